@@ -1,0 +1,75 @@
+// How one ONNX operator becomes canonical nodes: the interface of importer/ops/<op>.cc.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "importer/graph.h"
+#include "importer/onnx.h"
+
+namespace ark {
+
+// Appends a canonical node to `graph` and infers its outputs' types, shapes and symbolic elements at once;
+// folds it away if all inputs are small constants or known symbolic elements. `outputs` fresh value ids are
+// returned (one per output; names = `name` plus a suffix). Defined in importer/infer.cc.
+std::vector<ValueId> emit(Graph& graph, Op op, const std::string& name, std::vector<ValueId> inputs,
+                          Attributes attributes = {}, int outputs = 1);
+
+// Infers (again) the outputs of one node from its inputs. Throws Error(kBadModel) naming the node when
+// shapes or types contradict each other.
+void infer_node(Graph& graph, NodeId node);
+
+// What an operator's importer sees and does.
+class OpContext {
+ public:
+  OpContext(Graph& graph, const onnx::Node& node, int64_t opset, std::string label, std::vector<ValueId> inputs)
+      : graph(graph), node(node), opset(opset), label(std::move(label)), inputs(std::move(inputs)), outputs(node.outputs.size(), kNoValue) {}
+
+  Graph& graph;
+  const onnx::Node& node;
+  const int64_t opset;              // of the node's domain
+  const std::string label;          // escaped, for messages: "/layers.0/MatMul (MatMul)"
+  const std::vector<ValueId> inputs;  // kNoValue where absent
+  std::vector<ValueId> outputs;     // to be filled by the importer
+
+  bool has_input(std::size_t i) const { return i < inputs.size() && inputs[i] != kNoValue; }
+  ValueId input(std::size_t i) const;  // throws Error(kBadModel) if absent
+  bool wants_output(std::size_t i) const { return i < node.outputs.size() && !node.outputs[i].empty(); }
+  int rank(std::size_t i) const;       // throws Error(kUnsupported) if unknown
+  int64_t axis(int64_t axis, int rank) const;  // wraps negatives; throws if out of range
+
+  // Attributes with defaults; wrong types throw Error(kBadModel) naming node and attribute.
+  int64_t attr_int(std::string_view name, int64_t fallback) const;
+  double attr_float(std::string_view name, double fallback) const;
+  std::string attr_string(std::string_view name, std::string fallback) const;
+  std::vector<int64_t> attr_ints(std::string_view name, std::vector<int64_t> fallback = {}) const;
+  std::vector<double> attr_floats(std::string_view name, std::vector<double> fallback = {}) const;
+  bool has_attr(std::string_view name) const { return node.attribute(name) != nullptr; }
+
+  // Emits one node with one output and returns it. The label becomes its name.
+  ValueId emit(Op op, std::vector<ValueId> in, Attributes attributes = {}) {
+    return ark::emit(graph, op, label, std::move(in), std::move(attributes))[0];
+  }
+  std::vector<ValueId> emit_many(Op op, std::vector<ValueId> in, Attributes attributes, int count) {
+    return ark::emit(graph, op, label, std::move(in), std::move(attributes), count);
+  }
+  ValueId constant_float(float value, DType dtype = DType::kF32);  // scalar
+  ValueId constant_ints(std::vector<int64_t> values);              // rank 1, i64
+  // The input's value if it is a constant (materialised) or made of constant elements; nullopt otherwise.
+  std::optional<Tensor> constant_input(std::size_t i) const;
+  // The input's elements as expressions if they are known (constant or symbolic).
+  std::optional<std::vector<Expr>> elements(std::size_t i) const;
+  [[noreturn]] void fail(const std::string& why) const;         // Error(kBadModel): "node LABEL: why"
+  [[noreturn]] void unsupported(const std::string& why) const;  // Error(kUnsupported)
+};
+
+using OpImporter = void (*)(OpContext&);
+
+// The registry: one line per operator in importer/ops/<stem>.cc's table, gathered in importer/ops/registry.cc.
+// domain "" is ai.onnx. nullptr if ark does not know the operator.
+OpImporter find_op_importer(std::string_view domain, std::string_view op_type);
+std::vector<std::pair<std::string, std::string>> all_op_importers();  // (domain, op_type), for the matrix test
+
+}  // namespace ark
