@@ -1,0 +1,51 @@
+#include "dma/wait.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+#include <thread>
+
+namespace ark::dma {
+
+int available_cpus() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+SpinPolicy SpinPolicy::adapted(int busy_threads) {
+  const int cpus = available_cpus();
+  // One CPU must be left for the HTTP threads and the pump, or a spin delays the very writer it awaits.
+  if (busy_threads < cpus) return {4000, 1000};
+  if (busy_threads == cpus) return {100, 500};
+  return {16, 64};
+}
+
+namespace detail {
+namespace {
+
+timespec to_timespec(int64_t ns) {
+  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+}
+
+}  // namespace
+
+// Futexes without the PRIVATE flag: the word may lie in memory shared with another process.
+void futex_wait(const void* word, uint32_t expected, int64_t timeout_ns) {
+  const timespec timeout = to_timespec(timeout_ns);
+  syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
+}
+
+void futex_wake_all(const void* word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
+void blind_sleep(int64_t ns) {
+  const timespec time = to_timespec(ns);
+  nanosleep(&time, nullptr);
+}
+
+}  // namespace detail
+}  // namespace ark::dma

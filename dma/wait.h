@@ -1,0 +1,162 @@
+// The one wait of ark: spins briefly, then yields, then sleeps; always with an abort word and a deadline.
+//
+// It works on memory shared between processes too: the sleep is a futex on the awaited counter's own
+// word, so an idle loop costs next to no CPU and a raise wakes it at once. Writers that cannot wake
+// (a GPU, a NIC) are found by short timed sleeps instead.
+#pragma once
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+
+#include "dma/fault.h"
+
+namespace ark::dma {
+
+// A point on the steady clock, in nanoseconds.
+class Deadline {
+ public:
+  static Deadline never() { return Deadline(std::numeric_limits<int64_t>::max()); }
+  static Deadline after(std::chrono::nanoseconds time) { return Deadline(now() + time.count()); }
+
+  bool passed() const { return !is_never() && now() >= at_ns_; }
+  bool is_never() const { return at_ns_ == std::numeric_limits<int64_t>::max(); }
+  // Never negative; max() for never().
+  int64_t left_ns() const { return is_never() ? at_ns_ : std::max<int64_t>(0, at_ns_ - now()); }
+
+ private:
+  explicit Deadline(int64_t at_ns) : at_ns_(at_ns) {}
+  static int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+  int64_t at_ns_;
+};
+
+enum class AbortReason : uint32_t { kNone, kShutdown, kDeadRank, kFault };
+
+// The abort word: raised once, by anyone; ends every wait that was given it. The first reason wins.
+struct alignas(64) AbortFlag {
+  // Low 8 bits: AbortReason; upper 24: rank + 1, or 0. Zero-filled memory is a valid flag.
+  std::atomic<uint32_t> word{0};
+
+  // Release/acquire: who sees the flag also sees what the raiser wrote before it (e.g. its Fault).
+  void raise(AbortReason reason, int rank = -1) {
+    uint32_t none = 0;
+    const auto value = static_cast<uint32_t>(reason) | static_cast<uint32_t>(rank + 1) << 8;
+    word.compare_exchange_strong(none, value, std::memory_order_acq_rel);
+  }
+  bool raised() const { return word.load(std::memory_order_acquire) != 0; }
+  AbortReason reason() const { return static_cast<AbortReason>(word.load(std::memory_order_acquire) & 0xff); }
+  int rank() const { return static_cast<int>(word.load(std::memory_order_acquire) >> 8) - 1; }
+  // Only while nobody waits (parked loops).
+  void clear() { word.store(0, std::memory_order_release); }
+};
+
+// How many times a wait looks before it sleeps.
+struct SpinPolicy {
+  uint32_t spins = 32;    // looks with a pause instruction between them
+  uint32_t yields = 256;  // then looks with sched_yield between them
+
+  // For `busy_threads` threads of this machine that compute or wait at the same time: long spins only
+  // where each has a CPU for itself and one is left over. Honours the CPU affinity mask.
+  static SpinPolicy adapted(int busy_threads);
+};
+
+// Number of CPUs that this process may run on (affinity mask), at least 1.
+int available_cpus();
+
+struct WaitContext {
+  const AbortFlag* abort = nullptr;  // may be null: nothing aborts this wait
+  Deadline deadline = Deadline::never();
+  SpinPolicy spin;
+};
+
+// What a sleeping wait can be woken by: a futex word with its last seen value, and the count of sleepers
+// that tells the writer that a wake is due.
+struct SleepOn {
+  const void* word = nullptr;  // aligned 32-bit word, in private or shared memory
+  uint32_t expected = 0;
+  std::atomic<uint32_t>* sleepers = nullptr;
+};
+
+namespace detail {
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// A sleeper looks at abort word and deadline at least this often.
+inline constexpr int64_t kSleepSliceNs = 20'000'000;
+// Longest sleep on memory whose writer cannot wake us.
+inline constexpr int64_t kBlindSleepNs = 500'000;
+
+void futex_wait(const void* word, uint32_t expected, int64_t timeout_ns);
+void futex_wake_all(const void* word);
+void blind_sleep(int64_t ns);
+
+template <class Ready>
+void sleep_once(Ready& ready, const Deadline& deadline, uint32_t turn) {
+  if constexpr (requires { ready.sleep_on(); }) {
+    const SleepOn on = ready.sleep_on();
+    // seq_cst: our announcement and the writer's raise are both read-modify-writes, so either the writer
+    // sees the sleeper and wakes it, or the look below (or the kernel's own compare) sees the raise.
+    // Pairs with Counter::raise.
+    on.sleepers->fetch_add(1, std::memory_order_seq_cst);
+    if (!ready()) futex_wait(on.word, on.expected, std::min(kSleepSliceNs, deadline.left_ns()));
+    on.sleepers->fetch_sub(1, std::memory_order_relaxed);
+  } else {
+    const int64_t nap = std::min<int64_t>(kBlindSleepNs, int64_t{20'000} << std::min(turn, 5u));
+    blind_sleep(std::min(nap, deadline.left_ns()));
+  }
+}
+
+template <class Ready>
+Fault stopped(const Ready& ready, FaultKind kind, const WaitPoint& at) {
+  Fault fault{kind, at};
+  if constexpr (requires { ready.seen(); }) {
+    fault.seen = ready.seen();
+    fault.needed = ready.needed();
+  }
+  return fault;
+}
+
+template <class Ready>
+Fault wait_slowly(Ready& ready, const WaitPoint& at, const WaitContext& context) {
+  const auto aborted = [&] { return context.abort != nullptr && context.abort->raised(); };
+  for (uint32_t turn = 0; turn < context.spin.spins; ++turn) {
+    relax();
+    if (ready()) return {};
+    if (aborted()) return stopped(ready, FaultKind::kAborted, at);
+  }
+  for (uint32_t turn = 0;; ++turn) {
+    if (ready()) return {};
+    if (aborted()) return stopped(ready, FaultKind::kAborted, at);
+    if (context.deadline.passed()) return stopped(ready, FaultKind::kDeadline, at);
+    if (turn < context.spin.yields) {
+      sched_yield();
+    } else {
+      sleep_once(ready, context.deadline, turn - context.spin.yields);
+    }
+  }
+}
+
+}  // namespace detail
+
+// Waits until `ready()` returns true. `ready` is any callable; it may also have
+//   uint64_t seen(), needed()   for the fault's figures,
+//   SleepOn sleep_on()          to be woken instead of polled (see Counter::reached).
+// A ready() that has come true wins over abort and deadline. Never throws, never allocates.
+template <class Ready>
+[[nodiscard]] inline Fault wait_until(Ready&& ready, const WaitPoint& at, const WaitContext& context) {
+  if (ready()) [[likely]]
+    return {};
+  return detail::wait_slowly(ready, at, context);
+}
+
+}  // namespace ark::dma
