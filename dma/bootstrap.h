@@ -1,0 +1,66 @@
+// How ranks find each other before any channel exists, and how they notice that one has died.
+//
+// An interface, so that MPI can be a shared object of its own that implements it; ark ships two:
+// LocalBootstrap (ranks are threads) and EnvironmentBootstrap (ranks are processes, any launcher).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dma/wait.h"
+
+namespace ark::dma {
+
+class Bootstrap {
+ public:
+  virtual ~Bootstrap() = default;  // leaves the group in good order: not a death
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Collective: every rank gives a blob and gets those of all, by rank. All ranks make the same calls in
+  // the same order. Throws Error(kUnavailable) naming the ranks that are missing or gone.
+  virtual std::vector<std::string> all_gather(std::string_view blob, Deadline deadline) = 0;
+  void barrier(Deadline deadline) { all_gather({}, deadline); }
+
+  // Starts to watch the other ranks. `on_death` is called at most once per dead rank, from a thread of the
+  // bootstrap's own, until this object is destroyed. Ranks that leave in good order are not reported.
+  // Called once.
+  using OnDeath = std::function<void(int rank, const std::string& why)>;
+  virtual void watch(OnDeath on_death) = 0;
+
+  // Tells all others that `rank` (often the caller itself) is to be taken for dead.
+  virtual void report_dead(int rank, const std::string& why) = 0;
+};
+
+// Ranks as threads of one process. Make all members at once, hand each to its thread.
+std::vector<std::unique_ptr<Bootstrap>> make_local_bootstraps(int size);
+
+// Where a rank process finds its group.
+struct Environment {
+  int rank = 0;
+  int size = 1;
+  // Rank 0's meeting place: "@name" (abstract unix socket), a folder or "/path/name.sock" (unix socket), or
+  // "host:port" (TCP; IPv6 as "[host]:port").
+  std::string address;
+
+  // From ARK_RANK, ARK_WORLD_SIZE, ARK_BOOTSTRAP. Throws Error(kUsage) naming the variable.
+  static Environment from_process();
+  static bool is_set();  // whether ARK_RANK is there at all
+};
+
+struct WatchOptions {
+  // A rank whose connection stays silent so long counts as dead. 0: only a closed connection does, which
+  // the kernel reports at once for any death of a process. Over TCP a host can vanish: use a few seconds.
+  std::chrono::milliseconds silence{0};
+};
+
+// Joins the group through rank 0's meeting place. Throws Error(kUnavailable) naming who is missing when
+// `deadline` passes, Error(kUsage) if the ranks disagree about the group.
+std::unique_ptr<Bootstrap> join_environment(const Environment& environment, Deadline deadline,
+                                            WatchOptions options = {});
+
+}  // namespace ark::dma

@@ -1,0 +1,131 @@
+// The contract between the DMA layer and what carries its bytes.
+//
+// A transport has two halves. Setup (Transport): memory that it can register, described to the peers by a
+// blob, attached by them. Data path (Wire): takes transfers from the pump and reports their end. Everything
+// else -- rings, credits, priorities, order, retries, bounds -- is written once, above this header.
+//
+// To add a transport: one folder with setup.cc and datapath.cc, and its name in the conformance suite.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dma/bootstrap.h"
+#include "dma/counter.h"
+#include "dma/region.h"
+#include "dma/ring.h"
+
+namespace ark::dma {
+
+enum class Link : uint8_t {
+  kDirect,  // the processor itself stores into the peer's memory and raises the peer's counter
+  kPosted,  // the processor posts a request; the rank's pump moves the bytes and raises the counter
+};
+
+enum class Priority : uint8_t { kDecode, kBulk };  // the pump serves kDecode first, also between bulk pieces
+inline constexpr int kPriorities = 2;
+
+// One kind of channel; each ordered pair of ranks gets one of every kind. Equal on all ranks.
+struct ChannelSpec {
+  std::string name;
+  Priority priority = Priority::kDecode;
+  uint32_t slots = 2;  // messages that may be in flight before the receiver returns a credit
+  uint64_t slot_bytes =
+      0;  // inbox slot; rounded up to 64; 0: a channel without inboxes (put and signal only)
+};
+
+// Per (peer, channel) a rank has two counters that the peer raises; both lie in the rank's control region,
+// indexed by route, as do the rank's own `completed` counters behind them.
+enum class RouteEnd : uint8_t {
+  kArrived,  // in the receiver's memory: transfers that the peer has sent us
+  kCredit,   // in the sender's memory: messages that the peer has consumed
+};
+
+inline uint32_t route_of(int peer, uint32_t channels, uint32_t channel, RouteEnd end) {
+  return (static_cast<uint32_t>(peer) * channels + channel) * 2 + static_cast<uint32_t>(end);
+}
+
+// A write into a peer's region and/or a raise of one of its counters, as the pump hands it to a wire.
+// `source` stays valid until the transfer has ended.
+struct Transfer {
+  uint64_t id = 0;  // the pump's; unique per submission
+  int32_t peer = 0;
+  const std::byte* source = nullptr;
+  RegionId target = 0;
+  uint64_t target_offset = 0;
+  uint64_t bytes = 0;
+  uint32_t counter = 0;   // route index at the peer
+  uint64_t raise_by = 0;  // 0: data only. The raise takes effect after this transfer's data.
+};
+
+enum class Submitted : uint8_t {
+  kDone,      // has taken effect already
+  kInFlight,  // poll() will report its end
+  kBusy,      // not taken: try again after poll()
+  kLost,      // not taken and had no effect: may be retried
+};
+
+struct Completion {
+  uint64_t id = 0;
+  bool lost = false;  // had no effect: may be retried
+};
+
+// The data path of one rank; used by its pump only, from one thread. Never throws, never blocks.
+class Wire {
+ public:
+  virtual ~Wire() = default;
+
+  // True: transfers to one peer take effect in the order of submission, and none is ever lost silently
+  // (RDMA RC, TCP, shared memory). The pump then submits data and raise as one transfer and sets no timers.
+  virtual bool is_ordered() const = 0;
+
+  virtual Submitted submit(const Transfer& transfer) = 0;
+
+  // Fills `done` with ended transfers, returns how many. Also serves what peers send us, where receiving
+  // takes work of the host (TCP, WRITE_WITH_IMM).
+  virtual size_t poll(std::span<Completion> done) = 0;
+
+  // After this the transfer never takes effect (if it has not yet). Only unordered wires are asked.
+  virtual void cancel(uint64_t id) = 0;
+
+  // How long the pump may sleep while it has nothing to send. Wires that must poll() for what comes in
+  // return a small figure.
+  virtual int64_t idle_sleep_ns() const { return detail::kSleepSliceNs; }
+};
+
+// What a wire can reach. memory[rank][region]; own rank included; `counters[rank]` is null where that
+// rank's control region is not addressable from here. Owned by the endpoint, outlives the wire.
+struct WireMap {
+  int rank = 0;
+  std::vector<std::vector<Memory>> memory;
+  std::vector<Counter64*> counters;
+};
+
+// The setup half; one object per rank. May throw Error.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string_view name() const = 0;
+
+  // Zero-filled memory that peers can be given access to.
+  virtual Memory allocate(const std::string& name, uint64_t bytes) = 0;
+  // Registers memory of another owner (a GPU's arena). Throws Error(kUnsupported) where that cannot be.
+  virtual Memory adopt(const std::string& name, void* base, uint64_t bytes) = 0;
+
+  // What a peer needs in order to reach `memory`.
+  virtual std::string describe(const Memory& memory) = 0;
+  // `bytes` is the size that the peer announced. The description comes from outside: checked, and refused
+  // with an Error that names the peer. region.base is null where the peer's memory is not addressable.
+  virtual Memory attach(int peer, std::string_view description, uint64_t bytes) = 0;
+  // All ranks have attached everything: names and descriptors may go.
+  virtual void connected() = 0;
+
+  // Called once, after all is attached. `bootstrap` is for addresses of the transport's own.
+  virtual std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap) = 0;
+};
+
+}  // namespace ark::dma
