@@ -51,6 +51,9 @@ struct Graph {
   std::vector<Node> nodes;  // topological order among those not removed
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
+  // Equalities between sizes that the graph needs to hold; passes/unify_symbols.cc solves them where it can. What is
+  // left must hold for the dims of a call's inputs (who runs the graph checks it).
+  std::vector<std::pair<Expr, Expr>> assumptions;
   // Subgraphs read outer values by these: captured[i].first is the outer id, .second the id in here.
   std::vector<std::pair<ValueId, ValueId>> captured;
 
