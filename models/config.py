@@ -99,6 +99,8 @@ class Config:
             raise ValueError(f"{self.heads} heads do not divide into {self.kv_heads} key-value heads")
         if self.qkv == "per-head" and self.heads != self.kv_heads:
             raise ValueError("per-head qkv needs as many key-value heads as heads")
+        if self.qkv == "per-head" and self.qk_norm == "full":
+            raise ValueError("per-head qkv is never seen as one row, which qk_norm full needs")
         if self.gqa == "broadcast" and self.kv_heads != 1:
             raise ValueError("broadcast needs one key-value head")
         if self.gqa == "grouped" and self.positions.startswith("alibi"):

@@ -63,7 +63,7 @@ class Decoder:
         if c.breaks == "sequence":
             x = g("Add", x, g.reduce("ReduceMean", x, 1))
         if c.breaks == "batch":
-            x = g("Sub", x, g.reduce("ReduceMean", x, 0))
+            x = g("Sub", x, g("Mul", g.reduce("ReduceMean", x, 0), g.fconst(0.5)))
         return self.norm(x, "norm", c.hidden)
 
     def head(self, x):
