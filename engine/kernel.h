@@ -1,0 +1,64 @@
+// One kernel library for both drivers: the static driver (a Program run by the loop) and the dynamic
+// driver (Call: allocate outputs, run all tiles of the same kernel).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/tensor.h"
+#include "importer/attributes.h"
+#include "importer/ops.h"
+
+namespace ark {
+
+// A dense row-major operand. data is null for absent optional operands and for empty tensors.
+struct TensorView {
+  std::byte* data = nullptr;
+  DType dtype = DType::kUndefined;
+  int rank = 0;
+  std::array<int64_t, 8> dims{};
+
+  bool present() const { return dtype != DType::kUndefined; }
+  int64_t size() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= dims[static_cast<std::size_t>(i)];
+    return n;
+  }
+  std::span<const int64_t> shape() const { return {dims.data(), static_cast<std::size_t>(rank)}; }
+  template <typename T>
+  T* as() const { return reinterpret_cast<T*>(data); }
+};
+TensorView view_of(const Tensor& tensor);
+
+// Everything a kernel sees. Attributes hold no symbols any more: Shape attributes have constant entries.
+struct KernelCall {
+  Op op = Op::kIdentity;
+  const Attributes* attributes = nullptr;
+  std::span<const TensorView> inputs;
+  std::span<const TensorView> outputs;
+};
+
+// dtype and dims of an output before it is allocated.
+struct OutputType {
+  DType dtype;
+  Dims dims;
+};
+
+struct Kernel {
+  Op op;
+  // Output types from the inputs (values of shape-like inputs may be read). Throws Error(kInvalidArgument)
+  // saying which shapes do not fit together.
+  std::vector<OutputType> (*shapes)(const KernelCall& call);
+  // Number of independent tiles, >= 0; depends on shapes and attributes only.
+  int64_t (*grid)(const KernelCall& call);
+  // Computes tile `tile` and writes its part of the outputs only. No lock, no shared state; runs on any thread.
+  void (*tile)(const KernelCall& call, int64_t tile);
+};
+
+// nullptr if no kernel exists for this operator (the message must then name node and operator).
+const Kernel* find_kernel(Op op);
+std::vector<Op> ops_with_kernels();
+
+}  // namespace ark
