@@ -47,8 +47,8 @@ class Ring {
     uint64_t ticket = tail_.load(std::memory_order_relaxed);
     do {
       // Acquire on consumed_ pairs with the raise in try_pop: the consumer has read the slot that this
-      // ticket overwrites before we write it.
-      if (ticket - consumed_.load() >= kSlots) return false;
+      // ticket overwrites before we write it. Signed: a stale ticket may lie behind, then the CAS fails.
+      if (static_cast<int64_t>(ticket - consumed_.load()) >= static_cast<int64_t>(kSlots)) return false;
       // Relaxed: the ticket only makes the slot ours; the commit bit publishes it.
     } while (!tail_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed));
     Slot& slot = slots_[ticket % kSlots];
@@ -60,7 +60,6 @@ class Ring {
     slot.head.store(parity(ticket) | uint64_t{request.route} << 1 | uint64_t{request.source} << 12 |
                         uint64_t{request.target} << 22 | uint64_t{request.bytes} << 32,
                     std::memory_order_release);
-    doorbell_.raise();
     return true;
   }
 
@@ -97,9 +96,6 @@ class Ring {
     return (slots_[next_ % kSlots].head.load(std::memory_order_acquire) & 1) != parity(next_);
   }
 
-  // Raised after each commit; the pump sleeps on it. A producer that cannot wake need not raise it.
-  Counter32& doorbell() { return doorbell_; }
-
  private:
   struct Slot {
     std::atomic<uint64_t> head;     // commit bit, route, regions, length
@@ -112,9 +108,27 @@ class Ring {
   alignas(64) std::atomic<uint64_t> tail_{0};  // next ticket; producers
   alignas(64) uint64_t next_ = 0;              // the consumer's own position
   Counter64 consumed_;                         // requests taken out; the producers wait on it
-  Counter32 doorbell_;
   alignas(64) Slot slots_[kSlots] = {};
 };
-static_assert(sizeof(Ring) == 4 * 64 + Ring::kSlots * 16);
+static_assert(sizeof(Ring) == 3 * 64 + Ring::kSlots * 16);
+
+enum class Priority : uint8_t { kDecode, kBulk };  // the pump serves kDecode first, also between bulk pieces
+inline constexpr int kPriorities = 2;
+
+// All requests of a rank to its pump. Zero-filled memory is valid.
+struct RequestQueues {
+  Ring rings[kPriorities];
+  // Raised after each request; an idle pump sleeps on it. A device that cannot wake may leave it alone if
+  // the pump was told to poll (PumpOptions::idle_sleep_ns).
+  Counter32 doorbell;
+
+  Ring& ring(Priority priority) { return rings[static_cast<int>(priority)]; }
+  // Waits while the ring is full.
+  Fault post(Priority priority, const Request& request, const WaitPoint& at, const WaitContext& context) {
+    if (Fault fault = ring(priority).push(request, at, context)) return fault;
+    doorbell.raise();
+    return {};
+  }
+};
 
 }  // namespace ark::dma

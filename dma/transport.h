@@ -26,9 +26,6 @@ enum class Link : uint8_t {
   kPosted,  // the processor posts a request; the rank's pump moves the bytes and raises the counter
 };
 
-enum class Priority : uint8_t { kDecode, kBulk };  // the pump serves kDecode first, also between bulk pieces
-inline constexpr int kPriorities = 2;
-
 // One kind of channel; each ordered pair of ranks gets one of every kind. Equal on all ranks.
 struct ChannelSpec {
   std::string name;

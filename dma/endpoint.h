@@ -1,0 +1,72 @@
+// A rank's end of all its channels: regions, counters, request queues, pump. Set-up is collective.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dma/channel.h"
+#include "dma/pump.h"
+#include "dma/transport.h"
+
+namespace ark::dma {
+
+struct RegionSpec {
+  std::string name;         // equal on all ranks, in the same order; the index is the RegionId
+  uint64_t bytes = 0;       // may differ between ranks
+  void* adopted = nullptr;  // memory of another owner that outlives the endpoint; null: allocated here
+};
+
+struct EndpointSpec {
+  std::vector<RegionSpec> regions;
+  std::vector<ChannelSpec> channels;  // equal on all ranks; the index is the channel number
+  bool force_posted = false;          // go through the pump even where peers' memory is addressable
+  bool run_pump = true;               // false: the owner calls pump().run_once() itself
+  uint64_t first_count = 0;           // start of all 64-bit counters; tests put it near 2^64
+  PumpOptions pump;
+};
+
+class Endpoint {
+ public:
+  // Collective over `bootstrap`. Throws Error: kUsage if the ranks' specs differ, kUnavailable naming the
+  // rank that is missing or cannot be reached. `abort` is raised by the pump when it gives up; `transport`
+  // is used during set-up only. `abort` must outlive the endpoint.
+  Endpoint(Bootstrap& bootstrap, Transport& transport, const EndpointSpec& spec, AbortFlag& abort,
+           Deadline deadline);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  int rank() const { return map_.rank; }
+  int size() const { return static_cast<int>(map_.memory.size()); }
+
+  // Handles to one channel, to and from `peer` (not the own rank). Valid as long as the endpoint.
+  Sender sender(int peer, uint32_t channel) const;
+  Receiver receiver(int peer, uint32_t channel) const;
+
+  // Own memory of a region of the spec. Throws Error(kInternal) for other ids.
+  Region region(RegionId id) const;
+
+  Pump& pump() { return *pump_; }
+  RequestQueues& queues() { return *queues_; }
+
+ private:
+  struct Layout;  // of the regions that the endpoint adds itself
+  Layout layout() const;
+  void allocate(Transport& transport);
+  std::string describe(Transport& transport) const;
+  std::vector<Memory> attach(Transport& transport, int peer, std::string_view description) const;
+  void connect(Bootstrap& bootstrap, Transport& transport, Deadline deadline);
+  RegionTable table(int rank) const;
+  Counter64* own_counters() const { return map_.counters[map_.rank]; }
+
+  EndpointSpec spec_;
+  WireMap map_;
+  std::vector<std::vector<Region>> views_;  // of map_.memory, for the plain tables
+  std::unique_ptr<RequestQueues> queues_;
+  std::unique_ptr<Wire> wire_;
+  std::unique_ptr<Pump> pump_;
+};
+
+}  // namespace ark::dma

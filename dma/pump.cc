@@ -1,0 +1,236 @@
+#include "dma/pump.h"
+
+#include <algorithm>
+
+namespace ark::dma {
+
+Pump::Pump(const Parts& parts, const PumpOptions& options)
+    : parts_(parts), options_(options), ordered_(parts.wire->is_ordered()) {}
+
+size_t Pump::run_once() {
+  if (has_fault_.load(std::memory_order_relaxed)) return 0;
+  size_t done = take_completions();
+  done += take_requests();
+  done += advance_flights();
+  return done;
+}
+
+bool Pump::is_idle() const {
+  if (has_fault_.load(std::memory_order_relaxed)) return true;
+  if (oldest_ != newest_ || has_bulk_) return false;
+  return std::all_of(std::begin(parts_.queues->rings), std::end(parts_.queues->rings),
+                     [](const Ring& ring) { return ring.is_empty(); });
+}
+
+void Pump::start() {
+  thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
+}
+
+void Pump::stop() {
+  if (!thread_.joinable()) return;
+  thread_.request_stop();
+  parts_.queues->doorbell.raise();
+  thread_.join();
+}
+
+void Pump::run(std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    // Read before the work: a request posted after the rings were seen empty changes it.
+    const uint32_t rung = parts_.queues->doorbell.load();
+    if (run_once() != 0) continue;
+    const bool in_flight = oldest_ != newest_;
+    const int64_t nap = in_flight ? 50'000 : std::min(options_.idle_sleep_ns, parts_.wire->idle_sleep_ns());
+    const WaitContext context{nullptr, Deadline::after(std::chrono::nanoseconds(nap)), options_.spin};
+    // Its deadline is the normal end of an idle turn.
+    static_cast<void>(wait_reached(parts_.queues->doorbell, rung + 1, {.what = "request"}, context));
+  }
+  const Deadline drained = Deadline::after(std::chrono::seconds(1));
+  while (!is_idle() && !parts_.abort->raised() && !drained.passed()) {
+    if (run_once() == 0) sched_yield();
+  }
+}
+
+size_t Pump::take_completions() {
+  Completion done[32];
+  const size_t count = parts_.wire->poll(done);
+  for (size_t i = 0; i < count; ++i) {
+    for (uint64_t number = oldest_; number != newest_; ++number) {
+      Flight& candidate = flight(number);
+      if (candidate.transfer.id != done[i].id) continue;
+      const bool raising = candidate.state == State::kRaising;
+      if (!raising && candidate.state != State::kWriting) break;
+      if (done[i].lost) {
+        candidate.state = raising ? State::kWritten : State::kNew;
+        if (!lost(candidate)) return count;
+      } else {
+        candidate.state = raising || ordered_ ? State::kEnded : State::kWritten;
+      }
+      break;
+    }
+  }
+  return count;
+}
+
+size_t Pump::take_requests() {
+  size_t taken = 0;
+  Request request;
+  while (newest_ - oldest_ < kFlights && !has_fault_.load(std::memory_order_relaxed)) {
+    if (!parts_.queues->ring(Priority::kDecode).try_pop(request)) return taken + take_bulk_piece();
+    ++taken;
+    if (check(request)) add_flight(request, false, true);
+  }
+  return taken;
+}
+
+// One piece a turn: decode requests are looked at between any two.
+size_t Pump::take_bulk_piece() {
+  if (bulk_flights_ == kBulkFlights) return 0;
+  if (!has_bulk_) {
+    if (!parts_.queues->ring(Priority::kBulk).try_pop(bulk_)) return 0;
+    if (!check(bulk_)) return 1;
+    has_bulk_ = true;
+  }
+  Request piece = bulk_;
+  piece.bytes = static_cast<uint32_t>(std::min<uint64_t>(bulk_.bytes, options_.piece_bytes));
+  bulk_.bytes -= piece.bytes;
+  bulk_.source_offset += piece.bytes;
+  bulk_.target_offset += piece.bytes;
+  has_bulk_ = bulk_.bytes != 0;
+  add_flight(piece, true, !has_bulk_);
+  return 1;
+}
+
+bool Pump::check(const Request& request) {
+  const uint32_t pair = request.route / 2;
+  const auto peer = static_cast<int32_t>(pair / std::max(1u, parts_.channels));
+  Fault fault{FaultKind::kBadRequest, {.what = "route of a request", .rank = parts_.rank}};
+  fault.seen = request.route;
+  fault.needed = parts_.regions.size() * parts_.channels * 2;
+  if (request.route >= fault.needed || peer == parts_.rank) {
+    fail(fault);
+    return false;
+  }
+  if (request.bytes == 0) return true;
+  const RegionTable& here = parts_.regions[parts_.rank];
+  const RegionTable& there = parts_.regions[peer];
+  const bool good_source = here.find(request.source, request.source_offset, request.bytes) != nullptr;
+  if (good_source && there.find(request.target, request.target_offset, request.bytes) != nullptr) return true;
+  const RegionTable& table = good_source ? there : here;
+  const RegionId id = good_source ? request.target : request.source;
+  fault.at.what = good_source ? "target of a request" : "source of a request";
+  fault.at.peer = peer;
+  fault.seen = id < table.count ? table.regions[id].bytes : 0;
+  fault.needed = (good_source ? request.target_offset : request.source_offset) + request.bytes;
+  fail(fault);
+  return false;
+}
+
+void Pump::add_flight(const Request& request, bool is_bulk, bool is_last) {
+  Flight& added = flight(newest_++);
+  added = Flight{State::kNew, is_bulk, is_last, request.route, 0, Deadline::never(), {}};
+  bulk_flights_ += is_bulk;
+  Transfer& transfer = added.transfer;
+  transfer.peer = static_cast<int32_t>(request.route / 2 / parts_.channels);
+  transfer.target = request.target;
+  transfer.target_offset = request.target_offset;
+  transfer.bytes = request.bytes;
+  if (request.bytes != 0) {
+    const RegionTable& here = parts_.regions[parts_.rank];
+    transfer.source = here.regions[request.source].base + request.source_offset;
+  }
+  // The peer counts by its own routes: there the pair is (we, channel).
+  const uint32_t channel = request.route / 2 % parts_.channels;
+  transfer.counter =
+      route_of(parts_.rank, parts_.channels, channel, static_cast<RouteEnd>(request.route & 1));
+  transfer.raise_by = ordered_ && is_last ? 1 : 0;
+}
+
+size_t Pump::advance_flights() {
+  if (oldest_ == newest_) return 0;
+  size_t done = 0;
+  blocked_.reset();
+  for (uint64_t number = oldest_; number != newest_; ++number) {
+    Flight& current = flight(number);
+    if (current.state == State::kFree) continue;
+    const State before = current.state;
+    if (!advance(current)) break;
+    done += current.state != before;
+    if (current.state != State::kFree) blocked_.set(current.route);
+  }
+  while (oldest_ != newest_ && flight(oldest_).state == State::kFree) ++oldest_;
+  return done;
+}
+
+// Takes a flight as far as it goes now. False: submit nothing more in this turn.
+bool Pump::advance(Flight& flight) {
+  if ((flight.state == State::kWriting || flight.state == State::kRaising) && flight.retry_at.passed()) {
+    parts_.wire->cancel(flight.transfer.id);
+    flight.state = flight.state == State::kRaising ? State::kWritten : State::kNew;
+    if (!lost(flight)) return false;
+  }
+  const bool has_data = flight.transfer.bytes != 0 || ordered_;
+  if (flight.state == State::kNew && !has_data) flight.state = State::kWritten;
+  if (flight.state == State::kNew) {
+    if (!submit(flight, State::kWriting, ordered_ ? State::kEnded : State::kWritten)) return false;
+  }
+  // An earlier transfer of the channel is still under way: its data must be there before our raise.
+  if (blocked_[flight.route]) return true;
+  if (flight.state == State::kWritten) {
+    if (!flight.is_last) {
+      flight.state = State::kEnded;
+    } else {
+      flight.transfer.bytes = 0;
+      flight.transfer.raise_by = 1;
+      if (!submit(flight, State::kRaising, State::kEnded)) return false;
+    }
+  }
+  if (flight.state == State::kEnded) retire(flight);
+  return true;
+}
+
+bool Pump::submit(Flight& flight, State in_flight, State ended) {
+  flight.transfer.id = ++serial_;
+  switch (parts_.wire->submit(flight.transfer)) {
+    case Submitted::kDone:
+      flight.state = ended;
+      return true;
+    case Submitted::kInFlight:
+      flight.state = in_flight;
+      if (!ordered_) flight.retry_at = Deadline::after(options_.retry_after);
+      return true;
+    case Submitted::kLost:
+      return lost(flight);
+    case Submitted::kBusy:
+      return false;
+  }
+  return false;
+}
+
+// Counts a failed attempt. False: it was the last one. An ordered wire retries by itself, before it says
+// lost; a retry from here would overtake later transfers.
+bool Pump::lost(Flight& flight) {
+  if (++flight.attempts < options_.attempts && !ordered_) return true;
+  fail({FaultKind::kCut,
+        {.what = "attempts of a transfer", .rank = parts_.rank, .peer = flight.transfer.peer},
+        flight.attempts,
+        options_.attempts});
+  return false;
+}
+
+void Pump::retire(Flight& flight) {
+  // Release, in raise: the wire has read the source before; pairs with Sender::wait_completed.
+  if (flight.is_last && (flight.route & 1) == static_cast<uint16_t>(RouteEnd::kArrived)) {
+    parts_.completed[flight.route / 2].raise();
+  }
+  bulk_flights_ -= flight.is_bulk;
+  flight.state = State::kFree;
+}
+
+void Pump::fail(const Fault& fault) {
+  fault_ = fault;
+  // Release: publishes fault_; pairs with fault(). Then everything that waits is woken.
+  has_fault_.store(true, std::memory_order_release);
+  parts_.abort->raise(AbortReason::kFault, parts_.rank);
+}
+
+}  // namespace ark::dma
