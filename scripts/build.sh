@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Installs what the build needs, then builds into build/ (executables in build/bin).
+# usage: scripts/build.sh [--install-only] [--dir DIR] [-DNAME=VALUE ...] [TARGET ...]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/packages.sh
+
+dir=build install_only=no options=() targets=()
+while (($#)); do
+  case $1 in
+    --install-only) install_only=yes ;;
+    --dir) dir=$2 && shift ;;
+    -D*) options+=("$1") ;;
+    -*) echo "build.sh: unknown option $1" >&2 && exit 64 ;;
+    *) targets+=("$1") ;;
+  esac
+  shift
+done
+
+install_packages g++ cmake ninja-build ccache mold pkg-config git curl ca-certificates python3 python3-venv \
+  libprotobuf-dev protobuf-compiler libcpp-httplib-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libgtest-dev \
+  libgmock-dev libbenchmark-dev libpcre2-dev
+if [[ $install_only == yes ]]; then exit 0; fi
+
+# One build of a directory at a time.
+mkdir -p "$dir"
+exec 9>"$dir/.lock"
+flock 9
+if [[ ! -f $dir/build.ninja ]] || ((${#options[@]})); then
+  cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=Release "${options[@]}" >"$dir/cmake.log" 2>&1 ||
+    { tail -n 40 "$dir/cmake.log" >&2 && exit 1; }
+fi
+ninja -C "$dir" --quiet "${targets[@]}" 9>&-

@@ -1,0 +1,262 @@
+"""Builds and runs all test suites, and adds up their counts. Called by test.sh; standard library only.
+
+A suite is a command whose results are read from its log (GoogleTest) or its report (pytest). A crash, a
+time-out, a build that fails or a suite that reports nothing counts as one failed test and shows the end of its
+log. Logs stay in build/test-logs."""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import xml.etree.ElementTree
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "test-logs"
+ZOO = ROOT / "build" / "zoo"
+PYTHON = ROOT / ".venv" / "bin" / "python"
+JOBS = os.cpu_count() or 2
+TAIL = 40  # lines of a failed suite's log
+FUZZ_SECONDS = 60
+TSAN_FILTERS = {"dma_test": "*", "engine_test": "*Mailbox*:*Scheduler*:*Loop*",
+                "server_test": "*Mailbox*:*Scheduler*:*Loop*"}
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:allocator_may_return_null=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+}
+
+
+@dataclass
+class Result:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    failures: list = field(default_factory=list)  # names, with what happened
+
+    def fail(self, what):
+        self.failed += 1
+        self.failures.append(what)
+
+
+class Totals:
+    """Prints each suite as it ends and sums up; safe to use from several threads."""
+
+    def __init__(self):
+        self.sum, self.lock = Result(), threading.Lock()
+
+    def add(self, name, result, seconds, log=None):
+        with self.lock:
+            for count in ("passed", "failed", "skipped"):
+                setattr(self.sum, count, getattr(self.sum, count) + getattr(result, count))
+            verdict = "FAIL" if result.failed else "ok  "
+            print(f"{verdict} {name}: {counts(result)} ({seconds:.1f} s)", flush=True)
+            for failure in result.failures:
+                print(f"     failed: {failure}", flush=True)
+            if result.failed and log and log.exists():
+                lines = log.read_text(errors="replace").splitlines()[-TAIL:]
+                print("\n".join(f"     | {line}" for line in lines), flush=True)
+
+
+def counts(result):
+    return f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped"
+
+
+def execute(command, log, limit, **environment):
+    """Runs a command in its own process group, with its output in `log`. Returns the exit status, or None if
+    it ran out of time: then the whole group is killed."""
+    with open(log, "wb") as output:
+        process = subprocess.Popen([str(c) for c in command], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT,
+                                   stdin=subprocess.DEVNULL, env=os.environ | environment, start_new_session=True)
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # also what the command left behind
+            except ProcessLookupError:
+                pass
+            process.wait()
+
+
+def describe(status, limit):
+    if status is None:
+        return f"ran longer than {limit} s"
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
+def read_gtest(log):
+    """Counts from GoogleTest's own lines, which survive a crash; the test that was running is named."""
+    result, running = Result(), None
+    for line in log.read_text(errors="replace").splitlines():
+        match = re.search(r"\[ (RUN     |      OK|  FAILED | SKIPPED) \] (\S+?)(?:,.*)?(?: \(\d+ ms\))?$", line)
+        if not match:
+            continue
+        kind, name = match.group(1).strip(), match.group(2)
+        if kind == "RUN":
+            running = name
+        elif name == running:  # the summary repeats names of tests that have ended
+            running = None
+            if kind == "OK":
+                result.passed += 1
+            elif kind == "SKIPPED":
+                result.skipped += 1
+            else:
+                result.fail(name)
+    return result, running
+
+
+def run_gtest(totals, name, binary, limit, wrapper=(), test_filter="*", **environment):
+    log, start = LOGS / f"{name}.log", time.monotonic()
+    command = [*wrapper, binary, f"--gtest_filter={test_filter}", "--gtest_color=no"]
+    status = execute(command, log, limit, **environment)
+    result, running = read_gtest(log)
+    if status not in (0, 1) or (status == 1 and not result.failed):
+        result.fail(f"{running or binary.name}: {describe(status, limit)}")
+    totals.add(name, result, time.monotonic() - start, log)
+
+
+def run_pytest(totals, name, paths, limit):
+    log, report, start = LOGS / f"{name}.log", LOGS / f"{name}.xml", time.monotonic()
+    report.unlink(missing_ok=True)
+    command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", f"--junitxml={report}", *paths]
+    status, result = execute(command, log, limit), Result()
+    if report.exists():
+        for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+            if case.find("failure") is not None or case.find("error") is not None:
+                result.fail(f"{case.get('classname')}.{case.get('name')}")
+            elif case.find("skipped") is not None:
+                result.skipped += 1
+            else:
+                result.passed += 1
+    if status not in (0, 1) or (status == 1 and not result.failed):
+        result.fail(f"pytest: {describe(status, limit)}")
+    totals.add(name, result, time.monotonic() - start, log)
+
+
+def build(totals, name, *arguments, limit=1500):
+    """True if the build succeeded; a failed one counts as a failed test."""
+    log, start = LOGS / f"build-{name}.log", time.monotonic()
+    status = execute(["scripts/build.sh", *arguments], log, limit)
+    seconds = time.monotonic() - start
+    if status == 0:
+        print(f"ok   build {name} ({seconds:.1f} s)", flush=True)
+        return True
+    result = Result()
+    result.fail(describe(status, limit))
+    totals.add(f"build {name}", result, seconds, log)
+    return False
+
+
+def prepare(totals):
+    """The Python environment, the real model and the zoo of small ones."""
+    steps = [("python", ["scripts/venv.sh"], 600), ("smollm2", [PYTHON, "models/smollm2.py"], 600)]
+    steps += [("zoo", [PYTHON, "models/zoo.py", ZOO, *options], 300) for options in ([], ["--random", "40"])]
+    for name, command, limit in steps:
+        log, start = LOGS / f"prepare-{name}.log", time.monotonic()
+        status = execute(command, log, limit)
+        if status != 0:
+            result = Result()
+            result.fail(describe(status, limit))
+            totals.add(f"prepare {name}", result, time.monotonic() - start, log)
+
+
+def parallel(tasks):
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for future in [pool.submit(*task) for task in tasks]:
+            future.result()
+
+
+def test_binaries(folder):
+    return sorted((ROOT / folder / "bin").glob("*_test"))
+
+
+def plain(totals, limit):
+    getting_ready = threading.Thread(target=prepare, args=(totals,))
+    getting_ready.start()
+    built = build(totals, "release", "all", "tests")
+    getting_ready.join()
+    tasks = [(run_pytest, totals, folder, [f"tests/{folder}"], limit)
+             for folder in ("models", "rules") if (ROOT / "tests" / folder).is_dir()]
+    if built:
+        tasks += [(run_gtest, totals, binary.name, binary, limit) for binary in test_binaries("build")]
+    parallel(tasks)
+    if built and (ROOT / "tests" / "end_to_end").is_dir():
+        run_pytest(totals, "end_to_end", ["tests/end_to_end"], 2 * limit)
+
+
+def sanitized(totals, limit):
+    run = lambda name, folder, filters, wrapper: parallel([
+        (lambda b=binary: run_gtest(totals, f"{name} {b.name}", b, limit, wrapper, filters.get(b.name, "*"),
+                                    **SANITIZER_OPTIONS),)
+        for binary in test_binaries(folder) if not filters or binary.name in filters])
+    if build(totals, "asan", "--dir", "build-asan", "-DARK_SANITIZE=address,undefined", "tests"):
+        run("asan", "build-asan", {}, ())
+    # The thread sanitizer of gcc 12 wants its addresses where they always were.
+    fixed = ("setarch", os.uname().machine, "-R")
+    targets = [name for name in TSAN_FILTERS if (ROOT / "tests" / name.removesuffix("_test")).is_dir()]
+    if build(totals, "tsan", "--dir", "build-tsan", "-DARK_SANITIZE=thread", *targets):
+        run("tsan", "build-tsan", TSAN_FILTERS, fixed)
+
+
+def fuzz(totals):
+    names = [path.stem for path in (ROOT / "tests" / "fuzz").glob("*_fuzz.cc")]
+    if not names:
+        return
+    if not shutil.which("clang++"):
+        totals.add("fuzz (no clang++)", Result(skipped=len(names)), 0)
+        return
+    options = ["-DARK_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++", "-DCMAKE_C_COMPILER=clang",
+               "-DARK_SANITIZE=address,fuzzer-no-link"]
+    if build(totals, "fuzz", "--dir", "build-fuzz", *options, *names):
+        parallel([(run_fuzzer, totals, name) for name in names])
+
+
+def run_fuzzer(totals, name):
+    """One fuzzer from the small fixtures and its own corpus; what it finds stays in build-fuzz/NAME-crash-*."""
+    log, start, result = LOGS / f"{name}.log", time.monotonic(), Result()
+    corpus, seeds = ROOT / "build-fuzz" / "corpus" / name, ROOT / "tests" / "fuzz" / "corpus" / name
+    corpus.mkdir(parents=True, exist_ok=True)
+    command = [ROOT / "build-fuzz" / "bin" / name, f"-max_total_time={FUZZ_SECONDS}", "-timeout=10",
+               "-rss_limit_mb=1024", "-max_len=200000", "-print_final_stats=1",
+               f"-artifact_prefix={ROOT / 'build-fuzz' / name}-", corpus]
+    command += [folder for folder in (seeds, *sorted(ZOO.glob("llama"))) if folder.is_dir()]
+    limit = FUZZ_SECONDS + 120
+    status = execute(command, log, limit, **SANITIZER_OPTIONS)
+    if status == 0:
+        result.passed = 1
+    else:
+        result.fail(f"{name}: {describe(status, limit)}")
+    totals.add(name, result, time.monotonic() - start, log)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="no sanitizer and fuzzer builds")
+    parser.add_argument("--full", action="store_true", help="longer random tests (sets ARK_FULL=1)")
+    args = parser.parse_args()
+    if args.full:
+        os.environ["ARK_FULL"] = "1"
+    os.environ["ARK_ZOO"] = str(ZOO)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    totals, limit = Totals(), 3600 if args.full else 420
+    plain(totals, limit)
+    if not args.quick:
+        sanitized(totals, limit)
+        fuzz(totals)
+    print(counts(totals.sum))
+    return 1 if totals.sum.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

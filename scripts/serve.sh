@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Serves a model from nothing: builds ark-serve, obtains SmolLM2-135M-Instruct unless --model names another
+# file, and starts on 127.0.0.1:8000 with two ranks. All options go on to ark-serve:
+#   scripts/serve.sh --tp 1 --port 9000
+#   scripts/serve.sh --model other.onnx
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+has_option() { # NAME ARGUMENT...
+  local name=$1 argument
+  shift
+  for argument in "$@"; do
+    if [[ $argument == "$name" || $argument == "$name="* ]]; then return 0; fi
+  done
+  return 1
+}
+
+"$root/scripts/build.sh" ark-serve
+defaults=()
+if ! has_option --model "$@" && [[ -z ${ARK_SERVE_MODEL:-} ]] && ! has_option --help "$@"; then
+  "$root/scripts/venv.sh"
+  defaults+=(--model "$("$root/.venv/bin/python" "$root/models/smollm2.py")")
+fi
+if ! has_option --tp "$@" && [[ -z ${ARK_SERVE_TP:-} ]]; then defaults+=(--tp 2); fi
+exec "$root/build/bin/ark-serve" "${defaults[@]}" "$@"

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Installs, builds and runs every test; the last line is `N passed, N failed, N skipped`.
+#   --quick   without sanitizer and fuzzer builds        --full   longer random tests (ARK_FULL=1)
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+source "$root/scripts/packages.sh"
+"$root/scripts/build.sh" --install-only
+if [[ " $* " != *" --quick "* ]]; then
+  install_packages clang libclang-rt-14-dev || echo "no clang: the fuzzers will be skipped" >&2
+fi
+exec python3 "$root/scripts/run_tests.py" "$@"

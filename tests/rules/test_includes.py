@@ -1,0 +1,112 @@
+"""Who may include whom: the table of folders, held by reading every #include."""
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAY_INCLUDE = {
+    "base": {"base"},
+    "importer": {"importer", "base"},
+    "dma": {"dma", "base"},
+    "engine": {"engine", "base", "importer", "dma"},
+    "server": {"server", "base", "engine", "importer"},
+}
+# Outside libraries, by the folders that may use them. What is named nowhere is the C++ library or the system's.
+LIBRARIES = {
+    "spdlog/": set(MAY_INCLUDE),
+    "google/protobuf/": {"importer"},
+    "httplib.h": {"server"},
+    "nlohmann/": {"server"},
+    "CLI/": {"server"},
+    "pcre2": {"server"},
+    "gtest/": set(),
+    "gmock/": set(),
+}
+LONG = 400  # lines; few files are over it
+SCREEN = 60  # lines of a folder's README
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
+
+
+def sources(*folders):
+    return sorted(p for f in folders for e in ("*.h", "*.cc") for p in (ROOT / f).rglob(e))
+
+
+def includes(path, quote='"'):
+    return [name for kind, name in INCLUDE.findall(path.read_text()) if kind == quote]
+
+
+def named(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def reachable(path):
+    """All of our headers that a file sees, itself excluded."""
+    seen, todo = set(), [path]
+    while todo:
+        for name in includes(todo.pop()):
+            header = ROOT / name
+            if header not in seen and header.is_file():
+                seen.add(header)
+                todo.append(header)
+    return {named(header) for header in seen}
+
+
+@pytest.mark.parametrize("folder", MAY_INCLUDE)
+def test_folders_include_only_what_they_may(folder):
+    wrong = [f"{named(path)} includes {name}" for path in sources(folder) for name in includes(path)
+             if name.split("/")[0] not in MAY_INCLUDE[folder]]
+    assert not wrong
+
+
+@pytest.mark.parametrize("folder", MAY_INCLUDE)
+def test_our_headers_are_named_from_the_root(folder):
+    wrong = [f"{named(path)} includes {name}" for path in sources(folder) for name in includes(path)
+             if not (ROOT / name).is_file()]
+    assert not wrong
+
+
+@pytest.mark.parametrize("folder", MAY_INCLUDE)
+def test_outside_libraries_stay_in_their_folders(folder):
+    wrong = [f"{named(path)} includes {name}" for path in sources(folder)
+             for name in includes(path, "<") + includes(path)
+             for prefix, allowed in LIBRARIES.items() if name.startswith(prefix) and folder not in allowed]
+    assert not wrong
+
+
+def test_other_folders_see_only_the_importers_public_headers():
+    private = re.compile(r"importer/\w+/")
+    wrong = [f"{named(path)} includes {name}" for path in sources("engine", "server") for name in includes(path)
+             if private.match(name)]
+    assert not wrong
+
+
+def test_executors_never_see_the_graph():
+    wrong = [named(path) for path in sources("engine/cpu", "engine/cuda") if "importer/graph.h" in reachable(path)]
+    assert not wrong
+
+
+def test_headers_do_not_include_each_other_in_circles():
+    headers = [path for path in sources(*MAY_INCLUDE) if path.suffix == ".h"]
+    assert not [named(path) for path in headers if named(path) in reachable(path)]
+
+
+def test_headers_have_a_guard():
+    headers = [path for path in sources(*MAY_INCLUDE, "tests") if path.suffix == ".h"]
+    assert not [named(path) for path in headers if "#pragma once" not in path.read_text()]
+
+
+@pytest.mark.parametrize("folder", [*MAY_INCLUDE, "models", "scripts", "tests", "docs"])
+def test_every_folder_has_a_readme_of_one_screen(folder):
+    readme = ROOT / folder / "README.md"
+    assert readme.is_file()
+    assert len(readme.read_text().splitlines()) <= SCREEN
+
+
+def test_files_are_short():
+    long = {named(p): n for p in sources(*MAY_INCLUDE, "tests") if (n := len(p.read_text().splitlines())) > LONG}
+    for name, lines in long.items():
+        warnings.warn(f"{name} has {lines} lines, more than {LONG}")
+    assert len(long) <= len(sources(*MAY_INCLUDE, "tests")) // 20
