@@ -45,11 +45,10 @@ struct Constant {
   Dims stored_dims;
 
   // The view: transpose of the stored tensor (perm, empty = identity), then the slice [begin, begin + dims) per
-  // axis of the transposed tensor (begin empty = zeros). Rank of stored_dims == rank of dims, unless `reshaped`,
-  // where dims is a row-major reinterpretation of an otherwise identical (perm and begin empty) tensor.
+  // axis of the transposed tensor (begin empty = zeros). Rank of stored_dims == rank of dims: a reshape of an
+  // untouched payload reinterprets stored_dims.
   std::vector<int64_t> perm;
   Dims begin;
-  bool reshaped = false;
 
   std::string name;  // for messages, unescaped
   int64_t size() const { return element_count(dims); }

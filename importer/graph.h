@@ -14,6 +14,7 @@
 #include "base/expr.h"
 #include "importer/attributes.h"
 #include "importer/constant.h"
+#include "importer/limits.h"
 #include "importer/ops.h"
 
 namespace ark {
@@ -22,6 +23,7 @@ using ValueId = int32_t;
 using NodeId = int32_t;
 inline constexpr ValueId kNoValue = -1;
 inline constexpr NodeId kNoNode = -1;
+inline constexpr int64_t kMaxElements = 4096;  // of Value::elements
 
 struct Value {
   std::string name;  // as in the file, or derived; unique only as a matter of courtesy
@@ -51,6 +53,9 @@ struct Graph {
   std::vector<Node> nodes;  // topological order among those not removed
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
+  std::vector<std::string> output_names;  // as in the file, one an output (values may be merged or passed through)
+  // What constant folding may still make; shared with subgraphs, never null.
+  std::shared_ptr<FoldBudget> folding = std::make_shared<FoldBudget>();
   // Equalities between sizes that the graph needs to hold; passes/unify_symbols.cc solves them where it can. What is
   // left must hold for the dims of a call's inputs (who runs the graph checks it).
   std::vector<std::pair<Expr, Expr>> assumptions;

@@ -1,0 +1,116 @@
+#include "importer/op_importer.h"
+
+#include "base/error.h"
+
+namespace ark {
+namespace {
+
+using onnx::AttributeType;
+
+// The attribute if present, of type `type` (or untyped, as IR version 1 wrote it).
+const onnx::Attribute* typed(const OpContext& ctx, std::string_view name, AttributeType type,
+                             const char* expected) {
+  const onnx::Attribute* a = ctx.node.attribute(name);
+  if (a && a->type != type) ctx.fail("attribute '" + std::string(name) + "' is not " + expected);
+  return a;
+}
+
+}  // namespace
+
+ValueId OpContext::input(std::size_t i) const {
+  if (!has_input(i)) fail("input " + std::to_string(i) + " is missing");
+  return inputs[i];
+}
+
+int OpContext::rank(std::size_t i) const {
+  const Value& v = graph.value(input(i));
+  if (!v.shape)
+    unsupported("the rank of input " + std::to_string(i) + " '" + escaped(v.name) + "' is not known");
+  return static_cast<int>(v.shape->size());
+}
+
+int64_t OpContext::axis(int64_t axis, int rank) const {
+  const int64_t wrapped = axis < 0 ? axis + rank : axis;
+  if (wrapped < 0 || wrapped >= rank)
+    fail("axis " + std::to_string(axis) + " is out of range for rank " + std::to_string(rank));
+  return wrapped;
+}
+
+int64_t OpContext::attr_int(std::string_view name, int64_t fallback) const {
+  const onnx::Attribute* a = typed(*this, name, AttributeType::kInt, "an integer");
+  return a ? a->i : fallback;
+}
+
+double OpContext::attr_float(std::string_view name, double fallback) const {
+  const onnx::Attribute* a = typed(*this, name, AttributeType::kFloat, "a float");
+  return a ? a->f : fallback;
+}
+
+std::string OpContext::attr_string(std::string_view name, std::string fallback) const {
+  const onnx::Attribute* a = typed(*this, name, AttributeType::kString, "a string");
+  return a ? a->s : fallback;
+}
+
+std::vector<int64_t> OpContext::attr_ints(std::string_view name, std::vector<int64_t> fallback) const {
+  const onnx::Attribute* a = typed(*this, name, AttributeType::kInts, "a list of integers");
+  return a ? a->ints : fallback;
+}
+
+std::vector<double> OpContext::attr_floats(std::string_view name, std::vector<double> fallback) const {
+  const onnx::Attribute* a = typed(*this, name, AttributeType::kFloats, "a list of floats");
+  return a ? a->floats : fallback;
+}
+
+ValueId OpContext::constant_float(float value, DType dtype) {
+  Tensor t = Tensor::empty(dtype, {});
+  switch (dtype) {
+    case DType::kF32:
+      *t.as<float>() = value;
+      break;
+    case DType::kF64:
+      *t.as<double>() = value;
+      break;
+    case DType::kF16:
+      *t.as<uint16_t>() = f32_to_f16(value);
+      break;
+    case DType::kBF16:
+      *t.as<uint16_t>() = f32_to_bf16(value);
+      break;
+    default:
+      unsupported("a floating constant of type " + std::string(name_of(dtype)));
+  }
+  return graph.add_constant(make_constant(std::move(t)));
+}
+
+ValueId OpContext::constant_ints(std::vector<int64_t> values) {
+  const auto n = static_cast<int64_t>(values.size());
+  return graph.add_constant(make_constant(Tensor::of<int64_t>(DType::kI64, {n}, values)));
+}
+
+std::optional<Tensor> OpContext::constant_input(std::size_t i) const {
+  const Value& v = graph.value(input(i));
+  if (v.constant) return materialise(*v.constant);
+  if (!v.elements || !v.shape || (v.dtype != DType::kI64 && v.dtype != DType::kI32)) return std::nullopt;
+  std::vector<int64_t> values;
+  for (const Expr& e : *v.elements) {
+    const auto value = e.constant();
+    if (!value) return std::nullopt;
+    values.push_back(*value);
+  }
+  const Dims dims = v.shape->empty() ? Dims{} : Dims{static_cast<int64_t>(values.size())};
+  if (v.dtype == DType::kI64) return Tensor::of<int64_t>(DType::kI64, dims, values);
+  return Tensor::of<int32_t>(DType::kI32, dims, std::vector<int32_t>(values.begin(), values.end()));
+}
+
+std::optional<std::vector<Expr>> OpContext::elements(std::size_t i) const {
+  return graph.value(input(i)).elements;
+}
+
+void OpContext::fail(const std::string& why) const {
+  throw Error(Code::kBadModel, "node " + label + ": " + why);
+}
+void OpContext::unsupported(const std::string& why) const {
+  throw Error(Code::kUnsupported, "node " + label + ": " + why);
+}
+
+}  // namespace ark
