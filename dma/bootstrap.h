@@ -16,7 +16,8 @@ namespace ark::dma {
 
 class Bootstrap {
  public:
-  virtual ~Bootstrap() = default;  // leaves the group in good order: not a death
+  // Without leave() before, the others are told that this rank has died.
+  virtual ~Bootstrap() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -27,10 +28,12 @@ class Bootstrap {
   void barrier(Deadline deadline) { all_gather({}, deadline); }
 
   // Starts to watch the other ranks. `on_death` is called at most once per dead rank, from a thread of the
-  // bootstrap's own, until this object is destroyed. Ranks that leave in good order are not reported.
-  // Called once.
+  // bootstrap's own or of a peer, until this object is destroyed or left. Called once.
   using OnDeath = std::function<void(int rank, const std::string& why)>;
   virtual void watch(OnDeath on_death) = 0;
+
+  // Goes in good order: the others are not told of a death. Last call before destruction.
+  virtual void leave() = 0;
 
   // Tells all others that `rank` (often the caller itself) is to be taken for dead.
   virtual void report_dead(int rank, const std::string& why) = 0;

@@ -29,9 +29,9 @@ struct EndpointSpec {
 
 class Endpoint {
  public:
-  // Collective over `bootstrap`. Throws Error: kUsage if the ranks' specs differ, kUnavailable naming the
-  // rank that is missing or cannot be reached. `abort` is raised by the pump when it gives up; `transport`
-  // is used during set-up only. `abort` must outlive the endpoint.
+  // Collective over `bootstrap`. If the ranks' specs differ, or memory of one cannot be had or reached, all
+  // ranks throw Error(kUnavailable) that names the rank and the reason; kUnsupported for too large a group.
+  // `abort` is raised by the pump when it gives up; it and `bootstrap` and `transport` outlive the endpoint.
   Endpoint(Bootstrap& bootstrap, Transport& transport, const EndpointSpec& spec, AbortFlag& abort,
            Deadline deadline);
   ~Endpoint();

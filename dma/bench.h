@@ -1,0 +1,27 @@
+// Latency and bandwidth of the transports by message size, for `ark-bench dma`.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ark::dma {
+
+struct BenchOptions {
+  std::vector<uint64_t> sizes = {4, 64, 1024, 16 << 10, 256 << 10, 4 << 20};  // bytes, multiples of 4
+  std::chrono::milliseconds time_per_row{100};                                // for each of the two figures
+};
+
+struct BenchRow {
+  std::string transport;  // "local", "shm"
+  std::string link;       // "direct", "posted"
+  uint64_t bytes = 0;
+  double latency_us = 0;            // put to arrival: half of a round trip, median of its batches
+  double gigabytes_per_second = 0;  // many puts in flight, 10^9 bytes
+};
+
+// All transports and links in turn, between two threads of this process; one row per size. Throws Error.
+std::vector<BenchRow> run_bench(const BenchOptions& options);
+
+}  // namespace ark::dma

@@ -1,0 +1,131 @@
+// EnvironmentBootstrap: ranks as processes that any launcher starts with three environment variables.
+#include <charconv>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "dma/blob.h"
+#include "dma/bootstrap.h"
+#include "dma/bootstrap/meeting.h"
+#include "dma/bootstrap/watch.h"
+
+namespace ark::dma {
+namespace {
+
+constexpr int kMaxRanks = 1024;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') {
+    throw Error(Code::kUsage, std::string(name) + " is not set; a rank needs ARK_RANK, ARK_WORLD_SIZE and " +
+                                  "ARK_BOOTSTRAP");
+  }
+  return value;
+}
+
+int integer(const char* name, int low, int high) {
+  const std::string text = variable(name);
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
+    throw Error(Code::kUsage, std::string(name) + "=" + escaped(text) + ": want an integer from " +
+                                  std::to_string(low) + " to " + std::to_string(high));
+  }
+  return value;
+}
+
+class EnvironmentBootstrap : public Bootstrap {
+ public:
+  EnvironmentBootstrap(const Environment& environment, Deadline deadline, WatchOptions options)
+      : EnvironmentBootstrap(environment, meet(environment, deadline), options) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  std::vector<std::string> all_gather(std::string_view blob, Deadline deadline) override {
+    return rank_ == 0 ? gather_and_spread(blob, deadline) : give_and_take(blob, deadline);
+  }
+  void watch(OnDeath on_death) override { watch_.start(std::move(on_death)); }
+  void report_dead(int rank, const std::string& why) override { watch_.report_dead(rank, why); }
+  void leave() override { watch_.leave(); }
+
+ private:
+  EnvironmentBootstrap(const Environment& environment, Connections connections, WatchOptions options)
+      : rank_(environment.rank),
+        size_(environment.size),
+        gather_(std::move(connections.gather)),
+        watch_(rank_, size_, std::move(connections.watch), options) {}
+
+  std::vector<std::string> gather_and_spread(std::string_view blob, Deadline deadline) {
+    std::vector<std::string> blobs(size_);
+    blobs[0] = blob;
+    std::string trouble;
+    for (int rank = 1; rank < size_ && trouble.empty(); ++rank) {
+      Frame frame;
+      const Received got = receive_frame(gather_[rank], frame, kMaxPayload, deadline);
+      if (got == Received::kFrame && frame.header.kind == FrameKind::kBlob) {
+        blobs[rank] = std::move(frame.payload);
+      } else {
+        trouble = "rank " + std::to_string(rank) +
+                  (got == Received::kClosed ? " is gone"
+                   : got == Received::kLate ? " is late"
+                                            : " sends garbage") +
+                  " during set-up";
+      }
+    }
+    BlobWriter table;
+    for (const std::string& one : blobs) table.text(one);
+    const std::string payload = trouble.empty() ? table.take() : trouble;
+    if (payload.size() > kMaxPayload) {
+      throw Error(Code::kUnsupported,
+                  "the blobs of all ranks are over " + std::to_string(kMaxPayload) + " bytes");
+    }
+    const FrameKind kind = trouble.empty() ? FrameKind::kTable : FrameKind::kRefused;
+    // Trouble is told with a little time of its own: the deadline may be what has passed.
+    const Deadline until = trouble.empty() ? deadline : Deadline::after(std::chrono::milliseconds(200));
+    for (int rank = 1; rank < size_; ++rank) send_frame(gather_[rank], kind, 0, size_, payload, until);
+    if (!trouble.empty()) throw Error(Code::kUnavailable, trouble);
+    return blobs;
+  }
+
+  std::vector<std::string> give_and_take(std::string_view blob, Deadline deadline) {
+    send_frame(gather_[0], FrameKind::kBlob, rank_, size_, blob, deadline);
+    Frame frame;
+    const Received got = receive_frame(gather_[0], frame, kMaxPayload, deadline);
+    if (got != Received::kFrame) {
+      throw Error(Code::kUnavailable, got == Received::kClosed ? "rank 0 is gone during set-up"
+                                      : got == Received::kLate ? "rank 0 is late during set-up"
+                                                               : "rank 0 sends garbage during set-up");
+    }
+    if (frame.header.kind == FrameKind::kRefused)
+      throw Error(Code::kUnavailable, escaped(frame.payload, 500));
+    BlobReader table(frame.payload, "rank 0: its table of blobs");
+    std::vector<std::string> blobs;
+    for (int rank = 0; rank < size_; ++rank) blobs.emplace_back(table.text());
+    table.end();
+    return blobs;
+  }
+
+  const int rank_;
+  const int size_;
+  std::vector<Socket> gather_;  // as Connections::gather
+  Watch watch_;
+};
+
+}  // namespace
+
+Environment Environment::from_process() {
+  Environment environment;
+  environment.size = integer("ARK_WORLD_SIZE", 1, kMaxRanks);
+  environment.rank = integer("ARK_RANK", 0, environment.size - 1);
+  environment.address = variable("ARK_BOOTSTRAP");
+  return environment;
+}
+
+bool Environment::is_set() { return std::getenv("ARK_RANK") != nullptr; }
+
+std::unique_ptr<Bootstrap> join_environment(const Environment& environment, Deadline deadline,
+                                            WatchOptions options) {
+  return std::make_unique<EnvironmentBootstrap>(environment, deadline, options);
+}
+
+}  // namespace ark::dma

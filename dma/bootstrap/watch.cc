@@ -1,0 +1,138 @@
+#include "dma/bootstrap/watch.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace ark::dma {
+namespace {
+
+constexpr std::chrono::milliseconds kBeat{500};
+// A peer that does not read its life signs must not hold up ours.
+constexpr std::chrono::milliseconds kSendTime{100};
+
+}  // namespace
+
+Watch::Watch(int rank, int size, std::vector<Socket> sockets, WatchOptions options)
+    : rank_(rank),
+      size_(size),
+      options_(options),
+      sockets_(std::move(sockets)),
+      heard_(sockets_.size(), Clock::now()),
+      closed_(sockets_.size()),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      dead_(size) {
+  if (!wake_.is_open()) throw Error(Code::kOs, std::string("eventfd: ") + std::strerror(errno));
+}
+
+Watch::~Watch() { stop_thread(); }
+
+void Watch::start(Bootstrap::OnDeath on_death) {
+  on_death_ = std::move(on_death);
+  heard_.assign(sockets_.size(), Clock::now());
+  thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
+}
+
+void Watch::stop_thread() {
+  if (!thread_.joinable()) return;
+  thread_.request_stop();
+  const uint64_t one = 1;
+  if (write(wake_.descriptor(), &one, sizeof one) != sizeof one) return;  // then run() ends at its next beat
+  thread_.join();
+}
+
+void Watch::leave() {
+  stop_thread();
+  for (size_t to = 0; to < sockets_.size(); ++to) {
+    send(static_cast<int>(to), FrameKind::kLeaving, rank_, {});
+  }
+  sockets_.clear();
+  closed_.clear();
+}
+
+void Watch::report_dead(int rank, const std::string& why) {
+  if (rank_ == 0) {
+    mark_dead(rank, why);
+  } else {
+    send(0, FrameKind::kDead, rank, why.substr(0, kMaxReason));
+  }
+}
+
+void Watch::run(std::stop_token stop) {
+  Clock::time_point next_beat = Clock::now();
+  while (!stop.stop_requested()) {
+    if (Clock::now() >= next_beat) {
+      send_beats();
+      check_silence();
+      next_beat = Clock::now() + kBeat;
+    }
+    std::vector<pollfd> waiting;
+    for (size_t rank = 0; rank < sockets_.size(); ++rank) {
+      // poll() passes over negative descriptors: closed connections and our own place.
+      waiting.push_back({closed_[rank] ? -1 : sockets_[rank].descriptor(), POLLIN, 0});
+    }
+    waiting.push_back({wake_.descriptor(), POLLIN, 0});
+    if (poll(waiting.data(), waiting.size(), static_cast<int>(kBeat.count())) <= 0) continue;
+    for (size_t rank = 0; rank < sockets_.size(); ++rank) {
+      if (waiting[rank].revents != 0) read(static_cast<int>(rank));
+    }
+  }
+}
+
+void Watch::read(int rank) {
+  Frame frame;
+  const Received got = receive_frame(sockets_[rank], frame, kMaxReason, Deadline::after(kSendTime));
+  if (got != Received::kFrame) {
+    closed_[rank] = true;
+    mark_dead(rank, got == Received::kClosed ? "its connection is closed: the process has ended or given up" : "its life signs are garbled");
+    return;
+  }
+  heard_[rank] = Clock::now();
+  if (frame.header.kind == FrameKind::kLeaving) closed_[rank] = true;
+  if (frame.header.kind == FrameKind::kDead && frame.header.rank < static_cast<uint32_t>(size_)) {
+    mark_dead(static_cast<int>(frame.header.rank), escaped(frame.payload, kMaxReason));
+  }
+}
+
+void Watch::check_silence() {
+  if (options_.silence.count() == 0) return;
+  for (size_t rank = 0; rank < sockets_.size(); ++rank) {
+    if (closed_[rank] || !sockets_[rank].is_open() || Clock::now() - heard_[rank] < options_.silence)
+      continue;
+    closed_[rank] = true;
+    mark_dead(static_cast<int>(rank), "silent for " + std::to_string(options_.silence.count()) + " ms");
+  }
+}
+
+void Watch::send_beats() {
+  for (size_t to = 0; to < sockets_.size(); ++to) {
+    if (!closed_[to]) send(static_cast<int>(to), FrameKind::kAlive, rank_, {});
+  }
+}
+
+void Watch::mark_dead(int rank, const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (dead_.at(rank)) return;
+    dead_[rank] = true;
+  }
+  if (rank != rank_ && on_death_) on_death_(rank, why);
+  if (rank_ != 0) return;
+  for (int to = 1; to < size_; ++to) {
+    if (to != rank) send(to, FrameKind::kDead, rank, why.substr(0, kMaxReason));
+  }
+}
+
+void Watch::send(int to, FrameKind kind, int about, const std::string& payload) {
+  std::lock_guard lock(mutex_);
+  if (static_cast<size_t>(to) >= sockets_.size() || !sockets_[to].is_open()) return;
+  // A failed send means that the peer is gone; the thread reads that from the same connection.
+  send_frame(sockets_[to], kind, about, size_, payload, Deadline::after(kSendTime));
+}
+
+}  // namespace ark::dma
