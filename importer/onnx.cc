@@ -1,0 +1,99 @@
+// The front door of parsing: which file, what it is, and where external data may lie.
+#include "importer/onnx.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "importer/onnx_parser.h"
+
+namespace ark::onnx {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_inside(const fs::path& file, const fs::path& directory) {
+  const auto [end, at] = std::mismatch(directory.begin(), directory.end(), file.begin(), file.end());
+  return end == directory.end() && at != file.end();
+}
+
+// The one .onnx file of a directory.
+fs::path resolve(const fs::path& given) {
+  std::error_code ignored;
+  if (!fs::is_directory(given, ignored)) return given;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(given, ignored))
+    if (entry.path().extension() == ".onnx") found.push_back(entry.path());
+  if (found.size() == 1) return found[0];
+  throw Error(Code::kNotFound, "directory " + escaped(given.string()) + " holds " +
+                                   std::to_string(found.size()) + " .onnx files: name the file");
+}
+
+// What else the file could be, as advice; "" if nothing comes to mind.
+std::string advice(const WeightFile& file) {
+  char head[64] = {};
+  file.read(0, std::min<int64_t>(file.size(), sizeof head), head);
+  const std::string_view text(head, sizeof head);
+  if (text.starts_with("version https://git-lfs")) return "a Git LFS pointer; run `git lfs pull`";
+  if (text.starts_with("GGUF")) return "a GGUF file; convert it to ONNX (models/)";
+  if (text.starts_with("PK\x03\x04")) return "a zip archive; unpack or export it first";
+  if (text.find("\"__metadata__\"") != text.npos || text.find("{\"") == 8)
+    return "a safetensors file; export it to ONNX";
+  return "";
+}
+
+}  // namespace
+
+std::shared_ptr<const WeightFile> ExternalFiles::open(const std::string& location, const Limits& limits) {
+  if (const auto it = files_.find(location); it != files_.end()) return it->second;
+  const fs::path relative(location);
+  const std::string shown = "external data '" + escaped(location) + "'";
+  if (location.empty() || location.find('\0') != location.npos || relative.is_absolute())
+    throw Error(Code::kBadModel, shown + " is no path relative to the model");
+  for (const fs::path& part : relative)
+    if (part == "..") throw Error(Code::kBadModel, shown + " leaves the directory of the model");
+  if (directory_.empty()) throw Error(Code::kBadModel, shown + " of a model in memory cannot be read");
+  // Links may lead anywhere; what they lead to must lie beside the model or beside what the model links to.
+  std::error_code error;
+  const fs::path real = fs::canonical(directory_ / relative, error);
+  if (error) throw Error(Code::kNotFound, shown + " cannot be opened: " + error.message());
+  const bool beside = is_inside(real, fs::canonical(directory_, error)) ||
+                      (!model_.empty() && is_inside(real, fs::canonical(model_, error).parent_path()));
+  if (!beside) throw Error(Code::kBadModel, shown + " is a link that leaves the directory of the model");
+  auto file = WeightFile::open(real);
+  if (file->size() > limits.max_file_bytes)
+    throw Error(Code::kBadModel, shown + " has " + std::to_string(file->size()) + " bytes; at most " +
+                                     std::to_string(limits.max_file_bytes) + " (max_file_bytes)");
+  return files_[location] = file;
+}
+
+Model parse_model(const fs::path& given, const Limits& limits) {
+  const fs::path path = resolve(given);
+  const auto file = WeightFile::open(path);
+  if (file->size() == 0) throw Error(Code::kBadModel, escaped(path.string()) + " is empty");
+  WireReader wire(file, {}, escaped(path.string()), limits);
+  ExternalFiles external(path.has_parent_path() ? path.parent_path() : ".", path);
+  try {
+    return Parser(wire, file, external).model();
+  } catch (const Error& e) {
+    const std::string hint = advice(*file);
+    if (hint.empty()) throw;
+    throw Error(Code::kBadModel, escaped(path.string()) + " is no ONNX model but " + hint);
+  }
+}
+
+Model parse_model(std::shared_ptr<const WeightFile> file, std::span<const std::byte> bytes,
+                  const fs::path& directory, const Limits& limits) {
+  const std::string name = file ? escaped(file->path().string()) : "model in memory";
+  WireReader wire(file, bytes, name, limits);
+  ExternalFiles external(directory, file ? file->path() : fs::path());
+  return Parser(wire, std::move(file), external).model();
+}
+
+TensorRef parse_tensor(const fs::path& path, const Limits& limits) {
+  const auto file = WeightFile::open(path);
+  WireReader wire(file, {}, escaped(path.string()), limits);
+  ExternalFiles external(path.has_parent_path() ? path.parent_path() : ".", path);
+  return Parser(wire, file, external).lone_tensor();
+}
+
+}  // namespace ark::onnx
