@@ -19,7 +19,7 @@ done
 
 install_packages g++ cmake ninja-build ccache mold pkg-config git curl ca-certificates python3 python3-venv \
   libprotobuf-dev protobuf-compiler libcpp-httplib-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libgtest-dev \
-  libgmock-dev libbenchmark-dev libpcre2-dev
+  libgmock-dev libbenchmark-dev libpcre2-dev libutf8proc-dev
 if [[ $install_only == yes ]]; then exit 0; fi
 
 # One build of a directory at a time.
