@@ -99,7 +99,7 @@ def read_gtest(log):
     """Counts from GoogleTest's own lines, which survive a crash; the test that was running is named."""
     result, running = Result(), None
     for line in log.read_text(errors="replace").splitlines():
-        match = re.search(r"\[ (RUN     |      OK|  FAILED | SKIPPED) \] (\S+?)(?:,.*)?(?: \(\d+ ms\))?$", line)
+        match = re.search(r"\[ (RUN     |      OK| FAILED | SKIPPED) \] (\S+?)(?:,.*)?(?: \(\d+ ms\))?$", line)
         if not match:
             continue
         kind, name = match.group(1).strip(), match.group(2)
@@ -123,6 +123,8 @@ def run_gtest(totals, name, binary, limit, wrapper=(), test_filter="*", **enviro
     result, running = read_gtest(log)
     if status not in (0, 1) or (status == 1 and not result.failed):
         result.fail(f"{running or binary.name}: {describe(status, limit)}")
+    elif not result.passed + result.failed + result.skipped and test_filter == "*":
+        result.fail(f"{binary.name}: ran no test")
     totals.add(name, result, time.monotonic() - start, log)
 
 
@@ -139,7 +141,7 @@ def run_pytest(totals, name, paths, limit):
                 result.skipped += 1
             else:
                 result.passed += 1
-    if status not in (0, 1) or (status == 1 and not result.failed):
+    if status is None or status < 0 or (status and not result.failed):
         result.fail(f"pytest: {describe(status, limit)}")
     totals.add(name, result, time.monotonic() - start, log)
 
