@@ -1,0 +1,139 @@
+#include "server/text/added_tokens.h"
+
+#include <algorithm>
+
+#include "server/text/unicode.h"
+
+namespace ark::text {
+namespace {
+
+std::size_t previous_begin(std::string_view text, std::size_t at) {
+  do --at;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  return at;
+}
+
+bool word_before(std::string_view text, std::size_t at) {
+  if (at == 0) return false;
+  std::size_t begin = previous_begin(text, at);
+  return is_word(next_char(text, begin));
+}
+
+bool word_after(std::string_view text, std::size_t at) {
+  return at < text.size() && is_word(next_char(text, at));
+}
+
+std::size_t skip_space_back(std::string_view text, std::size_t at, std::size_t low) {
+  while (at > low) {
+    const std::size_t begin = previous_begin(text, at);
+    std::size_t probe = begin;
+    if (begin < low || !is_whitespace(next_char(text, probe))) break;
+    at = begin;
+  }
+  return at;
+}
+
+std::size_t skip_space(std::string_view text, std::size_t at) {
+  while (at < text.size()) {
+    std::size_t next = at;
+    if (!is_whitespace(next_char(text, next))) break;
+    at = next;
+  }
+  return at;
+}
+
+AddedToken read_token(const JsonView& json) {
+  json.object();
+  const bool special = json.at("special").boolean_or(false);
+  return {Vocabulary::checked_id(json.at("id")),
+          json.at("content").string(),
+          special,
+          json.at("single_word").boolean_or(false),
+          json.at("lstrip").boolean_or(false),
+          json.at("rstrip").boolean_or(false),
+          json.at("normalized").boolean_or(!special)};
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(const JsonView& list, const Vocabulary& vocabulary, const Normalizer* normalizer) {
+  if (list.is_null()) return;
+  list.array();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    AddedToken token = read_token(list.at(i));
+    if (token.content.empty() || ids_.contains(token.content)) continue;
+    token.id = vocabulary.find(token.content).value_or(token.id);
+    ids_.emplace(token.content, token.id);
+    if (token.special) special_.emplace(token.content, true);
+    by_id_[token.id] = tokens_.size();
+    std::string pattern = token.content;
+    if (token.normalized && normalizer) normalizer->apply(pattern);
+    if (!pattern.empty()) (token.normalized ? normalized_ : plain_).insert(pattern, tokens_.size());
+    tokens_.push_back(std::move(token));
+  }
+}
+
+const AddedToken* AddedTokens::token(std::int32_t id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : &tokens_[found->second];
+}
+
+std::optional<std::int32_t> AddedTokens::find_id(std::string_view content) const {
+  const auto found = ids_.find(content);
+  return found == ids_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void AddedTokens::Matcher::insert(std::string_view pattern, std::size_t token) {
+  std::uint32_t node = 0;
+  for (char c : pattern) {
+    const std::uint64_t edge = static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(c);
+    const auto [found, is_new] = edges_.try_emplace(edge, static_cast<std::uint32_t>(tokens_.size()));
+    if (is_new) tokens_.push_back(-1);
+    node = found->second;
+  }
+  if (tokens_[node] < 0) tokens_[node] = static_cast<std::int64_t>(token);
+  starts_[static_cast<unsigned char>(pattern[0])] = true;
+}
+
+std::pair<std::size_t, std::size_t> AddedTokens::Matcher::match(std::string_view text) const {
+  std::pair<std::size_t, std::size_t> best{0, 0};
+  std::uint32_t node = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto edge =
+        edges_.find(static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(text[i]));
+    if (edge == edges_.end()) break;
+    node = edge->second;
+    if (tokens_[node] >= 0) best = {static_cast<std::size_t>(tokens_[node]), i + 1};
+  }
+  return best;
+}
+
+std::vector<Section> AddedTokens::Matcher::find(std::string_view text, const AddedTokens& owner) const {
+  std::vector<Section> sections;
+  std::size_t done = 0;  // everything before is in a section
+  for (std::size_t at = 0; at < text.size();) {
+    if (!starts_[static_cast<unsigned char>(text[at])]) {
+      ++at;
+      continue;
+    }
+    const auto [index, length] = match(text.substr(at));
+    if (length == 0) {
+      ++at;
+      continue;
+    }
+    const AddedToken& token = owner.tokens_[index];
+    std::size_t begin = at, end = at + length;
+    at = end;
+    if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
+    if (token.lstrip) begin = skip_space_back(text, begin, done);
+    if (token.rstrip) end = skip_space(text, end);
+    if (begin < done) continue;
+    if (done < begin) sections.push_back({done, begin, std::nullopt});
+    sections.push_back({begin, end, token.id});
+    done = end;
+  }
+  if (done < text.size()) sections.push_back({done, text.size(), std::nullopt});
+  return sections;
+}
+
+}  // namespace ark::text

@@ -1,0 +1,304 @@
+#include "server/text/decode_stages.h"
+
+#include <functional>
+#include <optional>
+
+#include "base/error.h"
+#include "server/text/byte_level.h"
+#include "server/text/pattern.h"
+#include "server/text/pre_tokenizer.h"
+#include "server/text/unicode.h"
+
+namespace ark::text {
+namespace {
+
+// Characters of the byte alphabet -> bytes -> UTF-8; bytes of an unfinished character wait.
+class ByteLevelStage : public DecodeStage {
+ public:
+  void push(std::string_view token, std::vector<std::string>& out) override {
+    pending_ += chars_to_bytes(token).value_or(std::string(token));
+    std::string text;
+    std::string_view rest = pending_;
+    while (!rest.empty()) {
+      const Utf8Prefix prefix = utf8_prefix(rest);
+      if (prefix.incomplete) break;
+      text += prefix.valid ? rest.substr(0, prefix.length) : kReplacementCharacter;
+      rest.remove_prefix(prefix.length);
+    }
+    pending_.erase(0, pending_.size() - rest.size());
+    if (!text.empty()) out.push_back(std::move(text));
+  }
+  void flush(std::vector<std::string>& out) override {
+    if (!pending_.empty()) out.push_back(lossy_utf8(pending_));
+    pending_.clear();
+  }
+
+ private:
+  std::string pending_;
+};
+
+// A run of <0xNN> tokens is text only if all of it is UTF-8, else each byte is one U+FFFD: so the run waits.
+class ByteFallbackStage : public DecodeStage {
+ public:
+  void push(std::string_view token, std::vector<std::string>& out) override {
+    if (const int byte = fallback_byte(token); byte >= 0) {
+      run_ += static_cast<char>(byte);
+      return;
+    }
+    flush(out);
+    out.emplace_back(token);
+  }
+  void flush(std::vector<std::string>& out) override {
+    if (run_.empty()) return;
+    if (is_valid_utf8(run_))
+      out.push_back(run_);
+    else
+      out.insert(out.end(), run_.size(), std::string(kReplacementCharacter));
+    run_.clear();
+  }
+
+ private:
+  std::string run_;
+};
+
+// Any function of a token and of whether it is the first.
+class MapStage : public DecodeStage {
+ public:
+  using Map = std::function<std::string(std::string_view token, bool first)>;
+  explicit MapStage(const Map& map) : map_(map) {}
+  void push(std::string_view token, std::vector<std::string>& out) override {
+    out.push_back(map_(token, first_));
+    first_ = false;
+  }
+
+ private:
+  const Map& map_;
+  bool first_ = true;
+};
+
+// The same for a token that comes in fragments: it is put together first.
+class FusedMapStage : public DecodeStage {
+ public:
+  explicit FusedMapStage(const MapStage::Map& map) : map_(map) {}
+  void push(std::string_view fragment, std::vector<std::string>&) override { token_ += fragment; }
+  void flush(std::vector<std::string>& out) override {
+    out.push_back(map_(token_, true));
+    token_.clear();
+  }
+
+ private:
+  const MapStage::Map& map_;
+  std::string token_;
+};
+
+class MapStep : public Decoder::Step {
+ public:
+  MapStep(MapStage::Map map, bool fused) : map_(std::move(map)), fused_(fused) {}
+  std::unique_ptr<DecodeStage> start() const override {
+    if (fused_) return std::make_unique<FusedMapStage>(map_);
+    return std::make_unique<MapStage>(map_);
+  }
+
+ private:
+  MapStage::Map map_;
+  bool fused_;
+};
+
+// Strips up to `start` leading and `stop` trailing copies of a character from a fused token: the trailing
+// ones wait.
+class FusedStripStage : public DecodeStage {
+ public:
+  FusedStripStage(std::string_view character, std::size_t start, std::size_t stop)
+      : character_(character), start_(start), stop_(stop) {}
+
+  void push(std::string_view fragment, std::vector<std::string>& out) override {
+    std::string_view rest = fragment;
+    while (start_ > 0 && rest.starts_with(character_)) {
+      rest.remove_prefix(character_.size());
+      --start_;
+    }
+    if (!rest.empty()) start_ = 0;
+    std::string text = held_ + std::string(rest);
+    std::size_t end = text.size();
+    for (std::size_t n = 0; n < stop_ && std::string_view(text).substr(0, end).ends_with(character_); ++n)
+      end -= character_.size();
+    held_ = text.substr(end);
+    text.resize(end);
+    if (!text.empty()) out.push_back(std::move(text));
+  }
+
+ private:
+  std::string character_, held_;
+  std::size_t start_, stop_;
+};
+
+class FusedStripStep : public Decoder::Step {
+ public:
+  FusedStripStep(std::string character, std::size_t start, std::size_t stop)
+      : character_(std::move(character)), start_(start), stop_(stop) {}
+  std::unique_ptr<DecodeStage> start() const override {
+    return std::make_unique<FusedStripStage>(character_, start_, stop_);
+  }
+
+ private:
+  std::string character_;
+  std::size_t start_, stop_;
+};
+
+template <typename Stage>
+class PlainStep : public Decoder::Step {
+ public:
+  std::unique_ptr<DecodeStage> start() const override { return std::make_unique<Stage>(); }
+};
+
+class FuseStage : public DecodeStage {
+ public:
+  void push(std::string_view token, std::vector<std::string>& out) override { out.emplace_back(token); }
+};
+
+class JoinStage : public DecodeStage {
+ public:
+  void push(std::string_view token, std::vector<std::string>& out) override {
+    out.push_back((first_ ? "" : " ") + std::string(token));
+    first_ = false;
+  }
+
+ private:
+  bool first_ = true;
+};
+
+// BPE with an end-of-word suffix: the suffix is a space, except at the end; so the last token waits.
+class SuffixStage : public DecodeStage {
+ public:
+  explicit SuffixStage(const std::string& suffix) : suffix_(suffix) {}
+  void push(std::string_view token, std::vector<std::string>& out) override {
+    release(" ", out);
+    held_ = token;
+  }
+  void flush(std::vector<std::string>& out) override { release("", out); }
+
+ private:
+  void release(std::string_view replacement, std::vector<std::string>& out) {
+    if (!held_) return;
+    std::string text;
+    std::size_t from = 0;
+    for (const Span& span : find_literal(*held_, suffix_)) {
+      text += held_->substr(from, span.begin - from);
+      text += replacement;
+      from = span.end;
+    }
+    out.push_back(text + held_->substr(from));
+    held_.reset();
+  }
+
+  const std::string& suffix_;
+  std::optional<std::string> held_;
+};
+
+class SuffixStep : public Decoder::Step {
+ public:
+  explicit SuffixStep(std::string suffix) : suffix_(std::move(suffix)) {}
+  std::unique_ptr<DecodeStage> start() const override { return std::make_unique<SuffixStage>(suffix_); }
+
+ private:
+  std::string suffix_;
+};
+
+void replace_literal(std::string& text, std::string_view from, std::string_view to) {
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+}
+
+// English contractions and punctuation, as BERT's decoder tidies them within one token.
+std::string tidy(std::string text) {
+  static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+      {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kRules) replace_literal(text, from, to);
+  return text;
+}
+
+MapStage::Map word_piece(const JsonView& json) {
+  return [prefix = json.at("prefix").string_or("##"), cleanup = json.at("cleanup").boolean_or(true)](
+             std::string_view token, bool first) {
+    std::string text(token);
+    if (!first && !prefix.empty() && token.starts_with(prefix))
+      text.erase(0, prefix.size());
+    else if (!first)
+      text.insert(0, 1, ' ');
+    return cleanup ? tidy(std::move(text)) : text;
+  };
+}
+
+MapStage::Map metaspace(const JsonView& json) {
+  return
+      [replacement = json.at("replacement").character(),
+       prepended = parse_prepend_scheme(json) != PrependScheme::kNever](std::string_view token, bool first) {
+        std::string text;
+        for (std::size_t at = 0; at < token.size();) {
+          const char32_t c = next_char(token, at);
+          if (c != replacement)
+            append_utf8(text, c);
+          else if (!first || !prepended)
+            text += ' ';
+        }
+        return text;
+      };
+}
+
+MapStage::Map replace(const JsonView& json) {
+  return
+      [pattern = std::make_shared<const Pattern>(json.at("pattern")), content = json.at("content").string()](
+          std::string_view token, bool) { return pattern->replace_all(token, content); };
+}
+
+std::shared_ptr<const Decoder::Step> strip(const JsonView& json, bool fused) {
+  std::string character;
+  append_utf8(character, json.at("content").character());
+  const auto start = static_cast<std::size_t>(json.at("start").integer(0, 1 << 20));
+  const auto stop = static_cast<std::size_t>(json.at("stop").integer(0, 1 << 20));
+  if (fused) return std::make_shared<FusedStripStep>(character, start, stop);
+  return std::make_shared<MapStep>(
+      [character, start, stop](std::string_view token, bool) {
+        for (std::size_t n = 0; n < start && token.starts_with(character); ++n)
+          token.remove_prefix(character.size());
+        for (std::size_t n = 0; n < stop && token.ends_with(character); ++n)
+          token.remove_suffix(character.size());
+        return std::string(token);
+      },
+      false);
+}
+
+}  // namespace
+
+int fallback_byte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (char c : token.substr(3, 2)) {
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
+    if (digit < 0) return -1;
+    value = value * 16 + digit;
+  }
+  return value;
+}
+
+std::unique_ptr<DecodeStage> join_with_spaces() { return std::make_unique<JoinStage>(); }
+
+std::shared_ptr<const Decoder::Step> parse_decode_step(const JsonView& json, std::string_view type,
+                                                       bool fused) {
+  if (type == "Fuse") return std::make_shared<PlainStep<FuseStage>>();
+  if (type == "Strip") return strip(json, fused);
+  if (type == "Replace") return std::make_shared<MapStep>(replace(json), fused);
+  if (type == "Metaspace") return std::make_shared<MapStep>(metaspace(json), fused);
+  if (type == "WordPiece") return std::make_shared<MapStep>(word_piece(json), fused);
+  if (fused) json.unsupported("decoder " + escaped(type, 60) + " behind one that fuses all tokens");
+  if (type == "ByteLevel") return std::make_shared<PlainStep<ByteLevelStage>>();
+  if (type == "ByteFallback") return std::make_shared<PlainStep<ByteFallbackStage>>();
+  if (type == "BPEDecoder") return std::make_shared<SuffixStep>(json.at("suffix").string_or("</w>"));
+  json.unsupported("decoder " + escaped(type, 60) + " is not supported");
+}
+
+}  // namespace ark::text

@@ -1,0 +1,76 @@
+#include "server/text/decoder.h"
+
+#include "base/error.h"
+#include "server/text/byte_level.h"
+#include "server/text/decode_stages.h"
+
+namespace ark::text {
+namespace {
+
+constexpr int kMaxDepth = 16;  // of nested Sequences
+
+std::string concatenation(const std::vector<std::string>& parts) {
+  std::string out;
+  for (const std::string& part : parts) out += part;
+  return out;
+}
+
+}  // namespace
+
+Decoder::Decoder(const JsonView& json) {
+  if (!json.is_null()) add(json, 0);
+}
+
+void Decoder::add(const JsonView& json, int depth) {
+  if (depth > kMaxDepth) json.fail("decoders are nested deeper than " + std::to_string(kMaxDepth));
+  const std::string& type = json.at("type").string();
+  if (type == "Sequence") {
+    const JsonView list = json.at("decoders").array();
+    for (std::size_t i = 0; i < list.size(); ++i) add(list.at(i), depth + 1);
+    return;
+  }
+  steps_.push_back(parse_decode_step(json, type, fused_));
+  fused_ |= type == "Fuse" || type == "ByteLevel";
+  byte_level_ |= type == "ByteLevel";
+  byte_fallback_ |= type == "ByteFallback";
+}
+
+std::string Decoder::token_bytes(std::string_view token) const {
+  if (byte_level_) return chars_to_bytes(token).value_or(std::string(token));
+  if (const int byte = byte_fallback_ ? fallback_byte(token) : -1; byte >= 0)
+    return {static_cast<char>(byte)};
+  if (steps_.empty()) return std::string(token);
+  // Behind another token: so that a stage that treats the first one differently shows the rule.
+  Stream stream(*this);
+  const std::string before = stream.push("x");
+  std::string text = before + stream.push(token) + stream.flush();
+  return text.starts_with('x') ? text.substr(1) : text;
+}
+
+Decoder::Stream::Stream(const Decoder& decoder) {
+  if (decoder.steps_.empty()) stages_.push_back(join_with_spaces());
+  for (const auto& step : decoder.steps_) stages_.push_back(step->start());
+}
+
+std::string Decoder::Stream::drain(std::vector<std::string> tokens, std::size_t stage) {
+  for (; stage < stages_.size() && !tokens.empty(); ++stage) {
+    std::vector<std::string> next;
+    for (const std::string& token : tokens) stages_[stage]->push(token, next);
+    tokens = std::move(next);
+  }
+  return concatenation(tokens);
+}
+
+std::string Decoder::Stream::push(std::string_view token) { return drain({std::string(token)}, 0); }
+
+std::string Decoder::Stream::flush() {
+  std::string out;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    std::vector<std::string> rest;
+    stages_[i]->flush(rest);
+    out += drain(std::move(rest), i + 1);
+  }
+  return out;
+}
+
+}  // namespace ark::text

@@ -1,0 +1,57 @@
+// Decoders of tokenizer.json: tokens -> text, one token at a time.
+//
+// A decoder is a chain of stages, each turning a stream of tokens into another. Text that a later token may
+// still change stays in the stage's state until that token, or the end, has come. Decoding a whole list and
+// decoding as tokens arrive are therefore the same computation and give the same bytes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/text/json_view.h"
+
+namespace ark::text {
+
+// The state of one stage in one stream.
+class DecodeStage {
+ public:
+  virtual ~DecodeStage() = default;
+  // Appends to `out` what is certain after this token.
+  virtual void push(std::string_view token, std::vector<std::string>& out) = 0;
+  virtual void flush(std::vector<std::string>& out) { (void)out; }
+};
+
+class Decoder {
+ public:
+  Decoder() = default;  // joins tokens with spaces
+  explicit Decoder(const JsonView& json);
+
+  // One running decoding. It refers to the decoder, which must outlive it.
+  class Stream {
+   public:
+    explicit Stream(const Decoder& decoder);
+    // Text that is certain after this token: whole characters.
+    std::string push(std::string_view token);
+    std::string flush();
+
+   private:
+    std::string drain(std::vector<std::string> tokens, std::size_t stage);
+    std::vector<std::unique_ptr<DecodeStage>> stages_;
+  };
+
+  // The bytes that a token stands for by itself, before any character is put together.
+  std::string token_bytes(std::string_view token) const;
+
+  class Step;  // a stage's parameters
+
+ private:
+  void add(const JsonView& json, int depth);
+
+  std::vector<std::shared_ptr<const Step>> steps_;
+  bool fused_ = false;  // while adding: everything so far comes as one token, in fragments
+  bool byte_level_ = false, byte_fallback_ = false;
+};
+
+}  // namespace ark::text

@@ -1,0 +1,18 @@
+#include "server/text/detokenizer.h"
+
+#include "server/text/tokenizer_parts.h"
+
+namespace ark::text {
+
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special)
+    : tokenizer_(tokenizer), skip_special_(skip_special), stream_(tokenizer.parts_->decoder) {}
+
+std::string Detokenizer::push(std::int32_t id) {
+  const auto token = tokenizer_.token(id);
+  if (!token || (skip_special_ && tokenizer_.parts_->added.is_special(*token))) return {};
+  return stream_.push(*token);
+}
+
+std::string Detokenizer::flush() { return stream_.flush(); }
+
+}  // namespace ark::text

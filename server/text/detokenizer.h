@@ -1,0 +1,27 @@
+// Text of a growing list of ids.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/text/decoder.h"
+#include "server/text/tokenizer.h"
+
+namespace ark::text {
+
+// What push() and flush() return, put together, is decode() of all ids, and every part is whole characters:
+// bytes of an unfinished one wait for their rest, and U+FFFD comes only when no rest can mend them. Owned by
+// one thread; the tokenizer must outlive it.
+class Detokenizer {
+ public:
+  Detokenizer(const Tokenizer& tokenizer, bool skip_special);
+  std::string push(std::int32_t id);
+  std::string flush();  // once, at the end
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_special_;
+  Decoder::Stream stream_;
+};
+
+}  // namespace ark::text

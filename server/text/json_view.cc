@@ -1,0 +1,100 @@
+#include "server/text/json_view.h"
+
+#include <fstream>
+
+#include "base/error.h"
+#include "server/text/unicode.h"
+
+namespace ark::text {
+namespace {
+
+const JsonView::Json kNull;
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, const std::string& name) {
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(Code::kBadModel, name + ": not valid JSON: " + escaped(error.what(), 300));
+  }
+}
+
+nlohmann::json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes) {
+  const std::string name = escaped(file.filename().string());
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  if (error) throw Error(Code::kNotFound, escaped(file.string()) + ": cannot be read: " + error.message());
+  if (size > max_bytes)
+    throw Error(Code::kBadModel, name + ": " + std::to_string(size) + " bytes, the limit for this file is " +
+                                     std::to_string(max_bytes));
+  std::ifstream stream(file, std::ios::binary);
+  std::string text(size, '\0');
+  if (!stream.read(text.data(), static_cast<std::streamsize>(size)))
+    throw Error(Code::kNotFound, escaped(file.string()) + ": cannot be read");
+  return parse_json(text, name);
+}
+
+JsonView JsonView::at(std::string_view member) const {
+  const std::string place = place_ + (place_.ends_with(":") ? " " : ".") + escaped(member, 60);
+  if (value_->is_null()) return {kNull, place};
+  object();
+  const auto found = value_->find(member);
+  return {found == value_->end() ? kNull : *found, place};
+}
+
+JsonView JsonView::at(std::size_t index) const {
+  return {value_->at(index), place_ + "[" + std::to_string(index) + "]"};
+}
+
+const std::string& JsonView::string() const {
+  if (!value_->is_string()) fail(std::string("expected a string, found ") + value_->type_name());
+  return value_->get_ref<const std::string&>();
+}
+
+bool JsonView::boolean() const {
+  if (!value_->is_boolean()) fail(std::string("expected true or false, found ") + value_->type_name());
+  return value_->get<bool>();
+}
+
+std::int64_t JsonView::integer(std::int64_t low, std::int64_t high) const {
+  if (!value_->is_number_integer()) fail(std::string("expected an integer, found ") + value_->type_name());
+  const bool huge = value_->is_number_unsigned() && value_->get<std::uint64_t>() > INT64_MAX;
+  const std::int64_t value = huge ? INT64_MAX : value_->get<std::int64_t>();
+  if (huge || value < low || value > high)
+    fail(value_->dump() + " is not in [" + std::to_string(low) + ", " + std::to_string(high) + "]");
+  return value;
+}
+
+double JsonView::number() const {
+  if (!value_->is_number()) fail(std::string("expected a number, found ") + value_->type_name());
+  return value_->get<double>();
+}
+
+char32_t JsonView::character() const {
+  const std::string& text = string();
+  std::size_t at = 0;
+  const char32_t c = text.empty() ? 0 : next_char(text, at);
+  if (text.empty() || at != text.size()) fail("expected one character, found \"" + escaped(text, 40) + "\"");
+  return c;
+}
+
+const JsonView& JsonView::object() const {
+  if (!value_->is_object()) fail(std::string("expected an object, found ") + value_->type_name());
+  return *this;
+}
+
+const JsonView& JsonView::array() const {
+  if (!value_->is_array()) fail(std::string("expected an array, found ") + value_->type_name());
+  return *this;
+}
+
+void JsonView::fail(const std::string& message) const {
+  throw Error(Code::kBadModel, place_ + ": " + message);
+}
+
+void JsonView::unsupported(const std::string& message) const {
+  throw Error(Code::kUnsupported, place_ + ": " + message);
+}
+
+}  // namespace ark::text

@@ -1,0 +1,40 @@
+#include "server/text/pattern.h"
+
+namespace ark::text {
+
+Pattern::Pattern(const JsonView& json) {
+  if (json.json().is_string()) {
+    literal_ = json.string();
+  } else if (const JsonView literal = json.at("String"); !literal.is_null()) {
+    literal_ = literal.string();
+  } else {
+    const JsonView regex = json.at("Regex");
+    regex_.emplace(regex.string(), regex.place());
+  }
+}
+
+std::vector<Span> Pattern::find_all(std::string_view text) const {
+  return regex_ ? regex_->find_all(text) : find_literal(text, literal_);
+}
+
+std::vector<Span> find_literal(std::string_view text, std::string_view literal) {
+  std::vector<Span> spans;
+  if (literal.empty()) return spans;
+  for (std::size_t at = text.find(literal); at != std::string_view::npos;
+       at = text.find(literal, at + literal.size()))
+    spans.push_back({at, at + literal.size()});
+  return spans;
+}
+
+std::string Pattern::replace_all(std::string_view text, std::string_view replacement) const {
+  std::string out;
+  std::size_t from = 0;
+  for (const Span& span : find_all(text)) {
+    out += text.substr(from, span.begin - from);
+    out += replacement;
+    from = span.end;
+  }
+  return out += text.substr(from);
+}
+
+}  // namespace ark::text

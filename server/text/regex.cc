@@ -1,0 +1,108 @@
+#include "server/text/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "base/error.h"
+#include "server/text/unicode.h"
+
+namespace ark::text {
+namespace {
+
+constexpr std::size_t kMaxPattern = 64 * 1024;     // bytes
+constexpr std::uint32_t kMatchLimit = 20'000'000;  // backtracking steps per match
+constexpr std::uint32_t kHeapLimit = 64 * 1024;    // KiB per match
+constexpr std::size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
+
+// What a thread needs to match; PCRE2 wants these not shared between threads.
+struct Scratch {
+  Scratch()
+      : context(pcre2_match_context_create(nullptr)),
+        data(pcre2_match_data_create(1, nullptr)),
+        stack(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr)) {
+    ARK_CHECK(context && data, "PCRE2 has no memory for its match data");
+    pcre2_set_match_limit(context, kMatchLimit);
+    pcre2_set_heap_limit(context, kHeapLimit);
+    if (stack) pcre2_jit_stack_assign(context, nullptr, stack);
+  }
+  ~Scratch() {
+    pcre2_match_context_free(context);
+    pcre2_match_data_free(data);
+    pcre2_jit_stack_free(stack);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  pcre2_match_context* context;
+  pcre2_match_data* data;
+  pcre2_jit_stack* stack;
+};
+
+std::string pcre2_message(int error) {
+  PCRE2_UCHAR buffer[160];
+  pcre2_get_error_message(error, buffer, sizeof buffer);
+  return reinterpret_cast<const char*>(buffer);
+}
+
+}  // namespace
+
+struct Regex::Code {
+  pcre2_code* compiled;
+  ~Code() { pcre2_code_free(compiled); }
+};
+
+Regex::Regex(std::string_view oniguruma, std::string_view what) : what_(what) {
+  if (oniguruma.size() > kMaxPattern)
+    throw Error(ark::Code::kBadModel, what_ + ": the pattern has " + std::to_string(oniguruma.size()) +
+                                          " bytes, the limit is " + std::to_string(kMaxPattern));
+  const std::string pattern = to_pcre2(oniguruma);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
+  pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+  pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                       PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                                       &error, &offset, context);
+  pcre2_compile_context_free(context);
+  if (!compiled)
+    throw Error(ark::Code::kBadModel,
+                what_ + ": pattern " + escaped(oniguruma) + " does not compile: " + pcre2_message(error));
+  code_ = std::make_unique<Code>(Code{compiled});
+  pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);  // without JIT the interpreter does the same, slower
+}
+
+Regex::~Regex() = default;
+Regex::Regex(Regex&&) noexcept = default;
+Regex& Regex::operator=(Regex&&) noexcept = default;
+
+std::vector<Span> Regex::find_all(std::string_view text) const {
+  thread_local Scratch scratch;
+  std::vector<Span> spans;
+  std::size_t from = 0;
+  while (from <= text.size()) {
+    const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    int result = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data,
+                             scratch.context);
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT)
+      result = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                           scratch.data, scratch.context);
+    if (result == PCRE2_ERROR_NOMATCH) break;
+    if (result < 0)
+      throw Error(
+          ark::Code::kInvalidArgument,
+          what_ + ": the text cannot be split within the pattern's limits (" + pcre2_message(result) + ")");
+    const PCRE2_SIZE* found = pcre2_get_ovector_pointer(scratch.data);
+    const Span span{found[0], found[1]};
+    // An empty match right behind the last one is not taken; the search goes on one character later.
+    if (span.begin == span.end && !spans.empty() && spans.back().end == span.end) {
+      from = span.end +
+             (span.end < text.size() ? utf8_sequence_length(static_cast<unsigned char>(text[span.end])) : 1);
+      continue;
+    }
+    spans.push_back(span);
+    from = span.end;
+  }
+  return spans;
+}
+
+}  // namespace ark::text

@@ -1,0 +1,40 @@
+// Patterns of tokenizer.json. They are written for Oniguruma; PCRE2 runs them after a translation of
+// the constructs on which the two differ.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ark::text {
+
+struct Span {
+  std::size_t begin, end;  // bytes
+};
+
+// Rewrites an Oniguruma pattern (its own syntax, UTF-8) for PCRE2 with UTF, UCP and MULTILINE: \s, \w, \h,
+// \v, script names, (?m), {n,m}+. Throws kUnsupported on nested character classes and class intersections.
+std::string to_pcre2(std::string_view oniguruma);
+
+// Compiled once, const and safe to share between threads.
+class Regex {
+ public:
+  // `what` names the pattern's place in messages. Throws kBadModel if it does not compile.
+  Regex(std::string_view oniguruma, std::string_view what);
+  ~Regex();
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+
+  // Non-overlapping matches from left to right in valid UTF-8. Throws kInvalidArgument when a match
+  // needs more backtracking than the limits allow.
+  std::vector<Span> find_all(std::string_view text) const;
+
+ private:
+  struct Code;
+  std::unique_ptr<Code> code_;
+  std::string what_;
+};
+
+}  // namespace ark::text

@@ -1,0 +1,94 @@
+#include "server/text/tokenizer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "server/text/detokenizer.h"
+#include "server/text/tokenizer_parts.h"
+#include "server/text/unicode.h"
+
+namespace ark::text {
+
+Tokenizer Tokenizer::load(const std::filesystem::path& file) {
+  return Tokenizer(parse_json_file(file), escaped(file.filename().string()));
+}
+
+Tokenizer::Tokenizer(const nlohmann::json& document, const std::string& name) {
+  const JsonView json(document, name + ":");
+  parts_ = std::make_unique<const Parts>(json.object());
+}
+
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  if (!is_valid_utf8(text)) throw Error(Code::kInvalidArgument, "text: not valid UTF-8");
+  std::vector<std::int32_t> ids;
+  for (const Section& outer : parts_->added.find(text, false)) {
+    if (outer.id) {
+      ids.push_back(*outer.id);
+      continue;
+    }
+    std::string section(text.substr(outer.begin, outer.end - outer.begin));
+    if (parts_->normalizer) parts_->normalizer->apply(section);
+    for (const Section& inner : parts_->added.find(section, true)) {
+      if (inner.id) {
+        ids.push_back(*inner.id);
+        continue;
+      }
+      std::vector<Piece> pieces;
+      pieces.push_back(
+          {section.substr(inner.begin, inner.end - inner.begin), outer.begin == 0 && inner.begin == 0});
+      if (parts_->pre_tokenizer) parts_->pre_tokenizer->apply(pieces);
+      for (const Piece& piece : pieces) parts_->model->encode(piece.text, ids);
+    }
+  }
+  if (add_special_tokens) parts_->post_processor.apply(ids);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  Detokenizer detokenizer(*this, skip_special);
+  std::string out;
+  for (std::int32_t id : ids) out += detokenizer.push(id);
+  return out += detokenizer.flush();
+}
+
+std::optional<std::string_view> Tokenizer::token(std::int32_t id) const {
+  if (const AddedToken* added = parts_->added.token(id)) return added->content;
+  const std::string* token = parts_->model->vocabulary().token(id);
+  return token ? std::optional<std::string_view>(*token) : std::nullopt;
+}
+
+std::string Tokenizer::token_bytes(std::int32_t id) const {
+  if (const AddedToken* added = parts_->added.token(id)) return added->content;
+  const auto text = token(id);
+  return text ? parts_->decoder.token_bytes(*text) : std::string();
+}
+
+std::optional<std::int32_t> Tokenizer::id(std::string_view token) const {
+  const auto added = parts_->added.find_id(token);
+  return added ? added : parts_->model->vocabulary().find(token);
+}
+
+bool Tokenizer::is_special(std::int32_t id) const {
+  const auto text = token(id);
+  return text && parts_->added.is_special(*text);
+}
+
+std::vector<std::int32_t> Tokenizer::special_ids() const {
+  std::vector<std::int32_t> ids;
+  for (const AddedToken& token : parts_->added.all())
+    if (token.special) ids.push_back(token.id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::int32_t Tokenizer::vocab_size() const {
+  auto end = static_cast<std::int32_t>(parts_->model->vocabulary().end_id());
+  for (const AddedToken& token : parts_->added.all()) end = std::max(end, token.id + 1);
+  return end;
+}
+
+}  // namespace ark::text

@@ -1,0 +1,52 @@
+// A Hugging Face tokenizer.json: text <-> token ids.
+//
+// text -> added tokens -> normalizer -> pre-tokenizer -> model -> post-processor -> ids -> decoder -> text
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/text/json_view.h"
+
+namespace ark::text {
+
+class Detokenizer;
+
+// Const after loading; every const method may be called from any thread.
+class Tokenizer {
+ public:
+  // kNotFound, kBadModel (broken or hostile) or kUnsupported (a stage that ark does not have).
+  static Tokenizer load(const std::filesystem::path& file);
+  explicit Tokenizer(const nlohmann::json& document, const std::string& name = "tokenizer.json");
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+  // Added tokens are found in the text whether or not they are special. `add_special_tokens`: what the
+  // post-processor adds (bos ...). kInvalidArgument if the text is not UTF-8 or cannot be tokenized.
+  std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) const;
+
+  // Ids without a token are left out.
+  std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
+
+  // The token as the vocabulary spells it; nothing for an id without token.
+  std::optional<std::string_view> token(std::int32_t id) const;
+  // The bytes that the id stands for, which need not be whole characters; empty for an id without token.
+  std::string token_bytes(std::int32_t id) const;
+  std::optional<std::int32_t> id(std::string_view token) const;
+  bool is_special(std::int32_t id) const;
+  std::vector<std::int32_t> special_ids() const;
+  std::int32_t vocab_size() const;  // one past the largest id
+
+ private:
+  friend class Detokenizer;
+  struct Parts;
+  std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace ark::text

@@ -1,0 +1,31 @@
+// What a Tokenizer is made of; for tokenizer.cc and detokenizer.cc.
+#pragma once
+
+#include "server/text/added_tokens.h"
+#include "server/text/decoder.h"
+#include "server/text/normalizer.h"
+#include "server/text/post_processor.h"
+#include "server/text/pre_tokenizer.h"
+#include "server/text/token_model.h"
+#include "server/text/tokenizer.h"
+
+namespace ark::text {
+
+struct Tokenizer::Parts {
+  explicit Parts(const JsonView& json)
+      : normalizer(Normalizer::parse(json.at("normalizer"))),
+        pre_tokenizer(PreTokenizer::parse(json.at("pre_tokenizer"))),
+        model(TokenModel::parse(json.at("model"))),
+        added(json.at("added_tokens"), model->vocabulary(), normalizer.get()),
+        post_processor(json.at("post_processor")),
+        decoder(json.at("decoder")) {}
+
+  std::unique_ptr<const Normalizer> normalizer;       // may be null
+  std::unique_ptr<const PreTokenizer> pre_tokenizer;  // may be null
+  std::unique_ptr<const TokenModel> model;
+  AddedTokens added;
+  PostProcessor post_processor;
+  Decoder decoder;
+};
+
+}  // namespace ark::text

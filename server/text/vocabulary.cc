@@ -1,0 +1,19 @@
+#include "server/text/vocabulary.h"
+
+namespace ark::text {
+
+void Vocabulary::add(std::string_view token, std::int32_t id) {
+  const auto entry = ids_.insert_or_assign(std::string(token), id).first;
+  const auto index = static_cast<std::size_t>(id);
+  if (index >= tokens_.size()) tokens_.resize(index + 1, nullptr);
+  tokens_[index] = &entry->first;
+}
+
+void Vocabulary::add_all(const JsonView& object) {
+  object.object();
+  reserve(object.size());
+  for (const auto& [token, id] : object.json().items())
+    add(token, checked_id({id, object.place() + "[\"" + token.substr(0, 60) + "\"]"}));
+}
+
+}  // namespace ark::text

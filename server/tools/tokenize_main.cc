@@ -1,0 +1,60 @@
+// ark-tokenize TOKENIZER.json: JSON lines on standard input -> JSON lines on standard output.
+//
+//   {"text": "..."}  ->  {"ids": [...], "text": decode(ids)}      or  {"error": "..."}
+//   {"ids": [...]}   ->  {"text": "...", "parts": [...]}          parts: what each id adds to the stream
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "server/text/detokenizer.h"
+#include "server/text/tokenizer.h"
+
+namespace {
+
+using nlohmann::json;
+
+json answer(const ark::text::Tokenizer& tokenizer, const json& line, bool special, bool skip_special) {
+  if (line.contains("text")) {
+    const auto ids = tokenizer.encode(line.at("text").get<std::string>(), special);
+    return {{"ids", ids}, {"text", tokenizer.decode(ids, skip_special)}};
+  }
+  const auto ids = line.at("ids").get<std::vector<std::int32_t>>();
+  ark::text::Detokenizer stream(tokenizer, skip_special);
+  json parts = json::array();
+  for (std::int32_t id : ids) parts.push_back(stream.push(id));
+  parts.push_back(stream.flush());
+  return {{"text", tokenizer.decode(ids, skip_special)}, {"parts", parts}};
+}
+
+int run(const std::string& file, bool special, bool skip_special) {
+  const auto tokenizer = ark::text::Tokenizer::load(file);
+  for (std::string line; std::getline(std::cin, line);) {
+    json result;
+    try {
+      result = answer(tokenizer, json::parse(line), special, skip_special);
+    } catch (const std::exception& error) {  // a bad line is its own line's answer
+      result = {{"error", error.what()}};
+    }
+    std::cout << result.dump(-1, ' ', false, json::error_handler_t::replace) << '\n';
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Text to token ids and back: JSON lines on standard input");
+  std::string file;
+  bool no_special = false, skip_special = false;
+  app.add_option("tokenizer", file, "a tokenizer.json")->required();
+  app.add_flag("--no-special", no_special, "do not add what the post-processor adds (bos ...)");
+  app.add_flag("--skip-special", skip_special, "leave special tokens out of decoded text");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run(file, !no_special, skip_special);
+  } catch (const ark::Error& error) {
+    std::cerr << "ark-tokenize: " << error.what() << '\n';
+    return error.exit_code();
+  }
+}
