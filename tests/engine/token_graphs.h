@@ -1,0 +1,239 @@
+// Token graphs built by hand, in the form that recognise_decoder produces: what the engine's tests start
+// from.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "importer/decoder.h"
+
+namespace ark::test {
+
+struct TokenGraphOptions {
+  int64_t layers = 2, hidden = 32, heads = 4, kv_heads = 4, head_dim = 8, intermediate = 64, vocabulary = 101;
+  int64_t max_positions = 64;
+  bool tied = true;          // the head reads the embedding table
+  bool fused_qkv = false;    // one MatMul and Split, as GPT-2 has it
+  bool select_early = true;  // rows are selected behind the last attention, else before the head
+  DType weight = DType::kF32;
+  uint64_t seed = 1;
+};
+
+// Builds the graph line by line; random weights follow from the seed and the order of calls.
+class TokenGraphBuilder {
+ public:
+  explicit TokenGraphBuilder(const TokenGraphOptions& options) : o(options), state_(options.seed) {
+    graph.name = "tokens";
+    const Shape tokens = {Expr::symbol("tokens")};
+    ids = graph.add_value("token_ids", DType::kI32, tokens);
+    positions = graph.add_value("positions", DType::kI32, tokens);
+    graph.inputs = {ids, positions};
+  }
+
+  ValueId constant(std::vector<int64_t> dims, double spread, double centre, DType dtype,
+                   const std::string& name) {
+    Tensor t = Tensor::empty(dtype, dims);
+    for (int64_t i = 0; i < t.size(); ++i) {
+      const auto value = static_cast<float>(centre + spread * (uniform() * 2 - 1));
+      if (dtype == DType::kF16)
+        t.as<uint16_t>()[i] = f32_to_f16(value);
+      else if (dtype == DType::kBF16)
+        t.as<uint16_t>()[i] = f32_to_bf16(value);
+      else
+        t.as<float>()[i] = value;
+    }
+    return graph.add_constant(make_constant(std::move(t), name));
+  }
+  ValueId matrix(int64_t rows, int64_t columns, const std::string& name) {
+    return constant({rows, columns}, 1.5 / std::sqrt(static_cast<double>(rows)), 0, o.weight, name);
+  }
+  ValueId vector(int64_t n, double centre, const std::string& name) {
+    return constant({n}, 0.1, centre, DType::kF32, name);
+  }
+  ValueId scalar(float value) {
+    return graph.add_constant(make_constant(Tensor::of<float>(DType::kF32, {}, std::vector<float>{value})));
+  }
+
+  ValueId node(Op op, const std::string& name, std::vector<ValueId> inputs, Shape shape,
+               Attributes attributes = {}) {
+    const ValueId out = graph.add_value(name, DType::kF32, std::move(shape));
+    graph.add_node(op, name, std::move(inputs), {out}, std::move(attributes));
+    return out;
+  }
+  const Shape& shape(ValueId v) const { return *graph.value(v).shape; }
+  ValueId same(Op op, const std::string& name, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    Shape s = shape(inputs[0]);
+    return node(op, name, std::move(inputs), std::move(s), std::move(attributes));
+  }
+  ValueId linear(ValueId x, const std::string& name, int64_t n, bool bias) {
+    Shape s = shape(x);
+    const int64_t k = *s.back().constant();
+    s.back() = n;
+    std::vector<ValueId> inputs = {x, matrix(k, n, name + ".weight")};
+    if (bias) inputs.push_back(vector(n, 0, name + ".bias"));
+    return node(Op::kMatMul, name, inputs, s, matmul_attributes(0));
+  }
+  static Attributes matmul_attributes(int64_t trans_b) {
+    return {{"trans_a", int64_t{0}}, {"trans_b", trans_b}, {"alpha", 1.0}};
+  }
+  ValueId reshape(ValueId x, const std::string& name, Shape to) {
+    return node(Op::kReshape, name, {x}, to, {{"shape", to}});
+  }
+  ValueId gather(const std::string& name, ValueId table, ValueId indices) {
+    return node(Op::kGather, name, {table, indices}, {shape(indices)[0], shape(table)[1]},
+                {{"axis", int64_t{0}}});
+  }
+  ValueId select(ValueId x, const std::string& name) {
+    Shape s = shape(x);
+    s[0] = Expr::symbol("rows");
+    return node(Op::kSelectRows, name, {x}, s);
+  }
+  std::vector<ValueId> split(ValueId x, const std::string& name, const std::vector<int64_t>& sizes) {
+    std::vector<ValueId> outputs;
+    Shape attribute;
+    for (const int64_t size : sizes) {
+      Shape s = shape(x);
+      s.back() = size;
+      attribute.emplace_back(size);
+      outputs.push_back(graph.add_value(name, DType::kF32, s));
+    }
+    const auto axis = static_cast<int64_t>(shape(x).size() - 1);
+    graph.add_node(Op::kSplit, name, {x}, outputs, {{"axis", axis}, {"sizes", attribute}});
+    return outputs;
+  }
+  ValueId attention(const std::string& name, ValueId q, ValueId k, ValueId v, ValueId slopes = kNoValue) {
+    const auto cache = static_cast<int64_t>(model.caches.size());
+    model.caches.push_back({"past." + std::to_string(cache) + ".key",
+                            "past." + std::to_string(cache) + ".value", o.kv_heads, o.head_dim, o.head_dim,
+                            0});
+    return node(Op::kPagedAttention, name, {q, k, v, slopes, kNoValue}, shape(q),
+                {{"cache", cache},
+                 {"scale", 1 / std::sqrt(static_cast<double>(o.head_dim))},
+                 {"window", int64_t{0}},
+                 {"softcap", 0.0}});
+  }
+  DecoderModel finish(ValueId logits) {
+    graph.outputs = {logits};
+    model.vocabulary = model.signature.vocabulary = o.vocabulary;
+    model.max_positions = model.signature.max_positions = o.max_positions;
+    model.tokens = std::move(graph);
+    return std::move(model);
+  }
+  Expr tokens() const { return Expr::symbol("tokens"); }
+
+  const TokenGraphOptions o;
+  Graph graph;
+  DecoderModel model;
+  ValueId ids = kNoValue, positions = kNoValue;
+
+ private:
+  double uniform() {  // splitmix64
+    uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
+  }
+  uint64_t state_;
+};
+
+// GPT-2: learned positions, layer norms with bias, GELU, biases everywhere.
+inline DecoderModel gpt2_tokens(TokenGraphOptions options = {}) {
+  options.kv_heads = options.heads;
+  TokenGraphBuilder b(options);
+  const TokenGraphOptions& o = b.o;
+  const int64_t width = o.heads * o.head_dim;
+  const auto norm = [&](ValueId x, const std::string& name) {
+    return b.same(Op::kLayerNorm, name,
+                  {x, b.vector(o.hidden, 1, name + ".weight"), b.vector(o.hidden, 0, name + ".bias")},
+                  {{"axis", int64_t{1}}, {"epsilon", 1e-5}});
+  };
+  const ValueId table = b.matrix(o.vocabulary, o.hidden, "wte");
+  ValueId x = b.same(Op::kAdd, "embed",
+                     {b.gather("wte", table, b.ids),
+                      b.gather("wpe", b.matrix(o.max_positions, o.hidden, "wpe"), b.positions)});
+  for (int64_t layer = 0; layer < o.layers; ++layer) {
+    const std::string p = "h." + std::to_string(layer) + ".";
+    const ValueId y = norm(x, p + "ln_1");
+    std::vector<ValueId> qkv;
+    if (o.fused_qkv) {
+      qkv = b.split(b.linear(y, p + "c_attn", 3 * width, true), p + "split", {width, width, width});
+    } else {
+      for (const char* part : {"q", "k", "v"}) qkv.push_back(b.linear(y, p + part, width, true));
+    }
+    for (ValueId& v : qkv) v = b.reshape(v, p + "heads", {b.tokens(), o.heads, o.head_dim});
+    ValueId a = b.reshape(b.attention(p + "attn", qkv[0], qkv[1], qkv[2]), p + "merge", {b.tokens(), width});
+    if (o.select_early && layer + 1 == o.layers) {
+      a = b.select(a, p + "rows");
+      x = b.select(x, p + "rows_residual");
+    }
+    x = b.same(Op::kAdd, p + "add_1", {x, b.linear(a, p + "c_proj", o.hidden, true)});
+    ValueId h = b.linear(norm(x, p + "ln_2"), p + "c_fc", o.intermediate, true);
+    h = b.same(Op::kGelu, p + "gelu", {h}, {{"approximate", std::string("tanh")}});
+    x = b.same(Op::kAdd, p + "add_2", {x, b.linear(h, p + "c_proj2", o.hidden, true)});
+  }
+  if (!o.select_early || o.layers == 0) x = b.select(x, "rows");
+  x = norm(x, "ln_f");
+  const ValueId head = o.tied ? table : b.matrix(o.vocabulary, o.hidden, "lm_head");
+  return b.finish(b.node(Op::kMatMul, "lm_head", {x, head}, {Expr::symbol("rows"), o.vocabulary},
+                         TokenGraphBuilder::matmul_attributes(1)));
+}
+
+// Llama: grouped queries, rotary positions, RMS norms, gated MLP, no biases.
+inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
+  TokenGraphBuilder b(options);
+  const TokenGraphOptions& o = b.o;
+  const int64_t width = o.heads * o.head_dim;
+  const auto norm = [&](ValueId x, const std::string& name) {
+    return b.same(Op::kRmsNorm, name, {x, b.vector(o.hidden, 1, name + ".weight")},
+                  {{"axis", int64_t{1}}, {"epsilon", 1e-5}});
+  };
+  const auto rotary_table = [&](double (*f)(double), const std::string& name) {
+    Tensor t = Tensor::empty(DType::kF32, {o.max_positions, o.head_dim / 2});
+    for (int64_t i = 0; i < t.size(); ++i) {
+      const auto pair = static_cast<double>(i % (o.head_dim / 2));
+      const double angle = static_cast<double>(i / (o.head_dim / 2)) *
+                           std::pow(10000.0, -2 * pair / static_cast<double>(o.head_dim));
+      t.as<float>()[i] = static_cast<float>(f(angle));
+    }
+    return b.graph.add_constant(make_constant(std::move(t), name));
+  };
+  const ValueId cosine = rotary_table([](double a) { return std::cos(a); }, "cos");
+  const ValueId sine = rotary_table([](double a) { return std::sin(a); }, "sin");
+  const auto rotate = [&](ValueId v, const std::string& name) {
+    return b.same(Op::kRotary, name, {v, cosine, sine, b.positions},
+                  {{"interleaved", int64_t{0}}, {"rotary_dim", o.head_dim}, {"head_axis", int64_t{1}}});
+  };
+  const ValueId table = b.matrix(o.vocabulary, o.hidden, "embed_tokens");
+  ValueId x = b.gather("embed", table, b.ids);
+  for (int64_t layer = 0; layer < o.layers; ++layer) {
+    const std::string p = "layers." + std::to_string(layer) + ".";
+    const ValueId y = norm(x, p + "input_norm");
+    const auto heads = [&](const std::string& part, int64_t n) {
+      return b.reshape(b.linear(y, p + part, n * o.head_dim, false), p + part + "_heads",
+                       {b.tokens(), n, o.head_dim});
+    };
+    const ValueId q = rotate(heads("q_proj", o.heads), p + "q_rotary");
+    const ValueId k = rotate(heads("k_proj", o.kv_heads), p + "k_rotary");
+    const ValueId v = heads("v_proj", o.kv_heads);
+    ValueId a = b.reshape(b.attention(p + "attn", q, k, v), p + "merge", {b.tokens(), width});
+    if (o.select_early && layer + 1 == o.layers) {
+      a = b.select(a, p + "rows");
+      x = b.select(x, p + "rows_residual");
+    }
+    x = b.same(Op::kAdd, p + "add_1", {x, b.linear(a, p + "o_proj", o.hidden, false)});
+    const ValueId z = norm(x, p + "post_norm");
+    const ValueId gate = b.same(Op::kSilu, p + "act", {b.linear(z, p + "gate_proj", o.intermediate, false)});
+    const ValueId h = b.same(Op::kMul, p + "mul", {gate, b.linear(z, p + "up_proj", o.intermediate, false)});
+    x = b.same(Op::kAdd, p + "add_2", {x, b.linear(h, p + "down_proj", o.hidden, false)});
+  }
+  if (!o.select_early || o.layers == 0) x = b.select(x, "rows");
+  x = norm(x, "norm");
+  const ValueId head = o.tied ? table : b.matrix(o.vocabulary, o.hidden, "lm_head");
+  return b.finish(b.node(Op::kMatMul, "lm_head", {x, head}, {Expr::symbol("rows"), o.vocabulary},
+                         TokenGraphBuilder::matmul_attributes(1)));
+}
+
+}  // namespace ark::test
