@@ -8,10 +8,11 @@
 //                                                    release()        returns the credit of one message
 //
 // Several processors may fill one message: each commits its part once (also an empty part), and the
-// receiver waits for the sum of all commits so far. Message numbers start at 0 on both sides. What both
-// sides know to be read already (double buffering by step parity) needs no acquire; the validator proves it.
-// Handles are trivially copyable and may be used by all processors of the rank at the same time. They point
-// into their endpoint and must not outlive it.
+// receiver waits for the sum of all commits so far. A sum does not tell who contributed, so no processor may
+// commit to message m + 1 before all have committed to m (phase counters give that; see the all-reduce test).
+// Message numbers start at 0 on both sides. What both sides know to be read already (double buffering by step
+// parity) needs no acquire; the validator proves it. Handles are trivially copyable and may be used by all
+// processors of the rank at the same time. They point into their endpoint and must not outlive it.
 #pragma once
 
 #include <cstring>
@@ -42,9 +43,12 @@ struct Sender {
   Counter64* completed = nullptr;  // our memory; raised by our pump, unused on direct links
   RequestQueues* queues = nullptr;
 
-  // Waits until message `message` may be written: the receiver has released message - slots.
-  Fault acquire(uint64_t message, const WaitContext& context) const {
-    return wait_reached(*credit, first_count + message + 1 - slots, at("credit of an inbox slot"), context);
+  // Waits until message `message` may be written: the receiver has released message - slots, by
+  // `releases` calls per message (its number of processors, if each returns a credit of its own).
+  Fault acquire(uint64_t message, const WaitContext& context, uint64_t releases = 1) const {
+    // Modulo 2^64: for the first `slots` messages this lies before first_count, which has been reached.
+    const uint64_t needed = first_count + (message + 1 - slots) * releases;
+    return wait_reached(*credit, needed, at("credit of an inbox slot"), context);
   }
 
   // slot_bytes bytes to write the message to; cache-line aligned.
@@ -112,7 +116,7 @@ struct Receiver {
 
   const std::byte* slot(uint64_t message) const { return slot_base + message % slots * slot_bytes; }
 
-  // The oldest unreleased message is read: the sender may overwrite its slot.
+  // The oldest unreleased message is read (by this processor): the sender may overwrite its slot.
   Fault release(const WaitContext& context) const {
     if (link == Link::kPosted)
       return queues->post(priority, {route}, at("room in the request ring"), context);

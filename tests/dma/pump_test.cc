@@ -1,0 +1,99 @@
+#include "dma/pump.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "dma/bench.h"
+#include "dma/faults.h"
+#include "dma/group.h"
+#include "dma/local/setup.h"
+
+namespace ark::dma {
+namespace {
+
+std::vector<std::unique_ptr<Group>> faulty_pair(const FaultPlan& plan, bool run_pump) {
+  EndpointSpec spec;
+  spec.regions = {{"data", 4096}};
+  spec.channels = {{.name = "data"}};
+  spec.force_posted = true;
+  spec.run_pump = run_pump;
+  spec.pump.attempts = 4;
+  spec.pump.retry_after = std::chrono::milliseconds(5);
+  auto transports = make_local_transports(2);
+  for (auto& transport : transports) transport = with_faults(std::move(transport), plan);
+  return make_local_groups(
+      2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(20)), std::move(transports));
+}
+
+TEST(Pump, RunsWithoutAThread) {
+  auto groups = faulty_pair({}, false);
+  Pump& pump = groups[0]->endpoint().pump();
+  EXPECT_TRUE(pump.is_idle());
+  ASSERT_FALSE(groups[0]->sender(1, 0).signal({}));
+  EXPECT_FALSE(pump.is_idle());
+  for (int turn = 0; turn < 20 && !pump.is_idle(); ++turn) pump.run_once();
+  EXPECT_TRUE(pump.is_idle());
+  EXPECT_TRUE(groups[1]->receiver(0, 0).has_arrived(1));
+  EXPECT_EQ(pump.run_once(), 0u);
+}
+
+TEST(Pump, NoArrivalBeforeAllEarlierDataOfTheChannel) {
+  // Transfers take effect in random order, up to 20 polls late: the count must never run ahead of the data.
+  auto groups =
+      faulty_pair({.seed = 3, .drop = 0.02, .refuse = 0.1, .delay_polls = 20, .reorder = true}, false);
+  auto* source = reinterpret_cast<uint32_t*>(groups[0]->region(0).base);
+  auto* target = reinterpret_cast<uint32_t*>(groups[1]->region(0).base);
+  const Sender to = groups[0]->sender(1, 0);
+  const Receiver from = groups[1]->receiver(0, 0);
+  constexpr uint32_t kPuts = 400;
+  for (uint32_t i = 0; i < kPuts; ++i) {
+    source[i] = i + 1;
+    ASSERT_FALSE(to.put(0, i * 4, 0, i * 4, 4, {}));
+  }
+  Pump& pump = groups[0]->endpoint().pump();
+  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  for (uint32_t arrived = 0; arrived < kPuts && !deadline.passed();) {
+    pump.run_once();
+    ASSERT_FALSE(pump.fault()) << pump.fault().text();
+    while (arrived < kPuts && from.has_arrived(arrived + 1)) {
+      ASSERT_EQ(target[arrived], arrived + 1);
+      ++arrived;
+    }
+  }
+  EXPECT_TRUE(from.has_arrived(kPuts));
+  EXPECT_FALSE(from.has_arrived(kPuts + 1)) << "a retry must not count twice";
+}
+
+TEST(Pump, ACutWireIsNamedAndEndsTheWaits) {
+  auto groups = faulty_pair({.cut_after = 3}, true);
+  const Sender to = groups[0]->sender(1, 0);
+  const WaitContext context{&groups[0]->abort(), Deadline::after(std::chrono::seconds(20)), {}};
+  for (int i = 0; i < 10; ++i) ASSERT_FALSE(to.put(0, 0, 0, 0, 64, context));
+  EXPECT_EQ(to.wait_completed(10, context).kind, FaultKind::kAborted);
+  EXPECT_EQ(groups[0]->abort().reason(), AbortReason::kFault);
+  EXPECT_EQ(groups[0]->fault().text(),
+            "rank 0, peer 1: attempts of a transfer: the wire is cut (saw 4, needed 4)");
+}
+
+TEST(Pump, WhatWasPostedBeforeTheEndStillArrives) {
+  auto groups = faulty_pair({}, true);
+  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(groups[0]->sender(1, 0).signal({}));
+  groups[0].reset();
+  EXPECT_TRUE(groups[1]->receiver(0, 0).has_arrived(1000));
+}
+
+TEST(Bench, GivesARowPerTransportLinkAndSize) {
+  const std::vector<BenchRow> rows = run_bench({{4, 65536}, std::chrono::milliseconds(1)});
+  ASSERT_EQ(rows.size(), 8u);
+  for (const BenchRow& row : rows) {
+    EXPECT_GT(row.latency_us, 0);
+    EXPECT_GT(row.gigabytes_per_second, 0);
+  }
+  EXPECT_EQ(rows[0].transport + rows[0].link, "localdirect");
+  EXPECT_EQ(rows[7].transport + rows[7].link, "shmposted");
+  EXPECT_EQ(rows[7].bytes, 65536u);
+}
+
+}  // namespace
+}  // namespace ark::dma
