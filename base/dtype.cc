@@ -13,12 +13,23 @@ struct Entry {
   int bits;
 };
 constexpr std::array kEntries = {
-    Entry{DType::kUndefined, "undefined", 0}, Entry{DType::kF32, "f32", 32},   Entry{DType::kU8, "u8", 8},
-    Entry{DType::kI8, "i8", 8},               Entry{DType::kU16, "u16", 16},   Entry{DType::kI16, "i16", 16},
-    Entry{DType::kI32, "i32", 32},            Entry{DType::kI64, "i64", 64},   Entry{DType::kString, "string", 0},
-    Entry{DType::kBool, "bool", 8},           Entry{DType::kF16, "f16", 16},   Entry{DType::kF64, "f64", 64},
-    Entry{DType::kU32, "u32", 32},            Entry{DType::kU64, "u64", 64},   Entry{DType::kBF16, "bf16", 16},
-    Entry{DType::kU4, "u4", 4},               Entry{DType::kI4, "i4", 4},
+    Entry{DType::kUndefined, "undefined", 0},
+    Entry{DType::kF32, "f32", 32},
+    Entry{DType::kU8, "u8", 8},
+    Entry{DType::kI8, "i8", 8},
+    Entry{DType::kU16, "u16", 16},
+    Entry{DType::kI16, "i16", 16},
+    Entry{DType::kI32, "i32", 32},
+    Entry{DType::kI64, "i64", 64},
+    Entry{DType::kString, "string", 0},
+    Entry{DType::kBool, "bool", 8},
+    Entry{DType::kF16, "f16", 16},
+    Entry{DType::kF64, "f64", 64},
+    Entry{DType::kU32, "u32", 32},
+    Entry{DType::kU64, "u64", 64},
+    Entry{DType::kBF16, "bf16", 16},
+    Entry{DType::kU4, "u4", 4},
+    Entry{DType::kI4, "i4", 4},
 };
 
 const Entry& entry(DType type) {

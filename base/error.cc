@@ -27,14 +27,20 @@ std::size_t utf8_length(std::string_view text) {
 int Error::exit_code() const {
   switch (code_) {
     case Code::kUsage:
-    case Code::kInvalidArgument: return 64;
+    case Code::kInvalidArgument:
+      return 64;
     case Code::kBadModel:
-    case Code::kUnsupported: return 65;
-    case Code::kNotFound: return 66;
+    case Code::kUnsupported:
+      return 65;
+    case Code::kNotFound:
+      return 66;
     case Code::kExhausted:
-    case Code::kUnavailable: return 69;
-    case Code::kInternal: return 70;
-    case Code::kOs: return 71;
+    case Code::kUnavailable:
+      return 69;
+    case Code::kInternal:
+      return 70;
+    case Code::kOs:
+      return 71;
   }
   return 70;
 }
@@ -52,9 +58,12 @@ std::string escaped(std::string_view text, std::size_t limit) {
     const unsigned char c = static_cast<unsigned char>(text[0]);
     const std::size_t n = utf8_length(text);
     const bool c1_control = n == 2 && c == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0;
-    if (c == '\n') out += "\\n";
-    else if (c == '\t') out += "\\t";
-    else if (c == '"' || c == '\\') out += {'\\', static_cast<char>(c)};
+    if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (c == '"' || c == '\\')
+      out += {'\\', static_cast<char>(c)};
     else if (c < 0x20 || c == 0x7F || n == 0 || c1_control) {
       char buffer[8];
       std::snprintf(buffer, sizeof buffer, "\\x%02x", c);

@@ -35,8 +35,8 @@ class Error : public std::runtime_error {
 };
 
 // For our own invariants: throws kInternal with the source location in front of the message.
-#define ARK_CHECK(condition, message)                                    \
-  do {                                                                   \
+#define ARK_CHECK(condition, message)                                     \
+  do {                                                                    \
     if (!(condition)) ::ark::check_failed(__FILE__, __LINE__, (message)); \
   } while (0)
 [[noreturn]] void check_failed(const char* file, int line, const std::string& message);

@@ -121,7 +121,8 @@ std::optional<Expr> Expr::exact_quotient(const Expr& divisor) const {
   const auto& [dm, df] = *divisor.terms_->begin();
   Terms out;
   for (const auto& [m, f] : *terms_) {
-    if (f % df != 0 || !std::includes(m.begin(), m.end(), dm.begin(), dm.end(), AtomLess())) return std::nullopt;
+    if (f % df != 0 || !std::includes(m.begin(), m.end(), dm.begin(), dm.end(), AtomLess()))
+      return std::nullopt;
     Monomial rest;
     std::set_difference(m.begin(), m.end(), dm.begin(), dm.end(), std::back_inserter(rest), AtomLess());
     out[rest] = f / df;
@@ -178,11 +179,16 @@ bool Expr::operator<(const Expr& other) const { return compare(*this, other) < 0
 std::optional<int64_t> Expr::atom_lower(const Atom& a) {
   const auto la = a.a.lower_bound(), lb = a.b.lower_bound();
   switch (a.kind) {
-    case AtomKind::kSymbol: return 0;
-    case AtomKind::kFloorDiv: return la && lb && *la >= 0 && *lb >= 0 ? std::optional<int64_t>(0) : std::nullopt;
-    case AtomKind::kMod: return lb && *lb >= 0 ? std::optional<int64_t>(0) : std::nullopt;
-    case AtomKind::kMin: return la && lb ? std::optional(std::min(*la, *lb)) : std::nullopt;
-    case AtomKind::kMax: return la && lb ? std::optional(std::max(*la, *lb)) : la ? la : lb;
+    case AtomKind::kSymbol:
+      return 0;
+    case AtomKind::kFloorDiv:
+      return la && lb && *la >= 0 && *lb >= 0 ? std::optional<int64_t>(0) : std::nullopt;
+    case AtomKind::kMod:
+      return lb && *lb >= 0 ? std::optional<int64_t>(0) : std::nullopt;
+    case AtomKind::kMin:
+      return la && lb ? std::optional(std::min(*la, *lb)) : std::nullopt;
+    case AtomKind::kMax:
+      return la && lb ? std::optional(std::max(*la, *lb)) : la ? la : lb;
   }
   return std::nullopt;
 }
@@ -190,10 +196,14 @@ std::optional<int64_t> Expr::atom_upper(const Atom& a) {
   if (a.kind == AtomKind::kSymbol) return std::nullopt;
   const auto ua = a.a.upper_bound(), ub = a.b.upper_bound();
   switch (a.kind) {
-    case AtomKind::kMod: return ub && *ub > 0 ? std::optional(*ub - 1) : std::nullopt;
-    case AtomKind::kMin: return ua && ub ? std::optional(std::min(*ua, *ub)) : ua ? ua : ub;
-    case AtomKind::kMax: return ua && ub ? std::optional(std::max(*ua, *ub)) : std::nullopt;
-    default: return std::nullopt;
+    case AtomKind::kMod:
+      return ub && *ub > 0 ? std::optional(*ub - 1) : std::nullopt;
+    case AtomKind::kMin:
+      return ua && ub ? std::optional(std::min(*ua, *ub)) : ua ? ua : ub;
+    case AtomKind::kMax:
+      return ua && ub ? std::optional(std::max(*ua, *ub)) : std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -235,7 +245,8 @@ int64_t Expr::evaluate(const SymbolValues& values) const {
       int64_t v = 0;
       if (a->kind == AtomKind::kSymbol) {
         const auto it = values.find(a->name);
-        if (it == values.end()) throw Error(Code::kInternal, "symbol '" + escaped(a->name) + "' has no value");
+        if (it == values.end())
+          throw Error(Code::kInternal, "symbol '" + escaped(a->name) + "' has no value");
         v = it->second;
       } else {
         const int64_t x = a->a.evaluate(values), y = a->b.evaluate(values);
@@ -278,8 +289,10 @@ Expr Expr::substitute(const std::map<std::string, Expr>& replacements) const {
 void Expr::collect_symbols(std::set<std::string>& into) const {
   for (const auto& [m, f] : *terms_)
     for (const AtomPtr& a : m) {
-      if (a->kind == AtomKind::kSymbol) into.insert(a->name);
-      else a->a.collect_symbols(into), a->b.collect_symbols(into);
+      if (a->kind == AtomKind::kSymbol)
+        into.insert(a->name);
+      else
+        a->a.collect_symbols(into), a->b.collect_symbols(into);
     }
 }
 
@@ -288,14 +301,19 @@ std::string Expr::str() const {
   std::string out;
   for (const auto& [m, f] : *terms_) {
     const bool negative = f < 0;
-    if (out.empty()) out = negative ? "-" : "";
-    else out += negative ? " - " : " + ";
+    if (out.empty())
+      out = negative ? "-" : "";
+    else
+      out += negative ? " - " : " + ";
     const std::string magnitude = std::to_string(f).substr(negative);
     if (m.empty() || magnitude != "1") out += magnitude + (m.empty() ? "" : "*");
     for (std::size_t i = 0; i < m.size(); ++i) {
       if (i) out += "*";
-      if (m[i]->kind == AtomKind::kSymbol) out += m[i]->name;
-      else out += std::string(kNames[static_cast<int>(m[i]->kind)]) + "(" + m[i]->a.str() + ", " + m[i]->b.str() + ")";
+      if (m[i]->kind == AtomKind::kSymbol)
+        out += m[i]->name;
+      else
+        out += std::string(kNames[static_cast<int>(m[i]->kind)]) + "(" + m[i]->a.str() + ", " +
+               m[i]->b.str() + ")";
     }
   }
   return out;
@@ -329,9 +347,12 @@ class ExprParser {
     if (depth > 100) fail();
     Expr e = eat('-') ? Expr(-1) * product(depth) : product(depth);
     for (;;) {
-      if (eat('+')) e = e + product(depth);
-      else if (eat('-')) e = e - product(depth);
-      else return e;
+      if (eat('+'))
+        e = e + product(depth);
+      else if (eat('-'))
+        e = e - product(depth);
+      else
+        return e;
     }
   }
   Expr product(int depth) {

@@ -23,8 +23,8 @@ using SymbolValues = std::map<std::string, int64_t, std::less<>>;
 
 class Expr {
  public:
-  Expr();                // 0
-  Expr(int64_t constant);  // NOLINT: sizes are written as plain integers everywhere
+  Expr();                                // 0
+  Expr(int64_t constant);                // NOLINT: sizes are written as plain integers everywhere
   static Expr symbol(std::string name);  // name: any text without spaces, parentheses, commas, operators
 
   friend Expr operator+(const Expr& a, const Expr& b);

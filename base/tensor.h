@@ -27,10 +27,12 @@ struct Tensor {
   template <typename T>
   static Tensor of(DType dtype, Dims dims, std::span<const T> values);
 
-  int64_t size() const { return element_count(dims); }      // elements
+  int64_t size() const { return element_count(dims); }       // elements
   int64_t bytes() const { return bytes_of(dtype, size()); }  // bytes
   template <typename T>
-  T* as() const { return reinterpret_cast<T*>(data.get()); }  // the caller knows dtype
+  T* as() const {
+    return reinterpret_cast<T*>(data.get());
+  }  // the caller knows dtype
 
   // Element i in row-major order, converted; integers beyond 2^53 lose bits through double.
   double real(int64_t i) const;

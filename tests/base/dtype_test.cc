@@ -13,8 +13,10 @@ namespace {
 TEST(DType, EveryHalfSurvivesTheRoundTrip) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const float value = f16_to_f32(static_cast<uint16_t>(bits));
-    if (std::isnan(value)) EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(value))));
-    else ASSERT_EQ(f32_to_f16(value), bits) << value;
+    if (std::isnan(value))
+      EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(value))));
+    else
+      ASSERT_EQ(f32_to_f16(value), bits) << value;
   }
 }
 

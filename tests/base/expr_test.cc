@@ -42,13 +42,27 @@ TEST(Expr, RandomExpressionsKeepTheirValueAndRoundTrip) {
       if (std::abs(xv) > 1000000 || std::abs(yv) > 1000000) continue;
       const auto floor_div = [](int64_t n, int64_t d) { return (n - ((n % d) + d) % d) / d; };
       switch (random() % (yv > 0 ? 7 : 5)) {
-        case 0: pool.push_back({x + y, xv + yv}); break;
-        case 1: pool.push_back({x - y, xv - yv}); break;
-        case 2: pool.push_back({x * y, xv * yv}); break;
-        case 3: pool.push_back({min(x, y), std::min(xv, yv)}); break;
-        case 4: pool.push_back({max(x, y), std::max(xv, yv)}); break;
-        case 5: pool.push_back({floordiv(x, y), floor_div(xv, yv)}); break;
-        case 6: pool.push_back({mod(x, y), xv - yv * floor_div(xv, yv)}); break;
+        case 0:
+          pool.push_back({x + y, xv + yv});
+          break;
+        case 1:
+          pool.push_back({x - y, xv - yv});
+          break;
+        case 2:
+          pool.push_back({x * y, xv * yv});
+          break;
+        case 3:
+          pool.push_back({min(x, y), std::min(xv, yv)});
+          break;
+        case 4:
+          pool.push_back({max(x, y), std::max(xv, yv)});
+          break;
+        case 5:
+          pool.push_back({floordiv(x, y), floor_div(xv, yv)});
+          break;
+        case 6:
+          pool.push_back({mod(x, y), xv - yv * floor_div(xv, yv)});
+          break;
       }
     }
     const auto& [e, value] = pool.back();

@@ -1,0 +1,197 @@
+// Dense attention of plain graphs and rotary embedding. Softmax in double: this is the oracle of the paged
+// one.
+#include <cmath>
+#include <limits>
+
+#include "engine/cpu/kernels/registry.h"
+
+namespace ark::kernels {
+namespace {
+
+// Inputs of Op::kAttention by position.
+enum Input : std::size_t { kQ, kK, kV, kBias, kPastK, kPastV, kLengths };
+
+struct Sizes {
+  int64_t batch, heads, queries, dim, kv_heads, keys, value_dim, past;
+};
+Sizes sizes_of(const KernelCall& call) {
+  const TensorView &q = call.inputs[kQ], &k = call.inputs[kK], &v = call.inputs[kV];
+  if (q.rank != 4 || k.rank != 4 || v.rank != 4) misfit("Attention wants [B, H, S, D] operands");
+  Sizes s{q.dims[0], q.dims[1], q.dims[2], q.dims[3], k.dims[1], k.dims[2], v.dims[3], 0};
+  if (has_input(call, kPastK)) s.past = call.inputs[kPastK].dims[2];
+  if (k.dims[0] != s.batch || v.dims[0] != s.batch || v.dims[1] != s.kv_heads || v.dims[2] != s.keys ||
+      k.dims[3] != s.dim || s.kv_heads == 0 || s.heads % s.kv_heads)
+    misfit("Attention: query " + dims_text(q.shape()) + ", key " + dims_text(k.shape()) + " and value " +
+           dims_text(v.shape()) + " do not fit");
+  if (has_input(call, kPastK)) {
+    const TensorView &pk = call.inputs[kPastK], &pv = call.inputs[kPastV];
+    if (dims_of(pk) != Dims{s.batch, s.kv_heads, s.past, s.dim} ||
+        dims_of(pv) != Dims{s.batch, s.kv_heads, s.past, s.value_dim})
+      misfit("Attention: past key or value does not fit the new ones");
+  }
+  return s;
+}
+std::vector<OutputType> attention_shapes(const KernelCall& call) {
+  const Sizes s = sizes_of(call);
+  const DType type = call.inputs[kQ].dtype;
+  return {{type, {s.batch, s.heads, s.queries, s.value_dim}},
+          {type, {s.batch, s.kv_heads, s.past + s.keys, s.dim}},
+          {type, {s.batch, s.kv_heads, s.past + s.keys, s.value_dim}}};
+}
+int64_t attention_grid(const KernelCall& call) { return call.inputs[kQ].dims[0] * call.inputs[kQ].dims[1]; }
+
+// The valid past of batch row b: all of it, or what `lengths` leaves.
+int64_t past_of(const KernelCall& call, const Sizes& s, int64_t b) {
+  if (!has_input(call, kPastK)) return 0;
+  if (!has_input(call, kLengths)) return s.past;
+  return std::clamp<int64_t>(load_one<int64_t>(call.inputs[kLengths], b) - s.keys, 0, s.past);
+}
+
+// All keys (or values) of one kv head as rows of doubles: valid past, then new.
+std::vector<double> rows_of(const KernelCall& call, std::size_t fresh, std::size_t past_input, int64_t head,
+                            int64_t past, int64_t keys, int64_t dim) {
+  std::vector<double> rows(static_cast<std::size_t>((past + keys) * dim));
+  if (past)
+    load(call.inputs[past_input], head * call.inputs[past_input].dims[2] * dim, past * dim, rows.data());
+  if (keys) load(call.inputs[fresh], head * keys * dim, keys * dim, rows.data() + past * dim);
+  return rows;
+}
+
+// present = past with the new rows at `past`; what lies behind keeps the past's content or is zero.
+void write_present(const KernelCall& call, std::size_t output, std::size_t fresh, std::size_t past_input,
+                   int64_t head, int64_t past, int64_t keys) {
+  if (call.outputs.size() <= output || !call.outputs[output].present()) return;
+  const TensorView &y = call.outputs[output], &k = call.inputs[fresh];
+  const int64_t row = y.dims[3] * element_bytes(y), total = y.dims[2];
+  if (row == 0 || total == 0) return;
+  std::byte* to = y.data + head * total * row;
+  std::memset(to, 0, static_cast<std::size_t>(total * row));
+  if (has_input(call, past_input)) {
+    const int64_t capacity = call.inputs[past_input].dims[2];
+    if (capacity)
+      std::memcpy(to, call.inputs[past_input].data + head * capacity * row,
+                  static_cast<std::size_t>(capacity * row));
+  }
+  if (keys) std::memcpy(to + past * row, k.data + head * keys * row, static_cast<std::size_t>(keys * row));
+}
+
+void attention_tile(const KernelCall& call, int64_t tile) {
+  const Sizes s = sizes_of(call);
+  const Attributes& a = *call.attributes;
+  const int64_t b = tile / s.heads, h = tile % s.heads, group = s.heads / s.kv_heads,
+                head = b * s.kv_heads + h / group;
+  const int64_t past = past_of(call, s, b), total = past + s.keys;
+  if (h % group == 0) {
+    write_present(call, 1, kK, kPastK, head, past, s.keys);
+    write_present(call, 2, kV, kPastV, head, past, s.keys);
+  }
+  if (!call.outputs[0].present()) return;
+  const std::vector<double> k = rows_of(call, kK, kPastK, head, past, s.keys, s.dim);
+  const std::vector<double> v = rows_of(call, kV, kPastV, head, past, s.keys, s.value_dim);
+  const bool causal = a.integer_or("causal", 0) != 0, clean = a.integer_or("clean_nan", 0) != 0,
+             limited = has_input(call, kLengths);
+  const int64_t window = a.integer_or("window", 0),
+                length = limited ? load_one<int64_t>(call.inputs[kLengths], b) : total;
+  const int64_t first = limited && !has_input(call, kPastK) ? std::max<int64_t>(0, length - s.queries)
+                                                            : past;  // position of query 0
+  const double scale = a.real_or("scale", 1 / std::sqrt(static_cast<double>(s.dim))),
+               cap = a.real_or("softcap", 0);
+  const Dims score_dims{s.batch, s.heads, s.queries, total};
+  const bool biased = has_input(call, kBias);
+  const Index bias_strides = biased ? broadcast_strides(call.inputs[kBias], score_dims) : Index{};
+  const bool selects = biased && call.inputs[kBias].dtype == DType::kBool;
+  std::vector<double> q(static_cast<std::size_t>(s.dim)), score(static_cast<std::size_t>(total)),
+      bias(score.size()), out(static_cast<std::size_t>(s.value_dim));
+  constexpr double kMasked = -std::numeric_limits<double>::infinity();
+  for (int64_t i = 0; i < s.queries; ++i) {
+    load(call.inputs[kQ], (tile * s.queries + i) * s.dim, s.dim, q.data());
+    if (biased)
+      load_broadcast(call.inputs[kBias], score_dims, bias_strides, (tile * s.queries + i) * total, total,
+                     bias.data());
+    double top = kMasked, sum = 0;
+    for (int64_t j = 0; j < total; ++j) {
+      double& x = score[static_cast<std::size_t>(j)];
+      x = 0;
+      for (int64_t d = 0; d < s.dim; ++d)
+        x += q[static_cast<std::size_t>(d)] * k[static_cast<std::size_t>(j * s.dim + d)];
+      x *= scale;
+      if (cap != 0) x = cap * std::tanh(x / cap);
+      const int64_t distance = first + i - j;
+      if ((causal && distance < 0) || (window > 0 && distance >= window) ||
+          (limited && !causal && j >= length))
+        x = kMasked;
+      if (biased)
+        x = selects ? (bias[static_cast<std::size_t>(j)] != 0 ? x : kMasked)
+                    : x + bias[static_cast<std::size_t>(j)];
+      top = std::max(top, x);
+    }
+    std::fill(out.begin(), out.end(), 0);
+    for (int64_t j = 0; j < total; ++j) {
+      const double p = std::exp(score[static_cast<std::size_t>(j)] - top);
+      sum += p;
+      for (int64_t d = 0; d < s.value_dim; ++d)
+        out[static_cast<std::size_t>(d)] += p * v[static_cast<std::size_t>(j * s.value_dim + d)];
+    }
+    const bool nothing = top == kMasked;
+    for (double& x : out) x = nothing && clean ? 0 : x / sum;
+    store(call.outputs[0], (tile * s.queries + i) * s.value_dim, s.value_dim, out.data());
+  }
+}
+
+std::vector<OutputType> rotary_shapes(const KernelCall& call) {
+  const TensorView& cos = call.inputs[1];
+  if (cos.rank < 2 || call.inputs[0].rank < 2) misfit("Rotary wants x of rank >= 2 and tables [L, R/2]");
+  return like_first(call);
+}
+// x without its head axis and last axis, flattened, gives the rows that positions broadcast to.
+void rotary_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &cos = call.inputs[1], &sin = call.inputs[2],
+                   &positions = call.inputs[3], &y = call.outputs[0];
+  const auto rank = static_cast<std::size_t>(x.rank);
+  const auto head_axis =
+      static_cast<std::size_t>(norm_axis(call.attributes->integer_or("head_axis", x.rank - 2), x.rank));
+  const int64_t dim = x.dims[rank - 1], half = call.attributes->integer_or("rotary_dim", dim) / 2,
+                length = cos.dims[0];
+  const bool interleaved = call.attributes->integer_or("interleaved", 0) != 0;
+  Dims lead;  // the axes that have positions
+  for (std::size_t i = 0; i + 1 < rank; ++i)
+    if (i != head_axis) lead.push_back(x.dims[i]);
+  const Index strides = broadcast_strides(positions, lead);
+  const int64_t rows = dim ? x.size() / dim : 0, per_tile = 64;
+  std::vector<float> row(static_cast<std::size_t>(dim)), c(static_cast<std::size_t>(half)),
+      s(static_cast<std::size_t>(half));
+  const Dims row_dims(x.dims.begin(), x.dims.begin() + static_cast<std::ptrdiff_t>(rank) - 1);
+  if (tile * per_tile >= rows) return;
+  Odometer at(row_dims, {}, tile * per_tile);
+  for (int64_t r = tile * per_tile; r < std::min(rows, (tile + 1) * per_tile); ++r, at.next()) {
+    int64_t where = 0;
+    for (std::size_t i = 0, k = 0; i + 1 < rank; ++i)
+      if (i != head_axis) where += at.index()[i] * strides[k++];
+    const int64_t position = std::clamp<int64_t>(load_one<int64_t>(positions, where), 0, length - 1);
+    load(cos, position * half, half, c.data());
+    load(sin, position * half, half, s.data());
+    load(x, r * dim, dim, row.data());
+    for (int64_t j = 0; j < half; ++j) {
+      float &u = row[static_cast<std::size_t>(interleaved ? 2 * j : j)],
+            &w = row[static_cast<std::size_t>(interleaved ? 2 * j + 1 : j + half)];
+      const float cu = c[static_cast<std::size_t>(j)], su = s[static_cast<std::size_t>(j)], u0 = u, w0 = w;
+      u = u0 * cu - w0 * su;
+      w = w0 * cu + u0 * su;
+    }
+    store(y, r * dim, dim, row.data());
+  }
+}
+int64_t rotary_grid(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const int64_t dim = x.dims[static_cast<std::size_t>(x.rank) - 1];
+  return dim ? (x.size() / dim + 63) / 64 : 0;
+}
+
+}  // namespace
+
+void register_attention(std::vector<Kernel>& into) {
+  into.push_back({Op::kAttention, attention_shapes, attention_grid, attention_tile});
+  into.push_back({Op::kRotary, rotary_shapes, rotary_grid, rotary_tile});
+}
+
+}  // namespace ark::kernels

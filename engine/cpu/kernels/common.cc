@@ -1,0 +1,263 @@
+#include "engine/cpu/kernels/common.h"
+
+#include <cmath>
+
+namespace ark {
+
+TensorView view_of(const Tensor& tensor) {
+  if (tensor.dims.size() > 8) throw Error(Code::kUnsupported, "tensors of rank above 8 are not run");
+  TensorView v{tensor.data.get(), tensor.dtype, static_cast<int>(tensor.dims.size()), {}};
+  std::copy(tensor.dims.begin(), tensor.dims.end(), v.dims.begin());
+  return v;
+}
+
+}  // namespace ark
+
+namespace ark::kernels {
+namespace {
+
+template <typename S, typename C>
+void load_as(const TensorView& view, int64_t first, int64_t n, C* into) {
+  const S* from = view.as<S>() + first;
+  for (int64_t i = 0; i < n; ++i) into[i] = static_cast<C>(from[i]);
+}
+template <typename C, float (*Widen)(uint16_t)>
+void load_half(const TensorView& view, int64_t first, int64_t n, C* into) {
+  const uint16_t* from = view.as<uint16_t>() + first;
+  for (int64_t i = 0; i < n; ++i) into[i] = static_cast<C>(Widen(from[i]));
+}
+// Out-of-range floats saturate instead of being undefined; NaN gives 0.
+template <typename S, typename C>
+S convert(C value) {
+  if constexpr (std::is_floating_point_v<C> && std::is_integral_v<S>) {
+    if (!(value > static_cast<C>(std::numeric_limits<S>::min())))
+      return value != value ? S{0} : std::numeric_limits<S>::min();
+    if (value >= static_cast<C>(std::numeric_limits<S>::max())) return std::numeric_limits<S>::max();
+  }
+  return static_cast<S>(value);
+}
+template <typename S, typename C>
+void store_as(const TensorView& view, int64_t first, int64_t n, const C* from) {
+  S* to = view.as<S>() + first;
+  for (int64_t i = 0; i < n; ++i) to[i] = convert<S>(from[i]);
+}
+
+}  // namespace
+
+template <typename C>
+void load(const TensorView& view, int64_t first, int64_t n, C* into) {
+  switch (view.dtype) {
+    case DType::kF32:
+      return load_as<float>(view, first, n, into);
+    case DType::kF64:
+      return load_as<double>(view, first, n, into);
+    case DType::kF16:
+      return load_half<C, f16_to_f32>(view, first, n, into);
+    case DType::kBF16:
+      return load_half<C, bf16_to_f32>(view, first, n, into);
+    case DType::kBool:
+    case DType::kU8:
+      return load_as<uint8_t>(view, first, n, into);
+    case DType::kI8:
+      return load_as<int8_t>(view, first, n, into);
+    case DType::kU16:
+      return load_as<uint16_t>(view, first, n, into);
+    case DType::kI16:
+      return load_as<int16_t>(view, first, n, into);
+    case DType::kU32:
+      return load_as<uint32_t>(view, first, n, into);
+    case DType::kI32:
+      return load_as<int32_t>(view, first, n, into);
+    case DType::kU64:
+      return load_as<uint64_t>(view, first, n, into);
+    case DType::kI64:
+      return load_as<int64_t>(view, first, n, into);
+    case DType::kU4:
+    case DType::kI4:
+      for (int64_t i = 0; i < n; ++i) {
+        const int nibble = std::to_integer<int>(view.data[(first + i) / 2] >> ((first + i) % 2 * 4)) & 15;
+        into[i] = static_cast<C>(view.dtype == DType::kU4 ? nibble : (nibble ^ 8) - 8);
+      }
+      return;
+    default:
+      misfit("no kernel reads type " + std::string(name_of(view.dtype)));
+  }
+}
+
+template <typename C>
+void store(const TensorView& view, int64_t first, int64_t n, const C* from) {
+  switch (view.dtype) {
+    case DType::kF32:
+      return store_as<float>(view, first, n, from);
+    case DType::kF64:
+      return store_as<double>(view, first, n, from);
+    case DType::kF16:
+      for (int64_t i = 0; i < n; ++i)
+        view.as<uint16_t>()[first + i] = f32_to_f16(static_cast<float>(from[i]));
+      return;
+    case DType::kBF16:
+      for (int64_t i = 0; i < n; ++i)
+        view.as<uint16_t>()[first + i] = f32_to_bf16(static_cast<float>(from[i]));
+      return;
+    case DType::kBool:
+      for (int64_t i = 0; i < n; ++i) view.as<uint8_t>()[first + i] = from[i] != C{0};
+      return;
+    case DType::kU8:
+      return store_as<uint8_t>(view, first, n, from);
+    case DType::kI8:
+      return store_as<int8_t>(view, first, n, from);
+    case DType::kU16:
+      return store_as<uint16_t>(view, first, n, from);
+    case DType::kI16:
+      return store_as<int16_t>(view, first, n, from);
+    case DType::kU32:
+      return store_as<uint32_t>(view, first, n, from);
+    case DType::kI32:
+      return store_as<int32_t>(view, first, n, from);
+    case DType::kU64:
+      return store_as<uint64_t>(view, first, n, from);
+    case DType::kI64:
+      return store_as<int64_t>(view, first, n, from);
+    default:
+      misfit("no kernel writes type " + std::string(name_of(view.dtype)));
+  }
+}
+
+template <typename C>
+void load_broadcast(const TensorView& view, std::span<const int64_t> out, const Index& strides, int64_t first,
+                    int64_t n, C* into) {
+  const int64_t last = out.empty() ? 1 : out.back();
+  const int64_t inner = out.empty() ? 1 : strides[out.size() - 1];
+  if (view.size() == product(out)) return load(view, first, n, into);
+  if (view.size() == 1) {
+    std::fill(into, into + n, load_one<C>(view, 0));
+    return;
+  }
+  for (int64_t done = 0; done < n;) {  // one run along the last axis at a time
+    int64_t row = (first + done) / last, column = (first + done) % last, base = 0;
+    for (int64_t axis = static_cast<int64_t>(out.size()) - 2; axis >= 0; --axis) {
+      const auto a = static_cast<std::size_t>(axis);
+      base += row % out[a] * strides[a];
+      row /= out[a];
+    }
+    const int64_t run = std::min(n - done, last - column);
+    if (inner == 0)
+      std::fill(into + done, into + done + run, load_one<C>(view, base));
+    else
+      load(view, base + column, run, into + done);
+    done += run;
+  }
+}
+
+#define ARK_INSTANTIATE(C)                                                                            \
+  template void load<C>(const TensorView&, int64_t, int64_t, C*);                                     \
+  template void store<C>(const TensorView&, int64_t, int64_t, const C*);                              \
+  template void load_broadcast<C>(const TensorView&, std::span<const int64_t>, const Index&, int64_t, \
+                                  int64_t, C*);
+ARK_INSTANTIATE(float)
+ARK_INSTANTIATE(double)
+ARK_INSTANTIATE(int64_t)
+ARK_INSTANTIATE(uint64_t)
+#undef ARK_INSTANTIATE
+
+std::string dims_text(std::span<const int64_t> dims) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < dims.size(); ++i) out += (i ? "," : "") + std::to_string(dims[i]);
+  return out + "]";
+}
+
+int64_t product(std::span<const int64_t> dims) { return element_count(dims); }
+
+Index strides_of(std::span<const int64_t> dims) {
+  Index strides{};
+  int64_t stride = 1;
+  for (std::size_t i = dims.size(); i-- > 0; stride *= dims[i]) strides[i] = stride;
+  return strides;
+}
+
+Index broadcast_strides(const TensorView& view, std::span<const int64_t> out) {
+  const Index own = strides_of(view.shape());
+  Index strides{};
+  const std::size_t shift = out.size() - static_cast<std::size_t>(view.rank);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i)
+    strides[i + shift] = view.dims[i] == 1 && out[i + shift] != 1 ? 0 : own[i];
+  return strides;
+}
+
+Dims broadcast(std::span<const int64_t> a, std::span<const int64_t> b) {
+  if (a.size() < b.size()) std::swap(a, b);
+  Dims out(a.begin(), a.end());
+  const std::size_t shift = a.size() - b.size();
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    int64_t& o = out[i + shift];
+    if (o == b[i] || b[i] == 1) continue;
+    if (o != 1) misfit("shapes " + dims_text(a) + " and " + dims_text(b) + " do not broadcast");
+    o = b[i];
+  }
+  return out;
+}
+
+Odometer::Odometer(std::span<const int64_t> dims, std::vector<Index> strides, int64_t first)
+    : dims_(dims.begin(), dims.end()), strides_(std::move(strides)), offsets_(strides_.size(), 0) {
+  for (std::size_t axis = dims_.size(); axis-- > 0;) {
+    if (dims_[axis] == 0) return;
+    index_[axis] = first % dims_[axis];
+    first /= dims_[axis];
+    for (std::size_t s = 0; s < strides_.size(); ++s) offsets_[s] += index_[axis] * strides_[s][axis];
+  }
+}
+
+void Odometer::next() {
+  for (std::size_t axis = dims_.size(); axis-- > 0;) {
+    if (++index_[axis] < dims_[axis]) {
+      for (std::size_t s = 0; s < strides_.size(); ++s) offsets_[s] += strides_[s][axis];
+      return;
+    }
+    for (std::size_t s = 0; s < strides_.size(); ++s) offsets_[s] -= (dims_[axis] - 1) * strides_[s][axis];
+    index_[axis] = 0;
+  }
+}
+
+bool has_input(const KernelCall& call, std::size_t i) {
+  return i < call.inputs.size() && call.inputs[i].present();
+}
+
+std::optional<Dims> ints_operand(const KernelCall& call, std::string_view attribute, std::size_t input) {
+  if (call.attributes->has(attribute)) {
+    const auto& value = call.attributes->values().find(attribute)->second;
+    if (const auto* ints = std::get_if<std::vector<int64_t>>(&value)) return *ints;
+    if (const auto* one = std::get_if<int64_t>(&value)) return Dims{*one};
+    Dims out;
+    for (const Expr& e : call.attributes->shape(attribute)) {
+      const auto c = e.constant();
+      ARK_CHECK(c.has_value(), "attribute " + std::string(attribute) + " still holds symbols: " + e.str());
+      out.push_back(*c);
+    }
+    return out;
+  }
+  if (!has_input(call, input)) return std::nullopt;
+  const TensorView& view = call.inputs[input];
+  if (view.size() > 64) misfit("operand " + std::string(attribute) + " has more than 64 elements");
+  Dims out(static_cast<std::size_t>(view.size()));
+  load<int64_t>(view, 0, view.size(), out.data());
+  return out;
+}
+
+int64_t norm_axis(int64_t axis, int rank) {
+  if (axis < -rank || axis >= std::max(rank, 1))
+    misfit("axis " + std::to_string(axis) + " is out of range for rank " + std::to_string(rank));
+  return axis < 0 ? axis + rank : axis;
+}
+
+int64_t element_bytes(const TensorView& view) {
+  const int bits = bits_of(view.dtype);
+  if (bits < 8) misfit("type " + std::string(name_of(view.dtype)) + " cannot be moved by elements");
+  return bits / 8;
+}
+
+std::vector<OutputType> like_first(const KernelCall& call) {
+  return {{call.inputs[0].dtype, dims_of(call.inputs[0])}};
+}
+int64_t grid_by_elements(const KernelCall& call) { return tiles_for(call.outputs[0].size()); }
+
+}  // namespace ark::kernels

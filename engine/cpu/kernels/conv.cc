@@ -1,0 +1,185 @@
+// Convolutions by their definition: one (image, output channel) a tile, taps as strided row updates.
+#include "engine/cpu/kernels/registry.h"
+#include "engine/cpu/kernels/window.h"
+
+namespace ark::kernels {
+
+Window window_of(const KernelCall& call, Dims kernel) {
+  const TensorView& x = call.inputs[0];
+  const Attributes& a = *call.attributes;
+  if (x.rank < 3) misfit("a window operator wants [N, C, spatial...], not " + dims_text(x.shape()));
+  Window w;
+  w.spatial = static_cast<std::size_t>(x.rank) - 2;
+  w.in.assign(x.dims.begin() + 2, x.dims.begin() + x.rank);
+  w.kernel = std::move(kernel);
+  w.stride = a.ints_or("strides", Dims(w.spatial, 1));
+  w.dilation = a.ints_or("dilations", Dims(w.spatial, 1));
+  Dims pads = a.ints_or("pads", Dims(2 * w.spatial, 0));
+  const std::string automatic = a.text_or("auto_pad", "NOTSET");
+  const bool ceil = a.integer_or("ceil_mode", 0) != 0;
+  if (w.kernel.size() != w.spatial || w.stride.size() != w.spatial || w.dilation.size() != w.spatial ||
+      pads.size() != 2 * w.spatial)
+    misfit("kernel, strides, dilations or pads do not fit " + dims_text(x.shape()));
+  for (std::size_t i = 0; i < w.spatial; ++i) {
+    if (w.stride[i] < 1 || w.dilation[i] < 1 || w.kernel[i] < 1)
+      misfit("kernel, strides and dilations must be positive");
+    const int64_t extent = (w.kernel[i] - 1) * w.dilation[i] + 1;
+    if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
+      const int64_t out = (w.in[i] + w.stride[i] - 1) / w.stride[i];
+      const int64_t total = std::max<int64_t>(0, (out - 1) * w.stride[i] + extent - w.in[i]);
+      pads[i] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
+      pads[i + w.spatial] = total - pads[i];
+    } else if (automatic == "VALID") {
+      pads[i] = pads[i + w.spatial] = 0;
+    }
+    w.begin.push_back(pads[i]);
+    w.end.push_back(pads[i + w.spatial]);
+    const int64_t span = w.in[i] + pads[i] + pads[i + w.spatial] - extent;
+    int64_t out = span < 0 ? 0 : span / w.stride[i] + 1;
+    if (ceil && span >= 0 && span % w.stride[i] && out * w.stride[i] < w.in[i] + pads[i])
+      ++out;  // no window starts in the end pad
+    w.out.push_back(out);
+  }
+  return w;
+}
+
+namespace {
+
+Dims kernel_of(const TensorView& weights) {
+  return {weights.dims.begin() + 2, weights.dims.begin() + weights.rank};
+}
+
+std::vector<OutputType> conv_shapes(const KernelCall& call) {
+  const TensorView &x = call.inputs[0], &weights = call.inputs[1];
+  const int64_t group = call.attributes->integer_or("group", 1);
+  if (weights.rank != x.rank || group < 1 || weights.dims[0] % group || x.dims[1] != weights.dims[1] * group)
+    misfit("Conv of " + dims_text(x.shape()) + " with weights " + dims_text(weights.shape()) + " in " +
+           std::to_string(group) + " groups");
+  const Window w = window_of(call, kernel_of(weights));
+  Dims dims{x.dims[0], weights.dims[0]};
+  dims.insert(dims.end(), w.out.begin(), w.out.end());
+  return {{x.dtype, dims}};
+}
+int64_t conv_grid(const KernelCall& call) { return call.outputs[0].dims[0] * call.outputs[0].dims[1]; }
+
+void conv_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
+  const Window w = window_of(call, kernel_of(weights));
+  const int64_t group = call.attributes->integer_or("group", 1), outputs = weights.dims[0],
+                inputs = weights.dims[1];
+  const int64_t image = tile / outputs, channel = tile % outputs,
+                first_input = channel / (outputs / group) * inputs;
+  const int64_t in_size = product(w.in), out_size = product(w.out), taps = product(w.kernel);
+  const std::size_t last = w.spatial - 1;
+  std::vector<float> sum(static_cast<std::size_t>(out_size),
+                         has_input(call, 2) ? load_one<float>(call.inputs[2], channel) : 0.f);
+  std::vector<float> plane(static_cast<std::size_t>(in_size));
+  const Index in_strides = strides_of(w.in);
+  const Dims outer(w.out.begin(), w.out.end() - 1);
+  const int64_t rows = product(outer);
+  for (int64_t c = 0; c < inputs && out_size; ++c) {
+    load(x, (image * x.dims[1] + first_input + c) * in_size, in_size, plane.data());
+    Odometer tap(w.kernel, {}, 0);
+    for (int64_t t = 0; t < taps; ++t, tap.next()) {
+      const float weight = load_one<float>(weights, (channel * inputs + c) * taps + t);
+      Odometer row(outer, {}, 0);
+      for (int64_t r = 0; r < rows; ++r, row.next()) {
+        int64_t base = 0;
+        bool inside = true;
+        for (std::size_t a = 0; a < last; ++a) {
+          const int64_t at = w.position(a, row.index()[a], tap.index()[a]);
+          inside = inside && at >= 0 && at < w.in[a];
+          base += at * in_strides[a];
+        }
+        if (!inside) continue;
+        for (int64_t o = 0; o < w.out[last]; ++o) {
+          const int64_t at = w.position(last, o, tap.index()[last]);
+          if (at >= 0 && at < w.in[last])
+            sum[static_cast<std::size_t>(r * w.out[last] + o)] +=
+                weight * plane[static_cast<std::size_t>(base + at)];
+        }
+      }
+    }
+  }
+  store(y, tile * out_size, out_size, sum.data());
+}
+
+// ConvTranspose: out[o] += x[i] * w where o = i * stride + tap * dilation - begin.
+std::vector<OutputType> transpose_shapes(const KernelCall& call) {
+  const TensorView &x = call.inputs[0], &weights = call.inputs[1];
+  const Attributes& a = *call.attributes;
+  const int64_t group = a.integer_or("group", 1);
+  if (weights.rank != x.rank || x.rank < 3 || x.dims[1] != weights.dims[0] || x.dims[1] % group)
+    misfit("ConvTranspose: weights do not fit the input");
+  const auto spatial = static_cast<std::size_t>(x.rank) - 2;
+  const Dims strides = a.ints_or("strides", Dims(spatial, 1)),
+             dilations = a.ints_or("dilations", Dims(spatial, 1));
+  const Dims pads = a.ints_or("pads", Dims(2 * spatial, 0)),
+             extra = a.ints_or("output_padding", Dims(spatial, 0));
+  Dims dims{x.dims[0], weights.dims[1] * group};
+  const Dims fixed = a.ints_or("output_shape", {});
+  const std::string automatic = a.text_or("auto_pad", "NOTSET");
+  for (std::size_t i = 0; i < spatial; ++i) {
+    if (!fixed.empty())
+      dims.push_back(fixed[i]);
+    else if (automatic.starts_with("SAME"))
+      dims.push_back(x.dims[i + 2] * strides[i]);
+    else
+      dims.push_back((x.dims[i + 2] - 1) * strides[i] + extra[i] + (weights.dims[i + 2] - 1) * dilations[i] +
+                     1 - pads[i] - pads[i + spatial]);
+  }
+  return {{x.dtype, dims}};
+}
+void transpose_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
+  const Attributes& a = *call.attributes;
+  const auto spatial = static_cast<std::size_t>(x.rank) - 2;
+  const Dims strides = a.ints_or("strides", Dims(spatial, 1)),
+             dilations = a.ints_or("dilations", Dims(spatial, 1));
+  Dims begin = a.ints_or("pads", Dims(2 * spatial, 0));
+  const std::string automatic = a.text_or("auto_pad", "NOTSET");
+  const Dims extra = a.ints_or("output_padding", Dims(spatial, 0));
+  const Dims in(x.dims.begin() + 2, x.dims.begin() + x.rank),
+      kernel = kernel_of(weights), out(y.dims.begin() + 2, y.dims.begin() + y.rank);
+  if (automatic.starts_with("SAME") || a.has("output_shape"))
+    for (std::size_t i = 0; i < spatial; ++i) {
+      const int64_t total = (in[i] - 1) * strides[i] + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - out[i];
+      begin[i] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
+    }
+  const int64_t group = a.integer_or("group", 1), per_group = weights.dims[1], channels = y.dims[1];
+  const int64_t image = tile / channels, channel = tile % channels, inputs = x.dims[1] / group,
+                g = channel / per_group;
+  const int64_t in_size = product(in), taps = product(kernel), out_size = product(out);
+  std::vector<double> sum(static_cast<std::size_t>(out_size),
+                          has_input(call, 2) ? load_one<double>(call.inputs[2], channel) : 0);
+  const Index out_strides = strides_of(out);
+  for (int64_t c = g * inputs; c < (g + 1) * inputs; ++c) {
+    Odometer at(in, {}, 0);
+    for (int64_t i = 0; i < in_size; ++i, at.next()) {
+      const double v = load_one<double>(x, (image * x.dims[1] + c) * in_size + i);
+      Odometer tap(kernel, {}, 0);
+      for (int64_t t = 0; t < taps; ++t, tap.next()) {
+        int64_t to = 0;
+        bool inside = true;
+        for (std::size_t k = 0; k < spatial; ++k) {
+          const int64_t o = at.index()[k] * strides[k] + tap.index()[k] * dilations[k] - begin[k];
+          inside = inside && o >= 0 && o < out[k];
+          to += o * out_strides[k];
+        }
+        if (inside)
+          sum[static_cast<std::size_t>(to)] +=
+              v * load_one<double>(weights, (c * per_group + channel % per_group) * taps + t);
+      }
+    }
+  }
+  store(y, tile * out_size, out_size, sum.data());
+}
+
+}  // namespace
+
+void register_conv(std::vector<Kernel>& into) {
+  into.push_back({Op::kConv, conv_shapes, conv_grid, conv_tile});
+  into.push_back({Op::kConvTranspose, transpose_shapes, conv_grid, transpose_tile});
+}
+
+}  // namespace ark::kernels

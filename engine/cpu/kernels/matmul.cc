@@ -1,0 +1,240 @@
+// numpy's matmul with transposes and bias; f32 storage types accumulate in f32 along ascending k.
+#include <utility>
+
+#include "engine/cpu/kernels/registry.h"
+
+namespace ark::kernels {
+namespace {
+
+constexpr int64_t kRowsPerTile = 16, kColumnsPerTile = 256;
+
+// The operands as [batch..., M, K] x [batch..., K, N], whatever their storage order.
+struct Product {
+  int64_t m, k, n;
+  Dims batch;                      // broadcast batch dims
+  Index a_strides{}, b_strides{};  // of the batch dims, in elements
+  int64_t a_row, a_column, b_row, b_column;
+  bool a_vector, b_vector;
+};
+Product product_of(const KernelCall& call) {
+  TensorView a = call.inputs[0], b = call.inputs[1];
+  Product p{};
+  if (a.rank == 0 || b.rank == 0) misfit("MatMul of a scalar");
+  p.a_vector = a.rank == 1;
+  p.b_vector = b.rank == 1;
+  const auto ar = static_cast<std::size_t>(a.rank), br = static_cast<std::size_t>(b.rank);
+  const bool ta = call.attributes->integer_or("trans_a", 0) != 0 && !p.a_vector,
+             tb = call.attributes->integer_or("trans_b", 0) != 0 && !p.b_vector;
+  p.m = p.a_vector ? 1 : a.dims[ar - (ta ? 1 : 2)];
+  p.k = a.dims[ar - (ta ? 2 : 1)];
+  p.n = p.b_vector ? 1 : b.dims[br - (tb ? 2 : 1)];
+  const int64_t bk = p.b_vector ? b.dims[0] : b.dims[br - (tb ? 1 : 2)];
+  if (p.k != bk) misfit("MatMul of " + dims_text(a.shape()) + " and " + dims_text(b.shape()));
+  p.a_row = ta ? 1 : p.k;
+  p.a_column = ta ? p.m : 1;
+  p.b_row = tb ? 1 : p.n;
+  p.b_column = tb ? p.k : 1;
+  const auto batch_view = [](TensorView v, std::size_t rank) {
+    v.rank = static_cast<int>(rank < 2 ? 0 : rank - 2);
+    return v;
+  };
+  const TensorView ab = batch_view(a, ar), bb = batch_view(b, br);
+  p.batch = broadcast(ab.shape(), bb.shape());
+  p.a_strides = broadcast_strides(ab, p.batch);
+  p.b_strides = broadcast_strides(bb, p.batch);
+  return p;
+}
+
+std::vector<OutputType> matmul_shapes(const KernelCall& call) {
+  const Product p = product_of(call);
+  Dims dims = p.batch;
+  if (!p.a_vector) dims.push_back(p.m);
+  if (!p.b_vector) dims.push_back(p.n);
+  if (has_input(call, 2) && broadcast(dims, call.inputs[2].shape()) != dims)
+    misfit("MatMul: the bias does not broadcast to " + dims_text(dims));
+  return {{call.inputs[0].dtype, dims}};
+}
+int64_t row_tiles(const Product& p) { return (p.m + kRowsPerTile - 1) / kRowsPerTile; }
+int64_t column_tiles(const Product& p) { return (p.n + kColumnsPerTile - 1) / kColumnsPerTile; }
+int64_t matmul_grid(const KernelCall& call) {
+  const Product p = product_of(call);
+  return product(p.batch) * row_tiles(p) * column_tiles(p);
+}
+
+// One row of a times columns [n0, n0 + width) of b into sum.
+template <typename C>
+void row_times_columns(const TensorView& b, const C* row, int64_t b_base, const Product& p, int64_t n0,
+                       int64_t width, C* scratch, C* sum) {
+  std::fill(sum, sum + width, C{});
+  if (p.b_column == 1) {
+    for (int64_t k = 0; k < p.k; ++k) {
+      const C* values = scratch;
+      if (std::is_same_v<C, float> && b.dtype == DType::kF32)
+        values = reinterpret_cast<const C*>(b.as<float>() + b_base + k * p.b_row + n0);
+      else
+        load(b, b_base + k * p.b_row + n0, width, scratch);
+      const C x = row[k];
+      for (int64_t j = 0; j < width; ++j) sum[j] += x * values[j];
+    }
+    return;
+  }
+  for (int64_t j = 0; j < width; ++j) {  // b is stored transposed: dot products over contiguous k, 16 lanes
+    const C* values = scratch;
+    if (std::is_same_v<C, float> && b.dtype == DType::kF32)
+      values = reinterpret_cast<const C*>(b.as<float>() + b_base + (n0 + j) * p.b_column);
+    else
+      load(b, b_base + (n0 + j) * p.b_column, p.k, scratch);
+    C lanes[16]{};
+    int64_t k = 0;
+    for (; k + 16 <= p.k; k += 16)
+      for (int64_t l = 0; l < 16; ++l) lanes[l] += row[k + l] * values[k + l];
+    C total{};
+    for (; k < p.k; ++k) total += row[k] * values[k];
+    for (const C lane : lanes) total += lane;
+    sum[j] = total;
+  }
+}
+
+void matmul_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
+  const Product p = product_of(call);
+  const int64_t columns = column_tiles(p), rows = row_tiles(p);
+  const int64_t n0 = tile % columns * kColumnsPerTile, m0 = tile / columns % rows * kRowsPerTile,
+                batch = tile / columns / rows;
+  const int64_t width = std::min(kColumnsPerTile, p.n - n0);
+  const Odometer at(p.batch, {p.a_strides, p.b_strides}, batch);
+  const double alpha = call.attributes->real_or("alpha", 1.0);
+  const bool biased = has_input(call, 2);
+  const Index bias_strides = biased ? broadcast_strides(call.inputs[2], y.shape()) : Index{};
+  with_compute_type(y.dtype, [&](auto type) {
+    using C = decltype(type);
+    std::vector<C> row(static_cast<std::size_t>(p.k)),
+        scratch(static_cast<std::size_t>(std::max(p.k, kColumnsPerTile)));
+    C sum[kColumnsPerTile], bias[kColumnsPerTile];
+    for (int64_t m = m0; m < std::min(p.m, m0 + kRowsPerTile); ++m) {
+      const int64_t a_base = at.offset(0) + m * p.a_row;
+      if (p.a_column == 1)
+        load(a, a_base, p.k, row.data());
+      else
+        for (int64_t k = 0; k < p.k; ++k)
+          row[static_cast<std::size_t>(k)] = load_one<C>(a, a_base + k * p.a_column);
+      row_times_columns<C>(b, row.data(), at.offset(1), p, n0, width, scratch.data(), sum);
+      const int64_t out = (batch * p.m + m) * p.n + n0;
+      if (alpha != 1)
+        for (int64_t j = 0; j < width; ++j) sum[j] = static_cast<C>(sum[j] * static_cast<C>(alpha));
+      if (biased) {
+        load_broadcast(call.inputs[2], y.shape(), bias_strides, out, width, bias);
+        for (int64_t j = 0; j < width; ++j) sum[j] += bias[j];
+      }
+      store(y, out, width, sum);
+    }
+  });
+}
+
+// Einsum by the definition: loops over all labels, summing what is not in the output.
+struct Einsum {
+  std::vector<std::string> terms;
+  std::string output;
+  std::string labels;  // output's first, then the summed ones
+  Dims sizes;          // per label
+};
+Einsum parse_einsum(const KernelCall& call) {
+  std::string text;
+  for (char c : call.attributes->get<std::string>("equation"))
+    if (c != ' ') text += c;
+  Einsum e;
+  const std::size_t arrow = text.find("->");
+  std::string left = text.substr(0, arrow), word;
+  for (char c : left + ",") {
+    if (c == ',')
+      e.terms.push_back(std::exchange(word, ""));
+    else
+      word += c;
+  }
+  if (e.terms.size() != call.inputs.size())
+    misfit("Einsum: the equation has " + std::to_string(e.terms.size()) + " terms for " +
+           std::to_string(call.inputs.size()) + " inputs");
+  // An ellipsis becomes upper control labels \1, \2, ... aligned to the right.
+  const auto expand = [](std::string term, std::size_t dots) {
+    const std::size_t at = term.find("...");
+    if (at == std::string::npos) return term;
+    std::string fill;
+    for (std::size_t i = dots; i > 0; --i) fill += static_cast<char>(i);
+    return term.replace(at, 3, fill);
+  };
+  std::size_t most = 0;
+  for (std::size_t k = 0; k < e.terms.size(); ++k) {
+    const bool dotted = e.terms[k].find("...") != std::string::npos;
+    const auto rank = static_cast<std::size_t>(call.inputs[k].rank),
+               named = e.terms[k].size() - (dotted ? 3 : 0);
+    if (named > rank || (!dotted && named != rank)) misfit("Einsum: a term does not fit its input's rank");
+    e.terms[k] = expand(e.terms[k], rank - named);
+    if (dotted) most = std::max(most, rank - named);
+  }
+  if (arrow != std::string::npos)
+    e.output = expand(text.substr(arrow + 2), most);
+  else {
+    std::string all;
+    for (const std::string& t : e.terms) all += t;
+    std::sort(all.begin(), all.end());
+    for (char c : all)
+      if (std::count(all.begin(), all.end(), c) == 1 || (c < 9 && e.output.find(c) == std::string::npos))
+        e.output += c;
+  }
+  e.labels = e.output;
+  for (const std::string& t : e.terms)
+    for (char c : t)
+      if (e.labels.find(c) == std::string::npos) e.labels += c;
+  e.sizes.assign(e.labels.size(), 1);
+  for (std::size_t k = 0; k < e.terms.size(); ++k)
+    for (std::size_t i = 0; i < e.terms[k].size(); ++i) {
+      int64_t& size = e.sizes[e.labels.find(e.terms[k][i])];
+      const int64_t d = call.inputs[k].dims[i];
+      if (size != 1 && d != 1 && size != d) misfit("Einsum: sizes of one label differ");
+      if (d != 1) size = d;
+    }
+  if (e.labels.size() > 8) misfit("Einsum with more than 8 labels");
+  return e;
+}
+std::vector<OutputType> einsum_shapes(const KernelCall& call) {
+  const Einsum e = parse_einsum(call);
+  return {{call.inputs[0].dtype,
+           Dims(e.sizes.begin(), e.sizes.begin() + static_cast<std::ptrdiff_t>(e.output.size()))}};
+}
+void einsum_tile(const KernelCall& call, int64_t) {
+  const Einsum e = parse_einsum(call);
+  const TensorView& y = call.outputs[0];
+  std::vector<Index> strides;
+  for (std::size_t k = 0; k < e.terms.size(); ++k) {
+    const Index own = strides_of(call.inputs[k].shape());
+    Index s{};
+    for (std::size_t i = 0; i < e.terms[k].size(); ++i)
+      if (call.inputs[k].dims[i] != 1) s[e.labels.find(e.terms[k][i])] += own[i];
+    strides.push_back(s);
+  }
+  const Dims summed(e.sizes.begin() + static_cast<std::ptrdiff_t>(e.output.size()), e.sizes.end());
+  const int64_t count = product(summed);
+  if (y.size() == 0) return;
+  with_compute_type(y.dtype, [&](auto type) {
+    using C = decltype(type);
+    Odometer at(e.sizes, strides, 0);
+    for (int64_t i = 0; i < y.size(); ++i) {
+      C sum{};
+      for (int64_t j = 0; j < count; ++j, at.next()) {
+        C term{1};
+        for (std::size_t k = 0; k < e.terms.size(); ++k) term *= load_one<C>(call.inputs[k], at.offset(k));
+        sum += term;
+      }
+      store_one<C>(y, i, sum);
+    }
+  });
+}
+
+}  // namespace
+
+void register_matmul(std::vector<Kernel>& into) {
+  into.push_back({Op::kMatMul, matmul_shapes, matmul_grid, matmul_tile});
+  into.push_back({Op::kEinsum, einsum_shapes, grid_one, einsum_tile});
+}
+
+}  // namespace ark::kernels

@@ -1,0 +1,357 @@
+// Operators that move elements without looking at them.
+#include "engine/cpu/kernels/registry.h"
+
+namespace ark::kernels {
+namespace {
+
+// Copies output elements [begin, end) from `base` elements into x plus strides (may be negative or 0).
+void strided_copy(const TensorView& x, const TensorView& y, const Index& strides, int64_t base,
+                  Span64 range) {
+  const int64_t size = element_bytes(y);
+  if (range.begin >= range.end) return;
+  Odometer at(y.shape(), {strides}, range.begin);
+  const std::size_t last = y.rank ? static_cast<std::size_t>(y.rank - 1) : 0;
+  for (int64_t i = range.begin; i < range.end;) {
+    if (y.rank && strides[last] == 1) {  // whole runs along the last axis
+      const int64_t run = std::min(range.end - i, y.dims[last] - at.index()[last]);
+      std::memcpy(y.data + i * size, x.data + (base + at.offset(0)) * size,
+                  static_cast<std::size_t>(run * size));
+      i += run;
+      if (i < range.end) at = Odometer(y.shape(), {strides}, i);
+    } else {
+      copy_element(y.data + i * size, x.data + (base + at.offset(0)) * size, size);
+      ++i;
+      at.next();
+    }
+  }
+}
+
+std::vector<OutputType> reshape_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  Dims dims = *ints_operand(call, "shape", 1);
+  if (!call.attributes->has("shape")) {  // ONNX's own 0 and -1
+    for (std::size_t i = 0; i < dims.size(); ++i)
+      if (dims[i] == 0 && !call.attributes->integer_or("allowzero", 0)) {
+        if (static_cast<int>(i) >= x.rank)
+          misfit("Reshape keeps an axis that " + dims_text(x.shape()) + " does not have");
+        dims[i] = x.dims[i];
+      }
+    if (const auto wild = std::find(dims.begin(), dims.end(), -1); wild != dims.end()) {
+      *wild = 1;
+      const int64_t rest = product(dims);
+      if (rest == 0 || x.size() % rest) misfit("Reshape of " + dims_text(x.shape()) + " cannot resolve -1");
+      *wild = x.size() / rest;
+    }
+  }
+  if (product(dims) != x.size()) misfit("Reshape of " + dims_text(x.shape()) + " to " + dims_text(dims));
+  return {{x.dtype, dims}};
+}
+void copy_tile(const KernelCall& call, int64_t tile) {
+  const auto [begin, end] = elements_of(tile, call.outputs[0].size());
+  const int64_t first = bytes_of(call.outputs[0].dtype, begin), last = bytes_of(call.outputs[0].dtype, end);
+  if (last > first)
+    std::memcpy(call.outputs[0].data + first, call.inputs[0].data + first,
+                static_cast<std::size_t>(last - first));
+}
+
+std::vector<OutputType> transpose_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const auto& perm = call.attributes->ints("perm");
+  if (static_cast<int>(perm.size()) != x.rank)
+    misfit("Transpose of " + dims_text(x.shape()) + " by a permutation of another rank");
+  Dims dims;
+  for (int64_t p : perm) dims.push_back(x.dims[static_cast<std::size_t>(norm_axis(p, x.rank))]);
+  return {{x.dtype, dims}};
+}
+void transpose_tile(const KernelCall& call, int64_t tile) {
+  const Index own = strides_of(call.inputs[0].shape());
+  const auto& perm = call.attributes->ints("perm");
+  Index strides{};
+  for (std::size_t i = 0; i < perm.size(); ++i) strides[i] = own[static_cast<std::size_t>(perm[i])];
+  strided_copy(call.inputs[0], call.outputs[0], strides, 0, elements_of(tile, call.outputs[0].size()));
+}
+
+std::vector<OutputType> expand_shapes(const KernelCall& call) {
+  return {{call.inputs[0].dtype, broadcast(call.inputs[0].shape(), *ints_operand(call, "shape", 1))}};
+}
+void expand_tile(const KernelCall& call, int64_t tile) {
+  strided_copy(call.inputs[0], call.outputs[0], broadcast_strides(call.inputs[0], call.outputs[0].shape()), 0,
+               elements_of(tile, call.outputs[0].size()));
+}
+
+// Start and step of every axis of x, with ONNX's clamping.
+struct Slices {
+  Index start{}, step{};
+  Dims dims;
+};
+Slices slices_of(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const Dims starts = *ints_operand(call, "starts", 1), ends = *ints_operand(call, "ends", 2);
+  Dims every(starts.size());
+  std::iota(every.begin(), every.end(), 0);
+  const Dims axes = ints_operand(call, "axes", 3).value_or(every);
+  const Dims steps = ints_operand(call, "steps", 4).value_or(Dims(starts.size(), 1));
+  const bool folded = call.attributes->has("starts");
+  Slices s;
+  s.dims = dims_of(x);
+  s.step.fill(1);
+  if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size())
+    misfit("Slice with bounds of different counts");
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const auto axis = static_cast<std::size_t>(norm_axis(axes[i], x.rank));
+    const int64_t n = x.dims[axis], step = steps[i];
+    if (step == 0) misfit("Slice with step 0");
+    const auto clamp = [&](int64_t v, int64_t low, int64_t high) {
+      if (!folded && v < 0) v = v < -n ? low : v + n;
+      return std::clamp(v, low, high);
+    };
+    const int64_t begin = step > 0 ? clamp(starts[i], 0, n) : clamp(starts[i], 0, n - 1);
+    const int64_t end = step > 0 ? clamp(ends[i], 0, n) : clamp(ends[i], -1, n - 1);
+    s.start[axis] = begin;
+    s.step[axis] = step;
+    const int64_t length = step > 0 ? end - begin : begin - end, stride = std::abs(step);
+    s.dims[axis] = n == 0 ? 0 : std::max<int64_t>(0, (length + stride - 1) / stride);
+  }
+  return s;
+}
+std::vector<OutputType> slice_shapes(const KernelCall& call) {
+  return {{call.inputs[0].dtype, slices_of(call).dims}};
+}
+void slice_tile(const KernelCall& call, int64_t tile) {
+  const Slices s = slices_of(call);
+  const Index own = strides_of(call.inputs[0].shape());
+  Index strides{};
+  int64_t base = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(call.inputs[0].rank); ++i) {
+    strides[i] = own[i] * s.step[i];
+    base += own[i] * s.start[i];
+  }
+  strided_copy(call.inputs[0], call.outputs[0], strides, base, elements_of(tile, call.outputs[0].size()));
+}
+
+std::vector<OutputType> concat_shapes(const KernelCall& call) {
+  Dims dims = dims_of(call.inputs[0]);
+  const auto axis =
+      static_cast<std::size_t>(norm_axis(call.attributes->integer("axis"), call.inputs[0].rank));
+  for (std::size_t k = 1; k < call.inputs.size(); ++k) {
+    const TensorView& x = call.inputs[k];
+    if (x.rank != call.inputs[0].rank) misfit("Concat of different ranks");
+    for (std::size_t i = 0; i < dims.size(); ++i)
+      if (i != axis && x.dims[i] != dims[i])
+        misfit("Concat of " + dims_text(dims) + " and " + dims_text(x.shape()));
+    dims[axis] += x.dims[axis];
+  }
+  return {{call.inputs[0].dtype, dims}};
+}
+// One input (Concat) or output (Split) a tile: blocks [outer][its part of the axis * inner].
+void concat_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[static_cast<std::size_t>(tile)], &y = call.outputs[0];
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer("axis"), y.rank));
+  const int64_t size = element_bytes(y), inner = product(y.shape().subspan(axis + 1)) * size;
+  int64_t before = 0;
+  for (std::size_t k = 0; k < static_cast<std::size_t>(tile); ++k) before += call.inputs[k].dims[axis];
+  const int64_t outer = product(y.shape().first(axis)), row = x.dims[axis] * inner;
+  if (row == 0) return;
+  for (int64_t o = 0; o < outer; ++o)
+    std::memcpy(y.data + (o * y.dims[axis] + before) * inner, x.data + o * row,
+                static_cast<std::size_t>(row));
+}
+
+std::vector<OutputType> split_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto count = static_cast<int64_t>(call.outputs.size());
+  Dims sizes;
+  if (const auto given = ints_operand(call, "sizes", 1))
+    sizes = *given;
+  else
+    for (int64_t left = x.dims[axis], chunk = (left + count - 1) / count, k = 0; k < count;
+         ++k, left -= sizes.back())
+      sizes.push_back(std::min(left, chunk));
+  if (static_cast<int64_t>(sizes.size()) != count ||
+      std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != x.dims[axis])
+    misfit("Split of " + dims_text(x.shape()) + " into parts " + dims_text(sizes));
+  std::vector<OutputType> out;
+  for (int64_t s : sizes) {
+    Dims dims = dims_of(x);
+    dims[axis] = s;
+    out.push_back({x.dtype, dims});
+  }
+  return out;
+}
+void split_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[static_cast<std::size_t>(tile)];
+  if (!y.present()) return;
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const int64_t size = element_bytes(x), inner = product(x.shape().subspan(axis + 1)) * size;
+  int64_t before = 0;
+  for (std::size_t k = 0; k < static_cast<std::size_t>(tile); ++k) before += call.outputs[k].dims[axis];
+  const int64_t outer = product(x.shape().first(axis)), row = y.dims[axis] * inner;
+  if (row == 0) return;
+  for (int64_t o = 0; o < outer; ++o)
+    std::memcpy(y.data + o * row, x.data + (o * x.dims[axis] + before) * inner,
+                static_cast<std::size_t>(row));
+}
+
+// Pads per axis of x: begin, end.
+std::pair<Dims, Dims> pads_of(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const auto rank = static_cast<std::size_t>(x.rank);
+  const Dims pads = *ints_operand(call, "pads", 1);
+  Dims every(rank);
+  std::iota(every.begin(), every.end(), 0);
+  const Dims axes = ints_operand(call, "axes", 3).value_or(every);
+  if (pads.size() != 2 * axes.size())
+    misfit("Pad of " + dims_text(x.shape()) + " with pads " + dims_text(pads));
+  Dims begin(rank, 0), end(rank, 0);
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = static_cast<std::size_t>(norm_axis(axes[i], x.rank));
+    begin[axis] = pads[i];
+    end[axis] = pads[i + axes.size()];
+  }
+  return {begin, end};
+}
+std::vector<OutputType> pad_shapes(const KernelCall& call) {
+  const auto [begin, end] = pads_of(call);
+  Dims dims = dims_of(call.inputs[0]);
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    dims[i] += begin[i] + end[i];
+    if (dims[i] < 0) misfit("Pad cuts away more than there is");
+  }
+  return {{call.inputs[0].dtype, dims}};
+}
+void pad_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const auto [before, after] = pads_of(call);
+  const std::string mode = call.attributes->text_or("mode", "constant");
+  const int64_t size = element_bytes(y);
+  std::byte zero[8]{};
+  const std::byte* value = has_input(call, 2) ? call.inputs[2].data : zero;
+  const Index own = strides_of(x.shape());
+  const auto [begin, end] = elements_of(tile, y.size());
+  if (begin >= end) return;
+  Odometer at(y.shape(), {}, begin);
+  for (int64_t i = begin; i < end; ++i, at.next()) {
+    int64_t from = 0;
+    bool inside = true;
+    for (std::size_t a = 0; a < static_cast<std::size_t>(x.rank); ++a) {
+      int64_t j = at.index()[a] - before[a];
+      const int64_t n = x.dims[a];
+      if (j < 0 || j >= n) {
+        if (mode == "constant" || n == 0)
+          inside = false;
+        else if (mode == "edge")
+          j = std::clamp<int64_t>(j, 0, n - 1);
+        else if (mode == "wrap")
+          j = (j % n + n) % n;
+        else if (n > 1) {
+          const int64_t period = 2 * (n - 1);
+          j = (j % period + period) % period;
+          if (j >= n) j = period - j;
+        } else
+          j = 0;
+      }
+      from += j * own[a];
+    }
+    copy_element(y.data + i * size, inside ? x.data + from * size : value, size);
+  }
+}
+
+std::vector<OutputType> tile_shapes(const KernelCall& call) {
+  const Dims repeats = *ints_operand(call, "repeats", 1);
+  Dims dims = dims_of(call.inputs[0]);
+  if (repeats.size() != dims.size()) misfit("Tile of " + dims_text(dims) + " by " + dims_text(repeats));
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (repeats[i] < 0) misfit("Tile by a negative count");
+    dims[i] *= repeats[i];
+  }
+  return {{call.inputs[0].dtype, dims}};
+}
+void tile_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const Index own = strides_of(x.shape());
+  const int64_t size = element_bytes(y);
+  const auto [begin, end] = elements_of(tile, y.size());
+  if (begin >= end) return;
+  Odometer at(y.shape(), {}, begin);
+  for (int64_t i = begin; i < end; ++i, at.next()) {
+    int64_t from = 0;
+    for (std::size_t a = 0; a < static_cast<std::size_t>(x.rank); ++a)
+      from += at.index()[a] % x.dims[a] * own[a];
+    copy_element(y.data + i * size, x.data + from * size, size);
+  }
+}
+
+// DepthToSpace and SpaceToDepth on [N, C, H, W].
+std::vector<OutputType> space_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const int64_t b = call.attributes->integer("blocksize");
+  if (x.rank != 4 || b < 1) misfit("blocks of space want [N,C,H,W] and a positive blocksize");
+  if (call.op == Op::kDepthToSpace) {
+    if (x.dims[1] % (b * b)) misfit("DepthToSpace: channels are no multiple of blocksize^2");
+    return {{x.dtype, {x.dims[0], x.dims[1] / (b * b), x.dims[2] * b, x.dims[3] * b}}};
+  }
+  if (x.dims[2] % b || x.dims[3] % b) misfit("SpaceToDepth: height or width is no multiple of blocksize");
+  return {{x.dtype, {x.dims[0], x.dims[1] * b * b, x.dims[2] / b, x.dims[3] / b}}};
+}
+void space_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const bool to_space = call.op == Op::kDepthToSpace;
+  const int64_t b = call.attributes->integer("blocksize");
+  const bool crd = call.attributes->text_or("mode", "DCR") == "CRD";
+  const TensorView &deep = to_space ? x : y, &wide = to_space ? y : x;
+  const int64_t size = element_bytes(y), channels = wide.dims[1];
+  const auto [begin, end] = elements_of(tile, y.size());
+  if (begin >= end) return;
+  Odometer at(y.shape(), {}, begin);
+  for (int64_t i = begin; i < end; ++i, at.next()) {
+    const Index& k = at.index();
+    int64_t from;
+    if (to_space) {
+      const int64_t bh = k[2] % b, bw = k[3] % b;
+      const int64_t c = crd ? (k[1] * b + bh) * b + bw : (bh * b + bw) * channels + k[1];
+      from = ((k[0] * deep.dims[1] + c) * deep.dims[2] + k[2] / b) * deep.dims[3] + k[3] / b;
+    } else {
+      const int64_t c = k[1] % channels, bh = k[1] / channels / b, bw = k[1] / channels % b;
+      from = ((k[0] * channels + c) * wide.dims[2] + k[2] * b + bh) * wide.dims[3] + k[3] * b + bw;
+    }
+    copy_element(y.data + i * size, x.data + from * size, size);
+  }
+}
+
+void reverse_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &lengths = call.inputs[1], &y = call.outputs[0];
+  const auto batch = static_cast<std::size_t>(call.attributes->integer_or("batch_axis", 1));
+  const auto time = static_cast<std::size_t>(call.attributes->integer_or("time_axis", 0));
+  const Index own = strides_of(x.shape());
+  const int64_t size = element_bytes(y);
+  const auto [begin, end] = elements_of(tile, y.size());
+  if (begin >= end) return;
+  Odometer at(y.shape(), {own}, begin);
+  for (int64_t i = begin; i < end; ++i, at.next()) {
+    const int64_t n = load_one<int64_t>(lengths, at.index()[batch]), t = at.index()[time];
+    const int64_t from = at.offset(0) + (t < n ? (n - 1 - 2 * t) * own[time] : 0);
+    copy_element(y.data + i * size, x.data + from * size, size);
+  }
+}
+
+int64_t grid_by_inputs(const KernelCall& call) { return static_cast<int64_t>(call.inputs.size()); }
+int64_t grid_by_outputs(const KernelCall& call) { return static_cast<int64_t>(call.outputs.size()); }
+
+}  // namespace
+
+void register_movement(std::vector<Kernel>& into) {
+  into.push_back({Op::kReshape, reshape_shapes, grid_by_elements, copy_tile});
+  into.push_back({Op::kTranspose, transpose_shapes, grid_by_elements, transpose_tile});
+  into.push_back({Op::kExpand, expand_shapes, grid_by_elements, expand_tile});
+  into.push_back({Op::kSlice, slice_shapes, grid_by_elements, slice_tile});
+  into.push_back({Op::kConcat, concat_shapes, grid_by_inputs, concat_tile});
+  into.push_back({Op::kSplit, split_shapes, grid_by_outputs, split_tile});
+  into.push_back({Op::kPad, pad_shapes, grid_by_elements, pad_tile});
+  into.push_back({Op::kTile, tile_shapes, grid_by_elements, tile_tile});
+  into.push_back({Op::kDepthToSpace, space_shapes, grid_by_elements, space_tile});
+  into.push_back({Op::kSpaceToDepth, space_shapes, grid_by_elements, space_tile});
+  into.push_back({Op::kReverseSequence, like_first, grid_by_elements, reverse_tile});
+}
+
+}  // namespace ark::kernels

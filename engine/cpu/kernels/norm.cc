@@ -1,0 +1,158 @@
+// Normalisations; statistics in double, one row (or group) a task.
+#include <cmath>
+
+#include "engine/cpu/kernels/registry.h"
+
+namespace ark::kernels {
+namespace {
+
+std::size_t norm_begin(const KernelCall& call) {
+  return static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", -1), call.inputs[0].rank));
+}
+int64_t row_grid(const KernelCall& call) { return product(call.inputs[0].shape().first(norm_begin(call))); }
+
+std::vector<OutputType> layer_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  Dims statistics = dims_of(x);
+  std::fill(statistics.begin() + static_cast<std::ptrdiff_t>(norm_begin(call)), statistics.end(), 1);
+  const DType type = x.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  return {{x.dtype, dims_of(x)}, {type, statistics}, {type, statistics}};
+}
+
+// The factor for element j of a normalised row: scale and bias broadcast over the normalised axes.
+std::vector<double> row_operand(const KernelCall& call, std::size_t input, std::size_t axis,
+                                double fallback) {
+  const TensorView& x = call.inputs[0];
+  const auto dims = x.shape().subspan(axis);
+  std::vector<double> out(static_cast<std::size_t>(product(dims)), fallback);
+  if (!has_input(call, input)) return out;
+  TensorView s = call.inputs[input];
+  while (s.rank > static_cast<int>(dims.size())) {  // leading ones
+    if (s.dims[0] != 1) misfit("a norm's scale or bias does not fit the normalised axes");
+    std::copy(s.dims.begin() + 1, s.dims.end(), s.dims.begin());
+    --s.rank;
+  }
+  load_broadcast(s, dims, broadcast_strides(s, dims), 0, static_cast<int64_t>(out.size()), out.data());
+  return out;
+}
+
+void row_norm_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const std::size_t axis = norm_begin(call);
+  const bool rms = call.op == Op::kRmsNorm;
+  const int64_t n = product(x.shape().subspan(axis));
+  std::vector<double> row(static_cast<std::size_t>(n));
+  load(x, tile * n, n, row.data());
+  double mean = 0, square = 0;
+  if (!rms) {
+    for (double v : row) mean += v;
+    mean /= static_cast<double>(n);
+  }
+  for (double& v : row) v -= mean, square += v * v;
+  const double inverse =
+      1 / std::sqrt(square / static_cast<double>(n) + call.attributes->real_or("epsilon", 1e-5));
+  const std::vector<double> scale = row_operand(call, 1, axis, 1), bias = row_operand(call, 2, axis, 0);
+  for (std::size_t j = 0; j < row.size(); ++j) row[j] = row[j] * inverse * scale[j] + bias[j];
+  store(y, tile * n, n, row.data());
+  if (call.outputs.size() > 1 && call.outputs[1].present()) store_one(call.outputs[1], tile, mean);
+  if (call.outputs.size() > 2 && call.outputs[2].present()) store_one(call.outputs[2], tile, inverse);
+}
+
+int64_t group_grid(const KernelCall& call) {
+  return call.inputs[0].dims[0] * call.attributes->integer("groups");
+}
+std::vector<OutputType> group_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const int64_t groups = call.attributes->integer("groups");
+  if (x.rank < 2 || groups < 1 || x.dims[1] % groups)
+    misfit("GroupNorm: channels are no multiple of the groups");
+  return like_first(call);
+}
+void group_norm_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const int64_t groups = call.attributes->integer("groups"), per_group = x.dims[1] / groups;
+  const int64_t space = product(x.shape().subspan(2)), n = per_group * space;
+  std::vector<double> row(static_cast<std::size_t>(n));
+  load(x, tile * n, n, row.data());
+  double mean = 0, square = 0;
+  for (double v : row) mean += v;
+  mean /= static_cast<double>(n);
+  for (double& v : row) v -= mean, square += v * v;
+  const double inverse =
+      1 / std::sqrt(square / static_cast<double>(n) + call.attributes->real_or("epsilon", 1e-5));
+  for (int64_t j = 0; j < n; ++j) {
+    const int64_t channel = tile % groups * per_group + j / space;
+    const double scale = has_input(call, 1) ? load_one<double>(call.inputs[1], channel) : 1;
+    const double bias = has_input(call, 2) ? load_one<double>(call.inputs[2], channel) : 0;
+    row[static_cast<std::size_t>(j)] = row[static_cast<std::size_t>(j)] * inverse * scale + bias;
+  }
+  store(y, tile * n, n, row.data());
+}
+
+void batch_norm_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const int64_t channels = x.rank > 1 ? x.dims[1] : 1, space = x.rank > 2 ? product(x.shape().subspan(2)) : 1;
+  const double epsilon = call.attributes->real_or("epsilon", 1e-5);
+  const auto [begin, end] = elements_of(tile, y.size());
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t c = i / space % channels;
+    const double scale =
+        load_one<double>(call.inputs[1], c) / std::sqrt(load_one<double>(call.inputs[4], c) + epsilon);
+    store_one<double>(y, i,
+                      (load_one<double>(x, i) - load_one<double>(call.inputs[3], c)) * scale +
+                          load_one<double>(call.inputs[2], c));
+  }
+}
+
+int64_t lp_grid(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const int64_t n = x.dims[norm_begin(call)];
+  return n ? x.size() / n : 0;
+}
+void lp_norm_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const std::size_t axis = norm_begin(call);
+  const int64_t n = x.dims[axis], inner = product(x.shape().subspan(axis + 1)),
+                base = tile / inner * n * inner + tile % inner;
+  const bool one = call.attributes->integer_or("p", 2) == 1;
+  double sum = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    const double v = load_one<double>(x, base + j * inner);
+    sum += one ? std::abs(v) : v * v;
+  }
+  const double norm = one ? sum : std::sqrt(sum);
+  for (int64_t j = 0; j < n; ++j)
+    store_one<double>(y, base + j * inner, norm == 0 ? 0 : load_one<double>(x, base + j * inner) / norm);
+}
+
+void lrn_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const Attributes& a = *call.attributes;
+  const int64_t size = a.integer("size"), channels = x.dims[1], space = product(x.shape().subspan(2));
+  const double alpha = a.real_or("alpha", 1e-4), beta = a.real_or("beta", 0.75), bias = a.real_or("bias", 1);
+  const auto [begin, end] = elements_of(tile, y.size());
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t c = i / space % channels;
+    double sum = 0;
+    for (int64_t k = std::max<int64_t>(0, c - (size - 1) / 2); k <= std::min(channels - 1, c + size / 2);
+         ++k) {
+      const double v = load_one<double>(x, i + (k - c) * space);
+      sum += v * v;
+    }
+    store_one<double>(
+        y, i, load_one<double>(x, i) / std::pow(bias + alpha / static_cast<double>(size) * sum, beta));
+  }
+}
+
+}  // namespace
+
+void register_norm(std::vector<Kernel>& into) {
+  into.push_back({Op::kLayerNorm, layer_shapes, row_grid, row_norm_tile});
+  into.push_back({Op::kRmsNorm, like_first, row_grid, row_norm_tile});
+  into.push_back({Op::kGroupNorm, group_shapes, group_grid, group_norm_tile});
+  into.push_back({Op::kBatchNorm, like_first, grid_by_elements, batch_norm_tile});
+  into.push_back({Op::kLpNorm, like_first, lp_grid, lp_norm_tile});
+  into.push_back({Op::kLrn, like_first, grid_by_elements, lrn_tile});
+}
+
+}  // namespace ark::kernels

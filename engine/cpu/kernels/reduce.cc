@@ -1,0 +1,193 @@
+// Reductions over any set of axes, ArgMax/ArgMin. Sums accumulate in double for floating types.
+#include <cmath>
+#include <limits>
+
+#include "engine/cpu/kernels/registry.h"
+
+namespace ark::kernels {
+namespace {
+
+constexpr int64_t kRows = 64;  // outputs of one tile
+
+// Which axes are reduced; nothing set and `nothing` true means: identity.
+struct Axes {
+  std::array<bool, 8> reduced{};
+  bool nothing = false;
+};
+Axes axes_of(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const auto given = ints_operand(call, "axes", 1);
+  Axes a;
+  if (!given || given->empty()) {
+    a.nothing = call.attributes->integer_or("noop_with_empty_axes", 0) != 0;
+    if (!a.nothing) a.reduced.fill(true);
+    return a;
+  }
+  for (int64_t axis : *given) a.reduced[static_cast<std::size_t>(norm_axis(axis, x.rank))] = true;
+  return a;
+}
+Dims reduced_dims(const TensorView& x, const Axes& axes, bool keep) {
+  Dims dims;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(x.rank); ++i)
+    if (!axes.reduced[i])
+      dims.push_back(x.dims[i]);
+    else if (keep)
+      dims.push_back(1);
+  return dims;
+}
+std::vector<OutputType> reduce_shapes(const KernelCall& call) {
+  return {{call.inputs[0].dtype,
+           reduced_dims(call.inputs[0], axes_of(call), call.attributes->integer_or("keepdims", 1) != 0)}};
+}
+int64_t reduce_grid(const KernelCall& call) { return (call.outputs[0].size() + kRows - 1) / kRows; }
+
+template <typename A>
+struct Accumulator {
+  Op op;
+  A value;
+  A shift{};  // LogSumExp: the running maximum
+  explicit Accumulator(Op op) : op(op), value(start(op)) {
+    if (op == Op::kReduceLogSumExp) shift = lowest();
+  }
+  static A lowest() {
+    return std::is_floating_point_v<A> ? -std::numeric_limits<A>::infinity()
+                                       : std::numeric_limits<A>::lowest();
+  }
+  static A highest() {
+    return std::is_floating_point_v<A> ? std::numeric_limits<A>::infinity() : std::numeric_limits<A>::max();
+  }
+  static A start(Op op) {
+    return op == Op::kReduceProd  ? A{1}
+           : op == Op::kReduceMax ? lowest()
+           : op == Op::kReduceMin ? highest()
+                                  : A{0};
+  }
+  void add(A x) {
+    switch (op) {
+      case Op::kReduceMax:
+        if (x > value || x != x) value = x;
+        break;
+      case Op::kReduceMin:
+        if (x < value || x != x) value = x;
+        break;
+      case Op::kReduceProd:
+        value = static_cast<A>(value * x);
+        break;
+      case Op::kReduceL1:
+        value = static_cast<A>(value + (x < A{0} ? static_cast<A>(A{0} - x) : x));
+        break;
+      case Op::kReduceL2:
+      case Op::kReduceSumSquare:
+        value = static_cast<A>(value + x * x);
+        break;
+      case Op::kReduceLogSumExp:
+        if constexpr (std::is_floating_point_v<A>) {
+          if (x > shift)
+            value = value * std::exp(shift - x) + 1, shift = x;
+          else if (x > lowest())
+            value += std::exp(x - shift);
+          break;
+        }
+        [[fallthrough]];
+      default:
+        value = static_cast<A>(value + x);
+    }
+  }
+  A result(int64_t n) const {
+    const auto real = static_cast<double>(value);
+    switch (op) {
+      case Op::kReduceMean:
+        return n                             ? static_cast<A>(value / static_cast<A>(n))
+               : std::is_floating_point_v<A> ? std::numeric_limits<A>::quiet_NaN()
+                                             : A{0};
+      case Op::kReduceL2:
+        return static_cast<A>(std::sqrt(real));
+      case Op::kReduceLogSum:
+        return static_cast<A>(std::log(real));
+      case Op::kReduceLogSumExp:
+        return static_cast<A>(std::log(real) + static_cast<double>(shift));
+      default:
+        return value;
+    }
+  }
+};
+
+void reduce_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const Axes axes = axes_of(call);
+  const Index own = strides_of(x.shape());
+  Dims outer, inner;
+  Index outer_strides{}, inner_strides{};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(x.rank); ++i) {
+    Dims& dims = axes.reduced[i] ? inner : outer;
+    (axes.reduced[i] ? inner_strides : outer_strides)[dims.size()] = own[i];
+    dims.push_back(x.dims[i]);
+  }
+  const int64_t count = product(inner), begin = tile * kRows, end = std::min(y.size(), begin + kRows);
+  if (begin >= end) return;
+  with_compute_type(x.dtype, [&](auto type) {
+    using C = decltype(type);
+    using A = std::conditional_t<std::is_floating_point_v<C>, double, C>;
+    Odometer row(outer, {outer_strides}, begin);
+    for (int64_t i = begin; i < end; ++i, row.next()) {
+      if (axes.nothing) {
+        A v = static_cast<A>(load_one<C>(x, i));
+        Accumulator<A> one(call.op);
+        one.add(v);
+        store_one<C>(
+            y, i,
+            static_cast<C>(call.op == Op::kReduceSum || call.op == Op::kReduceMean ? v : one.result(1)));
+        continue;
+      }
+      Accumulator<A> sum(call.op);
+      if (count) {
+        Odometer at(inner, {inner_strides}, 0);
+        for (int64_t j = 0; j < count; ++j, at.next())
+          sum.add(static_cast<A>(load_one<C>(x, row.offset(0) + at.offset(0))));
+      }
+      store_one<C>(y, i, static_cast<C>(sum.result(count)));
+    }
+  });
+}
+
+std::vector<OutputType> arg_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  Axes axes;
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  axes.reduced[axis] = true;
+  if (x.dims[axis] == 0) misfit("ArgMax/ArgMin over an empty axis");
+  return {{DType::kI64, reduced_dims(x, axes, call.attributes->integer_or("keepdims", 1) != 0)}};
+}
+void arg_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const int64_t n = x.dims[axis], inner = product(x.shape().subspan(axis + 1));
+  const bool last = call.attributes->integer_or("select_last_index", 0) != 0,
+             want_max = call.op == Op::kArgMax;
+  const int64_t begin = tile * kRows, end = std::min(y.size(), begin + kRows);
+  with_compute_type(x.dtype, [&](auto type) {
+    using C = decltype(type);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t base = i / inner * n * inner + i % inner;
+      C best = load_one<C>(x, base);
+      int64_t at = 0;
+      for (int64_t j = 1; j < n; ++j) {
+        const C v = load_one<C>(x, base + j * inner);
+        if ((want_max ? v > best : v < best) || (last && v == best)) best = v, at = j;
+      }
+      y.as<int64_t>()[i] = at;
+    }
+  });
+}
+
+}  // namespace
+
+void register_reduce(std::vector<Kernel>& into) {
+  for (const Op op :
+       {Op::kReduceSum, Op::kReduceMean, Op::kReduceMax, Op::kReduceMin, Op::kReduceProd, Op::kReduceL1,
+        Op::kReduceL2, Op::kReduceSumSquare, Op::kReduceLogSum, Op::kReduceLogSumExp})
+    into.push_back({op, reduce_shapes, reduce_grid, reduce_tile});
+  for (const Op op : {Op::kArgMax, Op::kArgMin}) into.push_back({op, arg_shapes, reduce_grid, arg_tile});
+}
+
+}  // namespace ark::kernels

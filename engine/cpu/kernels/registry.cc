@@ -1,0 +1,37 @@
+#include "engine/cpu/kernels/registry.h"
+
+namespace ark {
+namespace {
+
+const std::vector<Kernel>& library() {
+  static const std::vector<Kernel> kernels = [] {
+    std::vector<Kernel> list, by_op(static_cast<std::size_t>(Op::kCount));
+    using Register = void (*)(std::vector<Kernel>&);
+    for (const Register add :
+         {kernels::register_pointwise, kernels::register_create, kernels::register_movement,
+          kernels::register_index, kernels::register_scatter, kernels::register_select,
+          kernels::register_reduce, kernels::register_scan, kernels::register_norm, kernels::register_matmul,
+          kernels::register_conv, kernels::register_pool, kernels::register_attention,
+          kernels::register_quantized})
+      add(list);
+    for (const Kernel& k : list) by_op[static_cast<std::size_t>(k.op)] = k;
+    return by_op;
+  }();
+  return kernels;
+}
+
+}  // namespace
+
+const Kernel* find_kernel(Op op) {
+  const Kernel& kernel = library()[static_cast<std::size_t>(op)];
+  return kernel.tile ? &kernel : nullptr;
+}
+
+std::vector<Op> ops_with_kernels() {
+  std::vector<Op> out;
+  for (const Kernel& k : library())
+    if (k.tile) out.push_back(k.op);
+  return out;
+}
+
+}  // namespace ark

@@ -1,0 +1,82 @@
+// CumSum, and the softmaxes: operators along one axis whose elements depend on each other.
+#include <cmath>
+#include <limits>
+
+#include "engine/cpu/kernels/registry.h"
+
+namespace ark::kernels {
+namespace {
+
+constexpr int64_t kRows = 16;  // rows along the axis of one tile
+
+std::size_t scan_axis(const KernelCall& call) {
+  const int64_t axis =
+      has_input(call, 1) ? load_one<int64_t>(call.inputs[1], 0) : call.attributes->integer_or("axis", -1);
+  return static_cast<std::size_t>(norm_axis(axis, call.inputs[0].rank));
+}
+int64_t scan_grid(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const int64_t n = x.rank ? x.dims[scan_axis(call)] : 1;
+  return n == 0 ? 0 : (x.size() / n + kRows - 1) / kRows;
+}
+
+// Calls f(base, stride, n) for each row of the tile.
+template <typename F>
+void each_row(const KernelCall& call, int64_t tile, F&& f) {
+  const TensorView& x = call.inputs[0];
+  if (x.rank == 0) return f(int64_t{0}, int64_t{1}, int64_t{1});
+  const std::size_t axis = scan_axis(call);
+  const int64_t n = x.dims[axis], inner = product(x.shape().subspan(axis + 1)), rows = x.size() / n;
+  for (int64_t r = tile * kRows; r < std::min(rows, (tile + 1) * kRows); ++r)
+    f(r / inner * n * inner + r % inner, inner, n);
+}
+
+void cumsum_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const bool exclusive = call.attributes->integer_or("exclusive", 0) != 0,
+             reverse = call.attributes->integer_or("reverse", 0) != 0;
+  with_compute_type(x.dtype, [&](auto type) {
+    using C = decltype(type);
+    each_row(call, tile, [&](int64_t base, int64_t stride, int64_t n) {
+      C sum{};
+      for (int64_t j = 0; j < n; ++j) {
+        const int64_t at = base + (reverse ? n - 1 - j : j) * stride;
+        const C v = load_one<C>(x, at);
+        store_one<C>(y, at, exclusive ? sum : static_cast<C>(sum + v));
+        sum = static_cast<C>(sum + v);
+      }
+    });
+  });
+}
+
+void softmax_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const bool logarithm = call.op == Op::kLogSoftmax;
+  with_compute_type(x.dtype, [&](auto type) {
+    using C = decltype(type);
+    std::vector<C> row;
+    each_row(call, tile, [&](int64_t base, int64_t stride, int64_t n) {
+      row.resize(static_cast<std::size_t>(n));
+      double top = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (int64_t j = 0; j < n; ++j) {
+        row[static_cast<std::size_t>(j)] = load_one<C>(x, base + j * stride);
+        top = std::max(top, static_cast<double>(row[static_cast<std::size_t>(j)]));
+      }
+      for (const C v : row) sum += std::exp(static_cast<double>(v) - top);
+      for (int64_t j = 0; j < n; ++j) {
+        const double v = static_cast<double>(row[static_cast<std::size_t>(j)]) - top;
+        store_one<C>(y, base + j * stride, static_cast<C>(logarithm ? v - std::log(sum) : std::exp(v) / sum));
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void register_scan(std::vector<Kernel>& into) {
+  into.push_back({Op::kCumSum, like_first, scan_grid, cumsum_tile});
+  into.push_back({Op::kSoftmax, like_first, scan_grid, softmax_tile});
+  into.push_back({Op::kLogSoftmax, like_first, scan_grid, softmax_tile});
+}
+
+}  // namespace ark::kernels

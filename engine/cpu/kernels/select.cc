@@ -1,0 +1,194 @@
+// Operators that choose elements: Trilu, NonZero, Compress, Unique, TopK.
+#include <map>
+
+#include "engine/cpu/kernels/registry.h"
+
+namespace ark::kernels {
+namespace {
+
+void trilu_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  if (x.rank < 2) misfit("Trilu wants rank >= 2");
+  const int64_t rows = y.dims[static_cast<std::size_t>(y.rank) - 2],
+                columns = y.dims[static_cast<std::size_t>(y.rank) - 1];
+  const int64_t k =
+      has_input(call, 1) ? load_one<int64_t>(call.inputs[1], 0) : call.attributes->integer_or("k", 0);
+  const bool upper = call.attributes->integer_or("upper", 1) != 0;
+  const int64_t size = element_bytes(y);
+  const std::byte zero[8]{};
+  const auto [begin, end] = elements_of(tile, y.size());
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t row = i / columns % rows, column = i % columns;
+    const bool keep = upper ? column - row >= k : column - row <= k;
+    copy_element(y.data + i * size, keep ? x.data + i * size : zero, size);
+  }
+}
+
+int64_t count_nonzero(const TensorView& x) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < x.size(); ++i) n += load_one<double>(x, i) != 0;
+  return n;
+}
+std::vector<OutputType> nonzero_shapes(const KernelCall& call) {
+  return {{DType::kI64, {std::max(call.inputs[0].rank, 1), count_nonzero(call.inputs[0])}}};
+}
+void nonzero_tile(const KernelCall& call, int64_t) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const int64_t found = y.dims[1];
+  if (x.size() == 0) return;
+  Odometer at(x.shape(), {}, 0);
+  for (int64_t i = 0, n = 0; i < x.size(); ++i, at.next()) {
+    if (load_one<double>(x, i) == 0) continue;
+    for (int64_t a = 0; a < y.dims[0]; ++a)
+      y.as<int64_t>()[a * found + n] = at.index()[static_cast<std::size_t>(a)];
+    ++n;
+  }
+}
+
+std::vector<OutputType> compress_shapes(const KernelCall& call) {
+  const TensorView &x = call.inputs[0], &condition = call.inputs[1];
+  const bool flat = !call.attributes->has("axis");
+  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->integer("axis"), x.rank));
+  if (condition.size() > (flat ? x.size() : x.dims[axis]))
+    misfit("Compress: the condition is longer than the axis");
+  const int64_t n = count_nonzero(condition);
+  if (flat) return {{x.dtype, {n}}};
+  Dims dims = dims_of(x);
+  dims[axis] = n;
+  return {{x.dtype, dims}};
+}
+void compress_tile(const KernelCall& call, int64_t) {
+  const TensorView &x = call.inputs[0], &condition = call.inputs[1], &y = call.outputs[0];
+  const bool flat = !call.attributes->has("axis");
+  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->integer("axis"), x.rank));
+  const int64_t length = flat ? x.size() : x.dims[axis], outer = flat ? 1 : product(x.shape().first(axis));
+  const int64_t bytes = (flat ? 1 : product(x.shape().subspan(axis + 1))) * element_bytes(y);
+  std::byte* to = y.data;
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t j = 0; j < condition.size(); ++j)
+      if (load_one<int64_t>(condition, j)) {
+        std::memcpy(to, x.data + (o * length + j) * bytes, static_cast<std::size_t>(bytes));
+        to += bytes;
+      }
+}
+
+// The slices along `axis` (or all elements) with their first index, inverse and count, in output order.
+struct Groups {
+  std::vector<int64_t> first, inverse, count;
+};
+Groups unique_groups(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const bool flat = !call.attributes->has("axis");
+  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->integer("axis"), x.rank));
+  const int64_t n = flat ? x.size() : x.dims[axis];
+  const int64_t outer = flat ? 1 : product(x.shape().first(axis)),
+                inner = flat ? 1 : product(x.shape().subspan(axis + 1));
+  std::map<std::vector<double>, int64_t> seen;
+  Groups g;
+  g.inverse.resize(static_cast<std::size_t>(n));
+  for (int64_t j = 0; j < n; ++j) {
+    std::vector<double> key;
+    for (int64_t o = 0; o < outer; ++o)
+      for (int64_t i = 0; i < inner; ++i) key.push_back(load_one<double>(x, (o * n + j) * inner + i));
+    const auto [it, fresh] = seen.try_emplace(std::move(key), static_cast<int64_t>(g.first.size()));
+    if (fresh) g.first.push_back(j), g.count.push_back(0);
+    g.inverse[static_cast<std::size_t>(j)] = it->second;
+    ++g.count[static_cast<std::size_t>(it->second)];
+  }
+  if (call.attributes->integer_or("sorted", 1)) {
+    std::vector<int64_t> rank(g.first.size());
+    Groups s{{}, g.inverse, {}};
+    for (const auto& [key, id] : seen) {
+      rank[static_cast<std::size_t>(id)] = static_cast<int64_t>(s.first.size());
+      s.first.push_back(g.first[static_cast<std::size_t>(id)]);
+      s.count.push_back(g.count[static_cast<std::size_t>(id)]);
+    }
+    for (int64_t& i : s.inverse) i = rank[static_cast<std::size_t>(i)];
+    return s;
+  }
+  return g;
+}
+std::vector<OutputType> unique_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const Groups g = unique_groups(call);
+  const auto n = static_cast<int64_t>(g.first.size());
+  Dims dims{n};
+  if (call.attributes->has("axis")) {
+    dims = dims_of(x);
+    dims[static_cast<std::size_t>(norm_axis(call.attributes->integer("axis"), x.rank))] = n;
+  }
+  return {{x.dtype, dims},
+          {DType::kI64, {n}},
+          {DType::kI64, {static_cast<int64_t>(g.inverse.size())}},
+          {DType::kI64, {n}}};
+}
+void unique_tile(const KernelCall& call, int64_t) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const Groups g = unique_groups(call);
+  const bool flat = !call.attributes->has("axis");
+  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->integer("axis"), x.rank));
+  const int64_t n = flat ? x.size() : x.dims[axis], outer = flat ? 1 : product(x.shape().first(axis));
+  const int64_t bytes = (flat ? 1 : product(x.shape().subspan(axis + 1))) * element_bytes(y);
+  const auto kept = static_cast<int64_t>(g.first.size());
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t j = 0; j < kept; ++j)
+      std::memcpy(y.data + (o * kept + j) * bytes,
+                  x.data + (o * n + g.first[static_cast<std::size_t>(j)]) * bytes,
+                  static_cast<std::size_t>(bytes));
+  const std::vector<int64_t>* lists[] = {&g.first, &g.inverse, &g.count};
+  for (std::size_t k = 1; k < call.outputs.size() && k < 4; ++k)
+    if (call.outputs[k].present())
+      store(call.outputs[k], 0, static_cast<int64_t>(lists[k - 1]->size()), lists[k - 1]->data());
+}
+
+std::vector<OutputType> topk_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", -1), x.rank));
+  const int64_t k = ints_operand(call, "k", 1)->at(0);
+  if (k < 0 || k > x.dims[axis])
+    misfit("TopK: k = " + std::to_string(k) + " of an axis of " + std::to_string(x.dims[axis]));
+  Dims dims = dims_of(x);
+  dims[axis] = k;
+  return {{x.dtype, dims}, {DType::kI64, dims}};
+}
+int64_t topk_grid(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", -1), x.rank));
+  return x.dims[axis] ? x.size() / x.dims[axis] : 0;
+}
+void topk_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &values = call.outputs[0], &indices = call.outputs[1];
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", -1), x.rank));
+  const int64_t n = x.dims[axis], k = ints_operand(call, "k", 1)->at(0),
+                inner = product(x.shape().subspan(axis + 1));
+  const int64_t outer = tile / inner, in = tile % inner, size = element_bytes(x);
+  const bool largest = call.attributes->integer_or("largest", 1) != 0;
+  with_compute_type(x.dtype, [&](auto type) {
+    using C = decltype(type);
+    std::vector<std::pair<C, int64_t>> row;
+    for (int64_t j = 0; j < n; ++j) row.emplace_back(load_one<C>(x, (outer * n + j) * inner + in), j);
+    const auto better = [&](const auto& a, const auto& b) {
+      if (a.first != b.first) return largest ? a.first > b.first : a.first < b.first;
+      return a.second < b.second;
+    };
+    std::partial_sort(row.begin(), row.begin() + k, row.end(), better);
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t to = (outer * k + j) * inner + in, from = row[static_cast<std::size_t>(j)].second;
+      if (values.present())
+        copy_element(values.data + to * size, x.data + ((outer * n + from) * inner + in) * size, size);
+      if (indices.present()) indices.as<int64_t>()[to] = from;
+    }
+  });
+}
+
+}  // namespace
+
+void register_select(std::vector<Kernel>& into) {
+  into.push_back({Op::kTrilu, like_first, grid_by_elements, trilu_tile});
+  into.push_back({Op::kNonZero, nonzero_shapes, grid_one, nonzero_tile});
+  into.push_back({Op::kCompress, compress_shapes, grid_one, compress_tile});
+  into.push_back({Op::kUnique, unique_shapes, grid_one, unique_tile});
+  into.push_back({Op::kTopK, topk_shapes, topk_grid, topk_tile});
+}
+
+}  // namespace ark::kernels
