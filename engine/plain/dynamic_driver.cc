@@ -1,0 +1,359 @@
+#include "engine/plain/dynamic_driver.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace ark {
+
+struct DynamicDriver::Frame {
+  std::vector<Tensor> values;  // by value id
+  SymbolValues symbols;
+};
+
+namespace {
+
+bool is_control_flow(Op op) { return op == Op::kIf || op == Op::kLoop || op == Op::kScan; }
+
+std::string at_node(const Node& node) { return "node " + escaped(node.name) + ": "; }
+
+// A copy of the attributes whose Shape entries are plain numbers.
+Attributes resolve(const Attributes& attributes, const SymbolValues& symbols) {
+  Attributes out = attributes;
+  for (const auto& [name, value] : attributes.values())
+    if (const Shape* shape = std::get_if<Shape>(&value)) {
+      Shape numbers;
+      for (const Expr& e : *shape) numbers.push_back(e.evaluate(symbols));
+      out.set(name, std::move(numbers));
+    }
+  return out;
+}
+
+// Symbols of `shape` that are still unbound and stand alone in an axis take the actual size.
+void bind_symbols(const std::optional<Shape>& shape, const Dims& dims, SymbolValues& symbols) {
+  if (!shape || shape->size() != dims.size()) return;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    std::set<std::string> names;
+    (*shape)[i].collect_symbols(names);
+    if (names.size() == 1 && (*shape)[i] == Expr::symbol(*names.begin()))
+      symbols.try_emplace(*names.begin(), dims[i]);
+  }
+}
+
+std::string dims_text(const Dims& dims) {
+  Shape shape(dims.begin(), dims.end());
+  return str(shape);
+}
+
+TensorView sizes_only(const Dims& dims) {
+  TensorView view;
+  view.rank = static_cast<int>(dims.size());
+  std::copy(dims.begin(), dims.end(), view.dims.begin());
+  return view;
+}
+
+}  // namespace
+
+DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel)
+    : graph_(graph),
+      parallel_(std::move(parallel)),
+      constants_(graph.values.size()),
+      last_use_(graph.values.size(), 0),
+      bodies_(graph.nodes.size()) {
+  if (!parallel_)
+    parallel_ = [](int64_t n, const std::function<void(int64_t)>& f) {
+      for (int64_t i = 0; i < n; ++i) f(i);
+    };
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.removed) continue;
+    if (!is_control_flow(node.op) && !find_kernel(node.op))
+      throw Error(Code::kUnsupported, at_node(node) + "operator " + std::string(name_of(node.op)) +
+                                          " has no CPU kernel in this version; export the model without it");
+    const auto touch = [&](ValueId id) {
+      if (id == kNoValue) return;
+      last_use_[static_cast<std::size_t>(id)] = n;
+      const Value& value = graph.value(id);
+      Tensor& constant = constants_[static_cast<std::size_t>(id)];
+      if (value.constant && constant.dtype == DType::kUndefined) constant = materialise(*value.constant);
+    };
+    for (ValueId id : node.inputs) touch(id);
+    for (const auto& body : node.subgraphs) {
+      for (const auto& [outer, inner] : body->captured) touch(outer);
+      bodies_[n].push_back(std::make_unique<DynamicDriver>(*body, parallel_));
+    }
+  }
+  for (ValueId id : graph.outputs) {
+    last_use_[static_cast<std::size_t>(id)] = graph.nodes.size();
+    if (graph.value(id).constant)
+      constants_[static_cast<std::size_t>(id)] = materialise(*graph.value(id).constant);
+  }
+}
+
+void DynamicDriver::bind_inputs(Frame& frame, std::span<const Tensor> inputs) const {
+  if (inputs.size() != graph_.inputs.size())
+    throw Error(Code::kInvalidArgument, "the model has " + std::to_string(graph_.inputs.size()) +
+                                            " inputs, " + std::to_string(inputs.size()) + " were given");
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Value& value = graph_.value(graph_.inputs[i]);
+    const std::string who = "input '" + escaped(value.name) + "': ";
+    if (inputs[i].dtype != value.dtype)
+      throw Error(Code::kInvalidArgument, who + "is " + std::string(name_of(inputs[i].dtype)) +
+                                              ", the model wants " + std::string(name_of(value.dtype)));
+    if (value.shape && value.shape->size() != inputs[i].dims.size())
+      throw Error(Code::kInvalidArgument,
+                  who + "has shape " + dims_text(inputs[i].dims) + ", the model wants " + str(*value.shape));
+    bind_symbols(value.shape, inputs[i].dims, frame.symbols);
+    frame.values[static_cast<std::size_t>(graph_.inputs[i])] = inputs[i];
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {  // now that all symbols are bound
+    const Value& value = graph_.value(graph_.inputs[i]);
+    for (std::size_t axis = 0; value.shape && axis < inputs[i].dims.size(); ++axis)
+      if ((*value.shape)[axis].evaluate(frame.symbols) != inputs[i].dims[axis])
+        throw Error(Code::kInvalidArgument, "input '" + escaped(value.name) + "': has shape " +
+                                                dims_text(inputs[i].dims) + ", which does not fit " +
+                                                str(*value.shape) + " with the sizes of the other inputs");
+  }
+}
+
+std::vector<Tensor> DynamicDriver::run(std::span<const Tensor> inputs) const {
+  Frame frame;
+  frame.values = constants_;
+  bind_inputs(frame, inputs);
+  return run_frame(frame);
+}
+
+std::vector<Tensor> DynamicDriver::run_frame(Frame& frame) const {
+  for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+    const Node& node = graph_.nodes[n];
+    if (node.removed) continue;
+    run_node(frame, node);
+    for (ValueId id : node.inputs)
+      if (id != kNoValue && last_use_[static_cast<std::size_t>(id)] == n)
+        frame.values[static_cast<std::size_t>(id)] = Tensor{};
+  }
+  std::vector<Tensor> outputs;
+  for (ValueId id : graph_.outputs) outputs.push_back(frame.values[static_cast<std::size_t>(id)]);
+  return outputs;
+}
+
+void DynamicDriver::run_node(Frame& frame, const Node& node) const {
+  switch (node.op) {
+    case Op::kIf:
+      return run_if(frame, node);
+    case Op::kLoop:
+      return run_loop(frame, node);
+    case Op::kScan:
+      return run_scan(frame, node);
+    default:
+      break;
+  }
+  try {
+    call_kernel(frame, node);
+  } catch (const Error& e) {
+    throw Error(e.code(), at_node(node) + e.what());
+  }
+  for (ValueId id : node.outputs)
+    if (id != kNoValue)
+      bind_symbols(graph_.value(id).shape, frame.values[static_cast<std::size_t>(id)].dims, frame.symbols);
+}
+
+void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
+  const Kernel& kernel = *find_kernel(node.op);
+  const Attributes attributes = resolve(node.attributes, frame.symbols);
+  std::vector<TensorView> inputs, outputs;
+  for (ValueId id : node.inputs)
+    inputs.push_back(id == kNoValue ? TensorView{} : view_of(frame.values[static_cast<std::size_t>(id)]));
+  outputs.resize(node.outputs.size());
+  KernelCall call{node.op, &attributes, inputs, outputs};
+  const std::vector<OutputType> types = kernel.shapes(call);
+  ARK_CHECK(types.size() >= 1, "a kernel with no outputs");
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == kNoValue) {  // not wanted: no memory, but its sizes (Split counts them)
+      if (i < types.size()) outputs[i] = sizes_only(types[i].dims);
+      continue;
+    }
+    ARK_CHECK(i < types.size(),
+              "the kernel of " + std::string(name_of(node.op)) + " has fewer outputs than the node");
+    Tensor tensor = Tensor::empty(types[i].dtype, types[i].dims);
+    outputs[i] = view_of(tensor);
+    frame.values[static_cast<std::size_t>(node.outputs[i])] = std::move(tensor);
+  }
+  if (outputs.empty() || !outputs[0].present()) {  // grids look at output 0
+    Tensor scratch = Tensor::empty(types[0].dtype, types[0].dims);
+    if (outputs.empty()) outputs.resize(1);
+    outputs[0] = view_of(scratch);
+    call.outputs = outputs;
+    parallel_(kernel.grid(call), [&](int64_t tile) { kernel.tile(call, tile); });
+    return;
+  }
+  parallel_(kernel.grid(call), [&](int64_t tile) { kernel.tile(call, tile); });
+}
+
+std::vector<Tensor> DynamicDriver::run_body(Frame& outer, const Node& node, std::size_t index,
+                                            std::vector<Tensor> inputs) const {
+  const DynamicDriver& body = *bodies_[static_cast<std::size_t>(&node - graph_.nodes.data())][index];
+  Frame frame;
+  frame.values = body.constants_;
+  frame.symbols = outer.symbols;
+  // Symbols of the body's own inputs are bound anew each time: they may differ between trips.
+  for (ValueId id : body.graph_.inputs)
+    if (body.graph_.value(id).shape)
+      for (const Expr& e : *body.graph_.value(id).shape) {
+        std::set<std::string> names;
+        e.collect_symbols(names);
+        for (const std::string& name : names) frame.symbols.erase(name);
+      }
+  for (const auto& [from, to] : body.graph_.captured)
+    frame.values[static_cast<std::size_t>(to)] = outer.values[static_cast<std::size_t>(from)];
+  body.bind_inputs(frame, inputs);
+  return body.run_frame(frame);
+}
+
+void DynamicDriver::run_if(Frame& frame, const Node& node) const {
+  const Tensor& condition = frame.values[static_cast<std::size_t>(node.inputs[0])];
+  if (condition.size() != 1)
+    throw Error(Code::kInvalidArgument,
+                at_node(node) + "the condition has " + std::to_string(condition.size()) + " elements, not 1");
+  std::vector<Tensor> outputs = run_body(frame, node, condition.integer(0) ? 0 : 1, {});
+  for (std::size_t i = 0; i < node.outputs.size(); ++i)
+    if (node.outputs[i] != kNoValue) {
+      bind_symbols(graph_.value(node.outputs[i]).shape, outputs[i].dims, frame.symbols);
+      frame.values[static_cast<std::size_t>(node.outputs[i])] = std::move(outputs[i]);
+    }
+}
+
+namespace {
+
+// Joins equal tensors along a new or existing axis; `reverse` puts the last first.
+Tensor stack(const std::vector<Tensor>& parts, std::size_t axis, bool reverse, DType type,
+             const std::string& where) {
+  if (parts.empty()) return Tensor::empty(type, {0});
+  Dims dims = parts[0].dims;
+  if (axis > dims.size()) throw Error(Code::kInvalidArgument, where + "scan output axis is out of range");
+  const int64_t outer = element_count(std::span(dims).first(axis)),
+                inner = bytes_of(parts[0].dtype, element_count(std::span(dims).subspan(axis)));
+  dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(axis), static_cast<int64_t>(parts.size()));
+  Tensor out = Tensor::empty(parts[0].dtype, dims);
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const Tensor& part = parts[reverse ? parts.size() - 1 - k : k];
+    if (part.dims != parts[0].dims || part.dtype != parts[0].dtype)
+      throw Error(Code::kInvalidArgument, where + "scan outputs differ in shape between trips");
+    for (int64_t o = 0; o < outer && inner; ++o)
+      std::memcpy(out.data.get() + (o * static_cast<int64_t>(parts.size()) + static_cast<int64_t>(k)) * inner,
+                  part.data.get() + o * inner, static_cast<std::size_t>(inner));
+  }
+  return out;
+}
+
+// Element i along `axis`, the axis dropped.
+Tensor slice_at(const Tensor& x, std::size_t axis, int64_t i) {
+  Dims dims = x.dims;
+  const int64_t n = dims[axis], outer = element_count(std::span(dims).first(axis)),
+                inner = bytes_of(x.dtype, element_count(std::span(dims).subspan(axis + 1)));
+  dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
+  Tensor out = Tensor::empty(x.dtype, dims);
+  for (int64_t o = 0; o < outer && inner; ++o)
+    std::memcpy(out.data.get() + o * inner, x.data.get() + (o * n + i) * inner,
+                static_cast<std::size_t>(inner));
+  return out;
+}
+
+constexpr int64_t kMaxTrips = 1'000'000;
+
+}  // namespace
+
+// inputs: M?, cond?, carried...; body: (i, cond, carried...) -> (cond, carried..., scans...).
+void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
+  const auto input = [&](std::size_t i) -> const Tensor* {
+    return i < node.inputs.size() && node.inputs[i] != kNoValue
+               ? &frame.values[static_cast<std::size_t>(node.inputs[i])]
+               : nullptr;
+  };
+  const int64_t trips = input(0) ? input(0)->integer(0) : kMaxTrips;
+  bool go = input(1) ? input(1)->integer(0) != 0 : true;
+  std::vector<Tensor> carried;
+  for (std::size_t i = 2; i < node.inputs.size(); ++i) carried.push_back(*input(i));
+  const Graph& body = *node.subgraphs[0];
+  const std::size_t scans = body.outputs.size() - 1 - carried.size();
+  std::vector<std::vector<Tensor>> collected(scans);
+  for (int64_t trip = 0; go && trip < trips; ++trip) {
+    if (trip >= kMaxTrips)
+      throw Error(Code::kInvalidArgument, at_node(node) + "Loop runs more than 1000000 trips, the limit");
+    std::vector<Tensor> inputs{Tensor::of<int64_t>(DType::kI64, {}, std::span(&trip, 1)),
+                               Tensor::zeros(DType::kBool, {})};
+    inputs[1].as<uint8_t>()[0] = 1;
+    inputs.insert(inputs.end(), carried.begin(), carried.end());
+    std::vector<Tensor> outputs = run_body(frame, node, 0, std::move(inputs));
+    go = outputs[0].integer(0) != 0;
+    for (std::size_t i = 0; i < carried.size(); ++i) carried[i] = std::move(outputs[i + 1]);
+    for (std::size_t i = 0; i < scans; ++i)
+      collected[i].push_back(std::move(outputs[i + 1 + carried.size()]));
+  }
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == kNoValue) continue;
+    const std::size_t scan = i - carried.size();
+    Tensor result = i < carried.size() ? carried[i]
+                                       : stack(collected[scan], 0, false,
+                                               body.value(body.outputs[i + 1]).dtype, at_node(node));
+    bind_symbols(graph_.value(node.outputs[i]).shape, result.dims, frame.symbols);
+    frame.values[static_cast<std::size_t>(node.outputs[i])] = std::move(result);
+  }
+}
+
+// Scan (opset 9 on): inputs: states..., scanned...; attributes num_scan_inputs,
+// scan_{input,output}_{axes,directions}.
+void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
+  const auto scanned = static_cast<std::size_t>(node.attributes.integer("num_scan_inputs"));
+  const std::size_t states = node.inputs.size() - scanned, scans = node.outputs.size() - states;
+  const auto list = [&](std::string_view name, std::size_t i) {
+    const std::vector<int64_t> values = node.attributes.ints_or(name, {});
+    return i < values.size() ? values[i] : 0;
+  };
+  std::vector<Tensor> carried, inputs;
+  for (std::size_t i = 0; i < states; ++i)
+    carried.push_back(frame.values[static_cast<std::size_t>(node.inputs[i])]);
+  std::vector<std::size_t> axes;
+  int64_t trips = -1;
+  for (std::size_t i = 0; i < scanned; ++i) {
+    inputs.push_back(frame.values[static_cast<std::size_t>(node.inputs[states + i])]);
+    const auto rank = static_cast<int64_t>(inputs[i].dims.size());
+    int64_t axis = list("scan_input_axes", i);
+    axis += axis < 0 ? rank : 0;
+    if (axis < 0 || axis >= rank)
+      throw Error(Code::kInvalidArgument, at_node(node) + "scan_input_axes is out of range");
+    axes.push_back(static_cast<std::size_t>(axis));
+    const int64_t n = inputs[i].dims[axes[i]];
+    if (trips >= 0 && n != trips)
+      throw Error(Code::kInvalidArgument, at_node(node) + "scanned inputs differ in length");
+    trips = n;
+  }
+  std::vector<std::vector<Tensor>> collected(scans);
+  for (int64_t trip = 0; trip < trips; ++trip) {
+    std::vector<Tensor> body_inputs = carried;
+    for (std::size_t i = 0; i < scanned; ++i)
+      body_inputs.push_back(
+          slice_at(inputs[i], axes[i], list("scan_input_directions", i) ? trips - 1 - trip : trip));
+    std::vector<Tensor> outputs = run_body(frame, node, 0, std::move(body_inputs));
+    for (std::size_t i = 0; i < states; ++i) carried[i] = std::move(outputs[i]);
+    for (std::size_t i = 0; i < scans; ++i) collected[i].push_back(std::move(outputs[i + states]));
+  }
+  const Graph& body = *node.subgraphs[0];
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] == kNoValue) continue;
+    const std::size_t k = i - states;
+    Tensor result = i < states ? carried[i] : Tensor{};
+    if (i >= states) {
+      const std::size_t rank = collected[k].empty() ? 1 : collected[k][0].dims.size() + 1;
+      int64_t axis = list("scan_output_axes", k);
+      axis += axis < 0 ? static_cast<int64_t>(rank) : 0;
+      result = stack(collected[k], static_cast<std::size_t>(axis), list("scan_output_directions", k) != 0,
+                     body.value(body.outputs[i]).dtype, at_node(node));
+    }
+    bind_symbols(graph_.value(node.outputs[i]).shape, result.dims, frame.symbols);
+    frame.values[static_cast<std::size_t>(node.outputs[i])] = std::move(result);
+  }
+}
+
+}  // namespace ark

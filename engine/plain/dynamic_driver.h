@@ -1,0 +1,49 @@
+// The dynamic driver: runs an imported graph operator by operator through the kernel library.
+//
+// For data-dependent shapes, control flow, and as the oracle of everything that is compiled. Symbols are
+// bound from the inputs' sizes, and from outputs whose size only the data tells, as they appear.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/kernel.h"
+#include "importer/graph.h"
+
+namespace ark {
+
+// Runs f(0) ... f(n-1), in any order, on any threads; returns when all are done.
+using ParallelFor = std::function<void(int64_t n, const std::function<void(int64_t)>& f)>;
+
+class DynamicDriver {
+ public:
+  // Keeps `graph` by reference. Throws Error(kUnsupported) naming the first node that has no kernel.
+  // Weights are read at construction and stay in memory.
+  explicit DynamicDriver(const Graph& graph, ParallelFor parallel = {});
+
+  // `inputs` in the order of graph.inputs; checks types, ranks and sizes against the declared shapes.
+  // Throws Error(kInvalidArgument) naming input or node and the shapes that do not fit.
+  std::vector<Tensor> run(std::span<const Tensor> inputs) const;
+
+ private:
+  struct Frame;  // one activation of the graph: values and symbols
+  std::vector<Tensor> run_frame(Frame& frame) const;
+  void bind_inputs(Frame& frame, std::span<const Tensor> inputs) const;
+  void run_node(Frame& frame, const Node& node) const;
+  void run_if(Frame& frame, const Node& node) const;
+  void run_loop(Frame& frame, const Node& node) const;
+  void run_scan(Frame& frame, const Node& node) const;
+  std::vector<Tensor> run_body(Frame& outer, const Node& node, std::size_t index,
+                               std::vector<Tensor> inputs) const;
+  void call_kernel(Frame& frame, const Node& node) const;
+
+  const Graph& graph_;
+  ParallelFor parallel_;
+  std::vector<Tensor> constants_;      // by value id; empty where the value is no constant
+  std::vector<std::size_t> last_use_;  // by value id: index of the last node that reads it
+  std::vector<std::vector<std::unique_ptr<DynamicDriver>>> bodies_;  // by node: drivers of its subgraphs
+};
+
+}  // namespace ark
