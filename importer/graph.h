@@ -56,6 +56,7 @@ struct Graph {
   std::vector<std::string> output_names;  // as in the file, one an output (values may be merged or passed through)
   // What constant folding may still make; shared with subgraphs, never null.
   std::shared_ptr<FoldBudget> folding = std::make_shared<FoldBudget>();
+  std::shared_ptr<int64_t> symbols = std::make_shared<int64_t>(0);  // fresh ones made so far; shared with subgraphs
   // Equalities between sizes that the graph needs to hold; passes/unify_symbols.cc solves them where it can. What is
   // left must hold for the dims of a call's inputs (who runs the graph checks it).
   std::vector<std::pair<Expr, Expr>> assumptions;

@@ -1,0 +1,121 @@
+// From ONNX structs to the canonical graph. Private to the importer: use build_graph (importer/import.h).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "importer/import.h"
+
+namespace ark {
+
+// Symbolic sizes of the graph's inputs: the same dim_param is the same symbol, nameless dims get their own.
+class InputSizes {
+ public:
+  InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed);
+  Expr size(const onnx::ValueInfo& input, std::size_t axis);
+
+ private:
+  Expr symbol(const std::string& parameter);
+  std::optional<Expr> sum_of_known(const std::string& parameter);
+  std::string unique(std::string wanted);
+
+  std::map<std::string, Expr> by_parameter_;  // as in the file -> symbol or fixed size
+  std::map<std::string, bool> taken_;         // symbols given out
+};
+
+// The file's functions by identity, with the guard against expansion bombs.
+class FunctionTable {
+ public:
+  FunctionTable(const onnx::Model& model, const Limits& limits);
+  const onnx::Function* find(const onnx::Node& call) const;
+  // Throws Error(kBadModel) if calling all functions of `graph` makes too many nodes, nests too deep, or
+  // recurses.
+  void check_expansion(const onnx::Graph& graph);
+
+ private:
+  int64_t nodes_of(const std::vector<onnx::Node>& nodes, int depth);
+  int64_t nodes_of(const onnx::Function& function, int depth);
+
+  const Limits& limits_;
+  std::map<std::string, const onnx::Function*> functions_;
+  std::map<const onnx::Function*, int64_t> sizes_;  // -1 while being counted
+};
+
+// Indices of `nodes` in an order in which names are produced before they are read; file order where that will
+// do. Throws Error(kBadModel) on a cycle, and on names that are produced twice.
+std::vector<std::size_t> execution_order(const std::vector<onnx::Node>& nodes);
+
+class Builder {
+ public:
+  Builder(const onnx::Model& model, const ImportOptions& options);
+  Graph build();
+
+ private:
+  using FunctionAttributes = std::map<std::string, const onnx::Attribute*, std::less<>>;
+
+  // Names visible at one place: of a graph, of a subgraph (sees its outer scope), or of a function body.
+  struct Scope {
+    Graph& graph;
+    Scope* outer = nullptr;
+    const std::map<std::string, int64_t>& opsets;
+    const FunctionAttributes* attributes = nullptr;  // what ref_attr_name means in here
+    std::string prefix;                              // of labels and names: the calls that led here
+    int depth = 0;                                   // subgraphs and calls around
+    int64_t trips = 1;  // product of the constant trip counts of the loops around
+    std::unordered_map<std::string, ValueId> names{};
+    std::unordered_map<std::string, ValueId> captures{};
+    std::unordered_map<std::string, std::string> unusable{};  // name -> what it is instead of a tensor
+  };
+
+  void add_inputs(Scope& scope, const onnx::Graph& graph);
+  void add_initializers(Scope& scope, const onnx::Graph& graph);
+  void add_nodes(Scope& scope, const std::vector<onnx::Node>& nodes);
+  void add_outputs(Scope& scope, const onnx::Graph& graph);
+  void define(Scope& scope, const std::string& name, ValueId id, const std::string& by);
+  // The value in scope.graph, captured from outer graphs if need be; nullopt if nothing is called so.
+  std::optional<ValueId> find(Scope& scope, const std::string& name, const std::string& reader);
+  std::vector<ValueId> inputs_of(Scope& scope, const onnx::Node& node, const std::string& label);
+
+  void add_node(Scope& scope, const onnx::Node& node, std::size_t index);
+  void add_operator(Scope& scope, const onnx::Node& node, const std::string& label);
+  void add_call(Scope& scope, const onnx::Node& node, const onnx::Function& function,
+                const std::string& label);
+  onnx::Node with_attributes(const Scope& scope, const onnx::Node& node, const std::string& label) const;
+  int64_t opset_of(const Scope& scope, const onnx::Node& node, const std::string& label) const;
+  void name_outputs(Scope& scope, const onnx::Node& node, const std::vector<ValueId>& outputs,
+                    std::size_t first_new, const std::string& label);
+
+  // control_flow.cc
+  bool add_control_flow(Scope& scope, const onnx::Node& node, const std::string& label);
+  void add_if(Scope& scope, const onnx::Node& node, const std::string& label);
+  void add_loop(Scope& scope, const onnx::Node& node, const std::string& label);
+  void add_scan(Scope& scope, const onnx::Node& node, const std::string& label);
+  void inline_branch(Scope& scope, const onnx::Node& node, const onnx::Graph& branch,
+                     const std::string& label);
+  void finish_control_flow(Scope& scope, Op op, const onnx::Node& node, const std::string& label,
+                           std::vector<ValueId> inputs, std::vector<std::shared_ptr<Graph>> subgraphs,
+                           Attributes attributes);
+  struct BodyInput {
+    DType dtype;
+    std::optional<Shape> shape;
+  };
+  std::shared_ptr<Graph> subgraph(Scope& scope, const onnx::Graph& graph,
+                                  const std::vector<BodyInput>& inputs, const std::string& label,
+                                  int64_t trips);
+  std::shared_ptr<Graph> stable_body(Scope& scope, const onnx::Graph& body, std::vector<BodyInput> inputs,
+                                     std::size_t first_state, std::size_t states, std::size_t first_output,
+                                     const std::string& label, int64_t trips);
+
+  const onnx::Model& model_;
+  const ImportOptions& options_;
+  const Limits& limits_;
+  InputSizes sizes_;
+  FunctionTable functions_;
+  int64_t nodes_ = 0;  // added so far, all graphs together
+};
+
+}  // namespace ark

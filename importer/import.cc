@@ -1,0 +1,55 @@
+#include "importer/import.h"
+
+#include <chrono>
+
+#include "base/error.h"
+#include "importer/builder.h"
+
+namespace ark {
+namespace {
+
+// Runs `work`, then reports the stage with the graph it returns (may be null) and its wall time.
+template <typename F>
+void timed(const ImportOptions& options, const std::string& stage, F&& work) {
+  const auto start = std::chrono::steady_clock::now();
+  const Graph* graph = work();
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+  if (options.on_stage) options.on_stage(stage, graph, took.count());
+}
+
+}  // namespace
+
+Graph build_graph(const onnx::Model& model, const ImportOptions& options) {
+  Graph graph = Builder(model, options).build();
+  graph.remove_dead();
+  graph.compact();
+  verify(graph, "build");
+  return graph;
+}
+
+void run_passes(Graph& graph, const ImportOptions& options) {
+  for (const Pass& pass : standard_passes())
+    timed(options, "passes/" + pass.name, [&]() -> const Graph* {
+      pass.run(graph);
+      verify(graph, pass.name);
+      return &graph;
+    });
+}
+
+Graph import_model(const std::filesystem::path& file, const ImportOptions& options) {
+  onnx::Model model;
+  timed(options, "parse", [&]() -> const Graph* {
+    model = onnx::parse_model(file, options.limits);
+    return nullptr;
+  });
+  Graph graph;
+  timed(options, "graph", [&]() -> const Graph* {
+    graph = build_graph(model, options);
+    return &graph;
+  });
+  model = {};
+  run_passes(graph, options);
+  return graph;
+}
+
+}  // namespace ark
