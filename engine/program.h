@@ -36,7 +36,7 @@ inline constexpr int32_t kNone = -1;
 
 // Symbols that expressions may use besides a plain graph's own input sizes:
 // "tokens" T, "rows" R, "items" (attention work items of the step: one per (sequence, block of query
-// tokens)).
+// tokens)), "pages" (of the caches; fixed while memory is bound).
 struct Val {
   Expr e;
   int64_t max = 0;  // over all steps; what memory is planned for
@@ -101,9 +101,9 @@ enum class OpCode : uint8_t {
                // grid kNone: the kernel's own grid
   kPointwise,  // fused expression, see PointwiseStep; f32 inputs (broadcast to out as numpy does)..., then
                // one f32 output tile: kElementTile consecutive elements of out
-  kEmbed,  // (ids i32 or i64 [T...], table W, out f32 [T..., H]); {first}: the table holds rows first, first
-           // + 1, ...; other ids give zeros. The table is kRaw [V, H], or kPanels [K = H, N = V]: row id is
-           // column id - first tile: one id
+  kEmbed,   // (ids i32 or i64 [T...], table W, out f32 [T..., H]); {first}: the table holds rows first, first
+            // + 1, ...; other ids give zeros. The table is kRaw [V, H], or kPanels [K = H, N = V]: row id is
+            // column id - first tile: one id
   kNorm,    // (x [..., F], scale?, bias?, out): over the last axis; {rms: int, epsilon}; tile: one row
   kMatMul,  // (x [..., K], W panels, bias [N]?, residual as out?, out [..., N]): recipe, epilogue; M =
             // product of x's leading dims. Tile t: rows block t % blocks of kMatMulRows rows, panel t /
@@ -165,6 +165,7 @@ struct PointwiseStep {
 struct Variant {
   OpCode code = OpCode::kGeneric;
   Op op = Op::kIdentity;  // kGeneric
+  int32_t outputs = 1;    // kGeneric: how many of the operands, the last ones, are written
   Attributes attributes;  // kGeneric: Shape entries may use symbols, evaluated each step
   Recipe recipe;          // kMatMul
   uint32_t epilogue = 0;  // EpilogueBits, applied in the order bias, activation, residual
