@@ -39,12 +39,22 @@ inline Transports faulty(Transports transports, const FaultPlan& plan) {
 inline std::vector<Backend> all_backends() {
   const FaultPlan late{.seed = 11, .delay_polls = 6, .reorder = true};
   const FaultPlan lossy{.seed = 12, .drop = 0.01, .refuse = 0.05, .delay_polls = 2, .reorder = true};
-  return {{"LocalDirect", make_local_transports, false},
-          {"LocalPosted", make_local_transports, true},
-          {"ShmDirect", shm_transports, false},
-          {"ShmPosted", shm_transports, true},
-          {"LocalLate", [late](int size) { return faulty(make_local_transports(size), late); }, true},
-          {"ShmLossy", [lossy](int size) { return faulty(shm_transports(size), lossy); }, true}};
+  std::vector<Backend> all = {
+      {"LocalDirect", make_local_transports, false},
+      {"LocalPosted", make_local_transports, true},
+      {"LocalLate", [late](int size) { return faulty(make_local_transports(size), late); }, true},
+      {"ShmDirect", shm_transports, false}};
+  // Within one process, shm maps each counter twice. TSan goes by address: it does not see that a raise at
+  // one mapping orders a load at the other, and reports the reuse of outboxes. Under TSan the posted path is
+  // tested over local (the same code), and over shm between processes.
+#ifndef __SANITIZE_THREAD__
+  all.push_back({"ShmPosted", shm_transports, true});
+  all.push_back({"ShmLossy", [lossy](int size) { return faulty(shm_transports(size), lossy); }, true});
+#else
+  all.push_back(
+      {"LocalLossy", [lossy](int size) { return faulty(make_local_transports(size), lossy); }, true});
+#endif
+  return all;
 }
 
 inline Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
