@@ -86,6 +86,7 @@ class BoxReader {
   Tensor read() {
     if (out_.size() == 0) return std::move(out_);
     if (!read_contiguous()) gather(low_, extent_, 0);
+    if (bits_of(c_.dtype) == 4 && out_.size() % 2) out_.data.get()[out_.size() / 2] &= std::byte{0x0F};
     return std::move(out_);
   }
 
