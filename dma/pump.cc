@@ -196,7 +196,8 @@ bool Pump::submit(Flight& flight, State in_flight, State ended) {
       return true;
     case Submitted::kInFlight:
       flight.state = in_flight;
-      if (!ordered_) flight.retry_at = Deadline::after(options_.retry_after);
+      if (!ordered_)
+        flight.retry_at = Deadline::after(options_.retry_after * (1 << std::min(flight.attempts, 6u)));
       return true;
     case Submitted::kLost:
       return lost(flight);

@@ -17,9 +17,9 @@
 namespace ark::dma {
 
 struct PumpOptions {
-  uint64_t piece_bytes = 128 << 10;                  // largest bulk transfer
-  uint32_t attempts = 10;                            // per transfer, before the wire counts as cut
-  std::chrono::nanoseconds retry_after{20'000'000};  // unordered wires only
+  uint64_t piece_bytes = 128 << 10;  // largest bulk transfer
+  uint32_t attempts = 7;  // per transfer, before the wire counts as cut: 2.5 s with the next figure
+  std::chrono::nanoseconds retry_after{20'000'000};  // doubled at each attempt; unordered wires only
   int64_t idle_sleep_ns = detail::kSleepSliceNs;     // small where producers do not raise the doorbell
   SpinPolicy spin;                                   // before an idle pump sleeps
 };

@@ -12,13 +12,14 @@
 namespace ark::dma {
 namespace {
 
-std::vector<std::unique_ptr<Group>> faulty_pair(const FaultPlan& plan, bool run_pump) {
+std::vector<std::unique_ptr<Group>> faulty_pair(const FaultPlan& plan, bool run_pump,
+                                                uint32_t attempts = 10) {
   EndpointSpec spec;
   spec.regions = {{"data", 4096}};
   spec.channels = {{.name = "data"}};
   spec.force_posted = true;
   spec.run_pump = run_pump;
-  spec.pump.attempts = 4;
+  spec.pump.attempts = attempts;
   spec.pump.retry_after = std::chrono::milliseconds(5);
   auto transports = make_local_transports(2);
   for (auto& transport : transports) transport = with_faults(std::move(transport), plan);
@@ -66,7 +67,7 @@ TEST(Pump, NoArrivalBeforeAllEarlierDataOfTheChannel) {
 }
 
 TEST(Pump, ACutWireIsNamedAndEndsTheWaits) {
-  auto groups = faulty_pair({.cut_after = 3}, true);
+  auto groups = faulty_pair({.cut_after = 3}, true, 4);
   const Sender to = groups[0]->sender(1, 0);
   const WaitContext context{&groups[0]->abort(), Deadline::after(std::chrono::seconds(20)), {}};
   for (int i = 0; i < 10; ++i) ASSERT_FALSE(to.put(0, 0, 0, 0, 64, context));

@@ -63,7 +63,8 @@ class Conformance : public ::testing::TestWithParam<Backend> {
  protected:
   std::vector<std::unique_ptr<Group>> make_groups(int size, EndpointSpec spec) const {
     spec.force_posted |= GetParam().posted;
-    spec.pump.retry_after = std::chrono::milliseconds(2);
+    spec.pump.retry_after = std::chrono::milliseconds(10);
+    spec.pump.attempts = 10;  // a slow machine must not look like a cut wire
     return make_local_groups(
         size, [&](int) { return spec; }, soon(), GetParam().transports(size));
   }
