@@ -42,33 +42,32 @@ std::size_t skip_space(std::string_view text, std::size_t at) {
   return at;
 }
 
-AddedToken read_token(const JsonView& json) {
+AddedToken read_token(const JsonView& json, const Normalizer* normalizer) {
   json.object();
-  const bool special = json.at("special").boolean_or(false);
-  return {Vocabulary::checked_id(json.at("id")),
-          json.at("content").string(),
-          special,
-          json.at("single_word").boolean_or(false),
-          json.at("lstrip").boolean_or(false),
-          json.at("rstrip").boolean_or(false),
-          json.at("normalized").boolean_or(!special)};
+  AddedToken token;
+  token.id = Vocabulary::checked_id(json.at("id"));
+  token.content = json.at("content").string();
+  token.special = json.at("special").boolean_or(false);
+  token.single_word = json.at("single_word").boolean_or(false);
+  token.lstrip = json.at("lstrip").boolean_or(false);
+  token.rstrip = json.at("rstrip").boolean_or(false);
+  token.normalized = json.at("normalized").boolean_or(!token.special);
+  token.text = token.content;
+  if (token.normalized && normalizer) normalizer->apply(token.text);
+  return token;
 }
 
 }  // namespace
 
-AddedTokens::AddedTokens(const JsonView& list, const Vocabulary& vocabulary, const Normalizer* normalizer) {
+AddedTokens::AddedTokens(const JsonView& list, const Normalizer* normalizer) {
   if (list.is_null()) return;
   list.array();
   for (std::size_t i = 0; i < list.size(); ++i) {
-    AddedToken token = read_token(list.at(i));
-    if (token.content.empty() || ids_.contains(token.content)) continue;
-    token.id = vocabulary.find(token.content).value_or(token.id);
-    ids_.emplace(token.content, token.id);
+    AddedToken token = read_token(list.at(i), normalizer);
+    if (token.content.empty() || !ids_.emplace(token.content, token.id).second) continue;
     if (token.special) special_.emplace(token.content, true);
     by_id_[token.id] = tokens_.size();
-    std::string pattern = token.content;
-    if (token.normalized && normalizer) normalizer->apply(pattern);
-    if (!pattern.empty()) (token.normalized ? normalized_ : plain_).insert(pattern, tokens_.size());
+    if (!token.text.empty()) (token.normalized ? normalized_ : plain_).insert(token.text, tokens_.size());
     tokens_.push_back(std::move(token));
   }
 }

@@ -14,6 +14,7 @@ namespace ark::text {
 struct AddedToken {
   std::int32_t id;
   std::string content;
+  std::string text;     // what it decodes to: the content, normalized if it is matched so
   bool special;         // left out when decoding with skip_special
   bool single_word;     // only between non-word characters
   bool lstrip, rstrip;  // swallows white space on that side
@@ -28,8 +29,8 @@ struct Section {
 
 class AddedTokens {
  public:
-  // Reads "added_tokens". An id that the model's vocabulary has for the same content wins.
-  AddedTokens(const JsonView& list, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  // Reads "added_tokens".
+  AddedTokens(const JsonView& list, const Normalizer* normalizer);
 
   // Leftmost-longest matches of the tokens that are (not) `normalized`; the sections cover the text.
   std::vector<Section> find(std::string_view text, bool normalized) const {

@@ -47,8 +47,11 @@ std::string pcre2_message(int error) {
 }  // namespace
 
 struct Regex::Code {
-  pcre2_code* compiled;
+  explicit Code(pcre2_code* code) : compiled(code) {}
   ~Code() { pcre2_code_free(compiled); }
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+  pcre2_code* compiled;
 };
 
 Regex::Regex(std::string_view oniguruma, std::string_view what) : what_(what) {
@@ -67,7 +70,7 @@ Regex::Regex(std::string_view oniguruma, std::string_view what) : what_(what) {
   if (!compiled)
     throw Error(ark::Code::kBadModel,
                 what_ + ": pattern " + escaped(oniguruma) + " does not compile: " + pcre2_message(error));
-  code_ = std::make_unique<Code>(Code{compiled});
+  code_ = std::make_unique<Code>(compiled);
   pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);  // without JIT the interpreter does the same, slower
 }
 

@@ -56,13 +56,13 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
 }
 
 std::optional<std::string_view> Tokenizer::token(std::int32_t id) const {
-  if (const AddedToken* added = parts_->added.token(id)) return added->content;
+  if (const AddedToken* added = parts_->added.token(id)) return added->text;
   const std::string* token = parts_->model->vocabulary().token(id);
   return token ? std::optional<std::string_view>(*token) : std::nullopt;
 }
 
 std::string Tokenizer::token_bytes(std::int32_t id) const {
-  if (const AddedToken* added = parts_->added.token(id)) return added->content;
+  if (const AddedToken* added = parts_->added.token(id)) return added->text;
   const auto text = token(id);
   return text ? parts_->decoder.token_bytes(*text) : std::string();
 }

@@ -16,7 +16,7 @@ struct Tokenizer::Parts {
       : normalizer(Normalizer::parse(json.at("normalizer"))),
         pre_tokenizer(PreTokenizer::parse(json.at("pre_tokenizer"))),
         model(TokenModel::parse(json.at("model"))),
-        added(json.at("added_tokens"), model->vocabulary(), normalizer.get()),
+        added(json.at("added_tokens"), normalizer.get()),
         post_processor(json.at("post_processor")),
         decoder(json.at("decoder")) {}
 
