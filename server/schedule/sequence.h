@@ -1,0 +1,41 @@
+// One request as the scheduler works on it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/schedule/ticket.h"
+
+namespace ark::schedule {
+
+struct Sequence {
+  GenerateRequest request;
+  std::shared_ptr<Ticket> ticket;
+  uint64_t arrival = 0;  // order of submission
+
+  std::vector<int32_t> tokens;  // prompt, then generated as far as results are known
+  int32_t asked = 0;            // tokens that are known once all steps in flight are done; >= tokens.size()
+  int32_t posted = 0;  // tokens [0, posted) have been given to steps; the KV cache holds them by then
+  int32_t prompt_rows =
+      0;                  // prompt positions [0, prompt_rows) whose successor's log-probability was asked for
+  int32_t in_flight = 0;  // posted steps that are not done and hold this sequence
+  uint64_t last_step = 0;  // last step that touches its pages
+
+  int32_t slot = -1;
+  std::vector<int32_t> pages;
+  int32_t pages_known = 0;  // entries of `pages` that the device's table holds
+  bool done = false;        // finished towards the client; rows still in flight are ignored
+
+  int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
+  int32_t generated() const { return static_cast<int32_t>(tokens.size()) - prompt_size(); }
+  // Length it may reach at most: prompt + max_tokens.
+  int32_t target() const { return prompt_size() + request.max_tokens; }
+  // Something is left to post: tokens to sample, or prompt log-probabilities to ask for.
+  bool has_work() const {
+    return !done && (asked < target() || (request.prompt_logprobs && prompt_rows + 1 < prompt_size()));
+  }
+  bool is_decoding() const { return posted + 1 >= asked && posted >= prompt_size(); }
+};
+
+}  // namespace ark::schedule

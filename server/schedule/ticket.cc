@@ -1,0 +1,51 @@
+#include "server/schedule/ticket.h"
+
+namespace ark::schedule {
+
+Finish Ticket::wait(std::vector<TokenEvent>& into, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, timeout, [&] { return !events_.empty() || state_ != Finish::kRunning; });
+  into.insert(into.end(), std::make_move_iterator(events_.begin()), std::make_move_iterator(events_.end()));
+  events_.clear();
+  return state_;
+}
+
+std::string Ticket::error() const {
+  std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void Ticket::push(TokenEvent event) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!event.is_prompt && times_.first_token == Clock::time_point{}) times_.first_token = Clock::now();
+    events_.push_back(std::move(event));
+  }
+  changed_.notify_one();
+}
+
+void Ticket::finish(Finish how, std::string error) {
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ != Finish::kRunning) return;
+    state_ = how;
+    error_ = std::move(error);
+    times_.finished = Clock::now();
+  }
+  changed_.notify_all();
+}
+
+Ticket::Times Ticket::times() const {
+  std::lock_guard lock(mutex_);
+  return times_;
+}
+void Ticket::mark_scheduled() {
+  std::lock_guard lock(mutex_);
+  if (times_.scheduled == Clock::time_point{}) times_.scheduled = Clock::now();
+}
+void Ticket::mark_preempted() {
+  std::lock_guard lock(mutex_);
+  ++times_.preemptions;
+}
+
+}  // namespace ark::schedule

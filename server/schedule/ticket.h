@@ -1,0 +1,81 @@
+// What a connection and the scheduler share of one request: the token events and the cancel flag.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/step.h"
+
+namespace ark::schedule {
+
+struct GenerateRequest {
+  std::vector<int32_t> prompt;  // token ids, >= 1
+  int32_t max_tokens = 16;      // generated at most; 0: only the prompt is read (for its log-probabilities)
+  int32_t min_tokens = 0;       // end tokens before this many do not end it
+  SamplingParams sampling;
+  std::vector<std::pair<int32_t, float>> bias;  // logit_bias
+  std::vector<int32_t> end_ids;  // tokens that end the sequence (eos, stop_token_ids); none with ignore_eos
+  int32_t top_logprobs = -1;     // -1: no log-probabilities; n >= 0: the token's own and the n best
+  bool prompt_logprobs = false;  // events for the prompt's tokens too (from the second on)
+};
+
+struct TokenEvent {
+  int32_t token = -1;
+  bool is_prompt = false;  // one of the prompt's tokens, with its log-probability
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;
+};
+
+enum class Finish : uint8_t {
+  kRunning,
+  kStop,    // an end token came (it is the last event)
+  kLength,  // max_tokens or the model's length is reached
+  kCancelled,
+  kFailed,  // see Ticket::error
+};
+
+// Written by the scheduler, read by one connection. The buffer may grow to all tokens of the request
+// (max_tokens + prompt), so a slow reader never blocks a step.
+class Ticket {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // -- connection's side
+  void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  // Waits for more events; appends them to `into` and returns the state after them. kRunning with nothing
+  // appended means that `timeout` passed.
+  Finish wait(std::vector<TokenEvent>& into, std::chrono::milliseconds timeout);
+  std::string error() const;
+
+  // -- scheduler's side
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  void push(TokenEvent event);
+  void finish(Finish how, std::string error = "");
+
+  // When things happened; written by the scheduler before the event that follows, read after finish.
+  struct Times {
+    Clock::time_point queued{}, scheduled{}, first_token{}, finished{};
+    int32_t preemptions = 0;
+  };
+  Times times() const;
+  void mark_scheduled();
+  void mark_preempted();
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<TokenEvent> events_;  // not yet taken by wait()
+  Finish state_ = Finish::kRunning;
+  std::string error_;
+  Times times_{Clock::now(), {}, {}, {}, 0};
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace ark::schedule

@@ -1,0 +1,96 @@
+// A StepRunner whose "model" is a hash of everything a sequence has cached, read back through its pages: a
+// page that is lost, shared or reused too early changes the tokens.
+#pragma once
+
+#include <deque>
+#include <set>
+#include <stdexcept>
+
+#include "base/error.h"
+#include "engine/runner.h"
+
+namespace ark::test {
+
+class FakeRunner : public StepRunner {
+ public:
+  explicit FakeRunner(RunnerLimits limits)
+      : limits_(limits),
+        memory_(static_cast<std::size_t>(limits.pages * limits.page_size), -1),
+        tables_(static_cast<std::size_t>(limits.max_slots)),
+        last_(static_cast<std::size_t>(limits.max_slots), -1) {}
+
+  // The token after `history`, by definition.
+  static int32_t next(const std::vector<int32_t>& history, int32_t vocabulary) {
+    uint64_t h = 1469598103934665603ull;
+    for (int32_t t : history) h = (h ^ static_cast<uint64_t>(t + 1)) * 1099511628211ull;
+    return static_cast<int32_t>((h >> 20) % static_cast<uint64_t>(vocabulary));
+  }
+
+  const RunnerLimits& limits() const override { return limits_; }
+  uint64_t post(const StepDescriptor& step) override {
+    if (fail_at_ && posted_ + 1 == fail_at_) throw Error(Code::kUnavailable, "rank 1 died");
+    ARK_CHECK(static_cast<int32_t>(queue_.size()) < limits_.depth, "too many steps in flight");
+    ARK_CHECK(static_cast<int32_t>(step.tokens.size()) <= limits_.max_tokens &&
+                  static_cast<int32_t>(step.rows.size()) <= limits_.max_rows,
+              "a step beyond the limits");
+    queue_.push_back(step);
+    return ++posted_;
+  }
+  std::optional<StepResult> poll(std::chrono::microseconds) override {
+    if (queue_.empty()) return std::nullopt;
+    const StepDescriptor step = std::move(queue_.front());
+    queue_.pop_front();
+    return execute(step);
+  }
+  void abort(const std::string&) override {}
+  void fail_at(uint64_t step) { fail_at_ = step; }
+
+ private:
+  StepResult execute(const StepDescriptor& step) {
+    for (const PageDelta& d : step.page_deltas) {
+      auto& table = tables_.at(static_cast<std::size_t>(d.slot));
+      if (static_cast<int32_t>(table.size()) <= d.index)
+        table.resize(static_cast<std::size_t>(d.index) + 1, -1);
+      table[static_cast<std::size_t>(d.index)] = d.page;
+    }
+    int32_t next_token = 0;
+    std::set<int32_t> slots;
+    for (const StepSequence& s : step.sequences) {
+      ARK_CHECK(s.first == next_token && s.count >= 1 && slots.insert(s.slot).second,
+                "sequences do not tile the tokens");
+      next_token += s.count;
+      for (int32_t i = 0; i < s.count; ++i) {
+        int32_t token = step.tokens.at(static_cast<std::size_t>(s.first + i));
+        if (token == kFeedbackToken) token = last_.at(static_cast<std::size_t>(s.slot));
+        cell(s.slot, s.kv_length + i) = token;
+      }
+    }
+    StepResult result{++done_, {}};
+    for (const StepRow& row : step.rows) {
+      const auto s = std::find_if(step.sequences.begin(), step.sequences.end(),
+                                  [&](const StepSequence& q) { return q.slot == row.slot; });
+      std::vector<int32_t> history;
+      for (int32_t i = 0; i <= s->kv_length + row.token - s->first; ++i) history.push_back(cell(row.slot, i));
+      RowResult r;
+      r.token = next(history, limits_.vocabulary);
+      r.logprob = row.target >= 0 ? static_cast<float>(row.target) : static_cast<float>(r.token);
+      if (row.flags & kWantToken) last_.at(static_cast<std::size_t>(row.slot)) = r.token;
+      result.rows.push_back(r);
+    }
+    return result;
+  }
+  int32_t& cell(int32_t slot, int32_t position) {
+    const int32_t page =
+        tables_.at(static_cast<std::size_t>(slot)).at(static_cast<std::size_t>(position / limits_.page_size));
+    return memory_.at(static_cast<std::size_t>(page * limits_.page_size + position % limits_.page_size));
+  }
+
+  RunnerLimits limits_;
+  std::vector<int32_t> memory_;
+  std::vector<std::vector<int32_t>> tables_;
+  std::vector<int32_t> last_;
+  std::deque<StepDescriptor> queue_;
+  uint64_t posted_ = 0, done_ = 0, fail_at_ = 0;
+};
+
+}  // namespace ark::test

@@ -1,0 +1,176 @@
+#include "server/schedule/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "tests/server/schedule/fake_runner.h"
+
+namespace ark::schedule {
+namespace {
+
+using namespace std::chrono_literals;
+using test::FakeRunner;
+
+RunnerLimits small_limits() {
+  RunnerLimits l;
+  l.max_tokens = 16, l.max_rows = 8, l.max_slots = 4, l.max_length = 64, l.page_size = 4, l.pages = 24,
+  l.vocabulary = 50;
+  return l;
+}
+
+std::vector<int32_t> expected_tokens(const GenerateRequest& request, int32_t vocabulary,
+                                     Finish* how = nullptr) {
+  std::vector<int32_t> history = request.prompt, out;
+  if (how) *how = Finish::kLength;
+  while (static_cast<int32_t>(out.size()) < request.max_tokens) {
+    out.push_back(FakeRunner::next(history, vocabulary));
+    history.push_back(out.back());
+    if (std::count(request.end_ids.begin(), request.end_ids.end(), out.back()) &&
+        static_cast<int32_t>(out.size()) >= request.min_tokens) {
+      if (how) *how = Finish::kStop;
+      break;
+    }
+  }
+  return out;
+}
+
+struct Outcome {
+  Finish how;
+  std::vector<int32_t> tokens;
+  std::vector<TokenEvent> prompt;
+};
+Outcome collect(Ticket& ticket) {
+  std::vector<TokenEvent> events;
+  Finish how = Finish::kRunning;
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (how == Finish::kRunning && std::chrono::steady_clock::now() < deadline)
+    how = ticket.wait(events, 100ms);
+  Outcome out{how, {}, {}};
+  for (TokenEvent& e : events)
+    if (e.is_prompt)
+      out.prompt.push_back(std::move(e));
+    else
+      out.tokens.push_back(e.token);
+  return out;
+}
+
+GenerateRequest random_request(std::mt19937& random) {
+  GenerateRequest r;
+  for (unsigned i = 0, n = 1 + random() % 30; i < n; ++i)
+    r.prompt.push_back(static_cast<int32_t>(random() % 50));
+  r.max_tokens = static_cast<int32_t>(random() % 30);
+  if (random() % 2) r.end_ids = {static_cast<int32_t>(random() % 50)};
+  r.min_tokens = static_cast<int32_t>(random() % 4);
+  r.prompt_logprobs = random() % 4 == 0;
+  return r;
+}
+
+TEST(Scheduler, OneRequestGetsItsTokensAndThePromptsLogprobs) {
+  FakeRunner runner(small_limits());
+  Scheduler scheduler(runner, {});
+  GenerateRequest request{.prompt = {3, 1, 4, 1, 5}, .max_tokens = 7, .prompt_logprobs = true};
+  const Outcome got = collect(*scheduler.submit(request));
+  EXPECT_EQ(got.how, Finish::kLength);
+  EXPECT_EQ(got.tokens, expected_tokens(request, 50));
+  ASSERT_EQ(got.prompt.size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(got.prompt[i].logprob, static_cast<float>(request.prompt[i + 1]));
+}
+
+// Many random requests over few pages: batching, chunking and preemption change nothing, and no page is lost.
+TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
+  int64_t preemptions = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    RunnerLimits limits = small_limits();
+    limits.max_tokens = 1 + static_cast<int32_t>(random() % 20);
+    limits.max_rows = 1 + static_cast<int32_t>(random() % 6);
+    limits.max_slots = 1 + static_cast<int32_t>(random() % 5);
+    limits.depth = 1 + static_cast<int32_t>(random() % 3);
+    limits.pages = 16 + static_cast<int32_t>(random() % 8);
+    FakeRunner runner(limits);
+    Scheduler scheduler(runner, {});
+    std::vector<std::pair<GenerateRequest, std::shared_ptr<Ticket>>> all;
+    for (int i = 0; i < 30; ++i) {
+      GenerateRequest request = random_request(random);
+      all.emplace_back(request, scheduler.submit(request));
+      if (random() % 5 == 0) all.back().second->cancel();
+    }
+    for (auto& [request, ticket] : all) {
+      const bool cancelled = ticket->cancelled();
+      const Outcome got = collect(*ticket);
+      Finish how;
+      const auto expected = expected_tokens(request, limits.vocabulary, &how);
+      if (cancelled && got.how == Finish::kCancelled) continue;
+      ASSERT_EQ(got.how, how) << "seed " << seed;
+      ASSERT_EQ(got.tokens, expected) << "seed " << seed;
+      ASSERT_EQ(got.prompt.size(), request.prompt_logprobs ? request.prompt.size() - 1 : 0)
+          << "seed " << seed;
+    }
+    ASSERT_TRUE(scheduler.drain(5s));
+    EXPECT_EQ(scheduler.stats().pages_held, 0);
+    EXPECT_EQ(scheduler.stats().running, 0);
+    preemptions += scheduler.stats().preemptions;
+  }
+  EXPECT_GT(preemptions, 0);
+}
+
+TEST(Scheduler, RefusesWhatCanNeverRunAndWhatDoesNotFitTheQueue) {
+  RunnerLimits limits = small_limits();
+  FakeRunner runner(limits);
+  Scheduler scheduler(runner, {.max_queue = 2});
+  EXPECT_THROW(scheduler.submit({.prompt = {}}), Error);
+  EXPECT_THROW(scheduler.submit({.prompt = {50}}), Error);
+  EXPECT_THROW(scheduler.submit({.prompt = {-1}}), Error);
+  EXPECT_THROW(scheduler.submit({.prompt = std::vector<int32_t>(60, 1), .max_tokens = 5}), Error);
+  int exhausted = 0;
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (int i = 0; i < 200; ++i) try {
+      tickets.push_back(scheduler.submit({.prompt = {1}, .max_tokens = 40}));
+    } catch (const Error& e) {
+      exhausted += e.code() == Code::kExhausted;
+    }
+  EXPECT_GT(exhausted, 0);
+  for (auto& t : tickets) EXPECT_EQ(collect(*t).how, Finish::kLength);
+}
+
+TEST(Scheduler, AFailingRunnerFailsEveryRequestAndSaysWhy) {
+  FakeRunner runner(small_limits());
+  runner.fail_at(5);
+  Scheduler scheduler(runner, {});
+  auto a = scheduler.submit({.prompt = {1, 2}, .max_tokens = 30}),
+       b = scheduler.submit({.prompt = {3}, .max_tokens = 30});
+  EXPECT_EQ(collect(*a).how, Finish::kFailed);
+  EXPECT_EQ(collect(*b).how, Finish::kFailed);
+  EXPECT_EQ(a->error(), "rank 1 died");
+  EXPECT_THROW(scheduler.submit({.prompt = {1}}), Error);
+  EXPECT_EQ(scheduler.failure(), "rank 1 died");
+}
+
+TEST(Scheduler, DrainFinishesWhatRunsAndRefusesNewRequests) {
+  FakeRunner runner(small_limits());
+  Scheduler scheduler(runner, {});
+  auto ticket = scheduler.submit({.prompt = {1}, .max_tokens = 20});
+  EXPECT_TRUE(scheduler.drain(10s));
+  EXPECT_THROW(scheduler.submit({.prompt = {1}}), Error);
+  EXPECT_EQ(collect(*ticket).tokens.size(), 20u);
+}
+
+TEST(PageAllocator, APageComesBackOnlyWhenTheLastStepThatReadsItIsDone) {
+  PageAllocator pages(2);
+  const int32_t a = pages.take(), b = pages.take();
+  EXPECT_EQ(pages.take(), -1);
+  pages.give_back(a, 7);
+  EXPECT_EQ(pages.take(), -1);
+  pages.step_done(6);
+  EXPECT_EQ(pages.take(), -1);
+  pages.step_done(7);
+  EXPECT_EQ(pages.take(), a);
+  pages.give_back(b, 3);
+  EXPECT_EQ(pages.take(), b);
+}
+
+}  // namespace
+}  // namespace ark::schedule
