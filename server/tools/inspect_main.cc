@@ -1,0 +1,55 @@
+// ark-inspect MODEL: stops after any stage of the load path and prints it.
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "server/tools/inspect_stages.h"
+#include "server/tools/main_guard.h"
+
+namespace ark {
+namespace {
+
+struct Options {
+  std::string model, stage = "passes";
+  bool check = false, json = false, dot = false;
+};
+
+const InspectStage& stage_named(const std::string& name) {
+  std::string known;
+  for (const InspectStage& s : inspect_stages()) {
+    if (name == s.name) return s;
+    known += (known.empty() ? "" : ", ") + std::string(s.name);
+  }
+  throw Error(Code::kUsage, "--stage '" + escaped(name) + "' is none of " + known);
+}
+
+int inspect(const Options& options) {
+  const InspectStage& stage = stage_named(options.stage);
+  if (options.check + options.json + options.dot > 1)
+    throw Error(Code::kUsage, "--check, --json and --dot exclude each other");
+  if (options.dot && !stage.dot)
+    throw Error(Code::kUsage, "--dot: stage " + options.stage + " has no picture; take graph or a later one");
+  Inspection inspection(options.model);
+  if (options.check)
+    print("ok: " + summary(inspection) + "\n");
+  else if (options.dot)
+    print(stage.dot(inspection));
+  else if (options.json)
+    print(stage.json(inspection).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  else
+    print(stage.text(inspection));
+  return 0;
+}
+
+}  // namespace
+}  // namespace ark
+
+int main(int argc, char** argv) {
+  CLI::App app("Prints an ONNX model as it is after a stage of ark's load path", "ark-inspect");
+  ark::Options options;
+  app.add_option("model", options.model, "an .onnx file, or a directory that holds one")->required();
+  app.add_option("--stage", options.stage, "the stage to stop after: parse, graph, passes, recognise, ...");
+  app.add_flag("--check", options.check, "only import; print one line");
+  app.add_flag("--json", options.json, "print JSON");
+  app.add_flag("--dot", options.dot, "print a picture as Graphviz text");
+  return ark::run_main(app, argc, argv, [&] { return ark::inspect(options); });
+}

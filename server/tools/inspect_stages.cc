@@ -1,0 +1,247 @@
+#include "server/tools/inspect_stages.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "importer/graph_dot.h"
+
+namespace ark {
+namespace {
+
+using nlohmann::json;
+
+// -- parse
+
+json json_of(const onnx::TensorRef& t) {
+  json j = {{"name", t.name}};
+  if (!t.constant) {
+    j["dtype"] = "string";
+    j["strings"] = t.strings.size();
+    return j;
+  }
+  j["dtype"] = name_of(t.constant->dtype);
+  j["dims"] = t.constant->dims;
+  j["bytes"] = t.constant->bytes;
+  if (t.constant->file)
+    j["file"] = t.constant->file->path().filename().string(), j["offset"] = t.constant->offset;
+  return j;
+}
+
+json json_of(const onnx::ValueInfo& v) {
+  json dims = json::array();
+  for (const onnx::Dimension& d : v.type.dims) {
+    if (d.value >= 0)
+      dims.push_back(d.value);
+    else if (!d.parameter.empty())
+      dims.push_back(d.parameter);
+    else
+      dims.push_back(nullptr);
+  }
+  return {{"name", v.name},
+          {"kind", v.type.kind},
+          {"element_type", v.type.element_type},
+          {"dims", v.type.has_shape ? dims : json(nullptr)}};
+}
+
+json json_of(const onnx::Graph& g);
+
+json json_of(const onnx::Node& n) {
+  json attributes = json::array();
+  for (const onnx::Attribute& a : n.attributes) {
+    json j = {{"name", a.name}};
+    if (a.g) j["graph"] = json_of(*a.g);
+    attributes.push_back(std::move(j));
+  }
+  return {{"name", n.name},     {"op_type", n.op_type}, {"domain", n.domain},
+          {"inputs", n.inputs}, {"outputs", n.outputs}, {"attributes", std::move(attributes)}};
+}
+
+template <typename T>
+json list(const std::vector<T>& items) {
+  json j = json::array();
+  for (const T& item : items) j.push_back(json_of(item));
+  return j;
+}
+
+json json_of(const onnx::Graph& g) {
+  return {{"name", g.name},           {"nodes", list(g.nodes)},     {"initializers", list(g.initializers)},
+          {"inputs", list(g.inputs)}, {"outputs", list(g.outputs)}, {"value_infos", g.value_infos.size()}};
+}
+
+json parse_json(Inspection& inspection) {
+  const onnx::Model& m = inspection.parsed();
+  json functions = json::array();
+  for (const onnx::Function& f : m.functions)
+    functions.push_back(
+        {{"name", f.name}, {"domain", f.domain}, {"overload", f.overload}, {"nodes", list(f.nodes)}});
+  return {{"ir_version", m.ir_version},
+          {"producer", m.producer},
+          {"producer_version", m.producer_version},
+          {"opsets", m.opsets},
+          {"functions", std::move(functions)},
+          {"graph", json_of(m.graph)},
+          {"metadata", m.metadata}};
+}
+
+std::string type_text(const onnx::Type& t) {
+  if (t.kind != "tensor") return escaped(t.kind);
+  std::string out = onnx::element_type_name(t.element_type) + " [";
+  for (std::size_t i = 0; i < t.dims.size(); ++i) {
+    const onnx::Dimension& d = t.dims[i];
+    out += (i ? ", " : "") + (d.value >= 0          ? std::to_string(d.value)
+                              : d.parameter.empty() ? "?"
+                                                    : escaped(d.parameter));
+  }
+  return t.has_shape ? out + "]" : out + "...]";
+}
+
+std::string parse_text(Inspection& inspection) {
+  const onnx::Model& m = inspection.parsed();
+  std::string out = "model " + escaped(inspection.file().string()) + "\n  ir_version " +
+                    std::to_string(m.ir_version) + ", producer " + escaped(m.producer) + " " +
+                    escaped(m.producer_version) + "\n";
+  for (const auto& [domain, version] : m.opsets)
+    out += "  opset " + (domain.empty() ? "ai.onnx" : escaped(domain)) + " " + std::to_string(version) + "\n";
+  for (const auto& v : m.graph.inputs)
+    out += "  input \"" + escaped(v.name) + "\" " + type_text(v.type) + "\n";
+  for (const auto& v : m.graph.outputs)
+    out += "  output \"" + escaped(v.name) + "\" " + type_text(v.type) + "\n";
+  int64_t bytes = 0;
+  for (const auto& t : m.graph.initializers) bytes += t.constant ? t.constant->bytes : 0;
+  out += "  " + std::to_string(m.graph.initializers.size()) + " initializers, " + std::to_string(bytes) +
+         " bytes\n";
+  std::map<std::string, int> counts;
+  for (const auto& n : m.graph.nodes) ++counts[(n.domain.empty() ? "" : n.domain + ".") + n.op_type];
+  out += "  " + std::to_string(m.graph.nodes.size()) + " nodes, " + std::to_string(m.functions.size()) +
+         " functions\n";
+  for (const auto& [op, count] : counts) out += "    " + std::to_string(count) + " " + escaped(op) + "\n";
+  return out;
+}
+
+// -- graph, passes
+
+json json_of(const Graph& g) {
+  json values = json::array(), nodes = json::array(), outputs = json::array();
+  for (std::size_t i = 0; i < g.values.size(); ++i) {
+    const Value& v = g.values[i];
+    json shape = nullptr;
+    if (v.shape) {
+      shape = json::array();
+      for (const Expr& e : *v.shape) shape.push_back(e.constant() ? json(*e.constant()) : json(e.str()));
+    }
+    values.push_back({{"id", i},
+                      {"name", v.name},
+                      {"dtype", name_of(v.dtype)},
+                      {"shape", shape},
+                      {"constant", v.constant != nullptr}});
+  }
+  for (const Node& n : g.nodes) {
+    if (n.removed) continue;
+    json subgraphs = json::array();
+    for (const auto& s : n.subgraphs) subgraphs.push_back(json_of(*s));
+    nodes.push_back({{"op", name_of(n.op)},
+                     {"name", n.name},
+                     {"inputs", n.inputs},
+                     {"outputs", n.outputs},
+                     {"attributes", n.attributes.str()},
+                     {"subgraphs", std::move(subgraphs)}});
+  }
+  return {{"name", g.name},     {"values", values},     {"nodes", nodes},
+          {"inputs", g.inputs}, {"outputs", g.outputs}, {"output_names", g.output_names}};
+}
+
+std::string graph_text(Inspection& i) { return i.built().str(); }
+json graph_json(Inspection& i) { return json_of(i.built()); }
+std::string graph_dot(Inspection& i) { return dot(i.built()); }
+std::string passes_text(Inspection& i) { return i.passed().str(); }
+json passes_json(Inspection& i) { return json_of(i.passed()); }
+std::string passes_dot(Inspection& i) { return dot(i.passed()); }
+
+// -- recognise
+
+json recognise_json(Inspection& inspection) {
+  const auto& result = inspection.recognised();
+  if (const auto* no = std::get_if<NotRecognised>(&result))
+    return {{"recognised", false}, {"node", no->node}, {"reason", no->reason}};
+  const auto& model = std::get<DecoderModel>(result);
+  json caches = json::array();
+  for (const CacheSpec& c : model.caches)
+    caches.push_back({{"key", c.key_input},
+                      {"value", c.value_input},
+                      {"kv_heads", c.kv_heads},
+                      {"key_dim", c.key_dim},
+                      {"value_dim", c.value_dim},
+                      {"window", c.window}});
+  return {
+      {"recognised", true},          {"vocabulary", model.vocabulary}, {"max_positions", model.max_positions},
+      {"caches", std::move(caches)}, {"evidence", model.evidence},     {"tokens", json_of(model.tokens)}};
+}
+
+std::string recognise_text(Inspection& inspection) {
+  const auto& result = inspection.recognised();
+  if (const auto* no = std::get_if<NotRecognised>(&result))
+    return "not recognised as a decoder" + (no->node.empty() ? "" : " at node " + no->node) + ": " +
+           no->reason + "\nserved plain: one sequence at a time\n";
+  const auto& model = std::get<DecoderModel>(result);
+  std::string out = "decoder: " + std::to_string(model.caches.size()) + " caches, vocabulary " +
+                    std::to_string(model.vocabulary) + ", positions " +
+                    (model.max_positions ? std::to_string(model.max_positions) : "not limited") + "\n";
+  for (const std::string& line : model.evidence) out += "  " + line + "\n";
+  return out + model.tokens.str();
+}
+
+std::string recognise_dot(Inspection& inspection) {
+  const auto* model = std::get_if<DecoderModel>(&inspection.recognised());
+  return dot(model ? model->tokens : inspection.passed());
+}
+
+}  // namespace
+
+const onnx::Model& Inspection::parsed() {
+  if (!parsed_) parsed_ = onnx::parse_model(file_, options_.limits);
+  return *parsed_;
+}
+
+const Graph& Inspection::built() {
+  if (!built_) built_ = build_graph(parsed(), options_);
+  return *built_;
+}
+
+const Graph& Inspection::passed() {
+  if (!passed_) {
+    passed_ = built();
+    run_passes(*passed_, options_);
+  }
+  return *passed_;
+}
+
+const std::variant<DecoderModel, NotRecognised>& Inspection::recognised() {
+  if (!recognised_) recognised_ = recognise_decoder(passed(), 0);
+  return *recognised_;
+}
+
+const std::vector<InspectStage>& inspect_stages() {
+  static const auto* table = new std::vector<InspectStage>{
+      {"parse", parse_text, parse_json, nullptr},
+      {"graph", graph_text, graph_json, graph_dot},
+      {"passes", passes_text, passes_json, passes_dot},
+      {"recognise", recognise_text, recognise_json, recognise_dot},
+  };
+  return *table;
+}
+
+std::string summary(Inspection& inspection) {
+  const Graph& graph = inspection.passed();
+  int64_t nodes = 0, weights = 0, bytes = 0;
+  for (const Node& n : graph.nodes) nodes += !n.removed;
+  for (const Value& v : graph.values)
+    if (v.constant) ++weights, bytes += bytes_of(v.dtype, v.constant->size());
+  std::string what = "decoder";
+  if (const auto* no = std::get_if<NotRecognised>(&inspection.recognised()))
+    what = "plain (" + (no->node.empty() ? "" : no->node + ": ") + no->reason + ")";
+  return escaped(inspection.file().string()) + ": " + std::to_string(inspection.parsed().graph.nodes.size()) +
+         " ONNX nodes, " + std::to_string(nodes) + " after passes, " + std::to_string(weights) +
+         " constants of " + std::to_string(bytes) + " bytes, " + what;
+}
+
+}  // namespace ark

@@ -1,0 +1,86 @@
+#include "server/tools/main_guard.h"
+
+#include <fcntl.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "base/error.h"
+
+namespace ark {
+namespace {
+
+std::string upper(std::string text) {
+  for (char& c : text) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+void name_variables(CLI::App& app, const std::string& prefix) {
+  for (CLI::Option* option : app.get_options()) {
+    const auto& names = option->get_lnames();
+    if (names.empty() || names[0] == "help" || names[0] == "version" || !option->get_envname().empty())
+      continue;
+    option->envname(upper(prefix + "_" + names[0]));
+  }
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
+    name_variables(*command, prefix + "_" + command->get_name());
+}
+
+int fail(const CLI::App& app, const std::string& why, int code) {
+  std::string line = why;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::fprintf(stderr, "%s: error: %s\n", app.get_name().c_str(), line.c_str());
+  return code;
+}
+
+// Closed standard descriptors would be handed out to the next file or socket. Standard output becomes one
+// that cannot be written, so that its loss is noticed.
+void occupy_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) != fd) std::_Exit(71);
+}
+
+void flush() {
+  if (std::fflush(stdout) == 0 || errno == EPIPE) return;
+  throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
+}
+
+}  // namespace
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() || errno == EPIPE) return;
+  throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
+}
+
+int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
+  std::signal(SIGPIPE, SIG_IGN);
+  occupy_standard_descriptors();
+  spdlog::set_default_logger(spdlog::stderr_color_mt("ark"));
+  name_variables(app, app.get_name());
+  app.set_version_flag("--version", "ark 0.1.0");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    return fail(app, std::string(e.what()) + " (see --help)", 64);
+  }
+  try {
+    const int code = body();
+    flush();
+    return code;
+  } catch (const Error& e) {
+    return fail(app, e.what(), e.exit_code());
+  } catch (const std::bad_alloc&) {
+    return fail(app, "out of memory", 69);
+  } catch (const std::exception& e) {
+    return fail(app, std::string("internal: ") + e.what(), 70);
+  }
+}
+
+}  // namespace ark

@@ -1,0 +1,23 @@
+// What every executable's main() shares: options, environment, errors, exit codes, standard output.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace ark {
+
+// Parses the options of `app` (whose name is the program's: "ark-inspect"), then runs `body`.
+// - Each long option without one gets an environment variable: ark-serve --max-queue is ARK_SERVE_MAX_QUEUE.
+// - --version is added. Logs go to standard error. SIGPIPE is ignored.
+// - An Error becomes one line "ark-inspect: error: ..." on standard error and its exit code (see
+// base/error.h);
+//   wrong options end with 64, lack of memory with 69, anything else unforeseen with 70.
+// - If standard output could not be written, 71; a reader that went away (EPIPE) is no error.
+int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
+
+// Writes to standard output. Throws Error(kOs) if it cannot be written, unless the reader went away.
+void print(std::string_view text);
+
+}  // namespace ark
