@@ -1,0 +1,16 @@
+// Folding of single nodes, shared by emit() and the passes. Private to the importer.
+#pragma once
+
+#include "importer/graph.h"
+
+namespace ark {
+
+// Replaces a node whose value is known: by constants (host evaluation of small results, lazy views of large
+// constants), or by kDims where its elements are known symbolically. Elements of one result are at most
+// `max_elements`. The node is marked removed when constants replace it. Returns whether anything changed.
+bool fold_node(Graph& graph, NodeId id, int64_t max_elements);
+
+// Infers all nodes again, in order; for passes that changed shapes at the root of things.
+void infer_all(Graph& graph);
+
+}  // namespace ark

@@ -1,0 +1,171 @@
+// The standard's Attention (opset 23 on) and RotaryEmbedding, and com.microsoft's RotaryEmbedding.
+#include <cmath>
+
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+// -- rotary
+
+// [B, S, H*D] or [B, H, S, D] -> [B, S, H, D].
+ValueId tokens_first(OpContext& c, ValueId x, int64_t heads) {
+  const Shape shape = shape_of(c, x);
+  if (shape.size() == 4) return transpose(c, x, {0, 2, 1, 3});
+  if (shape.size() != 3) c.fail("the input must have rank 3 or 4");
+  const int64_t hidden = constant_dim(c, x, 2, "the hidden axis");
+  if (heads <= 0 || hidden % heads != 0)
+    c.fail("num_heads is needed for an input of rank 3, and must divide its last axis");
+  return reshape(c, x, {shape[0], shape[1], heads, hidden / heads});
+}
+
+ValueId tokens_back(OpContext& c, ValueId y, const Shape& shape) {
+  return shape.size() == 4 ? transpose(c, y, {0, 2, 1, 3}) : reshape(c, y, shape);
+}
+
+struct Pair {
+  ValueId first, second;
+};
+
+Pair halves(OpContext& c, ValueId x, int64_t size, bool interleaved) {
+  const auto part = [&](int64_t begin, int64_t end, int64_t step) {
+    return c.emit(Op::kSlice, {x},
+                  {{"axes", std::vector<int64_t>{3}},
+                   {"starts", Shape{begin}},
+                   {"ends", Shape{end}},
+                   {"steps", std::vector<int64_t>{step}}});
+  };
+  if (interleaved) return {part(0, size, 2), part(1, size, 2)};
+  return {part(0, size / 2, 1), part(size / 2, size, 1)};
+}
+
+// cos and sin are given for each token ([B, S, R/2]): plain arithmetic on x [B, S, H, D].
+ValueId rotate_by_rows(OpContext& c, ValueId x, ValueId cos, ValueId sin, int64_t rotary, bool interleaved) {
+  const Shape shape = shape_of(c, x), angles = shape_of(c, cos);
+  const int64_t head = constant_dim(c, x, 3, "the head");
+  const Shape row{angles[0], angles[1], 1, angles[2]};
+  cos = reshape(c, cos, row);
+  sin = reshape(c, sin, row);
+  const ValueId rotated = rotary == head ? x : slice_axis(c, x, 3, 0, rotary);
+  const auto [a, b] = halves(c, rotated, rotary, interleaved);
+  ValueId real = binary(c, Op::kSub, binary(c, Op::kMul, cos, a), binary(c, Op::kMul, sin, b));
+  ValueId imaginary = binary(c, Op::kAdd, binary(c, Op::kMul, sin, a), binary(c, Op::kMul, cos, b));
+  ValueId y;
+  if (interleaved) {
+    const Shape pairs{shape[0], shape[1], shape[2], rotary / 2, 1};
+    y = c.emit(Op::kConcat, {reshape(c, real, pairs), reshape(c, imaginary, pairs)}, {{"axis", int64_t{4}}});
+    y = reshape(c, y, {shape[0], shape[1], shape[2], rotary});
+  } else {
+    y = c.emit(Op::kConcat, {real, imaginary}, {{"axis", int64_t{3}}});
+  }
+  return rotary == head ? y
+                        : c.emit(Op::kConcat, {y, slice_axis(c, x, 3, rotary, head)}, {{"axis", int64_t{3}}});
+}
+
+void rotary(OpContext& c, ValueId cos, ValueId sin, ValueId positions) {
+  const ValueId input = c.input(0);
+  const Shape shape = shape_of(c, input);
+  const ValueId x = tokens_first(c, input, c.attr_int("num_heads", 0));
+  const int64_t head = constant_dim(c, x, 3, "the head");
+  int64_t size = c.attr_int("rotary_embedding_dim", 0);
+  if (size == 0) size = head;
+  if (size < 0 || size > head || size % 2)
+    c.fail("rotary_embedding_dim must be even and at most the head size " + std::to_string(head));
+  const bool interleaved = c.attr_int("interleaved", 0) != 0;
+  if (rank_of(c, cos) != (positions == kNoValue ? 3 : 2))
+    c.fail("cos and sin must be [L, R/2] with position ids, [B, S, R/2] without");
+  const ValueId y =
+      positions == kNoValue
+          ? rotate_by_rows(c, x, cos, sin, size, interleaved)
+          : c.emit(Op::kRotary, {x, cos, sin, positions},
+                   {{"interleaved", int64_t{interleaved}}, {"rotary_dim", size}, {"head_axis", int64_t{2}}});
+  c.outputs[0] = tokens_back(c, y, shape);
+}
+
+void rotary_standard(OpContext& c) {
+  rotary(c, c.input(1), c.input(2), c.has_input(3) ? cast(c, c.inputs[3], DType::kI64) : kNoValue);
+}
+
+// com.microsoft: (x, position ids [B, S] or [1] = where the sequence begins, cos, sin)
+void rotary_microsoft(OpContext& c) {
+  if (c.attr_int("is_packed_batching", 0)) c.unsupported("packed batches");
+  if (c.attr_float("scale", 1) != 1) c.unsupported("a scale other than 1");
+  ValueId positions = cast(c, c.input(1), DType::kI64);
+  if (rank_of(c, positions) <= 1) {
+    const Shape& x = shape_of(c, c.input(0));
+    const Expr length = x[x.size() == 4 ? 2 : 1];
+    positions = binary(c, Op::kAdd, reshape(c, positions, {Expr(1), Expr(1)}),
+                       reshape(c, range(c, 0, length), {Expr(1), length}));
+  }
+  rotary(c, c.input(2), c.input(3), positions);
+}
+
+// -- attention
+
+// Masks may be shorter than the keys: what is missing is masked.
+ValueId padded_mask(OpContext& c, ValueId mask, const Expr& total) {
+  const Shape shape = shape_of(c, mask);
+  if (shape.empty()) c.fail("the mask must have an axis of keys");
+  const auto have = shape.back().constant(), want = total.constant();
+  if (!have || !want || *have >= *want || *have == 1) return mask;
+  Shape pads(2 * shape.size(), Expr(0));
+  pads.back() = *want - *have;
+  const DType type = dtype_of(c, mask);
+  const ValueId fill = type == DType::kBool ? scalar(c, 0, type) : scalar(c, -INFINITY, type);
+  return c.emit(Op::kPad, {mask, kNoValue, fill}, {{"pads", pads}, {"mode", std::string("constant")}});
+}
+
+ValueId heads_of(OpContext& c, std::size_t i, const char* attribute) {
+  const ValueId x = c.input(i);
+  return rank_of(c, x) == 4 ? x : split_heads(c, x, c.attr_int(attribute, 0));
+}
+
+int64_t window_of(OpContext& c, bool causal) {
+  const int64_t left = c.attr_int("left_window_size", -1), right = c.attr_int("right_window_size", -1);
+  if (left < 0 && (right < 0 || causal)) return 0;
+  if (left < 0 || (right >= 0 && !causal))
+    c.unsupported("a window to the right; export the window as a mask");
+  return left + 1;
+}
+
+// (q, k, v, mask?, past_k?, past_v?, valid key lengths [B]?) -> (y, present_k?, present_v?, scores?)
+void attention(OpContext& c) {
+  if (c.wants_output(3))
+    c.unsupported("the scores as an output (qk_matmul_output); export without output_attentions");
+  const ValueId q = heads_of(c, 0, "q_num_heads"), k = heads_of(c, 1, "kv_num_heads"),
+                v = heads_of(c, 2, "kv_num_heads");
+  const bool past = c.has_input(4), causal = c.attr_int("is_causal", 0) != 0;
+  if (past != c.has_input(5)) c.fail("past keys and past values must be given together");
+  std::vector<ValueId> in{q, k, v, kNoValue, kNoValue, kNoValue, kNoValue};
+  Expr total = shape_of(c, k)[2];
+  if (past) {
+    in[4] = c.inputs[4], in[5] = c.inputs[5];
+    if (rank_of(c, in[4]) != 4) c.fail("the past must have rank 4");
+    total = shape_of(c, in[4])[2] + total;
+  }
+  if (c.has_input(3)) in[3] = padded_mask(c, c.inputs[3], total);
+  if (c.has_input(6)) in[6] = c.inputs[6];
+  const double head = static_cast<double>(constant_dim(c, q, 3, "the head"));
+  const Attributes attributes{{"scale", c.attr_float("scale", 1 / std::sqrt(head))},
+                              {"causal", int64_t{causal}},
+                              {"window", window_of(c, causal)},
+                              {"softcap", c.attr_float("softcap", 0)},
+                              {"clean_nan", int64_t{1}}};
+  const auto results =
+      c.emit_many(Op::kAttention, in, attributes, c.wants_output(1) || c.wants_output(2) ? 3 : 1);
+  c.outputs[0] = rank_of(c, c.input(0)) == 3 ? merge_heads(c, results[0]) : results[0];
+  for (std::size_t i = 1; i < results.size() && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
+}
+
+constexpr Entry kTable[] = {
+    {kOnnx, "Attention", attention},
+    {kOnnx, "RotaryEmbedding", rotary_standard},
+    {kMicrosoft, "RotaryEmbedding", rotary_microsoft},
+};
+
+}  // namespace
+
+std::span<const Entry> attention_table() { return kTable; }
+
+}  // namespace ark::ops

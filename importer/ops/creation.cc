@@ -1,0 +1,104 @@
+// Tensors from attributes, sizes and ranges.
+#include "base/error.h"
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+ValueId make(OpContext& c, Tensor tensor) {
+  return c.graph.add_constant(make_constant(std::move(tensor), c.node.outputs[0]));
+}
+
+void constant(OpContext& c) {
+  if (const onnx::Attribute* value = c.node.attribute("value")) {
+    if (!value->t.constant) c.unsupported("string constants are not supported");
+    c.outputs[0] = c.graph.add_constant(value->t.constant);
+  } else if (c.has_attr("value_float")) {
+    c.outputs[0] = c.constant_float(static_cast<float>(c.attr_float("value_float", 0)));
+  } else if (c.has_attr("value_int")) {
+    c.outputs[0] =
+        make(c, Tensor::of<int64_t>(DType::kI64, {}, std::vector<int64_t>{c.attr_int("value_int", 0)}));
+  } else if (c.has_attr("value_floats")) {
+    const auto values = c.attr_floats("value_floats");
+    c.outputs[0] = make(c, Tensor::of<float>(DType::kF32, {static_cast<int64_t>(values.size())},
+                                             std::vector<float>(values.begin(), values.end())));
+  } else if (c.has_attr("value_ints")) {
+    c.outputs[0] = c.constant_ints(c.attr_ints("value_ints"));
+  } else {
+    c.unsupported("a Constant of this kind (string or sparse) is not supported");
+  }
+}
+
+void shape(OpContext& c) {
+  const Shape& x = shape_of(c, c.input(0));
+  const int64_t rank = static_cast<int64_t>(x.size());
+  const auto clamped = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
+  const int64_t begin = clamped(c.attr_int("start", 0)), end = clamped(c.attr_int("end", rank));
+  c.outputs[0] = dims(c, end > begin ? Shape(x.begin() + begin, x.begin() + end) : Shape{});
+}
+
+void size(OpContext& c) {
+  c.outputs[0] = c.emit(Op::kDims, {},
+                        {{"values", Shape{element_count(shape_of(c, c.input(0)))}}, {"scalar", int64_t{1}}});
+}
+
+void constant_of_shape(OpContext& c) {
+  Tensor value = Tensor::zeros(DType::kF32, {1});
+  if (const onnx::Attribute* a = c.node.attribute("value")) {
+    if (!a->t.constant || a->t.constant->size() != 1) c.fail("attribute 'value' must hold one number");
+    value = materialise(*a->t.constant);
+  }
+  const auto target = known(c, 0);
+  if (target)
+    c.outputs[0] = c.emit(Op::kConstantOfShape, {}, {{"shape", *target}, {"value", value}});
+  else
+    c.outputs[0] = c.emit(Op::kConstantOfShape, {c.input(0)}, {{"value", value}});
+}
+
+void range_op(OpContext& c) {
+  const auto start = known(c, 0), limit = known(c, 1), delta = known(c, 2);
+  const DType type = dtype_of(c, c.input(0));
+  const bool folded =
+      start && limit && delta && start->size() == 1 && limit->size() == 1 && delta->size() == 1;
+  if (folded && (type == DType::kI64 || type == DType::kI32))
+    c.outputs[0] =
+        c.emit(Op::kRange, {},
+               {{"start", *start}, {"limit", *limit}, {"delta", *delta}, {"to", static_cast<int64_t>(type)}});
+  else
+    c.outputs[0] = c.emit(Op::kRange, {c.input(0), c.input(1), c.input(2)});
+}
+
+void eye_like(OpContext& c) {
+  const int64_t type = c.attr_int("dtype", static_cast<int64_t>(dtype_of(c, c.input(0))));
+  c.outputs[0] = c.emit(Op::kEyeLike, {c.input(0)}, {{"k", c.attr_int("k", 0)}, {"to", type}});
+}
+
+void identity(OpContext& c) { c.outputs[0] = c.input(0); }
+
+// Inference only: the mask, where wanted, keeps everything.
+void dropout(OpContext& c) {
+  if (c.has_input(2)) {
+    const auto training = known_ints(c, 2);
+    if (!training || training->empty() || (*training)[0])
+      c.unsupported("Dropout in training mode; export the model for inference");
+  }
+  c.outputs[0] = c.input(0);
+  if (!c.wants_output(1)) return;
+  const DType type = c.opset >= 10 ? DType::kBool : dtype_of(c, c.input(0));
+  const ValueId ones = cast(c, scalar(c, 1, DType::kI64), type);
+  c.outputs[1] = c.emit(Op::kExpand, {ones}, {{"shape", shape_of(c, c.input(0))}});
+}
+
+constexpr Entry kTable[] = {
+    {kOnnx, "Constant", constant}, {kOnnx, "Shape", shape},
+    {kOnnx, "Size", size},         {kOnnx, "ConstantOfShape", constant_of_shape},
+    {kOnnx, "Range", range_op},    {kOnnx, "EyeLike", eye_like},
+    {kOnnx, "Identity", identity}, {kOnnx, "Dropout", dropout},
+};
+
+}  // namespace
+
+std::span<const Entry> creation_table() { return kTable; }
+
+}  // namespace ark::ops

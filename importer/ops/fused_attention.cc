@@ -1,0 +1,175 @@
+// com.microsoft Attention and MultiHeadAttention: projections and masks spelled out around kAttention.
+#include <cmath>
+
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+// The padding masks of com.microsoft -> bool, broadcastable to [B, H, S, total]; true = visible:
+// [B] lengths, [B, total], [B, S, total] and [B, 1, S, total].
+ValueId visible_keys(OpContext& c, ValueId mask, const Expr& batch, const Expr& total) {
+  const Shape shape = shape_of(c, mask);
+  if (shape.size() == 1) {
+    if (!(shape[0] == batch))
+      c.unsupported("a mask index of shape " + str(shape) + "; export with a two-dimensional attention mask");
+    const ValueId keys = reshape(c, range(c, 0, total), {Expr(1), Expr(1), Expr(1), total});
+    return binary(c, Op::kLess, keys,
+                  reshape(c, cast(c, mask, DType::kI64), {batch, Expr(1), Expr(1), Expr(1)}));
+  }
+  if (shape.size() < 2 || shape.size() > 4) c.fail("a mask of rank " + std::to_string(shape.size()));
+  if (!(shape.back() == total)) {
+    if (shape.back().constant() && total.constant())
+      c.unsupported("a mask wider than the keys (" + shape.back().str() + " against " + total.str() + ")");
+    c.graph.assumptions.emplace_back(shape.back(), total);
+  }
+  const ValueId visible = cast(c, mask, DType::kBool);
+  if (shape.size() == 2) return reshape(c, visible, {shape[0], Expr(1), Expr(1), shape[1]});
+  if (shape.size() == 3) return reshape(c, visible, {shape[0], Expr(1), shape[1], shape[2]});
+  return visible;
+}
+
+// A mask and an additive bias in one operand.
+ValueId combined_bias(OpContext& c, ValueId visible, ValueId bias) {
+  if (visible == kNoValue || bias == kNoValue) return visible == kNoValue ? bias : visible;
+  const DType type = dtype_of(c, bias);
+  return binary(c, Op::kAdd, c.emit(Op::kWhere, {visible, scalar(c, 0, type), scalar(c, -INFINITY, type)}),
+                bias);
+}
+
+Attributes attention_attributes(OpContext& c, int64_t head) {
+  double scale = c.attr_float("scale", 0);
+  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
+  return {{"scale", scale},
+          {"causal", c.attr_int("unidirectional", 0)},
+          {"window", int64_t{0}},
+          {"softcap", 0.0},
+          {"clean_nan", int64_t{1}}};
+}
+
+ValueId optional_input(OpContext& c, std::size_t i) { return c.has_input(i) ? c.inputs[i] : kNoValue; }
+
+// Head counts per projection: q, k, v of hidden sizes that may differ.
+std::vector<int64_t> hidden_sizes(OpContext& c, ValueId weights, int64_t heads) {
+  std::vector<int64_t> sizes = c.attr_ints("qkv_hidden_sizes");
+  const int64_t columns = constant_dim(c, weights, 1, "the projection");
+  if (sizes.empty()) sizes.assign(3, columns / 3);
+  if (sizes.size() != 3 || sizes[0] + sizes[1] + sizes[2] != columns || heads <= 0)
+    c.fail("num_heads and qkv_hidden_sizes do not fit the projection");
+  return sizes;
+}
+
+// (x, weights [hidden, q+k+v], bias?, mask?, past [2, B, H, P, D]?, added bias?) -> (y, present?)
+void attention(OpContext& c) {
+  if (c.attr_int("do_rotary", 0)) c.unsupported("do_rotary; export with RotaryEmbedding");
+  if (c.attr_int("past_present_share_buffer", 0))
+    c.unsupported("a past that shares its buffer with the present; export without it");
+  const int64_t heads = c.attr_int("num_heads", 0);
+  const auto sizes = hidden_sizes(c, c.input(1), heads);
+  std::vector<ValueId> projection{c.input(0), c.input(1)};
+  if (c.has_input(2)) projection.push_back(c.inputs[2]);
+  const ValueId qkv = c.emit(Op::kMatMul, projection);
+  const auto parts =
+      c.emit_many(Op::kSplit, {qkv}, {{"axis", int64_t{2}}, {"sizes", Shape(sizes.begin(), sizes.end())}}, 3);
+  std::vector<ValueId> in;
+  for (const ValueId part : parts) in.push_back(split_heads(c, part, heads));
+  in.resize(6, kNoValue);
+  const Shape keys = shape_of(c, in[1]);
+  Expr total = keys[2];
+  if (c.has_input(4)) {
+    const Shape past = shape_of(c, c.inputs[4]);
+    if (past.size() != 5) c.fail("the past must be [2, batch, heads, past, head]");
+    const auto halves =
+        c.emit_many(Op::kSplit, {c.inputs[4]}, {{"axis", int64_t{0}}, {"sizes", Shape{Expr(1), Expr(1)}}}, 2);
+    for (std::size_t i = 0; i < 2; ++i)
+      in[4 + i] = reshape(c, halves[i], Shape(past.begin() + 1, past.end()));
+    total = past[3] + total;
+  }
+  const ValueId visible = c.has_input(3) ? visible_keys(c, c.inputs[3], keys[0], total) : kNoValue;
+  in[3] = combined_bias(c, visible, optional_input(c, 5));
+  const auto results =
+      c.emit_many(Op::kAttention, in, attention_attributes(c, sizes[0] / heads), c.wants_output(1) ? 3 : 1);
+  c.outputs[0] = merge_heads(c, results[0]);
+  if (!c.wants_output(1)) return;
+  std::vector<ValueId> present;
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    Shape shape = shape_of(c, results[i]);
+    shape.insert(shape.begin(), Expr(1));
+    present.push_back(reshape(c, results[i], shape));
+  }
+  c.outputs[1] = c.emit(Op::kConcat, present, {{"axis", int64_t{0}}});
+}
+
+// q, k, v of MultiHeadAttention as [B, H, S, D], biases added. Forms: three of rank 3; keys and values
+// already split in heads (rank 4); keys and values packed [B, L, H, 2, D]; all packed [B, S, H, 3, D].
+std::vector<ValueId> multi_head_inputs(OpContext& c, int64_t heads) {
+  const auto unpack = [&](ValueId packed, int64_t count) {
+    const Shape shape = shape_of(c, packed);
+    if (shape.size() != 5 || !shape[3].is_constant(count))
+      c.fail("packed inputs must be [batch, length, heads, " + std::to_string(count) + ", head]");
+    const auto parts =
+        c.emit_many(Op::kSplit, {packed},
+                    {{"axis", int64_t{3}}, {"sizes", Shape(static_cast<std::size_t>(count), Expr(1))}},
+                    static_cast<int>(count));
+    std::vector<ValueId> result;
+    for (const ValueId part : parts)
+      result.push_back(
+          transpose(c, reshape(c, part, {shape[0], shape[1], shape[2], shape[4]}), {0, 2, 1, 3}));
+    return result;
+  };
+  if (c.has_input(3) && (rank_of(c, c.input(0)) == 5 || !c.has_input(2)))
+    c.unsupported("a bias with packed inputs");
+  if (rank_of(c, c.input(0)) == 5) return unpack(c.input(0), 3);
+  std::vector<ValueId> flat{c.input(0), c.input(1)};
+  if (c.has_input(2)) flat.push_back(c.inputs[2]);
+  if (c.has_input(3)) {
+    Shape sizes;
+    for (const ValueId x : flat)
+      sizes.emplace_back(rank_of(c, x) == 4 ? heads * constant_dim(c, x, 3, "the head")
+                                            : constant_dim(c, x, 2, "the hidden axis"));
+    const auto biases = c.emit_many(Op::kSplit, {c.inputs[3]}, {{"axis", int64_t{0}}, {"sizes", sizes}}, 3);
+    for (std::size_t i = 0; i < flat.size(); ++i)
+      if (rank_of(c, flat[i]) == 3) flat[i] = binary(c, Op::kAdd, flat[i], biases[i]);
+  }
+  std::vector<ValueId> result{split_heads(c, flat[0], heads)};
+  if (flat.size() == 2) {
+    for (const ValueId part : unpack(flat[1], 2)) result.push_back(part);
+  } else {
+    for (std::size_t i = 1; i < 3; ++i)
+      result.push_back(rank_of(c, flat[i]) == 4 ? flat[i] : split_heads(c, flat[i], heads));
+  }
+  return result;
+}
+
+// (q, k?, v?, bias?, key mask?, added bias?, past_k?, past_v?) -> (y, present_k?, present_v?)
+void multi_head_attention(OpContext& c) {
+  const int64_t heads = c.attr_int("num_heads", 0);
+  if (c.wants_output(3)) c.unsupported("the scores as an output");
+  std::vector<ValueId> in = multi_head_inputs(c, heads);
+  in.resize(6, kNoValue);
+  const Shape keys = shape_of(c, in[1]);
+  Expr total = keys[2];
+  if (c.has_input(6)) {
+    in[4] = c.inputs[6], in[5] = c.input(7);
+    total = shape_of(c, in[4]).at(2) + total;
+  }
+  const ValueId visible = c.has_input(4) ? visible_keys(c, c.inputs[4], keys[0], total) : kNoValue;
+  in[3] = combined_bias(c, visible, optional_input(c, 5));
+  const int64_t head = constant_dim(c, in[0], 3, "the head");
+  const auto results = c.emit_many(Op::kAttention, in, attention_attributes(c, head),
+                                   c.wants_output(1) || c.wants_output(2) ? 3 : 1);
+  c.outputs[0] = merge_heads(c, results[0]);
+  for (std::size_t i = 1; i < results.size() && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
+}
+
+constexpr Entry kTable[] = {
+    {kMicrosoft, "Attention", attention},
+    {kMicrosoft, "MultiHeadAttention", multi_head_attention},
+};
+
+}  // namespace
+
+std::span<const Entry> fused_attention_table() { return kTable; }
+
+}  // namespace ark::ops

@@ -1,0 +1,124 @@
+// com.microsoft GroupQueryAttention: packed or separate projections, rotary inside, lengths a row instead of
+// a mask.
+#include <cmath>
+
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+enum Input : std::size_t {
+  kQuery,
+  kKey,
+  kValue,
+  kPastKey,
+  kPastValue,
+  kLastIndex,
+  kTotal,
+  kCos,
+  kSin,
+  kPositions,
+  kBias,
+  kSink
+};
+
+struct Heads {
+  int64_t query, key;
+};
+
+// [B, S, H, D] each.
+std::vector<ValueId> projections(OpContext& c, const Heads& heads) {
+  std::vector<ValueId> flat{c.input(kQuery)};
+  if (c.has_input(kKey)) {
+    flat.push_back(c.input(kKey));
+    flat.push_back(c.input(kValue));
+  } else {
+    const int64_t hidden = constant_dim(c, flat[0], 2, "the packed projection"),
+                  all = heads.query + 2 * heads.key;
+    if (hidden % all != 0)
+      c.fail("a packed projection of " + std::to_string(hidden) + " does not divide into " +
+             std::to_string(all) + " heads");
+    const int64_t head = hidden / all;
+    flat = c.emit_many(
+        Op::kSplit, {flat[0]},
+        {{"axis", int64_t{2}}, {"sizes", Shape{heads.query * head, heads.key * head, heads.key * head}}}, 3);
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Shape shape = shape_of(c, flat[i]);
+    const int64_t count = i == 0 ? heads.query : heads.key,
+                  hidden = constant_dim(c, flat[i], 2, "a projection");
+    if (shape.size() != 3 || hidden % count != 0)
+      c.fail("a projection of shape " + str(shape) + " does not divide into " + std::to_string(count) +
+             " heads");
+    flat[i] = reshape(c, flat[i], {shape[0], shape[1], count, hidden / count});
+  }
+  return flat;
+}
+
+// Token i of row b stands at max(0, length - S) + i.
+ValueId positions_of(OpContext& c, ValueId lengths, const Shape& query) {
+  if (c.has_input(kPositions)) return cast(c, c.inputs[kPositions], DType::kI64);
+  const ValueId wide = cast(c, lengths, DType::kI64), zero = scalar(c, 0, DType::kI64);
+  const ValueId before = binary(c, Op::kMax, binary(c, Op::kSub, wide, dims(c, {query[1]})), zero);
+  return binary(c, Op::kAdd, reshape(c, before, {query[0], Expr(1)}),
+                reshape(c, range(c, 0, query[1]), {Expr(1), query[1]}));
+}
+
+void refuse_variants(OpContext& c) {
+  if (c.attr_int("smooth_softmax", 0) > 0 || c.has_input(kSink))
+    c.unsupported("smooth_softmax and head_sink; export without them");
+  if (c.wants_output(3)) c.unsupported("the scores as an output");
+  const std::string quantised = c.attr_string("k_quant_type", "NONE") + c.attr_string("v_quant_type", "NONE");
+  if (quantised != "NONENONE") c.unsupported("a quantised cache; export with a floating-point cache");
+}
+
+void grouped_query_attention(OpContext& c) {
+  refuse_variants(c);
+  const Heads heads{c.attr_int("num_heads", 0), c.attr_int("kv_num_heads", 0)};
+  if (heads.query <= 0 || heads.key <= 0 || heads.query % heads.key != 0)
+    c.fail("num_heads must be a positive multiple of kv_num_heads");
+  std::vector<ValueId> in = projections(c, heads);
+  const Shape query = shape_of(c, in[0]);
+  const int64_t head = constant_dim(c, in[0], 3, "the head");
+  const ValueId last = reshape(c, c.input(kLastIndex), {query[0]});
+  const ValueId lengths = binary(c, Op::kAdd, last, scalar(c, 1, dtype_of(c, last)));
+  if (c.attr_int("do_rotary", 0)) {
+    const ValueId positions = positions_of(c, lengths, query);
+    const int64_t rotary = 2 * constant_dim(c, c.input(kCos), 1, "the rotary table");
+    for (std::size_t i = 0; i < 2; ++i)
+      in[i] = c.emit(Op::kRotary, {in[i], c.input(kCos), c.input(kSin), positions},
+                     {{"interleaved", c.attr_int("rotary_interleaved", 0)},
+                      {"rotary_dim", rotary},
+                      {"head_axis", int64_t{2}}});
+  }
+  for (ValueId& x : in) x = transpose(c, x, {0, 2, 1, 3});
+  in.resize(7, kNoValue);
+  Expr total = query[1];
+  if (c.has_input(kPastKey)) {
+    in[4] = c.inputs[kPastKey], in[5] = c.input(kPastValue);
+    total = shape_of(c, in[4]).at(2) + total;
+  }
+  if (const auto given = known(c, kTotal); given && given->size() == 1 && !(given->front() == total))
+    c.graph.assumptions.emplace_back(given->front(), total);
+  if (c.has_input(kBias)) in[3] = c.inputs[kBias];
+  in[6] = lengths;
+  double scale = c.attr_float("scale", 0);
+  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
+  const Attributes attributes{{"scale", scale},
+                              {"causal", int64_t{1}},
+                              {"window", std::max<int64_t>(0, c.attr_int("local_window_size", -1))},
+                              {"softcap", c.attr_float("softcap", 0)},
+                              {"clean_nan", int64_t{1}}};
+  const auto results = c.emit_many(Op::kAttention, in, attributes, 3);
+  c.outputs[0] = merge_heads(c, results[0]);
+  for (std::size_t i = 1; i < 3 && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
+}
+
+constexpr Entry kTable[] = {{kMicrosoft, "GroupQueryAttention", grouped_query_attention}};
+
+}  // namespace
+
+std::span<const Entry> grouped_query_table() { return kTable; }
+
+}  // namespace ark::ops

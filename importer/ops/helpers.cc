@@ -1,0 +1,112 @@
+#include "importer/ops/helpers.h"
+
+#include "base/error.h"
+#include "importer/shape_rules/rules.h"
+
+namespace ark::ops {
+
+const Value& value_of(const OpContext& c, ValueId id) { return c.graph.value(id); }
+DType dtype_of(const OpContext& c, ValueId id) { return c.graph.value(id).dtype; }
+
+const Shape& shape_of(const OpContext& c, ValueId id) {
+  const Value& v = c.graph.value(id);
+  if (!v.shape) c.unsupported("the rank of '" + escaped(v.name) + "' is not known");
+  return *v.shape;
+}
+
+int64_t rank_of(const OpContext& c, ValueId id) { return static_cast<int64_t>(shape_of(c, id).size()); }
+
+std::optional<std::vector<Expr>> known(const OpContext& c, std::size_t i) {
+  return c.has_input(i) ? shape_rules::elements_of(c.graph, c.inputs[i]) : std::nullopt;
+}
+
+std::optional<std::vector<int64_t>> known_ints(const OpContext& c, std::size_t i) {
+  const auto elements = known(c, i);
+  if (!elements) return std::nullopt;
+  std::vector<int64_t> numbers;
+  for (const Expr& e : *elements) {
+    if (!e.constant()) return std::nullopt;
+    numbers.push_back(*e.constant());
+  }
+  return numbers;
+}
+
+std::optional<std::vector<int64_t>> ints_of(const OpContext& c, std::string_view name, std::size_t i,
+                                            bool* present) {
+  const bool attribute = c.has_attr(name), input = c.has_input(i);
+  if (present) *present = attribute || input;
+  if (attribute) return c.attr_ints(name);
+  return input ? known_ints(c, i) : std::vector<int64_t>{};
+}
+
+int64_t constant_dim(const OpContext& c, ValueId id, std::size_t axis, const char* what) {
+  const Shape& shape = shape_of(c, id);
+  if (axis >= shape.size()) c.fail(std::string(what) + " has rank " + std::to_string(shape.size()));
+  const auto size = shape[axis].constant();
+  if (!size)
+    c.unsupported("the size of " + std::string(what) + " is " + shape[axis].str() + ", not a number");
+  return *size;
+}
+
+ValueId reshape(OpContext& c, ValueId x, const Shape& shape) {
+  const auto& have = value_of(c, x).shape;
+  return have && *have == shape ? x : c.emit(Op::kReshape, {x}, {{"shape", shape}});
+}
+
+ValueId transpose(OpContext& c, ValueId x, std::vector<int64_t> perm) {
+  return c.emit(Op::kTranspose, {x}, {{"perm", std::move(perm)}});
+}
+
+ValueId cast(OpContext& c, ValueId x, DType to) {
+  return dtype_of(c, x) == to ? x : c.emit(Op::kCast, {x}, {{"to", static_cast<int64_t>(to)}});
+}
+
+ValueId dims(OpContext& c, const Shape& values) { return c.emit(Op::kDims, {}, {{"values", values}}); }
+
+ValueId scalar(OpContext& c, double value, DType dtype) {
+  if (is_floating(dtype)) return c.constant_float(static_cast<float>(value), dtype);
+  if (!is_integer(dtype) && dtype != DType::kBool)
+    c.unsupported("a constant of type " + std::string(name_of(dtype)));
+  const ValueId wide = c.graph.add_constant(
+      make_constant(Tensor::of<int64_t>(DType::kI64, {}, std::vector<int64_t>{static_cast<int64_t>(value)})));
+  return cast(c, wide, dtype);
+}
+
+ValueId binary(OpContext& c, Op op, ValueId a, ValueId b) { return c.emit(op, {a, b}); }
+
+ValueId slice_axis(OpContext& c, ValueId x, int64_t axis, const Expr& begin, const Expr& end) {
+  return c.emit(Op::kSlice, {x},
+                {{"axes", std::vector<int64_t>{axis}},
+                 {"starts", Shape{begin}},
+                 {"ends", Shape{end}},
+                 {"steps", std::vector<int64_t>{1}}});
+}
+
+ValueId range(OpContext& c, const Expr& start, const Expr& limit) {
+  return c.emit(Op::kRange, {},
+                {{"start", Shape{start}},
+                 {"limit", Shape{limit}},
+                 {"delta", Shape{Expr(1)}},
+                 {"to", static_cast<int64_t>(DType::kI64)}});
+}
+
+ValueId split_heads(OpContext& c, ValueId x, int64_t heads) {
+  const Shape shape = shape_of(c, x);
+  if (shape.size() != 3) c.fail("queries, keys and values must have rank 3 here");
+  const int64_t hidden = constant_dim(c, x, 2, "the hidden axis");
+  if (heads <= 0 || hidden % heads != 0)
+    c.fail("a hidden size of " + std::to_string(hidden) + " does not divide into " + std::to_string(heads) +
+           " heads");
+  return transpose(c, reshape(c, x, {shape[0], shape[1], heads, hidden / heads}), {0, 2, 1, 3});
+}
+
+ValueId merge_heads(OpContext& c, ValueId x) {
+  const Shape shape = shape_of(c, x);
+  return reshape(c, transpose(c, x, {0, 2, 1, 3}), {shape[0], shape[2], shape[1] * shape[3]});
+}
+
+ValueId add_input(OpContext& c, ValueId x, std::size_t i) {
+  return c.has_input(i) ? binary(c, Op::kAdd, x, c.input(i)) : x;
+}
+
+}  // namespace ark::ops

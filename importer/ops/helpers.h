@@ -1,0 +1,43 @@
+// Small steps that many operator importers share. All emit into the context's graph.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "importer/op_importer.h"
+
+namespace ark::ops {
+
+// -- what is known of values
+const Value& value_of(const OpContext& c, ValueId id);
+DType dtype_of(const OpContext& c, ValueId id);
+const Shape& shape_of(const OpContext& c, ValueId id);  // throws Error(kUnsupported) if the rank is unknown
+int64_t rank_of(const OpContext& c, ValueId id);
+// Elements of an optional input: nullopt if absent or not known.
+std::optional<std::vector<Expr>> known(const OpContext& c, std::size_t i);
+// The same as numbers.
+std::optional<std::vector<int64_t>> known_ints(const OpContext& c, std::size_t i);
+// A list that older opsets give as attribute `name` and newer ones as input `i`; nullopt if it is data.
+// `present` tells whether it is given at all.
+std::optional<std::vector<int64_t>> ints_of(const OpContext& c, std::string_view name, std::size_t i,
+                                            bool* present = nullptr);
+int64_t constant_dim(const OpContext& c, ValueId id, std::size_t axis,
+                     const char* what);  // refuses symbolic sizes
+
+// -- nodes
+ValueId reshape(OpContext& c, ValueId x, const Shape& shape);  // x itself if it has that shape
+ValueId transpose(OpContext& c, ValueId x, std::vector<int64_t> perm);
+ValueId cast(OpContext& c, ValueId x, DType to);          // x itself if it has that type
+ValueId dims(OpContext& c, const Shape& values);          // i64 [n]
+ValueId scalar(OpContext& c, double value, DType dtype);  // constant of rank 0, any numeric type
+ValueId binary(OpContext& c, Op op, ValueId a, ValueId b);
+ValueId slice_axis(OpContext& c, ValueId x, int64_t axis, const Expr& begin,
+                   const Expr& end);                                // 0 <= begin <= end <= size
+ValueId range(OpContext& c, const Expr& start, const Expr& limit);  // i64
+// Heads apart: [B, S, H*D] -> [B, H, S, D], and back.
+ValueId split_heads(OpContext& c, ValueId x, int64_t heads);
+ValueId merge_heads(OpContext& c, ValueId x);
+// Adds `bias` if input i is there.
+ValueId add_input(OpContext& c, ValueId x, std::size_t i);
+
+}  // namespace ark::ops

@@ -1,0 +1,74 @@
+// Gathering, scattering and searching.
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+template <Op op>
+void gather_along_axis(OpContext& c) {
+  c.outputs[0] = c.emit(op, {c.input(0), c.input(1)}, {{"axis", c.axis(c.attr_int("axis", 0), c.rank(0))}});
+}
+
+void gather_nd(OpContext& c) {
+  c.outputs[0] =
+      c.emit(Op::kGatherND, {c.input(0), c.input(1)}, {{"batch_dims", c.attr_int("batch_dims", 0)}});
+}
+
+std::string reduction_of(OpContext& c) {
+  const std::string reduction = c.attr_string("reduction", "none");
+  for (const char* known : {"none", "add", "mul", "max", "min"})
+    if (reduction == known) return reduction;
+  c.unsupported("reduction '" + reduction.substr(0, 40) + "'");
+}
+
+void scatter_elements(OpContext& c) {
+  c.outputs[0] = c.emit(Op::kScatterElements, {c.input(0), c.input(1), c.input(2)},
+                        {{"axis", c.axis(c.attr_int("axis", 0), c.rank(0))}, {"reduction", reduction_of(c)}});
+}
+
+void scatter_nd(OpContext& c) {
+  c.outputs[0] =
+      c.emit(Op::kScatterND, {c.input(0), c.input(1), c.input(2)}, {{"reduction", reduction_of(c)}});
+}
+
+void one_hot(OpContext& c) {
+  const int64_t axis = c.axis(c.attr_int("axis", -1), c.rank(0) + 1);
+  const ValueId indices =
+      is_floating(dtype_of(c, c.input(0))) ? cast(c, c.input(0), DType::kI64) : c.input(0);
+  c.outputs[0] =
+      c.emit(Op::kOneHot, {indices, cast(c, c.input(1), DType::kI64), c.input(2)}, {{"axis", axis}});
+}
+
+void non_zero(OpContext& c) { c.outputs[0] = c.emit(Op::kNonZero, {c.input(0)}); }
+
+void compress(OpContext& c) {
+  Attributes attributes;
+  if (c.has_attr("axis")) attributes.set("axis", c.axis(c.attr_int("axis", 0), c.rank(0)));
+  c.outputs[0] = c.emit(Op::kCompress, {c.input(0), c.input(1)}, attributes);
+}
+
+void unique(OpContext& c) {
+  Attributes attributes{{"sorted", c.attr_int("sorted", 1)}};
+  if (c.has_attr("axis")) attributes.set("axis", c.axis(c.attr_int("axis", 0), c.rank(0)));
+  c.outputs = c.emit_many(Op::kUnique, {c.input(0)}, attributes, static_cast<int>(c.node.outputs.size()));
+}
+
+constexpr Entry kTable[] = {
+    {kOnnx, "Gather", gather_along_axis<Op::kGather>},
+    {kOnnx, "GatherElements", gather_along_axis<Op::kGatherElements>},
+    {kOnnx, "GatherND", gather_nd},
+    {kOnnx, "ScatterElements", scatter_elements},
+    {kOnnx, "Scatter", scatter_elements},
+    {kOnnx, "ScatterND", scatter_nd},
+    {kOnnx, "OneHot", one_hot},
+    {kOnnx, "NonZero", non_zero},
+    {kOnnx, "Compress", compress},
+    {kOnnx, "Unique", unique},
+};
+
+}  // namespace
+
+std::span<const Entry> indexing_table() { return kTable; }
+
+}  // namespace ark::ops

@@ -1,0 +1,68 @@
+// Matrix products.
+#include <algorithm>
+
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+void matmul(OpContext& c) { c.outputs[0] = c.emit(Op::kMatMul, {c.input(0), c.input(1)}); }
+
+void gemm(OpContext& c) {
+  if (c.rank(0) != 2 || c.rank(1) != 2) c.fail("Gemm needs matrices");
+  Attributes attributes;
+  if (c.attr_int("transA", 0)) attributes.set("trans_a", int64_t{1});
+  if (c.attr_int("transB", 0)) attributes.set("trans_b", int64_t{1});
+  const double alpha = c.attr_float("alpha", 1), beta = c.attr_float("beta", 1);
+  if (alpha != 1) attributes.set("alpha", alpha);
+  std::vector<ValueId> in{c.input(0), c.input(1)};
+  if (c.has_input(2) && beta != 0) {
+    const ValueId bias = c.input(2);
+    in.push_back(beta == 1 ? bias : binary(c, Op::kMul, bias, scalar(c, beta, dtype_of(c, bias))));
+  }
+  c.outputs[0] = c.emit(Op::kMatMul, in, attributes);
+}
+
+// transBatch moves the first axis behind the batch axes: [M, B..., K] -> [B..., M, K].
+ValueId batch_first(OpContext& c, ValueId x) {
+  std::vector<int64_t> perm;
+  const int64_t rank = rank_of(c, x);
+  for (int64_t i = 1; i + 1 < rank; ++i) perm.push_back(i);
+  perm.push_back(0);
+  perm.push_back(rank - 1);
+  return rank > 2 ? transpose(c, x, perm) : x;
+}
+
+void fused_matmul(OpContext& c) {
+  ValueId a = c.input(0), b = c.input(1);
+  if (c.attr_int("transBatchA", 0)) a = batch_first(c, a);
+  if (c.attr_int("transBatchB", 0)) b = batch_first(c, b);
+  Attributes attributes;
+  if (c.attr_int("transA", 0) && rank_of(c, a) > 1) attributes.set("trans_a", int64_t{1});
+  if (c.attr_int("transB", 0) && rank_of(c, b) > 1) attributes.set("trans_b", int64_t{1});
+  if (c.attr_float("alpha", 1) != 1) attributes.set("alpha", c.attr_float("alpha", 1));
+  c.outputs[0] = c.emit(Op::kMatMul, {a, b}, attributes);
+}
+
+void einsum(OpContext& c) {
+  std::vector<ValueId> in;
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) in.push_back(c.input(i));
+  std::string equation = c.attr_string("equation", "");
+  std::erase(equation, ' ');
+  c.outputs[0] = c.emit(Op::kEinsum, in, {{"equation", equation}});
+}
+
+constexpr Entry kTable[] = {
+    {kOnnx, "MatMul", matmul},
+    {kOnnx, "Gemm", gemm},
+    {kMicrosoft, "FusedMatMul", fused_matmul},
+    {kMicrosoft, "TransposeMatMul", fused_matmul},
+    {kOnnx, "Einsum", einsum},
+};
+
+}  // namespace
+
+std::span<const Entry> product_table() { return kTable; }
+
+}  // namespace ark::ops

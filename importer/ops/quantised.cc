@@ -1,0 +1,109 @@
+// Quantisation: QDQ, dynamic int8, weight-only int4 and int8, and the older QLinear operators by their
+// definition.
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+DType requested(OpContext& c, const char* name, DType fallback) {
+  const int64_t number = c.attr_int(name, 0);
+  if (number == 0) return fallback;
+  const auto type = number > 0 && number < 256 ? static_cast<DType>(number) : DType::kUndefined;
+  if (bits_of(type) == 0) c.unsupported("element type " + std::to_string(number));
+  return type;
+}
+
+// `axis` counts only where scales are a vector or blocked; it is 1 by default, even for a rank of 1.
+Attributes scaling(OpContext& c) {
+  const int64_t rank = c.rank(0);
+  const bool scalar_scale =
+      rank_of(c, c.input(1)) == 0 || element_count(shape_of(c, c.input(1))).is_constant(1);
+  int64_t axis = c.attr_int("axis", 1);
+  if (scalar_scale && rank_of(c, c.input(1)) <= 1)
+    axis = 0;
+  else
+    axis = c.axis(axis, static_cast<int>(rank));
+  return {{"axis", axis}, {"block_size", c.attr_int("block_size", 0)}};
+}
+
+std::vector<ValueId> with_zero_point(OpContext& c) {
+  std::vector<ValueId> in{c.input(0), c.input(1)};
+  if (c.has_input(2)) in.push_back(c.inputs[2]);
+  return in;
+}
+
+void quantize(OpContext& c) {
+  Attributes attributes = scaling(c);
+  attributes.set("to", static_cast<int64_t>(requested(c, "output_dtype", DType::kU8)));
+  c.outputs[0] = c.emit(Op::kQuantizeLinear, with_zero_point(c), attributes);
+}
+
+void dequantize(OpContext& c) {
+  Attributes attributes = scaling(c);
+  attributes.set("to", static_cast<int64_t>(requested(c, "output_dtype", dtype_of(c, c.input(1)))));
+  c.outputs[0] = c.emit(Op::kDequantizeLinear, with_zero_point(c), attributes);
+}
+
+void dynamic_quantize(OpContext& c) {
+  const auto results = c.emit_many(Op::kDynamicQuantizeLinear, {c.input(0)}, {}, 3);
+  for (std::size_t i = 0; i < 3 && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
+}
+
+void matmul_integer(OpContext& c) {
+  std::vector<ValueId> in{c.input(0), c.input(1)};
+  for (std::size_t i = 2; i < 4; ++i) in.push_back(c.has_input(i) ? c.inputs[i] : kNoValue);
+  c.outputs[0] = c.emit(Op::kMatMulInteger, in);
+}
+
+// com.microsoft: (a, b, scales, zero_points?, g_idx?, bias?)
+void matmul_nbits(OpContext& c) {
+  const int64_t bits = c.attr_int("bits", 4), block = c.attr_int("block_size", 0);
+  if (bits != 4 && bits != 8 && bits != 2) c.unsupported(std::to_string(bits) + "-bit weights");
+  if (block < 16 || (block & (block - 1)) != 0) c.fail("block_size must be a power of two, 16 at least");
+  if (c.attr_int("K", 0) <= 0 || c.attr_int("N", 0) <= 0) c.fail("K and N must be positive");
+  std::vector<ValueId> in{c.input(0), c.input(1), c.input(2)};
+  for (std::size_t i = 3; i < 6; ++i) in.push_back(c.has_input(i) ? c.inputs[i] : kNoValue);
+  while (in.back() == kNoValue) in.pop_back();
+  c.outputs[0] =
+      c.emit(Op::kMatMulNBits, in,
+             {{"K", c.attr_int("K", 0)}, {"N", c.attr_int("N", 0)}, {"bits", bits}, {"block_size", block}});
+}
+
+ValueId dequantized(OpContext& c, std::size_t x, std::size_t scale, std::size_t zero, int64_t axis) {
+  std::vector<ValueId> in{c.input(x), c.input(scale)};
+  if (c.has_input(zero)) in.push_back(c.inputs[zero]);
+  return c.emit(Op::kDequantizeLinear, in,
+                {{"axis", axis}, {"block_size", int64_t{0}}, {"to", static_cast<int64_t>(DType::kF32)}});
+}
+ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero) {
+  std::vector<ValueId> in{x, c.input(scale)};
+  if (c.has_input(zero)) in.push_back(c.inputs[zero]);
+  return c.emit(Op::kQuantizeLinear, in,
+                {{"axis", int64_t{0}}, {"block_size", int64_t{0}}, {"to", static_cast<int64_t>(DType::kU8)}});
+}
+
+// (a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero): the products of the dequantised matrices,
+// quantised.
+void qlinear_matmul(OpContext& c) {
+  const ValueId a = dequantized(c, 0, 1, 2, std::max(c.rank(0) - 2, 0));
+  const ValueId b = dequantized(c, 3, 4, 5, std::max(c.rank(3) - 1, 0));
+  c.outputs[0] = quantized(c, c.emit(Op::kMatMul, {a, b}), 6, 7);
+}
+
+constexpr Entry kTable[] = {
+    {kOnnx, "QuantizeLinear", quantize},
+    {kMicrosoft, "QuantizeLinear", quantize},
+    {kOnnx, "DequantizeLinear", dequantize},
+    {kMicrosoft, "DequantizeLinear", dequantize},
+    {kOnnx, "DynamicQuantizeLinear", dynamic_quantize},
+    {kOnnx, "MatMulInteger", matmul_integer},
+    {kMicrosoft, "MatMulNBits", matmul_nbits},
+    {kOnnx, "QLinearMatMul", qlinear_matmul},
+};
+
+}  // namespace
+
+std::span<const Entry> quantised_table() { return kTable; }
+
+}  // namespace ark::ops

@@ -1,0 +1,38 @@
+#include <map>
+
+#include "importer/ops/table.h"
+
+namespace ark {
+namespace {
+
+using Key = std::pair<std::string_view, std::string_view>;
+
+const std::map<Key, OpImporter>& registry() {
+  static const auto* map = [] {
+    auto* m = new std::map<Key, OpImporter>;
+    for (const auto& family :
+         {ops::pointwise_table(), ops::activation_table(), ops::creation_table(), ops::reshape_table(),
+          ops::slicing_table(), ops::indexing_table(), ops::reduction_table(), ops::normalisation_table(),
+          ops::product_table(), ops::window_table(), ops::quantised_table(), ops::attention_table(),
+          ops::fused_attention_table(), ops::grouped_query_table(), ops::refused_table()})
+      for (const auto& entry : family) m->emplace(Key{entry.domain, entry.op_type}, entry.import);
+    return m;
+  }();
+  return *map;
+}
+
+}  // namespace
+
+OpImporter find_op_importer(std::string_view domain, std::string_view op_type) {
+  if (domain == "ai.onnx") domain = "";
+  const auto it = registry().find({domain, op_type});
+  return it == registry().end() ? nullptr : it->second;
+}
+
+std::vector<std::pair<std::string, std::string>> all_op_importers() {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto& [key, import] : registry()) all.emplace_back(key.first, key.second);
+  return all;
+}
+
+}  // namespace ark

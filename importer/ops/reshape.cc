@@ -1,0 +1,148 @@
+// Reshape, Flatten, Squeeze, Unsqueeze, Expand, Transpose: targets resolved symbolically where they can be.
+#include <algorithm>
+#include <numeric>
+
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+#include "importer/shape_rules/rules.h"
+
+namespace ark::ops {
+namespace {
+
+// 0 copies the input's size (unless allow_zero), -1 takes what is left. nullopt if that needs an unknown
+// rank.
+std::optional<Shape> resolved(OpContext& c, const Shape& target, bool allow_zero) {
+  const auto& x = value_of(c, c.input(0)).shape;
+  Shape shape = target;
+  std::optional<std::size_t> open;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i].is_constant(-1)) {
+      if (open) c.fail("a Reshape target with more than one -1");
+      open = i;
+    } else if (shape[i].is_constant(0) && !allow_zero) {
+      if (!x) return std::nullopt;
+      if (i >= x->size())
+        c.fail("a Reshape target copies axis " + std::to_string(i) + ", which the input lacks");
+      shape[i] = (*x)[i];
+    } else if (shape[i].constant().value_or(0) < 0) {
+      c.fail("a Reshape target with size " + shape[i].str());
+    }
+  }
+  if (!open) return shape;
+  if (!x) return std::nullopt;
+  Expr rest = 1;
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    if (i != *open) rest = rest * shape[i];
+  if (rest.is_constant(0)) {
+    shape[*open] = 0;
+    return shape;
+  }
+  const Expr count = element_count(*x);
+  if (count.constant() && rest.constant() && *count.constant() % *rest.constant() != 0)
+    c.fail("cannot reshape " + str(*x) + " to " + str(target));
+  shape[*open] = floordiv(count, rest);
+  return shape;
+}
+
+void reshape_op(OpContext& c) {
+  const bool allow_zero = c.attr_int("allowzero", 0) != 0;
+  std::optional<Shape> target;
+  if (c.has_attr("shape") && !c.has_input(1)) {  // opset 1
+    const auto ints = c.attr_ints("shape");
+    target = Shape(ints.begin(), ints.end());
+  } else {
+    target = known(c, 1);
+  }
+  if (target) target = resolved(c, *target, allow_zero);
+  if (target)
+    c.outputs[0] = reshape(c, c.input(0), *target);
+  else
+    c.outputs[0] = c.emit(Op::kReshape, {c.input(0), c.input(1)}, {{"allowzero", int64_t{allow_zero}}});
+}
+
+void flatten(OpContext& c) {
+  const Shape& x = shape_of(c, c.input(0));
+  const int64_t rank = static_cast<int64_t>(x.size());
+  int64_t axis = c.attr_int("axis", 1);
+  if (axis < 0) axis += rank;
+  if (axis < 0 || axis > rank) c.fail("axis is outside [0, " + std::to_string(rank) + "]");
+  const Shape outer(x.begin(), x.begin() + axis), inner(x.begin() + axis, x.end());
+  c.outputs[0] = reshape(c, c.input(0), {element_count(outer), element_count(inner)});
+}
+
+void squeeze(OpContext& c) {
+  bool present = false;
+  const auto axes = ints_of(c, "axes", 1, &present);
+  if (!axes) c.unsupported("axes that are computed at run time; export with constant axes");
+  const Shape x = shape_of(c, c.input(0));
+  std::vector<bool> drop(x.size());
+  for (const int64_t a : *axes) drop[static_cast<std::size_t>(c.axis(a, static_cast<int>(x.size())))] = true;
+  Shape shape;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (!present) drop[i] = x[i].is_constant(1);
+    if (!drop[i])
+      shape.push_back(x[i]);
+    else if (x[i].constant() && !x[i].is_constant(1))
+      c.fail("axis " + std::to_string(i) + " has size " + x[i].str() + ", not 1");
+    else if (!x[i].constant())
+      c.graph.assumptions.emplace_back(x[i], Expr(1));
+  }
+  c.outputs[0] = reshape(c, c.input(0), shape);
+}
+
+void unsqueeze(OpContext& c) {
+  const auto axes = ints_of(c, "axes", 1);
+  if (!axes) c.unsupported("axes that are computed at run time; export with constant axes");
+  const Shape x = shape_of(c, c.input(0));
+  const int rank = static_cast<int>(x.size() + axes->size());
+  std::vector<bool> added(static_cast<std::size_t>(rank));
+  for (const int64_t a : *axes) {
+    const auto i = static_cast<std::size_t>(c.axis(a, rank));
+    if (added[i]) c.fail("axis " + std::to_string(a) + " is named twice");
+    added[i] = true;
+  }
+  Shape shape;
+  auto next = x.begin();
+  for (const bool one : added) shape.push_back(one ? Expr(1) : *next++);
+  c.outputs[0] = reshape(c, c.input(0), shape);
+}
+
+void expand(OpContext& c) {
+  const ValueId x = c.input(0);
+  const auto target = known(c, 1);
+  if (!target || !value_of(c, x).shape) {
+    c.outputs[0] = c.emit(Op::kExpand, {x, c.input(1)});
+    return;
+  }
+  const Shape from = shape_of(c, x);
+  Shape to(std::max(from.size(), target->size()), Expr(1));
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const Expr a = i < from.size() ? from[from.size() - 1 - i] : Expr(1);
+    const Expr b = i < target->size() ? (*target)[target->size() - 1 - i] : Expr(1);
+    const auto size = shape_rules::broadcast_size(a, b.is_constant(-1) ? Expr(1) : b);
+    if (!size) c.fail("sizes " + a.str() + " and " + b.str() + " do not broadcast");
+    to[to.size() - 1 - i] = *size;
+  }
+  c.outputs[0] = to == from ? x : c.emit(Op::kExpand, {x}, {{"shape", to}});
+}
+
+void transpose_op(OpContext& c) {
+  std::vector<int64_t> perm = c.attr_ints("perm");
+  if (perm.empty()) {
+    perm.resize(static_cast<std::size_t>(c.rank(0)));
+    std::iota(perm.rbegin(), perm.rend(), 0);
+  }
+  for (int64_t& p : perm) p = c.axis(p, static_cast<int>(perm.size()));
+  c.outputs[0] = transpose(c, c.input(0), perm);
+}
+
+constexpr Entry kTable[] = {
+    {kOnnx, "Reshape", reshape_op},  {kOnnx, "Flatten", flatten}, {kOnnx, "Squeeze", squeeze},
+    {kOnnx, "Unsqueeze", unsqueeze}, {kOnnx, "Expand", expand},   {kOnnx, "Transpose", transpose_op},
+};
+
+}  // namespace
+
+std::span<const Entry> reshape_table() { return kTable; }
+
+}  // namespace ark::ops

@@ -1,0 +1,189 @@
+// Cutting and joining: Slice, Split, Concat, Pad, Tile, depth and space, triangles.
+#include <numeric>
+
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+#include "importer/slice_bounds.h"
+
+namespace ark::ops {
+namespace {
+
+// Attributes up to opset 9, inputs afterwards.
+std::optional<Shape> bounds_of(OpContext& c, const char* name, std::size_t i) {
+  if (c.opset >= 10) return known(c, i);
+  const auto ints = c.attr_ints(name);
+  return Shape(ints.begin(), ints.end());
+}
+
+void slice_at_run_time(OpContext& c) {
+  std::vector<ValueId> in{c.input(0), cast(c, c.input(1), DType::kI64), cast(c, c.input(2), DType::kI64)};
+  for (std::size_t i = 3; i < 5; ++i)
+    in.push_back(c.has_input(i) ? cast(c, c.inputs[i], DType::kI64) : kNoValue);
+  c.outputs[0] = c.emit(Op::kSlice, in);
+}
+
+void slice(OpContext& c) {
+  const auto starts = bounds_of(c, "starts", 1), ends = bounds_of(c, "ends", 2);
+  bool axes_given = false;
+  auto axes = ints_of(c, "axes", 3, &axes_given);
+  auto steps = c.has_input(4) ? known_ints(c, 4) : std::vector<int64_t>{};
+  const auto& x = value_of(c, c.input(0)).shape;
+  if (!starts || !ends || !axes || !steps || !x) return slice_at_run_time(c);
+  if (!axes_given) {
+    axes->resize(starts->size());
+    std::iota(axes->begin(), axes->end(), 0);
+  }
+  if (steps->empty()) steps->assign(starts->size(), 1);
+  if (ends->size() != starts->size() || axes->size() != starts->size() || steps->size() != starts->size())
+    c.fail("starts, ends, axes and steps are of different lengths");
+  for (int64_t& a : *axes) a = c.axis(a, static_cast<int>(x->size()));
+  for (const int64_t s : *steps)
+    if (s == 0) c.fail("a Slice with a step of 0");
+  const auto attributes = slice_bounds(*x, *axes, *starts, *ends, *steps, c.graph.assumptions);
+  if (attributes)
+    c.outputs[0] = c.emit(Op::kSlice, {c.input(0)}, *attributes);
+  else
+    slice_at_run_time(c);
+}
+
+// Equal parts; the last one is smaller where `num_outputs` does not divide the size.
+Shape equal_parts(const Expr& size, int64_t parts) {
+  const Expr part = ceildiv(size, Expr(parts));
+  Shape sizes(static_cast<std::size_t>(parts), part);
+  if (size.constant()) {
+    Expr left = size;
+    for (Expr& s : sizes) {
+      s = min(s, left);
+      left = left - s;
+    }
+  } else {
+    sizes.back() = size - part * Expr(parts - 1);
+  }
+  return sizes;
+}
+
+void split(OpContext& c) {
+  const ValueId x = c.input(0);
+  const int count = static_cast<int>(c.node.outputs.size());
+  const int64_t axis = c.axis(c.attr_int("axis", 0), c.rank(0));
+  Attributes attributes{{"axis", axis}};
+  std::vector<ValueId> in{x};
+  if (c.has_attr("split")) {
+    const auto sizes = c.attr_ints("split");
+    attributes.set("sizes", Shape(sizes.begin(), sizes.end()));
+  } else if (const auto sizes = known(c, 1)) {
+    attributes.set("sizes", *sizes);
+  } else if (c.has_input(1)) {
+    in.push_back(c.input(1));
+  } else {
+    const Expr& size = shape_of(c, x)[static_cast<std::size_t>(axis)];
+    if (c.opset < 18 && size.constant() && *size.constant() % count != 0)
+      c.fail("an axis of " + size.str() + " does not split into " + std::to_string(count) + " equal parts");
+    attributes.set("sizes", equal_parts(size, count));
+  }
+  c.outputs = c.emit_many(Op::kSplit, in, attributes, count);
+}
+
+void concat(OpContext& c) {
+  if (c.inputs.empty()) c.fail("Concat of nothing");
+  int rank = -1;
+  for (const ValueId id : c.inputs)
+    if (id != kNoValue && value_of(c, id).shape) rank = static_cast<int>(rank_of(c, id));
+  if (rank < 0) c.unsupported("the rank of its inputs is not known");
+  const int64_t axis = c.axis(c.attr_int("axis", c.opset < 4 ? 1 : 0), rank);
+  std::vector<ValueId> in;
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) in.push_back(c.input(i));
+  c.outputs[0] = in.size() == 1 ? in[0] : c.emit(Op::kConcat, in, {{"axis", axis}});
+}
+
+// Amounts for some axes -> amounts for all: begins, then ends.
+Shape pads_of_all(OpContext& c, const Shape& pads, const std::vector<int64_t>& axes) {
+  const auto rank = static_cast<std::size_t>(c.rank(0));
+  if (pads.size() != 2 * axes.size())
+    c.fail("Pad has " + std::to_string(pads.size()) + " amounts for " + std::to_string(axes.size()) +
+           " axes");
+  Shape all(2 * rank, Expr(0));
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const auto a = static_cast<std::size_t>(c.axis(axes[i], static_cast<int>(rank)));
+    all[a] = pads[i];
+    all[a + rank] = pads[i + axes.size()];
+  }
+  return all;
+}
+
+void pad(OpContext& c) {
+  Attributes attributes{{"mode", c.attr_string("mode", "constant")}};
+  std::vector<ValueId> in{c.input(0), kNoValue, kNoValue};
+  std::vector<int64_t> axes(static_cast<std::size_t>(c.rank(0)));
+  std::iota(axes.begin(), axes.end(), 0);
+  if (c.opset < 11) {
+    const auto pads = c.attr_ints(c.opset < 2 ? "paddings" : "pads");
+    attributes.set("pads", pads_of_all(c, Shape(pads.begin(), pads.end()), axes));
+    if (c.attr_float("value", 0) != 0) in[2] = scalar(c, c.attr_float("value", 0), dtype_of(c, in[0]));
+    c.outputs[0] = c.emit(Op::kPad, in, attributes);
+    return;
+  }
+  if (c.has_input(2)) in[2] = reshape(c, c.input(2), {});
+  const auto given = c.has_input(3) ? known_ints(c, 3) : axes;
+  const auto pads = known(c, 1);
+  if (pads && given) {
+    attributes.set("pads", pads_of_all(c, *pads, *given));
+  } else {
+    in[1] = c.input(1);
+    if (c.has_input(3)) in.push_back(c.input(3));
+  }
+  c.outputs[0] = c.emit(Op::kPad, in, attributes);
+}
+
+void tile(OpContext& c) {
+  if (c.opset < 6)
+    c.unsupported("Tile of opset " + std::to_string(c.opset) + "; export with opset 7 or later");
+  const auto repeats = known(c, 1);
+  if (repeats)
+    c.outputs[0] = c.emit(Op::kTile, {c.input(0)}, {{"repeats", *repeats}});
+  else
+    c.outputs[0] = c.emit(Op::kTile, {c.input(0), c.input(1)});
+}
+
+void depth_to_space(OpContext& c) {
+  c.outputs[0] = c.emit(Op::kDepthToSpace, {c.input(0)},
+                        {{"blocksize", c.attr_int("blocksize", 0)}, {"mode", c.attr_string("mode", "DCR")}});
+}
+void space_to_depth(OpContext& c) {
+  c.outputs[0] = c.emit(Op::kSpaceToDepth, {c.input(0)}, {{"blocksize", c.attr_int("blocksize", 0)}});
+}
+
+void trilu(OpContext& c) {
+  Attributes attributes{{"upper", c.attr_int("upper", 1)}};
+  const auto k = c.has_input(1) ? known_ints(c, 1) : std::vector<int64_t>{0};
+  if (k && k->size() == 1) {
+    attributes.set("k", (*k)[0]);
+    c.outputs[0] = c.emit(Op::kTrilu, {c.input(0)}, attributes);
+  } else {
+    c.outputs[0] = c.emit(Op::kTrilu, {c.input(0), c.input(1)}, attributes);
+  }
+}
+
+void reverse_sequence(OpContext& c) {
+  const int64_t batch = c.attr_int("batch_axis", 1), time = c.attr_int("time_axis", 0);
+  c.outputs[0] = c.emit(Op::kReverseSequence, {c.input(0), c.input(1)},
+                        {{"batch_axis", c.axis(batch, c.rank(0))}, {"time_axis", c.axis(time, c.rank(0))}});
+}
+
+constexpr Entry kTable[] = {
+    {kOnnx, "Slice", slice},
+    {kOnnx, "Split", split},
+    {kOnnx, "Concat", concat},
+    {kOnnx, "Pad", pad},
+    {kOnnx, "Tile", tile},
+    {kOnnx, "DepthToSpace", depth_to_space},
+    {kOnnx, "SpaceToDepth", space_to_depth},
+    {kOnnx, "Trilu", trilu},
+    {kOnnx, "ReverseSequence", reverse_sequence},
+};
+
+}  // namespace
+
+std::span<const Entry> slicing_table() { return kTable; }
+
+}  // namespace ark::ops

@@ -1,0 +1,34 @@
+// The tables of operator importers, one a family, gathered in registry.cc.
+#pragma once
+
+#include <span>
+
+#include "importer/op_importer.h"
+
+namespace ark::ops {
+
+inline constexpr std::string_view kOnnx = "";
+inline constexpr std::string_view kMicrosoft = "com.microsoft";
+
+struct Entry {
+  std::string_view domain, op_type;
+  OpImporter import;
+};
+
+std::span<const Entry> pointwise_table();
+std::span<const Entry> activation_table();
+std::span<const Entry> creation_table();
+std::span<const Entry> reshape_table();
+std::span<const Entry> slicing_table();
+std::span<const Entry> indexing_table();
+std::span<const Entry> reduction_table();
+std::span<const Entry> normalisation_table();
+std::span<const Entry> product_table();
+std::span<const Entry> window_table();
+std::span<const Entry> quantised_table();
+std::span<const Entry> attention_table();
+std::span<const Entry> fused_attention_table();
+std::span<const Entry> grouped_query_table();
+std::span<const Entry> refused_table();
+
+}  // namespace ark::ops

@@ -1,0 +1,277 @@
+// Convolution, pooling and resizing.
+#include <algorithm>
+
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+std::vector<int64_t> ints_or_ones(OpContext& c, const char* name, std::size_t n) {
+  auto values = c.attr_ints(name);
+  if (values.empty()) values.assign(n, 1);
+  if (values.size() != n)
+    c.fail(std::string(name) + " has " + std::to_string(values.size()) + " entries for " + std::to_string(n) +
+           " spatial axes");
+  return values;
+}
+
+// SAME pads so that the output has ceil(in / stride): numbers where the input's size is one.
+void resolve_auto_pad(OpContext& c, Attributes& attributes, const std::vector<int64_t>& kernel) {
+  const std::size_t n = kernel.size();
+  const std::string mode = c.attr_string("auto_pad", "NOTSET");
+  std::vector<int64_t> pads = c.attr_ints("pads");
+  if (pads.empty()) pads.assign(2 * n, 0);
+  if (pads.size() != 2 * n)
+    c.fail("pads has " + std::to_string(pads.size()) + " entries for " + std::to_string(n) + " spatial axes");
+  if (mode == "VALID") std::fill(pads.begin(), pads.end(), 0);
+  attributes.set("pads", pads);
+  if (mode == "NOTSET" || mode == "VALID" || mode.empty()) return;
+  if (mode != "SAME_UPPER" && mode != "SAME_LOWER")
+    c.fail("auto_pad '" + mode.substr(0, 40) + "' is not known");
+  const Shape& x = shape_of(c, c.input(0));
+  const auto &strides = attributes.ints("strides"), &dilations = attributes.ints("dilations");
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto in = x[2 + i].constant();
+    if (!in || strides[i] <= 0) {
+      attributes.set("auto_pad", mode);
+      return;
+    }
+    const int64_t out = (*in + strides[i] - 1) / strides[i];
+    const int64_t total =
+        std::max<int64_t>(0, (out - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 - *in);
+    pads[i] = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
+    pads[i + n] = total - pads[i];
+  }
+  attributes.set("pads", pads);
+}
+
+std::size_t spatial_axes(OpContext& c) {
+  if (c.rank(0) < 3) c.fail("needs an input of rank 3 or more ([N, C, ...])");
+  return static_cast<std::size_t>(c.rank(0)) - 2;
+}
+
+Attributes conv_attributes(OpContext& c) {
+  const std::size_t n = spatial_axes(c);
+  Attributes attributes{{"group", c.attr_int("group", 1)},
+                        {"strides", ints_or_ones(c, "strides", n)},
+                        {"dilations", ints_or_ones(c, "dilations", n)}};
+  return attributes;
+}
+
+std::vector<int64_t> kernel_of(OpContext& c) {
+  std::vector<int64_t> kernel = c.attr_ints("kernel_shape");
+  if (!kernel.empty()) return kernel;
+  for (std::size_t i = 0; i < spatial_axes(c); ++i)
+    kernel.push_back(constant_dim(c, c.input(1), 2 + i, "the kernel"));
+  return kernel;
+}
+
+ValueId emit_conv(OpContext& c, Op op, std::vector<ValueId> in) {
+  Attributes attributes = conv_attributes(c);
+  resolve_auto_pad(c, attributes, kernel_of(c));
+  return c.emit(op, std::move(in), attributes);
+}
+
+void conv(OpContext& c) {
+  std::vector<ValueId> in{c.input(0), c.input(1)};
+  if (c.has_input(2)) in.push_back(c.inputs[2]);
+  c.outputs[0] = emit_conv(c, Op::kConv, in);
+}
+
+void conv_integer(OpContext& c) {
+  std::vector<ValueId> in{c.input(0), c.input(1)};
+  for (std::size_t i = 2; i < 4; ++i) in.push_back(c.has_input(i) ? c.inputs[i] : kNoValue);
+  c.outputs[0] = emit_conv(c, Op::kConvInteger, in);
+}
+
+// com.microsoft: a convolution and the activation behind it.
+void fused_conv(OpContext& c) {
+  conv(c);
+  if (c.has_input(3)) c.outputs[0] = binary(c, Op::kAdd, c.outputs[0], c.inputs[3]);
+  const std::string activation = c.attr_string("activation", "");
+  const auto parameters = c.attr_floats("activation_params");
+  const auto parameter = [&](std::size_t i, double fallback) {
+    return i < parameters.size() ? parameters[i] : fallback;
+  };
+  const ValueId x = c.outputs[0];
+  if (activation == "Relu")
+    c.outputs[0] = c.emit(Op::kRelu, {x});
+  else if (activation == "Sigmoid")
+    c.outputs[0] = c.emit(Op::kSigmoid, {x});
+  else if (activation == "Tanh")
+    c.outputs[0] = c.emit(Op::kTanh, {x});
+  else if (activation == "LeakyRelu")
+    c.outputs[0] = c.emit(Op::kLeakyRelu, {x}, {{"alpha", parameter(0, 0.01f)}});
+  else if (activation == "HardSigmoid")
+    c.outputs[0] =
+        c.emit(Op::kHardSigmoid, {x}, {{"alpha", parameter(0, 0.2f)}, {"beta", parameter(1, 0.5)}});
+  else if (activation == "Clip")
+    c.outputs[0] = c.emit(Op::kClip, {x, scalar(c, parameter(0, -3.4e38f), DType::kF32),
+                                      scalar(c, parameter(1, 3.4e38f), DType::kF32)});
+  else if (!activation.empty())
+    c.unsupported("activation '" + activation.substr(0, 40) + "'");
+}
+
+void conv_transpose(OpContext& c) {
+  Attributes attributes = conv_attributes(c);
+  const std::size_t n = spatial_axes(c);
+  auto extra = c.attr_ints("output_padding");
+  if (extra.empty()) extra.assign(n, 0);
+  attributes.set("output_padding", extra);
+  const auto kernel = kernel_of(c);
+  std::vector<int64_t> pads = c.attr_ints("pads"), shape = c.attr_ints("output_shape");
+  if (pads.empty()) pads.assign(2 * n, 0);
+  if (pads.size() != 2 * n || extra.size() != n || kernel.size() != n || (!shape.empty() && shape.size() < n))
+    c.fail("pads, output_padding, kernel or output_shape of the wrong length");
+  if (shape.size() > n) shape.erase(shape.begin(), shape.end() - static_cast<std::ptrdiff_t>(n));
+  const std::string mode = c.attr_string("auto_pad", "NOTSET");
+  const bool same = mode == "SAME_UPPER" || mode == "SAME_LOWER";
+  const auto &strides = attributes.ints("strides"), &dilations = attributes.ints("dilations");
+  // The padding that gives the output size asked for.
+  for (std::size_t i = 0; i < n && (same || !shape.empty()); ++i) {
+    const int64_t reach = extra[i] + (kernel[i] - 1) * dilations[i] + 1;
+    int64_t total = reach - strides[i];  // SAME: out = in * stride, whatever in is
+    if (!shape.empty())
+      total = strides[i] *
+                  (constant_dim(c, c.input(0), 2 + i, "the input of ConvTranspose with output_shape") - 1) +
+              reach - shape[i];
+    total = std::max<int64_t>(total, 0);
+    pads[i] = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
+    pads[i + n] = total - pads[i];
+  }
+  attributes.set("pads", pads);
+  if (!shape.empty()) attributes.set("output_shape", shape);
+  std::vector<ValueId> in{c.input(0), c.input(1)};
+  if (c.has_input(2)) in.push_back(c.inputs[2]);
+  c.outputs[0] = c.emit(Op::kConvTranspose, in, attributes);
+}
+
+Attributes pool_attributes(OpContext& c) {
+  const std::size_t n = spatial_axes(c);
+  const auto kernel = c.attr_ints("kernel_shape");
+  if (kernel.size() != n) c.fail("kernel_shape does not fit the rank of the input");
+  Attributes attributes{{"kernel_shape", kernel},
+                        {"strides", ints_or_ones(c, "strides", n)},
+                        {"dilations", ints_or_ones(c, "dilations", n)},
+                        {"ceil_mode", c.attr_int("ceil_mode", 0)}};
+  resolve_auto_pad(c, attributes, kernel);
+  return attributes;
+}
+
+void max_pool(OpContext& c) {
+  if (c.attr_int("storage_order", 0) && c.wants_output(1))
+    c.unsupported("MaxPool indices in column-major order");
+  const auto results = c.emit_many(Op::kMaxPool, {c.input(0)}, pool_attributes(c), c.wants_output(1) ? 2 : 1);
+  for (std::size_t i = 0; i < results.size(); ++i) c.outputs[i] = results[i];
+}
+
+void average_pool(OpContext& c) {
+  Attributes attributes = pool_attributes(c);
+  attributes.set("count_include_pad", c.attr_int("count_include_pad", 0));
+  c.outputs[0] = c.emit(Op::kAveragePool, {c.input(0)}, attributes);
+}
+
+// The p-norm of each window, by way of average pooling: mean * count is the sum, if padding counts as zeros.
+void lp_pool(OpContext& c) {
+  const double p = static_cast<double>(c.attr_int("p", 2));
+  Attributes attributes = pool_attributes(c);
+  if (attributes.integer("ceil_mode")) c.unsupported("LpPool with ceil_mode");
+  attributes.set("count_include_pad", int64_t{1});
+  double count = 1;
+  for (const int64_t k : attributes.ints("kernel_shape")) count *= static_cast<double>(k);
+  const ValueId x = c.input(0);
+  const DType type = dtype_of(c, x);
+  const ValueId powers = binary(c, Op::kPow, c.emit(Op::kAbs, {x}), scalar(c, p, type));
+  const ValueId sums =
+      binary(c, Op::kMul, c.emit(Op::kAveragePool, {powers}, attributes), scalar(c, count, type));
+  c.outputs[0] = binary(c, Op::kPow, sums, scalar(c, 1 / p, type));
+}
+
+void global_lp_pool(OpContext& c) {
+  const double p = static_cast<double>(c.attr_int("p", 2));
+  const ValueId x = c.input(0);
+  const DType type = dtype_of(c, x);
+  std::vector<int64_t> axes;
+  for (int64_t i = 2; i < c.rank(0); ++i) axes.push_back(i);
+  const ValueId powers = binary(c, Op::kPow, c.emit(Op::kAbs, {x}), scalar(c, p, type));
+  const ValueId sums = c.emit(Op::kReduceSum, {powers}, {{"axes", axes}, {"keepdims", int64_t{1}}});
+  c.outputs[0] = binary(c, Op::kPow, sums, scalar(c, 1 / p, type));
+}
+
+template <Op op>
+void global_pool(OpContext& c) {
+  c.outputs[0] = c.emit(op, {c.input(0)});
+}
+
+// (x, roi?, scales?, sizes?) since opset 11; (x, scales) at 10.
+void resize(OpContext& c) {
+  const std::string mode = c.attr_string("mode", "nearest");
+  Attributes attributes{
+      {"mode", mode},
+      {"coordinate_transformation_mode",
+       c.attr_string("coordinate_transformation_mode", c.opset >= 11 ? "half_pixel" : "asymmetric")},
+      {"nearest_mode", c.attr_string("nearest_mode", c.opset >= 11 ? "round_prefer_floor" : "floor")},
+      {"cubic_coeff_a", c.attr_float("cubic_coeff_a", -0.75)},
+      {"exclude_outside", c.attr_int("exclude_outside", 0)},
+      {"extrapolation_value", c.attr_float("extrapolation_value", 0)},
+      {"antialias", c.attr_int("antialias", 0)},
+      {"keep_aspect_ratio_policy", c.attr_string("keep_aspect_ratio_policy", "stretch")}};
+  if (attributes.text_or("coordinate_transformation_mode", "") == "tf_crop_and_resize")
+    c.unsupported("Resize with tf_crop_and_resize");
+  if (c.has_attr("axes")) {
+    auto axes = c.attr_ints("axes");
+    for (int64_t& a : axes) a = c.axis(a, c.rank(0));
+    attributes.set("axes", axes);
+  }
+  const std::size_t scales = c.opset >= 11 ? 2 : 1;
+  ValueId scale = c.has_input(scales) ? c.inputs[scales] : kNoValue;
+  const auto& scale_shape = scale == kNoValue ? std::optional<Shape>() : value_of(c, scale).shape;
+  if (scale_shape && element_count(*scale_shape).is_constant(0)) scale = kNoValue;  // empty: the sizes count
+  std::vector<ValueId> in{c.input(0), scale, kNoValue};
+  if (scale == kNoValue) {
+    if (!c.has_input(3) || c.opset < 11) c.fail("Resize needs scales or sizes");
+    if (const auto sizes = known(c, 3))
+      attributes.set("sizes", *sizes);
+    else
+      in[2] = c.inputs[3];
+  }
+  c.outputs[0] = c.emit(Op::kResize, in, attributes);
+}
+
+void upsample(OpContext& c) {
+  Attributes attributes{{"mode", c.attr_string("mode", "nearest")},
+                        {"coordinate_transformation_mode", std::string("asymmetric")},
+                        {"nearest_mode", std::string("floor")}};
+  ValueId scale = kNoValue;
+  if (c.has_input(1)) {
+    scale = c.input(1);
+  } else {
+    const auto scales = c.attr_floats("scales");
+    const std::vector<float> narrow(scales.begin(), scales.end());
+    scale = c.graph.add_constant(
+        make_constant(Tensor::of<float>(DType::kF32, {static_cast<int64_t>(narrow.size())}, narrow)));
+  }
+  c.outputs[0] = c.emit(Op::kResize, {c.input(0), scale}, attributes);
+}
+
+constexpr Entry kTable[] = {
+    {kOnnx, "Conv", conv},
+    {kMicrosoft, "FusedConv", fused_conv},
+    {kOnnx, "ConvInteger", conv_integer},
+    {kOnnx, "ConvTranspose", conv_transpose},
+    {kOnnx, "MaxPool", max_pool},
+    {kOnnx, "AveragePool", average_pool},
+    {kOnnx, "LpPool", lp_pool},
+    {kOnnx, "GlobalAveragePool", global_pool<Op::kGlobalAveragePool>},
+    {kOnnx, "GlobalMaxPool", global_pool<Op::kGlobalMaxPool>},
+    {kOnnx, "GlobalLpPool", global_lp_pool},
+    {kOnnx, "Resize", resize},
+    {kOnnx, "Upsample", upsample},
+};
+
+}  // namespace
+
+std::span<const Entry> window_table() { return kTable; }
+
+}  // namespace ark::ops

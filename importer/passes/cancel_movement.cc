@@ -1,0 +1,122 @@
+// Movement that moves nothing, or that a later movement undoes.
+#include <numeric>
+
+#include "importer/passes/match.h"
+#include "importer/passes/passes.h"
+
+namespace ark::passes {
+namespace {
+
+bool same_shape(const Graph& graph, ValueId a, ValueId b) {
+  const auto &x = graph.value(a).shape, &y = graph.value(b).shape;
+  return x && y && *x == *y;
+}
+
+bool is_identity(const std::vector<int64_t>& perm) {
+  for (std::size_t i = 0; i < perm.size(); ++i)
+    if (perm[i] != static_cast<int64_t>(i)) return false;
+  return true;
+}
+
+bool takes_everything(const Graph& graph, const Node& slice) {
+  if (!slice.attributes.has("starts")) return false;
+  for (const int64_t s : slice.attributes.ints("steps"))
+    if (s != 1) return false;
+  for (const Expr& e : slice.attributes.shape("starts"))
+    if (!e.is_constant(0)) return false;
+  return same_shape(graph, slice.inputs[0], slice.outputs[0]);
+}
+
+bool moves_nothing(const Graph& graph, const Node& node) {
+  switch (node.op) {
+    case Op::kIdentity:
+      return true;
+    case Op::kCast:
+      return graph.value(node.inputs[0]).dtype == graph.value(node.outputs[0]).dtype;
+    case Op::kReshape:
+    case Op::kExpand:
+      return same_shape(graph, node.inputs[0], node.outputs[0]);
+    case Op::kTranspose:
+      return is_identity(node.attributes.ints("perm"));
+    case Op::kSlice:
+      return takes_everything(graph, node);
+    case Op::kConcat:
+      return node.inputs.size() == 1;
+    case Op::kSplit:
+      return node.outputs.size() == 1 && node.attributes.has("sizes");
+    default:
+      return false;
+  }
+}
+
+// Every value of `narrow` is one of `wide`.
+bool holds(DType wide, DType narrow) {
+  if (is_floating(wide) && is_floating(narrow)) {
+    if (narrow == DType::kF64) return wide == DType::kF64;
+    return wide == DType::kF64 || wide == DType::kF32 || wide == narrow;
+  }
+  if (narrow == DType::kBool) return true;
+  return (wide == DType::kI64 &&
+          (narrow == DType::kI32 || narrow == DType::kI8 || narrow == DType::kU8 || narrow == DType::kI16)) ||
+         wide == narrow;
+}
+
+// Cast after a widening Cast: straight from the source.
+bool join_casts(const Graph& graph, Node& node) {
+  const Node* before = made_by(graph, node.inputs[0], Op::kCast);
+  if (!before || !holds(graph.value(before->outputs[0]).dtype, graph.value(before->inputs[0]).dtype))
+    return false;
+  node.inputs[0] = before->inputs[0];
+  return true;
+}
+
+bool join_reshapes(const Graph& graph, Node& node) {
+  const Node* before = made_by(graph, node.inputs[0], Op::kReshape);
+  if (!before || !node.attributes.has("shape")) return false;
+  node.inputs[0] = before->inputs[0];
+  return true;
+}
+
+bool join_transposes(const Graph& graph, Node& node) {
+  const Node* before = made_by(graph, node.inputs[0], Op::kTranspose);
+  if (!before) return false;
+  std::vector<int64_t> perm;
+  for (const int64_t p : node.attributes.ints("perm"))
+    perm.push_back(before->attributes.ints("perm")[static_cast<std::size_t>(p)]);
+  node.inputs[0] = before->inputs[0];
+  node.attributes.set("perm", std::move(perm));
+  return true;
+}
+
+bool join(const Graph& graph, Node& node) {
+  switch (node.op) {
+    case Op::kCast:
+      return join_casts(graph, node);
+    case Op::kReshape:
+      return join_reshapes(graph, node);
+    case Op::kTranspose:
+      return join_transposes(graph, node);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool cancel_movement(Graph& graph) {
+  bool changed = false;
+  Aliases aliases(graph);
+  for (Node& node : graph.nodes) {
+    if (node.removed) continue;
+    aliases.apply(node);
+    if (node.outputs.empty() || node.outputs[0] == kNoValue) continue;
+    while (join(graph, node)) changed = true;
+    if (!moves_nothing(graph, node)) continue;
+    aliases.set(node.outputs[0], node.inputs[0]);
+    node.removed = true;
+  }
+  aliases.apply(graph);
+  return changed || aliases.any();
+}
+
+}  // namespace ark::passes

@@ -1,0 +1,21 @@
+// The passes over the canonical graph, one a file; their order is the list in passes.cc. Each returns whether
+// it changed anything, keeps the graph verifiable, and does nothing when run again on its own result.
+#pragma once
+
+#include "importer/graph.h"
+
+namespace ark::passes {
+
+bool remove_dead_code(Graph& graph);
+bool fold_constants(Graph& graph);     // constants within budget, elements of shapes, bounds of slices
+bool unify_symbols(Graph& graph);      // one name for sizes that the graph proves equal
+bool merge_duplicates(Graph& graph);   // common subexpressions
+bool cancel_movement(Graph& graph);    // Identity, Cast to the same type, Reshape and Transpose chains
+bool absorb_transposes(Graph& graph);  // MatMul(x, Transpose(w)) -> trans_b on the one stored w
+bool absorb_bias(Graph& graph);        // MatMul + Add(constant row) -> MatMul with bias
+bool fuse_layer_norm(Graph& graph);
+bool fuse_rms_norm(Graph& graph);
+bool fuse_gelu(Graph& graph);
+bool fuse_silu(Graph& graph);
+
+}  // namespace ark::passes

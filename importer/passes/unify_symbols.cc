@@ -1,0 +1,161 @@
+// One dimension comes with many names ("total_seq_len", "past + seq", "kv_cache_dim"): the graph shows which
+// are equal, where it adds, joins or multiplies tensors. Symbols of inputs that are proven equal to an
+// expression of other inputs' symbols are replaced by it everywhere.
+//
+// Where two sizes of different names meet in a broadcast, one of them could also be 1; files do not name a
+// dimension that is meant to be broadcast, so they are taken to be equal. The shapes of the graph's inputs
+// say so afterwards, and a call with other sizes is refused there.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "importer/passes/match.h"
+#include "importer/passes/passes.h"
+
+namespace ark::passes {
+namespace {
+
+using Fact = std::pair<Expr, Expr>;
+using Substitution = std::map<std::string, Expr>;
+
+// Symbols of the inputs, in order of appearance; "bare" ones are a dimension by themselves, so that a call
+// binds them.
+struct InputSymbols {
+  std::map<std::string, int> order;
+  std::set<std::string> bare;
+
+  explicit InputSymbols(const Graph& graph) {
+    for (const ValueId id : graph.inputs) {
+      if (!graph.value(id).shape) continue;
+      for (const Expr& dim : *graph.value(id).shape) {
+        std::set<std::string> symbols;
+        dim.collect_symbols(symbols);
+        for (const std::string& s : symbols) {
+          order.emplace(s, static_cast<int>(order.size()));
+          if (dim == Expr::symbol(s)) bare.insert(s);
+        }
+      }
+    }
+  }
+};
+
+bool binds(const InputSymbols& inputs, const Expr& e) {
+  std::set<std::string> symbols;
+  e.collect_symbols(symbols);
+  return std::all_of(symbols.begin(), symbols.end(),
+                     [&](const std::string& s) { return inputs.bare.contains(s); });
+}
+
+// difference == 0 solved for `name`, if it stands there alone, and the result is provably a size.
+std::optional<Expr> solved_for(const std::string& name, const Expr& difference) {
+  const Expr rest = difference.substitute({{name, Expr(0)}});
+  const Expr slope = difference.substitute({{name, Expr(1)}}) - rest;
+  if (!slope.is_constant(1) && !slope.is_constant(-1)) return std::nullopt;
+  if (!(slope * Expr::symbol(name) + rest == difference)) return std::nullopt;
+  std::set<std::string> left;
+  rest.collect_symbols(left);
+  if (left.contains(name)) return std::nullopt;
+  const Expr solution = Expr(-1) * slope * rest;
+  const auto low = solution.lower_bound();
+  return low && *low >= 0 ? std::optional(solution) : std::nullopt;
+}
+
+// The latest symbol that the fact determines, with its value.
+std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, const Fact& fact) {
+  const Expr difference = fact.first - fact.second;
+  std::set<std::string> symbols;
+  difference.collect_symbols(symbols);
+  std::vector<std::string> latest_first;
+  for (const std::string& s : symbols)
+    if (inputs.order.contains(s)) latest_first.push_back(s);
+  if (latest_first.size() != symbols.size()) return std::nullopt;  // what the data decides is nobody's name
+  std::sort(latest_first.begin(), latest_first.end(),
+            [&](const auto& a, const auto& b) { return inputs.order.at(a) > inputs.order.at(b); });
+  for (const std::string& s : latest_first)
+    if (const auto solution = solved_for(s, difference); solution && binds(inputs, *solution))
+      return {{s, *solution}};
+  return std::nullopt;
+}
+
+// Sizes of different names at the same axis of operands that broadcast.
+void add_broadcast_facts(const Graph& graph, const Node& node, std::vector<Fact>& facts) {
+  const auto one_of = [](const Expr& e) { return e.constant().has_value(); };
+  for (std::size_t a = 0; a + 1 < node.inputs.size(); ++a)
+    for (std::size_t b = a + 1; b < node.inputs.size(); ++b) {
+      if (node.inputs[a] == kNoValue || node.inputs[b] == kNoValue) continue;
+      const auto &x = graph.value(node.inputs[a]).shape, &y = graph.value(node.inputs[b]).shape;
+      if (!x || !y) continue;
+      for (std::size_t i = 1; i <= std::min(x->size(), y->size()); ++i) {
+        const Expr &p = (*x)[x->size() - i], &q = (*y)[y->size() - i];
+        if (!one_of(p) && !one_of(q) && !(p == q)) facts.emplace_back(p, q);
+      }
+    }
+}
+
+std::vector<Fact> facts_of(const Graph& graph) {
+  std::vector<Fact> facts = graph.assumptions;
+  for (const Node& node : graph.nodes)
+    if (!node.removed && is_pointwise(node.op)) add_broadcast_facts(graph, node, facts);
+  return facts;
+}
+
+void substitute(Shape& shape, const Substitution& map) {
+  for (Expr& e : shape)
+    if (!e.constant()) e = e.substitute(map);
+}
+
+void substitute(Graph& graph, const Substitution& map) {
+  for (Value& v : graph.values) {
+    if (v.shape) substitute(*v.shape, map);
+    if (v.elements) substitute(*v.elements, map);
+  }
+  for (Node& n : graph.nodes) {
+    Attributes changed = n.attributes;
+    for (const auto& [name, value] : n.attributes.values())
+      if (const auto* shape = std::get_if<Shape>(&value)) {
+        Shape copy = *shape;
+        substitute(copy, map);
+        changed.set(name, std::move(copy));
+      }
+    n.attributes = std::move(changed);
+    for (auto& subgraph : n.subgraphs) substitute(*subgraph, map);
+  }
+  for (auto& [a, b] : graph.assumptions) {
+    a = a.substitute(map);
+    b = b.substitute(map);
+  }
+}
+
+void drop_settled(Graph& graph) {
+  std::vector<Fact> open;
+  for (Fact& fact : graph.assumptions)
+    if (!(fact.first == fact.second) && std::find(open.begin(), open.end(), fact) == open.end())
+      open.push_back(std::move(fact));
+  graph.assumptions = std::move(open);
+}
+
+}  // namespace
+
+bool unify_symbols(Graph& graph) {
+  bool changed = false;
+  for (bool again = true; again;) {
+    again = false;
+    Substitution map;
+    const InputSymbols inputs(graph);
+    for (const Fact& fact : facts_of(graph)) {
+      const auto solution = solved(inputs, {fact.first.substitute(map), fact.second.substitute(map)});
+      if (!solution) continue;
+      const Substitution one{{solution->first, solution->second}};
+      for (auto& [name, value] : map) value = value.substitute(one);
+      map.insert(*one.begin());
+    }
+    if (!map.empty()) {
+      substitute(graph, map);
+      changed = again = true;
+    }
+  }
+  drop_settled(graph);
+  return changed;
+}
+
+}  // namespace ark::passes
