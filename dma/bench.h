@@ -17,8 +17,8 @@ struct BenchRow {
   std::string transport;  // "local", "shm"
   std::string link;       // "direct", "posted"
   uint64_t bytes = 0;
-  double latency_us = 0;            // put to arrival: half of a round trip, median of its batches
-  double gigabytes_per_second = 0;  // many puts in flight, 10^9 bytes
+  double latency_us = 0;  // half of a round trip with the same bytes both ways; median over batches of 16
+  double gigabytes_per_second = 0;  // batches of 16 puts, median; 10^9 bytes
 };
 
 // All transports and links in turn, between two threads of this process; one row per size. Throws Error.

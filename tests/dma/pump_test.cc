@@ -12,15 +12,16 @@
 namespace ark::dma {
 namespace {
 
-std::vector<std::unique_ptr<Group>> faulty_pair(const FaultPlan& plan, bool run_pump,
-                                                uint32_t attempts = 10) {
+std::vector<std::unique_ptr<Group>> faulty_pair(
+    const FaultPlan& plan, bool run_pump, uint32_t attempts = 10,
+    std::chrono::microseconds retry_after = std::chrono::milliseconds(5)) {
   EndpointSpec spec;
   spec.regions = {{"data", 4096}};
   spec.channels = {{.name = "data"}};
   spec.force_posted = true;
   spec.run_pump = run_pump;
   spec.pump.attempts = attempts;
-  spec.pump.retry_after = std::chrono::milliseconds(5);
+  spec.pump.retry_after = retry_after;
   auto transports = make_local_transports(2);
   for (auto& transport : transports) transport = with_faults(std::move(transport), plan);
   return make_local_groups(
@@ -64,6 +65,31 @@ TEST(Pump, NoArrivalBeforeAllEarlierDataOfTheChannel) {
   }
   EXPECT_TRUE(from.has_arrived(kPuts));
   EXPECT_FALSE(from.has_arrived(kPuts + 1)) << "a retry must not count twice";
+}
+
+TEST(Pump, ALateFirstAttemptNeverOverwritesNewerData) {
+  // Most transfers are slower than the first timers, so they are repeated while the first is under way.
+  auto groups = faulty_pair({.seed = 4, .delay_polls = 20'000}, false, 20, std::chrono::microseconds(20));
+  auto* source = reinterpret_cast<uint32_t*>(groups[0]->region(0).base);
+  auto* target = reinterpret_cast<uint32_t*>(groups[1]->region(0).base);
+  const Sender to = groups[0]->sender(1, 0);
+  const Receiver from = groups[1]->receiver(0, 0);
+  Pump& pump = groups[0]->endpoint().pump();
+  constexpr uint32_t kPuts = 30;
+  for (uint32_t i = 1; i <= kPuts; ++i) {
+    *source = i;
+    ASSERT_FALSE(to.put(0, 0, 0, 0, 4, {}));
+    while (!pump.is_idle()) {
+      pump.run_once();
+      ASSERT_TRUE(*target == i || *target == i - 1) << "put " << i << " sees " << *target;
+    }
+    ASSERT_FALSE(pump.fault()) << pump.fault().text();
+    ASSERT_EQ(*target, i);
+  }
+  for (int turn = 0; turn < 50'000; ++turn) pump.run_once();
+  EXPECT_EQ(*target, kPuts);
+  EXPECT_TRUE(from.has_arrived(kPuts));
+  EXPECT_FALSE(from.has_arrived(kPuts + 1)) << "a late first attempt must not count either";
 }
 
 TEST(Pump, ACutWireIsNamedAndEndsTheWaits) {
