@@ -69,7 +69,7 @@ TEST(Pump, NoArrivalBeforeAllEarlierDataOfTheChannel) {
 
 TEST(Pump, ALateFirstAttemptNeverOverwritesNewerData) {
   // Most transfers are slower than the first timers, so they are repeated while the first is under way.
-  auto groups = faulty_pair({.seed = 4, .delay_polls = 20'000}, false, 20, std::chrono::microseconds(20));
+  auto groups = faulty_pair({.seed = 4, .delay_polls = 4000}, false, 1000, std::chrono::microseconds(20));
   auto* source = reinterpret_cast<uint32_t*>(groups[0]->region(0).base);
   auto* target = reinterpret_cast<uint32_t*>(groups[1]->region(0).base);
   const Sender to = groups[0]->sender(1, 0);
