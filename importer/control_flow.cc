@@ -134,13 +134,14 @@ void Builder::add_if(Scope& scope, const onnx::Node& node, const std::string& la
   finish_control_flow(scope, Op::kIf, node, label, inputs, std::move(subgraphs), {});
 }
 
-// A body whose state keeps its shape from trip to trip: where the first attempt shows that sizes change, they
-// are made unknown, and the body is built again.
+// The body, for state of any size that occurs: where the first attempt shows that a size changes from trip to
+// trip, it becomes a symbol of the body's own ("this trip's size"), and the body is built again.
 std::shared_ptr<Graph> Builder::stable_body(Scope& scope, const onnx::Graph& body,
                                             std::vector<BodyInput> inputs, std::size_t first_state,
                                             std::size_t states, std::size_t first_output,
                                             const std::string& label, int64_t trips) {
-  for (int attempt = 0;; ++attempt) {
+  std::vector<std::vector<bool>> varies(states);  // by state and axis
+  for (;;) {
     auto graph = subgraph(scope, body, inputs, label, trips);
     bool stable = true;
     for (std::size_t i = 0; i < states; ++i) {
@@ -150,17 +151,21 @@ std::shared_ptr<Graph> Builder::stable_body(Scope& scope, const onnx::Graph& bod
         throw Error(Code::kBadModel, "node " + label + ": state " + std::to_string(i) +
                                          " changes its type from " + std::string(name_of(state.dtype)) +
                                          " to " + std::string(name_of(next.dtype)));
-      if (!state.shape || (next.shape && *next.shape == *state.shape)) continue;
-      stable = false;
-      if (!next.shape || next.shape->size() != state.shape->size() || attempt >= 2) {
+      if (!state.shape) continue;
+      if (!next.shape || next.shape->size() != state.shape->size()) {
         state.shape.reset();
+        stable = false;
         continue;
       }
-      for (std::size_t d = 0; d < state.shape->size(); ++d)
-        if (!((*state.shape)[d] == (*next.shape)[d]))
-          (*state.shape)[d] = Expr::symbol("state_" + std::to_string((*graph->symbols)++));
+      varies[i].resize(state.shape->size());
+      for (std::size_t d = 0; d < state.shape->size(); ++d) {
+        if (varies[i][d] || (*state.shape)[d] == (*next.shape)[d]) continue;
+        (*state.shape)[d] = Expr::symbol("state_" + std::to_string((*graph->symbols)++));
+        varies[i][d] = true;
+        stable = false;
+      }
     }
-    if (stable) return graph;
+    if (stable) return graph;  // ends: each attempt makes at least one more size or rank unknown
   }
 }
 

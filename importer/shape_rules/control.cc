@@ -47,14 +47,17 @@ void if_(Context& c) {
   }
 }
 
-// Carried state may change its shape from trip to trip: only types and scan outputs' ranks are sure.
+// Carried state may change its size from trip to trip: what differs from the first value is not known.
 void loop(Context& c) {
   const std::size_t carried = c.inputs() >= 2 ? c.inputs() - 2 : 0;
   for (std::size_t i = 0; i < c.outputs(); ++i) {
     const Value& v = result(c, 0, i + 1);
     if (i < carried) {
-      const bool stable = v.shape && c.shape(i + 2) && *v.shape == *c.shape(i + 2);
-      c.out(i, v.dtype, stable ? c.shape(i + 2) : std::nullopt);
+      std::optional<Shape> y = c.shape(i + 2);
+      if (!v.shape || !y || v.shape->size() != y->size()) y = std::nullopt;
+      for (std::size_t d = 0; y && d < y->size(); ++d)
+        if (!((*v.shape)[d] == (*y)[d])) (*y)[d] = c.fresh(i, d, "s" + std::to_string(i) + "_" + std::to_string(d));
+      c.out(i, v.dtype, y);
       continue;
     }
     std::optional<Shape> y = lifted(c, i, v.shape);
