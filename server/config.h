@@ -1,0 +1,42 @@
+// The options of ark-serve: command line, environment (ARK_SERVE_*), defaults.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace ark {
+
+enum class Device : uint8_t { kAuto, kCpu, kCuda };
+enum class LogFormat : uint8_t { kText, kJson };
+
+struct ServeOptions {
+  std::filesystem::path model;    // an ONNX file, or a folder that holds one
+  std::string served_model_name;  // empty: the file's stem
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;     // 0: any free one
+  int32_t tp = 0;          // ranks; 0: chosen by the load path
+  bool processes = false;  // each rank but 0 is a process of its own
+  Device device = Device::kAuto;
+  int32_t threads = 0;                 // of all ranks together; 0: one per core
+  int32_t max_model_len = 0;           // tokens of one sequence; 0: what the model allows
+  int32_t max_num_seqs = 64;           // sequences that run at once
+  int32_t max_num_batched_tokens = 0;  // tokens of one step; 0: chosen by the load path
+  int32_t max_queue = 256;             // requests that wait; more are answered with 429
+  int64_t kv_memory = 0;               // bytes for cached keys and values, all ranks; 0: chosen
+  std::filesystem::path api_key_file;
+  std::chrono::milliseconds shutdown_timeout{30'000};
+  LogFormat log_format = LogFormat::kText;
+  bool check = false;  // load everything, report, exit
+};
+
+// Declares the options on `app`, which writes to `options` when it parses. `options` outlives `app`.
+void add_serve_options(CLI::App& app, ServeOptions& options);
+
+// "512M", "1.5GiB", "1048576" -> bytes. Suffixes k, M, G, T, all powers of 1024, with or without iB or B.
+// Throws Error(kUsage).
+int64_t parse_bytes(const std::string& text);
+
+}  // namespace ark
