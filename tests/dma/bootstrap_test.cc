@@ -150,7 +150,7 @@ TEST(Bootstrap, DeathIsNoticedAtOnceAndPassedOn) {
 
 TEST(Bootstrap, LeavingIsNoDeathAndReportsReachAll) {
   const std::string address = fresh_name();
-  std::atomic<int> reported{0};
+  std::atomic<int> looked{0}, reported{0};
   run_ranks(address, 3, [&](Bootstrap& bootstrap) {
     std::atomic<int> dead{-1};
     bootstrap.watch([&](int rank, const std::string& why) {
@@ -164,6 +164,8 @@ TEST(Bootstrap, LeavingIsNoDeathAndReportsReachAll) {
     }
     detail::blind_sleep(100'000'000);
     EXPECT_EQ(dead, -1);
+    ++looked;  // the report must not come before both have seen that leaving is no death
+    EXPECT_FALSE(wait_until([&] { return looked == 2; }, {}, {nullptr, soon(), {}}));
     if (bootstrap.rank() == 1) {
       bootstrap.report_dead(1, "a test says so");
     } else {
