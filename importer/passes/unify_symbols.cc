@@ -60,6 +60,19 @@ std::optional<Expr> solved_for(const std::string& name, const Expr& difference) 
   return low && *low >= 0 ? std::optional(solution) : std::nullopt;
 }
 
+// min(past + seq, total) against past + seq, from a mask cut to the keys' length: settled by total = past + seq.
+std::optional<Expr> settled_by(const std::string& name, const Fact& fact) {
+  for (const Expr& side : {fact.first, fact.second}) {
+    std::set<std::string> symbols;
+    side.collect_symbols(symbols);
+    const auto low = side.lower_bound();
+    if (symbols.empty() || symbols.contains(name) || !low || *low < 0) continue;
+    const Substitution map{{name, side}};
+    if (fact.first.substitute(map) == fact.second.substitute(map)) return side;
+  }
+  return std::nullopt;
+}
+
 // The latest symbol that the fact determines, with its value.
 std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, const Fact& fact) {
   const Expr difference = fact.first - fact.second;
@@ -71,9 +84,11 @@ std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, c
   if (latest_first.size() != symbols.size()) return std::nullopt;  // what the data decides is nobody's name
   std::sort(latest_first.begin(), latest_first.end(),
             [&](const auto& a, const auto& b) { return inputs.order.at(a) > inputs.order.at(b); });
-  for (const std::string& s : latest_first)
-    if (const auto solution = solved_for(s, difference); solution && binds(inputs, *solution))
-      return {{s, *solution}};
+  for (const std::string& s : latest_first) {
+    auto solution = solved_for(s, difference);
+    if (!solution) solution = settled_by(s, fact);
+    if (solution && binds(inputs, *solution)) return {{s, *solution}};
+  }
   return std::nullopt;
 }
 
