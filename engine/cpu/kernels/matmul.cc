@@ -42,6 +42,8 @@ Product product_of(const KernelCall& call) {
   p.batch = broadcast(ab.shape(), bb.shape());
   p.a_strides = broadcast_strides(ab, p.batch);
   p.b_strides = broadcast_strides(bb, p.batch);
+  for (int64_t& stride : p.a_strides) stride *= p.m * p.k;  // a batch step passes a whole matrix
+  for (int64_t& stride : p.b_strides) stride *= p.k * p.n;
   return p;
 }
 
