@@ -1,0 +1,169 @@
+#include "importer/decoder/probe.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "importer/decoder/refusal.h"
+#include "importer/fold.h"
+
+namespace ark::decoder {
+namespace {
+
+constexpr int64_t kMaxTensor = 64'000'000;    // elements of one value
+constexpr int64_t kMaxTotal = 2'000'000'000;  // elements of all evaluations of one model
+
+template <typename F>
+Tensor filled(DType dtype, Dims dims, F&& f) {
+  Tensor t = Tensor::zeros(dtype, dims);
+  for (int64_t i = 0; i < t.size(); ++i) {
+    const int64_t v = f(i);
+    switch (dtype) {
+      case DType::kI64:
+        t.as<int64_t>()[i] = v;
+        break;
+      case DType::kI32:
+        t.as<int32_t>()[i] = static_cast<int32_t>(v);
+        break;
+      case DType::kBool:
+        t.as<uint8_t>()[i] = v != 0;
+        break;
+      case DType::kF32:
+        t.as<float>()[i] = static_cast<float>(v);
+        break;
+      case DType::kF16:
+        t.as<uint16_t>()[i] = f32_to_f16(static_cast<float>(v));
+        break;
+      default:
+        break;
+    }
+  }
+  return t;
+}
+
+}  // namespace
+
+Step Probe::possible(Step step) const {
+  if (const auto b = roles_.sizes.batch.constant()) step.batch = *b;
+  if (const auto s = roles_.sizes.sequence.constant()) step.sequence = *s;
+  if (const auto p = roles_.sizes.past.constant()) step.past = *p;
+  return step;
+}
+
+Tensor Probe::input(std::size_t index, const Step& step) const {
+  const Value& v = graph_.value(graph_.inputs[index]);
+  const DecoderSignature& s = roles_.signature;
+  if (!v.shape) throw Refusal("", "input " + escaped(v.name) + " has no known rank");
+  Dims dims;
+  for (const Expr& e : *v.shape) dims.push_back(e.evaluate(roles_.at(step.batch, step.sequence, step.past)));
+  if (index == s.mask) {
+    // A float mask is added to the scores, others select.
+    const bool additive = is_floating(v.dtype) && dims.size() == 4;
+    return filled(v.dtype, dims, [&](int64_t) { return additive ? 0 : 1; });
+  }
+  if (index == s.positions)
+    return filled(v.dtype, dims, [&](int64_t i) { return step.past + i % step.sequence; });
+  if (index == s.token_types) return filled(v.dtype, dims, [](int64_t) { return 0; });
+  throw Refusal("", "input " + escaped(v.name) + " has no role in a decoder");
+}
+
+Node Probe::concrete(const Node& node, const Step& step) const {
+  Node result = node;
+  const SymbolValues values = roles_.at(step.batch, step.sequence, step.past);
+  for (const auto& [name, value] : node.attributes.values()) {
+    const Shape* shape = std::get_if<Shape>(&value);
+    if (!shape) continue;
+    Shape numbers;
+    for (const Expr& e : *shape) numbers.emplace_back(e.evaluate(values));
+    result.attributes.set(name, std::move(numbers));
+  }
+  return result;
+}
+
+// Rows of a table too large to be copied as a whole.
+std::optional<Tensor> Probe::gather_rows(const Node& node, const Step& step) {
+  if (node.op != Op::kGather || node.attributes.integer("axis") != 0) return std::nullopt;
+  const ConstantPtr& table = graph_.value(node.inputs[0]).constant;
+  if (!table || table->is_small() || table->dims.empty() || bits_of(table->dtype) < 8) return std::nullopt;
+  const Tensor rows = value(node.inputs[1], step);
+  Dims dims = rows.dims;
+  dims.insert(dims.end(), table->dims.begin() + 1, table->dims.end());
+  Tensor result = Tensor::empty(table->dtype, dims);
+  const int64_t count = table->dims[0], bytes = rows.size() ? result.bytes() / rows.size() : 0;
+  for (int64_t i = 0; i < rows.size(); ++i) {
+    const int64_t row = rows.integer(i) < 0 ? rows.integer(i) + count : rows.integer(i);
+    if (row < 0 || row >= count)
+      refuse(node,
+             "index " + std::to_string(row) + " is beyond its table of " + std::to_string(count) + " rows");
+    const Tensor one = materialise_rows(*table, row, 1);
+    std::memcpy(result.data.get() + i * bytes, one.data.get(), static_cast<std::size_t>(bytes));
+  }
+  return result;
+}
+
+// A part of a stored mask too large to be copied as a whole.
+std::optional<Tensor> Probe::slice_constant(const Node& node, const Step& step) {
+  if (node.op != Op::kSlice || !node.attributes.has("starts")) return std::nullopt;
+  ConstantPtr view = graph_.value(node.inputs[0]).constant;
+  if (!view || view->is_small()) return std::nullopt;
+  const Node now = concrete(node, step);
+  const auto& axes = now.attributes.ints("axes");
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (now.attributes.ints("steps")[i] != 1) return std::nullopt;
+    const int64_t size = view->dims[static_cast<std::size_t>(axes[i])];
+    const int64_t end = std::min(size, now.attributes.shape("ends")[i].constant().value());
+    const int64_t begin = std::clamp<int64_t>(now.attributes.shape("starts")[i].constant().value(), 0, end);
+    view = sliced(view, axes[i], begin, end);
+    if (!view) return std::nullopt;
+  }
+  return materialise(*view);
+}
+
+std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
+  if (auto rows = gather_rows(node, step)) return {std::move(*rows)};
+  if (auto part = slice_constant(node, step)) return {std::move(*part)};
+  if (!can_evaluate(node.op))
+    refuse(node,
+           "operator " + std::string(name_of(node.op)) + " in a mask or in positions is not understood");
+  std::vector<Tensor> inputs;
+  for (const ValueId id : node.inputs) inputs.push_back(id == kNoValue ? Tensor{} : value(id, step));
+  std::vector<DType> types;
+  const DType unwanted = node.inputs.empty() ? DType::kI64 : graph_.value(node.inputs[0]).dtype;
+  for (const ValueId id : node.outputs) types.push_back(id == kNoValue ? unwanted : graph_.value(id).dtype);
+  try {
+    for (const ValueId id : node.outputs) {
+      if (id == kNoValue || !graph_.value(id).shape) continue;
+      const Expr count = element_count(*graph_.value(id).shape);
+      std::set<std::string> names;
+      count.collect_symbols(names);
+      const SymbolValues values = roles_.at(step.batch, step.sequence, step.past);
+      if (std::all_of(names.begin(), names.end(), [&](const auto& n) { return values.count(n) > 0; }))
+        if (count.evaluate(values) > kMaxTensor) refuse(node, "is too large to be checked");
+    }
+    auto results = evaluate(concrete(node, step), inputs, types);
+    if (!results) refuse(node, "cannot be evaluated at load");
+    for (const Tensor& t : *results) elements_ += t.size();
+    if (elements_ > kMaxTotal) refuse(node, "masks and positions are too large to be checked");
+    return std::move(*results);
+  } catch (const Error& error) {
+    refuse(node, error.what());
+  }
+}
+
+Tensor Probe::value(ValueId id, const Step& step) {
+  auto& known = memo_[step];
+  if (const auto it = known.find(id); it != known.end()) return it->second;
+  const Value& v = graph_.value(id);
+  if (v.constant) return known[id] = materialise(*v.constant);
+  if (const Node* node = graph_.producer(id)) {
+    const auto results = run(*node, step);
+    for (std::size_t i = 0; i < node->outputs.size(); ++i)
+      if (node->outputs[i] != kNoValue) known[node->outputs[i]] = results[i];
+    return known.at(id);
+  }
+  const auto it = std::find(graph_.inputs.begin(), graph_.inputs.end(), id);
+  if (it == graph_.inputs.end()) throw Refusal("", "value " + escaped(v.name) + " has no producer");
+  return known[id] = input(static_cast<std::size_t>(it - graph_.inputs.begin()), step);
+}
+
+}  // namespace ark::decoder

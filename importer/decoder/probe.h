@@ -1,0 +1,49 @@
+// Evaluates what does not depend on tokens or caches (masks, positions, rotary angles, sizes) at concrete
+// steps.
+#pragma once
+
+#include <map>
+#include <unordered_map>
+
+#include "importer/decoder/roles.h"
+
+namespace ark::decoder {
+
+// An unpadded step: every row of the batch has `past` cached tokens and gets `sequence` new ones.
+struct Step {
+  int64_t batch = 1, sequence = 1, past = 0;
+  auto operator<=>(const Step&) const = default;
+  int64_t total() const { return past + sequence; }
+};
+
+class Probe {
+ public:
+  // Both must outlive the probe.
+  Probe(const Graph& graph, const Roles& roles) : graph_(graph), roles_(roles) {}
+
+  // The value at `step`, memoised: masks are all ones, positions past + s, token types 0.
+  // Throws Refusal naming the node that cannot be evaluated (also where the step is beyond the file's
+  // tables).
+  Tensor value(ValueId id, const Step& step);
+  // The step as this file can have it: fixed sizes replace those asked for.
+  Step possible(Step step) const;
+  // Drops memoised values of all steps.
+  void forget() {
+    memo_.clear();
+    elements_ = 0;
+  }
+
+ private:
+  Tensor input(std::size_t index, const Step& step) const;
+  std::vector<Tensor> run(const Node& node, const Step& step);
+  std::optional<Tensor> gather_rows(const Node& node, const Step& step);
+  std::optional<Tensor> slice_constant(const Node& node, const Step& step);
+  Node concrete(const Node& node, const Step& step) const;
+
+  const Graph& graph_;
+  const Roles& roles_;
+  std::map<Step, std::unordered_map<ValueId, Tensor>> memo_;
+  int64_t elements_ = 0;  // evaluated so far, a budget against graphs built to exhaust it
+};
+
+}  // namespace ark::decoder

@@ -1,0 +1,173 @@
+// Plain graph -> token graph, or the node where the proof ends.
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "importer/decoder.h"
+#include "importer/decoder/caches.h"
+#include "importer/decoder/cleanup.h"
+#include "importer/decoder/limits.h"
+#include "importer/decoder/rewrite.h"
+
+namespace ark {
+namespace {
+
+using namespace decoder;  // the stages of this one function
+
+constexpr int64_t kProbedLength = 32'768;  // a file is held unlimited if nothing in it ends before
+constexpr int64_t kDefaultLength = 8'192;  // of tables, if neither file nor caller says
+
+// Keeps what the decoder protocol needs: logits and caches.
+void prune(Graph& graph, DecoderSignature& signature) {
+  std::vector<ValueId> outputs{graph.outputs[signature.logits]};
+  for (auto& cache : signature.caches) {
+    outputs.push_back(graph.outputs[cache.output]);
+    cache.output = outputs.size() - 1;
+  }
+  signature.logits = 0;
+  graph.outputs = outputs;
+  graph.remove_dead();
+}
+
+ValueId finish_logits(Rewrite& r) {
+  const ValueId out = r.plain.outputs[r.roles.signature.logits];
+  const Rows* rows = r.rows(out);
+  if (!rows)
+    throw Refusal(r.plain.producer(out) ? r.plain.producer(out)->name : "",
+                  "the logits are no function of each token");
+  const Layout& layout = rows->layout;
+  const int64_t vocabulary = r.roles.signature.vocabulary;
+  if (has_rows(layout.back()) || features(layout) != vocabulary || has_kind(layout, AtomKind::kPast) ||
+      has_kind(layout, AtomKind::kContext) || (!rows->last && !has_kind(layout, AtomKind::kSequence)))
+    throw Refusal(r.plain.producer(out) ? r.plain.producer(out)->name : "",
+                  "the logits are laid out " + str(layout) + ", not [batch, sequence, vocabulary]");
+  if (rows->last) r.evidence.push_back("the file computes logits of the last token only: a row selection");
+  return r.out.widened(r.out.reshape(rows->tokens, {vocabulary}));
+}
+
+bool same_mask(const AttentionMask& a, const AttentionMask& b) {
+  return a.window == b.window && a.softcap == b.softcap && a.slopes.empty() == b.slopes.empty();
+}
+
+std::string describe(const Block& b) {
+  std::string text = std::to_string(b.heads) + " heads on " + std::to_string(b.kv_heads) +
+                     " key/value heads of " + std::to_string(b.key_dim);
+  if (b.value_dim != b.key_dim) text += " and " + std::to_string(b.value_dim);
+  char number[64];
+  std::snprintf(number, sizeof number, ", scale %.6g", b.mask.scale);
+  text += number + std::string(", mask proven causal by evaluating it");
+  if (b.mask.window) text += ", sliding window of " + std::to_string(b.mask.window);
+  if (b.mask.softcap != 0)
+    std::snprintf(number, sizeof number, ", soft cap %.6g", b.mask.softcap), text += number;
+  if (!b.mask.slopes.empty()) text += ", linear biases (ALiBi)";
+  return text;
+}
+
+void describe_blocks(const std::vector<Block>& blocks, std::vector<std::string>& evidence) {
+  for (std::size_t first = 0, i = 0; i <= blocks.size(); ++i) {
+    const bool ends = i == blocks.size() || blocks[i].heads != blocks[first].heads ||
+                      blocks[i].kv_heads != blocks[first].kv_heads ||
+                      blocks[i].key_dim != blocks[first].key_dim ||
+                      !same_mask(blocks[i].mask, blocks[first].mask);
+    if (!ends || blocks.empty()) continue;
+    const std::string which = i - first == 1
+                                  ? "attention " + std::to_string(first)
+                                  : "attentions " + std::to_string(first) + " to " + std::to_string(i - 1);
+    evidence.push_back(which + ": " + describe(blocks[first]));
+    first = i;
+  }
+}
+
+void describe_weights(const Graph& graph, std::vector<std::string>& evidence) {
+  ConstantPtr embedding;
+  for (const Node& node : graph.nodes)
+    if (!node.removed && node.op == Op::kGather && node.inputs[1] == graph.inputs[0])
+      embedding = graph.value(node.inputs[0]).constant;
+  const Node* head = graph.producer(graph.outputs[0]);
+  while (head && head->op != Op::kMatMul && !head->inputs.empty()) head = graph.producer(head->inputs[0]);
+  if (!embedding || !head || !graph.value(head->inputs[1]).constant) return;
+  evidence.push_back(same_payload(*embedding, *graph.value(head->inputs[1]).constant)
+                         ? "output weights tied to the embedding"
+                         : "output weights of their own");
+}
+
+bool has_tables(const Graph& graph) {
+  for (const Node& node : graph.nodes)
+    if (!node.removed &&
+        std::find(node.inputs.begin(), node.inputs.end(), graph.inputs[1]) != node.inputs.end())
+      return true;
+  return false;
+}
+
+std::vector<CacheSpec> cache_specs(const Rewrite& r) {
+  std::vector<CacheSpec> specs;
+  for (const Block& b : r.blocks) {
+    const auto name = [&](std::size_t input) {
+      return input == SIZE_MAX ? std::string() : r.plain.value(r.plain.inputs[input]).name;
+    };
+    specs.push_back(
+        {name(b.key_input), name(b.value_input), b.kv_heads, b.key_dim, b.value_dim, b.mask.window});
+  }
+  return specs;
+}
+
+Graph cleaned(TokenBuilder& out, std::vector<std::string>& evidence) {
+  out.graph.remove_dead();
+  if (const int n = fuse_rotary(out))
+    evidence.push_back(std::to_string(n) + " rotations of queries and keys by position");
+  if (const int n = split_projections(out))
+    evidence.push_back(std::to_string(n) + " packed projections split by columns");
+  Graph graph = select_rows(out.graph);
+  graph.remove_dead();
+  graph.sort();
+  graph.compact();
+  verify(graph, "recognise");
+  return graph;
+}
+
+DecoderModel recognise(const Graph& original, const DecoderSignature& signature, int64_t max_length) {
+  Graph graph = original;
+  DecoderSignature pruned = signature;
+  prune(graph, pruned);
+  const Roles roles = unify_sizes(graph, pruned);
+  const int64_t wanted = max_length > 0 ? max_length : kProbedLength;
+  const int64_t reach = reachable_length(graph, roles, wanted);
+  const int64_t length = reach < wanted || max_length > 0 ? reach : kDefaultLength;
+  Rewrite r(graph, roles, length);
+  rewrite(r);
+  check_caches(r);
+  if (r.blocks.empty()) throw Refusal("", "there is no attention");
+  r.out.graph.outputs = {finish_logits(r)};
+  DecoderModel model;
+  model.signature = signature;
+  describe_blocks(r.blocks, r.evidence);
+  model.caches = cache_specs(r);
+  model.tokens = cleaned(r.out, r.evidence);
+  model.vocabulary = signature.vocabulary;
+  model.max_positions = has_tables(model.tokens) || reach < wanted ? length : 0;
+  describe_weights(model.tokens, r.evidence);
+  r.evidence.push_back(model.max_positions == 0 ? "sequences of any length"
+                       : reach < wanted         ? "sequences of up to " + std::to_string(length) +
+                                              " tokens, where the file's tables end"
+                                        : "position tables made for " + std::to_string(length) + " tokens");
+  model.evidence = std::move(r.evidence);
+  model.signature.max_positions = reach < wanted ? reach : 0;
+  return model;
+}
+
+}  // namespace
+
+std::variant<DecoderModel, NotRecognised> recognise_decoder(const Graph& graph, int64_t max_length) {
+  std::string why;
+  const auto signature = find_signature(graph, &why);
+  if (!signature) return NotRecognised{"", why};
+  try {
+    return recognise(graph, *signature, max_length);
+  } catch (const Refusal& refusal) {
+    return NotRecognised{refusal.node, refusal.reason};
+  } catch (const Error& error) {
+    return NotRecognised{"", error.what()};
+  }
+}
+
+}  // namespace ark

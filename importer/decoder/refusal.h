@@ -1,0 +1,21 @@
+// How the proof ends early: thrown inside importer/decoder only, caught by recognise_decoder().
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "importer/graph.h"
+
+namespace ark::decoder {
+
+struct Refusal : std::exception {
+  Refusal(std::string node, std::string reason) : node(std::move(node)), reason(std::move(reason)) {}
+  const char* what() const noexcept override { return reason.c_str(); }
+  std::string node, reason;
+};
+
+[[noreturn]] inline void refuse(const Node& node, std::string reason) {
+  throw Refusal(node.name, std::move(reason));
+}
+
+}  // namespace ark::decoder

@@ -1,0 +1,170 @@
+// Nodes that work along feature axes: normalisation, reductions, softmax of routers, top-k.
+#include <algorithm>
+
+#include "base/error.h"
+#include "importer/decoder/rewrite.h"
+
+namespace ark::decoder {
+namespace {
+
+// The axis of the token form, once it is proven to hold features only.
+int64_t feature_axis_of(const Node& node, const Rows& x, int64_t axis) {
+  const Axis& a = x.layout.at(static_cast<std::size_t>(axis));
+  if (has_rows(a)) refuse(node, "works along the tokens of " + str(x.layout));
+  return token_axis(x.layout, static_cast<std::size_t>(axis));
+}
+
+// (x, parameters...) normalised over axis..rank-1.
+bool normalise(Rewrite& r, const Node& node, const Rows& x) {
+  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+  for (std::size_t i = axis; i < x.layout.size(); ++i) feature_axis_of(node, x, static_cast<int64_t>(i));
+  for (std::size_t i = 1; i < node.outputs.size(); ++i)
+    if (node.outputs[i] != kNoValue) refuse(node, "hands out its statistics");
+  std::vector<ValueId> inputs{x.tokens};
+  Layout layout = x.layout;
+  for (std::size_t i = 1; i < node.inputs.size(); ++i)
+    inputs.push_back(node.inputs[i] == kNoValue ? kNoValue
+                                                : r.conform(r.operand(node, node.inputs[i], layout), layout));
+  Attributes attributes = node.attributes;
+  attributes.set("axis", static_cast<int64_t>(token_axis(layout, axis)));
+  r.set(node.outputs[0], Rows{layout, r.out.emit(node.op, inputs, attributes), x.last});
+  return true;
+}
+
+bool reduce(Rewrite& r, const Node& node, const Rows& x) {
+  if (node.inputs.size() > 1 && node.inputs[1] != kNoValue)
+    refuse(node, "reduces along axes that depend on data");
+  std::vector<int64_t> axes = node.attributes.ints_or("axes", {});
+  if (axes.empty()) {
+    if (node.attributes.integer_or("noop_with_empty_axes", 0)) return false;
+    for (std::size_t i = 0; i < x.layout.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  }
+  const bool keep = node.attributes.integer_or("keepdims", 1) != 0;
+  std::vector<int64_t> token_axes;
+  Layout layout;
+  for (std::size_t i = 0; i < x.layout.size(); ++i) {
+    const bool reduced = std::find(axes.begin(), axes.end(), static_cast<int64_t>(i)) != axes.end();
+    if (reduced) token_axes.push_back(feature_axis_of(node, x, static_cast<int64_t>(i)));
+    if (!reduced || keep) layout.push_back(reduced ? Axis{} : x.layout[i]);
+  }
+  const ValueId y =
+      r.out.emit(node.op, {x.tokens}, {{"axes", token_axes}, {"keepdims", static_cast<int64_t>(keep)}});
+  r.set(node.outputs[0], Rows{layout, y, x.last});
+  return true;
+}
+
+// One axis attribute; the other inputs are rows or constants of the same rank.
+bool along_axis(Rewrite& r, const Node& node, const Rows& x) {
+  const int64_t axis = node.attributes.integer("axis");
+  Attributes attributes = node.attributes;
+  attributes.set("axis", feature_axis_of(node, x, axis));
+  std::vector<ValueId> inputs{x.tokens};
+  for (std::size_t i = 1; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] == kNoValue) {
+      inputs.push_back(kNoValue);
+    } else if (const Rows* other = r.rows(node.inputs[i])) {
+      if (other->layout.size() != x.layout.size() || other->last != x.last)
+        refuse(node, "indexes the rows of other tokens");
+      for (std::size_t k = 0; k < x.layout.size(); ++k)
+        if (has_rows(x.layout[k]) ? !(other->layout[k] == x.layout[k]) : has_rows(other->layout[k]))
+          refuse(node, "indexes the rows of other tokens");
+      inputs.push_back(other->tokens);
+    } else {
+      const ConstantPtr c = r.constant(node, node.inputs[i]);
+      if (!c || c->dims.size() > 1 || c->size() != 1)
+        refuse(node, "has an operand that is neither rows nor one number");
+      inputs.push_back(r.out.constant(c));
+    }
+  }
+  const auto results = r.out.emit_many(node.op, inputs, attributes, static_cast<int>(node.outputs.size()));
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (node.outputs[i] == kNoValue) continue;
+    Rows y{x.layout, results[i], x.last};
+    const bool removed =
+        (node.op == Op::kArgMax || node.op == Op::kArgMin) && !node.attributes.integer_or("keepdims", 1);
+    const Dims dims = r.out.dims(results[i]);
+    if (removed)
+      y.layout.erase(y.layout.begin() + axis);
+    else
+      y.layout[static_cast<std::size_t>(axis)] =
+          feature_axis(dims[static_cast<std::size_t>(attributes.integer("axis") - 1)]);
+    r.set(node.outputs[i], std::move(y));
+  }
+  return true;
+}
+
+// Scatter onto zeros (or any constant): the data becomes rows first.
+bool scatter_onto_constant(Rewrite& r, const Node& node) {
+  const Rows *indices = r.rows(node.inputs[1]), *updates = r.rows(node.inputs[2]);
+  const Rows* like = indices ? indices : updates;
+  if (!like || !r.is_free(node.inputs[0])) return false;
+  const Shape& shape = r.shape(node, node.inputs[0]);
+  Rows data = r.operand(node, node.inputs[0], like->layout);
+  if (r.out.is_constant(data.tokens)) {
+    Layout layout = like->layout;
+    for (std::size_t i = 0; i < layout.size(); ++i)
+      if (!has_rows(layout[i])) {
+        if (!shape[i].constant()) return false;
+        layout[i] = feature_axis(*shape[i].constant());
+      }
+    data = {layout, r.out.as_rows(r.conform(data, layout), token_dims(layout)), like->last};
+  }
+  return along_axis(r, node, data);
+}
+
+bool one_hot(Rewrite& r, const Node& node) {
+  const Rows* x = r.rows(node.inputs[0]);
+  if (!x) return false;
+  const ConstantPtr depth = r.constant(node, node.inputs[1]), values = r.constant(node, node.inputs[2]);
+  if (!depth || !values) refuse(node, "has a depth that is no constant");
+  const int64_t axis = node.attributes.integer("axis");
+  Rows y{x->layout, kNoValue, x->last};
+  y.layout.insert(y.layout.begin() + axis, feature_axis(materialise(*depth).integer(0)));
+  y.tokens =
+      r.out.emit(Op::kOneHot, {x->tokens, r.out.constant(depth), r.out.constant(values)},
+                 {{"axis", static_cast<int64_t>(token_axis(y.layout, static_cast<std::size_t>(axis)))}});
+  r.set(node.outputs[0], std::move(y));
+  return true;
+}
+
+}  // namespace
+
+bool rewrite_features(Rewrite& r, const Node& node) {
+  if (node.op == Op::kScatterElements && r.is_free(node.inputs[0])) return scatter_onto_constant(r, node);
+  const Rows* found = node.inputs.empty() ? nullptr : r.rows(node.inputs[0]);
+  if (!found) return false;
+  const Rows x = *found;
+  switch (node.op) {
+    case Op::kLayerNorm:
+    case Op::kRmsNorm:
+      return normalise(r, node, x);
+    case Op::kReduceSum:
+    case Op::kReduceMean:
+    case Op::kReduceMax:
+    case Op::kReduceMin:
+    case Op::kReduceProd:
+    case Op::kReduceL1:
+    case Op::kReduceL2:
+    case Op::kReduceSumSquare:
+    case Op::kReduceLogSum:
+    case Op::kReduceLogSumExp:
+      return reduce(r, node, x);
+    case Op::kSoftmax:
+    case Op::kLogSoftmax:
+    case Op::kLpNorm:
+    case Op::kArgMax:
+    case Op::kArgMin:
+    case Op::kTopK:
+    case Op::kGatherElements:
+    case Op::kScatterElements:
+      return along_axis(r, node, x);
+    case Op::kCumSum:
+      return node.attributes.has("axis") && along_axis(r, node, x);
+    case Op::kOneHot:
+      return one_hot(r, node);
+    default:
+      return false;
+  }
+}
+
+}  // namespace ark::decoder

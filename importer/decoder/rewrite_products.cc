@@ -1,0 +1,235 @@
+// Products of rows with weights, look-ups in weights, and rotary embedding as an operator.
+#include <algorithm>
+
+#include "base/error.h"
+#include "importer/decoder/rewrite.h"
+
+namespace ark::decoder {
+namespace {
+
+Layout layout_of_dims(const Dims& dims) {
+  Layout layout;
+  for (const int64_t d : dims) layout.push_back(feature_axis(d));
+  return layout;
+}
+
+ConstantPtr weight(Rewrite& r, const Node& node, ValueId id) {
+  ConstantPtr c = r.constant(node, id);
+  if (!c)
+    refuse(node, "multiplies tokens with " + escaped(r.plain.value(id).name) +
+                     ", which depends on the lengths of the step");
+  if (c->dims.size() < 2) refuse(node, "multiplies tokens with a vector");
+  bool flat = c->dims.size() > 2;
+  for (std::size_t i = 0; i + 2 < c->dims.size(); ++i) flat = flat && c->dims[i] == 1;
+  if (flat)
+    if (ConstantPtr view = reshaped(c, Dims(c->dims.end() - 2, c->dims.end()))) return view;
+  return c;
+}
+
+// Adds the third input, if there is one.
+void finish(Rewrite& r, const Node& node, Rows y) {
+  if (node.inputs.size() > 2 && node.inputs[2] != kNoValue) {
+    const Rows bias = r.operand(node, node.inputs[2], y.layout);
+    y.tokens = r.out.emit(Op::kAdd, {y.tokens, r.conform(bias, y.layout)});
+  }
+  r.set(node.outputs[0], std::move(y));
+}
+
+Attributes product_attributes(const Node& node, bool trans_a, bool trans_b) {
+  Attributes attributes;
+  if (trans_a) attributes.set("trans_a", int64_t{1});
+  if (trans_b) attributes.set("trans_b", int64_t{1});
+  if (node.attributes.real_or("alpha", 1) != 1) attributes.set("alpha", node.attributes.real("alpha"));
+  return attributes;
+}
+
+void need_features(const Node& node, const Rows& x, std::size_t axis) {
+  if (has_rows(x.layout[axis])) refuse(node, "sums over the tokens of " + str(x.layout));
+}
+
+// rows [..., M, K] times weights [K, N] or [batch..., K, N].
+void times_weight(Rewrite& r, const Node& node, Rows x, bool trans_b) {
+  const ConstantPtr w = weight(r, node, node.inputs[1]);
+  const std::size_t rank = x.layout.size(), k_axis = rank - 1;
+  if (rank < 2) refuse(node, "multiplies a vector");
+  need_features(node, x, k_axis);
+  const Dims& d = w->dims;
+  const int64_t n = trans_b ? d[d.size() - 2] : d.back();
+  Rows y = x;
+  y.layout[k_axis] = feature_axis(n);
+  const Attributes attributes = product_attributes(node, false, trans_b);
+  if (d.size() == 2) {
+    std::vector<ValueId> inputs{x.tokens, r.out.constant(w)};
+    const bool plain_bias =
+        node.inputs.size() > 2 && node.inputs[2] != kNoValue && r.plain.value(node.inputs[2]).constant;
+    if (plain_bias) inputs.push_back(r.conform(r.operand(node, node.inputs[2], y.layout), y.layout));
+    y.tokens = r.out.emit(Op::kMatMul, inputs, attributes);
+    if (plain_bias) return r.set(node.outputs[0], std::move(y));
+    return finish(r, node, std::move(y));
+  }
+  // Weights by head: the rows axis M must exist between the batch and K.
+  Layout to(x.layout.begin(), x.layout.end() - 2);
+  const bool dropped = !is_kept(x.layout[rank - 2]);
+  to.push_back(feature_axis(d[d.size() - 2]));
+  to.push_back(feature_axis(d.back()));
+  const ValueId b = r.conform({layout_of_dims(d), r.out.constant(w), false}, to);
+  ValueId a = x.tokens;
+  if (dropped) {
+    Dims dims = token_dims(x.layout);
+    dims.insert(dims.end() - 1, 1);
+    a = r.out.reshape(a, dims);
+  }
+  y.tokens = r.out.emit(Op::kMatMul, {a, b}, attributes);
+  for (std::size_t i = 0; i + 2 < rank; ++i) {
+    const std::size_t back = rank - i;
+    if (back <= d.size() && y.layout[i].empty()) y.layout[i] = feature_axis(d[d.size() - back]);
+  }
+  y.tokens = r.out.reshape(y.tokens, token_dims(y.layout));
+  finish(r, node, std::move(y));
+}
+
+// weights [M, K] times rows [..., K, N].
+void weight_times(Rewrite& r, const Node& node, const Rows& x, bool trans_a) {
+  const ConstantPtr w = weight(r, node, node.inputs[0]);
+  if (w->dims.size() != 2 || x.layout.size() < 2)
+    refuse(node, "multiplies batched weights with tokens from the left");
+  const std::size_t k_axis = x.layout.size() - 2;
+  need_features(node, x, k_axis);
+  Rows y = x;
+  y.layout[k_axis] = feature_axis(trans_a ? w->dims[1] : w->dims[0]);
+  if (is_kept(x.layout.back()))
+    y.tokens =
+        r.out.emit(Op::kMatMul, {r.out.constant(w), x.tokens}, product_attributes(node, trans_a, false));
+  else
+    y.tokens =
+        r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, product_attributes(node, false, !trans_a));
+  finish(r, node, std::move(y));
+}
+
+// Both operands are of the same token: a product within each row.
+void row_by_row(Rewrite& r, const Node& node, const Rows& a, const Rows& b) {
+  const std::size_t rank = a.layout.size();
+  if (rank != b.layout.size() || rank < 3 || a.last != b.last)
+    refuse(node, "multiplies rows of different ranks");
+  Rows y{a.layout, kNoValue, a.last};
+  Layout to_a = a.layout, to_b = b.layout;
+  for (std::size_t i = 0; i < rank; ++i) {
+    const bool batch = i + 2 < rank;
+    if (batch && !(a.layout[i] == b.layout[i]) && !a.layout[i].empty() && !b.layout[i].empty())
+      refuse(node, "multiplies rows of different tokens: " + str(a.layout) + " and " + str(b.layout));
+    if (!batch && (has_rows(a.layout[i]) || has_rows(b.layout[i])))
+      refuse(node, "multiplies tokens with tokens: " + str(a.layout) + " and " + str(b.layout));
+    if (batch && a.layout[i].empty()) y.layout[i] = to_a[i] = b.layout[i];
+    if (batch) to_b[i] = y.layout[i];
+  }
+  y.layout[rank - 1] = b.layout[rank - 1];
+  y.tokens = r.out.emit(Op::kMatMul, {r.conform(a, to_a), r.conform(b, to_b)},
+                        product_attributes(node, false, false));
+  finish(r, node, std::move(y));
+}
+
+bool matmul(Rewrite& r, const Node& node) {
+  const bool trans_a = node.attributes.integer_or("trans_a", 0),
+             trans_b = node.attributes.integer_or("trans_b", 0);
+  const Rows *a = r.rows(node.inputs[0]), *b = r.rows(node.inputs[1]);
+  if (a && b)
+    row_by_row(r, node, trans_a ? last_two_swapped(r, *a) : *a, trans_b ? last_two_swapped(r, *b) : *b);
+  else if (a)
+    times_weight(r, node, trans_a ? last_two_swapped(r, *a) : *a, trans_b);
+  else
+    weight_times(r, node, trans_b ? last_two_swapped(r, *b) : *b, trans_a);
+  return true;
+}
+
+// Rows of a weight chosen by token: embeddings.
+bool gather_weight(Rewrite& r, const Node& node) {
+  const Rows* index = r.rows(node.inputs[1]);
+  if (!index) return false;
+  if (!r.is_free(node.inputs[0])) refuse(node, "picks features by indices that come from tokens");
+  const ConstantPtr table = r.constant(node, node.inputs[0]);
+  if (!table || table->dims.empty()) refuse(node, "looks tokens up in a table that depends on the step");
+  if (node.attributes.integer("axis") != 0) refuse(node, "looks tokens up along another axis than the first");
+  ValueId at = index->tokens;
+  if (const Node* cast = r.out.graph.producer(at);
+      cast && cast->op == Op::kCast && is_integer(r.out.graph.value(cast->inputs[0]).dtype))
+    at = cast->inputs[0];
+  Rows y{index->layout, kNoValue, index->last};
+  for (std::size_t i = 1; i < table->dims.size(); ++i) y.layout.push_back(feature_axis(table->dims[i]));
+  y.tokens = r.out.widened(r.out.emit(Op::kGather, {r.out.constant(table), at}, {{"axis", int64_t{0}}}));
+  y.tokens = r.out.reshape(y.tokens, token_dims(y.layout));
+  r.set(node.outputs[0], std::move(y));
+  return true;
+}
+
+bool quantised(Rewrite& r, const Node& node) {
+  const Rows* x = r.rows(node.inputs[0]);
+  if (!x) return false;
+  need_features(node, *x, x->layout.size() - 1);
+  std::vector<ValueId> inputs{x->tokens};
+  for (std::size_t i = 1; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] == kNoValue) {
+      inputs.push_back(kNoValue);
+      continue;
+    }
+    const ConstantPtr c = r.is_free(node.inputs[i]) ? r.constant(node, node.inputs[i]) : nullptr;
+    if (!c) refuse(node, "has quantised weights that are no constants");
+    inputs.push_back(r.out.constant(c));
+  }
+  Rows y{x->layout, r.out.emit(node.op, inputs, node.attributes), x->last};
+  y.layout.back() = feature_axis(node.attributes.integer("N"));
+  r.set(node.outputs[0], std::move(y));
+  return true;
+}
+
+// The operator reads its tables at position p of each row; positions may be shifted.
+bool rotary(Rewrite& r, const Node& node) {
+  const Rows* found = r.rows(node.inputs[0]);
+  if (!found) return false;
+  const Rows x = *found;
+  const std::size_t rank = x.layout.size();
+  need_features(node, x, rank - 1);
+  if (node.inputs.size() < 4 || node.inputs[3] == kNoValue) refuse(node, "has no positions");
+  const Rows positions = r.operand(node, node.inputs[3], {});
+  const Node* shift = r.out.graph.producer(positions.tokens);
+  int64_t offset = 0;
+  if (shift && shift->op == Op::kReshape) shift = r.out.graph.producer(shift->inputs[0]);
+  if (shift && shift->op == Op::kAdd)
+    offset = materialise(*r.out.graph.value(shift->inputs[1]).constant).integer(0);
+  const bool direct =
+      has_rows(positions.layout) && (!shift || shift->op == Op::kAdd || shift->op == Op::kCast);
+  std::vector<ValueId> tables;
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    const Value& v = r.plain.value(node.inputs[i]);
+    const ConstantPtr c = r.constant(node, node.inputs[i]);
+    if (!direct || !c || c->dims.size() != 2 || offset < 0 || offset >= c->dims[0])
+      refuse(node, "reads its table " + escaped(v.name) + " at something else than the position");
+    ConstantPtr rows = offset == 0 ? c : sliced(c, 0, offset, c->dims[0]);
+    tables.push_back(r.out.constant_f32(rows));
+  }
+  const int64_t d = features(x.layout[rank - 1]), heads = features(x.layout) / d;
+  Attributes attributes = node.attributes;
+  attributes.set("head_axis", int64_t{1});
+  const ValueId y = r.out.emit(
+      Op::kRotary, {r.out.reshape(x.tokens, {heads, d}), tables[0], tables[1], r.out.positions}, attributes);
+  r.set(node.outputs[0], Rows{x.layout, r.out.reshape(y, token_dims(x.layout)), x.last});
+  return true;
+}
+
+}  // namespace
+
+bool rewrite_products(Rewrite& r, const Node& node) {
+  switch (node.op) {
+    case Op::kMatMul:
+      return matmul(r, node);
+    case Op::kGather:
+      return gather_weight(r, node);
+    case Op::kMatMulNBits:
+      return quantised(r, node);
+    case Op::kRotary:
+      return rotary(r, node);
+    default:
+      return false;
+  }
+}
+
+}  // namespace ark::decoder

@@ -1,0 +1,148 @@
+#include "importer/decoder/roles.h"
+
+#include "base/error.h"
+#include "importer/infer.h"
+
+namespace ark::decoder {
+namespace {
+
+using Replacements = std::map<std::string, Expr>;
+
+// The name of an expression that is one bare symbol.
+std::optional<std::string> lone_symbol(const Expr& e) {
+  std::set<std::string> names;
+  e.collect_symbols(names);
+  if (names.size() != 1 || !(Expr::symbol(*names.begin()) == e)) return std::nullopt;
+  return *names.begin();
+}
+
+void bind(Replacements& map, const Expr& dim, const Expr& to) {
+  const auto name = lone_symbol(dim);
+  if (name && !(dim == to)) map.emplace(*name, to);
+}
+
+void substitute(Shape& shape, const Replacements& map) {
+  for (Expr& e : shape) e = e.substitute(map);
+}
+
+void substitute(Graph& graph, const Replacements& map) {
+  if (map.empty()) return;
+  for (Value& v : graph.values) {
+    if (v.shape) substitute(*v.shape, map);
+    if (v.elements) substitute(*v.elements, map);
+  }
+  for (Node& n : graph.nodes) {
+    if (n.removed) continue;
+    const auto values = n.attributes.values();
+    for (const auto& [name, value] : values) {
+      const Shape* shape = std::get_if<Shape>(&value);
+      if (!shape) continue;
+      Shape changed = *shape;
+      substitute(changed, map);
+      n.attributes.set(name, std::move(changed));
+    }
+  }
+}
+
+const Shape* shape_of(const Graph& graph, std::optional<std::size_t> input) {
+  if (!input) return nullptr;
+  const auto& shape = graph.value(graph.inputs[*input]).shape;
+  return shape ? &*shape : nullptr;
+}
+
+Replacements input_sizes(const Graph& graph, const DecoderSignature& s) {
+  const Expr batch = Expr::symbol("BATCH"), sequence = Expr::symbol("SEQUENCE"), past = Expr::symbol("PAST");
+  Replacements map;
+  const Shape ids = *shape_of(graph, s.ids);
+  bind(map, ids[0], batch);
+  bind(map, ids[1], sequence);
+  for (const auto& cache : s.caches) {
+    const Shape& shape = *shape_of(graph, cache.input);
+    bind(map, shape[static_cast<std::size_t>(cache.batch_axis)], batch);
+    bind(map, shape[static_cast<std::size_t>(cache.sequence_axis)], past);
+  }
+  for (const auto& input : {s.positions, s.token_types})
+    if (const Shape* shape = shape_of(graph, input); shape && !shape->empty()) {
+      bind(map, shape->back(), sequence);
+      if (shape->size() > 1) bind(map, shape->front(), batch);
+    }
+  if (const Shape* shape = shape_of(graph, s.mask); shape && shape->size() >= 2) {
+    bind(map, shape->front(), batch);
+    bind(map, shape->back(), s.caches.empty() ? sequence : past + sequence);
+    if (shape->size() == 4) bind(map, (*shape)[2], sequence);
+  }
+  return map;
+}
+
+void bind_equal(Replacements& map, const Expr& a, const Expr& b) {
+  if (a == b) return;
+  const auto is_free = [](const Expr& e) {
+    const auto name = lone_symbol(e);
+    return name && *name != "BATCH" && *name != "SEQUENCE" && *name != "PAST";
+  };
+  if (is_free(a))
+    bind(map, a, b);
+  else if (is_free(b))
+    bind(map, b, a);
+}
+
+// Sizes that must be equal for a node to make sense at all.
+Replacements node_sizes(const Graph& graph) {
+  Replacements map;
+  for (const Node& n : graph.nodes) {
+    if (n.removed) continue;
+    const auto shape = [&](std::size_t i) -> const Shape* {
+      if (i >= n.inputs.size() || n.inputs[i] == kNoValue || !graph.value(n.inputs[i]).shape) return nullptr;
+      return &*graph.value(n.inputs[i]).shape;
+    };
+    if (n.op == Op::kConcat) {
+      const auto axis = static_cast<std::size_t>(n.attributes.integer("axis"));
+      for (std::size_t i = 1; i < n.inputs.size(); ++i)
+        if (const Shape* a = shape(0), *b = shape(i); a && b && a->size() == b->size())
+          for (std::size_t d = 0; d < a->size(); ++d)
+            if (d != axis) bind_equal(map, (*a)[d], (*b)[d]);
+    } else if (n.op == Op::kAttention) {
+      for (const std::size_t past : {4, 5})
+        if (const Shape* a = shape(past), *b = shape(past - 3); a && b && a->size() == 4 && b->size() == 4)
+          for (const std::size_t d : {0, 1, 3}) bind_equal(map, (*a)[d], (*b)[d]);
+    }
+  }
+  return map;
+}
+
+void set_symbol(SymbolValues& values, const Expr& e, int64_t value) {
+  if (const auto name = lone_symbol(e)) values[*name] = value;
+}
+
+}  // namespace
+
+SymbolValues Roles::at(int64_t batch, int64_t sequence, int64_t past) const {
+  SymbolValues values;
+  set_symbol(values, sizes.batch, batch);
+  set_symbol(values, sizes.sequence, sequence);
+  set_symbol(values, sizes.past, past);
+  return values;
+}
+
+Roles unify_sizes(Graph& graph, const DecoderSignature& signature) {
+  substitute(graph, input_sizes(graph, signature));
+  for (int round = 0; round < 4; ++round) {
+    const Replacements map = node_sizes(graph);
+    if (map.empty()) break;
+    substitute(graph, map);
+  }
+  infer_all(graph);
+  Roles roles;
+  roles.signature = signature;
+  roles.has_past = !signature.caches.empty();
+  const Shape& ids = *shape_of(graph, signature.ids);
+  roles.sizes.batch = ids[0];
+  roles.sizes.sequence = ids[1];
+  if (roles.has_past) {
+    const auto& cache = signature.caches.front();
+    roles.sizes.past = (*shape_of(graph, cache.input))[static_cast<std::size_t>(cache.sequence_axis)];
+  }
+  return roles;
+}
+
+}  // namespace ark::decoder

@@ -1,0 +1,24 @@
+// The sizes of a step, made the same everywhere: one symbol each for batch, sequence and past, whatever the
+// file calls them in each input, output and attribute.
+#pragma once
+
+#include "importer/decoder.h"
+#include "importer/decoder/layout.h"
+
+namespace ark::decoder {
+
+struct Roles {
+  DecoderSignature signature;
+  StepSizes sizes;
+  bool has_past = false;
+
+  // Symbol values of a concrete step; kept for every size that is a symbol.
+  SymbolValues at(int64_t batch, int64_t sequence, int64_t past) const;
+};
+
+// Rewrites `graph` over the symbols BATCH, SEQUENCE and PAST (where the file leaves them open), unifies the
+// sizes that the graph itself proves equal (a cache's head size named by a symbol), and infers all shapes
+// again.
+Roles unify_sizes(Graph& graph, const DecoderSignature& signature);
+
+}  // namespace ark::decoder

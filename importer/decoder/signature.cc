@@ -1,0 +1,335 @@
+// Roles of a decoder's inputs and outputs: from edges and shapes, from names only where those leave a choice.
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "importer/decoder.h"
+
+namespace ark {
+namespace {
+
+bool has_word(const std::string& name, std::initializer_list<const char*> words) {
+  std::string lower = name;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return std::any_of(words.begin(), words.end(),
+                     [&](const char* w) { return lower.find(w) != std::string::npos; });
+}
+
+bool only_moves(Op op) {
+  switch (op) {
+    case Op::kIdentity:
+    case Op::kCast:
+    case Op::kReshape:
+    case Op::kTranspose:
+    case Op::kExpand:
+    case Op::kSlice:
+    case Op::kSplit:
+    case Op::kGather:
+    case Op::kConcat:
+    case Op::kScatterND:
+    case Op::kScatterElements:
+    case Op::kDequantizeLinear:
+    case Op::kQuantizeLinear:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class Finder {
+ public:
+  explicit Finder(const Graph& graph) : graph_(graph), readers_(graph.consumers()) {}
+  std::optional<DecoderSignature> find(std::string* why);
+
+ private:
+  const Value& input(std::size_t i) const { return graph_.value(graph_.inputs[i]); }
+  bool used(std::size_t i) const {
+    const ValueId id = graph_.inputs[i];
+    return !readers_[static_cast<std::size_t>(id)].empty() ||
+           std::find(graph_.outputs.begin(), graph_.outputs.end(), id) != graph_.outputs.end();
+  }
+  static std::size_t rank(const Value& v) { return v.shape ? v.shape->size() : 0; }
+  void find_caches();
+  void pair_cache(std::size_t output);
+  std::set<std::size_t> caches_behind(ValueId id) const;
+  std::optional<DecoderSignature::Cache> cache_axes(std::size_t input, std::size_t output) const;
+  void fix_batch_axes();
+  int64_t table_rows(std::size_t input) const;  // largest constant table that the input indexes; 0: none
+  bool makes_angles(std::size_t input) const;
+  bool find_ids();
+  bool find_logits();
+  void find_others();
+  bool explain(std::string* why) const;
+
+  const Graph& graph_;
+  const std::vector<std::vector<NodeId>> readers_;
+  DecoderSignature found_;
+  std::vector<bool> known_ = std::vector<bool>(graph_.inputs.size(), false);
+};
+
+std::set<std::size_t> Finder::caches_behind(ValueId start) const {
+  std::set<std::size_t> caches;
+  std::vector<ValueId> work{start};
+  std::set<ValueId> seen{start};
+  const auto visit = [&](ValueId id) {
+    if (id != kNoValue && seen.insert(id).second) work.push_back(id);
+  };
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    const auto at = std::find(graph_.inputs.begin(), graph_.inputs.end(), id);
+    if (at != graph_.inputs.end()) {
+      const Value& v = graph_.value(id);
+      if (rank(v) >= 3 && (is_floating(v.dtype) || v.dtype == DType::kI8 || v.dtype == DType::kU8))
+        caches.insert(static_cast<std::size_t>(at - graph_.inputs.begin()));
+      continue;
+    }
+    const Node* node = graph_.producer(id);
+    if (!node) continue;
+    if (node->op == Op::kAttention) {
+      for (std::size_t i = 1; i < 3; ++i)
+        if (node->outputs.size() > i && node->outputs[i] == id && node->inputs.size() > 3 + i) {
+          visit(node->inputs[3 + i]);
+          if (node->inputs[3 + i] == kNoValue) visit(node->inputs[i]);
+        }
+    } else if (node->op == Op::kConcat) {
+      for (const ValueId in : node->inputs) visit(in);
+    } else if (only_moves(node->op)) {
+      visit(node->inputs[0]);
+    }
+  }
+  return caches;
+}
+
+// The one axis along which the output is longer than the input.
+std::optional<DecoderSignature::Cache> Finder::cache_axes(std::size_t in, std::size_t out) const {
+  const Value &a = input(in), &b = graph_.value(graph_.outputs[out]);
+  if (!a.shape || !b.shape || a.shape->size() != b.shape->size()) return std::nullopt;
+  std::vector<int> differ;
+  for (std::size_t i = 0; i < a.shape->size(); ++i)
+    if (!((*a.shape)[i] == (*b.shape)[i]) && !(*b.shape)[i].constant()) differ.push_back(static_cast<int>(i));
+  if (differ.size() != 1) return std::nullopt;
+  return DecoderSignature::Cache{in, out, -1, differ[0]};
+}
+
+void Finder::pair_cache(std::size_t output) {
+  std::vector<DecoderSignature::Cache> candidates;
+  for (const std::size_t in : caches_behind(graph_.outputs[output]))
+    if (const auto cache = cache_axes(in, output); cache && !known_[in]) candidates.push_back(*cache);
+  if (candidates.empty()) return;
+  // Several caches behind one output: the name that shares most with the output's.
+  const auto shared = [&](const DecoderSignature::Cache& c) {
+    const std::string &a = input(c.input).name, &b = graph_.value(graph_.outputs[output]).name;
+    std::size_t n = 0;
+    while (n < a.size() && n < b.size() && a[a.size() - 1 - n] == b[b.size() - 1 - n]) ++n;
+    return n;
+  };
+  const auto best = std::max_element(candidates.begin(), candidates.end(),
+                                     [&](const auto& x, const auto& y) { return shared(x) < shared(y); });
+  known_[best->input] = true;
+  found_.caches.push_back(*best);
+}
+
+void Finder::find_caches() {
+  for (std::size_t i = 0; i < graph_.outputs.size(); ++i) pair_cache(i);
+  std::sort(found_.caches.begin(), found_.caches.end(),
+            [](const auto& a, const auto& b) { return a.input < b.input; });
+}
+
+// The batch is the axis whose size the ids share; failing that, the first open axis beside the sequence.
+void Finder::fix_batch_axes() {
+  const Expr batch = input(found_.ids).shape->front();
+  for (auto& cache : found_.caches) {
+    const Shape& shape = *input(cache.input).shape;
+    const auto pick = [&](auto&& fits) {
+      for (std::size_t i = 0; i < shape.size() && cache.batch_axis < 0; ++i)
+        if (static_cast<int>(i) != cache.sequence_axis && fits(shape[i]))
+          cache.batch_axis = static_cast<int>(i);
+    };
+    if (!batch.constant()) pick([&](const Expr& e) { return e == batch; });
+    pick([](const Expr& e) { return !e.constant(); });
+    pick([](const Expr& e) { return e.is_constant(1); });
+    pick([&](const Expr& e) { return e == batch; });
+    if (cache.batch_axis < 0) cache.batch_axis = cache.sequence_axis == 0 ? 1 : 0;
+  }
+}
+
+// Follows an integer through casts, movement and sums to the tables that it indexes.
+int64_t Finder::table_rows(std::size_t i) const {
+  int64_t rows = 0;
+  std::vector<ValueId> work{graph_.inputs[i]};
+  std::set<ValueId> seen(work.begin(), work.end());
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    for (const NodeId reader : readers_[static_cast<std::size_t>(id)]) {
+      const Node& node = graph_.node(reader);
+      if (node.op == Op::kGather && node.inputs[1] == id) {
+        const Value& table = graph_.value(node.inputs[0]);
+        const Node* maker = graph_.producer(node.inputs[0]);
+        const bool fixed = table.constant || (maker && maker->op == Op::kDequantizeLinear);
+        if (fixed && table.shape && table.shape->size() >= 2 && node.attributes.integer("axis") == 0)
+          rows = std::max(rows, table.shape->front().constant().value_or(0));
+        continue;
+      }
+      const bool follows = only_moves(node.op) || node.op == Op::kAdd || node.op == Op::kSub ||
+                           node.op == Op::kMax || node.op == Op::kMin || node.op == Op::kClip ||
+                           node.op == Op::kWhere;
+      if (!follows || is_floating(graph_.value(node.outputs[0]).dtype)) continue;
+      for (const ValueId out : node.outputs)
+        if (out != kNoValue && seen.insert(out).second) work.push_back(out);
+    }
+  }
+  return rows;
+}
+
+// Whether the input becomes angles (or an index of rotary tables) without meeting tokens.
+bool Finder::makes_angles(std::size_t i) const {
+  std::vector<ValueId> work{graph_.inputs[i]};
+  std::set<ValueId> seen(work.begin(), work.end());
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    for (const NodeId reader : readers_[static_cast<std::size_t>(id)]) {
+      const Node& node = graph_.node(reader);
+      if (node.op == Op::kCos || node.op == Op::kSin ||
+          (node.op == Op::kRotary && node.inputs.size() > 3 && node.inputs[3] == id))
+        return true;
+      const bool follows = only_moves(node.op) || node.op == Op::kMul || node.op == Op::kMatMul ||
+                           node.op == Op::kDiv || node.op == Op::kAdd || node.op == Op::kEinsum;
+      if (!follows) continue;
+      for (const ValueId out : node.outputs)
+        if (out != kNoValue && seen.insert(out).second) work.push_back(out);
+    }
+  }
+  return false;
+}
+
+bool Finder::find_ids() {
+  std::vector<std::size_t> candidates;
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i)
+    if (!known_[i] && is_integer(input(i).dtype) && rank(input(i)) == 2 && table_rows(i) > 0)
+      candidates.push_back(i);
+  if (candidates.empty()) return false;
+  const auto better = [&](std::size_t a, std::size_t b) {  // a < b
+    const auto key = [&](std::size_t i) {
+      const std::string& name = input(i).name;
+      const bool other = has_word(name, {"position", "type", "segment", "mask"});
+      const int64_t rows = table_rows(i);
+      bool logits = false;
+      for (const ValueId out : graph_.outputs)
+        if (const auto& shape = graph_.value(out).shape; shape && !shape->empty())
+          logits = logits || shape->back().is_constant(rows);
+      return std::make_tuple(logits, !other, rows);
+    };
+    return key(a) < key(b);
+  };
+  found_.ids = *std::max_element(candidates.begin(), candidates.end(), better);
+  known_[found_.ids] = true;
+  return true;
+}
+
+bool Finder::find_logits() {
+  const int64_t rows = table_rows(found_.ids);
+  std::set<std::size_t> taken;
+  for (const auto& cache : found_.caches) taken.insert(cache.output);
+  int64_t best = 0;
+  for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
+    const Value& v = graph_.value(graph_.outputs[i]);
+    if (taken.count(i) || !is_floating(v.dtype) || rank(v) < 2 || rank(v) > 3) continue;
+    const int64_t width = v.shape->back().constant().value_or(0);
+    // A head may be padded or cut a little; hidden states are far smaller than a vocabulary.
+    if (width * 2 < rows || width < 2) continue;
+    const int64_t score = (width == rows ? 2 : 1) + (has_word(v.name, {"logits"}) ? 2 : 0);
+    if (score <= best) continue;
+    best = score;
+    found_.logits = i;
+    found_.vocabulary = width;
+  }
+  return best > 0;
+}
+
+void Finder::find_others() {
+  const Shape& ids = *input(found_.ids).shape;
+  struct Candidate {
+    std::size_t input;
+    int mask = 0, positions = 0, types = 0;
+  };
+  std::vector<Candidate> candidates;
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
+    const Value& v = input(i);
+    if (known_[i] || !used(i) || rank(v) < 1 || rank(v) > 4) continue;
+    Candidate c{i};
+    const Shape& shape = *v.shape;
+    const bool like_ids = shape.back() == ids.back();
+    const int64_t rows = table_rows(i);
+    if (!is_integer(v.dtype)) c.positions = c.types = -100;
+    if (rank(v) > 2) c.positions = c.types = -100;
+    if (rank(v) == 1) c.mask = c.types = -100;
+    if (!found_.caches.empty())
+      c.mask += like_ids ? -4 : 4, c.positions += like_ids ? 2 : -4, c.types += like_ids ? 2 : -4;
+    if (makes_angles(i)) c.positions += 4;
+    if (rows > 16) c.positions += 3;
+    if (rows > 0 && rows <= 16) c.types += 3;
+    if (rows == 0 && !makes_angles(i)) c.mask += 2, c.types -= 2;
+    if (has_word(v.name, {"position"})) c.positions += 1;
+    if (has_word(v.name, {"type", "segment"})) c.types += 1;
+    if (has_word(v.name, {"mask"})) c.mask += 1;
+    candidates.push_back(c);
+  }
+  const auto claim = [&](int Candidate::*score, std::optional<std::size_t>& role) {
+    Candidate* best = nullptr;
+    for (Candidate& c : candidates) {
+      const int rival = std::max({c.mask, c.positions, c.types});
+      if (!known_[c.input] && c.*score == rival && c.*score > -50 && (!best || c.*score > best->*score))
+        best = &c;
+    }
+    if (!best) return;
+    role = best->input;
+    known_[best->input] = true;
+  };
+  claim(&Candidate::positions, found_.positions);
+  claim(&Candidate::mask, found_.mask);
+  claim(&Candidate::types, found_.token_types);
+  if (found_.positions) {
+    const int64_t rows = table_rows(*found_.positions);
+    if (rows > 0) found_.max_positions = rows;
+  }
+}
+
+bool Finder::explain(std::string* why) const {
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
+    if (known_[i] || !used(i)) continue;
+    if (why)
+      *why = "input " + escaped(input(i).name) +
+             " is neither token ids, mask, positions nor a cache that an output continues";
+    return false;
+  }
+  return true;
+}
+
+std::optional<DecoderSignature> Finder::find(std::string* why) {
+  const auto fail = [&](const char* reason) {
+    if (why) *why = reason;
+    return std::nullopt;
+  };
+  find_caches();
+  if (!find_ids()) return fail("no integer input [batch, sequence] indexes an embedding table");
+  if (!find_logits())
+    return fail(
+        "no floating output [batch, sequence, vocabulary] is as wide as the embedding table has rows");
+  fix_batch_axes();
+  find_others();
+  if (!explain(why)) return std::nullopt;
+  return found_;
+}
+
+}  // namespace
+
+std::optional<DecoderSignature> find_signature(const Graph& graph, std::string* why) {
+  return Finder(graph).find(why);
+}
+
+}  // namespace ark
