@@ -1,0 +1,108 @@
+#include "server/tools/run_suite.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "importer/decoder.h"
+#include "importer/import.h"
+
+namespace ark::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Which axes of each output the padding rule is about: logits [B, S, V] and present caches, where the graph
+// is a decoder.
+class PaddingRule {
+ public:
+  explicit PaddingRule(const Graph& graph) : signature_(find_signature(graph, nullptr)) {}
+
+  std::optional<PaddingAxes> axes(std::size_t output, const DataSet& set) const {
+    if (!signature_) return std::nullopt;
+    if (output == signature_->logits) return PaddingAxes{0, 1, 0};
+    for (const DecoderSignature::Cache& cache : signature_->caches)
+      if (cache.output == output && set.inputs[cache.input])
+        return PaddingAxes{cache.batch_axis, cache.sequence_axis,
+                           set.inputs[cache.input]->dims[static_cast<std::size_t>(cache.sequence_axis)]};
+    return std::nullopt;
+  }
+
+ private:
+  std::optional<DecoderSignature> signature_;
+};
+
+SetResult compare(const Graph& graph, const DataSet& set, const std::vector<Tensor>& outputs,
+                  const Tolerance& tolerance, const PaddingRule& padding) {
+  int64_t compared = 0;
+  for (std::size_t i = 0; i < set.outputs.size(); ++i) {
+    if (!set.outputs[i] || outputs[i].dtype == DType::kUndefined) continue;
+    ++compared;
+    if (const auto why = difference(outputs[i], *set.outputs[i], tolerance, padding.axes(i, set)))
+      return {Verdict::kFail, "output '" + escaped(graph.value(graph.outputs[i]).name) + "': " + *why};
+  }
+  if (compared == 0) return {Verdict::kUnsupported, "no output of this set can be compared"};
+  return {Verdict::kPass, ""};
+}
+
+bool is_refusal(const Error& e) { return e.code() == Code::kUnsupported; }
+
+}  // namespace
+
+SuiteCounts run_sets(const fs::path& model, const std::vector<fs::path>& sets, const SuiteOptions& options,
+                     const std::function<void(const fs::path&, const SetResult&)>& report) {
+  SuiteCounts counts;
+  const auto say = [&](const fs::path& set, const SetResult& result) {
+    ++(result.verdict == Verdict::kPass   ? counts.passed
+       : result.verdict == Verdict::kFail ? counts.failed
+                                          : counts.skipped);
+    report(set, result);
+  };
+  const auto verdict_of = [](const Error& e) {
+    return is_refusal(e) ? Verdict::kUnsupported : Verdict::kFail;
+  };
+  Graph graph;
+  std::unique_ptr<GraphDriver> driver;
+  try {
+    graph = import_model(model);
+    driver = make_driver(options.driver, graph, options.ranks, options.threads);
+  } catch (const Error& e) {
+    for (const fs::path& set : sets) say(set, {verdict_of(e), e.what()});
+    return counts;
+  }
+  const PaddingRule padding(graph);
+  for (const fs::path& set : sets) try {
+      const DataSet data = read_data_set(set, graph.inputs.size(), graph.outputs.size());
+      Tolerance tolerance = tolerance_for(set);
+      tolerance.relative = options.relative.value_or(tolerance.relative);
+      tolerance.absolute = options.absolute.value_or(tolerance.absolute);
+      say(set, compare(graph, data, driver->run(data.inputs), tolerance, padding));
+    } catch (const Error& e) {
+      say(set, {verdict_of(e), e.what()});
+    }
+  return counts;
+}
+
+SuiteCounts run_suite(const fs::path& root, const SuiteOptions& options,
+                      const std::function<void(const fs::path&, const SetResult&)>& report) {
+  if (!fs::is_directory(root)) throw Error(Code::kNotFound, root.string() + " is no directory");
+  std::map<fs::path, std::vector<fs::path>> models;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    if (!entry.is_directory() || !entry.path().filename().string().starts_with("test_data_set_")) continue;
+    const fs::path model = entry.path().parent_path() / "model.onnx";
+    if (fs::exists(model)) models[model].push_back(entry.path());
+  }
+  if (models.empty())
+    throw Error(Code::kNotFound, root.string() + " holds no NAME/model.onnx with NAME/test_data_set_*");
+  SuiteCounts total;
+  for (auto& [model, sets] : models) {
+    std::sort(sets.begin(), sets.end());
+    const SuiteCounts counts = run_sets(model, sets, options, report);
+    total.passed += counts.passed;
+    total.failed += counts.failed;
+    total.skipped += counts.skipped;
+  }
+  return total;
+}
+
+}  // namespace ark::tools

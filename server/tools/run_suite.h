@@ -1,0 +1,50 @@
+// Running ONNX backend data sets through a driver and saying how it went.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "importer/graph.h"
+#include "server/tools/test_data.h"
+
+namespace ark::tools {
+
+// One way of running a whole graph. Outputs in the order of graph.outputs; an output that the driver does not
+// make (the decoder's caches) has dtype undefined.
+class GraphDriver {
+ public:
+  virtual ~GraphDriver() = default;
+  virtual std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) = 0;
+};
+// "auto" (static if every shape follows from the inputs' sizes, else dynamic), "static", "dynamic" or
+// "decoder". Keeps `graph` by reference. Throws Error(kUnsupported) where the driver cannot run the graph.
+std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks, int threads);
+
+enum class Verdict { kPass, kFail, kUnsupported };
+struct SetResult {
+  Verdict verdict;
+  std::string reason;  // one line; empty for kPass
+};
+
+struct SuiteOptions {
+  std::string driver = "auto";
+  int ranks = 1, threads = 1;
+  std::optional<double> relative, absolute;  // override the files' own tolerance
+};
+struct SuiteCounts {
+  int64_t passed = 0, failed = 0, skipped = 0;
+};
+
+// Runs `sets` on one model; `report` is called once a set. Errors of the model itself count for every set.
+SuiteCounts run_sets(const std::filesystem::path& model, const std::vector<std::filesystem::path>& sets,
+                     const SuiteOptions& options,
+                     const std::function<void(const std::filesystem::path&, const SetResult&)>& report);
+// NAME/model.onnx with NAME/test_data_set_*, any depth, in sorted order.
+SuiteCounts run_suite(const std::filesystem::path& root, const SuiteOptions& options,
+                      const std::function<void(const std::filesystem::path&, const SetResult&)>& report);
+
+}  // namespace ark::tools
