@@ -1,0 +1,103 @@
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+
+#include "base/error.h"
+#include "base/utf8.h"
+
+namespace ark {
+namespace {
+
+std::atomic<bool> json_lines{false};
+
+spdlog::logger& logger() {
+  static const auto instance = [] {
+    auto made = std::make_shared<spdlog::logger>("ark", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_pattern("%v");
+    made->flush_on(spdlog::level::info);
+    return made;
+  }();
+  return *instance;
+}
+
+std::string timestamp() {  // UTC, milliseconds
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  char date[32], text[48];
+  std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text, sizeof text, "%s.%03dZ", date, static_cast<int>(ms));
+  return text;
+}
+
+const char* name_of(LogLevel level) {
+  return level == LogLevel::kInfo ? "info" : level == LogLevel::kWarning ? "warning" : "error";
+}
+
+std::string number(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[40];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+std::string json_value(const LogValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return json_quoted(*text);
+  if (const auto* integer = std::get_if<int64_t>(&value)) return std::to_string(*integer);
+  return number(std::get<double>(value));
+}
+
+std::string text_value(const LogValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return escaped(*text);
+  return json_value(value);
+}
+
+}  // namespace
+
+std::string json_quoted(std::string_view text) {
+  std::string out = "\"";
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const auto c = static_cast<unsigned char>(text[0]);
+    if (length == 0) {
+      out += "\\ufffd";
+    } else if (c < 0x20 || c == 0x7F) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", c);
+      out += code;
+    } else {
+      if (c == '"' || c == '\\') out += '\\';
+      out += text.substr(0, length);
+    }
+    text.remove_prefix(length ? length : 1);
+  }
+  return out + '"';
+}
+
+void set_log_format(bool json) { json_lines.store(json, std::memory_order_relaxed); }
+
+void log_line(LogLevel level, std::string_view message, const LogFields& fields) {
+  std::string line;
+  if (json_lines.load(std::memory_order_relaxed)) {
+    line = "{\"time\":\"" + timestamp() + "\",\"level\":\"" + name_of(level) +
+           "\",\"message\":" + json_quoted(message);
+    for (const auto& [name, value] : fields) line += "," + json_quoted(name) + ":" + json_value(value);
+    line += '}';
+  } else {
+    line = timestamp() + " " + name_of(level) + " " + escaped(message, 4096);
+    for (const auto& [name, value] : fields) line += " " + std::string(name) + "=" + text_value(value);
+  }
+  logger().info("{}", line);
+}
+
+}  // namespace ark
