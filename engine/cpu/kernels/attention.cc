@@ -57,7 +57,7 @@ std::vector<double> rows_of(const KernelCall& call, std::size_t fresh, std::size
   return rows;
 }
 
-// present = past with the new rows at `past`; what lies behind keeps the past's content or is zero.
+// present = the valid past, then the new rows, then zeros.
 void write_present(const KernelCall& call, std::size_t output, std::size_t fresh, std::size_t past_input,
                    int64_t head, int64_t past, int64_t keys) {
   if (call.outputs.size() <= output || !call.outputs[output].present()) return;
@@ -68,9 +68,9 @@ void write_present(const KernelCall& call, std::size_t output, std::size_t fresh
   std::memset(to, 0, static_cast<std::size_t>(total * row));
   if (has_input(call, past_input)) {
     const int64_t capacity = call.inputs[past_input].dims[2];
-    if (capacity)
+    if (past)
       std::memcpy(to, call.inputs[past_input].data + head * capacity * row,
-                  static_cast<std::size_t>(capacity * row));
+                  static_cast<std::size_t>(past * row));
   }
   if (keys) std::memcpy(to + past * row, k.data + head * keys * row, static_cast<std::size_t>(keys * row));
 }
@@ -92,8 +92,8 @@ void attention_tile(const KernelCall& call, int64_t tile) {
              limited = has_input(call, kLengths);
   const int64_t window = a.integer_or("window", 0),
                 length = limited ? load_one<int64_t>(call.inputs[kLengths], b) : total;
-  const int64_t first = limited && !has_input(call, kPastK) ? std::max<int64_t>(0, length - s.queries)
-                                                            : past;  // position of query 0
+  // Position of query 0; negative where more queries than valid keys are given: such queries see nothing.
+  const int64_t first = limited && !has_input(call, kPastK) ? length - s.queries : past;
   const double scale = a.real_or("scale", 1 / std::sqrt(static_cast<double>(s.dim))),
                cap = a.real_or("softcap", 0);
   const Dims score_dims{s.batch, s.heads, s.queries, total};

@@ -1,0 +1,127 @@
+#include "engine/cpu/host_side.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "engine/step_check.h"
+
+namespace ark {
+
+void CpuExecutor::prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) {
+  ARK_CHECK(ranks_.empty() && !ranks.empty(), "an executor is prepared once, with at least one rank");
+  options_ = options;
+  setups_ = std::move(ranks);
+  capacity_ = StepCapacity::of(options.limits);
+  mailbox_ = std::make_unique<Mailbox>(capacity_, static_cast<int>(setups_.size()));
+  spin_ = dma::SpinPolicy::adapted(setups_[0].program->ranks * options.processors);
+  std::vector<std::string> channels;
+  for (const RankSetup& setup : setups_) {
+    flags_.push_back(setup.group ? &setup.group->abort() : &own_flag_);
+    for (const std::string& name : channel_names({*setup.program})) channels.push_back(name);
+  }
+  std::sort(channels.begin(), channels.end());
+  channels.erase(std::unique(channels.begin(), channels.end()), channels.end());
+  if (!options.channels.empty()) channels = options.channels;
+  for (std::size_t r = 0; r < setups_.size(); ++r) {
+    ranks_.push_back(std::make_unique<Rank>(setups_[r], options_, channels, *mailbox_, static_cast<int>(r)));
+  }
+  on_prepared();
+}
+
+uint64_t CpuExecutor::post(const StepDescriptor& step) {
+  throw_if_failed();
+  check_step(step, options_.limits);
+  ARK_CHECK(count_items(step, kItemTokens) <= options_.max_items,
+            "a step of more attention items than the program was compiled for; the scheduler must split it");
+  write_record(step, mailbox_->posted() + 1, capacity_, mailbox_->free_slot());
+  return publish();
+}
+
+uint64_t CpuExecutor::post(const PlainStep& step) {
+  throw_if_failed();
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    for (const Val& val : rank->program().vals) {
+      const int64_t value = val.e.evaluate(step.symbols);
+      if (value > val.max) {
+        throw Error(Code::kInvalidArgument, "size " + escaped(val.e.str()) + " = " + std::to_string(value) +
+                                                " is above the limit " + std::to_string(val.max) +
+                                                " that the program was compiled for");
+      }
+    }
+  }
+  StepRecord record;
+  record.step = mailbox_->posted() + 1;
+  record.bytes = sizeof record;
+  record.plain = reinterpret_cast<uint64_t>(&step);
+  const std::span<std::byte> slot = mailbox_->free_slot();
+  std::memcpy(slot.data(), &record, sizeof record);
+  return publish();
+}
+
+uint64_t CpuExecutor::post(std::span<const std::byte> bytes) {
+  throw_if_failed();
+  const std::span<std::byte> slot = mailbox_->free_slot();
+  ARK_CHECK(bytes.size() >= sizeof(StepRecord) && bytes.size() <= slot.size(),
+            "a step record that does not fit the mailbox; all ranks must run with the same limits");
+  std::memcpy(slot.data(), bytes.data(), bytes.size());
+  const StepRecord& record = mailbox_->record(mailbox_->posted() + 1);
+  ARK_CHECK(record.bytes == bytes.size() && record.step == mailbox_->posted() + 1 && record.plain == 0,
+            "a step record that is cut short or out of order");
+  return publish();
+}
+
+uint64_t CpuExecutor::publish() {
+  mailbox_->publish();
+  on_post();
+  return mailbox_->posted();
+}
+
+std::optional<StepResult> CpuExecutor::poll(std::chrono::microseconds timeout) {
+  throw_if_failed();
+  if (polled_ == mailbox_->posted()) return std::nullopt;
+  if (dma::Fault fault = await_step(polled_ + 1, timeout)) {
+    throw_if_failed();
+    if (fault.kind == dma::FaultKind::kDeadline) return std::nullopt;
+    fail(*ranks_[0], fault);
+    throw_if_failed();
+  }
+  return mailbox_->read_result(++polled_);
+}
+
+void CpuExecutor::abort(const std::string& why) { fail(why, dma::AbortReason::kShutdown); }
+
+void CpuExecutor::fail(const std::string& why, dma::AbortReason reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = why.empty() ? "aborted" : why;
+  }
+  for (dma::AbortFlag* flag : flags_) flag->raise(reason);
+}
+
+void CpuExecutor::fail(const Rank& rank, const dma::Fault& fault) {
+  // A peer's death explains the waits that it ended.
+  std::string why = fault.text();
+  if (fault.at.phase >= 0)
+    why += " in " + escaped(rank.program().phases[static_cast<std::size_t>(fault.at.phase)].name);
+  for (const RankSetup& setup : setups_) {
+    if (setup.group && !setup.group->death().empty()) why = setup.group->death() + " (" + why + ")";
+  }
+  fail(why, dma::AbortReason::kFault);
+}
+
+void CpuExecutor::throw_if_failed() {
+  for (const RankSetup& setup : setups_) {
+    if (setup.group && setup.group->abort().raised() && setup.group->dead_rank() >= 0) {
+      fail(setup.group->death(), dma::AbortReason::kDeadRank);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) throw Error(Code::kUnavailable, failure_);
+}
+
+dma::WaitContext CpuExecutor::step_context(std::size_t rank) const {
+  return {flags_[rank], dma::Deadline::after(options_.step_deadline), spin_};
+}
+
+}  // namespace ark

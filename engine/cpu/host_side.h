@@ -1,0 +1,56 @@
+// The host's half of the CPU executors: posting, polling, and one place for what went wrong.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/cpu/rank.h"
+#include "engine/executor.h"
+
+namespace ark {
+
+class CpuExecutor : public Executor {
+ public:
+  void prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) override;
+  uint64_t post(const StepDescriptor& step) override;
+  uint64_t post(const PlainStep& step) override;
+  uint64_t post(std::span<const std::byte> record) override;
+  std::optional<StepResult> poll(std::chrono::microseconds timeout) override;
+  void abort(const std::string& why) override;
+
+ protected:
+  // A step has been published.
+  virtual void on_post() = 0;
+  // Returns when step n is done (no fault), or why it is not: kDeadline after `timeout`.
+  virtual dma::Fault await_step(uint64_t n, std::chrono::microseconds timeout) = 0;
+  // After prepare().
+  virtual void on_prepared() {}
+
+  dma::AbortFlag& abort_flag(std::size_t rank) { return *flags_[rank]; }
+  // Keeps the first reason and ends all waits. Any thread.
+  void fail(const std::string& why, dma::AbortReason reason);
+  void fail(const Rank& rank, const dma::Fault& fault);
+  // Throws Error(kUnavailable) if something has failed.
+  void throw_if_failed();
+  // For waits inside a step.
+  dma::WaitContext step_context(std::size_t rank) const;
+
+  ExecutorOptions options_;
+  std::unique_ptr<Mailbox> mailbox_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+
+ private:
+  uint64_t publish();
+
+  std::vector<RankSetup> setups_;
+  std::vector<dma::AbortFlag*> flags_;  // of the groups, or own_flag_
+  dma::AbortFlag own_flag_;
+  dma::SpinPolicy spin_;
+  StepCapacity capacity_;
+  uint64_t polled_ = 0;  // steps handed to the caller
+  std::mutex mutex_;     // guards failure_
+  std::string failure_;
+};
+
+}  // namespace ark

@@ -1,0 +1,162 @@
+// The persistent loop: a gang of ranks x processors threads runs whole steps without the host in their path.
+//
+// A launch is a lease: the gang returns its threads after `lease` steps, or when no step has come for a while
+// (parked); post() launches it again. The gang's leader (rank 0, processor 0 of this process) alone looks at
+// the mailbox; each rank's processor 0 reads the descriptor for its rank.
+#include <atomic>
+#include <condition_variable>
+
+#include "base/error.h"
+#include "engine/cpu/host_side.h"
+#include "engine/cpu/pool.h"
+
+namespace ark {
+namespace {
+
+// How long the leader waits for the next step before the gang parks. Longer than a scheduler's turn.
+constexpr std::chrono::milliseconds kLinger{2};
+
+class Loop final : public CpuExecutor {
+ public:
+  ~Loop() override {
+    if (!ranks_.empty()) abort("shut down");
+    std::unique_lock lock(mutex_);
+    parked_.wait(lock, [this] { return !running_; });
+  }
+
+  bool is_parked() const override {
+    const std::lock_guard lock(mutex_);
+    return !running_;
+  }
+
+ private:
+  // What the processors of a rank tell each other between steps.
+  struct RankControl {
+    dma::Counter64 ready;    // turns that the rank's leader has opened
+    dma::Counter64 through;  // processors that have run a step, over all steps
+  };
+
+  void on_prepared() override { controls_ = std::vector<RankControl>(ranks_.size()); }
+
+  void on_post() override {
+    const std::lock_guard lock(mutex_);
+    if (!running_) launch();
+  }
+
+  dma::Fault await_step(uint64_t n, std::chrono::microseconds timeout) override {
+    dma::WaitContext context = step_context(0);
+    context.deadline = dma::Deadline::after(timeout);
+    return mailbox_->wait_done(n, context);
+  }
+
+  // Under mutex_; no thread of the gang is alive.
+  void launch() {
+    running_ = true;
+    gang_ = static_cast<int>(ranks_.size()) * options_.processors;
+    alive_ = gang_;
+    Pool::shared().launch(gang_, options_.first_cpu, [this](int member) { run(member); });
+  }
+
+  void run(int member) {
+    const auto rank = static_cast<std::size_t>(member / options_.processors);
+    try {
+      run_steps(rank, member % options_.processors);
+    } catch (const std::exception& error) {
+      fail(std::string("rank ") + std::to_string(ranks_[rank]->index()) + ": " + error.what(),
+           dma::AbortReason::kFault);
+    }
+    const std::lock_guard lock(mutex_);
+    if (--alive_ > 0) return;
+    // The last one out: all others have left, what came meanwhile starts the next lease.
+    running_ = false;
+    turns_ += leased_ + 1;
+    completed_ += leased_;
+    leased_ = 0;
+    if (mailbox_->posted_counter().load() > completed_ && !abort_flag(0).raised()) return launch();
+    parked_.notify_all();
+  }
+
+  void run_steps(std::size_t r, int32_t processor) {
+    Rank& rank = *ranks_[r];
+    RankControl& control = controls_[r];
+    const bool is_gang_leader = r == 0 && processor == 0;
+    for (uint64_t step = completed_ + 1, turn = turns_ + 1;; ++step, ++turn) {
+      if (is_gang_leader) {
+        if (!await_post(step)) stop_at_.store(turn, std::memory_order_relaxed);
+        go_.raise();  // release: publishes stop_at_ and, by the acquire in await_post, the posted slot
+      }
+      if (processor == 0) {
+        if (!is_gang_leader && !reached(go_, turn, "the gang's leader", r, processor)) return;
+        if (!is_last(turn)) rank.begin_step(step);
+        control.ready.raise();  // release: publishes what begin_step wrote
+      } else if (!reached(control.ready, turn, "the rank's leader", r, processor)) {
+        return;
+      }
+      if (is_last(turn)) return;
+      if (!run_step(r, processor)) return;
+      control.through.raise();  // release: publishes the last phases' results to the rank's leader
+      if (processor != 0) continue;
+      if (!reached(control.through, step * static_cast<uint64_t>(options_.processors), "all processors", r,
+                   processor))
+        return;
+      rank.end_step(step);
+      if (is_gang_leader) ++leased_;
+    }
+  }
+
+  // A number, not a flag: a slow processor may ask about turn t when the leader has closed t + 1 already.
+  bool is_last(uint64_t turn) const { return stop_at_.load(std::memory_order_relaxed) == turn; }
+
+  // False: the gang shall park, its lease is over, or an abort was raised.
+  bool await_post(uint64_t step) {
+    if (options_.lease > 0 && leased_ >= static_cast<uint64_t>(options_.lease)) return false;
+    dma::WaitContext context = step_context(0);
+    context.deadline = dma::Deadline::after(kLinger);
+    return !dma::wait_reached(mailbox_->posted_counter(), step, {.what = "next step"}, context);
+  }
+
+  bool run_step(std::size_t r, int32_t processor) {
+    Rank& rank = *ranks_[r];
+    const dma::WaitContext context = step_context(r);
+    for (const Rank::Instance& instance : rank.schedule()) {
+      dma::Fault fault = rank.wait(instance, processor, options_.barrier, context);
+      if (!fault) {
+        rank.run(instance, processor);
+        fault = rank.finish(instance, processor, context);
+      }
+      if (!fault && options_.barrier) fault = rank.wait_all(instance, processor, context);
+      if (fault) {
+        fail(rank, fault);
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool reached(dma::Counter64& counter, uint64_t needed, const char* what, std::size_t r, int32_t processor) {
+    const dma::WaitContext context = step_context(r);
+    const dma::WaitPoint at{.what = what, .rank = ranks_[r]->index(), .processor = processor};
+    const dma::Fault fault = dma::wait_reached(counter, needed, at, context);
+    if (fault) fail(*ranks_[r], fault);
+    return !fault;
+  }
+
+  std::vector<RankControl> controls_;  // by rank of this process
+  dma::Counter64 go_;                  // turns that the gang's leader has opened
+  std::atomic<uint64_t> stop_at_{0};   // the turn at which all leave; leader, before go_ of that turn
+  uint64_t leased_ = 0;  // steps of this lease: gang leader; the last one out after all have left
+
+  mutable std::mutex mutex_;  // guards all below; completed_ and turns_ change only while no thread runs
+  std::condition_variable parked_;
+  bool running_ = false;
+  int gang_ = 0;
+  int alive_ = 0;
+  uint64_t completed_ = 0;
+  uint64_t turns_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_loop_executor() { return std::make_unique<Loop>(); }
+
+}  // namespace ark

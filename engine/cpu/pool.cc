@@ -1,0 +1,79 @@
+#include "engine/cpu/pool.h"
+
+#include <sched.h>
+
+#include "dma/wait.h"
+
+namespace ark {
+namespace {
+
+const cpu_set_t& process_mask() {
+  static const cpu_set_t mask = [] {
+    cpu_set_t m;
+    CPU_ZERO(&m);
+    sched_getaffinity(0, sizeof m, &m);
+    return m;
+  }();
+  return mask;
+}
+
+// member < 0: any CPU of the process.
+void pin(int member) {
+  thread_local int pinned_to = -1;
+  if (pinned_to == member) return;
+  cpu_set_t set = process_mask();
+  for (int cpu = 0, seen = 0; member >= 0 && cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &process_mask()) || seen++ != member) continue;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    break;
+  }
+  // A refusal (a container's policy) costs speed only.
+  if (sched_setaffinity(0, sizeof set, &set) == 0) pinned_to = member;
+}
+
+}  // namespace
+
+Pool& Pool::shared() {
+  static Pool pool;
+  return pool;
+}
+
+Pool::~Pool() {
+  for (std::jthread& thread : threads_) thread.request_stop();
+  wake_.notify_all();
+}
+
+void Pool::launch(int count, int first_cpu, const std::function<void(int)>& body) {
+  process_mask();  // before the first thread is pinned
+  const bool fits = first_cpu + count <= dma::available_cpus();
+  const std::lock_guard lock(mutex_);
+  for (int i = 0; i < count; ++i) {
+    work_.push_back([body, i, fits, first_cpu] {
+      pin(fits ? first_cpu + i : -1);
+      body(i);
+    });
+  }
+  while (idle_ < static_cast<int>(work_.size())) {
+    ++idle_;
+    threads_.emplace_back([this](std::stop_token stop) { run(stop); });
+  }
+  wake_.notify_all();
+}
+
+void Pool::run(std::stop_token stop) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!wake_.wait(lock, stop, [this] { return !work_.empty(); })) return;
+    std::function<void()> job = std::move(work_.back());
+    work_.pop_back();
+    --idle_;
+    lock.unlock();
+    job();
+    job = nullptr;
+    lock.lock();
+    ++idle_;
+  }
+}
+
+}  // namespace ark

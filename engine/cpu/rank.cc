@@ -1,0 +1,296 @@
+#include "engine/cpu/rank.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace ark {
+namespace {
+
+std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
+
+TensorView sized(TensorView view, const Dims& dims) {
+  view.rank = static_cast<int>(dims.size());
+  std::copy(dims.begin(), dims.end(), view.dims.begin());
+  return view;
+}
+
+}  // namespace
+
+// ---- between steps
+
+void Rank::begin_step(uint64_t n) {
+  const StepRecord& record = mailbox_.record(n);
+  frame_.step = static_cast<int64_t>(n) - 1;
+  if (record.plain) {
+    read_plain(*reinterpret_cast<const PlainStep*>(record.plain));
+  } else {
+    read_descriptor(record);
+  }
+}
+
+void Rank::read_plain(const PlainStep& step) {
+  set_sizes(step.symbols);
+  for (std::size_t b = 0; b < views_.size(); ++b) {
+    const std::size_t root = program_.buffers[b].alias == kNone ? b : at(program_.buffers[b].alias);
+    const Buffer& buffer = program_.buffers[root];
+    if (buffer.kind == BufferKind::kInput) views_[b].data = step.inputs[at(buffer.cache)].data;
+    if (buffer.kind == BufferKind::kOutput) views_[b].data = step.outputs[at(buffer.cache)].data;
+  }
+}
+
+void Rank::read_descriptor(const StepRecord& record) {
+  for (const PageDelta& d : record.array<PageDelta>(StepRecord::kPageDeltas)) {
+    state_.page_tables[at(d.slot) * at(state_.pages_per_slot) + at(d.index)] = d.page;
+  }
+  copy_pages(record.array<PageCopy>(StepRecord::kPageCopies));
+  frame_.rows = record.array<StepRow>(StepRecord::kRows);
+  frame_.bias = record.array<BiasEntry>(StepRecord::kBias);
+  const auto tokens = record.array<int32_t>(StepRecord::kTokens);
+  frame_.positions.resize(tokens.size());
+  frame_.slots.resize(tokens.size());
+  frame_.items.clear();
+  auto* ids = views_[at(program_.token_ids)].as<int32_t>();
+  for (const StepSequence& s : record.array<StepSequence>(StepRecord::kSequences)) {
+    const int32_t* table = state_.table(s.slot);
+    for (int32_t i = 0; i < s.count; ++i) {
+      const int32_t token = tokens[at(s.first + i)], position = s.kv_length + i;
+      // Fed back: the slot's last sample, written in an earlier step that all processors have left.
+      const int32_t id = token == kFeedbackToken ? state_.last_tokens[at(s.slot)] : token;
+      ids[s.first + i] = id;
+      frame_.positions[at(s.first + i)] = position;
+      frame_.slots[at(s.first + i)] = s.slot;
+      state_.page_tokens[at(table[position / state_.page_size]) * at(state_.page_size) +
+                         at(position % state_.page_size)] = id;
+    }
+    for (int32_t i = 0; i < s.count; i += kItemTokens) {
+      frame_.items.push_back({s.slot, s.first + i, std::min(kItemTokens, s.count - i), s.kv_length + i});
+    }
+  }
+  if (program_.positions != kNone) {
+    std::copy(frame_.positions.begin(), frame_.positions.end(), views_[at(program_.positions)].as<int32_t>());
+  }
+  set_sizes({{"items", static_cast<int64_t>(frame_.items.size())},
+             {"rows", static_cast<int64_t>(frame_.rows.size())},
+             {"tokens", static_cast<int64_t>(tokens.size())}});
+}
+
+void Rank::copy_pages(std::span<const PageCopy> copies) {
+  for (const PageCopy& copy : copies) {
+    for (std::size_t b = 0; b < views_.size(); ++b) {
+      const Buffer& buffer = program_.buffers[b];
+      if (buffer.kind != BufferKind::kKvPage || buffer.alias != kNone) continue;
+      const auto bytes = static_cast<std::size_t>(
+          bytes_of(buffer.dtype, element_count(dims_of(buffer, true))) / options_.limits.pages);
+      std::memcpy(views_[b].data + at(copy.to) * bytes, views_[b].data + at(copy.from) * bytes, bytes);
+    }
+    const std::size_t size = at(state_.page_size);
+    std::copy_n(state_.page_tokens.begin() + static_cast<std::ptrdiff_t>(at(copy.from) * size), size,
+                state_.page_tokens.begin() + static_cast<std::ptrdiff_t>(at(copy.to) * size));
+  }
+}
+
+void Rank::set_sizes(const SymbolValues& symbols) {
+  if (!vals_.empty() && symbols == symbols_) return;
+  symbols_ = symbols;
+  vals_.resize(program_.vals.size());
+  for (std::size_t v = 0; v < vals_.size(); ++v) vals_[v] = program_.vals[v].e.evaluate(symbols);
+  for (std::size_t b = 0; b < views_.size(); ++b)
+    views_[b] = sized(views_[b], dims_of(program_.buffers[b], false));
+  for (std::size_t p = 0; p < phases_.size(); ++p) {
+    const Phase& phase = program_.phases[p];
+    PhaseInfo& info = phases_[p];
+    if (info.attributes) {
+      for (const auto& [name, value] : program_.variants[at(phase.variant)].attributes.values()) {
+        if (const Shape* shape = std::get_if<Shape>(&value)) {
+          Shape evaluated;
+          for (const Expr& e : *shape) evaluated.emplace_back(e.evaluate(symbols));
+          info.attributes->set(name, std::move(evaluated));
+        }
+      }
+    }
+    info.grid = phase.grid == kNone ? generic_grid(static_cast<PhaseId>(p)) : vals_[at(phase.grid)];
+  }
+}
+
+int64_t Rank::generic_grid(PhaseId p) const {
+  const Phase& phase = program_.phases[at(p)];
+  const Variant& variant = program_.variants[at(phase.variant)];
+  const PhaseInfo& info = phases_[at(p)];
+  std::vector<TensorView> views;
+  for (const Operand& operand : phase.operands) {
+    const BufferId b = buffer_of(phase, operand, 0);
+    views.push_back(b == kNone ? TensorView{} : views_[at(b)]);
+  }
+  const std::span<const TensorView> all(views);
+  const std::size_t inputs = views.size() - at(info.outputs);
+  const Attributes& attributes = info.attributes ? *info.attributes : variant.attributes;
+  return find_kernel(variant.op)->grid({variant.op, &attributes, all.first(inputs), all.subspan(inputs)});
+}
+
+void Rank::end_step(uint64_t n) {
+  ARK_CHECK(frame_.step + 1 == static_cast<int64_t>(n), "the end of a step that did not run");
+  // Release: pairs with the host's acquire in Mailbox::is_done.
+  mailbox_.done_counter(reader_).raise();
+}
+
+// ---- waits
+
+int64_t Rank::own_instance(const Instance& i) const {
+  return frame_.step * phases_[at(i.phase)].trips + i.trip;
+}
+
+Rank::Target32 Rank::phase_target(const Instance& i, const Wait& wait) const {
+  const Phase& own = phase_of(i);
+  const Phase& other = program_.phases[at(wait.phase)];
+  int64_t instance;
+  if (wait.phase == i.phase || (own.repeat != kNone && own.repeat == other.repeat)) {
+    instance = own_instance(i) + wait.trip_offset;
+  } else {
+    instance = (frame_.step + (wait.phase < i.phase ? 1 : 0)) * phases_[at(wait.phase)].trips - 1;
+  }
+  if (instance < 0) return {};
+  return {&counters_[at(wait.phase)], target(instance)};
+}
+
+Rank::Target64 Rank::message_target(const Instance& i, const Wait& wait) const {
+  const Link& link = links_[at(wait.channel)];
+  const bool arrival = wait.kind == WaitKind::kArrived;
+  for (const Instance::Message& m : arrival ? i.receives : i.sends) {
+    if (m.channel != wait.channel) continue;
+    const uint64_t number = message(link, m.ordinal);
+    if (arrival) {
+      return {link.receiver.arrived,
+              link.receiver.first_count + (number + 1) * static_cast<uint64_t>(options_.processors)};
+    }
+    if (number < link.sender.slots) return {};
+    return {link.sender.credit, link.sender.first_count + number + 1 - link.sender.slots};
+  }
+  return {};
+}
+
+bool Rank::is_ready(const Instance& i) const {
+  for (const Wait& wait : phase_of(i).waits) {
+    if (wait.kind == WaitKind::kPhase) {
+      const Target32 t = phase_target(i, wait);
+      if (t.counter && !t.counter->has_reached(t.value)) return false;
+    } else {
+      const Target64 t = message_target(i, wait);
+      if (t.counter && !t.counter->has_reached(t.value)) return false;
+    }
+  }
+  return true;
+}
+
+dma::Fault Rank::wait(const Instance& i, int32_t processor, bool barrier, const dma::WaitContext& context) {
+  for (const Wait& wait : phase_of(i).waits) {
+    dma::Fault fault;
+    if (wait.kind == WaitKind::kPhase) {
+      const Target32 t = barrier ? Target32{} : phase_target(i, wait);
+      if (t.counter)
+        fault = dma::wait_reached(*t.counter, t.value, point("earlier phase", i, processor), context);
+    } else {
+      const Target64 t = message_target(i, wait);
+      const char* what = wait.kind == WaitKind::kArrived ? "message" : "credit";
+      if (t.counter) {
+        const int peer = program_.channels[at(wait.channel)].peer;
+        fault = dma::wait_reached(*t.counter, t.value, point(what, i, processor, peer), context);
+      }
+    }
+    if (fault) return fault;
+  }
+  return {};
+}
+
+dma::Fault Rank::wait_all(const Instance& i, int32_t processor, const dma::WaitContext& context) {
+  return dma::wait_reached(counters_[at(i.phase)], target(own_instance(i)), point("barrier", i, processor),
+                           context);
+}
+
+// ---- work
+
+void Rank::gather_operands(const Instance& i, std::vector<TensorView>& views) const {
+  const Phase& phase = phase_of(i);
+  views.clear();
+  for (const Operand& operand : phase.operands) {
+    const BufferId b = buffer_of(phase, operand, i.trip);
+    views.push_back(b == kNone ? TensorView{} : views_[at(b)]);
+    if (b == kNone || program_.buffers[at(b)].kind != BufferKind::kInbox) continue;
+    for (const Instance::Message& m : i.receives) {
+      if (m.channel != program_.buffers[at(b)].channel) continue;
+      const Link& link = links_[at(m.channel)];
+      views.back().data = const_cast<std::byte*>(link.receiver.slot(message(link, m.ordinal)));
+    }
+  }
+}
+
+void Rank::run(const Instance& i, int32_t processor) {
+  const PhaseInfo& info = phases_[at(i.phase)];
+  const Range tiles = tiles_of(info.grid, processor, options_.processors);
+  if (tiles.size() == 0) return;
+  const Phase& phase = phase_of(i);
+  Processor& own = processors_[at(processor)];
+  gather_operands(i, own.views);
+  own.scratch.reset();
+  PhaseCall call;
+  call.variant = &program_.variants[at(phase.variant)];
+  call.facts = &info.facts;
+  call.operands = own.views;
+  if (phase.operands.size() > 1) {
+    const BufferId b = buffer_of(phase, phase.operands[1], i.trip);
+    if (b != kNone && program_.buffers[at(b)].weight != kNone)
+      call.weight = &program_.weights[at(program_.buffers[at(b)].weight)];
+  }
+  call.attributes = info.attributes ? &*info.attributes : &call.variant->attributes;
+  call.outputs = info.outputs;
+  call.rank = program_.rank;
+  call.ranks = program_.ranks;
+  if (!i.sends.empty()) {
+    const Link& link = links_[at(i.sends[0].channel)];
+    call.outbox = link.sender.slot(message(link, i.sends[0].ordinal));
+  }
+  call.simd = &simd_;
+  call.frame = &frame_;
+  call.state = &state_;
+  if (reader_ == 0 && call.variant->code == OpCode::kSample) {
+    const uint64_t n = static_cast<uint64_t>(frame_.step) + 1;
+    call.results = mailbox_.result_rows(n);
+    call.logits = mailbox_.result_logits(n, 0);
+  }
+  call.scratch = &own.scratch;
+  call.grid = info.grid;
+  call.first = tiles.begin;
+  call.last = tiles.end;
+  info.kernel->run(call);
+}
+
+dma::Fault Rank::finish(const Instance& i, int32_t processor, const dma::WaitContext& context) {
+  for (const Instance::Message& m : i.sends) {
+    // Each processor commits the bytes of its own tiles; the receiver waits for all commits.
+    const TensorView& x = views_[at(buffer_of(phase_of(i), phase_of(i).operands[0], i.trip))];
+    const Range tiles = tiles_of(phases_[at(i.phase)].grid, processor, options_.processors);
+    const int64_t size = bytes_of(x.dtype, x.size());
+    const int64_t from = std::min(tiles.begin * kSendTile, size), to = std::min(tiles.end * kSendTile, size);
+    const Link& link = links_[at(m.channel)];
+    if (dma::Fault fault = link.sender.commit(message(link, m.ordinal), static_cast<uint64_t>(from),
+                                              static_cast<uint64_t>(to - from), context)) {
+      return fault;
+    }
+  }
+  if (!i.receives.empty()) {
+    // The last processor that has read the inboxes returns their credits. Acquire-release: its release()
+    // stands behind the others' reads.
+    const uint32_t before = readers_[at(i.phase)].count.fetch_add(1, std::memory_order_acq_rel);
+    if ((before + 1) % static_cast<uint32_t>(options_.processors) == 0) {
+      for (const Instance::Message& m : i.receives) {
+        if (dma::Fault fault = links_[at(m.channel)].receiver.release(context)) return fault;
+      }
+    }
+  }
+  // Release: publishes this processor's tiles; pairs with the acquire in wait().
+  counters_[at(i.phase)].raise();
+  return {};
+}
+
+}  // namespace ark

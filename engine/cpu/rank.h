@@ -1,0 +1,144 @@
+// One rank on the CPU: its memory, its program bound to it, and what a processor does at one phase instance.
+// Shared by lockstep and loop, which only differ in who calls what when.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dma/counter.h"
+#include "engine/cpu/step_kernel.h"
+#include "engine/executor.h"
+#include "engine/mailbox.h"
+
+namespace ark {
+
+class Rank {
+ public:
+  // A phase execution of a step, in program order. Known at prepare(); times are relative to the step.
+  struct Instance {
+    PhaseId phase = 0;
+    int32_t trip = 0;
+    // Messages of each channel before this execution within one step; parallel to Message channels below.
+    struct Message {
+      int32_t channel = 0;  // index into Program::channels
+      int64_t ordinal = 0;  // within the step
+    };
+    std::vector<Message> sends, receives;  // a phase sends on at most one channel
+  };
+
+  // `mailbox` may have more readers; this one's index in it is `reader`. Throws Error(kUnsupported) if an
+  // operator has no kernel, kExhausted without memory.
+  Rank(const RankSetup& setup, const ExecutorOptions& options, const std::vector<std::string>& channels,
+       Mailbox& mailbox, int reader);
+
+  const Program& program() const { return program_; }
+  const std::vector<Instance>& schedule() const { return schedule_; }
+  int index() const { return program_.rank; }
+
+  // Leader, while no processor is inside a step: reads the descriptor of step n (from 1).
+  void begin_step(uint64_t n);
+  // The same for the end: publishes the results. `done` of the mailbox is raised.
+  void end_step(uint64_t n);
+
+  // Whether the waits of an instance are over; for lockstep. `context` as below.
+  bool is_ready(const Instance& at) const;
+  // Waits for them. `barrier`: only for what other ranks do.
+  dma::Fault wait(const Instance& at, int32_t processor, bool barrier, const dma::WaitContext& context);
+  // Runs the processor's tiles.
+  void run(const Instance& at, int32_t processor);
+  // Signals: the phase's counter, the message's arrival, the credits of what was read.
+  dma::Fault finish(const Instance& at, int32_t processor, const dma::WaitContext& context);
+  // Barrier mode: until all processors have finished this instance.
+  dma::Fault wait_all(const Instance& at, int32_t processor, const dma::WaitContext& context);
+
+  // Bytes of activations, pages and state; touched lazily.
+  int64_t memory_bytes() const { return static_cast<int64_t>(memory_.region.bytes); }
+
+ private:
+  struct PhaseInfo {
+    const StepKernel* kernel = nullptr;
+    VariantFacts facts;
+    int32_t outputs = 1;                   // kGeneric
+    int32_t trips = 1;                     // a step
+    std::optional<Attributes> attributes;  // kGeneric with symbols: evaluated in begin_step
+    int64_t grid = 0;                      // of this step
+  };
+  struct Link {
+    dma::Sender sender;      // outgoing
+    dma::Receiver receiver;  // incoming
+    int64_t messages = 0;    // a step
+  };
+  struct alignas(64) Processor {
+    Scratch scratch;
+    std::vector<TensorView> views;
+  };
+  struct alignas(64) Readers {
+    std::atomic<uint32_t> count{0};
+  };
+
+  void schedule_phases();
+  void bind_channels(dma::Group& group, const std::vector<std::string>& channels);
+  void allocate(const Binding& binding, const WeightStore& weights);
+  void bind_kernels();
+  BufferId buffer_of(const Phase& phase, const Operand& operand, int32_t trip) const;
+  std::vector<int32_t> inbox_channels(const Phase& phase, int32_t trip) const;
+  int32_t outputs_of(PhaseId phase) const;
+
+  void read_descriptor(const StepRecord& record);
+  void copy_pages(std::span<const PageCopy> copies);
+  void read_plain(const PlainStep& step);
+  void set_sizes(const SymbolValues& symbols);
+  Dims dims_of(const Buffer& buffer, bool greatest) const;
+  void gather_operands(const Instance& at, std::vector<TensorView>& views) const;
+  int64_t generic_grid(PhaseId phase) const;
+
+  // Value of `phase`'s counter when instance `instance` (over all steps) is complete.
+  uint32_t target(int64_t instance) const {
+    return options_.counter_base +
+           static_cast<uint32_t>(options_.processors) * static_cast<uint32_t>(instance + 1);
+  }
+  uint64_t message(const Link& link, int64_t ordinal) const {
+    return static_cast<uint64_t>(frame_.step * link.messages + ordinal);
+  }
+  const Phase& phase_of(const Instance& at) const {
+    return program_.phases[static_cast<std::size_t>(at.phase)];
+  }
+  int64_t own_instance(const Instance& at) const;
+  dma::WaitPoint point(const char* what, const Instance& at, int32_t processor, int peer = -1) const {
+    return {what, program_.rank, processor, at.phase, at.trip, peer};
+  }
+  // The counter that a wait looks at, and the value that ends it; null: no wait.
+  struct Target32 {
+    dma::Counter32* counter = nullptr;
+    uint32_t value = 0;
+  };
+  struct Target64 {
+    dma::Counter64* counter = nullptr;
+    uint64_t value = 0;
+  };
+  Target32 phase_target(const Instance& at, const Wait& wait) const;
+  Target64 message_target(const Instance& at, const Wait& wait) const;
+
+  const Program& program_;
+  const ExecutorOptions options_;
+  Mailbox& mailbox_;
+  const int reader_;
+  const simd::Table& simd_;
+  std::vector<PhaseInfo> phases_;
+  std::vector<Instance> schedule_;
+  std::vector<Link> links_;                       // by program channel
+  std::vector<TensorView> views_;                 // by buffer: address and this step's dims
+  mutable std::vector<dma::Counter32> counters_;  // by phase
+  std::vector<Readers> readers_;                  // by phase: processors that are through with its inboxes
+  std::vector<Processor> processors_;
+  dma::Memory memory_;  // activations, pages, io
+  StepFrame frame_;
+  SlotState state_;
+  std::vector<int64_t> vals_;
+  SymbolValues symbols_;  // that vals_ were evaluated for
+};
+
+}  // namespace ark

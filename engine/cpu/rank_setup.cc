@@ -1,0 +1,209 @@
+// Binding of a program to memory, channels and kernels, before the first step.
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "engine/cpu/rank.h"
+
+namespace ark {
+namespace {
+
+std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
+constexpr int64_t kLine = 64;  // cache line; vectors may read up to the end of a buffer's last one
+int64_t aligned(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+bool has_symbols(const Attributes& attributes) {
+  for (const auto& [name, value] : attributes.values()) {
+    const Shape* shape = std::get_if<Shape>(&value);
+    if (!shape) continue;
+    for (const Expr& e : *shape) {
+      if (!e.constant()) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::string> channel_names(const std::vector<Program>& programs) {
+  std::set<std::string> names;
+  for (const Program& program : programs) {
+    for (const Channel& channel : program.channels) names.insert(channel.name);
+  }
+  return {names.begin(), names.end()};
+}
+
+Rank::Rank(const RankSetup& setup, const ExecutorOptions& options, const std::vector<std::string>& channels,
+           Mailbox& mailbox, int reader)
+    : program_(*setup.program),
+      options_(options),
+      mailbox_(mailbox),
+      reader_(reader),
+      simd_(simd::table_of(options.isa)),
+      phases_(program_.phases.size()),
+      links_(program_.channels.size()),
+      counters_(program_.phases.size()),
+      readers_(program_.phases.size()),
+      processors_(at(options.processors)) {
+  ARK_CHECK(options.processors > 0, "a rank needs at least one processor");
+  ARK_CHECK(setup.group || program_.channels.empty(), "a program with channels needs a group");
+  // Relaxed: nobody else sees the counters yet.
+  for (dma::Counter32& c : counters_) c.value.store(options.counter_base, std::memory_order_relaxed);
+  schedule_phases();
+  if (setup.group) bind_channels(*setup.group, channels);
+  allocate(*setup.binding, *setup.weights);
+  bind_kernels();
+}
+
+BufferId Rank::buffer_of(const Phase& phase, const Operand& operand, int32_t trip) const {
+  if (operand.slot == kNone) return operand.buffer;
+  return program_.repeats[at(phase.repeat)].table[at(trip)][at(operand.slot)];
+}
+
+std::vector<int32_t> Rank::inbox_channels(const Phase& phase, int32_t trip) const {
+  std::vector<int32_t> channels;
+  for (const Operand& operand : phase.operands) {
+    const BufferId b = buffer_of(phase, operand, trip);
+    if (b == kNone || program_.buffers[at(b)].kind != BufferKind::kInbox) continue;
+    const int32_t channel = program_.buffers[at(b)].channel;
+    if (std::find(channels.begin(), channels.end(), channel) == channels.end()) channels.push_back(channel);
+  }
+  return channels;
+}
+
+void Rank::schedule_phases() {
+  const auto add = [&](PhaseId p, int32_t trip) {
+    Instance instance{p, trip, {}, {}};
+    const Phase& phase = program_.phases[at(p)];
+    if (phase.channel != kNone)
+      instance.sends.push_back({phase.channel, links_[at(phase.channel)].messages++});
+    for (int32_t channel : inbox_channels(phase, trip)) {
+      instance.receives.push_back({channel, links_[at(channel)].messages++});
+    }
+    schedule_.push_back(std::move(instance));
+  };
+  for (PhaseId p = 0; at(p) < program_.phases.size();) {
+    const int32_t r = program_.phases[at(p)].repeat;
+    if (r == kNone) {
+      add(p++, 0);
+      continue;
+    }
+    const Repeat& repeat = program_.repeats[at(r)];
+    for (int32_t trip = 0; trip < repeat.trips; ++trip) {
+      for (int32_t i = 0; i < repeat.count; ++i) add(repeat.first + i, trip);
+    }
+    for (int32_t i = 0; i < repeat.count; ++i) phases_[at(repeat.first + i)].trips = repeat.trips;
+    p = repeat.first + repeat.count;
+  }
+}
+
+void Rank::bind_channels(dma::Group& group, const std::vector<std::string>& channels) {
+  for (std::size_t c = 0; c < links_.size(); ++c) {
+    const Channel& channel = program_.channels[c];
+    const auto number = std::lower_bound(channels.begin(), channels.end(), channel.name) - channels.begin();
+    if (channel.outgoing) {
+      links_[c].sender = group.sender(channel.peer, static_cast<uint32_t>(number));
+    } else {
+      links_[c].receiver = group.receiver(channel.peer, static_cast<uint32_t>(number));
+    }
+  }
+}
+
+Dims Rank::dims_of(const Buffer& buffer, bool greatest) const {
+  Dims dims;
+  for (ValId v : buffer.dims) dims.push_back(greatest ? program_.vals[at(v)].max : vals_[at(v)]);
+  if (buffer.kind == BufferKind::kKvPage) dims[0] = options_.limits.pages;
+  return dims;
+}
+
+void Rank::allocate(const Binding& binding, const WeightStore& weights) {
+  // Activations first, then what has no place in the binding, each at its greatest size.
+  views_.resize(program_.buffers.size());
+  std::vector<int64_t> own(views_.size(), -1);
+  int64_t total = aligned(binding.act_bytes);
+  for (std::size_t b = 0; b < views_.size(); ++b) {
+    const Buffer& buffer = program_.buffers[b];
+    if (buffer.alias != kNone || (buffer.kind != BufferKind::kKvPage && buffer.kind != BufferKind::kIo))
+      continue;
+    own[b] = total;
+    total += aligned(bytes_of(buffer.dtype, element_count(dims_of(buffer, true))));
+  }
+  memory_ = dma::allocate_private(static_cast<uint64_t>(total + kLine), "activations and pages");
+  for (std::size_t b = 0; b < views_.size(); ++b) {
+    const std::size_t root = program_.buffers[b].alias == kNone ? b : at(program_.buffers[b].alias);
+    const Buffer& buffer = program_.buffers[root];
+    ARK_CHECK(buffer.dims.size() <= 8, "buffer " + escaped(buffer.name) + " has more than 8 axes");
+    TensorView& view = views_[b];
+    view.dtype = buffer.dtype;
+    if (buffer.kind == BufferKind::kWeight) view.data = weights.address(buffer.weight);
+    if (buffer.kind == BufferKind::kAct) view.data = memory_.region.base + binding.offsets[root];
+    if (own[root] >= 0) view.data = memory_.region.base + own[root];
+  }
+  const RunnerLimits& limits = options_.limits;
+  if (limits.page_size <= 0) return;  // plain
+  state_.page_size = limits.page_size;
+  state_.pages_per_slot = (limits.max_length + limits.page_size - 1) / limits.page_size;
+  state_.page_tables.assign(at(limits.max_slots) * at(state_.pages_per_slot), 0);
+  state_.last_tokens.assign(at(limits.max_slots), 0);
+  state_.page_tokens.assign(at(limits.pages) * at(limits.page_size), 0);
+}
+
+int32_t Rank::outputs_of(PhaseId p) const {
+  // The compiler writes each activation before it reads it: outputs are the last operands that first appear
+  // here.
+  std::set<BufferId> seen;
+  const auto root = [&](const Phase& phase, const Operand& operand) {
+    const BufferId b = buffer_of(phase, operand, 0);
+    return b == kNone || program_.buffers[at(b)].alias == kNone ? b : program_.buffers[at(b)].alias;
+  };
+  for (PhaseId before = 0; before < p; ++before) {
+    const Phase& phase = program_.phases[at(before)];
+    for (const Operand& operand : phase.operands) seen.insert(root(phase, operand));
+  }
+  const Phase& phase = program_.phases[at(p)];
+  int32_t outputs = 0;
+  for (std::size_t i = phase.operands.size(); i-- > 0; ++outputs) {
+    const BufferId b = root(phase, phase.operands[i]);
+    if (b == kNone || seen.count(b)) break;
+    const BufferKind kind = program_.buffers[at(b)].kind;
+    if (kind != BufferKind::kAct && kind != BufferKind::kOutput && kind != BufferKind::kIo) break;
+  }
+  return std::max(outputs, 1);
+}
+
+void Rank::bind_kernels() {
+  int64_t scratch = 0;
+  for (std::size_t p = 0; p < phases_.size(); ++p) {
+    const Phase& phase = program_.phases[p];
+    const Variant& variant = program_.variants[at(phase.variant)];
+    PhaseInfo& info = phases_[p];
+    info.kernel = &find_step_kernel(variant.code);
+    info.facts = VariantFacts::of(variant);
+    if (variant.code == OpCode::kGeneric) {
+      if (!find_kernel(variant.op)) {
+        throw Error(Code::kUnsupported, "node " + escaped(phase.name) + ": no CPU kernel for operator " +
+                                            std::string(name_of(variant.op)));
+      }
+      info.outputs = outputs_of(static_cast<PhaseId>(p));
+      if (has_symbols(variant.attributes)) info.attributes = variant.attributes;
+    }
+    if (!info.kernel->scratch) continue;
+    std::vector<TensorView> views;
+    for (const Operand& operand : phase.operands) {
+      const BufferId b = buffer_of(phase, operand, 0);
+      TensorView view;
+      if (b != kNone) {
+        const Dims dims = dims_of(program_.buffers[at(b)], true);
+        view.dtype = program_.buffers[at(b)].dtype;
+        view.rank = static_cast<int>(dims.size());
+        std::copy(dims.begin(), dims.end(), view.dims.begin());
+      }
+      views.push_back(view);
+    }
+    scratch = std::max(scratch, info.kernel->scratch({&variant, &info.facts, views,
+                                                      int64_t{state_.pages_per_slot} * state_.page_size}));
+  }
+  for (Processor& processor : processors_) processor.scratch = Scratch(std::max<int64_t>(scratch, kLine));
+}
+
+}  // namespace ark

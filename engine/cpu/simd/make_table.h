@@ -1,0 +1,18 @@
+// All vector kernels over one vector type.
+#pragma once
+
+#include "engine/cpu/simd/attention.h"
+#include "engine/cpu/simd/matmul.h"
+#include "engine/cpu/simd/rows.h"
+#include "engine/cpu/simd/table.h"
+
+namespace ark::simd {
+namespace {
+
+template <class T>
+constexpr Table make_table(Isa isa, const char* name) {
+  return {isa, name, matmul<T>, attention<T>, norm<T>, pointwise<T>, add_parts<T>, argmax<T>};
+}
+
+}  // namespace
+}  // namespace ark::simd

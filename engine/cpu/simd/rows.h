@@ -1,0 +1,152 @@
+// Norms, pointwise operators, sums of partials, argmax over f32 rows.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/cpu/simd/math.h"
+#include "engine/cpu/simd/matmul.h"
+#include "engine/cpu/simd/table.h"
+
+namespace ark::simd {
+namespace {
+
+// Calls f(offset, lanes) for [0, n) in vectors.
+template <typename F>
+void for_vectors(int64_t n, F f) {
+  for (int64_t i = 0; i < n; i += 16) f(i, static_cast<int>(std::min<int64_t>(16, n - i)));
+}
+template <class T>
+typename T::V load_lanes(const float* p, int lanes) {
+  return lanes == 16 ? T::load(p) : T::load_partial(p, lanes);
+}
+template <class T>
+void store_lanes(float* p, typename T::V v, int lanes) {
+  if (lanes == 16) {
+    T::store(p, v);
+  } else {
+    T::store_partial(p, v, lanes);
+  }
+}
+
+// Row sums run in sixteen lanes, element i in lane i % 16, ascending; then the lanes' tree.
+template <class T>
+void norm(const Norm& a) {
+  using V = typename T::V;
+  const float count = static_cast<float>(a.n);
+  float mean = 0;
+  if (!a.rms) {
+    V sum = T::zero();
+    for_vectors(a.n, [&](int64_t i, int lanes) { sum = T::add(sum, load_lanes<T>(a.x + i, lanes)); });
+    mean = T::sum(sum) / count;
+  }
+  V squares = T::zero();
+  for_vectors(a.n, [&](int64_t i, int lanes) {
+    const V x = load_lanes<T>(a.x + i, lanes);
+    const V centred = a.rms ? x : T::select(T::lanes(0, lanes), T::sub(x, T::set(mean)), T::zero());
+    squares = T::fma(centred, centred, squares);
+  });
+  const float inverse = 1.f / std::sqrt(T::sum(squares) / count + a.epsilon);
+  for_vectors(a.n, [&](int64_t i, int lanes) {
+    V y = load_lanes<T>(a.x + i, lanes);
+    if (!a.rms) y = T::sub(y, T::set(mean));
+    y = T::mul(y, T::set(inverse));
+    if (a.scale) y = T::mul(y, load_lanes<T>(a.scale + i, lanes));
+    if (a.bias) y = T::add(y, load_lanes<T>(a.bias + i, lanes));
+    store_lanes<T>(a.out + i, y, lanes);
+  });
+}
+
+template <class T, typename F>
+bool map(const float* a, float* out, int64_t n, F f) {
+  for (int64_t i = 0; i < n; i += 16) T::store(out + i, f(T::load(a + i)));
+  return true;
+}
+template <class T, typename F>
+bool map(const float* a, const float* b, float* out, int64_t n, F f) {
+  for (int64_t i = 0; i < n; i += 16) T::store(out + i, f(T::load(a + i), T::load(b + i)));
+  return true;
+}
+
+template <class T>
+bool pointwise(Op op, const float* a, const float* b, float p, float q, float* out, int64_t n) {
+  using V = typename T::V;
+  switch (op) {
+    case Op::kIdentity:
+      return map<T>(a, out, n, [](V x) { return x; });
+    case Op::kNeg:
+      return map<T>(a, out, n, [](V x) { return T::mul(x, T::set(-1.f)); });
+    case Op::kAbs:
+      return map<T>(a, out, n, [](V x) { return T::abs(x); });
+    case Op::kReciprocal:
+      return map<T>(a, out, n, [](V x) { return T::div(T::set(1.f), x); });
+    case Op::kSqrt:
+      return map<T>(a, out, n, [](V x) { return T::sqrt(x); });
+    case Op::kRsqrt:
+      return map<T>(a, out, n, [](V x) { return T::div(T::set(1.f), T::sqrt(x)); });
+    case Op::kExp:
+      return map<T>(a, out, n, [](V x) { return exp<T>(x); });
+    case Op::kTanh:
+      return map<T>(a, out, n, [](V x) { return tanh<T>(x); });
+    case Op::kErf:
+      return map<T>(a, out, n, [](V x) { return erf<T>(x); });
+    case Op::kSigmoid:
+      return map<T>(a, out, n, [](V x) { return sigmoid<T>(x); });
+    case Op::kRelu:
+      return map<T>(a, out, n, [](V x) { return relu<T>(x); });
+    case Op::kSilu:
+      return map<T>(a, out, n, [](V x) { return silu<T>(x); });
+    case Op::kQuickGelu:
+      return map<T>(a, out, n, [p](V x) { return T::mul(x, sigmoid<T>(T::mul(T::set(p), x))); });
+    case Op::kGelu:
+      if (p != 0) return map<T>(a, out, n, [](V x) { return gelu_tanh<T>(x); });
+      return map<T>(a, out, n, [](V x) { return gelu<T>(x); });
+    case Op::kClip:
+      return map<T>(a, out, n, [p, q](V x) { return T::min(T::set(q), T::max(T::set(p), x)); });
+    case Op::kAdd:
+      return map<T>(a, b, out, n, [](V x, V y) { return T::add(x, y); });
+    case Op::kSub:
+      return map<T>(a, b, out, n, [](V x, V y) { return T::sub(x, y); });
+    case Op::kMul:
+      return map<T>(a, b, out, n, [](V x, V y) { return T::mul(x, y); });
+    case Op::kDiv:
+      return map<T>(a, b, out, n, [](V x, V y) { return T::div(x, y); });
+    default:
+      return false;
+  }
+}
+
+// sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).
+template <class T>
+typename T::V sum_parts(const float* const* parts, int a, int b, int64_t i, int lanes) {
+  if (b - a == 1) return load_lanes<T>(parts[a] + i, lanes);
+  const int m = a + (b - a + 1) / 2;
+  return T::add(sum_parts<T>(parts, a, m, i, lanes), sum_parts<T>(parts, m, b, i, lanes));
+}
+
+template <class T>
+void add_parts(const float* const* parts, int count, const Epilogue& epilogue, float* out, int64_t n) {
+  for_vectors(n, [&](int64_t i, int lanes) {
+    finish<T>(sum_parts<T>(parts, 0, count, i, lanes), epilogue, i, epilogue.residual, out, lanes);
+  });
+}
+
+template <class T>
+int64_t argmax(const float* x, int64_t n) {
+  // First the largest value by vectors, then where it stands first.
+  typename T::V best = T::set(-INFINITY);
+  for_vectors(n, [&](int64_t i, int lanes) {
+    const typename T::V v =
+        lanes == 16 ? T::load(x + i)
+                    : T::select(T::lanes(0, lanes), T::load_partial(x + i, lanes), T::set(-INFINITY));
+    best = T::max(v, best);  // the second operand, `best`, if v is NaN
+  });
+  const float largest = T::largest(best);
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] == largest) return i;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace ark::simd

@@ -1,0 +1,83 @@
+// The vector kernels as function pointers, one table per instruction set. All tables give the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "engine/isa.h"
+#include "importer/ops.h"
+
+namespace ark::simd {
+
+// After the products: bias, activation, residual, in this order (EpilogueBits).
+struct Epilogue {
+  uint32_t bits = 0;
+  const float* bias = nullptr;      // [n]
+  const float* residual = nullptr;  // same layout as the output
+};
+
+// out[m, n] = epilogue(x[m, k] w[k, n]) for the columns of some panels.
+struct MatMul {
+  const float* x = nullptr;  // [m, k]
+  int64_t m = 0, k = 0, n = 0;
+  const std::byte* w = nullptr;  // [ceil(n / panel)][k][panel] of `stored`
+  DType stored = DType::kF32;
+  int32_t panel = 0;               // multiple of 16
+  const int32_t* slabs = nullptr;  // slab_count + 1 borders
+  int32_t slab_count = 1;          // power of two <= 64
+  Epilogue epilogue;
+  float* out = nullptr;  // [m, n]
+  // What to compute: rows [first_row, last_row) of the columns of panels [first_panel, last_panel).
+  int64_t first_row = 0, last_row = 0, first_panel = 0, last_panel = 0;
+  float* packed = nullptr;  // room for last_row - first_row rows of k floats
+};
+
+// One page of keys and values against some query rows of one KV head, online softmax.
+struct AttentionRows {
+  int64_t key_dim = 0, value_dim = 0, page_size = 0;
+  float scale = 1, softcap = 0;
+  // Per row: query [key_dim], running maximum and sum, accumulator [value_dim].
+  int64_t rows = 0;
+  const float* const* queries = nullptr;
+  float* maxima = nullptr;
+  float* sums = nullptr;
+  float* accumulators = nullptr;  // [rows, value_dim]
+  // Keys of the page that row r sees: [first[r], last[r]); ALiBi adds slope[r] * (key index - at[r]).
+  const int32_t* first = nullptr;
+  const int32_t* last = nullptr;
+  const float* slopes = nullptr;  // null: none
+  const int32_t* at = nullptr;    // page index of the row's own key (may lie outside the page)
+  const float* keys = nullptr;    // [key_dim, page_size]
+  const float* values = nullptr;  // [page_size, value_dim]
+  float* scores = nullptr;        // room for page_size rounded up to 16, times 4
+};
+
+struct Norm {
+  const float* x = nullptr;
+  const float* scale = nullptr;  // null: 1
+  const float* bias = nullptr;   // null: 0
+  float* out = nullptr;
+  int64_t n = 0;
+  float epsilon = 0;
+  bool rms = false;
+};
+
+struct Table {
+  Isa isa;
+  const char* name;
+  void (*matmul)(const MatMul&);
+  void (*attention)(const AttentionRows&);
+  void (*norm)(const Norm&);
+  // out[i] = op(a[i], b[i]) for i < n; p, q as in PointwiseStep. n rounded up to 16 must be accessible. False
+  // if the table has no vector code for `op` (pointwise_scalar has).
+  bool (*pointwise)(Op op, const float* a, const float* b, float p, float q, float* out, int64_t n);
+  // out = pairwise tree of `count` parts, then the epilogue on n elements.
+  void (*add_parts)(const float* const* parts, int count, const Epilogue& epilogue, float* out, int64_t n);
+  // Index of the largest element, the lowest among equals; NaN counts as smallest.
+  int64_t (*argmax)(const float* x, int64_t n);
+};
+
+const Table& table_of(Isa isa);
+extern const Table kScalarTable, kAvx2Table, kAvx512Table;
+
+}  // namespace ark::simd

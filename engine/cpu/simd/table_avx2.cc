@@ -1,0 +1,8 @@
+#include "engine/cpu/simd/make_table.h"
+#include "engine/cpu/simd/vec_avx2.h"
+
+namespace ark::simd {
+
+extern const Table kAvx2Table = make_table<Avx2>(Isa::kAvx2, "avx2");
+
+}  // namespace ark::simd

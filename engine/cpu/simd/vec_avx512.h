@@ -1,0 +1,73 @@
+// Sixteen lanes of f32 in one AVX-512 register. Contract: vec_scalar.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace ark::simd {
+namespace {
+
+struct Avx512 {
+  static constexpr int kMaxRows = 12;
+  static constexpr int kVectors = 2;
+  static constexpr int kSmallRows = 6;
+  static constexpr int kSmallVectors = 4;
+  using V = __m512;
+  using Mask = __mmask16;
+
+  static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+  static V zero() { return _mm512_setzero_ps(); }
+  static V set(float x) { return _mm512_set1_ps(x); }
+  static V load(const float* p) { return _mm512_loadu_ps(p); }
+  static V load_f16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static V load_bf16(const uint16_t* p) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  static V load_partial(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
+  static void store(float* p, V a) { _mm512_storeu_ps(p, a); }
+  static void store_partial(float* p, V a, int n) { _mm512_mask_storeu_ps(p, first(n), a); }
+
+  static V add(V a, V b) { return _mm512_add_ps(a, b); }
+  static V sub(V a, V b) { return _mm512_sub_ps(a, b); }
+  static V mul(V a, V b) { return _mm512_mul_ps(a, b); }
+  static V div(V a, V b) { return _mm512_div_ps(a, b); }
+  static V sqrt(V a) { return _mm512_sqrt_ps(a); }
+  static V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+  static V max(V a, V b) { return _mm512_max_ps(a, b); }
+  static V min(V a, V b) { return _mm512_min_ps(a, b); }
+  static V abs(V a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.f), a); }
+  static V copy_sign(V size, V sign) {
+    const V bit = _mm512_set1_ps(-0.f);
+    return _mm512_or_ps(_mm512_andnot_ps(bit, size), _mm512_and_ps(bit, sign));
+  }
+
+  static Mask less(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  static Mask lanes(int from, int to) { return static_cast<__mmask16>(first(to) & ~first(from)); }
+  static V select(Mask m, V yes, V no) { return _mm512_mask_blend_ps(m, no, yes); }
+
+  static V scale(V a, V n) {
+    const __m512i e = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(n, n, _CMP_ORD_Q), n);
+    return _mm512_mul_ps(
+        a, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23)));
+  }
+  static float sum(V a) {
+    const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+  }
+  static float largest(V a) {
+    const __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+  }
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+};
+
+}  // namespace
+}  // namespace ark::simd

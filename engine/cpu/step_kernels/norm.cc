@@ -1,0 +1,20 @@
+// LayerNorm and RMSNorm over the last axis.
+#include "engine/cpu/step_kernel.h"
+
+namespace ark {
+namespace {
+
+void run(const PhaseCall& call) {
+  const TensorView &x = call.operands[0], &scale = call.operands[1], &bias = call.operands[2],
+                   &out = call.operands[3];
+  const int64_t n = last_dim(x);
+  for (int64_t row = call.first; row < call.last; ++row) {
+    call.simd->norm({x.as<const float>() + row * n, scale.present() ? scale.as<const float>() : nullptr,
+                     bias.present() ? bias.as<const float>() : nullptr, out.as<float>() + row * n, n,
+                     call.facts->epsilon, call.facts->rms});
+  }
+}
+
+}  // namespace
+extern const StepKernel kNormStep{OpCode::kNorm, "norm", run, nullptr};
+}  // namespace ark

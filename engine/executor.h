@@ -1,0 +1,86 @@
+// What runs Programs: one contract for lockstep, loop and device executors.
+//
+// Owner: the runner. Steps are numbered 1, 2, ... in the order of post(). All ranks of this process are
+// driven by one executor; ranks of other processes by theirs, with the same steps in the same order.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/expr.h"
+#include "dma/group.h"
+#include "engine/isa.h"
+#include "engine/kernel.h"
+#include "engine/program.h"
+#include "engine/runner.h"
+#include "engine/step.h"
+#include "engine/weight_store.h"
+
+namespace ark {
+
+// One rank of this process. The pointers outlive the executor.
+struct RankSetup {
+  const Program* program = nullptr;
+  const Binding* binding = nullptr;
+  const WeightStore* weights = nullptr;
+  dma::Group* group = nullptr;  // null if the program has one rank
+};
+
+struct ExecutorOptions {
+  RunnerLimits limits;    // decoder programs
+  int32_t max_items = 0;  // attention work items of a step, as compiled for
+  // The group's channels in the order of their dma numbers (channel_names); empty: those of the ranks given.
+  std::vector<std::string> channels;
+  int32_t processors = 1;     // per rank; equal on all ranks of the group
+  uint32_t counter_base = 0;  // where the phase counters start; tests put it near 2^32
+  int64_t lease = 0;     // steps a launch may run before it returns its threads; 0 = unbounded while busy
+  bool barrier = false;  // ignore the phases' waits, join after each phase: the A/B oracle of the waits
+  Isa isa = best_isa();
+  int32_t first_cpu = 0;  // of the process's CPUs: where pinning starts; ranks in processes lie side by side
+  std::chrono::milliseconds step_deadline{120'000};  // a wait inside a step that lasts longer is a fault
+};
+
+// One run of a plain program: sizes of its symbols, and where inputs and outputs lie. The caller keeps it,
+// and what the views point to, until poll() has returned the step.
+struct PlainStep {
+  SymbolValues symbols;
+  std::vector<TensorView> inputs, outputs;  // by graph input / output index
+};
+
+// The dma channels of a group of programs: the distinct names of all their channels, sorted; equal on all
+// ranks.
+std::vector<std::string> channel_names(const std::vector<Program>& programs);
+
+class Executor {
+ public:
+  virtual ~Executor() = default;  // ends all work first; steps in flight are lost
+
+  // Binds memory and gets ready. Called once, before all else. Throws Error(kExhausted) if memory cannot be
+  // had.
+  virtual void prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) = 0;
+  // Starts a step. At most Mailbox::kDepth are in flight (Error(kInternal) beyond).
+  virtual uint64_t post(const StepDescriptor& step) = 0;
+  virtual uint64_t post(const PlainStep& step) = 0;
+  // A step as write_record made it, in this process or another of the group. Checked for its size only.
+  virtual uint64_t post(std::span<const std::byte> record) = 0;
+  // The next finished step in order, nullopt when `timeout` passes or nothing is in flight. Throws
+  // Error(kUnavailable) with the fault (rank, processor, phase, trip, seen, needed) once something has
+  // stopped.
+  virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
+  // Ends all waits soon; poll and post then throw `why`. Any thread.
+  virtual void abort(const std::string& why) = 0;
+  // Whether the program's loop holds no thread now (always true of executors that have none).
+  virtual bool is_parked() const { return true; }
+};
+
+// One thread, all ranks, tile by tile in program order: the oracle. Needs direct links.
+std::unique_ptr<Executor> make_lockstep_executor();
+// Persistent loop threads of the process-wide pool.
+std::unique_ptr<Executor> make_loop_executor();
+
+}  // namespace ark

@@ -1,0 +1,170 @@
+#include "engine/mailbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+
+namespace ark {
+namespace {
+
+constexpr uint64_t kAlign = 64;
+uint64_t aligned(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// Lays the arrays of a record one behind the other; with a null base it only measures.
+class RecordWriter {
+ public:
+  explicit RecordWriter(std::byte* base) : base_(base) {}
+
+  template <typename T>
+  StepRecord::Extent add(const T* data, std::size_t count) {
+    at_ = (at_ + 7) / 8 * 8;
+    const StepRecord::Extent extent{static_cast<uint32_t>(at_), static_cast<uint32_t>(count)};
+    if (base_ && count) std::memcpy(base_ + at_, data, count * sizeof(T));
+    at_ += count * sizeof(T);
+    return extent;
+  }
+  uint64_t bytes() const { return at_; }
+
+ private:
+  std::byte* base_;
+  uint64_t at_ = sizeof(StepRecord);
+};
+
+void limit(std::size_t count, int32_t most, const char* what) {
+  ARK_CHECK(count <= static_cast<std::size_t>(most), "a step with " + std::to_string(count) + " " + what +
+                                                         ", limit " + std::to_string(most) +
+                                                         "; the scheduler must split it");
+}
+
+}  // namespace
+
+StepCapacity StepCapacity::of(const RunnerLimits& l) {
+  const int64_t pages = l.page_size > 0 ? (l.max_length + l.page_size - 1) / l.page_size : 0;
+  const int64_t deltas = std::min<int64_t>(int64_t{l.max_slots} * pages, int64_t{1} << 22);
+  return {l.max_tokens,      l.max_slots,  l.max_rows,
+          l.max_rows * 1024, l.vocabulary, static_cast<int32_t>(deltas),
+          l.max_slots * 2};
+}
+
+uint64_t record_bytes(const StepCapacity& c) {
+  RecordWriter w(nullptr);
+  const auto count = [](int32_t n) { return static_cast<std::size_t>(n); };
+  w.add<int32_t>(nullptr, count(c.tokens));
+  w.add<StepSequence>(nullptr, count(c.sequences));
+  w.add<PageDelta>(nullptr, count(c.page_deltas));
+  w.add<PageCopy>(nullptr, count(c.page_copies));
+  w.add<StepRow>(nullptr, count(c.rows));
+  w.add<BiasEntry>(nullptr, count(c.bias));
+  return w.bytes();
+}
+
+void write_record(const StepDescriptor& step, uint64_t number, const StepCapacity& c,
+                  std::span<std::byte> slot) {
+  limit(step.tokens.size(), c.tokens, "tokens");
+  limit(step.sequences.size(), c.sequences, "sequences");
+  limit(step.page_deltas.size(), c.page_deltas, "page deltas");
+  limit(step.page_copies.size(), c.page_copies, "page copies");
+  limit(step.rows.size(), c.rows, "rows");
+  limit(step.bias.size(), c.bias, "bias entries");
+  RecordWriter w(slot.data());
+  StepRecord record;
+  record.step = number;
+  record.arrays[StepRecord::kTokens] = w.add(step.tokens.data(), step.tokens.size());
+  record.arrays[StepRecord::kSequences] = w.add(step.sequences.data(), step.sequences.size());
+  record.arrays[StepRecord::kPageDeltas] = w.add(step.page_deltas.data(), step.page_deltas.size());
+  record.arrays[StepRecord::kPageCopies] = w.add(step.page_copies.data(), step.page_copies.size());
+  record.arrays[StepRecord::kRows] = w.add(step.rows.data(), step.rows.size());
+  // std::pair has no guaranteed layout: entry by entry.
+  record.arrays[StepRecord::kBias] = w.add<BiasEntry>(nullptr, 0);
+  record.arrays[StepRecord::kBias].count = static_cast<uint32_t>(step.bias.size());
+  for (std::size_t i = 0; i < step.bias.size(); ++i) {
+    const BiasEntry entry{step.bias[i].first, step.bias[i].second};
+    w.add(&entry, 1);
+  }
+  record.bytes = w.bytes();
+  std::memcpy(slot.data(), &record, sizeof record);
+}
+
+Mailbox::Mailbox(const StepCapacity& capacity, int ranks)
+    : capacity_(capacity),
+      ranks_(ranks),
+      slot_bytes_(aligned(record_bytes(capacity))),
+      result_bytes_(
+          aligned(static_cast<uint64_t>(capacity.rows) * sizeof(RowRecord)) +
+          aligned(static_cast<uint64_t>(capacity.rows) * static_cast<uint64_t>(capacity.vocabulary) * 4)) {
+  const uint64_t head = sizeof(dma::Counter64) * static_cast<uint64_t>(1 + ranks);
+  memory_ = dma::allocate_private(head + kDepth * (slot_bytes_ + result_bytes_), "mailbox");
+  head_ = reinterpret_cast<Head*>(memory_.region.base);  // zero-filled memory is a valid counter
+  slots_ = memory_.region.base + head;
+  results_ = slots_ + kDepth * slot_bytes_;
+}
+
+std::span<std::byte> Mailbox::free_slot() {
+  const uint64_t n = posted_count_ + 1;
+  ARK_CHECK(n <= kDepth || is_done(n - kDepth), "more steps in flight than the mailbox is deep");
+  return {slots_ + n % kDepth * slot_bytes_, slot_bytes_};
+}
+
+void Mailbox::publish() {
+  ++posted_count_;
+  // Release, in raise(): the slot's bytes come before. Pairs with the leader's acquire of `posted`.
+  head_->posted.raise();
+}
+
+bool Mailbox::is_done(uint64_t n) const {
+  // Acquire, in load(): pairs with the leaders' raise of `done`; the result may be read, the slot
+  // overwritten.
+  for (int r = 0; r < ranks_; ++r) {
+    if (head_->done[r].load() < n) return false;
+  }
+  return true;
+}
+
+dma::Fault Mailbox::wait_done(uint64_t n, const dma::WaitContext& context) {
+  for (int r = 0; r < ranks_; ++r) {
+    if (dma::Fault fault =
+            dma::wait_reached(head_->done[r], n, {.what = "end of a step", .rank = r}, context)) {
+      return fault;
+    }
+  }
+  return {};
+}
+
+const StepRecord& Mailbox::record(uint64_t n) const {
+  return *reinterpret_cast<const StepRecord*>(slots_ + n % kDepth * slot_bytes_);
+}
+
+RowRecord* Mailbox::result_rows(uint64_t n) {
+  return reinterpret_cast<RowRecord*>(results_ + n % kDepth * result_bytes_);
+}
+
+float* Mailbox::result_logits(uint64_t n, int64_t row) {
+  std::byte* slot = results_ + n % kDepth * result_bytes_;
+  auto* logits =
+      reinterpret_cast<float*>(slot + aligned(static_cast<uint64_t>(capacity_.rows) * sizeof(RowRecord)));
+  return logits + row * capacity_.vocabulary;
+}
+
+StepResult Mailbox::read_result(uint64_t n) const {
+  auto* self = const_cast<Mailbox*>(this);  // reads only
+  StepResult result;
+  result.step = n;
+  const std::size_t rows = record(n).arrays[StepRecord::kRows].count;
+  const RowRecord* records = self->result_rows(n);
+  for (std::size_t r = 0; r < rows; ++r) {
+    RowResult row{records[r].token, records[r].logprob, {}, {}};
+    for (int32_t i = 0; i < records[r].top_count; ++i) {
+      row.top.emplace_back(records[r].top_tokens[i], records[r].top_logprobs[i]);
+    }
+    if (records[r].has_logits) {
+      const float* logits = self->result_logits(n, static_cast<int64_t>(r));
+      row.logits.assign(logits, logits + capacity_.vocabulary);
+    }
+    result.rows.push_back(std::move(row));
+  }
+  return result;
+}
+
+}  // namespace ark

@@ -1,0 +1,193 @@
+// How one weight gets from its constant into its packed place, window by window.
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "engine/weight_store.h"
+
+namespace ark {
+namespace {
+
+constexpr int64_t kWindow = 1 << 20;     // bytes of a constant that a thread holds at once
+constexpr int64_t kPartBytes = 4 << 20;  // packed bytes of a part
+
+// The stored tensor without its transposition, so that windows follow the file.
+struct Matrix {
+  ConstantPtr constant;  // [rows, columns], no permutation
+  Range rows, columns;   // of this use
+  bool rows_are_n = false;
+};
+
+Matrix matrix_of(const Constant& constant, const WeightUse& use) {
+  ARK_CHECK(constant.dims.size() == 2 && use.ranges.size() == 2 && use.panel > 0,
+            "weight " + escaped(constant.name) + " is no matrix that panels can be made of");
+  auto plain = std::make_shared<Constant>(constant);
+  Matrix m{plain, use.ranges[0], use.ranges[1], use.transposed};
+  if (!plain->perm.empty() && plain->perm[0] == 1) {
+    plain->perm.clear();
+    std::swap(plain->dims[0], plain->dims[1]);
+    if (!plain->begin.empty()) std::swap(plain->begin[0], plain->begin[1]);
+    std::swap(m.rows, m.columns);
+    m.rows_are_n = !m.rows_are_n;
+  }
+  return m;
+}
+
+float widen(const std::byte* from, int64_t i, DType type) {
+  if (type == DType::kF32) return reinterpret_cast<const float*>(from)[i];
+  if (type == DType::kF64) return static_cast<float>(reinterpret_cast<const double*>(from)[i]);
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(from)[i];
+  return type == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+// Elements of `tensor` as `type`; the tensor itself if it has it already.
+Tensor converted(Tensor tensor, DType type, const std::string& name) {
+  if (tensor.dtype == type) return tensor;
+  ARK_CHECK(is_floating(tensor.dtype) && is_floating(type) && type != DType::kF64,
+            "weight " + escaped(name) + " cannot be stored as " + std::string(name_of(type)));
+  Tensor out = Tensor::empty(type, tensor.dims);
+  const int64_t n = tensor.size();
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = widen(tensor.data.get(), i, tensor.dtype);
+    if (type == DType::kF32) out.as<float>()[i] = value;
+    if (type == DType::kF16) out.as<uint16_t>()[i] = f32_to_f16(value);
+    if (type == DType::kBF16) out.as<uint16_t>()[i] = f32_to_bf16(value);
+  }
+  return out;
+}
+
+Tensor read_box(const ConstantPtr& constant, const std::vector<Range>& ranges, DType type) {
+  ConstantPtr box = constant;
+  for (std::size_t axis = 0; axis < ranges.size(); ++axis) {
+    const Range& r = ranges[axis];
+    if (r.begin != 0 || r.end != box->dims[axis])
+      box = sliced(box, static_cast<int64_t>(axis), r.begin, r.end);
+  }
+  return converted(materialise(*box), type, constant->name);
+}
+
+// Where element (k, n) of a packed weight lies.
+template <typename T>
+struct Panels {
+  T* data;
+  int64_t k_size, panel;
+
+  // Rows [k, k + count) of all columns.
+  void put_k_rows(const T* rows, int64_t k, int64_t count, int64_t columns) const {
+    for (int64_t p = 0; p * panel < columns; ++p) {
+      const auto n = static_cast<std::size_t>(std::min(panel, columns - p * panel));
+      for (int64_t i = 0; i < count; ++i) {
+        std::memcpy(data + (p * k_size + k + i) * panel, rows + i * columns + p * panel, n * sizeof(T));
+      }
+    }
+  }
+  // Columns [n, n + count), given as rows of k_size elements: a transposition in blocks of sixteen k.
+  void put_n_rows(const T* rows, int64_t n, int64_t count) const {
+    for (int64_t first = 0; first < count;) {
+      const int64_t at = (n + first) % panel, in_panel = std::min(panel - at, count - first);
+      T* to = data + (n + first) / panel * k_size * panel + at;
+      for (int64_t k = 0; k < k_size; k += 16) {
+        const int64_t k_end = std::min(k + 16, k_size);
+        for (int64_t j = 0; j < in_panel; ++j) {
+          const T* from = rows + (first + j) * k_size;
+          for (int64_t i = k; i < k_end; ++i) to[i * panel + j] = from[i];
+        }
+      }
+      first += in_panel;
+    }
+  }
+};
+
+template <typename T>
+void pack_panels(const Matrix& m, const WeightUse& use, std::byte* into, Range part) {
+  const int64_t row_elements = m.columns.size();
+  const Panels<T> panels{reinterpret_cast<T*>(into), m.rows_are_n ? row_elements : m.rows.size(), use.panel};
+  const int64_t step =
+      std::max<int64_t>(1, kWindow / std::max<int64_t>(1, row_elements * static_cast<int64_t>(sizeof(T))));
+  for (int64_t r = part.begin; r < part.end; r += step) {
+    const int64_t count = std::min(step, part.end - r);
+    const Tensor box =
+        read_box(m.constant, {{m.rows.begin + r, m.rows.begin + r + count}, m.columns}, use.stored);
+    if (m.rows_are_n) {
+      panels.put_n_rows(box.as<const T>(), r, count);
+    } else {
+      panels.put_k_rows(box.as<const T>(), r, count, row_elements);
+    }
+  }
+}
+
+// Windows run along the axis that is the slowest in the file, whatever the view made of it.
+void pack_raw(const Constant& constant, const WeightUse& use, std::byte* into, int64_t part, int64_t parts) {
+  const auto shared = std::make_shared<Constant>(constant);
+  const std::size_t rank = constant.dims.size();
+  std::size_t axis = 0;
+  while (axis < constant.perm.size() && constant.perm[axis] != 0) ++axis;
+  int64_t outer = 1, inner = 1;
+  for (std::size_t a = 0; a < rank; ++a) (a < axis ? outer : inner) *= use.ranges[a].size();
+  if (rank == 0 || bits_of(use.stored) < 8) {
+    if (part == 0) {
+      const Tensor all = read_box(shared, use.ranges, use.stored);
+      if (all.bytes()) std::memcpy(into, all.data.get(), static_cast<std::size_t>(all.bytes()));
+    }
+    return;
+  }
+  if (outer * inner == 0) return;
+  const Range whole = use.ranges[axis];
+  const int64_t slice = bytes_of(use.stored, outer * inner / whole.size());  // bytes of one index of `axis`
+  const int64_t inner_bytes = slice / outer;
+  const int64_t step = std::max<int64_t>(1, kWindow / slice);
+  const Range mine = tiles_of(whole.size(), part, parts);
+  for (int64_t i = mine.begin; i < mine.end; i += step) {
+    const int64_t count = std::min(step, mine.end - i);
+    std::vector<Range> ranges = use.ranges;
+    ranges[axis] = {whole.begin + i, whole.begin + i + count};
+    const Tensor box = read_box(shared, ranges, use.stored);
+    for (int64_t o = 0; o < outer; ++o) {
+      std::memcpy(into + (o * whole.size() + i) * inner_bytes, box.data.get() + o * count * inner_bytes,
+                  static_cast<std::size_t>(count * inner_bytes));
+    }
+  }
+}
+
+void check(const Constant& constant, const WeightUse& use) {
+  bool fits = use.ranges.size() == constant.dims.size();
+  for (std::size_t a = 0; fits && a < use.ranges.size(); ++a) {
+    fits = 0 <= use.ranges[a].begin && use.ranges[a].begin <= use.ranges[a].end &&
+           use.ranges[a].end <= constant.dims[a];
+  }
+  ARK_CHECK(fits, "a weight's ranges lie outside of constant " + escaped(constant.name));
+}
+
+}  // namespace
+
+Range matrix_rows(const WeightUse& use) { return use.ranges[use.transposed ? 1 : 0]; }
+Range matrix_columns(const WeightUse& use) { return use.ranges[use.transposed ? 0 : 1]; }
+
+int64_t packed_bytes(const WeightUse& use) {
+  if (use.layout == Layout::kPanels) {
+    const int64_t panels = (matrix_columns(use).size() + use.panel - 1) / use.panel;
+    return bytes_of(use.stored, panels * matrix_rows(use).size() * use.panel);
+  }
+  int64_t n = 1;
+  for (const Range& r : use.ranges) n *= r.size();
+  return bytes_of(use.stored, n);
+}
+
+int64_t pack_parts(const WeightUse& use) { return std::max<int64_t>(1, packed_bytes(use) / kPartBytes); }
+
+void pack_weight(const Constant& constant, const WeightUse& use, std::byte* into, int64_t part,
+                 int64_t parts) {
+  check(constant, use);
+  if (use.layout == Layout::kRaw) return pack_raw(constant, use, into, part, parts);
+  const Matrix m = matrix_of(constant, use);
+  const Range mine = tiles_of(m.rows.size(), part, parts);
+  if (bits_of(use.stored) == 32) {
+    pack_panels<uint32_t>(m, use, into, mine);
+  } else {
+    ARK_CHECK(bits_of(use.stored) == 16,
+              "panels of weight " + escaped(constant.name) + " must have 16 or 32 bits");
+    pack_panels<uint16_t>(m, use, into, mine);
+  }
+}
+
+}  // namespace ark

@@ -1,0 +1,295 @@
+#include "engine/ragged_runner.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/error.h"
+#include "dma/message.h"
+#include "engine/mailbox.h"
+
+namespace ark {
+namespace {
+
+int64_t pages_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.kind != BufferKind::kKvPage || buffer.alias != kNone) continue;
+    int64_t elements = 1;
+    for (std::size_t a = 1; a < buffer.dims.size(); ++a)
+      elements *= program.vals[static_cast<std::size_t>(buffer.dims[a])].max;
+    bytes += bytes_of(buffer.dtype, elements);
+  }
+  return bytes;
+}
+
+RunnerLimits settle_limits(const Compiled& compiled, const RaggedOptions& options) {
+  RunnerLimits limits = options.limits;
+  limits.depth = 2;
+  if (limits.pages == 0) {
+    const int64_t page = std::max<int64_t>(1, page_bytes(compiled.programs));
+    limits.pages = static_cast<int32_t>(std::min<int64_t>(options.kv_bytes / page, 1 << 30));
+    if (limits.pages == 0) {
+      throw Error(Code::kUsage, "the memory for keys and values (" + std::to_string(options.kv_bytes) +
+                                    " bytes) does not hold one page of " + std::to_string(page) +
+                                    " bytes; give more with --kv-memory");
+    }
+  }
+  limits.max_length =
+      static_cast<int32_t>(std::min<int64_t>(limits.max_length, int64_t{limits.pages} * limits.page_size));
+  return limits;
+}
+
+// The channels of all programs by dma number, then, among processes, the one that carries step records.
+dma::EndpointSpec endpoint_spec(const Compiled& compiled, const std::vector<std::string>& names,
+                                const RunnerLimits& limits, bool processes) {
+  dma::EndpointSpec spec;
+  for (const std::string& name : names) {
+    dma::ChannelSpec channel;
+    channel.name = name;
+    for (const Program& program : compiled.programs) {
+      for (const Channel& c : program.channels) {
+        if (c.name != name) continue;
+        channel.slot_bytes = std::max(channel.slot_bytes, static_cast<uint64_t>(inbox_half(c)));
+        if (c.link == Link::kPosted) spec.force_posted = true;
+      }
+    }
+    spec.channels.push_back(channel);
+  }
+  if (processes) {
+    dma::ChannelSpec steps;
+    steps.name = "steps";
+    steps.slots = Mailbox::kDepth;
+    steps.slot_bytes = dma::message_slot_bytes(record_bytes(StepCapacity::of(limits)));
+    spec.channels.push_back(steps);
+  }
+  return spec;
+}
+
+// The ranks of this process, ready to run.
+class Engine {
+ public:
+  // `group` empty: all ranks, local.
+  Engine(Compiled compiled, const RaggedOptions& options, std::unique_ptr<dma::Group> group,
+         const RunnerLimits& limits, std::vector<std::string> names)
+      : compiled_(std::move(compiled)), limits_(limits) {
+    const int ranks = static_cast<int>(compiled_.programs.size());
+    std::vector<int> own;
+    if (group) {
+      own.push_back(group->rank());
+      groups_.push_back(std::move(group));
+    } else {
+      for (int r = 0; r < ranks; ++r) own.push_back(r);
+      if (ranks > 1) make_groups(options, names);
+    }
+    for (int r : own) {
+      weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[static_cast<std::size_t>(r)],
+                                                       compiled_.constants, std::max(1, options.threads)));
+    }
+    // The payloads are packed: files close, folded constants go.
+    compiled_.constants.clear();
+    compiled_.graph = {};
+    std::vector<RankSetup> setups;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const auto r = static_cast<std::size_t>(own[i]);
+      setups.push_back({&compiled_.programs[r], &compiled_.bindings[r], weights_[i].get(),
+                        ranks > 1 ? groups_[i].get() : nullptr});
+    }
+    executor_ = options.lockstep ? make_lockstep_executor() : make_loop_executor();
+    executor_->prepare(std::move(setups), executor_options(options, std::move(names), own[0]));
+  }
+
+  Executor& executor() { return *executor_; }
+  const RunnerLimits& limits() const { return limits_; }
+  dma::Group& group() { return *groups_[0]; }
+
+  RunnerMemory memory() const {
+    RunnerMemory m;
+    for (const auto& store : weights_) m.weights += store->arena_bytes();
+    for (std::size_t r = 0; r < compiled_.programs.size(); ++r) {
+      if (weights_.size() == 1 && compiled_.programs.size() > 1 && static_cast<int>(r) != groups_[0]->rank())
+        continue;
+      m.pages += pages_bytes(compiled_.programs[r]) * limits_.pages;
+      m.other += compiled_.bindings[r].act_bytes + compiled_.bindings[r].inbox_bytes;
+    }
+    return m;
+  }
+
+ private:
+  void make_groups(const RaggedOptions& options, const std::vector<std::string>& names) {
+    dma::EndpointSpec spec = endpoint_spec(compiled_, names, limits_, false);
+    spec.force_posted = spec.force_posted || options.force_posted;
+    groups_ = dma::make_local_groups(
+        static_cast<int>(compiled_.programs.size()), [&](int) { return spec; },
+        dma::Deadline::after(options.join_deadline));
+  }
+
+  ExecutorOptions executor_options(const RaggedOptions& options, std::vector<std::string> names,
+                                   int first_rank) const {
+    ExecutorOptions e;
+    e.limits = limits_;
+    e.max_items = options.max_items;
+    e.channels = std::move(names);
+    e.processors = std::max(1, options.threads / static_cast<int>(compiled_.programs.size()));
+    e.counter_base = options.counter_base;
+    e.lease = options.lease;
+    e.barrier = options.barrier;
+    e.isa = options.isa;
+    e.first_cpu = first_rank * e.processors;
+    e.step_deadline = options.step_deadline;
+    return e;
+  }
+
+  Compiled compiled_;
+  RunnerLimits limits_;
+  std::vector<std::unique_ptr<dma::Group>> groups_;
+  std::vector<std::unique_ptr<WeightStore>> weights_;
+  std::unique_ptr<Executor> executor_;  // last: its threads use all of the above
+};
+
+std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptions& options,
+                                            const dma::Environment& environment, uint32_t& steps_channel) {
+  if (environment.size != static_cast<int>(compiled.programs.size())) {
+    throw Error(Code::kUsage, "the model is compiled for " + std::to_string(compiled.programs.size()) +
+                                  " ranks, but the group has " + std::to_string(environment.size));
+  }
+  const RunnerLimits limits = settle_limits(compiled, options);
+  const std::vector<std::string> names = channel_names(compiled.programs);
+  steps_channel = static_cast<uint32_t>(names.size());
+  auto group = dma::join_group(environment, endpoint_spec(compiled, names, limits, true),
+                               dma::Deadline::after(options.join_deadline));
+  return std::make_unique<Engine>(std::move(compiled), options, std::move(group), limits, names);
+}
+
+class LocalRunner : public RaggedRunner {
+ public:
+  explicit LocalRunner(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
+  const RunnerLimits& limits() const override { return engine_->limits(); }
+  uint64_t post(const StepDescriptor& step) override {
+    ARK_CHECK(posted_ - polled_ < static_cast<uint64_t>(limits().depth),
+              "more steps in flight than the runner's depth");
+    posted_ = start(step);
+    return posted_;
+  }
+  std::optional<StepResult> poll(std::chrono::microseconds timeout) override {
+    std::optional<StepResult> result = engine_->executor().poll(timeout);
+    if (result) polled_ = result->step;
+    return result;
+  }
+  void abort(const std::string& why) override { engine_->executor().abort(why); }
+  RunnerMemory memory() const override { return engine_->memory(); }
+  bool is_parked() const override { return engine_->executor().is_parked(); }
+
+ protected:
+  virtual uint64_t start(const StepDescriptor& step) { return engine_->executor().post(step); }
+  std::unique_ptr<Engine> engine_;
+  uint64_t posted_ = 0, polled_ = 0;
+};
+
+// Rank 0 of several processes: each step goes to the others as an ordinary message, an empty one ends them.
+class ProcessRunner final : public LocalRunner {
+ public:
+  ProcessRunner(std::unique_ptr<Engine> engine, uint32_t channel, const RaggedOptions& options)
+      : LocalRunner(std::move(engine)),
+        deadline_(options.step_deadline),
+        capacity_(StepCapacity::of(limits())) {
+    for (int peer = 1; peer < engine_->group().size(); ++peer)
+      peers_.emplace_back(engine_->group().sender(peer, channel));
+    record_.resize(record_bytes(capacity_));
+    if (options.on_failure) {
+      watcher_ = std::jthread([this, tell = options.on_failure](std::stop_token stop) { watch(stop, tell); });
+    }
+  }
+  ~ProcessRunner() override {
+    if (watcher_.joinable()) watcher_.request_stop();
+    if (engine_->group().abort().raised()) return;  // Group tells the others
+    // Lets the others finish what was posted; whoever cannot take the message has died.
+    for (dma::MessageSender& peer : peers_) {
+      if (peer.send({}, context())) engine_->group().abort().raise(dma::AbortReason::kFault);
+    }
+  }
+
+ private:
+  uint64_t start(const StepDescriptor& step) override {
+    const uint64_t number = engine_->executor().post(step);
+    write_record(step, number, capacity_, record_);
+    const auto& head = *reinterpret_cast<const StepRecord*>(record_.data());
+    for (dma::MessageSender& peer : peers_) {
+      if (dma::Fault fault = peer.send({record_.data(), head.bytes}, context())) {
+        const std::string death = engine_->group().death();
+        const std::string why = death.empty() ? fault.text() : death;
+        abort(why);
+        throw Error(Code::kUnavailable, why);
+      }
+    }
+    return number;
+  }
+
+  dma::WaitContext context() { return {&engine_->group().abort(), dma::Deadline::after(deadline_), {}}; }
+
+  void watch(const std::stop_token& stop, const std::function<void(const std::string&)>& tell) {
+    constexpr std::chrono::milliseconds kPeriod{100};
+    while (!stop.stop_requested()) {
+      if (engine_->group().abort().raised()) {
+        const std::string death = engine_->group().death();
+        return tell(death.empty() ? "the engine was aborted" : death);
+      }
+      std::this_thread::sleep_for(kPeriod);
+    }
+  }
+
+  std::chrono::milliseconds deadline_;
+  StepCapacity capacity_;
+  std::vector<dma::MessageSender> peers_;
+  std::vector<std::byte> record_;
+  std::jthread watcher_;
+};
+
+}  // namespace
+
+int64_t page_bytes(const std::vector<Program>& programs) {
+  int64_t bytes = 0;
+  for (const Program& program : programs) bytes += pages_bytes(program);
+  return bytes;
+}
+
+std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options) {
+  const RunnerLimits limits = settle_limits(compiled, options);
+  std::vector<std::string> names = channel_names(compiled.programs);
+  return std::make_unique<LocalRunner>(
+      std::make_unique<Engine>(std::move(compiled), options, nullptr, limits, std::move(names)));
+}
+
+std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options,
+                                                 const dma::Environment& environment) {
+  uint32_t channel = 0;
+  auto engine = make_process_engine(std::move(compiled), options, environment, channel);
+  return std::make_unique<ProcessRunner>(std::move(engine), channel, options);
+}
+
+void serve_rank(Compiled compiled, const RaggedOptions& options, const dma::Environment& environment) {
+  uint32_t channel = 0;
+  const auto engine = make_process_engine(std::move(compiled), options, environment, channel);
+  Executor& executor = engine->executor();
+  dma::MessageReceiver steps(engine->group().receiver(0, channel));
+  const dma::WaitContext forever{&engine->group().abort(), dma::Deadline::never(), {}};
+  uint64_t posted = 0, done = 0;
+  const auto drain = [&](uint64_t most) {
+    while (posted - done > most) done += executor.poll(std::chrono::seconds(1)) ? 1 : 0;
+  };
+  for (;;) {
+    std::span<const std::byte> record;
+    dma::Fault fault = steps.receive(record, forever);
+    if (fault) {
+      executor.poll(std::chrono::microseconds(0));  // throws what the executor knows
+      const std::string death = engine->group().death();
+      throw Error(Code::kUnavailable, death.empty() ? fault.text() : death);
+    }
+    if (record.empty()) return drain(0);
+    drain(Mailbox::kDepth - 1);
+    posted = executor.post(record);
+    if ((fault = steps.release(forever))) throw Error(Code::kUnavailable, fault.text());
+  }
+}
+
+}  // namespace ark

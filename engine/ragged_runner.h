@@ -1,0 +1,65 @@
+// The StepRunner of recognised decoders: compiled programs, their weights and an executor, for ranks that are
+// threads of this process or processes of their own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "dma/bootstrap.h"
+#include "engine/compile.h"
+#include "engine/executor.h"
+#include "engine/runner.h"
+
+namespace ark {
+
+struct RaggedOptions {
+  // Compiled for: max_tokens, max_rows, page_size, max_items. Chosen here: max_slots, max_length (tokens, >
+  // 0), vocabulary; pages (0: as many as kv_bytes holds).
+  RunnerLimits limits;
+  int32_t max_items = 0;
+  int64_t kv_bytes = 0;   // of keys and values of all ranks together; used if limits.pages is 0
+  int32_t threads = 2;    // of all ranks together; each gets at least one
+  bool lockstep = false;  // the oracle instead of the loop
+  bool force_posted =
+      false;  // local ranks: through the pump instead of peer stores (programs with posted links)
+  int64_t lease = 0;
+  bool barrier = false;
+  uint32_t counter_base = 0;
+  Isa isa = best_isa();
+  std::chrono::milliseconds step_deadline{120'000};
+  std::chrono::milliseconds join_deadline{60'000};
+  // Called once, from a thread of the runner, when a rank process has died, busy or idle; with the message
+  // that post() and poll() throw from then on. Processes only.
+  std::function<void(const std::string& why)> on_failure;
+};
+
+// What a runner takes, for the start-up log.
+struct RunnerMemory {
+  int64_t weights = 0;  // bytes, of the ranks of this process
+  int64_t pages = 0;    // keys and values
+  int64_t other = 0;    // activations, state
+};
+
+class RaggedRunner : public StepRunner {
+ public:
+  virtual RunnerMemory memory() const = 0;
+  // Whether the loops hold no threads now.
+  virtual bool is_parked() const = 0;
+};
+
+// Bytes of one page over all caches and all ranks.
+int64_t page_bytes(const std::vector<Program>& programs);
+
+// All ranks in this process. If kv_bytes holds fewer tokens than max_length, limits().max_length shrinks to
+// that. Throws Error(kUsage) if it does not hold one page.
+std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options);
+
+// Rank 0 of a group of processes that all have compiled the same model with the same options.
+std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options,
+                                                 const dma::Environment& environment);
+// The other ranks: runs steps until rank 0 says that it is over, then returns. Throws Error(kUnavailable)
+// naming the rank that died, or what stopped.
+void serve_rank(Compiled compiled, const RaggedOptions& options, const dma::Environment& environment);
+
+}  // namespace ark
