@@ -29,18 +29,16 @@ struct Side {
   ValueId value = kNoValue;
   std::vector<int64_t> head;  // of each query head
   int64_t dim = 0;
-  double factor = 1;             // value = factor * elements, if `elements` are known
-  std::vector<Origin> elements;  // of [heads, dim]
+  double factor = 1;             // value = factor * elements, if those are known
+  std::vector<Origin> elements;  // of [heads, dim], or empty
+  Forms forms;                   // of value
 };
 
 Side make_side(Rewrite& r, ValueId value, std::vector<int64_t> head) {
-  Side side{value, std::move(head), r.out.dims(value)[1], 1, {}};
-  LinearForms forms(r.out);
-  if (auto scaled = as_scaled(forms.of(value))) {
+  Side side{value, std::move(head), r.out.dims(value)[1], 1, {}, LinearForms(r.out).of(value)};
+  if (auto scaled = as_scaled(side.forms)) {
     side.factor = scaled->factor;
     side.elements = std::move(scaled->elements);
-  } else {
-    side.elements = r.origins.of(value);
   }
   return side;
 }
@@ -49,7 +47,7 @@ Side make_side(Rewrite& r, ValueId value, std::vector<int64_t> head) {
 bool shared(const Side& side, int64_t group) {
   for (std::size_t h = 0; h < side.head.size(); ++h) {
     const int64_t mine = side.head[h], first = side.head[h - h % static_cast<std::size_t>(group)];
-    const auto at = [&](int64_t head) { return side.elements.begin() + head * side.dim; };
+    const auto at = [&](int64_t head) { return side.forms.begin() + head * side.dim; };
     if (mine != first && !std::equal(at(mine), at(mine + 1), at(first))) return false;
   }
   return true;
@@ -64,14 +62,15 @@ ValueId without_repeats(Rewrite& r, Side& side, int64_t group) {
   for (std::size_t h = 0; h < side.head.size(); h += static_cast<std::size_t>(group))
     for (int64_t d = 0; d < side.dim; ++d) {
       const int64_t at = side.head[h] * side.dim + d;
-      const Origin& o = side.elements[static_cast<std::size_t>(at)];
       own.push_back(at);
+      if (side.elements.empty()) continue;
+      const Origin& o = side.elements[static_cast<std::size_t>(at)];
       index.push_back(o.index);
       one_base = one_base && (base == kNoValue || base == o.value);
       base = o.value;
     }
   const Dims dims{static_cast<int64_t>(side.head.size()) / group, side.dim};
-  if (one_base && !r.out.is_constant(base)) return r.out.pick(base, index, dims);
+  if (base != kNoValue && one_base && !r.out.is_constant(base)) return r.out.pick(base, index, dims);
   side.factor = 1;
   return r.out.pick(side.value, own, dims);
 }

@@ -260,7 +260,7 @@ void Finder::find_others() {
   std::vector<Candidate> candidates;
   for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
     const Value& v = input(i);
-    if (known_[i] || !used(i) || rank(v) < 1 || rank(v) > 4) continue;
+    if (known_[i] || !used(i) || rank(v) < 1 || rank(v) > 4 || rank(v) == 3) continue;
     Candidate c{i};
     const Shape& shape = *v.shape;
     const bool like_ids = shape.back() == ids.back();
