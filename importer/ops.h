@@ -98,9 +98,9 @@ enum class Op : uint8_t {
                // -> (y [B,H,S,Dv], present_k?, present_v?)
                // {scale: float, causal: int, window: int (0 = none: keys j with i - j < window), softcap: float (0 = none),
                //  clean_nan: int (fully masked rows give 0)}
-               // causal: query i sits at position past + i, or lengths[b] - S + i where `lengths` (valid keys a row) is given
+               // causal: query i sits at position past + i, or lengths[b] - S + i where `lengths` (valid keys a row) is given without past
                // with past and lengths (GroupQueryAttention): row b's past is only max(0, lengths[b] - S) tokens long; its new
-               // keys and values go there in present [B,KH,P+S,D] (what follows keeps the past's content, or is zero), and
+               // keys and values go there in present [B,KH,P+S,D] (what follows is zero), and
                // query i sits at max(0, lengths[b] - S) + i, seeing the keys up to itself
   kRotary,     // (x [..., S or T, H, D] or [B,H,S,D], cos [L, R/2], sin [L, R/2], positions i64 broadcastable to x's leading axes)
                // {interleaved, rotary_dim R, head_axis: axis of H}: rotates the first R of the last axis

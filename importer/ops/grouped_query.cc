@@ -102,7 +102,8 @@ void grouped_query_attention(OpContext& c) {
   if (const auto given = known(c, kTotal); given && given->size() == 1 && !(given->front() == total))
     c.graph.assumptions.emplace_back(given->front(), total);
   if (c.has_input(kBias)) in[3] = c.inputs[kBias];
-  in[6] = lengths;
+  if (c.has_input(kPastKey))
+    in[6] = lengths;  // without a past, causality alone hides the padding on the right
   double scale = c.attr_float("scale", 0);
   if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
   const Attributes attributes{{"scale", scale},

@@ -79,6 +79,9 @@ void squeeze(OpContext& c) {
   for (const int64_t a : *axes) drop[static_cast<std::size_t>(c.axis(a, static_cast<int>(x.size())))] = true;
   Shape shape;
   for (std::size_t i = 0; i < x.size(); ++i) {
+    if (!present && !x[i].constant())
+      c.unsupported("without axes the rank of the result depends on size " + x[i].str() +
+                    "; export with axes");
     if (!present) drop[i] = x[i].is_constant(1);
     if (!drop[i])
       shape.push_back(x[i]);

@@ -118,7 +118,6 @@ void conv_transpose(OpContext& c) {
   const std::size_t n = spatial_axes(c);
   auto extra = c.attr_ints("output_padding");
   if (extra.empty()) extra.assign(n, 0);
-  attributes.set("output_padding", extra);
   const auto kernel = kernel_of(c);
   std::vector<int64_t> pads = c.attr_ints("pads"), shape = c.attr_ints("output_shape");
   if (pads.empty()) pads.assign(2 * n, 0);
@@ -136,12 +135,13 @@ void conv_transpose(OpContext& c) {
       total = strides[i] *
                   (constant_dim(c, c.input(0), 2 + i, "the input of ConvTranspose with output_shape") - 1) +
               reach - shape[i];
+    extra[i] += std::max<int64_t>(-total, 0);  // zeros behind what the kernel reaches
     total = std::max<int64_t>(total, 0);
     pads[i] = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
     pads[i + n] = total - pads[i];
   }
   attributes.set("pads", pads);
-  if (!shape.empty()) attributes.set("output_shape", shape);
+  attributes.set("output_padding", extra);
   std::vector<ValueId> in{c.input(0), c.input(1)};
   if (c.has_input(2)) in.push_back(c.inputs[2]);
   c.outputs[0] = c.emit(Op::kConvTranspose, in, attributes);

@@ -60,7 +60,8 @@ std::optional<Expr> solved_for(const std::string& name, const Expr& difference) 
   return low && *low >= 0 ? std::optional(solution) : std::nullopt;
 }
 
-// min(past + seq, total) against past + seq, from a mask cut to the keys' length: settled by total = past + seq.
+// min(past + seq, total) against past + seq, from a mask cut to the keys' length: settled by total = past +
+// seq.
 std::optional<Expr> settled_by(const std::string& name, const Fact& fact) {
   for (const Expr& side : {fact.first, fact.second}) {
     std::set<std::string> symbols;

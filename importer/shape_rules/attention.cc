@@ -37,7 +37,8 @@ void attention(Context& c) {
   if (c.has(3) && c.shape(3)) {
     const Shape& bias = *c.shape(3);
     c.broadcast(bias, Shape{batch, q[1], q[2], total});
-    if (!bias.empty() && !bias.back().is_constant(1)) c.same(bias.back(), total, "the mask's keys and all keys");
+    if (!bias.empty() && !bias.back().is_constant(1))
+      c.same(bias.back(), total, "the mask's keys and all keys");
   }
   c.out(0, type, Shape{batch, q[1], q[2], v[3]});
   c.out(1, c.dtype(1), Shape{batch, heads, total, k[3]});
