@@ -1,0 +1,66 @@
+#include "server/http/envelope.h"
+
+namespace ark::http {
+namespace {
+
+const char* type_of(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 408:
+      return "timeout_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "service_unavailable_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+std::string quoted_or_null(const std::string& text) { return text.empty() ? "null" : json_quoted(text); }
+
+}  // namespace
+
+std::string envelope(int status, const std::string& message, const std::string& param,
+                     const std::string& code) {
+  return "{\"error\":{\"message\":" + json_quoted(message) + ",\"type\":\"" + type_of(status) +
+         "\",\"param\":" + quoted_or_null(param) + ",\"code\":" + quoted_or_null(code) + "}}";
+}
+
+Response error_response(const HttpError& error) {
+  Response response;
+  response.status = error.status;
+  response.headers = error.headers;
+  response.body = envelope(error.status, error.message, error.param, error.code);
+  return response;
+}
+
+HttpError as_http_error(const Error& error) {
+  const auto with = [&](int status, const char* code) { return HttpError(status, error.what(), "", code); };
+  switch (error.code()) {
+    case Code::kUsage:
+    case Code::kUnsupported:
+    case Code::kInvalidArgument:
+      return with(400, "");
+    case Code::kNotFound:
+      return with(404, "not_found");
+    case Code::kExhausted: {
+      HttpError busy = with(429, "rate_limit_exceeded");
+      busy.headers.emplace_back("Retry-After", "1");
+      return busy;
+    }
+    case Code::kUnavailable: {
+      HttpError gone = with(503, "service_unavailable");
+      gone.headers.emplace_back("Retry-After", "5");
+      return gone;
+    }
+    case Code::kBadModel:
+    case Code::kInternal:
+    case Code::kOs:
+      break;
+  }
+  return with(500, "internal_error");
+}
+
+}  // namespace ark::http

@@ -1,0 +1,153 @@
+#include "server/http/head.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "base/error.h"
+
+namespace ark::http {
+namespace {
+
+constexpr std::string_view kCrlf = "\r\n";
+
+[[noreturn]] void refuse(const std::string& message, int status = 400) { throw HttpError(status, message); }
+
+bool is_token_char(unsigned char c) {
+  return std::isalnum(c) ||
+         std::string_view("!#$%&'*+-.^_`|~").find(static_cast<char>(c)) != std::string_view::npos;
+}
+bool is_token(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](char c) { return is_token_char(static_cast<unsigned char>(c)); });
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+void parse_request_line(std::string_view line, const HeadLimits& limits, Head& head) {
+  const std::size_t first = line.find(' '), last = line.rfind(' ');
+  if (first == std::string_view::npos || first == last)
+    refuse("the request line is not METHOD TARGET VERSION");
+  const std::string_view method = line.substr(0, first), target = line.substr(first + 1, last - first - 1),
+                         version = line.substr(last + 1);
+  if (!is_token(method)) refuse("the request's method is malformed");
+  if (target.size() > limits.target)
+    refuse("the request's target is longer than " + std::to_string(limits.target) + " bytes", 414);
+  if (target.empty() ||
+      !std::all_of(target.begin(), target.end(), [](char c) { return c > ' ' && c < 0x7F; }))
+    refuse("the request's target holds characters that must be percent-encoded");
+  if (version != "HTTP/1.1" && version != "HTTP/1.0") refuse("the HTTP version is neither 1.1 nor 1.0");
+  head.method = method;
+  head.target = target;
+  head.http_1_0 = version == "HTTP/1.0";
+  head.keep_alive = !head.http_1_0;
+  if (head.target.starts_with("http://")) {  // absolute form, as proxies send it
+    const std::size_t path = head.target.find('/', 7);
+    head.target = path == std::string::npos ? "/" : head.target.substr(path);
+  }
+  if (head.target[0] != '/' && !(head.target == "*" && head.method == "OPTIONS"))
+    refuse("the request's target does not begin with /");
+}
+
+void take_length(std::string_view value, Head& head) {
+  if (value.empty() || value.size() > 18 ||
+      !std::all_of(value.begin(), value.end(), [](unsigned char c) { return std::isdigit(c); }))
+    refuse("Content-Length is not a number of bytes");
+  const int64_t length = std::stoll(std::string(value));
+  if (head.content_length >= 0 && head.content_length != length)
+    refuse("Content-Length is given twice and differs");
+  head.content_length = length;
+}
+
+void take_field(const std::string& name, std::string_view value, Head& head) {
+  if (name == "content-length") return take_length(value, head);
+  if (name == "transfer-encoding") {
+    if (lower(value) != "chunked" || head.chunked || head.http_1_0)
+      refuse("Transfer-Encoding is not chunked");
+    head.chunked = true;
+  } else if (name == "connection") {
+    const std::string wish = lower(value);
+    if (wish.find("close") != std::string::npos) head.keep_alive = false;
+    if (head.http_1_0 && wish.find("keep-alive") != std::string::npos) head.keep_alive = true;
+  } else if (name == "expect") {
+    if (lower(value) != "100-continue") refuse("Expect is not 100-continue", 417);
+    head.expects_continue = !head.http_1_0;
+  } else if (name == "content-type") {
+    head.content_type = lower(value);
+  } else if (name == "content-encoding") {
+    head.content_encoding = lower(value);
+  } else if (name == "authorization") {
+    head.authorization = value;
+  } else if (name == "x-request-id") {
+    head.request_id = value;
+  }
+}
+
+void parse_field(std::string_view line, Head& head) {
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
+    refuse("a header line is malformed: " + escaped(line, 60));
+  const std::string_view value = trimmed(line.substr(colon + 1));
+  const bool control = std::any_of(value.begin(), value.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && c != '\t') || byte == 0x7F;
+  });
+  if (control) refuse("the header " + escaped(line.substr(0, colon), 60) + " holds control characters");
+  take_field(lower(line.substr(0, colon)), value, head);
+}
+
+}  // namespace
+
+Head parse_head(std::string_view text, const HeadLimits& limits) {
+  Head head;
+  std::size_t fields = 0;
+  bool first = true;
+  for (;;) {
+    const std::size_t end = text.find('\n');
+    if (end == std::string_view::npos || end == 0 || text[end - 1] != '\r')
+      refuse("a header line does not end with CR LF");
+    const std::string_view line = text.substr(0, end - 1);
+    text.remove_prefix(end + 1);
+    if (first) {
+      parse_request_line(line, limits, head);
+      first = false;
+      continue;
+    }
+    if (line.empty()) break;
+    if (++fields > limits.fields)
+      refuse("the request has more than " + std::to_string(limits.fields) + " headers", 431);
+    parse_field(line, head);
+  }
+  if (head.chunked && head.content_length >= 0) refuse("Content-Length and Transfer-Encoding are both given");
+  return head;
+}
+
+std::string Head::for_library() const {
+  std::string text = method + " " + target + (http_1_0 ? " HTTP/1.0" : " HTTP/1.1");
+  text += kCrlf;
+  text += !keep_alive ? "Connection: close\r\n" : http_1_0 ? "Connection: Keep-Alive\r\n" : "";
+  if (chunked) text += "Transfer-Encoding: chunked\r\n";
+  if (content_length >= 0) text += "Content-Length: " + std::to_string(content_length) + "\r\n";
+  if (expects_continue) text += "Expect: 100-continue\r\n";
+  text += kCrlf;
+  return text;
+}
+
+bool is_sane_id(std::string_view id) {
+  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
+    return std::isalnum(c) ||
+           std::string_view("-_.:/+=").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+}
+
+}  // namespace ark::http

@@ -1,0 +1,55 @@
+// A request and its answer as route handlers see them; nothing of the HTTP library.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+
+namespace ark::http {
+
+using HeaderList = std::vector<std::pair<std::string, std::string>>;
+
+struct Request {
+  std::string method, path;           // path: percent-decoded, without query
+  std::string id;                     // x-request-id: the client's own, or ours
+  std::vector<std::string> captures;  // what the route's {...} stand for
+  std::string body;
+  std::function<bool()> client_gone;  // asks the socket; a few microseconds
+};
+
+// Sends a piece of the body. False: the client is gone, no use in going on.
+using Writer = std::function<bool(std::string_view)>;
+
+struct Response {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  HeaderList headers;
+  std::function<void(const Writer&)> stream;  // instead of body; runs in the connection's thread
+  std::shared_ptr<LogFields> log;  // what the handler adds to the access log; may fill it while streaming
+};
+
+using Handler = std::function<Response(Request&)>;
+
+// An answer that a handler throws. `param` is the request's field at fault, "" if none.
+class HttpError : public std::exception {
+ public:
+  HttpError(int status, std::string message, std::string param = "", std::string code = "")
+      : status(status), message(std::move(message)), param(std::move(param)), code(std::move(code)) {}
+  const char* what() const noexcept override { return message.c_str(); }
+
+  int status;
+  std::string message, param, code;
+  HeaderList headers;
+};
+
+// The client closed the connection before its answer was ready: "499" in logs, as nginx has it.
+inline constexpr int kClientClosedRequest = 499;
+
+}  // namespace ark::http

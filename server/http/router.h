@@ -1,0 +1,37 @@
+// Which handler answers which method and path.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/message.h"
+
+namespace ark::http {
+
+struct Route {
+  std::string method;  // "GET" (also answers HEAD) or "POST"
+  std::string
+      path;  // "/v1/models/{model}": {...} stands for one or more characters, also slashes, at the end
+  Handler handler;
+  bool is_public = false;  // needs no API key
+};
+
+class Router {
+ public:
+  void add(Route route) { routes_.push_back(std::move(route)); }
+
+  struct Match {
+    const Route* route = nullptr;  // null: nothing answers this method here
+    std::vector<std::string> captures;
+    std::string allowed;  // methods that this path answers, "GET, HEAD"; "" for an unknown path
+  };
+  Match find(std::string_view method, std::string_view path) const;
+  const std::vector<Route>& routes() const { return routes_; }
+
+ private:
+  std::vector<Route> routes_;
+};
+
+}  // namespace ark::http
