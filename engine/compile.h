@@ -17,35 +17,37 @@ struct CompileOptions {
   int32_t max_rows = 64;     // R
   int32_t max_items = 1024;  // attention work items
   int32_t page_size = 16;
-  int32_t pages = 0;         // set before memory is bound; kKvPage dims
+  int32_t pages = 0;  // set before memory is bound; kKvPage dims
   Link link = Link::kDirect;
 };
 
 // How one value lies over the ranks.
 struct Spec {
   enum class Kind : uint8_t { kReplicated, kSplit, kPartial } kind = Kind::kReplicated;
-  int32_t axis = 0;           // kSplit
-  std::vector<Range> ranges;  // kSplit: per rank, ascending; may overlap where heads are shared (grouped queries)
+  int32_t axis = 0;  // kSplit
+  std::vector<Range>
+      ranges;  // kSplit: per rank, ascending; may overlap where heads are shared (grouped queries)
   bool operator==(const Spec&) const = default;
 };
 
 struct Plan {
-  std::vector<Spec> specs;  // per value of the graph handed in
-  double seconds = 0;       // estimated per decode step, for comparison only
+  std::vector<Spec> specs;           // per value of Compiled::graph
+  double seconds = 0;                // estimated per decode step, for comparison only
   std::vector<std::string> summary;  // for people: "qkv columns by head 5|4, o rows, all-reduce 30x2, ..."
 };
 
 struct Compiled {
   Plan plan;
-  Graph graph;                          // with collectives inserted
-  std::vector<ConstantPtr> constants;   // WeightUse::constant indexes this
-  std::vector<Program> programs;        // per rank
+  Graph graph;                         // with collectives inserted
+  std::vector<ConstantPtr> constants;  // WeightUse::constant indexes this
+  std::vector<Program> programs;       // per rank
   std::vector<Binding> bindings;
 };
 
 Compiled compile_decoder(const DecoderModel& model, const CompileOptions& options);
-// A plain graph all of whose shapes follow from its input symbols, on one rank. `max_symbols` bounds each symbol.
-// Throws Error(kUnsupported) naming the first node whose shape is data-dependent or that has no kernel.
+// A plain graph all of whose shapes follow from its input symbols, on one rank. `max_symbols` bounds each
+// symbol. Throws Error(kUnsupported) naming the first node whose shape is data-dependent or that has no
+// kernel.
 Compiled compile_plain(const Graph& graph, const SymbolValues& max_symbols);
 
 }  // namespace ark

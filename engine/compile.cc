@@ -1,0 +1,99 @@
+#include "engine/compile.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "engine/collectives.h"
+#include "engine/kernel.h"
+#include "engine/lowering.h"
+#include "engine/memory_plan.h"
+#include "engine/plan_summary.h"
+#include "engine/prepare.h"
+#include "engine/repeat.h"
+#include "engine/search.h"
+#include "engine/sharded.h"
+#include "engine/waits.h"
+
+namespace ark {
+namespace {
+
+// Lowers for every rank and completes the programs.
+void lower_all(const Sharded& sharded, const LoweringOptions& options, Compiled& result) {
+  ConstantTable constants;
+  const std::vector<Cluster> clusters = options.caches ? fuse(sharded.graph) : singles(sharded.graph);
+  for (int32_t rank = 0; rank < sharded.ranks; ++rank) {
+    Program program = Lowering(sharded, clusters, options, rank, constants).run();
+    fold_repeats(program);
+    Binding binding = plan_memory(program);
+    set_waits(program, binding);
+    result.programs.push_back(std::move(program));
+    result.bindings.push_back(std::move(binding));
+  }
+  result.constants = constants.list();
+}
+
+// Throws naming the first node that a static program cannot hold.
+void check_plain(const Graph& graph) {
+  std::set<std::string> sizes;
+  for (const ValueId v : graph.inputs) {
+    for (const Expr& e : graph.value(v).shape.value_or(Shape{})) e.collect_symbols(sizes);
+  }
+  for (const Node& node : graph.nodes) {
+    const auto refuse = [&](const std::string& why) {
+      throw Error(Code::kUnsupported,
+                  "node " + escaped(node.name) + " (" + std::string(name_of(node.op)) + "): " + why);
+    };
+    if (!find_kernel(node.op)) refuse("no kernel for a static program");
+    for (const ValueId v : node.outputs) {
+      if (v == kNoValue) continue;
+      if (!graph.value(v).shape) refuse("its shape is not known before it runs");
+      std::set<std::string> used;
+      for (const Expr& e : *graph.value(v).shape) e.collect_symbols(used);
+      for (const std::string& s : used) {
+        if (!sizes.contains(s)) refuse("size " + escaped(s) + " depends on data");
+      }
+      if (bits_of(graph.value(v).dtype) == 0)
+        refuse("element type " + std::string(name_of(graph.value(v).dtype)));
+    }
+  }
+}
+
+}  // namespace
+
+Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
+  if (o.ranks < 1) throw Error(Code::kUsage, "tp must be at least 1, not " + std::to_string(o.ranks));
+  const Graph graph = prepare(model.tokens);
+  const AxisGroups groups(graph);
+  const Choices choices = search(graph, groups);
+  Sharded sharded = insert_collectives(graph, groups, choices, o.ranks);
+  const LoweringOptions options{.max_symbols = {{"tokens", o.max_tokens},
+                                                {"rows", o.max_rows},
+                                                {"items", o.max_items},
+                                                {"pages", o.pages}},
+                                .page_size = o.page_size,
+                                .link = o.link,
+                                .caches = &model.caches};
+  Compiled result;
+  lower_all(sharded, options, result);
+  result.plan.seconds = choices.seconds;
+  result.plan.summary = plan_summary(sharded, result.programs);
+  result.plan.specs = std::move(sharded.specs);
+  result.graph = std::move(sharded.graph);
+  return result;
+}
+
+Compiled compile_plain(const Graph& graph, const SymbolValues& max_symbols) {
+  Sharded sharded;
+  sharded.graph = graph;
+  sharded.graph.compact();
+  sharded.specs.resize(sharded.graph.values.size());
+  check_plain(sharded.graph);
+  Compiled result;
+  lower_all(sharded, {.max_symbols = max_symbols}, result);
+  result.plan.specs = std::move(sharded.specs);
+  result.graph = std::move(sharded.graph);
+  return result;
+}
+
+}  // namespace ark

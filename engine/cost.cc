@@ -1,0 +1,46 @@
+#include "engine/cost.h"
+
+#include <set>
+#include <string>
+
+#include "engine/op_rule.h"
+
+namespace ark {
+
+double CostModel::all_reduce(double bytes, int n) const {
+  return per_message * (n - 1) + per_link_byte * bytes * (n - 1);
+}
+
+double CostModel::all_gather(double bytes, int n) const {
+  return per_message * (n - 1) + per_link_byte * bytes * (n - 1) / n;
+}
+
+double priced_elements(const CostModel& costs, const Graph& graph, ValueId value) {
+  double elements = 1;
+  for (const Expr& e : shape_of(graph, value)) {
+    if (const auto constant = e.constant()) {
+      elements *= static_cast<double>(*constant);
+      continue;
+    }
+    std::set<std::string> symbols;
+    e.collect_symbols(symbols);
+    SymbolValues values;
+    for (const std::string& s : symbols) values[s] = s == "rows" ? costs.rows : costs.tokens;
+    elements *= static_cast<double>(e.evaluate(values));
+  }
+  return elements;
+}
+
+double priced_bytes(const CostModel& costs, const Graph& graph, ValueId value) {
+  return priced_elements(costs, graph, value) * bits_of(graph.value(value).dtype) / 8;
+}
+
+double priced_flops(const CostModel& costs, const Graph& graph, const Node& node) {
+  const double out = node.outputs[0] == kNoValue ? 0 : priced_elements(costs, graph, node.outputs[0]);
+  if (node.op != Op::kMatMul) return out;
+  const Shape& x = shape_of(graph, node.inputs[0]);
+  const auto k = x.empty() ? std::nullopt : x.back().constant();
+  return 2 * out * static_cast<double>(k.value_or(1));
+}
+
+}  // namespace ark

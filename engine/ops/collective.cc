@@ -1,0 +1,42 @@
+// AllReduce and AllGather, inserted by the partitioner: one message to each peer, then one phase that reads
+// the inboxes.
+#include "engine/lowering.h"
+#include "engine/ops/rules.h"
+
+namespace ark {
+namespace {
+
+// The own part, then what the peers send, in rank order.
+std::vector<Operand> exchange(Lowering& l, const Node& node) {
+  const ValueId x = node.inputs[0];
+  l.send_to_peers(node.name, x);
+  std::vector<Operand> operands = {l.read(x)};
+  for (int32_t peer = 0; peer < l.ranks(); ++peer) {
+    if (peer != l.rank()) operands.push_back(l.inbox(peer, l.local_shape(x, peer)));
+  }
+  return operands;
+}
+
+void lower_all_reduce(Lowering& l, const Node& node) {
+  const Cluster& c = l.cluster();
+  std::vector<Operand> operands = exchange(l, node);
+  operands.insert(operands.end(), {l.read(c.bias), l.read(c.residual), l.write(c.output)});
+  const Expr grid = ceildiv(element_count(l.local_shape(c.output)), kElementTile);
+  l.emit(node.name, {.code = OpCode::kRecvReduce, .epilogue = c.epilogue}, operands, &grid);
+}
+
+void lower_all_gather(Lowering& l, const Node& node) {
+  const int64_t axis = node.attributes.integer("axis");
+  std::vector<Operand> operands = exchange(l, node);
+  operands.push_back(l.write(node.outputs[0]));
+  const Shape out = l.local_shape(node.outputs[0]);
+  const Expr grid = element_count(Shape(out.begin(), out.begin() + axis));
+  l.emit(node.name, {.code = OpCode::kRecvConcat, .attributes = {{"axis", axis}}}, operands, &grid);
+}
+
+}  // namespace
+
+OpRule all_reduce_rule() { return {Op::kAllReduce, nullptr, false, lower_all_reduce}; }
+OpRule all_gather_rule() { return {Op::kAllGather, nullptr, false, lower_all_gather}; }
+
+}  // namespace ark

@@ -1,0 +1,45 @@
+// MatMul: columns of the weight (column-parallel), its rows (row-parallel, a partial sum), rows of x.
+#include "base/error.h"
+#include "engine/lowering.h"
+#include "engine/ops/rules.h"
+
+namespace ark {
+namespace {
+
+std::vector<Loop> loops(const Graph& graph, const Node& node) {
+  const int rank_x = rank_of(graph, node.inputs[0]), rank_w = rank_of(graph, node.inputs[1]);
+  if (rank_x < 2 || rank_w != 2 || node.attributes.integer_or("trans_a", 0) != 0 || node.inputs.size() > 2)
+    return {};
+  const bool transposed = node.attributes.integer_or("trans_b", 0) != 0;
+  std::vector<Loop> loops;
+  for (int axis = 0; axis + 1 < rank_x; ++axis) loops.push_back({{axis, -1}, {axis}});
+  loops.push_back({{-1, transposed ? 0 : 1}, {rank_x - 1}});
+  loops.push_back({{rank_x - 1, transposed ? 1 : 0}, {-1}, true});
+  return loops;
+}
+
+void lower(Lowering& l, const Node& node) {
+  if (!l.is_decoder() || !is_panel_matmul(l.graph(), node)) return l.emit_generic(node);
+  const Cluster& c = l.cluster();
+  const bool transposed = node.attributes.integer_or("trans_b", 0) != 0;
+  const int rank_x = rank_of(l.graph(), node.inputs[0]);
+  const Shape x = l.local_shape(node.inputs[0]);
+  const Shape out = l.local_shape(c.output);
+  Variant variant{.code = OpCode::kMatMul, .epilogue = c.epilogue};
+  variant.recipe = l.recipe(node);
+  ARK_CHECK(x[static_cast<std::size_t>(rank_x - 1)].constant().has_value(), "K of a MatMul is symbolic");
+  Expr rows = 1;
+  for (std::size_t i = 0; i + 1 < x.size(); ++i) rows = rows * x[i];
+  const int64_t panels = (*out.back().constant() + panel_width() - 1) / panel_width();
+  const Expr grid = ceildiv(rows, kMatMulRows) * Expr(panels);
+  l.emit(node.name, variant,
+         {l.read(node.inputs[0]), l.panels(node.inputs[1], transposed), l.read(c.bias), l.read(c.residual),
+          l.write(c.output)},
+         &grid);
+}
+
+}  // namespace
+
+OpRule matmul_rule() { return {Op::kMatMul, loops, false, lower}; }
+
+}  // namespace ark

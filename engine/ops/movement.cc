@@ -1,0 +1,58 @@
+// Identity and Reshape: mostly no work at all, another view of the same memory.
+#include "engine/lowering.h"
+#include "engine/ops/loops.h"
+#include "engine/ops/rules.h"
+
+namespace ark {
+namespace {
+
+// With `shape` and the like made those of this rank.
+Attributes local_attributes(Lowering& l, const Node& node) {
+  Attributes attributes = node.attributes;
+  attributes.set("shape", l.local_shape(node.outputs[0]));
+  return attributes;
+}
+
+void lower_reshape(Lowering& l, const Node& node) {
+  if (l.alias(node.outputs[0], node.inputs[0])) return;
+  l.emit_generic(node, local_attributes(l, node));
+}
+
+void lower_expand(Lowering& l, const Node& node) { l.emit_generic(node, local_attributes(l, node)); }
+
+// Replicated to split: this rank's part, by the Slice kernel.
+void lower_identity(Lowering& l, const Node& node) {
+  const ValueId in = node.inputs[0], out = node.outputs[0];
+  const Shape whole = l.local_shape(in), part = l.local_shape(out);
+  if (whole == part) {
+    if (!l.alias(out, in)) l.emit_generic(node);
+    return;
+  }
+  Attributes slice;
+  std::vector<int64_t> axes, steps;
+  Shape starts, ends;
+  for (std::size_t axis = 0; axis < whole.size(); ++axis) {
+    if (whole[axis] == part[axis]) continue;
+    const Range range = l.part(out, static_cast<int>(axis), l.rank());
+    axes.push_back(static_cast<int64_t>(axis));
+    steps.push_back(1);
+    starts.emplace_back(range.begin);
+    ends.emplace_back(range.end);
+  }
+  slice.set("axes", axes);
+  slice.set("starts", starts);
+  slice.set("ends", ends);
+  slice.set("steps", steps);
+  Node as_slice = node;
+  as_slice.op = Op::kSlice;
+  l.emit_generic(as_slice, slice);
+}
+
+}  // namespace
+
+OpRule identity_rule() { return {Op::kIdentity, pointwise_loops, true, lower_identity}; }
+OpRule reshape_rule() { return {Op::kReshape, reshape_loops, true, lower_reshape}; }
+OpRule expand_rule() { return {Op::kExpand, pointwise_loops, false, lower_expand}; }
+OpRule transpose_rule() { return {Op::kTranspose, transpose_loops, true, nullptr}; }
+
+}  // namespace ark

@@ -1,0 +1,34 @@
+// LayerNorm and RmsNorm over the last axis.
+#include <algorithm>
+
+#include "engine/lowering.h"
+#include "engine/ops/loops.h"
+#include "engine/ops/rules.h"
+
+namespace ark {
+namespace {
+
+void lower(Lowering& l, const Node& node) {
+  const Graph& graph = l.graph();
+  const bool over_last = node.attributes.integer("axis") + 1 == rank_of(graph, node.inputs[0]);
+  const bool only_y = node.outputs.size() == 1 || std::all_of(node.outputs.begin() + 1, node.outputs.end(),
+                                                              [](ValueId v) { return v == kNoValue; });
+  if (!l.is_decoder() || !over_last || !only_y || graph.value(node.inputs[0]).dtype != DType::kF32) {
+    return l.emit_generic(node);
+  }
+  const auto input = [&](std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
+  Variant variant{.code = OpCode::kNorm};
+  variant.attributes.set("rms", int64_t{node.op == Op::kRmsNorm});
+  variant.attributes.set("epsilon", node.attributes.real("epsilon"));
+  const Shape x = l.local_shape(node.inputs[0]);
+  const Expr rows = element_count(Shape(x.begin(), x.end() - 1));
+  l.emit(node.name, variant,
+         {l.read(node.inputs[0]), l.read(input(1)), l.read(input(2)), l.write(node.outputs[0])}, &rows);
+}
+
+}  // namespace
+
+OpRule layer_norm_rule() { return {Op::kLayerNorm, leading_axes_loops, false, lower}; }
+OpRule rms_norm_rule() { return {Op::kRmsNorm, leading_axes_loops, false, lower}; }
+
+}  // namespace ark

@@ -1,0 +1,54 @@
+// PagedAttention: by query heads; a rank keeps the key/value heads that its query heads read.
+#include "engine/lowering.h"
+#include "engine/ops/rules.h"
+
+namespace ark {
+namespace {
+
+std::vector<Loop> loops(const Graph& graph, const Node& node) {
+  Loop heads = empty_loop(node);
+  const Shape& q = shape_of(graph, node.inputs[0]);
+  const Shape& k = shape_of(graph, node.inputs[1]);
+  heads.inputs[0] = heads.outputs[0] = 1;
+  if (!k[1].is_constant(1) || q[1].is_constant(1)) {  // a single shared head stays whole
+    heads.inputs[1] = heads.inputs[2] = 1;
+    if (!(k[1] == q[1])) heads.shared = 0b110;
+  }
+  for (std::size_t i = 3; i < node.inputs.size(); ++i) heads.inputs[i] = 0;
+  return {heads};
+}
+
+// Local key/value head of each local query head.
+std::vector<int64_t> head_map(Lowering& l, const Node& node) {
+  const int64_t heads = *shape_of(l.graph(), node.inputs[0])[1].constant();
+  const int64_t kv_heads = *shape_of(l.graph(), node.inputs[1])[1].constant();
+  const Range q = l.part(node.inputs[0], 1, l.rank()), kv = l.part(node.inputs[1], 1, l.rank());
+  std::vector<int64_t> map;
+  for (int64_t h = q.begin; h < q.end; ++h) map.push_back(h / (heads / kv_heads) - kv.begin);
+  return map;
+}
+
+void lower(Lowering& l, const Node& node) {
+  const auto input = [&](std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
+  const int64_t cache = node.attributes.integer("cache");
+  const Shape k = l.local_shape(node.inputs[1]);
+  const int64_t kv_heads = *k[1].constant();
+  const Operand keys = l.pages(cache, false, kv_heads), values = l.pages(cache, true, kv_heads);
+  l.emit(node.name + " append", {.code = OpCode::kKvAppend},
+         {l.read(node.inputs[1]), l.read(node.inputs[2]), keys, values}, &k[0]);
+  Variant variant{.code = OpCode::kAttention};
+  variant.attributes.set("scale", node.attributes.real("scale"));
+  variant.attributes.set("window", node.attributes.integer_or("window", 0));
+  variant.attributes.set("softcap", node.attributes.real_or("softcap", 0));
+  variant.attributes.set("head_map", head_map(l, node));
+  const Expr grid = Expr::symbol("items") * Expr(kv_heads);
+  l.emit(node.name, variant,
+         {l.read(node.inputs[0]), keys, values, l.read(input(3)), l.read(input(4)), l.write(node.outputs[0])},
+         &grid);
+}
+
+}  // namespace
+
+OpRule paged_attention_rule() { return {Op::kPagedAttention, loops, false, lower}; }
+
+}  // namespace ark

@@ -1,0 +1,30 @@
+// Rotary: by heads.
+#include "engine/lowering.h"
+#include "engine/ops/rules.h"
+
+namespace ark {
+namespace {
+
+std::vector<Loop> loops(const Graph&, const Node& node) {
+  Loop heads = empty_loop(node);
+  heads.inputs[0] = heads.outputs[0] = static_cast<int>(node.attributes.integer("head_axis"));
+  return {heads};
+}
+
+void lower(Lowering& l, const Node& node) {
+  if (!l.is_decoder() || rank_of(l.graph(), node.inputs[0]) != 3 || rank_of(l.graph(), node.inputs[3]) != 1) {
+    return l.emit_generic(node);
+  }
+  const Variant variant{.code = OpCode::kRotary, .attributes = node.attributes};
+  const Expr tokens = l.local_shape(node.inputs[0])[0];
+  l.emit(node.name, variant,
+         {l.read(node.inputs[0]), l.read(node.inputs[1]), l.read(node.inputs[2]), l.read(node.inputs[3]),
+          l.write(node.outputs[0])},
+         &tokens);
+}
+
+}  // namespace
+
+OpRule rotary_rule() { return {Op::kRotary, loops, false, lower}; }
+
+}  // namespace ark
