@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "dma/message.h"
+#include "engine/cpu/step_kernel.h"
 #include "engine/mailbox.h"
 
 namespace ark {
@@ -39,28 +40,24 @@ RunnerLimits settle_limits(const Compiled& compiled, const RaggedOptions& option
   return limits;
 }
 
-// The channels of all programs by dma number, then, among processes, the one that carries step records.
-dma::EndpointSpec endpoint_spec(const Compiled& compiled, const std::vector<std::string>& names,
-                                const RunnerLimits& limits, bool processes) {
+// One dma channel for each kind that the programs use, then, among processes, the one that carries step
+// records.
+dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RunnerLimits& limits, bool processes) {
   dma::EndpointSpec spec;
-  for (const std::string& name : names) {
-    dma::ChannelSpec channel;
-    channel.name = name;
-    for (const Program& program : compiled.programs) {
-      for (const Channel& c : program.channels) {
-        if (c.name != name) continue;
-        channel.slot_bytes = std::max(channel.slot_bytes, static_cast<uint64_t>(inbox_half(c)));
-        if (c.link == Link::kPosted) spec.force_posted = true;
-      }
+  for (const Program& program : compiled.programs) {
+    for (std::size_t c = 0; c < program.channels.size(); ++c) {
+      const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
+      while (spec.channels.size() <= number)
+        spec.channels.push_back({.name = "exchange " + std::to_string(spec.channels.size())});
+      uint64_t& bytes = spec.channels[number].slot_bytes;
+      bytes = std::max(bytes, static_cast<uint64_t>(inbox_half(program.channels[c])));
+      if (program.channels[c].link == Link::kPosted) spec.force_posted = true;
     }
-    spec.channels.push_back(channel);
   }
   if (processes) {
-    dma::ChannelSpec steps;
-    steps.name = "steps";
-    steps.slots = Mailbox::kDepth;
-    steps.slot_bytes = dma::message_slot_bytes(record_bytes(StepCapacity::of(limits)));
-    spec.channels.push_back(steps);
+    spec.channels.push_back({.name = "steps",
+                             .slots = Mailbox::kDepth,
+                             .slot_bytes = dma::message_slot_bytes(record_bytes(StepCapacity::of(limits)))});
   }
   return spec;
 }
@@ -70,7 +67,7 @@ class Engine {
  public:
   // `group` empty: all ranks, local.
   Engine(Compiled compiled, const RaggedOptions& options, std::unique_ptr<dma::Group> group,
-         const RunnerLimits& limits, std::vector<std::string> names)
+         const RunnerLimits& limits)
       : compiled_(std::move(compiled)), limits_(limits) {
     const int ranks = static_cast<int>(compiled_.programs.size());
     std::vector<int> own;
@@ -79,7 +76,7 @@ class Engine {
       groups_.push_back(std::move(group));
     } else {
       for (int r = 0; r < ranks; ++r) own.push_back(r);
-      if (ranks > 1) make_groups(options, names);
+      if (ranks > 1) make_groups(options);
     }
     for (int r : own) {
       weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[static_cast<std::size_t>(r)],
@@ -95,7 +92,7 @@ class Engine {
                         ranks > 1 ? groups_[i].get() : nullptr});
     }
     executor_ = options.lockstep ? make_lockstep_executor() : make_loop_executor();
-    executor_->prepare(std::move(setups), executor_options(options, std::move(names), own[0]));
+    executor_->prepare(std::move(setups), executor_options(options, own[0]));
   }
 
   Executor& executor() { return *executor_; }
@@ -115,20 +112,18 @@ class Engine {
   }
 
  private:
-  void make_groups(const RaggedOptions& options, const std::vector<std::string>& names) {
-    dma::EndpointSpec spec = endpoint_spec(compiled_, names, limits_, false);
+  void make_groups(const RaggedOptions& options) {
+    dma::EndpointSpec spec = endpoint_spec(compiled_, limits_, false);
     spec.force_posted = spec.force_posted || options.force_posted;
     groups_ = dma::make_local_groups(
         static_cast<int>(compiled_.programs.size()), [&](int) { return spec; },
         dma::Deadline::after(options.join_deadline));
   }
 
-  ExecutorOptions executor_options(const RaggedOptions& options, std::vector<std::string> names,
-                                   int first_rank) const {
+  ExecutorOptions executor_options(const RaggedOptions& options, int first_rank) const {
     ExecutorOptions e;
     e.limits = limits_;
     e.max_items = options.max_items;
-    e.channels = std::move(names);
     e.processors = std::max(1, options.threads / static_cast<int>(compiled_.programs.size()));
     e.counter_base = options.counter_base;
     e.lease = options.lease;
@@ -153,11 +148,10 @@ std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptio
                                   " ranks, but the group has " + std::to_string(environment.size));
   }
   const RunnerLimits limits = settle_limits(compiled, options);
-  const std::vector<std::string> names = channel_names(compiled.programs);
-  steps_channel = static_cast<uint32_t>(names.size());
-  auto group = dma::join_group(environment, endpoint_spec(compiled, names, limits, true),
-                               dma::Deadline::after(options.join_deadline));
-  return std::make_unique<Engine>(std::move(compiled), options, std::move(group), limits, names);
+  const dma::EndpointSpec spec = endpoint_spec(compiled, limits, true);
+  steps_channel = static_cast<uint32_t>(spec.channels.size()) - 1;
+  auto group = dma::join_group(environment, spec, dma::Deadline::after(options.join_deadline));
+  return std::make_unique<Engine>(std::move(compiled), options, std::move(group), limits);
 }
 
 class LocalRunner : public RaggedRunner {
@@ -247,6 +241,8 @@ class ProcessRunner final : public LocalRunner {
 
 }  // namespace
 
+int32_t most_items(int32_t tokens, int32_t sequences) { return sequences + tokens / kItemTokens; }
+
 int64_t page_bytes(const std::vector<Program>& programs) {
   int64_t bytes = 0;
   for (const Program& program : programs) bytes += pages_bytes(program);
@@ -255,9 +251,8 @@ int64_t page_bytes(const std::vector<Program>& programs) {
 
 std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options) {
   const RunnerLimits limits = settle_limits(compiled, options);
-  std::vector<std::string> names = channel_names(compiled.programs);
   return std::make_unique<LocalRunner>(
-      std::make_unique<Engine>(std::move(compiled), options, nullptr, limits, std::move(names)));
+      std::make_unique<Engine>(std::move(compiled), options, nullptr, limits));
 }
 
 std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options,

@@ -48,6 +48,9 @@ class RaggedRunner : public StepRunner {
   virtual bool is_parked() const = 0;
 };
 
+// Attention work items that a step of so many tokens and sequences can come to: CompileOptions::max_items.
+int32_t most_items(int32_t tokens, int32_t sequences);
+
 // Bytes of one page over all caches and all ranks.
 int64_t page_bytes(const std::vector<Program>& programs);
 

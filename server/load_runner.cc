@@ -1,0 +1,219 @@
+#include "server/load_runner.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "base/error.h"
+#include "dma/launch.h"
+#include "dma/wait.h"
+#include "engine/plain/plain_runner.h"
+#include "importer/import.h"
+
+namespace ark {
+namespace {
+
+constexpr int32_t kPageSize = 16;
+// Rank 0's choice of the memory for keys and values, for its rank processes: free memory differs by then.
+constexpr const char* kKvBytesVariable = "ARK_KV_BYTES";
+
+std::string mebibytes(int64_t bytes) { return std::to_string((bytes + (1 << 19)) >> 20) + " MiB"; }
+
+Graph import_logged(const LoadOptions& options, StageLog& log) {
+  ImportOptions import;
+  import.on_stage = [&](const std::string& stage, const Graph* graph, double) {
+    if (stage == "parse") log.done("parse", options.model.filename().string());
+  if (stage == "graph") log.done("infer", graph ? std::to_string(graph->nodes.size()) + " nodes" : "");
+};
+Graph graph = import_model(options.model, import);
+log.done("passes", std::to_string(graph.nodes.size()) + " nodes");
+return graph;
+}  // namespace
+
+int64_t available_memory() {
+  std::ifstream info("/proc/meminfo");
+  for (std::string key, unit; info >> key;) {
+    int64_t kilobytes = 0;
+    info >> kilobytes;
+    std::getline(info, unit);
+    if (key == "MemAvailable:") return kilobytes << 10;
+  }
+  return int64_t{1} << 32;
+}
+
+// The longest sequence: what is asked for, within what the model can do.
+int32_t sequence_length(const LoadOptions& options, int64_t model_positions) {
+  int64_t most = model_positions > 0 ? model_positions : int64_t{1} << 20;
+  if (options.max_length > most)
+    throw Error(Code::kUsage, "--max-model-len " + std::to_string(options.max_length) +
+                                  " exceeds the model's " + std::to_string(most) + " positions");
+  if (options.max_length > 0) return options.max_length;
+  if (options.config_length > 0) most = std::min<int64_t>(most, options.config_length);
+  return static_cast<int32_t>(model_positions > 0 || options.config_length > 0 ? most : 2048);
+}
+
+struct Compilation {
+  Compiled compiled;
+  RaggedOptions ragged;
+};
+
+// Everything that rank processes must do alike.
+Compilation compile_logged(const DecoderModel& model, const LoadOptions& options, StageLog& log) {
+  Compilation c;
+  RunnerLimits& limits = c.ragged.limits;
+  const int32_t ranks = std::max(1, options.tp);
+  limits.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
+  limits.max_tokens =
+      std::max(limits.max_tokens, options.max_sequences);  // a decode step takes one token of each
+  limits.max_slots = options.max_sequences;
+  limits.max_rows = std::max(32, options.max_sequences);
+  limits.max_length = sequence_length(options, model.max_positions);
+  limits.page_size = kPageSize;
+  limits.vocabulary = static_cast<int32_t>(model.vocabulary);
+  c.ragged.max_items = most_items(limits.max_tokens, limits.max_slots);
+  c.ragged.threads = options.threads > 0 ? options.threads : dma::available_cpus();
+  c.ragged.lockstep = options.lockstep;
+  c.ragged.on_failure = options.on_failure;
+  CompileOptions compile;
+  compile.ranks = ranks;
+  compile.max_tokens = limits.max_tokens;
+  compile.max_rows = limits.max_rows;
+  compile.max_items = c.ragged.max_items;
+  compile.page_size = kPageSize;
+  c.compiled = compile_decoder(model, compile);
+  const int64_t page = std::max<int64_t>(1, page_bytes(c.compiled.programs));
+  const int64_t pages_each = (limits.max_length + kPageSize - 1) / kPageSize;
+  c.ragged.kv_bytes = options.kv_memory;
+  if (c.ragged.kv_bytes == 0)
+    c.ragged.kv_bytes =
+        std::max(page, std::min(page * pages_each * limits.max_slots, available_memory() / 4));
+  // Memory that can never be used is not asked for.
+  limits.pages =
+      static_cast<int32_t>(std::min<int64_t>(c.ragged.kv_bytes / page, pages_each * limits.max_slots));
+  std::string plan;
+  for (const std::string& line : c.compiled.plan.summary) plan += (plan.empty() ? "" : "; ") + line;
+  log.done("partition", "tp=" + std::to_string(ranks) + (plan.empty() ? "" : ": " + plan));
+  log.done("lower", std::to_string(c.compiled.programs[0].phases.size()) + " phases, " +
+                        std::to_string(c.compiled.programs[0].variants.size()) + " variants");
+  return c;
+}
+
+// One token through the whole path: faults show now and not at the first request.
+void warm(StepRunner& runner) {
+  StepDescriptor step;
+  step.tokens = {0};
+  step.sequences = {{0, 0, 1, 0}};
+  step.page_deltas = {{0, 0, 0}};
+  step.rows.resize(1);
+  runner.post(step);
+  for (int i = 0; i < 600; ++i)
+    if (runner.poll(std::chrono::milliseconds(100))) return;
+  throw Error(Code::kUnavailable, "the first step did not finish within 60 s");
+}
+
+// The plain runner with the graph that it reads.
+struct PlainModel {
+  PlainModel(Graph g, const DecoderSignature& signature, const PlainRunnerOptions& options)
+      : graph(std::move(g)), runner(graph, signature, options) {}
+  Graph graph;
+  PlainRunner runner;
+};
+
+LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::string& reason, StageLog& log) {
+  std::string why;
+  const auto signature = find_signature(graph, &why);
+  if (!signature)
+    throw Error(Code::kUnsupported,
+                "the model is no decoder that can be served: " + why + "; run it with ark-run");
+  log.fact("plain", "served as it is, one sequence at a time, on one rank: " + reason);
+  PlainRunnerOptions plain;
+  plain.max_slots = options.max_sequences;
+  plain.max_length = sequence_length(options, signature->max_positions);
+  plain.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
+  auto model = std::make_shared<PlainModel>(std::move(graph), *signature, plain);
+  log.done("load", std::to_string(model->graph.nodes.size()) + " nodes");
+  return {std::shared_ptr<StepRunner>(model, &model->runner), {}, false};
+}
+
+// A runner of several processes with the processes.
+struct ProcessModel {
+  std::unique_ptr<dma::RankProcesses> processes;
+  std::unique_ptr<RaggedRunner> runner;  // ends first
+};
+
+std::vector<std::string> own_arguments() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string word; std::getline(in, word, '\0');) arguments.push_back(word);
+  if (!arguments.empty()) arguments.erase(arguments.begin());
+  return arguments;
+}
+
+std::string recognised_text(const DecoderModel& model) {
+  std::string text = std::to_string(model.caches.size()) + " attention layers";
+  if (!model.caches.empty())
+    text += ", " + std::to_string(model.caches[0].kv_heads) + " kv heads of " +
+            std::to_string(model.caches[0].key_dim);
+  return text + ", vocabulary " + std::to_string(model.vocabulary);
+}
+
+}  // namespace ark
+
+LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
+  Graph graph = import_logged(options, log);
+  if (options.plain) return load_plain(std::move(graph), options, "asked for", log);
+  const int32_t table_length = options.max_length > 0 ? options.max_length : options.config_length;
+  auto recognised = recognise_decoder(graph, table_length);
+  if (const auto* no = std::get_if<NotRecognised>(&recognised)) {
+    log.done("recognise", "no");
+    return load_plain(std::move(graph), options,
+                      (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") + no->reason, log);
+  }
+  const auto& model = std::get<DecoderModel>(recognised);
+  log.done("recognise", "ragged decoder: " + recognised_text(model));
+  graph = {};
+  Compilation c = compile_logged(model, options, log);
+  recognised = NotRecognised{};
+  LoadedRunner loaded;
+  loaded.is_ragged = true;
+  auto holder = std::make_shared<ProcessModel>();
+  if (options.processes && options.tp > 1) {
+    ::setenv(kKvBytesVariable, std::to_string(c.ragged.kv_bytes).c_str(), 1);
+    holder->processes = std::make_unique<dma::RankProcesses>(options.tp, own_arguments());
+    holder->runner = make_ragged_runner(std::move(c.compiled), c.ragged, holder->processes->environment());
+  } else {
+    holder->runner = make_ragged_runner(std::move(c.compiled), c.ragged);
+  }
+  loaded.memory = holder->runner->memory();
+  loaded.runner = std::shared_ptr<StepRunner>(holder, holder->runner.get());
+  log.done("pack", mebibytes(loaded.memory.weights) + " of weights");
+  warm(*loaded.runner);
+  log.done("warm");
+  const RunnerLimits& limits = loaded.runner->limits();
+  log.fact("memory", "weights " + mebibytes(loaded.memory.weights) + ", keys and values " +
+                         mebibytes(loaded.memory.pages) + ", activations " + mebibytes(loaded.memory.other) +
+                         (options.processes ? " on rank 0"
+                                            : " on " + std::to_string(std::max(1, options.tp)) + " ranks"));
+  log.fact("kv", std::to_string(int64_t{limits.pages} * limits.page_size) + " tokens in " +
+                     std::to_string(limits.pages) + " pages; a sequence has up to " +
+                     std::to_string(limits.max_length));
+  return loaded;
+}
+
+int run_rank_process(LoadOptions options) {
+  if (const char* bytes = std::getenv(kKvBytesVariable)) options.kv_memory = std::strtoll(bytes, nullptr, 10);
+  StageLog quiet([](const std::string&) {});
+  const Graph graph = import_logged(options, quiet);
+  auto recognised =
+      recognise_decoder(graph, options.max_length > 0 ? options.max_length : options.config_length);
+  if (std::holds_alternative<NotRecognised>(recognised))
+    throw Error(Code::kInternal, "a rank process does not recognise the model that rank 0 did");
+  Compilation c = compile_logged(std::get<DecoderModel>(recognised), options, quiet);
+  serve_rank(std::move(c.compiled), c.ragged, dma::Environment::from_process());
+  return 0;
+}
+
+}  // namespace ark

@@ -1,0 +1,46 @@
+// From a model file to a StepRunner: import, recognise, compile, pack, warm - or, where the graph is not
+// row-wise, the plain runner on the untouched graph. Shared by ark-serve, ark-run and ark-bench.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/ragged_runner.h"
+#include "server/stage_log.h"
+
+namespace ark {
+
+struct LoadOptions {
+  std::filesystem::path model;  // an ONNX file, or a folder that holds one
+  int32_t tp = 0;               // ranks; 0: 1
+  bool processes = false;       // each rank but 0 a process of its own
+  int32_t threads = 0;          // of all ranks together; 0: one per core
+  int32_t max_length = 0;       // tokens of one sequence; 0: what model and configuration allow
+  int32_t config_length = 0;    // what the files beside the model say, 0 = nothing
+  int32_t max_sequences = 64;
+  int32_t max_batched_tokens = 0;  // of one step; 0: 512
+  int64_t kv_memory =
+      0;               // bytes, all ranks; 0: what all sequences can need, at most a quarter of free memory
+  bool plain = false;  // the untouched graph even if it is recognised (the oracle)
+  bool lockstep = false;                                   // the oracle executor instead of the loop
+  std::function<void(const std::string& why)> on_failure;  // a rank process died
+};
+
+struct LoadedRunner {
+  std::shared_ptr<StepRunner> runner;
+  RunnerMemory memory;  // zeros for the plain runner
+  bool is_ragged = false;
+};
+
+// Throws Error: kNotFound, kBadModel, kUnsupported (no decoder, or beyond the limits), kUsage (options that
+// do not fit the model), kExhausted (memory).
+LoadedRunner load_runner(const LoadOptions& options, StageLog& log);
+
+// A rank process (started by load_runner of rank 0 with the same options): runs until rank 0 ends, returns
+// the exit code.
+int run_rank_process(LoadOptions options);
+
+}  // namespace ark

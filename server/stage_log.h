@@ -1,0 +1,24 @@
+// Start-up as people see it: one line per stage with its time, and facts between them.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace ark {
+
+class StageLog {
+ public:
+  explicit StageLog(std::function<void(const std::string& line)> print) : print_(std::move(print)) {}
+  // The stage that began when the one before ended is over: "parse        0.013 s  smollm2.onnx, 272 nodes".
+  void done(std::string_view stage, std::string_view detail = "");
+  // A line without time: what was recognised, the sharding, memory per rank, KV tokens.
+  void fact(std::string_view name, std::string_view text);
+
+ private:
+  std::function<void(const std::string&)> print_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace ark

@@ -1,0 +1,204 @@
+#include "server/tools/bench_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "server/load_runner.h"
+#include "server/tools/main_guard.h"
+
+namespace ark {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct ModelBench {
+  std::string model, batches = "1", prefills = "128";
+  int32_t context = 128, threads = 0, tp = 1, repeats = 20;
+  bool json = false;
+};
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t n = values.size();
+  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+std::vector<int32_t> numbers(const std::string& text, const char* option) {
+  std::vector<int32_t> out;
+  std::istringstream in(text);
+  for (std::string word; std::getline(in, word, ',');) {
+    const bool digits =
+        !word.empty() && word.size() < 7 &&
+        std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+    if (!digits || std::stoi(word) < 1)
+      throw Error(Code::kUsage, std::string(option) + ": '" + escaped(word) + "' is no positive number");
+    out.push_back(std::stoi(word));
+  }
+  return out;
+}
+
+// "VmRSS" or "VmHWM" of /proc/self/status, in MiB.
+double memory_mb(const std::string& field) {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(field + ":")) return std::stod(line.substr(field.size() + 1)) / 1024;
+  return 0;
+}
+
+StepResult run_step(StepRunner& runner, const StepDescriptor& step) {
+  runner.post(step);
+  for (;;)
+    if (auto result = runner.poll(std::chrono::seconds(1))) return *result;
+}
+
+// Sequences in slots 0, 1, ... each with pages of its own, all of the same length.
+class Sequences {
+ public:
+  Sequences(StepRunner& runner, int32_t count, int32_t longest) : runner_(runner), count_(count) {
+    const RunnerLimits& limits = runner.limits();
+    pages_each_ = (longest + limits.page_size - 1) / limits.page_size;
+    if (count > limits.max_slots || int64_t{count} * pages_each_ > limits.pages ||
+        longest > limits.max_length)
+      throw Error(Code::kUsage, std::to_string(count) + " sequences of " + std::to_string(longest) +
+                                    " tokens do not fit the runner");
+  }
+  // Prefills every sequence with `tokens` tokens, in chunks of what a step takes; returns the time of
+  // sequence 0.
+  double prefill(int32_t tokens) {
+    double first = 0;
+    for (int32_t slot = 0; slot < count_; ++slot) {
+      const Clock::time_point start = Clock::now();
+      for (int32_t at = 0; at < tokens;) {
+        const int32_t chunk = std::min(tokens - at, runner_.limits().max_tokens);
+        StepDescriptor step;
+        add(step, slot, at, chunk);
+        if (at + chunk == tokens) add_row(step, slot);
+        run_step(runner_, step);
+        at += chunk;
+      }
+      if (slot == 0) first = milliseconds_since(start);
+    }
+    length_ = tokens;
+    return first;
+  }
+  // One token of every sequence, sampled greedily; the time of the step.
+  double decode() {
+    StepDescriptor step;
+    for (int32_t slot = 0; slot < count_; ++slot) {
+      add(step, slot, length_, 1);
+      add_row(step, slot);
+    }
+    const Clock::time_point start = Clock::now();
+    run_step(runner_, step);
+    ++length_;
+    return milliseconds_since(start);
+  }
+
+ private:
+  void add(StepDescriptor& step, int32_t slot, int32_t at, int32_t count) {
+    step.sequences.push_back({slot, static_cast<int32_t>(step.tokens.size()), count, at});
+    for (int32_t i = 0; i < count; ++i) step.tokens.push_back((at + i) * 7919 % runner_.limits().vocabulary);
+    if (at == 0)
+      for (int32_t page = 0; page < pages_each_; ++page)
+        step.page_deltas.push_back({slot, page, slot * pages_each_ + page});
+  }
+  static void add_row(StepDescriptor& step, int32_t slot) {
+    StepRow row;
+    row.token = static_cast<int32_t>(step.tokens.size()) - 1;
+    row.slot = slot;
+    row.sampling.temperature = 0;
+    step.rows.push_back(row);
+  }
+
+  StepRunner& runner_;
+  int32_t count_, pages_each_ = 0, length_ = 0;
+};
+
+nlohmann::json measure(const ModelBench& bench) {
+  const std::vector<int32_t> batches = numbers(bench.batches, "--batch"),
+                             prefills = numbers(bench.prefills, "--prefill");
+  LoadOptions options;
+  options.model = bench.model;
+  options.tp = bench.tp;
+  options.threads = bench.threads;
+  options.max_sequences = *std::max_element(batches.begin(), batches.end());
+  options.max_length =
+      std::max(*std::max_element(prefills.begin(), prefills.end()), bench.context + bench.repeats + 4);
+  StageLog log([](const std::string& line) { std::cerr << line << '\n'; });
+  const Clock::time_point start = Clock::now();
+  const LoadedRunner loaded = load_runner(options, log);
+  StepRunner& runner = *loaded.runner;
+  nlohmann::json result;
+  result["model"] = std::filesystem::path(bench.model).filename().string();
+  result["load_ms"] = milliseconds_since(start);
+  const double rss_loaded = memory_mb("VmRSS");
+  Sequences(runner, 1, 1).prefill(1);
+  result["first_token_ms"] = milliseconds_since(start);
+  for (const int32_t tokens : prefills) {
+    std::vector<double> times;
+    for (int32_t i = 0; i < std::max(3, bench.repeats / 4); ++i)
+      times.push_back(Sequences(runner, 1, tokens).prefill(tokens));
+    result["prefill_ms"][std::to_string(tokens)] = median(times);
+  }
+  for (const int32_t batch : batches) {
+    Sequences sequences(runner, batch, bench.context + bench.repeats + 4);
+    sequences.prefill(bench.context);
+    std::vector<double> times;
+    for (int32_t i = 0; i < bench.repeats + 2; ++i) times.push_back(sequences.decode());
+    times.erase(times.begin(), times.begin() + 2);
+    result["decode_ms"][std::to_string(batch)] = median(times);
+  }
+  result["rss_mb"] = {{"loaded", rss_loaded}, {"steady", memory_mb("VmRSS")}, {"peak", memory_mb("VmHWM")}};
+  result["packed_mb"] = static_cast<double>(loaded.memory.weights) / (1 << 20);
+  result["kv_mb"] = static_cast<double>(loaded.memory.pages) / (1 << 20);
+  return result;
+}
+
+void run_bench(const ModelBench& bench) {
+  const nlohmann::json result = measure(bench);
+  if (bench.json) return print(result.dump() + "\n");
+  for (const char* group : {"decode_ms", "prefill_ms"})
+    for (const auto& [size, ms] : result.at(group).items()) {
+      std::ostringstream line;
+      line << group << " " << size << ": " << ms.get<double>() << "\n";
+      print(line.str());
+    }
+}
+
+}  // namespace
+
+void add_model_bench(CLI::App& app) {
+  auto bench = std::make_shared<ModelBench>();
+  CLI::App* command =
+      app.add_subcommand("model", "load time, prefill and decode speed, memory of one model, without HTTP");
+  command->add_option("model", bench->model, "an .onnx file, or a directory that holds one")->required();
+  command->add_option("--batch", bench->batches, "sequences that decode at once, comma-separated")
+      ->capture_default_str();
+  command->add_option("--context", bench->context, "tokens cached before decoding")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--prefill", bench->prefills, "prompt lengths, comma-separated")->capture_default_str();
+  command->add_option("--threads", bench->threads, "threads of all ranks together (0: one per core)")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  command->add_option("--tp", bench->tp, "tensor-parallel ranks")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  command->add_option("--repeat", bench->repeats, "decode steps that are timed")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  command->add_flag("--json", bench->json, "one JSON line");
+  command->callback([bench] { run_bench(*bench); });
+}
+
+}  // namespace ark
