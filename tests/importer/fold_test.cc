@@ -1,0 +1,106 @@
+#include "importer/fold.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "tests/importer/graph_builder.h"
+
+namespace ark {
+namespace {
+
+using test::GraphBuilder;
+
+// The constant that emit() folded to, as numbers.
+std::vector<double> folded(const GraphBuilder& g, ValueId id) {
+  const ConstantPtr& c = g.graph.value(id).constant;
+  if (!c) return {-12345};
+  const Tensor t = materialise(*c);
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < t.size(); ++i) numbers.push_back(t.real(i));
+  return numbers;
+}
+using Numbers = std::vector<double>;
+
+TEST(Fold, Pointwise) {
+  GraphBuilder g;
+  const ValueId a = g.reals({2, 1}, {1, 4}), b = g.reals({2}, {2, 3});
+  EXPECT_EQ(folded(g, g.emit(Op::kAdd, {a, b})), (Numbers{3, 4, 6, 7}));
+  EXPECT_EQ(folded(g, g.emit(Op::kPow, {a, b})), (Numbers{1, 1, 16, 64}));
+  EXPECT_EQ(folded(g, g.emit(Op::kSqrt, {a})), (Numbers{1, 2}));
+  EXPECT_EQ(folded(g, g.emit(Op::kGreater, {a, b})), (Numbers{0, 0, 1, 1}));
+  EXPECT_EQ(folded(g, g.emit(Op::kClip, {a, g.real(2), kNoValue})), (Numbers{2, 4}));
+}
+
+TEST(Fold, IntegersTruncateAndWrap) {
+  GraphBuilder g;
+  const auto two = [&](Op op, int64_t a, int64_t b, Attributes at = {}) {
+    return folded(g, g.emit(op, {g.ints({1, 1}, {a}), g.ints({1, 1}, {b})}, std::move(at)))[0];
+  };
+  EXPECT_EQ(two(Op::kDiv, -7, 2), -3);
+  EXPECT_EQ(two(Op::kMod, -7, 3), 2);
+  EXPECT_EQ(two(Op::kMod, -7, 3, {{"fmod", int64_t{1}}}), -1);
+  EXPECT_EQ(two(Op::kDiv, 1, 0), -12345);  // left to run time
+}
+
+TEST(Fold, CastRoundsToTheTargetsPrecision) {
+  GraphBuilder g;
+  const ValueId half = g.emit(Op::kCast, {g.real(0.1f)}, {{"to", int64_t{10}}});
+  EXPECT_EQ(folded(g, half)[0], f16_to_f32(f32_to_f16(0.1f)));
+  EXPECT_EQ(folded(g, g.emit(Op::kCast, {g.real(-2.7f)}, {{"to", int64_t{7}}}))[0], -2);
+  EXPECT_EQ(folded(g, g.emit(Op::kCast, {g.real(NAN)}, {{"to", int64_t{7}}}))[0], -12345);
+}
+
+TEST(Fold, Movement) {
+  GraphBuilder g;
+  const ValueId x = g.reals({2, 3}, {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(folded(g, g.emit(Op::kTranspose, {x}, {{"perm", std::vector<int64_t>{1, 0}}})),
+            (Numbers{1, 4, 2, 5, 3, 6}));
+  const Attributes backwards{{"axes", std::vector<int64_t>{1}},
+                             {"starts", Shape{2}},
+                             {"ends", Shape{-1}},
+                             {"steps", std::vector<int64_t>{-1}}};
+  EXPECT_EQ(folded(g, g.emit(Op::kSlice, {x}, backwards)), (Numbers{3, 2, 1, 6, 5, 4}));
+  EXPECT_EQ(folded(g, g.emit(Op::kConcat, {x, x}, {{"axis", int64_t{1}}})),
+            (Numbers{1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6}));
+  EXPECT_EQ(folded(g, g.emit(Op::kPad, {x}, {{"pads", Shape{0, 1, 0, 0}}})),
+            (Numbers{0, 1, 2, 3, 0, 4, 5, 6}));
+  EXPECT_EQ(folded(g, g.emit(Op::kTrilu, {x}, {{"upper", int64_t{0}}, {"k", int64_t{0}}})),
+            (Numbers{1, 0, 0, 4, 5, 0}));
+}
+
+TEST(Fold, Indexing) {
+  GraphBuilder g;
+  const ValueId x = g.reals({3, 2}, {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(folded(g, g.emit(Op::kGather, {x, g.ints({-1, 0})}, {{"axis", int64_t{0}}})),
+            (Numbers{5, 6, 1, 2}));
+  EXPECT_EQ(folded(g, g.emit(Op::kGatherND, {x, g.ints({1, 2}, {2, 1})})), (Numbers{6}));
+  EXPECT_EQ(folded(g, g.emit(Op::kScatterND, {x, g.ints({1, 1}, {1}), g.reals({1, 2}, {8, 9})})),
+            (Numbers{1, 2, 8, 9, 5, 6}));
+  EXPECT_EQ(folded(g, g.emit(Op::kNonZero, {g.reals({2, 2}, {0, 1, 1, 0})})), (Numbers{0, 1, 1, 0}));
+  EXPECT_THROW(g.emit(Op::kGather, {x, g.ints({3})}, {{"axis", int64_t{0}}}), Error);
+}
+
+TEST(Fold, Reductions) {
+  GraphBuilder g;
+  const ValueId x = g.reals({2, 3}, {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(
+      folded(g, g.emit(Op::kReduceMean, {x}, {{"axes", std::vector<int64_t>{1}}, {"keepdims", int64_t{0}}})),
+      (Numbers{2, 5}));
+  EXPECT_EQ(folded(g, g.emit(Op::kReduceMax, {x}, {{"keepdims", int64_t{1}}})), (Numbers{6}));
+  EXPECT_EQ(folded(g, g.emit(Op::kCumSum, {x},
+                             {{"axis", int64_t{1}}, {"exclusive", int64_t{1}}, {"reverse", int64_t{1}}})),
+            (Numbers{5, 3, 0, 11, 6, 0}));
+}
+
+TEST(Fold, BudgetIsKept) {
+  GraphBuilder g;
+  g.graph.folding->remaining = 5;
+  EXPECT_EQ(folded(g, g.emit(Op::kNeg, {g.reals({6}, {1, 2, 3, 4, 5, 6})})), Numbers{-12345});
+  EXPECT_EQ(folded(g, g.emit(Op::kNeg, {g.real(1)})), Numbers{-1});
+  EXPECT_EQ(g.graph.folding->remaining, 4);
+}
+
+}  // namespace
+}  // namespace ark
