@@ -32,10 +32,8 @@ struct RankSetup {
 };
 
 struct ExecutorOptions {
-  RunnerLimits limits;    // decoder programs
-  int32_t max_items = 0;  // attention work items of a step, as compiled for
-  // The group's channels in the order of their dma numbers (channel_names); empty: those of the ranks given.
-  std::vector<std::string> channels;
+  RunnerLimits limits;        // decoder programs
+  int32_t max_items = 0;      // attention work items of a step, as compiled for
   int32_t processors = 1;     // per rank; equal on all ranks of the group
   uint32_t counter_base = 0;  // where the phase counters start; tests put it near 2^32
   int64_t lease = 0;     // steps a launch may run before it returns its threads; 0 = unbounded while busy
@@ -52,9 +50,10 @@ struct PlainStep {
   std::vector<TensorView> inputs, outputs;  // by graph input / output index
 };
 
-// The dma channels of a group of programs: the distinct names of all their channels, sorted; equal on all
-// ranks.
-std::vector<std::string> channel_names(const std::vector<Program>& programs);
+// The dma channel (one of every kind between each ordered pair of ranks) that carries a program's channel:
+// the channels between the same two ranks in the same direction, by name, take the kinds 0, 1, ... Equal on
+// both ends.
+uint32_t dma_channel_of(const Program& program, int32_t channel);
 
 class Executor {
  public:

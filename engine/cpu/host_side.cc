@@ -15,16 +15,11 @@ void CpuExecutor::prepare(std::vector<RankSetup> ranks, const ExecutorOptions& o
   capacity_ = StepCapacity::of(options.limits);
   mailbox_ = std::make_unique<Mailbox>(capacity_, static_cast<int>(setups_.size()));
   spin_ = dma::SpinPolicy::adapted(setups_[0].program->ranks * options.processors);
-  std::vector<std::string> channels;
   for (const RankSetup& setup : setups_) {
     flags_.push_back(setup.group ? &setup.group->abort() : &own_flag_);
-    for (const std::string& name : channel_names({*setup.program})) channels.push_back(name);
   }
-  std::sort(channels.begin(), channels.end());
-  channels.erase(std::unique(channels.begin(), channels.end()), channels.end());
-  if (!options.channels.empty()) channels = options.channels;
   for (std::size_t r = 0; r < setups_.size(); ++r) {
-    ranks_.push_back(std::make_unique<Rank>(setups_[r], options_, channels, *mailbox_, static_cast<int>(r)));
+    ranks_.push_back(std::make_unique<Rank>(setups_[r], options_, *mailbox_, static_cast<int>(r)));
   }
   on_prepared();
 }

@@ -72,6 +72,7 @@ void Rank::read_descriptor(const StepRecord& record) {
     std::copy(frame_.positions.begin(), frame_.positions.end(), views_[at(program_.positions)].as<int32_t>());
   }
   set_sizes({{"items", static_cast<int64_t>(frame_.items.size())},
+             {"pages", options_.limits.pages},
              {"rows", static_cast<int64_t>(frame_.rows.size())},
              {"tokens", static_cast<int64_t>(tokens.size())}});
 }

@@ -31,8 +31,7 @@ class Rank {
 
   // `mailbox` may have more readers; this one's index in it is `reader`. Throws Error(kUnsupported) if an
   // operator has no kernel, kExhausted without memory.
-  Rank(const RankSetup& setup, const ExecutorOptions& options, const std::vector<std::string>& channels,
-       Mailbox& mailbox, int reader);
+  Rank(const RankSetup& setup, const ExecutorOptions& options, Mailbox& mailbox, int reader);
 
   const Program& program() const { return program_; }
   const std::vector<Instance>& schedule() const { return schedule_; }
@@ -80,7 +79,7 @@ class Rank {
   };
 
   void schedule_phases();
-  void bind_channels(dma::Group& group, const std::vector<std::string>& channels);
+  void bind_channels(dma::Group& group);
   void allocate(const Binding& binding, const WeightStore& weights);
   void bind_kernels();
   BufferId buffer_of(const Phase& phase, const Operand& operand, int32_t trip) const;

@@ -25,16 +25,16 @@ bool has_symbols(const Attributes& attributes) {
 
 }  // namespace
 
-std::vector<std::string> channel_names(const std::vector<Program>& programs) {
-  std::set<std::string> names;
-  for (const Program& program : programs) {
-    for (const Channel& channel : program.channels) names.insert(channel.name);
+uint32_t dma_channel_of(const Program& program, int32_t channel) {
+  const Channel& own = program.channels[at(channel)];
+  uint32_t number = 0;
+  for (const Channel& c : program.channels) {
+    if (c.peer == own.peer && c.outgoing == own.outgoing && c.name < own.name) ++number;
   }
-  return {names.begin(), names.end()};
+  return number;
 }
 
-Rank::Rank(const RankSetup& setup, const ExecutorOptions& options, const std::vector<std::string>& channels,
-           Mailbox& mailbox, int reader)
+Rank::Rank(const RankSetup& setup, const ExecutorOptions& options, Mailbox& mailbox, int reader)
     : program_(*setup.program),
       options_(options),
       mailbox_(mailbox),
@@ -50,7 +50,7 @@ Rank::Rank(const RankSetup& setup, const ExecutorOptions& options, const std::ve
   // Relaxed: nobody else sees the counters yet.
   for (dma::Counter32& c : counters_) c.value.store(options.counter_base, std::memory_order_relaxed);
   schedule_phases();
-  if (setup.group) bind_channels(*setup.group, channels);
+  if (setup.group) bind_channels(*setup.group);
   allocate(*setup.binding, *setup.weights);
   bind_kernels();
 }
@@ -97,14 +97,14 @@ void Rank::schedule_phases() {
   }
 }
 
-void Rank::bind_channels(dma::Group& group, const std::vector<std::string>& channels) {
+void Rank::bind_channels(dma::Group& group) {
   for (std::size_t c = 0; c < links_.size(); ++c) {
     const Channel& channel = program_.channels[c];
-    const auto number = std::lower_bound(channels.begin(), channels.end(), channel.name) - channels.begin();
+    const uint32_t number = dma_channel_of(program_, static_cast<int32_t>(c));
     if (channel.outgoing) {
-      links_[c].sender = group.sender(channel.peer, static_cast<uint32_t>(number));
+      links_[c].sender = group.sender(channel.peer, number);
     } else {
-      links_[c].receiver = group.receiver(channel.peer, static_cast<uint32_t>(number));
+      links_[c].receiver = group.receiver(channel.peer, number);
     }
   }
 }
