@@ -41,6 +41,37 @@ Tensor filled(DType dtype, Dims dims, F&& f) {
   return t;
 }
 
+// Folded bounds and targets hold for the sizes that the file assumes; a longer step may lie beyond its
+// tables.
+void check_sizes(const Node& node, const Dims& in) {
+  const auto number = [&](const char* name, std::size_t i) {
+    return node.attributes.shape(name).at(i).constant().value();
+  };
+  if (node.op == Op::kSlice && node.attributes.has("starts")) {
+    const auto& axes = node.attributes.ints("axes");
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      const int64_t size = in.at(static_cast<std::size_t>(axes[i])),
+                    least = node.attributes.ints("steps")[i] < 0 ? -1 : 0;
+      for (const int64_t bound : {number("starts", i), number("ends", i)})
+        if (bound < least || bound > size)
+          refuse(node,
+                 "reads up to " + std::to_string(bound) + " of a stored size of " + std::to_string(size));
+    }
+  } else if ((node.op == Op::kReshape && node.attributes.has("shape")) ||
+             (node.op == Op::kSplit && node.attributes.has("sizes"))) {
+    const bool reshape = node.op == Op::kReshape;
+    int64_t have = 1, want = reshape ? 1 : 0;
+    if (reshape)
+      have = element_count(in);
+    else
+      have = in.at(static_cast<std::size_t>(node.attributes.integer("axis")));
+    for (const Expr& e : node.attributes.shape(reshape ? "shape" : "sizes"))
+      want = reshape ? want * *e.constant() : want + *e.constant();
+    if (have != want)
+      refuse(node, "rearranges " + std::to_string(have) + " elements as " + std::to_string(want));
+  }
+}
+
 }  // namespace
 
 Step Probe::possible(Step step) const {
@@ -107,12 +138,12 @@ std::optional<Tensor> Probe::slice_constant(const Node& node, const Step& step) 
   ConstantPtr view = graph_.value(node.inputs[0]).constant;
   if (!view || view->is_small()) return std::nullopt;
   const Node now = concrete(node, step);
+  check_sizes(now, view->dims);
   const auto& axes = now.attributes.ints("axes");
   for (std::size_t i = 0; i < axes.size(); ++i) {
     if (now.attributes.ints("steps")[i] != 1) return std::nullopt;
-    const int64_t size = view->dims[static_cast<std::size_t>(axes[i])];
-    const int64_t end = std::min(size, now.attributes.shape("ends")[i].constant().value());
-    const int64_t begin = std::clamp<int64_t>(now.attributes.shape("starts")[i].constant().value(), 0, end);
+    const int64_t end = now.attributes.shape("ends")[i].constant().value();
+    const int64_t begin = std::min(end, now.attributes.shape("starts")[i].constant().value());
     view = sliced(view, axes[i], begin, end);
     if (!view) return std::nullopt;
   }
@@ -140,7 +171,9 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
       if (std::all_of(names.begin(), names.end(), [&](const auto& n) { return values.count(n) > 0; }))
         if (count.evaluate(values) > kMaxTensor) refuse(node, "is too large to be checked");
     }
-    auto results = evaluate(concrete(node, step), inputs, types);
+    const Node now = concrete(node, step);
+    if (!inputs.empty()) check_sizes(now, inputs[0].dims);
+    auto results = evaluate(now, inputs, types);
     if (!results) refuse(node, "cannot be evaluated at load");
     for (const Tensor& t : *results) elements_ += t.size();
     if (elements_ > kMaxTotal) refuse(node, "masks and positions are too large to be checked");

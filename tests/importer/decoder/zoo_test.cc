@@ -1,0 +1,92 @@
+// Decoders that no fixture shows: models/zoo.py writes them, in primitive operators, with what ONNX Runtime
+// makes of them. All but the broken ones are recognised and compute the same; the broken ones are refused.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "importer/import.h"
+#include "tests/fixtures.h"
+#include "tests/importer/decoder/decoder_cases.h"
+
+namespace ark::test {
+namespace {
+
+// The zoo: $ARK_ZOO if it is there already, else written once into a temporary folder.
+std::filesystem::path zoo() {
+  static const std::filesystem::path folder = [] {
+    if (const char* given = std::getenv("ARK_ZOO")) return std::filesystem::path(given);
+    const auto python = source_root() / ".venv" / "bin" / "python";
+    if (!std::filesystem::exists(python)) return std::filesystem::path();
+    const auto out = std::filesystem::temp_directory_path() / ("ark-zoo-" + std::to_string(::getpid()));
+    const std::string command =
+        python.string() + " " + (source_root() / "models" / "zoo.py").string() + " " + out.string();
+    const bool written =
+        std::system((command + " >/dev/null 2>&1 && " + command + " --random 24 >/dev/null 2>&1").c_str()) ==
+        0;
+    return written ? out : std::filesystem::path();
+  }();
+  return folder;
+}
+
+std::vector<std::filesystem::path> models() {
+  std::vector<std::filesystem::path> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(zoo()))
+    if (std::filesystem::exists(entry.path() / "expected.json")) folders.push_back(entry.path());
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+nlohmann::json expected_of(const std::filesystem::path& folder) {
+  std::ifstream file(folder / "expected.json");
+  return nlohmann::json::parse(file);
+}
+
+class Zoo : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (zoo().empty())
+      GTEST_SKIP() << "models/zoo.py cannot run: no .venv (scripts/venv.sh makes it), and no ARK_ZOO";
+  }
+};
+
+TEST_F(Zoo, DecodersAreRecognisedAndComputeTheSame) {
+  int seen = 0;
+  for (const auto& folder : models()) {
+    const auto expected = expected_of(folder);
+    if (!expected.value("decoder", true)) continue;
+    SCOPED_TRACE(folder.filename());
+    ++seen;
+    const auto model = recognised(folder);
+    if (!model) continue;
+    const auto& config = expected["config"];
+    EXPECT_EQ(model->caches.size(), config["layers"].get<std::size_t>());
+    for (const CacheSpec& cache : model->caches) {
+      EXPECT_EQ(cache.kv_heads, config["kv_heads"].get<int64_t>());
+      EXPECT_EQ(cache.key_dim, config["head_dim"].get<int64_t>());
+    }
+    expect_numbers(*model, folder);
+  }
+  EXPECT_GT(seen, 40);
+}
+
+TEST_F(Zoo, BrokenOnesAreRefusedByNode) {
+  int seen = 0;
+  for (const auto& folder : models()) {
+    if (expected_of(folder).value("decoder", true)) continue;
+    SCOPED_TRACE(folder.filename());
+    ++seen;
+    const auto result = recognise_decoder(import_model(folder), 0);
+    const auto* refused = std::get_if<NotRecognised>(&result);
+    ASSERT_TRUE(refused);
+    EXPECT_FALSE(refused->node.empty());
+    EXPECT_FALSE(refused->reason.empty());
+  }
+  EXPECT_GE(seen, 3);
+}
+
+}  // namespace
+}  // namespace ark::test
