@@ -1,0 +1,120 @@
+// Recognised decoders against their published tokens, the plain runner and themselves: any tp, chunking,
+// executor.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "tests/server/decoder/driving.h"
+
+namespace ark {
+namespace {
+
+using test::greedy;
+using test::logits_of;
+using test::small_options;
+
+std::shared_ptr<StepRunner> load(const LoadOptions& options, bool must_be_ragged = true) {
+  StageLog log = test::quiet_log();
+  LoadedRunner loaded = load_runner(options, log);
+  EXPECT_EQ(loaded.is_ragged, must_be_ragged) << options.model;
+  return loaded.runner;
+}
+
+class Decoder : public testing::TestWithParam<std::string> {
+ protected:
+  std::filesystem::path folder() const { return test::fixtures() / GetParam(); }
+  std::filesystem::path model() const { return folder() / "model.onnx"; }
+  nlohmann::json expected() const { return test::read_json(folder() / "expected.json"); }
+};
+
+// A wrong token at a margin above twice the tolerance is an error; below it, a near tie: what follows may
+// differ.
+void expect_greedy(const nlohmann::json& expected, StepRunner& runner, const std::string& what) {
+  const double tolerance = expected.at("tolerance");
+  for (const auto& entry : expected.at("greedy")) {
+    const auto ids = entry.at("greedy_ids").get<std::vector<int32_t>>();
+    const auto got =
+        greedy(runner, entry.at("prompt_ids").get<std::vector<int32_t>>(), static_cast<int32_t>(ids.size()));
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (got[i] == ids[i]) continue;
+      ASSERT_LE(entry.at("margins")[i].get<double>(), 2 * tolerance)
+          << what << ": token " << i << " is " << got[i] << ", expected " << ids[i];
+      break;
+    }
+  }
+}
+
+std::vector<int32_t> some_tokens(std::size_t count) {
+  std::mt19937 random(7);
+  std::vector<int32_t> tokens;
+  for (std::size_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(3 + random() % 400));
+  return tokens;
+}
+
+TEST_P(Decoder, GivesThePublishedTokensAtEveryTp) {
+  for (const int32_t tp : {1, 2, 3, 4})
+    expect_greedy(expected(), *load(small_options(model(), tp)), GetParam() + " tp " + std::to_string(tp));
+}
+
+TEST_P(Decoder, EqualsThePlainRunner) {
+  LoadOptions plain = small_options(model());
+  plain.plain = true;
+  const std::vector<int32_t> tokens = some_tokens(24);
+  const auto want = logits_of(*load(plain, false), tokens, {24}),
+             got = logits_of(*load(small_options(model())), tokens, {24});
+  const double tolerance = expected().at("tolerance");
+  ASSERT_EQ(want.size(), got.size());
+  for (std::size_t i = 0; i < want.size(); ++i)
+    for (std::size_t j = 0; j < want[i].size(); ++j) {
+      const double diff = std::abs(static_cast<double>(want[i][j]) - got[i][j]);
+      ASSERT_FALSE(!(diff <= tolerance * (1 + std::abs(want[i][j]))))
+          << "token " << i << " logit " << j << ": " << got[i][j] << " instead of " << want[i][j];
+    }
+}
+
+TEST_P(Decoder, EqualBytesForAnyTpChunkingAndExecutor) {
+  const std::vector<int32_t> tokens = some_tokens(40);
+  const auto reference = logits_of(*load(small_options(model())), tokens, {40});
+  const auto same = [&](const std::vector<std::vector<float>>& other, const std::string& what) {
+    ASSERT_EQ(other.size(), reference.size()) << what;
+    for (std::size_t i = 0; i < other.size(); ++i)
+      ASSERT_EQ(std::memcmp(other[i].data(), reference[i].data(), reference[i].size() * sizeof(float)), 0)
+          << what << ", token " << i;
+  };
+  for (const int32_t tp : {1, 2, 4}) {
+    const auto runner = load(small_options(model(), tp));
+    for (const std::vector<int32_t>& chunks : {std::vector<int32_t>{1}, {40}, {7, 1, 13, 2, 17}})
+      same(logits_of(*runner, tokens, chunks, 1),
+           "tp " + std::to_string(tp) + " first chunk " + std::to_string(chunks[0]));
+    LoadOptions lockstep = small_options(model(), tp);
+    lockstep.lockstep = true;
+    same(logits_of(*load(lockstep), tokens, {16, 3}), "lockstep tp " + std::to_string(tp));
+  }
+}
+
+std::vector<std::string> decoders() {
+  return {"gpt2-optimum",        "gpt2-torchscript",     "gpt2-dynamo",          "gpt2-ort-fused",
+          "gpt2-no-past",        "llama-optimum",        "llama-eager",          "llama-dynamo",
+          "llama-dynamo-latest", "llama-dynamo-opset23", "llama-dynamo-opset24", "llama-fp16",
+          "llama-fp16-dynamo",   "llama-fp16-fused",     "llama-ort-extended",   "llama-ort-fused",
+          "llama-genai-fp32",    "mistral-sliding"};
+}
+INSTANTIATE_TEST_SUITE_P(Fixtures, Decoder, testing::ValuesIn(decoders()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(TinyRandomGpt2, GivesThePublishedTokens) {
+  const auto model = test::fixtures() / "tiny-random-gpt2" / "past.onnx";
+  for (const int32_t tp : {1, 2, 4}) {
+    const auto runner = load(small_options(model, tp));
+    EXPECT_EQ(greedy(*runner, {0, 0, 0, 52}, 6), (std::vector<int32_t>{204, 204, 204, 204, 204, 204}));
+    EXPECT_EQ(greedy(*runner, {0, 0, 195, 731}, 6), (std::vector<int32_t>{731, 114, 114, 114, 114, 114}));
+  }
+}
+
+}  // namespace
+}  // namespace ark
