@@ -173,6 +173,7 @@ void Builder::add_operator(Scope& scope, const onnx::Node& node, const std::stri
                     domain + ", opset " + std::to_string(opset) +
                     "; export with another opset, or with the operator expanded to a model-local function");
   }
+  if (node.outputs.empty()) bad("node " + label + " has no outputs");
   const std::size_t first_new = scope.graph.values.size();
   OpContext context(scope.graph, node, opset, label, inputs_of(scope, node, label));
   import(context);

@@ -49,6 +49,10 @@ class FunctionTable {
 // do. Throws Error(kBadModel) on a cycle, and on names that are produced twice.
 std::vector<std::size_t> execution_order(const std::vector<onnx::Node>& nodes);
 
+// Throws Error(kBadModel) if what the graph computes from constants alone, and was too large to fold, passes the
+// limits: it would be computed by every run, and can be seen to be a bomb now.
+void check_generated(const Graph& graph, const Limits& limits);
+
 class Builder {
  public:
   Builder(const onnx::Model& model, const ImportOptions& options);

@@ -24,6 +24,7 @@ Graph build_graph(const onnx::Model& model, const ImportOptions& options) {
   graph.remove_dead();
   graph.compact();
   verify(graph, "build");
+  check_generated(graph, options.limits);
   return graph;
 }
 

@@ -17,14 +17,14 @@ struct Limits {
   int max_rank = 8;
   int max_nesting = 64;                                // subgraphs, functions, protobuf groups, types
   int64_t max_function_nodes = 250'000;                // nodes that function expansion may produce
-  int64_t max_folded_elements = 16'000'000;            // elements of one tensor made by constant folding
-  int64_t max_folded_total = 64'000'000;               // and of all of them together
+  int64_t max_folded_elements = 4'000'000;             // elements of one tensor made by constant folding
+  int64_t max_folded_total = 12'000'000;               // and of all of them together
   int64_t max_loop_trips = 1'000'000;                  // constant trip counts of Loop
   int64_t max_structure_bytes = 128 << 20;             // nodes, attributes, names, small tensors, decoded
-  int64_t max_generated_bytes = int64_t{1} << 30;      // one tensor made from sizes alone: ConstantOfShape, Expand,
-                                                       // Tile, Range, Pad, ...
+  int64_t max_generated_bytes = int64_t{1} << 30;      // one tensor that follows from constants alone: by
+                                                       // ConstantOfShape, Expand, Tile, Range, Pad, ...
   int64_t max_generated_total = int64_t{16} << 30;     // and of all of them together
-  int64_t max_tensor_bytes = int64_t{1} << 40;         // one run-time tensor whose size is known at load
+  int64_t max_tensor_bytes = int64_t{1} << 36;         // one run-time tensor whose size is known at load
 };
 
 // Elements that constant folding may still write. One object a model, shared by its graphs.

@@ -1,6 +1,7 @@
 // How one ONNX operator becomes canonical nodes: the interface of importer/ops/<op>.cc.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -24,20 +25,29 @@ void infer_node(Graph& graph, NodeId node);
 // What an operator's importer sees and does.
 class OpContext {
  public:
-  OpContext(Graph& graph, const onnx::Node& node, int64_t opset, std::string label, std::vector<ValueId> inputs)
-      : graph(graph), node(node), opset(opset), label(std::move(label)), inputs(std::move(inputs)), outputs(node.outputs.size(), kNoValue) {}
+  OpContext(Graph& graph, const onnx::Node& node, int64_t opset, std::string label,
+            std::vector<ValueId> inputs)
+      : graph(graph),
+        node(node),
+        opset(opset),
+        label(std::move(label)),
+        inputs(std::move(inputs)),
+        outputs(std::max<std::size_t>(node.outputs.size(), kMostOutputs), kNoValue) {}
 
   Graph& graph;
   const onnx::Node& node;
-  const int64_t opset;              // of the node's domain
-  const std::string label;          // escaped, for messages: "/layers.0/MatMul (MatMul)"
+  const int64_t opset;                // of the node's domain
+  const std::string label;            // escaped, for messages: "/layers.0/MatMul (MatMul)"
   const std::vector<ValueId> inputs;  // kNoValue where absent
-  std::vector<ValueId> outputs;     // to be filled by the importer
+  // To be filled by the importer: at least what the node names. Longer than that, so that a file that names
+  // too few outputs cannot make an importer write beyond the end.
+  static constexpr std::size_t kMostOutputs = 8;
+  std::vector<ValueId> outputs;
 
   bool has_input(std::size_t i) const { return i < inputs.size() && inputs[i] != kNoValue; }
   ValueId input(std::size_t i) const;  // throws Error(kBadModel) if absent
   bool wants_output(std::size_t i) const { return i < node.outputs.size() && !node.outputs[i].empty(); }
-  int rank(std::size_t i) const;       // throws Error(kUnsupported) if unknown
+  int rank(std::size_t i) const;               // throws Error(kUnsupported) if unknown
   int64_t axis(int64_t axis, int rank) const;  // wraps negatives; throws if out of range
 
   // Attributes with defaults; wrong types throw Error(kBadModel) naming node and attribute.
@@ -67,9 +77,10 @@ class OpContext {
 
 using OpImporter = void (*)(OpContext&);
 
-// The registry: one line per operator in importer/ops/<stem>.cc's table, gathered in importer/ops/registry.cc.
-// domain "" is ai.onnx. nullptr if ark does not know the operator.
+// The registry: one line per operator in importer/ops/<stem>.cc's table, gathered in
+// importer/ops/registry.cc. domain "" is ai.onnx. nullptr if ark does not know the operator.
 OpImporter find_op_importer(std::string_view domain, std::string_view op_type);
-std::vector<std::pair<std::string, std::string>> all_op_importers();  // (domain, op_type), for the matrix test
+std::vector<std::pair<std::string, std::string>>
+all_op_importers();  // (domain, op_type), for the matrix test
 
 }  // namespace ark
