@@ -216,11 +216,15 @@ void Proof::learn(const Grid& g, const Step& step) {
   alpha_ = g.alpha[g.at(0, 0, i, position)];
   if (!(std::abs(alpha_) > 0) || !std::isfinite(alpha_)) refuse(node_, "the mask hides every score");
   if (seen == 1) return;
+  // Slopes where the biases of a whole window are smallest: what cancels least.
+  const Step shortest = probe_.possible(step.past > 0 ? Step{1, 1, seen - 1} : Step{1, seen, 0});
+  const Grid near = grid(shortest);
+  const int64_t row = shortest.sequence - 1, last = shortest.past + row;
   std::vector<float> slopes;
-  for (int64_t h = 0; h < heads_; ++h) {
-    const double last = g.beta[g.at(0, h, i, position)], first = g.beta[g.at(0, h, i, position - seen + 1)];
-    slopes.push_back(static_cast<float>((last - first) / static_cast<double>(seen - 1)));
-  }
+  for (int64_t h = 0; h < heads_; ++h)
+    slopes.push_back(static_cast<float>(
+        (near.beta[near.at(0, h, row, last)] - near.beta[near.at(0, h, row, last - seen + 1)]) /
+        static_cast<double>(seen - 1)));
   if (std::any_of(slopes.begin(), slopes.end(), [](float s) { return s != 0; }))
     mask_.slopes = std::move(slopes);
 }
