@@ -1,5 +1,7 @@
 #include "engine/cost.h"
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 
@@ -33,6 +35,19 @@ double priced_elements(const CostModel& costs, const Graph& graph, ValueId value
 
 double priced_bytes(const CostModel& costs, const Graph& graph, ValueId value) {
   return priced_elements(costs, graph, value) * bits_of(graph.value(value).dtype) / 8;
+}
+
+double held_byte_price(const CostModel& costs, const Graph& graph) {
+  std::vector<double> sizes;
+  for (const Node& node : graph.nodes) {
+    if (node.op != Op::kMatMul || !graph.value(node.inputs[1]).constant) continue;
+    sizes.push_back(priced_bytes(costs, graph, node.inputs[1]));
+  }
+  if (sizes.empty()) return 0;
+  std::nth_element(sizes.begin(), sizes.begin() + static_cast<int64_t>(sizes.size() / 2), sizes.end());
+  const double bytes = std::max(sizes[sizes.size() / 2], 1.0);
+  const double output = static_cast<double>(costs.tokens) * std::sqrt(bytes / 4) * 4;  // of a square matrix
+  return costs.collectives_per_matrix * costs.all_reduce(output, 2) / bytes;
 }
 
 double priced_flops(const CostModel& costs, const Graph& graph, const Node& node) {

@@ -16,11 +16,12 @@ struct CostModel {
   double per_flop = 1.0 / 40e9;             // f32 FMA, a few AVX2 cores, small M
   double per_link_byte = 1.0 / 5e9;  // peer stores through shared memory: write, read, and the reduction
   double per_message = 2e-6;         // signal, wake-up, wait: two futex-free hand-overs
-  // What memory is worth. A mesh is asked for so that the model is shared out: 500 MB of weights held by
-  // every rank instead of one weigh as much as a second of step time. Large enough that the smallest test
-  // models (hidden size 16: 2 KB saved by splitting attention, against one message of 2 us) are split like
-  // large ones; small enough that GPT-2's position table (3 MB) is not worth a collective.
-  double per_held_byte = 2e-9;
+  // What memory is worth: a mesh is asked for so that the model is shared out. Holding one more matrix of
+  // median size costs as much as this many all-reduces of its output, on top of the time to read it. The
+  // scale is the model's own, so that test models of hidden size 16 are split like large ones; and small
+  // enough that GPT-2's position table (1.33 such matrices, of which two ranks save half) is not worth a
+  // collective. Vectors (norms, biases) are a thousandth of a model and count nothing.
+  double collectives_per_matrix = 1.2;
   // The step that is priced: a decode batch.
   int64_t tokens = 8, rows = 8;
 
@@ -32,6 +33,8 @@ struct CostModel {
 // Sizes under the priced step; symbols other than tokens and rows count as tokens.
 double priced_elements(const CostModel& costs, const Graph& graph, ValueId value);
 double priced_bytes(const CostModel& costs, const Graph& graph, ValueId value);
+// Seconds per byte of a matrix that a rank holds.
+double held_byte_price(const CostModel& costs, const Graph& graph);
 // Floating-point operations of one node, whole.
 double priced_flops(const CostModel& costs, const Graph& graph, const Node& node);
 

@@ -38,6 +38,7 @@ class Search {
       : graph_(graph),
         groups_(groups),
         costs_(costs),
+        per_held_byte_(held_byte_price(costs, graph)),
         last_use_(graph.values.size(), -1),
         bytes_(graph.values.size()) {
     for (std::size_t v = 0; v < graph.values.size(); ++v) {
@@ -56,8 +57,9 @@ class Search {
  private:
   std::vector<Option> options(const Node& node) const;
   bool fill(const Node& node, const Loop& loop, NodeChoice& choice) const;
-  // The largest rank's part of a value.
-  double share(ValueId value, Form form) const;
+  // A rank's part of a value. How evenly units can be dealt depends on the real mesh (9 heads are uneven on 2
+  // ranks, not on 3; kv heads may be shared), and must not change the plan.
+  static double share(Form form) { return is_split(form) ? 1.0 / kReferenceRanks : 1; }
   void price(const Node& node, Option& option) const;
   double conversion_seconds(ValueId value, const Conversion& c) const;
   // False if an operand cannot be had in the form that the option wants.
@@ -68,19 +70,10 @@ class Search {
   const Graph& graph_;
   const AxisGroups& groups_;
   const CostModel& costs_;
+  const double per_held_byte_;
   std::vector<int64_t> last_use_;
   std::vector<double> bytes_;
 };
-
-double Search::share(ValueId value, Form form) const {
-  if (!is_split(form)) return 1;
-  const int64_t size = *shape_of(graph_, value)[at(axis_of(form))].constant();
-  int64_t most = 0;
-  for (const Range& r : groups_.ranges(groups_.group(value, axis_of(form)), size, kReferenceRanks)) {
-    most = std::max(most, r.size());
-  }
-  return static_cast<double>(most) / static_cast<double>(size);
-}
 
 bool Search::fill(const Node& node, const Loop& loop, NodeChoice& choice) const {
   choice.sums = loop.sums;
@@ -129,10 +122,11 @@ void Search::price(const Node& node, Option& option) const {
   double part = 1;  // of the work that a rank does
   const auto operand = [&](ValueId value, Form form) {
     if (value == kNoValue) return;
-    const double own = share(value, form);
+    const double own = share(form);
     if (is_split(form)) part = std::min(part, own);
     const bool is_table = node.op == Op::kGather && value == node.inputs[0];
-    if (is_table) return;  // a few rows of it; they are counted with the output
+    if (is_table) return;               // a few rows of it; they are counted with the output
+    if (is_pointwise(node.op)) return;  // rides in an epilogue: its operands are in registers
     const double rate = graph_.value(value).constant ? costs_.per_weight_byte : costs_.per_activation_byte;
     option.seconds += bytes_[at(value)] * own * rate;
   };
@@ -156,7 +150,7 @@ bool Search::take(ValueId value, Form want, State& state) const {
   const bool found = it != state.live.end() && it->value == value;
   if (graph_.value(value).constant) {
     if (found && (it->forms & bit(want))) return true;
-    state.seconds += costs_.per_held_byte * bytes_[at(value)] * share(value, want);
+    if (rank_of(graph_, value) > 1) state.seconds += per_held_byte_ * bytes_[at(value)] * share(want);
     if (found)
       it->forms |= bit(want);
     else
