@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/expr_bound.h"
 #include "engine/op_rule.h"
 #include "engine/program_text.h"
 
@@ -43,6 +44,7 @@ Lowering::Lowering(const Sharded& sharded, const std::vector<Cluster>& clusters,
 }
 
 Program Lowering::run() {
+  for (const auto& [name, most] : options_.max_symbols) val(Expr::symbol(name));
   bind_inputs();
   for (const Cluster& cluster : clusters_) lower(cluster);
   finish_outputs();
@@ -151,31 +153,9 @@ Shape Lowering::local_shape(ValueId value, int32_t rank) const {
   return shape;
 }
 
-int64_t Lowering::bound(const Expr& e) const {
-  if (const auto constant = e.constant()) return *constant;
-  std::set<std::string> names;
-  e.collect_symbols(names);
-  // Sizes are monotonic in each symbol, but may fall: the largest value lies in a corner.
-  const std::vector<std::string> symbols(names.begin(), names.end());
-  int64_t most = 0;
-  for (uint32_t corner = 0; corner < (1u << std::min<std::size_t>(symbols.size(), 10)); ++corner) {
-    SymbolValues values;
-    for (std::size_t i = 0; i < symbols.size(); ++i) {
-      const auto it = options_.max_symbols.find(symbols[i]);
-      if (it == options_.max_symbols.end()) {
-        throw Error(Code::kUnsupported, "size " + escaped(e.str()) + " depends on data: symbol " +
-                                            escaped(symbols[i]) + " is no size of an input");
-      }
-      values[symbols[i]] = i < 10 && (corner >> i & 1) ? std::min<int64_t>(1, it->second) : it->second;
-    }
-    most = std::max(most, e.evaluate(values));
-  }
-  return most;
-}
-
 ValId Lowering::val(const Expr& e) {
   const auto [it, is_new] = vals_.try_emplace(e.str(), static_cast<ValId>(program_.vals.size()));
-  if (is_new) program_.vals.push_back({e, bound(e)});
+  if (is_new) program_.vals.push_back({e, upper_bound(e, options_.max_symbols)});
   return it->second;
 }
 
@@ -271,7 +251,7 @@ Operand Lowering::pages(int64_t cache, bool values, int64_t kv_heads) {
 }
 
 int32_t Lowering::channel(int32_t peer, bool outgoing, const Shape& message) {
-  const int64_t bytes = bytes_of(DType::kF32, bound(element_count(message)));
+  const int64_t bytes = bytes_of(DType::kF32, upper_bound(element_count(message), options_.max_symbols));
   const int32_t from = outgoing ? rank_ : peer, to = outgoing ? peer : rank_;
   const std::string name = std::to_string(from) + "->" + std::to_string(to);
   for (std::size_t i = 0; i < program_.channels.size(); ++i) {

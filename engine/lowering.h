@@ -83,7 +83,6 @@ class Lowering {
   BufferId add_buffer(Buffer buffer, const Shape& shape);
   Operand weight(ValueId value, Layout layout, bool transposed, DType stored);
   int32_t channel(int32_t peer, bool outgoing, const Shape& message);
-  int64_t bound(const Expr& e) const;
 
   const Sharded& sharded_;
   const std::vector<Cluster>& clusters_;

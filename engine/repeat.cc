@@ -36,10 +36,13 @@ struct Run {
   int64_t saved() const { return (trips - 1) * count; }
 };
 
+// Shorter runs (the products of q, k and v) stay as they are: trips of one phase wait for each other.
+constexpr int64_t kMinPhases = 4;
+
 // The run within [begin, end) that saves most phases; of equals the shortest period, then the first.
 Run best_run(const std::vector<int>& signatures, int64_t begin, int64_t end) {
   Run best;
-  for (int64_t period = 1; period * 2 <= end - begin; ++period) {
+  for (int64_t period = kMinPhases; period * 2 <= end - begin; ++period) {
     int64_t equal = 0;  // phases in a row that equal the one a period earlier
     for (int64_t i = begin + period; i <= end; ++i) {
       if (i < end && signatures[at(i)] == signatures[at(i - period)]) {

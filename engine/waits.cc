@@ -80,6 +80,7 @@ class Waits {
         instances_(unroll(program)),
         last_of_(program.phases.size(), -1),
         first_trip_(program.phases.size(), -1),
+        last_message_(program.channels.size(), -1),
         waits_(program.phases.size()) {
     for (std::size_t i = 0; i < instances_.size(); ++i) {
       int64_t& first = first_trip_[at(instances_[i].phase)];
@@ -103,6 +104,10 @@ class Waits {
     const Instance& instance = instances_[at(number % static_cast<int64_t>(instances_.size()))];
     // The instance before must be complete, or the counter's sum would not tell them apart.
     int64_t needed = last_of_[at(instance.phase)];
+    // So must the channel's message before: its commits and releases are counted in sums, too.
+    for (const int32_t channel : channels_of(program_.phases[at(instance.phase)])) {
+      needed = std::max(needed, last_message_[at(channel)]);
+    }
     const std::vector<Access> touched = accesses(program_, instance);
     for (const Access& access : touched) needed = std::max(needed, memory_.needed(access));
     for (const Wait& wait : waits_[at(instance.phase)]) complete_ = std::max(complete_, target(wait, number));
@@ -114,6 +119,9 @@ class Waits {
     }
     for (const Access& access : touched) memory_.touch(access, number);
     last_of_[at(instance.phase)] = number;
+    for (const int32_t channel : channels_of(program_.phases[at(instance.phase)])) {
+      last_message_[at(channel)] = number;
+    }
   }
 
   // The wait of instance `number` that reaches instance `needed`, or a later one.
@@ -157,14 +165,24 @@ class Waits {
     return i / trips * static_cast<int64_t>(instances_.size()) + first_trip_[at(phase)] + i % trips * period;
   }
 
-  void add_messages(Phase& phase) const {
+  // The channels that a phase sends or receives a message on.
+  std::vector<int32_t> channels_of(const Phase& phase) const {
     const OpCode code = program_.variants[at(phase.variant)].code;
-    if (code == OpCode::kSend) phase.waits.push_back({.kind = WaitKind::kCredit, .channel = phase.channel});
-    if (code != OpCode::kRecvReduce && code != OpCode::kRecvConcat) return;
+    if (code == OpCode::kSend) return {phase.channel};
+    std::vector<int32_t> channels;
+    if (code != OpCode::kRecvReduce && code != OpCode::kRecvConcat) return channels;
     for (const Operand& operand : phase.operands) {
       const BufferId b = resolve(program_, phase, operand, 0);
       if (b == kNone || program_.buffers[at(b)].kind != BufferKind::kInbox) continue;
-      phase.waits.push_back({.kind = WaitKind::kArrived, .channel = program_.buffers[at(b)].channel});
+      channels.push_back(program_.buffers[at(b)].channel);
+    }
+    return channels;
+  }
+
+  void add_messages(Phase& phase) const {
+    const bool sends = program_.variants[at(phase.variant)].code == OpCode::kSend;
+    for (const int32_t channel : channels_of(phase)) {
+      phase.waits.push_back({.kind = sends ? WaitKind::kCredit : WaitKind::kArrived, .channel = channel});
     }
   }
 
@@ -173,6 +191,7 @@ class Waits {
   const std::vector<Instance> instances_;  // of one step
   std::vector<int64_t> last_of_;           // per phase: its last instance so far
   std::vector<int64_t> first_trip_;        // per phase: its first instance in a step
+  std::vector<int64_t> last_message_;      // per channel: the last instance that sent or received on it
   std::vector<std::vector<Wait>> waits_;
   int64_t complete_ = -1;  // all instances up to this one are complete when the visited one runs its tiles
 };

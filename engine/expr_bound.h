@@ -1,0 +1,13 @@
+// The largest value of a size.
+#pragma once
+
+#include "base/expr.h"
+
+namespace ark {
+
+// Over symbols that run from min(1, most) to `most`; >= 0. Sizes are monotonic in each symbol (they may
+// fall), so that their largest value lies in a corner. Throws Error(kUnsupported) naming a symbol that is not
+// in `most`.
+int64_t upper_bound(const Expr& e, const SymbolValues& most);
+
+}  // namespace ark
