@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/cpu/simd/math.h"
 #include "engine/cpu/simd/table.h"
@@ -59,75 +60,98 @@ struct Block {
   int64_t row;
 };
 
-// Bytes that a weight stream is fetched ahead of its use.
-constexpr int64_t kAhead = 4096;
+// How far ahead of its use a weight stream is fetched, in bytes.
+constexpr int64_t kAhead = 32 << 10;
+// Columns whose sums are kept together.
+constexpr int kStripe = 64;
 
+// Sums of R rows x kStripe columns, [level][row][column]: level 0 is the slab just added up, level l + 1 the
+// sum of 2^l slabs that waits for its right neighbour.
+template <int R>
+struct Sums {
+  alignas(64) float at[8][R][kStripe];
+};
+
+// The chains of C vectors of columns over one slab.
 template <class T, class W, int R, int C>
-void multiply_block(const MatMul& a, const Block& block, const typename W::Element* panel, int64_t column) {
+void run_chains(const float* x, const typename W::Element* w, int64_t stride, int64_t count,
+                float (*sums)[kStripe], int column) {
   using V = typename T::V;
+  constexpr int kLines = (C * 16 * static_cast<int>(sizeof(typename W::Element)) + 63) / 64;
   V acc[R][C];
-  V parked[6][R][C];  // sums of 2^level slabs that wait for their right neighbour
-  const int64_t stride = a.panel;
-  for (int32_t slab = 0; slab < a.slab_count; ++slab) {
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) acc[r][c] = T::zero();
+  }
+  for (int64_t k = 0; k < count; ++k, x += R, w += stride) {
+#pragma GCC unroll 4
+    for (int line = 0; line < kLines; ++line)
+      T::prefetch(reinterpret_cast<const char*>(w) + kAhead + line * 64);
+    V wv[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) wv[c] = W::load(w + c * 16);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
+      const V xv = T::set(x[r]);
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) acc[r][c] = T::zero();
-    }
-    const float* x = block.packed + int64_t{a.slabs[slab]} * R;
-    const typename W::Element* w = panel + a.slabs[slab] * stride;
-    for (int64_t k = a.slabs[slab]; k < a.slabs[slab + 1]; ++k, x += R, w += stride) {
-      V wv[C];
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) {
-        if constexpr (sizeof(typename W::Element) == 4) {
-          T::prefetch(reinterpret_cast<const char*>(w + c * 16) + kAhead);
-        } else if (c % 2 == 0) {
-          T::prefetch(reinterpret_cast<const char*>(w + c * 16) + kAhead);
-        }
-        wv[c] = W::load(w + c * 16);
-      }
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        const V xv = T::set(x[r]);
-#pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) acc[r][c] = T::fma(xv, wv[c], acc[r][c]);
-      }
-    }
-    int level = 0;
-    for (; slab >> level & 1; ++level) {
-      for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < C; ++c) acc[r][c] = T::add(parked[level][r][c], acc[r][c]);
-      }
-    }
-    if (slab + 1 == a.slab_count) break;
-    for (int r = 0; r < R; ++r) {
-      for (int c = 0; c < C; ++c) parked[level][r][c] = acc[r][c];
+      for (int c = 0; c < C; ++c) acc[r][c] = T::fma(xv, wv[c], acc[r][c]);
     }
   }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
-    const int64_t start = (block.row + r) * a.n;
-    const float* residual = a.epilogue.residual ? a.epilogue.residual + start : nullptr;
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) {
-      const int lanes = static_cast<int>(std::min<int64_t>(16, a.n - column - c * 16));
-      if (lanes > 0) finish<T>(acc[r][c], a.epilogue, column + c * 16, residual, a.out + start, lanes);
+    for (int c = 0; c < C; ++c) T::store(sums[r] + column + c * 16, acc[r][c]);
+  }
+}
+
+// One slab of a stripe of `width` columns, C vectors at a time.
+template <class T, class W, int R, int C>
+void multiply_slab(const float* x, const typename W::Element* w, int64_t stride, int64_t count, int width,
+                   float (*sums)[kStripe]) {
+  int column = 0;
+  for (; column + C * 16 <= width; column += C * 16)
+    run_chains<T, W, R, C>(x, w + column, stride, count, sums, column);
+  if constexpr (C > 1) {
+    for (; column < width; column += 16) run_chains<T, W, R, 1>(x, w + column, stride, count, sums, column);
+  }
+}
+
+// Adds level + 1 (left) and level 0 (right) into level 0.
+template <class T, int R>
+void merge(Sums<R>& sums, int level, int width) {
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < width; c += 16) {
+      T::store(sums.at[0][r] + c, T::add(T::load(sums.at[level + 1][r] + c), T::load(sums.at[0][r] + c)));
     }
   }
 }
 
-// All columns of one panel for one block of R rows, C vectors at a time.
+// All columns of one panel for one block of R rows.
 template <class T, class W, int R, int C>
 void multiply_panel(const MatMul& a, const Block& block, int64_t p) {
   const auto* panel = reinterpret_cast<const typename W::Element*>(a.w) + p * a.k * a.panel;
-  int column = 0;
-  for (; column + C * 16 <= a.panel; column += C * 16) {
-    multiply_block<T, W, R, C>(a, block, panel + column, p * a.panel + column);
-  }
-  if constexpr (C > 1) {
-    for (; column < a.panel; column += 16)
-      multiply_block<T, W, R, 1>(a, block, panel + column, p * a.panel + column);
+  Sums<R> sums;
+  for (int stripe = 0; stripe < a.panel; stripe += kStripe) {
+    const int width = std::min(kStripe, a.panel - stripe);
+    for (int32_t slab = 0; slab < a.slab_count; ++slab) {
+      const int64_t first = a.slabs[slab], count = a.slabs[slab + 1] - first;
+      multiply_slab<T, W, R, C>(block.packed + first * R, panel + first * a.panel + stripe, a.panel, count,
+                                width, sums.at[0]);
+      int level = 0;
+      for (; slab >> level & 1; ++level) merge<T, R>(sums, level, width);
+      if (slab + 1 < a.slab_count) std::memcpy(sums.at[level + 1], sums.at[0], sizeof sums.at[0]);
+    }
+    const int64_t column = p * a.panel + stripe;
+    for (int r = 0; r < R; ++r) {
+      const int64_t start = (block.row + r) * a.n;
+      const float* residual = a.epilogue.residual ? a.epilogue.residual + start : nullptr;
+      for (int c = 0; c < width; c += 16) {
+        const int lanes = static_cast<int>(std::min<int64_t>(16, a.n - column - c));
+        if (lanes > 0)
+          finish<T>(T::load(sums.at[0][r] + c), a.epilogue, column + c, residual, a.out + start, lanes);
+      }
+    }
   }
 }
 
