@@ -47,9 +47,9 @@ Model Parser::model() {
     }
   });
   if (m.ir_version == 0) wire_.fail("no ir_version: this is no ONNX model");
-  if (m.ir_version < 3 || m.ir_version > 13)
+  if (m.ir_version < 3 || m.ir_version > 14)
     wire_.unsupported("IR version " + std::to_string(m.ir_version) +
-                      "; ark reads 3 to 13: convert the file with onnx.version_converter");
+                      "; ark reads 3 to 14: convert the file with onnx.version_converter");
   if (!has_graph) wire_.fail("the model has no graph");
   return m;
 }
