@@ -5,6 +5,8 @@
 
 namespace ark::decoder {
 
+constexpr int64_t kProbedLength = 32'768;  // a file is held unlimited if nothing in it ends before
+
 // The largest length <= `wanted` at which every mask, position and table that tokens meet can be evaluated.
 int64_t reachable_length(const Graph& graph, const Roles& roles, int64_t wanted);
 

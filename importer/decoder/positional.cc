@@ -110,27 +110,46 @@ bool all_rows_equal(const Tensor& table) {
   return true;
 }
 
-// Row p is the value at position p: [length, features].
-Tensor make_table(Rewrite& r, const Node& node, ValueId id, const Layout& layout) {
-  const Step base = base_step(layout, r.length, r.roles.has_past);
-  const Tensor values = r.probe.value(id, base);
-  const Elements elements(layout, base);
-  if (elements.count() != values.size())
-    refuse(node, "a value computed from positions has another size than its shape says");
-  const DType type = is_floating(values.dtype)      ? DType::kF32
-                     : values.dtype == DType::kBool ? DType::kBool
-                                                    : DType::kI64;
-  Tensor table = Tensor::zeros(type, {r.length, features(layout)});
+DType table_type(DType type) {
+  return is_floating(type) ? DType::kF32 : type == DType::kBool ? DType::kBool : DType::kI64;
+}
+
+const char* const kOtherSize = "a value computed from positions has another size than its shape says";
+
+void fill_table(Tensor& table, const Tensor& values, const Layout& layout, const Step& step,
+                const Node& node) {
+  const Elements elements(layout, step);
+  if (elements.count() != values.size()) refuse(node, kOtherSize);
   for (int64_t i = 0; i < values.size(); ++i) {
     const auto [position, feature] = elements.at(i);
-    put(table, position * table.dims[1] + feature, values, i);
+    if (position < table.dims[0]) put(table, position * table.dims[1] + feature, values, i);
   }
-  for (const Step& step : check_steps(r.length, r.roles.has_past)) {
-    if (!(r.probe.possible(step) == step)) continue;
+}
+
+// Row p is the value at position p: [length, features].
+Tensor make_table(Rewrite& r, const Node& node, ValueId id, const Layout& layout) {
+  const Step base = base_step(layout, r.length, r.roles.has_past), possible = r.probe.possible(base);
+  Tensor table = Tensor::zeros(table_type(r.plain.value(id).dtype), {r.length, features(layout)});
+  if (possible == base) {
+    fill_table(table, r.probe.value(id, base), layout, base, node);
+  } else if (r.roles.has_past && possible.sequence > 0 && has_kind(layout, AtomKind::kSequence)) {
+    // A file with a fixed number of new tokens: position by position.
+    for (Step step = possible; step.past < r.length; step.past += step.sequence) {
+      fill_table(table, r.probe.value(id, step), layout, step, node);
+      if (step.past % 256 == 255) r.probe.forget();
+    }
+  } else {
+    const Step near = r.probe.possible({base.batch, base.sequence, base.past});
+    if (near.total() != base.total())
+      refuse(node, "depends on positions, and the file fixes the lengths of a step");
+    fill_table(table, r.probe.value(id, near), layout, near, node);
+  }
+  for (const Step& asked : check_steps(r.length, r.roles.has_past)) {
+    const Step step = r.probe.possible(asked);
+    if (step.total() > r.length) continue;
     const Tensor now = r.probe.value(id, step);
     const Elements places(layout, step);
-    if (places.count() != now.size())
-      refuse(node, "a value computed from positions has another size than its shape says");
+    if (places.count() != now.size()) refuse(node, kOtherSize);
     for (int64_t i = 0; i < now.size(); ++i) {
       const auto [position, feature] = places.at(i);
       if (!equal(table, position * table.dims[1] + feature, now, i))

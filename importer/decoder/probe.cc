@@ -174,6 +174,8 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
     const Node now = concrete(node, step);
     if (!inputs.empty()) check_sizes(now, inputs[0].dims);
     auto results = evaluate(now, inputs, types);
+    if (!results && now.op == Op::kMatMul && inputs.size() == 2)
+      results = {product(now, inputs[0], inputs[1])};
     if (!results) refuse(node, "cannot be evaluated at load");
     for (const Tensor& t : *results) elements_ += t.size();
     if (elements_ > kMaxTotal) refuse(node, "masks and positions are too large to be checked");

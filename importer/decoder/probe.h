@@ -38,6 +38,7 @@ class Probe {
   std::vector<Tensor> run(const Node& node, const Step& step);
   std::optional<Tensor> gather_rows(const Node& node, const Step& step);
   std::optional<Tensor> slice_constant(const Node& node, const Step& step);
+  static Tensor product(const Node& node, const Tensor& a, const Tensor& b);
   Node concrete(const Node& node, const Step& step) const;
 
   const Graph& graph_;

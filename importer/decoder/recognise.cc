@@ -7,14 +7,15 @@
 #include "importer/decoder/caches.h"
 #include "importer/decoder/cleanup.h"
 #include "importer/decoder/limits.h"
+#include "importer/decoder/lower_einsum.h"
 #include "importer/decoder/rewrite.h"
+#include "importer/passes/passes.h"
 
 namespace ark {
 namespace {
 
 using namespace decoder;  // the stages of this one function
 
-constexpr int64_t kProbedLength = 32'768;  // a file is held unlimited if nothing in it ends before
 constexpr int64_t kDefaultLength = 8'192;  // of tables, if neither file nor caller says
 
 // Keeps what the decoder protocol needs: logits and caches.
@@ -54,8 +55,7 @@ std::string describe(const Block& b) {
                      " key/value heads of " + std::to_string(b.key_dim);
   if (b.value_dim != b.key_dim) text += " and " + std::to_string(b.value_dim);
   char number[64];
-  std::snprintf(number, sizeof number, ", scale %.6g", b.mask.scale);
-  text += number + std::string(", mask proven causal by evaluating it");
+  text += ", mask proven causal by evaluating it";
   if (b.mask.window) text += ", sliding window of " + std::to_string(b.mask.window);
   if (b.mask.softcap != 0)
     std::snprintf(number, sizeof number, ", soft cap %.6g", b.mask.softcap), text += number;
@@ -118,6 +118,8 @@ Graph cleaned(TokenBuilder& out, std::vector<std::string>& evidence) {
   if (const int n = split_projections(out))
     evidence.push_back(std::to_string(n) + " packed projections split by columns");
   Graph graph = select_rows(out.graph);
+  passes::merge_duplicates(graph);
+  passes::absorb_bias(graph);
   graph.remove_dead();
   graph.sort();
   graph.compact();
@@ -129,6 +131,7 @@ DecoderModel recognise(const Graph& original, const DecoderSignature& signature,
   Graph graph = original;
   DecoderSignature pruned = signature;
   prune(graph, pruned);
+  lower_einsum(graph);
   const Roles roles = unify_sizes(graph, pruned);
   const int64_t wanted = max_length > 0 ? max_length : kProbedLength;
   const int64_t reach = reachable_length(graph, roles, wanted);

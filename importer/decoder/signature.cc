@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "importer/decoder.h"
+#include "importer/decoder/limits.h"
 
 namespace ark {
 namespace {
@@ -329,7 +330,16 @@ std::optional<DecoderSignature> Finder::find(std::string* why) {
 }  // namespace
 
 std::optional<DecoderSignature> find_signature(const Graph& graph, std::string* why) {
-  return Finder(graph).find(why);
+  auto found = Finder(graph).find(why);
+  if (!found) return found;
+  try {  // where the file's own tables end, whatever its positions are made of
+    Graph copy = graph;
+    const decoder::Roles roles = decoder::unify_sizes(copy, *found);
+    const int64_t reach = decoder::reachable_length(copy, roles, decoder::kProbedLength);
+    found->max_positions = reach < decoder::kProbedLength ? reach : 0;
+  } catch (const std::exception&) {  // the rows of the position table, as found
+  }
+  return found;
 }
 
 }  // namespace ark
