@@ -9,10 +9,7 @@
 #include "engine/runner.h"
 #include "server/config.h"
 #include "server/stage_log.h"
-
-namespace ark::text {
-class ModelText;
-}
+#include "server/text/model_text.h"
 
 namespace ark {
 
@@ -20,12 +17,16 @@ namespace ark {
 struct ServedModel {
   std::string name;                             // what requests call it
   std::shared_ptr<StepRunner> runner;           // never null
-  std::shared_ptr<const text::ModelText> text;  // null: no tokenizer beside the file, token ids only
+  std::shared_ptr<const text::ModelText> text;  // never null; without a tokenizer: token ids only
   std::vector<int32_t> end_ids;                 // tokens that end a text, unless ignore_eos
 };
 
 // Import -> recognise -> compile -> runner, and the tokenizer, template and ids beside the file. Throws
 // Error.
 ServedModel load_model(const ServeOptions& options, StageLog& log);
+
+// With --processes, the other ranks are this program started again with the same options.
+bool is_rank_process();
+int run_rank(const ServeOptions& options);  // until rank 0 ends; the exit code
 
 }  // namespace ark

@@ -1,0 +1,119 @@
+#include "server/api/chat_messages.h"
+
+#include "base/error.h"
+
+namespace ark::api {
+namespace {
+
+constexpr std::size_t kMostMessages = 4096;
+
+// Parts become one text, a line each; a model of text takes no others.
+std::string text_of_parts(const Fields& message, const Json& parts) {
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string place = "content[" + std::to_string(i) + "]";
+    if (!parts[i].is_object()) message.fail(place, "must be an object, not " + kind_of(parts[i]));
+    const Fields part(parts[i], message.path(place + "."));
+    const auto type = part.string("type");
+    if (!type) part.wrong_type("type", "a string");
+    if (*type != "text") part.fail("type", "is " + escaped(*type, 40) + "; the model takes only text");
+    const auto piece = part.string("text");
+    if (!piece) part.wrong_type("text", "a string");
+    text += (i ? "\n" : "") + *piece;
+  }
+  return text;
+}
+
+// OpenAI sends a call's arguments as JSON in a string; templates walk through them as objects.
+void open_arguments(const Fields& message, Json& calls) {
+  if (!calls.is_array()) message.wrong_type("tool_calls", "an array");
+  for (Json& call : calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object())
+      message.fail("tool_calls", "must hold objects with a function");
+    Json& function = call["function"];
+    if (!function.contains("name") || !function["name"].is_string())
+      message.fail("tool_calls", "must name their function");
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    const std::string text = function["arguments"].get<std::string>();
+    function["arguments"] =
+        text.empty() ? Json::object() : parse_json(text, message.path("tool_calls: arguments"));
+  }
+}
+
+Json read_message(const Json& given, std::size_t index) {
+  const std::string place = "messages[" + std::to_string(index) + "]";
+  if (!given.is_object())
+    throw http::HttpError(400, place + " must be an object, not " + kind_of(given), place, "invalid_type");
+  const Fields fields(given, place + ".");
+  if (!fields.string("role")) fields.wrong_type("role", "a string");
+  (void)fields.string("name");
+  Json message = given;
+  const Json* content = fields.find("content");
+  if (content && content->is_array())
+    message["content"] = text_of_parts(fields, *content);
+  else if (content && !content->is_string())
+    fields.wrong_type("content", "a string or an array of text parts");
+  else if (!content && !fields.find("tool_calls"))
+    fields.wrong_type("content", "a string or an array of text parts");
+  if (message.contains("tool_calls") && message["tool_calls"].is_null()) message.erase("tool_calls");
+  if (message.contains("tool_calls")) open_arguments(fields, message["tool_calls"]);
+  return message;
+}
+
+Json read_messages(const Fields& fields) {
+  const Json* messages = fields.find("messages");
+  if (!messages || !messages->is_array()) fields.wrong_type("messages", "an array of messages");
+  if (messages->empty()) fields.fail("messages", "must not be empty");
+  if (messages->size() > kMostMessages)
+    fields.fail("messages", "has more than " + std::to_string(kMostMessages) + " messages");
+  Json all = Json::array();
+  for (std::size_t i = 0; i < messages->size(); ++i) all.push_back(read_message((*messages)[i], i));
+  return all;
+}
+
+Json read_tools(const Fields& fields) {
+  const Json* tools = fields.find("tools");
+  if (tools && !tools->is_array()) fields.wrong_type("tools", "an array");
+  const Json* choice = fields.find("tool_choice");
+  if (choice && !(choice->is_string() && (*choice == "auto" || *choice == "none")))
+    fields.fail("tool_choice", R"(must be "auto" or "none": a call cannot be forced)");
+  if (!tools || tools->empty() || (choice && *choice == "none")) return nullptr;
+  for (const Json& tool : *tools)
+    if (!tool.is_object()) fields.fail("tools", "must hold objects, not " + kind_of(tool));
+  return *tools;
+}
+
+}  // namespace
+
+std::string chat_prompt(const Fields& fields, const Model& model) {
+  model.tokenizer("messages");
+  text::ChatInput input;
+  input.messages = read_messages(fields);
+  input.tools = read_tools(fields);
+  input.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
+  if (const Json* extra = fields.find("chat_template_kwargs")) {
+    if (!extra->is_object()) fields.wrong_type("chat_template_kwargs", "an object");
+    input.extra = *extra;
+  }
+  const text::ModelText& text = *model.served.text;
+  if (!text.chat_template)
+    throw http::HttpError(
+        400,
+        "the model " + escaped(model.served.name) + " has no chat template that works" +
+            (text.chat_template_error.empty() ? "" : " (" + text.chat_template_error + ")") +
+            "; use /v1/completions",
+        "messages", "no_chat_template");
+  text.fill(input);
+  try {
+    return text.chat_template->render(input);
+  } catch (const Error& e) {
+    if (e.code() != Code::kInvalidArgument) throw;
+    throw http::HttpError(400, e.what(), "messages", "invalid_value");
+  }
+}
+
+std::vector<int32_t> chat_tokens(const Fields& fields, const Model& model) {
+  return model.encode("messages", chat_prompt(fields, model), false);
+}
+
+}  // namespace ark::api

@@ -1,0 +1,92 @@
+#include "server/api/completion_choice.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/text/unicode.h"
+
+namespace ark::api {
+namespace {
+
+// Where each token's text begins in the prompt's text, in characters.
+std::vector<int64_t> offsets_of(const Model& model, const Prompt& prompt) {
+  std::vector<int64_t> offsets(prompt.ids.size(), 0);
+  const text::Tokenizer* tokenizer = model.tokenizer_or_null();
+  if (!tokenizer) return offsets;
+  // Special tokens that the tokenizer added are not in the text; those that the client wrote are.
+  text::Detokenizer detokenizer(*tokenizer, tokenizer->decode(prompt.ids, false) != prompt.text);
+  int64_t characters = 0;
+  for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
+    offsets[i] = characters;
+    characters += static_cast<int64_t>(text::count_chars(detokenizer.push(prompt.ids[i])));
+  }
+  return offsets;
+}
+
+}  // namespace
+
+CompletionChoice::CompletionChoice(CompletionJob& job, std::size_t sequence)
+    : job_(job), sequence_(sequence), logprobs_(job.model, job.logprobs) {
+  if (!job.echo) return;
+  prompt_characters_ = static_cast<int64_t>(text::count_chars(prompt().text));
+  if (job.logprobs < 0) return;
+  prompt_offsets_ = offsets_of(job.model, prompt());
+  add_prompt_token(0, nullptr, {});
+}
+
+void CompletionChoice::add_prompt_token(std::size_t position, const float* logprob,
+                                        const std::vector<std::pair<int32_t, float>>& top) {
+  logprobs_.add(prompt().ids[position], logprob, top, prompt_offsets_[position]);
+  prompt_tokens_seen_ = position + 1;
+  scored_ = true;
+}
+
+int64_t CompletionChoice::characters_before(std::size_t byte) {
+  byte = std::min(byte, generated_.size());
+  if (byte < counted_bytes_) return counted_characters_;
+  counted_characters_ += static_cast<int64_t>(
+      text::count_chars(std::string_view(generated_).substr(counted_bytes_, byte - counted_bytes_)));
+  counted_bytes_ = byte;
+  return counted_characters_;
+}
+
+void CompletionChoice::add(Piece piece) {
+  generated_ += piece.text;
+  ids_.insert(ids_.end(), piece.ids.begin(), piece.ids.end());
+  if (job_.logprobs < 0) return;
+  for (const schedule::TokenEvent& event : piece.prompt)
+    add_prompt_token(prompt_tokens_seen_, &event.logprob, event.top);
+  for (const TokenScore& score : piece.scores) {
+    logprobs_.add(score.id, &score.logprob, score.top, prompt_characters_ + characters_before(score.begin));
+    scored_ = true;
+  }
+}
+
+bool CompletionChoice::has_news() const {
+  const bool waits_for_prompt = !prompt_offsets_.empty() && prompt_tokens_seen_ < prompt_offsets_.size();
+  if (generation().done()) return true;
+  return !waits_for_prompt && (taken_ < generated_.size() || scored_ ||
+                               (job_.parameters.return_token_ids && !ids_.empty()) || (first_ && job_.echo));
+}
+
+Json CompletionChoice::take(std::size_t index) {
+  std::string text = first_ && job_.echo ? prompt().text : std::string();
+  text += generated_.substr(taken_);
+  taken_ = generated_.size();
+  const Generation& generation = this->generation();
+  Json choice = {
+      {"index", index}, {"text", std::move(text)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  if (job_.logprobs >= 0) choice["logprobs"] = logprobs_.take();
+  if (generation.done()) {
+    choice["finish_reason"] = generation.finish_reason();
+    choice["stop_reason"] = generation.stop_reason();
+  }
+  if (job_.parameters.return_token_ids) {
+    choice["token_ids"] = std::exchange(ids_, {});
+    if (first_) choice["prompt_token_ids"] = prompt().ids;
+  }
+  first_ = scored_ = false;
+  return choice;
+}
+
+}  // namespace ark::api

@@ -1,0 +1,190 @@
+#include "server/api/fields.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace ark::api {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw http::HttpError(400, message, "", "invalid_json");
+}
+
+// Walks over the text without looking at more than strings, brackets, commas and colons.
+void check_size(std::string_view text, const std::string& what, const JsonLimits& limits) {
+  std::vector<std::size_t> members;  // by depth: colons seen
+  std::size_t values = 1;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+      continue;
+    }
+    if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      members.push_back(0);
+      if (members.size() > limits.depth)
+        refuse(what + " is nested deeper than " + std::to_string(limits.depth) + " levels");
+      ++values;
+    } else if ((c == '}' || c == ']') && !members.empty()) {
+      members.pop_back();
+    } else if (c == ',') {
+      if (++values > limits.values)
+        refuse(what + " holds more than " + std::to_string(limits.values) + " values");
+    } else if (c == ':' && !members.empty()) {
+      if (++members.back() > limits.members)
+        refuse(what + " holds an object with more than " + std::to_string(limits.members) + " members");
+    }
+  }
+}
+
+std::string reason(const nlohmann::json::exception& e) {
+  std::string text = e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+  const std::size_t end = text.find("] ");
+  return escaped(end == std::string::npos ? text : text.substr(end + 2), 200);
+}
+
+std::string range(double low, double high) {
+  const auto text = [](double v) {
+    char buffer[40];
+    std::snprintf(buffer, sizeof buffer, "%.10g", v);
+    return std::string(buffer);
+  };
+  return "between " + text(low) + " and " + text(high);
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& what, const JsonLimits& limits) {
+  check_size(text, what, limits);
+  try {
+    return Json::parse(text);
+  } catch (const nlohmann::json::exception& e) {
+    refuse(what + " is not valid JSON: " + reason(e));
+  }
+}
+
+Json parse_body(std::string& body, const JsonLimits& limits) {
+  if (body.find_first_not_of(" \t\r\n") == std::string::npos)
+    refuse("the body is empty; a JSON object is needed");
+  Json json = parse_json(body, "the body", limits);
+  if (!json.is_object()) refuse("the body must be a JSON object, not " + kind_of(json));
+  body = std::string();
+  return json;
+}
+
+std::string to_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string kind_of(const Json& value) {
+  if (value.is_string()) return "a string";
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array";
+  if (value.is_boolean()) return "a boolean";
+  if (value.is_number_integer()) return "an integer";
+  if (value.is_number()) return "a number";
+  return "null";
+}
+
+std::optional<int64_t> as_integer(const Json& value) {
+  if (value.is_number_unsigned())
+    return value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
+               ? std::optional(value.get<int64_t>())
+               : std::nullopt;
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const double real = value.get<double>();
+  if (!(std::abs(real) <= 9e15) || real != std::floor(real)) return std::nullopt;
+  return static_cast<int64_t>(real);
+}
+
+const Json* Fields::find(const std::string& name) const {
+  const auto found = object_.find(name);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void Fields::fail(const std::string& name, const std::string& message) const {
+  throw http::HttpError(400, path(name) + " " + message, path(name), "invalid_value");
+}
+
+void Fields::wrong_type(const std::string& name, const std::string& wanted) const {
+  const auto found = object_.find(name);
+  throw http::HttpError(
+      400,
+      path(name) + " must be " + wanted + ", not " + (found == object_.end() ? "absent" : kind_of(*found)),
+      path(name), "invalid_type");
+}
+
+std::optional<int64_t> Fields::integer(const std::string& name, int64_t low, int64_t high) const {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_number()) wrong_type(name, "an integer");
+  const auto integer = as_integer(*value);
+  if (!integer && value->is_number_float() && std::abs(value->get<double>()) < 9e15)
+    wrong_type(name, "an integer");
+  if (!integer || *integer < low || *integer > high)
+    fail(name, "must be between " + std::to_string(low) + " and " + std::to_string(high) + ", not " +
+                   escaped(value->dump(), 40));
+  return integer;
+}
+
+std::optional<double> Fields::number(const std::string& name, double low, double high) const {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_number()) wrong_type(name, "a number");
+  const double number = value->get<double>();
+  if (!(number >= low && number <= high))
+    fail(name, "must be " + range(low, high) + ", not " + escaped(value->dump(), 40));
+  return number;
+}
+
+std::optional<bool> Fields::boolean(const std::string& name) const {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_boolean()) wrong_type(name, "a boolean");
+  return value->get<bool>();
+}
+
+std::optional<std::string> Fields::string(const std::string& name) const {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_string()) wrong_type(name, "a string");
+  return value->get<std::string>();
+}
+
+std::optional<std::vector<std::string>> Fields::strings(const std::string& name, std::size_t most) const {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (value->is_string()) return std::vector{value->get<std::string>()};
+  if (!value->is_array()) wrong_type(name, "a string or an array of strings");
+  if (value->size() > most) fail(name, "holds more than " + std::to_string(most) + " strings");
+  std::vector<std::string> all;
+  for (const Json& item : *value) {
+    if (!item.is_string()) fail(name, "must hold strings only, not " + kind_of(item));
+    all.push_back(item.get<std::string>());
+  }
+  return all;
+}
+
+std::optional<std::vector<int32_t>> Fields::ids(const std::string& name, std::size_t most) const {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_array()) wrong_type(name, "an array of token ids");
+  if (value->size() > most) fail(name, "holds more than " + std::to_string(most) + " token ids");
+  std::vector<int32_t> all;
+  all.reserve(value->size());
+  for (const Json& item : *value) {
+    const auto id = as_integer(item);
+    if (!id || *id < 0 || *id > std::numeric_limits<int32_t>::max())
+      fail(name, "must hold token ids, not " +
+                     escaped(item.dump(-1, ' ', true, Json::error_handler_t::replace), 40));
+    all.push_back(static_cast<int32_t>(*id));
+  }
+  return all;
+}
+
+}  // namespace ark::api

@@ -1,0 +1,116 @@
+#include "server/api/format.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+#include "server/http/envelope.h"
+#include "server/text/unicode.h"
+
+namespace ark::api {
+namespace {
+
+constexpr double kLowest = -9999;
+
+std::string bytes_of_token(const Model& model, int32_t id) {
+  const text::Tokenizer* tokenizer = model.tokenizer_or_null();
+  return tokenizer ? tokenizer->token_bytes(id) : std::string();
+}
+
+struct ClientGone {};
+
+}  // namespace
+
+std::string token_text(const Model& model, int32_t id) {
+  const std::string bytes = bytes_of_token(model, id);
+  if (!model.tokenizer_or_null()) return "token_id:" + std::to_string(id);
+  if (text::is_valid_utf8(bytes)) return bytes;
+  std::string out = "bytes:";
+  for (const char c : bytes) {
+    char code[8];
+    std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned char>(c));
+    out += code;
+  }
+  return out;
+}
+
+double finite(float logprob) { return logprob >= kLowest ? logprob : kLowest; }
+
+void CompletionLogprobs::add(int32_t id, const float* logprob,
+                             const std::vector<std::pair<int32_t, float>>& top, int64_t offset) {
+  const std::string token = token_text(model_, id);
+  tokens_.push_back(token);
+  logprobs_.push_back(logprob ? Json(finite(*logprob)) : Json());
+  offsets_.push_back(offset);
+  Json best;
+  if (logprob) {
+    best = Json::object();
+    for (const auto& [other, value] : top) {
+      if (static_cast<int32_t>(best.size()) >= top_) break;
+      best.emplace(token_text(model_, other), finite(value));
+    }
+    best.emplace(token, finite(*logprob));  // the chosen one is always there
+  }
+  tops_.push_back(std::move(best));
+}
+
+Json CompletionLogprobs::take() {
+  Json all = {{"tokens", std::move(tokens_)},
+              {"token_logprobs", std::move(logprobs_)},
+              {"top_logprobs", std::move(tops_)},
+              {"text_offset", std::move(offsets_)}};
+  tokens_ = logprobs_ = tops_ = offsets_ = Json::array();
+  return all;
+}
+
+Json chat_logprobs(const Model& model, const std::vector<TokenScore>& scores, int32_t top) {
+  const auto entry = [&](int32_t id, float logprob) {
+    Json bytes = Json::array();
+    for (const char c : bytes_of_token(model, id)) bytes.push_back(static_cast<unsigned char>(c));
+    return Json{{"token", token_text(model, id)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
+  };
+  Json all = Json::array();
+  for (const TokenScore& score : scores) {
+    Json one = entry(score.id, score.logprob);
+    Json best = Json::array();
+    for (const auto& [id, logprob] : score.top) {
+      if (static_cast<int32_t>(best.size()) >= top) break;
+      best.push_back(entry(id, logprob));
+    }
+    one["top_logprobs"] = std::move(best);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+Json usage(int64_t prompt, int64_t generated) {
+  return {{"prompt_tokens", prompt}, {"completion_tokens", generated}, {"total_tokens", prompt + generated}};
+}
+
+std::string event(const Json& json) { return "data: " + to_text(json) + "\n\n"; }
+
+void log_usage(LogFields& log, const Model& model, int64_t prompt, int64_t generated) {
+  log = {{"model", model.served.name}, {"prompt_tokens", prompt}, {"generated_tokens", generated}};
+}
+
+void stream_events(const http::Writer& write,
+                   const std::function<void(const std::function<void(const Json&)>&)>& body) {
+  try {
+    body([&](const Json& json) {
+      if (!write(event(json))) throw ClientGone{};
+    });
+  } catch (const ClientGone&) {
+    return;
+  } catch (const http::HttpError& e) {
+    if (e.status == http::kClientClosedRequest) return;
+    write("data: " + http::envelope(e.status, e.message, e.param, e.code) + "\n\n");
+  } catch (const std::exception& e) {
+    log_line(LogLevel::kError, "a stream failed", {{"why", std::string(e.what())}});
+    write("data: " + http::envelope(500, "internal error", "", "internal_error") + "\n\n");
+  }
+  write(kDone);
+}
+
+int64_t unix_seconds() { return std::time(nullptr); }
+
+}  // namespace ark::api

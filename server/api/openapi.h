@@ -1,0 +1,12 @@
+// GET /openapi.json: every route and field, for people and for tools that make requests out of it.
+#pragma once
+
+#include "server/api/fields.h"
+#include "server/http/router.h"
+
+namespace ark::api {
+
+Json openapi_document();
+void add_openapi(http::Router& router);
+
+}  // namespace ark::api

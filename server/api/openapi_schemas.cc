@@ -1,0 +1,213 @@
+#include "server/api/openapi_schemas.h"
+
+#include "engine/step.h"
+
+namespace ark::api {
+namespace {
+
+Json type(const char* name) { return {{"type", name}}; }
+Json text(const char* description) { return {{"type", "string"}, {"description", description}}; }
+Json maybe(Json schema) {
+  schema["nullable"] = true;
+  return schema;
+}
+Json flag(bool standard, const char* description) {
+  return maybe({{"type", "boolean"}, {"default", standard}, {"description", description}});
+}
+Json integer(int64_t low, int64_t high, const char* description) {
+  return maybe({{"type", "integer"}, {"minimum", low}, {"maximum", high}, {"description", description}});
+}
+Json number(double low, double high, double standard, const char* description) {
+  return maybe({{"type", "number"},
+                {"minimum", low},
+                {"maximum", high},
+                {"default", standard},
+                {"description", description}});
+}
+Json list(Json items, const char* description = "") {
+  Json schema = {{"type", "array"}, {"items", std::move(items)}};
+  if (*description) schema["description"] = description;
+  return schema;
+}
+Json reference(const char* name) { return {{"$ref", std::string("#/components/schemas/") + name}}; }
+Json object(Json properties, Json required = Json::array()) {
+  Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
+  if (!required.empty()) schema["required"] = std::move(required);
+  return schema;
+}
+Json token_id() { return {{"type", "integer"}, {"minimum", 0}, {"maximum", INT32_MAX}}; }
+
+// What completions and chat share.
+Json generation_fields() {
+  Json stop = maybe({{"oneOf", Json::array({type("string"), list(type("string"))})},
+                     {"description", "Strings that end the text; they are left out of it."}});
+  Json bias = maybe({{"type", "object"},
+                     {"additionalProperties", {{"type", "number"}, {"minimum", -100}, {"maximum", 100}}},
+                     {"description", "Token id -> added to its logit."}});
+  return {
+      {"model", maybe(text("Name of a served model; the only one if left out."))},
+      {"max_tokens", integer(0, INT32_MAX, "Tokens to generate at most.")},
+      {"min_tokens", integer(0, INT32_MAX, "Tokens before which nothing ends the text.")},
+      {"temperature", number(0, 2, 1, "0 takes the most probable token.")},
+      {"top_p",
+       number(0, 1, 1, "Sampled from the most probable tokens that together have this probability.")},
+      {"top_k", integer(-1, INT32_MAX, "Sampled from this many of the most probable tokens; 0 or -1: all.")},
+      {"min_p", number(0, 1, 0, "Sampled from tokens at least this probable relative to the best.")},
+      {"seed", maybe({{"type", "integer"}, {"description", "Equal seeds give equal tokens."}})},
+      {"presence_penalty", number(-2, 2, 0, "Taken off the logits of tokens generated before.")},
+      {"frequency_penalty", number(-2, 2, 0, "Taken off once per earlier occurrence.")},
+      {"repetition_penalty", maybe({{"type", "number"},
+                                    {"minimum", 0},
+                                    {"exclusiveMinimum", true},
+                                    {"maximum", 100},
+                                    {"default", 1}})},
+      {"logit_bias", std::move(bias)},
+      {"n", integer(1, 128, "Choices per prompt.")},
+      {"stop", std::move(stop)},
+      {"stop_token_ids", maybe(list(token_id(), "Tokens that end the text (extension)."))},
+      {"ignore_eos", flag(false, "Go on after the end-of-text token (extension).")},
+      {"include_stop_str_in_output", flag(false, "Leave stop strings in the text (extension).")},
+      {"skip_special_tokens", flag(true, "Leave special tokens out of the text (extension).")},
+      {"return_token_ids", flag(false, "Add token_ids and prompt_token_ids (extension).")},
+      {"stream", flag(false, "Answer with server-sent events.")},
+      {"stream_options", maybe(object({{"include_usage", flag(false, "A last chunk with the usage.")}}))},
+      {"user", maybe(text("Not used."))}};
+}
+
+Json completion_request() {
+  Json fields = generation_fields();
+  fields["prompt"] = {{"oneOf", Json::array({type("string"), list(type("string")), list(token_id()),
+                                             list(list(token_id()))})},
+                      {"description", "Text, several texts, token ids, or several lists of token ids."}};
+  fields["best_of"] = integer(1, 128, "Sequences of which the n most probable are returned.");
+  fields["echo"] = flag(false, "The text begins with the prompt.");
+  fields["logprobs"] = integer(0, kMaxTop, "Log-probabilities of the tokens and of this many alternatives.");
+  fields["suffix"] = maybe({{"type", "string"}, {"maxLength", 0}, {"description", "Not supported."}});
+  fields["add_special_tokens"] = flag(true, "Tokenise as the model expects a text to begin (extension).");
+  return object(std::move(fields), {"prompt"});
+}
+
+Json chat_request() {
+  Json fields = generation_fields();
+  fields["messages"] = list(reference("ChatMessage"));
+  fields["messages"]["minItems"] = 1;
+  fields["max_completion_tokens"] =
+      integer(0, INT32_MAX, "Tokens to generate at most; wins over max_tokens.");
+  fields["logprobs"] = flag(false, "Log-probabilities of the tokens.");
+  fields["top_logprobs"] = integer(0, kMaxTop, "Alternatives per token; needs logprobs.");
+  fields["tools"] = maybe(list(type("object"), "Given to the model's chat template."));
+  fields["tool_choice"] = maybe({{"type", "string"}, {"enum", {"auto", "none"}}});
+  fields["response_format"] = maybe(object({{"type", {{"type", "string"}, {"enum", {"text"}}}}}, {"type"}));
+  fields["modalities"] = maybe(list({{"type", "string"}, {"enum", {"text"}}}));
+  fields["add_generation_prompt"] = flag(true, "End the prompt where the assistant begins (extension).");
+  fields["chat_template_kwargs"] =
+      maybe({{"type", "object"}, {"description", "Further variables for the template (extension)."}});
+  return object(std::move(fields), {"messages"});
+}
+
+Json message() {
+  Json part = object({{"type", {{"type", "string"}, {"enum", {"text"}}}}, {"text", type("string")}},
+                     {"type", "text"});
+  return object({{"role", text("system, user, assistant, tool, developer: what the model's template knows")},
+                 {"content", maybe({{"oneOf", Json::array({type("string"), list(std::move(part))})}})},
+                 {"name", maybe(type("string"))},
+                 {"tool_calls", maybe(list(type("object")))},
+                 {"tool_call_id", maybe(type("string"))}},
+                {"role"});
+}
+
+Json usage_schema() {
+  return object({{"prompt_tokens", type("integer")},
+                 {"completion_tokens", type("integer")},
+                 {"total_tokens", type("integer")}});
+}
+
+Json finish_reason() { return maybe({{"type", "string"}, {"enum", {"stop", "length"}}}); }
+
+Json answer(const char* object_name, Json choice) {
+  return object({{"id", type("string")},
+                 {"object", {{"type", "string"}, {"enum", {object_name}}}},
+                 {"created", type("integer")},
+                 {"model", type("string")},
+                 {"choices", list(std::move(choice))},
+                 {"usage", reference("Usage")}},
+                {"id", "object", "created", "model", "choices", "usage"});
+}
+
+Json completion_answer() {
+  return answer("text_completion", object({{"index", type("integer")},
+                                           {"text", type("string")},
+                                           {"logprobs", maybe(type("object"))},
+                                           {"finish_reason", finish_reason()},
+                                           {"token_ids", list(token_id())},
+                                           {"prompt_token_ids", list(token_id())}}));
+}
+
+Json chat_answer() {
+  Json message =
+      object({{"role", type("string")}, {"content", type("string")}, {"refusal", maybe(type("string"))}});
+  return answer("chat.completion", object({{"index", type("integer")},
+                                           {"message", std::move(message)},
+                                           {"logprobs", maybe(type("object"))},
+                                           {"finish_reason", finish_reason()},
+                                           {"token_ids", list(token_id())}}));
+}
+
+Json error_schema() {
+  Json inner = object({{"message", type("string")},
+                       {"type", type("string")},
+                       {"param", maybe(type("string"))},
+                       {"code", maybe(type("string"))}},
+                      {"message", "type", "param", "code"});
+  return object({{"error", std::move(inner)}}, {"error"});
+}
+
+Json model_schema() {
+  return object({{"id", type("string")},
+                 {"object", type("string")},
+                 {"created", type("integer")},
+                 {"owned_by", type("string")},
+                 {"max_model_len", type("integer")}},
+                {"id", "object", "created", "owned_by"});
+}
+
+Json tokenize_request() {
+  return object({{"model", maybe(type("string"))},
+                 {"prompt", maybe(text("This or messages."))},
+                 {"messages", maybe(list(reference("ChatMessage")))},
+                 {"add_special_tokens", flag(true, "As the model expects a text to begin.")},
+                 {"add_generation_prompt", flag(true, "Of messages.")},
+                 {"return_token_strs", flag(false, "Add the tokens as the vocabulary spells them.")}});
+}
+
+Json tokenize_answer() {
+  return object({{"count", type("integer")},
+                 {"max_model_len", type("integer")},
+                 {"tokens", list(token_id())},
+                 {"token_strs", maybe(list(type("string")))}},
+                {"count", "max_model_len", "tokens"});
+}
+
+}  // namespace
+
+Json openapi_schemas() {
+  return {{"CompletionRequest", completion_request()},
+          {"CompletionAnswer", completion_answer()},
+          {"ChatRequest", chat_request()},
+          {"ChatMessage", message()},
+          {"ChatAnswer", chat_answer()},
+          {"Usage", usage_schema()},
+          {"Model", model_schema()},
+          {"ModelList",
+           object({{"object", type("string")}, {"data", list(reference("Model"))}}, {"object", "data"})},
+          {"TokenizeRequest", tokenize_request()},
+          {"TokenizeAnswer", tokenize_answer()},
+          {"DetokenizeRequest",
+           object({{"model", maybe(type("string"))}, {"tokens", list(token_id())}}, {"tokens"})},
+          {"DetokenizeAnswer", object({{"prompt", type("string")}}, {"prompt"})},
+          {"Health", object({{"status", type("string")}}, {"status"})},
+          {"Version", object({{"version", type("string")}}, {"version"})},
+          {"Error", error_schema()}};
+}
+
+}  // namespace ark::api

@@ -1,0 +1,43 @@
+// The fields that completions and chat have in common.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/api/service.h"
+#include "server/schedule/ticket.h"
+
+namespace ark::api {
+
+inline constexpr int32_t kMostSequences = 128;  // n, best_of
+inline constexpr std::size_t kMostStops = 64;
+
+// How a sequence's tokens become text.
+struct TextOptions {
+  std::vector<std::string> stop;
+  bool include_stop = false;  // stop strings and stop tokens are part of the text
+  bool skip_special = true;
+};
+
+struct Parameters {
+  schedule::GenerateRequest request;  // all but the prompt and the seed
+  TextOptions text;
+  std::optional<uint64_t> seed;
+  std::optional<int64_t> max_tokens;  // as given; the routes have different defaults
+  int32_t n = 1;
+  bool stream = false, include_usage = false, return_token_ids = false;
+};
+
+// Throws HttpError 400.
+Parameters read_parameters(const Fields& fields, const Model& model);
+
+// The seed of sequence `index` of a request: reproducible if one is given, else random.
+uint64_t seed_of(const std::optional<uint64_t>& seed, std::size_t index);
+
+// Whether max_tokens fits behind a prompt; 400 that says by how much not. `field` is the name that the client
+// used.
+void check_length(const Model& model, std::size_t prompt, int64_t max_tokens, const std::string& field);
+
+}  // namespace ark::api

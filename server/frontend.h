@@ -1,0 +1,35 @@
+// The HTTP side of ark-serve: a service behind a server, from start to drain.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "server/api/service.h"
+#include "server/config.h"
+#include "server/http/server.h"
+
+namespace ark {
+
+class Frontend {
+ public:
+  // Loads the keys and binds the port; takes no requests yet.
+  Frontend(const ServeOptions& options, api::Service& service);
+
+  void start() { server_.start(); }
+  int32_t port() const { return server_.port(); }
+  // New requests are told 503; what runs goes on.
+  void start_draining();
+  // Answers that are ready are still sent for `grace`.
+  void stop(std::chrono::milliseconds grace) { server_.stop(grace); }
+
+ private:
+  api::Service& service_;
+  http::Server server_;
+};
+
+// All routes of the API. `open_connections` is asked at each scrape of the metrics.
+http::Router make_router(api::Service& service, std::function<std::size_t()> open_connections);
+// Counts the request and writes its line of the access log.
+void note_served(api::Service& service, const http::Served& served);
+
+}  // namespace ark

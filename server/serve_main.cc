@@ -1,0 +1,119 @@
+// ark-serve: an ONNX file behind OpenAI's HTTP API.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "server/config.h"
+#include "server/frontend.h"
+#include "server/load.h"
+#include "server/tools/main_guard.h"
+
+namespace {
+
+using namespace ark;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kTick = 20ms;           // between looks at signals and at the runner
+constexpr auto kLastAnswers = 2000ms;  // to send what is ready, or why it failed
+volatile std::sig_atomic_t signals_seen = 0;
+
+void on_signal(int) { signals_seen = signals_seen + 1; }
+
+void count_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+void say(const std::string& line) {
+  print(line + "\n");
+  std::fflush(stdout);
+}
+
+schedule::SchedulerOptions scheduling(const ServeOptions& options) {
+  return {options.max_num_seqs, options.max_num_batched_tokens, options.max_queue};
+}
+
+void say_ready(const ServeOptions& options, const std::string& model, bool has_text, int32_t port) {
+  const bool any = options.host == "0.0.0.0" || options.host == "::" || options.host.empty();
+  const std::string host = any                                           ? "127.0.0.1"
+                           : options.host.find(':') != std::string::npos ? "[" + options.host + "]"
+                                                                         : options.host;
+  const std::string url = "http://" + host + ":" + std::to_string(port);
+  const std::string key = options.api_key_file.empty() ? "" : " -H 'Authorization: Bearer KEY'";
+  const std::string prompt = has_text ? R"("Once upon a time")" : "[1, 2, 3]";
+  say("ready        " + url + "  model " + escaped(model));
+  say("try          curl " + url + "/v1/completions -H 'Content-Type: application/json'" + key +
+      " -d '{\"model\": " + json_quoted(model) + ", \"prompt\": " + prompt + ", \"max_tokens\": 32}'");
+}
+
+// Until all work is done, time is up, a second signal comes or the runner fails.
+void drain(api::Service& service, std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  for (const auto& model : service.models())
+    while (!model->scheduler->drain(kTick) && Clock::now() < deadline && signals_seen < 2 &&
+           service.failure().empty()) {
+    }
+}
+
+int serve(const ServeOptions& options, api::Service& service, Frontend& frontend) {
+  while (signals_seen == 0 && service.failure().empty()) std::this_thread::sleep_for(kTick);
+  std::string failure = service.failure();
+  if (failure.empty()) {
+    log_line(LogLevel::kInfo, "draining; a second signal stops at once");
+    frontend.start_draining();
+    drain(service, options.shutdown_timeout);
+    failure = service.failure();
+  }
+  if (!failure.empty()) log_line(LogLevel::kError, "the model can no longer run", {{"why", failure}});
+  for (const auto& model : service.models()) model->scheduler->shutdown();
+  frontend.stop(signals_seen < 2 ? kLastAnswers : 0ms);
+  if (!failure.empty()) throw Error(Code::kUnavailable, failure);
+  log_line(LogLevel::kInfo, "stopped");
+  return 0;
+}
+
+int run(const ServeOptions& options) {
+  set_log_format(options.log_format == LogFormat::kJson);
+  if (is_rank_process()) {  // it ends when rank 0 ends, whatever signals the terminal sends to all
+    std::signal(SIGINT, SIG_IGN);
+    std::signal(SIGTERM, SIG_IGN);
+    return run_rank(options);
+  }
+  api::Service service;
+  std::optional<Frontend> frontend;
+  if (!options.check) frontend.emplace(options, service);  // a port in use shows before the model is loaded
+  StageLog log(say);
+  ServedModel model = load_model(options, log);
+  const std::string name = model.name;
+  const bool has_text = model.text->tokenizer.has_value();
+  if (options.check) {
+    say("checked      " + escaped(name) + " can be served");
+    return 0;
+  }
+  count_signals();
+  service.add(std::move(model), scheduling(options));
+  frontend->start();
+  say_ready(options, name, has_text, frontend->port());
+  return serve(options, service, *frontend);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Serves an ONNX model over OpenAI's HTTP API.", "ark-serve");
+  ServeOptions options;
+  add_serve_options(app, options);
+  return run_main(app, argc, argv, [&] { return run(options); });
+}
