@@ -268,8 +268,12 @@ Rows Rewrite::operand(const Node& node, ValueId id, const Layout& beside) {
   Layout layout(dims.size());
   for (std::size_t back = 0; back < dims.size(); ++back) {
     const std::size_t i = dims.size() - 1 - back;
-    if (dims[i].is_constant(1)) continue;
     const Axis* other = back < beside.size() ? &beside[beside.size() - 1 - back] : nullptr;
+    if (dims[i].is_constant(1)) {  // a fixed batch or a fixed single token is a row axis beside one
+      if (varies[static_cast<std::size_t>(id)] && other && has_rows(*other) && size(*other).is_constant(1))
+        layout[i] = *other;
+      continue;
+    }
     if (other && !other->empty() && same_size(dims[i], size(*other), roles.sizes))
       layout[i] = *other;
     else if (const auto axis = axis_of(dims[i], roles.sizes))

@@ -1,0 +1,116 @@
+// What is nearly a decoder must not pass for one: exported graphs with one thing changed.
+#include <gtest/gtest.h>
+
+#include "importer/decoder.h"
+#include "importer/import.h"
+#include "importer/op_importer.h"
+#include "tests/fixtures.h"
+
+namespace ark::test {
+namespace {
+
+Graph llama() { return import_model(fixtures() / "llama-optimum"); }
+
+// Changes the nodes of one operator; fails the test if there is none.
+template <typename F>
+void change(Graph& graph, Op op, F&& f) {
+  int changed = 0;
+  for (Node& node : graph.nodes)
+    if (!node.removed && node.op == op) changed += f(node);
+  ASSERT_GT(changed, 0);
+}
+
+NotRecognised refusal(const Graph& graph) {
+  auto result = recognise_decoder(graph, 256);
+  if (auto* refused = std::get_if<NotRecognised>(&result)) return *refused;
+  ADD_FAILURE() << "recognised";
+  return {};
+}
+
+TEST(Proof, AMaskOffByOneIsRefused) {
+  Graph graph = llama();
+  change(graph, Op::kLessOrEqual, [](Node& node) { return node.op = Op::kLess, 1; });
+  const NotRecognised refused = refusal(graph);
+  EXPECT_NE(refused.reason.find("hides"), std::string::npos) << refused.reason;
+  EXPECT_FALSE(refused.node.empty());
+}
+
+TEST(Proof, AMaskThatShowsTheFutureIsRefused) {
+  Graph graph = llama();
+  change(graph, Op::kLessOrEqual, [](Node& node) { return node.op = Op::kGreaterOrEqual, 1; });
+  EXPECT_FALSE(refusal(graph).node.empty());
+}
+
+TEST(Proof, SoftmaxOverQueriesIsRefused) {
+  Graph graph = llama();
+  change(graph, Op::kSoftmax, [](Node& node) { return node.attributes.set("axis", int64_t{2}), 1; });
+  const NotRecognised refused = refusal(graph);
+  EXPECT_NE(refused.reason.find("not the context"), std::string::npos) << refused.reason;
+  EXPECT_NE(refused.node.find("Softmax"), std::string::npos) << refused.node;
+}
+
+TEST(Proof, APastBehindTheNewTokensIsRefused) {
+  Graph graph = llama();
+  change(graph, Op::kConcat, [&](Node& node) {
+    const bool cache =
+        std::find(graph.inputs.begin(), graph.inputs.end(), node.inputs[0]) != graph.inputs.end();
+    if (cache) std::swap(node.inputs[0], node.inputs[1]);
+    return cache;
+  });
+  const NotRecognised refused = refusal(graph);
+  EXPECT_NE(refused.reason.find("joins tokens"), std::string::npos) << refused.reason;
+}
+
+TEST(Proof, PositionsThatDependOnTheBatchRowAreRefused) {
+  Graph graph = llama();
+  std::string why;
+  const auto signature = find_signature(graph, &why);
+  ASSERT_TRUE(signature && signature->positions) << why;
+  const ValueId positions = graph.inputs[*signature->positions];
+  const Expr batch = graph.value(positions).shape->front();
+  const auto count = graph.nodes.size();
+  ValueId rows = emit(graph, Op::kRange, "rows", {},
+                      {{"start", Shape{0}}, {"limit", Shape{batch}}, {"delta", Shape{1}}})[0];
+  rows = emit(graph, Op::kReshape, "rows", {rows}, {{"shape", Shape{batch, 1}}})[0];
+  const ValueId sum = emit(graph, Op::kAdd, "rows", {positions, rows})[0];
+  for (std::size_t i = 0; i < count; ++i)
+    for (ValueId& id : graph.nodes[i].inputs)
+      if (id == positions) id = sum;
+  graph.sort();
+  const NotRecognised refused = refusal(graph);
+  EXPECT_NE(refused.reason.find("no function of the position"), std::string::npos) << refused.reason;
+}
+
+TEST(Proof, CachesThatStoreAnotherLayersKeysAreRefused) {
+  Graph graph = llama();
+  std::string why;
+  const auto signature = find_signature(graph, &why);
+  ASSERT_TRUE(signature && signature->caches.size() >= 3) << why;
+  // The first layer's keys are stored as they are before rotation, so what comes back is not what attention
+  // used.
+  const Node* concat = graph.producer(graph.outputs[signature->caches[0].output]);
+  ASSERT_TRUE(concat && concat->op == Op::kConcat);
+  const ValueId fresh = concat->inputs[1];
+  const ValueId twice = emit(graph, Op::kAdd, "twice", {fresh, fresh})[0];
+  const ValueId stored =
+      emit(graph, Op::kConcat, "stored", {concat->inputs[0], twice}, {{"axis", int64_t{2}}})[0];
+  graph.outputs[signature->caches[0].output] = stored;
+  graph.sort();
+  const NotRecognised refused = refusal(graph);
+  EXPECT_NE(refused.reason.find("reads another feature"), std::string::npos) << refused.reason;
+}
+
+TEST(Proof, AFixedBatchAndASingleTokenPerStepAreFine) {
+  ImportOptions options;
+  options.fixed_dims = {{"batch_size", 1}};
+  const auto fixed = recognise_decoder(import_model(fixtures() / "llama-optimum", options), 64);
+  EXPECT_TRUE(std::holds_alternative<DecoderModel>(fixed))
+      << std::get<NotRecognised>(fixed).node << ": " << std::get<NotRecognised>(fixed).reason;
+  options.fixed_dims = {{"batch_size", 1}, {"sequence_length", 1}};
+  const auto single = recognise_decoder(import_model(fixtures() / "llama-optimum", options), 64);
+  EXPECT_TRUE(std::holds_alternative<DecoderModel>(single))
+      << std::get<NotRecognised>(single).node << ": " << std::get<NotRecognised>(single).reason;
+}
+
+}  // namespace
+}  // namespace ark::test
