@@ -5,6 +5,7 @@
 #include "importer/import.h"
 #include "importer/op_importer.h"
 #include "tests/fixtures.h"
+#include "tests/importer/decoder/decoder_cases.h"
 
 namespace ark::test {
 namespace {
@@ -98,6 +99,25 @@ TEST(Proof, CachesThatStoreAnotherLayersKeysAreRefused) {
   graph.sort();
   const NotRecognised refused = refusal(graph);
   EXPECT_NE(refused.reason.find("reads another feature"), std::string::npos) << refused.reason;
+}
+
+TEST(Recognise, ProductsWrittenAsEinsumAreFollowed) {
+  Graph graph = llama();
+  change(graph, Op::kMatMul, [&](Node& node) {
+    const std::size_t a = graph.value(node.inputs[0]).shape->size(),
+                      b = graph.value(node.inputs[1]).shape->size();
+    const bool transposed = node.attributes.integer_or("trans_b", 0);
+    const bool heads = a == 4 && b == 4, projection = a == 3 && b == 2;
+    if (!(heads || projection) || node.inputs.size() != 2) return 0;
+    node.op = Op::kEinsum;
+    node.attributes = {{"equation", heads ? std::string(transposed ? "bhid,bhjd->bhij" : "bhid,bhdj->bhij")
+                                          : std::string(transposed ? "bsk,nk->bsn" : "bsk,kn->bsn")}};
+    return 1;
+  });
+  auto result = recognise_decoder(graph, 64);
+  ASSERT_TRUE(std::holds_alternative<DecoderModel>(result))
+      << std::get<NotRecognised>(result).node << ": " << std::get<NotRecognised>(result).reason;
+  expect_numbers(std::get<DecoderModel>(result), fixtures() / "llama-optimum");
 }
 
 TEST(Proof, AFixedBatchAndASingleTokenPerStepAreFine) {
