@@ -1,7 +1,6 @@
 #include "engine/ragged_runner.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "base/error.h"
 #include "dma/message.h"
@@ -190,17 +189,19 @@ class ProcessRunner final : public LocalRunner {
     for (int peer = 1; peer < engine_->group().size(); ++peer)
       peers_.emplace_back(engine_->group().sender(peer, channel));
     record_.resize(record_bytes(capacity_));
-    if (options.on_failure) {
-      watcher_ = std::jthread([this, tell = options.on_failure](std::stop_token stop) { watch(stop, tell); });
-    }
   }
   ~ProcessRunner() override {
-    if (watcher_.joinable()) watcher_.request_stop();
     if (engine_->group().abort().raised()) return;  // Group tells the others
     // Lets the others finish what was posted; whoever cannot take the message has died.
     for (dma::MessageSender& peer : peers_) {
       if (peer.send({}, context())) engine_->group().abort().raise(dma::AbortReason::kFault);
     }
+  }
+
+  std::string failure() const override {
+    if (!engine_->group().abort().raised()) return "";
+    const std::string death = engine_->group().death();
+    return death.empty() ? "the engine was aborted" : death;
   }
 
  private:
@@ -221,22 +222,10 @@ class ProcessRunner final : public LocalRunner {
 
   dma::WaitContext context() { return {&engine_->group().abort(), dma::Deadline::after(deadline_), {}}; }
 
-  void watch(const std::stop_token& stop, const std::function<void(const std::string&)>& tell) {
-    constexpr std::chrono::milliseconds kPeriod{100};
-    while (!stop.stop_requested()) {
-      if (engine_->group().abort().raised()) {
-        const std::string death = engine_->group().death();
-        return tell(death.empty() ? "the engine was aborted" : death);
-      }
-      std::this_thread::sleep_for(kPeriod);
-    }
-  }
-
   std::chrono::milliseconds deadline_;
   StepCapacity capacity_;
   std::vector<dma::MessageSender> peers_;
   std::vector<std::byte> record_;
-  std::jthread watcher_;
 };
 
 }  // namespace

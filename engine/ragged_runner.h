@@ -2,7 +2,6 @@
 // threads of this process or processes of their own.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,9 +28,6 @@ struct RaggedOptions {
   Isa isa = best_isa();
   std::chrono::milliseconds step_deadline{120'000};
   std::chrono::milliseconds join_deadline{60'000};
-  // Called once, from a thread of the runner, when a rank process has died, busy or idle; with the message
-  // that post() and poll() throw from then on. Processes only.
-  std::function<void(const std::string& why)> on_failure;
 };
 
 // What a runner takes, for the start-up log.

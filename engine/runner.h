@@ -34,6 +34,8 @@ class StepRunner {
   virtual uint64_t post(const StepDescriptor& step) = 0;
   // The next finished step in order, or nullopt when `timeout` passes or nothing is in flight.
   virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
+  // Why the runner is unusable, empty while it is not: a rank that dies is noticed between steps too. Any thread.
+  virtual std::string failure() const { return {}; }
   // Ends all waits soon; from any thread.
   virtual void abort(const std::string& why) = 0;
 };

@@ -76,7 +76,6 @@ Compilation compile_logged(const DecoderModel& model, const LoadOptions& options
   c.ragged.max_items = most_items(limits.max_tokens, limits.max_slots);
   c.ragged.threads = options.threads > 0 ? options.threads : dma::available_cpus();
   c.ragged.lockstep = options.lockstep;
-  c.ragged.on_failure = options.on_failure;
   CompileOptions compile;
   compile.ranks = ranks;
   compile.max_tokens = limits.max_tokens;

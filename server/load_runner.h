@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,7 +25,6 @@ struct LoadOptions {
       0;               // bytes, all ranks; 0: what all sequences can need, at most a quarter of free memory
   bool plain = false;  // the untouched graph even if it is recognised (the oracle)
   bool lockstep = false;                                   // the oracle executor instead of the loop
-  std::function<void(const std::string& why)> on_failure;  // a rank process died
 };
 
 struct LoadedRunner {

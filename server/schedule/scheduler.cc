@@ -85,8 +85,11 @@ void Scheduler::shutdown() {
 }
 
 std::string Scheduler::failure() const {
-  std::lock_guard lock(mutex_);
-  return failure_;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return failure_;
+  }
+  return runner_.failure();
 }
 SchedulerStats Scheduler::stats() const {
   std::lock_guard lock(mutex_);
