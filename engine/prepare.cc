@@ -17,6 +17,7 @@ class Rebuild {
  public:
   explicit Rebuild(const Graph& from) : from_(from), map_(from.values.size(), kNoValue) {
     to_.name = from.name;
+    to_.output_names = from.output_names;
     to_.assumptions = from.assumptions;
     for (const ValueId v : from.inputs) to_.inputs.push_back(map_[at(v)] = copy(v));
   }
@@ -117,7 +118,9 @@ class Normalise : public Rebuild {
     if (node.op == Op::kCast && node.inputs[0] != kNoValue) {
       const Value& in = from_.value(node.inputs[0]);
       const Value& out = from_.value(node.outputs[0]);
-      if (in.constant && is_half(in.dtype) && out.dtype == DType::kF32) {
+      const Node* producer = from_.producer(node.inputs[0]);
+      const bool is_free = in.constant || (producer && is_half_table(*producer));
+      if (is_free && is_half(in.dtype) && out.dtype == DType::kF32) {
         map_[at(node.outputs[0])] = use(node.inputs[0]);
         return;
       }
@@ -126,8 +129,16 @@ class Normalise : public Rebuild {
       return matmul(node);
     std::vector<ValueId> inputs = use_all(node.inputs);
     if (node.op == Op::kGather) inputs[1] = use(narrow(node.inputs[1]));
+    if (is_half_table(node)) to_.value(use(node.outputs[0])).dtype = DType::kF32;
     if (node.op == Op::kRotary && inputs.size() > 3) inputs[3] = use(narrow(node.inputs[3]));
     keep(node, std::move(inputs), use_all(node.outputs));
+  }
+
+  // Rows of a 16-bit table: they come out as f32, and the Cast that widens them goes.
+  bool is_half_table(const Node& node) const {
+    if (node.op != Op::kGather) return false;
+    const Value& table = from_.value(node.inputs[0]);
+    return table.constant && is_half(table.dtype) && rank_of(from_, node.inputs[0]) == 2;
   }
 
   // What an integer value is a Cast of.
