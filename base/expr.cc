@@ -182,6 +182,8 @@ std::optional<int64_t> Expr::atom_lower(const Atom& a) {
     case AtomKind::kSymbol:
       return 0;
     case AtomKind::kFloorDiv:
+      if (const auto divisor = a.b.constant(); la && divisor && *divisor > 0)
+        return floordiv64(*la, *divisor);
       return la && lb && *la >= 0 && *lb >= 0 ? std::optional<int64_t>(0) : std::nullopt;
     case AtomKind::kMod:
       return lb && *lb >= 0 ? std::optional<int64_t>(0) : std::nullopt;
@@ -196,6 +198,10 @@ std::optional<int64_t> Expr::atom_upper(const Atom& a) {
   if (a.kind == AtomKind::kSymbol) return std::nullopt;
   const auto ua = a.a.upper_bound(), ub = a.b.upper_bound();
   switch (a.kind) {
+    case AtomKind::kFloorDiv:
+      if (const auto divisor = a.b.constant(); ua && divisor && *divisor > 0)
+        return floordiv64(*ua, *divisor);
+      return std::nullopt;
     case AtomKind::kMod:
       return ub && *ub > 0 ? std::optional(*ub - 1) : std::nullopt;
     case AtomKind::kMin:

@@ -193,7 +193,12 @@ bool fold_by_evaluation(Graph& graph, NodeId id, int64_t max_elements) {
   std::vector<Tensor> inputs;
   for (const ValueId in : node.inputs)
     inputs.push_back(in == kNoValue ? Tensor{} : materialise(*graph.value(in).constant));
-  auto results = evaluate(node, inputs, output_types(graph, node));
+  std::optional<std::vector<Tensor>> results;
+  try {
+    results = evaluate(node, inputs, output_types(graph, node));
+  } catch (const std::out_of_range&) {
+    throw Error(Code::kBadModel, "node " + escaped(node.name) + ": an attribute is out of range");
+  }
   if (!results) return false;
   std::vector<ConstantPtr> constants;
   for (std::size_t i = 0; i < results->size(); ++i) {
@@ -218,6 +223,16 @@ bool become_dims(Graph& graph, NodeId id) {
   return true;
 }
 
+// Elements of an earlier inference that no longer fit the shape.
+void drop_stale_elements(Graph& graph, const Node& node) {
+  for (const ValueId id : node.outputs) {
+    if (id == kNoValue || !graph.value(id).elements) continue;
+    Value& v = graph.value(id);
+    const Expr count = v.shape ? element_count(*v.shape) : Expr(-1);
+    if (!count.is_constant(static_cast<int64_t>(v.elements->size()))) v.elements.reset();
+  }
+}
+
 }  // namespace
 
 void infer_node(Graph& graph, NodeId id) {
@@ -228,6 +243,7 @@ void infer_node(Graph& graph, NodeId id) {
   try {
     rule(context);
     if (auto elements = shape_rules::propagate_elements(context)) context.out_elements(std::move(*elements));
+    drop_stale_elements(graph, graph.node(id));
     for (const ValueId out : graph.node(id).outputs)
       if (out != kNoValue) check_size(graph, graph.node(id), graph.value(out));
   } catch (const Error& error) {

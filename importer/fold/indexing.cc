@@ -64,6 +64,7 @@ T reduced(const std::string& how, T old, T update) {
 Results scattered(const Call& c, const std::vector<int64_t>& targets, const Array& updates) {
   const std::string how = c.attributes().text_or("reduction", "none");
   Array y = c.in[0];
+  if (updates.real != y.real) c.fail("data and updates differ in type");
   if (static_cast<int64_t>(targets.size()) != updates.size()) c.fail("updates do not fit the indices");
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const auto at = static_cast<std::size_t>(targets[i]);
@@ -82,7 +83,10 @@ Results scatter_elements(const Call& c) {
 // For each element that the index tuples select from `x`, its place.
 std::vector<int64_t> tuple_targets(const Call& c, const Array& x, const Array& indices, std::size_t batch) {
   const auto depth = static_cast<std::size_t>(indices.dims.back());
-  if (batch + depth > x.dims.size()) c.fail("indices reach deeper than the data's rank");
+  if (batch > x.dims.size() || batch + depth > x.dims.size() || batch >= indices.dims.size())
+    c.fail("indices reach deeper than the data's rank");
+  for (std::size_t i = 0; i < batch; ++i)
+    if (indices.dims[i] != x.dims[i]) c.fail("batch sizes of data and indices differ");
   const auto strides = strides_of(x.dims);
   int64_t inner = 1, batch_size = 1;
   for (std::size_t i = batch + depth; i < x.dims.size(); ++i) inner *= x.dims[i];

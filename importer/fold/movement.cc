@@ -33,6 +33,8 @@ Results range(const Call& c) {
     y.dims[0] = y.size();
     return {{std::move(y)}};
   }
+  for (const Array& bound : c.in)
+    if (bound.size() != 1) c.fail("start, limit and delta must be scalars");
   const double start = c.in[0].number(0), limit = c.in[1].number(0), delta = c.in[2].number(0);
   const double count = std::max(0.0, std::ceil((limit - start) / delta));
   if (!(count <= 16e6)) return std::nullopt;
@@ -216,7 +218,7 @@ Results eye_like(const Call& c) {
   const Dims& dims = c.in[0].dims;
   if (dims.size() != 2) return std::nullopt;
   Array y = Array::zeros(dims, is_floating(c.types[0]));
-  const int64_t k = c.attributes().integer_or("k", 0);
+  const int64_t k = std::clamp(c.attributes().integer_or("k", 0), -dims[0], dims[1]);
   for (int64_t row = 0; row < dims[0]; ++row) {
     const int64_t column = row + k;
     if (column < 0 || column >= dims[1]) continue;

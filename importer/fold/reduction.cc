@@ -74,6 +74,8 @@ Results reduce(const Call& c) {
 Results cum_sum(const Call& c) {
   const Array& x = c.in[0];
   const int64_t rank = static_cast<int64_t>(x.dims.size());
+  if (!c.attributes().has("axis") && (!c.has(1) || c.in[1].size() != 1))
+    c.fail("the axis must be one number");
   int64_t axis = c.attributes().has("axis") ? c.attributes().integer("axis") : c.in[1].integer(0);
   if (axis < -rank || axis >= rank) c.fail("axis outside the rank");
   if (axis < 0) axis += rank;

@@ -1,4 +1,7 @@
 // Tensors from attributes, sizes and ranges.
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -74,6 +77,27 @@ void eye_like(OpContext& c) {
   c.outputs[0] = c.emit(Op::kEyeLike, {c.input(0)}, {{"k", c.attr_int("k", 0)}, {"to", type}});
 }
 
+// a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N), with N the size, or the size - 1 if not periodic.
+void cosine_window(OpContext& c, double a0, double a1, double a2) {
+  const int64_t type = c.attr_int("output_datatype", 1);
+  const auto to = type > 0 && type < 256 ? static_cast<DType>(type) : DType::kUndefined;
+  if (!is_floating(to)) c.unsupported("a window of a type other than floating point");
+  const ValueId size = cast(c, c.input(0), DType::kI64), one = scalar(c, 1, DType::kI64);
+  const ValueId n = c.emit(Op::kRange, {scalar(c, 0, DType::kI64), size, one});
+  const ValueId period = c.attr_int("periodic", 1) ? size : binary(c, Op::kSub, size, one);
+  const auto real = [&](double value) { return scalar(c, value, DType::kF32); };
+  const ValueId turn = binary(c, Op::kDiv, binary(c, Op::kMul, cast(c, n, DType::kF32), real(2 * M_PI)),
+                              cast(c, period, DType::kF32));
+  ValueId y = binary(c, Op::kSub, real(a0), binary(c, Op::kMul, c.emit(Op::kCos, {turn}), real(a1)));
+  if (a2 != 0)
+    y = binary(c, Op::kAdd, y,
+               binary(c, Op::kMul, c.emit(Op::kCos, {binary(c, Op::kMul, turn, real(2))}), real(a2)));
+  c.outputs[0] = cast(c, y, to);
+}
+void hann_window(OpContext& c) { cosine_window(c, 0.5, 0.5, 0); }
+void hamming_window(OpContext& c) { cosine_window(c, 25.0 / 46, 21.0 / 46, 0); }
+void blackman_window(OpContext& c) { cosine_window(c, 0.42, 0.5, 0.08); }
+
 void identity(OpContext& c) { c.outputs[0] = c.input(0); }
 
 // Inference only: the mask, where wanted, keeps everything.
@@ -91,10 +115,17 @@ void dropout(OpContext& c) {
 }
 
 constexpr Entry kTable[] = {
-    {kOnnx, "Constant", constant}, {kOnnx, "Shape", shape},
-    {kOnnx, "Size", size},         {kOnnx, "ConstantOfShape", constant_of_shape},
-    {kOnnx, "Range", range_op},    {kOnnx, "EyeLike", eye_like},
-    {kOnnx, "Identity", identity}, {kOnnx, "Dropout", dropout},
+    {kOnnx, "Constant", constant},
+    {kOnnx, "Shape", shape},
+    {kOnnx, "Size", size},
+    {kOnnx, "ConstantOfShape", constant_of_shape},
+    {kOnnx, "Range", range_op},
+    {kOnnx, "EyeLike", eye_like},
+    {kOnnx, "HannWindow", hann_window},
+    {kOnnx, "HammingWindow", hamming_window},
+    {kOnnx, "BlackmanWindow", blackman_window},
+    {kOnnx, "Identity", identity},
+    {kOnnx, "Dropout", dropout},
 };
 
 }  // namespace

@@ -76,7 +76,8 @@ void refuse_variants(OpContext& c) {
 void grouped_query_attention(OpContext& c) {
   refuse_variants(c);
   const Heads heads{c.attr_int("num_heads", 0), c.attr_int("kv_num_heads", 0)};
-  if (heads.query <= 0 || heads.key <= 0 || heads.query % heads.key != 0)
+  constexpr int64_t kMost = 1 << 20;
+  if (heads.query <= 0 || heads.query > kMost || heads.key <= 0 || heads.query % heads.key != 0)
     c.fail("num_heads must be a positive multiple of kv_num_heads");
   std::vector<ValueId> in = projections(c, heads);
   const Shape query = shape_of(c, in[0]);

@@ -109,4 +109,17 @@ ValueId add_input(OpContext& c, ValueId x, std::size_t i) {
   return c.has_input(i) ? binary(c, Op::kAdd, x, c.input(i)) : x;
 }
 
+ValueId dequantized(OpContext& c, std::size_t x, std::size_t scale, std::size_t zero, int64_t axis) {
+  std::vector<ValueId> in{c.input(x), c.input(scale)};
+  if (c.has_input(zero)) in.push_back(c.inputs[zero]);
+  return c.emit(Op::kDequantizeLinear, in,
+                {{"axis", axis}, {"block_size", int64_t{0}}, {"to", static_cast<int64_t>(DType::kF32)}});
+}
+ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero) {
+  std::vector<ValueId> in{x, c.input(scale)};
+  if (c.has_input(zero)) in.push_back(c.inputs[zero]);
+  return c.emit(Op::kQuantizeLinear, in,
+                {{"axis", int64_t{0}}, {"block_size", int64_t{0}}, {"to", static_cast<int64_t>(DType::kU8)}});
+}
+
 }  // namespace ark::ops

@@ -11,6 +11,8 @@ void gather_along_axis(OpContext& c) {
 }
 
 void gather_nd(OpContext& c) {
+  const int64_t batch = c.attr_int("batch_dims", 0);
+  if (batch < 0 || batch >= std::max(1, std::min(c.rank(0), c.rank(1)))) c.fail("batch_dims is out of range");
   c.outputs[0] =
       c.emit(Op::kGatherND, {c.input(0), c.input(1)}, {{"batch_dims", c.attr_int("batch_dims", 0)}});
 }

@@ -45,6 +45,29 @@ void fused_matmul(OpContext& c) {
   c.outputs[0] = c.emit(Op::kMatMul, {a, b}, attributes);
 }
 
+// com.microsoft: Gemm and the activation behind it.
+void fused_gemm(OpContext& c) {
+  gemm(c);
+  const std::string activation = c.attr_string("activation", "");
+  const ValueId y = c.outputs[0];
+  if (activation == "Relu")
+    c.outputs[0] = c.emit(Op::kRelu, {y});
+  else if (activation == "Tanh")
+    c.outputs[0] = c.emit(Op::kTanh, {y});
+  else if (activation == "Sigmoid")
+    c.outputs[0] = c.emit(Op::kSigmoid, {y});
+  else if (activation == "LeakyRelu")
+    c.outputs[0] = c.emit(Op::kLeakyRelu, {y}, {{"alpha", c.attr_float("activation_alpha", 0.01f)}});
+  else if (!activation.empty())
+    c.unsupported("activation '" + activation.substr(0, 40) + "'");
+}
+
+void gemm_fast_gelu(OpContext& c) {
+  std::vector<ValueId> in{c.input(0), c.input(1)};
+  if (c.has_input(2)) in.push_back(c.inputs[2]);
+  c.outputs[0] = c.emit(Op::kGelu, {c.emit(Op::kMatMul, in)}, {{"approximate", std::string("tanh")}});
+}
+
 void einsum(OpContext& c) {
   std::vector<ValueId> in;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) in.push_back(c.input(i));
@@ -58,6 +81,8 @@ constexpr Entry kTable[] = {
     {kOnnx, "Gemm", gemm},
     {kMicrosoft, "FusedMatMul", fused_matmul},
     {kMicrosoft, "TransposeMatMul", fused_matmul},
+    {kMicrosoft, "FusedGemm", fused_gemm},
+    {kMicrosoft, "GemmFastGelu", gemm_fast_gelu},
     {kOnnx, "Einsum", einsum},
 };
 

@@ -70,25 +70,31 @@ void matmul_nbits(OpContext& c) {
              {{"K", c.attr_int("K", 0)}, {"N", c.attr_int("N", 0)}, {"bits", bits}, {"block_size", block}});
 }
 
-ValueId dequantized(OpContext& c, std::size_t x, std::size_t scale, std::size_t zero, int64_t axis) {
-  std::vector<ValueId> in{c.input(x), c.input(scale)};
-  if (c.has_input(zero)) in.push_back(c.inputs[zero]);
-  return c.emit(Op::kDequantizeLinear, in,
-                {{"axis", axis}, {"block_size", int64_t{0}}, {"to", static_cast<int64_t>(DType::kF32)}});
-}
-ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero) {
-  std::vector<ValueId> in{x, c.input(scale)};
-  if (c.has_input(zero)) in.push_back(c.inputs[zero]);
-  return c.emit(Op::kQuantizeLinear, in,
-                {{"axis", int64_t{0}}, {"block_size", int64_t{0}}, {"to", static_cast<int64_t>(DType::kU8)}});
-}
-
 // (a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero): the products of the dequantised matrices,
 // quantised.
 void qlinear_matmul(OpContext& c) {
   const ValueId a = dequantized(c, 0, 1, 2, std::max(c.rank(0) - 2, 0));
   const ValueId b = dequantized(c, 3, 4, 5, std::max(c.rank(3) - 1, 0));
   c.outputs[0] = quantized(c, c.emit(Op::kMatMul, {a, b}), 6, 7);
+}
+
+ValueId scaled_product(OpContext& c, ValueId a, ValueId a_zero, ValueId a_scale, std::size_t b,
+                       std::size_t b_scale, std::size_t b_zero) {
+  const ValueId product =
+      c.emit(Op::kMatMulInteger, {a, c.input(b), a_zero, c.has_input(b_zero) ? c.inputs[b_zero] : kNoValue});
+  return binary(c, Op::kMul, cast(c, product, DType::kF32), binary(c, Op::kMul, a_scale, c.input(b_scale)));
+}
+
+// com.microsoft: (a, b, a_scale, b_scale, a_zero?, b_zero?, bias?)
+void matmul_integer_to_float(OpContext& c) {
+  const ValueId zero = c.has_input(4) ? c.inputs[4] : kNoValue;
+  c.outputs[0] = add_input(c, scaled_product(c, c.input(0), zero, c.input(2), 1, 3, 5), 6);
+}
+
+// com.microsoft: (a f32, b, b_scale, b_zero?, bias?)
+void dynamic_quantize_matmul(OpContext& c) {
+  const auto a = c.emit_many(Op::kDynamicQuantizeLinear, {c.input(0)}, {}, 3);
+  c.outputs[0] = add_input(c, scaled_product(c, a[0], a[2], a[1], 1, 2, 3), 4);
 }
 
 constexpr Entry kTable[] = {
@@ -99,6 +105,8 @@ constexpr Entry kTable[] = {
     {kOnnx, "DynamicQuantizeLinear", dynamic_quantize},
     {kOnnx, "MatMulInteger", matmul_integer},
     {kMicrosoft, "MatMulNBits", matmul_nbits},
+    {kMicrosoft, "MatMulIntegerToFloat", matmul_integer_to_float},
+    {kMicrosoft, "DynamicQuantizeMatMul", dynamic_quantize_matmul},
     {kOnnx, "QLinearMatMul", qlinear_matmul},
 };
 

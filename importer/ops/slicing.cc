@@ -153,6 +153,53 @@ void space_to_depth(OpContext& c) {
   c.outputs[0] = c.emit(Op::kSpaceToDepth, {c.input(0)}, {{"blocksize", c.attr_int("blocksize", 0)}});
 }
 
+// Cuts or pads each axis to its target, evenly on both sides; the odd element goes to the end.
+void center_crop_pad(OpContext& c) {
+  const auto target = known_ints(c, 1);
+  if (!target) c.unsupported("a target shape that is computed at run time");
+  ValueId x = c.input(0);
+  const auto rank = static_cast<std::size_t>(c.rank(0));
+  std::vector<int64_t> axes = c.attr_ints("axes");
+  if (axes.empty())
+    for (std::size_t i = 0; i < rank; ++i) axes.push_back(static_cast<int64_t>(i));
+  if (axes.size() != target->size()) c.fail("one target size an axis is needed");
+  Shape pads(2 * rank, Expr(0));
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const int64_t axis = c.axis(axes[i], static_cast<int>(rank)), want = (*target)[i];
+    const auto a = static_cast<std::size_t>(axis);
+    const int64_t have = constant_dim(c, x, a, "an axis to crop or pad"),
+                  difference = want > have ? want - have : have - want;
+    if (have > want) x = slice_axis(c, x, axis, difference / 2, difference / 2 + want);
+    if (have >= want) continue;
+    pads[a] = difference / 2;
+    pads[a + rank] = difference - difference / 2;
+  }
+  c.outputs[0] =
+      c.emit(Op::kPad, {x, kNoValue, kNoValue}, {{"pads", pads}, {"mode", std::string("constant")}});
+}
+
+// (cache, update, first index [B]?): the update's slices overwrite the cache's along `axis` (a static
+// key-value cache).
+void tensor_scatter(OpContext& c) {
+  const ValueId cache = c.input(0), update = c.input(1);
+  const Shape shape = shape_of(c, update);
+  const auto axis = static_cast<std::size_t>(c.axis(c.attr_int("axis", -2), c.rank(0)));
+  if (axis == 0 || shape.size() <= axis) c.fail("axis 0 is the batch");
+  Shape along(shape.size(), Expr(1)), rows(shape.size(), Expr(1));
+  along[axis] = shape[axis];
+  rows[0] = shape[0];
+  ValueId index = reshape(c, range(c, 0, shape[axis]), along);
+  if (c.has_input(2)) index = binary(c, Op::kAdd, index, reshape(c, cast(c, c.inputs[2], DType::kI64), rows));
+  const std::string mode = c.attr_string("mode", "linear");
+  if (mode == "circular")
+    index = c.emit(Op::kMod, {index, dims(c, {shape_of(c, cache).at(axis)})});
+  else if (mode != "linear")
+    c.fail("mode must be linear or circular");
+  index = c.emit(Op::kExpand, {index}, {{"shape", shape}});
+  c.outputs[0] = c.emit(Op::kScatterElements, {cache, index, update},
+                        {{"axis", static_cast<int64_t>(axis)}, {"reduction", std::string("none")}});
+}
+
 void trilu(OpContext& c) {
   Attributes attributes{{"upper", c.attr_int("upper", 1)}};
   const auto k = c.has_input(1) ? known_ints(c, 1) : std::vector<int64_t>{0};
@@ -179,6 +226,8 @@ constexpr Entry kTable[] = {
     {kOnnx, "DepthToSpace", depth_to_space},
     {kOnnx, "SpaceToDepth", space_to_depth},
     {kOnnx, "Trilu", trilu},
+    {kOnnx, "CenterCropPad", center_crop_pad},
+    {kOnnx, "TensorScatter", tensor_scatter},
     {kOnnx, "ReverseSequence", reverse_sequence},
 };
 

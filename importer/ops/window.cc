@@ -59,17 +59,19 @@ Attributes conv_attributes(OpContext& c) {
   return attributes;
 }
 
-std::vector<int64_t> kernel_of(OpContext& c) {
+std::vector<int64_t> kernel_of(OpContext& c, ValueId weight) {
+  const std::size_t n = spatial_axes(c);
   std::vector<int64_t> kernel = c.attr_ints("kernel_shape");
-  if (!kernel.empty()) return kernel;
-  for (std::size_t i = 0; i < spatial_axes(c); ++i)
-    kernel.push_back(constant_dim(c, c.input(1), 2 + i, "the kernel"));
+  const bool given = !kernel.empty();
+  for (std::size_t i = 0; !given && i < n; ++i)
+    kernel.push_back(constant_dim(c, weight, 2 + i, "the kernel"));
+  if (kernel.size() != n) c.fail("kernel_shape does not fit the rank of the input");
   return kernel;
 }
 
 ValueId emit_conv(OpContext& c, Op op, std::vector<ValueId> in) {
   Attributes attributes = conv_attributes(c);
-  resolve_auto_pad(c, attributes, kernel_of(c));
+  resolve_auto_pad(c, attributes, kernel_of(c, in[1]));
   return c.emit(op, std::move(in), attributes);
 }
 
@@ -83,6 +85,16 @@ void conv_integer(OpContext& c) {
   std::vector<ValueId> in{c.input(0), c.input(1)};
   for (std::size_t i = 2; i < 4; ++i) in.push_back(c.has_input(i) ? c.inputs[i] : kNoValue);
   c.outputs[0] = emit_conv(c, Op::kConvInteger, in);
+}
+
+// (x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias i32 of scale x_scale * w_scale?)
+void qlinear_conv(OpContext& c) {
+  std::vector<ValueId> in{dequantized(c, 0, 1, 2, 1), dequantized(c, 3, 4, 5, 0)};
+  if (c.has_input(8)) {
+    const ValueId scale = binary(c, Op::kMul, c.input(1), c.input(4));
+    in.push_back(binary(c, Op::kMul, cast(c, c.inputs[8], DType::kF32), scale));
+  }
+  c.outputs[0] = quantized(c, emit_conv(c, Op::kConv, in), 6, 7);
 }
 
 // com.microsoft: a convolution and the activation behind it.
@@ -118,7 +130,7 @@ void conv_transpose(OpContext& c) {
   const std::size_t n = spatial_axes(c);
   auto extra = c.attr_ints("output_padding");
   if (extra.empty()) extra.assign(n, 0);
-  const auto kernel = kernel_of(c);
+  const auto kernel = kernel_of(c, c.input(1));
   std::vector<int64_t> pads = c.attr_ints("pads"), shape = c.attr_ints("output_shape");
   if (pads.empty()) pads.assign(2 * n, 0);
   if (pads.size() != 2 * n || extra.size() != n || kernel.size() != n || (!shape.empty() && shape.size() < n))
@@ -259,6 +271,7 @@ constexpr Entry kTable[] = {
     {kOnnx, "Conv", conv},
     {kMicrosoft, "FusedConv", fused_conv},
     {kOnnx, "ConvInteger", conv_integer},
+    {kOnnx, "QLinearConv", qlinear_conv},
     {kOnnx, "ConvTranspose", conv_transpose},
     {kOnnx, "MaxPool", max_pool},
     {kOnnx, "AveragePool", average_pool},

@@ -56,7 +56,8 @@ void loop(Context& c) {
       std::optional<Shape> y = c.shape(i + 2);
       if (!v.shape || !y || v.shape->size() != y->size()) y = std::nullopt;
       for (std::size_t d = 0; y && d < y->size(); ++d)
-        if (!((*v.shape)[d] == (*y)[d])) (*y)[d] = c.fresh(i, d, "s" + std::to_string(i) + "_" + std::to_string(d));
+        if (!((*v.shape)[d] == (*y)[d]))
+          (*y)[d] = c.fresh(i, d, "s" + std::to_string(i) + "_" + std::to_string(d));
       c.out(i, v.dtype, y);
       continue;
     }

@@ -129,7 +129,8 @@ void resize(Context& c) {
   for (std::size_t k = 0; k < axes.size(); ++k) {
     const auto axis = static_cast<std::size_t>(c.axis(axes[k], *c.rank(0)));
     const auto in = y[axis].constant();
-    const double scale = scales ? scales->real(static_cast<int64_t>(k)) : 0;
+    const double scale = scales ? scales->real(static_cast<int64_t>(k)) : 1;
+    if (!(scale > 0) || scale > 1e6) c.fail("Resize by a scale that is not in (0, 1e6]");
     if (sizes && uniform)
       y[axis] = (*sizes)[k];
     else if (scales && scale == 1)

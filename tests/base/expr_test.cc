@@ -26,6 +26,7 @@ TEST(Expr, BoundsUseThatSizesAreNotNegative) {
   EXPECT_EQ(max(a + 1, 0), a + 1);
   EXPECT_EQ(min(a, a + b), a);
   EXPECT_EQ((a * b + 3).lower_bound(), 3);
+  EXPECT_EQ((floordiv(a - 1, 2) + 1).lower_bound(), 0);
   EXPECT_EQ((Expr(5) - a).upper_bound(), 5);
   EXPECT_EQ(a.upper_bound(), std::nullopt);
 }
