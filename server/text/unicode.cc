@@ -177,13 +177,6 @@ bool is_printable(char32_t c) {
   return c == ' ' || !(is_other(c) || in_categories(c, UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP));
 }
 
-char32_t simple_upper(char32_t c) {
-  return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
-}
-char32_t simple_title(char32_t c) {
-  return static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c)));
-}
-
 std::string to_lower(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -206,9 +199,20 @@ std::string to_upper(std::string_view text) {
     if (const std::string_view special = special_upper(c); !special.empty()) {
       out += special;
     } else {
-      append_utf8(out, simple_upper(c));
+      append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
     }
   }
+  return out;
+}
+
+std::string to_title(char32_t c) {
+  std::string out;
+  if (const std::string_view special = special_upper(c); !special.empty()) {
+    std::size_t at = 0;
+    append_utf8(out, next_char(special, at));
+    return out + to_lower(special.substr(at));
+  }
+  append_utf8(out, static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
   return out;
 }
 

@@ -48,10 +48,9 @@ bool is_lower(char32_t c);      // Ll
 bool is_title(char32_t c);      // Lt
 bool is_printable(char32_t c);  // Python's str.isprintable: not C*, not Z* but the space
 
-char32_t simple_upper(char32_t c);
-char32_t simple_title(char32_t c);
 std::string to_lower(std::string_view text);  // per character, full mapping
 std::string to_upper(std::string_view text);  // per character, full mapping
+std::string to_title(char32_t c);             // full mapping
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 std::string normalize(std::string_view text, NormalForm form);

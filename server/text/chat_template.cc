@@ -1,0 +1,65 @@
+#include "server/text/chat_template.h"
+
+#include "base/error.h"
+#include "server/text/jinja/interpreter.h"
+#include "server/text/jinja/parser.h"
+#include "server/text/unicode.h"
+
+namespace ark::text {
+
+struct ChatTemplate::Tree {
+  jinja::Block block;
+};
+
+namespace {
+
+constexpr std::size_t kMaxSource = 1 << 20;  // bytes
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::unique_ptr<const Tree> tree) : tree_(std::move(tree)) {}
+ChatTemplate::~ChatTemplate() = default;
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+
+ChatTemplate ChatTemplate::parse(std::string_view source) {
+  if (source.size() > kMaxSource)
+    throw Error(Code::kBadModel, "chat template, line 1: " + std::to_string(source.size()) +
+                                     " bytes, the limit is " + std::to_string(kMaxSource));
+  if (!is_valid_utf8(source)) throw Error(Code::kBadModel, "chat template: not valid UTF-8");
+  return ChatTemplate(std::make_unique<const Tree>(Tree{jinja::parse_template(source)}));
+}
+
+std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time_t> now) const {
+  ChatInput::Json variables = ChatInput::Json::object();
+  variables["messages"] = input.messages;
+  variables["tools"] = input.tools;
+  variables["documents"] = input.documents;
+  variables["add_generation_prompt"] = input.add_generation_prompt;
+  if (input.bos_token) variables["bos_token"] = *input.bos_token;
+  if (input.eos_token) variables["eos_token"] = *input.eos_token;
+  if (input.pad_token) variables["pad_token"] = *input.pad_token;
+  if (input.unk_token) variables["unk_token"] = *input.unk_token;
+  if (input.extra.is_object())
+    for (const auto& [name, value] : input.extra.items()) variables[name] = value;
+  return render_variables(variables, now);
+}
+
+std::string ChatTemplate::render_variables(const ChatInput::Json& variables,
+                                           std::optional<std::time_t> now) const {
+  jinja::Dict dict;
+  try {
+    for (const auto& [name, value] : variables.items()) dict.set(jinja::Value(name), jinja::from_json(value));
+  } catch (const jinja::TemplateError& error) {
+    throw Error(Code::kInvalidArgument, std::string("messages: ") + error.what());
+  }
+  jinja::Interpreter interpreter(dict, now.value_or(std::time(nullptr)));
+  try {
+    return interpreter.run(tree_->block);
+  } catch (const jinja::TemplateError& error) {
+    throw Error(Code::kInvalidArgument, "chat template, line " + std::to_string(interpreter.line()) + ": " +
+                                            escaped(error.what(), 1000));
+  }
+}
+
+}  // namespace ark::text

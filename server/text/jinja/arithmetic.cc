@@ -1,0 +1,167 @@
+#include <cmath>
+
+#include "server/text/jinja/operations.h"
+
+namespace ark::text::jinja {
+namespace {
+
+constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%", "**"};
+
+[[noreturn]] void no_operator(Arithmetic operation, const Value& a, const Value& b) {
+  if (a.is_undefined()) use_of_undefined(a);
+  if (b.is_undefined()) use_of_undefined(b);
+  throw TemplateError(std::string("unsupported operand types for ") + kSymbols[static_cast<int>(operation)] +
+                      ": '" + a.type_name() + "' and '" + b.type_name() + "'");
+}
+
+void refuse(bool overflow) {
+  if (overflow) throw TemplateError("an integer exceeds 64 bits");
+}
+
+std::int64_t multiply(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  refuse(__builtin_mul_overflow(a, b, &result));
+  return result;
+}
+
+std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
+  if (b == 0) throw TemplateError("integer division or modulo by zero");
+  refuse(a == INT64_MIN && b == -1);
+  const std::int64_t quotient = a / b;
+  return quotient - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+double float_modulo(double a, double b) {
+  if (b == 0) throw TemplateError("float modulo by zero");
+  const double rest = std::fmod(a, b);
+  if (rest == 0) return std::copysign(0.0, b);
+  return (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+double float_floor_divide(double a, double b) {
+  if (b == 0) throw TemplateError("float floor division by zero");
+  const double rest = float_modulo(a, b), quotient = (a - rest) / b;
+  if (quotient == 0) return std::copysign(0.0, a / b);
+  const double floored = std::floor(quotient);
+  return quotient - floored > 0.5 ? floored + 1 : floored;
+}
+
+Value power(const Value& a, const Value& b) {
+  if (a.is_integral() && b.is_integral() && b.as_int() >= 0) {
+    std::int64_t base = a.as_int(), result = 1;
+    for (std::int64_t n = b.as_int(); n > 0; n >>= 1) {
+      if (n & 1) result = multiply(result, base);
+      if (n > 1) base = multiply(base, base);
+    }
+    return result;
+  }
+  const double base = a.as_number(), exponent = b.as_number();
+  if (base == 0 && exponent < 0) throw TemplateError("0.0 cannot be raised to a negative power");
+  if (base < 0 && exponent != std::floor(exponent)) throw TemplateError("complex numbers are not supported");
+  const double result = std::pow(base, exponent);
+  if (std::isinf(result) && !std::isinf(base) && !std::isinf(exponent))
+    throw TemplateError("numerical result out of range");
+  return result;
+}
+
+Value calculate_integers(Arithmetic operation, std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  switch (operation) {
+    case Arithmetic::kAdd:
+      refuse(__builtin_add_overflow(a, b, &result));
+      return result;
+    case Arithmetic::kSubtract:
+      refuse(__builtin_sub_overflow(a, b, &result));
+      return result;
+    case Arithmetic::kMultiply:
+      return multiply(a, b);
+    case Arithmetic::kFloorDivide:
+      return floor_divide(a, b);
+    default:
+      return a - multiply(floor_divide(a, b), b);  // modulo
+  }
+}
+
+Value calculate_numbers(Arithmetic operation, const Value& a, const Value& b) {
+  if (operation == Arithmetic::kPower) return power(a, b);
+  if (operation == Arithmetic::kDivide) {
+    if (b.as_number() == 0) throw TemplateError("division by zero");
+    return a.as_number() / b.as_number();
+  }
+  if (a.is_integral() && b.is_integral()) return calculate_integers(operation, a.as_int(), b.as_int());
+  switch (operation) {
+    case Arithmetic::kAdd:
+      return a.as_number() + b.as_number();
+    case Arithmetic::kSubtract:
+      return a.as_number() - b.as_number();
+    case Arithmetic::kMultiply:
+      return a.as_number() * b.as_number();
+    case Arithmetic::kFloorDivide:
+      return float_floor_divide(a.as_number(), b.as_number());
+    default:
+      return float_modulo(a.as_number(), b.as_number());
+  }
+}
+
+bool is_sequence(const Value& value) {
+  return value.is_flavor(List::Flavor::kList) || value.is_flavor(List::Flavor::kTuple);
+}
+
+Value repeat(const Value& sequence, std::int64_t times, Meter& meter) {
+  const auto count = static_cast<std::size_t>(std::max<std::int64_t>(times, 0));
+  if (count > (std::size_t{1} << 32)) throw TemplateError("a sequence is repeated too often");
+  if (sequence.is_string()) {
+    meter.charge_bytes(sequence.as_string().size() * count);
+    std::string out;
+    for (std::size_t i = 0; i < count && !sequence.as_string().empty(); ++i) out += sequence.as_string();
+    return out;
+  }
+  const auto& items = sequence.as_list().items;
+  meter.charge_bytes(items.size() * count * sizeof(Value));
+  std::vector<Value> out;
+  for (std::size_t i = 0; i < count && !items.empty(); ++i) out.insert(out.end(), items.begin(), items.end());
+  return Value::list(std::move(out), sequence.as_list().flavor);
+}
+
+Value concatenate(const Value& a, const Value& b, Meter& meter) {
+  std::vector<Value> out = a.as_list().items;
+  out.insert(out.end(), b.as_list().items.begin(), b.as_list().items.end());
+  meter.charge_bytes(out.size() * sizeof(Value));
+  return Value::list(std::move(out), a.as_list().flavor);
+}
+
+}  // namespace
+
+Value calculate(Arithmetic operation, const Value& a, const Value& b, Meter& meter) {
+  if (a.is_number() && b.is_number()) return calculate_numbers(operation, a, b);
+  if (operation == Arithmetic::kAdd) {
+    if (a.is_string() && b.is_string()) {
+      meter.charge_bytes(a.as_string().size() + b.as_string().size());
+      return a.as_string() + b.as_string();
+    }
+    if (is_sequence(a) && is_sequence(b) && a.as_list().flavor == b.as_list().flavor)
+      return concatenate(a, b, meter);
+  }
+  if (operation == Arithmetic::kMultiply) {
+    if ((a.is_string() || is_sequence(a)) && b.is_integral()) return repeat(a, b.as_int(), meter);
+    if ((b.is_string() || is_sequence(b)) && a.is_integral()) return repeat(b, a.as_int(), meter);
+  }
+  if (operation == Arithmetic::kModulo && a.is_string()) return format_percent(a.as_string(), b, meter);
+  no_operator(operation, a, b);
+}
+
+Value negate(const Value& value) {
+  if (value.is_undefined()) use_of_undefined(value);
+  if (value.is_float()) return -value.as_number();
+  if (value.is_integral()) return calculate_integers(Arithmetic::kSubtract, 0, value.as_int());
+  throw TemplateError(std::string("bad operand type for unary -: '") + value.type_name() + "'");
+}
+
+Value plus(const Value& value) {
+  if (value.is_undefined()) use_of_undefined(value);
+  if (value.is_float()) return value;
+  if (value.is_integral()) return value.as_int();
+  throw TemplateError(std::string("bad operand type for unary +: '") + value.type_name() + "'");
+}
+
+}  // namespace ark::text::jinja

@@ -1,0 +1,212 @@
+// Expressions.
+#include "server/text/jinja/builtins.h"
+
+namespace ark::text::jinja {
+namespace {
+
+std::string object_name(const Value& object) { return std::string("'") + object.type_name() + " object'"; }
+
+bool compare_by(const std::string& name, const Value& left, const Value& right) {
+  if (name == "==") return equal(left, right);
+  if (name == "!=") return !equal(left, right);
+  if (name == "in") return contains(right, left);
+  if (name == "not in") return !contains(right, left);
+  const auto is_nan = [](const Value& value) {
+    return value.is_float() && value.as_number() != value.as_number();
+  };
+  const int order = compare(left, right);
+  if (is_nan(left) || is_nan(right)) return false;
+  return name == "<" ? order < 0 : name == "<=" ? order <= 0 : name == ">" ? order > 0 : order >= 0;
+}
+
+}  // namespace
+
+Value Interpreter::attribute(const Value& object, const std::string& name) {
+  if (object.is_undefined()) use_of_undefined(object);
+  if (object.is_namespace()) return object.as_namespace().find(name);
+  if (auto method = find_method(object, name)) return *method;
+  if (object.is_dict())
+    if (const Value* found = object.as_dict().find(std::string_view(name))) return *found;
+  if (object.is_list() && object.as_list().label == "group") {  // groupby's tuples have names for their items
+    if (name == "grouper") return object.as_list().items[0];
+    if (name == "list") return object.as_list().items[1];
+  }
+  return Value::undefined(object_name(object) + " has no attribute '" + name + "'");
+}
+
+Value Interpreter::item(const Value& object, const Value& key) {
+  if (const auto found = subscript(object, key)) return *found;
+  if (key.is_string()) {
+    if (object.is_namespace()) return object.as_namespace().find(key.as_string());
+    if (auto method = find_method(object, key.as_string())) return *method;
+    return Value::undefined(object_name(object) + " has no attribute '" + key.as_string() + "'");
+  }
+  return Value::undefined(object_name(object) + " has no element " + repr(key));
+}
+
+Value Interpreter::evaluate(const Expression& expression) {
+  const Depth depth(*this);
+  line_ = expression.line;
+  const auto operand = [&](std::size_t i) { return evaluate(*expression.items[i]); };
+  switch (expression.kind) {
+    case ExpressionKind::kConstant:
+      return expression.constant;
+    case ExpressionKind::kName:
+      return evaluate_name(expression.name);
+    case ExpressionKind::kList:
+      return Value::list(evaluate_items(expression));
+    case ExpressionKind::kTuple:
+      return Value::tuple(evaluate_items(expression));
+    case ExpressionKind::kDict:
+      return evaluate_dict(expression);
+    case ExpressionKind::kAttribute:
+      return attribute(operand(0), expression.name);
+    case ExpressionKind::kSubscript: {
+      const Value object = operand(0);
+      return item(object, operand(1));
+    }
+    case ExpressionKind::kSlice: {
+      const std::vector<Value> values = evaluate_items(expression);
+      return slice(values[0], values[1], values[2], values[3]);
+    }
+    case ExpressionKind::kCall:
+      return evaluate_call(expression);
+    case ExpressionKind::kFilter:
+      return evaluate_filter(expression, nullptr);
+    case ExpressionKind::kTest: {
+      const Value input = operand(0);
+      Arguments arguments = evaluate_arguments(expression);
+      return apply_test(expression.name, input, arguments);
+    }
+    case ExpressionKind::kNegate:
+      return negate(operand(0));
+    case ExpressionKind::kPlus:
+      return plus(operand(0));
+    case ExpressionKind::kNot:
+      return !truthy(operand(0));
+    case ExpressionKind::kAnd: {
+      Value left = operand(0);
+      return truthy(left) ? operand(1) : left;
+    }
+    case ExpressionKind::kOr: {
+      Value left = operand(0);
+      return truthy(left) ? left : operand(1);
+    }
+    case ExpressionKind::kArithmetic: {
+      const Value left = operand(0);
+      return calculate(expression.arithmetic, left, operand(1), meter_);
+    }
+    case ExpressionKind::kConcatenate:
+      return concatenate(expression);
+    case ExpressionKind::kCompare:
+      return evaluate_comparison(expression);
+    case ExpressionKind::kCondition:
+      return evaluate_condition(expression);
+  }
+  return {};
+}
+
+Value Interpreter::evaluate_name(const std::string& name) const {
+  if (const Value* value = scope_->find(name)) return *value;
+  if (const Value* value = variables_.find(std::string_view(name))) return *value;
+  if (auto function = find_function(name)) return *function;
+  return Value::undefined("'" + name + "' is undefined");
+}
+
+std::vector<Value> Interpreter::evaluate_items(const Expression& expression, std::size_t first) {
+  std::vector<Value> values;
+  values.reserve(expression.items.size());
+  for (std::size_t i = first; i < expression.items.size(); ++i)
+    values.push_back(evaluate(*expression.items[i]));
+  meter_.charge_bytes(values.size() * sizeof(Value));
+  return values;
+}
+
+Value Interpreter::evaluate_dict(const Expression& expression) {
+  const std::vector<Value> values = evaluate_items(expression);
+  auto dict = std::make_shared<Dict>();
+  for (std::size_t i = 0; i + 1 < values.size(); i += 2) dict->set(values[i], values[i + 1]);
+  return std::shared_ptr<const Dict>(std::move(dict));
+}
+
+Arguments Interpreter::evaluate_arguments(const Expression& expression) {
+  Arguments arguments{evaluate_items(expression, 1), {}};
+  for (const auto& [name, value] : expression.keywords)
+    arguments.keywords.emplace_back(name, evaluate(*value));
+  if (expression.star) {
+    std::vector<Value> more = iterate(evaluate(*expression.star));
+    arguments.positional.insert(arguments.positional.end(), more.begin(), more.end());
+  }
+  if (expression.double_star) {
+    const Value more = evaluate(*expression.double_star);
+    if (!more.is_dict())
+      throw TemplateError(std::string("argument after ** must be a mapping, not ") + more.type_name());
+    for (const auto& [name, value] : more.as_dict().items) {
+      if (!name.is_string()) throw TemplateError("keywords must be strings");
+      arguments.keywords.emplace_back(name.as_string(), value);
+    }
+  }
+  return arguments;
+}
+
+Value Interpreter::evaluate_call(const Expression& expression) {
+  const Value function = evaluate(*expression.items[0]);
+  Arguments arguments = evaluate_arguments(expression);
+  line_ = expression.line;
+  return call(function, arguments);
+}
+
+Value Interpreter::evaluate_filter(const Expression& expression, const Value* input) {
+  // In a filter block the innermost filter has no operand: it takes the block's text.
+  const Expression* operand = expression.items[0].get();
+  Value value;
+  if (!operand)
+    value = *input;
+  else if (input)
+    value = evaluate_filter(*operand, input);
+  else
+    value = evaluate(*operand);
+  Arguments arguments = evaluate_arguments(expression);
+  line_ = expression.line;
+  return apply_filter(expression.name, value, arguments);
+}
+
+Value Interpreter::evaluate_comparison(const Expression& expression) {
+  Value left = evaluate(*expression.items[0]);
+  for (std::size_t i = 0; i < expression.names.size(); ++i) {
+    Value right = evaluate(*expression.items[i + 1]);
+    if (!compare_by(expression.names[i], left, right)) return false;
+    left = std::move(right);
+  }
+  return true;
+}
+
+Value Interpreter::evaluate_condition(const Expression& expression) {
+  if (truthy(evaluate(*expression.items[1]))) return evaluate(*expression.items[0]);
+  if (expression.items.size() > 2) return evaluate(*expression.items[2]);
+  return Value::undefined("the inline if-expression evaluated to false and no else section was defined");
+}
+
+Value Interpreter::concatenate(const Expression& expression) {
+  std::string text;
+  for (const Value& value : evaluate_items(expression)) text += to_text(value);
+  meter_.charge_bytes(text.size());
+  return text;
+}
+
+Value Interpreter::apply_filter(const std::string& name, const Value& input, Arguments& arguments) {
+  meter_.charge_step();
+  Filter filter = find_filter(name);
+  if (!filter) filter = find_sequence_filter(name);
+  if (!filter) throw TemplateError("no filter named '" + name + "'");
+  return filter(*this, input, arguments);
+}
+
+bool Interpreter::apply_test(const std::string& name, const Value& input, Arguments& arguments) {
+  meter_.charge_step();
+  const Test test = find_test(name);
+  if (!test) throw TemplateError("no test named '" + name + "'");
+  return test(*this, input, arguments);
+}
+
+}  // namespace ark::text::jinja

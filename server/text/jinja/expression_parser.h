@@ -1,0 +1,68 @@
+// Parses expressions: Jinja's grammar by recursive descent.
+#pragma once
+
+#include "server/text/jinja/ast.h"
+#include "server/text/jinja/token_stream.h"
+
+namespace ark::text::jinja {
+
+class ExpressionParser {
+ public:
+  explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
+
+  ExpressionPtr expression() { return condition(); }
+  // a, b, c: a tuple if there is a comma. `conditional`: whether "x if y else z" is read; `end`: a name that
+  // ends it.
+  ExpressionPtr tuple(bool conditional = true, std::string_view end = "", bool parenthesized = false);
+  ExpressionPtr without_condition() { return disjunction(); }
+  // What can be assigned to: names, tuples of names, and namespace attributes if allowed.
+  ExpressionPtr target(bool attributes, std::string_view end = "");
+  ExpressionPtr name_target();
+  // The filters after `input` (which may be null): | a | b(...)
+  ExpressionPtr filters(ExpressionPtr input);
+  ExpressionPtr filter_call(ExpressionPtr input);  // name(...), the | being read
+  ExpressionPtr unary(bool with_filters = true);
+
+ private:
+  // Counts how deep calls are nested, as the tree's depth does not while it is built.
+  struct Nesting {
+    explicit Nesting(ExpressionParser& parser);
+    ~Nesting() { --parser_.nesting_; }
+    ExpressionParser& parser_;
+  };
+
+  ExpressionPtr make(ExpressionKind kind, int line, ExpressionPtr first = nullptr,
+                     ExpressionPtr second = nullptr, ExpressionPtr third = nullptr) const;
+  ExpressionPtr constant(int line, Value value) const;
+  static void add(Expression& parent, ExpressionPtr child);
+  static void grow(Expression& parent, const Expression* child);
+
+  ExpressionPtr condition();
+  ExpressionPtr disjunction();
+  ExpressionPtr conjunction();
+  ExpressionPtr negation();
+  ExpressionPtr comparison();
+  ExpressionPtr sum();
+  ExpressionPtr concatenation();
+  ExpressionPtr product();
+  ExpressionPtr power();
+  ExpressionPtr primary();
+  ExpressionPtr name_or_constant();
+  ExpressionPtr number();
+  ExpressionPtr strings();
+  ExpressionPtr list();
+  ExpressionPtr dict();
+  ExpressionPtr postfix(ExpressionPtr base);
+  ExpressionPtr filters_and_tests(ExpressionPtr base);
+  ExpressionPtr attribute(ExpressionPtr base);
+  ExpressionPtr subscript(ExpressionPtr base);
+  ExpressionPtr call(ExpressionPtr base);
+  ExpressionPtr test(ExpressionPtr base);
+  void arguments(Expression& call);
+  bool tuple_ends(std::string_view end) const;
+
+  TokenStream& tokens_;
+  int nesting_ = 0;
+};
+
+}  // namespace ark::text::jinja

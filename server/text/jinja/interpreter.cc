@@ -1,0 +1,309 @@
+#include "server/text/jinja/interpreter.h"
+
+#include <utility>
+
+#include "server/text/jinja/builtins.h"
+
+namespace ark::text::jinja {
+namespace {
+
+constexpr int kMaxRunDepth = 1000;  // of statements, expressions and macro calls inside each other
+
+}  // namespace
+
+// The `loop` of a for statement.
+struct Interpreter::Loop : Namespace {
+  std::vector<Value> items;
+  std::size_t index = 0;
+  int level = 0;
+  Value recurse;                   // of recursive loops: loop(items)
+  std::optional<Value> last_seen;  // by changed()
+
+  void set(const std::string&, Value) override { throw TemplateError("loop cannot be assigned to"); }
+  Value find(const std::string& name) override;
+};
+
+Value Interpreter::Loop::find(const std::string& name) {
+  const auto number = [](std::size_t value) { return Value(static_cast<std::int64_t>(value)); };
+  if (name == "index") return number(index + 1);
+  if (name == "index0") return number(index);
+  if (name == "revindex") return number(items.size() - index);
+  if (name == "revindex0") return number(items.size() - index - 1);
+  if (name == "first") return index == 0;
+  if (name == "last") return index + 1 == items.size();
+  if (name == "length") return number(items.size());
+  if (name == "depth") return level + 1;
+  if (name == "depth0") return level;
+  if (name == "previtem") return index > 0 ? items[index - 1] : Value::undefined("there is no previous item");
+  if (name == "nextitem")
+    return index + 1 < items.size() ? items[index + 1] : Value::undefined("there is no next item");
+  if (name == "cycle") {
+    return Value::function("cycle", [at = index](Interpreter&, Arguments& arguments) {
+      if (arguments.positional.empty()) throw TemplateError("no items for cycling given");
+      return arguments.positional[at % arguments.positional.size()];
+    });
+  }
+  if (name == "changed") {
+    return Value::function("changed", [this](Interpreter&, Arguments& arguments) -> Value {
+      Value seen = Value::tuple(arguments.positional);
+      if (last_seen && equal(*last_seen, seen)) return false;
+      last_seen = std::move(seen);
+      return true;
+    });
+  }
+  return Value::undefined("loop has no attribute '" + name + "'");
+}
+
+Interpreter::Depth::Depth(Interpreter& interpreter) : interpreter_(interpreter) {
+  interpreter_.meter_.charge_step();
+  if (++interpreter_.depth_ > kMaxRunDepth) {
+    --interpreter_.depth_;
+    throw TemplateError("recursion deeper than " + std::to_string(kMaxRunDepth));
+  }
+}
+
+void Interpreter::Scope::set(const std::string& name, Value value) {
+  for (auto& [key, old] : variables) {
+    if (key != name) continue;
+    old = std::move(value);
+    return;
+  }
+  variables.emplace_back(name, std::move(value));
+}
+
+const Value* Interpreter::Scope::find(const std::string& name) const {
+  for (const Scope* scope = this; scope; scope = scope->parent.get())
+    for (const auto& [key, value] : scope->variables)
+      if (key == name) return &value;
+  return nullptr;
+}
+
+Interpreter::Interpreter(const Dict& variables, std::time_t now) : variables_(variables), now_(now) {}
+
+std::string Interpreter::run(const Block& block) {
+  std::string out;
+  out_ = &out;
+  const Enter enter(*this, std::make_shared<Scope>(nullptr));
+  run_block(block);
+  return out;
+}
+
+Interpreter::Flow Interpreter::run_block(const Block& block) {
+  const Depth depth(*this);
+  for (const StatementPtr& statement : block)
+    if (const Flow flow = run_statement(*statement); flow != Flow::kNormal) return flow;
+  return Flow::kNormal;
+}
+
+Interpreter::Flow Interpreter::run_statement(const Statement& statement) {
+  meter_.charge_step();
+  line_ = statement.line;
+  switch (statement.kind) {
+    case StatementKind::kText:
+      write(statement.name);
+      break;
+    case StatementKind::kOutput:
+      write(to_text(evaluate(*statement.expression)));
+      break;
+    case StatementKind::kFor:
+      return run_for(statement);
+    case StatementKind::kIf:
+      return run_if(statement);
+    case StatementKind::kSet:
+      assign(*statement.target, evaluate(*statement.expression));
+      break;
+    case StatementKind::kSetBlock: {
+      Value text = capture(statement.body);
+      if (statement.expression) text = evaluate_filter(*statement.expression, &text);
+      assign(*statement.target, text);
+      break;
+    }
+    case StatementKind::kMacro:
+      scope_->set(statement.name, make_macro(statement, statement.name));
+      break;
+    case StatementKind::kCall:
+      run_call(statement);
+      break;
+    case StatementKind::kFilter: {
+      const Value text = capture(statement.body);
+      write(to_text(evaluate_filter(*statement.expression, &text)));
+      break;
+    }
+    case StatementKind::kWith:
+      run_with(statement);
+      break;
+    case StatementKind::kScope:
+      write(capture(statement.body));
+      break;
+    case StatementKind::kBreak:
+      return Flow::kBreak;
+    case StatementKind::kContinue:
+      return Flow::kContinue;
+  }
+  return Flow::kNormal;
+}
+
+Interpreter::Flow Interpreter::run_if(const Statement& statement) {
+  for (std::size_t i = 0; i < statement.values.size(); ++i)
+    if (truthy(evaluate(*statement.values[i]))) return run_block(statement.branches[i]);
+  return run_block(statement.orelse);
+}
+
+Interpreter::Flow Interpreter::run_for(const Statement& statement) {
+  run_loop(statement, evaluate(*statement.expression), 0);
+  return Flow::kNormal;
+}
+
+void Interpreter::run_loop(const Statement& statement, const Value& sequence, int level) {
+  const Depth depth(*this);
+  const ScopePtr outer = scope_;
+  const auto loop = std::make_shared<Loop>();
+  loop->level = level;
+  for (Value& item : iterate(sequence)) {
+    meter_.charge_step();
+    if (statement.test) {
+      const Enter enter(*this, std::make_shared<Scope>(outer));
+      assign(*statement.target, item);
+      if (!truthy(evaluate(*statement.test))) continue;
+    }
+    loop->items.push_back(std::move(item));
+  }
+  if (statement.recursive) {
+    loop->recurse =
+        Value::function("loop", [&statement, outer, level](Interpreter& self, Arguments& arguments) {
+          if (arguments.positional.size() != 1) throw TemplateError("loop() takes one argument");
+          std::string text;
+          std::string* saved = std::exchange(self.out_, &text);
+          const ScopePtr current = std::exchange(self.scope_, outer);
+          self.run_loop(statement, arguments.positional[0], level + 1);
+          self.out_ = saved;
+          self.scope_ = current;
+          return Value(std::move(text));
+        });
+  }
+  bool completed = false;  // some iteration went through to its end: then there is no else
+  for (; loop->index < loop->items.size(); ++loop->index) {
+    const Enter enter(*this, std::make_shared<Scope>(outer));
+    scope_->set("loop", std::static_pointer_cast<Namespace>(loop));
+    assign(*statement.target, loop->items[loop->index]);
+    const Flow flow = run_block(statement.body);
+    completed |= flow == Flow::kNormal;
+    if (flow == Flow::kBreak) break;
+  }
+  if (completed) return;
+  const Enter enter(*this, std::make_shared<Scope>(outer));
+  run_block(statement.orelse);
+}
+
+void Interpreter::run_with(const Statement& statement) {
+  std::vector<Value> values;
+  for (const ExpressionPtr& value : statement.values) values.push_back(evaluate(*value));
+  const Enter enter(*this, std::make_shared<Scope>(scope_));
+  for (std::size_t i = 0; i < values.size(); ++i) assign(*statement.targets[i], values[i]);
+  run_block(statement.body);
+}
+
+void Interpreter::run_call(const Statement& statement) {
+  const Value function = evaluate(*statement.expression->items[0]);
+  Arguments arguments = evaluate_arguments(*statement.expression);
+  arguments.keywords.emplace_back("caller", make_macro(statement, "caller"));
+  write(to_text(call(function, arguments)));
+}
+
+std::string Interpreter::capture(const Block& block) {
+  std::string text;
+  std::string* saved = std::exchange(out_, &text);
+  {
+    const Enter enter(*this, std::make_shared<Scope>(scope_));
+    run_block(block);
+  }
+  out_ = saved;
+  return text;
+}
+
+void Interpreter::assign(const Expression& target, const Value& value) {
+  if (target.kind == ExpressionKind::kName) return scope_->set(target.name, value);
+  if (target.kind == ExpressionKind::kAttribute) {
+    const Value object = evaluate(*target.items[0]);
+    if (!object.is_namespace()) throw TemplateError("cannot assign attribute on non-namespace object");
+    return object.as_namespace().set(target.name, value);
+  }
+  const std::vector<Value> values = iterate(value);
+  if (values.size() != target.items.size())
+    throw TemplateError("cannot unpack " + std::to_string(values.size()) + " values into " +
+                        std::to_string(target.items.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) assign(*target.items[i], values[i]);
+}
+
+void Interpreter::write(std::string_view text) {
+  meter_.charge_bytes(text.size());
+  if (out_->size() + text.size() > kMaxOutput)
+    throw TemplateError("the output exceeds " + std::to_string(kMaxOutput >> 20) + " MiB");
+  *out_ += text;
+}
+
+Value Interpreter::make_macro(const Statement& statement, const std::string& name) {
+  return Value::function("<Macro '" + name + "'>",
+                         [&statement, scope = scope_](Interpreter& self, Arguments& arguments) {
+                           return Value(self.run_macro(statement, scope, arguments));
+                         });
+}
+
+std::string Interpreter::run_macro(const Statement& statement, const ScopePtr& scope, Arguments& arguments) {
+  const Depth depth(*this);
+  std::string text;
+  std::string* saved = std::exchange(out_, &text);
+  {
+    const Enter enter(*this, std::make_shared<Scope>(scope));
+    const std::size_t count = statement.parameters.size(), required = count - statement.defaults.size();
+    std::vector<Value> rest;
+    auto kwargs = std::make_shared<Dict>();
+    std::vector<bool> bound(count);
+    const auto bind = [&](std::size_t i, const Value& value) {
+      if (bound[i])
+        throw TemplateError("macro got multiple values for argument '" + statement.parameters[i] + "'");
+      bound[i] = true;
+      scope_->set(statement.parameters[i], value);
+    };
+    for (std::size_t i = 0; i < arguments.positional.size(); ++i)
+      if (i < count)
+        bind(i, arguments.positional[i]);
+      else
+        rest.push_back(arguments.positional[i]);
+    for (const auto& [name, value] : arguments.keywords) {
+      std::size_t i = 0;
+      while (i < count && statement.parameters[i] != name) ++i;
+      if (i < count)
+        bind(i, value);
+      else if (name == "caller")
+        scope_->set("caller", value);
+      else
+        kwargs->set(Value(name), value);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (bound[i]) continue;
+      scope_->set(statement.parameters[i],
+                  i < required
+                      ? Value::undefined("parameter '" + statement.parameters[i] + "' was not provided")
+                      : evaluate(*statement.defaults[i - required]));
+    }
+    scope_->set("varargs", Value::tuple(std::move(rest)));
+    scope_->set("kwargs", std::shared_ptr<const Dict>(std::move(kwargs)));
+    run_block(statement.body);
+  }
+  out_ = saved;
+  return text;
+}
+
+Value Interpreter::call(const Value& function, Arguments& arguments) {
+  if (function.is_undefined()) use_of_undefined(function);
+  if (function.is_namespace()) {
+    const auto* loop = dynamic_cast<const Loop*>(&function.as_namespace());
+    if (loop && loop->recurse.is_callable()) return loop->recurse.as_callable().call(*this, arguments);
+  }
+  if (!function.is_callable())
+    throw TemplateError(std::string("'") + function.type_name() + "' object is not callable");
+  return function.as_callable().call(*this, arguments);
+}
+
+}  // namespace ark::text::jinja

@@ -1,0 +1,108 @@
+// Runs a template's tree.
+#pragma once
+
+#include <ctime>
+#include <string>
+
+#include "server/text/jinja/ast.h"
+#include "server/text/jinja/value.h"
+
+namespace ark::text::jinja {
+
+inline constexpr std::size_t kMaxOutput = std::size_t{16} << 20;  // bytes
+
+// One render. Throws TemplateError; line() then says where.
+class Interpreter {
+ public:
+  // `now`: what strftime_now formats (local time).
+  Interpreter(const Dict& variables, std::time_t now);
+
+  std::string run(const Block& block);
+  int line() const { return line_; }
+
+  Meter& meter() { return meter_; }
+  std::time_t now() const { return now_; }
+  Value call(const Value& function, Arguments& arguments);
+  Value apply_filter(const std::string& name, const Value& input, Arguments& arguments);
+  bool apply_test(const std::string& name, const Value& input, Arguments& arguments);
+  // object.name, as templates see it; undefined if there is none.
+  static Value attribute(const Value& object, const std::string& name);
+  // object[key]
+  static Value item(const Value& object, const Value& key);
+
+ private:
+  enum class Flow { kNormal, kBreak, kContinue };
+
+  struct Scope {
+    explicit Scope(std::shared_ptr<Scope> outer) : parent(std::move(outer)) {}
+    void set(const std::string& name, Value value);
+    const Value* find(const std::string& name) const;
+    std::shared_ptr<Scope> parent;
+    std::vector<std::pair<std::string, Value>> variables;
+  };
+  using ScopePtr = std::shared_ptr<Scope>;
+
+  // Makes a scope the current one. At the end its variables go: a macro among them refers to the scope
+  // itself.
+  class Enter {
+   public:
+    Enter(Interpreter& interpreter, ScopePtr scope) : interpreter_(interpreter), saved_(interpreter.scope_) {
+      interpreter_.scope_ = std::move(scope);
+    }
+    ~Enter() {
+      interpreter_.scope_->variables.clear();
+      interpreter_.scope_ = saved_;
+    }
+
+   private:
+    Interpreter& interpreter_;
+    ScopePtr saved_;
+  };
+
+  class Depth {
+   public:
+    explicit Depth(Interpreter& interpreter);
+    ~Depth() { --interpreter_.depth_; }
+
+   private:
+    Interpreter& interpreter_;
+  };
+
+  struct Loop;
+
+  // interpreter.cc: statements
+  Flow run_block(const Block& block);
+  Flow run_statement(const Statement& statement);
+  Flow run_if(const Statement& statement);
+  Flow run_for(const Statement& statement);
+  void run_loop(const Statement& statement, const Value& sequence, int level);
+  void run_with(const Statement& statement);
+  void run_call(const Statement& statement);
+  std::string capture(const Block& block);  // in a scope of its own
+  void assign(const Expression& target, const Value& value);
+  void write(std::string_view text);
+  Value make_macro(const Statement& statement, const std::string& name);
+  std::string run_macro(const Statement& statement, const ScopePtr& scope, Arguments& arguments);
+
+  // evaluate.cc: expressions
+  Value evaluate(const Expression& expression);
+  Value evaluate_name(const std::string& name) const;
+  Value evaluate_dict(const Expression& expression);
+  Value evaluate_call(const Expression& expression);
+  Value evaluate_filter(const Expression& expression, const Value* input);
+  Value evaluate_comparison(const Expression& expression);
+  Value evaluate_condition(const Expression& expression);
+  Value concatenate(const Expression& expression);
+  std::vector<Value> evaluate_items(const Expression& expression, std::size_t first = 0);
+  Arguments evaluate_arguments(const Expression& expression);
+
+  const Dict& variables_;
+  std::time_t now_;
+  ScopePtr scope_;
+  std::string* out_ = nullptr;
+  Meter meter_;
+  int depth_ = 0;
+  int line_ = 1;
+};
+
+}  // namespace ark::text::jinja

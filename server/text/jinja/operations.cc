@@ -1,0 +1,194 @@
+#include "server/text/jinja/operations.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "server/text/unicode.h"
+
+namespace ark::text::jinja {
+namespace {
+
+bool is_sequence(const Value& value) {  // comparable with its like
+  return value.is_flavor(List::Flavor::kList) || value.is_flavor(List::Flavor::kTuple);
+}
+
+bool equal_items(const std::vector<Value>& a, const std::vector<Value>& b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), equal);
+}
+
+bool equal_dicts(const Dict& a, const Dict& b) {
+  if (a.items.size() != b.items.size()) return false;
+  return std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
+    const Value* other = b.find(item.first);
+    return other && equal(item.second, *other);
+  });
+}
+
+template <typename T>
+int order(const T& a, const T& b) {
+  return a < b ? -1 : b < a ? 1 : 0;
+}
+
+// The position of an index in [0, size), negative ones counted from the end.
+std::optional<std::size_t> position(std::int64_t index, std::size_t size) {
+  const auto count = static_cast<std::int64_t>(size);
+  if (index < -count || index >= count) return std::nullopt;
+  return static_cast<std::size_t>(index < 0 ? index + count : index);
+}
+
+// The indices that start:stop:step selects, as Python's slice.indices().
+std::vector<std::size_t> slice_indices(const Value& start, const Value& stop, const Value& step,
+                                       std::size_t size) {
+  const auto number = [](const Value& value, std::int64_t missing) {
+    if (value.is_none()) return missing;
+    if (!value.is_integral()) throw TemplateError("slice indices must be integers or None");
+    return value.as_int();
+  };
+  const std::int64_t stride = number(step, 1), count = static_cast<std::int64_t>(size);
+  if (stride == 0) throw TemplateError("slice step cannot be zero");
+  const std::int64_t low = stride < 0 ? -1 : 0, high = stride < 0 ? count - 1 : count;
+  const auto bound = [&](const Value& value, std::int64_t missing) {
+    if (value.is_none()) return missing;
+    const std::int64_t index = number(value, 0);
+    return std::clamp(index < 0 ? (index < -count ? low : index + count) : index, low, high);
+  };
+  const std::int64_t first = bound(start, stride < 0 ? high : low),
+                     last = bound(stop, stride < 0 ? low : high);
+  std::vector<std::size_t> indices;
+  if (stride > count || stride < -count) {
+    if (stride > 0 ? first < last : first > last) indices.push_back(static_cast<std::size_t>(first));
+    return indices;
+  }
+  for (std::int64_t i = first; stride > 0 ? i < last : i > last; i += stride)
+    indices.push_back(static_cast<std::size_t>(i));
+  return indices;
+}
+
+}  // namespace
+
+void use_of_undefined(const Value& value) { throw TemplateError(value.undefined_what()); }
+
+bool truthy(const Value& value) {
+  if (value.is_undefined() || value.is_none()) return false;
+  if (value.is_integral()) return value.as_int() != 0;
+  if (value.is_float()) return value.as_number() != 0;
+  if (value.is_string()) return !value.as_string().empty();
+  if (value.is_flavor(List::Flavor::kGenerator)) return true;
+  if (value.is_list()) return !value.as_list().items.empty();
+  if (value.is_dict()) return !value.as_dict().items.empty();
+  return true;
+}
+
+bool equal(const Value& a, const Value& b) {
+  if (a.is_number() && b.is_number()) {
+    if (a.is_integral() && b.is_integral()) return a.as_int() == b.as_int();
+    return a.as_number() == b.as_number();
+  }
+  if (a.is_string() && b.is_string()) return a.as_string() == b.as_string();
+  if (a.is_none() || a.is_undefined()) return a.is_none() ? b.is_none() : b.is_undefined();
+  if (is_sequence(a) && is_sequence(b) && a.as_list().flavor == b.as_list().flavor)
+    return equal_items(a.as_list().items, b.as_list().items);
+  if (a.is_flavor(List::Flavor::kRange) && b.is_flavor(List::Flavor::kRange))
+    return equal_items(a.as_list().items, b.as_list().items);
+  if (a.is_dict() && b.is_dict()) return equal_dicts(a.as_dict(), b.as_dict());
+  return a.same_object(b);
+}
+
+int compare(const Value& a, const Value& b) {
+  if (a.is_undefined()) use_of_undefined(a);
+  if (b.is_undefined()) use_of_undefined(b);
+  if (a.is_integral() && b.is_integral()) return order(a.as_int(), b.as_int());
+  if (a.is_number() && b.is_number()) return order(a.as_number(), b.as_number());
+  if (a.is_string() && b.is_string())
+    return order(a.as_string(), b.as_string());  // bytes order as code points do
+  if (is_sequence(a) && is_sequence(b) && a.as_list().flavor == b.as_list().flavor) {
+    const auto &left = a.as_list().items, &right = b.as_list().items;
+    for (std::size_t i = 0; i < left.size() && i < right.size(); ++i)
+      if (!equal(left[i], right[i])) return compare(left[i], right[i]);
+    return order(left.size(), right.size());
+  }
+  throw TemplateError(std::string("no order between '") + a.type_name() + "' and '" + b.type_name() + "'");
+}
+
+bool contains(const Value& container, const Value& item) {
+  if (container.is_string()) {
+    if (!item.is_string())
+      throw TemplateError(std::string("'in <string>' requires string as left operand, not ") +
+                          item.type_name());
+    return container.as_string().find(item.as_string()) != std::string::npos;
+  }
+  if (container.is_dict()) return container.as_dict().find(item) != nullptr;
+  const std::vector<Value> items = iterate(container);
+  return std::any_of(items.begin(), items.end(), [&](const Value& other) { return equal(other, item); });
+}
+
+std::size_t length(const Value& value) {
+  if (value.is_undefined()) return 0;
+  if (value.is_string()) return count_chars(value.as_string());
+  if (value.is_list() && !value.is_flavor(List::Flavor::kGenerator)) return value.as_list().items.size();
+  if (value.is_dict()) return value.as_dict().items.size();
+  throw TemplateError(std::string("object of type '") + value.type_name() + "' has no len()");
+}
+
+std::vector<Value> iterate(const Value& value) {
+  std::vector<Value> items;
+  if (value.is_undefined()) return items;
+  if (value.is_list()) {
+    const List& list = value.as_list();
+    if (list.flavor == List::Flavor::kGenerator && std::exchange(list.used, true)) return items;
+    return list.items;
+  }
+  if (value.is_dict()) {
+    for (const auto& [key, unused] : value.as_dict().items) items.push_back(key);
+    return items;
+  }
+  if (value.is_string()) {
+    const std::string& text = value.as_string();
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t begin = at;
+      next_char(text, at);
+      items.emplace_back(text.substr(begin, at - begin));
+    }
+    return items;
+  }
+  throw TemplateError(std::string("'") + value.type_name() + "' object is not iterable");
+}
+
+std::optional<Value> subscript(const Value& object, const Value& key) {
+  if (object.is_undefined()) use_of_undefined(object);
+  if (object.is_dict()) {
+    if (key.is_dict() || (key.is_list() && !key.is_flavor(List::Flavor::kTuple))) return std::nullopt;
+    const Value* found = object.as_dict().find(key);
+    return found ? std::optional(*found) : std::nullopt;
+  }
+  if (!key.is_integral()) return std::nullopt;
+  if (object.is_string()) {
+    const std::u32string characters = to_utf32(object.as_string());
+    const auto at = position(key.as_int(), characters.size());
+    return at ? std::optional<Value>(to_utf8(characters.substr(*at, 1))) : std::nullopt;
+  }
+  if (is_sequence(object) || object.is_flavor(List::Flavor::kRange)) {
+    const auto at = position(key.as_int(), object.as_list().items.size());
+    return at ? std::optional(object.as_list().items[*at]) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+Value slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
+  if (object.is_undefined()) use_of_undefined(object);
+  if (object.is_string()) {
+    const std::u32string characters = to_utf32(object.as_string());
+    std::string out;
+    for (std::size_t i : slice_indices(start, stop, step, characters.size())) append_utf8(out, characters[i]);
+    return out;
+  }
+  if (!is_sequence(object) && !object.is_flavor(List::Flavor::kRange))
+    return Value::undefined(std::string("'") + object.type_name() + "' object cannot be sliced");
+  std::vector<Value> out;
+  const auto& items = object.as_list().items;
+  for (std::size_t i : slice_indices(start, stop, step, items.size())) out.push_back(items[i]);
+  return Value::list(std::move(out), object.as_list().flavor);
+}
+
+}  // namespace ark::text::jinja

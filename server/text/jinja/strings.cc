@@ -1,0 +1,190 @@
+#include "server/text/jinja/strings.h"
+
+#include <algorithm>
+
+#include "server/text/unicode.h"
+
+namespace ark::text::jinja {
+namespace {
+
+bool is_cased(char32_t c) { return is_upper(c) || is_lower(c) || is_title(c); }
+
+bool ends_line(char32_t c) {
+  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+// Whether the sigma at `at` ends a word: a letter before it (marks skipped) and none behind.
+bool is_final_sigma(const std::u32string& text, std::size_t at) {
+  const auto ignorable = [](char32_t c) {
+    return is_mark(c) || c == '\'' || c == 0x2019 || c == 0xAD || c == '.' || c == ':';
+  };
+  std::size_t before = at, after = at + 1;
+  while (before > 0 && ignorable(text[before - 1])) --before;
+  while (after < text.size() && ignorable(text[after])) ++after;
+  return before > 0 && is_cased(text[before - 1]) && !(after < text.size() && is_cased(text[after]));
+}
+
+void append_lower(std::string& out, char32_t c) {
+  std::string character;
+  append_utf8(character, c);
+  out += to_lower(character);
+}
+
+std::vector<std::string> split_space(std::string_view text, std::int64_t limit) {
+  std::vector<std::string> parts;
+  const std::u32string characters = to_utf32(text);
+  std::size_t at = 0;
+  while (true) {
+    while (at < characters.size() && is_space(characters[at])) ++at;
+    if (at == characters.size()) return parts;
+    std::size_t end = at;
+    if (limit >= 0 && static_cast<std::int64_t>(parts.size()) == limit) {
+      end = characters.size();
+      while (end > at && is_space(characters[end - 1])) --end;
+    } else {
+      while (end < characters.size() && !is_space(characters[end])) ++end;
+    }
+    parts.push_back(to_utf8(std::u32string_view(characters).substr(at, end - at)));
+    if (limit >= 0 && static_cast<std::int64_t>(parts.size()) > limit) return parts;
+    at = end;
+  }
+}
+
+std::string reversed(std::string_view text) {
+  std::u32string characters = to_utf32(text);
+  std::reverse(characters.begin(), characters.end());
+  return to_utf8(characters);
+}
+
+}  // namespace
+
+bool is_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F); }
+
+std::string strip(std::string_view text, const std::optional<std::string>& characters, bool left,
+                  bool right) {
+  const std::u32string all = to_utf32(text), set = characters ? to_utf32(*characters) : std::u32string();
+  const auto drop = [&](char32_t c) {
+    return characters ? set.find(c) != std::u32string::npos : is_space(c);
+  };
+  std::size_t begin = 0, end = all.size();
+  while (left && begin < end && drop(all[begin])) ++begin;
+  while (right && end > begin && drop(all[end - 1])) --end;
+  return to_utf8(std::u32string_view(all).substr(begin, end - begin));
+}
+
+std::string lower(std::string_view text) {
+  if (text.find("\u03A3") == std::string_view::npos) return to_lower(text);
+  std::string out;
+  const std::u32string characters = to_utf32(text);
+  for (std::size_t i = 0; i < characters.size(); ++i)
+    if (characters[i] == 0x3A3 && is_final_sigma(characters, i))
+      out += "\u03C2";
+    else
+      append_lower(out, characters[i]);
+  return out;
+}
+
+std::string capitalize(std::string_view text) {
+  if (text.empty()) return {};
+  std::size_t at = 0;
+  const std::string first = to_title(next_char(text, at));
+  return first + lower(text.substr(at));
+}
+
+std::string title(std::string_view text) {
+  std::string out;
+  bool inside = false;
+  for (char32_t c : to_utf32(text)) {
+    if (inside)
+      append_lower(out, c);
+    else
+      out += to_title(c);
+    inside = is_cased(c);
+  }
+  return out;
+}
+
+std::string swap_case(std::string_view text) {
+  std::string out;
+  for (char32_t c : to_utf32(text))
+    if (is_upper(c))
+      append_lower(out, c);
+    else
+      out += to_upper(to_utf8({&c, 1}));
+  return out;
+}
+
+std::vector<std::string> split(std::string_view text, const std::optional<std::string>& separator,
+                               std::int64_t limit, bool from_right) {
+  if (from_right && limit >= 0) {
+    const auto mirrored = separator ? std::optional(reversed(*separator)) : std::nullopt;
+    std::vector<std::string> parts = split(reversed(text), mirrored, limit, false);
+    std::reverse(parts.begin(), parts.end());
+    for (std::string& part : parts) part = reversed(part);
+    return parts;
+  }
+  if (!separator) return split_space(text, limit);
+  std::vector<std::string> parts;
+  std::size_t from = 0;
+  for (std::size_t at = text.find(*separator); at != std::string_view::npos && limit != 0;
+       at = text.find(*separator, from), --limit) {
+    parts.emplace_back(text.substr(from, at - from));
+    from = at + separator->size();
+  }
+  parts.emplace_back(text.substr(from));
+  return parts;
+}
+
+std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
+  std::vector<std::string> lines;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = at;
+    const char32_t c = next_char(text, at);
+    if (!ends_line(c)) continue;
+    if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
+    lines.emplace_back(text.substr(begin, (keep_ends ? at : end) - begin));
+    begin = at;
+  }
+  if (begin < text.size()) lines.emplace_back(text.substr(begin));
+  return lines;
+}
+
+std::string replace(std::string_view text, std::string_view from, std::string_view to, std::int64_t limit) {
+  std::string out;
+  std::size_t at = 0;
+  if (from.empty()) {  // between all characters
+    while (limit != 0) {
+      out += to;
+      --limit;
+      if (at == text.size()) return out;
+      const std::size_t begin = at;
+      next_char(text, at);
+      out += text.substr(begin, at - begin);
+    }
+    return out += text.substr(at);
+  }
+  for (std::size_t found = text.find(from); found != std::string_view::npos && limit != 0;
+       found = text.find(from, at), --limit) {
+    out += text.substr(at, found - at);
+    out += to;
+    at = found + from.size();
+  }
+  return out += text.substr(at);
+}
+
+std::string pad(std::string_view text, std::int64_t width, char32_t fill, Side side) {
+  const auto size = static_cast<std::int64_t>(count_chars(text));
+  const std::int64_t missing = std::max<std::int64_t>(width - size, 0);
+  // Where both sides get some, the odd one goes as in CPython.
+  const std::int64_t left = side == Side::kLeft    ? missing
+                            : side == Side::kRight ? 0
+                                                   : missing / 2 + (missing & width & 1);
+  std::string out;
+  for (std::int64_t i = 0; i < left; ++i) append_utf8(out, fill);
+  out += text;
+  for (std::int64_t i = left; i < missing; ++i) append_utf8(out, fill);
+  return out;
+}
+
+}  // namespace ark::text::jinja

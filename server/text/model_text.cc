@@ -1,0 +1,179 @@
+#include "server/text/model_text.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+#include "server/text/json_view.h"
+#include "server/text/vocabulary.h"
+
+namespace ark::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxConfig = 16 << 20;  // bytes of a configuration file
+constexpr std::int64_t kMaxLength = std::int64_t{1} << 31;
+
+// A file that may be missing: then the view is null.
+class ConfigFile {
+ public:
+  ConfigFile(const fs::path& directory, const char* name) : name_(name) {
+    std::error_code error;
+    if (fs::is_regular_file(directory / name, error)) json_ = parse_json_file(directory / name, kMaxConfig);
+    if (!json_.is_null()) view().object();
+  }
+  JsonView view() const { return {json_, name_ + ":"}; }
+
+ private:
+  std::string name_;
+  nlohmann::json json_;
+};
+
+// "token" or {"content": "token", ...}
+std::optional<std::string> token_text(const JsonView& json) {
+  if (json.is_null()) return std::nullopt;
+  return json.json().is_object() ? json.at("content").string() : json.string();
+}
+
+std::vector<std::int32_t> ids_of(const JsonView& json) {
+  std::vector<std::int32_t> ids;
+  if (json.is_null()) return ids;
+  if (!json.json().is_array()) return {Vocabulary::checked_id(json)};
+  for (std::size_t i = 0; i < json.size(); ++i) ids.push_back(Vocabulary::checked_id(json.at(i)));
+  return ids;
+}
+
+void set_once(std::optional<double>& target, const JsonView& json) {
+  if (!target && !json.is_null()) target = json.number();
+}
+
+void set_once(std::optional<std::int64_t>& target, const JsonView& json, std::int64_t low = 0) {
+  if (!target && !json.is_null()) target = json.integer(low, kMaxLength);
+}
+
+void set_once(std::optional<std::int32_t>& target, const JsonView& json) {
+  if (target || json.is_null() || (json.json().is_number() && json.json() == -1)) return;
+  const std::vector<std::int32_t> ids = ids_of(json);
+  if (!ids.empty()) target = ids[0];
+}
+
+void read_sampling(const JsonView& json, SamplingDefaults& defaults) {
+  if (const JsonView sample = json.at("do_sample"); !defaults.do_sample && !sample.is_null())
+    defaults.do_sample = sample.boolean();
+  set_once(defaults.temperature, json.at("temperature"));
+  set_once(defaults.top_p, json.at("top_p"));
+  set_once(defaults.min_p, json.at("min_p"));
+  set_once(defaults.repetition_penalty, json.at("repetition_penalty"));
+  set_once(defaults.top_k, json.at("top_k"));
+  set_once(defaults.max_new_tokens, json.at("max_new_tokens"));
+}
+
+std::string read_text(const fs::path& file) {
+  std::error_code error;
+  const auto size = fs::file_size(file, error);
+  if (error || size > kMaxConfig)
+    throw Error(Code::kBadModel, escaped(file.filename().string()) + ": too large");
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// The template: its own file, or the string or the one named "default" in tokenizer_config.json.
+std::optional<std::string> template_source(const fs::path& directory, const JsonView& config) {
+  std::error_code error;
+  if (fs::is_regular_file(directory / "chat_template.jinja", error))
+    return read_text(directory / "chat_template.jinja");
+  const ConfigFile own(directory, "chat_template.json");
+  JsonView source = own.view().at("chat_template");
+  if (source.is_null()) source = config.at("chat_template");
+  if (source.is_null()) return std::nullopt;
+  if (source.json().is_string()) return source.string();
+  source.array();
+  std::optional<std::string> first;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    const std::string& text = source.at(i).at("template").string();
+    if (source.at(i).at("name").string_or("") == "default") return text;
+    if (!first) first = text;
+  }
+  return first;
+}
+
+void load_template(const fs::path& directory, const JsonView& config, ModelText& text) {
+  const auto source = template_source(directory, config);
+  if (!source) return;
+  try {
+    text.chat_template = ChatTemplate::parse(*source);
+  } catch (const Error& error) {
+    text.chat_template_error = error.what();
+  }
+}
+
+// The end tokens: what generation_config.json says, else config.json, else genai_config.json, else
+// eos_token's id.
+void read_ids(const JsonView& generation, const JsonView& config, const JsonView& genai, ModelText& text) {
+  const JsonView text_config = config.at("text_config");  // of models of several media
+  for (const JsonView& source : {generation, config, text_config, genai}) {
+    if (text.eos_ids.empty()) text.eos_ids = ids_of(source.at("eos_token_id"));
+    set_once(text.bos_id, source.at("bos_token_id"));
+    set_once(text.pad_id, source.at("pad_token_id"));
+  }
+  for (const char* name :
+       {"max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length"})
+    for (const JsonView& source : {config, text_config}) set_once(text.max_length, source.at(name), 1);
+  set_once(text.max_length, genai.at("context_length"), 1);
+  if (!text.tokenizer) return;
+  const auto id_of = [&](const std::optional<std::string>& token) {
+    return token ? text.tokenizer->id(*token) : std::nullopt;
+  };
+  if (const auto id = id_of(text.eos_token); id && text.eos_ids.empty()) text.eos_ids = {*id};
+  // A chat model's turn ends with its eos_token even where the configuration names only the end of a
+  // document.
+  if (const auto id = id_of(text.eos_token); id && text.chat_template) text.eos_ids.push_back(*id);
+  if (!text.bos_id) text.bos_id = id_of(text.bos_token);
+  if (!text.pad_id) text.pad_id = id_of(text.pad_token);
+}
+
+}  // namespace
+
+ModelText load_model_text(const fs::path& directory) {
+  const ConfigFile tokenizer_config(directory, "tokenizer_config.json"),
+      tokens(directory, "special_tokens_map.json"), generation(directory, "generation_config.json"),
+      config(directory, "config.json"), genai(directory, "genai_config.json");
+  ModelText text;
+  std::error_code error;
+  if (fs::is_regular_file(directory / "tokenizer.json", error))
+    text.tokenizer = Tokenizer::load(directory / "tokenizer.json");
+  const auto named = [&](const char* name) {
+    auto token = token_text(tokenizer_config.view().at(name));
+    return token ? token : token_text(tokens.view().at(name));
+  };
+  text.bos_token = named("bos_token");
+  text.eos_token = named("eos_token");
+  text.pad_token = named("pad_token");
+  text.unk_token = named("unk_token");
+  text.add_bos = tokenizer_config.view().at("add_bos_token").boolean_or(false);
+  load_template(directory, tokenizer_config.view(), text);
+  read_ids(generation.view(), config.view(), genai.view().at("model"), text);
+  std::sort(text.eos_ids.begin(), text.eos_ids.end());
+  text.eos_ids.erase(std::unique(text.eos_ids.begin(), text.eos_ids.end()), text.eos_ids.end());
+  read_sampling(generation.view(), text.defaults);
+  read_sampling(genai.view().at("search"), text.defaults);
+  return text;
+}
+
+std::vector<std::int32_t> ModelText::encode_prompt(std::string_view prompt) const {
+  if (!tokenizer) throw Error(Code::kUnsupported, "prompt: the model has no tokenizer.json; send token ids");
+  std::vector<std::int32_t> ids = tokenizer->encode(prompt, true);
+  if (add_bos && bos_id && (ids.empty() || ids[0] != *bos_id)) ids.insert(ids.begin(), *bos_id);
+  return ids;
+}
+
+void ModelText::fill(ChatInput& input) const {
+  input.bos_token = bos_token;
+  input.eos_token = eos_token;
+  input.pad_token = pad_token;
+  input.unk_token = unk_token;
+}
+
+}  // namespace ark::text

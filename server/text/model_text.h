@@ -1,0 +1,45 @@
+// Everything about text that lies beside a model's ONNX file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/text/chat_template.h"
+#include "server/text/tokenizer.h"
+
+namespace ark::text {
+
+// Sampling parameters that the model's authors recommend (generation_config.json, or genai_config.json).
+struct SamplingDefaults {
+  std::optional<bool> do_sample;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<std::int64_t> top_k, max_new_tokens;
+};
+
+struct ModelText {
+  std::optional<Tokenizer> tokenizer;         // without one the server takes and gives token ids
+  std::optional<ChatTemplate> chat_template;  // without one there are no chat completions
+  std::string chat_template_error;            // why a template that is there cannot be used
+  std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
+  std::optional<std::int32_t> bos_id, pad_id;
+  std::vector<std::int32_t> eos_ids;       // each ends a generation; sorted, may be empty
+  bool add_bos = false;                    // tokenizer_config.json: add_bos_token
+  std::optional<std::int64_t> max_length;  // positions the model was made for
+  SamplingDefaults defaults;
+
+  // Prompt ids of plain text: with the post-processor's special tokens, and bos in front if add_bos asks for
+  // it.
+  std::vector<std::int32_t> encode_prompt(std::string_view text) const;
+  // The template's variables that come from here (bos_token ...), for ChatTemplate::render.
+  void fill(ChatInput& input) const;
+};
+
+// Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
+// generation_config.json, config.json and genai_config.json as far as they are there. kBadModel or
+// kUnsupported, with the file, if one is broken; a chat template that does not parse only disables chat.
+ModelText load_model_text(const std::filesystem::path& directory);
+
+}  // namespace ark::text

@@ -1,0 +1,68 @@
+// ark-render: chat templates on the command line.
+//
+//   ark-render TEMPLATE.jinja < variables.json     the template with these variables (messages, tools ...)
+//   ark-render --lines < lines.jsonl               {"template": "...", "variables": {...}} -> {"text": "..."}
+//   or
+//                                                  {"error": "..."}, line by line
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "base/error.h"
+#include "server/text/chat_template.h"
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int render_lines(std::time_t now) {
+  for (std::string line; std::getline(std::cin, line);) {
+    Json result;
+    try {
+      const Json input = Json::parse(line);
+      const auto parsed = ark::text::ChatTemplate::parse(input.at("template").get<std::string>());
+      result["text"] = parsed.render_variables(input.at("variables"), now);
+    } catch (const std::exception& error) {  // a bad line is its own line's answer
+      result["error"] = error.what();
+    }
+    std::cout << result.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+  }
+  return 0;
+}
+
+std::string read(std::istream& stream) { return {std::istreambuf_iterator<char>(stream), {}}; }
+
+int render_file(const std::string& file, std::time_t now) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw ark::Error(ark::Code::kNotFound, ark::escaped(file) + ": cannot be read");
+  const auto parsed = ark::text::ChatTemplate::parse(read(stream));
+  const Json variables = Json::parse(read(std::cin), nullptr, false);
+  if (!variables.is_object())
+    throw ark::Error(ark::Code::kUsage, "standard input: expected a JSON object of variables");
+  std::cout << parsed.render_variables(variables, now);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Renders Hugging Face chat templates");
+  std::string file;
+  bool lines = false;
+  std::time_t now = std::time(nullptr);
+  auto* positional =
+      app.add_option("template", file, "a Jinja file; its variables come as JSON on standard input");
+  app.add_flag("--lines", lines, "templates and variables as JSON lines on standard input")
+      ->excludes(positional);
+  app.add_option("--now", now, "seconds since 1970 that strftime_now formats");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (lines) return render_lines(now);
+    if (file.empty()) throw ark::Error(ark::Code::kUsage, "no template: give a file, or --lines");
+    return render_file(file, now);
+  } catch (const ark::Error& error) {
+    std::cerr << "ark-render: " << error.what() << '\n';
+    return error.exit_code();
+  }
+}

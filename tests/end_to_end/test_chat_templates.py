@@ -1,0 +1,157 @@
+"""ark-render against Jinja2 set up as transformers does it: equal text, and errors where it has errors."""
+
+import copy
+import json
+import os
+import random
+import re
+import subprocess
+import time
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+import jinja2.ext
+import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from chat_templates import CONVERSATIONS, TEMPLATES, TOOLS
+from template_fuzz import VARIABLES, random_template
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-render"
+FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+NOW = int(time.time())
+
+pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
+
+
+class Generation(jinja2.ext.Extension):
+    """{% generation %}: prints its body."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("body"), [], [], body).set_lineno(line)
+
+    def body(self, caller):
+        return caller()
+
+
+def environment():
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    env = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = lambda format: datetime.fromtimestamp(NOW).strftime(format)
+    return env
+
+
+ENVIRONMENT = environment()
+
+
+def oracle(template, variables):
+    """The text, or None where Jinja2 raises."""
+    try:
+        return ENVIRONMENT.from_string(template).render(**copy.deepcopy(variables))  # |indent changes lists in place
+    except Exception:  # whatever a template's Python raises
+        return None
+
+
+def ark(lines):
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    run = subprocess.run([BINARY, "--lines", "--now", str(NOW)], input=text, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.split("\n") if line]
+
+
+def compare(cases):
+    answers = ark([{"template": template, "variables": variables} for template, variables in cases])
+    assert len(answers) == len(cases)
+    texts = 0
+    for (template, variables), answer in zip(cases, answers):
+        expected = oracle(template, variables)
+        texts += expected is not None
+        assert answer.get("text") == expected, (template, variables, answer, expected)
+    return texts
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_model_family(name):
+    cases = []
+    for messages in CONVERSATIONS:
+        for tools in (None, TOOLS):
+            for generate in (False, True):
+                for extra in ({}, {"enable_thinking": False, "tools_in_user_message": False}):
+                    cases.append((TEMPLATES[name], {
+                        "messages": messages, "tools": tools, "documents": None, "add_generation_prompt": generate,
+                        "bos_token": "<s>", "eos_token": "</s>", **extra}))
+    assert compare(cases) >= 16
+
+
+@pytest.mark.parametrize("folder", ["smollm2-135m-instruct", "tiny-tokenizer"])
+def test_fixture_template(folder):
+    file = FIXTURES / folder / "tokenizer_config.json"
+    if not file.exists():
+        pytest.skip(f"no {file}")
+    template = json.loads(file.read_text())["chat_template"]
+    cases = [(template, {"messages": m, "tools": None, "add_generation_prompt": g}) for m in CONVERSATIONS for g in (0, 1)]
+    assert compare(cases) >= 6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_templates(seed):
+    rng = random.Random(seed)
+    cases = [(random_template(rng), VARIABLES) for _ in range(2000)]
+    # Beyond 64-bit integers, and where Python prints addresses, the two differ by design.
+    big = re.compile(r"\d{17}| object at 0x|<built-in|<bound method|<function|<Macro|Markup\(")
+    kept = [case for case in cases if not big.search(case[0] + (oracle(*case) or ""))]
+    assert compare(kept) > 700
+
+
+WHITE_SPACE = [
+    "a\n  {% if true %}\n  b\n  {% endif %}\nc\n", "a\n  {%- if true -%}\n  b\n  {%- endif -%}\nc\n",
+    "  {%+ if true %}\n x {% endif +%}\n y", "{# c #}\n a\n  {#- c -#}  \nb", "x {{- 1 -}} \n y\n\n", "\n\n{{ 1 }}\n\n",
+    "{% raw %}\n {{ x }} {% endraw %}\n y", "  {% raw -%} a {%- endraw %}  b", "{{ '}}' }}{{ {'a': {'b': 1}}['a'] }}",
+    "a\r\nb\rc\n  {% set x = 1 %}\n{{ x }}\r\n", "\t {% for i in [1,2] %}\n\t {{ i }}\n\t {% endfor %}\n", "{%if 1%}a{%endif%}b",
+    "x  {% set a = 1 %}  y\n {#- -#} z", "{{ \"a\\nb\\x41\\u00e9\\'\\q\" }}", "{{ 1 if true }}{{ 0 if false }}|",
+    "{{ 1_000 + 0x1F + 0b11 + 0o17 }} {{ 1e3 }} {{ 1.5e-7 }} {{ 1_0.2_5 }}", "{% for i in range(3) %}{{ i }}{% else %}e{% endfor %}",
+]
+
+
+def test_white_space_and_literals():
+    assert compare([(template, {}) for template in WHITE_SPACE]) == len(WHITE_SPACE)
+
+
+def test_hostile_templates_end_with_an_error():
+    nested = "{% for i in range(99999) %}" * 4 + "x" + "{% endfor %}" * 4
+    hostile = [
+        nested, "{{ 'x' * 10**12 }}", "{{ [1] * 10**12 }}", "{% set x = 'ab' * 100000 %}{{ x * 100000 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ " + "(" * 100000 + "1" + ")" * 100000 + " }}",
+        "{{ " + "[" * 100000 + " }}", "{{ 1" + "+1" * 100000 + " }}", "{{ " + "not " * 100000 + "1 }}",
+        "{% if 1 %}" * 100000, "{{ 'a'" + "|upper" * 100000 + " }}", "{{ x" + ".a" * 100000 + " }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}", "{{ 2 ** 9999999 }}", "{{ 'a'.center(10**10) }}",
+        "{{ '%999999999d' % 1 }}", "{{ ('a' * 100000).replace('a', 'b' * 100000) }}", "{{ [].append(1) }}",
+        "{{ ''.__class__.__mro__ }}", "{% include 'x' %}", "{{ range(10**9) }}", "{{ 'a'|indent(10**9) }}",
+        "{{ " + "a if b else " * 100000 + "c }}", "{{ 5 // 0 }}", "{{ 1 % 0 }}", "{{ messages[0].x.y }}", "{{",
+        "{% for x in [[1,2],[3]] %}{% for a, b in [x] %}{{ a }}{% endfor %}{% endfor %}",
+    ]
+    start = time.time()
+    for template, answer in zip(hostile, ark([{"template": t, "variables": {"messages": [{}]}} for t in hostile])):
+        assert "chat template" in answer.get("error", ""), (template[:80], str(answer)[:200])
+        assert re.search(r"line \d+", answer["error"]), answer
+    assert time.time() - start < 60
+
+
+def test_error_names_its_line():
+    (answer,) = ark([{"template": "a\nb\n{{ raise_exception('no such role') }}", "variables": {}}])
+    assert answer["error"] == "chat template, line 3: no such role"
