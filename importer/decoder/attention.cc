@@ -138,6 +138,10 @@ ValueId emit_attention(Rewrite& r, const Node& node, const Scores& s, ValueId va
   block.mask.scale *= keys.factor;
   if (!block.mask.slopes.empty())
     inputs.push_back(r.out.constant(Tensor::of<float>(DType::kF32, {heads}, block.mask.slopes), "slopes"));
+  if (!s.sinks.empty()) {
+    inputs.resize(4, kNoValue);
+    inputs.push_back(r.out.constant(Tensor::of<float>(DType::kF32, {heads}, s.sinks), "sinks"));
+  }
   ValueId y = r.out.emit(Op::kPagedAttention, inputs,
                          {{"cache", static_cast<int64_t>(r.blocks.size())},
                           {"scale", block.mask.scale},

@@ -36,20 +36,63 @@ int64_t rotary_rows(const Graph& graph, int64_t limit) {
   return limit;
 }
 
-bool evaluates(Probe& probe, ValueId id, const Step& step) {
-  try {
-    probe.value(id, probe.possible(step));
-    return true;
-  } catch (const Refusal&) {
-    return false;
-  }
+// The size at a step, if it is made of the step's own symbols.
+std::optional<int64_t> size_at(const Expr& e, const SymbolValues& values) {
+  std::set<std::string> names;
+  e.collect_symbols(names);
+  for (const auto& name : names)
+    if (!values.count(name)) return std::nullopt;
+  return e.evaluate(values);
 }
+
+// Whether a tensor of `dims` broadcasts against the other operands of the elementwise nodes that read it.
+bool fits_readers(const Graph& graph, const std::vector<NodeId>& readers, ValueId id, const Dims& dims,
+                  const SymbolValues& values) {
+  for (const NodeId reader : readers) {
+    const Node& node = graph.node(reader);
+    if (!is_pointwise(node.op)) continue;
+    for (const ValueId other : node.inputs) {
+      if (other == kNoValue || other == id || !graph.value(other).shape) continue;
+      const Shape& shape = *graph.value(other).shape;
+      for (std::size_t back = 1; back <= std::min(shape.size(), dims.size()); ++back) {
+        const auto n = size_at(shape[shape.size() - back], values);
+        const int64_t mine = dims[dims.size() - back];
+        if (n && *n != mine && *n != 1 && mine != 1) return false;
+      }
+    }
+  }
+  return true;
+}
+
+class Reach {
+ public:
+  Reach(const Graph& graph, const Roles& roles)
+      : graph_(graph), roles_(roles), readers_(graph.consumers()), probe_(graph, roles) {}
+
+  bool holds(ValueId id, const Step& asked) {
+    const Step step = probe_.possible(asked);
+    try {
+      const Tensor value = probe_.value(id, step);
+      return fits_readers(graph_, readers_[static_cast<std::size_t>(id)], id, value.dims,
+                          roles_.at(step.batch, step.sequence, step.past));
+    } catch (const Refusal&) {
+      return false;
+    }
+  }
+  void forget() { probe_.forget(); }
+
+ private:
+  const Graph& graph_;
+  const Roles& roles_;
+  const std::vector<std::vector<NodeId>> readers_;
+  Probe probe_;
+};
 
 }  // namespace
 
 int64_t reachable_length(const Graph& graph, const Roles& roles, int64_t wanted) {
   int64_t length = rotary_rows(graph, wanted);
-  Probe probe(graph, roles);
+  Reach reach(graph, roles);
   for (const ValueId id : frontier(graph, roles)) {
     const auto step = [&](int64_t n) { return roles.has_past ? Step{1, 1, n - 1} : Step{1, n, 0}; };
     if (!roles.has_past) {  // masks grow as the square; their limits are those of the positions
@@ -60,12 +103,12 @@ int64_t reachable_length(const Graph& graph, const Roles& roles, int64_t wanted)
                                    [](const Atom& a) { return is_row(a) && a.kind != AtomKind::kBatch; }) > 1)
         continue;
     }
-    if (evaluates(probe, id, step(length)) || !evaluates(probe, id, step(2))) continue;
+    if (reach.holds(id, step(length)) || !reach.holds(id, step(2))) continue;
     int64_t good = 2, bad = length;
     while (bad - good > 1) {
       const int64_t middle = good + (bad - good) / 2;
-      (evaluates(probe, id, step(middle)) ? good : bad) = middle;
-      probe.forget();
+      (reach.holds(id, step(middle)) ? good : bad) = middle;
+      reach.forget();
     }
     length = good;
   }

@@ -35,7 +35,10 @@ struct Scores {
   std::vector<ScoreStep> steps;   // what was done to the raw products
   bool normalised = false;        // after Softmax
   bool nan_test = false;          // IsNaN of normalised scores
-  int64_t extra = 0;              // columns concatenated for sinks, before they are cut off again
+  bool row_max = false;           // the largest score of each query: subtracting it changes nothing
+  std::vector<float>
+      sinks;  // one a head: an extra column beside the keys that takes weight and gives no value
+  bool sink_column = false;  // that column is still there
 };
 
 struct Free {};

@@ -123,6 +123,7 @@ void weigh_values(Rewrite& r, const Node& node, const Scores& s) {
   const Rows* right = r.rows(node.inputs[1]);
   if (!right || right->layout.size() < 2)
     refuse(node, "multiplies attention weights with something that is no value of tokens");
+  if (s.sink_column) refuse(node, "multiplies values with a column of sinks");
   if (!s.normalised || s.nan_test) refuse(node, "uses attention scores that went through no softmax");
   Layout layout = s.layout;
   if (trans_a) std::swap(layout[layout.size() - 1], layout[layout.size() - 2]);
@@ -184,6 +185,8 @@ void pointwise(Rewrite& r, const Node& node) {
     case Op::kSub:
     case Op::kDiv:
     case Op::kMax:
+      if (const Scores* top = r.scores(others[0]); top && node.op == Op::kSub && at == 0 && top->row_max)
+        return r.set(node.outputs[0], std::move(s));
       if (r.scores(others[0])) refuse(node, "combines attention scores with each other");
       if (node.op == Op::kDiv && at != 0) refuse(node, "divides by attention scores");
       step.other = others[0];
@@ -202,12 +205,64 @@ void pointwise(Rewrite& r, const Node& node) {
       refuse(node, "does to attention scores what no paged attention does");
   }
   if (s.normalised) refuse(node, "changes attention weights after softmax");
+  if (s.sink_column || s.row_max) refuse(node, "changes attention scores beside sinks");
   s.steps.push_back(std::move(step));
   r.set(node.outputs[0], std::move(s));
 }
 
+// Concat(scores, sinks): a column beside the keys, the same for every token.
+void add_sinks(Rewrite& r, const Node& node, Scores s) {
+  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+  const bool fits = node.inputs.size() == 2 && r.scores(node.inputs[0]) && r.is_free(node.inputs[1]) &&
+                    axis + 1 == s.layout.size() && only(s.layout[axis], AtomKind::kContext) &&
+                    s.sinks.empty() && !s.normalised;
+  if (!fits) refuse(node, "joins attention scores with something that is no sink");
+  const auto heads = static_cast<std::size_t>(features(s.layout));
+  for (const Step& asked : {Step{1, 1, 0}, Step{2, 3, 5}}) {
+    const Tensor t = r.probe.value(node.inputs[1], r.probe.possible(asked));
+    if (t.dims.empty() || t.dims.back() != 1 || t.size() % static_cast<int64_t>(heads) != 0)
+      refuse(node, "joins attention scores with more than one column");
+    // [batch, heads, tokens, 1]: the heads are the one axis that matters.
+    const int64_t tokens = t.dims.size() > 2 ? t.dims[t.dims.size() - 2] : 1;
+    if (s.sinks.empty())
+      for (std::size_t h = 0; h < heads; ++h)
+        s.sinks.push_back(static_cast<float>(t.real(static_cast<int64_t>(h) * tokens)));
+    for (int64_t i = 0; i < t.size(); ++i)
+      if (static_cast<float>(t.real(i)) != s.sinks[static_cast<std::size_t>(i / tokens) % heads])
+        refuse(node, "has sinks that differ from token to token");
+  }
+  s.sink_column = true;
+  r.set(node.outputs[0], std::move(s));
+}
+
+bool takes_all_but_last(const Rewrite& r, const Node& node, const Scores& s) {
+  if (node.op != Op::kSlice || !node.attributes.has("starts") || node.attributes.ints("axes").size() != 1)
+    return false;
+  const auto axis = static_cast<std::size_t>(node.attributes.ints("axes")[0]);
+  return axis + 1 == s.layout.size() && node.attributes.ints("steps")[0] == 1 &&
+         same_size(node.attributes.shape("starts")[0], 0, r.roles.sizes) &&
+         same_size(node.attributes.shape("ends")[0], r.roles.sizes.total(), r.roles.sizes);
+}
+
+// The largest score of each query, kept as an axis of 1.
+bool is_row_max(const Node& node, const Scores& s) {
+  const auto axes = node.attributes.ints_or("axes", {});
+  return node.op == Op::kReduceMax && node.attributes.integer_or("keepdims", 1) && axes.size() == 1 &&
+         only(s.layout.at(static_cast<std::size_t>(axes[0])), AtomKind::kContext) && !s.normalised;
+}
+
 // Heads must stay in their order, for their products with the values are matched by number.
 void movement(Rewrite& r, const Node& node, Scores s) {
+  if (node.op == Op::kConcat) return add_sinks(r, node, std::move(s));
+  if (is_row_max(node, s)) {
+    s.row_max = true;
+    return r.set(node.outputs[0], std::move(s));
+  }
+  if (s.sink_column && s.normalised && takes_all_but_last(r, node, s)) {
+    s.sink_column = false;
+    return r.set(node.outputs[0], std::move(s));
+  }
+  if (s.sink_column || s.row_max) refuse(node, "moves attention scores beside sinks");
   const auto is_head = [](const Axis& a) { return features(a) > 1; };
   if (node.op == Op::kTranspose) {
     std::vector<int64_t> heads;
@@ -324,7 +379,7 @@ bool rewrite_scores(Rewrite& r, const Node& node) {
   } else if (node.op == Op::kSoftmax) {
     Scores y = *s;
     const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
-    if (y.normalised) refuse(node, "normalises attention weights twice");
+    if (y.normalised || y.row_max) refuse(node, "normalises attention weights twice");
     if (!only(y.layout.at(axis), AtomKind::kContext))
       refuse(node, "normalises attention scores " + str(y.layout) + " along an axis that is not the context");
     y.normalised = true;
