@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "engine/plain/inputs.h"
 
 namespace ark {
 
@@ -30,29 +31,6 @@ Attributes resolve(const Attributes& attributes, const SymbolValues& symbols) {
   return out;
 }
 
-// Symbols of `shape` that are still unbound and stand alone in an axis take the actual size.
-void bind_symbols(const std::optional<Shape>& shape, const Dims& dims, SymbolValues& symbols) {
-  if (!shape || shape->size() != dims.size()) return;
-  for (std::size_t i = 0; i < dims.size(); ++i) {
-    std::set<std::string> names;
-    (*shape)[i].collect_symbols(names);
-    if (names.size() == 1 && (*shape)[i] == Expr::symbol(*names.begin()))
-      symbols.try_emplace(*names.begin(), dims[i]);
-  }
-}
-
-std::string dims_text(const Dims& dims) {
-  Shape shape(dims.begin(), dims.end());
-  return str(shape);
-}
-
-TensorView sizes_only(const Dims& dims) {
-  TensorView view;
-  view.rank = static_cast<int>(dims.size());
-  std::copy(dims.begin(), dims.end(), view.dims.begin());
-  return view;
-}
-
 }  // namespace
 
 DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel)
@@ -61,10 +39,7 @@ DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel)
       constants_(graph.values.size()),
       last_use_(graph.values.size(), 0),
       bodies_(graph.nodes.size()) {
-  if (!parallel_)
-    parallel_ = [](int64_t n, const std::function<void(int64_t)>& f) {
-      for (int64_t i = 0; i < n; ++i) f(i);
-    };
+  if (!parallel_) parallel_ = parallel_for(1);
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.removed) continue;
@@ -91,36 +66,16 @@ DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel)
   }
 }
 
-void DynamicDriver::bind_inputs(Frame& frame, std::span<const Tensor> inputs) const {
-  if (inputs.size() != graph_.inputs.size())
-    throw Error(Code::kInvalidArgument, "the model has " + std::to_string(graph_.inputs.size()) +
-                                            " inputs, " + std::to_string(inputs.size()) + " were given");
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const Value& value = graph_.value(graph_.inputs[i]);
-    const std::string who = "input '" + escaped(value.name) + "': ";
-    if (inputs[i].dtype != value.dtype)
-      throw Error(Code::kInvalidArgument, who + "is " + std::string(name_of(inputs[i].dtype)) +
-                                              ", the model wants " + std::string(name_of(value.dtype)));
-    if (value.shape && value.shape->size() != inputs[i].dims.size())
-      throw Error(Code::kInvalidArgument,
-                  who + "has shape " + dims_text(inputs[i].dims) + ", the model wants " + str(*value.shape));
-    bind_symbols(value.shape, inputs[i].dims, frame.symbols);
+void DynamicDriver::take_inputs(Frame& frame, std::span<const Tensor> inputs) const {
+  frame.symbols = bind_inputs(graph_, inputs, std::move(frame.symbols));
+  for (std::size_t i = 0; i < inputs.size(); ++i)
     frame.values[static_cast<std::size_t>(graph_.inputs[i])] = inputs[i];
-  }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {  // now that all symbols are bound
-    const Value& value = graph_.value(graph_.inputs[i]);
-    for (std::size_t axis = 0; value.shape && axis < inputs[i].dims.size(); ++axis)
-      if ((*value.shape)[axis].evaluate(frame.symbols) != inputs[i].dims[axis])
-        throw Error(Code::kInvalidArgument, "input '" + escaped(value.name) + "': has shape " +
-                                                dims_text(inputs[i].dims) + ", which does not fit " +
-                                                str(*value.shape) + " with the sizes of the other inputs");
-  }
 }
 
 std::vector<Tensor> DynamicDriver::run(std::span<const Tensor> inputs) const {
   Frame frame;
   frame.values = constants_;
-  bind_inputs(frame, inputs);
+  take_inputs(frame, inputs);
   return run_frame(frame);
 }
 
@@ -170,10 +125,7 @@ void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
   const std::vector<OutputType> types = kernel.shapes(call);
   ARK_CHECK(types.size() >= 1, "a kernel with no outputs");
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    if (node.outputs[i] == kNoValue) {  // not wanted: no memory, but its sizes (Split counts them)
-      if (i < types.size()) outputs[i] = sizes_only(types[i].dims);
-      continue;
-    }
+    if (node.outputs[i] == kNoValue) continue;  // not wanted
     ARK_CHECK(i < types.size(),
               "the kernel of " + std::string(name_of(node.op)) + " has fewer outputs than the node");
     Tensor tensor = Tensor::empty(types[i].dtype, types[i].dims);
@@ -207,7 +159,7 @@ std::vector<Tensor> DynamicDriver::run_body(Frame& outer, const Node& node, std:
       }
   for (const auto& [from, to] : body.graph_.captured)
     frame.values[static_cast<std::size_t>(to)] = outer.values[static_cast<std::size_t>(from)];
-  body.bind_inputs(frame, inputs);
+  body.take_inputs(frame, inputs);
   return body.run_frame(frame);
 }
 

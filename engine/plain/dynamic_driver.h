@@ -4,18 +4,15 @@
 // bound from the inputs' sizes, and from outputs whose size only the data tells, as they appear.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/kernel.h"
+#include "engine/plain/parallel_for.h"
 #include "importer/graph.h"
 
 namespace ark {
-
-// Runs f(0) ... f(n-1), in any order, on any threads; returns when all are done.
-using ParallelFor = std::function<void(int64_t n, const std::function<void(int64_t)>& f)>;
 
 class DynamicDriver {
  public:
@@ -30,7 +27,7 @@ class DynamicDriver {
  private:
   struct Frame;  // one activation of the graph: values and symbols
   std::vector<Tensor> run_frame(Frame& frame) const;
-  void bind_inputs(Frame& frame, std::span<const Tensor> inputs) const;
+  void take_inputs(Frame& frame, std::span<const Tensor> inputs) const;
   void run_node(Frame& frame, const Node& node) const;
   void run_if(Frame& frame, const Node& node) const;
   void run_loop(Frame& frame, const Node& node) const;

@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 #include "engine/plain/dynamic_driver.h"
+#include "engine/plain/parallel_for.h"
+#include "engine/plain/static_driver.h"
 #include "server/tools/run_suite.h"
 
 namespace ark::tools {
@@ -21,7 +23,7 @@ std::vector<Tensor> all_inputs(const Graph& graph, const std::vector<std::option
 
 class Dynamic : public GraphDriver {
  public:
-  explicit Dynamic(const Graph& graph) : graph_(graph), driver_(graph) {}
+  Dynamic(const Graph& graph, int threads) : graph_(graph), driver_(graph, parallel_for(threads)) {}
   std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) override {
     return driver_.run(all_inputs(graph_, inputs));
   }
@@ -31,13 +33,35 @@ class Dynamic : public GraphDriver {
   DynamicDriver driver_;
 };
 
+class Static : public GraphDriver {
+ public:
+  Static(const Graph& graph, int threads) : graph_(graph), driver_(graph, {.processors = threads}) {}
+  std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) override {
+    return driver_.run(all_inputs(graph_, inputs));
+  }
+
+ private:
+  const Graph& graph_;
+  StaticDriver driver_;
+};
+
+std::unique_ptr<GraphDriver> make_auto(const Graph& graph, int threads) {
+  try {
+    return std::make_unique<Static>(graph, threads);
+  } catch (const Error& e) {
+    if (e.code() != Code::kUnsupported) throw;
+    return std::make_unique<Dynamic>(graph, threads);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks,
                                          int threads) {
   (void)ranks;
-  (void)threads;
-  if (name == "dynamic" || name == "auto") return std::make_unique<Dynamic>(graph);
+  if (name == "auto") return make_auto(graph, threads);
+  if (name == "static") return std::make_unique<Static>(graph, threads);
+  if (name == "dynamic") return std::make_unique<Dynamic>(graph, threads);
   throw Error(Code::kUsage, "--driver '" + escaped(name) + "' is none of auto, static, dynamic, decoder");
 }
 

@@ -80,7 +80,7 @@ void load(const TensorView& view, int64_t first, int64_t n, C* into) {
       }
       return;
     default:
-      misfit("no kernel reads type " + std::string(name_of(view.dtype)));
+      unsupported("no kernel reads type " + std::string(name_of(view.dtype)));
   }
 }
 
@@ -118,8 +118,16 @@ void store(const TensorView& view, int64_t first, int64_t n, const C* from) {
       return store_as<uint64_t>(view, first, n, from);
     case DType::kI64:
       return store_as<int64_t>(view, first, n, from);
+    case DType::kU4:
+    case DType::kI4:
+      for (int64_t i = 0; i < n; ++i) {
+        const int shift = static_cast<int>((first + i) % 2 * 4);
+        std::byte& both = view.data[(first + i) / 2];
+        both = (both & std::byte(0xf0 >> shift)) | std::byte((convert<int64_t>(from[i]) & 15) << shift);
+      }
+      return;
     default:
-      misfit("no kernel writes type " + std::string(name_of(view.dtype)));
+      unsupported("no kernel writes type " + std::string(name_of(view.dtype)));
   }
 }
 
@@ -251,7 +259,7 @@ int64_t norm_axis(int64_t axis, int rank) {
 
 int64_t element_bytes(const TensorView& view) {
   const int bits = bits_of(view.dtype);
-  if (bits < 8) misfit("type " + std::string(name_of(view.dtype)) + " cannot be moved by elements");
+  if (bits < 8) unsupported("type " + std::string(name_of(view.dtype)) + " cannot be moved by elements");
   return bits / 8;
 }
 

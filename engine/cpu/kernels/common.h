@@ -23,6 +23,8 @@ inline constexpr int64_t kBlock = 1024;                // elements converted at 
 inline constexpr int64_t kTileElements = 16 * kBlock;  // elements of one pointwise tile
 
 [[noreturn]] inline void misfit(const std::string& why) { throw Error(Code::kInvalidArgument, why); }
+// For element types that no kernel handles.
+[[noreturn]] inline void unsupported(const std::string& why) { throw Error(Code::kUnsupported, why); }
 std::string dims_text(std::span<const int64_t> dims);
 
 inline int64_t tiles_for(int64_t elements) { return (elements + kTileElements - 1) / kTileElements; }
@@ -31,7 +33,8 @@ inline int64_t tiles_for(int64_t elements) { return (elements + kTileElements - 
 // uint64_t.
 template <typename C>
 void load(const TensorView& view, int64_t first, int64_t n, C* into);
-// Stores n elements; integers wrap around, floats round to nearest even, bool is value != 0.
+// Stores n elements; integers wrap around, floats round to nearest even, bool is value != 0. Elements of 4
+// bits share bytes: two threads must not store to one byte, so tiles begin at even elements.
 template <typename C>
 void store(const TensorView& view, int64_t first, int64_t n, const C* from);
 template <typename C>
@@ -59,7 +62,7 @@ decltype(auto) with_compute_type(DType type, F&& f) {
       return f(uint64_t{});
     case DType::kString:
     case DType::kUndefined:
-      misfit("no kernel computes on type " + std::string(name_of(type)));
+      unsupported("no kernel computes on type " + std::string(name_of(type)));
     default:
       return f(int64_t{});
   }

@@ -62,7 +62,35 @@ std::vector<OutputType> conv_shapes(const KernelCall& call) {
 }
 int64_t conv_grid(const KernelCall& call) { return call.outputs[0].dims[0] * call.outputs[0].dims[1]; }
 
-void conv_tile(const KernelCall& call, int64_t tile) {
+// sum[o] += weight * plane[where the tap at `tap` reads for o], for taps inside the plane.
+template <typename C>
+void add_tap(const Window& w, const Index& tap, C weight, const std::vector<C>& plane, std::vector<C>& sum) {
+  const std::size_t last = w.spatial - 1;
+  const Index in_strides = strides_of(w.in);
+  const Dims outer(w.out.begin(), w.out.end() - 1);
+  const int64_t rows = product(outer);
+  Odometer row(outer, {}, 0);
+  for (int64_t r = 0; r < rows; ++r, row.next()) {
+    int64_t base = 0;
+    bool inside = true;
+    for (std::size_t a = 0; a < last; ++a) {
+      const int64_t at = w.position(a, row.index()[a], tap[a]);
+      inside = inside && at >= 0 && at < w.in[a];
+      base += at * in_strides[a];
+    }
+    if (!inside) continue;
+    for (int64_t o = 0; o < w.out[last]; ++o) {
+      const int64_t at = w.position(last, o, tap[last]);
+      if (at >= 0 && at < w.in[last])
+        sum[static_cast<std::size_t>(r * w.out[last] + o)] +=
+            weight * plane[static_cast<std::size_t>(base + at)];
+    }
+  }
+}
+
+// Zero points are subtracted from x and the weights (ConvInteger); `start` is the bias.
+template <typename C>
+void convolve(const KernelCall& call, int64_t tile, C x_zero, C weight_zero, C start) {
   const TensorView &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
   const Window w = window_of(call, kernel_of(weights));
   const int64_t group = call.attributes->integer_or("group", 1), outputs = weights.dims[0],
@@ -70,38 +98,43 @@ void conv_tile(const KernelCall& call, int64_t tile) {
   const int64_t image = tile / outputs, channel = tile % outputs,
                 first_input = channel / (outputs / group) * inputs;
   const int64_t in_size = product(w.in), out_size = product(w.out), taps = product(w.kernel);
-  const std::size_t last = w.spatial - 1;
-  std::vector<float> sum(static_cast<std::size_t>(out_size),
-                         has_input(call, 2) ? load_one<float>(call.inputs[2], channel) : 0.f);
-  std::vector<float> plane(static_cast<std::size_t>(in_size));
-  const Index in_strides = strides_of(w.in);
-  const Dims outer(w.out.begin(), w.out.end() - 1);
-  const int64_t rows = product(outer);
+  std::vector<C> sum(static_cast<std::size_t>(out_size), start), plane(static_cast<std::size_t>(in_size));
   for (int64_t c = 0; c < inputs && out_size; ++c) {
     load(x, (image * x.dims[1] + first_input + c) * in_size, in_size, plane.data());
+    for (C& v : plane) v -= x_zero;
     Odometer tap(w.kernel, {}, 0);
-    for (int64_t t = 0; t < taps; ++t, tap.next()) {
-      const float weight = load_one<float>(weights, (channel * inputs + c) * taps + t);
-      Odometer row(outer, {}, 0);
-      for (int64_t r = 0; r < rows; ++r, row.next()) {
-        int64_t base = 0;
-        bool inside = true;
-        for (std::size_t a = 0; a < last; ++a) {
-          const int64_t at = w.position(a, row.index()[a], tap.index()[a]);
-          inside = inside && at >= 0 && at < w.in[a];
-          base += at * in_strides[a];
-        }
-        if (!inside) continue;
-        for (int64_t o = 0; o < w.out[last]; ++o) {
-          const int64_t at = w.position(last, o, tap.index()[last]);
-          if (at >= 0 && at < w.in[last])
-            sum[static_cast<std::size_t>(r * w.out[last] + o)] +=
-                weight * plane[static_cast<std::size_t>(base + at)];
-        }
-      }
-    }
+    for (int64_t t = 0; t < taps; ++t, tap.next())
+      add_tap<C>(w, tap.index(), load_one<C>(weights, (channel * inputs + c) * taps + t) - weight_zero, plane,
+                 sum);
   }
   store(y, tile * out_size, out_size, sum.data());
+}
+
+void conv_tile(const KernelCall& call, int64_t tile) {
+  with_compute_type(call.outputs[0].dtype, [&](auto type) {
+    using C = decltype(type);
+    const int64_t channel = tile % call.outputs[0].dims[1];
+    convolve<C>(call, tile, 0, 0, has_input(call, 2) ? load_one<C>(call.inputs[2], channel) : C{0});
+  });
+}
+
+// (x, weights, x_zero?, weight_zero? scalar or one a channel) -> i32
+std::vector<OutputType> integer_shapes(const KernelCall& call) {
+  std::vector<OutputType> out = conv_shapes(call);
+  out[0].dtype = DType::kI32;
+  const bool fits =
+      (!has_input(call, 2) || call.inputs[2].size() == 1) &&
+      (!has_input(call, 3) || call.inputs[3].size() == 1 || call.inputs[3].size() == call.inputs[1].dims[0]);
+  if (!fits) misfit("ConvInteger wants one zero point for x, and one or one a channel for the weights");
+  return out;
+}
+void integer_tile(const KernelCall& call, int64_t tile) {
+  const int64_t channel = tile % call.outputs[0].dims[1];
+  const auto zero = [&](std::size_t input) {
+    if (!has_input(call, input)) return int64_t{0};
+    return load_one<int64_t>(call.inputs[input], call.inputs[input].size() == 1 ? 0 : channel);
+  };
+  convolve<int64_t>(call, tile, zero(2), zero(3), 0);
 }
 
 // ConvTranspose: out[o] += x[i] * w where o = i * stride + tap * dilation - begin.
@@ -179,6 +212,7 @@ void transpose_tile(const KernelCall& call, int64_t tile) {
 
 void register_conv(std::vector<Kernel>& into) {
   into.push_back({Op::kConv, conv_shapes, conv_grid, conv_tile});
+  into.push_back({Op::kConvInteger, integer_shapes, conv_grid, integer_tile});
   into.push_back({Op::kConvTranspose, transpose_shapes, conv_grid, transpose_tile});
 }
 

@@ -157,22 +157,28 @@ void concat_tile(const KernelCall& call, int64_t tile) {
                 static_cast<std::size_t>(row));
 }
 
-std::vector<OutputType> split_shapes(const KernelCall& call) {
+// Part sizes along the axis; as many as the node names outputs, used or not.
+Dims split_sizes(const KernelCall& call, std::size_t axis) {
   const TensorView& x = call.inputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
   const auto count = static_cast<int64_t>(call.outputs.size());
   Dims sizes;
   if (const auto given = ints_operand(call, "sizes", 1))
     sizes = *given;
   else
-    for (int64_t left = x.dims[axis], chunk = (left + count - 1) / count, k = 0; k < count;
-         ++k, left -= sizes.back())
+    for (int64_t left = x.dims[axis], chunk = (left + count - 1) / std::max<int64_t>(count, 1), k = 0;
+         k < count; ++k, left -= sizes.back())
       sizes.push_back(std::min(left, chunk));
-  if (static_cast<int64_t>(sizes.size()) != count ||
+  const bool negative = std::any_of(sizes.begin(), sizes.end(), [](int64_t n) { return n < 0; });
+  if (negative || static_cast<int64_t>(sizes.size()) != count ||
       std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != x.dims[axis])
     misfit("Split of " + dims_text(x.shape()) + " into parts " + dims_text(sizes));
+  return sizes;
+}
+std::vector<OutputType> split_shapes(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
   std::vector<OutputType> out;
-  for (int64_t s : sizes) {
+  for (int64_t s : split_sizes(call, axis)) {
     Dims dims = dims_of(x);
     dims[axis] = s;
     out.push_back({x.dtype, dims});
@@ -183,9 +189,9 @@ void split_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[static_cast<std::size_t>(tile)];
   if (!y.present()) return;
   const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const Dims sizes = split_sizes(call, axis);
   const int64_t size = element_bytes(x), inner = product(x.shape().subspan(axis + 1)) * size;
-  int64_t before = 0;
-  for (std::size_t k = 0; k < static_cast<std::size_t>(tile); ++k) before += call.outputs[k].dims[axis];
+  const int64_t before = std::accumulate(sizes.begin(), sizes.begin() + tile, int64_t{0});
   const int64_t outer = product(x.shape().first(axis)), row = y.dims[axis] * inner;
   if (row == 0) return;
   for (int64_t o = 0; o < outer; ++o)

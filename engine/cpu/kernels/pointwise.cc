@@ -147,7 +147,9 @@ C remainder(C a, C b, bool truncated) {
     return !truncated && r != 0 && ((r < 0) != (b < 0)) ? static_cast<C>(r + b) : r;
   } else {
     const C r = std::fmod(a, b);
-    return !truncated && r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+    if (truncated || r != r) return r;
+    if (r == 0) return std::copysign(C{0}, b);
+    return (r < 0) != (b < 0) ? r + b : r;
   }
 }
 
@@ -186,9 +188,8 @@ C binary(Op op, C a, C b, int64_t flag) {
       case Op::kBitXor:
         return a ^ b;
       case Op::kBitShift:
-        return b < 0 || b > 63 ? C{0}
-               : flag          ? static_cast<C>(static_cast<U>(a) << b)
-                               : static_cast<C>(static_cast<U>(a) >> b);
+        if (flag) return b < 0 || b > 63 ? C{0} : static_cast<C>(static_cast<U>(a) << b);
+        return b < 0 || b > 63 ? static_cast<C>(a < 0 ? -1 : 0) : static_cast<C>(a >> b);  // keeps the sign
       default:
         break;
     }

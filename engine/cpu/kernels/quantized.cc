@@ -51,6 +51,10 @@ std::pair<double, double> range_of(DType type) {
   switch (type) {
     case DType::kI8:
       return {-128, 127};
+    case DType::kI4:
+      return {-8, 7};
+    case DType::kU4:
+      return {0, 15};
     case DType::kU16:
       return {0, 65535};
     case DType::kI16:
@@ -62,7 +66,6 @@ std::pair<double, double> range_of(DType type) {
 std::vector<OutputType> quantize_shapes(const KernelCall& call) {
   const auto fallback = static_cast<DType>(call.attributes->integer_or("to", int64_t(DType::kU8)));
   const DType type = has_input(call, 2) ? call.inputs[2].dtype : fallback;
-  if (bits_of(type) < 8) misfit("QuantizeLinear to 4 bits is not run");
   return {{type, dims_of(call.inputs[0])}};
 }
 void quantize_tile(const KernelCall& call, int64_t tile) {

@@ -46,21 +46,29 @@ struct Accumulator {
   Op op;
   A value;
   A shift{};  // LogSumExp: the running maximum
-  explicit Accumulator(Op op) : op(op), value(start(op)) {
+  Accumulator(Op op, DType type) : op(op), value(start(op, type)) {
     if (op == Op::kReduceLogSumExp) shift = lowest();
   }
   static A lowest() {
     return std::is_floating_point_v<A> ? -std::numeric_limits<A>::infinity()
                                        : std::numeric_limits<A>::lowest();
   }
-  static A highest() {
-    return std::is_floating_point_v<A> ? std::numeric_limits<A>::infinity() : std::numeric_limits<A>::max();
+  // What the maximum (minimum) of nothing is: the least (greatest) value of the storage type.
+  static A extreme(DType type, bool least) {
+    if constexpr (std::is_floating_point_v<A>) {
+      return least ? lowest() : -lowest();
+    } else {
+      const int bits = type == DType::kBool ? 1 : bits_of(type);
+      const bool is_signed = type == DType::kI4 || type == DType::kI8 || type == DType::kI16 ||
+                             type == DType::kI32 || type == DType::kI64;
+      const uint64_t all = ~uint64_t{0} >> (64 - bits);
+      if (is_signed) return static_cast<A>(least ? ~(all >> 1) : all >> 1);
+      return static_cast<A>(least ? 0 : all);
+    }
   }
-  static A start(Op op) {
-    return op == Op::kReduceProd  ? A{1}
-           : op == Op::kReduceMax ? lowest()
-           : op == Op::kReduceMin ? highest()
-                                  : A{0};
+  static A start(Op op, DType type) {
+    if (op == Op::kReduceMax || op == Op::kReduceMin) return extreme(type, op == Op::kReduceMax);
+    return op == Op::kReduceProd ? A{1} : A{0};
   }
   void add(A x) {
     switch (op) {
@@ -132,14 +140,14 @@ void reduce_tile(const KernelCall& call, int64_t tile) {
     for (int64_t i = begin; i < end; ++i, row.next()) {
       if (axes.nothing) {
         A v = static_cast<A>(load_one<C>(x, i));
-        Accumulator<A> one(call.op);
+        Accumulator<A> one(call.op, x.dtype);
         one.add(v);
         store_one<C>(
             y, i,
             static_cast<C>(call.op == Op::kReduceSum || call.op == Op::kReduceMean ? v : one.result(1)));
         continue;
       }
-      Accumulator<A> sum(call.op);
+      Accumulator<A> sum(call.op, x.dtype);
       if (count) {
         Odometer at(inner, {inner_strides}, 0);
         for (int64_t j = 0; j < count; ++j, at.next())

@@ -12,7 +12,7 @@ const std::vector<Kernel>& library() {
           kernels::register_index, kernels::register_scatter, kernels::register_select,
           kernels::register_reduce, kernels::register_scan, kernels::register_norm, kernels::register_matmul,
           kernels::register_conv, kernels::register_pool, kernels::register_attention,
-          kernels::register_quantized})
+          kernels::register_quantized, kernels::register_resize})
       add(list);
     for (const Kernel& k : list) by_op[static_cast<std::size_t>(k.op)] = k;
     return by_op;

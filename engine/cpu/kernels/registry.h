@@ -19,5 +19,6 @@ void register_conv(std::vector<Kernel>& into);
 void register_pool(std::vector<Kernel>& into);
 void register_attention(std::vector<Kernel>& into);
 void register_quantized(std::vector<Kernel>& into);
+void register_resize(std::vector<Kernel>& into);
 
 }  // namespace ark::kernels

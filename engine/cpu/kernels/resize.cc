@@ -1,0 +1,153 @@
+// Resize by its definition: the output is a separable filter of the input, so each axis has, per output
+// index, a few input indices with weights.
+#include <cmath>
+
+#include "engine/cpu/kernels/registry.h"
+
+namespace ark::kernels {
+namespace {
+
+struct Tap {
+  int64_t index;  // clamped into the axis
+  double weight;
+};
+
+struct ResizedAxis {
+  int64_t in = 1, out = 1;
+  double scale = 1;
+};
+
+// (x, scales?, sizes i64?) {axes, sizes: Shape?, keep_aspect_ratio_policy}
+std::vector<ResizedAxis> axes_of(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  std::vector<ResizedAxis> axes(static_cast<std::size_t>(x.rank));
+  for (std::size_t i = 0; i < axes.size(); ++i) axes[i] = {x.dims[i], x.dims[i], 1};
+  Dims named = call.attributes->ints_or("axes", {});
+  if (named.empty()) {
+    named.resize(axes.size());
+    std::iota(named.begin(), named.end(), 0);
+  }
+  const std::optional<Dims> sizes = ints_operand(call, "sizes", 2);
+  const int64_t given = sizes                ? static_cast<int64_t>(sizes->size())
+                        : has_input(call, 1) ? call.inputs[1].size()
+                                             : 0;
+  if (given != static_cast<int64_t>(named.size())) misfit("Resize wants one scale or size an axis");
+  const std::string policy = call.attributes->text_or("keep_aspect_ratio_policy", "stretch");
+  double common = policy == "not_larger" ? std::numeric_limits<double>::infinity() : 0;
+  for (std::size_t k = 0; k < named.size(); ++k) {
+    ResizedAxis& a = axes[static_cast<std::size_t>(norm_axis(named[k], x.rank))];
+    if (sizes) {
+      a.out = (*sizes)[k];
+      a.scale = a.in ? static_cast<double>(a.out) / static_cast<double>(a.in) : 1;
+      common = policy == "not_larger" ? std::min(common, a.scale) : std::max(common, a.scale);
+    } else {
+      a.scale = load_one<double>(call.inputs[1], static_cast<int64_t>(k));
+      if (!(a.scale > 0 && a.scale < 1e9)) misfit("Resize by a scale that is not positive");
+      a.out = static_cast<int64_t>(static_cast<float>(a.in) * static_cast<float>(a.scale));
+    }
+    if (a.out < 0 || (a.in == 0 && a.out != 0)) misfit("Resize to a size that cannot be");
+  }
+  if (sizes && policy != "stretch")
+    for (const int64_t axis : named) {
+      ResizedAxis& a = axes[static_cast<std::size_t>(norm_axis(axis, x.rank))];
+      a.scale = common;
+      a.out = static_cast<int64_t>(std::floor(common * static_cast<double>(a.in) + 0.5));
+    }
+  return axes;
+}
+
+// Where output index `o` lies on the input's axis.
+double coordinate(const std::string& mode, const ResizedAxis& a, int64_t o) {
+  const auto x = static_cast<double>(o), in = static_cast<double>(a.in);
+  const double exact = a.scale * in;  // the output's length before it was rounded
+  if (mode == "asymmetric") return x / a.scale;
+  if (mode == "align_corners") return exact == 1 || a.out == 1 ? 0 : x * (in - 1) / (exact - 1);
+  if (mode == "pytorch_half_pixel" && !(exact > 1)) return 0;
+  const double half = (x + 0.5) / a.scale - 0.5;
+  if (mode == "half_pixel_symmetric") return in / 2 * (1 - static_cast<double>(a.out) / exact) + half;
+  if (mode == "half_pixel" || mode == "pytorch_half_pixel") return half;
+  unsupported("Resize with coordinate_transformation_mode " + escaped(mode));
+}
+
+double nearest(const std::string& mode, double x) {
+  if (mode == "floor") return std::floor(x);
+  if (mode == "ceil") return std::ceil(x);
+  return mode == "round_prefer_ceil" ? std::floor(x + 0.5) : std::ceil(x - 0.5);
+}
+
+// The interpolation kernel at distance d; a: Keys' cubic coefficient.
+double kernel_weight(bool cubic, double d, double a) {
+  d = std::abs(d);
+  if (!cubic) return std::max(0.0, 1 - d);
+  if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+  return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
+}
+
+std::vector<Tap> taps_of(const KernelCall& call, const ResizedAxis& axis, int64_t o) {
+  const Attributes& at = *call.attributes;
+  if (axis.in == axis.out && axis.scale == 1) return {{o, 1}};
+  const std::string mode = at.text_or("mode", "nearest");
+  const double x = coordinate(at.text_or("coordinate_transformation_mode", "half_pixel"), axis, o);
+  const auto clamped = [&](double i) {
+    return static_cast<int64_t>(std::clamp(i, 0.0, static_cast<double>(axis.in - 1)));
+  };
+  if (mode == "nearest") return {{clamped(nearest(at.text_or("nearest_mode", "round_prefer_floor"), x)), 1}};
+  const bool cubic = mode == "cubic", exclude = at.integer_or("exclude_outside", 0) != 0;
+  const double stretch = at.integer_or("antialias", 0) ? std::min(1.0, axis.scale) : 1;
+  const double reach = (cubic ? 2 : 1) / stretch;
+  std::vector<Tap> taps;
+  double sum = 0;
+  for (double i = std::floor(x - reach) + 1; i < x + reach; ++i) {
+    if (exclude && (i < 0 || i >= static_cast<double>(axis.in))) continue;
+    const double weight = kernel_weight(cubic, (i - x) * stretch, at.real_or("cubic_coeff_a", -0.75));
+    taps.push_back({clamped(i), weight});
+    sum += weight;
+  }
+  for (Tap& tap : taps) tap.weight /= sum;
+  return taps;
+}
+
+std::vector<OutputType> resize_shapes(const KernelCall& call) {
+  Dims dims;
+  for (const ResizedAxis& a : axes_of(call)) dims.push_back(a.out);
+  return {{call.inputs[0].dtype, dims}};
+}
+
+void resize_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const auto [begin, end] = elements_of(tile, y.size());
+  if (begin >= end) return;
+  const std::vector<ResizedAxis> axes = axes_of(call);
+  std::vector<std::vector<std::vector<Tap>>> taps(axes.size());  // by axis, by output index
+  for (std::size_t a = 0; a < axes.size(); ++a)
+    for (int64_t o = 0; o < axes[a].out; ++o) taps[a].push_back(taps_of(call, axes[a], o));
+  const Index own = strides_of(x.shape());
+  Odometer at(y.shape(), {}, begin);
+  for (int64_t i = begin; i < end; ++i, at.next()) {
+    Dims counts;
+    for (std::size_t a = 0; a < axes.size(); ++a)
+      counts.push_back(static_cast<int64_t>(taps[a][static_cast<std::size_t>(at.index()[a])].size()));
+    double sum = 0;
+    Odometer choice(counts, {}, 0);
+    for (int64_t n = product(counts); n > 0; --n, choice.next()) {
+      double weight = 1;
+      int64_t from = 0;
+      for (std::size_t a = 0; a < axes.size(); ++a) {
+        const Tap& tap =
+            taps[a][static_cast<std::size_t>(at.index()[a])][static_cast<std::size_t>(choice.index()[a])];
+        weight *= tap.weight;
+        from += tap.index * own[a];
+      }
+      sum += weight == 1 ? load_one<double>(x, from) : weight * load_one<double>(x, from);
+    }
+    store_one<double>(y, i, sum);
+  }
+}
+
+}  // namespace
+
+void register_resize(std::vector<Kernel>& into) {
+  into.push_back({Op::kResize, resize_shapes, grid_by_elements, resize_tile});
+}
+
+}  // namespace ark::kernels

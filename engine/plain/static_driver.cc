@@ -1,0 +1,96 @@
+#include "engine/plain/static_driver.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/error.h"
+#include "engine/plain/inputs.h"
+
+namespace ark {
+
+struct StaticDriver::Bound {
+  SymbolValues most;  // the sizes that fit
+  Compiled compiled;
+  std::unique_ptr<Executor> executor;  // points into `compiled`
+
+  bool holds(const SymbolValues& sizes) const {
+    return std::all_of(sizes.begin(), sizes.end(), [&](const auto& size) {
+      const auto it = most.find(size.first);
+      return it != most.end() && size.second <= it->second;
+    });
+  }
+};
+
+StaticDriver::StaticDriver(const Graph& graph, StaticOptions options) : graph_(graph), options_(options) {
+  check_plain(graph);
+}
+
+StaticDriver::~StaticDriver() = default;
+
+SymbolValues StaticDriver::room_for(const SymbolValues& sizes) const {
+  SymbolValues most = sizes;
+  for (auto& [name, size] : most)
+    if (varying_.contains(name))
+      size = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(size, 1))));
+  return most;
+}
+
+StaticDriver::Bound& StaticDriver::bound_for(const SymbolValues& sizes) {
+  for (const auto& [name, size] : sizes)
+    if (const auto it = last_.find(name); it != last_.end() && it->second != size) varying_.insert(name);
+  last_ = sizes;
+  const auto found =
+      std::find_if(bound_.begin(), bound_.end(), [&](const Bound& b) { return b.holds(sizes); });
+  if (found != bound_.end()) {
+    bound_.splice(bound_.begin(), bound_, found);
+    return bound_.front();
+  }
+  if (bound_.size() >= options_.most_bound) bound_.pop_back();
+  Bound& bound = bound_.emplace_front();
+  try {
+    bound.most = room_for(sizes);
+    bound.compiled = compile_plain(graph_, bound.most);
+    ++compiled_;
+    const Program& program = bound.compiled.programs.at(0);
+    if (!weights_)
+      weights_ = std::make_unique<WeightStore>(program, bound.compiled.constants, options_.processors);
+    bound.executor = options_.lockstep ? make_lockstep_executor() : make_loop_executor();
+    bound.executor->prepare({{&program, &bound.compiled.bindings.at(0), weights_.get(), nullptr}},
+                            {.processors = options_.processors});
+  } catch (...) {
+    bound_.pop_front();
+    throw;
+  }
+  return bound;
+}
+
+std::vector<Tensor> StaticDriver::run_step(Bound& bound, const SymbolValues& sizes,
+                                           std::span<const Tensor> inputs) {
+  PlainStep step{.symbols = sizes};
+  for (const Tensor& input : inputs) step.inputs.push_back(view_of(input));
+  std::vector<Tensor> outputs;
+  const Graph& graph = bound.compiled.graph;
+  for (const ValueId id : graph.outputs) {
+    Dims dims;
+    for (const Expr& e : *graph.value(id).shape) dims.push_back(e.evaluate(sizes));
+    outputs.push_back(Tensor::empty(graph.value(id).dtype, std::move(dims)));
+    step.outputs.push_back(view_of(outputs.back()));
+  }
+  bound.executor->post(step);
+  while (!bound.executor->poll(std::chrono::seconds(1))) {
+  }
+  return outputs;
+}
+
+std::vector<Tensor> StaticDriver::run(std::span<const Tensor> inputs) {
+  const SymbolValues sizes = bind_inputs(graph_, inputs);
+  Bound& bound = bound_for(sizes);
+  try {
+    return run_step(bound, sizes, inputs);
+  } catch (const Error&) {
+    bound_.pop_front();  // an executor that has failed stays failed
+    throw;
+  }
+}
+
+}  // namespace ark
