@@ -14,6 +14,7 @@ class Insert {
       : from_(from), groups_(groups), choices_(choices), ids_(from.values.size()) {
     result_.ranks = ranks;
     result_.graph.name = from.name;
+    result_.graph.output_names = from.output_names;
     result_.graph.assumptions = from.assumptions;
   }
 

@@ -33,32 +33,6 @@ void lower_all(const Sharded& sharded, const LoweringOptions& options, Compiled&
   result.constants = constants.list();
 }
 
-// Throws naming the first node that a static program cannot hold.
-void check_plain(const Graph& graph) {
-  std::set<std::string> sizes;
-  for (const ValueId v : graph.inputs) {
-    for (const Expr& e : graph.value(v).shape.value_or(Shape{})) e.collect_symbols(sizes);
-  }
-  for (const Node& node : graph.nodes) {
-    const auto refuse = [&](const std::string& why) {
-      throw Error(Code::kUnsupported,
-                  "node " + escaped(node.name) + " (" + std::string(name_of(node.op)) + "): " + why);
-    };
-    if (!find_kernel(node.op)) refuse("no kernel for a static program");
-    for (const ValueId v : node.outputs) {
-      if (v == kNoValue) continue;
-      if (!graph.value(v).shape) refuse("its shape is not known before it runs");
-      std::set<std::string> used;
-      for (const Expr& e : *graph.value(v).shape) e.collect_symbols(used);
-      for (const std::string& s : used) {
-        if (!sizes.contains(s)) refuse("size " + escaped(s) + " depends on data");
-      }
-      if (bits_of(graph.value(v).dtype) == 0)
-        refuse("element type " + std::string(name_of(graph.value(v).dtype)));
-    }
-  }
-}
-
 }  // namespace
 
 Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
@@ -81,6 +55,35 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
   result.plan.specs = std::move(sharded.specs);
   result.graph = std::move(sharded.graph);
   return result;
+}
+
+void check_plain(const Graph& graph) {
+  std::set<std::string> sizes;
+  for (const ValueId v : graph.inputs) {
+    if (!graph.value(v).shape)
+      throw Error(Code::kUnsupported, "input '" + escaped(graph.value(v).name) + "' declares no rank");
+    for (const Expr& e : graph.value(v).shape.value_or(Shape{})) e.collect_symbols(sizes);
+  }
+  for (const Node& node : graph.nodes) {
+    if (node.removed) continue;
+    const auto refuse = [&](const std::string& why) {
+      throw Error(Code::kUnsupported,
+                  "node " + escaped(node.name) + " (" + std::string(name_of(node.op)) + "): " + why);
+    };
+    if (!find_kernel(node.op)) refuse("no kernel for a static program");
+    if (node.outputs.empty() || node.outputs[0] == kNoValue) refuse("its first output is not used");
+    for (const ValueId v : node.outputs) {
+      if (v == kNoValue) continue;
+      if (!graph.value(v).shape) refuse("its shape is not known before it runs");
+      std::set<std::string> used;
+      for (const Expr& e : *graph.value(v).shape) e.collect_symbols(used);
+      for (const std::string& s : used) {
+        if (!sizes.contains(s)) refuse("size " + escaped(s) + " depends on data");
+      }
+      if (bits_of(graph.value(v).dtype) == 0)
+        refuse("element type " + std::string(name_of(graph.value(v).dtype)));
+    }
+  }
 }
 
 Compiled compile_plain(const Graph& graph, const SymbolValues& max_symbols) {

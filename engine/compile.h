@@ -46,8 +46,9 @@ struct Compiled {
 
 Compiled compile_decoder(const DecoderModel& model, const CompileOptions& options);
 // A plain graph all of whose shapes follow from its input symbols, on one rank. `max_symbols` bounds each
-// symbol. Throws Error(kUnsupported) naming the first node whose shape is data-dependent or that has no
-// kernel.
+// symbol. Throws as check_plain does.
 Compiled compile_plain(const Graph& graph, const SymbolValues& max_symbols);
+// Throws Error(kUnsupported) naming the first node whose shape is data-dependent or that has no kernel.
+void check_plain(const Graph& graph);
 
 }  // namespace ark

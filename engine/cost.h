@@ -21,7 +21,7 @@ struct CostModel {
   // scale is the model's own, so that test models of hidden size 16 are split like large ones; and small
   // enough that GPT-2's position table (1.33 such matrices, of which two ranks save half) is not worth a
   // collective. Vectors (norms, biases) are a thousandth of a model and count nothing.
-  double collectives_per_matrix = 1.2;
+  double collectives_per_matrix = 0.9;
   // The step that is priced: a decode batch.
   int64_t tokens = 8, rows = 8;
 

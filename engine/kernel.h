@@ -28,7 +28,9 @@ struct TensorView {
   }
   std::span<const int64_t> shape() const { return {dims.data(), static_cast<std::size_t>(rank)}; }
   template <typename T>
-  T* as() const { return reinterpret_cast<T*>(data); }
+  T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
 };
 TensorView view_of(const Tensor& tensor);
 
@@ -53,7 +55,8 @@ struct Kernel {
   std::vector<OutputType> (*shapes)(const KernelCall& call);
   // Number of independent tiles, >= 0; depends on shapes and attributes only.
   int64_t (*grid)(const KernelCall& call);
-  // Computes tile `tile` and writes its part of the outputs only. No lock, no shared state; runs on any thread.
+  // Computes tile `tile` and writes its part of the outputs only. No lock, no shared state; runs on any
+  // thread.
   void (*tile)(const KernelCall& call, int64_t tile);
 };
 

@@ -124,9 +124,8 @@ void Search::price(const Node& node, Option& option) const {
     if (value == kNoValue) return;
     const double own = share(form);
     if (is_split(form)) part = std::min(part, own);
-    const bool is_table = node.op == Op::kGather && value == node.inputs[0];
-    if (is_table) return;               // a few rows of it; they are counted with the output
-    if (is_pointwise(node.op)) return;  // rides in an epilogue: its operands are in registers
+    if (node.op == Op::kGather) return;  // a few rows of the table
+    if (is_pointwise(node.op)) return;   // rides in an epilogue: its operands are in registers
     const double rate = graph_.value(value).constant ? costs_.per_weight_byte : costs_.per_activation_byte;
     option.seconds += bytes_[at(value)] * own * rate;
   };

@@ -256,10 +256,17 @@ void RankRun::execute(const Clock& at_start) {
 
 // After one step: nothing is computed for nobody, nothing promised is left out.
 void RankRun::finish() {
+  std::set<BufferId> used = {p.token_ids, p.positions, p.logits};
+  for (const Instance& i : step_) {
+    for (const Operand& o : p.phases[at(i.phase)].operands)
+      used.insert(resolve(p, p.phases[at(i.phase)], o, i.trip));
+  }
   for (std::size_t i = 0; i < p.buffers.size(); ++i) {
     const auto b = static_cast<BufferId>(i);
     const Buffer& buffer = p.buffers[i];
     const bool is_value = buffer.kind == BufferKind::kAct && buffer.alias == kNone;
+    const bool must_be_used = buffer.kind != BufferKind::kAct && buffer.kind != BufferKind::kInput;
+    report.check(!must_be_used || used.contains(b), "buffer %" + std::to_string(i), "is never used");
     if (is_value || buffer.kind == BufferKind::kOutput) {
       report.check(written_.contains(b), "buffer %" + std::to_string(i), "is never written");
     }

@@ -42,7 +42,7 @@ typename T::V tanh(typename T::V x) {
   const typename T::V small = T::fma(T::mul(x, square), polynomial<T>(square, kSmall), x);
   const typename T::V e = exp<T>(T::add(size, size));
   const typename T::V large = T::sub(T::set(1.f), T::div(T::set(2.f), T::add(e, T::set(1.f))));
-  return T::select(T::less(size, T::set(0.625f)), small, T::copy_sign(large, x));
+  return T::copy_sign(T::select(T::less(size, T::set(0.625f)), small, large), x);  // the sign of -0 too
 }
 
 template <class T>

@@ -1,0 +1,185 @@
+// Paged attention against a dense softmax in f64, and against itself under other company.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "engine/cpu/step_kernel.h"
+
+namespace ark::test {
+namespace {
+
+struct Shape4 {
+  int64_t heads = 6, kv_heads = 2, key_dim = 24, value_dim = 72, page_size = 16, length = 41;
+  int64_t window = 0;
+  float softcap = 0;
+  bool slopes = false, sinks = false;
+};
+
+TensorView view(std::vector<float>& data, std::initializer_list<int64_t> dims) {
+  TensorView v{reinterpret_cast<std::byte*>(data.data()), DType::kF32, static_cast<int>(dims.size()), {}};
+  std::copy(dims.begin(), dims.end(), v.dims.begin());
+  return v;
+}
+
+// One sequence of `length` tokens in slot 1, its pages scattered; all queries known.
+struct Case {
+  explicit Case(const Shape4& shape) : s(shape), pages((s.length + s.page_size - 1) / s.page_size) {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<float>& v, int64_t n) {
+      v.resize(static_cast<std::size_t>(n));
+      for (float& x : v) x = normal(random);
+    };
+    fill(q, s.length * s.heads * s.key_dim);
+    fill(k, s.length * s.kv_heads * s.key_dim);
+    fill(v, s.length * s.kv_heads * s.value_dim);
+    fill(slopes, s.heads);
+    fill(sinks, s.heads);
+    // What lies in a page beyond the sequence must not matter, not even NaN.
+    key_pages.assign(static_cast<std::size_t>((pages + 1) * s.kv_heads * s.page_size * s.key_dim), NAN);
+    value_pages.assign(static_cast<std::size_t>((pages + 1) * s.kv_heads * s.page_size * s.value_dim), NAN);
+    state.page_size = static_cast<int32_t>(s.page_size);
+    state.pages_per_slot = static_cast<int32_t>(pages);
+    state.page_tables.assign(static_cast<std::size_t>(2 * pages), 0);
+    for (int64_t p = 0; p < pages; ++p)
+      state.page_tables[static_cast<std::size_t>(pages + p)] = static_cast<int32_t>(pages - p);
+    for (int64_t h = 0; h < s.heads; ++h) facts.head_map.push_back(h / (s.heads / s.kv_heads));
+    facts.scale = 0.3f;
+    facts.softcap = s.softcap;
+    facts.window = s.window;
+  }
+
+  // Appends and attends tokens [first, last) as one chunk.
+  void run(int64_t first, int64_t last, Isa isa, std::vector<float>& out) {
+    const int64_t n = last - first;
+    std::vector<float> qs(q.begin() + first * s.heads * s.key_dim, q.begin() + last * s.heads * s.key_dim);
+    std::vector<float> ks(k.begin() + first * s.kv_heads * s.key_dim,
+                          k.begin() + last * s.kv_heads * s.key_dim);
+    std::vector<float> vs(v.begin() + first * s.kv_heads * s.value_dim,
+                          v.begin() + last * s.kv_heads * s.value_dim);
+    std::vector<float> result(static_cast<std::size_t>(n * s.heads * s.value_dim), NAN);
+    StepFrame frame;
+    for (int64_t i = 0; i < n; ++i) {
+      frame.positions.push_back(static_cast<int32_t>(first + i));
+      frame.slots.push_back(1);
+      if (i % kItemTokens == 0) {
+        frame.items.push_back({1, static_cast<int32_t>(i),
+                               static_cast<int32_t>(std::min<int64_t>(kItemTokens, n - i)),
+                               static_cast<int32_t>(first + i)});
+      }
+    }
+    const TensorView keys = view(key_pages, {pages + 1, s.kv_heads, s.page_size, s.key_dim});
+    const TensorView values = view(value_pages, {pages + 1, s.kv_heads, s.page_size, s.value_dim});
+    const std::vector<TensorView> append = {view(ks, {n, s.kv_heads, s.key_dim}),
+                                            view(vs, {n, s.kv_heads, s.value_dim}), keys, values};
+    const std::vector<TensorView> attend = {view(qs, {n, s.heads, s.key_dim}),
+                                            keys,
+                                            values,
+                                            s.slopes ? view(slopes, {s.heads}) : TensorView{},
+                                            s.sinks ? view(sinks, {s.heads}) : TensorView{},
+                                            view(result, {n, s.heads, s.value_dim})};
+    PhaseCall call;
+    call.facts = &facts;
+    call.simd = &simd::table_of(isa);
+    call.frame = &frame;
+    call.state = &state;
+    call.operands = append;
+    call.last = call.grid = n;
+    kKvAppendStep.run(call);
+    Scratch scratch(kAttentionStep.scratch({nullptr, &facts, attend, s.length}));
+    call.scratch = &scratch;
+    call.operands = attend;
+    call.last = call.grid = static_cast<int64_t>(frame.items.size()) * s.kv_heads;
+    kAttentionStep.run(call);
+    out.insert(out.end(), result.begin(), result.end());
+  }
+
+  double exact(int64_t i, int64_t h, int64_t d) const {
+    const auto kv = facts.head_map[static_cast<std::size_t>(h)];
+    double largest = s.sinks ? sinks[static_cast<std::size_t>(h)] : -INFINITY, sum = 0, total = 0;
+    std::vector<double> scores;
+    for (int64_t j = 0; j <= i; ++j) {
+      double dot = 0;
+      for (int64_t e = 0; e < s.key_dim; ++e) {
+        dot += static_cast<double>(q[static_cast<std::size_t>((i * s.heads + h) * s.key_dim + e)]) *
+               k[static_cast<std::size_t>((j * s.kv_heads + kv) * s.key_dim + e)];
+      }
+      dot *= facts.scale;
+      if (s.softcap > 0) dot = s.softcap * std::tanh(dot / s.softcap);
+      if (s.slopes)
+        dot += static_cast<double>(slopes[static_cast<std::size_t>(h)]) * static_cast<double>(j - i);
+      if (s.window > 0 && i - j >= s.window) dot = -INFINITY;
+      scores.push_back(dot);
+      largest = std::max(largest, dot);
+    }
+    if (s.sinks) sum = std::exp(sinks[static_cast<std::size_t>(h)] - largest);
+    for (int64_t j = 0; j <= i; ++j) {
+      const double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
+      sum += weight;
+      total += weight * v[static_cast<std::size_t>((j * s.kv_heads + kv) * s.value_dim + d)];
+    }
+    return total / sum;
+  }
+
+  Shape4 s;
+  int64_t pages;
+  std::vector<float> q, k, v, slopes, sinks, key_pages, value_pages;
+  SlotState state;
+  VariantFacts facts;
+};
+
+std::vector<Shape4> shapes() {
+  std::vector<Shape4> all(7);
+  all[1].window = 9;
+  all[2].softcap = 2;
+  all[3].slopes = true;
+  all[4].sinks = true;
+  all[5].page_size = 5;
+  all[6] = {.heads = 8, .kv_heads = 1, .key_dim = 64, .value_dim = 64, .page_size = 32, .length = 70};
+  return all;
+}
+
+TEST(Attention, EqualsDenseSoftmaxWithinItsBound) {
+  for (const Shape4& shape : shapes()) {
+    Case c(shape);
+    std::vector<float> out;
+    c.run(0, shape.length, best_isa(), out);
+    for (int64_t i = 0; i < shape.length; ++i) {
+      for (int64_t h = 0; h < shape.heads; ++h) {
+        for (int64_t d = 0; d < shape.value_dim; ++d) {
+          // Scores of size <= 16 with key_dim roundings, then length roundings of weights of values of size
+          // <= 5.
+          const double bound =
+              (static_cast<double>(shape.key_dim) * 16 + static_cast<double>(shape.length)) * 5 * 0x1p-24;
+          const float got = out[static_cast<std::size_t>((i * shape.heads + h) * shape.value_dim + d)];
+          ASSERT_TRUE(std::fabs(got - c.exact(i, h, d)) <= bound) << i << " " << h << " " << d;
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, ChunksAndInstructionSetsGiveEqualBits) {
+  for (const Shape4& shape : shapes()) {
+    std::vector<float> whole;
+    Case(shape).run(0, shape.length, Isa::kScalar, whole);
+    std::vector<Isa> isas = {Isa::kScalar, best_isa()};
+    if (best_isa() == Isa::kAvx512) isas.push_back(Isa::kAvx2);
+    for (const Isa isa : isas) {
+      for (const int64_t chunk : {1, 7, 41}) {
+        Case c(shape);
+        std::vector<float> out;
+        for (int64_t i = 0; i < shape.length; i += chunk)
+          c.run(i, std::min(i + chunk, shape.length), isa, out);
+        ASSERT_EQ(out.size(), whole.size());
+        EXPECT_EQ(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)), 0)
+            << simd::table_of(isa).name << " " << chunk;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ark::test

@@ -1,0 +1,94 @@
+// The loop's own duties: faults that name their place, deadlines, leases, gangs of several executors.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/engine/driving.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::test {
+namespace {
+
+// One rank, one phase that waits for a later phase of the previous step... which it never gets: phase 0 waits
+// for instance 0 of itself, before it has run.
+struct Hanging {
+  Hanging() {
+    program.vals = {{Expr(1), 1}};
+    program.variants.push_back({.code = OpCode::kPointwise});
+    program.variants[0].pointwise = {{.op = Op::kConstantOfShape, .p = 3}};
+    program.buffers.push_back({.kind = BufferKind::kAct, .dims = {0}, .name = "x"});
+    Phase phase{.name = "self-waiting", .operands = {{0}}, .grid = 0};
+    phase.waits = {{WaitKind::kPhase, 0, 0, kNone}};
+    program.phases.push_back(phase);
+    binding.offsets = {0};
+    binding.act_bytes = 64;
+    store = std::make_unique<WeightStore>(program, std::span<const ConstantPtr>{}, 1);
+  }
+  Program program;
+  Binding binding;
+  std::unique_ptr<WeightStore> store;
+};
+
+std::string failure_of(Executor& executor, const PlainStep& step) {
+  try {
+    executor.post(step);
+    while (!executor.poll(std::chrono::seconds(5))) continue;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnavailable);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Loop, DeadlineNamesRankProcessorPhaseSeenAndNeeded) {
+  Hanging h;
+  for (const bool lockstep : {false, true}) {
+    const auto executor = lockstep ? make_lockstep_executor() : make_loop_executor();
+    ExecutorOptions options;
+    options.counter_base = 40;
+    options.step_deadline = std::chrono::milliseconds(50);
+    executor->prepare({{&h.program, &h.binding, h.store.get(), nullptr}}, options);
+    const std::string why = failure_of(*executor, {});
+    for (const char* part : {"rank 0", "processor 0", "phase 0", "trip 0", "40", "41", "self-waiting"}) {
+      EXPECT_NE(why.find(part), std::string::npos) << part << " in: " << why;
+    }
+    EXPECT_THROW(executor->post(PlainStep{}), Error);
+  }
+}
+
+TEST(Loop, ManyExecutorsShareThePool) {
+  const DecoderModel model = llama_tokens();
+  std::vector<std::unique_ptr<RaggedRunner>> runners;
+  for (int i = 0; i < 3; ++i) {
+    RunnerSetup setup;
+    setup.ranks = 2;
+    setup.options.threads = 4;
+    setup.options.lease = i;  // unbounded, 1, 2
+    runners.push_back(make_runner(model, setup));
+  }
+  const auto expected = run_greedy(*runners[0], {1, 2, 3}, 8, 10);
+  for (int turn = 0; turn < 5; ++turn) {
+    for (const auto& runner : runners)
+      EXPECT_TRUE(same_bits(expected, run_greedy(*runner, {1, 2, 3}, 8, 10)));
+  }
+  std::vector<std::jthread> drivers;
+  std::atomic<int> good{0};
+  for (const auto& runner : runners) {
+    drivers.emplace_back([&good, &expected, &runner] {
+      good += same_bits(expected, run_greedy(*runner, {1, 2, 3}, 8, 10));
+    });
+  }
+  drivers.clear();
+  EXPECT_EQ(good, 3);
+}
+
+TEST(Loop, IdleLoopsBurnNoCpu) {
+  const auto runner = make_runner(llama_tokens(), {});
+  run_greedy(*runner, {1, 2, 3}, 8, 2);
+  while (!runner->is_parked()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.03);
+}
+
+}  // namespace
+}  // namespace ark::test

@@ -1,0 +1,235 @@
+// The vector kernels against plain twins, bit for bit, on every instruction set of this machine.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "engine/cpu/simd/table.h"
+#include "engine/program.h"
+
+namespace ark::test {
+namespace {
+
+std::vector<Isa> isas() {
+  std::vector<Isa> all = {Isa::kScalar};
+  if (best_isa() != Isa::kScalar) all.push_back(Isa::kAvx2);
+  if (best_isa() == Isa::kAvx512) all.push_back(Isa::kAvx512);
+  return all;
+}
+
+std::vector<float> random_floats(std::size_t n, uint32_t seed, float size = 1) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> spread(-size, size);
+  std::vector<float> v(n);
+  for (float& x : v) x = spread(random);
+  return v;
+}
+
+struct Problem {
+  int64_t m, k, n;
+  int32_t panel;
+  std::vector<int32_t> slabs;
+  DType stored;
+};
+
+struct Packed {
+  std::vector<std::byte> bytes;
+  std::vector<float> values;  // [k][n], as stored
+};
+
+Packed pack(const Problem& p, const std::vector<float>& w) {
+  Packed out;
+  const int64_t panels = (p.n + p.panel - 1) / p.panel;
+  const auto size = static_cast<std::size_t>(bits_of(p.stored) / 8);
+  out.bytes.resize(static_cast<std::size_t>(panels * p.k * p.panel) * size);
+  out.values.resize(w.size());
+  for (int64_t k = 0; k < p.k; ++k) {
+    for (int64_t n = 0; n < p.n; ++n) {
+      const auto from = static_cast<std::size_t>(k * p.n + n);
+      const auto at = static_cast<std::size_t>((n / p.panel * p.k + k) * p.panel + n % p.panel);
+      if (p.stored == DType::kF32) {
+        reinterpret_cast<float*>(out.bytes.data())[at] = out.values[from] = w[from];
+      } else {
+        const bool half = p.stored == DType::kF16;
+        const uint16_t bits = half ? f32_to_f16(w[from]) : f32_to_bf16(w[from]);
+        reinterpret_cast<uint16_t*>(out.bytes.data())[at] = bits;
+        out.values[from] = half ? f16_to_f32(bits) : bf16_to_f32(bits);
+      }
+    }
+  }
+  return out;
+}
+
+// Pairwise tree over the slabs [a, b).
+float tree(const std::vector<float>& sums, std::size_t a, std::size_t b) {
+  if (b - a == 1) return sums[a];
+  const std::size_t m = (a + b) / 2;
+  return tree(sums, a, m) + tree(sums, m, b);
+}
+
+std::vector<float> plain_matmul(const Problem& p, const std::vector<float>& x, const std::vector<float>& w) {
+  std::vector<float> out(static_cast<std::size_t>(p.m * p.n));
+  for (int64_t i = 0; i < p.m; ++i) {
+    for (int64_t j = 0; j < p.n; ++j) {
+      std::vector<float> sums;
+      for (std::size_t s = 0; s + 1 < p.slabs.size(); ++s) {
+        float sum = 0;
+        for (int32_t k = p.slabs[s]; k < p.slabs[s + 1]; ++k) {
+          sum = std::fma(x[static_cast<std::size_t>(i * p.k + k)], w[static_cast<std::size_t>(k * p.n + j)],
+                         sum);
+        }
+        sums.push_back(sum);
+      }
+      out[static_cast<std::size_t>(i * p.n + j)] = tree(sums, 0, sums.size());
+    }
+  }
+  return out;
+}
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(MatMul, EqualsItsPlainTwinBitForBit) {
+  const std::vector<Problem> problems = {{1, 5, 3, 16, {0, 5}, DType::kF32},
+                                         {1, 64, 130, 64, {0, 64}, DType::kF32},
+                                         {3, 33, 100, 32, {0, 9, 20, 20, 33}, DType::kF32},
+                                         {7, 40, 64, 64, {0, 20, 40}, DType::kBF16},
+                                         {13, 31, 200, 64, {0, 31}, DType::kF16},
+                                         {12, 16, 70, 48, {0, 2, 4, 6, 8, 10, 12, 14, 16}, DType::kF32},
+                                         {45, 17, 65, 128, {0, 17}, DType::kF32}};
+  uint32_t seed = 1;
+  for (const Problem& p : problems) {
+    const auto x = random_floats(static_cast<std::size_t>(p.m * p.k), ++seed);
+    const Packed w = pack(p, random_floats(static_cast<std::size_t>(p.k * p.n), ++seed));
+    const auto bias = random_floats(static_cast<std::size_t>(p.n), ++seed);
+    const auto residual = random_floats(static_cast<std::size_t>(p.m * p.n), ++seed);
+    std::vector<float> expected = plain_matmul(p, x, w.values);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const float v = expected[i] + bias[i % static_cast<std::size_t>(p.n)];
+      expected[i] = (v > 0 ? v : 0.f) + residual[i];
+    }
+    for (const Isa isa : isas()) {
+      std::vector<float> out(expected.size(), NAN), packed(static_cast<std::size_t>(p.m * p.k));
+      simd::MatMul a;
+      a.x = x.data();
+      a.m = p.m, a.k = p.k, a.n = p.n;
+      a.w = w.bytes.data();
+      a.stored = p.stored;
+      a.panel = p.panel;
+      a.slabs = p.slabs.data();
+      a.slab_count = static_cast<int32_t>(p.slabs.size()) - 1;
+      a.epilogue = {kEpilogueBias | kEpilogueRelu | kEpilogueResidual, bias.data(), residual.data()};
+      a.out = out.data();
+      a.last_panel = (p.n + p.panel - 1) / p.panel;
+      a.packed = packed.data();
+      // In two calls: rows are independent of each other's company.
+      for (const int64_t border : {p.m / 3, p.m}) {
+        a.last_row = border;
+        if (a.first_row < border) simd::table_of(isa).matmul(a);
+        a.first_row = border;
+      }
+      EXPECT_TRUE(same(out, expected)) << "m " << p.m << " n " << p.n << " " << simd::table_of(isa).name;
+    }
+  }
+}
+
+TEST(Rows, NormsAreEqualOnAllInstructionSetsAndRight) {
+  for (const int64_t n : {1, 15, 64, 77}) {
+    const auto x = random_floats(static_cast<std::size_t>(n), 3, 4),
+               scale = random_floats(static_cast<std::size_t>(n), 4);
+    for (const bool rms : {false, true}) {
+      std::vector<float> first;
+      for (const Isa isa : isas()) {
+        std::vector<float> out(static_cast<std::size_t>(n));
+        simd::table_of(isa).norm({x.data(), scale.data(), nullptr, out.data(), n, 1e-5f, rms});
+        if (first.empty()) first = out;
+        EXPECT_TRUE(same(first, out)) << simd::table_of(isa).name;
+      }
+      double mean = 0, square = 0;
+      for (float v : x) mean += rms ? 0 : v / static_cast<double>(n);
+      for (float v : x) square += (v - mean) * (v - mean) / static_cast<double>(n);
+      for (std::size_t i = 0; i < first.size(); ++i) {
+        const double exact = (x[i] - mean) / std::sqrt(square + 1e-5) * scale[i];
+        // Mean and variance sum n terms in sixteen chains: n / 16 + 8 roundings each; then four more.
+        const double bound =
+            (static_cast<double>(n) / 16 + 16) * 0x1p-23 * (std::fabs(exact) + 4 / std::sqrt(square + 1e-5));
+        EXPECT_TRUE(std::fabs(first[i] - exact) <= bound) << n << " " << i;
+      }
+    }
+  }
+}
+
+// Greatest error in units of the last place of the exact value, at least of the smallest normal's.
+double ulps(float got, double exact) {
+  if (std::isinf(exact) || std::fabs(exact) > 3.4028235e38) return std::isinf(got) ? 0 : 1e9;
+  int exponent;
+  std::frexp(std::max(std::fabs(exact), 0x1p-126), &exponent);
+  return std::fabs(got - exact) / std::ldexp(1.0, exponent - 24);
+}
+
+TEST(Rows, TranscendentalsKeepTheirStatedErrors) {
+  std::vector<float> x;
+  for (int e = -30; e <= 7; ++e) {
+    for (int i = 0; i < 64; ++i) {
+      const float v = std::ldexp(1.f + static_cast<float>(i) / 64, e);
+      x.push_back(v);
+      x.push_back(-v);
+    }
+  }
+  while (x.size() % 16) x.push_back(0);
+  struct Function {
+    Op op;
+    double (*exact)(double);
+    double ulp, absolute;
+  };
+  const std::vector<Function> functions = {
+      {Op::kExp, [](double v) { return std::exp(v); }, 2, 0},
+      {Op::kTanh, [](double v) { return std::tanh(v); }, 3, 0},
+      {Op::kSigmoid, [](double v) { return 1 / (1 + std::exp(-v)); }, 3, 0x1p-126},
+      {Op::kErf, [](double v) { return std::erf(v); }, 0, 1.2e-7}};
+  for (const Function& f : functions) {
+    std::vector<float> first;
+    for (const Isa isa : isas()) {
+      std::vector<float> out(x.size());
+      ASSERT_TRUE(simd::table_of(isa).pointwise(f.op, x.data(), nullptr, 0, 0, out.data(),
+                                                static_cast<int64_t>(x.size())));
+      if (first.empty()) first = out;
+      EXPECT_TRUE(same(first, out)) << name_of(f.op) << " " << simd::table_of(isa).name;
+    }
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double exact = f.exact(x[i]);
+      const bool good =
+          (f.ulp > 0 && ulps(first[i], exact) <= f.ulp) || std::fabs(first[i] - exact) <= f.absolute;
+      ASSERT_TRUE(good) << name_of(f.op) << "(" << x[i] << ") = " << first[i] << ", exactly " << exact;
+    }
+  }
+}
+
+TEST(Rows, SpecialValuesPass) {
+  for (const Isa isa : isas()) {
+    alignas(64) float x[16] = {NAN, INFINITY, -INFINITY, 89, -104, -200, 0, -0.f}, y[16];
+    simd::table_of(isa).pointwise(Op::kExp, x, nullptr, 0, 0, y, 16);
+    EXPECT_TRUE(std::isnan(y[0]) && std::isinf(y[1]) && y[2] == 0 && std::isinf(y[3]) && y[5] == 0 &&
+                y[6] == 1);
+    simd::table_of(isa).pointwise(Op::kTanh, x, nullptr, 0, 0, y, 16);
+    EXPECT_TRUE(std::isnan(y[0]) && y[1] == 1 && y[2] == -1 && std::signbit(y[7]));
+    simd::table_of(isa).pointwise(Op::kErf, x, nullptr, 0, 0, y, 16);
+    EXPECT_TRUE(std::isnan(y[0]) && y[1] == 1 && y[2] == -1);
+  }
+}
+
+TEST(Rows, ArgmaxTakesTheLowestOfEquals) {
+  for (const Isa isa : isas()) {
+    std::vector<float> x(100, -1);
+    x[3] = NAN;
+    x[41] = x[77] = 5;
+    EXPECT_EQ(simd::table_of(isa).argmax(x.data(), 100), 41);
+    EXPECT_EQ(simd::table_of(isa).argmax(x.data() + 42, 58), 35);
+  }
+}
+
+}  // namespace
+}  // namespace ark::test

@@ -1,0 +1,161 @@
+#include "engine/cpu/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "engine/cpu/philox.h"
+
+namespace ark::test {
+namespace {
+
+std::vector<float> random_logits(std::size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> v(n);
+  for (float& x : v) x = normal(random);
+  return v;
+}
+
+RowResult sample(const std::vector<float>& logits, const StepRow& row, int64_t position = 0,
+                 const std::vector<int32_t>& history = {},
+                 const std::vector<std::pair<int32_t, float>>& bias = {}) {
+  return sample_row(logits, row, history, position, std::span<const std::pair<int32_t, float>>(bias));
+}
+
+StepRow row_of(SamplingParams sampling, uint32_t flags = kWantToken) {
+  StepRow row;
+  row.flags = flags;
+  row.sampling = sampling;
+  return row;
+}
+
+TEST(Philox, EqualsThePublishedVectors) {  // Random123's kat_vectors
+  EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}),
+            (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
+            (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Sampler, GreedyTakesTheLowestOfEquals) {
+  std::vector<float> logits(50, 0);
+  logits[20] = logits[33] = 4;
+  EXPECT_EQ(sample(logits, row_of({.temperature = 0})).token, 20);
+  EXPECT_EQ(sample(logits, row_of({.temperature = 0}), 0, {}, {{33, 1.f}}).token, 33);
+  EXPECT_EQ(sample(logits, row_of({.temperature = 0}), 0, {}, {{20, -100.f}}).token, 33);
+}
+
+// Frequencies over many positions against softmax: chi-square with its 1e-6 quantile.
+void expect_distribution(const std::vector<float>& logits, const SamplingParams& p,
+                         const std::vector<double>& exact) {
+  constexpr int kDraws = 20000;
+  std::vector<int> counts(logits.size());
+  for (int i = 0; i < kDraws; ++i) ++counts[static_cast<std::size_t>(sample(logits, row_of(p), i).token)];
+  double chi = 0;
+  int cells = -1;
+  for (std::size_t t = 0; t < exact.size(); ++t) {
+    if (exact[t] == 0) {
+      EXPECT_EQ(counts[t], 0) << t;
+      continue;
+    }
+    const double expected = exact[t] * kDraws;
+    chi += (counts[t] - expected) * (counts[t] - expected) / expected;
+    ++cells;
+  }
+  EXPECT_LE(chi, cells + 4.8 * std::sqrt(2.0 * cells) + 16) << "cells " << cells;
+}
+
+std::vector<double> softmax(const std::vector<float>& logits, double temperature,
+                            const std::vector<bool>& keep) {
+  std::vector<double> p(logits.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) sum += p[i] = keep[i] ? std::exp(logits[i] / temperature) : 0;
+  for (double& x : p) x /= sum;
+  return p;
+}
+
+TEST(Sampler, DrawsFromTheSoftmax) {
+  const std::vector<float> logits = {0, 1, 2, 0.5f, -1, 1.5f, 0.2f};
+  expect_distribution(logits, {.temperature = 0.7f, .seed = 5},
+                      softmax(logits, 0.7, std::vector<bool>(7, true)));
+}
+
+TEST(Sampler, FiltersKeepExactlyTheirSets) {
+  const std::vector<float> logits = {0, 1, 2, 0.5f, -1, 1.5f, 0.2f};
+  expect_distribution(logits, {.top_k = 2, .seed = 1},
+                      softmax(logits, 1, {false, false, true, false, false, true, false}));
+  // Sorted probabilities: 0.395, 0.239, 0.145, 0.088, ...: three reach 0.7.
+  expect_distribution(logits, {.top_p = 0.7f, .seed = 2},
+                      softmax(logits, 1, {false, true, true, false, false, true, false}));
+  // exp(l - 2) >= 0.2: l >= 0.39.
+  expect_distribution(logits, {.min_p = 0.2f, .seed = 3},
+                      softmax(logits, 1, {false, true, true, true, false, true, false}));
+}
+
+TEST(Sampler, TopPEqualsAFullSort) {
+  const auto logits = random_logits(3000, 9);
+  std::vector<std::size_t> order(logits.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+  const auto p = softmax(logits, 1, std::vector<bool>(logits.size(), true));
+  std::vector<bool> kept(logits.size());
+  double sum = 0;
+  for (std::size_t i = 0; sum < 0.9; ++i) sum += p[order[i]], kept[order[i]] = true;
+  for (int i = 0; i < 300; ++i) {
+    const int32_t token = sample(logits, row_of({.top_p = 0.9f, .seed = 4}), i).token;
+    EXPECT_TRUE(kept[static_cast<std::size_t>(token)]) << token;
+  }
+}
+
+TEST(Sampler, PenaltiesFollowTheirDefinitions) {
+  const std::vector<float> logits = {2, -1, 1, 0.5f, 0.25f, 0};
+  const std::vector<int32_t> history = {0, 1, 2, 2, 3};
+  StepRow row = row_of(
+      {.temperature = 0, .presence_penalty = 0.5f, .frequency_penalty = 0.25f, .repetition_penalty = 2},
+      kWantToken);
+  row.prompt_length = 2;
+  row.top = 6;
+  const RowResult result = sample(logits, row, 5, history);
+  // prompt: 0, 1; generated: 2, 2, 3.
+  const std::map<int32_t, double> changed = {{0, 1},    {1, -2}, {2, 0.5 - 0.5 - 0.5}, {3, 0.25 - 0.25 - 0.5},
+                                             {4, 0.25}, {5, 0}};
+  double sum = 0;
+  for (const auto& [t, l] : changed) sum += std::exp(l);
+  ASSERT_EQ(result.top.size(), 6u);
+  EXPECT_EQ(result.token, 0);
+  for (std::size_t i = 0; i < result.top.size(); ++i) {
+    EXPECT_TRUE(std::fabs(result.top[i].second - (changed.at(result.top[i].first) - std::log(sum))) <= 1e-6);
+    EXPECT_LE(result.top[i].second, result.top[i ? i - 1 : 0].second);
+  }
+}
+
+TEST(Sampler, ReportsTheLogprobOfTargetOrToken) {
+  const auto logits = random_logits(1000, 3);
+  double sum = 0;
+  for (float l : logits) sum += std::exp(static_cast<double>(l));
+  StepRow row = row_of({.seed = 6}, kWantToken | kWantLogprob);
+  RowResult result = sample(logits, row, 4);
+  EXPECT_TRUE(std::fabs(result.logprob - (logits[static_cast<std::size_t>(result.token)] - std::log(sum))) <=
+              1e-5);
+  row.target = 17;
+  result = sample(logits, row, 4);
+  EXPECT_TRUE(std::fabs(result.logprob - (logits[17] - std::log(sum))) <= 1e-5);
+}
+
+TEST(Sampler, NoiseDependsOnSeedAndPositionOnly) {
+  const auto logits = random_logits(500, 8);
+  const auto token = [&](uint64_t seed, int64_t position) {
+    return sample(logits, row_of({.seed = seed}), position).token;
+  };
+  EXPECT_EQ(token(1, 2), token(1, 2));
+  int differ = 0;
+  for (int i = 0; i < 50; ++i) differ += token(1, i) != token(2, i);
+  EXPECT_GT(differ, 25);
+}
+
+}  // namespace
+}  // namespace ark::test

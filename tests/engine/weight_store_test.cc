@@ -1,0 +1,158 @@
+#include "engine/weight_store.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "base/error.h"
+
+namespace ark::test {
+namespace {
+
+// A file of `count` elements behind 24 other bytes, and a constant over it.
+struct FileConstant {
+  FileConstant(const std::string& name, DType dtype, Dims dims) {
+    path = std::filesystem::temp_directory_path() / ("ark_" + name + std::to_string(::getpid()));
+    tensor = Tensor::empty(dtype, dims);
+    std::mt19937 random(3);
+    for (int64_t i = 0; i < tensor.bytes() / 2; ++i)
+      tensor.as<uint16_t>()[i] = static_cast<uint16_t>(random() & 0x3fff);
+    std::ofstream file(path, std::ios::binary);
+    file << std::string(24, 'x');
+    file.write(reinterpret_cast<const char*>(tensor.data.get()), tensor.bytes());
+    file.close();
+    auto c = std::make_shared<Constant>();
+    c->dtype = dtype;
+    c->dims = c->stored_dims = dims;
+    c->file = WeightFile::open(path);
+    c->offset = 24;
+    c->bytes = tensor.bytes();
+    c->name = name;
+    constant = c;
+  }
+  ~FileConstant() { std::filesystem::remove(path); }
+
+  std::filesystem::path path;
+  Tensor tensor;
+  ConstantPtr constant;
+};
+
+std::string bits_at(const Tensor& t, int64_t i) {
+  const int64_t size = bits_of(t.dtype) / 8;
+  return {reinterpret_cast<const char*>(t.data.get()) + i * size, static_cast<std::size_t>(size)};
+}
+
+Program program_of(std::vector<WeightUse> uses) {
+  Program program;
+  program.weights = std::move(uses);
+  return program;
+}
+
+// Every element of a matrix part is where the layout says, padding is zero.
+void expect_panels(const Constant& view, const WeightUse& use, const std::byte* packed) {
+  const Tensor all = materialise(view);
+  const Range k = matrix_rows(use), n = matrix_columns(use);
+  const int64_t size = bits_of(use.stored) / 8, panels = (n.size() + use.panel - 1) / use.panel;
+  for (int64_t p = 0; p < panels * use.panel; ++p) {
+    for (int64_t i = 0; i < k.size(); ++i) {
+      const std::byte* at = packed + ((p / use.panel * k.size() + i) * use.panel + p % use.panel) * size;
+      const std::string got(reinterpret_cast<const char*>(at), static_cast<std::size_t>(size));
+      std::string expected(static_cast<std::size_t>(size), '\0');
+      if (p < n.size()) {
+        const int64_t row = use.transposed ? n.begin + p : k.begin + i,
+                      column = use.transposed ? k.begin + i : n.begin + p;
+        expected = bits_at(all, row * all.dims[1] + column);
+      }
+      ASSERT_EQ(got, expected) << "column " << p << " row " << i;
+    }
+  }
+}
+
+TEST(WeightStore, PacksPartsOfPlainTransposedAndSlicedMatrices) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const FileConstant file("panels", dtype, {301, 517});
+    const ConstantPtr turned = transposed(file.constant, {1, 0});
+    const ConstantPtr part = sliced(turned, 0, 10, 310);
+    for (const ConstantPtr& constant : {file.constant, turned, part}) {
+      for (const bool is_transposed : {false, true}) {
+        WeightUse use{.constant = 0,
+                      .layout = Layout::kPanels,
+                      .transposed = is_transposed,
+                      .panel = 64,
+                      .stored = dtype};
+        use.ranges = {{7, constant->dims[0] - 5}, {64, 230}};
+        const ConstantPtr list[] = {constant};
+        const WeightStore store(program_of({use}), list, 2);
+        expect_panels(*constant, use, store.address(0));
+      }
+    }
+  }
+}
+
+TEST(WeightStore, RawPartsAndWidening) {
+  const FileConstant file("raw", DType::kF16, {40, 6, 9});
+  const ConstantPtr turned = transposed(file.constant, {2, 0, 1});
+  WeightUse use{.constant = 0, .ranges = {{2, 8}, {5, 40}, {0, 6}}, .stored = DType::kF32};
+  const ConstantPtr list[] = {turned};
+  const WeightStore store(program_of({use}), list, 1);
+  const Tensor all = materialise(*turned);
+  const auto* got = reinterpret_cast<const float*>(store.address(0));
+  for (int64_t i = 2; i < 8; ++i) {
+    for (int64_t j = 5; j < 40; ++j) {
+      for (int64_t k = 0; k < 6; ++k) ASSERT_EQ(*got++, f16_to_f32(all.as<uint16_t>()[(i * 40 + j) * 6 + k]));
+    }
+  }
+}
+
+TEST(WeightStore, TruncatedFileIsAnErrorThatNamesIt) {
+  const FileConstant file("short", DType::kF32, {300, 64});
+  std::filesystem::resize_file(file.path, 1000);
+  WeightUse use{.constant = 0, .ranges = {{0, 300}, {0, 64}}, .layout = Layout::kPanels, .panel = 64};
+  const ConstantPtr list[] = {file.constant};
+  try {
+    const WeightStore store(program_of({use}), list, 2);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kBadModel);
+    EXPECT_NE(std::string(error.what()).find("short"), std::string::npos) << error.what();
+  }
+}
+
+// VmHWM counts the packed arena and little else: the payload is never in memory twice.
+TEST(WeightStore, PeakMemoryIsTheArenaAndAWindow) {
+  const auto peak = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string word; status >> word;) {
+      if (word == "VmHWM:") {
+        int64_t kib;
+        status >> kib;
+        return kib * 1024;
+      }
+    }
+    return int64_t{0};
+  };
+  constexpr int64_t kRows = 24000, kColumns = 2048;  // 196 MB
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("ark_big" + std::to_string(::getpid()));
+  std::ofstream(path).close();
+  std::filesystem::resize_file(path, kRows * kColumns * 4);
+  auto c = std::make_shared<Constant>();
+  c->dtype = DType::kF32;
+  c->dims = c->stored_dims = {kRows, kColumns};
+  c->file = WeightFile::open(path);
+  c->bytes = kRows * kColumns * 4;
+  const ConstantPtr list[] = {transposed(c, {1, 0})};
+  WeightUse use{.constant = 0, .ranges = {{0, kColumns}, {0, kRows}}, .layout = Layout::kPanels, .panel = 64};
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets the high-water mark
+  const int64_t before = peak();
+  const WeightStore store(program_of({use}), list, 2);
+  std::filesystem::remove(path);
+  EXPECT_LE(peak() - before, store.arena_bytes() * 11 / 10 + (64 << 20));
+  EXPECT_GE(peak() - before, store.arena_bytes() / 2) << "the mark was not measured";
+}
+
+}  // namespace
+}  // namespace ark::test
