@@ -5,8 +5,10 @@ namespace {
 
 std::optional<std::vector<std::string>> match(std::string_view pattern, std::string_view path) {
   const std::size_t hole = pattern.find('{');
-  if (hole == std::string_view::npos)
-    return pattern == path ? std::optional<std::vector<std::string>>({}) : std::nullopt;
+  if (hole == std::string_view::npos) {
+    if (pattern != path) return std::nullopt;
+    return std::vector<std::string>{};
+  }
   if (!path.starts_with(pattern.substr(0, hole)) || path.size() == hole) return std::nullopt;
   return std::vector{std::string(path.substr(hole))};
 }

@@ -12,8 +12,8 @@ namespace ark::http {
 
 struct Route {
   std::string method;  // "GET" (also answers HEAD) or "POST"
-  std::string
-      path;  // "/v1/models/{model}": {...} stands for one or more characters, also slashes, at the end
+  // "/v1/models/{model}": {...} stands for one or more characters, also slashes, at the end
+  std::string path;
   Handler handler;
   bool is_public = false;  // needs no API key
 };
