@@ -1,0 +1,58 @@
+// The one gate of a GPU: context work (allocation, copies, modules, launches) happens only while no loop
+// runs, because much of it waits for running kernels, and a persistent kernel may not end for hours.
+//
+// A loop is asked to park, and parks at the next step border; work then goes on. Loops that were parked so
+// are launched again by their executors' next post() or poll(). Lock order: an executor takes the gate first,
+// its own locks after.
+#pragma once
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace ark::cuda {
+
+class Gate {
+ public:
+  // A running launch that can be asked to end soon, and that can tell. Both calls from any thread, under the
+  // gate's lock; they take no lock of their own. A launch that died does not run.
+  class Loop {
+   public:
+    virtual ~Loop() = default;
+    virtual void request_park() noexcept = 0;
+    virtual bool is_running() noexcept = 0;
+  };
+
+  // Held while context work is done.
+  class Work {
+   public:
+    explicit Work(Gate& gate) : lock_(gate.mutex_), gate_(gate) { gate.park_all(); }
+    // The launch that this work has made runs on when the work is over.
+    void started(Loop& loop) { gate_.loops_.push_back(&loop); }
+    // Ends the loop's registration; for loops that have ended.
+    void ended(Loop& loop) { std::erase(gate_.loops_, &loop); }
+
+   private:
+    std::unique_lock<std::mutex> lock_;
+    Gate& gate_;
+  };
+
+  // Waits for running loops to park. One thread at a time.
+  Work enter() { return Work(*this); }
+
+ private:
+  void park_all() {
+    for (Loop* loop : loops_) loop->request_park();
+    // Parking takes at most the rest of a step; a loop that hangs is ended by its own deadline.
+    for (Loop* loop : loops_) {
+      while (loop->is_running()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    loops_.clear();
+  }
+
+  std::mutex mutex_;
+  std::vector<Loop*> loops_;  // launches that may still run
+};
+
+}  // namespace ark::cuda

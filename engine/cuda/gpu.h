@@ -1,0 +1,143 @@
+// A GPU as the device executor sees it. Two implementations: the CUDA driver, opened at run time
+// (engine/cuda/driver.h), and the emulator of the tests, whose device memory is host memory.
+//
+// Device memory is named by its address (uint64_t, as kernels see it). Everything here but
+// Launch::is_running() is context work: it may synchronise with, or wait for, a running kernel, so callers do
+// it inside Gate::Work (engine/cuda/gate.h), while no loop runs. Errors: Error(kExhausted) where memory is
+// used up, Error(kUnsupported) where the GPU cannot do what is asked, Error(kUnavailable) once it is lost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/cuda/gate.h"
+
+namespace ark::cuda {
+
+struct GpuInfo {
+  std::string name;              // as the driver calls it
+  std::string arch;              // what code is compiled for: "sm_80", "sm_90a", "sm_100a"
+  std::string versions;          // of driver and compiler; part of the key of compiled code
+  int32_t processors = 0;        // SMs
+  int32_t shared_per_block = 0;  // bytes that one block may ask for, at most
+  int64_t memory = 0;            // bytes of device memory
+  int32_t clock_khz = 0;         // of the SMs, at most; 0: unknown
+  bool is_emulated = false;
+};
+
+struct SourceFile {
+  std::string name;  // as #include names it
+  std::string text;
+};
+
+// A translation unit with everything that it includes: no include path, no toolkit.
+struct KernelSource {
+  std::string text;
+  std::vector<SourceFile> headers;  // also those that headers include
+  std::vector<std::string> flags;   // -DNAME=VALUE only, so that every compiler understands them
+  std::string entry = "ark_loop";   // extern "C" __global__ function with one POD parameter
+};
+
+// What the compiler made of an entry; 0 where unknown.
+struct KernelFacts {
+  int32_t registers = 0;       // a thread
+  int32_t spilled_bytes = 0;   // local memory a thread
+  int32_t static_shared = 0;   // bytes a block
+  double compile_seconds = 0;  // 0: came from the cache
+};
+
+struct LaunchShape {
+  int32_t blocks = 0;        // all resident at once, or launch() refuses
+  int32_t threads = 0;       // a block
+  int32_t shared_bytes = 0;  // dynamic, a block
+};
+
+// A running kernel. The destructor waits for its end: end it first (park or abort word).
+class Launch {
+ public:
+  virtual ~Launch() = default;
+  // Any thread, not context work. Throws Error(kUnavailable) if the kernel died (a trap, a bad address); the
+  // GPU is lost then.
+  virtual bool is_running() = 0;
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual const KernelFacts& facts() const = 0;
+  // Blocks of this shape that are resident at once on the whole GPU (0: the shape does not fit at all).
+  virtual int32_t resident_blocks(int32_t threads, int32_t shared_bytes) = 0;
+  // Cooperative: all blocks run at the same time. Throws Error(kUnsupported) naming blocks asked for and
+  // possible if they cannot. `parameter` is copied.
+  virtual std::unique_ptr<Launch> launch(const LaunchShape& shape, std::span<const std::byte> parameter) = 0;
+};
+
+// Host memory that kernels reach too, by their own address. Zeroed.
+struct MappedMemory {
+  std::byte* host = nullptr;
+  uint64_t device = 0;
+  uint64_t bytes = 0;
+};
+
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+  virtual const GpuInfo& info() const = 0;
+  Gate& gate() { return gate_; }
+
+  // Device memory, aligned to 256 bytes. `what` is for the error message.
+  virtual uint64_t allocate(uint64_t bytes, const std::string& what) = 0;
+  virtual void release(uint64_t address) = 0;
+  virtual uint64_t free_bytes() = 0;
+  virtual MappedMemory allocate_mapped(uint64_t bytes, const std::string& what) = 0;
+  virtual void release(const MappedMemory& memory) = 0;
+  // Lets kernels reach memory that the process has already (dma regions); it stays the caller's.
+  virtual uint64_t map(std::byte* host, uint64_t bytes) = 0;
+  virtual void unmap(std::byte* host) = 0;
+
+  // Done when they return.
+  virtual void upload(uint64_t to, std::span<const std::byte> from) = 0;
+  virtual void download(std::span<std::byte> to, uint64_t from) = 0;
+  virtual void clear(uint64_t address, uint64_t bytes) = 0;
+
+  // Compiles, or takes from the cache. Throws Error(kInternal) with the compiler's first complaint.
+  virtual std::unique_ptr<Kernel> load(const KernelSource& source) = 0;
+
+ private:
+  Gate gate_;
+};
+
+// Device memory with an owner. The Gpu outlives it.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(Gpu& gpu, uint64_t bytes, const std::string& what)
+      : gpu_(&gpu), address_(gpu.allocate(bytes, what)), bytes_(bytes) {}
+  ~DeviceMemory() { reset(); }
+  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    if (this == &other) return *this;
+    reset();
+    gpu_ = std::exchange(other.gpu_, nullptr);
+    address_ = std::exchange(other.address_, 0);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+  uint64_t address() const { return address_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  void reset() noexcept {
+    if (gpu_) gpu_->release(address_);
+    gpu_ = nullptr;
+  }
+  Gpu* gpu_ = nullptr;
+  uint64_t address_ = 0, bytes_ = 0;
+};
+
+}  // namespace ark::cuda
