@@ -142,7 +142,7 @@ nlohmann::json measure(const ModelBench& bench) {
   result["model"] = std::filesystem::path(bench.model).filename().string();
   result["load_ms"] = milliseconds_since(start);
   const double rss_loaded = memory_mb("VmRSS");
-  Sequences(runner, 1, 1).prefill(1);
+  Sequences(runner, 1, bench.context).prefill(bench.context);
   result["first_token_ms"] = milliseconds_since(start);
   for (const int32_t tokens : prefills) {
     std::vector<double> times;
@@ -177,7 +177,7 @@ void run_bench(const ModelBench& bench) {
 
 }  // namespace
 
-void add_model_bench(CLI::App& app) {
+std::function<void()> add_model_bench(CLI::App& app) {
   auto bench = std::make_shared<ModelBench>();
   CLI::App* command =
       app.add_subcommand("model", "load time, prefill and decode speed, memory of one model, without HTTP");
@@ -198,7 +198,7 @@ void add_model_bench(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   command->add_flag("--json", bench->json, "one JSON line");
-  command->callback([bench] { run_bench(*bench); });
+  return [bench] { run_bench(*bench); };
 }
 
 }  // namespace ark

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 
 namespace ark {
 
-// Adds the subcommand `model` with its options; app.parse() runs it through its callback, which throws Error.
-void add_model_bench(CLI::App& app);
+// Adds the subcommand `model` with its options to `app`; returns what runs it, after app has parsed.
+std::function<void()> add_model_bench(CLI::App& app);
 
 }  // namespace ark
