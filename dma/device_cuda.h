@@ -184,19 +184,19 @@ ARK_DEVICE T ld_nc(const T* p, Site = {}) {
   if constexpr (sizeof(T) == 2) {
     u16 x;
     asm("ld.global.nc.u16 %0, [%1];" : "=h"(x) : "l"(p));
-    __builtin_memcpy(&v, &x, 2);
+    memcpy(&v, &x, 2);
   } else if constexpr (sizeof(T) == 4) {
     u32 x;
     asm("ld.global.nc.u32 %0, [%1];" : "=r"(x) : "l"(p));
-    __builtin_memcpy(&v, &x, 4);
+    memcpy(&v, &x, 4);
   } else if constexpr (sizeof(T) == 8) {
     u32x2 x;
     asm("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(p));
-    __builtin_memcpy(&v, &x, 8);
+    memcpy(&v, &x, 8);
   } else {
     u32x4 x;
     asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p));
-    __builtin_memcpy(&v, &x, 16);
+    memcpy(&v, &x, 16);
   }
   return v;
 }
@@ -209,7 +209,7 @@ ARK_DEVICE T ld_stream(const T* p, Site = {}) {
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
       : "l"(p));
   T v;
-  __builtin_memcpy(&v, &x, 16);
+  memcpy(&v, &x, 16);
   return v;
 }
 // Memory that other blocks write while the kernel runs: read from L2, never from a stale L1 line. Needs an
@@ -221,18 +221,18 @@ ARK_DEVICE T ld_global(const T* p, Site = {}) {
   if constexpr (sizeof(T) == 4) {
     u32 x;
     asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
-    __builtin_memcpy(&v, &x, 4);
+    memcpy(&v, &x, 4);
   } else if constexpr (sizeof(T) == 8) {
     u32x2 x;
     asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(p) : "memory");
-    __builtin_memcpy(&v, &x, 8);
+    memcpy(&v, &x, 8);
   } else {
     u32x4 x;
     asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "l"(p)
                  : "memory");
-    __builtin_memcpy(&v, &x, 16);
+    memcpy(&v, &x, 16);
   }
   return v;
 }
