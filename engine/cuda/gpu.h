@@ -84,6 +84,9 @@ struct MappedMemory {
   uint64_t bytes = 0;
 };
 
+// What every launch() begins with: throws Error(kUnsupported) if not all blocks can be resident at once.
+void refuse_unless_resident(Kernel& kernel, const LaunchShape& shape);
+
 class Gpu {
  public:
   virtual ~Gpu() = default;

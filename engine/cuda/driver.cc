@@ -1,0 +1,260 @@
+#include "engine/cuda/driver.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/cuda/cache.h"
+#include "engine/cuda/driver_api.h"
+#include "engine/cuda/nvrtc.h"
+
+namespace ark::cuda {
+namespace {
+
+constexpr int kOldestMajor = 8;  // cp.async, mma of 16-bit types
+
+std::string mebibytes(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+// The driver with one GPU's primary context. Outlives what it hands out.
+class Driver {
+ public:
+  Driver(Library library, int ordinal) : library_(std::move(library)), api_(DriverApi::of(library_)) {
+    // A module that is loaded when its kernel is first launched would do context work under a running loop.
+    ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    need(api_.init(0));
+    int count = 0;
+    need(api_.device_count(&count));
+    if (ordinal >= count)
+      throw Error(Code::kUnavailable, "no CUDA here: the driver sees " + std::to_string(count) + " GPUs");
+    need(api_.device_get(&device_, ordinal));
+    api_.primary_flags(device_,
+                       kPrimaryBlockingSync);  // refused if others have made the context: theirs then
+    need(api_.primary_retain(&context_, device_));
+  }
+  ~Driver() {
+    if (context_) api_.primary_release(device_);
+  }
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  // The functions, with the context current on the calling thread.
+  const DriverApi& use() const {
+    api_.set_current(context_);
+    return api_;
+  }
+  int attribute(DeviceAttribute which) const {
+    int value = 0;
+    check(api_.device_attribute(&value, which, device_), "cuDeviceGetAttribute");
+    return value;
+  }
+  DriverDevice device() const { return device_; }
+
+  std::string text(int result) const {
+    const char *name = nullptr, *text = nullptr;
+    api_.error_name(result, &name);
+    api_.error_text(result, &text);
+    return std::string(name ? name : "error") + " (" + (text ? text : std::to_string(result).c_str()) + ")";
+  }
+  void check(int result, const std::string& what) const {
+    if (result == kDriverSuccess) return;
+    const Code code = result == kDriverOutOfMemory ? Code::kExhausted : Code::kUnavailable;
+    throw Error(code, "the GPU refuses " + what + ": " + text(result));
+  }
+
+ private:
+  void need(int result) const {
+    if (result != kDriverSuccess) throw Error(Code::kUnavailable, "no CUDA here: " + text(result));
+  }
+
+  Library library_;
+  DriverApi api_;
+  DriverDevice device_ = 0;
+  DriverContext context_ = nullptr;
+};
+
+class CudaLaunch final : public Launch {
+ public:
+  CudaLaunch(const Driver& driver, DriverEvent end) : driver_(driver), end_(end) {}
+  ~CudaLaunch() override {
+    const DriverApi& api = driver_.use();
+    api.event_wait(end_);
+    api.event_destroy(end_);
+  }
+  bool is_running() override {
+    const int result = driver_.use().event_query(end_);
+    if (result == kDriverNotReady) return true;
+    if (result != kDriverSuccess)
+      throw Error(Code::kUnavailable, "the loop kernel died: " + driver_.text(result));
+    return false;
+  }
+
+ private:
+  const Driver& driver_;
+  DriverEvent end_;
+};
+
+class CudaKernel final : public Kernel {
+ public:
+  CudaKernel(const Driver& driver, DriverStream stream, int32_t processors, const CompiledCode& code,
+             const std::string& entry)
+      : driver_(driver), stream_(stream), processors_(processors), facts_(code.facts) {
+    const DriverApi& api = driver_.use();
+    driver_.check(api.module_load(&module_, code.cubin.data()), "the compiled loop");
+    if (const int result = api.module_function(&function_, module_, entry.c_str())) {
+      api.module_unload(module_);
+      driver_.check(result, "entry " + entry);
+    }
+  }
+  ~CudaKernel() override { driver_.use().module_unload(module_); }
+
+  const KernelFacts& facts() const override { return facts_; }
+
+  int32_t resident_blocks(int32_t threads, int32_t shared_bytes) override {
+    const DriverApi& api = driver_.use();
+    if (api.function_set(function_, kFunctionDynamicShared, shared_bytes) != kDriverSuccess) return 0;
+    int each = 0;
+    driver_.check(api.resident_blocks(&each, function_, threads, static_cast<std::size_t>(shared_bytes)),
+                  "the occupancy of the loop");
+    return each * processors_;
+  }
+
+  std::unique_ptr<Launch> launch(const LaunchShape& shape, std::span<const std::byte> parameter) override {
+    refuse_unless_resident(*this, shape);
+    const DriverApi& api = driver_.use();
+    DriverEvent end = nullptr;
+    driver_.check(api.event_create(&end, kEventNoTiming), "an event");
+    auto launch = std::make_unique<CudaLaunch>(driver_, end);
+    void* arguments[] = {const_cast<std::byte*>(parameter.data())};
+    driver_.check(api.launch_cooperative(function_, static_cast<unsigned>(shape.blocks), 1, 1,
+                                         static_cast<unsigned>(shape.threads), 1, 1,
+                                         static_cast<unsigned>(shape.shared_bytes), stream_, arguments),
+                  "the launch of the loop");
+    driver_.check(api.event_record(end, stream_), "an event");
+    return launch;
+  }
+
+ private:
+  const Driver& driver_;
+  DriverStream stream_;
+  int32_t processors_;
+  KernelFacts facts_;
+  DriverModule module_ = nullptr;
+  DriverFunction function_ = nullptr;
+};
+
+class CudaGpu final : public Gpu {
+ public:
+  CudaGpu(Library library, int ordinal)
+      : driver_(std::move(library), ordinal), cache_(CodeCache::default_folder()) {
+    read_info();
+    std::string why;
+    compiler_ = open_nvrtc(&why);
+    if (!compiler_) throw Error(Code::kUnavailable, "no CUDA here: " + why);
+    info_.versions = "driver " + driver_version_ + ", NVRTC " + compiler_->version();
+    driver_.check(driver_.use().stream_create(&stream_, kStreamNonBlocking), "a stream");
+  }
+  ~CudaGpu() override {
+    if (stream_) driver_.use().stream_destroy(stream_);
+  }
+
+  const GpuInfo& info() const override { return info_; }
+
+  uint64_t allocate(uint64_t bytes, const std::string& what) override {
+    uint64_t address = 0;
+    const int result = driver_.use().allocate(&address, bytes ? bytes : 1);
+    if (result == kDriverOutOfMemory)
+      throw Error(Code::kExhausted, mebibytes(bytes) + " of GPU memory for " + what + " cannot be had; " +
+                                        mebibytes(free_bytes()) + " are free");
+    driver_.check(result, "memory for " + what);
+    return address;
+  }
+  void release(uint64_t address) override { driver_.use().release(address); }
+  uint64_t free_bytes() override {
+    std::size_t free = 0, total = 0;
+    driver_.check(driver_.use().memory_info(&free, &total), "its free memory");
+    return free;
+  }
+
+  MappedMemory allocate_mapped(uint64_t bytes, const std::string& what) override {
+    void* host = nullptr;
+    driver_.check(driver_.use().host_allocate(&host, bytes, kHostPortableMapped), "host memory for " + what);
+    std::memset(host, 0, bytes);
+    return {static_cast<std::byte*>(host), device_address(host), bytes};
+  }
+  void release(const MappedMemory& memory) override { driver_.use().host_release(memory.host); }
+  uint64_t map(std::byte* host, uint64_t bytes) override {
+    driver_.check(driver_.use().host_register(host, bytes, kHostPortableMapped), "to map host memory");
+    return device_address(host);
+  }
+  void unmap(std::byte* host) override { driver_.use().host_unregister(host); }
+
+  // The driver returns when the bytes have been staged; the loop's stream does not wait for the rest.
+  void upload(uint64_t to, std::span<const std::byte> from) override {
+    driver_.check(driver_.use().upload(to, from.data(), from.size()), "a copy to its memory");
+    settle();
+  }
+  void download(std::span<std::byte> to, uint64_t from) override {
+    driver_.check(driver_.use().download(to.data(), from, to.size()), "a copy from its memory");
+  }
+  void clear(uint64_t address, uint64_t bytes) override {
+    driver_.check(driver_.use().clear(address, 0, bytes), "to clear memory");
+    settle();
+  }
+
+  std::unique_ptr<Kernel> load(const KernelSource& source) override {
+    const CompiledCode code = compile_cached(*compiler_, cache_, source, info_.arch, driver_version_);
+    return std::make_unique<CudaKernel>(driver_, stream_, info_.processors, code, source.entry);
+  }
+
+ private:
+  void settle() { driver_.check(driver_.use().stream_wait(nullptr), "a copy"); }
+
+  uint64_t device_address(void* host) {
+    uint64_t address = 0;
+    driver_.check(driver_.use().host_address(&address, host, 0), "the address of mapped memory");
+    return address;
+  }
+
+  void read_info() {
+    const DriverApi& api = driver_.use();
+    char name[128] = {};
+    driver_.check(api.device_name(name, sizeof name - 1, driver_.device()), "its name");
+    info_.name = name;
+    const int major = driver_.attribute(kDeviceMajor), minor = driver_.attribute(kDeviceMinor);
+    info_.arch = "sm_" + std::to_string(major) + std::to_string(minor) + (major == 9 ? "a" : "");
+    if (major < kOldestMajor || !driver_.attribute(kDeviceCooperative))
+      throw Error(Code::kUnsupported, "no CUDA here: " + info_.name + " is a " + info_.arch +
+                                          "; sm_80 or newer with cooperative launches is needed");
+    info_.processors = driver_.attribute(kDeviceProcessors);
+    info_.shared_per_block = driver_.attribute(kDeviceSharedPerBlock);
+    info_.clock_khz = driver_.attribute(kDeviceClockRate);
+    std::size_t memory = 0;
+    driver_.check(api.device_memory(&memory, driver_.device()), "the size of its memory");
+    info_.memory = static_cast<int64_t>(memory);
+    int version = 0;
+    driver_.check(api.version(&version), "its driver's version");
+    driver_version_ = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  }
+
+  Driver driver_;
+  CodeCache cache_;
+  std::unique_ptr<Compiler> compiler_;
+  GpuInfo info_;
+  std::string driver_version_;
+  DriverStream stream_ = nullptr;  // of launches; does not wait for copies
+};
+
+}  // namespace
+
+std::unique_ptr<Gpu> open_gpu(int ordinal) {
+  const char* variable = std::getenv("ARK_LIBCUDA");
+  const std::string name = variable ? variable : "libcuda.so.1";
+  Library library({name});
+  if (!library.is_open())
+    throw Error(Code::kUnavailable, "no CUDA here: " + escaped(name) + " cannot be loaded");
+  return std::make_unique<CudaGpu>(std::move(library), ordinal);
+}
+
+}  // namespace ark::cuda

@@ -1,0 +1,15 @@
+// GPUs of this machine through libcuda.so.1, opened at run time (ARK_LIBCUDA names another file).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/cuda/gpu.h"
+
+namespace ark::cuda {
+
+// GPU `ordinal` with NVRTC and the cache on disk behind load(). Throws Error(kUnavailable) with one line that
+// begins with "no CUDA here: " where libcuda, a GPU or (kUnsupported) what it must be able to do is missing.
+std::unique_ptr<Gpu> open_gpu(int ordinal = 0);
+
+}  // namespace ark::cuda

@@ -1,0 +1,17 @@
+#include "engine/cuda/gpu.h"
+
+#include "base/error.h"
+
+namespace ark::cuda {
+
+void refuse_unless_resident(Kernel& kernel, const LaunchShape& shape) {
+  const int32_t possible = kernel.resident_blocks(shape.threads, shape.shared_bytes);
+  if (shape.blocks > 0 && shape.blocks <= possible) return;
+  throw Error(Code::kUnsupported, "the loop needs " + std::to_string(shape.blocks) + " blocks of " +
+                                      std::to_string(shape.threads) + " threads and " +
+                                      std::to_string(shape.shared_bytes) +
+                                      " bytes of shared memory at once, but the GPU holds " +
+                                      std::to_string(possible) + "; fewer ranks or processors are needed");
+}
+
+}  // namespace ark::cuda

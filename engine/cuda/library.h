@@ -1,0 +1,34 @@
+// A shared library opened at run time: the binary needs neither CUDA nor its headers.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ark::cuda {
+
+class Library {
+ public:
+  Library() = default;
+  // Opens the first of `names` that can be loaded; is_open() tells whether there was one.
+  explicit Library(const std::vector<std::string>& names);
+  ~Library();
+  Library(Library&& other) noexcept;
+  Library& operator=(Library&&) = delete;
+
+  bool is_open() const { return handle_ != nullptr; }
+  const std::string& name() const { return name_; }  // of the one that was opened
+
+  // Throws Error(kUnavailable) naming library and function if it is not there.
+  template <typename F>
+  void find(const char* function, F*& into) const {
+    into = reinterpret_cast<F*>(symbol(function));
+  }
+
+ private:
+  void* symbol(const char* function) const;
+
+  void* handle_ = nullptr;
+  std::string name_;
+};
+
+}  // namespace ark::cuda

@@ -1,0 +1,197 @@
+#include "engine/cuda/nvrtc.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+#include <sstream>
+
+#include "base/error.h"
+#include "engine/cuda/library.h"
+
+namespace ark::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Our declarations of the part of nvrtc.h (CUDA 12 and 13) that is used.
+using Program = struct ProgramTag*;
+struct Functions {
+  const char* (*error_text)(int);
+  int (*version)(int*, int*);
+  int (*create)(Program*, const char* source, const char* name, int headers, const char* const* texts,
+                const char* const* names);
+  int (*destroy)(Program*);
+  int (*compile)(Program, int options, const char* const*);
+  int (*code_size)(Program, std::size_t*);
+  int (*code)(Program, char*);
+  int (*log_size)(Program, std::size_t*);
+  int (*log)(Program, char*);
+};
+
+// The compiler's complaint without its notes: the lines with "error", at most three.
+std::string complaint(const std::string& log) {
+  std::istringstream lines(log);
+  std::string out;
+  int found = 0;
+  for (std::string line; found < 3 && std::getline(lines, line);) {
+    if (line.find("error") == std::string::npos && line.find("fatal") == std::string::npos) continue;
+    out += (found++ ? "; " : "") + escaped(line, 300);
+  }
+  return found ? out : escaped(log, 600);
+}
+
+class Nvrtc final : public Compiler {
+ public:
+  explicit Nvrtc(Library library) : library_(std::move(library)) {
+    library_.find("nvrtcGetErrorString", f_.error_text);
+    library_.find("nvrtcVersion", f_.version);
+    library_.find("nvrtcCreateProgram", f_.create);
+    library_.find("nvrtcDestroyProgram", f_.destroy);
+    library_.find("nvrtcCompileProgram", f_.compile);
+    library_.find("nvrtcGetCUBINSize", f_.code_size);
+    library_.find("nvrtcGetCUBIN", f_.code);
+    library_.find("nvrtcGetProgramLogSize", f_.log_size);
+    library_.find("nvrtcGetProgramLog", f_.log);
+    int major = 0, minor = 0;
+    check(f_.version(&major, &minor), "nvrtcVersion");
+    version_ = std::to_string(major) + "." + std::to_string(minor);
+  }
+
+  const std::string& version() const override { return version_; }
+  const std::vector<std::string>& options() const override { return options_; }
+
+  CompiledCode compile(const KernelSource& source, const std::string& arch) override {
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<const char*> texts, names, flags;
+    for (const SourceFile& header : source.headers) {
+      texts.push_back(header.text.c_str());
+      names.push_back(header.name.c_str());
+    }
+    const std::string target = "--gpu-architecture=" + arch;
+    flags.push_back(target.c_str());
+    for (const std::string& option : options_) flags.push_back(option.c_str());
+    for (const std::string& flag : source.flags) flags.push_back(flag.c_str());
+    Handle program(f_);
+    check(f_.create(&program.value, source.text.c_str(), "ark_loop.cu", static_cast<int>(texts.size()),
+                    texts.data(), names.data()),
+          "nvrtcCreateProgram");
+    const int result = f_.compile(program.value, static_cast<int>(flags.size()), flags.data());
+    const std::string log = read_log(program.value);
+    if (result != 0)
+      throw Error(Code::kInternal,
+                  "NVRTC " + version_ + " refuses the generated source for " + arch + ": " + complaint(log));
+    CompiledCode code;
+    std::size_t bytes = 0;
+    check(f_.code_size(program.value, &bytes), "nvrtcGetCUBINSize");
+    code.cubin.resize(bytes);
+    check(f_.code(program.value, reinterpret_cast<char*>(code.cubin.data())), "nvrtcGetCUBIN");
+    code.facts = facts_of(log, source.entry);
+    code.facts.compile_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return code;
+  }
+
+ private:
+  struct Handle {
+    explicit Handle(const Functions& functions) : f(functions) {}
+    ~Handle() {
+      if (value) f.destroy(&value);
+    }
+    const Functions& f;
+    Program value = nullptr;
+  };
+
+  void check(int result, const char* what) const {
+    if (result != 0) throw Error(Code::kInternal, std::string(what) + " of NVRTC: " + f_.error_text(result));
+  }
+
+  std::string read_log(Program program) const {
+    std::size_t bytes = 0;
+    check(f_.log_size(program, &bytes), "nvrtcGetProgramLogSize");
+    std::string log(bytes, '\0');
+    if (bytes) check(f_.log(program, log.data()), "nvrtcGetProgramLog");
+    while (!log.empty() && log.back() == '\0') log.pop_back();
+    return log;
+  }
+
+  Library library_;
+  Functions f_{};
+  std::string version_;
+  // --fmad=false: a multiply and an add are one only where the source says so, as on the CPU.
+  const std::vector<std::string> options_ = {"--std=c++17", "--fmad=false", "--ptxas-options=-v"};
+};
+
+void add_files(const fs::path& folder, std::vector<std::string>& into) {
+  std::error_code error;
+  std::vector<std::string> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("libnvrtc.so")) found.push_back(entry.path().string());
+  }
+  std::sort(found.begin(), found.end());
+  into.insert(into.end(), found.begin(), found.end());
+}
+
+}  // namespace
+
+std::vector<std::string> nvrtc_candidates(const std::string& variable) {
+  std::vector<std::string> all;
+  if (!variable.empty()) {  // an answer, not a hint
+    std::error_code error;
+    if (!fs::is_directory(variable, error)) return {variable};
+    add_files(variable, all);
+    return all;
+  }
+  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) all.emplace_back(name);
+  add_files("/usr/local/cuda/lib64", all);
+  // The folder of a wheel (nvidia-cuda-nvrtc) in the active virtual environment.
+  if (const char* environment = std::getenv("VIRTUAL_ENV")) {
+    std::error_code error;
+    for (const fs::directory_entry& python : fs::directory_iterator(fs::path(environment) / "lib", error)) {
+      for (const char* part : {"cu13", "cuda_nvrtc"})
+        add_files(python.path() / "site-packages" / "nvidia" / part / "lib", all);
+    }
+  }
+  return all;
+}
+
+std::unique_ptr<Compiler> open_nvrtc(std::string* why) {
+  const char* variable = std::getenv("ARK_NVRTC");
+  Library library(nvrtc_candidates(variable ? variable : ""));
+  if (!library.is_open()) {
+    if (why)
+      *why = variable ? "ARK_NVRTC=" + escaped(variable) + " cannot be loaded"
+                      : "libnvrtc.so cannot be loaded; install the CUDA toolkit or the wheel "
+                        "nvidia-cuda-nvrtc, or set ARK_NVRTC";
+    return nullptr;
+  }
+  return std::make_unique<Nvrtc>(std::move(library));
+}
+
+KernelFacts facts_of(const std::string& log, const std::string& entry) {
+  // ptxas info    : Compiling entry function 'ark_loop' for 'sm_90a'
+  // ptxas info    : Function properties for ark_loop
+  //     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+  // ptxas info    : Used 96 registers, used 1 barriers, 512 bytes smem
+  KernelFacts facts;
+  static const std::regex kStack(R"((\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill)");
+  static const std::regex kUsed(R"(Used (\d+) registers)");
+  static const std::regex kShared(R"((\d+) bytes smem)");
+  std::istringstream lines(log);
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch m;
+    if (line.find("Compiling entry function") != std::string::npos)
+      inside = line.find("'" + entry + "'") != std::string::npos;
+    if (!inside) continue;
+    if (std::regex_search(line, m, kStack))
+      facts.spilled_bytes = std::max({std::stoi(m[1]), std::stoi(m[2]), std::stoi(m[3])});
+    if (std::regex_search(line, m, kUsed)) facts.registers = std::stoi(m[1]);
+    if (std::regex_search(line, m, kShared)) facts.static_shared = std::stoi(m[1]);
+  }
+  return facts;
+}
+
+}  // namespace ark::cuda

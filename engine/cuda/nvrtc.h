@@ -1,0 +1,39 @@
+// NVRTC, CUDA's run-time compiler, opened at run time: from the loader's path, a toolkit's folder or a Python
+// wheel's; ARK_NVRTC names the file or its folder. Headers are handed over by name: nothing is read from
+// disk.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/gpu.h"
+
+namespace ark::cuda {
+
+struct CompiledCode {
+  std::vector<std::byte> cubin;
+  KernelFacts facts;  // of the entry
+};
+
+// Where libnvrtc may lie, best first. `variable`: the content of ARK_NVRTC.
+std::vector<std::string> nvrtc_candidates(const std::string& variable);
+
+class Compiler {
+ public:
+  virtual ~Compiler() = default;
+  virtual const std::string& version() const = 0;  // "13.0"
+  // The flags that every compilation of ours has, beside the source's own and the architecture.
+  virtual const std::vector<std::string>& options() const = 0;
+  // `arch`: "sm_90a". Throws Error(kInternal) with the first lines of the compiler's log.
+  virtual CompiledCode compile(const KernelSource& source, const std::string& arch) = 0;
+};
+
+// Null, and why in `why`, where there is no NVRTC.
+std::unique_ptr<Compiler> open_nvrtc(std::string* why = nullptr);
+
+// Registers, spills and shared memory of `entry` as ptxas -v reports them in `log`.
+KernelFacts facts_of(const std::string& log, const std::string& entry);
+
+}  // namespace ark::cuda

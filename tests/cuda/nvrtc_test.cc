@@ -1,0 +1,80 @@
+#include "engine/cuda/nvrtc.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/error.h"
+#include "tests/cuda/environment.h"
+#include "tests/cuda/scratch_folder.h"
+
+namespace ark::cuda {
+namespace {
+
+const char* const kLog =
+    "ptxas info    : 0 bytes gmem\n"
+    "ptxas info    : Compiling entry function 'other' for 'sm_90a'\n"
+    "ptxas info    : Function properties for other\n"
+    "    8 bytes stack frame, 16 bytes spill stores, 24 bytes spill loads\n"
+    "ptxas info    : Used 255 registers, used 1 barriers, 99 bytes smem\n"
+    "ptxas info    : Compiling entry function 'ark_loop' for 'sm_90a'\n"
+    "ptxas info    : Function properties for ark_loop\n"
+    "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+    "ptxas info    : Used 96 registers, used 1 barriers, 512 bytes smem, 400 bytes cmem[0]\n";
+
+TEST(Nvrtc, ReadsFactsOfTheRightEntry) {
+  const KernelFacts loop = facts_of(kLog, "ark_loop"), other = facts_of(kLog, "other");
+  EXPECT_EQ(loop.registers, 96);
+  EXPECT_EQ(loop.spilled_bytes, 0);
+  EXPECT_EQ(loop.static_shared, 512);
+  EXPECT_EQ(other.registers, 255);
+  EXPECT_EQ(other.spilled_bytes, 24);
+}
+
+TEST(Nvrtc, TheVariableIsAnAnswerNotAHint) {
+  EXPECT_EQ(nvrtc_candidates("/no/such/libnvrtc.so"), std::vector<std::string>{"/no/such/libnvrtc.so"});
+  const test::ScratchFolder folder;
+  std::ofstream(folder.path() / "libnvrtc.so.13");
+  std::ofstream(folder.path() / "libnvrtc-builtins.so.13");
+  EXPECT_EQ(nvrtc_candidates(folder.path()), std::vector<std::string>{folder.path() / "libnvrtc.so.13"});
+  const test::Environment variable("ARK_NVRTC", "/no/such/libnvrtc.so");
+  std::string why;
+  EXPECT_EQ(open_nvrtc(&why), nullptr);
+  EXPECT_EQ(why, "ARK_NVRTC=/no/such/libnvrtc.so cannot be loaded");
+}
+
+TEST(Nvrtc, CompilesWithHeadersHandedOverByName) {
+  std::string why;
+  const auto compiler = open_nvrtc(&why);
+  if (!compiler) GTEST_SKIP() << why;
+  const KernelSource source{
+      "#include \"dir/one.h\"\n"
+      "extern \"C\" __global__ void ark_loop(Parameters p) { *p.out = kValue + SCALE; }\n",
+      {{"dir/one.h", "#pragma once\n#include \"dir/two.h\"\nstruct Parameters { int* out; };\n"},
+       {"dir/two.h", "#pragma once\nconstexpr int kValue = 3;\n"}},
+      {"-DSCALE=4"},
+      "ark_loop"};
+  for (const char* arch : {"sm_80", "sm_90a", "sm_100"}) {
+    const CompiledCode code = compiler->compile(source, arch);
+    ASSERT_GT(code.cubin.size(), 64u);
+    EXPECT_EQ(code.cubin[1], std::byte{'E'});  // an ELF file
+    EXPECT_GT(code.facts.registers, 0);
+    EXPECT_GT(code.facts.compile_seconds, 0);
+  }
+}
+
+TEST(Nvrtc, RefusalsNameTheComplaint) {
+  std::string why;
+  const auto compiler = open_nvrtc(&why);
+  if (!compiler) GTEST_SKIP() << why;
+  try {
+    compiler->compile({"__global__ void ark_loop() { undeclared(); }", {}, {}, "ark_loop"}, "sm_90a");
+    FAIL() << "compiled";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("undeclared"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace ark::cuda
