@@ -1,0 +1,202 @@
+"""A running ark-serve: started on a free port, always stopped, watched from outside."""
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import httpx2
+import openai
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-serve"
+FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+SMOLLM2 = CACHE / "ark" / "smollm2-135m-instruct" / "smollm2.onnx"
+TINY = FIXTURES / "llama-optimum"  # 512 tokens of vocabulary, a context of 128, a chat template
+FULL = bool(os.environ.get("ARK_FULL"))
+START_SECONDS = 120
+GRACE_SECONDS = 10  # to end after SIGTERM when nothing is in flight
+
+
+def clean_environment():
+    """Without options that the caller's environment would give the server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ARK_SERVE_")}
+
+
+def children_of(pid):
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, task.read_text().split())
+        except OSError:  # the thread ended meanwhile
+            pass
+    return sorted(found)
+
+
+def is_alive(pid):
+    """Whether the process still runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def rss_bytes(pid):
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def until(condition, seconds, what):
+    """The condition's first true value; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.01)
+    return value
+
+
+class Server:
+    """`with Server("--model", path) as server:`; standard output and error are kept in `lines` and `log`."""
+
+    def __init__(self, *options, environment=None, wait=True, port=0):
+        command = [BINARY, *map(str, options)] + ([] if port is None else ["--port", str(port)])
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        errors="replace", stdin=subprocess.DEVNULL,
+                                        env=clean_environment() | (environment or {}), start_new_session=True)
+        self.lines, self.log = [], []
+        self.readers = [threading.Thread(target=self._read, args=pair, daemon=True)
+                        for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.log))]
+        for reader in self.readers:
+            reader.start()
+        self.url = None
+        if wait:
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.kill()
+                raise
+
+    def _read(self, pipe, into):
+        for line in pipe:
+            into.append(line.rstrip("\n"))
+
+    def wait_ready(self):
+        def ready():
+            if self.process.poll() is not None:
+                self.join()
+                raise AssertionError(f"ark-serve ended with {self.process.returncode}: {self.errors()}")
+            return next((line for line in list(self.lines) if line.startswith("ready ")), None)
+
+        line = until(ready, START_SECONDS, "ready line")
+        self.url, self.model = re.fullmatch(r"ready +(http://\S+)  model (.*)", line).groups()
+        self.host, port = self.url.removeprefix("http://").rsplit(":", 1)
+        self.port = int(port)
+
+    # -- clients
+    def client(self, **options):
+        return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, "timeout": 60} | options)
+
+    def http(self, **options):
+        return httpx2.Client(base_url=self.url, **{"timeout": 60} | options)
+
+    def get(self, path, **options):
+        return httpx2.get(self.url + path, timeout=60, **options)
+
+    def post(self, path, body, **options):
+        return httpx2.post(self.url + path, json=body, timeout=60, **options)
+
+    def connect(self, timeout=30):
+        return socket.create_connection((self.host, self.port), timeout)
+
+    def exchange(self, data, timeout=30):
+        """Sends bytes, ends our side, returns all that comes back."""
+        with self.connect(timeout) as connection:
+            try:
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+            except OSError:  # refused in the middle: the answer is there all the same
+                pass
+            return receive_all(connection)
+
+    def metric(self, name, **labels):
+        """The sum of all series of `name` with these labels."""
+        total = 0.0
+        for line in self.get("/metrics").text.splitlines():
+            match = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
+            if match and match[1] == name and all(f'{k}="{v}"' in (match[2] or "") for k, v in labels.items()):
+                total += float(match[3])
+        return total
+
+    # -- the process
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def children(self):
+        return children_of(self.pid)
+
+    def errors(self):
+        return "\n".join(self.log)
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def join(self, seconds=GRACE_SECONDS):
+        """The exit status, after all output has been read."""
+        status = self.process.wait(seconds)
+        for reader in self.readers:
+            reader.join(5)
+        return status
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.signal()
+        return self.join()
+
+    def kill(self):
+        """Ends what is left of the process group."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        try:
+            if self.process.poll() is None:
+                status = self.stop()
+                assert kind or status == 0, f"exit status {status}: {self.errors()}"
+        finally:
+            self.kill()
+
+
+def receive_all(connection, seconds=30):
+    """Until the other side ends or resets."""
+    data, deadline = b"", time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not select.select([connection], [], [], deadline - time.monotonic())[0]:
+            break
+        try:
+            block = connection.recv(65536)
+        except OSError:
+            break
+        if not block:
+            return data
+        data += block
+    else:
+        raise AssertionError(f"the connection stays open; so far {data[:200]!r}")
+    return data
+
+
+def run_to_end(*options, environment=None, seconds=60):
+    """ark-serve with options that make it end by itself."""
+    return subprocess.run([BINARY, *map(str, options)], capture_output=True, text=True, timeout=seconds,
+                          stdin=subprocess.DEVNULL, env=clean_environment() | (environment or {}))
