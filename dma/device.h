@@ -66,6 +66,13 @@ using Mbarrier = u64;
 #error "define ARK_DEVICE_HEADER, or compile with nvcc or NVRTC"
 #endif
 
+// A bug seeded for the tests of the emulator: `if (!ARK_BUG(missing_fence)) fence<...>();`. Constant false
+// but in their build (ARK_SEEDED_BUGS), where the bug that runs is chosen by name. List:
+// tests/emulator/README.md.
+#ifndef ARK_BUG
+#define ARK_BUG(name) false
+#endif
+
 namespace ark::dev {
 
 // ---- reductions; whole warp; butterfly order: lane distances 16, 8, 4, 2, 1; all lanes get the result

@@ -14,6 +14,9 @@
 #define ARK_EMULATED_ARCH 900  // as __CUDA_ARCH__
 #endif
 #define ARK_HAS_BULK (ARK_EMULATED_ARCH >= 900)
+#ifdef ARK_SEEDED_BUGS
+#define ARK_BUG(name) (::ark::emulator::ark_emulator_bug() == ::ark::emulator::bug_hash(#name))
+#endif
 
 namespace ark::dev {
 

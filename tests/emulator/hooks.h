@@ -40,7 +40,16 @@ struct MmaOperands {
   bool is_f16;
 };
 
+// Names seeded bugs (FNV-1a); 0 is none.
+consteval unsigned bug_hash(const char* name) {
+  unsigned hash = 2166136261u;
+  for (; *name; name++) hash = (hash ^ static_cast<unsigned char>(*name)) * 16777619u;
+  return hash;
+}
+
 extern "C" {
+unsigned ark_emulator_bug() __attribute__((const));  // of the running launch
+
 // The value is the same wherever a thread asks, so compilers may ask once.
 const ThreadIds* ark_emulator_ids() __attribute__((const));
 
