@@ -75,6 +75,7 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
          "memory for cached keys and values, as 512M or 2G; 0: chosen")
       ->check(CLI::Validator(checked_bytes, "SIZE"))
       ->default_str("0");
+  app.add_option("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
   app.add_option("--api-key-file", options.api_key_file,
                  "file with one API key a line; needed for all but health");
   app.add_option_function<double>(

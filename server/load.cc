@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "dma/bootstrap.h"
-#include "server/load_runner.h"
 
 namespace ark {
 namespace {
@@ -47,6 +46,7 @@ LoadOptions load_options(const ServeOptions& options, const fs::path& file, cons
   load.max_sequences = options.max_num_seqs;
   load.max_batched_tokens = options.max_num_batched_tokens;
   load.kv_memory = options.kv_memory;
+  load.plan = options.plan;
   return load;
 }
 
@@ -66,6 +66,11 @@ std::string text_found(const text::ModelText& text) {
 
 }  // namespace
 
+LoadOptions load_options(const ServeOptions& options) {
+  const fs::path file = model_file(options.model);
+  return load_options(options, file, text::load_model_text(file.parent_path()));
+}
+
 ServedModel load_model(const ServeOptions& options, StageLog& log) {
   refuse_missing_device(options);
   const fs::path file = model_file(options.model);
@@ -82,9 +87,6 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
 
 bool is_rank_process() { return dma::Environment::is_set(); }
 
-int run_rank(const ServeOptions& options) {
-  const fs::path file = model_file(options.model);
-  return run_rank_process(load_options(options, file, text::load_model_text(file.parent_path())));
-}
+int run_rank(const ServeOptions& options) { return run_rank_process(load_options(options)); }
 
 }  // namespace ark

@@ -8,6 +8,7 @@
 
 #include "engine/runner.h"
 #include "server/config.h"
+#include "server/load_runner.h"
 #include "server/stage_log.h"
 #include "server/text/model_text.h"
 
@@ -20,6 +21,9 @@ struct ServedModel {
   std::shared_ptr<const text::ModelText> text;  // never null; without a tokenizer: token ids only
   std::vector<int32_t> end_ids;                 // tokens that end a text, unless ignore_eos
 };
+
+// What `options` ask of the load path, with the file that they name and what the files beside it say.
+LoadOptions load_options(const ServeOptions& options);
 
 // Import -> recognise -> compile -> runner, and the tokenizer, template and ids beside the file. Throws
 // Error.

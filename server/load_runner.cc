@@ -11,6 +11,7 @@
 #include "dma/launch.h"
 #include "dma/wait.h"
 #include "engine/plain/plain_runner.h"
+#include "engine/plan_file.h"
 #include "importer/import.h"
 
 namespace ark {
@@ -23,15 +24,15 @@ constexpr const char* kKvBytesVariable = "ARK_KV_BYTES";
 std::string mebibytes(int64_t bytes) { return std::to_string((bytes + (1 << 19)) >> 20) + " MiB"; }
 
 Graph import_logged(const LoadOptions& options, StageLog& log) {
-  ImportOptions import;
-  import.on_stage = [&](const std::string& stage, const Graph* graph, double) {
+  ImportOptions how;
+  how.on_stage = [&](const std::string& stage, const Graph* made, double) {
     if (stage == "parse") log.done("parse", options.model.filename().string());
-  if (stage == "graph") log.done("infer", graph ? std::to_string(graph->nodes.size()) + " nodes" : "");
-};
-Graph graph = import_model(options.model, import);
-log.done("passes", std::to_string(graph.nodes.size()) + " nodes");
-return graph;
-}  // namespace
+    if (stage == "graph" && made) log.done("infer", std::to_string(made->nodes.size()) + " nodes");
+  };
+  Graph graph = import_model(options.model, how);
+  log.done("passes", std::to_string(graph.nodes.size()) + " nodes");
+  return graph;
+}
 
 int64_t available_memory() {
   std::ifstream info("/proc/meminfo");
@@ -55,49 +56,20 @@ int32_t sequence_length(const LoadOptions& options, int64_t model_positions) {
   return static_cast<int32_t>(model_positions > 0 || options.config_length > 0 ? most : 2048);
 }
 
-struct Compilation {
-  Compiled compiled;
-  RaggedOptions ragged;
-};
+std::string read_text(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw Error(Code::kNotFound, "cannot open " + escaped(file.string()));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
-// Everything that rank processes must do alike.
-Compilation compile_logged(const DecoderModel& model, const LoadOptions& options, StageLog& log) {
-  Compilation c;
-  RunnerLimits& limits = c.ragged.limits;
-  const int32_t ranks = std::max(1, options.tp);
-  limits.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
-  limits.max_tokens =
-      std::max(limits.max_tokens, options.max_sequences);  // a decode step takes one token of each
-  limits.max_slots = options.max_sequences;
-  limits.max_rows = std::max(32, options.max_sequences);
-  limits.max_length = sequence_length(options, model.max_positions);
-  limits.page_size = kPageSize;
-  limits.vocabulary = static_cast<int32_t>(model.vocabulary);
-  c.ragged.max_items = most_items(limits.max_tokens, limits.max_slots);
-  c.ragged.threads = options.threads > 0 ? options.threads : dma::available_cpus();
-  c.ragged.lockstep = options.lockstep;
-  CompileOptions compile;
-  compile.ranks = ranks;
-  compile.max_tokens = limits.max_tokens;
-  compile.max_rows = limits.max_rows;
-  compile.max_items = c.ragged.max_items;
-  compile.page_size = kPageSize;
-  c.compiled = compile_decoder(model, compile);
-  const int64_t page = std::max<int64_t>(1, page_bytes(c.compiled.programs));
-  const int64_t pages_each = (limits.max_length + kPageSize - 1) / kPageSize;
-  c.ragged.kv_bytes = options.kv_memory;
-  if (c.ragged.kv_bytes == 0)
-    c.ragged.kv_bytes =
-        std::max(page, std::min(page * pages_each * limits.max_slots, available_memory() / 4));
-  // Memory that can never be used is not asked for.
-  limits.pages =
-      static_cast<int32_t>(std::min<int64_t>(c.ragged.kv_bytes / page, pages_each * limits.max_slots));
-  std::string plan;
-  for (const std::string& line : c.compiled.plan.summary) plan += (plan.empty() ? "" : "; ") + line;
-  log.done("partition", "tp=" + std::to_string(ranks) + (plan.empty() ? "" : ": " + plan));
-  log.done("lower", std::to_string(c.compiled.programs[0].phases.size()) + " phases, " +
-                        std::to_string(c.compiled.programs[0].variants.size()) + " variants");
-  return c;
+// The number of ranks, which a forced plan settles.
+int32_t ranks_of(const LoadOptions& options, const std::string& plan) {
+  if (plan.empty()) return std::max(1, options.tp);
+  const int32_t ranks = ranks_of_plan(plan);
+  if (options.tp > 0 && options.tp != ranks)
+    throw Error(Code::kUsage, "the plan is for " + std::to_string(ranks) + " ranks, --tp asks for " +
+                                  std::to_string(options.tp));
+  return ranks;
 }
 
 // One token through the whole path: faults show now and not at the first request.
@@ -159,13 +131,57 @@ std::string recognised_text(const DecoderModel& model) {
   return text + ", vocabulary " + std::to_string(model.vocabulary);
 }
 
-}  // namespace ark
+}  // namespace
+
+int32_t table_length(const LoadOptions& options) {
+  return options.max_length > 0 ? options.max_length : options.config_length;
+}
+
+Compilation compile_model(const DecoderModel& model, const LoadOptions& options, StageLog& log) {
+  Compilation c;
+  RunnerLimits& limits = c.ragged.limits;
+  const std::string plan_file = options.plan.empty() ? "" : read_text(options.plan);
+  const int32_t ranks = ranks_of(options, plan_file);
+  limits.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
+  limits.max_tokens =
+      std::max(limits.max_tokens, options.max_sequences);  // a decode step takes one token of each
+  limits.max_slots = options.max_sequences;
+  limits.max_rows = std::max(32, options.max_sequences);
+  limits.max_length = sequence_length(options, model.max_positions);
+  limits.page_size = kPageSize;
+  limits.vocabulary = static_cast<int32_t>(model.vocabulary);
+  c.ragged.max_items = most_items(limits.max_tokens, limits.max_slots);
+  c.ragged.threads = options.threads > 0 ? options.threads : dma::available_cpus();
+  c.ragged.lockstep = options.lockstep;
+  CompileOptions compile;
+  compile.ranks = ranks;
+  compile.max_tokens = limits.max_tokens;
+  compile.max_rows = limits.max_rows;
+  compile.max_items = c.ragged.max_items;
+  compile.page_size = kPageSize;
+  c.compiled = compile_decoder(model, compile);
+  if (!options.plan.empty()) force_plan(c.compiled, plan_file);
+  const int64_t page = std::max<int64_t>(1, page_bytes(c.compiled.programs));
+  const int64_t pages_each = (limits.max_length + kPageSize - 1) / kPageSize;
+  c.ragged.kv_bytes = options.kv_memory;
+  if (c.ragged.kv_bytes == 0)
+    c.ragged.kv_bytes =
+        std::max(page, std::min(page * pages_each * limits.max_slots, available_memory() / 4));
+  // Memory that can never be used is not asked for.
+  limits.pages =
+      static_cast<int32_t>(std::min<int64_t>(c.ragged.kv_bytes / page, pages_each * limits.max_slots));
+  std::string plan;
+  for (const std::string& line : c.compiled.plan.summary) plan += (plan.empty() ? "" : "; ") + line;
+  log.done("partition", "tp=" + std::to_string(ranks) + (plan.empty() ? "" : ": " + plan));
+  log.done("lower", std::to_string(c.compiled.programs[0].phases.size()) + " phases, " +
+                        std::to_string(c.compiled.programs[0].variants.size()) + " variants");
+  return c;
+}
 
 LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   Graph graph = import_logged(options, log);
   if (options.plain) return load_plain(std::move(graph), options, "asked for", log);
-  const int32_t table_length = options.max_length > 0 ? options.max_length : options.config_length;
-  auto recognised = recognise_decoder(graph, table_length);
+  auto recognised = recognise_decoder(graph, table_length(options));
   if (const auto* no = std::get_if<NotRecognised>(&recognised)) {
     log.done("recognise", "no");
     return load_plain(std::move(graph), options,
@@ -174,14 +190,15 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   const auto& model = std::get<DecoderModel>(recognised);
   log.done("recognise", "ragged decoder: " + recognised_text(model));
   graph = {};
-  Compilation c = compile_logged(model, options, log);
+  Compilation c = compile_model(model, options, log);
   recognised = NotRecognised{};
   LoadedRunner loaded;
   loaded.is_ragged = true;
+  const auto ranks = static_cast<int32_t>(c.compiled.programs.size());
   auto holder = std::make_shared<ProcessModel>();
-  if (options.processes && options.tp > 1) {
+  if (options.processes && ranks > 1) {
     ::setenv(kKvBytesVariable, std::to_string(c.ragged.kv_bytes).c_str(), 1);
-    holder->processes = std::make_unique<dma::RankProcesses>(options.tp, own_arguments());
+    holder->processes = std::make_unique<dma::RankProcesses>(ranks, own_arguments());
     holder->runner = make_ragged_runner(std::move(c.compiled), c.ragged, holder->processes->environment());
   } else {
     holder->runner = make_ragged_runner(std::move(c.compiled), c.ragged);
@@ -194,8 +211,7 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   const RunnerLimits& limits = loaded.runner->limits();
   log.fact("memory", "weights " + mebibytes(loaded.memory.weights) + ", keys and values " +
                          mebibytes(loaded.memory.pages) + ", activations " + mebibytes(loaded.memory.other) +
-                         (options.processes ? " on rank 0"
-                                            : " on " + std::to_string(std::max(1, options.tp)) + " ranks"));
+                         (options.processes ? " on rank 0" : " on " + std::to_string(ranks) + " ranks"));
   log.fact("kv", std::to_string(int64_t{limits.pages} * limits.page_size) + " tokens in " +
                      std::to_string(limits.pages) + " pages; a sequence has up to " +
                      std::to_string(limits.max_length));
@@ -206,11 +222,10 @@ int run_rank_process(LoadOptions options) {
   if (const char* bytes = std::getenv(kKvBytesVariable)) options.kv_memory = std::strtoll(bytes, nullptr, 10);
   StageLog quiet([](const std::string&) {});
   const Graph graph = import_logged(options, quiet);
-  auto recognised =
-      recognise_decoder(graph, options.max_length > 0 ? options.max_length : options.config_length);
+  auto recognised = recognise_decoder(graph, table_length(options));
   if (std::holds_alternative<NotRecognised>(recognised))
     throw Error(Code::kInternal, "a rank process does not recognise the model that rank 0 did");
-  Compilation c = compile_logged(std::get<DecoderModel>(recognised), options, quiet);
+  Compilation c = compile_model(std::get<DecoderModel>(recognised), options, quiet);
   serve_rank(std::move(c.compiled), c.ragged, dma::Environment::from_process());
   return 0;
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/ragged_runner.h"
+#include "importer/decoder.h"
 #include "server/stage_log.h"
 
 namespace ark {
@@ -24,7 +25,8 @@ struct LoadOptions {
   int64_t kv_memory =
       0;               // bytes, all ranks; 0: what all sequences can need, at most a quarter of free memory
   bool plain = false;  // the untouched graph even if it is recognised (the oracle)
-  bool lockstep = false;                                   // the oracle executor instead of the loop
+  bool lockstep = false;       // the oracle executor instead of the loop
+  std::filesystem::path plan;  // empty, or programs that are forced (engine/plan_file.h)
 };
 
 struct LoadedRunner {
@@ -32,6 +34,16 @@ struct LoadedRunner {
   RunnerMemory memory;  // zeros for the plain runner
   bool is_ragged = false;
 };
+
+// What recognise_decoder is told of the longest sequence; 0: the file says.
+int32_t table_length(const LoadOptions& options);
+
+// A recognised model, compiled, with what its runner needs. The same on every rank.
+struct Compilation {
+  Compiled compiled;
+  RaggedOptions ragged;
+};
+Compilation compile_model(const DecoderModel& model, const LoadOptions& options, StageLog& log);
 
 // Throws Error: kNotFound, kBadModel, kUnsupported (no decoder, or beyond the limits), kUsage (options that
 // do not fit the model), kExhausted (memory).

@@ -9,7 +9,8 @@ namespace ark {
 namespace {
 
 struct Options {
-  std::string model, stage = "passes";
+  std::string stage = "passes";
+  ServeOptions load;
   bool check = false, json = false, dot = false;
 };
 
@@ -28,7 +29,7 @@ int inspect(const Options& options) {
     throw Error(Code::kUsage, "--check, --json and --dot exclude each other");
   if (options.dot && !stage.dot)
     throw Error(Code::kUsage, "--dot: stage " + options.stage + " has no picture; take graph or a later one");
-  Inspection inspection(options.model);
+  Inspection inspection(options.load);
   if (options.check)
     print("ok: " + summary(inspection) + "\n");
   else if (options.dot)
@@ -46,9 +47,17 @@ int inspect(const Options& options) {
 int main(int argc, char** argv) {
   CLI::App app("Prints an ONNX model as it is after a stage of ark's load path", "ark-inspect");
   ark::Options options;
-  app.add_option("model", options.model, "an .onnx file, or a directory that holds one")->required();
-  app.add_option("--stage", options.stage, "the stage to stop after: parse, graph, passes, recognise, ...");
-  app.add_flag("--check", options.check, "only import; print one line");
+  app.add_option("model", options.load.model, "an .onnx file, or a directory that holds one")->required();
+  app.add_option("--stage", options.stage,
+                 "parse, graph, passes, recognise, plan, program, weights or placement");
+  app.add_option("--tp", options.load.tp, "ranks that the model is split over; 0: 1")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--plan", options.load.plan,
+                 "an edited text of stage program: checked, and inspected instead of the compiler's");
+  app.add_option("--max-num-seqs", options.load.max_num_seqs, "as of ark-serve")->capture_default_str();
+  app.add_option("--max-num-batched-tokens", options.load.max_num_batched_tokens, "as of ark-serve")
+      ->capture_default_str();
+  app.add_flag("--check", options.check, "print one line if the model can be run, else say why not");
   app.add_flag("--json", options.json, "print JSON");
   app.add_flag("--dot", options.dot, "print a picture as Graphviz text");
   return ark::run_main(app, argc, argv, [&] { return ark::inspect(options); });

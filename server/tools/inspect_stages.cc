@@ -3,7 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "engine/kernel.h"
+#include "engine/validate.h"
 #include "importer/graph_dot.h"
+#include "server/load.h"
+#include "server/load_runner.h"
 
 namespace ark {
 namespace {
@@ -198,19 +202,19 @@ std::string recognise_dot(Inspection& inspection) {
 }  // namespace
 
 const onnx::Model& Inspection::parsed() {
-  if (!parsed_) parsed_ = onnx::parse_model(file_, options_.limits);
+  if (!parsed_) parsed_ = onnx::parse_model(file_);
   return *parsed_;
 }
 
 const Graph& Inspection::built() {
-  if (!built_) built_ = build_graph(parsed(), options_);
+  if (!built_) built_ = build_graph(parsed());
   return *built_;
 }
 
 const Graph& Inspection::passed() {
   if (!passed_) {
     passed_ = built();
-    run_passes(*passed_, options_);
+    run_passes(*passed_);
   }
   return *passed_;
 }
@@ -226,9 +230,62 @@ const std::vector<InspectStage>& inspect_stages() {
       {"graph", graph_text, graph_json, graph_dot},
       {"passes", passes_text, passes_json, passes_dot},
       {"recognise", recognise_text, recognise_json, recognise_dot},
+      {"plan", plan_text, plan_json, program_dot},
+      {"program", program_text, program_json, program_dot},
+      {"weights", weights_text, weights_json, nullptr},
+      {"placement", placement_text, placement_json, nullptr},
   };
   return *table;
 }
+
+const Compiled& Inspection::compiled() {
+  if (compiled_) return *compiled_;
+  StageLog quiet([](const std::string&) {});
+  const LoadOptions load = load_options(options_);
+  // Recognised as for serving: tables of positions end where the configuration beside the file says.
+  const auto decoder = recognise_decoder(passed(), table_length(load));
+  if (const auto* model = std::get_if<DecoderModel>(&decoder)) {
+    compiled_ = compile_model(*model, load, quiet).compiled;
+    return *compiled_;
+  }
+  check_plain(passed());
+  std::set<std::string> symbols;
+  for (const ValueId v : passed().inputs)
+    for (const Expr& e : *passed().value(v).shape) e.collect_symbols(symbols);
+  SymbolValues sizes;
+  for (const std::string& s : symbols) sizes[s] = kPlainSize;
+  compiled_ = compile_plain(passed(), sizes);
+  return *compiled_;
+}
+
+namespace {
+
+// Nodes that no kernel runs, in subgraphs too.
+void refuse_missing_kernels(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    if (node.removed) continue;
+    for (const auto& body : node.subgraphs) refuse_missing_kernels(*body);
+    if (node.subgraphs.empty() && !find_kernel(node.op))
+      throw Error(Code::kUnsupported,
+                  "node " + escaped(node.name) + ": no kernel for operator " + std::string(name_of(node.op)));
+  }
+}
+
+std::string how_it_runs(Inspection& inspection) {
+  if (inspection.is_decoder()) {
+    const Compiled& c = inspection.compiled();
+    check_programs(c.programs, c.bindings);
+    return "decoder, " + std::to_string(c.programs.size()) + " ranks";
+  }
+  refuse_missing_kernels(inspection.passed());
+  const auto& no = std::get<NotRecognised>(inspection.recognised());
+  std::string why;
+  return "plain (" + (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason + ")" +
+         (find_signature(inspection.passed(), &why) ? ", served one sequence at a time"
+                                                    : ", not for ark-serve: " + why);
+}
+
+}  // namespace
 
 std::string summary(Inspection& inspection) {
   const Graph& graph = inspection.passed();
@@ -236,12 +293,9 @@ std::string summary(Inspection& inspection) {
   for (const Node& n : graph.nodes) nodes += !n.removed;
   for (const Value& v : graph.values)
     if (v.constant) ++weights, bytes += bytes_of(v.dtype, v.constant->size());
-  std::string what = "decoder";
-  if (const auto* no = std::get_if<NotRecognised>(&inspection.recognised()))
-    what = "plain (" + (no->node.empty() ? "" : no->node + ": ") + no->reason + ")";
   return escaped(inspection.file().string()) + ": " + std::to_string(inspection.parsed().graph.nodes.size()) +
          " ONNX nodes, " + std::to_string(nodes) + " after passes, " + std::to_string(weights) +
-         " constants of " + std::to_string(bytes) + " bytes, " + what;
+         " constants of " + std::to_string(bytes) + " bytes, " + how_it_runs(inspection);
 }
 
 }  // namespace ark

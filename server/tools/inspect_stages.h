@@ -8,29 +8,37 @@
 #include <variant>
 #include <vector>
 
+#include "engine/compile.h"
 #include "importer/decoder.h"
 #include "importer/import.h"
+#include "server/config.h"
 
 namespace ark {
 
 // A model on its way through the load path; each stage is computed when first asked for.
 class Inspection {
  public:
-  explicit Inspection(std::filesystem::path file, ImportOptions options = {})
-      : file_(std::move(file)), options_(std::move(options)) {}
+  // `options`: the model, tp, the plan to force and the limits that programs are made for.
+  explicit Inspection(const ServeOptions& options) : options_(options), file_(options.model) {}
 
   const std::filesystem::path& file() const { return file_; }
   const onnx::Model& parsed();
   const Graph& built();
   const Graph& passed();
   const std::variant<DecoderModel, NotRecognised>& recognised();
+  // Of a recognised decoder as ark-serve would run it; of another graph on one rank, every size up to
+  // kPlainSize. Throws Error(kUnsupported) if the graph's sizes depend on data.
+  const Compiled& compiled();
+  bool is_decoder() { return std::holds_alternative<DecoderModel>(recognised()); }
+  static constexpr int64_t kPlainSize = 128;
 
  private:
+  ServeOptions options_;
   std::filesystem::path file_;
-  ImportOptions options_;
   std::optional<onnx::Model> parsed_;
   std::optional<Graph> built_, passed_;
   std::optional<std::variant<DecoderModel, NotRecognised>> recognised_;
+  std::optional<Compiled> compiled_;
 };
 
 struct InspectStage {
@@ -41,7 +49,19 @@ struct InspectStage {
 };
 const std::vector<InspectStage>& inspect_stages();  // in the order of the load path
 
-// One line for --check: what the model is. Runs the whole import.
+// The stages behind recognise, one each.
+std::string plan_text(Inspection& inspection);
+nlohmann::json plan_json(Inspection& inspection);
+std::string program_text(Inspection& inspection);
+nlohmann::json program_json(Inspection& inspection);
+std::string program_dot(Inspection& inspection);
+std::string weights_text(Inspection& inspection);
+nlohmann::json weights_json(Inspection& inspection);
+std::string placement_text(Inspection& inspection);
+nlohmann::json placement_json(Inspection& inspection);
+
+// One line for --check: what the model is and how it runs. Imports, compiles and validates, but reads no
+// weights. Throws Error where no driver can run it.
 std::string summary(Inspection& inspection);
 
 }  // namespace ark

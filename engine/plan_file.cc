@@ -1,0 +1,107 @@
+#include "engine/plan_file.h"
+
+#include <set>
+
+#include "base/error.h"
+#include "engine/program_text.h"
+#include "engine/validate.h"
+
+namespace ark {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(Code::kInvalidArgument, "the plan " + why); }
+
+// One text a rank: each starts with a line "program ...".
+std::vector<std::string_view> split_ranks(std::string_view text) {
+  constexpr std::string_view kHead = "program ";
+  std::vector<std::size_t> starts;
+  for (std::size_t line = 0; line < text.size();) {
+    if (text.substr(line).starts_with(kHead)) starts.push_back(line);
+    const std::size_t end = text.find('\n', line);
+    line = end == std::string_view::npos ? text.size() : end + 1;
+  }
+  if (starts.empty()) refuse("has no line 'program ...'; ark-inspect --stage program prints one");
+  starts[0] = 0;  // comments above
+  std::vector<std::string_view> parts;
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    parts.push_back(
+        text.substr(starts[i], (i + 1 < starts.size() ? starts[i + 1] : text.size()) - starts[i]));
+  return parts;
+}
+
+// The greatest values that the compiler planned for.
+SymbolValues greatest(const Program& program) {
+  SymbolValues values;
+  std::set<std::string> symbols;
+  for (const Val& v : program.vals) v.e.collect_symbols(symbols);
+  for (const std::string& s : symbols)
+    for (const Val& v : program.vals)
+      if (v.e == Expr::symbol(s)) values[s] = v.max;
+  return values;
+}
+
+Shape page_sizes(const Program& program, const Buffer& buffer) {
+  Shape shape;
+  for (const ValId v : buffer.dims) shape.push_back(program.vals.at(static_cast<std::size_t>(v)).e);
+  return shape;
+}
+
+// Memory outside the program is made for the compiler's sizes.
+void check_fit(const Program& plan, const Program& own, std::size_t constants) {
+  const std::string rank = "for rank " + std::to_string(plan.rank) + " ";
+  const SymbolValues known = greatest(own);
+  for (std::size_t i = 0; i < plan.vals.size(); ++i) {
+    std::set<std::string> used;
+    plan.vals[i].e.collect_symbols(used);
+    for (const std::string& s : used)
+      if (!known.contains(s)) refuse(rank + "uses size " + escaped(s) + ", which the model does not have");
+    const int64_t need = plan.vals[i].e.evaluate(known);
+    if (plan.vals[i].max != need)
+      refuse(rank + "is made for " + std::to_string(plan.vals[i].max) + " in val $" + std::to_string(i) +
+             " where the limits of this run give " + std::to_string(need) +
+             "; print it with the options that it is run with");
+  }
+  for (const WeightUse& w : plan.weights)
+    if (w.constant < 0 || static_cast<std::size_t>(w.constant) >= constants)
+      refuse(rank + "uses constant " + std::to_string(w.constant) + " of " + std::to_string(constants));
+  for (const Buffer& b : plan.buffers) {
+    if (b.kind != BufferKind::kKvPage) continue;
+    bool found = false;
+    for (const Buffer& mine : own.buffers)
+      found = found || (mine.kind == b.kind && mine.cache == b.cache && mine.is_value == b.is_value &&
+                        page_sizes(own, mine) == page_sizes(plan, b));
+    if (!found) refuse(rank + "has pages " + escaped(b.name) + " that the model does not have");
+  }
+}
+
+}  // namespace
+
+std::string plan_text(const std::vector<Program>& programs, const std::vector<Binding>& bindings) {
+  std::string text;
+  for (std::size_t r = 0; r < programs.size(); ++r) text += program_text(programs[r], bindings[r]);
+  return text;
+}
+
+int32_t ranks_of_plan(std::string_view text) { return static_cast<int32_t>(split_ranks(text).size()); }
+
+void force_plan(Compiled& compiled, std::string_view text) {
+  const std::vector<std::string_view> parts = split_ranks(text);
+  if (parts.size() != compiled.programs.size())
+    refuse("is for " + std::to_string(parts.size()) + " ranks, not " +
+           std::to_string(compiled.programs.size()));
+  std::vector<Program> programs;
+  std::vector<Binding> bindings;
+  for (const std::string_view part : parts) {
+    auto [program, binding] = parse_program(part);
+    programs.push_back(std::move(program));
+    bindings.push_back(std::move(binding));
+  }
+  const std::vector<std::string> errors = validate(programs, bindings);
+  if (!errors.empty()) refuse("is refused: " + errors[0]);
+  for (std::size_t r = 0; r < programs.size(); ++r)
+    check_fit(programs[r], compiled.programs[r], compiled.constants.size());
+  compiled.programs = std::move(programs);
+  compiled.bindings = std::move(bindings);
+}
+
+}  // namespace ark

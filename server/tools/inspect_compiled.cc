@@ -1,0 +1,319 @@
+// The stages behind recognise: what the compiler made.
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "engine/kernel.h"
+#include "engine/op_rule.h"
+#include "engine/plan_file.h"
+#include "engine/program_dot.h"
+#include "engine/program_text.h"
+#include "engine/ragged_runner.h"
+#include "engine/weight_store.h"
+#include "server/tools/inspect_stages.h"
+
+namespace ark {
+namespace {
+
+using nlohmann::json;
+
+std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
+
+std::string ranges_text(const std::vector<Range>& ranges) {
+  std::string text;
+  for (const Range& r : ranges)
+    text += (text.empty() ? "" : "|") + std::to_string(r.begin) + ":" + std::to_string(r.end);
+  return text;
+}
+
+json json_of(const std::vector<Range>& ranges) {
+  json j = json::array();
+  for (const Range& r : ranges) j.push_back({r.begin, r.end});
+  return j;
+}
+
+// -- plan
+
+const char* name_of(Spec::Kind kind) {
+  const char* const names[] = {"replicated", "split", "partial"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+std::string spec_text(const Compiled& c, ValueId v) {
+  if (v == kNoValue) return "-";
+  const Spec& spec = c.plan.specs[at(v)];
+  const std::string id = "%" + std::to_string(v) + " ";
+  if (spec.kind != Spec::Kind::kSplit) return id + name_of(spec.kind);
+  return id + "split " + std::to_string(spec.axis) + " " + ranges_text(spec.ranges);
+}
+
+bool is_sharded(const Compiled& c, const Node& node) {
+  for (const auto* list : {&node.inputs, &node.outputs})
+    for (const ValueId v : *list)
+      if (v != kNoValue && c.plan.specs[at(v)].kind != Spec::Kind::kReplicated) return true;
+  return false;
+}
+
+std::string specs_text(const Compiled& c, const std::vector<ValueId>& values) {
+  std::string text;
+  for (const ValueId v : values) text += (text.empty() ? "" : ", ") + spec_text(c, v);
+  return text;
+}
+
+// -- weights
+
+// Names of the constants that programs use, by their index.
+std::vector<std::string> constant_names(const Compiled& c) {
+  std::map<const Constant*, std::string> names;
+  for (const Value& v : c.graph.values)
+    if (v.constant) names.emplace(v.constant.get(), v.name);
+  std::vector<std::string> result;
+  for (const ConstantPtr& constant : c.constants) {
+    const auto found = names.find(constant.get());
+    result.push_back(found == names.end() ? "" : found->second);
+  }
+  return result;
+}
+
+int64_t weight_bytes(const Program& p) {
+  int64_t bytes = 0;
+  for (const WeightUse& w : p.weights) bytes += packed_bytes(w);
+  return bytes;
+}
+
+std::string layout_text(const WeightUse& w) {
+  if (w.layout == Layout::kRaw) return "raw";
+  return std::to_string(w.panel) + "-column panels" + (w.transposed ? ", transposed" : "");
+}
+
+// -- placement
+
+struct Arena {
+  int64_t weights, activations, inboxes, page;  // bytes
+};
+Arena arena_of(const Compiled& c, std::size_t rank) {
+  return {weight_bytes(c.programs[rank]), c.bindings[rank].act_bytes, c.bindings[rank].inbox_bytes,
+          page_bytes({c.programs[rank]})};
+}
+
+const char* isa_name() {
+  const char* const names[] = {"scalar", "avx2", "avx512"};
+  return names[static_cast<std::size_t>(best_isa())];
+}
+
+std::string_view body_of(const Variant& v) {
+  return v.code == OpCode::kGeneric ? name_of(v.op) : name_of(v.code);
+}
+
+// Why no program can be made of a graph; empty if one can. Then its nodes are called one by one.
+std::string why_called(Inspection& inspection) {
+  if (inspection.is_decoder()) return "";
+  try {
+    check_plain(inspection.passed());
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+// Where the dynamic driver runs a node.
+std::string called_by(const Node& node) {
+  if (!node.subgraphs.empty()) return "host control flow";
+  return find_kernel(node.op) ? "cpu kernel" : "nowhere: no kernel";
+}
+
+std::string phase_operands(const Phase& phase) {
+  std::string text;
+  for (const Operand& o : phase.operands)
+    text += (text.empty() ? "" : ", ") + (o.slot != kNone     ? "." + std::to_string(o.slot)
+                                          : o.buffer == kNone ? "-"
+                                                              : "%" + std::to_string(o.buffer));
+  return text;
+}
+
+json phases_json(const Program& p) {
+  json phases = json::array();
+  for (const Phase& phase : p.phases)
+    phases.push_back(
+        {{"name", phase.name},
+         {"variant", phase.variant},
+         {"body", body_of(p.variants[at(phase.variant)])},
+         {"operands", phase_operands(phase)},
+         {"grid", phase.grid == kNone ? json(nullptr) : json(p.vals[at(phase.grid)].e.str())},
+         {"waits", phase.waits.size()},
+         {"channel", phase.channel == kNone ? json(nullptr) : json(p.channels[at(phase.channel)].name)},
+         {"trips", phase.repeat == kNone ? 1 : p.repeats[at(phase.repeat)].trips}});
+  return phases;
+}
+
+json buffers_json(const Program& p, const Binding& binding) {
+  json buffers = json::array();
+  for (std::size_t i = 0; i < p.buffers.size(); ++i) {
+    const Buffer& b = p.buffers[i];
+    json dims = json::array();
+    for (const ValId v : b.dims) dims.push_back(p.vals[at(v)].e.str());
+    buffers.push_back({{"name", b.name},
+                       {"kind", name_of(b.kind)},
+                       {"dtype", name_of(b.dtype)},
+                       {"dims", dims},
+                       {"offset", binding.offsets[i]},
+                       {"alias", b.alias == kNone ? json(nullptr) : json(b.alias)}});
+  }
+  return buffers;
+}
+
+}  // namespace
+
+std::string plan_text(Inspection& inspection) {
+  const Compiled& c = inspection.compiled();
+  std::string text = std::to_string(c.programs.size()) + " ranks\n";
+  for (const std::string& line : c.plan.summary) text += "  " + line + "\n";
+  for (const Node& node : c.graph.nodes)
+    if (!node.removed && is_sharded(c, node))
+      text += std::string(name_of(node.op)) + "(" + specs_text(c, node.inputs) + ") -> " +
+              specs_text(c, node.outputs) + "  # " + escaped(node.name) + "\n";
+  return text;
+}
+
+json plan_json(Inspection& inspection) {
+  const Compiled& c = inspection.compiled();
+  json values = json::array(), nodes = json::array();
+  for (std::size_t v = 0; v < c.graph.values.size(); ++v) {
+    const Spec& spec = c.plan.specs[v];
+    json j = {{"id", v}, {"name", c.graph.values[v].name}, {"spec", name_of(spec.kind)}};
+    if (spec.kind == Spec::Kind::kSplit) j["axis"] = spec.axis, j["ranges"] = json_of(spec.ranges);
+    values.push_back(std::move(j));
+  }
+  for (const Node& node : c.graph.nodes)
+    if (!node.removed)
+      nodes.push_back({{"op", name_of(node.op)},
+                       {"name", node.name},
+                       {"inputs", node.inputs},
+                       {"outputs", node.outputs}});
+  return {{"ranks", c.programs.size()},
+          {"seconds", c.plan.seconds},
+          {"summary", c.plan.summary},
+          {"values", std::move(values)},
+          {"nodes", std::move(nodes)}};
+}
+
+std::string program_text(Inspection& inspection) {
+  return plan_text(inspection.compiled().programs, inspection.compiled().bindings);
+}
+
+json program_json(Inspection& inspection) {
+  const Compiled& c = inspection.compiled();
+  json ranks = json::array();
+  for (std::size_t r = 0; r < c.programs.size(); ++r) {
+    const Program& p = c.programs[r];
+    json variants = json::array(), channels = json::array(), repeats = json::array();
+    for (const Variant& v : p.variants) variants.push_back(variant_text(v));
+    for (const Channel& channel : p.channels)
+      channels.push_back({{"name", channel.name},
+                          {"peer", channel.peer},
+                          {"direction", channel.outgoing ? "out" : "in"},
+                          {"bytes", channel.bytes}});
+    for (const Repeat& repeat : p.repeats)
+      repeats.push_back({{"first", repeat.first}, {"count", repeat.count}, {"trips", repeat.trips}});
+    ranks.push_back({{"rank", r},
+                     {"buffers", buffers_json(p, c.bindings[r])},
+                     {"variants", std::move(variants)},
+                     {"channels", std::move(channels)},
+                     {"repeats", std::move(repeats)},
+                     {"phases", phases_json(p)},
+                     {"act_bytes", c.bindings[r].act_bytes},
+                     {"inbox_bytes", c.bindings[r].inbox_bytes}});
+  }
+  return {{"ranks", std::move(ranks)}};
+}
+
+std::string program_dot(Inspection& inspection) { return dot(inspection.compiled().programs); }
+
+std::string weights_text(Inspection& inspection) {
+  const Compiled& c = inspection.compiled();
+  const std::vector<std::string> names = constant_names(c);
+  std::string text;
+  for (std::size_t r = 0; r < c.programs.size(); ++r) {
+    const Program& p = c.programs[r];
+    text += "rank " + std::to_string(r) + ": " + std::to_string(p.weights.size()) + " weights, " +
+            std::to_string(weight_bytes(p)) + " bytes\n";
+    for (const WeightUse& w : p.weights)
+      text += "  " + std::string(name_of(w.stored)) + " [" + ranges_text(w.ranges) + "] " + layout_text(w) +
+              ", " + std::to_string(packed_bytes(w)) + " bytes  # " + escaped(names[at(w.constant)]) + "\n";
+  }
+  return text;
+}
+
+json weights_json(Inspection& inspection) {
+  const Compiled& c = inspection.compiled();
+  const std::vector<std::string> names = constant_names(c);
+  json ranks = json::array();
+  for (const Program& p : c.programs) {
+    json weights = json::array();
+    for (const WeightUse& w : p.weights)
+      weights.push_back({{"name", names[at(w.constant)]},
+                         {"constant", w.constant},
+                         {"dims", c.constants[at(w.constant)]->dims},
+                         {"ranges", json_of(w.ranges)},
+                         {"dtype", name_of(w.stored)},
+                         {"layout", layout_text(w)},
+                         {"bytes", packed_bytes(w)}});
+    ranks.push_back({{"bytes", weight_bytes(p)}, {"weights", std::move(weights)}});
+  }
+  return {{"ranks", std::move(ranks)}};
+}
+
+std::string placement_text(Inspection& inspection) {
+  if (const std::string why = why_called(inspection); !why.empty()) {
+    std::string text = "called one by one: " + why + "\n";
+    for (const Node& node : inspection.passed().nodes)
+      if (!node.removed)
+        text += "  " + called_by(node) + ": " + std::string(name_of(node.op)) + "  # " + escaped(node.name) +
+                "\n";
+    return text;
+  }
+  const Compiled& c = inspection.compiled();
+  std::string text;
+  for (std::size_t r = 0; r < c.programs.size(); ++r) {
+    const Arena a = arena_of(c, r);
+    text += "rank " + std::to_string(r) + " on cpu (" + isa_name() + "): " + std::to_string(a.weights) +
+            " bytes of weights, " + std::to_string(a.activations) + " of activations, " +
+            std::to_string(a.inboxes) + " of inboxes, " + std::to_string(a.page) +
+            " a page of keys and values\n";
+    for (const Phase& phase : c.programs[r].phases)
+      text += "  program: " + std::string(body_of(c.programs[r].variants[at(phase.variant)])) +
+              (phase.repeat == kNone ? ""
+                                     : " x" + std::to_string(c.programs[r].repeats[at(phase.repeat)].trips)) +
+              "  # " + escaped(phase.name) + "\n";
+  }
+  return text;
+}
+
+json placement_json(Inspection& inspection) {
+  json nodes = json::array(), ranks = json::array();
+  if (const std::string why = why_called(inspection); !why.empty()) {
+    for (const Node& node : inspection.passed().nodes)
+      if (!node.removed)
+        nodes.push_back({{"op", name_of(node.op)}, {"name", node.name}, {"where", called_by(node)}});
+    return {{"driver", "dynamic"}, {"reason", why}, {"nodes", std::move(nodes)}};
+  }
+  const Compiled& c = inspection.compiled();
+  for (std::size_t r = 0; r < c.programs.size(); ++r) {
+    const Arena a = arena_of(c, r);
+    json phases = json::array();
+    for (const Phase& phase : c.programs[r].phases)
+      phases.push_back({{"body", body_of(c.programs[r].variants[at(phase.variant)])},
+                        {"name", phase.name},
+                        {"where", "program"}});
+    ranks.push_back({{"device", "cpu"},
+                     {"isa", isa_name()},
+                     {"weights", a.weights},
+                     {"activations", a.activations},
+                     {"inboxes", a.inboxes},
+                     {"page", a.page},
+                     {"phases", std::move(phases)}});
+  }
+  return {{"driver", inspection.is_decoder() ? "decoder" : "static"}, {"ranks", std::move(ranks)}};
+}
+
+}  // namespace ark
