@@ -87,24 +87,38 @@ void write_record(const StepDescriptor& step, uint64_t number, const StepCapacit
   std::memcpy(slot.data(), &record, sizeof record);
 }
 
+MailboxLayout MailboxLayout::of(const StepCapacity& c, int ranks, uint64_t vals_each) {
+  const auto rows = static_cast<uint64_t>(c.rows), vocabulary = static_cast<uint64_t>(c.vocabulary);
+  MailboxLayout l;
+  l.slots = sizeof(dma::Counter64) * static_cast<uint64_t>(1 + ranks);
+  l.vals = aligned(record_bytes(c));
+  l.vals_each = vals_each;
+  l.slot_bytes = aligned(l.vals + static_cast<uint64_t>(ranks) * vals_each * sizeof(int64_t));
+  l.results = l.slots + Mailbox::kDepth * l.slot_bytes;
+  l.logits = aligned(rows * sizeof(RowRecord));
+  l.result_bytes = l.logits + aligned(rows * vocabulary * sizeof(float));
+  l.bytes = l.results + Mailbox::kDepth * l.result_bytes;
+  return l;
+}
+
 Mailbox::Mailbox(const StepCapacity& capacity, int ranks)
-    : capacity_(capacity),
-      ranks_(ranks),
-      slot_bytes_(aligned(record_bytes(capacity))),
-      result_bytes_(
-          aligned(static_cast<uint64_t>(capacity.rows) * sizeof(RowRecord)) +
-          aligned(static_cast<uint64_t>(capacity.rows) * static_cast<uint64_t>(capacity.vocabulary) * 4)) {
-  const uint64_t head = sizeof(dma::Counter64) * static_cast<uint64_t>(1 + ranks);
-  memory_ = dma::allocate_private(head + kDepth * (slot_bytes_ + result_bytes_), "mailbox");
-  head_ = reinterpret_cast<Head*>(memory_.region.base);  // zero-filled memory is a valid counter
-  slots_ = memory_.region.base + head;
-  results_ = slots_ + kDepth * slot_bytes_;
+    : Mailbox(capacity, ranks, MailboxLayout::of(capacity, ranks), nullptr) {}
+
+Mailbox::Mailbox(const StepCapacity& capacity, int ranks, const MailboxLayout& layout, std::byte* memory)
+    : capacity_(capacity), ranks_(ranks), layout_(layout) {
+  if (!memory) {
+    memory_ = dma::allocate_private(layout.bytes, "mailbox");
+    memory = memory_.region.base;
+  }
+  head_ = reinterpret_cast<Head*>(memory);  // zero-filled memory is a valid counter
+  slots_ = memory + layout.slots;
+  results_ = memory + layout.results;
 }
 
 std::span<std::byte> Mailbox::free_slot() {
   const uint64_t n = posted_count_ + 1;
   ARK_CHECK(n <= kDepth || is_done(n - kDepth), "more steps in flight than the mailbox is deep");
-  return {slots_ + n % kDepth * slot_bytes_, slot_bytes_};
+  return {slots_ + n % kDepth * layout_.slot_bytes, layout_.slot_bytes};
 }
 
 void Mailbox::publish() {
@@ -133,18 +147,16 @@ dma::Fault Mailbox::wait_done(uint64_t n, const dma::WaitContext& context) {
 }
 
 const StepRecord& Mailbox::record(uint64_t n) const {
-  return *reinterpret_cast<const StepRecord*>(slots_ + n % kDepth * slot_bytes_);
+  return *reinterpret_cast<const StepRecord*>(slots_ + n % kDepth * layout_.slot_bytes);
 }
 
 RowRecord* Mailbox::result_rows(uint64_t n) {
-  return reinterpret_cast<RowRecord*>(results_ + n % kDepth * result_bytes_);
+  return reinterpret_cast<RowRecord*>(results_ + n % kDepth * layout_.result_bytes);
 }
 
 float* Mailbox::result_logits(uint64_t n, int64_t row) {
-  std::byte* slot = results_ + n % kDepth * result_bytes_;
-  auto* logits =
-      reinterpret_cast<float*>(slot + aligned(static_cast<uint64_t>(capacity_.rows) * sizeof(RowRecord)));
-  return logits + row * capacity_.vocabulary;
+  std::byte* slot = results_ + n % kDepth * layout_.result_bytes;
+  return reinterpret_cast<float*>(slot + layout_.logits) + row * capacity_.vocabulary;
 }
 
 StepResult Mailbox::read_result(uint64_t n) const {

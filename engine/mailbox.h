@@ -79,12 +79,30 @@ uint64_t record_bytes(const StepCapacity& capacity);
 void write_record(const StepDescriptor& step, uint64_t number, const StepCapacity& capacity,
                   std::span<std::byte> slot);
 
+// Where a mailbox keeps what, in bytes from its base; for loops that read it without this class. The head is
+// counters of 64 bytes, value first: `posted`, then `done` of each rank. Slot and result slot of step n are
+// the (n % kDepth)-th.
+struct MailboxLayout {
+  uint64_t slots = 0, slot_bytes = 0;
+  uint64_t vals = 0;  // in a slot: the values of Program::vals, i64 [ranks][vals_each]; device loops only
+  uint64_t vals_each = 0;
+  uint64_t results = 0, result_bytes = 0;
+  uint64_t logits = 0;  // in a result slot, f32 [rows][vocabulary]; RowRecords lie at its start
+  uint64_t bytes = 0;   // of it all
+
+  static MailboxLayout of(const StepCapacity& capacity, int ranks, uint64_t vals_each = 0);
+};
+
 class Mailbox {
  public:
   static constexpr uint64_t kDepth = 4;
 
   // `ranks`: readers of this process.
   Mailbox(const StepCapacity& capacity, int ranks);
+  // In zeroed memory of layout.bytes that somebody else owns.
+  Mailbox(const StepCapacity& capacity, int ranks, const MailboxLayout& layout, std::byte* memory);
+
+  const MailboxLayout& layout() const { return layout_; }
 
   // Host side. `free_slot` is where step n = posted + 1 goes; publish() raises `posted`.
   uint64_t posted() const { return posted_count_; }
@@ -92,6 +110,7 @@ class Mailbox {
   void publish();
   // Whether all ranks are through with step n.
   bool is_done(uint64_t n) const;
+  uint64_t done_count(int rank) const { return head_->done[rank].load(); }
   // The rank that is furthest behind is waited for; returns the wait's fault.
   dma::Fault wait_done(uint64_t n, const dma::WaitContext& context);
   // Rows of finished step n. The result slot stays valid until step n + kDepth is published.
@@ -113,10 +132,9 @@ class Mailbox {
 
   StepCapacity capacity_;
   int ranks_;
-  uint64_t slot_bytes_;
-  uint64_t result_bytes_;
+  MailboxLayout layout_;
   uint64_t posted_count_ = 0;  // host's copy
-  dma::Memory memory_;         // head, slots, result slots; pages appear when touched
+  dma::Memory memory_;         // head, slots, result slots; pages appear when touched. Or somebody else's
   Head* head_ = nullptr;
   std::byte* slots_ = nullptr;
   std::byte* results_ = nullptr;
