@@ -40,7 +40,6 @@ DriverApi DriverApi::of(const Library& library) {
   library.find("cuModuleUnload", api.module_unload);
   library.find("cuModuleGetFunction", api.module_function);
   library.find("cuFuncSetAttribute", api.function_set);
-  library.find("cuFuncGetAttribute", api.function_get);
   library.find("cuOccupancyMaxActiveBlocksPerMultiprocessor", api.resident_blocks);
   library.find("cuLaunchCooperativeKernel", api.launch_cooperative);
   return api;

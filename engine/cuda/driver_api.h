@@ -20,7 +20,6 @@ enum DriverResult : int {
   kDriverSuccess = 0,
   kDriverOutOfMemory = 2,
   kDriverNotReady = 600,
-  kDriverCooperativeTooLarge = 720,
 };
 
 enum DeviceAttribute : int {
@@ -32,12 +31,7 @@ enum DeviceAttribute : int {
   kDeviceSharedPerBlock = 97,
 };
 
-enum FunctionAttribute : int {
-  kFunctionStaticShared = 1,
-  kFunctionLocal = 3,
-  kFunctionRegisters = 4,
-  kFunctionDynamicShared = 8,
-};
+enum FunctionAttribute : int { kFunctionDynamicShared = 8 };
 
 inline constexpr unsigned kPrimaryBlockingSync = 4;  // CU_CTX_SCHED_BLOCKING_SYNC
 inline constexpr unsigned kHostPortableMapped = 3;   // of cuMemHostAlloc and cuMemHostRegister
@@ -81,7 +75,6 @@ struct DriverApi {
   int (*module_unload)(DriverModule);
   int (*module_function)(DriverFunction*, DriverModule, const char*);
   int (*function_set)(DriverFunction, int attribute, int);
-  int (*function_get)(int*, int attribute, DriverFunction);
   int (*resident_blocks)(int*, DriverFunction, int threads, std::size_t shared);
   int (*launch_cooperative)(DriverFunction, unsigned x, unsigned y, unsigned z, unsigned block_x,
                             unsigned block_y, unsigned block_z, unsigned shared, DriverStream,

@@ -1,36 +1,175 @@
 #include "engine/cuda/driver.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <thread>
+
 #include "base/error.h"
+#include "engine/cuda/nvrtc.h"
 #include "tests/cuda/environment.h"
+#include "tests/cuda/fake/libcuda.h"
+#include "tests/cuda/scratch_folder.h"
 
 namespace ark::cuda {
 namespace {
 
+std::string refusal(const std::function<void()>& call, Code code) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
 TEST(Driver, WithoutLibcudaOneLineSaysSo) {
   const test::Environment variable("ARK_LIBCUDA", "libcuda-that-is-not-here.so.1");
-  try {
-    open_gpu();
-    FAIL() << "opened";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kUnavailable);
-    EXPECT_EQ(error.exit_code(), 69);
-    EXPECT_STREQ(error.what(), "no CUDA here: libcuda-that-is-not-here.so.1 cannot be loaded");
-  }
+  EXPECT_EQ(refusal([] { open_gpu(); }, Code::kUnavailable),
+            "no CUDA here: libcuda-that-is-not-here.so.1 cannot be loaded");
+  EXPECT_EQ(Error(Code::kUnavailable, "").exit_code(), 69);
 }
 
 // Any library that is no CUDA driver.
 TEST(Driver, AWrongLibraryIsNamedWithTheFunctionItLacks) {
   const test::Environment variable("ARK_LIBCUDA", "libm.so.6");
-  try {
-    open_gpu();
-    FAIL() << "opened";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kUnavailable);
-    EXPECT_NE(std::string(error.what()).find("libm.so.6 has no function cuInit"), std::string::npos)
-        << error.what();
+  const std::string text = refusal([] { open_gpu(); }, Code::kUnavailable);
+  EXPECT_NE(text.find("libm.so.6 has no function cuInit"), std::string::npos) << text;
+}
+
+// The whole driver over a fake libcuda (tests/cuda/fake).
+class FakeDriver : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    library_ = ::dlopen(ARK_FAKE_LIBCUDA, RTLD_NOW);
+    ASSERT_NE(library_, nullptr) << ::dlerror();
+    fake_ = reinterpret_cast<FakeCuda* (*)()>(::dlsym(library_, "fake_cuda"))();
+    fake_->gpus = 1;
+    fake_->major = 9;
+    fake_->blocks_each = 1;
+    fake_->end_result = 0;
+    std::string why;
+    if (!open_nvrtc(&why)) GTEST_SKIP() << why;
   }
+  void TearDown() override {
+    if (library_) ::dlclose(library_);
+  }
+  static KernelSource source() {
+    return {"extern \"C\" __global__ void ark_loop(int* p) { *p = 1; }", {}, {}, "ark_loop"};
+  }
+
+  const test::ScratchFolder folder_;
+  const test::Environment cache_{"ARK_CACHE_DIR", folder_.path()};
+  const test::Environment libcuda_{"ARK_LIBCUDA", ARK_FAKE_LIBCUDA};
+  void* library_ = nullptr;
+  FakeCuda* fake_ = nullptr;
+};
+
+TEST_F(FakeDriver, DescribesTheGpu) {
+  const auto gpu = open_gpu();
+  EXPECT_EQ(gpu->info().name, "Fake GPU");
+  EXPECT_EQ(gpu->info().arch, "sm_90a");
+  EXPECT_EQ(gpu->info().processors, 4);
+  EXPECT_NE(gpu->info().versions.find("driver 13.0, NVRTC "), std::string::npos) << gpu->info().versions;
+}
+
+TEST_F(FakeDriver, RefusesWhatCannotServe) {
+  fake_->gpus = 0;
+  EXPECT_EQ(refusal([] { open_gpu(); }, Code::kUnavailable),
+            "no CUDA here: CUDA_ERROR_NO_DEVICE (the fake driver says so)");
+  fake_->gpus = 1;
+  EXPECT_EQ(refusal([] { open_gpu(1); }, Code::kUnavailable), "no CUDA here: the driver sees 1 GPUs");
+  fake_->major = 7;
+  EXPECT_EQ(refusal([] { open_gpu(); }, Code::kUnsupported),
+            "no CUDA here: Fake GPU is a sm_70; sm_80 or newer with cooperative launches is needed");
+  EXPECT_EQ(fake_->contexts, 0);
+}
+
+TEST_F(FakeDriver, MemoryHasOwnersAndItsEndIsNamed) {
+  const auto gpu = open_gpu();
+  {
+    DeviceMemory a(*gpu, 1 << 20, "weights"), b;
+    b = std::move(a);
+    std::vector<std::byte> in(1000, std::byte{7}), out(1000);
+    gpu->upload(b.address() + 24, in);
+    gpu->download(out, b.address() + 24);
+    EXPECT_EQ(in, out);
+    gpu->clear(b.address(), 1 << 20);
+    gpu->download(out, b.address() + 24);
+    EXPECT_EQ(out, std::vector<std::byte>(1000));
+    EXPECT_EQ(refusal([&] { gpu->allocate(uint64_t{64} << 20, "pages"); }, Code::kExhausted),
+              "64 MiB of GPU memory for pages cannot be had; 63 MiB are free");
+  }
+  EXPECT_EQ(fake_->used, 0u);
+  const MappedMemory mapped = gpu->allocate_mapped(100, "mailbox");
+  EXPECT_EQ(mapped.host[99], std::byte{0});
+  gpu->release(mapped);
+  EXPECT_EQ(fake_->mapped, 0);
+}
+
+std::atomic<bool> let_end;
+
+TEST_F(FakeDriver, LaunchesRunUntilTheyEnd) {
+  const auto gpu = open_gpu();
+  const auto kernel = gpu->load(source());
+  EXPECT_GT(kernel->facts().registers, 0);
+  EXPECT_EQ(kernel->resident_blocks(288, 1000), 4);
+  EXPECT_EQ(kernel->resident_blocks(288, 300'000), 0);
+  let_end = false;
+  static uint64_t seen;
+  fake_->kernel = [](const void* parameter, int blocks, int threads) {
+    while (!let_end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::memcpy(&seen, parameter, sizeof seen);
+    seen += static_cast<uint64_t>(blocks * threads);
+  };
+  const uint64_t parameter = 1'000'000;
+  const auto launch = kernel->launch({4, 288, 1000}, std::as_bytes(std::span(&parameter, 1)));
+  EXPECT_TRUE(launch->is_running());
+  let_end = true;
+  while (launch->is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(seen, 1'000'000u + 4 * 288);
+}
+
+TEST_F(FakeDriver, WhatCannotBeResidentIsRefusedNotHung) {
+  const auto gpu = open_gpu();
+  const auto kernel = gpu->load(source());
+  const uint64_t parameter = 0;
+  const int launches = fake_->launches;
+  EXPECT_EQ(
+      refusal(
+          [&] {
+            kernel->launch({5, 288, 1000}, std::as_bytes(std::span(&parameter, 1)));
+          },
+          Code::kUnsupported),
+      "the loop needs 5 blocks of 288 threads and 1000 bytes of shared memory at once, but the GPU holds 4; "
+      "fewer ranks or processors are needed");
+  EXPECT_EQ(fake_->launches, launches);
+}
+
+TEST_F(FakeDriver, ADeadKernelIsNamed) {
+  const auto gpu = open_gpu();
+  const auto kernel = gpu->load(source());
+  fake_->kernel = [](const void*, int, int) {};
+  fake_->end_result = 716;
+  const uint64_t parameter = 0;
+  const auto launch = kernel->launch({4, 288, 0}, std::as_bytes(std::span(&parameter, 1)));
+  EXPECT_EQ(refusal(
+                [&] {
+                  while (launch->is_running()) std::this_thread::yield();
+                },
+                Code::kUnavailable),
+            "the loop kernel died: CUDA_ERROR_MISALIGNED_ADDRESS (the fake driver says so)");
+}
+
+TEST_F(FakeDriver, ASecondLoadComesFromTheCache) {
+  { EXPECT_GT(open_gpu()->load(source())->facts().compile_seconds, 0); }
+  const auto kernel = open_gpu()->load(source());
+  EXPECT_EQ(kernel->facts().compile_seconds, 0);
+  EXPECT_GT(kernel->facts().registers, 0);
 }
 
 }  // namespace

@@ -1,0 +1,92 @@
+// Our own declarations of the driver API and NVRTC against the real headers, where a toolkit has them.
+#include <gtest/gtest.h>
+
+#include "engine/cuda/driver_api.h"
+
+#if __has_include("/usr/local/cuda/include/cuda.h")
+#include "/usr/local/cuda/include/cuda.h"
+
+namespace ark::cuda {
+namespace {
+
+// Same number of parameters, each passed alike: pointers where pointers are, integers of the same size.
+template <class Ours, class Theirs>
+constexpr bool kPassedAlike =
+    sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs>;
+template <class Ours, class Theirs>
+constexpr bool kSameCall = false;
+template <class... Ours, class... Theirs>
+constexpr bool kSameCall<int (*)(Ours...), CUresult (*)(Theirs...)> = [] {
+  if constexpr (sizeof...(Ours) == sizeof...(Theirs)) {
+    return (kPassedAlike<Ours, Theirs> && ...);
+  } else {
+    return false;
+  }
+}();
+#define ARK_SAME_CALL(member, function) \
+  static_assert(kSameCall<decltype(DriverApi::member), decltype(&::function)>, #function)
+
+ARK_SAME_CALL(init, cuInit);
+ARK_SAME_CALL(error_name, cuGetErrorName);
+ARK_SAME_CALL(error_text, cuGetErrorString);
+ARK_SAME_CALL(version, cuDriverGetVersion);
+ARK_SAME_CALL(device_count, cuDeviceGetCount);
+ARK_SAME_CALL(device_get, cuDeviceGet);
+ARK_SAME_CALL(device_name, cuDeviceGetName);
+ARK_SAME_CALL(device_attribute, cuDeviceGetAttribute);
+ARK_SAME_CALL(device_memory, cuDeviceTotalMem_v2);
+ARK_SAME_CALL(primary_flags, cuDevicePrimaryCtxSetFlags_v2);
+ARK_SAME_CALL(primary_retain, cuDevicePrimaryCtxRetain);
+ARK_SAME_CALL(primary_release, cuDevicePrimaryCtxRelease_v2);
+ARK_SAME_CALL(set_current, cuCtxSetCurrent);
+ARK_SAME_CALL(allocate, cuMemAlloc_v2);
+ARK_SAME_CALL(release, cuMemFree_v2);
+ARK_SAME_CALL(memory_info, cuMemGetInfo_v2);
+ARK_SAME_CALL(host_allocate, cuMemHostAlloc);
+ARK_SAME_CALL(host_release, cuMemFreeHost);
+ARK_SAME_CALL(host_register, cuMemHostRegister_v2);
+ARK_SAME_CALL(host_unregister, cuMemHostUnregister);
+ARK_SAME_CALL(host_address, cuMemHostGetDevicePointer_v2);
+ARK_SAME_CALL(upload, cuMemcpyHtoD_v2);
+ARK_SAME_CALL(download, cuMemcpyDtoH_v2);
+ARK_SAME_CALL(clear, cuMemsetD8_v2);
+ARK_SAME_CALL(stream_create, cuStreamCreate);
+ARK_SAME_CALL(stream_destroy, cuStreamDestroy_v2);
+ARK_SAME_CALL(stream_wait, cuStreamSynchronize);
+ARK_SAME_CALL(event_create, cuEventCreate);
+ARK_SAME_CALL(event_destroy, cuEventDestroy_v2);
+ARK_SAME_CALL(event_record, cuEventRecord);
+ARK_SAME_CALL(event_query, cuEventQuery);
+ARK_SAME_CALL(event_wait, cuEventSynchronize);
+ARK_SAME_CALL(module_load, cuModuleLoadData);
+ARK_SAME_CALL(module_unload, cuModuleUnload);
+ARK_SAME_CALL(module_function, cuModuleGetFunction);
+ARK_SAME_CALL(function_set, cuFuncSetAttribute);
+ARK_SAME_CALL(resident_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor);
+ARK_SAME_CALL(launch_cooperative, cuLaunchCooperativeKernel);
+
+TEST(Declarations, NumbersAreTheDriversOwn) {
+  EXPECT_EQ(int{kDriverOutOfMemory}, int{CUDA_ERROR_OUT_OF_MEMORY});
+  EXPECT_EQ(int{kDriverNotReady}, int{CUDA_ERROR_NOT_READY});
+  EXPECT_EQ(int{kDeviceClockRate}, int{CU_DEVICE_ATTRIBUTE_CLOCK_RATE});
+  EXPECT_EQ(int{kDeviceProcessors}, int{CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT});
+  EXPECT_EQ(int{kDeviceMajor}, int{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR});
+  EXPECT_EQ(int{kDeviceMinor}, int{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR});
+  EXPECT_EQ(int{kDeviceCooperative}, int{CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH});
+  EXPECT_EQ(int{kDeviceSharedPerBlock}, int{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN});
+  EXPECT_EQ(int{kFunctionDynamicShared}, int{CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES});
+  EXPECT_EQ(kPrimaryBlockingSync, unsigned{CU_CTX_SCHED_BLOCKING_SYNC});
+  EXPECT_EQ(kHostPortableMapped, unsigned{CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP});
+  EXPECT_EQ(kHostPortableMapped, unsigned{CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP});
+  EXPECT_EQ(kStreamNonBlocking, unsigned{CU_STREAM_NON_BLOCKING});
+  EXPECT_EQ(kEventNoTiming, unsigned{CU_EVENT_DISABLE_TIMING});
+}
+
+}  // namespace
+}  // namespace ark::cuda
+
+#else
+
+TEST(Declarations, NumbersAreTheDriversOwn) { GTEST_SKIP() << "no CUDA toolkit to compare with"; }
+
+#endif

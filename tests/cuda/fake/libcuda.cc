@@ -1,0 +1,225 @@
+#include "tests/cuda/fake/libcuda.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace {
+
+FakeCuda state;
+std::mutex mutex;
+std::map<uint64_t, uint64_t> blocks;  // device memory: address -> bytes
+
+struct Stream {
+  std::jthread work;
+};
+struct Event {
+  Stream* stream = nullptr;
+};
+constexpr int kInvalid = 1, kOutOfMemory = 2, kNotReady = 600;
+
+}  // namespace
+
+extern "C" {
+
+FakeCuda* fake_cuda() { return &state; }
+
+int cuInit(unsigned) { return state.gpus ? 0 : 100; }
+int cuGetErrorName(int result, const char** name) {
+  *name = result == 100   ? "CUDA_ERROR_NO_DEVICE"
+          : result == 716 ? "CUDA_ERROR_MISALIGNED_ADDRESS"
+                          : "CUDA_ERROR";
+  return 0;
+}
+int cuGetErrorString(int, const char** text) {
+  *text = "the fake driver says so";
+  return 0;
+}
+int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+int cuDeviceGetCount(int* count) {
+  *count = state.gpus;
+  return 0;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+int cuDeviceGetName(char* name, int length, int) {
+  std::strncpy(name, "Fake GPU", static_cast<std::size_t>(length));
+  return 0;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  switch (attribute) {
+    case 13:
+      *value = 1'980'000;
+      break;
+    case 16:
+      *value = state.processors;
+      break;
+    case 75:
+      *value = state.major;
+      break;
+    case 76:
+      *value = state.minor;
+      break;
+    case 95:
+      *value = 1;
+      break;
+    case 97:
+      *value = state.shared_per_block;
+      break;
+    default:
+      return kInvalid;
+  }
+  return 0;
+}
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
+  *bytes = state.memory;
+  return 0;
+}
+int cuDevicePrimaryCtxSetFlags_v2(int, unsigned) { return 0; }
+int cuDevicePrimaryCtxRetain(void** context, int) {
+  ++state.contexts;
+  *context = &state;
+  return 0;
+}
+int cuDevicePrimaryCtxRelease_v2(int) {
+  --state.contexts;
+  return 0;
+}
+int cuCtxSetCurrent(void*) { return 0; }
+
+int cuMemAlloc_v2(uint64_t* address, std::size_t bytes) {
+  const std::lock_guard lock(mutex);
+  if (state.used + bytes > state.memory) return kOutOfMemory;
+  void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(memory, 0xa5, bytes);
+  *address = reinterpret_cast<uint64_t>(memory);
+  blocks[*address] = bytes;
+  state.used += bytes;
+  return 0;
+}
+int cuMemFree_v2(uint64_t address) {
+  const std::lock_guard lock(mutex);
+  const auto block = blocks.find(address);
+  if (block == blocks.end()) return kInvalid;
+  state.used -= block->second;
+  blocks.erase(block);
+  std::free(reinterpret_cast<void*>(address));
+  return 0;
+}
+int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  *total = state.memory;
+  *free = state.memory - state.used;
+  return 0;
+}
+int cuMemHostAlloc(void** host, std::size_t bytes, unsigned) {
+  *host = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  ++state.mapped;
+  return 0;
+}
+int cuMemFreeHost(void* host) {
+  --state.mapped;
+  std::free(host);
+  return 0;
+}
+int cuMemHostRegister_v2(void*, std::size_t, unsigned) {
+  ++state.mapped;
+  return 0;
+}
+int cuMemHostUnregister(void*) {
+  --state.mapped;
+  return 0;
+}
+int cuMemHostGetDevicePointer_v2(uint64_t* address, void* host, unsigned) {
+  *address = reinterpret_cast<uint64_t>(host);
+  return 0;
+}
+int cuMemcpyHtoD_v2(uint64_t to, const void* from, std::size_t bytes) {
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return 0;
+}
+int cuMemcpyDtoH_v2(void* to, uint64_t from, std::size_t bytes) {
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+int cuMemsetD8_v2(uint64_t to, unsigned char value, std::size_t bytes) {
+  std::memset(reinterpret_cast<void*>(to), value, bytes);
+  return 0;
+}
+
+int cuStreamCreate(Stream** stream, unsigned) {
+  ++state.streams;
+  *stream = new Stream;
+  return 0;
+}
+int cuStreamDestroy_v2(Stream* stream) {
+  --state.streams;
+  delete stream;
+  return 0;
+}
+int cuStreamSynchronize(Stream* stream) {
+  if (stream && stream->work.joinable()) stream->work.join();
+  return 0;
+}
+int cuEventCreate(Event** event, unsigned) {
+  ++state.events;
+  *event = new Event;
+  return 0;
+}
+int cuEventDestroy_v2(Event* event) {
+  --state.events;
+  delete event;
+  return 0;
+}
+int cuEventRecord(Event* event, Stream* stream) {
+  event->stream = stream;
+  return 0;
+}
+int cuEventQuery(Event*) { return state.running ? kNotReady : state.end_result; }
+int cuEventSynchronize(Event* event) { return event->stream ? cuStreamSynchronize(event->stream) : 0; }
+
+int cuModuleLoadData(void** module, const void* code) {
+  ++state.modules;
+  *module = const_cast<void*>(code);
+  return 0;
+}
+int cuModuleUnload(void*) {
+  --state.modules;
+  return 0;
+}
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  if (std::strcmp(name, "ark_loop") != 0) return 500;
+  *function = module;
+  return 0;
+}
+int cuFuncSetAttribute(void*, int attribute, int value) {
+  return attribute == 8 && value <= state.shared_per_block ? 0 : kInvalid;
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) {
+  *blocks = state.blocks_each;
+  return 0;
+}
+int cuLaunchCooperativeKernel(void*, unsigned x, unsigned, unsigned, unsigned threads, unsigned, unsigned,
+                              unsigned, Stream* stream, void** arguments) {
+  if (!state.kernel) return kInvalid;
+  cuStreamSynchronize(stream);
+  ++state.launches;
+  ++state.running;
+  // The parameter is copied at once, as the driver does; those of the tests have 8 bytes.
+  auto* parameter = static_cast<std::byte*>(std::malloc(8));
+  std::memcpy(parameter, arguments[0], 8);
+  stream->work = std::jthread([=] {
+    state.kernel(parameter, static_cast<int>(x), static_cast<int>(threads));
+    std::free(parameter);
+    --state.running;
+  });
+  return 0;
+}
+
+}  // extern "C"

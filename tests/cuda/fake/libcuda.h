@@ -1,0 +1,21 @@
+// A CUDA driver without a GPU, for the tests of engine/cuda/driver: device memory is host memory, a kernel is
+// a function of the test that runs on a thread. Built as a shared object; the test opens it and sets it up by
+// fake_cuda().
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+struct FakeCuda {
+  // What the GPU is.
+  int gpus = 1, major = 9, minor = 0, processors = 4, blocks_each = 1, shared_per_block = 232448;
+  uint64_t memory = uint64_t{64} << 20;
+  // The kernel; its end is what the event reports.
+  void (*kernel)(const void* parameter, int blocks, int threads) = nullptr;
+  int end_result = 0;  // CUresult
+  // What has been done.
+  std::atomic<uint64_t> used{0};  // bytes of device memory
+  std::atomic<int> launches{0}, running{0}, modules{0}, streams{0}, events{0}, contexts{0}, mapped{0};
+};
+
+extern "C" FakeCuda* fake_cuda();
