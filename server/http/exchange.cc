@@ -1,12 +1,11 @@
 #include "server/http/exchange.h"
 
-#include <httplib.h>
-
 #include <cstdio>
 #include <random>
 #include <utility>
 
 #include "server/http/envelope.h"
+#include "server/http/library.h"
 
 namespace ark::http {
 namespace {

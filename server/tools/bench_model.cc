@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -164,15 +165,26 @@ nlohmann::json measure(const ModelBench& bench) {
   return result;
 }
 
+void print_table(const nlohmann::json& result) {
+  const auto line = [](const std::string& name, double value, const char* unit) {
+    char text[96];
+    std::snprintf(text, sizeof text, "%-24s %10.2f %s\n", name.c_str(), value, unit);
+    print(text);
+  };
+  line("load", result.at("load_ms"), "ms");
+  line("first token", result.at("first_token_ms"), "ms");
+  for (const auto& [batch, ms] : result.at("decode_ms").items()) line("decode, batch " + batch, ms, "ms");
+  for (const auto& [tokens, ms] : result.at("prefill_ms").items())
+    line("prefill, " + tokens + " tokens", ms, "ms");
+  for (const auto& [when, mb] : result.at("rss_mb").items()) line("memory, " + when, mb, "MiB");
+  line("packed weights", result.at("packed_mb"), "MiB");
+  line("keys and values", result.at("kv_mb"), "MiB");
+}
+
 void run_bench(const ModelBench& bench) {
   const nlohmann::json result = measure(bench);
   if (bench.json) return print(result.dump() + "\n");
-  for (const char* group : {"decode_ms", "prefill_ms"})
-    for (const auto& [size, ms] : result.at(group).items()) {
-      std::ostringstream line;
-      line << group << " " << size << ": " << ms.get<double>() << "\n";
-      print(line.str());
-    }
+  print_table(result);
 }
 
 }  // namespace

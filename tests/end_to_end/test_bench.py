@@ -1,0 +1,264 @@
+"""ark-bench: serve against a server that keeps known times and against ark-serve, model, dma, and the contract."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+
+import numpy
+import pytest
+
+from ark_server import BINARY, TINY
+from timed_server import FIRST, GAP, TimedServer
+
+GPT2 = TINY.with_name("tiny-random-gpt2")  # its table of positions bounds the context
+BENCH = BINARY.with_name("ark-bench")
+LATE = 0.6  # seconds that a busy machine may add to a median
+
+pytestmark = pytest.mark.skipif(not BENCH.exists(), reason=f"no {BENCH} (scripts/build.sh makes it)")
+
+
+def bench(*arguments, **environment):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("ARK_BENCH") and k != "OPENAI_API_KEY"}
+    return subprocess.run([BENCH, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                          env=clean | environment)
+
+
+def serve(url, *arguments, **environment):
+    run = bench("serve", "--base-url", url, "--json", "--disable-tqdm", *arguments, **environment)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def shape(prompts=8, output=8, inputs=5):
+    return ["--num-prompts", prompts, "--random-input-len", inputs, "--random-output-len", output]
+
+
+def check_times(result, output=8, gap=GAP):
+    """Medians are the server's own times, never less, and at most a little more."""
+    steps = round((output - 1) * GAP / gap)
+    assert FIRST * 999 <= result["median_ttft_ms"] <= (FIRST + LATE) * 1000
+    assert 0.8 * gap * 1000 <= result["mean_itl_ms"] <= (gap + LATE) * 1000
+    truth = (FIRST + steps * gap) * 1000
+    assert 0.99 * truth <= result["median_e2el_ms"] <= truth + LATE * 1000
+    per_token = result["mean_e2el_ms"] - result["mean_ttft_ms"]
+    assert result["mean_tpot_ms"] == pytest.approx(per_token / (output - 1), rel=1e-6)
+
+
+ALL = ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,99.9"]
+
+
+@pytest.mark.parametrize("style", [(), ("crlf", "comments"), ("bytewise", "crlf"), ("closing",), ("no_done",)],
+                         ids="+".join)
+@pytest.mark.parametrize("backend", ["openai", "openai-chat"])
+def test_times_of_a_server_that_keeps_known_ones(style, backend):
+    with TimedServer(*style) as server:
+        result = serve(server.url, "--backend", backend, *shape(), *ALL)
+    assert (result["completed"], result["failed"], result["total_output_tokens"]) == (8, 0, 64)
+    check_times(result)
+    assert result["p50_ttft_ms"] == result["median_ttft_ms"] <= result["p99.9_ttft_ms"]
+    assert result["output_throughput"] == pytest.approx(64 / result["duration"])
+    assert result["total_token_throughput"] == pytest.approx((64 + result["total_input_tokens"]) / result["duration"])
+    assert (result["backend"], result["model_id"], result["request_rate"]) == (backend, "timed", "inf")
+    assert server.paths[-1] == ("/v1/chat/completions" if backend == "openai-chat" else "/v1/completions")
+
+
+def test_several_events_in_one_segment():
+    with TimedServer("pairs") as server:
+        result = serve(server.url, *shape(), *ALL)
+    assert result["total_output_tokens"] == 64
+    assert result["mean_itl_ms"] == pytest.approx(3 * GAP * 1000 / 7, rel=0.5, abs=LATE * 100)
+    assert FIRST * 999 <= result["median_ttft_ms"] <= (FIRST + LATE) * 1000
+
+
+@pytest.mark.parametrize("style", [("no_usage",), ("no_ids",), ("no_ids", "no_usage")], ids="+".join)
+def test_servers_that_know_less(style):
+    with TimedServer(*style) as server:
+        result = serve(server.url, *shape(inputs=6))
+    assert result["completed"] == 8 and result["total_output_tokens"] == 64
+    sent = server.bodies[-1]
+    assert ("stream_options" in sent) == ("no_usage" not in style)
+    assert isinstance(sent["prompt"], str if "no_ids" in style else list)
+    if "no_usage" in style:
+        assert result["total_input_tokens"] == 48  # as sent: the server does not count
+
+
+def test_concurrency_and_duration():
+    with TimedServer() as server:
+        result = serve(server.url, *shape(8), "--max-concurrency", 2)
+    truth = 4 * (FIRST + 7 * GAP)
+    assert server.most == 2 and result["max_concurrency"] == 2
+    assert truth <= result["duration"] <= truth + 2 * LATE
+    assert result["request_throughput"] == pytest.approx(8 / result["duration"])
+
+
+def test_arrivals_follow_the_rate():
+    with TimedServer() as server:
+        result = serve(server.url, *shape(40, output=1), "--request-rate", 40, "--seed", 3)
+        arrivals = sorted(server.arrivals[1:])
+    assert result["completed"] == 40 and result["request_rate"] == 40
+    assert arrivals[-1] - arrivals[0] == pytest.approx(1, abs=0.4)
+    gaps = numpy.diff(arrivals)
+    assert gaps.std() > 0.4 * gaps.mean()  # Poisson: as large as the mean
+
+
+def test_even_arrivals():
+    with TimedServer() as server:
+        serve(server.url, *shape(20, output=1), "--request-rate", 10, "--burstiness", 10000)
+        gaps = numpy.diff(sorted(server.arrivals[1:]))
+    assert numpy.median(gaps) == pytest.approx(0.1, abs=0.02)
+
+
+def test_goodput_counts_what_is_within_every_limit():
+    with TimedServer() as server:
+        met = serve(server.url, *shape(), "--goodput", f"ttft:{(FIRST + 5) * 1000}", "tpot:5000")
+        missed = serve(server.url, *shape(), "--goodput", f"ttft:{FIRST * 900}", "e2el:5000")
+        none = serve(server.url, *shape())
+    assert met["request_goodput"] == pytest.approx(met["request_throughput"])
+    assert missed["request_goodput"] == 0 and missed["completed"] == 8
+    assert none["request_goodput"] is None
+
+
+@pytest.mark.parametrize("style, message", [("error_event", "the device is gone"), ("cut", ""), ("refuse", "full up")])
+@pytest.mark.parametrize("closing", [False, True])
+def test_failures_are_counted_and_named(style, message, closing):
+    with TimedServer(*["closing"] * closing, faults=[style]) as server:
+        run = bench("serve", "--base-url", server.url, "--json", "--disable-tqdm", *shape(20), "--max-concurrency", 4)
+    result = json.loads(run.stdout)
+    assert (result["completed"], result["failed"]) == (8, 12)
+    assert run.returncode == 0 and "a failed request: " in run.stderr and message in run.stderr
+
+
+def test_fields_headers_and_lengths_of_requests():
+    with TimedServer() as server:
+        serve(server.url, *shape(12, inputs=100, output=10), "--random-range-ratio", 0.5, "--random-prefix-len", 7,
+              "--ignore-eos", "--extra-body", '{"top_p": 0.5, "guided": {"a": [1]}}', "--header", "X-Team=blue",
+              "X-Other=a=b", "--temperature", 0.25, "--top-k", 3, OPENAI_API_KEY="secret")
+    bodies, headers = server.bodies[1:], server.received[-1]
+    assert (headers["X-Team"], headers["X-Other"], headers["Authorization"]) == ("blue", "a=b", "Bearer secret")
+    for body in bodies:
+        assert (body["ignore_eos"], body["top_p"], body["guided"]) == (True, 0.5, {"a": [1]})
+        assert (body["temperature"], body["top_k"], body["stream"], body["model"]) == (0.25, 3, True, "timed")
+        assert 57 <= len(body["prompt"]) <= 157 and 5 <= body["max_tokens"] <= 15
+        assert body["prompt"][:7] == bodies[0]["prompt"][:7]
+    assert len({len(b["prompt"]) for b in bodies}) > 3 and len({tuple(b["prompt"]) for b in bodies}) == 12
+
+
+def test_seeds_repeat():
+    def prompts(seed):
+        with TimedServer() as server:
+            serve(server.url, *shape(4, output=1), "--seed", seed)
+            return sorted(b["prompt"] for b in server.bodies[1:])
+
+    assert prompts(5) == prompts(5) != prompts(6)
+
+
+def test_results_are_saved_like_vllm(tmp_path):
+    with TimedServer() as server:
+        serve(server.url, *shape(), "--save-result", "--result-dir", tmp_path / "a", "--max-concurrency", 3, "--metadata",
+              "tp=2", "--label", "mine")
+        shown = serve(server.url, *shape(), "--save-detailed", "--result-dir", tmp_path, "--result-filename", "x.json", *ALL)
+        table = bench("serve", "--base-url", server.url, *shape())
+    [path] = (tmp_path / "a").iterdir()
+    saved = json.loads(path.read_text())
+    assert path.name == f"mine-infqps-concurrency3-timed-{saved['date']}.json"
+    assert (saved["tp"], saved["label"]) == ("2", "mine") and "ttfts" not in saved
+    detailed = json.loads((tmp_path / "x.json").read_text())
+    assert detailed == shown and detailed["output_lens"] == [8] * 8 and detailed["errors"] == [""] * 8
+    assert detailed["generated_texts"][0] == "".join(f" t{i}" for i in range(8))
+    # numpy is the oracle of the statistics.
+    for key, values in (("ttft", detailed["ttfts"]), ("itl", [i for itls in detailed["itls"] for i in itls])):
+        values = numpy.array(values) * 1000
+        assert detailed[f"mean_{key}_ms"] == pytest.approx(values.mean())
+        assert detailed[f"std_{key}_ms"] == pytest.approx(values.std())
+        assert detailed[f"median_{key}_ms"] == pytest.approx(numpy.median(values))
+        assert detailed[f"p99.9_{key}_ms"] == pytest.approx(numpy.percentile(values, 99.9))
+    assert table.returncode == 0 and "Successful requests:" in table.stdout and "P99 TTFT (ms):" in table.stdout
+    assert "8 of 8 requests" in table.stderr
+
+
+def test_datasets(tmp_path):
+    tokenizer = ["--tokenizer", TINY]
+    poem = tmp_path / "poem.txt"
+    poem.write_text("\n".join(f"line {i} of the poem" for i in range(40)))
+    share = tmp_path / "share.json"
+    share.write_text(json.dumps([{"conversations": [{"from": "human", "value": f"question {i} " * 5},
+                                                    {"from": "gpt", "value": "answer " * 9}]} for i in range(6)] + [3, {}]))
+    custom = tmp_path / "custom.jsonl"
+    custom.write_text("\n".join(json.dumps({"prompt": f"p{i}", "output_tokens": i + 1}) for i in range(3)))
+    with TimedServer("no_ids") as server:
+        serve(server.url, "--dataset-name", "sonnet", "--dataset-path", poem, "--num-prompts", 3, "--sonnet-input-len", 200,
+              "--sonnet-prefix-len", 80, "--sonnet-output-len", 2, *tokenizer)
+        sonnets = [b["prompt"] for b in server.bodies[-3:]]
+        serve(server.url, "--dataset-name", "sharegpt", "--dataset-path", share, "--num-prompts", 9, *tokenizer)
+        shared = [b["prompt"] for b in server.bodies[-9:]]
+        serve(server.url, "--dataset-name", "custom", "--dataset-path", custom, "--num-prompts", 3, "--disable-shuffle")
+        customs = sorted((b["prompt"], b["max_tokens"]) for b in server.bodies[-3:])
+        without = bench("serve", "--base-url", server.url, "--dataset-name", "sonnet", "--dataset-path", poem)
+    assert len(set(sonnets)) == 3 and len({s[:60] for s in sonnets}) == 1
+    assert len(set(shared)) == 6 and all(p.startswith("question ") for p in shared)
+    assert customs == [("p0", 1), ("p1", 2), ("p2", 3)]
+    assert without.returncode == 64 and "--tokenizer" in without.stderr
+
+
+def test_waits_for_a_server_that_is_not_yet_there():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    run = bench("serve", "--port", port, *shape())
+    assert run.returncode == 69 and run.stderr.count("\n") == 1 and f":{port}" in run.stderr
+    start = time.monotonic()
+    run = bench("serve", "--port", port, "--ready-check-timeout-sec", 0.5, *shape())
+    assert run.returncode == 69 and time.monotonic() - start >= 0.5
+
+
+@pytest.mark.parametrize("backend, tokenizer", [("openai", []), ("vllm", ["--tokenizer", TINY]), ("openai-chat", [])])
+def test_against_ark_serve(tiny, backend, tokenizer):
+    result = serve(tiny.url, "--backend", backend, *shape(12, output=6, inputs=20), *tokenizer, "--ignore-eos",
+                   "--max-concurrency", 4, "--save-detailed", "--result-filename", "/dev/null")
+    assert (result["completed"], result["failed"], result["total_output_tokens"]) == (12, 0, 72), result["errors"]
+    assert result["model_id"] == tiny.model and result["mean_ttft_ms"] > 0
+    if backend != "openai-chat":
+        assert result["total_input_tokens"] == 12 * 20
+    assert all(len(itls) <= 5 for itls in result["itls"])
+
+
+def test_model_prints_one_json_line():
+    run = bench("model", TINY, "--batch", "1,3", "--context", 16, "--prefill", "8,24", "--threads", 2, "--tp", 2, "--json")
+    assert run.returncode == 0 and run.stdout.count("\n") == 1, run.stderr
+    result = json.loads(run.stdout)
+    assert set(result["decode_ms"]) == {"1", "3"} and set(result["prefill_ms"]) == {"8", "24"}
+    assert 0 < result["load_ms"] < result["first_token_ms"]
+    assert 0 < result["rss_mb"]["loaded"] <= result["rss_mb"]["peak"] >= result["rss_mb"]["steady"]
+    assert all(ms > 0 for group in ("decode_ms", "prefill_ms") for ms in result[group].values())
+    table = bench("model", TINY, "--batch", "1", "--context", 16, "--prefill", "8")
+    assert table.returncode == 0 and "decode" in table.stdout and "peak" in table.stdout
+
+
+def test_dma_prints_every_transport_and_size():
+    run = bench("dma", "--sizes", "4,65536", "--time", 2, "--json")
+    assert run.returncode == 0 and run.stdout.count("\n") == 1, run.stderr
+    rows = json.loads(run.stdout)["rows"]
+    found = {(r["transport"], r["link"], r["bytes"]) for r in rows}
+    assert found == {(t, k, n) for t in ("local", "shm") for k in ("direct", "posted") for n in (4, 65536)}
+    assert all(r["latency_us"] > 0 and r["gb_per_s"] > 0 for r in rows)
+    assert "local" in bench("dma", "--sizes", 4, "--time", 1).stdout
+
+
+@pytest.mark.parametrize("arguments, code", [
+    ([], 64), (["fly"], 64), (["model"], 64), (["model", "/nonexistent.onnx"], 66), (["model", TINY, "--batch", "0"], 64),
+    (["model", GPT2, "--context", "100000"], 64), (["dma", "--sizes", "3"], 64), (["serve", "--request-rate", "-1"], 64),
+    (["serve", "--goodput", "speed:3"], 64), (["serve", "--extra-body", "[1]"], 64), (["serve", "--base-url", "nowhere"], 64),
+    (["serve", "--percentile-metrics", "x"], 64), (["serve", "--dataset-name", "custom"], 64)])
+def test_wrong_options_are_one_line(arguments, code):
+    run = bench(*arguments)
+    assert run.returncode == code and run.stdout == "", run.stderr
+    assert run.stderr.splitlines()[-1].startswith("ark-bench: error: ")
+
+
+def test_help_and_environment():
+    for command in ("serve", "model", "dma"):
+        run = bench(command, "--help")
+        assert run.returncode == 0 and "ARK_BENCH_" + command.upper() in run.stdout
+    assert bench("dma", ARK_BENCH_DMA_SIZES="5").returncode == 64
