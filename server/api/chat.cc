@@ -45,14 +45,10 @@ void read_logprobs(const Fields& fields, ChatJob& job) {
 void read_length(const Fields& fields, ChatJob& job) {
   const auto newer = fields.integer("max_completion_tokens", 0, INT32_MAX);
   const std::string name = newer ? "max_completion_tokens" : "max_tokens";
-  const int64_t room = job.model.max_length() - static_cast<int64_t>(job.prompt.size());
-  const int64_t wanted = newer ? *newer : job.parameters.max_tokens.value_or(std::max<int64_t>(1, room));
-  try {
-    check_length(job.model, job.prompt.size(), wanted, name);
-  } catch (http::HttpError& e) {
-    if (e.param == "prompt") e.param = "messages";
-    throw;
-  }
+  const auto prompt = static_cast<int64_t>(job.prompt.size());
+  const int64_t room = std::max<int64_t>(1, job.model.max_length() - prompt);
+  const int64_t wanted = newer ? *newer : job.parameters.max_tokens.value_or(room);
+  check_length(job.model, {"messages", prompt}, wanted, name);
   job.parameters.request.max_tokens = static_cast<int32_t>(wanted);
 }
 

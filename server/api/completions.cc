@@ -71,7 +71,7 @@ void read_prompts(const Fields& fields, CompletionJob& job) {
     const int64_t room = job.model.max_length() - static_cast<int64_t>(prompt.ids.size());
     const int64_t wanted =
         job.parameters.max_tokens.value_or(std::clamp<int64_t>(room, 1, kDefaultMaxTokens));
-    check_length(job.model, prompt.ids.size(), wanted, "max_tokens");
+    check_length(job.model, {"prompt", static_cast<int64_t>(prompt.ids.size())}, wanted, "max_tokens");
   }
 }
 

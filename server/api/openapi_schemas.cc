@@ -123,6 +123,10 @@ Json usage_schema() {
 }
 
 Json finish_reason() { return maybe({{"type", "string"}, {"enum", {"stop", "length"}}}); }
+Json stop_reason() {
+  return maybe({{"oneOf", Json::array({type("string"), token_id()})},
+                {"description", "The stop string or the stop token that ended it (extension)."}});
+}
 
 Json answer(const char* object_name, Json choice) {
   return object({{"id", type("string")},
@@ -139,6 +143,7 @@ Json completion_answer() {
                                            {"text", type("string")},
                                            {"logprobs", maybe(type("object"))},
                                            {"finish_reason", finish_reason()},
+                                           {"stop_reason", stop_reason()},
                                            {"token_ids", list(token_id())},
                                            {"prompt_token_ids", list(token_id())}}));
 }
@@ -146,11 +151,14 @@ Json completion_answer() {
 Json chat_answer() {
   Json message =
       object({{"role", type("string")}, {"content", type("string")}, {"refusal", maybe(type("string"))}});
-  return answer("chat.completion", object({{"index", type("integer")},
-                                           {"message", std::move(message)},
-                                           {"logprobs", maybe(type("object"))},
-                                           {"finish_reason", finish_reason()},
-                                           {"token_ids", list(token_id())}}));
+  Json whole = answer("chat.completion", object({{"index", type("integer")},
+                                                 {"message", std::move(message)},
+                                                 {"logprobs", maybe(type("object"))},
+                                                 {"finish_reason", finish_reason()},
+                                                 {"stop_reason", stop_reason()},
+                                                 {"token_ids", list(token_id())}}));
+  whole["properties"]["prompt_token_ids"] = list(token_id());
+  return whole;
 }
 
 Json error_schema() {
@@ -167,6 +175,8 @@ Json model_schema() {
                  {"object", type("string")},
                  {"created", type("integer")},
                  {"owned_by", type("string")},
+                 {"root", type("string")},
+                 {"parent", maybe(type("string"))},
                  {"max_model_len", type("integer")}},
                 {"id", "object", "created", "owned_by"});
 }

@@ -102,21 +102,21 @@ uint64_t seed_of(const std::optional<uint64_t>& seed, std::size_t index) {
   return static_cast<uint64_t>(random()) << 32 | random();
 }
 
-void check_length(const Model& model, std::size_t prompt, int64_t max_tokens, const std::string& field) {
-  const auto length = static_cast<int64_t>(prompt);
-  const std::string context = "the model's context is " + std::to_string(model.max_length()) + " tokens";
-  if (length == 0)
-    throw http::HttpError(400, "the prompt is empty; at least one token is needed", "prompt",
-                          "invalid_value");
-  if (length > model.max_length())
-    throw http::HttpError(400, context + ", and the prompt has " + std::to_string(length), "prompt",
-                          "context_length_exceeded");
-  if (length + max_tokens > model.max_length())
-    throw http::HttpError(400,
-                          context + ", and the prompt has " + std::to_string(length) + "; " + field +
-                              " can be " + std::to_string(model.max_length() - length) + " at most, not " +
-                              std::to_string(max_tokens),
-                          field, "context_length_exceeded");
+void check_length(const Model& model, const PromptSize& prompt, int64_t max_tokens,
+                  const std::string& field) {
+  const int64_t most = model.max_length();
+  const auto refuse = [](const std::string& message, const std::string& param, const char* code) {
+    throw http::HttpError(400, message, param, code);
+  };
+  if (prompt.tokens == 0)
+    refuse(prompt.field + " is empty; at least one token is needed", prompt.field, "invalid_value");
+  const std::string state = "the model's context is " + std::to_string(most) + " tokens, and " +
+                            prompt.field + " has " + std::to_string(prompt.tokens);
+  if (prompt.tokens > most) refuse(state, prompt.field, "context_length_exceeded");
+  if (prompt.tokens + max_tokens > most)
+    refuse(state + "; " + field + " can be " + std::to_string(most - prompt.tokens) + " at most, not " +
+               std::to_string(max_tokens),
+           field, "context_length_exceeded");
 }
 
 }  // namespace ark::api

@@ -36,8 +36,14 @@ Parameters read_parameters(const Fields& fields, const Model& model);
 // The seed of sequence `index` of a request: reproducible if one is given, else random.
 uint64_t seed_of(const std::optional<uint64_t>& seed, std::size_t index);
 
+// A prompt's length, and the field that it came in.
+struct PromptSize {
+  std::string field;
+  int64_t tokens;
+};
+
 // Whether max_tokens fits behind a prompt; 400 that says by how much not. `field` is the name that the client
-// used.
-void check_length(const Model& model, std::size_t prompt, int64_t max_tokens, const std::string& field);
+// used for max_tokens.
+void check_length(const Model& model, const PromptSize& prompt, int64_t max_tokens, const std::string& field);
 
 }  // namespace ark::api

@@ -69,7 +69,7 @@ Head Connection::read_head() {
   const auto deadline = Clock::now() + limits_.head_timeout;
   timed_out_ = false;
   written_ = 0;
-  std::size_t end;
+  std::size_t end = 0;
   for (;;) {
     while (unread_.starts_with("\r\n")) unread_.erase(0, 2);  // left over by sloppy clients
     if (!unread_.empty() && !std::isalpha(static_cast<unsigned char>(unread_[0])))

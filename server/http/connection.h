@@ -1,14 +1,12 @@
 // One client's socket: bounded reading against deadlines, and whether the client is still there.
 #pragma once
 
-#include <httplib.h>
-
 #include <atomic>
 #include <chrono>
 #include <string>
 
 #include "server/http/head.h"
-
+#include "server/http/library.h"
 namespace ark::http {
 
 struct ConnectionLimits {

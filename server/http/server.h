@@ -1,8 +1,6 @@
 // The HTTP server: sockets and threads around a Router.
 #pragma once
 
-#include <httplib.h>
-
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -13,6 +11,7 @@
 
 #include "server/http/api_keys.h"
 #include "server/http/connection.h"
+#include "server/http/library.h"
 #include "server/http/router.h"
 
 namespace ark::http {

@@ -1,14 +1,14 @@
 // Threads for connections: made when needed, kept until the end, never more than a limit.
 #pragma once
 
-#include <httplib.h>
-
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "server/http/library.h"
 
 namespace ark::http {
 

@@ -1,0 +1,223 @@
+"""Requests that are wrong: the right 4xx, in OpenAI's envelope, naming the field; and the server serves on."""
+
+import json
+
+import pytest
+
+FOUR_KEYS = {"message", "type", "param", "code"}
+COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
+USER = [{"role": "user", "content": "Hi"}]
+HUGE = "1" + "0" * 400
+
+
+def refused(answer, status, param=None):
+    """The error's message, after checking status, envelope and the field at fault."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert set(body) == {"error"} and set(body["error"]) == FOUR_KEYS
+    error = body["error"]
+    assert error["param"] == param, error
+    assert isinstance(error["message"], str) and error["message"] and "\n" not in error["message"]
+    if param:
+        assert param in error["message"], error
+    return error
+
+
+@pytest.fixture(autouse=True)
+def serves_on(tiny):
+    """After each bad request a good one is answered, and nothing of the bad one remains."""
+    yield
+    answer = tiny.post(COMPLETE, {"prompt": [1, 2, 3], "max_tokens": 2, "ignore_eos": True})
+    assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 2
+    assert tiny.process.poll() is None
+
+
+def raw(tiny, path, body, **options):
+    with tiny.http() as http:
+        headers = {"Content-Type": "application/json"} | options.pop("headers", {})
+        return http.post(path, content=body, headers=headers, **options)
+
+
+BODIES = {
+    "empty": b"", "space": b" \n", "null": b"null", "number": b"3", "string": b'"x"', "array": b"[]",
+    "open object": b"{", "trailing comma": b'{"prompt": "x",}', "trailing text": b'{"prompt": "x"} x',
+    "two objects": b"{}{}", "single quotes": b"{'prompt': 'x'}", "comment": b'{"prompt": "x" /* c */}',
+    "NaN": b'{"prompt": "x", "temperature": NaN}', "Infinity": b'{"prompt": "x", "top_p": -Infinity}',
+    "bare word": b'{"prompt": x}', "control character": b'{"prompt": "a\nb"}', "bad escape": b'{"prompt": "\\q"}',
+    "lone surrogate": b'{"prompt": "\\ud800"}', "invalid UTF-8": b'{"prompt": "\xff\xfe"}',
+    "overlong UTF-8": b'{"prompt": "\xc0\x80"}', "UTF-8 surrogate": b'{"prompt": "\xed\xa0\x80"}',
+    "cut UTF-8": b'{"prompt": "\xf0\x9f"}', "UTF-16": '{"prompt": "x"}'.encode("utf-16"),
+    "250k brackets": b"[" * 250_000, "250k braces": b'{"a":' * 250_000, "250k closed": b"[" * 250_000 + b"]" * 250_000,
+    "brackets in a field": b'{"prompt": ' + b"[" * 250_000 + b"]" * 250_000 + b"}",
+    "a million members": b"{" + b",".join(b'"%d":1' % i for i in range(600_000)) + b"}",
+    "nul bytes": b"\0" * 1000, "binary": bytes(range(256)) * 10,
+}
+
+
+@pytest.mark.parametrize("path", [COMPLETE, CHAT, "/tokenize", "/detokenize"])
+def test_bodies_that_are_no_json_objects(tiny, path):
+    for name, body in BODIES.items():
+        error = refused(raw(tiny, path, body), 400)
+        assert error["code"] == "invalid_json", name
+
+
+NUMBERS = {  # field: values out of range
+    "max_tokens": [-1, 2**31, 2**63, 2**64, -2**63, 1e300], "min_tokens": [-1, 2**31], "n": [0, -1, 129, 2**40],
+    "temperature": [-0.1, 2.1, 1e308, -1e308], "top_p": [-0.1, 1.1], "min_p": [-1, 2], "top_k": [-2, 2**31],
+    "presence_penalty": [-2.1, 2.1], "frequency_penalty": [-3, 3], "repetition_penalty": [-1, 101, 0],
+    "seed": [2**63, 2**64, 1e30],
+}
+OTHER_TYPES = {
+    "max_tokens": ["1", 1.5, True, [], {}], "n": ["1", 1.5, False], "temperature": ["0", [], True], "top_p": [{}],
+    "seed": ["x", 0.5], "stream": ["true", 1, []], "stop": [1, {}, [1], [["x"]]], "logit_bias": [[], "x", 3],
+    "user": [1, []], "ignore_eos": ["yes", 0], "return_token_ids": [1], "stream_options": [1, "x"], "model": [1, []],
+    "stop_token_ids": ["x", [1.5], [-1], ["a"], [2**40]], "skip_special_tokens": [1], "top_k": [1.5, "x"],
+}
+
+
+@pytest.mark.parametrize("path, base", [(COMPLETE, {"prompt": "Hi"}), (CHAT, {"messages": USER})],
+                         ids=["completions", "chat"])
+def test_common_fields_out_of_range_or_of_the_wrong_type(tiny, path, base):
+    with tiny.http() as http:
+        for table in (NUMBERS, OTHER_TYPES):
+            for field, values in table.items():
+                for value in values:
+                    refused(http.post(path, json=base | {field: value}), 400, field)
+
+
+def test_numbers_beyond_doubles(tiny):
+    """No value of JSON may become infinity on its way in."""
+    for field in ("temperature", "max_tokens", "seed"):
+        answer = raw(tiny, COMPLETE, f'{{"prompt": "x", "{field}": {HUGE}}}'.encode())
+        assert answer.status_code == 400 and set(answer.json()["error"]) == FOUR_KEYS
+    for text in ("-0", "1e-400", "0.0e0"):
+        assert raw(tiny, COMPLETE, f'{{"prompt": "x", "max_tokens": 1, "temperature": {text}}}').status_code == 200
+
+
+CASES = [  # route, body, status, field
+    (COMPLETE, {}, 400, "prompt"), (COMPLETE, {"prompt": None}, 400, "prompt"), (COMPLETE, {"prompt": 5}, 400, "prompt"),
+    (COMPLETE, {"prompt": {}}, 400, "prompt"), (COMPLETE, {"prompt": []}, 400, "prompt"),
+    (COMPLETE, {"prompt": [[]]}, 400, "prompt"), (COMPLETE, {"prompt": [1, "x"]}, 400, "prompt"),
+    (COMPLETE, {"prompt": ["x", 1]}, 400, "prompt"), (COMPLETE, {"prompt": [[1], "x", None]}, 400, "prompt"),
+    (COMPLETE, {"prompt": [-1]}, 400, "prompt"), (COMPLETE, {"prompt": [512]}, 400, "prompt"),
+    (COMPLETE, {"prompt": [2**31]}, 400, "prompt"), (COMPLETE, {"prompt": [1.5]}, 400, "prompt"),
+    (COMPLETE, {"prompt": [True]}, 400, "prompt"), (COMPLETE, {"prompt": ""}, 400, "prompt"),
+    (COMPLETE, {"prompt": "word " * 1000}, 400, "prompt"), (COMPLETE, {"prompt": [1] * 129}, 400, "prompt"),
+    (COMPLETE, {"prompt": ["x"] * 1000}, 400, "prompt"), (COMPLETE, {"prompt": [1], "max_tokens": 128}, 400, "max_tokens"),
+    (COMPLETE, {"prompt": "x", "model": "other"}, 404, "model"), (COMPLETE, {"prompt": "x", "model": ""}, 404, "model"),
+    (COMPLETE, {"prompt": "x", "suffix": "y"}, 400, "suffix"), (COMPLETE, {"prompt": "x", "echo": "y"}, 400, "echo"),
+    (COMPLETE, {"prompt": "x", "best_of": 0}, 400, "best_of"), (COMPLETE, {"prompt": "x", "logprobs": -1}, 400, "logprobs"),
+    (COMPLETE, {"prompt": "x", "logprobs": 10**6}, 400, "logprobs"), (COMPLETE, {"prompt": "x", "logprobs": True}, 400, "logprobs"),
+    (COMPLETE, {"prompt": "x", "stop": ["s"] * 65}, 400, "stop"),
+    (COMPLETE, {"prompt": "x", "logit_bias": {"512": 1}}, 400, "logit_bias"),
+    (COMPLETE, {"prompt": "x", "logit_bias": {"-1": 1}}, 400, "logit_bias"),
+    (COMPLETE, {"prompt": "x", "logit_bias": {"x": 1}}, 400, "logit_bias"),
+    (COMPLETE, {"prompt": "x", "logit_bias": {"1": "x"}}, 400, "logit_bias.1"),
+    (COMPLETE, {"prompt": "x", "logit_bias": {"1": 101}}, 400, "logit_bias.1"),
+    (COMPLETE, {"prompt": "x", "stream_options": {}}, 400, "stream_options"),
+    (COMPLETE, {"prompt": "x", "stream": True, "stream_options": {"include_usage": 1}}, 400, "stream_options.include_usage"),
+    (CHAT, {}, 400, "messages"), (CHAT, {"messages": "x"}, 400, "messages"), (CHAT, {"messages": []}, 400, "messages"),
+    (CHAT, {"messages": ["x"]}, 400, "messages[0]"), (CHAT, {"messages": USER + [{}]}, 400, "messages[1].role"),
+    (CHAT, {"messages": [{"role": 1}]}, 400, "messages[0].role"), (CHAT, {"messages": [{"role": "user"}]}, 400, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "content": 5}]}, 400, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "content": ["x"]}]}, 400, "messages[0].content[0]"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0].content[0].type"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content[0].text"),
+    (CHAT, {"messages": [{"role": "user", "content": "word " * 1000}]}, 400, "messages"),
+    (CHAT, {"messages": USER * 5000}, 400, "messages"), (CHAT, {"messages": USER, "top_logprobs": 2}, 400, "top_logprobs"),
+    (CHAT, {"messages": USER, "logprobs": 3}, 400, "logprobs"),
+    (CHAT, {"messages": USER, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs"),
+    (CHAT, {"messages": USER, "max_completion_tokens": 10**6}, 400, "max_completion_tokens"),
+    (CHAT, {"messages": USER, "max_completion_tokens": -1}, 400, "max_completion_tokens"),
+    (CHAT, {"messages": USER, "response_format": {"type": "json_object"}}, 400, "response_format"),
+    (CHAT, {"messages": USER, "response_format": "text"}, 400, "response_format"),
+    (CHAT, {"messages": USER, "tools": {}}, 400, "tools"), (CHAT, {"messages": USER, "tools": [1]}, 400, "tools"),
+    (CHAT, {"messages": USER, "tool_choice": "required"}, 400, "tool_choice"),
+    (CHAT, {"messages": USER, "modalities": ["audio"]}, 400, "modalities"),
+    (CHAT, {"messages": USER, "chat_template_kwargs": []}, 400, "chat_template_kwargs"),
+    (CHAT, {"messages": [{"role": "assistant", "tool_calls": [1]}]}, 400, "messages[0].tool_calls"),
+    (CHAT, {"messages": [{"role": "assistant", "tool_calls": 1}]}, 400, "messages[0].tool_calls"),
+    ("/tokenize", {}, 400, "prompt"), ("/tokenize", {"prompt": 1}, 400, "prompt"),
+    ("/tokenize", {"prompt": "x", "add_special_tokens": 1}, 400, "add_special_tokens"),
+    ("/tokenize", {"messages": 1}, 400, "messages"), ("/tokenize", {"prompt": "x", "model": "y"}, 404, "model"),
+    ("/detokenize", {}, 400, "tokens"), ("/detokenize", {"tokens": "x"}, 400, "tokens"),
+    ("/detokenize", {"tokens": [-1]}, 400, "tokens"), ("/detokenize", {"tokens": [10**6]}, 400, "tokens"),
+    ("/detokenize", {"tokens": [2**31]}, 400, "tokens"),
+]
+
+
+def test_fields_that_are_missing_or_wrong(tiny):
+    with tiny.http() as http:
+        for path, body, status, field in CASES:
+            error = refused(http.post(path, json=body), status, field)
+            assert error["type"] == "invalid_request_error"
+
+
+def test_a_bad_field_in_a_stream_is_refused_before_the_stream(tiny):
+    refused(tiny.post(COMPLETE, {"prompt": [1] * 200, "stream": True}), 400, "prompt")
+
+
+def test_what_the_message_repeats_is_escaped_and_short(tiny):
+    for name in ("\x1b[31m\x07", "x" * 100_000, "\u0085\u0000", '"}],\n'):
+        error = refused(tiny.post(COMPLETE, {"prompt": "x", "model": name}), 404, "model")
+        assert len(error["message"]) < 400 and error["message"].isprintable()
+
+
+def test_duplicate_and_unknown_members(tiny):
+    assert tiny.post(COMPLETE, {"prompt": [1], "max_tokens": 1, "nobody_knows": {"x": [1]}}).status_code == 200
+    answer = raw(tiny, COMPLETE, b'{"prompt": [1], "max_tokens": 1, "max_tokens": 2, "ignore_eos": true}')
+    assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] in (1, 2)
+
+
+def test_bodies_over_the_limit(tiny):
+    over = json.dumps({"prompt": "x" * (9 << 20)}).encode()
+    refused(raw(tiny, COMPLETE, over), 413)
+    chunked = raw(tiny, COMPLETE, (over[i:i + 65536] for i in range(0, len(over), 65536)))
+    refused(chunked, 413)
+    inside = json.dumps({"prompt": "x " * (3 << 20)}).encode()
+    refused(raw(tiny, COMPLETE, inside), 400, "prompt")
+
+
+def test_chunked_bodies_are_bodies(tiny):
+    body = json.dumps({"prompt": [1, 2], "max_tokens": 2, "ignore_eos": True}).encode()
+    answer = raw(tiny, COMPLETE, (body[i:i + 1] for i in range(len(body))))
+    assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 2
+
+
+def test_other_content_types_and_encodings(tiny):
+    body = b'{"prompt": [1], "max_tokens": 1}'
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8", ""):
+        assert raw(tiny, COMPLETE, body, headers={"Content-Type": kind}).status_code == 200
+    refused(raw(tiny, COMPLETE, body, headers={"Content-Type": "multipart/form-data; boundary=x"}), 415)
+    refused(raw(tiny, COMPLETE, body, headers={"Content-Encoding": "gzip"}), 415)
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/embeddings", "/v1/models/", "/v1/completions/", "/Health",
+                                  "/v1/../health", "//health", "/%00", "/%ff", "/health%2F", "/favicon.ico"])
+def test_unknown_routes(tiny, path):
+    answer = tiny.exchange(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()).decode()
+    assert answer.startswith("HTTP/1.1 404 "), answer[:200]
+    assert set(json.loads(answer.split("\r\n\r\n", 1)[1])["error"]) == FOUR_KEYS
+
+
+def test_unknown_methods(tiny):
+    with tiny.http() as http:
+        for method in ("GET", "PUT", "DELETE", "PATCH", "TRACE", "BREW"):
+            answer = http.request(method, COMPLETE)
+            refused(answer, 405)
+            assert answer.headers["allow"] == "POST"
+        for path in ("/health", "/v1/models", "/metrics"):
+            answer = http.post(path, json={})
+            refused(answer, 405)
+            assert answer.headers["allow"] == "GET, HEAD"
+            assert http.request("OPTIONS", path).status_code == 204
+            head, get = http.head(path), http.get(path)
+            assert head.status_code == 200 and head.content == b""
+            assert path == "/metrics" or head.headers["content-length"] == get.headers["content-length"]
+
+
+def test_queries_and_percent_encoding(tiny):
+    assert tiny.get("/health?x=1&y").status_code == 200
+    assert tiny.get("/%68ealth").status_code == 200
+    assert tiny.get("/v1/models/llama%2Doptimum?verbose").status_code == 200

@@ -1,0 +1,114 @@
+"""The routes beside generation, checked by the tools that read them."""
+
+import shutil
+import subprocess
+
+import openapi_spec_validator
+import pytest
+from tokenizers import Tokenizer
+
+from ark_server import TINY
+
+FOUR_KEYS = {"message", "type", "param", "code"}
+TEXTS = ["Hello world", "", " ", "naïve 漢字 🦆\u200d", "<|im_start|>user\nHi<|im_end|>\n", "a\x00b", "\ud7ff\ue000￿"]
+
+
+def test_models(tiny, client):
+    (model,) = client.models.list().data
+    assert (model.id, model.object, model.owned_by) == ("llama-optimum", "model", "ark")
+    assert client.models.retrieve("llama-optimum").id == model.id
+    missing = tiny.get("/v1/models/other/with/slashes%20and%20spaces")
+    assert missing.status_code == 404
+    assert set(missing.json()["error"]) == FOUR_KEYS
+    assert missing.json()["error"]["code"] == "model_not_found"
+    assert "other/with/slashes and spaces" in missing.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=ascii)
+def test_tokenize_is_the_tokenizers_library(tiny, text):
+    oracle = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+    for special in (True, False):
+        answer = tiny.post("/tokenize", {"prompt": text, "add_special_tokens": special, "return_token_strs": True})
+        assert answer.status_code == 200
+        wanted = oracle.encode(text, add_special_tokens=special)
+        assert answer.json()["tokens"] == wanted.ids and answer.json()["count"] == len(wanted.ids)
+        assert answer.json()["token_strs"] == wanted.tokens
+        assert answer.json()["max_model_len"] == 128
+    back = tiny.post("/detokenize", {"tokens": wanted.ids}).json()["prompt"]
+    assert back == oracle.decode(wanted.ids, skip_special_tokens=False)
+
+
+def test_health_and_version(tiny):
+    for path in ("/health", "/v2/health/live", "/v2/health/ready"):
+        answer = tiny.get(path)
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert set(tiny.get("/version").json()) == {"version"}
+
+
+def test_openapi_is_valid_and_lists_every_route(tiny):
+    document = tiny.get("/openapi.json").json()
+    openapi_spec_validator.validate(document)
+    assert set(document["paths"]) == {
+        "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/tokenize", "/detokenize",
+        "/health", "/v2/health/live", "/v2/health/ready", "/version", "/metrics", "/openapi.json"}
+    with tiny.http() as http:
+        for path, methods in document["paths"].items():
+            path = path.replace("{model}", tiny.model)
+            for method in methods:
+                assert http.request(method.upper(), path, json={} if method == "post" else None).status_code in (200, 400)
+            allowed = http.request("OPTIONS", path).headers["allow"].split(", ")
+            assert {m.lower() for m in allowed} - {"head", "options"} == set(methods)
+
+
+def test_the_openapi_schemas_know_every_field_that_is_answered(tiny):
+    schemas = tiny.get("/openapi.json").json()["components"]["schemas"]
+    messages = [{"role": "user", "content": "Hi"}]
+    asked = {"CompletionAnswer": tiny.post("/v1/completions", {"prompt": "Hi", "return_token_ids": True, "logprobs": 1}),
+             "ChatAnswer": tiny.post("/v1/chat/completions", {"messages": messages, "return_token_ids": True,
+                                                              "max_tokens": 3}),
+             "TokenizeAnswer": tiny.post("/tokenize", {"messages": messages}),
+             "Model": tiny.get(f"/v1/models/{tiny.model}")}
+    for name, answer in asked.items():
+        schema = schemas[name]
+        assert set(answer.json()) <= set(schema["properties"]), name
+        assert set(schema["required"]) <= set(answer.json()), name
+        for choice in answer.json().get("choices", []):
+            assert set(choice) <= set(schema["properties"]["choices"]["items"]["properties"]), name
+
+
+def test_metrics_satisfy_promtool(tiny, client):
+    if not shutil.which("promtool"):
+        pytest.skip("no promtool (Debian package prometheus)")
+    client.completions.create(model=tiny.model, prompt="Hi", max_tokens=3)
+    answer = tiny.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    check = subprocess.run(["promtool", "check", "metrics"], input=answer.text, text=True, capture_output=True)
+    assert (check.returncode, check.stdout + check.stderr) == (0, "")
+
+
+def test_metrics_count(tiny, client):
+    names = {"steps": ("ark_steps_total", {}), "generated": ("ark_generated_tokens_total", {}),
+             "prompt": ("ark_prompt_tokens_total", {}), "length": ("ark_sequences_total", {"reason": "length"}),
+             "requests": ("ark_http_requests_total", {"route": "/v1/completions", "status": "200"}),
+             "first": ("ark_time_to_first_token_seconds_count", {}), "between": ("ark_inter_token_latency_seconds_count", {})}
+    read = lambda: {key: tiny.metric(name, **labels) for key, (name, labels) in names.items()}
+    before = read()
+    client.completions.create(model=tiny.model, prompt=[1, 2, 3, 4, 5], max_tokens=7, n=2, extra_body={"ignore_eos": True})
+    after = read()
+    grown = {key: after[key] - before[key] for key in names}
+    assert grown["generated"] == 14 and grown["prompt"] == 10 and grown["length"] == 2
+    assert grown["requests"] == 1 and grown["first"] == 2 and grown["steps"] >= 7
+    assert grown["between"] <= 12
+    assert tiny.metric("ark_kv_pages_held") == 0 and tiny.metric("ark_requests_running") == 0
+
+
+def test_every_answer_carries_a_request_id(tiny):
+    for path in ("/health", "/v1/models", "/nowhere"):
+        own = tiny.get(path).headers["x-request-id"]
+        assert own.startswith("req-") and own != tiny.get(path).headers["x-request-id"]
+        assert tiny.get(path, headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
+        assert tiny.get(path, headers={"x-request-id": "no spaces"}).headers["x-request-id"].startswith("req-")
+        assert tiny.get(path, headers={"x-request-id": "x" * 129}).headers["x-request-id"].startswith("req-")
+    answer = tiny.post("/v1/completions", {"prompt": "Hi", "max_tokens": 1}, headers={"x-request-id": "mine-2"})
+    assert answer.json()["id"] == "cmpl-mine-2"
+    assert any("id=mine-2" in line and "status=200" in line and "generated_tokens=1" in line for line in tiny.log)
