@@ -1,0 +1,87 @@
+// The host's half of a loop kernel: mailbox, control words, launches, and what went wrong.
+//
+// A launch is a lease. post() launches the loop if it does not run; poll() launches it again if it has parked
+// (idle, its lease used up, asked to by the gate) while steps are posted. Post and poll from one thread at a
+// time; abort(), is_parked() from any.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/control.h"
+#include "engine/cuda/gpu.h"
+#include "engine/mailbox.h"
+
+namespace ark::cuda {
+
+// What one launch is told; the rest of the kernel's parameter does not change.
+struct LaunchTerms {
+  uint64_t mailbox = 0, control = 0;  // device addresses
+  uint64_t first_step = 0;            // the number of the first step it runs
+  uint64_t first_turn = 0;            // the same for turns: a turn is a step, or the leaving of a launch
+};
+
+struct LoopSetup {
+  Kernel* kernel = nullptr;
+  LaunchShape shape;
+  int ranks = 1;
+  // The kernel's parameter for a launch.
+  std::function<std::vector<std::byte>(const LaunchTerms&)> parameter;
+  // Of a phase, for messages.
+  std::function<std::string(int rank, int phase)> phase_name;
+  // A step that makes no progress for so long is a fault; the loop's own waits give up after it, the host's
+  // watchdog half as much later.
+  std::chrono::milliseconds step_deadline{120'000};
+};
+
+class LoopHost final : private Gate::Loop {
+ public:
+  // Inside Gate::Work. `gpu` and setup.kernel outlive this.
+  LoopHost(Gpu& gpu, const StepCapacity& capacity, uint64_t vals_each, LoopSetup setup);
+  ~LoopHost() override;  // ends the loop; steps in flight are lost
+
+  Mailbox& mailbox() { return *mailbox_; }
+  // The slot's bytes of the step that post() will publish, and where values of expressions go.
+  std::span<std::byte> free_slot() { return mailbox_->free_slot(); }
+  int64_t* free_vals(int rank);
+  // Publishes what free_slot() was filled with. Throws Error(kUnavailable) once something has failed.
+  uint64_t post();
+  std::optional<StepResult> poll(std::chrono::microseconds timeout);
+  void abort(const std::string& why);
+  bool is_parked() const;
+  void throw_if_failed();
+  int64_t launches() const { return launches_; }
+
+ private:
+  void request_park() noexcept override;
+  bool is_running() noexcept override;
+
+  uint64_t completed() const;  // steps that all ranks are through with
+  void launch_if_needed();
+  void watch();
+  void fail(const std::string& why);
+  std::string faults_text();
+  void end_launch();
+  LoopControl& control() { return *reinterpret_cast<LoopControl*>(control_.host); }
+  FaultRecord* records() { return reinterpret_cast<FaultRecord*>(control_.host + sizeof(LoopControl)); }
+
+  Gpu& gpu_;
+  const LoopSetup setup_;
+  MappedMemory mailbox_memory_, control_;
+  std::unique_ptr<Mailbox> mailbox_;
+  std::unique_ptr<Launch> launch_;  // changed inside Gate::Work only, under mutex_ as well
+  mutable std::mutex mutex_;        // guards launch_ and failure_; taken after the gate
+  std::string failure_;
+  uint64_t polled_ = 0;  // steps handed to the caller
+  int64_t launches_ = 0;
+  uint64_t seen_progress_ = 0;  // of the watchdog: steps done and the loop's beat
+  std::chrono::steady_clock::time_point progress_at_;
+};
+
+}  // namespace ark::cuda
