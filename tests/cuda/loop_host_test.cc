@@ -23,13 +23,15 @@ struct Script {
   bool report = false;   // a hang is reported with a fault record, as the loop's own deadline does
   bool is_deaf = false;  // nor does it raise its beat
   milliseconds linger{2};
+  bool serves_two = false;
   std::atomic<int> entered{0};
 };
 
 uint32_t read(ControlWord& word) { return std::atomic_ref(word.value).load(); }
 
 void fake_loop(Script& script, const LaunchTerms& terms, int ranks) {
-  EXPECT_EQ(terms.first_turn, terms.first_step + static_cast<uint64_t>(script.entered));
+  if (!script.serves_two)
+    EXPECT_EQ(terms.first_turn, terms.first_step + static_cast<uint64_t>(script.entered));
   ++script.entered;
   const MailboxLayout layout = MailboxLayout::of(kCapacity, ranks, 2);
   Mailbox mailbox(kCapacity, ranks, layout, reinterpret_cast<std::byte*>(terms.mailbox));
@@ -174,6 +176,7 @@ TEST(LoopHost, TheGateParksTheLoopAndWorkGoesOn) {
 
 TEST(LoopHost, TwoLoopsShareAGpu) {
   Driven a;
+  a.script.serves_two = true;
   a.script.linger = std::chrono::hours(1);
   LoopSetup setup;
   setup.kernel = a.kernel.get();
