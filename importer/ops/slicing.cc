@@ -145,13 +145,13 @@ void tile(OpContext& c) {
     c.outputs[0] = c.emit(Op::kTile, {c.input(0), c.input(1)});
 }
 
-void depth_to_space(OpContext& c) {
-  c.outputs[0] = c.emit(Op::kDepthToSpace, {c.input(0)},
-                        {{"blocksize", c.attr_int("blocksize", 0)}, {"mode", c.attr_string("mode", "DCR")}});
+void space_blocks(OpContext& c, Op op) {
+  const std::string mode = c.attr_string("mode", "DCR");
+  if (mode != "DCR" && mode != "CRD") c.fail("mode must be DCR or CRD");
+  c.outputs[0] = c.emit(op, {c.input(0)}, {{"blocksize", c.attr_int("blocksize", 0)}, {"mode", mode}});
 }
-void space_to_depth(OpContext& c) {
-  c.outputs[0] = c.emit(Op::kSpaceToDepth, {c.input(0)}, {{"blocksize", c.attr_int("blocksize", 0)}});
-}
+void depth_to_space(OpContext& c) { space_blocks(c, Op::kDepthToSpace); }
+void space_to_depth(OpContext& c) { space_blocks(c, Op::kSpaceToDepth); }
 
 // Cuts or pads each axis to its target, evenly on both sides; the odd element goes to the end.
 void center_crop_pad(OpContext& c) {

@@ -318,7 +318,8 @@ void space_tile(const KernelCall& call, int64_t tile) {
       const int64_t c = crd ? (k[1] * b + bh) * b + bw : (bh * b + bw) * channels + k[1];
       from = ((k[0] * deep.dims[1] + c) * deep.dims[2] + k[2] / b) * deep.dims[3] + k[3] / b;
     } else {
-      const int64_t c = k[1] % channels, bh = k[1] / channels / b, bw = k[1] / channels % b;
+      const int64_t c = crd ? k[1] / (b * b) : k[1] % channels,
+                    block = crd ? k[1] % (b * b) : k[1] / channels, bh = block / b, bw = block % b;
       from = ((k[0] * channels + c) * wide.dims[2] + k[2] * b + bh) * wide.dims[3] + k[3] * b + bw;
     }
     copy_element(y.data + i * size, x.data + from * size, size);

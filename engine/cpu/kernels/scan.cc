@@ -14,8 +14,10 @@ std::size_t scan_axis(const KernelCall& call) {
       has_input(call, 1) ? load_one<int64_t>(call.inputs[1], 0) : call.attributes->integer_or("axis", -1);
   return static_cast<std::size_t>(norm_axis(axis, call.inputs[0].rank));
 }
+// An axis that is an input is not known before the step runs: then one tile has all rows.
 int64_t scan_grid(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
+  if (has_input(call, 1)) return x.size() == 0 ? 0 : 1;
   const int64_t n = x.rank ? x.dims[scan_axis(call)] : 1;
   return n == 0 ? 0 : (x.size() / n + kRows - 1) / kRows;
 }
@@ -27,8 +29,8 @@ void each_row(const KernelCall& call, int64_t tile, F&& f) {
   if (x.rank == 0) return f(int64_t{0}, int64_t{1}, int64_t{1});
   const std::size_t axis = scan_axis(call);
   const int64_t n = x.dims[axis], inner = product(x.shape().subspan(axis + 1)), rows = x.size() / n;
-  for (int64_t r = tile * kRows; r < std::min(rows, (tile + 1) * kRows); ++r)
-    f(r / inner * n * inner + r % inner, inner, n);
+  const int64_t end = has_input(call, 1) ? rows : std::min(rows, (tile + 1) * kRows);
+  for (int64_t r = tile * kRows; r < end; ++r) f(r / inner * n * inner + r % inner, inner, n);
 }
 
 void cumsum_tile(const KernelCall& call, int64_t tile) {

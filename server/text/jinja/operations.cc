@@ -155,10 +155,22 @@ std::vector<Value> iterate(const Value& value) {
   throw TemplateError(std::string("'") + value.type_name() + "' object is not iterable");
 }
 
+namespace {
+
+// Lists and dicts are no keys of a dict, nor are tuples that hold some.
+bool is_hashable(const Value& key) {
+  if (key.is_dict()) return false;
+  if (!key.is_list()) return true;
+  const auto& items = key.as_list().items;
+  return key.is_flavor(List::Flavor::kTuple) && std::all_of(items.begin(), items.end(), is_hashable);
+}
+
+}  // namespace
+
 std::optional<Value> subscript(const Value& object, const Value& key) {
   if (object.is_undefined()) use_of_undefined(object);
   if (object.is_dict()) {
-    if (key.is_dict() || (key.is_list() && !key.is_flavor(List::Flavor::kTuple))) return std::nullopt;
+    if (!is_hashable(key)) return std::nullopt;
     const Value* found = object.as_dict().find(key);
     return found ? std::optional(*found) : std::nullopt;
   }

@@ -158,9 +158,8 @@ std::string float_repr(double value) {
   const int count = static_cast<int>(digits.size());
   if (exponent < -4 || exponent >= 16) {
     std::string out = sign + digits.substr(0, 1) + (count > 1 ? "." + digits.substr(1) : "");
-    char tail[12];
-    std::snprintf(tail, sizeof tail, "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
-    return out + tail;
+    const std::string magnitude = std::to_string(std::abs(exponent));
+    return out + (exponent < 0 ? "e-" : "e+") + (magnitude.size() < 2 ? "0" : "") + magnitude;
   }
   if (exponent < 0) return sign + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
   if (count <= exponent + 1)
