@@ -24,6 +24,8 @@ class WeightStore {
     return memory_.region.base + offsets_[static_cast<std::size_t>(weight)];
   }
   int64_t bytes(int32_t weight) const { return bytes_[static_cast<std::size_t>(weight)]; }
+  // All of it, address(0) first.
+  std::span<const std::byte> arena() const { return {memory_.region.base, memory_.region.bytes}; }
   int64_t arena_bytes() const { return static_cast<int64_t>(memory_.region.bytes); }
 
  private:

@@ -112,8 +112,7 @@ void LoopHost::launch_if_needed() {
   if (launch_) launch_->is_running();  // throws if it died
   store(control().park, 0);
   const uint64_t next = completed() + 1;
-  const std::vector<std::byte> parameter = setup_.parameter(
-      {mailbox_memory_.device, control_.device, next, next + static_cast<uint64_t>(launches_)});
+  const std::vector<std::byte> parameter = setup_.parameter({next, next + static_cast<uint64_t>(launches_)});
   auto launch = setup_.kernel->launch(setup_.shape, parameter);
   const std::lock_guard lock(mutex_);
   launch_ = std::move(launch);

@@ -22,9 +22,8 @@ namespace ark::cuda {
 
 // What one launch is told; the rest of the kernel's parameter does not change.
 struct LaunchTerms {
-  uint64_t mailbox = 0, control = 0;  // device addresses
-  uint64_t first_step = 0;            // the number of the first step it runs
-  uint64_t first_turn = 0;            // the same for turns: a turn is a step, or the leaving of a launch
+  uint64_t first_step = 0;  // the number of the first step it runs
+  uint64_t first_turn = 0;  // the same for turns: a turn is a step, or the leaving of a launch
 };
 
 struct LoopSetup {
@@ -47,6 +46,9 @@ class LoopHost final : private Gate::Loop {
   ~LoopHost() override;  // ends the loop; steps in flight are lost
 
   Mailbox& mailbox() { return *mailbox_; }
+  // As the kernel sees them.
+  uint64_t mailbox_address() const { return mailbox_memory_.device; }
+  uint64_t control_address() const { return control_.device; }
   // The slot's bytes of the step that post() will publish, and where values of expressions go.
   std::span<std::byte> free_slot() { return mailbox_->free_slot(); }
   int64_t* free_vals(int rank);

@@ -27,15 +27,32 @@ struct Script {
   std::atomic<int> entered{0};
 };
 
+// The fake loop's parameter.
+struct Parameter {
+  LaunchTerms terms;
+  uint64_t mailbox = 0, control = 0;
+};
+
+std::function<std::vector<std::byte>(const LaunchTerms&)> parameter_of(
+    const std::unique_ptr<LoopHost>& host) {
+  return [&host](const LaunchTerms& terms) {
+    const Parameter p{terms, host->mailbox_address(), host->control_address()};
+    const auto bytes = std::as_bytes(std::span(&p, 1));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+}
+
 uint32_t read(ControlWord& word) { return std::atomic_ref(word.value).load(); }
 
-void fake_loop(Script& script, const LaunchTerms& terms, int ranks) {
-  if (!script.serves_two)
+void fake_loop(Script& script, const Parameter& parameter, int ranks) {
+  const LaunchTerms& terms = parameter.terms;
+  if (!script.serves_two) {
     EXPECT_EQ(terms.first_turn, terms.first_step + static_cast<uint64_t>(script.entered));
+  }
   ++script.entered;
   const MailboxLayout layout = MailboxLayout::of(kCapacity, ranks, 2);
-  Mailbox mailbox(kCapacity, ranks, layout, reinterpret_cast<std::byte*>(terms.mailbox));
-  auto& control = *reinterpret_cast<LoopControl*>(terms.control);
+  Mailbox mailbox(kCapacity, ranks, layout, reinterpret_cast<std::byte*>(parameter.mailbox));
+  auto& control = *reinterpret_cast<LoopControl*>(parameter.control);
   auto* records = reinterpret_cast<FaultRecord*>(&control + 1);
   for (uint64_t step = terms.first_step, leased = 0;; ++step, ++leased) {
     if (script.lease && leased == script.lease) return;
@@ -70,19 +87,16 @@ void fake_loop(Script& script, const LaunchTerms& terms, int ranks) {
 struct Driven {
   explicit Driven(int ranks = 2, milliseconds deadline = milliseconds(300))
       : gpu([this, ranks](const LaunchShape&, std::span<const std::byte> parameter) {
-          LaunchTerms terms;
-          std::memcpy(&terms, parameter.data(), sizeof terms);
-          fake_loop(script, terms, ranks);
+          Parameter own;
+          std::memcpy(&own, parameter.data(), sizeof own);
+          fake_loop(script, own, ranks);
         }),
         kernel(gpu.load({})) {
     LoopSetup setup;
     setup.kernel = kernel.get();
     setup.shape = {4, 288, 0};
     setup.ranks = ranks;
-    setup.parameter = [](const LaunchTerms& terms) {
-      const auto bytes = std::as_bytes(std::span(&terms, 1));
-      return std::vector<std::byte>(bytes.begin(), bytes.end());
-    };
+    setup.parameter = parameter_of(host);
     setup.phase_name = [](int rank, int phase) { return "mlp" + std::to_string(rank * 100 + phase); };
     setup.step_deadline = deadline;
     host = std::make_unique<LoopHost>(gpu, kCapacity, 2, std::move(setup));
@@ -182,23 +196,21 @@ TEST(LoopHost, TwoLoopsShareAGpu) {
   setup.kernel = a.kernel.get();
   setup.shape = {4, 288, 0};
   setup.ranks = 2;
-  setup.parameter = [](const LaunchTerms& terms) {
-    const auto bytes = std::as_bytes(std::span(&terms, 1));
-    return std::vector<std::byte>(bytes.begin(), bytes.end());
-  };
-  LoopHost b(a.gpu, kCapacity, 2, std::move(setup));
+  std::unique_ptr<LoopHost> b;
+  setup.parameter = parameter_of(b);
+  b = std::make_unique<LoopHost>(a.gpu, kCapacity, 2, std::move(setup));
   for (uint64_t i = 1; i <= 20; ++i) {
     a.post(1, 0);
     StepDescriptor step;
     step.tokens = {1};
     step.sequences = {{0, 0, 1, 0}};
     step.rows.resize(1);
-    write_record(step, i, kCapacity, b.free_slot());
-    b.free_vals(0)[0] = 3;
-    b.post();
+    write_record(step, i, kCapacity, b->free_slot());
+    b->free_vals(0)[0] = 3;
+    b->post();
     EXPECT_EQ(a.wait().step, i);
     std::optional<StepResult> result;
-    while (!result) result = b.poll(milliseconds(10));
+    while (!result) result = b->poll(milliseconds(10));
     EXPECT_EQ(result->rows[0].token, static_cast<int32_t>(i * 10 + 3));
   }
 }
