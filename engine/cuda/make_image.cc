@@ -1,0 +1,306 @@
+#include "engine/cuda/make_image.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "engine/cpu/step_kernel.h"
+#include "engine/cuda/instance_filler.h"
+#include "engine/unroll.h"
+
+namespace ark::cuda {
+namespace {
+
+std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
+uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Partials of products whose tiles share outputs: the largest takes at most this.
+constexpr uint64_t kPartialLimit = 64 << 20;
+// Costs in nanoseconds, for choosing how to split: a byte through one SM, and adding up the tiles' parts.
+constexpr double kByteCost = 0.04, kFixupCost = 1500;
+
+// Into how many tiles the rows of one panel are split, so that all processors have work.
+int32_t choose_groups(const Stream& s, int64_t rows, int32_t processors) {
+  const int64_t panels = (s.n + s.panel - 1) / s.panel;
+  const double piece = kByteCost * s.k / s.pieces * s.panel * s.element_bytes;
+  int32_t best = 1;
+  double least = 0;
+  for (int32_t groups = 1; groups <= s.pieces; groups *= 2) {
+    if (groups > 1 && static_cast<uint64_t>(groups) * rows * s.n * 4 > kPartialLimit) break;
+    const int64_t turns = (panels * groups + processors - 1) / processors;
+    const double cost = turns * (s.pieces / groups) * piece + (groups > 1 ? kFixupCost : 0);
+    if (groups == 1 || cost < least) best = groups, least = cost;
+  }
+  return best;
+}
+
+// Of one page of one cache.
+uint64_t page_bytes_of(const Program& program, const Buffer& buffer) {
+  uint64_t bytes = static_cast<uint64_t>(bytes_of(buffer.dtype, 1));
+  for (std::size_t a = 1; a < buffer.dims.size(); ++a)
+    bytes *= static_cast<uint64_t>(program.vals[at(buffer.dims[a])].max);
+  return bytes;
+}
+
+}  // namespace
+
+int32_t RankImage::split_keys(const RunnerLimits& limits) {
+  const int32_t blocks = (limits.max_length + kAttentionBlock - 1) / kAttentionBlock;
+  return std::max(1, (blocks + kMaxSplits - 1) / kMaxSplits) * kAttentionBlock;
+}
+
+RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
+                     std::size_t program, int32_t groups)
+    : setup_(setup), options_(options), variants_(variants), number_(program), groups_(groups) {
+  if (setup.program->vals.size() + 1 > kMaxVals) {
+    throw Error(Code::kUnsupported, "the program has " + std::to_string(setup.program->vals.size()) +
+                                        " sizes; device loops take " + std::to_string(kMaxVals - 1));
+  }
+  plan_schedule();
+}
+
+uint64_t RankImage::take(uint64_t bytes) {
+  const uint64_t offset = arena_bytes_;
+  arena_bytes_ += aligned(bytes);
+  return offset;
+}
+
+void RankImage::plan_schedule() {
+  const Program& p = *setup_.program;
+  const std::vector<ark::Instance> instances = unroll(p);
+  for (std::size_t i = 0; i < instances.size(); ++i) {
+    const Phase& phase = p.phases[at(instances[i].phase)];
+    const Variant& variant = p.variants[at(phase.variant)];
+    if (variant.code == OpCode::kMatMul) plan_stream(static_cast<int32_t>(i), phase, instances[i].trip);
+    if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
+      const Buffer& q = p.buffers[at(resolve(p, phase, phase.operands[0], instances[i].trip))];
+      const Buffer& keys = p.buffers[at(resolve(p, phase, phase.operands[1], instances[i].trip))];
+      plan_heads(phase.variant, p.vals[at(q.dims[1])].max, p.vals[at(keys.dims[1])].max);
+    }
+  }
+  plan_memory(instances.size());
+}
+
+// [kv_heads + 1] places in what follows: the query heads of each.
+void RankImage::plan_heads(int32_t variant, int64_t heads, int64_t kv_heads) {
+  const std::vector<int64_t> map = VariantFacts::of(setup_.program->variants[at(variant)]).head_map;
+  heads_at_[variant] = static_cast<int32_t>(heads_.size());
+  const std::size_t table = heads_.size();
+  heads_.resize(table + at(kv_heads) + 1);
+  for (int64_t kv = 0; kv < kv_heads; ++kv) {
+    heads_[table + at(kv)] = static_cast<int32_t>(heads_.size() - table);
+    for (int64_t h = 0; h < heads; ++h) {
+      if ((map.empty() ? h : map[at(h)]) == kv) heads_.push_back(static_cast<int32_t>(h));
+    }
+  }
+  heads_[table + at(kv_heads)] = static_cast<int32_t>(heads_.size() - table);
+}
+
+void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) {
+  const Program& p = *setup_.program;
+  const Buffer& x = p.buffers[at(resolve(p, phase, phase.operands[0], trip))];
+  const Buffer& w = p.buffers[at(resolve(p, phase, phase.operands[1], trip))];
+  if (!border_at_.count(phase.variant)) {
+    border_at_[phase.variant] = static_cast<int32_t>(borders_.size());
+    const std::vector<int32_t> pieces = pieces_of(p.variants[at(phase.variant)].recipe);
+    borders_.insert(borders_.end(), pieces.begin(), pieces.end());
+  }
+  Stream s{};
+  s.borders = at(border_at_[phase.variant]);
+  s.weights = static_cast<uint64_t>(setup_.weights->address(w.weight) - setup_.weights->address(0));
+  s.k = static_cast<i32>(p.vals[at(w.dims[0])].max);
+  s.n = static_cast<i32>(p.vals[at(w.dims[1])].max);
+  s.panel = p.weights[at(w.weight)].panel;
+  s.element_bytes = static_cast<i32>(bytes_of(w.dtype, 1));
+  s.pieces = static_cast<i32>(pieces_of(p.variants[at(phase.variant)].recipe).size()) - 1;
+  s.rows_per_stage = kStageBytes / (s.panel * s.element_bytes);
+  const int64_t rows = max_bytes(p, resolve(p, phase, phase.operands[0], trip)) /
+                       (p.vals[at(x.dims.back())].max * bytes_of(x.dtype, 1));
+  s.groups = groups_ > 0 ? std::min(groups_, s.pieces) : choose_groups(s, rows, options_.processors);
+  int32_t after = -1;
+  if (s.groups > 1) {
+    const int64_t panels = (s.n + s.panel - 1) / s.panel, blocks = (rows + kRowBlock - 1) / kRowBlock;
+    s.arrivals = arrival_words_;
+    arrival_words_ += static_cast<uint64_t>(panels * blocks);
+    // Partials of a product wait for the product before the last that used the other half.
+    const uint64_t bytes = aligned(static_cast<uint64_t>(s.groups) * rows * s.n * 4);
+    partial_bytes_ = std::max(partial_bytes_, bytes);
+  }
+  // Sums of groups alternate between two halves (offset 0 or 1 here): the one before may still be read.
+  int32_t shared_before = 0;
+  for (std::size_t i = streams_.size(); s.groups > 1 && i-- > 0;) {
+    if (streams_[i].groups == 1) continue;
+    if (++shared_before == 1) s.partials = 1 - streams_[i].partials;
+    if (shared_before == 2) {
+      after = static_cast<int32_t>(stream_instances_[i]);
+      break;
+    }
+  }
+  stream_instances_.push_back(instance);
+  stream_after_.push_back(after);
+  streams_.push_back(s);
+}
+
+void RankImage::plan_memory(uint64_t instances) {
+  const Program& p = *setup_.program;
+  const RunnerLimits& limits = options_.limits;
+  const auto words = [&](int64_t count) { return take(static_cast<uint64_t>(count) * 4); };
+  // Tables first: what tables() returns.
+  rank_.instances = take(instances * sizeof(Instance));
+  rank_.waits = take(instances * kMaxWaits * sizeof(Wait));
+  rank_.messages = take(instances * (p.channels.empty() ? 1 : kMaxMessages) * sizeof(Message));
+  rank_.streams = take(streams_.size() * sizeof(Stream));
+  rank_.caches = take(p.buffers.size() * sizeof(CachePages));
+  counters_ = take(p.phases.size() * 64);
+  borders_offset_ = words(static_cast<int64_t>(borders_.size()));
+  heads_offset_ = words(static_cast<int64_t>(heads_.size()));
+  aux_ = take(instances * kAuxSizes * sizeof(Size));
+  table_bytes_ = arena_bytes_;
+  // Then memory that starts as zeros.
+  channel_counters_ = take(p.channels.size() * 64);
+  rank_.readers = take(p.phases.size() * 64);
+  rank_.ready = take(64);
+  rank_.through = take(64);
+  rank_.longest = take(64);
+  const uint64_t act = take(static_cast<uint64_t>(setup_.binding->act_bytes) + 64);
+  buffers_.assign(p.buffers.size(), ~uint64_t{0});
+  inboxes_.assign(p.channels.size(), 0);
+  for (std::size_t b = 0; b < p.buffers.size(); ++b) {
+    const Buffer& buffer = p.buffers[b];
+    if (buffer.alias != kNone) continue;
+    if (buffer.kind == BufferKind::kAct)
+      buffers_[b] = act + static_cast<uint64_t>(setup_.binding->offsets[b]);
+    if (buffer.kind == BufferKind::kIo)
+      buffers_[b] = take(static_cast<uint64_t>(max_bytes(p, static_cast<BufferId>(b))));
+    if (buffer.kind == BufferKind::kKvPage)
+      buffers_[b] = take(page_bytes_of(p, buffer) * static_cast<uint64_t>(limits.pages));
+  }
+  for (std::size_t c = 0; c < p.channels.size(); ++c) {
+    if (!p.channels[c].outgoing) inboxes_[c] = take(2 * static_cast<uint64_t>(inbox_half(p.channels[c])));
+  }
+  rank_.page_size = limits.page_size;
+  rank_.pages_per_slot = (limits.max_length + limits.page_size - 1) / limits.page_size;
+  rank_.page_table = words(int64_t{limits.max_slots} * rank_.pages_per_slot);
+  rank_.last_tokens = words(limits.max_slots);
+  rank_.page_tokens = words(int64_t{limits.pages} * limits.page_size);
+  rank_.positions = words(limits.max_tokens);
+  rank_.token_slots = words(limits.max_tokens);
+  rank_.items = take(static_cast<uint64_t>(options_.max_items) * sizeof(Item));
+  rank_.max_rows = limits.max_rows;
+  rank_.sample_counts = words(int64_t{std::min(options_.processors, limits.max_rows)} * limits.vocabulary);
+  partials_ = take(2 * partial_bytes_);
+  arrivals_ = words(static_cast<int64_t>(arrival_words_));
+  plan_attention();
+}
+
+// Per tile, of all splits: value sums, maximum and sum of each row.
+void RankImage::plan_attention() {
+  const Program& p = *setup_.program;
+  const int32_t splits =
+      (options_.limits.max_length + split_keys(options_.limits) - 1) / split_keys(options_.limits);
+  if (splits <= 1) return;
+  uint64_t partials = 0, arrivals = 0;
+  for (const Phase& phase : p.phases) {
+    if (p.variants[at(phase.variant)].code != OpCode::kAttention) continue;
+    const auto dim = [&](std::size_t operand, std::size_t axis) {
+      const Buffer& b = p.buffers[at(resolve(p, phase, phase.operands[operand], 0))];
+      return static_cast<uint64_t>(p.vals[at(b.dims[axis])].max);
+    };
+    const auto items = static_cast<uint64_t>(options_.max_items);
+    partials = std::max(partials,
+                        items * kItemRows * dim(0, 1) * static_cast<uint64_t>(splits) * (dim(2, 3) + 2) * 4);
+    arrivals = std::max(arrivals, items * dim(1, 1) * 4);
+  }
+  attention_partials_ = take(partials);
+  attention_arrivals_ = take(arrivals);
+}
+
+RankTables RankImage::rank_tables(const RankPlaces& places) const {
+  const Program& p = *setup_.program;
+  RankTables t = rank_;
+  for (u64* address : {&t.instances, &t.waits, &t.messages, &t.streams, &t.caches, &t.page_table,
+                       &t.last_tokens, &t.page_tokens, &t.positions, &t.token_slots, &t.items, &t.ready,
+                       &t.longest, &t.through, &t.sample_counts, &t.readers}) {
+    *address += places.arena;
+  }
+  t.token_ids = places.arena + buffers_[at(p.token_ids)];
+  t.step_positions = p.positions == kNone ? 0 : places.arena + buffers_[at(p.positions)];
+  t.instance_count = static_cast<i32>(unroll(p).size());
+  t.stream_count = static_cast<i32>(streams_.size());
+  t.val_count = static_cast<i32>(p.vals.size());
+  t.rank = p.rank;
+  t.ranks = p.ranks;
+  t.writes_results = number_ == 0;
+  for (const Buffer& buffer : p.buffers)
+    t.cache_count += buffer.kind == BufferKind::kKvPage && buffer.alias == kNone;
+  return t;
+}
+
+std::vector<std::byte> RankImage::tables(const RankPlaces& places) const {
+  const Program& p = *setup_.program;
+  std::vector<std::byte> bytes(table_bytes_);
+  const auto put = [&](uint64_t offset, const void* from, std::size_t size) {
+    ARK_CHECK(offset + size <= bytes.size(), "a device table that is larger than planned");
+    if (size) std::memcpy(bytes.data() + offset, from, size);
+  };
+  InstanceFiller filler(*this, places);
+  filler.run();
+  put(rank_.instances, filler.instances.data(), filler.instances.size() * sizeof(Instance));
+  put(rank_.waits, filler.waits.data(), filler.waits.size() * sizeof(Wait));
+  put(rank_.messages, filler.messages.data(), filler.messages.size() * sizeof(Message));
+  put(aux_, filler.aux.data(), filler.aux.size() * sizeof(Size));
+  put(borders_offset_, borders_.data(), borders_.size() * 4);
+  put(heads_offset_, heads_.data(), heads_.size() * 4);
+  for (std::size_t c = 0; c < p.phases.size(); ++c) put(counters_ + c * 64, &options_.counter_base, 4);
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    Stream s = streams_[i];
+    s.weights += places.weights;
+    s.borders = places.arena + borders_offset_ + s.borders * 4;
+    if (s.groups > 1) {
+      s.partials = places.arena + partials_ + s.partials * partial_bytes_;
+      s.arrivals = places.arena + arrivals_ + s.arrivals * 4;
+    }
+    s.m = filler.rows_of_stream[i];
+    put(rank_.streams + i * sizeof s, &s, sizeof s);
+  }
+  uint64_t cache = rank_.caches;
+  for (std::size_t b = 0; b < p.buffers.size(); ++b) {
+    if (p.buffers[b].kind != BufferKind::kKvPage || p.buffers[b].alias != kNone) continue;
+    const CachePages pages{places.arena + buffers_[b], page_bytes_of(p, p.buffers[b])};
+    put(cache, &pages, sizeof pages);
+    cache += sizeof pages;
+  }
+  return bytes;
+}
+
+void connect(std::span<const RankImage* const> images, std::span<RankPlaces> places) {
+  for (std::size_t r = 0; r < images.size(); ++r)
+    places[r].channels.resize(images[r]->program().channels.size());
+  for (std::size_t r = 0; r < images.size(); ++r) {
+    const Program& p = images[r]->program();
+    for (std::size_t c = 0; c < p.channels.size(); ++c) {
+      const Channel& out = p.channels[c];
+      if (!out.outgoing) continue;
+      const auto peer = static_cast<std::size_t>(out.peer);
+      ARK_CHECK(peer < images.size() && images[peer]->program().rank == out.peer,
+                "ranks of a device in rank order");
+      const std::vector<Channel>& theirs = images[peer]->program().channels;
+      const auto in = std::find_if(theirs.begin(), theirs.end(), [&](const Channel& channel) {
+        return !channel.outgoing && channel.peer == p.rank && channel.name == out.name;
+      });
+      ARK_CHECK(in != theirs.end(), "a channel without an end at its peer");
+      const auto number = static_cast<int32_t>(in - theirs.begin());
+      const auto bytes = static_cast<uint64_t>(inbox_half(*in));
+      ChannelPlace& sender = places[r].channels[c];
+      ChannelPlace& receiver = places[peer].channels[static_cast<std::size_t>(number)];
+      const uint64_t inbox = places[peer].arena + images[peer]->inbox_offset(number);
+      const uint64_t credits = places[r].arena + images[r]->counter_offset(static_cast<int32_t>(c));
+      const uint64_t arrivals = places[peer].arena + images[peer]->counter_offset(number);
+      sender = {.slots = inbox, .slot_bytes = bytes, .slot_count = 2, .raised = arrivals, .awaited = credits};
+      receiver = {
+          .slots = inbox, .slot_bytes = bytes, .slot_count = 2, .raised = credits, .awaited = arrivals};
+    }
+  }
+}
+
+}  // namespace ark::cuda

@@ -1,0 +1,92 @@
+// Program + memory -> the tables of engine/cuda/image.h.
+//
+// A rank's memory on the device is the weights (a copy of its WeightStore's arena) and one arena for all
+// else, planned here. The owner allocates both, clears the arena and uploads tables() to its start.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/cuda/image.h"
+#include "engine/cuda/variants.h"
+#include "engine/executor.h"
+
+namespace ark::cuda {
+
+// Where an end of a channel lies. For direct links between ranks of one device: connect().
+struct ChannelPlace {
+  uint64_t slots = 0;  // slot 0: sender: the peer's inbox (posted: own outbox); receiver: own inbox
+  uint64_t slot_bytes = 0, slot_count = 0;
+  uint64_t raised = 0;       // the counter that this end raises: the peer's arrivals or credits; direct links
+  uint64_t awaited = 0;      // the counter that this end waits for: credits or arrivals
+  uint64_t first_count = 0;  // where it started
+  // Posted links: the ring of requests, the first word of a request without commit bit and length, and the
+  // offsets of slot 0 in source and target region.
+  uint64_t queue = 0, head = 0, source = 0, target = 0;
+};
+
+struct RankPlaces {
+  uint64_t weights = 0;                // copy of the WeightStore's arena
+  uint64_t arena = 0;                  // RankImage::arena_bytes() bytes
+  std::vector<ChannelPlace> channels;  // by program channel
+};
+
+class RankImage {
+ public:
+  // `program`: which one of `variants`. `groups`: into how many tiles each matrix product's rows of weights
+  // are split; 0: chosen by cost. Throws Error(kUnsupported) naming the node that does not fit the tables.
+  RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
+            std::size_t program, int32_t groups = 0);
+
+  uint64_t arena_bytes() const { return arena_bytes_; }
+  const Program& program() const { return *setup_.program; }
+  // A channel's own inbox and the counter that its peer raises, as offsets into the arena.
+  uint64_t inbox_offset(int32_t channel) const { return inboxes_[static_cast<std::size_t>(channel)]; }
+  uint64_t counter_offset(int32_t channel) const {
+    return channel_counters_ + static_cast<uint64_t>(channel) * 64;
+  }
+  // What the arena starts with.
+  std::vector<std::byte> tables(const RankPlaces& places) const;
+  // The rank as LoopParameters::ranks has it.
+  RankTables rank_tables(const RankPlaces& places) const;
+  // Keys of an attention split; equal on all ranks.
+  static int32_t split_keys(const RunnerLimits& limits);
+
+ private:
+  friend class InstanceFiller;
+  void plan_memory(uint64_t instances);
+  void plan_attention();
+  void plan_schedule();
+  void plan_stream(int32_t instance, const Phase& phase, int32_t trip);
+  void plan_heads(int32_t variant, int64_t heads, int64_t kv_heads);
+  uint64_t take(uint64_t bytes);
+
+  const RankSetup setup_;
+  const ExecutorOptions options_;
+  const VariantSet& variants_;
+  const std::size_t number_;
+  const int32_t groups_;
+  RankTables rank_{};                      // addresses: offsets into the arena
+  std::vector<uint64_t> buffers_;          // offsets of act, page and io buffers; others ~0
+  std::vector<uint64_t> inboxes_;          // by channel
+  std::vector<Stream> streams_;            // by matrix product of a step; borders: index into borders_;
+                                           // partials, arrivals: offsets into their parts
+  std::vector<int32_t> stream_instances_;  // by stream: its instance
+  std::vector<int32_t> stream_after_;      // by stream: the instance that must be complete before, or -1
+  std::vector<int32_t> borders_;           // pieces of all matrix products
+  std::map<int32_t, int32_t> border_at_;   // variant -> index into borders_
+  std::vector<int32_t> heads_;             // per attention variant: first query head of each KV head, heads
+  std::map<int32_t, int32_t> heads_at_;    // variant -> index into heads_
+  uint64_t partial_bytes_ = 0, arrival_words_ = 0;
+  uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
+  uint64_t partials_ = 0, arrivals_ = 0, attention_partials_ = 0, attention_arrivals_ = 0;
+  uint64_t table_bytes_ = 0, arena_bytes_ = 0;
+};
+
+// Places of direct links among the ranks of one device, which are all ranks: fills `channels`.
+void connect(std::span<const RankImage* const> images, std::span<RankPlaces> places);
+
+}  // namespace ark::cuda

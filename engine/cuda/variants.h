@@ -1,0 +1,46 @@
+// The cases of a loop kernel: what of a program's variants is code, told apart from what is data.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/program.h"
+#include "engine/weight_store.h"
+
+namespace ark::cuda {
+
+// kExact: one math path for all batch sizes, so that a row's result does not depend on what runs beside it.
+// kFast: the path may be chosen by the number of rows.
+enum class Numerics : uint8_t { kExact, kFast };
+
+// One `case`: a type that has grid() and run() (engine/cuda/bodies), and definitions that it needs.
+struct DeviceVariant {
+  std::string type;        // "MatMul<f16, 64, kBias, kExact>"
+  std::string definition;  // of pointwise expressions; else empty
+};
+
+// Of all programs of one kernel, numbered in the order in which they first appear.
+class VariantSet {
+ public:
+  // Throws Error(kUnsupported) naming the node that has no device code.
+  VariantSet(std::span<const Program* const> programs, Numerics numerics);
+
+  int32_t of(std::size_t program, PhaseId phase) const {
+    return numbers_[program][static_cast<std::size_t>(phase)];
+  }
+  const std::vector<DeviceVariant>& all() const { return all_; }
+
+ private:
+  std::vector<DeviceVariant> all_;
+  std::vector<std::vector<int32_t>> numbers_;
+};
+
+// What the constant of a val is; -1 if it changes from step to step.
+int64_t constant_of(const Program& program, ValId val);
+// Whether all borders of a matrix product's pieces are multiples of what mma takes.
+std::vector<int32_t> pieces_of(const Recipe& recipe);
+
+}  // namespace ark::cuda
