@@ -1,0 +1,148 @@
+// Barriers of a block, and the collectives of a warp that move registers.
+#include <cstring>
+
+#include "tests/emulator/collective.h"
+
+namespace ark::emulator {
+
+void collective(const char* name, void* argument, Site at, void (*all_here)(Warp&)) {
+  Core& core = *Core::current;
+  Fiber& self = running();
+  Warp& warp = *self.warp;
+  if (!warp.arrived) {
+    warp.collective = name;
+    warp.collective_at = at;
+  } else if (warp.collective != name || warp.collective_at.line != at.line ||
+             std::strcmp(warp.collective_at.file, at.file) != 0) {
+    core.fail(Fault::kDivergence,
+              std::string("other lanes of the warp are in ") + warp.collective + " at " +
+                  warp.collective_at.file + ":" + std::to_string(warp.collective_at.line) +
+                  ", this one comes to " + name,
+              at);
+  }
+  warp.arguments[self.ids.lane] = argument;
+  warp.arrived |= 1u << self.ids.lane;
+  if (warp.arrived != warp.full()) {
+    core.wait_for(name, at);
+    return;
+  }
+  core.counts.collectives++;
+  all_here(warp);
+  warp.arrived = 0;
+  core.made_progress();
+  core.make_ready(warp, warp.full() & ~(1u << self.ids.lane));
+  core.maybe_yield();
+}
+
+namespace {
+
+struct ShuffleArgument {
+  void* value;
+  int bytes;
+  Shuffle kind;
+  int argument;
+};
+
+void shuffle(Warp& warp) {
+  uint64_t values[32] = {};
+  for (int lane = 0; lane < warp.count; lane++) {
+    const auto& a = *static_cast<ShuffleArgument*>(warp.arguments[lane]);
+    std::memcpy(&values[lane], a.value, a.bytes);
+  }
+  for (int lane = 0; lane < warp.count; lane++) {
+    const auto& a = *static_cast<ShuffleArgument*>(warp.arguments[lane]);
+    int source = lane;
+    if (a.kind == Shuffle::kIndex) source = a.argument & 31;
+    if (a.kind == Shuffle::kXor) source = lane ^ a.argument;
+    if (a.kind == Shuffle::kDown) source = lane + a.argument;
+    if (a.kind == Shuffle::kUp) source = lane - a.argument;
+    if (source >= 0 && source < warp.count) std::memcpy(a.value, &values[source], a.bytes);
+  }
+}
+
+void ballot(Warp& warp) {
+  unsigned votes = 0;
+  for (int lane = 0; lane < warp.count; lane++) {
+    if (*static_cast<unsigned*>(warp.arguments[lane])) votes |= 1u << lane;
+  }
+  for (int lane = 0; lane < warp.count; lane++) *static_cast<unsigned*>(warp.arguments[lane]) = votes;
+}
+
+void sync_lanes(Warp& warp) {
+  const Message message = warp.meeting.close();
+  for (int lane = 0; lane < warp.count; lane++) leave(warp.lanes[lane]->actor, message);
+}
+
+}  // namespace
+
+extern "C" {
+
+const ThreadIds* ark_emulator_ids() { return running().own_ids; }
+unsigned ark_emulator_bug() { return Core::current->options.bug; }
+
+void ark_emulator_shuffle(void* value, int bytes, Shuffle kind, int argument, Site at) {
+  ShuffleArgument a{value, bytes, kind, argument};
+  constexpr const char* kNames[] = {"shfl", "shfl_xor", "shfl_down", "shfl_up"};
+  collective(kNames[static_cast<int>(kind)], &a, at, shuffle);
+}
+
+unsigned ark_emulator_ballot(bool vote, Site at) {
+  unsigned value = vote;
+  collective("ballot", &value, at, ballot);
+  return value;
+}
+
+void ark_emulator_sync_warp(Site at) {
+  Fiber& self = running();
+  const bool detects = Core::current->options.detector;
+  if (detects) self.warp->meeting.arrive(self.actor);
+  collective(
+      "sync_warp", nullptr, at, detects ? sync_lanes : +[](Warp&) {});
+}
+
+void ark_emulator_barrier(int id, int threads, bool waits, Site at) {
+  Core& core = *Core::current;
+  Fiber& self = running();
+  Block& block = *self.warp->block;
+  if (id < 0 || id >= 16)
+    core.fail(Fault::kBarrier, "barrier " + std::to_string(id) + ", known are 0..15", at);
+  if (threads < 0) threads = block.grid->request.threads;
+  BlockBarrier& barrier = block.barriers[id];
+  if (!barrier.arrived) {
+    barrier.expected = threads;
+    barrier.at = at;
+  } else if (barrier.expected != threads) {
+    core.fail(Fault::kBarrier,
+              "barrier " + std::to_string(id) + " for " + std::to_string(threads) + " threads, for " +
+                  std::to_string(barrier.expected) + " at " + barrier.at.file + ":" +
+                  std::to_string(barrier.at.line),
+              at);
+  }
+  const bool detects = core.options.detector;
+  if (detects) barrier.meeting.arrive(self.actor);
+  if (++barrier.arrived < threads) {
+    if (!waits) return core.maybe_yield();
+    barrier.waiting[self.ids.warp] |= 1u << self.ids.lane;
+    return core.wait_for(id == 0 ? "sync" : "named barrier", at);
+  }
+  core.counts.barriers++;
+  core.made_progress();
+  barrier.arrived = 0;
+  const Message message = detects ? barrier.meeting.close() : Message();
+  if (detects && waits) leave(self.actor, message);
+  for (size_t w = 0; w < block.warps.size(); w++) {
+    const uint32_t lanes = std::exchange(barrier.waiting[w], 0);
+    if (!lanes) continue;
+    if (detects) {
+      for (int lane = 0; lane < 32; lane++) {
+        if (lanes >> lane & 1) leave(block.warps[w].lanes[lane]->actor, message);
+      }
+    }
+    core.make_ready(block.warps[w], lanes);
+  }
+  core.maybe_yield();
+}
+
+}  // extern "C"
+
+}  // namespace ark::emulator

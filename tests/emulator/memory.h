@@ -1,0 +1,80 @@
+// Memory of emulated GPUs: one reserved range of addresses, with a state byte per byte.
+//
+// Device memory and shared memory are poisoned (all ones: NaN as a float) and start uninitialised;
+// allocations keep a distance, so that a step over an end is seen. Mapped memory that lies elsewhere in the
+// process (regions of dma) is known by its range only. Thread-safe except for states(), which the running
+// kernels own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ark::emulator {
+
+inline constexpr int kHost = -1;  // owner of mapped memory
+
+class Memory {
+ public:
+  enum State : uint8_t {
+    kAllocated = 1,
+    kInitialised = 2,
+    kConstant = 4,   // no kernel writes it
+    kShared = 8,     // some block's shared memory
+    kInFlight = 16,  // an asynchronous copy will write it
+  };
+
+  Memory();
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  // Owner `gpu` or kHost; host memory is zeroed and initialised. Aligned to 1024.
+  std::byte* allocate(uint64_t bytes, int gpu, std::string name, uint8_t state = 0);
+  void release(std::byte* begin);
+  // Makes memory of the process reachable as the host's.
+  void map(std::byte* begin, uint64_t bytes, std::string name);
+  void unmap(std::byte* begin);
+  // The host has written these bytes.
+  void initialise(const void* begin, uint64_t bytes);
+  // No kernel may write them from now on.
+  void make_constant(const void* begin, uint64_t bytes);
+  // Whose memory it is; nullopt if no allocation holds p.
+  std::optional<int> owner(const void* p) const;
+  // "name+offset" for reports.
+  std::string describe(const void* p) const;
+
+  bool contains(const void* p) const { return offset(p) < kSize; }
+  uint64_t offset(const void* p) const {
+    return static_cast<uint64_t>(static_cast<const std::byte*>(p) - region_);
+  }
+  uint8_t* states(const void* p) { return states_ + offset(p); }
+
+  static constexpr uint64_t kSize = uint64_t{1} << 34;
+
+ private:
+  struct Allocation {
+    std::byte* begin = nullptr;
+    uint64_t bytes = 0;
+    int gpu = kHost;
+    std::string name;
+  };
+  // The last one that begins at or before p; null if none.
+  const Allocation* before(const void* p) const;
+
+  mutable std::mutex mutex_;
+  std::byte* region_ = nullptr;
+  uint8_t* states_ = nullptr;  // one per byte of the region; pages appear when touched
+  uint64_t used_ = 0;
+  std::map<const std::byte*, Allocation> allocations_;  // by begin; also mapped ranges outside the region
+  std::multimap<uint64_t, std::byte*> free_;            // released ranges by size
+};
+
+// Reserves address space that reads as zeros; throws Error(kExhausted).
+void* reserve(uint64_t bytes);
+
+}  // namespace ark::emulator
