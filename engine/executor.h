@@ -73,6 +73,16 @@ class Executor {
   virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
   // Ends all waits soon; poll and post then throw `why`. Any thread.
   virtual void abort(const std::string& why) = 0;
+  // One head of one cached token, as f32, for tools that bring or take caches: `head` counts the rank's own,
+  // `at` is the place in the page. Only while no step is in flight. Error(kUnsupported) where memory is not
+  // at hand.
+  struct CachePlace {
+    std::size_t rank = 0;  // index into prepare()'s ranks
+    BufferId pages = kNone;
+    int32_t page = 0, at = 0, head = 0;
+  };
+  virtual void read_cache(const CachePlace& place, std::span<float> into) const;
+  virtual void write_cache(const CachePlace& place, std::span<const float> from);
   // Whether the program's loop holds no thread now (always true of executors that have none).
   virtual bool is_parked() const { return true; }
 };

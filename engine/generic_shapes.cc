@@ -47,7 +47,8 @@ std::string mismatch(const Kernel& kernel, const Attributes& attributes,
     view.dtype = in.dtype;
     for (const Expr& e : in.shape) view.dims.at(static_cast<std::size_t>(view.rank++)) = e.evaluate(values);
   }
-  const KernelCall call{kernel.op, &attributes, views, {}};
+  const std::vector<TensorView> results(outputs.size());  // only their number counts
+  const KernelCall call{kernel.op, &attributes, views, results};
   const std::vector<OutputType> types = kernel.shapes(call);
   for (std::size_t i = 0; i < std::min(types.size(), outputs.size()); ++i) {
     if (outputs[i].dtype == DType::kUndefined) continue;

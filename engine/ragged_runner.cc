@@ -81,6 +81,7 @@ class Engine {
       weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[static_cast<std::size_t>(r)],
                                                        compiled_.constants, std::max(1, options.threads)));
     }
+    find_heads();
     // The payloads are packed: files close, folded constants go.
     compiled_.constants.clear();
     compiled_.graph = {};
@@ -95,6 +96,28 @@ class Engine {
   }
 
   Executor& executor() { return *executor_; }
+
+  // Calls f(place, first element in `heads`) for every head of a cached token that lies in this process.
+  template <typename F>
+  void for_heads(const RaggedRunner::CachedToken& token, F&& f) const {
+    if (weights_.size() != compiled_.programs.size())
+      throw Error(Code::kUnsupported, "caches of ranks in other processes cannot be reached");
+    for (std::size_t r = 0; r < compiled_.programs.size(); ++r) {
+      const Program& program = compiled_.programs[r];
+      for (std::size_t b = 0; b < program.buffers.size(); ++b) {
+        const Buffer& buffer = program.buffers[b];
+        if (buffer.kind != BufferKind::kKvPage || buffer.cache != token.cache || buffer.alias != kNone ||
+            buffer.is_value != token.values)
+          continue;
+        const int64_t dim = program.vals[static_cast<std::size_t>(buffer.dims[3])].max;
+        const Range own = heads_.at(static_cast<std::size_t>(token.cache))[r];
+        for (int64_t h = own.begin; h < own.end; ++h)
+          f(Executor::CachePlace{r, static_cast<BufferId>(b), token.page, token.at,
+                                 static_cast<int32_t>(h - own.begin)},
+            h * dim, dim);
+      }
+    }
+  }
   const RunnerLimits& limits() const { return limits_; }
   dma::Group& group() { return *groups_[0]; }
 
@@ -111,6 +134,21 @@ class Engine {
   }
 
  private:
+  // Which kv heads of each cache every rank holds.
+  void find_heads() {
+    for (const Node& node : compiled_.graph.nodes) {
+      if (node.removed || node.op != Op::kPagedAttention) continue;
+      const auto cache = static_cast<std::size_t>(node.attributes.integer("cache"));
+      const ValueId keys = node.inputs[1];
+      const Spec& spec = compiled_.plan.specs[static_cast<std::size_t>(keys)];
+      const Range all{0, *(*compiled_.graph.value(keys).shape)[1].constant()};
+      if (heads_.size() <= cache) heads_.resize(cache + 1);
+      heads_[cache] = spec.kind == Spec::Kind::kSplit && spec.axis == 1
+                          ? spec.ranges
+                          : std::vector<Range>(compiled_.programs.size(), all);
+    }
+  }
+
   void make_groups(const RaggedOptions& options) {
     dma::EndpointSpec spec = endpoint_spec(compiled_, limits_, false);
     spec.force_posted = spec.force_posted || options.force_posted;
@@ -135,6 +173,7 @@ class Engine {
 
   Compiled compiled_;
   RunnerLimits limits_;
+  std::vector<std::vector<Range>> heads_;  // by cache, by rank
   std::vector<std::unique_ptr<dma::Group>> groups_;
   std::vector<std::unique_ptr<WeightStore>> weights_;
   std::unique_ptr<Executor> executor_;  // last: its threads use all of the above
@@ -172,6 +211,18 @@ class LocalRunner : public RaggedRunner {
   void abort(const std::string& why) override { engine_->executor().abort(why); }
   RunnerMemory memory() const override { return engine_->memory(); }
   bool is_parked() const override { return engine_->executor().is_parked(); }
+  void read_cache(const CachedToken& token, std::span<float> heads) const override {
+    engine_->for_heads(token, [&](const Executor::CachePlace& place, int64_t first, int64_t dim) {
+      engine_->executor().read_cache(
+          place, heads.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(dim)));
+    });
+  }
+  void write_cache(const CachedToken& token, std::span<const float> heads) override {
+    engine_->for_heads(token, [&](const Executor::CachePlace& place, int64_t first, int64_t dim) {
+      engine_->executor().write_cache(
+          place, heads.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(dim)));
+    });
+  }
 
  protected:
   virtual uint64_t start(const StepDescriptor& step) { return engine_->executor().post(step); }

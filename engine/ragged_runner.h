@@ -40,6 +40,15 @@ struct RunnerMemory {
 class RaggedRunner : public StepRunner {
  public:
   virtual RunnerMemory memory() const = 0;
+  // The kv heads [kv_heads, dim] of one cached token: keys, or values. Only while no step is in flight, and
+  // with all ranks in this process (else Error(kUnsupported)).
+  struct CachedToken {
+    int32_t cache = 0;  // index into DecoderModel::caches
+    bool values = false;
+    int32_t page = 0, at = 0;
+  };
+  virtual void read_cache(const CachedToken& token, std::span<float> heads) const = 0;
+  virtual void write_cache(const CachedToken& token, std::span<const float> heads) = 0;
   // Whether the loops hold no threads now.
   virtual bool is_parked() const = 0;
 };

@@ -26,6 +26,7 @@ struct ServeOptions {
   int32_t max_num_batched_tokens = 0;  // tokens of one step; 0: chosen by the load path
   int32_t max_queue = 256;             // requests that wait; more are answered with 429
   int64_t kv_memory = 0;               // bytes for cached keys and values, all ranks; 0: chosen
+  bool plain = false;                  // tools: the untouched graph, even if it is recognised as a decoder
   std::filesystem::path plan;          // empty, or programs to run instead of the compiler's
   std::filesystem::path api_key_file;
   std::chrono::milliseconds shutdown_timeout{30'000};

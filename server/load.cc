@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "dma/bootstrap.h"
+#include "dma/launch.h"
 
 namespace ark {
 namespace {
@@ -46,6 +47,7 @@ LoadOptions load_options(const ServeOptions& options, const fs::path& file, cons
   load.max_sequences = options.max_num_seqs;
   load.max_batched_tokens = options.max_num_batched_tokens;
   load.kv_memory = options.kv_memory;
+  load.plain = options.plain;
   load.plan = options.plan;
   return load;
 }
@@ -87,6 +89,9 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
 
 bool is_rank_process() { return dma::Environment::is_set(); }
 
-int run_rank(const ServeOptions& options) { return run_rank_process(load_options(options)); }
+int run_rank(const ServeOptions& options) {
+  dma::end_with_launcher();
+  return run_rank_process(load_options(options));
+}
 
 }  // namespace ark

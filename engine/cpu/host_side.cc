@@ -84,6 +84,17 @@ std::optional<StepResult> CpuExecutor::poll(std::chrono::microseconds timeout) {
   return mailbox_->read_result(++polled_);
 }
 
+void CpuExecutor::read_cache(const CachePlace& place, std::span<float> into) const {
+  const Rank::CachedVector from =
+      ranks_.at(place.rank)->cached(place.pages, place.page, place.at, place.head);
+  for (std::size_t d = 0; d < into.size(); ++d) into[d] = from.first[static_cast<int64_t>(d) * from.stride];
+}
+
+void CpuExecutor::write_cache(const CachePlace& place, std::span<const float> from) {
+  const Rank::CachedVector to = ranks_.at(place.rank)->cached(place.pages, place.page, place.at, place.head);
+  for (std::size_t d = 0; d < from.size(); ++d) to.first[static_cast<int64_t>(d) * to.stride] = from[d];
+}
+
 void CpuExecutor::abort(const std::string& why) { fail(why, dma::AbortReason::kShutdown); }
 
 void CpuExecutor::fail(const std::string& why, dma::AbortReason reason) {

@@ -18,6 +18,8 @@ class CpuExecutor : public Executor {
   uint64_t post(std::span<const std::byte> record) override;
   std::optional<StepResult> poll(std::chrono::microseconds timeout) override;
   void abort(const std::string& why) override;
+  void read_cache(const CachePlace& place, std::span<float> into) const override;
+  void write_cache(const CachePlace& place, std::span<const float> from) override;
 
  protected:
   // A step has been published.

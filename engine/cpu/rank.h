@@ -53,8 +53,12 @@ class Rank {
   // Barrier mode: until all processors have finished this instance.
   dma::Fault wait_all(const Instance& at, int32_t processor, const dma::WaitContext& context);
 
-  // Bytes of activations, pages and state; touched lazily.
-  int64_t memory_bytes() const { return static_cast<int64_t>(memory_.region.bytes); }
+  // The elements of one head's key or value in a page; keys lie transposed (see step_kernels/kv_append.cc).
+  struct CachedVector {
+    float* first = nullptr;
+    int64_t stride = 1;
+  };
+  CachedVector cached(BufferId pages, int32_t page, int32_t at, int32_t head) const;
 
  private:
   struct PhaseInfo {
@@ -133,7 +137,8 @@ class Rank {
   mutable std::vector<dma::Counter32> counters_;  // by phase
   std::vector<Readers> readers_;                  // by phase: processors that are through with its inboxes
   std::vector<Processor> processors_;
-  dma::Memory memory_;  // activations, pages, io
+  dma::Memory memory_;  // activations, io
+  dma::Memory pages_;   // keys and values
   StepFrame frame_;
   SlotState state_;
   std::vector<int64_t> vals_;

@@ -117,18 +117,21 @@ Dims Rank::dims_of(const Buffer& buffer, bool greatest) const {
 }
 
 void Rank::allocate(const Binding& binding, const WeightStore& weights) {
-  // Activations first, then what has no place in the binding, each at its greatest size.
+  // Activations first, then what has no place in the binding, each at its greatest size. Keys and values lie apart:
+  // of their memory only what sequences have filled is ever touched.
   views_.resize(program_.buffers.size());
   std::vector<int64_t> own(views_.size(), -1);
-  int64_t total = aligned(binding.act_bytes);
+  int64_t total = aligned(binding.act_bytes), paged = 0;
   for (std::size_t b = 0; b < views_.size(); ++b) {
     const Buffer& buffer = program_.buffers[b];
     if (buffer.alias != kNone || (buffer.kind != BufferKind::kKvPage && buffer.kind != BufferKind::kIo))
       continue;
-    own[b] = total;
-    total += aligned(bytes_of(buffer.dtype, element_count(dims_of(buffer, true))));
+    int64_t& end = buffer.kind == BufferKind::kKvPage ? paged : total;
+    own[b] = end;
+    end += aligned(bytes_of(buffer.dtype, element_count(dims_of(buffer, true))));
   }
-  memory_ = dma::allocate_private(static_cast<uint64_t>(total + kLine), "activations and pages");
+  memory_ = dma::allocate_private(static_cast<uint64_t>(total + kLine), "activations");
+  pages_ = dma::allocate_private(static_cast<uint64_t>(paged + kLine), "keys and values", dma::PageSize::kSmall);
   for (std::size_t b = 0; b < views_.size(); ++b) {
     const std::size_t root = program_.buffers[b].alias == kNone ? b : at(program_.buffers[b].alias);
     const Buffer& buffer = program_.buffers[root];
@@ -137,7 +140,8 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
     view.dtype = buffer.dtype;
     if (buffer.kind == BufferKind::kWeight) view.data = weights.address(buffer.weight);
     if (buffer.kind == BufferKind::kAct) view.data = memory_.region.base + binding.offsets[root];
-    if (own[root] >= 0) view.data = memory_.region.base + own[root];
+    const dma::Region& region = buffer.kind == BufferKind::kKvPage ? pages_.region : memory_.region;
+    if (own[root] >= 0) view.data = region.base + own[root];
   }
   const RunnerLimits& limits = options_.limits;
   if (limits.page_size <= 0) return;  // plain
@@ -146,6 +150,15 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
   state_.page_tables.assign(at(limits.max_slots) * at(state_.pages_per_slot), 0);
   state_.last_tokens.assign(at(limits.max_slots), 0);
   state_.page_tokens.assign(at(limits.pages) * at(limits.page_size), 0);
+}
+
+Rank::CachedVector Rank::cached(BufferId pages, int32_t page, int32_t place, int32_t head) const {
+  const Buffer& buffer = program_.buffers[at(pages)];
+  const Dims dims = dims_of(buffer, true);
+  const int64_t size = dims[2], width = dims[3];
+  float* const start = views_[at(pages)].as<float>() + (page * dims[1] + head) * size * width;
+  if (buffer.is_value) return {start + place * width, 1};
+  return {start + place, size};
 }
 
 int32_t Rank::outputs_of(PhaseId p) const {

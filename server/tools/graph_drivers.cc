@@ -58,7 +58,10 @@ std::unique_ptr<GraphDriver> make_auto(const Graph& graph, int threads) {
 
 std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks,
                                          int threads) {
-  (void)ranks;
+  if (name == "decoder") return make_decoder_driver(graph, ranks, threads);
+  if (ranks > 1)
+    throw Error(Code::kUsage, "--tp " + std::to_string(ranks) +
+                                  ": only --driver decoder splits a model; the others run on one rank");
   if (name == "auto") return make_auto(graph, threads);
   if (name == "static") return std::make_unique<Static>(graph, threads);
   if (name == "dynamic") return std::make_unique<Dynamic>(graph, threads);

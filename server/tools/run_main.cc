@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "importer/import.h"
 #include "server/tools/main_guard.h"
+#include "server/tools/run_prompt.h"
 #include "server/tools/run_suite.h"
 
 namespace ark {
@@ -12,9 +13,10 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string model, suite, output_dir;
+  std::string model, suite;
   std::vector<std::string> test_data, inputs;
   tools::SuiteOptions run;
+  tools::PromptOptions prompt;
 };
 
 void report(const fs::path& set, const tools::SetResult& result) {
@@ -36,13 +38,6 @@ int run_whole_suite(const Options& options) {
   return counts.failed == 0 ? 0 : 1;
 }
 
-// A name from the model as a file name: what is not a letter, digit, '.', '_' or '-' becomes '_'.
-std::string file_name(std::string name) {
-  for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
-  return name + ".npy";
-}
-
 int run_inputs(const Options& options) {
   const Graph graph = import_model(options.model);
   std::vector<std::optional<Tensor>> inputs(graph.inputs.size());
@@ -58,27 +53,64 @@ int run_inputs(const Options& options) {
   }
   const auto driver = tools::make_driver(options.run.driver, graph, options.run.ranks, options.run.threads);
   const std::vector<Tensor> outputs = driver->run(inputs);
-  if (!options.output_dir.empty()) fs::create_directories(options.output_dir);
+  if (!options.run.output_dir.empty()) tools::save_outputs(options.run.output_dir, graph, outputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const std::string& name = graph.value(graph.outputs[i]).name;
+    const std::string& name = graph.output_names[i];
     if (outputs[i].dtype == DType::kUndefined) continue;
     const Shape shape(outputs[i].dims.begin(), outputs[i].dims.end());
     print(escaped(name) + " " + std::string(name_of(outputs[i].dtype)) + str(shape) + "\n");
-    if (!options.output_dir.empty())
-      tools::write_npy(fs::path(options.output_dir) / file_name(name), outputs[i]);
   }
   return 0;
+}
+
+int run_prompt(const Options& options) {
+  tools::PromptOptions prompt = options.prompt;
+  prompt.load.model = options.model;
+  prompt.load.tp = options.run.ranks;
+  prompt.load.threads = options.run.threads;
+  if (options.run.driver == "static")
+    throw Error(Code::kUsage, "--driver static: generates nothing; take auto, decoder or dynamic");
+  prompt.load.plain = options.run.driver == "dynamic";
+  return tools::run_prompt(prompt);
 }
 
 int run(const Options& options) {
   if (!options.suite.empty()) return run_whole_suite(options);
   if (options.model.empty()) throw Error(Code::kUsage, "give a MODEL, or --suite DIR");
+  if (!options.prompt.prompt.empty() || !options.prompt.prompt_ids.empty()) return run_prompt(options);
   if (!options.test_data.empty()) return run_data_sets(options);
   return run_inputs(options);
 }
 
 }  // namespace
 }  // namespace ark
+
+namespace {
+
+void add_prompt_options(CLI::App& app, ark::tools::PromptOptions& options) {
+  app.add_option("--prompt", options.prompt, "generates: goes on with this text");
+  app.add_option("--prompt-ids", options.prompt_ids, "the same with token ids: 1,2,3");
+  app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
+      ->check(CLI::Range(0, INT32_MAX))
+      ->capture_default_str();
+  app.add_option("--temperature", options.sampling.temperature, "0: the most likely token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--top-p", options.sampling.top_p, "keeps the most likely tokens of this probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--top-k", options.sampling.top_k, "keeps so many tokens; 0: all")
+      ->check(CLI::Range(0, INT32_MAX));
+  app.add_option("--seed", options.sampling.seed, "of the sampling")->capture_default_str();
+  app.add_flag("--chat", options.chat, "the prompt is a user's message in the model's chat template");
+  app.add_flag("--ignore-eos", options.ignore_eos, "goes on after the end token");
+  app.add_flag("--json", options.json, "prints token ids, text, finish reason and usage as JSON");
+  app.add_option("--plan", options.load.plan, "programs to run, as ark-inspect --stage program prints them");
+  app.add_option("--max-model-len", options.load.max_model_len, "as of ark-serve")
+      ->check(CLI::Range(0, 1 << 20));
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Runs an ONNX model on stored inputs and compares or saves what comes out", "ark-run");
@@ -88,12 +120,16 @@ int main(int argc, char** argv) {
                  "ONNX backend data sets (input_N.pb, output_N.pb) to compare with");
   app.add_option("--suite", options.suite, "a folder of NAME/model.onnx with NAME/test_data_set_*");
   app.add_option("--input", options.inputs, "name=file.npy, once an input");
-  app.add_option("--output-dir", options.output_dir, "where to save the outputs as .npy");
+  app.add_option("--output-dir", options.run.output_dir, "where to save the outputs as .npy");
   app.add_option("--driver", options.run.driver, "auto, static, dynamic or decoder")->capture_default_str();
-  app.add_option("--tp", options.run.ranks, "tensor-parallel ranks of the decoder driver")
+  app.add_option("--tp", options.run.ranks, "tensor-parallel ranks of a decoder")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--threads", options.run.threads, "threads")->capture_default_str();
+  app.add_option("--threads", options.run.threads, "threads")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   app.add_option("--rtol", options.run.relative, "relative tolerance (default: the set's own, or 1e-3)");
   app.add_option("--atol", options.run.absolute, "absolute tolerance (default: the set's own, or 1e-5)");
+  add_prompt_options(app, options.prompt);
   return ark::run_main(app, argc, argv, [&] { return ark::run(options); });
 }

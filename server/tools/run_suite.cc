@@ -45,9 +45,30 @@ SetResult compare(const Graph& graph, const DataSet& set, const std::vector<Tens
   return {Verdict::kPass, ""};
 }
 
+// A name from the model as a file name: what is not a letter, digit, '.', '_' or '-' becomes '_'.
+std::string file_name(std::string name) {
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
+  return name + ".npy";
+}
+
+void save_set(const SuiteOptions& options, const fs::path& set, const Graph& graph,
+              const std::vector<Tensor>& outputs) {
+  if (options.output_dir.empty()) return;
+  const fs::path within = options.root.empty() ? set.filename() : fs::relative(set, options.root);
+  save_outputs(options.output_dir / within, graph, outputs);
+}
+
 bool is_refusal(const Error& e) { return e.code() == Code::kUnsupported; }
 
 }  // namespace
+
+void save_outputs(const fs::path& directory, const Graph& graph, const std::vector<Tensor>& outputs) {
+  fs::create_directories(directory);
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i].dtype != DType::kUndefined && outputs[i].dtype != DType::kString)
+      write_npy(directory / file_name(graph.output_names[i]), outputs[i]);
+}
 
 SuiteCounts run_sets(const fs::path& model, const std::vector<fs::path>& sets, const SuiteOptions& options,
                      const std::function<void(const fs::path&, const SetResult&)>& report) {
@@ -76,7 +97,9 @@ SuiteCounts run_sets(const fs::path& model, const std::vector<fs::path>& sets, c
       Tolerance tolerance = tolerance_for(set);
       tolerance.relative = options.relative.value_or(tolerance.relative);
       tolerance.absolute = options.absolute.value_or(tolerance.absolute);
-      say(set, compare(graph, data, driver->run(data.inputs), tolerance, padding));
+      const std::vector<Tensor> outputs = driver->run(data.inputs);
+      save_set(options, set, graph, outputs);
+      say(set, compare(graph, data, outputs, tolerance, padding));
     } catch (const Error& e) {
       say(set, {verdict_of(e), e.what()});
     }
@@ -95,9 +118,11 @@ SuiteCounts run_suite(const fs::path& root, const SuiteOptions& options,
   if (models.empty())
     throw Error(Code::kNotFound, root.string() + " holds no NAME/model.onnx with NAME/test_data_set_*");
   SuiteCounts total;
+  SuiteOptions within = options;
+  within.root = root;
   for (auto& [model, sets] : models) {
     std::sort(sets.begin(), sets.end());
-    const SuiteCounts counts = run_sets(model, sets, options, report);
+    const SuiteCounts counts = run_sets(model, sets, within, report);
     total.passed += counts.passed;
     total.failed += counts.failed;
     total.skipped += counts.skipped;

@@ -24,6 +24,9 @@ class GraphDriver {
 // "decoder". Keeps `graph` by reference. Throws Error(kUnsupported) where the driver cannot run the graph.
 std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks, int threads);
 
+// The one of recognised decoders: through the ragged runner, on `ranks` ranks.
+std::unique_ptr<GraphDriver> make_decoder_driver(const Graph& graph, int ranks, int threads);
+
 enum class Verdict { kPass, kFail, kUnsupported };
 struct SetResult {
   Verdict verdict;
@@ -34,10 +37,17 @@ struct SuiteOptions {
   std::string driver = "auto";
   int ranks = 1, threads = 1;
   std::optional<double> relative, absolute;  // override the files' own tolerance
+  // Empty, or where the outputs of each set are saved, under its path within `root` (its name if that is
+  // empty).
+  std::filesystem::path output_dir, root;
 };
 struct SuiteCounts {
   int64_t passed = 0, failed = 0, skipped = 0;
 };
+
+// Writes each output that was made to DIRECTORY/NAME.npy.
+void save_outputs(const std::filesystem::path& directory, const Graph& graph,
+                  const std::vector<Tensor>& outputs);
 
 // Runs `sets` on one model; `report` is called once a set. Errors of the model itself count for every set.
 SuiteCounts run_sets(const std::filesystem::path& model, const std::vector<std::filesystem::path>& sets,

@@ -1,0 +1,334 @@
+// A decoder's data sets through the ragged runner: padded rows become sequences of their own, given pasts go
+// into pages, and what comes out is laid back into logits [B, S, V] and present caches.
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "engine/ragged_runner.h"
+#include "importer/decoder.h"
+#include "server/tools/run_suite.h"
+
+namespace ark::tools {
+namespace {
+
+constexpr int32_t kPageSize = 16, kStepTokens = 64, kStepSlots = 8;
+
+[[noreturn]] void unsupported(const std::string& why) { throw Error(Code::kUnsupported, why); }
+
+void put(Tensor& t, int64_t i, float value) {
+  switch (t.dtype) {
+    case DType::kF32:
+      t.as<float>()[i] = value;
+      break;
+    case DType::kF16:
+      t.as<uint16_t>()[i] = f32_to_f16(value);
+      break;
+    case DType::kBF16:
+      t.as<uint16_t>()[i] = f32_to_bf16(value);
+      break;
+    default:
+      unsupported("outputs of type " + std::string(name_of(t.dtype)) + " are not made");
+  }
+}
+
+// One row of the padded batch.
+struct Row {
+  std::vector<int64_t> past;     // columns of the past that mean something
+  std::vector<int64_t> fresh;    // columns of input_ids that mean something
+  std::vector<int64_t> present;  // where each of `fresh` lies in the present caches
+};
+
+// A cache of the file seen as [token][elements]: the token's elements, in the order of the remaining axes.
+class CacheLayout {
+ public:
+  CacheLayout(const Dims& dims, const DecoderSignature::Cache& cache) : dims_(dims), cache_(cache) {}
+  int64_t width() const {
+    int64_t n = 1;
+    for (std::size_t a = 0; a < dims_.size(); ++a)
+      if (!is_fixed(a)) n *= dims_[a];
+    return n;
+  }
+  // Index of element `e` of (batch, column).
+  int64_t index(int64_t batch, int64_t column, int64_t e) const {
+    int64_t index = 0, stride = 1;
+    for (std::size_t a = dims_.size(); a-- > 0; stride *= dims_[a]) {
+      if (static_cast<int>(a) == cache_.batch_axis) {
+        index += batch * stride;
+      } else if (static_cast<int>(a) == cache_.sequence_axis) {
+        index += column * stride;
+      } else {
+        index += e % dims_[a] * stride;
+        e /= dims_[a];
+      }
+    }
+    return index;
+  }
+
+ private:
+  bool is_fixed(std::size_t a) const {
+    return static_cast<int>(a) == cache_.batch_axis || static_cast<int>(a) == cache_.sequence_axis;
+  }
+  Dims dims_;
+  DecoderSignature::Cache cache_;
+};
+
+class Decoder : public GraphDriver {
+ public:
+  Decoder(const Graph& graph, int ranks, int threads) : graph_(graph), ranks_(ranks), threads_(threads) {
+    auto recognised = recognise_decoder(graph, 0);
+    if (const auto* no = std::get_if<NotRecognised>(&recognised))
+      unsupported("no ragged decoder: " + (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") +
+                  no->reason);
+    model_ = std::get<DecoderModel>(std::move(recognised));
+  }
+
+  std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) override {
+    inputs_ = &inputs;
+    const DecoderSignature& s = model_.signature;
+    const Tensor& ids = input(s.ids, "token ids");
+    if (ids.dims.size() != 2) unsupported("token ids have " + std::to_string(ids.dims.size()) + " axes");
+    batch_ = ids.dims[0], columns_ = ids.dims[1];
+    past_ = 0;
+    for (const DecoderSignature::Cache& c : s.caches)
+      past_ = input(c.input, "a cache").dims.at(static_cast<std::size_t>(c.sequence_axis));
+    make_room();
+    rows_.clear();
+    for (int64_t b = 0; b < batch_; ++b) rows_.push_back(row_of(b));
+    outputs_.assign(graph_.outputs.size(), Tensor{});
+    make_outputs();
+    for (int64_t first = 0; first < batch_; first += kStepSlots)
+      run_rows(first, std::min<int64_t>(batch_, first + kStepSlots));
+    return std::move(outputs_);
+  }
+
+ private:
+  const Tensor& input(std::size_t index, const char* what) const {
+    if (index >= inputs_->size() || !(*inputs_)[index])
+      throw Error(Code::kInvalidArgument, std::string("the input for ") + what + " is missing");
+    return *(*inputs_)[index];
+  }
+
+  // A runner whose sequences are long enough; made anew where a set needs longer ones.
+  void make_room() {
+    const int64_t need = past_ + columns_;
+    if (runner_ && need <= runner_->limits().max_length) return;
+    int64_t length = 64;
+    while (length < need) length *= 2;
+    runner_.reset();
+    RaggedOptions o;
+    const auto pages = static_cast<int32_t>((length + kPageSize - 1) / kPageSize * kStepSlots);
+    o.limits = {kStepTokens,
+                kStepTokens,
+                kStepSlots,
+                static_cast<int32_t>(length),
+                kPageSize,
+                pages,
+                static_cast<int32_t>(model_.vocabulary)};
+    o.max_items = most_items(kStepTokens, kStepSlots);
+    o.threads = std::max(threads_, ranks_);
+    CompileOptions c;
+    c.ranks = std::max(1, ranks_);
+    c.max_tokens = c.max_rows = kStepTokens;
+    c.max_items = o.max_items;
+    c.page_size = kPageSize;
+    c.pages = pages;
+    runner_ = make_ragged_runner(compile_decoder(model_, c), o);
+  }
+
+  // Which columns of a row are tokens. A mask names them; positions, where given, must count them.
+  Row row_of(int64_t b) const {
+    const DecoderSignature& s = model_.signature;
+    Row row;
+    std::vector<bool> seen(static_cast<std::size_t>(past_ + columns_), true);
+    if (s.mask) {
+      const Tensor& mask = input(*s.mask, "the mask");
+      if (mask.dims != Dims{batch_, past_ + columns_})
+        unsupported("the mask is not [batch, past + sequence]");
+      for (std::size_t i = 0; i < seen.size(); ++i)
+        seen[i] = mask.integer(b * (past_ + columns_) + static_cast<int64_t>(i)) != 0;
+    }
+    const int64_t count = std::count(seen.begin(), seen.end(), true);
+    // Ones, then zeros over all new columns: lengths, as GroupQueryAttention reads a mask. New tokens follow
+    // the row's own past.
+    const bool lengths =
+        past_ > 0 && std::is_sorted(seen.rbegin(), seen.rend()) && count >= columns_ && count <= past_;
+    for (int64_t i = 0; i < (lengths ? count - columns_ : past_); ++i)
+      if (seen[static_cast<std::size_t>(i)]) row.past.push_back(i);
+    for (int64_t i = 0; i < columns_; ++i) {
+      if (!lengths && !seen[static_cast<std::size_t>(past_ + i)]) continue;
+      row.fresh.push_back(i);
+      row.present.push_back(lengths ? count - columns_ + i : past_ + i);
+    }
+    check_positions(b, row);
+    return row;
+  }
+
+  void check_positions(int64_t b, const Row& row) const {
+    const DecoderSignature& s = model_.signature;
+    if (!s.positions) return;
+    const Tensor& positions = input(*s.positions, "positions");
+    const bool shared = positions.dims.size() == 1 || positions.dims[0] == 1;
+    for (std::size_t i = 0; i < row.fresh.size(); ++i) {
+      const int64_t given = positions.integer((shared ? 0 : b * columns_) + row.fresh[i]);
+      const auto counted = static_cast<int64_t>(row.past.size() + i);
+      if (given != counted)
+        unsupported("row " + std::to_string(b) + ", token " + std::to_string(row.fresh[i]) +
+                    " has position " + std::to_string(given) + ", but " + std::to_string(counted) +
+                    " tokens stand before it; sequences are counted from 0");
+    }
+  }
+
+  void make_outputs() {
+    const DecoderSignature& s = model_.signature;
+    const Value& logits = graph_.value(graph_.outputs[s.logits]);
+    last_only_ = logits.shape && logits.shape->size() == 3 && (*logits.shape)[1].is_constant(1);
+    outputs_[s.logits] = Tensor::zeros(logits.dtype, {batch_, last_only_ ? 1 : columns_, model_.vocabulary});
+    for (const DecoderSignature::Cache& c : s.caches) {
+      const Tensor& past = input(c.input, "a cache");
+      Dims dims = past.dims;
+      dims[static_cast<std::size_t>(c.sequence_axis)] = past_ + columns_;
+      Tensor& present = outputs_[c.output] = Tensor::zeros(past.dtype, dims);
+      const CacheLayout from(past.dims, c), to(dims, c);
+      for (int64_t b = 0; b < batch_; ++b)
+        for (int64_t i = 0; i < past_; ++i)
+          for (int64_t e = 0; e < from.width(); ++e)
+            put(present, to.index(b, i, e), static_cast<float>(past.real(from.index(b, i, e))));
+    }
+  }
+
+  int32_t pages_each() const { return runner_->limits().pages / kStepSlots; }
+  RaggedRunner::CachedToken place(std::size_t cache, bool values, int64_t slot, int64_t position) const {
+    return {static_cast<int32_t>(cache), values,
+            static_cast<int32_t>(slot * pages_each() + position / kPageSize),
+            static_cast<int32_t>(position % kPageSize)};
+  }
+
+  // Calls f(spec index, values, file cache) for each half of every cache.
+  template <typename F>
+  void for_caches(F&& f) const {
+    for (std::size_t k = 0; k < model_.caches.size(); ++k) {
+      const CacheSpec& spec = model_.caches[k];
+      for (const bool values : {false, true}) {
+        const std::string& name = values ? spec.value_input : spec.key_input;
+        for (const DecoderSignature::Cache& c : model_.signature.caches)
+          if (graph_.value(graph_.inputs[c.input]).name == name)
+            f(k, values, c, spec.kv_heads * (values ? spec.value_dim : spec.key_dim));
+      }
+    }
+  }
+  // Where keys and values share one tensor, values are its second half.
+  static int64_t first_element(const CacheLayout& layout, bool values, int64_t width) {
+    if (layout.width() == width) return 0;
+    if (layout.width() != 2 * width) unsupported("a cache holds more than its heads' keys or values");
+    return values ? width : 0;
+  }
+
+  void load_past(int64_t b, int64_t slot) {
+    for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, int64_t width) {
+      const Tensor& past = input(c.input, "a cache");
+      const CacheLayout layout(past.dims, c);
+      const int64_t first = first_element(layout, values, width);
+      std::vector<float> heads(static_cast<std::size_t>(width));
+      const Row& row = rows_[static_cast<std::size_t>(b)];
+      for (std::size_t i = 0; i < row.past.size(); ++i) {
+        for (int64_t e = 0; e < width; ++e)
+          heads[static_cast<std::size_t>(e)] =
+              static_cast<float>(past.real(layout.index(b, row.past[i], first + e)));
+        runner_->write_cache(place(k, values, slot, static_cast<int64_t>(i)), heads);
+      }
+    });
+  }
+
+  void store_present(int64_t b, int64_t slot) {
+    for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, int64_t width) {
+      Tensor& present = outputs_[c.output];
+      const CacheLayout layout(present.dims, c);
+      const int64_t first = first_element(layout, values, width);
+      std::vector<float> heads(static_cast<std::size_t>(width));
+      const Row& row = rows_[static_cast<std::size_t>(b)];
+      for (std::size_t i = 0; i < row.fresh.size(); ++i) {
+        runner_->read_cache(place(k, values, slot, static_cast<int64_t>(row.past.size() + i)), heads);
+        for (int64_t e = 0; e < width; ++e)
+          put(present, layout.index(b, row.present[i], first + e), heads[static_cast<std::size_t>(e)]);
+      }
+    });
+  }
+
+  // Rows [begin, end) as sequences in slots 0, 1, ..., mixed in the same steps.
+  void run_rows(int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) load_past(b, b - begin);
+    std::vector<std::size_t> done(static_cast<std::size_t>(end - begin), 0);
+    for (bool first = true;; first = false) {
+      StepDescriptor step;
+      std::vector<std::pair<int64_t, int64_t>> wanted;  // (row, column) of each logits row
+      for (int64_t b = begin; b < end; ++b) {
+        const auto slot = static_cast<int32_t>(b - begin);
+        for (int32_t p = 0; first && p < pages_each(); ++p)
+          step.page_deltas.push_back({slot, p, slot * pages_each() + p});
+        add_tokens(b, slot, done[static_cast<std::size_t>(slot)], step, wanted);
+      }
+      if (step.tokens.empty()) break;
+      take(step, wanted);
+    }
+    for (int64_t b = begin; b < end; ++b) store_present(b, b - begin);
+  }
+
+  void add_tokens(int64_t b, int32_t slot, std::size_t& done, StepDescriptor& step,
+                  std::vector<std::pair<int64_t, int64_t>>& wanted) const {
+    const Row& row = rows_[static_cast<std::size_t>(b)];
+    const Tensor& ids = input(model_.signature.ids, "token ids");
+    const auto first = static_cast<int32_t>(step.tokens.size());
+    const std::size_t count =
+        std::min(row.fresh.size() - done, static_cast<std::size_t>(kStepTokens) - step.tokens.size());
+    if (count == 0) return;
+    step.sequences.push_back(
+        {slot, first, static_cast<int32_t>(count), static_cast<int32_t>(row.past.size() + done)});
+    for (std::size_t i = 0; i < count; ++i) {
+      const int64_t column = row.fresh[done + i];
+      step.tokens.push_back(static_cast<int32_t>(ids.integer(b * columns_ + column)));
+      if (last_only_ && column + 1 != columns_) continue;
+      StepRow want;
+      want.token = first + static_cast<int32_t>(i);
+      want.slot = slot;
+      want.flags = kWantLogits;
+      step.rows.push_back(want);
+      wanted.emplace_back(b, last_only_ ? 0 : column);
+    }
+    done += count;
+  }
+
+  void take(const StepDescriptor& step, const std::vector<std::pair<int64_t, int64_t>>& wanted) {
+    for (const int32_t id : step.tokens)
+      if (id < 0 || id >= model_.vocabulary)
+        unsupported("token id " + std::to_string(id) + " is not in the vocabulary");
+    runner_->post(step);
+    std::optional<StepResult> result;
+    while (!result) result = runner_->poll(std::chrono::seconds(1));
+    Tensor& logits = outputs_[model_.signature.logits];
+    for (std::size_t r = 0; r < wanted.size(); ++r) {
+      const auto [b, column] = wanted[r];
+      const int64_t first = (b * logits.dims[1] + column) * model_.vocabulary;
+      for (int64_t v = 0; v < model_.vocabulary; ++v)
+        put(logits, first + v, result->rows[r].logits[static_cast<std::size_t>(v)]);
+    }
+  }
+
+  const Graph& graph_;
+  const int ranks_, threads_;
+  DecoderModel model_;
+  std::unique_ptr<RaggedRunner> runner_;
+  // Of the run that goes on.
+  const std::vector<std::optional<Tensor>>* inputs_ = nullptr;
+  int64_t batch_ = 0, columns_ = 0, past_ = 0;
+  bool last_only_ = false;
+  std::vector<Row> rows_;
+  std::vector<Tensor> outputs_;
+};
+
+}  // namespace
+
+std::unique_ptr<GraphDriver> make_decoder_driver(const Graph& graph, int ranks, int threads) {
+  return std::make_unique<Decoder>(graph, ranks, threads);
+}
+
+}  // namespace ark::tools
