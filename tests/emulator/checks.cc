@@ -70,7 +70,8 @@ void Core::check(const void* p, uint64_t bytes, Access access, Place place, Site
   const uint8_t need = is_write || access == Access::kCopySource || !options.detector
                            ? Memory::kAllocated
                            : Memory::kAllocated | Memory::kInitialised;
-  const uint8_t never = Memory::kInFlight | Memory::kShared | (is_write ? Memory::kConstant : 0);
+  const uint8_t never =
+      Memory::kInFlight | Memory::kShared | (is_write ? Memory::kConstant | Memory::kReadConstant : 0);
   if (!match(states, bytes, need, never)) {
     const Block& block = *fiber->warp->block;
     const auto in_shared = static_cast<uint64_t>(static_cast<const std::byte*>(p) - block.shared);
@@ -81,6 +82,7 @@ void Core::check(const void* p, uint64_t bytes, Access access, Place place, Site
       if ((states[i] & Memory::kShared) && !own_shared)
         refuse(Fault::kBounds, "another block's shared memory");
       if (is_write && (states[i] & Memory::kConstant)) refuse(Fault::kConstant, "it is constant");
+      if (is_write && (states[i] & Memory::kReadConstant)) refuse(Fault::kConstant, "ld_nc has read it");
       if (states[i] & Memory::kInFlight)
         refuse(Fault::kInFlight, "an asynchronous copy has not delivered it");
       if ((need & Memory::kInitialised) && !(states[i] & Memory::kInitialised)) {
@@ -89,7 +91,18 @@ void Core::check(const void* p, uint64_t bytes, Access access, Place place, Site
     }
   }
   if (is_write) {
-    for (uint64_t i = 0; i < bytes; i++) states[i] |= Memory::kInitialised;
+    for (uint64_t i = 0; i < bytes; i++) states[i] |= Memory::kInitialised | Memory::kWritten;
+  }
+}
+
+void Core::check_constant(const void* p, uint64_t bytes, Site at) {
+  if (!memory.contains(p)) fail(Fault::kConstant, "ld_nc of " + memory.describe(p), at);
+  uint8_t* states = memory.states(p);
+  for (uint64_t i = 0; i < bytes; i++) {
+    if (states[i] & Memory::kWritten) {
+      fail(Fault::kConstant, "ld_nc of " + memory.describe(p) + ", which a kernel has written", at);
+    }
+    states[i] |= Memory::kReadConstant;
   }
 }
 

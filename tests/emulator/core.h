@@ -168,6 +168,8 @@ class Core {
   bool is_own_stack(const void* p) const {
     return static_cast<uint64_t>(static_cast<const std::byte*>(p) - fiber->stack) < kStackBytes;
   }
+  // Bytes that no kernel has written since the host did, nor may write from now on.
+  void check_constant(const void* p, uint64_t bytes, Site at);
   void check_shared(const void* p, uint64_t bytes, uint64_t alignment, Site at);
   void check_aligned(const void* p, uint64_t alignment, Place place, Site at = {});
   // An access by an actor, checked before.

@@ -8,7 +8,8 @@
 #include "tests/emulator/hooks.h"
 
 #define ARK_DEVICE inline
-#define ARK_KERNEL(name, Parameters, threads) extern "C" void name([[maybe_unused]] const Parameters& p)
+#define ARK_KERNEL(name, Parameters, threads) \
+  extern "C" __attribute__((visibility("default"))) void name([[maybe_unused]] const Parameters& p)
 #define ARK_UNROLL
 #ifndef ARK_EMULATED_ARCH
 #define ARK_EMULATED_ARCH 900  // as __CUDA_ARCH__

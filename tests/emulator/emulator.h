@@ -76,6 +76,8 @@ class Machine {
   };
   // Throws Failure; all launches are then lost, memory stays.
   Progress advance(uint64_t switches);
+  // While idle: leaves the CPU to the host for a moment; the kernels' clock goes on.
+  void nap();
   // Until all launches are done; looks at the host's words again and again while idle.
   void run();
 

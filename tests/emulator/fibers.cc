@@ -40,7 +40,7 @@ namespace {
 
 constexpr uint64_t kGuard = 4096;
 constexpr int kSavedRegisters = 6;
-constexpr uint64_t kSwitchNs = 20;   // of the kernels' clock
+constexpr uint64_t kSwitchNs = 20;  // of the kernels' clock
 constexpr uint32_t kPctChange = 8;  // one change of priority in so many turns, and up to 128 times as many
 constexpr uint64_t kStuckNs = 1'000'000;
 

@@ -29,15 +29,17 @@ bool Machine::is_running(LaunchId id) const {
 
 Machine::Progress Machine::advance(uint64_t switches) { return core_->advance(switches); }
 
+void Machine::nap() {
+  const auto start = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(std::chrono::microseconds(20));
+  core_->time_ns += static_cast<uint64_t>((std::chrono::steady_clock::now() - start).count());
+}
+
 void Machine::run() {
-  constexpr auto kNap = std::chrono::microseconds(20);
   for (;;) {
-    const auto start = std::chrono::steady_clock::now();
     const Progress progress = advance(1 << 20);
     if (progress == Progress::kDone) return;
-    if (progress != Progress::kIdle) continue;
-    std::this_thread::sleep_for(kNap);
-    core_->time_ns += static_cast<uint64_t>((std::chrono::steady_clock::now() - start).count());
+    if (progress == Progress::kIdle) nap();
   }
 }
 

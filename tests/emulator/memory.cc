@@ -72,7 +72,7 @@ void Memory::unmap(std::byte* begin) {
 
 void Memory::initialise(const void* begin, uint64_t bytes) {
   uint8_t* s = states(begin);
-  for (uint64_t i = 0; i < bytes; i++) s[i] |= kInitialised;
+  for (uint64_t i = 0; i < bytes; i++) s[i] = (s[i] | kInitialised) & ~(kWritten | kReadConstant);
 }
 
 void Memory::make_constant(const void* begin, uint64_t bytes) {

@@ -23,9 +23,11 @@ class Memory {
   enum State : uint8_t {
     kAllocated = 1,
     kInitialised = 2,
-    kConstant = 4,   // no kernel writes it
-    kShared = 8,     // some block's shared memory
-    kInFlight = 16,  // an asynchronous copy will write it
+    kConstant = 4,       // no kernel writes it
+    kShared = 8,         // some block's shared memory
+    kInFlight = 16,      // an asynchronous copy will write it
+    kWritten = 32,       // by a kernel, since the host wrote it
+    kReadConstant = 64,  // by ld_nc, since the host wrote it
   };
 
   Memory();

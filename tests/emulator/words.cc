@@ -124,9 +124,7 @@ void ark_emulator_read_constant(void* to, const void* from, int bytes, Site at) 
   Core& core = *Core::current;
   core.check_aligned(from, bytes, 0, at);
   core.touch(from, bytes, Access::kRead, ARK_EMULATOR_PLACE, at);
-  if (core.memory.contains(from) && !(*core.memory.states(from) & Memory::kConstant)) {
-    core.fail(Fault::kConstant, "ld_nc of " + core.memory.describe(from) + ", which kernels may write", at);
-  }
+  core.check_constant(from, bytes, at);
   std::memcpy(to, from, bytes);
 }
 

@@ -1,0 +1,237 @@
+#include "tests/emulator/emulated_gpu.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ark::emulator {
+
+World::~World() {
+  {
+    std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::shared_ptr<World::Run> World::launch(LaunchRequest request) {
+  std::lock_guard lock(mutex_);
+  if (failure_) throw Error(Code::kUnavailable, std::string("the emulated GPU is lost: ") + failure_->what());
+  auto run = std::make_shared<Run>();
+  run->request = std::move(request);
+  pending_.push_back(run);
+  if (!thread_.joinable()) thread_ = std::thread([this] { drive(); });
+  changed_.notify_all();
+  return run;
+}
+
+std::optional<Failure> World::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+Counts World::counts() const {
+  std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+void World::start_pending() {
+  for (auto& run : pending_) {
+    run->id = machine_.launch(run->request);
+    running_.push_back(run);
+  }
+  pending_.clear();
+}
+
+void World::drive() {
+  constexpr uint64_t kSwitches = 1 << 16;  // between two looks at what the host wants
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    if (pending_.empty() && running_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    start_pending();
+    lock.unlock();
+    std::optional<Failure> failure;
+    try {
+      if (machine_.advance(kSwitches) == Machine::Progress::kIdle) machine_.nap();
+    } catch (const Failure& f) {
+      failure = f;
+    }
+    lock.lock();
+    counts_ = machine_.counts();
+    if (failure) failure_ = failure;
+    for (size_t i = 0; i < running_.size();) {
+      if (machine_.is_running(running_[i]->id)) {
+        i++;
+        continue;
+      }
+      running_[i]->is_running = false;
+      running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
+    }
+    changed_.notify_all();
+  }
+}
+
+namespace {
+
+class EmulatedLaunch final : public cuda::Launch {
+ public:
+  EmulatedLaunch(std::shared_ptr<World> world, std::shared_ptr<World::Run> run)
+      : world_(std::move(world)), run_(std::move(run)) {}
+  ~EmulatedLaunch() override {
+    while (run_->is_running) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  bool is_running() override {
+    if (run_->is_running) return true;
+    if (auto failure = world_->failure()) throw Error(Code::kUnavailable, failure->what());
+    return false;
+  }
+
+ private:
+  std::shared_ptr<World> world_;
+  std::shared_ptr<World::Run> run_;
+};
+
+class EmulatedKernel final : public cuda::Kernel {
+ public:
+  EmulatedKernel(std::shared_ptr<World> world, int gpu, const cuda::GpuInfo& info, const std::string& library,
+                 const std::string& entry, double seconds)
+      : world_(std::move(world)), gpu_(gpu), info_(info), entry_(entry) {
+    handle_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!handle_) throw Error(Code::kInternal, std::string("emulator: ") + dlerror());
+    function_ = reinterpret_cast<void (*)(const void*)>(dlsym(handle_, entry.c_str()));
+    if (!function_) throw Error(Code::kInternal, "emulator: no entry " + entry + " in " + library);
+    facts_.compile_seconds = seconds;
+  }
+  // The library stays: a failed launch may have left fibers that stand in it.
+
+  const cuda::KernelFacts& facts() const override { return facts_; }
+  int32_t resident_blocks(int32_t threads, int32_t shared_bytes) override {
+    return threads <= 1024 && shared_bytes <= info_.shared_per_block ? info_.processors : 0;
+  }
+  std::unique_ptr<cuda::Launch> launch(const cuda::LaunchShape& shape,
+                                       std::span<const std::byte> parameter) override {
+    cuda::refuse_unless_resident(*this, shape);
+    LaunchRequest request;
+    request.name = entry_;
+    request.gpu = gpu_;
+    request.blocks = shape.blocks;
+    request.threads = shape.threads;
+    request.shared_bytes = static_cast<uint64_t>(shape.shared_bytes);
+    request.kernel = function_;
+    request.parameter.assign(parameter.begin(), parameter.end());
+    return std::make_unique<EmulatedLaunch>(world_, world_->launch(std::move(request)));
+  }
+
+ private:
+  std::shared_ptr<World> world_;
+  int gpu_;
+  cuda::GpuInfo info_;
+  std::string entry_;
+  cuda::KernelFacts facts_;
+  void* handle_ = nullptr;
+  void (*function_)(const void*) = nullptr;
+};
+
+std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+uint64_t address_of(const std::byte* p) { return reinterpret_cast<uint64_t>(p); }
+
+}  // namespace
+
+EmulatedGpu::EmulatedGpu(std::shared_ptr<World> world, const EmulatedGpuOptions& options)
+    : world_(std::move(world)), options_(options), number_(world_->add_gpu()) {
+  info_.name = "emulated GPU " + std::to_string(number_);
+  info_.arch = "sm_" + std::to_string(options.arch / 10) + (options.arch == 900 ? "a" : "");
+  info_.versions = "emulator";
+  info_.processors = options.processors;
+  info_.shared_per_block = options.arch >= 900 ? 227 << 10 : 163 << 10;
+  info_.memory = options.memory;
+  info_.is_emulated = true;
+}
+
+uint64_t EmulatedGpu::allocate(uint64_t bytes, const std::string& what) {
+  std::lock_guard lock(mutex_);
+  if (used_ + bytes > static_cast<uint64_t>(options_.memory)) {
+    throw Error(Code::kExhausted,
+                info_.name + ": no room for " + std::to_string(bytes) + " bytes of " + what);
+  }
+  const uint64_t address = address_of(world_->memory().allocate(bytes, number_, what));
+  sizes_[address] = bytes;
+  used_ += bytes;
+  return address;
+}
+
+void EmulatedGpu::release(uint64_t address) {
+  std::lock_guard lock(mutex_);
+  auto found = sizes_.find(address);
+  ARK_CHECK(found != sizes_.end(), "emulated GPU: release of memory that is not allocated");
+  used_ -= found->second;
+  sizes_.erase(found);
+  world_->memory().release(pointer(address));
+}
+
+uint64_t EmulatedGpu::free_bytes() {
+  std::lock_guard lock(mutex_);
+  return static_cast<uint64_t>(options_.memory) - used_;
+}
+
+cuda::MappedMemory EmulatedGpu::allocate_mapped(uint64_t bytes, const std::string& what) {
+  std::byte* p = world_->memory().allocate(bytes, kHost, what);
+  return {p, address_of(p), bytes};
+}
+
+void EmulatedGpu::release(const cuda::MappedMemory& memory) { world_->memory().release(memory.host); }
+
+uint64_t EmulatedGpu::map(std::byte* host, uint64_t bytes) {
+  world_->memory().map(host, bytes, "mapped memory");
+  return address_of(host);
+}
+
+void EmulatedGpu::unmap(std::byte* host) { world_->memory().unmap(host); }
+
+void EmulatedGpu::check_device(uint64_t address, uint64_t bytes) const {
+  const Memory& memory = world_->memory();
+  const bool inside = !bytes || (memory.owner(pointer(address)) == number_ &&
+                                 memory.owner(pointer(address + bytes - 1)) == number_);
+  ARK_CHECK(inside, "emulated GPU: a copy of " + std::to_string(bytes) + " bytes at " +
+                        memory.describe(pointer(address)));
+}
+
+void EmulatedGpu::upload(uint64_t to, std::span<const std::byte> from) {
+  if (from.empty()) return;
+  check_device(to, from.size());
+  std::memcpy(pointer(to), from.data(), from.size());
+  world_->memory().initialise(pointer(to), from.size());
+}
+
+void EmulatedGpu::download(std::span<std::byte> to, uint64_t from) {
+  if (to.empty()) return;
+  check_device(from, to.size());
+  std::memcpy(to.data(), pointer(from), to.size());
+}
+
+void EmulatedGpu::clear(uint64_t address, uint64_t bytes) {
+  if (!bytes) return;
+  check_device(address, bytes);
+  std::memset(pointer(address), 0, bytes);
+  world_->memory().initialise(pointer(address), bytes);
+}
+
+std::unique_ptr<cuda::Kernel> EmulatedGpu::load(const cuda::KernelSource& source) {
+  std::vector<std::string> flags = {"-DARK_EMULATED_ARCH=" + std::to_string(options_.arch)};
+  if (world_->options().detector) {
+    flags.insert(flags.end(), {"-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"});
+  }
+  if (options_.seeded_bugs) flags.push_back("-DARK_SEEDED_BUGS");
+  double seconds = 0;
+  const std::string library = compile_kernel(source, flags, &seconds);
+  return std::make_unique<EmulatedKernel>(world_, number_, info_, library, source.entry, seconds);
+}
+
+}  // namespace ark::emulator
