@@ -49,6 +49,8 @@ struct Environment {
   // Rank 0's meeting place: "@name" (abstract unix socket), a folder or "/path/name.sock" (unix socket), or
   // "host:port" (TCP; IPv6 as "[host]:port").
   std::string address;
+  // Of rank 0, may be empty: asked while ranks are awaited; says why one will never come, or "".
+  std::function<std::string()> lost = {};
 
   // From ARK_RANK, ARK_WORLD_SIZE, ARK_BOOTSTRAP. Throws Error(kUsage) naming the variable.
   static Environment from_process();

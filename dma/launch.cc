@@ -2,9 +2,11 @@
 
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -13,6 +15,8 @@
 namespace ark::dma {
 namespace {
 
+constexpr const char* kLauncherVariable = "ARK_LAUNCHER";  // its process id
+
 std::string random_name() {
   std::random_device random;
   std::string name = "@ark-";
@@ -20,19 +24,20 @@ std::string random_name() {
   return name;
 }
 
-// The caller's environment with the three variables of `rank`.
+// The caller's environment with the variables of `rank`.
 std::vector<std::string> variables_of(const Environment& group, int rank) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     if (!text.starts_with("ARK_RANK=") && !text.starts_with("ARK_WORLD_SIZE=") &&
-        !text.starts_with("ARK_BOOTSTRAP=")) {
+        !text.starts_with("ARK_BOOTSTRAP=") && !text.starts_with(std::string(kLauncherVariable) + "=")) {
       variables.emplace_back(text);
     }
   }
   variables.push_back("ARK_RANK=" + std::to_string(rank));
   variables.push_back("ARK_WORLD_SIZE=" + std::to_string(group.size));
   variables.push_back("ARK_BOOTSTRAP=" + group.address);
+  variables.push_back(kLauncherVariable + ("=" + std::to_string(getpid())));
   return variables;
 }
 
@@ -53,7 +58,7 @@ std::string own_program() {
 }  // namespace
 
 RankProcesses::RankProcesses(int size, const std::vector<std::string>& arguments)
-    : environment_{0, size, random_name()} {
+    : environment_{0, size, random_name(), [this] { return lost(); }} {
   std::vector<std::string> command = {own_program()};
   command.insert(command.end(), arguments.begin(), arguments.end());
   for (int rank = 1; rank < size; ++rank) {
@@ -67,6 +72,20 @@ RankProcesses::RankProcesses(int size, const std::vector<std::string>& arguments
     }
     pids_.push_back(pid);
   }
+}
+
+// Looks without reaping: a process id stays ours until the destructor is done with it.
+std::string RankProcesses::lost() const {
+  for (std::size_t i = 0; i < pids_.size(); ++i) {
+    siginfo_t info = {};
+    if (waitid(P_PID, static_cast<id_t>(pids_[i]), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == 0)
+      continue;
+    return "rank " + std::to_string(i + 1) + " is dead: its process " +
+           (info.si_code == CLD_EXITED ? "ended with status " : "was ended by signal ") +
+           std::to_string(info.si_status) + " before it joined";
+  }
+  return {};
 }
 
 RankProcesses::~RankProcesses() {
@@ -88,6 +107,14 @@ void RankProcesses::kill_all() {
     waitpid(pid, nullptr, 0);
     pid = 0;
   }
+}
+
+void end_with_launcher() {
+  const char* launcher = std::getenv(kLauncherVariable);
+  if (launcher == nullptr) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // It may have ended before the call.
+  if (std::to_string(getppid()) != launcher) _exit(69);
 }
 
 }  // namespace ark::dma

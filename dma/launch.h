@@ -22,15 +22,20 @@ class RankProcesses {
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  // Of rank 0, for join_group or join_environment.
+  // Of rank 0, for join_group or join_environment; used while this object lives.
   const Environment& environment() const { return environment_; }
   pid_t pid(int rank) const { return pids_.at(rank - 1); }
 
  private:
+  std::string lost() const;
   void kill_all();
 
   Environment environment_;
   std::vector<pid_t> pids_;  // of rank i + 1
 };
+
+// For rank processes, first of all: from now on this process ends when the one that started it ends, whatever
+// this one is doing. Does nothing where another launcher started it.
+void end_with_launcher();
 
 }  // namespace ark::dma

@@ -25,6 +25,8 @@ class Host {
   Connections run() {
     while (!is_complete()) {
       if (deadline_.passed()) throw Error(Code::kUnavailable, missing());
+      if (const std::string lost = environment_.lost ? environment_.lost() : ""; !lost.empty())
+        throw Error(Code::kUnavailable, lost);
       wait_for_any();
       for (Socket next = listener_.accept(); next.is_open(); next = listener_.accept()) {
         if (strangers_.size() < kMaxStrangers)

@@ -206,6 +206,8 @@ void Server::with_body(const Raw& raw, httplib::Response& out, const httplib::Co
 std::string Server::read_body(Exchange& exchange, const httplib::ContentReader& reader) {
   std::string body;
   if (!exchange.head.has_body()) return body;
+  constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  if (exchange.head.expects_continue) exchange.connection.write(kContinue.data(), kContinue.size());
   int status = 0;
   const bool complete = reader([&](const char* data, std::size_t size) {
     if (body.size() + size > options_.limits.body) status = 413;

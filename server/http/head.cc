@@ -138,7 +138,6 @@ std::string Head::for_library() const {
   text += !keep_alive ? "Connection: close\r\n" : http_1_0 ? "Connection: Keep-Alive\r\n" : "";
   if (chunked) text += "Transfer-Encoding: chunked\r\n";
   if (content_length >= 0) text += "Content-Length: " + std::to_string(content_length) + "\r\n";
-  if (expects_continue) text += "Expect: 100-continue\r\n";
   text += kCrlf;
   return text;
 }

@@ -120,6 +120,7 @@ void Scheduler::loop_once() {
   drop_cancelled();
   retire_finished();
   give_slots();
+  publish_stats();  // a step may take long, and who has a slot no longer waits
   while (static_cast<int32_t>(flights_.size()) < runner_.limits().depth && post_step()) {
   }
   if (!flights_.empty()) {
@@ -149,6 +150,7 @@ void Scheduler::admit_incoming() {
     incoming_.front()->arrival = ++last_arrival_;
     waiting_.push_back(std::move(incoming_.front()));
   }
+  stats_.waiting = static_cast<int64_t>(waiting_.size());  // submit() counts these, too
 }
 
 void Scheduler::drop_cancelled() {

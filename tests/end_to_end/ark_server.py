@@ -113,15 +113,20 @@ class Server:
     def connect(self, timeout=30):
         return socket.create_connection((self.host, self.port), timeout)
 
-    def exchange(self, data, timeout=30):
-        """Sends bytes, ends our side, returns all that comes back."""
+    def exchange(self, data, end="answered", timeout=30):
+        """Sends bytes and returns all that comes back. Our side ends "at once", when the first answer begins
+        or two seconds have passed ("answered"), or "never": then the server has to close. A server takes an
+        end for the client's going: it gives up what it computes."""
         with self.connect(timeout) as connection:
             try:
                 connection.sendall(data)
-                connection.shutdown(socket.SHUT_WR)
+                if end == "answered":
+                    select.select([connection], [], [], 2)
+                if end != "never":
+                    connection.shutdown(socket.SHUT_WR)
             except OSError:  # refused in the middle: the answer is there all the same
                 pass
-            return receive_all(connection)
+            return receive_all(connection, timeout)
 
     def metric(self, name, **labels):
         """The sum of all series of `name` with these labels."""

@@ -1,0 +1,150 @@
+"""Every option on the command line and in the environment; exit codes with one line; --check."""
+
+import re
+import socket
+
+import pytest
+
+from ark_server import BINARY, FIXTURES, Server, run_to_end
+
+USAGE, DATA, NO_INPUT, UNAVAILABLE, SYSTEM = 64, 65, 66, 69, 71
+
+pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
+
+
+def options_in_help():
+    text = run_to_end("--help").stdout
+    return dict(re.findall(r"^\s+(--[a-z-]+) .*?\(Env:(\w+)\)", text, re.MULTILINE))
+
+
+def refused(code, *options, **more):
+    """The one line of the error."""
+    run = run_to_end(*options, **more)
+    assert run.returncode == code, (run.returncode, run.stdout, run.stderr)
+    assert run.stderr.startswith("ark-serve: error: ") and run.stderr.count("\n") == 1, run.stderr
+    return run.stderr
+
+
+def test_help_names_the_contract():
+    options = options_in_help()
+    assert {"--model", "--served-model-name", "--host", "--port", "--tp", "--processes", "--device", "--threads",
+            "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--max-queue", "--kv-memory",
+            "--api-key-file", "--shutdown-timeout", "--log-format", "--check"} <= set(options)
+    for option, variable in options.items():
+        assert variable == "ARK_SERVE_" + option[2:].upper().replace("-", "_")
+
+
+BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "x", "--max-model-len": "-5",
+              "--max-num-seqs": "0", "--max-num-batched-tokens": "1.5", "--max-queue": "0", "--kv-memory": "5Q",
+              "--shutdown-timeout": "-1", "--log-format": "xml", "--host": "no.such.host.invalid",
+              "--api-key-file": "/nowhere/keys", "--model": "/nowhere/model.onnx"}
+
+
+@pytest.mark.parametrize("option", BAD_VALUES)
+def test_a_bad_value_is_refused_alike_from_both_places(tiny_model, option):
+    base = [] if option == "--model" else ["--model", tiny_model]
+    code = NO_INPUT if "nowhere" in BAD_VALUES[option] else USAGE
+    line = refused(code, *base, option, BAD_VALUES[option])
+    variable = options_in_help()[option]
+    assert refused(code, *base, environment={variable: BAD_VALUES[option]})
+    assert option in line or BAD_VALUES[option] in line
+
+
+def test_the_environment_configures_a_server(tiny_model, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    environment = {"MODEL": str(tiny_model), "SERVED_MODEL_NAME": "named", "HOST": "127.0.0.1", "PORT": str(port),
+                   "TP": "2", "PROCESSES": "true", "DEVICE": "cpu", "THREADS": "2", "MAX_MODEL_LEN": "64",
+                   "MAX_NUM_SEQS": "3", "MAX_NUM_BATCHED_TOKENS": "16", "MAX_QUEUE": "5", "KV_MEMORY": "64k",
+                   "API_KEY_FILE": str(keys), "SHUTDOWN_TIMEOUT": "1.5", "LOG_FORMAT": "json"}
+    with Server(environment={f"ARK_SERVE_{k}": v for k, v in environment.items()}, port=None) as server:
+        assert (server.model, server.port) == ("named", port)
+        assert len(server.children()) == 1
+        key = {"Authorization": "Bearer secret"}
+        (model,) = server.get("/v1/models", headers=key).json()["data"]
+        assert (model["id"], model["max_model_len"]) == ("named", 64)
+        assert server.get("/v1/models").status_code == 401
+        metrics = server.get("/metrics", headers=key).text
+        assert 0 < int(re.search(r"ark_kv_pages\{.*\} (\d+)", metrics)[1]) < 3 * 4
+        assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 3}, headers=key).status_code == 200
+        assert server.log[-1].startswith("{")
+
+
+def test_the_command_line_wins_over_the_environment(tiny_model):
+    with Server("--model", tiny_model, "--served-model-name", "line",
+                environment={"ARK_SERVE_SERVED_MODEL_NAME": "environment"}) as server:
+        assert server.model == "line"
+
+
+def test_check_reports_and_ends(tiny_model):
+    run = run_to_end("--model", tiny_model, "--check", "--tp", 2)
+    assert (run.returncode, run.stderr) == (0, "")
+    stages = [line.split()[0] for line in run.stdout.splitlines()]
+    assert stages[-1] == "checked"
+    wanted = ["parse", "infer", "passes", "recognise", "partition", "lower", "pack", "warm"]
+    assert [s for s in stages if s in wanted] == wanted
+    assert run_to_end(environment={"ARK_SERVE_MODEL": str(tiny_model), "ARK_SERVE_CHECK": "1"}).returncode == 0
+
+
+def test_a_model_is_named_after_its_file_or_folder(tiny_model, tmp_path):
+    (tmp_path / "some.onnx").symlink_to(tiny_model)
+    for given, name in ((tmp_path, "some"), (tmp_path / "some.onnx", "some"), (tiny_model.parent, "llama-optimum")):
+        run = run_to_end("--model", given, "--check")
+        assert f"checked      {name} can be served" in run.stdout
+    (tmp_path / "other.onnx").symlink_to(tiny_model)
+    assert "2 .onnx files" in refused(USAGE, "--model", tmp_path)
+
+
+def test_usage_errors(tiny_model, tmp_path):
+    assert "--model" in refused(USAGE)
+    refused(USAGE, "--model", tiny_model, "--no-such-option")
+    refused(USAGE, "--model", tiny_model, "extra")
+    assert "positions" in refused(USAGE, "--model", FIXTURES / "gpt2-optimum", "--max-model-len", 65)
+    assert "cuda" in refused(DATA, "--model", tiny_model, "--device", "cuda")
+    empty = tmp_path / "keys"
+    empty.write_text("\n \n")
+    assert "holds no key" in refused(USAGE, "--model", tiny_model, "--api-key-file", empty)
+
+
+def test_missing_and_broken_models(tmp_path):
+    assert "no such file" in refused(NO_INPUT, "--model", tmp_path / "none.onnx")
+    assert "no .onnx" in refused(NO_INPUT, "--model", tmp_path)
+    for content in (b"", b"not a model", bytes(range(256)) * 100):
+        broken = tmp_path / "broken.onnx"
+        broken.write_bytes(content)
+        assert "broken.onnx" in refused(DATA, "--model", broken, "--check")
+    (tmp_path / "broken.onnx").unlink()
+
+
+def test_a_name_with_control_characters_is_escaped(tmp_path):
+    line = refused(NO_INPUT, "--model", tmp_path / "a\x1b[31m\nb.onnx")
+    assert line.rstrip("\n").isprintable()
+
+
+def test_a_model_that_is_no_decoder():
+    bert = FIXTURES / "bert-opset11"
+    if not bert.exists():
+        pytest.skip(f"no {bert}")
+    assert "no decoder" in refused(DATA, "--model", bert)
+
+
+def test_a_port_in_use_is_told_before_the_model_is_loaded(tiny_model):
+    with Server("--model", tiny_model) as server:
+        run = run_to_end("--model", tiny_model, "--port", server.port)
+        assert run.returncode == SYSTEM and run.stdout == ""
+        assert "--port" in run.stderr and run.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [["--tp", 1], ["--tp", 3], ["--threads", 1, "--tp", 2], ["--kv-memory", "48k"],
+                                     ["--max-num-seqs", 1], ["--max-num-batched-tokens", 16], ["--host", "::1"],
+                                     ["--tp", 2, "--processes"], ["--tp", 1, "--processes"], ["--max-model-len", 32]],
+                         ids=str)
+def test_no_option_changes_the_tokens(tiny, tiny_model, options):
+    body = {"prompt": list(range(3, 20)), "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    wanted = tiny.post("/v1/completions", body).json()["choices"][0]["token_ids"]
+    with Server("--model", tiny_model, *options) as server:
+        answer = server.post("/v1/completions", body)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["token_ids"] == wanted
