@@ -34,13 +34,20 @@ void Pump::stop() {
 }
 
 void Pump::run(std::stop_token stop) {
+  bool was_busy = true;
   while (!stop.stop_requested()) {
     // Read before the work: a request posted after the rings were seen empty changes it.
     const uint32_t rung = parts_.queues->doorbell.load();
-    if (run_once() != 0) continue;
+    if (run_once() != 0) {
+      was_busy = true;
+      continue;
+    }
     const bool in_flight = oldest_ != newest_;
     const int64_t nap = in_flight ? 50'000 : std::min(options_.idle_sleep_ns, parts_.wire->idle_sleep_ns());
-    const WaitContext context{nullptr, Deadline::after(std::chrono::nanoseconds(nap)), options_.spin};
+    // Spins once after work; a pump that has been idle for a whole turn sleeps at once.
+    const SpinPolicy spin = was_busy || in_flight ? options_.spin : SpinPolicy{0, 0};
+    was_busy = false;
+    const WaitContext context{nullptr, Deadline::after(std::chrono::nanoseconds(nap)), spin};
     // Its deadline is the normal end of an idle turn.
     static_cast<void>(wait_reached(parts_.queues->doorbell, rung + 1, {.what = "request"}, context));
   }

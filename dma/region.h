@@ -40,8 +40,13 @@ struct Memory {
   std::shared_ptr<void> owner;  // unmaps or frees when the last user is gone
 };
 
-// Zero-filled pages, rounded up to whole ones, huge pages advised from 2 MiB on. Throws Error(kExhausted).
-Memory allocate_private(uint64_t bytes, const std::string& name);
+enum class PageSize : uint8_t {
+  kLarge,  // huge pages are advised from 2 MiB on
+  kSmall,  // memory that is used sparsely: only what is touched counts
+};
+// Zero-filled pages, rounded up to whole ones; they take memory once they are touched. Throws
+// Error(kExhausted).
+Memory allocate_private(uint64_t bytes, const std::string& name, PageSize pages = PageSize::kLarge);
 
 // Maps `bytes` of `descriptor`, shared and writable. The mapping outlives the descriptor. Throws Error(kOs).
 Memory map_shared(int descriptor, uint64_t bytes, const std::string& name);

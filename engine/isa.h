@@ -6,6 +6,7 @@
 namespace ark {
 
 enum class Isa : uint8_t { kScalar, kAvx2, kAvx512 };
-Isa best_isa();  // of this machine
+// The best of this machine, or less if ARK_ISA says so. Throws Error(kUsage) on a name it does not know.
+Isa best_isa();
 
 }  // namespace ark

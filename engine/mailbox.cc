@@ -12,25 +12,28 @@ namespace {
 constexpr uint64_t kAlign = 64;
 uint64_t aligned(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Lays the arrays of a record one behind the other; with a null base it only measures.
-class RecordWriter {
+// Lays the arrays of a record one behind the other.
+class RecordLayout {
  public:
-  explicit RecordWriter(std::byte* base) : base_(base) {}
-
   template <typename T>
-  StepRecord::Extent add(const T* data, std::size_t count) {
+  StepRecord::Extent add(std::size_t count) {
     at_ = (at_ + 7) / 8 * 8;
     const StepRecord::Extent extent{static_cast<uint32_t>(at_), static_cast<uint32_t>(count)};
-    if (base_ && count) std::memcpy(base_ + at_, data, count * sizeof(T));
     at_ += count * sizeof(T);
     return extent;
   }
   uint64_t bytes() const { return at_; }
 
  private:
-  std::byte* base_;
   uint64_t at_ = sizeof(StepRecord);
 };
+
+template <typename T>
+StepRecord::Extent write(const std::vector<T>& from, RecordLayout& layout, std::byte* record) {
+  const StepRecord::Extent extent = layout.add<T>(from.size());
+  if (!from.empty()) std::memcpy(record + extent.offset, from.data(), from.size() * sizeof(T));
+  return extent;
+}
 
 void limit(std::size_t count, int32_t most, const char* what) {
   ARK_CHECK(count <= static_cast<std::size_t>(most), "a step with " + std::to_string(count) + " " + what +
@@ -49,14 +52,14 @@ StepCapacity StepCapacity::of(const RunnerLimits& l) {
 }
 
 uint64_t record_bytes(const StepCapacity& c) {
-  RecordWriter w(nullptr);
+  RecordLayout w;
   const auto count = [](int32_t n) { return static_cast<std::size_t>(n); };
-  w.add<int32_t>(nullptr, count(c.tokens));
-  w.add<StepSequence>(nullptr, count(c.sequences));
-  w.add<PageDelta>(nullptr, count(c.page_deltas));
-  w.add<PageCopy>(nullptr, count(c.page_copies));
-  w.add<StepRow>(nullptr, count(c.rows));
-  w.add<BiasEntry>(nullptr, count(c.bias));
+  w.add<int32_t>(count(c.tokens));
+  w.add<StepSequence>(count(c.sequences));
+  w.add<PageDelta>(count(c.page_deltas));
+  w.add<PageCopy>(count(c.page_copies));
+  w.add<StepRow>(count(c.rows));
+  w.add<BiasEntry>(count(c.bias));
   return w.bytes();
 }
 
@@ -68,20 +71,19 @@ void write_record(const StepDescriptor& step, uint64_t number, const StepCapacit
   limit(step.page_copies.size(), c.page_copies, "page copies");
   limit(step.rows.size(), c.rows, "rows");
   limit(step.bias.size(), c.bias, "bias entries");
-  RecordWriter w(slot.data());
+  RecordLayout w;
   StepRecord record;
   record.step = number;
-  record.arrays[StepRecord::kTokens] = w.add(step.tokens.data(), step.tokens.size());
-  record.arrays[StepRecord::kSequences] = w.add(step.sequences.data(), step.sequences.size());
-  record.arrays[StepRecord::kPageDeltas] = w.add(step.page_deltas.data(), step.page_deltas.size());
-  record.arrays[StepRecord::kPageCopies] = w.add(step.page_copies.data(), step.page_copies.size());
-  record.arrays[StepRecord::kRows] = w.add(step.rows.data(), step.rows.size());
+  record.arrays[StepRecord::kTokens] = write(step.tokens, w, slot.data());
+  record.arrays[StepRecord::kSequences] = write(step.sequences, w, slot.data());
+  record.arrays[StepRecord::kPageDeltas] = write(step.page_deltas, w, slot.data());
+  record.arrays[StepRecord::kPageCopies] = write(step.page_copies, w, slot.data());
+  record.arrays[StepRecord::kRows] = write(step.rows, w, slot.data());
   // std::pair has no guaranteed layout: entry by entry.
-  record.arrays[StepRecord::kBias] = w.add<BiasEntry>(nullptr, 0);
-  record.arrays[StepRecord::kBias].count = static_cast<uint32_t>(step.bias.size());
+  const StepRecord::Extent bias = record.arrays[StepRecord::kBias] = w.add<BiasEntry>(step.bias.size());
   for (std::size_t i = 0; i < step.bias.size(); ++i) {
     const BiasEntry entry{step.bias[i].first, step.bias[i].second};
-    w.add(&entry, 1);
+    std::memcpy(slot.data() + bias.offset + i * sizeof entry, &entry, sizeof entry);
   }
   record.bytes = w.bytes();
   std::memcpy(slot.data(), &record, sizeof record);

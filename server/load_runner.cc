@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "dma/launch.h"
 #include "dma/wait.h"
 #include "engine/plain/plain_runner.h"
@@ -32,17 +33,6 @@ Graph import_logged(const LoadOptions& options, StageLog& log) {
   Graph graph = import_model(options.model, how);
   log.done("passes", std::to_string(graph.nodes.size()) + " nodes");
   return graph;
-}
-
-int64_t available_memory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string key, unit; info >> key;) {
-    int64_t kilobytes = 0;
-    info >> kilobytes;
-    std::getline(info, unit);
-    if (key == "MemAvailable:") return kilobytes << 10;
-  }
-  return int64_t{1} << 32;
 }
 
 // The longest sequence: what is asked for, within what the model can do.

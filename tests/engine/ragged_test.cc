@@ -65,8 +65,9 @@ TEST(RaggedProcesses, GiveTheBytesOfThreads) {
 }
 
 // Steps run until something fails; the message must name rank 1, soon.
-std::string run_until_failure(StepRunner& runner) {
+std::string run_until_failure(StepRunner& runner, int in_flight = 0) {
   try {
+    for (; in_flight > 0; --in_flight) wait_for(runner);
     for (int i = 0; i < 100000; ++i) run_greedy(runner, prompt(), 4, 6);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kUnavailable);
@@ -75,34 +76,69 @@ std::string run_until_failure(StepRunner& runner) {
   return "";
 }
 
-TEST(RaggedProcesses, DeathOfABusyRankIsNamedWithinTwoSeconds) {
-  dma::RankProcesses processes(2, {kServe, kAlso});
-  Prepared p = prepare(2);
-  const auto runner = make_ragged_runner(std::move(p.compiled), p.options, processes.environment());
-  run_greedy(*runner, prompt(), 4, 2);
-  std::chrono::steady_clock::time_point killed;
+// The rank that dies is named within two seconds, by what runs and by what only asks.
+class RankDeath : public ::testing::TestWithParam<int> {
+ protected:
+  static constexpr std::chrono::seconds kSoon{2};
+  RankDeath() : victim_(1 + GetParam()), name_("rank " + std::to_string(victim_)) {
+    Prepared p = prepare(3);
+    runner_ = make_ragged_runner(std::move(p.compiled), p.options, processes_.environment());
+    run_greedy(*runner_, prompt(), 4, 2);
+  }
+  void kill_victim() {
+    killed_ = std::chrono::steady_clock::now();
+    kill(processes_.pid(victim_), SIGKILL);
+  }
+  void expect_named(const std::string& why) const {
+    EXPECT_LT(std::chrono::steady_clock::now() - killed_, kSoon);
+    EXPECT_NE(why.find(name_), std::string::npos) << why;
+  }
+
+  const int victim_;
+  const std::string name_;
+  dma::RankProcesses processes_{3, {kServe, kAlso}};
+  std::unique_ptr<RaggedRunner> runner_;
+  std::chrono::steady_clock::time_point killed_;
+};
+
+TEST_P(RankDeath, WhileBusy) {
   std::jthread killer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    killed = std::chrono::steady_clock::now();
-    kill(processes.pid(1), SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    kill_victim();
   });
-  const std::string why = run_until_failure(*runner);
+  const std::string why = run_until_failure(*runner_);
   killer.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(2));
-  EXPECT_NE(why.find("rank 1"), std::string::npos) << why;
+  expect_named(why);
 }
 
-TEST(RaggedProcesses, DeathOfAnIdleRankIsReported) {
-  dma::RankProcesses processes(2, {kServe, kAlso});
-  Prepared p = prepare(2);
-  const auto runner = make_ragged_runner(std::move(p.compiled), p.options, processes.environment());
-  run_greedy(*runner, prompt(), 4, 2);
-  kill(processes.pid(1), SIGKILL);
-  for (int i = 0; i < 200 && runner->failure().empty(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_NE(runner->failure().find("rank 1"), std::string::npos) << runner->failure();
-  EXPECT_THROW(run_greedy(*runner, prompt(), 4, 2), Error);
+TEST_P(RankDeath, RightAfterAStep) {
+  kill_victim();
+  expect_named(run_until_failure(*runner_));
 }
+
+TEST_P(RankDeath, WithStepsInFlight) {
+  Sequence s{.slot = 0, .tokens = prompt()};
+  int32_t page = 0;
+  for (int k = 0; k < 2; ++k) {
+    StepDescriptor step;
+    add_chunk(step, s, 3, 4, page, true, kWantToken);
+    runner_->post(step);
+  }
+  kill_victim();
+  expect_named(run_until_failure(*runner_, 2));
+}
+
+TEST_P(RankDeath, WhileParked) {
+  while (!runner_->is_parked()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the others park by themselves
+  kill_victim();
+  while (runner_->failure().empty() && std::chrono::steady_clock::now() - killed_ < kSoon)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  expect_named(runner_->failure());
+  EXPECT_THROW(run_greedy(*runner_, prompt(), 4, 2), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Victims, RankDeath, ::testing::Range(0, 2));
 
 TEST(RaggedRunner, PagesFollowFromTheBudget) {
   Prepared p = prepare(2);

@@ -1,8 +1,17 @@
 #include "engine/cpu/simd/table.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
 namespace ark {
 
-Isa best_isa() {
+namespace {
+
+Isa isa_of_machine() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -13,6 +22,23 @@ Isa best_isa() {
   if (avx2) return Isa::kAvx2;
 #endif
   return Isa::kScalar;
+}
+
+// ARK_ISA=scalar|avx2|avx512 asks for less than the machine has: to compare, or to find a fault.
+Isa wanted_isa() {
+  const char* name = std::getenv("ARK_ISA");
+  if (!name || !*name) return Isa::kAvx512;
+  for (const auto& [word, isa] :
+       {std::pair{"scalar", Isa::kScalar}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}})
+    if (std::strcmp(name, word) == 0) return isa;
+  throw Error(Code::kUsage, "ARK_ISA=" + escaped(name) + " is none of scalar, avx2, avx512");
+}
+
+}  // namespace
+
+Isa best_isa() {
+  static const Isa isa = std::min(isa_of_machine(), wanted_isa());
+  return isa;
 }
 
 namespace simd {
