@@ -54,16 +54,21 @@ void finish(typename T::V v, const Epilogue& e, int64_t column, const float* res
   }
 }
 
-// Rows of x as one block: packed[k * R + r], and where their outputs start.
+// How far ahead of its use a weight stream is fetched, in bytes.
+constexpr int64_t kAhead = 8 << 10;
+// Columns whose sums are kept together.
+constexpr int kStripe = 64;
+// Blocks of rows that share a piece of the weight while it lies in the first-level cache, and that piece's
+// length along k. Neither changes a result: a chain is continued from its stored sum.
+constexpr int kGroup = 4;
+constexpr int64_t kPiece = 64;
+
+// Rows of x as one block, packed[k * rows + r], and their number in the output.
 struct Block {
   const float* packed;
   int64_t row;
+  int rows;
 };
-
-// How far ahead of its use a weight stream is fetched, in bytes.
-constexpr int64_t kAhead = 32 << 10;
-// Columns whose sums are kept together.
-constexpr int kStripe = 64;
 
 // Sums of R rows x kStripe columns, [level][row][column]: level 0 is the slab just added up, level l + 1 the
 // sum of 2^l slabs that waits for its right neighbour.
@@ -72,22 +77,34 @@ struct Sums {
   alignas(64) float at[8][R][kStripe];
 };
 
-// The chains of C vectors of columns over one slab.
-template <class T, class W, int R, int C>
-void run_chains(const float* x, const typename W::Element* w, int64_t stride, int64_t count,
-                float (*sums)[kStripe], int column) {
+// Where a pass over the weight stands: `count` rows of k from `w`, the first of their slab or later ones;
+// whether what comes kAhead later is to be fetched.
+template <class W>
+struct Piece {
+  const typename W::Element* w;
+  int64_t stride, first, count;
+  int width;
+  bool opens, fetches;
+};
+
+// The chains of C vectors of columns over one piece. With kFetch each row of the weight is fetched
+// whole, kAhead before its use.
+template <class T, class W, int R, int C, bool kFetch>
+void run_chains(const float* x, const Piece<W>& piece, float (*sums)[kStripe], int column) {
   using V = typename T::V;
-  constexpr int kLines = (C * 16 * static_cast<int>(sizeof(typename W::Element)) + 63) / 64;
+  const typename W::Element* w = piece.w + column;
+  const int lines = (piece.width * static_cast<int>(sizeof(typename W::Element)) + 63) / 64;
   V acc[R][C];
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) acc[r][c] = T::zero();
+    for (int c = 0; c < C; ++c) acc[r][c] = piece.opens ? T::zero() : T::load(sums[r] + column + c * 16);
   }
-  for (int64_t k = 0; k < count; ++k, x += R, w += stride) {
-#pragma GCC unroll 4
-    for (int line = 0; line < kLines; ++line)
-      T::prefetch(reinterpret_cast<const char*>(w) + kAhead + line * 64);
+  for (int64_t k = 0; k < piece.count; ++k, x += R, w += piece.stride) {
+    if constexpr (kFetch) {
+      for (int line = 0; line < lines; ++line)
+        T::prefetch(reinterpret_cast<const char*>(w) + kAhead + line * 64);
+    }
     V wv[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) wv[c] = W::load(w + c * 16);
@@ -105,69 +122,112 @@ void run_chains(const float* x, const typename W::Element* w, int64_t stride, in
   }
 }
 
-// One slab of a stripe of `width` columns, C vectors at a time.
+// One piece of a stripe, C vectors of columns at a time; the first of them fetches ahead for all.
 template <class T, class W, int R, int C>
-void multiply_slab(const float* x, const typename W::Element* w, int64_t stride, int64_t count, int width,
-                   float (*sums)[kStripe]) {
+void multiply_piece(const Block& block, const Piece<W>& piece, float (*sums)[kStripe]) {
+  const float* x = block.packed + piece.first * R;
   int column = 0;
-  for (; column + C * 16 <= width; column += C * 16)
-    run_chains<T, W, R, C>(x, w + column, stride, count, sums, column);
+  if (piece.fetches && C * 16 <= piece.width) {
+    run_chains<T, W, R, C, true>(x, piece, sums, 0);
+    column = C * 16;
+  }
+  for (; column + C * 16 <= piece.width; column += C * 16)
+    run_chains<T, W, R, C, false>(x, piece, sums, column);
   if constexpr (C > 1) {
-    for (; column < width; column += 16) run_chains<T, W, R, 1>(x, w + column, stride, count, sums, column);
+    for (; column < piece.width; column += 16) run_chains<T, W, R, 1, false>(x, piece, sums, column);
   }
 }
 
-// Adds level + 1 (left) and level 0 (right) into level 0.
-template <class T, int R>
-void merge(Sums<R>& sums, int level, int width) {
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < width; c += 16) {
-      T::store(sums.at[0][r] + c, T::add(T::load(sums.at[level + 1][r] + c), T::load(sums.at[0][r] + c)));
-    }
-  }
-}
-
-// All columns of one panel for one block of R rows.
-template <class T, class W, int R, int C>
-void multiply_panel(const MatMul& a, const Block& block, int64_t p) {
-  const auto* panel = reinterpret_cast<const typename W::Element*>(a.w) + p * a.k * a.panel;
-  Sums<R> sums;
-  for (int stripe = 0; stripe < a.panel; stripe += kStripe) {
-    const int width = std::min(kStripe, a.panel - stripe);
-    for (int32_t slab = 0; slab < a.slab_count; ++slab) {
-      const int64_t first = a.slabs[slab], count = a.slabs[slab + 1] - first;
-      multiply_slab<T, W, R, C>(block.packed + first * R, panel + first * a.panel + stripe, a.panel, count,
-                                width, sums.at[0]);
-      int level = 0;
-      for (; slab >> level & 1; ++level) merge<T, R>(sums, level, width);
-      if (slab + 1 < a.slab_count) std::memcpy(sums.at[level + 1], sums.at[0], sizeof sums.at[0]);
-    }
-    const int64_t column = p * a.panel + stripe;
-    for (int r = 0; r < R; ++r) {
-      const int64_t start = (block.row + r) * a.n;
-      const float* residual = a.epilogue.residual ? a.epilogue.residual + start : nullptr;
-      for (int c = 0; c < width; c += 16) {
-        const int lanes = static_cast<int>(std::min<int64_t>(16, a.n - column - c));
-        if (lanes > 0)
-          finish<T>(T::load(sums.at[0][r] + c), a.epilogue, column + c, residual, a.out + start, lanes);
-      }
-    }
-  }
-}
-
-// The instance of multiply_panel for `rows` rows, by recursion over R.
+// The instance of multiply_piece for the block's rows, by recursion over R.
 template <class T, class W, int R = T::kMaxRows>
-void multiply_rows(const MatMul& a, const Block& block, int64_t rows, int64_t p) {
-  if (rows == R) {
-    multiply_panel<T, W, R, R <= T::kSmallRows ? T::kSmallVectors : T::kVectors>(a, block, p);
+void multiply_block(const Block& block, const Piece<W>& piece, float (*sums)[kStripe]) {
+  if (block.rows == R) {
+    multiply_piece<T, W, R, R <= T::kSmallRows ? T::kSmallVectors : T::kVectors>(block, piece, sums);
   } else if constexpr (R > 1) {
-    multiply_rows<T, W, R - 1>(a, block, rows, p);
+    multiply_block<T, W, R - 1>(block, piece, sums);
   }
 }
 
-// x[row .. row + rows) as [k][rows].
+// The slab at level 0 of `rows` rows is complete: adds it to those that wait for it.
+template <class T, int R>
+void end_slab(Sums<R>& sums, int32_t slab, bool is_last, int rows, int width) {
+  int level = 0;
+  for (; slab >> level & 1; ++level) {
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < width; c += 16)
+        T::store(sums.at[0][r] + c, T::add(T::load(sums.at[level + 1][r] + c), T::load(sums.at[0][r] + c)));
+    }
+  }
+  if (!is_last)
+    std::memcpy(sums.at[level + 1], sums.at[0], sizeof sums.at[0][0] * static_cast<std::size_t>(rows));
+}
+
+template <class T>
+void finish_rows(const MatMul& a, const Block& block, int64_t column, int width,
+                 const float (*sums)[kStripe]) {
+  for (int r = 0; r < block.rows; ++r) {
+    const int64_t start = (block.row + r) * a.n;
+    const float* residual = a.epilogue.residual ? a.epilogue.residual + start : nullptr;
+    for (int c = 0; c < width; c += 16) {
+      const int lanes = static_cast<int>(std::min<int64_t>(16, a.n - column - c));
+      if (lanes > 0) finish<T>(T::load(sums[r] + c), a.epilogue, column + c, residual, a.out + start, lanes);
+    }
+  }
+}
+
+// One stripe of one panel for some blocks of rows.
+template <class T, class W>
+void multiply_stripe(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe, bool fetches) {
+  const auto* panel = reinterpret_cast<const typename W::Element*>(a.w) + p * a.k * a.panel + stripe;
+  Sums<T::kMaxRows> sums[kGroup];
+  Piece<W> piece{panel, a.panel, 0, 0, std::min(kStripe, a.panel - stripe), true, true};
+  // A weight that is read only once needs no pieces.
+  const bool once = count == 1 && blocks[0].rows <= T::kSmallRows;
+  for (int32_t slab = 0; slab < a.slab_count; ++slab) {
+    const int64_t end = a.slabs[slab + 1];
+    int64_t k = a.slabs[slab];
+    do {  // an empty slab sums to zero
+      piece.w = panel + k * a.panel;
+      piece.first = k;
+      piece.count = once ? end - k : std::min(kPiece, end - k);
+      piece.opens = k == a.slabs[slab];
+      for (int b = 0; b < count; ++b) {
+        piece.fetches = fetches && b == 0;
+        multiply_block<T, W>(blocks[b], piece, sums[b].at[0]);
+      }
+      k += piece.count;
+    } while (k < end);
+    for (int b = 0; b < count; ++b)
+      end_slab<T>(sums[b], slab, slab + 1 == a.slab_count, blocks[b].rows, piece.width);
+  }
+  for (int b = 0; b < count; ++b)
+    finish_rows<T>(a, blocks[b], p * a.panel + stripe, piece.width, sums[b].at[0]);
+}
+
+// x[row .. row + rows) as [k][rows], four by four.
 inline void pack_rows(const float* x, int64_t rows, int64_t k, float* packed) {
-  for (int64_t r = 0; r < rows; ++r) {
+  using Four [[gnu::vector_size(16)]] = float;
+  using Order [[gnu::vector_size(16)]] = int32_t;
+  const int64_t whole_rows = rows & ~int64_t{3}, whole_k = k & ~int64_t{3};
+  for (int64_t r = 0; r < whole_rows; r += 4) {
+    for (int64_t i = 0; i < whole_k; i += 4) {
+      Four in[4];
+      for (int j = 0; j < 4; ++j) std::memcpy(&in[j], x + (r + j) * k + i, sizeof in[j]);
+      const Four low02 = __builtin_shuffle(in[0], in[2], Order{0, 4, 1, 5}),
+                 low13 = __builtin_shuffle(in[1], in[3], Order{0, 4, 1, 5}),
+                 high02 = __builtin_shuffle(in[0], in[2], Order{2, 6, 3, 7}),
+                 high13 = __builtin_shuffle(in[1], in[3], Order{2, 6, 3, 7});
+      const Four out[4] = {__builtin_shuffle(low02, low13, Order{0, 4, 1, 5}),
+                           __builtin_shuffle(low02, low13, Order{2, 6, 3, 7}),
+                           __builtin_shuffle(high02, high13, Order{0, 4, 1, 5}),
+                           __builtin_shuffle(high02, high13, Order{2, 6, 3, 7})};
+      for (int j = 0; j < 4; ++j) std::memcpy(packed + (i + j) * rows + r, &out[j], sizeof out[j]);
+    }
+    for (int64_t i = whole_k; i < k; ++i) {
+      for (int64_t j = r; j < r + 4; ++j) packed[i * rows + j] = x[j * k + i];
+    }
+  }
+  for (int64_t r = whole_rows; r < rows; ++r) {
     for (int64_t i = 0; i < k; ++i) packed[i * rows + r] = x[r * k + i];
   }
 }
@@ -177,16 +237,22 @@ template <class T, class W>
 void multiply(const MatMul& a) {
   const int64_t rows = a.last_row - a.first_row;
   const int64_t blocks = (rows + T::kMaxRows - 1) / T::kMaxRows;
-  const auto border = [&](int64_t b) { return rows * b / blocks; };
+  const auto block_at = [&](int64_t b) {
+    const int64_t from = rows * b / blocks, to = rows * (b + 1) / blocks;
+    const float* packed = rows > 1 ? a.packed + from * a.k : a.x + a.first_row * a.k;
+    return Block{packed, a.first_row + from, static_cast<int>(to - from)};
+  };
   for (int64_t b = 0; b < blocks && rows > 1; ++b) {
-    pack_rows(a.x + (a.first_row + border(b)) * a.k, border(b + 1) - border(b), a.k,
-              a.packed + border(b) * a.k);
+    const Block block = block_at(b);
+    pack_rows(a.x + block.row * a.k, block.rows, a.k, a.packed + (block.row - a.first_row) * a.k);
   }
-  const float* packed = rows > 1 ? a.packed : a.x + a.first_row * a.k;
   for (int64_t p = a.first_panel; p < a.last_panel; ++p) {
-    for (int64_t b = 0; b < blocks; ++b) {
-      multiply_rows<T, W>(a, {packed + border(b) * a.k, a.first_row + border(b)}, border(b + 1) - border(b),
-                          p);
+    for (int64_t b = 0; b < blocks; b += kGroup) {
+      Block group[kGroup];
+      const int count = static_cast<int>(std::min<int64_t>(kGroup, blocks - b));
+      for (int i = 0; i < count; ++i) group[i] = block_at(b + i);
+      for (int stripe = 0; stripe < a.panel; stripe += kStripe)
+        multiply_stripe<T, W>(a, group, count, p, stripe, b == 0);
     }
   }
 }

@@ -1,3 +1,7 @@
+// GCC 12 warns of its own intrinsics, whose undefined operands are deliberate (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 #include "engine/cpu/simd/make_table.h"
 #include "engine/cpu/simd/vec_avx512.h"
 
