@@ -14,9 +14,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = ROOT / "scripts" / "peers"
-ARK_BENCH = ROOT / "build" / "bin" / "ark-bench"
+ARK_BENCH = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-bench"
 LLAMA_PYTHON = Path(os.environ.get("ARK_LLAMA_PYTHON", ROOT / ".venv-peers" / "bin" / "python"))
 GOALS = {("decode_ms", "1"): 0.8, ("decode_ms", "8"): 1.0}  # of ONNX Runtime's speed
+SPARE_MEMORY = 64  # MB that ark may take beside 1.1 x packed weights and what it keeps of keys and values
 TIME_LIMIT = 900  # seconds for one peer in one round
 
 
@@ -31,7 +32,7 @@ def commands(args, model):
     if ARK_BENCH.exists():
         peers["ark"] = [ARK_BENCH, "model", model, *shape, "--json", *args.ark]
     else:
-        peers["ark"] = NotMeasured(f"{ARK_BENCH.relative_to(ROOT)} is not built")
+        peers["ark"] = NotMeasured(f"{ARK_BENCH} is not built")
     if LLAMA_PYTHON.exists():
         peers["llama.cpp"] = [LLAMA_PYTHON, WORKERS / "llama_worker.py", float_gguf(model), *shape]
     else:
@@ -83,6 +84,9 @@ def median(runs):
         values = [run[key] for run in runs if key in run]
         if values:
             merged[key] = statistics.median(values)
+    for key in ("packed_mb", "kv_mb"):
+        if key in runs[0]:
+            merged[key] = runs[0][key]
     for key, combine in (("decode_ms", statistics.median), ("prefill_ms", statistics.median), ("rss_mb", max)):
         merged[key] = {size: combine([run[key][size] for run in runs]) for size in runs[0].get(key, {})}
     return merged
@@ -117,7 +121,27 @@ def report(figures, reasons, args):
         ratio = ratios.get(f"onnxruntime {metric} {size}")
         if ratio is not None:
             print(f"goal {metric} {size}: {ratio:.2f} x ONNX Runtime, wanted {goal}: {'met' if ratio >= goal else 'MISSED'}")
+    memory_goal(figures)
     return ratios
+
+
+def memory_goal(figures):
+    ark = figures.get("ark", {})
+    if "packed_mb" not in ark:
+        return
+    bound, peak = 1.1 * ark["packed_mb"] + ark["kv_mb"] + SPARE_MEMORY, ark["rss_mb"]["peak"]
+    print(f"goal peak memory: {peak:.0f} MB, wanted at most {bound:.0f} (1.1 x {ark['packed_mb']:.0f} packed + "
+          f"{ark['kv_mb']:.0f} keys and values + {SPARE_MEMORY}): {'met' if peak <= bound else 'MISSED'}")
+
+
+def best_pair(results, args):
+    """The ratios of the round in which both sides were disturbed least, by the sum of their times."""
+    pairs = list(zip(results.get("ark", []), results.get("onnxruntime", [])))
+    for label, (metric, size), _, _ in rows({}, args):
+        if metric == "rss_mb" or not pairs:
+            continue
+        ark, peer = min(((a[metric][size], b[metric][size]) for a, b in pairs), key=sum)
+        print(f"quietest round, {label}: ark {ark:.1f} ms, onnxruntime {peer:.1f} ms, ratio {peer / ark:.2f}")
 
 
 def processor():
@@ -145,6 +169,7 @@ def main():
     figures = {name: median(runs) for name, runs in results.items()}
     print(f"{processor()}; {args.threads} threads, float32, medians of {args.rounds} rounds")
     ratios = report(figures, reasons, args)
+    best_pair(results, args)
     print(json.dumps({"figures": figures, "speed_ratios": ratios, "not_measured": reasons, "machine": processor()}))
 
 
