@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "engine/cuda/sources.h"
 #include "tests/cuda/environment.h"
 #include "tests/cuda/scratch_folder.h"
 
@@ -61,6 +62,17 @@ TEST(Nvrtc, CompilesWithHeadersHandedOverByName) {
     EXPECT_EQ(code.cubin[1], std::byte{'E'});  // an ELF file
     EXPECT_GT(code.facts.registers, 0);
     EXPECT_GT(code.facts.compile_seconds, 0);
+  }
+}
+
+TEST(Nvrtc, CompilesFromTheHeadersThatTheBinaryCarries) {
+  std::string why;
+  const auto compiler = open_nvrtc(&why);
+  if (!compiler) GTEST_SKIP() << why;
+  for (const char* arch : {"sm_80", "sm_90a", "sm_100"}) {
+    const CompiledCode code = compiler->compile(source_of("#include \"engine/cuda/micro_kernel.h\"\n"), arch);
+    EXPECT_GT(code.facts.registers, 0);
+    EXPECT_EQ(code.facts.spilled_bytes, 0);
   }
 }
 

@@ -1,0 +1,109 @@
+#include "engine/cuda/micro.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+#include "engine/cuda/micro_kernel_parameters.h"
+#include "engine/cuda/sources.h"
+
+namespace ark::cuda {
+namespace {
+
+constexpr int kMostBlocks = 1024;
+constexpr uint64_t kCounterBytes = 64 * 1024;
+
+class Bench {
+ public:
+  Bench(Gpu& gpu, int rounds)
+      : gpu_(gpu),
+        kernel_(gpu.load(source_of("#include \"engine/cuda/micro_kernel.h\"\n"))),
+        counters_(gpu, kCounterBytes, "counters"),
+        floats_(gpu, 6 * kMicroFloats * sizeof(float), "inboxes"),
+        words_(gpu, 256, "words"),
+        host_(gpu.allocate_mapped(128, "echo words")) {
+    blocks_ = std::min(kMostBlocks, kernel_->resident_blocks(kMicroThreads, 0)) / 2 * 2;
+    ARK_CHECK(blocks_ >= 2, "a GPU that holds fewer than two blocks");
+    p_.rounds = rounds;
+    p_.counters = counters_.address();
+    p_.inboxes = floats_.address();
+    p_.outputs = floats_.address() + 4 * kMicroFloats * sizeof(float);
+    p_.host = host_.device;
+    p_.nanoseconds = words_.address();
+    p_.failed = words_.address() + 64;
+    p_.deadline_ns = 5'000'000'000;
+  }
+  ~Bench() { gpu_.release(host_); }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  MicroResult run(int mode, const std::string& name) {
+    gpu_.clear(counters_.address(), kCounterBytes);
+    gpu_.clear(words_.address(), 256);
+    std::memset(host_.host, 0, 128);
+    p_.mode = mode;
+    const auto launch = kernel_->launch({blocks_, kMicroThreads, 0}, std::as_bytes(std::span(&p_, 1)));
+    answer(*launch);
+    uint32_t failed = 0;
+    uint64_t nanoseconds = 0;
+    gpu_.download(std::as_writable_bytes(std::span(&failed, 1)), p_.failed);
+    gpu_.download(std::as_writable_bytes(std::span(&nanoseconds, 1)), p_.nanoseconds);
+    if (failed) throw Error(Code::kUnavailable, name + ": a wait passed its deadline");
+    if (mode == kAllReduce) check_sums();
+    return {name, static_cast<double>(nanoseconds) / p_.rounds};
+  }
+  int32_t blocks() const { return blocks_; }
+
+ private:
+  // The host's part of kHostEcho, until the kernel ends.
+  void answer(Launch& launch) {
+    auto* words = reinterpret_cast<uint32_t*>(host_.host);
+    std::atomic_ref<uint32_t> asked(words[0]), answered(words[16]);
+    for (uint32_t turn = 0; launch.is_running();) {
+      for (int look = 0; look < 10000; ++look) {
+        const uint32_t now = asked.load(std::memory_order_acquire);
+        if (now != turn) answered.store(turn = now, std::memory_order_release);
+      }
+      std::this_thread::yield();
+    }
+  }
+
+  void check_sums() {
+    std::vector<float> sums(2 * kMicroFloats);
+    gpu_.download(std::as_writable_bytes(std::span(sums)), p_.outputs);
+    const auto last = static_cast<float>(p_.rounds - 1);
+    for (int i = 0; i < kMicroFloats; ++i) {
+      const float expected = (static_cast<float>(i) + last) + (2 * static_cast<float>(i) + last);
+      ARK_CHECK(sums[static_cast<std::size_t>(i)] == expected &&
+                    sums[static_cast<std::size_t>(kMicroFloats + i)] == expected,
+                "the all-reduce gives " + std::to_string(sums[static_cast<std::size_t>(i)]) + " at " +
+                    std::to_string(i) + ", not " + std::to_string(expected));
+    }
+  }
+
+  Gpu& gpu_;
+  std::unique_ptr<Kernel> kernel_;
+  DeviceMemory counters_, floats_, words_;
+  MappedMemory host_;
+  MicroParameters p_{};
+  int32_t blocks_ = 0;
+};
+
+}  // namespace
+
+std::vector<MicroResult> measure_micro(Gpu& gpu, int rounds) {
+  const Gate::Work work = gpu.gate().enter();
+  Bench bench(gpu, rounds);
+  std::vector<MicroResult> results;
+  results.push_back(bench.run(kGridBarrier, "barrier of " + std::to_string(bench.blocks()) + " blocks"));
+  results.push_back(bench.run(kCounterHop, "counter, there and back"));
+  results.back().name = "counter hop, block to block";
+  results.back().nanoseconds /= 2;
+  results.push_back(bench.run(kAllReduce, "all-reduce of 8 KiB between two ranks"));
+  results.push_back(bench.run(kHostEcho, "word to the host and back"));
+  return results;
+}
+
+}  // namespace ark::cuda

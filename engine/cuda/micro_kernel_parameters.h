@@ -1,0 +1,21 @@
+// The argument of engine/cuda/micro_kernel.h's kernel. Host and device; no standard header here.
+#pragma once
+
+namespace ark::cuda {
+
+enum MicroMode : int { kGridBarrier, kCounterHop, kAllReduce, kHostEcho };
+
+struct MicroParameters {
+  int mode, rounds, padding[2];
+  unsigned long long counters;  // u32 [64 * 16], zeroed: barrier at 0, hops at 16 and 32, arrivals from 64 on
+  unsigned long long inboxes;   // f32 [2 ranks][2 halves][kMicroFloats]
+  unsigned long long outputs;   // f32 [2 ranks][kMicroFloats]
+  unsigned long long host;      // mapped: u32 asked, at 64 bytes u32 answered
+  unsigned long long nanoseconds;  // u64: of all rounds, by block 0's clock
+  unsigned long long failed;       // u32: a wait has passed its deadline
+  unsigned long long deadline_ns;
+};
+inline constexpr int kMicroFloats = 2048;  // 8 KiB
+inline constexpr int kMicroThreads = 256;
+
+}  // namespace ark::cuda

@@ -1,0 +1,32 @@
+#include "engine/cuda/sources.h"
+
+#include <string_view>
+#include <utility>
+
+namespace ark::cuda {
+
+// Made by CMake from the headers themselves (device_headers.cc in the build folder).
+struct CarriedHeader {
+  std::string_view name, text;
+};
+extern const CarriedHeader kCarriedHeaders[];
+extern const std::size_t kCarriedHeaderCount;
+
+const std::vector<SourceFile>& device_headers() {
+  static const std::vector<SourceFile> headers = [] {
+    std::vector<SourceFile> all;
+    for (std::size_t i = 0; i < kCarriedHeaderCount; ++i)
+      all.push_back({std::string(kCarriedHeaders[i].name), std::string(kCarriedHeaders[i].text)});
+    return all;
+  }();
+  return headers;
+}
+
+KernelSource source_of(std::string text) {
+  KernelSource source;
+  source.text = std::move(text);
+  source.headers = device_headers();
+  return source;
+}
+
+}  // namespace ark::cuda
