@@ -1,6 +1,8 @@
-// The headers of device code, put into the library at build time (scripts/embed_sources.cmake).
+// The headers that kernels include, as this binary carries them (CMakeLists.txt makes device_headers.cc of
+// them): no file is read when a kernel is compiled.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "engine/cuda/gpu.h"
@@ -8,6 +10,9 @@
 namespace ark::cuda {
 
 // dma/device.h, engine/cuda/loop.h, engine/cuda/bodies/* and what they include, named as #include names them.
-std::vector<SourceFile> device_headers();
+const std::vector<SourceFile>& device_headers();
+
+// A translation unit of `text` with all of them.
+KernelSource source_of(std::string text);
 
 }  // namespace ark::cuda
