@@ -8,4 +8,5 @@ source "$root/scripts/packages.sh"
 if [[ " $* " != *" --quick "* ]]; then
   install_packages clang libclang-rt-14-dev || echo "no clang: the fuzzers will be skipped" >&2
 fi
+install_packages prometheus || echo "no promtool: the metrics will not be checked by it" >&2
 exec python3 "$root/scripts/run_tests.py" "$@"

@@ -1,0 +1,110 @@
+"""Many clients at once, some of whom leave: the others get what they get alone, and nothing stays behind."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import ark_server
+from ark_server import FULL, Server, rss_bytes, until
+
+CLIENTS = 64
+REQUESTS = 5000 if FULL else 600
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model):
+    with Server("--model", tiny_model, "--tp", 2, "--max-num-seqs", 24, "--max-num-batched-tokens", 64) as server:
+        yield server
+
+
+def request_of(index):
+    """Prompts of different lengths and ways to sample; equal indices give equal requests."""
+    dice = random.Random(index)
+    ids = [dice.randrange(3, 500) for _ in range(dice.randrange(1, 60))]
+    sampling = {"temperature": 0} if index % 2 else {"temperature": 1.0, "top_p": 0.9, "frequency_penalty": 0.5}
+    return {"prompt": ids, "max_tokens": dice.randrange(20, 68), "seed": index,
+            "extra_body": {"ignore_eos": True, "return_token_ids": True}} | sampling
+
+
+def stream(client, model, index, leave_after=None):
+    """The tokens; all of them, or those seen before the connection was closed."""
+    tokens = []
+    with client.completions.create(model=model, stream=True, **request_of(index)) as chunks:
+        for chunk in chunks:
+            tokens += chunk.choices[0].token_ids
+            if leave_after is not None and len(tokens) >= leave_after:
+                break
+    return tokens
+
+
+def is_idle(server):
+    return all(server.metric(name) == 0 for name in ("ark_kv_pages_held", "ark_requests_running", "ark_requests_waiting"))
+
+
+def test_disconnecting_clients_do_not_touch_the_others(server):
+    with server.client() as client:
+        alone = [stream(client, server.model, index) for index in range(CLIENTS)]
+    assert len({tuple(tokens) for tokens in alone}) == CLIENTS
+    for turn in range(10 if FULL else 2):
+        dice = random.Random(turn)
+        leaves = {index: dice.randrange(0, 20) for index in dice.sample(range(CLIENTS), CLIENTS // 3)}
+        together, start = [None] * CLIENTS, threading.Barrier(CLIENTS)
+
+        def run(index):
+            with server.client() as client:
+                start.wait()
+                together[index] = stream(client, server.model, index, leaves.get(index))
+
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        for index in range(CLIENTS):
+            wanted = alone[index] if index not in leaves else alone[index][:len(together[index])]
+            assert together[index] == wanted, index
+    until(lambda: is_idle(server), 10, "an idle server")
+
+
+def test_a_disconnected_client_s_sequence_is_cancelled_at_the_next_step(long_model):
+    with Server("--model", long_model, "--tp", 2, "--kv-memory", "256M") as server, server.client() as client:
+        options = {"model": server.model, "prompt": [1, 2], "max_tokens": 60_000, "extra_body": {"ignore_eos": True}}
+        chunks = client.completions.create(stream=True, **options)
+        next(chunks)
+        assert server.metric("ark_requests_running") == 1
+        chunks.close()
+        until(lambda: is_idle(server), 2, "the end of a stream")
+        with server.connect() as connection:  # not a stream: nothing is written that could fail
+            body = b'{"prompt": [1, 2], "max_tokens": 60000, "ignore_eos": true}'
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            until(lambda: server.metric("ark_requests_running") == 1, 5, "a running request")
+        until(lambda: is_idle(server), 2, "the end of a request")
+        assert server.metric("ark_sequences_total", reason="cancelled") == 2
+
+
+def test_memory_is_stable(server):
+    """After a first part that fills caches and pools, further requests leave resident memory where it is."""
+    def work(count):
+        def one(index):
+            with server.client() as client:
+                for turn in range(count // 8):
+                    kind = (index + turn) % 4
+                    try:
+                        if kind == 3:
+                            server.post("/v1/completions", {"prompt": "x" * 5000})
+                        else:
+                            stream(client, server.model, index * 1000 + turn % 50, 3 if kind == 2 else None)
+                    except ark_server.httpx2.HTTPError:
+                        raise AssertionError(server.errors())
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(one, range(8)))
+        until(lambda: is_idle(server), 10, "an idle server")
+        return rss_bytes(server.pid)
+
+    before = work(REQUESTS // 3)
+    after = work(REQUESTS - REQUESTS // 3)
+    print(f"resident: {before / MEBIBYTE:.1f} MiB after {REQUESTS // 3} requests, {after / MEBIBYTE:.1f} after {REQUESTS}")
+    assert after - before <= 4 * MEBIBYTE, f"{before / MEBIBYTE:.1f} -> {after / MEBIBYTE:.1f} MiB"

@@ -1,0 +1,81 @@
+#include "server/http/head.h"
+
+#include <gtest/gtest.h>
+
+namespace ark::http {
+namespace {
+
+Head parse(const std::string& fields, const std::string& line = "GET /x HTTP/1.1") {
+  return parse_head(line + "\r\n" + fields + "\r\n", HeadLimits{});
+}
+
+int status_of(const std::string& fields, const std::string& line = "GET /x HTTP/1.1") {
+  try {
+    parse(fields, line);
+  } catch (const HttpError& e) {
+    return e.status;
+  }
+  return 200;
+}
+
+TEST(Head, TakesWhatConcernsTheServer) {
+  const Head head = parse(
+      "Host: x\r\ncontent-LENGTH:  12 \r\nAuthorization: Bearer k\r\nContent-Type: Application/JSON\r\n"
+      "X-Request-ID: a\r\nExpect: 100-Continue\r\n",
+      "POST /a?b=c HTTP/1.1");
+  EXPECT_EQ(head.method, "POST");
+  EXPECT_EQ(head.target, "/a?b=c");
+  EXPECT_EQ(head.content_length, 12);
+  EXPECT_EQ(head.authorization, "Bearer k");
+  EXPECT_EQ(head.content_type, "application/json");
+  EXPECT_EQ(head.request_id, "a");
+  EXPECT_TRUE(head.expects_continue && head.keep_alive && head.has_body());
+}
+
+TEST(Head, TheLibrarySeesOnlyWhatWasChecked) {
+  const Head head =
+      parse("Range: bytes=0-1\r\nAccept-Encoding: gzip\r\nExpect: 100-continue\r\nContent-Length: 3\r\n",
+            "POST /x HTTP/1.1");
+  EXPECT_EQ(head.for_library(), "POST /x HTTP/1.1\r\nContent-Length: 3\r\n\r\n");
+}
+
+TEST(Head, ConnectionsStayOpenAsTheVersionSays) {
+  EXPECT_TRUE(parse("").keep_alive);
+  EXPECT_FALSE(parse("Connection: Close\r\n").keep_alive);
+  EXPECT_FALSE(parse("", "GET /x HTTP/1.0").keep_alive);
+  EXPECT_TRUE(parse("Connection: Keep-Alive\r\n", "GET /x HTTP/1.0").keep_alive);
+}
+
+TEST(Head, LengthsAreNumbersThatAgree) {
+  EXPECT_EQ(status_of("Content-Length: 5\r\nContent-Length: 5\r\n"), 200);
+  for (const char* fields :
+       {"Content-Length: 5\r\nContent-Length: 6\r\n", "Content-Length: \r\n", "Content-Length: -1\r\n",
+        "Content-Length: +1\r\n", "Content-Length: 0x5\r\n", "Content-Length: 1 2\r\n",
+        "Content-Length: 9999999999999999999\r\n", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: gzip, chunked\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"})
+    EXPECT_EQ(status_of(fields), 400) << fields;
+}
+
+TEST(Head, LinesAndLimits) {
+  for (const char* line : {"", "GET", "GET /x", "GET x HTTP/1.1", "G T /x HTTP/1.1", "GET /x HTTP/1.2",
+                           " GET /x HTTP/1.1", "GET /\x7f HTTP/1.1", "G\xc3\xbcT /x HTTP/1.1"})
+    EXPECT_EQ(status_of("", line), 400) << line;
+  for (const char* fields : {"x\r\n", ": x\r\n", "a b: x\r\n", " a: x\r\n", "a: x\n", "a: \x01\r\n"})
+    EXPECT_EQ(status_of(fields), 400) << fields;
+  EXPECT_EQ(status_of("", "GET /" + std::string(5000, 'x') + " HTTP/1.1"), 414);
+  std::string many;
+  for (int i = 0; i < 101; ++i) many += "a: b\r\n";
+  EXPECT_EQ(status_of(many), 431);
+  EXPECT_EQ(status_of("Expect: magic\r\n"), 417);
+}
+
+TEST(Head, RequestIdsThatMayBeRepeated) {
+  for (const char* good : {"a", "req-1_2.3:4/5+6="}) EXPECT_TRUE(is_sane_id(good)) << good;
+  for (const std::string& bad :
+       {std::string(), std::string("a b"), std::string("a\nb"), std::string("\"x\""), std::string(129, 'a')})
+    EXPECT_FALSE(is_sane_id(bad)) << bad;
+}
+
+}  // namespace
+}  // namespace ark::http
