@@ -122,8 +122,8 @@ int main(int argc, char** argv) {
   app.add_option("--input", options.inputs, "name=file.npy, once an input");
   app.add_option("--output-dir", options.run.output_dir, "where to save the outputs as .npy");
   app.add_option("--driver", options.run.driver, "auto, static, dynamic or decoder")->capture_default_str();
-  app.add_option("--tp", options.run.ranks, "tensor-parallel ranks of a decoder")
-      ->check(CLI::Range(1, 1024))
+  app.add_option("--tp", options.run.ranks, "tensor-parallel ranks of a decoder; 0: 1")
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--threads", options.run.threads, "threads")
       ->check(CLI::Range(1, 4096))

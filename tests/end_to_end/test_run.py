@@ -1,0 +1,174 @@
+"""ark-run and the later stages of ark-inspect, against what the fixtures' makers stored."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy
+import onnx
+import pytest
+from onnx import numpy_helper
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin"))
+FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+ZOO = Path(os.environ.get("ARK_ZOO", ROOT / "build" / "zoo"))
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+SMOLLM2 = CACHE / "ark" / "smollm2-135m-instruct" / "smollm2.onnx"
+# By exporter: separate caches, fused attention, 16 bits, grouped queries with a window, no caches at all.
+DECODERS = ["gpt2-optimum", "gpt2-no-past", "gpt2-ort-fused", "llama-optimum", "llama-dynamo", "llama-ort-fused",
+            "llama-fp16", "mistral-sliding"]
+# A file without rows of lengths: these pad on the right, and what lies behind a row's end in a cache is not defined.
+LENGTHS = ["llama-genai-fp32"]
+PLAIN = ["bert-classifier", "mobilenet-tiny", "vit-tiny", "t5-encoder"]
+
+pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists() or not FIXTURES.exists(),
+                                reason=f"no {BIN}/ark-run (scripts/build.sh makes it) or no {FIXTURES}")
+
+
+def run(*arguments, tool="ark-run", code=0):
+    done = subprocess.run([BIN / tool, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def inspect(*arguments, code=0):
+    return run(*arguments, tool="ark-inspect", code=code)
+
+
+def model(name):
+    return FIXTURES / name / "model.onnx"
+
+
+def sets(name):
+    return sorted((FIXTURES / name).glob("test_data_set_*"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_give_the_stored_logits_and_caches(name, ranks):
+    out = run(model(name), "--driver", "decoder", "--tp", ranks, "--test-data", *sets(name))
+    assert [line.split()[0] for line in out.splitlines()] == ["PASS"] * len(sets(name))
+
+
+@pytest.mark.parametrize("driver", ["static", "dynamic", "auto"])
+@pytest.mark.parametrize("name", PLAIN + ["llama-optimum"])
+def test_plain_drivers_give_the_stored_outputs(name, driver):
+    out = run(model(name), "--driver", driver, "--test-data", *sets(name))
+    assert [line.split()[0] for line in out.splitlines()] == ["PASS"] * len(sets(name))
+
+
+def test_what_a_driver_cannot_run_is_unsupported_with_a_reason():
+    line = run(model("mobilenet-tiny"), "--driver", "decoder", "--test-data", sets("mobilenet-tiny")[0], code=1)
+    assert re.match(r"UNSUPPORTED \S+ no ragged decoder: .+", line)
+    run(model("llama-optimum"), "--driver", "nonsense", "--test-data", sets("llama-optimum")[0], code=1)
+    run(model("llama-optimum"), "--driver", "static", "--tp", 2, "--test-data", sets("llama-optimum")[0], code=1)
+
+
+def test_a_wrong_output_fails(tmp_path):
+    shutil.copytree(FIXTURES / "bert-classifier", tmp_path / "m")
+    file = next((tmp_path / "m").glob("test_data_set_0/output_0.pb"))
+    tensor = onnx.TensorProto.FromString(file.read_bytes())
+    wrong = numpy_helper.to_array(tensor).copy()
+    wrong.flat[0] += 0.5
+    file.write_bytes(numpy_helper.from_array(wrong, tensor.name).SerializeToString())
+    out = run("--suite", tmp_path, code=1).splitlines()
+    assert out[0].startswith("FAIL ") and "off by 0.5" in out[0]
+    assert out[-1] == "1 passed, 1 failed, 0 skipped"
+    assert run("--suite", tmp_path, "--atol", "0.6").splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
+
+
+def test_inputs_from_numpy_are_run_and_saved(tmp_path):
+    image = numpy.random.default_rng(1).random((2, 3, 64, 64), dtype=numpy.float32)
+    numpy.save(tmp_path / "image.npy", image)
+    run(model("mobilenet-tiny"), "--input", f"image={tmp_path / 'image.npy'}", "--output-dir", tmp_path / "out")
+    import onnxruntime
+    session = onnxruntime.InferenceSession(model("mobilenet-tiny"), providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"image": image})
+    for value, output in zip(expected, session.get_outputs()):
+        numpy.testing.assert_allclose(numpy.load(tmp_path / "out" / f"{output.name}.npy"), value, 1e-4, 1e-5)
+    run(model("mobilenet-tiny"), "--input", f"nothing={tmp_path / 'image.npy'}", code=64)
+
+
+@pytest.mark.parametrize("options", [[], ["--tp", "2"], ["--driver", "dynamic"]], ids=["tp1", "tp2", "plain"])
+def test_prompts_of_token_ids_give_the_published_tokens(options):
+    case = json.loads((FIXTURES / "llama-optimum" / "expected.json").read_text())["greedy"][0]
+    answer = json.loads(run(model("llama-optimum"), "--prompt-ids", ",".join(map(str, case["prompt_ids"])),
+                            "--max-tokens", len(case["greedy_ids"]), "--ignore-eos", "--json", *options))
+    assert answer["token_ids"] == case["greedy_ids"]
+    assert answer["finish_reason"] == "length"
+    assert answer["usage"] == {"prompt_tokens": len(case["prompt_ids"]), "completion_tokens": len(case["greedy_ids"]),
+                               "total_tokens": len(case["prompt_ids"]) + len(case["greedy_ids"])}
+
+
+def test_sampling_is_reproducible_by_seed():
+    command = [model("llama-optimum"), "--prompt-ids", "17,301,42", "--temperature", "1.5", "--json", "--ignore-eos"]
+    tokens = [json.loads(run(*command, "--seed", seed))["token_ids"] for seed in (1, 1, 2)]
+    assert tokens[0] == tokens[1] != tokens[2]
+
+
+@pytest.mark.parametrize("name, ranks", [("llama-optimum", 1), ("llama-optimum", 3), ("gpt2-optimum", 2),
+                                         ("mistral-sliding", 4), ("bert-classifier", 1)])
+def test_a_program_is_read_back_exactly(name, ranks, tmp_path):
+    plan = tmp_path / "plan.txt"
+    plan.write_text(inspect(model(name), "--stage", "program", "--tp", ranks))
+    if name != "bert-classifier":
+        assert inspect(model(name), "--stage", "program", "--plan", plan) == plan.read_text()
+
+
+def test_an_edited_plan_is_run_or_refused(tmp_path):
+    command = [model("llama-optimum"), "--prompt-ids", "17,301,42,9,255", "--max-tokens", "4", "--json"]
+    plan = tmp_path / "plan.txt"
+    text = inspect(model("llama-optimum"), "--stage", "program", "--tp", 2)
+    plan.write_text("# the same with a name of our own\n" + text.replace("q_proj/MatMul", "edited"))
+    assert json.loads(run(*command, "--plan", plan))["token_ids"] == json.loads(run(*command))["token_ids"]
+    for broken in (text.replace("arrived ~", "credit ~", 1), text.replace(" wait ", " ", 1),
+                   re.sub(r"trips=\d+", "trips=7", text, count=1), text[:len(text) // 2], "nonsense"):
+        plan.write_text(broken)
+        run(*command, "--plan", plan, code=64)
+    plan.write_text(text)
+    run(*command, "--plan", plan, "--tp", 3, code=64)
+
+
+@pytest.mark.parametrize("stage", ["plan", "program", "weights", "placement"])
+@pytest.mark.parametrize("name", ["gpt2-optimum", "vit-tiny"])
+def test_compiled_stages_print_text_and_json(stage, name):
+    assert len(inspect(model(name), "--stage", stage, "--tp", 2 if name == "gpt2-optimum" else 1)) > 5
+    json.loads(inspect(model(name), "--stage", stage, "--json"))
+
+
+def test_the_plan_is_drawn_with_ranks_as_columns_and_bytes_on_edges(tmp_path):
+    text = inspect(model("gpt2-optimum"), "--stage", "plan", "--dot", "--tp", 3)
+    assert [f'label="rank {r}"' in text for r in range(4)] == [True, True, True, False]
+    edges = re.findall(r"r(\d)_\d+ -> r(\d)_\d+ \[label=\"([^\"]+)\"", text)
+    assert {(a, b) for a, b, _ in edges} == {(str(a), str(b)) for a in range(3) for b in range(3) if a != b}
+    assert all(re.fullmatch(r"[\w*+ ]*(tokens|rows) B", size) for _, _, size in edges)
+    assert text.count("{") == text.count("}")
+    if shutil.which("dot"):
+        subprocess.run(["dot", "-Tsvg", "-o", tmp_path / "plan.svg"], input=text, text=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+def test_the_validator_accepts_every_program_that_lowering_makes(ranks):
+    """--check compiles and validates."""
+    files = [model(name) for name in DECODERS + LENGTHS] + sorted(ZOO.glob("*/model.onnx"))
+    files += [SMOLLM2] if SMOLLM2.exists() and ranks < 4 else []
+    for file in files:
+        assert inspect(file, "--check", "--tp", ranks).startswith("ok: "), file
+
+
+@pytest.mark.skipif(not SMOLLM2.exists(), reason=f"no {SMOLLM2} (scripts/serve.sh makes it)")
+@pytest.mark.parametrize("index, ranks", [(0, 1), (3, 2), (4, 3)])
+def test_smollm2_gives_the_published_tokens(index, ranks):
+    expected = json.loads((FIXTURES / "smollm2-135m-instruct" / "expected.json").read_text())
+    prompts = next(v for v in expected.values() if isinstance(v, list) and v and "prompt_ids" in v[0])
+    case = prompts[index]
+    answer = json.loads(run(SMOLLM2, "--prompt-ids", ",".join(map(str, case["prompt_ids"])), "--max-tokens", 48,
+                            "--tp", ranks, "--threads", 2, "--ignore-eos", "--json"))
+    for got, want, margin in zip(answer["token_ids"], case["greedy_ids"], case["margins"], strict=True):
+        if got != want:
+            assert margin < 1e-3
+            break
