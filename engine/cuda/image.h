@@ -9,8 +9,15 @@
 
 #include "engine/cuda/control.h"
 
+#if defined(__CUDACC__)
+#define ARK_BOTH __host__ __device__
+#else
+#define ARK_BOTH
+#endif
+
 namespace ark::cuda {
 
+using u8 = unsigned char;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 using i32 = int;
@@ -32,7 +39,7 @@ inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share a
 inline constexpr int kMaxSplits = 8;         // tiles that share one item's keys
 
 // What to wait for: the word at `counter` reaches offset + stride * step (modulo its width).
-struct Wait {
+struct alignas(16) Wait {
   u64 counter;
   u64 stride, offset;
   i32 wide;   // the word is a u64 of the sys scope (dma counter), else a u32 of the gpu scope
@@ -41,7 +48,7 @@ struct Wait {
 static_assert(sizeof(Wait) == 32);
 
 // An end of a channel in one instance. Message number: step * per_step + ordinal.
-struct Message {
+struct alignas(16) Message {
   u64 slots;           // where slot 0 is written (sender: peer's inbox or own outbox) or read (own inbox)
   u64 counter;         // sender: the peer's arrivals; receiver: the peer's credits; raised by one. 0: posted
   u64 queue;           // posted: the ring of requests (dma/ring.h)
@@ -54,26 +61,27 @@ struct Message {
 static_assert(sizeof(Message) == 80);
 
 // One execution of a phase in a step. Meaning of operands, sizes and reals: at the bodies.
-struct Instance {
+struct alignas(16) Instance {
   i32 variant, phase, trip;
   Size grid;  // tiles; 0: the body knows
   i32 waits, first_wait, messages, first_message;
   i32 next_waits, next_first_wait, next_messages,
-      next_first_message;  // of the next instance: fetched with it
-  i32 readers_period;      // processors; 0: no inbox is read
-  i32 stream;              // kMatMul: index into the streams, else -1
-  u64 counter;             // u32: raised by each processor when it is through
-  u64 readers;             // u32: processors that are through with the inboxes
-  u64 aux;                 // Size [kAuxSizes]
+      next_first_message;                // of the next instance: fetched with it
+  i32 readers_period;                    // processors; 0: no inbox is read
+  i32 stream;                            // kMatMul: index into the streams, else -1
+  u32 complete_offset, complete_stride;  // the counter when this is complete: offset + stride * step
+  u64 counter;                           // u32: raised by each processor when it is through
+  u64 readers;                           // u32: processors that are through with the inboxes
+  u64 aux;                               // Size [kAuxSizes]
   u64 operands[kOperands];
   Size sizes[kSizes];
   float reals[kReals];
 };
-static_assert(sizeof(Instance) == 256);
+static_assert(sizeof(Instance) == 272);
 
 // A matrix product's weights as the streaming warp and the body see them. Tile t of blocks * panels * groups:
 // group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / kRowBlock).
-struct Stream {
+struct alignas(16) Stream {
   u64 weights;   // [panels][k][panel] elements
   u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
   u64 partials;  // f32 [groups][m][n]: sums of groups; 0 if groups == 1
@@ -97,7 +105,7 @@ struct CachePages {
 };
 
 // One rank of this device.
-struct RankTables {
+struct alignas(16) RankTables {
   u64 instances, waits, messages, streams, caches;  // tables
   i32 instance_count, stream_count, cache_count, val_count;
   i32 rank, ranks, page_size, pages_per_slot;
@@ -163,14 +171,14 @@ struct SharedLayout {
 };
 inline constexpr u32 kScratchBytes = 105 * 1024;  // of a body
 inline constexpr int kMinStages = 6, kMaxStages = 64;
-constexpr SharedLayout shared_layout(int stages) {
+ARK_BOTH constexpr SharedLayout shared_layout(int stages) {
   SharedLayout s{};
   u32 at = 0;
   s.rank = at, at += 256;  // RankTables
   s.instances = at, at += 2 * sizeof(Instance);
   s.waits = at, at += 2 * kMaxWaits * sizeof(Wait);
   s.messages = at, at += 2 * kMaxMessages * sizeof(Message);
-  s.vals = at, at += kMaxVals * 4;
+  s.vals = at, at += 2 * kMaxVals * 4;  // of this turn and the next
   s.words = at, at += 64;
   s.barriers = at, at += 2 * kMaxStages * 8;
   at = (at + 1023) / 1024 * 1024;

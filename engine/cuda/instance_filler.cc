@@ -119,6 +119,9 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
   to.trip = own.trip;
   to.grid = phase_->grid == kNone ? 0 : size(phase_->grid);
   to.counter = places_.arena + image_.counters_ + at(own.phase) * 64;
+  const Wait complete = phase_wait(own.phase, own.trip);
+  to.complete_offset = static_cast<u32>(complete.offset);
+  to.complete_stride = static_cast<u32>(complete.stride);
   to.readers = places_.arena + image_.rank_.readers + at(own.phase) * 64;
   to.stream = -1;
   fill_messages(to);

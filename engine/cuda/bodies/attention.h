@@ -1,0 +1,284 @@
+// Causal attention over paged keys and values, with grouped queries, window, softcap, slopes and sinks.
+//
+// (q [T, H, D], key pages, value pages [pages, KH, size, D], slopes [H]?, sinks [H]?, out, head table,
+// partials, arrivals). Sizes: H, KH, page size, window (0: none). Reals: scale, softcap (0: none). Head
+// table: KH + 1 places in it, where the query heads of each KV head stand.
+//
+// Tile: item, KV head, split. A split is split_keys keys by absolute position; of each kAttentionBlock keys
+// in it, warp w takes the w-th 32. A warp keeps an online softmax per row (arXiv:1805.02867), warps are
+// merged in order, then splits in order: what a row comes to depends on its own position only. Keys and
+// values are read once for kRows rows.
+#pragma once
+
+#include "engine/cuda/bodies/math.h"
+
+namespace ark::cuda {
+
+template <int kKey, int kValue>
+struct Attention : Quiet {
+  static constexpr int kRows = kValue > 128 ? 4 : 8;
+  static constexpr int kValueLanes = (kValue + 31) / 32;
+  static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 4 == 0);
+
+  // Scratch of a block, in floats.
+  static constexpr int kQueries = 0, kScores = kQueries + kRows * kKey;
+  static constexpr int kMaxima = kScores + kConsumerWarps * kRows * 32,
+                       kSums = kMaxima + kConsumerWarps * kRows;
+  static constexpr int kValues = kSums + kConsumerWarps * kRows;
+  static_assert((kValues + kConsumerWarps * kRows * kValue) * 4 <= static_cast<int>(kScratchBytes));
+
+  const Call& call;
+  Item item{};
+  i32 kv = 0, split = 0, splits = 1;
+  const i32* head_list = nullptr;
+  i32 group = 0;  // query heads of the KV head
+
+  ARK_DEVICE explicit Attention(const Call& c) : call(c) {}
+
+  ARK_DEVICE float* scratch(int at_float) const {
+    return reinterpret_cast<float*>(call.b.scratch) + at_float;
+  }
+  ARK_DEVICE i32 position_of(i32 row) const { return item.position + row / group; }
+  // A row's place among [tokens][heads].
+  ARK_DEVICE i64 place_of(i32 row) const {
+    return static_cast<i64>(item.first + row / group) * call.size_at(0) + dev::ld_nc(head_list + row % group);
+  }
+
+  // A warp's running state of kRows rows; lane l holds value elements l, l + 32, ...
+  struct State {
+    float maximum[kRows], sum[kRows], values[kRows][kValueLanes];
+  };
+
+  // scores[row][key] = q . k for 32 keys; eight lanes share a key. `place`: of the lane's own key among key
+  // rows.
+  ARK_DEVICE void score(i32 rows, i64 place, i32 keys, float* scores) const {
+    const int part = call.b.lane % 8;
+    const float* q = scratch(kQueries);
+    for (int first = 0; first < keys; first += 4) {
+      const i64 row = dev::shfl(place, first + call.b.lane / 8);
+      dev::f32x4 k[(kKey + 31) / 32];
+      ARK_UNROLL
+      for (int n = 0; n < (kKey + 31) / 32; ++n) {
+        const int d = n * 32 + part * 4;
+        k[n] = {0, 0, 0, 0};
+        if (d < kKey && first + call.b.lane / 8 < keys)
+          k[n] = dev::ld_global(
+              reinterpret_cast<const dev::f32x4*>(call.operand<const float>(1) + row * kKey + d));
+      }
+      ARK_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        if (r >= rows) break;
+        float sum = 0;
+        ARK_UNROLL
+        for (int n = 0; n < (kKey + 31) / 32; ++n) {
+          const int d = n * 32 + part * 4;
+          if (d >= kKey) break;
+          const dev::f32x4 v = *reinterpret_cast<const dev::f32x4*>(q + r * kKey + d);
+          sum =
+              dev::fma(v.x, k[n].x, dev::fma(v.y, k[n].y, dev::fma(v.z, k[n].z, dev::fma(v.w, k[n].w, sum))));
+        }
+        sum += dev::shfl_xor(sum, 1);
+        sum += dev::shfl_xor(sum, 2);
+        sum += dev::shfl_xor(sum, 4);
+        if (part == 0) scores[r * 32 + first + call.b.lane / 8] = sum;
+      }
+    }
+    dev::sync_warp();
+  }
+
+  // Scores -> weights; the lane's key is `key`. Rescales the rows' states.
+  ARK_DEVICE void weigh(i32 row0, i32 rows, i32 key, i32 keys, float* scores, State& state) const {
+    const i32 window = call.size_at(3);
+    const float* slopes = call.operand<const float>(3);
+    const float cap = call.i.reals[1];
+    ARK_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows) break;
+      const i32 position = position_of(row0 + r);
+      float s = -infinity();
+      if (call.b.lane < keys && key <= position && (window == 0 || key > position - window)) {
+        s = scores[r * 32 + call.b.lane] * call.i.reals[0];
+        if (cap > 0) s = cap * dev::tanh(s / cap);
+        if (slopes != nullptr) {
+          const float slope = dev::ld_nc(slopes + dev::ld_nc(head_list + (row0 + r) % group));
+          s = dev::fma(slope, static_cast<float>(key - position), s);
+        }
+      }
+      const float before = state.maximum[r], now = dev::max(before, dev::warp_max(s));
+      const bool none = now == -infinity();  // weights are 0 then, not NaN
+      const float weight = none ? 0.0f : dev::exp(s - now), factor = none ? 1.0f : dev::exp(before - now);
+      state.maximum[r] = now;
+      state.sum[r] = state.sum[r] * factor + dev::warp_sum(weight);
+      scores[r * 32 + call.b.lane] = weight;
+      ARK_UNROLL
+      for (int c = 0; c < kValueLanes; ++c) state.values[r][c] *= factor;
+    }
+    dev::sync_warp();
+  }
+
+  ARK_DEVICE void add_values(i32 rows, i64 place, i32 keys, const float* weights, State& state) const {
+    for (int j = 0; j < keys; ++j) {
+      const float* from = call.operand<const float>(2) + dev::shfl(place, j) * kValue;
+      float v[kValueLanes];
+      ARK_UNROLL
+      for (int c = 0; c < kValueLanes; ++c) {
+        const int d = c * 32 + call.b.lane;
+        v[c] = d < kValue ? dev::ld_global(from + d) : 0.0f;
+      }
+      ARK_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        if (r >= rows) break;
+        const float weight = weights[r * 32 + j];
+        ARK_UNROLL
+        for (int c = 0; c < kValueLanes; ++c) state.values[r][c] = dev::fma(weight, v[c], state.values[r][c]);
+      }
+    }
+    dev::sync_warp();  // the next keys' scores overwrite the weights
+  }
+
+  // The warp's keys of the split.
+  ARK_DEVICE void run_warp(i32 row0, i32 rows, State& state) const {
+    ARK_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      state.maximum[r] = -infinity();
+      state.sum[r] = 0;
+      ARK_UNROLL
+      for (int c = 0; c < kValueLanes; ++c) state.values[r][c] = 0;
+    }
+    const RankTables& rank = *call.b.rank;
+    const i32* table = at<const i32>(rank.page_table) + static_cast<i64>(item.slot) * rank.pages_per_slot;
+    const i32 heads = call.size_at(1), size = call.size_at(2), window = call.size_at(3);
+    const i32 newest = position_of(row0 + rows - 1), oldest = window > 0 ? position_of(row0) - window + 1 : 0;
+    const i32 end = dev::min((split + 1) * call.b.p.split_keys, newest + 1);
+    float* scores = scratch(kScores) + call.b.warp * kRows * 32;
+    for (i32 first = split * call.b.p.split_keys + call.b.warp * 32; first < end; first += kAttentionBlock) {
+      if (first + 32 <= oldest) continue;
+      const i32 keys = dev::min(32, end - first), key = first + call.b.lane;
+      i64 place = 0;
+      if (call.b.lane < keys) {
+        const i64 page = dev::ld_global(table + key / size);
+        place = (page * heads + kv) * size + key % size;
+      }
+      score(rows, place, keys, scores);
+      weigh(row0, rows, key, keys, scores, state);
+      add_values(rows, place, keys, scores, state);
+    }
+  }
+
+  // Normalised at last; a sink is a score without a value.
+  ARK_DEVICE void write(i32 row, int d, float maximum, float sum, float value) const {
+    const i64 place = place_of(row);
+    const float* sinks = call.operand<const float>(4);
+    if (sinks != nullptr) {
+      const float sink = dev::ld_nc(sinks + dev::ld_nc(head_list + row % group));
+      const float now = dev::max(maximum, sink), factor = dev::exp(maximum - now);
+      sum = sum * factor + dev::exp(sink - now);
+      value *= factor;
+    }
+    call.operand<float>(5)[place * kValue + d] = value / sum;
+  }
+
+  ARK_DEVICE float* partial(i32 row, i32 of) const {
+    const i64 rows = static_cast<i64>(kItemRows) * call.size_at(0), number = item_number;
+    const i64 own = number * rows + (row / group) * call.size_at(0) + dev::ld_nc(head_list + row % group);
+    return call.operand<float>(7) + (own * splits + of) * (kValue + 2);
+  }
+
+  // Adds up the warps' states of `rows` rows, in order.
+  ARK_DEVICE void merge_warps(i32 row0, i32 rows, const State& state) const {
+    ARK_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows) break;
+      const int own = call.b.warp * kRows + r;
+      if (call.b.lane == 0) scratch(kMaxima)[own] = state.maximum[r], scratch(kSums)[own] = state.sum[r];
+      ARK_UNROLL
+      for (int c = 0; c < kValueLanes; ++c) {
+        const int d = c * 32 + call.b.lane;
+        if (d < kValue) scratch(kValues)[own * kValue + d] = state.values[r][c];
+      }
+    }
+    consumers_sync();
+    for (int e = call.b.thread; e < rows * kValue; e += kConsumers) {
+      const int r = e / kValue, d = e % kValue;
+      float maximum = -infinity(), sum = 0, value = 0;
+      for (int w = 0; w < kConsumerWarps; ++w) maximum = dev::max(maximum, scratch(kMaxima)[w * kRows + r]);
+      for (int w = 0; w < kConsumerWarps; ++w) {
+        const float own = scratch(kMaxima)[w * kRows + r];
+        const float factor = own == -infinity() ? 0.0f : dev::exp(own - maximum);
+        sum = dev::fma(scratch(kSums)[w * kRows + r], factor, sum);
+        value = dev::fma(scratch(kValues)[(w * kRows + r) * kValue + d], factor, value);
+      }
+      if (splits == 1) {
+        write(row0 + r, d, maximum, sum, value);
+      } else {
+        float* to = partial(row0 + r, split);
+        to[d] = value;
+        if (d == 0) to[kValue] = maximum, to[kValue + 1] = sum;
+      }
+    }
+    consumers_sync();
+  }
+
+  // The last tile of an item and KV head adds up the splits, in order.
+  ARK_DEVICE void join(i32 rows) const {
+    consumers_sync();
+    u32* word = call.operand<u32>(8) + item_number * call.size_at(1) + kv;
+    if (call.b.thread == 0) {
+      // Releases the block's partials, acquires the others'.
+      call.b.words->last_arrival = dev::atom_add<dev::Scope::gpu>(word, 1u) + 1 == static_cast<u32>(splits);
+    }
+    consumers_sync();
+    if (call.b.words->last_arrival == 0) return;
+    if (call.b.thread == 0) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
+    for (int e = call.b.thread; e < rows * kValue; e += kConsumers) {
+      const int r = e / kValue, d = e % kValue;
+      float maximum = -infinity(), sum = 0, value = 0;
+      for (i32 s = 0; s < splits; ++s) maximum = dev::max(maximum, dev::ld_global(partial(r, s) + kValue));
+      for (i32 s = 0; s < splits; ++s) {
+        const float own = dev::ld_global(partial(r, s) + kValue);
+        const float factor = own == -infinity() ? 0.0f : dev::exp(own - maximum);
+        sum = dev::fma(dev::ld_global(partial(r, s) + kValue + 1), factor, sum);
+        value = dev::fma(dev::ld_global(partial(r, s) + d), factor, value);
+      }
+      write(r, d, maximum, sum, value);
+    }
+  }
+
+  i64 item_number = 0;
+
+  ARK_DEVICE void run_tile(i64 tile) {
+    const i32 heads = call.size_at(1);
+    split = static_cast<i32>(tile % splits);
+    kv = static_cast<i32>(tile / splits % heads);
+    item_number = tile / splits / heads;
+    item = dev::ld_global(at<const Item>(call.b.rank->items) + item_number);
+    const i32* table = call.operand<const i32>(6);
+    const i32 begin = dev::ld_nc(table + kv);
+    head_list = table + begin;
+    group = dev::ld_nc(table + kv + 1) - begin;
+    const i32 rows = item.count * group;
+    for (i32 row0 = 0; row0 < rows; row0 += kRows) {
+      const i32 count = dev::min(kRows, rows - row0);
+      for (int e = call.b.thread; e < count * kKey; e += kConsumers)
+        scratch(kQueries)[e] =
+            dev::ld_global(call.operand<const float>(0) + place_of(row0 + e / kKey) * kKey + e % kKey);
+      consumers_sync();
+      State state;
+      run_warp(row0, count, state);
+      merge_warps(row0, count, state);
+    }
+    if (splits > 1 && rows > 0) join(rows);
+  }
+
+  ARK_DEVICE static i32 splits_of(const Call& call) { return call.b.vals[call.b.rank->val_count]; }
+  ARK_DEVICE static i64 grid(const Call& call) {
+    return static_cast<i64>(call.size(call.i.grid)) * splits_of(call);
+  }
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    Attention body(call);
+    body.splits = splits_of(call);
+    for (i64 t = tiles.first; t < tiles.last; ++t) body.run_tile(t);
+  }
+};
+
+}  // namespace ark::cuda

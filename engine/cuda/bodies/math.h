@@ -1,0 +1,50 @@
+// Functions of elements that bodies and generated expressions share.
+#pragma once
+
+#include "engine/cuda/call.h"
+
+namespace ark::cuda {
+
+ARK_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + dev::exp(-x)); }
+ARK_DEVICE float relu(float x) { return dev::max(0.0f, x); }
+ARK_DEVICE float silu(float x) { return x * sigmoid(x); }
+ARK_DEVICE float softplus(float x) { return x > 20.0f ? x : dev::log(1.0f + dev::exp(x)); }
+ARK_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + dev::erf(x * 0.70710678f)); }
+ARK_DEVICE float gelu_tanh(float x) {
+  return 0.5f * x * (1.0f + dev::tanh(0.79788456f * dev::fma(0.044715f, x * x * x, x)));
+}
+ARK_DEVICE bool is_nan(float x) { return x != x; }
+ARK_DEVICE float nan() { return dev::as_f32(0x7fc00000u); }
+ARK_DEVICE float infinity() { return dev::as_f32(0x7f800000u); }
+ARK_DEVICE float min_nan(float a, float b) { return is_nan(a) || is_nan(b) ? nan() : dev::min(a, b); }
+ARK_DEVICE float max_nan(float a, float b) { return is_nan(a) || is_nan(b) ? nan() : dev::max(a, b); }
+
+// engine/program.h's EpilogueBits.
+inline constexpr u32 kBias = 1, kResidual = 2, kRelu = 4, kSilu = 8, kGelu = 16, kGeluTanh = 32;
+
+// Bias, activation, residual, in this order. `column`: of the bias; `element`: of the residual.
+template <u32 kBits>
+ARK_DEVICE float epilogue(float v, const float* bias, i64 column, const float* residual, i64 element) {
+  if constexpr ((kBits & kBias) != 0) v = v + dev::ld_nc(bias + column);
+  if constexpr ((kBits & kRelu) != 0) v = relu(v);
+  if constexpr ((kBits & kSilu) != 0) v = silu(v);
+  if constexpr ((kBits & kGelu) != 0) v = gelu(v);
+  if constexpr ((kBits & kGeluTanh) != 0) v = gelu_tanh(v);
+  if constexpr ((kBits & kResidual) != 0) v = v + dev::ld_global(residual + element);
+  return v;
+}
+
+// An element of a weight.
+template <class W>
+ARK_DEVICE float weight_at(const W* p) {
+  return dev::to_f32(dev::ld_nc(p));
+}
+
+// What bodies without messages of their own have.
+struct Quiet {
+  static constexpr bool kSends = false;
+  ARK_DEVICE static Tiles bytes(const Call&, Tiles) { return {0, 0}; }
+  ARK_DEVICE static i64 grid(const Call& call) { return call.size(call.i.grid); }
+};
+
+}  // namespace ark::cuda

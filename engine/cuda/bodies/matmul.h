@@ -1,0 +1,330 @@
+// x [m, k] times a packed weight [k, n], by tiles of 32 rows x one panel of columns x a group of pieces of k.
+//
+// A piece (at most kPieceRows rows of the weight) is added up in an order that the weight alone decides;
+// pieces are added as a balanced pairwise tree, inside a tile, then over the tiles of one output (the last
+// one there adds them up). So a result does not depend on how tiles are dealt. The ring brings the weights;
+// only x is waited for.
+//
+// Paths. kFma: f32 products and sums, four rows of x at a time. kMma: tensor cores with the weight as A (16
+// columns of it are the 16 rows of the product); x is split into two 16-bit parts, whose products are exact
+// in f32: what is lost of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16) of it. kMixed: kFma up
+// to four rows.
+#pragma once
+
+#include "engine/cuda/bodies/math.h"
+
+namespace ark::cuda {
+
+enum MatMulPath { kFma, kMma, kMixed };
+
+// 16 bytes of a weight as f32.
+ARK_DEVICE void widen(const float* p, float (&to)[4]) {
+  const dev::f32x4 v = *reinterpret_cast<const dev::f32x4*>(p);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+template <class W>
+ARK_DEVICE void widen(const W* p, float (&to)[8]) {
+  const dev::u32x4 v = *reinterpret_cast<const dev::u32x4*>(p);
+  const u32 pairs[4] = {v.x, v.y, v.z, v.w};
+  ARK_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const dev::f32x2 two = dev::unpack<W>(pairs[i]);
+    to[2 * i] = two.x, to[2 * i + 1] = two.y;
+  }
+}
+
+// Rest of x behind its 16-bit part.
+template <class W>
+ARK_DEVICE float rest_of(float x) {
+  return x - dev::to_f32(dev::from_f32<W>(x));
+}
+
+template <class W, int kPanel, u32 kEpilogue, MatMulPath kPath>
+struct MatMul : Quiet {
+  // Scratch: x, sums of warps, then the levels of the tree: [level][kRowBlock][kPanel], level 0 the piece
+  // just added up, level l + 1 the sum of 2^l pieces that waits for its right neighbour. Of the levels,
+  // element e is touched by thread e % kConsumers only.
+  static constexpr int kStride = kPieceRows + 8;  // of rows of x; keeps rows in different banks
+  static constexpr u32 kXBytes = kRowBlock * kStride * 4, kPartBytes = 16384;
+  static constexpr int kElements = kRowBlock * kPanel, kOwn = (kElements + kConsumers - 1) / kConsumers;
+  static constexpr int kLevels = 8;
+  static_assert(kXBytes + kPartBytes + kLevels * kElements * 4 <= kScratchBytes &&
+                1 << (kLevels - 1) >= kMaxPieces);
+  static constexpr int kVector = 16 / sizeof(W), kLanes = kPanel / kVector, kWarpRows = 32 / kLanes;
+
+  const Call& call;
+  const Stream s;
+  const StreamTiles tiles;
+  float* levels;
+
+  ARK_DEVICE explicit MatMul(const Call& c)
+      : call(c),
+        s(load_stream(c.b.rank->streams, c.i.stream)),
+        tiles(s, c.size(s.m)),
+        levels(reinterpret_cast<float*>(c.b.scratch + kXBytes + kPartBytes)) {}
+
+  ARK_DEVICE float* parts() const { return reinterpret_cast<float*>(call.b.scratch + kXBytes); }
+
+  // ---- x
+
+  template <bool kSplit>
+  ARK_DEVICE void put_x(int row, int k, float v) const {
+    if constexpr (kSplit) {
+      W* high = reinterpret_cast<W*>(call.b.scratch) + row * kStride + k;
+      high[0] = dev::from_f32<W>(v);
+      high[kRowBlock * kStride] = dev::from_f32<W>(rest_of<W>(v));
+    } else {
+      reinterpret_cast<float*>(call.b.scratch)[row * kStride + k] = v;
+    }
+  }
+
+  // Rows [row, row + rows) of x, columns [first, last), into scratch; rows up to `padded` become zeros.
+  template <bool kSplit>
+  ARK_DEVICE void load_x(i32 row, i32 rows, i32 padded, i32 first, i32 last) const {
+    const i32 n = last - first;
+    const float* x = call.operand<const float>(0) + static_cast<i64>(row) * s.k + first;
+    if ((s.k % 4 | first % 4 | n % 4) == 0) {
+      const i32 quarter = n / 4;
+      for (i32 i = call.b.thread; i < padded * quarter; i += kConsumers) {
+        const i32 r = i / quarter, k = i % quarter * 4;
+        dev::f32x4 v = {0, 0, 0, 0};
+        if (r < rows)
+          v = dev::ld_global(reinterpret_cast<const dev::f32x4*>(x + static_cast<i64>(r) * s.k + k));
+        put_x<kSplit>(r, k, v.x);
+        put_x<kSplit>(r, k + 1, v.y);
+        put_x<kSplit>(r, k + 2, v.z);
+        put_x<kSplit>(r, k + 3, v.w);
+      }
+    } else {
+      for (i32 i = call.b.thread; i < padded * n; i += kConsumers) {
+        const i32 r = i / n, k = i % n;
+        put_x<kSplit>(r, k, r < rows ? dev::ld_global(x + static_cast<i64>(r) * s.k + k) : 0.0f);
+      }
+    }
+  }
+
+  // ---- one piece by multiply-adds: four rows of x at a time, while the piece stays in the ring
+
+  // Rows [0, rows) of a stage times x columns from `k`: a warp takes kWarpRows rows, every kConsumerWarps-th
+  // time.
+  ARK_DEVICE void fma_stage(const u8* stage, i32 rows, i32 row, i32 k, float (&sums)[4][kVector]) const {
+    const float* x = reinterpret_cast<const float*>(call.b.scratch) + row * kStride + k;
+    const W* w = reinterpret_cast<const W*>(stage) + call.b.lane % kLanes * kVector;
+    for (i32 i = call.b.warp * kWarpRows + call.b.lane / kLanes; i < rows; i += kConsumerWarps * kWarpRows) {
+      float values[kVector];
+      widen(w + i * kPanel, values);
+      ARK_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        const float v = x[r * kStride + i];
+        ARK_UNROLL
+        for (int c = 0; c < kVector; ++c) sums[r][c] = dev::fma(v, values[c], sums[r][c]);
+      }
+    }
+  }
+
+  // Adds the lanes' sums, then the warps': level 0 of rows [row, row + 4).
+  ARK_DEVICE void fma_reduce(i32 row, float (&sums)[4][kVector]) const {
+    float* to = parts() + call.b.warp * 4 * kPanel;
+    ARK_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      ARK_UNROLL
+      for (int c = 0; c < kVector; ++c) {
+        ARK_UNROLL
+        for (int distance = kLanes; distance < 32; distance *= 2)
+          sums[r][c] += dev::shfl_xor(sums[r][c], distance);
+        if (call.b.lane < kLanes) to[r * kPanel + call.b.lane * kVector + c] = sums[r][c];
+      }
+    }
+    consumers_sync();
+    const i32 first = row * kPanel, own = (call.b.thread - first) & (kConsumers - 1);
+    if (own < 4 * kPanel) {
+      float v[kConsumerWarps];
+      ARK_UNROLL
+      for (int w = 0; w < kConsumerWarps; ++w) v[w] = parts()[w * 4 * kPanel + own];
+      levels[first + own] = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+    }
+    consumers_sync();
+  }
+
+  // False: the block gives up, as below.
+  ARK_DEVICE bool fma_piece(i32 rows, i32 first, i32 last) const {
+    load_x<false>(row0, rows, (rows + 3) / 4 * 4, first, last);
+    consumers_sync();
+    for (i32 row = 0; row < rows; row += 4) {
+      float sums[4][kVector] = {};
+      RingCursor cursor = call.b.cursor;
+      for (i32 k = first; k < last; k += s.rows_per_stage) {
+        const u8* stage = acquire_stage(call.b, cursor);
+        if (stage == nullptr) return false;
+        fma_stage(stage, dev::min(s.rows_per_stage, last - k), row, k - first, sums);
+        if (row + 4 >= rows) release_stage(call.b, cursor);
+        cursor.advance(call.b.p.stages);
+      }
+      fma_reduce(row, sums);
+      if (row + 4 >= rows) call.b.cursor = cursor;
+    }
+    return true;
+  }
+
+  // ---- one piece by tensor cores
+
+  static constexpr int kColumnGroups = kPanel / 16, kRowGroups = kConsumerWarps / kColumnGroups;
+  static_assert(kRowGroups * kElements * 4 <= static_cast<int>(kPartBytes));
+
+  // One step of 16 rows of the weight.
+  ARK_DEVICE void mma_step(const W* w, const W* x, int columns, float (&sums)[4][4]) const {
+    const int matrix = call.b.lane / 8, line = call.b.lane % 8;
+    u32 a[4];
+    dev::ldmatrix_x4_trans(a, w + (matrix / 2 * 8 + line) * kPanel + matrix % 2 * 8);
+    ARK_UNROLL
+    for (int c = 0; c < 4; ++c) {
+      if (c >= columns) break;
+      u32 b[4];  // the high part's rows 0..7 and 8..15 of k, then the rest's
+      dev::ldmatrix_x4(b, x + (matrix / 2 * kRowBlock + c * 8 + line) * kStride + matrix % 2 * 8);
+      const u32 high[2] = {b[0], b[1]}, low[2] = {b[2], b[3]};
+      dev::mma_m16n8k16<W>(sums[c], a, high);
+      dev::mma_m16n8k16<W>(sums[c], a, low);
+    }
+  }
+
+  ARK_DEVICE void mma_reduce(int columns, const float (&sums)[4][4]) const {
+    const int group = call.b.warp / kColumnGroups,
+              column = call.b.warp % kColumnGroups * 16 + call.b.lane / 4;
+    float* to = parts() + group * kElements;
+    ARK_UNROLL
+    for (int c = 0; c < 4; ++c) {
+      if (c >= columns) break;
+      ARK_UNROLL
+      for (int i = 0; i < 4; ++i)
+        to[(c * 8 + call.b.lane % 4 * 2 + i % 2) * kPanel + column + i / 2 * 8] = sums[c][i];
+    }
+    consumers_sync();
+    for (int e = call.b.thread; e < columns * 8 * kPanel; e += kConsumers) {
+      float v = 0;
+      ARK_UNROLL
+      for (int g = 0; g < kRowGroups; ++g) v += parts()[g * kElements + e];
+      levels[e] = v;
+    }
+    consumers_sync();
+  }
+
+  ARK_DEVICE bool mma_piece(i32 rows, i32 first, i32 last) const {
+    const int columns = (rows + 7) / 8;
+    load_x<true>(row0, rows, columns * 8, first, last);
+    consumers_sync();
+    const int group = call.b.warp / kColumnGroups, column = call.b.warp % kColumnGroups * 16;
+    const W* x = reinterpret_cast<const W*>(call.b.scratch);
+    float sums[4][4] = {};
+    for (i32 k = first; k < last; k += s.rows_per_stage) {
+      const u8* stage = acquire_stage(call.b, call.b.cursor);
+      if (stage == nullptr) return false;
+      const W* w = reinterpret_cast<const W*>(stage) + column;
+      const i32 end = dev::min(s.rows_per_stage, last - k);
+      for (i32 i = group * 16; i < end; i += kRowGroups * 16)
+        mma_step(w + i * kPanel, x + (k - first + i), columns, sums);
+      release_stage(call.b, call.b.cursor);
+      call.b.cursor.advance(call.b.p.stages);
+    }
+    mma_reduce(columns, sums);
+    return true;
+  }
+
+  // ---- trees and outputs
+
+  // Level 0 is part number `number` of `count`: merges it into the tree. True: level 0 is the sum of all.
+  ARK_DEVICE void merge(i32 number, i32 count, i32 rows) const {
+    ARK_UNROLL
+    for (int j = 0; j < kOwn; ++j) {
+      const int e = j * kConsumers + call.b.thread;
+      if (e >= rows * kPanel) break;
+      float v = levels[e];
+      int level = 0;
+      for (; (number >> level & 1) != 0; ++level) v = levels[(level + 1) * kElements + e] + v;
+      levels[(number + 1 < count ? level + 1 : 0) * kElements + e] = v;
+    }
+  }
+
+  template <class F>
+  ARK_DEVICE void for_outputs(i32 panel, i32 rows, F f) const {
+    ARK_UNROLL
+    for (int j = 0; j < kOwn; ++j) {
+      const int e = j * kConsumers + call.b.thread;
+      const i32 column = panel * kPanel + e % kPanel;
+      if (e < rows * kPanel && column < s.n) f(e, static_cast<i64>(row0 + e / kPanel) * s.n + column, column);
+    }
+  }
+
+  ARK_DEVICE void write(i32 panel, i32 rows) const {
+    for_outputs(panel, rows, [&](int e, i64 element, i32 column) {
+      call.operand<float>(4)[element] = epilogue<kEpilogue>(levels[e], call.operand<const float>(2), column,
+                                                            call.operand<const float>(3), element);
+    });
+  }
+
+  // Hands in the group's sums. The last tile of the output adds them up.
+  ARK_DEVICE void join(const StreamTile& tile, i32 rows) const {
+    float* partials = at<float>(s.partials);
+    const i64 all = static_cast<i64>(tiles.rows) * s.n;
+    for_outputs(tile.panel, rows,
+                [&](int e, i64 element, i32) { partials[tile.group * all + element] = levels[e]; });
+    consumers_sync();
+    if (call.b.thread == 0) {
+      // Releases the block's partials, acquires the others'. The word only ever grows by `groups` a step.
+      u32* word = at<u32>(s.arrivals) + tile.panel * tiles.blocks + tile.block;
+      const u32 before = dev::atom_add<dev::Scope::gpu>(word, 1u);
+      call.b.words->last_arrival = (before + 1) % static_cast<u32>(s.groups) == 0;
+    }
+    consumers_sync();
+    if (call.b.words->last_arrival == 0) return;
+    for (i32 g = 0; g < s.groups; ++g) {
+      for_outputs(tile.panel, rows,
+                  [&](int e, i64 element, i32) { levels[e] = dev::ld_global(partials + g * all + element); });
+      merge(g, s.groups, rows);
+    }
+    write(tile.panel, rows);
+  }
+
+  i32 row0 = 0;  // of the tile
+
+  ARK_DEVICE bool run_tile(const StreamTile& tile) {
+    const i32 pieces = s.pieces / s.groups;
+    const i32* borders = at<const i32>(s.borders) + tile.group * pieces;
+    row0 = tile.block * kRowBlock;
+    const i32 rows = dev::min(kRowBlock, tiles.rows - row0);
+    const bool few = kPath == kFma || (kPath == kMixed && tiles.rows <= 4);
+    for (i32 piece = 0; piece < pieces; ++piece) {
+      const i32 first = dev::ld_nc(borders + piece), last = dev::ld_nc(borders + piece + 1);
+      bool ok = true;
+      if constexpr (kPath == kFma) {
+        ok = fma_piece(rows, first, last);
+      } else if constexpr (kPath == kMma) {
+        ok = mma_piece(rows, first, last);
+      } else {
+        ok = few ? fma_piece(rows, first, last) : mma_piece(rows, first, last);
+      }
+      if (!ok) return false;
+      merge(piece, pieces, rows);
+    }
+    if (s.groups == 1) {
+      write(tile.panel, rows);
+    } else {
+      join(tile, rows);
+    }
+    return true;
+  }
+
+  // ---- the case
+
+  ARK_DEVICE static i64 grid(const Call& call) {
+    const Stream s = load_stream(call.b.rank->streams, call.i.stream);
+    return StreamTiles(s, call.size(s.m)).grid;
+  }
+  ARK_DEVICE static void run(const Call& call, Tiles own) {
+    MatMul body(call);
+    for (i64 t = own.first; t < own.last; ++t) {
+      if (!body.run_tile(StreamTile(body.s, body.tiles, t))) return;
+    }
+  }
+};
+
+}  // namespace ark::cuda

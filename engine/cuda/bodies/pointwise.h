@@ -1,0 +1,120 @@
+// Fused expressions, and both ends of messages: element by element.
+#pragma once
+
+#include "engine/cuda/bodies/math.h"
+
+namespace ark::cuda {
+
+inline constexpr i64 kElementTile = 2048;
+
+// (inputs..., out). Expression: generated (engine/cuda/pointwise_source.h). Sizes: product of four: elements;
+// 4 + i: how input i lies: 0 like out, 1 along the last axis, 2 one element, 3 by the table `aux`: four dims
+// of out, then four of each input; 12: last axis of out.
+template <class Expression>
+struct Pointwise : Quiet {
+  ARK_DEVICE static i64 place(const Call& call, int input, i64 element) {
+    const i32 kind = call.i.sizes[4 + input];
+    if (kind == 0) return element;
+    if (kind == 1) return element % call.size_at(12);
+    if (kind == 2) return 0;
+    const Size* table = at<const Size>(call.i.aux);
+    i64 rest = element, stride = 1, offset = 0;
+    for (int axis = 3; axis >= 0; --axis) {
+      const i64 out = call.size(dev::ld_nc(table + axis)),
+                own = call.size(dev::ld_nc(table + 4 + 4 * input + axis));
+      if (own > 1) offset += rest % out * stride;
+      rest /= out;
+      stride *= own;
+    }
+    return offset;
+  }
+
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i64 end = dev::min(tiles.last * kElementTile, call.product(0));
+    for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers) {
+      float in[Expression::kInputs];
+      ARK_UNROLL
+      for (int n = 0; n < Expression::kInputs; ++n)
+        in[n] = dev::ld_global(call.operand<const float>(n) + place(call, n, i));
+      call.operand<float>(kOperands - 1)[i] = Expression::apply(in);
+    }
+  }
+};
+
+// (x) of four bytes, into the slot of message 0. Sizes: product of four: elements. Tile: kSendTile bytes.
+struct Send : Quiet {
+  static constexpr bool kSends = true;
+  static constexpr i64 kSendTile = 16 << 10;
+  ARK_DEVICE static Tiles bytes(const Call& call, Tiles tiles) {
+    const i64 all = call.product(0) * 4;
+    return {dev::min(tiles.first * kSendTile, all), dev::min(tiles.last * kSendTile, all)};
+  }
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const Tiles own = bytes(call, tiles);
+    u32* to = at<u32>(call.slot(call.messages[0]));
+    for (i64 i = own.first / 4 + call.b.thread; i < own.last / 4; i += kConsumers)
+      dev::st_global(to + i, dev::ld_global(call.operand<const u32>(0) + i));
+  }
+};
+
+// Where rank r's part lies: operand r is the own part, the others come by message, in rank order.
+template <class T>
+ARK_DEVICE const T* part_of(const Call& call, int r) {
+  const int own = call.b.rank->rank;
+  return r == own ? call.operand<const T>(r) : at<const T>(call.slot(call.messages[r < own ? r : r - 1]));
+}
+
+// Own part at operand `rank`, bias 8, residual 9, out 10. Sizes: product of four: elements; 4: last axis.
+template <u32 kEpilogue>
+struct RecvReduce : Quiet {
+  // The tree of program.h: sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).
+  template <int kFirst, int kLast, int kCount>
+  ARK_DEVICE static float sum(const float (&part)[kCount]) {
+    if constexpr (kLast - kFirst == 1) {
+      return part[kFirst];
+    } else {
+      constexpr int kMiddle = kFirst + (kLast - kFirst + 1) / 2;
+      return sum<kFirst, kMiddle>(part) + sum<kMiddle, kLast>(part);
+    }
+  }
+  template <int kRanks>
+  ARK_DEVICE static void reduce(const Call& call, Tiles tiles) {
+    const i64 end = dev::min(tiles.last * kElementTile, call.product(0)), width = call.size_at(4);
+    const float* parts[kRanks];
+    ARK_UNROLL
+    for (int r = 0; r < kRanks; ++r) parts[r] = part_of<float>(call, r);
+    for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers) {
+      float part[kRanks];
+      ARK_UNROLL
+      for (int r = 0; r < kRanks; ++r) part[r] = dev::ld_global(parts[r] + i);
+      call.operand<float>(10)[i] = epilogue<kEpilogue>(sum<0, kRanks>(part), call.operand<const float>(8),
+                                                       i % width, call.operand<const float>(9), i);
+    }
+  }
+  template <int kRanks>
+  ARK_DEVICE static void dispatch(const Call& call, Tiles tiles) {
+    if (call.b.rank->ranks == kRanks) return reduce<kRanks>(call, tiles);
+    if constexpr (kRanks < kMaxMessages) dispatch<kRanks + 1>(call, tiles);
+  }
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) { dispatch<2>(call, tiles); }
+};
+
+// Own part at operand `rank`, out 10; of four bytes. Sizes: elements of out behind the axis; 1 + r: of part
+// r.
+struct RecvConcat : Quiet {
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i64 width = call.size_at(0);
+    for (i64 t = tiles.first; t < tiles.last; ++t) {
+      i64 begin = t * width;
+      for (int r = 0; r < call.b.rank->ranks; ++r) {
+        const i64 n = call.size_at(1 + r);
+        const u32* part = part_of<u32>(call, r) + t * n;
+        for (i64 k = call.b.thread; k < n; k += kConsumers)
+          call.operand<u32>(10)[begin + k] = dev::ld_global(part + k);
+        begin += n;
+      }
+    }
+  }
+};
+
+}  // namespace ark::cuda

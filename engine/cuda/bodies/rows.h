@@ -1,0 +1,166 @@
+// Bodies that work on whole rows or tokens: embed, norm, rotary, kv_append, select_rows, parts of rows.
+#pragma once
+
+#include "engine/cuda/bodies/math.h"
+#include "engine/cuda/step_begin.h"
+
+namespace ark::cuda {
+
+// (ids, table, out). Sizes: row length, rows, columns of a panel (0: row-major table), first row's id.
+template <class W, class Index>
+struct Embed : Quiet {
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i32 width = call.size_at(0), rows = call.size_at(1), panel = call.size_at(2);
+    for (i64 t = tiles.first; t < tiles.last; ++t) {
+      const i64 row = static_cast<i64>(dev::ld_global(call.operand<const Index>(0) + t)) - call.size_at(3);
+      const bool is_here = row >= 0 && row < rows;
+      const W* from = call.operand<const W>(1);
+      from += panel == 0 ? row * width : row / panel * width * panel + row % panel;
+      const i64 step = panel == 0 ? 1 : panel;
+      for (i32 k = call.b.thread; k < width; k += kConsumers)
+        call.operand<float>(2)[t * width + k] = is_here ? weight_at(from + k * step) : 0.0f;
+    }
+  }
+};
+
+// (x, scale?, bias?, out). Size: row length. Real: epsilon. A warp takes a row; or the block, when rows are
+// few.
+template <bool kRms>
+struct Norm : Quiet {
+  ARK_DEVICE static float block_sum(const Call& call, float v, float* room) {
+    v = dev::warp_sum(v);
+    if (call.b.lane == 0) room[call.b.warp] = v;
+    consumers_sync();
+    float sum = 0;
+    ARK_UNROLL
+    for (int w = 0; w < kConsumerWarps; ++w) sum += room[w];
+    return sum;
+  }
+
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i32 n = call.size_at(0);
+    const float* scale = call.operand<const float>(1);
+    const float* bias = call.operand<const float>(2);
+    float* room = reinterpret_cast<float*>(call.b.scratch);
+    for (i64 row = tiles.first; row < tiles.last; ++row) {
+      const float* x = call.operand<const float>(0) + row * n;
+      float* out = call.operand<float>(3) + row * n;
+      float mean = 0;
+      if constexpr (!kRms) {
+        float sum = 0;
+        for (i32 k = call.b.thread; k < n; k += kConsumers) sum += dev::ld_global(x + k);
+        mean = block_sum(call, sum, room) / static_cast<float>(n);
+      }
+      float squares = 0;
+      for (i32 k = call.b.thread; k < n; k += kConsumers) {
+        const float centred = dev::ld_global(x + k) - mean;
+        squares = dev::fma(centred, centred, squares);
+      }
+      // Other words than the mean's: a slow warp may still read those.
+      const float variance = block_sum(call, squares, room + kConsumerWarps) / static_cast<float>(n);
+      const float inverse = 1.0f / dev::sqrt(variance + call.i.reals[0]);
+      for (i32 k = call.b.thread; k < n; k += kConsumers) {
+        float y = (dev::ld_global(x + k) - mean) * inverse;
+        if (scale != nullptr) y = y * dev::ld_nc(scale + k);
+        if (bias != nullptr) y = y + dev::ld_nc(bias + k);
+        out[k] = y;
+      }
+      if (row + 1 < tiles.last) consumers_sync();
+    }
+  }
+};
+
+// (x [T, H, D], cos, sin [L, R / 2], positions, out). Sizes: heads, D, R / 2, L. arXiv:2104.09864.
+template <bool kInterleaved, class Index>
+struct Rotary : Quiet {
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i32 heads = call.size_at(0), dim = call.size_at(1), half = call.size_at(2),
+              length = call.size_at(3);
+    for (i64 t = tiles.first; t < tiles.last; ++t) {
+      i64 position = static_cast<i64>(dev::ld_global(call.operand<const Index>(3) + t));
+      position = dev::min(dev::max(position, i64{0}), static_cast<i64>(length) - 1);
+      const float* cos = call.operand<const float>(1) + position * half;
+      const float* sin = call.operand<const float>(2) + position * half;
+      // One thread a pair, or an element behind the rotated ones.
+      const i32 pairs = dim - half;
+      for (i32 i = call.b.thread; i < heads * pairs; i += kConsumers) {
+        const i32 h = i / pairs, j = i % pairs;
+        const i64 row = (t * heads + h) * dim;
+        const float* x = call.operand<const float>(0) + row;
+        float* out = call.operand<float>(4) + row;
+        if (j >= half) {
+          out[j + half] = dev::ld_global(x + j + half);
+          continue;
+        }
+        const i32 one = kInterleaved ? 2 * j : j, other = kInterleaved ? 2 * j + 1 : j + half;
+        const float a = dev::ld_global(x + one), b = dev::ld_global(x + other);
+        const float c = dev::ld_nc(cos + j), s = dev::ld_nc(sin + j);
+        out[one] = a * c - b * s;
+        out[other] = a * s + b * c;
+      }
+    }
+  }
+};
+
+// (k [T, KH, D], v [T, KH, Dv], key pages, value pages [pages, KH, size, D]). Sizes: KH, page size, D, Dv.
+struct KvAppend : Quiet {
+  ARK_DEVICE static void append(const Call& call, const float* from, float* pages, i32 dim, i64 page,
+                                i32 slot) {
+    const i32 heads = call.size_at(0), size = call.size_at(1);
+    for (i32 i = call.b.thread; i < heads * dim; i += kConsumers) {
+      const i32 h = i / dim, d = i % dim;
+      pages[((page * heads + h) * size + slot) * dim + d] = dev::ld_global(from + i);
+    }
+  }
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const RankTables& r = *call.b.rank;
+    const i32 heads = call.size_at(0), size = call.size_at(1), key = call.size_at(2), value = call.size_at(3);
+    for (i64 t = tiles.first; t < tiles.last; ++t) {
+      const i32 position = dev::ld_global(at<const i32>(r.positions) + t);
+      const i64 slot = dev::ld_global(at<const i32>(r.token_slots) + t);
+      const i64 page =
+          dev::ld_global(at<const i32>(r.page_table) + slot * r.pages_per_slot + position / size);
+      append(call, call.operand<const float>(0) + t * heads * key, call.operand<float>(2), key, page,
+             position % size);
+      append(call, call.operand<const float>(1) + t * heads * value, call.operand<float>(3), value, page,
+             position % size);
+    }
+  }
+};
+
+// (x [T, ...], out [R, ...]) of four bytes. Size: elements of a row.
+struct SelectRows : Quiet {
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i64 n = call.size_at(0);
+    const Row* rows = record_array<Row>(call.b, kRowArray);
+    for (i64 r = tiles.first; r < tiles.last; ++r) {
+      const u32* from = call.operand<const u32>(0) + dev::ld_global(&rows[r].token) * n;
+      for (i64 k = call.b.thread; k < n; k += kConsumers)
+        call.operand<u32>(1)[r * n + k] = dev::ld_global(from + k);
+    }
+  }
+};
+
+// (x, outputs...) of four bytes: parts of rows. Sizes: product of four: rows; elements of an input row; then
+// per output its first element and how many.
+template <int kOutputs>
+struct Copy : Quiet {
+  static constexpr i64 kTile = 2048;
+  ARK_DEVICE static i64 grid(const Call& call) {
+    i64 most = 0;
+    for (int o = 0; o < kOutputs; ++o) most = dev::max(most, static_cast<i64>(call.size_at(6 + 2 * o)));
+    return (call.product(0) * most + kTile - 1) / kTile;
+  }
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i64 rows = call.product(0), width = call.size_at(4);
+    for (int o = 0; o < kOutputs; ++o) {
+      const i64 first = call.size_at(5 + 2 * o), n = call.size_at(6 + 2 * o);
+      const i64 end = dev::min(tiles.last * kTile, rows * n);
+      for (i64 i = tiles.first * kTile + call.b.thread; i < end; i += kConsumers)
+        call.operand<u32>(1 + o)[i] =
+            dev::ld_global(call.operand<const u32>(0) + i / n * width + first + i % n);
+    }
+  }
+};
+
+}  // namespace ark::cuda

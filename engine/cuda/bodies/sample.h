@@ -1,0 +1,362 @@
+// Samples rows of logits: the device's twin of engine/cpu/sampler.cc. Same order of effects, same noise
+// (Philox of seed, position and token), f64 where the CPU has f64; so the same token but where two scores or
+// a filter's border differ by less than rounding.
+//
+// A set of kept tokens is all tokens at or above a key: the logit's order, then the lower id. The key of the
+// k-th token, or of the last that top_p keeps, is found digit by digit: each pass over the row counts (or
+// adds up) what lies in each of 16 ranges. Sums are integers of 2^-44, so that no order of adding matters.
+//
+// (logits [R, V]). Size: V. A block takes a row.
+#pragma once
+
+#include "engine/cuda/bodies/math.h"
+#include "engine/cuda/step_begin.h"
+
+namespace ark::cuda {
+
+// ---- f64 functions: exp and log to about 1 ulp on normal results; enough for weights and noise
+
+ARK_DEVICE double from_bits(u64 bits) {
+  double v;
+  __builtin_memcpy(&v, &bits, 8);
+  return v;
+}
+ARK_DEVICE u64 to_bits(double v) {
+  u64 bits;
+  __builtin_memcpy(&bits, &v, 8);
+  return bits;
+}
+
+// x <= 0; below -700: 0.
+ARK_DEVICE double exp_f64(double x) {
+  if (!(x > -700.0)) return 0.0;
+  const double n = static_cast<double>(static_cast<i64>(x * 1.4426950408889634 - 0.5));
+  const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+  double sum = 1.0, term = 1.0;
+  for (int i = 1; i <= 14; ++i) term *= r / i, sum += term;
+  return sum * from_bits(static_cast<u64>(static_cast<i64>(n) + 1023) << 52);
+}
+
+// x > 0, normal.
+ARK_DEVICE double log_f64(double x) {
+  const u64 bits = to_bits(x);
+  i64 exponent = static_cast<i64>(bits >> 52) - 1023;
+  double m = from_bits((bits & 0xfffffffffffffull) | 0x3ff0000000000000ull);
+  if (m > 1.4142135623730951) m *= 0.5, ++exponent;
+  const double s = (m - 1.0) / (m + 1.0), square = s * s;
+  double sum = 0;
+  for (int i = 23; i >= 1; i -= 2) sum = sum * square + 1.0 / i;
+  const double n = static_cast<double>(exponent);
+  return n * 0.693147180369123816490 + (2.0 * s * sum + n * 1.90821492927058770002e-10);
+}
+
+// ---- noise
+
+struct PhiloxBlock {
+  u32 words[4];
+};
+// Philox4x32-10 (Salmon et al., SC'11).
+ARK_DEVICE PhiloxBlock philox(u32 a, u32 b, u32 c, u32 d, u32 key0, u32 key1) {
+  for (int round = 0; round < 10; ++round) {
+    const u32 high0 = dev::multiply_high(0xD2511F53u, a), low0 = 0xD2511F53u * a;
+    const u32 high1 = dev::multiply_high(0xCD9E8D57u, c), low1 = 0xCD9E8D57u * c;
+    a = high1 ^ b ^ key0, b = low1, c = high0 ^ d ^ key1, d = low0;
+    key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+  }
+  return {{a, b, c, d}};
+}
+
+ARK_DEVICE double gumbel(u32 bits) { return -log_f64(-log_f64((bits + 0.5) * 2.3283064365386963e-10)); }
+
+// ---- order
+
+// Ascending with the logit; NaN lowest, as -infinity: neither is ever kept.
+ARK_DEVICE u32 order_of(float logit) {
+  if (is_nan(logit)) return 0;
+  const u32 bits = dev::as_u32(logit == 0.0f ? 0.0f : logit);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+// Better tokens have larger keys; no two are equal.
+ARK_DEVICE u64 key_of(float logit, i32 token) {
+  return static_cast<u64>(order_of(logit)) << 32 | ~static_cast<u32>(token);
+}
+ARK_DEVICE i32 token_of(u64 key) { return static_cast<i32>(~static_cast<u32>(key)); }
+
+struct Sample : Quiet {
+  const Call& call;
+  Row row{};
+  float* logits = nullptr;
+  i32 vocabulary = 0;
+  float largest = 0;
+
+  ARK_DEVICE explicit Sample(const Call& c) : call(c) {}
+
+  // ---- the block's reductions, in scratch; every thread gets the result
+
+  template <class T, class F>
+  ARK_DEVICE T reduce(T v, F combine) const {
+    T* room = reinterpret_cast<T*>(call.b.scratch);
+    for (int distance = 16; distance > 0; distance /= 2) v = combine(v, dev::shfl_xor(v, distance));
+    consumers_sync();  // readers of the last result
+    if (call.b.lane == 0) room[call.b.warp] = v;
+    consumers_sync();
+    T all = room[0];
+    for (int w = 1; w < kConsumerWarps; ++w) all = combine(all, room[w]);
+    return all;
+  }
+  ARK_DEVICE u64 largest_key(u64 v) const {
+    return reduce(v, [](u64 a, u64 b) { return a > b ? a : b; });
+  }
+
+  // The best token below `bound`.
+  ARK_DEVICE u64 best_below(u64 bound) const {
+    u64 best = 0;
+    for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
+      const u64 key = key_of(dev::ld_global(logits + t), t);
+      if (key < bound && key > best) best = key;
+    }
+    return largest_key(best);
+  }
+
+  // ---- logit_bias and penalties, in place: nobody reads the row's logits afterwards
+
+  ARK_DEVICE void add_bias() const {
+    const BiasEntry* entries = record_array<BiasEntry>(call.b, kBiasArray) + row.bias_first;
+    for (i32 i = call.b.thread; i < row.bias_count; i += kConsumers) {
+      const i32 token = entries[i].token;
+      if (token < 0 || token >= vocabulary) continue;
+      bool is_first = true;
+      for (i32 j = 0; j < i; ++j) is_first &= entries[j].token != token;
+      if (!is_first) continue;
+      float v = dev::ld_global(logits + token);
+      for (i32 j = i; j < row.bias_count; ++j) {
+        if (entries[j].token == token) v += entries[j].value;
+      }
+      logits[token] = v;
+    }
+    consumers_sync();
+  }
+
+  ARK_DEVICE void apply_penalties(i32 history, u32* counts) const {
+    constexpr u32 kSeen = 1u << 30;
+    const RankTables& r = *call.b.rank;
+    for (i32 t = call.b.thread; t < vocabulary; t += kConsumers)
+      dev::st_relaxed<dev::Scope::gpu>(counts + t, 0u);
+    consumers_sync();
+    // Prompt tokens first, so that kSeen is a number that adds: a count of the prompt's in the upper half.
+    const i32* table = at<const i32>(r.page_table) + static_cast<i64>(row.slot) * r.pages_per_slot;
+    for (i32 i = call.b.thread; i < history; i += kConsumers) {
+      const i64 page = dev::ld_global(table + i / r.page_size);
+      const i32 token = dev::ld_global(at<const i32>(r.page_tokens) + page * r.page_size + i % r.page_size);
+      if (token < 0 || token >= vocabulary) continue;
+      if (i >= row.prompt_length) {
+        dev::atom_add<dev::Scope::gpu>(counts + token, 1u);
+      } else {
+        u32 seen = dev::ld_relaxed<dev::Scope::gpu>(counts + token);
+        while ((seen & kSeen) == 0) {
+          const u32 before = dev::atom_cas<dev::Scope::gpu>(counts + token, seen, seen | kSeen);
+          if (before == seen) break;
+          seen = before;
+        }
+      }
+    }
+    consumers_sync();
+    for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
+      const u32 count = dev::ld_relaxed<dev::Scope::gpu>(counts + t);
+      if (count == 0) continue;
+      const u32 generated = count & ~kSeen;
+      float v = dev::ld_global(logits + t);
+      v = v > 0 ? v / row.repetition_penalty : v * row.repetition_penalty;
+      v -= row.frequency_penalty * static_cast<float>(generated);
+      if (generated != 0) v -= row.presence_penalty;
+      logits[t] = v;
+    }
+    consumers_sync();
+  }
+
+  // ---- filters
+
+  ARK_DEVICE double weight(float logit) const {
+    return exp_f64((static_cast<double>(logit) - largest) / row.temperature);
+  }
+
+  // The least key of the best tokens whose measures add up to `wanted` or more; 0: all together do not. Only
+  // tokens from `least` on count. measure(logit): u64.
+  template <class Measure>
+  ARK_DEVICE u64 key_where(u64 wanted, u64 least, Measure measure) const {
+    u64 prefix = 0, above = 0;  // keys that start with prefix; the sum of those beyond
+    for (int shift = 60; shift >= 0; shift -= 4) {
+      u64 sums[16];
+      ARK_UNROLL
+      for (int digit = 0; digit < 16; ++digit) sums[digit] = 0;
+      for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
+        const float logit = dev::ld_global(logits + t);
+        const u64 key = key_of(logit, t);
+        if (key < least || !(logit > -infinity())) continue;
+        if (shift < 60 && key >> (shift + 4) != prefix) continue;
+        const u64 m = measure(logit);
+        const u32 own = static_cast<u32>(key >> shift) & 15;
+        ARK_UNROLL
+        for (u32 digit = 0; digit < 16; ++digit) sums[digit] += own == digit ? m : 0;
+      }
+      u64 digit_found = 0, below = above;
+      bool found = false;
+      ARK_UNROLL
+      for (int digit = 15; digit >= 0; --digit) {
+        const u64 all = reduce(sums[digit], [](u64 a, u64 b) { return a + b; });
+        if (!found && below + all >= wanted) found = true, digit_found = static_cast<u64>(digit);
+        if (!found) below += all;
+      }
+      if (!found) return 0;
+      above = below;
+      prefix = prefix << 4 | digit_found;
+    }
+    return prefix;
+  }
+
+  static constexpr double kUnit = 17592186044416.0;  // 2^44
+
+  // The least key that top_k and top_p keep.
+  ARK_DEVICE u64 filter() const {
+    u64 least = 0;
+    if (row.top_k > 0 && row.top_k < vocabulary)
+      least = key_where(static_cast<u64>(row.top_k), 0, [](float) { return u64{1}; });
+    if (row.top_p < 1) {
+      const auto measure = [&](float logit) { return static_cast<u64>(weight(logit) * kUnit + 0.5); };
+      u64 total = 0;
+      for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
+        const float logit = dev::ld_global(logits + t);
+        if (key_of(logit, t) >= least && logit > -infinity()) total += measure(logit);
+      }
+      total = reduce(total, [](u64 a, u64 b) { return a + b; });
+      const double wanted = static_cast<double>(row.top_p) * static_cast<double>(total);
+      u64 whole = static_cast<u64>(wanted);
+      if (static_cast<double>(whole) < wanted) ++whole;
+      const u64 key = key_where(whole == 0 ? 1 : whole, least, measure);
+      if (key > least) least = key;
+    }
+    return least;
+  }
+
+  // ---- the pick
+
+  struct Score {
+    double value;
+    i32 token;
+  };
+  ARK_DEVICE static bool is_better(const Score& a, const Score& b) {
+    return a.value > b.value || (a.value == b.value && a.token < b.token);
+  }
+
+  // argmax of logit / temperature + noise over the kept tokens.
+  ARK_DEVICE i32 pick_noisy(i64 position, u64 least) const {
+    const double scale = 1.0 / row.temperature;
+    Score best = {-from_bits(0x7ff0000000000000ull), 0};
+    for (i32 first = call.b.thread * 4; first < vocabulary; first += kConsumers * 4) {
+      const PhiloxBlock noise = philox(static_cast<u32>(first) / 4, static_cast<u32>(position),
+                                       static_cast<u32>(static_cast<u64>(position) >> 32), 0,
+                                       static_cast<u32>(row.seed), static_cast<u32>(row.seed >> 32));
+      ARK_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const i32 t = first + i;
+        if (t >= vocabulary) break;
+        const float logit = dev::ld_global(logits + t);
+        if (is_nan(logit)) continue;
+        // gumbel(bits) is at most this: most tokens need no logarithm.
+        const double base = logit * scale;
+        const double bound = (dev::leading_zeros(~noise.words[i]) + 1) * 0.6931471805599453;
+        if (!(base + bound >= best.value)) continue;
+        if (least != 0 && (key_of(logit, t) < least || !(logit > -infinity()))) continue;
+        if (row.min_p > 0 && !(weight(logit) >= row.min_p)) continue;
+        const Score score = {base + gumbel(noise.words[i]), t};
+        if (is_better(score, best)) best = score;
+      }
+    }
+    const double value = reduce(best.value, [](double a, double b) { return a > b ? a : b; });
+    const i32 own = best.value == value ? best.token : 0x7fffffff;
+    return reduce(own, [](i32 a, i32 b) { return a < b ? a : b; });
+  }
+
+  ARK_DEVICE i32 pick(i64 position) {
+    const u64 best = best_below(~u64{0});
+    const i32 token = best >> 32 == 0 ? 0 : token_of(best);
+    largest = dev::ld_global(logits + token);
+    if (row.temperature <= 0) return token;
+    const bool filtered = row.top_k > 0 || row.top_p < 1;
+    return pick_noisy(position, filtered ? filter() : 0);
+  }
+
+  // ---- what is reported
+
+  ARK_DEVICE double log_sum_exp() const {
+    const u64 best = best_below(~u64{0});
+    if (best >> 32 == 0) return -from_bits(0x7ff0000000000000ull);
+    const double top = dev::ld_global(logits + token_of(best));
+    if (top == -from_bits(0x7ff0000000000000ull)) return top;
+    double sum = 0;
+    for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
+      const float logit = dev::ld_global(logits + t);
+      if (logit > -infinity()) sum += exp_f64(logit - top);
+    }
+    sum = reduce(sum, [](double a, double b) { return a + b; });
+    return top + log_f64(sum);
+  }
+
+  // `to` is null where nobody reads it.
+  ARK_DEVICE void report(i32 token, RowResult* to) const {
+    if (to == nullptr) return;
+    const bool wants = (row.flags & kWantLogprob) != 0;
+    i32 count = dev::min(dev::min(row.top, kMaxTop), vocabulary);
+    if (count < 0) count = 0;
+    const double total = wants || count > 0 ? log_sum_exp() : 0.0;
+    const auto logprob = [&](i32 t) { return static_cast<float>(dev::ld_global(logits + t) - total); };
+    const i32 of = row.target >= 0 ? row.target : token;
+    if (call.b.thread == 0) {
+      to->token = token;
+      to->logprob = wants && of >= 0 && of < vocabulary ? logprob(of) : 0.0f;
+      to->top_count = count;
+      to->has_logits = (row.flags & kWantLogits) != 0;
+    }
+    u64 bound = ~u64{0};
+    for (i32 i = 0; i < count; ++i) {
+      bound = best_below(bound);
+      if (call.b.thread == 0)
+        to->top_tokens[i] = token_of(bound), to->top_logprobs[i] = logprob(token_of(bound));
+    }
+  }
+
+  ARK_DEVICE void run_row(i64 number) {
+    const RankTables& rank = *call.b.rank;
+    row = record_array<Row>(call.b, kRowArray)[number];
+    vocabulary = call.size_at(0);
+    logits = call.operand<float>(0) + number * vocabulary;
+    const i32 position = dev::ld_global(at<const i32>(rank.positions) + row.token) + 1;
+    const u64 slot = (call.b.step + 1) % call.b.p.depth;
+    const u64 results = call.b.p.mailbox + call.b.p.results + slot * call.b.p.result_bytes;
+    RowResult* to = rank.writes_results != 0 ? at<RowResult>(results) + number : nullptr;
+    if (to != nullptr && (row.flags & kWantLogits) != 0) {
+      float* raw = at<float>(results + call.b.p.logits) + number * vocabulary;
+      for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) raw[t] = dev::ld_global(logits + t);
+    }
+    if (row.bias_count > 0) {
+      consumers_sync();  // the raw logits are copied
+      add_bias();
+    }
+    if (row.presence_penalty != 0 || row.frequency_penalty != 0 || row.repetition_penalty != 1) {
+      consumers_sync();
+      const i64 room = rank.max_rows <= call.b.p.processors ? number : call.b.processor;
+      apply_penalties(position, at<u32>(rank.sample_counts) + room * vocabulary);
+    }
+    const i32 token = (row.flags & kWantToken) != 0 ? pick(position) : -1;
+    if (call.b.thread == 0 && (row.flags & kWantToken) != 0) at<i32>(rank.last_tokens)[row.slot] = token;
+    report(token, to);
+    consumers_sync();
+  }
+
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    Sample body(call);
+    for (i64 r = tiles.first; r < tiles.last; ++r) body.run_row(r);
+  }
+};
+
+}  // namespace ark::cuda

@@ -1,0 +1,219 @@
+// What device code of the loop shares: addresses, the view of a block, waiting, the ring of weights.
+#pragma once
+
+#include "dma/device.h"
+#include "engine/cuda/image.h"
+
+namespace ark::cuda {
+
+namespace dev = ark::dev;
+
+template <class T>
+ARK_DEVICE T* at(u64 address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// Words of a block in shared memory.
+struct BlockWords {
+  u32 stopped;   // somebody gives up; read behind a barrier
+  u32 leave[2];  // whether the turn is the last; by turn % 2, since the producer may read it late
+  i32 last_arrival;
+};
+
+// The ring of weights as one side sees it: a stage and how often the ring was gone through.
+struct RingCursor {
+  u32 stage = 0, parity = 0;
+  ARK_DEVICE void advance(int stages) {
+    if (++stage == static_cast<u32>(stages)) stage = 0, parity ^= 1;
+  }
+};
+
+// A thread's view of its block.
+struct Block {
+  const LoopParameters& p;
+  const RankTables* rank;  // in shared memory, as all below
+  BlockWords* words;
+  i32* vals;  // of this turn
+  dev::Mbarrier* full;
+  dev::Mbarrier* empty;
+  u8* scratch;
+  u8* ring;
+  int thread, warp, lane, processor, rank_index;
+  u64 step;  // from 0
+  RingCursor cursor;
+};
+
+ARK_DEVICE Block open_block(const LoopParameters& p) {
+  u8* shared = dev::shared();
+  const SharedLayout s = shared_layout(p.stages);
+  dev::Mbarrier* barriers = reinterpret_cast<dev::Mbarrier*>(shared + s.barriers);
+  return {p,
+          reinterpret_cast<const RankTables*>(shared + s.rank),
+          reinterpret_cast<BlockWords*>(shared + s.words),
+          reinterpret_cast<i32*>(shared + s.vals),
+          barriers,
+          barriers + kMaxStages,
+          shared + s.scratch,
+          shared + s.ring,
+          dev::thread_id(),
+          dev::warp_id(),
+          dev::lane_id(),
+          dev::block_id() % p.processors,
+          dev::block_id() / p.processors,
+          0,
+          {}};
+}
+
+// All consumer threads of the block.
+ARK_DEVICE void consumers_sync(dev::Site site = dev::Site::here()) { dev::bar_sync(1, kConsumers, site); }
+
+// ---- giving up
+
+ARK_DEVICE bool is_stopped(const Block& b) {
+  Control* control = at<Control>(b.p.control);
+  if (dev::ld_relaxed<dev::Scope::gpu>(&control->abort) != 0) return true;
+  if (dev::block_id() != 0) return false;
+  // The leader alone looks at the host's words; it tells the others.
+  if (dev::ld_relaxed<dev::Scope::sys>(&at<LoopControl>(b.p.host)->abort.value) == 0) return false;
+  dev::st_relaxed<dev::Scope::gpu>(&control->abort, 1u);
+  return true;
+}
+
+struct WaitPoint {
+  LoopWait what;
+  i32 phase = -1, trip = -1;
+};
+
+// Ends the loop: the block's record, and the words that stop everybody. Of the threads of a block that give
+// up the first writes the record.
+ARK_DEVICE void give_up(Block& b, WaitPoint point, u64 seen, u64 needed, bool deadline) {
+  LoopControl* host = at<LoopControl>(b.p.host);
+  FaultRecord* record = at<FaultRecord>(b.p.host + sizeof(LoopControl)) + dev::block_id();
+  b.words->stopped = 1;
+  // `what` is claimed as all ones first.
+  if (dev::atom_cas<dev::Scope::sys>(&record->what, 0u, ~0u) != 0) return;
+  record->rank = b.rank->rank;
+  record->processor = b.processor;
+  record->phase = point.phase;
+  record->trip = point.trip;
+  record->step = b.step + 1;
+  record->seen = seen;
+  record->needed = needed;
+  dev::st_relaxed<dev::Scope::sys>(&record->what, static_cast<u32>(point.what));
+  dev::st_release<dev::Scope::sys>(&record->kind, deadline ? 2u : 1u);  // dma::FaultKind
+  dev::red_release_add<dev::Scope::sys>(&host->faults.value, 1u);
+  dev::st_release<dev::Scope::sys>(&host->abort.value, 1u);
+  dev::st_release<dev::Scope::gpu>(&at<Control>(b.p.control)->abort, 1u);
+}
+
+// The loop of every wait: calls done(seen), which says whether it is over, until it is. False: the block
+// gives up. `word` and `needed` are for reports.
+template <class Done>
+ARK_DEVICE bool wait_until(Block& b, WaitPoint point, const void* word, u64 needed, Done done,
+                           dev::Site site = dev::Site::here()) {
+  u64 seen = 0, start = 0;
+  for (u32 tries = 1;; ++tries) {
+    if (done(seen)) return true;
+    if (tries % 64 == 0) {
+      const u64 now = dev::global_timer_ns();
+      if (start == 0) start = now;
+      const bool late = now - start > b.p.deadline_ns;
+      if (late || is_stopped(b)) {
+        give_up(b, point, seen, needed, late);
+        return false;
+      }
+    }
+    dev::pause(word, seen, needed, 0, site);
+  }
+}
+
+// Until the counter has reached `needed`, modulo its width. Acquire: pairs with the raisers' releases.
+template <dev::Scope S, class T>
+ARK_DEVICE bool wait_reached(Block& b, WaitPoint point, const T* counter, T needed,
+                             dev::Site site = dev::Site::here()) {
+  return wait_until(
+      b, point, counter, needed,
+      [&](u64& seen) {
+        const T value = dev::ld_acquire<S>(counter, site);
+        seen = value;
+        const T ahead = value - needed;
+        return ahead < (T{1} << (sizeof(T) * 8 - 1));  // signed: not behind
+      },
+      site);
+}
+
+// ---- the ring of weights
+
+// A consumer thread: the bytes of the cursor's stage are there. Null: the block gives up.
+ARK_DEVICE const u8* acquire_stage(Block& b, const RingCursor& cursor) {
+  dev::Mbarrier* full = b.full + cursor.stage;
+  const bool ready = wait_until(b, {LoopWait::kWeights}, full, cursor.parity,
+                                [&](u64&) { return dev::mbarrier_try_wait(full, cursor.parity); });
+  return ready ? b.ring + cursor.stage * kStageBytes : nullptr;
+}
+
+// A consumer warp: it is through with the cursor's stage.
+ARK_DEVICE void release_stage(Block& b, const RingCursor& cursor) {
+  dev::sync_warp();
+  if (b.lane == 0) dev::mbarrier_arrive(b.empty + cursor.stage);
+}
+
+// ---- what a body sees
+
+struct Call {
+  Block& b;
+  const Instance& i;
+  const Message* messages;
+
+  ARK_DEVICE i32 size(Size s) const { return s >= 0 ? s : b.vals[~s]; }
+  ARK_DEVICE i32 size_at(int n) const { return size(i.sizes[n]); }
+  // Product of four sizes from n.
+  ARK_DEVICE i64 product(int n) const {
+    return static_cast<i64>(size_at(n)) * size_at(n + 1) * size_at(n + 2) * size_at(n + 3);
+  }
+  template <class T>
+  ARK_DEVICE T* operand(int n) const {
+    return at<T>(i.operands[n]);
+  }
+  // The slot of a message in this step.
+  ARK_DEVICE u64 slot(const Message& m) const {
+    return m.slots + (b.step * m.per_step + m.ordinal) % m.slot_count * m.slot_bytes;
+  }
+};
+
+struct Tiles {
+  i64 first, last;
+};
+// engine/program.h's tiles_of.
+ARK_DEVICE Tiles tiles_of(i64 grid, int processor, int processors) {
+  return {grid * processor / processors, grid * (processor + 1) / processors};
+}
+
+// How the tiles of a matrix product lie in this step.
+struct StreamTiles {
+  i32 rows, panels, blocks;
+  i64 grid;
+  ARK_DEVICE StreamTiles(const Stream& s, i32 m)
+      : rows(m), panels((s.n + s.panel - 1) / s.panel), blocks((m + kRowBlock - 1) / kRowBlock) {
+    grid = static_cast<i64>(panels) * blocks * s.groups;
+  }
+};
+struct StreamTile {
+  i32 group, block, panel;
+  ARK_DEVICE StreamTile(const Stream& s, const StreamTiles& t, i64 tile)
+      : group(static_cast<i32>(tile % s.groups)),
+        block(static_cast<i32>(tile / s.groups % t.blocks)),
+        panel(static_cast<i32>(tile / s.groups / t.blocks)) {}
+};
+
+// Tables are constant, but lie in memory that a copy engine wrote before the launch.
+ARK_DEVICE Stream load_stream(u64 streams, int index) {
+  Stream s;
+  const dev::u32x4* from = at<dev::u32x4>(streams) + index * (sizeof(Stream) / 16);
+  dev::u32x4* to = reinterpret_cast<dev::u32x4*>(&s);
+  ARK_UNROLL
+  for (int i = 0; i < static_cast<int>(sizeof(Stream) / 16); ++i) to[i] = dev::ld_nc(from + i);
+  return s;
+}
+
+}  // namespace ark::cuda

@@ -1,0 +1,48 @@
+#include "engine/cuda/codegen.h"
+
+#include "engine/cuda/sources.h"
+
+namespace ark::cuda {
+namespace {
+
+std::string numbered(std::string text, std::size_t number) {
+  for (std::size_t i = text.find("$N"); i != std::string::npos; i = text.find("$N", i))
+    text.replace(i, 2, std::to_string(number));
+  return text;
+}
+
+}  // namespace
+
+KernelSource make_source(const VariantSet& variants, const SourceOptions& options) {
+  std::string text =
+      "// One loop kernel: what a variant number means, engine/cuda/variants.h.\n"
+      "#include \"engine/cuda/bodies/attention.h\"\n"
+      "#include \"engine/cuda/bodies/matmul.h\"\n"
+      "#include \"engine/cuda/bodies/pointwise.h\"\n"
+      "#include \"engine/cuda/bodies/rows.h\"\n"
+      "#include \"engine/cuda/bodies/sample.h\"\n"
+      "#include \"engine/cuda/loop.h\"\n\n"
+      "namespace ark::cuda {\n\n";
+  std::string cases;
+  for (std::size_t v = 0; v < variants.all().size(); ++v) {
+    const DeviceVariant& variant = variants.all()[v];
+    if (!variant.definition.empty()) text += numbered(variant.definition, v) + "\n";
+    cases += "      case " + std::to_string(v) + ":\n        return run_body<" + numbered(variant.type, v) +
+             ">(call, sent);\n";
+  }
+  text +=
+      "struct Cases {\n"
+      "  ARK_DEVICE static void run(const Call& call, Tiles& sent) {\n"
+      "    switch (call.i.variant) {\n" +
+      cases +
+      "    }\n"
+      "  }\n"
+      "};\n\n"
+      "ARK_KERNEL(ark_loop, LoopParameters, kThreads) { run_loop<Cases>(p); }\n\n"
+      "}  // namespace ark::cuda\n";
+  KernelSource source = source_of(std::move(text));
+  if (options.trace) source.flags.push_back("-DARK_TRACE=1");
+  return source;
+}
+
+}  // namespace ark::cuda

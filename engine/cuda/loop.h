@@ -1,0 +1,408 @@
+// The persistent loop of a device: ranks x processors blocks run whole steps without the host in their path.
+//
+// Block 0 is the leader: it alone looks at the mailbox, copies a posted step into device memory and opens the
+// turn. Each rank's processor 0 then applies what the step says about pages and tokens, and opens the rank.
+// All blocks run all instances of their rank in program order: wait, tiles, signal. The last warp of a block
+// runs ahead through the matrix products of the step and fills the ring of weights.
+#pragma once
+
+#include "engine/cuda/step_begin.h"
+
+namespace ark::cuda {
+
+// ---- timeline
+
+ARK_DEVICE void trace(const Block& b, int phase, int kind) {
+#if defined(ARK_TRACE)
+  if (b.thread != 0 || b.p.trace == 0) return;
+  u64* head = at<u64>(b.p.trace) + dev::block_id();
+  TraceEvent* events = at<TraceEvent>(b.p.trace + dev::grid_blocks() * sizeof(u64)) +
+                       static_cast<u64>(dev::block_id()) * b.p.trace_events;
+  events[(*head)++ % b.p.trace_events] = {dev::global_timer_ns(), phase, kind};
+#else
+  (void)b, (void)phase, (void)kind;
+#endif
+}
+
+// ---- the mailbox; thread 0 of the leader
+
+// True: step `step` is posted and shall be run in this launch. False: leave.
+ARK_DEVICE bool await_post(Block& b, u64 step) {
+  const LoopControl* host = at<LoopControl>(b.p.host);
+  const u64 run = step - b.p.first_step, start = dev::global_timer_ns();
+  if (b.p.lease != 0 && run >= b.p.lease) return false;
+  for (u32 tries = 1;; ++tries) {
+    const bool park = dev::ld_relaxed<dev::Scope::sys>(&host->park.value) != 0;
+    if (dev::ld_relaxed<dev::Scope::sys>(&host->abort.value) != 0) {
+      give_up(b, {LoopWait::kStep}, step - 1, step, false);
+      return false;
+    }
+    if (park && run > 0) return false;
+    // Acquire: pairs with the host's release of the slot.
+    const u64 posted = dev::ld_acquire<dev::Scope::sys>(at<u64>(b.p.mailbox));
+    if (posted >= step) break;
+    if (park || dev::global_timer_ns() - start > b.p.linger_ns) return false;
+    dev::pause(at<u64>(b.p.mailbox), posted, step, 20);
+  }
+  dev::red_release_add<dev::Scope::sys>(&at<LoopControl>(b.p.host)->beat.value, 1u);
+  return true;
+}
+
+// The slot of the step into device memory: one reader of host memory for all ranks.
+ARK_DEVICE void republish(const Block& b, u64 step) {
+  const u64 slot = b.p.mailbox + b.p.slots + step % b.p.depth * b.p.slot_bytes;
+  const u64 bytes = at<const RecordHead>(slot)->bytes;
+  const auto copy = [&](u64 offset, u64 count) {
+    for (u64 i = static_cast<u64>(b.thread) * 8; i < count; i += kConsumers * 8)
+      dev::st_global(at<u64>(b.p.record + offset + i), dev::ld_global(at<const u64>(slot + offset + i)));
+  };
+  copy(0, (bytes + 7) / 8 * 8);
+  copy(b.p.vals, static_cast<u64>(b.p.rank_count) * b.p.vals_each * 8);
+}
+
+// ---- borders of steps; all consumer threads. False: the block leaves.
+
+// Thread 0: whether the turn is the last one.
+ARK_DEVICE bool await_turn(Block& b, u64 turn) {
+  Control* control = at<Control>(b.p.control);
+  const bool is_leader = b.processor == 0;
+  const u64* word = is_leader ? &control->go : at<const u64>(b.rank->ready);
+  if (!wait_reached<dev::Scope::gpu>(b, {is_leader ? LoopWait::kStep : LoopWait::kRankLeader}, word, turn))
+    return true;
+  return dev::ld_relaxed<dev::Scope::gpu>(&control->stop_at) == turn;
+}
+
+ARK_DEVICE void lead_turn(Block& b, u64 turn, u64 step, u32* leave) {
+  Control* control = at<Control>(b.p.control);
+  if (b.thread == 0) *leave = await_post(b, step) ? 0 : 1;
+  consumers_sync();
+  if (*leave == 0) republish(b, step);
+  consumers_sync();
+  if (b.thread != 0) return;
+  if (*leave != 0) dev::st_relaxed<dev::Scope::gpu>(&control->stop_at, turn);
+  // Release: publishes the record and stop_at.
+  dev::st_release<dev::Scope::gpu>(&control->go, turn);
+}
+
+ARK_DEVICE bool open_turn(Block& b, u64 turn, u64 step) {
+  u32* leave = &b.words->leave[turn % 2];
+  if (dev::block_id() == 0) {
+    lead_turn(b, turn, step, leave);
+  } else if (b.thread == 0) {
+    *leave = await_turn(b, turn) ? 1 : 0;
+  }
+  consumers_sync();
+  if (b.processor == 0 && b.words->stopped == 0) {
+    if (*leave == 0) begin_step(b);
+    consumers_sync();
+    // Release: publishes what begin_step wrote.
+    if (b.thread == 0) dev::st_release<dev::Scope::gpu>(at<u64>(b.rank->ready), turn);
+    consumers_sync();
+  }
+  return *leave == 0;
+}
+
+// The step's vals as 32-bit numbers; behind them the splits of attention.
+ARK_DEVICE void read_vals(const Block& b) {
+  const i64* vals = at<const i64>(b.p.record + b.p.vals) + static_cast<u64>(b.rank_index) * b.p.vals_each;
+  for (i32 v = b.thread; v < b.rank->val_count; v += kConsumers)
+    b.vals[v] = static_cast<i32>(dev::ld_global(vals + v));
+  if (b.thread == 0) {
+    const u64 longest = dev::ld_global(at<const u64>(b.rank->longest));
+    b.vals[b.rank->val_count] = static_cast<i32>((longest + b.p.split_keys - 1) / b.p.split_keys);
+  }
+}
+
+ARK_DEVICE bool close_step(Block& b, u64 step) {
+  consumers_sync();
+  if (b.thread != 0) return true;
+  // Release: publishes the last phases' results to the rank's processor 0.
+  dev::red_release_add<dev::Scope::gpu>(at<u64>(b.rank->through), u64{1});
+  if (b.processor != 0) return true;
+  if (!wait_reached<dev::Scope::gpu>(b, {LoopWait::kEnd}, at<u64>(b.rank->through), step * b.p.processors))
+    return false;
+  // Release: pairs with the host's acquire of done.
+  dev::st_release<dev::Scope::sys>(at<u64>(b.p.mailbox + 64 * (1 + static_cast<u64>(b.rank_index))), step);
+  return true;
+}
+
+// ---- instances
+
+// Two of each: of the running instance and of the next.
+struct InstanceBuffers {
+  Instance* instances;
+  Wait* waits;
+  Message* messages;
+};
+
+ARK_DEVICE InstanceBuffers instance_buffers(const Block& b, u32 which) {
+  const SharedLayout s = shared_layout(b.p.stages);
+  u8* shared = dev::shared();
+  return {reinterpret_cast<Instance*>(shared + s.instances) + which,
+          reinterpret_cast<Wait*>(shared + s.waits) + which * kMaxWaits,
+          reinterpret_cast<Message*>(shared + s.messages) + which * kMaxMessages};
+}
+
+ARK_DEVICE void copy_table(const Block& b, void* to, u64 from, u32 bytes) {
+  for (u32 i = static_cast<u32>(b.lane) * 16; i < bytes; i += 32 * 16)
+    dev::cp_async16(static_cast<u8*>(to) + i, at<u8>(from + i));
+}
+
+// Warp 0: starts fetching an instance; cp_async_wait ends it.
+ARK_DEVICE void fetch_instance(const Block& b, u32 which, i32 number, i32 first_wait, i32 waits,
+                               i32 first_message, i32 messages) {
+  const InstanceBuffers to = instance_buffers(b, which);
+  copy_table(b, to.instances, b.rank->instances + static_cast<u64>(number) * sizeof(Instance),
+             sizeof(Instance));
+  copy_table(b, to.waits, b.rank->waits + static_cast<u64>(first_wait) * sizeof(Wait),
+             static_cast<u32>(waits) * sizeof(Wait));
+  copy_table(b, to.messages, b.rank->messages + static_cast<u64>(first_message) * sizeof(Message),
+             static_cast<u32>(messages) * sizeof(Message));
+  dev::cp_async_commit();
+}
+
+// One thread a wait; the barrier makes what they acquired visible to the block.
+ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
+  if (b.thread < i.waits) {
+    const Wait& w = waits[b.thread];
+    const u64 needed = w.offset + w.stride * b.step;
+    if (w.wide != 0) {
+      wait_reached<dev::Scope::sys>(
+          b,
+          {i.messages > 0 && i.readers_period == 0 ? LoopWait::kCredit : LoopWait::kArrival, i.phase, i.trip},
+          at<const u64>(w.counter), needed);
+    } else if (b.p.barrier == 0) {
+      wait_reached<dev::Scope::gpu>(b, {LoopWait::kPhase, i.phase, i.trip}, at<const u32>(w.counter),
+                                    static_cast<u32>(needed));
+    }
+  }
+  consumers_sync();
+  return b.words->stopped == 0;
+}
+
+// engine/dma/ring.h's Ring::push, by one thread.
+ARK_DEVICE bool post_request(Block& b, const Call& call, const Message& m, u64 from, u64 bytes) {
+  constexpr u64 kSlots = 512;
+  u64* tail = at<u64>(m.queue);
+  const u64* consumed = at<u64>(m.queue + 128);
+  const u64 ticket = dev::atom_add<dev::Scope::sys>(tail, u64{1});
+  // Acquire: the consumer has read the slot that this ticket overwrites.
+  if (!wait_reached<dev::Scope::sys>(b, {LoopWait::kCredit, call.i.phase, call.i.trip}, consumed,
+                                     ticket + 1 - kSlots))
+    return false;
+  u64* slot = at<u64>(m.queue + 192) + ticket % kSlots * 2;
+  const u64 start = (b.step * m.per_step + m.ordinal) % m.slot_count * m.slot_bytes + from;
+  dev::st_relaxed<dev::Scope::sys>(slot + 1, (m.source + start) / 4 | (m.target + start) / 4 << 32);
+  // Release: publishes the request and the bytes that it names.
+  dev::st_release<dev::Scope::sys>(slot, ((ticket / kSlots + 1) & 1) | m.head | bytes << 32);
+  return true;
+}
+
+// Thread 0, behind the barrier after the tiles: the message's arrival, the credits of what was read, the
+// phase.
+ARK_DEVICE bool signal_instance(Block& b, const Call& call, Tiles sent) {
+  const Instance& i = call.i;
+  if (i.messages > 0 && i.readers_period == 0) {
+    const Message& m = call.messages[0];
+    if (m.counter != 0) {
+      // Release: publishes the block's stores into the slot.
+      dev::red_release_add<dev::Scope::sys>(at<u64>(m.counter), u64{1});
+    } else if (!post_request(b, call, m, static_cast<u64>(sent.first),
+                             static_cast<u64>(sent.last - sent.first))) {
+      return false;
+    }
+  }
+  if (i.readers_period > 0) {
+    // The last processor that has read the inboxes returns their credits; acquire and release.
+    const u32 before = dev::atom_add<dev::Scope::gpu>(at<u32>(i.readers), 1u);
+    if ((before + 1) % static_cast<u32>(i.readers_period) == 0) {
+      for (i32 m = 0; m < i.messages; ++m) {
+        const Message& message = call.messages[m];
+        if (message.counter != 0) {
+          dev::red_release_add<dev::Scope::sys>(at<u64>(message.counter), u64{1});
+        } else if (!post_request(b, call, message, 0, 0)) {
+          return false;
+        }
+      }
+    }
+  }
+  // Release: publishes this processor's tiles; pairs with the acquire in await_instance.
+  dev::red_release_add<dev::Scope::gpu>(at<u32>(i.counter), 1u);
+  if (b.p.barrier == 0) return true;
+  return wait_reached<dev::Scope::gpu>(b, {LoopWait::kBarrier, i.phase, i.trip}, at<const u32>(i.counter),
+                                       static_cast<u32>(i.complete_offset + i.complete_stride * b.step));
+}
+
+// Runs one body on this processor's tiles. For kSend, `sent` becomes the bytes of them.
+template <class Body>
+ARK_DEVICE void run_body(const Call& call, Tiles& sent) {
+  const Tiles tiles = tiles_of(Body::grid(call), call.b.processor, call.b.p.processors);
+  if (Body::kSends) sent = Body::bytes(call, tiles);
+  if (tiles.first < tiles.last) Body::run(call, tiles);
+}
+
+// All instances of a step. False: the block gives up.
+template <class Cases>
+ARK_DEVICE bool run_instances(Block& b) {
+  const i32 count = b.rank->instance_count;
+  const Instance* first = at<const Instance>(b.rank->instances);
+  if (b.warp == 0) {
+    fetch_instance(b, 0, 0, first->first_wait, first->waits, first->first_message, first->messages);
+    dev::cp_async_wait<0>();
+  }
+  consumers_sync();
+  for (i32 n = 0; n < count; ++n) {
+    const u32 which = static_cast<u32>(n) & 1;
+    const InstanceBuffers now = instance_buffers(b, which);
+    const Instance& i = *now.instances;
+    trace(b, i.phase, 0);
+    if (!await_instance(b, i, now.waits)) return false;
+    if (b.warp == 0 && n + 1 < count)
+      fetch_instance(b, which ^ 1, n + 1, i.next_first_wait, i.next_waits, i.next_first_message,
+                     i.next_messages);
+    trace(b, i.phase, 1);
+    const Call call{b, i, now.messages};
+    Tiles sent{0, 0};
+    Cases::run(call, sent);
+    if (b.warp == 0) dev::cp_async_wait<0>();
+    consumers_sync();
+    trace(b, i.phase, 2);
+    if (b.words->stopped != 0) return false;
+    if (b.thread == 0) signal_instance(b, call, sent);
+  }
+  return true;
+}
+
+// ---- the warp that streams weights ahead
+
+struct Producer {
+  Block& b;
+  RingCursor cursor;
+  u32 issued = 0;  // stages ever filled, modulo 2^32: the first round waits for nobody
+
+  // Whole warp. False: the block gives up.
+  ARK_DEVICE bool stream(const void* from, u32 bytes) {
+    dev::Mbarrier* empty = b.empty + cursor.stage;
+    bool free = true;
+    if (b.lane == 0) {
+      // The parity before the first round counts as complete on a fresh barrier.
+      free = wait_until(b, {LoopWait::kWeights}, empty, cursor.parity ^ 1,
+                        [&](u64&) { return dev::mbarrier_try_wait(empty, cursor.parity ^ 1); });
+    }
+    if (dev::ballot(!free) != 0) return false;
+    dev::copy_ahead(b.ring + cursor.stage * kStageBytes, from, bytes, b.full + cursor.stage);
+    cursor.advance(b.p.stages);
+    ++issued;
+    return true;
+  }
+
+  // One tile's rows of one panel, piece by piece: every piece starts a stage.
+  ARK_DEVICE bool stream_tile(const Stream& s, const StreamTile& tile) {
+    const i32* borders = at<const i32>(s.borders);
+    const u8* panel =
+        at<const u8>(s.weights) + static_cast<u64>(tile.panel) * s.k * s.panel * s.element_bytes;
+    const i32 pieces = s.pieces / s.groups, row_bytes = s.panel * s.element_bytes;
+    i32 row = dev::ld_nc(borders + tile.group * pieces);
+    for (i32 piece = 0; piece < pieces; ++piece) {
+      const i32 end = dev::ld_nc(borders + tile.group * pieces + piece + 1);
+      for (; row < end; row += s.rows_per_stage) {
+        const i32 rows = dev::min(s.rows_per_stage, end - row);
+        if (!stream(panel + static_cast<u64>(row) * row_bytes, static_cast<u32>(rows * row_bytes)))
+          return false;
+      }
+      row = end;
+    }
+    return true;
+  }
+
+  ARK_DEVICE bool run_step() {
+    for (i32 n = 0; n < b.rank->stream_count; ++n) {
+      const Stream s = load_stream(b.rank->streams, n);
+      const StreamTiles all(s, s.m >= 0 ? s.m : b.vals[~s.m]);
+      const Tiles tiles = tiles_of(all.grid, b.processor, b.p.processors);
+      for (i64 t = tiles.first; t < tiles.last; ++t) {
+        if (!stream_tile(s, StreamTile(s, all, t))) return false;
+      }
+    }
+    return true;
+  }
+
+  // No copy may be on its way when the block ends.
+  ARK_DEVICE void drain() {
+    const u32 stages = static_cast<u32>(b.p.stages);
+    for (u32 n = 0; n < stages && n < issued; ++n) {
+      cursor.parity ^= cursor.stage == 0 ? 1 : 0;
+      cursor.stage = cursor.stage == 0 ? stages - 1 : cursor.stage - 1;
+      dev::Mbarrier* full = b.full + cursor.stage;
+      while (!dev::mbarrier_try_wait(full, cursor.parity)) dev::pause(full, 0, cursor.parity, 0);
+    }
+  }
+};
+
+// ---- the loop
+
+ARK_DEVICE void set_up(const Block& b) {
+  const u32* from = at<const u32>(b.p.ranks) + static_cast<u64>(b.rank_index) * (sizeof(RankTables) / 4);
+  u32* to = reinterpret_cast<u32*>(dev::shared() + shared_layout(b.p.stages).rank);
+  for (u32 i = static_cast<u32>(b.thread); i < sizeof(RankTables) / 4; i += kThreads)
+    to[i] = dev::ld_nc(from + i);
+  if (b.thread == 0) {
+    *b.words = {};
+    for (int s = 0; s < b.p.stages; ++s) {
+      dev::mbarrier_init(b.full + s, dev::kCopyAheadArrivals);
+      dev::mbarrier_init(b.empty + s, kConsumerWarps);
+    }
+    dev::mbarrier_init_fence();
+  }
+  dev::sync();
+}
+
+// The vals of a turn; those of the one before may still be read by the producer.
+ARK_DEVICE i32* turn_vals(const Block& b, u64 turn) {
+  return reinterpret_cast<i32*>(dev::shared() + shared_layout(b.p.stages).vals) + turn % 2 * kMaxVals;
+}
+
+// Both sides meet once a turn: behind its opening, or when the block gives up.
+template <class Cases>
+ARK_DEVICE void consume(Block& b) {
+  for (u64 turn = b.p.first_turn, step = b.p.first_step;; ++turn, ++step) {
+    b.step = step - 1;
+    b.vals = turn_vals(b, turn);
+    const bool run = open_turn(b, turn, step);
+    if (run) read_vals(b);
+    dev::sync();
+    if (!run) return;
+    const bool is_done = run_instances<Cases>(b) && close_step(b, step);
+    consumers_sync();
+    if (is_done && b.words->stopped == 0) continue;
+    if (b.thread == 0) b.words->leave[(turn + 1) % 2] = 1;
+    dev::sync();
+    return;
+  }
+}
+
+ARK_DEVICE void produce(Block& b) {
+  Producer producer{b, {}};
+  for (u64 turn = b.p.first_turn;; ++turn) {
+    b.vals = turn_vals(b, turn);
+    dev::sync();
+    if (b.words->leave[turn % 2] != 0) break;
+    if (producer.run_step()) continue;
+    dev::sync();  // the consumers see the same words and give up, too
+    break;
+  }
+  producer.drain();
+}
+
+template <class Cases>
+ARK_DEVICE void run_loop(const LoopParameters& p) {
+  Block b = open_block(p);
+  set_up(b);
+  if (b.warp == kConsumerWarps) {
+    produce(b);
+  } else {
+    consume<Cases>(b);
+  }
+}
+
+}  // namespace ark::cuda
