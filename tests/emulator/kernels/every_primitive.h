@@ -2,16 +2,9 @@
 #pragma once
 
 #include "dma/device.h"
+#include "tests/emulator/kernels/every_parameters.h"
 
 namespace ark::dev {
-
-struct EveryParameters {
-  const f32x4* constant;
-  float* floats;
-  u32* words;
-  u64* long_words;
-  u8* bytes;
-};
 
 template <Scope S, class T>
 ARK_DEVICE void use_words(T* p) {
