@@ -21,6 +21,7 @@ SMOLLM2 = CACHE / "ark" / "smollm2-135m-instruct" / "smollm2.onnx"
 TINY = FIXTURES / "llama-optimum"  # 512 tokens of vocabulary, a context of 128, a chat template
 FULL = bool(os.environ.get("ARK_FULL"))
 START_SECONDS = 120
+PLAIN = {"verify": False, "timeout": 60}  # for clients: they need no certificates, which take long to load
 GRACE_SECONDS = 10  # to end after SIGTERM when nothing is in flight
 
 
@@ -99,16 +100,17 @@ class Server:
 
     # -- clients
     def client(self, **options):
-        return openai.OpenAI(base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, "timeout": 60} | options)
+        return openai.OpenAI(base_url=f"{self.url}/v1", http_client=httpx2.Client(**PLAIN, follow_redirects=True),
+                             **{"api_key": "none", "max_retries": 0, "timeout": 60} | options)
 
     def http(self, **options):
-        return httpx2.Client(base_url=self.url, **{"timeout": 60} | options)
+        return httpx2.Client(base_url=self.url, **PLAIN | options)
 
     def get(self, path, **options):
-        return httpx2.get(self.url + path, timeout=60, **options)
+        return httpx2.get(self.url + path, **PLAIN | options)
 
     def post(self, path, body, **options):
-        return httpx2.post(self.url + path, json=body, timeout=60, **options)
+        return httpx2.post(self.url + path, json=body, **PLAIN | options)
 
     def connect(self, timeout=30):
         return socket.create_connection((self.host, self.port), timeout)
