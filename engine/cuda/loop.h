@@ -69,18 +69,27 @@ ARK_DEVICE bool await_turn(Block& b, u64 turn) {
   const u64* word = is_leader ? &control->go : at<const u64>(b.rank->ready);
   if (!wait_reached<dev::Scope::gpu>(b, {is_leader ? LoopWait::kStep : LoopWait::kRankLeader}, word, turn))
     return true;
-  return dev::ld_relaxed<dev::Scope::gpu>(&control->stop_at) == turn;
+  return dev::ld_relaxed<dev::Scope::gpu>(&control->stop_at) == turn || is_stopped(b);
 }
 
 ARK_DEVICE void lead_turn(Block& b, u64 turn, u64 step, u32* leave) {
   Control* control = at<Control>(b.p.control);
   if (b.thread == 0) *leave = await_post(b, step) ? 0 : 1;
+  // The other ranks may still read the record of the step before.
+  if (b.thread < b.p.rank_count) {
+    const RankTables* rank = at<const RankTables>(b.p.ranks) + b.thread;
+    wait_reached<dev::Scope::gpu>(b, {LoopWait::kEnd}, at<const u64>(rank->through),
+                                  (step - 1) * b.p.processors);
+  }
+  consumers_sync();
+  if (b.words->stopped != 0 && b.thread == 0) *leave = 1;
   consumers_sync();
   if (*leave == 0) republish(b, step);
-  consumers_sync();
+  if (!ARK_BUG(go_without_barrier)) consumers_sync();
   if (b.thread != 0) return;
   if (*leave != 0) dev::st_relaxed<dev::Scope::gpu>(&control->stop_at, turn);
   // Release: publishes the record and stop_at.
+  if (ARK_BUG(relaxed_go)) return dev::st_relaxed<dev::Scope::gpu>(&control->go, turn);
   dev::st_release<dev::Scope::gpu>(&control->go, turn);
 }
 
@@ -92,10 +101,10 @@ ARK_DEVICE bool open_turn(Block& b, u64 turn, u64 step) {
     *leave = await_turn(b, turn) ? 1 : 0;
   }
   consumers_sync();
-  if (b.processor == 0 && b.words->stopped == 0) {
+  if (b.processor == 0) {
     if (*leave == 0) begin_step(b);
-    consumers_sync();
-    // Release: publishes what begin_step wrote.
+    if (!ARK_BUG(ready_without_barrier)) consumers_sync();
+    // Release: publishes what begin_step wrote; also to leave, for those who wait for nothing else.
     if (b.thread == 0) dev::st_release<dev::Scope::gpu>(at<u64>(b.rank->ready), turn);
     consumers_sync();
   }
@@ -119,7 +128,8 @@ ARK_DEVICE bool close_step(Block& b, u64 step) {
   // Release: publishes the last phases' results to the rank's processor 0.
   dev::red_release_add<dev::Scope::gpu>(at<u64>(b.rank->through), u64{1});
   if (b.processor != 0) return true;
-  if (!wait_reached<dev::Scope::gpu>(b, {LoopWait::kEnd}, at<u64>(b.rank->through), step * b.p.processors))
+  if (!wait_reached<dev::Scope::gpu>(b, {LoopWait::kEnd}, at<u64>(b.rank->through),
+                                     (step - ARK_BUG(early_end)) * b.p.processors))
     return false;
   // Release: pairs with the host's acquire of done.
   dev::st_release<dev::Scope::sys>(at<u64>(b.p.mailbox + 64 * (1 + static_cast<u64>(b.rank_index))), step);
@@ -165,18 +175,25 @@ ARK_DEVICE void fetch_instance(const Block& b, u32 which, i32 number, i32 first_
 ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
   if (b.thread < i.waits) {
     const Wait& w = waits[b.thread];
-    const u64 needed = w.offset + w.stride * b.step;
-    if (w.wide != 0) {
-      wait_reached<dev::Scope::sys>(
-          b,
-          {i.messages > 0 && i.readers_period == 0 ? LoopWait::kCredit : LoopWait::kArrival, i.phase, i.trip},
-          at<const u64>(w.counter), needed);
+    const bool credit = i.messages > 0 && i.readers_period == 0;
+    u64 needed = w.offset + w.stride * b.step;
+    if (w.wide == 0 && ARK_BUG(wrong_epoch)) needed -= w.stride;
+    if (w.wide == 0 && ARK_BUG(off_by_one_wait)) --needed;
+    if (w.wide == 0 && ARK_BUG(greedy_wait)) ++needed;
+    const bool skipped = (ARK_BUG(missing_phase_wait) && w.wide == 0) ||
+                         (ARK_BUG(missing_credit_wait) && w.wide != 0 && credit) ||
+                         (ARK_BUG(missing_arrival_wait) && w.wide != 0 && !credit);
+    if (skipped) {
+      // a seeded bug
+    } else if (w.wide != 0) {
+      wait_reached<dev::Scope::sys>(b, {credit ? LoopWait::kCredit : LoopWait::kArrival, i.phase, i.trip},
+                                    at<const u64>(w.counter), needed);
     } else if (b.p.barrier == 0) {
       wait_reached<dev::Scope::gpu>(b, {LoopWait::kPhase, i.phase, i.trip}, at<const u32>(w.counter),
                                     static_cast<u32>(needed));
     }
   }
-  consumers_sync();
+  if (!ARK_BUG(missing_barrier_after_wait)) consumers_sync();
   return b.words->stopped == 0;
 }
 
@@ -187,7 +204,8 @@ ARK_DEVICE bool post_request(Block& b, const Call& call, const Message& m, u64 f
   const u64* consumed = at<u64>(m.queue + 128);
   const u64 ticket = dev::atom_add<dev::Scope::sys>(tail, u64{1});
   // Acquire: the consumer has read the slot that this ticket overwrites.
-  if (!wait_reached<dev::Scope::sys>(b, {LoopWait::kCredit, call.i.phase, call.i.trip}, consumed,
+  if (!ARK_BUG(ring_overrun) &&
+      !wait_reached<dev::Scope::sys>(b, {LoopWait::kCredit, call.i.phase, call.i.trip}, consumed,
                                      ticket + 1 - kSlots))
     return false;
   u64* slot = at<u64>(m.queue + 192) + ticket % kSlots * 2;
@@ -206,7 +224,13 @@ ARK_DEVICE bool signal_instance(Block& b, const Call& call, Tiles sent) {
     const Message& m = call.messages[0];
     if (m.counter != 0) {
       // Release: publishes the block's stores into the slot.
-      dev::red_release_add<dev::Scope::sys>(at<u64>(m.counter), u64{1});
+      if (ARK_BUG(lost_doorbell) && b.processor == 1) {
+        // a seeded bug
+      } else if (ARK_BUG(block_scope_arrival)) {
+        dev::red_release_add<dev::Scope::cta>(at<u64>(m.counter), u64{1});
+      } else {
+        dev::red_release_add<dev::Scope::sys>(at<u64>(m.counter), u64{1});
+      }
     } else if (!post_request(b, call, m, static_cast<u64>(sent.first),
                              static_cast<u64>(sent.last - sent.first))) {
       return false;
@@ -215,7 +239,8 @@ ARK_DEVICE bool signal_instance(Block& b, const Call& call, Tiles sent) {
   if (i.readers_period > 0) {
     // The last processor that has read the inboxes returns their credits; acquire and release.
     const u32 before = dev::atom_add<dev::Scope::gpu>(at<u32>(i.readers), 1u);
-    if ((before + 1) % static_cast<u32>(i.readers_period) == 0) {
+    const u32 last = ARK_BUG(early_credit) ? 1 : 0;
+    if (!ARK_BUG(lost_credit) && (before + 1) % static_cast<u32>(i.readers_period) == last) {
       for (i32 m = 0; m < i.messages; ++m) {
         const Message& message = call.messages[m];
         if (message.counter != 0) {
@@ -227,7 +252,11 @@ ARK_DEVICE bool signal_instance(Block& b, const Call& call, Tiles sent) {
     }
   }
   // Release: publishes this processor's tiles; pairs with the acquire in await_instance.
-  dev::red_release_add<dev::Scope::gpu>(at<u32>(i.counter), 1u);
+  if (ARK_BUG(block_scope_signal)) {
+    dev::red_release_add<dev::Scope::cta>(at<u32>(i.counter), 1u);
+  } else if (!(ARK_BUG(lost_signal) && b.processor == 1)) {
+    dev::red_release_add<dev::Scope::gpu>(at<u32>(i.counter), ARK_BUG(double_signal) ? 2u : 1u);
+  }
   if (b.p.barrier == 0) return true;
   return wait_reached<dev::Scope::gpu>(b, {LoopWait::kBarrier, i.phase, i.trip}, at<const u32>(i.counter),
                                        static_cast<u32>(i.complete_offset + i.complete_stride * b.step));
@@ -264,8 +293,8 @@ ARK_DEVICE bool run_instances(Block& b) {
     const Call call{b, i, now.messages};
     Tiles sent{0, 0};
     Cases::run(call, sent);
-    if (b.warp == 0) dev::cp_async_wait<0>();
-    consumers_sync();
+    if (b.warp == 0 && !ARK_BUG(missing_copy_wait)) dev::cp_async_wait<0>();
+    if (!ARK_BUG(signal_without_barrier)) consumers_sync();
     trace(b, i.phase, 2);
     if (b.words->stopped != 0) return false;
     if (b.thread == 0) signal_instance(b, call, sent);
@@ -284,14 +313,16 @@ struct Producer {
   ARK_DEVICE bool stream(const void* from, u32 bytes) {
     dev::Mbarrier* empty = b.empty + cursor.stage;
     bool free = true;
-    if (b.lane == 0) {
+    if (b.lane == 0 && !ARK_BUG(refill_without_wait)) {
       // The parity before the first round counts as complete on a fresh barrier.
       free = wait_until(b, {LoopWait::kWeights}, empty, cursor.parity ^ 1,
                         [&](u64&) { return dev::mbarrier_try_wait(empty, cursor.parity ^ 1); });
     }
     if (dev::ballot(!free) != 0) return false;
+    if (ARK_BUG(unaligned_bulk_copy)) from = static_cast<const u8*>(from) + 4;
+    if (ARK_BUG(short_copy)) bytes -= 16;
     dev::copy_ahead(b.ring + cursor.stage * kStageBytes, from, bytes, b.full + cursor.stage);
-    cursor.advance(b.p.stages);
+    if (!ARK_BUG(stuck_stage) || b.processor != 1) cursor.advance(b.p.stages);
     ++issued;
     return true;
   }
@@ -350,11 +381,11 @@ ARK_DEVICE void set_up(const Block& b) {
     *b.words = {};
     for (int s = 0; s < b.p.stages; ++s) {
       dev::mbarrier_init(b.full + s, dev::kCopyAheadArrivals);
-      dev::mbarrier_init(b.empty + s, kConsumerWarps);
+      dev::mbarrier_init(b.empty + s, ARK_BUG(empty_count) ? kConsumerWarps - 1 : kConsumerWarps);
     }
     dev::mbarrier_init_fence();
   }
-  dev::sync();
+  if (!ARK_BUG(missing_init_barrier)) dev::sync();
 }
 
 // The vals of a turn; those of the one before may still be read by the producer.

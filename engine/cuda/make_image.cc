@@ -114,8 +114,8 @@ void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) 
   s.element_bytes = static_cast<i32>(bytes_of(w.dtype, 1));
   s.pieces = static_cast<i32>(pieces_of(p.variants[at(phase.variant)].recipe).size()) - 1;
   s.rows_per_stage = kStageBytes / (s.panel * s.element_bytes);
-  const int64_t rows = max_bytes(p, resolve(p, phase, phase.operands[0], trip)) /
-                       (p.vals[at(x.dims.back())].max * bytes_of(x.dtype, 1));
+  int64_t rows = 1;
+  for (std::size_t a = 0; a + 1 < x.dims.size(); ++a) rows *= p.vals[at(x.dims[a])].max;
   s.groups = groups_ > 0 ? std::min(groups_, s.pieces) : choose_groups(s, rows, options_.processors);
   int32_t after = -1;
   if (s.groups > 1) {
