@@ -75,7 +75,7 @@ class Engine {
       groups_.push_back(std::move(group));
     } else {
       for (int r = 0; r < ranks; ++r) own.push_back(r);
-      if (ranks > 1) make_groups(options);
+      if (ranks > 1 && !options.gpu) make_groups(options);
     }
     for (int r : own) {
       weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[static_cast<std::size_t>(r)],
@@ -89,13 +89,16 @@ class Engine {
     for (std::size_t i = 0; i < own.size(); ++i) {
       const auto r = static_cast<std::size_t>(own[i]);
       setups.push_back({&compiled_.programs[r], &compiled_.bindings[r], weights_[i].get(),
-                        ranks > 1 ? groups_[i].get() : nullptr});
+                        groups_.empty() ? nullptr : groups_[i].get()});
     }
-    executor_ = options.lockstep ? make_lockstep_executor() : make_loop_executor();
+    executor_ = make_executor(options);
     executor_->prepare(std::move(setups), executor_options(options, own[0]));
+    if (!device_) return;
+    for (const auto& store : weights_) store->release();  // the GPU has them
   }
 
   Executor& executor() { return *executor_; }
+  cuda::DeviceExecutor* device() { return device_; }
 
   // Calls f(place, first element in `heads`) for every head of a cached token that lies in this process.
   template <typename F>
@@ -134,6 +137,15 @@ class Engine {
   }
 
  private:
+  std::unique_ptr<Executor> make_executor(const RaggedOptions& options) {
+    if (options.gpu) {
+      std::unique_ptr<cuda::DeviceExecutor> executor = cuda::make_device_executor(options.gpu, options.device);
+      device_ = executor.get();
+      return executor;
+    }
+    return options.lockstep ? make_lockstep_executor() : make_loop_executor();
+  }
+
   // Which kv heads of each cache every rank holds.
   void find_heads() {
     for (const Node& node : compiled_.graph.nodes) {
@@ -176,7 +188,8 @@ class Engine {
   std::vector<std::vector<Range>> heads_;  // by cache, by rank
   std::vector<std::unique_ptr<dma::Group>> groups_;
   std::vector<std::unique_ptr<WeightStore>> weights_;
-  std::unique_ptr<Executor> executor_;  // last: its threads use all of the above
+  cuda::DeviceExecutor* device_ = nullptr;  // executor_, if it is one
+  std::unique_ptr<Executor> executor_;      // last: its threads use all of the above
 };
 
 std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptions& options,
@@ -211,6 +224,7 @@ class LocalRunner : public RaggedRunner {
   void abort(const std::string& why) override { engine_->executor().abort(why); }
   RunnerMemory memory() const override { return engine_->memory(); }
   bool is_parked() const override { return engine_->executor().is_parked(); }
+  cuda::DeviceExecutor* device() override { return engine_->device(); }
   void read_cache(const CachedToken& token, std::span<float> heads) const override {
     engine_->for_heads(token, [&](const Executor::CachePlace& place, int64_t first, int64_t dim) {
       engine_->executor().read_cache(

@@ -7,6 +7,7 @@
 
 #include "dma/bootstrap.h"
 #include "engine/compile.h"
+#include "engine/cuda/executor.h"
 #include "engine/executor.h"
 #include "engine/runner.h"
 
@@ -20,6 +21,9 @@ struct RaggedOptions {
   int64_t kv_bytes = 0;   // of keys and values of all ranks together; used if limits.pages is 0
   int32_t threads = 2;    // of all ranks together; each gets at least one
   bool lockstep = false;  // the oracle instead of the loop
+  // Not null: all ranks run on it, as one launch; then threads only pack, and isa is not used.
+  std::shared_ptr<cuda::Gpu> gpu;
+  cuda::DeviceOptions device;
   bool force_posted =
       false;  // local ranks: through the pump instead of peer stores (programs with posted links)
   int64_t lease = 0;
@@ -51,6 +55,8 @@ class RaggedRunner : public StepRunner {
   virtual void write_cache(const CachedToken& token, std::span<const float> heads) = 0;
   // Whether the loops hold no threads now.
   virtual bool is_parked() const = 0;
+  // The executor, if it is one on a GPU; else null.
+  virtual cuda::DeviceExecutor* device() = 0;
 };
 
 // Attention work items that a step of so many tokens and sequences can come to: CompileOptions::max_items.

@@ -26,6 +26,11 @@ class WeightStore {
   int64_t bytes(int32_t weight) const { return bytes_[static_cast<std::size_t>(weight)]; }
   // All of it, address(0) first.
   std::span<const std::byte> arena() const { return {memory_.region.base, memory_.region.bytes}; }
+  // Once a device has a copy: gives the memory back; sizes stay.
+  void release() {
+    memory_.owner.reset();
+    memory_.region.base = nullptr;
+  }
   int64_t arena_bytes() const { return static_cast<int64_t>(memory_.region.bytes); }
 
  private:

@@ -64,7 +64,8 @@ LoopHost::LoopHost(Gpu& gpu, const StepCapacity& capacity, uint64_t vals_each, L
 }
 
 LoopHost::~LoopHost() {
-  if (control_.host) store(control().abort, 1);
+  // Between steps the gate's request to park is enough; steps in flight are lost.
+  if (control_.host && completed() != mailbox_->posted()) store(control().abort, 1);
   Gate::Work work = gpu_.gate().enter();
   work.ended(*this);
   launch_.reset();

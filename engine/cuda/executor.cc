@@ -1,0 +1,254 @@
+#include "engine/cuda/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "engine/cuda/codegen.h"
+#include "engine/cuda/loop_host.h"
+#include "engine/cuda/make_image.h"
+#include "engine/step_check.h"
+
+namespace ark::cuda {
+namespace {
+
+constexpr int32_t kMostStages = 64;  // the ring's barriers have room for so many
+constexpr uint64_t kUploadWindow = uint64_t{64} << 20;
+
+template <typename T>
+std::span<const std::byte> bytes_of_value(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+class Device final : public DeviceExecutor {
+ public:
+  Device(std::shared_ptr<Gpu> gpu, const DeviceOptions& options) : gpu_(std::move(gpu)), device_(options) {}
+  ~Device() override {
+    host_.reset();  // the loop ends
+    const Gate::Work work = gpu_->gate().enter();
+    kernel_.reset();
+    memory_.clear();
+  }
+
+  void prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) override {
+    ARK_CHECK(!host_ && !ranks.empty(), "an executor is prepared once, with at least one rank");
+    options_ = options;
+    setups_ = std::move(ranks);
+    check_setups();
+    const Gate::Work work = gpu_->gate().enter();
+    load_kernel();
+    make_images();
+    place();
+    start_host();
+  }
+
+  uint64_t post(const StepDescriptor& step) override {
+    host_->throw_if_failed();
+    check_step(step, options_.limits);
+    const int64_t items = count_items(step, kItemRows);
+    ARK_CHECK(
+        items <= options_.max_items,
+        "a step of more attention items than the program was compiled for; the scheduler must split it");
+    write_record(step, host_->mailbox().posted() + 1, capacity_, host_->free_slot());
+    return publish(step.tokens.size(), step.rows.size(), items);
+  }
+
+  uint64_t post(const PlainStep&) override {
+    throw Error(Code::kUnsupported, "plain programs run on the CPU; use --device cpu");
+  }
+
+  uint64_t post(std::span<const std::byte> bytes) override {
+    host_->throw_if_failed();
+    const std::span<std::byte> slot = host_->free_slot();
+    ARK_CHECK(bytes.size() >= sizeof(StepRecord) && bytes.size() <= host_->mailbox().layout().vals,
+              "a step record that does not fit the mailbox; all ranks must run with the same limits");
+    std::memcpy(slot.data(), bytes.data(), bytes.size());
+    const auto& record = *reinterpret_cast<const StepRecord*>(slot.data());
+    ARK_CHECK(
+        record.bytes == bytes.size() && record.step == host_->mailbox().posted() + 1 && record.plain == 0,
+        "a step record that is cut short or out of order");
+    int64_t items = 0;
+    for (const StepSequence& s : record.array<StepSequence>(StepRecord::kSequences))
+      items += (s.count + kItemRows - 1) / kItemRows;
+    return publish(record.arrays[StepRecord::kTokens].count, record.arrays[StepRecord::kRows].count, items);
+  }
+
+  std::optional<StepResult> poll(std::chrono::microseconds timeout) override { return host_->poll(timeout); }
+  void abort(const std::string& why) override { host_->abort(why); }
+  bool is_parked() const override { return !host_ || host_->is_parked(); }
+
+  const KernelFacts& kernel_facts() const override { return kernel_->facts(); }
+  int32_t processors() const override { return options_.processors; }
+  int64_t launches() const override { return host_->launches(); }
+
+ private:
+  void check_setups() const {
+    for (std::size_t r = 0; r < setups_.size(); ++r) {
+      const Program& p = *setups_[r].program;
+      if (p.ranks != static_cast<int32_t>(setups_.size()) || p.rank != static_cast<int32_t>(r))
+        throw Error(
+            Code::kUnsupported,
+            "the GPU runs all ranks of a model as one launch; give up --processes, or use --device cpu");
+      if (p.token_ids == kNone)
+        throw Error(Code::kUnsupported, "plain programs run on the CPU; use --device cpu");
+    }
+  }
+
+  // Code, and how many processors a rank gets.
+  void load_kernel() {
+    std::vector<const Program*> programs;
+    for (const RankSetup& setup : setups_) programs.push_back(setup.program);
+    variants_ = std::make_unique<VariantSet>(programs, device_.numerics);
+    kernel_ = gpu_->load(make_source(*variants_, {.trace = device_.trace_events > 0}));
+    const auto room = static_cast<int64_t>(gpu_->info().shared_per_block) - kernel_->facts().static_shared;
+    stages_ = 0;
+    while (stages_ < kMostStages && shared_layout(stages_ + 1).total <= room) ++stages_;
+    shape_.threads = kThreads;
+    shape_.shared_bytes = static_cast<int32_t>(shared_layout(stages_).total);
+    const int32_t ranks = static_cast<int32_t>(setups_.size());
+    const int32_t resident = stages_ < 2 ? 0 : kernel_->resident_blocks(kThreads, shape_.shared_bytes);
+    if (resident < ranks)
+      throw Error(Code::kUnsupported, describe(gpu_->info()) + " holds " + std::to_string(resident) +
+                                          " blocks of the loop at once, but there are " +
+                                          std::to_string(ranks) + " ranks; use fewer, or --device cpu");
+    options_.processors = device_.processors > 0 ? device_.processors : resident / ranks;
+    shape_.blocks = options_.processors * ranks;
+  }
+
+  void make_images() {
+    for (std::size_t r = 0; r < setups_.size(); ++r)
+      images_.push_back(std::make_unique<RankImage>(setups_[r], options_, *variants_, r, device_.groups));
+  }
+
+  // Device memory: weights, arenas with their tables at the start, and what belongs to no rank.
+  void place() {
+    std::vector<const RankImage*> images;
+    places_.resize(images_.size());
+    for (std::size_t r = 0; r < images_.size(); ++r) {
+      const std::string rank = " of rank " + std::to_string(r);
+      images.push_back(images_[r].get());
+      places_[r].weights = upload_weights(*setups_[r].weights, rank);
+      places_[r].arena = zeroed(images_[r]->arena_bytes(), "pages and activations" + rank);
+    }
+    connect(images, places_);
+    for (std::size_t r = 0; r < images_.size(); ++r)
+      gpu_->upload(places_[r].arena, images_[r]->tables(places_[r]));
+  }
+
+  uint64_t zeroed(uint64_t bytes, const std::string& what) {
+    memory_.emplace_back(*gpu_, bytes, what);
+    gpu_->clear(memory_.back().address(), bytes);
+    return memory_.back().address();
+  }
+
+  uint64_t upload_weights(const WeightStore& store, const std::string& rank) {
+    const std::span<const std::byte> arena = store.arena();
+    memory_.emplace_back(*gpu_, arena.size(), "weights" + rank);
+    for (uint64_t at = 0; at < arena.size(); at += kUploadWindow)
+      gpu_->upload(memory_.back().address() + at,
+                   arena.subspan(at, std::min(kUploadWindow, arena.size() - at)));
+    return memory_.back().address();
+  }
+
+  void start_host() {
+    capacity_ = StepCapacity::of(options_.limits);
+    uint64_t vals_each = 0;
+    for (const RankSetup& setup : setups_)
+      vals_each = std::max(vals_each, uint64_t{setup.program->vals.size()});
+    const uint64_t tables = zeroed(images_.size() * sizeof(RankTables), "tables of ranks");
+    LoopSetup setup;
+    setup.kernel = kernel_.get();
+    setup.shape = shape_;
+    setup.ranks = static_cast<int>(setups_.size());
+    setup.step_deadline = options_.step_deadline;
+    setup.phase_name = [this](int rank, int phase) {
+      return setups_[static_cast<std::size_t>(rank)].program->phases[static_cast<std::size_t>(phase)].name;
+    };
+    parameters_.ranks = tables;
+    setup.parameter = [this](const LaunchTerms& terms) {
+      LoopParameters p = parameters_;
+      p.first_step = terms.first_step;
+      p.first_turn = terms.first_turn;
+      const std::span<const std::byte> bytes = bytes_of_value(p);
+      return std::vector<std::byte>(bytes.begin(), bytes.end());
+    };
+    host_ = std::make_unique<LoopHost>(*gpu_, capacity_, vals_each, std::move(setup));
+    fill_parameters();
+    for (std::size_t r = 0; r < images_.size(); ++r) {
+      const RankTables t = images_[r]->rank_tables(places_[r]);
+      gpu_->upload(tables + r * sizeof t, bytes_of_value(t));
+    }
+  }
+
+  void fill_parameters() {
+    const MailboxLayout& layout = host_->mailbox().layout();
+    LoopParameters& p = parameters_;
+    p.control = zeroed(sizeof(Control), "control words");
+    p.record = zeroed(layout.slot_bytes, "a step's record");
+    p.mailbox = host_->mailbox_address();
+    p.slots = layout.slots;
+    p.slot_bytes = layout.slot_bytes;
+    p.vals = layout.vals;
+    p.vals_each = layout.vals_each;
+    p.results = layout.results;
+    p.result_bytes = layout.result_bytes;
+    p.logits = layout.logits;
+    p.depth = Mailbox::kDepth;
+    p.host = host_->control_address();
+    p.lease = static_cast<u64>(std::max<int64_t>(0, options_.lease));
+    p.deadline_ns = static_cast<u64>(std::chrono::nanoseconds(options_.step_deadline).count());
+    p.linger_ns = static_cast<u64>(std::chrono::nanoseconds(device_.linger).count());
+    p.trace_events = device_.trace_events;
+    // A count of each block's events, then their rings.
+    const auto events = static_cast<uint64_t>(device_.trace_events) * sizeof(TraceEvent);
+    if (events > 0)
+      p.trace = zeroed(static_cast<uint64_t>(shape_.blocks) * (sizeof(u64) + events), "the timeline");
+    p.counter_base = options_.counter_base;
+    p.rank_count = static_cast<i32>(setups_.size());
+    p.processors = options_.processors;
+    p.stages = stages_;
+    p.barrier = options_.barrier;
+    p.split_keys = RankImage::split_keys(options_.limits);
+  }
+
+  // The host evaluates every size of a step; the loop reads them beside the record.
+  uint64_t publish(std::size_t tokens, std::size_t rows, int64_t items) {
+    const SymbolValues symbols = {{"items", items},
+                                  {"pages", options_.limits.pages},
+                                  {"rows", static_cast<int64_t>(rows)},
+                                  {"tokens", static_cast<int64_t>(tokens)}};
+    for (std::size_t r = 0; r < setups_.size(); ++r) {
+      int64_t* vals = host_->free_vals(static_cast<int>(r));
+      for (const Val& val : setups_[r].program->vals) *vals++ = val.e.evaluate(symbols);
+    }
+    return host_->post();
+  }
+
+  const std::shared_ptr<Gpu> gpu_;
+  const DeviceOptions device_;
+  ExecutorOptions options_;
+  std::vector<RankSetup> setups_;
+  StepCapacity capacity_;
+  std::unique_ptr<VariantSet> variants_;
+  std::unique_ptr<Kernel> kernel_;
+  LaunchShape shape_;
+  int32_t stages_ = 0;  // of the ring of weights
+  std::vector<std::unique_ptr<RankImage>> images_;
+  std::vector<RankPlaces> places_;
+  std::vector<DeviceMemory> memory_;
+  LoopParameters parameters_{};
+  std::unique_ptr<LoopHost> host_;
+};
+
+}  // namespace
+
+std::string describe(const GpuInfo& info) {
+  return info.name + " (" + info.arch + ", " + std::to_string(info.processors) + " processors, " +
+         std::to_string(info.memory >> 20) + " MiB, " + info.versions + ")";
+}
+
+std::unique_ptr<DeviceExecutor> make_device_executor(std::shared_ptr<Gpu> gpu, const DeviceOptions& options) {
+  return std::make_unique<Device>(std::move(gpu), options);
+}
+
+}  // namespace ark::cuda

@@ -1,0 +1,38 @@
+// The Executor (engine/executor.h) whose loop is one persistent kernel on a GPU: all ranks of this process as
+// one launch, block b being processor b % P of rank b / P. The same host code runs on CUDA and on the
+// emulator.
+#pragma once
+
+#include <memory>
+
+#include "engine/cuda/gpu.h"
+#include "engine/cuda/variants.h"
+#include "engine/executor.h"
+
+namespace ark::cuda {
+
+struct DeviceOptions {
+  Numerics numerics = Numerics::kExact;
+  int32_t processors = 0;  // per rank; 0: as many as the GPU holds at once
+  int32_t groups = 0;      // tiles that share a matrix product's rows of weights; 0: chosen by cost
+  std::chrono::microseconds linger{5'000};  // the loop waits so long for the next step before it parks
+  int32_t trace_events = 0;                 // per block, of the last steps; 0: the loop is compiled without
+};
+
+// What the start-up log says of a device.
+std::string describe(const GpuInfo& info);
+
+class DeviceExecutor : public Executor {
+ public:
+  // What the compiler made of the loop; after prepare().
+  virtual const KernelFacts& kernel_facts() const = 0;
+  virtual int32_t processors() const = 0;  // per rank
+  virtual int64_t launches() const = 0;
+};
+
+// `gpu` may be shared by executors: they park for each other. Takes decoder programs whose ranks are all in
+// this process; the groups of RankSetup are not used. ExecutorOptions::processors is not used: see
+// DeviceOptions.
+std::unique_ptr<DeviceExecutor> make_device_executor(std::shared_ptr<Gpu> gpu, const DeviceOptions& options);
+
+}  // namespace ark::cuda

@@ -1,0 +1,292 @@
+// What a device executor must do beside a CPU executor's suite (tests/conformance/engine): the same tokens as
+// the oracle, logits within a bound, and equal bytes wherever only schedule, batching, leases or waits
+// differ.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <thread>
+
+#include "base/error.h"
+#include "tests/conformance/cuda/test_gpu.h"
+#include "tests/engine/driving.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::test {
+namespace {
+
+// Every sum of the model is f32 over at most some hundred products; both sides round each at most once. Two
+// ways of adding n terms differ by at most 2 n 2^-24 of the sum of their sizes; errors of the layers before
+// are carried on with gains of about one. 2^-24 * 2 * 128 terms * 4 (projections a block) * 2 blocks *
+// safety 2.
+constexpr float kBound = 2.5e-4f;
+
+std::vector<int32_t> random_tokens(int n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(random() % 101));
+  return tokens;
+}
+
+using Rows = std::vector<std::vector<float>>;
+
+int32_t best(const std::vector<float>& row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+void expect_near(const Rows& expected, const Rows& got) {
+  ASSERT_EQ(expected.size(), got.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(best(expected[i]), best(got[i])) << "row " << i;
+    float scale = 1;
+    for (float v : expected[i]) scale = std::max(scale, std::fabs(v));
+    for (std::size_t j = 0; j < expected[i].size(); ++j)
+      ASSERT_TRUE(std::fabs(expected[i][j] - got[i][j]) <= kBound * scale)
+          << "row " << i << " logit " << j << ": " << expected[i][j] << " and " << got[i][j];
+  }
+}
+
+DecoderModel model_of(bool gpt2, DType weight = DType::kF32) {
+  TokenGraphOptions o;
+  o.weight = weight;
+  if (gpt2) return gpt2_tokens(o);
+  o.kv_heads = 2;
+  return llama_tokens(o);
+}
+
+class DeviceExecutor : public ::testing::Test {
+ protected:
+  static RunnerSetup device(int ranks, const TestSchedule& schedule = {}) {
+    RunnerSetup setup;
+    setup.ranks = ranks;
+    setup.max_tokens = 24;
+    setup.options.gpu = test_gpu(schedule);
+    setup.options.device.processors = test_processors();
+    setup.options.step_deadline = std::chrono::seconds(60);
+    return setup;
+  }
+  static RunnerSetup oracle() {
+    RunnerSetup setup;
+    setup.options.lockstep = true;
+    setup.options.threads = 1;
+    return setup;
+  }
+};
+
+TEST_F(DeviceExecutor, GivesTheOraclesTokensAndNearlyItsLogits) {
+  const auto prompt = random_tokens(13, 1);
+  for (const DType weight : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const bool gpt2 : {false, true}) {
+      const DecoderModel model = model_of(gpt2, weight);
+      const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 64, 3);
+      for (const int ranks : {1, 2}) {
+        SCOPED_TRACE((gpt2 ? "gpt2, ranks " : "llama, ranks ") + std::to_string(ranks) + ", dtype " +
+                     std::to_string(static_cast<int>(weight)));
+        const auto runner = make_runner(model, device(ranks));
+        expect_near(expected, run_greedy(*runner, prompt, 24, 3));
+        ASSERT_NE(runner->device(), nullptr);
+        EXPECT_GE(runner->device()->launches(), 1);
+      }
+    }
+  }
+}
+
+TEST_F(DeviceExecutor, PrefillInChunksGivesEqualBytes) {
+  const auto runner = make_runner(model_of(false), device(2));
+  const auto prompt = random_tokens(21, 2);
+  const Rows whole = run_greedy(*runner, prompt, 24, 1);
+  for (const int32_t chunk : {1, 7, 16})
+    EXPECT_TRUE(same_bits(whole, run_greedy(*runner, prompt, chunk, 1))) << chunk;
+}
+
+TEST_F(DeviceExecutor, BarriersGiveTheBytesThatCountersGive) {
+  const auto prompt = random_tokens(9, 3);
+  for (const bool gpt2 : {false, true}) {
+    RunnerSetup barrier = device(2);
+    barrier.options.barrier = true;
+    const Rows counters = run_greedy(*make_runner(model_of(gpt2), device(2)), prompt, 5, 2);
+    EXPECT_TRUE(same_bits(counters, run_greedy(*make_runner(model_of(gpt2), barrier), prompt, 5, 2)));
+  }
+}
+
+TEST_F(DeviceExecutor, LeasesAndCounterBasesChangeNothing) {
+  const auto prompt = random_tokens(6, 4);
+  const Rows expected = run_greedy(*make_runner(model_of(false), device(2)), prompt, 3, 4);
+  for (const int64_t lease : {1, 3}) {
+    RunnerSetup leased = device(2);
+    leased.options.lease = lease;
+    leased.options.counter_base = 0xfffffff8;
+    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model_of(false), leased), prompt, 3, 4)))
+        << lease;
+  }
+}
+
+// Prefill chunks mixed with decode at random, sequences preempted and computed again on other pages, under
+// another schedule of the threads each time: the same tokens.
+TEST_F(DeviceExecutor, RandomSchedulesChangeNothing) {
+  const DecoderModel model = model_of(false);
+  constexpr int32_t kExtra = 2;
+  std::vector<std::vector<int32_t>> prompts, expected;
+  for (int i = 0; i < 3; ++i) prompts.push_back(random_tokens(2 + 4 * i, 10 + static_cast<uint32_t>(i)));
+  const auto alone = make_runner(model, oracle());
+  for (const auto& prompt : prompts) {
+    expected.emplace_back();
+    for (const auto& row : run_greedy(*alone, prompt, 64, kExtra)) expected.back().push_back(best(row));
+  }
+  for (int n = 1; n <= test_schedules(); ++n) {
+    const auto seed = static_cast<uint32_t>(n);
+    const auto runner = make_runner(model, device(1 + n % 2, {.seed = seed, .detector = true}));
+    std::mt19937 random(seed);
+    std::vector<Sequence> live;
+    std::vector<std::vector<int32_t>> got(prompts.size());
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+      live.push_back({.slot = static_cast<int32_t>((i * 3 + seed) % 8), .tokens = prompts[i]});
+    int32_t next_page = static_cast<int32_t>(random() % 50);
+    while (std::any_of(got.begin(), got.end(), [](const auto& g) { return g.size() <= kExtra; })) {
+      StepDescriptor step;
+      std::vector<std::size_t> rows;
+      for (std::size_t i = 0; i < live.size(); ++i) {
+        Sequence& s = live[i];
+        if (got[i].size() > kExtra || random() % 4 == 0) continue;
+        if (random() % 12 == 0) s.cached = 0, s.pages.clear();
+        const auto left = static_cast<int32_t>(s.tokens.size()) - s.cached;
+        const int32_t count = std::min(
+            8, random() % 2 ? left : 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(left)));
+        add_chunk(step, s, count, 4, next_page, count == left, kWantToken);
+        if (count == left) rows.push_back(i);
+      }
+      if (step.tokens.empty()) continue;
+      runner->post(step);
+      const StepResult result = wait_for(*runner);
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        got[rows[r]].push_back(result.rows[r].token);
+        live[rows[r]].tokens.push_back(result.rows[r].token);
+      }
+    }
+    for (std::size_t i = 0; i < got.size(); ++i)
+      ASSERT_EQ(got[i], expected[i]) << "schedule " << n << " sequence " << i;
+  }
+}
+
+TEST_F(DeviceExecutor, TwoStepsInFlightFeedTokensBackOnTheDevice) {
+  const DecoderModel model = model_of(true);
+  const auto runner = make_runner(model, device(2));
+  const auto prompt = random_tokens(6, 5);
+  std::vector<int32_t> expected, got;
+  for (const auto& row : run_greedy(*make_runner(model, oracle()), prompt, 64, 5))
+    expected.push_back(best(row));
+  Sequence s{.slot = 3, .tokens = prompt};
+  int32_t next_page = 64;
+  StepDescriptor step;
+  add_chunk(step, s, 6, 4, next_page, true, kWantToken);
+  runner->post(step);
+  for (int i = 0; i < 5; ++i) {
+    StepDescriptor decode;
+    s.tokens.push_back(kFeedbackToken);
+    add_chunk(decode, s, 1, 4, next_page, true, kWantToken);
+    runner->post(decode);  // before the token that it feeds has been seen
+    got.push_back(wait_for(*runner).rows[0].token);
+  }
+  got.push_back(wait_for(*runner).rows[0].token);
+  EXPECT_EQ(got, expected);
+}
+
+// Sampled, with penalties, bias, filters and logprobs: what the CPU samples from the same logits.
+TEST_F(DeviceExecutor, SamplesAsTheCpuDoes) {
+  const DecoderModel model = model_of(false);
+  std::vector<std::vector<RowResult>> results;
+  for (const bool on_device : {false, true}) {
+    const auto runner = make_runner(model, on_device ? device(2) : oracle());
+    std::vector<RowResult>& rows = results.emplace_back();
+    Sequence s{.slot = 1, .tokens = random_tokens(5, 7)};
+    int32_t next_page = 0;
+    for (int i = 0; i < 5; ++i) {
+      StepDescriptor step;
+      const SamplingParams sampling{.temperature = 0.9f,
+                                    .top_p = 0.9f,
+                                    .top_k = 40,
+                                    .presence_penalty = 0.3f,
+                                    .repetition_penalty = 1.2f,
+                                    .seed = 77};
+      const auto left = static_cast<int32_t>(s.tokens.size()) - s.cached;
+      add_chunk(step, s, left, 4, next_page, true, kWantToken | kWantLogprob, sampling);
+      step.rows[0].top = 3;
+      step.rows[0].prompt_length = 5;
+      step.bias = {{4, 1.5f}, {9, -2.0f}};
+      step.rows[0].bias_count = 2;
+      runner->post(step);
+      rows.push_back(wait_for(*runner).rows[0]);
+      s.tokens.push_back(rows.back().token);
+    }
+  }
+  for (std::size_t i = 0; i < results[0].size(); ++i) {
+    const RowResult &a = results[0][i], &b = results[1][i];
+    EXPECT_EQ(a.token, b.token) << i;
+    EXPECT_NEAR(a.logprob, b.logprob, 1e-3);
+    ASSERT_EQ(a.top.size(), b.top.size());
+    for (std::size_t t = 0; t < a.top.size(); ++t) {
+      EXPECT_EQ(a.top[t].first, b.top[t].first);
+      EXPECT_NEAR(a.top[t].second, b.top[t].second, 1e-3);
+    }
+  }
+}
+
+TEST_F(DeviceExecutor, CopiesPagesBeforeTheStep) {
+  const auto runner = make_runner(model_of(false), device(2));
+  const auto prompt = random_tokens(8, 8);
+  const Rows expected = run_greedy(*runner, prompt, 24, 0);
+  Sequence first{.slot = 1, .tokens = {prompt.begin(), prompt.begin() + 4}};
+  int32_t page = 40;
+  StepDescriptor step;
+  add_chunk(step, first, 4, 4, page, false, 0);
+  runner->post(step);
+  wait_for(*runner);
+  Sequence second{.slot = 2, .tokens = prompt, .cached = 4, .pages = {50}};
+  StepDescriptor next;
+  next.page_deltas.push_back({2, 0, 50});
+  next.page_copies.push_back({40, 50});
+  page = 51;
+  add_chunk(next, second, 4, 4, page, true, kWantLogits);
+  runner->post(next);
+  EXPECT_TRUE(same_bits(expected, {wait_for(*runner).rows[0].logits}));
+}
+
+TEST_F(DeviceExecutor, ParksWhenIdleAndGoesOn) {
+  const auto runner = make_runner(model_of(false), device(1));
+  const auto prompt = random_tokens(5, 6);
+  const Rows expected = run_greedy(*runner, prompt, 24, 1);
+  for (int i = 0; i < 1000 && !runner->is_parked(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(runner->is_parked());
+  EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 24, 1)));
+}
+
+TEST_F(DeviceExecutor, TwoModelsShareTheGpu) {
+  const RunnerSetup setup = device(1);
+  const auto prompt = random_tokens(5, 6);
+  const auto a = make_runner(model_of(false), setup), b = make_runner(model_of(true), setup);
+  const Rows expected_a = run_greedy(*a, prompt, 24, 1), expected_b = run_greedy(*b, prompt, 24, 1);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(same_bits(expected_a, run_greedy(*a, prompt, 24, 1)));
+    EXPECT_TRUE(same_bits(expected_b, run_greedy(*b, prompt, 24, 1)));
+  }
+}
+
+TEST_F(DeviceExecutor, AbortEndsWithItsReason) {
+  const auto runner = make_runner(model_of(false), device(1));
+  StepDescriptor step;
+  step.tokens = {1};
+  step.sequences = {{0, 0, 1, 0}};
+  runner->post(step);
+  runner->abort("the test says so");
+  try {
+    for (int i = 0; i < 100; ++i) runner->poll(std::chrono::milliseconds(100));
+    FAIL() << "poll() did not throw";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnavailable);
+    EXPECT_NE(std::string(error.what()).find("the test says so"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace ark::test
