@@ -88,7 +88,6 @@ class Rank {
   void bind_kernels();
   BufferId buffer_of(const Phase& phase, const Operand& operand, int32_t trip) const;
   std::vector<int32_t> inbox_channels(const Phase& phase, int32_t trip) const;
-  int32_t outputs_of(PhaseId phase) const;
 
   void read_descriptor(const StepRecord& record);
   void copy_pages(std::span<const PageCopy> copies);

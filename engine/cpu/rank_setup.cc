@@ -1,6 +1,5 @@
 // Binding of a program to memory, channels and kernels, before the first step.
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
 #include "engine/cpu/rank.h"
@@ -161,29 +160,6 @@ Rank::CachedVector Rank::cached(BufferId pages, int32_t page, int32_t place, int
   return {start + place, size};
 }
 
-int32_t Rank::outputs_of(PhaseId p) const {
-  // The compiler writes each activation before it reads it: outputs are the last operands that first appear
-  // here.
-  std::set<BufferId> seen;
-  const auto root = [&](const Phase& phase, const Operand& operand) {
-    const BufferId b = buffer_of(phase, operand, 0);
-    return b == kNone || program_.buffers[at(b)].alias == kNone ? b : program_.buffers[at(b)].alias;
-  };
-  for (PhaseId before = 0; before < p; ++before) {
-    const Phase& phase = program_.phases[at(before)];
-    for (const Operand& operand : phase.operands) seen.insert(root(phase, operand));
-  }
-  const Phase& phase = program_.phases[at(p)];
-  int32_t outputs = 0;
-  for (std::size_t i = phase.operands.size(); i-- > 0; ++outputs) {
-    const BufferId b = root(phase, phase.operands[i]);
-    if (b == kNone || seen.count(b)) break;
-    const BufferKind kind = program_.buffers[at(b)].kind;
-    if (kind != BufferKind::kAct && kind != BufferKind::kOutput && kind != BufferKind::kIo) break;
-  }
-  return std::max(outputs, 1);
-}
-
 void Rank::bind_kernels() {
   int64_t scratch = 0;
   for (std::size_t p = 0; p < phases_.size(); ++p) {
@@ -197,7 +173,7 @@ void Rank::bind_kernels() {
         throw Error(Code::kUnsupported, "node " + escaped(phase.name) + ": no CPU kernel for operator " +
                                             std::string(name_of(variant.op)));
       }
-      info.outputs = outputs_of(static_cast<PhaseId>(p));
+      info.outputs = variant.outputs;
       if (has_symbols(variant.attributes)) info.attributes = variant.attributes;
     }
     if (!info.kernel->scratch) continue;
