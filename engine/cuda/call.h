@@ -4,6 +4,15 @@
 #include "dma/device.h"
 #include "engine/cuda/image.h"
 
+// A function of its own: a case keeps its registers to itself, and compiles apart.
+#if defined(__CUDACC__)
+#define ARK_APART __device__ __noinline__
+#define ARK_ROLLED _Pragma("unroll 1")
+#else
+#define ARK_APART inline
+#define ARK_ROLLED
+#endif
+
 namespace ark::cuda {
 
 namespace dev = ark::dev;
@@ -18,7 +27,10 @@ struct BlockWords {
   u32 stopped;   // somebody gives up; read behind a barrier
   u32 leave[2];  // whether the turn is the last; by turn % 2, since the producer may read it late
   i32 last_arrival;
+  i32 processor, rank_index;
+  i64 sent_first, sent_last;  // bytes of the message that this processor sends
 };
+static_assert(sizeof(BlockWords) <= 64);
 
 // The ring of weights as one side sees it: a stage and how often the ring was gone through.
 struct RingCursor {
@@ -43,14 +55,16 @@ struct Block {
   RingCursor cursor;
 };
 
-ARK_DEVICE Block open_block(const LoopParameters& p) {
+// `turn`: whose vals.
+ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn, RingCursor cursor) {
   u8* shared = dev::shared();
   const SharedLayout s = shared_layout(p.stages);
   dev::Mbarrier* barriers = reinterpret_cast<dev::Mbarrier*>(shared + s.barriers);
+  BlockWords* words = reinterpret_cast<BlockWords*>(shared + s.words);
   return {p,
           reinterpret_cast<const RankTables*>(shared + s.rank),
-          reinterpret_cast<BlockWords*>(shared + s.words),
-          reinterpret_cast<i32*>(shared + s.vals),
+          words,
+          reinterpret_cast<i32*>(shared + s.vals) + turn % 2 * kMaxVals,
           barriers,
           barriers + kMaxStages,
           shared + s.scratch,
@@ -58,10 +72,10 @@ ARK_DEVICE Block open_block(const LoopParameters& p) {
           dev::thread_id(),
           dev::warp_id(),
           dev::lane_id(),
-          dev::block_id() % p.processors,
-          dev::block_id() / p.processors,
-          0,
-          {}};
+          words->processor,
+          words->rank_index,
+          step,
+          cursor};
 }
 
 // All consumer threads of the block.
@@ -86,20 +100,22 @@ struct WaitPoint {
 
 // Ends the loop: the block's record, and the words that stop everybody. Of the threads of a block that give
 // up the first writes the record.
-ARK_DEVICE void give_up(Block& b, WaitPoint point, u64 seen, u64 needed, bool deadline) {
-  LoopControl* host = at<LoopControl>(b.p.host);
+ARK_APART void give_up(const LoopParameters& p, LoopWait what, i32 phase, i32 trip, u64 step, u64 seen,
+                       u64 needed, bool deadline) {
+  const Block b = open_block(p, step, 0, {});
+  LoopControl* host = at<LoopControl>(p.host);
   FaultRecord* record = at<FaultRecord>(b.p.host + sizeof(LoopControl)) + dev::block_id();
   b.words->stopped = 1;
   // `what` is claimed as all ones first.
   if (dev::atom_cas<dev::Scope::sys>(&record->what, 0u, ~0u) != 0) return;
   record->rank = b.rank->rank;
   record->processor = b.processor;
-  record->phase = point.phase;
-  record->trip = point.trip;
+  record->phase = phase;
+  record->trip = trip;
   record->step = b.step + 1;
   record->seen = seen;
   record->needed = needed;
-  dev::st_relaxed<dev::Scope::sys>(&record->what, static_cast<u32>(point.what));
+  dev::st_relaxed<dev::Scope::sys>(&record->what, static_cast<u32>(what));
   dev::st_release<dev::Scope::sys>(&record->kind, deadline ? 2u : 1u);  // dma::FaultKind
   dev::red_release_add<dev::Scope::sys>(&host->faults.value, 1u);
   dev::st_release<dev::Scope::sys>(&host->abort.value, 1u);
@@ -119,7 +135,7 @@ ARK_DEVICE bool wait_until(Block& b, WaitPoint point, const void* word, u64 need
       if (start == 0) start = now;
       const bool late = now - start > b.p.deadline_ns;
       if (late || is_stopped(b)) {
-        give_up(b, point, seen, needed, late);
+        give_up(b.p, point.what, point.phase, point.trip, b.step, seen, needed, late);
         return false;
       }
     }
@@ -147,15 +163,16 @@ ARK_DEVICE bool wait_reached(Block& b, WaitPoint point, const T* counter, T need
 // A consumer thread: the bytes of the cursor's stage are there. Null: the block gives up.
 ARK_DEVICE const u8* acquire_stage(Block& b, const RingCursor& cursor) {
   dev::Mbarrier* full = b.full + cursor.stage;
-  const bool ready = wait_until(b, {LoopWait::kWeights}, full, cursor.parity,
-                                [&](u64&) { return dev::mbarrier_try_wait(full, cursor.parity); });
+  const u32 parity = ARK_BUG(missing_mbarrier_phase) ? 0 : cursor.parity;
+  const bool ready = wait_until(b, {LoopWait::kWeights}, full, parity,
+                                [&](u64&) { return dev::mbarrier_try_wait(full, parity); });
   return ready ? b.ring + cursor.stage * kStageBytes : nullptr;
 }
 
 // A consumer warp: it is through with the cursor's stage.
 ARK_DEVICE void release_stage(Block& b, const RingCursor& cursor) {
-  dev::sync_warp();
-  if (b.lane == 0) dev::mbarrier_arrive(b.empty + cursor.stage);
+  if (!ARK_BUG(release_without_sync_warp)) dev::sync_warp();
+  if (b.lane == 0 && !(ARK_BUG(missing_release) && b.warp == 3)) dev::mbarrier_arrive(b.empty + cursor.stage);
 }
 
 // ---- what a body sees
@@ -177,7 +194,8 @@ struct Call {
   }
   // The slot of a message in this step.
   ARK_DEVICE u64 slot(const Message& m) const {
-    return m.slots + (b.step * m.per_step + m.ordinal) % m.slot_count * m.slot_bytes;
+    const u64 number = b.step * m.per_step + m.ordinal + (ARK_BUG(wrong_slot) && i.readers_period > 0);
+    return m.slots + number % m.slot_count * m.slot_bytes;
   }
 };
 
@@ -186,7 +204,10 @@ struct Tiles {
 };
 // engine/program.h's tiles_of.
 ARK_DEVICE Tiles tiles_of(i64 grid, int processor, int processors) {
-  return {grid * processor / processors, grid * (processor + 1) / processors};
+  const i64 last = grid * (processor + 1) / processors;
+  const bool cut = ARK_BUG(off_by_one_tile) && processor > 0,
+             more = ARK_BUG(overlapping_tiles) && last < grid;
+  return {grid * processor / processors, last - cut + more};
 }
 
 // How the tiles of a matrix product lie in this step.

@@ -27,15 +27,18 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
   for (std::size_t v = 0; v < variants.all().size(); ++v) {
     const DeviceVariant& variant = variants.all()[v];
     if (!variant.definition.empty()) text += numbered(variant.definition, v) + "\n";
-    cases += "      case " + std::to_string(v) + ":\n        return run_body<" + numbered(variant.type, v) +
-             ">(call, sent);\n";
+    cases += "      case " + std::to_string(v) + ":\n        return run_case<" + numbered(variant.type, v) +
+             ">(p, step, turn, which, cursor);\n";
   }
   text +=
       "struct Cases {\n"
-      "  ARK_DEVICE static void run(const Call& call, Tiles& sent) {\n"
-      "    switch (call.i.variant) {\n" +
+      "  ARK_DEVICE static RingCursor run(int variant, const LoopParameters& p, u64 step, u32 turn, u32 "
+      "which,\n"
+      "                                   RingCursor cursor) {\n"
+      "    switch (variant) {\n" +
       cases +
       "    }\n"
+      "    return cursor;\n"
       "  }\n"
       "};\n\n"
       "ARK_KERNEL(ark_loop, LoopParameters, kThreads) { run_loop<Cases>(p); }\n\n"

@@ -239,6 +239,7 @@ void InstanceFiller::fill_sizes(const Variant& variant, std::size_t number, Inst
       return;
     case OpCode::kMatMul:
       to.stream = static_cast<i32>(stream_++);
+      to.sizes[0] = static_cast<Size>(variant.epilogue);
       rows_of_stream[at(to.stream)] = one_size(0, 0, buffer(0).dims.size() - 1, "the number of rows");
       return;
     case OpCode::kRotary: {
@@ -263,6 +264,7 @@ void InstanceFiller::fill_sizes(const Variant& variant, std::size_t number, Inst
       product(0, 0, buffer(0).dims.size(), to.sizes);
       return;
     case OpCode::kRecvReduce:
+      to.sizes[5] = static_cast<Size>(variant.epilogue);
       return fill_reduce(to);
     case OpCode::kRecvConcat:
       return fill_concat(variant, to);

@@ -34,7 +34,7 @@ ARK_DEVICE bool await_post(Block& b, u64 step) {
   for (u32 tries = 1;; ++tries) {
     const bool park = dev::ld_relaxed<dev::Scope::sys>(&host->park.value) != 0;
     if (dev::ld_relaxed<dev::Scope::sys>(&host->abort.value) != 0) {
-      give_up(b, {LoopWait::kStep}, step - 1, step, false);
+      give_up(b.p, LoopWait::kStep, -1, -1, b.step, step - 1, step, false);
       return false;
     }
     if (park && run > 0) return false;
@@ -61,6 +61,17 @@ ARK_DEVICE void republish(const Block& b, u64 step) {
 }
 
 // ---- borders of steps; all consumer threads. False: the block leaves.
+
+// The step's vals as 32-bit numbers; behind them the splits of attention.
+ARK_DEVICE void read_vals(const Block& b) {
+  const i64* vals = at<const i64>(b.p.record + b.p.vals) + static_cast<u64>(b.rank_index) * b.p.vals_each;
+  for (i32 v = b.thread; v < b.rank->val_count; v += kConsumers)
+    b.vals[v] = static_cast<i32>(dev::ld_global(vals + v));
+  if (b.thread == 0) {
+    const u64 longest = dev::ld_global(at<const u64>(b.rank->longest));
+    b.vals[b.rank->val_count] = static_cast<i32>((longest + b.p.split_keys - 1) / b.p.split_keys);
+  }
+}
 
 // Thread 0: whether the turn is the last one.
 ARK_DEVICE bool await_turn(Block& b, u64 turn) {
@@ -93,7 +104,8 @@ ARK_DEVICE void lead_turn(Block& b, u64 turn, u64 step, u32* leave) {
   dev::st_release<dev::Scope::gpu>(&control->go, turn);
 }
 
-ARK_DEVICE bool open_turn(Block& b, u64 turn, u64 step) {
+ARK_APART bool open_turn(const LoopParameters& p, u64 turn, u64 step) {
+  Block b = open_block(p, step - 1, static_cast<u32>(turn), {});
   u32* leave = &b.words->leave[turn % 2];
   if (dev::block_id() == 0) {
     lead_turn(b, turn, step, leave);
@@ -108,21 +120,13 @@ ARK_DEVICE bool open_turn(Block& b, u64 turn, u64 step) {
     if (b.thread == 0) dev::st_release<dev::Scope::gpu>(at<u64>(b.rank->ready), turn);
     consumers_sync();
   }
-  return *leave == 0;
+  if (*leave != 0) return false;
+  read_vals(b);
+  return true;
 }
 
-// The step's vals as 32-bit numbers; behind them the splits of attention.
-ARK_DEVICE void read_vals(const Block& b) {
-  const i64* vals = at<const i64>(b.p.record + b.p.vals) + static_cast<u64>(b.rank_index) * b.p.vals_each;
-  for (i32 v = b.thread; v < b.rank->val_count; v += kConsumers)
-    b.vals[v] = static_cast<i32>(dev::ld_global(vals + v));
-  if (b.thread == 0) {
-    const u64 longest = dev::ld_global(at<const u64>(b.rank->longest));
-    b.vals[b.rank->val_count] = static_cast<i32>((longest + b.p.split_keys - 1) / b.p.split_keys);
-  }
-}
-
-ARK_DEVICE bool close_step(Block& b, u64 step) {
+ARK_APART bool close_step(const LoopParameters& p, u64 turn, u64 step) {
+  Block b = open_block(p, step - 1, static_cast<u32>(turn), {});
   consumers_sync();
   if (b.thread != 0) return true;
   // Release: publishes the last phases' results to the rank's processor 0.
@@ -181,7 +185,6 @@ ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
     if (w.wide == 0 && ARK_BUG(off_by_one_wait)) --needed;
     if (w.wide == 0 && ARK_BUG(greedy_wait)) ++needed;
     const bool skipped = (ARK_BUG(missing_phase_wait) && w.wide == 0) ||
-                         (ARK_BUG(missing_credit_wait) && w.wide != 0 && credit) ||
                          (ARK_BUG(missing_arrival_wait) && w.wide != 0 && !credit);
     if (skipped) {
       // a seeded bug
@@ -212,13 +215,14 @@ ARK_DEVICE bool post_request(Block& b, const Call& call, const Message& m, u64 f
   const u64 start = (b.step * m.per_step + m.ordinal) % m.slot_count * m.slot_bytes + from;
   dev::st_relaxed<dev::Scope::sys>(slot + 1, (m.source + start) / 4 | (m.target + start) / 4 << 32);
   // Release: publishes the request and the bytes that it names.
-  dev::st_release<dev::Scope::sys>(slot, ((ticket / kSlots + 1) & 1) | m.head | bytes << 32);
+  dev::st_release<dev::Scope::sys>(slot,
+                                   ((ticket / kSlots + !ARK_BUG(wrong_lap)) & 1) | m.head | bytes << 32);
   return true;
 }
 
 // Thread 0, behind the barrier after the tiles: the message's arrival, the credits of what was read, the
 // phase.
-ARK_DEVICE bool signal_instance(Block& b, const Call& call, Tiles sent) {
+ARK_DEVICE bool signal_instance(Block& b, const Call& call) {
   const Instance& i = call.i;
   if (i.messages > 0 && i.readers_period == 0) {
     const Message& m = call.messages[0];
@@ -231,16 +235,15 @@ ARK_DEVICE bool signal_instance(Block& b, const Call& call, Tiles sent) {
       } else {
         dev::red_release_add<dev::Scope::sys>(at<u64>(m.counter), u64{1});
       }
-    } else if (!post_request(b, call, m, static_cast<u64>(sent.first),
-                             static_cast<u64>(sent.last - sent.first))) {
+    } else if (!post_request(b, call, m, static_cast<u64>(b.words->sent_first),
+                             static_cast<u64>(b.words->sent_last - b.words->sent_first))) {
       return false;
     }
   }
   if (i.readers_period > 0) {
     // The last processor that has read the inboxes returns their credits; acquire and release.
     const u32 before = dev::atom_add<dev::Scope::gpu>(at<u32>(i.readers), 1u);
-    const u32 last = ARK_BUG(early_credit) ? 1 : 0;
-    if (!ARK_BUG(lost_credit) && (before + 1) % static_cast<u32>(i.readers_period) == last) {
+    if (!ARK_BUG(lost_credit) && (before + 1) % static_cast<u32>(i.readers_period) == 0) {
       for (i32 m = 0; m < i.messages; ++m) {
         const Message& message = call.messages[m];
         if (message.counter != 0) {
@@ -262,42 +265,70 @@ ARK_DEVICE bool signal_instance(Block& b, const Call& call, Tiles sent) {
                                        static_cast<u32>(i.complete_offset + i.complete_stride * b.step));
 }
 
-// Runs one body on this processor's tiles. For kSend, `sent` becomes the bytes of them.
+// Runs one body on this processor's tiles of the instance in buffers `which`. Returns where the ring is now.
 template <class Body>
-ARK_DEVICE void run_body(const Call& call, Tiles& sent) {
-  const Tiles tiles = tiles_of(Body::grid(call), call.b.processor, call.b.p.processors);
-  if (Body::kSends) sent = Body::bytes(call, tiles);
+ARK_APART RingCursor run_case(const LoopParameters& p, u64 step, u32 turn, u32 which, RingCursor cursor) {
+  Block b = open_block(p, step, turn, cursor);
+  const InstanceBuffers now = instance_buffers(b, which);
+  const Call call{b, *now.instances, now.messages};
+  const Tiles tiles = tiles_of(Body::grid(call), b.processor, p.processors);
+  if constexpr (Body::kSends) {
+    const Tiles sent = Body::bytes(call, tiles);
+    if (b.thread == 0) b.words->sent_first = sent.first, b.words->sent_last = sent.last;
+  }
   if (tiles.first < tiles.last) Body::run(call, tiles);
+  return b.cursor;
 }
 
-// All instances of a step. False: the block gives up.
-template <class Cases>
-ARK_DEVICE bool run_instances(Block& b) {
-  const i32 count = b.rank->instance_count;
+// The first instance of a step into buffers 0. Returns how many there are.
+ARK_APART i32 start_step(const LoopParameters& p, u64 step, u32 turn) {
+  Block b = open_block(p, step, turn, {});
   const Instance* first = at<const Instance>(b.rank->instances);
   if (b.warp == 0) {
     fetch_instance(b, 0, 0, first->first_wait, first->waits, first->first_message, first->messages);
     dev::cp_async_wait<0>();
   }
   consumers_sync();
+  return b.rank->instance_count;
+}
+
+// Waits for instance `n` and starts fetching the next one. Returns its variant; -1: the block gives up.
+ARK_APART int start_instance(const LoopParameters& p, u64 step, u32 turn, i32 n) {
+  Block b = open_block(p, step, turn, {});
+  const u32 which = static_cast<u32>(n) & 1;
+  const InstanceBuffers now = instance_buffers(b, which);
+  const Instance& i = *now.instances;
+  trace(b, i.phase, 0);
+  if (!await_instance(b, i, now.waits)) return -1;
+  if (b.warp == 0 && n + 1 < b.rank->instance_count)
+    fetch_instance(b, which ^ 1, n + 1, i.next_first_wait, i.next_waits, i.next_first_message,
+                   i.next_messages);
+  trace(b, i.phase, 1);
+  return i.variant;
+}
+
+// Behind its tiles: tells whom it concerns. False: the block gives up.
+ARK_APART bool end_instance(const LoopParameters& p, u64 step, u32 turn, u32 which) {
+  Block b = open_block(p, step, turn, {});
+  const InstanceBuffers now = instance_buffers(b, which);
+  if (b.warp == 0 && !ARK_BUG(missing_copy_wait)) dev::cp_async_wait<0>();
+  if (!ARK_BUG(signal_without_barrier)) consumers_sync();
+  trace(b, now.instances->phase, 2);
+  if (b.words->stopped != 0) return false;
+  if (b.thread == 0) signal_instance(b, {b, *now.instances, now.messages});
+  return true;
+}
+
+// All instances of a step, `step` from 0. False: the block gives up.
+template <class Cases>
+ARK_DEVICE bool run_instances(const LoopParameters& p, u64 step, u32 turn, RingCursor& cursor) {
+  const i32 count = start_step(p, step, turn);
   for (i32 n = 0; n < count; ++n) {
+    const int variant = start_instance(p, step, turn, n);
+    if (variant < 0) return false;
     const u32 which = static_cast<u32>(n) & 1;
-    const InstanceBuffers now = instance_buffers(b, which);
-    const Instance& i = *now.instances;
-    trace(b, i.phase, 0);
-    if (!await_instance(b, i, now.waits)) return false;
-    if (b.warp == 0 && n + 1 < count)
-      fetch_instance(b, which ^ 1, n + 1, i.next_first_wait, i.next_waits, i.next_first_message,
-                     i.next_messages);
-    trace(b, i.phase, 1);
-    const Call call{b, i, now.messages};
-    Tiles sent{0, 0};
-    Cases::run(call, sent);
-    if (b.warp == 0 && !ARK_BUG(missing_copy_wait)) dev::cp_async_wait<0>();
-    if (!ARK_BUG(signal_without_barrier)) consumers_sync();
-    trace(b, i.phase, 2);
-    if (b.words->stopped != 0) return false;
-    if (b.thread == 0) signal_instance(b, call, sent);
+    cursor = Cases::run(variant, p, step, turn, which, cursor);
+    if (!end_instance(p, step, turn, which)) return false;
   }
   return true;
 }
@@ -372,50 +403,52 @@ struct Producer {
 
 // ---- the loop
 
-ARK_DEVICE void set_up(const Block& b) {
-  const u32* from = at<const u32>(b.p.ranks) + static_cast<u64>(b.rank_index) * (sizeof(RankTables) / 4);
-  u32* to = reinterpret_cast<u32*>(dev::shared() + shared_layout(b.p.stages).rank);
-  for (u32 i = static_cast<u32>(b.thread); i < sizeof(RankTables) / 4; i += kThreads)
+ARK_DEVICE void set_up(const LoopParameters& p) {
+  const int rank = dev::block_id() / p.processors;
+  const SharedLayout layout = shared_layout(p.stages);
+  const u32* from = at<const u32>(p.ranks) + static_cast<u64>(rank) * (sizeof(RankTables) / 4);
+  u32* to = reinterpret_cast<u32*>(dev::shared() + layout.rank);
+  for (u32 i = static_cast<u32>(dev::thread_id()); i < sizeof(RankTables) / 4; i += kThreads)
     to[i] = dev::ld_nc(from + i);
-  if (b.thread == 0) {
-    *b.words = {};
-    for (int s = 0; s < b.p.stages; ++s) {
-      dev::mbarrier_init(b.full + s, dev::kCopyAheadArrivals);
-      dev::mbarrier_init(b.empty + s, ARK_BUG(empty_count) ? kConsumerWarps - 1 : kConsumerWarps);
+  if (dev::thread_id() == 0) {
+    BlockWords* words = reinterpret_cast<BlockWords*>(dev::shared() + layout.words);
+    *words = {};
+    words->rank_index = rank;
+    words->processor = dev::block_id() % p.processors;
+    dev::Mbarrier* full = reinterpret_cast<dev::Mbarrier*>(dev::shared() + layout.barriers);
+    for (int s = 0; s < p.stages; ++s) {
+      dev::mbarrier_init(full + s, dev::kCopyAheadArrivals);
+      dev::mbarrier_init(full + kMaxStages + s, ARK_BUG(empty_count) ? kConsumerWarps - 1 : kConsumerWarps);
     }
     dev::mbarrier_init_fence();
   }
   if (!ARK_BUG(missing_init_barrier)) dev::sync();
 }
 
-// The vals of a turn; those of the one before may still be read by the producer.
-ARK_DEVICE i32* turn_vals(const Block& b, u64 turn) {
-  return reinterpret_cast<i32*>(dev::shared() + shared_layout(b.p.stages).vals) + turn % 2 * kMaxVals;
-}
-
 // Both sides meet once a turn: behind its opening, or when the block gives up.
 template <class Cases>
-ARK_DEVICE void consume(Block& b) {
-  for (u64 turn = b.p.first_turn, step = b.p.first_step;; ++turn, ++step) {
-    b.step = step - 1;
-    b.vals = turn_vals(b, turn);
-    const bool run = open_turn(b, turn, step);
-    if (run) read_vals(b);
+ARK_DEVICE void consume(const LoopParameters& p) {
+  BlockWords* words = open_block(p, 0, 0, {}).words;
+  RingCursor cursor;
+  for (u64 turn = p.first_turn, step = p.first_step;; ++turn, ++step) {
+    const bool run = open_turn(p, turn, step);
     dev::sync();
     if (!run) return;
-    const bool is_done = run_instances<Cases>(b) && close_step(b, step);
+    const bool is_done =
+        run_instances<Cases>(p, step - 1, static_cast<u32>(turn), cursor) && close_step(p, turn, step);
     consumers_sync();
-    if (is_done && b.words->stopped == 0) continue;
-    if (b.thread == 0) b.words->leave[(turn + 1) % 2] = 1;
+    if (is_done && words->stopped == 0) continue;
+    if (dev::thread_id() == 0) words->leave[(turn + 1) % 2] = 1;
     dev::sync();
     return;
   }
 }
 
-ARK_DEVICE void produce(Block& b) {
+ARK_APART void produce(const LoopParameters& p) {
+  Block b = open_block(p, 0, 0, {});
   Producer producer{b, {}};
-  for (u64 turn = b.p.first_turn;; ++turn) {
-    b.vals = turn_vals(b, turn);
+  for (u64 turn = p.first_turn;; ++turn) {
+    b.vals = open_block(p, 0, static_cast<u32>(turn), {}).vals;
     dev::sync();
     if (b.words->leave[turn % 2] != 0) break;
     if (producer.run_step()) continue;
@@ -427,12 +460,11 @@ ARK_DEVICE void produce(Block& b) {
 
 template <class Cases>
 ARK_DEVICE void run_loop(const LoopParameters& p) {
-  Block b = open_block(p);
-  set_up(b);
-  if (b.warp == kConsumerWarps) {
-    produce(b);
+  set_up(p);
+  if (dev::warp_id() == kConsumerWarps) {
+    produce(p);
   } else {
-    consume<Cases>(b);
+    consume<Cases>(p);
   }
 }
 

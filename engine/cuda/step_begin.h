@@ -63,11 +63,13 @@ ARK_DEVICE i32 record_count(const Block& b, RecordArray which) {
 ARK_DEVICE void apply_page_deltas(const Block& b) {
   const PageDelta* deltas = record_array<PageDelta>(b, kDeltaArray);
   const i32 count = record_count(b, kDeltaArray);
+  ARK_ROLLED
   for (i32 i = b.thread; i < count; i += kConsumers) {
     const PageDelta d = deltas[i];
     bool is_last = true;
+    ARK_ROLLED
     for (i32 j = i + 1; j < count; ++j) is_last &= deltas[j].slot != d.slot || deltas[j].index != d.index;
-    if (is_last)
+    if (is_last && !ARK_BUG(stale_page_table))
       at<i32>(b.rank->page_table)[static_cast<i64>(d.slot) * b.rank->pages_per_slot + d.index] = d.page;
   }
 }
@@ -77,20 +79,24 @@ ARK_DEVICE void copy_pages(const Block& b) {
   const PageCopy* copies = record_array<PageCopy>(b, kCopyArray);
   const i32 count = record_count(b, kCopyArray);
   const CachePages* caches = at<const CachePages>(b.rank->caches);
+  ARK_ROLLED
   for (i32 c = 0; c < count; ++c) {
     const PageCopy copy = copies[c];
+    ARK_ROLLED
     for (i32 k = 0; k < b.rank->cache_count; ++k) {
       const u64 bytes = caches[k].page_bytes;
       const dev::u32x4* from = at<const dev::u32x4>(caches[k].base + static_cast<u64>(copy.from) * bytes);
       dev::u32x4* to = at<dev::u32x4>(caches[k].base + static_cast<u64>(copy.to) * bytes);
+      ARK_ROLLED
       for (u64 i = static_cast<u64>(b.thread); i < bytes / 16; i += kConsumers)
         dev::st_global(to + i, dev::ld_global(from + i));
     }
     i32* tokens = at<i32>(b.rank->page_tokens);
     const i64 size = b.rank->page_size;
+    ARK_ROLLED
     for (i64 i = b.thread; i < size; i += kConsumers)
       tokens[copy.to * size + i] = tokens[copy.from * size + i];
-    consumers_sync();
+    if (!ARK_BUG(page_copy_without_barrier)) consumers_sync();
   }
 }
 
@@ -114,6 +120,7 @@ ARK_DEVICE void place_tokens(const Block& b) {
   const Sequence* sequences = record_array<Sequence>(b, kSequenceArray);
   const i32* tokens = record_array<i32>(b, kTokenArray);
   const i32 sequence_count = record_count(b, kSequenceArray), count = record_count(b, kTokenArray);
+  ARK_ROLLED
   for (i32 t = b.thread; t < count; t += kConsumers) {
     const Sequence s = sequences[sequence_of(sequences, sequence_count, t)];
     const i32 position = s.kv_length + t - s.first;
@@ -134,16 +141,20 @@ ARK_DEVICE void cut_items(const Block& b) {
   const Sequence* sequences = record_array<Sequence>(b, kSequenceArray);
   const i32 count = record_count(b, kSequenceArray);
   Item* items = at<Item>(b.rank->items);
+  ARK_ROLLED
   for (i32 s = b.thread; s < count; s += kConsumers) {
     i32 at_item = 0;
+    ARK_ROLLED
     for (i32 before = 0; before < s; ++before)
       at_item += (sequences[before].count + kItemRows - 1) / kItemRows;
     const Sequence own = sequences[s];
+    ARK_ROLLED
     for (i32 i = 0; i < own.count; i += kItemRows)
       items[at_item++] = {own.slot, own.first + i, dev::min(kItemRows, own.count - i), own.kv_length + i};
   }
   if (b.warp != 0) return;
   float longest = 0;  // exact: lengths are far below 2^24
+  ARK_ROLLED
   for (i32 s = b.lane; s < count; s += 32)
     longest = dev::max(longest, static_cast<float>(sequences[s].kv_length + sequences[s].count));
   longest = dev::warp_max(longest);
@@ -153,7 +164,7 @@ ARK_DEVICE void cut_items(const Block& b) {
 // All consumer threads of the rank's processor 0, while no processor of the rank is inside a step.
 ARK_DEVICE void begin_step(const Block& b) {
   apply_page_deltas(b);
-  consumers_sync();
+  if (!ARK_BUG(deltas_without_barrier)) consumers_sync();
   copy_pages(b);
   place_tokens(b);
   cut_items(b);

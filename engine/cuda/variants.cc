@@ -68,7 +68,7 @@ class Namer {
       case OpCode::kSend:
         return {"Send", ""};
       case OpCode::kRecvReduce:
-        return {join("RecvReduce", {std::to_string(variant_.epilogue)}), ""};
+        return {"RecvReduce", ""};
       case OpCode::kRecvConcat:
         return {"RecvConcat", ""};
       case OpCode::kSample:
@@ -109,7 +109,7 @@ class Namer {
     bool mma = w.dtype != DType::kF32;
     for (const int32_t border : pieces) mma = mma && border % 16 == 0;
     const char* path = !mma ? "kFma" : numerics_ == Numerics::kExact ? "kMma" : "kMixed";
-    return join("MatMul", {type(1), std::to_string(panel), std::to_string(variant_.epilogue), path});
+    return join("MatMul", {type(1), std::to_string(panel), path});
   }
 
   std::string attention() const {

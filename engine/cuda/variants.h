@@ -18,7 +18,7 @@ enum class Numerics : uint8_t { kExact, kFast };
 
 // One `case`: a type that has grid() and run() (engine/cuda/bodies), and definitions that it needs.
 struct DeviceVariant {
-  std::string type;        // "MatMul<f16, 64, kBias, kExact>"
+  std::string type;        // "MatMul<dev::f16, 64, kMixed>"
   std::string definition;  // of pointwise expressions; else empty
 };
 

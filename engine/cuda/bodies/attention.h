@@ -54,6 +54,7 @@ struct Attention : Quiet {
   ARK_DEVICE void score(i32 rows, i64 place, i32 keys, float* scores) const {
     const int part = call.b.lane % 8;
     const float* q = scratch(kQueries);
+    ARK_ROLLED
     for (int first = 0; first < keys; first += 4) {
       const i64 row = dev::shfl(place, first + call.b.lane / 8);
       dev::f32x4 k[(kKey + 31) / 32];
@@ -91,9 +92,8 @@ struct Attention : Quiet {
     const i32 window = call.size_at(3);
     const float* slopes = call.operand<const float>(3);
     const float cap = call.i.reals[1];
-    ARK_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= rows) break;
+    ARK_ROLLED
+    for (int r = 0; r < rows; ++r) {
       const i32 position = position_of(row0 + r);
       float s = -infinity();
       if (call.b.lane < keys && key <= position && (window == 0 || key > position - window)) {
@@ -104,6 +104,12 @@ struct Attention : Quiet {
           s = dev::fma(slope, static_cast<float>(key - position), s);
         }
       }
+      scores[r * 32 + call.b.lane] = s;  // the lane's own
+    }
+    ARK_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows) break;
+      const float s = scores[r * 32 + call.b.lane];
       const float before = state.maximum[r], now = dev::max(before, dev::warp_max(s));
       const bool none = now == -infinity();  // weights are 0 then, not NaN
       const float weight = none ? 0.0f : dev::exp(s - now), factor = none ? 1.0f : dev::exp(before - now);
@@ -198,6 +204,7 @@ struct Attention : Quiet {
       }
     }
     consumers_sync();
+    ARK_ROLLED
     for (int e = call.b.thread; e < rows * kValue; e += kConsumers) {
       const int r = e / kValue, d = e % kValue;
       float maximum = -infinity(), sum = 0, value = 0;
@@ -230,6 +237,7 @@ struct Attention : Quiet {
     consumers_sync();
     if (call.b.words->last_arrival == 0) return;
     if (call.b.thread == 0) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
+    ARK_ROLLED
     for (int e = call.b.thread; e < rows * kValue; e += kConsumers) {
       const int r = e / kValue, d = e % kValue;
       float maximum = -infinity(), sum = 0, value = 0;
@@ -259,6 +267,7 @@ struct Attention : Quiet {
     const i32 rows = item.count * group;
     for (i32 row0 = 0; row0 < rows; row0 += kRows) {
       const i32 count = dev::min(kRows, rows - row0);
+      ARK_ROLLED
       for (int e = call.b.thread; e < count * kKey; e += kConsumers)
         scratch(kQueries)[e] =
             dev::ld_global(call.operand<const float>(0) + place_of(row0 + e / kKey) * kKey + e % kKey);

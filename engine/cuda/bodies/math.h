@@ -23,14 +23,14 @@ ARK_DEVICE float max_nan(float a, float b) { return is_nan(a) || is_nan(b) ? nan
 inline constexpr u32 kBias = 1, kResidual = 2, kRelu = 4, kSilu = 8, kGelu = 16, kGeluTanh = 32;
 
 // Bias, activation, residual, in this order. `column`: of the bias; `element`: of the residual.
-template <u32 kBits>
-ARK_DEVICE float epilogue(float v, const float* bias, i64 column, const float* residual, i64 element) {
-  if constexpr ((kBits & kBias) != 0) v = v + dev::ld_nc(bias + column);
-  if constexpr ((kBits & kRelu) != 0) v = relu(v);
-  if constexpr ((kBits & kSilu) != 0) v = silu(v);
-  if constexpr ((kBits & kGelu) != 0) v = gelu(v);
-  if constexpr ((kBits & kGeluTanh) != 0) v = gelu_tanh(v);
-  if constexpr ((kBits & kResidual) != 0) v = v + dev::ld_global(residual + element);
+ARK_DEVICE float epilogue(u32 bits, float v, const float* bias, i64 column, const float* residual,
+                          i64 element) {
+  if ((bits & kBias) != 0) v = v + dev::ld_nc(bias + column);
+  if ((bits & kRelu) != 0) v = relu(v);
+  if ((bits & kSilu) != 0) v = silu(v);
+  if ((bits & kGelu) != 0) v = gelu(v);
+  if ((bits & kGeluTanh) != 0) v = gelu_tanh(v);
+  if ((bits & kResidual) != 0) v = v + dev::ld_global(residual + element);
   return v;
 }
 

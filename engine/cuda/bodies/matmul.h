@@ -39,7 +39,8 @@ ARK_DEVICE float rest_of(float x) {
   return x - dev::to_f32(dev::from_f32<W>(x));
 }
 
-template <class W, int kPanel, u32 kEpilogue, MatMulPath kPath>
+// (x, W, bias?, residual?, out). Size 0: epilogue bits.
+template <class W, int kPanel, MatMulPath kPath>
 struct MatMul : Quiet {
   // Scratch: x, sums of warps, then the levels of the tree: [level][kRowBlock][kPanel], level 0 the piece
   // just added up, level l + 1 the sum of 2^l pieces that waits for its right neighbour. Of the levels,
@@ -85,6 +86,7 @@ struct MatMul : Quiet {
     const float* x = call.operand<const float>(0) + static_cast<i64>(row) * s.k + first;
     if ((s.k % 4 | first % 4 | n % 4) == 0) {
       const i32 quarter = n / 4;
+      ARK_ROLLED
       for (i32 i = call.b.thread; i < padded * quarter; i += kConsumers) {
         const i32 r = i / quarter, k = i % quarter * 4;
         dev::f32x4 v = {0, 0, 0, 0};
@@ -96,6 +98,7 @@ struct MatMul : Quiet {
         put_x<kSplit>(r, k + 3, v.w);
       }
     } else {
+      ARK_ROLLED
       for (i32 i = call.b.thread; i < padded * n; i += kConsumers) {
         const i32 r = i / n, k = i % n;
         put_x<kSplit>(r, k, r < rows ? dev::ld_global(x + static_cast<i64>(r) * s.k + k) : 0.0f);
@@ -130,8 +133,10 @@ struct MatMul : Quiet {
       ARK_UNROLL
       for (int c = 0; c < kVector; ++c) {
         ARK_UNROLL
-        for (int distance = kLanes; distance < 32; distance *= 2)
+        for (int distance = kLanes; distance < 32; distance *= 2) {
+          if (ARK_BUG(divergent_collective) && call.b.lane == 31) continue;
           sums[r][c] += dev::shfl_xor(sums[r][c], distance);
+        }
         if (call.b.lane < kLanes) to[r * kPanel + call.b.lane * kVector + c] = sums[r][c];
       }
     }
@@ -149,7 +154,7 @@ struct MatMul : Quiet {
   // False: the block gives up, as below.
   ARK_DEVICE bool fma_piece(i32 rows, i32 first, i32 last) const {
     load_x<false>(row0, rows, (rows + 3) / 4 * 4, first, last);
-    consumers_sync();
+    if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
     for (i32 row = 0; row < rows; row += 4) {
       float sums[4][kVector] = {};
       RingCursor cursor = call.b.cursor;
@@ -199,6 +204,7 @@ struct MatMul : Quiet {
         to[(c * 8 + call.b.lane % 4 * 2 + i % 2) * kPanel + column + i / 2 * 8] = sums[c][i];
     }
     consumers_sync();
+    ARK_ROLLED
     for (int e = call.b.thread; e < columns * 8 * kPanel; e += kConsumers) {
       float v = 0;
       ARK_UNROLL
@@ -233,7 +239,7 @@ struct MatMul : Quiet {
 
   // Level 0 is part number `number` of `count`: merges it into the tree. True: level 0 is the sum of all.
   ARK_DEVICE void merge(i32 number, i32 count, i32 rows) const {
-    ARK_UNROLL
+    ARK_ROLLED
     for (int j = 0; j < kOwn; ++j) {
       const int e = j * kConsumers + call.b.thread;
       if (e >= rows * kPanel) break;
@@ -246,7 +252,7 @@ struct MatMul : Quiet {
 
   template <class F>
   ARK_DEVICE void for_outputs(i32 panel, i32 rows, F f) const {
-    ARK_UNROLL
+    ARK_ROLLED
     for (int j = 0; j < kOwn; ++j) {
       const int e = j * kConsumers + call.b.thread;
       const i32 column = panel * kPanel + e % kPanel;
@@ -256,8 +262,9 @@ struct MatMul : Quiet {
 
   ARK_DEVICE void write(i32 panel, i32 rows) const {
     for_outputs(panel, rows, [&](int e, i64 element, i32 column) {
-      call.operand<float>(4)[element] = epilogue<kEpilogue>(levels[e], call.operand<const float>(2), column,
-                                                            call.operand<const float>(3), element);
+      call.operand<float>(4)[element] =
+          epilogue(static_cast<u32>(call.i.sizes[0]), levels[e], call.operand<const float>(2), column,
+                   call.operand<const float>(3), element);
     });
   }
 
@@ -272,7 +279,7 @@ struct MatMul : Quiet {
       // Releases the block's partials, acquires the others'. The word only ever grows by `groups` a step.
       u32* word = at<u32>(s.arrivals) + tile.panel * tiles.blocks + tile.block;
       const u32 before = dev::atom_add<dev::Scope::gpu>(word, 1u);
-      call.b.words->last_arrival = (before + 1) % static_cast<u32>(s.groups) == 0;
+      call.b.words->last_arrival = (before + !ARK_BUG(early_join)) % static_cast<u32>(s.groups) == 0;
     }
     consumers_sync();
     if (call.b.words->last_arrival == 0) return;

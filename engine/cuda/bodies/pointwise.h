@@ -19,6 +19,7 @@ struct Pointwise : Quiet {
     if (kind == 2) return 0;
     const Size* table = at<const Size>(call.i.aux);
     i64 rest = element, stride = 1, offset = 0;
+    ARK_ROLLED
     for (int axis = 3; axis >= 0; --axis) {
       const i64 out = call.size(dev::ld_nc(table + axis)),
                 own = call.size(dev::ld_nc(table + 4 + 4 * input + axis));
@@ -31,6 +32,7 @@ struct Pointwise : Quiet {
 
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i64 end = dev::min(tiles.last * kElementTile, call.product(0));
+    ARK_ROLLED
     for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers) {
       float in[Expression::kInputs];
       ARK_UNROLL
@@ -52,6 +54,7 @@ struct Send : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const Tiles own = bytes(call, tiles);
     u32* to = at<u32>(call.slot(call.messages[0]));
+    ARK_ROLLED
     for (i64 i = own.first / 4 + call.b.thread; i < own.last / 4; i += kConsumers)
       dev::st_global(to + i, dev::ld_global(call.operand<const u32>(0) + i));
   }
@@ -64,8 +67,8 @@ ARK_DEVICE const T* part_of(const Call& call, int r) {
   return r == own ? call.operand<const T>(r) : at<const T>(call.slot(call.messages[r < own ? r : r - 1]));
 }
 
-// Own part at operand `rank`, bias 8, residual 9, out 10. Sizes: product of four: elements; 4: last axis.
-template <u32 kEpilogue>
+// Own part at operand `rank`, bias 8, residual 9, out 10. Sizes: product of four: elements; 4: last axis; 5:
+// epilogue bits.
 struct RecvReduce : Quiet {
   // The tree of program.h: sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).
   template <int kFirst, int kLast, int kCount>
@@ -83,12 +86,14 @@ struct RecvReduce : Quiet {
     const float* parts[kRanks];
     ARK_UNROLL
     for (int r = 0; r < kRanks; ++r) parts[r] = part_of<float>(call, r);
+    ARK_ROLLED
     for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers) {
       float part[kRanks];
       ARK_UNROLL
       for (int r = 0; r < kRanks; ++r) part[r] = dev::ld_global(parts[r] + i);
-      call.operand<float>(10)[i] = epilogue<kEpilogue>(sum<0, kRanks>(part), call.operand<const float>(8),
-                                                       i % width, call.operand<const float>(9), i);
+      call.operand<float>(10)[i] =
+          epilogue(static_cast<u32>(call.i.sizes[5]), sum<0, kRanks>(part), call.operand<const float>(8),
+                   i % width, call.operand<const float>(9), i);
     }
   }
   template <int kRanks>
@@ -109,6 +114,7 @@ struct RecvConcat : Quiet {
       for (int r = 0; r < call.b.rank->ranks; ++r) {
         const i64 n = call.size_at(1 + r);
         const u32* part = part_of<u32>(call, r) + t * n;
+        ARK_ROLLED
         for (i64 k = call.b.thread; k < n; k += kConsumers)
           call.operand<u32>(10)[begin + k] = dev::ld_global(part + k);
         begin += n;

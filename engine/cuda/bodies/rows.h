@@ -17,6 +17,7 @@ struct Embed : Quiet {
       const W* from = call.operand<const W>(1);
       from += panel == 0 ? row * width : row / panel * width * panel + row % panel;
       const i64 step = panel == 0 ? 1 : panel;
+      ARK_ROLLED
       for (i32 k = call.b.thread; k < width; k += kConsumers)
         call.operand<float>(2)[t * width + k] = is_here ? weight_at(from + k * step) : 0.0f;
     }
@@ -32,7 +33,7 @@ struct Norm : Quiet {
     if (call.b.lane == 0) room[call.b.warp] = v;
     consumers_sync();
     float sum = 0;
-    ARK_UNROLL
+    ARK_ROLLED
     for (int w = 0; w < kConsumerWarps; ++w) sum += room[w];
     return sum;
   }
@@ -48,10 +49,12 @@ struct Norm : Quiet {
       float mean = 0;
       if constexpr (!kRms) {
         float sum = 0;
+        ARK_ROLLED
         for (i32 k = call.b.thread; k < n; k += kConsumers) sum += dev::ld_global(x + k);
         mean = block_sum(call, sum, room) / static_cast<float>(n);
       }
       float squares = 0;
+      ARK_ROLLED
       for (i32 k = call.b.thread; k < n; k += kConsumers) {
         const float centred = dev::ld_global(x + k) - mean;
         squares = dev::fma(centred, centred, squares);
@@ -59,6 +62,7 @@ struct Norm : Quiet {
       // Other words than the mean's: a slow warp may still read those.
       const float variance = block_sum(call, squares, room + kConsumerWarps) / static_cast<float>(n);
       const float inverse = 1.0f / dev::sqrt(variance + call.i.reals[0]);
+      ARK_ROLLED
       for (i32 k = call.b.thread; k < n; k += kConsumers) {
         float y = (dev::ld_global(x + k) - mean) * inverse;
         if (scale != nullptr) y = y * dev::ld_nc(scale + k);
@@ -83,6 +87,7 @@ struct Rotary : Quiet {
       const float* sin = call.operand<const float>(2) + position * half;
       // One thread a pair, or an element behind the rotated ones.
       const i32 pairs = dim - half;
+      ARK_ROLLED
       for (i32 i = call.b.thread; i < heads * pairs; i += kConsumers) {
         const i32 h = i / pairs, j = i % pairs;
         const i64 row = (t * heads + h) * dim;
@@ -107,6 +112,7 @@ struct KvAppend : Quiet {
   ARK_DEVICE static void append(const Call& call, const float* from, float* pages, i32 dim, i64 page,
                                 i32 slot) {
     const i32 heads = call.size_at(0), size = call.size_at(1);
+    ARK_ROLLED
     for (i32 i = call.b.thread; i < heads * dim; i += kConsumers) {
       const i32 h = i / dim, d = i % dim;
       pages[((page * heads + h) * size + slot) * dim + d] = dev::ld_global(from + i);
@@ -135,6 +141,7 @@ struct SelectRows : Quiet {
     const Row* rows = record_array<Row>(call.b, kRowArray);
     for (i64 r = tiles.first; r < tiles.last; ++r) {
       const u32* from = call.operand<const u32>(0) + dev::ld_global(&rows[r].token) * n;
+      ARK_ROLLED
       for (i64 k = call.b.thread; k < n; k += kConsumers)
         call.operand<u32>(1)[r * n + k] = dev::ld_global(from + k);
     }

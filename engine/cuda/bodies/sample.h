@@ -16,35 +16,29 @@ namespace ark::cuda {
 
 // ---- f64 functions: exp and log to about 1 ulp on normal results; enough for weights and noise
 
-ARK_DEVICE double from_bits(u64 bits) {
-  double v;
-  __builtin_memcpy(&v, &bits, 8);
-  return v;
-}
-ARK_DEVICE u64 to_bits(double v) {
-  u64 bits;
-  __builtin_memcpy(&bits, &v, 8);
-  return bits;
-}
+ARK_DEVICE double from_bits(u64 bits) { return __builtin_bit_cast(double, bits); }
+ARK_DEVICE u64 to_bits(double v) { return __builtin_bit_cast(u64, v); }
 
 // x <= 0; below -700: 0.
-ARK_DEVICE double exp_f64(double x) {
+ARK_APART double exp_f64(double x) {
   if (!(x > -700.0)) return 0.0;
   const double n = static_cast<double>(static_cast<i64>(x * 1.4426950408889634 - 0.5));
   const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
   double sum = 1.0, term = 1.0;
+  ARK_ROLLED
   for (int i = 1; i <= 14; ++i) term *= r / i, sum += term;
   return sum * from_bits(static_cast<u64>(static_cast<i64>(n) + 1023) << 52);
 }
 
 // x > 0, normal.
-ARK_DEVICE double log_f64(double x) {
+ARK_APART double log_f64(double x) {
   const u64 bits = to_bits(x);
   i64 exponent = static_cast<i64>(bits >> 52) - 1023;
   double m = from_bits((bits & 0xfffffffffffffull) | 0x3ff0000000000000ull);
   if (m > 1.4142135623730951) m *= 0.5, ++exponent;
   const double s = (m - 1.0) / (m + 1.0), square = s * s;
   double sum = 0;
+  ARK_ROLLED
   for (int i = 23; i >= 1; i -= 2) sum = sum * square + 1.0 / i;
   const double n = static_cast<double>(exponent);
   return n * 0.693147180369123816490 + (2.0 * s * sum + n * 1.90821492927058770002e-10);
@@ -57,6 +51,7 @@ struct PhiloxBlock {
 };
 // Philox4x32-10 (Salmon et al., SC'11).
 ARK_DEVICE PhiloxBlock philox(u32 a, u32 b, u32 c, u32 d, u32 key0, u32 key1) {
+  ARK_ROLLED
   for (int round = 0; round < 10; ++round) {
     const u32 high0 = dev::multiply_high(0xD2511F53u, a), low0 = 0xD2511F53u * a;
     const u32 high1 = dev::multiply_high(0xCD9E8D57u, c), low1 = 0xCD9E8D57u * c;
@@ -82,6 +77,39 @@ ARK_DEVICE u64 key_of(float logit, i32 token) {
 }
 ARK_DEVICE i32 token_of(u64 key) { return static_cast<i32>(~static_cast<u32>(key)); }
 
+// A reduction of the consumers, in `scratch`; every thread gets the result.
+template <class T, class F>
+ARK_DEVICE T reduce(u8* scratch, T v, F combine) {
+  T* room = reinterpret_cast<T*>(scratch);
+  ARK_ROLLED
+  for (int distance = 16; distance > 0; distance /= 2) v = combine(v, dev::shfl_xor(v, distance));
+  consumers_sync();  // readers of the last result
+  if (dev::lane_id() == 0) room[dev::warp_id()] = v;
+  consumers_sync();
+  T all = room[0];
+  ARK_ROLLED
+  for (int w = 1; w < kConsumerWarps; ++w) all = combine(all, room[w]);
+  return all;
+}
+template <class T>
+ARK_DEVICE T larger(T a, T b) {
+  return a > b ? a : b;
+}
+template <class T>
+ARK_APART T sum_of(u8* scratch, T v) {
+  return reduce(scratch, v, [](T a, T b) { return a + b; });
+}
+
+// The best of the tokens with keys below `bound`.
+ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary, u64 bound) {
+  u64 best = 0;
+  for (i32 t = dev::thread_id(); t < vocabulary; t += kConsumers) {
+    const u64 key = key_of(dev::ld_global(logits + t), t);
+    if (key < bound && key > best) best = key;
+  }
+  return reduce(scratch, best, larger<u64>);
+}
+
 struct Sample : Quiet {
   const Call& call;
   Row row{};
@@ -91,44 +119,23 @@ struct Sample : Quiet {
 
   ARK_DEVICE explicit Sample(const Call& c) : call(c) {}
 
-  // ---- the block's reductions, in scratch; every thread gets the result
-
-  template <class T, class F>
-  ARK_DEVICE T reduce(T v, F combine) const {
-    T* room = reinterpret_cast<T*>(call.b.scratch);
-    for (int distance = 16; distance > 0; distance /= 2) v = combine(v, dev::shfl_xor(v, distance));
-    consumers_sync();  // readers of the last result
-    if (call.b.lane == 0) room[call.b.warp] = v;
-    consumers_sync();
-    T all = room[0];
-    for (int w = 1; w < kConsumerWarps; ++w) all = combine(all, room[w]);
-    return all;
-  }
-  ARK_DEVICE u64 largest_key(u64 v) const {
-    return reduce(v, [](u64 a, u64 b) { return a > b ? a : b; });
-  }
-
   // The best token below `bound`.
-  ARK_DEVICE u64 best_below(u64 bound) const {
-    u64 best = 0;
-    for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
-      const u64 key = key_of(dev::ld_global(logits + t), t);
-      if (key < bound && key > best) best = key;
-    }
-    return largest_key(best);
-  }
+  ARK_DEVICE u64 best_below(u64 bound) const { return best_key(call.b.scratch, logits, vocabulary, bound); }
 
   // ---- logit_bias and penalties, in place: nobody reads the row's logits afterwards
 
   ARK_DEVICE void add_bias() const {
     const BiasEntry* entries = record_array<BiasEntry>(call.b, kBiasArray) + row.bias_first;
+    ARK_ROLLED
     for (i32 i = call.b.thread; i < row.bias_count; i += kConsumers) {
       const i32 token = entries[i].token;
       if (token < 0 || token >= vocabulary) continue;
       bool is_first = true;
+      ARK_ROLLED
       for (i32 j = 0; j < i; ++j) is_first &= entries[j].token != token;
       if (!is_first) continue;
       float v = dev::ld_global(logits + token);
+      ARK_ROLLED
       for (i32 j = i; j < row.bias_count; ++j) {
         if (entries[j].token == token) v += entries[j].value;
       }
@@ -140,11 +147,13 @@ struct Sample : Quiet {
   ARK_DEVICE void apply_penalties(i32 history, u32* counts) const {
     constexpr u32 kSeen = 1u << 30;
     const RankTables& r = *call.b.rank;
+    ARK_ROLLED
     for (i32 t = call.b.thread; t < vocabulary; t += kConsumers)
       dev::st_relaxed<dev::Scope::gpu>(counts + t, 0u);
     consumers_sync();
     // Prompt tokens first, so that kSeen is a number that adds: a count of the prompt's in the upper half.
     const i32* table = at<const i32>(r.page_table) + static_cast<i64>(row.slot) * r.pages_per_slot;
+    ARK_ROLLED
     for (i32 i = call.b.thread; i < history; i += kConsumers) {
       const i64 page = dev::ld_global(table + i / r.page_size);
       const i32 token = dev::ld_global(at<const i32>(r.page_tokens) + page * r.page_size + i % r.page_size);
@@ -161,6 +170,7 @@ struct Sample : Quiet {
       }
     }
     consumers_sync();
+    ARK_ROLLED
     for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
       const u32 count = dev::ld_relaxed<dev::Scope::gpu>(counts + t);
       if (count == 0) continue;
@@ -180,59 +190,75 @@ struct Sample : Quiet {
     return exp_f64((static_cast<double>(logit) - largest) / row.temperature);
   }
 
+  static constexpr double kUnit = 17592186044416.0;  // 2^44
+
+  // Of a token: 1, or its weight.
+  ARK_DEVICE u64 measure(float logit, bool by_weight) const {
+    return by_weight ? static_cast<u64>(weight(logit) * kUnit + 0.5) : 1;
+  }
+
+  // Scratch: sums[w][digit] of the warps' tokens; the block's go to row 0.
+  ARK_DEVICE void sum_digits(u64 (&sums)[16], u64* room) const {
+    ARK_UNROLL
+    for (int digit = 0; digit < 16; ++digit) {
+      for (int distance = 16; distance > 0; distance /= 2)
+        sums[digit] += dev::shfl_xor(sums[digit], distance);
+      if (call.b.lane == 0) room[call.b.warp * 16 + digit] = sums[digit];
+    }
+    consumers_sync();
+    if (call.b.thread < 16) {
+      ARK_ROLLED
+      for (int w = 1; w < kConsumerWarps; ++w) room[call.b.thread] += room[w * 16 + call.b.thread];
+    }
+    consumers_sync();
+  }
+
   // The least key of the best tokens whose measures add up to `wanted` or more; 0: all together do not. Only
-  // tokens from `least` on count. measure(logit): u64.
-  template <class Measure>
-  ARK_DEVICE u64 key_where(u64 wanted, u64 least, Measure measure) const {
+  // tokens from `least` on count.
+  ARK_DEVICE u64 key_where(u64 wanted, u64 least, bool by_weight) const {
+    u64* room = reinterpret_cast<u64*>(call.b.scratch) + kConsumerWarps;
     u64 prefix = 0, above = 0;  // keys that start with prefix; the sum of those beyond
+    ARK_ROLLED
     for (int shift = 60; shift >= 0; shift -= 4) {
-      u64 sums[16];
-      ARK_UNROLL
-      for (int digit = 0; digit < 16; ++digit) sums[digit] = 0;
+      u64 sums[16] = {};
+      ARK_ROLLED
       for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
         const float logit = dev::ld_global(logits + t);
         const u64 key = key_of(logit, t);
         if (key < least || !(logit > -infinity())) continue;
         if (shift < 60 && key >> (shift + 4) != prefix) continue;
-        const u64 m = measure(logit);
+        const u64 m = measure(logit, by_weight);
         const u32 own = static_cast<u32>(key >> shift) & 15;
         ARK_UNROLL
         for (u32 digit = 0; digit < 16; ++digit) sums[digit] += own == digit ? m : 0;
       }
-      u64 digit_found = 0, below = above;
-      bool found = false;
-      ARK_UNROLL
-      for (int digit = 15; digit >= 0; --digit) {
-        const u64 all = reduce(sums[digit], [](u64 a, u64 b) { return a + b; });
-        if (!found && below + all >= wanted) found = true, digit_found = static_cast<u64>(digit);
-        if (!found) below += all;
-      }
-      if (!found) return 0;
-      above = below;
-      prefix = prefix << 4 | digit_found;
+      consumers_sync();  // readers of the last sums
+      sum_digits(sums, room);
+      int digit = 15;
+      ARK_ROLLED
+      for (; digit >= 0 && above + room[digit] < wanted; --digit) above += room[digit];
+      if (digit < 0) return 0;
+      prefix = prefix << 4 | static_cast<u64>(digit);
     }
     return prefix;
   }
 
-  static constexpr double kUnit = 17592186044416.0;  // 2^44
-
   // The least key that top_k and top_p keep.
   ARK_DEVICE u64 filter() const {
     u64 least = 0;
-    if (row.top_k > 0 && row.top_k < vocabulary)
-      least = key_where(static_cast<u64>(row.top_k), 0, [](float) { return u64{1}; });
+    if (row.top_k > 0 && row.top_k < vocabulary) least = key_where(static_cast<u64>(row.top_k), 0, false);
     if (row.top_p < 1) {
-      const auto measure = [&](float logit) { return static_cast<u64>(weight(logit) * kUnit + 0.5); };
       u64 total = 0;
+      ARK_ROLLED
       for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
         const float logit = dev::ld_global(logits + t);
-        if (key_of(logit, t) >= least && logit > -infinity()) total += measure(logit);
+        if (key_of(logit, t) >= least && logit > -infinity()) total += measure(logit, true);
       }
-      total = reduce(total, [](u64 a, u64 b) { return a + b; });
+      total = sum_of(call.b.scratch, total);
       const double wanted = static_cast<double>(row.top_p) * static_cast<double>(total);
       u64 whole = static_cast<u64>(wanted);
       if (static_cast<double>(whole) < wanted) ++whole;
-      const u64 key = key_where(whole == 0 ? 1 : whole, least, measure);
+      const u64 key = key_where(whole == 0 ? 1 : whole, least, true);
       if (key > least) least = key;
     }
     return least;
@@ -252,6 +278,7 @@ struct Sample : Quiet {
   ARK_DEVICE i32 pick_noisy(i64 position, u64 least) const {
     const double scale = 1.0 / row.temperature;
     Score best = {-from_bits(0x7ff0000000000000ull), 0};
+    ARK_ROLLED
     for (i32 first = call.b.thread * 4; first < vocabulary; first += kConsumers * 4) {
       const PhiloxBlock noise = philox(static_cast<u32>(first) / 4, static_cast<u32>(position),
                                        static_cast<u32>(static_cast<u64>(position) >> 32), 0,
@@ -272,9 +299,9 @@ struct Sample : Quiet {
         if (is_better(score, best)) best = score;
       }
     }
-    const double value = reduce(best.value, [](double a, double b) { return a > b ? a : b; });
+    const double value = reduce(call.b.scratch, best.value, larger<double>);
     const i32 own = best.value == value ? best.token : 0x7fffffff;
-    return reduce(own, [](i32 a, i32 b) { return a < b ? a : b; });
+    return -reduce(call.b.scratch, -own, larger<i32>);
   }
 
   ARK_DEVICE i32 pick(i64 position) {
@@ -294,11 +321,12 @@ struct Sample : Quiet {
     const double top = dev::ld_global(logits + token_of(best));
     if (top == -from_bits(0x7ff0000000000000ull)) return top;
     double sum = 0;
+    ARK_ROLLED
     for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
       const float logit = dev::ld_global(logits + t);
       if (logit > -infinity()) sum += exp_f64(logit - top);
     }
-    sum = reduce(sum, [](double a, double b) { return a + b; });
+    sum = sum_of(call.b.scratch, sum);
     return top + log_f64(sum);
   }
 
@@ -318,6 +346,7 @@ struct Sample : Quiet {
       to->has_logits = (row.flags & kWantLogits) != 0;
     }
     u64 bound = ~u64{0};
+    ARK_ROLLED
     for (i32 i = 0; i < count; ++i) {
       bound = best_below(bound);
       if (call.b.thread == 0)
@@ -336,6 +365,7 @@ struct Sample : Quiet {
     RowResult* to = rank.writes_results != 0 ? at<RowResult>(results) + number : nullptr;
     if (to != nullptr && (row.flags & kWantLogits) != 0) {
       float* raw = at<float>(results + call.b.p.logits) + number * vocabulary;
+      ARK_ROLLED
       for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) raw[t] = dev::ld_global(logits + t);
     }
     if (row.bias_count > 0) {
