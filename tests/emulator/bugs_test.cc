@@ -1,0 +1,361 @@
+// Bugs seeded into the device loop, its bodies and compiled programs: each must be caught. A test that finds
+// nothing in a sound loop proves little; these prove that it would find what usually goes wrong.
+//
+// Device bugs are places marked ARK_BUG(name) in engine/cuda: one compiled source holds them all, a launch
+// chooses one by name. They run under the detector in the fixed schedule first, then in random and PCT ones.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "base/error.h"
+#include "dma/ring.h"
+#include "engine/validate.h"
+#include "tests/emulator/emulated_gpu.h"
+#include "tests/emulator/hooks.h"
+#include "tests/emulator/kernels/ring.h"
+#include "tests/engine/driving.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::test {
+namespace {
+
+using emulator::bug_hash;
+using emulator::EmulatedGpu;
+using emulator::Failure;
+using emulator::Fault;
+using emulator::Landing;
+using emulator::Options;
+using emulator::Schedule;
+using emulator::World;
+
+using Rows = std::vector<std::vector<float>>;
+
+// Who caught a bug, and how: empty if nobody did.
+using Verdict = std::string;
+
+struct Bug {
+  std::string name;
+  unsigned hash;  // of the place in device code; 0: a program's
+  std::function<Verdict(const Options&)> run;
+};
+#define ARK_DEVICE_BUG(name, run) \
+  Bug { #name, bug_hash(#name), run }
+
+Verdict verdict_of(const Failure& failure) {
+  const bool by_detector = failure.fault() == Fault::kRace || failure.fault() == Fault::kProxy;
+  return std::string(by_detector ? "detector: " : "emulator: ") + name_of(failure.fault());
+}
+
+// ---- decoders on an emulated GPU, two ranks of two processors
+
+struct Decoder {
+  DecoderModel model;
+  RunnerSetup setup;
+};
+
+Decoder decoder(int32_t groups) {
+  TokenGraphOptions o;
+  o.kv_heads = 2;
+  Decoder d{llama_tokens(o), {}};
+  d.setup.ranks = 2;
+  d.setup.max_tokens = 16;
+  d.setup.max_length = 32;
+  d.setup.pages = 32;
+  d.setup.options.device.processors = 2;
+  d.setup.options.device.groups = groups;
+  d.setup.options.step_deadline = std::chrono::seconds(5);
+  return d;
+}
+
+std::vector<int32_t> prompt() {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 11; ++i) tokens.push_back(i * 37 % 101);
+  return tokens;
+}
+
+// A page copied twice in a row and then written on: a forked sequence.
+Rows run_page_copies(StepRunner& runner) {
+  const auto tokens = prompt();
+  Sequence first{.slot = 1, .tokens = {tokens.begin(), tokens.begin() + 4}};
+  int32_t page = 10;
+  StepDescriptor step;
+  add_chunk(step, first, 4, 4, page, false, 0);
+  runner.post(step);
+  wait_for(runner);
+  Sequence second{.slot = 2, .tokens = tokens, .cached = 3, .pages = {21}};
+  StepDescriptor next;
+  next.page_copies = {{10, 20}, {20, 21}};
+  next.page_deltas.push_back({2, 0, 21});
+  add_chunk(next, second, 8, 4, page, true, kWantLogits);
+  runner.post(next);
+  return {wait_for(runner).rows[0].logits};
+}
+
+Rows run_decode(StepRunner& runner) { return run_greedy(runner, prompt(), 5, 2); }
+
+// Runs a decoder and compares its bytes with those of the run without a bug.
+class OnDecoder {
+ public:
+  explicit OnDecoder(Rows (*drive)(StepRunner&), int32_t groups = 0)
+      : drive_(drive), decoder_(std::make_shared<Decoder>(decoder(groups))) {}
+
+  Verdict operator()(const Options& options) {
+    if (options.bug && expected_->empty()) {
+      Options sound = options;
+      sound.bug = 0;
+      *expected_ = run(sound, nullptr);
+    }
+    Verdict verdict;
+    const Rows got = run(options, &verdict);
+    if (!verdict.empty()) return verdict;
+    return options.bug && !same_bits(*expected_, got) ? "oracle: other logits" : "";
+  }
+
+ private:
+  Rows run(const Options& options, Verdict* verdict) {
+    const auto world = std::make_shared<World>(options);
+    decoder_->setup.options.gpu = std::make_shared<EmulatedGpu>(
+        world, emulator::EmulatedGpuOptions{.processors = 4, .seeded_bugs = true});
+    try {
+      const auto runner = make_runner(decoder_->model, decoder_->setup);
+      return drive_(*runner);
+    } catch (const Error& error) {
+      if (!verdict) throw;
+      const auto failure = world->failure();
+      *verdict = failure ? verdict_of(*failure)
+                         : std::string("watchdog: ") + std::string(error.what()).substr(0, 40);
+      return {};
+    }
+  }
+
+  Rows (*drive_)(StepRunner&);
+  std::shared_ptr<Decoder> decoder_;
+  std::shared_ptr<Rows> expected_ = std::make_shared<Rows>();
+};
+
+// ---- the ring of requests, its consumer being dma::Ring itself
+
+Verdict run_ring(const Options& options) {
+  constexpr int kBlocks = 3, kCount = 400;  // more than the ring holds
+  emulator::Machine machine(options);
+  auto host = [&](uint64_t bytes, const char* name) {
+    return machine.memory().allocate(bytes, emulator::kHost, name);
+  };
+  auto* ring = reinterpret_cast<dma::Ring*>(host(sizeof(dma::Ring), "ring"));
+  std::byte* control = machine.memory().allocate(sizeof(cuda::Control), 0, "control");
+  std::memset(control, 0, sizeof(cuda::Control));
+  machine.memory().initialise(control, sizeof(cuda::Control));
+  RingParameters p{};
+  p.queue = reinterpret_cast<uint64_t>(ring);
+  p.count = kCount;
+  p.loop.control = reinterpret_cast<uint64_t>(control);
+  p.loop.host = reinterpret_cast<uint64_t>(host(4096, "host words"));
+  p.loop.deadline_ns = 1'000'000'000'000;
+  p.loop.processors = kBlocks;
+  emulator::LaunchRequest request;
+  request.blocks = kBlocks;
+  request.shared_bytes = kRingShared;
+  request.kernel = [](const void* q) { post_requests(*static_cast<const RingParameters*>(q)); };
+  request.parameter.resize(sizeof p);
+  std::memcpy(request.parameter.data(), &p, sizeof p);
+  machine.launch(std::move(request));
+
+  int popped[kBlocks] = {}, idle = 0;
+  auto pop = [&]() -> Verdict {
+    dma::Request r;
+    while (ring->try_pop(r)) {
+      idle = 0;
+      if (r.route >= kBlocks || r.bytes != 16 || r.source_offset != 4u * popped[r.route]++) {
+        return "consumer: a request that nobody posted, or not in turn";
+      }
+    }
+    return "";
+  };
+  try {
+    bool done = false;
+    for (uint32_t turn = 0; !done || idle < 2; turn++) {
+      if (!done) {
+        const auto progress = machine.advance(turn % 50 == 0 ? 4000 : 3);
+        done = progress == emulator::Machine::Progress::kDone;
+      }
+      if (turn % 50 != 0 && turn % 2 == 0 && !done) continue;
+      idle++;
+      if (Verdict v = pop(); !v.empty()) return v;
+      if (idle > 10'000) return "consumer: no request comes";
+    }
+  } catch (const Failure& failure) {
+    if (!options.bug) ADD_FAILURE() << failure.what();
+    return verdict_of(failure);
+  }
+  for (int n : popped) {
+    if (n != kCount) return "consumer: requests are lost";
+  }
+  return "";
+}
+
+// ---- programs that somebody broke
+
+Verdict validate_broken(bool (*breaks)(Program&, Binding&)) {
+  TokenGraphOptions o{.layers = 2, .kv_heads = 2};
+  CompileOptions c{.ranks = 2, .max_tokens = 16, .max_rows = 4, .max_items = 16, .page_size = 4, .pages = 8};
+  Compiled compiled = compile_decoder(llama_tokens(o), c);
+  if (!breaks(compiled.programs[0], compiled.bindings[0])) return "";
+  return validate(compiled.programs, compiled.bindings).empty() ? "" : "validator";
+}
+
+bool drop_wait(Program& p, WaitKind kind) {
+  for (Phase& phase : p.phases) {
+    for (size_t i = 0; i < phase.waits.size(); i++) {
+      if (phase.waits[i].kind != kind) continue;
+      phase.waits.erase(phase.waits.begin() + static_cast<ptrdiff_t>(i));
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<Bug> program_bugs() {
+  auto bug = [](const char* name, bool (*breaks)(Program&, Binding&)) {
+    return Bug{name, 0, [breaks](const Options&) { return validate_broken(breaks); }};
+  };
+  return {
+      bug("program_without_a_phase_wait",
+          [](Program& p, Binding&) { return drop_wait(p, WaitKind::kPhase); }),
+      bug("program_without_an_arrival",
+          [](Program& p, Binding&) { return drop_wait(p, WaitKind::kArrived); }),
+      bug("program_without_a_credit", [](Program& p, Binding&) { return drop_wait(p, WaitKind::kCredit); }),
+      bug("program_waits_for_the_next_phase",
+          [](Program& p, Binding&) {
+            for (Phase& phase : p.phases) {
+              for (Wait& w : phase.waits) {
+                if (w.kind == WaitKind::kPhase)
+                  return w.phase = static_cast<PhaseId>(&phase - &p.phases[0]), true;
+              }
+            }
+            return false;
+          }),
+      bug("program_with_overlapping_buffers",
+          [](Program&, Binding& b) {
+            int64_t* first = nullptr;
+            for (int64_t& offset : b.offsets) {
+              if (offset < 0) continue;
+              if (first && *first != offset) return offset = *first, true;
+              first = first ? first : &offset;
+            }
+            return false;
+          }),
+      bug("program_with_small_inbox",
+          [](Program& p, Binding&) {
+            for (Channel& c : p.channels) {
+              if (!c.outgoing) return c.bytes -= 64, true;
+            }
+            return false;
+          }),
+  };
+}
+
+std::vector<Bug> device_bugs() {
+  const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies);
+  return {
+      // who waits, and for what
+      ARK_DEVICE_BUG(missing_phase_wait, decode),
+      ARK_DEVICE_BUG(wrong_epoch, decode),
+      ARK_DEVICE_BUG(off_by_one_wait, decode),
+      ARK_DEVICE_BUG(greedy_wait, decode),
+      ARK_DEVICE_BUG(missing_barrier_after_wait, decode),
+      // who signals
+      ARK_DEVICE_BUG(signal_without_barrier, decode),
+      ARK_DEVICE_BUG(block_scope_signal, decode),
+      ARK_DEVICE_BUG(lost_signal, decode),
+      ARK_DEVICE_BUG(double_signal, decode),
+      // between ranks
+      ARK_DEVICE_BUG(missing_arrival_wait, decode),
+      ARK_DEVICE_BUG(block_scope_arrival, decode),
+      ARK_DEVICE_BUG(lost_doorbell, decode),
+      ARK_DEVICE_BUG(lost_credit, decode),
+      ARK_DEVICE_BUG(wrong_slot, decode),
+      // borders of steps
+      ARK_DEVICE_BUG(go_without_barrier, decode),
+      ARK_DEVICE_BUG(relaxed_go, decode),
+      ARK_DEVICE_BUG(ready_without_barrier, decode),
+      ARK_DEVICE_BUG(early_end, decode),
+      ARK_DEVICE_BUG(deltas_without_barrier, decode),
+      ARK_DEVICE_BUG(stale_page_table, decode),
+      ARK_DEVICE_BUG(page_copy_without_barrier, pages),
+      // the ring of weights
+      ARK_DEVICE_BUG(missing_init_barrier, decode),
+      ARK_DEVICE_BUG(refill_without_wait, decode),
+      ARK_DEVICE_BUG(unaligned_bulk_copy, decode),
+      ARK_DEVICE_BUG(short_copy, decode),
+      ARK_DEVICE_BUG(stuck_stage, decode),
+      ARK_DEVICE_BUG(empty_count, decode),
+      ARK_DEVICE_BUG(missing_mbarrier_phase, decode),
+      ARK_DEVICE_BUG(missing_release, decode),
+      ARK_DEVICE_BUG(release_without_sync_warp, decode),
+      // tiles
+      ARK_DEVICE_BUG(missing_copy_wait, decode),
+      ARK_DEVICE_BUG(off_by_one_tile, decode),
+      ARK_DEVICE_BUG(overlapping_tiles, decode),
+      ARK_DEVICE_BUG(missing_scratch_barrier, decode),
+      ARK_DEVICE_BUG(divergent_collective, decode),
+      ARK_DEVICE_BUG(early_join, grouped),
+      // requests
+      ARK_DEVICE_BUG(ring_overrun, run_ring),
+      ARK_DEVICE_BUG(wrong_lap, run_ring),
+  };
+}
+
+// Fixed order first: it is the fastest. What only some orders show comes later.
+std::vector<Options> schedules() {
+  std::vector<Options> all = {{.schedule = Schedule::kFixed, .landing = Landing::kLate, .detector = true}};
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    all.push_back(
+        {.schedule = Schedule::kRandom, .landing = Landing::kRandom, .seed = seed, .detector = true});
+    all.push_back({.schedule = Schedule::kPct, .landing = Landing::kRandom, .seed = seed, .detector = true});
+  }
+  return all;
+}
+
+constexpr const char* kScheduleNames[] = {"fixed", "random", "PCT"};
+
+TEST(SeededBugs, WithoutThemNothingIsFound) {
+  const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies);
+  for (const Options& options : schedules()) {
+    if (options.seed > 1) break;
+    for (auto run :
+         {std::function<Verdict(const Options&)>(decode), std::function<Verdict(const Options&)>(pages),
+          std::function<Verdict(const Options&)>(grouped),
+          std::function<Verdict(const Options&)>(run_ring)}) {
+      EXPECT_EQ(run(options), "") << kScheduleNames[static_cast<int>(options.schedule)] << options.seed;
+    }
+  }
+}
+
+TEST(SeededBugs, EveryOneIsCaught) {
+  std::vector<Bug> bugs = device_bugs();
+  for (Bug& bug : program_bugs()) bugs.push_back(std::move(bug));
+  size_t caught = 0;
+  for (const Bug& bug : bugs) {
+    Verdict verdict;
+    const char* schedule = "";
+    for (Options options : schedules()) {
+      options.bug = bug.hash;
+      verdict = bug.run(options);
+      if (bug.hash) schedule = kScheduleNames[static_cast<int>(options.schedule)];
+      if (!verdict.empty() || !bug.hash) break;
+    }
+    std::printf("  %-34s %-8s %s\n", bug.name.c_str(), schedule,
+                verdict.empty() ? "NOT CAUGHT" : verdict.c_str());
+    std::fflush(stdout);
+    EXPECT_FALSE(verdict.empty()) << bug.name;
+    caught += !verdict.empty();
+  }
+  std::printf("seeded bugs: %zu of %zu caught\n", caught, bugs.size());
+  EXPECT_GE(bugs.size(), 25u);
+}
+
+}  // namespace
+}  // namespace ark::test
