@@ -59,10 +59,7 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   whole("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
   whole("--tp", options.tp, 0, 1024, "ranks that share each layer; 0: chosen");
   app.add_flag("--processes", options.processes, "each rank but the first is a process of its own");
-  app.add_option("--device", options.device, "cpu, cuda or auto")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Device>{
-          {"auto", Device::kAuto}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}}))
-      ->default_str("auto");
+  add_device_options(app, options.device);
   whole("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
   whole("--max-model-len", options.max_model_len, 0, kMost,
         "tokens of one sequence; 0: what the model allows");

@@ -7,9 +7,10 @@
 #include <filesystem>
 #include <string>
 
+#include "server/device.h"
+
 namespace ark {
 
-enum class Device : uint8_t { kAuto, kCpu, kCuda };
 enum class LogFormat : uint8_t { kText, kJson };
 
 struct ServeOptions {
@@ -19,7 +20,7 @@ struct ServeOptions {
   int32_t port = 8000;     // 0: any free one
   int32_t tp = 0;          // ranks; 0: chosen by the load path
   bool processes = false;  // each rank but 0 is a process of its own
-  Device device = Device::kAuto;
+  DeviceChoice device;
   int32_t threads = 0;                 // of all ranks together; 0: one per core
   int32_t max_model_len = 0;           // tokens of one sequence; 0: what the model allows
   int32_t max_num_seqs = 64;           // sequences that run at once

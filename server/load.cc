@@ -47,14 +47,10 @@ LoadOptions load_options(const ServeOptions& options, const fs::path& file, cons
   load.max_sequences = options.max_num_seqs;
   load.max_batched_tokens = options.max_num_batched_tokens;
   load.kv_memory = options.kv_memory;
+  load.device = options.device;
   load.plain = options.plain;
   load.plan = options.plan;
   return load;
-}
-
-void refuse_missing_device(const ServeOptions& options) {
-  if (options.device == Device::kCuda)
-    throw Error(Code::kUnsupported, "--device cuda: this build runs on CPUs only; use --device cpu or auto");
 }
 
 std::string text_found(const text::ModelText& text) {
@@ -74,7 +70,6 @@ LoadOptions load_options(const ServeOptions& options) {
 }
 
 ServedModel load_model(const ServeOptions& options, StageLog& log) {
-  refuse_missing_device(options);
   const fs::path file = model_file(options.model);
   auto text = std::make_shared<text::ModelText>(text::load_model_text(file.parent_path()));
   log.done("text", text_found(*text));

@@ -13,6 +13,7 @@
 #include "dma/wait.h"
 #include "engine/plain/plain_runner.h"
 #include "engine/plan_file.h"
+#include "engine/weight_store.h"
 #include "importer/import.h"
 
 namespace ark {
@@ -168,20 +169,70 @@ Compilation compile_model(const DecoderModel& model, const LoadOptions& options,
   return c;
 }
 
+namespace {
+
+// The GPU that will run the programs, or null for the CPU; `why` then says why. Throws Error(kUnsupported)
+// where the GPU was asked for and cannot.
+std::shared_ptr<cuda::Gpu> gpu_for(const LoadOptions& options, std::shared_ptr<cuda::Gpu> gpu,
+                                   const std::vector<Program>& programs, std::string* why) {
+  if (!gpu) return nullptr;
+  if (options.lockstep) {
+    *why = "the oracle was asked for";
+  } else if (options.processes && programs.size() > 1) {
+    *why = "ranks in processes run on the CPU";
+  } else {
+    *why = why_not_on_gpu(programs, options.device.numerics);
+  }
+  if (why->empty()) return gpu;
+  if (options.device.device == Device::kCuda) throw Error(Code::kUnsupported, "--device cuda: " + *why);
+  return nullptr;
+}
+
+// Keys and values: what the user says, else what all sequences can need and the GPU has left.
+void settle_gpu(Compilation& c, const LoadOptions& options, std::shared_ptr<cuda::Gpu> gpu) {
+  RunnerLimits& limits = c.ragged.limits;
+  if (options.kv_memory == 0) {
+    int64_t room = static_cast<int64_t>(gpu->free_bytes() / 10 * 9);
+    for (std::size_t r = 0; r < c.compiled.programs.size(); ++r) {
+      for (const WeightUse& use : c.compiled.programs[r].weights) room -= packed_bytes(use);
+      room -= 2 * (c.compiled.bindings[r].act_bytes + c.compiled.bindings[r].inbox_bytes);
+    }
+    const int64_t page = std::max<int64_t>(1, page_bytes(c.compiled.programs));
+    const int64_t needed = int64_t{limits.max_slots} * ((limits.max_length + kPageSize - 1) / kPageSize);
+    limits.pages = static_cast<int32_t>(std::clamp<int64_t>(room / page, 1, needed));
+  }
+  c.ragged.device.numerics = options.device.numerics;
+  c.ragged.gpu = std::move(gpu);
+}
+
+void refuse_plain_on_gpu(const LoadOptions& options, const std::string& reason) {
+  if (options.device.device == Device::kCuda)
+    throw Error(Code::kUnsupported,
+                "--device cuda: the GPU runs recognised decoders, this model is served plain: " + reason);
+}
+
+}  // namespace
+
 LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
+  std::string why_cpu;
+  std::shared_ptr<cuda::Gpu> gpu = choose_gpu(options.device.device, &why_cpu);
   Graph graph = import_logged(options, log);
+  if (options.plain) refuse_plain_on_gpu(options, "asked for");
   if (options.plain) return load_plain(std::move(graph), options, "asked for", log);
   auto recognised = recognise_decoder(graph, table_length(options));
   if (const auto* no = std::get_if<NotRecognised>(&recognised)) {
     log.done("recognise", "no");
-    return load_plain(std::move(graph), options,
-                      (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") + no->reason, log);
+    const std::string reason = (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") + no->reason;
+    refuse_plain_on_gpu(options, reason);
+    return load_plain(std::move(graph), options, reason, log);
   }
   const auto& model = std::get<DecoderModel>(recognised);
   log.done("recognise", "ragged decoder: " + recognised_text(model));
   graph = {};
   Compilation c = compile_model(model, options, log);
   recognised = NotRecognised{};
+  gpu = gpu_for(options, std::move(gpu), c.compiled.programs, &why_cpu);
+  if (gpu) settle_gpu(c, options, gpu);
   LoadedRunner loaded;
   loaded.is_ragged = true;
   const auto ranks = static_cast<int32_t>(c.compiled.programs.size());
@@ -196,6 +247,8 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   loaded.memory = holder->runner->memory();
   loaded.runner = std::shared_ptr<StepRunner>(holder, holder->runner.get());
   log.done("pack", mebibytes(loaded.memory.weights) + " of weights");
+  log.fact("device", gpu ? describe(*holder->runner->device(), *gpu)
+                         : "cpu, " + std::to_string(c.ragged.threads) + " threads (" + why_cpu + ")");
   warm(*loaded.runner);
   log.done("warm");
   const RunnerLimits& limits = loaded.runner->limits();

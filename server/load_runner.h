@@ -9,6 +9,7 @@
 
 #include "engine/ragged_runner.h"
 #include "importer/decoder.h"
+#include "server/device.h"
 #include "server/stage_log.h"
 
 namespace ark {
@@ -23,8 +24,9 @@ struct LoadOptions {
   int32_t max_sequences = 64;
   int32_t max_batched_tokens = 0;  // of one step; 0: 512
   int64_t kv_memory =
-      0;               // bytes, all ranks; 0: what all sequences can need, at most a quarter of free memory
-  bool plain = false;  // the untouched graph even if it is recognised (the oracle)
+      0;  // bytes, all ranks; 0: what all sequences can need, at most a quarter of free memory
+  DeviceChoice device;
+  bool plain = false;          // the untouched graph even if it is recognised (the oracle)
   bool lockstep = false;       // the oracle executor instead of the loop
   std::filesystem::path plan;  // empty, or programs that are forced (engine/plan_file.h)
 };
@@ -46,7 +48,7 @@ struct Compilation {
 Compilation compile_model(const DecoderModel& model, const LoadOptions& options, StageLog& log);
 
 // Throws Error: kNotFound, kBadModel, kUnsupported (no decoder, or beyond the limits), kUsage (options that
-// do not fit the model), kExhausted (memory).
+// do not fit the model), kExhausted (memory), kUnavailable (a GPU was asked for and there is none).
 LoadedRunner load_runner(const LoadOptions& options, StageLog& log);
 
 // A rank process (started by load_runner of rank 0 with the same options): runs until rank 0 ends, returns

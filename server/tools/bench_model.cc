@@ -22,6 +22,7 @@ struct ModelBench {
   std::string model, batches = "1", prefills = "128";
   int32_t context = 128, threads = 0, tp = 1, repeats = 20;
   bool json = false;
+  DeviceChoice device;
 };
 
 double milliseconds_since(Clock::time_point start) {
@@ -132,6 +133,7 @@ nlohmann::json measure(const ModelBench& bench) {
   options.model = bench.model;
   options.tp = bench.tp;
   options.threads = bench.threads;
+  options.device = bench.device;
   options.max_sequences = *std::max_element(batches.begin(), batches.end());
   options.max_length =
       std::max(*std::max_element(prefills.begin(), prefills.end()), bench.context + bench.repeats + 4);
@@ -209,6 +211,7 @@ std::function<void()> add_model_bench(CLI::App& app) {
   command->add_option("--repeat", bench->repeats, "decode steps that are timed")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
+  add_device_options(*command, bench->device);
   command->add_flag("--json", bench->json, "one JSON line");
   return [bench] { run_bench(*bench); };
 }

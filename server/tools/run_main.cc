@@ -78,6 +78,9 @@ int run(const Options& options) {
   if (!options.suite.empty()) return run_whole_suite(options);
   if (options.model.empty()) throw Error(Code::kUsage, "give a MODEL, or --suite DIR");
   if (!options.prompt.prompt.empty() || !options.prompt.prompt_ids.empty()) return run_prompt(options);
+  if (options.prompt.load.device.device == Device::kCuda)
+    throw Error(Code::kUsage,
+                "--device cuda: the GPU runs decoders that generate; give --prompt or --prompt-ids");
   if (!options.test_data.empty()) return run_data_sets(options);
   return run_inputs(options);
 }
@@ -130,6 +133,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--rtol", options.run.relative, "relative tolerance (default: the set's own, or 1e-3)");
   app.add_option("--atol", options.run.absolute, "absolute tolerance (default: the set's own, or 1e-5)");
+  ark::add_device_options(app, options.prompt.load.device);
   add_prompt_options(app, options.prompt);
   return ark::run_main(app, argc, argv, [&] { return ark::run(options); });
 }

@@ -102,7 +102,6 @@ def test_usage_errors(tiny_model, tmp_path):
     refused(USAGE, "--model", tiny_model, "--no-such-option")
     refused(USAGE, "--model", tiny_model, "extra")
     assert "positions" in refused(USAGE, "--model", FIXTURES / "gpt2-optimum", "--max-model-len", 65)
-    assert "cuda" in refused(DATA, "--model", tiny_model, "--device", "cuda")
     empty = tmp_path / "keys"
     empty.write_text("\n \n")
     assert "holds no key" in refused(USAGE, "--model", tiny_model, "--api-key-file", empty)
@@ -148,3 +147,13 @@ def test_no_option_changes_the_tokens(tiny, tiny_model, options):
         answer = server.post("/v1/completions", body)
         assert answer.status_code == 200, answer.text
         assert answer.json()["choices"][0]["token_ids"] == wanted
+
+
+def test_without_libcuda_one_line_says_so(tiny_model, monkeypatch):
+    monkeypatch.setenv("ARK_LIBCUDA", "libcuda-absent.so.1")
+    reason = "no CUDA here: libcuda-absent.so.1 cannot be loaded"
+    assert refused(UNAVAILABLE, "--model", tiny_model, "--device", "cuda") == f"ark-serve: error: {reason}\n"
+    for device, why in (("auto", reason), ("cpu", "asked for")):
+        run = run_to_end("--model", tiny_model, "--device", device, "--check")
+        assert run.returncode == 0, run.stderr
+        assert re.search(rf"device .*cpu, \d+ threads \({why}\)", run.stdout + run.stderr), run.stdout + run.stderr
