@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   ark::Options options;
   app.add_option("model", options.load.model, "an .onnx file, or a directory that holds one")->required();
   app.add_option("--stage", options.stage,
-                 "parse, graph, passes, recognise, plan, program, weights or placement");
+                 "parse, graph, passes, recognise, plan, program, weights, placement or cuda");
   app.add_option("--tp", options.load.tp, "ranks that the model is split over; 0: 1")
       ->check(CLI::Range(0, 1024));
   app.add_option("--plan", options.load.plan,

@@ -234,6 +234,7 @@ const std::vector<InspectStage>& inspect_stages() {
       {"program", program_text, program_json, program_dot},
       {"weights", weights_text, weights_json, nullptr},
       {"placement", placement_text, placement_json, nullptr},
+      {"cuda", cuda_text, cuda_json, nullptr},
   };
   return *table;
 }

@@ -59,6 +59,8 @@ std::string weights_text(Inspection& inspection);
 nlohmann::json weights_json(Inspection& inspection);
 std::string placement_text(Inspection& inspection);
 nlohmann::json placement_json(Inspection& inspection);
+std::string cuda_text(Inspection& inspection);
+nlohmann::json cuda_json(Inspection& inspection);
 
 // One line for --check: what the model is and how it runs. Imports, compiles and validates, but reads no
 // weights. Throws Error where no driver can run it.

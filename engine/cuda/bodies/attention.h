@@ -16,7 +16,7 @@ namespace ark::cuda {
 
 template <int kKey, int kValue>
 struct Attention : Quiet {
-  static constexpr int kRows = kValue > 128 ? 4 : 8;
+  static constexpr int kRows = 4;
   static constexpr int kValueLanes = (kValue + 31) / 32;
   static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 4 == 0);
 
@@ -157,6 +157,7 @@ struct Attention : Quiet {
     const i32 newest = position_of(row0 + rows - 1), oldest = window > 0 ? position_of(row0) - window + 1 : 0;
     const i32 end = dev::min((split + 1) * call.b.p.split_keys, newest + 1);
     float* scores = scratch(kScores) + call.b.warp * kRows * 32;
+    ARK_ROLLED
     for (i32 first = split * call.b.p.split_keys + call.b.warp * 32; first < end; first += kAttentionBlock) {
       if (first + 32 <= oldest) continue;
       const i32 keys = dev::min(32, end - first), key = first + call.b.lane;
@@ -208,7 +209,9 @@ struct Attention : Quiet {
     for (int e = call.b.thread; e < rows * kValue; e += kConsumers) {
       const int r = e / kValue, d = e % kValue;
       float maximum = -infinity(), sum = 0, value = 0;
+      ARK_ROLLED
       for (int w = 0; w < kConsumerWarps; ++w) maximum = dev::max(maximum, scratch(kMaxima)[w * kRows + r]);
+      ARK_ROLLED
       for (int w = 0; w < kConsumerWarps; ++w) {
         const float own = scratch(kMaxima)[w * kRows + r];
         const float factor = own == -infinity() ? 0.0f : dev::exp(own - maximum);
@@ -241,7 +244,9 @@ struct Attention : Quiet {
     for (int e = call.b.thread; e < rows * kValue; e += kConsumers) {
       const int r = e / kValue, d = e % kValue;
       float maximum = -infinity(), sum = 0, value = 0;
+      ARK_ROLLED
       for (i32 s = 0; s < splits; ++s) maximum = dev::max(maximum, dev::ld_global(partial(r, s) + kValue));
+      ARK_ROLLED
       for (i32 s = 0; s < splits; ++s) {
         const float own = dev::ld_global(partial(r, s) + kValue);
         const float factor = own == -infinity() ? 0.0f : dev::exp(own - maximum);
@@ -265,6 +270,7 @@ struct Attention : Quiet {
     head_list = table + begin;
     group = dev::ld_nc(table + kv + 1) - begin;
     const i32 rows = item.count * group;
+    ARK_ROLLED
     for (i32 row0 = 0; row0 < rows; row0 += kRows) {
       const i32 count = dev::min(kRows, rows - row0);
       ARK_ROLLED

@@ -113,6 +113,7 @@ struct MatMul : Quiet {
   ARK_DEVICE void fma_stage(const u8* stage, i32 rows, i32 row, i32 k, float (&sums)[4][kVector]) const {
     const float* x = reinterpret_cast<const float*>(call.b.scratch) + row * kStride + k;
     const W* w = reinterpret_cast<const W*>(stage) + call.b.lane % kLanes * kVector;
+    ARK_ROLLED
     for (i32 i = call.b.warp * kWarpRows + call.b.lane / kLanes; i < rows; i += kConsumerWarps * kWarpRows) {
       float values[kVector];
       widen(w + i * kPanel, values);
@@ -155,9 +156,11 @@ struct MatMul : Quiet {
   ARK_DEVICE bool fma_piece(i32 rows, i32 first, i32 last) const {
     load_x<false>(row0, rows, (rows + 3) / 4 * 4, first, last);
     if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
+    ARK_ROLLED
     for (i32 row = 0; row < rows; row += 4) {
       float sums[4][kVector] = {};
       RingCursor cursor = call.b.cursor;
+      ARK_ROLLED
       for (i32 k = first; k < last; k += s.rows_per_stage) {
         const u8* stage = acquire_stage(call.b, cursor);
         if (stage == nullptr) return false;
@@ -221,11 +224,13 @@ struct MatMul : Quiet {
     const int group = call.b.warp / kColumnGroups, column = call.b.warp % kColumnGroups * 16;
     const W* x = reinterpret_cast<const W*>(call.b.scratch);
     float sums[4][4] = {};
+    ARK_ROLLED
     for (i32 k = first; k < last; k += s.rows_per_stage) {
       const u8* stage = acquire_stage(call.b, call.b.cursor);
       if (stage == nullptr) return false;
       const W* w = reinterpret_cast<const W*>(stage) + column;
       const i32 end = dev::min(s.rows_per_stage, last - k);
+      ARK_ROLLED
       for (i32 i = group * 16; i < end; i += kRowGroups * 16)
         mma_step(w + i * kPanel, x + (k - first + i), columns, sums);
       release_stage(call.b, call.b.cursor);
@@ -283,6 +288,7 @@ struct MatMul : Quiet {
     }
     consumers_sync();
     if (call.b.words->last_arrival == 0) return;
+    ARK_ROLLED
     for (i32 g = 0; g < s.groups; ++g) {
       for_outputs(tile.panel, rows,
                   [&](int e, i64 element, i32) { levels[e] = dev::ld_global(partials + g * all + element); });
@@ -299,6 +305,7 @@ struct MatMul : Quiet {
     row0 = tile.block * kRowBlock;
     const i32 rows = dev::min(kRowBlock, tiles.rows - row0);
     const bool few = kPath == kFma || (kPath == kMixed && tiles.rows <= 4);
+    ARK_ROLLED
     for (i32 piece = 0; piece < pieces; ++piece) {
       const i32 first = dev::ld_nc(borders + piece), last = dev::ld_nc(borders + piece + 1);
       bool ok = true;

@@ -283,19 +283,22 @@ struct Sample : Quiet {
       const PhiloxBlock noise = philox(static_cast<u32>(first) / 4, static_cast<u32>(position),
                                        static_cast<u32>(static_cast<u64>(position) >> 32), 0,
                                        static_cast<u32>(row.seed), static_cast<u32>(row.seed >> 32));
-      ARK_UNROLL
+      ARK_ROLLED
       for (int i = 0; i < 4; ++i) {
         const i32 t = first + i;
+        const u32 bits = i < 2    ? (i == 0 ? noise.words[0] : noise.words[1])
+                         : i == 2 ? noise.words[2]
+                                  : noise.words[3];
         if (t >= vocabulary) break;
         const float logit = dev::ld_global(logits + t);
         if (is_nan(logit)) continue;
         // gumbel(bits) is at most this: most tokens need no logarithm.
         const double base = logit * scale;
-        const double bound = (dev::leading_zeros(~noise.words[i]) + 1) * 0.6931471805599453;
+        const double bound = (dev::leading_zeros(~bits) + 1) * 0.6931471805599453;
         if (!(base + bound >= best.value)) continue;
         if (least != 0 && (key_of(logit, t) < least || !(logit > -infinity()))) continue;
         if (row.min_p > 0 && !(weight(logit) >= row.min_p)) continue;
-        const Score score = {base + gumbel(noise.words[i]), t};
+        const Score score = {base + gumbel(bits), t};
         if (is_better(score, best)) best = score;
       }
     }

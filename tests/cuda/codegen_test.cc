@@ -1,0 +1,114 @@
+// The source of loop kernels, and the order in which weights are added up on a device.
+#include "engine/cuda/codegen.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/compile.h"
+#include "engine/cuda/image.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::cuda {
+namespace {
+
+std::vector<Program> programs_of(bool gpt2, int64_t layers, int32_t ranks, DType weight = DType::kF16) {
+  test::TokenGraphOptions o;
+  o.layers = layers;
+  o.weight = weight;
+  CompileOptions c;
+  c.ranks = ranks;
+  return compile_decoder(gpt2 ? test::gpt2_tokens(o) : test::llama_tokens(o), c).programs;
+}
+
+VariantSet variants_of(const std::vector<Program>& programs, Numerics numerics = Numerics::kExact) {
+  std::vector<const Program*> pointers;
+  for (const Program& p : programs) pointers.push_back(&p);
+  return VariantSet(pointers, numerics);
+}
+
+bool has(const VariantSet& variants, const std::string& prefix) {
+  return std::any_of(variants.all().begin(), variants.all().end(),
+                     [&](const DeviceVariant& v) { return v.type.starts_with(prefix); });
+}
+
+TEST(Codegen, SourceDoesNotGrowWithDepth) {
+  for (const bool gpt2 : {false, true}) {
+    for (const int32_t ranks : {1, 2})
+      EXPECT_EQ(make_source(variants_of(programs_of(gpt2, 12, ranks))).text,
+                make_source(variants_of(programs_of(gpt2, 48, ranks))).text);
+  }
+}
+
+// No operation of a decoder is left out: the list is the point.
+TEST(Codegen, DecodersRunTheseCasesOnTheDevice) {
+  const std::vector<Program> llama = programs_of(false, 3, 2), gpt2 = programs_of(true, 3, 2);
+  for (const char* name : {"Embed<", "Norm<true>", "MatMul<dev::f16, 64, ", "Rotary<", "KvAppend",
+                           "Attention<8, 8>", "SelectRows", "Send", "RecvReduce", "Sample"})
+    EXPECT_TRUE(has(variants_of(llama), name)) << name;
+  for (const char* name : {"Norm<false>", "Pointwise<Expression", "RecvReduce"})
+    EXPECT_TRUE(has(variants_of(gpt2), name)) << name;
+}
+
+TEST(Codegen, NumericsChooseThePath) {
+  const std::vector<Program> half = programs_of(false, 2, 1), full = programs_of(false, 2, 1, DType::kF32);
+  EXPECT_FALSE(has(variants_of(half, Numerics::kExact), "MatMul<dev::f16, 64, kMixed>"));
+  EXPECT_TRUE(has(variants_of(half, Numerics::kExact), "MatMul<dev::f16, 64, kMma>"));
+  EXPECT_TRUE(has(variants_of(half, Numerics::kFast), "MatMul<dev::f16, 64, kMixed>"));
+  EXPECT_TRUE(has(variants_of(full, Numerics::kFast), "MatMul<float, 64, kFma>"));
+}
+
+TEST(Codegen, RefusesWhatHasNoDeviceCodeByName) {
+  std::vector<Program> programs = programs_of(false, 1, 1);
+  Program& p = programs[0];
+  for (Phase& phase : p.phases) {
+    if (p.variants[static_cast<std::size_t>(phase.variant)].code != OpCode::kNorm) continue;
+    Variant generic{.code = OpCode::kGeneric, .op = Op::kTopK};
+    phase.variant = static_cast<int32_t>(p.variants.size());
+    phase.name = "the culprit";
+    p.variants.push_back(generic);
+    break;
+  }
+  try {
+    variants_of(programs);
+    FAIL() << "an operator without device code was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("the culprit"), std::string::npos) << error.what();
+  }
+}
+
+// The pieces of a rank's slabs are those that the whole weight has there, but for empty ones.
+TEST(Pieces, DependOnTheSlabOnly) {
+  const Recipe whole{{0, 800, 1100, 1500, 3000}};
+  const Recipe half{{0, 400, 1900}};  // slabs 2 and 3
+  const auto lengths = [](const std::vector<int32_t>& borders, int32_t from) {
+    std::vector<int32_t> result;
+    for (std::size_t i = 1; i < borders.size(); ++i) {
+      if (borders[i - 1] >= from && borders[i] > borders[i - 1])
+        result.push_back(borders[i] - borders[i - 1]);
+    }
+    return result;
+  };
+  EXPECT_EQ(lengths(pieces_of(whole), 1100), lengths(pieces_of(half), 0));
+  for (const Recipe& recipe : {whole, half}) {
+    const std::vector<int32_t> borders = pieces_of(recipe);
+    const std::size_t pieces = borders.size() - 1, slabs = recipe.slabs.size() - 1;
+    EXPECT_EQ(pieces & (pieces - 1), 0u);
+    for (std::size_t i = 0; i < pieces; ++i) {
+      EXPECT_GE(borders[i + 1], borders[i]);
+      EXPECT_LE(borders[i + 1] - borders[i], kPieceRows);
+    }
+    for (std::size_t s = 0; s <= slabs; ++s) EXPECT_EQ(borders[s * (pieces / slabs)], recipe.slabs[s]);
+  }
+}
+
+TEST(Layout, FitsTheSmallestGpuThatIsMeant) {
+  EXPECT_LE(shared_layout(kMinStages).total, 163u << 10);  // A100
+  // The longest piece of f32 weights stays in the ring while all rows of x pass.
+  EXPECT_GE(kMinStages * kStageBytes, kPieceRows * 64 * 4);
+}
+
+}  // namespace
+}  // namespace ark::cuda
