@@ -22,6 +22,7 @@ std::vector<std::string> validate(std::span<const Program> programs, std::span<c
     Report report(errors, static_cast<int32_t>(r));
     check_phases(programs[r], report);
   }
+  if (errors.empty()) check_recipes(programs, errors);
   if (errors.empty()) check_schedule(programs, bindings, errors);
   return errors;
 }

@@ -13,11 +13,11 @@ namespace ark {
 // - structure (validate_structure.cc): indices, sizes, buffers inside their arenas, repeats, channels in
 // pairs;
 // - phases (validate_phases.cc): operands, element types, sizes, grids, recipes, epilogues of each OpCode;
-// - schedule (validate_schedule.cc): two steps with all trips of all ranks, unrolled: no deadlock; every read
-// after
-//   the write of this step that it means, on every processor; every overwrite after all reads; instances of a
-//   phase and messages of a channel one after another; no inbox overrun; both ends of a channel agree on
-//   every message.
+// - recipes (validate_recipes.cc): all ranks cut K of a weight at the same units, into the slabs that follow.
+// - schedule (validate_schedule.cc, validate_rank.cc): two steps with all trips of all ranks, unrolled: no
+//   deadlock; every read after the write of this step that it means, on every processor; every overwrite
+//   after all reads; instances of a phase and messages of a channel one after another; no inbox overrun;
+//   both ends of a channel agree on every message.
 // Sizes are compared as expressions, so this holds for all their values up to the maxima.
 // Returns one line an error, each with rank and place; empty: sound.
 std::vector<std::string> validate(std::span<const Program> programs, std::span<const Binding> bindings);
@@ -49,6 +49,7 @@ class Report {
 void check_structure(const Program& program, const Binding& binding, Report& report);
 void check_channels(std::span<const Program> programs, std::vector<std::string>& errors);
 void check_phases(const Program& program, Report& report);
+void check_recipes(std::span<const Program> programs, std::vector<std::string>& errors);
 void check_schedule(std::span<const Program> programs, std::span<const Binding> bindings,
                     std::vector<std::string>& errors);
 
