@@ -15,10 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMagic = "ARKCODE1";
+constexpr std::string_view kMagic = "ARKCODE2";
 constexpr std::size_t kDigest = 64;
 struct Facts {
-  int32_t registers = 0, spilled_bytes = 0, static_shared = 0;
+  int32_t registers = 0, spilled_bytes = 0, stack_bytes = 0, static_shared = 0;
 };
 constexpr std::size_t kHead = kMagic.size() + kDigest;
 
@@ -49,7 +49,7 @@ std::optional<CompiledCode> CodeCache::find(const std::string& key) const {
   Facts facts;
   std::memcpy(&facts, all.data() + kHead, sizeof facts);
   CompiledCode code;
-  code.facts = {facts.registers, facts.spilled_bytes, facts.static_shared, 0};
+  code.facts = {facts.registers, facts.spilled_bytes, facts.stack_bytes, facts.static_shared, 0};
   const auto* cubin = reinterpret_cast<const std::byte*>(all.data() + kHead + sizeof facts);
   code.cubin.assign(cubin, cubin + all.size() - kHead - sizeof facts);
   return code;
@@ -59,7 +59,8 @@ bool CodeCache::store(const std::string& key, const CompiledCode& code) const {
   if (folder_.empty()) return false;
   std::error_code error;
   fs::create_directories(folder_, error);
-  const Facts facts{code.facts.registers, code.facts.spilled_bytes, code.facts.static_shared};
+  const Facts facts{code.facts.registers, code.facts.spilled_bytes, code.facts.stack_bytes,
+                    code.facts.static_shared};
   std::string body(reinterpret_cast<const char*>(&facts), sizeof facts);
   body.append(reinterpret_cast<const char*>(code.cubin.data()), code.cubin.size());
   // A name of this writer's own; readers see nothing or the whole entry.

@@ -2,8 +2,8 @@
 // written beside and renamed, so that processes may share the folder; an entry that does not match its own
 // digest is dropped and compiled again. A cache that cannot be written costs time and nothing else.
 //
-// Entry: "ARKCODE1", the SHA-256 of all that follows in 64 hexadecimal digits, registers, spilled bytes and
-// static shared bytes (i32 each), the cubin.
+// Entry: "ARKCODE2", the SHA-256 of all that follows in 64 hexadecimal digits, registers, spilled, stack
+// and static shared bytes (i32 each), the cubin.
 #pragma once
 
 #include <filesystem>

@@ -46,7 +46,8 @@ struct KernelSource {
 // What the compiler made of an entry; 0 where unknown.
 struct KernelFacts {
   int32_t registers = 0;       // a thread
-  int32_t spilled_bytes = 0;   // local memory a thread
+  int32_t spilled_bytes = 0;   // registers that went to memory, a thread
+  int32_t stack_bytes = 0;     // frames of called functions, a thread
   int32_t static_shared = 0;   // bytes a block
   double compile_seconds = 0;  // 0: came from the cache
 };

@@ -186,8 +186,11 @@ KernelFacts facts_of(const std::string& log, const std::string& entry) {
     if (line.find("Compiling entry function") != std::string::npos)
       inside = line.find("'" + entry + "'") != std::string::npos;
     if (!inside) continue;
-    if (std::regex_search(line, m, kStack))
-      facts.spilled_bytes = std::max({std::stoi(m[1]), std::stoi(m[2]), std::stoi(m[3])});
+    // Of the entry and of each function that it calls.
+    if (std::regex_search(line, m, kStack)) {
+      facts.stack_bytes = std::max(facts.stack_bytes, std::stoi(m[1]));
+      facts.spilled_bytes = std::max({facts.spilled_bytes, std::stoi(m[2]), std::stoi(m[3])});
+    }
     if (std::regex_search(line, m, kUsed)) facts.registers = std::stoi(m[1]);
     if (std::regex_search(line, m, kShared)) facts.static_shared = std::stoi(m[1]);
   }

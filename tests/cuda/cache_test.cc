@@ -28,7 +28,7 @@ class CountingCompiler final : public Compiler {
     CompiledCode code;
     for (int i = 0; i < 2000; ++i)
       for (char c : source.text + arch) code.cubin.push_back(static_cast<std::byte>(c + i));
-    code.facts = {static_cast<int32_t>(source.text.size()), 0, 512, 0.5};
+    code.facts = {static_cast<int32_t>(source.text.size()), 0, 8, 512, 0.5};
     return code;
   }
   int count = 0;
