@@ -1,0 +1,140 @@
+// Exported decoders and shapes that stress one body each, on an emulated GPU against the CPU's lockstep
+// executor.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/conformance/cuda/test_gpu.h"
+#include "tests/engine/driving.h"
+#include "tests/engine/models.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::test {
+namespace {
+
+using Rows = std::vector<std::vector<float>>;
+
+// Both sides add up the same f32 products in different orders: each sum of n <= 512 terms differs by at most
+// 2 n 2^-24 of the sum of their sizes (x split for tensor cores: 2^-21 of it more); layers carry errors on
+// with gains of about one, and there are at most 20 sums in a row: 20 * (2 * 64 effective terms * 2^-24 +
+// 2^-21), rounded up.
+constexpr float kBound = 2.5e-4f;
+
+std::vector<int32_t> random_tokens(int n, int64_t vocabulary) {
+  std::mt19937 random(7);
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < n; ++i)
+    tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
+  return tokens;
+}
+
+int32_t best(const std::vector<float>& row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+void expect_near(const Rows& expected, const Rows& got) {
+  ASSERT_EQ(expected.size(), got.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    float scale = 1;
+    for (const float v : expected[i]) scale = std::max(scale, std::fabs(v));
+    EXPECT_EQ(best(expected[i]), best(got[i])) << "row " << i;
+    for (std::size_t j = 0; j < expected[i].size(); ++j)
+      ASSERT_TRUE(std::fabs(expected[i][j] - got[i][j]) <= kBound * scale)
+          << "row " << i << " logit " << j << ": " << expected[i][j] << " and " << got[i][j];
+  }
+}
+
+RunnerSetup oracle() {
+  RunnerSetup setup;
+  setup.options.lockstep = true;
+  setup.options.threads = 1;
+  return setup;
+}
+
+RunnerSetup device(int ranks, int processors = 2, int groups = 0) {
+  RunnerSetup setup;
+  setup.ranks = ranks;
+  setup.max_tokens = 24;
+  setup.options.gpu = test_gpu({});
+  setup.options.device.processors = processors;
+  setup.options.device.groups = groups;
+  setup.options.step_deadline = std::chrono::seconds(60);
+  return setup;
+}
+
+class Fixture : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Fixture, GivesTheCpusTokensOnOneAndTwoRanks) {
+  const std::filesystem::path file = model_file(fixtures() / GetParam());
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << "no fixture " << GetParam();
+  std::string why;
+  const auto model = read_decoder(file, why);
+  ASSERT_TRUE(model) << why;
+  const auto prompt = random_tokens(19, model->vocabulary);
+  const Rows expected = run_greedy(*make_runner(*model, oracle()), prompt, 64, 3);
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE("ranks " + std::to_string(ranks));
+    expect_near(expected, run_greedy(*make_runner(*model, device(ranks)), prompt, 7, 3));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Exported, Fixture,
+                         ::testing::Values("tiny-random-gpt2", "gpt2-fp16-io32", "llama-optimum",
+                                           "llama-fp16", "llama-ort-fused", "mistral-sliding"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// How tiles are dealt must not show: any number of processors, any split of the weights' rows.
+TEST(Dealing, ChangesNoBit) {
+  TokenGraphOptions o;
+  o.kv_heads = 2;
+  o.intermediate = 640;  // more than one piece to a slab
+  o.weight = DType::kF16;
+  const DecoderModel model = llama_tokens(o);
+  const auto prompt = random_tokens(37, o.vocabulary);
+  RunnerSetup first = device(1, 1, 1);
+  first.max_tokens = 48;
+  const Rows expected = run_greedy(*make_runner(model, first), prompt, 48, 1);
+  for (const auto& [processors, groups] : {std::pair{3, 2}, std::pair{4, 8}, std::pair{2, 0}}) {
+    RunnerSetup setup = device(1, processors, groups);
+    setup.max_tokens = 48;
+    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, setup), prompt, 48, 1)))
+        << processors << " processors, " << groups << " groups";
+  }
+  expect_near(run_greedy(*make_runner(model, oracle()), prompt, 64, 1), expected);
+}
+
+// Contexts beyond one split of keys, with a window and without.
+TEST(LongContext, SplitsOverTiles) {
+  TokenGraphOptions o;
+  o.layers = 1;
+  o.heads = 2;
+  o.kv_heads = 1;
+  o.max_positions = 400;
+  const DecoderModel model = llama_tokens(o);
+  const auto prompt = random_tokens(300, o.vocabulary);
+  RunnerSetup cpu = oracle(), gpu = device(1);
+  for (RunnerSetup* s : {&cpu, &gpu}) s->max_length = 400, s->max_tokens = 128, s->page_size = 16;
+  const Rows expected = run_greedy(*make_runner(model, cpu), prompt, 128, 1);
+  const Rows got = run_greedy(*make_runner(model, gpu), prompt, 128, 1);
+  expect_near(expected, got);
+  EXPECT_TRUE(same_bits(got, run_greedy(*make_runner(model, gpu), prompt, 97, 1)));
+}
+
+// kFast takes four rows and fewer by multiply-adds: near, but not equal.
+TEST(Numerics, FastIsNearToo) {
+  TokenGraphOptions o;
+  o.weight = DType::kBF16;
+  const DecoderModel model = gpt2_tokens(o);
+  const auto prompt = random_tokens(9, o.vocabulary);
+  RunnerSetup setup = device(2);
+  setup.options.device.numerics = cuda::Numerics::kFast;
+  expect_near(run_greedy(*make_runner(model, oracle()), prompt, 64, 3),
+              run_greedy(*make_runner(model, setup), prompt, 24, 3));
+}
+
+}  // namespace
+}  // namespace ark::test
