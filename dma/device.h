@@ -66,9 +66,8 @@ using Mbarrier = u64;
 #error "define ARK_DEVICE_HEADER, or compile with nvcc or NVRTC"
 #endif
 
-// A bug seeded for the tests of the emulator: `if (!ARK_BUG(missing_fence)) fence<...>();`. Constant false
-// but in their build (ARK_SEEDED_BUGS), where the bug that runs is chosen by name. List:
-// tests/emulator/README.md.
+// A bug seeded for the tests: `if (!ARK_BUG(missing_fence)) fence<...>();`. Constant false but in their build
+// (ARK_SEEDED_BUGS), where a launch chooses one bug by name. List: tests/emulator/bugs_test.cc.
 #ifndef ARK_BUG
 #define ARK_BUG(name) false
 #endif
@@ -165,6 +164,7 @@ ARK_DEVICE void copy_ahead(void* shared, const void* global, u32 bytes, Mbarrier
   }
   sync_warp(at);
 #else
+  sync_warp(at);  // one lane may have waited for the readers of the destination: all lanes write
   for (u32 i = lane_id() * 16; i < bytes; i += kWarp * 16) {
     cp_async16(static_cast<u8*>(shared) + i, static_cast<const u8*>(global) + i, at);
   }

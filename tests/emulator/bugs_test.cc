@@ -311,7 +311,7 @@ std::vector<Bug> device_bugs() {
 // Fixed order first: it is the fastest. What only some orders show comes later.
 std::vector<Options> schedules() {
   std::vector<Options> all = {{.schedule = Schedule::kFixed, .landing = Landing::kLate, .detector = true}};
-  for (uint64_t seed = 1; seed <= 3; seed++) {
+  for (uint64_t seed = 1; seed <= 8; seed++) {
     all.push_back(
         {.schedule = Schedule::kRandom, .landing = Landing::kRandom, .seed = seed, .detector = true});
     all.push_back({.schedule = Schedule::kPct, .landing = Landing::kRandom, .seed = seed, .detector = true});

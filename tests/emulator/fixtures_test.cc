@@ -118,6 +118,7 @@ void expect_published(const Fixture& f, const Logits& cpu, const Logits& gpu) {
 struct FixtureRuns {
   const char* name;
   uint64_t schedules;
+  int arch = 900;  // 800: cp.async by a warp instead of bulk copies
 };
 class EmulatedDecoder : public testing::TestWithParam<FixtureRuns> {};
 
@@ -135,7 +136,8 @@ TEST_P(EmulatedDecoder, GivesThePublishedTokensInEverySchedule) {
     options.landing = emulator::Landing::kRandom;
     options.detector = seed % 9 == 4;
     RunnerSetup device = setup(1 + static_cast<int32_t>(seed % 2));
-    device.options.gpu = std::make_shared<EmulatedGpu>(std::make_shared<World>(options));
+    device.options.gpu = std::make_shared<EmulatedGpu>(std::make_shared<World>(options),
+                                                       emulator::EmulatedGpuOptions{.arch = GetParam().arch});
     device.options.device.processors = 2;
     expect_published(f, cpu, drive(*make_runner(f.model, device), f, seed));
     if (HasFatalFailure()) return;
@@ -144,9 +146,11 @@ TEST_P(EmulatedDecoder, GivesThePublishedTokensInEverySchedule) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, EmulatedDecoder,
                          testing::Values(FixtureRuns{"gpt2-optimum", 50}, FixtureRuns{"llama-optimum", 50},
-                                         FixtureRuns{"llama-fp16", 8}, FixtureRuns{"mistral-sliding", 8}),
+                                         FixtureRuns{"llama-fp16", 8}, FixtureRuns{"mistral-sliding", 8},
+                                         FixtureRuns{"llama-optimum", 8, 800}),
                          [](const auto& info) {
-                           std::string name = info.param.name;
+                           std::string name =
+                               info.param.name + ("_sm" + std::to_string(info.param.arch / 10));
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
