@@ -75,7 +75,7 @@ AttributeValue read_value(TextCursor& c) {
   }
   c.expect("E:");
   Shape v;
-  c.list([&] { v.push_back(Expr::parse(c.until(";]"))); }, ";");
+  c.list([&] { v.push_back(c.expression(";]")); }, ";");
   return v;
 }
 

@@ -256,7 +256,7 @@ class Reader {
       c.expect("max=");
       const int64_t max = c.integer();
       c.expect("=");
-      p_.vals.push_back({Expr::parse(c.until("\n")), max});
+      p_.vals.push_back({c.expression("\n"), max});
     } else if (c.accept("buffer ")) {
       expect_next(c, "%", p_.buffers.size());
       p_.buffers.push_back(read_buffer(c, b_.offsets.emplace_back()));

@@ -22,6 +22,15 @@ std::string quote(std::string_view text) {
   return result + '"';
 }
 
+Expr TextCursor::expression(std::string_view end) {
+  const std::string text = until(end);
+  try {
+    return Expr::parse(text);
+  } catch (const Error& e) {
+    throw Error(Code::kInvalidArgument, "plan, line " + std::to_string(number_) + ": " + e.what());
+  }
+}
+
 std::string TextCursor::quoted() {
   if (!peek("\"")) fail("expected a quoted name");
   std::string result;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/expr.h"
 
 namespace ark {
 
@@ -65,6 +66,8 @@ class TextCursor {
     drop_to(rest_.data() + n);
     return result;
   }
+  // A size expression, which ends before one of `end`.
+  Expr expression(std::string_view end);
   std::string quoted();
   // `[` items separated by `separator` `]`.
   template <typename F>
