@@ -39,32 +39,44 @@ struct Norm : Quiet {
   }
 
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    constexpr i32 kRoom = 2 * kConsumerWarps;  // floats before the row's copy, which each thread reads itself
     const i32 n = call.size_at(0);
     const float* scale = call.operand<const float>(1);
     const float* bias = call.operand<const float>(2);
     float* room = reinterpret_cast<float*>(call.b.scratch);
+    float* copy = room + kRoom;
+    const i32 copied = dev::min(n, static_cast<i32>(kScratchBytes / 4) - kRoom);
     for (i64 row = tiles.first; row < tiles.last; ++row) {
       const float* x = call.operand<const float>(0) + row * n;
       float* out = call.operand<float>(3) + row * n;
-      float mean = 0;
-      if constexpr (!kRms) {
-        float sum = 0;
-        ARK_ROLLED
-        for (i32 k = call.b.thread; k < n; k += kConsumers) sum += dev::ld_global(x + k);
-        mean = block_sum(call, sum, room) / static_cast<float>(n);
-      }
-      float squares = 0;
-      ARK_ROLLED
+      const auto element = [&](i32 k) { return k < copied ? copy[k] : dev::ld_global(x + k); };
+      float sum = 0;
       for (i32 k = call.b.thread; k < n; k += kConsumers) {
-        const float centred = dev::ld_global(x + k) - mean;
-        squares = dev::fma(centred, centred, squares);
+        const float v = dev::ld_global(x + k);
+        if (k < copied) copy[k] = v;
+        if constexpr (kRms) {
+          sum = dev::fma(v, v, sum);
+        } else {
+          sum += v;
+        }
       }
-      // Other words than the mean's: a slow warp may still read those.
-      const float variance = block_sum(call, squares, room + kConsumerWarps) / static_cast<float>(n);
+      sum = block_sum(call, sum, room) / static_cast<float>(n);
+      float mean = 0, variance = sum;
+      if constexpr (!kRms) {
+        mean = sum;
+        float squares = 0;
+        ARK_ROLLED
+        for (i32 k = call.b.thread; k < n; k += kConsumers) {
+          const float centred = element(k) - mean;
+          squares = dev::fma(centred, centred, squares);
+        }
+        // Other words than the mean's: a slow warp may still read those.
+        variance = block_sum(call, squares, room + kConsumerWarps) / static_cast<float>(n);
+      }
       const float inverse = 1.0f / dev::sqrt(variance + call.i.reals[0]);
       ARK_ROLLED
       for (i32 k = call.b.thread; k < n; k += kConsumers) {
-        float y = (dev::ld_global(x + k) - mean) * inverse;
+        float y = (element(k) - mean) * inverse;
         if (scale != nullptr) y = y * dev::ld_nc(scale + k);
         if (bias != nullptr) y = y + dev::ld_nc(bias + k);
         out[k] = y;

@@ -102,10 +102,21 @@ ARK_APART T sum_of(u8* scratch, T v) {
 
 // The best of the tokens with keys below `bound`.
 ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary, u64 bound) {
+  constexpr int kAhead = 16;  // loads in flight
   u64 best = 0;
-  for (i32 t = dev::thread_id(); t < vocabulary; t += kConsumers) {
-    const u64 key = key_of(dev::ld_global(logits + t), t);
-    if (key < bound && key > best) best = key;
+  ARK_ROLLED
+  for (i32 first = dev::thread_id(); first < vocabulary; first += kAhead * kConsumers) {
+    float ahead[kAhead];
+    ARK_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const i32 t = first + i * kConsumers;
+      ahead[i] = t < vocabulary ? dev::ld_global(logits + t) : nan();
+    }
+    ARK_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const u64 key = key_of(ahead[i], first + i * kConsumers);
+      if (key < bound && key > best && first + i * kConsumers < vocabulary) best = key;
+    }
   }
   return reduce(scratch, best, larger<u64>);
 }
@@ -199,11 +210,14 @@ struct Sample : Quiet {
 
   // Scratch: sums[w][digit] of the warps' tokens; the block's go to row 0.
   ARK_DEVICE void sum_digits(u64 (&sums)[16], u64* room) const {
-    ARK_UNROLL
-    for (int digit = 0; digit < 16; ++digit) {
-      for (int distance = 16; distance > 0; distance /= 2)
-        sums[digit] += dev::shfl_xor(sums[digit], distance);
-      if (call.b.lane == 0) room[call.b.warp * 16 + digit] = sums[digit];
+    ARK_ROLLED
+    for (int distance = 16; distance > 0; distance /= 2) {
+      ARK_UNROLL
+      for (int digit = 0; digit < 16; ++digit) sums[digit] += dev::shfl_xor(sums[digit], distance);
+    }
+    if (call.b.lane == 0) {
+      ARK_UNROLL
+      for (int digit = 0; digit < 16; ++digit) room[call.b.warp * 16 + digit] = sums[digit];
     }
     consumers_sync();
     if (call.b.thread < 16) {
@@ -243,22 +257,30 @@ struct Sample : Quiet {
     return prefix;
   }
 
-  // The least key that top_k and top_p keep.
+  // What the kept tokens weigh that top_p asks for.
+  ARK_DEVICE u64 wanted_weight(u64 least) const {
+    u64 total = 0;
+    ARK_ROLLED
+    for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
+      const float logit = dev::ld_global(logits + t);
+      if (key_of(logit, t) >= least && logit > -infinity()) total += measure(logit, true);
+    }
+    total = sum_of(call.b.scratch, total);
+    const double wanted = static_cast<double>(row.top_p) * static_cast<double>(total);
+    u64 whole = static_cast<u64>(wanted);
+    if (static_cast<double>(whole) < wanted) ++whole;
+    return whole == 0 ? 1 : whole;
+  }
+
+  // The least key that top_k, then top_p keep.
   ARK_DEVICE u64 filter() const {
     u64 least = 0;
-    if (row.top_k > 0 && row.top_k < vocabulary) least = key_where(static_cast<u64>(row.top_k), 0, false);
-    if (row.top_p < 1) {
-      u64 total = 0;
-      ARK_ROLLED
-      for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
-        const float logit = dev::ld_global(logits + t);
-        if (key_of(logit, t) >= least && logit > -infinity()) total += measure(logit, true);
-      }
-      total = sum_of(call.b.scratch, total);
-      const double wanted = static_cast<double>(row.top_p) * static_cast<double>(total);
-      u64 whole = static_cast<u64>(wanted);
-      if (static_cast<double>(whole) < wanted) ++whole;
-      const u64 key = key_where(whole == 0 ? 1 : whole, least, true);
+    ARK_ROLLED
+    for (int pass = 0; pass < 2; ++pass) {
+      const bool by_weight = pass == 1;
+      if (by_weight ? row.top_p >= 1 : row.top_k <= 0 || row.top_k >= vocabulary) continue;
+      const u64 key =
+          key_where(by_weight ? wanted_weight(least) : static_cast<u64>(row.top_k), least, by_weight);
       if (key > least) least = key;
     }
     return least;
