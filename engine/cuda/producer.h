@@ -1,0 +1,90 @@
+// The last warp of a block: it runs ahead through the matrix products of a step, over borders of tiles and
+// phases, and fills the ring of weights. It waits for free stages only.
+#pragma once
+
+#include "engine/cuda/call.h"
+
+namespace ark::cuda {
+
+struct Producer {
+  Block& b;
+  RingCursor cursor;
+  u32 issued = 0;  // stages ever filled, modulo 2^32: the first round waits for nobody
+
+  // Whole warp. False: the block gives up.
+  ARK_DEVICE bool stream(const void* from, u32 bytes) {
+    dev::Mbarrier* empty = b.empty + cursor.stage;
+    bool free = true;
+    if (b.lane == 0 && !ARK_BUG(refill_without_wait)) {
+      // The parity before the first round counts as complete on a fresh barrier.
+      free = wait_until(b, {LoopWait::kWeights}, empty, cursor.parity ^ 1,
+                        [&](u64&) { return dev::mbarrier_try_wait(empty, cursor.parity ^ 1); });
+    }
+    if (dev::ballot(!free) != 0) return false;
+    if (ARK_BUG(unaligned_bulk_copy)) from = static_cast<const u8*>(from) + 4;
+    if (ARK_BUG(short_copy)) bytes -= 16;
+    dev::copy_ahead(b.ring + cursor.stage * kStageBytes, from, bytes, b.full + cursor.stage);
+    if (!ARK_BUG(stuck_stage) || b.processor != 1) cursor.advance(b.p.stages);
+    ++issued;
+    return true;
+  }
+
+  // One tile's rows of one panel, piece by piece: every piece starts a stage.
+  ARK_DEVICE bool stream_tile(const Stream& s, const StreamTile& tile) {
+    const i32* borders = at<const i32>(s.borders);
+    const u8* panel =
+        at<const u8>(s.weights) + static_cast<u64>(tile.panel) * s.k * s.panel * s.element_bytes;
+    const i32 pieces = s.pieces / s.groups, row_bytes = s.panel * s.element_bytes;
+    i32 row = dev::ld_nc(borders + tile.group * pieces);
+    for (i32 piece = 0; piece < pieces; ++piece) {
+      const i32 end = dev::ld_nc(borders + tile.group * pieces + piece + 1);
+      for (; row < end; row += s.rows_per_stage) {
+        const i32 rows = dev::min(s.rows_per_stage, end - row);
+        if (!stream(panel + static_cast<u64>(row) * row_bytes, static_cast<u32>(rows * row_bytes)))
+          return false;
+      }
+      row = end;
+    }
+    return true;
+  }
+
+  ARK_DEVICE bool run_step() {
+    for (i32 n = 0; n < b.rank->stream_count; ++n) {
+      const Stream s = load_stream(b.rank->streams, n);
+      const StreamTiles all(s, s.m >= 0 ? s.m : b.vals[~s.m]);
+      const Tiles tiles = tiles_of(all.grid, b.processor, b.p.processors);
+      for (i64 t = tiles.first; t < tiles.last; ++t) {
+        if (!stream_tile(s, StreamTile(s, all, t))) return false;
+      }
+    }
+    return true;
+  }
+
+  // No copy may be on its way when the block ends.
+  ARK_DEVICE void drain() {
+    const u32 stages = static_cast<u32>(b.p.stages);
+    for (u32 n = 0; n < stages && n < issued; ++n) {
+      cursor.parity ^= cursor.stage == 0 ? 1 : 0;
+      cursor.stage = cursor.stage == 0 ? stages - 1 : cursor.stage - 1;
+      dev::Mbarrier* full = b.full + cursor.stage;
+      while (!dev::mbarrier_try_wait(full, cursor.parity)) dev::pause(full, 0, cursor.parity, 0);
+    }
+  }
+};
+
+// Meets the consumers once a turn: behind its opening, or when the block gives up.
+ARK_APART void produce(const LoopParameters& p) {
+  Block b = open_block(p, 0, 0, {});
+  Producer producer{b, {}};
+  for (u64 turn = p.first_turn;; ++turn) {
+    b.vals = open_block(p, 0, static_cast<u32>(turn), {}).vals;
+    dev::sync();
+    if (b.words->leave[turn % 2] != 0) break;
+    if (producer.run_step()) continue;
+    dev::sync();  // the consumers see the same words and give up, too
+    break;
+  }
+  producer.drain();
+}
+
+}  // namespace ark::cuda
