@@ -36,6 +36,7 @@ struct Row {
   std::vector<int64_t> past;     // columns of the past that mean something
   std::vector<int64_t> fresh;    // columns of input_ids that mean something
   std::vector<int64_t> present;  // where each of `fresh` lies in the present caches
+  int64_t kept = 0;              // columns of the past that stand in the present caches as they are given
 };
 
 // A cache of the file seen as [token][elements]: the token's elements, in the order of the remaining axes.
@@ -149,10 +150,11 @@ class Decoder : public GraphDriver {
     }
     const int64_t count = std::count(seen.begin(), seen.end(), true);
     // Ones, then zeros over all new columns: lengths, as GroupQueryAttention reads a mask. New tokens follow
-    // the row's own past.
+    // the row's own past; what is given behind it is dropped, and zeros stand there.
     const bool lengths =
         past_ > 0 && std::is_sorted(seen.rbegin(), seen.rend()) && count >= columns_ && count <= past_;
-    for (int64_t i = 0; i < (lengths ? count - columns_ : past_); ++i)
+    row.kept = lengths ? count - columns_ : past_;
+    for (int64_t i = 0; i < row.kept; ++i)
       if (seen[static_cast<std::size_t>(i)]) row.past.push_back(i);
     for (int64_t i = 0; i < columns_; ++i) {
       if (!lengths && !seen[static_cast<std::size_t>(past_ + i)]) continue;
@@ -190,7 +192,7 @@ class Decoder : public GraphDriver {
       Tensor& present = outputs_[c.output] = Tensor::zeros(past.dtype, dims);
       const CacheLayout from(past.dims, c), to(dims, c);
       for (int64_t b = 0; b < batch_; ++b)
-        for (int64_t i = 0; i < past_; ++i)
+        for (int64_t i = 0; i < rows_[static_cast<std::size_t>(b)].kept; ++i)
           for (int64_t e = 0; e < from.width(); ++e)
             put(present, to.index(b, i, e), static_cast<float>(past.real(from.index(b, i, e))));
     }
