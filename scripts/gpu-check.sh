@@ -70,6 +70,8 @@ smollm2() {
     <("$bin/ark-run" "$model/smollm2.onnx" --prompt "$prompt" --max-tokens 24 --device cuda)
 }
 
+export -f sanitizer kill_one smollm2  # timeout runs commands, not functions
+export bin model
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,memory.total --format=csv,noheader \
   >"$out/card.txt" 2>/dev/null || echo "unknown card" >"$out/card.txt"
 step conformance 200 "$bin/emulator_test" --gtest_filter='DeviceExecutor.*-*Barriers*:*Abort*'
@@ -77,9 +79,9 @@ step barrier-equals-counters 30 "$bin/emulator_test" --gtest_filter='DeviceExecu
 step repeat-1000 60 "$bin/emulator_test" --gtest_filter='DeviceSoak.Repeated*'
 step ranks 40 "$bin/emulator_test" --gtest_filter='DeviceSoak.FourRanks*'
 step abort 20 "$bin/emulator_test" --gtest_filter='DeviceExecutor.Abort*'
-step kill 40 kill_one
-step smollm2-tokens 60 smollm2
-step compute-sanitizer 90 sanitizer
+step kill 40 bash -c kill_one
+step smollm2-tokens 60 bash -c smollm2
+step compute-sanitizer 90 bash -c sanitizer
 step figures 200 "$bin/emulator_test" --gtest_filter='GpuBench.*'
 
 python3 - "$out" <<'PYTHON'

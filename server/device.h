@@ -16,6 +16,7 @@ enum class Device : uint8_t { kAuto, kCpu, kCuda };
 struct DeviceChoice {
   Device device = Device::kAuto;
   cuda::Numerics numerics = cuda::Numerics::kExact;
+  int32_t trace_events = 0;  // of a timeline, per processor; 0: none
 };
 
 // Declares both options on `app`, which writes to `choice` when it parses.

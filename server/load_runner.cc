@@ -202,6 +202,7 @@ void settle_gpu(Compilation& c, const LoadOptions& options, std::shared_ptr<cuda
     limits.pages = static_cast<int32_t>(std::clamp<int64_t>(room / page, 1, needed));
   }
   c.ragged.device.numerics = options.device.numerics;
+  c.ragged.device.trace_events = options.device.trace_events;
   c.ragged.gpu = std::move(gpu);
 }
 

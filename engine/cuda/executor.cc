@@ -80,6 +80,19 @@ class Device final : public DeviceExecutor {
   const KernelFacts& kernel_facts() const override { return kernel_->facts(); }
   int32_t processors() const override { return options_.processors; }
   int64_t launches() const override { return host_->launches(); }
+  std::string phase_name(int32_t rank, int32_t phase) const override {
+    return setups_[static_cast<std::size_t>(rank)].program->phases[static_cast<std::size_t>(phase)].name;
+  }
+
+  Timeline timeline() override {
+    ARK_CHECK(device_.trace_events > 0, "a timeline of a loop that records none");
+    std::vector<TraceEvent> events(static_cast<std::size_t>(device_.trace_events) *
+                                   static_cast<std::size_t>(shape_.blocks));
+    const Gate::Work work = gpu_->gate().enter();
+    const uint64_t counts = static_cast<uint64_t>(shape_.blocks) * sizeof(u64);
+    gpu_->download(std::as_writable_bytes(std::span(events)), parameters_.trace + counts);
+    return make_timeline(events, device_.trace_events, options_.processors, 1);
+  }
 
  private:
   void check_setups() const {
@@ -161,9 +174,7 @@ class Device final : public DeviceExecutor {
     setup.shape = shape_;
     setup.ranks = static_cast<int>(setups_.size());
     setup.step_deadline = options_.step_deadline;
-    setup.phase_name = [this](int rank, int phase) {
-      return setups_[static_cast<std::size_t>(rank)].program->phases[static_cast<std::size_t>(phase)].name;
-    };
+    setup.phase_name = [this](int rank, int phase) { return phase_name(rank, phase); };
     parameters_.ranks = tables;
     setup.parameter = [this](const LaunchTerms& terms) {
       LoopParameters p = parameters_;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "engine/cuda/gpu.h"
+#include "engine/cuda/timeline.h"
 #include "engine/cuda/variants.h"
 #include "engine/executor.h"
 
@@ -28,6 +29,9 @@ class DeviceExecutor : public Executor {
   virtual const KernelFacts& kernel_facts() const = 0;
   virtual int32_t processors() const = 0;  // per rank
   virtual int64_t launches() const = 0;
+  // Of the last steps, if DeviceOptions::trace_events > 0; parks the loop.
+  virtual Timeline timeline() = 0;
+  virtual std::string phase_name(int32_t rank, int32_t phase) const = 0;
 };
 
 // `gpu` may be shared by executors: they park for each other. Takes decoder programs whose ranks are all in

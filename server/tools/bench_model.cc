@@ -23,6 +23,7 @@ struct ModelBench {
   int32_t context = 128, threads = 0, tp = 1, repeats = 20;
   bool json = false;
   DeviceChoice device;
+  std::string trace;  // file for a GPU's timeline, or empty
 };
 
 double milliseconds_since(Clock::time_point start) {
@@ -126,6 +127,29 @@ class Sequences {
   int32_t count_, pages_each_ = 0, length_ = 0;
 };
 
+// The last steps of a GPU's loop for ui.perfetto.dev, and the phases that waited longest, to stderr.
+void save_timeline(StepRunner& runner, const std::string& file) {
+  auto* ragged = dynamic_cast<RaggedRunner*>(&runner);
+  cuda::DeviceExecutor* device = ragged ? ragged->device() : nullptr;
+  if (!device)
+    throw Error(Code::kUsage, "--trace: only the loop of a GPU records a timeline (--device cuda)");
+  const cuda::Timeline timeline = device->timeline();
+  const auto name = [&](int32_t rank, int32_t phase) { return device->phase_name(rank, phase); };
+  std::ofstream out(file);
+  out << cuda::perfetto_json(timeline, name);
+  if (!out.flush()) throw Error(Code::kOs, "cannot write " + escaped(file));
+  std::vector<cuda::PhaseTimes> times = cuda::phase_times(timeline);
+  std::sort(times.begin(), times.end(),
+            [](const auto& a, const auto& b) { return a.wait_us * a.instances > b.wait_us * b.instances; });
+  times.resize(std::min<std::size_t>(times.size(), 12));
+  for (const cuda::PhaseTimes& t : times) {
+    char text[96];
+    std::snprintf(text, sizeof text, "waits %8.2f us, runs %8.2f us, publishes %6.2f us: ", t.wait_us,
+                  t.run_us, t.publish_us);
+    std::cerr << text << escaped(name(0, t.phase)) << '\n';
+  }
+}
+
 nlohmann::json measure(const ModelBench& bench) {
   const std::vector<int32_t> batches = numbers(bench.batches, "--batch"),
                              prefills = numbers(bench.prefills, "--prefill");
@@ -134,6 +158,7 @@ nlohmann::json measure(const ModelBench& bench) {
   options.tp = bench.tp;
   options.threads = bench.threads;
   options.device = bench.device;
+  if (!bench.trace.empty()) options.device.trace_events = 1 << 14;
   options.max_sequences = *std::max_element(batches.begin(), batches.end());
   options.max_length =
       std::max(*std::max_element(prefills.begin(), prefills.end()), bench.context + bench.repeats + 4);
@@ -161,6 +186,7 @@ nlohmann::json measure(const ModelBench& bench) {
     times.erase(times.begin(), times.begin() + 2);
     result["decode_ms"][std::to_string(batch)] = median(times);
   }
+  if (!bench.trace.empty()) save_timeline(runner, bench.trace);
   result["rss_mb"] = {{"loaded", rss_loaded}, {"steady", memory_mb("VmRSS")}, {"peak", memory_mb("VmHWM")}};
   result["packed_mb"] = static_cast<double>(loaded.memory.weights) / (1 << 20);
   result["kv_mb"] = static_cast<double>(loaded.memory.pages) / (1 << 20);
@@ -212,6 +238,8 @@ std::function<void()> add_model_bench(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   add_device_options(*command, bench->device);
+  command->add_option("--trace", bench->trace,
+                      "file for the timeline of a GPU's last steps (ui.perfetto.dev)");
   command->add_flag("--json", bench->json, "one JSON line");
   return [bench] { run_bench(*bench); };
 }
