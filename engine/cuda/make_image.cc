@@ -193,7 +193,7 @@ void RankImage::plan_memory(uint64_t instances) {
   plan_attention();
 }
 
-// Per tile, of all splits: value sums, maximum and sum of each row.
+// Per row (token and head) and split: sums of values, maximum and sum of weights.
 void RankImage::plan_attention() {
   const Program& p = *setup_.program;
   const int32_t splits =
@@ -206,10 +206,9 @@ void RankImage::plan_attention() {
       const Buffer& b = p.buffers[at(resolve(p, phase, phase.operands[operand], 0))];
       return static_cast<uint64_t>(p.vals[at(b.dims[axis])].max);
     };
-    const auto items = static_cast<uint64_t>(options_.max_items);
-    partials = std::max(partials,
-                        items * kItemRows * dim(0, 1) * static_cast<uint64_t>(splits) * (dim(2, 3) + 2) * 4);
-    arrivals = std::max(arrivals, items * dim(1, 1) * 4);
+    const uint64_t rows = static_cast<uint64_t>(options_.limits.max_tokens) * dim(0, 1);
+    partials = std::max(partials, rows * static_cast<uint64_t>(splits) * (dim(2, 3) + 2) * 4);
+    arrivals = std::max(arrivals, static_cast<uint64_t>(options_.max_items) * dim(1, 1) * 4);
   }
   attention_partials_ = take(partials);
   attention_arrivals_ = take(arrivals);

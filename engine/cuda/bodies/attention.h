@@ -185,10 +185,9 @@ struct Attention : Quiet {
     call.operand<float>(5)[place * kValue + d] = value / sum;
   }
 
+  // Of a row (token and head) and split: values, maximum, sum.
   ARK_DEVICE float* partial(i32 row, i32 of) const {
-    const i64 rows = static_cast<i64>(kItemRows) * call.size_at(0), number = item_number;
-    const i64 own = number * rows + (row / group) * call.size_at(0) + dev::ld_nc(head_list + row % group);
-    return call.operand<float>(7) + (own * splits + of) * (kValue + 2);
+    return call.operand<float>(7) + (place_of(row) * splits + of) * (kValue + 2);
   }
 
   // Adds up the warps' states of `rows` rows, in order.
