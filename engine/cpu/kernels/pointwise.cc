@@ -277,7 +277,7 @@ void unary_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Parameters parameters = parameters_of(call);
   const auto [begin, end] = elements_of(tile, y.size());
-  with_compute_type(x.dtype, [&](auto type) {
+  with_compute_type(x.dtype, [&, begin = begin, end = end](auto type) {
     using C = decltype(type);
     C block[kBlock];
     for (int64_t i = begin; i < end; i += kBlock) {
@@ -302,7 +302,7 @@ void binary_tile(const KernelCall& call, int64_t tile) {
   const auto [begin, end] = elements_of(tile, y.size());
   const Index sa = broadcast_strides(a, y.shape()), sb = broadcast_strides(b, y.shape());
   const int64_t flag = call.attributes->integer_or(call.op == Op::kMod ? "fmod" : "left", 0);
-  with_compute_type(a.dtype, [&](auto type) {
+  with_compute_type(a.dtype, [&, begin = begin, end = end](auto type) {
     using C = decltype(type);
     C x[kBlock], z[kBlock];
     for (int64_t i = begin; i < end; i += kBlock) {
@@ -345,7 +345,7 @@ void where_tile(const KernelCall& call, int64_t tile) {
   const auto [begin, end] = elements_of(tile, y.size());
   Index strides[3];
   for (std::size_t k = 0; k < 3; ++k) strides[k] = broadcast_strides(call.inputs[k], y.shape());
-  with_compute_type(y.dtype, [&](auto type) {
+  with_compute_type(y.dtype, [&, begin = begin, end = end](auto type) {
     using C = decltype(type);
     int64_t condition[kBlock];
     C a[kBlock], b[kBlock];
@@ -363,7 +363,7 @@ void where_tile(const KernelCall& call, int64_t tile) {
 void clip_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const auto [begin, end] = elements_of(tile, y.size());
-  with_compute_type(x.dtype, [&](auto type) {
+  with_compute_type(x.dtype, [&, begin = begin, end = end](auto type) {
     using C = decltype(type);
     C block[kBlock];
     const bool has_low = has_input(call, 1), has_high = has_input(call, 2);

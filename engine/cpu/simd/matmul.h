@@ -207,20 +207,19 @@ void multiply_stripe(const MatMul& a, const Block* blocks, int count, int64_t p,
 // x[row .. row + rows) as [k][rows], four by four.
 inline void pack_rows(const float* x, int64_t rows, int64_t k, float* packed) {
   using Four [[gnu::vector_size(16)]] = float;
-  using Order [[gnu::vector_size(16)]] = int32_t;
   const int64_t whole_rows = rows & ~int64_t{3}, whole_k = k & ~int64_t{3};
   for (int64_t r = 0; r < whole_rows; r += 4) {
     for (int64_t i = 0; i < whole_k; i += 4) {
       Four in[4];
       for (int j = 0; j < 4; ++j) std::memcpy(&in[j], x + (r + j) * k + i, sizeof in[j]);
-      const Four low02 = __builtin_shuffle(in[0], in[2], Order{0, 4, 1, 5}),
-                 low13 = __builtin_shuffle(in[1], in[3], Order{0, 4, 1, 5}),
-                 high02 = __builtin_shuffle(in[0], in[2], Order{2, 6, 3, 7}),
-                 high13 = __builtin_shuffle(in[1], in[3], Order{2, 6, 3, 7});
-      const Four out[4] = {__builtin_shuffle(low02, low13, Order{0, 4, 1, 5}),
-                           __builtin_shuffle(low02, low13, Order{2, 6, 3, 7}),
-                           __builtin_shuffle(high02, high13, Order{0, 4, 1, 5}),
-                           __builtin_shuffle(high02, high13, Order{2, 6, 3, 7})};
+      const Four low02 = __builtin_shufflevector(in[0], in[2], 0, 4, 1, 5),
+                 low13 = __builtin_shufflevector(in[1], in[3], 0, 4, 1, 5),
+                 high02 = __builtin_shufflevector(in[0], in[2], 2, 6, 3, 7),
+                 high13 = __builtin_shufflevector(in[1], in[3], 2, 6, 3, 7);
+      const Four out[4] = {__builtin_shufflevector(low02, low13, 0, 4, 1, 5),
+                           __builtin_shufflevector(low02, low13, 2, 6, 3, 7),
+                           __builtin_shufflevector(high02, high13, 0, 4, 1, 5),
+                           __builtin_shufflevector(high02, high13, 2, 6, 3, 7)};
       for (int j = 0; j < 4; ++j) std::memcpy(packed + (i + j) * rows + r, &out[j], sizeof out[j]);
     }
     for (int64_t i = whole_k; i < k; ++i) {
