@@ -160,6 +160,10 @@ std::vector<int32_t> pieces_of(const Recipe& recipe) {
   return pieces;
 }
 
+DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics) {
+  return Namer(program, program.phases[at(phase)], numerics).name();
+}
+
 VariantSet::VariantSet(std::span<const Program* const> programs, Numerics numerics) {
   std::map<std::string, int32_t> known;
   for (const Program* program : programs) {

@@ -22,6 +22,9 @@ struct DeviceVariant {
   std::string definition;  // of pointwise expressions; else empty
 };
 
+// Of one phase. Throws Error(kUnsupported) naming the node if it has no device code.
+DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics);
+
 // Of all programs of one kernel, numbered in the order in which they first appear.
 class VariantSet {
  public:

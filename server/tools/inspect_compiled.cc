@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "engine/cuda/variants.h"
 #include "engine/kernel.h"
 #include "engine/op_rule.h"
 #include "engine/plan_file.h"
@@ -263,6 +264,15 @@ json weights_json(Inspection& inspection) {
   return {{"ranks", std::move(ranks)}};
 }
 
+// The case of the loop kernel that runs a phase on a GPU, or why there is none.
+std::string on_cuda(const Program& program, std::size_t phase) {
+  try {
+    return "cuda: " + cuda::device_variant(program, static_cast<PhaseId>(phase), cuda::Numerics::kExact).type;
+  } catch (const Error& e) {
+    return std::string("not on cuda: ") + e.what();
+  }
+}
+
 std::string placement_text(Inspection& inspection) {
   if (const std::string why = why_called(inspection); !why.empty()) {
     std::string text = "called one by one: " + why + "\n";
@@ -280,11 +290,13 @@ std::string placement_text(Inspection& inspection) {
             " bytes of weights, " + std::to_string(a.activations) + " of activations, " +
             std::to_string(a.inboxes) + " of inboxes, " + std::to_string(a.page) +
             " a page of keys and values\n";
-    for (const Phase& phase : c.programs[r].phases)
+    for (std::size_t p = 0; p < c.programs[r].phases.size(); ++p) {
+      const Phase& phase = c.programs[r].phases[p];
       text += "  program: " + std::string(body_of(c.programs[r].variants[at(phase.variant)])) +
               (phase.repeat == kNone ? ""
                                      : " x" + std::to_string(c.programs[r].repeats[at(phase.repeat)].trips)) +
-              "  # " + escaped(phase.name) + "\n";
+              "  # " + escaped(phase.name) + "; " + on_cuda(c.programs[r], p) + "\n";
+    }
   }
   return text;
 }
@@ -301,10 +313,13 @@ json placement_json(Inspection& inspection) {
   for (std::size_t r = 0; r < c.programs.size(); ++r) {
     const Arena a = arena_of(c, r);
     json phases = json::array();
-    for (const Phase& phase : c.programs[r].phases)
+    for (std::size_t p = 0; p < c.programs[r].phases.size(); ++p) {
+      const Phase& phase = c.programs[r].phases[p];
       phases.push_back({{"body", body_of(c.programs[r].variants[at(phase.variant)])},
                         {"name", phase.name},
-                        {"where", "program"}});
+                        {"where", "program"},
+                        {"cuda", on_cuda(c.programs[r], p)}});
+    }
     ranks.push_back({{"device", "cpu"},
                      {"isa", isa_name()},
                      {"weights", a.weights},
