@@ -294,7 +294,7 @@ class TensorReader {
       throw Error(e.code(), label() + ": " + e.what());
     }
     if (offset_ > c.file->size() || c.bytes > c.file->size() - offset_)
-      fail("lies at bytes " + std::to_string(offset_) + " to " + std::to_string(offset_ + c.bytes) + " of " +
+      fail("has " + std::to_string(c.bytes) + " bytes at offset " + std::to_string(offset_) + " of " +
            escaped(location_) + ", which has " + std::to_string(c.file->size()));
     c.offset = offset_;
   }

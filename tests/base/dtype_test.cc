@@ -20,6 +20,7 @@ TEST(DType, EveryHalfSurvivesTheRoundTrip) {
   }
 }
 
+#ifdef __FLT16_MAX__  // clang 14 has no _Float16 for x86
 TEST(DType, HalfRoundsToNearestEven) {
   // _Float16 conversions of the compiler are the oracle.
   for (uint32_t i = 0; i < 1u << 20; ++i) {
@@ -28,6 +29,7 @@ TEST(DType, HalfRoundsToNearestEven) {
     ASSERT_EQ(f32_to_f16(value), std::bit_cast<uint16_t>(static_cast<_Float16>(value))) << value;
   }
 }
+#endif
 
 TEST(DType, NamesRoundTripAndFourBitTypesPack) {
   EXPECT_EQ(dtype_from_name(name_of(DType::kBF16)), DType::kBF16);

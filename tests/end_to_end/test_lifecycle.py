@@ -108,9 +108,9 @@ def test_api_keys(tiny_model, tmp_path):
 
 def test_sigterm_lets_what_is_in_flight_finish_and_refuses_the_rest(long_model):
     with Server("--model", long_model, "--tp", 2, "--max-num-seqs", 2, "--kv-memory", "256M") as server:
-        alone = Background(server, max_tokens=3000).end().answer
-        stream, whole = Background(server, max_tokens=3000, stream=True), Background(server, max_tokens=2000)
-        until(lambda: stream.first and server.metric("ark_requests_running") == 2, 10, "both running")
+        alone = Background(server, max_tokens=6_000).end().answer
+        stream, whole = Background(server, max_tokens=6_000, stream=True), Background(server, max_tokens=5_000)
+        until(lambda: stream.first and server.metric("ark_requests_running") == 2, 20, "both running")
         queued = Background(server, max_tokens=3)
         until(lambda: server.metric("ark_requests_waiting") == 1, 5, "a waiting request")
         server.signal()
@@ -123,7 +123,7 @@ def test_sigterm_lets_what_is_in_flight_finish_and_refuses_the_rest(long_model):
             assert run.end().error is None
         assert "".join(c.choices[0].text for c in stream.answer) == alone.choices[0].text
         assert stream.answer[-1].choices[0].finish_reason == "length"
-        assert (whole.answer.usage.completion_tokens, queued.answer.usage.completion_tokens) == (2000, 3)
+        assert (whole.answer.usage.completion_tokens, queued.answer.usage.completion_tokens) == (5_000, 3)
         assert server.join() == 0
 
 

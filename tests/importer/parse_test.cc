@@ -169,7 +169,7 @@ TEST(ExternalData, MustStayInTheDirectoryAndInTheFile) {
   EXPECT_THAT(refused(external(".")), HasSubstr("leaves the directory"));
   EXPECT_THAT(refused(external(std::string("w.bin\0x", 7))), HasSubstr("no path relative"));
   EXPECT_THAT(refused(external("none.bin"), Code::kNotFound), HasSubstr("none.bin"));
-  EXPECT_THAT(refused(external("w.bin", "5")), HasSubstr("bytes 5 to 13 of w.bin, which has 12"));
+  EXPECT_THAT(refused(external("w.bin", "5")), HasSubstr("8 bytes at offset 5 of w.bin, which has 12"));
   EXPECT_THAT(refused(external("w.bin", "9223372036854775807")), HasSubstr("which has 12"));
   EXPECT_THAT(refused(external("w.bin", "-1")), HasSubstr("no size"));
   EXPECT_THAT(refused(external("w.bin", "0", "4")), HasSubstr("ask for 8"));
