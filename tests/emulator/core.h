@@ -194,7 +194,7 @@ class Core {
   Fiber* fiber = nullptr;  // the one that runs
   std::vector<std::unique_ptr<Grid>> grids;
   std::unordered_map<const void*, WordReleases> words;
-  uint64_t time_ns = 1;  // the kernels' clock: moves with switches, with idle time, and when stuck
+  uint64_t time_ns = 1;  // the kernels' clock: moves with switches, looks at it, idle time, and when stuck
 
  private:
   Fiber* pick();

@@ -146,7 +146,7 @@ void ark_emulator_pause(const void* word, uint64_t seen, uint64_t needed, Site a
   Core::current->poll("waits for", at, word, seen, needed);
 }
 
-uint64_t ark_emulator_clock_ns() { return Core::current->time_ns; }
+uint64_t ark_emulator_clock_ns() { return ++Core::current->time_ns; }
 
 void ark_emulator_trap(Site at) { Core::current->fail(Fault::kTrap, "the kernel ended itself", at); }
 
