@@ -1,5 +1,6 @@
 #include "server/config.h"
 
+#include <CLI/CLI.hpp>
 #include <cctype>
 #include <cmath>
 #include <map>

@@ -1,13 +1,16 @@
 // The options of ark-serve: command line, environment (ARK_SERVE_*), defaults.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 
 #include "server/device.h"
+
+namespace CLI {
+class App;
+}
 
 namespace ark {
 

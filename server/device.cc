@@ -1,5 +1,6 @@
 #include "server/device.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
 

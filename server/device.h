@@ -1,13 +1,16 @@
 // Where a model runs: --device cpu|cuda|auto and --numerics exact|fast, for servers and tools alike.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "engine/cuda/executor.h"
 #include "engine/program.h"
+
+namespace CLI {
+class App;
+}
 
 namespace ark {
 

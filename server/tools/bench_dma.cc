@@ -1,5 +1,6 @@
 #include "server/tools/bench_dma.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>

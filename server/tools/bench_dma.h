@@ -1,8 +1,11 @@
 // ark-bench dma: latency and bandwidth of the transports by message size.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+
+namespace CLI {
+class App;
+}
 
 namespace ark {
 

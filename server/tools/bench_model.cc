@@ -1,5 +1,6 @@
 #include "server/tools/bench_model.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

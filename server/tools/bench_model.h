@@ -1,8 +1,11 @@
 // ark-bench model: load time, prefill and decode speed, memory of one model, without HTTP.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+
+namespace CLI {
+class App;
+}
 
 namespace ark {
 

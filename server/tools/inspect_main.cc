@@ -1,4 +1,5 @@
 // ark-inspect MODEL: stops after any stage of the load path and prints it.
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"

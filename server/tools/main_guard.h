@@ -1,10 +1,13 @@
 // What every executable's main() shares: options, environment, errors, exit codes, standard output.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 #include <string_view>
+
+namespace CLI {
+class App;
+}
 
 namespace ark {
 

@@ -35,7 +35,7 @@ struct SetResult {
 
 struct SuiteOptions {
   std::string driver = "auto";
-  int ranks = 0, threads = 1;  // ranks 0: 1, or as many as a plan has
+  int ranks = 0, threads = 1;                // ranks 0: 1, or as many as a plan has
   std::optional<double> relative, absolute;  // override the files' own tolerance
   // Empty, or where the outputs of each set are saved, under its path within `root` (its name if that is
   // empty).

@@ -1,5 +1,6 @@
 #include "server/tools/bench/options.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <sstream>

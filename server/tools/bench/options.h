@@ -1,12 +1,15 @@
 // The options of ark-bench serve: those of `vllm bench serve`, as far as they concern text generation.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace ark::bench {
 

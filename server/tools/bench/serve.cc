@@ -1,5 +1,6 @@
 #include "server/tools/bench/serve.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
 #include <filesystem>

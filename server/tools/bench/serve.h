@@ -1,8 +1,11 @@
 // ark-bench serve: measures a server that speaks OpenAI's API, as `vllm bench serve` does.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+
+namespace CLI {
+class App;
+}
 
 namespace ark {
 
