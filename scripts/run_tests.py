@@ -25,6 +25,7 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 JOBS = os.cpu_count() or 2
 TAIL = 40  # lines of a failed suite's log
 FUZZ_SECONDS = 60
+LONGEST = ["end_to_end", "emulator_test", "models", "cuda_test", "engine_test"]
 # The server takes as long to instrument as all else: with --full only.
 ASAN_TESTS = ["base_test", "importer_test", "dma_test", "engine_test", "scheduler_test"]
 TSAN_FILTERS = {"dma_test": "*", "engine_test": "*Mailbox*:*Loop*:*Executor*", "scheduler_test": "*"}
@@ -190,36 +191,34 @@ def plain(totals, limit):
     getting_ready.start()
     built = build(totals, "release", "all", "tests")
     getting_ready.join()
-    tasks = [(run_pytest, totals, folder, [f"tests/{folder}"], limit)
-             for folder in ("models", "rules") if (ROOT / "tests" / folder).is_dir()]
+    # Longest first. The end-to-end tests wait more than they compute: others run beside them.
+    suites = ("end_to_end", "models", "rules") if built else ("models", "rules")
+    tasks = [(run_pytest, totals, suite, [f"tests/{suite}"], 2 * limit) for suite in suites]
     if built:
         tasks += [(run_gtest, totals, binary.name, binary, limit) for binary in test_binaries("build")]
-    parallel(tasks)
-    if built and (ROOT / "tests" / "end_to_end").is_dir():
-        run_pytest(totals, "end_to_end", ["tests/end_to_end"], 2 * limit)
+    parallel(sorted(tasks, key=lambda task: LONGEST.index(task[2]) if task[2] in LONGEST else len(LONGEST)))
 
 
 def sanitized(totals, limit):
-    run = lambda name, folder, filters, wrapper: parallel([
-        (lambda b=binary: run_gtest(totals, f"{name} {b.name}", b, limit, wrapper, filters.get(b.name, "*"),
-                                    **SANITIZER_OPTIONS),)
-        for binary in test_binaries(folder) if not filters or binary.name in filters])
+    def suites(kind, folder, filters=None, wrapper=()):
+        return [(lambda b=binary: run_gtest(totals, f"{kind} {b.name}", b, limit, wrapper,
+                                            filters[b.name] if filters else "*", **SANITIZER_OPTIONS),)
+                for binary in test_binaries(folder) if not filters or binary.name in filters]
+
     # clang compiles for the address sanitizer in half of gcc's time, and has the fuzzer.
     clang = shutil.which("clang++") is not None
-    options, fuzzers, kinds = [], [], "address,undefined"
+    options, fuzzers = [], []
     if clang:
         options = ["-DARK_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++", "-DCMAKE_C_COMPILER=clang"]
         fuzzers = [path.stem for path in (ROOT / "tests" / "fuzz").glob("*_fuzz.cc")]
-        kinds += ",fuzzer-no-link"
-    if build(totals, "asan", "--dir", "build-asan", f"-DARK_SANITIZE={kinds}", *options, *ASAN_TESTS, *fuzzers):
-        run("asan", "build-asan", {}, ())
-        parallel([(run_fuzzer, totals, name) for name in fuzzers])
+    if build(totals, "asan", "--dir", "build-asan", "-DARK_SANITIZE=address,undefined", *options, *ASAN_TESTS, *fuzzers):
+        parallel([(run_fuzzer, totals, name) for name in fuzzers] + suites("asan", "build-asan"))
     if not clang:
         totals.add("fuzz (no clang++)", Result(skipped=1), 0)
     # The thread sanitizer of gcc 12 wants its addresses where they always were.
     fixed = ("setarch", os.uname().machine, "-R")
     if build(totals, "tsan", "--dir", "build-tsan", "-DARK_SANITIZE=thread", *TSAN_FILTERS):
-        run("tsan", "build-tsan", TSAN_FILTERS, fixed)
+        parallel(suites("tsan", "build-tsan", TSAN_FILTERS, fixed))
 
 
 def run_fuzzer(totals, name):

@@ -22,6 +22,9 @@ inline std::filesystem::path zoo() {
   return source_root() / "build" / "zoo";
 }
 
+// Whether a sanitizer slows all down: what only repeats, with other numbers, is then done less often.
+inline bool is_sanitized() { return std::getenv("ARK_SANITIZED") != nullptr; }
+
 // The folder that models/smollm2.py fills: smollm2.onnx, tokenizer.json, ...
 inline std::filesystem::path smollm2() {
   const char* cache = std::getenv("XDG_CACHE_HOME");

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "tests/engine/token_graphs.h"
+#include "tests/fixtures.h"
 
 namespace ark::test {
 namespace {
@@ -95,7 +96,7 @@ Configuration configuration(int32_t number, uint32_t random) {
 class Schedules : public ::testing::TestWithParam<int32_t> {};
 
 TEST_P(Schedules, ChangeNoBit) {
-  const bool full = std::getenv("ARK_FULL") != nullptr, brief = std::getenv("ARK_SANITIZED") != nullptr;
+  const bool full = std::getenv("ARK_FULL") != nullptr, brief = is_sanitized();
   const int32_t each = full ? 93 : brief ? 4 : 19, configurations = 36;  // of 3 models
   const DecoderModel model = small_model(GetParam());
   const std::vector<Job> jobs = jobs_of(model);

@@ -27,16 +27,17 @@ TEST(ValidateModels, AcceptsEveryFixtureAtEveryTp) {
 
 TEST(ValidateModels, AcceptsTheWholeZooAtEveryTp) {
   if (!std::filesystem::exists(zoo())) GTEST_SKIP() << zoo() << " is missing: models/zoo.py makes it";
-  int recognised = 0;
+  int seen = 0, recognised = 0;
   for (const auto& entry : std::filesystem::directory_iterator(zoo())) {
     if (!std::filesystem::exists(entry.path() / "model.onnx")) continue;
+    if (is_sanitized() && ++seen % 4) continue;
     std::string why;
     const auto model = read_decoder(entry.path() / "model.onnx", why);
     if (!model) continue;  // served plain; tests/importer/decoder says which may be
     ++recognised;
     expect_sound(*model, entry.path().filename());
   }
-  EXPECT_GT(recognised, 40);
+  EXPECT_GT(recognised, is_sanitized() ? 10 : 40);
 }
 
 TEST(ValidateModels, RefusesAThousandRandomMutations) {
@@ -48,7 +49,7 @@ TEST(ValidateModels, RefusesAThousandRandomMutations) {
     ASSERT_TRUE(model) << name << ": " << why;
     for (const int32_t ranks : {1, 2, 3, 4}) sources.push_back(compile_small(*model, ranks));
   }
-  expect_refusal(sources, 1000, 7);
+  expect_refusal(sources, is_sanitized() ? 250 : 1000, 7);
 }
 
 }  // namespace
