@@ -328,7 +328,9 @@ inline void expect_refusal(const std::vector<Compiled>& sources, int count, uint
   std::printf("%-16s %8s %8s %8s\n", "mutation", "refused", "the same", "as sound");
   for (const Mutation& mutation : kMutations) {
     const Counts& counts = by_kind[mutation.name];
-    EXPECT_GE(counts.refused, count / 250) << mutation.name;
+    if (count >= 1000) {  // shorter runs may miss a kind
+      EXPECT_GT(counts.refused, count / 200) << mutation.name;
+    }
     std::printf("%-16s %8d %8d %8d\n", mutation.name, counts.refused, counts.same, counts.other);
   }
   std::printf("%-16s %8d %8d accepted\n", "all", refused, accepted);
