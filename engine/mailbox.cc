@@ -46,8 +46,8 @@ void limit(std::size_t count, int32_t most, const char* what) {
 StepCapacity StepCapacity::of(const RunnerLimits& l) {
   const int64_t pages = l.page_size > 0 ? (l.max_length + l.page_size - 1) / l.page_size : 0;
   const int64_t deltas = std::min<int64_t>(int64_t{l.max_slots} * pages, int64_t{1} << 22);
-  return {l.max_tokens,      l.max_slots,  l.max_rows,
-          l.max_rows * 1024, l.vocabulary, static_cast<int32_t>(deltas),
+  return {l.max_tokens,          l.max_slots,  l.max_rows,
+          l.max_rows * kMaxBias, l.vocabulary, static_cast<int32_t>(deltas),
           l.max_slots * 2};
 }
 

@@ -60,11 +60,12 @@ struct StepRow {
   int32_t target = -1;        // report this token's logprob (prompt logprobs), -1 = the sampled one's
   int32_t top = 0;            // also report the `top` largest logprobs, <= kMaxTop
   int32_t prompt_length = 0;  // of the slot's history, how many tokens are prompt (penalties)
-  int32_t bias_first = 0, bias_count = 0;  // range of StepDescriptor::bias
+  int32_t bias_first = 0, bias_count = 0;  // range of StepDescriptor::bias; count at most kMaxBias
   SamplingParams sampling;
   bool operator==(const StepRow&) const = default;
 };
 inline constexpr int32_t kMaxTop = 20;
+inline constexpr int32_t kMaxBias = 1024;  // logit_bias entries of one row
 
 struct StepDescriptor {
   std::vector<int32_t> tokens;  // T entries, 1 <= T <= max_tokens

@@ -32,6 +32,8 @@ void read_bias(const Fields& fields, const Model& model, schedule::GenerateReque
   const Json* bias = fields.find("logit_bias");
   if (!bias) return;
   if (!bias->is_object()) fields.wrong_type("logit_bias", "an object of token ids and numbers");
+  if (bias->size() > kMaxBias)
+    fields.fail("logit_bias", "has more than " + std::to_string(kMaxBias) + " entries");
   const Fields entries(*bias, fields.path("logit_bias."));
   for (const auto& item : bias->items()) {
     int32_t id = -1;
@@ -48,6 +50,9 @@ void read_bias(const Fields& fields, const Model& model, schedule::GenerateReque
 void read_stops(const Fields& fields, const Model& model, Parameters& parameters) {
   if (auto stop = fields.strings("stop", kMostStops)) parameters.text.stop = std::move(*stop);
   std::erase(parameters.text.stop, "");
+  for (const std::string& stop : parameters.text.stop)
+    if (stop.size() > kMostStopBytes)
+      fields.fail("stop", "has a string of more than " + std::to_string(kMostStopBytes) + " bytes");
   if (!parameters.text.stop.empty()) model.tokenizer(fields.path("stop"));
   if (!fields.boolean("ignore_eos").value_or(false)) parameters.request.end_ids = model.served.end_ids;
   if (const auto ids = fields.ids("stop_token_ids", 1024))
@@ -66,6 +71,27 @@ void read_stream(const Fields& fields, Parameters& parameters) {
       Fields(*options, fields.path("stream_options.")).boolean("include_usage").value_or(false);
 }
 
+// Fields that OpenAI or vLLM know, that would change the answer, and that ark has not: ignoring them would
+// answer another question.
+void refuse_unsupported(const Fields& fields) {
+  static constexpr const char* kUnsupported[] = {
+      "allowed_token_ids", "bad_words",       "guided_choice",      "guided_grammar",
+      "guided_json",       "guided_regex",    "structured_outputs", "truncate_prompt_tokens",
+      "prompt_logprobs",   "use_beam_search", "logits_processors",  "functions",
+      "grammar",           "json_schema"};
+  for (const char* name : kUnsupported) {
+    const Json* value = fields.find(name);
+    if (value && *value != false && !(value->is_structured() && value->empty()))
+      fields.fail(name, "is not supported");
+  }
+  if (const Json* format = fields.find("response_format")) {
+    if (!format->is_object()) fields.wrong_type("response_format", "an object");
+    const auto type = Fields(*format, "response_format.").string("type");
+    if (!type || *type != "text")
+      fields.fail("response_format", R"(must be {"type": "text"}: output cannot be constrained)");
+  }
+}
+
 // splitmix64 (Steele, Lea, Flood 2014): one well-mixed word per input.
 uint64_t mixed(uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
@@ -77,6 +103,7 @@ uint64_t mixed(uint64_t x) {
 }  // namespace
 
 Parameters read_parameters(const Fields& fields, const Model& model) {
+  refuse_unsupported(fields);
   Parameters parameters;
   schedule::GenerateRequest& request = parameters.request;
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();

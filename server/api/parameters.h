@@ -12,7 +12,7 @@
 namespace ark::api {
 
 inline constexpr int32_t kMostSequences = 128;  // n, best_of
-inline constexpr std::size_t kMostStops = 64;
+inline constexpr std::size_t kMostStops = 64, kMostStopBytes = 4096;
 
 // How a sequence's tokens become text.
 struct TextOptions {

@@ -1,6 +1,7 @@
 #include "server/api/service.h"
 
 #include <ctime>
+#include <mutex>
 
 #include "base/error.h"
 
@@ -27,6 +28,10 @@ const text::Tokenizer& Model::tokenizer(const std::string& param) const {
 
 std::vector<int32_t> Model::encode(const std::string& param, const std::string& text, bool special) const {
   const text::Tokenizer& tokenizer = this->tokenizer(param);
+  // Tokenising takes some hundred bytes per byte of text: long texts take turns.
+  constexpr std::size_t kLong = 256 << 10;
+  static std::mutex turn;
+  const auto lock = text.size() > kLong ? std::unique_lock(turn) : std::unique_lock<std::mutex>();
   try {
     return special ? served.text->encode_prompt(text) : tokenizer.encode(text, false);
   } catch (const Error& e) {

@@ -188,22 +188,19 @@ Response Server::route(Exchange& exchange, const std::string& path) {
 
 void Server::with_body(const Raw& raw, httplib::Response& out, const httplib::ContentReader& reader) {
   Exchange& exchange = exchange_of(raw);
-  std::size_t taken = 0;
   Response response;
   try {
-    std::string body = read_body(exchange, reader);
-    taken = body.size();
+    BodyShare share(bodies_);
+    std::string body = read_body(exchange, reader, share);
     response = run_handler(exchange, std::move(body));
   } catch (const HttpError& e) {
     exchange.must_close = true;
     response = error_response(e);
   }
-  bodies_ -= taken;
   give(exchange, std::move(response), out);
 }
 
-// Counts what it returns in bodies_; the caller takes it off again.
-std::string Server::read_body(Exchange& exchange, const httplib::ContentReader& reader) {
+std::string Server::read_body(Exchange& exchange, const httplib::ContentReader& reader, BodyShare& share) {
   std::string body;
   if (!exchange.head.has_body()) return body;
   constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -213,12 +210,11 @@ std::string Server::read_body(Exchange& exchange, const httplib::ContentReader& 
     if (body.size() + size > options_.limits.body) status = 413;
     if (bodies_ + size > options_.bodies_memory) status = 503;
     if (status) return false;
-    bodies_ += size;
+    share.grow(size);
     body.append(data, size);
     return true;
   });
   if (complete) return body;
-  bodies_ -= body.size();
   if (status == 413)
     throw HttpError(413, "the body is longer than " + std::to_string(options_.limits.body) + " bytes");
   if (status == 503)
@@ -269,10 +265,12 @@ void Server::give(Exchange& exchange, Response response, httplib::Response& out)
     exchange.must_close = exchange.must_close || !alive;
     return alive;
   };
-  if (exchange.head.http_1_0)
+  if (exchange.head.http_1_0) {
+    exchange.must_close = true;  // the end of the connection ends the body
     out.set_content_provider(response.content_type, std::move(provider));
-  else
+  } else {
     out.set_chunked_content_provider(response.content_type, std::move(provider));
+  }
 }
 
 }  // namespace ark::http

@@ -133,7 +133,9 @@ Head parse_head(std::string_view text, const HeadLimits& limits) {
 }
 
 std::string Head::for_library() const {
-  std::string text = method + " " + target + (http_1_0 ? " HTTP/1.0" : " HTTP/1.1");
+  // No route reads a query, and the library refuses some that RFC 3986 section 3.4 allows.
+  const std::string path = target.substr(0, target.find_first_of("?#"));
+  std::string text = method + " " + path + (http_1_0 ? " HTTP/1.0" : " HTTP/1.1");
   text += kCrlf;
   text += !keep_alive ? "Connection: close\r\n" : http_1_0 ? "Connection: Keep-Alive\r\n" : "";
   if (chunked) text += "Transfer-Encoding: chunked\r\n";

@@ -51,6 +51,19 @@ class Server : private httplib::Server {
 
  private:
   struct Exchange;  // one request being answered
+  // What one request's body has of bodies_; given back at the end.
+  class BodyShare {
+   public:
+    explicit BodyShare(std::atomic<std::size_t>& all) : all_(all) {}
+    ~BodyShare() { all_ -= bytes_; }
+    BodyShare(const BodyShare&) = delete;
+    BodyShare& operator=(const BodyShare&) = delete;
+    void grow(std::size_t bytes) { all_ += bytes, bytes_ += bytes; }
+
+   private:
+    std::atomic<std::size_t>& all_;
+    std::size_t bytes_ = 0;
+  };
   using Raw = httplib::Request;
 
   bool process_and_close_socket(socket_t socket) override;
@@ -62,7 +75,7 @@ class Server : private httplib::Server {
   static Exchange& exchange_of(const Raw& raw);
   HandlerResponse before_body(const Raw& raw, httplib::Response& out);
   void with_body(const Raw& raw, httplib::Response& out, const httplib::ContentReader& reader);
-  std::string read_body(Exchange& exchange, const httplib::ContentReader& reader);
+  std::string read_body(Exchange& exchange, const httplib::ContentReader& reader, BodyShare& share);
   Response route(Exchange& exchange, const std::string& path);
   Response run_handler(Exchange& exchange, std::string body);
   void give(Exchange& exchange, Response response, httplib::Response& out);

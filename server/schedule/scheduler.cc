@@ -43,6 +43,9 @@ std::shared_ptr<Ticket> Scheduler::submit(GenerateRequest request) {
     if (token < 0 || token >= limits.vocabulary)
       refuse("token " + std::to_string(token) + " is not in the vocabulary of " +
              std::to_string(limits.vocabulary));
+  if (request.bias.size() > kMaxBias)
+    refuse("logit_bias has " + std::to_string(request.bias.size()) + " entries; the limit is " +
+           std::to_string(kMaxBias));
   for (const auto& [token, bias] : request.bias)
     if (token < 0 || token >= limits.vocabulary)
       refuse("logit_bias token " + std::to_string(token) + " is not in the vocabulary of " +

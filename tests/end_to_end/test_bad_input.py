@@ -115,6 +115,11 @@ CASES = [  # route, body, status, field
     (COMPLETE, {"prompt": "x", "logit_bias": {"x": 1}}, 400, "logit_bias"),
     (COMPLETE, {"prompt": "x", "logit_bias": {"1": "x"}}, 400, "logit_bias.1"),
     (COMPLETE, {"prompt": "x", "logit_bias": {"1": 101}}, 400, "logit_bias.1"),
+    (COMPLETE, {"prompt": "x", "logit_bias": {"0" * i + "1": 1 for i in range(1025)}}, 400, "logit_bias"),
+    (COMPLETE, {"prompt": "x", "stop": "s" * 5000}, 400, "stop"),
+    (COMPLETE, {"prompt": "x", "guided_regex": "a+"}, 400, "guided_regex"),
+    (COMPLETE, {"prompt": "x", "prompt_logprobs": 0}, 400, "prompt_logprobs"),
+    (COMPLETE, {"prompt": "x", "response_format": {"type": "json_object"}}, 400, "response_format"),
     (COMPLETE, {"prompt": "x", "stream_options": {}}, 400, "stream_options"),
     (COMPLETE, {"prompt": "x", "stream": True, "stream_options": {"include_usage": 1}}, 400, "stream_options.include_usage"),
     (CHAT, {}, 400, "messages"), (CHAT, {"messages": "x"}, 400, "messages"), (CHAT, {"messages": []}, 400, "messages"),
@@ -132,6 +137,10 @@ CASES = [  # route, body, status, field
     (CHAT, {"messages": USER, "max_completion_tokens": -1}, 400, "max_completion_tokens"),
     (CHAT, {"messages": USER, "response_format": {"type": "json_object"}}, 400, "response_format"),
     (CHAT, {"messages": USER, "response_format": "text"}, 400, "response_format"),
+    (CHAT, {"messages": USER, "echo": True}, 400, "echo"), (CHAT, {"messages": USER, "functions": [{}]}, 400, "functions"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "tool_call_id": 0}]}, 400, "messages[0].tool_call_id"),
+    (CHAT, {"messages": [{"role": "user", "content": None}]}, 400, "messages[0].content"),
+    (CHAT, {"messages": USER, "continue_final_message": True, "add_generation_prompt": True}, 400, "continue_final_message"),
     (CHAT, {"messages": USER, "tools": {}}, 400, "tools"), (CHAT, {"messages": USER, "tools": [1]}, 400, "tools"),
     (CHAT, {"messages": USER, "tool_choice": "required"}, 400, "tool_choice"),
     (CHAT, {"messages": USER, "modalities": ["audio"]}, 400, "modalities"),
@@ -162,6 +171,24 @@ def test_what_the_message_repeats_is_escaped_and_short(tiny):
     for name in ("\x1b[31m\x07", "x" * 100_000, "\u0085\u0000", '"}],\n'):
         error = refused(tiny.post(COMPLETE, {"prompt": "x", "model": name}), 404, "model")
         assert len(error["message"]) < 400 and error["message"].isprintable()
+
+
+def test_as_much_as_is_allowed_at_once_ends_no_server(tiny):
+    """Every row of a full step with as many biases as one may have; every sequence with long stop strings."""
+    bias = {"0" * i + "1": 0 for i in range(1024)}
+    with tiny.http() as http:
+        answer = http.post(COMPLETE, json={"prompt": [1], "n": 128, "max_tokens": 3, "ignore_eos": True, "logit_bias": bias})
+        assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 3 * 128
+        answer = http.post(COMPLETE, json={"prompt": [1], "n": 128, "max_tokens": 1, "stop": ["x" * 4096] * 64})
+        assert answer.status_code == 200
+        assert http.get("/health").status_code == 200
+
+
+def test_what_changes_nothing_is_taken(tiny):
+    options = {"guided_json": None, "use_beam_search": False, "bad_words": [], "response_format": {"type": "text"},
+               "store": True, "metadata": {"a": "b"}}
+    assert tiny.post(COMPLETE, {"prompt": [1], "max_tokens": 1, **options}).status_code == 200
+    assert tiny.post(CHAT, {"messages": USER, "max_tokens": 1, **options}).status_code == 200
 
 
 def test_duplicate_and_unknown_members(tiny):
@@ -218,6 +245,7 @@ def test_unknown_methods(tiny):
 
 
 def test_queries_and_percent_encoding(tiny):
-    assert tiny.get("/health?x=1&y").status_code == 200
+    for query in ("?x=1&y", "?", "?a=/b?c=d", "?u=http://x?y=1&z=%25"):
+        assert tiny.get("/health" + query).status_code == 200, query
     assert tiny.get("/%68ealth").status_code == 200
     assert tiny.get("/v1/models/llama%2Doptimum?verbose").status_code == 200

@@ -145,6 +145,9 @@ def test_http_1_0(tiny):
     assert answer == (200, b'{"status":"ok"}')
     stream = tiny.exchange(post(b'{"prompt": [1], "max_tokens": 3, "stream": true}', version=b"1.0"), "never")
     assert b"chunked" not in stream.lower() and stream.endswith(b"data: [DONE]\n\n")
+    stream = tiny.exchange(post(b'{"prompt": [1], "max_tokens": 3, "stream": true}', b"Connection: keep-alive",
+                                version=b"1.0"), "never", timeout=10)
+    assert stream.endswith(b"data: [DONE]\n\n")  # its end is the connection's
     kept = tiny.exchange(get(b"Connection: keep-alive", version=b"1.0") * 2)
     assert len(answers(kept)) == 2
 
