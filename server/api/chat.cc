@@ -22,16 +22,11 @@ struct ChatJob {
 };
 
 void refuse_what_ark_has_not(const Fields& fields) {
-  if (const Json* format = fields.find("response_format")) {
-    if (!format->is_object()) fields.wrong_type("response_format", "an object");
-    const auto type = Fields(*format, "response_format.").string("type");
-    if (!type || *type != "text")
-      fields.fail("response_format", R"(must be {"type": "text"}: output cannot be constrained)");
-  }
   if (const auto kinds = fields.strings("modalities", 16))
     for (const std::string& kind : *kinds)
       if (kind != "text") fields.fail("modalities", "must be text only");
   if (fields.find("audio")) fields.fail("audio", "is not supported: the model makes text");
+  if (fields.boolean("echo").value_or(false)) fields.fail("echo", "is not supported in chat");
 }
 
 void read_logprobs(const Fields& fields, ChatJob& job) {
@@ -110,16 +105,21 @@ void stream_answer(ChatJob& job, const std::function<bool()>& client_gone,
                    const std::function<void(const Json&)>& send) {
   Json chunk = envelope_of(job, "chat.completion.chunk");
   if (job.parameters.include_usage) chunk["usage"] = nullptr;
-  for (std::size_t i = 0; i < job.batch.size(); ++i) {  // the role comes first
+  std::vector<bool> begun(job.batch.size());
+  // The role comes first, and with the first token: clients take its time for the time to the first token.
+  const auto begin = [&](std::size_t i) {
+    if (begun[i]) return;
+    begun[i] = true;
     Json delta = {{"role", "assistant"}, {"content", ""}};
     chunk["choices"] = Json::array(
         {Json{{"index", i}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", nullptr}}});
     send(chunk);
-  }
-  chunk.erase("prompt_token_ids");
+    chunk.erase("prompt_token_ids");
+  };
   job.batch.run(client_gone, [&](std::size_t i, Piece piece) {
     const bool ids = job.parameters.return_token_ids && !piece.ids.empty();
     if (piece.text.empty() && piece.scores.empty() && !ids && !job.batch.at(i).done()) return;
+    begin(i);
     Json delta = Json::object();
     if (!piece.text.empty()) delta["content"] = piece.text;
     chunk["choices"] = Json::array({choice_of(job, i, "delta", std::move(delta), piece)});

@@ -45,16 +45,20 @@ Json read_message(const Json& given, std::size_t index) {
   if (!given.is_object())
     throw http::HttpError(400, place + " must be an object, not " + kind_of(given), place, "invalid_type");
   const Fields fields(given, place + ".");
-  if (!fields.string("role")) fields.wrong_type("role", "a string");
+  const auto role = fields.string("role");
+  if (!role) fields.wrong_type("role", "a string");
   (void)fields.string("name");
+  (void)fields.string("tool_call_id");
   Json message = given;
   const Json* content = fields.find("content");
   if (content && content->is_array())
     message["content"] = text_of_parts(fields, *content);
   else if (content && !content->is_string())
     fields.wrong_type("content", "a string or an array of text parts");
-  else if (!content && !fields.find("tool_calls"))
+  else if (!content && *role != "assistant" && !fields.find("tool_calls"))
     fields.wrong_type("content", "a string or an array of text parts");
+  else if (!content)
+    message["content"] = "";  // templates append it
   if (message.contains("tool_calls") && message["tool_calls"].is_null()) message.erase("tool_calls");
   if (message.contains("tool_calls")) open_arguments(fields, message["tool_calls"]);
   return message;
@@ -85,12 +89,39 @@ Json read_tools(const Fields& fields) {
 
 }  // namespace
 
+namespace {
+
+// Stands where the last message ends. The space behind it shows whether a template trims what it prints.
+constexpr std::string_view kEndMark = "ARK-THE-TEXT-GOES-ON-HERE ";
+
+// The rendered chat up to the end of the last message's text, for the model to go on with it.
+std::string up_to_mark(std::string chat) {
+  const std::size_t at = chat.rfind(kEndMark.substr(0, kEndMark.size() - 1));
+  if (at == std::string::npos)
+    throw http::HttpError(
+        400, "the model's chat template does not print the last message, so it cannot be continued",
+        "continue_final_message", "invalid_value");
+  const bool trimmed = chat.compare(at, kEndMark.size(), kEndMark) != 0;
+  chat.resize(at);
+  if (trimmed) chat.resize(chat.find_last_not_of(" \t\r\n") + 1);
+  return chat;
+}
+
+}  // namespace
+
 std::string chat_prompt(const Fields& fields, const Model& model) {
   model.tokenizer("messages");
   text::ChatInput input;
   input.messages = read_messages(fields);
   input.tools = read_tools(fields);
-  input.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
+  const bool goes_on = fields.boolean("continue_final_message").value_or(false);
+  input.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(!goes_on);
+  if (goes_on && input.add_generation_prompt)
+    fields.fail("continue_final_message", "and add_generation_prompt cannot both be true");
+  if (goes_on) {
+    Json& content = input.messages.back()["content"];
+    content = content.get<std::string>() + std::string(kEndMark);
+  }
   if (const Json* extra = fields.find("chat_template_kwargs")) {
     if (!extra->is_object()) fields.wrong_type("chat_template_kwargs", "an object");
     input.extra = *extra;
@@ -105,7 +136,8 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
         "messages", "no_chat_template");
   text.fill(input);
   try {
-    return text.chat_template->render(input);
+    std::string chat = text.chat_template->render(input);
+    return goes_on ? up_to_mark(std::move(chat)) : chat;
   } catch (const Error& e) {
     if (e.code() != Code::kInvalidArgument) throw;
     throw http::HttpError(400, e.what(), "messages", "invalid_value");

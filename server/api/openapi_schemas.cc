@@ -1,6 +1,7 @@
 #include "server/api/openapi_schemas.h"
 
 #include "engine/step.h"
+#include "server/api/parameters.h"
 
 namespace ark::api {
 namespace {
@@ -39,9 +40,14 @@ Json token_id() { return {{"type", "integer"}, {"minimum", 0}, {"maximum", INT32
 
 // What completions and chat share.
 Json generation_fields() {
-  Json stop = maybe({{"oneOf", Json::array({type("string"), list(type("string"))})},
+  const Json one_stop = {{"type", "string"},
+                         {"maxLength", kMostStopBytes / 4}};  // characters of 4 bytes at most
+  Json stops = list(one_stop);
+  stops["maxItems"] = kMostStops;
+  Json stop = maybe({{"oneOf", Json::array({one_stop, std::move(stops)})},
                      {"description", "Strings that end the text; they are left out of it."}});
   Json bias = maybe({{"type", "object"},
+                     {"maxProperties", kMaxBias},
                      {"additionalProperties", {{"type", "number"}, {"minimum", -100}, {"maximum", 100}}},
                      {"description", "Token id -> added to its logit."}});
   return {
@@ -53,7 +59,7 @@ Json generation_fields() {
        number(0, 1, 1, "Sampled from the most probable tokens that together have this probability.")},
       {"top_k", integer(-1, INT32_MAX, "Sampled from this many of the most probable tokens; 0 or -1: all.")},
       {"min_p", number(0, 1, 0, "Sampled from tokens at least this probable relative to the best.")},
-      {"seed", maybe({{"type", "integer"}, {"description", "Equal seeds give equal tokens."}})},
+      {"seed", integer(INT64_MIN, INT64_MAX, "Equal seeds give equal tokens.")},
       {"presence_penalty", number(-2, 2, 0, "Taken off the logits of tokens generated before.")},
       {"frequency_penalty", number(-2, 2, 0, "Taken off once per earlier occurrence.")},
       {"repetition_penalty", maybe({{"type", "number"},
@@ -62,7 +68,7 @@ Json generation_fields() {
                                     {"maximum", 100},
                                     {"default", 1}})},
       {"logit_bias", std::move(bias)},
-      {"n", integer(1, 128, "Choices per prompt.")},
+      {"n", integer(1, kMostSequences, "Choices per prompt.")},
       {"stop", std::move(stop)},
       {"stop_token_ids", maybe(list(token_id(), "Tokens that end the text (extension)."))},
       {"ignore_eos", flag(false, "Go on after the end-of-text token (extension).")},
@@ -76,10 +82,14 @@ Json generation_fields() {
 
 Json completion_request() {
   Json fields = generation_fields();
-  fields["prompt"] = {{"oneOf", Json::array({type("string"), list(type("string")), list(token_id()),
-                                             list(list(token_id()))})},
+  const Json text = {{"type", "string"}, {"minLength", 1}};
+  Json ids = list(token_id());
+  ids["minItems"] = 1;
+  Json texts = list(text), many = list(ids);
+  texts["minItems"] = many["minItems"] = 1;
+  fields["prompt"] = {{"oneOf", Json::array({text, std::move(texts), std::move(ids), std::move(many)})},
                       {"description", "Text, several texts, token ids, or several lists of token ids."}};
-  fields["best_of"] = integer(1, 128, "Sequences of which the n most probable are returned.");
+  fields["best_of"] = integer(1, kMostSequences, "Sequences of which the n most probable are returned.");
   fields["echo"] = flag(false, "The text begins with the prompt.");
   fields["logprobs"] = integer(0, kMaxTop, "Log-probabilities of the tokens and of this many alternatives.");
   fields["suffix"] = maybe({{"type", "string"}, {"maxLength", 0}, {"description", "Not supported."}});
@@ -100,6 +110,8 @@ Json chat_request() {
   fields["response_format"] = maybe(object({{"type", {{"type", "string"}, {"enum", {"text"}}}}}, {"type"}));
   fields["modalities"] = maybe(list({{"type", "string"}, {"enum", {"text"}}}));
   fields["add_generation_prompt"] = flag(true, "End the prompt where the assistant begins (extension).");
+  fields["continue_final_message"] =
+      flag(false, "Go on with the last message instead of answering it (extension).");
   fields["chat_template_kwargs"] =
       maybe({{"type", "object"}, {"description", "Further variables for the template (extension)."}});
   return object(std::move(fields), {"messages"});
@@ -108,10 +120,11 @@ Json chat_request() {
 Json message() {
   Json part = object({{"type", {{"type", "string"}, {"enum", {"text"}}}}, {"text", type("string")}},
                      {"type", "text"});
+  Json call = object({{"function", object({{"name", type("string")}}, {"name"})}}, {"function"});
   return object({{"role", text("system, user, assistant, tool, developer: what the model's template knows")},
                  {"content", maybe({{"oneOf", Json::array({type("string"), list(std::move(part))})}})},
                  {"name", maybe(type("string"))},
-                 {"tool_calls", maybe(list(type("object")))},
+                 {"tool_calls", maybe(list(std::move(call)))},
                  {"tool_call_id", maybe(type("string"))}},
                 {"role"});
 }

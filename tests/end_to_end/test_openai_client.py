@@ -297,6 +297,29 @@ def test_chat_takes_text_parts_and_n(client, model):
     assert answers[0].choices[0].token_ids != answers[0].choices[1].token_ids
 
 
+def test_a_chat_of_tool_calls_is_rendered(client, tiny, model):
+    """The messages of an agent: a call without text, and what the tool answered."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    for content in ({}, {"content": None}):
+        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call], **content},
+                    {"role": "tool", "tool_call_id": "1", "content": "42"}]
+        answer = client.chat.completions.create(model=model, messages=messages, max_tokens=2, extra_body=EXTENDED)
+        text = ("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
+                "<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n")
+        assert answer.prompt_token_ids == tiny.post("/tokenize", {"prompt": text}).json()["tokens"]
+
+
+@pytest.mark.parametrize("prefix", ["The capital is", " of two lines\nand a space ", "m"])
+def test_the_last_message_can_be_continued(tiny, prefix):
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": prefix}]
+    body = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+    text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n" + prefix
+    expected = tiny.post("/tokenize", {"prompt": text}).json()["tokens"]
+    assert tiny.post("/tokenize", body).json()["tokens"] == expected
+    answer = tiny.post("/v1/chat/completions", body | {"max_tokens": 1, "return_token_ids": True}).json()
+    assert answer["prompt_token_ids"] == expected
+
+
 def test_chat_without_a_length_goes_to_the_end_of_the_context(client, tiny, model):
     answer = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Hello"}],
                                             extra_body={"ignore_eos": True})
