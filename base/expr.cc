@@ -16,7 +16,10 @@ struct Expr::Atom {
 namespace {
 
 int64_t checked(bool overflow, int64_t value) {
-  if (overflow) throw Error(Code::kBadModel, "a symbolic size overflows 64 bits");
+  if (overflow)
+    throw Error(Code::kBadModel,
+                "a size that the model computes from its dimensions exceeds 2^63 - 1; its dimensions are "
+                "wrong or too large");
   return value;
 }
 int64_t add64(int64_t a, int64_t b) {
