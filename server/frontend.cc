@@ -46,7 +46,7 @@ http::Router make_router(api::Service& service, std::function<std::size_t()> ope
   api::add_tokenize(router, service);
   api::add_health(router, service);
   api::add_metrics(router, service, std::move(open_connections));
-  api::add_openapi(router);
+  api::add_openapi(router, service);
   return router;
 }
 

@@ -1,7 +1,8 @@
 #include "server/api/openapi.h"
 
+#include <algorithm>
+
 #include "server/api/openapi_schemas.h"
-#include "server/api/service.h"
 
 namespace ark::api {
 namespace {
@@ -81,22 +82,27 @@ Json paths() {
 
 }  // namespace
 
-Json openapi_document() {
+Json openapi_document(const Service& service) {
+  SchemaLimits limits;
+  for (const auto& model : service.models()) {
+    limits.length = std::max<int64_t>(limits.length, model->max_length());
+    limits.vocabulary = std::max<int64_t>(limits.vocabulary, model->vocabulary());
+  }
   Json document = {
       {"openapi", "3.0.3"},
       {"info",
        {{"title", "ark"}, {"version", kVersion}, {"description", "ONNX models over OpenAI's HTTP API."}}}};
   document["paths"] = paths();
-  document["components"] = {{"schemas", openapi_schemas()},
+  document["components"] = {{"schemas", openapi_schemas(limits)},
                             {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}};
   document["security"] = Json::array({Json{{"key", Json::array()}}, Json::object()});
   return document;
 }
 
-void add_openapi(http::Router& router) {
-  router.add({"GET", "/openapi.json", [text = to_text(openapi_document())](http::Request&) {
+void add_openapi(http::Router& router, Service& service) {
+  router.add({"GET", "/openapi.json", [&service](http::Request&) {
                 http::Response response;
-                response.body = text;
+                response.body = to_text(openapi_document(service));
                 return response;
               }});
 }

@@ -36,10 +36,16 @@ Json object(Json properties, Json required = Json::array()) {
   if (!required.empty()) schema["required"] = std::move(required);
   return schema;
 }
-Json token_id() { return {{"type", "integer"}, {"minimum", 0}, {"maximum", INT32_MAX}}; }
+Json token_id(int64_t vocabulary = int64_t{INT32_MAX} + 1) {
+  return {{"type", "integer"}, {"minimum", 0}, {"maximum", vocabulary - 1}};
+}
+Json at_least_one(Json list) {
+  list["minItems"] = 1;
+  return list;
+}
 
 // What completions and chat share.
-Json generation_fields() {
+Json generation_fields(const SchemaLimits& limits) {
   const Json one_stop = {{"type", "string"},
                          {"maxLength", kMostStopBytes / 4}};  // characters of 4 bytes at most
   Json stops = list(one_stop);
@@ -52,7 +58,7 @@ Json generation_fields() {
                      {"description", "Token id -> added to its logit."}});
   return {
       {"model", maybe(text("Name of a served model; the only one if left out."))},
-      {"max_tokens", integer(0, INT32_MAX, "Tokens to generate at most.")},
+      {"max_tokens", integer(0, limits.length, "Tokens to generate at most.")},
       {"min_tokens", integer(0, INT32_MAX, "Tokens before which nothing ends the text.")},
       {"temperature", number(0, 2, 1, "0 takes the most probable token.")},
       {"top_p",
@@ -62,11 +68,7 @@ Json generation_fields() {
       {"seed", integer(INT64_MIN, INT64_MAX, "Equal seeds give equal tokens.")},
       {"presence_penalty", number(-2, 2, 0, "Taken off the logits of tokens generated before.")},
       {"frequency_penalty", number(-2, 2, 0, "Taken off once per earlier occurrence.")},
-      {"repetition_penalty", maybe({{"type", "number"},
-                                    {"minimum", 0},
-                                    {"exclusiveMinimum", true},
-                                    {"maximum", 100},
-                                    {"default", 1}})},
+      {"repetition_penalty", number(kSmallestPenalty, 100, 1, "Divides the logits of tokens seen before.")},
       {"logit_bias", std::move(bias)},
       {"n", integer(1, kMostSequences, "Choices per prompt.")},
       {"stop", std::move(stop)},
@@ -80,14 +82,11 @@ Json generation_fields() {
       {"user", maybe(text("Not used."))}};
 }
 
-Json completion_request() {
-  Json fields = generation_fields();
+Json completion_request(const SchemaLimits& limits) {
+  Json fields = generation_fields(limits);
   const Json text = {{"type", "string"}, {"minLength", 1}};
-  Json ids = list(token_id());
-  ids["minItems"] = 1;
-  Json texts = list(text), many = list(ids);
-  texts["minItems"] = many["minItems"] = 1;
-  fields["prompt"] = {{"oneOf", Json::array({text, std::move(texts), std::move(ids), std::move(many)})},
+  const Json ids = at_least_one(list(token_id(limits.vocabulary)));
+  fields["prompt"] = {{"oneOf", Json::array({text, at_least_one(list(text)), ids, at_least_one(list(ids))})},
                       {"description", "Text, several texts, token ids, or several lists of token ids."}};
   fields["best_of"] = integer(1, kMostSequences, "Sequences of which the n most probable are returned.");
   fields["echo"] = flag(false, "The text begins with the prompt.");
@@ -97,12 +96,11 @@ Json completion_request() {
   return object(std::move(fields), {"prompt"});
 }
 
-Json chat_request() {
-  Json fields = generation_fields();
-  fields["messages"] = list(reference("ChatMessage"));
-  fields["messages"]["minItems"] = 1;
+Json chat_request(const SchemaLimits& limits) {
+  Json fields = generation_fields(limits);
+  fields["messages"] = at_least_one(list(reference("ChatMessage")));
   fields["max_completion_tokens"] =
-      integer(0, INT32_MAX, "Tokens to generate at most; wins over max_tokens.");
+      integer(0, limits.length, "Tokens to generate at most; wins over max_tokens.");
   fields["logprobs"] = flag(false, "Log-probabilities of the tokens.");
   fields["top_logprobs"] = integer(0, kMaxTop, "Alternatives per token; needs logprobs.");
   fields["tools"] = maybe(list(type("object"), "Given to the model's chat template."));
@@ -121,12 +119,20 @@ Json message() {
   Json part = object({{"type", {{"type", "string"}, {"enum", {"text"}}}}, {"text", type("string")}},
                      {"type", "text"});
   Json call = object({{"function", object({{"name", type("string")}}, {"name"})}}, {"function"});
-  return object({{"role", text("system, user, assistant, tool, developer: what the model's template knows")},
-                 {"content", maybe({{"oneOf", Json::array({type("string"), list(std::move(part))})}})},
-                 {"name", maybe(type("string"))},
-                 {"tool_calls", maybe(list(std::move(call)))},
-                 {"tool_call_id", maybe(type("string"))}},
-                {"role"});
+  const Json content = {{"oneOf", Json::array({type("string"), list(std::move(part))})}};
+  const Json calls = list(std::move(call));
+  Json all =
+      object({{"role", text("system, user, assistant, tool, developer: what the model's template knows")},
+              {"content", maybe(content)},
+              {"name", maybe(type("string"))},
+              {"tool_calls", maybe(calls)},
+              {"tool_call_id", maybe(type("string"))}},
+             {"role"});
+  // Only assistants may say nothing.
+  all["anyOf"] = Json::array({object({{"content", content}}, {"content"}),
+                              object({{"tool_calls", calls}}, {"tool_calls"}),
+                              object({{"role", {{"type", "string"}, {"enum", {"assistant"}}}}}, {"role"})});
+  return all;
 }
 
 Json usage_schema() {
@@ -195,12 +201,17 @@ Json model_schema() {
 }
 
 Json tokenize_request() {
-  return object({{"model", maybe(type("string"))},
-                 {"prompt", maybe(text("This or messages."))},
-                 {"messages", maybe(list(reference("ChatMessage")))},
-                 {"add_special_tokens", flag(true, "As the model expects a text to begin.")},
-                 {"add_generation_prompt", flag(true, "Of messages.")},
-                 {"return_token_strs", flag(false, "Add the tokens as the vocabulary spells them.")}});
+  const Json messages = at_least_one(list(reference("ChatMessage")));
+  Json all = object({{"model", maybe(type("string"))},
+                     {"prompt", maybe(text("This or messages."))},
+                     {"messages", maybe(messages)},
+                     {"add_special_tokens", flag(true, "As the model expects a text to begin.")},
+                     {"add_generation_prompt", flag(true, "Of messages.")},
+                     {"continue_final_message", flag(false, "Of messages.")},
+                     {"return_token_strs", flag(false, "Add the tokens as the vocabulary spells them.")}});
+  all["anyOf"] = Json::array(
+      {object({{"prompt", type("string")}}, {"prompt"}), object({{"messages", messages}}, {"messages"})});
+  return all;
 }
 
 Json tokenize_answer() {
@@ -213,24 +224,25 @@ Json tokenize_answer() {
 
 }  // namespace
 
-Json openapi_schemas() {
-  return {{"CompletionRequest", completion_request()},
-          {"CompletionAnswer", completion_answer()},
-          {"ChatRequest", chat_request()},
-          {"ChatMessage", message()},
-          {"ChatAnswer", chat_answer()},
-          {"Usage", usage_schema()},
-          {"Model", model_schema()},
-          {"ModelList",
-           object({{"object", type("string")}, {"data", list(reference("Model"))}}, {"object", "data"})},
-          {"TokenizeRequest", tokenize_request()},
-          {"TokenizeAnswer", tokenize_answer()},
-          {"DetokenizeRequest",
-           object({{"model", maybe(type("string"))}, {"tokens", list(token_id())}}, {"tokens"})},
-          {"DetokenizeAnswer", object({{"prompt", type("string")}}, {"prompt"})},
-          {"Health", object({{"status", type("string")}}, {"status"})},
-          {"Version", object({{"version", type("string")}}, {"version"})},
-          {"Error", error_schema()}};
+Json openapi_schemas(const SchemaLimits& limits) {
+  return {
+      {"CompletionRequest", completion_request(limits)},
+      {"CompletionAnswer", completion_answer()},
+      {"ChatRequest", chat_request(limits)},
+      {"ChatMessage", message()},
+      {"ChatAnswer", chat_answer()},
+      {"Usage", usage_schema()},
+      {"Model", model_schema()},
+      {"ModelList",
+       object({{"object", type("string")}, {"data", list(reference("Model"))}}, {"object", "data"})},
+      {"TokenizeRequest", tokenize_request()},
+      {"TokenizeAnswer", tokenize_answer()},
+      {"DetokenizeRequest",
+       object({{"model", maybe(type("string"))}, {"tokens", list(token_id(limits.vocabulary))}}, {"tokens"})},
+      {"DetokenizeAnswer", object({{"prompt", type("string")}}, {"prompt"})},
+      {"Health", object({{"status", type("string")}}, {"status"})},
+      {"Version", object({{"version", type("string")}}, {"version"})},
+      {"Error", error_schema()}};
 }
 
 }  // namespace ark::api

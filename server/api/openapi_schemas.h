@@ -5,6 +5,11 @@
 
 namespace ark::api {
 
-Json openapi_schemas();  // "components.schemas"
+// What the served models take at most.
+struct SchemaLimits {
+  int64_t length = 0, vocabulary = 0;  // tokens
+};
+
+Json openapi_schemas(const SchemaLimits& limits);  // "components.schemas"
 
 }  // namespace ark::api

@@ -22,8 +22,7 @@ void read_sampling(const Fields& fields, SamplingParams& sampling) {
   number("min_p", 0, 1, sampling.min_p);
   number("presence_penalty", -2, 2, sampling.presence_penalty);
   number("frequency_penalty", -2, 2, sampling.frequency_penalty);
-  number("repetition_penalty", 0, 100, sampling.repetition_penalty);
-  if (!(sampling.repetition_penalty > 0)) fields.fail("repetition_penalty", "must be greater than 0");
+  number("repetition_penalty", kSmallestPenalty, 100, sampling.repetition_penalty);
   if (const auto top_k = fields.integer("top_k", -1, std::numeric_limits<int32_t>::max()))
     sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, *top_k));
 }

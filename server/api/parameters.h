@@ -11,7 +11,8 @@
 
 namespace ark::api {
 
-inline constexpr int32_t kMostSequences = 128;  // n, best_of
+inline constexpr int32_t kMostSequences = 128;    // n, best_of
+inline constexpr double kSmallestPenalty = 1e-6;  // repetition_penalty
 inline constexpr std::size_t kMostStops = 64, kMostStopBytes = 4096;
 
 // How a sequence's tokens become text.

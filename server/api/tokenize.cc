@@ -10,13 +10,14 @@ http::Response tokenize(Service& service, http::Request& request) {
   const Json body = parse_body(request.body);
   const Fields fields(body);
   const Model& model = service.model_of(fields);
+  const bool special = fields.boolean("add_special_tokens").value_or(true);
   std::vector<int32_t> tokens;
   if (fields.find("messages")) {
     tokens = chat_tokens(fields, model);
   } else {
     const auto prompt = fields.string("prompt");
     if (!prompt) fields.wrong_type("prompt", "a string (or send messages)");
-    tokens = model.encode("prompt", *prompt, fields.boolean("add_special_tokens").value_or(true));
+    tokens = model.encode("prompt", *prompt, special);
   }
   Json spelled;
   if (fields.boolean("return_token_strs").value_or(false)) {
