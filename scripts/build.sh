@@ -30,4 +30,4 @@ if [[ ! -f $dir/build.ninja ]] || ((${#options[@]})); then
   cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=Release "${options[@]}" >"$dir/cmake.log" 2>&1 ||
     { tail -n 40 "$dir/cmake.log" >&2 && exit 1; }
 fi
-ninja -C "$dir" --quiet "${targets[@]}" 9>&-
+ninja -C "$dir" --quiet "${targets[@]}" >&2 9>&-  # standard output belongs to what is started next

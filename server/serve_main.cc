@@ -46,17 +46,21 @@ schedule::SchedulerOptions scheduling(const ServeOptions& options) {
   return {options.max_num_seqs, options.max_num_batched_tokens, options.max_queue};
 }
 
-void say_ready(const ServeOptions& options, const std::string& model, bool has_text, int32_t port) {
+void say_ready(const ServeOptions& options, const std::string& model, const text::ModelText& text,
+               int32_t port) {
   const bool any = options.host == "0.0.0.0" || options.host == "::" || options.host.empty();
   const std::string host = any                                           ? "127.0.0.1"
                            : options.host.find(':') != std::string::npos ? "[" + options.host + "]"
                                                                          : options.host;
   const std::string url = "http://" + host + ":" + std::to_string(port);
   const std::string key = options.api_key_file.empty() ? "" : " -H 'Authorization: Bearer KEY'";
-  const std::string prompt = has_text ? R"("Once upon a time")" : "[1, 2, 3]";
+  const char* route = text.chat_template ? "/v1/chat/completions" : "/v1/completions";
+  const char* input = text.chat_template ? R"("messages": [{"role": "user", "content": "Who are you?"}])"
+                      : text.tokenizer   ? R"("prompt": "Once upon a time")"
+                                         : R"("prompt": [1, 2, 3])";
   say("ready        " + url + "  model " + escaped(model));
-  say("try          curl " + url + "/v1/completions -H 'Content-Type: application/json'" + key +
-      " -d '{\"model\": " + json_quoted(model) + ", \"prompt\": " + prompt + ", \"max_tokens\": 32}'");
+  say("try          curl " + url + route + " -H 'Content-Type: application/json'" + key +
+      " -d '{\"model\": " + json_quoted(model) + ", " + input + ", \"max_tokens\": 32}'");
 }
 
 // Until all work is done, time is up, a second signal comes or the runner fails.
@@ -98,7 +102,7 @@ int run(const ServeOptions& options) {
   StageLog log(say);
   ServedModel model = load_model(options, log);
   const std::string name = model.name;
-  const bool has_text = model.text->tokenizer.has_value();
+  const auto text = model.text;  // shared: the service takes the model
   if (options.check) {
     say("checked      " + escaped(name) + " can be served");
     return 0;
@@ -106,7 +110,7 @@ int run(const ServeOptions& options) {
   count_signals();
   service.add(std::move(model), scheduling(options));
   frontend->start();
-  say_ready(options, name, has_text, frontend->port());
+  say_ready(options, name, *text, frontend->port());
   return serve(options, service, *frontend);
 }
 
