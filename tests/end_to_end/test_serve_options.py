@@ -1,11 +1,14 @@
 """Every option on the command line and in the environment; exit codes with one line; --check."""
 
+import json
 import re
+import shutil
 import socket
+import subprocess
 
 import pytest
 
-from ark_server import BINARY, FIXTURES, Server, run_to_end
+from ark_server import BINARY, FIXTURES, Server, run_to_end, until
 
 USAGE, DATA, NO_INPUT, UNAVAILABLE, SYSTEM = 64, 65, 66, 69, 71
 
@@ -95,6 +98,16 @@ def test_a_model_is_named_after_its_file_or_folder(tiny_model, tmp_path):
         assert f"checked      {name} can be served" in run.stdout
     (tmp_path / "other.onnx").symlink_to(tiny_model)
     assert "2 .onnx files" in refused(USAGE, "--model", tmp_path)
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
+@pytest.mark.parametrize("name", ["llama-optimum", "tiny-random-gpt2"])  # with and without a chat template
+def test_the_command_that_is_offered_works(name):
+    with Server("--model", FIXTURES / name) as server:
+        until(lambda: any(line.startswith("try ") for line in server.lines), 5, "a command to try")
+        command = next(line for line in server.lines if line.startswith("try ")).removeprefix("try ")
+        answer = subprocess.run(command, shell=True, check=True, capture_output=True)
+        assert json.loads(answer.stdout)["usage"]["completion_tokens"] > 0
 
 
 def test_usage_errors(tiny_model, tmp_path):
