@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from ark_server import BINARY, FIXTURES, Server, run_to_end, until
+from ark_server import BINARY, FIXTURES, TINY, Server, run_to_end, until
 
 USAGE, DATA, NO_INPUT, UNAVAILABLE, SYSTEM = 64, 65, 66, 69, 71
 
@@ -101,11 +101,16 @@ def test_a_model_is_named_after_its_file_or_folder(tiny_model, tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
-@pytest.mark.parametrize("name", ["llama-optimum", "tiny-random-gpt2"])  # with and without a chat template
-def test_the_command_that_is_offered_works(name):
-    with Server("--model", FIXTURES / name) as server:
+@pytest.mark.parametrize("beside, input", [(["tokenizer.json", "tokenizer_config.json"], "messages"),
+                                           (["tokenizer.json"], "Once upon"), ([], "[1, 2, 3]")])
+def test_the_command_that_is_offered_works(tmp_path, beside, input):
+    """It asks for what the files beside the model allow: a chat, a text, or tokens."""
+    for name in ["model.onnx", *beside]:
+        shutil.copy(TINY / name, tmp_path)
+    with Server("--model", tmp_path / "model.onnx") as server:
         until(lambda: any(line.startswith("try ") for line in server.lines), 5, "a command to try")
         command = next(line for line in server.lines if line.startswith("try ")).removeprefix("try ")
+        assert input in command
         answer = subprocess.run(command, shell=True, check=True, capture_output=True)
         assert json.loads(answer.stdout)["usage"]["completion_tokens"] > 0
 
