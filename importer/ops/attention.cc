@@ -63,10 +63,10 @@ ValueId rotate_by_rows(OpContext& c, ValueId x, ValueId cos, ValueId sin, int64_
                         : c.emit(Op::kConcat, {y, slice_axis(c, x, 3, rotary, head)}, {{"axis", int64_t{3}}});
 }
 
-void rotary(OpContext& c, ValueId cos, ValueId sin, ValueId positions) {
+void rotary(OpContext& c, ValueId cos, ValueId sin, ValueId positions, int64_t heads) {
   const ValueId input = c.input(0);
   const Shape shape = shape_of(c, input);
-  const ValueId x = tokens_first(c, input, c.attr_int("num_heads", 0));
+  const ValueId x = tokens_first(c, input, heads);
   const int64_t head = constant_dim(c, x, 3, "the head");
   int64_t size = c.attr_int("rotary_embedding_dim", 0);
   if (size == 0) size = head;
@@ -84,7 +84,21 @@ void rotary(OpContext& c, ValueId cos, ValueId sin, ValueId positions) {
 }
 
 void rotary_standard(OpContext& c) {
-  rotary(c, c.input(1), c.input(2), c.has_input(3) ? cast(c, c.inputs[3], DType::kI64) : kNoValue);
+  rotary(c, c.input(1), c.input(2), c.has_input(3) ? cast(c, c.inputs[3], DType::kI64) : kNoValue,
+         c.attr_int("num_heads", 0));
+}
+
+// com.microsoft: an input of rank 3 may leave the heads out if all of each head turns; the tables, half a
+// head wide, then tell them.
+int64_t heads_by_table(OpContext& c, ValueId cos) {
+  const int64_t given = c.attr_int("num_heads", 0);
+  if (given != 0 || c.attr_int("rotary_embedding_dim", 0) != 0 || rank_of(c, c.input(0)) != 3) return given;
+  const int64_t head = 2 * constant_dim(c, cos, 1, "the rotary table"),
+                hidden = constant_dim(c, c.input(0), 2, "the hidden axis");
+  if (head <= 0 || hidden % head != 0)
+    c.fail("num_heads is absent, and heads of " + std::to_string(head) +
+           ", as wide as the rotary table says, do not divide a last axis of " + std::to_string(hidden));
+  return hidden / head;
 }
 
 // com.microsoft: (x, position ids [B, S] or [1] = where the sequence begins, cos, sin)
@@ -98,7 +112,7 @@ void rotary_microsoft(OpContext& c) {
     positions = binary(c, Op::kAdd, reshape(c, positions, {Expr(1), Expr(1)}),
                        reshape(c, range(c, 0, length), {Expr(1), length}));
   }
-  rotary(c, c.input(2), c.input(3), positions);
+  rotary(c, c.input(2), c.input(3), positions, heads_by_table(c, c.input(2)));
 }
 
 // -- attention

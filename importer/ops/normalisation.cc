@@ -7,27 +7,47 @@ namespace {
 
 ValueId optional_input(OpContext& c, std::size_t i) { return c.has_input(i) ? c.inputs[i] : kNoValue; }
 
+// ONNX Runtime's default for the norms with a residual sum inside; the plain ones have ONNX's 1e-5.
+constexpr double kSkipEpsilon = 1e-12;
+
 // Normalises x over axis..rank-1 and fills outputs y, mean?, inv_std? of the context.
-void emit_layer_norm(OpContext& c, ValueId x, ValueId scale, ValueId bias, int64_t axis) {
+void emit_layer_norm(OpContext& c, ValueId x, ValueId scale, ValueId bias, int64_t axis,
+                     double default_epsilon) {
   const int count = c.wants_output(1) || c.wants_output(2) ? 3 : 1;
-  const auto results = c.emit_many(Op::kLayerNorm, {x, scale, bias},
-                                   {{"axis", axis}, {"epsilon", c.attr_float("epsilon", 1e-5f)}}, count);
+  const auto results =
+      c.emit_many(Op::kLayerNorm, {x, scale, bias},
+                  {{"axis", axis}, {"epsilon", c.attr_float("epsilon", default_epsilon)}}, count);
   for (std::size_t i = 0; i < results.size() && i < c.outputs.size(); ++i)
     if (c.wants_output(i)) c.outputs[i] = results[i];
 }
 
 void layer_norm(OpContext& c) {
-  emit_layer_norm(c, c.input(0), c.input(1), optional_input(c, 2), c.axis(c.attr_int("axis", -1), c.rank(0)));
+  emit_layer_norm(c, c.input(0), c.input(1), optional_input(c, 2), c.axis(c.attr_int("axis", -1), c.rank(0)),
+                  1e-5f);
 }
 
-ValueId emit_rms_norm(OpContext& c, ValueId x, ValueId scale, int64_t axis) {
-  return c.emit(Op::kRmsNorm, {x, scale}, {{"axis", axis}, {"epsilon", c.attr_float("epsilon", 1e-5f)}});
+// Statistics that the node names as outputs, [..., 1] in f32. Files name them without reading them, so they
+// are nodes of their own, which die if nothing reads them.
+ValueId mean_over(OpContext& c, ValueId x, int64_t axis) {
+  std::vector<int64_t> axes;
+  for (int64_t i = axis; i < rank_of(c, x); ++i) axes.push_back(i);
+  return c.emit(Op::kReduceMean, {x}, {{"axes", axes}, {"keepdims", int64_t{1}}});
+}
+ValueId inverse_deviation(OpContext& c, ValueId x, int64_t axis, double epsilon) {
+  const ValueId wide = cast(c, x, DType::kF32), square = mean_over(c, binary(c, Op::kMul, wide, wide), axis);
+  return c.emit(Op::kRsqrt, {binary(c, Op::kAdd, square, scalar(c, epsilon, DType::kF32))});
 }
 
-// RMSNormalization (opset 23) and ONNX Runtime's SimplifiedLayerNormalization.
+ValueId emit_rms_norm(OpContext& c, ValueId x, ValueId scale, int64_t axis, double epsilon) {
+  return c.emit(Op::kRmsNorm, {x, scale}, {{"axis", axis}, {"epsilon", epsilon}});
+}
+
+// RMSNormalization (opset 23) and ONNX Runtime's SimplifiedLayerNormalization: (x, scale) -> (y, inv_std?).
 void rms_norm(OpContext& c) {
-  if (c.wants_output(1)) c.unsupported("its second output (the inverse deviation) is for training");
-  c.outputs[0] = emit_rms_norm(c, c.input(0), c.input(1), c.axis(c.attr_int("axis", -1), c.rank(0)));
+  const int64_t axis = c.axis(c.attr_int("axis", -1), c.rank(0));
+  const double epsilon = c.attr_float("epsilon", 1e-5f);
+  c.outputs[0] = emit_rms_norm(c, c.input(0), c.input(1), axis, epsilon);
+  if (c.wants_output(1)) c.outputs[1] = inverse_deviation(c, c.input(0), axis, epsilon);
 }
 
 // com.microsoft: (input, skip, scale, bias?, row bias?) -> (y, mean?, inv_std?, sum?).
@@ -39,13 +59,16 @@ ValueId residual_sum(OpContext& c, std::size_t bias) {
 
 void skip_layer_norm(OpContext& c) {
   const ValueId sum = residual_sum(c, 4);
-  emit_layer_norm(c, sum, c.input(2), optional_input(c, 3), c.rank(0) - 1);
+  emit_layer_norm(c, sum, c.input(2), optional_input(c, 3), c.rank(0) - 1, kSkipEpsilon);
 }
 
 void skip_rms_norm(OpContext& c) {  // (input, skip, scale, row bias?)
-  if (c.wants_output(1) || c.wants_output(2)) c.unsupported("its second and third outputs are for training");
   const ValueId sum = residual_sum(c, 3);
-  c.outputs[0] = emit_rms_norm(c, sum, c.input(2), c.rank(0) - 1);
+  const int64_t axis = c.rank(0) - 1;
+  const double epsilon = c.attr_float("epsilon", kSkipEpsilon);
+  c.outputs[0] = emit_rms_norm(c, sum, c.input(2), axis, epsilon);
+  if (c.wants_output(1)) c.outputs[1] = mean_over(c, cast(c, sum, DType::kF32), axis);
+  if (c.wants_output(2)) c.outputs[2] = inverse_deviation(c, sum, axis, epsilon);
 }
 
 ValueId row_of(OpContext& c, ValueId table, ValueId ids) {

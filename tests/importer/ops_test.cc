@@ -200,6 +200,32 @@ TEST(Microsoft, SkipLayerNormIsASumAndANorm) {
   EXPECT_EQ(g.shape(y[3]), "[b, s, 8]");
 }
 
+TEST(Microsoft, SkipNormsHaveAnEpsilonOfTheirOwn) {  // as ONNX Runtime's schemas say
+  for (const bool simplified : {false, true}) {
+    GraphBuilder g;
+    const ValueId x = g.input("x", "b, s, 8"), row = g.reals({8}, std::vector<float>(8, 1));
+    const std::string prefix = simplified ? "Simplified" : "";
+    g.onnx("Skip" + prefix + "LayerNormalization", {x, x, row}, {}, 1, 1, "com.microsoft");
+    EXPECT_EQ(g.last().attributes.real("epsilon"), 1e-12);
+    g.onnx(prefix + "LayerNormalization", {x, row});
+    EXPECT_FLOAT_EQ(static_cast<float>(g.last().attributes.real("epsilon")), 1e-5f);
+  }
+}
+
+TEST(Microsoft, RotaryTablesTellTheHeads) {
+  GraphBuilder g;
+  const ValueId x = g.input("x", "b, s, 16"), ids = g.input("ids", "b, s", DType::kI64),
+                table = g.reals({32, 4}, std::vector<float>(128, 0.5f));
+  EXPECT_EQ(g.shape(g.onnx("RotaryEmbedding", {x, ids, table, table}, {}, 1, 1, "com.microsoft")[0]),
+            "[b, s, 16]");
+  EXPECT_EQ(g.ops(), "Reshape Rotary Reshape");
+  const Node* rotary = g.graph.producer(g.last().inputs[0]);
+  EXPECT_EQ(g.shape(rotary->outputs[0]), "[b, s, 2, 8]");
+  EXPECT_EQ(rotary->attributes.integer("rotary_dim"), 8);
+  const ValueId odd = g.input("odd", "b, s, 20");
+  EXPECT_THROW(g.onnx("RotaryEmbedding", {odd, ids, table, table}, {}, 1, 1, "com.microsoft"), Error);
+}
+
 TEST(Microsoft, GroupQueryAttentionOfPackedProjections) {
   GraphBuilder g;
   const ValueId table = g.reals({32, 4}, std::vector<float>(128, 0.5f));
