@@ -102,45 +102,10 @@ ConstantPtr constant_of_elements(const Value& value) {
   }
 }
 
-// Views of constants too large to copy.
-ConstantPtr lazy_view(const Graph& graph, const Node& node) {
-  if (node.inputs.empty() || node.inputs[0] == kNoValue || node.outputs.size() != 1) return nullptr;
-  const ConstantPtr& x = graph.value(node.inputs[0]).constant;
-  if (!x) return nullptr;
-  switch (node.op) {
-    case Op::kIdentity:
-      return x;
-    case Op::kTranspose:
-      return transposed(x, node.attributes.ints("perm"));
-    case Op::kReshape: {
-      if (!node.attributes.has("shape")) return nullptr;
-      Dims dims;
-      for (const Expr& e : node.attributes.shape("shape")) {
-        if (!e.constant()) return nullptr;
-        dims.push_back(*e.constant());
-      }
-      return reshaped(x, dims);
-    }
-    case Op::kSlice: {
-      if (!node.attributes.has("starts")) return nullptr;
-      ConstantPtr view = x;
-      const auto& axes = node.attributes.ints("axes");
-      for (std::size_t i = 0; i < axes.size(); ++i) {
-        const auto begin = node.attributes.shape("starts")[i].constant(),
-                   end = node.attributes.shape("ends")[i].constant();
-        if (!begin || !end || *end < *begin || node.attributes.ints("steps")[i] != 1) return nullptr;
-        view = view ? sliced(view, axes[i], *begin, *end) : nullptr;
-      }
-      return view;
-    }
-    default:
-      return nullptr;
-  }
-}
-
 bool fold_views(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
-  if (ConstantPtr view = lazy_view(graph, node)) {
+  if (node.inputs.empty() || node.inputs[0] == kNoValue) return false;
+  if (ConstantPtr view = lazy_view(node, graph.value(node.inputs[0]).constant)) {
     become_constants(graph, id, {std::move(view)});
     return true;
   }
@@ -234,6 +199,39 @@ void drop_stale_elements(Graph& graph, const Node& node) {
 }
 
 }  // namespace
+
+ConstantPtr lazy_view(const Node& node, const ConstantPtr& x) {
+  if (!x || node.outputs.size() != 1) return nullptr;
+  switch (node.op) {
+    case Op::kIdentity:
+      return x;
+    case Op::kTranspose:
+      return transposed(x, node.attributes.ints("perm"));
+    case Op::kReshape: {
+      if (!node.attributes.has("shape")) return nullptr;
+      Dims dims;
+      for (const Expr& e : node.attributes.shape("shape")) {
+        if (!e.constant()) return nullptr;
+        dims.push_back(*e.constant());
+      }
+      return reshaped(x, dims);
+    }
+    case Op::kSlice: {
+      if (!node.attributes.has("starts")) return nullptr;
+      ConstantPtr view = x;
+      const auto& axes = node.attributes.ints("axes");
+      for (std::size_t i = 0; i < axes.size(); ++i) {
+        const auto begin = node.attributes.shape("starts")[i].constant(),
+                   end = node.attributes.shape("ends")[i].constant();
+        if (!begin || !end || *end < *begin || node.attributes.ints("steps")[i] != 1) return nullptr;
+        view = view ? sliced(view, axes[i], *begin, *end) : nullptr;
+      }
+      return view;
+    }
+    default:
+      return nullptr;
+  }
+}
 
 void infer_node(Graph& graph, NodeId id) {
   Context context(graph, id);

@@ -10,6 +10,10 @@ namespace ark {
 // `max_elements`. The node is marked removed when constants replace it. Returns whether anything changed.
 bool fold_node(Graph& graph, NodeId id, int64_t max_elements);
 
+// What a node of movement makes of the constant `x`, its first input: a view, however large; nullptr if the
+// node is no movement, or none that a view can follow.
+ConstantPtr lazy_view(const Node& node, const ConstantPtr& x);
+
 // Infers all nodes again, in order; for passes that changed shapes at the root of things.
 void infer_all(Graph& graph);
 

@@ -12,6 +12,7 @@ const std::vector<Pass>& standard_passes() {
       {"fold_constants_again", passes::fold_constants},  // what was undecided before sizes had one name
       {"merge_duplicates", passes::merge_duplicates},
       {"cancel_movement", passes::cancel_movement},
+      {"sink_widening", passes::sink_widening},
       {"absorb_transposes", passes::absorb_transposes},
       {"fuse_layer_norm", passes::fuse_layer_norm},
       {"fuse_rms_norm", passes::fuse_rms_norm},

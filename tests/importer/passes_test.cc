@@ -63,6 +63,51 @@ TEST(LayerNormPass, AnotherAxisIsLeftAlone) {
   expect_nothing(g, passes::fuse_layer_norm);
 }
 
+TEST(DeadCodePass, StatisticsThatNothingReadsAreDropped) {
+  for (const std::size_t read : {0, 1, 2}) {
+    GraphBuilder g;
+    const auto y = g.emit(Op::kLayerNorm, {g.input("x", "b, s, 8"), row(g, 2)},
+                          {{"axis", int64_t{2}}, {"epsilon", 1e-5}}, 3);
+    g.output(y[0]);
+    if (read > 0) g.output(y[read]);
+    EXPECT_TRUE(passes::remove_dead_code(g.graph));
+    verify(g.graph, "test");
+    EXPECT_EQ(g.last().outputs.size(), read + 1);
+    EXPECT_EQ(g.last().outputs.back(), g.graph.outputs.back());
+    EXPECT_EQ(g.last().outputs.size() == 3 && g.last().outputs[1] != kNoValue, false);
+    EXPECT_FALSE(passes::remove_dead_code(g.graph));
+  }
+}
+
+// 300 rows of 256, stored in 16 bits: more than is computed at load.
+ValueId narrow_table(GraphBuilder& g) {
+  return g.graph.add_constant(make_constant(Tensor::zeros(DType::kF16, {300, 256}), "table"));
+}
+
+TEST(SinkWideningPass, ATableIsLookedUpAsItIsStored) {
+  GraphBuilder g;
+  const ValueId table = narrow_table(g);
+  const ValueId wide = g.emit(Op::kCast, {table}, {{"to", static_cast<int64_t>(DType::kF32)}});
+  g.output(g.node(Op::kGather, {wide, g.input("ids", "b, s", DType::kI64)}, {{"axis", int64_t{0}}}));
+  expect(g, passes::sink_widening, "Gather Cast");
+  const Node& cast = g.last();
+  EXPECT_EQ(cast.outputs[0], g.graph.outputs[0]);
+  EXPECT_EQ(g.graph.value(cast.outputs[0]).dtype, DType::kF32);
+  const Node* gather = g.graph.producer(cast.inputs[0]);
+  ASSERT_TRUE(gather && gather->op == Op::kGather);
+  EXPECT_TRUE(same_payload(*g.graph.value(gather->inputs[0]).constant, *g.graph.value(table).constant));
+}
+
+TEST(SinkWideningPass, NarrowingAndComputedTablesAreLeftAlone) {
+  GraphBuilder g;
+  const ValueId ids = g.input("ids", "b, s", DType::kI64), wide = g.weight({300, 256});
+  const ValueId narrow = g.emit(Op::kCast, {wide}, {{"to", static_cast<int64_t>(DType::kF16)}});
+  g.output(g.node(Op::kGather, {narrow, ids}, {{"axis", int64_t{0}}}));
+  const ValueId cast = g.emit(Op::kCast, {narrow_table(g)}, {{"to", static_cast<int64_t>(DType::kF32)}});
+  g.output(g.node(Op::kGather, {g.node(Op::kNeg, {cast}), ids}, {{"axis", int64_t{0}}}));
+  expect_nothing(g, passes::sink_widening);
+}
+
 enum class Style { kReciprocal, kDivOne, kDivRoot, kRsqrt, kPower };
 
 ValueId rms(GraphBuilder& g, ValueId x, Style style, ValueId square) {

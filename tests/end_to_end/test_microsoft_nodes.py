@@ -1,0 +1,113 @@
+"""Small graphs of what ONNX's own tests leave out, com.microsoft's operators above all: ark-run against ONNX Runtime."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-run"
+FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+MICROSOFT = "com.microsoft"
+TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
+
+pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
+
+
+def node(op, inputs, outputs="y", domain="", **attributes):
+    return helper.make_node(op, inputs.split(), outputs.split(), domain=domain, **attributes)
+
+
+def write_case(folder, nodes, feeds, weights=None, outputs=("y",)):
+    """The graph with what ONNX Runtime makes of it."""
+    inputs = [helper.make_tensor_value_info(n, TYPES[a.dtype], a.shape) for n, a in feeds.items()]
+    results = [helper.make_empty_tensor_value_info(n) for n in outputs]
+    stored = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "case", inputs, results, stored)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    data = folder / "test_data_set_0"
+    data.mkdir(parents=True)
+    for info, actual in zip(model.graph.output, session.get_outputs()):
+        elem_type = TensorProto.FLOAT if actual.type == "tensor(float)" else TensorProto.INT64
+        info.CopyFrom(helper.make_tensor_value_info(info.name, elem_type, actual.shape))
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    for kind, named in (("input", feeds.items()), ("output", zip(outputs, session.run(None, feeds)))):
+        for index, (name, array) in enumerate(named):
+            (data / f"{kind}_{index}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
+
+
+def agrees(folder, count=1):
+    for driver in ("dynamic", "static"):
+        run = subprocess.run([BINARY, "--suite", folder, "--driver", driver], capture_output=True, text=True, timeout=60)
+        assert run.stdout.splitlines()[-1] == f"{count} passed, 0 failed, 0 skipped", run.stdout + run.stderr
+
+
+def random(*shape, scale=1.0):
+    return (np.random.default_rng(len(shape)).standard_normal(shape) * scale).astype(np.float32)
+
+
+@pytest.mark.parametrize("op, weights", [("SkipLayerNormalization", "g b"), ("SkipSimplifiedLayerNormalization", "g")])
+def test_skip_norms_without_an_epsilon(tmp_path, op, weights):
+    """Rows so small that 1e-5 beside their variance would be seen."""
+    feeds = {"x": random(2, 3, 8, scale=1e-4), "skip": random(2, 3, 8, scale=2e-5)}
+    write_case(tmp_path / "case", [node(op, f"x skip {weights}", "y", MICROSOFT)], feeds,
+               {"g": random(8), "b": random(8)})
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("op, inputs, outputs, domain", [
+    ("LayerNormalization", "x g b", "y mean deviation", ""),
+    ("SimplifiedLayerNormalization", "x g", "y deviation", ""),
+    ("SkipLayerNormalization", "x x g b", "y mean deviation sum", MICROSOFT),
+    ("SkipSimplifiedLayerNormalization", "x x g", "y mean deviation sum", MICROSOFT)])
+def test_norms_may_name_outputs_that_nothing_reads(tmp_path, op, inputs, outputs, domain):
+    nodes = [node(op, inputs, outputs, domain, epsilon=1e-3)]
+    write_case(tmp_path / "case", nodes, {"x": random(2, 3, 8)}, {"g": random(8), "b": random(8)})
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("op, inputs, outputs", [("LayerNormalization", "x g b", "y mean deviation"),
+                                                 ("SimplifiedLayerNormalization", "x g", "y deviation")])
+def test_statistics_that_are_read(tmp_path, op, inputs, outputs):
+    write_case(tmp_path / "case", [node(op, inputs, outputs, epsilon=1e-3)], {"x": random(2, 3, 8)},
+               {"g": random(8), "b": random(8)}, outputs.split())
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("heads", [0, 4])
+def test_rotary_embedding_finds_its_heads(tmp_path, heads, interleaved):
+    tables = {"c": random(16, 4), "s": random(4, 16).T.copy()}
+    feeds = {"x": random(2, 3, 32), "p": np.array([[0, 1, 2], [7, 8, 9]])}
+    attributes = {"num_heads": heads} if heads else {}
+    nodes = [node("RotaryEmbedding", "x p c s", "y", MICROSOFT, interleaved=interleaved, **attributes)]
+    write_case(tmp_path / "case", nodes, feeds, tables)
+    agrees(tmp_path)
+
+
+@pytest.mark.skipif(not FIXTURES.exists(), reason=f"no {FIXTURES}")
+@pytest.mark.parametrize("name", ["gpt2-optimum", "gpt2-ort-fused", "llama-ort-fused"])
+def test_decoders_whose_norms_name_all_outputs(tmp_path, name):
+    """The exporter's file, written a little differently, gives what the exporter's makers stored."""
+    model = onnx.load(FIXTURES / name / "model.onnx")
+    renamed = 0
+    for n in model.graph.node:
+        if n.op_type.endswith("LayerNormalization"):
+            most = 4 if n.op_type.startswith("Skip") else 2 if n.op_type.startswith("Simplified") else 3
+            names = [*n.output, *[""] * (most - len(n.output))]
+            n.ClearField("output")
+            n.output.extend(o or f"{n.name}_unread_{i}" for i, o in enumerate(names))
+            renamed += 1
+    assert renamed
+    onnx.save(model, tmp_path / "model.onnx")
+    sets = sorted((FIXTURES / name).glob("test_data_set_*"))
+    run = subprocess.run([BINARY, tmp_path / "model.onnx", "--driver", "decoder", "--test-data", *sets],
+                         capture_output=True, text=True, timeout=60)
+    assert [line.split()[0] for line in run.stdout.splitlines()] == ["PASS"] * len(sets), run.stdout + run.stderr
