@@ -12,12 +12,11 @@ BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64
 class Positions:
     """Sizes and positions that all layers share: values are names in the graph."""
 
-    def __init__(self, g, config, hidden, mask, position_ids, past):
+    def __init__(self, g, config, hidden, mask, position_ids, past=None):
         self.g, self.config, self.hidden, self.mask = g, config, hidden, mask
-        shape, axis = past
-        self.past = g.size(shape, axis)
+        self.past = g.size(*past) if past else g.const(0)
         self.seq = g.size(hidden, 1)
-        self.total = g("Add", self.past, self.seq)
+        self.total = g("Add", self.past, self.seq) if past else self.seq
         self.rows = g("Range", self.past, self.total, g.const(1))
         self._ids, self._position_ids = None, position_ids
 
@@ -218,6 +217,8 @@ def rotate(g, config, x, cos, sin):
 def append_cache(g, config, caches, key, value):
     """Concatenates past and new [B, kv, S, D]; returns all K and V [B, kv, T, D].
     `caches` are this layer's Config.caches()."""
+    if not caches:
+        return key, value
     layout, names = config.past_layout, [(past, present) for past, present, _, _ in caches]
     transpose_last = lambda x: g.transpose(x, 0, 1, 3, 2)
     append = lambda i, new, axis: g("Concat", names[i][0], new, out=names[i][1], axis=axis)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 
 CHOICES = {
     "dtype": ("f32", "f16", "bf16"),
+    "stored": ("dtype", "f16", "bf16"),
     "ids": ("int64", "int32"),
     "norm": ("rms", "gemma", "layer", "layer-nodes"),
     "norm_place": ("pre", "post", "sandwich"),
@@ -40,6 +41,7 @@ class Config:
     vocab: int = 64
     context: int = 64
     dtype: str = "f32"
+    stored: str = "dtype"  # of the weights; another type than dtype stands behind a Cast
     ids: str = "int64"  # type of the integer inputs
     opset: int = 18
 
@@ -83,6 +85,7 @@ class Config:
     activation: str = "silu"
     mlp_bias: bool = False
 
+    cache: bool = True  # False: every step gets the whole sequence
     past_layout: str = "bhsd"  # stacked: [2, B, H, P, D]; joined: [B, H, P, 2 D]
     past_names: str = "optimum"
     breaks: str = "none"  # a rule of decoders that the graph breaks: it must not be batched raggedly
@@ -118,6 +121,8 @@ class Config:
 
     def caches(self):
         """Per cache: input name, output name, shape with "past" where the length stands, the axis of it."""
+        if not self.cache:
+            return []
         kv, d = self.kv_heads, self.head_dim
         plain = ("batch_size", kv, "past", d), 2
         key, value = {

@@ -19,13 +19,14 @@ def build(config, weights):
 class Decoder:
     def __init__(self, config, weights):
         self.config, self.weights = config, weights
-        self.g = Graph(config.opset, config.dtype)
+        self.g = Graph(config.opset, config.dtype, config.stored)
         self.projections = 0
 
     def build(self):
         g, c = self.g, self.config
         int_type = TensorProto.INT64 if c.ids == "int64" else TensorProto.INT32
-        batch, seq, total = "batch_size", "sequence_length", "past_sequence_length + sequence_length"
+        batch, seq = "batch_size", "sequence_length"
+        total = f"past_sequence_length + {seq}" if c.cache else seq
         ids = g.input("input_ids", int_type, [batch, seq])
         mask = g.input("attention_mask", int_type, [batch, total]) if c.mask_input else None
         position_ids = g.input("position_ids", int_type, [batch, seq]) if c.has_position_ids else None
@@ -44,8 +45,8 @@ class Decoder:
         table = self.table("model.embed_tokens", c.vocab)
         with g.scope("embed_tokens"):
             x = g("Gather", table, ids)
-        past, _, _, axis = c.caches()[0]
-        self.positions = Positions(g, c, x, mask, position_ids, (past, axis))
+        past = [(past, axis) for past, _, _, axis in c.caches()[:1]]
+        self.positions = Positions(g, c, x, mask, position_ids, *past)
         if c.embed_scale != 1:
             x = g("Mul", x, g.fconst(c.embed_scale))
         if c.positions == "learned":

@@ -43,9 +43,10 @@ class Weight:
 class Graph:
     """Values are their names. Calling the graph adds a node: `y = g("Add", a, b)`."""
 
-    def __init__(self, opset=18, dtype="f32"):
+    def __init__(self, opset=18, dtype="f32", stored="dtype"):
         self.opset = opset
         self.float_type, self.float_dtype = DTYPES[dtype]
+        self.stored = DTYPES[dtype if stored == "dtype" else stored]
         self.nodes, self.inputs, self.outputs, self.weights = [], [], [], {}
         self._scopes, self._counts = [], {}
 
@@ -72,9 +73,9 @@ class Graph:
         self.outputs.append(helper.make_tensor_value_info(name, elem_type, shape))
 
     def weight(self, name, shape, make):
-        """An initializer of the model's float type; asking again for a name gives the same one."""
-        self.weights.setdefault(name, Weight(name, self.float_type, self.float_dtype, shape, make))
-        return name
+        """An initializer as the model's float type; asking again for a name gives the same one."""
+        self.weights.setdefault(name, Weight(name, *self.stored, shape, make))
+        return name if self.stored[0] == self.float_type else self.cast(name, self.float_type)
 
     def const(self, value, dtype=np.int64):
         return self("Constant", value=numpy_helper.from_array(np.array(value, dtype=dtype)))

@@ -28,8 +28,7 @@ class Oracle:
     def feeds(self, ids, past, mask=None):
         """The graph's inputs in its order. ids [B, S]; mask [B, P + S], all ones if None."""
         ids = np.asarray(ids)
-        (name, _, _, axis), *_ = self.config.caches()
-        length = past[name].shape[axis]
+        length = next((past[name].shape[axis] for name, _, _, axis in self.config.caches()), 0)
         if mask is None:
             mask = np.ones((len(ids), length + ids.shape[1]))
         positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)[:, length:]
@@ -49,5 +48,5 @@ class Oracle:
             best = np.argsort(logits[0, -1].astype(np.float64))[::-1][:2]
             ids.append(int(best[0]))
             margins.append(round(float(logits[0, -1, best[0]] - logits[0, -1, best[1]]), 5))
-            feed = ids[-1:]
+            feed = ids[-1:] if self.config.cache else [*prompt, *ids]
         return ids, margins

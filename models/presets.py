@@ -8,6 +8,8 @@ LLAMA = dict(kv_heads=2, tied=False)
 GEMMA = dict(norm="gemma", head_dim=8, kv_heads=1, embed_scale=4.0, activation="gelu-tanh")
 GEMMA2 = GEMMA | dict(kv_heads=2, norm_place="sandwich", attention_cap=20.0, logit_cap=5.0, window=4, window_every=2,
                       scale_style="query", attention_scale=0.25, mask="eager")
+# Weights of more elements than the importer computes at load.
+LARGE = dict(layers=1, hidden=264, intermediate=264, vocab=256)
 
 FAMILIES = {
     "bloom": dict(norm="layer", positions="alibi-cumsum", embed_norm=True, qkv="per-head", qkv_bias=True,
@@ -48,6 +50,10 @@ STYLES = {
     "heads-6-2": LLAMA | dict(heads=6, hidden=24, intermediate=40, vocab=61),
     "last-logits": LLAMA | dict(logits="last"),
     "mask-none": LLAMA | dict(mask_input=False, mask="ranges"),
+    "no-past": LLAMA | dict(cache=False, mask="eager"),
+    "no-past-window": LLAMA | dict(cache=False, mask="ranges", window=600),
+    "no-past-window-buffer": LLAMA | dict(cache=False, mask="buffer", window=600, context=1100),
+    "no-past-window-trilu": LLAMA | dict(cache=False, mask="trilu", window=600, window_every=2),
     "no-position-ids": LLAMA | dict(position_source="range"),
     "no-position-ids-cumsum": LLAMA | dict(position_source="cumsum", mask="eager"),
     "no-positions": dict(positions="none"),
@@ -64,6 +70,8 @@ STYLES = {
     "rotary-interleaved": LLAMA | dict(rotary="interleaved"),
     "rotary-table": LLAMA | dict(rotary_source="table"),
     "scale-both": LLAMA | dict(scale_style="both", mask="ranges"),
+    "stored-bf16": GPT2 | LARGE | dict(stored="bf16"),
+    "stored-f16": LLAMA | LARGE | dict(stored="f16", tied=True),
     "window-buffer": LLAMA | dict(window=3, mask="buffer"),
     "window-ranges": LLAMA | dict(window=3, mask="ranges"),
     "window-trilu": LLAMA | dict(window=3, mask="trilu"),

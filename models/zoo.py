@@ -25,7 +25,7 @@ NEW_TOKENS = 16
 def mixed(seed):
     """A Config of random features that fit together."""
     dice = random.Random(seed)
-    fixed = {"dtype", "breaks"}
+    fixed = {"dtype", "stored", "breaks"}
     while True:
         changes = {name: dice.choice(values) for name, values in CHOICES.items() if name not in fixed}
         flags = ("embed_norm", "tied", "qkv_bias", "out_bias", "mlp_bias", "mask_input")
@@ -72,12 +72,14 @@ def write_model(folder, config, seed):
     oracle, plain = Oracle(str(path), config, 1), Oracle(str(path), config, 1, optimise=False)
     random = np.random.default_rng(seed)
     tokens = lambda *shape: random.integers(3, config.vocab, shape)
-    prompt = tokens(1, PAST)
+    length = PAST if config.cache else config.window + PAST  # files without caches show their window at once
+    prompt = tokens(1, length)
     first = oracle.feeds(prompt, oracle.empty_past(1))
-    _, past = oracle.step(prompt, oracle.empty_past(1))
-    sets = [("prefill: batch 1, 6 tokens, past 0", first),
-            ("decode: batch 1, 1 token, past 6", oracle.feeds(tokens(1, 1), past))]
-    if config.mask_input:
+    sets = [(f"prefill: batch 1, {length} tokens, past 0", first)]
+    if config.cache:
+        _, past = oracle.step(prompt, oracle.empty_past(1))
+        sets.append(("decode: batch 1, 1 token, past 6", oracle.feeds(tokens(1, 1), past)))
+    if config.cache and config.mask_input:
         sets.append(("chunk: batch 2, 3 tokens, past 6, row 1 left-padded by 2", padded_chunk(oracle, tokens)))
     for index, (_, feeds) in enumerate(sets):
         write_set(folder / f"test_data_set_{index}", oracle, feeds)

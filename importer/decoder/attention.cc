@@ -113,8 +113,8 @@ ValueId emit_attention(Rewrite& r, const Node& node, const Scores& s, ValueId va
   if (const auto known = r.masks.find(print); known != r.masks.end())
     block.mask = known->second;
   else
-    block.mask = r.masks[print] =
-        prove_mask(r.probe, r.roles, s.steps, heads, r.length, s.steps.empty() ? node : *s.steps.back().node);
+    block.mask = r.masks[print] = prove_mask(r.plain, r.roles, r.probe, s.steps, heads, r.length,
+                                             s.steps.empty() ? node : *s.steps.back().node);
   if (r.roles.has_past) {
     block.key_input = cache_input(r, s.k);
     block.value_input = cache_input(r, values);

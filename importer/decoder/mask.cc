@@ -5,12 +5,15 @@
 #include <limits>
 
 #include "base/error.h"
+#include "importer/decoder/part_probe.h"
 #include "importer/decoder/refusal.h"
 
 namespace ark::decoder {
 namespace {
 
-constexpr double kMasked = -9999;  // at or below: exp() of it is 0 beside any score a model computes
+// At or below: exp() of it is 0 beside any score a model computes. Files write -1e4, which bfloat16 rounds to
+// -9984, and scale or sum it; hence the room.
+constexpr double kMasked = -9000;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Where the element of an operand lies that meets score (b, h, i, j).
@@ -95,8 +98,8 @@ struct Bound {
   std::optional<Operand> other, third;
 };
 
-void apply(const Bound& bound, const Step& now, int64_t b, int64_t h, int64_t i, int64_t j, double& alpha,
-           double& beta) {
+void apply(const Bound& bound, const Step& now, bool has_past, int64_t b, int64_t h, int64_t i, int64_t j,
+           double& alpha, double& beta) {
   const ScoreStep& s = *bound.step;
   const double x = bound.other && s.op != Op::kAttention ? bound.other->at(b, h, i, j) : s.factor;
   switch (s.op) {
@@ -131,7 +134,7 @@ void apply(const Bound& bound, const Step& now, int64_t b, int64_t h, int64_t i,
     case Op::kAttention: {
       const int64_t length = bound.other
                                  ? bound.other->values.integer(bound.other->values.size() == 1 ? 0 : b)
-                                 : (s.scores_first ? now.total() : now.sequence);
+                                 : (s.scores_first || !has_past ? now.total() : now.sequence);
       const int64_t position = length - now.sequence + i;
       if (j > position || (s.window > 0 && position - j >= s.window)) alpha = 0, beta = -kInfinity;
       break;
@@ -143,19 +146,34 @@ void apply(const Bound& bound, const Step& now, int64_t b, int64_t h, int64_t i,
 
 class Proof {
  public:
-  Proof(Probe& probe, const std::vector<ScoreStep>& steps, int64_t heads, const Node& at)
-      : probe_(probe), steps_(steps), heads_(heads), node_(at) {}
+  Proof(const Graph& graph, const Roles& roles, Probe& probe, const std::vector<ScoreStep>& steps,
+        int64_t heads, const Node& at)
+      : probe_(probe),
+        parts_(graph, roles, probe),
+        has_past_(roles.has_past),
+        steps_(steps),
+        heads_(heads),
+        node_(at) {}
 
-  AttentionMask run(int64_t length, bool has_past);
+  AttentionMask run(int64_t length);
 
  private:
+  // The step as the file can have it. Without caches, `past` tokens are the first ones of a longer step,
+  // whose last rows are looked at: they are masked as if the others were cached.
+  Step possible(const Step& asked) const {
+    if (has_past_) return probe_.possible(asked);
+    const Step whole = probe_.possible({asked.batch, asked.total(), 0});
+    const int64_t rows = std::min(asked.sequence, whole.sequence);
+    return {whole.batch, rows, whole.sequence - rows};
+  }
+  Tensor read(ValueId id, const ScoreStep& s, const Step& step);
   Operand operand(ValueId id, const ScoreStep& s, const Step& step) {
-    Operand o{probe_.value(id, step), {}};
+    Operand o{read(id, s, step), {}};
     if (s.op != Op::kAttention) o.strides = strides_of(o.values.dims, s.layout, step, heads_, *s.node);
     return o;
   }
   Grid grid(const Step& step);
-  double scalar(const ScoreStep& s);
+  double scalar(const ScoreStep& s, int64_t length);
   void learn(const Grid& grid, const Step& step);
   void check(const Grid& grid, const Step& step) const;
   void check_row(const Grid& grid, const Step& step, int64_t b, int64_t h, int64_t i) const;
@@ -164,6 +182,8 @@ class Proof {
   }
 
   Probe& probe_;
+  PartProbe parts_;
+  const bool has_past_;
   const std::vector<ScoreStep>& steps_;
   const int64_t heads_;
   const Node& node_;
@@ -172,12 +192,38 @@ class Proof {
   AttentionMask mask_;
 };
 
-double Proof::scalar(const ScoreStep& s) {
+Tensor Proof::read(ValueId id, const ScoreStep& s, const Step& step) {
+  if (has_past_ || step.past == 0) return probe_.value(id, step);
+  const Step whole{step.batch, step.total(), 0};
+  try {
+    if (s.op == Op::kAttention) return probe_.value(id, whole);  // lengths, one a sequence
+    Box box;
+    box.size = parts_.dims(id, whole);
+    box.begin.assign(box.size.size(), 0);
+    for (std::size_t back = 1; back <= std::min(box.size.size(), s.layout.size()); ++back) {
+      const Axis& axis = s.layout[s.layout.size() - back];
+      const std::size_t i = box.size.size() - back;
+      if (!has_kind(axis, AtomKind::kSequence) || box.size[i] == 1) continue;
+      if (axis.size() != 1) refuse(*s.node, "mixes tokens with other axes of the attention scores");
+      box.begin[i] = box.size[i] - step.sequence, box.size[i] = step.sequence;
+    }
+    return parts_.part(id, whole, box);
+  } catch (const Refusal& refusal) {
+    throw OutOfReach(refusal.node.empty() ? s.node->name : refusal.node, refusal.reason);
+  }
+}
+
+double Proof::scalar(const ScoreStep& s, int64_t length) {
   if (s.other == kNoValue) return s.factor;
-  const Tensor t = probe_.value(s.other, probe_.possible({1, 2, 3}));
-  for (int64_t i = 1; i < t.size(); ++i)
-    if (t.real(i) != t.real(0)) refuse(*s.node, "scales attention scores unevenly before a soft cap");
-  return t.real(0);
+  std::optional<double> scale;
+  for (const Step& step : {Step{1, 2, 3}, Step{1, 1, length - 1}}) {
+    const Tensor t = read(s.other, s, possible(step));
+    for (int64_t i = 0; i < t.size(); ++i)
+      if (t.real(i) != scale.value_or(t.real(0)))
+        refuse(*s.node, "scales attention scores unevenly before a soft cap");
+    if (t.size() > 0) scale = t.real(0);
+  }
+  return scale.value_or(1);
 }
 
 Grid Proof::grid(const Step& step) {
@@ -202,7 +248,7 @@ Grid Proof::grid(const Step& step) {
       for (int64_t i = 0; i < g.sequence; ++i)
         for (int64_t j = 0; j < g.total; ++j)
           for (const Bound& s : bound)
-            apply(s, step, b, h, i, j, g.alpha[g.at(b, h, i, j)], g.beta[g.at(b, h, i, j)]);
+            apply(s, step, has_past_, b, h, i, j, g.alpha[g.at(b, h, i, j)], g.beta[g.at(b, h, i, j)]);
   return g;
 }
 
@@ -217,7 +263,7 @@ void Proof::learn(const Grid& g, const Step& step) {
   if (!(std::abs(alpha_) > 0) || !std::isfinite(alpha_)) refuse(node_, "the mask hides every score");
   if (seen == 1) return;
   // Slopes where the biases of a whole window are smallest: what cancels least.
-  const Step shortest = probe_.possible(step.past > 0 ? Step{1, 1, seen - 1} : Step{1, seen, 0});
+  const Step shortest = possible(step.past > 0 ? Step{1, 1, seen - 1} : Step{1, seen, 0});
   const Grid near = grid(shortest);
   const int64_t row = shortest.sequence - 1, last = shortest.past + row;
   std::vector<float> slopes;
@@ -262,7 +308,7 @@ void Proof::check(const Grid& g, const Step& step) const {
       for (int64_t i = 0; i < g.sequence; ++i) check_row(g, step, b, h, i);
 }
 
-AttentionMask Proof::run(int64_t length, bool has_past) {
+AttentionMask Proof::run(int64_t length) {
   double before = 1;
   for (std::size_t k = 0; k < steps_.size(); ++k) {
     const ScoreStep& s = steps_[k];
@@ -270,27 +316,25 @@ AttentionMask Proof::run(int64_t length, bool has_past) {
     if (mask_.softcap != 0) refuse(*s.node, "caps attention scores twice");
     for (std::size_t m = 0; m < k; ++m) {
       if (steps_[m].op == Op::kMul)
-        before *= scalar(steps_[m]);
+        before *= scalar(steps_[m], length);
       else if (steps_[m].op == Op::kDiv && steps_[m].scores_first)
-        before /= scalar(steps_[m]);
+        before /= scalar(steps_[m], length);
       else
         refuse(*steps_[m].node, "stands before a soft cap of attention scores, but is no scale");
     }
     mask_.softcap = 1;
     first_ = k + 1;
   }
-  const int64_t rows = std::min<int64_t>(length, 512);
-  const Step longest = probe_.possible(has_past ? Step{1, 1, length - 1} : Step{1, rows, 0});
+  const Step longest = possible({1, 1, length - 1});
   const Grid g = grid(longest);
   learn(g, longest);
   check(g, longest);
-  const std::vector<Step> steps =
-      has_past ? std::vector<Step>{{2, 5, 0},  {1, 1, 0}, {1, 4, 3},          {2, 3, 6},
-                                   {3, 2, 4},  {2, 7, 1}, {1, 1, length / 2}, {1, 3, length * 3 / 4},
-                                   {2, 40, 24}}
-               : std::vector<Step>{{2, 5, 0}, {1, 1, 0}, {3, 7, 0}, {1, 33, 0}, {1, rows / 2 + 1, 0}};
+  std::vector<Step> steps{{2, 5, 0},  {1, 1, 0}, {1, 4, 3},          {2, 3, 6},
+                          {3, 2, 4},  {2, 7, 1}, {1, 1, length / 2}, {1, 3, length * 3 / 4},
+                          {2, 40, 24}};
+  if (!has_past_) steps.push_back({1, std::min<int64_t>(length, 256), 0});
   for (Step step : steps) {
-    step = probe_.possible(step);
+    step = possible(step);
     if (step.total() <= length) check(grid(step), step);
   }
   if (mask_.softcap != 0)
@@ -302,9 +346,9 @@ AttentionMask Proof::run(int64_t length, bool has_past) {
 
 }  // namespace
 
-AttentionMask prove_mask(Probe& probe, const Roles& roles, const std::vector<ScoreStep>& steps, int64_t heads,
-                         int64_t length, const Node& at) {
-  return Proof(probe, steps, heads, at).run(length, roles.has_past);
+AttentionMask prove_mask(const Graph& graph, const Roles& roles, Probe& probe,
+                         const std::vector<ScoreStep>& steps, int64_t heads, int64_t length, const Node& at) {
+  return Proof(graph, roles, probe, steps, heads, at).run(length);
 }
 
 }  // namespace ark::decoder

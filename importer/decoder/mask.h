@@ -29,8 +29,9 @@ struct AttentionMask {
 };
 
 // Proves that the steps are scale, soft cap, linear bias and a causal (windowed) mask, for `heads` query
-// heads. Throws Refusal naming the node otherwise. `length`: tokens that the proof has to reach.
-AttentionMask prove_mask(Probe& probe, const Roles& roles, const std::vector<ScoreStep>& steps, int64_t heads,
-                         int64_t length, const Node& at);
+// heads. Throws Refusal naming the node otherwise. `length`: tokens that the proof has to reach; OutOfReach
+// (part_probe.h) if it can be evaluated for shorter sequences only.
+AttentionMask prove_mask(const Graph& graph, const Roles& roles, Probe& probe,
+                         const std::vector<ScoreStep>& steps, int64_t heads, int64_t length, const Node& at);
 
 }  // namespace ark::decoder

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "importer/decoder/rewrite.h"
+#include "importer/widening.h"
 
 namespace ark::decoder {
 namespace {
@@ -71,6 +72,14 @@ std::vector<Step> check_steps(int64_t length, bool has_past) {
   for (const Step& s : all)
     if (s.total() <= length && s.past >= 0 && s.sequence > 0) fit.push_back(s);
   return fit;
+}
+
+// Short steps, and long ones: values may turn over at a length (Where(total > 4096, a, b)).
+std::vector<Step> constant_steps(int64_t length, bool has_past) {
+  std::vector<Step> steps{{1, 1, 0}, {3, 2, 9}, {1, 4, 1}};
+  for (const int64_t n : {length / 4, length / 2, length})
+    if (n > 1) steps.push_back(has_past ? Step{1, 1, n - 1} : Step{1, n, 0});
+  return steps;
 }
 
 // The step at which every position below `length` is a row.
@@ -165,15 +174,13 @@ Tensor make_table(Rewrite& r, const Node& node, ValueId id, const Layout& layout
 
 }  // namespace
 
-ConstantPtr Rewrite::constant(const Node& node, ValueId id) {
-  const Value& v = plain.value(id);
-  if (v.constant) return v.constant;
+ConstantPtr Rewrite::constant(ValueId id) {
+  if (ConstantPtr stored = stored_constant(plain, id)) return stored;
   const Tensor first = probe.value(id, probe.possible({2, 3, 5}));
   if (varies[static_cast<std::size_t>(id)])
-    for (const Step& step : {Step{1, 1, 0}, Step{3, 2, 9}, Step{1, 4, 1}})
+    for (const Step& step : constant_steps(length, roles.has_past))
       if (!same_values(first, probe.value(id, probe.possible(step)))) return nullptr;
-  (void)node;
-  return make_constant(first, v.name);
+  return make_constant(first, plain.value(id).name);
 }
 
 ValueId Rewrite::table_rows(const Tensor& table) {
@@ -284,12 +291,14 @@ Rows Rewrite::operand(const Node& node, ValueId id, const Layout& beside) {
   }
   const bool fixed = !varies[static_cast<std::size_t>(id)];
   if (fixed || !has_rows(layout)) {
-    const ConstantPtr value = constant(node, id);
+    const ConstantPtr value = constant(id);
     if (!value)
       refuse(node, "operand " + escaped(plain.value(id).name) + " depends on the lengths of the step");
     Layout features_only;
     for (const int64_t d : value->dims) features_only.push_back(feature_axis(d));
-    return {features_only, out.constant(value), false};
+    // Widened by the file: only products and look-ups read 16 bits beside f32.
+    const bool widened = plain.value(id).dtype == DType::kF32 && value->dtype != DType::kF32;
+    return {features_only, widened ? out.constant_f32(value) : out.constant(value), false};
   }
   return tabulated(node, id, layout);
 }

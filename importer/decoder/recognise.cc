@@ -8,6 +8,7 @@
 #include "importer/decoder/cleanup.h"
 #include "importer/decoder/limits.h"
 #include "importer/decoder/lower_einsum.h"
+#include "importer/decoder/part_probe.h"
 #include "importer/decoder/rewrite.h"
 #include "importer/passes/passes.h"
 
@@ -28,6 +29,7 @@ void prune(Graph& graph, DecoderSignature& signature) {
   signature.logits = 0;
   graph.outputs = outputs;
   graph.remove_dead();
+  passes::drop_unread_outputs(graph);
 }
 
 ValueId finish_logits(Rewrite& r) {
@@ -127,7 +129,9 @@ Graph cleaned(TokenBuilder& out, std::vector<std::string>& evidence) {
   return graph;
 }
 
-DecoderModel recognise(const Graph& original, const DecoderSignature& signature, int64_t max_length) {
+// With position tables and proofs for `max_length` tokens, or fewer if the file ends before; 0: its own
+// choice.
+DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& signature, int64_t max_length) {
   Graph graph = original;
   DecoderSignature pruned = signature;
   prune(graph, pruned);
@@ -156,6 +160,24 @@ DecoderModel recognise(const Graph& original, const DecoderSignature& signature,
   model.evidence = std::move(r.evidence);
   model.signature.max_positions = reach < wanted ? reach : 0;
   return model;
+}
+
+DecoderModel recognise(const Graph& original, const DecoderSignature& signature, int64_t max_length) {
+  constexpr int64_t kShortest = 256;  // worth serving
+  int64_t length = max_length;
+  for (;;) {
+    try {
+      DecoderModel model = recognise_up_to(original, signature, length);
+      if (length == max_length) return model;
+      model.max_positions = model.max_positions ? std::min(model.max_positions, length) : length;
+      model.signature.max_positions = model.max_positions;
+      model.evidence.push_back("masks evaluated for " + std::to_string(model.max_positions) + " tokens");
+      return model;
+    } catch (const OutOfReach&) {  // what is not proven is not served: half as long, perhaps
+      length = (length > 0 ? length : kDefaultLength) / 2;
+      if (length < kShortest) throw;
+    }
+  }
 }
 
 }  // namespace

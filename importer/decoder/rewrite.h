@@ -94,8 +94,8 @@ struct Rewrite {
   // The operand of a row-wise node: rows as they are; a free value as a constant, or as rows read from a
   // table by position, its axes matched with those of `beside` from the right.
   Rows operand(const Node& node, ValueId id, const Layout& beside);
-  // A free value that is the same at every step; nullptr if it is not.
-  ConstantPtr constant(const Node& node, ValueId id);
+  // A free value that is the same at every step, 16-bit weights as they are stored; nullptr if it is not.
+  ConstantPtr constant(ValueId id);
   // Rows for a free value of the given layout: f(position), proven on many steps.
   Rows tabulated(const Node& node, ValueId id, const Layout& layout);
 

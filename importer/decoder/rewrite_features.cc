@@ -70,7 +70,7 @@ bool along_axis(Rewrite& r, const Node& node, const Rows& x) {
           refuse(node, "indexes the rows of other tokens");
       inputs.push_back(other->tokens);
     } else {
-      const ConstantPtr c = r.constant(node, node.inputs[i]);
+      const ConstantPtr c = r.constant(node.inputs[i]);
       if (!c || c->dims.size() > 1 || c->size() != 1)
         refuse(node, "has an operand that is neither rows nor one number");
       inputs.push_back(r.out.constant(c));
@@ -115,7 +115,7 @@ bool scatter_onto_constant(Rewrite& r, const Node& node) {
 bool one_hot(Rewrite& r, const Node& node) {
   const Rows* x = r.rows(node.inputs[0]);
   if (!x) return false;
-  const ConstantPtr depth = r.constant(node, node.inputs[1]), values = r.constant(node, node.inputs[2]);
+  const ConstantPtr depth = r.constant(node.inputs[1]), values = r.constant(node.inputs[2]);
   if (!depth || !values) refuse(node, "has a depth that is no constant");
   const int64_t axis = node.attributes.integer("axis");
   Rows y{x->layout, kNoValue, x->last};

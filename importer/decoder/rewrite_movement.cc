@@ -127,7 +127,7 @@ Rows gather(Rewrite& r, const Node& node, const Rows& x) {
     return y;
   }
   if (has_rows(x.layout[axis])) refuse(node, "picks tokens out of " + str(x.layout));
-  const ConstantPtr index = r.is_free(node.inputs[1]) ? r.constant(node, node.inputs[1]) : nullptr;
+  const ConstantPtr index = r.is_free(node.inputs[1]) ? r.constant(node.inputs[1]) : nullptr;
   if (!index) refuse(node, "picks features by indices that are no constants");
   Rows y{x.layout, kNoValue, x.last};
   y.layout.erase(y.layout.begin() + static_cast<std::ptrdiff_t>(axis));

@@ -14,7 +14,7 @@ Layout layout_of_dims(const Dims& dims) {
 }
 
 ConstantPtr weight(Rewrite& r, const Node& node, ValueId id) {
-  ConstantPtr c = r.constant(node, id);
+  ConstantPtr c = r.constant(id);
   if (!c)
     refuse(node, "multiplies tokens with " + escaped(r.plain.value(id).name) +
                      ", which depends on the lengths of the step");
@@ -49,7 +49,9 @@ void need_features(const Node& node, const Rows& x, std::size_t axis) {
 
 // rows [..., M, K] times weights [K, N] or [batch..., K, N].
 void times_weight(Rewrite& r, const Node& node, Rows x, bool trans_b) {
-  const ConstantPtr w = weight(r, node, node.inputs[1]);
+  ConstantPtr w = weight(r, node, node.inputs[1]);
+  if (w->perm == std::vector<int64_t>{1, 0})
+    w = transposed(w, {1, 0}), trans_b = !trans_b;  // as it is stored
   const std::size_t rank = x.layout.size(), k_axis = rank - 1;
   if (rank < 2) refuse(node, "multiplies a vector");
   need_features(node, x, k_axis);
@@ -146,7 +148,7 @@ bool gather_weight(Rewrite& r, const Node& node) {
   const Rows* index = r.rows(node.inputs[1]);
   if (!index) return false;
   if (!r.is_free(node.inputs[0])) refuse(node, "picks features by indices that come from tokens");
-  const ConstantPtr table = r.constant(node, node.inputs[0]);
+  const ConstantPtr table = r.constant(node.inputs[0]);
   if (!table || table->dims.empty()) refuse(node, "looks tokens up in a table that depends on the step");
   if (node.attributes.integer("axis") != 0) refuse(node, "looks tokens up along another axis than the first");
   ValueId at = index->tokens;
@@ -171,7 +173,7 @@ bool quantised(Rewrite& r, const Node& node) {
       inputs.push_back(kNoValue);
       continue;
     }
-    const ConstantPtr c = r.is_free(node.inputs[i]) ? r.constant(node, node.inputs[i]) : nullptr;
+    const ConstantPtr c = r.is_free(node.inputs[i]) ? r.constant(node.inputs[i]) : nullptr;
     if (!c) refuse(node, "has quantised weights that are no constants");
     inputs.push_back(r.out.constant(c));
   }
@@ -200,7 +202,7 @@ bool rotary(Rewrite& r, const Node& node) {
   std::vector<ValueId> tables;
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
     const Value& v = r.plain.value(node.inputs[i]);
-    const ConstantPtr c = r.constant(node, node.inputs[i]);
+    const ConstantPtr c = r.constant(node.inputs[i]);
     if (!direct || !c || c->dims.size() != 2 || offset < 0 || offset >= c->dims[0])
       refuse(node, "reads its table " + escaped(v.name) + " at something else than the position");
     ConstantPtr rows = offset == 0 ? c : sliced(c, 0, offset, c->dims[0]);

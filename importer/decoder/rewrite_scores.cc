@@ -218,7 +218,8 @@ void add_sinks(Rewrite& r, const Node& node, Scores s) {
                     s.sinks.empty() && !s.normalised;
   if (!fits) refuse(node, "joins attention scores with something that is no sink");
   const auto heads = static_cast<std::size_t>(features(s.layout));
-  for (const Step& asked : {Step{1, 1, 0}, Step{2, 3, 5}}) {
+  const Step longest = r.roles.has_past ? Step{1, 1, r.length - 1} : Step{1, r.length, 0};
+  for (const Step& asked : {Step{1, 1, 0}, Step{2, 3, 5}, longest}) {
     const Tensor t = r.probe.value(node.inputs[1], r.probe.possible(asked));
     if (t.dims.empty() || t.dims.back() != 1 || t.size() % static_cast<int64_t>(heads) != 0)
       refuse(node, "joins attention scores with more than one column");

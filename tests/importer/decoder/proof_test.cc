@@ -66,8 +66,8 @@ TEST(Proof, PositionsThatDependOnTheBatchRowAreRefused) {
   Graph graph = llama();
   std::string why;
   const auto signature = find_signature(graph, &why);
-  ASSERT_TRUE(signature && signature->positions) << why;
-  const ValueId positions = graph.inputs[*signature->positions];
+  ASSERT_TRUE(signature && signature->positions.size() == 1) << why;
+  const ValueId positions = graph.inputs[signature->positions[0]];
   const Expr batch = graph.value(positions).shape->front();
   const auto count = graph.nodes.size();
   ValueId rows = emit(graph, Op::kRange, "rows", {},
@@ -99,6 +99,55 @@ TEST(Proof, CachesThatStoreAnotherLayersKeysAreRefused) {
   graph.sort();
   const NotRecognised refused = refusal(graph);
   EXPECT_NE(refused.reason.find("reads another feature"), std::string::npos) << refused.reason;
+}
+
+TEST(Proof, AMaskOfMinusTenThousandInBfloat16IsAMask) {
+  Graph graph = import_model(fixtures() / "llama-eager");
+  const ValueId low = graph.add_constant(make_constant(Tensor::of<float>(DType::kF32, {}, {{-9984.0f}})));
+  change(graph, Op::kWhere, [&](Node& node) {
+    int changed = 0;
+    for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+      const ConstantPtr& c = graph.value(node.inputs[i]).constant;
+      if (!c || c->size() != 1 || !is_floating(c->dtype) || !(materialise(*c).real(0) < -1e4)) continue;
+      node.inputs[i] = low, ++changed;
+    }
+    return changed;
+  });
+  const auto result = recognise_decoder(graph, 256);
+  EXPECT_TRUE(std::holds_alternative<DecoderModel>(result))
+      << std::get<NotRecognised>(result).node << ": " << std::get<NotRecognised>(result).reason;
+}
+
+// The logits are scaled once the context is longer than `threshold`.
+Graph scaled_beyond(int64_t threshold) {
+  Graph graph = llama();
+  std::string why;
+  const auto signature = find_signature(graph, &why);
+  const auto& cache = signature.value().caches.at(0);
+  const Shape& shape = *graph.value(graph.outputs[cache.output]).shape;
+  const Expr total = shape.at(static_cast<std::size_t>(cache.sequence_axis));
+  const auto number = [&](float x) {
+    return graph.add_constant(make_constant(Tensor::of<float>(DType::kF32, {}, {{x}})));
+  };
+  const ValueId limit =
+      graph.add_constant(make_constant(Tensor::of<int64_t>(DType::kI64, {}, {{threshold}})));
+  const ValueId length =
+      emit(graph, Op::kDims, "length", {}, {{"values", Shape{total}}, {"scalar", int64_t{1}}})[0];
+  const ValueId far = emit(graph, Op::kGreater, "far", {length, limit})[0];
+  const ValueId scale = emit(graph, Op::kWhere, "scale", {far, number(2), number(1)})[0];
+  ValueId& logits = graph.outputs[signature->logits];
+  logits = emit(graph, Op::kMul, "scaled", {logits, scale})[0];
+  graph.sort();
+  return graph;
+}
+
+TEST(Proof, AScaleThatChangesAtALengthIsRefused) {
+  for (const int64_t threshold : {8, 100, 255}) {
+    const NotRecognised refused = refusal(scaled_beyond(threshold));
+    EXPECT_NE(refused.reason.find("depends on the lengths"), std::string::npos) << refused.reason;
+  }
+  const auto never = recognise_decoder(scaled_beyond(256), 256);
+  EXPECT_TRUE(std::holds_alternative<DecoderModel>(never));
 }
 
 TEST(Recognise, ProductsWrittenAsEinsumAreFollowed) {

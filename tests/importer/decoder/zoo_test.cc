@@ -45,6 +45,17 @@ nlohmann::json expected_of(const std::filesystem::path& folder) {
   return nlohmann::json::parse(file);
 }
 
+// Large weights are kept as the file stores them, though it widens them before use.
+void expect_16_bit_weights(const Graph& graph) {
+  int large = 0;
+  for (const Value& value : graph.values) {
+    if (!value.constant || !value.constant->file || value.constant->size() <= 65'536) continue;
+    ++large;
+    EXPECT_TRUE(value.dtype == DType::kF16 || value.dtype == DType::kBF16) << value.name;
+  }
+  EXPECT_GE(large, 5);
+}
+
 class Zoo : public testing::Test {
  protected:
   void SetUp() override {
@@ -64,10 +75,18 @@ TEST_F(Zoo, DecodersAreRecognisedAndComputeTheSame) {
     if (!model) continue;
     const auto& config = expected["config"];
     EXPECT_EQ(model->caches.size(), config["layers"].get<std::size_t>());
-    for (const CacheSpec& cache : model->caches) {
+    const auto every = config["window_every"].get<std::size_t>();
+    for (std::size_t layer = 0; layer < model->caches.size(); ++layer) {
+      const CacheSpec& cache = model->caches[layer];
       EXPECT_EQ(cache.kv_heads, config["kv_heads"].get<int64_t>());
       EXPECT_EQ(cache.key_dim, config["head_dim"].get<int64_t>());
+      EXPECT_EQ(cache.window, layer % every == 0 ? config["window"].get<int64_t>() : 0);
     }
+    if (!config.value("cache", true) && config["mask"] == "buffer") {  // served no further than proven
+      EXPECT_GT(model->max_positions, config["window"].get<int64_t>());
+      EXPECT_LE(model->max_positions, config["context"].get<int64_t>());
+    }
+    if (config.value("stored", "dtype") != "dtype") expect_16_bit_weights(model->tokens);
     expect_numbers(*model, folder);
   }
   EXPECT_GT(seen, 40);
