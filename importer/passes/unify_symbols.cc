@@ -88,10 +88,15 @@ std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, c
   for (const std::string& s : latest_first) {
     auto solution = solved_for(s, difference);
     if (!solution) solution = settled_by(s, fact);
+    // Nobody names a size that is nothing: such a fact comes of one name for two sizes.
+    if (solution && solution->is_constant(0)) continue;
     if (solution && binds(inputs, *solution)) return {{s, *solution}};
   }
   return std::nullopt;
 }
+
+// Not just a sum of products.
+bool is_clamped(const Expr& e) { return e.str().find('(') != std::string::npos; }
 
 // Sizes of different names at the same axis of operands that broadcast.
 void add_broadcast_facts(const Graph& graph, const Node& node, std::vector<Fact>& facts) {
@@ -158,12 +163,17 @@ bool unify_symbols(Graph& graph) {
     again = false;
     Substitution map;
     const InputSymbols inputs(graph);
-    for (const Fact& fact : facts_of(graph)) {
-      const auto solution = solved(inputs, {fact.first.substitute(map), fact.second.substitute(map)});
-      if (!solution) continue;
-      const Substitution one{{solution->first, solution->second}};
-      for (auto& [name, value] : map) value = value.substitute(one);
-      map.insert(*one.begin());
+    const std::vector<Fact> facts = facts_of(graph);
+    // Sums first: what is clamped is settled by them, and is no way to say what another size is.
+    for (const bool clamped : {false, true}) {
+      if (clamped && !map.empty()) break;
+      for (const Fact& fact : facts) {
+        const auto solution = solved(inputs, {fact.first.substitute(map), fact.second.substitute(map)});
+        if (!solution || (is_clamped(solution->second) && !clamped)) continue;
+        const Substitution one{{solution->first, solution->second}};
+        for (auto& [name, value] : map) value = value.substitute(one);
+        map.insert(*one.begin());
+      }
     }
     if (!map.empty()) {
       substitute(graph, map);
