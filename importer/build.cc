@@ -16,11 +16,11 @@ std::string label_of(const std::string& prefix, const onnx::Node& node, std::siz
 
 }  // namespace
 
-Builder::Builder(const onnx::Model& model, const ImportOptions& options)
+Builder::Builder(const onnx::Model& model, const ImportOptions& options, std::set<std::string> misnamed)
     : model_(model),
       options_(options),
       limits_(options.limits),
-      sizes_(model.graph, options.fixed_dims),
+      sizes_(model.graph, options.fixed_dims, std::move(misnamed)),
       functions_(model, options.limits) {}
 
 Graph Builder::build() {
@@ -144,7 +144,7 @@ void Builder::add_node(Scope& scope, const onnx::Node& node, std::size_t index) 
     const onnx::Node& n = resolved ? *resolved : node;
     if (const onnx::Function* function = functions_.find(n))
       add_call(scope, n, *function, label);
-    else if (!add_control_flow(scope, n, label))
+    else if (!add_control_flow(scope, n, label) && !add_sequence_operator(scope, n, label))
       add_operator(scope, n, label);
   } catch (const Error& e) {
     // Tensors are sized by the file here: memory that cannot be had is the file's fault.

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -12,10 +13,12 @@
 
 namespace ark {
 
-// Symbolic sizes of the graph's inputs: the same dim_param is the same symbol, nameless dims get their own.
+// Symbolic sizes of the graph's inputs: the same dim_param is the same symbol, nameless dims and the last dims of
+// `misnamed` inputs get their own.
 class InputSizes {
  public:
-  InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed);
+  InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed,
+             std::set<std::string> misnamed = {});
   Expr size(const onnx::ValueInfo& input, std::size_t axis);
 
  private:
@@ -25,6 +28,7 @@ class InputSizes {
 
   std::map<std::string, Expr> by_parameter_;  // as in the file -> symbol or fixed size
   std::map<std::string, bool> taken_;         // symbols given out
+  std::set<std::string> misnamed_;
 };
 
 // The file's functions by identity, with the guard against expansion bombs.
@@ -55,7 +59,8 @@ void check_generated(const Graph& graph, const Limits& limits);
 
 class Builder {
  public:
-  Builder(const onnx::Model& model, const ImportOptions& options);
+  // `misnamed`: inputs whose last dimension is not what its name says (decoder/input_reach.h).
+  Builder(const onnx::Model& model, const ImportOptions& options, std::set<std::string> misnamed = {});
   Graph build();
 
  private:
@@ -73,6 +78,7 @@ class Builder {
     std::unordered_map<std::string, ValueId> names{};
     std::unordered_map<std::string, ValueId> captures{};
     std::unordered_map<std::string, std::string> unusable{};  // name -> what it is instead of a tensor
+    std::unordered_map<std::string, std::vector<ValueId>> sequences{};
   };
 
   void add_inputs(Scope& scope, const onnx::Graph& graph);
@@ -92,6 +98,9 @@ class Builder {
   int64_t opset_of(const Scope& scope, const onnx::Node& node, const std::string& label) const;
   void name_outputs(Scope& scope, const onnx::Node& node, const std::vector<ValueId>& outputs,
                     std::size_t first_new, const std::string& label);
+
+  // sequences.cc; false: not of sequences, or of none that is known at load
+  bool add_sequence_operator(Scope& scope, const onnx::Node& node, const std::string& label);
 
   // control_flow.cc
   bool add_control_flow(Scope& scope, const onnx::Node& node, const std::string& label);

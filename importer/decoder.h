@@ -16,6 +16,10 @@ struct CacheSpec {
   int64_t kv_heads = 0;
   int64_t key_dim = 0, value_dim = 0;
   int64_t window = 0;  // sliding window in tokens, 0 = none
+  // Of each element of a token's row in the file's cache (its axes but batch and sequence, row-major): the place
+  // among the paged key's or value's elements, -1 where that is something else (the other half of a joined cache,
+  // or keys that are cached before they are rotated).
+  std::vector<int64_t> key_elements{}, value_elements{};
 };
 
 // How a plain decoder graph is driven with explicit past and present: roles of its inputs and outputs, derived from
@@ -25,10 +29,19 @@ struct DecoderSignature {
     std::size_t input, output;  // indices into Graph::inputs / outputs
     int batch_axis, sequence_axis;
   };
+  // An integer that counts past + S - offset, alone or one a row (GroupQueryAttention's seqlens_k).
+  struct Length {
+    std::size_t input;
+    int64_t offset;
+  };
   std::size_t ids = 0;                        // input index of the token ids [B, S] (i32 or i64)
-  std::optional<std::size_t> mask, positions, token_types;  // [B, total], [B, S], [B, S]
+  std::optional<std::size_t> mask, token_types;  // [B, total] or [B, 1 or heads, S, total]; [B, S]
+  std::vector<std::size_t> positions;         // [B, S], [S] or [3, B, S]: all the same numbers
+  std::vector<Length> lengths;
+  std::vector<std::size_t> ignored;           // nothing reads them
   std::vector<Cache> caches;                  // empty: every step runs the whole sequence
-  std::size_t logits = 0;                     // output index [B, S or 1, V]
+  std::size_t logits = 0;                     // output index [B, S or 1, V] or [B, V]
+  bool last_only = false;                     // the logits are the last token's
   int64_t vocabulary = 0;
   int64_t max_positions = 0;                  // from position tables; 0 = not limited by the file
 };
@@ -49,6 +62,12 @@ struct NotRecognised {
   std::string node;    // where the proof failed, "" if it is no decoder at all
   std::string reason;
 };
+
+// What an unpadded step of `sequence` tokens after `past` cached ones feeds to an input of dims `dims` that is
+// neither ids nor cache: ones for a mask (a four-dimensional one is causal), past + s for positions, zeros for
+// what is ignored. nullopt if the input has no role. Throws Error(kUnsupported) for types that cannot hold it.
+std::optional<Tensor> step_input(const Graph& graph, const DecoderSignature& signature, std::size_t input,
+                                 const Dims& dims, int64_t past, int64_t sequence);
 
 // Is there a way to drive it as a decoder at all? nullopt with `why` otherwise.
 std::optional<DecoderSignature> find_signature(const Graph& graph, std::string* why);

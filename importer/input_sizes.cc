@@ -23,7 +23,9 @@ std::string sanitised(std::string_view name) {
 
 }  // namespace
 
-InputSizes::InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed) {
+InputSizes::InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed,
+                       std::set<std::string> misnamed)
+    : misnamed_(std::move(misnamed)) {
   for (const auto& [name, size] : fixed) by_parameter_.emplace(name, Expr(size));
   for (const onnx::ValueInfo& input : graph.inputs)
     for (const onnx::Dimension& d : input.type.dims)
@@ -67,7 +69,9 @@ std::optional<Expr> InputSizes::sum_of_known(const std::string& parameter) {
 Expr InputSizes::size(const onnx::ValueInfo& input, std::size_t axis) {
   const onnx::Dimension& d = input.type.dims[axis];
   if (d.value >= 0) return d.value;
-  if (d.parameter.empty()) return Expr::symbol(unique(sanitised(input.name) + "." + std::to_string(axis)));
+  const bool misnamed = axis + 1 == input.type.dims.size() && misnamed_.contains(input.name);
+  if (d.parameter.empty() || misnamed)
+    return Expr::symbol(unique(sanitised(input.name) + "." + std::to_string(axis)));
   if (by_parameter_.contains(d.parameter)) return by_parameter_.at(d.parameter);
   if (auto sum = sum_of_known(d.parameter)) return by_parameter_.emplace(d.parameter, *sum).first->second;
   return symbol(d.parameter);

@@ -27,6 +27,7 @@ std::string mebibytes(int64_t bytes) { return std::to_string((bytes + (1 << 19))
 
 Graph import_logged(const LoadOptions& options, StageLog& log) {
   ImportOptions how;
+  how.settle_controls = true;
   how.on_stage = [&](const std::string& stage, const Graph* made, double) {
     if (stage == "parse") log.done("parse", options.model.filename().string());
     if (stage == "graph" && made) log.done("infer", std::to_string(made->nodes.size()) + " nodes");

@@ -1,41 +1,14 @@
 #include "engine/plain/plain_runner.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "engine/cpu/sampler.h"
+#include "engine/plain/inputs.h"
 
 namespace ark {
 namespace {
-
-// An integer tensor [1, n] (or any dims) of the input's own type.
-Tensor integers(DType type, Dims dims, const std::function<int64_t(int64_t)>& f) {
-  Tensor t = Tensor::empty(type, std::move(dims));
-  for (int64_t i = 0; i < t.size(); ++i) {
-    const int64_t v = f(i);
-    switch (type) {
-      case DType::kI64:
-        t.as<int64_t>()[i] = v;
-        break;
-      case DType::kI32:
-        t.as<int32_t>()[i] = static_cast<int32_t>(v);
-        break;
-      case DType::kBool:
-        t.as<uint8_t>()[i] = v != 0;
-        break;
-      case DType::kF32:
-        t.as<float>()[i] = static_cast<float>(v);
-        break;
-      case DType::kF16:
-        t.as<uint16_t>()[i] = f32_to_f16(static_cast<float>(v));
-        break;
-      default:
-        throw Error(Code::kUnsupported,
-                    "a decoder input of type " + std::string(name_of(type)) + " cannot be driven");
-    }
-  }
-  return t;
-}
 
 Tensor to_f32(const Tensor& x) {
   if (x.dtype == DType::kF32) return x;
@@ -61,6 +34,18 @@ PlainRunner::PlainRunner(const Graph& graph, DecoderSignature signature, PlainRu
   limits_.pages = options.max_slots * ((limits_.max_length + options.page_size - 1) / options.page_size);
   limits_.vocabulary = static_cast<int32_t>(signature_.vocabulary);
   limits_.depth = 2;
+  check_inputs();
+}
+
+// What cannot be fed is refused at load, not at the first request.
+void PlainRunner::check_inputs() const {
+  const Value& ids = graph_.value(graph_.inputs[signature_.ids]);
+  const std::vector<int32_t> tokens(static_cast<std::size_t>(ids.shape->back().constant().value_or(1)));
+  try {
+    bind_inputs(graph_, inputs_for(Slot{}, tokens));
+  } catch (const Error& e) {
+    throw Error(Code::kUnsupported, std::string("the model cannot be driven token by token: ") + e.what());
+  }
 }
 
 uint64_t PlainRunner::post(const StepDescriptor& step) {
@@ -96,22 +81,27 @@ StepResult PlainRunner::execute(const StepDescriptor& step) {
     const auto last_only = std::all_of(
         rows.begin(), rows.end(), [&](std::size_t r) { return step.rows[r].token == s.first + s.count - 1; });
     // Graphs that give the last token's logits only are run token by token where more is wanted.
-    const Value& logits_value = graph_.value(graph_.outputs[signature_.logits]);
-    const bool one_row =
-        logits_value.shape && logits_value.shape->size() == 3 && (*logits_value.shape)[1].is_constant(1);
-    const std::size_t stride = one_row && !last_only ? 1 : tokens.size();
-    for (std::size_t begin = 0; begin < tokens.size(); begin += stride) {
+    std::size_t stride = signature_.last_only && !last_only ? 1 : tokens.size();
+    for (std::size_t begin = 0; begin < tokens.size();) {
+      const Slot before = slot;
       const Tensor logits = run_tokens(slot, std::span(tokens).subspan(begin, stride));
       const int64_t given = logits.size() / limits_.vocabulary;
+      if (given < 1) throw Error(Code::kUnsupported, "the model gave no logits");
+      if (!last_only && given < static_cast<int64_t>(stride)) {  // what the graph's shapes did not tell
+        slot = before;
+        stride = 1;
+        continue;
+      }
       for (const std::size_t r : rows) {
         const int64_t local = step.rows[r].token - s.first - static_cast<int64_t>(begin);
         if (local < 0 || local >= static_cast<int64_t>(stride)) continue;
         const int64_t index = given - static_cast<int64_t>(stride) +
                               local;  // no cache: all positions are given; last only: one
         const int64_t position = s.kv_length + static_cast<int64_t>(begin) + local + 1;
-        result.rows[r] = answer(step, step.rows[r], slot, position, logits, std::max<int64_t>(0, index));
+        result.rows[r] = answer(step, step.rows[r], slot, position, logits, index);
         if (step.rows[r].flags & kWantToken) slot.last = result.rows[r].token;
       }
+      begin += stride;
     }
   }
   return result;
@@ -155,24 +145,61 @@ std::vector<Tensor> PlainRunner::inputs_for(const Slot& slot, std::span<const in
                                     : tokens[static_cast<std::size_t>(first + i - past)]};
   };
   std::vector<Tensor> inputs(graph_.inputs.size());
-  const auto type = [&](std::size_t i) { return graph_.value(graph_.inputs[i]).dtype; };
-  inputs[signature_.ids] = integers(type(signature_.ids), {1, run}, token);
-  if (signature_.mask)
-    inputs[*signature_.mask] =
-        integers(type(*signature_.mask), {1, first + run}, [](int64_t) { return int64_t{1}; });
-  if (signature_.positions)
-    inputs[*signature_.positions] =
-        integers(type(*signature_.positions), {1, run}, [&](int64_t i) { return first + i; });
-  if (signature_.token_types)
-    inputs[*signature_.token_types] =
-        integers(type(*signature_.token_types), {1, run}, [](int64_t) { return int64_t{0}; });
+  SymbolValues known;
+  const auto give = [&](std::size_t i, Tensor t) {
+    bind_symbols(graph_.value(graph_.inputs[i]).shape, t.dims, known);
+    inputs[i] = std::move(t);
+  };
+  Tensor ids = Tensor::zeros(graph_.value(graph_.inputs[signature_.ids]).dtype, {1, run});
+  for (int64_t i = 0; i < run; ++i) {
+    if (ids.dtype == DType::kI64)
+      ids.as<int64_t>()[i] = token(i);
+    else if (ids.dtype == DType::kI32)
+      ids.as<int32_t>()[i] = static_cast<int32_t>(token(i));
+    else
+      throw Error(Code::kUnsupported,
+                  "token ids of type " + std::string(name_of(ids.dtype)) + " cannot be driven");
+  }
+  give(signature_.ids, std::move(ids));
   for (std::size_t c = 0; c < signature_.caches.size(); ++c)
-    inputs[signature_.caches[c].input] = slot.past.empty() ? empty_past(signature_.caches[c]) : slot.past[c];
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (inputs[i].dtype == DType::kUndefined)
-      throw Error(Code::kUnsupported, "input '" + escaped(graph_.value(graph_.inputs[i]).name) +
-                                          "' has no role in a decoder, so it cannot be fed");
+    give(signature_.caches[c].input, slot.past.empty() ? empty_past(signature_.caches[c]) : slot.past[c]);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].dtype != DType::kUndefined) continue;
+    const Value& value = graph_.value(graph_.inputs[i]);
+    auto given = step_input(graph_, signature_, i, dims_of(i, first, run, known), first, run);
+    if (!given)
+      throw Error(Code::kUnsupported,
+                  "input '" + escaped(value.name) + "' has no role in a decoder, so it cannot be fed");
+    give(i, std::move(*given));
+  }
   return inputs;
+}
+
+// As declared; where that leaves a size open, as the input's role wants it.
+Dims PlainRunner::dims_of(std::size_t input, int64_t first, int64_t run, const SymbolValues& known) const {
+  const auto& shape = graph_.value(graph_.inputs[input]).shape;
+  Dims dims;
+  if (!shape) return dims;
+  for (const Expr& e : *shape) {
+    std::set<std::string> names;
+    e.collect_symbols(names);
+    const bool open = std::any_of(names.begin(), names.end(),
+                                  [&](const std::string& name) { return !known.contains(name); });
+    dims.push_back(open ? 1 : e.evaluate(known));
+  }
+  const auto fill = [&](std::size_t from_back, int64_t size) {
+    if (dims.size() >= from_back && !(*shape)[dims.size() - from_back].constant())
+      dims[dims.size() - from_back] = size;
+  };
+  const auto& positions = signature_.positions;
+  if (signature_.mask == input) {
+    fill(1, first + run);
+    if (dims.size() == 4) fill(2, run);
+  } else if (signature_.token_types == input ||
+             std::find(positions.begin(), positions.end(), input) != positions.end()) {
+    fill(1, run);
+  }
+  return dims;
 }
 
 Tensor PlainRunner::run_tokens(Slot& slot, std::span<const int32_t> tokens) {

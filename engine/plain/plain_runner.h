@@ -26,7 +26,8 @@ struct PlainRunnerOptions {
 
 class PlainRunner : public StepRunner {
  public:
-  // Keeps `graph` by reference. Throws Error(kUnsupported) where the dynamic driver does.
+  // Keeps `graph` by reference. Throws Error(kUnsupported) where the dynamic driver does, or where an input
+  // cannot be fed.
   PlainRunner(const Graph& graph, DecoderSignature signature, PlainRunnerOptions options);
 
   const RunnerLimits& limits() const override { return limits_; }
@@ -44,6 +45,8 @@ class PlainRunner : public StepRunner {
   // Runs tokens [begin, end) of the sequence; returns logits [1, n or 1, V] as f32 rows.
   Tensor run_tokens(Slot& slot, std::span<const int32_t> tokens);
   std::vector<Tensor> inputs_for(const Slot& slot, std::span<const int32_t> tokens) const;
+  Dims dims_of(std::size_t input, int64_t first, int64_t run, const SymbolValues& known) const;
+  void check_inputs() const;
   Tensor empty_past(const DecoderSignature::Cache& cache) const;
   RowResult answer(const StepDescriptor& step, const StepRow& row, const Slot& slot, int64_t position,
                    const Tensor& logits, int64_t index) const;

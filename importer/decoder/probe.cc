@@ -13,34 +13,6 @@ namespace {
 constexpr int64_t kMaxTensor = 64'000'000;    // elements of one value
 constexpr int64_t kMaxTotal = 2'000'000'000;  // elements of all evaluations of one model
 
-template <typename F>
-Tensor filled(DType dtype, Dims dims, F&& f) {
-  Tensor t = Tensor::zeros(dtype, dims);
-  for (int64_t i = 0; i < t.size(); ++i) {
-    const int64_t v = f(i);
-    switch (dtype) {
-      case DType::kI64:
-        t.as<int64_t>()[i] = v;
-        break;
-      case DType::kI32:
-        t.as<int32_t>()[i] = static_cast<int32_t>(v);
-        break;
-      case DType::kBool:
-        t.as<uint8_t>()[i] = v != 0;
-        break;
-      case DType::kF32:
-        t.as<float>()[i] = static_cast<float>(v);
-        break;
-      case DType::kF16:
-        t.as<uint16_t>()[i] = f32_to_f16(static_cast<float>(v));
-        break;
-      default:
-        break;
-    }
-  }
-  return t;
-}
-
 // Bounds given as tensors, as attributes: clamped the way ONNX says.
 Node with_bounds(const Node& node, const std::vector<Tensor>& in) {
   if (node.op != Op::kSlice || node.attributes.has("starts") || in.size() < 3) return node;
@@ -107,18 +79,10 @@ Step Probe::possible(Step step) const {
 
 Tensor Probe::input(std::size_t index, const Step& step) const {
   const Value& v = graph_.value(graph_.inputs[index]);
-  const DecoderSignature& s = roles_.signature;
   if (!v.shape) throw Refusal("", "input " + escaped(v.name) + " has no known rank");
   Dims dims;
   for (const Expr& e : *v.shape) dims.push_back(e.evaluate(roles_.at(step.batch, step.sequence, step.past)));
-  if (index == s.mask) {
-    // A float mask is added to the scores, others select.
-    const bool additive = is_floating(v.dtype) && dims.size() == 4;
-    return filled(v.dtype, dims, [&](int64_t) { return additive ? 0 : 1; });
-  }
-  if (index == s.positions)
-    return filled(v.dtype, dims, [&](int64_t i) { return step.past + i % step.sequence; });
-  if (index == s.token_types) return filled(v.dtype, dims, [](int64_t) { return 0; });
+  if (auto given = step_input(graph_, roles_.signature, index, dims, step.past, step.sequence)) return *given;
   throw Refusal("", "input " + escaped(v.name) + " has no role in a decoder");
 }
 

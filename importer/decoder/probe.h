@@ -21,7 +21,7 @@ class Probe {
   // Both must outlive the probe.
   Probe(const Graph& graph, const Roles& roles) : graph_(graph), roles_(roles) {}
 
-  // The value at `step`, memoised: masks are all ones, positions past + s, token types 0.
+  // The value at `step`, memoised: other inputs as step_input() has them.
   // Throws Refusal naming the node that cannot be evaluated (also where the step is beyond the file's
   // tables).
   Tensor value(ValueId id, const Step& step);

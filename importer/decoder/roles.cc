@@ -16,7 +16,8 @@ std::optional<std::string> lone_symbol(const Expr& e) {
   return *names.begin();
 }
 
-void bind(Replacements& map, const Expr& dim, const Expr& to) {
+// Not `bind`: for some arguments std::bind fits better, and does nothing.
+void replace_symbol(Replacements& map, const Expr& dim, const Expr& to) {
   const auto name = lone_symbol(dim);
   if (name && !(dim == to)) map.emplace(*name, to);
 }
@@ -54,22 +55,27 @@ Replacements input_sizes(const Graph& graph, const DecoderSignature& s) {
   const Expr batch = Expr::symbol("BATCH"), sequence = Expr::symbol("SEQUENCE"), past = Expr::symbol("PAST");
   Replacements map;
   const Shape ids = *shape_of(graph, s.ids);
-  bind(map, ids[0], batch);
-  bind(map, ids[1], sequence);
+  replace_symbol(map, ids[0], batch);
+  replace_symbol(map, ids[1], sequence);
   for (const auto& cache : s.caches) {
     const Shape& shape = *shape_of(graph, cache.input);
-    bind(map, shape[static_cast<std::size_t>(cache.batch_axis)], batch);
-    bind(map, shape[static_cast<std::size_t>(cache.sequence_axis)], past);
+    replace_symbol(map, shape[static_cast<std::size_t>(cache.batch_axis)], batch);
+    replace_symbol(map, shape[static_cast<std::size_t>(cache.sequence_axis)], past);
   }
-  for (const auto& input : {s.positions, s.token_types})
+  std::vector<std::size_t> like_ids = s.positions;
+  if (s.token_types) like_ids.push_back(*s.token_types);
+  for (const std::size_t input : like_ids)
     if (const Shape* shape = shape_of(graph, input); shape && !shape->empty()) {
-      bind(map, shape->back(), sequence);
-      if (shape->size() > 1) bind(map, shape->front(), batch);
+      replace_symbol(map, shape->back(), sequence);
+      if (shape->size() > 1) replace_symbol(map, (*shape)[shape->size() - 2], batch);
     }
+  for (const auto& length : s.lengths)
+    if (const Shape* shape = shape_of(graph, length.input); shape && !shape->empty())
+      replace_symbol(map, shape->front(), batch);
   if (const Shape* shape = shape_of(graph, s.mask); shape && shape->size() >= 2) {
-    bind(map, shape->front(), batch);
-    bind(map, shape->back(), s.caches.empty() ? sequence : past + sequence);
-    if (shape->size() == 4) bind(map, (*shape)[2], sequence);
+    replace_symbol(map, shape->front(), batch);
+    replace_symbol(map, shape->back(), s.caches.empty() ? sequence : past + sequence);
+    if (shape->size() == 4) replace_symbol(map, (*shape)[2], sequence);
   }
   return map;
 }
@@ -81,9 +87,9 @@ void bind_equal(Replacements& map, const Expr& a, const Expr& b) {
     return name && *name != "BATCH" && *name != "SEQUENCE" && *name != "PAST";
   };
   if (is_free(a))
-    bind(map, a, b);
+    replace_symbol(map, a, b);
   else if (is_free(b))
-    bind(map, b, a);
+    replace_symbol(map, b, a);
 }
 
 // Sizes that must be equal for a node to make sense at all.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "importer/decoder.h"
+#include "importer/decoder/input_reach.h"
 #include "importer/decoder/limits.h"
 
 namespace ark {
@@ -16,27 +17,6 @@ bool has_word(const std::string& name, std::initializer_list<const char*> words)
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   return std::any_of(words.begin(), words.end(),
                      [&](const char* w) { return lower.find(w) != std::string::npos; });
-}
-
-bool only_moves(Op op) {
-  switch (op) {
-    case Op::kIdentity:
-    case Op::kCast:
-    case Op::kReshape:
-    case Op::kTranspose:
-    case Op::kExpand:
-    case Op::kSlice:
-    case Op::kSplit:
-    case Op::kGather:
-    case Op::kConcat:
-    case Op::kScatterND:
-    case Op::kScatterElements:
-    case Op::kDequantizeLinear:
-    case Op::kQuantizeLinear:
-      return true;
-    default:
-      return false;
-  }
 }
 
 class Finder {
@@ -61,6 +41,8 @@ class Finder {
   bool makes_angles(std::size_t input) const;
   bool find_ids();
   bool find_logits();
+  bool gives_last_only() const;
+  void find_lengths();
   void find_others();
   bool explain(std::string* why) const;
 
@@ -97,7 +79,7 @@ std::set<std::size_t> Finder::caches_behind(ValueId start) const {
         }
     } else if (node->op == Op::kConcat) {
       for (const ValueId in : node->inputs) visit(in);
-    } else if (only_moves(node->op)) {
+    } else if (decoder::only_moves(node->op)) {
       visit(node->inputs[0]);
     }
   }
@@ -157,55 +139,11 @@ void Finder::fix_batch_axes() {
   }
 }
 
-// Follows an integer through casts, movement and sums to the tables that it indexes.
 int64_t Finder::table_rows(std::size_t i) const {
-  int64_t rows = 0;
-  std::vector<ValueId> work{graph_.inputs[i]};
-  std::set<ValueId> seen(work.begin(), work.end());
-  while (!work.empty()) {
-    const ValueId id = work.back();
-    work.pop_back();
-    for (const NodeId reader : readers_[static_cast<std::size_t>(id)]) {
-      const Node& node = graph_.node(reader);
-      if (node.op == Op::kGather && node.inputs[1] == id) {
-        const Value& table = graph_.value(node.inputs[0]);
-        const Node* maker = graph_.producer(node.inputs[0]);
-        const bool fixed = table.constant || (maker && maker->op == Op::kDequantizeLinear);
-        if (fixed && table.shape && table.shape->size() >= 2 && node.attributes.integer("axis") == 0)
-          rows = std::max(rows, table.shape->front().constant().value_or(0));
-        continue;
-      }
-      const bool follows = only_moves(node.op) || node.op == Op::kAdd || node.op == Op::kSub ||
-                           node.op == Op::kMax || node.op == Op::kMin || node.op == Op::kClip ||
-                           node.op == Op::kWhere;
-      if (!follows || is_floating(graph_.value(node.outputs[0]).dtype)) continue;
-      for (const ValueId out : node.outputs)
-        if (out != kNoValue && seen.insert(out).second) work.push_back(out);
-    }
-  }
-  return rows;
+  return decoder::table_rows(graph_, readers_, graph_.inputs[i]);
 }
-
-// Whether the input becomes angles (or an index of rotary tables) without meeting tokens.
 bool Finder::makes_angles(std::size_t i) const {
-  std::vector<ValueId> work{graph_.inputs[i]};
-  std::set<ValueId> seen(work.begin(), work.end());
-  while (!work.empty()) {
-    const ValueId id = work.back();
-    work.pop_back();
-    for (const NodeId reader : readers_[static_cast<std::size_t>(id)]) {
-      const Node& node = graph_.node(reader);
-      if (node.op == Op::kCos || node.op == Op::kSin ||
-          (node.op == Op::kRotary && node.inputs.size() > 3 && node.inputs[3] == id))
-        return true;
-      const bool follows = only_moves(node.op) || node.op == Op::kMul || node.op == Op::kMatMul ||
-                           node.op == Op::kDiv || node.op == Op::kAdd || node.op == Op::kEinsum;
-      if (!follows) continue;
-      for (const ValueId out : node.outputs)
-        if (out != kNoValue && seen.insert(out).second) work.push_back(out);
-    }
-  }
-  return false;
+  return decoder::makes_angles(graph_, readers_, graph_.inputs[i]);
 }
 
 bool Finder::find_ids() {
@@ -249,7 +187,27 @@ bool Finder::find_logits() {
     found_.logits = i;
     found_.vocabulary = width;
   }
+  if (best > 0) found_.last_only = gives_last_only();
   return best > 0;
+}
+
+// A row of logits for each sequence, not for each token.
+bool Finder::gives_last_only() const {
+  Shape logits = *graph_.value(graph_.outputs[found_.logits]).shape;
+  const Shape& ids = *input(found_.ids).shape;
+  if (logits.size() == 3 && logits[1].is_constant(1)) return true;
+  logits.pop_back();
+  return element_count(logits) == ids[0] && !ids[1].is_constant(1);
+}
+
+void Finder::find_lengths() {
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
+    if (known_[i] || !is_integer(input(i).dtype) || rank(input(i)) > 2) continue;
+    const auto offset = decoder::length_offset(graph_, readers_, graph_.inputs[i]);
+    if (!offset) continue;
+    found_.lengths.push_back({i, *offset});
+    known_[i] = true;
+  }
 }
 
 void Finder::find_others() {
@@ -257,47 +215,56 @@ void Finder::find_others() {
   struct Candidate {
     std::size_t input;
     int mask = 0, positions = 0, types = 0;
+    bool surely_positions = false;
   };
   std::vector<Candidate> candidates;
   for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
     const Value& v = input(i);
-    if (known_[i] || !used(i) || rank(v) < 1 || rank(v) > 4 || rank(v) == 3) continue;
+    if (known_[i] || !used(i) || rank(v) < 1 || rank(v) > 4) continue;
     Candidate c{i};
     const Shape& shape = *v.shape;
-    const bool like_ids = shape.back() == ids.back();
+    const bool like_ids = shape.back() == ids.back(), angles = makes_angles(i);
     const int64_t rows = table_rows(i);
     if (!is_integer(v.dtype)) c.positions = c.types = -100;
-    if (rank(v) > 2) c.positions = c.types = -100;
+    if (rank(v) > 2) c.types = -100;
+    if (rank(v) == 3) c.mask = -100;
+    if (rank(v) == 4 || (rank(v) == 3 && !shape.front().is_constant(3))) c.positions = -100;
     if (rank(v) == 1) c.mask = c.types = -100;
+    // One number beside many tokens is something else.
+    if (rank(v) == 1 && shape[0].is_constant(1) && !like_ids) c.positions = -100;
     if (!found_.caches.empty())
       c.mask += like_ids ? -4 : 4, c.positions += like_ids ? 2 : -4, c.types += like_ids ? 2 : -4;
-    if (makes_angles(i)) c.positions += 4;
+    if (angles) c.positions += 4;
     if (rows > 16) c.positions += 3;
     if (rows > 0 && rows <= 16) c.types += 3;
-    if (rows == 0 && !makes_angles(i)) c.mask += 2, c.types -= 2;
+    if (rows == 0 && !angles) c.mask += 2, c.types -= 2;
     if (has_word(v.name, {"position"})) c.positions += 1;
     if (has_word(v.name, {"type", "segment"})) c.types += 1;
     if (has_word(v.name, {"mask"})) c.mask += 1;
+    c.surely_positions = angles || rows > 16 || (rank(v) == 1 && like_ids) || has_word(v.name, {"position"});
     candidates.push_back(c);
   }
-  const auto claim = [&](int Candidate::*score, std::optional<std::size_t>& role) {
+  const auto claim = [&](int Candidate::*score, bool surely) -> std::optional<std::size_t> {
     Candidate* best = nullptr;
     for (Candidate& c : candidates) {
       const int rival = std::max({c.mask, c.positions, c.types});
-      if (!known_[c.input] && c.*score == rival && c.*score > -50 && (!best || c.*score > best->*score))
-        best = &c;
+      if (known_[c.input] || c.*score != rival || c.*score <= -50 || (surely && !c.surely_positions))
+        continue;
+      if (!best || c.*score > best->*score) best = &c;
     }
-    if (!best) return;
-    role = best->input;
+    if (!best) return std::nullopt;
     known_[best->input] = true;
+    return best->input;
   };
-  claim(&Candidate::positions, found_.positions);
-  claim(&Candidate::mask, found_.mask);
-  claim(&Candidate::types, found_.token_types);
-  if (found_.positions) {
-    const int64_t rows = table_rows(*found_.positions);
-    if (rows > 0) found_.max_positions = rows;
-  }
+  while (const auto positions = claim(&Candidate::positions, !found_.positions.empty()))
+    found_.positions.push_back(*positions);
+  found_.mask = claim(&Candidate::mask, false);
+  found_.token_types = claim(&Candidate::types, false);
+  for (const std::size_t i : found_.positions)
+    if (const int64_t rows = table_rows(i); rows > 0)
+      found_.max_positions = found_.max_positions ? std::min(found_.max_positions, rows) : rows;
+  for (std::size_t i = 0; i < graph_.inputs.size(); ++i)
+    if (!known_[i] && !used(i)) found_.ignored.push_back(i);
 }
 
 bool Finder::explain(std::string* why) const {
@@ -305,7 +272,7 @@ bool Finder::explain(std::string* why) const {
     if (known_[i] || !used(i)) continue;
     if (why)
       *why = "input " + escaped(input(i).name) +
-             " is neither token ids, mask, positions nor a cache that an output continues";
+             " is neither token ids, mask, positions, lengths nor a cache that an output continues";
     return false;
   }
   return true;
@@ -322,6 +289,7 @@ std::optional<DecoderSignature> Finder::find(std::string* why) {
     return fail(
         "no floating output [batch, sequence, vocabulary] is as wide as the embedding table has rows");
   fix_batch_axes();
+  find_lengths();
   find_others();
   if (!explain(why)) return std::nullopt;
   return found_;

@@ -92,6 +92,7 @@ class Decoder : public GraphDriver {
     past_ = 0;
     for (const DecoderSignature::Cache& c : s.caches)
       past_ = input(c.input, "a cache").dims.at(static_cast<std::size_t>(c.sequence_axis));
+    check_numbers();
     make_room();
     rows_.clear();
     for (int64_t b = 0; b < batch_; ++b) rows_.push_back(row_of(b));
@@ -166,25 +167,53 @@ class Decoder : public GraphDriver {
   }
 
   void check_positions(int64_t b, const Row& row) const {
-    const DecoderSignature& s = model_.signature;
-    if (!s.positions) return;
-    const Tensor& positions = input(*s.positions, "positions");
-    const bool shared = positions.dims.size() == 1 || positions.dims[0] == 1;
-    for (std::size_t i = 0; i < row.fresh.size(); ++i) {
-      const int64_t given = positions.integer((shared ? 0 : b * columns_) + row.fresh[i]);
-      const auto counted = static_cast<int64_t>(row.past.size() + i);
-      if (given != counted)
-        unsupported("row " + std::to_string(b) + ", token " + std::to_string(row.fresh[i]) +
-                    " has position " + std::to_string(given) + ", but " + std::to_string(counted) +
-                    " tokens stand before it; sequences are counted from 0");
+    for (const std::size_t index : model_.signature.positions) {
+      const Tensor& positions = input(index, "positions");
+      const std::size_t rank = positions.dims.size();
+      const bool shared = rank == 1 || (rank > 1 && positions.dims[rank - 2] == 1);
+      if (rank == 0 || positions.dims[rank - 1] != columns_ ||
+          (!shared && positions.dims[rank - 2] != batch_))
+        unsupported("the positions are not those of the token ids");
+      const int64_t plane = (shared ? 1 : batch_) * columns_;
+      for (int64_t first = 0; first < positions.size(); first += plane)
+        for (std::size_t i = 0; i < row.fresh.size(); ++i) {
+          const int64_t given = positions.integer(first + (shared ? 0 : b * columns_) + row.fresh[i]);
+          const auto counted = static_cast<int64_t>(row.past.size() + i);
+          if (given != counted)
+            unsupported("row " + std::to_string(b) + ", token " + std::to_string(row.fresh[i]) +
+                        " has position " + std::to_string(given) + ", but " + std::to_string(counted) +
+                        " tokens stand before it; sequences are counted from 0");
+        }
     }
+  }
+
+  // Lengths must say what the caches and ids do, and settled inputs what the graph was built for.
+  void check_numbers() const {
+    for (const DecoderSignature::Length& length : model_.signature.lengths) {
+      const Tensor& given = input(length.input, "lengths");
+      for (int64_t i = 0; i < given.size(); ++i)
+        if (given.integer(i) != past_ + columns_ - length.offset)
+          unsupported("row " + std::to_string(i) +
+                      " has a length of its own: " + std::to_string(given.integer(i)) + " instead of " +
+                      std::to_string(past_ + columns_ - length.offset));
+    }
+    for (const auto& [name, value] : graph_.settled)
+      for (std::size_t i = 0; i < graph_.inputs.size() && i < inputs_->size(); ++i)
+        if (const auto& given = (*inputs_)[i]; given && given->size() == 1 &&
+                                               graph_.value(graph_.inputs[i]).name == name &&
+                                               given->integer(0) != value)
+          unsupported("input " + escaped(name) + " is " + std::to_string(given->integer(0)) +
+                      ", but this driver computes with " + std::to_string(value));
   }
 
   void make_outputs() {
     const DecoderSignature& s = model_.signature;
     const Value& logits = graph_.value(graph_.outputs[s.logits]);
-    last_only_ = logits.shape && logits.shape->size() == 3 && (*logits.shape)[1].is_constant(1);
-    outputs_[s.logits] = Tensor::zeros(logits.dtype, {batch_, last_only_ ? 1 : columns_, model_.vocabulary});
+    last_only_ = s.last_only;
+    const int64_t each = last_only_ ? 1 : columns_;
+    const bool flat = logits.shape && logits.shape->size() == 2;
+    outputs_[s.logits] = Tensor::zeros(
+        logits.dtype, flat ? Dims{batch_ * each, model_.vocabulary} : Dims{batch_, each, model_.vocabulary});
     for (const DecoderSignature::Cache& c : s.caches) {
       const Tensor& past = input(c.input, "a cache");
       Dims dims = past.dims;
@@ -309,7 +338,7 @@ class Decoder : public GraphDriver {
     Tensor& logits = outputs_[model_.signature.logits];
     for (std::size_t r = 0; r < wanted.size(); ++r) {
       const auto [b, column] = wanted[r];
-      const int64_t first = (b * logits.dims[1] + column) * model_.vocabulary;
+      const int64_t first = (b * (last_only_ ? 1 : columns_) + column) * model_.vocabulary;
       for (int64_t v = 0; v < model_.vocabulary; ++v)
         put(logits, first + v, result->rows[r].logits[static_cast<std::size_t>(v)]);
     }

@@ -207,7 +207,9 @@ const onnx::Model& Inspection::parsed() {
 }
 
 const Graph& Inspection::built() {
-  if (!built_) built_ = build_graph(parsed());
+  ImportOptions as_served;
+  as_served.settle_controls = true;
+  if (!built_) built_ = build_graph(parsed(), as_served);
   return *built_;
 }
 

@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
-#include "importer/import.h"
 #include "server/tools/main_guard.h"
 #include "server/tools/run_prompt.h"
 #include "server/tools/run_suite.h"
@@ -39,7 +38,7 @@ int run_whole_suite(const Options& options) {
 }
 
 int run_inputs(const Options& options) {
-  const Graph graph = import_model(options.model);
+  const Graph graph = tools::import_for(options.run.driver, options.model);
   std::vector<std::optional<Tensor>> inputs(graph.inputs.size());
   for (const std::string& text : options.inputs) {
     const std::size_t equals = text.find('=');

@@ -16,11 +16,13 @@ namespace fs = std::filesystem;
 // is a decoder.
 class PaddingRule {
  public:
-  explicit PaddingRule(const Graph& graph) : signature_(find_signature(graph, nullptr)) {}
+  explicit PaddingRule(const Graph& graph) : graph_(graph), signature_(find_signature(graph, nullptr)) {}
 
   std::optional<PaddingAxes> axes(std::size_t output, const DataSet& set) const {
     if (!signature_) return std::nullopt;
-    if (output == signature_->logits) return PaddingAxes{0, 1, 0};
+    const auto& shape = graph_.value(graph_.outputs[output]).shape;
+    if (output == signature_->logits)
+      return shape && shape->size() == 3 ? std::optional(PaddingAxes{0, 1, 0}) : std::nullopt;
     for (const DecoderSignature::Cache& cache : signature_->caches)
       if (cache.output == output && set.inputs[cache.input])
         return PaddingAxes{cache.batch_axis, cache.sequence_axis,
@@ -29,6 +31,7 @@ class PaddingRule {
   }
 
  private:
+  const Graph& graph_;
   std::optional<DecoderSignature> signature_;
 };
 
@@ -63,6 +66,13 @@ bool is_refusal(const Error& e) { return e.code() == Code::kUnsupported; }
 
 }  // namespace
 
+// The decoder driver serves; the others take each input for what it is.
+Graph import_for(const std::string& driver, const fs::path& model) {
+  ImportOptions options;
+  options.settle_controls = driver == "decoder";
+  return import_model(model, options);
+}
+
 void save_outputs(const fs::path& directory, const Graph& graph, const std::vector<Tensor>& outputs) {
   fs::create_directories(directory);
   for (std::size_t i = 0; i < outputs.size(); ++i)
@@ -85,7 +95,7 @@ SuiteCounts run_sets(const fs::path& model, const std::vector<fs::path>& sets, c
   Graph graph;
   std::unique_ptr<GraphDriver> driver;
   try {
-    graph = import_model(model);
+    graph = import_for(options.driver, model);
     driver = make_driver(options.driver, graph, options.ranks, options.threads);
   } catch (const Error& e) {
     for (const fs::path& set : sets) say(set, {verdict_of(e), e.what()});

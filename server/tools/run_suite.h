@@ -23,6 +23,8 @@ class GraphDriver {
 // "auto" (static if every shape follows from the inputs' sizes, else dynamic), "static", "dynamic" or
 // "decoder". Keeps `graph` by reference. Throws Error(kUnsupported) where the driver cannot run the graph.
 std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks, int threads);
+// The graph as the driver of that name wants it.
+Graph import_for(const std::string& driver, const std::filesystem::path& model);
 
 // The one of recognised decoders: through the ragged runner, on `ranks` ranks.
 std::unique_ptr<GraphDriver> make_decoder_driver(const Graph& graph, int ranks, int threads);

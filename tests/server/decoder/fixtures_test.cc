@@ -8,6 +8,7 @@
 
 #include "engine/plain/plain_runner.h"
 #include "importer/import.h"
+#include "importer/op_importer.h"
 #include "tests/server/decoder/driving.h"
 #include "tests/server/decoder/roundings.h"
 
@@ -136,6 +137,34 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, Decoder, testing::ValuesIn(decoders()), [](co
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
+
+// Prompt log probabilities need each token's row, also where the file makes the last one's only, in two axes
+// or three, and where its shapes do not tell.
+TEST(PlainRunner, GivesEachTokenItsOwnLogitsThoughTheFileMakesTheLastOnly) {
+  for (const char* name : {"llama-optimum", "gpt2-no-past"}) {
+    const Graph whole = import_model(test::fixtures() / name);
+    const DecoderSignature roles = *find_signature(whole, nullptr);
+    const std::vector<int32_t> tokens = some_tokens(9);
+    const auto want = plain_logits(whole, tokens);
+    for (const std::size_t axes : {2, 3})
+      for (const bool told : {true, false}) {
+        Graph graph = whole;
+        const ValueId logits = graph.outputs[roles.logits];
+        const Shape full = *graph.value(logits).shape;
+        ValueId last = emit(graph, Op::kSlice, "last", {logits},
+                            {{"axes", std::vector<int64_t>{1}},
+                             {"starts", Shape{full[1] - 1}},
+                             {"ends", Shape{full[1]}},
+                             {"steps", std::vector<int64_t>{1}}})[0];
+        if (axes == 2)
+          last = emit(graph, Op::kReshape, "flat", {last}, {{"shape", Shape{full[0], full[2]}}})[0];
+        if (!told) (*graph.value(last).shape)[axes - 2] = Expr::symbol("rows");
+        graph.outputs[roles.logits] = last;
+        EXPECT_EQ(find_signature(graph, nullptr)->last_only, told);
+        expect_close(want, plain_logits(graph, tokens), 1e-4, name);
+      }
+  }
+}
 
 TEST(TinyRandomGpt2, GivesThePublishedTokens) {
   const auto model = test::fixtures() / "tiny-random-gpt2" / "past.onnx";

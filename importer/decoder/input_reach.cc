@@ -1,0 +1,138 @@
+#include "importer/decoder/input_reach.h"
+
+#include <algorithm>
+
+namespace ark::decoder {
+namespace {
+
+// Calls f(node, value) for each reader of the values that `start` becomes; f says whether to follow the
+// node's outputs.
+template <typename F>
+void walk(const Graph& graph, const Readers& readers, ValueId start, F&& follows) {
+  std::vector<ValueId> work{start};
+  std::set<ValueId> seen{start};
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    for (const NodeId reader : readers[static_cast<std::size_t>(id)]) {
+      const Node& node = graph.node(reader);
+      if (!follows(node, id)) continue;
+      for (const ValueId out : node.outputs)
+        if (out != kNoValue && seen.insert(out).second) work.push_back(out);
+    }
+  }
+}
+
+std::optional<int64_t> lone_integer(const Graph& graph, ValueId id) {
+  const ConstantPtr& c = graph.value(id).constant;
+  if (!c || c->size() != 1 || !is_integer(c->dtype)) return std::nullopt;
+  return materialise(*c).integer(0);
+}
+
+}  // namespace
+
+bool only_moves(Op op) {
+  switch (op) {
+    case Op::kIdentity:
+    case Op::kCast:
+    case Op::kReshape:
+    case Op::kTranspose:
+    case Op::kExpand:
+    case Op::kSlice:
+    case Op::kSplit:
+    case Op::kGather:
+    case Op::kConcat:
+    case Op::kScatterND:
+    case Op::kScatterElements:
+    case Op::kDequantizeLinear:
+    case Op::kQuantizeLinear:
+      return true;
+    default:
+      return false;
+  }
+}
+
+int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {
+  int64_t rows = 0;
+  walk(graph, readers, start, [&](const Node& node, ValueId id) {
+    if (node.op == Op::kGather && node.inputs[1] == id) {
+      const Value& table = graph.value(node.inputs[0]);
+      const Node* maker = graph.producer(node.inputs[0]);
+      const bool fixed = table.constant || (maker && maker->op == Op::kDequantizeLinear);
+      if (fixed && table.shape && table.shape->size() >= 2 && node.attributes.integer("axis") == 0)
+        rows = std::max(rows, table.shape->front().constant().value_or(0));
+      return false;
+    }
+    const bool follows = only_moves(node.op) || node.op == Op::kAdd || node.op == Op::kSub ||
+                         node.op == Op::kMax || node.op == Op::kMin || node.op == Op::kClip ||
+                         node.op == Op::kWhere;
+    return follows && !is_floating(graph.value(node.outputs[0]).dtype);
+  });
+  return rows;
+}
+
+bool makes_angles(const Graph& graph, const Readers& readers, ValueId start) {
+  bool found = false;
+  walk(graph, readers, start, [&](const Node& node, ValueId id) {
+    if (node.op == Op::kCos || node.op == Op::kSin ||
+        (node.op == Op::kRotary && node.inputs.size() > 3 && node.inputs[3] == id))
+      found = true;
+    return !found && (only_moves(node.op) || node.op == Op::kMul || node.op == Op::kMatMul ||
+                      node.op == Op::kDiv || node.op == Op::kAdd || node.op == Op::kEinsum);
+  });
+  return found;
+}
+
+std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers, ValueId id) {
+  constexpr std::size_t kLengths = 6;  // of Op::kAttention
+  constexpr int kMostHops = 32;
+  std::vector<std::pair<ValueId, int64_t>> work{{id, 0}};
+  for (int hops = 0; !work.empty() && hops < kMostHops; ++hops) {
+    const auto [value, offset] = work.back();
+    work.pop_back();
+    for (const NodeId reader : readers[static_cast<std::size_t>(value)]) {
+      const Node& node = graph.node(reader);
+      if (node.op == Op::kAttention && node.inputs.size() > kLengths && node.inputs[kLengths] == value)
+        return offset;
+      if (node.op == Op::kIdentity || node.op == Op::kCast || node.op == Op::kReshape) {
+        work.emplace_back(node.outputs[0], offset);
+      } else if (node.op == Op::kAdd || node.op == Op::kSub) {
+        const bool first = node.inputs[0] == value;
+        const auto by = lone_integer(graph, node.inputs[first ? 1 : 0]);
+        if (by && (first || node.op == Op::kAdd))
+          work.emplace_back(node.outputs[0], node.op == Op::kAdd ? offset + *by : offset - *by);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::set<std::string> misnamed_masks(const Graph& graph) {
+  std::set<std::string> found;
+  const Readers readers = graph.consumers();
+  const auto is_cache = [&](ValueId id) {
+    const Value& v = graph.value(id);
+    return v.shape && v.shape->size() >= 3 && is_floating(v.dtype) &&
+           std::any_of(v.shape->begin(), v.shape->end(), [](const Expr& e) { return !e.constant(); });
+  };
+  const auto is_table = [&](ValueId id) { return table_rows(graph, readers, id) > 0; };
+  const auto is_flat = [&](ValueId id) {
+    const Value& v = graph.value(id);
+    return v.shape && v.shape->size() == 2 && !v.shape->back().constant() &&
+           (is_integer(v.dtype) || v.dtype == DType::kBool);
+  };
+  if (std::none_of(graph.inputs.begin(), graph.inputs.end(), is_cache)) return found;
+  for (const ValueId mask : graph.inputs) {
+    if (!is_flat(mask) || readers[static_cast<std::size_t>(mask)].empty()) continue;
+    const Expr& length = graph.value(mask).shape->back();
+    const auto is_tokens = [&](ValueId id) {
+      return id != mask && is_flat(id) && graph.value(id).shape->back() == length && is_table(id);
+    };
+    if (std::any_of(graph.inputs.begin(), graph.inputs.end(), is_tokens) && !is_table(mask) &&
+        !makes_angles(graph, readers, mask))
+      found.insert(graph.value(mask).name);
+  }
+  return found;
+}
+
+}  // namespace ark::decoder

@@ -1,0 +1,30 @@
+// Where an input of a graph leads: what its values are used as, whatever it is called.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "importer/graph.h"
+
+namespace ark::decoder {
+
+using Readers = std::vector<std::vector<NodeId>>;  // Graph::consumers()
+
+// Nodes whose outputs are their inputs' elements in another order or type.
+bool only_moves(Op op);
+// Follows an integer through casts, movement and sums to the tables of constants that it indexes: the rows of
+// the largest, 0 if there is none.
+int64_t table_rows(const Graph& graph, const Readers& readers, ValueId id);
+// Whether the value becomes angles (or an index of rotary tables) without meeting tokens.
+bool makes_angles(const Graph& graph, const Readers& readers, ValueId id);
+// Whether the value, or it and a constant, is the length of each row's keys that an attention operator reads:
+// the constant, nullopt if it is nothing of the kind.
+std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers, ValueId id);
+
+// Masks whose length is called what the tokens' is, in a file with caches. A mask also covers the cached
+// tokens, so the name is a slip of the exporter's; runtimes do not bind sizes by name and never notice. These
+// inputs need a size of their own; where it does equal another one, the graph shows it.
+std::set<std::string> misnamed_masks(const Graph& graph);
+
+}  // namespace ark::decoder

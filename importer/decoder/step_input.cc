@@ -1,0 +1,77 @@
+// What a step feeds to the inputs that are neither tokens nor caches: to the file's graph when it is run, and
+// to the proofs about it.
+#include <algorithm>
+
+#include "base/error.h"
+#include "importer/decoder.h"
+
+namespace ark {
+namespace {
+
+void put(Tensor& t, int64_t i, int64_t v) {
+  switch (t.dtype) {
+    case DType::kI64:
+      t.as<int64_t>()[i] = v;
+      break;
+    case DType::kI32:
+      t.as<int32_t>()[i] = static_cast<int32_t>(v);
+      break;
+    case DType::kBool:
+      t.as<uint8_t>()[i] = v != 0;
+      break;
+    case DType::kF32:
+      t.as<float>()[i] = static_cast<float>(v);
+      break;
+    case DType::kF16:
+      t.as<uint16_t>()[i] = f32_to_f16(static_cast<float>(v));
+      break;
+    case DType::kBF16:
+      t.as<uint16_t>()[i] = f32_to_bf16(static_cast<float>(v));
+      break;
+    default:
+      throw Error(Code::kUnsupported,
+                  "a decoder input of type " + std::string(name_of(t.dtype)) + " cannot be driven");
+  }
+}
+
+template <typename F>
+Tensor filled(DType dtype, const Dims& dims, F&& f) {
+  Tensor t = Tensor::zeros(dtype, dims);
+  for (int64_t i = 0; i < t.size(); ++i) put(t, i, f(i));
+  return t;
+}
+
+// [.., S, total]. Floating masks are added to the scores, others select.
+Tensor causal_mask(DType dtype, const Dims& dims, int64_t past) {
+  constexpr int64_t kHidden = -65504;  // the least of 16 bits
+  const bool adds = is_floating(dtype);
+  const int64_t keys = dims.back(), queries = dims[dims.size() - 2];
+  return filled(dtype, dims, [&](int64_t i) {
+    const bool seen = queries == 1 || i % keys <= past + i / keys % queries;
+    return adds ? (seen ? 0 : kHidden) : int64_t{seen};
+  });
+}
+
+template <typename T>
+bool contains(const std::vector<T>& list, const T& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+}  // namespace
+
+std::optional<Tensor> step_input(const Graph& graph, const DecoderSignature& signature, std::size_t input,
+                                 const Dims& dims, int64_t past, int64_t sequence) {
+  const DType dtype = graph.value(graph.inputs[input]).dtype;
+  if (signature.mask == input)
+    return dims.size() < 4 ? filled(dtype, dims, [](int64_t) { return int64_t{1}; })
+                           : causal_mask(dtype, dims, past);
+  if (contains(signature.positions, input))
+    return filled(dtype, dims, [&](int64_t i) { return past + i % sequence; });
+  for (const DecoderSignature::Length& length : signature.lengths)
+    if (length.input == input)
+      return filled(dtype, dims, [&](int64_t) { return past + sequence - length.offset; });
+  if (signature.token_types == input || contains(signature.ignored, input)) return Tensor::zeros(dtype, dims);
+  return std::nullopt;
+}
+
+}  // namespace ark
