@@ -11,7 +11,9 @@ void random(OpContext& c) {
       "a fixed input instead");
 }
 void sequence(OpContext& c) {
-  c.unsupported("sequences and optionals are not supported; export the model with tensors only");
+  c.unsupported(
+      "optionals, and sequences that are not known at load, are not supported; export the model with tensors "
+      "only");
 }
 void text(OpContext& c) { c.unsupported("string operators are not supported; tokenise outside the model"); }
 void recurrent(OpContext& c) {

@@ -92,6 +92,46 @@ def test_rotary_embedding_finds_its_heads(tmp_path, heads, interleaved):
     agrees(tmp_path)
 
 
+def numbers(**named):
+    return {name: np.array(value) for name, value in named.items()}
+
+
+SEQUENCES = {
+    "unbind": ([node("SplitToSequence", "x", "s", axis=1, keepdims=0), node("SequenceAt", "s two", "a"),
+                node("SequenceAt", "s last", "b"), node("Sub", "a b")], numbers(two=1, last=-1)),
+    "chunks": ([node("SplitToSequence", "x size", "s", axis=2), node("SequenceAt", "s last", "y")],
+               numbers(size=3, last=-1)),
+    "parts": ([node("SplitToSequence", "x sizes", "s", axis=-1), node("SequenceAt", "s one", "y")],
+              numbers(sizes=[2, 5, 1], one=1)),
+    "stack": ([node("SequenceConstruct", "x z x", "s"), node("ConcatFromSequence", "s", axis=-1, new_axis=1)], {}),
+    "join": ([node("SequenceConstruct", "x z", "s"), node("ConcatFromSequence", "s", axis=1)], {}),
+    "list": ([node("SequenceEmpty", "", "e"), node("SequenceInsert", "e x", "f"), node("SequenceInsert", "f z zero", "g"),
+              node("Identity", "g", "h"), node("SequenceErase", "h zero", "i"), node("SequenceLength", "h", "n"),
+              node("Cast", "n", "m", to=TensorProto.FLOAT), node("SequenceAt", "i zero", "a"), node("Mul", "a m")],
+             numbers(zero=0)),
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sequences_that_are_known_at_load(tmp_path, name):
+    nodes, weights = SEQUENCES[name]
+    write_case(tmp_path / "case", nodes, {"x": random(2, 3, 8), "z": random(2, 3, 8, scale=2)}, weights)
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("place, reason", [("at", "computed at run time"), ("five", "place 5 of a sequence of 3")])
+def test_places_in_sequences_that_are_not_known(tmp_path, place, reason):
+    nodes = [node("SplitToSequence", "x", "s", axis=1, keepdims=0), node("SequenceAt", f"s {place}")]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 8]),
+              helper.make_tensor_value_info("at", TensorProto.INT64, [])]
+    graph = helper.make_graph(nodes, "case", inputs, [helper.make_empty_tensor_value_info("y")],
+                              [numpy_helper.from_array(np.array(5), "five")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "model.onnx")
+    run = subprocess.run([BINARY, tmp_path / "model.onnx", "--driver", "dynamic"], capture_output=True, text=True,
+                         timeout=60)
+    assert run.returncode != 0 and reason in run.stderr and "SequenceAt" in run.stderr, run.stderr
+
+
 @pytest.mark.skipif(not FIXTURES.exists(), reason=f"no {FIXTURES}")
 @pytest.mark.parametrize("name", ["gpt2-optimum", "gpt2-ort-fused", "llama-ort-fused"])
 def test_decoders_whose_norms_name_all_outputs(tmp_path, name):
