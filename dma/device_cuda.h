@@ -47,6 +47,16 @@ ARK_DEVICE void bar_sync(int id, int threads, Site = {}) {
 ARK_DEVICE void bar_arrive(int id, int threads, Site = {}) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// bar_sync that tells all threads alike whether any of them has voted for it.
+ARK_DEVICE bool bar_sync_or(int id, int threads, bool vote, Site = {}) {
+  u32 any;
+  asm volatile(
+      "{ .reg .pred p, q; setp.ne.u32 p, %3, 0; bar.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q; }"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<u32>(vote))
+      : "memory");
+  return any != 0;
+}
 // Whole warp; orders memory among its lanes.
 ARK_DEVICE void sync_warp(Site = {}) { __syncwarp(); }
 // Whole warp; they order no memory. T: 4 or 8 bytes.
@@ -332,6 +342,16 @@ ARK_DEVICE void fence(Site = {}) {
   if constexpr (S == Scope::cta) asm volatile("fence.acq_rel.cta;" ::: "memory");
   if constexpr (S == Scope::gpu) asm volatile("fence.acq_rel.gpu;" ::: "memory");
   if constexpr (S == Scope::sys) asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+// A word in shared memory that threads of the block read and write without a barrier between them.
+ARK_DEVICE u32 ld_shared_relaxed(const u32* p, Site = {}) {
+  u32 v;
+  asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared_address(p)) : "memory");
+  return v;
+}
+ARK_DEVICE void st_shared_relaxed(u32* p, u32 v, Site = {}) {
+  asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(v) : "memory");
 }
 
 // ---- copies of single threads: global to shared, 16 bytes, both ends aligned to 16 (cp.async)

@@ -24,7 +24,7 @@ ARK_DEVICE T* at(u64 address) {
 
 // Words of a block in shared memory.
 struct BlockWords {
-  u32 stopped;   // somebody gives up; read behind a barrier
+  u32 stopped;   // somebody gives up; any thread may store it at any time: decide by consumers_stopped()
   u32 leave[2];  // whether the turn is the last; by turn % 2, since the producer may read it late
   i32 last_arrival;
   i32 processor, rank_index;
@@ -53,6 +53,7 @@ struct Block {
   int thread, warp, lane, processor, rank_index;
   u64 step;  // from 0
   RingCursor cursor;
+  bool gave_up = false;  // this warp, inside a body: it waits for no more weights
 };
 
 // `turn`: whose vals.
@@ -81,7 +82,18 @@ ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn, RingCur
 // All consumer threads of the block.
 ARK_DEVICE void consumers_sync(dev::Site site = dev::Site::here()) { dev::bar_sync(1, kConsumers, site); }
 
-// ---- giving up
+// ---- giving up. The threads of a block must leave as one: whoever gives up says so, and goes on to the next
+// barrier that asks.
+
+ARK_DEVICE bool has_stopped(const Block& b) { return dev::ld_shared_relaxed(&b.words->stopped) != 0; }
+
+// consumers_sync(), and whether the block gives up: the same answer for all consumer threads, though the
+// streaming warp may give up between two threads' looks. Lanes that have waited each for itself come
+// together.
+ARK_DEVICE bool consumers_stopped(const Block& b, bool vote = false, dev::Site site = dev::Site::here()) {
+  dev::sync_warp(site);
+  return dev::bar_sync_or(1, kConsumers, vote || has_stopped(b), site);
+}
 
 ARK_DEVICE bool is_stopped(const Block& b) {
   Control* control = at<Control>(b.p.control);
@@ -105,7 +117,7 @@ ARK_APART void give_up(const LoopParameters& p, LoopWait what, i32 phase, i32 tr
   const Block b = open_block(p, step, 0, {});
   LoopControl* host = at<LoopControl>(p.host);
   FaultRecord* record = at<FaultRecord>(b.p.host + sizeof(LoopControl)) + dev::block_id();
-  b.words->stopped = 1;
+  dev::st_shared_relaxed(&b.words->stopped, 1);
   // `what` is claimed as all ones first.
   if (dev::atom_cas<dev::Scope::sys>(&record->what, 0u, ~0u) != 0) return;
   record->rank = b.rank->rank;
@@ -160,17 +172,27 @@ ARK_DEVICE bool wait_reached(Block& b, WaitPoint point, const T* counter, T need
 
 // ---- the ring of weights
 
-// A consumer thread: the bytes of the cursor's stage are there. Null: the block gives up.
-ARK_DEVICE const u8* acquire_stage(Block& b, const RingCursor& cursor) {
+ARK_DEVICE const u8* stage_at(const Block& b, const RingCursor& cursor) {
+  return b.ring + cursor.stage * kStageBytes;
+}
+
+// A consumer warp: whether the bytes of the cursor's stage are there. False, from then on for all stages: the
+// block gives up; the body goes on to its end without weights, since other warps wait at its barriers.
+ARK_DEVICE bool acquire_stage(Block& b, const RingCursor& cursor) {
+  if (b.gave_up) return false;
   dev::Mbarrier* full = b.full + cursor.stage;
   const u32 parity = ARK_BUG(missing_mbarrier_phase) ? 0 : cursor.parity;
   const bool ready = wait_until(b, {LoopWait::kWeights}, full, parity,
                                 [&](u64&) { return dev::mbarrier_try_wait(full, parity); });
-  return ready ? b.ring + cursor.stage * kStageBytes : nullptr;
+  // One answer for the warp, whose lanes have waited each for itself and now are together again: what follows
+  // is for whole warps.
+  b.gave_up = dev::ballot(!ready) != 0;
+  return !b.gave_up;
 }
 
-// A consumer warp: it is through with the cursor's stage.
+// A consumer warp: it is through with the cursor's stage, if it got it.
 ARK_DEVICE void release_stage(Block& b, const RingCursor& cursor) {
+  if (b.gave_up) return;
   if (!ARK_BUG(release_without_sync_warp)) dev::sync_warp();
   if (b.lane == 0 && !(ARK_BUG(missing_release) && b.warp == 3)) dev::mbarrier_arrive(b.empty + cursor.stage);
 }

@@ -25,7 +25,7 @@ struct LoopControl {
   ControlWord abort;   // host: not 0 ends all waits; a block that gives up sets it too
   ControlWord park;    // host: leave at the next step border, but run at least one posted step first
   ControlWord faults;  // blocks that have written their record
-  ControlWord beat;    // the leader: raised with every step it opens and every look at the mailbox while idle
+  ControlWord beat;    // the leader: the number of the step that it has opened last, modulo 2^32
   // FaultRecord of each block follows.
 };
 static_assert(sizeof(LoopControl) == 256 && sizeof(FaultRecord) == 64);

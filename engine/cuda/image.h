@@ -71,7 +71,7 @@ struct alignas(16) Instance {
   i32 stream;                            // kMatMul: index into the streams, else -1
   u32 complete_offset, complete_stride;  // the counter when this is complete: offset + stride * step
   u64 counter;                           // u32: raised by each processor when it is through
-  u64 readers;                           // u32: processors that are through with the inboxes
+  u64 readers;                           // u32: processors that are through with the inboxes; the last sets 0
   u64 aux;                               // Size [kAuxSizes]
   u64 operands[kOperands];
   Size sizes[kSizes];

@@ -29,36 +29,43 @@ ARK_DEVICE void trace(const Block& b, int phase, int kind) {
 
 // True: step `step` is posted and shall be run in this launch. False: leave.
 ARK_DEVICE bool await_post(Block& b, u64 step) {
-  const LoopControl* host = at<LoopControl>(b.p.host);
+  LoopControl* host = at<LoopControl>(b.p.host);
   const u64 run = step - b.p.first_step, start = dev::global_timer_ns();
   if (b.p.lease != 0 && run >= b.p.lease) return false;
   for (u32 tries = 1;; ++tries) {
-    const bool park = dev::ld_relaxed<dev::Scope::sys>(&host->park.value) != 0;
-    if (dev::ld_relaxed<dev::Scope::sys>(&host->abort.value) != 0) {
+    // All three before any is looked at: their trips over the bus overlap.
+    const u32 park = dev::ld_relaxed<dev::Scope::sys>(&host->park.value);
+    const u32 abort = dev::ld_relaxed<dev::Scope::sys>(&host->abort.value);
+    // Acquire: pairs with the host's release of the slot.
+    const u64 posted = dev::ld_acquire<dev::Scope::sys>(at<u64>(b.p.mailbox));
+    if (abort != 0) {
       give_up(b.p, LoopWait::kStep, -1, -1, b.step, step - 1, step, false);
       return false;
     }
-    if (park && run > 0) return false;
-    // Acquire: pairs with the host's release of the slot.
-    const u64 posted = dev::ld_acquire<dev::Scope::sys>(at<u64>(b.p.mailbox));
+    if (park != 0 && run > 0) return false;
     if (posted >= step) break;
-    if (park || dev::global_timer_ns() - start > b.p.linger_ns) return false;
+    if (park != 0 || dev::global_timer_ns() - start > b.p.linger_ns) return false;
     dev::pause(at<u64>(b.p.mailbox), posted, step, 20);
   }
-  dev::red_release_add<dev::Scope::sys>(&at<LoopControl>(b.p.host)->beat.value, 1u);
+  // A sign of life, by one writer: it orders nothing and waits for nothing.
+  dev::st_relaxed<dev::Scope::sys>(&host->beat.value, static_cast<u32>(step));
   return true;
 }
 
 // The slot of the step into device memory: one reader of host memory for all ranks.
 ARK_DEVICE void republish(const Block& b, u64 step) {
   const u64 slot = b.p.mailbox + b.p.slots + step % b.p.depth * b.p.slot_bytes;
-  const u64 bytes = at<const RecordHead>(slot)->bytes;
-  const auto copy = [&](u64 offset, u64 count) {
-    for (u64 i = static_cast<u64>(b.thread) * 8; i < count; i += kConsumers * 8)
-      dev::st_global(at<u64>(b.p.record + offset + i), dev::ld_global(at<const u64>(slot + offset + i)));
+  const u64 own = static_cast<u64>(b.thread) * 8;
+  const auto copy = [&](u64 begin, u64 end) {
+    for (u64 i = begin + own; i < end; i += kConsumers * 8)
+      dev::st_global(at<u64>(b.p.record + i), dev::ld_global(at<const u64>(slot + i)));
   };
-  copy(0, (bytes + 7) / 8 * 8);
-  copy(b.p.vals, static_cast<u64>(b.p.rank_count) * b.p.vals_each * 8);
+  // The record's first words are fetched beside its length, not behind it: mostly they are all.
+  const u64 first = own < b.p.vals ? dev::ld_global(at<const u64>(slot + own)) : 0;
+  const u64 bytes = dev::ld_global(&at<const RecordHead>(slot)->bytes);
+  copy(b.p.vals, b.p.vals + static_cast<u64>(b.p.rank_count) * b.p.vals_each * 8);
+  if (own < bytes) dev::st_global(at<u64>(b.p.record + own), first);
+  copy(kConsumers * 8, bytes);
 }
 
 // ---- borders of steps; all consumer threads. False: the block leaves.
@@ -93,8 +100,7 @@ ARK_DEVICE void lead_turn(Block& b, u64 turn, u64 step, u32* leave) {
     wait_reached<dev::Scope::gpu>(b, {LoopWait::kEnd}, at<const u64>(rank->through),
                                   (step - 1) * b.p.processors);
   }
-  consumers_sync();
-  if (b.words->stopped != 0 && b.thread == 0) *leave = 1;
+  if (consumers_stopped(b) && b.thread == 0) *leave = 1;
   consumers_sync();
   if (*leave == 0) republish(b, step);
   if (!ARK_BUG(go_without_barrier)) consumers_sync();
@@ -110,8 +116,9 @@ ARK_APART bool open_turn(const LoopParameters& p, u64 turn, u64 step) {
   u32* leave = &b.words->leave[turn % 2];
   if (dev::block_id() == 0) {
     lead_turn(b, turn, step, leave);
-  } else if (b.thread == 0) {
-    *leave = await_turn(b, turn) ? 1 : 0;
+  } else if (b.warp == 0) {
+    if (b.lane == 0) *leave = await_turn(b, turn) ? 1 : 0;
+    dev::sync_warp();
   }
   consumers_sync();
   if (b.processor == 0) {
@@ -176,7 +183,7 @@ ARK_DEVICE void fetch_instance(const Block& b, u32 which, i32 number, i32 first_
   dev::cp_async_commit();
 }
 
-// One thread a wait; the barrier makes what they acquired visible to the block.
+// One thread a wait; the barrier makes what they acquired visible to the block. False: the block gives up.
 ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
   if (b.thread < i.waits) {
     const Wait& w = waits[b.thread];
@@ -197,8 +204,8 @@ ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
                                     static_cast<u32>(needed));
     }
   }
-  if (!ARK_BUG(missing_barrier_after_wait)) consumers_sync();
-  return b.words->stopped == 0;
+  if (ARK_BUG(missing_barrier_after_wait)) return !has_stopped(b);
+  return !consumers_stopped(b);
 }
 
 // engine/dma/ring.h's Ring::push, by one thread.
@@ -244,7 +251,9 @@ ARK_DEVICE bool signal_instance(Block& b, const Call& call) {
   if (i.readers_period > 0) {
     // The last processor that has read the inboxes returns their credits; acquire and release.
     const u32 before = dev::atom_add<dev::Scope::gpu>(at<u32>(i.readers), 1u);
-    if (!ARK_BUG(lost_credit) && (before + 1) % static_cast<u32>(i.readers_period) == 0) {
+    if (!ARK_BUG(lost_credit) && before + 1 == static_cast<u32>(i.readers_period)) {
+      // Nobody raises the word again before it has waited for this instance, which orders the store.
+      dev::st_relaxed<dev::Scope::gpu>(at<u32>(i.readers), 0u);
       for (i32 m = 0; m < i.messages; ++m) {
         const Message& message = call.messages[m];
         if (message.counter != 0) {
@@ -313,9 +322,9 @@ ARK_APART bool end_instance(const LoopParameters& p, u64 step, u32 turn, u32 whi
   Block b = open_block(p, step, turn, {});
   const InstanceBuffers now = instance_buffers(b, which);
   if (b.warp == 0 && !ARK_BUG(missing_copy_wait)) dev::cp_async_wait<0>();
-  if (!ARK_BUG(signal_without_barrier)) consumers_sync();
+  const bool stopped = ARK_BUG(signal_without_barrier) ? has_stopped(b) : consumers_stopped(b);
   trace(b, now.instances->phase, 2);
-  if (b.words->stopped != 0) return false;
+  if (stopped) return false;
   if (b.thread == 0) signal_instance(b, {b, *now.instances, now.messages});
   return true;
 }
@@ -358,10 +367,10 @@ ARK_DEVICE void set_up(const LoopParameters& p) {
   if (!ARK_BUG(missing_init_barrier)) dev::sync();
 }
 
-// Both sides meet once a turn: behind its opening, or when the block gives up.
+// Both sides meet once a turn, behind its opening; a block that gives up opens no turn, but meets as if.
 template <class Cases>
 ARK_DEVICE void consume(const LoopParameters& p) {
-  BlockWords* words = open_block(p, 0, 0, {}).words;
+  const Block b = open_block(p, 0, 0, {});
   RingCursor cursor;
   for (u64 turn = p.first_turn, step = p.first_step;; ++turn, ++step) {
     const bool run = open_turn(p, turn, step);
@@ -369,9 +378,8 @@ ARK_DEVICE void consume(const LoopParameters& p) {
     if (!run) return;
     const bool is_done =
         run_instances<Cases>(p, step - 1, static_cast<u32>(turn), cursor) && close_step(p, turn, step);
-    consumers_sync();
-    if (is_done && words->stopped == 0) continue;
-    if (dev::thread_id() == 0) words->leave[(turn + 1) % 2] = 1;
+    if (!consumers_stopped(b, !is_done)) continue;
+    if (b.thread == 0) b.words->leave[(turn + 1) % 2] = 1;
     dev::sync();
     return;
   }

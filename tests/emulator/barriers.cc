@@ -73,6 +73,51 @@ void sync_lanes(Warp& warp) {
   for (int lane = 0; lane < warp.count; lane++) leave(warp.lanes[lane]->actor, message);
 }
 
+void meet(int id, int threads, bool waits, bool vote, Site at) {
+  Core& core = *Core::current;
+  Fiber& self = running();
+  Block& block = *self.warp->block;
+  if (id < 0 || id >= 16)
+    core.fail(Fault::kBarrier, "barrier " + std::to_string(id) + ", known are 0..15", at);
+  if (threads < 0) threads = block.grid->request.threads;
+  BlockBarrier& barrier = block.barriers[id];
+  if (!barrier.arrived) {
+    barrier.expected = threads;
+    barrier.at = at;
+  } else if (barrier.expected != threads) {
+    core.fail(Fault::kBarrier,
+              "barrier " + std::to_string(id) + " for " + std::to_string(threads) + " threads, for " +
+                  std::to_string(barrier.expected) + " at " + barrier.at.file + ":" +
+                  std::to_string(barrier.at.line),
+              at);
+  }
+  const bool detects = core.options.detector;
+  if (detects) barrier.meeting.arrive(self.actor);
+  barrier.vote |= vote;
+  if (++barrier.arrived < threads) {
+    if (!waits) return core.maybe_yield();
+    barrier.waiting[self.ids.warp] |= 1u << self.ids.lane;
+    return core.wait_for(id == 0 ? "sync" : "named barrier", at);
+  }
+  core.counts.barriers++;
+  core.made_progress();
+  barrier.arrived = 0;
+  self.vote = std::exchange(barrier.vote, false);
+  const Message message = detects ? barrier.meeting.close() : Message();
+  if (detects && waits) leave(self.actor, message);
+  for (size_t w = 0; w < block.warps.size(); w++) {
+    const uint32_t lanes = std::exchange(barrier.waiting[w], 0);
+    if (!lanes) continue;
+    for (int lane = 0; lane < 32; lane++) {
+      if ((lanes >> lane & 1) == 0) continue;
+      block.warps[w].lanes[lane]->vote = self.vote;
+      if (detects) leave(block.warps[w].lanes[lane]->actor, message);
+    }
+    core.make_ready(block.warps[w], lanes);
+  }
+  core.maybe_yield();
+}
+
 }  // namespace
 
 extern "C" {
@@ -100,47 +145,11 @@ void ark_emulator_sync_warp(Site at) {
       "sync_warp", nullptr, at, detects ? sync_lanes : +[](Warp&) {});
 }
 
-void ark_emulator_barrier(int id, int threads, bool waits, Site at) {
-  Core& core = *Core::current;
-  Fiber& self = running();
-  Block& block = *self.warp->block;
-  if (id < 0 || id >= 16)
-    core.fail(Fault::kBarrier, "barrier " + std::to_string(id) + ", known are 0..15", at);
-  if (threads < 0) threads = block.grid->request.threads;
-  BlockBarrier& barrier = block.barriers[id];
-  if (!barrier.arrived) {
-    barrier.expected = threads;
-    barrier.at = at;
-  } else if (barrier.expected != threads) {
-    core.fail(Fault::kBarrier,
-              "barrier " + std::to_string(id) + " for " + std::to_string(threads) + " threads, for " +
-                  std::to_string(barrier.expected) + " at " + barrier.at.file + ":" +
-                  std::to_string(barrier.at.line),
-              at);
-  }
-  const bool detects = core.options.detector;
-  if (detects) barrier.meeting.arrive(self.actor);
-  if (++barrier.arrived < threads) {
-    if (!waits) return core.maybe_yield();
-    barrier.waiting[self.ids.warp] |= 1u << self.ids.lane;
-    return core.wait_for(id == 0 ? "sync" : "named barrier", at);
-  }
-  core.counts.barriers++;
-  core.made_progress();
-  barrier.arrived = 0;
-  const Message message = detects ? barrier.meeting.close() : Message();
-  if (detects && waits) leave(self.actor, message);
-  for (size_t w = 0; w < block.warps.size(); w++) {
-    const uint32_t lanes = std::exchange(barrier.waiting[w], 0);
-    if (!lanes) continue;
-    if (detects) {
-      for (int lane = 0; lane < 32; lane++) {
-        if (lanes >> lane & 1) leave(block.warps[w].lanes[lane]->actor, message);
-      }
-    }
-    core.make_ready(block.warps[w], lanes);
-  }
-  core.maybe_yield();
+void ark_emulator_barrier(int id, int threads, bool waits, Site at) { meet(id, threads, waits, false, at); }
+
+bool ark_emulator_barrier_or(int id, int threads, bool vote, Site at) {
+  meet(id, threads, true, vote, at);
+  return running().vote;
 }
 
 }  // extern "C"

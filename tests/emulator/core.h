@@ -78,12 +78,14 @@ struct Fiber {
   std::byte* stack = nullptr;
   Warp* warp = nullptr;
   Waiting waiting;
+  bool vote = false;  // of the barrier that it has left last
   CopyGroups thread_copies, bulk_stores;
   Actor actor;
 };
 
 struct BlockBarrier {
   int arrived = 0, expected = 0;
+  bool vote = false;  // any of those that have arrived
   Site at;
   std::vector<uint32_t> waiting;  // lanes per warp
   Meeting meeting;

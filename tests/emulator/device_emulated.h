@@ -49,6 +49,9 @@ ARK_DEVICE void bar_sync(int id, int threads, Site at = Site::here()) {
 ARK_DEVICE void bar_arrive(int id, int threads, Site at = Site::here()) {
   emulator::ark_emulator_barrier(id, threads, false, at.place);
 }
+ARK_DEVICE bool bar_sync_or(int id, int threads, bool vote, Site at = Site::here()) {
+  return emulator::ark_emulator_barrier_or(id, threads, vote, at.place);
+}
 ARK_DEVICE void sync_warp(Site at = Site::here()) { emulator::ark_emulator_sync_warp(at.place); }
 template <class T>
 ARK_DEVICE T shfl(T v, int source_lane, Site at = Site::here()) {
@@ -224,6 +227,10 @@ template <Scope S>
 ARK_DEVICE void fence(Site at = Site::here()) {
   emulator::ark_emulator_fence(static_cast<emulator::WordScope>(S), at.place);
 }
+ARK_DEVICE u32 ld_shared_relaxed(const u32* p, Site at = Site::here()) {
+  return ld_relaxed<Scope::cta>(p, at);
+}
+ARK_DEVICE void st_shared_relaxed(u32* p, u32 v, Site at = Site::here()) { st_relaxed<Scope::cta>(p, v, at); }
 
 // ---- copies of single threads
 

@@ -53,7 +53,8 @@ unsigned ark_emulator_bug() __attribute__((const));  // of the running launch
 // The value is the same wherever a thread asks, so compilers may ask once.
 const ThreadIds* ark_emulator_ids() __attribute__((const));
 
-void ark_emulator_barrier(int id, int threads, bool waits, Site at);  // threads -1: all of the block
+void ark_emulator_barrier(int id, int threads, bool waits, Site at);    // threads -1: all of the block
+bool ark_emulator_barrier_or(int id, int threads, bool vote, Site at);  // any of the votes
 void ark_emulator_sync_warp(Site at);
 void ark_emulator_shuffle(void* value, int bytes, Shuffle kind, int argument, Site at);
 unsigned ark_emulator_ballot(bool vote, Site at);

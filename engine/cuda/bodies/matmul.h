@@ -152,8 +152,7 @@ struct MatMul : Quiet {
     consumers_sync();
   }
 
-  // False: the block gives up, as below.
-  ARK_DEVICE bool fma_piece(i32 rows, i32 first, i32 last) const {
+  ARK_DEVICE void fma_piece(i32 rows, i32 first, i32 last) const {
     load_x<false>(row0, rows, (rows + 3) / 4 * 4, first, last);
     if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
     ARK_ROLLED
@@ -162,16 +161,14 @@ struct MatMul : Quiet {
       RingCursor cursor = call.b.cursor;
       ARK_ROLLED
       for (i32 k = first; k < last; k += s.rows_per_stage) {
-        const u8* stage = acquire_stage(call.b, cursor);
-        if (stage == nullptr) return false;
-        fma_stage(stage, dev::min(s.rows_per_stage, last - k), row, k - first, sums);
+        if (acquire_stage(call.b, cursor))
+          fma_stage(stage_at(call.b, cursor), dev::min(s.rows_per_stage, last - k), row, k - first, sums);
         if (row + 4 >= rows) release_stage(call.b, cursor);
         cursor.advance(call.b.p.stages);
       }
       fma_reduce(row, sums);
       if (row + 4 >= rows) call.b.cursor = cursor;
     }
-    return true;
   }
 
   // ---- one piece by tensor cores
@@ -217,7 +214,7 @@ struct MatMul : Quiet {
     consumers_sync();
   }
 
-  ARK_DEVICE bool mma_piece(i32 rows, i32 first, i32 last) const {
+  ARK_DEVICE void mma_piece(i32 rows, i32 first, i32 last) const {
     const int columns = (rows + 7) / 8;
     load_x<true>(row0, rows, columns * 8, first, last);
     consumers_sync();
@@ -226,10 +223,8 @@ struct MatMul : Quiet {
     float sums[4][4] = {};
     ARK_ROLLED
     for (i32 k = first; k < last; k += s.rows_per_stage) {
-      const u8* stage = acquire_stage(call.b, call.b.cursor);
-      if (stage == nullptr) return false;
-      const W* w = reinterpret_cast<const W*>(stage) + column;
-      const i32 end = dev::min(s.rows_per_stage, last - k);
+      const W* w = reinterpret_cast<const W*>(stage_at(call.b, call.b.cursor)) + column;
+      const i32 end = acquire_stage(call.b, call.b.cursor) ? dev::min(s.rows_per_stage, last - k) : 0;
       ARK_ROLLED
       for (i32 i = group * 16; i < end; i += kRowGroups * 16)
         mma_step(w + i * kPanel, x + (k - first + i), columns, sums);
@@ -237,7 +232,6 @@ struct MatMul : Quiet {
       call.b.cursor.advance(call.b.p.stages);
     }
     mma_reduce(columns, sums);
-    return true;
   }
 
   // ---- trees and outputs
@@ -299,7 +293,7 @@ struct MatMul : Quiet {
 
   i32 row0 = 0;  // of the tile
 
-  ARK_DEVICE bool run_tile(const StreamTile& tile) {
+  ARK_DEVICE void run_tile(const StreamTile& tile) {
     const i32 pieces = s.pieces / s.groups;
     const i32* borders = at<const i32>(s.borders) + tile.group * pieces;
     row0 = tile.block * kRowBlock;
@@ -308,15 +302,13 @@ struct MatMul : Quiet {
     ARK_ROLLED
     for (i32 piece = 0; piece < pieces; ++piece) {
       const i32 first = dev::ld_nc(borders + piece), last = dev::ld_nc(borders + piece + 1);
-      bool ok = true;
       if constexpr (kPath == kFma) {
-        ok = fma_piece(rows, first, last);
+        fma_piece(rows, first, last);
       } else if constexpr (kPath == kMma) {
-        ok = mma_piece(rows, first, last);
+        mma_piece(rows, first, last);
       } else {
-        ok = few ? fma_piece(rows, first, last) : mma_piece(rows, first, last);
+        few ? fma_piece(rows, first, last) : mma_piece(rows, first, last);
       }
-      if (!ok) return false;
       merge(piece, pieces, rows);
     }
     if (s.groups == 1) {
@@ -324,7 +316,6 @@ struct MatMul : Quiet {
     } else {
       join(tile, rows);
     }
-    return true;
   }
 
   // ---- the case
@@ -335,9 +326,7 @@ struct MatMul : Quiet {
   }
   ARK_DEVICE static void run(const Call& call, Tiles own) {
     MatMul body(call);
-    for (i64 t = own.first; t < own.last; ++t) {
-      if (!body.run_tile(StreamTile(body.s, body.tiles, t))) return;
-    }
+    for (i64 t = own.first; t < own.last; ++t) body.run_tile(StreamTile(body.s, body.tiles, t));
   }
 };
 

@@ -121,6 +121,15 @@ TEST_F(DeviceExecutor, LeasesAndCounterBasesChangeNothing) {
   }
 }
 
+// Counts of processors that are through with a message start again from 0, for any number of them.
+TEST_F(DeviceExecutor, ThreeProcessorsGiveTheBytesThatTwoGive) {
+  const auto prompt = random_tokens(6, 4);
+  RunnerSetup three = device(2);
+  if (three.options.device.processors != 0) three.options.device.processors = 3;
+  const Rows expected = run_greedy(*make_runner(model_of(false), device(2)), prompt, 3, 4);
+  EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model_of(false), three), prompt, 3, 4)));
+}
+
 // Prefill chunks mixed with decode at random, sequences preempted and computed again on other pages, under
 // another schedule of the threads each time: the same tokens.
 TEST_F(DeviceExecutor, RandomSchedulesChangeNothing) {

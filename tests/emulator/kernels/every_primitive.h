@@ -89,10 +89,12 @@ ARK_KERNEL(every_primitive, EveryParameters, 64) {
     bar_arrive(1, 64);
   }
   sync_warp();
+  if (bar_sync_or(2, 64, thread_id() == 63)) st_shared_relaxed(reinterpret_cast<u32*>(arena + 8176), 5);
   sync();
   float v = use_lanes(use_numbers(p.floats[thread_id()]));
   const f32x4 c = ld_nc(p.constant), s = ld_stream(p.constant + 1);
   v += ld_nc(&p.constant->x) + ld_nc(reinterpret_cast<const f32x2*>(p.constant)).y + c.w + s.z;
+  v += static_cast<float>(ld_shared_relaxed(reinterpret_cast<const u32*>(arena + 8176)));
   sync();
   st_global(p.floats + thread_id(), v + ld_global(p.floats + thread_id()));
   st_global(reinterpret_cast<f32x4*>(p.floats) + 32 + thread_id(), f32x4{v, v, v, v});
