@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/cuda/cache.h"
 #include "engine/cuda/driver_api.h"
+#include "engine/cuda/image.h"
 #include "engine/cuda/nvrtc.h"
 
 namespace ark::cuda {
@@ -20,7 +21,8 @@ std::string mebibytes(uint64_t bytes) { return std::to_string((bytes + (1 << 20)
 // The driver with one GPU's primary context. Outlives what it hands out.
 class Driver {
  public:
-  Driver(Library library, int ordinal) : library_(std::move(library)), api_(DriverApi::of(library_)) {
+  Driver(Library library, int ordinal, const Gate& gate)
+      : library_(std::move(library)), api_(DriverApi::of(library_)), gate_(gate) {
     // A module that is loaded when its kernel is first launched would do context work under a running loop.
     ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     need(api_.init(0));
@@ -34,7 +36,11 @@ class Driver {
     need(api_.primary_retain(&context_, device_));
   }
   ~Driver() {
-    if (context_) api_.primary_release(device_);
+    if (is_lost()) {
+      library_.keep();  // its threads look after the kernel that still runs
+    } else if (context_) {
+      api_.primary_release(device_);
+    }
   }
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
@@ -43,6 +49,13 @@ class Driver {
   const DriverApi& use() const {
     api_.set_current(context_);
     return api_;
+  }
+  // A kernel that does not end: what may wait for it must not be called.
+  bool is_lost() const { return gate_.is_lost(); }
+  // The functions, for calls that may wait for a running kernel.
+  const DriverApi& use_unless_lost() const {
+    if (is_lost()) throw Error(Code::kUnavailable, "the GPU is lost: a loop on it does not end");
+    return use();
   }
   int attribute(DeviceAttribute which) const {
     int value = 0;
@@ -70,6 +83,7 @@ class Driver {
 
   Library library_;
   DriverApi api_;
+  const Gate& gate_;
   DriverDevice device_ = 0;
   DriverContext context_ = nullptr;
 };
@@ -78,6 +92,7 @@ class CudaLaunch final : public Launch {
  public:
   CudaLaunch(const Driver& driver, DriverEvent end) : driver_(driver), end_(end) {}
   ~CudaLaunch() override {
+    if (driver_.is_lost()) return;
     const DriverApi& api = driver_.use();
     api.event_wait(end_);
     api.event_destroy(end_);
@@ -97,17 +112,18 @@ class CudaLaunch final : public Launch {
 
 class CudaKernel final : public Kernel {
  public:
-  CudaKernel(const Driver& driver, DriverStream stream, int32_t processors, const CompiledCode& code,
-             const std::string& entry)
-      : driver_(driver), stream_(stream), processors_(processors), facts_(code.facts) {
+  CudaKernel(const Driver& driver, DriverStream stream, int32_t processors, const KernelFacts& facts,
+             DriverModule module, const std::string& entry)
+      : driver_(driver), stream_(stream), processors_(processors), facts_(facts), module_(module) {
     const DriverApi& api = driver_.use();
-    driver_.check(api.module_load(&module_, code.cubin.data()), "the compiled loop");
     if (const int result = api.module_function(&function_, module_, entry.c_str())) {
       api.module_unload(module_);
       driver_.check(result, "entry " + entry);
     }
   }
-  ~CudaKernel() override { driver_.use().module_unload(module_); }
+  ~CudaKernel() override {
+    if (!driver_.is_lost()) driver_.use().module_unload(module_);
+  }
 
   const KernelFacts& facts() const override { return facts_; }
 
@@ -121,8 +137,8 @@ class CudaKernel final : public Kernel {
   }
 
   std::unique_ptr<Launch> launch(const LaunchShape& shape, std::span<const std::byte> parameter) override {
+    const DriverApi& api = driver_.use_unless_lost();
     refuse_unless_resident(*this, shape);
-    const DriverApi& api = driver_.use();
     DriverEvent end = nullptr;
     driver_.check(api.event_create(&end, kEventNoTiming), "an event");
     auto launch = std::make_unique<CudaLaunch>(driver_, end);
@@ -140,80 +156,111 @@ class CudaKernel final : public Kernel {
   DriverStream stream_;
   int32_t processors_;
   KernelFacts facts_;
-  DriverModule module_ = nullptr;
+  DriverModule module_;
   DriverFunction function_ = nullptr;
 };
+
+// Code that a compiler of another version of CUDA has made, and that this driver does not take for it.
+bool is_of_wrong_version(int result) {
+  constexpr int kInvalidImage = 200, kNoBinaryForGpu = 209, kUnsupportedPtxVersion = 222;
+  return result == kInvalidImage || result == kNoBinaryForGpu || result == kUnsupportedPtxVersion;
+}
 
 class CudaGpu final : public Gpu {
  public:
   CudaGpu(Library library, int ordinal)
-      : driver_(std::move(library), ordinal), cache_(CodeCache::default_folder()) {
+      : driver_(std::move(library), ordinal, gate()), cache_(CodeCache::default_folder()) {
     read_info();
     std::string why;
-    compiler_ = open_nvrtc(&why);
+    compiler_ = open_nvrtc(&why, driver_major_);
     if (!compiler_) throw Error(Code::kUnavailable, "no CUDA here: " + why);
-    info_.versions = "driver " + driver_version_ + ", NVRTC " + compiler_->version();
+    name_versions();
     driver_.check(driver_.use().stream_create(&stream_, kStreamNonBlocking), "a stream");
   }
   ~CudaGpu() override {
-    if (stream_) driver_.use().stream_destroy(stream_);
+    if (stream_ && !driver_.is_lost()) driver_.use().stream_destroy(stream_);
   }
 
   const GpuInfo& info() const override { return info_; }
 
   uint64_t allocate(uint64_t bytes, const std::string& what) override {
     uint64_t address = 0;
-    const int result = driver_.use().allocate(&address, bytes ? bytes : 1);
+    const int result = driver_.use_unless_lost().allocate(&address, bytes ? bytes : 1);
     if (result == kDriverOutOfMemory)
       throw Error(Code::kExhausted, mebibytes(bytes) + " of GPU memory for " + what + " cannot be had; " +
                                         mebibytes(free_bytes()) + " are free");
     driver_.check(result, "memory for " + what);
     return address;
   }
-  void release(uint64_t address) override { driver_.use().release(address); }
+  void release(uint64_t address) override {
+    if (!driver_.is_lost()) driver_.use().release(address);
+  }
   uint64_t free_bytes() override {
     std::size_t free = 0, total = 0;
-    driver_.check(driver_.use().memory_info(&free, &total), "its free memory");
+    driver_.check(driver_.use_unless_lost().memory_info(&free, &total), "its free memory");
     return free;
   }
 
   MappedMemory allocate_mapped(uint64_t bytes, const std::string& what) override {
     void* host = nullptr;
-    driver_.check(driver_.use().host_allocate(&host, bytes, kHostPortableMapped), "host memory for " + what);
+    driver_.check(driver_.use_unless_lost().host_allocate(&host, bytes, kHostPortableMapped),
+                  "host memory for " + what);
     std::memset(host, 0, bytes);
     return {static_cast<std::byte*>(host), device_address(host), bytes};
   }
-  void release(const MappedMemory& memory) override { driver_.use().host_release(memory.host); }
+  void release(const MappedMemory& memory) override {
+    if (!driver_.is_lost()) driver_.use().host_release(memory.host);
+  }
   uint64_t map(std::byte* host, uint64_t bytes) override {
-    driver_.check(driver_.use().host_register(host, bytes, kHostPortableMapped), "to map host memory");
+    driver_.check(driver_.use_unless_lost().host_register(host, bytes, kHostPortableMapped),
+                  "to map host memory");
     return device_address(host);
   }
-  void unmap(std::byte* host) override { driver_.use().host_unregister(host); }
+  void unmap(std::byte* host) override {
+    if (!driver_.is_lost()) driver_.use().host_unregister(host);
+  }
 
   // The driver returns when the bytes have been staged; the loop's stream does not wait for the rest.
   void upload(uint64_t to, std::span<const std::byte> from) override {
-    driver_.check(driver_.use().upload(to, from.data(), from.size()), "a copy to its memory");
+    driver_.check(driver_.use_unless_lost().upload(to, from.data(), from.size()), "a copy to its memory");
     settle();
   }
   void download(std::span<std::byte> to, uint64_t from) override {
-    driver_.check(driver_.use().download(to.data(), from, to.size()), "a copy from its memory");
+    driver_.check(driver_.use_unless_lost().download(to.data(), from, to.size()), "a copy from its memory");
   }
   void clear(uint64_t address, uint64_t bytes) override {
-    driver_.check(driver_.use().clear(address, 0, bytes), "to clear memory");
+    driver_.check(driver_.use_unless_lost().clear(address, 0, bytes), "to clear memory");
     settle();
   }
 
   std::unique_ptr<Kernel> load(const KernelSource& source) override {
-    const CompiledCode code = compile_cached(*compiler_, cache_, source, info_.arch, driver_version_);
-    return std::make_unique<CudaKernel>(driver_, stream_, info_.processors, code, source.entry);
+    for (;;) {
+      const CompiledCode code = compile_cached(*compiler_, cache_, source, info_.arch, driver_version_);
+      DriverModule module = nullptr;
+      const int result = driver_.use_unless_lost().module_load(&module, code.cubin.data());
+      if (is_of_wrong_version(result) && try_next_compiler()) continue;
+      driver_.check(result, "the loop that NVRTC " + compiler_->version() + " has compiled");
+      return std::make_unique<CudaKernel>(driver_, stream_, info_.processors, code.facts, module,
+                                          source.entry);
+    }
   }
 
  private:
-  void settle() { driver_.check(driver_.use().stream_wait(nullptr), "a copy"); }
+  bool try_next_compiler() {
+    refused_compilers_.push_back(compiler_->version());
+    auto next = open_nvrtc(nullptr, driver_major_, refused_compilers_);
+    if (!next) return false;
+    compiler_ = std::move(next);
+    name_versions();
+    return true;
+  }
+  void name_versions() { info_.versions = "driver " + driver_version_ + ", NVRTC " + compiler_->version(); }
+
+  void settle() { driver_.check(driver_.use_unless_lost().stream_wait(nullptr), "a copy"); }
 
   uint64_t device_address(void* host) {
     uint64_t address = 0;
-    driver_.check(driver_.use().host_address(&address, host, 0), "the address of mapped memory");
+    driver_.check(driver_.use_unless_lost().host_address(&address, host, 0), "the address of mapped memory");
     return address;
   }
 
@@ -229,21 +276,36 @@ class CudaGpu final : public Gpu {
                                           "; sm_80 or newer with cooperative launches is needed");
     info_.processors = driver_.attribute(kDeviceProcessors);
     info_.shared_per_block = driver_.attribute(kDeviceSharedPerBlock);
+    refuse_small_shared_memory();
     info_.clock_khz = driver_.attribute(kDeviceClockRate);
     std::size_t memory = 0;
     driver_.check(api.device_memory(&memory, driver_.device()), "the size of its memory");
     info_.memory = static_cast<int64_t>(memory);
     int version = 0;
     driver_.check(api.version(&version), "its driver's version");
+    driver_major_ = version / 1000;
     driver_version_ = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  }
+
+  // GPUs of one generation differ in it: an A100 (sm_80) has enough, an A10 or L4 (sm_86, sm_89) has not.
+  void refuse_small_shared_memory() const {
+    const auto needed = static_cast<int32_t>(shared_layout(kMinStages).total);
+    if (info_.shared_per_block >= needed) return;
+    throw Error(Code::kUnsupported, "no CUDA here: " + info_.name + " gives a block " +
+                                        std::to_string(info_.shared_per_block >> 10) +
+                                        " KiB of shared memory, the loop needs " +
+                                        std::to_string((needed + 1023) >> 10) +
+                                        " KiB, as A100, H100 and B200 have; use --device cpu");
   }
 
   Driver driver_;
   CodeCache cache_;
   std::unique_ptr<Compiler> compiler_;
   GpuInfo info_;
-  std::string driver_version_;
-  DriverStream stream_ = nullptr;  // of launches; does not wait for copies
+  std::string driver_version_;  // of CUDA, as the driver has it
+  int driver_major_ = 0;
+  std::vector<std::string> refused_compilers_;  // versions whose code the driver does not take
+  DriverStream stream_ = nullptr;               // of launches; does not wait for copies
 };
 
 }  // namespace

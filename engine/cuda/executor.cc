@@ -119,7 +119,8 @@ class Device final : public DeviceExecutor {
     shape_.threads = kThreads;
     shape_.shared_bytes = static_cast<int32_t>(shared_layout(stages_).total);
     const int32_t ranks = static_cast<int32_t>(setups_.size());
-    const int32_t resident = stages_ < kMinStages ? 0 : kernel_->resident_blocks(kThreads, shape_.shared_bytes);
+    const int32_t resident =
+        stages_ < kMinStages ? 0 : kernel_->resident_blocks(kThreads, shape_.shared_bytes);
     if (resident < ranks)
       throw Error(Code::kUnsupported, describe(gpu_->info()) + " holds " + std::to_string(resident) +
                                           " blocks of the loop at once, but there are " +
@@ -173,7 +174,9 @@ class Device final : public DeviceExecutor {
     setup.kernel = kernel_.get();
     setup.shape = shape_;
     setup.ranks = static_cast<int>(setups_.size());
+    setup.lease = static_cast<uint64_t>(std::max<int64_t>(0, options_.lease));
     setup.step_deadline = options_.step_deadline;
+    if (gpu_->info().is_emulated) setup.last_words = std::chrono::minutes(2);  // it is slow, not lost
     setup.phase_name = [this](int rank, int phase) { return phase_name(rank, phase); };
     parameters_.ranks = tables;
     setup.parameter = [this](const LaunchTerms& terms) {

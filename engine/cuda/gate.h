@@ -4,24 +4,28 @@
 // A loop is asked to park, and parks at the next step border; work then goes on. Loops that were parked so
 // are launched again by their executors' next post() or poll(). Lock order: an executor takes the gate first,
 // its own locks after.
+//
+// A loop that does not end, not even aborted, makes the GPU lost for this process: whatever waits for a
+// running kernel would never return. New work is refused then, and what the GPU holds is left to the driver,
+// which takes it back when the process ends.
 #pragma once
 
-#include <chrono>
+#include <atomic>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 namespace ark::cuda {
 
 class Gate {
  public:
-  // A running launch that can be asked to end soon, and that can tell. Both calls from any thread, under the
-  // gate's lock; they take no lock of their own. A launch that died does not run.
+  // A running launch that can be asked to end soon. Both calls from any thread, under the gate's lock; they
+  // take no lock of their own. A launch that died has ended.
   class Loop {
    public:
     virtual ~Loop() = default;
     virtual void request_park() noexcept = 0;
-    virtual bool is_running() noexcept = 0;
+    // Waits for the end, within limits of the loop's own. False: it does not end.
+    virtual bool await_end() noexcept = 0;
   };
 
   // Held while context work is done.
@@ -41,16 +45,20 @@ class Gate {
   // Waits for running loops to park. One thread at a time.
   Work enter() { return Work(*this); }
 
+  // Any thread. Once lost, for ever: nothing may wait for the GPU any more.
+  bool is_lost() const { return lost_; }
+  void lose() { lost_ = true; }
+
  private:
   void park_all() {
     for (Loop* loop : loops_) loop->request_park();
-    // Parking takes at most the rest of a step; a loop that hangs is ended by its own deadline.
     for (Loop* loop : loops_) {
-      while (loop->is_running()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+      if (!is_lost() && !loop->await_end()) lose();
     }
     loops_.clear();
   }
 
+  std::atomic<bool> lost_{false};
   std::mutex mutex_;
   std::vector<Loop*> loops_;  // launches that may still run
 };

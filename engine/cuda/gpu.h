@@ -4,7 +4,8 @@
 // Device memory is named by its address (uint64_t, as kernels see it). Everything here but
 // Launch::is_running() is context work: it may synchronise with, or wait for, a running kernel, so callers do
 // it inside Gate::Work (engine/cuda/gate.h), while no loop runs. Errors: Error(kExhausted) where memory is
-// used up, Error(kUnsupported) where the GPU cannot do what is asked, Error(kUnavailable) once it is lost.
+// used up, Error(kUnsupported) where the GPU cannot do what is asked, Error(kUnavailable) once it is lost
+// (Gate::is_lost()); destructors and releases then do nothing, since they could wait for ever.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +59,8 @@ struct LaunchShape {
   int32_t shared_bytes = 0;  // dynamic, a block
 };
 
-// A running kernel. The destructor waits for its end: end it first (park or abort word).
+// A running kernel. The destructor waits for its end, unless the GPU is lost: end it first (park or abort
+// word).
 class Launch {
  public:
   virtual ~Launch() = default;

@@ -15,6 +15,9 @@ class Library {
   Library(Library&& other) noexcept;
   Library& operator=(Library&&) = delete;
 
+  // Leaves the library loaded for the rest of the process.
+  void keep() { handle_ = nullptr; }
+
   bool is_open() const { return handle_ != nullptr; }
   const std::string& name() const { return name_; }  // of the one that was opened
 

@@ -13,12 +13,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// The loop cannot wake the host: it looks without a pause for so long, then naps.
-constexpr microseconds kSpin{300}, kNap{50};
+// The loop cannot wake the host: it looks without a pause for so long, then naps. A nap takes twice its time
+// (the kernel's timer slack), so that the steps of most models must end within the spin; an emulated GPU
+// needs the CPU itself.
+constexpr microseconds kSpin{2000}, kSpinEmulated{300}, kNap{50};
 // Between two looks at whether the loop still runs and moves, which cost a call of the driver.
 constexpr microseconds kWatchEvery{500};
-// How long an aborted loop may take to leave; then the GPU is taken for lost.
-constexpr std::chrono::seconds kLastWords{5};
 
 uint32_t load(const ControlWord& word) {
   // Acquire: pairs with the loop's release of the word at system scope.
@@ -91,26 +91,33 @@ std::optional<StepResult> LoopHost::poll(microseconds timeout) {
   throw_if_failed();
   if (polled_ == mailbox_->posted()) return std::nullopt;
   const Clock::time_point start = Clock::now();
+  const microseconds spin = gpu_.info().is_emulated ? kSpinEmulated : kSpin;
   Clock::time_point watched = start;
   for (;;) {
     if (mailbox_->is_done(polled_ + 1)) return mailbox_->read_result(++polled_);
     const Clock::time_point now = Clock::now();
-    if (now - watched >= kWatchEvery) {
+    if (now - watched >= kWatchEvery || needs_launch()) {
       watched = now;
       watch();
     }
     if (now - start >= timeout) return std::nullopt;
-    if (now - start >= kSpin) std::this_thread::sleep_for(kNap);
+    if (now - start >= spin) std::this_thread::sleep_for(kNap);
   }
 }
 
 // ---- launches
 
+// Its lease is used up, or it was asked to park: launched again as soon as it has left.
+bool LoopHost::needs_launch() {
+  return load(control().park) != 0 || (setup_.lease != 0 && polled_ + 1 >= launched_step_ + setup_.lease);
+}
+
 void LoopHost::launch_if_needed() {
   if (is_running()) return;
+  if (launch_) launch_->is_running();             // throws if it died
+  if (completed() == mailbox_->posted()) return;  // it has left behind the last step
   Gate::Work work = gpu_.gate().enter();
   work.ended(*this);
-  if (launch_) launch_->is_running();  // throws if it died
   store(control().park, 0);
   const uint64_t next = completed() + 1;
   const std::vector<std::byte> parameter = setup_.parameter({next, next + static_cast<uint64_t>(launches_)});
@@ -118,10 +125,25 @@ void LoopHost::launch_if_needed() {
   const std::lock_guard lock(mutex_);
   launch_ = std::move(launch);
   ++launches_;
+  launched_step_ = next;
   work.started(*this);
 }
 
 void LoopHost::request_park() noexcept { store(control().park, 1); }
+
+// Parking takes at most the rest of a step, whose waits have a deadline; a loop beyond it is aborted.
+bool LoopHost::await_end() noexcept {
+  const Clock::time_point end = Clock::now() + setup_.step_deadline + setup_.step_deadline / 2;
+  while (is_running()) {
+    if (load(control().abort) != 0 || Clock::now() > end) {
+      store(control().abort, 1);
+      end_launch();
+      return !is_running();
+    }
+    std::this_thread::sleep_for(microseconds(20));
+  }
+  return true;
+}
 
 bool LoopHost::is_running() noexcept {
   try {
@@ -170,9 +192,13 @@ void LoopHost::watch() {
   }
 }
 
-void LoopHost::end_launch() {
-  const Clock::time_point end = Clock::now() + kLastWords;
-  while (is_running() && Clock::now() < end) std::this_thread::sleep_for(kNap);
+// Of an aborted loop.
+void LoopHost::end_launch() noexcept {
+  const Clock::time_point end = Clock::now() + setup_.last_words;
+  while (is_running()) {
+    if (gpu_.gate().is_lost() || Clock::now() > end) return gpu_.gate().lose();
+    std::this_thread::sleep_for(kNap);
+  }
 }
 
 // The first deadline explains the rest: blocks that were aborted only say where they stood.

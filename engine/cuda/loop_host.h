@@ -30,6 +30,7 @@ struct LoopSetup {
   Kernel* kernel = nullptr;
   LaunchShape shape;
   int ranks = 1;
+  uint64_t lease = 0;  // steps that a launch runs before it ends by itself; 0: unbounded
   // The kernel's parameter for a launch.
   std::function<std::vector<std::byte>(const LaunchTerms&)> parameter;
   // Of a phase, for messages.
@@ -37,6 +38,8 @@ struct LoopSetup {
   // A step that makes no progress for so long is a fault; the loop's own waits give up after it, the host's
   // watchdog half as much later.
   std::chrono::milliseconds step_deadline{120'000};
+  // How long an aborted loop may take to leave; then the GPU is taken for lost.
+  std::chrono::milliseconds last_words{5'000};
 };
 
 class LoopHost final : private Gate::Loop {
@@ -62,14 +65,16 @@ class LoopHost final : private Gate::Loop {
 
  private:
   void request_park() noexcept override;
-  bool is_running() noexcept override;
+  bool await_end() noexcept override;
 
+  bool is_running() noexcept;
+  bool needs_launch();         // a step is posted that the running launch will not take
   uint64_t completed() const;  // steps that all ranks are through with
   void launch_if_needed();
   void watch();
   void fail(const std::string& why);
   std::string faults_text();
-  void end_launch();
+  void end_launch() noexcept;
   LoopControl& control() { return *reinterpret_cast<LoopControl*>(control_.host); }
   FaultRecord* records() { return reinterpret_cast<FaultRecord*>(control_.host + sizeof(LoopControl)); }
 
@@ -82,6 +87,7 @@ class LoopHost final : private Gate::Loop {
   std::string failure_;
   uint64_t polled_ = 0;  // steps handed to the caller
   int64_t launches_ = 0;
+  uint64_t launched_step_ = 0;  // the first of the last launch
   uint64_t seen_progress_ = 0;  // of the watchdog: steps done and the loop's beat
   std::chrono::steady_clock::time_point progress_at_;
 };

@@ -136,13 +136,21 @@ void add_files(const fs::path& folder, std::vector<std::string>& into) {
 
 }  // namespace
 
-std::vector<std::string> nvrtc_candidates(const std::string& variable) {
+std::vector<std::string> nvrtc_candidates(const std::string& variable, int major) {
   std::vector<std::string> all;
+  const auto best_first = [&] {
+    const std::string best = "libnvrtc.so." + std::to_string(major);
+    std::stable_partition(all.begin(), all.end(), [&](const std::string& file) {
+      const std::string name = fs::path(file).filename().string();
+      return name == best || name.starts_with(best + ".");
+    });
+    return all;
+  };
   if (!variable.empty()) {  // an answer, not a hint
     std::error_code error;
     if (!fs::is_directory(variable, error)) return {variable};
     add_files(variable, all);
-    return all;
+    return best_first();
   }
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) all.emplace_back(name);
   add_files("/usr/local/cuda/lib64", all);
@@ -154,20 +162,22 @@ std::vector<std::string> nvrtc_candidates(const std::string& variable) {
         add_files(python.path() / "site-packages" / "nvidia" / part / "lib", all);
     }
   }
-  return all;
+  return best_first();
 }
 
-std::unique_ptr<Compiler> open_nvrtc(std::string* why) {
+std::unique_ptr<Compiler> open_nvrtc(std::string* why, int major, const std::vector<std::string>& refused) {
   const char* variable = std::getenv("ARK_NVRTC");
-  Library library(nvrtc_candidates(variable ? variable : ""));
-  if (!library.is_open()) {
-    if (why)
-      *why = variable ? "ARK_NVRTC=" + escaped(variable) + " cannot be loaded"
-                      : "libnvrtc.so cannot be loaded; install the CUDA toolkit or the wheel "
-                        "nvidia-cuda-nvrtc, or set ARK_NVRTC";
-    return nullptr;
+  for (const std::string& candidate : nvrtc_candidates(variable ? variable : "", major)) {
+    Library library({candidate});
+    if (!library.is_open()) continue;
+    auto compiler = std::make_unique<Nvrtc>(std::move(library));
+    if (std::find(refused.begin(), refused.end(), compiler->version()) == refused.end()) return compiler;
   }
-  return std::make_unique<Nvrtc>(std::move(library));
+  if (why)
+    *why = variable ? "ARK_NVRTC=" + escaped(variable) + " cannot be loaded"
+                    : "libnvrtc.so cannot be loaded; install the CUDA toolkit or the wheel "
+                      "nvidia-cuda-nvrtc, or set ARK_NVRTC";
+  return nullptr;
 }
 
 KernelFacts facts_of(const std::string& log, const std::string& entry) {

@@ -17,8 +17,9 @@ struct CompiledCode {
   KernelFacts facts;  // of the entry
 };
 
-// Where libnvrtc may lie, best first. `variable`: the content of ARK_NVRTC.
-std::vector<std::string> nvrtc_candidates(const std::string& variable);
+// Where libnvrtc may lie, best first. `variable`: the content of ARK_NVRTC. `major`: of the CUDA that the
+// driver speaks; files of that version come first. 0: unknown.
+std::vector<std::string> nvrtc_candidates(const std::string& variable, int major = 0);
 
 class Compiler {
  public:
@@ -30,8 +31,9 @@ class Compiler {
   virtual CompiledCode compile(const KernelSource& source, const std::string& arch) = 0;
 };
 
-// Null, and why in `why`, where there is no NVRTC.
-std::unique_ptr<Compiler> open_nvrtc(std::string* why = nullptr);
+// The best candidate whose version is not among `refused`. Null, and why in `why`, where there is none.
+std::unique_ptr<Compiler> open_nvrtc(std::string* why = nullptr, int major = 0,
+                                     const std::vector<std::string>& refused = {});
 
 // Registers, spills and shared memory of `entry` as ptxas -v reports them in `log`.
 KernelFacts facts_of(const std::string& log, const std::string& entry);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "engine/cuda/loop_host.h"
 #include "engine/cuda/nvrtc.h"
 #include "tests/cuda/environment.h"
 #include "tests/cuda/fake/libcuda.h"
@@ -50,8 +51,10 @@ class FakeDriver : public ::testing::Test {
     fake_ = reinterpret_cast<FakeCuda* (*)()>(::dlsym(library_, "fake_cuda"))();
     fake_->gpus = 1;
     fake_->major = 9;
+    fake_->minor = 0;
+    fake_->shared_per_block = 232448;
     fake_->blocks_each = 1;
-    fake_->end_result = 0;
+    fake_->end_result = fake_->module_result = 0;
     std::string why;
     if (!open_nvrtc(&why)) GTEST_SKIP() << why;
   }
@@ -86,6 +89,10 @@ TEST_F(FakeDriver, RefusesWhatCannotServe) {
   fake_->major = 7;
   EXPECT_EQ(refusal([] { open_gpu(); }, Code::kUnsupported),
             "no CUDA here: Fake GPU is a sm_70; sm_80 or newer with cooperative launches is needed");
+  fake_->major = 8, fake_->minor = 6, fake_->shared_per_block = 99 << 10;
+  const std::string text = refusal([] { open_gpu(); }, Code::kUnsupported);
+  EXPECT_NE(text.find("gives a block 99 KiB of shared memory, the loop needs "), std::string::npos) << text;
+  EXPECT_NE(text.find("use --device cpu"), std::string::npos) << text;
   EXPECT_EQ(fake_->contexts, 0);
 }
 
@@ -163,6 +170,66 @@ TEST_F(FakeDriver, ADeadKernelIsNamed) {
                 },
                 Code::kUnavailable),
             "the loop kernel died: CUDA_ERROR_MISALIGNED_ADDRESS (the fake driver says so)");
+}
+
+TEST_F(FakeDriver, CodeOfAnotherVersionIsRefusedWithTheCompilersName) {
+  const auto gpu = open_gpu();
+  const int loads = fake_->module_loads;
+  fake_->module_result = 222;
+  const std::string text = refusal([&] { gpu->load(source()); }, Code::kUnavailable);
+  EXPECT_NE(text.find("the GPU refuses the loop that NVRTC "), std::string::npos) << text;
+  EXPECT_GE(fake_->module_loads, loads + 1);  // once for each version of NVRTC on this machine
+}
+
+std::atomic<bool> may_end;
+
+// A loop that does not even hear the abort: what would wait for it for ever is left to the end of the
+// process.
+TEST_F(FakeDriver, ALoopThatDoesNotEndLosesTheGpuAndHangsNobody) {
+  may_end = false;
+  fake_->kernel = [](const void*, int, int) {
+    while (!may_end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const int modules = fake_->modules, events = fake_->events, contexts = fake_->contexts;
+  const int mapped = fake_->mapped;
+  const uint64_t used = fake_->used;
+  const auto start = std::chrono::steady_clock::now();
+  {
+    auto gpu = open_gpu();
+    const auto kernel = gpu->load(source());
+    LoopSetup setup;
+    setup.kernel = kernel.get();
+    setup.shape = {4, 288, 0};
+    setup.parameter = [](const LaunchTerms&) { return std::vector<std::byte>(8); };
+    setup.step_deadline = setup.last_words = std::chrono::milliseconds(50);
+    const StepCapacity capacity{.tokens = 8, .sequences = 4, .rows = 4, .vocabulary = 10};
+    LoopHost host(*gpu, capacity, 0, std::move(setup));
+    const DeviceMemory weights(*gpu, 4096, "weights");
+    StepDescriptor step;
+    step.tokens = {1};
+    step.sequences = {{0, 0, 1, 0}};
+    write_record(step, 1, capacity, host.free_slot());
+    host.post();
+    const auto wait = [&] {
+      while (!host.poll(std::chrono::milliseconds(10))) {
+      }
+    };
+    EXPECT_EQ(refusal(wait, Code::kUnavailable),
+              "the loop made no progress within its deadline; the GPU does not answer");
+    EXPECT_TRUE(gpu->gate().is_lost());
+    EXPECT_EQ(refusal([&] { gpu->allocate(16, "more"); }, Code::kUnavailable),
+              "the GPU is lost: a loop on it does not end");
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(fake_->running, 1);
+  EXPECT_EQ(fake_->modules, modules + 1);
+  EXPECT_EQ(fake_->events, events + 1);
+  EXPECT_EQ(fake_->contexts, contexts + 1);
+  EXPECT_EQ(fake_->used, used + 4096);
+  may_end = true;
+  while (fake_->running != 0) std::this_thread::yield();
+  // As it was, for the tests that follow.
+  fake_->contexts = contexts, fake_->used = used, fake_->mapped = mapped;
 }
 
 TEST_F(FakeDriver, ASecondLoadComesFromTheCache) {

@@ -25,6 +25,7 @@ struct Script {
   milliseconds linger{2};
   bool serves_two = false;
   std::atomic<int> entered{0};
+  std::atomic<bool> may_start{true};
 };
 
 // The fake loop's parameter.
@@ -50,6 +51,7 @@ void fake_loop(Script& script, const Parameter& parameter, int ranks) {
     EXPECT_EQ(terms.first_turn, terms.first_step + static_cast<uint64_t>(script.entered));
   }
   ++script.entered;
+  while (!script.may_start) std::this_thread::yield();
   const MailboxLayout layout = MailboxLayout::of(kCapacity, ranks, 2);
   Mailbox mailbox(kCapacity, ranks, layout, reinterpret_cast<std::byte*>(parameter.mailbox));
   auto& control = *reinterpret_cast<LoopControl*>(parameter.control);
@@ -85,7 +87,7 @@ void fake_loop(Script& script, const Parameter& parameter, int ranks) {
 }
 
 struct Driven {
-  explicit Driven(int ranks = 2, milliseconds deadline = milliseconds(300))
+  explicit Driven(int ranks = 2, milliseconds deadline = milliseconds(300), uint64_t lease = 0)
       : gpu([this, ranks](const LaunchShape&, std::span<const std::byte> parameter) {
           Parameter own;
           std::memcpy(&own, parameter.data(), sizeof own);
@@ -96,6 +98,7 @@ struct Driven {
     setup.kernel = kernel.get();
     setup.shape = {4, 288, 0};
     setup.ranks = ranks;
+    setup.lease = lease;
     setup.parameter = parameter_of(host);
     setup.phase_name = [](int rank, int phase) { return "mlp" + std::to_string(rank * 100 + phase); };
     setup.step_deadline = deadline;
@@ -159,6 +162,24 @@ TEST(LoopHost, ALeaseOfOneLaunchesOnceAStep) {
   }
   EXPECT_EQ(s.script.entered, 30);
   EXPECT_EQ(s.host->launches(), 30);
+}
+
+// Else what a lease costs would be the host's interval between two looks.
+TEST(LoopHost, ALeaseThatIsUsedUpIsRenewedAtTheFirstLook) {
+  Driven s(2, milliseconds(300), 1);
+  s.script.lease = 1;
+  s.script.may_start = false;
+  s.post(1, 0);
+  s.post(1, 0);
+  s.script.may_start = true;
+  while (s.host->mailbox().done_count(0) == 0 || s.host->mailbox().done_count(1) == 0)
+    std::this_thread::yield();
+  ASSERT_TRUE(s.host->poll(std::chrono::microseconds(0)));
+  for (int i = 0; i < 500 && !s.host->is_parked(); ++i) std::this_thread::sleep_for(milliseconds(2));
+  EXPECT_EQ(s.host->launches(), 1);
+  s.host->poll(std::chrono::microseconds(0));
+  EXPECT_EQ(s.host->launches(), 2);
+  s.wait();
 }
 
 TEST(LoopHost, ParksWhenIdleAndGoesOn) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
@@ -43,6 +44,33 @@ TEST(Nvrtc, TheVariableIsAnAnswerNotAHint) {
   std::string why;
   EXPECT_EQ(open_nvrtc(&why), nullptr);
   EXPECT_EQ(why, "ARK_NVRTC=/no/such/libnvrtc.so cannot be loaded");
+}
+
+TEST(Nvrtc, FilesOfTheDriversVersionComeFirst) {
+  const test::ScratchFolder folder;
+  for (const char* name : {"libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.13.0.1"})
+    std::ofstream(folder.path() / name);
+  const auto names = [&](int major) {
+    std::vector<std::string> out;
+    for (const std::string& file : nvrtc_candidates(folder.path(), major))
+      out.push_back(std::filesystem::path(file).filename());
+    return out;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(0), (Names{"libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.13.0.1"}));
+  EXPECT_EQ(names(13), (Names{"libnvrtc.so.13", "libnvrtc.so.13.0.1", "libnvrtc.so.12"}));
+  EXPECT_EQ(nvrtc_candidates("", 12).front(), "libnvrtc.so.12");
+  EXPECT_EQ(nvrtc_candidates("", 13).front(), "libnvrtc.so.13");
+}
+
+TEST(Nvrtc, ARefusedVersionIsNotOpenedAgain) {
+  std::string why;
+  const auto compiler = open_nvrtc(&why);
+  if (!compiler) GTEST_SKIP() << why;
+  const auto other = open_nvrtc(nullptr, 0, {compiler->version()});
+  if (other) {
+    EXPECT_NE(other->version(), compiler->version());
+  }
 }
 
 TEST(Nvrtc, CompilesWithHeadersHandedOverByName) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 namespace {
@@ -18,6 +19,16 @@ struct Stream {
 struct Event {
   Stream* stream = nullptr;
 };
+// What nobody has given back; kept in sight of leak checkers.
+std::set<void*> kept;
+void* keep(void* thing) {
+  const std::lock_guard lock(mutex);
+  return *kept.insert(thing).first;
+}
+void forget(void* thing) {
+  const std::lock_guard lock(mutex);
+  kept.erase(thing);
+}
 constexpr int kInvalid = 1, kOutOfMemory = 2, kNotReady = 600;
 
 }  // namespace
@@ -119,12 +130,13 @@ int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return 0;
 }
 int cuMemHostAlloc(void** host, std::size_t bytes, unsigned) {
-  *host = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  *host = keep(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
   ++state.mapped;
   return 0;
 }
 int cuMemFreeHost(void* host) {
   --state.mapped;
+  forget(host);
   std::free(host);
   return 0;
 }
@@ -155,11 +167,12 @@ int cuMemsetD8_v2(uint64_t to, unsigned char value, std::size_t bytes) {
 
 int cuStreamCreate(Stream** stream, unsigned) {
   ++state.streams;
-  *stream = new Stream;
+  keep(*stream = new Stream);
   return 0;
 }
 int cuStreamDestroy_v2(Stream* stream) {
   --state.streams;
+  forget(stream);
   delete stream;
   return 0;
 }
@@ -169,11 +182,12 @@ int cuStreamSynchronize(Stream* stream) {
 }
 int cuEventCreate(Event** event, unsigned) {
   ++state.events;
-  *event = new Event;
+  keep(*event = new Event);
   return 0;
 }
 int cuEventDestroy_v2(Event* event) {
   --state.events;
+  forget(event);
   delete event;
   return 0;
 }
@@ -185,6 +199,8 @@ int cuEventQuery(Event*) { return state.running ? kNotReady : state.end_result; 
 int cuEventSynchronize(Event* event) { return event->stream ? cuStreamSynchronize(event->stream) : 0; }
 
 int cuModuleLoadData(void** module, const void* code) {
+  ++state.module_loads;
+  if (state.module_result) return state.module_result;
   ++state.modules;
   *module = const_cast<void*>(code);
   return 0;
@@ -207,7 +223,13 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::si
 }
 int cuLaunchCooperativeKernel(void*, unsigned x, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                               unsigned, Stream* stream, void** arguments) {
-  if (!state.kernel) return kInvalid;
+  auto* kernel = state.kernel;
+  // For whole programs, which cannot set one: a loop that never answers and never ends.
+  if (!kernel && std::getenv("ARK_FAKE_CUDA_HANGS"))
+    kernel = [](const void*, int, int) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    };
+  if (!kernel) return kInvalid;
   cuStreamSynchronize(stream);
   ++state.launches;
   ++state.running;
@@ -215,7 +237,7 @@ int cuLaunchCooperativeKernel(void*, unsigned x, unsigned, unsigned, unsigned th
   auto* parameter = static_cast<std::byte*>(std::malloc(8));
   std::memcpy(parameter, arguments[0], 8);
   stream->work = std::jthread([=] {
-    state.kernel(parameter, static_cast<int>(x), static_cast<int>(threads));
+    kernel(parameter, static_cast<int>(x), static_cast<int>(threads));
     std::free(parameter);
     --state.running;
   });

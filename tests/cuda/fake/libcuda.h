@@ -12,10 +12,12 @@ struct FakeCuda {
   uint64_t memory = uint64_t{64} << 20;
   // The kernel; its end is what the event reports.
   void (*kernel)(const void* parameter, int blocks, int threads) = nullptr;
-  int end_result = 0;  // CUresult
+  int end_result = 0;     // CUresult
+  int module_result = 0;  // CUresult of loading code
   // What has been done.
   std::atomic<uint64_t> used{0};  // bytes of device memory
-  std::atomic<int> launches{0}, running{0}, modules{0}, streams{0}, events{0}, contexts{0}, mapped{0};
+  std::atomic<int> launches{0}, running{0}, modules{0}, module_loads{0}, streams{0}, events{0}, contexts{0},
+      mapped{0};
 };
 
 extern "C" FakeCuda* fake_cuda();
