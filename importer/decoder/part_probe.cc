@@ -9,8 +9,8 @@
 namespace ark::decoder {
 namespace {
 
-constexpr int64_t kMostWhole = 1 << 22;       // elements of a value that is evaluated as a whole
-constexpr int64_t kMostWork = 1'000'000'000;  // elements of all parts of one model
+constexpr int64_t kMostWhole = 1 << 22;     // elements of a value that is evaluated as a whole
+constexpr int64_t kMostWork = 100'000'000;  // elements of all parts of one model
 constexpr int64_t kWorkOfANode = 64;
 
 Shape as_shape(const Dims& dims) { return Shape(dims.begin(), dims.end()); }
@@ -181,6 +181,7 @@ Tensor PartProbe::part(ValueId id, const Step& step, const Box& box) {
   if (step != now_) memo_.clear(), now_ = step;
   const auto key = std::make_pair(id, box);
   if (const auto known = memo_.find(key); known != memo_.end()) return known->second;
+  const Depth here(depth_, graph_, id);
   work_ += kWorkOfANode + element_count(box.size);
   if (work_ > kMostWork) throw Refusal("", "masks and positions are too large to be checked");
   const Value& v = graph_.value(id);

@@ -47,6 +47,7 @@ class PartProbe {
   Probe& probe_;
   Step now_;  // that `memo_` is about
   std::map<std::pair<ValueId, Box>, Tensor> memo_;
+  int depth_ = 0;
   int64_t work_ = 0;  // elements evaluated so far, a budget against graphs built to exhaust it
 };
 

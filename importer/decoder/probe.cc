@@ -174,9 +174,18 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
   }
 }
 
+Depth::Depth(int& depth, const Graph& graph, ValueId id) : depth_(depth) {
+  constexpr int kMost = 500;
+  if (depth >= kMost)
+    throw Refusal("", "value " + escaped(graph.value(id).name) + " stands before more than " +
+                          std::to_string(kMost) + " nodes that make masks or positions");
+  ++depth_;
+}
+
 Tensor Probe::value(ValueId id, const Step& step) {
   auto& known = memo_[step];
   if (const auto it = known.find(id); it != known.end()) return it->second;
+  const Depth here(depth_, graph_, id);
   const Value& v = graph_.value(id);
   if (v.constant) return known[id] = materialise(*v.constant);
   if (const Node* node = graph_.producer(id)) {

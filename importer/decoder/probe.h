@@ -16,6 +16,18 @@ struct Step {
   int64_t total() const { return past + sequence; }
 };
 
+// How deep evaluations of one value nest, each level some hundred bytes of stack: far more than masks need.
+class Depth {
+ public:
+  Depth(int& depth, const Graph& graph, ValueId id);  // throws Refusal at the limit
+  ~Depth() { --depth_; }
+  Depth(const Depth&) = delete;
+  Depth& operator=(const Depth&) = delete;
+
+ private:
+  int& depth_;
+};
+
 class Probe {
  public:
   // Both must outlive the probe.
@@ -44,6 +56,7 @@ class Probe {
   const Graph& graph_;
   const Roles& roles_;
   std::map<Step, std::unordered_map<ValueId, Tensor>> memo_;
+  int depth_ = 0;
   int64_t elements_ = 0;  // evaluated so far, a budget against graphs built to exhaust it
 };
 

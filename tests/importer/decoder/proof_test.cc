@@ -82,6 +82,26 @@ TEST(Proof, PositionsThatDependOnTheBatchRowAreRefused) {
   EXPECT_NE(refused.reason.find("no function of the position"), std::string::npos) << refused.reason;
 }
 
+TEST(Proof, AMaskBehindThousandsOfNodesIsRefusedWithoutFillingTheStack) {
+  for (const char* name : {"llama-optimum", "gpt2-no-past"}) {
+    Graph graph = import_model(fixtures() / name);
+    std::string why;
+    const auto signature = find_signature(graph, &why);
+    ASSERT_TRUE(signature && signature->mask) << why;
+    const ValueId mask = graph.inputs[*signature->mask];
+    const auto count = graph.nodes.size();
+    ValueId deep = mask;
+    for (int i = 0; i < 20'000; ++i) deep = emit(graph, Op::kAbs, "deep", {deep})[0];
+    for (std::size_t i = 0; i < count; ++i)
+      for (ValueId& id : graph.nodes[i].inputs)
+        if (id == mask) id = deep;
+    graph.sort();
+    const NotRecognised refused = refusal(graph);
+    EXPECT_NE(refused.reason.find("more than 500 nodes"), std::string::npos)
+        << name << ": " << refused.reason;
+  }
+}
+
 TEST(Proof, CachesThatStoreAnotherLayersKeysAreRefused) {
   Graph graph = llama();
   std::string why;
