@@ -1,25 +1,70 @@
 #!/usr/bin/env bash
 # One command for a machine with a GPU: is ark right there, and how fast? Builds nothing, needs no network, takes at
-# most 10 minutes. Wants emulator_test, cuda_test and ark-run (stripped ones do) in --bin, NVRTC on the machine.
+# most 10 minutes. Wants emulator_test and ark-run in --bin, and NVRTC on the machine (a toolkit's or Python wheel's).
 #   --bin DIR   where the binaries lie (build/bin)      --out DIR   for logs, results.json, results.md (gpu-check)
 #   --model M   a SmolLM2 folder for its published tokens (default: the cache's, if it is there)
+#   --pack DIR  instead: fills DIR, on the machine that built them, with all that a bare machine's --bin needs
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bin=$root/build/bin
 out=gpu-check
 model=${XDG_CACHE_HOME:-$HOME/.cache}/ark/smollm2-135m-instruct
+pack=
 while (($#)); do
   case $1 in
     --bin) bin=$2 ;;
     --out) out=$2 ;;
     --model) model=$2 ;;
-    *) sed -n '2,6p' "$0"; exit 64 ;;
+    --pack) pack=$2 ;;
+    *) sed -n '2,7p' "$0"; exit 64 ;;
   esac
   shift 2
 done
+
+# Binaries, stripped, and in lib/ what they load beside the C library; the compiler's own in lib/compiler, for machines
+# whose are older. A machine lends what it calls its own: at most 64 MiB travel there.
+pack_binaries() {
+  local to=$1 programs=("$bin/emulator_test" "$bin/ark-run") library name folder bytes
+  mkdir -p "$to/lib/compiler" || return
+  for program in "${programs[@]}"; do strip -o "$to/${program##*/}" "$program" || return; done
+  ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
+    name=${library##*/} folder=$to/lib
+    case $name in
+      libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | ld-linux*) continue ;;
+      libstdc++.so.* | libgcc_s.so.*) folder=$to/lib/compiler ;;
+    esac
+    strip -o "$folder/$name" "$(readlink -f "$library")" || return
+  done || return
+  bytes=$(du -sb "$to" | cut -f1)
+  echo "$to: $((bytes >> 20)) MiB"
+  ((bytes < 64 << 20)) || { echo "more than 64 MiB" && return 1; }
+}
+if [[ $pack ]]; then
+  pack_binaries "$pack"
+  exit
+fi
+
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 bin=$(cd "$bin" && pwd)
+starts() { "$bin/emulator_test" --gtest_list_tests >/dev/null 2>"$out/start.log"; }
+starts || export LD_LIBRARY_PATH=$bin/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+starts || export LD_LIBRARY_PATH=$bin/lib/compiler:$LD_LIBRARY_PATH
+starts || { echo "emulator_test does not start: $(head -1 "$out/start.log"); see --pack" && exit 69; }
+
+# NVRTC of a Python wheel that no virtual environment leads to; one of the driver's version of CUDA first.
+if [[ -z ${ARK_NVRTC:-} ]] && ! ldconfig -p 2>/dev/null | grep -q libnvrtc.so &&
+  ! ls /usr/local/cuda/lib64/libnvrtc.so* >/dev/null 2>&1; then
+  major=$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -1)
+  wheel=$(python3 -c '
+import glob, site, sys
+folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
+files = [f for d in folders for f in sorted(glob.glob(d + "/nvidia/*/lib/libnvrtc.so.*"))]
+files.sort(key=lambda f: f".so.{sys.argv[1]}" not in f)
+print(files[0].rpartition("/")[0] if files else "")' "$major") || wheel=
+  if [[ $wheel ]]; then export ARK_NVRTC=$wheel; fi
+fi
+
 export ARK_GPU=1 ARK_GPU_RESULTS=$out/figures.jsonl ARK_CACHE_DIR=$out/cache
 : >"$ARK_GPU_RESULTS"
 : >"$out/steps.tsv"
@@ -52,11 +97,12 @@ sanitizer() {
 
 # A process that is killed in the middle of a step must leave a GPU that works.
 kill_one() {
-  "$bin/emulator_test" --gtest_filter='DeviceSoak.Repeated*' --gtest_repeat=100 &
+  "$bin/emulator_test" --gtest_filter='DeviceSoak.Repeated*' --gtest_repeat=100000 &
   local victim=$!
   sleep 6
-  kill -KILL $victim
+  kill -KILL $victim || { echo "it ended before it was killed" && return 1; }
   wait $victim 2>/dev/null
+  (($? == 137)) || { echo "it ended otherwise than by the kill" && return 1; }
   "$bin/emulator_test" --gtest_filter='DeviceExecutor.CopiesPages*'
 }
 
@@ -65,13 +111,16 @@ smollm2() {
     echo "no $model/smollm2.onnx"
     return 77
   }
-  local prompt="The capital of France is"
-  diff <("$bin/ark-run" "$model/smollm2.onnx" --prompt "$prompt" --max-tokens 24 --device cpu) \
-    <("$bin/ark-run" "$model/smollm2.onnx" --prompt "$prompt" --max-tokens 24 --device cuda)
+  local prompt="The capital of France is" device
+  for device in cpu cuda; do
+    "$bin/ark-run" "$model/smollm2.onnx" --prompt "$prompt" --max-tokens 24 --device $device >"$out/tokens-$device" &&
+      [[ -s $out/tokens-$device ]] || { echo "no tokens from --device $device" && return 1; }
+  done
+  diff "$out/tokens-cpu" "$out/tokens-cuda"
 }
 
 export -f sanitizer kill_one smollm2  # timeout runs commands, not functions
-export bin model
+export bin model out
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,memory.total --format=csv,noheader \
   >"$out/card.txt" 2>/dev/null || echo "unknown card" >"$out/card.txt"
 step conformance 200 "$bin/emulator_test" --gtest_filter='DeviceExecutor.*-*Barriers*:*Abort*'
