@@ -66,7 +66,9 @@ int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {
     const bool follows = only_moves(node.op) || node.op == Op::kAdd || node.op == Op::kSub ||
                          node.op == Op::kMax || node.op == Op::kMin || node.op == Op::kClip ||
                          node.op == Op::kWhere;
-    return follows && !is_floating(graph.value(node.outputs[0]).dtype);
+    return follows && std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId out) {
+             return out != kNoValue && is_floating(graph.value(out).dtype);
+           });
   });
   return rows;
 }
@@ -94,6 +96,7 @@ std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers,
       const Node& node = graph.node(reader);
       if (node.op == Op::kAttention && node.inputs.size() > kLengths && node.inputs[kLengths] == value)
         return offset;
+      if (node.outputs[0] == kNoValue) continue;
       if (node.op == Op::kIdentity || node.op == Op::kCast || node.op == Op::kReshape) {
         work.emplace_back(node.outputs[0], offset);
       } else if (node.op == Op::kAdd || node.op == Op::kSub) {

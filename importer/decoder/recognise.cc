@@ -101,18 +101,6 @@ bool has_tables(const Graph& graph) {
   return false;
 }
 
-std::vector<CacheSpec> cache_specs(const Rewrite& r) {
-  std::vector<CacheSpec> specs;
-  for (const Block& b : r.blocks) {
-    const auto name = [&](std::size_t input) {
-      return input == SIZE_MAX ? std::string() : r.plain.value(r.plain.inputs[input]).name;
-    };
-    specs.push_back(
-        {name(b.key_input), name(b.value_input), b.kv_heads, b.key_dim, b.value_dim, b.mask.window});
-  }
-  return specs;
-}
-
 Graph cleaned(TokenBuilder& out, std::vector<std::string>& evidence) {
   out.graph.remove_dead();
   if (const int n = fuse_rotary(out))
@@ -148,8 +136,10 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   DecoderModel model;
   model.signature = signature;
   describe_blocks(r.blocks, r.evidence);
-  model.caches = cache_specs(r);
+  std::vector<bool> by_factor;
+  model.caches = cache_specs(r, by_factor);
   model.tokens = cleaned(r.out, r.evidence);
+  settle_factors(model.caches, by_factor, model.tokens);
   model.vocabulary = signature.vocabulary;
   model.max_positions = has_tables(model.tokens) || reach < wanted ? length : 0;
   describe_weights(model.tokens, r.evidence);

@@ -1,7 +1,7 @@
 // A decoder's data sets through the ragged runner: padded rows become sequences of their own, given pasts go
 // into pages, and what comes out is laid back into logits [B, S, V] and present caches.
 #include <algorithm>
-#include <numeric>
+#include <map>
 
 #include "base/error.h"
 #include "engine/ragged_runner.h"
@@ -10,6 +10,8 @@
 
 namespace ark::tools {
 namespace {
+
+using Places = std::vector<int64_t>;
 
 constexpr int32_t kPageSize = 16, kStepTokens = 64, kStepSlots = 8;
 
@@ -98,6 +100,7 @@ class Decoder : public GraphDriver {
     for (int64_t b = 0; b < batch_; ++b) rows_.push_back(row_of(b));
     outputs_.assign(graph_.outputs.size(), Tensor{});
     make_outputs();
+    drop_unknown_presents();
     for (int64_t first = 0; first < batch_; first += kStepSlots)
       run_rows(first, std::min<int64_t>(batch_, first + kStepSlots));
     return std::move(outputs_);
@@ -234,7 +237,8 @@ class Decoder : public GraphDriver {
             static_cast<int32_t>(position % kPageSize)};
   }
 
-  // Calls f(spec index, values, file cache) for each half of every cache.
+  // Calls f(spec index, values, file cache, places of its rows' elements in pages of `width`) for each half
+  // of every cache.
   template <typename F>
   void for_caches(F&& f) const {
     for (std::size_t k = 0; k < model_.caches.size(); ++k) {
@@ -243,46 +247,69 @@ class Decoder : public GraphDriver {
         const std::string& name = values ? spec.value_input : spec.key_input;
         for (const DecoderSignature::Cache& c : model_.signature.caches)
           if (graph_.value(graph_.inputs[c.input]).name == name)
-            f(k, values, c, spec.kv_heads * (values ? spec.value_dim : spec.key_dim));
+            f(k, values, c, values ? spec.value_elements : spec.key_elements,
+              spec.kv_heads * (values ? spec.value_dim : spec.key_dim));
       }
     }
   }
-  // Where keys and values share one tensor, values are its second half.
-  static int64_t first_element(const CacheLayout& layout, bool values, int64_t width) {
-    if (layout.width() == width) return 0;
-    if (layout.width() != 2 * width) unsupported("a cache holds more than its heads' keys or values");
-    return values ? width : 0;
-  }
 
   void load_past(int64_t b, int64_t slot) {
-    for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, int64_t width) {
+    const Row& row = rows_[static_cast<std::size_t>(b)];
+    if (row.past.empty()) return;
+    for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, const Places& places,
+                   int64_t width) {
       const Tensor& past = input(c.input, "a cache");
       const CacheLayout layout(past.dims, c);
-      const int64_t first = first_element(layout, values, width);
       std::vector<float> heads(static_cast<std::size_t>(width));
-      const Row& row = rows_[static_cast<std::size_t>(b)];
+      std::vector<bool> given(heads.size());
       for (std::size_t i = 0; i < row.past.size(); ++i) {
-        for (int64_t e = 0; e < width; ++e)
-          heads[static_cast<std::size_t>(e)] =
-              static_cast<float>(past.real(layout.index(b, row.past[i], first + e)));
+        for (std::size_t e = 0; e < places.size(); ++e) {
+          if (places[e] < 0) continue;
+          const auto place = static_cast<std::size_t>(places[e]);
+          heads.at(place) =
+              static_cast<float>(past.real(layout.index(b, row.past[i], static_cast<int64_t>(e))));
+          given[place] = true;
+        }
+        if (!std::all_of(given.begin(), given.end(), [](bool g) { return g; }))
+          unsupported("input " + escaped(graph_.value(graph_.inputs[c.input]).name) + " caches " +
+                      (values ? "values" : "keys") +
+                      " before they are what attention reads; this driver starts such files without a past");
         runner_->write_cache(place(k, values, slot, static_cast<int64_t>(i)), heads);
       }
     });
   }
 
   void store_present(int64_t b, int64_t slot) {
-    for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, int64_t width) {
+    const Row& row = rows_[static_cast<std::size_t>(b)];
+    for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, const Places& places,
+                   int64_t width) {
       Tensor& present = outputs_[c.output];
+      if (present.dtype == DType::kUndefined) return;
       const CacheLayout layout(present.dims, c);
-      const int64_t first = first_element(layout, values, width);
       std::vector<float> heads(static_cast<std::size_t>(width));
-      const Row& row = rows_[static_cast<std::size_t>(b)];
       for (std::size_t i = 0; i < row.fresh.size(); ++i) {
         runner_->read_cache(place(k, values, slot, static_cast<int64_t>(row.past.size() + i)), heads);
-        for (int64_t e = 0; e < width; ++e)
-          put(present, layout.index(b, row.present[i], first + e), heads[static_cast<std::size_t>(e)]);
+        for (std::size_t e = 0; e < places.size(); ++e)
+          if (places[e] >= 0)
+            put(present, layout.index(b, row.present[i], static_cast<int64_t>(e)),
+                heads.at(static_cast<std::size_t>(places[e])));
       }
     });
+  }
+
+  // Present caches that the pages do not hold as they are stored are not made.
+  void drop_unknown_presents() {
+    std::map<std::size_t, std::vector<bool>> made;  // by output, of a row's elements
+    for_caches([&](std::size_t, bool, const DecoderSignature::Cache& c, const Places& places, int64_t) {
+      auto& elements = made[c.output];
+      elements.resize(std::max(elements.size(), places.size()));
+      for (std::size_t e = 0; e < places.size(); ++e) elements[e] = elements[e] || places[e] >= 0;
+    });
+    for (const DecoderSignature::Cache& c : model_.signature.caches) {
+      const auto& elements = made[c.output];
+      if (elements.empty() || !std::all_of(elements.begin(), elements.end(), [](bool m) { return m; }))
+        outputs_[c.output] = Tensor{};
+    }
   }
 
   // Rows [begin, end) as sequences in slots 0, 1, ..., mixed in the same steps.

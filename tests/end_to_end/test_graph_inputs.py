@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "models"))
 
 from llama_random import write  # noqa: E402
 from presets import preset  # noqa: E402
+from zoo import write_model  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists(), reason=f"no {BIN}/ark-run (scripts/build.sh makes it)")
 
@@ -353,6 +354,19 @@ def test_a_branch_that_is_not_served_runs_plain(tmp_path):
     other = write_set(tmp_path / "other", session, feeds)
     assert verdicts(path, "dynamic", other)[0] == ["PASS"]
     assert verdicts(path, "decoder", other)[0] == ["UNSUPPORTED"]
+
+
+@pytest.mark.parametrize("name, changes", [
+    ("past-joined", {}), ("past-joined", {"scale_style": "both"}), ("past-stacked", {"scale_style": "both"}),
+    ("past-key-transposed", {"scale_style": "query"}), ("past-bshd", {"gqa": "grouped"}), ("scale-both", {}),
+])
+def test_given_pasts_of_any_layout_reach_their_pages(tmp_path, name, changes):
+    """Sets with a past: prefill, one token after six, and two padded rows; caches are compared too."""
+    write_model(tmp_path / "m", preset(name, **changes), 5)
+    sets = sorted((tmp_path / "m").glob("test_data_set_*"))
+    for driver in ("dynamic", "decoder"):
+        got, out = verdicts(tmp_path / "m" / "model.onnx", driver, *sets)
+        assert got == ["PASS"] * len(sets), out
 
 
 def test_what_cannot_be_fed_is_refused_at_load(tmp_path):
