@@ -1,5 +1,6 @@
 // Nodes that work along feature axes: normalisation, reductions, softmax of routers, top-k.
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "importer/decoder/rewrite.h"
@@ -112,6 +113,46 @@ bool scatter_onto_constant(Rewrite& r, const Node& node) {
   return along_axis(r, node, data);
 }
 
+// For each slice of the first axis after ScatterND: its place in the data, or, behind them, in the updates.
+std::vector<int64_t> sources(const Node& node, const Constant& places, int64_t size) {
+  std::vector<int64_t> from(static_cast<std::size_t>(size));
+  std::iota(from.begin(), from.end(), 0);
+  const Tensor at = materialise(places);
+  for (int64_t i = 0; i < at.size(); ++i) {
+    const int64_t place = at.integer(i) < 0 ? at.integer(i) + size : at.integer(i);
+    if (place < 0 || place >= size) refuse(node, "writes to place " + std::to_string(at.integer(i)));
+    if (from[static_cast<std::size_t>(place)] != place) refuse(node, "writes to a place twice");
+    from[static_cast<std::size_t>(place)] = size + i;
+  }
+  return from;
+}
+
+// ScatterND of whole slices at fixed places of the first axis: each comes from the data or from the updates.
+bool scatter_slices(Rewrite& r, const Node& node, const Rows& x) {
+  const ConstantPtr places = r.is_free(node.inputs[1]) ? r.constant(node.inputs[1]) : nullptr;
+  if (!places || places->dims.size() != 2 || places->dims[1] != 1 ||
+      node.attributes.text_or("reduction", "none") != "none")
+    return false;
+  const int64_t axis = feature_axis_of(node, x, 0), size = features(x.layout[0]), count = places->dims[0];
+  const std::vector<int64_t> from = sources(node, *places, size);
+  Layout like = x.layout;
+  like[0] = feature_axis(count);
+  Rows updates = r.operand(node, node.inputs[2], like);
+  if (r.out.is_constant(updates.tokens))
+    updates = {like, r.out.as_rows(r.conform(updates, like), token_dims(like)), x.last};
+  if (updates.layout != like || updates.last != x.last) refuse(node, "writes the rows of other tokens");
+  const ValueId both = r.out.emit(Op::kConcat, {x.tokens, updates.tokens}, {{"axis", axis}});
+  const Dims dims = token_dims(x.layout);
+  const int64_t inner = element_count(Dims(dims.begin() + axis, dims.end()));
+  std::vector<int64_t> index;
+  for (int64_t e = 0; e < element_count(dims); ++e) {
+    const int64_t slice = e / inner % size, outer = e / inner / size;
+    index.push_back((outer * (size + count) + from[static_cast<std::size_t>(slice)]) * inner + e % inner);
+  }
+  r.set(node.outputs[0], Rows{x.layout, r.out.pick(both, index, dims), x.last});
+  return true;
+}
+
 bool one_hot(Rewrite& r, const Node& node) {
   const Rows* x = r.rows(node.inputs[0]);
   if (!x) return false;
@@ -162,6 +203,8 @@ bool rewrite_features(Rewrite& r, const Node& node) {
       return node.attributes.has("axis") && along_axis(r, node, x);
     case Op::kOneHot:
       return one_hot(r, node);
+    case Op::kScatterND:
+      return scatter_slices(r, node, x);
     default:
       return false;
   }

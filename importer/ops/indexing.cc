@@ -13,8 +13,13 @@ void gather_along_axis(OpContext& c) {
 void gather_nd(OpContext& c) {
   const int64_t batch = c.attr_int("batch_dims", 0);
   if (batch < 0 || batch >= std::max(1, std::min(c.rank(0), c.rank(1)))) c.fail("batch_dims is out of range");
-  c.outputs[0] =
-      c.emit(Op::kGatherND, {c.input(0), c.input(1)}, {{"batch_dims", c.attr_int("batch_dims", 0)}});
+  const Shape places = shape_of(c, c.input(1));
+  if (batch == 0 && !places.empty() && places.back().is_constant(1)) {  // one number each: a plain Gather
+    const ValueId index = reshape(c, c.input(1), Shape(places.begin(), places.end() - 1));
+    c.outputs[0] = c.emit(Op::kGather, {c.input(0), index}, {{"axis", int64_t{0}}});
+    return;
+  }
+  c.outputs[0] = c.emit(Op::kGatherND, {c.input(0), c.input(1)}, {{"batch_dims", batch}});
 }
 
 std::string reduction_of(OpContext& c) {

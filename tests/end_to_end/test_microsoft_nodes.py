@@ -1,4 +1,4 @@
-"""Small graphs of what ONNX's own tests leave out, com.microsoft's operators above all: ark-run against ONNX Runtime."""
+"""Small graphs of what ONNX's own tests leave out, com.microsoft's operators above all, against ONNX Runtime."""
 
 import os
 import subprocess
@@ -45,7 +45,8 @@ def write_case(folder, nodes, feeds, weights=None, outputs=("y",)):
 
 def agrees(folder, count=1):
     for driver in ("dynamic", "static"):
-        run = subprocess.run([BINARY, "--suite", folder, "--driver", driver], capture_output=True, text=True, timeout=60)
+        run = subprocess.run([BINARY, "--suite", folder, "--driver", driver], capture_output=True, text=True,
+                             timeout=60)
         assert run.stdout.splitlines()[-1] == f"{count} passed, 0 failed, 0 skipped", run.stdout + run.stderr
 
 
@@ -92,6 +93,46 @@ def test_rotary_embedding_finds_its_heads(tmp_path, heads, interleaved):
     agrees(tmp_path)
 
 
+@pytest.mark.skipif(not FIXTURES.exists(), reason=f"no {FIXTURES}")
+@pytest.mark.parametrize("perm", [(2, 0, 1), (0, 1, 2)])
+def test_decoders_that_write_features_in_place(tmp_path, perm):
+    """The embedding's features 0 and 63 become twice its features 5 and 7; a row of the batch must not pass for one."""
+    model = onnx.load(FIXTURES / "llama-optimum" / "model.onnx")
+    rows = next(n.output[0] for n in model.graph.node if n.op_type == "Gather" and "embed" in n.input[0])
+    for n in model.graph.node:
+        n.input[:] = ["written" if i == rows else i for i in n.input]
+    back = [perm.index(i) for i in range(3)]
+    first = max(i for i, n in enumerate(model.graph.node) if rows in n.output) + 1
+    nodes = [node("Transpose", rows, "turned", perm=perm), node("GatherND", "turned taken", "some"),
+             node("Add", "some some", "twice"), node("ScatterND", "turned places twice", "scattered"),
+             node("Transpose", "scattered", "written", perm=back)]
+    rest = [*model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend([*rest[:first], *nodes, *rest[first:]])
+    last = 63 if perm[0] == 2 else 0
+    weights = numbers(taken=[[5], [7]], places=[[0], [-1]]) if last else numbers(taken=[[0]], places=[[0]])
+    model.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in weights.items())
+    onnx.save(model, tmp_path / "model.onnx")
+    source = FIXTURES / "llama-optimum" / "test_data_set_0"
+    feeds = {}
+    data = tmp_path / "test_data_set_0"
+    data.mkdir()
+    for index, info in enumerate(model.graph.input):
+        tensor = onnx.load_tensor(source / f"input_{index}.pb")
+        onnx.save_tensor(tensor, data / f"input_{index}.pb")
+        feeds[info.name] = numpy_helper.to_array(tensor)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    for index, array in enumerate(session.run(None, feeds)):
+        onnx.save_tensor(numpy_helper.from_array(array, session.get_outputs()[index].name), data / f"output_{index}.pb")
+    verdicts = {}
+    for driver in ("dynamic", "decoder"):
+        run = subprocess.run([BINARY, tmp_path / "model.onnx", "--driver", driver, "--test-data", data],
+                             capture_output=True, text=True, timeout=60)
+        verdicts[driver] = run.stdout
+    assert verdicts["dynamic"].startswith("PASS"), verdicts
+    assert verdicts["decoder"].startswith("PASS") if last else "picks tokens out of" in verdicts["decoder"], verdicts
+
+
 def numbers(**named):
     return {name: np.array(value) for name, value in named.items()}
 
@@ -105,8 +146,8 @@ SEQUENCES = {
               numbers(sizes=[2, 5, 1], one=1)),
     "stack": ([node("SequenceConstruct", "x z x", "s"), node("ConcatFromSequence", "s", axis=-1, new_axis=1)], {}),
     "join": ([node("SequenceConstruct", "x z", "s"), node("ConcatFromSequence", "s", axis=1)], {}),
-    "list": ([node("SequenceEmpty", "", "e"), node("SequenceInsert", "e x", "f"), node("SequenceInsert", "f z zero", "g"),
-              node("Identity", "g", "h"), node("SequenceErase", "h zero", "i"), node("SequenceLength", "h", "n"),
+    "list": ([node("SequenceEmpty", "", "e"), node("SequenceInsert", "e x", "f"),
+              node("SequenceInsert", "f z zero", "g"), node("Identity", "g", "h"), node("SequenceErase", "h zero", "i"), node("SequenceLength", "h", "n"),
               node("Cast", "n", "m", to=TensorProto.FLOAT), node("SequenceAt", "i zero", "a"), node("Mul", "a m")],
              numbers(zero=0)),
 }

@@ -11,7 +11,8 @@ from presets import BROKEN, FAMILIES, STYLES, preset
 from zoo import mixed
 
 TOLERANCE = {"f32": 2e-5, "f16": 1e-2}
-CONFIGS = {name: preset(name) for name in FAMILIES | STYLES if preset(name).cache} | {f"random-{i}": mixed(i) for i in range(60)}
+CONFIGS = {name: preset(name) for name in FAMILIES | STYLES if preset(name).cache}
+CONFIGS |= {f"random-{i}": mixed(i) for i in range(60)}
 
 
 def make(tmp_path, config):
