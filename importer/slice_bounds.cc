@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <set>
+#include <string>
 
 namespace ark {
 namespace {
@@ -30,6 +33,7 @@ class Clamp {
     if (const auto c = bound.constant()) return from_constant(*c);
     if (at_least(bound, 0)) return from_start(bound);
     if (at_most(bound, 0)) return from_end(bound);
+    if (is_far_before(bound)) return Expr(0);
     return std::nullopt;
   }
 
@@ -53,6 +57,16 @@ class Clamp {
     if (!dim_.constant() || clamped == bound) return clamped;
     assumptions_.emplace_back(clamped, bound);
     return bound;
+  }
+
+  // A size less "all": no size comes near.
+  static bool is_far_before(const Expr& bound) {
+    std::set<std::string> names;
+    bound.collect_symbols(names);
+    std::map<std::string, Expr> nothing;
+    for (const std::string& name : names) nothing.emplace(name, 0);
+    const auto least = bound.substitute(nothing).constant();
+    return least && *least <= -kEnd;
   }
 
   // -n with n a size: the last n. For n == 0 ONNX means "from the start", which nobody intends.

@@ -55,6 +55,7 @@ FEEDS = {
     "added": lambda past, new: np.where(causal(past, new), 0, -1e30),
     "num_logits_to_keep": lambda past, new: np.array(0),
     "logits_to_keep": lambda past, new: np.array([0]),
+    "rows_kept": lambda past, new: np.array(2**31 - 1),
     "use_cache_branch": lambda past, new: np.array([True]),
 }
 NUMPY = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
@@ -147,6 +148,20 @@ def keep(name, *shape):
         graph.output[0].CopyFrom(value("logits", FLOAT, "batch_size", "kept_rows", 64))
 
     return change
+
+
+def keep_by_difference(model):
+    """The first row kept is the length less the number: none is kept of 0, all of more than there are."""
+    keep("rows_kept")(model)
+    graph = model.graph
+    negated = next(n for n in graph.node if "rows_kept" in n.input)
+    at = list(graph.node).index(negated)
+    graph.node.remove(negated)
+    nodes = [helper.make_node("Shape", ["input_ids"], ["ids_shape"]),
+             helper.make_node("Gather", ["ids_shape", "keep_one"], ["ids_length"], axis=0),
+             helper.make_node("Sub", ["ids_length", "rows_kept"], ["keep_from"])]
+    for i, node in enumerate(nodes):
+        graph.node.insert(at + i, node)
 
 
 def branches(model):
@@ -245,6 +260,7 @@ CASES = {
     "keep-scalar": ("llama", {}, keep("num_logits_to_keep")),
     "keep-vector": ("gpt2", {}, keep("logits_to_keep", 1)),
     "keep-without-positions": ("no-position-ids", {}, keep("logits_to_keep", 1)),
+    "keep-by-difference": ("llama", {}, keep_by_difference),
     "branches": ("llama", {}, branches),
     "two-positions": ("llama", {}, rows_given()),
     "flat-positions": ("no-position-ids", {}, rows_given()),
