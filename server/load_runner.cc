@@ -34,6 +34,8 @@ Graph import_logged(const LoadOptions& options, StageLog& log) {
   };
   Graph graph = import_model(options.model, how);
   log.done("passes", std::to_string(graph.nodes.size()) + " nodes");
+  for (const auto& [name, value] : graph.settled)
+    log.fact("input", escaped(name) + " is taken to be " + std::to_string(value));
   return graph;
 }
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/ragged_runner.h"
 #include "importer/decoder.h"
+#include "server/tools/cache_layout.h"
 #include "server/tools/run_suite.h"
 
 namespace ark::tools {
@@ -41,40 +42,6 @@ struct Row {
   int64_t kept = 0;              // columns of the past that stand in the present caches as they are given
 };
 
-// A cache of the file seen as [token][elements]: the token's elements, in the order of the remaining axes.
-class CacheLayout {
- public:
-  CacheLayout(const Dims& dims, const DecoderSignature::Cache& cache) : dims_(dims), cache_(cache) {}
-  int64_t width() const {
-    int64_t n = 1;
-    for (std::size_t a = 0; a < dims_.size(); ++a)
-      if (!is_fixed(a)) n *= dims_[a];
-    return n;
-  }
-  // Index of element `e` of (batch, column).
-  int64_t index(int64_t batch, int64_t column, int64_t e) const {
-    int64_t index = 0, stride = 1;
-    for (std::size_t a = dims_.size(); a-- > 0; stride *= dims_[a]) {
-      if (static_cast<int>(a) == cache_.batch_axis) {
-        index += batch * stride;
-      } else if (static_cast<int>(a) == cache_.sequence_axis) {
-        index += column * stride;
-      } else {
-        index += e % dims_[a] * stride;
-        e /= dims_[a];
-      }
-    }
-    return index;
-  }
-
- private:
-  bool is_fixed(std::size_t a) const {
-    return static_cast<int>(a) == cache_.batch_axis || static_cast<int>(a) == cache_.sequence_axis;
-  }
-  Dims dims_;
-  DecoderSignature::Cache cache_;
-};
-
 class Decoder : public GraphDriver {
  public:
   Decoder(const Graph& graph, int ranks, int threads) : graph_(graph), ranks_(ranks), threads_(threads) {
@@ -83,6 +50,14 @@ class Decoder : public GraphDriver {
       unsupported("no ragged decoder: " + (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") +
                   no->reason);
     model_ = std::get<DecoderModel>(std::move(recognised));
+    const Graph& tokens = model_.tokens;
+    const auto reads = [&](const Node& n) {
+      return !n.removed && std::find(n.inputs.begin(), n.inputs.end(), tokens.inputs[1]) != n.inputs.end();
+    };
+    const auto counts_mask = [](const Node& n) { return !n.removed && n.op == Op::kCumSum; };
+    counts_padding_ = model_.signature.positions.empty() &&
+                      std::any_of(tokens.nodes.begin(), tokens.nodes.end(), reads) &&
+                      std::none_of(graph.nodes.begin(), graph.nodes.end(), counts_mask);
   }
 
   std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) override {
@@ -152,6 +127,10 @@ class Decoder : public GraphDriver {
       for (std::size_t i = 0; i < seen.size(); ++i)
         seen[i] = mask.integer(b * (past_ + columns_) + static_cast<int64_t>(i)) != 0;
     }
+    if (counts_padding_ && !std::is_sorted(seen.rbegin(), seen.rend()))
+      unsupported("row " + std::to_string(b) +
+                  " has padding before tokens, which the file counts in their positions; sequences are "
+                  "counted from 0");
     const int64_t count = std::count(seen.begin(), seen.end(), true);
     // Ones, then zeros over all new columns: lengths, as GroupQueryAttention reads a mask. New tokens follow
     // the row's own past; what is given behind it is dropped, and zeros stand there.
@@ -374,6 +353,7 @@ class Decoder : public GraphDriver {
   const Graph& graph_;
   const int ranks_, threads_;
   DecoderModel model_;
+  bool counts_padding_ = false;  // the file makes positions of sizes alone, and reads them
   std::unique_ptr<RaggedRunner> runner_;
   // Of the run that goes on.
   const std::vector<std::optional<Tensor>>* inputs_ = nullptr;
