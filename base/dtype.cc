@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/error.h"
+
 namespace ark {
 namespace {
 
@@ -43,7 +45,11 @@ const Entry& entry(DType type) {
 int bits_of(DType type) { return entry(type).bits; }
 int64_t bytes_of(DType type, int64_t count) {
   const int bits = bits_of(type);
-  return bits >= 8 ? count * (bits / 8) : (count * bits + 7) / 8;
+  if (bits < 8) return count / 8 * bits + (count % 8 * bits + 7) / 8;
+  int64_t bytes;
+  if (__builtin_mul_overflow(count, int64_t{bits / 8}, &bytes))
+    throw Error(Code::kBadModel, "tensor of more than 2^63 bytes");
+  return bytes;
 }
 std::string_view name_of(DType type) { return entry(type).name; }
 DType dtype_from_name(std::string_view name) {

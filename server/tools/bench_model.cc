@@ -48,6 +48,7 @@ std::vector<int32_t> numbers(const std::string& text, const char* option) {
       throw Error(Code::kUsage, std::string(option) + ": '" + escaped(word) + "' is no positive number");
     out.push_back(std::stoi(word));
   }
+  if (out.empty()) throw Error(Code::kUsage, std::string(option) + ": give one positive number or more");
   return out;
 }
 

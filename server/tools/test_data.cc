@@ -1,7 +1,11 @@
 #include "server/tools/test_data.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -39,6 +43,104 @@ int64_t coordinate(const Tensor& t, int64_t i, int axis) {
   for (std::size_t a = t.dims.size(); a-- > static_cast<std::size_t>(axis) + 1;) i /= t.dims[a];
   return i % t.dims[static_cast<std::size_t>(axis)];
 }
+
+// One .npy file. Messages leave the file's name to the caller.
+class NpyReader {
+ public:
+  NpyReader(std::istream& in, int64_t file_bytes) : in_(in), file_bytes_(file_bytes) {}
+
+  Tensor read() {
+    read_header();
+    if (field("fortran_order").starts_with("True"))
+      bad("is in Fortran order; save it with numpy.ascontiguousarray");
+    const DType type = element_type();
+    Dims dims = shape();
+    // Before anything is multiplied by the size of an element.
+    int64_t elements = 1;
+    try {
+      elements = element_count(dims);
+    } catch (const Error& e) {
+      bad(std::string("has the shape of a ") + e.what());
+    }
+    if (elements > file_bytes_ * 8 / bits_of(type)) bad("is shorter than its shape says");
+    Tensor t = Tensor::empty(type, std::move(dims));
+    in_.read(reinterpret_cast<char*>(t.data.get()), t.bytes());
+    if (!in_) bad("is shorter than its shape says");
+    return t;
+  }
+
+ private:
+  [[noreturn]] static void bad(const std::string& why) { throw Error(Code::kInvalidArgument, why); }
+
+  void read_header() {
+    unsigned char head[8]{}, length[4]{};
+    in_.read(reinterpret_cast<char*>(head), sizeof head);
+    if (!in_ || std::memcmp(head, "\x93NUMPY", 6) != 0 || (head[6] != 1 && head[6] != 2))
+      bad("is no NumPy file of format 1.0 or 2.0");
+    in_.read(reinterpret_cast<char*>(length), head[6] == 1 ? 2 : 4);
+    const int64_t bytes = length[0] | length[1] << 8 | length[2] << 16 | int64_t{length[3]} << 24;
+    if (!in_ || bytes > file_bytes_) bad("is shorter than its header");
+    header_.resize(static_cast<std::size_t>(bytes));
+    in_.read(header_.data(), bytes);
+    if (!in_) bad("is shorter than its header");
+  }
+
+  // What follows the key, to the end of the header.
+  std::string_view field(const std::string& key) const {
+    const std::size_t at = header_.find("'" + key + "'");
+    const std::size_t colon = at == header_.npos ? at : header_.find(':', at);
+    if (colon == header_.npos) bad("its header has no " + key);
+    const std::size_t value = header_.find_first_not_of(' ', colon + 1);
+    if (value == header_.npos) bad("its header has no " + key);
+    return std::string_view(header_).substr(value);
+  }
+
+  DType element_type() const {
+    static const std::map<std::string_view, DType> kTypes{
+        {"<f4", DType::kF32}, {"<f8", DType::kF64}, {"<f2", DType::kF16}, {"<i8", DType::kI64},
+        {"<i4", DType::kI32}, {"<i2", DType::kI16}, {"|i1", DType::kI8},  {"|u1", DType::kU8},
+        {"<u2", DType::kU16}, {"<u4", DType::kU32}, {"<u8", DType::kU64}, {"|b1", DType::kBool}};
+    const std::string_view descr = field("descr");
+    const std::size_t first = descr.find('\''), last = descr.find('\'', first + 1);
+    const std::string_view code = first == 0 && last != descr.npos ? descr.substr(1, last - 1) : descr;
+    const auto type = kTypes.find(code);
+    if (type == kTypes.end()) bad("has element type " + escaped(code, 40) + ", which is not read");
+    return type->second;
+  }
+
+  // "(2, 3)", "(2,)" or "()".
+  Dims shape() const {
+    const std::string_view text = field("shape");
+    const std::size_t close = text.find(')');
+    if (text[0] != '(' || close == text.npos) bad("its header has no shape in brackets");
+    Dims dims;
+    for (std::string_view rest = text.substr(1, close - 1); !blank(rest);) {
+      const std::size_t comma = std::min(rest.find(','), rest.size());
+      dims.push_back(axis(rest.substr(0, comma)));
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+      if (dims.size() > kMostAxes) bad("has more than " + std::to_string(kMostAxes) + " axes");
+    }
+    return dims;
+  }
+
+  static bool blank(std::string_view text) { return text.find_first_not_of(' ') == text.npos; }
+
+  static int64_t axis(std::string_view text) {
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+    text = text.substr(0, text.find_last_not_of(' ') + 1);
+    int64_t size = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (failure != std::errc() || end != text.data() + text.size() || size < 0)
+      bad("has an axis of " + (text.empty() ? "nothing" : escaped(text, 40)));
+    return size;
+  }
+
+  static constexpr std::size_t kMostAxes = 64;  // as NumPy
+
+  std::istream& in_;
+  int64_t file_bytes_;
+  std::string header_;
+};
 
 }  // namespace
 
@@ -110,51 +212,18 @@ std::optional<std::string> difference(const Tensor& actual, const Tensor& expect
 }
 
 Tensor read_npy(const fs::path& file) {
+  const std::string name = escaped(file.string());
+  std::error_code error;
+  const fs::file_status status = fs::status(file, error);
+  if (status.type() == fs::file_type::not_found) throw Error(Code::kNotFound, "cannot open " + name);
+  if (!fs::is_regular_file(status)) throw Error(Code::kInvalidArgument, name + ": is no regular file");
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw Error(Code::kNotFound, "cannot open " + file.string());
-  const auto bad = [&](const std::string& why) {
-    throw Error(Code::kInvalidArgument, file.string() + ": " + why);
-  };
-  char magic[10]{};
-  in.read(magic, 10);
-  if (!in || std::string_view(magic, 6) != "\x93NUMPY" || magic[6] != 1)
-    bad("is no NumPy file of format 1.0");
-  const std::size_t length = static_cast<unsigned char>(magic[8]) |
-                             static_cast<std::size_t>(static_cast<unsigned char>(magic[9])) << 8;
-  std::string header(length, '\0');
-  in.read(header.data(), static_cast<std::streamsize>(length));
-  const auto field = [&](const std::string& key) {
-    const std::size_t at = header.find("'" + key + "'");
-    if (at == std::string::npos) bad("its header has no " + key);
-    return header.substr(header.find(':', at) + 1);
-  };
-  if (field("fortran_order").find("True") < field("fortran_order").find(','))
-    bad("is in Fortran order; save it with numpy.ascontiguousarray");
-  const std::string descr = field("descr");
-  const std::string code =
-      descr.substr(descr.find('\'') + 1, descr.find('\'', descr.find('\'') + 1) - descr.find('\'') - 1);
-  static const std::map<std::string, DType> kTypes{
-      {"<f4", DType::kF32}, {"<f8", DType::kF64}, {"<f2", DType::kF16}, {"<i8", DType::kI64},
-      {"<i4", DType::kI32}, {"<i2", DType::kI16}, {"|i1", DType::kI8},  {"|u1", DType::kU8},
-      {"<u2", DType::kU16}, {"<u4", DType::kU32}, {"<u8", DType::kU64}, {"|b1", DType::kBool}};
-  if (!kTypes.contains(code)) bad("has element type " + escaped(code) + ", which is not read");
-  const std::string shape = field("shape");
-  Dims dims;
-  std::string digits;
-  for (char c : shape.substr(shape.find('(') + 1, shape.find(')') - shape.find('(') - 1) + ",") {
-    if (std::isdigit(static_cast<unsigned char>(c)))
-      digits += c;
-    else if (!digits.empty()) {
-      if (digits.size() > 15) bad("has an axis of " + digits);
-      dims.push_back(std::stoll(std::exchange(digits, "")));
-    }
+  if (!in) throw Error(Code::kNotFound, "cannot open " + name);
+  try {
+    return NpyReader(in, static_cast<int64_t>(fs::file_size(file))).read();
+  } catch (const Error& e) {
+    throw Error(e.code(), name + ": " + e.what());
   }
-  if (bytes_of(kTypes.at(code), element_count(dims)) > static_cast<int64_t>(fs::file_size(file)))
-    bad("is shorter than its shape says");
-  Tensor t = Tensor::empty(kTypes.at(code), dims);
-  in.read(reinterpret_cast<char*>(t.data.get()), t.bytes());
-  if (!in) bad("is shorter than its shape says");
-  return t;
 }
 
 void write_npy(const fs::path& file, const Tensor& t) {

@@ -38,7 +38,8 @@ struct PaddingAxes {
 std::optional<std::string> difference(const Tensor& actual, const Tensor& expected,
                                       const Tolerance& tolerance, const std::optional<PaddingAxes>& padding);
 
-// NumPy's format 1.0, little-endian, C order. Throws Error(kInvalidArgument) for what is not.
+// NumPy's formats 1.0 and 2.0, little-endian, C order, of a regular file. Throws Error(kInvalidArgument) for
+// what is not.
 Tensor read_npy(const std::filesystem::path& file);
 void write_npy(const std::filesystem::path& file, const Tensor& tensor);
 
