@@ -56,16 +56,21 @@ std::unique_ptr<GraphDriver> make_auto(const Graph& graph, int threads) {
 
 }  // namespace
 
-std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks,
-                                         int threads) {
-  if (name == "decoder") return make_decoder_driver(graph, ranks, threads);
-  if (ranks > 1)
+void check_driver(const std::string& name, int ranks) {
+  if (name != "auto" && name != "static" && name != "dynamic" && name != "decoder")
+    throw Error(Code::kUsage, "--driver '" + escaped(name) + "' is none of auto, static, dynamic, decoder");
+  if (ranks > 1 && name != "decoder")
     throw Error(Code::kUsage, "--tp " + std::to_string(ranks) +
                                   ": only --driver decoder splits a model; the others run on one rank");
+}
+
+std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks,
+                                         int threads) {
+  check_driver(name, ranks);
+  if (name == "decoder") return make_decoder_driver(graph, ranks, threads);
   if (name == "auto") return make_auto(graph, threads);
   if (name == "static") return std::make_unique<Static>(graph, threads);
-  if (name == "dynamic") return std::make_unique<Dynamic>(graph, threads);
-  throw Error(Code::kUsage, "--driver '" + escaped(name) + "' is none of auto, static, dynamic, decoder");
+  return std::make_unique<Dynamic>(graph, threads);
 }
 
 }  // namespace ark::tools

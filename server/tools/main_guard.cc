@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include "base/error.h"
 
@@ -79,6 +80,8 @@ int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& b
     return fail(app, e.what(), e.exit_code());
   } catch (const std::bad_alloc&) {
     return fail(app, "out of memory", 69);
+  } catch (const std::system_error& e) {  // of files, streams and threads
+    return fail(app, escaped(e.what(), 400), 71);
   } catch (const std::exception& e) {
     return fail(app, std::string("internal: ") + e.what(), 70);
   }

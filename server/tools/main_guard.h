@@ -16,7 +16,8 @@ namespace ark {
 // - --version is added. Logs go to standard error. SIGPIPE is ignored.
 // - An Error becomes one line "ark-inspect: error: ..." on standard error and its exit code (see
 // base/error.h);
-//   wrong options end with 64, lack of memory with 69, anything else unforeseen with 70.
+//   wrong options end with 64, lack of memory with 69, what the system refused
+//   (std::system_error) with 71, anything else unforeseen with 70.
 // - If standard output could not be written, 71; a reader that went away (EPIPE) is no error.
 int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
 

@@ -67,13 +67,31 @@ int run_prompt(const Options& options) {
   prompt.load.model = options.model;
   prompt.load.tp = options.run.ranks;
   prompt.load.threads = options.run.threads;
-  if (options.run.driver == "static")
-    throw Error(Code::kUsage, "--driver static: generates nothing; take auto, decoder or dynamic");
   prompt.load.plain = options.run.driver == "dynamic";
   return tools::run_prompt(prompt);
 }
 
+// What no model could make right.
+void check(const Options& options) {
+  const bool prompt = !options.prompt.prompt.empty(), ids = !options.prompt.prompt_ids.empty();
+  std::string modes;
+  int count = 0;
+  const auto mode = [&](bool given, const char* name) {
+    if (given) modes += (count++ ? ", " : "") + std::string(name);
+  };
+  mode(!options.suite.empty(), "--suite");
+  mode(!options.test_data.empty(), "--test-data");
+  mode(!options.inputs.empty(), "--input");
+  mode(prompt, "--prompt");
+  mode(ids, "--prompt-ids");
+  if (count > 1) throw Error(Code::kUsage, modes + ": these exclude each other");
+  tools::check_driver(options.run.driver, prompt || ids ? 0 : options.run.ranks);
+  if ((prompt || ids) && options.run.driver == "static")
+    throw Error(Code::kUsage, "--driver static: generates nothing; take auto, decoder or dynamic");
+}
+
 int run(const Options& options) {
+  check(options);
   if (!options.suite.empty()) return run_whole_suite(options);
   if (options.model.empty()) throw Error(Code::kUsage, "give a MODEL, or --suite DIR");
   if (!options.prompt.prompt.empty() || !options.prompt.prompt_ids.empty()) return run_prompt(options);

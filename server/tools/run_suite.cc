@@ -45,7 +45,9 @@ SetResult compare(const Graph& graph, const DataSet& set, const std::vector<Tens
       return {Verdict::kFail, "output '" + escaped(graph.value(graph.outputs[i]).name) + "': " + *why};
   }
   if (compared == 0) return {Verdict::kUnsupported, "no output of this set can be compared"};
-  return {Verdict::kPass, ""};
+  if (compared == std::ssize(outputs)) return {Verdict::kPass, ""};
+  return {Verdict::kPass,
+          "(" + std::to_string(compared) + " of " + std::to_string(outputs.size()) + " outputs compared)"};
 }
 
 // A name from the model as a file name: what is not a letter, digit, '.', '_' or '-' becomes '_'.
@@ -58,11 +60,9 @@ std::string file_name(std::string name) {
 void save_set(const SuiteOptions& options, const fs::path& set, const Graph& graph,
               const std::vector<Tensor>& outputs) {
   if (options.output_dir.empty()) return;
-  const fs::path within = options.root.empty() ? set.filename() : fs::relative(set, options.root);
+  const fs::path within = options.root.empty() ? plain_path(set).filename() : fs::relative(set, options.root);
   save_outputs(options.output_dir / within, graph, outputs);
 }
-
-bool is_refusal(const Error& e) { return e.code() == Code::kUnsupported; }
 
 }  // namespace
 
@@ -89,16 +89,22 @@ SuiteCounts run_sets(const fs::path& model, const std::vector<fs::path>& sets, c
                                           : counts.skipped);
     report(set, result);
   };
-  const auto verdict_of = [](const Error& e) {
-    return is_refusal(e) ? Verdict::kUnsupported : Verdict::kFail;
+  const auto fail = [&](const fs::path& set, const std::exception& e) {
+    const auto* error = dynamic_cast<const Error*>(&e);
+    if (!error) return say(set, {Verdict::kFail, "internal: " + escaped(e.what())});
+    say(set, {error->code() == Code::kUnsupported ? Verdict::kUnsupported : Verdict::kFail, e.what()});
   };
   Graph graph;
   std::unique_ptr<GraphDriver> driver;
   try {
     graph = import_for(options.driver, model);
     driver = make_driver(options.driver, graph, options.ranks, options.threads);
-  } catch (const Error& e) {
-    for (const fs::path& set : sets) say(set, {verdict_of(e), e.what()});
+  } catch (const std::exception& e) {
+    // What the user asked for, unless a suite asks it of many models.
+    const auto* error = dynamic_cast<const Error*>(&e);
+    const bool asked = error && (error->code() == Code::kUsage || error->code() == Code::kNotFound);
+    if (asked && options.root.empty()) throw;
+    for (const fs::path& set : sets) fail(set, e);
     return counts;
   }
   const PaddingRule padding(graph);
@@ -110,8 +116,8 @@ SuiteCounts run_sets(const fs::path& model, const std::vector<fs::path>& sets, c
       const std::vector<Tensor> outputs = driver->run(data.inputs);
       save_set(options, set, graph, outputs);
       say(set, compare(graph, data, outputs, tolerance, padding));
-    } catch (const Error& e) {
-      say(set, {verdict_of(e), e.what()});
+    } catch (const std::exception& e) {
+      fail(set, e);
     }
   return counts;
 }

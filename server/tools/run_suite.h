@@ -23,6 +23,8 @@ class GraphDriver {
 // "auto" (static if every shape follows from the inputs' sizes, else dynamic), "static", "dynamic" or
 // "decoder". Keeps `graph` by reference. Throws Error(kUnsupported) where the driver cannot run the graph.
 std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks, int threads);
+// Throws Error(kUsage) if there is no driver of that name, or none that runs on so many ranks.
+void check_driver(const std::string& name, int ranks);
 // The graph as the driver of that name wants it.
 Graph import_for(const std::string& driver, const std::filesystem::path& model);
 
@@ -32,7 +34,7 @@ std::unique_ptr<GraphDriver> make_decoder_driver(const Graph& graph, int ranks, 
 enum class Verdict { kPass, kFail, kUnsupported };
 struct SetResult {
   Verdict verdict;
-  std::string reason;  // one line; empty for kPass
+  std::string reason;  // one line; empty for kPass with all outputs compared
 };
 
 struct SuiteOptions {
@@ -51,7 +53,8 @@ struct SuiteCounts {
 void save_outputs(const std::filesystem::path& directory, const Graph& graph,
                   const std::vector<Tensor>& outputs);
 
-// Runs `sets` on one model; `report` is called once a set. Errors of the model itself count for every set.
+// Runs `sets` on one model; `report` is called once a set. Errors of the model itself count for every set;
+// outside a suite, a missing model and options that do not fit are thrown.
 SuiteCounts run_sets(const std::filesystem::path& model, const std::vector<std::filesystem::path>& sets,
                      const SuiteOptions& options,
                      const std::function<void(const std::filesystem::path&, const SetResult&)>& report);

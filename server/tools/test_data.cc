@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -23,12 +24,16 @@ std::optional<Tensor> read_pb(const fs::path& file) {
   return materialise(*ref.constant);
 }
 
-std::optional<nlohmann::json> read_json(const fs::path& file) {
+// Calls `f` with what the file says, if there is one. What `f` does not find as it should be is the file's
+// fault.
+void with_json(const fs::path& file, const std::function<void(const nlohmann::json&)>& f) {
   std::ifstream in(file);
-  if (!in) return std::nullopt;
-  nlohmann::json parsed = nlohmann::json::parse(in, nullptr, false);
-  if (parsed.is_discarded()) throw Error(Code::kInvalidArgument, file.string() + " is no JSON");
-  return parsed;
+  if (!in) return;
+  try {
+    f(nlohmann::json::parse(in));
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(Code::kInvalidArgument, escaped(file.string()) + ": " + escaped(e.what()));
+  }
 }
 
 std::string index_text(const Tensor& t, int64_t i) {
@@ -42,6 +47,37 @@ std::string index_text(const Tensor& t, int64_t i) {
 int64_t coordinate(const Tensor& t, int64_t i, int axis) {
   for (std::size_t a = t.dims.size(); a-- > static_cast<std::size_t>(axis) + 1;) i /= t.dims[a];
   return i % t.dims[static_cast<std::size_t>(axis)];
+}
+
+std::string number_text(const Tensor& t, int64_t i) {
+  if (is_floating(t.dtype)) return std::to_string(t.real(i));
+  return t.dtype == DType::kU64 ? std::to_string(static_cast<uint64_t>(t.integer(i)))
+                                : std::to_string(t.integer(i));
+}
+
+struct Gap {
+  bool within = true;
+  double size = 0;   // to find the worst
+  std::string text;  // set unless `within`
+};
+
+// Integers are compared as such: doubles hold no more than 53 of their bits.
+Gap integer_gap(const Tensor& actual, const Tensor& expected, int64_t i) {
+  const auto a = static_cast<uint64_t>(actual.integer(i)), b = static_cast<uint64_t>(expected.integer(i));
+  if (a == b) return {};
+  const bool less = actual.dtype == DType::kU64 ? a < b : static_cast<int64_t>(a) < static_cast<int64_t>(b);
+  const uint64_t gap = less ? b - a : a - b;
+  return {false, static_cast<double>(gap), std::to_string(gap)};
+}
+
+Gap gap_of(const Tensor& actual, const Tensor& expected, int64_t i, const Tolerance& tolerance) {
+  if (!is_floating(actual.dtype)) return integer_gap(actual, expected, i);
+  const double a = actual.real(i), b = expected.real(i);
+  if (a == b || (std::isnan(a) && std::isnan(b))) return {};
+  const double gap = std::abs(a - b);
+  // No tolerance reaches from a number to an infinity, although a relative one of an infinity is infinite.
+  if (std::isfinite(gap) && gap <= tolerance.absolute + tolerance.relative * std::abs(b)) return {};
+  return {false, gap, std::to_string(gap)};
 }
 
 // One .npy file. Messages leave the file's name to the caller.
@@ -159,23 +195,29 @@ DataSet read_data_set(const fs::path& directory, std::size_t inputs, std::size_t
   return set;
 }
 
+fs::path plain_path(const fs::path& path) {
+  const fs::path plain = fs::absolute(path).lexically_normal();
+  return plain.has_filename() ? plain : plain.parent_path();
+}
+
 Tolerance tolerance_for(const fs::path& data_set) {
   Tolerance t;
-  const fs::path directory = data_set.parent_path();
-  if (const auto data = read_json(directory / "data.json")) {
-    t.relative = data->value("rtol", t.relative);
-    t.absolute = data->value("atol", t.absolute);
-  }
-  const auto expected = read_json(directory / "expected.json");
-  if (!expected) return t;
-  if (expected->contains("tolerance")) {
-    t.absolute = expected->at("tolerance").get<double>();
-    t.relative = std::min(1e-4, t.absolute);
-  }
-  const auto pointer =
-      nlohmann::json::json_pointer("/sets/" + data_set.filename().string() + "/padding_rows_to_ignore");
-  if (expected->contains(pointer))
-    for (const auto& pair : expected->at(pointer)) t.ignored.emplace_back(pair.at(0), pair.at(1));
+  const fs::path set = plain_path(data_set);
+  with_json(set.parent_path() / "data.json", [&](const nlohmann::json& data) {
+    t.relative = data.value("rtol", t.relative);
+    t.absolute = data.value("atol", t.absolute);
+  });
+  with_json(set.parent_path() / "expected.json", [&](const nlohmann::json& expected) {
+    if (expected.contains("tolerance")) {
+      t.absolute = expected.at("tolerance").get<double>();
+      t.relative = std::min(1e-4, t.absolute);
+    }
+    // By key: a JSON pointer would read '~' and '/' in names.
+    const auto none = nlohmann::json::object();
+    const nlohmann::json rules = expected.value("sets", none).value(set.filename().string(), none);
+    for (const auto& pair : rules.value("padding_rows_to_ignore", nlohmann::json::array()))
+      t.ignored.emplace_back(pair.at(0), pair.at(1));
+  });
   return t;
 }
 
@@ -188,25 +230,22 @@ std::optional<std::string> difference(const Tensor& actual, const Tensor& expect
     const Shape a(actual.dims.begin(), actual.dims.end()), b(expected.dims.begin(), expected.dims.end());
     return "shape is " + str(a) + ", expected " + str(b);
   }
-  const bool exact = !is_floating(actual.dtype);
   const auto rank = static_cast<int>(actual.dims.size());
-  double worst = 0;
+  Gap worst;
   std::optional<std::string> result;
   for (int64_t i = 0; i < actual.size(); ++i) {
-    const double a = actual.real(i), b = expected.real(i);
-    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    const double gap = std::abs(a - b);
-    if (!exact && gap <= tolerance.absolute + tolerance.relative * std::abs(b)) continue;
+    const Gap gap = gap_of(actual, expected, i, tolerance);
+    if (gap.within) continue;
     if (padding && padding->batch < rank && padding->sequence < rank) {
       const std::pair at{coordinate(actual, i, padding->batch),
                          coordinate(actual, i, padding->sequence) - padding->shift};
       if (std::find(tolerance.ignored.begin(), tolerance.ignored.end(), at) != tolerance.ignored.end())
         continue;
     }
-    if (result && !(gap > worst)) continue;
+    if (result && !(gap.size > worst.size)) continue;
     worst = gap;
-    result = "element " + index_text(actual, i) + " is " + std::to_string(a) + ", expected " +
-             std::to_string(b) + ", off by " + std::to_string(gap);
+    result = "element " + index_text(actual, i) + " is " + number_text(actual, i) + ", expected " +
+             number_text(expected, i) + ", off by " + gap.text;
   }
   return result;
 }

@@ -20,13 +20,16 @@ struct DataSet {
 // tensor.
 DataSet read_data_set(const std::filesystem::path& directory, std::size_t inputs, std::size_t outputs);
 
+// Absolute, without "." and "..", and without a '/' at the end: its last name is the data set's.
+std::filesystem::path plain_path(const std::filesystem::path& path);
+
 struct Tolerance {
   double relative = 1e-3, absolute = 1e-5;
   // [row, token] pairs whose logits and cache rows (past length + token) mean nothing.
   std::vector<std::pair<int64_t, int64_t>> ignored;
 };
 // From expected.json ("tolerance", "sets".NAME."padding_rows_to_ignore") or data.json ("rtol", "atol") beside
-// the model; the defaults otherwise.
+// the model; the defaults otherwise. Throws Error(kInvalidArgument) for files that say something else.
 Tolerance tolerance_for(const std::filesystem::path& data_set);
 
 // Which rows of one output the padding rule leaves out: batch and sequence axis and what is added to `token`.
@@ -34,7 +37,7 @@ struct PaddingAxes {
   int batch = 0, sequence = 1;
   int64_t shift = 0;
 };
-// nullopt: equal within !(|a-b| <= atol + rtol*|b|); otherwise what differs and where.
+// nullopt: every |a-b| <= atol + rtol*|b|, integers and infinities equal; otherwise what differs most, where.
 std::optional<std::string> difference(const Tensor& actual, const Tensor& expected,
                                       const Tolerance& tolerance, const std::optional<PaddingAxes>& padding);
 

@@ -34,7 +34,9 @@ TEST(DType, HalfRoundsToNearestEven) {
 TEST(DType, NamesRoundTripAndFourBitTypesPack) {
   EXPECT_EQ(dtype_from_name(name_of(DType::kBF16)), DType::kBF16);
   EXPECT_EQ(bytes_of(DType::kI4, 3), 2);
+  EXPECT_EQ(bytes_of(DType::kI4, int64_t{1} << 62), int64_t{1} << 61);
   EXPECT_EQ(bytes_of(DType::kF32, 3), 12);
+  EXPECT_THROW(bytes_of(DType::kF32, int64_t{1} << 61), Error);
 }
 
 TEST(Error, EscapesWhatATerminalWouldObey) {
