@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 
 #include "base/error.h"
 
@@ -11,6 +12,7 @@ struct Expr::Atom {
   AtomKind kind;
   std::string name;  // of a symbol
   Expr a, b;         // operands of the others
+  int depth = 0;     // atoms inside of each other
 };
 
 namespace {
@@ -41,6 +43,7 @@ int64_t floordiv64(int64_t a, int64_t b) {
 constexpr std::string_view kNames[] = {"", "floordiv", "mod", "min", "max"};
 // Guards against inputs built to explode: sizes of real graphs have a handful of terms.
 constexpr std::size_t kMaxTerms = 256;
+constexpr int kMaxDepth = 256;  // of divisions, minima ... inside of each other: what walks them recurses
 
 }  // namespace
 
@@ -86,8 +89,15 @@ Expr::Expr(Terms terms) {
 
 Expr Expr::symbol(std::string name) { return atom(AtomKind::kSymbol, std::move(name), 0, 0); }
 Expr Expr::atom(AtomKind kind, std::string name, const Expr& a, const Expr& b) {
+  int depth = 0;
+  for (const Expr* e : {&a, &b})
+    for (const auto& [monomial, factor] : *e->terms_)
+      for (const auto& inner : monomial) depth = std::max(depth, inner->depth + 1);
+  if (depth > kMaxDepth)
+    throw Error(Code::kBadModel,
+                "a symbolic size nests more than " + std::to_string(kMaxDepth) + " operations");
   Terms terms;
-  terms.emplace(Monomial{std::make_shared<const Atom>(Atom{kind, std::move(name), a, b})}, 1);
+  terms.emplace(Monomial{std::make_shared<const Atom>(Atom{kind, std::move(name), a, b, depth})}, 1);
   return Expr(std::move(terms));
 }
 
@@ -124,6 +134,7 @@ std::optional<Expr> Expr::exact_quotient(const Expr& divisor) const {
   const auto& [dm, df] = *divisor.terms_->begin();
   Terms out;
   for (const auto& [m, f] : *terms_) {
+    if (df == -1 && f == std::numeric_limits<int64_t>::min()) return std::nullopt;
     if (f % df != 0 || !std::includes(m.begin(), m.end(), dm.begin(), dm.end(), AtomLess()))
       return std::nullopt;
     Monomial rest;

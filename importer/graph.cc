@@ -31,14 +31,7 @@ ValueId Graph::add_value(std::string value_name, DType dtype, std::optional<Shap
 ValueId Graph::add_constant(ConstantPtr constant) {
   const ValueId id =
       add_value(constant->name, constant->dtype, Shape(constant->dims.begin(), constant->dims.end()));
-  Value& v = value(id);
-  const bool integers = is_integer(constant->dtype) || constant->dtype == DType::kBool;
-  if (integers && constant->dims.size() <= 1 && constant->size() <= kMaxElements) {
-    const Tensor dense = materialise(*constant);
-    v.elements.emplace();
-    for (int64_t i = 0; i < dense.size(); ++i) v.elements->emplace_back(dense.integer(i));
-  }
-  v.constant = std::move(constant);
+  value(id).constant = std::move(constant);
   return id;
 }
 

@@ -1,6 +1,7 @@
 // Inference of one node at a time, and emit(): append, infer, fold.
 #include "importer/infer.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -72,7 +73,7 @@ void become_constants(Graph& graph, NodeId id, std::vector<ConstantPtr> constant
     value.dtype = value.constant->dtype;
     value.shape = Shape(value.constant->dims.begin(), value.constant->dims.end());
     value.producer = kNoNode;
-    value.elements = shape_rules::elements_of(graph, node.outputs[i]);
+    value.elements.reset();  // elements_of() reads the constant
   }
   node.removed = true;
 }
@@ -198,6 +199,11 @@ void drop_stale_elements(Graph& graph, const Node& node) {
   }
 }
 
+bool reads_constants_only(const Graph& graph, const Node& node) {
+  return std::all_of(node.inputs.begin(), node.inputs.end(),
+                     [&](ValueId id) { return id == kNoValue || graph.value(id).constant; });
+}
+
 }  // namespace
 
 ConstantPtr lazy_view(const Node& node, const ConstantPtr& x) {
@@ -240,7 +246,10 @@ void infer_node(Graph& graph, NodeId id) {
   if (!rule) context.fail("operator " + std::string(name_of(op)) + " has no shape rule");
   try {
     rule(context);
-    if (auto elements = shape_rules::propagate_elements(context)) context.out_elements(std::move(*elements));
+    // Numbers are computed by folding, without an expression for each.
+    if (!(is_pointwise(op) && reads_constants_only(graph, graph.node(id))))
+      if (auto elements = shape_rules::propagate_elements(context))
+        context.out_elements(std::move(*elements));
     drop_stale_elements(graph, graph.node(id));
     for (const ValueId out : graph.node(id).outputs)
       if (out != kNoValue) check_size(graph, graph.node(id), graph.value(out));

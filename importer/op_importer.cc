@@ -1,6 +1,7 @@
 #include "importer/op_importer.h"
 
 #include "base/error.h"
+#include "importer/shape_rules/rules.h"
 
 namespace ark {
 namespace {
@@ -103,7 +104,7 @@ std::optional<Tensor> OpContext::constant_input(std::size_t i) const {
 }
 
 std::optional<std::vector<Expr>> OpContext::elements(std::size_t i) const {
-  return graph.value(input(i)).elements;
+  return shape_rules::elements_of(graph, input(i));
 }
 
 void OpContext::fail(const std::string& why) const {

@@ -158,8 +158,10 @@ void drop_settled(Graph& graph) {
 }  // namespace
 
 bool unify_symbols(Graph& graph) {
+  constexpr std::size_t kMost = 512;  // each costs a walk over the graph; a decoder settles a handful
+  std::size_t settled = 0;
   bool changed = false;
-  for (bool again = true; again;) {
+  for (bool again = true; again && settled < kMost;) {
     again = false;
     Substitution map;
     const InputSymbols inputs(graph);
@@ -168,11 +170,13 @@ bool unify_symbols(Graph& graph) {
     for (const bool clamped : {false, true}) {
       if (clamped && !map.empty()) break;
       for (const Fact& fact : facts) {
+        if (settled >= kMost) break;
         const auto solution = solved(inputs, {fact.first.substitute(map), fact.second.substitute(map)});
         if (!solution || (is_clamped(solution->second) && !clamped)) continue;
         const Substitution one{{solution->first, solution->second}};
         for (auto& [name, value] : map) value = value.substitute(one);
         map.insert(*one.begin());
+        ++settled;
       }
     }
     if (!map.empty()) {

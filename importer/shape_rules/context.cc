@@ -52,6 +52,9 @@ std::optional<Tensor> Context::constant(std::size_t i) const {
 
 void Context::out(std::size_t i, DType dtype, std::optional<Shape> shape) {
   if (i >= outputs() || node().outputs[i] == kNoValue) return;
+  if (shape && shape->size() > static_cast<std::size_t>(Limits{}.max_rank))
+    fail("would have " + std::to_string(shape->size()) + " axes; the limit is " +
+         std::to_string(Limits{}.max_rank));
   if (shape)
     for (const Expr& dim : *shape)
       if (const auto d = dim.constant(); d && *d < 0) fail("a size would be " + std::to_string(*d));

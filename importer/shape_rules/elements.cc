@@ -36,15 +36,16 @@ std::optional<Expr> decided(bool yes, bool no) {
 std::optional<Expr> divide(const Expr& a, const Expr& b) {
   const auto ca = a.constant(), cb = b.constant();
   if (cb && *cb == 0) return std::nullopt;  // left to run time, where it is an error or dead
-  if (ca && cb) return Expr(*ca / *cb);     // truncates
-  if (non_negative(a) && non_negative(b)) return floordiv(a, b);
   if (cb && *cb == -1) return Expr(-1) * a;
+  if (ca && cb) return Expr(*ca / *cb);  // truncates
+  if (non_negative(a) && non_negative(b)) return floordiv(a, b);
   return std::nullopt;
 }
 
 std::optional<Expr> modulo(const Expr& a, const Expr& b, bool truncating) {
   const auto ca = a.constant(), cb = b.constant();
   if (cb && *cb == 0) return std::nullopt;
+  if (cb && *cb == -1) return Expr(0);
   if (ca && cb && truncating) return Expr(*ca % *cb);
   if (truncating && !(non_negative(a) && non_negative(b))) return std::nullopt;
   return mod(a, b);

@@ -202,6 +202,32 @@ def test_hostile_model(name, tmp_path):
         assert_refused(tool, path)
 
 
+@pytest.mark.parametrize("op, attributes", [("Div", {}), ("Mod", {"fmod": 1}), ("Mod", {"fmod": 0})])
+def test_the_smallest_integer_by_minus_one(tmp_path, op, attributes):
+    """Its quotient does not fit, and a processor traps on it."""
+    path = save(tmp_path, graph([node(op, ["a", "b"], **attributes)], [ints("a", -2**63), ints("b", -1)]))
+    for tool in TOOLS:
+        assert run(tool, path)[0] in (0, 64, 65)
+
+
+def nested_divisions():
+    nodes = [node("Shape", ["x"], ["d0"])]
+    nodes += [node("Add" if i % 2 else "Div", [f"d{i}", "two"], [f"d{i + 1}"]) for i in range(3000)]
+    return graph([*nodes, node("ConstantOfShape", ["d3000"])], [ints("two", 2)])
+
+
+def sizes_of_many_names():
+    nodes = [node("Add", [f"s{i}", f"x{i}"], [f"s{i + 1}"]) for i in range(2000)]
+    return graph([*nodes, node("Neg", ["s2000"])], inputs=[value("s0")] + [value(f"x{i}", [f"N{i}"]) for i in range(2000)])
+
+
+@pytest.mark.parametrize("build", [nested_divisions, sizes_of_many_names])
+def test_sizes_without_end(tmp_path, build):
+    path = save(tmp_path, build())
+    for tool in TOOLS:
+        assert_refused(tool, path)
+
+
 def test_a_million_nodes(tmp_path):
     one = node("Neg", ["x"], ["z"]).SerializeToString()
     assert len(one) < 128

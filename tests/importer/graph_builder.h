@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "importer/op_importer.h"
+#include "importer/shape_rules/rules.h"
 
 namespace ark::test {
 
@@ -87,7 +88,7 @@ class GraphBuilder {
     return v.shape ? str(*v.shape) : "?";
   }
   std::string elements(ValueId id) const {
-    const auto& e = graph.value(id).elements;
+    const auto e = shape_rules::elements_of(graph, id);
     return e ? str(*e) : "?";
   }
   // "MatMul Add Relu": the operators left, in order.
