@@ -2,118 +2,20 @@
 #include <limits>
 
 #include "importer/fold/array.h"
+#include "importer/pointwise_math.h"
 
 namespace ark::fold {
 namespace {
 
-double gelu(const Attributes& a, double x) {
-  if (a.text_or("approximate", "none") == "tanh")
-    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-  return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-}
-
-std::optional<double> real_unary(Op op, const Attributes& a, double x) {
-  switch (op) {
-    case Op::kIdentity:
-      return x;
-    case Op::kNeg:
-      return -x;
-    case Op::kAbs:
-      return std::fabs(x);
-    case Op::kSign:
-      return (x > 0) - (x < 0);
-    case Op::kReciprocal:
-      return 1 / x;
-    case Op::kSqrt:
-      return std::sqrt(x);
-    case Op::kRsqrt:
-      return 1 / std::sqrt(x);
-    case Op::kExp:
-      return std::exp(x);
-    case Op::kLog:
-      return std::log(x);
-    case Op::kSin:
-      return std::sin(x);
-    case Op::kCos:
-      return std::cos(x);
-    case Op::kTan:
-      return std::tan(x);
-    case Op::kAsin:
-      return std::asin(x);
-    case Op::kAcos:
-      return std::acos(x);
-    case Op::kAtan:
-      return std::atan(x);
-    case Op::kSinh:
-      return std::sinh(x);
-    case Op::kCosh:
-      return std::cosh(x);
-    case Op::kTanh:
-      return std::tanh(x);
-    case Op::kAsinh:
-      return std::asinh(x);
-    case Op::kAcosh:
-      return std::acosh(x);
-    case Op::kAtanh:
-      return std::atanh(x);
-    case Op::kErf:
-      return std::erf(x);
-    case Op::kSigmoid:
-      return 1 / (1 + std::exp(-x));
-    case Op::kRelu:
-      return x > 0 ? x : x != x ? x : 0;
-    case Op::kSilu:
-      return x / (1 + std::exp(-x));
-    case Op::kSoftplus:
-      return x > 30 ? x : std::log1p(std::exp(x));
-    case Op::kGelu:
-      return gelu(a, x);
-    case Op::kQuickGelu:
-      return x / (1 + std::exp(-a.real_or("alpha", 1.702) * x));
-    case Op::kFloor:
-      return std::floor(x);
-    case Op::kCeil:
-      return std::ceil(x);
-    case Op::kRound:
-      return std::nearbyint(x);
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<int64_t> int_unary(Op op, int64_t x) {
-  switch (op) {
-    case Op::kIdentity:
-      return x;
-    case Op::kNeg:
-      return static_cast<int64_t>(-static_cast<uint64_t>(x));
-    case Op::kAbs:
-      return x < 0 ? static_cast<int64_t>(-static_cast<uint64_t>(x)) : x;
-    case Op::kSign:
-      return (x > 0) - (x < 0);
-    case Op::kRelu:
-      return std::max<int64_t>(x, 0);
-    case Op::kNot:
-      return x == 0;
-    case Op::kBitNot:
-      return ~x;
-    default:
-      return std::nullopt;
-  }
-}
-
 Results unary(const Call& c) {
+  const Op op = c.node.op;
+  const auto [p, q] = pointwise::parameters_of(op, c.attributes());
   Array y = c.in[0];
-  for (double& x : y.reals) {
-    const auto v = real_unary(c.node.op, c.attributes(), x);
-    if (!v) return std::nullopt;
-    x = *v;
-  }
-  for (int64_t& x : y.ints) {
-    const auto v = int_unary(c.node.op, x);
-    if (!v) return std::nullopt;
-    x = *v;
-  }
+  for (double& x : y.reals) x = pointwise::unary<double>(op, x, p, q);
+  const bool integers = op == Op::kIdentity || op == Op::kNeg || op == Op::kAbs || op == Op::kSign ||
+                        op == Op::kRelu || op == Op::kNot || op == Op::kBitNot;
+  if (!y.ints.empty() && !integers) return std::nullopt;
+  for (int64_t& x : y.ints) x = pointwise::unary<int64_t>(op, x, 0, 0);
   return {{std::move(y)}};
 }
 
@@ -154,99 +56,16 @@ Results cast(const Call& c) {
   return {{std::move(y)}};
 }
 
-int64_t wrap(uint64_t x) { return static_cast<int64_t>(x); }
-
-double real_mod(double a, double b, bool truncating) {
-  const double r = std::fmod(a, b);
-  return !truncating && r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-
-std::optional<double> real_binary(Op op, const Attributes& at, double a, double b) {
-  switch (op) {
-    case Op::kAdd:
-      return a + b;
-    case Op::kSub:
-      return a - b;
-    case Op::kMul:
-      return a * b;
-    case Op::kDiv:
-      return a / b;
-    case Op::kMod:
-      return real_mod(a, b, at.integer_or("fmod", 0) != 0);
-    case Op::kPow:
-      return std::pow(a, b);
-    case Op::kMin:
-      return a != a || b != b ? a + b : std::min(a, b);
-    case Op::kMax:
-      return a != a || b != b ? a + b : std::max(a, b);
-    case Op::kPRelu:
-      return a < 0 ? a * b : a;
-    default:
-      return std::nullopt;
-  }
-}
-
 std::optional<int64_t> int_binary(const Call& c, int64_t a, int64_t b) {
-  const auto ua = static_cast<uint64_t>(a), ub = static_cast<uint64_t>(b);
-  switch (c.node.op) {
-    case Op::kAdd:
-      return wrap(ua + ub);
-    case Op::kSub:
-      return wrap(ua - ub);
-    case Op::kMul:
-      return wrap(ua * ub);
-    case Op::kDiv:
-      if (b == 0) return std::nullopt;
-      return b == -1 ? wrap(-ua) : a / b;
-    case Op::kMod: {
-      if (b == 0) return std::nullopt;
-      const int64_t r = b == -1 ? 0 : a % b;
-      return c.attributes().integer_or("fmod", 0) == 0 && r != 0 && (r < 0) != (b < 0) ? r + b : r;
-    }
-    case Op::kPow: {
-      if (b < 0 || b > 63) return std::nullopt;
-      uint64_t p = 1;
-      for (int64_t i = 0; i < b; ++i) p *= ua;
-      return wrap(p);
-    }
-    case Op::kMin:
-      return std::min(a, b);
-    case Op::kMax:
-      return std::max(a, b);
-    case Op::kAnd:
-      return a && b;
-    case Op::kOr:
-      return a || b;
-    case Op::kXor:
-      return (a != 0) != (b != 0);
-    case Op::kBitAnd:
-      return a & b;
-    case Op::kBitOr:
-      return a | b;
-    case Op::kBitXor:
-      return a ^ b;
-    case Op::kBitShift:
-      if (b < 0 || b > 63) return 0;
-      return c.attributes().integer("left") ? wrap(ua << b) : wrap(ua >> b);
-    default:
-      return std::nullopt;
+  const Op op = c.node.op;
+  if ((op == Op::kDiv || op == Op::kMod) && b == 0) return std::nullopt;
+  if (op == Op::kPow && (b < 0 || b > 63)) return std::nullopt;
+  if (op == Op::kBitShift) {  // of unsigned integers only
+    const auto bits = static_cast<uint64_t>(a);
+    if (b < 0 || b > 63) return 0;
+    return static_cast<int64_t>(c.attributes().integer("left") ? bits << b : bits >> b);
   }
-}
-
-template <typename T>
-bool compared(Op op, T a, T b) {
-  switch (op) {
-    case Op::kEqual:
-      return a == b;
-    case Op::kLess:
-      return a < b;
-    case Op::kLessOrEqual:
-      return a <= b;
-    case Op::kGreater:
-      return a > b;
-    default:
-      return a >= b;
-  }
+  return pointwise::binary<int64_t>(op, a, b, c.attributes().integer_or("fmod", 0));
 }
 
 Results compare(const Call& c) {
@@ -255,8 +74,8 @@ Results compare(const Call& c) {
   const auto ia = broadcast_index(a.dims, dims), ib = broadcast_index(b.dims, dims);
   Array y = Array::zeros(dims, false);
   for (std::size_t i = 0; i < ia.size(); ++i)
-    y.ints[i] = a.real ? compared(c.node.op, a.number(ia[i]), b.number(ib[i]))
-                       : compared(c.node.op, a.integer(ia[i]), b.integer(ib[i]));
+    y.ints[i] = a.real ? pointwise::compares(c.node.op, a.number(ia[i]), b.number(ib[i]))
+                       : pointwise::compares(c.node.op, a.integer(ia[i]), b.integer(ib[i]));
   return {{std::move(y)}};
 }
 
@@ -267,9 +86,8 @@ Results binary(const Call& c) {
   Array y = Array::zeros(dims, a.real);
   for (std::size_t i = 0; i < ia.size(); ++i) {
     if (a.real) {
-      const auto v = real_binary(c.node.op, c.attributes(), a.number(ia[i]), b.number(ib[i]));
-      if (!v) return std::nullopt;
-      y.reals[i] = *v;
+      y.reals[i] = pointwise::binary<double>(c.node.op, a.number(ia[i]), b.number(ib[i]),
+                                             c.attributes().integer_or("fmod", 0));
     } else {
       const auto v = b.real ? std::nullopt : int_binary(c, a.integer(ia[i]), b.integer(ib[i]));
       if (!v) return std::nullopt;
