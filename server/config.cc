@@ -10,8 +10,6 @@
 namespace ark {
 namespace {
 
-constexpr int32_t kMost = 1 << 30;
-
 // CLI11 hands a check's message on to the user.
 std::string checked_bytes(const std::string& text) {
   try {
@@ -62,7 +60,7 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   app.add_flag("--processes", options.processes, "each rank but the first is a process of its own");
   add_device_options(app, options.device);
   whole("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
-  whole("--max-model-len", options.max_model_len, 0, kMost,
+  whole("--max-model-len", options.max_model_len, 0, 1 << 20,
         "tokens of one sequence; 0: what the model allows");
   whole("--max-num-seqs", options.max_num_seqs, 1, 4096, "sequences that run at once");
   whole("--max-num-batched-tokens", options.max_num_batched_tokens, 0, 1 << 20,
@@ -79,6 +77,8 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   app.add_option_function<double>(
          "--shutdown-timeout",
          [&](double seconds) {
+           if (std::isnan(seconds))  // which no range excludes
+             throw CLI::ValidationError("--shutdown-timeout", "nan is no number of seconds");
            options.shutdown_timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
          },
          "seconds that requests in flight may take after SIGTERM")

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "server/config.h"
 #include "server/frontend.h"
+#include "server/http/api_keys.h"
 #include "server/load.h"
 #include "server/tools/main_guard.h"
 
@@ -98,7 +99,10 @@ int run(const ServeOptions& options) {
   }
   api::Service service;
   std::optional<Frontend> frontend;
-  if (!options.check) frontend.emplace(options, service);  // a port in use shows before the model is loaded
+  if (!options.check)
+    frontend.emplace(options, service);  // a port in use shows before the model is loaded
+  else if (!options.api_key_file.empty())
+    http::ApiKeys::load(options.api_key_file);
   StageLog log(say);
   ServedModel model = load_model(options, log);
   const std::string name = model.name;

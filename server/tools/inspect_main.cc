@@ -55,8 +55,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 1024));
   app.add_option("--plan", options.load.plan,
                  "an edited text of stage program: checked, and inspected instead of the compiler's");
-  app.add_option("--max-num-seqs", options.load.max_num_seqs, "as of ark-serve")->capture_default_str();
+  app.add_option("--max-num-seqs", options.load.max_num_seqs, "as of ark-serve")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   app.add_option("--max-num-batched-tokens", options.load.max_num_batched_tokens, "as of ark-serve")
+      ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_flag("--check", options.check, "print one line if the model can be run, else say why not");
   app.add_flag("--json", options.json, "print JSON");

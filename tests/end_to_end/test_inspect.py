@@ -164,3 +164,10 @@ def test_large_files_are_parsed_without_reading_weights(tmp_path):
                 [("x", TensorProto.FLOAT, ["n", 256])])
     run = inspect(path, "--check", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20)))
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("option, value", [("--max-num-seqs", 0), ("--max-num-seqs", 2**31 - 1),
+                                           ("--max-num-seqs", 4097), ("--max-num-batched-tokens", -1),
+                                           ("--max-num-batched-tokens", 2**20 + 1)])
+def test_sizes_are_bounded_as_those_of_ark_serve(option, value):
+    assert option in refused(MODELS[0], 64, f"{option}={value}")

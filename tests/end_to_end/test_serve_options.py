@@ -120,9 +120,14 @@ def test_usage_errors(tiny_model, tmp_path):
     refused(USAGE, "--model", tiny_model, "--no-such-option")
     refused(USAGE, "--model", tiny_model, "extra")
     assert "positions" in refused(USAGE, "--model", FIXTURES / "gpt2-optimum", "--max-model-len", 65)
+    refused(USAGE, "--model", tiny_model, "--max-model-len", (1 << 20) + 1)
+    for infinite in ("nan", "-nan", "inf"):
+        assert "--shutdown-timeout" in refused(USAGE, "--model", tiny_model, f"--shutdown-timeout={infinite}")
     empty = tmp_path / "keys"
     empty.write_text("\n \n")
-    assert "holds no key" in refused(USAGE, "--model", tiny_model, "--api-key-file", empty)
+    for check in ([], ["--check"]):
+        assert "holds no key" in refused(USAGE, "--model", tiny_model, "--api-key-file", empty, *check)
+        assert "none" in refused(NO_INPUT, "--model", tiny_model, "--api-key-file", tmp_path / "none", *check)
 
 
 def test_missing_and_broken_models(tmp_path):
