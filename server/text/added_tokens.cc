@@ -124,9 +124,9 @@ std::vector<Section> AddedTokens::Matcher::find(std::string_view text, const Add
     std::size_t begin = at, end = at + length;
     at = end;
     if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
-    if (token.lstrip) begin = skip_space_back(text, begin, done);
+    // One that starts in the blanks that the token before has swallowed keeps what is left of it.
+    begin = std::max(token.lstrip ? skip_space_back(text, begin, done) : begin, done);
     if (token.rstrip) end = skip_space(text, end);
-    if (begin < done) continue;
     if (done < begin) sections.push_back({done, begin, std::nullopt});
     sections.push_back({begin, end, token.id});
     done = end;

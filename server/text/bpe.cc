@@ -83,7 +83,7 @@ class Bpe : public TokenModel {
     vocabulary_.add_all(json.at("vocab"));
     if (const JsonView unknown = json.at("unk_token"); !unknown.is_null() && !unknown.string().empty()) {
       unknown_ = vocabulary_.find(unknown.string());
-      if (!unknown_) unknown.fail(escaped(unknown.string(), 60) + " is not in the vocabulary");
+      if (!unknown_) missing_unknown_ = unknown.string();  // only a text that needs it fails
     }
     read_merges(json.at("merges"));
   }
@@ -155,7 +155,8 @@ class Bpe : public TokenModel {
         if (unknown_waits) ids.push_back(*unknown_);
         unknown_waits = false;
         ids.push_back(*id);
-      } else if (!(byte_fallback_ && append_bytes(character, ids)) && unknown_) {
+      } else if (!(byte_fallback_ && append_bytes(character, ids)) && (unknown_ || missing_unknown_)) {
+        if (missing_unknown_) throw_unknown(character, *missing_unknown_);
         if (unknown_waits && !fuse_unknown_) ids.push_back(*unknown_);
         unknown_waits = true;
       }
@@ -168,6 +169,7 @@ class Bpe : public TokenModel {
   bool fuse_unknown_, byte_fallback_, ignore_merges_;
   MergeTable merges_;
   std::optional<std::int32_t> unknown_;
+  std::optional<std::string> missing_unknown_;  // unk_token where the vocabulary lacks it
   WordCache cache_;
 };
 

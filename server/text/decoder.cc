@@ -18,7 +18,9 @@ std::string concatenation(const std::vector<std::string>& parts) {
 }  // namespace
 
 Decoder::Decoder(const JsonView& json) {
-  if (!json.is_null()) add(json, 0);
+  if (json.is_null()) return;
+  joins_with_spaces_ = false;
+  add(json, 0);
 }
 
 void Decoder::add(const JsonView& json, int depth) {
@@ -48,7 +50,7 @@ std::string Decoder::token_bytes(std::string_view token) const {
 }
 
 Decoder::Stream::Stream(const Decoder& decoder) {
-  if (decoder.steps_.empty()) stages_.push_back(join_with_spaces());
+  if (decoder.joins_with_spaces_) stages_.push_back(join_with_spaces());
   for (const auto& step : decoder.steps_) stages_.push_back(step->start());
 }
 

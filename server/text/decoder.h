@@ -50,7 +50,8 @@ class Decoder {
   void add(const JsonView& json, int depth);
 
   std::vector<std::shared_ptr<const Step>> steps_;
-  bool fused_ = false;  // while adding: everything so far comes as one token, in fragments
+  bool joins_with_spaces_ = true;  // no decoder at all: unlike a Sequence of none
+  bool fused_ = false;             // while adding: everything so far comes as one token, in fragments
   bool byte_level_ = false, byte_fallback_ = false;
 };
 

@@ -92,7 +92,10 @@ class Strip : public Normalizer {
       seen = true;
       end = at;
     }
-    if (!seen) begin = end = left_ || right_ ? 0 : text.size();
+    if (!seen) {
+      if (left_ || right_) text.clear();
+      return;
+    }
     text = text.substr(left_ ? begin : 0, right_ ? end - (left_ ? begin : 0) : std::string::npos);
   }
 

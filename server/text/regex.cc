@@ -54,11 +54,23 @@ struct Regex::Code {
   pcre2_code* compiled;
 };
 
+namespace {
+
+std::string translated(std::string_view oniguruma, const std::string& what) {
+  try {
+    return to_pcre2(oniguruma);
+  } catch (const Error& error) {
+    throw Error(error.code(), what + ": " + error.what());
+  }
+}
+
+}  // namespace
+
 Regex::Regex(std::string_view oniguruma, std::string_view what) : what_(what) {
   if (oniguruma.size() > kMaxPattern)
     throw Error(ark::Code::kBadModel, what_ + ": the pattern has " + std::to_string(oniguruma.size()) +
                                           " bytes, the limit is " + std::to_string(kMaxPattern));
-  const std::string pattern = to_pcre2(oniguruma);
+  const std::string pattern = translated(oniguruma, what_);
   int error = 0;
   PCRE2_SIZE offset = 0;
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);

@@ -14,8 +14,8 @@ struct Span {
   std::size_t begin, end;  // bytes
 };
 
-// Rewrites an Oniguruma pattern (its own syntax, UTF-8) for PCRE2 with UTF, UCP and MULTILINE: \s, \w, \h,
-// \v, script names, (?m), {n,m}+. Throws kUnsupported on nested character classes and class intersections.
+// Rewrites an Oniguruma pattern (its own syntax, UTF-8) for PCRE2 with UTF, UCP and MULTILINE: \s, \w, \b,
+// \h, \v, names of properties, classes in classes, (?m), {n,m}+. Throws kBadModel or kUnsupported.
 std::string to_pcre2(std::string_view oniguruma);
 
 // Compiled once, const and safe to share between threads.

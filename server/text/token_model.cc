@@ -37,4 +37,10 @@ bool TokenModel::append_bytes(std::string_view text, std::vector<std::int32_t>& 
   return true;
 }
 
+void TokenModel::throw_unknown(std::string_view piece, std::string_view unknown_token) {
+  throw Error(Code::kInvalidArgument, "text: " + escaped(piece, 60) +
+                                          " is not in the vocabulary, nor is the tokenizer's unknown token " +
+                                          escaped(unknown_token, 60));
+}
+
 }  // namespace ark::text

@@ -24,6 +24,8 @@ class TokenModel {
  protected:
   // The id of each byte as "<0xNN>", or of none if the vocabulary lacks one of them.
   bool append_bytes(std::string_view text, std::vector<std::int32_t>& ids) const;
+  // Of a text that needs the unknown token where the vocabulary has none.
+  [[noreturn]] static void throw_unknown(std::string_view piece, std::string_view unknown_token);
 
   Vocabulary vocabulary_;
 };

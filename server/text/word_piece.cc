@@ -18,10 +18,8 @@ class WordPiece : public TokenModel {
                 ? 100
                 : static_cast<std::size_t>(json.at("max_input_chars_per_word").integer(1, 1 << 20))) {
     vocabulary_.add_all(json.at("vocab"));
-    const JsonView unknown = json.at("unk_token");
-    const auto id = vocabulary_.find(unknown.string_or("[UNK]"));
-    if (!id) unknown.fail("the unknown token is not in the vocabulary");
-    unknown_ = *id;
+    unknown_text_ = json.at("unk_token").string_or("[UNK]");
+    unknown_ = vocabulary_.find(unknown_text_);
     for (const auto& [token, value] : json.at("vocab").json().items())
       longest_ = std::max(longest_, token.size());
   }
@@ -41,33 +39,34 @@ class WordPiece : public TokenModel {
     }
     if (fits) return;
     ids.resize(first);
-    ids.push_back(unknown_);
+    if (!unknown_) throw_unknown(piece, unknown_text_);
+    ids.push_back(*unknown_);
   }
 
  private:
   std::string prefix_;
   std::size_t max_characters_;
   std::size_t longest_ = 0;  // bytes of the longest token
-  std::int32_t unknown_;
+  std::string unknown_text_;
+  std::optional<std::int32_t> unknown_;
 };
 
 class WordLevel : public TokenModel {
  public:
   explicit WordLevel(const JsonView& json) {
     vocabulary_.add_all(json.at("vocab"));
-    unknown_ = vocabulary_.find(json.at("unk_token").string_or("<unk>"));
+    unknown_text_ = json.at("unk_token").string_or("<unk>");
+    unknown_ = vocabulary_.find(unknown_text_);
   }
 
   void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
     const auto id = vocabulary_.find(piece);
-    if (!id && !unknown_)
-      throw Error(Code::kInvalidArgument,
-                  "text: word " + escaped(piece, 60) +
-                      " is not in the vocabulary, and the tokenizer has no unknown token");
+    if (!id && !unknown_) throw_unknown(piece, unknown_text_);
     ids.push_back(id ? *id : *unknown_);
   }
 
  private:
+  std::string unknown_text_;
   std::optional<std::int32_t> unknown_;
 };
 

@@ -172,6 +172,11 @@ ADDED = [
     AddedToken("NoRm", normalized=True), AddedToken("[MASK]", lstrip=True, special=True),
     AddedToken("<|im", normalized=False), AddedToken("don't", single_word=True, normalized=False),
 ]
+_PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+ADDED_IN_BLANKS = [
+    {**_PLAIN, "content": "<|u|>", "rstrip": True}, {**_PLAIN, "content": "\n\n"},
+    {**_PLAIN, "content": "<|v|>", "lstrip": True},
+]
 BL = pre_tokenizers.ByteLevel
 PIPELINES = {
     "gpt2": lambda: byte_level_bpe(BL(add_prefix_space=False)),
@@ -210,6 +215,16 @@ PIPELINES = {
     "clip": clip,
     "word-level": word_level,
 }
+# What Oniguruma and PCRE2 write or read differently, each as the pattern of a Split.
+PATTERNS = [
+    r" ?[^(\s|[.,!?…。，、।۔،])]+", r"[a-z&&[^aeiou]]+|[A-Z&&[A-M]&&\w]", r"[^a-z&&[^aeiou]]+", r"[x[-z]]+|[a[bc]-z]+",
+    r"[[^\s]]+", r"[^[^\s]a]+", r"[]a]+|[^]\w\s]", r"\w+", r"\W+", r"[\w]+|[^\w\s]", r"\b.", r"\d{1,3}(?=(?:\d{3})*\b)",
+    r"\B\w", r"\bthe\b|\B[.,]", r"[^\S\r\n]+", r"[\s\S]{3}", r"[^\W]+", r"[^\W_]+", r"[\W_]+", r"[\H\s]+", r"[^\Hf]+",
+    r"\p{Punct}+|\p{Alnum}+", r"\p{letter}+", r"\p{Uppercase_Letter}|\p{decimal number}+", r"\P{Punctuation}+",
+    r"\p{^Alpha}+", r"[^\p{Alnum}]+", r"[\P{Alnum}x]+", r"[^\p{^Alnum}x]+", r"\p{Word}+", r"[\p{Word}]+", r"\p{han}+",
+    r"[[:punct:]]+", r"[[:alpha:]]+", r"[^[:space:][:punct:]]+", r"[[:^alpha:]]+", r"[[:alnum:][:blank:]]+",
+    r"[[:graph:]]+", r"[[:upper:]]|[[:word:]]+|[[:xdigit:]]|[[:cntrl:]]", r"(?i:[[a-c]X[^\w]])+",
+]
 OLD_TABLES = {"qwen2", "digit-runs", "punctuation-next", "punctuation-previous", "bert", "bert-cased", "unigram",
               "unigram-bytes", "unigram-never", "clip", "word-level"}
 
