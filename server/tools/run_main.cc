@@ -1,5 +1,6 @@
 // ark-run MODEL: runs data sets, inputs from .npy files, a whole suite, or a prompt.
 #include <CLI/CLI.hpp>
+#include <cmath>
 
 #include "base/error.h"
 #include "server/tools/main_guard.h"
@@ -107,6 +108,17 @@ int run(const Options& options) {
 
 namespace {
 
+// CLI::Range lets NaN through.
+CLI::Validator between(double low, double high) {
+  const CLI::Range range(low, high);
+  return {[range](std::string& text) {
+            double value = 0;
+            if (CLI::detail::lexical_cast(text, value) && std::isnan(value)) return text + " is no number";
+            return range(text);
+          },
+          range.get_description()};
+}
+
 void add_prompt_options(CLI::App& app, ark::tools::PromptOptions& options) {
   app.add_option("--prompt", options.prompt, "generates: goes on with this text");
   app.add_option("--prompt-ids", options.prompt_ids, "the same with token ids: 1,2,3");
@@ -114,10 +126,10 @@ void add_prompt_options(CLI::App& app, ark::tools::PromptOptions& options) {
       ->check(CLI::Range(0, INT32_MAX))
       ->capture_default_str();
   app.add_option("--temperature", options.sampling.temperature, "0: the most likely token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(between(0.0, 100.0))
       ->capture_default_str();
   app.add_option("--top-p", options.sampling.top_p, "keeps the most likely tokens of this probability")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(between(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--top-k", options.sampling.top_k, "keeps so many tokens; 0: all")
       ->check(CLI::Range(0, INT32_MAX));
@@ -148,8 +160,10 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.run.threads, "threads")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--rtol", options.run.relative, "relative tolerance (default: the set's own, or 1e-3)");
-  app.add_option("--atol", options.run.absolute, "absolute tolerance (default: the set's own, or 1e-5)");
+  app.add_option("--rtol", options.run.relative, "relative tolerance (default: the set's own, or 1e-3)")
+      ->check(between(0.0, 1e300));
+  app.add_option("--atol", options.run.absolute, "absolute tolerance (default: the set's own, or 1e-5)")
+      ->check(between(0.0, 1e300));
   ark::add_device_options(app, options.prompt.load.device);
   add_prompt_options(app, options.prompt);
   return ark::run_main(app, argc, argv, [&] { return ark::run(options); });

@@ -152,7 +152,9 @@ def test_what_the_system_refuses_ends_with_71(tmp_path):
 @pytest.mark.parametrize("options", ["MODEL --driver bogus --test-data SET", "MODEL --driver bogus --prompt-ids 1,2",
                                      "MODEL --driver static --tp 2 --test-data SET", "--suite . --test-data SET",
                                      "--suite . --prompt x", "--suite . --driver bogus", "MODEL --prompt x --prompt-ids 1",
-                                     "MODEL --driver static --prompt x"])
+                                     "MODEL --driver static --prompt x", "MODEL --temperature nan --prompt-ids 1",
+                                     "MODEL --top-p=-nan --prompt-ids 1", "MODEL --rtol nan --test-data SET",
+                                     "MODEL --atol=-1 --test-data SET"])
 def test_options_that_fit_no_model_are_usage_errors(tmp_path, options):
     names = {"MODEL": identity(tmp_path), "SET": data_set(tmp_path / "test_data_set_0", numpy.float32([1]))}
     run(*(names.get(word, word) for word in options.split()), code=64)
