@@ -136,7 +136,7 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
         "messages", "no_chat_template");
   text.fill(input);
   try {
-    std::string chat = text.chat_template->render(input);
+    std::string chat = text.template_for(input).render(input);
     return goes_on ? up_to_mark(std::move(chat)) : chat;
   } catch (const Error& e) {
     if (e.code() != Code::kInvalidArgument) throw;

@@ -17,7 +17,7 @@ struct ChatInput {
   Json tools;  // null if there are none
   Json documents;
   bool add_generation_prompt = false;
-  std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
+  std::optional<std::string> bos_token, eos_token, pad_token, unk_token, cls_token, sep_token, mask_token;
   Json extra;  // further variables by name ("enable_thinking" ...); null or an object; they win over those
                // above
 };

@@ -79,31 +79,40 @@ std::string read_text(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// The template: its own file, or the string or the one named "default" in tokenizer_config.json.
-std::optional<std::string> template_source(const fs::path& directory, const JsonView& config) {
+struct TemplateSources {
+  std::optional<std::string> usual, tools;
+};
+
+// Its own file, or the string in tokenizer_config.json; or of a list there the one named "default" and, for
+// chats with tools, the one named "tool_use".
+TemplateSources template_sources(const fs::path& directory, const JsonView& config) {
   std::error_code error;
   if (fs::is_regular_file(directory / "chat_template.jinja", error))
-    return read_text(directory / "chat_template.jinja");
+    return {read_text(directory / "chat_template.jinja"), std::nullopt};
   const ConfigFile own(directory, "chat_template.json");
   JsonView source = own.view().at("chat_template");
   if (source.is_null()) source = config.at("chat_template");
-  if (source.is_null()) return std::nullopt;
-  if (source.json().is_string()) return source.string();
+  if (source.is_null()) return {};
+  if (source.json().is_string()) return {source.string(), std::nullopt};
   source.array();
+  TemplateSources found;
   std::optional<std::string> first;
   for (std::size_t i = 0; i < source.size(); ++i) {
     const std::string& text = source.at(i).at("template").string();
-    if (source.at(i).at("name").string_or("") == "default") return text;
+    const std::string name = source.at(i).at("name").string_or("");
+    if (name == "default" && !found.usual) found.usual = text;
+    if (name == "tool_use" && !found.tools) found.tools = text;
     if (!first) first = text;
   }
-  return first;
+  if (!found.usual) found.usual = first;
+  return found;
 }
 
 void load_template(const fs::path& directory, const JsonView& config, ModelText& text) {
-  const auto source = template_source(directory, config);
-  if (!source) return;
+  const TemplateSources sources = template_sources(directory, config);
   try {
-    text.chat_template = ChatTemplate::parse(*source);
+    if (sources.usual) text.chat_template = ChatTemplate::parse(*sources.usual);
+    if (sources.tools) text.tool_template = ChatTemplate::parse(*sources.tools);
   } catch (const Error& error) {
     text.chat_template_error = error.what();
   }
@@ -152,6 +161,9 @@ ModelText load_model_text(const fs::path& directory) {
   text.eos_token = named("eos_token");
   text.pad_token = named("pad_token");
   text.unk_token = named("unk_token");
+  text.cls_token = named("cls_token");
+  text.sep_token = named("sep_token");
+  text.mask_token = named("mask_token");
   text.add_bos = tokenizer_config.view().at("add_bos_token").boolean_or(false);
   load_template(directory, tokenizer_config.view(), text);
   read_ids(generation.view(), config.view(), genai.view().at("model"), text);
@@ -174,6 +186,13 @@ void ModelText::fill(ChatInput& input) const {
   input.eos_token = eos_token;
   input.pad_token = pad_token;
   input.unk_token = unk_token;
+  input.cls_token = cls_token;
+  input.sep_token = sep_token;
+  input.mask_token = mask_token;
+}
+
+const ChatTemplate& ModelText::template_for(const ChatInput& input) const {
+  return tool_template && !input.tools.is_null() ? *tool_template : *chat_template;
 }
 
 }  // namespace ark::text

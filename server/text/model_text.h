@@ -22,8 +22,9 @@ struct SamplingDefaults {
 struct ModelText {
   std::optional<Tokenizer> tokenizer;         // without one the server takes and gives token ids
   std::optional<ChatTemplate> chat_template;  // without one there are no chat completions
+  std::optional<ChatTemplate> tool_template;  // of chats with tools, where the file lists one for them
   std::string chat_template_error;            // why a template that is there cannot be used
-  std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
+  std::optional<std::string> bos_token, eos_token, pad_token, unk_token, cls_token, sep_token, mask_token;
   std::optional<std::int32_t> bos_id, pad_id;
   std::vector<std::int32_t> eos_ids;       // each ends a generation; sorted, may be empty
   bool add_bos = false;                    // tokenizer_config.json: add_bos_token
@@ -35,6 +36,8 @@ struct ModelText {
   std::vector<std::int32_t> encode_prompt(std::string_view text) const;
   // The template's variables that come from here (bos_token ...), for ChatTemplate::render.
   void fill(ChatInput& input) const;
+  // The template for this input; there must be a chat template.
+  const ChatTemplate& template_for(const ChatInput& input) const;
 };
 
 // Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat_template.jinja,

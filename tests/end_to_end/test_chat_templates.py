@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import time
 from datetime import datetime
@@ -15,6 +16,7 @@ import jinja2.ext
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+import ark_server
 from chat_templates import CONVERSATIONS, TEMPLATES, TOOLS
 from template_fuzz import VARIABLES, random_template
 
@@ -131,6 +133,15 @@ def test_white_space_and_literals():
     assert compare([(template, {}) for template in WHITE_SPACE]) == len(WHITE_SPACE)
 
 
+def test_names_of_groups():
+    items = {"items": [{"k": "b", "v": 1}, {"k": "a", "v": 2}, {"k": "b", "v": 3}]}
+    prints = ["{{ g.grouper }}{{ g.list }}", "{{ g['grouper'] }}{{ g['list'] }}", "{{ g[0] }}{{ g['other'] }}"]
+    templates = ["{% for g in items|groupby('k') %}" + text + "{% endfor %}" for text in prints]
+    templates.append("{{ items|groupby('k')|map(attribute='grouper')|list }}")
+    templates.append("{{ items|groupby('k')|map(attribute='list.0.v')|list }}")
+    assert compare([(template, items) for template in templates]) == len(templates)
+
+
 def test_hostile_templates_end_with_an_error():
     nested = "{% for i in range(99999) %}" * 4 + "x" + "{% endfor %}" * 4
     hostile = [
@@ -155,3 +166,20 @@ def test_hostile_templates_end_with_an_error():
 def test_error_names_its_line():
     (answer,) = ark([{"template": "a\nb\n{{ raise_exception('no such role') }}", "variables": {}}])
     assert answer["error"] == "chat template, line 3: no such role"
+
+
+@pytest.mark.skipif(not ark_server.BINARY.exists(), reason=f"no {ark_server.BINARY}")
+def test_named_templates_and_special_tokens(tmp_path):
+    """Of a list of templates, the one named tool_use serves chats with tools, as in transformers."""
+    for name in ("model.onnx", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(ark_server.TINY / name, tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config |= {"cls_token": "[C]", "sep_token": {"content": "[S]"}, "mask_token": "[M]", "chat_template": [
+        {"name": "tool_use", "template": "tools {{ tools|length }}"},
+        {"name": "default", "template": "none {{ cls_token }}{{ sep_token }}{{ mask_token }}"}]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with ark_server.Server("--model", tmp_path / "model.onnx") as server:
+        for tools, wanted in ((None, "none [C][S][M]"), ([], "none [C][S][M]"), ([{"type": "function"}], "tools 1")):
+            chat = {"messages": [{"role": "user", "content": "x"}], "tools": tools}
+            tokens = server.post("/tokenize", chat).json()["tokens"]
+            assert server.post("/detokenize", {"tokens": tokens}).json()["prompt"] == wanted

@@ -19,6 +19,13 @@ bool compare_by(const std::string& name, const Value& left, const Value& right) 
   return name == "<" ? order < 0 : name == "<=" ? order <= 0 : name == ">" ? order > 0 : order >= 0;
 }
 
+// groupby's tuples have names for their items.
+const Value* named_item(const Value& object, const std::string& name) {
+  if (!object.is_list() || object.as_list().label != "group") return nullptr;
+  const std::vector<Value>& items = object.as_list().items;
+  return name == "grouper" ? &items[0] : name == "list" ? &items[1] : nullptr;
+}
+
 }  // namespace
 
 Value Interpreter::attribute(const Value& object, const std::string& name) {
@@ -27,10 +34,7 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
   if (auto method = find_method(object, name)) return *method;
   if (object.is_dict())
     if (const Value* found = object.as_dict().find(std::string_view(name))) return *found;
-  if (object.is_list() && object.as_list().label == "group") {  // groupby's tuples have names for their items
-    if (name == "grouper") return object.as_list().items[0];
-    if (name == "list") return object.as_list().items[1];
-  }
+  if (const Value* found = named_item(object, name)) return *found;
   return Value::undefined(object_name(object) + " has no attribute '" + name + "'");
 }
 
@@ -39,6 +43,7 @@ Value Interpreter::item(const Value& object, const Value& key) {
   if (key.is_string()) {
     if (object.is_namespace()) return object.as_namespace().find(key.as_string());
     if (auto method = find_method(object, key.as_string())) return *method;
+    if (const Value* found = named_item(object, key.as_string())) return *found;
     return Value::undefined(object_name(object) + " has no attribute '" + key.as_string() + "'");
   }
   return Value::undefined(object_name(object) + " has no element " + repr(key));
