@@ -1,11 +1,11 @@
 #include "server/config.h"
 
-#include <CLI/CLI.hpp>
 #include <cctype>
 #include <cmath>
 #include <map>
 
 #include "base/error.h"
+#include "server/choice.h"
 
 namespace ark {
 namespace {
@@ -84,10 +84,9 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
          "seconds that requests in flight may take after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
       ->default_str("30");
-  app.add_option("--log-format", options.log_format, "text or json")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, LogFormat>{{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
-      ->default_str("text");
+  add_choice<LogFormat>(app, "--log-format", options.log_format,
+                        {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, "text",
+                        "of the log's lines");
   app.add_flag("--check", options.check, "load everything, say what was found, and exit");
 }
 

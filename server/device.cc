@@ -1,24 +1,20 @@
 #include "server/device.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
 
 #include "base/error.h"
 #include "engine/cuda/driver.h"
+#include "server/choice.h"
 
 namespace ark {
 
 void add_device_options(CLI::App& app, DeviceChoice& choice) {
-  app.add_option("--device", choice.device, "cpu, cuda or auto")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Device>{
-          {"auto", Device::kAuto}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}}))
-      ->default_str("auto");
-  app.add_option("--numerics", choice.numerics,
-                 "on a GPU: exact (a row's result does not depend on the batch) or fast")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, cuda::Numerics>{
-          {"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}}))
-      ->default_str("exact");
+  add_choice<Device>(app, "--device", choice.device,
+                     {{"auto", Device::kAuto}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}}, "auto",
+                     "auto takes a GPU if there is one");
+  add_choice<cuda::Numerics>(app, "--numerics", choice.numerics,
+                             {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}}, "exact",
+                             "on a GPU: exact (a row's result does not depend on the batch) or fast");
 }
 
 std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why) {

@@ -25,6 +25,7 @@ def refused(code, *options, **more):
     run = run_to_end(*options, **more)
     assert run.returncode == code, (run.returncode, run.stdout, run.stderr)
     assert run.stderr.startswith("ark-serve: error: ") and run.stderr.count("\n") == 1, run.stderr
+    assert run.stderr[:-1].isprintable()
     return run.stderr
 
 
@@ -33,6 +34,7 @@ def test_help_names_the_contract():
     assert {"--model", "--served-model-name", "--host", "--port", "--tp", "--processes", "--device", "--threads",
             "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--max-queue", "--kv-memory",
             "--api-key-file", "--shutdown-timeout", "--log-format", "--check"} <= set(options)
+    assert re.search("--device .*{auto,cpu,cuda}=auto", run_to_end("--help").stdout)
     for option, variable in options.items():
         assert variable == "ARK_SERVE_" + option[2:].upper().replace("-", "_")
 
