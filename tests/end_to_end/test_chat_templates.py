@@ -142,6 +142,13 @@ def test_names_of_groups():
     assert compare([(template, items) for template in templates]) == len(templates)
 
 
+def test_format_of_numbers():
+    specs = ["02d", ".2f", "5d", "08.3f", "f", "d", "3.0f", ""]
+    cases = [("{{ '<{:" + spec + "}>'.format(x) }}{{ '{n:" + spec + "}'.format(n=x) }}", {"x": x})
+             for spec in specs for x in (0, 7, -7, 12345, 2.5, -0.125, 1e20, "s")]
+    assert compare(cases) > 40
+
+
 def test_hostile_templates_end_with_an_error():
     nested = "{% for i in range(99999) %}" * 4 + "x" + "{% endfor %}" * 4
     hostile = [

@@ -193,7 +193,21 @@ Value text_method(Interpreter&, const Value& self, const Arguments& arguments) {
   return kFunction(self.as_string());
 }
 
-// "{} {name}".format(...): fields by position or name, without format specifications.
+// A field of format(): the specifications of numbers that mean the same behind '%' ("02d", ".2f").
+std::string format_field(const Value& value, const std::string& spec, Meter& meter) {
+  if (spec.empty()) return to_text(value);
+  const std::size_t point = spec.find_first_not_of("0123456789");
+  const bool whole = point == spec.size() - 1 && spec[point] == 'd' && value.is_integral();
+  const bool real =
+      point != std::string::npos && (value.is_integral() || value.is_float()) && spec.back() == 'f' &&
+      (point == spec.size() - 1 || (spec[point] == '.' && point + 2 < spec.size() &&
+                                    spec.find_first_not_of("0123456789", point + 1) == spec.size() - 1));
+  if (!whole && !real)
+    throw TemplateError("format(): the specification '" + spec + "' is not supported here");
+  return format_percent("%" + spec, Value::tuple({value}), meter);
+}
+
+// "{} {name:02d}".format(...): fields by position or name.
 Value format_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const std::string& format = self.as_string();
   std::string out;
@@ -208,7 +222,9 @@ Value format_method(Interpreter& interpreter, const Value& self, const Arguments
     } else if (c == '{') {
       const std::size_t end = format.find('}', at);
       if (end == std::string::npos) throw TemplateError("single '{' encountered in format string");
-      const std::string field = format.substr(at + 1, end - at - 1);
+      const std::size_t colon = std::min(format.find(':', at), end);
+      const std::string field = format.substr(at + 1, colon - at - 1);
+      const std::string spec = colon < end ? format.substr(colon + 1, end - colon - 1) : "";
       if (field.find_first_of("{[.!:") != std::string::npos)
         throw TemplateError("format(): only plain fields are supported, not {" + field + "}");
       const bool number = field.find_first_not_of("0123456789") == std::string::npos;
@@ -216,12 +232,12 @@ Value format_method(Interpreter& interpreter, const Value& self, const Arguments
         const std::size_t index = field.empty() ? next++ : field.size() > 6 ? SIZE_MAX : std::stoul(field);
         if (index >= arguments.positional.size())
           throw TemplateError("replacement index out of range for positional args");
-        out += to_text(arguments.positional[index]);
+        out += format_field(arguments.positional[index], spec, interpreter.meter());
       } else {
         const auto found = std::find_if(arguments.keywords.begin(), arguments.keywords.end(),
                                         [&](const auto& keyword) { return keyword.first == field; });
         if (found == arguments.keywords.end()) throw TemplateError("format() lacks '" + field + "'");
-        out += to_text(found->second);
+        out += format_field(found->second, spec, interpreter.meter());
       }
       at = end;
     } else {
