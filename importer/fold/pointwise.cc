@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 
 #include "importer/fold/array.h"
 #include "importer/pointwise_math.h"
@@ -22,13 +21,9 @@ Results unary(const Call& c) {
 Results test(const Call& c) {  // IsNaN, IsInf
   const Array& x = c.in[0];
   Array y = Array::zeros(x.dims, false);
-  const bool positive = c.attributes().integer_or("detect_positive", 1),
-             negative = c.attributes().integer_or("detect_negative", 1);
-  for (int64_t i = 0; i < x.size(); ++i) {
-    const double v = x.number(i);
-    const bool infinite = std::isinf(v) && (v > 0 ? positive : negative);
-    y.ints[static_cast<std::size_t>(i)] = c.node.op == Op::kIsNaN ? std::isnan(v) : infinite;
-  }
+  const auto [p, q] = pointwise::parameters_of(c.node.op, c.attributes());
+  for (int64_t i = 0; i < x.size(); ++i)
+    y.ints[static_cast<std::size_t>(i)] = pointwise::unary<double>(c.node.op, x.number(i), p, q) != 0;
   return {{std::move(y)}};
 }
 

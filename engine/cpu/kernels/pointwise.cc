@@ -1,7 +1,4 @@
 // Pointwise operators: a block of each operand is loaded (broadcast, converted), computed, stored.
-#include <cmath>
-#include <limits>
-
 #include "engine/cpu/kernels/registry.h"
 #include "importer/pointwise_math.h"
 
