@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "importer/quantised.h"
 
 namespace ark {
 
@@ -85,6 +86,7 @@ class BoxReader {
 
   Tensor read() {
     if (out_.size() == 0) return std::move(out_);
+    if (c_.quantised) return decode(), std::move(out_);
     if (!read_contiguous()) gather(low_, extent_, 0);
     if (bits_of(c_.dtype) == 4 && out_.size() % 2) out_.data.get()[out_.size() / 2] &= std::byte{0x0F};
     return std::move(out_);
@@ -100,6 +102,21 @@ class BoxReader {
       c_.file->read(c_.offset + first_byte, bytes, into);
     else
       std::memcpy(into, c_.inline_data.data.get() + first_byte, static_cast<std::size_t>(bytes));
+  }
+
+  // The box of a quantised matrix, some rows at a time.
+  void decode() {
+    const Quantised& q = *c_.quantised;
+    const int64_t window = std::max<int64_t>(1, kReadWindow / (q.code_stride * q.bits / 8 + 1));
+    for (int64_t first = 0; first < extent_[0]; first += window) {
+      const int64_t count = std::min(window, extent_[0] - first);
+      const QuantisedRows rows(q, low_[0] + first, count);
+      for (int64_t i = first; i < first + count; ++i) {
+        float* const to = out_.as<float>() + i * out_stride_[0];
+        for (int64_t j = 0; j < extent_[1]; ++j)
+          to[j * out_stride_[1]] = rows.value(low_[0] + i, low_[1] + j);
+      }
+    }
   }
 
   // The box is one dense range of the payload: read it in place.
@@ -192,7 +209,7 @@ std::shared_ptr<Constant> copy_of(const ConstantPtr& constant) {
 }  // namespace
 
 Tensor materialise(const Constant& constant) {
-  if (!constant.file && constant.perm.empty() && constant.begin.empty()) {
+  if (!constant.file && !constant.quantised && constant.perm.empty() && constant.begin.empty()) {
     Tensor same = constant.inline_data;
     same.dims = constant.dims;
     return same;
@@ -237,7 +254,7 @@ ConstantPtr reshaped(const ConstantPtr& constant, Dims dims) {
   ARK_CHECK(element_count(dims) == constant->size(),
             "reshape changes the size of " + escaped(constant->name));
   if (dims == constant->dims) return constant;
-  if (constant->perm.empty() && constant->begin.empty()) {
+  if (constant->perm.empty() && constant->begin.empty() && !constant->quantised) {
     auto c = copy_of(constant);
     c->dims = c->stored_dims = std::move(dims);
     return c;
@@ -249,8 +266,16 @@ ConstantPtr reshaped(const ConstantPtr& constant, Dims dims) {
 }
 
 bool same_payload(const Constant& a, const Constant& b) {
+  if (a.quantised || b.quantised)
+    return a.quantised && b.quantised &&
+           (a.quantised == b.quantised || same_payload(*a.quantised, *b.quantised));
   if (a.file || b.file) return a.file == b.file && a.offset == b.offset && a.bytes == b.bytes;
   return a.inline_data.data && a.inline_data.data == b.inline_data.data;
+}
+
+const void* payload_place(const Constant& constant) {
+  if (constant.quantised) return constant.quantised.get();
+  return constant.file ? static_cast<const void*>(constant.file.get()) : constant.inline_data.data.get();
 }
 
 }  // namespace ark

@@ -31,15 +31,19 @@ class WeightFile {
   std::filesystem::path path_;
 };
 
-// A constant tensor: inline bytes, or a range of a file, seen through a chain of lazy views.
+struct Quantised;  // quantised.h
+
+// A constant tensor: inline bytes, a range of a file, or codes of a quantised matrix, seen through a chain of lazy
+// views.
 // Immutable; shared by all values that read it, so that identity (`source`) tells tied weights.
 struct Constant {
   DType dtype = DType::kUndefined;
   Dims dims;  // of the view
 
-  // Exactly one of the two holds the payload (row-major, of `stored_dims`):
+  // Exactly one of the three holds the payload (row-major, of `stored_dims`):
   Tensor inline_data;                      // small, or computed by folding
   std::shared_ptr<const WeightFile> file;  // with offset, bytes
+  std::shared_ptr<const Quantised> quantised;  // f32 [rows, columns]; decoded whenever it is read
   int64_t offset = 0;
   int64_t bytes = 0;
   Dims stored_dims;
@@ -62,11 +66,14 @@ Tensor materialise(const Constant& constant);
 // Rows [first, first + count) of axis 0 of the view, densely packed: what windowed packing reads.
 Tensor materialise_rows(const Constant& constant, int64_t first, int64_t count);
 // Lazy views of a constant; no bytes move. reshape of a sliced or transposed view materialises if small,
-// otherwise returns null.
+// otherwise returns null; so does that of a quantised matrix.
 ConstantPtr transposed(const ConstantPtr& constant, const std::vector<int64_t>& perm);
 ConstantPtr sliced(const ConstantPtr& constant, int64_t axis, int64_t begin, int64_t end);
 ConstantPtr reshaped(const ConstantPtr& constant, Dims dims);
 // True if both read the same payload (tied weights), whatever their views.
 bool same_payload(const Constant& a, const Constant& b);
+// Where the payload starts, together with `offset`: what tells payloads apart in a key. Differs for quantised
+// matrices that were made twice of the same payload.
+const void* payload_place(const Constant& constant);
 
 }  // namespace ark

@@ -45,9 +45,9 @@ std::string key_of(const Constant& c) {
   }
   for (const int64_t p : c.perm) key += "p" + std::to_string(p);
   for (const int64_t b : c.begin) key += "b" + std::to_string(b);
-  const void* place = c.file ? static_cast<const void*>(c.file.get()) : c.inline_data.data.get();
   for (const int64_t d : c.stored_dims) key += "s" + std::to_string(d);
-  return key + "@" + std::to_string(reinterpret_cast<uintptr_t>(place)) + "+" + std::to_string(c.offset);
+  return key + "@" + std::to_string(reinterpret_cast<uintptr_t>(payload_place(c))) + "+" +
+         std::to_string(c.offset);
 }
 
 void merge_constants(Graph& graph, Aliases& aliases) {
