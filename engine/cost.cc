@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/op_rule.h"
+#include "importer/quantised.h"
 
 namespace ark {
 
@@ -34,7 +35,9 @@ double priced_elements(const CostModel& costs, const Graph& graph, ValueId value
 }
 
 double priced_bytes(const CostModel& costs, const Graph& graph, ValueId value) {
-  return priced_elements(costs, graph, value) * bits_of(graph.value(value).dtype) / 8;
+  const Value& v = graph.value(value);
+  const int bits = v.constant && v.constant->quantised ? v.constant->quantised->bits : bits_of(v.dtype);
+  return priced_elements(costs, graph, value) * bits / 8;
 }
 
 double held_byte_price(const CostModel& costs, const Graph& graph) {

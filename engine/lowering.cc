@@ -1,11 +1,14 @@
 #include "engine/lowering.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "engine/expr_bound.h"
 #include "engine/op_rule.h"
 #include "engine/program_text.h"
+#include "engine/quantised_panel.h"
+#include "importer/quantised.h"
 
 namespace ark {
 namespace {
@@ -200,16 +203,19 @@ bool Lowering::alias(ValueId value, ValueId source) {
   return true;
 }
 
-Operand Lowering::weight(ValueId value, Layout layout, bool transposed, DType stored) {
+Operand Lowering::weight(ValueId value, Layout layout, bool transposed, DType stored, int32_t block) {
   const ConstantPtr& constant = graph().value(value).constant;
-  WeightUse use{
-      .constant = constants_.add(constant), .layout = layout, .transposed = transposed, .stored = stored};
+  WeightUse use{.constant = constants_.add(constant),
+                .layout = layout,
+                .transposed = transposed,
+                .stored = stored,
+                .block = block};
   if (layout == Layout::kPanels) use.panel = panel_width();
   for (std::size_t axis = 0; axis < constant->dims.size(); ++axis) {
     use.ranges.push_back(part(value, static_cast<int>(axis), rank_));
   }
   std::string key = key_of("weight", std::to_string(use.constant), std::to_string(static_cast<int>(layout)),
-                           std::to_string(transposed), std::string(name_of(stored)));
+                           std::to_string(transposed), std::string(name_of(stored)), std::to_string(block));
   for (const Range& r : use.ranges) key += std::to_string(r.begin) + ":" + std::to_string(r.end) + " ";
   const auto it = shared_.find(key);
   if (it != shared_.end()) return {it->second};
@@ -225,14 +231,44 @@ Operand Lowering::weight(ValueId value, Layout layout, bool transposed, DType st
   return {id};
 }
 
-Operand Lowering::panels(ValueId value, bool transposed) {
-  return weight(value, Layout::kPanels, transposed, graph().value(value).dtype);
+Operand Lowering::panels(ValueId value, bool transposed, const Recipe& recipe) {
+  const int32_t block = panel_block(value, transposed, recipe.slabs);
+  return weight(value, Layout::kPanels, transposed,
+                block > 0 ? panel_type(value) : graph().value(value).dtype, block);
 }
 
+// A quantised table becomes panels, which can hold it as it is; rows are gathered from them.
 Operand Lowering::table(ValueId value) {
   const DType stored = graph().value(value).dtype;
+  const int32_t block = panel_block(value, true, {});
+  if (block > 0) return weight(value, Layout::kPanels, true, panel_type(value), block);
   return panel_tables_.contains(value) ? weight(value, Layout::kPanels, true, stored)
                                        : weight(value, Layout::kRaw, false, stored);
+}
+
+DType Lowering::panel_type(ValueId value) const {
+  return graph().value(value).constant->quantised->bits == 8 ? DType::kU8 : DType::kU4;
+}
+
+// Rows of K that a block of panels takes, so that it lies inside one block of the constant and slabs end with
+// blocks; 0: the weight is kept as numbers.
+int32_t Lowering::panel_block(ValueId value, bool transposed, std::span<const int32_t> slabs) const {
+  const Constant& constant = *graph().value(value).constant;
+  if (!constant.quantised || constant.dims.size() != 2) return 0;
+  const Quantised& q = *constant.quantised;
+  const std::size_t axis = transposed ? 1 : 0;  // of the view: K
+  const int64_t stored_axis = constant.perm.empty() ? static_cast<int64_t>(axis) : constant.perm[axis];
+  const bool is_one = q.scales->size() == 1;
+  if (!is_one && q.axis != stored_axis) return 0;
+  // 0: whatever divides it.
+  int64_t common = is_one || q.block >= (stored_axis == 0 ? q.rows : q.columns) ? 0 : q.block;
+  const int64_t first = constant.begin.empty() ? 0 : constant.begin[axis];
+  common = std::gcd(common, first + part(value, static_cast<int>(axis), rank_).begin);
+  for (std::size_t s = 1; s + 1 < slabs.size(); ++s) common = std::gcd(common, int64_t{slabs[s]});
+  int64_t block = panel_type(value) == DType::kU8 ? kMaxPanelBlock8 : kMaxPanelBlock4;
+  if (common > 0) block = std::min(block, common);
+  while (block >= kMinPanelBlock && (common % block != 0 || block % 2 != 0)) --block;
+  return block >= kMinPanelBlock ? static_cast<int32_t>(block) : 0;
 }
 
 Operand Lowering::pages(int64_t cache, bool values, int64_t kv_heads) {

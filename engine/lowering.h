@@ -56,9 +56,11 @@ class Lowering {
   Operand read(ValueId value);
   // The buffer that the phase being emitted writes.
   Operand write(ValueId value);
-  // A constant matrix [K, N], or [N, K] if `transposed`, as panels.
-  Operand panels(ValueId weight, bool transposed);
-  // A constant table whose rows are gathered: the panels of a MatMul if one has it, else raw.
+  // A constant matrix [K, N], or [N, K] if `transposed`, as panels; quantised ones as they are, if they can
+  // be cut as `recipe` says.
+  Operand panels(ValueId weight, bool transposed, const Recipe& recipe);
+  // A constant table whose rows are gathered: the panels of a MatMul if one has it, or if it is quantised;
+  // else raw.
   Operand table(ValueId weight);
   Operand pages(int64_t cache, bool values, int64_t kv_heads);
   // The inbox of what `peer` sends: `shape` is that of its message.
@@ -81,7 +83,9 @@ class Lowering {
   void bind_inputs();
   void finish_outputs();
   BufferId add_buffer(Buffer buffer, const Shape& shape);
-  Operand weight(ValueId value, Layout layout, bool transposed, DType stored);
+  Operand weight(ValueId value, Layout layout, bool transposed, DType stored, int32_t block = 0);
+  DType panel_type(ValueId quantised) const;
+  int32_t panel_block(ValueId value, bool transposed, std::span<const int32_t> slabs) const;
   int32_t channel(int32_t peer, bool outgoing, const Shape& message);
 
   const Sharded& sharded_;

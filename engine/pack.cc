@@ -3,7 +3,9 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "engine/quantised_panel.h"
 #include "engine/weight_store.h"
+#include "importer/quantised.h"
 
 namespace ark {
 namespace {
@@ -116,6 +118,72 @@ void pack_panels(const Matrix& m, const WeightUse& use, std::byte* into, Range p
   }
 }
 
+// A quantised weight's panels (engine/quantised_panel.h), element by element.
+class QuantisedPanels {
+ public:
+  QuantisedPanels(const WeightUse& use, std::byte* into)
+      : into_(into),
+        stored_(use.stored),
+        panel_(use.panel),
+        block_(use.block),
+        block_bytes_(panel_block_bytes(use.stored, use.panel, use.block)),
+        panel_bytes_(block_bytes_ * panel_blocks(matrix_rows(use).size(), use.block)) {}
+
+  void put(int64_t k, int64_t n, int code) {
+    const int64_t pair = k % block_ / 2;
+    std::byte* codes = block_at(k, n) + codes_offset(panel_);
+    if (stored_ == DType::kU4) {
+      codes[pair * panel_ + n % panel_] |= static_cast<std::byte>(code << (k % 2 * 4));
+    } else {
+      codes[(pair * panel_ + n % panel_) * 2 + k % 2] = static_cast<std::byte>(code);
+    }
+  }
+  void put_terms(int64_t k, int64_t n, float scale, int zero) {
+    std::byte* start = block_at(k, n);
+    std::memcpy(start + n % panel_ * 4, &scale, sizeof scale);
+    start[zeros_offset(panel_) + n % panel_] = static_cast<std::byte>(zero);
+  }
+
+ private:
+  std::byte* block_at(int64_t k, int64_t n) const {
+    return into_ + n / panel_ * panel_bytes_ + k / block_ * block_bytes_;
+  }
+  std::byte* into_;
+  DType stored_;
+  int64_t panel_, block_, block_bytes_, panel_bytes_;
+};
+
+// Parts and windows follow the file; where its rows are rows of K, they are whole blocks.
+void pack_quantised(const Matrix& m, const WeightUse& use, std::byte* into, int64_t part, int64_t parts) {
+  const Constant& c = *m.constant;
+  const Quantised& q = *c.quantised;
+  const int64_t rows = m.rows.size(), columns = m.columns.size(), unit = m.rows_are_n ? 1 : use.block;
+  const int64_t first_row = m.rows.begin + (c.begin.empty() ? 0 : c.begin[0]),
+                first_column = m.columns.begin + (c.begin.empty() ? 0 : c.begin[1]);
+  const int k_axis = m.rows_are_n ? 1 : 0;
+  const int64_t first_k = m.rows_are_n ? first_column : first_row, k_size = k_axis == 1 ? q.columns : q.rows;
+  const bool is_one = q.scales->size() == 1;
+  ARK_CHECK((is_one || q.axis == k_axis) &&
+                (is_one || q.block >= k_size || (q.block % use.block == 0 && first_k % use.block == 0)),
+            "blocks of panels that lie across the blocks of weight " + escaped(c.name));
+  const Range units = tiles_of((rows + unit - 1) / unit, part, parts);
+  const int64_t step = std::max<int64_t>(1, kWindow / std::max<int64_t>(1, columns * unit)) * unit;
+  QuantisedPanels panels(use, into);
+  for (int64_t r = units.begin * unit; r < std::min(rows, units.end * unit); r += step) {
+    const int64_t end = std::min({rows, units.end * unit, r + step});
+    const QuantisedRows window(q, first_row + r, end - r);
+    for (int64_t row = r; row < end; ++row) {
+      for (int64_t column = 0; column < columns; ++column) {
+        const int64_t k = m.rows_are_n ? column : row, n = m.rows_are_n ? row : column;
+        const int64_t at_row = first_row + row, at_column = first_column + column;
+        panels.put(k, n, window.code(at_row, at_column));
+        if (k % use.block == 0)
+          panels.put_terms(k, n, window.scale(at_row, at_column), window.zero(at_row, at_column));
+      }
+    }
+  }
+}
+
 // Windows run along the axis that is the slowest in the file, whatever the view made of it.
 void pack_raw(const Constant& constant, const WeightUse& use, std::byte* into, int64_t part, int64_t parts) {
   const auto shared = std::make_shared<Constant>(constant);
@@ -166,6 +234,10 @@ Range matrix_columns(const WeightUse& use) { return use.ranges[use.transposed ? 
 int64_t packed_bytes(const WeightUse& use) {
   if (use.layout == Layout::kPanels) {
     const int64_t panels = (matrix_columns(use).size() + use.panel - 1) / use.panel;
+    if (is_quantised(use.stored)) {
+      return panels * panel_blocks(matrix_rows(use).size(), use.block) *
+             panel_block_bytes(use.stored, use.panel, use.block);
+    }
     return bytes_of(use.stored, panels * matrix_rows(use).size() * use.panel);
   }
   int64_t n = 1;
@@ -180,6 +252,12 @@ void pack_weight(const Constant& constant, const WeightUse& use, std::byte* into
   check(constant, use);
   if (use.layout == Layout::kRaw) return pack_raw(constant, use, into, part, parts);
   const Matrix m = matrix_of(constant, use);
+  if (is_quantised(use.stored)) {
+    ARK_CHECK(constant.quantised != nullptr && is_panel_block(use.stored, use.block) &&
+                  constant.quantised->bits <= bits_of(use.stored),
+              "weight " + escaped(constant.name) + " is not quantised as its panels are");
+    return pack_quantised(m, use, into, part, parts);
+  }
   const Range mine = tiles_of(m.rows.size(), part, parts);
   if (bits_of(use.stored) == 32) {
     pack_panels<uint32_t>(m, use, into, mine);

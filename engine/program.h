@@ -78,7 +78,8 @@ struct Range {
 enum class Layout : uint8_t {
   kRaw,     // dense row-major part of the constant
   kPanels,  // matrix W [K, N] (after `transposed`) as panels of `panel` columns: [ceil(N/panel)][K][panel],
-            // zero padded; rows can be gathered from it too (tied embeddings)
+            // zero padded; rows can be gathered from it too (tied embeddings). Quantised weights:
+            // engine/quantised_panel.h
 };
 
 // What a weight buffer holds of one constant of the graph. A constant may be used by several buffers of a
@@ -89,10 +90,14 @@ struct WeightUse {
   Layout layout = Layout::kRaw;
   bool transposed = false;  // kPanels: the constant is [N, K]
   int32_t panel = 0;        // kPanels: columns a panel
-  // Element type in memory: f32, f16 or bf16 for kPanels; anything for kRaw. Either the constant's own, or
-  // f32 where the constant has 16 bits (biases, norm scales): widened at load.
+  // Element type in memory: f32, f16, bf16, or u4 and u8 of quantised weights, for kPanels; anything for
+  // kRaw. Either the constant's own, or f32 where the constant has 16 bits (biases, norm scales): widened at
+  // load.
   DType stored = DType::kF32;
+  int32_t block = 0;  // u4, u8: rows of K, from the part's first, that share a scale and a zero; even
 };
+
+inline bool is_quantised(DType stored) { return stored == DType::kU4 || stored == DType::kU8; }
 
 // Operands in the order given; `?` marks optional ones, which are present as Operand{} (buffer kNone) when
 // absent. "Tile" says what one tile of the grid computes; tiles of a phase are independent.

@@ -67,8 +67,8 @@ std::string buffer_text(const Program& p, const Binding& binding, std::size_t i)
 std::string weight_text(const WeightUse& w) {
   return "constant=" + number(w.constant) +
          (w.layout == Layout::kRaw ? " raw" : " panels=" + number(w.panel)) +
-         (w.transposed ? " transposed " : " ") + std::string(name_of(w.stored)) + " [" +
-         join(w.ranges, range_text) + "]";
+         (w.block == 0 ? "" : " block=" + number(w.block)) + (w.transposed ? " transposed " : " ") +
+         std::string(name_of(w.stored)) + " [" + join(w.ranges, range_text) + "]";
 }
 
 std::string phase_text(const Phase& p, std::size_t i) {
@@ -181,6 +181,7 @@ WeightUse read_weight(TextCursor& c) {
   } else {
     c.expect("raw");
   }
+  if (c.accept("block=")) w.block = c.index();
   w.transposed = c.accept("transposed");
   w.stored = read_dtype(c);
   c.list([&] {

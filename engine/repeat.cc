@@ -22,7 +22,8 @@ std::string signature(const Program& program, const Phase& phase) {
            std::to_string(b.channel);
       if (b.weight != kNone) {
         const WeightUse& w = program.weights[at(b.weight)];
-        s += "," + std::to_string(static_cast<int>(w.layout)) + "," + std::to_string(w.panel);
+        s += "," + std::to_string(static_cast<int>(w.layout)) + "," + std::to_string(w.panel) + "," +
+             std::to_string(w.block);
       }
       for (const ValId v : b.dims) s += ":" + std::to_string(v);
     }

@@ -16,7 +16,9 @@ namespace {
 
 std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 bool is_index(DType t) { return t == DType::kI32 || t == DType::kI64; }
-bool is_weight_type(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
+bool is_weight_type(DType t) {
+  return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16 || is_quantised(t);
+}
 
 // One phase in one trip.
 class PhaseCheck {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/expr_bound.h"
 #include "engine/lowering.h"
+#include "engine/quantised_panel.h"
 #include "engine/unroll.h"
 #include "engine/validate.h"
 
@@ -46,6 +47,8 @@ void check_weight(const Program& p, const Buffer& b, const std::string& place, R
                "constant or element type of its weight");
   report.check(is_panels ? w.panel == panel_width() && w.ranges.size() == 2 : w.panel == 0 && !w.transposed,
                place, "layout of its weight");
+  const bool is_blocked = is_panels && is_quantised(w.stored);
+  report.check(is_blocked ? is_panel_block(w.stored, w.block) : w.block == 0, place, "blocks of its weight");
   if (!report.check(w.ranges.size() == b.dims.size(), place, "rank of its weight")) return;
   for (std::size_t axis = 0; axis < w.ranges.size(); ++axis) {
     const Range r = w.ranges[w.transposed && w.ranges.size() == 2 ? 1 - axis : axis];
@@ -169,7 +172,7 @@ bool is_alike(const Program& p, const Buffer& a, const Buffer& b) {
     return false;
   if (a.weight == kNone) return true;
   const WeightUse &wa = p.weights[at(a.weight)], &wb = p.weights[at(b.weight)];
-  return wa.layout == wb.layout && wa.panel == wb.panel;
+  return wa.layout == wb.layout && wa.panel == wb.panel && wa.block == wb.block;
 }
 
 void check_phase(const Program& p, std::size_t i, std::vector<std::set<int32_t>>& slots, Report& report) {

@@ -33,8 +33,8 @@ void lower(Lowering& l, const Node& node) {
   const int64_t panels = (*out.back().constant() + panel_width() - 1) / panel_width();
   const Expr grid = ceildiv(rows, kMatMulRows) * Expr(panels);
   l.emit(node.name, variant,
-         {l.read(node.inputs[0]), l.panels(node.inputs[1], transposed), l.read(c.bias), l.read(c.residual),
-          l.write(c.output)},
+         {l.read(node.inputs[0]), l.panels(node.inputs[1], transposed, variant.recipe), l.read(c.bias),
+          l.read(c.residual), l.write(c.output)},
          &grid);
 }
 

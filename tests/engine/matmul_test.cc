@@ -32,6 +32,7 @@ struct Problem {
   int32_t panel;
   std::vector<int32_t> slabs;
   DType stored;
+  int32_t block = 0;
 };
 
 struct Packed {
@@ -39,7 +40,40 @@ struct Packed {
   std::vector<float> values;  // [k][n], as stored
 };
 
+// Codes, zeros and scales at random, as engine/quantised_panel.h describes them.
+Packed pack_codes(const Problem& p, uint32_t seed) {
+  std::mt19937 random(seed);
+  const int64_t panels = (p.n + p.panel - 1) / p.panel, blocks = (p.k + p.block - 1) / p.block;
+  const int bits = p.stored == DType::kU4 ? 4 : 8;
+  const int64_t block_bytes = 5 * p.panel + p.block * p.panel * bits / 8;
+  Packed out;
+  out.bytes.resize(static_cast<std::size_t>(panels * blocks * block_bytes));
+  out.values.resize(static_cast<std::size_t>(p.k * p.n));
+  for (int64_t n = 0; n < p.n; ++n) {
+    for (int64_t b = 0; b < blocks; ++b) {
+      std::byte* block = out.bytes.data() + (n / p.panel * blocks + b) * block_bytes;
+      const int64_t column = n % p.panel;
+      const float scale = 0.01f + static_cast<float>(random() % 1000) / 7000.f;
+      const auto zero = static_cast<int>(random() % (1u << bits));
+      std::memcpy(block + 4 * column, &scale, 4);
+      block[4 * p.panel + column] = static_cast<std::byte>(zero);
+      for (int64_t i = 0; i < p.block && b * p.block + i < p.k; ++i) {
+        const auto code = static_cast<int>(random() % (1u << bits));
+        std::byte* pair = block + 5 * p.panel + (i / 2 * p.panel + column) * (bits / 4);
+        if (bits == 4)
+          *pair |= static_cast<std::byte>(code << (i % 2 * 4));
+        else
+          pair[i % 2] = static_cast<std::byte>(code);
+        out.values[static_cast<std::size_t>((b * p.block + i) * p.n + n)] =
+            static_cast<float>(code - zero) * scale;
+      }
+    }
+  }
+  return out;
+}
+
 Packed pack(const Problem& p, const std::vector<float>& w) {
+  if (p.block != 0) return pack_codes(p, static_cast<uint32_t>(w.size()));
   Packed out;
   const int64_t panels = (p.n + p.panel - 1) / p.panel;
   const auto size = static_cast<std::size_t>(bits_of(p.stored) / 8);
@@ -99,7 +133,15 @@ TEST(MatMul, EqualsItsPlainTwinBitForBit) {
                                          {7, 40, 64, 64, {0, 20, 40}, DType::kBF16},
                                          {13, 31, 200, 64, {0, 31}, DType::kF16},
                                          {12, 16, 70, 48, {0, 2, 4, 6, 8, 10, 12, 14, 16}, DType::kF32},
-                                         {45, 17, 65, 128, {0, 17}, DType::kF32}};
+                                         {45, 17, 65, 128, {0, 17}, DType::kF32},
+                                         {1, 96, 130, 64, {0, 96}, DType::kU4, 32},
+                                         {2, 77, 40, 64, {0, 32, 77}, DType::kU4, 16},
+                                         {3, 64, 150, 64, {0, 16, 16, 32, 64}, DType::kU8, 16},
+                                         {4, 130, 64, 64, {0, 130}, DType::kU4, 128},
+                                         {1, 65, 33, 48, {0, 65}, DType::kU8, 64},
+                                         {5, 65, 66, 64, {0, 64, 65}, DType::kU8, 64},
+                                         {30, 80, 100, 128, {0, 40, 80}, DType::kU4, 8},
+                                         {61, 33, 64, 64, {0, 33}, DType::kU8, 32}};
   uint32_t seed = 1;
   for (const Problem& p : problems) {
     const auto x = random_floats(static_cast<std::size_t>(p.m * p.k), ++seed);
@@ -119,6 +161,7 @@ TEST(MatMul, EqualsItsPlainTwinBitForBit) {
       a.w = w.bytes.data();
       a.stored = p.stored;
       a.panel = p.panel;
+      a.block = p.block;
       a.slabs = p.slabs.data();
       a.slab_count = static_cast<int32_t>(p.slabs.size()) - 1;
       a.epilogue = {kEpilogueBias | kEpilogueRelu | kEpilogueResidual, bias.data(), residual.data()};

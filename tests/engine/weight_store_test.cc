@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "importer/quantised.h"
 #include "tests/fixtures.h"
 
 namespace ark::test {
@@ -105,6 +106,106 @@ TEST(WeightStore, RawPartsAndWidening) {
     for (int64_t j = 5; j < 40; ++j) {
       for (int64_t k = 0; k < 6; ++k) ASSERT_EQ(*got++, f16_to_f32(all.as<uint16_t>()[(i * 40 + j) * 6 + k]));
     }
+  }
+}
+
+// Bytes at random as codes, zeros and scales; blocks of `block` along `axis`.
+ConstantPtr random_quantised(int64_t rows, int64_t columns, int bits, int axis, int64_t block,
+                             bool is_signed) {
+  std::mt19937 random(static_cast<uint32_t>(rows * 31 + bits));
+  const auto bytes = [&](int64_t count) {
+    Tensor t = Tensor::empty(DType::kU8, {count});
+    for (int64_t i = 0; i < count; ++i) t.as<uint8_t>()[i] = static_cast<uint8_t>(random());
+    return t;
+  };
+  Quantised q;
+  q.rows = rows, q.columns = columns, q.bits = bits, q.axis = axis, q.block = block;
+  q.is_signed = is_signed;
+  const int64_t fields = 8 / bits;
+  q.code_stride = (columns + fields - 1) / fields * fields;
+  q.codes = make_constant(
+      bits == 8 && is_signed
+          ? [&] {
+              Tensor t = bytes(rows * columns);
+              t.dtype = DType::kI8;
+              return t;
+            }()
+          : bytes(rows * q.code_stride / fields));
+  const int64_t blocks = ((axis == 1 ? columns : rows) + block - 1) / block;
+  const Dims places = axis == 1 ? Dims{rows, blocks} : Dims{blocks, columns};
+  Tensor scales = Tensor::empty(DType::kF32, places);
+  for (int64_t i = 0; i < scales.size(); ++i)
+    scales.as<float>()[i] = static_cast<float>(random() % 999 + 1) / 512;
+  q.scales = make_constant(std::move(scales));
+  if (!is_signed) {
+    q.zero_stride = (places[1] + fields - 1) / fields * fields;
+    q.zeros = make_constant(bytes(places[0] * q.zero_stride / fields));
+  }
+  ConstantPtr c = make_quantised(q, "codes");
+  EXPECT_NE(c, nullptr);
+  return c;
+}
+
+// Panels of codes stand for the numbers that the constant is decoded to.
+TEST(WeightStore, PanelsOfCodesStandForTheConstantsNumbers) {
+  struct Case {
+    int64_t rows, columns;
+    int bits, axis;
+    int64_t block;
+    bool is_signed, transposed;
+    std::vector<Range> ranges;
+    int32_t panel_block;
+    DType stored;
+  };
+  const Case cases[] = {
+      {150, 96, 4, 1, 32, false, true, {{3, 140}, {32, 96}}, 32, DType::kU4},
+      {150, 90, 2, 1, 32, false, true, {{0, 150}, {0, 90}}, 16, DType::kU4},
+      {128, 70, 8, 0, 64, true, false, {{64, 128}, {5, 70}}, 64, DType::kU8},
+      {100, 130, 8, 0, 100, false, false, {{0, 100}, {0, 130}}, 64, DType::kU8},
+      {90, 66, 4, 0, 16, false, false, {{16, 90}, {0, 66}}, 8, DType::kU4},
+      {70, 4096, 4, 1, 128, false, true, {{0, 70}, {0, 4096}}, 128, DType::kU4},
+  };
+  for (const Case& c : cases) {
+    const ConstantPtr constant = random_quantised(c.rows, c.columns, c.bits, c.axis, c.block, c.is_signed);
+    const Tensor all = materialise(*constant);
+    WeightUse use{.ranges = c.ranges,
+                  .layout = Layout::kPanels,
+                  .transposed = c.transposed,
+                  .panel = 64,
+                  .stored = c.stored,
+                  .block = c.panel_block};
+    const ConstantPtr list[] = {constant};
+    const WeightStore store(program_of({use}), list, 2);
+    const Range ks = matrix_rows(use), ns = matrix_columns(use);
+    const int64_t blocks = (ks.size() + use.block - 1) / use.block;
+    const int64_t pair = c.stored == DType::kU4 ? 1 : 2, each = 64 * 5 + use.block / 2 * 64 * pair;
+    for (int64_t n = 0; n < ns.size(); ++n) {
+      for (int64_t k = 0; k < ks.size(); ++k) {
+        const std::byte* block = store.address(0) + (n / 64 * blocks + k / use.block) * each;
+        const std::byte* at = block + 320 + (k % use.block / 2 * 64 + n % 64) * pair;
+        const int code =
+            pair == 2 ? std::to_integer<int>(at[k % 2]) : std::to_integer<int>(*at) >> k % 2 * 4 & 15;
+        float scale;
+        std::memcpy(&scale, block + n % 64 * 4, 4);
+        const float got = static_cast<float>(code - std::to_integer<int>(block[256 + n % 64])) * scale;
+        const int64_t row = use.transposed ? ns.begin + n : ks.begin + k,
+                      column = use.transposed ? ks.begin + k : ns.begin + n;
+        ASSERT_EQ(got, all.as<float>()[row * c.columns + column]) << c.rows << ": " << k << ", " << n;
+      }
+    }
+  }
+}
+
+TEST(WeightStore, PanelsAcrossAQuantisedWeightsBlocksAreOurBug) {
+  const ConstantPtr list[] = {random_quantised(64, 96, 4, 1, 32, false)};
+  for (const auto& [first, block] : std::vector<std::pair<int64_t, int32_t>>{{0, 48}, {16, 32}, {0, 20}}) {
+    WeightUse use{.ranges = {{0, 64}, {first, 96}},
+                  .layout = Layout::kPanels,
+                  .transposed = true,
+                  .panel = 64,
+                  .stored = DType::kU4,
+                  .block = block};
+    EXPECT_THROW(WeightStore(program_of({use}), list, 1), Error) << first << " " << block;
   }
 }
 

@@ -232,8 +232,9 @@ inline void pack_rows(const float* x, int64_t rows, int64_t k, float* packed) {
 }
 
 // Splits the rows into blocks of equal size as far as possible: 13 rows are 7 + 6, not 12 + 1.
-template <class T, class W>
-void multiply(const MatMul& a) {
+// `multiply_stripe`: what one stripe of one panel does.
+template <class T, class Stripe>
+void multiply(const MatMul& a, Stripe multiply_stripe) {
   const int64_t rows = a.last_row - a.first_row;
   const int64_t blocks = (rows + T::kMaxRows - 1) / T::kMaxRows;
   const auto block_at = [&](int64_t b) {
@@ -251,20 +252,8 @@ void multiply(const MatMul& a) {
       const int count = static_cast<int>(std::min<int64_t>(kGroup, blocks - b));
       for (int i = 0; i < count; ++i) group[i] = block_at(b + i);
       for (int stripe = 0; stripe < a.panel; stripe += kStripe)
-        multiply_stripe<T, W>(a, group, count, p, stripe, b == 0);
+        multiply_stripe(a, group, count, p, stripe, b == 0);
     }
-  }
-}
-
-template <class T>
-void matmul(const MatMul& a) {
-  switch (a.stored) {
-    case DType::kF16:
-      return multiply<T, F16Weights<T>>(a);
-    case DType::kBF16:
-      return multiply<T, BF16Weights<T>>(a);
-    default:
-      return multiply<T, F32Weights<T>>(a);
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "engine/cpu/simd/pair.h"
+
 namespace ark::simd {
 namespace {
 
@@ -39,6 +41,28 @@ struct Avx2 {
       return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
     };
     return {widen(_mm_loadu_si128(h)), widen(_mm_loadu_si128(h + 1))};
+  }
+  static V load_u8(const uint8_t* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
+  }
+  // Low and high bits of eight pairs of codes.
+  static __m256 low(__m256i both, int mask) {
+    return _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(mask)));
+  }
+  static Pair<Avx2> load_codes4(const uint8_t* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m256i a = _mm256_cvtepu8_epi32(bytes), b = _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8));
+    return {{low(a, 15), low(b, 15)},
+            {_mm256_cvtepi32_ps(_mm256_srli_epi32(a, 4)), _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 4))}};
+  }
+  static Pair<Avx2> load_codes8(const uint8_t* p) {
+    const auto* h = reinterpret_cast<const __m128i*>(p);
+    const __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128(h)),
+                  b = _mm256_cvtepu16_epi32(_mm_loadu_si128(h + 1));
+    return {{low(a, 255), low(b, 255)},
+            {_mm256_cvtepi32_ps(_mm256_srli_epi32(a, 8)), _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 8))}};
   }
   static V load_partial(const float* p, int n) {
     return {_mm256_maskload_ps(p, half_mask(0, n, 0)), _mm256_maskload_ps(p + 8, half_mask(0, n, 8))};

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "engine/cpu/simd/pair.h"
+
 namespace ark::simd {
 namespace {
 
@@ -26,6 +28,19 @@ struct Avx512 {
   static V load_bf16(const uint16_t* p) {
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  static V load_u8(const uint8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static Pair<Avx512> load_codes4(const uint8_t* p) {
+    const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return {_mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15))),
+            _mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4))};
+  }
+  static Pair<Avx512> load_codes8(const uint8_t* p) {
+    const __m512i both = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(255))),
+            _mm512_cvtepi32_ps(_mm512_srli_epi32(both, 8))};
   }
   static V load_partial(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static void store(float* p, V a) { _mm512_storeu_ps(p, a); }

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/dtype.h"
+#include "engine/cpu/simd/pair.h"
 
 namespace ark::simd {
 namespace {
@@ -45,6 +46,18 @@ struct Scalar {
   }
   static V load_bf16(const uint16_t* p) {
     return each([&](int i) { return bf16_to_f32(p[i]); });
+  }
+  static V load_u8(const uint8_t* p) {
+    return each([&](int i) { return static_cast<float>(p[i]); });
+  }
+  // Sixteen columns of two rows of codes (engine/quantised_panel.h).
+  static Pair<Scalar> load_codes4(const uint8_t* p) {
+    return {each([&](int i) { return static_cast<float>(p[i] & 15); }),
+            each([&](int i) { return static_cast<float>(p[i] >> 4); })};
+  }
+  static Pair<Scalar> load_codes8(const uint8_t* p) {
+    return {each([&](int i) { return static_cast<float>(p[2 * i]); }),
+            each([&](int i) { return static_cast<float>(p[2 * i + 1]); })};
   }
   static V load_partial(const float* p, int n) {
     return each([&](int i) { return i < n ? p[i] : 0.f; });

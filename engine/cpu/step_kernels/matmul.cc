@@ -46,6 +46,7 @@ void run(const PhaseCall& call) {
   m.w = w.data;
   m.stored = w.dtype;
   m.panel = call.weight->panel;
+  m.block = call.weight->block;
   m.slabs = call.variant->recipe.slabs.data();
   m.slab_count = static_cast<int32_t>(call.variant->recipe.slabs.size()) - 1;
   m.epilogue = {call.variant->epilogue, bias.as<const float>(), residual.as<const float>()};
