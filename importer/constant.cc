@@ -265,6 +265,17 @@ ConstantPtr reshaped(const ConstantPtr& constant, Dims dims) {
   return make_constant(std::move(dense), constant->name);
 }
 
+ConstantPtr as_nibbles(const ConstantPtr& constant) {
+  if (constant->dtype != DType::kU8 || constant->dims.empty() || !constant->perm.empty() ||
+      !constant->begin.empty())
+    return nullptr;
+  auto c = copy_of(constant);
+  c->dtype = c->inline_data.dtype = DType::kU4;
+  c->dims.back() *= 2;
+  c->stored_dims = c->inline_data.dims = c->dims;
+  return c;
+}
+
 bool same_payload(const Constant& a, const Constant& b) {
   if (a.quantised || b.quantised)
     return a.quantised && b.quantised &&

@@ -86,7 +86,8 @@ enum class Op : uint8_t {
   kGlobalAveragePool, kGlobalMaxPool,
   kResize,  // (x) and ONNX's attributes; scales / sizes as inputs
   // -- integer products and quantisation (decoded by the importer where a kernel exists)
-  kQuantizeLinear, kDequantizeLinear,  // (x, scale, zero_point?) {axis, block_size}
+  kQuantizeLinear, kDequantizeLinear,  // (x, scale, zero_point?) {axis, block_size}; Dequantize: {zero_point: int = 0,
+                                       // for all elements, where the input is absent}
   kDynamicQuantizeLinear,              // (x f32) -> (y u8, scale, zero_point)
   kMatMulInteger,                      // (a, b, a_zero?, b_zero?) -> i32
   kConvInteger,

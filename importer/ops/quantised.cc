@@ -70,6 +70,46 @@ void matmul_nbits(OpContext& c) {
              {{"K", c.attr_int("K", 0)}, {"N", c.attr_int("N", 0)}, {"bits", bits}, {"block_size", block}});
 }
 
+// Two codes a byte, the first in the low bits, as elements of their own; the last axis is `size` long.
+ValueId unpacked(OpContext& c, std::size_t i, const Expr& size) {
+  const ConstantPtr packed = c.graph.value(c.input(i)).constant;
+  const ConstantPtr codes = packed ? as_nibbles(packed) : nullptr;
+  if (!codes) c.unsupported("packed codes that are no constant");
+  const auto last = static_cast<int64_t>(codes->dims.size()) - 1;
+  if (!size.constant() || *size.constant() > codes->dims.back())
+    c.fail("has " + std::to_string(codes->dims.back()) + " zero points a row for " + size.str() + " scales");
+  return slice_axis(c, c.graph.add_constant(codes), last, 0, size);
+}
+
+// com.microsoft: (data, indices, scales, zero_points?): rows of a quantised table. 4 bits lie in tensors of
+// their type, or packed in bytes along the last axis.
+void gather_block_quantized(OpContext& c) {
+  const int64_t bits = c.attr_int("bits", 4), block = c.attr_int("block_size", 128), rank = c.rank(0);
+  const bool bytes = dtype_of(c, c.input(0)) == DType::kU8, packed = bytes && bits == 4;
+  if (bits_of(dtype_of(c, c.input(0))) > 8 || !is_integer(dtype_of(c, c.input(0))))
+    c.unsupported("codes of type " + std::string(name_of(dtype_of(c, c.input(0)))));
+  if (bytes && bits != 4 && bits != 8)
+    c.unsupported(std::to_string(bits) + "-bit codes; ark reads tables of 4 and 8 bits");
+  if (block < 16 || (block & (block - 1)) != 0) c.fail("block_size must be a power of two, 16 at least");
+  const int64_t along = c.axis(c.attr_int("quantize_axis", 1), static_cast<int>(rank)),
+                axis = c.axis(c.attr_int("gather_axis", 0), static_cast<int>(rank));
+  const Shape scales = shape_of(c, c.input(2));
+  if (static_cast<int64_t>(scales.size()) != rank) c.fail("scales have another rank than the data");
+  ValueId data = c.input(0);
+  if (packed) {
+    const Shape& stored = shape_of(c, data);
+    data = unpacked(c, 0, stored.back() * 2);
+  }
+  std::vector<ValueId> in{data, c.input(2)};
+  if (c.has_input(3)) in.push_back(packed ? unpacked(c, 3, scales.back()) : c.inputs[3]);
+  const ValueId table = c.emit(Op::kDequantizeLinear, in,
+                               {{"axis", along},
+                                {"block_size", block},
+                                {"zero_point", bytes ? int64_t{1} << (bits - 1) : int64_t{0}},
+                                {"to", static_cast<int64_t>(dtype_of(c, c.input(2)))}});
+  c.outputs[0] = c.emit(Op::kGather, {table, c.input(1)}, {{"axis", axis}});
+}
+
 // (a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero): the products of the dequantised matrices,
 // quantised.
 void qlinear_matmul(OpContext& c) {
@@ -105,6 +145,7 @@ constexpr Entry kTable[] = {
     {kOnnx, "DynamicQuantizeLinear", dynamic_quantize},
     {kOnnx, "MatMulInteger", matmul_integer},
     {kMicrosoft, "MatMulNBits", matmul_nbits},
+    {kMicrosoft, "GatherBlockQuantized", gather_block_quantized},
     {kMicrosoft, "MatMulIntegerToFloat", matmul_integer_to_float},
     {kMicrosoft, "DynamicQuantizeMatMul", dynamic_quantize_matmul},
     {kOnnx, "QLinearMatMul", qlinear_matmul},

@@ -23,14 +23,14 @@ def node(op, inputs, outputs="y", domain="", **attributes):
     return helper.make_node(op, inputs.split(), outputs.split(), domain=domain, **attributes)
 
 
-def write_case(folder, nodes, feeds, weights=None, outputs=("y",)):
+def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17):
     """The graph with what ONNX Runtime makes of it."""
     inputs = [helper.make_tensor_value_info(n, TYPES[a.dtype], a.shape) for n, a in feeds.items()]
     results = [helper.make_empty_tensor_value_info(n) for n in outputs]
     stored = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
     graph = helper.make_graph(nodes, "case", inputs, results, stored)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     data = folder / "test_data_set_0"
     data.mkdir(parents=True)

@@ -109,6 +109,19 @@ TEST(Constant, ReshapeOfAViewMaterialisesOnlySmallOnes) {
   EXPECT_TRUE(same_payload(*reshaped(whole, {60000}), *whole));
 }
 
+TEST(Constant, BytesAreTwoNibblesEach) {
+  const ConstantPtr bytes = make_constant(counting(DType::kU8, {3, 5}));
+  const ConstantPtr nibbles = as_nibbles(bytes);
+  ASSERT_EQ(nibbles->dims, (Dims{3, 10}));
+  EXPECT_TRUE(same_payload(*nibbles, *bytes));
+  const Tensor all = materialise(*nibbles), row = materialise_rows(*nibbles, 1, 1);
+  for (int64_t i = 0; i < 30; ++i)
+    EXPECT_EQ(all.integer(i), bytes->inline_data.integer(i / 2) >> i % 2 * 4 & 15);
+  for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(row.integer(i), all.integer(10 + i));
+  EXPECT_EQ(as_nibbles(transposed(bytes, {1, 0})), nullptr);
+  EXPECT_EQ(as_nibbles(nibbles), nullptr);
+}
+
 TEST(Constant, TruncatedFileIsAnErrorNotACrash) {
   const test::TemporaryDirectory dir;
   const auto path = dir.write("w", std::string(64, 'x'));

@@ -38,10 +38,11 @@ std::vector<OutputType> dequantize_shapes(const KernelCall& call) {
 void dequantize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const ScaleIndex index = scale_index(call);
+  const int64_t default_zero = call.attributes->integer_or("zero_point", 0);
   const auto [begin, end] = elements_of(tile, y.size());
   for (int64_t i = begin; i < end; ++i) {
     const int64_t s = index(i);
-    const auto zero = has_input(call, 2) ? load_one<int64_t>(call.inputs[2], s) : 0;
+    const auto zero = has_input(call, 2) ? load_one<int64_t>(call.inputs[2], s) : default_zero;
     store_one<float>(y, i,
                      static_cast<float>(load_one<int64_t>(x, i) - zero) * load_one<float>(call.inputs[1], s));
   }
