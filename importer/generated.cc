@@ -1,10 +1,16 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "importer/builder.h"
 
 namespace ark {
 namespace {
+
+// Unpacking stored weights makes tensors, but of sizes that the file has paid for: free up to this many steps
+// (DequantizeLinear, Cast, Transpose) behind a constant, once for each constant.
+constexpr int kFreeSteps = 3;
+bool unpacks(Op op) { return op == Op::kDequantizeLinear || op == Op::kCast || op == Op::kTranspose; }
 
 int64_t known_bytes(const Value& v) {
   if (!v.shape || v.dtype == DType::kString || v.dtype == DType::kUndefined) return 0;
@@ -23,8 +29,9 @@ int64_t known_bytes(const Value& v) {
 
 void check_generated(const Graph& graph, const Limits& limits) {
   std::vector<bool> from_constants(graph.values.size());
+  std::vector<int> free_steps(graph.values.size());
   for (std::size_t i = 0; i < graph.values.size(); ++i)
-    from_constants[i] = graph.values[i].constant != nullptr;
+    if (graph.values[i].constant) from_constants[i] = true, free_steps[i] = kFreeSteps;
   int64_t total = 0;
   for (const Node& node : graph.nodes) {
     if (node.removed) continue;
@@ -34,6 +41,14 @@ void check_generated(const Graph& graph, const Limits& limits) {
       return id == kNoValue || from_constants[static_cast<std::size_t>(id)];
     });
     if (!all) continue;
+    if (unpacks(node.op) && node.outputs.size() == 1 && node.outputs[0] != kNoValue) {
+      int& left = free_steps[static_cast<std::size_t>(node.inputs[0])];
+      if (left > 0) {
+        from_constants[static_cast<std::size_t>(node.outputs[0])] = true;
+        free_steps[static_cast<std::size_t>(node.outputs[0])] = std::exchange(left, 0) - 1;
+        continue;
+      }
+    }
     for (const ValueId id : node.outputs) {
       if (id == kNoValue) continue;
       from_constants[static_cast<std::size_t>(id)] = true;

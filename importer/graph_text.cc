@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "importer/graph.h"
+#include "importer/quantised.h"
 
 namespace ark {
 namespace {
@@ -17,6 +18,7 @@ std::string type_text(const Value& v) {
 std::string constant_text(const Value& v) {
   constexpr int64_t kShown = 8;
   std::string out = "const " + type_text(v);
+  if (v.constant->quantised) out += " of " + std::to_string(v.constant->quantised->bits) + " bits";
   if (v.constant->size() <= kShown && v.constant->dtype != DType::kString) {
     const Tensor t = materialise(*v.constant);
     out += " {";

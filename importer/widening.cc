@@ -5,30 +5,38 @@
 namespace ark {
 namespace {
 
-bool widens(const Graph& graph, const Node& node) {
-  const DType from = graph.value(node.inputs[0]).dtype;
-  return node.op == Op::kCast && (from == DType::kF16 || from == DType::kBF16) &&
-         graph.value(node.outputs[0]).dtype == DType::kF32;
+bool is_cast(const Graph& graph, const Node& node) {
+  const auto real = [&](ValueId id) {
+    const DType type = graph.value(id).dtype;
+    return is_floating(type) && type != DType::kF64;
+  };
+  return node.op == Op::kCast && real(node.inputs[0]) && real(node.outputs[0]);
+}
+
+bool widens(const Graph& graph, const Node& cast) {
+  return graph.value(cast.inputs[0]).dtype != DType::kF32 &&
+         graph.value(cast.outputs[0]).dtype == DType::kF32;
 }
 
 }  // namespace
 
-ConstantPtr stored_constant(const Graph& graph, ValueId id) {
+ConstantPtr stored_constant(const Graph& graph, ValueId id,
+                            const std::function<ConstantPtr(const Node&)>& made_by) {
   constexpr std::size_t kMostSteps = 16;  // between a weight and what reads it
   std::vector<const Node*> movement;      // from the reader back
-  bool widened = false;
-  while (!graph.value(id).constant) {
+  std::vector<const Node*> casts;
+  ConstantPtr view;
+  while (!(view = graph.value(id).constant)) {
     const Node* node = graph.producer(id);
     if (!node || node->inputs.empty() || node->inputs[0] == kNoValue || node->outputs.size() != 1 ||
-        movement.size() == kMostSteps)
+        movement.size() + casts.size() == kMostSteps)
       return nullptr;
-    if (!widened && widens(graph, *node))
-      widened = true;
-    else
-      movement.push_back(node);
+    if (made_by && (view = made_by(*node))) break;
+    (is_cast(graph, *node) ? casts : movement).push_back(node);
     id = node->inputs[0];
   }
-  ConstantPtr view = graph.value(id).constant;
+  const bool exact = casts.empty() || (casts.size() == 1 && widens(graph, *casts[0]));
+  if (!exact && !view->quantised) return nullptr;
   for (auto node = movement.rbegin(); view && node != movement.rend(); ++node) view = lazy_view(**node, view);
   return view;
 }

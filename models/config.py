@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 
 CHOICES = {
     "dtype": ("f32", "f16", "bf16"),
-    "stored": ("dtype", "f16", "bf16"),
+    "stored": ("dtype", "f16", "bf16", "int8", "uint4", "nbits"),
     "ids": ("int64", "int32"),
     "norm": ("rms", "gemma", "layer", "layer-nodes"),
     "norm_place": ("pre", "post", "sandwich"),
@@ -41,7 +41,7 @@ class Config:
     vocab: int = 64
     context: int = 64
     dtype: str = "f32"
-    stored: str = "dtype"  # of the weights; another type than dtype stands behind a Cast
+    stored: str = "dtype"  # of the weights; another type than dtype stands behind a Cast; quantised.py
     ids: str = "int64"  # type of the integer inputs
     opset: int = 18
 

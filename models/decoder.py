@@ -6,6 +6,7 @@ from onnx import TensorProto
 
 from attention import Mask, Positions, append_cache, repeat_heads, rotate
 from graph import TO_END, Graph
+from quantised import nbits_product, nbits_rows
 
 FLOAT = TensorProto.FLOAT
 
@@ -42,9 +43,8 @@ class Decoder:
 
     def layers(self, ids, mask, position_ids):
         g, c = self.g, self.config
-        table = self.table("model.embed_tokens", c.vocab)
         with g.scope("embed_tokens"):
-            x = g("Gather", table, ids)
+            x = self.look_up("model.embed_tokens", c.vocab, ids)
         past = [(past, axis) for past, _, _, axis in c.caches()[:1]]
         self.positions = Positions(g, c, x, mask, position_ids, *past)
         if c.embed_scale != 1:
@@ -52,7 +52,7 @@ class Decoder:
         if c.positions == "learned":
             at = g("Add", self.positions.ids(), g.const(c.position_offset))
             rows = c.context + c.position_offset
-            x = g("Add", x, g("Gather", self.table("model.embed_positions", rows), at))
+            x = g("Add", x, self.look_up("model.embed_positions", rows, at))
         if c.embed_norm:
             x = self.norm(x, "embed_layernorm", c.hidden)
         self.mask = Mask(g, c, self.positions)
@@ -72,7 +72,9 @@ class Decoder:
         if c.logits == "last":
             x = g.slice(x, 1, -1, TO_END)
         with g.scope("lm_head"):
-            if c.tied:
+            if c.tied and g.quantised == "nbits":
+                logits = self.nbits_product(x, "model.embed_tokens", c.hidden, c.vocab)
+            elif c.tied:
                 logits = g("MatMul", x, g.transpose(self.table("model.embed_tokens", c.vocab), 1, 0))
             else:
                 logits = self.linear(x, "lm_head", c.hidden, c.vocab, bias=False)
@@ -233,12 +235,27 @@ class Decoder:
 
     def table(self, name, rows):
         shape = (rows, self.config.hidden)
-        return self.g.weight(f"{name}.weight", shape, lambda: self.weights(f"{name}.weight", shape))
+        return self.g.weight(f"{name}.weight", shape, lambda: self.weights(f"{name}.weight", shape), along=1)
+
+    def look_up(self, name, rows, at):
+        """Rows of a table."""
+        if self.g.quantised != "nbits":
+            return self.g("Gather", self.table(name, rows), at)
+        shape = (rows, self.config.hidden)
+        return nbits_rows(self.g, f"{name}.weight", *shape, lambda: self.weights(f"{name}.weight", shape), at)
+
+    def nbits_product(self, x, name, wide, out, bias=False):
+        offset = self.g.weight(f"{name}.bias", (out,), lambda: self.weights(f"{name}.bias", (out,))) if bias else None
+        return nbits_product(self.g, x, f"{name}.weight", out, wide,
+                             lambda: self.weights(f"{name}.weight", (out, wide)), offset)
 
     def linear(self, x, name, wide, out, bias):
         """x W^T + b; the exporter has folded the transpose into a weight without a name."""
         g = self.g
         self.projections += 1
+        if g.quantised == "nbits":
+            with g.scope(name.rsplit(".", 1)[-1]):
+                return self.nbits_product(x, name, wide, out, bias)
         weight = g.weight(f"onnx::MatMul_{1000 + self.projections}", (wide, out),
                           lambda: self.weights(f"{name}.weight", (out, wide)).T)
         offset = g.weight(f"{name}.bias", (out,), lambda: self.weights(f"{name}.bias", (out,))) if bias else None

@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import quantised
+
 DTYPES = {
     "f32": (TensorProto.FLOAT, np.dtype(np.float32)),
     "f16": (TensorProto.FLOAT16, np.dtype(np.float16)),
@@ -32,7 +34,7 @@ class Weight:
 
     def data(self):
         array = np.asarray(self.make())
-        if array.shape != self.shape:
+        if array.shape != self.shape and self.elem_type != TensorProto.UINT4:  # two elements a byte
             raise ValueError(f"weight {self.name} has shape {array.shape}, the graph needs {self.shape}")
         return np.ascontiguousarray(array.astype(self.dtype, copy=False)).tobytes()
 
@@ -46,7 +48,8 @@ class Graph:
     def __init__(self, opset=18, dtype="f32", stored="dtype"):
         self.opset = opset
         self.float_type, self.float_dtype = DTYPES[dtype]
-        self.stored = DTYPES[dtype if stored == "dtype" else stored]
+        self.quantised = stored if stored in quantised.STYLES else None
+        self.stored = DTYPES[dtype if stored == "dtype" or self.quantised else stored]
         self.nodes, self.inputs, self.outputs, self.weights = [], [], [], {}
         self._scopes, self._counts = [], {}
 
@@ -72,8 +75,16 @@ class Graph:
     def output(self, name, elem_type, shape):
         self.outputs.append(helper.make_tensor_value_info(name, elem_type, shape))
 
-    def weight(self, name, shape, make):
-        """An initializer as the model's float type; asking again for a name gives the same one."""
+    def add(self, name, elem_type, dtype, shape, make):
+        """An initializer as it is stored; asking again for a name gives the same one."""
+        self.weights.setdefault(name, Weight(name, elem_type, np.dtype(dtype), shape, make))
+        return name
+
+    def weight(self, name, shape, make, along=0):
+        """An initializer as the model's float type; asking again for a name gives the same one. `along`: the axis of
+        a matrix that products sum over."""
+        if self.quantised and len(shape) == 2:
+            return quantised.dequantised(self, name, shape, make, along)
         self.weights.setdefault(name, Weight(name, *self.stored, shape, make))
         return name if self.stored[0] == self.float_type else self.cast(name, self.float_type)
 
@@ -146,8 +157,10 @@ class Graph:
                 tensor.raw_data = weight.data()
         graph = helper.make_graph(self.nodes, "main_graph", self.inputs, self.outputs, tensors)
         opsets = [helper.make_opsetid("", self.opset)]
-        model = helper.make_model(graph, producer_name="pytorch", opset_imports=opsets,
-                                  ir_version=helper.find_min_ir_version_for(opsets))
+        ir_version = helper.find_min_ir_version_for(opsets)
+        if any(node.domain for node in self.nodes):
+            opsets.append(helper.make_opsetid("com.microsoft", 1))
+        model = helper.make_model(graph, producer_name="pytorch", opset_imports=opsets, ir_version=ir_version)
         with replacing(path) as temporary:
             temporary.write_bytes(model.SerializeToString())
 

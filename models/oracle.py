@@ -13,6 +13,7 @@ class Oracle:
     def __init__(self, model, config, threads=2, optimise=True):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # f32 activations
         if not optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

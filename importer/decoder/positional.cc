@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "importer/decoder/quantised_weights.h"
 #include "importer/decoder/rewrite.h"
+#include "importer/quantised.h"
 #include "importer/widening.h"
 
 namespace ark::decoder {
@@ -174,8 +176,27 @@ Tensor make_table(Rewrite& r, const Node& node, ValueId id, const Layout& layout
 
 }  // namespace
 
+ConstantPtr Rewrite::quantised(const Node& node) {
+  const ConstantPtr found = quantised_weight(plain, node);
+  if (!found) return nullptr;
+  for (const auto& known : quantised_) {
+    if (!same_payload(*known, *found->quantised)) continue;
+    auto shared = std::make_shared<Constant>(*found);
+    shared->quantised = known;
+    return shared;
+  }
+  quantised_.push_back(found->quantised);
+  return found;
+}
+
+ConstantPtr Rewrite::stored(ValueId id) {
+  return stored_constant(plain, id, [&](const Node& node) {
+    return node.op == Op::kDequantizeLinear ? quantised(node) : nullptr;
+  });
+}
+
 ConstantPtr Rewrite::constant(ValueId id) {
-  if (ConstantPtr stored = stored_constant(plain, id)) return stored;
+  if (ConstantPtr weights = stored(id)) return weights;
   const Tensor first = probe.value(id, probe.possible({2, 3, 5}));
   if (varies[static_cast<std::size_t>(id)])
     for (const Step& step : constant_steps(length, roles.has_past))
@@ -244,16 +265,15 @@ std::optional<Rows> Rewrite::lifted(const Node& at, ValueId id) {
     if (!results || results->empty()) return std::nullopt;
     return (*results)[0];
   }
-  const Value& table = plain.value(node->inputs[0]);
-  if (!table.constant || node->attributes.integer("axis") != 0 || table.constant->dims.size() < 2 ||
-      !is_floating(table.dtype))
+  const ConstantPtr table = stored(node->inputs[0]);
+  if (!table || node->attributes.integer("axis") != 0 || table->dims.size() < 2 || !is_floating(table->dtype))
     return std::nullopt;
   const auto index_layout = layout_of(*plain.value(node->inputs[1]).shape, roles.sizes);
   if (!index_layout || features(*index_layout) != 1 || !has_rows(*index_layout)) return std::nullopt;
   const auto offset = offset_of(make_table(*this, at, node->inputs[1], *index_layout));
-  const int64_t rows = table.constant->dims[0];
+  const int64_t rows = table->dims[0];
   if (!offset || *offset < 0 || *offset >= rows) return std::nullopt;
-  ConstantPtr data = *offset == 0 ? table.constant : sliced(table.constant, 0, *offset, rows);
+  ConstantPtr data = *offset == 0 ? table : sliced(table, 0, *offset, rows);
   if (!data) return std::nullopt;
   Rows result{*index_layout, kNoValue, false};
   Dims dims = token_dims(*index_layout);

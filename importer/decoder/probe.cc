@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "importer/decoder/quantised_weights.h"
 #include "importer/decoder/refusal.h"
 #include "importer/fold.h"
 
@@ -102,8 +103,10 @@ Node Probe::concrete(const Node& node, const Step& step) const {
 // Rows of a table too large to be copied as a whole.
 std::optional<Tensor> Probe::gather_rows(const Node& node, const Step& step) {
   if (node.op != Op::kGather || node.attributes.integer("axis") != 0) return std::nullopt;
-  const ConstantPtr& table = graph_.value(node.inputs[0]).constant;
-  if (!table || table->is_small() || table->dims.empty() || bits_of(table->dtype) < 8) return std::nullopt;
+  ConstantPtr table = graph_.value(node.inputs[0]).constant;
+  if (const Node* maker = graph_.producer(node.inputs[0])) table = quantised_weight(graph_, *maker);
+  if (!table || (table->is_small() && !table->quantised) || table->dims.empty() || bits_of(table->dtype) < 8)
+    return std::nullopt;
   const Tensor rows = value(node.inputs[1], step);
   Dims dims = rows.dims;
   dims.insert(dims.end(), table->dims.begin() + 1, table->dims.end());

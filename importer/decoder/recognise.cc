@@ -1,5 +1,6 @@
 // Plain graph -> token graph, or the node where the proof ends.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "importer/decoder/part_probe.h"
 #include "importer/decoder/rewrite.h"
 #include "importer/passes/passes.h"
+#include "importer/quantised.h"
 
 namespace ark {
 namespace {
@@ -81,6 +83,11 @@ void describe_blocks(const std::vector<Block>& blocks, std::vector<std::string>&
 }
 
 void describe_weights(const Graph& graph, std::vector<std::string>& evidence) {
+  std::map<int32_t, int> quantised;  // by bits
+  for (const Value& v : graph.values)
+    if (v.constant && v.constant->quantised) ++quantised[v.constant->quantised->bits];
+  for (const auto& [bits, count] : quantised)
+    evidence.push_back(std::to_string(count) + " weights of " + std::to_string(bits) + " bits");
   ConstantPtr embedding;
   for (const Node& node : graph.nodes)
     if (!node.removed && node.op == Op::kGather && node.inputs[1] == graph.inputs[0])

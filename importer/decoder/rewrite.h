@@ -94,8 +94,12 @@ struct Rewrite {
   // The operand of a row-wise node: rows as they are; a free value as a constant, or as rows read from a
   // table by position, its axes matched with those of `beside` from the right.
   Rows operand(const Node& node, ValueId id, const Layout& beside);
-  // A free value that is the same at every step, 16-bit weights as they are stored; nullptr if it is not.
+  // A free value that is the same at every step, 16-bit and quantised weights as they are stored; nullptr if
+  // it is not.
   ConstantPtr constant(ValueId id);
+  // The weights that a node dequantises; nullptr if there are none (quantised_weights.h). The same payloads
+  // give the same Quantised, so that tied weights are stored once.
+  ConstantPtr quantised(const Node& node);
   // Rows for a free value of the given layout: f(position), proven on many steps.
   Rows tabulated(const Node& node, ValueId id, const Layout& layout);
 
@@ -105,6 +109,8 @@ struct Rewrite {
  private:
   std::optional<Rows> lifted(const Node& node, ValueId id);
   ValueId table_rows(const Tensor& table);
+  ConstantPtr stored(ValueId id);
+  std::vector<std::shared_ptr<const Quantised>> quantised_;
   std::map<std::pair<ValueId, std::string>, Rows> tables_;
   std::vector<std::pair<Tensor, ValueId>> table_contents_;  // table -> its rows by position
 };

@@ -26,13 +26,29 @@ ConstantPtr weight(Rewrite& r, const Node& node, ValueId id) {
   return c;
 }
 
-// Adds the third input, if there is one.
-void finish(Rewrite& r, const Node& node, Rows y) {
-  if (node.inputs.size() > 2 && node.inputs[2] != kNoValue) {
-    const Rows bias = r.operand(node, node.inputs[2], y.layout);
+ValueId input(const Node& node, std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; }
+
+// Adds the bias, if there is one.
+void finish(Rewrite& r, const Node& node, Rows y, std::size_t bias_at = 2) {
+  if (const ValueId id = input(node, bias_at); id != kNoValue) {
+    const Rows bias = r.operand(node, id, y.layout);
     y.tokens = r.out.emit(Op::kAdd, {y.tokens, r.conform(bias, y.layout)});
   }
   r.set(node.outputs[0], std::move(y));
+}
+
+// y = x times a matrix; the bias is part of the product where it is a constant of the file.
+void times_matrix(Rewrite& r, const Node& node, const Rows& x, Rows y, const ConstantPtr& w,
+                  const Attributes& attributes, std::size_t bias_at = 2) {
+  std::vector<ValueId> inputs{x.tokens, r.out.constant(w)};
+  const ValueId bias = input(node, bias_at);
+  const bool joined = bias != kNoValue && r.plain.value(bias).constant;
+  if (joined) inputs.push_back(r.conform(r.operand(node, bias, y.layout), y.layout));
+  y.tokens = r.out.emit(Op::kMatMul, inputs, attributes);
+  if (joined)
+    r.set(node.outputs[0], std::move(y));
+  else
+    finish(r, node, std::move(y), bias_at);
 }
 
 Attributes product_attributes(const Node& node, bool trans_a, bool trans_b) {
@@ -60,15 +76,7 @@ void times_weight(Rewrite& r, const Node& node, Rows x, bool trans_b) {
   Rows y = x;
   y.layout[k_axis] = feature_axis(n);
   const Attributes attributes = product_attributes(node, false, trans_b);
-  if (d.size() == 2) {
-    std::vector<ValueId> inputs{x.tokens, r.out.constant(w)};
-    const bool plain_bias =
-        node.inputs.size() > 2 && node.inputs[2] != kNoValue && r.plain.value(node.inputs[2]).constant;
-    if (plain_bias) inputs.push_back(r.conform(r.operand(node, node.inputs[2], y.layout), y.layout));
-    y.tokens = r.out.emit(Op::kMatMul, inputs, attributes);
-    if (plain_bias) return r.set(node.outputs[0], std::move(y));
-    return finish(r, node, std::move(y));
-  }
+  if (d.size() == 2) return times_matrix(r, node, x, std::move(y), w, attributes);
   // Weights by head: the rows axis M must exist between the batch and K.
   Layout to(x.layout.begin(), x.layout.end() - 2);
   const bool dropped = !is_kept(x.layout[rank - 2]);
@@ -163,11 +171,9 @@ bool gather_weight(Rewrite& r, const Node& node) {
   return true;
 }
 
-bool quantised(Rewrite& r, const Node& node) {
-  const Rows* x = r.rows(node.inputs[0]);
-  if (!x) return false;
-  need_features(node, *x, x->layout.size() - 1);
-  std::vector<ValueId> inputs{x->tokens};
+// The operator as it is, for weights that are quantised in a way of their own.
+ValueId same_operator(Rewrite& r, const Node& node, ValueId x) {
+  std::vector<ValueId> inputs{x};
   for (std::size_t i = 1; i < node.inputs.size(); ++i) {
     if (node.inputs[i] == kNoValue) {
       inputs.push_back(kNoValue);
@@ -177,9 +183,23 @@ bool quantised(Rewrite& r, const Node& node) {
     if (!c) refuse(node, "has quantised weights that are no constants");
     inputs.push_back(r.out.constant(c));
   }
-  Rows y{x->layout, r.out.emit(node.op, inputs, node.attributes), x->last};
+  return r.out.emit(node.op, inputs, node.attributes);
+}
+
+// MatMulNBits: a product with weights [N, K], which stay quantised.
+bool times_nbits(Rewrite& r, const Node& node) {
+  const Rows* found = r.rows(node.inputs[0]);
+  if (!found) return false;
+  const Rows x = *found;
+  need_features(node, x, x.layout.size() - 1);
+  Rows y = x;
   y.layout.back() = feature_axis(node.attributes.integer("N"));
-  r.set(node.outputs[0], std::move(y));
+  if (const ConstantPtr w = r.quantised(node)) {
+    times_matrix(r, node, x, std::move(y), w, {{"trans_b", int64_t{1}}}, 5);
+  } else {
+    y.tokens = same_operator(r, node, x.tokens);
+    r.set(node.outputs[0], std::move(y));
+  }
   return true;
 }
 
@@ -226,7 +246,7 @@ bool rewrite_products(Rewrite& r, const Node& node) {
     case Op::kGather:
       return gather_weight(r, node);
     case Op::kMatMulNBits:
-      return quantised(r, node);
+      return times_nbits(r, node);
     case Op::kRotary:
       return rotary(r, node);
     default:

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "importer/import.h"
+#include "importer/quantised.h"
 #include "tests/fixtures.h"
 #include "tests/importer/decoder/decoder_cases.h"
 #include "tests/importer/decoder/token_interpreter.h"
@@ -60,12 +61,47 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"llama-ort-extended", 3, 8, 2, 8, 0, 512, 8192},
         Case{"llama-genai-fp32", 3, 8, 2, 16, 0, 512, 128},
         Case{"llama-genai-bias", 3, 8, 2, 16, 0, 512, 128}, Case{"phi3-genai-fp32", 2, 4, 4, 16, 0, 512, 128},
+        Case{"llama-int4", 3, 8, 2, 8, 0, 512, 8192}, Case{"llama-int4-asymmetric", 3, 8, 2, 8, 0, 512, 8192},
+        Case{"llama-int4-qdq", 3, 8, 2, 8, 0, 512, 8192}, Case{"llama-int8-nbits", 3, 8, 2, 8, 0, 512, 8192},
+        Case{"llama-genai-int4", 3, 8, 2, 16, 0, 512, 128},
         Case{"mistral-sliding", 3, 4, 2, 24, 4, 512, 8192}),
     [](const auto& info) {
       std::string name = info.param.fixture;
       std::replace(name.begin(), name.end(), '-', '_');
       return name;
     });
+
+TEST(Recognise, QuantisedWeightsStayAsTheyAreStored) {
+  struct {
+    const char* fixture;
+    std::ptrdiff_t products;  // in the file; the packed ones of genai are split in three
+    int32_t bits;
+  } const files[] = {{"llama-int4", 22, 4},
+                     {"llama-int4-asymmetric", 22, 4},
+                     {"llama-int4-qdq", 22, 4},
+                     {"llama-int8-nbits", 22, 8},
+                     {"llama-genai-int4", 16 + 2 * 3, 4}};
+  for (const auto& file : files) {
+    SCOPED_TRACE(file.fixture);
+    const auto model = recognised(fixtures() / file.fixture);
+    ASSERT_TRUE(model.has_value());
+    int products = 0;
+    for (const Node& node : model->tokens.nodes) {
+      EXPECT_NE(node.op, Op::kMatMulNBits);
+      EXPECT_NE(node.op, Op::kDequantizeLinear);
+      if (node.op != Op::kMatMul) continue;
+      const ConstantPtr& w = model->tokens.value(node.inputs[1]).constant;
+      ASSERT_TRUE(w && w->quantised) << node.name;
+      EXPECT_EQ(w->quantised->bits, file.bits);
+      EXPECT_EQ(w->quantised->block, 32);
+      ++products;
+    }
+    EXPECT_EQ(products, file.products);
+    const std::string told = " weights of " + std::to_string(file.bits) + " bits";
+    EXPECT_TRUE(std::any_of(model->evidence.begin(), model->evidence.end(),
+                            [&](const std::string& line) { return line.ends_with(told); }));
+  }
+}
 
 TEST(Recognise, TinyRandomGpt2GivesItsPublishedTokens) {
   const auto model = recognised(fixtures() / "tiny-random-gpt2");

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "importer/import.h"
+#include "importer/quantised.h"
 #include "tests/fixtures.h"
 #include "tests/importer/decoder/decoder_cases.h"
 
@@ -56,6 +57,28 @@ void expect_16_bit_weights(const Graph& graph) {
   EXPECT_GE(large, 5);
 }
 
+// Every matrix that tokens are multiplied with or looked up in is read as the file stores it.
+void expect_quantised_weights(const DecoderModel& model, int32_t bits, bool tied) {
+  int seen = 0;
+  ConstantPtr embedding, head;
+  for (const Node& node : model.tokens.nodes) {
+    if (node.removed || (node.op != Op::kMatMul && node.op != Op::kGather)) continue;
+    const ConstantPtr& w = model.tokens.value(node.inputs[node.op == Op::kMatMul ? 1 : 0]).constant;
+    if (!w || w->name == "by_position") continue;
+    ASSERT_TRUE(w->quantised) << node.name;
+    EXPECT_EQ(w->quantised->bits, bits);
+    ++seen;
+    if (node.op == Op::kMatMul)
+      head = w;
+    else if (!embedding)
+      embedding = w;
+  }
+  EXPECT_GE(seen, 10);
+  ASSERT_TRUE(embedding && head);
+  EXPECT_EQ(same_payload(*embedding, *head), tied);
+  EXPECT_EQ(embedding->quantised == head->quantised, tied) << "tied weights would be stored twice";
+}
+
 class Zoo : public testing::Test {
  protected:
   void SetUp() override {
@@ -86,7 +109,10 @@ TEST_F(Zoo, DecodersAreRecognisedAndComputeTheSame) {
       EXPECT_GT(model->max_positions, config["window"].get<int64_t>());
       EXPECT_LE(model->max_positions, config["context"].get<int64_t>());
     }
-    if (config.value("stored", "dtype") != "dtype") expect_16_bit_weights(model->tokens);
+    const auto stored = config.value("stored", "dtype");
+    if (stored == "f16" || stored == "bf16") expect_16_bit_weights(model->tokens);
+    if (stored == "int8" || stored == "uint4" || stored == "nbits")
+      expect_quantised_weights(*model, stored == "int8" ? 8 : 4, config["tied"].get<bool>());
     expect_numbers(*model, folder);
   }
   EXPECT_GT(seen, 40);
