@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "importer/decoder.h"
+#include "importer/quantised.h"
 
 namespace ark::test {
 
@@ -19,6 +20,9 @@ struct TokenGraphOptions {
   bool fused_qkv = false;    // one MatMul and Split, as GPT-2 has it
   bool select_early = true;  // rows are selected behind the last attention, else before the head
   DType weight = DType::kF32;
+  int32_t bits = 0;         // of quantised weights; 0: `weight`
+  int64_t block = 16;       // of these, along K
+  bool is_decoded = false;  // they are f32 constants of the same numbers
   uint64_t seed = 1;
 };
 
@@ -47,8 +51,30 @@ class TokenGraphBuilder {
     }
     return graph.add_constant(make_constant(std::move(t), name));
   }
-  ValueId matrix(int64_t rows, int64_t columns, const std::string& name) {
+  // `k_axis`: along which products add up.
+  ValueId matrix(int64_t rows, int64_t columns, const std::string& name, int k_axis = 0) {
+    if (o.bits != 0) return quantised(rows, columns, name, k_axis);
     return constant({rows, columns}, 1.5 / std::sqrt(static_cast<double>(rows)), 0, o.weight, name);
+  }
+  ValueId quantised(int64_t rows, int64_t columns, const std::string& name, int k_axis) {
+    const auto bytes = [&](int64_t count) {
+      Tensor t = Tensor::empty(DType::kU8, {count});
+      for (int64_t i = 0; i < count; ++i) t.as<uint8_t>()[i] = static_cast<uint8_t>(uniform() * 256);
+      return make_constant(std::move(t));
+    };
+    const int64_t fields = 8 / o.bits, k = k_axis == 0 ? rows : columns, blocks = (k + o.block - 1) / o.block;
+    Quantised q{.rows = rows, .columns = columns, .bits = o.bits, .axis = k_axis, .block = o.block};
+    q.code_stride = (columns + fields - 1) / fields * fields;
+    q.codes = bytes(rows * q.code_stride / fields);
+    q.default_zero = 1 << (o.bits - 1);
+    const int64_t across = k_axis == 0 ? columns : rows;
+    Tensor scales = Tensor::empty(DType::kF32, k_axis == 0 ? Dims{blocks, across} : Dims{across, blocks});
+    const double spread = 1.5 / std::sqrt(static_cast<double>(k)) / (1 << (o.bits - 1));
+    for (int64_t i = 0; i < scales.size(); ++i)
+      scales.as<float>()[i] = static_cast<float>(spread * (0.5 + uniform()));
+    q.scales = make_constant(std::move(scales));
+    const ConstantPtr c = make_quantised(q, name);
+    return graph.add_constant(o.is_decoded ? make_constant(materialise(*c), name) : c);
   }
   ValueId vector(int64_t n, double centre, const std::string& name) {
     return constant({n}, 0.1, centre, DType::kF32, name);
@@ -150,10 +176,10 @@ inline DecoderModel gpt2_tokens(TokenGraphOptions options = {}) {
                   {x, b.vector(o.hidden, 1, name + ".weight"), b.vector(o.hidden, 0, name + ".bias")},
                   {{"axis", int64_t{1}}, {"epsilon", 1e-5}});
   };
-  const ValueId table = b.matrix(o.vocabulary, o.hidden, "wte");
+  const ValueId table = b.matrix(o.vocabulary, o.hidden, "wte", 1);
   ValueId x = b.same(Op::kAdd, "embed",
                      {b.gather("wte", table, b.ids),
-                      b.gather("wpe", b.matrix(o.max_positions, o.hidden, "wpe"), b.positions)});
+                      b.gather("wpe", b.matrix(o.max_positions, o.hidden, "wpe", 1), b.positions)});
   for (int64_t layer = 0; layer < o.layers; ++layer) {
     const std::string p = "h." + std::to_string(layer) + ".";
     const ValueId y = norm(x, p + "ln_1");
@@ -176,7 +202,7 @@ inline DecoderModel gpt2_tokens(TokenGraphOptions options = {}) {
   }
   if (!o.select_early || o.layers == 0) x = b.select(x, "rows");
   x = norm(x, "ln_f");
-  const ValueId head = o.tied ? table : b.matrix(o.vocabulary, o.hidden, "lm_head");
+  const ValueId head = o.tied ? table : b.matrix(o.vocabulary, o.hidden, "lm_head", 1);
   return b.finish(b.node(Op::kMatMul, "lm_head", {x, head}, {Expr::symbol("rows"), o.vocabulary},
                          TokenGraphBuilder::matmul_attributes(1)));
 }
@@ -206,7 +232,7 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
     return b.same(Op::kRotary, name, {v, cosine, sine, b.positions},
                   {{"interleaved", int64_t{0}}, {"rotary_dim", o.head_dim}, {"head_axis", int64_t{1}}});
   };
-  const ValueId table = b.matrix(o.vocabulary, o.hidden, "embed_tokens");
+  const ValueId table = b.matrix(o.vocabulary, o.hidden, "embed_tokens", 1);
   ValueId x = b.gather("embed", table, b.ids);
   for (int64_t layer = 0; layer < o.layers; ++layer) {
     const std::string p = "layers." + std::to_string(layer) + ".";
@@ -231,7 +257,7 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
   }
   if (!o.select_early || o.layers == 0) x = b.select(x, "rows");
   x = norm(x, "norm");
-  const ValueId head = o.tied ? table : b.matrix(o.vocabulary, o.hidden, "lm_head");
+  const ValueId head = o.tied ? table : b.matrix(o.vocabulary, o.hidden, "lm_head", 1);
   return b.finish(b.node(Op::kMatMul, "lm_head", {x, head}, {Expr::symbol("rows"), o.vocabulary},
                          TokenGraphBuilder::matmul_attributes(1)));
 }

@@ -75,6 +75,57 @@ TEST_P(ExecutorSuite, GivesTheOraclesBytesAtEveryDegree) {
   }
 }
 
+// 4- and 8-bit panels stand for the numbers of their codes: the same bytes as with those numbers as f32.
+TEST_P(ExecutorSuite, QuantisedWeightsGiveTheBytesOfTheirNumbers) {
+  const Backend backend = backends()[static_cast<std::size_t>(GetParam())];
+  SCOPED_TRACE(backend.name);
+  const auto prompt = random_tokens(13, 2);
+  for (const int bits : {4, 8}) {
+    for (const bool gpt2 : {false, true}) {
+      TokenGraphOptions o;
+      o.bits = bits, o.tied = gpt2;
+      const DecoderModel model = gpt2 ? gpt2_tokens(o) : llama_tokens(o);
+      o.is_decoded = true;
+      RunnerSetup oracle;
+      oracle.options = options(true, 1);
+      const auto expected =
+          run_greedy(*make_runner(gpt2 ? gpt2_tokens(o) : llama_tokens(o), oracle), prompt, 64, 4);
+      for (const int ranks : {1, 2, 4}) {
+        RunnerSetup setup;
+        setup.ranks = ranks;
+        setup.options = backend.options;
+        setup.link = backend.link;
+        const auto runner = make_runner(model, setup);
+        EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 64, 4)))
+            << bits << " bits, ranks " << ranks << " gpt2 " << gpt2;
+      }
+    }
+  }
+}
+
+// Nothing of a quantised model is kept as f32 but biases, norms and tables of angles.
+TEST(Executor, QuantisedWeightsStayQuantised) {
+  for (const int bits : {4, 8}) {
+    TokenGraphOptions o;
+    o.bits = bits;
+    for (const int ranks : {1, 2}) {
+      CompileOptions compile;
+      compile.ranks = ranks;
+      compile.max_tokens = compile.max_rows = compile.max_items = 16;
+      const Compiled compiled = compile_decoder(llama_tokens(o), compile);
+      for (const Program& program : compiled.programs) {
+        int products = 0;
+        for (const WeightUse& use : program.weights) {
+          if (use.layout != Layout::kPanels) continue;
+          ++products;
+          EXPECT_EQ(use.stored, bits == 4 ? DType::kU4 : DType::kU8);
+        }
+        EXPECT_GE(products, 15) << "7 a layer and the head";
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ExecutorSuite, ::testing::Range(0, 10));
 
 TEST(Executor, PrefillInChunksEqualsOneChunk) {
