@@ -34,7 +34,12 @@ def packed(codes, width):
 
 
 def dequantised(graph, name, shape, make, along):
-    """The name of DequantizeLinear's output; blocks lie along axis `along`, the one that products sum over."""
+    """The matrix as the graph's float type; blocks lie along axis `along`, the one that products sum over."""
+    y = _dequantised(graph, name, shape, make, along)
+    return y if graph.float_type == TensorProto.FLOAT else graph.cast(y, graph.float_type)
+
+
+def _dequantised(graph, name, shape, make, along):
     if graph.quantised == "int8":
         scale = lambda: np.abs(make()).max(along) / 127
         codes = lambda: np.round(make() / np.expand_dims(scale(), along)).astype(np.int8)
@@ -55,7 +60,8 @@ def _nbits(graph, name, rows, columns, make):
     blocks = blocks_of(columns)
     codes = graph.add(name + "_Q4", TensorProto.UINT8, np.uint8, (rows, blocks, BLOCK // 2),
                       lambda: packed(quantise(make(), 4)[0], blocks * BLOCK).reshape(rows, blocks, -1))
-    scales = graph.add(name + "_scales", TensorProto.FLOAT, np.float32, (rows, blocks), lambda: quantise(make(), 4)[1])
+    scales = graph.add(name + "_scales", graph.float_type, graph.float_dtype, (rows, blocks),
+                       lambda: quantise(make(), 4)[1])
     zeros = graph.add(name + "_zero_points", TensorProto.UINT8, np.uint8, (rows, (blocks + 1) // 2),
                       lambda: packed(quantise(make(), 4)[2], (blocks + 1) // 2 * 2))
     return codes, scales, zeros

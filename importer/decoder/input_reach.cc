@@ -29,6 +29,17 @@ std::optional<int64_t> lone_integer(const Graph& graph, ValueId id) {
   return materialise(*c).integer(0);
 }
 
+// A constant, or one that is dequantised, cast and turned first.
+bool is_stored(const Graph& graph, ValueId id) {
+  while (!graph.value(id).constant) {
+    const Node* maker = graph.producer(id);
+    if (maker && maker->op == Op::kDequantizeLinear) return true;
+    if (!maker || (maker->op != Op::kCast && maker->op != Op::kTranspose)) return false;
+    id = maker->inputs[0];
+  }
+  return true;
+}
+
 }  // namespace
 
 bool only_moves(Op op) {
@@ -57,9 +68,8 @@ int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {
   walk(graph, readers, start, [&](const Node& node, ValueId id) {
     if (node.op == Op::kGather && node.inputs[1] == id) {
       const Value& table = graph.value(node.inputs[0]);
-      const Node* maker = graph.producer(node.inputs[0]);
-      const bool fixed = table.constant || (maker && maker->op == Op::kDequantizeLinear);
-      if (fixed && table.shape && table.shape->size() >= 2 && node.attributes.integer("axis") == 0)
+      if (is_stored(graph, node.inputs[0]) && table.shape && table.shape->size() >= 2 &&
+          node.attributes.integer("axis") == 0)
         rows = std::max(rows, table.shape->front().constant().value_or(0));
       return false;
     }

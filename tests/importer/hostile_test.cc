@@ -230,6 +230,28 @@ TEST_F(Bomb, ManyLargeTensors) {
               HasSubstr("max_generated_total"));
 }
 
+// 1.2 GB of f32 behind 300 MB that the file stores (a hole, here): no bomb, but only once.
+TEST_F(Bomb, StoredWeightsMayBeUnpackedOnce) {
+  const test::TemporaryDirectory dir;
+  std::filesystem::resize_file(dir.write("w.bin", ""), 300'000'000);
+  const Proto location = Proto().text(1, "location").text(2, "w.bin");
+  const Proto w = Proto().varint(1, 300'000).varint(1, 1000).varint(2, 3).text(8, "w").message(13, location);
+  const Proto scale = test::tensor("s", {}, kF32, test::raw<float>({1}));
+  const auto import = [&](const std::vector<Proto>& nodes) {
+    import_model(dir.write("m.onnx", bomb(nodes, {Proto(w).varint(14, 1), scale}).bytes));
+  };
+  const Proto first = node("DequantizeLinear", {"w", "s"}, {"v"}), turned = node("Transpose", {"v"}, {"y"});
+  EXPECT_NO_THROW(import({first, turned}));
+  const auto refused = [&](const std::vector<Proto>& nodes) {
+    return error_of(Code::kBadModel, [&] { import(nodes); });
+  };
+  EXPECT_THAT(refused({first, node("DequantizeLinear", {"w", "s"}, {"u"}), node("Add", {"u", "v"}, {"y"})}),
+              HasSubstr("node n_u (DequantizeLinear): makes 1200000000 bytes"));
+  const std::vector<Proto> chain{first, node("Transpose", {"v"}, {"a"}), node("Transpose", {"a"}, {"b"}),
+                                 node("Transpose", {"b"}, {"y"})};
+  EXPECT_THAT(refused(chain), HasSubstr("max_generated_bytes"));
+}
+
 TEST_F(Bomb, ManyFoldedTensors) {
   std::vector<Proto> nodes;
   std::string sum = "x";

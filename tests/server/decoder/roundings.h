@@ -46,6 +46,7 @@ inline int64_t terms(const Graph& graph, const Node& node, int64_t context) {
   };
   switch (node.op) {
     case Op::kMatMul:
+    case Op::kMatMulNBits:
     case Op::kReduceSum:
     case Op::kReduceMean:
     case Op::kSoftmax:
