@@ -46,7 +46,9 @@ Endpoint::Layout Endpoint::layout() const {
 
 Endpoint::Endpoint(Bootstrap& bootstrap, Transport& transport, const EndpointSpec& spec, AbortFlag& abort,
                    Deadline deadline)
-    : spec_(spec), queues_(std::make_unique<RequestQueues>()) {
+    : spec_(spec),
+      queue_pages_(allocate_private(sizeof(RequestQueues), "request queues")),
+      queues_(reinterpret_cast<RequestQueues*>(queue_pages_.region.base)) {
   map_.rank = bootstrap.rank();
   map_.memory.resize(bootstrap.size());
   map_.counters.resize(bootstrap.size());
@@ -65,7 +67,7 @@ Endpoint::Endpoint(Bootstrap& bootstrap, Transport& transport, const EndpointSpe
   connect(bootstrap, transport, deadline);
   wire_ = transport.open_wire(map_, bootstrap);
 
-  Pump::Parts parts{map_.rank,   boxes.channels, {}, queues_.get(), own_counters() + boxes.routes(),
+  Pump::Parts parts{map_.rank,   boxes.channels, {}, queues_, own_counters() + boxes.routes(),
                     wire_.get(), &abort};
   for (int rank = 0; rank < size(); ++rank) parts.regions.push_back(table(rank));
   pump_ = std::make_unique<Pump>(parts, spec_.pump);
@@ -208,7 +210,7 @@ Sender Endpoint::sender(int peer, uint32_t channel) const {
   sender.there = table(peer);
   sender.credit = own_counters() + route_of(peer, boxes.channels, channel, RouteEnd::kCredit);
   sender.completed = own_counters() + boxes.routes() + sender.route / 2;
-  sender.queues = queues_.get();
+  sender.queues = queues_;
   if (sender.link == Link::kDirect) {
     sender.slot_base = sender.there.regions[sender.inbox].base + sender.inbox_offset;
     sender.arrived = map_.counters[peer] + route_of(rank(), boxes.channels, channel, RouteEnd::kArrived);
@@ -235,7 +237,7 @@ Receiver Endpoint::receiver(int peer, uint32_t channel) const {
   if (receiver.link == Link::kDirect) {
     receiver.credit = map_.counters[peer] + route_of(rank(), boxes.channels, channel, RouteEnd::kCredit);
   }
-  receiver.queues = queues_.get();
+  receiver.queues = queues_;
   return receiver;
 }
 

@@ -64,7 +64,8 @@ class Endpoint {
   EndpointSpec spec_;
   WireMap map_;
   std::vector<std::vector<Region>> views_;  // of map_.memory, for the plain tables
-  std::unique_ptr<RequestQueues> queues_;
+  Memory queue_pages_;                      // pages of their own: a device may map them
+  RequestQueues* queues_ = nullptr;
   std::unique_ptr<Wire> wire_;
   std::unique_ptr<Pump> pump_;
 };

@@ -33,17 +33,41 @@ void Pump::stop() {
   thread_.join();
 }
 
+void Pump::poll_while(std::function<bool()> may_post, int64_t nap_ns) {
+  {
+    const std::lock_guard lock(polling_);
+    may_post_ = std::move(may_post);
+    poll_nap_ns_ = nap_ns;
+  }
+  parts_.queues->doorbell.raise();
+}
+
+bool Pump::must_poll(int64_t& nap_ns) {
+  const std::lock_guard lock(polling_);
+  nap_ns = poll_nap_ns_;
+  return may_post_ && may_post_();
+}
+
 void Pump::run(std::stop_token stop) {
   bool was_busy = true;
   while (!stop.stop_requested()) {
     // Read before the work: a request posted after the rings were seen empty changes it.
     const uint32_t rung = parts_.queues->doorbell.load();
+    // Asked before the work, too: what was posted while it was true is seen before the pump sleeps.
+    int64_t poll_nap = 0;
+    const bool polls = must_poll(poll_nap);
     if (run_once() != 0) {
       was_busy = true;
       continue;
     }
+    if (polls && poll_nap == 0) {
+      for (uint32_t spin = 0; spin < options_.spin.spins; ++spin) detail::relax();
+      sched_yield();
+      continue;
+    }
     const bool in_flight = oldest_ != newest_;
-    const int64_t nap = in_flight ? 50'000 : std::min(options_.idle_sleep_ns, parts_.wire->idle_sleep_ns());
+    const int64_t longest = std::min(options_.idle_sleep_ns, parts_.wire->idle_sleep_ns());
+    const int64_t nap = in_flight ? 50'000 : polls ? std::min(longest, poll_nap) : longest;
     // Spins once after work; a pump that has been idle for a whole turn sleeps at once.
     const SpinPolicy spin = was_busy || in_flight ? options_.spin : SpinPolicy{0, 0};
     was_busy = false;

@@ -9,6 +9,8 @@
 #include <array>
 #include <atomic>
 #include <bitset>
+#include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -20,7 +22,8 @@ struct PumpOptions {
   uint64_t piece_bytes = 128 << 10;  // largest bulk transfer
   uint32_t attempts = 7;  // per transfer, before the wire counts as cut: 2.5 s with the next figure
   std::chrono::nanoseconds retry_after{20'000'000};  // doubled at each attempt; unordered wires only
-  int64_t idle_sleep_ns = detail::kSleepSliceNs;     // small where producers do not raise the doorbell
+  int64_t idle_sleep_ns = detail::kSleepSliceNs;     // small where producers neither raise the doorbell nor
+                                                     // are announced by poll_while()
   SpinPolicy spin;                                   // before an idle pump sleeps
 };
 
@@ -47,6 +50,12 @@ class Pump {
   size_t run_once();
   bool is_idle() const;
 
+  // For producers that cannot raise the doorbell (a GPU): while `may_post` is true the pump looks again and
+  // again, asleep for `nap_ns` between two looks (0: not at all). Who makes it true raises the doorbell
+  // afterwards. Called from the pump's thread; it must be true until what was posted can be seen. Null ends
+  // it: returns when the function is no longer in use. Any thread.
+  void poll_while(std::function<bool()> may_post, int64_t nap_ns);
+
   void start();
   // Finishes what was posted before (for at most a second, and only if nothing has aborted), then ends.
   void stop();
@@ -69,6 +78,7 @@ class Pump {
   static constexpr uint32_t kBulkFlights = 16;  // leaves room for decode transfers
 
   void run(std::stop_token stop);
+  bool must_poll(int64_t& nap_ns);
   size_t take_completions();
   size_t take_requests();
   size_t take_bulk_piece();
@@ -93,6 +103,10 @@ class Pump {
   Request bulk_;  // what is left of the bulk request being cut; none if has_bulk_ is false
   bool has_bulk_ = false;
   std::bitset<Request::kRoutes> blocked_;  // routes with an unended earlier flight, during one advance
+
+  std::mutex polling_;  // guards the next two
+  std::function<bool()> may_post_;
+  int64_t poll_nap_ns_ = 0;
 
   Fault fault_;
   std::atomic<bool> has_fault_{false};

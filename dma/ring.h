@@ -1,5 +1,5 @@
-// The request ring between the processors of a rank (any number of producers: CPU threads, GPU blocks)
-// and its pump (the one consumer).
+// The request ring between the processors of a rank (any number of producers: CPU threads, or the blocks of
+// one GPU, never both) and its pump (the one consumer).
 //
 // A request is 16 bytes. Its commit bit is the parity of the lap over the ring, so nothing is cleared
 // between laps and the consumer never reads a half-written request. Layout: docs/dma.md.
@@ -29,6 +29,8 @@ struct Request {
   static constexpr uint64_t kOffsetUnit = 4;
   static constexpr uint64_t kOffsetLimit = kOffsetUnit << 32;
 
+  // The first word in the ring, without commit bit and length.
+  uint64_t head() const { return uint64_t{route} << 1 | uint64_t{source} << 12 | uint64_t{target} << 22; }
   // Whether the fields fit their bits.
   bool is_packable() const {
     const uint64_t both = source_offset | target_offset;
@@ -41,6 +43,7 @@ struct Request {
 class Ring {
  public:
   static constexpr uint64_t kSlots = 512;
+  static constexpr uint64_t kConsumedOffset = 2 * 64, kSlotsOffset = 3 * 64;  // for devices
 
   // False if the ring is full. Any thread. `request` must be packable.
   bool try_push(const Request& request) {
@@ -57,10 +60,18 @@ class Ring {
         std::memory_order_relaxed);
     // Release: publishes `offsets` and all that the producer wrote into the source region before.
     // Pairs with the acquire in try_pop.
-    slot.head.store(parity(ticket) | uint64_t{request.route} << 1 | uint64_t{request.source} << 12 |
-                        uint64_t{request.target} << 22 | uint64_t{request.bytes} << 32,
+    slot.head.store(parity(ticket) | request.head() | uint64_t{request.bytes} << 32,
                     std::memory_order_release);
     return true;
+  }
+
+  // From now on a device alone posts here, with tickets of its own: atomic operations of the host and of a
+  // device on one word are not atomic to each other over PCIe, so a ring has producers of one kind. A host
+  // that tries to post finds the ring full for ever. False, and nothing has changed, if it has posted before.
+  // Before any other use.
+  bool close_to_host() {
+    uint64_t none = 0;
+    return tail_.compare_exchange_strong(none, uint64_t{1} << 62, std::memory_order_relaxed);
   }
 
   // Waits while the ring is full.

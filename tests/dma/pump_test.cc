@@ -1,8 +1,11 @@
 #include "dma/pump.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "dma/bench.h"
 #include "dma/faults.h"
@@ -90,6 +93,36 @@ TEST(Pump, ALateFirstAttemptNeverOverwritesNewerData) {
   EXPECT_EQ(*target, kPuts);
   EXPECT_TRUE(from.has_arrived(kPuts));
   EXPECT_FALSE(from.has_arrived(kPuts + 1)) << "a late first attempt must not count either";
+}
+
+// A GPU rings no doorbell: while it may post, the pump must look without being told.
+TEST(Pump, LooksAgainAndAgainWhileAProducerThatCannotRingMayPost) {
+  auto groups = faulty_pair({}, true);
+  Pump& pump = groups[0]->endpoint().pump();
+  std::atomic<bool> may_post{true};
+  std::atomic<uint64_t> asked{0};
+  pump.poll_while([&] { return ++asked, may_post.load(); }, 0);
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));  // asleep, it would take 20 s
+  while (asked < 1000 && !deadline.passed()) sched_yield();
+  EXPECT_GE(asked, 1000u);
+  RequestQueues& queues = groups[0]->endpoint().queues();
+  ASSERT_TRUE(queues.ring(Priority::kDecode).try_push({groups[0]->sender(1, 0).route}));
+  EXPECT_FALSE(groups[1]->receiver(0, 0).wait(1, {nullptr, Deadline::after(std::chrono::seconds(10)), {}}));
+  may_post = false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const uint64_t before = asked;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LE(asked - before, 50u) << "it does not sleep";
+  // What is posted before the function says no is seen before the next sleep.
+  may_post = true;
+  queues.doorbell.raise();
+  ASSERT_TRUE(queues.ring(Priority::kDecode).try_push({groups[0]->sender(1, 0).route}));
+  may_post = false;
+  EXPECT_FALSE(groups[1]->receiver(0, 0).wait(2, {nullptr, Deadline::after(std::chrono::seconds(10)), {}}));
+  pump.poll_while(nullptr, 0);
+  const uint64_t last = asked;
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  EXPECT_EQ(asked, last);
 }
 
 TEST(Pump, ACutWireIsNamedAndEndsTheWaits) {

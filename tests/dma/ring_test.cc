@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -54,6 +55,37 @@ TEST(Ring, FullAtItsSizeOnEveryLap) {
     ASSERT_TRUE(ring->try_push({}));  // laps start at different slots
     ASSERT_TRUE(ring->try_pop(got));
   }
+}
+
+TEST(Ring, GivenToADeviceItTakesNothingFromTheHost) {
+  auto ring = std::make_unique<Ring>();
+  ASSERT_TRUE(ring->close_to_host());
+  EXPECT_FALSE(ring->close_to_host()) << "one owner";
+  EXPECT_FALSE(ring->try_push({}));
+  const WaitContext soon{nullptr, Deadline::after(std::chrono::milliseconds(5)), {}};
+  EXPECT_EQ(ring->push({}, {.what = "room"}, soon).kind, FaultKind::kDeadline);
+  // A device's request: its second word, then the first, by the offsets that devices know.
+  std::byte* slot = reinterpret_cast<std::byte*>(ring.get()) + Ring::kSlotsOffset;
+  const Request sent{
+      .route = 5, .source = 6, .target = 7, .source_offset = 8, .target_offset = 12, .bytes = 16};
+  const uint64_t words[2] = {1 | sent.head() | uint64_t{16} << 32, 2 | uint64_t{3} << 32};
+  std::memcpy(slot, words, sizeof words);
+  Request got;
+  ASSERT_TRUE(ring->try_pop(got));
+  EXPECT_EQ(got.route, 5);
+  EXPECT_EQ(got.source, 6);
+  EXPECT_EQ(got.target, 7);
+  EXPECT_EQ(got.source_offset, 8u);
+  EXPECT_EQ(got.target_offset, 12u);
+  EXPECT_EQ(got.bytes, 16u);
+  uint64_t consumed = 0;
+  std::memcpy(&consumed, reinterpret_cast<std::byte*>(ring.get()) + Ring::kConsumedOffset, sizeof consumed);
+  EXPECT_EQ(consumed, 1u);
+
+  auto used = std::make_unique<Ring>();
+  ASSERT_TRUE(used->try_push({}));
+  EXPECT_FALSE(used->close_to_host()) << "the host posts here already";
+  EXPECT_TRUE(used->try_push({}));
 }
 
 TEST(Ring, ManyProducersLoseAndTearNothing) {
