@@ -40,21 +40,25 @@ RunnerLimits settle_limits(const Compiled& compiled, const RaggedOptions& option
 }
 
 // One dma channel for each kind that the programs use, then, among processes, the one that carries step
-// records.
-dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RunnerLimits& limits, bool processes) {
+// records. Names say what all ranks must have alike: groups refuse each other by them.
+dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RunnerLimits& limits, bool processes,
+                                bool on_gpu) {
   dma::EndpointSpec spec;
+  const std::string place = on_gpu ? " of GPUs" : "";
   for (const Program& program : compiled.programs) {
     for (std::size_t c = 0; c < program.channels.size(); ++c) {
       const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
       while (spec.channels.size() <= number)
-        spec.channels.push_back({.name = "exchange " + std::to_string(spec.channels.size())});
+        spec.channels.push_back({.name = "exchange " + std::to_string(spec.channels.size()) + place});
       uint64_t& bytes = spec.channels[number].slot_bytes;
       bytes = std::max(bytes, static_cast<uint64_t>(inbox_half(program.channels[c])));
       if (program.channels[c].link == Link::kPosted) spec.force_posted = true;
     }
   }
   if (processes) {
-    spec.channels.push_back({.name = "steps",
+    // A GPU posts on the ring of kDecode, which is its own then.
+    spec.channels.push_back({.name = "steps for " + std::to_string(limits.pages) + " pages",
+                             .priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode,
                              .slots = Mailbox::kDepth,
                              .slot_bytes = dma::message_slot_bytes(record_bytes(StepCapacity::of(limits)))});
   }
@@ -75,7 +79,7 @@ class Engine {
       groups_.push_back(std::move(group));
     } else {
       for (int r = 0; r < ranks; ++r) own.push_back(r);
-      if (ranks > 1 && !options.gpu) make_groups(options);
+      if (ranks > 1) make_groups(options);
     }
     for (int r : own) {
       weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[static_cast<std::size_t>(r)],
@@ -139,7 +143,8 @@ class Engine {
  private:
   std::unique_ptr<Executor> make_executor(const RaggedOptions& options) {
     if (options.gpu) {
-      std::unique_ptr<cuda::DeviceExecutor> executor = cuda::make_device_executor(options.gpu, options.device);
+      std::unique_ptr<cuda::DeviceExecutor> executor =
+          cuda::make_device_executor(options.gpu, options.device);
       device_ = executor.get();
       return executor;
     }
@@ -162,8 +167,9 @@ class Engine {
   }
 
   void make_groups(const RaggedOptions& options) {
-    dma::EndpointSpec spec = endpoint_spec(compiled_, limits_, false);
+    dma::EndpointSpec spec = endpoint_spec(compiled_, limits_, false, options.gpu != nullptr);
     spec.force_posted = spec.force_posted || options.force_posted;
+    if (options.gpu && !spec.force_posted) return;  // ranks of a launch exchange in the GPU's memory
     groups_ = dma::make_local_groups(
         static_cast<int>(compiled_.programs.size()), [&](int) { return spec; },
         dma::Deadline::after(options.join_deadline));
@@ -199,7 +205,7 @@ std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptio
                                   " ranks, but the group has " + std::to_string(environment.size));
   }
   const RunnerLimits limits = settle_limits(compiled, options);
-  const dma::EndpointSpec spec = endpoint_spec(compiled, limits, true);
+  const dma::EndpointSpec spec = endpoint_spec(compiled, limits, true, options.gpu != nullptr);
   steps_channel = static_cast<uint32_t>(spec.channels.size()) - 1;
   auto group = dma::join_group(environment, spec, dma::Deadline::after(options.join_deadline));
   return std::make_unique<Engine>(std::move(compiled), options, std::move(group), limits);
@@ -327,6 +333,9 @@ void serve_rank(Compiled compiled, const RaggedOptions& options, const dma::Envi
     while (posted - done > most) done += executor.poll(std::chrono::seconds(1)) ? 1 : 0;
   };
   for (;;) {
+    // The loop of a GPU may have parked just in front of a step: whoever polls launches it again.
+    while (engine->device() && posted != done && !steps.has_message())
+      done += executor.poll(std::chrono::microseconds(200)) ? 1 : 0;
     std::span<const std::byte> record;
     dma::Fault fault = steps.receive(record, forever);
     if (fault) {

@@ -21,7 +21,8 @@ struct RaggedOptions {
   int64_t kv_bytes = 0;   // of keys and values of all ranks together; used if limits.pages is 0
   int32_t threads = 2;    // of all ranks together; each gets at least one
   bool lockstep = false;  // the oracle instead of the loop
-  // Not null: all ranks run on it, as one launch; then threads only pack, and isa is not used.
+  // Not null: the ranks of this process run on it, as one launch; then threads only pack, and isa is not
+  // used.
   std::shared_ptr<cuda::Gpu> gpu;
   cuda::DeviceOptions device;
   bool force_posted =

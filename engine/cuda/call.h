@@ -28,7 +28,7 @@ struct BlockWords {
   u32 leave[2];  // whether the turn is the last; by turn % 2, since the producer may read it late
   i32 last_arrival;
   i32 processor, rank_index;
-  i64 sent_first, sent_last;  // bytes of the message that this processor sends
+  i64 sent_bytes;  // of the message that this instance sends
 };
 static_assert(sizeof(BlockWords) <= 64);
 

@@ -19,7 +19,17 @@ struct alignas(64) FaultRecord {
 };
 
 // What a wait of the loop waits for.
-enum class LoopWait : unsigned { kStep, kRankLeader, kPhase, kArrival, kCredit, kWeights, kEnd, kBarrier };
+enum class LoopWait : unsigned {
+  kStep,
+  kRankLeader,
+  kPhase,
+  kArrival,
+  kCredit,
+  kWeights,
+  kEnd,
+  kBarrier,
+  kRequests
+};
 
 struct LoopControl {
   ControlWord abort;   // host: not 0 ends all waits; a block that gives up sets it too

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine/cuda/codegen.h"
+#include "engine/cuda/links.h"
 #include "engine/cuda/loop_host.h"
 #include "engine/cuda/make_image.h"
 #include "engine/step_check.h"
@@ -13,6 +14,7 @@ namespace ark::cuda {
 namespace {
 
 constexpr int32_t kMostStages = 64;  // the ring's barriers have room for so many
+constexpr int64_t kEmulatedPumpNap = 50'000;  // an emulated GPU needs the CPU itself
 constexpr uint64_t kUploadWindow = uint64_t{64} << 20;
 
 template <typename T>
@@ -24,9 +26,11 @@ class Device final : public DeviceExecutor {
  public:
   Device(std::shared_ptr<Gpu> gpu, const DeviceOptions& options) : gpu_(std::move(gpu)), device_(options) {}
   ~Device() override {
-    host_.reset();  // the loop ends
+    watch_pumps(false);  // they look at host_
+    host_.reset();       // the loop ends
     const Gate::Work work = gpu_->gate().enter();
     kernel_.reset();
+    links_.reset();
     memory_.clear();
   }
 
@@ -39,11 +43,12 @@ class Device final : public DeviceExecutor {
     load_kernel();
     make_images();
     place();
+    watch_pumps(true);
     start_host();
   }
 
   uint64_t post(const StepDescriptor& step) override {
-    host_->throw_if_failed();
+    throw_if_failed();
     check_step(step, options_.limits);
     const int64_t items = count_items(step, kItemRows);
     ARK_CHECK(
@@ -58,7 +63,7 @@ class Device final : public DeviceExecutor {
   }
 
   uint64_t post(std::span<const std::byte> bytes) override {
-    host_->throw_if_failed();
+    throw_if_failed();
     const std::span<std::byte> slot = host_->free_slot();
     ARK_CHECK(bytes.size() >= sizeof(StepRecord) && bytes.size() <= host_->mailbox().layout().vals,
               "a step record that does not fit the mailbox; all ranks must run with the same limits");
@@ -73,8 +78,19 @@ class Device final : public DeviceExecutor {
     return publish(record.arrays[StepRecord::kTokens].count, record.arrays[StepRecord::kRows].count, items);
   }
 
-  std::optional<StepResult> poll(std::chrono::microseconds timeout) override { return host_->poll(timeout); }
-  void abort(const std::string& why) override { host_->abort(why); }
+  std::optional<StepResult> poll(std::chrono::microseconds timeout) override {
+    throw_if_failed();
+    try {
+      return host_->poll(timeout);
+    } catch (const Error&) {
+      raise_aborts(dma::AbortReason::kFault);
+      throw;
+    }
+  }
+  void abort(const std::string& why) override {
+    host_->abort(why);
+    raise_aborts(dma::AbortReason::kShutdown);
+  }
   bool is_parked() const override { return !host_ || host_->is_parked(); }
 
   const KernelFacts& kernel_facts() const override { return kernel_->facts(); }
@@ -98,10 +114,12 @@ class Device final : public DeviceExecutor {
   void check_setups() const {
     for (std::size_t r = 0; r < setups_.size(); ++r) {
       const Program& p = *setups_[r].program;
-      if (p.ranks != static_cast<int32_t>(setups_.size()) || p.rank != static_cast<int32_t>(r))
-        throw Error(
-            Code::kUnsupported,
-            "the GPU runs all ranks of a model as one launch; give up --processes, or use --device cpu");
+      const dma::Group* group = setups_[r].group;
+      ARK_CHECK(p.rank == setups_[0].program->rank + static_cast<int32_t>(r), "ranks in order");
+      ARK_CHECK((group == nullptr) == (setups_[0].group == nullptr), "all ranks have a group, or none");
+      ARK_CHECK(group ? group->rank() == p.rank && group->size() == p.ranks
+                      : p.ranks == static_cast<int32_t>(setups_.size()),
+                "ranks without a group must all be here");
       if (p.token_ids == kNone)
         throw Error(Code::kUnsupported, "plain programs run on the CPU; use --device cpu");
     }
@@ -139,12 +157,19 @@ class Device final : public DeviceExecutor {
     std::vector<const RankImage*> images;
     places_.resize(images_.size());
     for (std::size_t r = 0; r < images_.size(); ++r) {
-      const std::string rank = " of rank " + std::to_string(r);
+      const std::string rank = " of rank " + std::to_string(setups_[r].program->rank);
       images.push_back(images_[r].get());
       places_[r].weights = upload_weights(*setups_[r].weights, rank);
       places_[r].arena = zeroed(images_[r]->arena_bytes(), "pages and activations" + rank);
     }
-    connect(images, places_);
+    if (setups_[0].group) {
+      links_ = std::make_unique<HostLinks>(*gpu_);
+      for (std::size_t r = 0; r < images_.size(); ++r)
+        places_[r].channels = links_->places(*setups_[r].program, *setups_[r].group,
+                                             places_[r].arena + images_[r]->tickets_offset());
+    } else {
+      connect(images, places_);
+    }
     for (std::size_t r = 0; r < images_.size(); ++r)
       gpu_->upload(places_[r].arena, images_[r]->tables(places_[r]));
   }
@@ -177,7 +202,10 @@ class Device final : public DeviceExecutor {
     setup.lease = static_cast<uint64_t>(std::max<int64_t>(0, options_.lease));
     setup.step_deadline = options_.step_deadline;
     if (gpu_->info().is_emulated) setup.last_words = std::chrono::minutes(2);  // it is slow, not lost
-    setup.phase_name = [this](int rank, int phase) { return phase_name(rank, phase); };
+    setup.phase_name = [this](int rank, int phase) {
+      return phase_name(rank - setups_[0].program->rank, phase);  // records name ranks of the group
+    };
+    setup.interrupted = [this] { return interrupted(); };
     parameters_.ranks = tables;
     setup.parameter = [this](const LaunchTerms& terms) {
       LoopParameters p = parameters_;
@@ -235,7 +263,47 @@ class Device final : public DeviceExecutor {
       int64_t* vals = host_->free_vals(static_cast<int>(r));
       for (const Val& val : setups_[r].program->vals) *vals++ = val.e.evaluate(symbols);
     }
-    return host_->post();
+    host_->post();
+    // A sleeping pump finds out that there will be requests.
+    if (links_) {
+      for (dma::Group* group : links_->posting()) group->endpoint().queues().doorbell.raise();
+    }
+    return host_->mailbox().posted();
+  }
+
+  // ---- groups
+
+  void watch_pumps(bool on) {
+    if (!links_) return;
+    for (dma::Group* group : links_->posting()) {
+      std::function<bool()> may_post;
+      if (on) may_post = [this] { return host_->is_busy(); };
+      group->endpoint().pump().poll_while(may_post, gpu_->info().is_emulated ? kEmulatedPumpNap : 0);
+    }
+  }
+
+  // Why the loop must end though it has not failed: a peer's death, or a pump that gave up.
+  std::string interrupted() const {
+    for (const RankSetup& setup : setups_) {
+      if (!setup.group || !setup.group->abort().raised()) continue;
+      if (std::string death = setup.group->death(); !death.empty()) return death;
+      const dma::Fault fault = setup.group->fault();
+      return fault ? fault.text() : "the group was aborted";
+    }
+    return "";
+  }
+
+  // Also of what happened between steps.
+  void throw_if_failed() {
+    host_->throw_if_failed();
+    if (const std::string why = interrupted(); !why.empty()) host_->abort(why);
+    host_->throw_if_failed();
+  }
+
+  void raise_aborts(dma::AbortReason reason) {
+    for (const RankSetup& setup : setups_) {
+      if (setup.group) setup.group->abort().raise(reason, setup.program->rank);
+    }
   }
 
   const std::shared_ptr<Gpu> gpu_;
@@ -253,6 +321,7 @@ class Device final : public DeviceExecutor {
   LoopParameters parameters_{};
   std::unique_ptr<LoopHost> host_;
 };
+  std::unique_ptr<HostLinks> links_;  // if the ranks have groups
 
 }  // namespace
 

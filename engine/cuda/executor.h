@@ -34,9 +34,12 @@ class DeviceExecutor : public Executor {
   virtual std::string phase_name(int32_t rank, int32_t phase) const = 0;
 };
 
-// `gpu` may be shared by executors: they park for each other. Takes decoder programs whose ranks are all in
-// this process; the groups of RankSetup are not used. ExecutorOptions::processors is not used: see
-// DeviceOptions.
+// `gpu` may be shared by executors: they park for each other. Takes decoder programs: all ranks in this
+// process without groups, which then exchange through the GPU's memory; or ranks with groups (all, or some of
+// them), which exchange through the groups' memory of the host: direct links by stores of the GPU, posted
+// ones by requests that their pumps serve. Ranks of other processes must run on GPUs too, of any number of
+// processors. A group's pump serves this executor alone: nobody else posts requests of the priorities of the
+// program's channels. ExecutorOptions::processors is not used: see DeviceOptions.
 std::unique_ptr<DeviceExecutor> make_device_executor(std::shared_ptr<Gpu> gpu, const DeviceOptions& options);
 
 }  // namespace ark::cuda

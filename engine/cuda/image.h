@@ -50,13 +50,15 @@ static_assert(sizeof(Wait) == 32);
 // An end of a channel in one instance. Message number: step * per_step + ordinal.
 struct alignas(16) Message {
   u64 slots;           // where slot 0 is written (sender: peer's inbox or own outbox) or read (own inbox)
-  u64 counter;         // sender: the peer's arrivals; receiver: the peer's credits; raised by one. 0: posted
-  u64 queue;           // posted: the ring of requests (dma/ring.h)
-  u64 head;            // posted: first word of a request without its commit bit and length
-  u64 source, target;  // posted: offsets of slot 0 in its regions
+  u64 counter;         // kDevice, kMapped: sender: the peer's arrivals; receiver: the peer's credits
+  u64 queue;           // kPosted: the ring of requests (dma/ring.h), in memory of the host
+  u64 head;            // kPosted: first word of a request without its commit bit and length
+  u64 source, target;  // kPosted: offsets of slot 0 in its regions
   u32 slot_count, slot_bytes;
   u32 per_step, ordinal;
-  i32 channel, padding[3];
+  u64 first;  // kMapped: where the counter started. kPosted: address of the ring's RingTickets
+  i32 channel;
+  LinkKind link;
 };
 static_assert(sizeof(Message) == 80);
 
@@ -66,6 +68,15 @@ struct alignas(16) Instance {
   Size grid;  // tiles; 0: the body knows
   i32 waits, first_wait, messages, first_message;
   i32 next_waits, next_first_wait, next_messages,
+// How the counter of a message (a sender's arrivals, a receiver's credits) gets to the peer. Words of the
+// host's memory are never the target of a device's atomic operation: over PCIe those are atomic for one
+// device alone.
+enum class LinkKind : i32 {
+  kDevice,  // in this device's memory: each sending processor adds one; one credit a message
+  kMapped,  // in memory of the host that the peer shares: the last processor stores the new value
+  kPosted,  // the last processor posts a request; the pump moves the bytes and raises the peer's counter
+};
+
       next_first_message;                // of the next instance: fetched with it
   i32 readers_period;                    // processors; 0: no inbox is read
   i32 stream;                            // kMatMul: index into the streams, else -1
@@ -78,6 +89,14 @@ struct alignas(16) Instance {
   float reals[kReals];
 };
 static_assert(sizeof(Instance) == 272);
+
+inline constexpr u64 kRingSlots = 512, kRingConsumed = 128, kRingSlot = 192;  // dma::Ring: slots; offsets
+
+// The producers' side of a ring of requests that a device fills; in device memory, zero at first.
+struct RingTickets {
+  u64 next;      // the ticket of the next request
+  u64 consumed;  // requests that the pump has taken out, as somebody has seen it last
+};
 
 // A matrix product's weights as the streaming warp and the body see them. Tile t of blocks * panels * groups:
 // group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / kRowBlock).

@@ -157,7 +157,9 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
     }
     const ChannelPlace& place = places_.channels[at(wait.channel)];
     const bool arrival = wait.kind == WaitKind::kArrived;
-    const uint64_t each = arrival ? static_cast<uint64_t>(image_.options_.processors) : 1;
+    // In a device's memory all processors raise an arrival, elsewhere the last one for all.
+    const bool all_raise = arrival && place.link == LinkKind::kDevice;
+    const uint64_t each = all_raise ? static_cast<uint64_t>(image_.options_.processors) : 1;
     uint64_t ordinal = 0;
     for (i32 m = 0; m < to.messages; ++m) {
       const Message& message = messages[at(to.first_message + m)];
@@ -201,7 +203,9 @@ void InstanceFiller::fill_messages(Instance& to) {
     m.slot_bytes = static_cast<u32>(place.slot_bytes);
     m.per_step = messages_[at(channel)];
     m.ordinal = ordinals_[at(channel)]++;
+    m.first = place.first;
     m.channel = channel;
+    m.link = place.link;
     messages.push_back(m);
   };
   if (phase_->channel != kNone) add(phase_->channel);

@@ -6,6 +6,7 @@
 // runs ahead through the matrix products of the step and fills the ring of weights.
 #pragma once
 
+#include "engine/cuda/messages.h"
 #include "engine/cuda/producer.h"
 #include "engine/cuda/step_begin.h"
 
@@ -208,73 +209,6 @@ ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
   return !consumers_stopped(b);
 }
 
-// engine/dma/ring.h's Ring::push, by one thread.
-ARK_DEVICE bool post_request(Block& b, const Call& call, const Message& m, u64 from, u64 bytes) {
-  constexpr u64 kSlots = 512;
-  u64* tail = at<u64>(m.queue);
-  const u64* consumed = at<u64>(m.queue + 128);
-  const u64 ticket = dev::atom_add<dev::Scope::sys>(tail, u64{1});
-  // Acquire: the consumer has read the slot that this ticket overwrites.
-  if (!ARK_BUG(ring_overrun) &&
-      !wait_reached<dev::Scope::sys>(b, {LoopWait::kCredit, call.i.phase, call.i.trip}, consumed,
-                                     ticket + 1 - kSlots))
-    return false;
-  u64* slot = at<u64>(m.queue + 192) + ticket % kSlots * 2;
-  const u64 start = (b.step * m.per_step + m.ordinal) % m.slot_count * m.slot_bytes + from;
-  dev::st_relaxed<dev::Scope::sys>(slot + 1, (m.source + start) / 4 | (m.target + start) / 4 << 32);
-  // Release: publishes the request and the bytes that it names.
-  dev::st_release<dev::Scope::sys>(slot,
-                                   ((ticket / kSlots + !ARK_BUG(wrong_lap)) & 1) | m.head | bytes << 32);
-  return true;
-}
-
-// Thread 0, behind the barrier after the tiles: the message's arrival, the credits of what was read, the
-// phase.
-ARK_DEVICE bool signal_instance(Block& b, const Call& call) {
-  const Instance& i = call.i;
-  if (i.messages > 0 && i.readers_period == 0) {
-    const Message& m = call.messages[0];
-    if (m.counter != 0) {
-      // Release: publishes the block's stores into the slot.
-      if (ARK_BUG(lost_doorbell) && b.processor == 1) {
-        // a seeded bug
-      } else if (ARK_BUG(block_scope_arrival)) {
-        dev::red_release_add<dev::Scope::cta>(at<u64>(m.counter), u64{1});
-      } else {
-        dev::red_release_add<dev::Scope::sys>(at<u64>(m.counter), u64{1});
-      }
-    } else if (!post_request(b, call, m, static_cast<u64>(b.words->sent_first),
-                             static_cast<u64>(b.words->sent_last - b.words->sent_first))) {
-      return false;
-    }
-  }
-  if (i.readers_period > 0) {
-    // The last processor that has read the inboxes returns their credits; acquire and release.
-    const u32 before = dev::atom_add<dev::Scope::gpu>(at<u32>(i.readers), 1u);
-    if (!ARK_BUG(lost_credit) && before + 1 == static_cast<u32>(i.readers_period)) {
-      // Nobody raises the word again before it has waited for this instance, which orders the store.
-      dev::st_relaxed<dev::Scope::gpu>(at<u32>(i.readers), 0u);
-      for (i32 m = 0; m < i.messages; ++m) {
-        const Message& message = call.messages[m];
-        if (message.counter != 0) {
-          dev::red_release_add<dev::Scope::sys>(at<u64>(message.counter), u64{1});
-        } else if (!post_request(b, call, message, 0, 0)) {
-          return false;
-        }
-      }
-    }
-  }
-  // Release: publishes this processor's tiles; pairs with the acquire in await_instance.
-  if (ARK_BUG(block_scope_signal)) {
-    dev::red_release_add<dev::Scope::cta>(at<u32>(i.counter), 1u);
-  } else if (!(ARK_BUG(lost_signal) && b.processor == 1)) {
-    dev::red_release_add<dev::Scope::gpu>(at<u32>(i.counter), ARK_BUG(double_signal) ? 2u : 1u);
-  }
-  if (b.p.barrier == 0) return true;
-  return wait_reached<dev::Scope::gpu>(b, {LoopWait::kBarrier, i.phase, i.trip}, at<const u32>(i.counter),
-                                       static_cast<u32>(i.complete_offset + i.complete_stride * b.step));
-}
-
 // Runs one body on this processor's tiles of the instance in buffers `which`. Returns where the ring is now.
 template <class Body>
 ARK_APART RingCursor run_case(const LoopParameters& p, u64 step, u32 turn, u32 which, RingCursor cursor) {
@@ -283,8 +217,8 @@ ARK_APART RingCursor run_case(const LoopParameters& p, u64 step, u32 turn, u32 w
   const Call call{b, *now.instances, now.messages};
   const Tiles tiles = tiles_of(Body::grid(call), b.processor, p.processors);
   if constexpr (Body::kSends) {
-    const Tiles sent = Body::bytes(call, tiles);
-    if (b.thread == 0) b.words->sent_first = sent.first, b.words->sent_last = sent.last;
+    const Tiles sent = Body::bytes(call, {0, Body::grid(call)});
+    if (b.thread == 0) b.words->sent_bytes = sent.last;
   }
   if (tiles.first < tiles.last) Body::run(call, tiles);
   return b.cursor;

@@ -46,6 +46,8 @@ const char* text_of(unsigned what) {
       return "all processors";
     case LoopWait::kBarrier:
       return "barrier";
+    case LoopWait::kRequests:
+      return "room in the request ring";
   }
   return "";
 }
@@ -168,6 +170,7 @@ uint64_t LoopHost::completed() const {
 
 void LoopHost::watch() {
   throw_if_failed();
+  if (const std::string why = setup_.interrupted ? setup_.interrupted() : ""; !why.empty()) abort(why);
   if (load(control().faults) != 0 || load(control().abort) != 0) {
     end_launch();
     fail(faults_text());

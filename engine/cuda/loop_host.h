@@ -35,6 +35,9 @@ struct LoopSetup {
   std::function<std::vector<std::byte>(const LaunchTerms&)> parameter;
   // Of a phase, for messages.
   std::function<std::string(int rank, int phase)> phase_name;
+  // Asked while a step is awaited: why the loop must end though nothing has failed here (a peer has died);
+  // empty: it goes on. May be null.
+  std::function<std::string()> interrupted;
   // A step that makes no progress for so long is a fault; the loop's own waits give up after it, the host's
   // watchdog half as much later.
   std::chrono::milliseconds step_deadline{120'000};
@@ -60,6 +63,8 @@ class LoopHost final : private Gate::Loop {
   std::optional<StepResult> poll(std::chrono::microseconds timeout);
   void abort(const std::string& why);
   bool is_parked() const;
+  // Whether a posted step is not yet done: then the loop may send. Any thread.
+  bool is_busy() const { return completed() < mailbox_->posted_counter().load(); }
   void throw_if_failed();
   int64_t launches() const { return launches_; }
 

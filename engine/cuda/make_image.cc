@@ -168,6 +168,7 @@ void RankImage::plan_memory(uint64_t instances) {
   for (std::size_t b = 0; b < p.buffers.size(); ++b) {
     const Buffer& buffer = p.buffers[b];
     if (buffer.alias != kNone) continue;
+  tickets_ = take(uint64_t{64} * dma::kPriorities);
     if (buffer.kind == BufferKind::kAct)
       buffers_[b] = act + static_cast<uint64_t>(setup_.binding->offsets[b]);
     if (buffer.kind == BufferKind::kIo)
@@ -176,7 +177,9 @@ void RankImage::plan_memory(uint64_t instances) {
       buffers_[b] = take(page_bytes_of(p, buffer) * static_cast<uint64_t>(limits.pages));
   }
   for (std::size_t c = 0; c < p.channels.size(); ++c) {
-    if (!p.channels[c].outgoing) inboxes_[c] = take(2 * static_cast<uint64_t>(inbox_half(p.channels[c])));
+    const bool in_device = setup_.group == nullptr;  // else the group has the inboxes
+    if (!p.channels[c].outgoing && in_device)
+      inboxes_[c] = take(2 * static_cast<uint64_t>(inbox_half(p.channels[c])));
   }
   rank_.page_size = limits.page_size;
   rank_.pages_per_slot = (limits.max_length + limits.page_size - 1) / limits.page_size;

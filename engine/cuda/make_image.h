@@ -16,13 +16,15 @@
 
 namespace ark::cuda {
 
-// Where an end of a channel lies. For direct links between ranks of one device: connect().
+// Where an end of a channel lies, as the device sees it. Ranks of one launch: connect(); others: HostLinks.
 struct ChannelPlace {
+  LinkKind link = LinkKind::kDevice;
   uint64_t slots = 0;  // slot 0: sender: the peer's inbox (posted: own outbox); receiver: own inbox
   uint64_t slot_bytes = 0, slot_count = 0;
-  uint64_t raised = 0;       // the counter that this end raises: the peer's arrivals or credits; direct links
+  uint64_t raised = 0;       // the counter that this end raises: the peer's arrivals or credits; not posted
   uint64_t awaited = 0;      // the counter that this end waits for: credits or arrivals
   uint64_t first_count = 0;  // where it started
+  uint64_t first = 0;        // Message::first
   // Posted links: the ring of requests, the first word of a request without commit bit and length, and the
   // offsets of slot 0 in source and target region.
   uint64_t queue = 0, head = 0, source = 0, target = 0;
@@ -49,6 +51,8 @@ class RankImage {
     return channel_counters_ + static_cast<uint64_t>(channel) * 64;
   }
   // What the arena starts with.
+  // Of RingTickets, for posted links.
+  uint64_t tickets_offset() const { return tickets_; }
   std::vector<std::byte> tables(const RankPlaces& places) const;
   // The rank as LoopParameters::ranks has it.
   RankTables rank_tables(const RankPlaces& places) const;
@@ -84,6 +88,7 @@ class RankImage {
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
   uint64_t partials_ = 0, arrivals_ = 0, attention_partials_ = 0, attention_arrivals_ = 0;
   uint64_t table_bytes_ = 0, arena_bytes_ = 0;
+  uint64_t tickets_ = 0;
 };
 
 // Places of direct links among the ranks of one device, which are all ranks: fills `channels`.

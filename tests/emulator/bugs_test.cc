@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "dma/ring.h"
 #include "engine/validate.h"
+#include "tests/conformance/cuda/gpu_ranks.h"
 #include "tests/emulator/emulated_gpu.h"
 #include "tests/emulator/hooks.h"
 #include "tests/emulator/kernels/ring.h"
@@ -56,7 +57,7 @@ struct Decoder {
   RunnerSetup setup;
 };
 
-Decoder decoder(int32_t groups) {
+Decoder decoder(int32_t groups, Link link) {
   TokenGraphOptions o;
   o.kv_heads = 2;
   Decoder d{llama_tokens(o), {}};
@@ -66,6 +67,7 @@ Decoder decoder(int32_t groups) {
   d.setup.pages = 32;
   d.setup.options.device.processors = 2;
   d.setup.options.device.groups = groups;
+  d.setup.link = link;
   d.setup.options.step_deadline = std::chrono::seconds(5);
   return d;
 }
@@ -99,8 +101,10 @@ Rows run_decode(StepRunner& runner) { return run_greedy(runner, prompt(), 5, 2);
 // Runs a decoder and compares its bytes with those of the run without a bug.
 class OnDecoder {
  public:
-  explicit OnDecoder(Rows (*drive)(StepRunner&), int32_t groups = 0)
-      : drive_(drive), decoder_(std::make_shared<Decoder>(decoder(groups))) {}
+  explicit OnDecoder(Rows (*drive)(StepRunner&), int32_t groups = 0, Link link = Link::kDirect)
+      : drive_(drive), decoder_(std::make_shared<Decoder>(decoder(groups, link))) {}
+  // A GPU for each rank, exchanging by stores into memory of the host.
+  OnDecoder with_gpus() && { return is_spread_ = true, *this; }
 
   Verdict operator()(const Options& options) {
     if (options.bug && expected_->empty()) {
@@ -120,7 +124,16 @@ class OnDecoder {
     decoder_->setup.options.gpu = std::make_shared<EmulatedGpu>(
         world, emulator::EmulatedGpuOptions{.processors = 4, .seeded_bugs = true});
     try {
-      const auto runner = make_runner(decoder_->model, decoder_->setup);
+      std::unique_ptr<StepRunner> runner;
+      if (is_spread_) {
+        runner = std::make_unique<GpuRanks>(decoder_->model,
+                                            GpusOptions{.world = world,
+                                                        .processors = {2, 2},
+                                                        .seeded_bugs = true,
+                                                        .step_deadline = std::chrono::seconds(5)});
+      } else {
+        runner = make_runner(decoder_->model, decoder_->setup);
+      }
       return drive_(*runner);
     } catch (const Error& error) {
       if (!verdict) throw;
@@ -132,6 +145,7 @@ class OnDecoder {
   }
 
   Rows (*drive_)(StepRunner&);
+  bool is_spread_ = false;
   std::shared_ptr<Decoder> decoder_;
   std::shared_ptr<Rows> expected_ = std::make_shared<Rows>();
 };
@@ -150,6 +164,12 @@ Verdict run_ring(const Options& options) {
   machine.memory().initialise(control, sizeof(cuda::Control));
   RingParameters p{};
   p.queue = reinterpret_cast<uint64_t>(ring);
+  std::byte* tickets = machine.memory().allocate(sizeof(cuda::RingTickets), 0, "tickets");
+  std::memset(tickets, 0, sizeof(cuda::RingTickets));
+  machine.memory().initialise(tickets, sizeof(cuda::RingTickets));
+  p.tickets = reinterpret_cast<uint64_t>(tickets);
+  const std::byte* source = host(kBlocks * kCount * 16, "source");
+  p.source = reinterpret_cast<uint64_t>(source);
   p.count = kCount;
   p.loop.control = reinterpret_cast<uint64_t>(control);
   p.loop.host = reinterpret_cast<uint64_t>(host(4096, "host words"));
@@ -164,13 +184,18 @@ Verdict run_ring(const Options& options) {
   machine.launch(std::move(request));
 
   int popped[kBlocks] = {}, idle = 0;
+  uint64_t turns = 0;
   auto pop = [&]() -> Verdict {
     dma::Request r;
     while (ring->try_pop(r)) {
       idle = 0;
-      if (r.route >= kBlocks || r.bytes != 16 || r.source_offset != 4u * popped[r.route]++) {
+      if (r.route >= kBlocks || r.bytes != 16 ||
+          r.source_offset != 16u * static_cast<uint64_t>(r.route * kCount + popped[r.route]++)) {
         return "consumer: a request that nobody posted, or not in turn";
       }
+      machine.host_acquires(reinterpret_cast<std::byte*>(ring) + cuda::kRingSlot +
+                            turns++ % cuda::kRingSlots * 16);
+      machine.host_reads(source + r.source_offset, 8);
     }
     return "";
   };
@@ -259,6 +284,7 @@ std::vector<Bug> program_bugs() {
 
 std::vector<Bug> device_bugs() {
   const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies);
+  const OnDecoder posted(run_decode, 0, Link::kPosted), spread = OnDecoder(run_decode).with_gpus();
   return {
       // who waits, and for what
       ARK_DEVICE_BUG(missing_phase_wait, decode),
@@ -305,6 +331,13 @@ std::vector<Bug> device_bugs() {
       // requests
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),
+      ARK_DEVICE_BUG(relaxed_request, run_ring),
+      ARK_DEVICE_BUG(stale_source, posted),
+      ARK_DEVICE_BUG(lost_request, posted),
+      // between GPUs
+      ARK_DEVICE_BUG(relaxed_store, spread),
+      ARK_DEVICE_BUG(first_one_sends, spread),
+      ARK_DEVICE_BUG(stale_store, spread),
   };
 }
 
@@ -322,13 +355,14 @@ std::vector<Options> schedules() {
 constexpr const char* kScheduleNames[] = {"fixed", "random", "PCT"};
 
 TEST(SeededBugs, WithoutThemNothingIsFound) {
-  const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies);
+  const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies),
+      posted(run_decode, 0, Link::kPosted), spread = OnDecoder(run_decode).with_gpus();
   for (const Options& options : schedules()) {
     if (options.seed > 1) break;
     for (auto run :
          {std::function<Verdict(const Options&)>(decode), std::function<Verdict(const Options&)>(pages),
-          std::function<Verdict(const Options&)>(grouped),
-          std::function<Verdict(const Options&)>(run_ring)}) {
+          std::function<Verdict(const Options&)>(grouped), std::function<Verdict(const Options&)>(posted),
+          std::function<Verdict(const Options&)>(spread), std::function<Verdict(const Options&)>(run_ring)}) {
       EXPECT_EQ(run(options), "") << kScheduleNames[static_cast<int>(options.schedule)] << options.seed;
     }
   }

@@ -159,6 +159,10 @@ class Core {
   std::string who(const Fiber& fiber) const;
   [[noreturn]] static void fiber_main();
 
+  // ---- the host as a reader (words.cc): Machine::host_acquires, host_reads
+  void host_acquires(const void* word);
+  void host_reads(const void* p, uint64_t bytes);
+
   // ---- checks (checks.cc): fail() unless all is well
   // An access of the running fiber. `at.line` 0: only its place is known.
   void check(const void* p, uint64_t bytes, Access access, Place place, Site at);
@@ -196,6 +200,7 @@ class Core {
   Fiber* fiber = nullptr;  // the one that runs
   std::vector<std::unique_ptr<Grid>> grids;
   std::unordered_map<const void*, WordReleases> words;
+  std::optional<Actor> host;  // once it has read
   uint64_t time_ns = 1;  // the kernels' clock: moves with switches, looks at it, idle time, and when stuck
 
  private:

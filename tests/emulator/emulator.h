@@ -69,6 +69,12 @@ class Machine {
   LaunchId launch(LaunchRequest request);
   bool is_running(LaunchId id) const;
 
+  // What the host has done, between calls of advance(): loaded a word that kernels store (acquire), and read
+  // bytes that they wrote. Throws Failure if nothing that it has loaded orders the bytes before its read.
+  // Words as they are now.
+  void host_acquires(const void* word);
+  void host_reads(const void* p, uint64_t bytes);
+
   enum class Progress {
     kDone,     // no launch is left
     kStopped,  // after `switches`

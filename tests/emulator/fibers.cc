@@ -68,6 +68,7 @@ Machine::LaunchId Core::launch(LaunchRequest request) {
   if (grids.empty()) {
     detector.restart();
     words.clear();
+    host.reset();
     random_state_ = options.seed * 0x9e3779b97f4a7c15u + 0x1234567u;
     for (int i = 0; i < 8; i++) random();
   }

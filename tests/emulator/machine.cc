@@ -27,6 +27,9 @@ bool Machine::is_running(LaunchId id) const {
   return false;
 }
 
+void Machine::host_acquires(const void* word) { core_->host_acquires(word); }
+void Machine::host_reads(const void* p, uint64_t bytes) { core_->host_reads(p, bytes); }
+
 Machine::Progress Machine::advance(uint64_t switches) { return core_->advance(switches); }
 
 void Machine::nap() {

@@ -46,7 +46,7 @@ std::byte* Memory::allocate(uint64_t bytes, int gpu, std::string name, uint8_t s
   const bool is_host = gpu == kHost;
   std::memset(begin, is_host ? 0 : 0xff, bytes);
   std::memset(states(begin), kAllocated | state | (is_host ? kInitialised : 0), bytes);
-  allocations_[begin] = {begin, bytes, gpu, std::move(name)};
+  allocations_[begin] = {begin, bytes, gpu, std::move(name), 0, true};
   return begin;
 }
 
@@ -62,12 +62,18 @@ void Memory::release(std::byte* begin) {
 
 void Memory::map(std::byte* begin, uint64_t bytes, std::string name) {
   std::lock_guard lock(mutex_);
-  allocations_[begin] = {begin, bytes, kHost, std::move(name)};
+  const auto at =
+      allocations_.try_emplace(begin, Allocation{begin, bytes, kHost, std::move(name), 0, false}).first;
+  ARK_CHECK(at->second.gpu == kHost && at->second.bytes == bytes, "emulator: a mapping of part of something");
+  ++at->second.maps;
 }
 
 void Memory::unmap(std::byte* begin) {
   std::lock_guard lock(mutex_);
-  allocations_.erase(begin);
+  const auto found = allocations_.find(begin);
+  ARK_CHECK(found != allocations_.end() && found->second.maps > 0,
+            "emulator: unmap of memory that is not mapped");
+  if (--found->second.maps == 0 && !found->second.is_allocated) allocations_.erase(found);
 }
 
 void Memory::initialise(const void* begin, uint64_t bytes) {

@@ -38,7 +38,7 @@ class Memory {
   // Owner `gpu` or kHost; host memory is zeroed and initialised. Aligned to 1024.
   std::byte* allocate(uint64_t bytes, int gpu, std::string name, uint8_t state = 0);
   void release(std::byte* begin);
-  // Makes memory of the process reachable as the host's.
+  // Makes memory of the process reachable as the host's; once for each GPU that maps it.
   void map(std::byte* begin, uint64_t bytes, std::string name);
   void unmap(std::byte* begin);
   // The host has written these bytes.
@@ -64,6 +64,8 @@ class Memory {
     uint64_t bytes = 0;
     int gpu = kHost;
     std::string name;
+    int maps = 0;              // how often it is mapped
+    bool is_allocated = true;  // not only mapped
   };
   // The last one that begins at or before p; null if none.
   const Allocation* before(const void* p) const;

@@ -115,6 +115,7 @@ std::string Core::describe(Place place) const {
 
 void Core::fail(const Race& race) {
   auto name = [&](ActorId id) {
+    if (host && host->id == id) return std::string("the host");
     for (const auto& grid : grids) {
       for (const auto& block : grid->blocks) {
         if (block->engine.id == id) return "copy engine of block " + std::to_string(block->index);

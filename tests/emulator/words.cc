@@ -81,6 +81,22 @@ void tell(Core& core, WordScope scope, const void* word, WordOperation operation
 
 }  // namespace
 
+void Core::host_acquires(const void* word) {
+  if (!options.detector) return;
+  if (!host) host = detector.make_actor(detector.add_actors(1, -1));
+  const auto found = words.find(word);
+  if (found == words.end()) return;
+  for (const auto& e : found->second.entries) {
+    if (e.scope == WordScope::kSystem) acquire(*host, e.message);
+  }
+}
+
+void Core::host_reads(const void* p, uint64_t bytes) {
+  if (!options.detector) return;
+  if (!host) host = detector.make_actor(detector.add_actors(1, -1));
+  remember(*host, p, bytes, Access::kRead, 0);
+}
+
 extern "C" {
 
 uint64_t ark_emulator_word(WordOperation operation, WordScope scope, void* word, int bytes, uint64_t value,

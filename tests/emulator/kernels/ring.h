@@ -8,6 +8,8 @@ namespace ark::test {
 struct RingParameters {
   cuda::LoopParameters loop;  // control and host words, deadline
   cuda::u64 queue;            // dma::Ring
+  cuda::u64 tickets;          // cuda::RingTickets
+  cuda::u64 source;           // 16 bytes a request: count of block 0, then of block 1, ...
   int count;                  // requests a block
 };
 

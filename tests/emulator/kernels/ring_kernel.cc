@@ -14,10 +14,12 @@ extern "C" void post_requests(const RingParameters& p) {
   Message message{};
   message.queue = p.queue;
   message.head = static_cast<u64>(dev::block_id()) << 1;  // the route
+  message.first = p.tickets;
   message.slot_count = 1;
-  const Call call{b, instance, &message};
   for (int i = 0; i < p.count; i++) {
-    if (!post_request(b, call, message, static_cast<u64>(i) * 4, 16)) return;
+    message.source = static_cast<u64>(dev::block_id() * p.count + i) * 16;
+    dev::st_global(at<u64>(p.source + message.source), message.source);
+    if (!post_request(b, instance, message, 16)) return;
   }
 }
 

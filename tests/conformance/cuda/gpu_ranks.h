@@ -1,0 +1,134 @@
+// Ranks with an emulated GPU each, whose launches know nothing of each other: they exchange through memory of
+// the host, by stores of the GPUs or by requests that the groups' pumps serve. All run in one world, so that
+// its schedules interleave them and its detector sees what both do to memory that they share.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dma/group.h"
+#include "dma/local/setup.h"
+#include "engine/compile.h"
+#include "engine/cuda/executor.h"
+#include "engine/runner.h"
+#include "engine/weight_store.h"
+#include "tests/emulator/emulated_gpu.h"
+
+namespace ark::test {
+
+// The local transport with regions in memory that the emulator knows, so that its detector sees what devices
+// do there.
+class WatchedTransport final : public dma::Transport {
+ public:
+  WatchedTransport(std::unique_ptr<dma::Transport> local, emulator::World& world)
+      : local_(std::move(local)), world_(world) {}
+  std::string_view name() const override { return local_->name(); }
+  dma::Memory allocate(const std::string& name, uint64_t bytes) override {
+    return adopt(name, world_.memory().allocate(bytes, emulator::kHost, name), bytes);
+  }
+  dma::Memory adopt(const std::string& name, void* base, uint64_t bytes) override {
+    return local_->adopt(name, base, bytes);
+  }
+  std::string describe(const dma::Memory& memory) override { return local_->describe(memory); }
+  dma::Memory attach(int peer, std::string_view description, uint64_t bytes) override {
+    return local_->attach(peer, description, bytes);
+  }
+  void connected() override { local_->connected(); }
+  std::unique_ptr<dma::Wire> open_wire(const dma::WireMap& map, dma::Bootstrap& bootstrap) override {
+    return local_->open_wire(map, bootstrap);
+  }
+
+ private:
+  std::unique_ptr<dma::Transport> local_;
+  emulator::World& world_;
+};
+
+struct GpusOptions {
+  std::shared_ptr<emulator::World> world;  // whose schedule they run in
+  std::vector<int> processors;             // of each rank's GPU
+  bool posted = false;
+  uint64_t first_count = 0;
+  bool seeded_bugs = false;
+  std::chrono::milliseconds step_deadline{60'000};
+};
+
+// Executors of one rank each, driven together.
+class GpuRanks final : public StepRunner {
+ public:
+  static constexpr int32_t kMaxTokens = 16, kPageSize = 4, kPages = 64;
+
+  GpuRanks(const DecoderModel& model, const GpusOptions& o) : world_(o.world) {
+    const auto ranks = static_cast<int>(o.processors.size());
+    compiled_ = compile_decoder(model, {.ranks = ranks,
+                                        .max_tokens = kMaxTokens,
+                                        .max_rows = 4,
+                                        .max_items = kMaxTokens,
+                                        .page_size = kPageSize,
+                                        .pages = kPages});
+    limits_ = {kMaxTokens, 4, 8, 64, kPageSize, kPages, static_cast<int32_t>(model.vocabulary), 2};
+    join(ranks, o);
+    ExecutorOptions options;
+    options.limits = limits_;
+    options.max_items = kMaxTokens;
+    options.step_deadline = o.step_deadline;
+    for (int r = 0; r < ranks; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[i], compiled_.constants, 1));
+      auto gpu = std::make_shared<emulator::EmulatedGpu>(
+          world_, emulator::EmulatedGpuOptions{.processors = o.processors[i], .seeded_bugs = o.seeded_bugs});
+      executors_.push_back(cuda::make_device_executor(gpu, {}));
+      executors_.back()->prepare(
+          {{&compiled_.programs[i], &compiled_.bindings[i], weights_[i].get(), groups_[i].get()}}, options);
+    }
+  }
+
+  const RunnerLimits& limits() const override { return limits_; }
+  uint64_t post(const StepDescriptor& step) override {
+    uint64_t number = 0;
+    for (const auto& executor : executors_) number = executor->post(step);
+    return number;
+  }
+  // Rank 0's, when all have it.
+  std::optional<StepResult> poll(std::chrono::microseconds) override {
+    std::optional<StepResult> first;
+    for (const auto& executor : executors_) {
+      std::optional<StepResult> result;
+      while (!result) result = executor->poll(std::chrono::seconds(10));
+      if (!first) first = std::move(result);
+    }
+    return first;
+  }
+  void abort(const std::string& why) override { executors_[0]->abort(why); }
+
+  cuda::DeviceExecutor& executor(int rank) { return *executors_[static_cast<std::size_t>(rank)]; }
+  dma::Group& group(int rank) { return *groups_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  void join(int ranks, const GpusOptions& o) {
+    dma::EndpointSpec spec;
+    spec.force_posted = o.posted;
+    spec.first_count = o.first_count;
+    for (const Program& program : compiled_.programs) {
+      for (std::size_t c = 0; c < program.channels.size(); ++c) {
+        const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
+        while (spec.channels.size() <= number) spec.channels.push_back({.name = "exchange"});
+        uint64_t& bytes = spec.channels[number].slot_bytes;
+        bytes = std::max(bytes, static_cast<uint64_t>(inbox_half(program.channels[c])));
+      }
+    }
+    auto transports = dma::make_local_transports(ranks);
+    for (auto& t : transports) t = std::make_unique<WatchedTransport>(std::move(t), *world_);
+    groups_ = dma::make_local_groups(
+        ranks, [&](int) { return spec; }, dma::Deadline::after(std::chrono::seconds(20)),
+        std::move(transports));
+  }
+
+  std::shared_ptr<emulator::World> world_;
+  Compiled compiled_;
+  RunnerLimits limits_;
+  std::vector<std::unique_ptr<dma::Group>> groups_;
+  std::vector<std::unique_ptr<WeightStore>> weights_;
+  std::vector<std::unique_ptr<cuda::DeviceExecutor>> executors_;
+};
+
+}  // namespace ark::test

@@ -1,0 +1,162 @@
+// Ranks that exchange through memory of the host: posted links between ranks of one launch, and ranks with a
+// GPU each, whose launches know nothing of each other, over stores of the GPU (direct) or requests (posted).
+// The oracle is the launch that holds all ranks and exchanges in device memory: equal bytes.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "base/error.h"
+#include "tests/conformance/cuda/gpu_ranks.h"
+#include "tests/conformance/cuda/test_gpu.h"
+#include "tests/engine/driving.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::test {
+namespace {
+
+using Rows = std::vector<std::vector<float>>;
+using emulator::Landing;
+using emulator::Options;
+using emulator::Schedule;
+using emulator::World;
+
+DecoderModel model_of(bool gpt2) {
+  TokenGraphOptions o;
+  if (gpt2) return gpt2_tokens(o);
+  o.kv_heads = 2;
+  return llama_tokens(o);
+}
+
+std::vector<int32_t> random_tokens(int n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(random() % 101));
+  return tokens;
+}
+
+RunnerSetup one_launch(int ranks, Link link, const TestSchedule& schedule = {}) {
+  RunnerSetup setup;
+  setup.ranks = ranks;
+  setup.link = link;
+  setup.max_tokens = GpuRanks::kMaxTokens;
+  setup.pages = GpuRanks::kPages;
+  setup.options.gpu = test_gpu(schedule);
+  setup.options.device.processors = test_processors();
+  setup.options.step_deadline = std::chrono::seconds(60);
+  return setup;
+}
+
+TEST(PostedLinks, GiveTheBytesOfDirectOnes) {
+  const auto prompt = random_tokens(11, 1);
+  for (const bool gpt2 : {false, true}) {
+    const Rows expected =
+        run_greedy(*make_runner(model_of(gpt2), one_launch(2, Link::kDirect)), prompt, 5, 3);
+    for (const uint32_t seed : {0u, 1u, 2u, 3u}) {
+      const RunnerSetup posted = one_launch(2, Link::kPosted, {.seed = seed, .detector = seed != 0});
+      EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model_of(gpt2), posted), prompt, 5, 3)))
+          << (gpt2 ? "gpt2, seed " : "llama, seed ") << seed;
+    }
+  }
+}
+
+// More messages a step than slots, more requests than the ring holds, leases, counters near their end,
+// barriers.
+TEST(PostedLinks, FourRanksLeasesAndBarriersChangeNothing) {
+  const auto prompt = random_tokens(7, 2);
+  TokenGraphOptions o;
+  o.heads = o.kv_heads = 4;
+  const DecoderModel model = gpt2_tokens(o);
+  const Rows expected = run_greedy(*make_runner(model, one_launch(4, Link::kDirect)), prompt, 3, 20);
+  for (const bool barrier : {false, true}) {
+    RunnerSetup posted = one_launch(4, Link::kPosted);
+    posted.options.barrier = barrier;
+    posted.options.lease = 3;
+    posted.options.counter_base = 0xfffffff0;
+    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, posted), prompt, 3, 20))) << barrier;
+  }
+}
+
+// ---- a GPU for each rank
+
+std::vector<Options> schedules() {
+  std::vector<Options> all = {{.schedule = Schedule::kFixed, .landing = Landing::kLate, .detector = true}};
+  for (const uint64_t seed : {1, 2, 3}) {
+    for (const Schedule s : {Schedule::kRandom, Schedule::kPct})
+      all.push_back({.schedule = s, .landing = Landing::kRandom, .seed = seed, .detector = true});
+  }
+  return all;
+}
+
+class GpuPerRank : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs a GPU for each rank";
+  }
+};
+
+TEST_P(GpuPerRank, GivesTheBytesOfOneLaunch) {
+  const auto prompt = random_tokens(9, 3);
+  const Rows expected = run_greedy(*make_runner(model_of(false), one_launch(2, Link::kDirect)), prompt, 5, 3);
+  for (const Options& schedule : schedules()) {
+    const auto world = std::make_shared<World>(schedule);
+    const GpusOptions o{world, {2, 2}, GetParam(), ~uint64_t{0} - 9};
+    GpuRanks ranks(model_of(false), o);
+    EXPECT_TRUE(same_bits(expected, run_greedy(ranks, prompt, 5, 3)))
+        << static_cast<int>(schedule.schedule) << " seed " << schedule.seed;
+    EXPECT_FALSE(world->failure());
+    // Who has carried the messages: each is one raise, and one request of posted links.
+    const dma::Sender to = ranks.group(0).sender(1, 0);
+    const uint64_t sent = ranks.group(1).receiver(0, 0).arrived->load() - o.first_count;
+    EXPECT_GT(sent, 8u);
+    EXPECT_EQ(to.completed->load() - o.first_count, GetParam() ? sent : 0);
+  }
+}
+
+// GPUs of different sizes: a peer counts messages, not the processors that wrote them.
+TEST_P(GpuPerRank, TakesGpusOfDifferentSizes) {
+  const auto prompt = random_tokens(6, 4);
+  const Rows expected = run_greedy(*make_runner(model_of(true), one_launch(2, Link::kDirect)), prompt, 4, 3);
+  GpuRanks ranks(model_of(true), {std::make_shared<World>(schedules()[0]), {3, 2}, GetParam()});
+  EXPECT_TRUE(same_bits(expected, run_greedy(ranks, prompt, 4, 3)));
+  EXPECT_EQ(ranks.executor(0).processors(), 3);
+  EXPECT_EQ(ranks.executor(1).processors(), 2);
+}
+
+TEST_P(GpuPerRank, ADeadPeerIsNamedAndEndsTheLoop) {
+  GpuRanks ranks(model_of(false), {std::make_shared<World>(), {2, 2}, GetParam()});
+  StepDescriptor step;
+  step.tokens = {1};
+  step.sequences = {{0, 0, 1, 0}};
+  step.page_deltas = {{0, 0, 0}};
+  ranks.executor(0).post(step);  // rank 1 never starts it
+  EXPECT_FALSE(ranks.executor(0).poll(std::chrono::milliseconds(20)));
+  EXPECT_FALSE(ranks.executor(0).is_parked());
+  ranks.group(1).report_dead(1, "the test says so");
+  try {
+    for (int i = 0; i < 100; ++i) ranks.executor(0).poll(std::chrono::milliseconds(100));
+    FAIL() << "poll() did not throw";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnavailable);
+    EXPECT_EQ(std::string(error.what()), "rank 1 is dead: the test says so");
+  }
+  for (int i = 0; i < 1000 && !ranks.executor(0).is_parked(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(ranks.executor(0).is_parked());
+  EXPECT_THROW(ranks.executor(0).post(step), Error);
+}
+
+// The other way round: a loop that ends tells the group, which tells the others when it goes.
+TEST_P(GpuPerRank, AnAbortedLoopRaisesTheGroupsFlag) {
+  GpuRanks ranks(model_of(false), {std::make_shared<World>(), {2, 2}, GetParam()});
+  EXPECT_FALSE(ranks.group(0).abort().raised());
+  ranks.abort("the test says so");
+  EXPECT_TRUE(ranks.group(0).abort().raised());
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, GpuPerRank, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Posted" : "Direct"; });
+
+}  // namespace
+}  // namespace ark::test
