@@ -11,6 +11,9 @@
 
 namespace ark {
 
+// Ranks of a model, at most: each adds channels to all others.
+inline constexpr int32_t kMaxRanks = 64;
+
 struct CompileOptions {
   int32_t ranks = 1;
   int32_t max_tokens = 512;  // T

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "engine/compile.h"
 #include "server/choice.h"
 
 namespace ark {
@@ -56,7 +57,7 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
                  "name in requests; default: the file's stem");
   app.add_option("--host", options.host, "address to listen on")->capture_default_str();
   whole("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
-  whole("--tp", options.tp, 0, 1024, "ranks that share each layer; 0: chosen");
+  whole("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
   app.add_flag("--processes", options.processes, "each rank but the first is a process of its own");
   add_device_options(app, options.device);
   whole("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");

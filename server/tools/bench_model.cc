@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "engine/compile.h"
 #include "server/load_runner.h"
 #include "server/tools/main_guard.h"
 
@@ -235,7 +236,7 @@ std::function<void()> add_model_bench(CLI::App& app) {
       ->check(CLI::Range(0, 1024));
   command->add_option("--tp", bench->tp, "tensor-parallel ranks")
       ->capture_default_str()
-      ->check(CLI::Range(1, 64));
+      ->check(CLI::Range(1, kMaxRanks));
   command->add_option("--repeat", bench->repeats, "decode steps that are timed")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));

@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   app.add_option("--stage", options.stage,
                  "parse, graph, passes, recognise, plan, program, weights, placement or cuda");
   app.add_option("--tp", options.load.tp, "ranks that the model is split over; 0: 1")
-      ->check(CLI::Range(0, 1024));
+      ->check(CLI::Range(0, ark::kMaxRanks));
   app.add_option("--plan", options.load.plan,
                  "an edited text of stage program: checked, and inspected instead of the compiler's");
   app.add_option("--max-num-seqs", options.load.max_num_seqs, "as of ark-serve")

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "engine/compile.h"
 #include "server/tools/main_guard.h"
 #include "server/tools/run_prompt.h"
 #include "server/tools/run_suite.h"
@@ -157,7 +158,7 @@ int main(int argc, char** argv) {
   app.add_option("--output-dir", options.run.output_dir, "where to save the outputs as .npy");
   app.add_option("--driver", options.run.driver, "auto, static, dynamic or decoder")->capture_default_str();
   app.add_option("--tp", options.run.ranks, "tensor-parallel ranks of a decoder; 0: 1")
-      ->check(CLI::Range(0, 1024))
+      ->check(CLI::Range(0, ark::kMaxRanks))
       ->capture_default_str();
   app.add_option("--threads", options.run.threads, "threads")
       ->check(CLI::Range(1, 4096))
