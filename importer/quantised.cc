@@ -119,8 +119,9 @@ QuantisedRows::QuantisedRows(const Quantised& quantised, int64_t first, int64_t 
   const int64_t held = single_ ? 1 : q_.axis == 1 ? count : (first + count - 1) / q_.block - first_block_ + 1;
   const Tensor scales = materialise_rows(*q_.scales, from, held);
   scale_stride_ = scales.dims[1];
-  scales_.reserve(static_cast<std::size_t>(scales.size()));
-  for (int64_t i = 0; i < scales.size(); ++i) scales_.push_back(static_cast<float>(scales.real(i)));
+  scales_.resize(static_cast<std::size_t>(scales.size()));
+  for (std::size_t i = 0; i < scales_.size(); ++i)
+    scales_[i] = static_cast<float>(scales.real(static_cast<int64_t>(i)));
   if (q_.zeros) zeros_ = fields(*q_.zeros, q_.bits, from, held, scale_stride_, q_.zero_stride, zeros_skip_);
 }
 

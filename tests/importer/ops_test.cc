@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "tests/importer/graph_builder.h"
+#include "tests/importer/proto.h"
 
 namespace ark {
 namespace {
@@ -261,6 +262,52 @@ TEST(Microsoft, AttentionSplitsThePast) {
   EXPECT_EQ(g.shape(y[1]), "[2, B, 4, P + S, 8]");
   ASSERT_FALSE(g.graph.assumptions.empty());
   EXPECT_EQ(g.graph.assumptions[0].first.str() + "=" + g.graph.assumptions[0].second.str(), "T=P + S");
+}
+
+// A table of 5 rows of 80 codes, two a byte, in blocks of 16: 5 scales a row, their zeros filled up to 6.
+TEST(Microsoft, GatherBlockQuantizedIsALookUpInWhatIsDequantised) {
+  const auto bytes = [](GraphBuilder& g, Dims dims, DType type = DType::kU8) {
+    return g.graph.add_constant(make_constant(Tensor::zeros(type, std::move(dims))));
+  };
+  const auto emit = [](GraphBuilder& g, std::vector<ValueId> in, int64_t bits = 4, int64_t block = 16) {
+    return g.onnx("GatherBlockQuantized", std::move(in),
+                  {attribute("bits", bits), attribute("block_size", block), attribute("quantize_axis", -1)},
+                  21, 1, "com.microsoft")[0];
+  };
+  GraphBuilder g;
+  const ValueId ids = g.input("ids", "batch, seq", DType::kI64), data = bytes(g, {5, 40}),
+                scales = g.reals({5, 5}, std::vector<float>(25, 1));
+  EXPECT_EQ(g.shape(emit(g, {data, ids, scales, bytes(g, {5, 3})})), "[batch, seq, 80]");
+  EXPECT_EQ(g.ops(), "DequantizeLinear Gather");
+  const Node& dequantize = *g.graph.producer(g.last().inputs[0]);
+  const auto constant = [&](std::size_t i) { return g.graph.value(dequantize.inputs[i]).constant; };
+  EXPECT_EQ(constant(0)->dtype, DType::kU4);
+  EXPECT_TRUE(same_payload(*constant(0), *g.graph.value(data).constant)) << "the codes were copied";
+  EXPECT_EQ(constant(2)->dims, (Dims{5, 5}));
+  EXPECT_EQ(dequantize.attributes.integer("axis"), 1);
+  EXPECT_EQ(dequantize.attributes.integer("block_size"), 16);
+
+  const auto middle = [&](const GraphBuilder& made) {
+    return made.graph.producer(made.last().inputs[0])->attributes.integer("zero_point");
+  };
+  emit(g, {data, ids, scales});
+  EXPECT_EQ(middle(g), 8);
+  emit(g, {bytes(g, {5, 80}), ids, scales}, 8);
+  EXPECT_EQ(middle(g), 128);
+  emit(g, {bytes(g, {5, 80}, DType::kU4), ids, scales});
+  EXPECT_EQ(middle(g), 0);
+
+  const auto refused = [&](Code code, std::vector<ValueId> in, int64_t bits, int64_t block) {
+    return test::error_of(code, [&] { emit(g, std::move(in), bits, block); });
+  };
+  EXPECT_THAT(refused(Code::kBadModel, {data, ids, scales, bytes(g, {5, 2})}, 4, 16),
+              HasSubstr("has 4 zero points a row for 5 scales"));
+  EXPECT_THAT(refused(Code::kBadModel, {data, ids, g.real(1)}, 4, 16), HasSubstr("another rank"));
+  EXPECT_THAT(refused(Code::kBadModel, {data, ids, scales}, 4, 24), HasSubstr("power of two"));
+  EXPECT_THAT(refused(Code::kUnsupported, {data, ids, scales}, 2, 16), HasSubstr("2-bit"));
+  EXPECT_THAT(refused(Code::kUnsupported, {scales, ids, scales}, 4, 16), HasSubstr("codes of type f32"));
+  EXPECT_THAT(refused(Code::kUnsupported, {g.input("d", "5, 40", DType::kU8), ids, scales}, 4, 16),
+              HasSubstr("no constant"));
 }
 
 TEST(Attention, ScoresAsOutputAreRefused) {
