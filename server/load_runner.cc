@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <string_view>
 #include <thread>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "dma/launch.h"
 #include "dma/wait.h"
+#include "engine/cuda/driver.h"
 #include "engine/plain/plain_runner.h"
 #include "engine/plan_file.h"
 #include "engine/weight_store.h"
@@ -22,6 +24,8 @@ namespace {
 constexpr int32_t kPageSize = 16;
 // Rank 0's choice of the memory for keys and values, for its rank processes: free memory differs by then.
 constexpr const char* kKvBytesVariable = "ARK_KV_BYTES";
+// Where rank 0 runs, for its rank processes: "cuda" or "cpu"; all ranks run there, or none.
+constexpr const char* kRankDeviceVariable = "ARK_RANK_DEVICE";
 
 std::string mebibytes(int64_t bytes) { return std::to_string((bytes + (1 << 19)) >> 20) + " MiB"; }
 
@@ -181,8 +185,6 @@ std::shared_ptr<cuda::Gpu> gpu_for(const LoadOptions& options, std::shared_ptr<c
   if (!gpu) return nullptr;
   if (options.lockstep) {
     *why = "the oracle was asked for";
-  } else if (options.processes && programs.size() > 1) {
-    *why = "ranks in processes run on the CPU";
   } else {
     *why = why_not_on_gpu(programs, options.device.numerics);
   }
@@ -191,18 +193,24 @@ std::shared_ptr<cuda::Gpu> gpu_for(const LoadOptions& options, std::shared_ptr<c
   return nullptr;
 }
 
-// Keys and values: what the user says, else what all sequences can need and the GPU has left.
-void settle_gpu(Compilation& c, const LoadOptions& options, std::shared_ptr<cuda::Gpu> gpu) {
+// The GPU of a rank process: they take the driver's GPUs in turn.
+int gpu_of_rank(int rank, int gpus) { return rank % gpus; }
+
+// Keys and values: what the user says, else what all sequences can need and the GPU of rank 0 has left;
+// `gpus`: over how many the ranks are spread.
+void settle_gpu(Compilation& c, const LoadOptions& options, std::shared_ptr<cuda::Gpu> gpu, int gpus) {
   RunnerLimits& limits = c.ragged.limits;
   if (options.kv_memory == 0) {
-    int64_t room = static_cast<int64_t>(gpu->free_bytes() / 10 * 9);
+    int64_t room = static_cast<int64_t>(gpu->free_bytes() / 10 * 9), page = 0;
     for (std::size_t r = 0; r < c.compiled.programs.size(); ++r) {
+      if (gpu_of_rank(static_cast<int>(r), gpus) != 0) continue;
       for (const WeightUse& use : c.compiled.programs[r].weights) room -= packed_bytes(use);
       room -= 2 * (c.compiled.bindings[r].act_bytes + c.compiled.bindings[r].inbox_bytes);
+      page += page_bytes({c.compiled.programs[r]});
     }
-    const int64_t page = std::max<int64_t>(1, page_bytes(c.compiled.programs));
     const int64_t needed = int64_t{limits.max_slots} * ((limits.max_length + kPageSize - 1) / kPageSize);
-    limits.pages = static_cast<int32_t>(std::clamp<int64_t>(room / page, 1, needed));
+    limits.pages = static_cast<int32_t>(std::clamp<int64_t>(room / std::max<int64_t>(1, page), 1, needed));
+    c.ragged.kv_bytes = limits.pages * page_bytes(c.compiled.programs);  // what rank processes are told
   }
   c.ragged.device.numerics = options.device.numerics;
   c.ragged.device.trace_events = options.device.trace_events;
@@ -236,13 +244,21 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   Compilation c = compile_model(model, options, log);
   recognised = NotRecognised{};
   gpu = gpu_for(options, std::move(gpu), c.compiled.programs, &why_cpu);
-  if (gpu) settle_gpu(c, options, gpu);
   LoadedRunner loaded;
   loaded.is_ragged = true;
   const auto ranks = static_cast<int32_t>(c.compiled.programs.size());
+  const bool in_processes = options.processes && ranks > 1;
+  const int gpus = gpu && in_processes ? std::min(ranks, cuda::count_gpus()) : 1;
+  if (gpu) settle_gpu(c, options, gpu, gpus);
+  if (gpu && in_processes)
+    log.fact("ranks", std::to_string(ranks) + " processes on " + std::to_string(gpus) + " GPUs" +
+                          (gpus < ranks ? "; loops that share a GPU take turns, which is slow: without "
+                                          "--processes they run as one"
+                                        : ""));
   auto holder = std::make_shared<ProcessModel>();
-  if (options.processes && ranks > 1) {
+  if (in_processes) {
     ::setenv(kKvBytesVariable, std::to_string(c.ragged.kv_bytes).c_str(), 1);
+    ::setenv(kRankDeviceVariable, gpu ? "cuda" : "cpu", 1);
     holder->processes = std::make_unique<dma::RankProcesses>(ranks, own_arguments());
     holder->runner = make_ragged_runner(std::move(c.compiled), c.ragged, holder->processes->environment());
   } else {
@@ -265,15 +281,35 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   return loaded;
 }
 
+namespace {
+
+// The GPU of this rank process where rank 0 runs on one, else null. Throws Error(kUnavailable) that names the
+// rank.
+std::shared_ptr<cuda::Gpu> open_gpu_of(const dma::Environment& environment) {
+  const char* device = std::getenv(kRankDeviceVariable);
+  if (!device || std::string_view(device) != "cuda") return nullptr;
+  try {
+    return cuda::open_gpu(gpu_of_rank(environment.rank, cuda::count_gpus()));
+  } catch (const Error& error) {
+    throw Error(Code::kUnavailable, "rank " + std::to_string(environment.rank) +
+                                        " cannot run on a GPU as rank 0 does: " + error.what());
+  }
+}
+
+}  // namespace
+
 int run_rank_process(LoadOptions options) {
+  const dma::Environment environment = dma::Environment::from_process();
   if (const char* bytes = std::getenv(kKvBytesVariable)) options.kv_memory = std::strtoll(bytes, nullptr, 10);
+  std::shared_ptr<cuda::Gpu> gpu = open_gpu_of(environment);
   StageLog quiet([](const std::string&) {});
   const Graph graph = import_logged(options, quiet);
   auto recognised = recognise_decoder(graph, table_length(options));
   if (std::holds_alternative<NotRecognised>(recognised))
     throw Error(Code::kInternal, "a rank process does not recognise the model that rank 0 did");
   Compilation c = compile_model(std::get<DecoderModel>(recognised), options, quiet);
-  serve_rank(std::move(c.compiled), c.ragged, dma::Environment::from_process());
+  if (gpu) settle_gpu(c, options, std::move(gpu), 1);
+  serve_rank(std::move(c.compiled), c.ragged, environment);
   return 0;
 }
 

@@ -17,7 +17,7 @@ namespace ark {
 struct LoadOptions {
   std::filesystem::path model;  // an ONNX file, or a folder that holds one
   int32_t tp = 0;               // ranks; 0: 1
-  bool processes = false;       // each rank but 0 a process of its own
+  bool processes = false;       // each rank but 0 a process of its own, where rank 0 runs: CPU, or a GPU each
   int32_t threads = 0;          // of all ranks together; 0: one per core
   int32_t max_length = 0;       // tokens of one sequence; 0: what model and configuration allow
   int32_t config_length = 0;    // what the files beside the model say, 0 = nothing

@@ -308,15 +308,26 @@ class CudaGpu final : public Gpu {
   DriverStream stream_ = nullptr;               // of launches; does not wait for copies
 };
 
-}  // namespace
-
-std::unique_ptr<Gpu> open_gpu(int ordinal) {
+Library open_driver() {
   const char* variable = std::getenv("ARK_LIBCUDA");
   const std::string name = variable ? variable : "libcuda.so.1";
   Library library({name});
   if (!library.is_open())
     throw Error(Code::kUnavailable, "no CUDA here: " + escaped(name) + " cannot be loaded");
-  return std::make_unique<CudaGpu>(std::move(library), ordinal);
+  return library;
+}
+
+}  // namespace
+
+std::unique_ptr<Gpu> open_gpu(int ordinal) { return std::make_unique<CudaGpu>(open_driver(), ordinal); }
+
+int count_gpus() {
+  const Library library = open_driver();
+  const DriverApi api = DriverApi::of(library);
+  int count = 0;
+  if (api.init(0) != kDriverSuccess || api.device_count(&count) != kDriverSuccess || count == 0)
+    throw Error(Code::kUnavailable, "no CUDA here: the driver sees no GPU");
+  return count;
 }
 
 }  // namespace ark::cuda

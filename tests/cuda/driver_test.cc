@@ -9,11 +9,14 @@
 #include <thread>
 
 #include "base/error.h"
+#include "engine/compile.h"
+#include "engine/cuda/links.h"
 #include "engine/cuda/loop_host.h"
 #include "engine/cuda/nvrtc.h"
 #include "tests/cuda/environment.h"
 #include "tests/cuda/fake/libcuda.h"
 #include "tests/cuda/scratch_folder.h"
+#include "tests/engine/token_graphs.h"
 
 namespace ark::cuda {
 namespace {
@@ -193,6 +196,56 @@ TEST_F(FakeDriver, ALoopThatDoesNotEndLosesTheGpuAndHangsNobody) {
   const int modules = fake_->modules, events = fake_->events, contexts = fake_->contexts;
   const int mapped = fake_->mapped;
   const uint64_t used = fake_->used;
+// Ranks of one process share regions, and a page may be registered once; requests are for the device's ring
+// alone.
+TEST_F(FakeDriver, LinksMapEachRegionOnceAndGiveItBack) {
+  const CompileOptions compile{
+      .ranks = 2, .max_tokens = 8, .max_rows = 4, .max_items = 8, .page_size = 4, .pages = 8};
+  const Compiled compiled = compile_decoder(test::gpt2_tokens(), compile);
+  for (const bool posted : {false, true}) {
+    dma::EndpointSpec spec;
+    spec.force_posted = posted;
+    for (int c = 0; c < 4; ++c) spec.channels.push_back({.name = "exchange", .slot_bytes = 1 << 16});
+    const auto groups = dma::make_local_groups(
+        2, [&](int) { return spec; }, dma::Deadline::after(std::chrono::seconds(20)));
+    const auto gpu = open_gpu();
+    const int before = fake_->mapped;
+    {
+      const Gate::Work work = gpu->gate().enter();
+      HostLinks links(*gpu);
+      for (int r = 0; r < 2; ++r) {
+        const Program& program = compiled.programs[static_cast<std::size_t>(r)];
+        const std::vector<ChannelPlace> places =
+            links.places(program, *groups[static_cast<std::size_t>(r)], 4096);
+        ASSERT_EQ(places.size(), program.channels.size());
+        ASSERT_GE(places.size(), 2u);
+        for (const ChannelPlace& place : places) {
+          EXPECT_EQ(place.link, posted ? LinkKind::kPosted : LinkKind::kMapped);
+          EXPECT_EQ(place.slot_bytes, uint64_t{1} << 16);
+          EXPECT_EQ(place.slot_count, 2u);
+          EXPECT_EQ(place.queue != 0, posted);
+          EXPECT_EQ(place.raised != 0, !posted);
+        }
+      }
+      // Each rank's counters and inbox, and of posted links its outbox and its rings.
+      EXPECT_GE(fake_->mapped - before, posted ? 8 : 4);
+      EXPECT_EQ(links.posting().size(), posted ? 2u : 0u);
+      EXPECT_EQ(groups[0]->endpoint().queues().ring(dma::Priority::kDecode).try_push({}), !posted);
+      EXPECT_TRUE(groups[0]->endpoint().queues().ring(dma::Priority::kBulk).try_push({.route = 8}));
+    }
+    EXPECT_EQ(fake_->mapped, before);
+  }
+}
+
+TEST_F(FakeDriver, CountsTheGpusThatRanksTakeInTurn) {
+  fake_->gpus = 3;
+  EXPECT_EQ(count_gpus(), 3);
+  EXPECT_NO_THROW(open_gpu(2));
+  fake_->gpus = 0;
+  EXPECT_EQ(refusal([] { count_gpus(); }, Code::kUnavailable), "no CUDA here: the driver sees no GPU");
+  fake_->gpus = 1;
+}
+
   const auto start = std::chrono::steady_clock::now();
   {
     auto gpu = open_gpu();

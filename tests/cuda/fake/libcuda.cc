@@ -29,7 +29,9 @@ void forget(void* thing) {
   const std::lock_guard lock(mutex);
   kept.erase(thing);
 }
+std::map<uint64_t, uint64_t> registered;  // host memory: address -> its last page
 constexpr int kInvalid = 1, kOutOfMemory = 2, kNotReady = 600;
+constexpr int kAlreadyRegistered = 712, kNotRegistered = 713;
 
 }  // namespace
 
@@ -140,11 +142,21 @@ int cuMemFreeHost(void* host) {
   std::free(host);
   return 0;
 }
-int cuMemHostRegister_v2(void*, std::size_t, unsigned) {
+// A page is registered once, as the driver has it.
+int cuMemHostRegister_v2(void* host, std::size_t bytes, unsigned) {
+  const std::lock_guard lock(mutex);
+  const uint64_t first = reinterpret_cast<uint64_t>(host) / 4096,
+                 last = (reinterpret_cast<uint64_t>(host) + bytes - 1) / 4096;
+  for (const auto& [other, end] : registered) {
+    if (first <= end && last >= other / 4096) return kAlreadyRegistered;
+  }
+  registered[reinterpret_cast<uint64_t>(host)] = last;
   ++state.mapped;
   return 0;
 }
-int cuMemHostUnregister(void*) {
+int cuMemHostUnregister(void* host) {
+  const std::lock_guard lock(mutex);
+  if (registered.erase(reinterpret_cast<uint64_t>(host)) == 0) return kNotRegistered;
   --state.mapped;
   return 0;
 }
