@@ -144,6 +144,9 @@ std::optional<Tensor> Probe::slice_constant(const Node& node, const Step& step) 
 std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
   if (auto rows = gather_rows(node, step)) return {std::move(*rows)};
   if (auto part = slice_constant(node, step)) return {std::move(*part)};
+  if (node.op == Op::kDequantizeLinear)
+    refuse(node,
+           "dequantises no constant matrix of 4 or 8 bits, or by scales and zero points that do not fit it");
   if (!can_evaluate(node.op))
     refuse(node,
            "operator " + std::string(name_of(node.op)) + " in a mask or in positions is not understood");

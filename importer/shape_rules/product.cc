@@ -44,6 +44,10 @@ void matmul_nbits(Context& c) {
     c.same(y->back(), Expr(c.attributes().integer("K")), "K and the last axis of the input");
     y->back() = c.attributes().integer("N");
   }
+  if (c.has(5) && c.shape(5)) {
+    c.check_rank(5, 1);
+    c.same(Expr(c.attributes().integer("N")), c.shape(5)->back(), "N and the bias");
+  }
   c.out(0, c.dtype(0), y);
 }
 

@@ -103,6 +103,36 @@ TEST(Recognise, QuantisedWeightsStayAsTheyAreStored) {
   }
 }
 
+Node& first_of(Graph& graph, Op op) {
+  for (Node& node : graph.nodes)
+    if (!node.removed && node.op == op) return node;
+  throw std::runtime_error("no " + std::string(name_of(op)));
+}
+
+TEST(Recognise, WeightsQuantisedInAnotherWayAreRefusedOrKeptAsTheyAre) {
+  Graph misfit = import_model(fixtures() / "llama-int4-qdq");
+  first_of(misfit, Op::kDequantizeLinear).attributes.set("block_size", int64_t{16});  // scales are for 32
+  const auto result = recognise_decoder(misfit, 0);
+  const auto* refused = std::get_if<NotRecognised>(&result);
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->node.find("q_proj/MatMul_DQ_Q4"), std::string::npos) << refused->node;
+  EXPECT_NE(refused->reason.find("scales and zero points that do not fit"), std::string::npos);
+
+  Graph permuted = import_model(fixtures() / "llama-int4");
+  Tensor places = Tensor::zeros(DType::kI32, {64});
+  for (int64_t k = 0; k < 64; ++k) places.as<int32_t>()[k] = static_cast<int32_t>(k % 2);
+  const ValueId g_idx = permuted.add_constant(make_constant(places));
+  Node& product = first_of(permuted, Op::kMatMulNBits);
+  product.inputs.resize(5, kNoValue);
+  product.inputs[4] = g_idx;
+  const auto kept = recognise_decoder(permuted, 0);
+  const auto* model = std::get_if<DecoderModel>(&kept);
+  ASSERT_TRUE(model);
+  const auto& nodes = model->tokens.nodes;
+  EXPECT_EQ(std::count_if(nodes.begin(), nodes.end(), [](const Node& n) { return n.op == Op::kMatMulNBits; }),
+            1);
+}
+
 TEST(Recognise, TinyRandomGpt2GivesItsPublishedTokens) {
   const auto model = recognised(fixtures() / "tiny-random-gpt2");
   ASSERT_TRUE(model.has_value());
