@@ -138,6 +138,19 @@ class QuantisedPanels {
       codes[(pair * panel_ + n % panel_) * 2 + k % 2] = static_cast<std::byte>(code);
     }
   }
+  // All of column n from packed codes of as many bits: pairs of rows lie in pairs of codes.
+  void put_column(int64_t n, int64_t k_size, const std::byte* from, std::byte flips) {
+    const int64_t pair_size = pair_bytes(stored_), step = panel_ * pair_size;
+    for (int64_t k = 0; k < k_size; k += block_) {
+      std::byte* to = block_at(k, n) + codes_offset(panel_) + n % panel_ * pair_size;
+      const int64_t end = std::min(k + block_, k_size), pairs = (end - k) / 2;
+      for (int64_t pair = 0; pair < pairs; ++pair, to += step) {
+        for (int64_t i = 0; i < pair_size; ++i) to[i] = *from++ ^ flips;
+      }
+      if ((end - k) % 2 == 0) continue;
+      *to = (*from ^ flips) & static_cast<std::byte>(stored_ == DType::kU4 ? 0x0f : 0xff);
+    }
+  }
   void put_terms(int64_t k, int64_t n, float scale, int zero) {
     std::byte* start = block_at(k, n);
     std::memcpy(start + n % panel_ * 4, &scale, sizeof scale);
@@ -152,6 +165,30 @@ class QuantisedPanels {
   DType stored_;
   int64_t panel_, block_, block_bytes_, panel_bytes_;
 };
+
+struct Place {
+  int64_t row, column;  // of a quantised constant
+};
+
+// Column n, the constant's row from `from` on.
+void pack_column(QuantisedPanels& panels, const WeightUse& use, const QuantisedRows& window, Place from,
+                 int64_t n, int64_t k_size) {
+  // Codes that lie along K as panels want them: the form of MatMulNBits.
+  const std::byte* packed =
+      window.bits() == bits_of(use.stored) ? window.packed(from.row, from.column) : nullptr;
+  if (packed) panels.put_column(n, k_size, packed, window.byte_flips());
+  for (int64_t k = 0; !packed && k < k_size; ++k) panels.put(k, n, window.code(from.row, from.column + k));
+  for (int64_t k = 0; k < k_size; k += use.block)
+    panels.put_terms(k, n, window.scale(from.row, from.column + k), window.zero(from.row, from.column + k));
+}
+
+// Row k, the same.
+void pack_row(QuantisedPanels& panels, const WeightUse& use, const QuantisedRows& window, Place from,
+              int64_t k, int64_t n_size) {
+  for (int64_t n = 0; n < n_size; ++n) panels.put(k, n, window.code(from.row, from.column + n));
+  for (int64_t n = 0; n < n_size && k % use.block == 0; ++n)
+    panels.put_terms(k, n, window.scale(from.row, from.column + n), window.zero(from.row, from.column + n));
+}
 
 // Parts and windows follow the file; where its rows are rows of K, they are whole blocks.
 void pack_quantised(const Matrix& m, const WeightUse& use, std::byte* into, int64_t part, int64_t parts) {
@@ -173,13 +210,10 @@ void pack_quantised(const Matrix& m, const WeightUse& use, std::byte* into, int6
     const int64_t end = std::min({rows, units.end * unit, r + step});
     const QuantisedRows window(q, first_row + r, end - r);
     for (int64_t row = r; row < end; ++row) {
-      for (int64_t column = 0; column < columns; ++column) {
-        const int64_t k = m.rows_are_n ? column : row, n = m.rows_are_n ? row : column;
-        const int64_t at_row = first_row + row, at_column = first_column + column;
-        panels.put(k, n, window.code(at_row, at_column));
-        if (k % use.block == 0)
-          panels.put_terms(k, n, window.scale(at_row, at_column), window.zero(at_row, at_column));
-      }
+      if (m.rows_are_n)
+        pack_column(panels, use, window, {first_row + row, first_column}, row, columns);
+      else
+        pack_row(panels, use, window, {first_row + row, first_column}, row, columns);
     }
   }
 }

@@ -45,9 +45,18 @@ class QuantisedRows {
   // `quantised` must outlive it. Throws as WeightFile::read.
   QuantisedRows(const Quantised& quantised, int64_t first, int64_t count);
 
+  int32_t bits() const { return q_.bits; }
   // Codes and zeros as unsigned numbers below 2^bits, whatever is stored: differences are the same.
   int code(int64_t row, int64_t column) const {
     return field(codes_, codes_skip_ + (row - first_) * q_.code_stride + column);
+  }
+  // The same as bytes of packed codes, from an element that starts one (else null); each byte ^ byte_flips().
+  const std::byte* packed(int64_t row, int64_t column) const {
+    const int64_t bit = (codes_skip_ + (row - first_) * q_.code_stride + column) * q_.bits;
+    return bit % 8 == 0 ? codes_.data() + bit / 8 : nullptr;
+  }
+  std::byte byte_flips() const {
+    return static_cast<std::byte>(q_.bits == 4 ? flip_ * 0x11 : q_.bits == 2 ? flip_ * 0x55 : flip_);
   }
   int zero(int64_t row, int64_t column) const {
     if (zeros_.empty()) return default_zero_;

@@ -160,6 +160,8 @@ TEST(WeightStore, PanelsOfCodesStandForTheConstantsNumbers) {
   const Case cases[] = {
       {150, 96, 4, 1, 32, false, true, {{3, 140}, {32, 96}}, 32, DType::kU4},
       {150, 90, 2, 1, 32, false, true, {{0, 150}, {0, 90}}, 16, DType::kU4},
+      {70, 77, 4, 1, 77, false, true, {{0, 70}, {0, 77}}, 64, DType::kU4},
+      {70, 96, 4, 1, 96, false, true, {{0, 70}, {33, 96}}, 32, DType::kU4},
       {128, 70, 8, 0, 64, true, false, {{64, 128}, {5, 70}}, 64, DType::kU8},
       {100, 130, 8, 0, 100, false, false, {{0, 100}, {0, 130}}, 64, DType::kU8},
       {90, 66, 4, 0, 16, false, false, {{16, 90}, {0, 66}}, 8, DType::kU4},
