@@ -45,6 +45,7 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
       "}  // namespace ark::cuda\n";
   KernelSource source = source_of(std::move(text));
   if (options.trace) source.flags.push_back("-DARK_TRACE=1");
+  if (options.small_tiles) source.flags.push_back("-DARK_SMALL_TILES=1");
   return source;
 }
 

@@ -174,7 +174,7 @@ class CudaGpu final : public Gpu {
     std::string why;
     compiler_ = open_nvrtc(&why, driver_major_);
     if (!compiler_) throw Error(Code::kUnavailable, "no CUDA here: " + why);
-    name_versions();
+    adapt_to_compiler();
     driver_.check(driver_.use().stream_create(&stream_, kStreamNonBlocking), "a stream");
   }
   ~CudaGpu() override {
@@ -251,10 +251,18 @@ class CudaGpu final : public Gpu {
     auto next = open_nvrtc(nullptr, driver_major_, refused_compilers_);
     if (!next) return false;
     compiler_ = std::move(next);
-    name_versions();
+    adapt_to_compiler();
     return true;
   }
-  void name_versions() { info_.versions = "driver " + driver_version_ + ", NVRTC " + compiler_->version(); }
+  void adapt_to_compiler() {
+    info_.versions = "driver " + driver_version_ + ", NVRTC " + compiler_->version();
+    const std::string arch = arch_for(major_, minor_, compiler_->architectures());
+    if (arch.empty())
+      throw Error(Code::kUnsupported, "no CUDA here: " + info_.name + " is a " + info_.arch +
+                                          ", which NVRTC " + compiler_->version() +
+                                          " does not know; install a newer one, or use --device cpu");
+    info_.arch = arch;
+  }
 
   void settle() { driver_.check(driver_.use_unless_lost().stream_wait(nullptr), "a copy"); }
 
@@ -269,9 +277,9 @@ class CudaGpu final : public Gpu {
     char name[128] = {};
     driver_.check(api.device_name(name, sizeof name - 1, driver_.device()), "its name");
     info_.name = name;
-    const int major = driver_.attribute(kDeviceMajor), minor = driver_.attribute(kDeviceMinor);
-    info_.arch = "sm_" + std::to_string(major) + std::to_string(minor) + (major == 9 ? "a" : "");
-    if (major < kOldestMajor || !driver_.attribute(kDeviceCooperative))
+    major_ = driver_.attribute(kDeviceMajor), minor_ = driver_.attribute(kDeviceMinor);
+    info_.arch = arch_for(major_, minor_, {});
+    if (major_ < kOldestMajor || !driver_.attribute(kDeviceCooperative))
       throw Error(Code::kUnsupported, "no CUDA here: " + info_.name + " is a " + info_.arch +
                                           "; sm_80 or newer with cooperative launches is needed");
     info_.processors = driver_.attribute(kDeviceProcessors);
@@ -287,25 +295,24 @@ class CudaGpu final : public Gpu {
     driver_version_ = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
   }
 
-  // GPUs of one generation differ in it: an A100 (sm_80) has enough, an A10 or L4 (sm_86, sm_89) has not.
+  // All that are new enough have 99 KiB at least; a part of one (MIG, a limit of the system) may have less.
   void refuse_small_shared_memory() const {
-    const auto needed = static_cast<int32_t>(shared_layout(kMinStages).total);
+    const auto needed = static_cast<int32_t>(shared_layout(kMinStages, kSmallTiles.scratch).total);
     if (info_.shared_per_block >= needed) return;
     throw Error(Code::kUnsupported, "no CUDA here: " + info_.name + " gives a block " +
                                         std::to_string(info_.shared_per_block >> 10) +
                                         " KiB of shared memory, the loop needs " +
-                                        std::to_string((needed + 1023) >> 10) +
-                                        " KiB, as A100, H100 and B200 have; use --device cpu");
+                                        std::to_string((needed + 1023) >> 10) + " KiB; use --device cpu");
   }
 
   Driver driver_;
   CodeCache cache_;
   std::unique_ptr<Compiler> compiler_;
   GpuInfo info_;
-  std::string driver_version_;  // of CUDA, as the driver has it
-  int driver_major_ = 0;
-  std::vector<std::string> refused_compilers_;  // versions whose code the driver does not take
-  DriverStream stream_ = nullptr;               // of launches; does not wait for copies
+  std::string driver_version_;                    // of CUDA, as the driver has it
+  int driver_major_ = 0, major_ = 0, minor_ = 0;  // of CUDA; the GPU's compute capability
+  std::vector<std::string> refused_compilers_;    // versions whose code the driver does not take
+  DriverStream stream_ = nullptr;                 // of launches; does not wait for copies
 };
 
 Library open_driver() {

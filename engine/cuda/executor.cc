@@ -13,9 +13,8 @@
 namespace ark::cuda {
 namespace {
 
-constexpr int32_t kMostStages = 64;  // the ring's barriers have room for so many
-constexpr int64_t kEmulatedPumpNap = 50'000;  // an emulated GPU needs the CPU itself
 constexpr uint64_t kUploadWindow = uint64_t{64} << 20;
+constexpr int64_t kEmulatedPumpNap = 50'000;  // an emulated GPU needs the CPU itself
 
 template <typename T>
 std::span<const std::byte> bytes_of_value(const T& value) {
@@ -30,8 +29,8 @@ class Device final : public DeviceExecutor {
     host_.reset();       // the loop ends
     const Gate::Work work = gpu_->gate().enter();
     kernel_.reset();
-    links_.reset();
     memory_.clear();
+    links_.reset();
   }
 
   void prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) override {
@@ -43,8 +42,8 @@ class Device final : public DeviceExecutor {
     load_kernel();
     make_images();
     place();
-    watch_pumps(true);
     start_host();
+    watch_pumps(true);
   }
 
   uint64_t post(const StepDescriptor& step) override {
@@ -130,12 +129,14 @@ class Device final : public DeviceExecutor {
     std::vector<const Program*> programs;
     for (const RankSetup& setup : setups_) programs.push_back(setup.program);
     variants_ = std::make_unique<VariantSet>(programs, device_.numerics);
-    kernel_ = gpu_->load(make_source(*variants_, {.trace = device_.trace_events > 0}));
+    tiles_ = tiles_for(gpu_->info().shared_per_block);
+    kernel_ = gpu_->load(make_source(*variants_, {.trace = device_.trace_events > 0,
+                                                  .small_tiles = tiles_.scratch == kSmallTiles.scratch}));
     const auto room = static_cast<int64_t>(gpu_->info().shared_per_block) - kernel_->facts().static_shared;
     stages_ = 0;
-    while (stages_ < kMostStages && shared_layout(stages_ + 1).total <= room) ++stages_;
+    while (stages_ < kMaxStages && shared_layout(stages_ + 1, tiles_.scratch).total <= room) ++stages_;
     shape_.threads = kThreads;
-    shape_.shared_bytes = static_cast<int32_t>(shared_layout(stages_).total);
+    shape_.shared_bytes = static_cast<int32_t>(shared_layout(stages_, tiles_.scratch).total);
     const int32_t ranks = static_cast<int32_t>(setups_.size());
     const int32_t resident =
         stages_ < kMinStages ? 0 : kernel_->resident_blocks(kThreads, shape_.shared_bytes);
@@ -149,7 +150,8 @@ class Device final : public DeviceExecutor {
 
   void make_images() {
     for (std::size_t r = 0; r < setups_.size(); ++r)
-      images_.push_back(std::make_unique<RankImage>(setups_[r], options_, *variants_, r, device_.groups));
+      images_.push_back(
+          std::make_unique<RankImage>(setups_[r], options_, *variants_, r, device_.groups, tiles_));
   }
 
   // Device memory: weights, arenas with their tables at the start, and what belongs to no rank.
@@ -313,15 +315,16 @@ class Device final : public DeviceExecutor {
   StepCapacity capacity_;
   std::unique_ptr<VariantSet> variants_;
   std::unique_ptr<Kernel> kernel_;
+  TileShape tiles_{};
   LaunchShape shape_;
   int32_t stages_ = 0;  // of the ring of weights
   std::vector<std::unique_ptr<RankImage>> images_;
   std::vector<RankPlaces> places_;
   std::vector<DeviceMemory> memory_;
+  std::unique_ptr<HostLinks> links_;  // if the ranks have groups
   LoopParameters parameters_{};
   std::unique_ptr<LoopHost> host_;
 };
-  std::unique_ptr<HostLinks> links_;  // if the ranks have groups
 
 }  // namespace
 

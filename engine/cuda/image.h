@@ -30,13 +30,32 @@ inline constexpr int kThreads = kConsumers + 32;        // and the warp that str
 inline constexpr int kOperands = 12, kSizes = 16, kReals = 4;
 inline constexpr int kMaxWaits = 16, kMaxMessages = 8, kMaxVals = 256;  // of an instance; of a program
 inline constexpr int kStageBytes = 8192;                                // of the weights' ring
-inline constexpr int kRowBlock = 32;                                    // rows of x that a matmul tile takes
 inline constexpr int kPieceRows = 192;  // rows of a weight, at most, that are added up as one
 inline constexpr int kMaxPieces = 128;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
 inline constexpr int kItemRows = 16;         // query tokens of an attention item
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
 inline constexpr int kMaxSplits = 8;         // tiles that share one item's keys
+
+// What a tile of a matrix product takes, and the scratch that bodies get. Bits do not depend on it: pieces of
+// a weight and the tree that adds them up are the same.
+struct TileShape {
+  int row_block;  // rows of x, a multiple of 8
+  int levels;   // of a tree: 2^(levels - 1) pieces of a weight's rows, or tiles that share an output, at most
+  u32 scratch;  // bytes of shared memory
+};
+inline constexpr TileShape kLargeTiles = {32, 8, 105 * 1024};
+// For GPUs whose blocks get 99 KiB: sm_86, sm_89, sm_120.
+inline constexpr TileShape kSmallTiles = {16, 6, 89 * 512};
+static_assert(1 << (kLargeTiles.levels - 1) >= kMaxPieces && 1 << (2 * kSmallTiles.levels - 2) >= kMaxPieces);
+#if defined(ARK_SMALL_TILES)
+inline constexpr TileShape kTiles = kSmallTiles;
+#else
+inline constexpr TileShape kTiles = kLargeTiles;
+#endif
+// Of device code, as it is compiled; the host asks tiles_for().
+inline constexpr int kRowBlock = kTiles.row_block;
+inline constexpr u32 kScratchBytes = kTiles.scratch;
 
 // What to wait for: the word at `counter` reaches offset + stride * step (modulo its width).
 struct alignas(16) Wait {
@@ -46,6 +65,15 @@ struct alignas(16) Wait {
   i32 about;  // for the fault record: phase (wide = 0) or peer
 };
 static_assert(sizeof(Wait) == 32);
+
+// How the counter of a message (a sender's arrivals, a receiver's credits) gets to the peer. Words of the
+// host's memory are never the target of a device's atomic operation: over PCIe those are atomic for one
+// device alone.
+enum class LinkKind : i32 {
+  kDevice,  // in this device's memory: each sending processor adds one; one credit a message
+  kMapped,  // in memory of the host that the peer shares: the last processor stores the new value
+  kPosted,  // the last processor posts a request; the pump moves the bytes and raises the peer's counter
+};
 
 // An end of a channel in one instance. Message number: step * per_step + ordinal.
 struct alignas(16) Message {
@@ -62,21 +90,20 @@ struct alignas(16) Message {
 };
 static_assert(sizeof(Message) == 80);
 
+inline constexpr u64 kRingSlots = 512, kRingConsumed = 128, kRingSlot = 192;  // dma::Ring: slots; offsets
+
+// The producers' side of a ring of requests that a device fills; in device memory, zero at first.
+struct RingTickets {
+  u64 next;      // the ticket of the next request
+  u64 consumed;  // requests that the pump has taken out, as somebody has seen it last
+};
+
 // One execution of a phase in a step. Meaning of operands, sizes and reals: at the bodies.
 struct alignas(16) Instance {
   i32 variant, phase, trip;
   Size grid;  // tiles; 0: the body knows
   i32 waits, first_wait, messages, first_message;
   i32 next_waits, next_first_wait, next_messages,
-// How the counter of a message (a sender's arrivals, a receiver's credits) gets to the peer. Words of the
-// host's memory are never the target of a device's atomic operation: over PCIe those are atomic for one
-// device alone.
-enum class LinkKind : i32 {
-  kDevice,  // in this device's memory: each sending processor adds one; one credit a message
-  kMapped,  // in memory of the host that the peer shares: the last processor stores the new value
-  kPosted,  // the last processor posts a request; the pump moves the bytes and raises the peer's counter
-};
-
       next_first_message;                // of the next instance: fetched with it
   i32 readers_period;                    // processors; 0: no inbox is read
   i32 stream;                            // kMatMul: index into the streams, else -1
@@ -90,16 +117,8 @@ enum class LinkKind : i32 {
 };
 static_assert(sizeof(Instance) == 272);
 
-inline constexpr u64 kRingSlots = 512, kRingConsumed = 128, kRingSlot = 192;  // dma::Ring: slots; offsets
-
-// The producers' side of a ring of requests that a device fills; in device memory, zero at first.
-struct RingTickets {
-  u64 next;      // the ticket of the next request
-  u64 consumed;  // requests that the pump has taken out, as somebody has seen it last
-};
-
 // A matrix product's weights as the streaming warp and the body see them. Tile t of blocks * panels * groups:
-// group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / kRowBlock).
+// group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / row_block).
 struct alignas(16) Stream {
   u64 weights;   // [panels][k][panel] elements
   u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
@@ -188,9 +207,8 @@ struct TraceEvent {
 struct SharedLayout {
   u32 rank, instances, waits, messages, vals, words, barriers, scratch, ring, total;
 };
-inline constexpr u32 kScratchBytes = 105 * 1024;  // of a body
 inline constexpr int kMinStages = 6, kMaxStages = 64;
-ARK_BOTH constexpr SharedLayout shared_layout(int stages) {
+ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kScratchBytes) {
   SharedLayout s{};
   u32 at = 0;
   s.rank = at, at += 256;  // RankTables
@@ -200,11 +218,17 @@ ARK_BOTH constexpr SharedLayout shared_layout(int stages) {
   s.vals = at, at += 2 * kMaxVals * 4;  // of this turn and the next
   s.words = at, at += 64;
   s.barriers = at, at += 2 * kMaxStages * 8;
-  at = (at + 1023) / 1024 * 1024;
-  s.scratch = at, at += kScratchBytes;
+  at = (at + 255) / 256 * 256;
+  s.scratch = at, at += scratch_bytes;
   s.ring = at, at += static_cast<u32>(stages) * kStageBytes;
   s.total = at;
   return s;
+}
+
+// The tiles for GPUs that give a block so many bytes of shared memory. Where not even the small ones fit, the
+// executor and the driver refuse.
+ARK_BOTH constexpr TileShape tiles_for(i64 shared_per_block) {
+  return shared_layout(kMinStages, kLargeTiles.scratch).total <= shared_per_block ? kLargeTiles : kSmallTiles;
 }
 
 }  // namespace ark::cuda

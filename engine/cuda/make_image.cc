@@ -19,17 +19,18 @@ constexpr uint64_t kPartialLimit = 64 << 20;
 // Costs in nanoseconds, for choosing how to split: a byte through one SM, and adding up the tiles' parts.
 constexpr double kByteCost = 0.04, kFixupCost = 1500;
 
-// Into how many tiles the rows of one panel are split, so that all processors have work.
-int32_t choose_groups(const Stream& s, int64_t rows, int32_t processors) {
+// Into how many tiles the rows of one panel are split, so that all processors have work: a power of two from
+// `least` to `most`.
+int32_t choose_groups(const Stream& s, int64_t rows, int32_t processors, int32_t least, int32_t most) {
   const int64_t panels = (s.n + s.panel - 1) / s.panel;
   const double piece = kByteCost * s.k / s.pieces * s.panel * s.element_bytes;
-  int32_t best = 1;
-  double least = 0;
-  for (int32_t groups = 1; groups <= s.pieces; groups *= 2) {
-    if (groups > 1 && static_cast<uint64_t>(groups) * rows * s.n * 4 > kPartialLimit) break;
+  int32_t best = least;
+  double cheapest = 0;
+  for (int32_t groups = least; groups <= most; groups *= 2) {
+    if (groups > least && static_cast<uint64_t>(groups) * rows * s.n * 4 > kPartialLimit) break;
     const int64_t turns = (panels * groups + processors - 1) / processors;
     const double cost = turns * (s.pieces / groups) * piece + (groups > 1 ? kFixupCost : 0);
-    if (groups == 1 || cost < least) best = groups, least = cost;
+    if (groups == least || cost < cheapest) best = groups, cheapest = cost;
   }
   return best;
 }
@@ -50,8 +51,13 @@ int32_t RankImage::split_keys(const RunnerLimits& limits) {
 }
 
 RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
-                     std::size_t program, int32_t groups)
-    : setup_(setup), options_(options), variants_(variants), number_(program), groups_(groups) {
+                     std::size_t program, int32_t groups, const TileShape& tiles)
+    : setup_(setup),
+      options_(options),
+      variants_(variants),
+      number_(program),
+      groups_(groups),
+      tiles_(tiles) {
   if (setup.program->vals.size() + 1 > kMaxVals) {
     throw Error(Code::kUnsupported, "the program has " + std::to_string(setup.program->vals.size()) +
                                         " sizes; device loops take " + std::to_string(kMaxVals - 1));
@@ -116,10 +122,14 @@ void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) 
   s.rows_per_stage = kStageBytes / (s.panel * s.element_bytes);
   int64_t rows = 1;
   for (std::size_t a = 0; a + 1 < x.dims.size(); ++a) rows *= p.vals[at(x.dims[a])].max;
-  s.groups = groups_ > 0 ? std::min(groups_, s.pieces) : choose_groups(s, rows, options_.processors);
+  const int32_t tree = 1 << (tiles_.levels - 1);
+  const int32_t least = std::max(1, s.pieces / tree), most = std::min(s.pieces, tree);
+  s.groups = groups_ > 0 ? std::clamp(groups_, least, most)
+                         : choose_groups(s, rows, options_.processors, least, most);
   int32_t after = -1;
   if (s.groups > 1) {
-    const int64_t panels = (s.n + s.panel - 1) / s.panel, blocks = (rows + kRowBlock - 1) / kRowBlock;
+    const int64_t panels = (s.n + s.panel - 1) / s.panel,
+                  blocks = (rows + tiles_.row_block - 1) / tiles_.row_block;
     s.arrivals = arrival_words_;
     arrival_words_ += static_cast<uint64_t>(panels * blocks);
     // Partials of a product wait for the product before the last that used the other half.
@@ -158,6 +168,7 @@ void RankImage::plan_memory(uint64_t instances) {
   table_bytes_ = arena_bytes_;
   // Then memory that starts as zeros.
   channel_counters_ = take(p.channels.size() * 64);
+  tickets_ = take(uint64_t{64} * dma::kPriorities);
   rank_.readers = take(p.phases.size() * 64);
   rank_.ready = take(64);
   rank_.through = take(64);
@@ -168,7 +179,6 @@ void RankImage::plan_memory(uint64_t instances) {
   for (std::size_t b = 0; b < p.buffers.size(); ++b) {
     const Buffer& buffer = p.buffers[b];
     if (buffer.alias != kNone) continue;
-  tickets_ = take(uint64_t{64} * dma::kPriorities);
     if (buffer.kind == BufferKind::kAct)
       buffers_[b] = act + static_cast<uint64_t>(setup_.binding->offsets[b]);
     if (buffer.kind == BufferKind::kIo)

@@ -39,9 +39,10 @@ struct RankPlaces {
 class RankImage {
  public:
   // `program`: which one of `variants`. `groups`: into how many tiles each matrix product's rows of weights
-  // are split; 0: chosen by cost. Throws Error(kUnsupported) naming the node that does not fit the tables.
+  // are split; 0: chosen by cost. `tiles`: what the code was compiled for. Throws Error(kUnsupported) naming
+  // the node that does not fit the tables.
   RankImage(const RankSetup& setup, const ExecutorOptions& options, const VariantSet& variants,
-            std::size_t program, int32_t groups = 0);
+            std::size_t program, int32_t groups, const TileShape& tiles);
 
   uint64_t arena_bytes() const { return arena_bytes_; }
   const Program& program() const { return *setup_.program; }
@@ -50,9 +51,9 @@ class RankImage {
   uint64_t counter_offset(int32_t channel) const {
     return channel_counters_ + static_cast<uint64_t>(channel) * 64;
   }
-  // What the arena starts with.
   // Of RingTickets, for posted links.
   uint64_t tickets_offset() const { return tickets_; }
+  // What the arena starts with.
   std::vector<std::byte> tables(const RankPlaces& places) const;
   // The rank as LoopParameters::ranks has it.
   RankTables rank_tables(const RankPlaces& places) const;
@@ -73,6 +74,7 @@ class RankImage {
   const VariantSet& variants_;
   const std::size_t number_;
   const int32_t groups_;
+  const TileShape tiles_;
   RankTables rank_{};                      // addresses: offsets into the arena
   std::vector<uint64_t> buffers_;          // offsets of act, page and io buffers; others ~0
   std::vector<uint64_t> inboxes_;          // by channel
@@ -86,9 +88,9 @@ class RankImage {
   std::map<int32_t, int32_t> heads_at_;    // variant -> index into heads_
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
+  uint64_t tickets_ = 0;
   uint64_t partials_ = 0, arrivals_ = 0, attention_partials_ = 0, attention_arrivals_ = 0;
   uint64_t table_bytes_ = 0, arena_bytes_ = 0;
-  uint64_t tickets_ = 0;
 };
 
 // Places of direct links among the ranks of one device, which are all ranks: fills `channels`.

@@ -28,6 +28,8 @@ struct Functions {
   int (*code)(Program, char*);
   int (*log_size)(Program, std::size_t*);
   int (*log)(Program, char*);
+  int (*arch_count)(int*);
+  int (*archs)(int*);
 };
 
 // The compiler's complaint without its notes: the lines with "error", at most three.
@@ -54,6 +56,8 @@ class Nvrtc final : public Compiler {
     library_.find("nvrtcGetCUBIN", f_.code);
     library_.find("nvrtcGetProgramLogSize", f_.log_size);
     library_.find("nvrtcGetProgramLog", f_.log);
+    library_.find("nvrtcGetNumSupportedArchs", f_.arch_count);
+    library_.find("nvrtcGetSupportedArchs", f_.archs);
     int major = 0, minor = 0;
     check(f_.version(&major, &minor), "nvrtcVersion");
     version_ = std::to_string(major) + "." + std::to_string(minor);
@@ -61,6 +65,13 @@ class Nvrtc final : public Compiler {
 
   const std::string& version() const override { return version_; }
   const std::vector<std::string>& options() const override { return options_; }
+  std::vector<int> architectures() const override {
+    int count = 0;
+    check(f_.arch_count(&count), "nvrtcGetNumSupportedArchs");
+    std::vector<int> all(static_cast<std::size_t>(count));
+    check(f_.archs(all.data()), "nvrtcGetSupportedArchs");
+    return all;
+  }
 
   CompiledCode compile(const KernelSource& source, const std::string& arch) override {
     const auto start = std::chrono::steady_clock::now();
@@ -178,6 +189,14 @@ std::unique_ptr<Compiler> open_nvrtc(std::string* why, int major, const std::vec
                     : "libnvrtc.so cannot be loaded; install the CUDA toolkit or the wheel "
                       "nvidia-cuda-nvrtc, or set ARK_NVRTC";
   return nullptr;
+}
+
+std::string arch_for(int major, int minor, const std::vector<int>& known) {
+  int best = known.empty() ? major * 10 + minor : 0;
+  for (const int arch : known) {
+    if (arch / 10 == major && arch % 10 <= minor) best = std::max(best, arch);
+  }
+  return best == 0 ? "" : "sm_" + std::to_string(best) + (best == 90 ? "a" : "");
 }
 
 KernelFacts facts_of(const std::string& log, const std::string& entry) {

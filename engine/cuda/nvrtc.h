@@ -25,6 +25,8 @@ class Compiler {
  public:
   virtual ~Compiler() = default;
   virtual const std::string& version() const = 0;  // "13.0"
+  // Compute capabilities that it compiles for: 80, 90, 103. Empty: unknown.
+  virtual std::vector<int> architectures() const { return {}; }
   // The flags that every compilation of ours has, beside the source's own and the architecture.
   virtual const std::vector<std::string>& options() const = 0;
   // `arch`: "sm_90a". Throws Error(kInternal) with the first lines of the compiler's log.
@@ -34,6 +36,10 @@ class Compiler {
 // The best candidate whose version is not among `refused`. Null, and why in `why`, where there is none.
 std::unique_ptr<Compiler> open_nvrtc(std::string* why = nullptr, int major = 0,
                                      const std::vector<std::string>& refused = {});
+
+// What to compile for a GPU of this compute capability with a compiler of `known` ones: its own, or the
+// newest before it of the same generation, whose code it runs. "": none.
+std::string arch_for(int major, int minor, const std::vector<int>& known);
 
 // Registers, spills and shared memory of `entry` as ptxas -v reports them in `log`.
 KernelFacts facts_of(const std::string& log, const std::string& entry);

@@ -105,7 +105,10 @@ TEST(Pieces, DependOnTheSlabOnly) {
 }
 
 TEST(Layout, FitsTheSmallestGpuThatIsMeant) {
-  EXPECT_LE(shared_layout(kMinStages).total, 163u << 10);  // A100
+  EXPECT_LE(shared_layout(kMinStages, kLargeTiles.scratch).total, 163u << 10);  // A100
+  EXPECT_LE(shared_layout(kMinStages, kSmallTiles.scratch).total, 99u << 10);   // sm_86, sm_89, sm_120
+  EXPECT_EQ(tiles_for(99 << 10).scratch, kSmallTiles.scratch);
+  EXPECT_EQ(tiles_for(163 << 10).scratch, kLargeTiles.scratch);
   // The longest piece of f32 weights stays in the ring while all rows of x pass.
   EXPECT_GE(kMinStages * kStageBytes, kPieceRows * 64 * 4);
 }

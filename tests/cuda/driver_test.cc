@@ -92,10 +92,22 @@ TEST_F(FakeDriver, RefusesWhatCannotServe) {
   fake_->major = 7;
   EXPECT_EQ(refusal([] { open_gpu(); }, Code::kUnsupported),
             "no CUDA here: Fake GPU is a sm_70; sm_80 or newer with cooperative launches is needed");
-  fake_->major = 8, fake_->minor = 6, fake_->shared_per_block = 99 << 10;
+  fake_->major = 8, fake_->minor = 6, fake_->shared_per_block = 98 << 10;
   const std::string text = refusal([] { open_gpu(); }, Code::kUnsupported);
-  EXPECT_NE(text.find("gives a block 99 KiB of shared memory, the loop needs "), std::string::npos) << text;
+  EXPECT_NE(text.find("gives a block 98 KiB of shared memory, the loop needs "), std::string::npos) << text;
   EXPECT_NE(text.find("use --device cpu"), std::string::npos) << text;
+  EXPECT_EQ(fake_->contexts, 0);
+}
+
+TEST_F(FakeDriver, TakesGpusOfSmallBlocksAndOfNewMinorVersions) {
+  fake_->major = 8, fake_->minor = 9, fake_->shared_per_block = 99 << 10;
+  EXPECT_EQ(open_gpu()->info().arch, "sm_89");
+  EXPECT_EQ(open_gpu()->info().shared_per_block, 99 << 10);
+  fake_->major = 8, fake_->minor = 5;  // no such thing; sm_80's code would run on it
+  EXPECT_EQ(open_gpu()->info().arch, "sm_80");
+  fake_->major = 99;
+  const std::string text = refusal([] { open_gpu(); }, Code::kUnsupported);
+  EXPECT_NE(text.find("is a sm_995, which NVRTC "), std::string::npos) << text;
   EXPECT_EQ(fake_->contexts, 0);
 }
 
@@ -184,18 +196,6 @@ TEST_F(FakeDriver, CodeOfAnotherVersionIsRefusedWithTheCompilersName) {
   EXPECT_GE(fake_->module_loads, loads + 1);  // once for each version of NVRTC on this machine
 }
 
-std::atomic<bool> may_end;
-
-// A loop that does not even hear the abort: what would wait for it for ever is left to the end of the
-// process.
-TEST_F(FakeDriver, ALoopThatDoesNotEndLosesTheGpuAndHangsNobody) {
-  may_end = false;
-  fake_->kernel = [](const void*, int, int) {
-    while (!may_end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  };
-  const int modules = fake_->modules, events = fake_->events, contexts = fake_->contexts;
-  const int mapped = fake_->mapped;
-  const uint64_t used = fake_->used;
 // Ranks of one process share regions, and a page may be registered once; requests are for the device's ring
 // alone.
 TEST_F(FakeDriver, LinksMapEachRegionOnceAndGiveItBack) {
@@ -246,6 +246,18 @@ TEST_F(FakeDriver, CountsTheGpusThatRanksTakeInTurn) {
   fake_->gpus = 1;
 }
 
+std::atomic<bool> may_end;
+
+// A loop that does not even hear the abort: what would wait for it for ever is left to the end of the
+// process.
+TEST_F(FakeDriver, ALoopThatDoesNotEndLosesTheGpuAndHangsNobody) {
+  may_end = false;
+  fake_->kernel = [](const void*, int, int) {
+    while (!may_end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const int modules = fake_->modules, events = fake_->events, contexts = fake_->contexts;
+  const int mapped = fake_->mapped;
+  const uint64_t used = fake_->used;
   const auto start = std::chrono::steady_clock::now();
   {
     auto gpu = open_gpu();

@@ -73,6 +73,16 @@ TEST(Nvrtc, ARefusedVersionIsNotOpenedAgain) {
   }
 }
 
+TEST(Nvrtc, CompilesForTheGpuOrTheNewestBeforeIt) {
+  const std::vector<int> known = {80, 86, 90, 100};
+  EXPECT_EQ(arch_for(8, 6, known), "sm_86");
+  EXPECT_EQ(arch_for(8, 9, known), "sm_86");
+  EXPECT_EQ(arch_for(9, 0, known), "sm_90a");
+  EXPECT_EQ(arch_for(10, 3, known), "sm_100");
+  EXPECT_EQ(arch_for(12, 0, known), "");
+  EXPECT_EQ(arch_for(12, 0, {}), "sm_120");
+}
+
 TEST(Nvrtc, CompilesWithHeadersHandedOverByName) {
   std::string why;
   const auto compiler = open_nvrtc(&why);

@@ -5,7 +5,11 @@
 #include <cmath>
 #include <random>
 
+#include "engine/compile.h"
+#include "engine/cuda/image.h"
+#include "engine/cuda/variants.h"
 #include "tests/conformance/cuda/test_gpu.h"
+#include "tests/emulator/emulated_gpu.h"
 #include "tests/engine/driving.h"
 #include "tests/engine/models.h"
 #include "tests/engine/token_graphs.h"
@@ -105,6 +109,38 @@ TEST(Dealing, ChangesNoBit) {
         << processors << " processors, " << groups << " groups";
   }
   expect_near(run_greedy(*make_runner(model, oracle()), prompt, 64, 1), expected);
+}
+
+// A GPU whose blocks get 99 KiB takes smaller tiles: more blocks of rows, and shorter trees whose rest tiles
+// that share an output add up. Bits are those of large tiles.
+TEST(SmallGpu, ChangesNoBit) {
+  for (const DType weight : {DType::kF16, DType::kF32}) {
+    TokenGraphOptions o;
+    o.layers = 1;
+    o.kv_heads = 2;
+    o.intermediate = 5680;
+    o.weight = weight;
+    const DecoderModel model = llama_tokens(o);
+    CompileOptions compile;
+    std::size_t pieces = 0;
+    for (const Variant& v : compile_decoder(model, compile).programs[0].variants)
+      if (v.code == OpCode::kMatMul) pieces = std::max(pieces, cuda::pieces_of(v.recipe).size() - 1);
+    ASSERT_GT(pieces, std::size_t{1} << (cuda::kSmallTiles.levels - 1)) << "the tree is not cut";
+    const auto prompt = random_tokens(37, o.vocabulary);
+    std::vector<Rows> results;
+    for (const int arch : {900, 890, 1200}) {
+      if (arch == 1200 && weight == DType::kF32) continue;  // bulk copies into small blocks: once is enough
+      RunnerSetup setup = device(1, 2, 1);
+      setup.max_tokens = 48;
+      auto gpu = std::make_shared<emulator::EmulatedGpu>(std::make_shared<emulator::World>(),
+                                                         emulator::EmulatedGpuOptions{.arch = arch});
+      ASSERT_EQ(cuda::tiles_for(gpu->info().shared_per_block).row_block, arch == 900 ? 32 : 16);
+      setup.options.gpu = gpu;
+      results.push_back(run_greedy(*make_runner(model, setup), prompt, 48, 1));
+      EXPECT_TRUE(same_bits(results.front(), results.back())) << arch;
+    }
+    expect_near(run_greedy(*make_runner(model, oracle()), prompt, 64, 1), results.front());
+  }
 }
 
 // Contexts beyond one split of keys, with a window and without.

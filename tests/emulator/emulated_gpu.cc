@@ -142,6 +142,12 @@ class EmulatedKernel final : public cuda::Kernel {
 std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 uint64_t address_of(const std::byte* p) { return reinterpret_cast<uint64_t>(p); }
 
+// As the CUDA C++ Programming Guide's table of technical specifications has it.
+int32_t shared_per_block_of(int arch) {
+  if (arch == 860 || arch == 890 || arch >= 1200) return 99 << 10;
+  return arch < 900 ? 163 << 10 : 227 << 10;
+}
+
 }  // namespace
 
 EmulatedGpu::EmulatedGpu(std::shared_ptr<World> world, const EmulatedGpuOptions& options)
@@ -150,7 +156,7 @@ EmulatedGpu::EmulatedGpu(std::shared_ptr<World> world, const EmulatedGpuOptions&
   info_.arch = "sm_" + std::to_string(options.arch / 10) + (options.arch == 900 ? "a" : "");
   info_.versions = "emulator";
   info_.processors = options.processors;
-  info_.shared_per_block = options.arch >= 900 ? 227 << 10 : 163 << 10;
+  info_.shared_per_block = shared_per_block_of(options.arch);
   info_.memory = options.memory;
   info_.is_emulated = true;
 }

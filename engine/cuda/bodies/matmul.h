@@ -1,4 +1,5 @@
-// x [m, k] times a packed weight [k, n], by tiles of 32 rows x one panel of columns x a group of pieces of k.
+// x [m, k] times a packed weight [k, n], by tiles of kRowBlock rows x one panel of columns x a group of
+// pieces of k.
 //
 // A piece (at most kPieceRows rows of the weight) is added up in an order that the weight alone decides;
 // pieces are added as a balanced pairwise tree, inside a tile, then over the tiles of one output (the last
@@ -46,11 +47,10 @@ struct MatMul : Quiet {
   // just added up, level l + 1 the sum of 2^l pieces that waits for its right neighbour. Of the levels,
   // element e is touched by thread e % kConsumers only.
   static constexpr int kStride = kPieceRows + 8;  // of rows of x; keeps rows in different banks
-  static constexpr u32 kXBytes = kRowBlock * kStride * 4, kPartBytes = 16384;
+  static constexpr u32 kXBytes = kRowBlock * kStride * 4, kPartBytes = kRowBlock * 512;
   static constexpr int kElements = kRowBlock * kPanel, kOwn = (kElements + kConsumers - 1) / kConsumers;
-  static constexpr int kLevels = 8;
-  static_assert(kXBytes + kPartBytes + kLevels * kElements * 4 <= kScratchBytes &&
-                1 << (kLevels - 1) >= kMaxPieces);
+  static_assert(kXBytes + kPartBytes + kTiles.levels * kElements * 4 <= kScratchBytes);
+  static_assert(kConsumerWarps * 4 * kPanel * 4 <= static_cast<int>(kPartBytes));
   static constexpr int kVector = 16 / sizeof(W), kLanes = kPanel / kVector, kWarpRows = 32 / kLanes;
 
   const Call& call;
@@ -84,25 +84,25 @@ struct MatMul : Quiet {
   ARK_DEVICE void load_x(i32 row, i32 rows, i32 padded, i32 first, i32 last) const {
     const i32 n = last - first;
     const float* x = call.operand<const float>(0) + static_cast<i64>(row) * s.k + first;
-    if ((s.k % 4 | first % 4 | n % 4) == 0) {
-      const i32 quarter = n / 4;
-      ARK_ROLLED
-      for (i32 i = call.b.thread; i < padded * quarter; i += kConsumers) {
-        const i32 r = i / quarter, k = i % quarter * 4;
-        dev::f32x4 v = {0, 0, 0, 0};
-        if (r < rows)
-          v = dev::ld_global(reinterpret_cast<const dev::f32x4*>(x + static_cast<i64>(r) * s.k + k));
-        put_x<kSplit>(r, k, v.x);
-        put_x<kSplit>(r, k + 1, v.y);
-        put_x<kSplit>(r, k + 2, v.z);
-        put_x<kSplit>(r, k + 3, v.w);
+    const bool aligned = (s.k % 4 | first % 4) == 0;  // then whole quarters are there, if of the next piece
+    const i32 quarter = (n + 3) / 4;
+    ARK_ROLLED
+    for (i32 i = call.b.thread; i < padded * quarter; i += kConsumers) {
+      const i32 r = i / quarter, k = i % quarter * 4;
+      const float* from = x + static_cast<i64>(r) * s.k + k;
+      dev::f32x4 v = {0, 0, 0, 0};
+      if (r < rows && aligned) {
+        v = dev::ld_global(reinterpret_cast<const dev::f32x4*>(from));
+      } else if (r < rows) {
+        v.x = dev::ld_global(from);
+        if (k + 1 < n) v.y = dev::ld_global(from + 1);
+        if (k + 2 < n) v.z = dev::ld_global(from + 2);
+        if (k + 3 < n) v.w = dev::ld_global(from + 3);
       }
-    } else {
-      ARK_ROLLED
-      for (i32 i = call.b.thread; i < padded * n; i += kConsumers) {
-        const i32 r = i / n, k = i % n;
-        put_x<kSplit>(r, k, r < rows ? dev::ld_global(x + static_cast<i64>(r) * s.k + k) : 0.0f);
-      }
+      put_x<kSplit>(r, k, v.x);
+      put_x<kSplit>(r, k + 1, v.y);
+      put_x<kSplit>(r, k + 2, v.z);
+      put_x<kSplit>(r, k + 3, v.w);
     }
   }
 
@@ -174,15 +174,16 @@ struct MatMul : Quiet {
   // ---- one piece by tensor cores
 
   static constexpr int kColumnGroups = kPanel / 16, kRowGroups = kConsumerWarps / kColumnGroups;
+  static constexpr int kColumns = kRowBlock / 8;  // of the product: eight rows of x each
   static_assert(kRowGroups * kElements * 4 <= static_cast<int>(kPartBytes));
 
   // One step of 16 rows of the weight.
-  ARK_DEVICE void mma_step(const W* w, const W* x, int columns, float (&sums)[4][4]) const {
+  ARK_DEVICE void mma_step(const W* w, const W* x, int columns, float (&sums)[kColumns][4]) const {
     const int matrix = call.b.lane / 8, line = call.b.lane % 8;
     u32 a[4];
     dev::ldmatrix_x4_trans(a, w + (matrix / 2 * 8 + line) * kPanel + matrix % 2 * 8);
     ARK_UNROLL
-    for (int c = 0; c < 4; ++c) {
+    for (int c = 0; c < kColumns; ++c) {
       if (c >= columns) break;
       u32 b[4];  // the high part's rows 0..7 and 8..15 of k, then the rest's
       dev::ldmatrix_x4(b, x + (matrix / 2 * kRowBlock + c * 8 + line) * kStride + matrix % 2 * 8);
@@ -192,12 +193,12 @@ struct MatMul : Quiet {
     }
   }
 
-  ARK_DEVICE void mma_reduce(int columns, const float (&sums)[4][4]) const {
+  ARK_DEVICE void mma_reduce(int columns, const float (&sums)[kColumns][4]) const {
     const int group = call.b.warp / kColumnGroups,
               column = call.b.warp % kColumnGroups * 16 + call.b.lane / 4;
     float* to = parts() + group * kElements;
     ARK_UNROLL
-    for (int c = 0; c < 4; ++c) {
+    for (int c = 0; c < kColumns; ++c) {
       if (c >= columns) break;
       ARK_UNROLL
       for (int i = 0; i < 4; ++i)
@@ -220,7 +221,7 @@ struct MatMul : Quiet {
     consumers_sync();
     const int group = call.b.warp / kColumnGroups, column = call.b.warp % kColumnGroups * 16;
     const W* x = reinterpret_cast<const W*>(call.b.scratch);
-    float sums[4][4] = {};
+    float sums[kColumns][4] = {};
     ARK_ROLLED
     for (i32 k = first; k < last; k += s.rows_per_stage) {
       const W* w = reinterpret_cast<const W*>(stage_at(call.b, call.b.cursor)) + column;
@@ -267,8 +268,8 @@ struct MatMul : Quiet {
     });
   }
 
-  // Hands in the group's sums. The last tile of the output adds them up.
-  ARK_DEVICE void join(const StreamTile& tile, i32 rows) const {
+  // Hands in the group's sums. True: this was the last tile of the output, level 0 is the sum of all.
+  ARK_DEVICE bool join(const StreamTile& tile, i32 rows) const {
     float* partials = at<float>(s.partials);
     const i64 all = static_cast<i64>(tiles.rows) * s.n;
     for_outputs(tile.panel, rows,
@@ -281,14 +282,14 @@ struct MatMul : Quiet {
       call.b.words->last_arrival = (before + !ARK_BUG(early_join)) % static_cast<u32>(s.groups) == 0;
     }
     consumers_sync();
-    if (call.b.words->last_arrival == 0) return;
+    if (call.b.words->last_arrival == 0) return false;
     ARK_ROLLED
     for (i32 g = 0; g < s.groups; ++g) {
       for_outputs(tile.panel, rows,
                   [&](int e, i64 element, i32) { levels[e] = dev::ld_global(partials + g * all + element); });
       merge(g, s.groups, rows);
     }
-    write(tile.panel, rows);
+    return true;
   }
 
   i32 row0 = 0;  // of the tile
@@ -311,11 +312,7 @@ struct MatMul : Quiet {
       }
       merge(piece, pieces, rows);
     }
-    if (s.groups == 1) {
-      write(tile.panel, rows);
-    } else {
-      join(tile, rows);
-    }
+    if (s.groups == 1 || join(tile, rows)) write(tile.panel, rows);
   }
 
   // ---- the case
@@ -326,7 +323,8 @@ struct MatMul : Quiet {
   }
   ARK_DEVICE static void run(const Call& call, Tiles own) {
     MatMul body(call);
-    for (i64 t = own.first; t < own.last; ++t) body.run_tile(StreamTile(body.s, body.tiles, t));
+    for (i64 t = own.first; t < own.last; ++t)
+      body.run_tile(StreamTile(body.s, body.tiles, static_cast<i32>(t)));
   }
 };
 
