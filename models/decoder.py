@@ -6,7 +6,7 @@ from onnx import TensorProto
 
 from attention import Mask, Positions, append_cache, repeat_heads, rotate
 from graph import TO_END, Graph
-from quantised import nbits_product, nbits_rows
+from quantised import dequantised_rows, nbits_product, nbits_rows
 
 FLOAT = TensorProto.FLOAT
 
@@ -239,9 +239,11 @@ class Decoder:
 
     def look_up(self, name, rows, at):
         """Rows of a table."""
+        shape = (rows, self.config.hidden)
+        if self.g.quantised == "uint8-rows":
+            return dequantised_rows(self.g, f"{name}.weight", shape, lambda: self.weights(f"{name}.weight", shape), at)
         if self.g.quantised != "nbits":
             return self.g("Gather", self.table(name, rows), at)
-        shape = (rows, self.config.hidden)
         return nbits_rows(self.g, f"{name}.weight", *shape, lambda: self.weights(f"{name}.weight", shape), at)
 
     def nbits_product(self, x, name, wide, out, bias=False):

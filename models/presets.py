@@ -74,6 +74,7 @@ STYLES = {
     "quantised-nbits-learned": GPT2 | dict(stored="nbits", hidden=48, intermediate=40, tied=False),
     "quantised-nbits-f16": LLAMA | dict(stored="nbits", dtype="f16", hidden=48, intermediate=40, tied=True),
     "quantised-uint4-f16": LLAMA | dict(stored="uint4", dtype="f16", opset=21, hidden=40, intermediate=40, head_dim=10),
+    "quantised-rows": GPT2 | dict(stored="uint8-rows", tied=False),
     "quantised-uint4": GPT2 | dict(stored="uint4", opset=21, hidden=40, intermediate=40, head_dim=10),
     "scale-both": LLAMA | dict(scale_style="both", mask="ranges"),
     "stored-bf16": GPT2 | LARGE | dict(stored="bf16"),

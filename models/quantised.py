@@ -1,11 +1,11 @@
 """Weights stored as integers, the ways exporters write them: DequantizeLinear in front of what reads them (int8 for
-each channel, uint4 in blocks), or ONNX Runtime's MatMulNBits and GatherBlockQuantized (4 bits in blocks)."""
+each channel, uint4 in blocks) or behind a look-up (uint8-rows: one scale a tensor), or ONNX Runtime's MatMulNBits and GatherBlockQuantized (4 bits in blocks)."""
 
 import numpy as np
 from onnx import TensorProto
 
 BLOCK = 16  # the smallest that ONNX Runtime takes
-STYLES = ("int8", "uint4", "nbits")
+STYLES = ("int8", "uint8-rows", "uint4", "nbits")
 
 
 def blocks_of(size):
@@ -40,7 +40,7 @@ def dequantised(graph, name, shape, make, along):
 
 
 def _dequantised(graph, name, shape, make, along):
-    if graph.quantised == "int8":
+    if graph.quantised in ("int8", "uint8-rows"):
         scale = lambda: np.abs(make()).max(along) / 127
         codes = lambda: np.round(make() / np.expand_dims(scale(), along)).astype(np.int8)
         x = graph.add(name + "_quantized", TensorProto.INT8, np.int8, shape, codes)
@@ -54,6 +54,17 @@ def _dequantised(graph, name, shape, make, along):
     scales = graph.add(name + "_DQ_scales", TensorProto.FLOAT, np.float32, places, lambda: parts(1))
     zeros = graph.add(name + "_DQ_zero_points", TensorProto.UINT4, np.uint8, places, lambda: flat(2))
     return graph("DequantizeLinear", x, scales, zeros, axis=along, block_size=BLOCK)
+
+
+def dequantised_rows(graph, name, shape, make, ids):
+    """Rows of a table of bytes, dequantised once they are found."""
+    scale = lambda: (make().max() - make().min()) / 255
+    zero = lambda: np.round(-make().min() / scale())
+    codes = graph.add(name + "_rows", TensorProto.UINT8, np.uint8, shape,
+                      lambda: np.clip(np.round(make() / scale()) + zero(), 0, 255))
+    scales = graph.add(name + "_rows_scale", TensorProto.FLOAT, np.float32, (), scale)
+    zeros = graph.add(name + "_rows_zero_point", TensorProto.UINT8, np.uint8, (), zero)
+    return graph("DequantizeLinear", graph("Gather", codes, ids), scales, zeros)
 
 
 def _nbits(graph, name, rows, columns, make):

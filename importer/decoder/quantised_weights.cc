@@ -108,7 +108,47 @@ ConstantPtr nbits(const Graph& graph, const Node& node) {
                         codes->name);
 }
 
+// The look-up that makes the codes which `node` dequantises by scales that are the same for all rows.
+const Node* look_up_behind(const Graph& graph, const Node& node) {
+  if (node.removed || node.op != Op::kDequantizeLinear) return nullptr;
+  const Node* gather = graph.producer(node.inputs[0]);
+  const ConstantPtr scales = input(graph, node, 1);
+  if (!gather || gather->op != Op::kGather || gather->attributes.integer("axis") != 0 || !scales)
+    return nullptr;
+  const ConstantPtr table = graph.value(gather->inputs[0]).constant;
+  const auto& shape = graph.value(node.outputs[0]).shape;
+  if (!table || table->dims.size() != 2 || !shape || node.attributes.integer_or("block_size", 0) != 0)
+    return nullptr;
+  const bool by_feature = scales->dims.size() == 1 && scales->size() == table->dims[1] &&
+                          node.attributes.integer("axis") == static_cast<int64_t>(shape->size()) - 1;
+  return scales->size() == 1 || by_feature ? gather : nullptr;
+}
+
 }  // namespace
+
+void dequantise_before_look_ups(Graph& graph) {
+  const std::size_t count = graph.nodes.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Node* gather = look_up_behind(graph, graph.nodes[i]);
+    if (!gather) continue;
+    const ValueId codes = gather->inputs[0], ids = gather->inputs[1];
+    const Value& rows = graph.value(graph.nodes[i].outputs[0]);
+    const Dims dims = graph.value(codes).constant->dims;
+    const ValueId table =
+        graph.add_value(std::string(rows.name), rows.dtype, Shape(dims.begin(), dims.end()));
+    std::vector<ValueId> inputs = graph.nodes[i].inputs;
+    inputs[0] = codes;
+    Attributes attributes = graph.nodes[i].attributes;
+    attributes.set("axis", int64_t{1});
+    graph.add_node(Op::kDequantizeLinear, std::string(graph.nodes[i].name), inputs, {table}, attributes);
+    graph.nodes[i].op = Op::kGather;
+    graph.nodes[i].inputs = {table, ids};
+    graph.nodes[i].attributes = {{"axis", int64_t{0}}};
+  }
+  if (graph.nodes.size() == count) return;
+  graph.remove_dead();
+  graph.sort();
+}
 
 ConstantPtr quantised_weight(const Graph& graph, const Node& node) {
   if (node.op == Op::kDequantizeLinear) return dequantised(graph, node);

@@ -11,4 +11,8 @@ namespace ark::decoder {
 // of order (g_idx), tensors of other ranks, 16 and 32 bits.
 ConstantPtr quantised_weight(const Graph& graph, const Node& node);
 
+// Gather(codes, ids) -> DequantizeLinear becomes the same of the whole table, then Gather, where scales do not
+// depend on the row: rows of a table as every other file has them.
+void dequantise_before_look_ups(Graph& graph);
+
 }  // namespace ark::decoder

@@ -10,6 +10,7 @@
 #include "importer/decoder/limits.h"
 #include "importer/decoder/lower_einsum.h"
 #include "importer/decoder/part_probe.h"
+#include "importer/decoder/quantised_weights.h"
 #include "importer/decoder/rewrite.h"
 #include "importer/passes/passes.h"
 #include "importer/quantised.h"
@@ -131,6 +132,7 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   DecoderSignature pruned = signature;
   prune(graph, pruned);
   lower_einsum(graph);
+  dequantise_before_look_ups(graph);
   const Roles roles = unify_sizes(graph, pruned);
   const int64_t wanted = max_length > 0 ? max_length : kProbedLength;
   const int64_t reach = reachable_length(graph, roles, wanted);

@@ -111,8 +111,10 @@ TEST_F(Zoo, DecodersAreRecognisedAndComputeTheSame) {
     }
     const auto stored = config.value("stored", "dtype");
     if (stored == "f16" || stored == "bf16") expect_16_bit_weights(model->tokens);
-    if (stored == "int8" || stored == "uint4" || stored == "nbits")
-      expect_quantised_weights(*model, stored == "int8" ? 8 : 4, config["tied"].get<bool>());
+    if (stored == "int8" || stored == "uint8-rows")
+      expect_quantised_weights(*model, 8, config["tied"].get<bool>());
+    if (stored == "uint4" || stored == "nbits")
+      expect_quantised_weights(*model, 4, config["tied"].get<bool>());
     expect_numbers(*model, folder);
   }
   EXPECT_GT(seen, 40);
