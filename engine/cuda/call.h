@@ -134,6 +134,17 @@ ARK_APART void give_up(const LoopParameters& p, LoopWait what, i32 phase, i32 tr
   dev::st_release<dev::Scope::gpu>(&at<Control>(b.p.control)->abort, 1u);
 }
 
+// What a wait that has lasted looks at from time to time. Returns when it first did; 0: the block gives up.
+ARK_APART u64 look_up(const LoopParameters& p, LoopWait what, i32 phase, i32 trip, u64 step, u64 seen,
+                      u64 needed, u64 start) {
+  const u64 now = dev::global_timer_ns();
+  if (start == 0) start = now;
+  const bool late = now - start > p.deadline_ns;
+  if (!late && !is_stopped(open_block(p, step, 0, {}))) return start;
+  give_up(p, what, phase, trip, step, seen, needed, late);
+  return 0;
+}
+
 // The loop of every wait: calls done(seen), which says whether it is over, until it is. False: the block
 // gives up. `word` and `needed` are for reports.
 template <class Done>
@@ -144,13 +155,8 @@ ARK_DEVICE bool wait_until(Block& b, WaitPoint point, const void* word, u64 need
   for (u32 tries = 1;; ++tries) {
     if (done(seen)) return true;
     if (tries % every == 0) {
-      const u64 now = dev::global_timer_ns();
-      if (start == 0) start = now;
-      const bool late = now - start > b.p.deadline_ns;
-      if (late || is_stopped(b)) {
-        give_up(b.p, point.what, point.phase, point.trip, b.step, seen, needed, late);
-        return false;
-      }
+      start = look_up(b.p, point.what, point.phase, point.trip, b.step, seen, needed, start);
+      if (start == 0) return false;
     }
     dev::pause(word, seen, needed, 0, site);
   }
@@ -225,8 +231,8 @@ struct Call {
 struct Tiles {
   i64 first, last;
 };
-// engine/program.h's tiles_of.
-ARK_DEVICE Tiles tiles_of(i64 grid, int processor, int processors) {
+// engine/program.h's tiles_of. Apart: divisions of 64 bits are much code.
+ARK_APART Tiles tiles_of(i64 grid, int processor, int processors) {
   const i64 last = grid * (processor + 1) / processors;
   const bool cut = ARK_BUG(off_by_one_tile) && processor > 0,
              more = ARK_BUG(overlapping_tiles) && last < grid;
@@ -244,10 +250,8 @@ struct StreamTiles {
 };
 struct StreamTile {
   i32 group, block, panel;
-  ARK_DEVICE StreamTile(const Stream& s, const StreamTiles& t, i64 tile)
-      : group(static_cast<i32>(tile % s.groups)),
-        block(static_cast<i32>(tile / s.groups % t.blocks)),
-        panel(static_cast<i32>(tile / s.groups / t.blocks)) {}
+  ARK_DEVICE StreamTile(const Stream& s, const StreamTiles& t, i32 tile)
+      : group(tile % s.groups), block(tile / s.groups % t.blocks), panel(tile / s.groups / t.blocks) {}
 };
 
 // Tables are constant, but lie in memory that a copy engine wrote before the launch.

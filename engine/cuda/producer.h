@@ -54,7 +54,7 @@ struct Producer {
       const StreamTiles all(s, s.m >= 0 ? s.m : b.vals[~s.m]);
       const Tiles tiles = tiles_of(all.grid, b.processor, b.p.processors);
       for (i64 t = tiles.first; t < tiles.last; ++t) {
-        if (!stream_tile(s, StreamTile(s, all, t))) return false;
+        if (!stream_tile(s, StreamTile(s, all, static_cast<i32>(t)))) return false;
       }
     }
     return true;

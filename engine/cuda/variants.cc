@@ -68,7 +68,8 @@ class Namer {
       case OpCode::kSend:
         return {"Send", ""};
       case OpCode::kRecvReduce:
-        return {"RecvReduce", ""};
+        if (program_.ranks > 8) refuse(phase_, "partial sums of more than 8 ranks");
+        return {join("RecvReduce", {std::to_string(program_.ranks)}), ""};
       case OpCode::kRecvConcat:
         return {"RecvConcat", ""};
       case OpCode::kSample:

@@ -14,6 +14,23 @@
 
 namespace ark::cuda {
 
+ARK_APART float capped(float score, float cap) { return cap * dev::tanh(score / cap); }
+
+// A sink, if there is one, is a score without a value.
+ARK_APART float normalised(const float* sink, float maximum, float sum, float value) {
+  if (sink != nullptr) {
+    const float own = dev::ld_nc(sink);
+    const float now = dev::max(maximum, own), factor = dev::exp(maximum - now);
+    sum = sum * factor + dev::exp(own - now);
+    value *= factor;
+  }
+  return value / sum;
+}
+
+ARK_APART i64 place_of_row(i32 first, i32 row, i32 group, i32 heads, const i32* head_list) {
+  return static_cast<i64>(first + row / group) * heads + dev::ld_nc(head_list + row % group);
+}
+
 template <int kKey, int kValue>
 struct Attention : Quiet {
   static constexpr int kRows = 4;
@@ -41,7 +58,7 @@ struct Attention : Quiet {
   ARK_DEVICE i32 position_of(i32 row) const { return item.position + row / group; }
   // A row's place among [tokens][heads].
   ARK_DEVICE i64 place_of(i32 row) const {
-    return static_cast<i64>(item.first + row / group) * call.size_at(0) + dev::ld_nc(head_list + row % group);
+    return place_of_row(item.first, row, group, call.size_at(0), head_list);
   }
 
   // A warp's running state of kRows rows; lane l holds value elements l, l + 32, ...
@@ -98,7 +115,7 @@ struct Attention : Quiet {
       float s = -infinity();
       if (call.b.lane < keys && key <= position && (window == 0 || key > position - window)) {
         s = scores[r * 32 + call.b.lane] * call.i.reals[0];
-        if (cap > 0) s = cap * dev::tanh(s / cap);
+        if (cap > 0) s = capped(s, cap);
         if (slopes != nullptr) {
           const float slope = dev::ld_nc(slopes + dev::ld_nc(head_list + (row0 + r) % group));
           s = dev::fma(slope, static_cast<float>(key - position), s);
@@ -123,20 +140,30 @@ struct Attention : Quiet {
   }
 
   ARK_DEVICE void add_values(i32 rows, i64 place, i32 keys, const float* weights, State& state) const {
-    for (int j = 0; j < keys; ++j) {
-      const float* from = call.operand<const float>(2) + dev::shfl(place, j) * kValue;
-      float v[kValueLanes];
+    constexpr int kAhead = 4;  // keys whose values are fetched together; weights behind the last are 0
+    static_assert(32 % kAhead == 0);
+    ARK_ROLLED
+    for (int first = 0; first < keys; first += kAhead) {
+      float v[kAhead][kValueLanes];
       ARK_UNROLL
-      for (int c = 0; c < kValueLanes; ++c) {
-        const int d = c * 32 + call.b.lane;
-        v[c] = d < kValue ? dev::ld_global(from + d) : 0.0f;
+      for (int j = 0; j < kAhead; ++j) {
+        const float* from = call.operand<const float>(2) + dev::shfl(place, first + j) * kValue;
+        ARK_UNROLL
+        for (int c = 0; c < kValueLanes; ++c) {
+          const int d = c * 32 + call.b.lane;
+          v[j][c] = first + j < keys && d < kValue ? dev::ld_global(from + d) : 0.0f;
+        }
       }
       ARK_UNROLL
       for (int r = 0; r < kRows; ++r) {
         if (r >= rows) break;
-        const float weight = weights[r * 32 + j];
         ARK_UNROLL
-        for (int c = 0; c < kValueLanes; ++c) state.values[r][c] = dev::fma(weight, v[c], state.values[r][c]);
+        for (int j = 0; j < kAhead; ++j) {
+          const float weight = weights[r * 32 + first + j];
+          ARK_UNROLL
+          for (int c = 0; c < kValueLanes; ++c)
+            state.values[r][c] = dev::fma(weight, v[j][c], state.values[r][c]);
+        }
       }
     }
     dev::sync_warp();  // the next keys' scores overwrite the weights
@@ -172,17 +199,11 @@ struct Attention : Quiet {
     }
   }
 
-  // Normalised at last; a sink is a score without a value.
   ARK_DEVICE void write(i32 row, int d, float maximum, float sum, float value) const {
     const i64 place = place_of(row);
     const float* sinks = call.operand<const float>(4);
-    if (sinks != nullptr) {
-      const float sink = dev::ld_nc(sinks + dev::ld_nc(head_list + row % group));
-      const float now = dev::max(maximum, sink), factor = dev::exp(maximum - now);
-      sum = sum * factor + dev::exp(sink - now);
-      value *= factor;
-    }
-    call.operand<float>(5)[place * kValue + d] = value / sum;
+    if (sinks != nullptr) sinks += dev::ld_nc(head_list + row % group);
+    call.operand<float>(5)[place * kValue + d] = normalised(sinks, maximum, sum, value);
   }
 
   // Of a row (token and head) and split: values, maximum, sum.
@@ -256,12 +277,12 @@ struct Attention : Quiet {
     }
   }
 
-  i64 item_number = 0;
+  i32 item_number = 0;
 
-  ARK_DEVICE void run_tile(i64 tile) {
+  ARK_DEVICE void run_tile(i32 tile) {
     const i32 heads = call.size_at(1);
-    split = static_cast<i32>(tile % splits);
-    kv = static_cast<i32>(tile / splits % heads);
+    split = tile % splits;
+    kv = tile / splits % heads;
     item_number = tile / splits / heads;
     item = dev::ld_global(at<const Item>(call.b.rank->items) + item_number);
     const i32* table = call.operand<const i32>(6);
@@ -291,7 +312,7 @@ struct Attention : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     Attention body(call);
     body.splits = splits_of(call);
-    for (i64 t = tiles.first; t < tiles.last; ++t) body.run_tile(t);
+    for (i64 t = tiles.first; t < tiles.last; ++t) body.run_tile(static_cast<i32>(t));
   }
 };
 

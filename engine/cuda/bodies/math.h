@@ -20,16 +20,23 @@ ARK_DEVICE float min_nan(float a, float b) { return is_nan(a) || is_nan(b) ? nan
 ARK_DEVICE float max_nan(float a, float b) { return is_nan(a) || is_nan(b) ? nan() : dev::max(a, b); }
 
 // engine/program.h's EpilogueBits.
-inline constexpr u32 kBias = 1, kResidual = 2, kRelu = 4, kSilu = 8, kGelu = 16, kGeluTanh = 32;
+inline constexpr u32 kBias = 1, kResidual = 2, kRelu = 4, kSilu = 8, kGelu = 16, kGeluTanh = 32,
+                     kActivations = kRelu | kSilu | kGelu | kGeluTanh;
+
+// A function of its own: the activations are much code, which most products do not run.
+ARK_APART float activate(u32 bits, float v) {
+  if ((bits & kRelu) != 0) v = relu(v);
+  if ((bits & kSilu) != 0) v = silu(v);
+  if ((bits & kGelu) != 0) v = gelu(v);
+  if ((bits & kGeluTanh) != 0) v = gelu_tanh(v);
+  return v;
+}
 
 // Bias, activation, residual, in this order. `column`: of the bias; `element`: of the residual.
 ARK_DEVICE float epilogue(u32 bits, float v, const float* bias, i64 column, const float* residual,
                           i64 element) {
   if ((bits & kBias) != 0) v = v + dev::ld_nc(bias + column);
-  if ((bits & kRelu) != 0) v = relu(v);
-  if ((bits & kSilu) != 0) v = silu(v);
-  if ((bits & kGelu) != 0) v = gelu(v);
-  if ((bits & kGeluTanh) != 0) v = gelu_tanh(v);
+  if ((bits & kActivations) != 0) v = activate(bits, v);
   if ((bits & kResidual) != 0) v = v + dev::ld_global(residual + element);
   return v;
 }

@@ -7,6 +7,21 @@ namespace ark::cuda {
 
 inline constexpr i64 kElementTile = 2048;
 
+// Where the element of out lies in an input that is repeated along some axes of it.
+ARK_APART i64 place_by_table(const Size* table, int input, const i32* vals, i64 element) {
+  i64 rest = element, stride = 1, offset = 0;
+  ARK_ROLLED
+  for (int axis = 3; axis >= 0; --axis) {
+    const Size sizes[2] = {dev::ld_nc(table + axis), dev::ld_nc(table + 4 + 4 * input + axis)};
+    const i64 out = sizes[0] >= 0 ? sizes[0] : vals[~sizes[0]],
+              own = sizes[1] >= 0 ? sizes[1] : vals[~sizes[1]];
+    if (own > 1) offset += rest % out * stride;
+    rest /= out;
+    stride *= own;
+  }
+  return offset;
+}
+
 // (inputs..., out). Expression: generated (engine/cuda/pointwise_source.h). Sizes: product of four: elements;
 // 4 + i: how input i lies: 0 like out, 1 along the last axis, 2 one element, 3 by the table `aux`: four dims
 // of out, then four of each input; 12: last axis of out.
@@ -17,17 +32,7 @@ struct Pointwise : Quiet {
     if (kind == 0) return element;
     if (kind == 1) return element % call.size_at(12);
     if (kind == 2) return 0;
-    const Size* table = at<const Size>(call.i.aux);
-    i64 rest = element, stride = 1, offset = 0;
-    ARK_ROLLED
-    for (int axis = 3; axis >= 0; --axis) {
-      const i64 out = call.size(dev::ld_nc(table + axis)),
-                own = call.size(dev::ld_nc(table + 4 + 4 * input + axis));
-      if (own > 1) offset += rest % out * stride;
-      rest /= out;
-      stride *= own;
-    }
-    return offset;
+    return place_by_table(at<const Size>(call.i.aux), input, call.b.vals, element);
   }
 
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
@@ -69,7 +74,9 @@ ARK_DEVICE const T* part_of(const Call& call, int r) {
 
 // Own part at operand `rank`, bias 8, residual 9, out 10. Sizes: product of four: elements; 4: last axis; 5:
 // epilogue bits.
+template <int kRanks>
 struct RecvReduce : Quiet {
+  static_assert(kRanks >= 2 && kRanks <= 8);
   // The tree of program.h: sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).
   template <int kFirst, int kLast, int kCount>
   ARK_DEVICE static float sum(const float (&part)[kCount]) {
@@ -80,8 +87,7 @@ struct RecvReduce : Quiet {
       return sum<kFirst, kMiddle>(part) + sum<kMiddle, kLast>(part);
     }
   }
-  template <int kRanks>
-  ARK_DEVICE static void reduce(const Call& call, Tiles tiles) {
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i64 end = dev::min(tiles.last * kElementTile, call.product(0)), width = call.size_at(4);
     const float* parts[kRanks];
     ARK_UNROLL
@@ -96,12 +102,6 @@ struct RecvReduce : Quiet {
                    i % width, call.operand<const float>(9), i);
     }
   }
-  template <int kRanks>
-  ARK_DEVICE static void dispatch(const Call& call, Tiles tiles) {
-    if (call.b.rank->ranks == kRanks) return reduce<kRanks>(call, tiles);
-    if constexpr (kRanks < kMaxMessages) dispatch<kRanks + 1>(call, tiles);
-  }
-  ARK_DEVICE static void run(const Call& call, Tiles tiles) { dispatch<2>(call, tiles); }
 };
 
 // Own part at operand `rank`, out 10; of four bytes. Sizes: elements of out behind the axis; 1 + r: of part

@@ -138,10 +138,12 @@ struct KvAppend : Quiet {
       const i64 slot = dev::ld_global(at<const i32>(r.token_slots) + t);
       const i64 page =
           dev::ld_global(at<const i32>(r.page_table) + slot * r.pages_per_slot + position / size);
-      append(call, call.operand<const float>(0) + t * heads * key, call.operand<float>(2), key, page,
-             position % size);
-      append(call, call.operand<const float>(1) + t * heads * value, call.operand<float>(3), value, page,
-             position % size);
+      ARK_ROLLED
+      for (int which = 0; which < 2; ++which) {
+        const i32 dim = which == 0 ? key : value;
+        append(call, call.operand<const float>(which) + t * heads * dim, call.operand<float>(2 + which), dim,
+               page, position % size);
+      }
     }
   }
 };

@@ -54,7 +54,9 @@ ARK_APART T sum_of(u8* scratch, T v) {
 // The best of the tokens with keys below `bound`.
 ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary, u64 bound) {
   constexpr int kAhead = 16;  // loads in flight
-  u64 best = 0;
+  // A token's order + 1, 0: none yet. Of equal tokens the first one stays: a thread sees them in order.
+  u32 best = 0, bound_order = static_cast<u32>(bound >> 32);
+  i32 best_token = 0, bound_token = token_of(bound);
   ARK_ROLLED
   for (i32 first = dev::thread_id(); first < vocabulary; first += kAhead * kConsumers) {
     float ahead[kAhead];
@@ -65,11 +67,18 @@ ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary, u64 bou
     }
     ARK_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      const u64 key = key_of(ahead[i], first + i * kConsumers);
-      if (key < bound && key > best && first + i * kConsumers < vocabulary) best = key;
+      const i32 t = first + i * kConsumers;
+      const u32 order = order_of(ahead[i]);
+      const bool below = order < bound_order || (order == bound_order && t > bound_token);
+      if (below && order >= best && t < vocabulary) best = order + 1, best_token = t;
     }
   }
-  return reduce(scratch, best, larger<u64>);
+  const u64 key = static_cast<u64>(best - 1) << 32 | ~static_cast<u32>(best_token);
+  return reduce(scratch, best == 0 ? 0 : key, larger<u64>);
+}
+
+ARK_APART double weight_of(float logit, float largest, float temperature) {
+  return exp_f64((static_cast<double>(logit) - largest) / temperature);
 }
 
 struct Sample : Quiet {
@@ -148,9 +157,7 @@ struct Sample : Quiet {
 
   // ---- filters
 
-  ARK_DEVICE double weight(float logit) const {
-    return exp_f64((static_cast<double>(logit) - largest) / row.temperature);
-  }
+  ARK_DEVICE double weight(float logit) const { return weight_of(logit, largest, row.temperature); }
 
   static constexpr double kUnit = 17592186044416.0;  // 2^44
 
@@ -159,21 +166,22 @@ struct Sample : Quiet {
     return by_weight ? static_cast<u64>(weight(logit) * kUnit + 0.5) : 1;
   }
 
-  // Scratch: sums[w][digit] of the warps' tokens; the block's go to row 0.
-  ARK_DEVICE void sum_digits(u64 (&sums)[16], u64* room) const {
-    ARK_ROLLED
-    for (int distance = 16; distance > 0; distance /= 2) {
-      ARK_UNROLL
-      for (int digit = 0; digit < 16; ++digit) sums[digit] += dev::shfl_xor(sums[digit], distance);
-    }
-    if (call.b.lane == 0) {
-      ARK_UNROLL
-      for (int digit = 0; digit < 16; ++digit) room[call.b.warp * 16 + digit] = sums[digit];
-    }
+  // Scratch, behind reduce()'s: the 16 digits' sums over the block, then [digit][thread] of the threads.
+  static constexpr int kDigits = 16;
+  static_assert((kConsumerWarps + kDigits + kDigits * kConsumers) * 8 <= static_cast<int>(kScratchBytes));
+  ARK_DEVICE u64* digit_sums() const { return reinterpret_cast<u64*>(call.b.scratch) + kConsumerWarps; }
+
+  ARK_DEVICE void add_up_digits() const {
     consumers_sync();
-    if (call.b.thread < 16) {
+    ARK_ROLLED
+    for (int digit = call.b.warp; digit < kDigits; digit += kConsumerWarps) {
+      const u64* threads = digit_sums() + kDigits + digit * kConsumers;
+      u64 sum = 0;
       ARK_ROLLED
-      for (int w = 1; w < kConsumerWarps; ++w) room[call.b.thread] += room[w * 16 + call.b.thread];
+      for (int i = call.b.lane; i < kConsumers; i += 32) sum += threads[i];
+      ARK_ROLLED
+      for (int distance = 16; distance > 0; distance /= 2) sum += dev::shfl_xor(sum, distance);
+      if (call.b.lane == 0) digit_sums()[digit] = sum;
     }
     consumers_sync();
   }
@@ -181,27 +189,25 @@ struct Sample : Quiet {
   // The least key of the best tokens whose measures add up to `wanted` or more; 0: all together do not. Only
   // tokens from `least` on count.
   ARK_DEVICE u64 key_where(u64 wanted, u64 least, bool by_weight) const {
-    u64* room = reinterpret_cast<u64*>(call.b.scratch) + kConsumerWarps;
+    const u64* sums = digit_sums();
+    u64* own = digit_sums() + kDigits + call.b.thread;
     u64 prefix = 0, above = 0;  // keys that start with prefix; the sum of those beyond
     ARK_ROLLED
     for (int shift = 60; shift >= 0; shift -= 4) {
-      u64 sums[16] = {};
+      ARK_ROLLED
+      for (int digit = 0; digit < kDigits; ++digit) own[digit * kConsumers] = 0;
       ARK_ROLLED
       for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
         const float logit = dev::ld_global(logits + t);
         const u64 key = key_of(logit, t);
         if (key < least || !(logit > -infinity())) continue;
         if (shift < 60 && key >> (shift + 4) != prefix) continue;
-        const u64 m = measure(logit, by_weight);
-        const u32 own = static_cast<u32>(key >> shift) & 15;
-        ARK_UNROLL
-        for (u32 digit = 0; digit < 16; ++digit) sums[digit] += own == digit ? m : 0;
+        own[(static_cast<int>(key >> shift) & 15) * kConsumers] += measure(logit, by_weight);
       }
-      consumers_sync();  // readers of the last sums
-      sum_digits(sums, room);
+      add_up_digits();
       int digit = 15;
       ARK_ROLLED
-      for (; digit >= 0 && above + room[digit] < wanted; --digit) above += room[digit];
+      for (; digit >= 0 && above + sums[digit] < wanted; --digit) above += sums[digit];
       if (digit < 0) return 0;
       prefix = prefix << 4 | static_cast<u64>(digit);
     }
