@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "engine/cuda/links.h"
 #include "engine/cuda/micro_kernel_parameters.h"
 #include "engine/cuda/sources.h"
 
@@ -15,6 +16,33 @@ namespace {
 constexpr int kMostBlocks = 1024;
 constexpr uint64_t kCounterBytes = 64 * 1024;
 
+// Two ranks of this process with a channel from the first to the second, posted.
+class PostedPair {
+ public:
+  PostedPair(Gpu& gpu, uint64_t tickets) : links_(gpu) {
+    dma::EndpointSpec spec;
+    spec.channels = {{.name = "micro", .slot_bytes = kMicroFloats * sizeof(float)}};
+    spec.force_posted = true;
+    groups_ = dma::make_local_groups(
+        2, [&](int) { return spec; }, dma::Deadline::after(std::chrono::seconds(20)));
+    Program ends[2];
+    for (int r = 0; r < 2; ++r) ends[r].channels = {{.peer = 1 - r, .outgoing = r == 0, .name = "micro"}};
+    sender_ = links_.places(ends[0], *groups_[0], tickets).at(0);
+    receiver_ = links_.places(ends[1], *groups_[1], tickets).at(0);  // posts nothing
+    groups_[0]->endpoint().pump().poll_while([] { return true; }, gpu.info().is_emulated ? 50'000 : 0);
+  }
+  const ChannelPlace& sender() const { return sender_; }
+  const ChannelPlace& receiver() const { return receiver_; }
+  const float* inbox(uint64_t message) const {
+    return reinterpret_cast<const float*>(groups_[1]->receiver(0, 0).slot(message));
+  }
+
+ private:
+  std::vector<std::unique_ptr<dma::Group>> groups_;
+  HostLinks links_;  // ends first
+  ChannelPlace sender_, receiver_;
+};
+
 class Bench {
  public:
   Bench(Gpu& gpu, int rounds)
@@ -23,7 +51,17 @@ class Bench {
         counters_(gpu, kCounterBytes, "counters"),
         floats_(gpu, 6 * kMicroFloats * sizeof(float), "inboxes"),
         words_(gpu, 256, "words"),
-        host_(gpu.allocate_mapped(128, "echo words")) {
+        tickets_(gpu, HostLinks::kTicketBytes, "tickets"),
+        host_(gpu.allocate_mapped(128, "echo words")),
+        pair_(gpu, tickets_.address()) {
+    gpu_.clear(tickets_.address(), HostLinks::kTicketBytes);
+    p_.outbox = pair_.sender().slots;
+    p_.queue = pair_.sender().queue;
+    p_.tickets = pair_.sender().first;
+    p_.head = pair_.sender().head;
+    p_.source = pair_.sender().source;
+    p_.target = pair_.sender().target;
+    p_.arrivals = pair_.receiver().awaited;
     // One block a processor at most, as the loop has it: more would make its barrier look slower than it is.
     const int32_t resident = kernel_->resident_blocks(kMicroThreads, 0);
     blocks_ = std::min({kMostBlocks, resident, gpu.info().processors}) / 2 * 2;
@@ -54,6 +92,7 @@ class Bench {
     gpu_.download(std::as_writable_bytes(std::span(&nanoseconds, 1)), p_.nanoseconds);
     if (failed) throw Error(Code::kUnavailable, name + ": a wait passed its deadline");
     if (mode == kAllReduce) check_sums();
+    if (mode == kPostedRequest) check_inbox();
     return {name, static_cast<double>(nanoseconds) / p_.rounds};
   }
   int32_t blocks() const { return blocks_; }
@@ -85,10 +124,20 @@ class Bench {
     }
   }
 
+  void check_inbox() {
+    const auto last = static_cast<uint64_t>(p_.rounds - 1);
+    for (int i = 0; i < kMicroFloats; ++i) {
+      ARK_CHECK(
+          pair_.inbox(last)[i] == static_cast<float>(i) + static_cast<float>(last),
+          "the posted message holds " + std::to_string(pair_.inbox(last)[i]) + " at " + std::to_string(i));
+    }
+  }
+
   Gpu& gpu_;
   std::unique_ptr<Kernel> kernel_;
-  DeviceMemory counters_, floats_, words_;
+  DeviceMemory counters_, floats_, words_, tickets_;
   MappedMemory host_;
+  PostedPair pair_;
   MicroParameters p_{};
   int32_t blocks_ = 0;
 };
@@ -105,6 +154,7 @@ std::vector<MicroResult> measure_micro(Gpu& gpu, int rounds) {
   results.back().nanoseconds /= 2;
   results.push_back(bench.run(kAllReduce, "all-reduce of 8 KiB between two ranks"));
   results.push_back(bench.run(kHostEcho, "word to the host and back"));
+  results.push_back(bench.run(kPostedRequest, "posted request of 8 KiB, GPU -> pump -> arrival"));
   return results;
 }
 

@@ -14,8 +14,9 @@ struct MicroResult {
 };
 
 // Barrier of the whole grid, a counter's hop from block to block, an all-reduce of 8 KiB between two ranks on
-// the GPU, a word to the host and back. Throws Error(kUnavailable) if a wait passes its deadline,
-// Error(kInternal) if a sum is wrong. Parks the GPU's loops.
+// the GPU, a word to the host and back, a message of 8 KiB that a pump carries from request to arrival.
+// Throws Error(kUnavailable) if a wait passes its deadline, Error(kInternal) if bytes are wrong. Parks the
+// GPU's loops.
 std::vector<MicroResult> measure_micro(Gpu& gpu, int rounds);
 
 }  // namespace ark::cuda

@@ -3,16 +3,17 @@
 
 #include "dma/device.h"
 #include "engine/cuda/micro_kernel_parameters.h"
+#include "engine/cuda/post.h"
 
 namespace ark::cuda {
 
 // Thread 0 waits; false: given up. The rest of the block follows by sync().
-template <dev::Scope S>
-ARK_DEVICE bool micro_wait(const MicroParameters& p, const dev::u32* word, dev::u32 needed) {
+template <dev::Scope S, class T>
+ARK_DEVICE bool micro_wait(const MicroParameters& p, const T* word, T needed) {
   const dev::u64 start = dev::global_timer_ns();
   for (dev::u32 tries = 1;; ++tries) {
-    const dev::u32 seen = dev::ld_acquire<S>(word);
-    if (static_cast<int>(seen - needed) >= 0) return true;
+    const T seen = dev::ld_acquire<S>(word);
+    if (static_cast<T>(seen - needed) < (T{1} << (sizeof(T) * 8 - 1))) return true;
     auto* failed = reinterpret_cast<dev::u32*>(p.failed);
     if (tries % 64 == 0) {
       if (dev::ld_relaxed<dev::Scope::gpu>(failed) != 0) return false;
@@ -61,6 +62,24 @@ ARK_DEVICE void micro_all_reduce(const MicroParameters& p, dev::u32* arrivals, d
   }
 }
 
+// Block 0 writes its outbox and posts a request; the pump moves the bytes into the peer's inbox, and counts
+// there.
+ARK_DEVICE void micro_posted(const MicroParameters& p, dev::u32 round) {
+  if (dev::block_id() != 0) return;
+  const dev::u64 slot = (round & 1) * kMicroFloats * sizeof(float);
+  float* out = reinterpret_cast<float*>(p.outbox + slot);
+  for (int i = dev::thread_id(); i < kMicroFloats; i += kMicroThreads)
+    dev::st_global(out + i, static_cast<float>(i) + static_cast<float>(round));
+  dev::sync();
+  if (dev::thread_id() == 0) {
+    const dev::u64 bytes = kMicroFloats * sizeof(float);
+    post(p.queue, p.tickets, p.head | bytes << 32, (p.source + slot) / 4 | (p.target + slot) / 4 << 32,
+         [&](const u64* counter, u64 needed) { return micro_wait<dev::Scope::sys>(p, counter, needed); });
+    micro_wait<dev::Scope::sys>(p, reinterpret_cast<const u64*>(p.arrivals), u64{round} + 1);
+  }
+  dev::sync();
+}
+
 ARK_DEVICE void micro_round(const MicroParameters& p, dev::u32* counters, dev::u32 round) {
   if (p.mode == kGridBarrier) {
     micro_barrier(p, counters, round);
@@ -71,6 +90,8 @@ ARK_DEVICE void micro_round(const MicroParameters& p, dev::u32* counters, dev::u
     if (dev::block_id() == 1) dev::red_release_add<dev::Scope::gpu>(counters + 32, 1u);
   } else if (p.mode == kAllReduce) {
     micro_all_reduce(p, counters + 64, round);
+  } else if (p.mode == kPostedRequest) {
+    micro_posted(p, round);
   } else if (p.mode == kHostEcho) {
     if (dev::thread_id() != 0 || dev::block_id() != 0) return;
     auto* host = reinterpret_cast<dev::u32*>(p.host);

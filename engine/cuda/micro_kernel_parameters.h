@@ -3,7 +3,7 @@
 
 namespace ark::cuda {
 
-enum MicroMode : int { kGridBarrier, kCounterHop, kAllReduce, kHostEcho };
+enum MicroMode : int { kGridBarrier, kCounterHop, kAllReduce, kHostEcho, kPostedRequest };
 
 struct MicroParameters {
   int mode, rounds, padding[2];
@@ -14,6 +14,10 @@ struct MicroParameters {
   unsigned long long nanoseconds;  // u64: of all rounds, by block 0's clock
   unsigned long long failed;       // u32: a wait has passed its deadline
   unsigned long long deadline_ns;
+  // kPostedRequest, mapped but for the tickets: own outbox (f32 [2 slots][kMicroFloats]), ring of requests
+  // and its RingTickets, the first word of a request, offsets of slot 0 in source and target, the peer's
+  // count of arrivals.
+  unsigned long long outbox, queue, tickets, head, source, target, arrivals;
 };
 inline constexpr int kMicroFloats = 2048;  // 8 KiB
 inline constexpr int kMicroThreads = 256;
