@@ -126,7 +126,7 @@ nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,memory.t
 step conformance 200 "$bin/emulator_test" --gtest_filter='DeviceExecutor.*-*Barriers*:*Abort*'
 step barrier-equals-counters 30 "$bin/emulator_test" --gtest_filter='DeviceExecutor.Barriers*'
 step repeat-1000 60 "$bin/emulator_test" --gtest_filter='DeviceSoak.Repeated*'
-step ranks 40 "$bin/emulator_test" --gtest_filter='DeviceSoak.FourRanks*'
+step ranks 60 "$bin/emulator_test" --gtest_filter='DeviceSoak.FourRanks*:PostedLinks.*'
 step abort 20 "$bin/emulator_test" --gtest_filter='DeviceExecutor.Abort*'
 step kill 40 bash -c kill_one
 step smollm2-tokens 60 bash -c smollm2
