@@ -44,6 +44,18 @@ void HostLinks::post_by(ChannelPlace& place, dma::RequestQueues& queues, dma::Pr
   place.first = tickets + number * 64;
 }
 
+// Tables hold a slot's size in 32 bits; requests address 16 GiB of a region.
+void HostLinks::check_reach(const Channel& channel, const dma::Sender& sender) {
+  dma::Request last;
+  last.source_offset = sender.outbox_offset + sender.slots * sender.slot_bytes;
+  last.target_offset = sender.inbox_offset + sender.slots * sender.slot_bytes;
+  if (sender.slot_bytes <= UINT32_MAX && last.is_packable()) return;
+  throw Error(Code::kUnsupported, "channel " + escaped(channel.name) + " has messages of " +
+                                      std::to_string(channel.bytes) +
+                                      " bytes, more than links through memory of the host carry; use "
+                                      "--device cpu, or a smaller --max-num-batched-tokens");
+}
+
 std::vector<ChannelPlace> HostLinks::places(const Program& program, dma::Group& group, uint64_t tickets) {
   std::vector<ChannelPlace> places;
   bool posts = false;
@@ -51,6 +63,7 @@ std::vector<ChannelPlace> HostLinks::places(const Program& program, dma::Group& 
     const Channel& channel = program.channels[c];
     const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
     const dma::Sender sender = group.sender(channel.peer, number);
+    check_reach(channel, sender);
     ChannelPlace& place = places.emplace_back();
     place.slot_bytes = sender.slot_bytes;
     place.slot_count = sender.slots;

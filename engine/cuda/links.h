@@ -29,7 +29,8 @@ class HostLinks {
 
   // Places of a program's channels, by channel; `tickets`: zeroed device memory, RingTickets
   // [dma::kPriorities] 64 bytes apart, for requests of posted links. From now on the device alone posts
-  // requests of those priorities. Throws Error(kInternal) if somebody else has.
+  // requests of those priorities. Throws Error(kInternal) if somebody else has, Error(kUnsupported) that
+  // names a channel whose messages are too large.
   std::vector<ChannelPlace> places(const Program& program, dma::Group& group, uint64_t tickets);
   // Groups with links that need their pump.
   const std::vector<dma::Group*>& posting() const { return posting_; }
@@ -39,6 +40,7 @@ class HostLinks {
  private:
   uint64_t address(const void* p, const dma::RegionTable& table);
   uint64_t mapped(std::byte* base, uint64_t bytes);
+  static void check_reach(const Channel& channel, const dma::Sender& sender);
   void post_by(ChannelPlace& place, dma::RequestQueues& queues, dma::Priority priority, uint64_t tickets);
 
   Gpu& gpu_;

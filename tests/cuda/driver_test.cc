@@ -237,6 +237,20 @@ TEST_F(FakeDriver, LinksMapEachRegionOnceAndGiveItBack) {
   }
 }
 
+TEST_F(FakeDriver, LinksRefuseMessagesBeyondTheTablesAndRequests) {
+  Program program;
+  program.channels = {{.peer = 1, .outgoing = true, .bytes = int64_t{5} << 30, .name = "logits"}};
+  dma::EndpointSpec spec;
+  spec.channels = {{.name = "exchange", .slot_bytes = uint64_t{5} << 30}};
+  const auto groups = dma::make_local_groups(
+      2, [&](int) { return spec; }, dma::Deadline::after(std::chrono::seconds(20)));
+  const auto gpu = open_gpu();
+  const Gate::Work work = gpu->gate().enter();
+  HostLinks links(*gpu);
+  const std::string text = refusal([&] { links.places(program, *groups[0], 4096); }, Code::kUnsupported);
+  EXPECT_NE(text.find("channel logits has messages of 5368709120 bytes"), std::string::npos) << text;
+}
+
 TEST_F(FakeDriver, CountsTheGpusThatRanksTakeInTurn) {
   fake_->gpus = 3;
   EXPECT_EQ(count_gpus(), 3);
