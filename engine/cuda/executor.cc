@@ -166,14 +166,23 @@ class Device final : public DeviceExecutor {
     }
     if (setups_[0].group) {
       links_ = std::make_unique<HostLinks>(*gpu_);
-      for (std::size_t r = 0; r < images_.size(); ++r)
-        places_[r].channels = links_->places(*setups_[r].program, *setups_[r].group,
-                                             places_[r].arena + images_[r]->tickets_offset());
+      for (std::size_t r = 0; r < images_.size(); ++r) link(r);
     } else {
       connect(images, places_);
     }
     for (std::size_t r = 0; r < images_.size(); ++r)
       gpu_->upload(places_[r].arena, images_[r]->tables(places_[r]));
+  }
+
+  void link(std::size_t r) {
+    const uint64_t arena = places_[r].arena;
+    places_[r].channels =
+        links_->places(*setups_[r].program, *setups_[r].group, arena + images_[r]->tickets_offset());
+    for (std::size_t c = 0; c < places_[r].channels.size(); ++c) {
+      ChannelPlace& place = places_[r].channels[c];
+      place.relay = arena + images_[r]->counter_offset(static_cast<int32_t>(c));
+      gpu_->upload(place.relay, bytes_of_value(place.first_count));
+    }
   }
 
   uint64_t zeroed(uint64_t bytes, const std::string& what) {

@@ -60,9 +60,11 @@ inline constexpr u32 kScratchBytes = kTiles.scratch;
 // What to wait for: the word at `counter` reaches offset + stride * step (modulo its width).
 struct alignas(16) Wait {
   u64 counter;
-  u64 stride, offset;
-  i32 wide;   // the word is a u64 of the sys scope (dma counter), else a u32 of the gpu scope
-  i32 about;  // for the fault record: phase (wide = 0) or peer
+  u64 offset;
+  u64 relay;  // 0, or the word lies in memory of the host: then processor 0 alone looks, and tells the others
+              // here
+  u32 stride;
+  i32 wide;  // the word is a u64 of the sys scope (dma counter), else a u32 of the gpu scope
 };
 static_assert(sizeof(Wait) == 32);
 

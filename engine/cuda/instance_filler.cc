@@ -135,9 +135,8 @@ Wait InstanceFiller::phase_wait(PhaseId phase, int64_t instance) const {
   const auto processors = static_cast<uint64_t>(image_.options_.processors);
   Wait w{};
   w.counter = places_.arena + image_.counters_ + at(phase) * 64;
-  w.stride = processors * static_cast<uint64_t>(trips_[at(phase)]);
+  w.stride = static_cast<u32>(processors * static_cast<uint64_t>(trips_[at(phase)]));
   w.offset = image_.options_.counter_base + processors * static_cast<uint64_t>(instance + 1);
-  w.about = phase;
   return w;
 }
 
@@ -167,10 +166,10 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
     }
     Wait w{};
     w.counter = place.awaited;
-    w.stride = each * messages_[at(wait.channel)];
+    w.relay = place.relay;
+    w.stride = static_cast<u32>(each * messages_[at(wait.channel)]);
     w.offset = place.first_count + each * (ordinal + 1) - (arrival ? 0 : place.slot_count);
     w.wide = 1;
-    w.about = program_.channels[at(wait.channel)].peer;
     waits.push_back(w);
   }
   const auto wait_for = [&](int32_t instance) {  // of this step

@@ -187,6 +187,19 @@ ARK_DEVICE void fetch_instance(const Block& b, u32 which, i32 number, i32 first_
 // One thread a wait; the barrier makes what they acquired visible to the block. False: the block gives up.
 ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
   if (b.thread < i.waits) {
+// A peer's message, or its credit.
+ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed) {
+  const u64* counter = at<const u64>(w.counter);
+  u64* relay = at<u64>(w.relay);
+  if (w.relay != 0 && b.processor != 0) {
+    wait_reached<dev::Scope::gpu>(b, point, relay, needed);
+  } else if (wait_reached<dev::Scope::sys>(b, point, counter, needed) && w.relay != 0) {
+    // Release: hands on what the acquire has brought.
+    if (ARK_BUG(relaxed_relay)) return dev::st_relaxed<dev::Scope::gpu>(relay, needed);
+    dev::st_release<dev::Scope::gpu>(relay, needed);
+  }
+}
+
     const Wait& w = waits[b.thread];
     const bool credit = i.messages > 0 && i.readers_period == 0;
     u64 needed = w.offset + w.stride * b.step;
@@ -198,8 +211,7 @@ ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
     if (skipped) {
       // a seeded bug
     } else if (w.wide != 0) {
-      wait_reached<dev::Scope::sys>(b, {credit ? LoopWait::kCredit : LoopWait::kArrival, i.phase, i.trip},
-                                    at<const u64>(w.counter), needed);
+      await_peer(b, {credit ? LoopWait::kCredit : LoopWait::kArrival, i.phase, i.trip}, w, needed);
     } else if (b.p.barrier == 0) {
       wait_reached<dev::Scope::gpu>(b, {LoopWait::kPhase, i.phase, i.trip}, at<const u32>(w.counter),
                                     static_cast<u32>(needed));

@@ -23,6 +23,7 @@ struct ChannelPlace {
   uint64_t slot_bytes = 0, slot_count = 0;
   uint64_t raised = 0;       // the counter that this end raises: the peer's arrivals or credits; not posted
   uint64_t awaited = 0;      // the counter that this end waits for: credits or arrivals
+  uint64_t relay = 0;        // Wait::relay; starts like the counter
   uint64_t first_count = 0;  // where it started
   uint64_t first = 0;        // Message::first
   // Posted links: the ring of requests, the first word of a request without commit bit and length, and the
@@ -46,7 +47,8 @@ class RankImage {
 
   uint64_t arena_bytes() const { return arena_bytes_; }
   const Program& program() const { return *setup_.program; }
-  // A channel's own inbox and the counter that its peer raises, as offsets into the arena.
+  // A channel's own inbox and the counter that its peer raises (links of the host: its relay), as offsets
+  // into the arena.
   uint64_t inbox_offset(int32_t channel) const { return inboxes_[static_cast<std::size_t>(channel)]; }
   uint64_t counter_offset(int32_t channel) const {
     return channel_counters_ + static_cast<uint64_t>(channel) * 64;

@@ -338,6 +338,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(relaxed_store, spread),
       ARK_DEVICE_BUG(first_one_sends, spread),
       ARK_DEVICE_BUG(stale_store, spread),
+      ARK_DEVICE_BUG(relaxed_relay, spread),
   };
 }
 
