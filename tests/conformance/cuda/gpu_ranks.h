@@ -4,8 +4,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "dma/faults.h"
 #include "dma/group.h"
 #include "dma/local/setup.h"
 #include "engine/compile.h"
@@ -50,6 +52,7 @@ struct GpusOptions {
   uint64_t first_count = 0;
   bool seeded_bugs = false;
   std::chrono::milliseconds step_deadline{60'000};
+  std::optional<dma::FaultPlan> faults = {};  // of the wires that pumps use
 };
 
 // Executors of one rank each, driven together.
@@ -108,6 +111,7 @@ class GpuRanks final : public StepRunner {
     dma::EndpointSpec spec;
     spec.force_posted = o.posted;
     spec.first_count = o.first_count;
+    if (o.faults) spec.pump.attempts = o.faults->cut_after == UINT64_MAX ? 10 : 2;
     for (const Program& program : compiled_.programs) {
       for (std::size_t c = 0; c < program.channels.size(); ++c) {
         const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
@@ -117,7 +121,10 @@ class GpuRanks final : public StepRunner {
       }
     }
     auto transports = dma::make_local_transports(ranks);
-    for (auto& t : transports) t = std::make_unique<WatchedTransport>(std::move(t), *world_);
+    for (auto& t : transports) {
+      t = std::make_unique<WatchedTransport>(std::move(t), *world_);
+      if (o.faults) t = dma::with_faults(std::move(t), *o.faults);
+    }
     groups_ = dma::make_local_groups(
         ranks, [&](int) { return spec; }, dma::Deadline::after(std::chrono::seconds(20)),
         std::move(transports));

@@ -155,6 +155,32 @@ TEST_P(GpuPerRank, AnAbortedLoopRaisesTheGroupsFlag) {
   EXPECT_TRUE(ranks.group(0).abort().raised());
 }
 
+// A wire that loses, delays and reorders: outboxes may be read long after they were written.
+TEST(GpuPerRankOverABadWire, LossAndDelayChangeNothing) {
+  if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs a GPU for each rank";
+  const auto prompt = random_tokens(6, 4);
+  const Rows expected = run_greedy(*make_runner(model_of(true), one_launch(2, Link::kDirect)), prompt, 4, 4);
+  GpusOptions o{std::make_shared<World>(schedules()[1]), {2, 2}, true};
+  o.faults = {.seed = 5, .drop = 0.02, .refuse = 0.1, .delay_polls = 20, .reorder = true};
+  GpuRanks ranks(model_of(true), o);
+  EXPECT_TRUE(same_bits(expected, run_greedy(ranks, prompt, 4, 4)));
+}
+
+TEST(GpuPerRankOverABadWire, ACutWireIsNamed) {
+  if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs a GPU for each rank";
+  GpusOptions o{std::make_shared<World>(), {2, 2}, true};
+  o.faults = dma::FaultPlan{.cut_after = 3};
+  GpuRanks ranks(model_of(true), o);
+  try {
+    run_greedy(ranks, random_tokens(6, 4), 4, 4);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnavailable);
+    EXPECT_NE(std::string(error.what()).find("attempts of a transfer: the wire is cut"), std::string::npos)
+        << error.what();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Links, GpuPerRank, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Posted" : "Direct"; });
 
