@@ -74,6 +74,13 @@ using Mbarrier = u64;
 
 namespace ark::dev {
 
+// The value that all lanes have. Whole warp. The compiler then knows that branches on it do not part the
+// lanes, and leaves out what shuffles behind such branches would else need.
+template <class T>
+ARK_DEVICE T uniform(T v, Site at = Site::here()) {
+  return shfl(v, 0, at);
+}
+
 // ---- reductions; whole warp; butterfly order: lane distances 16, 8, 4, 2, 1; all lanes get the result
 
 ARK_DEVICE float warp_sum(float v, Site at = Site::here()) {

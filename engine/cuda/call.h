@@ -162,10 +162,8 @@ ARK_DEVICE bool wait_until(Block& b, WaitPoint point, const void* word, u64 need
   }
 }
 
-// Until the counter has reached `needed`, modulo its width. Acquire: pairs with the raisers' releases.
 template <dev::Scope S, class T>
-ARK_DEVICE bool wait_reached(Block& b, WaitPoint point, const T* counter, T needed,
-                             dev::Site site = dev::Site::here()) {
+ARK_DEVICE bool wait_reached_here(Block& b, WaitPoint point, const T* counter, T needed, dev::Site site) {
   return wait_until(
       b, point, counter, needed,
       [&](u64& seen) {
@@ -175,6 +173,24 @@ ARK_DEVICE bool wait_reached(Block& b, WaitPoint point, const T* counter, T need
         return ahead < (T{1} << (sizeof(T) * 8 - 1));  // signed: not behind
       },
       site);
+}
+template <dev::Scope S>
+ARK_APART bool wait_reached_apart(const LoopParameters& p, LoopWait what, i32 phase, i32 trip, u64 step,
+                                  const u64* counter, u64 needed, dev::Site site) {
+  Block b = open_block(p, step, 0, {});
+  return wait_reached_here<S>(b, {what, phase, trip}, counter, needed, site);
+}
+
+// Until the counter has reached `needed`, modulo its width. Acquire: pairs with the raisers' releases. Phases
+// wait for words of 32 bits, most often; the others are functions of their own.
+template <dev::Scope S, class T>
+ARK_DEVICE bool wait_reached(Block& b, WaitPoint point, const T* counter, T needed,
+                             dev::Site site = dev::Site::here()) {
+  if constexpr (sizeof(T) == 4) {
+    return wait_reached_here<S>(b, point, counter, needed, site);
+  } else {
+    return wait_reached_apart<S>(b.p, point.what, point.phase, point.trip, b.step, counter, needed, site);
+  }
 }
 
 // ---- the ring of weights

@@ -58,6 +58,7 @@ ARK_DEVICE void republish(const Block& b, u64 step) {
   const u64 slot = b.p.mailbox + b.p.slots + step % b.p.depth * b.p.slot_bytes;
   const u64 own = static_cast<u64>(b.thread) * 8;
   const auto copy = [&](u64 begin, u64 end) {
+    ARK_ROLLED
     for (u64 i = begin + own; i < end; i += kConsumers * 8)
       dev::st_global(at<u64>(b.p.record + i), dev::ld_global(at<const u64>(slot + i)));
   };
@@ -74,6 +75,7 @@ ARK_DEVICE void republish(const Block& b, u64 step) {
 // The step's vals as 32-bit numbers; behind them the splits of attention.
 ARK_DEVICE void read_vals(const Block& b) {
   const i64* vals = at<const i64>(b.p.record + b.p.vals) + static_cast<u64>(b.rank_index) * b.p.vals_each;
+  ARK_ROLLED
   for (i32 v = b.thread; v < b.rank->val_count; v += kConsumers)
     b.vals[v] = static_cast<i32>(dev::ld_global(vals + v));
   if (b.thread == 0) {
@@ -167,6 +169,7 @@ ARK_DEVICE InstanceBuffers instance_buffers(const Block& b, u32 which) {
 }
 
 ARK_DEVICE void copy_table(const Block& b, void* to, u64 from, u32 bytes) {
+  ARK_ROLLED
   for (u32 i = static_cast<u32>(b.lane) * 16; i < bytes; i += 32 * 16)
     dev::cp_async16(static_cast<u8*>(to) + i, at<u8>(from + i));
 }
@@ -184,9 +187,6 @@ ARK_DEVICE void fetch_instance(const Block& b, u32 which, i32 number, i32 first_
   dev::cp_async_commit();
 }
 
-// One thread a wait; the barrier makes what they acquired visible to the block. False: the block gives up.
-ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
-  if (b.thread < i.waits) {
 // A peer's message, or its credit.
 ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed) {
   const u64* counter = at<const u64>(w.counter);
@@ -200,6 +200,9 @@ ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed)
   }
 }
 
+// One thread a wait; the barrier makes what they acquired visible to the block. False: the block gives up.
+ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
+  if (b.thread < i.waits) {
     const Wait& w = waits[b.thread];
     const bool credit = i.messages > 0 && i.readers_period == 0;
     u64 needed = w.offset + w.stride * b.step;
@@ -296,6 +299,7 @@ ARK_DEVICE void set_up(const LoopParameters& p) {
   const SharedLayout layout = shared_layout(p.stages);
   const u32* from = at<const u32>(p.ranks) + static_cast<u64>(rank) * (sizeof(RankTables) / 4);
   u32* to = reinterpret_cast<u32*>(dev::shared() + layout.rank);
+  ARK_ROLLED
   for (u32 i = static_cast<u32>(dev::thread_id()); i < sizeof(RankTables) / 4; i += kThreads)
     to[i] = dev::ld_nc(from + i);
   if (dev::thread_id() == 0) {
@@ -304,6 +308,7 @@ ARK_DEVICE void set_up(const LoopParameters& p) {
     words->rank_index = rank;
     words->processor = dev::block_id() % p.processors;
     dev::Mbarrier* full = reinterpret_cast<dev::Mbarrier*>(dev::shared() + layout.barriers);
+    ARK_ROLLED
     for (int s = 0; s < p.stages; ++s) {
       dev::mbarrier_init(full + s, dev::kCopyAheadArrivals);
       dev::mbarrier_init(full + kMaxStages + s, ARK_BUG(empty_count) ? kConsumerWarps - 1 : kConsumerWarps);

@@ -181,11 +181,14 @@ struct Attention : Quiet {
     const RankTables& rank = *call.b.rank;
     const i32* table = at<const i32>(rank.page_table) + static_cast<i64>(item.slot) * rank.pages_per_slot;
     const i32 heads = call.size_at(1), size = call.size_at(2), window = call.size_at(3);
-    const i32 newest = position_of(row0 + rows - 1), oldest = window > 0 ? position_of(row0) - window + 1 : 0;
-    const i32 end = dev::min((split + 1) * call.b.p.split_keys, newest + 1);
+    rows = dev::uniform(rows);
+    const i32 newest = position_of(row0 + rows - 1);
+    const i32 oldest = dev::uniform(window > 0 ? position_of(row0) - window + 1 : 0);
+    const i32 begin = dev::uniform(split * call.b.p.split_keys + call.b.warp * 32);
+    const i32 end = dev::uniform(dev::min((split + 1) * call.b.p.split_keys, newest + 1));
     float* scores = scratch(kScores) + call.b.warp * kRows * 32;
     ARK_ROLLED
-    for (i32 first = split * call.b.p.split_keys + call.b.warp * 32; first < end; first += kAttentionBlock) {
+    for (i32 first = begin; first < end; first += kAttentionBlock) {
       if (first + 32 <= oldest) continue;
       const i32 keys = dev::min(32, end - first), key = first + call.b.lane;
       i64 place = 0;
