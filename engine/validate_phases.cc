@@ -234,6 +234,9 @@ class PhaseCheck {
     require(slabs.size() >= 2 && std::has_single_bit(slabs.size() - 1) && slabs.front() == 0 &&
                 w[0].is_constant(slabs.back()) && std::is_sorted(slabs.begin(), slabs.end()),
             "the recipe's slabs do not cover K");
+    const int32_t block = std::max(1, p_.weights[at(buffer(1).weight)].block);
+    for (std::size_t s = 1; s + 1 < slabs.size(); ++s)
+      require(slabs[s] % block == 0, "a slab begins inside a block of quantised rows");
     const int64_t panels = (w[1].constant().value_or(0) + panel_width() - 1) / panel_width();
     grid(ceildiv(rows(out), kMatMulRows) * Expr(panels));
   }

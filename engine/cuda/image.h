@@ -122,16 +122,18 @@ static_assert(sizeof(Instance) == 272);
 // A matrix product's weights as the streaming warp and the body see them. Tile t of blocks * panels * groups:
 // group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / row_block).
 struct alignas(16) Stream {
-  u64 weights;   // [panels][k][panel] elements
+  u64 weights;   // panels of units of rows: a row of elements, or a block of codes (engine/quantised_panel.h)
   u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
   u64 partials;  // f32 [groups][m][n]: sums of groups; 0 if groups == 1
   u64 arrivals;  // u32 [panels * blocks]: groups that are there, over all steps; written by the kernel
   Size m;
-  i32 k, n, panel, element_bytes;
-  i32 pieces, groups;  // a tile takes pieces / groups pieces
-  i32 rows_per_stage;
+  i32 k, n, panel;
+  i32 unit_rows, unit_bytes;  // of a panel; pieces begin with units
+  i32 pieces, groups;         // a tile takes pieces / groups pieces
+  i32 rows_per_stage;         // a multiple of unit_rows
+  i32 padding[3];
 };
-static_assert(sizeof(Stream) == 64);
+static_assert(sizeof(Stream) == 80);
 
 // engine/cpu/step_kernel.h's AttentionItem.
 struct Item {

@@ -234,6 +234,7 @@ void InstanceFiller::fill_sizes(const Variant& variant, std::size_t number, Inst
       to.sizes[1] = dim(1, panels ? 1 : 0);
       to.sizes[2] = panels ? use.panel : 0;
       to.sizes[3] = static_cast<Size>(facts.first);
+      to.sizes[4] = use.block;
       return;
     }
     case OpCode::kNorm:

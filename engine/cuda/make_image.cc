@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/cuda/instance_filler.h"
+#include "engine/quantised_panel.h"
 #include "engine/unroll.h"
 
 namespace ark::cuda {
@@ -23,7 +24,7 @@ constexpr double kByteCost = 0.04, kFixupCost = 1500;
 // `least` to `most`.
 int32_t choose_groups(const Stream& s, int64_t rows, int32_t processors, int32_t least, int32_t most) {
   const int64_t panels = (s.n + s.panel - 1) / s.panel;
-  const double piece = kByteCost * s.k / s.pieces * s.panel * s.element_bytes;
+  const double piece = kByteCost * s.k / s.pieces * s.unit_bytes / s.unit_rows;
   int32_t best = least;
   double cheapest = 0;
   for (int32_t groups = least; groups <= most; groups *= 2) {
@@ -106,20 +107,22 @@ void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) 
   const Program& p = *setup_.program;
   const Buffer& x = p.buffers[at(resolve(p, phase, phase.operands[0], trip))];
   const Buffer& w = p.buffers[at(resolve(p, phase, phase.operands[1], trip))];
-  if (!border_at_.count(phase.variant)) {
-    border_at_[phase.variant] = static_cast<int32_t>(borders_.size());
-    const std::vector<int32_t> pieces = pieces_of(p.variants[at(phase.variant)].recipe);
-    borders_.insert(borders_.end(), pieces.begin(), pieces.end());
-  }
+  const WeightUse& use = p.weights[at(w.weight)];
   Stream s{};
-  s.borders = at(border_at_[phase.variant]);
+  s.panel = use.panel;
+  s.unit_rows = std::max(1, use.block);
+  s.unit_bytes = static_cast<i32>(use.block > 0 ? panel_block_bytes(use.stored, use.panel, use.block)
+                                                : bytes_of(w.dtype, use.panel));
+  const std::vector<int32_t> pieces = pieces_of(p.variants[at(phase.variant)].recipe, s.unit_rows);
+  const auto [borders, is_new] =
+      border_at_.try_emplace({phase.variant, s.unit_rows}, static_cast<int32_t>(borders_.size()));
+  if (is_new) borders_.insert(borders_.end(), pieces.begin(), pieces.end());
+  s.borders = at(borders->second);
   s.weights = static_cast<uint64_t>(setup_.weights->address(w.weight) - setup_.weights->address(0));
   s.k = static_cast<i32>(p.vals[at(w.dims[0])].max);
   s.n = static_cast<i32>(p.vals[at(w.dims[1])].max);
-  s.panel = p.weights[at(w.weight)].panel;
-  s.element_bytes = static_cast<i32>(bytes_of(w.dtype, 1));
-  s.pieces = static_cast<i32>(pieces_of(p.variants[at(phase.variant)].recipe).size()) - 1;
-  s.rows_per_stage = kStageBytes / (s.panel * s.element_bytes);
+  s.pieces = static_cast<i32>(pieces.size()) - 1;
+  s.rows_per_stage = kStageBytes / s.unit_bytes * s.unit_rows;
   int64_t rows = 1;
   for (std::size_t a = 0; a + 1 < x.dims.size(); ++a) rows *= p.vals[at(x.dims[a])].max;
   const int32_t tree = 1 << (tiles_.levels - 1);

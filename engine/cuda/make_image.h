@@ -85,9 +85,10 @@ class RankImage {
   std::vector<int32_t> stream_instances_;  // by stream: its instance
   std::vector<int32_t> stream_after_;      // by stream: the instance that must be complete before, or -1
   std::vector<int32_t> borders_;           // pieces of all matrix products
-  std::map<int32_t, int32_t> border_at_;   // variant -> index into borders_
-  std::vector<int32_t> heads_;             // per attention variant: first query head of each KV head, heads
-  std::map<int32_t, int32_t> heads_at_;    // variant -> index into heads_
+  // Variant and rows of a unit of weights -> index into borders_.
+  std::map<std::pair<int32_t, int32_t>, int32_t> border_at_;
+  std::vector<int32_t> heads_;           // per attention variant: first query head of each KV head, heads
+  std::map<int32_t, int32_t> heads_at_;  // variant -> index into heads_
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
   uint64_t tickets_ = 0;

@@ -32,15 +32,16 @@ struct Producer {
   // One tile's rows of one panel, piece by piece: every piece starts a stage.
   ARK_DEVICE bool stream_tile(const Stream& s, const StreamTile& tile) {
     const i32* borders = at<const i32>(s.borders);
-    const u8* panel =
-        at<const u8>(s.weights) + static_cast<u64>(tile.panel) * s.k * s.panel * s.element_bytes;
-    const i32 pieces = s.pieces / s.groups, row_bytes = s.panel * s.element_bytes;
+    const u64 panel_bytes = static_cast<u64>((s.k + s.unit_rows - 1) / s.unit_rows) * s.unit_bytes;
+    const u8* panel = at<const u8>(s.weights) + tile.panel * panel_bytes;
+    const i32 pieces = s.pieces / s.groups;
     i32 row = dev::ld_nc(borders + tile.group * pieces);
     for (i32 piece = 0; piece < pieces; ++piece) {
       const i32 end = dev::ld_nc(borders + tile.group * pieces + piece + 1);
       for (; row < end; row += s.rows_per_stage) {
-        const i32 rows = dev::min(s.rows_per_stage, end - row);
-        if (!stream(panel + static_cast<u64>(row) * row_bytes, static_cast<u32>(rows * row_bytes)))
+        const i32 units = (dev::min(s.rows_per_stage, end - row) + s.unit_rows - 1) / s.unit_rows;
+        if (!stream(panel + static_cast<u64>(row / s.unit_rows) * s.unit_bytes,
+                    static_cast<u32>(units * s.unit_bytes)))
           return false;
       }
       row = end;

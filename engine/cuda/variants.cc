@@ -1,6 +1,7 @@
 #include "engine/cuda/variants.h"
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 #include "engine/cuda/image.h"
 #include "engine/cuda/pointwise_source.h"
 #include "engine/program_text.h"
+#include "engine/quantised_panel.h"
 #include "engine/unroll.h"
 
 namespace ark::cuda {
@@ -28,6 +30,10 @@ const char* element_type(DType dtype) {
       return "dev::f16";
     case DType::kBF16:
       return "dev::bf16";
+    case DType::kU4:
+      return "U4";
+    case DType::kU8:
+      return "U8";
     case DType::kI32:
       return "i32";
     case DType::kI64:
@@ -102,12 +108,12 @@ class Namer {
 
   std::string matmul() const {
     const Buffer& w = buffer(1);
-    const int32_t panel = program_.weights[at(w.weight)].panel;
+    const int32_t panel = program_.weights[at(w.weight)].panel, block = program_.weights[at(w.weight)].block;
     if (panel != 16 && panel != 32 && panel != 64)
       refuse(phase_, "panels of " + std::to_string(panel) + " columns");
-    const std::vector<int32_t> pieces = pieces_of(variant_.recipe);
+    const std::vector<int32_t> pieces = pieces_of(variant_.recipe, std::max(1, block));
     if (static_cast<int>(pieces.size()) - 1 > kMaxPieces) refuse(phase_, "more rows than pieces hold");
-    bool mma = w.dtype != DType::kF32;
+    bool mma = w.dtype != DType::kF32 && block % 16 == 0;
     for (const int32_t border : pieces) mma = mma && border % 16 == 0;
     const char* path = !mma ? "kFma" : numerics_ == Numerics::kExact ? "kMma" : "kMixed";
     return join("MatMul", {type(1), std::to_string(panel), path});
@@ -140,11 +146,12 @@ int64_t constant_of(const Program& program, ValId val) {
   return program.vals[at(val)].e.constant().value_or(-1);
 }
 
-std::vector<int32_t> pieces_of(const Recipe& recipe) {
+std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
   std::vector<int32_t> pieces = {0};
-  const auto parts_of = [](int32_t rows) {
+  const int32_t both = std::lcm(unit, 16), step = both <= kMaxPanelBlock4 ? both : unit;
+  const auto parts_of = [step](int32_t rows) {
     int32_t parts = 1;
-    while ((rows + parts - 1) / parts > kPieceRows - 16) parts *= 2;
+    while ((rows + parts - 1) / parts > kPieceRows - step) parts *= 2;
     return rows <= kPieceRows ? 1 : parts;
   };
   // Each slab is cut by its own length only, and filled up with empty pieces: equal bits on any rank.
@@ -154,7 +161,7 @@ std::vector<int32_t> pieces_of(const Recipe& recipe) {
   for (std::size_t s = 0; s + 1 < recipe.slabs.size(); ++s) {
     const int32_t first = recipe.slabs[s], rows = recipe.slabs[s + 1] - first, parts = parts_of(rows);
     for (int32_t i = 1; i <= most; ++i) {
-      const int32_t end = i >= parts ? rows : static_cast<int32_t>(int64_t{rows} * i / parts / 16 * 16);
+      const int32_t end = i >= parts ? rows : static_cast<int32_t>(int64_t{rows} * i / parts / step * step);
       pieces.push_back(first + end);
     }
   }

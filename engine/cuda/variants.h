@@ -43,7 +43,8 @@ class VariantSet {
 
 // What the constant of a val is; -1 if it changes from step to step.
 int64_t constant_of(const Program& program, ValId val);
-// Whether all borders of a matrix product's pieces are multiples of what mma takes.
-std::vector<int32_t> pieces_of(const Recipe& recipe);
+// Borders of the pieces that a matrix product's rows of weights are cut into, a power of two and equal on all
+// ranks; multiples of `unit` rows (WeightUse::block), and of the 16 that tensor cores take where that can be.
+std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit = 1);
 
 }  // namespace ark::cuda

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 #include "engine/compile.h"
@@ -57,6 +58,34 @@ TEST(Codegen, NumericsChooseThePath) {
   EXPECT_TRUE(has(variants_of(half, Numerics::kExact), "MatMul<dev::f16, 64, kMma>"));
   EXPECT_TRUE(has(variants_of(half, Numerics::kFast), "MatMul<dev::f16, 64, kMixed>"));
   EXPECT_TRUE(has(variants_of(full, Numerics::kFast), "MatMul<float, 64, kFma>"));
+}
+
+TEST(Codegen, QuantisedWeightsRunOnTensorCores) {
+  for (const int bits : {4, 8}) {
+    test::TokenGraphOptions o;
+    o.bits = bits;
+    const std::vector<Program> programs = compile_decoder(test::llama_tokens(o), {}).programs;
+    const std::string type = bits == 4 ? "U4" : "U8";
+    EXPECT_TRUE(has(variants_of(programs), "MatMul<" + type + ", 64, kMma>"));
+    EXPECT_TRUE(has(variants_of(programs, Numerics::kFast), "MatMul<" + type + ", 64, kMixed>"));
+    EXPECT_TRUE(has(variants_of(programs), "Embed<" + type + ", "));
+    EXPECT_FALSE(has(variants_of(programs), "MatMul<float")) << "nothing is kept as f32";
+  }
+}
+
+TEST(Codegen, PiecesBeginWithBlocksOfQuantisedRows) {
+  for (const int32_t unit : {8, 16, 24, 32, 64, 100, 128}) {
+    for (const Recipe& recipe : {Recipe{{0, 4100}}, Recipe{{0, 9 * unit, 20 * unit, 20 * unit, 41 * unit}}}) {
+      const std::vector<int32_t> pieces = pieces_of(recipe, unit);
+      EXPECT_TRUE(std::has_single_bit(pieces.size() - 1)) << unit;
+      EXPECT_EQ(pieces.back(), recipe.slabs.back());
+      for (std::size_t i = 0; i + 1 < pieces.size(); ++i) {
+        EXPECT_EQ(pieces[i] % unit, 0) << unit;
+        EXPECT_LE(pieces[i + 1] - pieces[i], kPieceRows) << unit;
+        EXPECT_LE(pieces[i], pieces[i + 1]) << unit;
+      }
+    }
+  }
 }
 
 TEST(Codegen, RefusesWhatHasNoDeviceCodeByName) {

@@ -44,9 +44,9 @@ KernelSource source_of_model(const std::string& name, bool small_tiles) {
     o.hidden = 576, o.heads = 9, o.kv_heads = 3, o.head_dim = 64, o.intermediate = 1536;
     return source_of_model(test::llama_tokens(o), 1, small_tiles);
   }
-  o.hidden = 2048, o.heads = 32, o.kv_heads = 8, o.head_dim = 64, o.intermediate = 8192,
+  o.hidden = 2048, o.heads = 32, o.kv_heads = 8, o.head_dim = 64, o.intermediate = 8192, o.layers = 1;
   o.weight = DType::kBF16;
-  o.layers = 1;
+  if (name == "llama-1b-u4") o.bits = 4, o.block = 32;
   return source_of_model(test::llama_tokens(o), 2, small_tiles);  // with what ranks exchange
 }
 
@@ -67,7 +67,7 @@ class Sass : public ::testing::Test {
 TEST_F(Sass, KeepsToTheBudget) {
   std::ifstream in(test::source_root() / "tests/cuda/budget.json");
   const auto budget = nlohmann::json::parse(in);
-  for (const char* name : {"gpt2-124m-f16", "smollm2-135m-f32", "llama-1b-bf16"}) {
+  for (const char* name : {"gpt2-124m-f16", "smollm2-135m-f32", "llama-1b-bf16", "llama-1b-u4"}) {
     for (const auto& [arch, limit] : budget.at("arch").items()) {
       const auto& known = compiler_->architectures();
       if (std::find(known.begin(), known.end(), std::atoi(arch.c_str() + 3)) == known.end()) {

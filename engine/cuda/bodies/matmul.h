@@ -8,31 +8,15 @@
 //
 // Paths. kFma: f32 products and sums, four rows of x at a time. kMma: tensor cores with the weight as A (16
 // columns of it are the 16 rows of the product); x is split into two 16-bit parts, whose products are exact
-// in f32: what is lost of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16) of it. kMixed: kFma up
-// to four rows.
+// in f32: what is lost of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16, codes) of it. kMixed:
+// kFma up to four rows.
 #pragma once
 
-#include "engine/cuda/bodies/math.h"
+#include "engine/cuda/bodies/weights.h"
 
 namespace ark::cuda {
 
 enum MatMulPath { kFma, kMma, kMixed };
-
-// 16 bytes of a weight as f32.
-ARK_DEVICE void widen(const float* p, float (&to)[4]) {
-  const dev::f32x4 v = *reinterpret_cast<const dev::f32x4*>(p);
-  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-}
-template <class W>
-ARK_DEVICE void widen(const W* p, float (&to)[8]) {
-  const dev::u32x4 v = *reinterpret_cast<const dev::u32x4*>(p);
-  const u32 pairs[4] = {v.x, v.y, v.z, v.w};
-  ARK_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const dev::f32x2 two = dev::unpack<W>(pairs[i]);
-    to[2 * i] = two.x, to[2 * i + 1] = two.y;
-  }
-}
 
 // Rest of x behind its 16-bit part.
 template <class W>
@@ -46,12 +30,13 @@ struct MatMul : Quiet {
   // Scratch: x, sums of warps, then the levels of the tree: [level][kRowBlock][kPanel], level 0 the piece
   // just added up, level l + 1 the sum of 2^l pieces that waits for its right neighbour. Of the levels,
   // element e is touched by thread e % kConsumers only.
-  static constexpr int kStride = kPieceRows + 8;  // of rows of x; keeps rows in different banks
-  static constexpr u32 kXBytes = kRowBlock * kStride * 4, kPartBytes = kRowBlock * 512;
+  using Own = Weights<W, kPanel>;
+  using X = typename Own::X;
+  static constexpr u32 kXBytes = kRowBlock * kXStride * 4, kPartBytes = kRowBlock * 512;
   static constexpr int kElements = kRowBlock * kPanel, kOwn = (kElements + kConsumers - 1) / kConsumers;
   static_assert(kXBytes + kPartBytes + kTiles.levels * kElements * 4 <= kScratchBytes);
   static_assert(kConsumerWarps * 4 * kPanel * 4 <= static_cast<int>(kPartBytes));
-  static constexpr int kVector = 16 / sizeof(W), kLanes = kPanel / kVector, kWarpRows = 32 / kLanes;
+  static constexpr int kVector = Own::kVector, kLanes = Own::kLanes;
 
   const Call& call;
   const Stream s;
@@ -71,11 +56,11 @@ struct MatMul : Quiet {
   template <bool kSplit>
   ARK_DEVICE void put_x(int row, int k, float v) const {
     if constexpr (kSplit) {
-      W* high = reinterpret_cast<W*>(call.b.scratch) + row * kStride + k;
-      high[0] = dev::from_f32<W>(v);
-      high[kRowBlock * kStride] = dev::from_f32<W>(rest_of<W>(v));
+      X* high = reinterpret_cast<X*>(call.b.scratch) + row * kXStride + k;
+      high[0] = dev::from_f32<X>(v);
+      high[kRowBlock * kXStride] = dev::from_f32<X>(rest_of<X>(v));
     } else {
-      reinterpret_cast<float*>(call.b.scratch)[row * kStride + k] = v;
+      reinterpret_cast<float*>(call.b.scratch)[row * kXStride + k] = v;
     }
   }
 
@@ -108,24 +93,6 @@ struct MatMul : Quiet {
 
   // ---- one piece by multiply-adds: four rows of x at a time, while the piece stays in the ring
 
-  // Rows [0, rows) of a stage times x columns from `k`: a warp takes kWarpRows rows, every kConsumerWarps-th
-  // time.
-  ARK_DEVICE void fma_stage(const u8* stage, i32 rows, i32 row, i32 k, float (&sums)[4][kVector]) const {
-    const float* x = reinterpret_cast<const float*>(call.b.scratch) + row * kStride + k;
-    const W* w = reinterpret_cast<const W*>(stage) + call.b.lane % kLanes * kVector;
-    ARK_ROLLED
-    for (i32 i = call.b.warp * kWarpRows + call.b.lane / kLanes; i < rows; i += kConsumerWarps * kWarpRows) {
-      float values[kVector];
-      widen(w + i * kPanel, values);
-      ARK_UNROLL
-      for (int r = 0; r < 4; ++r) {
-        const float v = x[r * kStride + i];
-        ARK_UNROLL
-        for (int c = 0; c < kVector; ++c) sums[r][c] = dev::fma(v, values[c], sums[r][c]);
-      }
-    }
-  }
-
   // Adds the lanes' sums, then the warps': level 0 of rows [row, row + 4).
   ARK_DEVICE void fma_reduce(i32 row, float (&sums)[4][kVector]) const {
     float* to = parts() + call.b.warp * 4 * kPanel;
@@ -153,6 +120,7 @@ struct MatMul : Quiet {
   }
 
   ARK_DEVICE void fma_piece(i32 rows, i32 first, i32 last) const {
+    const float* x = reinterpret_cast<const float*>(call.b.scratch);
     load_x<false>(row0, rows, (rows + 3) / 4 * 4, first, last);
     if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
     ARK_ROLLED
@@ -162,7 +130,8 @@ struct MatMul : Quiet {
       ARK_ROLLED
       for (i32 k = first; k < last; k += s.rows_per_stage) {
         if (acquire_stage(call.b, cursor))
-          fma_stage(stage_at(call.b, cursor), dev::min(s.rows_per_stage, last - k), row, k - first, sums);
+          Own::fma(call.b, s, stage_at(call.b, cursor), dev::min(s.rows_per_stage, last - k),
+                   x + row * kXStride + k - first, sums);
         if (row + 4 >= rows) release_stage(call.b, cursor);
         cursor.advance(call.b.p.stages);
       }
@@ -174,31 +143,14 @@ struct MatMul : Quiet {
   // ---- one piece by tensor cores
 
   static constexpr int kColumnGroups = kPanel / 16, kRowGroups = kConsumerWarps / kColumnGroups;
-  static constexpr int kColumns = kRowBlock / 8;  // of the product: eight rows of x each
   static_assert(kRowGroups * kElements * 4 <= static_cast<int>(kPartBytes));
 
-  // One step of 16 rows of the weight.
-  ARK_DEVICE void mma_step(const W* w, const W* x, int columns, float (&sums)[kColumns][4]) const {
-    const int matrix = call.b.lane / 8, line = call.b.lane % 8;
-    u32 a[4];
-    dev::ldmatrix_x4_trans(a, w + (matrix / 2 * 8 + line) * kPanel + matrix % 2 * 8);
-    ARK_UNROLL
-    for (int c = 0; c < kColumns; ++c) {
-      if (c >= columns) break;
-      u32 b[4];  // the high part's rows 0..7 and 8..15 of k, then the rest's
-      dev::ldmatrix_x4(b, x + (matrix / 2 * kRowBlock + c * 8 + line) * kStride + matrix % 2 * 8);
-      const u32 high[2] = {b[0], b[1]}, low[2] = {b[2], b[3]};
-      dev::mma_m16n8k16<W>(sums[c], a, high);
-      dev::mma_m16n8k16<W>(sums[c], a, low);
-    }
-  }
-
-  ARK_DEVICE void mma_reduce(int columns, const float (&sums)[kColumns][4]) const {
+  ARK_DEVICE void mma_reduce(int columns, const float (&sums)[kXColumns][4]) const {
     const int group = call.b.warp / kColumnGroups,
               column = call.b.warp % kColumnGroups * 16 + call.b.lane / 4;
     float* to = parts() + group * kElements;
     ARK_UNROLL
-    for (int c = 0; c < kColumns; ++c) {
+    for (int c = 0; c < kXColumns; ++c) {
       if (c >= columns) break;
       ARK_UNROLL
       for (int i = 0; i < 4; ++i)
@@ -220,15 +172,15 @@ struct MatMul : Quiet {
     load_x<true>(row0, rows, columns * 8, first, last);
     consumers_sync();
     const int group = call.b.warp / kColumnGroups, column = call.b.warp % kColumnGroups * 16;
-    const W* x = reinterpret_cast<const W*>(call.b.scratch);
-    float sums[kColumns][4] = {};
+    const X* x = reinterpret_cast<const X*>(call.b.scratch);
+    float sums[kXColumns][4] = {};
     ARK_ROLLED
     for (i32 k = first; k < last; k += s.rows_per_stage) {
-      const W* w = reinterpret_cast<const W*>(stage_at(call.b, call.b.cursor)) + column;
+      const u8* stage = stage_at(call.b, call.b.cursor);
       const i32 end = acquire_stage(call.b, call.b.cursor) ? dev::min(s.rows_per_stage, last - k) : 0;
       ARK_ROLLED
       for (i32 i = group * 16; i < end; i += kRowGroups * 16)
-        mma_step(w + i * kPanel, x + (k - first + i), columns, sums);
+        Own::mma(call.b, s, stage, i, column, x + (k - first + i), columns, sums);
       release_stage(call.b, call.b.cursor);
       call.b.cursor.advance(call.b.p.stages);
     }

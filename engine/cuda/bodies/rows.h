@@ -1,12 +1,42 @@
 // Bodies that work on whole rows or tokens: embed, norm, rotary, kv_append, select_rows, parts of rows.
 #pragma once
 
-#include "engine/cuda/bodies/math.h"
+#include "engine/cuda/bodies/codes.h"
 #include "engine/cuda/step_begin.h"
 
 namespace ark::cuda {
 
-// (ids, table, out). Sizes: row length, rows, columns of a panel (0: row-major table), first row's id.
+// Where a row of a table lies: row-major, or as a column of panels. Codes: always the latter.
+template <class W>
+struct TableRow {
+  const W* from;
+  i64 step;
+  ARK_DEVICE TableRow(const u8* table, i64 row, i32 width, i32 panel, i32)
+      : from(reinterpret_cast<const W*>(table) +
+             (panel == 0 ? row * width : row / panel * width * panel + row % panel)),
+        step(panel == 0 ? 1 : panel) {}
+  ARK_DEVICE float at(i32 k) const { return weight_at(from + k * step); }
+};
+template <int kBits>
+struct TableRow<Codes<kBits>> {
+  const u8* from;  // of the panel
+  i32 column, panel, block, block_bytes;
+  ARK_DEVICE TableRow(const u8* table, i64 row, i32 width, i32 panel, i32 block)
+      : column(static_cast<i32>(row % panel)),
+        panel(panel),
+        block(block),
+        block_bytes(panel * (5 + block / 2 * Codes<kBits>::kPairBytes)) {
+    from = table + row / panel * ((width + block - 1) / block) * block_bytes;
+  }
+  ARK_DEVICE float at(i32 k) const {
+    const CodeBlock<Codes<kBits>> b{from + static_cast<i64>(k / block) * block_bytes, panel};
+    const dev::f32x2 two = b.differences(k % block / 2, column, b.zero(column));
+    return (k % 2 == 0 ? two.x : two.y) * b.scale(column);
+  }
+};
+
+// (ids, table, out). Sizes: row length, rows, columns of a panel (0: row-major table), first row's id, rows
+// of a block of codes.
 template <class W, class Index>
 struct Embed : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
@@ -14,12 +44,10 @@ struct Embed : Quiet {
     for (i64 t = tiles.first; t < tiles.last; ++t) {
       const i64 row = static_cast<i64>(dev::ld_global(call.operand<const Index>(0) + t)) - call.size_at(3);
       const bool is_here = row >= 0 && row < rows;
-      const W* from = call.operand<const W>(1);
-      from += panel == 0 ? row * width : row / panel * width * panel + row % panel;
-      const i64 step = panel == 0 ? 1 : panel;
+      const TableRow<W> from(call.operand<const u8>(1), is_here ? row : 0, width, panel, call.size_at(4));
       ARK_ROLLED
       for (i32 k = call.b.thread; k < width; k += kConsumers)
-        call.operand<float>(2)[t * width + k] = is_here ? weight_at(from + k * step) : 0.0f;
+        call.operand<float>(2)[t * width + k] = is_here ? from.at(k) : 0.0f;
     }
   }
 };

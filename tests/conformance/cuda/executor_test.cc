@@ -99,6 +99,29 @@ TEST_F(DeviceExecutor, PrefillInChunksGivesEqualBytes) {
     EXPECT_TRUE(same_bits(whole, run_greedy(*runner, prompt, chunk, 1))) << chunk;
 }
 
+// Codes with scales and zeros, on tensor cores and, where blocks are smaller than 16 rows, by multiply-adds;
+// whatever the chunks of the prompt.
+TEST_F(DeviceExecutor, QuantisedWeightsGiveTheOraclesTokens) {
+  const auto prompt = random_tokens(13, 9);
+  for (const int bits : {4, 8}) {
+    for (const bool gpt2 : {false, true}) {
+      TokenGraphOptions o;
+      o.bits = bits, o.tied = gpt2;
+      const DecoderModel model = gpt2 ? gpt2_tokens(o) : llama_tokens(o);
+      const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 64, 1);
+      for (const int ranks : {1, 2}) {
+        SCOPED_TRACE((gpt2 ? "gpt2, ranks " : "llama, ranks ") + std::to_string(ranks) + ", bits " +
+                     std::to_string(bits));
+        const TestSchedule schedule{.seed = static_cast<uint64_t>(bits), .detector = ranks == 2};
+        const auto runner = make_runner(model, device(ranks, schedule));
+        const Rows whole = run_greedy(*runner, prompt, 24, 1);
+        expect_near(expected, whole);
+        EXPECT_TRUE(same_bits(whole, run_greedy(*runner, prompt, 5, 1)));
+      }
+    }
+  }
+}
+
 TEST_F(DeviceExecutor, BarriersGiveTheBytesThatCountersGive) {
   const auto prompt = random_tokens(9, 3);
   for (const bool gpt2 : {false, true}) {

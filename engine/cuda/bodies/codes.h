@@ -1,0 +1,59 @@
+// Weights as 4- or 8-bit codes beside the scales and zeros of their blocks, as engine/quantised_panel.h lays
+// them out: a number is (code - zero) * scale.
+#pragma once
+
+#include "engine/cuda/bodies/math.h"
+
+namespace ark::cuda {
+
+// Element types of weights; two rows of a column take kPairBytes.
+template <int kBits>
+struct Codes {
+  static constexpr int kPairBytes = kBits / 4;
+  static constexpr u32 kMask = (1u << kBits) - 1;
+};
+using U4 = Codes<4>;
+using U8 = Codes<8>;
+
+// 2^23 + n for n < 2^23, without a conversion: differences of two such numbers are exact.
+ARK_DEVICE float shifted(u32 n) { return dev::as_f32(0x4b000000u | n); }
+
+// One block of rows of a panel, in shared or global memory.
+template <class Q>
+struct CodeBlock {
+  const u8* start;
+  int panel;  // columns
+
+  ARK_DEVICE float scale(int column) const { return reinterpret_cast<const float*>(start)[column]; }
+  ARK_DEVICE float zero(int column) const { return shifted(start[4 * panel + column]); }
+  ARK_DEVICE const u8* codes(int pair, int column) const {
+    return start + 5 * panel + (pair * panel + column) * Q::kPairBytes;
+  }
+  // Codes minus zero of rows 2 pair and 2 pair + 1.
+  ARK_DEVICE dev::f32x2 differences(int pair, int column, float zero) const {
+    const u8* p = codes(pair, column);
+    u32 both = *p;
+    if constexpr (Q::kPairBytes == 2) both = *reinterpret_cast<const dev::u16*>(p);
+    return {shifted(both & Q::kMask) - zero, shifted(both / (Q::kMask + 1)) - zero};
+  }
+  // The numbers of those rows in eight columns, from a multiple of eight.
+  ARK_DEVICE void numbers(int pair, int column, float (&even)[8], float (&odd)[8]) const {
+    const dev::u32x2 zeros = *reinterpret_cast<const dev::u32x2*>(start + 4 * panel + column);
+    const u32* words = reinterpret_cast<const u32*>(codes(pair, column));
+    ARK_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const dev::f32x4 s = *reinterpret_cast<const dev::f32x4*>(start + (column + half * 4) * 4);
+      const float scales[4] = {s.x, s.y, s.z, s.w};
+      ARK_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int c = half * 4 + i, bit = c * Q::kPairBytes * 8;
+        const u32 both = words[bit / 32] >> bit % 32;
+        const float zero = shifted((half == 0 ? zeros.x : zeros.y) >> 8 * i & 0xff);
+        even[c] = (shifted(both & Q::kMask) - zero) * scales[i];
+        odd[c] = (shifted(both / (Q::kMask + 1) & Q::kMask) - zero) * scales[i];
+      }
+    }
+  }
+};
+
+}  // namespace ark::cuda
