@@ -286,6 +286,10 @@ class CudaGpu final : public Gpu {
     info_.shared_per_block = driver_.attribute(kDeviceSharedPerBlock);
     refuse_small_shared_memory();
     info_.clock_khz = driver_.attribute(kDeviceClockRate);
+    int clock = 0, bits = 0;  // figures for reports: a driver may refuse them; two transfers a clock
+    if (api.device_attribute(&clock, kDeviceMemoryClockRate, driver_.device()) == kDriverSuccess &&
+        api.device_attribute(&bits, kDeviceMemoryBusWidth, driver_.device()) == kDriverSuccess)
+      info_.memory_rate = 2e3 * clock * bits / 8;
     std::size_t memory = 0;
     driver_.check(api.device_memory(&memory, driver_.device()), "the size of its memory");
     info_.memory = static_cast<int64_t>(memory);

@@ -25,6 +25,8 @@ enum DriverResult : int {
 enum DeviceAttribute : int {
   kDeviceClockRate = 13,
   kDeviceProcessors = 16,
+  kDeviceMemoryClockRate = 36,  // kHz
+  kDeviceMemoryBusWidth = 37,   // bits
   kDeviceMajor = 75,
   kDeviceMinor = 76,
   kDeviceCooperative = 95,

@@ -36,14 +36,6 @@ void report(const std::string& name, double value, const char* unit, double floo
   if (const char* path = std::getenv("ARK_GPU_RESULTS")) std::ofstream(path, std::ios::app) << line << "\n";
 }
 
-// Bytes a second that the card's memory gives, by name; 0 unknown.
-double bandwidth(const std::string& name) {
-  if (name.find("H200") != std::string::npos) return 4.8e12;
-  if (name.find("H100") != std::string::npos) return 3.35e12;
-  if (name.find("A100") != std::string::npos) return 2.0e12;
-  return 0;
-}
-
 class GpuBench : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -103,7 +95,7 @@ class GpuBench : public ::testing::Test {
     }
     const double each = microseconds_since(start) / kSteps;
     wait_for(*runner);
-    const double rate = bandwidth(gpu_->info().name);
+    const double rate = gpu_->info().memory_rate;
     const double floor = rate > 0 ? static_cast<double>(runner->memory().weights) / rate * 1e6 : 0;
     report(name + ", step alone", median(alone), "us", floor);
     report(name + ", steps back to back", each, "us", floor);

@@ -74,6 +74,12 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 16:
       *value = state.processors;
       break;
+    case 36:
+      *value = 2'619'000;
+      break;
+    case 37:
+      *value = 5120;
+      break;
     case 75:
       *value = state.major;
       break;
