@@ -248,6 +248,8 @@ def main():
         os.environ["ARK_FULL"] = "1"
         ASAN_TESTS.append("server_test")
     os.environ["ARK_ZOO"] = str(ZOO)
+    # NVRTC comes with the Python environment, so what the compiler makes of kernels is tested on every machine.
+    os.environ["VIRTUAL_ENV"], os.environ["ARK_REQUIRE_NVRTC"] = str(PYTHON.parents[1]), "1"
     LOGS.mkdir(parents=True, exist_ok=True)
     totals, limit = Totals(), 3600 if args.full else 420
     plain(totals, limit)

@@ -59,7 +59,9 @@ class Sass : public ::testing::Test {
   void SetUp() override {
     std::string why;
     compiler_ = open_nvrtc(&why);
-    if (!compiler_) GTEST_SKIP() << why;
+    if (compiler_) return;
+    if (std::getenv("ARK_REQUIRE_NVRTC")) FAIL() << why;  // where all tests run: no budget is held unseen
+    GTEST_SKIP() << why;
   }
   std::unique_ptr<Compiler> compiler_;
 };
