@@ -21,6 +21,16 @@ while (($#)); do
   shift 2
 done
 
+# What check_fixtures.py reads of the exported decoders.
+pack_fixtures() {
+  local from=$root/../shared/fixtures file folder
+  for file in "$from"/*/expected.json; do
+    folder=${file%/*}
+    [[ -e $folder/model.onnx ]] && grep -q '"greedy"' "$file" || continue
+    mkdir -p "$1/${folder##*/}" && cp "$folder"/model.onnx* "$folder"/*.json "$1/${folder##*/}" || return
+  done
+}
+
 # Binaries, stripped, and in lib/ what they load beside the C library; the compiler's own in lib/compiler, for machines
 # whose are older. A machine lends what it calls its own: at most 64 MiB travel there.
 pack_binaries() {
@@ -35,6 +45,7 @@ pack_binaries() {
     esac
     strip -o "$folder/$name" "$(readlink -f "$library")" || return
   done || return
+  pack_fixtures "$to/fixtures" || return
   bytes=$(du -sb "$to" | cut -f1)
   echo "$to: $((bytes >> 20)) MiB"
   ((bytes < 64 << 20)) || { echo "more than 64 MiB" && return 1; }
@@ -119,8 +130,19 @@ smollm2() {
   diff "$out/tokens-cpu" "$out/tokens-cuda"
 }
 
-export -f sanitizer kill_one smollm2  # timeout runs commands, not functions
-export bin model out
+# Exported decoders: the tokens that ONNX Runtime gives.
+fixtures() {
+  local folder=$bin/fixtures
+  [[ -d $folder ]] || folder=$root/../shared/fixtures
+  [[ -d $folder ]] || {
+    echo "no fixtures"
+    return 77
+  }
+  python3 "$root/scripts/check_fixtures.py" "$bin/ark-run" "$folder" --device cuda --prompts 1
+}
+
+export -f sanitizer kill_one smollm2 fixtures  # timeout runs commands, not functions
+export bin model out root
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,memory.total --format=csv,noheader \
   >"$out/card.txt" 2>/dev/null || echo "unknown card" >"$out/card.txt"
 step conformance 200 "$bin/emulator_test" --gtest_filter='DeviceExecutor.*-*Barriers*:*Abort*'
@@ -130,6 +152,7 @@ step ranks 60 "$bin/emulator_test" --gtest_filter='DeviceSoak.FourRanks*:PostedL
 step abort 20 "$bin/emulator_test" --gtest_filter='DeviceExecutor.Abort*'
 step kill 40 bash -c kill_one
 step smollm2-tokens 60 bash -c smollm2
+step fixtures 120 bash -c fixtures
 step compute-sanitizer 90 bash -c sanitizer
 step figures 200 "$bin/emulator_test" --gtest_filter='GpuBench.*'
 
