@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-run"
 FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
 MICROSOFT = "com.microsoft"
-TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
+TYPES = {np.dtype(t): helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in ("f4", "i8", "i1", "u1")}
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
 
@@ -35,7 +35,8 @@ def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17):
     data = folder / "test_data_set_0"
     data.mkdir(parents=True)
     for info, actual in zip(model.graph.output, session.get_outputs()):
-        elem_type = TensorProto.FLOAT if actual.type == "tensor(float)" else TensorProto.INT64
+        elem_type = {"tensor(float)": TensorProto.FLOAT, "tensor(int32)": TensorProto.INT32}.get(actual.type,
+                                                                                                 TensorProto.INT64)
         info.CopyFrom(helper.make_tensor_value_info(info.name, elem_type, actual.shape))
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     for kind, named in (("input", feeds.items()), ("output", zip(outputs, session.run(None, feeds)))):

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/cpu/kernels/registry.h"
+#include "engine/cpu/simd/table.h"
 
 namespace ark::kernels {
 namespace {
@@ -115,35 +116,90 @@ std::vector<OutputType> integer_shapes(const KernelCall& call) {
   dims.push_back(b.dims[static_cast<std::size_t>(b.rank) - 1]);
   return {{DType::kI32, dims}};
 }
-// One row of the output a tile.
+// [batch..., M, K] x [batch..., K, N] of 8-bit integers, by tiles of rows x one panel of columns.
+struct IntegerProduct {
+  static constexpr int64_t kRows = 128, kPanel = 64;
+  // Products of two differences of 8-bit numbers: so many of them add up exactly in f32 (2^8 x 255^2 < 2^24).
+  static constexpr int64_t kChunk = 256;
+
+  explicit IntegerProduct(const KernelCall& call)
+      : a(call.inputs[0]),
+        b(call.inputs[1]),
+        y(call.outputs[0]),
+        m(y.dims[static_cast<std::size_t>(y.rank) - 2]),
+        k(a.dims[static_cast<std::size_t>(a.rank) - 1]),
+        n(y.dims[static_cast<std::size_t>(y.rank) - 1]),
+        row_tiles((m + kRows - 1) / kRows),
+        panels((n + kPanel - 1) / kPanel) {}
+
+  const TensorView &a, &b, &y;
+  const int64_t m, k, n, row_tiles, panels;
+};
 int64_t integer_grid(const KernelCall& call) {
-  const TensorView& y = call.outputs[0];
-  return product(y.shape().first(static_cast<std::size_t>(y.rank) - 1));
+  const IntegerProduct p(call);
+  return product(p.y.shape().first(static_cast<std::size_t>(p.y.rank) - 2)) * p.row_tiles * p.panels;
 }
+
+// One zero for all, or one for each of [first, first + count).
+std::vector<float> zeros_of(const KernelCall& call, std::size_t input, int64_t first, int64_t count) {
+  std::vector<float> zeros(static_cast<std::size_t>(count));
+  if (!has_input(call, input)) return zeros;
+  const TensorView& view = call.inputs[input];
+  if (view.size() == 1)
+    std::fill(zeros.begin(), zeros.end(), load_one<float>(view, 0));
+  else
+    load(view, first, count, zeros.data());
+  return zeros;
+}
+
 void integer_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
-  const int64_t k = a.dims[static_cast<std::size_t>(a.rank) - 1],
-                n = b.dims[static_cast<std::size_t>(b.rank) - 1],
-                m = y.dims[static_cast<std::size_t>(y.rank) - 2];
-  const auto outer = y.shape().first(static_cast<std::size_t>(y.rank) - 2);
-  TensorView ab = a, bb = b;
+  const IntegerProduct p(call);
+  const auto outer = p.y.shape().first(static_cast<std::size_t>(p.y.rank) - 2);
+  TensorView ab = p.a, bb = p.b;
   ab.rank -= 2, bb.rank -= 2;
-  Index sa = broadcast_strides(ab, outer), sb = broadcast_strides(bb, outer);
-  const Odometer at(outer, {sa, sb}, tile / m);
-  const int64_t a_base = (at.offset(0) * m + tile % m) * k, b_base = at.offset(1) * k * n;
-  const auto zero = [&](std::size_t input, int64_t i) {
-    if (!has_input(call, input)) return int64_t{0};
-    return load_one<int64_t>(call.inputs[input], call.inputs[input].size() == 1 ? 0 : i);
-  };
-  const int64_t a_zero = zero(2, tile % m);
-  std::vector<int64_t> sum(static_cast<std::size_t>(n)), row(static_cast<std::size_t>(n));
-  for (int64_t i = 0; i < k; ++i) {
-    const int64_t v = load_one<int64_t>(a, a_base + i) - a_zero;
-    load(b, b_base + i * n, n, row.data());
-    for (int64_t j = 0; j < n; ++j)
-      sum[static_cast<std::size_t>(j)] += v * (row[static_cast<std::size_t>(j)] - zero(3, j));
+  const Odometer at(outer, {broadcast_strides(ab, outer), broadcast_strides(bb, outer)},
+                    tile / p.panels / p.row_tiles);
+  const int64_t row0 = tile / p.panels % p.row_tiles * IntegerProduct::kRows,
+                column0 = tile % p.panels * IntegerProduct::kPanel;
+  const int64_t rows = std::min(IntegerProduct::kRows, p.m - row0),
+                width = std::min(IntegerProduct::kPanel, p.n - column0);
+  const std::vector<float> a_zeros = zeros_of(call, 2, row0, rows),
+                           b_zeros = zeros_of(call, 3, column0, width);
+  std::vector<float> x(static_cast<std::size_t>(rows * IntegerProduct::kChunk)), packed(x.size()),
+      w(static_cast<std::size_t>(IntegerProduct::kChunk * IntegerProduct::kPanel)),
+      sums(static_cast<std::size_t>(rows * IntegerProduct::kPanel));
+  std::vector<uint32_t> total(sums.size());  // modulo 2^32, as the standard's i32
+  for (int64_t k0 = 0; k0 < p.k; k0 += IntegerProduct::kChunk) {
+    const auto count = static_cast<int32_t>(std::min(IntegerProduct::kChunk, p.k - k0));
+    for (int64_t r = 0; r < rows; ++r) {
+      float* to = x.data() + r * count;
+      load(p.a, (at.offset(0) * p.m + row0 + r) * p.k + k0, count, to);
+      for (int32_t i = 0; i < count; ++i) to[i] -= a_zeros[static_cast<std::size_t>(r)];
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      float* to = w.data() + i * IntegerProduct::kPanel;
+      load(p.b, (at.offset(1) * p.k + k0 + i) * p.n + column0, width, to);
+      for (int64_t j = 0; j < width; ++j) to[j] -= b_zeros[static_cast<std::size_t>(j)];
+    }
+    const int32_t slabs[] = {0, count};
+    simd::MatMul product;
+    product.x = x.data();
+    product.m = product.last_row = rows;
+    product.k = count;
+    product.n = product.panel = IntegerProduct::kPanel;
+    product.w = reinterpret_cast<const std::byte*>(w.data());
+    product.slabs = slabs;
+    product.out = sums.data();
+    product.last_panel = 1;
+    product.packed = packed.data();
+    simd::table_of(best_isa()).matmul(product);
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      total[i] += static_cast<uint32_t>(static_cast<int32_t>(sums[i]));
   }
-  store(y, tile * n, n, sum.data());
+  const int64_t batch = tile / p.panels / p.row_tiles;
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(p.y.as<int32_t>() + (batch * p.m + row0 + r) * p.n + column0,
+                total.data() + r * IntegerProduct::kPanel, static_cast<std::size_t>(width) * sizeof(int32_t));
 }
 
 std::vector<OutputType> nbits_shapes(const KernelCall& call) {
