@@ -197,12 +197,6 @@ void pack_quantised(const Matrix& m, const WeightUse& use, std::byte* into, int6
   const int64_t rows = m.rows.size(), columns = m.columns.size(), unit = m.rows_are_n ? 1 : use.block;
   const int64_t first_row = m.rows.begin + (c.begin.empty() ? 0 : c.begin[0]),
                 first_column = m.columns.begin + (c.begin.empty() ? 0 : c.begin[1]);
-  const int k_axis = m.rows_are_n ? 1 : 0;
-  const int64_t first_k = m.rows_are_n ? first_column : first_row, k_size = k_axis == 1 ? q.columns : q.rows;
-  const bool is_one = q.scales->size() == 1;
-  ARK_CHECK((is_one || q.axis == k_axis) &&
-                (is_one || q.block >= k_size || (q.block % use.block == 0 && first_k % use.block == 0)),
-            "blocks of panels that lie across the blocks of weight " + escaped(c.name));
   const Range units = tiles_of((rows + unit - 1) / unit, part, parts);
   const int64_t step = std::max<int64_t>(1, kWindow / std::max<int64_t>(1, columns * unit)) * unit;
   QuantisedPanels panels(use, into);
@@ -251,16 +245,38 @@ void pack_raw(const Constant& constant, const WeightUse& use, std::byte* into, i
   }
 }
 
-void check(const Constant& constant, const WeightUse& use) {
-  bool fits = use.ranges.size() == constant.dims.size();
-  for (std::size_t a = 0; fits && a < use.ranges.size(); ++a) {
-    fits = 0 <= use.ranges[a].begin && use.ranges[a].begin <= use.ranges[a].end &&
-           use.ranges[a].end <= constant.dims[a];
-  }
-  ARK_CHECK(fits, "a weight's ranges lie outside of constant " + escaped(constant.name));
+// The blocks of panels must lie inside those of the constant.
+bool has_fitting_blocks(const Constant& constant, const WeightUse& use) {
+  const Quantised& q = *constant.quantised;
+  const std::size_t axis = use.transposed ? 1 : 0;  // of the view: K
+  const int64_t stored_axis = constant.perm.empty() ? static_cast<int64_t>(axis) : constant.perm[axis];
+  const int64_t first = use.ranges[axis].begin + (constant.begin.empty() ? 0 : constant.begin[axis]);
+  if (q.scales->size() == 1) return true;
+  return q.axis == stored_axis && (q.block >= (stored_axis == 0 ? q.rows : q.columns) ||
+                                   (q.block % use.block == 0 && first % use.block == 0));
 }
 
 }  // namespace
+
+std::string misfit_of(const Constant& constant, const WeightUse& use) {
+  if (use.ranges.size() != constant.dims.size()) return "has a part of another rank";
+  for (std::size_t a = 0; a < use.ranges.size(); ++a) {
+    if (use.ranges[a].begin < 0 || use.ranges[a].begin > use.ranges[a].end ||
+        use.ranges[a].end > constant.dims[a])
+      return "has a part outside of the constant";
+  }
+  const bool panels = use.layout == Layout::kPanels;
+  if (panels && (use.ranges.size() != 2 || use.panel <= 0)) return "has panels, but is no matrix";
+  if (is_quantised(use.stored) && panels) {
+    if (!constant.quantised || !is_panel_block(use.stored, use.block) ||
+        constant.quantised->bits > bits_of(use.stored))
+      return "is not quantised so";
+    return has_fitting_blocks(constant, use) ? "" : "has blocks that lie across the constant's";
+  }
+  const bool converts = is_floating(constant.dtype) && is_floating(use.stored) && use.stored != DType::kF64;
+  if (panels ? !converts : use.stored != constant.dtype && !converts) return "cannot be stored so";
+  return "";
+}
 
 Range matrix_rows(const WeightUse& use) { return use.ranges[use.transposed ? 1 : 0]; }
 Range matrix_columns(const WeightUse& use) { return use.ranges[use.transposed ? 0 : 1]; }
@@ -283,15 +299,11 @@ int64_t pack_parts(const WeightUse& use) { return std::max<int64_t>(1, packed_by
 
 void pack_weight(const Constant& constant, const WeightUse& use, std::byte* into, int64_t part,
                  int64_t parts) {
-  check(constant, use);
+  const std::string misfit = misfit_of(constant, use);
+  ARK_CHECK(misfit.empty(), "weight " + escaped(constant.name) + " " + misfit);
   if (use.layout == Layout::kRaw) return pack_raw(constant, use, into, part, parts);
   const Matrix m = matrix_of(constant, use);
-  if (is_quantised(use.stored)) {
-    ARK_CHECK(constant.quantised != nullptr && is_panel_block(use.stored, use.block) &&
-                  constant.quantised->bits <= bits_of(use.stored),
-              "weight " + escaped(constant.name) + " is not quantised as its panels are");
-    return pack_quantised(m, use, into, part, parts);
-  }
+  if (is_quantised(use.stored)) return pack_quantised(m, use, into, part, parts);
   const Range mine = tiles_of(m.rows.size(), part, parts);
   if (bits_of(use.stored) == 32) {
     pack_panels<uint32_t>(m, use, into, mine);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "engine/program_text.h"
 #include "engine/validate.h"
+#include "engine/weight_store.h"
 
 namespace ark {
 namespace {
@@ -47,7 +48,7 @@ Shape page_sizes(const Program& program, const Buffer& buffer) {
 }
 
 // Memory outside the program is made for the compiler's sizes.
-void check_fit(const Program& plan, const Program& own, std::size_t constants) {
+void check_fit(const Program& plan, const Program& own, const std::vector<ConstantPtr>& constants) {
   const std::string rank = "for rank " + std::to_string(plan.rank) + " ";
   const SymbolValues known = greatest(own);
   for (std::size_t i = 0; i < plan.vals.size(); ++i) {
@@ -61,9 +62,16 @@ void check_fit(const Program& plan, const Program& own, std::size_t constants) {
              " where the limits of this run give " + std::to_string(need) +
              "; print it with the options that it is run with");
   }
-  for (const WeightUse& w : plan.weights)
-    if (w.constant < 0 || static_cast<std::size_t>(w.constant) >= constants)
-      refuse(rank + "uses constant " + std::to_string(w.constant) + " of " + std::to_string(constants));
+  for (std::size_t i = 0; i < plan.weights.size(); ++i) {
+    const WeightUse& w = plan.weights[i];
+    if (w.constant < 0 || static_cast<std::size_t>(w.constant) >= constants.size())
+      refuse(rank + "uses constant " + std::to_string(w.constant) + " of " +
+             std::to_string(constants.size()));
+    const Constant& constant = *constants[static_cast<std::size_t>(w.constant)];
+    if (const std::string misfit = misfit_of(constant, w); !misfit.empty())
+      refuse(rank + "has weight ^" + std::to_string(i) + " that " + misfit + " (" + escaped(constant.name) +
+             ")");
+  }
   for (const Buffer& b : plan.buffers) {
     if (b.kind != BufferKind::kKvPage) continue;
     bool found = false;
@@ -99,7 +107,7 @@ void force_plan(Compiled& compiled, std::string_view text) {
   const std::vector<std::string> errors = validate(programs, bindings);
   if (!errors.empty()) refuse("is refused: " + errors[0]);
   for (std::size_t r = 0; r < programs.size(); ++r)
-    check_fit(programs[r], compiled.programs[r], compiled.constants.size());
+    check_fit(programs[r], compiled.programs[r], compiled.constants);
   compiled.programs = std::move(programs);
   compiled.bindings = std::move(bindings);
 }

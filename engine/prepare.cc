@@ -6,7 +6,6 @@
 
 #include "engine/op_rule.h"
 #include "engine/ops/loops.h"
-#include "importer/quantised.h"
 
 namespace ark {
 namespace {
@@ -50,9 +49,8 @@ class Rebuild {
     return map_[at(v)];
   }
   ValueId constant(const ConstantPtr& c) {
-    const Payload scales = c->quantised ? payload_of(*c->quantised->scales) : Payload{};
-    const Payload payload = payload_of(c->quantised ? *c->quantised->codes : *c);
-    const Key key{payload, scales, static_cast<int>(c->dtype), c->stored_dims, c->perm, c->begin, c->dims};
+    const Key key{payload_place(*c), c->offset, static_cast<int>(c->dtype), c->stored_dims, c->perm,
+                  c->begin,          c->dims};
     const auto [it, is_new] = constants_.try_emplace(key, kNoValue);
     if (is_new) it->second = to_.add_constant(c);
     return it->second;
@@ -81,12 +79,7 @@ class Rebuild {
   std::vector<ValueId> map_;
 
  private:
-  using Payload = std::pair<const void*, int64_t>;  // file or memory, offset
-  using Key = std::tuple<Payload, Payload, int, Dims, std::vector<int64_t>, Dims, Dims>;
-
-  static Payload payload_of(const Constant& c) {
-    return {c.file ? static_cast<const void*>(c.file.get()) : c.inline_data.data.get(), c.offset};
-  }
+  using Key = std::tuple<const void*, int64_t, int, Dims, std::vector<int64_t>, Dims, Dims>;
 
   void mark_needed() {
     needed_.assign(from_.nodes.size(), false);

@@ -187,7 +187,8 @@ class PhaseCheck {
       return;
     if (!require(is_output(2), "output")) return;
     const WeightUse& w = p_.weights[at(buffer(1).weight)];
-    require(w.layout == Layout::kRaw || w.transposed, "rows of the table are not columns of the panels");
+    require(w.layout == Layout::kPanels ? w.transposed : !is_quantised(w.stored),
+            "rows of the table are not columns of the panels");
     require(v_.attributes.integer("first") == w.ranges[0].begin, "first is not the table's first row");
     Shape out = shape(0);
     out.push_back(shape(1)[w.layout == Layout::kRaw ? 1 : 0]);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dma/region.h"
@@ -43,6 +44,9 @@ int64_t packed_bytes(const WeightUse& use);
 // K and N of a kPanels weight's part.
 Range matrix_rows(const WeightUse& use);     // K
 Range matrix_columns(const WeightUse& use);  // N
+
+// Empty, or why a use cannot be made of its constant ("has ..."): ranges, types, blocks.
+std::string misfit_of(const Constant& constant, const WeightUse& use);
 
 // Packs one weight into `into` (packed_bytes zeroed bytes). Part `part` of `parts`: parts write disjoint
 // bytes and may run at the same time.

@@ -102,6 +102,9 @@ int run(const Options& options) {
   if (options.prompt.load.device.device == Device::kCuda)
     throw Error(Code::kUsage,
                 "--device cuda: the GPU runs decoders that generate; give --prompt or --prompt-ids");
+  if (!options.prompt.load.plan.empty())
+    throw Error(Code::kUsage,
+                "--plan: forces programs of decoders that generate; give --prompt or --prompt-ids");
   if (!options.test_data.empty()) return run_data_sets(options);
   return run_inputs(options);
 }

@@ -109,7 +109,7 @@ def test_sampling_is_reproducible_by_seed():
 
 
 @pytest.mark.parametrize("name, ranks", [("llama-optimum", 1), ("llama-optimum", 3), ("gpt2-optimum", 2),
-                                         ("mistral-sliding", 4), ("bert-classifier", 1)])
+                                         ("mistral-sliding", 4), ("llama-int4", 2), ("bert-classifier", 1)])
 def test_a_program_is_read_back_exactly(name, ranks, tmp_path):
     plan = tmp_path / "plan.txt"
     plan.write_text(inspect(model(name), "--stage", "program", "--tp", ranks))
@@ -132,6 +132,24 @@ def test_an_edited_plan_is_run_or_refused(tmp_path):
         assert re.fullmatch(r"ark-run: error: .*plan.*\n", done.stderr.splitlines(keepends=True)[-1]), done.stderr
     plan.write_text(text)
     run(*command, "--plan", plan, "--tp", 3, code=64)
+
+
+def test_plans_that_do_not_fit_quantised_weights_are_refused(tmp_path):
+    command = [model("llama-int4"), "--prompt-ids", "17,301,42", "--max-tokens", "2", "--json"]
+    text = inspect(model("llama-int4"), "--stage", "program", "--tp", 2)
+    weight = re.search(r"(constant=\d+) (panels=64) (block=\d+) transposed u4 (\[.*\])", text)
+    constant, panels, block, ranges = weight.groups()
+    plan = tmp_path / "plan.txt"
+    for edited in (f"{constant} {panels} block=64 transposed u4 {ranges}", f"{constant} {panels} transposed u4 {ranges}",
+                   f"{constant} {panels} {block} transposed u8 {ranges}", f"{constant} {panels} {block} u4 {ranges}",
+                   f"{constant} {panels} {block} transposed i32 {ranges}",
+                   f"{constant} {panels} {block} transposed u4 [40:72, 0:64]", f"{constant} raw u4 {ranges}"):
+        plan.write_text(text.replace(weight.group(), edited))
+        done = subprocess.run([BIN / "ark-run", *map(str, command), "--plan", plan], capture_output=True, text=True,
+                              timeout=120)
+        assert done.returncode == 64 and done.stdout == "", (edited, done)
+        assert re.fullmatch(r"ark-run: error: .*plan.*\n", done.stderr.splitlines(keepends=True)[-1]), done.stderr
+    run(model("llama-int4"), "--input", "input_ids=x.npy", "--plan", plan, code=64)
 
 
 @pytest.mark.parametrize("stage", ["plan", "program", "weights", "placement"])

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ struct TokenGraphOptions {
   int32_t bits = 0;         // of quantised weights; 0: `weight`
   int64_t block = 16;       // of these, along K
   bool is_decoded = false;  // they are f32 constants of the same numbers
+  bool is_shared = false;   // those of one size share codes and scales, but not zeros
   uint64_t seed = 1;
 };
 
@@ -67,12 +69,17 @@ class TokenGraphBuilder {
     q.code_stride = (columns + fields - 1) / fields * fields;
     q.codes = bytes(rows * q.code_stride / fields);
     q.default_zero = 1 << (o.bits - 1);
+    if (o.is_shared) q.default_zero -= made_++ % 5;
     const int64_t across = k_axis == 0 ? columns : rows;
     Tensor scales = Tensor::empty(DType::kF32, k_axis == 0 ? Dims{blocks, across} : Dims{across, blocks});
     const double spread = 1.5 / std::sqrt(static_cast<double>(k)) / (1 << (o.bits - 1));
     for (int64_t i = 0; i < scales.size(); ++i)
       scales.as<float>()[i] = static_cast<float>(spread * (0.5 + uniform()));
     q.scales = make_constant(std::move(scales));
+    if (o.is_shared) {
+      const Quantised& first = first_.try_emplace({rows, columns}, q).first->second;
+      q.codes = first.codes, q.scales = first.scales;
+    }
     const ConstantPtr c = make_quantised(q, name);
     return graph.add_constant(o.is_decoded ? make_constant(materialise(*c), name) : c);
   }
@@ -163,6 +170,8 @@ class TokenGraphBuilder {
     return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
   }
   uint64_t state_;
+  int made_ = 0;                                            // quantised matrices
+  std::map<std::pair<int64_t, int64_t>, Quantised> first_;  // of each size
 };
 
 // GPT-2: learned positions, layer norms with bias, GELU, biases everywhere.

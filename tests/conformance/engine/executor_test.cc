@@ -103,6 +103,18 @@ TEST_P(ExecutorSuite, QuantisedWeightsGiveTheBytesOfTheirNumbers) {
   }
 }
 
+// What tells matrices apart is more than where their codes lie.
+TEST(Executor, QuantisedWeightsMayShareCodesAndScales) {
+  TokenGraphOptions o;
+  o.bits = 4, o.is_shared = true;
+  const auto prompt = random_tokens(9, 3);
+  RunnerSetup setup;
+  setup.options = options(true, 1);
+  const auto got = run_greedy(*make_runner(llama_tokens(o), setup), prompt, 64, 2);
+  o.is_decoded = true;
+  EXPECT_TRUE(same_bits(run_greedy(*make_runner(llama_tokens(o), setup), prompt, 64, 2), got));
+}
+
 // Nothing of a quantised model is kept as f32 but biases, norms and tables of angles.
 TEST(Executor, QuantisedWeightsStayQuantised) {
   for (const int bits : {4, 8}) {
