@@ -17,7 +17,8 @@ using std::chrono::microseconds;
 // (the kernel's timer slack), so that the steps of most models must end within the spin; an emulated GPU
 // needs the CPU itself.
 constexpr microseconds kSpin{2000}, kSpinEmulated{300}, kNap{50};
-// Between two looks at whether the loop still runs and moves, which cost a call of the driver.
+// Between two looks at whether the loop still runs and moves, which cost a call of the driver; over calls of
+// poll() too, whose time-outs may be shorter.
 constexpr microseconds kWatchEvery{500};
 
 uint32_t load(const ControlWord& word) {
@@ -94,12 +95,11 @@ std::optional<StepResult> LoopHost::poll(microseconds timeout) {
   if (polled_ == mailbox_->posted()) return std::nullopt;
   const Clock::time_point start = Clock::now();
   const microseconds spin = gpu_.info().is_emulated ? kSpinEmulated : kSpin;
-  Clock::time_point watched = start;
   for (;;) {
     if (mailbox_->is_done(polled_ + 1)) return mailbox_->read_result(++polled_);
     const Clock::time_point now = Clock::now();
-    if (now - watched >= kWatchEvery || needs_launch()) {
-      watched = now;
+    if (now - watched_at_ >= kWatchEvery || needs_launch()) {
+      watched_at_ = now;
       watch();
     }
     if (now - start >= timeout) return std::nullopt;

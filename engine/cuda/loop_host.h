@@ -94,7 +94,7 @@ class LoopHost final : private Gate::Loop {
   int64_t launches_ = 0;
   uint64_t launched_step_ = 0;  // the first of the last launch
   uint64_t seen_progress_ = 0;  // of the watchdog: steps done and the loop's beat
-  std::chrono::steady_clock::time_point progress_at_;
+  std::chrono::steady_clock::time_point progress_at_, watched_at_;  // moved on; last looked at
 };
 
 }  // namespace ark::cuda

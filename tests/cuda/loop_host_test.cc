@@ -24,6 +24,7 @@ struct Script {
   bool is_deaf = false;  // nor does it raise its beat
   milliseconds linger{2};
   bool serves_two = false;
+  bool leaves_first = false;  // the first launch goes without a look at the mailbox, as if its linger ended
   std::atomic<int> entered{0};
   std::atomic<bool> may_start{true};
 };
@@ -52,6 +53,7 @@ void fake_loop(Script& script, const Parameter& parameter, int ranks) {
   }
   ++script.entered;
   while (!script.may_start) std::this_thread::yield();
+  if (script.leaves_first && script.entered == 1) return;
   const MailboxLayout layout = MailboxLayout::of(kCapacity, ranks, 2);
   Mailbox mailbox(kCapacity, ranks, layout, reinterpret_cast<std::byte*>(parameter.mailbox));
   auto& control = *reinterpret_cast<LoopControl*>(parameter.control);
@@ -120,13 +122,22 @@ struct Driven {
     throw std::runtime_error("no result");
   }
   std::string failure() {
+    return failure([this] { return host->poll(milliseconds(10)); });
+  }
+  template <class Poll>
+  std::string failure(const Poll& poll) {
     try {
-      for (int i = 0; i < 1000; ++i) host->poll(milliseconds(10));
+      for (int i = 0; i < 2000; ++i) poll();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kUnavailable);
       return error.what();
     }
     return "nothing was thrown";
+  }
+  // As whoever has something else to look at too: for less than the time between two looks of the watchdog.
+  std::optional<StepResult> glance() {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    return host->poll(std::chrono::microseconds(0));
   }
 
   Script script;
@@ -264,6 +275,37 @@ TEST(LoopHost, ADeadKernelIsAFault) {
   s.post(1, 0);
   EXPECT_EQ(s.failure(), "the loop kernel died: as the test wants");
   EXPECT_THROW(s.post(1, 0), Error);
+}
+
+TEST(LoopHost, ShortPollsRelaunchALoopThatLeftAsAStepWasPosted) {
+  Driven s;
+  s.script.leaves_first = true;
+  s.post(1, 0);
+  std::optional<StepResult> result;
+  for (int i = 0; i < 2000 && !result; ++i) result = s.glance();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(s.host->launches(), 2);
+}
+
+TEST(LoopHost, ShortPollsSeeFaultsDeathsAndDeadlines) {
+  {
+    Driven s;
+    s.script.die_at = 1;
+    s.post(1, 0);
+    EXPECT_EQ(s.failure([&] { return s.glance(); }), "the loop kernel died: as the test wants");
+  }
+  {
+    Driven s;
+    s.script.hang_at = 1;
+    s.script.report = true;
+    s.post(1, 0);
+    EXPECT_NE(s.failure([&] { return s.glance(); }).find("deadline passed (saw 40, needed 42)"),
+              std::string::npos);
+  }
+  Driven s(2, milliseconds(100));
+  s.script.hang_at = 1;
+  s.post(1, 0);
+  EXPECT_NE(s.failure([&] { return s.glance(); }).find("no progress within its deadline"), std::string::npos);
 }
 
 TEST(LoopHost, AbortEndsWithItsReason) {
