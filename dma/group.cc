@@ -45,6 +45,13 @@ std::string Group::death() const {
   return death_;
 }
 
+std::string Group::trouble() const {
+  if (!abort_.raised()) return "";
+  if (std::string text = death(); !text.empty()) return text;
+  const Fault given_up = fault();
+  return given_up ? given_up.text() : "the group was aborted";
+}
+
 std::vector<std::unique_ptr<Group>> make_local_groups(int size, const std::function<EndpointSpec(int)>& spec,
                                                       Deadline deadline,
                                                       std::vector<std::unique_ptr<Transport>> transports) {

@@ -37,6 +37,9 @@ class Group {
   int dead_rank() const;
   // One line that names the rank and says how it was noticed; empty while all live.
   std::string death() const;
+  // Why waits end, in one line: that death, what the pump gave up at, or that somebody has raised the abort
+  // word; empty while it is not raised. Any thread.
+  std::string trouble() const;
   // Why the pump gave up, if it did.
   Fault fault() const { return endpoint_->pump().fault(); }
 

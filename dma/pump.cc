@@ -55,7 +55,8 @@ void Pump::run(std::stop_token stop) {
     const uint32_t rung = parts_.queues->doorbell.load();
     // Asked before the work, too: what was posted while it was true is seen before the pump sleeps.
     int64_t poll_nap = 0;
-    const bool polls = must_poll(poll_nap);
+    // Nothing is served after a failure, nor does anybody wait for it after an abort.
+    const bool polls = must_poll(poll_nap) && !parts_.abort->raised() && !has_fault_.load();
     if (run_once() != 0) {
       was_busy = true;
       continue;

@@ -113,16 +113,96 @@ TEST(Pump, LooksAgainAndAgainWhileAProducerThatCannotRingMayPost) {
   const uint64_t before = asked;
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_LE(asked - before, 50u) << "it does not sleep";
-  // What is posted before the function says no is seen before the next sleep.
-  may_post = true;
-  queues.doorbell.raise();
-  ASSERT_TRUE(queues.ring(Priority::kDecode).try_push({groups[0]->sender(1, 0).route}));
-  may_post = false;
-  EXPECT_FALSE(groups[1]->receiver(0, 0).wait(2, {nullptr, Deadline::after(std::chrono::seconds(10)), {}}));
   pump.poll_while(nullptr, 0);
   const uint64_t last = asked;
   std::this_thread::sleep_for(std::chrono::milliseconds(60));
   EXPECT_EQ(asked, last);
+}
+
+constexpr int64_t kHourNs = 3'600'000'000'000;
+
+// Whose pumps may sleep as long as they like.
+class SleepyWire final : public Wire {
+ public:
+  explicit SleepyWire(std::unique_ptr<Wire> wire) : wire_(std::move(wire)) {}
+  bool is_ordered() const override { return wire_->is_ordered(); }
+  Submitted submit(const Transfer& transfer) override { return wire_->submit(transfer); }
+  size_t poll(std::span<Completion> done) override { return wire_->poll(done); }
+  void cancel(uint64_t id) override { wire_->cancel(id); }
+  int64_t idle_sleep_ns() const override { return kHourNs; }
+
+ private:
+  std::unique_ptr<Wire> wire_;
+};
+
+class SleepyTransport final : public Transport {
+ public:
+  explicit SleepyTransport(std::unique_ptr<Transport> local) : local_(std::move(local)) {}
+  std::string_view name() const override { return local_->name(); }
+  Memory allocate(const std::string& name, uint64_t bytes) override { return local_->allocate(name, bytes); }
+  Memory adopt(const std::string& name, void* base, uint64_t bytes) override {
+    return local_->adopt(name, base, bytes);
+  }
+  std::string describe(const Memory& memory) override { return local_->describe(memory); }
+  Memory attach(int peer, std::string_view description, uint64_t bytes) override {
+    return local_->attach(peer, description, bytes);
+  }
+  void connected() override { local_->connected(); }
+  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap) override {
+    return std::make_unique<SleepyWire>(local_->open_wire(map, bootstrap));
+  }
+
+ private:
+  std::unique_ptr<Transport> local_;
+};
+
+// What is posted before the function says no is seen before the pump sleeps, which nobody ends here.
+TEST(Pump, LooksOnceMoreAfterTheLastPost) {
+  EndpointSpec spec;
+  spec.channels = {{.name = "data"}};
+  spec.force_posted = true;
+  spec.pump.idle_sleep_ns = kHourNs;
+  auto transports = make_local_transports(2);
+  for (auto& transport : transports) transport = std::make_unique<SleepyTransport>(std::move(transport));
+  auto groups = make_local_groups(
+      2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(20)), std::move(transports));
+  std::atomic<int> asked{0};
+  groups[0]->endpoint().pump().poll_while(
+      [&] {
+        if (++asked != 100) return asked < 100;
+        const Request request{.route = groups[0]->sender(1, 0).route};
+        EXPECT_TRUE(groups[0]->endpoint().queues().ring(Priority::kDecode).try_push(request));
+        return false;
+      },
+      0);
+  EXPECT_FALSE(groups[1]->receiver(0, 0).wait(1, {nullptr, Deadline::after(std::chrono::seconds(1)), {}}));
+  EXPECT_GE(asked, 100);
+  groups[0]->endpoint().pump().poll_while(nullptr, 0);
+}
+
+// A loop that ends late must not keep a CPU busy with a pump that serves nothing any more.
+TEST(Pump, SleepsAfterAFailureThoughAProducerMayPost) {
+  for (const bool aborted : {false, true}) {
+    auto groups = faulty_pair({}, true);
+    std::atomic<uint64_t> asked{0};
+    groups[0]->endpoint().pump().poll_while([&] { return ++asked, true; }, 0);
+    if (aborted) {
+      groups[0]->abort().raise(AbortReason::kShutdown);
+    } else {
+      RequestQueues& queues = groups[0]->endpoint().queues();
+      ASSERT_TRUE(queues.ring(Priority::kDecode).try_push({.route = 2047}));  // there is no such route
+    }
+    const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+    while (!groups[0]->abort().raised() && !deadline.passed()) sched_yield();
+    ASSERT_TRUE(groups[0]->abort().raised());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const uint64_t before = asked;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_LE(asked - before, 50u);
+    EXPECT_EQ(groups[0]->trouble(), aborted ? "the group was aborted" : groups[0]->fault().text());
+    EXPECT_NE(groups[0]->trouble(), "");
+    groups[0]->endpoint().pump().poll_while(nullptr, 0);
+  }
 }
 
 TEST(Pump, ACutWireIsNamedAndEndsTheWaits) {
