@@ -23,8 +23,6 @@ class Driver {
  public:
   Driver(Library library, int ordinal, const Gate& gate)
       : library_(std::move(library)), api_(DriverApi::of(library_)), gate_(gate) {
-    // A module that is loaded when its kernel is first launched would do context work under a running loop.
-    ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     need(api_.init(0));
     int count = 0;
     need(api_.device_count(&count));
@@ -214,7 +212,12 @@ class CudaGpu final : public Gpu {
   uint64_t map(std::byte* host, uint64_t bytes) override {
     driver_.check(driver_.use_unless_lost().host_register(host, bytes, kHostPortableMapped),
                   "to map host memory");
-    return device_address(host);
+    try {
+      return device_address(host);
+    } catch (...) {
+      unmap(host);
+      throw;
+    }
   }
   void unmap(std::byte* host) override {
     if (!driver_.is_lost()) driver_.use().host_unregister(host);
@@ -320,6 +323,9 @@ class CudaGpu final : public Gpu {
 };
 
 Library open_driver() {
+  // A module that is loaded when its kernel is first launched would do context work under a running loop. The
+  // driver reads this once, when it is first initialised.
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   const char* variable = std::getenv("ARK_LIBCUDA");
   const std::string name = variable ? variable : "libcuda.so.1";
   Library library({name});

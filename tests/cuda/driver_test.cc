@@ -57,7 +57,7 @@ class FakeDriver : public ::testing::Test {
     fake_->minor = 0;
     fake_->shared_per_block = 232448;
     fake_->blocks_each = 1;
-    fake_->end_result = fake_->module_result = 0;
+    fake_->end_result = fake_->module_result = fake_->address_result = 0;
     std::string why;
     if (!open_nvrtc(&why)) GTEST_SKIP() << why;
   }
@@ -259,6 +259,25 @@ TEST_F(FakeDriver, CountsTheGpusThatRanksTakeInTurn) {
   fake_->gpus = 0;
   EXPECT_EQ(refusal([] { count_gpus(); }, Code::kUnavailable), "no CUDA here: the driver sees no GPU");
   fake_->gpus = 1;
+}
+
+// Whoever asks first initialises the driver, which reads the variable then.
+TEST_F(FakeDriver, CountingInitialisesForModulesThatAreLoadedAtOnce) {
+  const test::Environment loading("CUDA_MODULE_LOADING", "LAZY");
+  EXPECT_EQ(count_gpus(), 1);
+  EXPECT_TRUE(fake_->was_eager);
+}
+
+TEST_F(FakeDriver, MemoryWhoseAddressCannotBeHadIsGivenBack) {
+  const auto gpu = open_gpu();
+  const int before = fake_->mapped;
+  alignas(4096) static std::byte memory[4096];
+  fake_->address_result = 1;
+  EXPECT_THROW(gpu->map(memory, sizeof memory), Error);
+  EXPECT_EQ(fake_->mapped, before);
+  fake_->address_result = 0;
+  EXPECT_NE(gpu->map(memory, sizeof memory), 0u);
+  gpu->unmap(memory);
 }
 
 std::atomic<bool> may_end;

@@ -39,7 +39,11 @@ extern "C" {
 
 FakeCuda* fake_cuda() { return &state; }
 
-int cuInit(unsigned) { return state.gpus ? 0 : 100; }
+int cuInit(unsigned) {
+  const char* loading = std::getenv("CUDA_MODULE_LOADING");
+  state.was_eager = loading && std::strcmp(loading, "EAGER") == 0;
+  return state.gpus ? 0 : 100;
+}
 int cuGetErrorName(int result, const char** name) {
   *name = result == 100   ? "CUDA_ERROR_NO_DEVICE"
           : result == 716 ? "CUDA_ERROR_MISALIGNED_ADDRESS"
@@ -168,7 +172,7 @@ int cuMemHostUnregister(void* host) {
 }
 int cuMemHostGetDevicePointer_v2(uint64_t* address, void* host, unsigned) {
   *address = reinterpret_cast<uint64_t>(host);
-  return 0;
+  return state.address_result;
 }
 int cuMemcpyHtoD_v2(uint64_t to, const void* from, std::size_t bytes) {
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);

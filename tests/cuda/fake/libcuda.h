@@ -12,8 +12,10 @@ struct FakeCuda {
   uint64_t memory = uint64_t{64} << 20;
   // The kernel; its end is what the event reports.
   void (*kernel)(const void* parameter, int blocks, int threads) = nullptr;
-  int end_result = 0;     // CUresult
-  int module_result = 0;  // CUresult of loading code
+  int end_result = 0;      // CUresult
+  int module_result = 0;   // CUresult of loading code
+  int address_result = 0;  // CUresult of asking for mapped memory's address
+  bool was_eager = false;  // CUDA_MODULE_LOADING when the driver was last initialised
   // What has been done.
   std::atomic<uint64_t> used{0};  // bytes of device memory
   std::atomic<int> launches{0}, running{0}, modules{0}, module_loads{0}, streams{0}, events{0}, contexts{0},
