@@ -244,6 +244,15 @@ struct Call {
   }
 };
 
+// a >= 0 and b > 0. Apart: some twenty instructions, for where it is not in an inner loop.
+struct Division {
+  i32 quotient, rest;
+};
+ARK_APART Division divide(i32 a, i32 b) {
+  const u32 quotient = static_cast<u32>(a) / static_cast<u32>(b);
+  return {static_cast<i32>(quotient), static_cast<i32>(static_cast<u32>(a) - quotient * static_cast<u32>(b))};
+}
+
 struct Tiles {
   i64 first, last;
 };
@@ -260,14 +269,18 @@ struct StreamTiles {
   i32 rows, panels, blocks;
   i64 grid;
   ARK_DEVICE StreamTiles(const Stream& s, i32 m)
-      : rows(m), panels((s.n + s.panel - 1) / s.panel), blocks((m + kRowBlock - 1) / kRowBlock) {
+      : rows(m),
+        panels(divide(s.n + s.panel - 1, s.panel).quotient),
+        blocks((m + kRowBlock - 1) / kRowBlock) {
     grid = static_cast<i64>(panels) * blocks * s.groups;
   }
 };
 struct StreamTile {
   i32 group, block, panel;
-  ARK_DEVICE StreamTile(const Stream& s, const StreamTiles& t, i32 tile)
-      : group(tile % s.groups), block(tile / s.groups % t.blocks), panel(tile / s.groups / t.blocks) {}
+  ARK_DEVICE StreamTile(const Stream& s, const StreamTiles& t, i32 tile) {
+    const Division by_group = divide(tile, s.groups), by_block = divide(by_group.quotient, t.blocks);
+    group = by_group.rest, block = by_block.rest, panel = by_block.quotient;
+  }
 };
 
 // Tables are constant, but lie in memory that a copy engine wrote before the launch.

@@ -9,7 +9,9 @@ namespace ark::cuda {
 ARK_DEVICE u64 message_number(const Block& b, const Message& m) { return b.step * m.per_step + m.ordinal; }
 
 // `bytes` of the message's slot from its start, and a raise of the peer's counter; 0: the raise alone.
-ARK_DEVICE bool post_request(Block& b, const Instance& i, const Message& m, u64 bytes) {
+ARK_APART bool post_request(const LoopParameters& p, u64 step, const Instance& i, const Message& m,
+                            u64 bytes) {
+  Block b = open_block(p, step, 0, {});
   const u64 stale = ARK_BUG(stale_source) && bytes > 0;
   const u64 start = (message_number(b, m) + stale) % m.slot_count * m.slot_bytes;
   const u64 target = message_number(b, m) % m.slot_count * m.slot_bytes;
@@ -22,7 +24,7 @@ ARK_DEVICE bool post_request(Block& b, const Instance& i, const Message& m, u64 
 
 // One processor for all: the peer's counter for this message, one behind the last.
 ARK_DEVICE bool raise_peer(Block& b, const Instance& i, const Message& m, u64 bytes) {
-  if (m.link == LinkKind::kPosted) return post_request(b, i, m, bytes);
+  if (m.link == LinkKind::kPosted) return post_request(b.p, b.step, i, m, bytes);
   u64* counter = at<u64>(m.counter);
   if (m.link == LinkKind::kDevice) {
     dev::red_release_add<dev::Scope::sys>(counter, u64{1});

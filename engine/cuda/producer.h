@@ -36,8 +36,10 @@ struct Producer {
     const u8* panel = at<const u8>(s.weights) + tile.panel * panel_bytes;
     const i32 pieces = s.pieces / s.groups;
     i32 row = dev::ld_nc(borders + tile.group * pieces);
+    ARK_ROLLED
     for (i32 piece = 0; piece < pieces; ++piece) {
       const i32 end = dev::ld_nc(borders + tile.group * pieces + piece + 1);
+      ARK_ROLLED
       for (; row < end; row += s.rows_per_stage) {
         const i32 units = (dev::min(s.rows_per_stage, end - row) + s.unit_rows - 1) / s.unit_rows;
         if (!stream(panel + static_cast<u64>(row / s.unit_rows) * s.unit_bytes,
@@ -50,12 +52,14 @@ struct Producer {
   }
 
   ARK_DEVICE bool run_step() {
+    ARK_ROLLED
     for (i32 n = 0; n < b.rank->stream_count; ++n) {
       const Stream s = load_stream(b.rank->streams, n);
       const StreamTiles all(s, s.m >= 0 ? s.m : b.vals[~s.m]);
       const Tiles tiles = tiles_of(all.grid, b.processor, b.p.processors);
-      for (i64 t = tiles.first; t < tiles.last; ++t) {
-        if (!stream_tile(s, StreamTile(s, all, static_cast<i32>(t)))) return false;
+      ARK_ROLLED
+      for (i32 t = static_cast<i32>(tiles.first); t < static_cast<i32>(tiles.last); ++t) {
+        if (!stream_tile(s, StreamTile(s, all, t))) return false;
       }
     }
     return true;
@@ -64,6 +68,7 @@ struct Producer {
   // No copy may be on its way when the block ends.
   ARK_DEVICE void drain() {
     const u32 stages = static_cast<u32>(b.p.stages);
+    ARK_ROLLED
     for (u32 n = 0; n < stages && n < issued; ++n) {
       cursor.parity ^= cursor.stage == 0 ? 1 : 0;
       cursor.stage = cursor.stage == 0 ? stages - 1 : cursor.stage - 1;

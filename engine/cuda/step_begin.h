@@ -130,9 +130,9 @@ ARK_DEVICE void place_tokens(const Block& b) {
     at<i32>(r.positions)[t] = position;
     at<i32>(r.token_slots)[t] = s.slot;
     if (r.step_positions) at<i32>(r.step_positions)[t] = position;
-    const i32 page =
-        at<i32>(r.page_table)[static_cast<i64>(s.slot) * r.pages_per_slot + position / r.page_size];
-    at<i32>(r.page_tokens)[static_cast<i64>(page) * r.page_size + position % r.page_size] = id;
+    const Division place = divide(position, r.page_size);
+    const i32 page = at<i32>(r.page_table)[static_cast<i64>(s.slot) * r.pages_per_slot + place.quotient];
+    at<i32>(r.page_tokens)[static_cast<i64>(page) * r.page_size + place.rest] = id;
   }
 }
 

@@ -28,7 +28,8 @@ ARK_APART float normalised(const float* sink, float maximum, float sum, float va
 }
 
 ARK_APART i64 place_of_row(i32 first, i32 row, i32 group, i32 heads, const i32* head_list) {
-  return static_cast<i64>(first + row / group) * heads + dev::ld_nc(head_list + row % group);
+  const Division token = divide(row, group);
+  return static_cast<i64>(first + token.quotient) * heads + dev::ld_nc(head_list + token.rest);
 }
 
 template <int kKey, int kValue>
@@ -55,7 +56,7 @@ struct Attention : Quiet {
   ARK_DEVICE float* scratch(int at_float) const {
     return reinterpret_cast<float*>(call.b.scratch) + at_float;
   }
-  ARK_DEVICE i32 position_of(i32 row) const { return item.position + row / group; }
+  ARK_DEVICE i32 position_of(i32 row) const { return item.position + divide(row, group).quotient; }
   // A row's place among [tokens][heads].
   ARK_DEVICE i64 place_of(i32 row) const {
     return place_of_row(item.first, row, group, call.size_at(0), head_list);
@@ -284,9 +285,8 @@ struct Attention : Quiet {
 
   ARK_DEVICE void run_tile(i32 tile) {
     const i32 heads = call.size_at(1);
-    split = tile % splits;
-    kv = tile / splits % heads;
-    item_number = tile / splits / heads;
+    const Division by_split = divide(tile, splits), by_head = divide(by_split.quotient, heads);
+    split = by_split.rest, kv = by_head.rest, item_number = by_head.quotient;
     item = dev::ld_global(at<const Item>(call.b.rank->items) + item_number);
     const i32* table = call.operand<const i32>(6);
     const i32 begin = dev::ld_nc(table + kv);

@@ -42,9 +42,8 @@ ARK_DEVICE T reduce(u8* scratch, T v, F combine) {
   for (int w = 1; w < kConsumerWarps; ++w) all = combine(all, room[w]);
   return all;
 }
-template <class T>
-ARK_DEVICE T larger(T a, T b) {
-  return a > b ? a : b;
+ARK_APART u64 largest_of(u8* scratch, u64 v) {
+  return reduce(scratch, v, [](u64 a, u64 b) { return a > b ? a : b; });
 }
 template <class T>
 ARK_APART T sum_of(u8* scratch, T v) {
@@ -74,7 +73,7 @@ ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary, u64 bou
     }
   }
   const u64 key = static_cast<u64>(best - 1) << 32 | ~static_cast<u32>(best_token);
-  return reduce(scratch, best == 0 ? 0 : key, larger<u64>);
+  return largest_of(scratch, best == 0 ? 0 : key);
 }
 
 ARK_APART double weight_of(float logit, float largest, float temperature) {
@@ -281,9 +280,10 @@ struct Sample : Quiet {
         if (is_better(score, best)) best = score;
       }
     }
-    const double value = reduce(call.b.scratch, best.value, larger<double>);
-    const i32 own = best.value == value ? best.token : 0x7fffffff;
-    return -reduce(call.b.scratch, -own, larger<i32>);
+    // Bits whose order is the numbers'; -0 is 0.
+    const u64 bits = to_bits(best.value + 0.0), order = bits >> 63 != 0 ? ~bits : bits | u64{1} << 63;
+    const bool is_best = largest_of(call.b.scratch, order) == order;
+    return token_of(largest_of(call.b.scratch, is_best ? ~static_cast<u32>(best.token) : 0));
   }
 
   ARK_DEVICE i32 pick(i64 position) {

@@ -9,7 +9,6 @@ using namespace ark::cuda;
 extern "C" void post_requests(const RingParameters& p) {
   if (dev::thread_id() != 0) return;
   *reinterpret_cast<BlockWords*>(dev::shared() + shared_layout(p.loop.stages).words) = {};
-  Block b = open_block(p.loop, 0, 0, {});
   Instance instance{};
   Message message{};
   message.queue = p.queue;
@@ -19,7 +18,7 @@ extern "C" void post_requests(const RingParameters& p) {
   for (int i = 0; i < p.count; i++) {
     message.source = static_cast<u64>(dev::block_id() * p.count + i) * 16;
     dev::st_global(at<u64>(p.source + message.source), message.source);
-    if (!post_request(b, instance, message, 16)) return;
+    if (!post_request(p.loop, 0, instance, message, 16)) return;
   }
 }
 
