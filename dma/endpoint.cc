@@ -128,11 +128,12 @@ std::vector<Memory> Endpoint::attach(Transport& transport, int peer, std::string
   if (blob.number<uint64_t>() != spec_.first_count) differ("its first count");
   if (blob.number<uint32_t>() != spec_.channels.size()) differ("the number of channels");
   for (const ChannelSpec& channel : spec_.channels) {
-    const bool same_name = blob.text() == channel.name;
+    const std::string theirs(blob.text());
+    if (theirs != channel.name) differ("channel " + channel.name + " (there " + theirs + ")");
     const bool same_priority = blob.number<uint8_t>() == static_cast<uint8_t>(channel.priority);
     const bool same_slots = blob.number<uint32_t>() == channel.slots;
     const bool same_bytes = blob.number<uint64_t>() == channel.slot_bytes;
-    if (!same_name || !same_priority || !same_slots || !same_bytes) differ("channel " + channel.name);
+    if (!same_priority || !same_slots || !same_bytes) differ("channel " + channel.name);
   }
   if (blob.number<uint32_t>() != spec_.regions.size()) differ("the number of regions");
   for (const RegionSpec& region : spec_.regions) {

@@ -41,10 +41,13 @@ RunnerLimits settle_limits(const Compiled& compiled, const RaggedOptions& option
 
 // One dma channel for each kind that the programs use, then, among processes, the one that carries step
 // records. Names say what all ranks must have alike: groups refuse each other by them.
-dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RunnerLimits& limits, bool processes,
-                                bool on_gpu) {
+dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RunnerLimits& limits,
+                                const RaggedOptions& options, bool processes) {
   dma::EndpointSpec spec;
-  const std::string place = on_gpu ? " of GPUs" : "";
+  const bool on_gpu = options.gpu != nullptr;
+  // Every rank samples for itself: GPUs of two kinds could take different tokens of a near tie.
+  const char* numerics = options.device.numerics == cuda::Numerics::kExact ? ", exact" : ", fast";
+  const std::string place = on_gpu ? " of " + options.gpu->info().arch + " GPUs" + numerics : "";
   for (const Program& program : compiled.programs) {
     for (std::size_t c = 0; c < program.channels.size(); ++c) {
       const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
@@ -96,7 +99,12 @@ class Engine {
                         groups_.empty() ? nullptr : groups_[i].get()});
     }
     executor_ = make_executor(options);
-    executor_->prepare(std::move(setups), executor_options(options, own[0]));
+    try {
+      executor_->prepare(std::move(setups), executor_options(options, own[0]));
+    } catch (const Error& error) {
+      if (own.size() == 1 && !groups_.empty()) tell_peers(error.what());
+      throw;
+    }
     if (!device_) return;
     for (const auto& store : weights_) store->release();  // the GPU has them
   }
@@ -127,6 +135,10 @@ class Engine {
   }
   const RunnerLimits& limits() const { return limits_; }
   dma::Group& group() { return *groups_[0]; }
+  // Among processes: why this rank ends, for the messages of the others, unless a peer's death is the cause.
+  void tell_peers(const std::string& why) {
+    if (group().death().empty()) group().report_dead(group().rank(), why);
+  }
 
   RunnerMemory memory() const {
     RunnerMemory m;
@@ -167,7 +179,7 @@ class Engine {
   }
 
   void make_groups(const RaggedOptions& options) {
-    dma::EndpointSpec spec = endpoint_spec(compiled_, limits_, false, options.gpu != nullptr);
+    dma::EndpointSpec spec = endpoint_spec(compiled_, limits_, options, false);
     spec.force_posted = spec.force_posted || options.force_posted;
     if (options.gpu && !spec.force_posted) return;  // ranks of a launch exchange in the GPU's memory
     groups_ = dma::make_local_groups(
@@ -198,6 +210,12 @@ class Engine {
   std::unique_ptr<Executor> executor_;      // last: its threads use all of the above
 };
 
+// Of a wait that ended with `fault`.
+std::string why_stopped(const dma::Group& group, const dma::Fault& fault) {
+  const std::string trouble = group.trouble();
+  return trouble.empty() ? fault.text() : trouble;
+}
+
 std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptions& options,
                                             const dma::Environment& environment, uint32_t& steps_channel) {
   if (environment.size != static_cast<int>(compiled.programs.size())) {
@@ -205,7 +223,7 @@ std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptio
                                   " ranks, but the group has " + std::to_string(environment.size));
   }
   const RunnerLimits limits = settle_limits(compiled, options);
-  const dma::EndpointSpec spec = endpoint_spec(compiled, limits, true, options.gpu != nullptr);
+  const dma::EndpointSpec spec = endpoint_spec(compiled, limits, options, true);
   steps_channel = static_cast<uint32_t>(spec.channels.size()) - 1;
   auto group = dma::join_group(environment, spec, dma::Deadline::after(options.join_deadline));
   return std::make_unique<Engine>(std::move(compiled), options, std::move(group), limits);
@@ -269,11 +287,7 @@ class ProcessRunner final : public LocalRunner {
     }
   }
 
-  std::string failure() const override {
-    if (!engine_->group().abort().raised()) return "";
-    const std::string death = engine_->group().death();
-    return death.empty() ? "the engine was aborted" : death;
-  }
+  std::string failure() const override { return engine_->group().trouble(); }
 
  private:
   uint64_t start(const StepDescriptor& step) override {
@@ -282,8 +296,7 @@ class ProcessRunner final : public LocalRunner {
     const auto& head = *reinterpret_cast<const StepRecord*>(record_.data());
     for (dma::MessageSender& peer : peers_) {
       if (dma::Fault fault = peer.send({record_.data(), head.bytes}, context())) {
-        const std::string death = engine_->group().death();
-        const std::string why = death.empty() ? fault.text() : death;
+        const std::string why = why_stopped(engine_->group(), fault);
         abort(why);
         throw Error(Code::kUnavailable, why);
       }
@@ -298,6 +311,33 @@ class ProcessRunner final : public LocalRunner {
   std::vector<dma::MessageSender> peers_;
   std::vector<std::byte> record_;
 };
+
+// A rank that runs the steps which rank 0 sends, until an empty one.
+void serve_steps(Engine& engine, uint32_t channel) {
+  Executor& executor = engine.executor();
+  dma::Group& group = engine.group();
+  dma::MessageReceiver steps(group.receiver(0, channel));
+  const dma::WaitContext forever{&group.abort(), dma::Deadline::never(), {}};
+  uint64_t posted = 0, done = 0;
+  const auto drain = [&](uint64_t most) {
+    while (posted - done > most) done += executor.poll(std::chrono::seconds(1)) ? 1 : 0;
+  };
+  for (;;) {
+    // The loop of a GPU may have parked just in front of a step: whoever polls launches it again.
+    while (engine.device() && posted != done && !steps.has_message())
+      done += executor.poll(std::chrono::microseconds(200)) ? 1 : 0;
+    std::span<const std::byte> record;
+    dma::Fault fault = steps.receive(record, forever);
+    if (fault) {
+      executor.poll(std::chrono::microseconds(0));  // throws what the executor knows
+      throw Error(Code::kUnavailable, why_stopped(group, fault));
+    }
+    if (record.empty()) return drain(0);
+    drain(Mailbox::kDepth - 1);
+    posted = executor.post(record);
+    if ((fault = steps.release(forever))) throw Error(Code::kUnavailable, why_stopped(group, fault));
+  }
+}
 
 }  // namespace
 
@@ -325,28 +365,11 @@ std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const Ragged
 void serve_rank(Compiled compiled, const RaggedOptions& options, const dma::Environment& environment) {
   uint32_t channel = 0;
   const auto engine = make_process_engine(std::move(compiled), options, environment, channel);
-  Executor& executor = engine->executor();
-  dma::MessageReceiver steps(engine->group().receiver(0, channel));
-  const dma::WaitContext forever{&engine->group().abort(), dma::Deadline::never(), {}};
-  uint64_t posted = 0, done = 0;
-  const auto drain = [&](uint64_t most) {
-    while (posted - done > most) done += executor.poll(std::chrono::seconds(1)) ? 1 : 0;
-  };
-  for (;;) {
-    // The loop of a GPU may have parked just in front of a step: whoever polls launches it again.
-    while (engine->device() && posted != done && !steps.has_message())
-      done += executor.poll(std::chrono::microseconds(200)) ? 1 : 0;
-    std::span<const std::byte> record;
-    dma::Fault fault = steps.receive(record, forever);
-    if (fault) {
-      executor.poll(std::chrono::microseconds(0));  // throws what the executor knows
-      const std::string death = engine->group().death();
-      throw Error(Code::kUnavailable, death.empty() ? fault.text() : death);
-    }
-    if (record.empty()) return drain(0);
-    drain(Mailbox::kDepth - 1);
-    posted = executor.post(record);
-    if ((fault = steps.release(forever))) throw Error(Code::kUnavailable, fault.text());
+  try {
+    serve_steps(*engine, channel);
+  } catch (const Error& error) {
+    engine->tell_peers(error.what());
+    throw;
   }
 }
 

@@ -25,6 +25,8 @@ class Device final : public DeviceExecutor {
  public:
   Device(std::shared_ptr<Gpu> gpu, const DeviceOptions& options) : gpu_(std::move(gpu)), device_(options) {}
   ~Device() override {
+    // Steps in flight are lost, and who exchanges with them must not wait.
+    if (host_ && host_->is_busy()) raise_aborts(dma::AbortReason::kShutdown);
     watch_pumps(false);  // they look at host_
     host_.reset();       // the loop ends
     const Gate::Work work = gpu_->gate().enter();
@@ -296,10 +298,8 @@ class Device final : public DeviceExecutor {
   // Why the loop must end though it has not failed: a peer's death, or a pump that gave up.
   std::string interrupted() const {
     for (const RankSetup& setup : setups_) {
-      if (!setup.group || !setup.group->abort().raised()) continue;
-      if (std::string death = setup.group->death(); !death.empty()) return death;
-      const dma::Fault fault = setup.group->fault();
-      return fault ? fault.text() : "the group was aborted";
+      if (!setup.group) continue;
+      if (std::string why = setup.group->trouble(); !why.empty()) return why;
     }
     return "";
   }

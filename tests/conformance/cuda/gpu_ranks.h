@@ -53,6 +53,8 @@ struct GpusOptions {
   bool seeded_bugs = false;
   std::chrono::milliseconds step_deadline{60'000};
   std::optional<dma::FaultPlan> faults = {};  // of the wires that pumps use
+  int64_t lease = 0;
+  bool barrier = false;
 };
 
 // Executors of one rank each, driven together.
@@ -74,6 +76,8 @@ class GpuRanks final : public StepRunner {
     options.limits = limits_;
     options.max_items = kMaxTokens;
     options.step_deadline = o.step_deadline;
+    options.lease = o.lease;
+    options.barrier = o.barrier;
     for (int r = 0; r < ranks; ++r) {
       const auto i = static_cast<std::size_t>(r);
       weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[i], compiled_.constants, 1));
@@ -93,17 +97,22 @@ class GpuRanks final : public StepRunner {
   }
   // Rank 0's, when all have it.
   std::optional<StepResult> poll(std::chrono::microseconds) override {
-    std::optional<StepResult> first;
-    for (const auto& executor : executors_) {
-      std::optional<StepResult> result;
-      while (!result) result = executor->poll(std::chrono::seconds(10));
-      if (!first) first = std::move(result);
+    // In turn: a loop that has left with a step in flight is launched again by whoever polls it.
+    std::vector<std::optional<StepResult>> results(executors_.size());
+    for (bool all = false; !all;) {
+      all = true;
+      for (std::size_t r = 0; r < results.size(); ++r) {
+        if (!results[r]) results[r] = executors_[r]->poll(std::chrono::milliseconds(1));
+        all = all && results[r];
+      }
     }
-    return first;
+    return std::move(results[0]);
   }
   void abort(const std::string& why) override { executors_[0]->abort(why); }
 
   cuda::DeviceExecutor& executor(int rank) { return *executors_[static_cast<std::size_t>(rank)]; }
+  // Ends a rank's executor, as its process's end would.
+  void end(int rank) { executors_[static_cast<std::size_t>(rank)].reset(); }
   dma::Group& group(int rank) { return *groups_[static_cast<std::size_t>(rank)]; }
 
  private:

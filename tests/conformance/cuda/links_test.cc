@@ -124,6 +124,50 @@ TEST_P(GpuPerRank, TakesGpusOfDifferentSizes) {
   EXPECT_EQ(ranks.executor(1).processors(), 2);
 }
 
+// Several peers: pieces of several senders in one sum, more messages than slots, counters near their end,
+// launches that end in the middle of it all.
+TEST_P(GpuPerRank, ManyPeersLeasesAndBarriersChangeNothing) {
+  const auto prompt = random_tokens(5, 2);
+  TokenGraphOptions o;
+  o.heads = o.kv_heads = 4;
+  o.layers = 1;
+  const DecoderModel model = gpt2_tokens(o);
+  for (const bool barrier : {false, true}) {
+    const auto processors = barrier ? std::vector{1, 1, 1, 1} : std::vector{2, 1, 2};
+    const auto ranks = static_cast<int>(processors.size());
+    const Rows expected = run_greedy(*make_runner(model, one_launch(ranks, Link::kDirect)), prompt, 3, 3);
+    const auto world = std::make_shared<World>(schedules()[barrier ? 0 : 1]);
+    GpusOptions options{world, processors, GetParam(), ~uint64_t{0} - 9};
+    options.lease = 2;
+    options.barrier = barrier;
+    GpuRanks gpus(model, options);
+    EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 3, 3))) << ranks << " ranks";
+    EXPECT_FALSE(world->failure());
+    for (int r = 0; r < ranks; ++r) {
+      EXPECT_EQ(gpus.executor(r).processors(), processors[static_cast<std::size_t>(r)]);
+      EXPECT_GE(gpus.executor(r).launches(), 2);
+      if (r == 0) continue;
+      // More messages than slots.
+      EXPECT_GT(gpus.group(0).receiver(r, 0).arrived->load() - options.first_count, 8u);
+    }
+  }
+}
+
+// Its peers would wait in a step that it has left.
+TEST_P(GpuPerRank, TheEndOfAnExecutorInMidStepRaisesTheGroupsFlag) {
+  GpuRanks ranks(model_of(false), {std::make_shared<World>(), {2, 2}, GetParam()});
+  run_greedy(ranks, {1, 2}, 2, 1);
+  ranks.end(1);
+  EXPECT_FALSE(ranks.group(1).abort().raised()) << "between steps";
+  StepDescriptor step;
+  step.tokens = {1};
+  step.sequences = {{0, 0, 1, 0}};
+  step.page_deltas = {{0, 0, 0}};
+  ranks.executor(0).post(step);  // rank 1 never starts it
+  ranks.end(0);
+  EXPECT_EQ(ranks.group(0).abort().reason(), dma::AbortReason::kShutdown);
+}
+
 TEST_P(GpuPerRank, ADeadPeerIsNamedAndEndsTheLoop) {
   GpuRanks ranks(model_of(false), {std::make_shared<World>(), {2, 2}, GetParam()});
   StepDescriptor step;

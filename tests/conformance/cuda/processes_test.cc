@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "tests/conformance/cuda/test_gpu.h"
+#include "tests/emulator/emulated_gpu.h"
 #include "tests/engine/driving.h"
 #include "tests/engine/token_graphs.h"
 
@@ -22,6 +23,9 @@ struct RankOptions {
   bool posted = false;
   int32_t pages = kPages;
   bool on_gpu = true;
+  int arch = 900;  // of the GPU
+  cuda::Numerics numerics = cuda::Numerics::kExact;
+  int32_t processors = 2;
 };
 
 class GpuProcesses : public ::testing::TestWithParam<bool> {
@@ -51,8 +55,11 @@ class GpuProcesses : public ::testing::TestWithParam<bool> {
     r.max_items = 16;
     r.step_deadline = std::chrono::seconds(60);
     r.join_deadline = std::chrono::seconds(20);
-    if (o.on_gpu) r.gpu = test_gpu({});
-    r.device.processors = 2;
+    if (o.on_gpu)
+      r.gpu = std::make_shared<emulator::EmulatedGpu>(std::make_shared<emulator::World>(),
+                                                      emulator::EmulatedGpuOptions{.arch = o.arch});
+    r.device.numerics = o.numerics;
+    r.device.processors = o.processors;
     r.device.linger = std::chrono::microseconds(200);  // parks between steps
     return r;
   }
@@ -100,22 +107,52 @@ TEST_P(GpuProcesses, GiveTheBytesOfOneLaunch) {
 }
 
 TEST_P(GpuProcesses, RanksThatDifferRefuseEachOther) {
-  for (const RankOptions& other :
-       {RankOptions{GetParam(), kPages + 1}, RankOptions{GetParam(), kPages, false}}) {
+  const bool posted = GetParam();
+  struct Case {
+    RankOptions other;
+    std::string named;
+  };
+  for (const auto& [other, named] :
+       std::vector<Case>{{{.posted = posted, .pages = kPages + 1}, "channel steps for "},
+                         {{.posted = posted, .on_gpu = false}, "channel exchange 0"},
+                         {{.posted = posted, .arch = 800}, "of sm_80 GPUs, exact"},
+                         {{.posted = posted, .numerics = cuda::Numerics::kFast}, "of sm_90a GPUs, fast"}}) {
     start_rank_1(other);
     try {
-      rank_0({.posted = GetParam()});
+      rank_0({.posted = posted});
       ADD_FAILURE() << "no refusal";
     } catch (const Error& error) {
       const std::string text = error.what();
       EXPECT_EQ(error.code(), Code::kUnavailable);
       EXPECT_NE(text.find("differs from rank"), std::string::npos) << text;
-      EXPECT_NE(text.find(other.on_gpu ? "pages" : "of GPUs"), std::string::npos) << text;
+      EXPECT_NE(text.find(named), std::string::npos) << text;
     }
     peer_.join();
     EXPECT_NE(error_, "");
     address_ += "'";
   }
+}
+
+// A rank that has joined and then cannot start its loop says why; a closed connection alone would not.
+TEST_P(GpuProcesses, WhyARankCannotStartReachesRank0) {
+  const RankOptions o{.posted = GetParam()};
+  RankOptions too_many = o;
+  too_many.processors = 100;
+  start_rank_1(too_many);
+  std::string text, failure;
+  std::unique_ptr<RaggedRunner> runner;
+  try {
+    runner = rank_0(o);
+    run_greedy(*runner, {5, 17, 3}, 4, 2);
+  } catch (const Error& error) {
+    text = error.what();
+    EXPECT_EQ(error.code(), Code::kUnavailable);
+    if (runner) failure = runner->failure();
+  }
+  EXPECT_NE(text.find("rank 1 is dead: the loop needs 100 blocks"), std::string::npos) << text;
+  EXPECT_EQ(failure, text);
+  peer_.join();
+  EXPECT_EQ(error_.rfind("the loop needs 100 blocks", 0), 0u) << error_;
 }
 
 INSTANTIATE_TEST_SUITE_P(Links, GpuProcesses, ::testing::Bool(),
