@@ -1,9 +1,13 @@
 #include "server/device.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <limits>
 
 #include "base/error.h"
 #include "engine/cuda/driver.h"
+#include "engine/ragged_runner.h"
+#include "engine/weight_store.h"
 #include "server/choice.h"
 
 namespace ark {
@@ -41,6 +45,25 @@ std::string why_not_on_gpu(const std::vector<Program>& programs, cuda::Numerics 
   } catch (const Error& error) {
     return error.what();
   }
+}
+
+int64_t pages_with_room(const Compiled& compiled, std::span<const int64_t> free, bool processes) {
+  constexpr int64_t kContextBytes = int64_t{512} << 20;  // the driver's, of a process
+  const auto gpus = static_cast<int>(free.size());
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int g = 0; g < gpus; ++g) {
+    int64_t room = free[static_cast<std::size_t>(g)] / 10 * 9, page = 0, ranks = 0;
+    for (std::size_t r = 0; r < compiled.programs.size(); ++r) {
+      if (gpu_of_rank(static_cast<int>(r), gpus) != g) continue;
+      for (const WeightUse& use : compiled.programs[r].weights) room -= packed_bytes(use);
+      room -= 2 * (compiled.bindings[r].act_bytes + compiled.bindings[r].inbox_bytes);
+      page += page_bytes({compiled.programs[r]});
+      ++ranks;
+    }
+    if (processes) room -= (ranks - 1) * kContextBytes;
+    if (ranks > 0) least = std::min(least, room / std::max<int64_t>(1, page));
+  }
+  return least;
 }
 
 std::string describe(const cuda::DeviceExecutor& executor, const cuda::Gpu& gpu) {

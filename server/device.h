@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
+#include "engine/compile.h"
 #include "engine/cuda/executor.h"
-#include "engine/program.h"
 
 namespace CLI {
 class App;
@@ -31,6 +32,14 @@ std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why);
 
 // Empty if the GPU has code for every phase, else the first one without and why.
 std::string why_not_on_gpu(const std::vector<Program>& programs, cuda::Numerics numerics);
+
+// The GPU of a rank process: they take the driver's GPUs in turn.
+inline int gpu_of_rank(int rank, int gpus) { return rank % gpus; }
+
+// Pages of keys and values that the GPUs of all ranks have room for, each beside its ranks' weights and
+// activations; less than 1 where not even these fit. `free`: bytes, of each GPU that ranks are spread over,
+// with one context there already. `processes`: each rank is one, whose context takes room too.
+int64_t pages_with_room(const Compiled& compiled, std::span<const int64_t> free, bool processes);
 
 // For the start-up log: "NVIDIA H200 (sm_90a, ...), 132 processors a rank, 96 registers, compiled in 1.2 s".
 std::string describe(const cuda::DeviceExecutor& executor, const cuda::Gpu& gpu);

@@ -178,6 +178,14 @@ Compilation compile_model(const DecoderModel& model, const LoadOptions& options,
 
 namespace {
 
+// Empty if each rank has a GPU to itself, or all run as one launch.
+std::string why_not_shared(const LoadOptions& options, std::size_t ranks) {
+  const auto gpus = static_cast<std::size_t>(options.processes && ranks > 1 ? cuda::count_gpus() : ranks);
+  if (gpus >= ranks) return "";
+  return std::to_string(ranks) + " processes on " + std::to_string(gpus) +
+         " GPUs would take turns, which is slow; give --device cuda for that, or leave --processes out";
+}
+
 // The GPU that will run the programs, or null for the CPU; `why` then says why. Throws Error(kUnsupported)
 // where the GPU was asked for and cannot.
 std::shared_ptr<cuda::Gpu> gpu_for(const LoadOptions& options, std::shared_ptr<cuda::Gpu> gpu,
@@ -187,29 +195,26 @@ std::shared_ptr<cuda::Gpu> gpu_for(const LoadOptions& options, std::shared_ptr<c
     *why = "the oracle was asked for";
   } else {
     *why = why_not_on_gpu(programs, options.device.numerics);
+    if (why->empty() && options.device.device == Device::kAuto)
+      *why = why_not_shared(options, programs.size());
   }
   if (why->empty()) return gpu;
   if (options.device.device == Device::kCuda) throw Error(Code::kUnsupported, "--device cuda: " + *why);
   return nullptr;
 }
 
-// The GPU of a rank process: they take the driver's GPUs in turn.
-int gpu_of_rank(int rank, int gpus) { return rank % gpus; }
-
-// Keys and values: what the user says, else what all sequences can need and the GPU of rank 0 has left;
-// `gpus`: over how many the ranks are spread.
-void settle_gpu(Compilation& c, const LoadOptions& options, std::shared_ptr<cuda::Gpu> gpu, int gpus) {
+// Keys and values: what the user says, else what all sequences can need and every rank's GPU has left;
+// `gpus`: over how many the ranks are spread; more than one, or `processes`: each rank is a process.
+void settle_gpu(Compilation& c, const LoadOptions& options, std::shared_ptr<cuda::Gpu> gpu, int gpus,
+                bool processes) {
   RunnerLimits& limits = c.ragged.limits;
   if (options.kv_memory == 0) {
-    int64_t room = static_cast<int64_t>(gpu->free_bytes() / 10 * 9), page = 0;
-    for (std::size_t r = 0; r < c.compiled.programs.size(); ++r) {
-      if (gpu_of_rank(static_cast<int>(r), gpus) != 0) continue;
-      for (const WeightUse& use : c.compiled.programs[r].weights) room -= packed_bytes(use);
-      room -= 2 * (c.compiled.bindings[r].act_bytes + c.compiled.bindings[r].inbox_bytes);
-      page += page_bytes({c.compiled.programs[r]});
-    }
+    std::vector<int64_t> free = {static_cast<int64_t>(gpu->free_bytes())};
+    // The others are opened for a look only: their ranks' processes open them again.
+    for (int g = 1; g < gpus; ++g) free.push_back(static_cast<int64_t>(cuda::open_gpu(g)->free_bytes()));
     const int64_t needed = int64_t{limits.max_slots} * ((limits.max_length + kPageSize - 1) / kPageSize);
-    limits.pages = static_cast<int32_t>(std::clamp<int64_t>(room / std::max<int64_t>(1, page), 1, needed));
+    const int64_t room = pages_with_room(c.compiled, free, processes);
+    limits.pages = static_cast<int32_t>(std::clamp<int64_t>(room, 1, needed));
     c.ragged.kv_bytes = limits.pages * page_bytes(c.compiled.programs);  // what rank processes are told
   }
   c.ragged.device.numerics = options.device.numerics;
@@ -249,7 +254,7 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   const auto ranks = static_cast<int32_t>(c.compiled.programs.size());
   const bool in_processes = options.processes && ranks > 1;
   const int gpus = gpu && in_processes ? std::min(ranks, cuda::count_gpus()) : 1;
-  if (gpu) settle_gpu(c, options, gpu, gpus);
+  if (gpu) settle_gpu(c, options, gpu, gpus, in_processes);
   if (gpu && in_processes)
     log.fact("ranks", std::to_string(ranks) + " processes on " + std::to_string(gpus) + " GPUs" +
                           (gpus < ranks ? "; loops that share a GPU take turns, which is slow: without "
@@ -283,23 +288,14 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
 
 namespace {
 
-// The GPU of this rank process where rank 0 runs on one, else null. Throws Error(kUnavailable) that names the
-// rank.
+// The GPU of this rank process where rank 0 runs on one, else null.
 std::shared_ptr<cuda::Gpu> open_gpu_of(const dma::Environment& environment) {
   const char* device = std::getenv(kRankDeviceVariable);
   if (!device || std::string_view(device) != "cuda") return nullptr;
-  try {
-    return cuda::open_gpu(gpu_of_rank(environment.rank, cuda::count_gpus()));
-  } catch (const Error& error) {
-    throw Error(Code::kUnavailable, "rank " + std::to_string(environment.rank) +
-                                        " cannot run on a GPU as rank 0 does: " + error.what());
-  }
+  return cuda::open_gpu(gpu_of_rank(environment.rank, cuda::count_gpus()));
 }
 
-}  // namespace
-
-int run_rank_process(LoadOptions options) {
-  const dma::Environment environment = dma::Environment::from_process();
+void run_rank_of(const dma::Environment& environment, LoadOptions options) {
   if (const char* bytes = std::getenv(kKvBytesVariable)) options.kv_memory = std::strtoll(bytes, nullptr, 10);
   std::shared_ptr<cuda::Gpu> gpu = open_gpu_of(environment);
   StageLog quiet([](const std::string&) {});
@@ -308,8 +304,23 @@ int run_rank_process(LoadOptions options) {
   if (std::holds_alternative<NotRecognised>(recognised))
     throw Error(Code::kInternal, "a rank process does not recognise the model that rank 0 did");
   Compilation c = compile_model(std::get<DecoderModel>(recognised), options, quiet);
-  if (gpu) settle_gpu(c, options, std::move(gpu), 1);
+  if (gpu) settle_gpu(c, options, std::move(gpu), 1, true);
   serve_rank(std::move(c.compiled), c.ragged, environment);
+}
+
+}  // namespace
+
+int run_rank_process(LoadOptions options) {
+  const dma::Environment environment = dma::Environment::from_process();
+  const std::string rank = "rank " + std::to_string(environment.rank);
+  try {
+    run_rank_of(environment, std::move(options));
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    const bool is_named =
+        what.starts_with(rank) && what.substr(0, what.find_first_of(" ,:", rank.size())) == rank;
+    throw Error(error.code(), is_named ? what : rank + ": " + what);
+  }
   return 0;
 }
 

@@ -23,8 +23,8 @@ struct LoadOptions {
   int32_t config_length = 0;    // what the files beside the model say, 0 = nothing
   int32_t max_sequences = 64;
   int32_t max_batched_tokens = 0;  // of one step; 0: 512
-  int64_t kv_memory =
-      0;  // bytes, all ranks; 0: what all sequences can need, at most a quarter of free memory
+  int64_t kv_memory = 0;  // bytes, all ranks; 0: what all sequences can need, at most a quarter of free
+                          // memory, or what is left of the ranks' GPUs
   DeviceChoice device;
   bool plain = false;          // the untouched graph even if it is recognised (the oracle)
   bool lockstep = false;       // the oracle executor instead of the loop

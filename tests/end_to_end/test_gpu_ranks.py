@@ -20,8 +20,7 @@ def test_a_rank_that_has_no_gpu_says_its_name(tiny_model):
     run = subprocess.run([BINARY, "--model", tiny_model, "--tp", "2", "--processes"], capture_output=True, text=True,
                          env=environment, timeout=60)
     assert run.returncode == UNAVAILABLE
-    assert run.stderr == ("ark-serve: error: rank 1 cannot run on a GPU as rank 0 does: "
-                          "no CUDA here: libcuda-absent.so.1 cannot be loaded\n")
+    assert run.stderr == ("ark-serve: error: rank 1: no CUDA here: libcuda-absent.so.1 cannot be loaded\n")
 
 
 @pytest.fixture
@@ -42,6 +41,17 @@ def two_ranks(tiny_model, tmp_path):
         yield server
     finally:
         server.kill()
+
+
+def test_ranks_that_would_share_a_gpu_stay_on_the_cpu_unless_asked(tiny_model, tmp_path):
+    if not FAKE.exists():
+        pytest.skip(f"no {FAKE}")
+    environment = {"ARK_LIBCUDA": str(FAKE), "ARK_CACHE_DIR": str(tmp_path)}
+    with Server("--model", tiny_model, "--tp", 2, "--processes", "--kv-memory", "64k", environment=environment) as server:
+        [device] = [line for line in server.lines if line.startswith("device ")]
+        if "nvrtc" in device.lower():
+            pytest.skip(device)
+        assert "cpu, " in device and "2 processes on 1 GPUs would take turns" in device, device
 
 
 def test_a_killed_rank_ends_the_loop_of_the_other(two_ranks):
