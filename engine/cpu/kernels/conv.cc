@@ -119,16 +119,20 @@ void conv_tile(const KernelCall& call, int64_t tile) {
 }
 
 // (x, weights, x_zero?, weight_zero? scalar or one a channel) -> i32
-std::vector<OutputType> integer_shapes(const KernelCall& call) {
-  std::vector<OutputType> out = conv_shapes(call);
-  out[0].dtype = DType::kI32;
+void check_integer_zeros(const KernelCall& call) {
   const bool fits =
       (!has_input(call, 2) || call.inputs[2].size() == 1) &&
       (!has_input(call, 3) || call.inputs[3].size() == 1 || call.inputs[3].size() == call.inputs[1].dims[0]);
   if (!fits) misfit("ConvInteger wants one zero point for x, and one or one a channel for the weights");
+}
+std::vector<OutputType> integer_shapes(const KernelCall& call) {
+  std::vector<OutputType> out = conv_shapes(call);
+  out[0].dtype = DType::kI32;
+  check_integer_zeros(call);
   return out;
 }
 void integer_tile(const KernelCall& call, int64_t tile) {
+  check_integer_zeros(call);  // again: not every driver asks for shapes
   const int64_t channel = tile % call.outputs[0].dims[1];
   const auto zero = [&](std::size_t input) {
     if (!has_input(call, input)) return int64_t{0};

@@ -7,38 +7,44 @@
 namespace ark::kernels {
 namespace {
 
-// Which scale belongs to element i of x: per tensor, per axis, or blocked along the axis.
+// Which scale and zero point belong to element i of x: per tensor, per axis, or blocked along the axis. Made
+// anew by every tile: the sizes are those of a call, and a wrong one must not be read.
 struct ScaleIndex {
   int64_t inner = 1, n = 1, block = 0, blocks = 1;
   bool single = true;
+
+  explicit ScaleIndex(const KernelCall& call) {
+    const TensorView &x = call.inputs[0], &scale = call.inputs[1];
+    if (has_input(call, 2) && call.inputs[2].size() != scale.size())
+      misfit("zero points " + dims_text(call.inputs[2].shape()) + " and scales " + dims_text(scale.shape()) +
+             " must be equally many");
+    if (scale.size() == 1) return;
+    single = false;
+    const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 1), x.rank));
+    if (x.rank > 0) {
+      inner = product(x.shape().subspan(axis + 1));
+      n = x.dims[axis];
+    }
+    block = call.attributes->integer_or("block_size", 0);
+    if (block > 0 && n > 0) blocks = (n - 1) / block + 1;
+    const int64_t wanted = block > 0 && n > 0 ? x.size() / n * blocks : n;
+    if (block < 0 || scale.size() != wanted)
+      misfit("scales " + dims_text(scale.shape()) + " do not fit " + dims_text(x.shape()));
+  }
   int64_t operator()(int64_t i) const {
     if (single) return 0;
     if (block == 0) return i / inner % n;
     return (i / (inner * n) * blocks + i / inner % n / block) * inner + i % inner;
   }
 };
-ScaleIndex scale_index(const KernelCall& call) {
-  const TensorView &x = call.inputs[0], &scale = call.inputs[1];
-  ScaleIndex s;
-  if (scale.size() == 1) return s;
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 1), x.rank));
-  s.single = false;
-  s.inner = product(x.shape().subspan(axis + 1));
-  s.n = x.dims[axis];
-  s.block = call.attributes->integer_or("block_size", 0);
-  if (s.block) s.blocks = scale.dims[axis];
-  const int64_t wanted = s.block ? x.size() / s.n * s.blocks : s.n;
-  if (scale.size() != wanted || (s.block && s.blocks * s.block < s.n))
-    misfit("scales " + dims_text(scale.shape()) + " do not fit " + dims_text(x.shape()));
-  return s;
-}
 
 std::vector<OutputType> dequantize_shapes(const KernelCall& call) {
+  const ScaleIndex checked(call);
   return {{call.inputs[1].dtype, dims_of(call.inputs[0])}};
 }
 void dequantize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const ScaleIndex index = scale_index(call);
+  const ScaleIndex index(call);
   const int64_t default_zero = call.attributes->integer_or("zero_point", 0);
   const auto [begin, end] = elements_of(tile, y.size());
   for (int64_t i = begin; i < end; ++i) {
@@ -68,11 +74,12 @@ std::pair<double, double> range_of(DType type) {
 std::vector<OutputType> quantize_shapes(const KernelCall& call) {
   const auto fallback = static_cast<DType>(call.attributes->integer_or("to", int64_t(DType::kU8)));
   const DType type = has_input(call, 2) ? call.inputs[2].dtype : fallback;
+  const ScaleIndex checked(call);
   return {{type, dims_of(call.inputs[0])}};
 }
 void quantize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const ScaleIndex index = scale_index(call);
+  const ScaleIndex index(call);
   const auto [low, high] = range_of(y.dtype);
   const auto [begin, end] = elements_of(tile, y.size());
   for (int64_t i = begin; i < end; ++i) {
@@ -105,6 +112,18 @@ void dynamic_tile(const KernelCall& call, int64_t) {
   if (call.outputs[2].present()) store_one<float>(call.outputs[2], 0, zero);
 }
 
+// One zero point for all, or one for each of `count` rows or columns.
+void check_zeros(const KernelCall& call, std::size_t input, int64_t count, const char* of) {
+  if (!has_input(call, input)) return;
+  const int64_t size = call.inputs[input].size();
+  if (size != 1 && size != count)
+    misfit("MatMulInteger: " + std::to_string(size) + " zero points for " + std::to_string(count) + of);
+}
+void check_integer_zeros(const KernelCall& call, int64_t m, int64_t n) {
+  check_zeros(call, 2, m, " rows");
+  check_zeros(call, 3, n, " columns");
+}
+
 std::vector<OutputType> integer_shapes(const KernelCall& call) {
   const TensorView &a = call.inputs[0], &b = call.inputs[1];
   if (a.rank < 2 || b.rank < 2 ||
@@ -114,6 +133,7 @@ std::vector<OutputType> integer_shapes(const KernelCall& call) {
                         b.shape().first(static_cast<std::size_t>(b.rank) - 2));
   dims.push_back(a.dims[static_cast<std::size_t>(a.rank) - 2]);
   dims.push_back(b.dims[static_cast<std::size_t>(b.rank) - 1]);
+  check_integer_zeros(call, dims[dims.size() - 2], dims.back());
   return {{DType::kI32, dims}};
 }
 // [batch..., M, K] x [batch..., K, N] of 8-bit integers, by tiles of rows x one panel of columns.
@@ -130,7 +150,9 @@ struct IntegerProduct {
         k(a.dims[static_cast<std::size_t>(a.rank) - 1]),
         n(y.dims[static_cast<std::size_t>(y.rank) - 1]),
         row_tiles((m + kRows - 1) / kRows),
-        panels((n + kPanel - 1) / kPanel) {}
+        panels((n + kPanel - 1) / kPanel) {
+    check_integer_zeros(call, m, n);
+  }
 
   const TensorView &a, &b, &y;
   const int64_t m, k, n, row_tiles, panels;
@@ -202,23 +224,62 @@ void integer_tile(const KernelCall& call, int64_t tile) {
                 total.data() + r * IntegerProduct::kPanel, static_cast<std::size_t>(width) * sizeof(int32_t));
 }
 
+// size == the product of `factors`, all positive; nothing here can overflow.
+bool is_product(int64_t size, std::initializer_list<int64_t> factors) {
+  for (const int64_t f : factors) {
+    if (size % f != 0) return false;
+    size /= f;
+  }
+  return size == 1;
+}
+
+// Sizes of a MatMulNBits whose operands fit them, as ONNX Runtime demands. Made anew by every tile, as above.
+struct NBits {
+  int64_t k, n, bits, block, blocks;
+  int64_t bytes, zero_bytes;  // of a block of codes, of the zero points of a column
+
+  explicit NBits(const KernelCall& call) {
+    const Attributes& a = *call.attributes;
+    k = a.integer("K"), n = a.integer("N"), bits = a.integer_or("bits", 4), block = a.integer("block_size");
+    const bool sane =
+        k > 0 && n > 0 && (bits == 2 || bits == 4 || bits == 8) && block >= 16 && block % 8 == 0;
+    if (!sane) misfit("MatMulNBits: K, N, bits or block_size out of range");
+    blocks = (k - 1) / block + 1;
+    bytes = block / 8 * bits;
+    const int64_t per_byte = 8 / bits;
+    zero_bytes = (blocks - 1) / per_byte + 1;
+    const TensorView& x = call.inputs[0];
+    if (x.rank == 0 || x.dims[static_cast<std::size_t>(x.rank) - 1] != k)
+      misfit("MatMulNBits: the input's last axis is not K");
+    const auto check = [&](std::size_t input, const char* what, bool fits) {
+      if (!fits)
+        misfit("MatMulNBits: " + std::string(what) + " " + dims_text(call.inputs[input].shape()) +
+               " do not fit K " + std::to_string(k) + ", N " + std::to_string(n) + " and block_size " +
+               std::to_string(block));
+    };
+    const auto size = [&](std::size_t input) { return call.inputs[input].size(); };
+    check(1, "weights", call.inputs[1].dtype == DType::kU8 && is_product(size(1), {n, blocks, bytes}));
+    check(2, "scales", is_product(size(2), {n, blocks}));
+    if (has_input(call, 3))
+      check(3, "zero points",
+            call.inputs[3].dtype == DType::kU8 ? is_product(size(3), {n, zero_bytes})
+                                               : is_product(size(3), {n, blocks}));
+    if (has_input(call, 4)) check(4, "g_idx", size(4) == k || is_product(size(4), {blocks, block}));
+    if (has_input(call, 5)) check(5, "bias", size(5) == n);
+  }
+};
+
 std::vector<OutputType> nbits_shapes(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  Dims dims = dims_of(x);
-  if (dims.empty() || dims.back() != call.attributes->integer("K"))
-    misfit("MatMulNBits: the input's last axis is not K");
-  dims.back() = call.attributes->integer("N");
-  return {{x.dtype, dims}};
+  const NBits sizes(call);
+  Dims dims = dims_of(call.inputs[0]);
+  dims.back() = sizes.n;
+  return {{call.inputs[0].dtype, dims}};
 }
 int64_t nbits_grid(const KernelCall& call) { return call.attributes->integer("N"); }
 // One output column: its weights are decoded once for all rows.
 void nbits_tile(const KernelCall& call, int64_t column) {
   const TensorView &x = call.inputs[0], &b = call.inputs[1], &scales = call.inputs[2], &y = call.outputs[0];
-  const Attributes& a = *call.attributes;
-  const int64_t k = a.integer("K"), n = a.integer("N"), bits = a.integer_or("bits", 4),
-                block = a.integer("block_size");
-  const int64_t blocks = (k + block - 1) / block, bytes = block * bits / 8,
-                zero_bytes = (blocks * bits + 7) / 8;
+  const auto [k, n, bits, block, blocks, bytes, zero_bytes] = NBits(call);
   const auto field = [&](const std::byte* from, int64_t i) {
     const int64_t per_byte = 8 / bits;
     return std::to_integer<int>(from[i / per_byte]) >> (i % per_byte * bits) & ((1 << bits) - 1);
@@ -226,6 +287,8 @@ void nbits_tile(const KernelCall& call, int64_t column) {
   std::vector<float> weights(static_cast<std::size_t>(k)), row(static_cast<std::size_t>(k));
   for (int64_t i = 0; i < k; ++i) {
     const int64_t g = has_input(call, 4) ? load_one<int64_t>(call.inputs[4], i) : i / block;
+    if (g < 0 || g >= blocks)
+      misfit("MatMulNBits: g_idx names block " + std::to_string(g) + " of " + std::to_string(blocks));
     float zero = static_cast<float>(1 << (bits - 1));
     if (has_input(call, 3))
       zero = call.inputs[3].dtype == DType::kU8
