@@ -65,9 +65,19 @@ void matmul_nbits(OpContext& c) {
   std::vector<ValueId> in{c.input(0), c.input(1), c.input(2)};
   for (std::size_t i = 3; i < 6; ++i) in.push_back(c.has_input(i) ? c.inputs[i] : kNoValue);
   while (in.back() == kNoValue) in.pop_back();
+  constexpr int64_t kMost = int64_t{1} << 40;  // far beyond any matrix; sums of such sizes are safe
+  if (block > kMost || c.attr_int("K", 0) > kMost || c.attr_int("N", 0) > kMost)
+    c.fail("block_size, K or N is larger than 2^40");
   c.outputs[0] =
       c.emit(Op::kMatMulNBits, in,
              {{"K", c.attr_int("K", 0)}, {"N", c.attr_int("N", 0)}, {"bits", bits}, {"block_size", block}});
+  const ConstantPtr places = c.has_input(4) ? c.graph.value(c.inputs[4]).constant : nullptr;
+  if (!places) return;
+  const int64_t blocks = (c.attr_int("K", 0) - 1) / block + 1;
+  const Tensor t = materialise(*places);
+  for (int64_t i = 0; i < std::min(t.size(), c.attr_int("K", 0)); ++i)
+    if (t.integer(i) < 0 || t.integer(i) >= blocks)
+      c.fail("g_idx names block " + std::to_string(t.integer(i)) + " of " + std::to_string(blocks));
 }
 
 // Two codes a byte, the first in the low bits, as elements of their own; the last axis is `size` long.

@@ -35,9 +35,61 @@ void matmul(Context& c) {
   c.out(0, c.dtype(0), y);
 }
 
-void matmul_integer(Context& c) { c.out(0, DType::kI32, product(c, false, false)); }
+// One zero point for all, or one for each of `count`, as far as sizes are known; the kernels look at the
+// others.
+void check_zeros(Context& c, std::size_t i, const Expr& count, const char* of) {
+  if (!c.has(i) || !c.shape(i)) return;
+  const auto zeros = element_count(*c.shape(i)).constant(), wanted = count.constant();
+  if (zeros && wanted && *zeros != 1 && *zeros != *wanted)
+    c.fail("has " + std::to_string(*zeros) + " zero points for " + std::to_string(*wanted) + of);
+}
+
+void matmul_integer(Context& c) {
+  const auto y = product(c, false, false);
+  if (y && c.rank(0) >= 2) check_zeros(c, 2, (*c.shape(0))[c.shape(0)->size() - 2], " rows");
+  if (y && c.rank(1) >= 2) check_zeros(c, 3, c.shape(1)->back(), " columns");
+  c.out(0, DType::kI32, y);
+}
+
+// Whether input i holds the product of `factors`, all positive, where its size is known. Nothing here can
+// overflow.
+void check_count(Context& c, std::size_t i, std::initializer_list<int64_t> factors, const std::string& what) {
+  const auto known = c.has(i) && c.shape(i) ? element_count(*c.shape(i)).constant() : std::nullopt;
+  if (!known) return;
+  int64_t left = *known;
+  bool fits = true;
+  for (const int64_t f : factors) fits = fits && left % f == 0, left /= f;
+  if (fits && left == 1) return;
+  std::string wanted;
+  for (const int64_t f : factors) wanted += (wanted.empty() ? "" : " * ") + std::to_string(f);
+  c.fail("has " + std::to_string(*known) + " " + what + "; N, K, bits and block_size ask for " + wanted);
+}
+
+// What ONNX Runtime demands of the operands' sizes; bits, block_size, K and N are checked by the importer.
+void check_nbits(Context& c) {
+  const int64_t k = c.attributes().integer("K"), n = c.attributes().integer("N"),
+                bits = c.attributes().integer("bits"), block = c.attributes().integer("block_size");
+  const int64_t blocks = (k - 1) / block + 1, per_byte = 8 / bits;
+  if (c.dtype(1) != DType::kU8)
+    c.fail("has weights of type " + std::string(name_of(c.dtype(1))) + ", not uint8");
+  if (!is_floating(c.dtype(2))) c.fail("has scales of type " + std::string(name_of(c.dtype(2))));
+  check_count(c, 1, {n, blocks, block / 8 * bits}, "bytes of weights");
+  check_count(c, 2, {n, blocks}, "scales");
+  if (c.has(3) && c.dtype(3) == DType::kU8) {
+    check_count(c, 3, {n, (blocks - 1) / per_byte + 1}, "bytes of zero points");
+  } else if (c.has(3)) {
+    if (c.dtype(3) != c.dtype(2)) c.fail("has zero points of type " + std::string(name_of(c.dtype(3))));
+    check_count(c, 3, {n, blocks}, "zero points");
+  }
+  if (!c.has(4)) return;
+  if (!is_integer(c.dtype(4))) c.fail("has g_idx of type " + std::string(name_of(c.dtype(4))));
+  const bool padded =
+      c.shape(4) && element_count(*c.shape(4)).constant().value_or(k) != k;  // to whole blocks
+  check_count(c, 4, {padded ? blocks * block : k}, "elements of g_idx");
+}
 
 void matmul_nbits(Context& c) {
+  check_nbits(c);
   std::optional<Shape> y = c.shape(0);
   if (y) {
     c.check_rank(0, 1);

@@ -45,8 +45,22 @@ Expr slid(const Window& w, std::size_t i, std::size_t spatial, const Expr& in, c
   return positive(min(count, floordiv(in + before - 1, stride) + 1));
 }
 
+// ConvInteger: one zero point for the input, one or one an output channel for the weights, as far as sizes
+// are known.
+void check_zeros(Context& c) {
+  for (std::size_t i = 2; i < 4; ++i) {
+    const auto zeros = c.has(i) && c.shape(i) ? element_count(*c.shape(i)).constant() : std::nullopt;
+    if (!zeros || *zeros == 1) continue;
+    const auto channels =
+        c.shape(1) && !c.shape(1)->empty() ? c.shape(1)->front().constant() : std::optional<int64_t>();
+    if (i == 2 || (channels && *channels != *zeros))
+      c.fail("has " + std::to_string(*zeros) + " zero points for its " + (i == 2 ? "input" : "weights"));
+  }
+}
+
 void conv(Context& c) {
   const DType type = c.node().op == Op::kConvInteger ? DType::kI32 : c.dtype(0);
+  if (c.node().op == Op::kConvInteger) check_zeros(c);
   if (!c.shape(0) || !c.shape(1)) return c.out(0, type, std::nullopt);
   c.check_rank(0, 2);
   const Shape &x = *c.shape(0), &weight = *c.shape(1);
