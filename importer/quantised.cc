@@ -93,6 +93,17 @@ ConstantPtr make_quantised(Quantised quantised, std::string name) {
   return c;
 }
 
+namespace {
+
+// Scales may be views, and two views of one payload hold other numbers. Codes and zeros are none (fits()):
+// their payload and their stride say everything.
+bool same_numbers(const Constant& a, const Constant& b) {
+  return a.dtype == b.dtype && a.dims == b.dims && a.stored_dims == b.stored_dims && a.perm == b.perm &&
+         a.begin == b.begin && same_payload(a, b);
+}
+
+}  // namespace
+
 bool same_payload(const Quantised& a, const Quantised& b) {
   if (a.rows != b.rows || a.columns != b.columns || a.bits != b.bits || a.is_signed != b.is_signed ||
       a.axis != b.axis || a.block != b.block || a.code_stride != b.code_stride ||
@@ -100,7 +111,7 @@ bool same_payload(const Quantised& a, const Quantised& b) {
     return false;
   const bool same_zeros = a.zeros ? a.zero_stride == b.zero_stride && same_payload(*a.zeros, *b.zeros)
                                   : a.default_zero == b.default_zero;
-  return same_zeros && same_payload(*a.codes, *b.codes) && same_payload(*a.scales, *b.scales);
+  return same_zeros && same_payload(*a.codes, *b.codes) && same_numbers(*a.scales, *b.scales);
 }
 
 QuantisedRows::QuantisedRows(const Quantised& quantised, int64_t first, int64_t count)

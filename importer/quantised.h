@@ -36,7 +36,7 @@ struct Quantised {
 // may be given in any shape of as many elements; zeros that are a view are copied.
 ConstantPtr make_quantised(Quantised quantised, std::string name);
 
-// True if both describe the same elements by the same payloads.
+// True if both describe the same elements by the same payloads, seen through the same views.
 bool same_payload(const Quantised& a, const Quantised& b);
 
 // Rows [first, first + count) of the stored matrix with their codes, scales and zeros in memory.

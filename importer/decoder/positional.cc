@@ -179,13 +179,16 @@ Tensor make_table(Rewrite& r, const Node& node, ValueId id, const Layout& layout
 ConstantPtr Rewrite::quantised(const Node& node) {
   const ConstantPtr found = quantised_weight(plain, node);
   if (!found) return nullptr;
-  for (const auto& known : quantised_) {
-    if (!same_payload(*known, *found->quantised)) continue;
+  const Quantised& q = *found->quantised;
+  auto& alike =
+      quantised_[{payload_place(*q.codes), q.codes->offset, payload_place(*q.scales), q.scales->offset}];
+  for (const auto& known : alike) {
+    if (!same_payload(*known, q)) continue;
     auto shared = std::make_shared<Constant>(*found);
     shared->quantised = known;
     return shared;
   }
-  quantised_.push_back(found->quantised);
+  alike.push_back(found->quantised);
   return found;
 }
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -110,7 +111,10 @@ struct Rewrite {
   std::optional<Rows> lifted(const Node& node, ValueId id);
   ValueId table_rows(const Tensor& table);
   ConstantPtr stored(ValueId id);
-  std::vector<std::shared_ptr<const Quantised>> quantised_;
+  // By where codes and scales lie, which the values keep alive.
+  std::map<std::tuple<const void*, int64_t, const void*, int64_t>,
+           std::vector<std::shared_ptr<const Quantised>>>
+      quantised_;
   std::map<std::pair<ValueId, std::string>, Rows> tables_;
   std::vector<std::pair<Tensor, ValueId>> table_contents_;  // table -> its rows by position
 };

@@ -242,6 +242,36 @@ TEST(Quantised, PayloadsAreTheSameIfEverythingTheyReadIs) {
   EXPECT_FALSE(same_payload(*a, *make_quantised(other, "d")));
 }
 
+// Views of one payload: the numbers are others.
+TEST(Quantised, TheSameCodesByOtherPartsOfTheirScalesAreOtherMatrices) {
+  std::vector<float> numbers(16);
+  for (std::size_t i = 0; i < 16; ++i) numbers[i] = static_cast<float>(i + 1);
+  const ConstantPtr scales = make_constant(Tensor::of<float>(DType::kF32, {4, 4}, numbers));
+  const Quantised q{.rows = 4,
+                    .columns = 4,
+                    .bits = 8,
+                    .axis = 0,
+                    .block = 1,
+                    .codes = make_constant(Tensor::zeros(DType::kU8, {4, 4})),
+                    .code_stride = 4,
+                    .scales = scales,
+                    .default_zero = 1};
+  Quantised turned = q, first = q, last = q;
+  turned.scales = transposed(scales, {1, 0});
+  first.rows = last.rows = 2;
+  first.scales = sliced(scales, 0, 0, 2);
+  last.scales = sliced(scales, 0, 2, 4);
+  Quantised again = last;
+  again.scales = sliced(scales, 0, 2, 4);
+  const auto same = [](const Quantised& a, const Quantised& b) {
+    return same_payload(*make_quantised(a, "a"), *make_quantised(b, "b"));
+  };
+  EXPECT_FALSE(same(q, turned));
+  EXPECT_FALSE(same(first, last));
+  EXPECT_TRUE(same(last, again));
+  EXPECT_TRUE(same(turned, turned));
+}
+
 TEST(Quantised, LargeMatrixIsReadInWindows) {
   const test::TemporaryDirectory dir;
   const int64_t rows = 6000, columns = 3000;  // 18 MB of codes
