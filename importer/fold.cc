@@ -186,7 +186,8 @@ bool Counter::next() {
 namespace {
 
 Evaluator evaluator_of(Op op) {
-  for (const auto family : {pointwise_evaluator, movement_evaluator, indexing_evaluator, reduction_evaluator})
+  for (const auto family : {pointwise_evaluator, movement_evaluator, indexing_evaluator, reduction_evaluator,
+                            quantised_evaluator})
     if (const Evaluator e = family(op)) return e;
   return nullptr;
 }

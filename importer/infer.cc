@@ -127,6 +127,11 @@ bool fold_views(Graph& graph, NodeId id) {
   return true;
 }
 
+// More than a vector: what is multiplied with. Such weights stay as they are stored, however small.
+bool is_matrix(const Value& v) {
+  return std::count_if(v.shape->begin(), v.shape->end(), [](const Expr& e) { return !e.is_constant(1); }) > 1;
+}
+
 // A result worth computing now: all inputs known, small enough, and not merely a small thing blown up.
 bool worth_evaluating(const Graph& graph, const Node& node, int64_t max_elements) {
   if (!can_evaluate(node.op) || !all_inputs_constant(graph, node)) return false;
@@ -148,6 +153,7 @@ bool worth_evaluating(const Graph& graph, const Node& node, int64_t max_elements
   constexpr int64_t kSmall = 4096;
   const bool widens = node.op == Op::kCast &&
                       bits_of(output_types(graph, node)[0]) > bits_of(graph.value(node.inputs[0]).dtype);
+  if (node.op == Op::kDequantizeLinear && is_matrix(graph.value(node.outputs[0]))) return false;
   if (widens || node.op == Op::kDequantizeLinear) return out <= 16 * kSmall;  // 16-bit weights stay 16-bit
   const bool blows_up = node.op == Op::kExpand || node.op == Op::kConstantOfShape || node.op == Op::kTile;
   return !blows_up || out <= kSmall || out <= in;

@@ -104,7 +104,8 @@ Node Probe::concrete(const Node& node, const Step& step) const {
 std::optional<Tensor> Probe::gather_rows(const Node& node, const Step& step) {
   if (node.op != Op::kGather || node.attributes.integer("axis") != 0) return std::nullopt;
   ConstantPtr table = graph_.value(node.inputs[0]).constant;
-  if (const Node* maker = graph_.producer(node.inputs[0])) table = quantised_weight(graph_, *maker);
+  const Node* maker = graph_.producer(node.inputs[0]);
+  if (maker && maker->op == Op::kDequantizeLinear) table = quantised_weight(graph_, *maker);
   if (!table || (table->is_small() && !table->quantised) || table->dims.empty() || bits_of(table->dtype) < 8)
     return std::nullopt;
   const Tensor rows = value(node.inputs[1], step);
@@ -141,12 +142,35 @@ std::optional<Tensor> Probe::slice_constant(const Node& node, const Step& step) 
   return materialise(*view);
 }
 
+// What is dequantised here is held as f32 from now on: neither a product nor a look-up reads it as it is
+// stored.
+void Probe::count_unpacked(const Node& node) {
+  constexpr int64_t kMost = 4'000'000, kMostTogether = 64'000'000;  // elements
+  const ConstantPtr& codes = graph_.value(node.inputs[0]).constant;
+  const int64_t size = codes ? codes->size() : 0;
+  if (size <= kMost && unpacked_ + size <= kMostTogether) {
+    unpacked_ += size;
+    return;
+  }
+  const ValueId made = node.outputs[0];
+  const auto reader = std::find_if(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& n) {
+    return !n.removed && std::find(n.inputs.begin(), n.inputs.end(), made) != n.inputs.end();
+  });
+  const bool matrix = quantised_weight(graph_, node) != nullptr;
+  std::string why = "dequantises " + std::to_string(size) + " elements ";
+  if (!matrix)
+    why += "that are no matrix of 4 or 8 bits";
+  else if (reader != graph_.nodes.end())
+    why +=
+        "for " + escaped(reader->name) + ", where a product or a look-up would read them as they are stored";
+  refuse(node, why + "; at most " + std::to_string(kMost) + " are unpacked, " +
+                   std::to_string(kMostTogether) + " of a model");
+}
+
 std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
   if (auto rows = gather_rows(node, step)) return {std::move(*rows)};
   if (auto part = slice_constant(node, step)) return {std::move(*part)};
-  if (node.op == Op::kDequantizeLinear)
-    refuse(node,
-           "dequantises no constant matrix of 4 or 8 bits, or by scales and zero points that do not fit it");
+  if (node.op == Op::kDequantizeLinear) count_unpacked(node);
   if (!can_evaluate(node.op))
     refuse(node,
            "operator " + std::string(name_of(node.op)) + " in a mask or in positions is not understood");

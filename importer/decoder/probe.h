@@ -50,6 +50,7 @@ class Probe {
   std::vector<Tensor> run(const Node& node, const Step& step);
   std::optional<Tensor> gather_rows(const Node& node, const Step& step);
   std::optional<Tensor> slice_constant(const Node& node, const Step& step);
+  void count_unpacked(const Node& node);
   static Tensor product(const Node& node, const Tensor& a, const Tensor& b);
   Node concrete(const Node& node, const Step& step) const;
 
@@ -57,6 +58,7 @@ class Probe {
   const Roles& roles_;
   std::map<Step, std::unordered_map<ValueId, Tensor>> memo_;
   int depth_ = 0;
+  int64_t unpacked_ = 0;  // elements of quantised constants that became f32
   int64_t elements_ = 0;  // evaluated so far, a budget against graphs built to exhaust it
 };
 

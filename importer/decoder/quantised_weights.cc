@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "importer/fold.h"
 #include "importer/quantised.h"
 
 namespace ark::decoder {
@@ -31,6 +32,22 @@ Fields fields_of(const ConstantPtr& c) {
   return {whole, whole->dims.back()};
 }
 
+// Scales may be quantised themselves, once; there are few of them.
+ConstantPtr scales_of(const Graph& graph, const Node& node) {
+  if (ConstantPtr scales = input(graph, node, 1)) return scales;
+  const Node* maker = graph.producer(node.inputs[1]);
+  if (!maker || maker->op != Op::kDequantizeLinear) return nullptr;
+  constexpr int64_t kMostScales = 4'000'000;
+  std::vector<Tensor> inputs;
+  for (std::size_t i = 0; i < maker->inputs.size(); ++i) {
+    const ConstantPtr c = input(graph, *maker, i);
+    if (has_input(*maker, i) && (!c || c->size() > kMostScales)) return nullptr;
+    inputs.push_back(c ? materialise(*c) : Tensor{});
+  }
+  auto results = evaluate(*maker, inputs, {graph.value(node.inputs[1]).dtype});
+  return results ? make_constant(std::move(results->front()), graph.value(node.inputs[1]).name) : nullptr;
+}
+
 constexpr int64_t kMost = int64_t{1} << 40;  // of sizes that are added and multiplied here
 const std::vector<int64_t> kTurned{1, 0};
 
@@ -38,11 +55,12 @@ ConstantPtr turned(const ConstantPtr& c) { return c && c->dims.size() == 2 ? tra
 
 // One scale for all, for each row or column (of `axis`), or for each block along the axis.
 ConstantPtr dequantised(const Graph& graph, const Node& node) {
-  ConstantPtr x = input(graph, node, 0), scales = input(graph, node, 1), zeros = input(graph, node, 2);
+  ConstantPtr x = input(graph, node, 0), scales = scales_of(graph, node), zeros = input(graph, node, 2);
   if (!x || !scales || (has_input(node, 2) && !zeros) || x->dims.size() != 2 || bits_of(x->dtype) > 8 ||
       !is_integer(x->dtype) || scales->dims.size() > 2)
     return nullptr;
-  if (zeros && (zeros->dims != scales->dims || zeros->dtype != x->dtype)) return nullptr;
+  if (zeros && ((zeros->size() != 1 || scales->size() != 1) && zeros->dims != scales->dims)) return nullptr;
+  if (zeros && zeros->dtype != x->dtype) return nullptr;
   int64_t axis = node.attributes.integer("axis");
   const int64_t block = node.attributes.integer_or("block_size", 0);
   const bool turn = x->perm == kTurned;  // read as it is stored

@@ -13,8 +13,23 @@ Layout layout_of_dims(const Dims& dims) {
   return layout;
 }
 
-ConstantPtr weight(Rewrite& r, const Node& node, ValueId id) {
-  ConstantPtr c = r.constant(id);
+// The matrix that a weight is but for leading axes of size 1, so that a quantised one stays as it is stored:
+// the product with rows of at least as many axes is the same.
+ValueId without_ones(const Graph& graph, ValueId id, std::size_t most_axes) {
+  const Node* node = graph.producer(id);
+  const auto& shape = graph.value(id).shape;
+  if (!node || node->op != Op::kReshape || !shape || shape->size() > most_axes) return id;
+  const auto& before = graph.value(node->inputs[0]).shape;
+  if (!before || before->size() != 2 || shape->size() < 2) return id;
+  const bool same =
+      std::equal(before->begin(), before->end(), shape->end() - 2) &&
+      std::all_of(shape->begin(), shape->end() - 2, [](const Expr& e) { return e.is_constant(1); });
+  return same ? node->inputs[0] : id;
+}
+
+// `axes`: of the rows that it multiplies.
+ConstantPtr weight(Rewrite& r, const Node& node, ValueId id, std::size_t axes) {
+  ConstantPtr c = r.constant(without_ones(r.plain, id, axes));
   if (!c)
     refuse(node, "multiplies tokens with " + escaped(r.plain.value(id).name) +
                      ", which depends on the lengths of the step");
@@ -65,7 +80,7 @@ void need_features(const Node& node, const Rows& x, std::size_t axis) {
 
 // rows [..., M, K] times weights [K, N] or [batch..., K, N].
 void times_weight(Rewrite& r, const Node& node, Rows x, bool trans_b) {
-  ConstantPtr w = weight(r, node, node.inputs[1]);
+  ConstantPtr w = weight(r, node, node.inputs[1], x.layout.size());
   if (w->perm == std::vector<int64_t>{1, 0})
     w = transposed(w, {1, 0}), trans_b = !trans_b;  // as it is stored
   const std::size_t rank = x.layout.size(), k_axis = rank - 1;
@@ -100,7 +115,7 @@ void times_weight(Rewrite& r, const Node& node, Rows x, bool trans_b) {
 
 // weights [M, K] times rows [..., K, N].
 void weight_times(Rewrite& r, const Node& node, const Rows& x, bool trans_a) {
-  const ConstantPtr w = weight(r, node, node.inputs[0]);
+  const ConstantPtr w = weight(r, node, node.inputs[0], x.layout.size());
   if (w->dims.size() != 2 || x.layout.size() < 2)
     refuse(node, "multiplies batched weights with tokens from the left");
   const std::size_t k_axis = x.layout.size() - 2;

@@ -54,6 +54,7 @@ Evaluator pointwise_evaluator(Op op);  // null if it is not of the family, and s
 Evaluator movement_evaluator(Op op);
 Evaluator indexing_evaluator(Op op);
 Evaluator reduction_evaluator(Op op);
+Evaluator quantised_evaluator(Op op);
 
 // Index arithmetic.
 std::vector<int64_t> strides_of(const Dims& dims);

@@ -44,6 +44,28 @@ TEST(Fold, IntegersTruncateAndWrap) {
   EXPECT_EQ(two(Op::kDiv, 1, 0), -12345);  // left to run time
 }
 
+// (x - zero) * scale, in f32, then in the output's type; matrices stay as they are stored.
+TEST(Fold, DequantizesVectors) {
+  GraphBuilder g;
+  const auto bytes = [&](Dims dims, const std::vector<int8_t>& values) {
+    return g.graph.add_constant(make_constant(Tensor::of<int8_t>(DType::kI8, dims, values)));
+  };
+  const auto made = [&](std::vector<ValueId> in, int64_t axis, int64_t block) {
+    return folded(g, g.emit(Op::kDequantizeLinear, std::move(in), {{"axis", axis}, {"block_size", block}}));
+  };
+  const ValueId x = bytes({4}, {-128, 0, 3, 127});
+  EXPECT_EQ(made({x, g.real(0.5f)}, 0, 0), (Numbers{-64, 0, 1.5, 63.5}));
+  EXPECT_EQ(made({x, g.real(0.5f), bytes({}, {-1})}, 0, 0), (Numbers{-63.5, 0.5, 2, 64}));
+  EXPECT_EQ(made({x, g.reals({4}, {1, 2, 3, 4}), bytes({4}, {1, 2, 3, 4})}, 0, 0),
+            (Numbers{-129, -4, 0, 492}));
+  EXPECT_EQ(made({x, g.reals({2}, {1, 2})}, 0, 2), (Numbers{-128, 0, 6, 254}));
+  EXPECT_EQ(made({bytes({1, 3}, {1, 2, 3}), g.reals({3}, {1, 2, 3})}, 1, 0), (Numbers{1, 4, 9}));
+  EXPECT_EQ(made({bytes({2, 2}, {1, 2, 3, 4}), g.real(1)}, 0, 0), (Numbers{-12345}));
+  const ValueId wide = g.graph.add_constant(
+      make_constant(Tensor::of<int32_t>(DType::kI32, {1}, std::vector<int32_t>{16777217})));
+  EXPECT_EQ(made({wide, g.real(1)}, 0, 0), (Numbers{16777216}));  // what f32 holds of it
+}
+
 TEST(Fold, CastRoundsToTheTargetsPrecision) {
   GraphBuilder g;
   const ValueId half = g.emit(Op::kCast, {g.real(0.1f)}, {{"to", int64_t{10}}});

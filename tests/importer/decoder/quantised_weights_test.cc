@@ -125,6 +125,39 @@ TEST(QuantisedWeight, DequantizeLinearOfOtherThingsIsNone) {
   EXPECT_FALSE(made({g.ints({4, 6}, std::vector<int64_t>(24, 1)), six}, 1, 0));
 }
 
+// One number in a vector and one in no axes are the same scale.
+TEST(QuantisedWeight, OneScaleAndOneZeroMayDifferInAxes) {
+  for (const Dims& scale : {Dims{}, Dims{1}, Dims{1, 1}})
+    for (const Dims& zero : {Dims{}, Dims{1}}) {
+      GraphBuilder g;
+      const ValueId y = g.node(Op::kDequantizeLinear,
+                               {add(g, DType::kU8, {2, 3}, {9, 8, 7, 6, 5, 4}), g.reals(scale, {0.5f}),
+                                add(g, DType::kU8, zero, {7})},
+                               {{"axis", int64_t{0}}, {"block_size", int64_t{0}}});
+      const ConstantPtr w = quantised_weight(g.graph, *g.graph.producer(y));
+      ASSERT_TRUE(w);
+      const Tensor t = materialise(*w);
+      for (int i = 0; i < 6; ++i) EXPECT_EQ(t.as<float>()[i], static_cast<float>(2 - i) * 0.5f);
+    }
+}
+
+// Scales that are stored as integers themselves.
+TEST(QuantisedWeight, ScalesMayBeQuantisedOnce) {
+  GraphBuilder g;
+  const ValueId scales =
+      g.node(Op::kDequantizeLinear, {add(g, DType::kI8, {2, 2}, {4, -2, 6, 1}), g.real(0.25f)},
+             {{"axis", int64_t{0}}, {"block_size", int64_t{0}}});
+  ASSERT_FALSE(g.graph.value(scales).constant);
+  const ValueId y =
+      g.node(Op::kDequantizeLinear, {add(g, DType::kI8, {2, 4}, {1, 2, 3, 4, -5, 6, 7, 8}), scales},
+             {{"axis", int64_t{1}}, {"block_size", int64_t{2}}});
+  const ConstantPtr w = quantised_weight(g.graph, *g.graph.producer(y));
+  ASSERT_TRUE(w);
+  const Tensor t = materialise(*w);
+  const std::vector<float> want{1, 2, -1.5, -2, -7.5, 9, 1.75, 2};
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(t.as<float>()[i], want[i]) << i;
+}
+
 struct NBits {
   int64_t bits = 4;
   DType zero_type = DType::kU8;
