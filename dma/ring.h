@@ -130,7 +130,7 @@ inline constexpr int kPriorities = 2;
 struct RequestQueues {
   Ring rings[kPriorities];
   // Raised after each request; an idle pump sleeps on it. A device that cannot wake may leave it alone if
-  // the pump was told to poll (PumpOptions::idle_sleep_ns).
+  // Pump::poll_while() says when it may post.
   Counter32 doorbell;
 
   Ring& ring(Priority priority) { return rings[static_cast<int>(priority)]; }

@@ -15,8 +15,8 @@ namespace ark {
 void add_device_options(CLI::App& app, DeviceChoice& choice) {
   add_choice<Device>(app, "--device", choice.device,
                      {{"auto", Device::kAuto}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}}, "auto",
-                     "auto takes a GPU if there is one; ranks in processes take those that "
-                     "CUDA_VISIBLE_DEVICES leaves, in turn");
+                     "auto takes a GPU if there is one, and one for each of several processes; cuda lets "
+                     "these share what CUDA_VISIBLE_DEVICES leaves");
   add_choice<cuda::Numerics>(app, "--numerics", choice.numerics,
                              {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}}, "exact",
                              "on a GPU: exact (a row's result does not depend on the batch) or fast");

@@ -2,9 +2,11 @@
 // memory of the host that the ranks' groups own (dma/endpoint.h), mapped here for the device.
 //
 // Every word there has writers of one kind, so that nobody needs atomic operations over the bus:
-//   inbox, and the counters of arrivals and credits   the peer: its device's stores (direct), its pump
-//   (posted) outbox, slots of a ring of requests               this rank's device a ring's `consumed`,
-//   `completed` counters         this rank's pump
+// - inbox, and the counters of arrivals and credits: the peer, by its device's stores (direct) or its pump
+//   (posted);
+// - outbox, and slots of a ring of requests: this rank's device;
+// - a ring's `consumed`, and `completed` counters: this rank's pump.
+//
 // The device waits for counters by looking at them; it never wakes anybody, so that the host must not sleep
 // on one.
 #pragma once
