@@ -1,8 +1,12 @@
 // Ranks with an emulated GPU each, whose launches know nothing of each other: they exchange through memory of
 // the host, by stores of the GPUs or by requests that the groups' pumps serve. All run in one world, so that
 // its schedules interleave them and its detector sees what both do to memory that they share.
+//
+// ARK_GPU=1: launches of few blocks side by side on the machine's GPU. Each rank opens it for itself, as
+// loops of one Gpu park for each other, and all are prepared before any runs, as context work would wait.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -11,6 +15,7 @@
 #include "dma/group.h"
 #include "dma/local/setup.h"
 #include "engine/compile.h"
+#include "engine/cuda/driver.h"
 #include "engine/cuda/executor.h"
 #include "engine/runner.h"
 #include "engine/weight_store.h"
@@ -81,9 +86,7 @@ class GpuRanks final : public StepRunner {
     for (int r = 0; r < ranks; ++r) {
       const auto i = static_cast<std::size_t>(r);
       weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[i], compiled_.constants, 1));
-      auto gpu = std::make_shared<emulator::EmulatedGpu>(
-          world_, emulator::EmulatedGpuOptions{.processors = o.processors[i], .seeded_bugs = o.seeded_bugs});
-      executors_.push_back(cuda::make_device_executor(gpu, {}));
+      executors_.push_back(cuda::make_device_executor(make_gpu(i, o), {.processors = o.processors[i]}));
       executors_.back()->prepare(
           {{&compiled_.programs[i], &compiled_.bindings[i], weights_[i].get(), groups_[i].get()}}, options);
     }
@@ -116,6 +119,13 @@ class GpuRanks final : public StepRunner {
   dma::Group& group(int rank) { return *groups_[static_cast<std::size_t>(rank)]; }
 
  private:
+  std::shared_ptr<cuda::Gpu> make_gpu(std::size_t rank, const GpusOptions& o) {
+    if (std::getenv("ARK_GPU")) return cuda::open_gpu();
+    const emulator::EmulatedGpuOptions options{.processors = o.processors[rank],
+                                               .seeded_bugs = o.seeded_bugs};
+    return std::make_shared<emulator::EmulatedGpu>(world_, options);
+  }
+
   void join(int ranks, const GpusOptions& o) {
     dma::EndpointSpec spec;
     spec.force_posted = o.posted;
@@ -131,7 +141,7 @@ class GpuRanks final : public StepRunner {
     }
     auto transports = dma::make_local_transports(ranks);
     for (auto& t : transports) {
-      t = std::make_unique<WatchedTransport>(std::move(t), *world_);
+      if (!std::getenv("ARK_GPU")) t = std::make_unique<WatchedTransport>(std::move(t), *world_);
       if (o.faults) t = dma::with_faults(std::move(t), *o.faults);
     }
     groups_ = dma::make_local_groups(

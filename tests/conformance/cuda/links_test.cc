@@ -3,7 +3,6 @@
 // The oracle is the launch that holds all ranks and exchanges in device memory: equal bytes.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -89,12 +88,7 @@ std::vector<Options> schedules() {
   return all;
 }
 
-class GpuPerRank : public ::testing::TestWithParam<bool> {
- protected:
-  void SetUp() override {
-    if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs a GPU for each rank";
-  }
-};
+class GpuPerRank : public ::testing::TestWithParam<bool> {};
 
 TEST_P(GpuPerRank, GivesTheBytesOfOneLaunch) {
   const auto prompt = random_tokens(9, 3);
@@ -201,7 +195,6 @@ TEST_P(GpuPerRank, AnAbortedLoopRaisesTheGroupsFlag) {
 
 // A wire that loses, delays and reorders: outboxes may be read long after they were written.
 TEST(GpuPerRankOverABadWire, LossAndDelayChangeNothing) {
-  if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs a GPU for each rank";
   const auto prompt = random_tokens(6, 4);
   const Rows expected = run_greedy(*make_runner(model_of(true), one_launch(2, Link::kDirect)), prompt, 4, 4);
   GpusOptions o{std::make_shared<World>(schedules()[1]), {2, 2}, true};
@@ -211,7 +204,6 @@ TEST(GpuPerRankOverABadWire, LossAndDelayChangeNothing) {
 }
 
 TEST(GpuPerRankOverABadWire, ACutWireIsNamed) {
-  if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs a GPU for each rank";
   GpusOptions o{std::make_shared<World>(), {2, 2}, true};
   o.faults = dma::FaultPlan{.cut_after = 3};
   GpuRanks ranks(model_of(true), o);
