@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the exported decoders of a fixtures folder with ark-run and compares tokens with ONNX Runtime's.
 
-  check_fixtures.py ARK_RUN FIXTURES [--device cuda] [--prompts N] [--least N]
+  check_fixtures.py ARK_RUN FIXTURES [--device cuda] [--prompts N] [--least N] [--only NAME ...] [--options TEXT]
 
 Every folder with a model.onnx and an expected.json that has `greedy` is run: prompt ids, so many tokens. A token
 that differs where the margin to the runner-up is above twice the tolerance is an error; below it is a near tie,
@@ -17,7 +17,7 @@ import sys
 def tokens_of(args, folder, prompt, count):
     """The generated ids, or the one line that says why there are none."""
     command = [args.ark_run, folder, "--prompt-ids", ",".join(map(str, prompt)), "--max-tokens", str(count),
-               "--ignore-eos", "--json", "--device", args.device]
+               "--ignore-eos", "--json", "--device", args.device, *args.options.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode == 0:
         return json.loads(done.stdout)["token_ids"], ""
@@ -57,9 +57,14 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--prompts", type=int, default=2, help="of each model, at most (2)")
     parser.add_argument("--least", type=int, default=10, help="models that must be compared (10)")
+    parser.add_argument("--only", nargs="+", help="folders; all of them must be compared")
+    parser.add_argument("--options", default="", help="more options of ark-run")
     args = parser.parse_args()
+    if args.only:
+        args.least = len(args.only)
     folders = [file.parent for file in sorted(args.fixtures.glob("*/expected.json"))
-               if (file.parent / "model.onnx").exists() and "greedy" in json.loads(file.read_text())]
+               if (file.parent / "model.onnx").exists() and "greedy" in json.loads(file.read_text())
+               and (not args.only or file.parent.name in args.only)]
     verdicts = {"equal": 0, "refused": 0, "FAIL": 0}
     for folder in folders:
         verdict, why = check(args, folder)

@@ -130,7 +130,7 @@ smollm2() {
   diff "$out/tokens-cpu" "$out/tokens-cuda"
 }
 
-# Exported decoders: the tokens that ONNX Runtime gives.
+# Exported decoders: the tokens that ONNX Runtime gives. "$@": what check_fixtures.py is told beside.
 fixtures() {
   local folder=$bin/fixtures
   [[ -d $folder ]] || folder=$root/../shared/fixtures
@@ -138,7 +138,7 @@ fixtures() {
     echo "no fixtures"
     return 77
   }
-  python3 "$root/scripts/check_fixtures.py" "$bin/ark-run" "$folder" --device cuda --prompts 1
+  python3 "$root/scripts/check_fixtures.py" "$bin/ark-run" "$folder" --device cuda --prompts 1 "$@"
 }
 
 export -f sanitizer kill_one smollm2 fixtures  # timeout runs commands, not functions
@@ -149,10 +149,13 @@ step conformance 200 "$bin/emulator_test" --gtest_filter='DeviceExecutor.*-*Barr
 step barrier-equals-counters 30 "$bin/emulator_test" --gtest_filter='DeviceExecutor.Barriers*'
 step repeat-1000 60 "$bin/emulator_test" --gtest_filter='DeviceSoak.Repeated*'
 step ranks 60 "$bin/emulator_test" --gtest_filter='DeviceSoak.FourRanks*:PostedLinks.*'
+step host-links 90 "$bin/emulator_test" --gtest_filter='*GpuPerRank*'
 step abort 20 "$bin/emulator_test" --gtest_filter='DeviceExecutor.Abort*'
 step kill 40 bash -c kill_one
 step smollm2-tokens 60 bash -c smollm2
 step fixtures 120 bash -c fixtures
+# Processes that take turns on one GPU: slow, but they exchange through the host's memory as those of several do.
+step processes 60 bash -c 'fixtures --only gpt2-optimum llama-optimum --options "--tp 2 --processes"'
 step compute-sanitizer 90 bash -c sanitizer
 step figures 200 "$bin/emulator_test" --gtest_filter='GpuBench.*'
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/compile.h"
+#include "server/load.h"
 #include "server/tools/main_guard.h"
 #include "server/tools/run_prompt.h"
 #include "server/tools/run_suite.h"
@@ -70,6 +71,7 @@ int run_prompt(const Options& options) {
   prompt.load.tp = options.run.ranks;
   prompt.load.threads = options.run.threads;
   prompt.load.plain = options.run.driver == "dynamic";
+  if (prompt.load.processes && is_rank_process()) return run_rank(prompt.load);
   return tools::run_prompt(prompt);
 }
 
@@ -102,6 +104,8 @@ int run(const Options& options) {
   if (options.prompt.load.device.device == Device::kCuda)
     throw Error(Code::kUsage,
                 "--device cuda: the GPU runs decoders that generate; give --prompt or --prompt-ids");
+  if (options.prompt.load.processes)
+    throw Error(Code::kUsage, "--processes: of decoders that generate; give --prompt or --prompt-ids");
   if (!options.prompt.load.plan.empty())
     throw Error(Code::kUsage,
                 "--plan: forces programs of decoders that generate; give --prompt or --prompt-ids");
@@ -144,6 +148,7 @@ void add_prompt_options(CLI::App& app, ark::tools::PromptOptions& options) {
   app.add_flag("--ignore-eos", options.ignore_eos, "goes on after the end token");
   app.add_flag("--json", options.json, "prints token ids, text, finish reason and usage as JSON");
   app.add_option("--plan", options.load.plan, "programs to run, as ark-inspect --stage program prints them");
+  app.add_flag("--processes", options.load.processes, "each rank but the first is a process of its own");
   app.add_option("--max-model-len", options.load.max_model_len, "as of ark-serve")
       ->check(CLI::Range(0, 1 << 20));
 }

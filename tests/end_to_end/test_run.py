@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -89,6 +90,18 @@ def test_inputs_from_numpy_are_run_and_saved(tmp_path):
     for value, output in zip(expected, session.get_outputs()):
         numpy.testing.assert_allclose(numpy.load(tmp_path / "out" / f"{output.name}.npy"), value, 1e-4, 1e-5)
     run(model("mobilenet-tiny"), "--input", f"nothing={tmp_path / 'image.npy'}", code=64)
+
+
+def test_rank_processes_give_the_published_tokens():
+    checker = [sys.executable, ROOT / "scripts" / "check_fixtures.py", BIN / "ark-run", FIXTURES, "--device", "cpu"]
+    names = ["gpt2-optimum", "llama-optimum"]
+    done = subprocess.run([*checker, "--only", *names, "--options", "--tp 2 --processes"], capture_output=True,
+                          text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 equal" in done.stdout
+    # It fails where nothing was compared.
+    assert subprocess.run([*checker, "--only", "no-such-model"], capture_output=True, timeout=120).returncode == 1
+    run(model("llama-optimum"), "--processes", "--test-data", sets("llama-optimum")[0], code=64)
 
 
 @pytest.mark.parametrize("options", [[], ["--tp", "2"], ["--driver", "dynamic"]], ids=["tp1", "tp2", "plain"])
