@@ -109,9 +109,24 @@ ValueId add_input(OpContext& c, ValueId x, std::size_t i) {
   return c.has_input(i) ? binary(c, Op::kAdd, x, c.input(i)) : x;
 }
 
+namespace {
+
+// One number for each that `other` has.
+ValueId as_many(OpContext& c, ValueId x, ValueId other) {
+  const auto count = [&](ValueId id) { return element_count(shape_of(c, id)); };
+  if (!count(x).is_constant(1) || !count(other).constant() || count(other).is_constant(1)) return x;
+  return c.emit(Op::kExpand, {reshape(c, x, {1})}, {{"shape", shape_of(c, other)}});
+}
+
+}  // namespace
+
+// The older operators take a scale for each channel with one zero point for all, and the reverse.
 ValueId dequantized(OpContext& c, std::size_t x, std::size_t scale, std::size_t zero, int64_t axis) {
   std::vector<ValueId> in{c.input(x), c.input(scale)};
-  if (c.has_input(zero)) in.push_back(c.inputs[zero]);
+  if (c.has_input(zero)) {
+    in.push_back(as_many(c, c.inputs[zero], in[1]));
+    in[1] = as_many(c, in[1], in[2]);
+  }
   return c.emit(Op::kDequantizeLinear, in,
                 {{"axis", axis}, {"block_size", int64_t{0}}, {"to", static_cast<int64_t>(DType::kF32)}});
 }

@@ -16,3 +16,15 @@ def test_integer_products_are_exact(tmp_path, batch, m, k, n, signed, per_column
     write_case(tmp_path / "case", [node("MatMulInteger", "a b za zb", "y")], {"a": draw(a_type, (*batch, m, k))}, weights,
                opset=17)
     agrees(tmp_path)
+
+
+@pytest.mark.parametrize("scales, zeros", [((6,), (6,)), ((6,), ()), ((6,), (1,)), ((), (6,)), ((), ())])
+@pytest.mark.parametrize("op, shape, weight", [("QLinearMatMul", (5, 8), (8, 6)), ("QLinearConv", (1, 2, 9), (6, 2, 3))])
+def test_one_zero_point_may_stand_beside_many_scales(tmp_path, op, shape, weight, scales, zeros):
+    random = np.random.default_rng(3)
+    draw = lambda size: random.integers(0, 256, size).astype(np.uint8)
+    weights = {"xs": np.float32(0.02), "xz": np.uint8(100), "w": draw(weight), "wz": np.full(zeros, 120, np.uint8),
+               "ws": random.uniform(0.01, 0.03, scales).astype(np.float32), "ys": np.float32(0.4), "yz": np.uint8(128)}
+    nodes = [node(op, "x xs xz w ws wz ys yz", "q"), node("Cast", "q", "y", to=1)]
+    write_case(tmp_path / "case", nodes, {"x": draw(shape)}, {n: np.asarray(a) for n, a in weights.items()})
+    agrees(tmp_path)
