@@ -5,7 +5,7 @@
 #   --model M   a SmolLM2 folder for its published tokens (default: the cache's, if it is there)
 #   --pack DIR  instead: fills DIR, on the machine that built them, with all that a bare machine's --bin needs
 set -uo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bin=$root/build/bin
 out=gpu-check
 model=${XDG_CACHE_HOME:-$HOME/.cache}/ark/smollm2-135m-instruct
