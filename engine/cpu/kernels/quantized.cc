@@ -280,7 +280,7 @@ int64_t nbits_grid(const KernelCall& call) { return call.attributes->integer("N"
 void nbits_tile(const KernelCall& call, int64_t column) {
   const TensorView &x = call.inputs[0], &b = call.inputs[1], &scales = call.inputs[2], &y = call.outputs[0];
   const auto [k, n, bits, block, blocks, bytes, zero_bytes] = NBits(call);
-  const auto field = [&](const std::byte* from, int64_t i) {
+  const auto field = [bits = bits](const std::byte* from, int64_t i) {
     const int64_t per_byte = 8 / bits;
     return std::to_integer<int>(from[i / per_byte]) >> (i % per_byte * bits) & ((1 << bits) - 1);
   };
