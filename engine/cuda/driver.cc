@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -164,6 +166,11 @@ bool is_of_wrong_version(int result) {
   return result == kInvalidImage || result == kNoBinaryForGpu || result == kUnsupportedPtxVersion;
 }
 
+// Host memory is registered once, for all GPUs of the process; ranks in it map each other's. By address:
+// users.
+std::mutex registrations_mutex;
+std::map<std::byte*, int> registrations;
+
 class CudaGpu final : public Gpu {
  public:
   CudaGpu(Library library, int ordinal)
@@ -210,17 +217,23 @@ class CudaGpu final : public Gpu {
     if (!driver_.is_lost()) driver_.use().host_release(memory.host);
   }
   uint64_t map(std::byte* host, uint64_t bytes) override {
-    driver_.check(driver_.use_unless_lost().host_register(host, bytes, kHostPortableMapped),
-                  "to map host memory");
+    const DriverApi& api = driver_.use_unless_lost();
+    const std::lock_guard lock(registrations_mutex);
+    if (int& users = registrations[host]; users++ == 0) {
+      const int result = api.host_register(host, bytes, kHostPortableMapped);
+      if (result != kDriverSuccess) registrations.erase(host);
+      driver_.check(result, "to map host memory");
+    }
     try {
       return device_address(host);
     } catch (...) {
-      unmap(host);
+      forget(host);
       throw;
     }
   }
   void unmap(std::byte* host) override {
-    if (!driver_.is_lost()) driver_.use().host_unregister(host);
+    const std::lock_guard lock(registrations_mutex);
+    forget(host);
   }
 
   // The driver returns when the bytes have been staged; the loop's stream does not wait for the rest.
@@ -269,6 +282,13 @@ class CudaGpu final : public Gpu {
 
   void settle() { driver_.check(driver_.use_unless_lost().stream_wait(nullptr), "a copy"); }
 
+  // One user less; with registrations_mutex.
+  void forget(std::byte* host) {
+    const auto it = registrations.find(host);
+    if (it == registrations.end() || --it->second > 0) return;
+    registrations.erase(it);
+    if (!driver_.is_lost()) driver_.use().host_unregister(host);
+  }
   uint64_t device_address(void* host) {
     uint64_t address = 0;
     driver_.check(driver_.use_unless_lost().host_address(&address, host, 0), "the address of mapped memory");

@@ -280,6 +280,23 @@ TEST_F(FakeDriver, MemoryWhoseAddressCannotBeHadIsGivenBack) {
   gpu->unmap(memory);
 }
 
+// Ranks of one process map each other's memory: the driver takes a page once.
+TEST_F(FakeDriver, MemoryThatSeveralMapIsRegisteredOnce) {
+  const auto a = open_gpu(), b = open_gpu();
+  const int before = fake_->mapped;
+  alignas(4096) static std::byte memory[4096];
+  const uint64_t address = a->map(memory, sizeof memory);
+  EXPECT_EQ(b->map(memory, sizeof memory), address);
+  EXPECT_EQ(fake_->mapped, before + 1);
+  a->unmap(memory);
+  EXPECT_EQ(fake_->mapped, before + 1) << "b still uses it";
+  b->unmap(memory);
+  EXPECT_EQ(fake_->mapped, before);
+  a->map(memory, sizeof memory);
+  a->unmap(memory);
+  EXPECT_EQ(fake_->mapped, before);
+}
+
 std::atomic<bool> may_end;
 
 // A loop that does not even hear the abort: what would wait for it for ever is left to the end of the
