@@ -150,9 +150,14 @@ std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
   std::vector<int32_t> pieces = {0};
   const int32_t both = std::lcm(unit, 16), step = both <= kMaxPanelBlock4 ? both : unit;
   const auto parts_of = [step](int32_t rows) {
+    if (rows <= kPieceRows) return 1;
+    // Whole steps are dealt evenly, else a piece may be one step longer. (Not for numbers, whose bits are
+    // out.)
+    const bool is_whole = step > 16 && rows % step == 0;
+    const int32_t unit = is_whole ? step : 1, most = is_whole ? kPieceRows : kPieceRows - step;
     int32_t parts = 1;
-    while ((rows + parts - 1) / parts > kPieceRows - step) parts *= 2;
-    return rows <= kPieceRows ? 1 : parts;
+    while ((rows / unit + parts - 1) / parts * unit > most) parts *= 2;
+    return parts;
   };
   // Each slab is cut by its own length only, and filled up with empty pieces: equal bits on any rank.
   int32_t most = 1;

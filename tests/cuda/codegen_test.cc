@@ -88,6 +88,15 @@ TEST(Codegen, PiecesBeginWithBlocksOfQuantisedRows) {
   }
 }
 
+// Long weights of 4 bits in blocks of 128 rows: a block a piece, and no more pieces than that takes.
+TEST(Codegen, WholeBlocksOfQuantisedRowsAreDealtEvenly) {
+  Recipe recipe{{0}};
+  for (int32_t s = 1; s <= 8; ++s) recipe.slabs.push_back(s * 1792);
+  EXPECT_EQ(pieces_of(recipe, 128).size() - 1, 128u);
+  EXPECT_EQ(pieces_of({{0, 4096}}, 128).size() - 1, 32u);
+  EXPECT_EQ(pieces_of({{0, 4096}}, 32).size() - 1, 32u) << "192 rows each";
+}
+
 TEST(Codegen, RefusesWhatHasNoDeviceCodeByName) {
   std::vector<Program> programs = programs_of(false, 1, 1);
   Program& p = programs[0];
