@@ -194,6 +194,9 @@ std::unique_ptr<Compiler> open_nvrtc(std::string* why, int major, const std::vec
 std::string arch_for(int major, int minor, const std::vector<int>& known) {
   int best = known.empty() ? major * 10 + minor : 0;
   for (const int arch : known) {
+    // Code for embedded GPUs runs on these alone.
+    const bool is_embedded = arch == 72 || arch == 87 || arch == 101 || arch == 110;
+    if (is_embedded && arch != major * 10 + minor) continue;
     if (arch / 10 == major && arch % 10 <= minor) best = std::max(best, arch);
   }
   return best == 0 ? "" : "sm_" + std::to_string(best) + (best == 90 ? "a" : "");

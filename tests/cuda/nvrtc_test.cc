@@ -81,6 +81,8 @@ TEST(Nvrtc, CompilesForTheGpuOrTheNewestBeforeIt) {
   EXPECT_EQ(arch_for(10, 3, known), "sm_100");
   EXPECT_EQ(arch_for(12, 0, known), "");
   EXPECT_EQ(arch_for(12, 0, {}), "sm_120");
+  EXPECT_EQ(arch_for(8, 9, {80, 86, 87}), "sm_86") << "87 is an embedded GPU";
+  EXPECT_EQ(arch_for(8, 7, {80, 86, 87}), "sm_87");
 }
 
 TEST(Nvrtc, CompilesWithHeadersHandedOverByName) {
