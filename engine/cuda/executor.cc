@@ -21,6 +21,26 @@ std::span<const std::byte> bytes_of_value(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
+// ---- has_turned_rows()
+
+constexpr uint64_t kPieceBytes = 16, kRowBytes = kPieceBytes * kTurn;
+
+bool is_turned(const WeightUse& use) {
+  return use.layout == Layout::kPanels && !is_quantised(use.stored) &&
+         has_turned_rows(use.panel, static_cast<int>(bytes_of(use.stored, 1)));
+}
+
+// `rows` of panels of `k` rows each, of which the first is number `first` over all panels.
+void turn_rows(std::span<const std::byte> rows, uint64_t first, uint64_t k, std::vector<std::byte>& turned) {
+  turned.resize(rows.size());
+  for (uint64_t r = 0; r < rows.size() / kRowBytes; ++r) {
+    const uint64_t turn = (first + r) % k % kTurn;
+    for (uint64_t c = 0; c < kTurn; ++c)
+      std::memcpy(turned.data() + r * kRowBytes + (c ^ turn) * kPieceBytes,
+                  rows.data() + r * kRowBytes + c * kPieceBytes, kPieceBytes);
+  }
+}
+
 class Device final : public DeviceExecutor {
  public:
   Device(std::shared_ptr<Gpu> gpu, const DeviceOptions& options) : gpu_(std::move(gpu)), device_(options) {}
@@ -163,7 +183,7 @@ class Device final : public DeviceExecutor {
     for (std::size_t r = 0; r < images_.size(); ++r) {
       const std::string rank = " of rank " + std::to_string(setups_[r].program->rank);
       images.push_back(images_[r].get());
-      places_[r].weights = upload_weights(*setups_[r].weights, rank);
+      places_[r].weights = upload_weights(*setups_[r].program, *setups_[r].weights, rank);
       places_[r].arena = zeroed(images_[r]->arena_bytes(), "pages and activations" + rank);
     }
     if (setups_[0].group) {
@@ -193,13 +213,26 @@ class Device final : public DeviceExecutor {
     return memory_.back().address();
   }
 
-  uint64_t upload_weights(const WeightStore& store, const std::string& rank) {
-    const std::span<const std::byte> arena = store.arena();
-    memory_.emplace_back(*gpu_, arena.size(), "weights" + rank);
-    for (uint64_t at = 0; at < arena.size(); at += kUploadWindow)
-      gpu_->upload(memory_.back().address() + at,
-                   arena.subspan(at, std::min(kUploadWindow, arena.size() - at)));
-    return memory_.back().address();
+  uint64_t upload_weights(const Program& program, const WeightStore& store, const std::string& rank) {
+    memory_.emplace_back(*gpu_, store.arena().size(), "weights" + rank);
+    const uint64_t address = memory_.back().address();
+    std::vector<std::byte> turned;
+    for (std::size_t w = 0; w < program.weights.size(); ++w) {
+      const auto number = static_cast<int32_t>(w);
+      const auto offset = static_cast<uint64_t>(store.address(number) - store.address(0));
+      const auto all = store.arena().subspan(offset, static_cast<uint64_t>(store.bytes(number)));
+      const bool turns = is_turned(program.weights[w]);
+      for (uint64_t at = 0; at < all.size(); at += kUploadWindow) {
+        std::span<const std::byte> window = all.subspan(at, std::min(kUploadWindow, all.size() - at));
+        if (turns) {
+          const auto k = static_cast<uint64_t>(matrix_rows(program.weights[w]).size());
+          turn_rows(window, at / kRowBytes, k, turned);
+          window = turned;
+        }
+        gpu_->upload(address + offset + at, window);
+      }
+    }
+    return address;
   }
 
   void start_host() {

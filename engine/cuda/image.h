@@ -57,6 +57,14 @@ inline constexpr TileShape kTiles = kLargeTiles;
 inline constexpr int kRowBlock = kTiles.row_block;
 inline constexpr u32 kScratchBytes = kTiles.scratch;
 
+// Whether a device's copy of a weight's panels has its rows' pieces of 16 bytes turned: piece c of row k lies
+// at c ^ (k % 8), so that eight rows of one piece, which tensor cores load together, lie in different banks
+// of shared memory. Rows of 128 bytes of 16-bit numbers; blocks of codes are as they are.
+ARK_BOTH constexpr bool has_turned_rows(int panel, int element_bytes) {
+  return panel == 64 && element_bytes == 2;
+}
+inline constexpr int kTurn = 8;  // pieces of a row, elements of a piece, rows that differ
+
 // What to wait for: the word at `counter` reaches offset + stride * step (modulo its width).
 struct alignas(16) Wait {
   u64 counter;
@@ -131,7 +139,8 @@ struct alignas(16) Stream {
   i32 unit_rows, unit_bytes;  // of a panel; pieces begin with units
   i32 pieces, groups;         // a tile takes pieces / groups pieces
   i32 rows_per_stage;         // a multiple of unit_rows
-  i32 padding[3];
+  u32 unit_reciprocal;        // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
+  i32 padding[2];
 };
 static_assert(sizeof(Stream) == 80);
 

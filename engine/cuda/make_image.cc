@@ -113,6 +113,7 @@ void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) 
   s.unit_rows = std::max(1, use.block);
   s.unit_bytes = static_cast<i32>(use.block > 0 ? panel_block_bytes(use.stored, use.panel, use.block)
                                                 : bytes_of(w.dtype, use.panel));
+  s.unit_reciprocal = 0xffffffffu / static_cast<u32>(s.unit_rows) + 1;
   const std::vector<int32_t> pieces = pieces_of(p.variants[at(phase.variant)].recipe, s.unit_rows);
   const auto [borders, is_new] =
       border_at_.try_emplace({phase.variant, s.unit_rows}, static_cast<int32_t>(borders_.size()));

@@ -53,14 +53,17 @@ struct MatMul : Quiet {
 
   // ---- x
 
+  // Four elements; k is a multiple of four.
   template <bool kSplit>
-  ARK_DEVICE void put_x(int row, int k, float v) const {
+  ARK_DEVICE void put_x(int row, int k, dev::f32x4 v) const {
+    const int place = row * kXStride + k;
     if constexpr (kSplit) {
-      X* high = reinterpret_cast<X*>(call.b.scratch) + row * kXStride + k;
-      high[0] = dev::from_f32<X>(v);
-      high[kRowBlock * kXStride] = dev::from_f32<X>(rest_of<X>(v));
+      X* high = reinterpret_cast<X*>(call.b.scratch) + place;
+      *reinterpret_cast<dev::u32x2*>(high) = {dev::pack<X>(v.x, v.y), dev::pack<X>(v.z, v.w)};
+      *reinterpret_cast<dev::u32x2*>(high + kRowBlock * kXStride) = {
+          dev::pack<X>(rest_of<X>(v.x), rest_of<X>(v.y)), dev::pack<X>(rest_of<X>(v.z), rest_of<X>(v.w))};
     } else {
-      reinterpret_cast<float*>(call.b.scratch)[row * kXStride + k] = v;
+      *reinterpret_cast<dev::f32x4*>(reinterpret_cast<float*>(call.b.scratch) + place) = v;
     }
   }
 
@@ -84,10 +87,7 @@ struct MatMul : Quiet {
         if (k + 2 < n) v.z = dev::ld_global(from + 2);
         if (k + 3 < n) v.w = dev::ld_global(from + 3);
       }
-      put_x<kSplit>(r, k, v.x);
-      put_x<kSplit>(r, k + 1, v.y);
-      put_x<kSplit>(r, k + 2, v.z);
-      put_x<kSplit>(r, k + 3, v.w);
+      put_x<kSplit>(r, k, v);
     }
   }
 
@@ -130,7 +130,7 @@ struct MatMul : Quiet {
       ARK_ROLLED
       for (i32 k = first; k < last; k += s.rows_per_stage) {
         if (acquire_stage(call.b, cursor))
-          Own::fma(call.b, s, stage_at(call.b, cursor), dev::min(s.rows_per_stage, last - k),
+          Own::fma(call.b, s, stage_at(call.b, cursor), k, dev::min(s.rows_per_stage, last - k),
                    x + row * kXStride + k - first, sums);
         if (row + 4 >= rows) release_stage(call.b, cursor);
         cursor.advance(call.b.p.stages);

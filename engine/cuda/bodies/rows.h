@@ -9,13 +9,17 @@ namespace ark::cuda {
 // Where a row of a table lies: row-major, or as a column of panels. Codes: always the latter.
 template <class W>
 struct TableRow {
-  const W* from;
-  i64 step;
+  const W* from;  // of the row, or of its panel
+  i32 column, panel;
   ARK_DEVICE TableRow(const u8* table, i64 row, i32 width, i32 panel, i32)
-      : from(reinterpret_cast<const W*>(table) +
-             (panel == 0 ? row * width : row / panel * width * panel + row % panel)),
-        step(panel == 0 ? 1 : panel) {}
-  ARK_DEVICE float at(i32 k) const { return weight_at(from + k * step); }
+      : from(reinterpret_cast<const W*>(table) + (panel == 0 ? row * width : row / panel * width * panel)),
+        column(panel == 0 ? 0 : static_cast<i32>(row % panel)),
+        panel(panel) {}
+  ARK_DEVICE float at(i32 k) const {
+    if (panel == 0) return weight_at(from + k);
+    const i32 turn = has_turned_rows(panel, sizeof(W)) ? k % kTurn * kTurn : 0;
+    return weight_at(from + static_cast<i64>(k) * panel + (column ^ turn));
+  }
 };
 template <int kBits>
 struct TableRow<Codes<kBits>> {

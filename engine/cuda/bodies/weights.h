@@ -41,15 +41,18 @@ struct Weights {
   using X = W;  // what x is split into for tensor cores
   static constexpr int kVector = 16 / sizeof(W), kLanes = kPanel / kVector, kWarpRows = 32 / kLanes;
 
-  // Rows [0, rows) of a stage times four rows of x, which start at the column of the stage's first row: a
-  // warp takes kWarpRows rows, every kConsumerWarps-th time; a lane sums up kVector columns.
-  ARK_DEVICE static void fma(const Block& b, const Stream&, const u8* stage, i32 rows, const float* x,
+  static constexpr bool kTurned = has_turned_rows(kPanel, sizeof(W));
+
+  // Rows [0, rows) of a stage, whose first is row `k` of the weight, times four rows of x from that column
+  // on: a warp takes kWarpRows rows, every kConsumerWarps-th time; a lane sums up kVector columns.
+  ARK_DEVICE static void fma(const Block& b, const Stream&, const u8* stage, i32 k, i32 rows, const float* x,
                              float (&sums)[4][kVector]) {
-    const W* w = reinterpret_cast<const W*>(stage) + b.lane % kLanes * kVector;
+    const W* w = reinterpret_cast<const W*>(stage);
+    const int piece = b.lane % kLanes;
     ARK_ROLLED
     for (i32 i = b.warp * kWarpRows + b.lane / kLanes; i < rows; i += kConsumerWarps * kWarpRows) {
       float values[kVector];
-      widen(w + i * kPanel, values);
+      widen(w + i * kPanel + (kTurned ? piece ^ (k + i) % kTurn : piece) * kVector, values);
       ARK_UNROLL
       for (int r = 0; r < 4; ++r) {
         const float v = x[r * kXStride + i];
@@ -59,14 +62,14 @@ struct Weights {
     }
   }
 
-  // 16 rows of a stage from `row`, 16 columns from `column`, times `columns` groups of eight rows of x from
-  // the column of `row`.
+  // 16 rows of a stage from `row` (both begin at multiples of 16), 16 columns from `column`, times `columns`
+  // groups of eight rows of x from the column of `row`.
   ARK_DEVICE static void mma(const Block& b, const Stream&, const u8* stage, i32 row, int column, const X* x,
                              int columns, float (&sums)[kXColumns][4]) {
-    const int matrix = b.lane / 8, line = b.lane % 8;
-    const W* w = reinterpret_cast<const W*>(stage) + row * kPanel + column;
+    const int matrix = b.lane / 8, line = b.lane % 8, piece = column / 8 + matrix % 2;
+    const W* w = reinterpret_cast<const W*>(stage) + (row + matrix / 2 * 8 + line) * kPanel;
     u32 a[4];
-    dev::ldmatrix_x4_trans(a, w + (matrix / 2 * 8 + line) * kPanel + matrix % 2 * 8);
+    dev::ldmatrix_x4_trans(a, w + (kTurned ? piece ^ line : piece) * 8);
     ARK_UNROLL
     for (int c = 0; c < kXColumns; ++c) {
       if (c >= columns) break;
@@ -86,17 +89,23 @@ struct Weights<Codes<kBits>, kPanel> {
   using X = dev::bf16;
   static constexpr int kVector = 8, kLanes = kPanel / kVector, kWarpPairs = 32 / kLanes;
 
-  ARK_DEVICE static CodeBlock<Q> block_of(const Stream& s, const u8* stage, i32 row) {
-    return {stage + row / s.unit_rows * s.unit_bytes, kPanel};
+  struct Place {
+    CodeBlock<Q> block;
+    i32 row;  // in it
+  };
+  ARK_DEVICE static Place place_of(const Stream& s, const u8* stage, i32 row) {
+    const i32 unit = static_cast<i32>(dev::multiply_high(static_cast<u32>(row), s.unit_reciprocal));
+    return {{stage + unit * s.unit_bytes, kPanel}, row - unit * s.unit_rows};
   }
 
-  ARK_DEVICE static void fma(const Block& b, const Stream& s, const u8* stage, i32 rows, const float* x,
+  ARK_DEVICE static void fma(const Block& b, const Stream& s, const u8* stage, i32, i32 rows, const float* x,
                              float (&sums)[4][kVector]) {
     ARK_ROLLED
     for (i32 i = (b.warp * kWarpPairs + b.lane / kLanes) * 2; i < rows;
          i += kConsumerWarps * kWarpPairs * 2) {
       float even[8], odd[8];
-      block_of(s, stage, i).numbers(i % s.unit_rows / 2, b.lane % kLanes * kVector, even, odd);
+      const Place place = place_of(s, stage, i);
+      place.block.numbers(place.row / 2, b.lane % kLanes * kVector, even, odd);
       const bool has_odd = i + 1 < rows;  // behind K there is no x
       ARK_UNROLL
       for (int r = 0; r < 4; ++r) {
@@ -109,8 +118,9 @@ struct Weights<Codes<kBits>, kPanel> {
 
   ARK_DEVICE static void mma(const Block& b, const Stream& s, const u8* stage, i32 row, int column,
                              const X* x, int columns, float (&sums)[kXColumns][4]) {
-    const CodeBlock<Q> block = block_of(s, stage, row);
-    const int first = column + b.lane / 4, pair = row % s.unit_rows / 2 + b.lane % 4;
+    const Place place = place_of(s, stage, row);
+    const CodeBlock<Q>& block = place.block;
+    const int first = column + b.lane / 4, pair = place.row / 2 + b.lane % 4;
     u32 a[4];
     ARK_UNROLL
     for (int i = 0; i < 2; ++i) {
