@@ -192,7 +192,14 @@ class Normalise : public Rebuild {
 // Columns that are only taken apart are computed apart.
 class Separate : public Rebuild {
  public:
-  explicit Separate(const Graph& from) : Rebuild(from), consumers_(from.consumers()) {}
+  explicit Separate(const Graph& from)
+      : Rebuild(from), consumers_(from.consumers()), taken_apart_(from.values.size(), false) {
+    // Readers first: each value looks one node ahead, however long the chain.
+    for (std::size_t n = from.nodes.size(); n-- > 0;) {
+      for (const ValueId v : from.nodes[n].outputs)
+        if (v != kNoValue && !from.nodes[n].removed) taken_apart_[at(v)] = is_taken_apart(v);
+    }
+  }
 
  private:
   struct Part {
@@ -208,7 +215,7 @@ class Separate : public Rebuild {
       return;
     }
     for (const ValueId v : node.outputs) {
-      if (v != kNoValue && is_taken_apart(v)) return;
+      if (v != kNoValue && taken_apart_[at(v)]) return;
     }
     keep(node, use_all(node.inputs), use_all(node.outputs));
   }
@@ -246,13 +253,14 @@ class Separate : public Rebuild {
     return std::find(from_.outputs.begin(), from_.outputs.end(), v) != from_.outputs.end();
   }
 
-  // All readers take parts of `v`, and the parts can be computed apart.
+  // All readers take parts of `v`, and the parts can be computed apart. Asks taken_apart_ of what is read
+  // later.
   bool is_taken_apart(ValueId v) const {
     if (consumers_[at(v)].empty() || is_output(v)) return false;
     const Node& reader = from_.node(consumers_[at(v)][0]);
     if (const std::vector<Part> parts = parts_of(reader); !parts.empty()) return can_take(v, parts[0].axis);
     if (consumers_[at(v)].size() != 1 || reader.outputs.size() != 1) return false;
-    return link_below(reader) == v && is_taken_apart(reader.outputs[0]);
+    return link_below(reader) == v && taken_apart_[at(reader.outputs[0])];
   }
 
   // The value that `node` only passes on, elementwise with constants or reshaped; kNoValue if it does more.
@@ -276,22 +284,27 @@ class Separate : public Rebuild {
   int64_t size(ValueId v, int64_t axis) const { return shape_of(from_, v)[at(axis)].constant().value_or(0); }
 
   bool can_take(ValueId v, int64_t axis) const {
-    const Node* producer = from_.producer(v);
-    if (!producer || is_output(v)) return false;
-    for (const NodeId n : consumers_[at(v)]) {
-      const std::vector<Part> parts = parts_of(from_.node(n));
-      if (parts.empty() ? consumers_[at(v)].size() > 1 : parts[0].axis != axis) return false;
+    for (int links = 0; links <= kMostLinks; ++links) {
+      const Node* producer = from_.producer(v);
+      if (!producer || is_output(v)) return false;
+      for (const NodeId n : consumers_[at(v)]) {
+        const std::vector<Part> parts = parts_of(from_.node(n));
+        if (parts.empty() ? consumers_[at(v)].size() > 1 : parts[0].axis != axis) return false;
+      }
+      if (producer->op == Op::kMatMul) {
+        return axis + 1 == rank_of(from_, v) && producer->inputs.size() == 2 &&
+               from_.value(producer->inputs[1]).constant && rank_of(from_, producer->inputs[1]) == 2;
+      }
+      const ValueId below = link_below(*producer);
+      if (below == kNoValue) return false;
+      if (producer->op == Op::kReshape) {
+        const int source = source_axis(*producer, axis);
+        if (source < 0 || size(v, axis) <= 0 || size(below, source) % size(v, axis) != 0) return false;
+        axis = source;
+      }
+      v = below;
     }
-    if (producer->op == Op::kMatMul) {
-      return axis + 1 == rank_of(from_, v) && producer->inputs.size() == 2 &&
-             from_.value(producer->inputs[1]).constant && rank_of(from_, producer->inputs[1]) == 2;
-    }
-    const ValueId below = link_below(*producer);
-    if (below == kNoValue) return false;
-    if (producer->op != Op::kReshape) return can_take(below, axis);
-    const int source = source_axis(*producer, axis);
-    return source >= 0 && size(v, axis) > 0 && size(below, source) % size(v, axis) == 0 &&
-           can_take(below, source);
+    return false;
   }
 
   ValueId take(ValueId v, const Part& part) {
@@ -328,7 +341,11 @@ class Separate : public Rebuild {
     return constant(sliced(c, axis, part.begin, part.end));
   }
 
+  // Between a product and its parts; in models a bias and a Reshape or two.
+  static constexpr int kMostLinks = 64;
+
   std::vector<std::vector<NodeId>> consumers_;
+  std::vector<bool> taken_apart_;  // by value
 };
 
 // Nothing but the removal of dead nodes.
