@@ -140,10 +140,14 @@ TEST(Scheduler, AFailingRunnerFailsEveryRequestAndSaysWhy) {
   FakeRunner runner(small_limits());
   runner.fail_at(5);
   Scheduler scheduler(runner, {});
-  auto a = scheduler.submit({.prompt = {1, 2}, .max_tokens = 30}),
-       b = scheduler.submit({.prompt = {3}, .max_tokens = 30});
+  const auto a = scheduler.submit({.prompt = {1, 2}, .max_tokens = 30});
+  try {
+    const auto b = scheduler.submit({.prompt = {3}, .max_tokens = 30});
+    EXPECT_EQ(collect(*b).how, Finish::kFailed);
+  } catch (const Error& e) {  // on a busy machine the runner may have failed by now
+    EXPECT_STREQ(e.what(), "rank 1 died");
+  }
   EXPECT_EQ(collect(*a).how, Finish::kFailed);
-  EXPECT_EQ(collect(*b).how, Finish::kFailed);
   EXPECT_EQ(a->error(), "rank 1 died");
   EXPECT_THROW(scheduler.submit({.prompt = {1}}), Error);
   EXPECT_EQ(scheduler.failure(), "rank 1 died");
