@@ -266,7 +266,7 @@ def main():
     if obtain_nvrtc():
         os.environ["ARK_REQUIRE_NVRTC"] = "1"
     LOGS.mkdir(parents=True, exist_ok=True)
-    totals, limit = Totals(), 3600 if args.full else 420
+    totals, limit = Totals(), 3600 if args.full else 900  # seconds a suite may take
     plain(totals, limit)
     if not args.quick:
         sanitized(totals, limit)
