@@ -151,12 +151,12 @@ std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
   const int32_t both = std::lcm(unit, 16), step = both <= kMaxPanelBlock4 ? both : unit;
   const auto parts_of = [step](int32_t rows) {
     if (rows <= kPieceRows) return 1;
-    // Whole steps are dealt evenly, else a piece may be one step longer. (Not for numbers, whose bits are
-    // out.)
+    // Whole steps are dealt evenly, else a piece may be one step longer. (Numbers keep the pieces that they
+    // have had, and so their bits.)
     const bool is_whole = step > 16 && rows % step == 0;
-    const int32_t unit = is_whole ? step : 1, most = is_whole ? kPieceRows : kPieceRows - step;
+    const int32_t dealt = is_whole ? step : 1, most = is_whole ? kPieceRows : kPieceRows - step;
     int32_t parts = 1;
-    while ((rows / unit + parts - 1) / parts * unit > most) parts *= 2;
+    while ((rows / dealt + parts - 1) / parts * dealt > most) parts *= 2;
     return parts;
   };
   // Each slab is cut by its own length only, and filled up with empty pieces: equal bits on any rank.
