@@ -7,7 +7,7 @@ import openapi_spec_validator
 import pytest
 from tokenizers import Tokenizer
 
-from ark_server import TINY
+from ark_server import TINY, until
 
 FOUR_KEYS = {"message", "type", "param", "code"}
 TEXTS = ["Hello world", "", " ", "naïve 漢字 🦆\u200d", "<|im_start|>user\nHi<|im_end|>\n", "a\x00b", "\ud7ff\ue000￿"]
@@ -111,4 +111,8 @@ def test_every_answer_carries_a_request_id(tiny):
         assert tiny.get(path, headers={"x-request-id": "x" * 129}).headers["x-request-id"].startswith("req-")
     answer = tiny.post("/v1/completions", {"prompt": "Hi", "max_tokens": 1}, headers={"x-request-id": "mine-2"})
     assert answer.json()["id"] == "cmpl-mine-2"
-    assert any("id=mine-2" in line and "status=200" in line and "generated_tokens=1" in line for line in tiny.log)
+
+    def logged():  # after the answer: the line is written once its bytes are sent
+        return any("id=mine-2" in line and "status=200" in line and "generated_tokens=1" in line for line in list(tiny.log))
+
+    until(logged, 10, "the request's line in the log")
