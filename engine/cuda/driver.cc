@@ -9,8 +9,9 @@
 
 #include "base/error.h"
 #include "engine/cuda/cache.h"
-#include "engine/cuda/driver_api.h"
+#include "engine/cuda/driver_context.h"
 #include "engine/cuda/image.h"
+#include "engine/cuda/launch_graph.h"
 #include "engine/cuda/nvrtc.h"
 
 namespace ark::cuda {
@@ -19,74 +20,6 @@ namespace {
 constexpr int kOldestMajor = 8;  // cp.async, mma of 16-bit types
 
 std::string mebibytes(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
-
-// The driver with one GPU's primary context. Outlives what it hands out.
-class Driver {
- public:
-  Driver(Library library, int ordinal, const Gate& gate)
-      : library_(std::move(library)), api_(DriverApi::of(library_)), gate_(gate) {
-    need(api_.init(0));
-    int count = 0;
-    need(api_.device_count(&count));
-    if (ordinal >= count)
-      throw Error(Code::kUnavailable, "no CUDA here: the driver sees " + std::to_string(count) + " GPUs");
-    need(api_.device_get(&device_, ordinal));
-    api_.primary_flags(device_,
-                       kPrimaryBlockingSync);  // refused if others have made the context: theirs then
-    need(api_.primary_retain(&context_, device_));
-  }
-  ~Driver() {
-    if (is_lost()) {
-      library_.keep();  // its threads look after the kernel that still runs
-    } else if (context_) {
-      api_.primary_release(device_);
-    }
-  }
-  Driver(const Driver&) = delete;
-  Driver& operator=(const Driver&) = delete;
-
-  // The functions, with the context current on the calling thread.
-  const DriverApi& use() const {
-    api_.set_current(context_);
-    return api_;
-  }
-  // A kernel that does not end: what may wait for it must not be called.
-  bool is_lost() const { return gate_.is_lost(); }
-  // The functions, for calls that may wait for a running kernel.
-  const DriverApi& use_unless_lost() const {
-    if (is_lost()) throw Error(Code::kUnavailable, "the GPU is lost: a loop on it does not end");
-    return use();
-  }
-  int attribute(DeviceAttribute which) const {
-    int value = 0;
-    check(api_.device_attribute(&value, which, device_), "cuDeviceGetAttribute");
-    return value;
-  }
-  DriverDevice device() const { return device_; }
-
-  std::string text(int result) const {
-    const char *name = nullptr, *text = nullptr;
-    api_.error_name(result, &name);
-    api_.error_text(result, &text);
-    return std::string(name ? name : "error") + " (" + (text ? text : std::to_string(result).c_str()) + ")";
-  }
-  void check(int result, const std::string& what) const {
-    if (result == kDriverSuccess) return;
-    const Code code = result == kDriverOutOfMemory ? Code::kExhausted : Code::kUnavailable;
-    throw Error(code, "the GPU refuses " + what + ": " + text(result));
-  }
-
- private:
-  void need(int result) const {
-    if (result != kDriverSuccess) throw Error(Code::kUnavailable, "no CUDA here: " + text(result));
-  }
-
-  Library library_;
-  DriverApi api_;
-  const Gate& gate_;
-  DriverDevice device_ = 0;
-  DriverContext context_ = nullptr;
-};
 
 class CudaLaunch final : public Launch {
  public:
@@ -122,6 +55,7 @@ class CudaKernel final : public Kernel {
     }
   }
   ~CudaKernel() override {
+    graph_.reset();
     if (!driver_.is_lost()) driver_.use().module_unload(module_);
   }
 
@@ -138,15 +72,21 @@ class CudaKernel final : public Kernel {
 
   std::unique_ptr<Launch> launch(const LaunchShape& shape, std::span<const std::byte> parameter) override {
     const DriverApi& api = driver_.use_unless_lost();
-    refuse_unless_resident(*this, shape);
+    const bool is_built = shape.as_graph && graph_ && graph_->shape() == shape;
+    if (!is_built) refuse_unless_resident(*this, shape);
     DriverEvent end = nullptr;
     driver_.check(api.event_create(&end, kEventNoTiming), "an event");
     auto launch = std::make_unique<CudaLaunch>(driver_, end);
-    void* arguments[] = {const_cast<std::byte*>(parameter.data())};
-    driver_.check(api.launch_cooperative(function_, static_cast<unsigned>(shape.blocks), 1, 1,
-                                         static_cast<unsigned>(shape.threads), 1, 1,
-                                         static_cast<unsigned>(shape.shared_bytes), stream_, arguments),
-                  "the launch of the loop");
+    if (shape.as_graph) {
+      if (!is_built) graph_ = std::make_unique<LaunchGraph>(driver_, function_, shape, parameter);
+      graph_->replay(parameter, stream_);
+    } else {
+      void* arguments[] = {const_cast<std::byte*>(parameter.data())};
+      driver_.check(api.launch_cooperative(function_, static_cast<unsigned>(shape.blocks), 1, 1,
+                                           static_cast<unsigned>(shape.threads), 1, 1,
+                                           static_cast<unsigned>(shape.shared_bytes), stream_, arguments),
+                    "the launch of the loop");
+    }
     driver_.check(api.event_record(end, stream_), "an event");
     return launch;
   }
@@ -158,6 +98,7 @@ class CudaKernel final : public Kernel {
   KernelFacts facts_;
   DriverModule module_;
   DriverFunction function_ = nullptr;
+  std::unique_ptr<LaunchGraph> graph_;  // of the last launch's shape, if that was as_graph
 };
 
 // Code that a compiler of another version of CUDA has made, and that this driver does not take for it.

@@ -45,4 +45,17 @@ DriverApi DriverApi::of(const Library& library) {
   return api;
 }
 
+GraphApi GraphApi::of(const Library& library) {
+  GraphApi api{};
+  library.find("cuGraphCreate", api.create);
+  library.find("cuGraphDestroy", api.destroy);
+  library.find("cuGraphAddKernelNode_v2", api.add_kernel);
+  library.find("cuGraphKernelNodeSetAttribute", api.set_attribute);
+  library.find("cuGraphInstantiateWithFlags", api.instantiate);
+  library.find("cuGraphExecDestroy", api.destroy_exec);
+  library.find("cuGraphExecKernelNodeSetParams_v2", api.set_kernel);
+  library.find("cuGraphLaunch", api.launch);
+  return api;
+}
+
 }  // namespace ark::cuda

@@ -15,6 +15,9 @@ using DriverModule = struct ModuleTag*;
 using DriverFunction = struct FunctionTag*;
 using DriverStream = struct StreamTag*;
 using DriverEvent = struct EventTag*;
+using DriverGraph = struct GraphTag*;
+using DriverGraphNode = struct GraphNodeTag*;
+using DriverGraphExec = struct GraphExecTag*;
 
 enum DriverResult : int {
   kDriverSuccess = 0,
@@ -39,6 +42,23 @@ inline constexpr unsigned kPrimaryBlockingSync = 4;  // CU_CTX_SCHED_BLOCKING_SY
 inline constexpr unsigned kHostPortableMapped = 3;   // of cuMemHostAlloc and cuMemHostRegister
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventNoTiming = 2;
+inline constexpr int kNodeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+
+// CUDA_KERNEL_NODE_PARAMS_v2.
+struct KernelNode {
+  DriverFunction function = nullptr;
+  unsigned grid_x = 1, grid_y = 1, grid_z = 1, block_x = 1, block_y = 1, block_z = 1, shared_bytes = 0;
+  void** arguments = nullptr;
+  void** extra = nullptr;
+  void* kernel = nullptr;           // instead of `function`
+  DriverContext context = nullptr;  // null: the function's
+};
+
+// CUlaunchAttributeValue.
+union alignas(8) NodeAttribute {
+  char bytes[64];
+  int cooperative;
+};
 
 struct DriverApi {
   int (*init)(unsigned);
@@ -84,6 +104,22 @@ struct DriverApi {
 
   // Throws Error(kUnavailable) naming a function that the driver is too old for.
   static DriverApi of(const Library& library);
+};
+
+// Graphs: looked up only where one is asked for (CUDA 12).
+struct GraphApi {
+  int (*create)(DriverGraph*, unsigned);
+  int (*destroy)(DriverGraph);
+  int (*add_kernel)(DriverGraphNode*, DriverGraph, const DriverGraphNode* after, std::size_t,
+                    const KernelNode*);
+  int (*set_attribute)(DriverGraphNode, int attribute, const NodeAttribute*);
+  int (*instantiate)(DriverGraphExec*, DriverGraph, unsigned long long);
+  int (*destroy_exec)(DriverGraphExec);
+  int (*set_kernel)(DriverGraphExec, DriverGraphNode, const KernelNode*);
+  int (*launch)(DriverGraphExec, DriverStream);
+
+  // Throws as DriverApi::of().
+  static GraphApi of(const Library& library);
 };
 
 }  // namespace ark::cuda

@@ -158,6 +158,7 @@ class Device final : public DeviceExecutor {
     stages_ = 0;
     while (stages_ < kMaxStages && shared_layout(stages_ + 1, tiles_.scratch).total <= room) ++stages_;
     shape_.threads = kThreads;
+    shape_.as_graph = device_.as_graph;
     shape_.shared_bytes = static_cast<int32_t>(shared_layout(stages_, tiles_.scratch).total);
     const int32_t ranks = static_cast<int32_t>(setups_.size());
     const int32_t resident =

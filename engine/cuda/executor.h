@@ -18,6 +18,7 @@ struct DeviceOptions {
   int32_t groups = 0;      // tiles that share a matrix product's rows of weights; 0: chosen by cost
   std::chrono::microseconds linger{5'000};  // the loop waits so long for the next step before it parks
   int32_t trace_events = 0;                 // per block, of the last steps; 0: the loop is compiled without
+  bool as_graph = false;                    // launches replay a CUDA graph (LaunchShape::as_graph)
 };
 
 // What the start-up log says of a device.

@@ -58,6 +58,10 @@ struct LaunchShape {
   int32_t blocks = 0;        // all resident at once, or launch() refuses
   int32_t threads = 0;       // a block
   int32_t shared_bytes = 0;  // dynamic, a block
+  // The launch replays a CUDA graph whose one node is the kernel, built at the first such launch: for
+  // measurements. Throws Error(kUnavailable) where the driver lacks what it takes; emulated GPUs have none.
+  bool as_graph = false;
+  bool operator==(const LaunchShape&) const = default;
 };
 
 // A running kernel. The destructor waits for its end, unless the GPU is lost: end it first (park or abort

@@ -16,18 +16,18 @@ namespace {
 namespace fs = std::filesystem;
 
 // Our declarations of the part of nvrtc.h (CUDA 12 and 13) that is used.
-using Program = struct ProgramTag*;
+using NvrtcProgram = struct ProgramTag*;
 struct Functions {
   const char* (*error_text)(int);
   int (*version)(int*, int*);
-  int (*create)(Program*, const char* source, const char* name, int headers, const char* const* texts,
+  int (*create)(NvrtcProgram*, const char* source, const char* name, int headers, const char* const* texts,
                 const char* const* names);
-  int (*destroy)(Program*);
-  int (*compile)(Program, int options, const char* const*);
-  int (*code_size)(Program, std::size_t*);
-  int (*code)(Program, char*);
-  int (*log_size)(Program, std::size_t*);
-  int (*log)(Program, char*);
+  int (*destroy)(NvrtcProgram*);
+  int (*compile)(NvrtcProgram, int options, const char* const*);
+  int (*code_size)(NvrtcProgram, std::size_t*);
+  int (*code)(NvrtcProgram, char*);
+  int (*log_size)(NvrtcProgram, std::size_t*);
+  int (*log)(NvrtcProgram, char*);
   int (*arch_count)(int*);
   int (*archs)(int*);
 };
@@ -111,14 +111,14 @@ class Nvrtc final : public Compiler {
       if (value) f.destroy(&value);
     }
     const Functions& f;
-    Program value = nullptr;
+    NvrtcProgram value = nullptr;
   };
 
   void check(int result, const char* what) const {
     if (result != 0) throw Error(Code::kInternal, std::string(what) + " of NVRTC: " + f_.error_text(result));
   }
 
-  std::string read_log(Program program) const {
+  std::string read_log(NvrtcProgram program) const {
     std::size_t bytes = 0;
     check(f_.log_size(program, &bytes), "nvrtcGetProgramLogSize");
     std::string log(bytes, '\0');

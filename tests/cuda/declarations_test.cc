@@ -25,6 +25,8 @@ constexpr bool kSameCall<int (*)(Ours...), CUresult (*)(Theirs...)> = [] {
 }();
 #define ARK_SAME_CALL(member, function) \
   static_assert(kSameCall<decltype(DriverApi::member), decltype(&::function)>, #function)
+#define ARK_SAME_GRAPH_CALL(member, function) \
+  static_assert(kSameCall<decltype(GraphApi::member), decltype(&::function)>, #function)
 
 ARK_SAME_CALL(init, cuInit);
 ARK_SAME_CALL(error_name, cuGetErrorName);
@@ -64,6 +66,35 @@ ARK_SAME_CALL(module_function, cuModuleGetFunction);
 ARK_SAME_CALL(function_set, cuFuncSetAttribute);
 ARK_SAME_CALL(resident_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor);
 ARK_SAME_CALL(launch_cooperative, cuLaunchCooperativeKernel);
+ARK_SAME_GRAPH_CALL(create, cuGraphCreate);
+ARK_SAME_GRAPH_CALL(destroy, cuGraphDestroy);
+ARK_SAME_GRAPH_CALL(add_kernel, cuGraphAddKernelNode_v2);
+ARK_SAME_GRAPH_CALL(set_attribute, cuGraphKernelNodeSetAttribute);
+ARK_SAME_GRAPH_CALL(instantiate, cuGraphInstantiateWithFlags);
+ARK_SAME_GRAPH_CALL(destroy_exec, cuGraphExecDestroy);
+ARK_SAME_GRAPH_CALL(set_kernel, cuGraphExecKernelNodeSetParams_v2);
+ARK_SAME_GRAPH_CALL(launch, cuGraphLaunch);
+
+#define ARK_SAME_FIELD(ours, theirs)                                                         \
+  static_assert(offsetof(KernelNode, ours) == offsetof(CUDA_KERNEL_NODE_PARAMS_v2, theirs)); \
+  static_assert(sizeof(KernelNode::ours) == sizeof(CUDA_KERNEL_NODE_PARAMS_v2::theirs))
+ARK_SAME_FIELD(function, func);
+ARK_SAME_FIELD(grid_x, gridDimX);
+ARK_SAME_FIELD(grid_y, gridDimY);
+ARK_SAME_FIELD(grid_z, gridDimZ);
+ARK_SAME_FIELD(block_x, blockDimX);
+ARK_SAME_FIELD(block_y, blockDimY);
+ARK_SAME_FIELD(block_z, blockDimZ);
+ARK_SAME_FIELD(shared_bytes, sharedMemBytes);
+ARK_SAME_FIELD(arguments, kernelParams);
+ARK_SAME_FIELD(extra, extra);
+ARK_SAME_FIELD(kernel, kern);
+ARK_SAME_FIELD(context, ctx);
+static_assert(sizeof(KernelNode) == sizeof(CUDA_KERNEL_NODE_PARAMS_v2));
+static_assert(sizeof(NodeAttribute) == sizeof(CUlaunchAttributeValue) &&
+              alignof(NodeAttribute) == alignof(CUlaunchAttributeValue));
+static_assert(offsetof(NodeAttribute, cooperative) == offsetof(CUlaunchAttributeValue, cooperative) &&
+              sizeof(NodeAttribute::cooperative) == sizeof(CUlaunchAttributeValue::cooperative));
 
 TEST(Declarations, NumbersAreTheDriversOwn) {
   EXPECT_EQ(int{kDriverOutOfMemory}, int{CUDA_ERROR_OUT_OF_MEMORY});
@@ -82,6 +113,7 @@ TEST(Declarations, NumbersAreTheDriversOwn) {
   EXPECT_EQ(kHostPortableMapped, unsigned{CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP});
   EXPECT_EQ(kStreamNonBlocking, unsigned{CU_STREAM_NON_BLOCKING});
   EXPECT_EQ(kEventNoTiming, unsigned{CU_EVENT_DISABLE_TIMING});
+  EXPECT_EQ(kNodeCooperative, int{CU_LAUNCH_ATTRIBUTE_COOPERATIVE});
 }
 
 }  // namespace

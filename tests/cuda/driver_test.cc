@@ -1,35 +1,24 @@
 #include "engine/cuda/driver.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstring>
-#include <functional>
 #include <thread>
 
 #include "base/error.h"
 #include "engine/compile.h"
 #include "engine/cuda/links.h"
 #include "engine/cuda/loop_host.h"
-#include "engine/cuda/nvrtc.h"
 #include "tests/cuda/environment.h"
-#include "tests/cuda/fake/libcuda.h"
-#include "tests/cuda/scratch_folder.h"
+#include "tests/cuda/fake/driver.h"
 #include "tests/engine/token_graphs.h"
 
 namespace ark::cuda {
 namespace {
 
-std::string refusal(const std::function<void()>& call, Code code) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
-  return "nothing was thrown";
-}
+using test::FakeDriver;
+using test::refusal;
 
 TEST(Driver, WithoutLibcudaOneLineSaysSo) {
   const test::Environment variable("ARK_LIBCUDA", "libcuda-that-is-not-here.so.1");
@@ -44,36 +33,6 @@ TEST(Driver, AWrongLibraryIsNamedWithTheFunctionItLacks) {
   const std::string text = refusal([] { open_gpu(); }, Code::kUnavailable);
   EXPECT_NE(text.find("libm.so.6 has no function cuInit"), std::string::npos) << text;
 }
-
-// The whole driver over a fake libcuda (tests/cuda/fake).
-class FakeDriver : public ::testing::Test {
- protected:
-  void SetUp() override {
-    library_ = ::dlopen(ARK_FAKE_LIBCUDA, RTLD_NOW);
-    ASSERT_NE(library_, nullptr) << ::dlerror();
-    fake_ = reinterpret_cast<FakeCuda* (*)()>(::dlsym(library_, "fake_cuda"))();
-    fake_->gpus = 1;
-    fake_->major = 9;
-    fake_->minor = 0;
-    fake_->shared_per_block = 232448;
-    fake_->blocks_each = 1;
-    fake_->end_result = fake_->module_result = fake_->address_result = 0;
-    std::string why;
-    if (!open_nvrtc(&why)) GTEST_SKIP() << why;
-  }
-  void TearDown() override {
-    if (library_) ::dlclose(library_);
-  }
-  static KernelSource source() {
-    return {"extern \"C\" __global__ void ark_loop(int* p) { *p = 1; }", {}, {}, "ark_loop"};
-  }
-
-  const test::ScratchFolder folder_;
-  const test::Environment cache_{"ARK_CACHE_DIR", folder_.path()};
-  const test::Environment libcuda_{"ARK_LIBCUDA", ARK_FAKE_LIBCUDA};
-  void* library_ = nullptr;
-  FakeCuda* fake_ = nullptr;
-};
 
 TEST_F(FakeDriver, DescribesTheGpu) {
   const auto gpu = open_gpu();

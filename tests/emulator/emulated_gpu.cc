@@ -117,6 +117,7 @@ class EmulatedKernel final : public cuda::Kernel {
   }
   std::unique_ptr<cuda::Launch> launch(const cuda::LaunchShape& shape,
                                        std::span<const std::byte> parameter) override {
+    if (shape.as_graph) throw Error(Code::kUnavailable, "an emulated GPU has no CUDA graphs");
     cuda::refuse_unless_resident(*this, shape);
     LaunchRequest request;
     request.name = entry_;

@@ -11,11 +11,11 @@
 #include "base/error.h"
 #include "engine/cuda/gpu.h"
 
-namespace ark::cuda::test {
+namespace ark::test {
 
-class HostGpu final : public Gpu {
+class HostGpu final : public cuda::Gpu {
  public:
-  using Body = std::function<void(const LaunchShape&, std::span<const std::byte> parameter)>;
+  using Body = std::function<void(const cuda::LaunchShape&, std::span<const std::byte> parameter)>;
 
   // An Error that the body throws is the kernel's death.
   explicit HostGpu(Body body, int32_t resident = 64) : body_(std::move(body)), resident_(resident) {
@@ -28,7 +28,7 @@ class HostGpu final : public Gpu {
     if (!blocks_.empty()) std::abort();  // a leak
   }
 
-  const GpuInfo& info() const override { return info_; }
+  const cuda::GpuInfo& info() const override { return info_; }
   uint64_t allocate(uint64_t bytes, const std::string&) override {
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
     std::memset(memory, 0xa5, bytes);
@@ -39,12 +39,12 @@ class HostGpu final : public Gpu {
     if (blocks_.erase(address)) std::free(reinterpret_cast<void*>(address));
   }
   uint64_t free_bytes() override { return uint64_t{1} << 30; }
-  MappedMemory allocate_mapped(uint64_t bytes, const std::string& what) override {
+  cuda::MappedMemory allocate_mapped(uint64_t bytes, const std::string& what) override {
     const uint64_t address = allocate(bytes, what);
     std::memset(reinterpret_cast<void*>(address), 0, bytes);
     return {reinterpret_cast<std::byte*>(address), address, bytes};
   }
-  void release(const MappedMemory& memory) override { release(memory.device); }
+  void release(const cuda::MappedMemory& memory) override { release(memory.device); }
   uint64_t map(std::byte* host, uint64_t) override { return reinterpret_cast<uint64_t>(host); }
   void unmap(std::byte*) override {}
   void upload(uint64_t to, std::span<const std::byte> from) override {
@@ -56,12 +56,14 @@ class HostGpu final : public Gpu {
   void clear(uint64_t address, uint64_t bytes) override {
     std::memset(reinterpret_cast<void*>(address), 0, bytes);
   }
-  std::unique_ptr<Kernel> load(const KernelSource&) override { return std::make_unique<HostKernel>(*this); }
+  std::unique_ptr<cuda::Kernel> load(const cuda::KernelSource&) override {
+    return std::make_unique<HostKernel>(*this);
+  }
 
  private:
-  class HostLaunch final : public Launch {
+  class HostLaunch final : public cuda::Launch {
    public:
-    HostLaunch(const Body& body, const LaunchShape& shape, std::span<const std::byte> parameter)
+    HostLaunch(const Body& body, const cuda::LaunchShape& shape, std::span<const std::byte> parameter)
         : parameter_(parameter.begin(), parameter.end()), thread_([this, &body, shape] {
             try {
               body(shape, parameter_);
@@ -80,25 +82,26 @@ class HostGpu final : public Gpu {
     std::atomic<bool> running_{true}, died_{false};
     std::jthread thread_;
   };
-  class HostKernel final : public Kernel {
+  class HostKernel final : public cuda::Kernel {
    public:
     explicit HostKernel(HostGpu& gpu) : gpu_(gpu) {}
-    const KernelFacts& facts() const override { return facts_; }
+    const cuda::KernelFacts& facts() const override { return facts_; }
     int32_t resident_blocks(int32_t, int32_t) override { return gpu_.resident_; }
-    std::unique_ptr<Launch> launch(const LaunchShape& shape, std::span<const std::byte> parameter) override {
-      refuse_unless_resident(*this, shape);
+    std::unique_ptr<cuda::Launch> launch(const cuda::LaunchShape& shape,
+                                         std::span<const std::byte> parameter) override {
+      cuda::refuse_unless_resident(*this, shape);
       return std::make_unique<HostLaunch>(gpu_.body_, shape, parameter);
     }
 
    private:
     HostGpu& gpu_;
-    KernelFacts facts_;
+    cuda::KernelFacts facts_;
   };
 
   Body body_;
   int32_t resident_;
-  GpuInfo info_;
+  cuda::GpuInfo info_;
   std::map<uint64_t, uint64_t> blocks_;
 };
 
-}  // namespace ark::cuda::test
+}  // namespace ark::test

@@ -1,5 +1,6 @@
 #include "tests/cuda/fake/libcuda.h"
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -32,6 +33,29 @@ void forget(void* thing) {
 std::map<uint64_t, uint64_t> registered;  // host memory: address -> its last page
 constexpr int kInvalid = 1, kOutOfMemory = 2, kNotReady = 600;
 constexpr int kAlreadyRegistered = 712, kNotRegistered = 713;
+constexpr std::size_t kParameterBytes = 8;  // of the tests' kernels
+
+int launch(unsigned blocks, unsigned threads, Stream* stream, const void* argument) {
+  auto* kernel = state.kernel;
+  // For whole programs, which cannot set one: a loop that never answers and never ends.
+  if (!kernel && std::getenv("ARK_FAKE_CUDA_HANGS"))
+    kernel = [](const void*, int, int) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    };
+  if (!kernel) return kInvalid;
+  if (stream->work.joinable()) stream->work.join();
+  ++state.launches;
+  ++state.running;
+  // The parameter is copied at once, as the driver does.
+  auto* parameter = static_cast<std::byte*>(std::malloc(kParameterBytes));
+  std::memcpy(parameter, argument, kParameterBytes);
+  stream->work = std::jthread([=] {
+    kernel(parameter, static_cast<int>(blocks), static_cast<int>(threads));
+    std::free(parameter);
+    --state.running;
+  });
+  return 0;
+}
 
 }  // namespace
 
@@ -245,25 +269,71 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::si
 }
 int cuLaunchCooperativeKernel(void*, unsigned x, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                               unsigned, Stream* stream, void** arguments) {
-  auto* kernel = state.kernel;
-  // For whole programs, which cannot set one: a loop that never answers and never ends.
-  if (!kernel && std::getenv("ARK_FAKE_CUDA_HANGS"))
-    kernel = [](const void*, int, int) {
-      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-    };
-  if (!kernel) return kInvalid;
-  cuStreamSynchronize(stream);
-  ++state.launches;
-  ++state.running;
-  // The parameter is copied at once, as the driver does; those of the tests have 8 bytes.
-  auto* parameter = static_cast<std::byte*>(std::malloc(8));
-  std::memcpy(parameter, arguments[0], 8);
-  stream->work = std::jthread([=] {
-    kernel(parameter, static_cast<int>(x), static_cast<int>(threads));
-    std::free(parameter);
-    --state.running;
-  });
+  return launch(x, threads, stream, arguments[0]);
+}
+
+#if !defined(ARK_FAKE_WITHOUT_GRAPHS)
+
+// CUDA_KERNEL_NODE_PARAMS_v2.
+struct Node {
+  void* function;
+  unsigned grid[3], block[3], shared;
+  void** arguments;
+  void **extra, *kernel, *context;
+};
+struct Graph {
+  Node node{};
+  std::array<std::byte, kParameterBytes> parameter{};
+  bool is_cooperative = false;
+};
+
+int cuGraphCreate(Graph** graph, unsigned flags) {
+  if (flags != 0) return kInvalid;
+  ++state.graphs;
+  keep(*graph = new Graph);
   return 0;
 }
+int cuGraphDestroy(Graph* graph) {
+  --state.graphs;
+  forget(graph);
+  delete graph;
+  return 0;
+}
+int cuGraphAddKernelNode_v2(Graph** handle, Graph* graph, const void*, std::size_t after, const Node* node) {
+  if (state.node_result) return state.node_result;
+  if (after != 0 || !node->function || node->extra || node->grid[1] * node->grid[2] != 1) return kInvalid;
+  graph->node = *node;
+  std::memcpy(graph->parameter.data(), node->arguments[0], kParameterBytes);
+  *handle = graph;
+  return 0;
+}
+int cuGraphKernelNodeSetAttribute(Graph* handle, int attribute, const int* value) {
+  if (attribute != 2) return kInvalid;
+  handle->is_cooperative = *value == 1;
+  return 0;
+}
+int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long flags) {
+  if (flags != 0 || !graph->node.function) return kInvalid;
+  ++state.graphs;
+  ++state.graphs_made;
+  keep(*exec = new Graph(*graph));
+  return 0;
+}
+int cuGraphExecDestroy(Graph* exec) { return cuGraphDestroy(exec); }
+int cuGraphExecKernelNodeSetParams_v2(Graph* exec, Graph*, const Node* node) {
+  if (node->function != exec->node.function) return kInvalid;
+  ++state.graph_updates;
+  exec->node = *node;
+  std::memcpy(exec->parameter.data(), node->arguments[0], kParameterBytes);
+  return 0;
+}
+// A loop whose blocks do not all run at once would hang: not cooperative is refused.
+int cuGraphLaunch(Graph* exec, Stream* stream) {
+  if (!exec->is_cooperative) return kInvalid;
+  ++state.graph_launches;
+  return launch(exec->node.grid[0], exec->node.block[0], stream, exec->parameter.data());
+}
+
+#endif
 
 }  // extern "C"

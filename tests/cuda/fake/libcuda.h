@@ -15,11 +15,14 @@ struct FakeCuda {
   int end_result = 0;      // CUresult
   int module_result = 0;   // CUresult of loading code
   int address_result = 0;  // CUresult of asking for mapped memory's address
+  int node_result = 0;     // CUresult of making a kernel a node of a graph
   bool was_eager = false;  // CUDA_MODULE_LOADING when the driver was last initialised
   // What has been done.
   std::atomic<uint64_t> used{0};  // bytes of device memory
   std::atomic<int> launches{0}, running{0}, modules{0}, module_loads{0}, streams{0}, events{0}, contexts{0},
       mapped{0};
+  // Graphs: alive; instantiated, whose parameter was set, launched (which counts as a launch too).
+  std::atomic<int> graphs{0}, graphs_made{0}, graph_updates{0}, graph_launches{0};
 };
 
 extern "C" FakeCuda* fake_cuda();
