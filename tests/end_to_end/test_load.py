@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import ark_server
-from ark_server import FULL, Server, rss_bytes, until
+from ark_server import FULL, PATIENCE, Server, rss_bytes, until
 
 CLIENTS = 64
 REQUESTS = 5000 if FULL else 600
@@ -62,11 +62,11 @@ def test_disconnecting_clients_do_not_touch_the_others(server):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(5 * PATIENCE)
         for index in range(CLIENTS):
             wanted = alone[index] if index not in leaves else alone[index][:len(together[index])]
             assert together[index] == wanted, index
-    until(lambda: is_idle(server), 10, "an idle server")
+    until(lambda: is_idle(server), "an idle server")
 
 
 def test_a_disconnected_client_s_sequence_is_cancelled_at_the_next_step(long_model):
@@ -76,13 +76,14 @@ def test_a_disconnected_client_s_sequence_is_cancelled_at_the_next_step(long_mod
         next(chunks)
         assert server.metric("ark_requests_running") == 1
         chunks.close()
-        until(lambda: is_idle(server), 2, "the end of a stream")
+        until(lambda: is_idle(server), "the end of a stream")
         with server.connect() as connection:  # not a stream: nothing is written that could fail
             body = b'{"prompt": [1, 2], "max_tokens": 60000, "ignore_eos": true}'
             connection.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-            until(lambda: server.metric("ark_requests_running") == 1, 5, "a running request")
-        until(lambda: is_idle(server), 2, "the end of a request")
-        assert server.metric("ark_sequences_total", reason="cancelled") == 2
+            until(lambda: server.metric("ark_requests_running") == 1, "a running request")
+        until(lambda: is_idle(server), "the end of a request")
+        # Whose sequences came to their own end are not among these.
+        until(lambda: server.metric("ark_sequences_total", reason="cancelled") == 2, "two counted as cancelled")
 
 
 def test_memory_is_stable(server):
@@ -101,7 +102,7 @@ def test_memory_is_stable(server):
                         raise AssertionError(server.errors())
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(one, range(8)))
-        until(lambda: is_idle(server), 10, "an idle server")
+        until(lambda: is_idle(server), "an idle server")
         return rss_bytes(server.pid)
 
     before = work(REQUESTS // 3)

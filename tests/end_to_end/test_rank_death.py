@@ -8,7 +8,7 @@ import time
 import openai
 import pytest
 
-from ark_server import FULL, Server, is_alive, until
+from ark_server import FULL, PATIENCE, Server, is_alive, takes_at_most, until
 
 SECONDS = 2.0  # from the kill to the exit status
 UNAVAILABLE = 69
@@ -19,13 +19,14 @@ def start(model, ranks):
 
 
 def ends_naming(server, rank, children, since):
-    status = server.join(SECONDS + 8)
+    """The seconds that it took."""
+    status = server.join()
     seconds = time.monotonic() - since
     assert status == UNAVAILABLE, server.errors()
     last = server.log[-1]
     assert last.startswith("ark-serve: error: ") and f"rank {rank}" in last, server.errors()
-    assert seconds <= SECONDS, f"{seconds:.2f} s"
-    until(lambda: not any(map(is_alive, children)), 1, "the end of the other ranks")
+    until(lambda: not any(map(is_alive, children)), "the end of the other ranks")
+    return seconds
 
 
 def stream_forever(server, ended):
@@ -47,7 +48,11 @@ def stream_forever(server, ended):
 @pytest.mark.parametrize("ranks, victim", [(2, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 def test_a_killed_rank_is_named_and_ends_the_server(long_model, ranks, victim, busy):
-    with start(long_model, ranks) as server:
+    takes_at_most(SECONDS, lambda: seconds_from_a_kill_to_the_end(long_model, ranks, victim, busy))
+
+
+def seconds_from_a_kill_to_the_end(model, ranks, victim, busy):
+    with start(model, ranks) as server:
         children = server.children()
         assert len(children) == ranks - 1
         by_rank = {rank_of(pid): pid for pid in children}
@@ -57,17 +62,18 @@ def test_a_killed_rank_is_named_and_ends_the_server(long_model, ranks, victim, b
         for thread in clients:
             thread.start()
         if busy:
-            until(lambda: "began" in ended, 20, "a first token")
+            until(lambda: "began" in ended, "a first token")
         else:
             time.sleep(0.3)
         since = time.monotonic()
         os.kill(by_rank[victim], signal.SIGKILL)
-        ends_naming(server, victim, children, since)
+        seconds = ends_naming(server, victim, children, since)
         for thread in clients:
-            thread.join(10)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
         if busy:
             assert ended[-1] != "whole"
+        return seconds
 
 
 def rank_of(pid):
@@ -82,11 +88,11 @@ def test_ranks_end_when_rank_0_is_killed(long_model, busy):
         client = threading.Thread(target=stream_forever, args=(server, ended))
         if busy:
             client.start()
-            until(lambda: "began" in ended, 20, "a first token")
+            until(lambda: "began" in ended, "a first token")
         os.kill(server.pid, signal.SIGKILL)
-        until(lambda: not any(map(is_alive, children)), SECONDS, "the end of the rank processes")
+        until(lambda: not any(map(is_alive, children)), "the end of the rank processes")
         if busy:
-            client.join(10)
+            client.join(PATIENCE)
         server.process.wait()
         server.process.returncode = 0  # expected
 
@@ -95,12 +101,12 @@ def test_ranks_end_when_rank_0_is_killed(long_model, busy):
 def test_ranks_end_when_rank_0_is_killed_while_loading(long_model, delay):
     server = Server("--model", long_model, "--tp", 3, "--processes", "--kv-memory", "256M", wait=False)
     try:
-        until(lambda: server.children() or server.process.poll() is not None, 20, "rank processes")
+        until(lambda: server.children() or server.process.poll() is not None, "rank processes")
         children = server.children()
         time.sleep(delay)
         os.kill(server.pid, signal.SIGKILL)
         server.process.wait()
-        until(lambda: not any(map(is_alive, children)), SECONDS + 2, "the end of the rank processes")
+        until(lambda: not any(map(is_alive, children)), "the end of the rank processes")
     finally:
         server.kill()
 
@@ -109,13 +115,13 @@ def test_ranks_end_when_rank_0_is_killed_while_loading(long_model, delay):
 def test_a_rank_killed_while_loading_ends_the_server(long_model, delay):
     server = Server("--model", long_model, "--tp", 3, "--processes", "--kv-memory", "256M", wait=False)
     try:
-        until(lambda: len(server.children()) == 2, 20, "rank processes")
+        until(lambda: len(server.children()) == 2, "rank processes")
         children = server.children()
         time.sleep(delay)
         os.kill(children[0], signal.SIGKILL)
-        assert server.join(10) == UNAVAILABLE, server.errors()
+        assert server.join() == UNAVAILABLE, server.errors()
         assert "rank " in server.log[-1]
-        until(lambda: not any(map(is_alive, children)), 1, "the end of the other ranks")
+        until(lambda: not any(map(is_alive, children)), "the end of the other ranks")
     finally:
         server.kill()
 

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import select
 import socket
 import threading
 import time
@@ -48,8 +49,8 @@ def answers(data):
     return found
 
 
-def one(server, data):
-    found = answers(server.exchange(data))
+def one(server, data, end="answered"):
+    found = answers(server.exchange(data, end))
     assert len(found) == 1, found
     status, body = found[0]
     if status >= 400:
@@ -106,12 +107,13 @@ CHUNKS = {"good": (b"4\r\n" + BODY[:4] + b"\r\n%x;ext=1\r\n" % (len(BODY) - 4) +
 @pytest.mark.parametrize("name", CHUNKS)
 def test_chunks(tiny, name):
     data, status = CHUNKS[name]
-    found = answers(tiny.exchange(post(data, b"Transfer-Encoding: chunked", b"Connection: close", length=False)))
+    end = "answered" if status == 200 else "at once"  # else the server waits for more
+    found = answers(tiny.exchange(post(data, b"Transfer-Encoding: chunked", b"Connection: close", length=False), end))
     assert len(found) == 1 and found[0][0] in ([status] if status else [400, 413])
 
 
 def test_a_body_that_ends_early(tiny):
-    assert one(tiny, post(BODY[:-5], b"Content-Length: %d" % len(BODY), length=False)) == 400
+    assert one(tiny, post(BODY[:-5], b"Content-Length: %d" % len(BODY), length=False), "at once") == 400
 
 
 def test_expect_continue(tiny):
@@ -146,7 +148,7 @@ def test_http_1_0(tiny):
     stream = tiny.exchange(post(b'{"prompt": [1], "max_tokens": 3, "stream": true}', version=b"1.0"), "never")
     assert b"chunked" not in stream.lower() and stream.endswith(b"data: [DONE]\n\n")
     stream = tiny.exchange(post(b'{"prompt": [1], "max_tokens": 3, "stream": true}', b"Connection: keep-alive",
-                                version=b"1.0"), "never", timeout=10)
+                                version=b"1.0"), "never")
     assert stream.endswith(b"data: [DONE]\n\n")  # its end is the connection's
     kept = tiny.exchange(get(b"Connection: keep-alive", version=b"1.0") * 2)
     assert len(answers(kept)) == 2
@@ -160,17 +162,16 @@ def test_head_and_absolute_targets(tiny):
 
 
 def test_slow_clients_do_not_hold_up_others(tiny):
-    """Heads and bodies that trickle in; meanwhile everybody else is served at once."""
+    """Heads and bodies that trickle in; others are served, and before the server gives the slow ones up."""
     slow = [tiny.connect() for _ in range(100)]
     try:
         for index, connection in enumerate(slow):
             connection.sendall(b"GET /hea" if index % 2 else post(BODY)[:-10])
-        begin = time.monotonic()
         for connection in slow[:20]:
             connection.sendall(b"l")
             assert one(tiny, get(b"Connection: close")) == 200
         assert one(tiny, post(BODY, b"Connection: close")) == 200
-        assert time.monotonic() - begin < 5
+        assert not select.select(slow, [], [], 0)[0]  # heads have 10 s, which is long for a few answers
     finally:
         for connection in slow:
             connection.close()
@@ -226,7 +227,7 @@ def test_random_bytes_never_give_a_5xx(tiny):
         dice = random.Random(seed)
         for _ in range(2500 if FULL else 150):
             data = fuzzed(dice)
-            answer = tiny.exchange(data, "at once", timeout=5)
+            answer = tiny.exchange(data, "at once")
             for status in re.findall(rb"(?m)^HTTP/1\.[01] (\d{3}) ", answer):
                 if status >= b"500":
                     failures.append((data, answer))
