@@ -3,8 +3,8 @@ is missing); in little time and memory. `ARK_FULL=1` mutates more."""
 
 import os
 import random
-import resource
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -24,19 +24,22 @@ pytestmark = pytest.mark.skipif(not all((BIN / tool[0]).exists() for tool in TOO
                                 reason=f"no programs in {BIN} (scripts/build.sh makes them)")
 
 
-def confine():
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS * SLACK, SECONDS * SLACK))
+# Starts the program from a small process: a program's peak begins with what its parent has in memory.
+MEASURE = f"""
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS * SLACK}, {SECONDS * SLACK}))
+no_output = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+_, status, usage = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=no_output), 0)
+print(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+"""
 
 
-def run(tool, path, *more):
+def run(tool, path):
     """Exit status, standard error, seconds of processor time and megabytes at the peak."""
-    process = subprocess.Popen([BIN / TOOLS[tool][0], *TOOLS[tool][1:], path, *more], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, preexec_fn=confine)
-    with process.stderr:
-        message = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, message, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    program = [BIN / TOOLS[tool][0], *TOOLS[tool][1:], path]
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", MEASURE, *program], capture_output=True, check=True)
+    status, seconds, megabytes = done.stdout.split()
+    return int(status), done.stderr, float(seconds), float(megabytes)
 
 
 def error_line(message):
