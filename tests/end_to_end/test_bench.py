@@ -1,5 +1,6 @@
 """ark-bench: serve against a server that keeps known times and against ark-serve, model, dma, and the contract."""
 
+import functools
 import json
 import os
 import socket
@@ -15,8 +16,24 @@ from timed_server import FIRST, GAP, TimedServer
 GPT2 = TINY.with_name("tiny-random-gpt2")  # its table of positions bounds the context
 BENCH = BINARY.with_name("ark-bench")
 LATE = 0.6  # seconds that a busy machine may add to a median
+TRIES = 4
 
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason=f"no {BENCH} (scripts/build.sh makes it)")
+
+
+def measures(test):
+    """A busy machine may hold up single tokens and arrivals for longer than that: the test then measures once more.
+    A wrong clock or a wrong sum is wrong each time."""
+    @functools.wraps(test)
+    def run(*arguments, **named):
+        for left in reversed(range(TRIES)):
+            try:
+                return test(*arguments, **named)
+            except AssertionError:
+                if not left:
+                    raise
+
+    return run
 
 
 def bench(*arguments, **environment):
@@ -52,6 +69,7 @@ ALL = ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50
 @pytest.mark.parametrize("style", [(), ("crlf", "comments"), ("bytewise", "crlf"), ("closing",), ("no_done",)],
                          ids="+".join)
 @pytest.mark.parametrize("backend", ["openai", "openai-chat"])
+@measures
 def test_times_of_a_server_that_keeps_known_ones(style, backend):
     with TimedServer(*style) as server:
         result = serve(server.url, "--backend", backend, *shape(), *ALL)
@@ -64,6 +82,7 @@ def test_times_of_a_server_that_keeps_known_ones(style, backend):
     assert server.paths[-1] == ("/v1/chat/completions" if backend == "openai-chat" else "/v1/completions")
 
 
+@measures
 def test_several_events_in_one_segment():
     with TimedServer("pairs") as server:
         result = serve(server.url, *shape(), *ALL)
@@ -84,6 +103,7 @@ def test_servers_that_know_less(style):
         assert result["total_input_tokens"] == 48  # as sent: the server does not count
 
 
+@measures
 def test_concurrency_and_duration():
     with TimedServer() as server:
         result = serve(server.url, *shape(8), "--max-concurrency", 2)
@@ -93,6 +113,7 @@ def test_concurrency_and_duration():
     assert result["request_throughput"] == pytest.approx(8 / result["duration"])
 
 
+@measures
 def test_arrivals_follow_the_rate():
     with TimedServer() as server:
         result = serve(server.url, *shape(40, output=1), "--request-rate", 40, "--seed", 3)
@@ -103,6 +124,7 @@ def test_arrivals_follow_the_rate():
     assert gaps.std() > 0.4 * gaps.mean()  # Poisson: as large as the mean
 
 
+@measures
 def test_even_arrivals():
     with TimedServer() as server:
         serve(server.url, *shape(20, output=1), "--request-rate", 10, "--burstiness", 10000)
@@ -203,14 +225,14 @@ def test_datasets(tmp_path):
 
 
 def test_waits_for_a_server_that_is_not_yet_there():
-    with socket.socket() as taken:
+    with socket.socket() as taken:  # nobody listens there, and nobody else takes it meanwhile
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    run = bench("serve", "--port", port, *shape())
-    assert run.returncode == 69 and run.stderr.count("\n") == 1 and f":{port}" in run.stderr
-    start = time.monotonic()
-    run = bench("serve", "--port", port, "--ready-check-timeout-sec", 0.5, *shape())
-    assert run.returncode == 69 and time.monotonic() - start >= 0.5
+        run = bench("serve", "--port", port, *shape())
+        assert run.returncode == 69 and run.stderr.count("\n") == 1 and f":{port}" in run.stderr
+        start = time.monotonic()
+        run = bench("serve", "--port", port, "--ready-check-timeout-sec", 0.5, *shape())
+        assert run.returncode == 69 and time.monotonic() - start >= 0.5
 
 
 @pytest.mark.parametrize("backend, tokenizer", [("openai", []), ("vllm", ["--tokenizer", TINY]), ("openai-chat", [])])

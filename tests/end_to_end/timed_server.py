@@ -40,11 +40,13 @@ class TimedServer(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    runs = False
 
     def log_message(self, *_):
         pass
 
     def answer(self, status, body):
+        self.leave()
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -66,11 +68,17 @@ class Handler(BaseHTTPRequestHandler):
             self.style = server.style | (server.faults if len(server.bodies) > 9 else set())
             server.running += 1
             server.most = max(server.most, server.running)
+        self.runs = True
         try:
             self.generate(start, body)
         finally:
-            with server.lock:
-                server.running -= 1
+            self.leave()
+
+    def leave(self):
+        """No longer counted as running: before the last bytes, as whoever has them may ask again at once."""
+        with self.server.lock:
+            self.server.running -= self.runs
+            self.runs = False
 
     def generate(self, start, body):
         style = self.style
@@ -136,6 +144,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
 
     def end(self, *events):
+        self.leave()
         self.event(*events) if events else None
         if "closing" not in self.style:
             self.wfile.write(b"0\r\n\r\n")
