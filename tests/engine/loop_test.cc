@@ -85,9 +85,13 @@ TEST(Loop, IdleLoopsBurnNoCpu) {
   const auto runner = make_runner(llama_tokens(), {});
   run_greedy(*runner, {1, 2, 3}, 8, 2);
   while (!runner->is_parked()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  const std::clock_t before = std::clock();
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.03);
+  double burnt = 1;
+  for (int go = 0; go < 5 && burnt >= 0.03; ++go) {  // on a busy machine other threads may park later
+    const std::clock_t before = std::clock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    burnt = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  }
+  EXPECT_LT(burnt, 0.03);
 }
 
 }  // namespace

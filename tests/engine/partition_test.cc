@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 
 #include "engine/collectives.h"
 #include "engine/prepare.h"
@@ -187,9 +187,9 @@ TEST(Search, TakesAFewMillisecondsALayer) {
   deep.head_dim = 8;
   deep.intermediate = 192;
   const Graph graph = prepare(llama_tokens(deep).tokens);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process, as others keep the machine busy
   search(graph, AxisGroups(graph));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 1);
 }
 
 }  // namespace

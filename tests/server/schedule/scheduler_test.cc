@@ -109,7 +109,7 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
       ASSERT_EQ(got.prompt.size(), request.prompt_logprobs ? request.prompt.size() - 1 : 0)
           << "seed " << seed;
     }
-    ASSERT_TRUE(scheduler.drain(5s));
+    ASSERT_TRUE(scheduler.drain(20s));
     EXPECT_EQ(scheduler.stats().pages_held, 0);
     EXPECT_EQ(scheduler.stats().running, 0);
     preemptions += scheduler.stats().preemptions;
@@ -157,7 +157,7 @@ TEST(Scheduler, DrainFinishesWhatRunsAndRefusesNewRequests) {
   FakeRunner runner(small_limits());
   Scheduler scheduler(runner, {});
   auto ticket = scheduler.submit({.prompt = {1}, .max_tokens = 20});
-  EXPECT_TRUE(scheduler.drain(10s));
+  EXPECT_TRUE(scheduler.drain(20s));
   EXPECT_THROW(scheduler.submit({.prompt = {1}}), Error);
   EXPECT_EQ(collect(*ticket).tokens.size(), 20u);
 }
