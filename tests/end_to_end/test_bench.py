@@ -38,7 +38,7 @@ def measures(test):
 
 def bench(*arguments, **environment):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("ARK_BENCH") and k != "OPENAI_API_KEY"}
-    return subprocess.run([BENCH, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+    return subprocess.run([BENCH, *map(str, arguments)], capture_output=True, text=True, timeout=600,
                           env=clean | environment)
 
 

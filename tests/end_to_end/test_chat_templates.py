@@ -70,7 +70,7 @@ def oracle(template, variables):
 
 def ark(lines):
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    run = subprocess.run([BINARY, "--lines", "--now", str(NOW)], input=text, capture_output=True, text=True, timeout=300)
+    run = subprocess.run([BINARY, "--lines", "--now", str(NOW)], input=text, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.split("\n") if line]
 
@@ -163,11 +163,11 @@ def test_hostile_templates_end_with_an_error():
         "{{ " + "a if b else " * 100000 + "c }}", "{{ 5 // 0 }}", "{{ 1 % 0 }}", "{{ messages[0].x.y }}", "{{",
         "{% for x in [[1,2],[3]] %}{% for a, b in [x] %}{{ a }}{% endfor %}{% endfor %}",
     ]
-    start = time.time()
+    start = sum(os.times()[2:4])  # of processes that have ended: what others do on the machine does not count
     for template, answer in zip(hostile, ark([{"template": t, "variables": {"messages": [{}]}} for t in hostile])):
         assert "chat template" in answer.get("error", ""), (template[:80], str(answer)[:200])
         assert re.search(r"line \d+", answer["error"]), answer
-    assert time.time() - start < 60
+    assert sum(os.times()[2:4]) - start < 60
 
 
 def test_error_names_its_line():

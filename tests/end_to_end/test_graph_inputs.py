@@ -279,7 +279,7 @@ CASES = {
 
 
 def ark(tool, *arguments, code=0):
-    done = subprocess.run([BIN / tool, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([BIN / tool, *map(str, arguments)], capture_output=True, text=True, timeout=600)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
@@ -329,7 +329,7 @@ def write_set(folder, session, feeds):
 
 def verdicts(path, driver, *sets):
     done = subprocess.run([BIN / "ark-run", path, "--driver", driver, "--test-data", *sets], capture_output=True,
-                          text=True, timeout=120)
+                          text=True, timeout=600)
     return [line.split()[0] for line in done.stdout.splitlines()], done.stdout
 
 
@@ -395,5 +395,5 @@ def test_what_cannot_be_fed_is_refused_at_load(tmp_path):
     graph.input.append(value("temperature", INT64, 1))
     onnx.save(model, tmp_path / "model.onnx")
     done = subprocess.run([BIN / "ark-run", tmp_path / "model.onnx", "--prompt-ids", "1,2"], capture_output=True,
-                          text=True, timeout=120)
+                          text=True, timeout=600)
     assert done.returncode == 65 and "temperature" in done.stderr and len(done.stderr.splitlines()) == 1

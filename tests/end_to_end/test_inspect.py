@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scrip
 
 
 def inspect(*arguments, **options):
-    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=300, **options)
 
 
 def refused(path, code, *arguments):
@@ -95,9 +95,9 @@ def test_exit_codes(tmp_path):
     (tmp_path / "broken.onnx").write_bytes(model.read_bytes()[:1000])
     assert "byte" in refused(tmp_path / "broken.onnx", 65)
     with open("/dev/full", "w") as full:
-        run = subprocess.run([BINARY, model], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        run = subprocess.run([BINARY, model], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert run.returncode == 71 and "standard output" in run.stderr
-    closed = subprocess.run(["sh", "-c", '"$0" "$1" >&-', BINARY, model], capture_output=True, text=True, timeout=60)
+    closed = subprocess.run(["sh", "-c", '"$0" "$1" >&-', BINARY, model], capture_output=True, text=True, timeout=300)
     assert closed.returncode == 71
     head = subprocess.run(["bash", "-c", 'set -o pipefail; "$0" "$1" | head -1', BINARY, model], capture_output=True, text=True)
     assert head.returncode == 0 and head.stderr == ""

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists() or not ZOO.exists
 
 def recognised(path):
     run = subprocess.run([BIN / "ark-inspect", path, "--stage", "recognise", "--json"], capture_output=True, text=True,
-                         timeout=60, check=True)
+                         timeout=300, check=True)
     return json.loads(run.stdout)
 
 
 def gives_the_logits_of_onnx_runtime(path):
     run = subprocess.run([BIN / "ark-run", path, "--driver", "decoder", "--test-data", ZOO / "test_data_set_0"],
-                         capture_output=True, text=True, timeout=60)
+                         capture_output=True, text=True, timeout=300)
     return run.stdout.startswith("PASS")
 
 

@@ -84,10 +84,10 @@ class Decoder:
         for name, array in feeds.items():
             np.save(self.path.parent / f"in_{name}.npy", array)
             command += ["--input", f"{name}={self.path.parent / f'in_{name}.npy'}"]
-        run = subprocess.run([*command, "--driver", "decoder"], capture_output=True, text=True, timeout=60)
+        run = subprocess.run([*command, "--driver", "decoder"], capture_output=True, text=True, timeout=300)
         if refusal:
             assert refusal in run.stderr
-            run = subprocess.run([*command, "--driver", "dynamic"], capture_output=True, text=True, timeout=60)
+            run = subprocess.run([*command, "--driver", "dynamic"], capture_output=True, text=True, timeout=300)
         assert run.returncode == 0, run.stderr
         want = session.run(["logits"], feeds)[0]
         got = np.load(self.path.parent / "logits.npy")

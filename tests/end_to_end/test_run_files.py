@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scrip
 
 
 def run(*arguments, tool="ark-run", code=0):
-    done = subprocess.run([BINARY.with_name(tool), *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([BINARY.with_name(tool), *map(str, arguments)], capture_output=True, text=True, timeout=300)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     assert done.stderr.count("\n") == (code > 1), done.stderr
     return done.stdout + done.stderr

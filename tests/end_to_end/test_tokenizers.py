@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scrip
 def ark(tokenizer_file, lines, *options):
     """The answers of ark-tokenize to JSON lines."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    run = subprocess.run([BINARY, tokenizer_file, *options], input=text, capture_output=True, text=True, timeout=300)
+    run = subprocess.run([BINARY, tokenizer_file, *options], input=text, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.split("\n") if line]
 
