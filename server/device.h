@@ -16,11 +16,14 @@ class App;
 namespace ark {
 
 enum class Device : uint8_t { kAuto, kCpu, kCuda };
+// The loop stays while it is busy; goes after each step; the same, and each launch replays a CUDA graph.
+enum class LoopLaunch : uint8_t { kLoop, kStep, kGraph };
 
 struct DeviceChoice {
   Device device = Device::kAuto;
   cuda::Numerics numerics = cuda::Numerics::kExact;
-  int32_t trace_events = 0;  // of a timeline, per processor; 0: none
+  int32_t trace_events = 0;               // of a timeline, per processor; 0: none
+  LoopLaunch launch = LoopLaunch::kLoop;  // kGraph: not with Device::kCpu
 };
 
 // Declares both options on `app`, which writes to `choice` when it parses.

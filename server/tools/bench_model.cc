@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "engine/compile.h"
+#include "server/choice.h"
 #include "server/load_runner.h"
 #include "server/tools/main_guard.h"
 
@@ -130,10 +131,15 @@ class Sequences {
   int32_t count_, pages_each_ = 0, length_ = 0;
 };
 
+// Of a model that a GPU runs, else null.
+cuda::DeviceExecutor* device_of(StepRunner& runner) {
+  auto* ragged = dynamic_cast<RaggedRunner*>(&runner);
+  return ragged ? ragged->device() : nullptr;
+}
+
 // The last steps of a GPU's loop for ui.perfetto.dev, and the phases that waited longest, to stderr.
 void save_timeline(StepRunner& runner, const std::string& file) {
-  auto* ragged = dynamic_cast<RaggedRunner*>(&runner);
-  cuda::DeviceExecutor* device = ragged ? ragged->device() : nullptr;
+  cuda::DeviceExecutor* device = device_of(runner);
   if (!device)
     throw Error(Code::kUsage, "--trace: only the loop of a GPU records a timeline (--device cuda)");
   const cuda::Timeline timeline = device->timeline();
@@ -153,6 +159,19 @@ void save_timeline(StepRunner& runner, const std::string& file) {
   }
 }
 
+// Only a GPU's loop can be launched as a CUDA graph, so that no other device will do.
+DeviceChoice device_choice(const ModelBench& bench) {
+  DeviceChoice choice = bench.device;
+  if (!bench.trace.empty()) choice.trace_events = 1 << 14;
+  if (choice.launch != LoopLaunch::kGraph) return choice;
+  if (choice.device == Device::kCpu)
+    throw Error(Code::kUsage,
+                "--launch graph: only the loop of a GPU is launched as a CUDA graph; leave out "
+                "--device cpu, or give --launch step");
+  choice.device = Device::kCuda;
+  return choice;
+}
+
 nlohmann::json measure(const ModelBench& bench) {
   const std::vector<int32_t> batches = numbers(bench.batches, "--batch"),
                              prefills = numbers(bench.prefills, "--prefill");
@@ -160,8 +179,7 @@ nlohmann::json measure(const ModelBench& bench) {
   options.model = bench.model;
   options.tp = bench.tp;
   options.threads = bench.threads;
-  options.device = bench.device;
-  if (!bench.trace.empty()) options.device.trace_events = 1 << 14;
+  options.device = device_choice(bench);
   options.max_sequences = *std::max_element(batches.begin(), batches.end());
   options.max_length =
       std::max(*std::max_element(prefills.begin(), prefills.end()), bench.context + bench.repeats + 4);
@@ -190,6 +208,7 @@ nlohmann::json measure(const ModelBench& bench) {
     result["decode_ms"][std::to_string(batch)] = median(times);
   }
   if (!bench.trace.empty()) save_timeline(runner, bench.trace);
+  if (cuda::DeviceExecutor* device = device_of(runner)) result["launches"] = device->launches();
   result["rss_mb"] = {{"loaded", rss_loaded}, {"steady", memory_mb("VmRSS")}, {"peak", memory_mb("VmHWM")}};
   result["packed_mb"] = static_cast<double>(loaded.memory.weights) / (1 << 20);
   result["kv_mb"] = static_cast<double>(loaded.memory.pages) / (1 << 20);
@@ -241,6 +260,10 @@ std::function<void()> add_model_bench(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));
   add_device_options(*command, bench->device);
+  add_choice<LoopLaunch>(
+      *command, "--launch", bench->device.launch,
+      {{"loop", LoopLaunch::kLoop}, {"step", LoopLaunch::kStep}, {"graph", LoopLaunch::kGraph}}, "loop",
+      "loop stays while there are steps, step starts anew for each, graph does so by replaying a CUDA graph");
   command->add_option("--trace", bench->trace,
                       "file for the timeline of a GPU's last steps (ui.perfetto.dev)");
   command->add_flag("--json", bench->json, "one JSON line");

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx2
 import openai
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-serve"
@@ -30,6 +31,12 @@ PLAIN = {"verify": False, "trust_env": False, "timeout": 3 * PATIENCE}
 def clean_environment():
     """Without options that the caller's environment would give the server."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ARK_SERVE_")}
+
+
+def skip_without_nvrtc(text):
+    """Only where it cannot be had: source that it refuses is a failure."""
+    if "nvrtc" in text.lower() and "cannot be loaded" in text and "ARK_REQUIRE_NVRTC" not in os.environ:
+        pytest.skip(text)
 
 
 def children_of(pid):

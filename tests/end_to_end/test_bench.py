@@ -10,7 +10,7 @@ import time
 import numpy
 import pytest
 
-from ark_server import BINARY, TINY
+from ark_server import BINARY, ROOT, TINY, skip_without_nvrtc
 from timed_server import FIRST, GAP, TimedServer
 
 GPT2 = TINY.with_name("tiny-random-gpt2")  # its table of positions bounds the context
@@ -258,6 +258,26 @@ def test_model_prints_one_json_line():
     assert table.returncode == 0 and "decode" in table.stdout and "peak" in table.stdout
 
 
+def test_model_in_a_loop_that_is_launched_for_each_step():
+    run = bench("model", TINY, "--context", 16, "--prefill", 8, "--device", "cpu", "--launch", "step", "--json")
+    assert run.returncode == 0 and json.loads(run.stdout)["decode_ms"]["1"] > 0, run.stderr
+
+
+def test_a_cuda_graph_is_refused_where_there_is_none(tmp_path):
+    graph = ["model", TINY, "--context", 16, "--prefill", 8, "--launch", "graph"]
+    run = bench(*graph, ARK_LIBCUDA="libcuda-absent.so.1")  # no other device will do
+    assert run.returncode == 69 and run.stdout == ""
+    assert run.stderr == "ark-bench: error: no CUDA here: libcuda-absent.so.1 cannot be loaded\n"
+    driver = ROOT / "build" / "libfake_old_libcuda.so"  # of the tests' own, as old as CUDA 11
+    if not driver.exists():
+        pytest.skip(f"no {driver}")
+    run = bench(*graph, ARK_LIBCUDA=str(driver), ARK_CACHE_DIR=str(tmp_path))
+    assert run.returncode == 69 and run.stdout == ""
+    error = run.stderr.splitlines()[-1]
+    skip_without_nvrtc(error)
+    assert error == (f"ark-bench: error: {driver} has no function cuGraphCreate; a newer driver or toolkit is needed")
+
+
 def test_dma_prints_every_transport_and_size():
     run = bench("dma", "--sizes", "4,65536", "--time", 2, "--json")
     assert run.returncode == 0 and run.stdout.count("\n") == 1, run.stderr
@@ -270,6 +290,7 @@ def test_dma_prints_every_transport_and_size():
 
 @pytest.mark.parametrize("arguments, code", [
     ([], 64), (["fly"], 64), (["model"], 64), (["model", "/nonexistent.onnx"], 66), (["model", TINY, "--batch", "0"], 64),
+    (["model", TINY, "--device", "cpu", "--launch", "graph"], 64), (["model", TINY, "--launch", "twice"], 64),
     (["model", GPT2, "--context", "100000"], 64), (["dma", "--sizes", "3"], 64), (["serve", "--request-rate", "-1"], 64),
     (["serve", "--goodput", "speed:3"], 64), (["serve", "--extra-body", "[1]"], 64), (["serve", "--base-url", "nowhere"], 64),
     (["serve", "--percentile-metrics", "x"], 64), (["serve", "--dataset-name", "custom"], 64)])

@@ -7,16 +7,10 @@ import subprocess
 
 import pytest
 
-from ark_server import BINARY, ROOT, START_SECONDS, Server, clean_environment, until
+from ark_server import BINARY, ROOT, START_SECONDS, Server, clean_environment, skip_without_nvrtc, until
 
 UNAVAILABLE = 69
 FAKE = ROOT / "build" / "libfake_libcuda.so"
-
-
-def skip_without_nvrtc(text):
-    """Only where it cannot be had: source that it refuses is a failure."""
-    if "nvrtc" in text.lower() and "cannot be loaded" in text and "ARK_REQUIRE_NVRTC" not in os.environ:
-        pytest.skip(text)
 
 
 def test_a_rank_that_has_no_gpu_says_its_name(tiny_model):
