@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One command for a machine with a GPU: is ark right there, and how fast? Builds nothing, needs no network, takes at
-# most 10 minutes. Wants emulator_test and ark-run in --bin, and NVRTC on the machine (a toolkit's or Python wheel's).
+# One command for a machine with a GPU: is ark right there, and how fast? Builds nothing, needs no network, takes at most
+# 10 minutes. Wants emulator_test, ark-run and ark-bench in --bin, NVRTC on the machine (of a toolkit or Python's wheel).
 #   --bin DIR   where the binaries lie (build/bin)      --out DIR   for logs, results.json, results.md (gpu-check)
 #   --model M   a SmolLM2 folder for its published tokens (default: the cache's, if it is there)
 #   --pack DIR  instead: fills DIR, on the machine that built them, with all that a bare machine's --bin needs
@@ -34,7 +34,7 @@ pack_fixtures() {
 # Binaries, stripped, and in lib/ what they load beside the C library; the compiler's own in lib/compiler, for machines
 # whose are older. A machine lends what it calls its own: at most 64 MiB travel there.
 pack_binaries() {
-  local to=$1 programs=("$bin/emulator_test" "$bin/ark-run") library name folder bytes
+  local to=$1 programs=("$bin/emulator_test" "$bin/ark-run" "$bin/ark-bench") library name folder bytes
   mkdir -p "$to/lib/compiler" || return
   for program in "${programs[@]}"; do strip -o "$to/${program##*/}" "$program" || return; done
   ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
@@ -86,10 +86,11 @@ budget=580
 step() {
   local name=$1 limit=$2 left=$((budget - (SECONDS - started))) verdict=pass before=$SECONDS
   shift 2
+  export step_seconds=$((limit < left ? limit : left))  # gpu_peers.py reads it
   if ((left < 5)); then
     verdict="skipped (out of time)"
   else
-    timeout -k 5 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1
+    timeout -k 5 $step_seconds "$@" >"$out/$name.log" 2>&1
     local status=$?
     if ((status == 77)); then verdict="skipped ($(tail -1 "$out/$name.log"))"; elif ((status)); then verdict="FAIL ($status)"; fi
   fi
@@ -158,19 +159,7 @@ step fixtures 120 bash -c fixtures
 step processes 60 bash -c 'fixtures --only gpt2-optimum llama-optimum --options "--tp 2 --processes"'
 step compute-sanitizer 90 bash -c sanitizer
 step figures 200 "$bin/emulator_test" --gtest_filter='GpuBench.*'
+step peers 200 python3 "$root/scripts/gpu_peers.py" --bin "$bin" --out "$ARK_GPU_RESULTS" \
+  --smollm2 "$model/smollm2.onnx"
 
-python3 - "$out" <<'PYTHON'
-import json, pathlib, sys
-out = pathlib.Path(sys.argv[1])
-steps = [dict(zip(("name", "verdict", "seconds"), line.split("\t"))) for line in (out / "steps.tsv").read_text().splitlines()]
-figures = [json.loads(line) for line in (out / "figures.jsonl").read_text().splitlines()]
-card = (out / "card.txt").read_text().strip()
-(out / "results.json").write_text(json.dumps({"card": card, "steps": steps, "figures": figures}, indent=1) + "\n")
-lines = [f"Card: {card}", "", "| check | verdict | s |", "|---|---|---|"]
-lines += [f"| {s['name']} | {s['verdict']} | {s['seconds']} |" for s in steps]
-lines += ["", "| figure | value | byte floor |", "|---|---|---|"]
-lines += [f"| {f['name']} | {f['value']:.2f} {f['unit']} | {f['floor']:.1f} |" for f in figures]
-(out / "results.md").write_text("\n".join(lines) + "\n")
-print("\n".join(lines))
-sys.exit(any(s["verdict"].startswith("FAIL") for s in steps))
-PYTHON
+python3 "$root/scripts/gpu_results.py" "$out"

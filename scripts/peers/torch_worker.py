@@ -1,0 +1,50 @@
+"""Times PyTorch on the weights of a decoder's ONNX file: a step is one replay of a CUDA graph (torch_decoder.py). All
+steps stand at the same place of a cache that is hardly longer, the best that a cache of one size can do."""
+
+import json
+import sys
+
+from gpu_common import options, times
+
+args = options()
+try:
+    import torch
+except ImportError:
+    sys.exit("torch is not installed")
+if args.device == "cuda" and not torch.cuda.is_available():
+    sys.exit(f"torch {torch.__version__} sees no GPU")
+from torch_decoder import Decoder  # noqa: E402
+
+
+def capture(step):
+    """A replay of step() as a CUDA graph; it has run a few times before."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+@torch.inference_mode()
+def measure(batch):
+    decoder = Decoder(args.model, batch, args.context + 8, args.device)
+    for cache in decoder.caches:
+        for part in cache:
+            part.normal_()
+    run = capture(decoder.step) if args.device == "cuda" else decoder.step
+    decoder.ids.fill_(7)
+    decoder.at.fill_(args.context)
+    return times(run, lambda: decoder.ids.tolist())  # the tokens at the host: the step has ended
+
+
+figures = {batch: measure(batch) for batch in args.batch}
+print(json.dumps({
+    "version": torch.__version__,
+    "decode_ms": {str(b): alone for b, (alone, _) in figures.items()},
+    "together_ms": {str(b): each for b, (_, each) in figures.items()},
+}))

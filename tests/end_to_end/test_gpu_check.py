@@ -1,0 +1,71 @@
+"""What gpu-check.sh makes of figures, and its comparison of peers, on the CPU with small models: no GPU is here."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ark_server import BINARY, ROOT
+
+PEERS = ROOT / "scripts" / "gpu_peers.py"
+SHARED = "GPT-2 124M fp16, batch {}, context 16: {}, {}"
+
+
+def peers(folder, *options, **environment):
+    """Exit status and rows by name."""
+    out = folder / "figures.jsonl"
+    run = subprocess.run([sys.executable, PEERS, "--out", out, "--bin", BINARY.parent, "--smollm2", folder / "no.onnx",
+                          "--context", "16", *options], capture_output=True, text=True, timeout=600,
+                         env={"TMPDIR": str(folder), **environment})
+    assert run.stderr == ""
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len({row["name"] for row in rows}) == len(rows)
+    assert not list(folder.glob("ark-peers-*")), "models were left behind"
+    return run.returncode, {row["name"]: row for row in rows}
+
+
+@pytest.mark.skipif(not BINARY.with_name("ark-bench").exists(), reason="no ark-bench (scripts/build.sh makes it)")
+def test_peers_are_measured_on_the_same_files_or_say_why_not(tmp_path):
+    code, rows = peers(tmp_path, "--device", "cpu", "--small")
+    assert code == 0
+    for batch in (1, 32):
+        for peer, how in (("ark", "step alone"), ("ONNX Runtime", "step alone"), ("ONNX Runtime", "steps back to back")):
+            row = rows[SHARED.format(batch, peer, how)]
+            assert row["unit"] == "us" and 0 < row["value"] < 1e7
+        torch = rows[SHARED.format(batch, "PyTorch, CUDA graph", "step alone")]
+        assert torch.get("not_measured") == "torch is not installed" or torch["value"] > 0
+    llama = "Llama-1B-shaped bf16, batch 1, context 16: "
+    assert rows[llama + "ark, step alone"]["value"] > 0
+    assert "Could not find an implementation" in rows[llama + "ONNX Runtime, step alone"]["not_measured"]
+    for peer in ("ark", "ONNX Runtime", "PyTorch, CUDA graph"):
+        row = rows[f"SmolLM2-135M f32, batch 1, context 16: {peer}, step alone"]
+        assert row["not_measured"] == f"no {tmp_path / 'no.onnx'}"
+
+
+@pytest.mark.parametrize("options, why", [((), "no GPU is here (nvidia-smi -L)"),
+                                          (("--device", "cpu", "--seconds", "0.5"), "out of time")])
+def test_a_machine_without_a_gpu_or_time_gets_a_reason_in_each_row(tmp_path, options, why):
+    code, rows = peers(tmp_path, *options, PATH=str(tmp_path))
+    assert code == 77 and len(rows) == 12
+    reasons = {name: row["not_measured"] for name, row in rows.items()}
+    assert {reason for name, reason in reasons.items() if why == reason or "SmolLM2" not in name} == {why}
+
+
+@pytest.mark.parametrize("verdict, code", [("pass", 0), ("skipped (no fixtures)", 0), ("FAIL (1)", 1)])
+def test_the_table_has_figures_and_reasons(tmp_path, verdict, code):
+    (tmp_path / "card.txt").write_text("a card, 580.1\n")
+    (tmp_path / "steps.tsv").write_text(f"conformance\t{verdict}\t12\n")
+    rows = [{"name": "barrier", "value": 1.23456, "unit": "us", "floor": 0.0},
+            {"name": "GPT-2, step alone", "value": 130.0, "unit": "us", "floor": 57.5},
+            {"name": "GPT-2: PyTorch", "not_measured": "a | b"}]
+    (tmp_path / "figures.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = subprocess.run([sys.executable, ROOT / "scripts" / "gpu_results.py", tmp_path], capture_output=True, text=True,
+                         timeout=60)
+    assert run.returncode == code and run.stderr == ""
+    assert run.stdout == (tmp_path / "results.md").read_text() == "\n".join([
+        "Card: a card, 580.1", "", "| check | verdict | s |", "|---|---|---|", f"| conformance | {verdict} | 12 |", "",
+        "| figure | value | byte floor |", "|---|---|---|", "| barrier | 1.23 us | - |",
+        "| GPT-2, step alone | 130.00 us | 57.5 |", "| GPT-2: PyTorch | not measured: a / b | - |", ""])
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["figures"] == rows and results["steps"] == [{"name": "conformance", "verdict": verdict, "seconds": "12"}]
