@@ -144,6 +144,34 @@ TEST_F(DeviceExecutor, LeasesAndCounterBasesChangeNothing) {
   }
 }
 
+// The emulator has none: that it says so shows that the option gets to the launch.
+TEST_F(DeviceExecutor, CudaGraphsChangeNothing) {
+  const auto prompt = random_tokens(6, 4);
+  RunnerSetup graph = device(2);
+  graph.options.lease = 1;
+  graph.options.device.as_graph = true;
+  const auto runner = make_runner(model_of(false), graph);
+  Rows replayed;
+  try {
+    replayed = run_greedy(*runner, prompt, 3, 4);
+  } catch (const Error& error) {
+    const std::string why = error.what();
+    if (graph.options.gpu->info().is_emulated) {
+      EXPECT_EQ(why, "an emulated GPU has no CUDA graphs");
+      return;
+    }
+    // An old driver, or MPS.
+    const bool is_refused = why.find("has no function cuGraph") != std::string::npos ||
+                            why.find("refuses the loop as a") != std::string::npos;
+    ASSERT_TRUE(is_refused) << why;
+    GTEST_SKIP() << why;
+  }
+  EXPECT_FALSE(graph.options.gpu->info().is_emulated);
+  const Rows expected = run_greedy(*make_runner(model_of(false), device(2)), prompt, 3, 4);
+  EXPECT_TRUE(same_bits(expected, replayed));
+  EXPECT_EQ(runner->device()->launches(), 6);  // two steps of the prompt, four more
+}
+
 // Counts of processors that are through with a message start again from 0, for any number of them.
 TEST_F(DeviceExecutor, ThreeProcessorsGiveTheBytesThatTwoGive) {
   const auto prompt = random_tokens(6, 4);
