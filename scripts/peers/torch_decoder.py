@@ -65,7 +65,6 @@ class Decoder:
         self.caches = [[new(batch, self.kv_heads, length, self.width) for _ in range(2)] for _ in self.layers]
         self.ids = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
-        self.keys = torch.arange(length, device=device)
         steps = torch.arange(0, self.width, 2, dtype=torch.float64) / self.width
         self.turns = (c.get("rope_theta", 10000.0) ** -steps).to(device, torch.float32)
 
@@ -87,7 +86,7 @@ class Decoder:
             return F.layer_norm(x, weight.shape, weight, bias, 1e-5)
         return F.rms_norm(x, weight.shape, weight, self.epsilon)
 
-    def attend(self, x, linears, cache, rotary, mask):
+    def attend(self, x, linears, cache, rotary, seen):
         batch = x.shape[0]
         if self.is_gpt2:
             q, k, v = F.linear(x, *linears["qkv_proj"]).split(self.heads * self.width, dim=-1)
@@ -98,7 +97,8 @@ class Decoder:
             q, k = (self.rotate(t, *rotary) for t in (q, k))
         for new, kept in zip((k, v), cache):
             kept.index_copy_(2, self.at, new)
-        y = F.scaled_dot_product_attention(q, *cache, attn_mask=mask, enable_gqa=self.heads != self.kv_heads)
+        k, v = (part[:, :, :seen] for part in cache)
+        y = F.scaled_dot_product_attention(q, k, v, enable_gqa=self.heads != self.kv_heads)
         return F.linear(y.transpose(1, 2).reshape(batch, 1, -1), *linears["o_proj"])
 
     def rotate(self, x, cosine, sine):
@@ -111,9 +111,9 @@ class Decoder:
         gate, up = (F.linear(x, *linears[n]) for n in ("gate_proj", "up_proj"))
         return F.linear(F.silu(gate) * up, *linears["down_proj"])
 
-    def step(self):
-        """Logits [batch, vocabulary] of each sequence's token in `ids`, which stands at `at`; the best one is then in
-        `ids`. `at` is the caller's to move."""
+    def step(self, seen):
+        """Logits [batch, vocabulary] of each sequence's token in `ids`, which stands at `at` and sees `seen` tokens,
+        itself the last: a number, so that attention takes no mask. Then `ids` is the best token; `at` stays."""
         x = F.embedding(self.ids, self.table)
         rotary = None
         if self.is_gpt2:
@@ -121,9 +121,8 @@ class Decoder:
         else:
             angles = torch.cat([self.at * self.turns] * 2)
             rotary = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        mask = (self.keys <= self.at).view(1, 1, 1, -1)
         for (linears, before, between), cache in zip(self.layers, self.caches):
-            x = x + self.attend(self.norm(x, before), linears, cache, rotary, mask)
+            x = x + self.attend(self.norm(x, before), linears, cache, rotary, seen)
             x = x + self.mlp(self.norm(x, between), linears)
         logits = F.linear(self.norm(x, self.last_norm), self.head)[:, -1]
         self.ids.copy_(logits.argmax(dim=-1, keepdim=True))

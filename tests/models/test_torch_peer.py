@@ -33,7 +33,7 @@ def test_logits_are_onnx_runtimes(tmp_path, name, dtype, bound, changes):
         for at in range(TOKENS):
             decoder.ids.copy_(torch.from_numpy(ids[:, at:at + 1]))
             decoder.at.fill_(at)
-            logits = decoder.step().float().numpy()
+            logits = decoder.step(at + 1).float().numpy()
             expected = wanted[:, at].astype(np.float32)
             assert np.abs(logits - expected).max() <= bound * np.abs(expected).max()
             assert (decoder.ids[:, 0].numpy() == logits.argmax(axis=1)).all()
