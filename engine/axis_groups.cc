@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/index.h"
 #include "engine/op_rule.h"
 
 namespace ark {
-namespace {
-
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 AxisGroups::AxisGroups(const Graph& graph) {
   std::size_t axes = 0;
   for (std::size_t v = 0; v < graph.values.size(); ++v) {

@@ -1,12 +1,11 @@
 #include "engine/collectives.h"
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/op_rule.h"
 
 namespace ark {
 namespace {
-
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
 
 class Insert {
  public:

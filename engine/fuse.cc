@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/op_rule.h"
 
 namespace ark {
@@ -11,8 +12,6 @@ namespace {
 
 constexpr std::size_t kMaxSteps = 32;    // registers of a pointwise phase
 constexpr std::size_t kMaxOperands = 8;  // loads of a pointwise phase
-
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
 
 uint32_t activation(const Node& node) {
   if (node.op == Op::kRelu) return kEpilogueRelu;

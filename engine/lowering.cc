@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/expr_bound.h"
 #include "engine/op_rule.h"
 #include "engine/program_text.h"
@@ -13,7 +14,6 @@
 namespace ark {
 namespace {
 
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
 bool is_half(DType t) { return t == DType::kF16 || t == DType::kBF16; }
 
 template <typename... Parts>

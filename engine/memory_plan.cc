@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <map>
 
+#include "base/index.h"
 #include "engine/unroll.h"
 
 namespace ark {
 namespace {
 
-constexpr int64_t kAlign = 64;
+constexpr int64_t kBufferAlign = 64;
 
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
-int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+int64_t aligned_buffer(int64_t bytes) { return (bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign; }
 
 struct Life {
   int64_t first = -1, last = -1;  // instances of the step
@@ -65,7 +65,7 @@ void plan_activations(const Program& program, Binding& binding) {
     // Memory is free once its last reader is known to be complete: reuse never adds a wait.
     const int64_t known = life[at(b)].first < 0 ? -1 : done[static_cast<std::size_t>(life[at(b)].first)];
     std::erase_if(live, [&](const auto& entry) { return entry.second.last <= known; });
-    const int64_t bytes = aligned(max_bytes(program, b));
+    const int64_t bytes = aligned_buffer(max_bytes(program, b));
     int64_t offset = 0;
     for (const auto& [begin, placed] : live) {
       if (offset + bytes <= begin) break;

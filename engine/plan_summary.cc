@@ -2,12 +2,11 @@
 
 #include <map>
 
+#include "base/index.h"
 #include "engine/op_rule.h"
 
 namespace ark {
 namespace {
-
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
 
 std::string sizes_text(const std::vector<Range>& ranges) {
   std::string text;

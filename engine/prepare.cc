@@ -4,13 +4,12 @@
 #include <map>
 #include <tuple>
 
+#include "base/index.h"
 #include "engine/op_rule.h"
 #include "engine/ops/loops.h"
 
 namespace ark {
 namespace {
-
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 
 // Rebuilds a graph node by node; `map` leads from old to new values.
 class Rebuild {

@@ -4,13 +4,12 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/program_text.h"
 #include "engine/unroll.h"
 
 namespace ark {
 namespace {
-
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
 
 std::string phase_id(std::size_t rank, PhaseId phase) {
   return "r" + std::to_string(rank) + "_" + std::to_string(phase);

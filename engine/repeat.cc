@@ -1,4 +1,5 @@
 #include "engine/repeat.h"
+#include "base/index.h"
 
 #include <algorithm>
 #include <map>
@@ -7,8 +8,6 @@
 
 namespace ark {
 namespace {
-
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 
 // Equal for phases that may be trips of one phase.
 std::string signature(const Program& program, const Phase& phase) {

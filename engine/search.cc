@@ -6,14 +6,13 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/op_rule.h"
 
 namespace ark {
 namespace {
 
 constexpr std::size_t kBeam = 64;
-
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
 
 // A value that is still read later, or a constant held in some form already.
 struct Live {

@@ -1,12 +1,7 @@
 #include "engine/unroll.h"
+#include "base/index.h"
 
 namespace ark {
-namespace {
-
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 std::vector<Instance> unroll(const Program& program) {
   std::vector<Instance> instances;
   const auto phases = static_cast<PhaseId>(program.phases.size());

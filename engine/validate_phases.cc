@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/generic_shapes.h"
 #include "engine/lowering.h"
 #include "engine/program_text.h"
@@ -14,7 +15,6 @@
 namespace ark::validation {
 namespace {
 
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 bool is_index(DType t) { return t == DType::kI32 || t == DType::kI64; }
 bool is_weight_type(DType t) {
   return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16 || is_quantised(t);

@@ -7,14 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/unroll.h"
 #include "engine/validate.h"
 
 namespace ark::validation {
 
 inline constexpr int64_t kSteps = 2;
-
-inline std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 
 // Per rank: all its instances up to this number are complete. Numbers run over steps.
 using Clock = std::vector<int64_t>;

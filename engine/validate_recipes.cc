@@ -3,14 +3,13 @@
 #include <map>
 #include <set>
 
+#include "base/index.h"
 #include "engine/cut_points.h"
 #include "engine/unroll.h"
 #include "engine/validate.h"
 
 namespace ark::validation {
 namespace {
-
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 
 // One multiplication on one rank: the part of K that it has, and its slabs.
 struct Use {

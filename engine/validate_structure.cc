@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/expr_bound.h"
 #include "engine/lowering.h"
 #include "engine/quantised_panel.h"
@@ -13,7 +14,6 @@
 namespace ark::validation {
 namespace {
 
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 template <typename T>
 bool in(int32_t index, const std::vector<T>& items) {
   return index >= 0 && at(index) < items.size();

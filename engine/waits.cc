@@ -5,12 +5,11 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/unroll.h"
 
 namespace ark {
 namespace {
-
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 
 // Elementary pieces of memory, each with who touched it last (instance numbers over steps; -1: nobody).
 class Memory {

@@ -4,11 +4,10 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/index.h"
 
 namespace ark {
 namespace {
-
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
 
 TensorView sized(TensorView view, const Dims& dims) {
   view.rank = static_cast<int>(dims.size());

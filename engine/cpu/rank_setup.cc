@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/cpu/rank.h"
 
 namespace ark {
 namespace {
 
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
 constexpr int64_t kLine = 64;  // cache line; vectors may read up to the end of a buffer's last one
 int64_t aligned(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 

@@ -3,16 +3,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/program_text.h"
 
 namespace ark::cuda {
-namespace {
-
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 InstanceFiller::InstanceFiller(const RankImage& image, const RankPlaces& places)
     : image_(image),
       places_(places),

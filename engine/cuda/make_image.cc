@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/cuda/instance_filler.h"
 #include "engine/quantised_panel.h"
@@ -12,7 +13,6 @@
 namespace ark::cuda {
 namespace {
 
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Partials of products whose tiles share outputs: the largest takes at most this.

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/cuda/image.h"
 #include "engine/cuda/pointwise_source.h"
@@ -14,8 +15,6 @@
 
 namespace ark::cuda {
 namespace {
-
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 
 [[noreturn]] void refuse(const Phase& phase, const std::string& why) {
   throw Error(Code::kUnsupported,

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/cuda/variants.h"
 #include "engine/kernel.h"
 #include "engine/op_rule.h"
@@ -17,8 +18,6 @@ namespace ark {
 namespace {
 
 using nlohmann::json;
-
-std::size_t at(int32_t i) { return static_cast<std::size_t>(i); }
 
 std::string ranges_text(const std::vector<Range>& ranges) {
   std::string text;

@@ -3,6 +3,7 @@
 
 #include <bit>
 
+#include "base/index.h"
 #include "engine/collectives.h"
 #include "engine/op_rule.h"
 #include "engine/prepare.h"
@@ -12,8 +13,6 @@
 
 namespace ark::test {
 namespace {
-
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
 
 // -- Megatron's plan
 
