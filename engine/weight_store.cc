@@ -11,7 +11,7 @@
 namespace ark {
 namespace {
 
-constexpr int64_t kAlign = 4096;  // a weight's first panel starts a page
+constexpr int64_t kPage = 4096;  // a weight's first panel starts a page
 constexpr int64_t kTail = 4096;   // readable bytes behind the last weight: vectors may load past a row's end
 
 struct Part {
@@ -55,7 +55,7 @@ WeightStore::WeightStore(const Program& program, std::span<const ConstantPtr> co
               "weight of a constant that the compiler did not return");
     offsets_.push_back(total);
     bytes_.push_back(packed_bytes(use));
-    total += (bytes_.back() + kAlign - 1) / kAlign * kAlign;
+    total += (bytes_.back() + kPage - 1) / kPage * kPage;
     const int64_t count = pack_parts(use);
     for (int64_t p = 0; p < count; ++p) parts.push_back({static_cast<int32_t>(w), p, count});
   }

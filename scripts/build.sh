@@ -24,8 +24,6 @@ install_packages g++ cmake ninja-build ccache mold pkg-config git curl ca-certif
   libgmock-dev libbenchmark-dev libpcre2-dev libutf8proc-dev
 if [[ $install_only == yes ]]; then exit 0; fi
 
-export CCACHE_SLOPPINESS=pch_defines,time_macros  # what caching beside precompiled headers asks for
-
 # One build of a directory at a time.
 mkdir -p "$dir"
 exec 9>"$dir/.lock"

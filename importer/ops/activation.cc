@@ -72,31 +72,32 @@ void quick_gelu(OpContext& c) {
       alpha == 1 ? c.emit(Op::kSilu, {c.input(0)}) : c.emit(Op::kQuickGelu, {c.input(0)}, {{"alpha", alpha}});
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "Sigmoid", plain<Op::kSigmoid>},
-    {kOnnx, "Relu", plain<Op::kRelu>},
-    {kOnnx, "Softplus", plain<Op::kSoftplus>},
-    {kOnnx, "Softsign", plain<Op::kSoftsign>},
-    {kOnnx, "HardSwish", plain<Op::kHardSwish>},
-    {kOnnx, "Mish", plain<Op::kMish>},
-    {kOnnx, "Selu", selu},
-    {kOnnx, "Elu", elu},
-    {kOnnx, "Celu", celu},
-    {kOnnx, "LeakyRelu", leaky_relu},
-    {kOnnx, "ThresholdedRelu", thresholded_relu},
-    {kOnnx, "HardSigmoid", hard_sigmoid},
-    {kOnnx, "PRelu", prelu},
-    {kOnnx, "Shrink", shrink},
-    {kOnnx, "Swish", swish},
-    {kOnnx, "Gelu", gelu},
-    {kMicrosoft, "Gelu", gelu},
-    {kMicrosoft, "BiasGelu", bias_gelu},
-    {kMicrosoft, "FastGelu", fast_gelu},
-    {kMicrosoft, "QuickGelu", quick_gelu},
-};
-
 }  // namespace
 
-std::span<const Entry> activation_table() { return kTable; }
+std::span<const Entry> activation_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "Sigmoid", plain<Op::kSigmoid>},
+      {kOnnx, "Relu", plain<Op::kRelu>},
+      {kOnnx, "Softplus", plain<Op::kSoftplus>},
+      {kOnnx, "Softsign", plain<Op::kSoftsign>},
+      {kOnnx, "HardSwish", plain<Op::kHardSwish>},
+      {kOnnx, "Mish", plain<Op::kMish>},
+      {kOnnx, "Selu", selu},
+      {kOnnx, "Elu", elu},
+      {kOnnx, "Celu", celu},
+      {kOnnx, "LeakyRelu", leaky_relu},
+      {kOnnx, "ThresholdedRelu", thresholded_relu},
+      {kOnnx, "HardSigmoid", hard_sigmoid},
+      {kOnnx, "PRelu", prelu},
+      {kOnnx, "Shrink", shrink},
+      {kOnnx, "Swish", swish},
+      {kOnnx, "Gelu", gelu},
+      {kMicrosoft, "Gelu", gelu},
+      {kMicrosoft, "BiasGelu", bias_gelu},
+      {kMicrosoft, "FastGelu", fast_gelu},
+      {kMicrosoft, "QuickGelu", quick_gelu},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

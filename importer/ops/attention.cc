@@ -172,14 +172,15 @@ void attention(OpContext& c) {
   for (std::size_t i = 1; i < results.size() && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "Attention", attention},
-    {kOnnx, "RotaryEmbedding", rotary_standard},
-    {kMicrosoft, "RotaryEmbedding", rotary_microsoft},
-};
-
 }  // namespace
 
-std::span<const Entry> attention_table() { return kTable; }
+std::span<const Entry> attention_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "Attention", attention},
+      {kOnnx, "RotaryEmbedding", rotary_standard},
+      {kMicrosoft, "RotaryEmbedding", rotary_microsoft},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

@@ -114,22 +114,23 @@ void dropout(OpContext& c) {
   c.outputs[1] = c.emit(Op::kExpand, {ones}, {{"shape", shape_of(c, c.input(0))}});
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "Constant", constant},
-    {kOnnx, "Shape", shape},
-    {kOnnx, "Size", size},
-    {kOnnx, "ConstantOfShape", constant_of_shape},
-    {kOnnx, "Range", range_op},
-    {kOnnx, "EyeLike", eye_like},
-    {kOnnx, "HannWindow", hann_window},
-    {kOnnx, "HammingWindow", hamming_window},
-    {kOnnx, "BlackmanWindow", blackman_window},
-    {kOnnx, "Identity", identity},
-    {kOnnx, "Dropout", dropout},
-};
-
 }  // namespace
 
-std::span<const Entry> creation_table() { return kTable; }
+std::span<const Entry> creation_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "Constant", constant},
+      {kOnnx, "Shape", shape},
+      {kOnnx, "Size", size},
+      {kOnnx, "ConstantOfShape", constant_of_shape},
+      {kOnnx, "Range", range_op},
+      {kOnnx, "EyeLike", eye_like},
+      {kOnnx, "HannWindow", hann_window},
+      {kOnnx, "HammingWindow", hamming_window},
+      {kOnnx, "BlackmanWindow", blackman_window},
+      {kOnnx, "Identity", identity},
+      {kOnnx, "Dropout", dropout},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

@@ -48,8 +48,6 @@ Attributes attention_attributes(OpContext& c, int64_t head) {
           {"clean_nan", int64_t{1}}};
 }
 
-ValueId optional_input(OpContext& c, std::size_t i) { return c.has_input(i) ? c.inputs[i] : kNoValue; }
-
 // Head counts per projection: q, k, v of hidden sizes that may differ.
 std::vector<int64_t> hidden_sizes(OpContext& c, ValueId weights, int64_t heads) {
   std::vector<int64_t> sizes = c.attr_ints("qkv_hidden_sizes");
@@ -61,7 +59,7 @@ std::vector<int64_t> hidden_sizes(OpContext& c, ValueId weights, int64_t heads) 
 }
 
 // (x, weights [hidden, q+k+v], bias?, mask?, past [2, B, H, P, D]?, added bias?) -> (y, present?)
-void attention(OpContext& c) {
+void packed_attention(OpContext& c) {
   if (c.attr_int("do_rotary", 0)) c.unsupported("do_rotary; export with RotaryEmbedding");
   if (c.attr_int("past_present_share_buffer", 0))
     c.unsupported("a past that shares its buffer with the present; export without it");
@@ -163,13 +161,14 @@ void multi_head_attention(OpContext& c) {
   for (std::size_t i = 1; i < results.size() && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
 }
 
-constexpr Entry kTable[] = {
-    {kMicrosoft, "Attention", attention},
-    {kMicrosoft, "MultiHeadAttention", multi_head_attention},
-};
-
 }  // namespace
 
-std::span<const Entry> fused_attention_table() { return kTable; }
+std::span<const Entry> fused_attention_table() {
+  static constexpr Entry kTable[] = {
+      {kMicrosoft, "Attention", packed_attention},
+      {kMicrosoft, "MultiHeadAttention", multi_head_attention},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

@@ -117,10 +117,11 @@ void grouped_query_attention(OpContext& c) {
   for (std::size_t i = 1; i < 3 && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
 }
 
-constexpr Entry kTable[] = {{kMicrosoft, "GroupQueryAttention", grouped_query_attention}};
-
 }  // namespace
 
-std::span<const Entry> grouped_query_table() { return kTable; }
+std::span<const Entry> grouped_query_table() {
+  static constexpr Entry kTable[] = {{kMicrosoft, "GroupQueryAttention", grouped_query_attention}};
+  return kTable;
+}
 
 }  // namespace ark::ops

@@ -16,6 +16,8 @@ const Shape& shape_of(const OpContext& c, ValueId id) {
 
 int64_t rank_of(const OpContext& c, ValueId id) { return static_cast<int64_t>(shape_of(c, id).size()); }
 
+ValueId optional_input(const OpContext& c, std::size_t i) { return c.has_input(i) ? c.inputs[i] : kNoValue; }
+
 std::optional<std::vector<Expr>> known(const OpContext& c, std::size_t i) {
   return c.has_input(i) ? shape_rules::elements_of(c.graph, c.inputs[i]) : std::nullopt;
 }

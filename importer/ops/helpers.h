@@ -13,6 +13,7 @@ const Value& value_of(const OpContext& c, ValueId id);
 DType dtype_of(const OpContext& c, ValueId id);
 const Shape& shape_of(const OpContext& c, ValueId id);  // throws Error(kUnsupported) if the rank is unknown
 int64_t rank_of(const OpContext& c, ValueId id);
+ValueId optional_input(const OpContext& c, std::size_t i);  // kNoValue if absent
 // Elements of an optional input: nullopt if absent or not known.
 std::optional<std::vector<Expr>> known(const OpContext& c, std::size_t i);
 // The same as numbers.

@@ -61,21 +61,22 @@ void unique(OpContext& c) {
   c.outputs = c.emit_many(Op::kUnique, {c.input(0)}, attributes, static_cast<int>(c.node.outputs.size()));
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "Gather", gather_along_axis<Op::kGather>},
-    {kOnnx, "GatherElements", gather_along_axis<Op::kGatherElements>},
-    {kOnnx, "GatherND", gather_nd},
-    {kOnnx, "ScatterElements", scatter_elements},
-    {kOnnx, "Scatter", scatter_elements},
-    {kOnnx, "ScatterND", scatter_nd},
-    {kOnnx, "OneHot", one_hot},
-    {kOnnx, "NonZero", non_zero},
-    {kOnnx, "Compress", compress},
-    {kOnnx, "Unique", unique},
-};
-
 }  // namespace
 
-std::span<const Entry> indexing_table() { return kTable; }
+std::span<const Entry> indexing_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "Gather", gather_along_axis<Op::kGather>},
+      {kOnnx, "GatherElements", gather_along_axis<Op::kGatherElements>},
+      {kOnnx, "GatherND", gather_nd},
+      {kOnnx, "ScatterElements", scatter_elements},
+      {kOnnx, "Scatter", scatter_elements},
+      {kOnnx, "ScatterND", scatter_nd},
+      {kOnnx, "OneHot", one_hot},
+      {kOnnx, "NonZero", non_zero},
+      {kOnnx, "Compress", compress},
+      {kOnnx, "Unique", unique},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

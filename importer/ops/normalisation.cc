@@ -5,8 +5,6 @@
 namespace ark::ops {
 namespace {
 
-ValueId optional_input(OpContext& c, std::size_t i) { return c.has_input(i) ? c.inputs[i] : kNoValue; }
-
 // ONNX Runtime's default for the norms with a residual sum inside; the plain ones have ONNX's 1e-5.
 constexpr double kSkipEpsilon = 1e-12;
 
@@ -158,24 +156,25 @@ void mean_variance_norm(OpContext& c) {
                         binary(c, Op::kAdd, deviation, scalar(c, 1e-9, type)));
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "LayerNormalization", layer_norm},
-    {kOnnx, "RMSNormalization", rms_norm},
-    {kOnnx, "SimplifiedLayerNormalization", rms_norm},
-    {kMicrosoft, "SimplifiedLayerNormalization", rms_norm},
-    {kMicrosoft, "SkipLayerNormalization", skip_layer_norm},
-    {kMicrosoft, "SkipSimplifiedLayerNormalization", skip_rms_norm},
-    {kMicrosoft, "EmbedLayerNormalization", embed_layer_norm},
-    {kOnnx, "BatchNormalization", batch_norm},
-    {kOnnx, "InstanceNormalization", instance_norm},
-    {kOnnx, "GroupNormalization", group_norm},
-    {kOnnx, "LpNormalization", lp_norm},
-    {kOnnx, "LRN", lrn},
-    {kOnnx, "MeanVarianceNormalization", mean_variance_norm},
-};
-
 }  // namespace
 
-std::span<const Entry> normalisation_table() { return kTable; }
+std::span<const Entry> normalisation_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "LayerNormalization", layer_norm},
+      {kOnnx, "RMSNormalization", rms_norm},
+      {kOnnx, "SimplifiedLayerNormalization", rms_norm},
+      {kMicrosoft, "SimplifiedLayerNormalization", rms_norm},
+      {kMicrosoft, "SkipLayerNormalization", skip_layer_norm},
+      {kMicrosoft, "SkipSimplifiedLayerNormalization", skip_rms_norm},
+      {kMicrosoft, "EmbedLayerNormalization", embed_layer_norm},
+      {kOnnx, "BatchNormalization", batch_norm},
+      {kOnnx, "InstanceNormalization", instance_norm},
+      {kOnnx, "GroupNormalization", group_norm},
+      {kOnnx, "LpNormalization", lp_norm},
+      {kOnnx, "LRN", lrn},
+      {kOnnx, "MeanVarianceNormalization", mean_variance_norm},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

@@ -76,18 +76,19 @@ void einsum(OpContext& c) {
   c.outputs[0] = c.emit(Op::kEinsum, in, {{"equation", equation}});
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "MatMul", matmul},
-    {kOnnx, "Gemm", gemm},
-    {kMicrosoft, "FusedMatMul", fused_matmul},
-    {kMicrosoft, "TransposeMatMul", fused_matmul},
-    {kMicrosoft, "FusedGemm", fused_gemm},
-    {kMicrosoft, "GemmFastGelu", gemm_fast_gelu},
-    {kOnnx, "Einsum", einsum},
-};
-
 }  // namespace
 
-std::span<const Entry> product_table() { return kTable; }
+std::span<const Entry> product_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "MatMul", matmul},
+      {kOnnx, "Gemm", gemm},
+      {kMicrosoft, "FusedMatMul", fused_matmul},
+      {kMicrosoft, "TransposeMatMul", fused_matmul},
+      {kMicrosoft, "FusedGemm", fused_gemm},
+      {kMicrosoft, "GemmFastGelu", gemm_fast_gelu},
+      {kOnnx, "Einsum", einsum},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

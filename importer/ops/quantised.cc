@@ -147,22 +147,23 @@ void dynamic_quantize_matmul(OpContext& c) {
   c.outputs[0] = add_input(c, scaled_product(c, a[0], a[2], a[1], 1, 2, 3), 4);
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "QuantizeLinear", quantize},
-    {kMicrosoft, "QuantizeLinear", quantize},
-    {kOnnx, "DequantizeLinear", dequantize},
-    {kMicrosoft, "DequantizeLinear", dequantize},
-    {kOnnx, "DynamicQuantizeLinear", dynamic_quantize},
-    {kOnnx, "MatMulInteger", matmul_integer},
-    {kMicrosoft, "MatMulNBits", matmul_nbits},
-    {kMicrosoft, "GatherBlockQuantized", gather_block_quantized},
-    {kMicrosoft, "MatMulIntegerToFloat", matmul_integer_to_float},
-    {kMicrosoft, "DynamicQuantizeMatMul", dynamic_quantize_matmul},
-    {kOnnx, "QLinearMatMul", qlinear_matmul},
-};
-
 }  // namespace
 
-std::span<const Entry> quantised_table() { return kTable; }
+std::span<const Entry> quantised_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "QuantizeLinear", quantize},
+      {kMicrosoft, "QuantizeLinear", quantize},
+      {kOnnx, "DequantizeLinear", dequantize},
+      {kMicrosoft, "DequantizeLinear", dequantize},
+      {kOnnx, "DynamicQuantizeLinear", dynamic_quantize},
+      {kOnnx, "MatMulInteger", matmul_integer},
+      {kMicrosoft, "MatMulNBits", matmul_nbits},
+      {kMicrosoft, "GatherBlockQuantized", gather_block_quantized},
+      {kMicrosoft, "MatMulIntegerToFloat", matmul_integer_to_float},
+      {kMicrosoft, "DynamicQuantizeMatMul", dynamic_quantize_matmul},
+      {kOnnx, "QLinearMatMul", qlinear_matmul},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

@@ -99,28 +99,29 @@ void hardmax(OpContext& c) {
   });
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "ReduceSum", reduce<Op::kReduceSum>},
-    {kOnnx, "ReduceMean", reduce<Op::kReduceMean>},
-    {kOnnx, "ReduceMax", reduce<Op::kReduceMax>},
-    {kOnnx, "ReduceMin", reduce<Op::kReduceMin>},
-    {kOnnx, "ReduceProd", reduce<Op::kReduceProd>},
-    {kOnnx, "ReduceL1", reduce<Op::kReduceL1>},
-    {kOnnx, "ReduceL2", reduce<Op::kReduceL2>},
-    {kOnnx, "ReduceSumSquare", reduce<Op::kReduceSumSquare>},
-    {kOnnx, "ReduceLogSum", reduce<Op::kReduceLogSum>},
-    {kOnnx, "ReduceLogSumExp", reduce<Op::kReduceLogSumExp>},
-    {kOnnx, "ArgMax", arg<Op::kArgMax>},
-    {kOnnx, "ArgMin", arg<Op::kArgMin>},
-    {kOnnx, "CumSum", cum_sum},
-    {kOnnx, "TopK", top_k},
-    {kOnnx, "Softmax", softmax<Op::kSoftmax>},
-    {kOnnx, "LogSoftmax", softmax<Op::kLogSoftmax>},
-    {kOnnx, "Hardmax", hardmax},
-};
-
 }  // namespace
 
-std::span<const Entry> reduction_table() { return kTable; }
+std::span<const Entry> reduction_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "ReduceSum", reduce<Op::kReduceSum>},
+      {kOnnx, "ReduceMean", reduce<Op::kReduceMean>},
+      {kOnnx, "ReduceMax", reduce<Op::kReduceMax>},
+      {kOnnx, "ReduceMin", reduce<Op::kReduceMin>},
+      {kOnnx, "ReduceProd", reduce<Op::kReduceProd>},
+      {kOnnx, "ReduceL1", reduce<Op::kReduceL1>},
+      {kOnnx, "ReduceL2", reduce<Op::kReduceL2>},
+      {kOnnx, "ReduceSumSquare", reduce<Op::kReduceSumSquare>},
+      {kOnnx, "ReduceLogSum", reduce<Op::kReduceLogSum>},
+      {kOnnx, "ReduceLogSumExp", reduce<Op::kReduceLogSumExp>},
+      {kOnnx, "ArgMax", arg<Op::kArgMax>},
+      {kOnnx, "ArgMin", arg<Op::kArgMin>},
+      {kOnnx, "CumSum", cum_sum},
+      {kOnnx, "TopK", top_k},
+      {kOnnx, "Softmax", softmax<Op::kSoftmax>},
+      {kOnnx, "LogSoftmax", softmax<Op::kLogSoftmax>},
+      {kOnnx, "Hardmax", hardmax},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

@@ -20,37 +20,38 @@ void recurrent(OpContext& c) {
   c.unsupported("recurrent layers are not supported; export an attention or convolution model");
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "RandomNormal", random},
-    {kOnnx, "RandomNormalLike", random},
-    {kOnnx, "RandomUniform", random},
-    {kOnnx, "RandomUniformLike", random},
-    {kOnnx, "Bernoulli", random},
-    {kOnnx, "Multinomial", random},
-    {kOnnx, "SequenceConstruct", sequence},
-    {kOnnx, "SequenceEmpty", sequence},
-    {kOnnx, "SequenceAt", sequence},
-    {kOnnx, "SequenceInsert", sequence},
-    {kOnnx, "SequenceErase", sequence},
-    {kOnnx, "SequenceLength", sequence},
-    {kOnnx, "SequenceMap", sequence},
-    {kOnnx, "SplitToSequence", sequence},
-    {kOnnx, "ConcatFromSequence", sequence},
-    {kOnnx, "Optional", sequence},
-    {kOnnx, "OptionalGetElement", sequence},
-    {kOnnx, "OptionalHasElement", sequence},
-    {kOnnx, "StringNormalizer", text},
-    {kOnnx, "StringConcat", text},
-    {kOnnx, "StringSplit", text},
-    {kOnnx, "RegexFullMatch", text},
-    {kOnnx, "TfIdfVectorizer", text},
-    {kOnnx, "LSTM", recurrent},
-    {kOnnx, "GRU", recurrent},
-    {kOnnx, "RNN", recurrent},
-};
-
 }  // namespace
 
-std::span<const Entry> refused_table() { return kTable; }
+std::span<const Entry> refused_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "RandomNormal", random},
+      {kOnnx, "RandomNormalLike", random},
+      {kOnnx, "RandomUniform", random},
+      {kOnnx, "RandomUniformLike", random},
+      {kOnnx, "Bernoulli", random},
+      {kOnnx, "Multinomial", random},
+      {kOnnx, "SequenceConstruct", sequence},
+      {kOnnx, "SequenceEmpty", sequence},
+      {kOnnx, "SequenceAt", sequence},
+      {kOnnx, "SequenceInsert", sequence},
+      {kOnnx, "SequenceErase", sequence},
+      {kOnnx, "SequenceLength", sequence},
+      {kOnnx, "SequenceMap", sequence},
+      {kOnnx, "SplitToSequence", sequence},
+      {kOnnx, "ConcatFromSequence", sequence},
+      {kOnnx, "Optional", sequence},
+      {kOnnx, "OptionalGetElement", sequence},
+      {kOnnx, "OptionalHasElement", sequence},
+      {kOnnx, "StringNormalizer", text},
+      {kOnnx, "StringConcat", text},
+      {kOnnx, "StringSplit", text},
+      {kOnnx, "RegexFullMatch", text},
+      {kOnnx, "TfIdfVectorizer", text},
+      {kOnnx, "LSTM", recurrent},
+      {kOnnx, "GRU", recurrent},
+      {kOnnx, "RNN", recurrent},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

@@ -139,13 +139,14 @@ void transpose_op(OpContext& c) {
   c.outputs[0] = transpose(c, c.input(0), perm);
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "Reshape", reshape_op},  {kOnnx, "Flatten", flatten}, {kOnnx, "Squeeze", squeeze},
-    {kOnnx, "Unsqueeze", unsqueeze}, {kOnnx, "Expand", expand},   {kOnnx, "Transpose", transpose_op},
-};
-
 }  // namespace
 
-std::span<const Entry> reshape_table() { return kTable; }
+std::span<const Entry> reshape_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "Reshape", reshape_op},  {kOnnx, "Flatten", flatten}, {kOnnx, "Squeeze", squeeze},
+      {kOnnx, "Unsqueeze", unsqueeze}, {kOnnx, "Expand", expand},   {kOnnx, "Transpose", transpose_op},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

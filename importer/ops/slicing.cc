@@ -217,22 +217,23 @@ void reverse_sequence(OpContext& c) {
                         {{"batch_axis", c.axis(batch, c.rank(0))}, {"time_axis", c.axis(time, c.rank(0))}});
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "Slice", slice},
-    {kOnnx, "Split", split},
-    {kOnnx, "Concat", concat},
-    {kOnnx, "Pad", pad},
-    {kOnnx, "Tile", tile},
-    {kOnnx, "DepthToSpace", depth_to_space},
-    {kOnnx, "SpaceToDepth", space_to_depth},
-    {kOnnx, "Trilu", trilu},
-    {kOnnx, "CenterCropPad", center_crop_pad},
-    {kOnnx, "TensorScatter", tensor_scatter},
-    {kOnnx, "ReverseSequence", reverse_sequence},
-};
-
 }  // namespace
 
-std::span<const Entry> slicing_table() { return kTable; }
+std::span<const Entry> slicing_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "Slice", slice},
+      {kOnnx, "Split", split},
+      {kOnnx, "Concat", concat},
+      {kOnnx, "Pad", pad},
+      {kOnnx, "Tile", tile},
+      {kOnnx, "DepthToSpace", depth_to_space},
+      {kOnnx, "SpaceToDepth", space_to_depth},
+      {kOnnx, "Trilu", trilu},
+      {kOnnx, "CenterCropPad", center_crop_pad},
+      {kOnnx, "TensorScatter", tensor_scatter},
+      {kOnnx, "ReverseSequence", reverse_sequence},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

@@ -267,24 +267,25 @@ void upsample(OpContext& c) {
   c.outputs[0] = c.emit(Op::kResize, {c.input(0), scale}, attributes);
 }
 
-constexpr Entry kTable[] = {
-    {kOnnx, "Conv", conv},
-    {kMicrosoft, "FusedConv", fused_conv},
-    {kOnnx, "ConvInteger", conv_integer},
-    {kOnnx, "QLinearConv", qlinear_conv},
-    {kOnnx, "ConvTranspose", conv_transpose},
-    {kOnnx, "MaxPool", max_pool},
-    {kOnnx, "AveragePool", average_pool},
-    {kOnnx, "LpPool", lp_pool},
-    {kOnnx, "GlobalAveragePool", global_pool<Op::kGlobalAveragePool>},
-    {kOnnx, "GlobalMaxPool", global_pool<Op::kGlobalMaxPool>},
-    {kOnnx, "GlobalLpPool", global_lp_pool},
-    {kOnnx, "Resize", resize},
-    {kOnnx, "Upsample", upsample},
-};
-
 }  // namespace
 
-std::span<const Entry> window_table() { return kTable; }
+std::span<const Entry> window_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "Conv", conv},
+      {kMicrosoft, "FusedConv", fused_conv},
+      {kOnnx, "ConvInteger", conv_integer},
+      {kOnnx, "QLinearConv", qlinear_conv},
+      {kOnnx, "ConvTranspose", conv_transpose},
+      {kOnnx, "MaxPool", max_pool},
+      {kOnnx, "AveragePool", average_pool},
+      {kOnnx, "LpPool", lp_pool},
+      {kOnnx, "GlobalAveragePool", global_pool<Op::kGlobalAveragePool>},
+      {kOnnx, "GlobalMaxPool", global_pool<Op::kGlobalMaxPool>},
+      {kOnnx, "GlobalLpPool", global_lp_pool},
+      {kOnnx, "Resize", resize},
+      {kOnnx, "Upsample", upsample},
+  };
+  return kTable;
+}
 
 }  // namespace ark::ops

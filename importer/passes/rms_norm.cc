@@ -6,13 +6,13 @@
 namespace ark::passes {
 namespace {
 
-struct Match {
+struct RmsNorm {
   ValueId x;
   double epsilon;
 };
 
 // mean(x^2) + epsilon.
-std::optional<Match> mean_square(const Graph& graph, ValueId id) {
+std::optional<RmsNorm> mean_square(const Graph& graph, ValueId id) {
   const Node* add = made_by(graph, id, Op::kAdd);
   if (!add) return std::nullopt;
   for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
@@ -20,20 +20,20 @@ std::optional<Match> mean_square(const Graph& graph, ValueId id) {
     const auto epsilon = number(graph, add->inputs[1 - side]);
     if (!mean || !epsilon || !over_last_axis(graph, *mean)) continue;
     if (const Node* pow = made_by(graph, mean->inputs[0], Op::kPow); pow && about(graph, pow->inputs[1], 2))
-      return Match{pow->inputs[0], *epsilon};
+      return RmsNorm{pow->inputs[0], *epsilon};
     if (const Node* mul = made_by(graph, mean->inputs[0], Op::kMul); mul && mul->inputs[0] == mul->inputs[1])
-      return Match{mul->inputs[0], *epsilon};
+      return RmsNorm{mul->inputs[0], *epsilon};
   }
   return std::nullopt;
 }
 
-std::optional<Match> root_mean_square(const Graph& graph, ValueId id) {
+std::optional<RmsNorm> root_mean_square(const Graph& graph, ValueId id) {
   if (const Node* root = made_by(graph, id, Op::kSqrt)) return mean_square(graph, root->inputs[0]);
   const Node* pow = made_by(graph, id, Op::kPow);
   return pow && about(graph, pow->inputs[1], 0.5) ? mean_square(graph, pow->inputs[0]) : std::nullopt;
 }
 
-std::optional<Match> inverse_rms(const Graph& graph, ValueId id) {
+std::optional<RmsNorm> inverse_rms(const Graph& graph, ValueId id) {
   const Node* node = graph.producer(id);
   if (!node) return std::nullopt;
   switch (node->op) {
@@ -58,7 +58,7 @@ bool same_numbers(const Graph& graph, ValueId id, ValueId x) {
 }
 
 // x * inverse, inverse * x, or x / root.
-std::optional<Match> normalised(const Graph& graph, const Node& node) {
+std::optional<RmsNorm> rms_normalised(const Graph& graph, const Node& node) {
   if (node.op == Op::kDiv) {
     const auto m = root_mean_square(graph, node.inputs[1]);
     return m && same_numbers(graph, node.inputs[0], m->x) ? m : std::nullopt;
@@ -72,16 +72,17 @@ std::optional<Match> normalised(const Graph& graph, const Node& node) {
 
 bool is_half(DType t) { return t == DType::kF16 || t == DType::kBF16; }
 
-class Fuser {
+class RmsNormFuser {
  public:
-  explicit Fuser(Graph& graph) : graph_(graph), consumers_(graph.consumers()), uses_(use_counts(graph)) {}
+  explicit RmsNormFuser(Graph& graph)
+      : graph_(graph), consumers_(graph.consumers()), uses_(use_counts(graph)) {}
 
   bool run() {
     bool changed = false;
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       Node& node = graph_.nodes[i];
       if (node.removed || (node.op != Op::kMul && node.op != Op::kDiv)) continue;
-      const auto match = normalised(graph_, node);
+      const auto match = rms_normalised(graph_, node);
       if (!match || graph_.value(match->x).dtype != graph_.value(node.outputs[0]).dtype) continue;
       changed = true;
       fuse(node, *match);
@@ -96,7 +97,7 @@ class Fuser {
     return readers.size() == 1 && uses_[static_cast<std::size_t>(id)] == 1 ? readers[0] : kNoNode;
   }
 
-  void fuse(Node& node, const Match& m) {
+  void fuse(Node& node, const RmsNorm& m) {
     const Attributes attributes{{"axis", static_cast<int64_t>(graph_.value(m.x).shape->size()) - 1},
                                 {"epsilon", m.epsilon}};
     ValueId x = m.x, y = node.outputs[0];
@@ -130,6 +131,6 @@ class Fuser {
 
 }  // namespace
 
-bool fuse_rms_norm(Graph& graph) { return Fuser(graph).run(); }
+bool fuse_rms_norm(Graph& graph) { return RmsNormFuser(graph).run(); }
 
 }  // namespace ark::passes

@@ -61,13 +61,14 @@ void select_rows(Context& c) {
   c.out(0, c.dtype(0), y);
 }
 
-constexpr Entry kRules[] = {
-    {Op::kAttention, attention},    {Op::kRotary, same_as_first},    {Op::kPagedAttention, paged_attention},
-    {Op::kSelectRows, select_rows}, {Op::kAllReduce, same_as_first},
-};
-
 }  // namespace
 
-std::span<const Entry> attention_rules() { return kRules; }
+std::span<const Entry> attention_rules() {
+  static constexpr Entry kRules[] = {
+      {Op::kAttention, attention},    {Op::kRotary, same_as_first},    {Op::kPagedAttention, paged_attention},
+      {Op::kSelectRows, select_rows}, {Op::kAllReduce, same_as_first},
+  };
+  return kRules;
+}
 
 }  // namespace ark::shape_rules

@@ -93,10 +93,11 @@ void scan(Context& c) {
   }
 }
 
-constexpr Entry kRules[] = {{Op::kIf, if_}, {Op::kLoop, loop}, {Op::kScan, scan}};
-
 }  // namespace
 
-std::span<const Entry> control_rules() { return kRules; }
+std::span<const Entry> control_rules() {
+  static constexpr Entry kRules[] = {{Op::kIf, if_}, {Op::kLoop, loop}, {Op::kScan, scan}};
+  return kRules;
+}
 
 }  // namespace ark::shape_rules

@@ -97,16 +97,17 @@ void unique(Context& c) {
   c.out(3, DType::kI64, Shape{count});
 }
 
-constexpr Entry kRules[] = {
-    {Op::kGather, gather},      {Op::kGatherElements, gather_elements},
-    {Op::kGatherND, gather_nd}, {Op::kScatterElements, scatter},
-    {Op::kScatterND, scatter},  {Op::kOneHot, one_hot},
-    {Op::kNonZero, non_zero},   {Op::kCompress, compress},
-    {Op::kUnique, unique},
-};
-
 }  // namespace
 
-std::span<const Entry> indexing_rules() { return kRules; }
+std::span<const Entry> indexing_rules() {
+  static constexpr Entry kRules[] = {
+      {Op::kGather, gather},      {Op::kGatherElements, gather_elements},
+      {Op::kGatherND, gather_nd}, {Op::kScatterElements, scatter},
+      {Op::kScatterND, scatter},  {Op::kOneHot, one_hot},
+      {Op::kNonZero, non_zero},   {Op::kCompress, compress},
+      {Op::kUnique, unique},
+  };
+  return kRules;
+}
 
 }  // namespace ark::shape_rules

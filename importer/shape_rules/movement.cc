@@ -167,24 +167,25 @@ void eye_like(Context& c) {
   c.out(0, static_cast<DType>(c.attributes().integer_or("to", static_cast<int64_t>(c.dtype(0)))), c.shape(0));
 }
 
-constexpr Entry kRules[] = {
-    {Op::kReshape, reshape},
-    {Op::kTranspose, transpose},
-    {Op::kExpand, expand},
-    {Op::kSlice, slice},
-    {Op::kConcat, concat},
-    {Op::kSplit, split},
-    {Op::kPad, pad},
-    {Op::kTile, tile},
-    {Op::kTrilu, same_as_first},
-    {Op::kReverseSequence, same_as_first},
-    {Op::kDepthToSpace, depth_to_space},
-    {Op::kSpaceToDepth, depth_to_space},
-    {Op::kEyeLike, eye_like},
-};
-
 }  // namespace
 
-std::span<const Entry> movement_rules() { return kRules; }
+std::span<const Entry> movement_rules() {
+  static constexpr Entry kRules[] = {
+      {Op::kReshape, reshape},
+      {Op::kTranspose, transpose},
+      {Op::kExpand, expand},
+      {Op::kSlice, slice},
+      {Op::kConcat, concat},
+      {Op::kSplit, split},
+      {Op::kPad, pad},
+      {Op::kTile, tile},
+      {Op::kTrilu, same_as_first},
+      {Op::kReverseSequence, same_as_first},
+      {Op::kDepthToSpace, depth_to_space},
+      {Op::kSpaceToDepth, depth_to_space},
+      {Op::kEyeLike, eye_like},
+  };
+  return kRules;
+}
 
 }  // namespace ark::shape_rules

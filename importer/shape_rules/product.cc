@@ -181,15 +181,16 @@ class Einsum {
 
 void einsum(Context& c) { c.out(0, c.dtype(0), Einsum(c, c.attributes().text_or("equation", "")).shape()); }
 
-constexpr Entry kRules[] = {
-    {Op::kMatMul, matmul},
-    {Op::kMatMulInteger, matmul_integer},
-    {Op::kMatMulNBits, matmul_nbits},
-    {Op::kEinsum, einsum},
-};
-
 }  // namespace
 
-std::span<const Entry> product_rules() { return kRules; }
+std::span<const Entry> product_rules() {
+  static constexpr Entry kRules[] = {
+      {Op::kMatMul, matmul},
+      {Op::kMatMulInteger, matmul_integer},
+      {Op::kMatMulNBits, matmul_nbits},
+      {Op::kEinsum, einsum},
+  };
+  return kRules;
+}
 
 }  // namespace ark::shape_rules

@@ -58,14 +58,15 @@ void dynamic_quantize(Context& c) {
   c.out(2, DType::kU8, Shape{});
 }
 
-constexpr Entry kRules[] = {
-    {Op::kQuantizeLinear, quantize},
-    {Op::kDequantizeLinear, dequantize},
-    {Op::kDynamicQuantizeLinear, dynamic_quantize},
-};
-
 }  // namespace
 
-std::span<const Entry> quantised_rules() { return kRules; }
+std::span<const Entry> quantised_rules() {
+  static constexpr Entry kRules[] = {
+      {Op::kQuantizeLinear, quantize},
+      {Op::kDequantizeLinear, dequantize},
+      {Op::kDynamicQuantizeLinear, dynamic_quantize},
+  };
+  return kRules;
+}
 
 }  // namespace ark::shape_rules

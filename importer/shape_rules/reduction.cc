@@ -71,33 +71,34 @@ void layer_norm(Context& c) {
   c.out(2, DType::kF32, statistics);
 }
 
-constexpr Entry kRules[] = {
-    {Op::kReduceSum, reduce},
-    {Op::kReduceMean, reduce},
-    {Op::kReduceMax, reduce},
-    {Op::kReduceMin, reduce},
-    {Op::kReduceProd, reduce},
-    {Op::kReduceL1, reduce},
-    {Op::kReduceL2, reduce},
-    {Op::kReduceSumSquare, reduce},
-    {Op::kReduceLogSum, reduce},
-    {Op::kReduceLogSumExp, reduce},
-    {Op::kArgMax, arg},
-    {Op::kArgMin, arg},
-    {Op::kCumSum, along_axis},
-    {Op::kTopK, top_k},
-    {Op::kSoftmax, along_axis},
-    {Op::kLogSoftmax, along_axis},
-    {Op::kLayerNorm, layer_norm},
-    {Op::kRmsNorm, along_axis},
-    {Op::kGroupNorm, same_as_first},
-    {Op::kBatchNorm, same_as_first},
-    {Op::kLpNorm, along_axis},
-    {Op::kLrn, same_as_first},
-};
-
 }  // namespace
 
-std::span<const Entry> reduction_rules() { return kRules; }
+std::span<const Entry> reduction_rules() {
+  static constexpr Entry kRules[] = {
+      {Op::kReduceSum, reduce},
+      {Op::kReduceMean, reduce},
+      {Op::kReduceMax, reduce},
+      {Op::kReduceMin, reduce},
+      {Op::kReduceProd, reduce},
+      {Op::kReduceL1, reduce},
+      {Op::kReduceL2, reduce},
+      {Op::kReduceSumSquare, reduce},
+      {Op::kReduceLogSum, reduce},
+      {Op::kReduceLogSumExp, reduce},
+      {Op::kArgMax, arg},
+      {Op::kArgMin, arg},
+      {Op::kCumSum, along_axis},
+      {Op::kTopK, top_k},
+      {Op::kSoftmax, along_axis},
+      {Op::kLogSoftmax, along_axis},
+      {Op::kLayerNorm, layer_norm},
+      {Op::kRmsNorm, along_axis},
+      {Op::kGroupNorm, same_as_first},
+      {Op::kBatchNorm, same_as_first},
+      {Op::kLpNorm, along_axis},
+      {Op::kLrn, same_as_first},
+  };
+  return kRules;
+}
 
 }  // namespace ark::shape_rules

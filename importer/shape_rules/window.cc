@@ -159,19 +159,20 @@ void resize(Context& c) {
   c.out(0, c.dtype(0), y);
 }
 
-constexpr Entry kRules[] = {
-    {Op::kConv, conv},
-    {Op::kConvInteger, conv},
-    {Op::kConvTranspose, conv_transpose},
-    {Op::kMaxPool, pool},
-    {Op::kAveragePool, pool},
-    {Op::kGlobalAveragePool, global_pool},
-    {Op::kGlobalMaxPool, global_pool},
-    {Op::kResize, resize},
-};
-
 }  // namespace
 
-std::span<const Entry> window_rules() { return kRules; }
+std::span<const Entry> window_rules() {
+  static constexpr Entry kRules[] = {
+      {Op::kConv, conv},
+      {Op::kConvInteger, conv},
+      {Op::kConvTranspose, conv_transpose},
+      {Op::kMaxPool, pool},
+      {Op::kAveragePool, pool},
+      {Op::kGlobalAveragePool, global_pool},
+      {Op::kGlobalMaxPool, global_pool},
+      {Op::kResize, resize},
+  };
+  return kRules;
+}
 
 }  // namespace ark::shape_rules

@@ -7,8 +7,6 @@
 namespace ark::text {
 namespace {
 
-constexpr int kMaxDepth = 16;  // of nested Sequences
-
 std::string concatenation(const std::vector<std::string>& parts) {
   std::string out;
   for (const std::string& part : parts) out += part;
@@ -24,7 +22,8 @@ Decoder::Decoder(const JsonView& json) {
 }
 
 void Decoder::add(const JsonView& json, int depth) {
-  if (depth > kMaxDepth) json.fail("decoders are nested deeper than " + std::to_string(kMaxDepth));
+  if (depth > kMaxSequenceDepth)
+    json.fail("decoders are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
   if (type == "Sequence") {
     const JsonView list = json.at("decoders").array();

@@ -10,6 +10,8 @@
 
 namespace ark::text {
 
+inline constexpr int kMaxSequenceDepth = 16;  // of parts of a tokenizer that are lists of such parts
+
 // Parses a whole file. kNotFound if it cannot be read, kBadModel if it is too large or not JSON.
 nlohmann::json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes = 256u << 20);
 nlohmann::json parse_json(std::string_view text, const std::string& name);

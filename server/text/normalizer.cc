@@ -10,8 +10,6 @@
 namespace ark::text {
 namespace {
 
-constexpr int kMaxDepth = 16;  // of nested Sequences
-
 class Sequence : public Normalizer {
  public:
   Sequence(const JsonView& json, int depth) {
@@ -125,7 +123,8 @@ class Nmt : public Normalizer {
 
 std::unique_ptr<Normalizer> Normalizer::parse(const JsonView& json, int depth) {
   if (json.is_null()) return nullptr;
-  if (depth > kMaxDepth) json.fail("normalizers are nested deeper than " + std::to_string(kMaxDepth));
+  if (depth > kMaxSequenceDepth)
+    json.fail("normalizers are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
   if (type == "Sequence") return std::make_unique<Sequence>(json, depth);
   if (type == "NFC") return std::make_unique<Form>(NormalForm::kNfc);

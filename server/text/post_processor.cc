@@ -6,7 +6,6 @@
 namespace ark::text {
 namespace {
 
-constexpr int kMaxDepth = 16;            // of nested Sequences
 constexpr std::size_t kMaxAdded = 1024;  // tokens that a template may add
 
 // BERT's and RoBERTa's: ["[SEP]", 102].
@@ -26,7 +25,8 @@ void PostProcessor::apply(std::vector<std::int32_t>& ids) const {
 
 void PostProcessor::parse(const JsonView& json, int depth) {
   if (json.is_null()) return;
-  if (depth > kMaxDepth) json.fail("post-processors are nested deeper than " + std::to_string(kMaxDepth));
+  if (depth > kMaxSequenceDepth)
+    json.fail("post-processors are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
   if (type == "ByteLevel") return;  // changes offsets only
   if (type == "TemplateProcessing") return parse_template(json);

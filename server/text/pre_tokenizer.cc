@@ -8,8 +8,6 @@
 namespace ark::text {
 namespace {
 
-constexpr int kMaxDepth = 16;  // of nested Sequences
-
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -216,7 +214,8 @@ PrependScheme parse_prepend_scheme(const JsonView& metaspace) {
 
 std::unique_ptr<PreTokenizer> PreTokenizer::parse(const JsonView& json, int depth) {
   if (json.is_null()) return nullptr;
-  if (depth > kMaxDepth) json.fail("pre-tokenizers are nested deeper than " + std::to_string(kMaxDepth));
+  if (depth > kMaxSequenceDepth)
+    json.fail("pre-tokenizers are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
   if (type == "Sequence") return std::make_unique<Sequence>(json, depth);
   if (type == "ByteLevel") return std::make_unique<ByteLevel>(json);

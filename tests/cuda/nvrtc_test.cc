@@ -36,7 +36,7 @@ TEST(Nvrtc, ReadsFactsOfTheRightEntry) {
 
 TEST(Nvrtc, TheVariableIsAnAnswerNotAHint) {
   EXPECT_EQ(nvrtc_candidates("/no/such/libnvrtc.so"), std::vector<std::string>{"/no/such/libnvrtc.so"});
-  const test::ScratchFolder folder;
+  const ark::test::ScratchFolder folder;
   std::ofstream(folder.path() / "libnvrtc.so.13");
   std::ofstream(folder.path() / "libnvrtc-builtins.so.13");
   EXPECT_EQ(nvrtc_candidates(folder.path()), std::vector<std::string>{folder.path() / "libnvrtc.so.13"});
@@ -47,7 +47,7 @@ TEST(Nvrtc, TheVariableIsAnAnswerNotAHint) {
 }
 
 TEST(Nvrtc, FilesOfTheDriversVersionComeFirst) {
-  const test::ScratchFolder folder;
+  const ark::test::ScratchFolder folder;
   for (const char* name : {"libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.13.0.1"})
     std::ofstream(folder.path() / name);
   const auto names = [&](int major) {

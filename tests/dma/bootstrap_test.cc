@@ -15,14 +15,13 @@
 #include "dma/bootstrap/socket.h"
 #include "dma/group.h"
 #include "dma/local/setup.h"
+#include "tests/dma/deadline.h"
 
 namespace ark::dma {
 namespace {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 
 std::string fresh_name() {
   static std::atomic<int> count{0};

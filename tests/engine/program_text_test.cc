@@ -19,7 +19,7 @@ namespace {
 
 // -- equality, field by field; numbers by their bits
 
-bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
+bool same_number(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
 template <typename T, typename Same>
 bool all_same(const std::vector<T>& a, const std::vector<T>& b, const Same& same) {
@@ -29,7 +29,7 @@ template <typename T>
 bool same(const T& a, const T& b) {
   return a == b;
 }
-bool same(const double& a, const double& b) { return same_bits(a, b); }
+bool same(const double& a, const double& b) { return same_number(a, b); }
 bool same(const Tensor& a, const Tensor& b) {
   return a.dtype == b.dtype && a.dims == b.dims &&
          std::memcmp(a.data.get(), b.data.get(), static_cast<std::size_t>(a.bytes())) == 0;
@@ -56,7 +56,7 @@ bool same_weight(const WeightUse& a, const WeightUse& b) {
 }
 bool same_step(const PointwiseStep& a, const PointwiseStep& b) {
   return a.op == b.op && a.a == b.a && a.b == b.b && a.c == b.c && a.input == b.input &&
-         same_bits(a.p, b.p) && same_bits(a.q, b.q);
+         same_number(a.p, b.p) && same_number(a.q, b.q);
 }
 bool same_variant(const Variant& a, const Variant& b) {
   return a.code == b.code && a.op == b.op && a.outputs == b.outputs && same(a.attributes, b.attributes) &&

@@ -124,7 +124,7 @@ void check_integer_zeros(const KernelCall& call, int64_t m, int64_t n) {
   check_zeros(call, 3, n, " columns");
 }
 
-std::vector<OutputType> integer_shapes(const KernelCall& call) {
+std::vector<OutputType> integer_product_shapes(const KernelCall& call) {
   const TensorView &a = call.inputs[0], &b = call.inputs[1];
   if (a.rank < 2 || b.rank < 2 ||
       a.dims[static_cast<std::size_t>(a.rank) - 1] != b.dims[static_cast<std::size_t>(b.rank) - 2])
@@ -174,7 +174,7 @@ std::vector<float> zeros_of(const KernelCall& call, std::size_t input, int64_t f
   return zeros;
 }
 
-void integer_tile(const KernelCall& call, int64_t tile) {
+void integer_product_tile(const KernelCall& call, int64_t tile) {
   const IntegerProduct p(call);
   const auto outer = p.y.shape().first(static_cast<std::size_t>(p.y.rank) - 2);
   TensorView ab = p.a, bb = p.b;
@@ -314,7 +314,7 @@ void register_quantized(std::vector<Kernel>& into) {
   into.push_back({Op::kDequantizeLinear, dequantize_shapes, grid_by_elements, dequantize_tile});
   into.push_back({Op::kQuantizeLinear, quantize_shapes, grid_by_elements, quantize_tile});
   into.push_back({Op::kDynamicQuantizeLinear, dynamic_shapes, grid_one, dynamic_tile});
-  into.push_back({Op::kMatMulInteger, integer_shapes, integer_grid, integer_tile});
+  into.push_back({Op::kMatMulInteger, integer_product_shapes, integer_grid, integer_product_tile});
   into.push_back({Op::kMatMulNBits, nbits_shapes, nbits_grid, nbits_tile});
 }
 

@@ -13,6 +13,7 @@
 #include "dma/group.h"
 #include "dma/local/setup.h"
 #include "dma/shm/setup.h"
+#include "tests/dma/deadline.h"
 
 namespace ark::dma::test {
 
@@ -56,8 +57,6 @@ inline std::vector<Backend> all_backends() {
 #endif
   return all;
 }
-
-inline Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
 
 class Conformance : public ::testing::TestWithParam<Backend> {
  protected:

@@ -12,6 +12,7 @@
 #include "dma/group.h"
 #include "dma/launch.h"
 #include "dma/message.h"
+#include "tests/dma/deadline.h"
 
 namespace ark::dma {
 namespace {
@@ -20,8 +21,6 @@ constexpr uint64_t kCapacity = 1 << 20;
 constexpr uint64_t kCount = 1024;  // floats of the all-reduce
 constexpr uint64_t kSteps = 40;
 enum : uint32_t { kReduce, kMailbox };
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(30)); }
 
 EndpointSpec spec(bool posted) {
   EndpointSpec result;

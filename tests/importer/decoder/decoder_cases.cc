@@ -11,12 +11,12 @@
 #include "tests/importer/decoder/token_interpreter.h"
 
 namespace ark::test {
-namespace {
-
 nlohmann::json expected_of(const std::filesystem::path& folder) {
   std::ifstream file(folder / "expected.json");
   return nlohmann::json::parse(file);
 }
+
+namespace {
 
 Tensor stored(const std::filesystem::path& set, const char* kind, std::size_t index) {
   return materialise(

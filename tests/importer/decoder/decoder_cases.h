@@ -2,12 +2,16 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "importer/decoder.h"
 
 namespace ark::test {
+
+// The folder's expected.json.
+nlohmann::json expected_of(const std::filesystem::path& folder);
 
 // Recognises the folder's model; a refusal becomes a test failure that names node and reason (and nullopt).
 std::optional<DecoderModel> recognised(const std::filesystem::path& folder, int64_t max_length = 0);

@@ -41,11 +41,6 @@ std::vector<std::filesystem::path> models() {
   return folders;
 }
 
-nlohmann::json expected_of(const std::filesystem::path& folder) {
-  std::ifstream file(folder / "expected.json");
-  return nlohmann::json::parse(file);
-}
-
 // Large weights are kept as the file stores them, though it widens them before use.
 void expect_16_bit_weights(const Graph& graph) {
   int large = 0;

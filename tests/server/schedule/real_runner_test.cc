@@ -12,7 +12,7 @@
 namespace ark::schedule {
 namespace {
 
-GenerateRequest random_request(std::mt19937& random) {
+GenerateRequest any_request(std::mt19937& random) {
   GenerateRequest request;
   for (uint32_t i = 1 + random() % 24; i > 0; --i)
     request.prompt.push_back(static_cast<int32_t>(random() % 101));
@@ -48,7 +48,7 @@ TEST_P(RealRunner, GivesEveryoneTheTokensThatTheyGetAlone) {
   const auto runner = test::make_runner(test::llama_tokens(), setup);
   std::mt19937 random(21);
   std::vector<GenerateRequest> requests;
-  for (int i = 0; i < 60; ++i) requests.push_back(random_request(random));
+  for (int i = 0; i < 60; ++i) requests.push_back(any_request(random));
   std::vector<std::vector<int32_t>> alone;
   {
     Scheduler scheduler(*runner, {});
