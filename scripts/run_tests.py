@@ -134,7 +134,8 @@ def run_gtest(totals, name, binary, limit, wrapper=(), test_filter="*", **enviro
 def run_pytest(totals, name, paths, limit):
     log, report, start = LOGS / f"{name}.log", LOGS / f"{name}.xml", time.monotonic()
     report.unlink(missing_ok=True)
-    command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", f"--junitxml={report}", *paths]
+    command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", f"--junitxml={report}",
+               "-W", "error::pytest.PytestUnhandledThreadExceptionWarning", *paths]
     status, result = execute(command, log, limit), Result()
     if report.exists():
         for case in xml.etree.ElementTree.parse(report).iter("testcase"):

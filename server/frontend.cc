@@ -31,7 +31,10 @@ http::ApiKeys keys_of(const ServeOptions& options) {
 Frontend::Frontend(const ServeOptions& options, api::Service& service)
     : service_(service),
       server_(server_options(options), make_router(service, [this] { return server_.open_connections(); }),
-              keys_of(options), [&service](const http::Served& served) { note_served(service, served); }) {}
+              keys_of(options),
+              {.answering = [&service](const std::string& route,
+                                       int status) { service.metrics().count(route, status); },
+               .served = log_served}) {}
 
 void Frontend::start_draining() {
   service_.start_draining();
@@ -50,8 +53,7 @@ http::Router make_router(api::Service& service, std::function<std::size_t()> ope
   return router;
 }
 
-void note_served(api::Service& service, const http::Served& served) {
-  service.metrics().count(served.route, served.status);
+void log_served(const http::Served& served) {
   LogFields fields = {{"id", served.id},
                       {"peer", served.peer},
                       {"method", served.method},

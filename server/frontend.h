@@ -29,7 +29,7 @@ class Frontend {
 
 // All routes of the API. `open_connections` is asked at each scrape of the metrics.
 http::Router make_router(api::Service& service, std::function<std::size_t()> open_connections);
-// Counts the request and writes its line of the access log.
-void note_served(api::Service& service, const http::Served& served);
+// Writes the request's line of the access log.
+void log_served(const http::Served& served);
 
 }  // namespace ark

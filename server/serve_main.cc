@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kTick = 20ms;           // between looks at signals and at the runner
-constexpr auto kLastAnswers = 2000ms;  // to send what is ready, or why it failed
+constexpr auto kLastAnswers = 5000ms;  // to send what is ready, or why it failed
 volatile std::sig_atomic_t signals_seen = 0;
 
 void on_signal(int) { signals_seen = signals_seen + 1; }

@@ -110,16 +110,21 @@ bool Server::serve_one(Connection& connection) {
     answer_head(exchange, error_response(e));
   }
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - exchange.start;
-  on_served_({exchange.id, connection.peer(), exchange.head.method, exchange.path,
-              exchange.match.route ? exchange.match.route->path : "", exchange.status,
-              connection.bytes_written(), time.count(), exchange.log ? *exchange.log : LogFields{}});
+  events_.served({exchange.id, connection.peer(), exchange.head.method, exchange.path, exchange.route(),
+                  exchange.status, connection.bytes_written(), time.count(),
+                  exchange.log ? *exchange.log : LogFields{}});
   return goes_on;
+}
+
+void Server::set_status(Exchange& exchange, int status) {
+  exchange.status = status;
+  events_.answering(exchange.route(), status);
 }
 
 // Without the library: for requests that never reach it.
 bool Server::answer_head(Exchange& exchange, Response response) {
   if (exchange.id.empty()) exchange.id = new_id();
-  exchange.status = response.status;
+  set_status(exchange, response.status);
   std::string text = "HTTP/1.1 " + std::to_string(response.status) + " " + reason_of(response.status) +
                      "\r\nContent-Type: " + response.content_type +
                      "\r\nContent-Length: " + std::to_string(response.body.size()) +
@@ -248,7 +253,7 @@ Response Server::run_handler(Exchange& exchange, std::string body) {
 }
 
 void Server::give(Exchange& exchange, Response response, httplib::Response& out) {
-  exchange.status = response.status;
+  set_status(exchange, response.status);
   exchange.log = response.log;
   out.status = response.status;
   for (auto& [name, value] : response.headers) out.set_header(name, value);

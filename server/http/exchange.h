@@ -18,6 +18,8 @@ struct Server::Exchange {
   int status = 0;
   bool must_close = false;           // the connection cannot carry another request
   std::shared_ptr<LogFields> log{};  // what the handler had to add
+
+  std::string route() const { return match.route ? match.route->path : ""; }
 };
 
 }  // namespace ark::http

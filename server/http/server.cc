@@ -20,12 +20,11 @@ constexpr std::size_t kSpareThreads = 16;  // they tell clients beyond the limit
 
 }  // namespace
 
-Server::Server(ServerOptions options, Router router, ApiKeys keys,
-               std::function<void(const Served&)> on_served)
+Server::Server(ServerOptions options, Router router, ApiKeys keys, ServerEvents events)
     : options_(std::move(options)),
       router_(std::move(router)),
       keys_(std::move(keys)),
-      on_served_(std::move(on_served)) {
+      events_(std::move(events)) {
   const Listener listener = listen_on(options_.host, options_.port);
   svr_sock_ = listener.socket;
   port_ = listener.port;

@@ -24,7 +24,7 @@ struct ServerOptions {
   ConnectionLimits limits;
 };
 
-// One request that was answered, for logs and metrics.
+// One request that was answered, for logs.
 struct Served {
   std::string id, peer, method, path;
   std::string route;  // the route's pattern; "" if none matched
@@ -34,11 +34,17 @@ struct Served {
   LogFields details;
 };
 
+// Called from connection threads.
+struct ServerEvents {
+  // Before the first byte of an answer: who has one finds it counted. `route` as in Served.
+  std::function<void(const std::string& route, int status)> answering;
+  std::function<void(const Served&)> served;
+};
+
 class Server : private httplib::Server {
  public:
-  // Binds at once (see listen_on for what it throws); `router` and `keys` are taken over. `on_served` is
-  // called from connection threads.
-  Server(ServerOptions options, Router router, ApiKeys keys, std::function<void(const Served&)> on_served);
+  // Binds at once (see listen_on for what it throws); `router`, `keys` and `events` are taken over.
+  Server(ServerOptions options, Router router, ApiKeys keys, ServerEvents events);
   ~Server() override;  // stop at once
 
   void start();
@@ -79,6 +85,7 @@ class Server : private httplib::Server {
   Response route(Exchange& exchange, const std::string& path);
   Response run_handler(Exchange& exchange, std::string body);
   void give(Exchange& exchange, Response response, httplib::Response& out);
+  void set_status(Exchange& exchange, int status);
   bool is_closing(const Exchange& exchange) const;
 
   bool enter(int socket);
@@ -88,7 +95,7 @@ class Server : private httplib::Server {
   const ServerOptions options_;
   const Router router_;
   const ApiKeys keys_;
-  const std::function<void(const Served&)> on_served_;
+  const ServerEvents events_;
   int32_t port_ = 0;
   std::thread thread_;  // accepts
   std::atomic<bool> draining_{false}, stopping_{false};

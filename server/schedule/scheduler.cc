@@ -323,6 +323,7 @@ void Scheduler::finish(Sequence& s, Finish how, std::string error) {
   s.done = true;
   give_back_pages(s);
   ++(how == Finish::kCancelled ? counts_.cancelled : counts_.finished);
+  publish_stats();  // before the client learns of it: who has an answer finds it counted
   s.ticket->finish(how, std::move(error));
 }
 
@@ -356,8 +357,8 @@ void Scheduler::publish_stats() {
   const int64_t refused = stats_.refused;
   stats_ = counts_;
   stats_.refused = refused;
-  stats_.running = static_cast<int64_t>(running_.size());
-  stats_.waiting = static_cast<int64_t>(waiting_.size());
+  stats_.running = std::count_if(running_.begin(), running_.end(), [](const auto& s) { return !s->done; });
+  stats_.waiting = std::count_if(waiting_.begin(), waiting_.end(), [](const auto& s) { return !s->done; });
   stats_.pages_held = pages.held;
   stats_.pages_total = pages.total;
 }

@@ -87,7 +87,7 @@ def test_metrics_satisfy_promtool(tiny, client):
 
 
 def test_metrics_count(tiny_model):
-    """By a server of its own: what other tests have asked for is counted when their answers are out."""
+    """Who has an answer finds it counted. By a server of its own: others' requests may still run."""
     names = {"steps": ("ark_steps_total", {}), "generated": ("ark_generated_tokens_total", {}),
              "prompt": ("ark_prompt_tokens_total", {}), "length": ("ark_sequences_total", {"reason": "length"}),
              "requests": ("ark_http_requests_total", {"route": "/v1/completions", "status": "200"}),
@@ -97,13 +97,11 @@ def test_metrics_count(tiny_model):
         assert set(read().values()) == {0}
         body = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 7, "n": 2, "ignore_eos": True}
         assert server.post("/v1/completions", body).status_code == 200
-        # The last step and the request are counted after the last byte is sent.
-        until(lambda: server.metric("ark_requests_running") == 0 and read()["requests"] > 0, "the end of the request")
         counted = read()
         assert counted["generated"] == 14 and counted["prompt"] == 10 and counted["length"] == 2
         assert counted["requests"] == 1 and counted["first"] == 2 and counted["steps"] >= 7
         assert counted["between"] <= 12
-        assert server.metric("ark_kv_pages_held") == 0
+        assert server.metric("ark_kv_pages_held") == 0 and server.metric("ark_requests_running") == 0
 
 
 def test_every_answer_carries_a_request_id(tiny):
