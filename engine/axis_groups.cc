@@ -7,6 +7,7 @@
 #include "engine/op_rule.h"
 
 namespace ark {
+
 AxisGroups::AxisGroups(const Graph& graph) {
   std::size_t axes = 0;
   for (std::size_t v = 0; v < graph.values.size(); ++v) {

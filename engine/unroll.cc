@@ -2,6 +2,7 @@
 #include "base/index.h"
 
 namespace ark {
+
 std::vector<Instance> unroll(const Program& program) {
   std::vector<Instance> instances;
   const auto phases = static_cast<PhaseId>(program.phases.size());

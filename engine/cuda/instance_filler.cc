@@ -8,6 +8,7 @@
 #include "engine/program_text.h"
 
 namespace ark::cuda {
+
 InstanceFiller::InstanceFiller(const RankImage& image, const RankPlaces& places)
     : image_(image),
       places_(places),

@@ -11,6 +11,7 @@
 #include "tests/importer/decoder/token_interpreter.h"
 
 namespace ark::test {
+
 nlohmann::json expected_of(const std::filesystem::path& folder) {
   std::ifstream file(folder / "expected.json");
   return nlohmann::json::parse(file);
