@@ -1,4 +1,5 @@
 #include "engine/unroll.h"
+
 #include "base/index.h"
 
 namespace ark {
