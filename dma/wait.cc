@@ -19,10 +19,12 @@ int available_cpus() {
 
 SpinPolicy SpinPolicy::adapted(int busy_threads) {
   const int cpus = available_cpus();
-  // One CPU must be left for the HTTP threads and the pump, or a spin delays the very writer it awaits.
-  if (busy_threads < cpus) return {4000, 1000};
-  if (busy_threads == cpus) return {100, 500};
-  return {16, 64};
+  // One CPU must be left for the HTTP threads and the pump, or a long spin delays the very writer it awaits.
+  // None yields: beside another program each sched_yield gives away a time slice of milliseconds, hundreds a
+  // step, while who sleeps is woken at once.
+  if (busy_threads < cpus) return {16'000, 0};
+  if (busy_threads == cpus) return {4'000, 0};
+  return {16, 0};
 }
 
 namespace detail {

@@ -152,6 +152,8 @@ TEST(SpinPolicy, IsTinyWhenThereAreMoreThreadsThanCpus) {
   EXPECT_GE(cpus, 1);
   EXPECT_LE(SpinPolicy::adapted(cpus + 1).spins, 32u);
   EXPECT_LE(SpinPolicy::adapted(cpus).spins, SpinPolicy::adapted(cpus - 1).spins);
+  for (const int more : {-1, 0, 1})  // a yield costs a time slice where other programs run
+    EXPECT_EQ(SpinPolicy::adapted(cpus + more).yields, 0u);
 }
 
 }  // namespace
