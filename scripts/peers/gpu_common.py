@@ -1,6 +1,7 @@
 """What the GPU's workers share: options, and times of steps."""
 
 import argparse
+import json
 import statistics
 import time
 
@@ -31,3 +32,13 @@ def times(start, wait):
         start()
     wait()
     return 1000 * statistics.median(alone), 1000 * (time.perf_counter() - begin) / TOGETHER
+
+
+def report(batches, version, measure):
+    """Prints times() of each batch, as measure(batch) returns them, in the words of ark-bench."""
+    figures = {str(batch): measure(batch) for batch in batches}
+    print(json.dumps({
+        "version": version,
+        "decode_ms": {batch: alone for batch, (alone, _) in figures.items()},
+        "together_ms": {batch: each for batch, (_, each) in figures.items()},
+    }))

@@ -1,10 +1,9 @@
 """Times ONNX Runtime's CUDA provider on a decoder as optimum exports it. Inputs, outputs, keys and values are bound on
 the GPU and stay there; the best tokens are not taken."""
 
-import json
 import sys
 
-from gpu_common import options, times
+from gpu_common import options, report, times
 
 args = options()
 try:
@@ -72,9 +71,4 @@ def measure(batch):
     return result
 
 
-figures = {batch: measure(batch) for batch in args.batch}
-print(json.dumps({
-    "version": ort.__version__,
-    "decode_ms": {str(b): alone for b, (alone, _) in figures.items()},
-    "together_ms": {str(b): each for b, (_, each) in figures.items()},
-}))
+report(args.batch, ort.__version__, measure)

@@ -1,10 +1,9 @@
 """Times PyTorch on the weights of a decoder's ONNX file: a step is one replay of a CUDA graph (torch_decoder.py). All
 steps stand at the same place and a graph sees just the keys before it, the best that a graph can do."""
 
-import json
 import sys
 
-from gpu_common import options, times
+from gpu_common import options, report, times
 
 args = options()
 try:
@@ -44,9 +43,4 @@ def measure(batch):
     return times(run, lambda: decoder.ids.tolist())  # the tokens at the host: the step has ended
 
 
-figures = {batch: measure(batch) for batch in args.batch}
-print(json.dumps({
-    "version": torch.__version__,
-    "decode_ms": {str(b): alone for b, (alone, _) in figures.items()},
-    "together_ms": {str(b): each for b, (_, each) in figures.items()},
-}))
+report(args.batch, torch.__version__, measure)
