@@ -4,16 +4,16 @@
 #include <set>
 
 #include "base/error.h"
-#include "engine/collectives.h"
 #include "engine/kernel.h"
-#include "engine/lowering.h"
-#include "engine/memory_plan.h"
-#include "engine/plan_summary.h"
-#include "engine/prepare.h"
-#include "engine/repeat.h"
-#include "engine/search.h"
-#include "engine/sharded.h"
-#include "engine/waits.h"
+#include "engine/lower/lowering.h"
+#include "engine/lower/memory_plan.h"
+#include "engine/lower/repeat.h"
+#include "engine/lower/waits.h"
+#include "engine/partition/collectives.h"
+#include "engine/partition/plan_summary.h"
+#include "engine/partition/prepare.h"
+#include "engine/partition/search.h"
+#include "engine/partition/sharded.h"
 
 namespace ark {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/program/program.h"
 #include "importer/decoder.h"
 
 namespace ark {

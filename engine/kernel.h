@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "base/ir/attributes.h"
+#include "base/ir/ops.h"
 #include "base/tensor.h"
-#include "importer/attributes.h"
-#include "importer/ops.h"
 
 namespace ark {
 
@@ -23,7 +23,7 @@ struct TensorView {
   bool present() const { return dtype != DType::kUndefined; }
   int64_t size() const {
     int64_t n = 1;
-    for (int i = 0; i < rank; ++i) n *= dims[static_cast<std::size_t>(i)];
+    for (int i = 0; i < rank; ++i) n *= dims[i];
     return n;
   }
   std::span<const int64_t> shape() const { return {dims.data(), static_cast<std::size_t>(rank)}; }

@@ -3,9 +3,9 @@
 #include <set>
 
 #include "base/error.h"
-#include "engine/program_text.h"
-#include "engine/validate.h"
-#include "engine/weight_store.h"
+#include "engine/program/text.h"
+#include "engine/run/weight_store.h"
+#include "engine/validate/validate.h"
 
 namespace ark {
 namespace {
@@ -67,7 +67,7 @@ void check_fit(const Program& plan, const Program& own, const std::vector<Consta
     if (w.constant < 0 || static_cast<std::size_t>(w.constant) >= constants.size())
       refuse(rank + "uses constant " + std::to_string(w.constant) + " of " +
              std::to_string(constants.size()));
-    const Constant& constant = *constants[static_cast<std::size_t>(w.constant)];
+    const Constant& constant = *constants[w.constant];
     if (const std::string misfit = misfit_of(constant, w); !misfit.empty())
       refuse(rank + "has weight ^" + std::to_string(i) + " that " + misfit + " (" + escaped(constant.name) +
              ")");

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "engine/runner.h"
-#include "engine/step.h"
+#include "engine/run/runner.h"
+#include "engine/run/step.h"
 
 namespace ark {
 

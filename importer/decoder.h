@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark {
 
@@ -34,16 +34,16 @@ struct DecoderSignature {
     std::size_t input;
     int64_t offset;
   };
-  std::size_t ids = 0;                        // input index of the token ids [B, S] (i32 or i64)
+  std::size_t ids = 0;                           // input index of the token ids [B, S] (i32 or i64)
   std::optional<std::size_t> mask, token_types;  // [B, total] or [B, 1 or heads, S, total]; [B, S]
-  std::vector<std::size_t> positions;         // [B, S], [S] or [3, B, S]: all the same numbers
+  std::vector<std::size_t> positions;            // [B, S], [S] or [3, B, S]: all the same numbers
   std::vector<Length> lengths;
-  std::vector<std::size_t> ignored;           // nothing reads them
-  std::vector<Cache> caches;                  // empty: every step runs the whole sequence
-  std::size_t logits = 0;                     // output index [B, S or 1, V] or [B, V]
-  bool last_only = false;                     // the logits are the last token's
+  std::vector<std::size_t> ignored;  // nothing reads them
+  std::vector<Cache> caches;         // empty: every step runs the whole sequence
+  std::size_t logits = 0;            // output index [B, S or 1, V] or [B, V]
+  bool last_only = false;            // the logits are the last token's
   int64_t vocabulary = 0;
-  int64_t max_positions = 0;                  // from position tables; 0 = not limited by the file
+  int64_t max_positions = 0;  // from position tables; 0 = not limited by the file
 };
 
 struct DecoderModel {
@@ -54,12 +54,12 @@ struct DecoderModel {
   Graph tokens;
   std::vector<CacheSpec> caches;
   int64_t vocabulary = 0;
-  int64_t max_positions = 0;  // 0 = not limited by the file
+  int64_t max_positions = 0;          // 0 = not limited by the file
   std::vector<std::string> evidence;  // what was proven, one line each, for people
 };
 
 struct NotRecognised {
-  std::string node;    // where the proof failed, "" if it is no decoder at all
+  std::string node;  // where the proof failed, "" if it is no decoder at all
   std::string reason;
 };
 

@@ -23,11 +23,10 @@ Array Array::pick(Dims out_dims, const std::vector<int64_t>& index, double fallb
   Array out{std::move(out_dims), real, {}, {}};
   if (real) {
     out.reals.reserve(index.size());
-    for (const int64_t i : index) out.reals.push_back(i < 0 ? fallback : reals[static_cast<std::size_t>(i)]);
+    for (const int64_t i : index) out.reals.push_back(i < 0 ? fallback : reals[i]);
   } else {
     out.ints.reserve(index.size());
-    for (const int64_t i : index)
-      out.ints.push_back(i < 0 ? static_cast<int64_t>(fallback) : ints[static_cast<std::size_t>(i)]);
+    for (const int64_t i : index) out.ints.push_back(i < 0 ? static_cast<int64_t>(fallback) : ints[i]);
   }
   return out;
 }
@@ -187,7 +186,7 @@ namespace {
 
 Evaluator evaluator_of(Op op) {
   for (const auto family : {pointwise_evaluator, movement_evaluator, indexing_evaluator, reduction_evaluator,
-                            quantised_evaluator})
+                            quantized_evaluator})
     if (const Evaluator e = family(op)) return e;
   return nullptr;
 }

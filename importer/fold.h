@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark {
 

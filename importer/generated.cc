@@ -37,21 +37,20 @@ void check_generated(const Graph& graph, const Limits& limits) {
     if (node.removed) continue;
     for (const auto& subgraph : node.subgraphs) check_generated(*subgraph, limits);
     if (!node.subgraphs.empty()) continue;
-    const bool all = std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
-      return id == kNoValue || from_constants[static_cast<std::size_t>(id)];
-    });
+    const bool all = std::all_of(node.inputs.begin(), node.inputs.end(),
+                                 [&](ValueId id) { return id == kNoValue || from_constants[id]; });
     if (!all) continue;
     if (unpacks(node.op) && node.outputs.size() == 1 && node.outputs[0] != kNoValue) {
-      int& left = free_steps[static_cast<std::size_t>(node.inputs[0])];
+      int& left = free_steps[node.inputs[0]];
       if (left > 0) {
-        from_constants[static_cast<std::size_t>(node.outputs[0])] = true;
-        free_steps[static_cast<std::size_t>(node.outputs[0])] = std::exchange(left, 0) - 1;
+        from_constants[node.outputs[0]] = true;
+        free_steps[node.outputs[0]] = std::exchange(left, 0) - 1;
         continue;
       }
     }
     for (const ValueId id : node.outputs) {
       if (id == kNoValue) continue;
-      from_constants[static_cast<std::size_t>(id)] = true;
+      from_constants[id] = true;
       const int64_t bytes = known_bytes(graph.value(id));
       if (bytes > limits.max_generated_bytes)
         refuse(node, "makes", bytes, limits.max_generated_bytes, "max_generated_bytes");

@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
-#include "importer/graph.h"
-#include "importer/limits.h"
+#include "base/ir/graph.h"
+#include "base/ir/limits.h"
 #include "importer/onnx.h"
 
 namespace ark {

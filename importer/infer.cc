@@ -5,10 +5,10 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/ir/limits.h"
+#include "base/ir/shape_rules/rules.h"
 #include "importer/fold.h"
-#include "importer/limits.h"
 #include "importer/op_importer.h"
-#include "importer/shape_rules/rules.h"
 
 namespace ark {
 namespace {
@@ -24,7 +24,7 @@ const std::array<Rule, kOps>& rules() {
     for (const auto& family :
          {shape_rules::pointwise_rules(), shape_rules::movement_rules(), shape_rules::indexing_rules(),
           shape_rules::reduction_rules(), shape_rules::product_rules(), shape_rules::window_rules(),
-          shape_rules::quantised_rules(), shape_rules::attention_rules(), shape_rules::control_rules()})
+          shape_rules::quantized_rules(), shape_rules::attention_rules(), shape_rules::control_rules()})
       for (const auto& [op, rule] : family) (*t)[static_cast<std::size_t>(op)] = rule;
     return t;
   }();

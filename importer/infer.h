@@ -1,7 +1,7 @@
 // Folding of single nodes, shared by emit() and the passes. Private to the importer.
 #pragma once
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark {
 

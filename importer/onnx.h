@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "importer/constant.h"
-#include "importer/limits.h"
+#include "base/ir/constant.h"
+#include "base/ir/limits.h"
 
 namespace ark::onnx {
 
@@ -21,8 +21,8 @@ struct Graph;
 // TensorProto. Small typed fields (float_data, int64_data, ...) are decoded to inline constants.
 struct TensorRef {
   std::string name;
-  ConstantPtr constant;               // null for string tensors
-  std::vector<std::string> strings;   // string_data
+  ConstantPtr constant;              // null for string tensors
+  std::vector<std::string> strings;  // string_data
 };
 
 // TypeProto: tensor types only; others keep `kind` for the message that refuses them.
@@ -41,7 +41,20 @@ struct ValueInfo {
   Type type;
 };
 
-enum class AttributeType : uint8_t { kUndefined, kFloat, kInt, kString, kTensor, kGraph, kFloats, kInts, kStrings, kTensors, kGraphs, kOther };
+enum class AttributeType : uint8_t {
+  kUndefined,
+  kFloat,
+  kInt,
+  kString,
+  kTensor,
+  kGraph,
+  kFloats,
+  kInts,
+  kStrings,
+  kTensors,
+  kGraphs,
+  kOther
+};
 
 struct Attribute {
   std::string name;

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 #include "importer/onnx.h"
 
 namespace ark {

@@ -36,7 +36,7 @@ ConstantPtr stored_constant(const Graph& graph, ValueId id,
     id = node->inputs[0];
   }
   const bool exact = casts.empty() || (casts.size() == 1 && widens(graph, *casts[0]));
-  if (!exact && !view->quantised) return nullptr;
+  if (!exact && !view->quantized) return nullptr;
   for (auto node = movement.rbegin(); view && node != movement.rend(); ++node) view = lazy_view(**node, view);
   return view;
 }

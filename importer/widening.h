@@ -3,13 +3,13 @@
 
 #include <functional>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark {
 
 // The stored constant behind `id`: the value's own, or the 16-bit one that it widens to f32 (exactly), either
 // seen through movement that a lazy view can follow. nullptr if the value is something else. `made_by`, if given,
-// is asked what constant a node makes; quantised ones may be cast to any floating type, as nothing rounds them.
+// is asked what constant a node makes; quantized ones may be cast to any floating type, as nothing rounds them.
 ConstantPtr stored_constant(const Graph& graph, ValueId id,
                             const std::function<ConstantPtr(const Node&)>& made_by = nullptr);
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "importer/constant.h"
-#include "importer/limits.h"
+#include "base/ir/constant.h"
+#include "base/ir/limits.h"
 
 namespace ark {
 

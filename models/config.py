@@ -41,7 +41,7 @@ class Config:
     vocab: int = 64
     context: int = 64
     dtype: str = "f32"
-    stored: str = "dtype"  # of the weights; another type than dtype stands behind a Cast; quantised.py
+    stored: str = "dtype"  # of the weights; another type than dtype stands behind a Cast; quantized.py
     ids: str = "int64"  # type of the integer inputs
     opset: int = 18
 

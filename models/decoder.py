@@ -6,7 +6,7 @@ from onnx import TensorProto
 
 from attention import Mask, Positions, append_cache, repeat_heads, rotate
 from graph import TO_END, Graph
-from quantised import dequantised_rows, nbits_product, nbits_rows
+from quantized import dequantized_rows, nbits_product, nbits_rows
 
 FLOAT = TensorProto.FLOAT
 
@@ -72,7 +72,7 @@ class Decoder:
         if c.logits == "last":
             x = g.slice(x, 1, -1, TO_END)
         with g.scope("lm_head"):
-            if c.tied and g.quantised == "nbits":
+            if c.tied and g.quantized == "nbits":
                 logits = self.nbits_product(x, "model.embed_tokens", c.hidden, c.vocab)
             elif c.tied:
                 logits = g("MatMul", x, g.transpose(self.table("model.embed_tokens", c.vocab), 1, 0))
@@ -240,9 +240,9 @@ class Decoder:
     def look_up(self, name, rows, at):
         """Rows of a table."""
         shape = (rows, self.config.hidden)
-        if self.g.quantised == "uint8-rows":
-            return dequantised_rows(self.g, f"{name}.weight", shape, lambda: self.weights(f"{name}.weight", shape), at)
-        if self.g.quantised != "nbits":
+        if self.g.quantized == "uint8-rows":
+            return dequantized_rows(self.g, f"{name}.weight", shape, lambda: self.weights(f"{name}.weight", shape), at)
+        if self.g.quantized != "nbits":
             return self.g("Gather", self.table(name, rows), at)
         return nbits_rows(self.g, f"{name}.weight", *shape, lambda: self.weights(f"{name}.weight", shape), at)
 
@@ -255,7 +255,7 @@ class Decoder:
         """x W^T + b; the exporter has folded the transpose into a weight without a name."""
         g = self.g
         self.projections += 1
-        if g.quantised == "nbits":
+        if g.quantized == "nbits":
             with g.scope(name.rsplit(".", 1)[-1]):
                 return self.nbits_product(x, name, wide, out, bias)
         weight = g.weight(f"onnx::MatMul_{1000 + self.projections}", (wide, out),

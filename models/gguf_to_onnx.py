@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""GGUF (llama architecture, any quantisation that `gguf` can undo) -> ONNX as an exporter writes it, with
+"""GGUF (llama architecture, any quantization that `gguf` can undo) -> ONNX as an exporter writes it, with
 tokenizer.json, tokenizer_config.json, config.json and generation_config.json beside it."""
 
 import argparse

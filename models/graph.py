@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-import quantised
+import quantized
 
 DTYPES = {
     "f32": (TensorProto.FLOAT, np.dtype(np.float32)),
@@ -48,8 +48,8 @@ class Graph:
     def __init__(self, opset=18, dtype="f32", stored="dtype"):
         self.opset = opset
         self.float_type, self.float_dtype = DTYPES[dtype]
-        self.quantised = stored if stored in quantised.STYLES else None
-        self.stored = DTYPES[dtype if stored == "dtype" or self.quantised else stored]
+        self.quantized = stored if stored in quantized.STYLES else None
+        self.stored = DTYPES[dtype if stored == "dtype" or self.quantized else stored]
         self.nodes, self.inputs, self.outputs, self.weights = [], [], [], {}
         self._scopes, self._counts = [], {}
 
@@ -83,8 +83,8 @@ class Graph:
     def weight(self, name, shape, make, along=0):
         """An initializer as the model's float type; asking again for a name gives the same one. `along`: the axis of
         a matrix that products sum over."""
-        if self.quantised and len(shape) == 2:
-            return quantised.dequantised(self, name, shape, make, along)
+        if self.quantized and len(shape) == 2:
+            return quantized.dequantized(self, name, shape, make, along)
         self.weights.setdefault(name, Weight(name, *self.stored, shape, make))
         return name if self.stored[0] == self.float_type else self.cast(name, self.float_type)
 

@@ -2,7 +2,7 @@
 
 import json
 
-# Pre-tokenisers by `tokenizer.ggml.pre`: a regular expression to split by, None for ByteLevel's own (GPT-2's).
+# Pre-tokenizers by `tokenizer.ggml.pre`: a regular expression to split by, None for ByteLevel's own (GPT-2's).
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
           r"\s*[\r\n]+|\s+(?!\S)|\s+")
 SPLITS = {
@@ -43,7 +43,7 @@ def _added(tokens, types):
 def _byte_level(meta, tokens, types):
     pre = meta("tokenizer.ggml.pre", "default")
     if pre not in SPLITS:
-        raise ValueError(f"pre-tokeniser {pre!r}: only {', '.join(SPLITS)} are known")
+        raise ValueError(f"pre-tokenizer {pre!r}: only {', '.join(SPLITS)} are known")
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": SPLITS[pre] is None}
     stages = [level]
     if SPLITS[pre]:

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "server/device.h"
+#include "server/load/device.h"
 
 namespace CLI {
 class App;

@@ -15,7 +15,7 @@
 #include "server/config.h"
 #include "server/frontend.h"
 #include "server/http/api_keys.h"
-#include "server/load.h"
+#include "server/load/load.h"
 #include "server/tools/main_guard.h"
 
 namespace {

@@ -89,7 +89,8 @@ void Watch::read(int rank) {
   const Received got = receive_frame(sockets_[rank], frame, kMaxReason, Deadline::after(kSendTime));
   if (got != Received::kFrame) {
     closed_[rank] = true;
-    mark_dead(rank, got == Received::kClosed ? "its connection is closed: the process has ended or given up" : "its life signs are garbled");
+    mark_dead(rank, got == Received::kClosed ? "its connection is closed: the process has ended or given up"
+                                             : "its life signs are garbled");
     return;
   }
   heard_[rank] = Clock::now();

@@ -108,8 +108,7 @@ void CpuExecutor::fail(const std::string& why, dma::AbortReason reason) {
 void CpuExecutor::fail(const Rank& rank, const dma::Fault& fault) {
   // A peer's death explains the waits that it ended.
   std::string why = fault.text();
-  if (fault.at.phase >= 0)
-    why += " in " + escaped(rank.program().phases[static_cast<std::size_t>(fault.at.phase)].name);
+  if (fault.at.phase >= 0) why += " in " + escaped(rank.program().phases[fault.at.phase].name);
   for (const RankSetup& setup : setups_) {
     if (setup.group && !setup.group->death().empty()) why = setup.group->death() + " (" + why + ")";
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/cpu/rank.h"
-#include "engine/executor.h"
+#include "engine/run/executor.h"
 
 namespace ark {
 

@@ -34,8 +34,8 @@ void Rank::read_plain(const PlainStep& step) {
   for (std::size_t b = 0; b < views_.size(); ++b) {
     const std::size_t root = program_.buffers[b].alias == kNone ? b : at(program_.buffers[b].alias);
     const Buffer& buffer = program_.buffers[root];
-    if (buffer.kind == BufferKind::kInput) views_[b].data = step.inputs[at(buffer.cache)].data;
-    if (buffer.kind == BufferKind::kOutput) views_[b].data = step.outputs[at(buffer.cache)].data;
+    if (buffer.kind == BufferKind::kInput) views_[b].data = step.inputs[buffer.cache].data;
+    if (buffer.kind == BufferKind::kOutput) views_[b].data = step.outputs[buffer.cache].data;
   }
 }
 
@@ -50,16 +50,16 @@ void Rank::read_descriptor(const StepRecord& record) {
   frame_.positions.resize(tokens.size());
   frame_.slots.resize(tokens.size());
   frame_.items.clear();
-  auto* ids = views_[at(program_.token_ids)].as<int32_t>();
+  auto* ids = views_[program_.token_ids].as<int32_t>();
   for (const StepSequence& s : record.array<StepSequence>(StepRecord::kSequences)) {
     const int32_t* table = state_.table(s.slot);
     for (int32_t i = 0; i < s.count; ++i) {
-      const int32_t token = tokens[at(s.first + i)], position = s.kv_length + i;
+      const int32_t token = tokens[s.first + i], position = s.kv_length + i;
       // Fed back: the slot's last sample, written in an earlier step that all processors have left.
-      const int32_t id = token == kFeedbackToken ? state_.last_tokens[at(s.slot)] : token;
+      const int32_t id = token == kFeedbackToken ? state_.last_tokens[s.slot] : token;
       ids[s.first + i] = id;
-      frame_.positions[at(s.first + i)] = position;
-      frame_.slots[at(s.first + i)] = s.slot;
+      frame_.positions[s.first + i] = position;
+      frame_.slots[s.first + i] = s.slot;
       state_.page_tokens[at(table[position / state_.page_size]) * at(state_.page_size) +
                          at(position % state_.page_size)] = id;
     }
@@ -68,7 +68,7 @@ void Rank::read_descriptor(const StepRecord& record) {
     }
   }
   if (program_.positions != kNone) {
-    std::copy(frame_.positions.begin(), frame_.positions.end(), views_[at(program_.positions)].as<int32_t>());
+    std::copy(frame_.positions.begin(), frame_.positions.end(), views_[program_.positions].as<int32_t>());
   }
   set_sizes({{"items", static_cast<int64_t>(frame_.items.size())},
              {"pages", options_.limits.pages},
@@ -102,7 +102,7 @@ void Rank::set_sizes(const SymbolValues& symbols) {
     const Phase& phase = program_.phases[p];
     PhaseInfo& info = phases_[p];
     if (info.attributes) {
-      for (const auto& [name, value] : program_.variants[at(phase.variant)].attributes.values()) {
+      for (const auto& [name, value] : program_.variants[phase.variant].attributes.values()) {
         if (const Shape* shape = std::get_if<Shape>(&value)) {
           Shape evaluated;
           for (const Expr& e : *shape) evaluated.emplace_back(e.evaluate(symbols));
@@ -110,18 +110,18 @@ void Rank::set_sizes(const SymbolValues& symbols) {
         }
       }
     }
-    info.grid = phase.grid == kNone ? generic_grid(static_cast<PhaseId>(p)) : vals_[at(phase.grid)];
+    info.grid = phase.grid == kNone ? generic_grid(static_cast<PhaseId>(p)) : vals_[phase.grid];
   }
 }
 
 int64_t Rank::generic_grid(PhaseId p) const {
-  const Phase& phase = program_.phases[at(p)];
-  const Variant& variant = program_.variants[at(phase.variant)];
-  const PhaseInfo& info = phases_[at(p)];
+  const Phase& phase = program_.phases[p];
+  const Variant& variant = program_.variants[phase.variant];
+  const PhaseInfo& info = phases_[p];
   std::vector<TensorView> views;
   for (const Operand& operand : phase.operands) {
     const BufferId b = buffer_of(phase, operand, 0);
-    views.push_back(b == kNone ? TensorView{} : views_[at(b)]);
+    views.push_back(b == kNone ? TensorView{} : views_[b]);
   }
   const std::span<const TensorView> all(views);
   const std::size_t inputs = views.size() - at(info.outputs);
@@ -137,25 +137,23 @@ void Rank::end_step(uint64_t n) {
 
 // ---- waits
 
-int64_t Rank::own_instance(const Instance& i) const {
-  return frame_.step * phases_[at(i.phase)].trips + i.trip;
-}
+int64_t Rank::own_instance(const Instance& i) const { return frame_.step * phases_[i.phase].trips + i.trip; }
 
 Rank::Target32 Rank::phase_target(const Instance& i, const Wait& wait) const {
   const Phase& own = phase_of(i);
-  const Phase& other = program_.phases[at(wait.phase)];
+  const Phase& other = program_.phases[wait.phase];
   int64_t instance;
   if (wait.phase == i.phase || (own.repeat != kNone && own.repeat == other.repeat)) {
     instance = own_instance(i) + wait.trip_offset;
   } else {
-    instance = (frame_.step + (wait.phase < i.phase ? 1 : 0)) * phases_[at(wait.phase)].trips - 1;
+    instance = (frame_.step + (wait.phase < i.phase ? 1 : 0)) * phases_[wait.phase].trips - 1;
   }
   if (instance < 0) return {};
-  return {&counters_[at(wait.phase)], target(instance)};
+  return {&counters_[wait.phase], target(instance)};
 }
 
 Rank::Target64 Rank::message_target(const Instance& i, const Wait& wait) const {
-  const Link& link = links_[at(wait.channel)];
+  const Link& link = links_[wait.channel];
   const bool arrival = wait.kind == WaitKind::kArrived;
   for (const Instance::Message& m : arrival ? i.receives : i.sends) {
     if (m.channel != wait.channel) continue;
@@ -194,7 +192,7 @@ dma::Fault Rank::wait(const Instance& i, int32_t processor, bool barrier, const 
       const Target64 t = message_target(i, wait);
       const char* what = wait.kind == WaitKind::kArrived ? "message" : "credit";
       if (t.counter) {
-        const int peer = program_.channels[at(wait.channel)].peer;
+        const int peer = program_.channels[wait.channel].peer;
         fault = dma::wait_reached(*t.counter, t.value, point(what, i, processor, peer), context);
       }
     }
@@ -204,7 +202,7 @@ dma::Fault Rank::wait(const Instance& i, int32_t processor, bool barrier, const 
 }
 
 dma::Fault Rank::wait_all(const Instance& i, int32_t processor, const dma::WaitContext& context) {
-  return dma::wait_reached(counters_[at(i.phase)], target(own_instance(i)), point("barrier", i, processor),
+  return dma::wait_reached(counters_[i.phase], target(own_instance(i)), point("barrier", i, processor),
                            context);
 }
 
@@ -215,39 +213,39 @@ void Rank::gather_operands(const Instance& i, std::vector<TensorView>& views) co
   views.clear();
   for (const Operand& operand : phase.operands) {
     const BufferId b = buffer_of(phase, operand, i.trip);
-    views.push_back(b == kNone ? TensorView{} : views_[at(b)]);
-    if (b == kNone || program_.buffers[at(b)].kind != BufferKind::kInbox) continue;
+    views.push_back(b == kNone ? TensorView{} : views_[b]);
+    if (b == kNone || program_.buffers[b].kind != BufferKind::kInbox) continue;
     for (const Instance::Message& m : i.receives) {
-      if (m.channel != program_.buffers[at(b)].channel) continue;
-      const Link& link = links_[at(m.channel)];
+      if (m.channel != program_.buffers[b].channel) continue;
+      const Link& link = links_[m.channel];
       views.back().data = const_cast<std::byte*>(link.receiver.slot(message(link, m.ordinal)));
     }
   }
 }
 
 void Rank::run(const Instance& i, int32_t processor) {
-  const PhaseInfo& info = phases_[at(i.phase)];
+  const PhaseInfo& info = phases_[i.phase];
   const Range tiles = tiles_of(info.grid, processor, options_.processors);
   if (tiles.size() == 0) return;
   const Phase& phase = phase_of(i);
-  Processor& own = processors_[at(processor)];
+  Processor& own = processors_[processor];
   gather_operands(i, own.views);
   own.scratch.reset();
   PhaseCall call;
-  call.variant = &program_.variants[at(phase.variant)];
+  call.variant = &program_.variants[phase.variant];
   call.facts = &info.facts;
   call.operands = own.views;
   if (phase.operands.size() > 1) {
     const BufferId b = buffer_of(phase, phase.operands[1], i.trip);
-    if (b != kNone && program_.buffers[at(b)].weight != kNone)
-      call.weight = &program_.weights[at(program_.buffers[at(b)].weight)];
+    if (b != kNone && program_.buffers[b].weight != kNone)
+      call.weight = &program_.weights[program_.buffers[b].weight];
   }
   call.attributes = info.attributes ? &*info.attributes : &call.variant->attributes;
   call.outputs = info.outputs;
   call.rank = program_.rank;
   call.ranks = program_.ranks;
   if (!i.sends.empty()) {
-    const Link& link = links_[at(i.sends[0].channel)];
+    const Link& link = links_[i.sends[0].channel];
     call.outbox = link.sender.slot(message(link, i.sends[0].ordinal));
   }
   call.simd = &simd_;
@@ -268,11 +266,11 @@ void Rank::run(const Instance& i, int32_t processor) {
 dma::Fault Rank::finish(const Instance& i, int32_t processor, const dma::WaitContext& context) {
   for (const Instance::Message& m : i.sends) {
     // Each processor commits the bytes of its own tiles; the receiver waits for all commits.
-    const TensorView& x = views_[at(buffer_of(phase_of(i), phase_of(i).operands[0], i.trip))];
-    const Range tiles = tiles_of(phases_[at(i.phase)].grid, processor, options_.processors);
+    const TensorView& x = views_[buffer_of(phase_of(i), phase_of(i).operands[0], i.trip)];
+    const Range tiles = tiles_of(phases_[i.phase].grid, processor, options_.processors);
     const int64_t size = bytes_of(x.dtype, x.size());
     const int64_t from = std::min(tiles.begin * kSendTile, size), to = std::min(tiles.end * kSendTile, size);
-    const Link& link = links_[at(m.channel)];
+    const Link& link = links_[m.channel];
     if (dma::Fault fault = link.sender.commit(message(link, m.ordinal), static_cast<uint64_t>(from),
                                               static_cast<uint64_t>(to - from), context)) {
       return fault;
@@ -281,15 +279,15 @@ dma::Fault Rank::finish(const Instance& i, int32_t processor, const dma::WaitCon
   if (!i.receives.empty()) {
     // The last processor that has read the inboxes returns their credits. Acquire-release: its release()
     // stands behind the others' reads.
-    const uint32_t before = readers_[at(i.phase)].count.fetch_add(1, std::memory_order_acq_rel);
+    const uint32_t before = readers_[i.phase].count.fetch_add(1, std::memory_order_acq_rel);
     if ((before + 1) % static_cast<uint32_t>(options_.processors) == 0) {
       for (const Instance::Message& m : i.receives) {
-        if (dma::Fault fault = links_[at(m.channel)].receiver.release(context)) return fault;
+        if (dma::Fault fault = links_[m.channel].receiver.release(context)) return fault;
       }
     }
   }
   // Release: publishes this processor's tiles; pairs with the acquire in wait().
-  counters_[at(i.phase)].raise();
+  counters_[i.phase].raise();
   return {};
 }
 

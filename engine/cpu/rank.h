@@ -10,8 +10,8 @@
 
 #include "dma/counter.h"
 #include "engine/cpu/step_kernel.h"
-#include "engine/executor.h"
-#include "engine/mailbox.h"
+#include "engine/run/executor.h"
+#include "engine/run/mailbox.h"
 
 namespace ark {
 
@@ -105,9 +105,7 @@ class Rank {
   uint64_t message(const Link& link, int64_t ordinal) const {
     return static_cast<uint64_t>(frame_.step * link.messages + ordinal);
   }
-  const Phase& phase_of(const Instance& at) const {
-    return program_.phases[static_cast<std::size_t>(at.phase)];
-  }
+  const Phase& phase_of(const Instance& at) const { return program_.phases[at.phase]; }
   int64_t own_instance(const Instance& at) const;
   dma::WaitPoint point(const char* what, const Instance& at, int32_t processor, int peer = -1) const {
     return {what, program_.rank, processor, at.phase, at.trip, peer};

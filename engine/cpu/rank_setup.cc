@@ -25,7 +25,7 @@ bool has_symbols(const Attributes& attributes) {
 }  // namespace
 
 uint32_t dma_channel_of(const Program& program, int32_t channel) {
-  const Channel& own = program.channels[at(channel)];
+  const Channel& own = program.channels[channel];
   uint32_t number = 0;
   for (const Channel& c : program.channels) {
     if (c.peer == own.peer && c.outgoing == own.outgoing && c.name < own.name) ++number;
@@ -56,15 +56,15 @@ Rank::Rank(const RankSetup& setup, const ExecutorOptions& options, Mailbox& mail
 
 BufferId Rank::buffer_of(const Phase& phase, const Operand& operand, int32_t trip) const {
   if (operand.slot == kNone) return operand.buffer;
-  return program_.repeats[at(phase.repeat)].table[at(trip)][at(operand.slot)];
+  return program_.repeats[phase.repeat].table[trip][operand.slot];
 }
 
 std::vector<int32_t> Rank::inbox_channels(const Phase& phase, int32_t trip) const {
   std::vector<int32_t> channels;
   for (const Operand& operand : phase.operands) {
     const BufferId b = buffer_of(phase, operand, trip);
-    if (b == kNone || program_.buffers[at(b)].kind != BufferKind::kInbox) continue;
-    const int32_t channel = program_.buffers[at(b)].channel;
+    if (b == kNone || program_.buffers[b].kind != BufferKind::kInbox) continue;
+    const int32_t channel = program_.buffers[b].channel;
     if (std::find(channels.begin(), channels.end(), channel) == channels.end()) channels.push_back(channel);
   }
   return channels;
@@ -73,25 +73,24 @@ std::vector<int32_t> Rank::inbox_channels(const Phase& phase, int32_t trip) cons
 void Rank::schedule_phases() {
   const auto add = [&](PhaseId p, int32_t trip) {
     Instance instance{p, trip, {}, {}};
-    const Phase& phase = program_.phases[at(p)];
-    if (phase.channel != kNone)
-      instance.sends.push_back({phase.channel, links_[at(phase.channel)].messages++});
+    const Phase& phase = program_.phases[p];
+    if (phase.channel != kNone) instance.sends.push_back({phase.channel, links_[phase.channel].messages++});
     for (int32_t channel : inbox_channels(phase, trip)) {
-      instance.receives.push_back({channel, links_[at(channel)].messages++});
+      instance.receives.push_back({channel, links_[channel].messages++});
     }
     schedule_.push_back(std::move(instance));
   };
   for (PhaseId p = 0; at(p) < program_.phases.size();) {
-    const int32_t r = program_.phases[at(p)].repeat;
+    const int32_t r = program_.phases[p].repeat;
     if (r == kNone) {
       add(p++, 0);
       continue;
     }
-    const Repeat& repeat = program_.repeats[at(r)];
+    const Repeat& repeat = program_.repeats[r];
     for (int32_t trip = 0; trip < repeat.trips; ++trip) {
       for (int32_t i = 0; i < repeat.count; ++i) add(repeat.first + i, trip);
     }
-    for (int32_t i = 0; i < repeat.count; ++i) phases_[at(repeat.first + i)].trips = repeat.trips;
+    for (int32_t i = 0; i < repeat.count; ++i) phases_[repeat.first + i].trips = repeat.trips;
     p = repeat.first + repeat.count;
   }
 }
@@ -110,7 +109,7 @@ void Rank::bind_channels(dma::Group& group) {
 
 Dims Rank::dims_of(const Buffer& buffer, bool greatest) const {
   Dims dims;
-  for (ValId v : buffer.dims) dims.push_back(greatest ? program_.vals[at(v)].max : vals_[at(v)]);
+  for (ValId v : buffer.dims) dims.push_back(greatest ? program_.vals[v].max : vals_[v]);
   if (buffer.kind == BufferKind::kKvPage) dims[0] = options_.limits.pages;
   return dims;
 }
@@ -130,7 +129,8 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
     end += aligned(bytes_of(buffer.dtype, element_count(dims_of(buffer, true))));
   }
   memory_ = dma::allocate_private(static_cast<uint64_t>(total + kLine), "activations");
-  pages_ = dma::allocate_private(static_cast<uint64_t>(paged + kLine), "keys and values", dma::PageSize::kSmall);
+  pages_ =
+      dma::allocate_private(static_cast<uint64_t>(paged + kLine), "keys and values", dma::PageSize::kSmall);
   for (std::size_t b = 0; b < views_.size(); ++b) {
     const std::size_t root = program_.buffers[b].alias == kNone ? b : at(program_.buffers[b].alias);
     const Buffer& buffer = program_.buffers[root];
@@ -152,10 +152,10 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
 }
 
 Rank::CachedVector Rank::cached(BufferId pages, int32_t page, int32_t place, int32_t head) const {
-  const Buffer& buffer = program_.buffers[at(pages)];
+  const Buffer& buffer = program_.buffers[pages];
   const Dims dims = dims_of(buffer, true);
   const int64_t size = dims[2], width = dims[3];
-  float* const start = views_[at(pages)].as<float>() + (page * dims[1] + head) * size * width;
+  float* const start = views_[pages].as<float>() + (page * dims[1] + head) * size * width;
   if (buffer.is_value) return {start + place * width, 1};
   return {start + place, size};
 }
@@ -164,7 +164,7 @@ void Rank::bind_kernels() {
   int64_t scratch = 0;
   for (std::size_t p = 0; p < phases_.size(); ++p) {
     const Phase& phase = program_.phases[p];
-    const Variant& variant = program_.variants[at(phase.variant)];
+    const Variant& variant = program_.variants[phase.variant];
     PhaseInfo& info = phases_[p];
     info.kernel = &find_step_kernel(variant.code);
     info.facts = VariantFacts::of(variant);
@@ -182,8 +182,8 @@ void Rank::bind_kernels() {
       const BufferId b = buffer_of(phase, operand, 0);
       TensorView view;
       if (b != kNone) {
-        const Dims dims = dims_of(program_.buffers[at(b)], true);
-        view.dtype = program_.buffers[at(b)].dtype;
+        const Dims dims = dims_of(program_.buffers[b], true);
+        view.dtype = program_.buffers[b].dtype;
         view.rank = static_cast<int>(dims.size());
         std::copy(dims.begin(), dims.end(), view.dims.begin());
       }

@@ -51,7 +51,7 @@ class GumbelMax {
           {static_cast<uint32_t>(t) / 4, static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), 0},
           {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
       for (int32_t i = 0; i < 4 && t + i < n; ++i) {
-        offer(t + i, logits[static_cast<std::size_t>(t + i)], block[static_cast<std::size_t>(i)]);
+        offer(t + i, logits[t + i], block[i]);
       }
     }
   }
@@ -90,7 +90,7 @@ void apply_penalties(std::span<float> logits, const StepRow& row, std::span<cons
 struct ByLogit {
   std::span<const float> logits;
   bool operator()(int32_t a, int32_t b) const {
-    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    const float x = logits[a], y = logits[b];
     return x > y || (x == y && a < b);
   }
 };
@@ -120,11 +120,11 @@ int64_t filter(std::span<const float> logits, const SamplingParams& p, float lar
   const auto vocabulary = static_cast<int64_t>(logits.size());
   const ByLogit better{logits};
   const auto weight = [&](int32_t t) {
-    return std::exp((static_cast<double>(logits[static_cast<std::size_t>(t)]) - largest) / p.temperature);
+    return std::exp((static_cast<double>(logits[t]) - largest) / p.temperature);
   };
   int64_t n = 0;
   for (int64_t t = 0; t < vocabulary; ++t) {
-    if (logits[static_cast<std::size_t>(t)] > -INFINITY) ids[n++] = static_cast<int32_t>(t);  // NaN never
+    if (logits[t] > -INFINITY) ids[n++] = static_cast<int32_t>(t);  // NaN never
   }
   if (p.top_k > 0 && p.top_k < n) {
     front_sorted(ids, n, p.top_k, better);
@@ -153,8 +153,8 @@ int32_t pick(std::span<const float> logits, const SamplingParams& p, int64_t pos
   if (p.top_k <= 0 && p.top_p >= 1 && p.min_p <= 0) {
     best.offer_all(logits);
   } else {
-    const int64_t n = filter(logits, p, logits[static_cast<std::size_t>(largest)], ids);
-    for (int64_t i = 0; i < n; ++i) best.offer(ids[i], logits[static_cast<std::size_t>(ids[i])]);
+    const int64_t n = filter(logits, p, logits[largest], ids);
+    for (int64_t i = 0; i < n; ++i) best.offer(ids[i], logits[ids[i]]);
   }
   return best.token();
 }
@@ -171,9 +171,7 @@ double log_sum_exp(std::span<const float> logits) {
 void report(std::span<const float> logits, const StepRow& row, int32_t* ids, RowRecord& out) {
   if (!(row.flags & kWantLogprob) && row.top <= 0) return;
   const double total = log_sum_exp(logits);
-  const auto logprob = [&](int32_t t) {
-    return static_cast<float>(logits[static_cast<std::size_t>(t)] - total);
-  };
+  const auto logprob = [&](int32_t t) { return static_cast<float>(logits[t] - total); };
   const int32_t of = row.target >= 0 ? row.target : out.token;
   if ((row.flags & kWantLogprob) && of >= 0 && static_cast<std::size_t>(of) < logits.size())
     out.logprob = logprob(of);
@@ -200,8 +198,7 @@ RowRecord sample_row(std::span<const float> logits, const StepRow& row, std::spa
     std::copy(logits.begin(), logits.end(), scratch.begin());
     const std::span<float> changed = scratch.first(logits.size());
     for (const BiasEntry& b : bias) {
-      if (b.token >= 0 && static_cast<std::size_t>(b.token) < changed.size())
-        changed[static_cast<std::size_t>(b.token)] += b.value;
+      if (b.token >= 0 && static_cast<std::size_t>(b.token) < changed.size()) changed[b.token] += b.value;
     }
     if (row.sampling.needs_history()) apply_penalties(changed, row, history, ids);
     logits = changed;

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/mailbox.h"
-#include "engine/step.h"
+#include "engine/run/mailbox.h"
+#include "engine/run/step.h"
 
 namespace ark {
 

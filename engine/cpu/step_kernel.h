@@ -10,9 +10,9 @@
 
 #include "engine/cpu/simd/table.h"
 #include "engine/kernel.h"
-#include "engine/mailbox.h"
-#include "engine/program.h"
-#include "engine/step.h"
+#include "engine/program/program.h"
+#include "engine/run/mailbox.h"
+#include "engine/run/step.h"
 
 namespace ark {
 
@@ -121,17 +121,15 @@ extern const StepKernel kGenericStep, kPointwiseStep, kEmbedStep, kNormStep, kMa
 // Product of a view's dims before / from `axis`.
 inline int64_t outer_size(const TensorView& v, int axis) {
   int64_t n = 1;
-  for (int i = 0; i < axis; ++i) n *= v.dims[static_cast<std::size_t>(i)];
+  for (int i = 0; i < axis; ++i) n *= v.dims[i];
   return n;
 }
 inline int64_t inner_size(const TensorView& v, int axis) {
   int64_t n = 1;
-  for (int i = axis; i < v.rank; ++i) n *= v.dims[static_cast<std::size_t>(i)];
+  for (int i = axis; i < v.rank; ++i) n *= v.dims[i];
   return n;
 }
-inline int64_t last_dim(const TensorView& v) {
-  return v.rank ? v.dims[static_cast<std::size_t>(v.rank - 1)] : 1;
-}
+inline int64_t last_dim(const TensorView& v) { return v.rank ? v.dims[v.rank - 1] : 1; }
 // Element i of an i32 or i64 view.
 inline int64_t index_at(const TensorView& v, int64_t i) {
   return v.dtype == DType::kI64 ? v.as<const int64_t>()[i] : v.as<const int32_t>()[i];

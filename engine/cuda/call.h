@@ -256,7 +256,7 @@ ARK_APART Division divide(i32 a, i32 b) {
 struct Tiles {
   i64 first, last;
 };
-// engine/program.h's tiles_of. Apart: divisions of 64 bits are much code.
+// engine/program/program.h's tiles_of. Apart: divisions of 64 bits are much code.
 ARK_APART Tiles tiles_of(i64 grid, int processor, int processors) {
   const i64 last = grid * (processor + 1) / processors;
   const bool cut = ARK_BUG(off_by_one_tile) && processor > 0,

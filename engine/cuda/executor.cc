@@ -26,7 +26,7 @@ std::span<const std::byte> bytes_of_value(const T& value) {
 constexpr uint64_t kPieceBytes = 16, kRowBytes = kPieceBytes * kTurn;
 
 bool is_turned(const WeightUse& use) {
-  return use.layout == Layout::kPanels && !is_quantised(use.stored) &&
+  return use.layout == Layout::kPanels && !is_quantized(use.stored) &&
          has_turned_rows(use.panel, static_cast<int>(bytes_of(use.stored, 1)));
 }
 
@@ -118,7 +118,7 @@ class Device final : public DeviceExecutor {
   int32_t processors() const override { return options_.processors; }
   int64_t launches() const override { return host_->launches(); }
   std::string phase_name(int32_t rank, int32_t phase) const override {
-    return setups_[static_cast<std::size_t>(rank)].program->phases[static_cast<std::size_t>(phase)].name;
+    return setups_[rank].program->phases[phase].name;
   }
 
   Timeline timeline() override {

@@ -1,4 +1,4 @@
-// The Executor (engine/executor.h) whose loop is one persistent kernel on a GPU: all ranks of this process as
+// The Executor (engine/run/executor.h) whose loop is one persistent kernel on a GPU: all ranks of this process as
 // one launch, block b being processor b % P of rank b / P. The same host code runs on CUDA and on the
 // emulator.
 #pragma once
@@ -8,7 +8,7 @@
 #include "engine/cuda/gpu.h"
 #include "engine/cuda/timeline.h"
 #include "engine/cuda/variants.h"
-#include "engine/executor.h"
+#include "engine/run/executor.h"
 
 namespace ark::cuda {
 

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "engine/cpu/step_kernel.h"
-#include "engine/program_text.h"
+#include "engine/program/text.h"
 
 namespace ark::cuda {
 
@@ -18,7 +18,7 @@ InstanceFiller::InstanceFiller(const RankImage& image, const RankPlaces& places)
       messages_(program_.channels.size(), 0),
       ordinals_(program_.channels.size(), 0) {
   for (const Repeat& r : program_.repeats) {
-    for (int32_t i = 0; i < r.count; ++i) trips_[at(r.first + i)] = r.trips;
+    for (int32_t i = 0; i < r.count; ++i) trips_[r.first + i] = r.trips;
   }
 }
 
@@ -30,17 +30,15 @@ void InstanceFiller::refuse(const std::string& why) const {
 uint64_t InstanceFiller::address(BufferId id) const {
   if (id == kNone) return 0;
   const BufferId owner = root(program_, id);
-  const Buffer& b = program_.buffers[at(owner)];
+  const Buffer& b = program_.buffers[owner];
   if (b.kind == BufferKind::kWeight) {
     const WeightStore& store = *image_.setup_.weights;
     return places_.weights + static_cast<uint64_t>(store.address(b.weight) - store.address(0));
   }
-  return b.kind == BufferKind::kInbox ? 0 : places_.arena + image_.buffers_[at(owner)];
+  return b.kind == BufferKind::kInbox ? 0 : places_.arena + image_.buffers_[owner];
 }
 
-const Buffer& InstanceFiller::buffer(std::size_t operand) const {
-  return program_.buffers[at(ids_[operand])];
-}
+const Buffer& InstanceFiller::buffer(std::size_t operand) const { return program_.buffers[ids_[operand]]; }
 
 Size InstanceFiller::size(ValId val) const {
   const int64_t constant = constant_of(program_, val);
@@ -83,12 +81,12 @@ void InstanceFiller::run() {
   aux.resize(schedule_.size() * kAuxSizes);
   rows_of_stream.resize(image_.streams_.size());
   for (std::size_t i = 0; i < schedule_.size(); ++i) {  // messages of a step, before their numbers
-    phase_ = &program_.phases[at(schedule_[i].phase)];
-    if (phase_->channel != kNone) ++messages_[at(phase_->channel)];
+    phase_ = &program_.phases[schedule_[i].phase];
+    if (phase_->channel != kNone) ++messages_[phase_->channel];
     for (const Operand& operand : phase_->operands) {
       const BufferId id = resolve(program_, *phase_, operand, schedule_[i].trip);
-      if (id != kNone && program_.buffers[at(id)].kind == BufferKind::kInbox)
-        ++messages_[at(program_.buffers[at(id)].channel)];
+      if (id != kNone && program_.buffers[id].kind == BufferKind::kInbox)
+        ++messages_[program_.buffers[id].channel];
     }
   }
   for (std::size_t i = 0; i < schedule_.size(); ++i) fill(i, instances[i]);
@@ -103,12 +101,12 @@ void InstanceFiller::run() {
 
 void InstanceFiller::fill(std::size_t number, Instance& to) {
   const ark::Instance& own = schedule_[number];
-  phase_ = &program_.phases[at(own.phase)];
+  phase_ = &program_.phases[own.phase];
   trip_ = own.trip;
   ids_.clear();
   for (const Operand& operand : phase_->operands)
     ids_.push_back(resolve(program_, *phase_, operand, own.trip));
-  const Variant& variant = program_.variants[at(phase_->variant)];
+  const Variant& variant = program_.variants[phase_->variant];
   to = {};
   to.variant = image_.variants_.of(image_.number_, own.phase);
   to.phase = own.phase;
@@ -131,7 +129,7 @@ Wait InstanceFiller::phase_wait(PhaseId phase, int64_t instance) const {
   const auto processors = static_cast<uint64_t>(image_.options_.processors);
   Wait w{};
   w.counter = places_.arena + image_.counters_ + at(phase) * 64;
-  w.stride = static_cast<u32>(processors * static_cast<uint64_t>(trips_[at(phase)]));
+  w.stride = static_cast<u32>(processors * static_cast<uint64_t>(trips_[phase]));
   w.offset = image_.options_.counter_base + processors * static_cast<uint64_t>(instance + 1);
   return w;
 }
@@ -141,41 +139,41 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
   const PhaseId own = schedule_[number].phase;
   for (const ark::Wait& wait : phase_->waits) {
     if (wait.kind == WaitKind::kPhase) {
-      const Phase& other = program_.phases[at(wait.phase)];
+      const Phase& other = program_.phases[wait.phase];
       const bool same = wait.phase == own || (phase_->repeat != kNone && phase_->repeat == other.repeat);
       // Relative to the step's first instance; -1 is the last of the step before.
       const int64_t instance = same               ? trip_ + wait.trip_offset
-                               : wait.phase < own ? trips_[at(wait.phase)] - 1
+                               : wait.phase < own ? trips_[wait.phase] - 1
                                                   : -1;
       waits.push_back(phase_wait(wait.phase, instance));
       continue;
     }
-    const ChannelPlace& place = places_.channels[at(wait.channel)];
+    const ChannelPlace& place = places_.channels[wait.channel];
     const bool arrival = wait.kind == WaitKind::kArrived;
     // In a device's memory all processors raise an arrival, elsewhere the last one for all.
     const bool all_raise = arrival && place.link == LinkKind::kDevice;
     const uint64_t each = all_raise ? static_cast<uint64_t>(image_.options_.processors) : 1;
     uint64_t ordinal = 0;
     for (i32 m = 0; m < to.messages; ++m) {
-      const Message& message = messages[at(to.first_message + m)];
+      const Message& message = messages[to.first_message + m];
       if (message.channel == wait.channel) ordinal = message.ordinal;
     }
     Wait w{};
     w.counter = place.awaited;
     w.relay = place.relay;
-    w.stride = static_cast<u32>(each * messages_[at(wait.channel)]);
+    w.stride = static_cast<u32>(each * messages_[wait.channel]);
     w.offset = place.first_count + each * (ordinal + 1) - (arrival ? 0 : place.slot_count);
     w.wide = 1;
     waits.push_back(w);
   }
   const auto wait_for = [&](int32_t instance) {  // of this step
     if (instance < 0) return;
-    const ark::Instance& before = schedule_[at(instance)];
+    const ark::Instance& before = schedule_[instance];
     waits.push_back(phase_wait(before.phase, before.trip));
   };
   // Device code keeps sums in memory that set_waits does not know of.
-  if (to.stream >= 0) wait_for(image_.stream_after_[at(to.stream)]);
-  if (program_.variants[at(phase_->variant)].code == OpCode::kAttention) {
+  if (to.stream >= 0) wait_for(image_.stream_after_[to.stream]);
+  if (program_.variants[phase_->variant].code == OpCode::kAttention) {
     wait_for(last_attention_);
     last_attention_ = static_cast<int32_t>(number);
   }
@@ -186,7 +184,7 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
 void InstanceFiller::fill_messages(Instance& to) {
   to.first_message = static_cast<i32>(messages.size());
   const auto add = [&](int32_t channel) {
-    const ChannelPlace& place = places_.channels[at(channel)];
+    const ChannelPlace& place = places_.channels[channel];
     Message m{};
     m.slots = place.slots;
     m.counter = place.raised;
@@ -196,8 +194,8 @@ void InstanceFiller::fill_messages(Instance& to) {
     m.target = place.target;
     m.slot_count = static_cast<u32>(place.slot_count);
     m.slot_bytes = static_cast<u32>(place.slot_bytes);
-    m.per_step = messages_[at(channel)];
-    m.ordinal = ordinals_[at(channel)]++;
+    m.per_step = messages_[channel];
+    m.ordinal = ordinals_[channel]++;
     m.first = place.first;
     m.channel = channel;
     m.link = place.link;
@@ -205,8 +203,8 @@ void InstanceFiller::fill_messages(Instance& to) {
   };
   if (phase_->channel != kNone) add(phase_->channel);
   for (const BufferId id : ids_) {
-    if (id == kNone || program_.buffers[at(id)].kind != BufferKind::kInbox) continue;
-    add(program_.buffers[at(id)].channel);
+    if (id == kNone || program_.buffers[id].kind != BufferKind::kInbox) continue;
+    add(program_.buffers[id].channel);
     to.readers_period = image_.options_.processors;
   }
   to.messages = static_cast<i32>(messages.size()) - to.first_message;
@@ -224,7 +222,7 @@ void InstanceFiller::fill_sizes(const Variant& variant, std::size_t number, Inst
   }
   switch (variant.code) {
     case OpCode::kEmbed: {
-      const WeightUse& use = program_.weights[at(buffer(1).weight)];
+      const WeightUse& use = program_.weights[buffer(1).weight];
       const bool panels = use.layout == Layout::kPanels;
       to.sizes[0] = dim(1, panels ? 0 : 1);
       to.sizes[1] = dim(1, panels ? 1 : 0);
@@ -240,7 +238,7 @@ void InstanceFiller::fill_sizes(const Variant& variant, std::size_t number, Inst
     case OpCode::kMatMul:
       to.stream = static_cast<i32>(stream_++);
       to.sizes[0] = static_cast<Size>(variant.epilogue);
-      rows_of_stream[at(to.stream)] = one_size(0, 0, buffer(0).dims.size() - 1, "the number of rows");
+      rows_of_stream[to.stream] = one_size(0, 0, buffer(0).dims.size() - 1, "the number of rows");
       return;
     case OpCode::kRotary: {
       to.sizes[0] = one_size(0, 1, buffer(0).dims.size() - 1, "the number of heads");
@@ -277,7 +275,7 @@ void InstanceFiller::fill_sizes(const Variant& variant, std::size_t number, Inst
 }
 
 void InstanceFiller::fill_attention(int32_t variant, Instance& to) {
-  const VariantFacts facts = VariantFacts::of(program_.variants[at(variant)]);
+  const VariantFacts facts = VariantFacts::of(program_.variants[variant]);
   to.operands[6] = places_.arena + image_.heads_offset_ + at(image_.heads_at_.at(variant)) * 4;
   to.operands[7] = image_.attention_partials_ ? places_.arena + image_.attention_partials_ : 0;
   to.operands[8] = places_.arena + image_.attention_arrivals_;
@@ -324,7 +322,7 @@ void InstanceFiller::fill_pointwise(std::size_t number, Instance& to) {
 void InstanceFiller::fill_reduce(Instance& to) {
   const std::size_t count = ids_.size(), out = count - 1;
   if (program_.ranks > kMaxMessages) refuse("more than 8 ranks");
-  to.operands[at(program_.rank)] = address(ids_[0]);
+  to.operands[program_.rank] = address(ids_[0]);
   to.operands[8] = address(ids_[count - 3]);
   to.operands[9] = address(ids_[count - 2]);
   to.operands[10] = address(ids_[out]);
@@ -337,7 +335,7 @@ void InstanceFiller::fill_concat(const Variant& variant, Instance& to) {
   const auto axis = at(VariantFacts::of(variant).axis);
   const std::size_t out = ids_.size() - 1;
   if (program_.ranks > kMaxMessages) refuse("more than 8 ranks");
-  to.operands[at(program_.rank)] = address(ids_[0]);
+  to.operands[program_.rank] = address(ids_[0]);
   to.operands[10] = address(ids_[out]);
   const auto elements = [&](std::size_t operand) {
     const Size n = one_size(operand, axis, buffer(operand).dims.size(), "a part's size");

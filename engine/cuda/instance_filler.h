@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/cuda/make_image.h"
-#include "engine/unroll.h"
+#include "engine/program/unroll.h"
 
 namespace ark::cuda {
 

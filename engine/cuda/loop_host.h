@@ -16,7 +16,7 @@
 
 #include "engine/cuda/control.h"
 #include "engine/cuda/gpu.h"
-#include "engine/mailbox.h"
+#include "engine/run/mailbox.h"
 
 namespace ark::cuda {
 

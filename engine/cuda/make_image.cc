@@ -7,8 +7,8 @@
 #include "base/index.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/cuda/instance_filler.h"
-#include "engine/quantised_panel.h"
-#include "engine/unroll.h"
+#include "engine/program/quantized_panel.h"
+#include "engine/program/unroll.h"
 
 namespace ark::cuda {
 namespace {
@@ -40,7 +40,7 @@ int32_t choose_groups(const Stream& s, int64_t rows, int32_t processors, int32_t
 uint64_t page_bytes_of(const Program& program, const Buffer& buffer) {
   uint64_t bytes = static_cast<uint64_t>(bytes_of(buffer.dtype, 1));
   for (std::size_t a = 1; a < buffer.dims.size(); ++a)
-    bytes *= static_cast<uint64_t>(program.vals[at(buffer.dims[a])].max);
+    bytes *= static_cast<uint64_t>(program.vals[buffer.dims[a]].max);
   return bytes;
 }
 
@@ -76,13 +76,13 @@ void RankImage::plan_schedule() {
   const Program& p = *setup_.program;
   const std::vector<ark::Instance> instances = unroll(p);
   for (std::size_t i = 0; i < instances.size(); ++i) {
-    const Phase& phase = p.phases[at(instances[i].phase)];
-    const Variant& variant = p.variants[at(phase.variant)];
+    const Phase& phase = p.phases[instances[i].phase];
+    const Variant& variant = p.variants[phase.variant];
     if (variant.code == OpCode::kMatMul) plan_stream(static_cast<int32_t>(i), phase, instances[i].trip);
     if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
-      const Buffer& q = p.buffers[at(resolve(p, phase, phase.operands[0], instances[i].trip))];
-      const Buffer& keys = p.buffers[at(resolve(p, phase, phase.operands[1], instances[i].trip))];
-      plan_heads(phase.variant, p.vals[at(q.dims[1])].max, p.vals[at(keys.dims[1])].max);
+      const Buffer& q = p.buffers[resolve(p, phase, phase.operands[0], instances[i].trip)];
+      const Buffer& keys = p.buffers[resolve(p, phase, phase.operands[1], instances[i].trip)];
+      plan_heads(phase.variant, p.vals[q.dims[1]].max, p.vals[keys.dims[1]].max);
     }
   }
   plan_memory(instances.size());
@@ -90,14 +90,14 @@ void RankImage::plan_schedule() {
 
 // [kv_heads + 1] places in what follows: the query heads of each.
 void RankImage::plan_heads(int32_t variant, int64_t heads, int64_t kv_heads) {
-  const std::vector<int64_t> map = VariantFacts::of(setup_.program->variants[at(variant)]).head_map;
+  const std::vector<int64_t> map = VariantFacts::of(setup_.program->variants[variant]).head_map;
   heads_at_[variant] = static_cast<int32_t>(heads_.size());
   const std::size_t table = heads_.size();
   heads_.resize(table + at(kv_heads) + 1);
   for (int64_t kv = 0; kv < kv_heads; ++kv) {
     heads_[table + at(kv)] = static_cast<int32_t>(heads_.size() - table);
     for (int64_t h = 0; h < heads; ++h) {
-      if ((map.empty() ? h : map[at(h)]) == kv) heads_.push_back(static_cast<int32_t>(h));
+      if ((map.empty() ? h : map[h]) == kv) heads_.push_back(static_cast<int32_t>(h));
     }
   }
   heads_[table + at(kv_heads)] = static_cast<int32_t>(heads_.size() - table);
@@ -105,27 +105,27 @@ void RankImage::plan_heads(int32_t variant, int64_t heads, int64_t kv_heads) {
 
 void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) {
   const Program& p = *setup_.program;
-  const Buffer& x = p.buffers[at(resolve(p, phase, phase.operands[0], trip))];
-  const Buffer& w = p.buffers[at(resolve(p, phase, phase.operands[1], trip))];
-  const WeightUse& use = p.weights[at(w.weight)];
+  const Buffer& x = p.buffers[resolve(p, phase, phase.operands[0], trip)];
+  const Buffer& w = p.buffers[resolve(p, phase, phase.operands[1], trip)];
+  const WeightUse& use = p.weights[w.weight];
   Stream s{};
   s.panel = use.panel;
   s.unit_rows = std::max(1, use.block);
   s.unit_bytes = static_cast<i32>(use.block > 0 ? panel_block_bytes(use.stored, use.panel, use.block)
                                                 : bytes_of(w.dtype, use.panel));
   s.unit_reciprocal = 0xffffffffu / static_cast<u32>(s.unit_rows) + 1;
-  const std::vector<int32_t> pieces = pieces_of(p.variants[at(phase.variant)].recipe, s.unit_rows);
+  const std::vector<int32_t> pieces = pieces_of(p.variants[phase.variant].recipe, s.unit_rows);
   const auto [borders, is_new] =
       border_at_.try_emplace({phase.variant, s.unit_rows}, static_cast<int32_t>(borders_.size()));
   if (is_new) borders_.insert(borders_.end(), pieces.begin(), pieces.end());
   s.borders = at(borders->second);
   s.weights = static_cast<uint64_t>(setup_.weights->address(w.weight) - setup_.weights->address(0));
-  s.k = static_cast<i32>(p.vals[at(w.dims[0])].max);
-  s.n = static_cast<i32>(p.vals[at(w.dims[1])].max);
+  s.k = static_cast<i32>(p.vals[w.dims[0]].max);
+  s.n = static_cast<i32>(p.vals[w.dims[1]].max);
   s.pieces = static_cast<i32>(pieces.size()) - 1;
   s.rows_per_stage = kStageBytes / s.unit_bytes * s.unit_rows;
   int64_t rows = 1;
-  for (std::size_t a = 0; a + 1 < x.dims.size(); ++a) rows *= p.vals[at(x.dims[a])].max;
+  for (std::size_t a = 0; a + 1 < x.dims.size(); ++a) rows *= p.vals[x.dims[a]].max;
   const int32_t tree = 1 << (tiles_.levels - 1);
   const int32_t least = std::max(1, s.pieces / tree), most = std::min(s.pieces, tree);
   s.groups = groups_ > 0 ? std::clamp(groups_, least, most)
@@ -218,10 +218,10 @@ void RankImage::plan_attention() {
   if (splits <= 1) return;
   uint64_t partials = 0, arrivals = 0;
   for (const Phase& phase : p.phases) {
-    if (p.variants[at(phase.variant)].code != OpCode::kAttention) continue;
+    if (p.variants[phase.variant].code != OpCode::kAttention) continue;
     const auto dim = [&](std::size_t operand, std::size_t axis) {
-      const Buffer& b = p.buffers[at(resolve(p, phase, phase.operands[operand], 0))];
-      return static_cast<uint64_t>(p.vals[at(b.dims[axis])].max);
+      const Buffer& b = p.buffers[resolve(p, phase, phase.operands[operand], 0)];
+      return static_cast<uint64_t>(p.vals[b.dims[axis]].max);
     };
     const uint64_t rows = static_cast<uint64_t>(options_.limits.max_tokens) * dim(0, 1);
     partials = std::max(partials, rows * static_cast<uint64_t>(splits) * (dim(2, 3) + 2) * 4);
@@ -239,8 +239,8 @@ RankTables RankImage::rank_tables(const RankPlaces& places) const {
                        &t.longest, &t.through, &t.sample_counts, &t.readers}) {
     *address += places.arena;
   }
-  t.token_ids = places.arena + buffers_[at(p.token_ids)];
-  t.step_positions = p.positions == kNone ? 0 : places.arena + buffers_[at(p.positions)];
+  t.token_ids = places.arena + buffers_[p.token_ids];
+  t.step_positions = p.positions == kNone ? 0 : places.arena + buffers_[p.positions];
   t.instance_count = static_cast<i32>(unroll(p).size());
   t.stream_count = static_cast<i32>(streams_.size());
   t.val_count = static_cast<i32>(p.vals.size());
@@ -308,7 +308,7 @@ void connect(std::span<const RankImage* const> images, std::span<RankPlaces> pla
       const auto number = static_cast<int32_t>(in - theirs.begin());
       const auto bytes = static_cast<uint64_t>(inbox_half(*in));
       ChannelPlace& sender = places[r].channels[c];
-      ChannelPlace& receiver = places[peer].channels[static_cast<std::size_t>(number)];
+      ChannelPlace& receiver = places[peer].channels[number];
       const uint64_t inbox = places[peer].arena + images[peer]->inbox_offset(number);
       const uint64_t credits = places[r].arena + images[r]->counter_offset(static_cast<int32_t>(c));
       const uint64_t arrivals = places[peer].arena + images[peer]->counter_offset(number);

@@ -12,7 +12,7 @@
 
 #include "engine/cuda/image.h"
 #include "engine/cuda/variants.h"
-#include "engine/executor.h"
+#include "engine/run/executor.h"
 
 namespace ark::cuda {
 
@@ -49,7 +49,7 @@ class RankImage {
   const Program& program() const { return *setup_.program; }
   // A channel's own inbox and the counter that its peer raises (links of the host: its relay), as offsets
   // into the arena.
-  uint64_t inbox_offset(int32_t channel) const { return inboxes_[static_cast<std::size_t>(channel)]; }
+  uint64_t inbox_offset(int32_t channel) const { return inboxes_[channel]; }
   uint64_t counter_offset(int32_t channel) const {
     return channel_counters_ + static_cast<uint64_t>(channel) * 64;
   }

@@ -124,10 +124,9 @@ class Bench {
     const auto last = static_cast<float>(p_.rounds - 1);
     for (int i = 0; i < kMicroFloats; ++i) {
       const float expected = (static_cast<float>(i) + last) + (2 * static_cast<float>(i) + last);
-      ARK_CHECK(sums[static_cast<std::size_t>(i)] == expected &&
-                    sums[static_cast<std::size_t>(kMicroFloats + i)] == expected,
-                "the all-reduce gives " + std::to_string(sums[static_cast<std::size_t>(i)]) + " at " +
-                    std::to_string(i) + ", not " + std::to_string(expected));
+      ARK_CHECK(sums[i] == expected && sums[kMicroFloats + i] == expected,
+                "the all-reduce gives " + std::to_string(sums[i]) + " at " + std::to_string(i) + ", not " +
+                    std::to_string(expected));
     }
   }
 

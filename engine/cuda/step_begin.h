@@ -6,7 +6,7 @@
 
 namespace ark::cuda {
 
-// engine/mailbox.h's and engine/step.h's records.
+// engine/run/mailbox.h's and engine/run/step.h's records.
 struct RecordHead {
   u64 step, bytes, plain;
   struct {

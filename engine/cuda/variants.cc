@@ -9,9 +9,9 @@
 #include "engine/cpu/step_kernel.h"
 #include "engine/cuda/image.h"
 #include "engine/cuda/pointwise_source.h"
-#include "engine/program_text.h"
-#include "engine/quantised_panel.h"
-#include "engine/unroll.h"
+#include "engine/program/quantized_panel.h"
+#include "engine/program/text.h"
+#include "engine/program/unroll.h"
 
 namespace ark::cuda {
 namespace {
@@ -48,7 +48,7 @@ class Namer {
   Namer(const Program& program, const Phase& phase, Numerics numerics)
       : program_(program),
         phase_(phase),
-        variant_(program.variants[at(phase.variant)]),
+        variant_(program.variants[phase.variant]),
         facts_(VariantFacts::of(variant_)),
         numerics_(numerics) {}
 
@@ -87,7 +87,7 @@ class Namer {
 
  private:
   const Buffer& buffer(std::size_t operand) const {
-    return program_.buffers[at(resolve(program_, phase_, phase_.operands[operand], 0))];
+    return program_.buffers[resolve(program_, phase_, phase_.operands[operand], 0)];
   }
   std::string type(std::size_t operand) const {
     const char* name = element_type(buffer(operand).dtype);
@@ -107,7 +107,7 @@ class Namer {
 
   std::string matmul() const {
     const Buffer& w = buffer(1);
-    const int32_t panel = program_.weights[at(w.weight)].panel, block = program_.weights[at(w.weight)].block;
+    const int32_t panel = program_.weights[w.weight].panel, block = program_.weights[w.weight].block;
     if (panel != 16 && panel != 32 && panel != 64)
       refuse(phase_, "panels of " + std::to_string(panel) + " columns");
     const std::vector<int32_t> pieces = pieces_of(variant_.recipe, std::max(1, block));
@@ -141,9 +141,7 @@ class Namer {
 
 }  // namespace
 
-int64_t constant_of(const Program& program, ValId val) {
-  return program.vals[at(val)].e.constant().value_or(-1);
-}
+int64_t constant_of(const Program& program, ValId val) { return program.vals[val].e.constant().value_or(-1); }
 
 std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
   std::vector<int32_t> pieces = {0};
@@ -173,7 +171,7 @@ std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
 }
 
 DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics) {
-  return Namer(program, program.phases[at(phase)], numerics).name();
+  return Namer(program, program.phases[phase], numerics).name();
 }
 
 VariantSet::VariantSet(std::span<const Program* const> programs, Numerics numerics) {

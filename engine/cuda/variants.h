@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/program.h"
-#include "engine/weight_store.h"
+#include "engine/program/program.h"
+#include "engine/run/weight_store.h"
 
 namespace ark::cuda {
 
@@ -31,9 +31,7 @@ class VariantSet {
   // Throws Error(kUnsupported) naming the node that has no device code.
   VariantSet(std::span<const Program* const> programs, Numerics numerics);
 
-  int32_t of(std::size_t program, PhaseId phase) const {
-    return numbers_[program][static_cast<std::size_t>(phase)];
-  }
+  int32_t of(std::size_t program, PhaseId phase) const { return numbers_[program][phase]; }
   const std::vector<DeviceVariant>& all() const { return all_; }
 
  private:

@@ -1,6 +1,6 @@
 // AllReduce and AllGather, inserted by the partitioner: one message to each peer, then one phase that reads
 // the inboxes.
-#include "engine/lowering.h"
+#include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
 namespace ark {

@@ -1,6 +1,6 @@
 // Gather: rows of an embedding table. A table split by rows gives sums in which one rank's term is not zero;
 // one split by columns gives columns.
-#include "engine/lowering.h"
+#include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
 namespace ark {

@@ -38,8 +38,8 @@ std::vector<Loop> pointwise_loops(const Graph& graph, const Node& node) {
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       const Shape& in = shape_of(graph, node.inputs[i]);
       const int at = axis - (rank - static_cast<int>(in.size()));
-      if (at < 0 || in[static_cast<std::size_t>(at)].is_constant(1)) continue;
-      aligned &= in[static_cast<std::size_t>(at)] == out[static_cast<std::size_t>(axis)];
+      if (at < 0 || in[at].is_constant(1)) continue;
+      aligned &= in[at] == out[axis];
       loop.inputs[i] = at;
     }
     if (aligned) loops.push_back(std::move(loop));

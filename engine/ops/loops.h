@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/op_rule.h"
+#include "engine/ops/op_rule.h"
 
 namespace ark {
 

@@ -1,6 +1,6 @@
 // MatMul: columns of the weight (column-parallel), its rows (row-parallel, a partial sum), rows of x.
 #include "base/error.h"
-#include "engine/lowering.h"
+#include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
 namespace ark {
@@ -27,7 +27,7 @@ void lower(Lowering& l, const Node& node) {
   const Shape out = l.local_shape(c.output);
   Variant variant{.code = OpCode::kMatMul, .epilogue = c.epilogue};
   variant.recipe = l.recipe(node);
-  ARK_CHECK(x[static_cast<std::size_t>(rank_x - 1)].constant().has_value(), "K of a MatMul is symbolic");
+  ARK_CHECK(x[rank_x - 1].constant().has_value(), "K of a MatMul is symbolic");
   Expr rows = 1;
   for (std::size_t i = 0; i + 1 < x.size(); ++i) rows = rows * x[i];
   const int64_t panels = (*out.back().constant() + panel_width() - 1) / panel_width();

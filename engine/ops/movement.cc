@@ -1,5 +1,5 @@
 // Identity and Reshape: mostly no work at all, another view of the same memory.
-#include "engine/lowering.h"
+#include "engine/lower/lowering.h"
 #include "engine/ops/loops.h"
 #include "engine/ops/rules.h"
 

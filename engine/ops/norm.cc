@@ -1,7 +1,7 @@
 // LayerNorm and RmsNorm over the last axis.
 #include <algorithm>
 
-#include "engine/lowering.h"
+#include "engine/lower/lowering.h"
 #include "engine/ops/loops.h"
 #include "engine/ops/rules.h"
 

@@ -1,5 +1,5 @@
 // PagedAttention: by query heads; a rank keeps the key/value heads that its query heads read.
-#include "engine/lowering.h"
+#include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
 namespace ark {

@@ -1,5 +1,5 @@
 // Rotary: by heads.
-#include "engine/lowering.h"
+#include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
 namespace ark {

@@ -1,7 +1,7 @@
 // The rules of engine/ops/, gathered by registry.cc.
 #pragma once
 
-#include "engine/op_rule.h"
+#include "engine/ops/op_rule.h"
 
 namespace ark {
 

@@ -1,5 +1,5 @@
 // SelectRows: by any axis but the rows.
-#include "engine/lowering.h"
+#include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
 namespace ark {

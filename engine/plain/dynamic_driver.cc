@@ -48,9 +48,9 @@ DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel)
                                           " has no CPU kernel in this version; export the model without it");
     const auto touch = [&](ValueId id) {
       if (id == kNoValue) return;
-      last_use_[static_cast<std::size_t>(id)] = n;
+      last_use_[id] = n;
       const Value& value = graph.value(id);
-      Tensor& constant = constants_[static_cast<std::size_t>(id)];
+      Tensor& constant = constants_[id];
       if (value.constant && constant.dtype == DType::kUndefined) constant = materialise(*value.constant);
     };
     for (ValueId id : node.inputs) touch(id);
@@ -60,16 +60,14 @@ DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel)
     }
   }
   for (ValueId id : graph.outputs) {
-    last_use_[static_cast<std::size_t>(id)] = graph.nodes.size();
-    if (graph.value(id).constant)
-      constants_[static_cast<std::size_t>(id)] = materialise(*graph.value(id).constant);
+    last_use_[id] = graph.nodes.size();
+    if (graph.value(id).constant) constants_[id] = materialise(*graph.value(id).constant);
   }
 }
 
 void DynamicDriver::take_inputs(Frame& frame, std::span<const Tensor> inputs) const {
   frame.symbols = bind_inputs(graph_, inputs, std::move(frame.symbols));
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    frame.values[static_cast<std::size_t>(graph_.inputs[i])] = inputs[i];
+  for (std::size_t i = 0; i < inputs.size(); ++i) frame.values[graph_.inputs[i]] = inputs[i];
 }
 
 std::vector<Tensor> DynamicDriver::run(std::span<const Tensor> inputs) const {
@@ -85,11 +83,10 @@ std::vector<Tensor> DynamicDriver::run_frame(Frame& frame) const {
     if (node.removed) continue;
     run_node(frame, node);
     for (ValueId id : node.inputs)
-      if (id != kNoValue && last_use_[static_cast<std::size_t>(id)] == n)
-        frame.values[static_cast<std::size_t>(id)] = Tensor{};
+      if (id != kNoValue && last_use_[id] == n) frame.values[id] = Tensor{};
   }
   std::vector<Tensor> outputs;
-  for (ValueId id : graph_.outputs) outputs.push_back(frame.values[static_cast<std::size_t>(id)]);
+  for (ValueId id : graph_.outputs) outputs.push_back(frame.values[id]);
   return outputs;
 }
 
@@ -110,16 +107,14 @@ void DynamicDriver::run_node(Frame& frame, const Node& node) const {
     throw Error(e.code(), at_node(node) + e.what());
   }
   for (ValueId id : node.outputs)
-    if (id != kNoValue)
-      bind_symbols(graph_.value(id).shape, frame.values[static_cast<std::size_t>(id)].dims, frame.symbols);
+    if (id != kNoValue) bind_symbols(graph_.value(id).shape, frame.values[id].dims, frame.symbols);
 }
 
 void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
   const Kernel& kernel = *find_kernel(node.op);
   const Attributes attributes = resolve(node.attributes, frame.symbols);
   std::vector<TensorView> inputs, outputs;
-  for (ValueId id : node.inputs)
-    inputs.push_back(id == kNoValue ? TensorView{} : view_of(frame.values[static_cast<std::size_t>(id)]));
+  for (ValueId id : node.inputs) inputs.push_back(id == kNoValue ? TensorView{} : view_of(frame.values[id]));
   outputs.resize(node.outputs.size());
   KernelCall call{node.op, &attributes, inputs, outputs};
   const std::vector<OutputType> types = kernel.shapes(call);
@@ -130,7 +125,7 @@ void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
               "the kernel of " + std::string(name_of(node.op)) + " has fewer outputs than the node");
     Tensor tensor = Tensor::empty(types[i].dtype, types[i].dims);
     outputs[i] = view_of(tensor);
-    frame.values[static_cast<std::size_t>(node.outputs[i])] = std::move(tensor);
+    frame.values[node.outputs[i]] = std::move(tensor);
   }
   if (outputs.empty() || !outputs[0].present()) {  // grids look at output 0
     Tensor scratch = Tensor::empty(types[0].dtype, types[0].dims);
@@ -145,7 +140,7 @@ void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
 
 std::vector<Tensor> DynamicDriver::run_body(Frame& outer, const Node& node, std::size_t index,
                                             std::vector<Tensor> inputs) const {
-  const DynamicDriver& body = *bodies_[static_cast<std::size_t>(&node - graph_.nodes.data())][index];
+  const DynamicDriver& body = *bodies_[&node - graph_.nodes.data()][index];
   Frame frame;
   frame.values = body.constants_;
   frame.symbols = outer.symbols;
@@ -157,14 +152,13 @@ std::vector<Tensor> DynamicDriver::run_body(Frame& outer, const Node& node, std:
         e.collect_symbols(names);
         for (const std::string& name : names) frame.symbols.erase(name);
       }
-  for (const auto& [from, to] : body.graph_.captured)
-    frame.values[static_cast<std::size_t>(to)] = outer.values[static_cast<std::size_t>(from)];
+  for (const auto& [from, to] : body.graph_.captured) frame.values[to] = outer.values[from];
   body.take_inputs(frame, inputs);
   return body.run_frame(frame);
 }
 
 void DynamicDriver::run_if(Frame& frame, const Node& node) const {
-  const Tensor& condition = frame.values[static_cast<std::size_t>(node.inputs[0])];
+  const Tensor& condition = frame.values[node.inputs[0]];
   if (condition.size() != 1)
     throw Error(Code::kInvalidArgument,
                 at_node(node) + "the condition has " + std::to_string(condition.size()) + " elements, not 1");
@@ -172,7 +166,7 @@ void DynamicDriver::run_if(Frame& frame, const Node& node) const {
   for (std::size_t i = 0; i < node.outputs.size(); ++i)
     if (node.outputs[i] != kNoValue) {
       bind_symbols(graph_.value(node.outputs[i]).shape, outputs[i].dims, frame.symbols);
-      frame.values[static_cast<std::size_t>(node.outputs[i])] = std::move(outputs[i]);
+      frame.values[node.outputs[i]] = std::move(outputs[i]);
     }
 }
 
@@ -219,9 +213,7 @@ constexpr int64_t kMaxTrips = 1'000'000;
 // inputs: M?, cond?, carried...; body: (i, cond, carried...) -> (cond, carried..., scans...).
 void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
   const auto input = [&](std::size_t i) -> const Tensor* {
-    return i < node.inputs.size() && node.inputs[i] != kNoValue
-               ? &frame.values[static_cast<std::size_t>(node.inputs[i])]
-               : nullptr;
+    return i < node.inputs.size() && node.inputs[i] != kNoValue ? &frame.values[node.inputs[i]] : nullptr;
   };
   const int64_t trips = input(0) ? input(0)->integer(0) : kMaxTrips;
   bool go = input(1) ? input(1)->integer(0) != 0 : true;
@@ -250,7 +242,7 @@ void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
                                        : stack(collected[scan], 0, false,
                                                body.value(body.outputs[i + 1]).dtype, at_node(node));
     bind_symbols(graph_.value(node.outputs[i]).shape, result.dims, frame.symbols);
-    frame.values[static_cast<std::size_t>(node.outputs[i])] = std::move(result);
+    frame.values[node.outputs[i]] = std::move(result);
   }
 }
 
@@ -264,12 +256,11 @@ void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
     return i < values.size() ? values[i] : 0;
   };
   std::vector<Tensor> carried, inputs;
-  for (std::size_t i = 0; i < states; ++i)
-    carried.push_back(frame.values[static_cast<std::size_t>(node.inputs[i])]);
+  for (std::size_t i = 0; i < states; ++i) carried.push_back(frame.values[node.inputs[i]]);
   std::vector<std::size_t> axes;
   int64_t trips = -1;
   for (std::size_t i = 0; i < scanned; ++i) {
-    inputs.push_back(frame.values[static_cast<std::size_t>(node.inputs[states + i])]);
+    inputs.push_back(frame.values[node.inputs[states + i]]);
     const auto rank = static_cast<int64_t>(inputs[i].dims.size());
     int64_t axis = list("scan_input_axes", i);
     axis += axis < 0 ? rank : 0;
@@ -304,7 +295,7 @@ void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
                      body.value(body.outputs[i]).dtype, at_node(node));
     }
     bind_symbols(graph_.value(node.outputs[i]).shape, result.dims, frame.symbols);
-    frame.values[static_cast<std::size_t>(node.outputs[i])] = std::move(result);
+    frame.values[node.outputs[i]] = std::move(result);
   }
 }
 

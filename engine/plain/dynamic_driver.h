@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "base/ir/graph.h"
 #include "engine/kernel.h"
 #include "engine/plain/parallel_for.h"
-#include "importer/graph.h"
 
 namespace ark {
 

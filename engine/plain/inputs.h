@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark {
 

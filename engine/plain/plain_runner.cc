@@ -141,8 +141,7 @@ std::vector<Tensor> PlainRunner::inputs_for(const Slot& slot, std::span<const in
   const int64_t first = cached ? past : 0,
                 run = cached ? n : past + n;  // without caches the whole sequence runs again
   const auto token = [&](int64_t i) {
-    return int64_t{first + i < past ? slot.history[static_cast<std::size_t>(first + i)]
-                                    : tokens[static_cast<std::size_t>(first + i - past)]};
+    return int64_t{first + i < past ? slot.history[first + i] : tokens[first + i - past]};
   };
   std::vector<Tensor> inputs(graph_.inputs.size());
   SymbolValues known;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/plain/dynamic_driver.h"
-#include "engine/runner.h"
+#include "engine/run/runner.h"
 #include "importer/decoder.h"
 
 namespace ark {

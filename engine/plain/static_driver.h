@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/compile.h"
-#include "engine/executor.h"
+#include "engine/run/executor.h"
 
 namespace ark {
 

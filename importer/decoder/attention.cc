@@ -64,7 +64,7 @@ ValueId without_repeats(Rewrite& r, Side& side, int64_t group) {
       const int64_t at = side.head[h] * side.dim + d;
       own.push_back(at);
       if (side.elements.empty()) continue;
-      const Origin& o = side.elements[static_cast<std::size_t>(at)];
+      const Origin& o = side.elements[at];
       index.push_back(o.index);
       one_base = one_base && (base == kNoValue || base == o.value);
       base = o.value;

@@ -32,7 +32,7 @@ using FormKey = std::vector<std::tuple<bool, ValueId, int64_t, ValueId, int64_t>
 FormKey key_of(const Form& form) {
   FormKey key;
   for (int t = 0; t < form.count; ++t) {
-    const Term& term = form.terms[static_cast<std::size_t>(t)];
+    const Term& term = form.terms[t];
     key.emplace_back(term.factor < 0, term.base.value, term.base.index, term.table, term.column);
   }
   return key;
@@ -40,7 +40,7 @@ FormKey key_of(const Form& form) {
 
 bool is_unscaled(const Form& form) {
   for (int t = 0; t < form.count; ++t)
-    if (std::abs(form.terms[static_cast<std::size_t>(t)].factor) != 1) return false;
+    if (std::abs(form.terms[t].factor) != 1) return false;
   return form.count > 0;
 }
 

@@ -60,10 +60,8 @@ std::optional<PairMatch> match_pair(const Form& a, const Form& b, ColumnContents
   if (a.count != 2 || b.count != 2) return std::nullopt;
   for (const int i : {0, 1})
     for (const int j : {0, 1}) {
-      const Term &own_a = a.terms[static_cast<std::size_t>(i)],
-                 &cross_a = a.terms[static_cast<std::size_t>(1 - i)];
-      const Term &own_b = b.terms[static_cast<std::size_t>(j)],
-                 &cross_b = b.terms[static_cast<std::size_t>(1 - j)];
+      const Term &own_a = a.terms[i], &cross_a = a.terms[1 - i];
+      const Term &own_b = b.terms[j], &cross_b = b.terms[1 - j];
       if (!(own_a.base == cross_b.base) || !(own_b.base == cross_a.base) || own_a.base == own_b.base)
         continue;
       if (own_a.factor != own_b.factor || cross_a.factor != -cross_b.factor ||
@@ -89,7 +87,7 @@ class Matcher {
     rotation_.interleaved = interleaved;
     rotation_.index.assign(forms_.size(), -1);
     int64_t rotated = 0;
-    while (rotated < dim_ && forms_[static_cast<std::size_t>(rotated)].has_table()) ++rotated;
+    while (rotated < dim_ && forms_[rotated].has_table()) ++rotated;
     if (rotated % 2 != 0) return std::nullopt;
     for (int64_t h = 0; h < heads_; ++h) {
       for (int64_t i = 0; i < rotated / 2; ++i)
@@ -104,10 +102,10 @@ class Matcher {
   }
 
  private:
-  const Form& at(int64_t h, int64_t d) const { return forms_[static_cast<std::size_t>(h * dim_ + d)]; }
+  const Form& at(int64_t h, int64_t d) const { return forms_[h * dim_ + d]; }
   bool take(int64_t h, int64_t d, const Term& t) {
     if (rotation_.base == kNoValue) rotation_.base = t.base.value, rotation_.factor = t.factor;
-    rotation_.index[static_cast<std::size_t>(h * dim_ + d)] = t.base.index;
+    rotation_.index[h * dim_ + d] = t.base.index;
     return rotation_.base == t.base.value && rotation_.factor == t.factor;
   }
   bool take_pair(int64_t h, int64_t i, int64_t a, int64_t b) {
@@ -166,7 +164,7 @@ class Fuser {
     const auto width = static_cast<int64_t>(columns.size());
     Tensor t;
     for (int64_t j = 0; j < width; ++j) {
-      const auto values = contents_.read(columns[static_cast<std::size_t>(j)]);
+      const auto values = contents_.read(columns[j]);
       if (j == 0) t = Tensor::empty(DType::kF32, {static_cast<int64_t>(values.size()), width});
       for (std::size_t i = 0; i < values.size(); ++i)
         t.as<float>()[static_cast<int64_t>(i) * width + j] = negative ? -values[i] : values[i];

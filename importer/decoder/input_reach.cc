@@ -14,7 +14,7 @@ void walk(const Graph& graph, const Readers& readers, ValueId start, F&& follows
   while (!work.empty()) {
     const ValueId id = work.back();
     work.pop_back();
-    for (const NodeId reader : readers[static_cast<std::size_t>(id)]) {
+    for (const NodeId reader : readers[id]) {
       const Node& node = graph.node(reader);
       if (!follows(node, id)) continue;
       for (const ValueId out : node.outputs)
@@ -29,7 +29,7 @@ std::optional<int64_t> lone_integer(const Graph& graph, ValueId id) {
   return materialise(*c).integer(0);
 }
 
-// A constant, or one that is dequantised, cast and turned first.
+// A constant, or one that is dequantized, cast and turned first.
 bool is_stored(const Graph& graph, ValueId id) {
   while (!graph.value(id).constant) {
     const Node* maker = graph.producer(id);
@@ -102,7 +102,7 @@ std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers,
   for (int hops = 0; !work.empty() && hops < kMostHops; ++hops) {
     const auto [value, offset] = work.back();
     work.pop_back();
-    for (const NodeId reader : readers[static_cast<std::size_t>(value)]) {
+    for (const NodeId reader : readers[value]) {
       const Node& node = graph.node(reader);
       if (node.op == Op::kAttention && node.inputs.size() > kLengths && node.inputs[kLengths] == value)
         return offset;
@@ -136,7 +136,7 @@ std::set<std::string> misnamed_masks(const Graph& graph) {
   };
   if (std::none_of(graph.inputs.begin(), graph.inputs.end(), is_cache)) return found;
   for (const ValueId mask : graph.inputs) {
-    if (!is_flat(mask) || readers[static_cast<std::size_t>(mask)].empty()) continue;
+    if (!is_flat(mask) || readers[mask].empty()) continue;
     const Expr& length = graph.value(mask).shape->back();
     const auto is_tokens = [&](ValueId id) {
       return id != mask && is_flat(id) && graph.value(id).shape->back() == length && is_table(id);

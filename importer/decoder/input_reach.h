@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark::decoder {
 

@@ -12,18 +12,17 @@ namespace {
 // Values that depend on no token but are read by nodes that do.
 std::set<ValueId> frontier(const Graph& graph, const Roles& roles) {
   std::vector<bool> depends(graph.values.size(), false);
-  depends[static_cast<std::size_t>(graph.inputs[roles.signature.ids])] = true;
-  for (const auto& cache : roles.signature.caches)
-    depends[static_cast<std::size_t>(graph.inputs[cache.input])] = true;
+  depends[graph.inputs[roles.signature.ids]] = true;
+  for (const auto& cache : roles.signature.caches) depends[graph.inputs[cache.input]] = true;
   std::set<ValueId> values;
   for (const Node& node : graph.nodes) {
     if (node.removed) continue;
-    const auto is = [&](ValueId id) { return id != kNoValue && depends[static_cast<std::size_t>(id)]; };
+    const auto is = [&](ValueId id) { return id != kNoValue && depends[id]; };
     if (!std::any_of(node.inputs.begin(), node.inputs.end(), is)) continue;
     for (const ValueId id : node.inputs)
       if (id != kNoValue && !is(id) && !graph.value(id).constant) values.insert(id);
     for (const ValueId id : node.outputs)
-      if (id != kNoValue) depends[static_cast<std::size_t>(id)] = true;
+      if (id != kNoValue) depends[id] = true;
   }
   return values;
 }
@@ -73,7 +72,7 @@ class Reach {
     const Step step = probe_.possible(asked);
     try {
       const Tensor value = probe_.value(id, step);
-      return fits_readers(graph_, readers_[static_cast<std::size_t>(id)], id, value.dims,
+      return fits_readers(graph_, readers_[id], id, value.dims,
                           roles_.at(step.batch, step.sequence, step.past));
     } catch (const Refusal&) {
       return false;

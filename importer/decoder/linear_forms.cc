@@ -76,7 +76,7 @@ std::optional<Forms> LinearForms::moved(ValueId id, const Node& node) {
     all.insert(all.end(), part.begin(), part.end());
   }
   Forms forms;
-  for (const int64_t i : *indices) forms.push_back(all[static_cast<std::size_t>(i)]);
+  for (const int64_t i : *indices) forms.push_back(all[i]);
   return forms;
 }
 
@@ -93,7 +93,7 @@ std::optional<Forms> LinearForms::sum(ValueId id, const Node& node) {
     return std::nullopt;
   Forms forms;
   for (std::size_t e = 0; e < ia->size(); ++e) {
-    const Form &x = fa[static_cast<std::size_t>((*ia)[e])], &y = fb[static_cast<std::size_t>((*ib)[e])];
+    const Form &x = fa[(*ia)[e]], &y = fb[(*ib)[e]];
     if (x.count != 1 || y.count != 1) return std::nullopt;
     Form f{{x.terms[0], y.terms[0]}, 2};
     if (node.op == Op::kSub) f.terms[1].factor = -f.terms[1].factor;
@@ -141,9 +141,9 @@ std::optional<Forms> LinearForms::product(ValueId id, const Node& node) {
     Forms forms;
     bool fits = true;
     for (std::size_t e = 0; e < at->size() && fits; ++e) {
-      Form f = fx[static_cast<std::size_t>((*index)[e])];
+      Form f = fx[(*index)[e]];
       fits = f.count == 1 && !f.has_table();
-      std::tie(f.terms[0].table, f.terms[0].column) = (*table)[static_cast<std::size_t>((*at)[e])];
+      std::tie(f.terms[0].table, f.terms[0].column) = (*table)[(*at)[e]];
       forms.push_back(f);
     }
     if (fits) return forms;

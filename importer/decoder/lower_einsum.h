@@ -1,7 +1,7 @@
 // Einsum of two operands as Transpose, Reshape and MatMul, so that its rows can be followed.
 #pragma once
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark::decoder {
 

@@ -60,8 +60,7 @@ Strides strides_of(const Dims& dims, const Layout& layout, const Step& step, int
       else if (atom->kind == AtomKind::kContext)
         strides.j += s;
       else {
-        for (int64_t h = 0; h < heads; ++h)
-          strides.head[static_cast<std::size_t>(h)] += h / inner_heads % n * s;
+        for (int64_t h = 0; h < heads; ++h) strides.head[h] += h / inner_heads % n * s;
         inner_heads *= n;
       }
       at *= n;
@@ -89,8 +88,7 @@ struct Operand {
   Tensor values;
   Strides strides;
   double at(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return values.real(strides.b * b + strides.head[static_cast<std::size_t>(h)] + strides.i * i +
-                       strides.j * j);
+    return values.real(strides.b * b + strides.head[h] + strides.i * i + strides.j * j);
   }
 };
 struct Bound {
@@ -286,7 +284,7 @@ void Proof::check_row(const Grid& g, const Step& step, int64_t b, int64_t h, int
   for (int64_t j = 0; j < g.total; ++j)
     if (visible(position, j)) largest = std::max(largest, std::abs(g.beta[g.at(b, h, i, j)]));
   const double slack = 8e-6 * largest + 1e-6;  // the file computes its biases in float32
-  const double slope = mask_.slopes.empty() ? 0 : mask_.slopes[static_cast<std::size_t>(h)];
+  const double slope = mask_.slopes.empty() ? 0 : mask_.slopes[h];
   for (int64_t j = 0; j < g.total; ++j) {
     const double alpha = g.alpha[g.at(b, h, i, j)], beta = g.beta[g.at(b, h, i, j)];
     if (!visible(position, j)) {

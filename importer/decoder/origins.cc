@@ -102,7 +102,7 @@ Origins::Row Origins::compute(ValueId id) {
     all.insert(all.end(), origins.begin(), origins.end());
   }
   std::vector<Origin> origins;
-  for (const int64_t i : *indices) origins.push_back(all[static_cast<std::size_t>(i)]);
+  for (const int64_t i : *indices) origins.push_back(all[i]);
   return origins;
 }
 

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark::decoder {
 

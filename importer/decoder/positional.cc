@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "importer/decoder/quantised_weights.h"
+#include "base/ir/quantized.h"
+#include "importer/decoder/quantized_weights.h"
 #include "importer/decoder/rewrite.h"
-#include "importer/quantised.h"
 #include "importer/widening.h"
 
 namespace ark::decoder {
@@ -176,32 +176,32 @@ Tensor make_table(Rewrite& r, const Node& node, ValueId id, const Layout& layout
 
 }  // namespace
 
-ConstantPtr Rewrite::quantised(const Node& node) {
-  const ConstantPtr found = quantised_weight(plain, node);
+ConstantPtr Rewrite::quantized(const Node& node) {
+  const ConstantPtr found = quantized_weight(plain, node);
   if (!found) return nullptr;
-  const Quantised& q = *found->quantised;
+  const Quantized& q = *found->quantized;
   auto& alike =
-      quantised_[{payload_place(*q.codes), q.codes->offset, payload_place(*q.scales), q.scales->offset}];
+      quantized_[{payload_place(*q.codes), q.codes->offset, payload_place(*q.scales), q.scales->offset}];
   for (const auto& known : alike) {
     if (!same_payload(*known, q)) continue;
     auto shared = std::make_shared<Constant>(*found);
-    shared->quantised = known;
+    shared->quantized = known;
     return shared;
   }
-  alike.push_back(found->quantised);
+  alike.push_back(found->quantized);
   return found;
 }
 
 ConstantPtr Rewrite::stored(ValueId id) {
   return stored_constant(plain, id, [&](const Node& node) {
-    return node.op == Op::kDequantizeLinear ? quantised(node) : nullptr;
+    return node.op == Op::kDequantizeLinear ? quantized(node) : nullptr;
   });
 }
 
 ConstantPtr Rewrite::constant(ValueId id) {
   if (ConstantPtr weights = stored(id)) return weights;
   const Tensor first = probe.value(id, probe.possible({2, 3, 5}));
-  if (varies[static_cast<std::size_t>(id)])
+  if (varies[id])
     for (const Step& step : constant_steps(length, roles.has_past))
       if (!same_values(first, probe.value(id, probe.possible(step)))) return nullptr;
   return make_constant(first, plain.value(id).name);
@@ -300,8 +300,7 @@ Rows Rewrite::operand(const Node& node, ValueId id, const Layout& beside) {
     const std::size_t i = dims.size() - 1 - back;
     const Axis* other = back < beside.size() ? &beside[beside.size() - 1 - back] : nullptr;
     if (dims[i].is_constant(1)) {  // a fixed batch or a fixed single token is a row axis beside one
-      if (varies[static_cast<std::size_t>(id)] && other && has_rows(*other) && size(*other).is_constant(1))
-        layout[i] = *other;
+      if (varies[id] && other && has_rows(*other) && size(*other).is_constant(1)) layout[i] = *other;
       continue;
     }
     if (other && !other->empty() && same_size(dims[i], size(*other), roles.sizes))
@@ -312,7 +311,7 @@ Rows Rewrite::operand(const Node& node, ValueId id, const Layout& beside) {
       refuse(node,
              "operand " + escaped(plain.value(id).name) + " has a size of unknown meaning: " + dims[i].str());
   }
-  const bool fixed = !varies[static_cast<std::size_t>(id)];
+  const bool fixed = !varies[id];
   if (fixed || !has_rows(layout)) {
     const ConstantPtr value = constant(id);
     if (!value)

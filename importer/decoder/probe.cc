@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "importer/decoder/quantised_weights.h"
+#include "importer/decoder/quantized_weights.h"
 #include "importer/decoder/refusal.h"
 #include "importer/fold.h"
 
@@ -105,8 +105,8 @@ std::optional<Tensor> Probe::gather_rows(const Node& node, const Step& step) {
   if (node.op != Op::kGather || node.attributes.integer("axis") != 0) return std::nullopt;
   ConstantPtr table = graph_.value(node.inputs[0]).constant;
   const Node* maker = graph_.producer(node.inputs[0]);
-  if (maker && maker->op == Op::kDequantizeLinear) table = quantised_weight(graph_, *maker);
-  if (!table || (table->is_small() && !table->quantised) || table->dims.empty() || bits_of(table->dtype) < 8)
+  if (maker && maker->op == Op::kDequantizeLinear) table = quantized_weight(graph_, *maker);
+  if (!table || (table->is_small() && !table->quantized) || table->dims.empty() || bits_of(table->dtype) < 8)
     return std::nullopt;
   const Tensor rows = value(node.inputs[1], step);
   Dims dims = rows.dims;
@@ -142,7 +142,7 @@ std::optional<Tensor> Probe::slice_constant(const Node& node, const Step& step) 
   return materialise(*view);
 }
 
-// What is dequantised here is held as f32 from now on: neither a product nor a look-up reads it as it is
+// What is dequantized here is held as f32 from now on: neither a product nor a look-up reads it as it is
 // stored.
 void Probe::count_unpacked(const Node& node) {
   constexpr int64_t kMost = 4'000'000, kMostTogether = 64'000'000;  // elements
@@ -156,8 +156,8 @@ void Probe::count_unpacked(const Node& node) {
   const auto reader = std::find_if(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& n) {
     return !n.removed && std::find(n.inputs.begin(), n.inputs.end(), made) != n.inputs.end();
   });
-  const bool matrix = quantised_weight(graph_, node) != nullptr;
-  std::string why = "dequantises " + std::to_string(size) + " elements ";
+  const bool matrix = quantized_weight(graph_, node) != nullptr;
+  std::string why = "dequantizes " + std::to_string(size) + " elements ";
   if (!matrix)
     why += "that are no matrix of 4 or 8 bits";
   else if (reader != graph_.nodes.end())

@@ -58,7 +58,7 @@ class Probe {
   const Roles& roles_;
   std::map<Step, std::unordered_map<ValueId, Tensor>> memo_;
   int depth_ = 0;
-  int64_t unpacked_ = 0;  // elements of quantised constants that became f32
+  int64_t unpacked_ = 0;  // elements of quantized constants that became f32
   int64_t elements_ = 0;  // evaluated so far, a budget against graphs built to exhaust it
 };
 

@@ -4,16 +4,16 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/ir/quantized.h"
 #include "importer/decoder.h"
 #include "importer/decoder/caches.h"
 #include "importer/decoder/cleanup.h"
 #include "importer/decoder/limits.h"
 #include "importer/decoder/lower_einsum.h"
 #include "importer/decoder/part_probe.h"
-#include "importer/decoder/quantised_weights.h"
+#include "importer/decoder/quantized_weights.h"
 #include "importer/decoder/rewrite.h"
 #include "importer/passes/passes.h"
-#include "importer/quantised.h"
 
 namespace ark {
 namespace {
@@ -84,10 +84,10 @@ void describe_blocks(const std::vector<Block>& blocks, std::vector<std::string>&
 }
 
 void describe_weights(const Graph& graph, std::vector<std::string>& evidence) {
-  std::map<int32_t, int> quantised;  // by bits
+  std::map<int32_t, int> quantized;  // by bits
   for (const Value& v : graph.values)
-    if (v.constant && v.constant->quantised) ++quantised[v.constant->quantised->bits];
-  for (const auto& [bits, count] : quantised)
+    if (v.constant && v.constant->quantized) ++quantized[v.constant->quantized->bits];
+  for (const auto& [bits, count] : quantized)
     evidence.push_back(std::to_string(count) + " weights of " + std::to_string(bits) + " bits");
   ConstantPtr embedding;
   for (const Node& node : graph.nodes)
@@ -132,7 +132,7 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   DecoderSignature pruned = signature;
   prune(graph, pruned);
   lower_einsum(graph);
-  dequantise_before_look_ups(graph);
+  dequantize_before_look_ups(graph);
   const Roles roles = unify_sizes(graph, pruned);
   const int64_t wanted = max_length > 0 ? max_length : kProbedLength;
   const int64_t reach = reachable_length(graph, roles, wanted);

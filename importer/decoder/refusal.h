@@ -4,7 +4,7 @@
 #include <exception>
 #include <string>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark::decoder {
 

@@ -57,10 +57,9 @@ void rewrite_node(Rewrite& r, const Node& node) {
       std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return r.is_free(id); });
   if (free && node.subgraphs.empty()) {
     bool varies = has_symbols(node);
-    for (const ValueId id : node.inputs)
-      varies = varies || (id != kNoValue && r.varies[static_cast<std::size_t>(id)]);
+    for (const ValueId id : node.inputs) varies = varies || (id != kNoValue && r.varies[id]);
     for (const ValueId id : node.outputs)
-      if (id != kNoValue) r.varies[static_cast<std::size_t>(id)] = varies;
+      if (id != kNoValue) r.varies[id] = varies;
     return;
   }
   if (!node.subgraphs.empty()) refuse(node, "operator " + std::string(name_of(node.op)) + " has subgraphs");
@@ -84,7 +83,7 @@ Rewrite::Rewrite(const Graph& graph, const Roles& graph_roles, int64_t table_len
       origins(out.graph),
       meanings(graph.values.size()),
       varies(graph.values.size(), false) {
-  for (const ValueId id : graph.inputs) varies[static_cast<std::size_t>(id)] = true;
+  for (const ValueId id : graph.inputs) varies[id] = true;
   make_inputs(*this);
 }
 

@@ -34,8 +34,8 @@ struct Scores {
   ValueId k = kNoValue;           // token form [key heads, dim]
   std::vector<int64_t> key_head;  // of each head
   std::vector<ScoreStep> steps;   // what was done to the raw products
-  bool normalised = false;        // after Softmax
-  bool nan_test = false;          // IsNaN of normalised scores
+  bool normalized = false;        // after Softmax
+  bool nan_test = false;          // IsNaN of normalized scores
   bool row_max = false;           // the largest score of each query: subtracting it changes nothing
   std::vector<float>
       sinks;  // one a head: an extra column beside the keys that takes weight and gives no value
@@ -78,29 +78,25 @@ struct Rewrite {
   std::vector<std::string> evidence;
   std::map<std::string, AttentionMask> masks;  // proven ones, by what was done to the scores
 
-  bool is_free(ValueId id) const {
-    return id == kNoValue || std::holds_alternative<Free>(meanings[static_cast<std::size_t>(id)]);
-  }
-  const Rows* rows(ValueId id) const {
-    return id == kNoValue ? nullptr : std::get_if<Rows>(&meanings[static_cast<std::size_t>(id)]);
-  }
+  bool is_free(ValueId id) const { return id == kNoValue || std::holds_alternative<Free>(meanings[id]); }
+  const Rows* rows(ValueId id) const { return id == kNoValue ? nullptr : std::get_if<Rows>(&meanings[id]); }
   const Scores* scores(ValueId id) const {
-    return id == kNoValue ? nullptr : std::get_if<Scores>(&meanings[static_cast<std::size_t>(id)]);
+    return id == kNoValue ? nullptr : std::get_if<Scores>(&meanings[id]);
   }
   void set(ValueId id, Meaning meaning) {
-    if (id != kNoValue) meanings[static_cast<std::size_t>(id)] = std::move(meaning);
+    if (id != kNoValue) meanings[id] = std::move(meaning);
   }
   const Shape& shape(const Node& node, ValueId id) const;  // refuses if unknown
 
   // The operand of a row-wise node: rows as they are; a free value as a constant, or as rows read from a
   // table by position, its axes matched with those of `beside` from the right.
   Rows operand(const Node& node, ValueId id, const Layout& beside);
-  // A free value that is the same at every step, 16-bit and quantised weights as they are stored; nullptr if
+  // A free value that is the same at every step, 16-bit and quantized weights as they are stored; nullptr if
   // it is not.
   ConstantPtr constant(ValueId id);
-  // The weights that a node dequantises; nullptr if there are none (quantised_weights.h). The same payloads
-  // give the same Quantised, so that tied weights are stored once.
-  ConstantPtr quantised(const Node& node);
+  // The weights that a node dequantizes; nullptr if there are none (quantized_weights.h). The same payloads
+  // give the same Quantized, so that tied weights are stored once.
+  ConstantPtr quantized(const Node& node);
   // Rows for a free value of the given layout: f(position), proven on many steps.
   Rows tabulated(const Node& node, ValueId id, const Layout& layout);
 
@@ -113,8 +109,8 @@ struct Rewrite {
   ConstantPtr stored(ValueId id);
   // By where codes and scales lie, which the values keep alive.
   std::map<std::tuple<const void*, int64_t, const void*, int64_t>,
-           std::vector<std::shared_ptr<const Quantised>>>
-      quantised_;
+           std::vector<std::shared_ptr<const Quantized>>>
+      quantized_;
   std::map<std::pair<ValueId, std::string>, Rows> tables_;
   std::vector<std::pair<Tensor, ValueId>> table_contents_;  // table -> its rows by position
 };

@@ -1,4 +1,4 @@
-// Nodes that work along feature axes: normalisation, reductions, softmax of routers, top-k.
+// Nodes that work along feature axes: normalization, reductions, softmax of routers, top-k.
 #include <algorithm>
 #include <numeric>
 
@@ -15,8 +15,8 @@ int64_t feature_axis_of(const Node& node, const Rows& x, int64_t axis) {
   return token_axis(x.layout, static_cast<std::size_t>(axis));
 }
 
-// (x, parameters...) normalised over axis..rank-1.
-bool normalise(Rewrite& r, const Node& node, const Rows& x) {
+// (x, parameters...) normalized over axis..rank-1.
+bool normalize(Rewrite& r, const Node& node, const Rows& x) {
   const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
   for (std::size_t i = axis; i < x.layout.size(); ++i) feature_axis_of(node, x, static_cast<int64_t>(i));
   for (std::size_t i = 1; i < node.outputs.size(); ++i)
@@ -87,8 +87,7 @@ bool along_axis(Rewrite& r, const Node& node, const Rows& x) {
     if (removed)
       y.layout.erase(y.layout.begin() + axis);
     else
-      y.layout[static_cast<std::size_t>(axis)] =
-          feature_axis(dims[static_cast<std::size_t>(attributes.integer("axis") - 1)]);
+      y.layout[axis] = feature_axis(dims[attributes.integer("axis") - 1]);
     r.set(node.outputs[i], std::move(y));
   }
   return true;
@@ -121,8 +120,8 @@ std::vector<int64_t> sources(const Node& node, const Constant& places, int64_t s
   for (int64_t i = 0; i < at.size(); ++i) {
     const int64_t place = at.integer(i) < 0 ? at.integer(i) + size : at.integer(i);
     if (place < 0 || place >= size) refuse(node, "writes to place " + std::to_string(at.integer(i)));
-    if (from[static_cast<std::size_t>(place)] != place) refuse(node, "writes to a place twice");
-    from[static_cast<std::size_t>(place)] = size + i;
+    if (from[place] != place) refuse(node, "writes to a place twice");
+    from[place] = size + i;
   }
   return from;
 }
@@ -147,7 +146,7 @@ bool scatter_slices(Rewrite& r, const Node& node, const Rows& x) {
   std::vector<int64_t> index;
   for (int64_t e = 0; e < element_count(dims); ++e) {
     const int64_t slice = e / inner % size, outer = e / inner / size;
-    index.push_back((outer * (size + count) + from[static_cast<std::size_t>(slice)]) * inner + e % inner);
+    index.push_back((outer * (size + count) + from[slice]) * inner + e % inner);
   }
   r.set(node.outputs[0], Rows{x.layout, r.out.pick(both, index, dims), x.last});
   return true;
@@ -178,7 +177,7 @@ bool rewrite_features(Rewrite& r, const Node& node) {
   switch (node.op) {
     case Op::kLayerNorm:
     case Op::kRmsNorm:
-      return normalise(r, node, x);
+      return normalize(r, node, x);
     case Op::kReduceSum:
     case Op::kReduceMean:
     case Op::kReduceMax:

@@ -13,7 +13,7 @@ Layout layout_of_dims(const Dims& dims) {
   return layout;
 }
 
-// The matrix that a weight is but for leading axes of size 1, so that a quantised one stays as it is stored:
+// The matrix that a weight is but for leading axes of size 1, so that a quantized one stays as it is stored:
 // the product with rows of at least as many axes is the same.
 ValueId without_ones(const Graph& graph, ValueId id, std::size_t most_axes) {
   const Node* node = graph.producer(id);
@@ -186,7 +186,7 @@ bool gather_weight(Rewrite& r, const Node& node) {
   return true;
 }
 
-// The operator as it is, for weights that are quantised in a way of their own.
+// The operator as it is, for weights that are quantized in a way of their own.
 ValueId same_operator(Rewrite& r, const Node& node, ValueId x) {
   std::vector<ValueId> inputs{x};
   for (std::size_t i = 1; i < node.inputs.size(); ++i) {
@@ -195,13 +195,13 @@ ValueId same_operator(Rewrite& r, const Node& node, ValueId x) {
       continue;
     }
     const ConstantPtr c = r.is_free(node.inputs[i]) ? r.constant(node.inputs[i]) : nullptr;
-    if (!c) refuse(node, "has quantised weights that are no constants");
+    if (!c) refuse(node, "has quantized weights that are no constants");
     inputs.push_back(r.out.constant(c));
   }
   return r.out.emit(node.op, inputs, node.attributes);
 }
 
-// MatMulNBits: a product with weights [N, K], which stay quantised.
+// MatMulNBits: a product with weights [N, K], which stay quantized.
 bool times_nbits(Rewrite& r, const Node& node) {
   const Rows* found = r.rows(node.inputs[0]);
   if (!found) return false;
@@ -209,7 +209,7 @@ bool times_nbits(Rewrite& r, const Node& node) {
   need_features(node, x, x.layout.size() - 1);
   Rows y = x;
   y.layout.back() = feature_axis(node.attributes.integer("N"));
-  if (const ConstantPtr w = r.quantised(node)) {
+  if (const ConstantPtr w = r.quantized(node)) {
     times_matrix(r, node, x, std::move(y), w, {{"trans_b", int64_t{1}}}, 5);
   } else {
     y.tokens = same_operator(r, node, x.tokens);

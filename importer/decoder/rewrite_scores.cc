@@ -124,7 +124,7 @@ void weigh_values(Rewrite& r, const Node& node, const Scores& s) {
   if (!right || right->layout.size() < 2)
     refuse(node, "multiplies attention weights with something that is no value of tokens");
   if (s.sink_column) refuse(node, "multiplies values with a column of sinks");
-  if (!s.normalised || s.nan_test) refuse(node, "uses attention scores that went through no softmax");
+  if (!s.normalized || s.nan_test) refuse(node, "uses attention scores that went through no softmax");
   Layout layout = s.layout;
   if (trans_a) std::swap(layout[layout.size() - 1], layout[layout.size() - 2]);
   Rows v = trans_b ? last_two_swapped(r, *right) : *right;
@@ -164,14 +164,14 @@ void pointwise(Rewrite& r, const Node& node) {
         refuse(node, "makes attention scores integers");
       return r.set(node.outputs[0], std::move(s));
     case Op::kIsNaN:
-      if (!s.normalised) refuse(node, "tests attention scores before softmax");
+      if (!s.normalized) refuse(node, "tests attention scores before softmax");
       s.nan_test = true;
       return r.set(node.outputs[0], std::move(s));
     case Op::kWhere:
       if (const Scores* condition =
               r.scores(node.inputs[0])) {  // Where(IsNaN(p), 0, p): rows without any visible key
         const Scores* kept = r.scores(node.inputs[2]);
-        if (!condition->nan_test || !kept || !kept->normalised || !r.is_free(node.inputs[1]))
+        if (!condition->nan_test || !kept || !kept->normalized || !r.is_free(node.inputs[1]))
           refuse(node, "chooses by attention scores");
         return r.set(node.outputs[0], Scores(*kept));
       }
@@ -204,7 +204,7 @@ void pointwise(Rewrite& r, const Node& node) {
     default:
       refuse(node, "does to attention scores what no paged attention does");
   }
-  if (s.normalised) refuse(node, "changes attention weights after softmax");
+  if (s.normalized) refuse(node, "changes attention weights after softmax");
   if (s.sink_column || s.row_max) refuse(node, "changes attention scores beside sinks");
   s.steps.push_back(std::move(step));
   r.set(node.outputs[0], std::move(s));
@@ -215,7 +215,7 @@ void add_sinks(Rewrite& r, const Node& node, Scores s) {
   const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
   const bool fits = node.inputs.size() == 2 && r.scores(node.inputs[0]) && r.is_free(node.inputs[1]) &&
                     axis + 1 == s.layout.size() && only(s.layout[axis], AtomKind::kContext) &&
-                    s.sinks.empty() && !s.normalised;
+                    s.sinks.empty() && !s.normalized;
   if (!fits) refuse(node, "joins attention scores with something that is no sink");
   const auto heads = static_cast<std::size_t>(features(s.layout));
   const Step longest = r.roles.has_past ? Step{1, 1, r.length - 1} : Step{1, r.length, 0};
@@ -249,7 +249,7 @@ bool takes_all_but_last(const Rewrite& r, const Node& node, const Scores& s) {
 bool is_row_max(const Node& node, const Scores& s) {
   const auto axes = node.attributes.ints_or("axes", {});
   return node.op == Op::kReduceMax && node.attributes.integer_or("keepdims", 1) && axes.size() == 1 &&
-         only(s.layout.at(static_cast<std::size_t>(axes[0])), AtomKind::kContext) && !s.normalised;
+         only(s.layout.at(static_cast<std::size_t>(axes[0])), AtomKind::kContext) && !s.normalized;
 }
 
 // Heads must stay in their order, for their products with the values are matched by number.
@@ -259,7 +259,7 @@ void movement(Rewrite& r, const Node& node, Scores s) {
     s.row_max = true;
     return r.set(node.outputs[0], std::move(s));
   }
-  if (s.sink_column && s.normalised && takes_all_but_last(r, node, s)) {
+  if (s.sink_column && s.normalized && takes_all_but_last(r, node, s)) {
     s.sink_column = false;
     return r.set(node.outputs[0], std::move(s));
   }
@@ -319,7 +319,7 @@ void add_operator_steps(Rewrite& r, const Node& node, Scores& s) {
   } else if (window) {
     refuse(node, "has a window without being causal");
   }
-  s.normalised = true;
+  s.normalized = true;
 }
 
 // (q, k, v, bias?, past_k?, past_v?, lengths?), all [batch, heads, tokens, dim].
@@ -380,10 +380,10 @@ bool rewrite_scores(Rewrite& r, const Node& node) {
   } else if (node.op == Op::kSoftmax) {
     Scores y = *s;
     const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
-    if (y.normalised || y.row_max) refuse(node, "normalises attention weights twice");
+    if (y.normalized || y.row_max) refuse(node, "normalizes attention weights twice");
     if (!only(y.layout.at(axis), AtomKind::kContext))
-      refuse(node, "normalises attention scores " + str(y.layout) + " along an axis that is not the context");
-    y.normalised = true;
+      refuse(node, "normalizes attention scores " + str(y.layout) + " along an axis that is not the context");
+    y.normalized = true;
     r.set(node.outputs[0], std::move(y));
   } else if (is_pointwise(node.op)) {
     pointwise(r, node);

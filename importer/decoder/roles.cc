@@ -59,8 +59,8 @@ Replacements input_sizes(const Graph& graph, const DecoderSignature& s) {
   replace_symbol(map, ids[1], sequence);
   for (const auto& cache : s.caches) {
     const Shape& shape = *shape_of(graph, cache.input);
-    replace_symbol(map, shape[static_cast<std::size_t>(cache.batch_axis)], batch);
-    replace_symbol(map, shape[static_cast<std::size_t>(cache.sequence_axis)], past);
+    replace_symbol(map, shape[cache.batch_axis], batch);
+    replace_symbol(map, shape[cache.sequence_axis], past);
   }
   std::vector<std::size_t> like_ids = s.positions;
   if (s.token_types) like_ids.push_back(*s.token_types);
@@ -146,7 +146,7 @@ Roles unify_sizes(Graph& graph, const DecoderSignature& signature) {
   roles.sizes.sequence = ids[1];
   if (roles.has_past) {
     const auto& cache = signature.caches.front();
-    roles.sizes.past = (*shape_of(graph, cache.input))[static_cast<std::size_t>(cache.sequence_axis)];
+    roles.sizes.past = (*shape_of(graph, cache.input))[cache.sequence_axis];
   }
   return roles;
 }

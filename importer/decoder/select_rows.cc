@@ -28,8 +28,7 @@ std::vector<bool> for_all_tokens(const Graph& graph) {
     if (node.op == Op::kPagedAttention) all[i] = true;
     if (!all[i]) continue;
     for (const ValueId id : node.inputs)
-      if (const Node* producer = graph.producer(id))
-        all[static_cast<std::size_t>(producer - graph.nodes.data())] = true;
+      if (const Node* producer = graph.producer(id)) all[producer - graph.nodes.data()] = true;
   }
   return all;
 }

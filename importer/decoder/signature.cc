@@ -28,7 +28,7 @@ class Finder {
   const Value& input(std::size_t i) const { return graph_.value(graph_.inputs[i]); }
   bool used(std::size_t i) const {
     const ValueId id = graph_.inputs[i];
-    return !readers_[static_cast<std::size_t>(id)].empty() ||
+    return !readers_[id].empty() ||
            std::find(graph_.outputs.begin(), graph_.outputs.end(), id) != graph_.outputs.end();
   }
   static std::size_t rank(const Value& v) { return v.shape ? v.shape->size() : 0; }

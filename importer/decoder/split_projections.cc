@@ -63,12 +63,12 @@ class Splitter {
         parts.emplace_back(id, *range);
         continue;
       }
-      const auto& users = readers[static_cast<std::size_t>(id)];
+      const auto& users = readers[id];
       for (const NodeId reader : users) {
         const Node& user = out_.graph.node(reader);
         if (!is_movement(user.op) || user.op == Op::kConcat || user.inputs[0] != id) return {};
         for (const ValueId y : user.outputs)
-          if (y != kNoValue && !(readers[static_cast<std::size_t>(y)].empty())) work.push_back(y);
+          if (y != kNoValue && !(readers[y].empty())) work.push_back(y);
       }
     }
     return parts;

@@ -28,11 +28,11 @@ std::optional<Runs> runs_of(const std::vector<int64_t>& index) {
   const auto size = static_cast<int64_t>(index.size());
   if (size == 0 || index[0] < 0) return std::nullopt;
   int64_t m = 1;
-  while (m < size && index[static_cast<std::size_t>(m)] == index[0] + m) ++m;
+  while (m < size && index[m] == index[0] + m) ++m;
   if (size % m != 0) return std::nullopt;
-  const Runs runs{index[0], m < size ? index[static_cast<std::size_t>(m)] - index[0] : m, size / m, m};
+  const Runs runs{index[0], m < size ? index[m] - index[0] : m, size / m, m};
   for (int64_t i = 0; i < size; ++i)
-    if (index[static_cast<std::size_t>(i)] != runs.base + i / m * runs.outer + i % m) return std::nullopt;
+    if (index[i] != runs.base + i / m * runs.outer + i % m) return std::nullopt;
   return runs;
 }
 

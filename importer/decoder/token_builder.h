@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark::decoder {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark::fold {
 
@@ -18,13 +18,8 @@ struct Array {
   int64_t size() const {
     return real ? static_cast<int64_t>(reals.size()) : static_cast<int64_t>(ints.size());
   }
-  double number(int64_t i) const {
-    return real ? reals[static_cast<std::size_t>(i)] : static_cast<double>(ints[static_cast<std::size_t>(i)]);
-  }
-  int64_t integer(int64_t i) const {
-    return real ? static_cast<int64_t>(reals[static_cast<std::size_t>(i)])
-                : ints[static_cast<std::size_t>(i)];
-  }
+  double number(int64_t i) const { return real ? reals[i] : static_cast<double>(ints[i]); }
+  int64_t integer(int64_t i) const { return real ? static_cast<int64_t>(reals[i]) : ints[i]; }
   static Array zeros(Dims dims, bool real);
   // out[i] = this[index[i]]; an index of -1 gives `fallback`.
   Array pick(Dims dims, const std::vector<int64_t>& index, double fallback = 0) const;
@@ -54,7 +49,7 @@ Evaluator pointwise_evaluator(Op op);  // null if it is not of the family, and s
 Evaluator movement_evaluator(Op op);
 Evaluator indexing_evaluator(Op op);
 Evaluator reduction_evaluator(Op op);
-Evaluator quantised_evaluator(Op op);
+Evaluator quantized_evaluator(Op op);
 
 // Index arithmetic.
 std::vector<int64_t> strides_of(const Dims& dims);

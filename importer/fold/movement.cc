@@ -78,8 +78,8 @@ Results transpose(const Call& c) {
   Dims out;
   std::vector<int64_t> steps;
   for (const int64_t p : perm) {
-    out.push_back(c.in[0].dims[static_cast<std::size_t>(p)]);
-    steps.push_back(strides[static_cast<std::size_t>(p)]);
+    out.push_back(c.in[0].dims[p]);
+    steps.push_back(strides[p]);
   }
   return {{strided(c.in[0], out, 0, steps)}};
 }
@@ -209,7 +209,7 @@ Results trilu(const Call& c) {
   const int64_t rows = x.dims[x.dims.size() - 2], columns = x.dims.back();
   for (int64_t i = 0; i < x.size(); ++i) {
     const int64_t column = i % columns, row = i / columns % rows;
-    index[static_cast<std::size_t>(i)] = (upper ? column - row >= k : column - row <= k) ? i : -1;
+    index[i] = (upper ? column - row >= k : column - row <= k) ? i : -1;
   }
   return {{x.pick(x.dims, index)}};
 }

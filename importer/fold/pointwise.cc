@@ -1,7 +1,7 @@
 #include <cmath>
 
+#include "base/ir/pointwise_math.h"
 #include "importer/fold/array.h"
-#include "importer/pointwise_math.h"
 
 namespace ark::fold {
 namespace {
@@ -23,7 +23,7 @@ Results test(const Call& c) {  // IsNaN, IsInf
   Array y = Array::zeros(x.dims, false);
   const auto [p, q] = pointwise::parameters_of(c.node.op, c.attributes());
   for (int64_t i = 0; i < x.size(); ++i)
-    y.ints[static_cast<std::size_t>(i)] = pointwise::unary<double>(c.node.op, x.number(i), p, q) != 0;
+    y.ints[i] = pointwise::unary<double>(c.node.op, x.number(i), p, q) != 0;
   return {{std::move(y)}};
 }
 

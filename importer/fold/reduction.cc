@@ -55,7 +55,7 @@ Results reduce(const Call& c) {
   for (std::size_t i = 0; i < index.size(); ++i) {
     const double v = x.number(static_cast<int64_t>(i));
     if (!x.real && std::fabs(v) > 9e15) return std::nullopt;  // beyond double's integers
-    double& s = sums[static_cast<std::size_t>(index[i])];
+    double& s = sums[index[i]];
     s = f.step(s, v);
   }
   for (double& s : sums) {
@@ -79,8 +79,7 @@ Results cum_sum(const Call& c) {
   int64_t axis = c.attributes().has("axis") ? c.attributes().integer("axis") : c.in[1].integer(0);
   if (axis < -rank || axis >= rank) c.fail("axis outside the rank");
   if (axis < 0) axis += rank;
-  const int64_t n = x.dims[static_cast<std::size_t>(axis)],
-                stride = strides_of(x.dims)[static_cast<std::size_t>(axis)];
+  const int64_t n = x.dims[axis], stride = strides_of(x.dims)[axis];
   const bool exclusive = c.attributes().integer_or("exclusive", 0),
              reverse = c.attributes().integer_or("reverse", 0);
   Array y = x;
@@ -121,9 +120,9 @@ Results matmul(const Call& c) {
     const int64_t batch = i / (m * n), row = i / n % m, column = i % n;
     double sum = 0;
     for (int64_t p = 0; p < k; ++p)
-      sum += a.reals[static_cast<std::size_t>(batch * m * k + (ta ? p * m + row : row * k + p))] *
-             b.reals[static_cast<std::size_t>(batch * k * n + (tb ? column * k + p : p * n + column))];
-    y.reals[static_cast<std::size_t>(i)] = alpha * sum;
+      sum += a.reals[batch * m * k + (ta ? p * m + row : row * k + p)] *
+             b.reals[batch * k * n + (tb ? column * k + p : p * n + column)];
+    y.reals[i] = alpha * sum;
   }
   return {{std::move(y)}};
 }

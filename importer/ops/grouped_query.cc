@@ -69,8 +69,8 @@ void refuse_variants(OpContext& c) {
   if (c.attr_int("smooth_softmax", 0) > 0 || c.has_input(kSink))
     c.unsupported("smooth_softmax and head_sink; export without them");
   if (c.wants_output(3)) c.unsupported("the scores as an output");
-  const std::string quantised = c.attr_string("k_quant_type", "NONE") + c.attr_string("v_quant_type", "NONE");
-  if (quantised != "NONENONE") c.unsupported("a quantised cache; export with a floating-point cache");
+  const std::string quantized = c.attr_string("k_quant_type", "NONE") + c.attr_string("v_quant_type", "NONE");
+  if (quantized != "NONENONE") c.unsupported("a quantized cache; export with a floating-point cache");
 }
 
 void grouped_query_attention(OpContext& c) {

@@ -1,7 +1,7 @@
 #include "importer/ops/helpers.h"
 
 #include "base/error.h"
-#include "importer/shape_rules/rules.h"
+#include "base/ir/shape_rules/rules.h"
 
 namespace ark::ops {
 

@@ -41,7 +41,7 @@ ValueId merge_heads(OpContext& c, ValueId x);
 // Adds `bias` if input i is there.
 ValueId add_input(OpContext& c, ValueId x, std::size_t i);
 
-// Input x with its scale and zero point (absent: 0) as f32, and f32 quantised by the scale and zero point of
+// Input x with its scale and zero point (absent: 0) as f32, and f32 quantized by the scale and zero point of
 // inputs.
 ValueId dequantized(OpContext& c, std::size_t x, std::size_t scale, std::size_t zero, int64_t axis);
 ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero);

@@ -61,7 +61,7 @@ void top_k(OpContext& c) {
   for (std::size_t i = 0; i < c.outputs.size() && i < 2; ++i) c.outputs[i] = results[i];
 }
 
-// Before opset 13 the axis cut the tensor in a matrix, whose rows were normalised.
+// Before opset 13 the axis cut the tensor in a matrix, whose rows were normalized.
 template <typename F>
 void along_axis(OpContext& c, F&& apply) {
   const ValueId x = c.input(0);
@@ -91,7 +91,7 @@ void softmax(OpContext& c) {
 void hardmax(OpContext& c) {
   along_axis(c, [&](ValueId x, int64_t axis) {
     const DType type = dtype_of(c, x);
-    const Expr depth = shape_of(c, x)[static_cast<std::size_t>(axis)];
+    const Expr depth = shape_of(c, x)[axis];
     const ValueId best = c.emit(
         Op::kArgMax, {x}, {{"axis", axis}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{0}}});
     const ValueId values = cast(c, c.constant_ints({0, 1}), type);

@@ -15,7 +15,7 @@ void sequence(OpContext& c) {
       "optionals, and sequences that are not known at load, are not supported; export the model with tensors "
       "only");
 }
-void text(OpContext& c) { c.unsupported("string operators are not supported; tokenise outside the model"); }
+void text(OpContext& c) { c.unsupported("string operators are not supported; tokenize outside the model"); }
 void recurrent(OpContext& c) {
   c.unsupported("recurrent layers are not supported; export an attention or convolution model");
 }

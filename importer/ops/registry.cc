@@ -12,8 +12,8 @@ const std::map<Key, OpImporter>& registry() {
     auto* m = new std::map<Key, OpImporter>;
     for (const auto& family :
          {ops::pointwise_table(), ops::activation_table(), ops::creation_table(), ops::reshape_table(),
-          ops::slicing_table(), ops::indexing_table(), ops::reduction_table(), ops::normalisation_table(),
-          ops::product_table(), ops::window_table(), ops::quantised_table(), ops::attention_table(),
+          ops::slicing_table(), ops::indexing_table(), ops::reduction_table(), ops::normalization_table(),
+          ops::product_table(), ops::window_table(), ops::quantized_table(), ops::attention_table(),
           ops::fused_attention_table(), ops::grouped_query_table(), ops::refused_table()})
       for (const auto& entry : family) m->emplace(Key{entry.domain, entry.op_type}, entry.import);
     return m;

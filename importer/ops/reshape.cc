@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/ir/shape_rules/rules.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
-#include "importer/shape_rules/rules.h"
 
 namespace ark::ops {
 namespace {
@@ -76,7 +76,7 @@ void squeeze(OpContext& c) {
   if (!axes) c.unsupported("axes that are computed at run time; export with constant axes");
   const Shape x = shape_of(c, c.input(0));
   std::vector<bool> drop(x.size());
-  for (const int64_t a : *axes) drop[static_cast<std::size_t>(c.axis(a, static_cast<int>(x.size())))] = true;
+  for (const int64_t a : *axes) drop[c.axis(a, static_cast<int>(x.size()))] = true;
   Shape shape;
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (!present && !x[i].constant())

@@ -1,9 +1,9 @@
 // Cutting and joining: Slice, Split, Concat, Pad, Tile, depth and space, triangles.
 #include <numeric>
 
+#include "base/ir/slice_bounds.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
-#include "importer/slice_bounds.h"
 
 namespace ark::ops {
 namespace {
@@ -76,7 +76,7 @@ void split(OpContext& c) {
   } else if (c.has_input(1)) {
     in.push_back(c.input(1));
   } else {
-    const Expr& size = shape_of(c, x)[static_cast<std::size_t>(axis)];
+    const Expr& size = shape_of(c, x)[axis];
     if (c.opset < 18 && size.constant() && *size.constant() % count != 0)
       c.fail("an axis of " + size.str() + " does not split into " + std::to_string(count) + " equal parts");
     attributes.set("sizes", equal_parts(size, count));

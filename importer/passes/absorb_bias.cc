@@ -13,8 +13,7 @@ bool absorb_bias(Graph& graph) {
       const ValueId product = add.inputs[side], bias = add.inputs[1 - side];
       const Node* matmul = made_by(graph, product, Op::kMatMul);
       const bool free = matmul && (matmul->inputs.size() < 3 || matmul->inputs[2] == kNoValue);
-      if (!free || uses[static_cast<std::size_t>(product)] != 1 || !is_row_constant(graph, bias, product))
-        continue;
+      if (!free || uses[product] != 1 || !is_row_constant(graph, bias, product)) continue;
       if (graph.value(bias).dtype != graph.value(product).dtype) continue;
       const Attributes attributes = matmul->attributes;
       rewrite(add, Op::kMatMul, {matmul->inputs[0], matmul->inputs[1], bias}, attributes);

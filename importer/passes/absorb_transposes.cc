@@ -71,8 +71,7 @@ bool absorb_transposes(Graph& graph) {
     const ValueId b = graph.nodes[i].inputs[1];
     if (const ValueId plain = unturned(graph, b); plain != kNoValue)
       graph.nodes[i].inputs[1] = plain;
-    else if (graph.value(b).constant || !graph.value(b).shape ||
-             !split_turn(graph, b, uses[static_cast<std::size_t>(b)]))
+    else if (graph.value(b).constant || !graph.value(b).shape || !split_turn(graph, b, uses[b]))
       continue;
     Node& node = graph.nodes[i];
     if (node.attributes.integer_or("trans_b", 0))

@@ -81,8 +81,7 @@ bool join_transposes(const Graph& graph, Node& node) {
   const Node* before = made_by(graph, node.inputs[0], Op::kTranspose);
   if (!before) return false;
   std::vector<int64_t> perm;
-  for (const int64_t p : node.attributes.ints("perm"))
-    perm.push_back(before->attributes.ints("perm")[static_cast<std::size_t>(p)]);
+  for (const int64_t p : node.attributes.ints("perm")) perm.push_back(before->attributes.ints("perm")[p]);
   node.inputs[0] = before->inputs[0];
   node.attributes.set("perm", std::move(perm));
   return true;

@@ -8,7 +8,7 @@ void drop_unread_outputs(Graph& graph) {
   for (Node& n : graph.nodes) {
     if (n.removed || (n.op != Op::kLayerNorm && n.op != Op::kMaxPool)) continue;
     for (std::size_t i = 1; i < n.outputs.size(); ++i) {
-      if (n.outputs[i] == kNoValue || uses[static_cast<std::size_t>(n.outputs[i])] > 0) continue;
+      if (n.outputs[i] == kNoValue || uses[n.outputs[i]] > 0) continue;
       graph.value(n.outputs[i]).producer = kNoNode;
       n.outputs[i] = kNoValue;
     }

@@ -1,9 +1,9 @@
 // What became known since the nodes were emitted: elements, bounds, whole values.
+#include "base/ir/shape_rules/rules.h"
+#include "base/ir/slice_bounds.h"
 #include "importer/infer.h"
 #include "importer/op_importer.h"
 #include "importer/passes/passes.h"
-#include "importer/shape_rules/rules.h"
-#include "importer/slice_bounds.h"
 
 namespace ark::passes {
 namespace {

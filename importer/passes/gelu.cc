@@ -142,7 +142,7 @@ class Fuser {
   NodeId find_result(ValueId x, ValueId t, ValueId from, double tolerance, int depth) const {
     static const Polynomial gelu{{{1, 0}, 0.5}, {{1, 1}, 0.5}};
     if (depth > 4) return kNoNode;
-    for (const NodeId reader : consumers_[static_cast<std::size_t>(from)]) {
+    for (const NodeId reader : consumers_[from]) {
       const Node& node = graph_.node(reader);
       if (!is_binary_pointwise(node.op)) continue;
       const auto p = Reader(graph_, x, t).read(node.outputs[0]);

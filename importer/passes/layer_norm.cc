@@ -27,7 +27,7 @@ ValueId centred(const Graph& graph, ValueId difference) {
 }
 
 // Div(d, Sqrt(ReduceMean(d^2) + epsilon)) with d = x - mean(x).
-std::optional<Match> normalised(const Graph& graph, const Node& div) {
+std::optional<Match> normalized(const Graph& graph, const Node& div) {
   const ValueId x = centred(graph, div.inputs[0]);
   const Node* root = made_by(graph, div.inputs[1], Op::kSqrt);
   const Node* add = root ? made_by(graph, root->inputs[0], Op::kAdd) : nullptr;
@@ -48,9 +48,8 @@ Attributes attributes_of(const Graph& graph, const Match& m) {
 // The one reader of `id`, if it is `op` with a constant row as its other operand.
 NodeId scaled_by_row(const Graph& graph, const std::vector<std::vector<NodeId>>& consumers,
                      const std::vector<int>& uses, ValueId id, Op op) {
-  if (uses[static_cast<std::size_t>(id)] != 1 || consumers[static_cast<std::size_t>(id)].size() != 1)
-    return kNoNode;
-  const NodeId reader = consumers[static_cast<std::size_t>(id)][0];
+  if (uses[id] != 1 || consumers[id].size() != 1) return kNoNode;
+  const NodeId reader = consumers[id][0];
   const Node& node = graph.node(reader);
   if (node.op != op) return kNoNode;
   const ValueId row = other_input(node, id);
@@ -67,7 +66,7 @@ bool fuse_layer_norm(Graph& graph) {
   const auto uses = use_counts(graph);
   for (Node& div : graph.nodes) {
     if (div.removed || div.op != Op::kDiv) continue;
-    const auto match = normalised(graph, div);
+    const auto match = normalized(graph, div);
     if (!match) continue;
     changed = true;
     const Attributes attributes = attributes_of(graph, *match);

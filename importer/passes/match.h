@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark::passes {
 
@@ -37,7 +37,7 @@ inline std::vector<int> use_counts(const Graph& graph) {
   std::vector<int> counts(graph.values.size(), 0);
   const auto consumers = graph.consumers();
   for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = static_cast<int>(consumers[i].size());
-  for (const ValueId id : graph.outputs) ++counts[static_cast<std::size_t>(id)];
+  for (const ValueId id : graph.outputs) ++counts[id];
   return counts;
 }
 
@@ -79,12 +79,11 @@ class Aliases {
     for (std::size_t i = 0; i < to_.size(); ++i) to_[i] = static_cast<ValueId>(i);
   }
   void set(ValueId from, ValueId to) {
-    to_[static_cast<std::size_t>(from)] = (*this)(to);
+    to_[from] = (*this)(to);
     any_ = true;
   }
   ValueId operator()(ValueId id) const {
-    return id == kNoValue || static_cast<std::size_t>(id) >= to_.size() ? id
-                                                                        : to_[static_cast<std::size_t>(id)];
+    return id == kNoValue || static_cast<std::size_t>(id) >= to_.size() ? id : to_[id];
   }
   bool any() const { return any_; }
   void apply(Node& node) const {

@@ -2,7 +2,7 @@
 // it changed anything, keeps the graph verifiable, and does nothing when run again on its own result.
 #pragma once
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark::passes {
 

@@ -58,7 +58,7 @@ bool same_numbers(const Graph& graph, ValueId id, ValueId x) {
 }
 
 // x * inverse, inverse * x, or x / root.
-std::optional<RmsNorm> rms_normalised(const Graph& graph, const Node& node) {
+std::optional<RmsNorm> rms_normalized(const Graph& graph, const Node& node) {
   if (node.op == Op::kDiv) {
     const auto m = root_mean_square(graph, node.inputs[1]);
     return m && same_numbers(graph, node.inputs[0], m->x) ? m : std::nullopt;
@@ -82,7 +82,7 @@ class RmsNormFuser {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       Node& node = graph_.nodes[i];
       if (node.removed || (node.op != Op::kMul && node.op != Op::kDiv)) continue;
-      const auto match = rms_normalised(graph_, node);
+      const auto match = rms_normalized(graph_, node);
       if (!match || graph_.value(match->x).dtype != graph_.value(node.outputs[0]).dtype) continue;
       changed = true;
       fuse(node, *match);
@@ -93,8 +93,8 @@ class RmsNormFuser {
 
  private:
   NodeId only_reader(ValueId id) const {
-    const auto& readers = consumers_[static_cast<std::size_t>(id)];
-    return readers.size() == 1 && uses_[static_cast<std::size_t>(id)] == 1 ? readers[0] : kNoNode;
+    const auto& readers = consumers_[id];
+    return readers.size() == 1 && uses_[id] == 1 ? readers[0] : kNoNode;
   }
 
   void fuse(Node& node, const RmsNorm& m) {

@@ -1,4 +1,4 @@
-"""Writes a GGUF file anew with all tensors dequantised: float_gguf.py SOURCE TARGET."""
+"""Writes a GGUF file anew with all tensors dequantized: float_gguf.py SOURCE TARGET."""
 
 import os
 import sys

@@ -30,7 +30,7 @@ class Weights:
     def __getitem__(self, name):
         tensor = self.tensors[name]
         if tensor.data_type not in TYPES:
-            raise SystemExit(f"{name} is no floating-point weight: quantised models have no twin here")
+            raise SystemExit(f"{name} is no floating-point weight: quantized models have no twin here")
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             external_data_helper.load_external_data_for_tensor(tensor, str(self.folder))
         data = np.frombuffer(tensor.raw_data, np.uint8).copy()

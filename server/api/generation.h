@@ -1,4 +1,4 @@
-// One sequence of a request: its ticket, its detokeniser, its stop strings.
+// One sequence of a request: its ticket, its detokenizer, its stop strings.
 #pragma once
 
 #include <chrono>
@@ -74,7 +74,7 @@ class Generation {
   double logprob_sum_ = 0;
   bool done_ = false, stopped_ = false;
   Json stop_reason_;
-  std::size_t decoded_ = 0, emitted_ = 0;  // bytes of text: from the detokeniser, past the stop checker
+  std::size_t decoded_ = 0, emitted_ = 0;  // bytes of text: from the detokenizer, past the stop checker
   std::vector<TokenScore> held_;           // tokens whose text is not out yet
   schedule::Ticket::Clock::time_point last_token_{};
 };

@@ -1,6 +1,6 @@
 #include "server/api/openapi_schemas.h"
 
-#include "engine/step.h"
+#include "engine/run/step.h"
 #include "server/api/parameters.h"
 
 namespace ark::api {
@@ -92,7 +92,7 @@ Json completion_request(const SchemaLimits& limits) {
   fields["echo"] = flag(false, "The text begins with the prompt.");
   fields["logprobs"] = integer(0, kMaxTop, "Log-probabilities of the tokens and of this many alternatives.");
   fields["suffix"] = maybe({{"type", "string"}, {"maxLength", 0}, {"description", "Not supported."}});
-  fields["add_special_tokens"] = flag(true, "Tokenise as the model expects a text to begin (extension).");
+  fields["add_special_tokens"] = flag(true, "Tokenize as the model expects a text to begin (extension).");
   return object(std::move(fields), {"prompt"});
 }
 

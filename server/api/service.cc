@@ -28,7 +28,7 @@ const text::Tokenizer& Model::tokenizer(const std::string& param) const {
 
 std::vector<int32_t> Model::encode(const std::string& param, const std::string& text, bool special) const {
   const text::Tokenizer& tokenizer = this->tokenizer(param);
-  // Tokenising takes some hundred bytes per byte of text: long texts take turns.
+  // Tokenizing takes some hundred bytes per byte of text: long texts take turns.
   constexpr std::size_t kLong = 256 << 10;
   static std::mutex turn;
   const auto lock = text.size() > kLong ? std::unique_lock(turn) : std::unique_lock<std::mutex>();

@@ -9,7 +9,7 @@
 
 #include "server/api/fields.h"
 #include "server/api/metrics.h"
-#include "server/load.h"
+#include "server/load/load.h"
 #include "server/schedule/scheduler.h"
 
 namespace ark::api {

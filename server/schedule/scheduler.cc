@@ -214,8 +214,7 @@ int32_t Scheduler::add_to_step(const std::shared_ptr<Sequence>& sequence, int32_
   const auto first = static_cast<int32_t>(step.tokens.size());
   step.sequences.push_back({s.slot, first, count, s.posted});
   for (int32_t i = s.posted; i < s.posted + count; ++i)
-    step.tokens.push_back(i < static_cast<int32_t>(s.tokens.size()) ? s.tokens[static_cast<std::size_t>(i)]
-                                                                    : kFeedbackToken);
+    step.tokens.push_back(i < static_cast<int32_t>(s.tokens.size()) ? s.tokens[i] : kFeedbackToken);
   StepRow row;
   row.slot = s.slot;
   row.prompt_length = s.prompt_size();
@@ -259,7 +258,7 @@ bool Scheduler::ensure_pages(Sequence& s, int32_t tokens, StepDescriptor& step, 
     if (pages_.obtainable() > 0 || !preempt_youngest(s, building)) return false;
   }
   for (; s.pages_known < static_cast<int32_t>(s.pages.size()); ++s.pages_known)
-    step.page_deltas.push_back({s.slot, s.pages_known, s.pages[static_cast<std::size_t>(s.pages_known)]});
+    step.page_deltas.push_back({s.slot, s.pages_known, s.pages[s.pages_known]});
   return true;
 }
 
@@ -304,7 +303,7 @@ void Scheduler::take_results(StepResult result) {
 void Scheduler::take_row(Sequence& s, int32_t index, RowResult& row) {
   if (s.done) return;
   if (index < s.prompt_size()) {
-    s.ticket->push({s.tokens[static_cast<std::size_t>(index)], true, row.logprob, std::move(row.top)});
+    s.ticket->push({s.tokens[index], true, row.logprob, std::move(row.top)});
     return;
   }
   ARK_CHECK(index == static_cast<int32_t>(s.tokens.size()), "a sampled token arrives out of order");

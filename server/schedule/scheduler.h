@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/runner.h"
+#include "engine/run/runner.h"
 #include "server/schedule/page_allocator.h"
 #include "server/schedule/sequence.h"
 #include "server/schedule/ticket.h"

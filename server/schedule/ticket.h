@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/step.h"
+#include "engine/run/step.h"
 
 namespace ark::schedule {
 

@@ -25,15 +25,15 @@ class Word {
     while (!queue_.empty()) {
       const Candidate best = queue_.top();
       queue_.pop();
-      Symbol& left = symbols_[static_cast<std::size_t>(best.at)];
+      Symbol& left = symbols_[best.at];
       if (left.id < 0 || left.next >= size()) continue;
-      Symbol& right = symbols_[static_cast<std::size_t>(left.next)];
+      Symbol& right = symbols_[left.next];
       const MergeTable::Merge* merge = merges_.find(left.id, right.id);
       if (!merge || merge->id != best.id) continue;  // the pair has changed since it was queued
       left.id = merge->id;
       right.id = kGone;
       left.next = right.next;
-      if (left.next < size()) symbols_[static_cast<std::size_t>(left.next)].previous = best.at;
+      if (left.next < size()) symbols_[left.next].previous = best.at;
       if (left.previous >= 0) offer(left.previous);
       if (left.next < size()) offer(best.at);
     }
@@ -59,8 +59,8 @@ class Word {
   std::int32_t size() const { return static_cast<std::int32_t>(symbols_.size()); }
 
   void offer(std::int32_t at) {
-    const Symbol& left = symbols_[static_cast<std::size_t>(at)];
-    const Symbol& right = symbols_[static_cast<std::size_t>(left.next)];
+    const Symbol& left = symbols_[at];
+    const Symbol& right = symbols_[left.next];
     if (const auto* merge = merges_.find(left.id, right.id)) queue_.push({merge->rank, at, merge->id});
   }
 

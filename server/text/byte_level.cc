@@ -17,7 +17,7 @@ struct Alphabet {
     for (int byte = 0; byte < 256; ++byte) {
       const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
       const char32_t c = printable ? static_cast<char32_t>(byte) : next++;
-      append_utf8(chars[static_cast<std::size_t>(byte)], c);
+      append_utf8(chars[byte], c);
       bytes[c] = byte;
     }
   }

@@ -21,9 +21,7 @@ class StopChecker {
   std::string flush();
   bool stopped() const { return match_ >= 0; }
   // The stop string that was found; null before.
-  const std::string* matched() const {
-    return stopped() ? &stops_[static_cast<std::size_t>(match_)] : nullptr;
-  }
+  const std::string* matched() const { return stopped() ? &stops_[match_] : nullptr; }
 
  private:
   std::vector<std::string> stops_;

@@ -101,7 +101,7 @@ class Unigram : public TokenModel {
       next_char(text, next);
       bool known = false;  // this character is a token by itself
       trie_.visit_prefixes(text.substr(at), [&](std::size_t length, std::int32_t id) {
-        offer(length, id, scores_[static_cast<std::size_t>(id)]);
+        offer(length, id, scores_[id]);
         known |= length == next - at;
       });
       if (!known) {

@@ -43,8 +43,7 @@ class Vocabulary {
     return found == ids_.end() ? std::nullopt : std::optional(found->second);
   }
   const std::string* token(std::int32_t id) const {  // null if there is none
-    return id < 0 || static_cast<std::size_t>(id) >= tokens_.size() ? nullptr
-                                                                    : tokens_[static_cast<std::size_t>(id)];
+    return id < 0 || static_cast<std::size_t>(id) >= tokens_.size() ? nullptr : tokens_[id];
   }
   std::size_t size() const { return ids_.size(); }
   std::size_t end_id() const { return tokens_.size(); }  // one past the largest id

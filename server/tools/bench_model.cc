@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "engine/compile.h"
 #include "server/choice.h"
-#include "server/load_runner.h"
+#include "server/load/load_runner.h"
 #include "server/tools/main_guard.h"
 
 namespace ark {

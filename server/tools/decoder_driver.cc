@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "engine/ragged_runner.h"
+#include "engine/run/ragged_runner.h"
 #include "importer/decoder.h"
 #include "server/tools/cache_layout.h"
 #include "server/tools/run_suite.h"
@@ -138,9 +138,9 @@ class Decoder : public GraphDriver {
         past_ > 0 && std::is_sorted(seen.rbegin(), seen.rend()) && count >= columns_ && count <= past_;
     row.kept = lengths ? count - columns_ : past_;
     for (int64_t i = 0; i < row.kept; ++i)
-      if (seen[static_cast<std::size_t>(i)]) row.past.push_back(i);
+      if (seen[i]) row.past.push_back(i);
     for (int64_t i = 0; i < columns_; ++i) {
-      if (!lengths && !seen[static_cast<std::size_t>(past_ + i)]) continue;
+      if (!lengths && !seen[past_ + i]) continue;
       row.fresh.push_back(i);
       row.present.push_back(lengths ? count - columns_ + i : past_ + i);
     }
@@ -199,11 +199,11 @@ class Decoder : public GraphDriver {
     for (const DecoderSignature::Cache& c : s.caches) {
       const Tensor& past = input(c.input, "a cache");
       Dims dims = past.dims;
-      dims[static_cast<std::size_t>(c.sequence_axis)] = past_ + columns_;
+      dims[c.sequence_axis] = past_ + columns_;
       Tensor& present = outputs_[c.output] = Tensor::zeros(past.dtype, dims);
       const CacheLayout from(past.dims, c), to(dims, c);
       for (int64_t b = 0; b < batch_; ++b)
-        for (int64_t i = 0; i < rows_[static_cast<std::size_t>(b)].kept; ++i)
+        for (int64_t i = 0; i < rows_[b].kept; ++i)
           for (int64_t e = 0; e < from.width(); ++e)
             put(present, to.index(b, i, e), static_cast<float>(past.real(from.index(b, i, e))));
     }
@@ -233,7 +233,7 @@ class Decoder : public GraphDriver {
   }
 
   void load_past(int64_t b, int64_t slot) {
-    const Row& row = rows_[static_cast<std::size_t>(b)];
+    const Row& row = rows_[b];
     if (row.past.empty()) return;
     for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, const Places& places,
                    int64_t width) {
@@ -259,7 +259,7 @@ class Decoder : public GraphDriver {
   }
 
   void store_present(int64_t b, int64_t slot) {
-    const Row& row = rows_[static_cast<std::size_t>(b)];
+    const Row& row = rows_[b];
     for_caches([&](std::size_t k, bool values, const DecoderSignature::Cache& c, const Places& places,
                    int64_t width) {
       Tensor& present = outputs_[c.output];
@@ -302,7 +302,7 @@ class Decoder : public GraphDriver {
         const auto slot = static_cast<int32_t>(b - begin);
         for (int32_t p = 0; first && p < pages_each(); ++p)
           step.page_deltas.push_back({slot, p, slot * pages_each() + p});
-        add_tokens(b, slot, done[static_cast<std::size_t>(slot)], step, wanted);
+        add_tokens(b, slot, done[slot], step, wanted);
       }
       if (step.tokens.empty()) break;
       take(step, wanted);
@@ -312,7 +312,7 @@ class Decoder : public GraphDriver {
 
   void add_tokens(int64_t b, int32_t slot, std::size_t& done, StepDescriptor& step,
                   std::vector<std::pair<int64_t, int64_t>>& wanted) const {
-    const Row& row = rows_[static_cast<std::size_t>(b)];
+    const Row& row = rows_[b];
     const Tensor& ids = input(model_.signature.ids, "token ids");
     const auto first = static_cast<int32_t>(step.tokens.size());
     const std::size_t count =
@@ -345,8 +345,7 @@ class Decoder : public GraphDriver {
     for (std::size_t r = 0; r < wanted.size(); ++r) {
       const auto [b, column] = wanted[r];
       const int64_t first = (b * (last_only_ ? 1 : columns_) + column) * model_.vocabulary;
-      for (int64_t v = 0; v < model_.vocabulary; ++v)
-        put(logits, first + v, result->rows[r].logits[static_cast<std::size_t>(v)]);
+      for (int64_t v = 0; v < model_.vocabulary; ++v) put(logits, first + v, result->rows[r].logits[v]);
     }
   }
 

@@ -6,12 +6,12 @@
 #include "base/index.h"
 #include "engine/cuda/variants.h"
 #include "engine/kernel.h"
-#include "engine/op_rule.h"
+#include "engine/ops/op_rule.h"
 #include "engine/plan_file.h"
-#include "engine/program_dot.h"
-#include "engine/program_text.h"
-#include "engine/ragged_runner.h"
-#include "engine/weight_store.h"
+#include "engine/program/dot.h"
+#include "engine/program/text.h"
+#include "engine/run/ragged_runner.h"
+#include "engine/run/weight_store.h"
 #include "server/tools/inspect_stages.h"
 
 namespace ark {
@@ -41,7 +41,7 @@ const char* name_of(Spec::Kind kind) {
 
 std::string spec_text(const Compiled& c, ValueId v) {
   if (v == kNoValue) return "-";
-  const Spec& spec = c.plan.specs[at(v)];
+  const Spec& spec = c.plan.specs[v];
   const std::string id = "%" + std::to_string(v) + " ";
   if (spec.kind != Spec::Kind::kSplit) return id + name_of(spec.kind);
   return id + "split " + std::to_string(spec.axis) + " " + ranges_text(spec.ranges);
@@ -50,7 +50,7 @@ std::string spec_text(const Compiled& c, ValueId v) {
 bool is_sharded(const Compiled& c, const Node& node) {
   for (const auto* list : {&node.inputs, &node.outputs})
     for (const ValueId v : *list)
-      if (v != kNoValue && c.plan.specs[at(v)].kind != Spec::Kind::kReplicated) return true;
+      if (v != kNoValue && c.plan.specs[v].kind != Spec::Kind::kReplicated) return true;
   return false;
 }
 
@@ -98,7 +98,7 @@ Arena arena_of(const Compiled& c, std::size_t rank) {
 
 const char* isa_name() {
   const char* const names[] = {"scalar", "avx2", "avx512"};
-  return names[static_cast<std::size_t>(best_isa())];
+  return names[best_isa()];
 }
 
 std::string_view body_of(const Variant& v) {
@@ -137,12 +137,12 @@ json phases_json(const Program& p) {
     phases.push_back(
         {{"name", phase.name},
          {"variant", phase.variant},
-         {"body", body_of(p.variants[at(phase.variant)])},
+         {"body", body_of(p.variants[phase.variant])},
          {"operands", phase_operands(phase)},
-         {"grid", phase.grid == kNone ? json(nullptr) : json(p.vals[at(phase.grid)].e.str())},
+         {"grid", phase.grid == kNone ? json(nullptr) : json(p.vals[phase.grid].e.str())},
          {"waits", phase.waits.size()},
-         {"channel", phase.channel == kNone ? json(nullptr) : json(p.channels[at(phase.channel)].name)},
-         {"trips", phase.repeat == kNone ? 1 : p.repeats[at(phase.repeat)].trips}});
+         {"channel", phase.channel == kNone ? json(nullptr) : json(p.channels[phase.channel].name)},
+         {"trips", phase.repeat == kNone ? 1 : p.repeats[phase.repeat].trips}});
   return phases;
 }
 
@@ -151,7 +151,7 @@ json buffers_json(const Program& p, const Binding& binding) {
   for (std::size_t i = 0; i < p.buffers.size(); ++i) {
     const Buffer& b = p.buffers[i];
     json dims = json::array();
-    for (const ValId v : b.dims) dims.push_back(p.vals[at(v)].e.str());
+    for (const ValId v : b.dims) dims.push_back(p.vals[v].e.str());
     buffers.push_back({{"name", b.name},
                        {"kind", name_of(b.kind)},
                        {"dtype", name_of(b.dtype)},
@@ -239,7 +239,7 @@ std::string weights_text(Inspection& inspection) {
             std::to_string(weight_bytes(p)) + " bytes\n";
     for (const WeightUse& w : p.weights)
       text += "  " + std::string(name_of(w.stored)) + " [" + ranges_text(w.ranges) + "] " + layout_text(w) +
-              ", " + std::to_string(packed_bytes(w)) + " bytes  # " + escaped(names[at(w.constant)]) + "\n";
+              ", " + std::to_string(packed_bytes(w)) + " bytes  # " + escaped(names[w.constant]) + "\n";
   }
   return text;
 }
@@ -251,9 +251,9 @@ json weights_json(Inspection& inspection) {
   for (const Program& p : c.programs) {
     json weights = json::array();
     for (const WeightUse& w : p.weights)
-      weights.push_back({{"name", names[at(w.constant)]},
+      weights.push_back({{"name", names[w.constant]},
                          {"constant", w.constant},
-                         {"dims", c.constants[at(w.constant)]->dims},
+                         {"dims", c.constants[w.constant]->dims},
                          {"ranges", json_of(w.ranges)},
                          {"dtype", name_of(w.stored)},
                          {"layout", layout_text(w)},
@@ -291,10 +291,10 @@ std::string placement_text(Inspection& inspection) {
             " a page of keys and values\n";
     for (std::size_t p = 0; p < c.programs[r].phases.size(); ++p) {
       const Phase& phase = c.programs[r].phases[p];
-      text += "  program: " + std::string(body_of(c.programs[r].variants[at(phase.variant)])) +
-              (phase.repeat == kNone ? ""
-                                     : " x" + std::to_string(c.programs[r].repeats[at(phase.repeat)].trips)) +
-              "  # " + escaped(phase.name) + "; " + on_cuda(c.programs[r], p) + "\n";
+      text +=
+          "  program: " + std::string(body_of(c.programs[r].variants[phase.variant])) +
+          (phase.repeat == kNone ? "" : " x" + std::to_string(c.programs[r].repeats[phase.repeat].trips)) +
+          "  # " + escaped(phase.name) + "; " + on_cuda(c.programs[r], p) + "\n";
     }
   }
   return text;
@@ -314,7 +314,7 @@ json placement_json(Inspection& inspection) {
     json phases = json::array();
     for (std::size_t p = 0; p < c.programs[r].phases.size(); ++p) {
       const Phase& phase = c.programs[r].phases[p];
-      phases.push_back({{"body", body_of(c.programs[r].variants[at(phase.variant)])},
+      phases.push_back({{"body", body_of(c.programs[r].variants[phase.variant])},
                         {"name", phase.name},
                         {"where", "program"},
                         {"cuda", on_cuda(c.programs[r], p)}});

@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/ir/graph_dot.h"
 #include "engine/kernel.h"
-#include "engine/validate.h"
-#include "importer/graph_dot.h"
-#include "server/load.h"
-#include "server/load_runner.h"
+#include "engine/validate/validate.h"
+#include "server/load/load.h"
+#include "server/load/load_runner.h"
 
 namespace ark {
 namespace {

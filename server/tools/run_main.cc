@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "engine/compile.h"
-#include "server/load.h"
+#include "server/load/load.h"
 #include "server/tools/main_guard.h"
 #include "server/tools/run_prompt.h"
 #include "server/tools/run_suite.h"
@@ -51,7 +51,7 @@ int run_inputs(const Options& options) {
                                  [&](ValueId id) { return graph.value(id).name == text.substr(0, equals); });
     if (at == graph.inputs.end())
       throw Error(Code::kUsage, "--input: the model has no input '" + escaped(text.substr(0, equals)) + "'");
-    inputs[static_cast<std::size_t>(at - graph.inputs.begin())] = tools::read_npy(text.substr(equals + 1));
+    inputs[at - graph.inputs.begin()] = tools::read_npy(text.substr(equals + 1));
   }
   const auto driver = tools::make_driver(options.run.driver, graph, options.run.ranks, options.run.threads);
   const std::vector<Tensor> outputs = driver->run(inputs);

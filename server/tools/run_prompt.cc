@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "server/load.h"
+#include "server/load/load.h"
 #include "server/schedule/scheduler.h"
 #include "server/text/detokenizer.h"
 #include "server/tools/main_guard.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/step.h"
+#include "engine/run/step.h"
 #include "server/config.h"
 
 namespace ark::tools {

@@ -26,7 +26,7 @@ class PaddingRule {
     for (const DecoderSignature::Cache& cache : signature_->caches)
       if (cache.output == output && set.inputs[cache.input])
         return PaddingAxes{cache.batch_axis, cache.sequence_axis,
-                           set.inputs[cache.input]->dims[static_cast<std::size_t>(cache.sequence_axis)]};
+                           set.inputs[cache.input]->dims[cache.sequence_axis]};
     return std::nullopt;
   }
 

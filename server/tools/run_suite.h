@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 #include "server/tools/test_data.h"
 
 namespace ark::tools {

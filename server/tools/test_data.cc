@@ -46,7 +46,7 @@ std::string index_text(const Tensor& t, int64_t i) {
 // The element's coordinate along `axis`.
 int64_t coordinate(const Tensor& t, int64_t i, int axis) {
   for (std::size_t a = t.dims.size(); a-- > static_cast<std::size_t>(axis) + 1;) i /= t.dims[a];
-  return i % t.dims[static_cast<std::size_t>(axis)];
+  return i % t.dims[axis];
 }
 
 std::string number_text(const Tensor& t, int64_t i) {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/ir/graph.h"
 #include "base/tensor.h"
-#include "importer/graph.h"
 
 namespace ark::tools {
 

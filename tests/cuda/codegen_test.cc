@@ -60,7 +60,7 @@ TEST(Codegen, NumericsChooseThePath) {
   EXPECT_TRUE(has(variants_of(full, Numerics::kFast), "MatMul<float, 64, kFma>"));
 }
 
-TEST(Codegen, QuantisedWeightsRunOnTensorCores) {
+TEST(Codegen, QuantizedWeightsRunOnTensorCores) {
   for (const int bits : {4, 8}) {
     test::TokenGraphOptions o;
     o.bits = bits;
@@ -73,7 +73,7 @@ TEST(Codegen, QuantisedWeightsRunOnTensorCores) {
   }
 }
 
-TEST(Codegen, PiecesBeginWithBlocksOfQuantisedRows) {
+TEST(Codegen, PiecesBeginWithBlocksOfQuantizedRows) {
   for (const int32_t unit : {8, 16, 24, 32, 64, 100, 128}) {
     for (const Recipe& recipe : {Recipe{{0, 4100}}, Recipe{{0, 9 * unit, 20 * unit, 20 * unit, 41 * unit}}}) {
       const std::vector<int32_t> pieces = pieces_of(recipe, unit);
@@ -89,7 +89,7 @@ TEST(Codegen, PiecesBeginWithBlocksOfQuantisedRows) {
 }
 
 // Long weights of 4 bits in blocks of 128 rows: a block a piece, and no more pieces than that takes.
-TEST(Codegen, WholeBlocksOfQuantisedRowsAreDealtEvenly) {
+TEST(Codegen, WholeBlocksOfQuantizedRowsAreDealtEvenly) {
   Recipe recipe{{0}};
   for (int32_t s = 1; s <= 8; ++s) recipe.slabs.push_back(s * 1792);
   EXPECT_EQ(pieces_of(recipe, 128).size() - 1, 128u);
@@ -101,7 +101,7 @@ TEST(Codegen, RefusesWhatHasNoDeviceCodeByName) {
   std::vector<Program> programs = programs_of(false, 1, 1);
   Program& p = programs[0];
   for (Phase& phase : p.phases) {
-    if (p.variants[static_cast<std::size_t>(phase.variant)].code != OpCode::kNorm) continue;
+    if (p.variants[phase.variant].code != OpCode::kNorm) continue;
     Variant generic{.code = OpCode::kGeneric, .op = Op::kTopK};
     phase.variant = static_cast<int32_t>(p.variants.size());
     phase.name = "the culprit";

@@ -174,9 +174,8 @@ TEST_F(FakeDriver, LinksMapEachRegionOnceAndGiveItBack) {
       const Gate::Work work = gpu->gate().enter();
       HostLinks links(*gpu);
       for (int r = 0; r < 2; ++r) {
-        const Program& program = compiled.programs[static_cast<std::size_t>(r)];
-        const std::vector<ChannelPlace> places =
-            links.places(program, *groups[static_cast<std::size_t>(r)], 4096);
+        const Program& program = compiled.programs[r];
+        const std::vector<ChannelPlace> places = links.places(program, *groups[r], 4096);
         ASSERT_EQ(places.size(), program.channels.size());
         ASSERT_GE(places.size(), 2u);
         for (const ChannelPlace& place : places) {

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "dma/ring.h"
-#include "engine/validate.h"
+#include "engine/validate/validate.h"
 #include "tests/conformance/cuda/gpu_ranks.h"
 #include "tests/emulator/emulated_gpu.h"
 #include "tests/emulator/hooks.h"

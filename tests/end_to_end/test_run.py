@@ -147,7 +147,7 @@ def test_an_edited_plan_is_run_or_refused(tmp_path):
     run(*command, "--plan", plan, "--tp", 3, code=64)
 
 
-def test_plans_that_do_not_fit_quantised_weights_are_refused(tmp_path):
+def test_plans_that_do_not_fit_quantized_weights_are_refused(tmp_path):
     command = [model("llama-int4"), "--prompt-ids", "17,301,42", "--max-tokens", "2", "--json"]
     text = inspect(model("llama-int4"), "--stage", "program", "--tp", 2)
     weight = re.search(r"(constant=\d+) (panels=64) (block=\d+) transposed u4 (\[.*\])", text)

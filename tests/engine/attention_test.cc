@@ -43,8 +43,7 @@ struct Case {
     state.page_size = static_cast<int32_t>(s.page_size);
     state.pages_per_slot = static_cast<int32_t>(pages);
     state.page_tables.assign(static_cast<std::size_t>(2 * pages), 0);
-    for (int64_t p = 0; p < pages; ++p)
-      state.page_tables[static_cast<std::size_t>(pages + p)] = static_cast<int32_t>(pages - p);
+    for (int64_t p = 0; p < pages; ++p) state.page_tables[pages + p] = static_cast<int32_t>(pages - p);
     for (int64_t h = 0; h < s.heads; ++h) facts.head_map.push_back(h / (s.heads / s.kv_heads));
     facts.scale = 0.3f;
     facts.softcap = s.softcap;
@@ -97,28 +96,27 @@ struct Case {
   }
 
   double exact(int64_t i, int64_t h, int64_t d) const {
-    const auto kv = facts.head_map[static_cast<std::size_t>(h)];
-    double largest = s.sinks ? sinks[static_cast<std::size_t>(h)] : -INFINITY, sum = 0, total = 0;
+    const auto kv = facts.head_map[h];
+    double largest = s.sinks ? sinks[h] : -INFINITY, sum = 0, total = 0;
     std::vector<double> scores;
     for (int64_t j = 0; j <= i; ++j) {
       double dot = 0;
       for (int64_t e = 0; e < s.key_dim; ++e) {
-        dot += static_cast<double>(q[static_cast<std::size_t>((i * s.heads + h) * s.key_dim + e)]) *
-               k[static_cast<std::size_t>((j * s.kv_heads + kv) * s.key_dim + e)];
+        dot += static_cast<double>(q[(i * s.heads + h) * s.key_dim + e]) *
+               k[(j * s.kv_heads + kv) * s.key_dim + e];
       }
       dot *= facts.scale;
       if (s.softcap > 0) dot = s.softcap * std::tanh(dot / s.softcap);
-      if (s.slopes)
-        dot += static_cast<double>(slopes[static_cast<std::size_t>(h)]) * static_cast<double>(j - i);
+      if (s.slopes) dot += static_cast<double>(slopes[h]) * static_cast<double>(j - i);
       if (s.window > 0 && i - j >= s.window) dot = -INFINITY;
       scores.push_back(dot);
       largest = std::max(largest, dot);
     }
-    if (s.sinks) sum = std::exp(sinks[static_cast<std::size_t>(h)] - largest);
+    if (s.sinks) sum = std::exp(sinks[h] - largest);
     for (int64_t j = 0; j <= i; ++j) {
-      const double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
+      const double weight = std::exp(scores[j] - largest);
       sum += weight;
-      total += weight * v[static_cast<std::size_t>((j * s.kv_heads + kv) * s.value_dim + d)];
+      total += weight * v[(j * s.kv_heads + kv) * s.value_dim + d];
     }
     return total / sum;
   }
@@ -153,7 +151,7 @@ TEST(Attention, EqualsDenseSoftmaxWithinItsBound) {
           // <= 5.
           const double bound =
               (static_cast<double>(shape.key_dim) * 16 + static_cast<double>(shape.length)) * 5 * 0x1p-24;
-          const float got = out[static_cast<std::size_t>((i * shape.heads + h) * shape.value_dim + d)];
+          const float got = out[(i * shape.heads + h) * shape.value_dim + d];
           ASSERT_TRUE(std::fabs(got - c.exact(i, h, d)) <= bound) << i << " " << h << " " << d;
         }
       }

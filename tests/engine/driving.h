@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/compile.h"
-#include "engine/ragged_runner.h"
+#include "engine/run/ragged_runner.h"
 
 namespace ark::test {
 
@@ -62,7 +62,7 @@ inline void add_chunk(StepDescriptor& step, Sequence& s, int32_t count, int32_t 
     s.pages.push_back(next_page++);
   }
   const auto first = static_cast<int32_t>(step.tokens.size());
-  for (int32_t i = 0; i < count; ++i) step.tokens.push_back(s.tokens[static_cast<std::size_t>(s.cached + i)]);
+  for (int32_t i = 0; i < count; ++i) step.tokens.push_back(s.tokens[s.cached + i]);
   step.sequences.push_back({s.slot, first, count, s.cached});
   s.cached += count;
   if (!want) return;

@@ -1,4 +1,4 @@
-#include "engine/mailbox.h"
+#include "engine/run/mailbox.h"
 
 #include <gtest/gtest.h>
 

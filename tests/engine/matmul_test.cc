@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/cpu/simd/table.h"
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace ark::test {
 namespace {
@@ -40,7 +40,7 @@ struct Packed {
   std::vector<float> values;  // [k][n], as stored
 };
 
-// Codes, zeros and scales at random, as engine/quantised_panel.h describes them.
+// Codes, zeros and scales at random, as engine/program/quantized_panel.h describes them.
 Packed pack_codes(const Problem& p, uint32_t seed) {
   std::mt19937 random(seed);
   const int64_t panels = (p.n + p.panel - 1) / p.panel, blocks = (p.k + p.block - 1) / p.block;
@@ -64,8 +64,7 @@ Packed pack_codes(const Problem& p, uint32_t seed) {
           *pair |= static_cast<std::byte>(code << (i % 2 * 4));
         else
           pair[i % 2] = static_cast<std::byte>(code);
-        out.values[static_cast<std::size_t>((b * p.block + i) * p.n + n)] =
-            static_cast<float>(code - zero) * scale;
+        out.values[(b * p.block + i) * p.n + n] = static_cast<float>(code - zero) * scale;
       }
     }
   }
@@ -111,12 +110,11 @@ std::vector<float> plain_matmul(const Problem& p, const std::vector<float>& x, c
       for (std::size_t s = 0; s + 1 < p.slabs.size(); ++s) {
         float sum = 0;
         for (int32_t k = p.slabs[s]; k < p.slabs[s + 1]; ++k) {
-          sum = std::fma(x[static_cast<std::size_t>(i * p.k + k)], w[static_cast<std::size_t>(k * p.n + j)],
-                         sum);
+          sum = std::fma(x[i * p.k + k], w[k * p.n + j], sum);
         }
         sums.push_back(sum);
       }
-      out[static_cast<std::size_t>(i * p.n + j)] = tree(sums, 0, sums.size());
+      out[i * p.n + j] = tree(sums, 0, sums.size());
     }
   }
   return out;

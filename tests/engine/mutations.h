@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/compile.h"
-#include "engine/program_text.h"
-#include "engine/validate.h"
+#include "engine/program/text.h"
+#include "engine/validate/validate.h"
 #include "tests/engine/soundness.h"
 
 namespace ark::test {

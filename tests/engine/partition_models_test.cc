@@ -4,10 +4,10 @@
 #include <bit>
 
 #include "base/index.h"
-#include "engine/collectives.h"
-#include "engine/op_rule.h"
-#include "engine/prepare.h"
-#include "engine/search.h"
+#include "engine/ops/op_rule.h"
+#include "engine/partition/collectives.h"
+#include "engine/partition/prepare.h"
+#include "engine/partition/search.h"
 #include "tests/engine/models.h"
 #include "tests/engine/token_graphs.h"
 
@@ -22,7 +22,7 @@ std::string cuts(const Sharded& s) {
   for (std::size_t n = 0; n < s.graph.nodes.size(); ++n) {
     const Node& node = s.graph.nodes[n];
     if (node.op != Op::kMatMul || !s.graph.value(node.inputs[1]).constant) continue;
-    const bool is_split = s.specs[at(node.inputs[1])].kind == Spec::Kind::kSplit;
+    const bool is_split = s.specs[node.inputs[1]].kind == Spec::Kind::kSplit;
     text += s.row_parallel.contains(static_cast<NodeId>(n)) ? 'K' : is_split ? 'N' : '-';
   }
   return text;
@@ -33,7 +33,7 @@ std::vector<std::vector<int64_t>> heads(const Sharded& s) {
   std::vector<std::vector<int64_t>> result;
   for (const Node& node : s.graph.nodes) {
     if (node.op != Op::kPagedAttention) continue;
-    const Spec& q = s.specs[at(node.inputs[0])];
+    const Spec& q = s.specs[node.inputs[0]];
     std::vector<int64_t>& sizes = result.emplace_back();
     if (q.kind == Spec::Kind::kSplit && q.axis == 1)
       for (const Range& r : q.ranges) sizes.push_back(r.size());
@@ -120,7 +120,7 @@ class AllPlans {
   double cheapest(double bound) {
     best_ = bound;
     Forms forms(graph_.values.size());
-    for (const ValueId v : graph_.inputs) forms[at(v)] = bit(kWhole);
+    for (const ValueId v : graph_.inputs) forms[v] = bit(kWhole);
     descend(0, 0, forms);
     return best_;
   }
@@ -128,7 +128,7 @@ class AllPlans {
   // The cost of one plan; negative if it is none.
   double price(const Choices& choices) {
     Forms forms(graph_.values.size());
-    for (const ValueId v : graph_.inputs) forms[at(v)] = bit(kWhole);
+    for (const ValueId v : graph_.inputs) forms[v] = bit(kWhole);
     double seconds = 0;
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       const double more = step(graph_.nodes[n], choices.nodes[n], forms);
@@ -175,7 +175,7 @@ class AllPlans {
 
   // Seconds to have `v` as `want`; negative: impossible.
   double fetch(ValueId v, Form want, Forms& forms) const {
-    FormMask& have = forms[at(v)];
+    FormMask& have = forms[v];
     if (have & bit(want)) return 0;
     double seconds = 0;
     if (graph_.value(v).constant) {
@@ -214,7 +214,7 @@ class AllPlans {
     }
     for (std::size_t i = 0; i < node.outputs.size(); ++i) {
       operand(node.outputs[i], choice.outputs[i]);
-      if (node.outputs[i] != kNoValue) forms[at(node.outputs[i])] = bit(choice.outputs[i]);
+      if (node.outputs[i] != kNoValue) forms[node.outputs[i]] = bit(choice.outputs[i]);
     }
     return seconds + priced_flops(costs_, graph_, node) * part * costs_.per_flop;
   }
@@ -231,8 +231,8 @@ class AllPlans {
         least = std::min(least, step(node, choice, ready));
       }
       for (const ValueId v : node.inputs) {
-        if (v == kNoValue || !graph_.value(v).constant || rank_of(graph_, v) < 2 || held[at(v)]) continue;
-        held[at(v)] = true;
+        if (v == kNoValue || !graph_.value(v).constant || rank_of(graph_, v) < 2 || held[v]) continue;
+        held[v] = true;
         least += held_ * bytes(v) / kReferenceRanks;
       }
       rest_[n] = least;

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <ctime>
 
-#include "engine/collectives.h"
-#include "engine/prepare.h"
-#include "engine/search.h"
+#include "engine/partition/collectives.h"
+#include "engine/partition/prepare.h"
+#include "engine/partition/search.h"
 #include "tests/engine/token_graphs.h"
 
 namespace ark::test {
@@ -51,7 +51,7 @@ char cut_of(const Sharded& s, const std::string& name) {
     const Node& node = s.graph.nodes[n];
     if (node.op != Op::kMatMul || node.name.find(name) == std::string::npos) continue;
     if (s.row_parallel.contains(static_cast<NodeId>(n))) return 'K';
-    return s.specs[static_cast<std::size_t>(node.inputs[1])].kind == Spec::Kind::kSplit ? 'N' : '-';
+    return s.specs[node.inputs[1]].kind == Spec::Kind::kSplit ? 'N' : '-';
   }
   return '?';
 }
@@ -89,9 +89,9 @@ TEST(CutPoints, SlabsOfAllRanksAreTheSameForOneTwoFourAndEight) {
       const auto parts = split(axis, ranks);
       for (int64_t r = 0; r < ranks; ++r) {
         for (const int32_t b : slab_borders(axis, ranks, r)) {
-          joined.push_back(b + static_cast<int32_t>(parts[static_cast<std::size_t>(r)].begin));
+          joined.push_back(b + static_cast<int32_t>(parts[r].begin));
         }
-        EXPECT_EQ(slab_borders(axis, ranks, r).back(), parts[static_cast<std::size_t>(r)].size());
+        EXPECT_EQ(slab_borders(axis, ranks, r).back(), parts[r].size());
       }
       joined.erase(std::unique(joined.begin(), joined.end()), joined.end());
       EXPECT_EQ(joined, whole) << axis.size << " over " << ranks;
@@ -143,8 +143,7 @@ std::pair<Spec, Spec> heads(const TokenGraphOptions& o, int32_t ranks) {
   const Sharded s = shard(llama_tokens(o), ranks);
   for (const Node& node : s.graph.nodes) {
     if (node.op != Op::kPagedAttention) continue;
-    return {s.specs[static_cast<std::size_t>(node.inputs[0])],
-            s.specs[static_cast<std::size_t>(node.inputs[1])]};
+    return {s.specs[node.inputs[0]], s.specs[node.inputs[1]]};
   }
   return {};
 }
@@ -175,7 +174,7 @@ TEST(Search, CutsOddVocabulariesByPanels) {
   const Sharded s = shard(gpt2_tokens(gpt2()), 2);
   for (const Node& node : s.graph.nodes) {
     if (node.name != "lm_head" || node.op != Op::kMatMul) continue;
-    const Spec& table = s.specs[static_cast<std::size_t>(node.inputs[1])];
+    const Spec& table = s.specs[node.inputs[1]];
     EXPECT_EQ(table.ranges, (std::vector<Range>{{0, 2512 + 16}, {2528, 5025}}));
   }
 }

@@ -1,6 +1,4 @@
 // The text of programs: read back it gives the same structs; what is written does not change unnoticed.
-#include "engine/program_text.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "base/error.h"
 #include "engine/compile.h"
+#include "engine/program/text.h"
 #include "tests/engine/models.h"
 #include "tests/engine/token_graphs.h"
 

@@ -57,7 +57,7 @@ Case random_case(std::mt19937& random) {
 std::vector<double> changed_logits(const Case& c) {
   const SamplingParams& p = c.row.sampling;
   std::vector<double> x(c.logits.begin(), c.logits.end());
-  for (const auto& [token, value] : c.bias) x[static_cast<std::size_t>(token)] += value;
+  for (const auto& [token, value] : c.bias) x[token] += value;
   for (std::size_t t = 0; t < x.size(); ++t) {
     const auto token = static_cast<int32_t>(t);
     const auto all = std::count(c.history.begin(), c.history.end(), token);
@@ -144,7 +144,7 @@ TEST(SamplerReference, EqualsAPlainSamplerInDouble) {
     double sum = 0;
     const double largest = *std::max_element(x.begin(), x.end());
     for (const double v : x) sum += std::exp(v - largest);
-    const auto logprob = [&](int32_t t) { return x[static_cast<std::size_t>(t)] - largest - std::log(sum); };
+    const auto logprob = [&](int32_t t) { return x[t] - largest - std::log(sum); };
     // Each logit carries a few roundings of f32, relative to the largest magnitude that it went through.
     const double bound = 8 * 0x1p-24 * 64;
     ASSERT_TRUE(std::fabs(got.logprob - logprob(got.token)) <= bound) << "case " << n;

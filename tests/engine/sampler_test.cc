@@ -54,7 +54,7 @@ void expect_distribution(const std::vector<float>& logits, const SamplingParams&
                          const std::vector<double>& exact) {
   constexpr int kDraws = 20000;
   std::vector<int> counts(logits.size());
-  for (int i = 0; i < kDraws; ++i) ++counts[static_cast<std::size_t>(sample(logits, row_of(p), i).token)];
+  for (int i = 0; i < kDraws; ++i) ++counts[sample(logits, row_of(p), i).token];
   double chi = 0;
   int cells = -1;
   for (std::size_t t = 0; t < exact.size(); ++t) {
@@ -107,7 +107,7 @@ TEST(Sampler, TopPEqualsAFullSort) {
   for (std::size_t i = 0; sum < 0.9; ++i) sum += p[order[i]], kept[order[i]] = true;
   for (int i = 0; i < 300; ++i) {
     const int32_t token = sample(logits, row_of({.top_p = 0.9f, .seed = 4}), i).token;
-    EXPECT_TRUE(kept[static_cast<std::size_t>(token)]) << token;
+    EXPECT_TRUE(kept[token]) << token;
   }
 }
 
@@ -139,8 +139,7 @@ TEST(Sampler, ReportsTheLogprobOfTargetOrToken) {
   for (float l : logits) sum += std::exp(static_cast<double>(l));
   StepRow row = row_of({.seed = 6}, kWantToken | kWantLogprob);
   RowResult result = sample(logits, row, 4);
-  EXPECT_TRUE(std::fabs(result.logprob - (logits[static_cast<std::size_t>(result.token)] - std::log(sum))) <=
-              1e-5);
+  EXPECT_TRUE(std::fabs(result.logprob - (logits[result.token] - std::log(sum))) <= 1e-5);
   row.target = 17;
   result = sample(logits, row, 4);
   EXPECT_TRUE(std::fabs(result.logprob - (logits[17] - std::log(sum))) <= 1e-5);

@@ -114,7 +114,7 @@ class RandomSchedule {
     } else if (live.job && (one_in(24) || live.posted == static_cast<int32_t>(live.job->tokens.size()))) {
       drop(live);
     } else if (!live.job && one_in(3)) {
-      live.job = &jobs_[static_cast<std::size_t>(below(static_cast<int32_t>(jobs_.size())))];
+      live.job = &jobs_[below(static_cast<int32_t>(jobs_.size()))];
     }
   }
 
@@ -122,7 +122,7 @@ class RandomSchedule {
     if (free_.empty()) return -1;
     const int32_t page = free_.back();
     free_.pop_back();
-    users_[static_cast<std::size_t>(page)] = 1;
+    users_[page] = 1;
     return page;
   }
 
@@ -131,16 +131,16 @@ class RandomSchedule {
     const int32_t full = from.posted / limits_.page_size;
     Live twin{.job = from.job, .posted = from.posted, .last = from.last};
     for (int32_t i = 0; i < full; ++i) {
-      twin.pages.push_back(from.pages[static_cast<std::size_t>(i)]);
-      ++users_[static_cast<std::size_t>(twin.pages.back())];
+      twin.pages.push_back(from.pages[i]);
+      ++users_[twin.pages.back()];
     }
     if (from.posted % limits_.page_size) {
       const int32_t page = take_page();
       if (page < 0) {
-        for (const int32_t shared : twin.pages) --users_[static_cast<std::size_t>(shared)];
+        for (const int32_t shared : twin.pages) --users_[shared];
         return;
       }
-      step.page_copies.push_back({from.pages[static_cast<std::size_t>(full)], page});
+      step.page_copies.push_back({from.pages[full], page});
       twin.pages.push_back(page);
     }
     to = std::move(twin);
@@ -151,7 +151,7 @@ class RandomSchedule {
     Flight flight{};
     std::vector<Live*> touched;
     for (Live& to : slots_) {
-      Live& from = slots_[static_cast<std::size_t>(below(limits_.max_slots))];
+      Live& from = slots_[below(limits_.max_slots)];
       if (to.job || !from.job || !from.posted || !one_in(12)) continue;
       fork(from, to, step);
       touched.insert(touched.end(), {&from, &to});
@@ -160,7 +160,7 @@ class RandomSchedule {
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
     std::shuffle(order.begin(), order.end(), random_);
     for (const int32_t slot : order) {
-      Live& live = slots_[static_cast<std::size_t>(slot)];
+      Live& live = slots_[slot];
       if (live.job && below(4) < greed_ && add(slot, live, step, flight)) touched.push_back(&live);
     }
     if (step.tokens.empty()) {  // nothing is posted: no copy is made
@@ -186,13 +186,13 @@ class RandomSchedule {
       live.pages.push_back(page);
     }
     for (; live.told < static_cast<int32_t>(live.pages.size()); ++live.told)
-      step.page_deltas.push_back({slot, live.told, live.pages[static_cast<std::size_t>(live.told)]});
+      step.page_deltas.push_back({slot, live.told, live.pages[live.told]});
     const auto first = static_cast<int32_t>(step.tokens.size());
     step.sequences.push_back({slot, first, count, live.posted});
     for (int32_t i = 0; i < count; ++i) {
       const int32_t position = live.posted + i;
       const bool feeds_back = i == 0 && live.sampled > 0 && live.sampled == position && !one_in(4);
-      step.tokens.push_back(feeds_back ? kFeedbackToken : job.tokens[static_cast<std::size_t>(position)]);
+      step.tokens.push_back(feeds_back ? kFeedbackToken : job.tokens[position]);
     }
     int32_t sampled = live.sampled;
     for (int32_t i = 0; i < count; ++i) {
@@ -225,14 +225,14 @@ class RandomSchedule {
       compare(flight.rows[r], result.rows[r]);
     std::erase_if(retiring_, [&](const std::pair<uint64_t, int32_t>& page) {
       if (page.first > flight.step) return false;
-      if (--users_[static_cast<std::size_t>(page.second)] == 0)
+      if (--users_[page.second] == 0)
         free_.insert(free_.begin() + below(static_cast<int32_t>(free_.size()) + 1), page.second);
       return true;
     });
   }
 
   void compare(const Expected& e, const RowResult& got) {
-    const RowResult& want = e.job->rows[static_cast<std::size_t>(e.position)];
+    const RowResult& want = e.job->rows[e.position];
     const auto what = [&](const char* part) {
       return std::string(part) + " of job " + std::to_string(e.job - jobs_.data()) + " after token " +
              std::to_string(e.position);

@@ -77,7 +77,7 @@ struct Configuration {
 Configuration configuration(int32_t number, uint32_t random) {
   Configuration c{"", small_setup()};
   RaggedOptions& o = c.setup.options;
-  c.setup.ranks = std::array{1, 2, 4}[static_cast<std::size_t>(number % 3)];
+  c.setup.ranks = std::array{1, 2, 4}[number % 3];
   o.lockstep = number % 4 == 3;
   const int32_t processors = number % 5 == 1 ? 3 : number % 2 ? 2 : 1;
   o.threads = c.setup.ranks * processors;

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/program_text.h"
-#include "engine/unroll.h"
+#include "engine/program/text.h"
+#include "engine/program/unroll.h"
 
 namespace ark::test {
 
@@ -44,9 +44,7 @@ class StallRun {
   const Instance& instance(std::size_t r, int64_t n) const {
     return steps_[r][static_cast<std::size_t>(n) % steps_[r].size()];
   }
-  const Phase& phase(std::size_t r, int64_t n) const {
-    return programs_[r].phases[static_cast<std::size_t>(instance(r, n).phase)];
-  }
+  const Phase& phase(std::size_t r, int64_t n) const { return programs_[r].phases[instance(r, n).phase]; }
 
   // All processors run until nobody moves; processor 0 of `rank` stops inside instance `stalled`. True if all
   // end.
@@ -62,7 +60,7 @@ class StallRun {
       all = true;
       for (std::size_t r = 0; r < programs_.size(); ++r) {
         for (int a = 0; a < kActive; ++a) {
-          int64_t& n = position_[r][static_cast<std::size_t>(a)];
+          int64_t& n = position_[r][a];
           while (n < total(r) && may_start(r, n)) {
             if (static_cast<int64_t>(r) == rank && a == 0 && n == stalled) break;
             finish(r, n++);
@@ -80,20 +78,18 @@ class StallRun {
     for (const Operand& o : phase(r, n).operands) {
       const BufferId b = resolve(programs_[r], phase(r, n), o, instance(r, n).trip);
       if (b == kNone) continue;
-      const Buffer& buffer = programs_[r].buffers[static_cast<std::size_t>(b)];
+      const Buffer& buffer = programs_[r].buffers[b];
       if (buffer.kind == BufferKind::kInbox) channels.push_back(buffer.channel);
     }
     return channels;
   }
   using Pair = std::pair<int32_t, int32_t>;  // from, to
   Pair ends(std::size_t r, int32_t channel) const {
-    const Channel& c = programs_[r].channels[static_cast<std::size_t>(channel)];
+    const Channel& c = programs_[r].channels[channel];
     return c.outgoing ? Pair{static_cast<int32_t>(r), c.peer} : Pair{c.peer, static_cast<int32_t>(r)};
   }
   // How many messages instances before `n` put on (take from) `channel`.
-  int64_t messages_before(std::size_t r, int64_t n, int32_t channel) const {
-    return before_[r][static_cast<std::size_t>(channel)][static_cast<std::size_t>(n)];
-  }
+  int64_t messages_before(std::size_t r, int64_t n, int32_t channel) const { return before_[r][channel][n]; }
   void count_messages() {
     for (std::size_t r = 0; r < programs_.size(); ++r) {
       before_.emplace_back(programs_[r].channels.size(), std::vector<int64_t>{0});
@@ -110,7 +106,7 @@ class StallRun {
   }
 
   void finish(std::size_t r, int64_t n) {
-    ++finished_[r][static_cast<std::size_t>(instance(r, n).phase)];
+    ++finished_[r][instance(r, n).phase];
     if (phase(r, n).channel != kNone) ++commits_[ends(r, phase(r, n).channel)];
     for (const int32_t c : inbox_channels(r, n)) ++releases_[ends(r, c)];
   }
@@ -118,7 +114,7 @@ class StallRun {
   bool may_start(std::size_t r, int64_t n) {
     for (const Wait& w : phase(r, n).waits) {
       if (w.kind == WaitKind::kPhase) {
-        if (finished_[r][static_cast<std::size_t>(w.phase)] < kActive * awaited(r, n, w)) return false;
+        if (finished_[r][w.phase] < kActive * awaited(r, n, w)) return false;
       } else if (w.kind == WaitKind::kArrived) {
         if (commits_[ends(r, w.channel)] < kActive * (messages_before(r, n, w.channel) + 1)) return false;
       } else if (releases_[ends(r, w.channel)] < kActive * (messages_before(r, n, w.channel) - 1)) {
@@ -131,11 +127,11 @@ class StallRun {
   // How many instances of the awaited phase must be complete: program.h's text, counted out.
   int64_t awaited(std::size_t r, int64_t n, const Wait& w) const {
     const Program& p = programs_[r];
-    const Phase& other = p.phases[static_cast<std::size_t>(w.phase)];
+    const Phase& other = p.phases[w.phase];
     const int64_t step = n / static_cast<int64_t>(steps_[r].size());
     const bool same =
         w.phase == instance(r, n).phase || (other.repeat != kNone && other.repeat == phase(r, n).repeat);
-    const int64_t trips = other.repeat == kNone ? 1 : p.repeats[static_cast<std::size_t>(other.repeat)].trips;
+    const int64_t trips = other.repeat == kNone ? 1 : p.repeats[other.repeat].trips;
     if (same) return step * trips + instance(r, n).trip + w.trip_offset + 1;
     return (w.phase < instance(r, n).phase ? step + 1 : step) * trips;
   }
@@ -147,9 +143,9 @@ class StallRun {
   std::vector<Touch> touches(std::size_t r, int64_t n) const {
     std::vector<Touch> result;
     for (const Access& a : accesses(programs_[r], instance(r, n))) {
-      const Buffer& b = programs_[r].buffers[static_cast<std::size_t>(a.buffer)];
+      const Buffer& b = programs_[r].buffers[a.buffer];
       if (b.kind == BufferKind::kInbox) continue;
-      const int64_t offset = bindings_[r].offsets[static_cast<std::size_t>(a.buffer)];
+      const int64_t offset = bindings_[r].offsets[a.buffer];
       if (b.kind == BufferKind::kAct)
         result.push_back({0, offset, offset + max_bytes(programs_[r], a.buffer), a.writes});
       else
@@ -181,7 +177,7 @@ class StallRun {
       return messages_before(peer, most, channel);
     };
     const auto check = [&](int32_t channel, int64_t slack, const char* what) -> std::string {
-      const Channel& c = programs_[r].channels[static_cast<std::size_t>(channel)];
+      const Channel& c = programs_[r].channels[channel];
       const auto peer = static_cast<std::size_t>(c.peer);
       const int64_t mine = messages_before(r, stalled, channel);
       for (std::size_t i = 0; i < programs_[peer].channels.size(); ++i) {
@@ -217,15 +213,15 @@ inline std::string meaning(const Program& p, const Binding& binding) {
   std::map<BufferId, std::string> others;
   std::map<int32_t, int> messages;
   const auto next_message = [&](int32_t channel) {
-    const Channel& c = p.channels[static_cast<std::size_t>(channel)];
+    const Channel& c = p.channels[channel];
     return std::string(c.outgoing ? " to " : " from ") + std::to_string(c.peer) + " message " +
            std::to_string(messages[channel]++);
   };
   for (const Instance& instance : step) {
-    const Phase& phase = p.phases[static_cast<std::size_t>(instance.phase)];
-    const Variant& variant = p.variants[static_cast<std::size_t>(phase.variant)];
+    const Phase& phase = p.phases[instance.phase];
+    const Variant& variant = p.variants[phase.variant];
     std::string line = variant_text(variant);
-    if (phase.grid != kNone) line += " " + p.vals[static_cast<std::size_t>(phase.grid)].e.str();
+    if (phase.grid != kNone) line += " " + p.vals[phase.grid].e.str();
     if (phase.channel != kNone) line += next_message(phase.channel);
     for (std::size_t i = 0; i < phase.operands.size(); ++i) {
       const BufferId b = resolve(p, phase, phase.operands[i], instance.trip);
@@ -234,14 +230,14 @@ inline std::string meaning(const Program& p, const Binding& binding) {
         line += ")";
         continue;
       }
-      const Buffer& buffer = p.buffers[static_cast<std::size_t>(b)];
-      for (const ValId v : buffer.dims) line += p.vals[static_cast<std::size_t>(v)].e.str() + ",";
+      const Buffer& buffer = p.buffers[b];
+      for (const ValId v : buffer.dims) line += p.vals[v].e.str() + ",";
       line += std::string(name_of(buffer.dtype)) + " " + std::string(name_of(buffer.kind));
       const std::string me = std::to_string(std::hash<std::string>{}(line));
-      const int64_t begin = binding.offsets[static_cast<std::size_t>(b)], end = begin + max_bytes(p, b);
+      const int64_t begin = binding.offsets[b], end = begin + max_bytes(p, b);
       const bool written = is_written(variant, i, phase.operands.size());
       if (buffer.kind == BufferKind::kWeight) {
-        const WeightUse& w = p.weights[static_cast<std::size_t>(buffer.weight)];
+        const WeightUse& w = p.weights[buffer.weight];
         line += " c" + std::to_string(w.constant) + (w.transposed ? "T" : "") +
                 std::to_string(static_cast<int>(w.layout));
         for (const Range& r : w.ranges) line += " " + std::to_string(r.begin) + ":" + std::to_string(r.end);

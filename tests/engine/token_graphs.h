@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/ir/quantized.h"
 #include "importer/decoder.h"
-#include "importer/quantised.h"
 
 namespace ark::test {
 
@@ -21,7 +21,7 @@ struct TokenGraphOptions {
   bool fused_qkv = false;    // one MatMul and Split, as GPT-2 has it
   bool select_early = true;  // rows are selected behind the last attention, else before the head
   DType weight = DType::kF32;
-  int32_t bits = 0;         // of quantised weights; 0: `weight`
+  int32_t bits = 0;         // of quantized weights; 0: `weight`
   int64_t block = 16;       // of these, along K
   bool is_decoded = false;  // they are f32 constants of the same numbers
   bool is_shared = false;   // those of one size share codes and scales, but not zeros
@@ -55,17 +55,17 @@ class TokenGraphBuilder {
   }
   // `k_axis`: along which products add up.
   ValueId matrix(int64_t rows, int64_t columns, const std::string& name, int k_axis = 0) {
-    if (o.bits != 0) return quantised(rows, columns, name, k_axis);
+    if (o.bits != 0) return quantized(rows, columns, name, k_axis);
     return constant({rows, columns}, 1.5 / std::sqrt(static_cast<double>(rows)), 0, o.weight, name);
   }
-  ValueId quantised(int64_t rows, int64_t columns, const std::string& name, int k_axis) {
+  ValueId quantized(int64_t rows, int64_t columns, const std::string& name, int k_axis) {
     const auto bytes = [&](int64_t count) {
       Tensor t = Tensor::empty(DType::kU8, {count});
       for (int64_t i = 0; i < count; ++i) t.as<uint8_t>()[i] = static_cast<uint8_t>(uniform() * 256);
       return make_constant(std::move(t));
     };
     const int64_t fields = 8 / o.bits, k = k_axis == 0 ? rows : columns, blocks = (k + o.block - 1) / o.block;
-    Quantised q{.rows = rows, .columns = columns, .bits = o.bits, .axis = k_axis, .block = o.block};
+    Quantized q{.rows = rows, .columns = columns, .bits = o.bits, .axis = k_axis, .block = o.block};
     q.code_stride = (columns + fields - 1) / fields * fields;
     q.codes = bytes(rows * q.code_stride / fields);
     q.default_zero = 1 << (o.bits - 1);
@@ -77,10 +77,10 @@ class TokenGraphBuilder {
       scales.as<float>()[i] = static_cast<float>(spread * (0.5 + uniform()));
     q.scales = make_constant(std::move(scales));
     if (o.is_shared) {
-      const Quantised& first = first_.try_emplace({rows, columns}, q).first->second;
+      const Quantized& first = first_.try_emplace({rows, columns}, q).first->second;
       q.codes = first.codes, q.scales = first.scales;
     }
-    const ConstantPtr c = make_quantised(q, name);
+    const ConstantPtr c = make_quantized(q, name);
     return graph.add_constant(o.is_decoded ? make_constant(materialise(*c), name) : c);
   }
   ValueId vector(int64_t n, double centre, const std::string& name) {
@@ -170,8 +170,8 @@ class TokenGraphBuilder {
     return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
   }
   uint64_t state_;
-  int made_ = 0;                                            // quantised matrices
-  std::map<std::pair<int64_t, int64_t>, Quantised> first_;  // of each size
+  int made_ = 0;                                            // quantized matrices
+  std::map<std::pair<int64_t, int64_t>, Quantized> first_;  // of each size
 };
 
 // GPT-2: learned positions, layer norms with bias, GELU, biases everywhere.

@@ -1,5 +1,5 @@
 // The validator accepts what the lowering makes and refuses what somebody broke.
-#include "engine/validate.h"
+#include "engine/validate/validate.h"
 
 #include <gtest/gtest.h>
 

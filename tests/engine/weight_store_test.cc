@@ -1,4 +1,4 @@
-#include "engine/weight_store.h"
+#include "engine/run/weight_store.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "importer/quantised.h"
+#include "base/ir/quantized.h"
 #include "tests/fixtures.h"
 
 namespace ark::test {
@@ -110,7 +110,7 @@ TEST(WeightStore, RawPartsAndWidening) {
 }
 
 // Bytes at random as codes, zeros and scales; blocks of `block` along `axis`.
-ConstantPtr random_quantised(int64_t rows, int64_t columns, int bits, int axis, int64_t block,
+ConstantPtr random_quantized(int64_t rows, int64_t columns, int bits, int axis, int64_t block,
                              bool is_signed) {
   std::mt19937 random(static_cast<uint32_t>(rows * 31 + bits));
   const auto bytes = [&](int64_t count) {
@@ -118,7 +118,7 @@ ConstantPtr random_quantised(int64_t rows, int64_t columns, int bits, int axis, 
     for (int64_t i = 0; i < count; ++i) t.as<uint8_t>()[i] = static_cast<uint8_t>(random());
     return t;
   };
-  Quantised q;
+  Quantized q;
   q.rows = rows, q.columns = columns, q.bits = bits, q.axis = axis, q.block = block;
   q.is_signed = is_signed;
   const int64_t fields = 8 / bits;
@@ -141,7 +141,7 @@ ConstantPtr random_quantised(int64_t rows, int64_t columns, int bits, int axis, 
     q.zero_stride = (places[1] + fields - 1) / fields * fields;
     q.zeros = make_constant(bytes(places[0] * q.zero_stride / fields));
   }
-  ConstantPtr c = make_quantised(q, "codes");
+  ConstantPtr c = make_quantized(q, "codes");
   EXPECT_NE(c, nullptr);
   return c;
 }
@@ -168,7 +168,7 @@ TEST(WeightStore, PanelsOfCodesStandForTheConstantsNumbers) {
       {70, 4096, 4, 1, 128, false, true, {{0, 70}, {0, 4096}}, 128, DType::kU4},
   };
   for (const Case& c : cases) {
-    const ConstantPtr constant = random_quantised(c.rows, c.columns, c.bits, c.axis, c.block, c.is_signed);
+    const ConstantPtr constant = random_quantized(c.rows, c.columns, c.bits, c.axis, c.block, c.is_signed);
     const Tensor all = materialise(*constant);
     WeightUse use{.ranges = c.ranges,
                   .layout = Layout::kPanels,
@@ -198,8 +198,8 @@ TEST(WeightStore, PanelsOfCodesStandForTheConstantsNumbers) {
   }
 }
 
-TEST(WeightStore, PanelsAcrossAQuantisedWeightsBlocksAreOurBug) {
-  const ConstantPtr list[] = {random_quantised(64, 96, 4, 1, 32, false)};
+TEST(WeightStore, PanelsAcrossAQuantizedWeightsBlocksAreOurBug) {
+  const ConstantPtr list[] = {random_quantized(64, 96, 4, 1, 32, false)};
   for (const auto& [first, block] : std::vector<std::pair<int64_t, int32_t>>{{0, 48}, {16, 32}, {0, 20}}) {
     WeightUse use{.ranges = {{0, 64}, {first, 96}},
                   .layout = Layout::kPanels,

@@ -1,4 +1,4 @@
-#include "importer/constant.h"
+#include "base/ir/constant.h"
 
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST(Constant, RandomViewsEqualTheirDefinition) {
         view = transposed(view, perm);
       } else {
         const auto axis = static_cast<int64_t>(random() % 3);
-        const int64_t size = view->dims[static_cast<std::size_t>(axis)];
+        const int64_t size = view->dims[axis];
         const int64_t begin = static_cast<int64_t>(random()) % (size + 1);
         view = sliced(view, axis, begin, begin + static_cast<int64_t>(random()) % (size - begin + 1));
       }

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/ir/shape_rules/rules.h"
 #include "importer/op_importer.h"
-#include "importer/shape_rules/rules.h"
 
 namespace ark::test {
 

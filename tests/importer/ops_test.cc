@@ -1,4 +1,4 @@
-#include "importer/ops.h"
+#include "base/ir/ops.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -265,7 +265,7 @@ TEST(Microsoft, AttentionSplitsThePast) {
 }
 
 // A table of 5 rows of 80 codes, two a byte, in blocks of 16: 5 scales a row, their zeros filled up to 6.
-TEST(Microsoft, GatherBlockQuantizedIsALookUpInWhatIsDequantised) {
+TEST(Microsoft, GatherBlockQuantizedIsALookUpInWhatIsDequantized) {
   const auto bytes = [](GraphBuilder& g, Dims dims, DType type = DType::kU8) {
     return g.graph.add_constant(make_constant(Tensor::zeros(type, std::move(dims))));
   };

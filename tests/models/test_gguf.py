@@ -22,7 +22,7 @@ def expected(fixtures, name):
     return json.loads((fixtures / "smollm2-135m-instruct" / name).read_text())
 
 
-def test_every_dequantised_tensor_has_its_published_hash(fixtures, smollm2):
+def test_every_dequantized_tensor_has_its_published_hash(fixtures, smollm2):
     source = Source(smollm2 / "smollm2.q4_1.gguf")
     source.config("f32")
     for name, entry in expected(fixtures, "weights.json").items():
@@ -60,7 +60,7 @@ def test_smollm2_configuration(fixtures, smollm2):
 
 
 def write_gguf(path, config, kind, scores=None):
-    """A llama-architecture GGUF of random weights, quantised as `kind`, with llama.cpp's order of q and k rows."""
+    """A llama-architecture GGUF of random weights, quantized as `kind`, with llama.cpp's order of q and k rows."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config.layers)
     writer.add_context_length(config.context)
@@ -87,8 +87,8 @@ def write_gguf(path, config, kind, scores=None):
         array = weights(source, shape)
         if heads:
             array = array.reshape(heads, 2, -1, *shape[1:]).swapaxes(1, 2).reshape(shape)
-        quantised = kind if len(shape) == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(name, gguf.quantize(np.ascontiguousarray(array), quantised), raw_dtype=quantised)
+        quantized = kind if len(shape) == 2 else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(name, gguf.quantize(np.ascontiguousarray(array), quantized), raw_dtype=quantized)
 
     attention, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     shapes = {"q": (attention, config.hidden), "k": (kv, config.hidden), "v": (kv, config.hidden),
@@ -124,7 +124,7 @@ def test_conversion_equals_the_graph_of_the_same_weights(tmp_path, kind, bound):
     converted, exact = (Oracle(str(tmp_path / n), config, 1) for n in ("model.onnx", "exact.onnx"))
     difference = np.abs(converted.step(ids, converted.empty_past(1))[0] - exact.step(ids, exact.empty_past(1))[0]).max()
     assert difference <= bound
-    assert kind == "F32" or difference > 0  # the quantisation is really undone, not skipped
+    assert kind == "F32" or difference > 0  # the quantization is really undone, not skipped
 
 
 def test_sentencepiece_vocabulary_merges_by_score(tmp_path):

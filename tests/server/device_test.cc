@@ -1,10 +1,10 @@
 // Where ranks run and what their GPUs have room for.
-#include "server/device.h"
+#include "server/load/device.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/ragged_runner.h"
-#include "engine/weight_store.h"
+#include "engine/run/ragged_runner.h"
+#include "engine/run/weight_store.h"
 #include "tests/engine/token_graphs.h"
 
 namespace ark {

@@ -110,27 +110,23 @@ void attention_tile(const KernelCall& call, int64_t tile) {
                      bias.data());
     double top = kMasked, sum = 0;
     for (int64_t j = 0; j < total; ++j) {
-      double& x = score[static_cast<std::size_t>(j)];
+      double& x = score[j];
       x = 0;
-      for (int64_t d = 0; d < s.dim; ++d)
-        x += q[static_cast<std::size_t>(d)] * k[static_cast<std::size_t>(j * s.dim + d)];
+      for (int64_t d = 0; d < s.dim; ++d) x += q[d] * k[j * s.dim + d];
       x *= scale;
       if (cap != 0) x = cap * std::tanh(x / cap);
       const int64_t distance = first + i - j;
       if ((causal && distance < 0) || (window > 0 && distance >= window) ||
           (limited && !causal && j >= length))
         x = kMasked;
-      if (biased)
-        x = selects ? (bias[static_cast<std::size_t>(j)] != 0 ? x : kMasked)
-                    : x + bias[static_cast<std::size_t>(j)];
+      if (biased) x = selects ? (bias[j] != 0 ? x : kMasked) : x + bias[j];
       top = std::max(top, x);
     }
     std::fill(out.begin(), out.end(), 0);
     for (int64_t j = 0; j < total; ++j) {
-      const double p = std::exp(score[static_cast<std::size_t>(j)] - top);
+      const double p = std::exp(score[j] - top);
       sum += p;
-      for (int64_t d = 0; d < s.value_dim; ++d)
-        out[static_cast<std::size_t>(d)] += p * v[static_cast<std::size_t>(j * s.value_dim + d)];
+      for (int64_t d = 0; d < s.value_dim; ++d) out[d] += p * v[j * s.value_dim + d];
     }
     const bool nothing = top == kMasked;
     for (double& x : out) x = nothing && clean ? 0 : x / sum;
@@ -172,9 +168,8 @@ void rotary_tile(const KernelCall& call, int64_t tile) {
     load(sin, position * half, half, s.data());
     load(x, r * dim, dim, row.data());
     for (int64_t j = 0; j < half; ++j) {
-      float &u = row[static_cast<std::size_t>(interleaved ? 2 * j : j)],
-            &w = row[static_cast<std::size_t>(interleaved ? 2 * j + 1 : j + half)];
-      const float cu = c[static_cast<std::size_t>(j)], su = s[static_cast<std::size_t>(j)], u0 = u, w0 = w;
+      float &u = row[interleaved ? 2 * j : j], &w = row[interleaved ? 2 * j + 1 : j + half];
+      const float cu = c[j], su = s[j], u0 = u, w0 = w;
       u = u0 * cu - w0 * su;
       w = w0 * cu + u0 * su;
     }

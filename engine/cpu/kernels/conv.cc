@@ -81,9 +81,7 @@ void add_tap(const Window& w, const Index& tap, C weight, const std::vector<C>& 
     if (!inside) continue;
     for (int64_t o = 0; o < w.out[last]; ++o) {
       const int64_t at = w.position(last, o, tap[last]);
-      if (at >= 0 && at < w.in[last])
-        sum[static_cast<std::size_t>(r * w.out[last] + o)] +=
-            weight * plane[static_cast<std::size_t>(base + at)];
+      if (at >= 0 && at < w.in[last]) sum[r * w.out[last] + o] += weight * plane[base + at];
     }
   }
 }
@@ -204,8 +202,7 @@ void transpose_tile(const KernelCall& call, int64_t tile) {
           to += o * out_strides[k];
         }
         if (inside)
-          sum[static_cast<std::size_t>(to)] +=
-              v * load_one<double>(weights, (c * per_group + channel % per_group) * taps + t);
+          sum[to] += v * load_one<double>(weights, (c * per_group + channel % per_group) * taps + t);
       }
     }
   }

@@ -91,8 +91,7 @@ std::vector<OutputType> one_hot_shapes(const KernelCall& call) {
 void one_hot_tile(const KernelCall& call, int64_t tile) {
   const TensorView &indices = call.inputs[0], &values = call.inputs[2], &y = call.outputs[0];
   const int64_t axis = norm_axis(call.attributes->integer_or("axis", -1), y.rank);
-  const int64_t depth = y.dims[static_cast<std::size_t>(axis)],
-                inner = product(y.shape().subspan(static_cast<std::size_t>(axis) + 1));
+  const int64_t depth = y.dims[axis], inner = product(y.shape().subspan(static_cast<std::size_t>(axis) + 1));
   const auto [begin, end] = elements_of(tile, y.size());
   const int64_t size = element_bytes(y);
   for (int64_t i = begin; i < end; ++i) {

@@ -118,8 +118,7 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
       if (p.a_column == 1)
         load(a, a_base, p.k, row.data());
       else
-        for (int64_t k = 0; k < p.k; ++k)
-          row[static_cast<std::size_t>(k)] = load_one<C>(a, a_base + k * p.a_column);
+        for (int64_t k = 0; k < p.k; ++k) row[k] = load_one<C>(a, a_base + k * p.a_column);
       row_times_columns<C>(b, row.data(), at.offset(1), p, n0, width, scratch.data(), sum);
       const int64_t out = (batch * p.m + m) * p.n + n0;
       if (alpha != 1)

@@ -60,14 +60,14 @@ std::vector<OutputType> transpose_shapes(const KernelCall& call) {
   if (static_cast<int>(perm.size()) != x.rank)
     misfit("Transpose of " + dims_text(x.shape()) + " by a permutation of another rank");
   Dims dims;
-  for (int64_t p : perm) dims.push_back(x.dims[static_cast<std::size_t>(norm_axis(p, x.rank))]);
+  for (int64_t p : perm) dims.push_back(x.dims[norm_axis(p, x.rank)]);
   return {{x.dtype, dims}};
 }
 void transpose_tile(const KernelCall& call, int64_t tile) {
   const Index own = strides_of(call.inputs[0].shape());
   const auto& perm = call.attributes->ints("perm");
   Index strides{};
-  for (std::size_t i = 0; i < perm.size(); ++i) strides[i] = own[static_cast<std::size_t>(perm[i])];
+  for (std::size_t i = 0; i < perm.size(); ++i) strides[i] = own[perm[i]];
   strided_copy(call.inputs[0], call.outputs[0], strides, 0, elements_of(tile, call.outputs[0].size()));
 }
 
@@ -145,7 +145,7 @@ std::vector<OutputType> concat_shapes(const KernelCall& call) {
 }
 // One input (Concat) or output (Split) a tile: blocks [outer][its part of the axis * inner].
 void concat_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &x = call.inputs[static_cast<std::size_t>(tile)], &y = call.outputs[0];
+  const TensorView &x = call.inputs[tile], &y = call.outputs[0];
   const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer("axis"), y.rank));
   const int64_t size = element_bytes(y), inner = product(y.shape().subspan(axis + 1)) * size;
   int64_t before = 0;
@@ -186,7 +186,7 @@ std::vector<OutputType> split_shapes(const KernelCall& call) {
   return out;
 }
 void split_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &x = call.inputs[0], &y = call.outputs[static_cast<std::size_t>(tile)];
+  const TensorView &x = call.inputs[0], &y = call.outputs[tile];
   if (!y.present()) return;
   const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
   const Dims sizes = split_sizes(call, axis);

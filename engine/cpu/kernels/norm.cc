@@ -1,4 +1,4 @@
-// Normalisations; statistics in double, one row (or group) a task.
+// Normalizations; statistics in double, one row (or group) a task.
 #include <cmath>
 
 #include "engine/cpu/kernels/registry.h"
@@ -19,7 +19,7 @@ std::vector<OutputType> layer_shapes(const KernelCall& call) {
   return {{x.dtype, dims_of(x)}, {type, statistics}, {type, statistics}};
 }
 
-// The factor for element j of a normalised row: scale and bias broadcast over the normalised axes.
+// The factor for element j of a normalized row: scale and bias broadcast over the normalized axes.
 std::vector<double> row_operand(const KernelCall& call, std::size_t input, std::size_t axis,
                                 double fallback) {
   const TensorView& x = call.inputs[0];
@@ -28,7 +28,7 @@ std::vector<double> row_operand(const KernelCall& call, std::size_t input, std::
   if (!has_input(call, input)) return out;
   TensorView s = call.inputs[input];
   while (s.rank > static_cast<int>(dims.size())) {  // leading ones
-    if (s.dims[0] != 1) misfit("a norm's scale or bias does not fit the normalised axes");
+    if (s.dims[0] != 1) misfit("a norm's scale or bias does not fit the normalized axes");
     std::copy(s.dims.begin() + 1, s.dims.end(), s.dims.begin());
     --s.rank;
   }
@@ -84,7 +84,7 @@ void group_norm_tile(const KernelCall& call, int64_t tile) {
     const int64_t channel = tile % groups * per_group + j / space;
     const double scale = has_input(call, 1) ? load_one<double>(call.inputs[1], channel) : 1;
     const double bias = has_input(call, 2) ? load_one<double>(call.inputs[2], channel) : 0;
-    row[static_cast<std::size_t>(j)] = row[static_cast<std::size_t>(j)] * inverse * scale + bias;
+    row[j] = row[j] * inverse * scale + bias;
   }
   store(y, tile * n, n, row.data());
 }

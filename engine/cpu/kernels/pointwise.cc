@@ -1,6 +1,6 @@
 // Pointwise operators: a block of each operand is loaded (broadcast, converted), computed, stored.
+#include "base/ir/pointwise_math.h"
 #include "engine/cpu/kernels/registry.h"
-#include "importer/pointwise_math.h"
 
 namespace ark::kernels {
 namespace {

@@ -25,8 +25,7 @@ void pool_tile(const KernelCall& call, int64_t tile) {
                 order = call.attributes->integer_or("storage_order", 0);
   const Index in_strides = strides_of(w.in);
   Index column_strides{};  // storage_order 1: first spatial axis fastest
-  for (int64_t i = 0, s = 1; i < static_cast<int64_t>(w.spatial); s *= w.in[static_cast<std::size_t>(i)], ++i)
-    column_strides[static_cast<std::size_t>(i)] = s;
+  for (int64_t i = 0, s = 1; i < static_cast<int64_t>(w.spatial); s *= w.in[i], ++i) column_strides[i] = s;
   if (out_size == 0) return;
   Odometer out(w.out, {}, 0);
   for (int64_t o = 0; o < out_size; ++o, out.next()) {

@@ -1,4 +1,4 @@
-// Linear quantisation and products of quantised operands, by their definitions.
+// Linear quantization and products of quantized operands, by their definitions.
 #include <cmath>
 
 #include "engine/cpu/kernels/registry.h"
@@ -196,12 +196,12 @@ void integer_product_tile(const KernelCall& call, int64_t tile) {
     for (int64_t r = 0; r < rows; ++r) {
       float* to = x.data() + r * count;
       load(p.a, (at.offset(0) * p.m + row0 + r) * p.k + k0, count, to);
-      for (int32_t i = 0; i < count; ++i) to[i] -= a_zeros[static_cast<std::size_t>(r)];
+      for (int32_t i = 0; i < count; ++i) to[i] -= a_zeros[r];
     }
     for (int32_t i = 0; i < count; ++i) {
       float* to = w.data() + i * IntegerProduct::kPanel;
       load(p.b, (at.offset(1) * p.k + k0 + i) * p.n + column0, width, to);
-      for (int64_t j = 0; j < width; ++j) to[j] -= b_zeros[static_cast<std::size_t>(j)];
+      for (int64_t j = 0; j < width; ++j) to[j] -= b_zeros[j];
     }
     const int32_t slabs[] = {0, count};
     simd::MatMul product;
@@ -295,15 +295,13 @@ void nbits_tile(const KernelCall& call, int64_t column) {
                  ? static_cast<float>(field(call.inputs[3].data + column * zero_bytes, g))
                  : load_one<float>(call.inputs[3], column * blocks + g);
     const int q = field(b.data + (column * blocks + i / block) * bytes, i % block);
-    weights[static_cast<std::size_t>(i)] =
-        (static_cast<float>(q) - zero) * load_one<float>(scales, column * blocks + g);
+    weights[i] = (static_cast<float>(q) - zero) * load_one<float>(scales, column * blocks + g);
   }
   const float bias = has_input(call, 5) ? load_one<float>(call.inputs[5], column) : 0;
   for (int64_t m = 0; m < x.size() / k; ++m) {
     load(x, m * k, k, row.data());
     float sum = 0;
-    for (int64_t i = 0; i < k; ++i)
-      sum += row[static_cast<std::size_t>(i)] * weights[static_cast<std::size_t>(i)];
+    for (int64_t i = 0; i < k; ++i) sum += row[i] * weights[i];
     store_one<float>(y, m * n + column, sum + bias);
   }
 }

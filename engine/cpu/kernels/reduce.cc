@@ -23,7 +23,7 @@ Axes axes_of(const KernelCall& call) {
     if (!a.nothing) a.reduced.fill(true);
     return a;
   }
-  for (int64_t axis : *given) a.reduced[static_cast<std::size_t>(norm_axis(axis, x.rank))] = true;
+  for (int64_t axis : *given) a.reduced[norm_axis(axis, x.rank)] = true;
   return a;
 }
 Dims reduced_dims(const TensorView& x, const Axes& axes, bool keep) {

@@ -35,7 +35,7 @@ std::vector<ResizedAxis> axes_of(const KernelCall& call) {
   const std::string policy = call.attributes->text_or("keep_aspect_ratio_policy", "stretch");
   double common = policy == "not_larger" ? std::numeric_limits<double>::infinity() : 0;
   for (std::size_t k = 0; k < named.size(); ++k) {
-    ResizedAxis& a = axes[static_cast<std::size_t>(norm_axis(named[k], x.rank))];
+    ResizedAxis& a = axes[norm_axis(named[k], x.rank)];
     if (sizes) {
       a.out = (*sizes)[k];
       a.scale = a.in ? static_cast<double>(a.out) / static_cast<double>(a.in) : 1;
@@ -49,7 +49,7 @@ std::vector<ResizedAxis> axes_of(const KernelCall& call) {
   }
   if (sizes && policy != "stretch")
     for (const int64_t axis : named) {
-      ResizedAxis& a = axes[static_cast<std::size_t>(norm_axis(axis, x.rank))];
+      ResizedAxis& a = axes[norm_axis(axis, x.rank)];
       a.scale = common;
       a.out = static_cast<int64_t>(std::floor(common * static_cast<double>(a.in) + 0.5));
     }
@@ -126,15 +126,14 @@ void resize_tile(const KernelCall& call, int64_t tile) {
   for (int64_t i = begin; i < end; ++i, at.next()) {
     Dims counts;
     for (std::size_t a = 0; a < axes.size(); ++a)
-      counts.push_back(static_cast<int64_t>(taps[a][static_cast<std::size_t>(at.index()[a])].size()));
+      counts.push_back(static_cast<int64_t>(taps[a][at.index()[a]].size()));
     double sum = 0;
     Odometer choice(counts, {}, 0);
     for (int64_t n = product(counts); n > 0; --n, choice.next()) {
       double weight = 1;
       int64_t from = 0;
       for (std::size_t a = 0; a < axes.size(); ++a) {
-        const Tap& tap =
-            taps[a][static_cast<std::size_t>(at.index()[a])][static_cast<std::size_t>(choice.index()[a])];
+        const Tap& tap = taps[a][at.index()[a]][choice.index()[a]];
         weight *= tap.weight;
         from += tap.index * own[a];
       }

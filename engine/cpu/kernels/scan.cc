@@ -61,12 +61,12 @@ void softmax_tile(const KernelCall& call, int64_t tile) {
       row.resize(static_cast<std::size_t>(n));
       double top = -std::numeric_limits<double>::infinity(), sum = 0;
       for (int64_t j = 0; j < n; ++j) {
-        row[static_cast<std::size_t>(j)] = load_one<C>(x, base + j * stride);
-        top = std::max(top, static_cast<double>(row[static_cast<std::size_t>(j)]));
+        row[j] = load_one<C>(x, base + j * stride);
+        top = std::max(top, static_cast<double>(row[j]));
       }
       for (const C v : row) sum += std::exp(static_cast<double>(v) - top);
       for (int64_t j = 0; j < n; ++j) {
-        const double v = static_cast<double>(row[static_cast<std::size_t>(j)]) - top;
+        const double v = static_cast<double>(row[j]) - top;
         store_one<C>(y, base + j * stride, static_cast<C>(logarithm ? v - std::log(sum) : std::exp(v) / sum));
       }
     });

@@ -77,7 +77,7 @@ std::vector<OutputType> scatter_nd_shapes(const KernelCall& call) {
   if (want != dims_of(call.inputs[2]))
     misfit("ScatterND: updates are " + dims_text(call.inputs[2].shape()) + ", wanted " + dims_text(want));
   for (int64_t i = 0; i < indices.size(); ++i)
-    checked_index(load_one<int64_t>(indices, i), x.dims[static_cast<std::size_t>(i % depth)]);
+    checked_index(load_one<int64_t>(indices, i), x.dims[i % depth]);
   return like_first(call);
 }
 void scatter_nd_tile(const KernelCall& call, int64_t) {
@@ -91,8 +91,7 @@ void scatter_nd_tile(const KernelCall& call, int64_t) {
   for (int64_t e = 0; e < entries; ++e) {
     int64_t to = 0;
     for (int64_t d = 0; d < depth; ++d)
-      to += checked_index(load_one<int64_t>(indices, e * depth + d), x.dims[static_cast<std::size_t>(d)]) *
-            own[static_cast<std::size_t>(d)];
+      to += checked_index(load_one<int64_t>(indices, e * depth + d), x.dims[d]) * own[d];
     for (int64_t i = 0; i < inner; ++i)
       combine(call.outputs[0], to + i, call.inputs[2], e * inner + i, reduction);
   }

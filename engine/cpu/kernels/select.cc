@@ -39,8 +39,7 @@ void nonzero_tile(const KernelCall& call, int64_t) {
   Odometer at(x.shape(), {}, 0);
   for (int64_t i = 0, n = 0; i < x.size(); ++i, at.next()) {
     if (load_one<double>(x, i) == 0) continue;
-    for (int64_t a = 0; a < y.dims[0]; ++a)
-      y.as<int64_t>()[a * found + n] = at.index()[static_cast<std::size_t>(a)];
+    for (int64_t a = 0; a < y.dims[0]; ++a) y.as<int64_t>()[a * found + n] = at.index()[a];
     ++n;
   }
 }
@@ -92,18 +91,18 @@ Groups unique_groups(const KernelCall& call) {
       for (int64_t i = 0; i < inner; ++i) key.push_back(load_one<double>(x, (o * n + j) * inner + i));
     const auto [it, fresh] = seen.try_emplace(std::move(key), static_cast<int64_t>(g.first.size()));
     if (fresh) g.first.push_back(j), g.count.push_back(0);
-    g.inverse[static_cast<std::size_t>(j)] = it->second;
-    ++g.count[static_cast<std::size_t>(it->second)];
+    g.inverse[j] = it->second;
+    ++g.count[it->second];
   }
   if (call.attributes->integer_or("sorted", 1)) {
     std::vector<int64_t> rank(g.first.size());
     Groups s{{}, g.inverse, {}};
     for (const auto& [key, id] : seen) {
-      rank[static_cast<std::size_t>(id)] = static_cast<int64_t>(s.first.size());
-      s.first.push_back(g.first[static_cast<std::size_t>(id)]);
-      s.count.push_back(g.count[static_cast<std::size_t>(id)]);
+      rank[id] = static_cast<int64_t>(s.first.size());
+      s.first.push_back(g.first[id]);
+      s.count.push_back(g.count[id]);
     }
-    for (int64_t& i : s.inverse) i = rank[static_cast<std::size_t>(i)];
+    for (int64_t& i : s.inverse) i = rank[i];
     return s;
   }
   return g;
@@ -115,7 +114,7 @@ std::vector<OutputType> unique_shapes(const KernelCall& call) {
   Dims dims{n};
   if (call.attributes->has("axis")) {
     dims = dims_of(x);
-    dims[static_cast<std::size_t>(norm_axis(call.attributes->integer("axis"), x.rank))] = n;
+    dims[norm_axis(call.attributes->integer("axis"), x.rank)] = n;
   }
   return {{x.dtype, dims},
           {DType::kI64, {n}},
@@ -132,8 +131,7 @@ void unique_tile(const KernelCall& call, int64_t) {
   const auto kept = static_cast<int64_t>(g.first.size());
   for (int64_t o = 0; o < outer; ++o)
     for (int64_t j = 0; j < kept; ++j)
-      std::memcpy(y.data + (o * kept + j) * bytes,
-                  x.data + (o * n + g.first[static_cast<std::size_t>(j)]) * bytes,
+      std::memcpy(y.data + (o * kept + j) * bytes, x.data + (o * n + g.first[j]) * bytes,
                   static_cast<std::size_t>(bytes));
   const std::vector<int64_t>* lists[] = {&g.first, &g.inverse, &g.count};
   for (std::size_t k = 1; k < call.outputs.size() && k < 4; ++k)
@@ -173,7 +171,7 @@ void topk_tile(const KernelCall& call, int64_t tile) {
     };
     std::partial_sort(row.begin(), row.begin() + k, row.end(), better);
     for (int64_t j = 0; j < k; ++j) {
-      const int64_t to = (outer * k + j) * inner + in, from = row[static_cast<std::size_t>(j)].second;
+      const int64_t to = (outer * k + j) * inner + in, from = row[j].second;
       if (values.present())
         copy_element(values.data + to * size, x.data + ((outer * n + from) * inner + in) * size, size);
       if (indices.present()) indices.as<int64_t>()[to] = from;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/cpu/simd/attention.h"
-#include "engine/cpu/simd/quantised_matmul.h"
+#include "engine/cpu/simd/quantized_matmul.h"
 #include "engine/cpu/simd/rows.h"
 #include "engine/cpu/simd/table.h"
 

@@ -8,7 +8,7 @@
 
 #include "engine/cpu/simd/math.h"
 #include "engine/cpu/simd/table.h"
-#include "engine/program.h"
+#include "engine/program/program.h"
 
 namespace ark::simd {
 namespace {

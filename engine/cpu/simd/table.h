@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "engine/isa.h"
-#include "importer/ops.h"
+#include "base/ir/ops.h"
+#include "engine/run/isa.h"
 
 namespace ark::simd {
 
@@ -23,7 +23,7 @@ struct MatMul {
   const std::byte* w = nullptr;  // [ceil(n / panel)][k][panel] of `stored`
   DType stored = DType::kF32;
   int32_t panel = 0;               // multiple of 16
-  int32_t block = 0;               // u4, u8: see engine/quantised_panel.h; slabs begin at even rows
+  int32_t block = 0;               // u4, u8: see engine/program/quantized_panel.h; slabs begin at even rows
   const int32_t* slabs = nullptr;  // slab_count + 1 borders
   int32_t slab_count = 1;          // power of two <= 64
   Epilogue epilogue;

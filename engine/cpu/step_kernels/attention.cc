@@ -98,7 +98,7 @@ void run(const PhaseCall& call) {
   const int64_t kv_heads = call.operands[1].dims[1];
   Rows rows = take_rows(call);
   for (int64_t t = call.first; t < call.last; ++t) {
-    run_tile(call, call.frame->items[static_cast<std::size_t>(t / kv_heads)], t % kv_heads, rows);
+    run_tile(call, call.frame->items[t / kv_heads], t % kv_heads, rows);
   }
 }
 

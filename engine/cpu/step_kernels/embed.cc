@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "engine/cpu/step_kernel.h"
-#include "engine/quantised_panel.h"
+#include "engine/program/quantized_panel.h"
 
 namespace ark {
 namespace {
@@ -17,7 +17,7 @@ float widen(const std::byte* p, int64_t i, DType stored) {
 void gather_column(const WeightUse& use, const std::byte* data, int64_t n, int64_t k_size, float* to) {
   const int64_t panel = use.panel;
   const int64_t lane = n % panel;
-  if (!is_quantised(use.stored)) {
+  if (!is_quantized(use.stored)) {
     const int64_t start = n / panel * k_size * panel + lane;
     for (int64_t k = 0; k < k_size; ++k) to[k] = widen(data, start + k * panel, use.stored);
     return;

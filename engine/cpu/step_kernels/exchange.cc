@@ -18,7 +18,7 @@ void send(const PhaseCall& call) {
 // Part of rank `r`: operand 0 is the own part, then the peers' in rank order.
 const TensorView& part_of(const PhaseCall& call, int r) {
   if (r == call.rank) return call.operands[0];
-  return call.operands[static_cast<std::size_t>(r < call.rank ? r + 1 : r)];
+  return call.operands[r < call.rank ? r + 1 : r];
 }
 
 int64_t reduce_scratch(const PhaseLimits& limits) {

@@ -95,11 +95,11 @@ void load_broadcast(const TensorView& in, const TensorView& out, int64_t start, 
     const int64_t column = i % width, run = std::min(width - column, start + n - i);
     int64_t rest = i / width, offset = 0, stride = last_dim(in);
     for (int axis = out.rank - 2; axis >= 0; --axis) {
-      const int64_t size = out.dims[static_cast<std::size_t>(axis)], index = rest % size;
+      const int64_t size = out.dims[axis], index = rest % size;
       rest /= size;
       const int own = axis - (out.rank - in.rank);
       if (own < 0) break;
-      const int64_t own_size = in.dims[static_cast<std::size_t>(own)];
+      const int64_t own_size = in.dims[own];
       if (own_size > 1) offset += index * stride;
       stride *= own_size;
     }
@@ -126,7 +126,7 @@ void run_step(const PhaseCall& call, std::size_t s, int64_t start, int64_t n, co
   if (step.op == Op::kConstantOfShape) {
     std::fill_n(to, kBlock, step.p);
   } else if (step.input != kNone) {
-    const TensorView& in = call.operands[static_cast<std::size_t>(step.input)];
+    const TensorView& in = call.operands[step.input];
     const bool same = in.size() == out.size();
     if (same && n == kBlock && s + 1 < call.variant->pointwise.size()) {
       regs.value[s] = in.as<const float>() + start;

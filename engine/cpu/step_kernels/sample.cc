@@ -31,16 +31,16 @@ void run(const PhaseCall& call) {
                               static_cast<std::size_t>(sampler_scratch(vocabulary))};
   int32_t* tokens = call.scratch->take<int32_t>(int64_t{call.state->pages_per_slot} * call.state->page_size);
   for (int64_t r = call.first; r < call.last; ++r) {
-    const StepRow& row = call.frame->rows[static_cast<std::size_t>(r)];
+    const StepRow& row = call.frame->rows[r];
     const std::span<const float> values{logits.as<const float>() + r * vocabulary,
                                         static_cast<std::size_t>(vocabulary)};
-    const int64_t position = call.frame->positions[static_cast<std::size_t>(row.token)] + 1;
+    const int64_t position = call.frame->positions[row.token] + 1;
     std::span<const int32_t> history;
     if (row.sampling.needs_history()) history = gather_history(*call.state, row.slot, position, tokens);
     const auto bias = call.frame->bias.subspan(static_cast<std::size_t>(row.bias_first),
                                                static_cast<std::size_t>(row.bias_count));
     RowRecord record = sample_row(values, row, history, position, bias, room);
-    if (row.flags & kWantToken) call.state->last_tokens[static_cast<std::size_t>(row.slot)] = record.token;
+    if (row.flags & kWantToken) call.state->last_tokens[row.slot] = record.token;
     if (!call.results) continue;
     if (row.flags & kWantLogits) {
       record.has_logits = 1;

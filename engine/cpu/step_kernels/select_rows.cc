@@ -10,7 +10,7 @@ void run(const PhaseCall& call) {
   const TensorView &x = call.operands[0], &out = call.operands[1];
   const auto row_bytes = static_cast<std::size_t>(bytes_of(x.dtype, inner_size(x, 1)));
   for (int64_t r = call.first; r < call.last; ++r) {
-    const auto token = static_cast<std::size_t>(call.frame->rows[static_cast<std::size_t>(r)].token);
+    const auto token = static_cast<std::size_t>(call.frame->rows[r].token);
     std::memcpy(out.data + static_cast<std::size_t>(r) * row_bytes, x.data + token * row_bytes, row_bytes);
   }
 }

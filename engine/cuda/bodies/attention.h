@@ -17,7 +17,7 @@ namespace ark::cuda {
 ARK_APART float capped(float score, float cap) { return cap * dev::tanh(score / cap); }
 
 // A sink, if there is one, is a score without a value.
-ARK_APART float normalised(const float* sink, float maximum, float sum, float value) {
+ARK_APART float normalized(const float* sink, float maximum, float sum, float value) {
   if (sink != nullptr) {
     const float own = dev::ld_nc(sink);
     const float now = dev::max(maximum, own), factor = dev::exp(maximum - now);
@@ -207,7 +207,7 @@ struct Attention : Quiet {
     const i64 place = place_of(row);
     const float* sinks = call.operand<const float>(4);
     if (sinks != nullptr) sinks += dev::ld_nc(head_list + row % group);
-    call.operand<float>(5)[place * kValue + d] = normalised(sinks, maximum, sum, value);
+    call.operand<float>(5)[place * kValue + d] = normalized(sinks, maximum, sum, value);
   }
 
   // Of a row (token and head) and split: values, maximum, sum.

@@ -19,7 +19,7 @@ ARK_DEVICE float infinity() { return dev::as_f32(0x7f800000u); }
 ARK_DEVICE float min_nan(float a, float b) { return is_nan(a) || is_nan(b) ? nan() : dev::min(a, b); }
 ARK_DEVICE float max_nan(float a, float b) { return is_nan(a) || is_nan(b) ? nan() : dev::max(a, b); }
 
-// engine/program.h's EpilogueBits.
+// engine/program/program.h's EpilogueBits.
 inline constexpr u32 kBias = 1, kResidual = 2, kRelu = 4, kSilu = 8, kGelu = 16, kGeluTanh = 32,
                      kActivations = kRelu | kSilu | kGelu | kGeluTanh;
 

@@ -44,8 +44,7 @@ std::string text_of(std::vector<int32_t> ids, const std::vector<int32_t>& plain,
     text = tokenizer.decode(ids, true);
     ids = tokenizer.encode(text, false);
     if (ids.size() == wanted) break;
-    while (ids.size() < wanted)
-      ids.push_back(plain[static_cast<std::size_t>(draw(random, 0, static_cast<int64_t>(plain.size()) - 1))]);
+    while (ids.size() < wanted) ids.push_back(plain[draw(random, 0, static_cast<int64_t>(plain.size()) - 1)]);
     ids.resize(wanted);
   }
   return text;
@@ -65,9 +64,7 @@ std::vector<Prompt> random_prompts(const ServeOptions& options, const text::Toke
                                    Random& random) {
   const DatasetOptions& d = options.dataset;
   const std::vector<int32_t> plain = plain_ids(tokenizer);
-  const auto any = [&] {
-    return plain[static_cast<std::size_t>(draw(random, 0, static_cast<int64_t>(plain.size()) - 1))];
-  };
+  const auto any = [&] { return plain[draw(random, 0, static_cast<int64_t>(plain.size()) - 1)]; };
   const auto length = [&](int64_t middle) {
     const double n = static_cast<double>(middle), r = d.random_range_ratio;
     return std::max<int64_t>(1, draw(random, static_cast<int64_t>(std::floor(n * (1 - r))),
@@ -122,7 +119,7 @@ std::vector<Prompt> sonnet_prompts(const ServeOptions& options, const text::Toke
   for (int64_t p = 0; p < options.prompts; ++p) {
     std::string text = prefix;
     for (int64_t i = shared; i < total; ++i)
-      text += lines[static_cast<std::size_t>(draw(random, 0, static_cast<int64_t>(lines.size()) - 1))] + "\n";
+      text += lines[draw(random, 0, static_cast<int64_t>(lines.size()) - 1)] + "\n";
     prompts.push_back(text_prompt(text, d.sonnet_output, tokenizer));
   }
   return prompts;

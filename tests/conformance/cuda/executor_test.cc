@@ -101,7 +101,7 @@ TEST_F(DeviceExecutor, PrefillInChunksGivesEqualBytes) {
 
 // Codes with scales and zeros, on tensor cores and, where blocks are smaller than 16 rows, by multiply-adds;
 // whatever the chunks of the prompt.
-TEST_F(DeviceExecutor, QuantisedWeightsGiveTheOraclesTokens) {
+TEST_F(DeviceExecutor, QuantizedWeightsGiveTheOraclesTokens) {
   const auto prompt = random_tokens(13, 9);
   for (const int bits : {4, 8}) {
     for (const bool gpt2 : {false, true}) {

@@ -17,8 +17,8 @@
 #include "engine/compile.h"
 #include "engine/cuda/driver.h"
 #include "engine/cuda/executor.h"
-#include "engine/runner.h"
-#include "engine/weight_store.h"
+#include "engine/run/runner.h"
+#include "engine/run/weight_store.h"
 #include "tests/emulator/emulated_gpu.h"
 
 namespace ark::test {
@@ -113,10 +113,10 @@ class GpuRanks final : public StepRunner {
   }
   void abort(const std::string& why) override { executors_[0]->abort(why); }
 
-  cuda::DeviceExecutor& executor(int rank) { return *executors_[static_cast<std::size_t>(rank)]; }
+  cuda::DeviceExecutor& executor(int rank) { return *executors_[rank]; }
   // Ends a rank's executor, as its process's end would.
-  void end(int rank) { executors_[static_cast<std::size_t>(rank)].reset(); }
-  dma::Group& group(int rank) { return *groups_[static_cast<std::size_t>(rank)]; }
+  void end(int rank) { executors_[rank].reset(); }
+  dma::Group& group(int rank) { return *groups_[rank]; }
 
  private:
   std::shared_ptr<cuda::Gpu> make_gpu(std::size_t rank, const GpusOptions& o) {

@@ -138,7 +138,7 @@ TEST_P(GpuPerRank, ManyPeersLeasesAndBarriersChangeNothing) {
     EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 3, 3))) << ranks << " ranks";
     EXPECT_FALSE(world->failure());
     for (int r = 0; r < ranks; ++r) {
-      EXPECT_EQ(gpus.executor(r).processors(), processors[static_cast<std::size_t>(r)]);
+      EXPECT_EQ(gpus.executor(r).processors(), processors[r]);
       EXPECT_GE(gpus.executor(r).launches(), 2);
       if (r == 0) continue;
       // More messages than slots.

@@ -53,7 +53,7 @@ std::vector<Backend> backends() {
 class ExecutorSuite : public ::testing::TestWithParam<int> {};
 
 TEST_P(ExecutorSuite, GivesTheOraclesBytesAtEveryDegree) {
-  const Backend backend = backends()[static_cast<std::size_t>(GetParam())];
+  const Backend backend = backends()[GetParam()];
   SCOPED_TRACE(backend.name);
   for (const bool gpt2 : {false, true}) {
     const DecoderModel model = gpt2 ? gpt2_tokens() : llama_tokens();
@@ -76,8 +76,8 @@ TEST_P(ExecutorSuite, GivesTheOraclesBytesAtEveryDegree) {
 }
 
 // 4- and 8-bit panels stand for the numbers of their codes: the same bytes as with those numbers as f32.
-TEST_P(ExecutorSuite, QuantisedWeightsGiveTheBytesOfTheirNumbers) {
-  const Backend backend = backends()[static_cast<std::size_t>(GetParam())];
+TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
+  const Backend backend = backends()[GetParam()];
   SCOPED_TRACE(backend.name);
   const auto prompt = random_tokens(13, 2);
   for (const int bits : {4, 8}) {
@@ -104,7 +104,7 @@ TEST_P(ExecutorSuite, QuantisedWeightsGiveTheBytesOfTheirNumbers) {
 }
 
 // What tells matrices apart is more than where their codes lie.
-TEST(Executor, QuantisedWeightsMayShareCodesAndScales) {
+TEST(Executor, QuantizedWeightsMayShareCodesAndScales) {
   TokenGraphOptions o;
   o.bits = 4, o.is_shared = true;
   const auto prompt = random_tokens(9, 3);
@@ -115,8 +115,8 @@ TEST(Executor, QuantisedWeightsMayShareCodesAndScales) {
   EXPECT_TRUE(same_bits(run_greedy(*make_runner(llama_tokens(o), setup), prompt, 64, 2), got));
 }
 
-// Nothing of a quantised model is kept as f32 but biases, norms and tables of angles.
-TEST(Executor, QuantisedWeightsStayQuantised) {
+// Nothing of a quantized model is kept as f32 but biases, norms and tables of angles.
+TEST(Executor, QuantizedWeightsStayQuantized) {
   for (const int bits : {4, 8}) {
     TokenGraphOptions o;
     o.bits = bits;

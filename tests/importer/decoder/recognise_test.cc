@@ -1,8 +1,8 @@
 // Exporters' files: what is recognised of them, and that the token graph computes what they compute.
 #include <gtest/gtest.h>
 
+#include "base/ir/quantized.h"
 #include "importer/import.h"
-#include "importer/quantised.h"
 #include "tests/fixtures.h"
 #include "tests/importer/decoder/decoder_cases.h"
 #include "tests/importer/decoder/token_interpreter.h"
@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-TEST(Recognise, QuantisedWeightsStayAsTheyAreStored) {
+TEST(Recognise, QuantizedWeightsStayAsTheyAreStored) {
   struct {
     const char* fixture;
     std::ptrdiff_t products;  // in the file; the packed ones of genai are split in three
@@ -91,9 +91,9 @@ TEST(Recognise, QuantisedWeightsStayAsTheyAreStored) {
       EXPECT_NE(node.op, Op::kDequantizeLinear);
       if (node.op != Op::kMatMul) continue;
       const ConstantPtr& w = model->tokens.value(node.inputs[1]).constant;
-      ASSERT_TRUE(w && w->quantised) << node.name;
-      EXPECT_EQ(w->quantised->bits, file.bits);
-      EXPECT_EQ(w->quantised->block, 32);
+      ASSERT_TRUE(w && w->quantized) << node.name;
+      EXPECT_EQ(w->quantized->bits, file.bits);
+      EXPECT_EQ(w->quantized->block, 32);
       ++products;
     }
     EXPECT_EQ(products, file.products);
@@ -109,7 +109,7 @@ Node& first_of(Graph& graph, Op op) {
   throw std::runtime_error("no " + std::string(name_of(op)));
 }
 
-TEST(Recognise, WeightsQuantisedInAnotherWayAreRefusedOrKeptAsTheyAre) {
+TEST(Recognise, WeightsQuantizedInAnotherWayAreRefusedOrKeptAsTheyAre) {
   Graph misfit = import_model(fixtures() / "llama-int4-qdq");
   first_of(misfit, Op::kDequantizeLinear).attributes.set("block_size", int64_t{16});  // scales are for 32
   const auto result = recognise_decoder(misfit, 0);

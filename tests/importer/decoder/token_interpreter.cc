@@ -37,7 +37,7 @@ Tensor softmax(const Tensor& x, std::size_t axis, bool logarithm) {
   return y;
 }
 
-Tensor normalise(const Node& node, const std::vector<Tensor>& in) {
+Tensor normalize(const Node& node, const std::vector<Tensor>& in) {
   const Tensor& x = in[0];
   const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
   const int64_t n = std::accumulate(x.dims.begin() + static_cast<std::ptrdiff_t>(axis), x.dims.end(),
@@ -171,7 +171,7 @@ std::vector<Tensor> run(const Graph& graph, const Node& node, const std::vector<
       return {rotary(node, in)};
     case Op::kLayerNorm:
     case Op::kRmsNorm:
-      return {normalise(node, in)};
+      return {normalize(node, in)};
     case Op::kSoftmax:
     case Op::kLogSoftmax:
       return {softmax(in[0], static_cast<std::size_t>(node.attributes.integer("axis")),
@@ -195,7 +195,7 @@ Tensor run_tokens(const DecoderModel& model, std::span<const int64_t> ids) {
   std::map<ValueId, Tensor> values;
   Tensor token_ids = Tensor::empty(DType::kI32, {tokens}), positions = Tensor::empty(DType::kI32, {tokens});
   for (int64_t i = 0; i < tokens; ++i) {
-    token_ids.as<int32_t>()[i] = static_cast<int32_t>(ids[static_cast<std::size_t>(i)]);
+    token_ids.as<int32_t>()[i] = static_cast<int32_t>(ids[i]);
     positions.as<int32_t>()[i] = static_cast<int32_t>(i);
   }
   values[graph.inputs.at(0)] = token_ids;

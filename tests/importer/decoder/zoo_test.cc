@@ -8,8 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/ir/quantized.h"
 #include "importer/import.h"
-#include "importer/quantised.h"
 #include "tests/fixtures.h"
 #include "tests/importer/decoder/decoder_cases.h"
 
@@ -53,15 +53,15 @@ void expect_16_bit_weights(const Graph& graph) {
 }
 
 // Every matrix that tokens are multiplied with or looked up in is read as the file stores it.
-void expect_quantised_weights(const DecoderModel& model, int32_t bits, bool tied) {
+void expect_quantized_weights(const DecoderModel& model, int32_t bits, bool tied) {
   int seen = 0;
   ConstantPtr embedding, head;
   for (const Node& node : model.tokens.nodes) {
     if (node.removed || (node.op != Op::kMatMul && node.op != Op::kGather)) continue;
     const ConstantPtr& w = model.tokens.value(node.inputs[node.op == Op::kMatMul ? 1 : 0]).constant;
     if (!w || w->name == "by_position") continue;
-    ASSERT_TRUE(w->quantised) << node.name;
-    EXPECT_EQ(w->quantised->bits, bits);
+    ASSERT_TRUE(w->quantized) << node.name;
+    EXPECT_EQ(w->quantized->bits, bits);
     ++seen;
     if (node.op == Op::kMatMul)
       head = w;
@@ -71,7 +71,7 @@ void expect_quantised_weights(const DecoderModel& model, int32_t bits, bool tied
   EXPECT_GE(seen, 10);
   ASSERT_TRUE(embedding && head);
   EXPECT_EQ(same_payload(*embedding, *head), tied);
-  EXPECT_EQ(embedding->quantised == head->quantised, tied) << "tied weights would be stored twice";
+  EXPECT_EQ(embedding->quantized == head->quantized, tied) << "tied weights would be stored twice";
 }
 
 class Zoo : public testing::Test {
@@ -107,9 +107,9 @@ TEST_F(Zoo, DecodersAreRecognisedAndComputeTheSame) {
     const auto stored = config.value("stored", "dtype");
     if (stored == "f16" || stored == "bf16") expect_16_bit_weights(model->tokens);
     if (stored == "int8" || stored == "uint8-rows")
-      expect_quantised_weights(*model, 8, config["tied"].get<bool>());
+      expect_quantized_weights(*model, 8, config["tied"].get<bool>());
     if (stored == "uint4" || stored == "nbits")
-      expect_quantised_weights(*model, 4, config["tied"].get<bool>());
+      expect_quantized_weights(*model, 4, config["tied"].get<bool>());
     expect_numbers(*model, folder);
   }
   EXPECT_GT(seen, 40);

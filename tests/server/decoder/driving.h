@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "server/load_runner.h"
+#include "server/load/load_runner.h"
 #include "tests/fixtures.h"
 
 namespace ark::test {

@@ -9,7 +9,7 @@
 #include <map>
 #include <memory>
 
-#include "importer/graph.h"
+#include "base/ir/graph.h"
 
 namespace ark::test {
 
@@ -100,14 +100,14 @@ inline ConstantPtr widened(const ConstantPtr& constant) {
 // the file rounds it.
 inline void widen(Graph& graph, const std::vector<ValueId>& roots) {
   std::vector<bool> depends(graph.values.size());
-  for (const ValueId root : roots) depends[static_cast<std::size_t>(root)] = true;
-  const auto is_changed = [&](ValueId v) { return v != kNoValue && depends[static_cast<std::size_t>(v)]; };
+  for (const ValueId root : roots) depends[root] = true;
+  const auto is_changed = [&](ValueId v) { return v != kNoValue && depends[v]; };
   for (const Node& node : graph.nodes) {
     if (node.removed || node.op == Op::kDims ||
         std::none_of(node.inputs.begin(), node.inputs.end(), is_changed))
       continue;
     for (const ValueId v : node.outputs)
-      if (v != kNoValue) depends[static_cast<std::size_t>(v)] = true;
+      if (v != kNoValue) depends[v] = true;
   }
   for (std::size_t v = 0; v < depends.size(); ++v)
     if (depends[v] && is_half(graph.values[v].dtype)) graph.values[v].dtype = DType::kF32;

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "base/error.h"
-#include "engine/runner.h"
+#include "engine/run/runner.h"
 
 namespace ark::test {
 
@@ -51,7 +51,7 @@ class FakeRunner : public StepRunner {
       auto& table = tables_.at(static_cast<std::size_t>(d.slot));
       if (static_cast<int32_t>(table.size()) <= d.index)
         table.resize(static_cast<std::size_t>(d.index) + 1, -1);
-      table[static_cast<std::size_t>(d.index)] = d.page;
+      table[d.index] = d.page;
     }
     int32_t next_token = 0;
     std::set<int32_t> slots;

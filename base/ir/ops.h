@@ -1,0 +1,128 @@
+// The canonical operators: what every opset of ONNX (and the com.microsoft operators that exporters
+// emit) is reduced to by the importer. This file is the contract between importer, engine and kernels.
+//
+// Conventions
+// - Broadcasting is numpy's. `axis` attributes are non-negative after canonicalisation.
+// - An optional input that is absent is kNoValue, or left out at the end.
+// - "shape-like" operands (target shapes, slice bounds, ...) that the importer could fold to symbolic
+//   expressions are attributes of type Shape (a list of Expr) and their input is absent; only what is
+//   truly data-dependent stays an input tensor (int64).
+// - Types: output type = type of the first data input unless said otherwise.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace ark {
+
+// clang-format off
+enum class Op : uint8_t {
+  // -- pointwise, one input (x) -> y. Attributes in braces.
+  kIdentity, kNeg, kAbs, kSign, kReciprocal, kSqrt, kRsqrt, kExp, kLog,
+  kSin, kCos, kTan, kAsin, kAcos, kAtan, kSinh, kCosh, kTanh, kAsinh, kAcosh, kAtanh,
+  kErf, kSigmoid, kRelu, kSilu, kSoftplus, kSoftsign, kSelu /*alpha,gamma*/, kElu /*alpha*/, kCelu /*alpha*/,
+  kLeakyRelu /*alpha*/, kThresholdedRelu /*alpha*/, kHardSigmoid /*alpha,beta*/, kHardSwish, kMish,
+  kGelu /*approximate: "none" (erf) | "tanh"*/, kQuickGelu /*alpha*/,
+  kFloor, kCeil, kRound /*half to even*/, kNot /*bool*/, kBitNot,
+  kIsNaN /*-> bool*/, kIsInf /*detect_negative, detect_positive -> bool*/,
+  kCast /*to: int (DType)*/,
+  // -- pointwise, two inputs (a, b) -> y
+  kAdd, kSub, kMul, kDiv /*integers truncate*/, kMod /*fmod: int*/, kPow, kMin, kMax,
+  kAnd, kOr, kXor, kBitAnd, kBitOr, kBitXor, kBitShift /*left: int*/,
+  kEqual, kLess, kLessOrEqual, kGreater, kGreaterOrEqual /*-> bool*/, kPRelu /*(x, slope)*/,
+  // -- pointwise, more
+  kWhere,  // (condition bool, a, b)
+  kClip,   // (x, min scalar?, max scalar?)
+  // -- from nothing
+  kDims,             // () -> i64: {values: Shape, scalar: int}; a rank-1 tensor, or rank 0 if scalar=1
+  kConstantOfShape,  // (shape i64?) -> {shape: Shape?, value: Tensor of one element}
+  kRange,            // (start?, limit?, delta?) scalars -> rank 1; {start, limit, delta: Shape of one Expr each} when
+                     // folded (then i64 or {to} = dtype)
+  kRandom,           // refused at load: nothing random is compiled
+  // -- movement
+  kReshape,     // (x, shape i64?) {shape: Shape?}: the final target, no 0 or -1 left in the attribute; in an
+                // input tensor ONNX's 0 and -1 hold {allowzero: int}
+  kTranspose,   // (x) {perm: ints}
+  kExpand,      // (x, shape i64?) {shape: Shape?}: broadcast; the attribute is the final output shape
+  kSlice,       // (x, starts?, ends?, axes?, steps?) {axes: ints, starts: Shape, ends: Shape, steps: ints} folded:
+                // starts and ends are already clamped to [0, dim] (for steps < 0: to [-1, dim-1])
+  kConcat,      // (x...) {axis}
+  kSplit,       // (x, sizes i64?) -> y... {axis, sizes: Shape?}
+  kPad,         // (x, pads i64?, value scalar?, axes?) {pads: Shape? (begin of all axes, then end), mode: constant|reflect|edge|wrap}
+  kTile,        // (x, repeats i64?) {repeats: Shape?}
+  kGather,      // (data, indices) {axis}; negative indices wrap
+  kGatherElements,   // (data, indices) {axis}
+  kGatherND,         // (data, indices) {batch_dims}
+  kScatterElements,  // (data, indices, updates) {axis, reduction: none|add|mul|max|min}
+  kScatterND,        // (data, indices, updates) {reduction}
+  kTrilu,            // (x, k i64 scalar?) {upper: int, k: int?}
+  kOneHot,           // (indices, depth, values) {axis}
+  kNonZero,          // (x) -> i64 [rank, n], n data-dependent
+  kCompress,         // (x, condition) {axis?}
+  kUnique,           // (x) -> up to 4 outputs {axis?, sorted}
+  kDepthToSpace, kSpaceToDepth,  // {blocksize, mode}
+  kReverseSequence,              // (x, lengths) {batch_axis, time_axis}
+  kEyeLike,                      // (x) {k, to}
+  // -- reductions
+  kReduceSum, kReduceMean, kReduceMax, kReduceMin, kReduceProd,
+  kReduceL1, kReduceL2, kReduceSumSquare, kReduceLogSum, kReduceLogSumExp,
+               // (x, axes i64?) {axes: ints? (absent: all), keepdims, noop_with_empty_axes}
+  kArgMax, kArgMin,  // (x) -> i64 {axis, keepdims, select_last_index}
+  kCumSum,           // (x, axis scalar?) {axis?, exclusive, reverse}
+  kTopK,             // (x, k i64?) -> (values, indices i64) {axis, largest, sorted, k: Shape of one?}
+  kSoftmax, kLogSoftmax,  // (x) {axis}: over one axis
+  // -- normalization; statistics in f32. The normalized axes are axis..rank-1
+  kLayerNorm,     // (x, scale?, bias?) -> (y, mean?, inv_std?) {axis, epsilon}
+  kRmsNorm,       // (x, scale?) {axis, epsilon}
+  kGroupNorm,     // (x [N,C,...], scale [C]?, bias [C]?) {groups, epsilon}; InstanceNorm has groups = C
+  kBatchNorm,     // (x, scale, bias, mean, variance) {epsilon}
+  kLpNorm, kLrn,  // {axis, p}; {alpha, beta, bias, size}
+  // -- products
+  kMatMul,  // (a, b, bias?) numpy's matmul, f32 accumulation; {trans_a, trans_b: swap the last two axes of a / b,
+            //  alpha: float = 1}; bias is added with broadcasting (Gemm: alpha * a b + bias, beta folded in)
+  kEinsum,  // (x...) {equation}
+  kConv,    // (x, w, bias?) {group, strides, dilations, pads: ints (begin..., end...)}; auto_pad resolved or {auto_pad}
+  kConvTranspose,  // the same and {output_padding, output_shape}
+  kMaxPool, kAveragePool,  // {kernel_shape, strides, pads, dilations, ceil_mode, count_include_pad}; MaxPool -> (y, indices?)
+  kGlobalAveragePool, kGlobalMaxPool,
+  kResize,  // (x) and ONNX's attributes; scales / sizes as inputs
+  // -- integer products and quantization (decoded by the importer where a kernel exists)
+  kQuantizeLinear, kDequantizeLinear,  // (x, scale, zero_point?) {axis, block_size}; Dequantize: {zero_point: int = 0,
+                                       // for all elements, where the input is absent}
+  kDynamicQuantizeLinear,              // (x f32) -> (y u8, scale, zero_point)
+  kMatMulInteger,                      // (a, b, a_zero?, b_zero?) -> i32
+  kConvInteger,
+  kMatMulNBits,                        // (a, b u8 [N, blocks, bytes], scales, zero_points?, g_idx?, bias?) {K, N, bits, block_size}
+  // -- transformer blocks
+  kAttention,  // dense attention of plain graphs:
+               // (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias? broadcastable to [B,H,S,T] (float added, bool selects),
+               //  past_k? [B,KH,P,D], past_v? [B,KH,P,Dv], lengths? i32/i64 [B])
+               // -> (y [B,H,S,Dv], present_k?, present_v?)
+               // {scale: float, causal: int, window: int (0 = none: keys j with i - j < window), softcap: float (0 = none),
+               //  clean_nan: int (fully masked rows give 0)}
+               // causal: query i sits at position past + i, or lengths[b] - S + i where `lengths` (valid keys a row) is given without past
+               // with past and lengths (GroupQueryAttention): row b's past is only max(0, lengths[b] - S) tokens long; its new
+               // keys and values go there in present [B,KH,P+S,D] (what follows is zero), and
+               // query i sits at max(0, lengths[b] - S) + i, seeing the keys up to itself
+  kRotary,     // (x [..., S or T, H, D] or [B,H,S,D], cos [L, R/2], sin [L, R/2], positions i64 broadcastable to x's leading axes)
+               // {interleaved, rotary_dim R, head_axis: axis of H}: rotates the first R of the last axis
+  // -- token graphs only (importer/decoder.h); T = tokens of a step, R = rows whose logits are wanted
+  kPagedAttention,  // (q [T,H,D], k [T,KH,D], v [T,KH,Dv], slopes f32 [H]?, sinks f32 [H]?) -> [T,H,Dv]
+                    // {cache: index into DecoderModel::caches, scale, window, softcap}
+                    // appends k, v to the cache, then attends causally over the sequence's cache
+  kSelectRows,      // (x [T,...]) -> [R,...]: the rows whose logits the step asks for
+  // -- inserted by the partitioner (engine)
+  kAllReduce, kAllGather /*axis*/,
+  kIf, kLoop, kScan,  // subgraphs in Node::subgraphs, ONNX's meaning
+  kCount
+};
+// clang-format on
+
+std::string_view name_of(Op op);         // "MatMul"
+Op op_from_name(std::string_view name);  // kCount if unknown
+bool is_unary_pointwise(Op op);          // kIdentity .. kCast
+bool is_binary_pointwise(Op op);         // kAdd .. kPRelu
+// True for everything computed elementwise with broadcasting: unary, binary, Where, Clip.
+bool is_pointwise(Op op);
+
+}  // namespace ark

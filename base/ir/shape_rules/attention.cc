@@ -1,0 +1,74 @@
+// Attention blocks and rotary embedding, and the operators of token graphs.
+#include "base/ir/shape_rules/rules.h"
+
+namespace ark::shape_rules {
+namespace {
+
+// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?) -> (y, present_k?,
+// present_v?)
+void attention(Context& c) {
+  const DType type = c.dtype(0);
+  if (!c.shape(0) || !c.shape(1) || !c.shape(2)) {
+    for (std::size_t i = 0; i < 3; ++i) c.out(i, type, std::nullopt);
+    return;
+  }
+  const Shape &q = *c.shape(0), &k = *c.shape(1), &v = *c.shape(2);
+  if (q.size() != 4 || k.size() != 4 || v.size() != 4) c.fail("queries, keys and values must have rank 4");
+  const Expr batch = c.same(q[0], k[0], "batch sizes of queries and keys");
+  const Expr heads = c.same(k[1], v[1], "heads of keys and values");
+  if (const auto h = q[1].constant(), g = heads.constant(); h && g && (*g <= 0 || *h % *g != 0))
+    c.fail("the " + q[1].str() + " query heads are no multiple of the " + heads.str() + " key heads");
+  c.same(k[2], v[2], "lengths of keys and values");
+  c.same(q[3], k[3], "head sizes of queries and keys");
+  Expr total = k[2];
+  for (const std::size_t i : {std::size_t{4}, std::size_t{5}}) {
+    if (!c.has(i) || !c.shape(i)) continue;
+    const Shape& past = *c.shape(i);
+    const Shape& now = i == 4 ? k : v;
+    if (past.size() != 4) c.fail("the past must have rank 4");
+    c.same(past[0], batch, "batch sizes of past and keys");
+    c.same(past[1], heads, "heads of past and keys");
+    c.same(past[3], now[3], "head sizes of past and keys");
+    if (i == 4)
+      total = past[2] + k[2];
+    else
+      c.same(past[2] + v[2], total, "lengths of past keys and past values");
+  }
+  if (c.has(3) && c.shape(3)) {
+    const Shape& bias = *c.shape(3);
+    c.broadcast(bias, Shape{batch, q[1], q[2], total});
+    if (!bias.empty() && !bias.back().is_constant(1))
+      c.same(bias.back(), total, "the mask's keys and all keys");
+  }
+  c.out(0, type, Shape{batch, q[1], q[2], v[3]});
+  c.out(1, c.dtype(1), Shape{batch, heads, total, k[3]});
+  c.out(2, c.dtype(2), Shape{batch, heads, total, v[3]});
+}
+
+void paged_attention(Context& c) {
+  if (!c.shape(0) || !c.shape(2)) return c.out(0, c.dtype(0), std::nullopt);
+  const Shape &q = *c.shape(0), &v = *c.shape(2);
+  if (q.size() != 3 || v.size() != 3) c.fail("queries and values must have rank 3");
+  c.out(0, c.dtype(0), Shape{q[0], q[1], v[2]});
+}
+
+void select_rows(Context& c) {
+  std::optional<Shape> y = c.shape(0);
+  if (y) {
+    c.check_rank(0, 1);
+    y->front() = Expr::symbol("rows");
+  }
+  c.out(0, c.dtype(0), y);
+}
+
+}  // namespace
+
+std::span<const Entry> attention_rules() {
+  static constexpr Entry kRules[] = {
+      {Op::kAttention, attention},    {Op::kRotary, same_as_first},    {Op::kPagedAttention, paged_attention},
+      {Op::kSelectRows, select_rows}, {Op::kAllReduce, same_as_first},
+  };
+  return kRules;
+}
+
+}  // namespace ark::shape_rules

@@ -1,0 +1,103 @@
+// If, Loop, Scan: types from the subgraphs' outputs, sizes where both sides (or all trips) agree.
+#include "base/ir/shape_rules/rules.h"
+
+namespace ark::shape_rules {
+namespace {
+
+// Symbols of a subgraph's own data mean nothing outside; so only constant sizes and those of values from
+// outside are kept, and others become fresh.
+bool known_outside(Context& c, const Expr& e) {
+  std::set<std::string> symbols;
+  e.collect_symbols(symbols);
+  for (const std::string& s : symbols)
+    if (!c.is_outer_symbol(s)) return false;
+  return true;
+}
+
+std::optional<Shape> lifted(Context& c, std::size_t output, const std::optional<Shape>& inner) {
+  if (!inner) return std::nullopt;
+  Shape y = *inner;
+  for (std::size_t i = 0; i < y.size(); ++i)
+    if (!known_outside(c, y[i]))
+      y[i] = c.fresh(output, i, "d" + std::to_string(output) + "_" + std::to_string(i));
+  return y;
+}
+
+const Value& result(Context& c, std::size_t subgraph, std::size_t i) {
+  const Graph& g = *c.node().subgraphs.at(subgraph);
+  if (i >= g.outputs.size()) c.fail("a subgraph has fewer outputs than needed");
+  return g.value(g.outputs[i]);
+}
+
+void if_(Context& c) {
+  if (c.node().subgraphs.size() != 2) c.fail("If needs two branches");
+  for (std::size_t i = 0; i < c.outputs(); ++i) {
+    const Value &a = result(c, 0, i), &b = result(c, 1, i);
+    if (a.dtype != b.dtype)
+      c.fail("branches give types " + std::string(name_of(a.dtype)) + " and " +
+             std::string(name_of(b.dtype)));
+    std::optional<Shape> y;
+    if (a.shape && b.shape && a.shape->size() == b.shape->size()) {
+      y = lifted(c, i, a.shape);
+      for (std::size_t d = 0; d < y->size(); ++d)
+        if (!((*a.shape)[d] == (*b.shape)[d]))
+          (*y)[d] = c.fresh(i, d, "d" + std::to_string(i) + "_" + std::to_string(d));
+    }
+    c.out(i, a.dtype, y);
+  }
+}
+
+// Carried state may change its size from trip to trip: what differs from the first value is not known.
+void loop(Context& c) {
+  const std::size_t carried = c.inputs() >= 2 ? c.inputs() - 2 : 0;
+  for (std::size_t i = 0; i < c.outputs(); ++i) {
+    const Value& v = result(c, 0, i + 1);
+    if (i < carried) {
+      std::optional<Shape> y = c.shape(i + 2);
+      if (!v.shape || !y || v.shape->size() != y->size()) y = std::nullopt;
+      for (std::size_t d = 0; y && d < y->size(); ++d)
+        if (!((*v.shape)[d] == (*y)[d]))
+          (*y)[d] = c.fresh(i, d, "s" + std::to_string(i) + "_" + std::to_string(d));
+      c.out(i, v.dtype, y);
+      continue;
+    }
+    std::optional<Shape> y = lifted(c, i, v.shape);
+    if (y) y->insert(y->begin(), c.fresh(i, 0, "trips"));
+    c.out(i, v.dtype, y);
+  }
+}
+
+void scan(Context& c) {
+  const auto scans = static_cast<std::size_t>(c.attributes().integer("num_scan_inputs"));
+  if (scans == 0 || scans > c.inputs()) c.fail("num_scan_inputs is out of range");
+  const std::size_t state = c.inputs() - scans;
+  const auto& length_of = c.shape(state);
+  const auto axes = c.attributes().ints_or("scan_input_axes", std::vector<int64_t>(scans, 0));
+  for (std::size_t i = 0; i < c.outputs(); ++i) {
+    const Value& v = result(c, 0, i);
+    if (i < state) {
+      c.out(i, v.dtype, c.shape(i));
+      continue;
+    }
+    std::optional<Shape> y = lifted(c, i, v.shape);
+    if (y && length_of) {
+      const auto out_axes =
+          c.attributes().ints_or("scan_output_axes", std::vector<int64_t>(c.outputs() - state, 0));
+      const int64_t at = c.axis(out_axes.at(i - state), static_cast<int64_t>(y->size()) + 1);
+      y->insert(y->begin() + at, length_of->at(static_cast<std::size_t>(
+                                     c.axis(axes.at(0), static_cast<int64_t>(length_of->size())))));
+    } else {
+      y = std::nullopt;
+    }
+    c.out(i, v.dtype, y);
+  }
+}
+
+}  // namespace
+
+std::span<const Entry> control_rules() {
+  static constexpr Entry kRules[] = {{Op::kIf, if_}, {Op::kLoop, loop}, {Op::kScan, scan}};
+  return kRules;
+}
+
+}  // namespace ark::shape_rules

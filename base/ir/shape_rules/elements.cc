@@ -1,0 +1,342 @@
+// Shape arithmetic on symbols: what is known of the elements of small integer tensors.
+#include <algorithm>
+#include <map>
+
+#include "base/ir/shape_rules/rules.h"
+
+namespace ark::shape_rules {
+namespace {
+
+using Result = std::optional<Elements>;
+
+bool non_negative(const Expr& e) {
+  const auto low = e.lower_bound();
+  return low && *low >= 0;
+}
+
+// The sign of a - b where it is provable: -1, 0 or 1 for the whole range; else the pair of provable bounds.
+struct Comparison {
+  std::optional<int64_t> low, high;  // of a - b
+  bool less() const { return high && *high < 0; }
+  bool greater() const { return low && *low > 0; }
+  bool equal() const { return low && high && *low == 0 && *high == 0; }
+  bool different() const { return less() || greater(); }
+};
+Comparison comparison(const Expr& a, const Expr& b) {
+  const Expr difference = a - b;
+  return {difference.lower_bound(), difference.upper_bound()};
+}
+
+std::optional<Expr> decided(bool yes, bool no) {
+  if (yes) return Expr(1);
+  if (no) return Expr(0);
+  return std::nullopt;
+}
+
+std::optional<Expr> divide(const Expr& a, const Expr& b) {
+  const auto ca = a.constant(), cb = b.constant();
+  if (cb && *cb == 0) return std::nullopt;  // left to run time, where it is an error or dead
+  if (cb && *cb == -1) return Expr(-1) * a;
+  if (ca && cb) return Expr(*ca / *cb);  // truncates
+  if (non_negative(a) && non_negative(b)) return floordiv(a, b);
+  return std::nullopt;
+}
+
+std::optional<Expr> modulo(const Expr& a, const Expr& b, bool truncating) {
+  const auto ca = a.constant(), cb = b.constant();
+  if (cb && *cb == 0) return std::nullopt;
+  if (cb && *cb == -1) return Expr(0);
+  if (ca && cb && truncating) return Expr(*ca % *cb);
+  if (truncating && !(non_negative(a) && non_negative(b))) return std::nullopt;
+  return mod(a, b);
+}
+
+std::optional<Expr> logical(Op op, const Expr& a, const Expr& b) {
+  const auto ca = a.constant(), cb = b.constant();
+  const bool known = ca && cb;
+  switch (op) {
+    case Op::kAnd:
+      return decided(known && *ca && *cb, (ca && !*ca) || (cb && !*cb));
+    case Op::kOr:
+      return decided((ca && *ca) || (cb && *cb), known && !*ca && !*cb);
+    default:
+      return decided(known && *ca != *cb, known && *ca == *cb);
+  }
+}
+
+std::optional<Expr> binary_element(const Node& node, const Expr& a, const Expr& b) {
+  const Comparison cmp = comparison(a, b);
+  switch (node.op) {
+    case Op::kAdd:
+      return a + b;
+    case Op::kSub:
+      return a - b;
+    case Op::kMul:
+      return a * b;
+    case Op::kDiv:
+      return divide(a, b);
+    case Op::kMod:
+      return modulo(a, b, node.attributes.integer_or("fmod", 0) != 0);
+    case Op::kMin:
+      return min(a, b);
+    case Op::kMax:
+      return max(a, b);
+    case Op::kEqual:
+      return decided(cmp.equal(), cmp.different());
+    case Op::kLess:
+      return decided(cmp.less(), cmp.low && *cmp.low >= 0);
+    case Op::kLessOrEqual:
+      return decided(cmp.high && *cmp.high <= 0, cmp.greater());
+    case Op::kGreater:
+      return decided(cmp.greater(), cmp.high && *cmp.high <= 0);
+    case Op::kGreaterOrEqual:
+      return decided(cmp.low && *cmp.low >= 0, cmp.less());
+    case Op::kAnd:
+    case Op::kOr:
+    case Op::kXor:
+      return logical(node.op, a, b);
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<Expr> unary_element(Op op, const Expr& a) {
+  switch (op) {
+    case Op::kIdentity:
+      return a;
+    case Op::kNeg:
+      return Expr(-1) * a;
+    case Op::kAbs:
+      if (non_negative(a)) return a;
+      return a.constant() ? std::optional(Expr(std::abs(*a.constant()))) : std::nullopt;
+    case Op::kRelu:
+      return max(a, Expr(0));
+    case Op::kNot:
+      return a.constant() ? std::optional(Expr(*a.constant() == 0)) : std::nullopt;
+    case Op::kSign:
+      if (a.constant()) return Expr((*a.constant() > 0) - (*a.constant() < 0));
+      return a.lower_bound().value_or(0) > 0 ? std::optional(Expr(1)) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+// numpy broadcasting of vectors: equal lengths, or a single element.
+const Expr& at(const Elements& e, std::size_t i) { return e[e.size() == 1 ? 0 : i]; }
+
+Result unary(Context& c) {
+  auto x = c.elements(0);
+  if (!x) return std::nullopt;
+  for (Expr& e : *x) {
+    const auto y = unary_element(c.node().op, e);
+    if (!y) return std::nullopt;
+    e = *y;
+  }
+  return x;
+}
+
+Result cast(Context& c) {
+  const DType to = static_cast<DType>(c.attributes().integer("to"));
+  auto x = c.elements(0);
+  if (!x) return std::nullopt;
+  if (to == DType::kI64 || to == DType::kI32) return x;
+  if (to != DType::kBool) return std::nullopt;
+  for (Expr& e : *x) {
+    const Comparison cmp = comparison(e, Expr(0));
+    const auto y = decided(cmp.different(), cmp.equal());
+    if (!y) return std::nullopt;
+    e = *y;
+  }
+  return x;
+}
+
+Result binary(Context& c) {
+  const auto a = c.elements(0), b = c.elements(1);
+  if (!a || !b) return std::nullopt;
+  const std::size_t n = a->size() == 1 ? b->size() : a->size();
+  Elements result;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto y = binary_element(c.node(), at(*a, i), at(*b, i));
+    if (!y) return std::nullopt;
+    result.push_back(*y);
+  }
+  return result;
+}
+
+Result where(Context& c) {
+  const auto condition = c.elements(0), a = c.elements(1), b = c.elements(2);
+  if (!condition || !a || !b) return std::nullopt;
+  const std::size_t n = condition->size() != 1 ? condition->size() : a->size() != 1 ? a->size() : b->size();
+  Elements result;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto choice = at(*condition, i).constant();
+    if (!choice) return std::nullopt;
+    result.push_back(*choice ? at(*a, i) : at(*b, i));
+  }
+  return result;
+}
+
+Result clip(Context& c) {
+  auto x = c.elements(0);
+  const auto low = c.elements(1), high = c.elements(2);
+  if (!x || (c.has(1) && !(low && low->size() == 1)) || (c.has(2) && !(high && high->size() == 1)))
+    return std::nullopt;
+  for (Expr& e : *x) {
+    if (low) e = max(e, low->front());
+    if (high) e = min(e, high->front());
+  }
+  return x;
+}
+
+// The length of output 0, if it has rank <= 1 and a constant length.
+std::optional<int64_t> length(Context& c) {
+  const auto& shape = c.outputs() ? c.output_shape(0) : c.shape(0);
+  if (!shape || shape->size() > 1) return std::nullopt;
+  return shape->empty() ? std::optional<int64_t>(1) : (*shape)[0].constant();
+}
+
+Result gather(Context& c) {
+  const auto data = c.elements(0), indices = c.elements(1);
+  if (!data || !indices || c.rank(0) != 1) return std::nullopt;
+  const int64_t n = static_cast<int64_t>(data->size());
+  Elements result;
+  for (const Expr& index : *indices) {
+    const auto i = index.constant();
+    if (!i) return std::nullopt;
+    if (*i < -n || *i >= n)
+      c.fail("index " + std::to_string(*i) + " is outside [0, " + std::to_string(n) + ")");
+    result.push_back((*data)[*i < 0 ? *i + n : *i]);
+  }
+  return result;
+}
+
+Result concat(Context& c) {
+  Elements result;
+  for (std::size_t i = 0; i < c.inputs(); ++i) {
+    const auto part = c.elements(i);
+    if (!part) return std::nullopt;
+    result.insert(result.end(), part->begin(), part->end());
+  }
+  return result;
+}
+
+Result slice(Context& c) {
+  const auto x = c.elements(0);
+  if (!x || c.rank(0) != 1 || !c.attributes().has("starts")) return std::nullopt;
+  if (c.attributes().ints("axes").empty()) return x;
+  const auto begin = c.attributes().shape("starts").at(0).constant(),
+             end = c.attributes().shape("ends").at(0).constant();
+  const int64_t step = c.attributes().ints("steps").at(0);
+  if (!begin || !end) return std::nullopt;
+  Elements result;
+  for (int64_t i = *begin; step > 0 ? i < *end : i > *end; i += step)
+    result.push_back(x->at(static_cast<std::size_t>(i)));
+  return result;
+}
+
+Result same_elements(Context& c) { return c.elements(0); }
+
+Result repeat(Context& c) {  // Expand, ConstantOfShape
+  Elements one;
+  if (c.node().op == Op::kConstantOfShape) {
+    const Tensor& value = c.attributes().get<Tensor>("value");
+    if (!is_integer(value.dtype) && value.dtype != DType::kBool) return std::nullopt;
+    one = {Expr(value.integer(0))};
+  } else if (auto x = c.elements(0)) {
+    one = *x;
+  } else {
+    return std::nullopt;
+  }
+  const auto n = length(c);
+  if (!n || *n > kMaxElements) return std::nullopt;
+  Elements result;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(*n); ++i) result.push_back(at(one, i));
+  return result;
+}
+
+Result range(Context& c) {
+  const auto n = length(c);
+  if (!n || *n > kMaxElements || !c.attributes().has("start")) return std::nullopt;
+  Elements result;
+  for (int64_t i = 0; i < *n; ++i)
+    result.push_back(c.attributes().shape("start").at(0) + Expr(i) * c.attributes().shape("delta").at(0));
+  return result;
+}
+
+Result reduce(Context& c) {
+  const auto x = c.elements(0);
+  if (!x || c.rank(0) != 1 || x->empty()) return std::nullopt;
+  if (c.attributes().has("axes") ? c.attributes().ints("axes").empty() : c.has(1)) return std::nullopt;
+  Expr result = (*x)[0];
+  for (std::size_t i = 1; i < x->size(); ++i) {
+    const Expr& e = (*x)[i];
+    switch (c.node().op) {
+      case Op::kReduceSum:
+        result = result + e;
+        break;
+      case Op::kReduceProd:
+        result = result * e;
+        break;
+      case Op::kReduceMax:
+        result = max(result, e);
+        break;
+      default:
+        result = min(result, e);
+        break;
+    }
+  }
+  return Elements{result};
+}
+
+Result dims(Context& c) { return c.attributes().shape("values"); }
+
+using Propagate = Result (*)(Context&);
+Propagate rule_of(Op op) {
+  switch (op) {
+    case Op::kCast:
+      return cast;
+    case Op::kWhere:
+      return where;
+    case Op::kClip:
+      return clip;
+    case Op::kGather:
+      return gather;
+    case Op::kConcat:
+      return concat;
+    case Op::kSlice:
+      return slice;
+    case Op::kReshape:
+      return same_elements;
+    case Op::kTranspose:
+      return same_elements;
+    case Op::kExpand:
+    case Op::kConstantOfShape:
+      return repeat;
+    case Op::kRange:
+      return range;
+    case Op::kReduceSum:
+    case Op::kReduceProd:
+    case Op::kReduceMax:
+    case Op::kReduceMin:
+      return reduce;
+    case Op::kDims:
+      return dims;
+    default:
+      return is_unary_pointwise(op) ? unary : is_binary_pointwise(op) ? binary : nullptr;
+  }
+}
+
+}  // namespace
+
+std::optional<Elements> propagate_elements(Context& c) {
+  const Propagate rule = rule_of(c.node().op);
+  if (!rule || c.outputs() == 0 || c.node().outputs[0] == kNoValue) return std::nullopt;
+  const auto& shape = c.output_shape(0);
+  if (!shape || shape->size() > 1) return std::nullopt;
+  auto result = rule(c);
+  const auto n = length(c);
+  if (result && (!n || *n != static_cast<int64_t>(result->size()))) return std::nullopt;
+  return result;
+}
+
+}  // namespace ark::shape_rules

@@ -1,0 +1,107 @@
+// Pointwise operators, and tensors made from nothing.
+#include "base/ir/shape_rules/rules.h"
+
+namespace ark::shape_rules {
+namespace {
+
+void unary_bool(Context& c) { c.out(0, DType::kBool, c.shape(0)); }
+
+void cast(Context& c) { c.out(0, static_cast<DType>(c.attributes().integer("to")), c.shape(0)); }
+
+std::optional<Shape> broadcast_of_all(Context& c) {
+  std::optional<Shape> shape = Shape{};
+  for (std::size_t i = 0; i < c.inputs() && shape; ++i) {
+    if (!c.has(i)) continue;
+    if (!c.shape(i)) return std::nullopt;
+    shape = c.broadcast(*shape, *c.shape(i));
+  }
+  return shape;
+}
+
+void require_same_types(Context& c, std::size_t first, std::size_t second) {
+  const DType a = c.dtype(first), b = c.dtype(second);
+  if (a != b && a != DType::kUndefined && b != DType::kUndefined)
+    c.fail("operands have types " + std::string(name_of(a)) + " and " + std::string(name_of(b)));
+}
+
+void binary(Context& c) {
+  require_same_types(c, 0, 1);
+  c.out(0, c.dtype(0), broadcast_of_all(c));
+}
+void power(Context& c) { c.out(0, c.dtype(0), broadcast_of_all(c)); }  // the exponent may have another type
+void compare(Context& c) {
+  require_same_types(c, 0, 1);
+  c.out(0, DType::kBool, broadcast_of_all(c));
+}
+void where(Context& c) {
+  require_same_types(c, 1, 2);
+  c.out(0, c.dtype(1), broadcast_of_all(c));
+}
+
+void dims(Context& c) {
+  const Shape& values = c.attributes().shape("values");
+  if (c.attributes().integer_or("scalar", 0))
+    c.out(0, DType::kI64, Shape{});
+  else
+    c.out(0, DType::kI64, Shape{Expr(static_cast<int64_t>(values.size()))});
+}
+
+void constant_of_shape(Context& c) {
+  const DType type = c.attributes().get<Tensor>("value").dtype;
+  if (c.attributes().has("shape")) return c.out(0, type, c.attributes().shape("shape"));
+  if (const auto target = c.elements(0)) return c.out(0, type, *target);
+  const auto& vector = c.shape(0);
+  const auto rank = vector && vector->size() == 1 ? (*vector)[0].constant() : std::nullopt;
+  c.out(0, type, rank ? std::optional(c.fresh_shape(0, *rank, "d")) : std::nullopt);
+}
+
+std::optional<Expr> scalar(Context& c, std::size_t i, const char* name) {
+  if (c.attributes().has(name)) return c.attributes().shape(name).at(0);
+  const auto elements = c.elements(i);
+  return elements && elements->size() == 1 ? std::optional((*elements)[0]) : std::nullopt;
+}
+
+void range(Context& c) {
+  const DType type =
+      c.has(0) ? c.dtype(0) : static_cast<DType>(c.attributes().integer_or("to", int64_t(DType::kI64)));
+  const auto start = scalar(c, 0, "start"), limit = scalar(c, 1, "limit"), delta = scalar(c, 2, "delta");
+  if (!start || !limit || !delta) return c.out(0, type, Shape{c.fresh(0, 0, "n")});
+  if (delta->is_constant(0)) c.fail("Range with a step of 0");
+  const auto step = delta->constant();
+  const Expr span = step && *step < 0 ? *start - *limit : *limit - *start;
+  Expr count = step ? ceildiv(span, Expr(*step < 0 ? -*step : *step)) : ceildiv(*limit - *start, *delta);
+  const auto least = count.lower_bound();
+  if (!least || *least < 0) count = max(count, Expr(0));
+  c.out(0, type, Shape{count});
+}
+
+constexpr Op kCompares[] = {Op::kEqual, Op::kLess, Op::kLessOrEqual, Op::kGreater, Op::kGreaterOrEqual};
+
+std::vector<Entry> make_rules() {
+  std::vector<Entry> rules;
+  for (int i = 0; i < static_cast<int>(Op::kCount); ++i) {
+    const Op op = static_cast<Op>(i);
+    if (is_unary_pointwise(op)) rules.push_back({op, same_as_first});
+    if (is_binary_pointwise(op)) rules.push_back({op, binary});
+  }
+  for (const Op op : kCompares) rules.push_back({op, compare});
+  for (const Op op : {Op::kIsNaN, Op::kIsInf}) rules.push_back({op, unary_bool});
+  rules.push_back({Op::kCast, cast});
+  rules.push_back({Op::kPow, power});
+  rules.push_back({Op::kWhere, where});
+  rules.push_back({Op::kClip, same_as_first});
+  rules.push_back({Op::kDims, dims});
+  rules.push_back({Op::kConstantOfShape, constant_of_shape});
+  rules.push_back({Op::kRange, range});
+  rules.push_back({Op::kRandom, same_as_first});
+  return rules;
+}
+
+}  // namespace
+
+std::span<const Entry> pointwise_rules() {
+  static const auto* rules = new std::vector<Entry>(make_rules());
+  return *rules;
+}
+
+}  // namespace ark::shape_rules

@@ -1,0 +1,196 @@
+// Matrix products and Einsum.
+#include <map>
+
+#include "base/error.h"
+#include "base/ir/shape_rules/rules.h"
+
+namespace ark::shape_rules {
+namespace {
+
+// numpy's matmul of a and b, whose last two axes are swapped where asked.
+std::optional<Shape> product(Context& c, bool trans_a, bool trans_b) {
+  if (!c.shape(0) || !c.shape(1)) return std::nullopt;
+  Shape a = *c.shape(0), b = *c.shape(1);
+  c.check_rank(0, 1);
+  c.check_rank(1, 1);
+  const bool vector_a = a.size() == 1, vector_b = b.size() == 1;
+  if (vector_a)
+    a.insert(a.begin(), Expr(1));
+  else if (trans_a)
+    std::swap(a[a.size() - 1], a[a.size() - 2]);
+  if (vector_b)
+    b.emplace_back(1);
+  else if (trans_b)
+    std::swap(b[b.size() - 1], b[b.size() - 2]);
+  c.same(a.back(), b[b.size() - 2], "inner sizes of the product");
+  Shape y = c.broadcast(Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2));
+  if (!vector_a) y.push_back(a[a.size() - 2]);
+  if (!vector_b) y.push_back(b.back());
+  return y;
+}
+
+void matmul(Context& c) {
+  auto y = product(c, c.attributes().integer_or("trans_a", 0), c.attributes().integer_or("trans_b", 0));
+  if (y && c.has(2) && c.shape(2)) y = c.broadcast(*y, *c.shape(2));
+  c.out(0, c.dtype(0), y);
+}
+
+// One zero point for all, or one for each of `count`, as far as sizes are known; the kernels look at the
+// others.
+void check_zeros(Context& c, std::size_t i, const Expr& count, const char* of) {
+  if (!c.has(i) || !c.shape(i)) return;
+  const auto zeros = element_count(*c.shape(i)).constant(), wanted = count.constant();
+  if (zeros && wanted && *zeros != 1 && *zeros != *wanted)
+    c.fail("has " + std::to_string(*zeros) + " zero points for " + std::to_string(*wanted) + of);
+}
+
+void matmul_integer(Context& c) {
+  const auto y = product(c, false, false);
+  if (y && c.rank(0) >= 2) check_zeros(c, 2, (*c.shape(0))[c.shape(0)->size() - 2], " rows");
+  if (y && c.rank(1) >= 2) check_zeros(c, 3, c.shape(1)->back(), " columns");
+  c.out(0, DType::kI32, y);
+}
+
+// Whether input i holds the product of `factors`, all positive, where its size is known. Nothing here can
+// overflow.
+void check_count(Context& c, std::size_t i, std::initializer_list<int64_t> factors, const std::string& what) {
+  const auto known = c.has(i) && c.shape(i) ? element_count(*c.shape(i)).constant() : std::nullopt;
+  if (!known) return;
+  int64_t left = *known;
+  bool fits = true;
+  for (const int64_t f : factors) fits = fits && left % f == 0, left /= f;
+  if (fits && left == 1) return;
+  std::string wanted;
+  for (const int64_t f : factors) wanted += (wanted.empty() ? "" : " * ") + std::to_string(f);
+  c.fail("has " + std::to_string(*known) + " " + what + "; N, K, bits and block_size ask for " + wanted);
+}
+
+// What ONNX Runtime demands of the operands' sizes; bits, block_size, K and N are checked by the importer.
+void check_nbits(Context& c) {
+  const int64_t k = c.attributes().integer("K"), n = c.attributes().integer("N"),
+                bits = c.attributes().integer("bits"), block = c.attributes().integer("block_size");
+  const int64_t blocks = (k - 1) / block + 1, per_byte = 8 / bits;
+  if (c.dtype(1) != DType::kU8)
+    c.fail("has weights of type " + std::string(name_of(c.dtype(1))) + ", not uint8");
+  if (!is_floating(c.dtype(2))) c.fail("has scales of type " + std::string(name_of(c.dtype(2))));
+  check_count(c, 1, {n, blocks, block / 8 * bits}, "bytes of weights");
+  check_count(c, 2, {n, blocks}, "scales");
+  if (c.has(3) && c.dtype(3) == DType::kU8) {
+    check_count(c, 3, {n, (blocks - 1) / per_byte + 1}, "bytes of zero points");
+  } else if (c.has(3)) {
+    if (c.dtype(3) != c.dtype(2)) c.fail("has zero points of type " + std::string(name_of(c.dtype(3))));
+    check_count(c, 3, {n, blocks}, "zero points");
+  }
+  if (!c.has(4)) return;
+  if (!is_integer(c.dtype(4))) c.fail("has g_idx of type " + std::string(name_of(c.dtype(4))));
+  const bool padded =
+      c.shape(4) && element_count(*c.shape(4)).constant().value_or(k) != k;  // to whole blocks
+  check_count(c, 4, {padded ? blocks * block : k}, "elements of g_idx");
+}
+
+void matmul_nbits(Context& c) {
+  check_nbits(c);
+  std::optional<Shape> y = c.shape(0);
+  if (y) {
+    c.check_rank(0, 1);
+    c.same(y->back(), Expr(c.attributes().integer("K")), "K and the last axis of the input");
+    y->back() = c.attributes().integer("N");
+  }
+  if (c.has(5) && c.shape(5)) {
+    c.check_rank(5, 1);
+    c.same(Expr(c.attributes().integer("N")), c.shape(5)->back(), "N and the bias");
+  }
+  c.out(0, c.dtype(0), y);
+}
+
+// "bij,bjk->bik", with "..." for broadcast axes; spaces allowed; the arrow may be absent.
+class Einsum {
+ public:
+  Einsum(Context& c, std::string equation) : c_(c) {
+    std::erase(equation, ' ');
+    const auto arrow = equation.find("->");
+    std::size_t start = 0;
+    const std::string left = equation.substr(0, arrow);
+    for (std::size_t comma; (comma = left.find(',', start)) != std::string::npos; start = comma + 1)
+      terms_.push_back(left.substr(start, comma - start));
+    terms_.push_back(left.substr(start));
+    if (arrow != std::string::npos)
+      result_ = equation.substr(arrow + 2);
+    else
+      result_ = implicit_result();
+  }
+
+  std::optional<Shape> shape() {
+    if (terms_.size() != c_.inputs()) c_.fail("the equation has another number of operands than the node");
+    for (std::size_t i = 0; i < terms_.size(); ++i) {
+      if (!c_.shape(i)) return std::nullopt;
+      bind(terms_[i], *c_.shape(i));
+    }
+    Shape y;
+    for (std::size_t i = 0; i < result_.size(); ++i) {
+      if (result_.compare(i, 3, "...") == 0) {
+        y.insert(y.end(), ellipsis_.begin(), ellipsis_.end());
+        i += 2;
+      } else if (const auto it = sizes_.find(result_[i]); it != sizes_.end()) {
+        y.push_back(it->second);
+      } else {
+        c_.fail("the result of the equation names an axis that no operand has");
+      }
+    }
+    return y;
+  }
+
+ private:
+  std::string implicit_result() const {
+    std::map<char, int> count;
+    bool dots = false;
+    for (const std::string& term : terms_)
+      for (const char letter : term) letter == '.' ? void(dots = true) : void(++count[letter]);
+    std::string result = dots ? "..." : "";
+    for (const auto& [letter, n] : count)
+      if (n == 1) result += letter;
+    return result;
+  }
+
+  void bind(const std::string& term, const Shape& x) {
+    const auto dots = term.find("...");
+    const std::size_t letters = term.size() - (dots == std::string::npos ? 0 : 3);
+    if (letters > x.size() || (dots == std::string::npos && letters != x.size()))
+      c_.fail("an operand's rank differs from the equation's");
+    const std::size_t extra = x.size() - letters;
+    for (std::size_t i = 0, axis = 0; i < term.size(); ++i) {
+      if (i == dots) {
+        ellipsis_ = c_.broadcast(ellipsis_, Shape(x.begin() + static_cast<std::ptrdiff_t>(axis),
+                                                  x.begin() + static_cast<std::ptrdiff_t>(axis + extra)));
+        axis += extra;
+        i += 2;
+        continue;
+      }
+      const auto [it, fresh] = sizes_.emplace(term[i], x[axis]);
+      if (!fresh) it->second = c_.broadcast(it->second, x[axis]);
+      ++axis;
+    }
+  }
+
+  Context& c_;
+  std::vector<std::string> terms_;
+  std::string result_;
+  std::map<char, Expr> sizes_;
+  Shape ellipsis_;
+};
+
+void einsum(Context& c) { c.out(0, c.dtype(0), Einsum(c, c.attributes().text_or("equation", "")).shape()); }
+
+}  // namespace
+
+std::span<const Entry> product_rules() {
+  static constexpr Entry kRules[] = {
+      {Op::kMatMul, matmul},
+      {Op::kMatMulInteger, matmul_integer},
+      {Op::kMatMulNBits, matmul_nbits},
+      {Op::kEinsum, einsum},
+  };
+  return kRules;
+}
+
+}  // namespace ark::shape_rules

@@ -1,0 +1,161 @@
+// The matrix product over panels of codes (engine/program/quantized_panel.h): the chains of matmul.h over the numbers
+// that the codes stand for, so the bits are those of the same weight kept as f32.
+//
+// A few rows take the numbers from registers as they are decoded; more rows share a decoded piece.
+#pragma once
+
+#include "engine/cpu/simd/matmul.h"
+#include "engine/cpu/simd/pair.h"
+#include "engine/program/quantized_panel.h"
+
+namespace ark::simd {
+namespace {
+
+constexpr int kFewRows = 4;
+
+template <class T>
+struct Codes4 {
+  static constexpr DType kStored = DType::kU4;
+  static Pair<T> load(const uint8_t* p) { return T::load_codes4(p); }
+};
+template <class T>
+struct Codes8 {
+  static constexpr DType kStored = DType::kU8;
+  static Pair<T> load(const uint8_t* p) { return T::load_codes8(p); }
+};
+
+// Rows [first, first + count) of one stripe of a panel, all of one block; first is even.
+struct CodePiece {
+  const float* scales;
+  const uint8_t* zeros;
+  const uint8_t* codes;  // of row `first`
+  int64_t stride;        // bytes from one pair of rows to the next
+  int64_t first, count;
+  int width;
+  bool opens;
+};
+
+template <class T, class Q>
+Pair<T> decode(const uint8_t* codes, typename T::V zero, typename T::V scale) {
+  const Pair<T> code = Q::load(codes);
+  return {T::mul(T::sub(code.even, zero), scale), T::mul(T::sub(code.odd, zero), scale)};
+}
+
+// The numbers of a piece as rows of kStripe.
+template <class T, class Q>
+void decode_piece(const CodePiece& piece, float (*rows)[kStripe]) {
+  for (int column = 0; column < piece.width; column += 16) {
+    const auto scale = T::load(piece.scales + column), zero = T::load_u8(piece.zeros + column);
+    const uint8_t* codes = piece.codes + column * pair_bytes(Q::kStored);
+    for (int64_t i = 0; i < piece.count; i += 2, codes += piece.stride) {
+      T::prefetch(codes + kAhead);
+      const auto two = decode<T, Q>(codes, zero, scale);
+      T::store(rows[i] + column, two.even);
+      T::store(rows[i + 1] + column, two.odd);  // there is room for an odd count's neighbour
+    }
+  }
+}
+
+// The chains of C vectors of columns for R rows over one piece.
+template <class T, class Q, int R, int C>
+void run_codes(const float* x, const CodePiece& piece, float (*sums)[kStripe], int column) {
+  using V = typename T::V;
+  V acc[R][C], scale[C], zero[C];
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) {
+    scale[c] = T::load(piece.scales + column + c * 16);
+    zero[c] = T::load_u8(piece.zeros + column + c * 16);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) acc[r][c] = piece.opens ? T::zero() : T::load(sums[r] + column + c * 16);
+  }
+  const uint8_t* codes = piece.codes + column * pair_bytes(Q::kStored);
+  for (int64_t i = 0; i < piece.count; i += 2, codes += piece.stride, x += 2 * R) {
+    T::prefetch(codes + kAhead);
+    const bool has_odd = i + 1 < piece.count;
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      const auto two = decode<T, Q>(codes + c * 16 * pair_bytes(Q::kStored), zero[c], scale[c]);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) acc[r][c] = T::fma(T::set(x[r]), two.even, acc[r][c]);
+      if (!has_odd) continue;
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) acc[r][c] = T::fma(T::set(x[R + r]), two.odd, acc[r][c]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) T::store(sums[r] + column + c * 16, acc[r][c]);
+  }
+}
+
+template <class T, class Q, int R = kFewRows>
+void run_few(const Block& block, const CodePiece& piece, float (*sums)[kStripe]) {
+  if (block.rows == R) {
+    constexpr int kColumns = R <= 2 ? T::kSmallVectors : T::kVectors;
+    const float* x = block.packed + piece.first * R;
+    int column = 0;
+    for (; column + kColumns * 16 <= piece.width; column += kColumns * 16)
+      run_codes<T, Q, R, kColumns>(x, piece, sums, column);
+    for (; column < piece.width; column += 16) run_codes<T, Q, R, 1>(x, piece, sums, column);
+  } else if constexpr (R > 1) {
+    run_few<T, Q, R - 1>(block, piece, sums);
+  }
+}
+
+// One stripe of one panel for some blocks of rows.
+template <class T, class Q>
+void multiply_coded_stripe(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe, bool) {
+  const int64_t block_bytes = panel_block_bytes(Q::kStored, a.panel, a.block), pair = pair_bytes(Q::kStored);
+  const auto* panel = reinterpret_cast<const uint8_t*>(a.w) + p * panel_blocks(a.k, a.block) * block_bytes;
+  Sums<T::kMaxRows> sums[kGroup];
+  alignas(64) float numbers[kPiece][kStripe];
+  const bool few = count == 1 && blocks[0].rows <= kFewRows;
+  const int width = std::min(kStripe, a.panel - stripe);
+  for (int32_t slab = 0; slab < a.slab_count; ++slab) {
+    const int64_t end = a.slabs[slab + 1];
+    int64_t k = a.slabs[slab];
+    do {  // an empty slab sums to zero
+      const int64_t in_block = k % a.block;
+      const uint8_t* start = panel + k / a.block * block_bytes;
+      CodePiece piece{reinterpret_cast<const float*>(start) + stripe,
+                      start + zeros_offset(a.panel) + stripe,
+                      start + codes_offset(a.panel) + (in_block / 2 * a.panel + stripe) * pair,
+                      a.panel * pair,
+                      k,
+                      std::min({end - k, a.block - in_block, kPiece}),
+                      width,
+                      k == a.slabs[slab]};
+      if (few) {
+        run_few<T, Q>(blocks[0], piece, sums[0].at[0]);
+      } else {
+        decode_piece<T, Q>(piece, numbers);
+        const Piece<F32Weights<T>> decoded{numbers[0], kStripe, k, piece.count, width, piece.opens, false};
+        for (int b = 0; b < count; ++b) multiply_block<T, F32Weights<T>>(blocks[b], decoded, sums[b].at[0]);
+      }
+      k += piece.count;
+    } while (k < end);
+    for (int b = 0; b < count; ++b)
+      end_slab<T>(sums[b], slab, slab + 1 == a.slab_count, blocks[b].rows, width);
+  }
+  for (int b = 0; b < count; ++b) finish_rows<T>(a, blocks[b], p * a.panel + stripe, width, sums[b].at[0]);
+}
+
+template <class T>
+void matmul(const MatMul& a) {
+  switch (a.stored) {
+    case DType::kF16:
+      return multiply<T>(a, multiply_stripe<T, F16Weights<T>>);
+    case DType::kBF16:
+      return multiply<T>(a, multiply_stripe<T, BF16Weights<T>>);
+    case DType::kU4:
+      return multiply<T>(a, multiply_coded_stripe<T, Codes4<T>>);
+    case DType::kU8:
+      return multiply<T>(a, multiply_coded_stripe<T, Codes8<T>>);
+    default:
+      return multiply<T>(a, multiply_stripe<T, F32Weights<T>>);
+  }
+}
+
+}  // namespace
+}  // namespace ark::simd

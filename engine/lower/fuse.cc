@@ -1,0 +1,264 @@
+#include "engine/lower/fuse.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/index.h"
+#include "engine/ops/op_rule.h"
+
+namespace ark {
+namespace {
+
+constexpr std::size_t kMaxSteps = 32;    // registers of a pointwise phase
+constexpr std::size_t kMaxOperands = 8;  // loads of a pointwise phase
+
+uint32_t activation(const Node& node) {
+  if (node.op == Op::kRelu) return kEpilogueRelu;
+  if (node.op == Op::kSilu) return kEpilogueSilu;
+  if (node.op != Op::kGelu) return 0;
+  return node.attributes.text_or("approximate", "none") == "tanh" ? kEpilogueGeluTanh : kEpilogueGelu;
+}
+
+// Scalars that become constants of the bytecode.
+std::optional<float> scalar(const Graph& graph, ValueId v) {
+  const ConstantPtr& c = graph.value(v).constant;
+  if (!c || c->size() != 1 || !is_floating(c->dtype)) return std::nullopt;
+  return static_cast<float>(materialise(*c).real(0));
+}
+
+// The operator's own parameters as PointwiseStep has them; nullopt if the bytecode does not know it.
+std::optional<std::pair<float, float>> parameters(const Graph& graph, const Node& node) {
+  const auto real = [&](const char* name, double fallback) {
+    return static_cast<float>(node.attributes.real_or(name, fallback));
+  };
+  switch (node.op) {
+    case Op::kIdentity:
+    case Op::kNot:
+    case Op::kBitNot:
+    case Op::kIsNaN:
+    case Op::kIsInf:
+    case Op::kCast:
+    case Op::kAnd:
+    case Op::kOr:
+    case Op::kXor:
+    case Op::kBitAnd:
+    case Op::kBitOr:
+    case Op::kBitXor:
+    case Op::kBitShift:
+    case Op::kEqual:
+    case Op::kLess:
+    case Op::kLessOrEqual:
+    case Op::kGreater:
+    case Op::kGreaterOrEqual:
+    case Op::kWhere:
+      return std::nullopt;
+    case Op::kSelu:
+      return std::pair(real("alpha", 1.67326319217681884765625), real("gamma", 1.05070102214813232421875));
+    case Op::kElu:
+    case Op::kCelu:
+    case Op::kThresholdedRelu:
+      return std::pair(real("alpha", 1), 0.f);
+    case Op::kLeakyRelu:
+      return std::pair(real("alpha", 0.01), 0.f);
+    case Op::kHardSigmoid:
+      return std::pair(real("alpha", 0.2), real("beta", 0.5));
+    case Op::kQuickGelu:
+      return std::pair(real("alpha", 1.702), 0.f);
+    case Op::kGelu:
+      return std::pair(node.attributes.text_or("approximate", "none") == "tanh" ? 1.f : 0.f, 0.f);
+    case Op::kMod:
+      return std::pair(static_cast<float>(node.attributes.integer_or("fmod", 0)), 0.f);
+    case Op::kClip: {
+      std::pair range(-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity());
+      for (std::size_t i = 1; i < std::min<std::size_t>(node.inputs.size(), 3); ++i) {
+        if (node.inputs[i] == kNoValue) continue;
+        const auto value = scalar(graph, node.inputs[i]);
+        if (!value) return std::nullopt;
+        (i == 1 ? range.first : range.second) = *value;
+      }
+      return range;
+    }
+    default:
+      return is_pointwise(node.op) ? std::optional(std::pair(0.f, 0.f)) : std::nullopt;
+  }
+}
+
+class Fuser {
+ public:
+  explicit Fuser(const Graph& graph)
+      : graph_(graph), consumers_(graph.consumers()), cluster_of_(graph.nodes.size(), -1) {}
+
+  std::vector<Cluster> run() {
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      if (node.removed) continue;
+      if (is_panel_matmul(graph_, node) || node.op == Op::kAllReduce) grow_epilogue(static_cast<NodeId>(n));
+    }
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (!graph_.nodes[n].removed && cluster_of_[n] < 0) add_single(static_cast<NodeId>(n));
+    }
+    std::erase_if(clusters_, [](const Cluster& c) { return c.members.empty(); });
+    std::stable_sort(clusters_.begin(), clusters_.end(),
+                     [](const Cluster& a, const Cluster& b) { return a.members.back() < b.members.back(); });
+    return std::move(clusters_);
+  }
+
+ private:
+  // The only reader of `v`, if it is not seen from outside.
+  NodeId only_reader(ValueId v) const {
+    const bool is_output = std::find(graph_.outputs.begin(), graph_.outputs.end(), v) != graph_.outputs.end();
+    return is_output || consumers_[v].size() != 1 ? kNoNode : consumers_[v][0];
+  }
+
+  void absorb(Cluster& cluster, NodeId id, int32_t index) {
+    cluster.members.push_back(id);
+    cluster.output = graph_.node(id).outputs[0];
+    cluster_of_[id] = index;
+  }
+
+  void grow_epilogue(NodeId root) {
+    const auto index = static_cast<int32_t>(clusters_.size());
+    Cluster cluster{.root = root};
+    absorb(cluster, root, index);
+    // A partial sum is finished by its AllReduce.
+    while (true) {
+      const NodeId next = only_reader(cluster.output);
+      if (next == kNoNode || cluster_of_[next] >= 0 || !extend(cluster, graph_.node(next))) break;
+      absorb(cluster, next, index);
+    }
+    clusters_.push_back(std::move(cluster));
+  }
+
+  bool extend(Cluster& cluster, const Node& node) const {
+    if (cluster.residual != kNoValue || node.outputs.size() != 1) return false;
+    const Shape& shape = shape_of(graph_, cluster.output);
+    if (!(shape_of(graph_, node.outputs[0]) == shape) || graph_.value(node.outputs[0]).dtype != DType::kF32)
+      return false;
+    if (const uint32_t bit = activation(node); bit != 0 && !(cluster.epilogue & ~uint32_t{kEpilogueBias})) {
+      cluster.epilogue |= bit;
+      return true;
+    }
+    if (node.op != Op::kAdd || node.inputs[0] == node.inputs[1]) return false;
+    const ValueId other = node.inputs[node.inputs[0] == cluster.output ? 1 : 0];
+    const Shape& other_shape = shape_of(graph_, other);
+    const ConstantPtr& constant = graph_.value(other).constant;
+    if (constant && cluster.epilogue == 0 && other_shape.size() == 1 && other_shape[0] == shape.back()) {
+      cluster.epilogue |= kEpilogueBias;
+      cluster.bias = other;
+      return true;
+    }
+    if (constant || !(other_shape == shape) || graph_.value(other).dtype != DType::kF32) return false;
+    cluster.epilogue |= kEpilogueResidual;
+    cluster.residual = other;
+    return true;
+  }
+
+  bool is_fusible(const Node& node) const {
+    if (node.outputs.size() != 1 || graph_.value(node.outputs[0]).dtype != DType::kF32 ||
+        !parameters(graph_, node)) {
+      return false;
+    }
+    const std::size_t data = node.op == Op::kClip ? 1 : node.inputs.size();
+    for (std::size_t i = 0; i < data; ++i) {
+      if (node.inputs[i] == kNoValue) return false;
+      const Value& in = graph_.value(node.inputs[i]);
+      const bool is_half_constant = in.constant && (in.dtype == DType::kF16 || in.dtype == DType::kBF16);
+      if (in.dtype != DType::kF32 && !is_half_constant) return false;
+    }
+    return !shape_of(graph_, node.outputs[0]).empty();
+  }
+
+  void add_single(NodeId id) {
+    const Node& node = graph_.node(id);
+    const auto index = static_cast<int32_t>(clusters_.size());
+    Cluster cluster{.root = id, .members = {id}, .output = node.outputs[0]};
+    cluster.is_pointwise = is_fusible(node);
+    cluster_of_[id] = index;
+    if (cluster.is_pointwise) {
+      for (const ValueId in : node.inputs) {
+        if (in != kNoValue) merge_producer(cluster, in, index);
+      }
+      std::sort(cluster.members.begin(), cluster.members.end());
+    }
+    clusters_.push_back(std::move(cluster));
+  }
+
+  // Takes over the pointwise cluster that makes `in`, if nobody else reads it.
+  void merge_producer(Cluster& cluster, ValueId in, int32_t index) {
+    const NodeId producer = graph_.value(in).producer;
+    if (producer == kNoNode || only_reader(in) == kNoNode) return;
+    const int32_t other = cluster_of_[producer];
+    if (other < 0 || other == index || !clusters_[other].is_pointwise) return;
+    if (!(shape_of(graph_, in) == shape_of(graph_, cluster.output))) return;
+    Cluster merged = cluster;
+    merged.members.insert(merged.members.end(), clusters_[other].members.begin(),
+                          clusters_[other].members.end());
+    std::sort(merged.members.begin(), merged.members.end());
+    std::vector<ValueId> operands;
+    if (pointwise_steps(graph_, merged, operands).size() > kMaxSteps || operands.size() > kMaxOperands)
+      return;
+    for (const NodeId member : clusters_[other].members) cluster_of_[member] = index;
+    clusters_[other].members.clear();
+    cluster.members = std::move(merged.members);
+  }
+
+  const Graph& graph_;
+  const std::vector<std::vector<NodeId>> consumers_;
+  std::vector<int32_t> cluster_of_;
+  std::vector<Cluster> clusters_;
+};
+
+}  // namespace
+
+bool is_panel_matmul(const Graph& graph, const Node& node) {
+  if (node.op != Op::kMatMul || node.inputs.size() != 2) return false;
+  const Value& x = graph.value(node.inputs[0]);
+  const Value& w = graph.value(node.inputs[1]);
+  const bool stored = w.dtype == DType::kF32 || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
+  return w.constant && stored && w.constant->dims.size() == 2 && x.dtype == DType::kF32 && x.shape &&
+         x.shape->size() >= 2 && graph.value(node.outputs[0]).dtype == DType::kF32 &&
+         node.attributes.integer_or("trans_a", 0) == 0 && node.attributes.real_or("alpha", 1) == 1;
+}
+
+std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cluster,
+                                           std::vector<ValueId>& operands) {
+  std::vector<PointwiseStep> steps;
+  std::map<ValueId, int32_t> registers;
+  const auto load = [&](ValueId v) {
+    const auto [it, is_new] = registers.try_emplace(v, static_cast<int32_t>(steps.size()));
+    if (!is_new) return it->second;
+    if (const auto value = scalar(graph, v)) {
+      steps.push_back({.op = Op::kConstantOfShape, .p = *value});
+    } else {
+      steps.push_back({.op = Op::kIdentity, .input = static_cast<int32_t>(operands.size())});
+      operands.push_back(v);
+    }
+    return it->second;
+  };
+  for (const NodeId id : cluster.members) {
+    const Node& node = graph.node(id);
+    const auto p = parameters(graph, node);
+    ARK_CHECK(p.has_value(), "a pointwise cluster holds " + std::string(name_of(node.op)));
+    PointwiseStep step{.op = node.op, .p = p->first, .q = p->second};
+    step.a = load(node.inputs[0]);
+    if (node.op != Op::kClip && node.inputs.size() > 1) step.b = load(node.inputs[1]);
+    registers[node.outputs[0]] = static_cast<int32_t>(steps.size());
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+std::vector<Cluster> fuse(const Graph& graph) { return Fuser(graph).run(); }
+
+std::vector<Cluster> singles(const Graph& graph) {
+  std::vector<Cluster> clusters;
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (graph.nodes[n].removed) continue;
+    const auto id = static_cast<NodeId>(n);
+    clusters.push_back({.root = id, .members = {id}, .output = graph.nodes[n].outputs[0]});
+  }
+  return clusters;
+}
+
+}  // namespace ark

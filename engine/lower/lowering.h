@@ -1,0 +1,109 @@
+// Sharded graph -> Program of one rank, phases unrolled; what the operators' rules in engine/ops/ work with.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/lower/fuse.h"
+#include "engine/partition/sharded.h"
+#include "engine/program/program.h"
+#include "importer/decoder.h"
+
+namespace ark {
+
+// The constants that programs name by index; one table for all ranks of a model.
+class ConstantTable {
+ public:
+  int32_t add(const ConstantPtr& constant);
+  const std::vector<ConstantPtr>& list() const { return list_; }
+
+ private:
+  std::vector<ConstantPtr> list_;
+  std::map<const Constant*, int32_t> index_;
+};
+
+struct LoweringOptions {
+  SymbolValues max_symbols;  // of every symbol that shapes use
+  int32_t page_size = 16;
+  Link link = Link::kDirect;
+  const std::vector<CacheSpec>* caches = nullptr;  // null: a plain graph
+};
+
+class Lowering {
+ public:
+  Lowering(const Sharded& sharded, const std::vector<Cluster>& clusters, const LoweringOptions& options,
+           int32_t rank, ConstantTable& constants);
+
+  // All phases without repeats and waits; buffers are written once a step each (static single assignment).
+  Program run();
+
+  // -- for rules
+  Recipe recipe(const Node& matmul) const;
+  const Graph& graph() const { return sharded_.graph; }
+  const Cluster& cluster() const { return *cluster_; }
+  const LoweringOptions& options() const { return options_; }
+  int32_t rank() const { return rank_; }
+  int32_t ranks() const { return sharded_.ranks; }
+  bool is_decoder() const { return options_.caches != nullptr; }
+  // Part of `rank` of a value's axis; the whole axis if it is not split there.
+  Range part(ValueId value, int axis, int32_t rank) const;
+  Shape local_shape(ValueId value, int32_t rank) const;
+  Shape local_shape(ValueId value) const { return local_shape(value, rank_); }
+
+  // Operands. kNoValue gives the absent operand; constants become raw weights.
+  Operand read(ValueId value);
+  // The buffer that the phase being emitted writes.
+  Operand write(ValueId value);
+  // A constant matrix [K, N], or [N, K] if `transposed`, as panels; quantized ones as they are, if they can
+  // be cut as `recipe` says.
+  Operand panels(ValueId weight, bool transposed, const Recipe& recipe);
+  // A constant table whose rows are gathered: the panels of a MatMul if one has it, or if it is quantized;
+  // else raw.
+  Operand table(ValueId weight);
+  Operand pages(int64_t cache, bool values, int64_t kv_heads);
+  // The inbox of what `peer` sends: `shape` is that of its message.
+  Operand inbox(int32_t peer, const Shape& shape);
+  // `value` gets no phase: it is `source` seen with another shape. False if source's memory cannot be shared.
+  bool alias(ValueId value, ValueId source);
+
+  ValId val(const Expr& e);
+  // `grid` nullptr: the kernel's own.
+  Phase& emit(const std::string& name, Variant variant, std::vector<Operand> operands, const Expr* grid);
+  // One kSend phase of `value` to each peer.
+  void send_to_peers(const std::string& name, ValueId value);
+  // One kGeneric phase; `attributes` overrides the node's.
+  void emit_generic(const Node& node, const Attributes& attributes);
+  void emit_generic(const Node& node);
+
+ private:
+  void lower(const Cluster& cluster);
+  void lower_pointwise(const Cluster& cluster);
+  void bind_inputs();
+  void finish_outputs();
+  BufferId add_buffer(Buffer buffer, const Shape& shape);
+  Operand weight(ValueId value, Layout layout, bool transposed, DType stored, int32_t block = 0);
+  DType panel_type(ValueId quantized) const;
+  int32_t panel_block(ValueId value, bool transposed, std::span<const int32_t> slabs) const;
+  int32_t channel(int32_t peer, bool outgoing, const Shape& message);
+
+  const Sharded& sharded_;
+  const std::vector<Cluster>& clusters_;
+  const LoweringOptions& options_;
+  const int32_t rank_;
+  ConstantTable& constants_;
+  Program program_;
+  const Cluster* cluster_ = nullptr;
+  std::map<ValueId, BufferId> buffers_;     // values that have one
+  std::map<std::string, BufferId> shared_;  // weights, pages, inboxes by what they hold
+  std::map<std::string, ValId> vals_;
+  std::map<std::string, int32_t> variants_;
+  std::set<ValueId> panel_tables_;      // constants that some MatMul reads as transposed panels
+  std::map<ValueId, int32_t> outputs_;  // graph outputs: their first index
+};
+
+// Columns of a weight's panel.
+inline constexpr int32_t panel_width() { return 64; }
+
+}  // namespace ark

@@ -1,0 +1,70 @@
+#include "engine/program/unroll.h"
+
+#include "base/index.h"
+
+namespace ark {
+
+std::vector<Instance> unroll(const Program& program) {
+  std::vector<Instance> instances;
+  const auto phases = static_cast<PhaseId>(program.phases.size());
+  for (PhaseId p = 0; p < phases;) {
+    const int32_t r = program.phases[p].repeat;
+    if (r == kNone) {
+      instances.push_back({p++, 0});
+      continue;
+    }
+    const Repeat& repeat = program.repeats[r];
+    for (int32_t trip = 0; trip < repeat.trips; ++trip) {
+      for (int32_t i = 0; i < repeat.count; ++i) instances.push_back({p + i, trip});
+    }
+    p += repeat.count;
+  }
+  return instances;
+}
+
+BufferId resolve(const Program& program, const Phase& phase, const Operand& operand, int32_t trip) {
+  if (operand.slot == kNone) return operand.buffer;
+  return program.repeats[phase.repeat].table[trip][operand.slot];
+}
+
+BufferId root(const Program& program, BufferId buffer) {
+  const BufferId alias = program.buffers[buffer].alias;
+  return alias == kNone ? buffer : alias;
+}
+
+int64_t max_bytes(const Program& program, BufferId buffer) {
+  const Buffer& b = program.buffers[buffer];
+  int64_t elements = 1;
+  for (const ValId v : b.dims) elements *= program.vals[v].max;
+  return bytes_of(b.dtype, elements);
+}
+
+bool is_written(const Variant& variant, std::size_t index, std::size_t count) {
+  switch (variant.code) {
+    case OpCode::kGeneric:
+      return index + static_cast<std::size_t>(variant.outputs) >= count;
+    case OpCode::kKvAppend:
+      return index >= 2;
+    case OpCode::kSend:
+    case OpCode::kSample:
+      return false;
+    default:
+      return index + 1 == count;
+  }
+}
+
+std::vector<Access> accesses(const Program& program, const Instance& instance) {
+  const Phase& phase = program.phases[instance.phase];
+  const Variant& variant = program.variants[phase.variant];
+  std::vector<Access> result;
+  for (std::size_t i = 0; i < phase.operands.size(); ++i) {
+    const BufferId buffer = resolve(program, phase, phase.operands[i], instance.trip);
+    if (buffer == kNone || program.buffers[buffer].kind == BufferKind::kWeight) continue;
+    result.push_back({root(program, buffer), is_written(variant, i, phase.operands.size())});
+  }
+  if (variant.code == OpCode::kSample && program.token_ids != kNone)
+    result.push_back({program.token_ids, true});
+  return result;
+}
+
+}  // namespace ark

@@ -1,0 +1,95 @@
+// What runs Programs: one contract for lockstep, loop and device executors.
+//
+// Owner: the runner. Steps are numbered 1, 2, ... in the order of post(). All ranks of this process are
+// driven by one executor; ranks of other processes by theirs, with the same steps in the same order.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/expr.h"
+#include "dma/group.h"
+#include "engine/kernel.h"
+#include "engine/program/program.h"
+#include "engine/run/isa.h"
+#include "engine/run/runner.h"
+#include "engine/run/step.h"
+#include "engine/run/weight_store.h"
+
+namespace ark {
+
+// One rank of this process. The pointers outlive the executor.
+struct RankSetup {
+  const Program* program = nullptr;
+  const Binding* binding = nullptr;
+  const WeightStore* weights = nullptr;
+  dma::Group* group = nullptr;  // null if the program has one rank
+};
+
+struct ExecutorOptions {
+  RunnerLimits limits;        // decoder programs
+  int32_t max_items = 0;      // attention work items of a step, as compiled for
+  int32_t processors = 1;     // per rank; equal on all ranks of the group
+  uint32_t counter_base = 0;  // where the phase counters start; tests put it near 2^32
+  int64_t lease = 0;     // steps a launch may run before it returns its threads; 0 = unbounded while busy
+  bool barrier = false;  // ignore the phases' waits, join after each phase: the A/B oracle of the waits
+  Isa isa = best_isa();
+  int32_t first_cpu = 0;  // of the process's CPUs: where pinning starts; ranks in processes lie side by side
+  std::chrono::milliseconds step_deadline{120'000};  // a wait inside a step that lasts longer is a fault
+};
+
+// One run of a plain program: sizes of its symbols, and where inputs and outputs lie. The caller keeps it,
+// and what the views point to, until poll() has returned the step.
+struct PlainStep {
+  SymbolValues symbols;
+  std::vector<TensorView> inputs, outputs;  // by graph input / output index
+};
+
+// The dma channel (one of every kind between each ordered pair of ranks) that carries a program's channel:
+// the channels between the same two ranks in the same direction, by name, take the kinds 0, 1, ... Equal on
+// both ends.
+uint32_t dma_channel_of(const Program& program, int32_t channel);
+
+class Executor {
+ public:
+  virtual ~Executor() = default;  // ends all work first; steps in flight are lost
+
+  // Binds memory and gets ready. Called once, before all else. Throws Error(kExhausted) if memory cannot be
+  // had.
+  virtual void prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) = 0;
+  // Starts a step. At most Mailbox::kDepth are in flight (Error(kInternal) beyond).
+  virtual uint64_t post(const StepDescriptor& step) = 0;
+  virtual uint64_t post(const PlainStep& step) = 0;
+  // A step as write_record made it, in this process or another of the group. Checked for its size only.
+  virtual uint64_t post(std::span<const std::byte> record) = 0;
+  // The next finished step in order, nullopt when `timeout` passes or nothing is in flight. Throws
+  // Error(kUnavailable) with the fault (rank, processor, phase, trip, seen, needed) once something has
+  // stopped.
+  virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
+  // Ends all waits soon; poll and post then throw `why`. Any thread.
+  virtual void abort(const std::string& why) = 0;
+  // One head of one cached token, as f32, for tools that bring or take caches: `head` counts the rank's own,
+  // `at` is the place in the page. Only while no step is in flight. Error(kUnsupported) where memory is not
+  // at hand.
+  struct CachePlace {
+    std::size_t rank = 0;  // index into prepare()'s ranks
+    BufferId pages = kNone;
+    int32_t page = 0, at = 0, head = 0;
+  };
+  virtual void read_cache(const CachePlace& place, std::span<float> into) const;
+  virtual void write_cache(const CachePlace& place, std::span<const float> from);
+  // Whether the program's loop holds no thread now (always true of executors that have none).
+  virtual bool is_parked() const { return true; }
+};
+
+// One thread, all ranks, tile by tile in program order: the oracle. Needs direct links.
+std::unique_ptr<Executor> make_lockstep_executor();
+// Persistent loop threads of the process-wide pool.
+std::unique_ptr<Executor> make_loop_executor();
+
+}  // namespace ark

@@ -1,0 +1,317 @@
+// How one weight gets from its constant into its packed place, window by window.
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/ir/quantized.h"
+#include "engine/program/quantized_panel.h"
+#include "engine/run/weight_store.h"
+
+namespace ark {
+namespace {
+
+constexpr int64_t kWindow = 1 << 20;     // bytes of a constant that a thread holds at once
+constexpr int64_t kPartBytes = 4 << 20;  // packed bytes of a part
+
+// The stored tensor without its transposition, so that windows follow the file.
+struct Matrix {
+  ConstantPtr constant;  // [rows, columns], no permutation
+  Range rows, columns;   // of this use
+  bool rows_are_n = false;
+};
+
+Matrix matrix_of(const Constant& constant, const WeightUse& use) {
+  ARK_CHECK(constant.dims.size() == 2 && use.ranges.size() == 2 && use.panel > 0,
+            "weight " + escaped(constant.name) + " is no matrix that panels can be made of");
+  auto plain = std::make_shared<Constant>(constant);
+  Matrix m{plain, use.ranges[0], use.ranges[1], use.transposed};
+  if (!plain->perm.empty() && plain->perm[0] == 1) {
+    plain->perm.clear();
+    std::swap(plain->dims[0], plain->dims[1]);
+    if (!plain->begin.empty()) std::swap(plain->begin[0], plain->begin[1]);
+    std::swap(m.rows, m.columns);
+    m.rows_are_n = !m.rows_are_n;
+  }
+  return m;
+}
+
+float widen(const std::byte* from, int64_t i, DType type) {
+  if (type == DType::kF32) return reinterpret_cast<const float*>(from)[i];
+  if (type == DType::kF64) return static_cast<float>(reinterpret_cast<const double*>(from)[i]);
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(from)[i];
+  return type == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+// Elements of `tensor` as `type`; the tensor itself if it has it already.
+Tensor converted(Tensor tensor, DType type, const std::string& name) {
+  if (tensor.dtype == type) return tensor;
+  ARK_CHECK(is_floating(tensor.dtype) && is_floating(type) && type != DType::kF64,
+            "weight " + escaped(name) + " cannot be stored as " + std::string(name_of(type)));
+  Tensor out = Tensor::empty(type, tensor.dims);
+  const int64_t n = tensor.size();
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = widen(tensor.data.get(), i, tensor.dtype);
+    if (type == DType::kF32) out.as<float>()[i] = value;
+    if (type == DType::kF16) out.as<uint16_t>()[i] = f32_to_f16(value);
+    if (type == DType::kBF16) out.as<uint16_t>()[i] = f32_to_bf16(value);
+  }
+  return out;
+}
+
+Tensor read_box(const ConstantPtr& constant, const std::vector<Range>& ranges, DType type) {
+  ConstantPtr box = constant;
+  for (std::size_t axis = 0; axis < ranges.size(); ++axis) {
+    const Range& r = ranges[axis];
+    if (r.begin != 0 || r.end != box->dims[axis])
+      box = sliced(box, static_cast<int64_t>(axis), r.begin, r.end);
+  }
+  return converted(materialise(*box), type, constant->name);
+}
+
+// Where element (k, n) of a packed weight lies.
+template <typename T>
+struct Panels {
+  T* data;
+  int64_t k_size, panel;
+
+  // Rows [k, k + count) of all columns.
+  void put_k_rows(const T* rows, int64_t k, int64_t count, int64_t columns) const {
+    for (int64_t p = 0; p * panel < columns; ++p) {
+      const auto n = static_cast<std::size_t>(std::min(panel, columns - p * panel));
+      for (int64_t i = 0; i < count; ++i) {
+        std::memcpy(data + (p * k_size + k + i) * panel, rows + i * columns + p * panel, n * sizeof(T));
+      }
+    }
+  }
+  // Columns [n, n + count), given as rows of k_size elements: a transposition in blocks of sixteen k.
+  void put_n_rows(const T* rows, int64_t n, int64_t count) const {
+    for (int64_t first = 0; first < count;) {
+      const int64_t at = (n + first) % panel, in_panel = std::min(panel - at, count - first);
+      T* to = data + (n + first) / panel * k_size * panel + at;
+      for (int64_t k = 0; k < k_size; k += 16) {
+        const int64_t k_end = std::min(k + 16, k_size);
+        for (int64_t j = 0; j < in_panel; ++j) {
+          const T* from = rows + (first + j) * k_size;
+          for (int64_t i = k; i < k_end; ++i) to[i * panel + j] = from[i];
+        }
+      }
+      first += in_panel;
+    }
+  }
+};
+
+template <typename T>
+void pack_panels(const Matrix& m, const WeightUse& use, std::byte* into, Range part) {
+  const int64_t row_elements = m.columns.size();
+  const Panels<T> panels{reinterpret_cast<T*>(into), m.rows_are_n ? row_elements : m.rows.size(), use.panel};
+  const int64_t step =
+      std::max<int64_t>(1, kWindow / std::max<int64_t>(1, row_elements * static_cast<int64_t>(sizeof(T))));
+  for (int64_t r = part.begin; r < part.end; r += step) {
+    const int64_t count = std::min(step, part.end - r);
+    const Tensor box =
+        read_box(m.constant, {{m.rows.begin + r, m.rows.begin + r + count}, m.columns}, use.stored);
+    if (m.rows_are_n) {
+      panels.put_n_rows(box.as<const T>(), r, count);
+    } else {
+      panels.put_k_rows(box.as<const T>(), r, count, row_elements);
+    }
+  }
+}
+
+// A quantized weight's panels (engine/program/quantized_panel.h), element by element.
+class QuantizedPanels {
+ public:
+  QuantizedPanels(const WeightUse& use, std::byte* into)
+      : into_(into),
+        stored_(use.stored),
+        panel_(use.panel),
+        block_(use.block),
+        block_bytes_(panel_block_bytes(use.stored, use.panel, use.block)),
+        panel_bytes_(block_bytes_ * panel_blocks(matrix_rows(use).size(), use.block)) {}
+
+  void put(int64_t k, int64_t n, int code) {
+    const int64_t pair = k % block_ / 2;
+    std::byte* codes = block_at(k, n) + codes_offset(panel_);
+    if (stored_ == DType::kU4) {
+      codes[pair * panel_ + n % panel_] |= static_cast<std::byte>(code << (k % 2 * 4));
+    } else {
+      codes[(pair * panel_ + n % panel_) * 2 + k % 2] = static_cast<std::byte>(code);
+    }
+  }
+  // All of column n from packed codes of as many bits: pairs of rows lie in pairs of codes.
+  void put_column(int64_t n, int64_t k_size, const std::byte* from, std::byte flips) {
+    const int64_t pair_size = pair_bytes(stored_), step = panel_ * pair_size;
+    for (int64_t k = 0; k < k_size; k += block_) {
+      std::byte* to = block_at(k, n) + codes_offset(panel_) + n % panel_ * pair_size;
+      const int64_t end = std::min(k + block_, k_size), pairs = (end - k) / 2;
+      for (int64_t pair = 0; pair < pairs; ++pair, to += step) {
+        for (int64_t i = 0; i < pair_size; ++i) to[i] = *from++ ^ flips;
+      }
+      if ((end - k) % 2 == 0) continue;
+      *to = (*from ^ flips) & static_cast<std::byte>(stored_ == DType::kU4 ? 0x0f : 0xff);
+    }
+  }
+  void put_terms(int64_t k, int64_t n, float scale, int zero) {
+    std::byte* start = block_at(k, n);
+    std::memcpy(start + n % panel_ * 4, &scale, sizeof scale);
+    start[zeros_offset(panel_) + n % panel_] = static_cast<std::byte>(zero);
+  }
+
+ private:
+  std::byte* block_at(int64_t k, int64_t n) const {
+    return into_ + n / panel_ * panel_bytes_ + k / block_ * block_bytes_;
+  }
+  std::byte* into_;
+  DType stored_;
+  int64_t panel_, block_, block_bytes_, panel_bytes_;
+};
+
+struct Place {
+  int64_t row, column;  // of a quantized constant
+};
+
+// Column n, the constant's row from `from` on.
+void pack_column(QuantizedPanels& panels, const WeightUse& use, const QuantizedRows& window, Place from,
+                 int64_t n, int64_t k_size) {
+  // Codes that lie along K as panels want them: the form of MatMulNBits.
+  const std::byte* packed =
+      window.bits() == bits_of(use.stored) ? window.packed(from.row, from.column) : nullptr;
+  if (packed) panels.put_column(n, k_size, packed, window.byte_flips());
+  for (int64_t k = 0; !packed && k < k_size; ++k) panels.put(k, n, window.code(from.row, from.column + k));
+  for (int64_t k = 0; k < k_size; k += use.block)
+    panels.put_terms(k, n, window.scale(from.row, from.column + k), window.zero(from.row, from.column + k));
+}
+
+// Row k, the same.
+void pack_row(QuantizedPanels& panels, const WeightUse& use, const QuantizedRows& window, Place from,
+              int64_t k, int64_t n_size) {
+  for (int64_t n = 0; n < n_size; ++n) panels.put(k, n, window.code(from.row, from.column + n));
+  for (int64_t n = 0; n < n_size && k % use.block == 0; ++n)
+    panels.put_terms(k, n, window.scale(from.row, from.column + n), window.zero(from.row, from.column + n));
+}
+
+// Parts and windows follow the file; where its rows are rows of K, they are whole blocks.
+void pack_quantized(const Matrix& m, const WeightUse& use, std::byte* into, int64_t part, int64_t parts) {
+  const Constant& c = *m.constant;
+  const Quantized& q = *c.quantized;
+  const int64_t rows = m.rows.size(), columns = m.columns.size(), unit = m.rows_are_n ? 1 : use.block;
+  const int64_t first_row = m.rows.begin + (c.begin.empty() ? 0 : c.begin[0]),
+                first_column = m.columns.begin + (c.begin.empty() ? 0 : c.begin[1]);
+  const Range units = tiles_of((rows + unit - 1) / unit, part, parts);
+  const int64_t step = std::max<int64_t>(1, kWindow / std::max<int64_t>(1, columns * unit)) * unit;
+  QuantizedPanels panels(use, into);
+  for (int64_t r = units.begin * unit; r < std::min(rows, units.end * unit); r += step) {
+    const int64_t end = std::min({rows, units.end * unit, r + step});
+    const QuantizedRows window(q, first_row + r, end - r);
+    for (int64_t row = r; row < end; ++row) {
+      if (m.rows_are_n)
+        pack_column(panels, use, window, {first_row + row, first_column}, row, columns);
+      else
+        pack_row(panels, use, window, {first_row + row, first_column}, row, columns);
+    }
+  }
+}
+
+// Windows run along the axis that is the slowest in the file, whatever the view made of it.
+void pack_raw(const Constant& constant, const WeightUse& use, std::byte* into, int64_t part, int64_t parts) {
+  const auto shared = std::make_shared<Constant>(constant);
+  const std::size_t rank = constant.dims.size();
+  std::size_t axis = 0;
+  while (axis < constant.perm.size() && constant.perm[axis] != 0) ++axis;
+  int64_t outer = 1, inner = 1;
+  for (std::size_t a = 0; a < rank; ++a) (a < axis ? outer : inner) *= use.ranges[a].size();
+  if (rank == 0 || bits_of(use.stored) < 8) {
+    if (part == 0) {
+      const Tensor all = read_box(shared, use.ranges, use.stored);
+      if (all.bytes()) std::memcpy(into, all.data.get(), static_cast<std::size_t>(all.bytes()));
+    }
+    return;
+  }
+  if (outer * inner == 0) return;
+  const Range whole = use.ranges[axis];
+  const int64_t slice = bytes_of(use.stored, outer * inner / whole.size());  // bytes of one index of `axis`
+  const int64_t inner_bytes = slice / outer;
+  const int64_t step = std::max<int64_t>(1, kWindow / slice);
+  const Range mine = tiles_of(whole.size(), part, parts);
+  for (int64_t i = mine.begin; i < mine.end; i += step) {
+    const int64_t count = std::min(step, mine.end - i);
+    std::vector<Range> ranges = use.ranges;
+    ranges[axis] = {whole.begin + i, whole.begin + i + count};
+    const Tensor box = read_box(shared, ranges, use.stored);
+    for (int64_t o = 0; o < outer; ++o) {
+      std::memcpy(into + (o * whole.size() + i) * inner_bytes, box.data.get() + o * count * inner_bytes,
+                  static_cast<std::size_t>(count * inner_bytes));
+    }
+  }
+}
+
+// The blocks of panels must lie inside those of the constant.
+bool has_fitting_blocks(const Constant& constant, const WeightUse& use) {
+  const Quantized& q = *constant.quantized;
+  const std::size_t axis = use.transposed ? 1 : 0;  // of the view: K
+  const int64_t stored_axis = constant.perm.empty() ? static_cast<int64_t>(axis) : constant.perm[axis];
+  const int64_t first = use.ranges[axis].begin + (constant.begin.empty() ? 0 : constant.begin[axis]);
+  if (q.scales->size() == 1) return true;
+  return q.axis == stored_axis && (q.block >= (stored_axis == 0 ? q.rows : q.columns) ||
+                                   (q.block % use.block == 0 && first % use.block == 0));
+}
+
+}  // namespace
+
+std::string misfit_of(const Constant& constant, const WeightUse& use) {
+  if (use.ranges.size() != constant.dims.size()) return "has a part of another rank";
+  for (std::size_t a = 0; a < use.ranges.size(); ++a) {
+    if (use.ranges[a].begin < 0 || use.ranges[a].begin > use.ranges[a].end ||
+        use.ranges[a].end > constant.dims[a])
+      return "has a part outside of the constant";
+  }
+  const bool panels = use.layout == Layout::kPanels;
+  if (panels && (use.ranges.size() != 2 || use.panel <= 0)) return "has panels, but is no matrix";
+  if (is_quantized(use.stored) && panels) {
+    if (!constant.quantized || !is_panel_block(use.stored, use.block) ||
+        constant.quantized->bits > bits_of(use.stored))
+      return "is not quantized so";
+    return has_fitting_blocks(constant, use) ? "" : "has blocks that lie across the constant's";
+  }
+  const bool converts = is_floating(constant.dtype) && is_floating(use.stored) && use.stored != DType::kF64;
+  if (panels ? !converts : use.stored != constant.dtype && !converts) return "cannot be stored so";
+  return "";
+}
+
+Range matrix_rows(const WeightUse& use) { return use.ranges[use.transposed ? 1 : 0]; }
+Range matrix_columns(const WeightUse& use) { return use.ranges[use.transposed ? 0 : 1]; }
+
+int64_t packed_bytes(const WeightUse& use) {
+  if (use.layout == Layout::kPanels) {
+    const int64_t panels = (matrix_columns(use).size() + use.panel - 1) / use.panel;
+    if (is_quantized(use.stored)) {
+      return panels * panel_blocks(matrix_rows(use).size(), use.block) *
+             panel_block_bytes(use.stored, use.panel, use.block);
+    }
+    return bytes_of(use.stored, panels * matrix_rows(use).size() * use.panel);
+  }
+  int64_t n = 1;
+  for (const Range& r : use.ranges) n *= r.size();
+  return bytes_of(use.stored, n);
+}
+
+int64_t pack_parts(const WeightUse& use) { return std::max<int64_t>(1, packed_bytes(use) / kPartBytes); }
+
+void pack_weight(const Constant& constant, const WeightUse& use, std::byte* into, int64_t part,
+                 int64_t parts) {
+  const std::string misfit = misfit_of(constant, use);
+  ARK_CHECK(misfit.empty(), "weight " + escaped(constant.name) + " " + misfit);
+  if (use.layout == Layout::kRaw) return pack_raw(constant, use, into, part, parts);
+  const Matrix m = matrix_of(constant, use);
+  if (is_quantized(use.stored)) return pack_quantized(m, use, into, part, parts);
+  const Range mine = tiles_of(m.rows.size(), part, parts);
+  if (bits_of(use.stored) == 32) {
+    pack_panels<uint32_t>(m, use, into, mine);
+  } else {
+    ARK_CHECK(bits_of(use.stored) == 16,
+              "panels of weight " + escaped(constant.name) + " must have 16 or 32 bits");
+    pack_panels<uint16_t>(m, use, into, mine);
+  }
+}
+
+}  // namespace ark

@@ -1,0 +1,375 @@
+#include "engine/run/ragged_runner.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "dma/message.h"
+#include "engine/cpu/step_kernel.h"
+#include "engine/run/mailbox.h"
+
+namespace ark {
+namespace {
+
+int64_t pages_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.kind != BufferKind::kKvPage || buffer.alias != kNone) continue;
+    int64_t elements = 1;
+    for (std::size_t a = 1; a < buffer.dims.size(); ++a) elements *= program.vals[buffer.dims[a]].max;
+    bytes += bytes_of(buffer.dtype, elements);
+  }
+  return bytes;
+}
+
+RunnerLimits settle_limits(const Compiled& compiled, const RaggedOptions& options) {
+  RunnerLimits limits = options.limits;
+  limits.depth = 2;
+  if (limits.pages == 0) {
+    const int64_t page = std::max<int64_t>(1, page_bytes(compiled.programs));
+    limits.pages = static_cast<int32_t>(std::min<int64_t>(options.kv_bytes / page, 1 << 30));
+    if (limits.pages == 0) {
+      throw Error(Code::kUsage, "the memory for keys and values (" + std::to_string(options.kv_bytes) +
+                                    " bytes) does not hold one page of " + std::to_string(page) +
+                                    " bytes; give more with --kv-memory");
+    }
+  }
+  limits.max_length =
+      static_cast<int32_t>(std::min<int64_t>(limits.max_length, int64_t{limits.pages} * limits.page_size));
+  return limits;
+}
+
+// One dma channel for each kind that the programs use, then, among processes, the one that carries step
+// records. Names say what all ranks must have alike: groups refuse each other by them.
+dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RunnerLimits& limits,
+                                const RaggedOptions& options, bool processes) {
+  dma::EndpointSpec spec;
+  const bool on_gpu = options.gpu != nullptr;
+  // Every rank samples for itself: GPUs of two kinds could take different tokens of a near tie.
+  const char* numerics = options.device.numerics == cuda::Numerics::kExact ? ", exact" : ", fast";
+  const std::string place = on_gpu ? " of " + options.gpu->info().arch + " GPUs" + numerics : "";
+  for (const Program& program : compiled.programs) {
+    for (std::size_t c = 0; c < program.channels.size(); ++c) {
+      const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
+      while (spec.channels.size() <= number)
+        spec.channels.push_back({.name = "exchange " + std::to_string(spec.channels.size()) + place});
+      uint64_t& bytes = spec.channels[number].slot_bytes;
+      bytes = std::max(bytes, static_cast<uint64_t>(inbox_half(program.channels[c])));
+      if (program.channels[c].link == Link::kPosted) spec.force_posted = true;
+    }
+  }
+  if (processes) {
+    // A GPU posts on the ring of kDecode, which is its own then.
+    spec.channels.push_back({.name = "steps for " + std::to_string(limits.pages) + " pages",
+                             .priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode,
+                             .slots = Mailbox::kDepth,
+                             .slot_bytes = dma::message_slot_bytes(record_bytes(StepCapacity::of(limits)))});
+  }
+  return spec;
+}
+
+// The ranks of this process, ready to run.
+class Engine {
+ public:
+  // `group` empty: all ranks, local.
+  Engine(Compiled compiled, const RaggedOptions& options, std::unique_ptr<dma::Group> group,
+         const RunnerLimits& limits)
+      : compiled_(std::move(compiled)), limits_(limits) {
+    const int ranks = static_cast<int>(compiled_.programs.size());
+    std::vector<int> own;
+    if (group) {
+      own.push_back(group->rank());
+      groups_.push_back(std::move(group));
+    } else {
+      for (int r = 0; r < ranks; ++r) own.push_back(r);
+      if (ranks > 1) make_groups(options);
+    }
+    for (int r : own) {
+      weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[r], compiled_.constants,
+                                                       std::max(1, options.threads)));
+    }
+    find_heads();
+    // The payloads are packed: files close, folded constants go.
+    compiled_.constants.clear();
+    compiled_.graph = {};
+    std::vector<RankSetup> setups;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const auto r = static_cast<std::size_t>(own[i]);
+      setups.push_back({&compiled_.programs[r], &compiled_.bindings[r], weights_[i].get(),
+                        groups_.empty() ? nullptr : groups_[i].get()});
+    }
+    executor_ = make_executor(options);
+    try {
+      executor_->prepare(std::move(setups), executor_options(options, own[0]));
+    } catch (const Error& error) {
+      if (own.size() == 1 && !groups_.empty()) tell_peers(error.what());
+      throw;
+    }
+    if (!device_) return;
+    for (const auto& store : weights_) store->release();  // the GPU has them
+  }
+
+  Executor& executor() { return *executor_; }
+  cuda::DeviceExecutor* device() { return device_; }
+
+  // Calls f(place, first element in `heads`) for every head of a cached token that lies in this process.
+  template <typename F>
+  void for_heads(const RaggedRunner::CachedToken& token, F&& f) const {
+    if (weights_.size() != compiled_.programs.size())
+      throw Error(Code::kUnsupported, "caches of ranks in other processes cannot be reached");
+    for (std::size_t r = 0; r < compiled_.programs.size(); ++r) {
+      const Program& program = compiled_.programs[r];
+      for (std::size_t b = 0; b < program.buffers.size(); ++b) {
+        const Buffer& buffer = program.buffers[b];
+        if (buffer.kind != BufferKind::kKvPage || buffer.cache != token.cache || buffer.alias != kNone ||
+            buffer.is_value != token.values)
+          continue;
+        const int64_t dim = program.vals[buffer.dims[3]].max;
+        const Range own = heads_.at(static_cast<std::size_t>(token.cache))[r];
+        for (int64_t h = own.begin; h < own.end; ++h)
+          f(Executor::CachePlace{r, static_cast<BufferId>(b), token.page, token.at,
+                                 static_cast<int32_t>(h - own.begin)},
+            h * dim, dim);
+      }
+    }
+  }
+  const RunnerLimits& limits() const { return limits_; }
+  dma::Group& group() { return *groups_[0]; }
+  // Among processes: why this rank ends, for the messages of the others, unless a peer's death is the cause.
+  void tell_peers(const std::string& why) {
+    if (group().death().empty()) group().report_dead(group().rank(), why);
+  }
+
+  RunnerMemory memory() const {
+    RunnerMemory m;
+    for (const auto& store : weights_) m.weights += store->arena_bytes();
+    for (std::size_t r = 0; r < compiled_.programs.size(); ++r) {
+      if (weights_.size() == 1 && compiled_.programs.size() > 1 && static_cast<int>(r) != groups_[0]->rank())
+        continue;
+      m.pages += pages_bytes(compiled_.programs[r]) * limits_.pages;
+      m.other += compiled_.bindings[r].act_bytes + compiled_.bindings[r].inbox_bytes;
+    }
+    return m;
+  }
+
+ private:
+  std::unique_ptr<Executor> make_executor(const RaggedOptions& options) {
+    if (options.gpu) {
+      std::unique_ptr<cuda::DeviceExecutor> executor =
+          cuda::make_device_executor(options.gpu, options.device);
+      device_ = executor.get();
+      return executor;
+    }
+    return options.lockstep ? make_lockstep_executor() : make_loop_executor();
+  }
+
+  // Which kv heads of each cache every rank holds.
+  void find_heads() {
+    for (const Node& node : compiled_.graph.nodes) {
+      if (node.removed || node.op != Op::kPagedAttention) continue;
+      const auto cache = static_cast<std::size_t>(node.attributes.integer("cache"));
+      const ValueId keys = node.inputs[1];
+      const Spec& spec = compiled_.plan.specs[keys];
+      const Range all{0, *(*compiled_.graph.value(keys).shape)[1].constant()};
+      if (heads_.size() <= cache) heads_.resize(cache + 1);
+      heads_[cache] = spec.kind == Spec::Kind::kSplit && spec.axis == 1
+                          ? spec.ranges
+                          : std::vector<Range>(compiled_.programs.size(), all);
+    }
+  }
+
+  void make_groups(const RaggedOptions& options) {
+    dma::EndpointSpec spec = endpoint_spec(compiled_, limits_, options, false);
+    spec.force_posted = spec.force_posted || options.force_posted;
+    if (options.gpu && !spec.force_posted) return;  // ranks of a launch exchange in the GPU's memory
+    groups_ = dma::make_local_groups(
+        static_cast<int>(compiled_.programs.size()), [&](int) { return spec; },
+        dma::Deadline::after(options.join_deadline));
+  }
+
+  ExecutorOptions executor_options(const RaggedOptions& options, int first_rank) const {
+    ExecutorOptions e;
+    e.limits = limits_;
+    e.max_items = options.max_items;
+    e.processors = std::max(1, options.threads / static_cast<int>(compiled_.programs.size()));
+    e.counter_base = options.counter_base;
+    e.lease = options.lease;
+    e.barrier = options.barrier;
+    e.isa = options.isa;
+    e.first_cpu = first_rank * e.processors;
+    e.step_deadline = options.step_deadline;
+    return e;
+  }
+
+  Compiled compiled_;
+  RunnerLimits limits_;
+  std::vector<std::vector<Range>> heads_;  // by cache, by rank
+  std::vector<std::unique_ptr<dma::Group>> groups_;
+  std::vector<std::unique_ptr<WeightStore>> weights_;
+  cuda::DeviceExecutor* device_ = nullptr;  // executor_, if it is one
+  std::unique_ptr<Executor> executor_;      // last: its threads use all of the above
+};
+
+// Of a wait that ended with `fault`.
+std::string why_stopped(const dma::Group& group, const dma::Fault& fault) {
+  const std::string trouble = group.trouble();
+  return trouble.empty() ? fault.text() : trouble;
+}
+
+std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptions& options,
+                                            const dma::Environment& environment, uint32_t& steps_channel) {
+  if (environment.size != static_cast<int>(compiled.programs.size())) {
+    throw Error(Code::kUsage, "the model is compiled for " + std::to_string(compiled.programs.size()) +
+                                  " ranks, but the group has " + std::to_string(environment.size));
+  }
+  const RunnerLimits limits = settle_limits(compiled, options);
+  const dma::EndpointSpec spec = endpoint_spec(compiled, limits, options, true);
+  steps_channel = static_cast<uint32_t>(spec.channels.size()) - 1;
+  auto group = dma::join_group(environment, spec, dma::Deadline::after(options.join_deadline));
+  return std::make_unique<Engine>(std::move(compiled), options, std::move(group), limits);
+}
+
+class LocalRunner : public RaggedRunner {
+ public:
+  explicit LocalRunner(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
+  const RunnerLimits& limits() const override { return engine_->limits(); }
+  uint64_t post(const StepDescriptor& step) override {
+    ARK_CHECK(posted_ - polled_ < static_cast<uint64_t>(limits().depth),
+              "more steps in flight than the runner's depth");
+    posted_ = start(step);
+    return posted_;
+  }
+  std::optional<StepResult> poll(std::chrono::microseconds timeout) override {
+    std::optional<StepResult> result = engine_->executor().poll(timeout);
+    if (result) polled_ = result->step;
+    return result;
+  }
+  void abort(const std::string& why) override { engine_->executor().abort(why); }
+  RunnerMemory memory() const override { return engine_->memory(); }
+  bool is_parked() const override { return engine_->executor().is_parked(); }
+  cuda::DeviceExecutor* device() override { return engine_->device(); }
+  void read_cache(const CachedToken& token, std::span<float> heads) const override {
+    engine_->for_heads(token, [&](const Executor::CachePlace& place, int64_t first, int64_t dim) {
+      engine_->executor().read_cache(
+          place, heads.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(dim)));
+    });
+  }
+  void write_cache(const CachedToken& token, std::span<const float> heads) override {
+    engine_->for_heads(token, [&](const Executor::CachePlace& place, int64_t first, int64_t dim) {
+      engine_->executor().write_cache(
+          place, heads.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(dim)));
+    });
+  }
+
+ protected:
+  virtual uint64_t start(const StepDescriptor& step) { return engine_->executor().post(step); }
+  std::unique_ptr<Engine> engine_;
+  uint64_t posted_ = 0, polled_ = 0;
+};
+
+// Rank 0 of several processes: each step goes to the others as an ordinary message, an empty one ends them.
+class ProcessRunner final : public LocalRunner {
+ public:
+  ProcessRunner(std::unique_ptr<Engine> engine, uint32_t channel, const RaggedOptions& options)
+      : LocalRunner(std::move(engine)),
+        deadline_(options.step_deadline),
+        capacity_(StepCapacity::of(limits())) {
+    for (int peer = 1; peer < engine_->group().size(); ++peer)
+      peers_.emplace_back(engine_->group().sender(peer, channel));
+    record_.resize(record_bytes(capacity_));
+  }
+  ~ProcessRunner() override {
+    if (engine_->group().abort().raised()) return;  // Group tells the others
+    // Lets the others finish what was posted; whoever cannot take the message has died.
+    for (dma::MessageSender& peer : peers_) {
+      if (peer.send({}, context())) engine_->group().abort().raise(dma::AbortReason::kFault);
+    }
+  }
+
+  std::string failure() const override { return engine_->group().trouble(); }
+
+ private:
+  uint64_t start(const StepDescriptor& step) override {
+    const uint64_t number = engine_->executor().post(step);
+    write_record(step, number, capacity_, record_);
+    const auto& head = *reinterpret_cast<const StepRecord*>(record_.data());
+    for (dma::MessageSender& peer : peers_) {
+      if (dma::Fault fault = peer.send({record_.data(), head.bytes}, context())) {
+        const std::string why = why_stopped(engine_->group(), fault);
+        abort(why);
+        throw Error(Code::kUnavailable, why);
+      }
+    }
+    return number;
+  }
+
+  dma::WaitContext context() { return {&engine_->group().abort(), dma::Deadline::after(deadline_), {}}; }
+
+  std::chrono::milliseconds deadline_;
+  StepCapacity capacity_;
+  std::vector<dma::MessageSender> peers_;
+  std::vector<std::byte> record_;
+};
+
+// A rank that runs the steps which rank 0 sends, until an empty one.
+void serve_steps(Engine& engine, uint32_t channel) {
+  Executor& executor = engine.executor();
+  dma::Group& group = engine.group();
+  dma::MessageReceiver steps(group.receiver(0, channel));
+  const dma::WaitContext forever{&group.abort(), dma::Deadline::never(), {}};
+  uint64_t posted = 0, done = 0;
+  const auto drain = [&](uint64_t most) {
+    while (posted - done > most) done += executor.poll(std::chrono::seconds(1)) ? 1 : 0;
+  };
+  for (;;) {
+    // The loop of a GPU may have parked just in front of a step: whoever polls launches it again.
+    while (engine.device() && posted != done && !steps.has_message())
+      done += executor.poll(std::chrono::microseconds(200)) ? 1 : 0;
+    std::span<const std::byte> record;
+    dma::Fault fault = steps.receive(record, forever);
+    if (fault) {
+      executor.poll(std::chrono::microseconds(0));  // throws what the executor knows
+      throw Error(Code::kUnavailable, why_stopped(group, fault));
+    }
+    if (record.empty()) return drain(0);
+    drain(Mailbox::kDepth - 1);
+    posted = executor.post(record);
+    if ((fault = steps.release(forever))) throw Error(Code::kUnavailable, why_stopped(group, fault));
+  }
+}
+
+}  // namespace
+
+int32_t most_items(int32_t tokens, int32_t sequences) { return sequences + tokens / kItemTokens; }
+
+int64_t page_bytes(const std::vector<Program>& programs) {
+  int64_t bytes = 0;
+  for (const Program& program : programs) bytes += pages_bytes(program);
+  return bytes;
+}
+
+std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options) {
+  const RunnerLimits limits = settle_limits(compiled, options);
+  return std::make_unique<LocalRunner>(
+      std::make_unique<Engine>(std::move(compiled), options, nullptr, limits));
+}
+
+std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options,
+                                                 const dma::Environment& environment) {
+  uint32_t channel = 0;
+  auto engine = make_process_engine(std::move(compiled), options, environment, channel);
+  return std::make_unique<ProcessRunner>(std::move(engine), channel, options);
+}
+
+void serve_rank(Compiled compiled, const RaggedOptions& options, const dma::Environment& environment) {
+  uint32_t channel = 0;
+  const auto engine = make_process_engine(std::move(compiled), options, environment, channel);
+  try {
+    serve_steps(*engine, channel);
+  } catch (const Error& error) {
+    engine->tell_peers(error.what());
+    throw;
+  }
+}
+
+}  // namespace ark

@@ -1,0 +1,80 @@
+// The StepRunner of recognised decoders: compiled programs, their weights and an executor, for ranks that are
+// threads of this process or processes of their own.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "dma/bootstrap.h"
+#include "engine/compile.h"
+#include "engine/cuda/executor.h"
+#include "engine/run/executor.h"
+#include "engine/run/runner.h"
+
+namespace ark {
+
+struct RaggedOptions {
+  // Compiled for: max_tokens, max_rows, page_size, max_items. Chosen here: max_slots, max_length (tokens, >
+  // 0), vocabulary; pages (0: as many as kv_bytes holds).
+  RunnerLimits limits;
+  int32_t max_items = 0;
+  int64_t kv_bytes = 0;   // of keys and values of all ranks together; used if limits.pages is 0
+  int32_t threads = 2;    // of all ranks together; each gets at least one
+  bool lockstep = false;  // the oracle instead of the loop
+  // Not null: the ranks of this process run on it, as one launch; then threads only pack, and isa is not
+  // used.
+  std::shared_ptr<cuda::Gpu> gpu;
+  cuda::DeviceOptions device;
+  bool force_posted =
+      false;  // local ranks: through the pump instead of peer stores (programs with posted links)
+  int64_t lease = 0;
+  bool barrier = false;
+  uint32_t counter_base = 0;
+  Isa isa = best_isa();
+  std::chrono::milliseconds step_deadline{120'000};
+  std::chrono::milliseconds join_deadline{60'000};
+};
+
+// What a runner takes, for the start-up log.
+struct RunnerMemory {
+  int64_t weights = 0;  // bytes, of the ranks of this process
+  int64_t pages = 0;    // keys and values
+  int64_t other = 0;    // activations, state
+};
+
+class RaggedRunner : public StepRunner {
+ public:
+  virtual RunnerMemory memory() const = 0;
+  // The kv heads [kv_heads, dim] of one cached token: keys, or values. Only while no step is in flight, and
+  // with all ranks in this process (else Error(kUnsupported)).
+  struct CachedToken {
+    int32_t cache = 0;  // index into DecoderModel::caches
+    bool values = false;
+    int32_t page = 0, at = 0;
+  };
+  virtual void read_cache(const CachedToken& token, std::span<float> heads) const = 0;
+  virtual void write_cache(const CachedToken& token, std::span<const float> heads) = 0;
+  // Whether the loops hold no threads now.
+  virtual bool is_parked() const = 0;
+  // The executor, if it is one on a GPU; else null.
+  virtual cuda::DeviceExecutor* device() = 0;
+};
+
+// Attention work items that a step of so many tokens and sequences can come to: CompileOptions::max_items.
+int32_t most_items(int32_t tokens, int32_t sequences);
+
+// Bytes of one page over all caches and all ranks.
+int64_t page_bytes(const std::vector<Program>& programs);
+
+// All ranks in this process. If kv_bytes holds fewer tokens than max_length, limits().max_length shrinks to
+// that. Throws Error(kUsage) if it does not hold one page.
+std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options);
+
+// Rank 0 of a group of processes that all have compiled the same model with the same options.
+std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options,
+                                                 const dma::Environment& environment);
+// The other ranks: runs steps until rank 0 says that it is over, then returns. Throws Error(kUnavailable)
+// naming the rank that died, or what stopped.
+void serve_rank(Compiled compiled, const RaggedOptions& options, const dma::Environment& environment);
+
+}  // namespace ark

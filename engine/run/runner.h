@@ -1,0 +1,43 @@
+// What the scheduler drives: something that runs decoder steps. Two users: RaggedRunner (Program, loops) and
+// PlainRunner (the untouched graph with explicit past/present, one sequence at a time).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/run/step.h"
+
+namespace ark {
+
+struct RunnerLimits {
+  int32_t max_tokens = 0;  // T of one step
+  int32_t max_rows = 0;    // R of one step
+  int32_t max_slots = 0;   // sequences that the device keeps at once
+  int32_t max_length = 0;  // tokens of one sequence, prompt and generated
+  int32_t page_size = 0;   // tokens
+  int32_t pages = 0;       // page ids are [0, pages)
+  int32_t vocabulary = 0;
+  int32_t depth = 2;  // steps that may be in flight
+};
+
+// Post and poll from one thread at a time. A dead rank, an abort or a deadline surfaces as
+// Error(kUnavailable) from post or poll, naming rank, phase and what was waited for; the runner is then
+// unusable.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  virtual const RunnerLimits& limits() const = 0;
+  // Starts a step; returns its number (1, 2, ...). Never blocks while fewer than `depth` steps are in flight;
+  // throws Error(kInternal) beyond, or if the descriptor breaks a limit.
+  virtual uint64_t post(const StepDescriptor& step) = 0;
+  // The next finished step in order, or nullopt when `timeout` passes or nothing is in flight.
+  virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
+  // Why the runner is unusable, empty while it is not: a rank that dies is noticed between steps too. Any thread.
+  virtual std::string failure() const { return {}; }
+  // Ends all waits soon; from any thread.
+  virtual void abort(const std::string& why) = 0;
+};
+
+}  // namespace ark

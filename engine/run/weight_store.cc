@@ -1,0 +1,69 @@
+#include "engine/run/weight_store.h"
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+
+namespace ark {
+namespace {
+
+constexpr int64_t kPage = 4096;  // a weight's first panel starts a page
+constexpr int64_t kTail = 4096;  // readable bytes behind the last weight: vectors may load past a row's end
+
+struct Part {
+  int32_t weight = 0;
+  int64_t part = 0, parts = 1;
+};
+
+// Runs `work` on all parts with `threads` threads; rethrows the first error.
+void for_each_part(const std::vector<Part>& parts, int threads,
+                   const std::function<void(const Part&)>& work) {
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto run = [&] {
+    for (std::size_t i = next++; i < parts.size(); i = next++) {
+      try {
+        work(parts[i]);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = parts.size();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int t = 1; t < threads; ++t) others.emplace_back(run);
+    run();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+WeightStore::WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads) {
+  int64_t total = 0;
+  std::vector<Part> parts;
+  for (std::size_t w = 0; w < program.weights.size(); ++w) {
+    const WeightUse& use = program.weights[w];
+    ARK_CHECK(use.constant >= 0 && static_cast<std::size_t>(use.constant) < constants.size(),
+              "weight of a constant that the compiler did not return");
+    offsets_.push_back(total);
+    bytes_.push_back(packed_bytes(use));
+    total += (bytes_.back() + kPage - 1) / kPage * kPage;
+    const int64_t count = pack_parts(use);
+    for (int64_t p = 0; p < count; ++p) parts.push_back({static_cast<int32_t>(w), p, count});
+  }
+  memory_ = dma::allocate_private(static_cast<uint64_t>(total + kTail), "weights");
+  for_each_part(parts, threads, [&](const Part& part) {
+    const WeightUse& use = program.weights[part.weight];
+    pack_weight(*constants[use.constant], use, address(part.weight), part.part, part.parts);
+  });
+}
+
+}  // namespace ark

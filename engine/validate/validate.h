@@ -1,0 +1,60 @@
+// Proves that programs are sound before they run: what the executors rely on and never check themselves.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/program/program.h"
+
+namespace ark {
+
+// All ranks' programs together. What is checked:
+// - structure (validate_structure.cc): indices, sizes, buffers inside their arenas, repeats, channels in
+// pairs;
+// - phases (validate_phases.cc): operands, element types, sizes, grids, recipes, epilogues of each OpCode;
+// - recipes (validate_recipes.cc): all ranks cut K of a weight at the same units, into the slabs that follow.
+// - schedule (validate_schedule.cc, validate_rank.cc): two steps with all trips of all ranks, unrolled: no
+//   deadlock; every read after the write of this step that it means, on every processor; every overwrite
+//   after all reads; instances of a phase and messages of a channel one after another; no inbox overrun;
+//   both ends of a channel agree on every message.
+// Sizes are compared as expressions, so this holds for all their values up to the maxima.
+// Returns one line an error, each with rank and place; empty: sound.
+std::vector<std::string> validate(std::span<const Program> programs, std::span<const Binding> bindings);
+// Throws Error(kInternal) with the first error.
+void check_programs(std::span<const Program> programs, std::span<const Binding> bindings);
+
+namespace validation {
+
+// Collects errors of one rank.
+class Report {
+ public:
+  explicit Report(std::vector<std::string>& errors, int32_t rank = 0) : errors_(errors), rank_(rank) {}
+  void add(const std::string& place, const std::string& what) {
+    errors_.push_back("rank " + std::to_string(rank_) + ", " + place + ": " + what);
+  }
+  // `ok` passed through; adds an error if it is false.
+  bool check(bool ok, const std::string& place, const std::string& what) {
+    if (!ok) add(place, what);
+    return ok;
+  }
+  bool is_clean() const { return errors_.empty(); }
+
+ private:
+  std::vector<std::string>& errors_;
+  int32_t rank_;
+};
+
+// Each stage relies on the one before having found nothing.
+void check_structure(const Program& program, const Binding& binding, Report& report);
+void check_channels(std::span<const Program> programs, std::vector<std::string>& errors);
+void check_phases(const Program& program, Report& report);
+void check_recipes(std::span<const Program> programs, std::vector<std::string>& errors);
+void check_schedule(std::span<const Program> programs, std::span<const Binding> bindings,
+                    std::vector<std::string>& errors);
+
+// Product of a buffer's sizes; its sizes.
+Shape sizes(const Program& program, BufferId buffer);
+
+}  // namespace validation
+}  // namespace ark

@@ -1,0 +1,18 @@
+// Weights that a file stores as integers and multiplies with as reals.
+#pragma once
+
+#include "base/ir/graph.h"
+
+namespace ark::decoder {
+
+// What a DequantizeLinear of a constant matrix makes, [its rows, its columns], or the weights of a
+// MatMulNBits, [N, K], as a lazy matrix (base/ir/quantized.h). nullptr if it is another operator, reads
+// something that is no constant, or quantizes in another way: zero points that are reals, rows of blocks out
+// of order (g_idx), tensors of other ranks, 16 and 32 bits.
+ConstantPtr quantized_weight(const Graph& graph, const Node& node);
+
+// Gather(codes, ids) -> DequantizeLinear becomes the same of the whole table, then Gather, where scales do not
+// depend on the row: rows of a table as every other file has them.
+void dequantize_before_look_ups(Graph& graph);
+
+}  // namespace ark::decoder

@@ -1,0 +1,180 @@
+// Normalizations, and com.microsoft's fusions of them with residual sums and embeddings.
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+// ONNX Runtime's default for the norms with a residual sum inside; the plain ones have ONNX's 1e-5.
+constexpr double kSkipEpsilon = 1e-12;
+
+// Normalizes x over axis..rank-1 and fills outputs y, mean?, inv_std? of the context.
+void emit_layer_norm(OpContext& c, ValueId x, ValueId scale, ValueId bias, int64_t axis,
+                     double default_epsilon) {
+  const int count = c.wants_output(1) || c.wants_output(2) ? 3 : 1;
+  const auto results =
+      c.emit_many(Op::kLayerNorm, {x, scale, bias},
+                  {{"axis", axis}, {"epsilon", c.attr_float("epsilon", default_epsilon)}}, count);
+  for (std::size_t i = 0; i < results.size() && i < c.outputs.size(); ++i)
+    if (c.wants_output(i)) c.outputs[i] = results[i];
+}
+
+void layer_norm(OpContext& c) {
+  emit_layer_norm(c, c.input(0), c.input(1), optional_input(c, 2), c.axis(c.attr_int("axis", -1), c.rank(0)),
+                  1e-5f);
+}
+
+// Statistics that the node names as outputs, [..., 1] in f32. Files name them without reading them, so they
+// are nodes of their own, which die if nothing reads them.
+ValueId mean_over(OpContext& c, ValueId x, int64_t axis) {
+  std::vector<int64_t> axes;
+  for (int64_t i = axis; i < rank_of(c, x); ++i) axes.push_back(i);
+  return c.emit(Op::kReduceMean, {x}, {{"axes", axes}, {"keepdims", int64_t{1}}});
+}
+ValueId inverse_deviation(OpContext& c, ValueId x, int64_t axis, double epsilon) {
+  const ValueId wide = cast(c, x, DType::kF32), square = mean_over(c, binary(c, Op::kMul, wide, wide), axis);
+  return c.emit(Op::kRsqrt, {binary(c, Op::kAdd, square, scalar(c, epsilon, DType::kF32))});
+}
+
+ValueId emit_rms_norm(OpContext& c, ValueId x, ValueId scale, int64_t axis, double epsilon) {
+  return c.emit(Op::kRmsNorm, {x, scale}, {{"axis", axis}, {"epsilon", epsilon}});
+}
+
+// RMSNormalization (opset 23) and ONNX Runtime's SimplifiedLayerNormalization: (x, scale) -> (y, inv_std?).
+void rms_norm(OpContext& c) {
+  const int64_t axis = c.axis(c.attr_int("axis", -1), c.rank(0));
+  const double epsilon = c.attr_float("epsilon", 1e-5f);
+  c.outputs[0] = emit_rms_norm(c, c.input(0), c.input(1), axis, epsilon);
+  if (c.wants_output(1)) c.outputs[1] = inverse_deviation(c, c.input(0), axis, epsilon);
+}
+
+// com.microsoft: (input, skip, scale, bias?, row bias?) -> (y, mean?, inv_std?, sum?).
+ValueId residual_sum(OpContext& c, std::size_t bias) {
+  const ValueId sum = add_input(c, binary(c, Op::kAdd, c.input(0), c.input(1)), bias);
+  if (c.wants_output(3)) c.outputs[3] = sum;
+  return sum;
+}
+
+void skip_layer_norm(OpContext& c) {
+  const ValueId sum = residual_sum(c, 4);
+  emit_layer_norm(c, sum, c.input(2), optional_input(c, 3), c.rank(0) - 1, kSkipEpsilon);
+}
+
+void skip_rms_norm(OpContext& c) {  // (input, skip, scale, row bias?)
+  const ValueId sum = residual_sum(c, 3);
+  const int64_t axis = c.rank(0) - 1;
+  const double epsilon = c.attr_float("epsilon", kSkipEpsilon);
+  c.outputs[0] = emit_rms_norm(c, sum, c.input(2), axis, epsilon);
+  if (c.wants_output(1)) c.outputs[1] = mean_over(c, cast(c, sum, DType::kF32), axis);
+  if (c.wants_output(2)) c.outputs[2] = inverse_deviation(c, sum, axis, epsilon);
+}
+
+ValueId row_of(OpContext& c, ValueId table, ValueId ids) {
+  return c.emit(Op::kGather, {table, ids}, {{"axis", int64_t{0}}});
+}
+
+// (ids, segments?, words, positions, segment table?, scale, bias, mask?, position ids?)
+// -> (y, mask index [B] i32, sum of the embeddings?)
+void embed_layer_norm(OpContext& c) {
+  const ValueId ids = c.input(0);
+  const Shape shape = shape_of(c, ids);
+  if (shape.size() != 2) c.fail("token ids must have rank 2");
+  const ValueId positions = c.has_input(8) ? c.input(8) : range(c, 0, shape[1]);
+  ValueId sum = binary(c, Op::kAdd, row_of(c, c.input(2), ids), row_of(c, c.input(3), positions));
+  if (c.has_input(1)) sum = binary(c, Op::kAdd, sum, row_of(c, c.input(4), c.input(1)));
+  c.outputs[0] = c.emit(Op::kLayerNorm, {sum, c.input(5), c.input(6)},
+                        {{"axis", int64_t{2}}, {"epsilon", c.attr_float("epsilon", 1e-12f)}});
+  if (c.wants_output(2)) c.outputs[2] = sum;
+  if (!c.wants_output(1)) return;
+  if (c.has_input(7)) {
+    const ValueId ones = cast(c, cast(c, c.input(7), DType::kBool), DType::kI32);
+    c.outputs[1] =
+        c.emit(Op::kReduceSum, {ones}, {{"axes", std::vector<int64_t>{1}}, {"keepdims", int64_t{0}}});
+  } else {
+    c.outputs[1] = c.emit(Op::kExpand, {scalar(c, 0, DType::kI32)}, {{"shape", Shape{shape[0]}}});
+  }
+}
+
+void batch_norm(OpContext& c) {
+  if (c.attr_int("training_mode", 0))
+    c.unsupported("BatchNormalization in training mode; export the model for inference");
+  if (!c.attr_int("spatial", 1)) c.unsupported("BatchNormalization with spatial=0");
+  for (std::size_t i = 1; i < c.node.outputs.size(); ++i)
+    if (c.wants_output(i) && c.opset >= 14) c.unsupported("running statistics as outputs are for training");
+  c.outputs[0] = c.emit(Op::kBatchNorm, {c.input(0), c.input(1), c.input(2), c.input(3), c.input(4)},
+                        {{"epsilon", c.attr_float("epsilon", 1e-5f)}});
+}
+
+void instance_norm(OpContext& c) {
+  if (c.rank(0) < 2) c.fail("InstanceNormalization needs channels at axis 1");
+  c.outputs[0] = c.emit(Op::kGroupNorm, {c.input(0), c.input(1), c.input(2)},
+                        {{"groups", constant_dim(c, c.input(0), 1, "the channel axis")},
+                         {"epsilon", c.attr_float("epsilon", 1e-5f)}});
+}
+
+// Opset 21: scale and bias a channel; opset 18: a group.
+void group_norm(OpContext& c) {
+  const int64_t groups = c.attr_int("num_groups", 0);
+  std::vector<ValueId> in{c.input(0), c.input(1), c.input(2)};
+  const int64_t channels = constant_dim(c, in[0], 1, "the channel axis");
+  if (groups <= 0 || channels % groups != 0) c.fail("num_groups does not divide the channels");
+  for (std::size_t i = 1; c.opset < 21 && i < 3; ++i) {
+    const ValueId spread = c.emit(Op::kExpand, {reshape(c, in[i], {Expr(groups), Expr(1)})},
+                                  {{"shape", Shape{groups, channels / groups}}});
+    in[i] = reshape(c, spread, {Expr(channels)});
+  }
+  c.outputs[0] =
+      c.emit(Op::kGroupNorm, in, {{"groups", groups}, {"epsilon", c.attr_float("epsilon", 1e-5f)}});
+}
+
+void lp_norm(OpContext& c) {
+  c.outputs[0] = c.emit(Op::kLpNorm, {c.input(0)},
+                        {{"axis", c.axis(c.attr_int("axis", -1), c.rank(0))}, {"p", c.attr_int("p", 2)}});
+}
+
+void lrn(OpContext& c) {
+  c.outputs[0] = c.emit(Op::kLrn, {c.input(0)},
+                        {{"alpha", c.attr_float("alpha", 1e-4f)},
+                         {"beta", c.attr_float("beta", 0.75)},
+                         {"bias", c.attr_float("bias", 1)},
+                         {"size", c.attr_int("size", 1)}});
+}
+
+// (x - mean) / (sqrt(mean of squares - mean^2) + 1e-9), as the standard's function body has it.
+void mean_variance_norm(OpContext& c) {
+  const ValueId x = c.input(0);
+  const DType type = dtype_of(c, x);
+  std::vector<int64_t> axes = c.attr_ints("axes", {0, 2, 3});
+  for (int64_t& a : axes) a = c.axis(a, c.rank(0));
+  const auto mean_of = [&](ValueId v) {
+    return c.emit(Op::kReduceMean, {v}, {{"axes", axes}, {"keepdims", int64_t{1}}});
+  };
+  const ValueId mean = mean_of(x), squares = mean_of(binary(c, Op::kMul, x, x));
+  const ValueId deviation =
+      c.emit(Op::kSqrt, {binary(c, Op::kSub, squares, binary(c, Op::kMul, mean, mean))});
+  c.outputs[0] = binary(c, Op::kDiv, binary(c, Op::kSub, x, mean),
+                        binary(c, Op::kAdd, deviation, scalar(c, 1e-9, type)));
+}
+
+}  // namespace
+
+std::span<const Entry> normalization_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "LayerNormalization", layer_norm},
+      {kOnnx, "RMSNormalization", rms_norm},
+      {kOnnx, "SimplifiedLayerNormalization", rms_norm},
+      {kMicrosoft, "SimplifiedLayerNormalization", rms_norm},
+      {kMicrosoft, "SkipLayerNormalization", skip_layer_norm},
+      {kMicrosoft, "SkipSimplifiedLayerNormalization", skip_rms_norm},
+      {kMicrosoft, "EmbedLayerNormalization", embed_layer_norm},
+      {kOnnx, "BatchNormalization", batch_norm},
+      {kOnnx, "InstanceNormalization", instance_norm},
+      {kOnnx, "GroupNormalization", group_norm},
+      {kOnnx, "LpNormalization", lp_norm},
+      {kOnnx, "LRN", lrn},
+      {kOnnx, "MeanVarianceNormalization", mean_variance_norm},
+  };
+  return kTable;
+}
+
+}  // namespace ark::ops

@@ -1,0 +1,78 @@
+#include "server/load/device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+
+#include "base/error.h"
+#include "engine/cuda/driver.h"
+#include "engine/run/ragged_runner.h"
+#include "engine/run/weight_store.h"
+#include "server/choice.h"
+
+namespace ark {
+
+void add_device_options(CLI::App& app, DeviceChoice& choice) {
+  add_choice<Device>(app, "--device", choice.device,
+                     {{"auto", Device::kAuto}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}}, "auto",
+                     "auto takes a GPU if there is one, and one for each of several processes; cuda lets "
+                     "these share what CUDA_VISIBLE_DEVICES leaves");
+  add_choice<cuda::Numerics>(app, "--numerics", choice.numerics,
+                             {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}}, "exact",
+                             "on a GPU: exact (a row's result does not depend on the batch) or fast");
+}
+
+std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why) {
+  if (device == Device::kCpu) {
+    *why = "asked for";
+    return nullptr;
+  }
+  try {
+    return cuda::open_gpu();
+  } catch (const Error& error) {
+    if (device == Device::kCuda) throw;
+    *why = error.what();
+    return nullptr;
+  }
+}
+
+std::string why_not_on_gpu(const std::vector<Program>& programs, cuda::Numerics numerics) {
+  std::vector<const Program*> all;
+  for (const Program& program : programs) all.push_back(&program);
+  try {
+    cuda::VariantSet set(all, numerics);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+int64_t pages_with_room(const Compiled& compiled, std::span<const int64_t> free, bool processes) {
+  constexpr int64_t kContextBytes = int64_t{512} << 20;  // the driver's, of a process
+  const auto gpus = static_cast<int>(free.size());
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int g = 0; g < gpus; ++g) {
+    int64_t room = free[g] / 10 * 9, page = 0, ranks = 0;
+    for (std::size_t r = 0; r < compiled.programs.size(); ++r) {
+      if (gpu_of_rank(static_cast<int>(r), gpus) != g) continue;
+      for (const WeightUse& use : compiled.programs[r].weights) room -= packed_bytes(use);
+      room -= 2 * (compiled.bindings[r].act_bytes + compiled.bindings[r].inbox_bytes);
+      page += page_bytes({compiled.programs[r]});
+      ++ranks;
+    }
+    if (processes) room -= (ranks - 1) * kContextBytes;
+    if (ranks > 0) least = std::min(least, room / std::max<int64_t>(1, page));
+  }
+  return least;
+}
+
+std::string describe(const cuda::DeviceExecutor& executor, const cuda::Gpu& gpu) {
+  const cuda::KernelFacts& facts = executor.kernel_facts();
+  char compiled[48];
+  std::snprintf(compiled, sizeof compiled, "compiled in %.2f s", facts.compile_seconds);
+  return cuda::describe(gpu.info()) + ", " + std::to_string(executor.processors()) + " processors a rank, " +
+         std::to_string(facts.registers) + " registers, " +
+         (facts.compile_seconds > 0 ? compiled : "from the cache");
+}
+
+}  // namespace ark

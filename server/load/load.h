@@ -1,0 +1,36 @@
+// The composition root between a model file and the server: everything that serving one model needs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/run/runner.h"
+#include "server/config.h"
+#include "server/load/load_runner.h"
+#include "server/load/stage_log.h"
+#include "server/text/model_text.h"
+
+namespace ark {
+
+// One model, ready to serve.
+struct ServedModel {
+  std::string name;                             // what requests call it
+  std::shared_ptr<StepRunner> runner;           // never null
+  std::shared_ptr<const text::ModelText> text;  // never null; without a tokenizer: token ids only
+  std::vector<int32_t> end_ids;                 // tokens that end a text, unless ignore_eos
+};
+
+// What `options` ask of the load path, with the file that they name and what the files beside it say.
+LoadOptions load_options(const ServeOptions& options);
+
+// Import -> recognise -> compile -> runner, and the tokenizer, template and ids beside the file. Throws
+// Error.
+ServedModel load_model(const ServeOptions& options, StageLog& log);
+
+// With --processes, the other ranks are this program started again with the same options.
+bool is_rank_process();
+int run_rank(const ServeOptions& options);  // until rank 0 ends; the exit code
+
+}  // namespace ark

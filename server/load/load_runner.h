@@ -1,0 +1,58 @@
+// From a model file to a StepRunner: import, recognise, compile, pack, warm - or, where the graph is not
+// row-wise, the plain runner on the untouched graph. Shared by ark-serve, ark-run and ark-bench.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "engine/run/ragged_runner.h"
+#include "importer/decoder.h"
+#include "server/load/device.h"
+#include "server/load/stage_log.h"
+
+namespace ark {
+
+struct LoadOptions {
+  std::filesystem::path model;  // an ONNX file, or a folder that holds one
+  int32_t tp = 0;               // ranks; 0: 1
+  bool processes = false;       // each rank but 0 a process of its own, where rank 0 runs: CPU, or a GPU each
+  int32_t threads = 0;          // of all ranks together; 0: one per core
+  int32_t max_length = 0;       // tokens of one sequence; 0: what model and configuration allow
+  int32_t config_length = 0;    // what the files beside the model say, 0 = nothing
+  int32_t max_sequences = 64;
+  int32_t max_batched_tokens = 0;  // of one step; 0: 512
+  int64_t kv_memory = 0;  // bytes, all ranks; 0: what all sequences can need, at most a quarter of free
+                          // memory, or what is left of the ranks' GPUs
+  DeviceChoice device;
+  bool plain = false;          // the untouched graph even if it is recognised (the oracle)
+  bool lockstep = false;       // the oracle executor instead of the loop
+  std::filesystem::path plan;  // empty, or programs that are forced (engine/plan_file.h)
+};
+
+struct LoadedRunner {
+  std::shared_ptr<StepRunner> runner;
+  RunnerMemory memory;  // zeros for the plain runner
+  bool is_ragged = false;
+};
+
+// What recognise_decoder is told of the longest sequence; 0: the file says.
+int32_t table_length(const LoadOptions& options);
+
+// A recognised model, compiled, with what its runner needs. The same on every rank.
+struct Compilation {
+  Compiled compiled;
+  RaggedOptions ragged;
+};
+Compilation compile_model(const DecoderModel& model, const LoadOptions& options, StageLog& log);
+
+// Throws Error: kNotFound, kBadModel, kUnsupported (no decoder, or beyond the limits), kUsage (options that
+// do not fit the model), kExhausted (memory), kUnavailable (a GPU was asked for and there is none).
+LoadedRunner load_runner(const LoadOptions& options, StageLog& log);
+
+// A rank process (started by load_runner of rank 0 with the same options): runs until rank 0 ends, returns
+// the exit code.
+int run_rank_process(LoadOptions options);
+
+}  // namespace ark
