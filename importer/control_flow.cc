@@ -1,5 +1,6 @@
 // If, Loop and Scan: bodies become graphs of their own that capture outer values by name.
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/builder.h"
 #include "importer/op_importer.h"
 
@@ -218,11 +219,11 @@ void Builder::add_scan(Scope& scope, const onnx::Node& node, const std::string& 
   const std::size_t outs = node.outputs.size() - std::min(states, node.outputs.size());
   const auto axes = list("scan_input_axes", static_cast<std::size_t>(scans));
   Attributes attributes = {
-      {"num_scan_inputs", scans},
-      {"scan_input_axes", axes},
-      {"scan_input_directions", list("scan_input_directions", static_cast<std::size_t>(scans))},
-      {"scan_output_axes", list("scan_output_axes", outs)},
-      {"scan_output_directions", list("scan_output_directions", outs)}};
+      {key::kNumScanInputs, scans},
+      {key::kScanInputAxes, axes},
+      {key::kScanInputDirections, list("scan_input_directions", static_cast<std::size_t>(scans))},
+      {key::kScanOutputAxes, list("scan_output_axes", outs)},
+      {key::kScanOutputDirections, list("scan_output_directions", outs)}};
   std::vector<BodyInput> body_inputs;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Value& v = scope.graph.value(context.input(i));

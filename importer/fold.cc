@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/fold/array.h"
 
 namespace ark {
@@ -124,18 +125,18 @@ void Call::fail(const std::string& why) const {
   throw Error(Code::kBadModel, "node " + escaped(node.name) + ": " + why);
 }
 
-std::optional<std::vector<int64_t>> Call::sizes(std::string_view name) const {
-  if (!attributes().has(name)) return std::nullopt;
+std::optional<std::vector<int64_t>> Call::sizes(Key<Shape> key) const {
+  if (!attributes().has(key)) return std::nullopt;
   std::vector<int64_t> result;
-  for (const Expr& e : attributes().shape(name)) {
+  for (const Expr& e : attributes().get(key)) {
     if (!e.constant()) return std::nullopt;
     result.push_back(*e.constant());
   }
   return result;
 }
 
-int64_t Call::axis(std::string_view name, std::size_t rank) const {
-  const int64_t axis = attributes().integer(name), r = static_cast<int64_t>(rank);
+int64_t Call::axis(std::size_t rank) const {
+  const int64_t axis = attributes().get(key::kAxis), r = static_cast<int64_t>(rank);
   if (axis < -r || axis >= r) fail("axis " + std::to_string(axis) + " is outside rank " + std::to_string(r));
   return axis < 0 ? axis + r : axis;
 }

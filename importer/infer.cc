@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "base/ir/limits.h"
 #include "base/ir/shape_rules/rules.h"
 #include "importer/fold.h"
@@ -110,13 +111,13 @@ bool fold_views(Graph& graph, NodeId id) {
     become_constants(graph, id, {std::move(view)});
     return true;
   }
-  if (node.op != Op::kSplit || !node.attributes.has("sizes") || !graph.value(node.inputs[0]).constant)
+  if (node.op != Op::kSplit || !node.attributes.has(key::kSizes) || !graph.value(node.inputs[0]).constant)
     return false;
   std::vector<ConstantPtr> parts;
   int64_t begin = 0;
-  for (const Expr& e : node.attributes.shape("sizes")) {
+  for (const Expr& e : node.attributes.get(key::kSizes)) {
     const auto size = e.constant();
-    ConstantPtr part = size ? sliced(graph.value(node.inputs[0]).constant, node.attributes.integer("axis"),
+    ConstantPtr part = size ? sliced(graph.value(node.inputs[0]).constant, node.attributes.get(key::kAxis),
                                      begin, begin + *size)
                             : nullptr;
     if (!part) return false;
@@ -191,7 +192,8 @@ bool become_dims(Graph& graph, NodeId id) {
   if (!value.elements || value.dtype != DType::kI64) return false;
   node.op = Op::kDims;
   node.inputs.clear();
-  node.attributes = {{"values", *value.elements}, {"scalar", static_cast<int64_t>(value.shape->empty())}};
+  node.attributes = {{key::kValues, *value.elements},
+                     {key::kScalar, static_cast<int64_t>(value.shape->empty())}};
   return true;
 }
 
@@ -218,24 +220,24 @@ ConstantPtr lazy_view(const Node& node, const ConstantPtr& x) {
     case Op::kIdentity:
       return x;
     case Op::kTranspose:
-      return transposed(x, node.attributes.ints("perm"));
+      return transposed(x, node.attributes.get(key::kPerm));
     case Op::kReshape: {
-      if (!node.attributes.has("shape")) return nullptr;
+      if (!node.attributes.has(key::kShape)) return nullptr;
       Dims dims;
-      for (const Expr& e : node.attributes.shape("shape")) {
+      for (const Expr& e : node.attributes.get(key::kShape)) {
         if (!e.constant()) return nullptr;
         dims.push_back(*e.constant());
       }
       return reshaped(x, dims);
     }
     case Op::kSlice: {
-      if (!node.attributes.has("starts")) return nullptr;
+      if (!node.attributes.has(key::kStarts)) return nullptr;
       ConstantPtr view = x;
-      const auto& axes = node.attributes.ints("axes");
+      const auto& axes = node.attributes.get(key::kAxes);
       for (std::size_t i = 0; i < axes.size(); ++i) {
-        const auto begin = node.attributes.shape("starts")[i].constant(),
-                   end = node.attributes.shape("ends")[i].constant();
-        if (!begin || !end || *end < *begin || node.attributes.ints("steps")[i] != 1) return nullptr;
+        const auto begin = node.attributes.get(key::kStarts)[i].constant(),
+                   end = node.attributes.get(key::kEnds)[i].constant();
+        if (!begin || !end || *end < *begin || node.attributes.get(key::kSteps)[i] != 1) return nullptr;
         view = view ? sliced(view, axes[i], *begin, *end) : nullptr;
       }
       return view;

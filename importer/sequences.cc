@@ -1,6 +1,7 @@
 // Sequences of tensors: how exporters write unbind, split and stack. Where the length and the places are
 // known at load, a sequence is a list of values and needs no nodes of its own.
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/builder.h"
 #include "importer/op_importer.h"
 #include "importer/ops/helpers.h"
@@ -44,8 +45,9 @@ Values split(OpContext& c) {
   const std::vector<int64_t> sizes = part_sizes(c, size, &single);
   Values parts{x};
   if (sizes.size() != 1)
-    parts = c.emit_many(Op::kSplit, {x}, {{"axis", axis}, {"sizes", Shape(sizes.begin(), sizes.end())}},
-                        static_cast<int>(sizes.size()));
+    parts =
+        c.emit_many(Op::kSplit, {x}, {{key::kAxis, axis}, {key::kSizes, Shape(sizes.begin(), sizes.end())}},
+                    static_cast<int>(sizes.size()));
   if (single && c.attr_int("keepdims", 1) == 0)
     for (ValueId& part : parts) {
       Shape shape = ops::shape_of(c, part);
@@ -67,7 +69,7 @@ ValueId concat(OpContext& c, Values elements) {
       shape.insert(shape.begin() + axis, Expr(1));
       x = ops::reshape(c, x, shape);
     }
-  return elements.size() == 1 ? elements[0] : c.emit(Op::kConcat, elements, {{"axis", axis}});
+  return elements.size() == 1 ? elements[0] : c.emit(Op::kConcat, elements, {{key::kAxis, axis}});
 }
 
 // The place that tensor input `i` names in a sequence of `count`; `ends`: the end is a place too, and

@@ -35,16 +35,8 @@ std::string text(const std::vector<T>& values) {
 
 }  // namespace
 
-void Attributes::erase(std::string_view name) {
-  const auto it = values_.find(name);
-  if (it != values_.end()) values_.erase(it);
-}
-
-double Attributes::real(std::string_view name) const {
-  const auto it = values_.find(name);
-  if (it != values_.end())
-    if (const auto* integer = std::get_if<int64_t>(&it->second)) return static_cast<double>(*integer);
-  return get<double>(name);
+Attributes::Attributes(std::initializer_list<Attribute> attributes) {
+  for (const Attribute& a : attributes) values_.insert_or_assign(a.name, a.value);
 }
 
 std::string Attributes::str() const {

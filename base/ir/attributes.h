@@ -4,6 +4,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -15,34 +17,58 @@ namespace ark {
 using AttributeValue = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
                                     std::vector<std::string>, Shape, Tensor>;
 
+// The name and type of an attribute; base/ir/keys.h lists them all.
+template <typename T>
+struct Key {
+  std::string_view name;
+};
+
+struct Attribute {
+  // In braces, as lists of attributes are written, a value that T cannot hold does not compile.
+  template <typename T>
+  Attribute(Key<T> key, std::type_identity_t<T> value)
+      : name(key.name), value(std::in_place_type<T>, std::move(value)) {}
+  std::string name;
+  AttributeValue value;
+};
+
 class Attributes {
  public:
   Attributes() = default;
-  Attributes(std::initializer_list<std::pair<const std::string, AttributeValue>> values) : values_(values) {}
+  Attributes(std::initializer_list<Attribute> attributes);
 
-  bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
-  void set(std::string name, AttributeValue value) {
+  template <typename T>
+  bool has(Key<T> key) const {
+    return values_.contains(key.name);
+  }
+  template <typename T>
+  void set(Key<T> key, std::type_identity_t<T> value) {
+    values_.insert_or_assign(std::string(key.name), AttributeValue(std::in_place_type<T>, std::move(value)));
+  }
+  // For who reads names from outside: texts of programs.
+  void set_named(std::string name, AttributeValue value) {
     values_.insert_or_assign(std::move(name), std::move(value));
   }
-  void erase(std::string_view name);
-
-  // Getters throw Error(kBadModel) naming the attribute if it is absent (or of another type).
   template <typename T>
-  const T& get(std::string_view name) const;
-  int64_t integer(std::string_view name) const { return get<int64_t>(name); }
-  int64_t integer_or(std::string_view name, int64_t fallback) const {
-    return has(name) ? integer(name) : fallback;
+  void erase(Key<T> key) {
+    if (const auto it = values_.find(key.name); it != values_.end()) values_.erase(it);
   }
-  double real(std::string_view name) const;  // an integer converts
-  double real_or(std::string_view name, double fallback) const { return has(name) ? real(name) : fallback; }
-  std::string text_or(std::string_view name, std::string fallback) const {
-    return has(name) ? get<std::string>(name) : fallback;
+
+  // Throws Error(kBadModel) naming the attribute if it is absent, or of another type than its key's.
+  template <typename T>
+  const T& get(Key<T> key) const;
+  template <typename T>
+  T get_or(Key<T> key, std::type_identity_t<T> fallback) const {
+    return has(key) ? get(key) : std::move(fallback);
   }
-  const std::vector<int64_t>& ints(std::string_view name) const { return get<std::vector<int64_t>>(name); }
-  std::vector<int64_t> ints_or(std::string_view name, std::vector<int64_t> fallback) const {
-    return has(name) ? ints(name) : fallback;
+
+  // Replaces each size in attributes of type Shape by `change(size)`.
+  template <typename F>
+  void change_sizes(F&& change) {
+    for (auto& [name, value] : values_)
+      if (Shape* shape = std::get_if<Shape>(&value))
+        for (Expr& size : *shape) size = change(std::as_const(size));
   }
-  const Shape& shape(std::string_view name) const { return get<Shape>(name); }
 
   const std::map<std::string, AttributeValue, std::less<>>& values() const { return values_; }
   std::string str() const;  // "{axis=1, perm=[0, 2, 1]}", empty if there are none
@@ -54,10 +80,10 @@ class Attributes {
 [[noreturn]] void attribute_error(std::string_view name, bool present);
 
 template <typename T>
-const T& Attributes::get(std::string_view name) const {
-  const auto it = values_.find(name);
+const T& Attributes::get(Key<T> key) const {
+  const auto it = values_.find(key.name);
   const T* value = it == values_.end() ? nullptr : std::get_if<T>(&it->second);
-  if (!value) attribute_error(name, it != values_.end());
+  if (!value) attribute_error(key.name, it != values_.end());
   return *value;
 }
 

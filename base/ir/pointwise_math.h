@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "base/ir/attributes.h"
+#include "base/ir/keys.h"
 #include "base/ir/ops.h"
 
 namespace ark::pointwise {
@@ -259,21 +260,22 @@ struct Parameters {
 inline Parameters parameters_of(Op op, const Attributes& a) {
   switch (op) {
     case Op::kGelu:
-      return {a.text_or("approximate", "none") == "tanh" ? 1.0 : 0.0, 0};
+      return {a.get_or(key::kApproximate, "none") == "tanh" ? 1.0 : 0.0, 0};
     case Op::kIsInf:
-      return {double(a.integer_or("detect_negative", 1)), double(a.integer_or("detect_positive", 1))};
+      return {double(a.get_or(key::kDetectNegative, 1)), double(a.get_or(key::kDetectPositive, 1))};
     case Op::kSelu:
-      return {a.real_or("alpha", 1.67326319217681884765625), a.real_or("gamma", 1.05070102214813232421875)};
+      return {a.get_or(key::kAlpha, 1.67326319217681884765625),
+              a.get_or(key::kGamma, 1.05070102214813232421875)};
     case Op::kElu:
     case Op::kCelu:
     case Op::kThresholdedRelu:
-      return {a.real_or("alpha", 1.0), 0};
+      return {a.get_or(key::kAlpha, 1.0), 0};
     case Op::kLeakyRelu:
-      return {a.real_or("alpha", 0.01), 0};
+      return {a.get_or(key::kAlpha, 0.01), 0};
     case Op::kHardSigmoid:
-      return {a.real_or("alpha", 0.2), a.real_or("beta", 0.5)};
+      return {a.get_or(key::kAlpha, 0.2), a.get_or(key::kBeta, 0.5)};
     case Op::kQuickGelu:
-      return {a.real_or("alpha", 1.702), 0};
+      return {a.get_or(key::kAlpha, 1.702), 0};
     default:
       return {};
   }

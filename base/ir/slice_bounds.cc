@@ -7,6 +7,8 @@
 #include <set>
 #include <string>
 
+#include "base/ir/keys.h"
+
 namespace ark {
 namespace {
 
@@ -110,7 +112,7 @@ std::optional<Attributes> slice_bounds(const Shape& x, const std::vector<int64_t
     if (!trivial && std::find(assumptions.begin(), assumptions.end(), pair) == assumptions.end())
       assumptions.push_back(std::move(pair));
   }
-  return Attributes{{"axes", axes}, {"starts", begin}, {"ends", end}, {"steps", steps}};
+  return Attributes{{key::kAxes, axes}, {key::kStarts, begin}, {key::kEnds, end}, {key::kSteps, steps}};
 }
 
 }  // namespace ark

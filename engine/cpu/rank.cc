@@ -102,13 +102,8 @@ void Rank::set_sizes(const SymbolValues& symbols) {
     const Phase& phase = program_.phases[p];
     PhaseInfo& info = phases_[p];
     if (info.attributes) {
-      for (const auto& [name, value] : program_.variants[phase.variant].attributes.values()) {
-        if (const Shape* shape = std::get_if<Shape>(&value)) {
-          Shape evaluated;
-          for (const Expr& e : *shape) evaluated.emplace_back(e.evaluate(symbols));
-          info.attributes->set(name, std::move(evaluated));
-        }
-      }
+      info.attributes = program_.variants[phase.variant].attributes;
+      info.attributes->change_sizes([&](const Expr& e) { return Expr(e.evaluate(symbols)); });
     }
     info.grid = phase.grid == kNone ? generic_grid(static_cast<PhaseId>(p)) : vals_[phase.grid];
   }

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 
 namespace ark {
 
@@ -10,16 +11,16 @@ VariantFacts VariantFacts::of(const Variant& variant) {
   const Attributes& a = variant.attributes;
   VariantFacts f;
   if (variant.code == OpCode::kGeneric) return f;
-  f.scale = static_cast<float>(a.real_or("scale", 1));
-  f.softcap = static_cast<float>(a.real_or("softcap", 0));
-  f.epsilon = static_cast<float>(a.real_or("epsilon", 1e-5));
-  f.window = a.integer_or("window", 0);
-  f.axis = a.integer_or("axis", 0);
-  f.first = a.integer_or("first", 0);
-  f.rotary_dim = a.integer_or("rotary_dim", 0);
-  f.rms = a.integer_or("rms", 0) != 0;
-  f.interleaved = a.integer_or("interleaved", 0) != 0;
-  f.head_map = a.ints_or("head_map", {});
+  f.scale = static_cast<float>(a.get_or(key::kScale, 1));
+  f.softcap = static_cast<float>(a.get_or(key::kSoftcap, 0));
+  f.epsilon = static_cast<float>(a.get_or(key::kEpsilon, 1e-5));
+  f.window = a.get_or(key::kWindow, 0);
+  f.axis = a.get_or(key::kAxis, 0);
+  f.first = a.get_or(key::kFirst, 0);
+  f.rotary_dim = a.get_or(key::kRotaryDim, 0);
+  f.rms = a.get_or(key::kRms, 0) != 0;
+  f.interleaved = a.get_or(key::kInterleaved, 0) != 0;
+  f.head_map = a.get_or(key::kHeadMap, {});
   return f;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/ir/keys.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/program/text.h"
 
@@ -354,13 +355,14 @@ void InstanceFiller::fill_copy(const Variant& variant, Instance& to) {
     if (!e.constant()) refuse("a size that changes from step to step");
     return *e.constant();
   };
-  int64_t axis = variant.op == Op::kSplit ? variant.attributes.integer("axis") : 0;
+  int64_t axis = variant.op == Op::kSplit ? variant.attributes.get(key::kAxis) : 0;
   std::vector<int64_t> first(outputs, 0);
   if (variant.op == Op::kSlice) {
-    const std::vector<int64_t>& axes = variant.attributes.ints("axes");
-    if (axes.size() != 1 || variant.attributes.ints("steps")[0] != 1) refuse("a slice of more than one axis");
+    const std::vector<int64_t>& axes = variant.attributes.get(key::kAxes);
+    if (axes.size() != 1 || variant.attributes.get(key::kSteps)[0] != 1)
+      refuse("a slice of more than one axis");
     axis = axes[0];
-    first[0] = constant(variant.attributes.shape("starts")[0]);
+    first[0] = constant(variant.attributes.get(key::kStarts)[0]);
   }
   if (axis < 0) axis += static_cast<int64_t>(rank);
   const Size inner = one_size(0, at(axis) + 1, rank, "a row's size"), width = dim(0, at(axis));

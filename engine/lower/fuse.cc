@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/ir/keys.h"
 #include "engine/ops/op_rule.h"
 
 namespace ark {
@@ -17,7 +18,7 @@ uint32_t activation(const Node& node) {
   if (node.op == Op::kRelu) return kEpilogueRelu;
   if (node.op == Op::kSilu) return kEpilogueSilu;
   if (node.op != Op::kGelu) return 0;
-  return node.attributes.text_or("approximate", "none") == "tanh" ? kEpilogueGeluTanh : kEpilogueGelu;
+  return node.attributes.get_or(key::kApproximate, "none") == "tanh" ? kEpilogueGeluTanh : kEpilogueGelu;
 }
 
 // Scalars that become constants of the bytecode.
@@ -29,8 +30,8 @@ std::optional<float> scalar(const Graph& graph, ValueId v) {
 
 // The operator's own parameters as PointwiseStep has them; nullopt if the bytecode does not know it.
 std::optional<std::pair<float, float>> parameters(const Graph& graph, const Node& node) {
-  const auto real = [&](const char* name, double fallback) {
-    return static_cast<float>(node.attributes.real_or(name, fallback));
+  const auto real = [&](Key<double> key, double fallback) {
+    return static_cast<float>(node.attributes.get_or(key, fallback));
   };
   switch (node.op) {
     case Op::kIdentity:
@@ -54,21 +55,22 @@ std::optional<std::pair<float, float>> parameters(const Graph& graph, const Node
     case Op::kWhere:
       return std::nullopt;
     case Op::kSelu:
-      return std::pair(real("alpha", 1.67326319217681884765625), real("gamma", 1.05070102214813232421875));
+      return std::pair(real(key::kAlpha, 1.67326319217681884765625),
+                       real(key::kGamma, 1.05070102214813232421875));
     case Op::kElu:
     case Op::kCelu:
     case Op::kThresholdedRelu:
-      return std::pair(real("alpha", 1), 0.f);
+      return std::pair(real(key::kAlpha, 1), 0.f);
     case Op::kLeakyRelu:
-      return std::pair(real("alpha", 0.01), 0.f);
+      return std::pair(real(key::kAlpha, 0.01), 0.f);
     case Op::kHardSigmoid:
-      return std::pair(real("alpha", 0.2), real("beta", 0.5));
+      return std::pair(real(key::kAlpha, 0.2), real(key::kBeta, 0.5));
     case Op::kQuickGelu:
-      return std::pair(real("alpha", 1.702), 0.f);
+      return std::pair(real(key::kAlpha, 1.702), 0.f);
     case Op::kGelu:
-      return std::pair(node.attributes.text_or("approximate", "none") == "tanh" ? 1.f : 0.f, 0.f);
+      return std::pair(node.attributes.get_or(key::kApproximate, "none") == "tanh" ? 1.f : 0.f, 0.f);
     case Op::kMod:
-      return std::pair(static_cast<float>(node.attributes.integer_or("fmod", 0)), 0.f);
+      return std::pair(static_cast<float>(node.attributes.get_or(key::kFmod, 0)), 0.f);
     case Op::kClip: {
       std::pair range(-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity());
       for (std::size_t i = 1; i < std::min<std::size_t>(node.inputs.size(), 3); ++i) {
@@ -218,7 +220,7 @@ bool is_panel_matmul(const Graph& graph, const Node& node) {
   const bool stored = w.dtype == DType::kF32 || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
   return w.constant && stored && w.constant->dims.size() == 2 && x.dtype == DType::kF32 && x.shape &&
          x.shape->size() >= 2 && graph.value(node.outputs[0]).dtype == DType::kF32 &&
-         node.attributes.integer_or("trans_a", 0) == 0 && node.attributes.real_or("alpha", 1) == 1;
+         node.attributes.get_or(key::kTransA, 0) == 0 && node.attributes.get_or(key::kAlpha, 1) == 1;
 }
 
 std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cluster,

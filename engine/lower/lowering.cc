@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/ir/keys.h"
 #include "base/ir/quantized.h"
 #include "engine/ops/op_rule.h"
 #include "engine/program/expr_bound.h"
@@ -37,7 +38,7 @@ Lowering::Lowering(const Sharded& sharded, const std::vector<Cluster>& clusters,
   program_.rank = rank;
   program_.ranks = sharded.ranks;
   for (const Node& node : graph().nodes) {
-    if (is_panel_matmul(graph(), node) && node.attributes.integer_or("trans_b", 0) != 0) {
+    if (is_panel_matmul(graph(), node) && node.attributes.get_or(key::kTransB, 0) != 0) {
       panel_tables_.insert(node.inputs[1]);
     }
   }

@@ -1,5 +1,6 @@
 // AllReduce and AllGather, inserted by the partitioner: one message to each peer, then one phase that reads
 // the inboxes.
+#include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
@@ -26,12 +27,12 @@ void lower_all_reduce(Lowering& l, const Node& node) {
 }
 
 void lower_all_gather(Lowering& l, const Node& node) {
-  const int64_t axis = node.attributes.integer("axis");
+  const int64_t axis = node.attributes.get(key::kAxis);
   std::vector<Operand> operands = exchange(l, node);
   operands.push_back(l.write(node.outputs[0]));
   const Shape out = l.local_shape(node.outputs[0]);
   const Expr grid = element_count(Shape(out.begin(), out.begin() + axis));
-  l.emit(node.name, {.code = OpCode::kRecvConcat, .attributes = {{"axis", axis}}}, operands, &grid);
+  l.emit(node.name, {.code = OpCode::kRecvConcat, .attributes = {{key::kAxis, axis}}}, operands, &grid);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/ir/keys.h"
+
 namespace ark {
 namespace {
 
@@ -86,7 +88,7 @@ std::vector<Loop> reshape_loops(const Graph& graph, const Node& node) {
 
 std::vector<Loop> transpose_loops(const Graph&, const Node& node) {
   std::vector<Loop> loops;
-  const std::vector<int64_t>& perm = node.attributes.ints("perm");
+  const std::vector<int64_t>& perm = node.attributes.get(key::kPerm);
   for (std::size_t axis = 0; axis < perm.size(); ++axis) {
     Loop loop = empty_loop(node);
     loop.inputs[0] = static_cast<int>(perm[axis]);
@@ -98,10 +100,10 @@ std::vector<Loop> transpose_loops(const Graph&, const Node& node) {
 
 std::vector<Loop> other_axes_loops(const Graph& graph, const Node& node) {
   std::vector<int64_t> axes;
-  if (node.attributes.has("axes"))
-    axes = node.attributes.ints("axes");
-  else if (node.attributes.has("axis"))
-    axes = {node.attributes.integer("axis")};
+  if (node.attributes.has(key::kAxes))
+    axes = node.attributes.get(key::kAxes);
+  else if (node.attributes.has(key::kAxis))
+    axes = {node.attributes.get(key::kAxis)};
   else
     return {};
   std::vector<Loop> loops;
@@ -116,14 +118,14 @@ std::vector<Loop> other_axes_loops(const Graph& graph, const Node& node) {
 
 std::vector<Loop> leading_axes_loops(const Graph&, const Node& node) {
   std::vector<Loop> loops;
-  for (int axis = 0; axis < node.attributes.integer("axis"); ++axis) loops.push_back(same_axis(node, axis));
+  for (int axis = 0; axis < node.attributes.get(key::kAxis); ++axis) loops.push_back(same_axis(node, axis));
   return loops;
 }
 
 std::vector<Loop> reduce_loops(const Graph& graph, const Node& node) {
-  if (!node.attributes.has("axes")) return {};
-  const std::vector<int64_t>& axes = node.attributes.ints("axes");
-  const bool keeps = node.attributes.integer_or("keepdims", 1) != 0;
+  if (!node.attributes.has(key::kAxes)) return {};
+  const std::vector<int64_t>& axes = node.attributes.get(key::kAxes);
+  const bool keeps = node.attributes.get_or(key::kKeepdims, 1) != 0;
   std::vector<Loop> loops;
   int out = 0;
   for (int axis = 0; axis < rank_of(graph, node.inputs[0]); ++axis) {

@@ -1,5 +1,6 @@
 // MatMul: columns of the weight (column-parallel), its rows (row-parallel, a partial sum), rows of x.
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
@@ -8,9 +9,9 @@ namespace {
 
 std::vector<Loop> loops(const Graph& graph, const Node& node) {
   const int rank_x = rank_of(graph, node.inputs[0]), rank_w = rank_of(graph, node.inputs[1]);
-  if (rank_x < 2 || rank_w != 2 || node.attributes.integer_or("trans_a", 0) != 0 || node.inputs.size() > 2)
+  if (rank_x < 2 || rank_w != 2 || node.attributes.get_or(key::kTransA, 0) != 0 || node.inputs.size() > 2)
     return {};
-  const bool transposed = node.attributes.integer_or("trans_b", 0) != 0;
+  const bool transposed = node.attributes.get_or(key::kTransB, 0) != 0;
   std::vector<Loop> loops;
   for (int axis = 0; axis + 1 < rank_x; ++axis) loops.push_back({{axis, -1}, {axis}});
   loops.push_back({{-1, transposed ? 0 : 1}, {rank_x - 1}});
@@ -21,7 +22,7 @@ std::vector<Loop> loops(const Graph& graph, const Node& node) {
 void lower(Lowering& l, const Node& node) {
   if (!l.is_decoder() || !is_panel_matmul(l.graph(), node)) return l.emit_generic(node);
   const Cluster& c = l.cluster();
-  const bool transposed = node.attributes.integer_or("trans_b", 0) != 0;
+  const bool transposed = node.attributes.get_or(key::kTransB, 0) != 0;
   const int rank_x = rank_of(l.graph(), node.inputs[0]);
   const Shape x = l.local_shape(node.inputs[0]);
   const Shape out = l.local_shape(c.output);

@@ -1,4 +1,5 @@
 // Identity and Reshape: mostly no work at all, another view of the same memory.
+#include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
 #include "engine/ops/loops.h"
 #include "engine/ops/rules.h"
@@ -9,7 +10,7 @@ namespace {
 // With `shape` and the like made those of this rank.
 Attributes local_attributes(Lowering& l, const Node& node) {
   Attributes attributes = node.attributes;
-  attributes.set("shape", l.local_shape(node.outputs[0]));
+  attributes.set(key::kShape, l.local_shape(node.outputs[0]));
   return attributes;
 }
 
@@ -39,10 +40,10 @@ void lower_identity(Lowering& l, const Node& node) {
     starts.emplace_back(range.begin);
     ends.emplace_back(range.end);
   }
-  slice.set("axes", axes);
-  slice.set("starts", starts);
-  slice.set("ends", ends);
-  slice.set("steps", steps);
+  slice.set(key::kAxes, axes);
+  slice.set(key::kStarts, starts);
+  slice.set(key::kEnds, ends);
+  slice.set(key::kSteps, steps);
   Node as_slice = node;
   as_slice.op = Op::kSlice;
   l.emit_generic(as_slice, slice);

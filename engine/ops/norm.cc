@@ -1,6 +1,7 @@
 // LayerNorm and RmsNorm over the last axis.
 #include <algorithm>
 
+#include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
 #include "engine/ops/loops.h"
 #include "engine/ops/rules.h"
@@ -10,7 +11,7 @@ namespace {
 
 void lower(Lowering& l, const Node& node) {
   const Graph& graph = l.graph();
-  const bool over_last = node.attributes.integer("axis") + 1 == rank_of(graph, node.inputs[0]);
+  const bool over_last = node.attributes.get(key::kAxis) + 1 == rank_of(graph, node.inputs[0]);
   const bool only_y = node.outputs.size() == 1 || std::all_of(node.outputs.begin() + 1, node.outputs.end(),
                                                               [](ValueId v) { return v == kNoValue; });
   if (!l.is_decoder() || !over_last || !only_y || graph.value(node.inputs[0]).dtype != DType::kF32) {
@@ -18,8 +19,8 @@ void lower(Lowering& l, const Node& node) {
   }
   const auto input = [&](std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
   Variant variant{.code = OpCode::kNorm};
-  variant.attributes.set("rms", int64_t{node.op == Op::kRmsNorm});
-  variant.attributes.set("epsilon", node.attributes.real("epsilon"));
+  variant.attributes.set(key::kRms, int64_t{node.op == Op::kRmsNorm});
+  variant.attributes.set(key::kEpsilon, node.attributes.get(key::kEpsilon));
   const Shape x = l.local_shape(node.inputs[0]);
   const Expr rows = element_count(Shape(x.begin(), x.end() - 1));
   l.emit(node.name, variant,

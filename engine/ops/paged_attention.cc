@@ -1,4 +1,5 @@
 // PagedAttention: by query heads; a rank keeps the key/value heads that its query heads read.
+#include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
@@ -30,17 +31,17 @@ std::vector<int64_t> head_map(Lowering& l, const Node& node) {
 
 void lower(Lowering& l, const Node& node) {
   const auto input = [&](std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
-  const int64_t cache = node.attributes.integer("cache");
+  const int64_t cache = node.attributes.get(key::kCache);
   const Shape k = l.local_shape(node.inputs[1]);
   const int64_t kv_heads = *k[1].constant();
   const Operand keys = l.pages(cache, false, kv_heads), values = l.pages(cache, true, kv_heads);
   l.emit(node.name + " append", {.code = OpCode::kKvAppend},
          {l.read(node.inputs[1]), l.read(node.inputs[2]), keys, values}, &k[0]);
   Variant variant{.code = OpCode::kAttention};
-  variant.attributes.set("scale", node.attributes.real("scale"));
-  variant.attributes.set("window", node.attributes.integer_or("window", 0));
-  variant.attributes.set("softcap", node.attributes.real_or("softcap", 0));
-  variant.attributes.set("head_map", head_map(l, node));
+  variant.attributes.set(key::kScale, node.attributes.get(key::kScale));
+  variant.attributes.set(key::kWindow, node.attributes.get_or(key::kWindow, 0));
+  variant.attributes.set(key::kSoftcap, node.attributes.get_or(key::kSoftcap, 0));
+  variant.attributes.set(key::kHeadMap, head_map(l, node));
   const Expr grid = Expr::symbol("items") * Expr(kv_heads);
   l.emit(node.name, variant,
          {l.read(node.inputs[0]), keys, values, l.read(input(3)), l.read(input(4)), l.write(node.outputs[0])},

@@ -1,4 +1,5 @@
 // Rotary: by heads.
+#include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
 #include "engine/ops/rules.h"
 
@@ -7,7 +8,7 @@ namespace {
 
 std::vector<Loop> loops(const Graph&, const Node& node) {
   Loop heads = empty_loop(node);
-  heads.inputs[0] = heads.outputs[0] = static_cast<int>(node.attributes.integer("head_axis"));
+  heads.inputs[0] = heads.outputs[0] = static_cast<int>(node.attributes.get(key::kHeadAxis));
   return {heads};
 }
 

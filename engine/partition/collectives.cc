@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/ir/keys.h"
 #include "engine/ops/op_rule.h"
 
 namespace ark {
@@ -69,7 +70,7 @@ class Insert {
     const Conversion c = convert(have, want);
     if (c.reduce) link(Op::kAllReduce, v, kPartialSum, kWhole, {});
     if (is_split(c.gather)) {
-      link(Op::kAllGather, v, c.gather, kWhole, {{"axis", static_cast<int64_t>(axis_of(c.gather))}});
+      link(Op::kAllGather, v, c.gather, kWhole, {{key::kAxis, static_cast<int64_t>(axis_of(c.gather))}});
     }
     if (c.slice) link(Op::kIdentity, v, kWhole, want, {});
     return find(v, want);

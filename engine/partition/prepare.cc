@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/index.h"
+#include "base/ir/keys.h"
 #include "engine/ops/loops.h"
 #include "engine/ops/op_rule.h"
 
@@ -154,18 +155,18 @@ class Normalize : public Rebuild {
     const ValueId out = node.outputs[0];
     const DType dtype = from_.value(out).dtype;
     const bool has_bias = node.inputs.size() > 2 && node.inputs[2] != kNoValue;
-    const double alpha = node.attributes.real_or("alpha", 1);
+    const double alpha = node.attributes.get_or(key::kAlpha, 1);
     const Shape shape = shape_of(from_, out);
     Attributes attributes = node.attributes;
-    attributes.set("alpha", 1.0);
+    attributes.set(key::kAlpha, 1.0);
     ValueId w = use(node.inputs[1]);
     const ConstantPtr c = to_.value(w).constant;
     if (c && c->perm == std::vector<int64_t>{1, 0}) {
       w = constant(transposed(c, {1, 0}));
-      attributes.set("trans_b", int64_t{attributes.integer_or("trans_b", 0) == 0});
+      attributes.set(key::kTransB, int64_t{attributes.get_or(key::kTransB, 0) == 0});
     }
     if (shape.empty() || dtype != DType::kF32 || (!has_bias && alpha == 1)) {
-      if (dtype != DType::kF32 || shape.empty()) attributes.set("alpha", alpha);
+      if (dtype != DType::kF32 || shape.empty()) attributes.set(key::kAlpha, alpha);
       std::vector<ValueId> inputs = use_all(node.inputs);
       inputs[1] = w;
       if (!has_bias) inputs.resize(2);
@@ -221,10 +222,10 @@ class Separate : public Rebuild {
   // What a Split, or a Slice of one axis, takes of its input; empty for other nodes.
   std::vector<Part> parts_of(const Node& node) const {
     std::vector<Part> parts;
-    const auto constants = [&](const char* name) {
+    const auto constants = [&](ark::Key<Shape> name) {
       std::vector<int64_t> values;
       if (!node.attributes.has(name)) return values;
-      for (const Expr& e : node.attributes.shape(name)) {
+      for (const Expr& e : node.attributes.get(name)) {
         if (!e.constant()) return std::vector<int64_t>{};
         values.push_back(*e.constant());
       }
@@ -232,16 +233,17 @@ class Separate : public Rebuild {
     };
     if (node.op == Op::kSplit) {
       int64_t begin = 0;
-      for (const int64_t size : constants("sizes")) {
-        parts.push_back({node.attributes.integer("axis"), begin, begin + size});
+      for (const int64_t size : constants(key::kSizes)) {
+        parts.push_back({node.attributes.get(key::kAxis), begin, begin + size});
         begin += size;
       }
     }
-    if (node.op == Op::kSlice && node.attributes.has("axes") && node.attributes.ints("axes").size() == 1) {
-      const std::vector<int64_t> begin = constants("starts"), end = constants("ends");
-      const bool dense = node.attributes.ints_or("steps", {1}) == std::vector<int64_t>{1};
+    if (node.op == Op::kSlice && node.attributes.has(key::kAxes) &&
+        node.attributes.get(key::kAxes).size() == 1) {
+      const std::vector<int64_t> begin = constants(key::kStarts), end = constants(key::kEnds);
+      const bool dense = node.attributes.get_or(key::kSteps, {1}) == std::vector<int64_t>{1};
       if (begin.size() == 1 && end.size() == 1 && dense && begin[0] < end[0]) {
-        parts.push_back({node.attributes.ints("axes")[0], begin[0], end[0]});
+        parts.push_back({node.attributes.get(key::kAxes)[0], begin[0], end[0]});
       }
     }
     return parts;
@@ -312,7 +314,7 @@ class Separate : public Rebuild {
     const DType dtype = from_.value(v).dtype;
     if (producer.op == Op::kMatMul) {
       const ConstantPtr& w = from_.value(producer.inputs[1]).constant;
-      const int64_t axis = producer.attributes.integer_or("trans_b", 0) != 0 ? 0 : 1;
+      const int64_t axis = producer.attributes.get_or(key::kTransB, 0) != 0 ? 0 : 1;
       const ValueId columns = constant(sliced(w, axis, part.begin, part.end));
       return emit(Op::kMatMul, producer.name, {use(producer.inputs[0]), columns}, dtype, shape,
                   producer.attributes);
@@ -322,7 +324,7 @@ class Separate : public Rebuild {
       const int source = source_axis(producer, part.axis);
       const int64_t factor = size(below, source) / size(v, part.axis);
       const ValueId x = take(below, {source, part.begin * factor, part.end * factor});
-      return emit(Op::kReshape, producer.name, {x}, dtype, shape, {{"shape", shape}});
+      return emit(Op::kReshape, producer.name, {x}, dtype, shape, {{key::kShape, shape}});
     }
     const ValueId x = take(below, part);
     const bool first = producer.inputs[0] == below;

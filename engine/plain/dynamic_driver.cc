@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "engine/plain/inputs.h"
 
 namespace ark {
@@ -22,12 +23,7 @@ std::string at_node(const Node& node) { return "node " + escaped(node.name) + ":
 // A copy of the attributes whose Shape entries are plain numbers.
 Attributes resolve(const Attributes& attributes, const SymbolValues& symbols) {
   Attributes out = attributes;
-  for (const auto& [name, value] : attributes.values())
-    if (const Shape* shape = std::get_if<Shape>(&value)) {
-      Shape numbers;
-      for (const Expr& e : *shape) numbers.push_back(e.evaluate(symbols));
-      out.set(name, std::move(numbers));
-    }
+  out.change_sizes([&](const Expr& e) { return Expr(e.evaluate(symbols)); });
   return out;
 }
 
@@ -249,10 +245,10 @@ void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
 // Scan (opset 9 on): inputs: states..., scanned...; attributes num_scan_inputs,
 // scan_{input,output}_{axes,directions}.
 void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
-  const auto scanned = static_cast<std::size_t>(node.attributes.integer("num_scan_inputs"));
+  const auto scanned = static_cast<std::size_t>(node.attributes.get(key::kNumScanInputs));
   const std::size_t states = node.inputs.size() - scanned, scans = node.outputs.size() - states;
-  const auto list = [&](std::string_view name, std::size_t i) {
-    const std::vector<int64_t> values = node.attributes.ints_or(name, {});
+  const auto list = [&](Key<std::vector<int64_t>> key, std::size_t i) {
+    const std::vector<int64_t> values = node.attributes.get_or(key, {});
     return i < values.size() ? values[i] : 0;
   };
   std::vector<Tensor> carried, inputs;
@@ -262,7 +258,7 @@ void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
   for (std::size_t i = 0; i < scanned; ++i) {
     inputs.push_back(frame.values[node.inputs[states + i]]);
     const auto rank = static_cast<int64_t>(inputs[i].dims.size());
-    int64_t axis = list("scan_input_axes", i);
+    int64_t axis = list(key::kScanInputAxes, i);
     axis += axis < 0 ? rank : 0;
     if (axis < 0 || axis >= rank)
       throw Error(Code::kInvalidArgument, at_node(node) + "scan_input_axes is out of range");
@@ -277,7 +273,7 @@ void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
     std::vector<Tensor> body_inputs = carried;
     for (std::size_t i = 0; i < scanned; ++i)
       body_inputs.push_back(
-          slice_at(inputs[i], axes[i], list("scan_input_directions", i) ? trips - 1 - trip : trip));
+          slice_at(inputs[i], axes[i], list(key::kScanInputDirections, i) ? trips - 1 - trip : trip));
     std::vector<Tensor> outputs = run_body(frame, node, 0, std::move(body_inputs));
     for (std::size_t i = 0; i < states; ++i) carried[i] = std::move(outputs[i]);
     for (std::size_t i = 0; i < scans; ++i) collected[i].push_back(std::move(outputs[i + states]));
@@ -289,9 +285,9 @@ void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
     Tensor result = i < states ? carried[i] : Tensor{};
     if (i >= states) {
       const std::size_t rank = collected[k].empty() ? 1 : collected[k][0].dims.size() + 1;
-      int64_t axis = list("scan_output_axes", k);
+      int64_t axis = list(key::kScanOutputAxes, k);
       axis += axis < 0 ? static_cast<int64_t>(rank) : 0;
-      result = stack(collected[k], static_cast<std::size_t>(axis), list("scan_output_directions", k) != 0,
+      result = stack(collected[k], static_cast<std::size_t>(axis), list(key::kScanOutputDirections, k) != 0,
                      body.value(body.outputs[i]).dtype, at_node(node));
     }
     bind_symbols(graph_.value(node.outputs[i]).shape, result.dims, frame.symbols);

@@ -107,7 +107,7 @@ Attributes read_attributes(TextCursor& c) {
   while (!c.accept("}")) {
     std::string name = c.word();
     c.expect("=");
-    attributes.set(std::move(name), read_value(c));
+    attributes.set_named(std::move(name), read_value(c));
     if (!c.accept(",") && !c.peek("}")) c.fail("expected ',' or '}'");
   }
   return attributes;

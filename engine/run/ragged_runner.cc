@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "dma/message.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/run/mailbox.h"
@@ -166,7 +167,7 @@ class Engine {
   void find_heads() {
     for (const Node& node : compiled_.graph.nodes) {
       if (node.removed || node.op != Op::kPagedAttention) continue;
-      const auto cache = static_cast<std::size_t>(node.attributes.integer("cache"));
+      const auto cache = static_cast<std::size_t>(node.attributes.get(key::kCache));
       const ValueId keys = node.inputs[1];
       const Spec& spec = compiled_.plan.specs[keys];
       const Range all{0, *(*compiled_.graph.value(keys).shape)[1].constant()};

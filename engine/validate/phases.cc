@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
 #include "engine/program/text.h"
 #include "engine/program/unroll.h"
@@ -189,7 +190,7 @@ class PhaseCheck {
     const WeightUse& w = p_.weights[buffer(1).weight];
     require(w.layout == Layout::kPanels ? w.transposed : !is_quantized(w.stored),
             "rows of the table are not columns of the panels");
-    require(v_.attributes.integer("first") == w.ranges[0].begin, "first is not the table's first row");
+    require(v_.attributes.get(key::kFirst) == w.ranges[0].begin, "first is not the table's first row");
     Shape out = shape(0);
     out.push_back(shape(1)[w.layout == Layout::kRaw ? 1 : 0]);
     require(shape(2) == out, "output size");
@@ -199,8 +200,8 @@ class PhaseCheck {
   void norm() {
     parameters(false, false, true, false);
     if (!operands(4) || !require(is_data(0) && is_output(3) && !shape(0).empty(), "input or output")) return;
-    const int64_t rms = v_.attributes.integer("rms");
-    require((rms == 0 || rms == 1) && v_.attributes.real("epsilon") >= 0, "rms or epsilon");
+    const int64_t rms = v_.attributes.get(key::kRms);
+    require((rms == 0 || rms == 1) && v_.attributes.get(key::kEpsilon) >= 0, "rms or epsilon");
     for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
       if (has(i))
         require(is_raw(i) && buffer(i).dtype == DType::kF32 && shape(i) == Shape{shape(0).back()},
@@ -245,8 +246,8 @@ class PhaseCheck {
   void rotary() {
     parameters(false, false, true, false);
     if (!operands(5) || !require(is_data(0) && is_output(4) && shape(0).size() == 3, "x or output")) return;
-    const int64_t pairs = v_.attributes.integer("rotary_dim") / 2;
-    require(v_.attributes.integer("head_axis") == 1, "head axis");
+    const int64_t pairs = v_.attributes.get(key::kRotaryDim) / 2;
+    require(v_.attributes.get(key::kHeadAxis) == 1, "head axis");
     for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
       require(is_raw(i) && buffer(i).dtype == DType::kF32 && shape(i).size() == 2 &&
                   shape(i)[1].is_constant(pairs),
@@ -293,13 +294,13 @@ class PhaseCheck {
     for (const std::size_t i : {std::size_t{3}, std::size_t{4}}) {
       if (has(i)) require(is_data(i) && shape(i) == Shape{q[1]}, "slopes or sinks");
     }
-    const std::vector<int64_t>& map = v_.attributes.ints("head_map");
+    const std::vector<int64_t>& map = v_.attributes.get(key::kHeadMap);
     const int64_t kv_heads = heads.constant().value_or(0);
     require(q[1].is_constant(static_cast<int64_t>(map.size())) && std::is_sorted(map.begin(), map.end()) &&
                 std::all_of(map.begin(), map.end(), [&](int64_t h) { return h >= 0 && h < kv_heads; }),
             "head_map");
-    require(v_.attributes.integer("window") >= 0 && v_.attributes.real("softcap") >= 0 &&
-                v_.attributes.real("scale") > 0,
+    require(v_.attributes.get(key::kWindow) >= 0 && v_.attributes.get(key::kSoftcap) >= 0 &&
+                v_.attributes.get(key::kScale) > 0,
             "attributes");
     require(shape(5) == Shape({q[0], q[1], value_dim}), "output size");
     grid(Expr::symbol("items") * heads);
@@ -352,7 +353,7 @@ class PhaseCheck {
     const auto ranks = at(p_.ranks);
     if (!operands(ranks + 1) || !require(is_data(0) && is_output(ranks), "own part or output") || !inboxes())
       return;
-    const int64_t axis = v_.attributes.integer("axis");
+    const int64_t axis = v_.attributes.get(key::kAxis);
     Shape out = shape(0);
     if (!require(axis >= 0 && at(axis) < out.size(), "axis")) return;
     for (std::size_t i = 1; i < ranks; ++i) {

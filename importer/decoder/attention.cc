@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/linear_forms.h"
 #include "importer/decoder/rewrite.h"
 
@@ -143,10 +144,10 @@ ValueId emit_attention(Rewrite& r, const Node& node, const Scores& s, ValueId va
     inputs.push_back(r.out.constant(Tensor::of<float>(DType::kF32, {heads}, s.sinks), "sinks"));
   }
   ValueId y = r.out.emit(Op::kPagedAttention, inputs,
-                         {{"cache", static_cast<int64_t>(r.blocks.size())},
-                          {"scale", block.mask.scale},
-                          {"window", block.mask.window},
-                          {"softcap", block.mask.softcap}});
+                         {{key::kCache, static_cast<int64_t>(r.blocks.size())},
+                          {key::kScale, block.mask.scale},
+                          {key::kWindow, block.mask.window},
+                          {key::kSoftcap, block.mask.softcap}});
   if (vals.factor != 1) y = r.out.emit(Op::kMul, {y, r.out.scalar(static_cast<float>(vals.factor))});
   r.blocks.push_back(std::move(block));
   return y;

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/linear_forms.h"
 
 namespace ark::decoder {
@@ -106,7 +107,7 @@ std::vector<const Node*> attention_of(const Graph& graph, std::size_t blocks) {
   std::vector<const Node*> attention(blocks);
   for (const Node& node : graph.nodes)
     if (!node.removed && node.op == Op::kPagedAttention)
-      attention.at(static_cast<std::size_t>(node.attributes.integer("cache"))) = &node;
+      attention.at(static_cast<std::size_t>(node.attributes.get(key::kCache))) = &node;
   return attention;
 }
 

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/cleanup.h"
 #include "importer/decoder/linear_forms.h"
 
@@ -148,9 +149,9 @@ class Fuser {
       x = out_.emit(
           Op::kRotary,
           {x, table(rotation->cos, false), table(rotation->sin, rotation->negative), out_.positions},
-          {{"interleaved", static_cast<int64_t>(rotation->interleaved)},
-           {"rotary_dim", static_cast<int64_t>(2 * rotation->cos.size())},
-           {"head_axis", int64_t{1}}});
+          {{key::kInterleaved, static_cast<int64_t>(rotation->interleaved)},
+           {key::kRotaryDim, static_cast<int64_t>(2 * rotation->cos.size())},
+           {key::kHeadAxis, 1}});
     out_.graph.node(attention).inputs[i] = x;
     scale *= rotation->factor;
     return !rotation->cos.empty();
@@ -186,10 +187,10 @@ int fuse_rotary(TokenBuilder& out) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto id = static_cast<NodeId>(i);
     if (out.graph.node(id).removed || out.graph.node(id).op != Op::kPagedAttention) continue;
-    double scale = out.graph.node(id).attributes.real("scale");
+    double scale = out.graph.node(id).attributes.get(key::kScale);
     fused += fuser.fuse(id, 0, scale);
     fused += fuser.fuse(id, 1, scale);
-    out.graph.node(id).attributes.set("scale", scale);
+    out.graph.node(id).attributes.set(key::kScale, scale);
   }
   out.graph.sort();
   out.graph.remove_dead();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/ir/keys.h"
+
 namespace ark::decoder {
 namespace {
 
@@ -69,7 +71,7 @@ int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {
     if (node.op == Op::kGather && node.inputs[1] == id) {
       const Value& table = graph.value(node.inputs[0]);
       if (is_stored(graph, node.inputs[0]) && table.shape && table.shape->size() >= 2 &&
-          node.attributes.integer("axis") == 0)
+          node.attributes.get(key::kAxis) == 0)
         rows = std::max(rows, table.shape->front().constant().value_or(0));
       return false;
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 
 namespace ark::decoder {
 namespace {
@@ -114,7 +115,7 @@ std::optional<std::vector<std::pair<ValueId, int64_t>>> LinearForms::columns(Val
   for (const Origin& o : origins_.of(id)) {
     const Node* gather = out_.graph.producer(o.value);
     const bool table = gather && gather->op == Op::kGather && gather->inputs[1] == out_.positions &&
-                       out_.is_constant(gather->inputs[0]) && gather->attributes.integer("axis") == 0;
+                       out_.is_constant(gather->inputs[0]) && gather->attributes.get(key::kAxis) == 0;
     if (!table) return std::nullopt;
     columns.emplace_back(o.value, o.index);
   }

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/op_importer.h"
 
 namespace ark::decoder {
@@ -14,7 +15,7 @@ bool holds(const std::string& text, char c) { return text.find(c) != std::string
 class Lowering {
  public:
   Lowering(Graph& graph, const Node& node) : graph_(graph), name_(node.name), inputs_(node.inputs) {
-    std::string equation = node.attributes.text_or("equation", "");
+    std::string equation = node.attributes.get_or(key::kEquation, "");
     std::erase(equation, ' ');
     const auto comma = equation.find(','), arrow = equation.find("->");
     if (comma == std::string::npos || arrow == std::string::npos || inputs_.size() != 2) return;
@@ -47,8 +48,9 @@ class Lowering {
     Shape shape;
     const std::string labels = batch + left + right;
     for (const char c : labels) shape.push_back(sizes_.at(c));
-    const ValueId y =
-        shape == *graph_.value(product).shape ? product : emit1(Op::kReshape, {product}, {{"shape", shape}});
+    const ValueId y = shape == *graph_.value(product).shape
+                          ? product
+                          : emit1(Op::kReshape, {product}, {{key::kShape, shape}});
     return transposed(y, labels, out_);
   }
 
@@ -69,7 +71,7 @@ class Lowering {
   ValueId transposed(ValueId x, const std::string& from, const std::string& to) {
     std::vector<int64_t> perm;
     for (const char c : to) perm.push_back(static_cast<int64_t>(from.find(c)));
-    return std::is_sorted(perm.begin(), perm.end()) ? x : emit1(Op::kTranspose, {x}, {{"perm", perm}});
+    return std::is_sorted(perm.begin(), perm.end()) ? x : emit1(Op::kTranspose, {x}, {{key::kPerm, perm}});
   }
   // Axes in the order of `groups`: those of the first stay, each other group becomes one axis.
   ValueId arranged(ValueId x, const std::string& labels, const std::vector<std::string>& groups) {
@@ -81,7 +83,7 @@ class Lowering {
       for (const char c : groups[g]) n = n * sizes_.at(c);
       shape.push_back(n);
     }
-    return shape == *graph_.value(x).shape ? x : emit1(Op::kReshape, {x}, {{"shape", shape}});
+    return shape == *graph_.value(x).shape ? x : emit1(Op::kReshape, {x}, {{key::kShape, shape}});
   }
 
   Graph& graph_;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/fold.h"
 
 namespace ark::decoder {
@@ -40,7 +41,7 @@ std::optional<std::vector<int64_t>> moved_indices(const Graph& graph, const Node
   if (!is_movement(node.op) || node.inputs.empty() || graph.value(node.inputs[0]).constant)
     return std::nullopt;
   const std::size_t data = node.op == Op::kConcat ? node.inputs.size() : 1;
-  if (node.op == Op::kGather && node.attributes.integer("axis") == 0) return std::nullopt;
+  if (node.op == Op::kGather && node.attributes.get(key::kAxis) == 0) return std::nullopt;
   std::vector<Tensor> inputs;
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     if (node.inputs[i] == kNoValue) return std::nullopt;
@@ -56,12 +57,7 @@ std::optional<std::vector<int64_t>> moved_indices(const Graph& graph, const Node
     inputs.push_back(std::move(t));
   }
   Node one = node;
-  for (const auto& [name, value] : node.attributes.values())
-    if (const Shape* shape = std::get_if<Shape>(&value)) {
-      Shape numbers;
-      for (const Expr& e : *shape) numbers.emplace_back(e.constant().value_or(1));
-      one.attributes.set(name, std::move(numbers));
-    }
+  one.attributes.change_sizes([](const Expr& e) { return Expr(e.constant().value_or(1)); });
   const auto results = evaluate(one, inputs, std::vector<DType>(node.outputs.size(), DType::kI64));
   if (!results) return std::nullopt;
   const Tensor& t = (*results)[output];

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/fold.h"
 
 namespace ark::decoder {
@@ -91,12 +92,13 @@ Tensor PartProbe::pointwise(const Node& node, const Step& step, const Box& box) 
 }
 
 std::optional<Tensor> PartProbe::slice(const Node& node, const Step& step, Box box) {
-  if (!node.attributes.has("starts")) return std::nullopt;
-  const auto& axes = node.attributes.ints("axes");
+  if (!node.attributes.has(key::kStarts)) return std::nullopt;
+  const auto& axes = node.attributes.get(key::kAxes);
   const SymbolValues values = roles_.at(step.batch, step.sequence, step.past);
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    if (node.attributes.ints("steps")[i] != 1) return std::nullopt;
-    box.begin.at(static_cast<std::size_t>(axes[i])) += node.attributes.shape("starts").at(i).evaluate(values);
+    if (node.attributes.get(key::kSteps)[i] != 1) return std::nullopt;
+    box.begin.at(static_cast<std::size_t>(axes[i])) +=
+        node.attributes.get(key::kStarts).at(i).evaluate(values);
   }
   return part(node.inputs[0], step, box);
 }
@@ -121,7 +123,7 @@ std::optional<Tensor> PartProbe::reshape(const Node& node, const Step& step, con
 }
 
 std::optional<Tensor> PartProbe::gather(const Node& node, const Step& step, const Box& box) {
-  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+  const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
   const Dims data = dims(node.inputs[0], step);
   const std::size_t rank = dims(node.inputs[1], step).size();
   Box rows, index;
@@ -147,7 +149,7 @@ std::optional<Tensor> PartProbe::through(const Node& node, const Step& step, con
     case Op::kGather:
       return gather(node, step, box);
     case Op::kTranspose: {
-      const auto& perm = node.attributes.ints("perm");
+      const auto& perm = node.attributes.get(key::kPerm);
       Box inner = box;
       for (std::size_t i = 0; i < rank; ++i) {
         const auto from = static_cast<std::size_t>(perm.at(i));
@@ -156,21 +158,21 @@ std::optional<Tensor> PartProbe::through(const Node& node, const Step& step, con
       return run(node, {part(node.inputs[0], step, inner)}, node.attributes);
     }
     case Op::kExpand:
-      return run(node, {broadcast_part(node.inputs[0], step, box)}, {{"shape", as_shape(box.size)}});
+      return run(node, {broadcast_part(node.inputs[0], step, box)}, {{key::kShape, as_shape(box.size)}});
     case Op::kConstantOfShape: {
-      if (!node.attributes.has("shape")) return std::nullopt;
+      if (!node.attributes.has(key::kShape)) return std::nullopt;
       Attributes attributes = node.attributes;
-      attributes.set("shape", as_shape(box.size));
+      attributes.set(key::kShape, as_shape(box.size));
       return run(node, {}, std::move(attributes));
     }
     case Op::kTrilu: {  // row and column count from the corner of the part
       if (rank < 2) return std::nullopt;
       const bool given = node.inputs.size() > 1 && node.inputs[1] != kNoValue;
       const int64_t k =
-          given ? probe_.value(node.inputs[1], step).integer(0) : node.attributes.integer_or("k", 0);
+          given ? probe_.value(node.inputs[1], step).integer(0) : node.attributes.get_or(key::kDiagonal, 0);
       return run(node, {part(node.inputs[0], step, box)},
-                 {{"upper", node.attributes.integer_or("upper", 1)},
-                  {"k", k + box.begin[rank - 2] - box.begin[rank - 1]}});
+                 {{key::kUpper, node.attributes.get_or(key::kUpper, 1)},
+                  {key::kDiagonal, k + box.begin[rank - 2] - box.begin[rank - 1]}});
     }
     default:
       return std::nullopt;

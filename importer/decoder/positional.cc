@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "base/ir/quantized.h"
 #include "importer/decoder/quantized_weights.h"
 #include "importer/decoder/rewrite.h"
@@ -211,7 +212,7 @@ ValueId Rewrite::table_rows(const Tensor& table) {
   for (const auto& [known, rows] : table_contents_)
     if (same_values(known, table)) return rows;
   const ValueId rows =
-      out.emit(Op::kGather, {out.constant(table, "by_position"), out.positions}, {{"axis", int64_t{0}}});
+      out.emit(Op::kGather, {out.constant(table, "by_position"), out.positions}, {{key::kAxis, 0}});
   table_contents_.emplace_back(table, rows);
   return rows;
 }
@@ -237,7 +238,7 @@ Rows Rewrite::tabulated(const Node& node, ValueId id, const Layout& layout) {
     const DType type = plain.value(id).dtype;
     rows.tokens = type == DType::kI32
                       ? out.positions
-                      : out.emit(Op::kCast, {out.positions}, {{"to", static_cast<int64_t>(type)}});
+                      : out.emit(Op::kCast, {out.positions}, {{key::kTo, static_cast<int64_t>(type)}});
     if (*offset != 0) {
       Tensor c = Tensor::zeros(type, {});
       if (type == DType::kI32)
@@ -269,7 +270,7 @@ std::optional<Rows> Rewrite::lifted(const Node& at, ValueId id) {
     return (*results)[0];
   }
   const ConstantPtr table = stored(node->inputs[0]);
-  if (!table || node->attributes.integer("axis") != 0 || table->dims.size() < 2 || !is_floating(table->dtype))
+  if (!table || node->attributes.get(key::kAxis) != 0 || table->dims.size() < 2 || !is_floating(table->dtype))
     return std::nullopt;
   const auto index_layout = layout_of(*plain.value(node->inputs[1]).shape, roles.sizes);
   if (!index_layout || features(*index_layout) != 1 || !has_rows(*index_layout)) return std::nullopt;
@@ -284,7 +285,7 @@ std::optional<Rows> Rewrite::lifted(const Node& at, ValueId id) {
     result.layout.push_back(feature_axis(data->dims[i]));
     dims.push_back(data->dims[i]);
   }
-  const ValueId gathered = out.emit(Op::kGather, {out.constant(data), out.positions}, {{"axis", int64_t{0}}});
+  const ValueId gathered = out.emit(Op::kGather, {out.constant(data), out.positions}, {{key::kAxis, 0}});
   result.tokens = out.reshape(out.widened(gathered), dims);
   evidence.push_back("position table of " + std::to_string(rows) + " rows, read at position" +
                      (*offset ? " + " + std::to_string(*offset) : ""));

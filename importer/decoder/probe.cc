@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/quantized_weights.h"
 #include "importer/decoder/refusal.h"
 #include "importer/fold.h"
@@ -16,7 +17,7 @@ constexpr int64_t kMaxTotal = 2'000'000'000;  // elements of all evaluations of 
 
 // Bounds given as tensors, as attributes: clamped the way ONNX says.
 Node with_bounds(const Node& node, const std::vector<Tensor>& in) {
-  if (node.op != Op::kSlice || node.attributes.has("starts") || in.size() < 3) return node;
+  if (node.op != Op::kSlice || node.attributes.has(key::kStarts) || in.size() < 3) return node;
   const auto given = [&](std::size_t i) { return i < in.size() && in[i].dtype != DType::kUndefined; };
   std::vector<int64_t> axes, steps;
   Shape starts, ends;
@@ -34,35 +35,35 @@ Node with_bounds(const Node& node, const std::vector<Tensor>& in) {
   }
   Node result = node;
   result.inputs.resize(1);
-  result.attributes = {{"axes", axes}, {"starts", starts}, {"ends", ends}, {"steps", steps}};
+  result.attributes = {{key::kAxes, axes}, {key::kStarts, starts}, {key::kEnds, ends}, {key::kSteps, steps}};
   return result;
 }
 
 // Folded bounds and targets hold for the sizes that the file assumes; a longer step may lie beyond its
 // tables.
 void check_sizes(const Node& node, const Dims& in) {
-  const auto number = [&](const char* name, std::size_t i) {
-    return node.attributes.shape(name).at(i).constant().value();
+  const auto number = [&](Key<Shape> key, std::size_t i) {
+    return node.attributes.get(key).at(i).constant().value();
   };
-  if (node.op == Op::kSlice && node.attributes.has("starts")) {
-    const auto& axes = node.attributes.ints("axes");
+  if (node.op == Op::kSlice && node.attributes.has(key::kStarts)) {
+    const auto& axes = node.attributes.get(key::kAxes);
     for (std::size_t i = 0; i < axes.size(); ++i) {
       const int64_t size = in.at(static_cast<std::size_t>(axes[i])),
-                    least = node.attributes.ints("steps")[i] < 0 ? -1 : 0;
-      for (const int64_t bound : {number("starts", i), number("ends", i)})
+                    least = node.attributes.get(key::kSteps)[i] < 0 ? -1 : 0;
+      for (const int64_t bound : {number(key::kStarts, i), number(key::kEnds, i)})
         if (bound < least || bound > size)
           refuse(node,
                  "reads up to " + std::to_string(bound) + " of a stored size of " + std::to_string(size));
     }
-  } else if ((node.op == Op::kReshape && node.attributes.has("shape")) ||
-             (node.op == Op::kSplit && node.attributes.has("sizes"))) {
+  } else if ((node.op == Op::kReshape && node.attributes.has(key::kShape)) ||
+             (node.op == Op::kSplit && node.attributes.has(key::kSizes))) {
     const bool reshape = node.op == Op::kReshape;
     int64_t have = 1, want = reshape ? 1 : 0;
     if (reshape)
       have = element_count(in);
     else
-      have = in.at(static_cast<std::size_t>(node.attributes.integer("axis")));
-    for (const Expr& e : node.attributes.shape(reshape ? "shape" : "sizes"))
+      have = in.at(static_cast<std::size_t>(node.attributes.get(key::kAxis)));
+    for (const Expr& e : node.attributes.get(reshape ? key::kShape : key::kSizes))
       want = reshape ? want * *e.constant() : want + *e.constant();
     if (have != want)
       refuse(node, "rearranges " + std::to_string(have) + " elements as " + std::to_string(want));
@@ -90,19 +91,13 @@ Tensor Probe::input(std::size_t index, const Step& step) const {
 Node Probe::concrete(const Node& node, const Step& step) const {
   Node result = node;
   const SymbolValues values = roles_.at(step.batch, step.sequence, step.past);
-  for (const auto& [name, value] : node.attributes.values()) {
-    const Shape* shape = std::get_if<Shape>(&value);
-    if (!shape) continue;
-    Shape numbers;
-    for (const Expr& e : *shape) numbers.emplace_back(e.evaluate(values));
-    result.attributes.set(name, std::move(numbers));
-  }
+  result.attributes.change_sizes([&](const Expr& e) { return Expr(e.evaluate(values)); });
   return result;
 }
 
 // Rows of a table too large to be copied as a whole.
 std::optional<Tensor> Probe::gather_rows(const Node& node, const Step& step) {
-  if (node.op != Op::kGather || node.attributes.integer("axis") != 0) return std::nullopt;
+  if (node.op != Op::kGather || node.attributes.get(key::kAxis) != 0) return std::nullopt;
   ConstantPtr table = graph_.value(node.inputs[0]).constant;
   const Node* maker = graph_.producer(node.inputs[0]);
   if (maker && maker->op == Op::kDequantizeLinear) table = quantized_weight(graph_, *maker);
@@ -126,16 +121,16 @@ std::optional<Tensor> Probe::gather_rows(const Node& node, const Step& step) {
 
 // A part of a stored mask too large to be copied as a whole.
 std::optional<Tensor> Probe::slice_constant(const Node& node, const Step& step) {
-  if (node.op != Op::kSlice || !node.attributes.has("starts")) return std::nullopt;
+  if (node.op != Op::kSlice || !node.attributes.has(key::kStarts)) return std::nullopt;
   ConstantPtr view = graph_.value(node.inputs[0]).constant;
   if (!view || view->is_small()) return std::nullopt;
   const Node now = concrete(node, step);
   check_sizes(now, view->dims);
-  const auto& axes = now.attributes.ints("axes");
+  const auto& axes = now.attributes.get(key::kAxes);
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    if (now.attributes.ints("steps")[i] != 1) return std::nullopt;
-    const int64_t end = now.attributes.shape("ends")[i].constant().value();
-    const int64_t begin = std::min(end, now.attributes.shape("starts")[i].constant().value());
+    if (now.attributes.get(key::kSteps)[i] != 1) return std::nullopt;
+    const int64_t end = now.attributes.get(key::kEnds)[i].constant().value();
+    const int64_t begin = std::min(end, now.attributes.get(key::kStarts)[i].constant().value());
     view = sliced(view, axes[i], begin, end);
     if (!view) return std::nullopt;
   }

@@ -2,13 +2,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/probe.h"
 #include "importer/decoder/refusal.h"
 
 namespace ark::decoder {
 
 Tensor Probe::product(const Node& node, const Tensor& a, const Tensor& b) {
-  const bool ta = node.attributes.integer_or("trans_a", 0), tb = node.attributes.integer_or("trans_b", 0);
+  const bool ta = node.attributes.get_or(key::kTransA, 0), tb = node.attributes.get_or(key::kTransB, 0);
   const std::size_t ra = a.dims.size(), rb = b.dims.size(), rank = std::max(ra, rb);
   if (ra < 2 || rb < 2 || !is_floating(a.dtype))
     refuse(node, "is a product in a mask or in positions that is not understood");
@@ -31,7 +32,7 @@ Tensor Probe::product(const Node& node, const Tensor& a, const Tensor& b) {
   Tensor y = Tensor::zeros(DType::kF32, dims);
   if (static_cast<double>(y.size()) * static_cast<double>(k) > 64e6)
     refuse(node, "is too large a product to be evaluated at load");
-  const double alpha = node.attributes.real_or("alpha", 1);
+  const double alpha = node.attributes.get_or(key::kAlpha, 1);
   for (int64_t i = 0; i < y.size(); ++i) {
     const int64_t batch = i / (m * n), row = i / n % m, column = i % n;
     const int64_t from_a = start(a, batch, m * k), from_b = start(b, batch, k * n);

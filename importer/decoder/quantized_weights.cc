@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ir/keys.h"
 #include "base/ir/quantized.h"
 #include "importer/fold.h"
 
@@ -61,8 +62,8 @@ ConstantPtr dequantized(const Graph& graph, const Node& node) {
     return nullptr;
   if (zeros && ((zeros->size() != 1 || scales->size() != 1) && zeros->dims != scales->dims)) return nullptr;
   if (zeros && zeros->dtype != x->dtype) return nullptr;
-  int64_t axis = node.attributes.integer("axis");
-  const int64_t block = node.attributes.integer_or("block_size", 0);
+  int64_t axis = node.attributes.get(key::kAxis);
+  const int64_t block = node.attributes.get_or(key::kBlockSize, 0);
   const bool turn = x->perm == kTurned;  // read as it is stored
   if (turn) x = turned(x), axis = 1 - axis, scales = turned(scales), zeros = turned(zeros);
   const Fields codes = fields_of(x);
@@ -77,7 +78,7 @@ ConstantPtr dequantized(const Graph& graph, const Node& node) {
               .codes = codes.payload,
               .code_stride = codes.stride,
               .scales = scales,
-              .default_zero = static_cast<int32_t>(node.attributes.integer_or("zero_point", 0))};
+              .default_zero = static_cast<int32_t>(node.attributes.get_or(key::kZeroPoint, 0))};
   q.block = by_block ? block : q.axis == 0 ? q.rows : q.columns;
   const int64_t one_each = x->dims[axis == 0 ? 0 : 1];
   if (by_block ? scales->dims != (axis == 0 ? Dims{q.blocks(), q.columns} : Dims{q.rows, q.blocks()})
@@ -104,8 +105,8 @@ bool in_order(const Constant& blocks, int64_t k, int64_t block) {
 ConstantPtr nbits(const Graph& graph, const Node& node) {
   const ConstantPtr codes = input(graph, node, 1), scales = input(graph, node, 2),
                     zeros = input(graph, node, 3), places = input(graph, node, 4);
-  const int64_t k = node.attributes.integer("K"), block = node.attributes.integer("block_size"),
-                bits = node.attributes.integer("bits"), n = node.attributes.integer("N");
+  const int64_t k = node.attributes.get(key::kK), block = node.attributes.get(key::kBlockSize),
+                bits = node.attributes.get(key::kBits), n = node.attributes.get(key::kN);
   if (k > kMost || block > kMost) return nullptr;
   const int64_t blocks = (k + block - 1) / block, per_byte = 8 / bits;
   if (!codes || !scales || codes->dtype != DType::kU8 || scales->size() % blocks != 0 ||
@@ -131,14 +132,14 @@ const Node* look_up_behind(const Graph& graph, const Node& node) {
   if (node.removed || node.op != Op::kDequantizeLinear) return nullptr;
   const Node* gather = graph.producer(node.inputs[0]);
   const ConstantPtr scales = input(graph, node, 1);
-  if (!gather || gather->op != Op::kGather || gather->attributes.integer("axis") != 0 || !scales)
+  if (!gather || gather->op != Op::kGather || gather->attributes.get(key::kAxis) != 0 || !scales)
     return nullptr;
   const ConstantPtr table = graph.value(gather->inputs[0]).constant;
   const auto& shape = graph.value(node.outputs[0]).shape;
-  if (!table || table->dims.size() != 2 || !shape || node.attributes.integer_or("block_size", 0) != 0)
+  if (!table || table->dims.size() != 2 || !shape || node.attributes.get_or(key::kBlockSize, 0) != 0)
     return nullptr;
   const bool by_feature = scales->dims.size() == 1 && scales->size() == table->dims[1] &&
-                          node.attributes.integer("axis") == static_cast<int64_t>(shape->size()) - 1;
+                          node.attributes.get(key::kAxis) == static_cast<int64_t>(shape->size()) - 1;
   return scales->size() == 1 || by_feature ? gather : nullptr;
 }
 
@@ -157,11 +158,11 @@ void dequantize_before_look_ups(Graph& graph) {
     std::vector<ValueId> inputs = graph.nodes[i].inputs;
     inputs[0] = codes;
     Attributes attributes = graph.nodes[i].attributes;
-    attributes.set("axis", int64_t{1});
+    attributes.set(key::kAxis, 1);
     graph.add_node(Op::kDequantizeLinear, std::string(graph.nodes[i].name), inputs, {table}, attributes);
     graph.nodes[i].op = Op::kGather;
     graph.nodes[i].inputs = {table, ids};
-    graph.nodes[i].attributes = {{"axis", int64_t{0}}};
+    graph.nodes[i].attributes = {{key::kAxis, 0}};
   }
   if (graph.nodes.size() == count) return;
   graph.remove_dead();

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/rewrite.h"
 
 namespace ark::decoder {
@@ -17,7 +18,7 @@ int64_t feature_axis_of(const Node& node, const Rows& x, int64_t axis) {
 
 // (x, parameters...) normalized over axis..rank-1.
 bool normalize(Rewrite& r, const Node& node, const Rows& x) {
-  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+  const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
   for (std::size_t i = axis; i < x.layout.size(); ++i) feature_axis_of(node, x, static_cast<int64_t>(i));
   for (std::size_t i = 1; i < node.outputs.size(); ++i)
     if (node.outputs[i] != kNoValue) refuse(node, "hands out its statistics");
@@ -27,7 +28,7 @@ bool normalize(Rewrite& r, const Node& node, const Rows& x) {
     inputs.push_back(node.inputs[i] == kNoValue ? kNoValue
                                                 : r.conform(r.operand(node, node.inputs[i], layout), layout));
   Attributes attributes = node.attributes;
-  attributes.set("axis", static_cast<int64_t>(token_axis(layout, axis)));
+  attributes.set(key::kAxis, static_cast<int64_t>(token_axis(layout, axis)));
   r.set(node.outputs[0], Rows{layout, r.out.emit(node.op, inputs, attributes), x.last});
   return true;
 }
@@ -35,12 +36,12 @@ bool normalize(Rewrite& r, const Node& node, const Rows& x) {
 bool reduce(Rewrite& r, const Node& node, const Rows& x) {
   if (node.inputs.size() > 1 && node.inputs[1] != kNoValue)
     refuse(node, "reduces along axes that depend on data");
-  std::vector<int64_t> axes = node.attributes.ints_or("axes", {});
+  std::vector<int64_t> axes = node.attributes.get_or(key::kAxes, {});
   if (axes.empty()) {
-    if (node.attributes.integer_or("noop_with_empty_axes", 0)) return false;
+    if (node.attributes.get_or(key::kNoopWithEmptyAxes, 0)) return false;
     for (std::size_t i = 0; i < x.layout.size(); ++i) axes.push_back(static_cast<int64_t>(i));
   }
-  const bool keep = node.attributes.integer_or("keepdims", 1) != 0;
+  const bool keep = node.attributes.get_or(key::kKeepdims, 1) != 0;
   std::vector<int64_t> token_axes;
   Layout layout;
   for (std::size_t i = 0; i < x.layout.size(); ++i) {
@@ -48,17 +49,17 @@ bool reduce(Rewrite& r, const Node& node, const Rows& x) {
     if (reduced) token_axes.push_back(feature_axis_of(node, x, static_cast<int64_t>(i)));
     if (!reduced || keep) layout.push_back(reduced ? Axis{} : x.layout[i]);
   }
-  const ValueId y =
-      r.out.emit(node.op, {x.tokens}, {{"axes", token_axes}, {"keepdims", static_cast<int64_t>(keep)}});
+  const ValueId y = r.out.emit(node.op, {x.tokens},
+                               {{key::kAxes, token_axes}, {key::kKeepdims, static_cast<int64_t>(keep)}});
   r.set(node.outputs[0], Rows{layout, y, x.last});
   return true;
 }
 
 // One axis attribute; the other inputs are rows or constants of the same rank.
 bool along_axis(Rewrite& r, const Node& node, const Rows& x) {
-  const int64_t axis = node.attributes.integer("axis");
+  const int64_t axis = node.attributes.get(key::kAxis);
   Attributes attributes = node.attributes;
-  attributes.set("axis", feature_axis_of(node, x, axis));
+  attributes.set(key::kAxis, feature_axis_of(node, x, axis));
   std::vector<ValueId> inputs{x.tokens};
   for (std::size_t i = 1; i < node.inputs.size(); ++i) {
     if (node.inputs[i] == kNoValue) {
@@ -82,12 +83,12 @@ bool along_axis(Rewrite& r, const Node& node, const Rows& x) {
     if (node.outputs[i] == kNoValue) continue;
     Rows y{x.layout, results[i], x.last};
     const bool removed =
-        (node.op == Op::kArgMax || node.op == Op::kArgMin) && !node.attributes.integer_or("keepdims", 1);
+        (node.op == Op::kArgMax || node.op == Op::kArgMin) && !node.attributes.get_or(key::kKeepdims, 1);
     const Dims dims = r.out.dims(results[i]);
     if (removed)
       y.layout.erase(y.layout.begin() + axis);
     else
-      y.layout[axis] = feature_axis(dims[attributes.integer("axis") - 1]);
+      y.layout[axis] = feature_axis(dims[attributes.get(key::kAxis) - 1]);
     r.set(node.outputs[i], std::move(y));
   }
   return true;
@@ -130,7 +131,7 @@ std::vector<int64_t> sources(const Node& node, const Constant& places, int64_t s
 bool scatter_slices(Rewrite& r, const Node& node, const Rows& x) {
   const ConstantPtr places = r.is_free(node.inputs[1]) ? r.constant(node.inputs[1]) : nullptr;
   if (!places || places->dims.size() != 2 || places->dims[1] != 1 ||
-      node.attributes.text_or("reduction", "none") != "none")
+      node.attributes.get_or(key::kReduction, "none") != "none")
     return false;
   const int64_t axis = feature_axis_of(node, x, 0), size = features(x.layout[0]), count = places->dims[0];
   const std::vector<int64_t> from = sources(node, *places, size);
@@ -140,7 +141,7 @@ bool scatter_slices(Rewrite& r, const Node& node, const Rows& x) {
   if (r.out.is_constant(updates.tokens))
     updates = {like, r.out.as_rows(r.conform(updates, like), token_dims(like)), x.last};
   if (updates.layout != like || updates.last != x.last) refuse(node, "writes the rows of other tokens");
-  const ValueId both = r.out.emit(Op::kConcat, {x.tokens, updates.tokens}, {{"axis", axis}});
+  const ValueId both = r.out.emit(Op::kConcat, {x.tokens, updates.tokens}, {{key::kAxis, axis}});
   const Dims dims = token_dims(x.layout);
   const int64_t inner = element_count(Dims(dims.begin() + axis, dims.end()));
   std::vector<int64_t> index;
@@ -157,12 +158,12 @@ bool one_hot(Rewrite& r, const Node& node) {
   if (!x) return false;
   const ConstantPtr depth = r.constant(node.inputs[1]), values = r.constant(node.inputs[2]);
   if (!depth || !values) refuse(node, "has a depth that is no constant");
-  const int64_t axis = node.attributes.integer("axis");
+  const int64_t axis = node.attributes.get(key::kAxis);
   Rows y{x->layout, kNoValue, x->last};
   y.layout.insert(y.layout.begin() + axis, feature_axis(materialise(*depth).integer(0)));
   y.tokens =
       r.out.emit(Op::kOneHot, {x->tokens, r.out.constant(depth), r.out.constant(values)},
-                 {{"axis", static_cast<int64_t>(token_axis(y.layout, static_cast<std::size_t>(axis)))}});
+                 {{key::kAxis, static_cast<int64_t>(token_axis(y.layout, static_cast<std::size_t>(axis)))}});
   r.set(node.outputs[0], std::move(y));
   return true;
 }
@@ -199,7 +200,7 @@ bool rewrite_features(Rewrite& r, const Node& node) {
     case Op::kScatterElements:
       return along_axis(r, node, x);
     case Op::kCumSum:
-      return node.attributes.has("axis") && along_axis(r, node, x);
+      return node.attributes.has(key::kAxis) && along_axis(r, node, x);
     case Op::kOneHot:
       return one_hot(r, node);
     case Op::kScatterND:

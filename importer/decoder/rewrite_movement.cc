@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/rewrite.h"
 
 namespace ark::decoder {
@@ -52,10 +53,10 @@ bool takes_last(const Rewrite& r, const Rows& x, std::size_t axis, const Expr& b
 }
 
 Rows slice(Rewrite& r, const Node& node, const Rows& x) {
-  if (!node.attributes.has("starts")) refuse(node, "slices by bounds that depend on data");
-  const auto& axes = node.attributes.ints("axes");
-  const Shape &starts = node.attributes.shape("starts"), &ends = node.attributes.shape("ends");
-  const auto& steps = node.attributes.ints("steps");
+  if (!node.attributes.has(key::kStarts)) refuse(node, "slices by bounds that depend on data");
+  const auto& axes = node.attributes.get(key::kAxes);
+  const Shape &starts = node.attributes.get(key::kStarts), &ends = node.attributes.get(key::kEnds);
+  const auto& steps = node.attributes.get(key::kSteps);
   Rows y = x;
   std::vector<int64_t> kept_axes, kept_steps;
   Shape kept_starts, kept_ends;
@@ -84,20 +85,23 @@ Rows slice(Rewrite& r, const Node& node, const Rows& x) {
     kept_steps.push_back(step);
   }
   if (!kept_axes.empty())
-    y.tokens = r.out.emit(
-        Op::kSlice, {y.tokens},
-        {{"axes", kept_axes}, {"starts", kept_starts}, {"ends", kept_ends}, {"steps", kept_steps}});
+    y.tokens = r.out.emit(Op::kSlice, {y.tokens},
+                          {{key::kAxes, kept_axes},
+                           {key::kStarts, kept_starts},
+                           {key::kEnds, kept_ends},
+                           {key::kSteps, kept_steps}});
   return y;
 }
 
 std::vector<Rows> split(Rewrite& r, const Node& node, const Rows& x) {
-  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
-  if (!node.attributes.has("sizes")) refuse(node, "splits by sizes that depend on data");
+  const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
+  if (!node.attributes.has(key::kSizes)) refuse(node, "splits by sizes that depend on data");
   if (has_rows(x.layout.at(axis))) refuse(node, "splits tokens apart: " + str(x.layout));
-  const Shape& sizes = node.attributes.shape("sizes");
-  const auto parts = r.out.emit_many(
-      Op::kSplit, {x.tokens}, {{"axis", static_cast<int64_t>(token_axis(x.layout, axis))}, {"sizes", sizes}},
-      static_cast<int>(sizes.size()));
+  const Shape& sizes = node.attributes.get(key::kSizes);
+  const auto parts =
+      r.out.emit_many(Op::kSplit, {x.tokens},
+                      {{key::kAxis, static_cast<int64_t>(token_axis(x.layout, axis))}, {key::kSizes, sizes}},
+                      static_cast<int>(sizes.size()));
   std::vector<Rows> results;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Rows y{x.layout, parts[i], x.last};
@@ -109,7 +113,7 @@ std::vector<Rows> split(Rewrite& r, const Node& node, const Rows& x) {
 
 // Rows as data, indices the same at every step.
 Rows gather(Rewrite& r, const Node& node, const Rows& x) {
-  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+  const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
   const Shape& index_shape = r.shape(node, node.inputs[1]);
   const bool sequence = x.layout.at(axis).size() == 1 && x.layout[axis][0].kind == AtomKind::kSequence;
   if (sequence && element_count(index_shape).is_constant(1)) {
@@ -134,13 +138,13 @@ Rows gather(Rewrite& r, const Node& node, const Rows& x) {
   for (std::size_t i = 0; i < index->dims.size(); ++i)
     y.layout.insert(y.layout.begin() + static_cast<std::ptrdiff_t>(axis + i), feature_axis(index->dims[i]));
   y.tokens = r.out.emit(Op::kGather, {x.tokens, r.out.constant(index)},
-                        {{"axis", static_cast<int64_t>(token_axis(x.layout, axis))}});
+                        {{key::kAxis, static_cast<int64_t>(token_axis(x.layout, axis))}});
   return y;
 }
 
 Rows tile(Rewrite& r, const Node& node, const Rows& x) {
-  if (!node.attributes.has("repeats")) refuse(node, "repeats by counts that depend on data");
-  const Shape& repeats = node.attributes.shape("repeats");
+  if (!node.attributes.has(key::kRepeats)) refuse(node, "repeats by counts that depend on data");
+  const Shape& repeats = node.attributes.get(key::kRepeats);
   Rows y = x;
   Shape kept{1};
   for (std::size_t i = 0; i < repeats.size(); ++i) {
@@ -156,7 +160,7 @@ Rows tile(Rewrite& r, const Node& node, const Rows& x) {
     if (is_kept(x.layout[i])) kept.push_back(batch ? 1 : *n);
   }
   if (std::any_of(kept.begin(), kept.end(), [](const Expr& e) { return !e.is_constant(1); }))
-    y.tokens = r.out.emit(Op::kTile, {x.tokens}, {{"repeats", kept}});
+    y.tokens = r.out.emit(Op::kTile, {x.tokens}, {{key::kRepeats, kept}});
   y.tokens = r.out.reshape(y.tokens, token_dims(y.layout));
   return y;
 }
@@ -172,7 +176,7 @@ bool concat_past(Rewrite& r, const Node& node) {
   if (node.inputs.size() != 2) return false;
   const Rows *past = r.rows(node.inputs[0]), *fresh = r.rows(node.inputs[1]);
   if (!past || !fresh) return false;
-  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+  const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
   if (!has_rows(past->layout.at(axis)) && !has_rows(fresh->layout.at(axis))) return false;
   r.set(node.outputs[0], join_past(r, node, Rows(*past), Rows(*fresh), axis));
   return true;
@@ -180,7 +184,7 @@ bool concat_past(Rewrite& r, const Node& node) {
 
 bool concat(Rewrite& r, const Node& node) {
   if (concat_past(r, node)) return true;
-  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+  const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
   const Rows* first = nullptr;
   for (const ValueId id : node.inputs)
     if (const Rows* x = r.rows(id); x && !first) first = x;
@@ -210,7 +214,7 @@ bool concat(Rewrite& r, const Node& node) {
   }
   others[axis] = feature_axis(total.constant().value());
   const int64_t at = token_axis(others, axis);
-  r.set(node.outputs[0], Rows{others, r.out.emit(Op::kConcat, values, {{"axis", at}}), first->last});
+  r.set(node.outputs[0], Rows{others, r.out.emit(Op::kConcat, values, {{key::kAxis, at}}), first->last});
   return true;
 }
 
@@ -260,7 +264,7 @@ std::optional<std::vector<Rows>> moved(Rewrite& r, const Node& node, const Rows&
     case Op::kReshape:
       return {{reshape(r, node, x)}};
     case Op::kTranspose:
-      return {{permuted(r, x, node.attributes.ints("perm"))}};
+      return {{permuted(r, x, node.attributes.get(key::kPerm))}};
     case Op::kExpand:
       return {{expand(r, node, x)}};
     case Op::kSlice:

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/rewrite.h"
 
 namespace ark::decoder {
@@ -38,11 +39,11 @@ void check_rows(const Node& node, const Layout& layout) {
 
 // Casts: reals are f32 in the token graph whatever the file says.
 ValueId cast(Rewrite& r, const Node& node, ValueId x) {
-  const auto to = static_cast<DType>(node.attributes.integer("to"));
+  const auto to = static_cast<DType>(node.attributes.get(key::kTo));
   const DType from = r.out.graph.value(x).dtype;
   if (is_floating(to))
     return is_floating(from) ? r.out.widened(x)
-                             : r.out.emit(Op::kCast, {x}, {{"to", static_cast<int64_t>(DType::kF32)}});
+                             : r.out.emit(Op::kCast, {x}, {{key::kTo, static_cast<int64_t>(DType::kF32)}});
   if (from == to) return x;
   return r.out.emit(Op::kCast, {x}, node.attributes);
 }
@@ -61,7 +62,7 @@ void unify_types(Rewrite& r, std::vector<ValueId>& values, std::size_t first) {
     if (values[i] == kNoValue) continue;
     const DType t = r.out.graph.value(values[i]).dtype;
     if (wide && narrow && t == DType::kI32)
-      values[i] = r.out.emit(Op::kCast, {values[i]}, {{"to", static_cast<int64_t>(DType::kI64)}});
+      values[i] = r.out.emit(Op::kCast, {values[i]}, {{key::kTo, static_cast<int64_t>(DType::kI64)}});
     if (real && is_floating(t)) values[i] = r.out.widened(values[i]);
   }
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/rewrite.h"
 
 namespace ark::decoder {
@@ -68,9 +69,10 @@ void times_matrix(Rewrite& r, const Node& node, const Rows& x, Rows y, const Con
 
 Attributes product_attributes(const Node& node, bool trans_a, bool trans_b) {
   Attributes attributes;
-  if (trans_a) attributes.set("trans_a", int64_t{1});
-  if (trans_b) attributes.set("trans_b", int64_t{1});
-  if (node.attributes.real_or("alpha", 1) != 1) attributes.set("alpha", node.attributes.real("alpha"));
+  if (trans_a) attributes.set(key::kTransA, 1);
+  if (trans_b) attributes.set(key::kTransB, 1);
+  if (node.attributes.get_or(key::kAlpha, 1) != 1)
+    attributes.set(key::kAlpha, node.attributes.get(key::kAlpha));
   return attributes;
 }
 
@@ -154,8 +156,8 @@ void row_by_row(Rewrite& r, const Node& node, const Rows& a, const Rows& b) {
 }
 
 bool matmul(Rewrite& r, const Node& node) {
-  const bool trans_a = node.attributes.integer_or("trans_a", 0),
-             trans_b = node.attributes.integer_or("trans_b", 0);
+  const bool trans_a = node.attributes.get_or(key::kTransA, 0),
+             trans_b = node.attributes.get_or(key::kTransB, 0);
   const Rows *a = r.rows(node.inputs[0]), *b = r.rows(node.inputs[1]);
   if (a && b)
     row_by_row(r, node, trans_a ? last_two_swapped(r, *a) : *a, trans_b ? last_two_swapped(r, *b) : *b);
@@ -173,14 +175,14 @@ bool gather_weight(Rewrite& r, const Node& node) {
   if (!r.is_free(node.inputs[0])) refuse(node, "picks features by indices that come from tokens");
   const ConstantPtr table = r.constant(node.inputs[0]);
   if (!table || table->dims.empty()) refuse(node, "looks tokens up in a table that depends on the step");
-  if (node.attributes.integer("axis") != 0) refuse(node, "looks tokens up along another axis than the first");
+  if (node.attributes.get(key::kAxis) != 0) refuse(node, "looks tokens up along another axis than the first");
   ValueId at = index->tokens;
   if (const Node* cast = r.out.graph.producer(at);
       cast && cast->op == Op::kCast && is_integer(r.out.graph.value(cast->inputs[0]).dtype))
     at = cast->inputs[0];
   Rows y{index->layout, kNoValue, index->last};
   for (std::size_t i = 1; i < table->dims.size(); ++i) y.layout.push_back(feature_axis(table->dims[i]));
-  y.tokens = r.out.widened(r.out.emit(Op::kGather, {r.out.constant(table), at}, {{"axis", int64_t{0}}}));
+  y.tokens = r.out.widened(r.out.emit(Op::kGather, {r.out.constant(table), at}, {{key::kAxis, 0}}));
   y.tokens = r.out.reshape(y.tokens, token_dims(y.layout));
   r.set(node.outputs[0], std::move(y));
   return true;
@@ -208,9 +210,9 @@ bool times_nbits(Rewrite& r, const Node& node) {
   const Rows x = *found;
   need_features(node, x, x.layout.size() - 1);
   Rows y = x;
-  y.layout.back() = feature_axis(node.attributes.integer("N"));
+  y.layout.back() = feature_axis(node.attributes.get(key::kN));
   if (const ConstantPtr w = r.quantized(node)) {
-    times_matrix(r, node, x, std::move(y), w, {{"trans_b", int64_t{1}}}, 5);
+    times_matrix(r, node, x, std::move(y), w, {{key::kTransB, 1}}, 5);
   } else {
     y.tokens = same_operator(r, node, x.tokens);
     r.set(node.outputs[0], std::move(y));
@@ -245,7 +247,7 @@ bool rotary(Rewrite& r, const Node& node) {
   }
   const int64_t d = features(x.layout[rank - 1]), heads = features(x.layout) / d;
   Attributes attributes = node.attributes;
-  attributes.set("head_axis", int64_t{1});
+  attributes.set(key::kHeadAxis, 1);
   const ValueId y = r.out.emit(
       Op::kRotary, {r.out.reshape(x.tokens, {heads, d}), tables[0], tables[1], r.out.positions}, attributes);
   r.set(node.outputs[0], Rows{x.layout, r.out.reshape(y, token_dims(x.layout)), x.last});

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/rewrite.h"
 
 namespace ark::decoder {
@@ -77,7 +78,7 @@ Scores start_scores(Rewrite& r, const Node& node, const Rows& q, const Rows& k) 
 }
 
 void product_steps(Rewrite& r, const Node& node, Scores& s) {
-  const double alpha = node.attributes.real_or("alpha", 1);
+  const double alpha = node.attributes.get_or(key::kAlpha, 1);
   if (alpha != 1) s.steps.push_back({.op = Op::kMul, .node = &node, .layout = s.layout, .factor = alpha});
   if (node.inputs.size() > 2 && node.inputs[2] != kNoValue) {
     if (!r.is_free(node.inputs[2])) refuse(node, "adds tokens to attention scores");
@@ -87,8 +88,8 @@ void product_steps(Rewrite& r, const Node& node, Scores& s) {
 
 // A MatMul of queries with keys, either way round.
 bool product(Rewrite& r, const Node& node) {
-  const bool trans_a = node.attributes.integer_or("trans_a", 0),
-             trans_b = node.attributes.integer_or("trans_b", 0);
+  const bool trans_a = node.attributes.get_or(key::kTransA, 0),
+             trans_b = node.attributes.get_or(key::kTransB, 0);
   const Rows *left = r.rows(node.inputs[0]), *right = r.rows(node.inputs[1]);
   if (!left || !right || left->layout.size() < 2 || right->layout.size() < 2) return false;
   const Rows a = trans_a ? last_two_swapped(r, *left) : *left;    // [.., M, D]
@@ -118,8 +119,8 @@ bool product(Rewrite& r, const Node& node) {
 
 // Scores times values.
 void weigh_values(Rewrite& r, const Node& node, const Scores& s) {
-  const bool trans_a = node.attributes.integer_or("trans_a", 0),
-             trans_b = node.attributes.integer_or("trans_b", 0);
+  const bool trans_a = node.attributes.get_or(key::kTransA, 0),
+             trans_b = node.attributes.get_or(key::kTransB, 0);
   const Rows* right = r.rows(node.inputs[1]);
   if (!right || right->layout.size() < 2)
     refuse(node, "multiplies attention weights with something that is no value of tokens");
@@ -131,7 +132,7 @@ void weigh_values(Rewrite& r, const Node& node, const Scores& s) {
   const auto context = as_context(r, v, v.layout.size() - 2);
   if (!only(layout.back(), AtomKind::kContext) || !context)
     refuse(node, "multiplies attention weights " + str(layout) + " with " + str(v.layout));
-  if (node.attributes.real_or("alpha", 1) != 1 || (node.inputs.size() > 2 && node.inputs[2] != kNoValue))
+  if (node.attributes.get_or(key::kAlpha, 1) != 1 || (node.inputs.size() > 2 && node.inputs[2] != kNoValue))
     refuse(node, "changes attention's result");
   v = *context;
   check_batch(node, front(layout, 2), front(v.layout, 2));
@@ -160,7 +161,7 @@ void pointwise(Rewrite& r, const Node& node) {
   switch (node.op) {
     case Op::kIdentity:
     case Op::kCast:
-      if (node.op == Op::kCast && !is_floating(static_cast<DType>(node.attributes.integer("to"))))
+      if (node.op == Op::kCast && !is_floating(static_cast<DType>(node.attributes.get(key::kTo))))
         refuse(node, "makes attention scores integers");
       return r.set(node.outputs[0], std::move(s));
     case Op::kIsNaN:
@@ -212,7 +213,7 @@ void pointwise(Rewrite& r, const Node& node) {
 
 // Concat(scores, sinks): a column beside the keys, the same for every token.
 void add_sinks(Rewrite& r, const Node& node, Scores s) {
-  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+  const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
   const bool fits = node.inputs.size() == 2 && r.scores(node.inputs[0]) && r.is_free(node.inputs[1]) &&
                     axis + 1 == s.layout.size() && only(s.layout[axis], AtomKind::kContext) &&
                     s.sinks.empty() && !s.normalized;
@@ -237,18 +238,19 @@ void add_sinks(Rewrite& r, const Node& node, Scores s) {
 }
 
 bool takes_all_but_last(const Rewrite& r, const Node& node, const Scores& s) {
-  if (node.op != Op::kSlice || !node.attributes.has("starts") || node.attributes.ints("axes").size() != 1)
+  if (node.op != Op::kSlice || !node.attributes.has(key::kStarts) ||
+      node.attributes.get(key::kAxes).size() != 1)
     return false;
-  const auto axis = static_cast<std::size_t>(node.attributes.ints("axes")[0]);
-  return axis + 1 == s.layout.size() && node.attributes.ints("steps")[0] == 1 &&
-         same_size(node.attributes.shape("starts")[0], 0, r.roles.sizes) &&
-         same_size(node.attributes.shape("ends")[0], r.roles.sizes.total(), r.roles.sizes);
+  const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxes)[0]);
+  return axis + 1 == s.layout.size() && node.attributes.get(key::kSteps)[0] == 1 &&
+         same_size(node.attributes.get(key::kStarts)[0], 0, r.roles.sizes) &&
+         same_size(node.attributes.get(key::kEnds)[0], r.roles.sizes.total(), r.roles.sizes);
 }
 
 // The largest score of each query, kept as an axis of 1.
 bool is_row_max(const Node& node, const Scores& s) {
-  const auto axes = node.attributes.ints_or("axes", {});
-  return node.op == Op::kReduceMax && node.attributes.integer_or("keepdims", 1) && axes.size() == 1 &&
+  const auto axes = node.attributes.get_or(key::kAxes, {});
+  return node.op == Op::kReduceMax && node.attributes.get_or(key::kKeepdims, 1) && axes.size() == 1 &&
          only(s.layout.at(static_cast<std::size_t>(axes[0])), AtomKind::kContext) && !s.normalized;
 }
 
@@ -268,7 +270,7 @@ void movement(Rewrite& r, const Node& node, Scores s) {
   if (node.op == Op::kTranspose) {
     std::vector<int64_t> heads;
     Layout layout;
-    for (const int64_t p : node.attributes.ints("perm")) {
+    for (const int64_t p : node.attributes.get(key::kPerm)) {
       layout.push_back(s.layout.at(static_cast<std::size_t>(p)));
       if (is_head(layout.back())) heads.push_back(p);
     }
@@ -295,8 +297,8 @@ void add_operator_steps(Rewrite& r, const Node& node, Scores& s) {
   const auto step = [&](Op op, double factor) {
     s.steps.push_back({.op = op, .node = &node, .layout = s.layout, .factor = factor});
   };
-  step(Op::kMul, node.attributes.real_or("scale", 1));
-  if (const double cap = node.attributes.real_or("softcap", 0); cap != 0) {
+  step(Op::kMul, node.attributes.get_or(key::kScale, 1));
+  if (const double cap = node.attributes.get_or(key::kSoftcap, 0); cap != 0) {
     step(Op::kDiv, cap);
     step(Op::kTanh, 1);
     step(Op::kMul, cap);
@@ -308,8 +310,8 @@ void add_operator_steps(Rewrite& r, const Node& node, Scores& s) {
     s.steps.push_back(
         {.op = selects ? Op::kWhere : Op::kAdd, .node = &node, .layout = s.layout, .other = bias});
   }
-  const int64_t window = node.attributes.integer_or("window", 0);
-  if (node.attributes.integer_or("causal", 0)) {
+  const int64_t window = node.attributes.get_or(key::kWindow, 0);
+  if (node.attributes.get_or(key::kCausal, 0)) {
     s.steps.push_back({.op = Op::kAttention,
                        .node = &node,
                        .layout = s.layout,
@@ -379,7 +381,7 @@ bool rewrite_scores(Rewrite& r, const Node& node) {
     weigh_values(r, node, Scores(*s));
   } else if (node.op == Op::kSoftmax) {
     Scores y = *s;
-    const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+    const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
     if (y.normalized || y.row_max) refuse(node, "normalizes attention weights twice");
     if (!only(y.layout.at(axis), AtomKind::kContext))
       refuse(node, "normalizes attention scores " + str(y.layout) + " along an axis that is not the context");

@@ -1,6 +1,7 @@
 #include "importer/decoder/roles.h"
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/infer.h"
 
 namespace ark::decoder {
@@ -34,14 +35,7 @@ void substitute(Graph& graph, const Replacements& map) {
   }
   for (Node& n : graph.nodes) {
     if (n.removed) continue;
-    const auto values = n.attributes.values();
-    for (const auto& [name, value] : values) {
-      const Shape* shape = std::get_if<Shape>(&value);
-      if (!shape) continue;
-      Shape changed = *shape;
-      substitute(changed, map);
-      n.attributes.set(name, std::move(changed));
-    }
+    n.attributes.change_sizes([&](const Expr& e) { return e.substitute(map); });
   }
 }
 
@@ -102,7 +96,7 @@ Replacements node_sizes(const Graph& graph) {
       return &*graph.value(n.inputs[i]).shape;
     };
     if (n.op == Op::kConcat) {
-      const auto axis = static_cast<std::size_t>(n.attributes.integer("axis"));
+      const auto axis = static_cast<std::size_t>(n.attributes.get(key::kAxis));
       for (std::size_t i = 1; i < n.inputs.size(); ++i)
         if (const Shape* a = shape(0), *b = shape(i); a && b && a->size() == b->size())
           for (std::size_t d = 0; d < a->size(); ++d)

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/decoder/cleanup.h"
 #include "importer/decoder/origins.h"
 
@@ -29,7 +30,7 @@ class Splitter {
   bool split(NodeId id) {
     const Node node = out_.graph.node(id);
     if (node.removed || node.op != Op::kMatMul || out_.is_constant(node.inputs[0]) ||
-        node.attributes.integer_or("trans_a", 0))
+        node.attributes.get_or(key::kTransA, 0))
       return false;
     const ConstantPtr weight = out_.graph.value(node.inputs[1]).constant;
     if (!weight || weight->dims.size() != 2 || out_.dims(node.outputs[0]).size() != 1) return false;
@@ -77,7 +78,7 @@ class Splitter {
   ValueId product(const Node& node, const ConstantPtr& weight, const Range& range) {
     const auto key = std::make_tuple(node.outputs[0], range.begin, range.end);
     if (const auto it = products_.find(key); it != products_.end()) return it->second;
-    const int64_t axis = node.attributes.integer_or("trans_b", 0) ? 0 : 1;
+    const int64_t axis = node.attributes.get_or(key::kTransB, 0) ? 0 : 1;
     const ConstantPtr part = sliced(weight, axis, range.begin, range.end);
     if (!part) return kNoValue;
     std::vector<ValueId> inputs{node.inputs[0], out_.constant(part)};

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/op_importer.h"
 
 namespace ark::decoder {
@@ -95,7 +96,7 @@ ValueId TokenBuilder::reshape(ValueId id, const Dims& to) {
   // Two reshapes in a row are one.
   if (const Node* producer = graph.producer(id); producer && producer->op == Op::kReshape)
     return reshape(producer->inputs[0], to);
-  return emit(Op::kReshape, {id}, {{"shape", with_tokens(to)}});
+  return emit(Op::kReshape, {id}, {{key::kShape, with_tokens(to)}});
 }
 
 ValueId TokenBuilder::transpose(ValueId id, const std::vector<int64_t>& perm) {
@@ -103,17 +104,17 @@ ValueId TokenBuilder::transpose(ValueId id, const std::vector<int64_t>& perm) {
   std::vector<int64_t> full;
   if (!is_constant(id)) full.push_back(0);
   for (const int64_t p : perm) full.push_back(is_constant(id) ? p : p + 1);
-  return emit(Op::kTranspose, {id}, {{"perm", full}});
+  return emit(Op::kTranspose, {id}, {{key::kPerm, full}});
 }
 
 ValueId TokenBuilder::expand(ValueId id, const Dims& to) {
   if (dims(id) == to) return id;
   ARK_CHECK(!is_constant(id), "constants broadcast by themselves");
-  return emit(Op::kExpand, {id}, {{"shape", with_tokens(to)}});
+  return emit(Op::kExpand, {id}, {{key::kShape, with_tokens(to)}});
 }
 
 ValueId TokenBuilder::as_rows(ValueId id, const Dims& to) {
-  return emit(Op::kExpand, {id}, {{"shape", with_tokens(to)}});
+  return emit(Op::kExpand, {id}, {{key::kShape, with_tokens(to)}});
 }
 
 ValueId TokenBuilder::pick(ValueId id, const std::vector<int64_t>& index, const Dims& to) {
@@ -124,10 +125,10 @@ ValueId TokenBuilder::pick(ValueId id, const std::vector<int64_t>& index, const 
   if (runs && runs->n == 1 && runs->m == count) return reshape(id, to);
   const auto slice = [&](ValueId x, int64_t axis, int64_t begin, int64_t end) {
     return emit(Op::kSlice, {x},
-                {{"axes", std::vector<int64_t>{axis}},
-                 {"starts", Shape{begin}},
-                 {"ends", Shape{end}},
-                 {"steps", std::vector<int64_t>{1}}});
+                {{key::kAxes, std::vector<int64_t>{axis}},
+                 {key::kStarts, Shape{begin}},
+                 {key::kEnds, Shape{end}},
+                 {key::kSteps, std::vector<int64_t>{1}}});
   };
   if (runs && runs->n == 1)
     return reshape(slice(reshape(id, {count}), 1, runs->base, runs->base + runs->m), to);
@@ -141,13 +142,13 @@ ValueId TokenBuilder::pick(ValueId id, const std::vector<int64_t>& index, const 
   }
   const ValueId where =
       constant(Tensor::of<int64_t>(DType::kI64, {static_cast<int64_t>(index.size())}, index));
-  return reshape(emit(Op::kGather, {reshape(id, {count}), where}, {{"axis", int64_t{1}}}), to);
+  return reshape(emit(Op::kGather, {reshape(id, {count}), where}, {{key::kAxis, 1}}), to);
 }
 
 ValueId TokenBuilder::widened(ValueId id) {
   const DType type = graph.value(id).dtype;
   if (!is_floating(type) || type == DType::kF32) return id;
-  return emit(Op::kCast, {id}, {{"to", static_cast<int64_t>(DType::kF32)}});
+  return emit(Op::kCast, {id}, {{key::kTo, static_cast<int64_t>(DType::kF32)}});
 }
 
 }  // namespace ark::decoder

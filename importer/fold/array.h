@@ -38,8 +38,8 @@ struct Call {
   bool has(std::size_t i) const { return i < given.size() && given[i]; }
   const Attributes& attributes() const { return node.attributes; }
   // An attribute of constant expressions, or nullopt.
-  std::optional<std::vector<int64_t>> sizes(std::string_view name) const;
-  int64_t axis(std::string_view name, std::size_t rank) const;
+  std::optional<std::vector<int64_t>> sizes(Key<Shape> key) const;
+  int64_t axis(std::size_t rank) const;
   [[noreturn]] void fail(const std::string& why) const;
 };
 using Results = std::optional<std::vector<Array>>;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/ir/keys.h"
 #include "importer/fold/array.h"
 
 namespace ark::fold {
@@ -13,7 +14,7 @@ int64_t wrapped(const Call& c, int64_t index, int64_t size) {
 
 Results gather(const Call& c) {
   const Array &x = c.in[0], &indices = c.in[1];
-  const auto axis = static_cast<std::size_t>(c.axis("axis", x.dims.size()));
+  const auto axis = static_cast<std::size_t>(c.axis(x.dims.size()));
   int64_t outer = 1, inner = 1;
   Dims out;
   for (std::size_t i = 0; i < axis; ++i) out.push_back(x.dims[i]), outer *= x.dims[i];
@@ -30,7 +31,7 @@ Results gather(const Call& c) {
 
 // For each element of `indices`: where in `x` it points, axis `axis` replaced by the index.
 std::vector<int64_t> element_targets(const Call& c, const Array& x, const Array& indices) {
-  const auto axis = static_cast<std::size_t>(c.axis("axis", x.dims.size()));
+  const auto axis = static_cast<std::size_t>(c.axis(x.dims.size()));
   if (indices.dims.size() != x.dims.size()) c.fail("indices and data differ in rank");
   for (std::size_t i = 0; i < x.dims.size(); ++i)
     if (i != axis && indices.dims[i] > x.dims[i]) c.fail("indices are larger than the data");
@@ -62,7 +63,7 @@ T reduced(const std::string& how, T old, T update) {
 }
 
 Results scattered(const Call& c, const std::vector<int64_t>& targets, const Array& updates) {
-  const std::string how = c.attributes().text_or("reduction", "none");
+  const std::string how = c.attributes().get_or(key::kReduction, "none");
   Array y = c.in[0];
   if (updates.real != y.real) c.fail("data and updates differ in type");
   if (static_cast<int64_t>(targets.size()) != updates.size()) c.fail("updates do not fit the indices");
@@ -105,7 +106,7 @@ std::vector<int64_t> tuple_targets(const Call& c, const Array& x, const Array& i
 }
 
 Results gather_nd(const Call& c) {
-  const auto batch = static_cast<std::size_t>(c.attributes().integer_or("batch_dims", 0));
+  const auto batch = static_cast<std::size_t>(c.attributes().get_or(key::kBatchDims, 0));
   const Array &x = c.in[0], &indices = c.in[1];
   if (indices.dims.empty() || indices.size() == 0) return std::nullopt;
   Dims out(indices.dims.begin(), indices.dims.end() - 1);
@@ -124,7 +125,7 @@ Results one_hot(const Call& c) {
   const Array &indices = c.in[0], &values = c.in[2];
   if (c.in[1].size() != 1 || values.size() != 2) return std::nullopt;
   const int64_t depth = c.in[1].integer(0);
-  const auto axis = static_cast<std::size_t>(c.axis("axis", indices.dims.size() + 1));
+  const auto axis = static_cast<std::size_t>(c.axis(indices.dims.size() + 1));
   Dims out = indices.dims;
   out.insert(out.begin() + static_cast<std::ptrdiff_t>(axis), depth);
   if (depth < 0 || element_count(out) > 16'000'000) return std::nullopt;

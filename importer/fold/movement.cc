@@ -1,31 +1,32 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/ir/keys.h"
 #include "importer/fold/array.h"
 
 namespace ark::fold {
 namespace {
 
 Results dims(const Call& c) {
-  const auto values = c.sizes("values");
+  const auto values = c.sizes(key::kValues);
   if (!values) return std::nullopt;
   Array y{{static_cast<int64_t>(values->size())}, false, {}, *values};
-  if (c.attributes().integer_or("scalar", 0)) y.dims.clear();
+  if (c.attributes().get_or(key::kScalar, 0)) y.dims.clear();
   return {{std::move(y)}};
 }
 
 Results constant_of_shape(const Call& c) {
-  auto shape = c.sizes("shape");
+  auto shape = c.sizes(key::kShape);
   if (!shape && c.has(0)) shape = c.in[0].ints;
   if (!shape) return std::nullopt;
-  const Array value = widen(c.attributes().get<Tensor>("value"));
+  const Array value = widen(c.attributes().get(key::kValue));
   const std::vector<int64_t> index(static_cast<std::size_t>(element_count(*shape)), 0);
   return {{value.pick(*shape, index)}};
 }
 
 Results range(const Call& c) {
-  if (c.attributes().has("start")) {
-    const auto start = c.sizes("start"), limit = c.sizes("limit"), delta = c.sizes("delta");
+  if (c.attributes().has(key::kStart)) {
+    const auto start = c.sizes(key::kStart), limit = c.sizes(key::kLimit), delta = c.sizes(key::kDelta);
     if (!start || !limit || !delta || (*delta)[0] == 0) return std::nullopt;
     Array y{{0}, false, {}, {}};
     for (int64_t x = (*start)[0]; (*delta)[0] > 0 ? x < (*limit)[0] : x > (*limit)[0]; x += (*delta)[0])
@@ -50,7 +51,7 @@ Results range(const Call& c) {
 }
 
 Results reshape(const Call& c) {
-  const auto shape = c.sizes("shape");
+  const auto shape = c.sizes(key::kShape);
   if (!shape) return std::nullopt;
   if (element_count(*shape) != c.in[0].size())
     c.fail("cannot reshape a constant to another number of elements");
@@ -73,7 +74,7 @@ Array strided(const Array& x, const Dims& out, int64_t first, const std::vector<
 }
 
 Results transpose(const Call& c) {
-  const auto& perm = c.attributes().ints("perm");
+  const auto& perm = c.attributes().get(key::kPerm);
   const auto strides = strides_of(c.in[0].dims);
   Dims out;
   std::vector<int64_t> steps;
@@ -85,7 +86,7 @@ Results transpose(const Call& c) {
 }
 
 Results expand(const Call& c) {
-  auto shape = c.sizes("shape");
+  auto shape = c.sizes(key::kShape);
   if (!shape && c.has(1)) shape = c.in[1].ints;
   if (!shape) return std::nullopt;
   const Dims out = broadcast_dims(c, c.in[0].dims, *shape);
@@ -93,10 +94,10 @@ Results expand(const Call& c) {
 }
 
 Results slice(const Call& c) {
-  const auto starts = c.sizes("starts"), ends = c.sizes("ends");
+  const auto starts = c.sizes(key::kStarts), ends = c.sizes(key::kEnds);
   if (!starts || !ends) return std::nullopt;
-  const auto& axes = c.attributes().ints("axes");
-  const auto& steps = c.attributes().ints("steps");
+  const auto& axes = c.attributes().get(key::kAxes);
+  const auto& steps = c.attributes().get(key::kSteps);
   Dims out = c.in[0].dims;
   std::vector<int64_t> strides = strides_of(out);
   int64_t first = 0;
@@ -130,7 +131,7 @@ int64_t inner_of(const Dims& dims, std::size_t axis) {
 
 Results concat(const Call& c) {
   Dims out = c.in[0].dims;
-  const auto axis = static_cast<std::size_t>(c.axis("axis", out.size()));
+  const auto axis = static_cast<std::size_t>(c.axis(out.size()));
   for (std::size_t i = 1; i < c.in.size(); ++i) out[axis] += c.in[i].dims[axis];
   Array y = Array::zeros(out, c.in[0].real);
   int64_t offset = 0;
@@ -146,10 +147,10 @@ Results concat(const Call& c) {
 }
 
 Results split(const Call& c) {
-  const auto sizes = c.sizes("sizes");
+  const auto sizes = c.sizes(key::kSizes);
   if (!sizes) return std::nullopt;
   const Array& x = c.in[0];
-  const auto axis = static_cast<std::size_t>(c.axis("axis", x.dims.size()));
+  const auto axis = static_cast<std::size_t>(c.axis(x.dims.size()));
   const auto strides = strides_of(x.dims);
   std::vector<Array> parts;
   int64_t begin = 0;
@@ -163,9 +164,9 @@ Results split(const Call& c) {
 }
 
 Results pad(const Call& c) {
-  const auto pads = c.sizes("pads");
+  const auto pads = c.sizes(key::kPadding);
   const Array& x = c.in[0];
-  if (!pads || c.attributes().text_or("mode", "constant") != "constant") return std::nullopt;
+  if (!pads || c.attributes().get_or(key::kMode, "constant") != "constant") return std::nullopt;
   const std::size_t rank = x.dims.size();
   Dims out = x.dims;
   for (std::size_t i = 0; i < rank; ++i) out[i] += (*pads)[i] + (*pads)[i + rank];
@@ -184,7 +185,7 @@ Results pad(const Call& c) {
 }
 
 Results tile(const Call& c) {
-  const auto repeats = c.sizes("repeats");
+  const auto repeats = c.sizes(key::kRepeats);
   if (!repeats) return std::nullopt;
   const Array& x = c.in[0];
   Dims out = x.dims;
@@ -203,8 +204,8 @@ Results tile(const Call& c) {
 Results trilu(const Call& c) {
   const Array& x = c.in[0];
   if (x.dims.size() < 2) return std::nullopt;
-  const int64_t k = c.has(1) ? c.in[1].integer(0) : c.attributes().integer_or("k", 0);
-  const bool upper = c.attributes().integer_or("upper", 1);
+  const int64_t k = c.has(1) ? c.in[1].integer(0) : c.attributes().get_or(key::kDiagonal, 0);
+  const bool upper = c.attributes().get_or(key::kUpper, 1);
   std::vector<int64_t> index(static_cast<std::size_t>(x.size()));
   const int64_t rows = x.dims[x.dims.size() - 2], columns = x.dims.back();
   for (int64_t i = 0; i < x.size(); ++i) {
@@ -218,7 +219,7 @@ Results eye_like(const Call& c) {
   const Dims& dims = c.in[0].dims;
   if (dims.size() != 2) return std::nullopt;
   Array y = Array::zeros(dims, is_floating(c.types[0]));
-  const int64_t k = std::clamp(c.attributes().integer_or("k", 0), -dims[0], dims[1]);
+  const int64_t k = std::clamp(c.attributes().get_or(key::kDiagonal, 0), -dims[0], dims[1]);
   for (int64_t row = 0; row < dims[0]; ++row) {
     const int64_t column = row + k;
     if (column < 0 || column >= dims[1]) continue;

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "base/ir/keys.h"
 #include "base/ir/pointwise_math.h"
 #include "importer/fold/array.h"
 
@@ -58,9 +59,9 @@ std::optional<int64_t> int_binary(const Call& c, int64_t a, int64_t b) {
   if (op == Op::kBitShift) {  // of unsigned integers only
     const auto bits = static_cast<uint64_t>(a);
     if (b < 0 || b > 63) return 0;
-    return static_cast<int64_t>(c.attributes().integer("left") ? bits << b : bits >> b);
+    return static_cast<int64_t>(c.attributes().get(key::kLeft) ? bits << b : bits >> b);
   }
-  return pointwise::binary<int64_t>(op, a, b, c.attributes().integer_or("fmod", 0));
+  return pointwise::binary<int64_t>(op, a, b, c.attributes().get_or(key::kFmod, 0));
 }
 
 Results compare(const Call& c) {
@@ -82,7 +83,7 @@ Results binary(const Call& c) {
   for (std::size_t i = 0; i < ia.size(); ++i) {
     if (a.real) {
       y.reals[i] = pointwise::binary<double>(c.node.op, a.number(ia[i]), b.number(ib[i]),
-                                             c.attributes().integer_or("fmod", 0));
+                                             c.attributes().get_or(key::kFmod, 0));
     } else {
       const auto v = b.real ? std::nullopt : int_binary(c, a.integer(ia[i]), b.integer(ib[i]));
       if (!v) return std::nullopt;

@@ -1,3 +1,4 @@
+#include "base/ir/keys.h"
 #include "importer/fold/array.h"
 
 namespace ark::fold {
@@ -8,9 +9,9 @@ Results dequantize(const Call& c) {
   const Array &x = c.in[0], &scale = c.in[1];
   const auto rank = x.dims.size();
   const bool single = scale.size() == 1;
-  const auto axis = single ? 0 : static_cast<std::size_t>(c.axis("axis", rank));
-  const int64_t block = c.attributes().integer_or("block_size", 0),
-                default_zero = c.attributes().integer_or("zero_point", 0);
+  const auto axis = single ? 0 : static_cast<std::size_t>(c.axis(rank));
+  const int64_t block = c.attributes().get_or(key::kBlockSize, 0),
+                default_zero = c.attributes().get_or(key::kZeroPoint, 0);
   const auto strides = strides_of(scale.dims);
   const bool blocked = block > 0 && !single;
   if (c.has(2) && c.in[2].size() != scale.size()) return std::nullopt;

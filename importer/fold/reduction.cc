@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/ir/keys.h"
 #include "importer/fold/array.h"
 
 namespace ark::fold {
@@ -35,9 +36,9 @@ Folding folding_of(Op op) {
 Results reduce(const Call& c) {
   const Array& x = c.in[0];
   const std::size_t rank = x.dims.size();
-  std::vector<int64_t> axes = c.attributes().ints_or("axes", {});
-  if (!c.attributes().has("axes") && c.has(1)) axes = c.in[1].ints;
-  if (axes.empty() && c.attributes().integer_or("noop_with_empty_axes", 0)) return std::nullopt;
+  std::vector<int64_t> axes = c.attributes().get_or(key::kAxes, {});
+  if (!c.attributes().has(key::kAxes) && c.has(1)) axes = c.in[1].ints;
+  if (axes.empty() && c.attributes().get_or(key::kNoopWithEmptyAxes, 0)) return std::nullopt;
   std::vector<bool> gone(rank, axes.empty());
   for (const int64_t a : axes)
     gone.at(static_cast<std::size_t>(a < 0 ? a + static_cast<int64_t>(rank) : a)) = true;
@@ -46,7 +47,7 @@ Results reduce(const Call& c) {
   for (std::size_t i = 0; i < rank; ++i) {
     kept.push_back(gone[i] ? 1 : x.dims[i]);
     if (gone[i]) count *= x.dims[i];
-    if (!gone[i] || c.attributes().integer_or("keepdims", 1)) out.push_back(kept.back());
+    if (!gone[i] || c.attributes().get_or(key::kKeepdims, 1)) out.push_back(kept.back());
   }
   if (count == 0) return std::nullopt;
   const Folding f = folding_of(c.node.op);
@@ -74,14 +75,14 @@ Results reduce(const Call& c) {
 Results cum_sum(const Call& c) {
   const Array& x = c.in[0];
   const int64_t rank = static_cast<int64_t>(x.dims.size());
-  if (!c.attributes().has("axis") && (!c.has(1) || c.in[1].size() != 1))
+  if (!c.attributes().has(key::kAxis) && (!c.has(1) || c.in[1].size() != 1))
     c.fail("the axis must be one number");
-  int64_t axis = c.attributes().has("axis") ? c.attributes().integer("axis") : c.in[1].integer(0);
+  int64_t axis = c.attributes().has(key::kAxis) ? c.attributes().get(key::kAxis) : c.in[1].integer(0);
   if (axis < -rank || axis >= rank) c.fail("axis outside the rank");
   if (axis < 0) axis += rank;
   const int64_t n = x.dims[axis], stride = strides_of(x.dims)[axis];
-  const bool exclusive = c.attributes().integer_or("exclusive", 0),
-             reverse = c.attributes().integer_or("reverse", 0);
+  const bool exclusive = c.attributes().get_or(key::kExclusive, 0),
+             reverse = c.attributes().get_or(key::kReverse, 0);
   Array y = x;
   for (int64_t line = 0; n > 0 && line < x.size() / n; ++line) {
     const int64_t first = line / stride * stride * n + line % stride;
@@ -106,7 +107,7 @@ Results matmul(const Call& c) {
   const Array &a = c.in[0], &b = c.in[1];
   if (!a.real || a.dims.size() < 2 || b.dims.size() != a.dims.size() || c.has(2)) return std::nullopt;
   if (!std::equal(a.dims.begin(), a.dims.end() - 2, b.dims.begin())) return std::nullopt;
-  const bool ta = c.attributes().integer_or("trans_a", 0), tb = c.attributes().integer_or("trans_b", 0);
+  const bool ta = c.attributes().get_or(key::kTransA, 0), tb = c.attributes().get_or(key::kTransB, 0);
   const std::size_t r = a.dims.size();
   const int64_t m = a.dims[r - (ta ? 1 : 2)], k = a.dims[r - (ta ? 2 : 1)], n = b.dims[r - (tb ? 2 : 1)];
   if (b.dims[r - (tb ? 1 : 2)] != k) c.fail("inner sizes of the product differ");
@@ -114,7 +115,7 @@ Results matmul(const Call& c) {
   out[r - 2] = m, out[r - 1] = n;
   const int64_t count = element_count(out);
   if (static_cast<double>(count) * static_cast<double>(k) > 64e6) return std::nullopt;
-  const double alpha = c.attributes().real_or("alpha", 1);
+  const double alpha = c.attributes().get_or(key::kAlpha, 1);
   Array y = Array::zeros(out, true);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t batch = i / (m * n), row = i / n % m, column = i % n;

@@ -1,4 +1,5 @@
 // Activation functions, and com.microsoft's fusions of them with a bias.
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -11,7 +12,7 @@ void plain(OpContext& c) {
 }
 
 void with_alpha(OpContext& c, Op op, double alpha) {
-  c.outputs[0] = c.emit(op, {c.input(0)}, {{"alpha", c.attr_float("alpha", alpha)}});
+  c.outputs[0] = c.emit(op, {c.input(0)}, {{key::kAlpha, c.attr_float("alpha", alpha)}});
 }
 void elu(OpContext& c) { with_alpha(c, Op::kElu, 1); }
 void celu(OpContext& c) { with_alpha(c, Op::kCelu, 1); }
@@ -20,12 +21,13 @@ void thresholded_relu(OpContext& c) { with_alpha(c, Op::kThresholdedRelu, 1); }
 
 void selu(OpContext& c) {
   c.outputs[0] = c.emit(Op::kSelu, {c.input(0)},
-                        {{"alpha", c.attr_float("alpha", 1.67326319217681884765625)},
-                         {"gamma", c.attr_float("gamma", 1.05070102214813232421875)}});
+                        {{key::kAlpha, c.attr_float("alpha", 1.67326319217681884765625)},
+                         {key::kGamma, c.attr_float("gamma", 1.05070102214813232421875)}});
 }
 void hard_sigmoid(OpContext& c) {
-  c.outputs[0] = c.emit(Op::kHardSigmoid, {c.input(0)},
-                        {{"alpha", c.attr_float("alpha", 0.2f)}, {"beta", c.attr_float("beta", 0.5)}});
+  c.outputs[0] =
+      c.emit(Op::kHardSigmoid, {c.input(0)},
+             {{key::kAlpha, c.attr_float("alpha", 0.2f)}, {key::kBeta, c.attr_float("beta", 0.5)}});
 }
 void prelu(OpContext& c) {
   ValueId slope = c.input(1);
@@ -52,12 +54,12 @@ void shrink(OpContext& c) {
 
 void swish(OpContext& c) {
   const double alpha = c.attr_float("alpha", 1);
-  c.outputs[0] =
-      alpha == 1 ? c.emit(Op::kSilu, {c.input(0)}) : c.emit(Op::kQuickGelu, {c.input(0)}, {{"alpha", alpha}});
+  c.outputs[0] = alpha == 1 ? c.emit(Op::kSilu, {c.input(0)})
+                            : c.emit(Op::kQuickGelu, {c.input(0)}, {{key::kAlpha, alpha}});
 }
 
 ValueId gelu_of(OpContext& c, ValueId x, const std::string& approximate) {
-  return c.emit(Op::kGelu, {x}, {{"approximate", approximate}});
+  return c.emit(Op::kGelu, {x}, {{key::kApproximate, approximate}});
 }
 void gelu(OpContext& c) {
   const std::string approximate = c.attr_string("approximate", "none");
@@ -68,8 +70,8 @@ void bias_gelu(OpContext& c) { c.outputs[0] = gelu_of(c, add_input(c, c.input(0)
 void fast_gelu(OpContext& c) { c.outputs[0] = gelu_of(c, add_input(c, c.input(0), 1), "tanh"); }
 void quick_gelu(OpContext& c) {
   const double alpha = c.attr_float("alpha", 1.702f);
-  c.outputs[0] =
-      alpha == 1 ? c.emit(Op::kSilu, {c.input(0)}) : c.emit(Op::kQuickGelu, {c.input(0)}, {{"alpha", alpha}});
+  c.outputs[0] = alpha == 1 ? c.emit(Op::kSilu, {c.input(0)})
+                            : c.emit(Op::kQuickGelu, {c.input(0)}, {{key::kAlpha, alpha}});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The standard's Attention (opset 23 on) and RotaryEmbedding, and com.microsoft's RotaryEmbedding.
 #include <cmath>
 
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -31,10 +32,10 @@ struct Pair {
 Pair halves(OpContext& c, ValueId x, int64_t size, bool interleaved) {
   const auto part = [&](int64_t begin, int64_t end, int64_t step) {
     return c.emit(Op::kSlice, {x},
-                  {{"axes", std::vector<int64_t>{3}},
-                   {"starts", Shape{begin}},
-                   {"ends", Shape{end}},
-                   {"steps", std::vector<int64_t>{step}}});
+                  {{key::kAxes, std::vector<int64_t>{3}},
+                   {key::kStarts, Shape{begin}},
+                   {key::kEnds, Shape{end}},
+                   {key::kSteps, std::vector<int64_t>{step}}});
   };
   if (interleaved) return {part(0, size, 2), part(1, size, 2)};
   return {part(0, size / 2, 1), part(size / 2, size, 1)};
@@ -54,13 +55,12 @@ ValueId rotate_by_rows(OpContext& c, ValueId x, ValueId cos, ValueId sin, int64_
   ValueId y;
   if (interleaved) {
     const Shape pairs{shape[0], shape[1], shape[2], rotary / 2, 1};
-    y = c.emit(Op::kConcat, {reshape(c, real, pairs), reshape(c, imaginary, pairs)}, {{"axis", int64_t{4}}});
+    y = c.emit(Op::kConcat, {reshape(c, real, pairs), reshape(c, imaginary, pairs)}, {{key::kAxis, 4}});
     y = reshape(c, y, {shape[0], shape[1], shape[2], rotary});
   } else {
-    y = c.emit(Op::kConcat, {real, imaginary}, {{"axis", int64_t{3}}});
+    y = c.emit(Op::kConcat, {real, imaginary}, {{key::kAxis, 3}});
   }
-  return rotary == head ? y
-                        : c.emit(Op::kConcat, {y, slice_axis(c, x, 3, rotary, head)}, {{"axis", int64_t{3}}});
+  return rotary == head ? y : c.emit(Op::kConcat, {y, slice_axis(c, x, 3, rotary, head)}, {{key::kAxis, 3}});
 }
 
 void rotary(OpContext& c, ValueId cos, ValueId sin, ValueId positions, int64_t heads) {
@@ -79,7 +79,7 @@ void rotary(OpContext& c, ValueId cos, ValueId sin, ValueId positions, int64_t h
       positions == kNoValue
           ? rotate_by_rows(c, x, cos, sin, size, interleaved)
           : c.emit(Op::kRotary, {x, cos, sin, positions},
-                   {{"interleaved", int64_t{interleaved}}, {"rotary_dim", size}, {"head_axis", int64_t{2}}});
+                   {{key::kInterleaved, int64_t{interleaved}}, {key::kRotaryDim, size}, {key::kHeadAxis, 2}});
   c.outputs[0] = tokens_back(c, y, shape);
 }
 
@@ -127,7 +127,7 @@ ValueId padded_mask(OpContext& c, ValueId mask, const Expr& total) {
   pads.back() = *want - *have;
   const DType type = dtype_of(c, mask);
   const ValueId fill = type == DType::kBool ? scalar(c, 0, type) : scalar(c, -INFINITY, type);
-  return c.emit(Op::kPad, {mask, kNoValue, fill}, {{"pads", pads}, {"mode", std::string("constant")}});
+  return c.emit(Op::kPad, {mask, kNoValue, fill}, {{key::kPadding, pads}, {key::kMode, "constant"}});
 }
 
 ValueId heads_of(OpContext& c, std::size_t i, const char* attribute) {
@@ -161,11 +161,11 @@ void attention(OpContext& c) {
   if (c.has_input(3)) in[3] = padded_mask(c, c.inputs[3], total);
   if (c.has_input(6)) in[6] = c.inputs[6];
   const double head = static_cast<double>(constant_dim(c, q, 3, "the head"));
-  const Attributes attributes{{"scale", c.attr_float("scale", 1 / std::sqrt(head))},
-                              {"causal", int64_t{causal}},
-                              {"window", window_of(c, causal)},
-                              {"softcap", c.attr_float("softcap", 0)},
-                              {"clean_nan", int64_t{1}}};
+  const Attributes attributes{{key::kScale, c.attr_float("scale", 1 / std::sqrt(head))},
+                              {key::kCausal, int64_t{causal}},
+                              {key::kWindow, window_of(c, causal)},
+                              {key::kSoftcap, c.attr_float("softcap", 0)},
+                              {key::kCleanNan, 1}};
   const auto results =
       c.emit_many(Op::kAttention, in, attributes, c.wants_output(1) || c.wants_output(2) ? 3 : 1);
   c.outputs[0] = rank_of(c, c.input(0)) == 3 ? merge_heads(c, results[0]) : results[0];

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -43,7 +44,7 @@ void shape(OpContext& c) {
 
 void size(OpContext& c) {
   c.outputs[0] = c.emit(Op::kDims, {},
-                        {{"values", Shape{element_count(shape_of(c, c.input(0)))}}, {"scalar", int64_t{1}}});
+                        {{key::kValues, Shape{element_count(shape_of(c, c.input(0)))}}, {key::kScalar, 1}});
 }
 
 void constant_of_shape(OpContext& c) {
@@ -54,9 +55,9 @@ void constant_of_shape(OpContext& c) {
   }
   const auto target = known(c, 0);
   if (target)
-    c.outputs[0] = c.emit(Op::kConstantOfShape, {}, {{"shape", *target}, {"value", value}});
+    c.outputs[0] = c.emit(Op::kConstantOfShape, {}, {{key::kShape, *target}, {key::kValue, value}});
   else
-    c.outputs[0] = c.emit(Op::kConstantOfShape, {c.input(0)}, {{"value", value}});
+    c.outputs[0] = c.emit(Op::kConstantOfShape, {c.input(0)}, {{key::kValue, value}});
 }
 
 void range_op(OpContext& c) {
@@ -65,16 +66,18 @@ void range_op(OpContext& c) {
   const bool folded =
       start && limit && delta && start->size() == 1 && limit->size() == 1 && delta->size() == 1;
   if (folded && (type == DType::kI64 || type == DType::kI32))
-    c.outputs[0] =
-        c.emit(Op::kRange, {},
-               {{"start", *start}, {"limit", *limit}, {"delta", *delta}, {"to", static_cast<int64_t>(type)}});
+    c.outputs[0] = c.emit(Op::kRange, {},
+                          {{key::kStart, *start},
+                           {key::kLimit, *limit},
+                           {key::kDelta, *delta},
+                           {key::kTo, static_cast<int64_t>(type)}});
   else
     c.outputs[0] = c.emit(Op::kRange, {c.input(0), c.input(1), c.input(2)});
 }
 
 void eye_like(OpContext& c) {
   const int64_t type = c.attr_int("dtype", static_cast<int64_t>(dtype_of(c, c.input(0))));
-  c.outputs[0] = c.emit(Op::kEyeLike, {c.input(0)}, {{"k", c.attr_int("k", 0)}, {"to", type}});
+  c.outputs[0] = c.emit(Op::kEyeLike, {c.input(0)}, {{key::kDiagonal, c.attr_int("k", 0)}, {key::kTo, type}});
 }
 
 // a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N), with N the size, or the size - 1 if not periodic.
@@ -111,7 +114,7 @@ void dropout(OpContext& c) {
   if (!c.wants_output(1)) return;
   const DType type = c.opset >= 10 ? DType::kBool : dtype_of(c, c.input(0));
   const ValueId ones = cast(c, scalar(c, 1, DType::kI64), type);
-  c.outputs[1] = c.emit(Op::kExpand, {ones}, {{"shape", shape_of(c, c.input(0))}});
+  c.outputs[1] = c.emit(Op::kExpand, {ones}, {{key::kShape, shape_of(c, c.input(0))}});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // com.microsoft Attention and MultiHeadAttention: projections and masks spelled out around kAttention.
 #include <cmath>
 
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -41,11 +42,11 @@ ValueId combined_bias(OpContext& c, ValueId visible, ValueId bias) {
 Attributes attention_attributes(OpContext& c, int64_t head) {
   double scale = c.attr_float("scale", 0);
   if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
-  return {{"scale", scale},
-          {"causal", c.attr_int("unidirectional", 0)},
-          {"window", int64_t{0}},
-          {"softcap", 0.0},
-          {"clean_nan", int64_t{1}}};
+  return {{key::kScale, scale},
+          {key::kCausal, c.attr_int("unidirectional", 0)},
+          {key::kWindow, 0},
+          {key::kSoftcap, 0.0},
+          {key::kCleanNan, 1}};
 }
 
 // Head counts per projection: q, k, v of hidden sizes that may differ.
@@ -69,7 +70,7 @@ void packed_attention(OpContext& c) {
   if (c.has_input(2)) projection.push_back(c.inputs[2]);
   const ValueId qkv = c.emit(Op::kMatMul, projection);
   const auto parts =
-      c.emit_many(Op::kSplit, {qkv}, {{"axis", int64_t{2}}, {"sizes", Shape(sizes.begin(), sizes.end())}}, 3);
+      c.emit_many(Op::kSplit, {qkv}, {{key::kAxis, 2}, {key::kSizes, Shape(sizes.begin(), sizes.end())}}, 3);
   std::vector<ValueId> in;
   for (const ValueId part : parts) in.push_back(split_heads(c, part, heads));
   in.resize(6, kNoValue);
@@ -79,7 +80,7 @@ void packed_attention(OpContext& c) {
     const Shape past = shape_of(c, c.inputs[4]);
     if (past.size() != 5) c.fail("the past must be [2, batch, heads, past, head]");
     const auto halves =
-        c.emit_many(Op::kSplit, {c.inputs[4]}, {{"axis", int64_t{0}}, {"sizes", Shape{Expr(1), Expr(1)}}}, 2);
+        c.emit_many(Op::kSplit, {c.inputs[4]}, {{key::kAxis, 0}, {key::kSizes, Shape{Expr(1), Expr(1)}}}, 2);
     for (std::size_t i = 0; i < 2; ++i)
       in[4 + i] = reshape(c, halves[i], Shape(past.begin() + 1, past.end()));
     total = past[3] + total;
@@ -96,7 +97,7 @@ void packed_attention(OpContext& c) {
     shape.insert(shape.begin(), Expr(1));
     present.push_back(reshape(c, results[i], shape));
   }
-  c.outputs[1] = c.emit(Op::kConcat, present, {{"axis", int64_t{0}}});
+  c.outputs[1] = c.emit(Op::kConcat, present, {{key::kAxis, 0}});
 }
 
 // q, k, v of MultiHeadAttention as [B, H, S, D], biases added. Forms: three of rank 3; keys and values
@@ -108,7 +109,7 @@ std::vector<ValueId> multi_head_inputs(OpContext& c, int64_t heads) {
       c.fail("packed inputs must be [batch, length, heads, " + std::to_string(count) + ", head]");
     const auto parts =
         c.emit_many(Op::kSplit, {packed},
-                    {{"axis", int64_t{3}}, {"sizes", Shape(static_cast<std::size_t>(count), Expr(1))}},
+                    {{key::kAxis, 3}, {key::kSizes, Shape(static_cast<std::size_t>(count), Expr(1))}},
                     static_cast<int>(count));
     std::vector<ValueId> result;
     for (const ValueId part : parts)
@@ -126,7 +127,7 @@ std::vector<ValueId> multi_head_inputs(OpContext& c, int64_t heads) {
     for (const ValueId x : flat)
       sizes.emplace_back(rank_of(c, x) == 4 ? heads * constant_dim(c, x, 3, "the head")
                                             : constant_dim(c, x, 2, "the hidden axis"));
-    const auto biases = c.emit_many(Op::kSplit, {c.inputs[3]}, {{"axis", int64_t{0}}, {"sizes", sizes}}, 3);
+    const auto biases = c.emit_many(Op::kSplit, {c.inputs[3]}, {{key::kAxis, 0}, {key::kSizes, sizes}}, 3);
     for (std::size_t i = 0; i < flat.size(); ++i)
       if (rank_of(c, flat[i]) == 3) flat[i] = binary(c, Op::kAdd, flat[i], biases[i]);
   }

@@ -2,6 +2,7 @@
 // a mask.
 #include <cmath>
 
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -42,7 +43,7 @@ std::vector<ValueId> projections(OpContext& c, const Heads& heads) {
     const int64_t head = hidden / all;
     flat = c.emit_many(
         Op::kSplit, {flat[0]},
-        {{"axis", int64_t{2}}, {"sizes", Shape{heads.query * head, heads.key * head, heads.key * head}}}, 3);
+        {{key::kAxis, 2}, {key::kSizes, Shape{heads.query * head, heads.key * head, heads.key * head}}}, 3);
   }
   for (std::size_t i = 0; i < 3; ++i) {
     const Shape shape = shape_of(c, flat[i]);
@@ -89,9 +90,9 @@ void grouped_query_attention(OpContext& c) {
     const int64_t rotary = 2 * constant_dim(c, c.input(kCos), 1, "the rotary table");
     for (std::size_t i = 0; i < 2; ++i)
       in[i] = c.emit(Op::kRotary, {in[i], c.input(kCos), c.input(kSin), positions},
-                     {{"interleaved", c.attr_int("rotary_interleaved", 0)},
-                      {"rotary_dim", rotary},
-                      {"head_axis", int64_t{2}}});
+                     {{key::kInterleaved, c.attr_int("rotary_interleaved", 0)},
+                      {key::kRotaryDim, rotary},
+                      {key::kHeadAxis, 2}});
   }
   for (ValueId& x : in) x = transpose(c, x, {0, 2, 1, 3});
   in.resize(7, kNoValue);
@@ -107,11 +108,11 @@ void grouped_query_attention(OpContext& c) {
     in[6] = lengths;  // without a past, causality alone hides the padding on the right
   double scale = c.attr_float("scale", 0);
   if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
-  const Attributes attributes{{"scale", scale},
-                              {"causal", int64_t{1}},
-                              {"window", std::max<int64_t>(0, c.attr_int("local_window_size", -1))},
-                              {"softcap", c.attr_float("softcap", 0)},
-                              {"clean_nan", int64_t{1}}};
+  const Attributes attributes{{key::kScale, scale},
+                              {key::kCausal, 1},
+                              {key::kWindow, std::max<int64_t>(0, c.attr_int("local_window_size", -1))},
+                              {key::kSoftcap, c.attr_float("softcap", 0)},
+                              {key::kCleanNan, 1}};
   const auto results = c.emit_many(Op::kAttention, in, attributes, 3);
   c.outputs[0] = merge_heads(c, results[0]);
   for (std::size_t i = 1; i < 3 && i < c.outputs.size(); ++i) c.outputs[i] = results[i];

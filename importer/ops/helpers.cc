@@ -1,6 +1,7 @@
 #include "importer/ops/helpers.h"
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::ops {
@@ -52,18 +53,18 @@ int64_t constant_dim(const OpContext& c, ValueId id, std::size_t axis, const cha
 
 ValueId reshape(OpContext& c, ValueId x, const Shape& shape) {
   const auto& have = value_of(c, x).shape;
-  return have && *have == shape ? x : c.emit(Op::kReshape, {x}, {{"shape", shape}});
+  return have && *have == shape ? x : c.emit(Op::kReshape, {x}, {{key::kShape, shape}});
 }
 
 ValueId transpose(OpContext& c, ValueId x, std::vector<int64_t> perm) {
-  return c.emit(Op::kTranspose, {x}, {{"perm", std::move(perm)}});
+  return c.emit(Op::kTranspose, {x}, {{key::kPerm, std::move(perm)}});
 }
 
 ValueId cast(OpContext& c, ValueId x, DType to) {
-  return dtype_of(c, x) == to ? x : c.emit(Op::kCast, {x}, {{"to", static_cast<int64_t>(to)}});
+  return dtype_of(c, x) == to ? x : c.emit(Op::kCast, {x}, {{key::kTo, static_cast<int64_t>(to)}});
 }
 
-ValueId dims(OpContext& c, const Shape& values) { return c.emit(Op::kDims, {}, {{"values", values}}); }
+ValueId dims(OpContext& c, const Shape& values) { return c.emit(Op::kDims, {}, {{key::kValues, values}}); }
 
 ValueId scalar(OpContext& c, double value, DType dtype) {
   if (is_floating(dtype)) return c.constant_float(static_cast<float>(value), dtype);
@@ -78,18 +79,18 @@ ValueId binary(OpContext& c, Op op, ValueId a, ValueId b) { return c.emit(op, {a
 
 ValueId slice_axis(OpContext& c, ValueId x, int64_t axis, const Expr& begin, const Expr& end) {
   return c.emit(Op::kSlice, {x},
-                {{"axes", std::vector<int64_t>{axis}},
-                 {"starts", Shape{begin}},
-                 {"ends", Shape{end}},
-                 {"steps", std::vector<int64_t>{1}}});
+                {{key::kAxes, std::vector<int64_t>{axis}},
+                 {key::kStarts, Shape{begin}},
+                 {key::kEnds, Shape{end}},
+                 {key::kSteps, std::vector<int64_t>{1}}});
 }
 
 ValueId range(OpContext& c, const Expr& start, const Expr& limit) {
   return c.emit(Op::kRange, {},
-                {{"start", Shape{start}},
-                 {"limit", Shape{limit}},
-                 {"delta", Shape{Expr(1)}},
-                 {"to", static_cast<int64_t>(DType::kI64)}});
+                {{key::kStart, Shape{start}},
+                 {key::kLimit, Shape{limit}},
+                 {key::kDelta, Shape{Expr(1)}},
+                 {key::kTo, static_cast<int64_t>(DType::kI64)}});
 }
 
 ValueId split_heads(OpContext& c, ValueId x, int64_t heads) {
@@ -117,7 +118,7 @@ namespace {
 ValueId as_many(OpContext& c, ValueId x, ValueId other) {
   const auto count = [&](ValueId id) { return element_count(shape_of(c, id)); };
   if (!count(x).is_constant(1) || !count(other).constant() || count(other).is_constant(1)) return x;
-  return c.emit(Op::kExpand, {reshape(c, x, {1})}, {{"shape", shape_of(c, other)}});
+  return c.emit(Op::kExpand, {reshape(c, x, {1})}, {{key::kShape, shape_of(c, other)}});
 }
 
 }  // namespace
@@ -130,13 +131,13 @@ ValueId dequantized(OpContext& c, std::size_t x, std::size_t scale, std::size_t 
     in[1] = as_many(c, in[1], in[2]);
   }
   return c.emit(Op::kDequantizeLinear, in,
-                {{"axis", axis}, {"block_size", int64_t{0}}, {"to", static_cast<int64_t>(DType::kF32)}});
+                {{key::kAxis, axis}, {key::kBlockSize, 0}, {key::kTo, static_cast<int64_t>(DType::kF32)}});
 }
 ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero) {
   std::vector<ValueId> in{x, c.input(scale)};
   if (c.has_input(zero)) in.push_back(c.inputs[zero]);
   return c.emit(Op::kQuantizeLinear, in,
-                {{"axis", int64_t{0}}, {"block_size", int64_t{0}}, {"to", static_cast<int64_t>(DType::kU8)}});
+                {{key::kAxis, 0}, {key::kBlockSize, 0}, {key::kTo, static_cast<int64_t>(DType::kU8)}});
 }
 
 }  // namespace ark::ops

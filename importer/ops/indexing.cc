@@ -1,4 +1,5 @@
 // Gathering, scattering and searching.
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -7,7 +8,8 @@ namespace {
 
 template <Op op>
 void gather_along_axis(OpContext& c) {
-  c.outputs[0] = c.emit(op, {c.input(0), c.input(1)}, {{"axis", c.axis(c.attr_int("axis", 0), c.rank(0))}});
+  c.outputs[0] =
+      c.emit(op, {c.input(0), c.input(1)}, {{key::kAxis, c.axis(c.attr_int("axis", 0), c.rank(0))}});
 }
 
 void gather_nd(OpContext& c) {
@@ -16,10 +18,10 @@ void gather_nd(OpContext& c) {
   const Shape places = shape_of(c, c.input(1));
   if (batch == 0 && !places.empty() && places.back().is_constant(1)) {  // one number each: a plain Gather
     const ValueId index = reshape(c, c.input(1), Shape(places.begin(), places.end() - 1));
-    c.outputs[0] = c.emit(Op::kGather, {c.input(0), index}, {{"axis", int64_t{0}}});
+    c.outputs[0] = c.emit(Op::kGather, {c.input(0), index}, {{key::kAxis, 0}});
     return;
   }
-  c.outputs[0] = c.emit(Op::kGatherND, {c.input(0), c.input(1)}, {{"batch_dims", batch}});
+  c.outputs[0] = c.emit(Op::kGatherND, {c.input(0), c.input(1)}, {{key::kBatchDims, batch}});
 }
 
 std::string reduction_of(OpContext& c) {
@@ -30,13 +32,14 @@ std::string reduction_of(OpContext& c) {
 }
 
 void scatter_elements(OpContext& c) {
-  c.outputs[0] = c.emit(Op::kScatterElements, {c.input(0), c.input(1), c.input(2)},
-                        {{"axis", c.axis(c.attr_int("axis", 0), c.rank(0))}, {"reduction", reduction_of(c)}});
+  c.outputs[0] =
+      c.emit(Op::kScatterElements, {c.input(0), c.input(1), c.input(2)},
+             {{key::kAxis, c.axis(c.attr_int("axis", 0), c.rank(0))}, {key::kReduction, reduction_of(c)}});
 }
 
 void scatter_nd(OpContext& c) {
   c.outputs[0] =
-      c.emit(Op::kScatterND, {c.input(0), c.input(1), c.input(2)}, {{"reduction", reduction_of(c)}});
+      c.emit(Op::kScatterND, {c.input(0), c.input(1), c.input(2)}, {{key::kReduction, reduction_of(c)}});
 }
 
 void one_hot(OpContext& c) {
@@ -44,20 +47,20 @@ void one_hot(OpContext& c) {
   const ValueId indices =
       is_floating(dtype_of(c, c.input(0))) ? cast(c, c.input(0), DType::kI64) : c.input(0);
   c.outputs[0] =
-      c.emit(Op::kOneHot, {indices, cast(c, c.input(1), DType::kI64), c.input(2)}, {{"axis", axis}});
+      c.emit(Op::kOneHot, {indices, cast(c, c.input(1), DType::kI64), c.input(2)}, {{key::kAxis, axis}});
 }
 
 void non_zero(OpContext& c) { c.outputs[0] = c.emit(Op::kNonZero, {c.input(0)}); }
 
 void compress(OpContext& c) {
   Attributes attributes;
-  if (c.has_attr("axis")) attributes.set("axis", c.axis(c.attr_int("axis", 0), c.rank(0)));
+  if (c.has_attr("axis")) attributes.set(key::kAxis, c.axis(c.attr_int("axis", 0), c.rank(0)));
   c.outputs[0] = c.emit(Op::kCompress, {c.input(0), c.input(1)}, attributes);
 }
 
 void unique(OpContext& c) {
-  Attributes attributes{{"sorted", c.attr_int("sorted", 1)}};
-  if (c.has_attr("axis")) attributes.set("axis", c.axis(c.attr_int("axis", 0), c.rank(0)));
+  Attributes attributes{{key::kSorted, c.attr_int("sorted", 1)}};
+  if (c.has_attr("axis")) attributes.set(key::kAxis, c.axis(c.attr_int("axis", 0), c.rank(0)));
   c.outputs = c.emit_many(Op::kUnique, {c.input(0)}, attributes, static_cast<int>(c.node.outputs.size()));
 }
 

@@ -1,4 +1,5 @@
 // Normalizations, and com.microsoft's fusions of them with residual sums and embeddings.
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -14,7 +15,7 @@ void emit_layer_norm(OpContext& c, ValueId x, ValueId scale, ValueId bias, int64
   const int count = c.wants_output(1) || c.wants_output(2) ? 3 : 1;
   const auto results =
       c.emit_many(Op::kLayerNorm, {x, scale, bias},
-                  {{"axis", axis}, {"epsilon", c.attr_float("epsilon", default_epsilon)}}, count);
+                  {{key::kAxis, axis}, {key::kEpsilon, c.attr_float("epsilon", default_epsilon)}}, count);
   for (std::size_t i = 0; i < results.size() && i < c.outputs.size(); ++i)
     if (c.wants_output(i)) c.outputs[i] = results[i];
 }
@@ -29,7 +30,7 @@ void layer_norm(OpContext& c) {
 ValueId mean_over(OpContext& c, ValueId x, int64_t axis) {
   std::vector<int64_t> axes;
   for (int64_t i = axis; i < rank_of(c, x); ++i) axes.push_back(i);
-  return c.emit(Op::kReduceMean, {x}, {{"axes", axes}, {"keepdims", int64_t{1}}});
+  return c.emit(Op::kReduceMean, {x}, {{key::kAxes, axes}, {key::kKeepdims, 1}});
 }
 ValueId inverse_deviation(OpContext& c, ValueId x, int64_t axis, double epsilon) {
   const ValueId wide = cast(c, x, DType::kF32), square = mean_over(c, binary(c, Op::kMul, wide, wide), axis);
@@ -37,7 +38,7 @@ ValueId inverse_deviation(OpContext& c, ValueId x, int64_t axis, double epsilon)
 }
 
 ValueId emit_rms_norm(OpContext& c, ValueId x, ValueId scale, int64_t axis, double epsilon) {
-  return c.emit(Op::kRmsNorm, {x, scale}, {{"axis", axis}, {"epsilon", epsilon}});
+  return c.emit(Op::kRmsNorm, {x, scale}, {{key::kAxis, axis}, {key::kEpsilon, epsilon}});
 }
 
 // RMSNormalization (opset 23) and ONNX Runtime's SimplifiedLayerNormalization: (x, scale) -> (y, inv_std?).
@@ -70,7 +71,7 @@ void skip_rms_norm(OpContext& c) {  // (input, skip, scale, row bias?)
 }
 
 ValueId row_of(OpContext& c, ValueId table, ValueId ids) {
-  return c.emit(Op::kGather, {table, ids}, {{"axis", int64_t{0}}});
+  return c.emit(Op::kGather, {table, ids}, {{key::kAxis, 0}});
 }
 
 // (ids, segments?, words, positions, segment table?, scale, bias, mask?, position ids?)
@@ -83,15 +84,15 @@ void embed_layer_norm(OpContext& c) {
   ValueId sum = binary(c, Op::kAdd, row_of(c, c.input(2), ids), row_of(c, c.input(3), positions));
   if (c.has_input(1)) sum = binary(c, Op::kAdd, sum, row_of(c, c.input(4), c.input(1)));
   c.outputs[0] = c.emit(Op::kLayerNorm, {sum, c.input(5), c.input(6)},
-                        {{"axis", int64_t{2}}, {"epsilon", c.attr_float("epsilon", 1e-12f)}});
+                        {{key::kAxis, 2}, {key::kEpsilon, c.attr_float("epsilon", 1e-12f)}});
   if (c.wants_output(2)) c.outputs[2] = sum;
   if (!c.wants_output(1)) return;
   if (c.has_input(7)) {
     const ValueId ones = cast(c, cast(c, c.input(7), DType::kBool), DType::kI32);
     c.outputs[1] =
-        c.emit(Op::kReduceSum, {ones}, {{"axes", std::vector<int64_t>{1}}, {"keepdims", int64_t{0}}});
+        c.emit(Op::kReduceSum, {ones}, {{key::kAxes, std::vector<int64_t>{1}}, {key::kKeepdims, 0}});
   } else {
-    c.outputs[1] = c.emit(Op::kExpand, {scalar(c, 0, DType::kI32)}, {{"shape", Shape{shape[0]}}});
+    c.outputs[1] = c.emit(Op::kExpand, {scalar(c, 0, DType::kI32)}, {{key::kShape, Shape{shape[0]}}});
   }
 }
 
@@ -102,14 +103,14 @@ void batch_norm(OpContext& c) {
   for (std::size_t i = 1; i < c.node.outputs.size(); ++i)
     if (c.wants_output(i) && c.opset >= 14) c.unsupported("running statistics as outputs are for training");
   c.outputs[0] = c.emit(Op::kBatchNorm, {c.input(0), c.input(1), c.input(2), c.input(3), c.input(4)},
-                        {{"epsilon", c.attr_float("epsilon", 1e-5f)}});
+                        {{key::kEpsilon, c.attr_float("epsilon", 1e-5f)}});
 }
 
 void instance_norm(OpContext& c) {
   if (c.rank(0) < 2) c.fail("InstanceNormalization needs channels at axis 1");
   c.outputs[0] = c.emit(Op::kGroupNorm, {c.input(0), c.input(1), c.input(2)},
-                        {{"groups", constant_dim(c, c.input(0), 1, "the channel axis")},
-                         {"epsilon", c.attr_float("epsilon", 1e-5f)}});
+                        {{key::kGroups, constant_dim(c, c.input(0), 1, "the channel axis")},
+                         {key::kEpsilon, c.attr_float("epsilon", 1e-5f)}});
 }
 
 // Opset 21: scale and bias a channel; opset 18: a group.
@@ -120,24 +121,25 @@ void group_norm(OpContext& c) {
   if (groups <= 0 || channels % groups != 0) c.fail("num_groups does not divide the channels");
   for (std::size_t i = 1; c.opset < 21 && i < 3; ++i) {
     const ValueId spread = c.emit(Op::kExpand, {reshape(c, in[i], {Expr(groups), Expr(1)})},
-                                  {{"shape", Shape{groups, channels / groups}}});
+                                  {{key::kShape, Shape{groups, channels / groups}}});
     in[i] = reshape(c, spread, {Expr(channels)});
   }
   c.outputs[0] =
-      c.emit(Op::kGroupNorm, in, {{"groups", groups}, {"epsilon", c.attr_float("epsilon", 1e-5f)}});
+      c.emit(Op::kGroupNorm, in, {{key::kGroups, groups}, {key::kEpsilon, c.attr_float("epsilon", 1e-5f)}});
 }
 
 void lp_norm(OpContext& c) {
-  c.outputs[0] = c.emit(Op::kLpNorm, {c.input(0)},
-                        {{"axis", c.axis(c.attr_int("axis", -1), c.rank(0))}, {"p", c.attr_int("p", 2)}});
+  c.outputs[0] =
+      c.emit(Op::kLpNorm, {c.input(0)},
+             {{key::kAxis, c.axis(c.attr_int("axis", -1), c.rank(0))}, {key::kP, c.attr_int("p", 2)}});
 }
 
 void lrn(OpContext& c) {
   c.outputs[0] = c.emit(Op::kLrn, {c.input(0)},
-                        {{"alpha", c.attr_float("alpha", 1e-4f)},
-                         {"beta", c.attr_float("beta", 0.75)},
-                         {"bias", c.attr_float("bias", 1)},
-                         {"size", c.attr_int("size", 1)}});
+                        {{key::kAlpha, c.attr_float("alpha", 1e-4f)},
+                         {key::kBeta, c.attr_float("beta", 0.75)},
+                         {key::kBias, c.attr_float("bias", 1)},
+                         {key::kSize, c.attr_int("size", 1)}});
 }
 
 // (x - mean) / (sqrt(mean of squares - mean^2) + 1e-9), as the standard's function body has it.
@@ -147,7 +149,7 @@ void mean_variance_norm(OpContext& c) {
   std::vector<int64_t> axes = c.attr_ints("axes", {0, 2, 3});
   for (int64_t& a : axes) a = c.axis(a, c.rank(0));
   const auto mean_of = [&](ValueId v) {
-    return c.emit(Op::kReduceMean, {v}, {{"axes", axes}, {"keepdims", int64_t{1}}});
+    return c.emit(Op::kReduceMean, {v}, {{key::kAxes, axes}, {key::kKeepdims, 1}});
   };
   const ValueId mean = mean_of(x), squares = mean_of(binary(c, Op::kMul, x, x));
   const ValueId deviation =

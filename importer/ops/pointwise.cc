@@ -1,5 +1,6 @@
 // Arithmetic, comparison and logic, with numpy's broadcasting.
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -44,13 +45,14 @@ void mean(OpContext& c) {
 }
 
 void mod(OpContext& c) {
-  c.outputs[0] = c.emit(Op::kMod, {c.input(0), c.input(1)}, {{"fmod", c.attr_int("fmod", 0)}});
+  c.outputs[0] = c.emit(Op::kMod, {c.input(0), c.input(1)}, {{key::kFmod, c.attr_int("fmod", 0)}});
 }
 
 void bit_shift(OpContext& c) {
   const std::string direction = c.attr_string("direction", "");
   if (direction != "LEFT" && direction != "RIGHT") c.fail("direction must be LEFT or RIGHT");
-  c.outputs[0] = c.emit(Op::kBitShift, {c.input(0), c.input(1)}, {{"left", int64_t{direction == "LEFT"}}});
+  c.outputs[0] =
+      c.emit(Op::kBitShift, {c.input(0), c.input(1)}, {{key::kLeft, int64_t{direction == "LEFT"}}});
 }
 
 void clip(OpContext& c) {
@@ -91,8 +93,8 @@ void cast_like(OpContext& c) { cast_to(c, dtype_of(c, c.input(1))); }
 
 void is_inf(OpContext& c) {
   c.outputs[0] = c.emit(Op::kIsInf, {c.input(0)},
-                        {{"detect_negative", c.attr_int("detect_negative", 1)},
-                         {"detect_positive", c.attr_int("detect_positive", 1)}});
+                        {{key::kDetectNegative, c.attr_int("detect_negative", 1)},
+                         {key::kDetectPositive, c.attr_int("detect_positive", 1)}});
 }
 
 }  // namespace

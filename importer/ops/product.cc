@@ -1,6 +1,7 @@
 // Matrix products.
 #include <algorithm>
 
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -12,10 +13,10 @@ void matmul(OpContext& c) { c.outputs[0] = c.emit(Op::kMatMul, {c.input(0), c.in
 void gemm(OpContext& c) {
   if (c.rank(0) != 2 || c.rank(1) != 2) c.fail("Gemm needs matrices");
   Attributes attributes;
-  if (c.attr_int("transA", 0)) attributes.set("trans_a", int64_t{1});
-  if (c.attr_int("transB", 0)) attributes.set("trans_b", int64_t{1});
+  if (c.attr_int("transA", 0)) attributes.set(key::kTransA, 1);
+  if (c.attr_int("transB", 0)) attributes.set(key::kTransB, 1);
   const double alpha = c.attr_float("alpha", 1), beta = c.attr_float("beta", 1);
-  if (alpha != 1) attributes.set("alpha", alpha);
+  if (alpha != 1) attributes.set(key::kAlpha, alpha);
   std::vector<ValueId> in{c.input(0), c.input(1)};
   if (c.has_input(2) && beta != 0) {
     const ValueId bias = c.input(2);
@@ -39,9 +40,9 @@ void fused_matmul(OpContext& c) {
   if (c.attr_int("transBatchA", 0)) a = batch_first(c, a);
   if (c.attr_int("transBatchB", 0)) b = batch_first(c, b);
   Attributes attributes;
-  if (c.attr_int("transA", 0) && rank_of(c, a) > 1) attributes.set("trans_a", int64_t{1});
-  if (c.attr_int("transB", 0) && rank_of(c, b) > 1) attributes.set("trans_b", int64_t{1});
-  if (c.attr_float("alpha", 1) != 1) attributes.set("alpha", c.attr_float("alpha", 1));
+  if (c.attr_int("transA", 0) && rank_of(c, a) > 1) attributes.set(key::kTransA, 1);
+  if (c.attr_int("transB", 0) && rank_of(c, b) > 1) attributes.set(key::kTransB, 1);
+  if (c.attr_float("alpha", 1) != 1) attributes.set(key::kAlpha, c.attr_float("alpha", 1));
   c.outputs[0] = c.emit(Op::kMatMul, {a, b}, attributes);
 }
 
@@ -57,7 +58,7 @@ void fused_gemm(OpContext& c) {
   else if (activation == "Sigmoid")
     c.outputs[0] = c.emit(Op::kSigmoid, {y});
   else if (activation == "LeakyRelu")
-    c.outputs[0] = c.emit(Op::kLeakyRelu, {y}, {{"alpha", c.attr_float("activation_alpha", 0.01f)}});
+    c.outputs[0] = c.emit(Op::kLeakyRelu, {y}, {{key::kAlpha, c.attr_float("activation_alpha", 0.01f)}});
   else if (!activation.empty())
     c.unsupported("activation '" + activation.substr(0, 40) + "'");
 }
@@ -65,7 +66,7 @@ void fused_gemm(OpContext& c) {
 void gemm_fast_gelu(OpContext& c) {
   std::vector<ValueId> in{c.input(0), c.input(1)};
   if (c.has_input(2)) in.push_back(c.inputs[2]);
-  c.outputs[0] = c.emit(Op::kGelu, {c.emit(Op::kMatMul, in)}, {{"approximate", std::string("tanh")}});
+  c.outputs[0] = c.emit(Op::kGelu, {c.emit(Op::kMatMul, in)}, {{key::kApproximate, "tanh"}});
 }
 
 void einsum(OpContext& c) {
@@ -73,7 +74,7 @@ void einsum(OpContext& c) {
   for (std::size_t i = 0; i < c.inputs.size(); ++i) in.push_back(c.input(i));
   std::string equation = c.attr_string("equation", "");
   std::erase(equation, ' ');
-  c.outputs[0] = c.emit(Op::kEinsum, in, {{"equation", equation}});
+  c.outputs[0] = c.emit(Op::kEinsum, in, {{key::kEquation, equation}});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Quantization: QDQ, dynamic int8, weight-only int4 and int8, and the older QLinear operators by their
 // definition.
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -24,7 +25,7 @@ Attributes scaling(OpContext& c) {
     axis = 0;
   else
     axis = c.axis(axis, static_cast<int>(rank));
-  return {{"axis", axis}, {"block_size", c.attr_int("block_size", 0)}};
+  return {{key::kAxis, axis}, {key::kBlockSize, c.attr_int("block_size", 0)}};
 }
 
 std::vector<ValueId> with_zero_point(OpContext& c) {
@@ -35,13 +36,13 @@ std::vector<ValueId> with_zero_point(OpContext& c) {
 
 void quantize(OpContext& c) {
   Attributes attributes = scaling(c);
-  attributes.set("to", static_cast<int64_t>(requested(c, "output_dtype", DType::kU8)));
+  attributes.set(key::kTo, static_cast<int64_t>(requested(c, "output_dtype", DType::kU8)));
   c.outputs[0] = c.emit(Op::kQuantizeLinear, with_zero_point(c), attributes);
 }
 
 void dequantize(OpContext& c) {
   Attributes attributes = scaling(c);
-  attributes.set("to", static_cast<int64_t>(requested(c, "output_dtype", dtype_of(c, c.input(1)))));
+  attributes.set(key::kTo, static_cast<int64_t>(requested(c, "output_dtype", dtype_of(c, c.input(1)))));
   c.outputs[0] = c.emit(Op::kDequantizeLinear, with_zero_point(c), attributes);
 }
 
@@ -68,9 +69,11 @@ void matmul_nbits(OpContext& c) {
   constexpr int64_t kMost = int64_t{1} << 40;  // far beyond any matrix; sums of such sizes are safe
   if (block > kMost || c.attr_int("K", 0) > kMost || c.attr_int("N", 0) > kMost)
     c.fail("block_size, K or N is larger than 2^40");
-  c.outputs[0] =
-      c.emit(Op::kMatMulNBits, in,
-             {{"K", c.attr_int("K", 0)}, {"N", c.attr_int("N", 0)}, {"bits", bits}, {"block_size", block}});
+  c.outputs[0] = c.emit(Op::kMatMulNBits, in,
+                        {{key::kK, c.attr_int("K", 0)},
+                         {key::kN, c.attr_int("N", 0)},
+                         {key::kBits, bits},
+                         {key::kBlockSize, block}});
   const ConstantPtr places = c.has_input(4) ? c.graph.value(c.inputs[4]).constant : nullptr;
   if (!places) return;
   const int64_t blocks = (c.attr_int("K", 0) - 1) / block + 1;
@@ -113,11 +116,11 @@ void gather_block_quantized(OpContext& c) {
   std::vector<ValueId> in{data, c.input(2)};
   if (c.has_input(3)) in.push_back(packed ? unpacked(c, 3, scales.back()) : c.inputs[3]);
   const ValueId table = c.emit(Op::kDequantizeLinear, in,
-                               {{"axis", along},
-                                {"block_size", block},
-                                {"zero_point", bytes ? int64_t{1} << (bits - 1) : int64_t{0}},
-                                {"to", static_cast<int64_t>(dtype_of(c, c.input(2)))}});
-  c.outputs[0] = c.emit(Op::kGather, {table, c.input(1)}, {{"axis", axis}});
+                               {{key::kAxis, along},
+                                {key::kBlockSize, block},
+                                {key::kZeroPoint, bytes ? int64_t{1} << (bits - 1) : int64_t{0}},
+                                {key::kTo, static_cast<int64_t>(dtype_of(c, c.input(2)))}});
+  c.outputs[0] = c.emit(Op::kGather, {table, c.input(1)}, {{key::kAxis, axis}});
 }
 
 // (a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero): the products of the dequantized matrices,

@@ -1,4 +1,5 @@
 // Reductions and operators along an axis.
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -9,20 +10,20 @@ template <Op op>
 void reduce(OpContext& c) {
   const int64_t keep = c.attr_int("keepdims", 1), noop = c.attr_int("noop_with_empty_axes", 0);
   const auto axes = ints_of(c, "axes", 1);
-  Attributes attributes{{"keepdims", keep}};
+  Attributes attributes{{key::kKeepdims, keep}};
   if (!axes) {
-    attributes.set("noop_with_empty_axes", noop);
+    attributes.set(key::kNoopWithEmptyAxes, noop);
     c.outputs[0] = c.emit(op, {c.input(0), c.input(1)}, attributes);
     return;
   }
   // Reducing no axis is not always nothing: sums of squares and logarithms still map each element.
   if (axes->empty() && noop) {
-    attributes.set("axes", std::vector<int64_t>{});
-    attributes.set("noop_with_empty_axes", noop);
+    attributes.set(key::kAxes, std::vector<int64_t>{});
+    attributes.set(key::kNoopWithEmptyAxes, noop);
   } else if (!axes->empty()) {
     std::vector<int64_t> wrapped = *axes;
     for (int64_t& a : wrapped) a = c.axis(a, c.rank(0));
-    attributes.set("axes", wrapped);
+    attributes.set(key::kAxes, wrapped);
   }
   c.outputs[0] = c.emit(op, {c.input(0)}, attributes);
 }
@@ -30,16 +31,17 @@ void reduce(OpContext& c) {
 template <Op op>
 void arg(OpContext& c) {
   c.outputs[0] = c.emit(op, {c.input(0)},
-                        {{"axis", c.axis(c.attr_int("axis", 0), c.rank(0))},
-                         {"keepdims", c.attr_int("keepdims", 1)},
-                         {"select_last_index", c.attr_int("select_last_index", 0)}});
+                        {{key::kAxis, c.axis(c.attr_int("axis", 0), c.rank(0))},
+                         {key::kKeepdims, c.attr_int("keepdims", 1)},
+                         {key::kSelectLastIndex, c.attr_int("select_last_index", 0)}});
 }
 
 void cum_sum(OpContext& c) {
-  Attributes attributes{{"exclusive", c.attr_int("exclusive", 0)}, {"reverse", c.attr_int("reverse", 0)}};
+  Attributes attributes{{key::kExclusive, c.attr_int("exclusive", 0)},
+                        {key::kReverse, c.attr_int("reverse", 0)}};
   const auto axis = known_ints(c, 1);
   if (axis && axis->size() == 1) {
-    attributes.set("axis", c.axis((*axis)[0], c.rank(0)));
+    attributes.set(key::kAxis, c.axis((*axis)[0], c.rank(0)));
     c.outputs[0] = c.emit(Op::kCumSum, {c.input(0)}, attributes);
   } else {
     c.outputs[0] = c.emit(Op::kCumSum, {c.input(0), c.input(1)}, attributes);
@@ -47,14 +49,14 @@ void cum_sum(OpContext& c) {
 }
 
 void top_k(OpContext& c) {
-  Attributes attributes{{"axis", c.axis(c.attr_int("axis", -1), c.rank(0))},
-                        {"largest", c.attr_int("largest", 1)},
-                        {"sorted", c.attr_int("sorted", 1)}};
+  Attributes attributes{{key::kAxis, c.axis(c.attr_int("axis", -1), c.rank(0))},
+                        {key::kLargest, c.attr_int("largest", 1)},
+                        {key::kSorted, c.attr_int("sorted", 1)}};
   std::vector<ValueId> in{c.input(0)};
   if (c.opset < 10)
-    attributes.set("k", Shape{Expr(c.attr_int("k", 0))});
+    attributes.set(key::kTopK, Shape{Expr(c.attr_int("k", 0))});
   else if (const auto k = known(c, 1); k && k->size() == 1)
-    attributes.set("k", *k);
+    attributes.set(key::kTopK, *k);
   else
     in.push_back(c.input(1));
   auto results = c.emit_many(Op::kTopK, in, attributes, 2);
@@ -84,7 +86,7 @@ void along_axis(OpContext& c, F&& apply) {
 
 template <Op op>
 void softmax(OpContext& c) {
-  along_axis(c, [&](ValueId x, int64_t axis) { return c.emit(op, {x}, {{"axis", axis}}); });
+  along_axis(c, [&](ValueId x, int64_t axis) { return c.emit(op, {x}, {{key::kAxis, axis}}); });
 }
 
 // One at the first greatest element of each line, zero elsewhere.
@@ -92,10 +94,10 @@ void hardmax(OpContext& c) {
   along_axis(c, [&](ValueId x, int64_t axis) {
     const DType type = dtype_of(c, x);
     const Expr depth = shape_of(c, x)[axis];
-    const ValueId best = c.emit(
-        Op::kArgMax, {x}, {{"axis", axis}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{0}}});
+    const ValueId best =
+        c.emit(Op::kArgMax, {x}, {{key::kAxis, axis}, {key::kKeepdims, 0}, {key::kSelectLastIndex, 0}});
     const ValueId values = cast(c, c.constant_ints({0, 1}), type);
-    return c.emit(Op::kOneHot, {best, dims(c, {depth}), values}, {{"axis", axis}});
+    return c.emit(Op::kOneHot, {best, dims(c, {depth}), values}, {{key::kAxis, axis}});
   });
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -57,7 +58,7 @@ void reshape_op(OpContext& c) {
   if (target)
     c.outputs[0] = reshape(c, c.input(0), *target);
   else
-    c.outputs[0] = c.emit(Op::kReshape, {c.input(0), c.input(1)}, {{"allowzero", int64_t{allow_zero}}});
+    c.outputs[0] = c.emit(Op::kReshape, {c.input(0), c.input(1)}, {{key::kAllowzero, int64_t{allow_zero}}});
 }
 
 void flatten(OpContext& c) {
@@ -126,7 +127,7 @@ void expand(OpContext& c) {
     if (!size) c.fail("sizes " + a.str() + " and " + b.str() + " do not broadcast");
     to[to.size() - 1 - i] = *size;
   }
-  c.outputs[0] = to == from ? x : c.emit(Op::kExpand, {x}, {{"shape", to}});
+  c.outputs[0] = to == from ? x : c.emit(Op::kExpand, {x}, {{key::kShape, to}});
 }
 
 void transpose_op(OpContext& c) {

@@ -1,6 +1,7 @@
 // Cutting and joining: Slice, Split, Concat, Pad, Tile, depth and space, triangles.
 #include <numeric>
 
+#include "base/ir/keys.h"
 #include "base/ir/slice_bounds.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -66,20 +67,20 @@ void split(OpContext& c) {
   const ValueId x = c.input(0);
   const int count = static_cast<int>(c.node.outputs.size());
   const int64_t axis = c.axis(c.attr_int("axis", 0), c.rank(0));
-  Attributes attributes{{"axis", axis}};
+  Attributes attributes{{key::kAxis, axis}};
   std::vector<ValueId> in{x};
   if (c.has_attr("split")) {
     const auto sizes = c.attr_ints("split");
-    attributes.set("sizes", Shape(sizes.begin(), sizes.end()));
+    attributes.set(key::kSizes, Shape(sizes.begin(), sizes.end()));
   } else if (const auto sizes = known(c, 1)) {
-    attributes.set("sizes", *sizes);
+    attributes.set(key::kSizes, *sizes);
   } else if (c.has_input(1)) {
     in.push_back(c.input(1));
   } else {
     const Expr& size = shape_of(c, x)[axis];
     if (c.opset < 18 && size.constant() && *size.constant() % count != 0)
       c.fail("an axis of " + size.str() + " does not split into " + std::to_string(count) + " equal parts");
-    attributes.set("sizes", equal_parts(size, count));
+    attributes.set(key::kSizes, equal_parts(size, count));
   }
   c.outputs = c.emit_many(Op::kSplit, in, attributes, count);
 }
@@ -93,7 +94,7 @@ void concat(OpContext& c) {
   const int64_t axis = c.axis(c.attr_int("axis", c.opset < 4 ? 1 : 0), rank);
   std::vector<ValueId> in;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) in.push_back(c.input(i));
-  c.outputs[0] = in.size() == 1 ? in[0] : c.emit(Op::kConcat, in, {{"axis", axis}});
+  c.outputs[0] = in.size() == 1 ? in[0] : c.emit(Op::kConcat, in, {{key::kAxis, axis}});
 }
 
 // Amounts for some axes -> amounts for all: begins, then ends.
@@ -112,13 +113,13 @@ Shape pads_of_all(OpContext& c, const Shape& pads, const std::vector<int64_t>& a
 }
 
 void pad(OpContext& c) {
-  Attributes attributes{{"mode", c.attr_string("mode", "constant")}};
+  Attributes attributes{{key::kMode, c.attr_string("mode", "constant")}};
   std::vector<ValueId> in{c.input(0), kNoValue, kNoValue};
   std::vector<int64_t> axes(static_cast<std::size_t>(c.rank(0)));
   std::iota(axes.begin(), axes.end(), 0);
   if (c.opset < 11) {
     const auto pads = c.attr_ints(c.opset < 2 ? "paddings" : "pads");
-    attributes.set("pads", pads_of_all(c, Shape(pads.begin(), pads.end()), axes));
+    attributes.set(key::kPadding, pads_of_all(c, Shape(pads.begin(), pads.end()), axes));
     if (c.attr_float("value", 0) != 0) in[2] = scalar(c, c.attr_float("value", 0), dtype_of(c, in[0]));
     c.outputs[0] = c.emit(Op::kPad, in, attributes);
     return;
@@ -127,7 +128,7 @@ void pad(OpContext& c) {
   const auto given = c.has_input(3) ? known_ints(c, 3) : axes;
   const auto pads = known(c, 1);
   if (pads && given) {
-    attributes.set("pads", pads_of_all(c, *pads, *given));
+    attributes.set(key::kPadding, pads_of_all(c, *pads, *given));
   } else {
     in[1] = c.input(1);
     if (c.has_input(3)) in.push_back(c.input(3));
@@ -140,7 +141,7 @@ void tile(OpContext& c) {
     c.unsupported("Tile of opset " + std::to_string(c.opset) + "; export with opset 7 or later");
   const auto repeats = known(c, 1);
   if (repeats)
-    c.outputs[0] = c.emit(Op::kTile, {c.input(0)}, {{"repeats", *repeats}});
+    c.outputs[0] = c.emit(Op::kTile, {c.input(0)}, {{key::kRepeats, *repeats}});
   else
     c.outputs[0] = c.emit(Op::kTile, {c.input(0), c.input(1)});
 }
@@ -148,7 +149,8 @@ void tile(OpContext& c) {
 void space_blocks(OpContext& c, Op op) {
   const std::string mode = c.attr_string("mode", "DCR");
   if (mode != "DCR" && mode != "CRD") c.fail("mode must be DCR or CRD");
-  c.outputs[0] = c.emit(op, {c.input(0)}, {{"blocksize", c.attr_int("blocksize", 0)}, {"mode", mode}});
+  c.outputs[0] =
+      c.emit(op, {c.input(0)}, {{key::kBlocksize, c.attr_int("blocksize", 0)}, {key::kMode, mode}});
 }
 void depth_to_space(OpContext& c) { space_blocks(c, Op::kDepthToSpace); }
 void space_to_depth(OpContext& c) { space_blocks(c, Op::kSpaceToDepth); }
@@ -174,8 +176,7 @@ void center_crop_pad(OpContext& c) {
     pads[a] = difference / 2;
     pads[a + rank] = difference - difference / 2;
   }
-  c.outputs[0] =
-      c.emit(Op::kPad, {x, kNoValue, kNoValue}, {{"pads", pads}, {"mode", std::string("constant")}});
+  c.outputs[0] = c.emit(Op::kPad, {x, kNoValue, kNoValue}, {{key::kPadding, pads}, {key::kMode, "constant"}});
 }
 
 // (cache, update, first index [B]?): the update's slices overwrite the cache's along `axis` (a static
@@ -195,16 +196,16 @@ void tensor_scatter(OpContext& c) {
     index = c.emit(Op::kMod, {index, dims(c, {shape_of(c, cache).at(axis)})});
   else if (mode != "linear")
     c.fail("mode must be linear or circular");
-  index = c.emit(Op::kExpand, {index}, {{"shape", shape}});
+  index = c.emit(Op::kExpand, {index}, {{key::kShape, shape}});
   c.outputs[0] = c.emit(Op::kScatterElements, {cache, index, update},
-                        {{"axis", static_cast<int64_t>(axis)}, {"reduction", std::string("none")}});
+                        {{key::kAxis, static_cast<int64_t>(axis)}, {key::kReduction, "none"}});
 }
 
 void trilu(OpContext& c) {
-  Attributes attributes{{"upper", c.attr_int("upper", 1)}};
+  Attributes attributes{{key::kUpper, c.attr_int("upper", 1)}};
   const auto k = c.has_input(1) ? known_ints(c, 1) : std::vector<int64_t>{0};
   if (k && k->size() == 1) {
-    attributes.set("k", (*k)[0]);
+    attributes.set(key::kDiagonal, (*k)[0]);
     c.outputs[0] = c.emit(Op::kTrilu, {c.input(0)}, attributes);
   } else {
     c.outputs[0] = c.emit(Op::kTrilu, {c.input(0), c.input(1)}, attributes);
@@ -213,8 +214,9 @@ void trilu(OpContext& c) {
 
 void reverse_sequence(OpContext& c) {
   const int64_t batch = c.attr_int("batch_axis", 1), time = c.attr_int("time_axis", 0);
-  c.outputs[0] = c.emit(Op::kReverseSequence, {c.input(0), c.input(1)},
-                        {{"batch_axis", c.axis(batch, c.rank(0))}, {"time_axis", c.axis(time, c.rank(0))}});
+  c.outputs[0] =
+      c.emit(Op::kReverseSequence, {c.input(0), c.input(1)},
+             {{key::kBatchAxis, c.axis(batch, c.rank(0))}, {key::kTimeAxis, c.axis(time, c.rank(0))}});
 }
 
 }  // namespace

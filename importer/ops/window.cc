@@ -1,6 +1,7 @@
 // Convolution, pooling and resizing.
 #include <algorithm>
 
+#include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -25,16 +26,16 @@ void resolve_auto_pad(OpContext& c, Attributes& attributes, const std::vector<in
   if (pads.size() != 2 * n)
     c.fail("pads has " + std::to_string(pads.size()) + " entries for " + std::to_string(n) + " spatial axes");
   if (mode == "VALID") std::fill(pads.begin(), pads.end(), 0);
-  attributes.set("pads", pads);
+  attributes.set(key::kPads, pads);
   if (mode == "NOTSET" || mode == "VALID" || mode.empty()) return;
   if (mode != "SAME_UPPER" && mode != "SAME_LOWER")
     c.fail("auto_pad '" + mode.substr(0, 40) + "' is not known");
   const Shape& x = shape_of(c, c.input(0));
-  const auto &strides = attributes.ints("strides"), &dilations = attributes.ints("dilations");
+  const auto &strides = attributes.get(key::kStrides), &dilations = attributes.get(key::kDilations);
   for (std::size_t i = 0; i < n; ++i) {
     const auto in = x[2 + i].constant();
     if (!in || strides[i] <= 0) {
-      attributes.set("auto_pad", mode);
+      attributes.set(key::kAutoPad, mode);
       return;
     }
     const int64_t out = (*in + strides[i] - 1) / strides[i];
@@ -43,7 +44,7 @@ void resolve_auto_pad(OpContext& c, Attributes& attributes, const std::vector<in
     pads[i] = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
     pads[i + n] = total - pads[i];
   }
-  attributes.set("pads", pads);
+  attributes.set(key::kPads, pads);
 }
 
 std::size_t spatial_axes(OpContext& c) {
@@ -53,9 +54,9 @@ std::size_t spatial_axes(OpContext& c) {
 
 Attributes conv_attributes(OpContext& c) {
   const std::size_t n = spatial_axes(c);
-  Attributes attributes{{"group", c.attr_int("group", 1)},
-                        {"strides", ints_or_ones(c, "strides", n)},
-                        {"dilations", ints_or_ones(c, "dilations", n)}};
+  Attributes attributes{{key::kGroup, c.attr_int("group", 1)},
+                        {key::kStrides, ints_or_ones(c, "strides", n)},
+                        {key::kDilations, ints_or_ones(c, "dilations", n)}};
   return attributes;
 }
 
@@ -114,10 +115,10 @@ void fused_conv(OpContext& c) {
   else if (activation == "Tanh")
     c.outputs[0] = c.emit(Op::kTanh, {x});
   else if (activation == "LeakyRelu")
-    c.outputs[0] = c.emit(Op::kLeakyRelu, {x}, {{"alpha", parameter(0, 0.01f)}});
+    c.outputs[0] = c.emit(Op::kLeakyRelu, {x}, {{key::kAlpha, parameter(0, 0.01f)}});
   else if (activation == "HardSigmoid")
     c.outputs[0] =
-        c.emit(Op::kHardSigmoid, {x}, {{"alpha", parameter(0, 0.2f)}, {"beta", parameter(1, 0.5)}});
+        c.emit(Op::kHardSigmoid, {x}, {{key::kAlpha, parameter(0, 0.2f)}, {key::kBeta, parameter(1, 0.5)}});
   else if (activation == "Clip")
     c.outputs[0] = c.emit(Op::kClip, {x, scalar(c, parameter(0, -3.4e38f), DType::kF32),
                                       scalar(c, parameter(1, 3.4e38f), DType::kF32)});
@@ -138,7 +139,7 @@ void conv_transpose(OpContext& c) {
   if (shape.size() > n) shape.erase(shape.begin(), shape.end() - static_cast<std::ptrdiff_t>(n));
   const std::string mode = c.attr_string("auto_pad", "NOTSET");
   const bool same = mode == "SAME_UPPER" || mode == "SAME_LOWER";
-  const auto &strides = attributes.ints("strides"), &dilations = attributes.ints("dilations");
+  const auto &strides = attributes.get(key::kStrides), &dilations = attributes.get(key::kDilations);
   // The padding that gives the output size asked for.
   for (std::size_t i = 0; i < n && (same || !shape.empty()); ++i) {
     const int64_t reach = extra[i] + (kernel[i] - 1) * dilations[i] + 1;
@@ -152,8 +153,8 @@ void conv_transpose(OpContext& c) {
     pads[i] = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
     pads[i + n] = total - pads[i];
   }
-  attributes.set("pads", pads);
-  attributes.set("output_padding", extra);
+  attributes.set(key::kPads, pads);
+  attributes.set(key::kOutputPadding, extra);
   std::vector<ValueId> in{c.input(0), c.input(1)};
   if (c.has_input(2)) in.push_back(c.inputs[2]);
   c.outputs[0] = c.emit(Op::kConvTranspose, in, attributes);
@@ -163,10 +164,10 @@ Attributes pool_attributes(OpContext& c) {
   const std::size_t n = spatial_axes(c);
   const auto kernel = c.attr_ints("kernel_shape");
   if (kernel.size() != n) c.fail("kernel_shape does not fit the rank of the input");
-  Attributes attributes{{"kernel_shape", kernel},
-                        {"strides", ints_or_ones(c, "strides", n)},
-                        {"dilations", ints_or_ones(c, "dilations", n)},
-                        {"ceil_mode", c.attr_int("ceil_mode", 0)}};
+  Attributes attributes{{key::kKernelShape, kernel},
+                        {key::kStrides, ints_or_ones(c, "strides", n)},
+                        {key::kDilations, ints_or_ones(c, "dilations", n)},
+                        {key::kCeilMode, c.attr_int("ceil_mode", 0)}};
   resolve_auto_pad(c, attributes, kernel);
   return attributes;
 }
@@ -180,7 +181,7 @@ void max_pool(OpContext& c) {
 
 void average_pool(OpContext& c) {
   Attributes attributes = pool_attributes(c);
-  attributes.set("count_include_pad", c.attr_int("count_include_pad", 0));
+  attributes.set(key::kCountIncludePad, c.attr_int("count_include_pad", 0));
   c.outputs[0] = c.emit(Op::kAveragePool, {c.input(0)}, attributes);
 }
 
@@ -188,10 +189,10 @@ void average_pool(OpContext& c) {
 void lp_pool(OpContext& c) {
   const double p = static_cast<double>(c.attr_int("p", 2));
   Attributes attributes = pool_attributes(c);
-  if (attributes.integer("ceil_mode")) c.unsupported("LpPool with ceil_mode");
-  attributes.set("count_include_pad", int64_t{1});
+  if (attributes.get(key::kCeilMode)) c.unsupported("LpPool with ceil_mode");
+  attributes.set(key::kCountIncludePad, 1);
   double count = 1;
-  for (const int64_t k : attributes.ints("kernel_shape")) count *= static_cast<double>(k);
+  for (const int64_t k : attributes.get(key::kKernelShape)) count *= static_cast<double>(k);
   const ValueId x = c.input(0);
   const DType type = dtype_of(c, x);
   const ValueId powers = binary(c, Op::kPow, c.emit(Op::kAbs, {x}), scalar(c, p, type));
@@ -207,7 +208,7 @@ void global_lp_pool(OpContext& c) {
   std::vector<int64_t> axes;
   for (int64_t i = 2; i < c.rank(0); ++i) axes.push_back(i);
   const ValueId powers = binary(c, Op::kPow, c.emit(Op::kAbs, {x}), scalar(c, p, type));
-  const ValueId sums = c.emit(Op::kReduceSum, {powers}, {{"axes", axes}, {"keepdims", int64_t{1}}});
+  const ValueId sums = c.emit(Op::kReduceSum, {powers}, {{key::kAxes, axes}, {key::kKeepdims, 1}});
   c.outputs[0] = binary(c, Op::kPow, sums, scalar(c, 1 / p, type));
 }
 
@@ -220,21 +221,21 @@ void global_pool(OpContext& c) {
 void resize(OpContext& c) {
   const std::string mode = c.attr_string("mode", "nearest");
   Attributes attributes{
-      {"mode", mode},
-      {"coordinate_transformation_mode",
+      {key::kMode, mode},
+      {key::kCoordinateTransformationMode,
        c.attr_string("coordinate_transformation_mode", c.opset >= 11 ? "half_pixel" : "asymmetric")},
-      {"nearest_mode", c.attr_string("nearest_mode", c.opset >= 11 ? "round_prefer_floor" : "floor")},
-      {"cubic_coeff_a", c.attr_float("cubic_coeff_a", -0.75)},
-      {"exclude_outside", c.attr_int("exclude_outside", 0)},
-      {"extrapolation_value", c.attr_float("extrapolation_value", 0)},
-      {"antialias", c.attr_int("antialias", 0)},
-      {"keep_aspect_ratio_policy", c.attr_string("keep_aspect_ratio_policy", "stretch")}};
-  if (attributes.text_or("coordinate_transformation_mode", "") == "tf_crop_and_resize")
+      {key::kNearestMode, c.attr_string("nearest_mode", c.opset >= 11 ? "round_prefer_floor" : "floor")},
+      {key::kCubicCoeffA, c.attr_float("cubic_coeff_a", -0.75)},
+      {key::kExcludeOutside, c.attr_int("exclude_outside", 0)},
+      {key::kExtrapolationValue, c.attr_float("extrapolation_value", 0)},
+      {key::kAntialias, c.attr_int("antialias", 0)},
+      {key::kKeepAspectRatioPolicy, c.attr_string("keep_aspect_ratio_policy", "stretch")}};
+  if (attributes.get_or(key::kCoordinateTransformationMode, "") == "tf_crop_and_resize")
     c.unsupported("Resize with tf_crop_and_resize");
   if (c.has_attr("axes")) {
     auto axes = c.attr_ints("axes");
     for (int64_t& a : axes) a = c.axis(a, c.rank(0));
-    attributes.set("axes", axes);
+    attributes.set(key::kAxes, axes);
   }
   const std::size_t scales = c.opset >= 11 ? 2 : 1;
   ValueId scale = c.has_input(scales) ? c.inputs[scales] : kNoValue;
@@ -244,7 +245,7 @@ void resize(OpContext& c) {
   if (scale == kNoValue) {
     if (!c.has_input(3) || c.opset < 11) c.fail("Resize needs scales or sizes");
     if (const auto sizes = known(c, 3))
-      attributes.set("sizes", *sizes);
+      attributes.set(key::kSizes, *sizes);
     else
       in[2] = c.inputs[3];
   }
@@ -252,9 +253,9 @@ void resize(OpContext& c) {
 }
 
 void upsample(OpContext& c) {
-  Attributes attributes{{"mode", c.attr_string("mode", "nearest")},
-                        {"coordinate_transformation_mode", std::string("asymmetric")},
-                        {"nearest_mode", std::string("floor")}};
+  Attributes attributes{{key::kMode, c.attr_string("mode", "nearest")},
+                        {key::kCoordinateTransformationMode, "asymmetric"},
+                        {key::kNearestMode, "floor"}};
   ValueId scale = kNoValue;
   if (c.has_input(1)) {
     scale = c.input(1);

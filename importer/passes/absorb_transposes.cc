@@ -1,5 +1,6 @@
 // MatMul(a, Transpose(b)) -> MatMul(a, b) {trans_b}: no copy of K^T, and tied embeddings stay one payload in
 // one orientation.
+#include "base/ir/keys.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -44,8 +45,8 @@ ValueId unturned(Graph& graph, ValueId b) {
     return view ? value_with(graph, view) : kNoValue;
   }
   const Node* turn = made_by(graph, b, Op::kTranspose);
-  if (!turn || !turns_rows(turn->attributes.ints("perm"))) return kNoValue;
-  const std::vector<int64_t> perm = swapped(turn->attributes.ints("perm"));
+  if (!turn || !turns_rows(turn->attributes.get(key::kPerm))) return kNoValue;
+  const std::vector<int64_t> perm = swapped(turn->attributes.get(key::kPerm));
   return is_identity(perm) ? turn->inputs[0] : kNoValue;
 }
 
@@ -54,8 +55,8 @@ bool split_turn(Graph& graph, ValueId b, int uses) {
   const NodeId producer = graph.value(b).producer;
   if (producer == kNoNode || graph.node(producer).op != Op::kTranspose || uses != 1) return false;
   Node& turn = graph.node(producer);
-  if (!turns_rows(turn.attributes.ints("perm"))) return false;
-  turn.attributes.set("perm", swapped(turn.attributes.ints("perm")));
+  if (!turns_rows(turn.attributes.get(key::kPerm))) return false;
+  turn.attributes.set(key::kPerm, swapped(turn.attributes.get(key::kPerm)));
   Shape& shape = *graph.value(b).shape;
   std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
   return true;
@@ -74,10 +75,10 @@ bool absorb_transposes(Graph& graph) {
     else if (graph.value(b).constant || !graph.value(b).shape || !split_turn(graph, b, uses[b]))
       continue;
     Node& node = graph.nodes[i];
-    if (node.attributes.integer_or("trans_b", 0))
-      node.attributes.erase("trans_b");
+    if (node.attributes.get_or(key::kTransB, 0))
+      node.attributes.erase(key::kTransB);
     else
-      node.attributes.set("trans_b", int64_t{1});
+      node.attributes.set(key::kTransB, 1);
     changed = true;
   }
   return changed;

@@ -1,6 +1,7 @@
 // Movement that moves nothing, or that a later movement undoes.
 #include <numeric>
 
+#include "base/ir/keys.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -19,10 +20,10 @@ bool is_identity(const std::vector<int64_t>& perm) {
 }
 
 bool takes_everything(const Graph& graph, const Node& slice) {
-  if (!slice.attributes.has("starts")) return false;
-  for (const int64_t s : slice.attributes.ints("steps"))
+  if (!slice.attributes.has(key::kStarts)) return false;
+  for (const int64_t s : slice.attributes.get(key::kSteps))
     if (s != 1) return false;
-  for (const Expr& e : slice.attributes.shape("starts"))
+  for (const Expr& e : slice.attributes.get(key::kStarts))
     if (!e.is_constant(0)) return false;
   return same_shape(graph, slice.inputs[0], slice.outputs[0]);
 }
@@ -37,13 +38,13 @@ bool moves_nothing(const Graph& graph, const Node& node) {
     case Op::kExpand:
       return same_shape(graph, node.inputs[0], node.outputs[0]);
     case Op::kTranspose:
-      return is_identity(node.attributes.ints("perm"));
+      return is_identity(node.attributes.get(key::kPerm));
     case Op::kSlice:
       return takes_everything(graph, node);
     case Op::kConcat:
       return node.inputs.size() == 1;
     case Op::kSplit:
-      return node.outputs.size() == 1 && node.attributes.has("sizes");
+      return node.outputs.size() == 1 && node.attributes.has(key::kSizes);
     default:
       return false;
   }
@@ -72,7 +73,7 @@ bool join_casts(const Graph& graph, Node& node) {
 
 bool join_reshapes(const Graph& graph, Node& node) {
   const Node* before = made_by(graph, node.inputs[0], Op::kReshape);
-  if (!before || !node.attributes.has("shape")) return false;
+  if (!before || !node.attributes.has(key::kShape)) return false;
   node.inputs[0] = before->inputs[0];
   return true;
 }
@@ -81,9 +82,10 @@ bool join_transposes(const Graph& graph, Node& node) {
   const Node* before = made_by(graph, node.inputs[0], Op::kTranspose);
   if (!before) return false;
   std::vector<int64_t> perm;
-  for (const int64_t p : node.attributes.ints("perm")) perm.push_back(before->attributes.ints("perm")[p]);
+  for (const int64_t p : node.attributes.get(key::kPerm))
+    perm.push_back(before->attributes.get(key::kPerm)[p]);
   node.inputs[0] = before->inputs[0];
-  node.attributes.set("perm", std::move(perm));
+  node.attributes.set(key::kPerm, std::move(perm));
   return true;
 }
 

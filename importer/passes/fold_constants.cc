@@ -1,4 +1,5 @@
 // What became known since the nodes were emitted: elements, bounds, whole values.
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 #include "base/ir/slice_bounds.h"
 #include "importer/infer.h"
@@ -32,7 +33,7 @@ std::optional<std::vector<int64_t>> numbers(const Graph& graph, const Node& node
 
 // A run-time Slice whose bounds are known by now.
 bool settle_slice(Graph& graph, Node& node) {
-  if (node.attributes.has("starts")) return false;
+  if (node.attributes.has(key::kStarts)) return false;
   const auto starts = elements(graph, node, 1), ends = elements(graph, node, 2);
   const auto& x = graph.value(node.inputs[0]).shape;
   if (!starts || !ends || !x || ends->size() != starts->size()) return false;
@@ -54,24 +55,24 @@ bool settle_slice(Graph& graph, Node& node) {
 
 // An Expand or Reshape target, a Pad or Tile amount that is known by now and needs no further meaning.
 bool settle_shape(Graph& graph, Node& node) {
-  if (node.op == Op::kTile && !node.attributes.has("repeats")) {
+  if (node.op == Op::kTile && !node.attributes.has(key::kRepeats)) {
     const auto repeats = elements(graph, node, 1);
     if (!repeats) return false;
-    node.attributes.set("repeats", *repeats);
-  } else if (node.op == Op::kConstantOfShape && !node.attributes.has("shape")) {
+    node.attributes.set(key::kRepeats, *repeats);
+  } else if (node.op == Op::kConstantOfShape && !node.attributes.has(key::kShape)) {
     const auto shape = elements(graph, node, 0);
     if (!shape) return false;
-    node.attributes.set("shape", *shape);
+    node.attributes.set(key::kShape, *shape);
     node.inputs.clear();
     return true;
-  } else if (node.op == Op::kReshape && !node.attributes.has("shape")) {
+  } else if (node.op == Op::kReshape && !node.attributes.has(key::kShape)) {
     const auto shape = elements(graph, node, 1);
     if (!shape) return false;
     for (const Expr& e : *shape)
       if (e.constant().value_or(1) <= 0 || !e.lower_bound() || *e.lower_bound() < 0) return false;
-    node.attributes.set("shape", *shape);
-    node.attributes.erase("allowzero");
-  } else if (node.op == Op::kExpand && !node.attributes.has("shape")) {
+    node.attributes.set(key::kShape, *shape);
+    node.attributes.erase(key::kAllowzero);
+  } else if (node.op == Op::kExpand && !node.attributes.has(key::kShape)) {
     const auto target = elements(graph, node, 1);
     const auto& x = graph.value(node.inputs[0]).shape;
     if (!target || !x) return false;
@@ -83,7 +84,7 @@ bool settle_shape(Graph& graph, Node& node) {
       if (!size) return false;
       shape[shape.size() - 1 - i] = *size;
     }
-    node.attributes.set("shape", shape);
+    node.attributes.set(key::kShape, shape);
   } else {
     return false;
   }

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "base/ir/keys.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -126,7 +127,7 @@ class Fuser {
       const NodeId last = find_result(x, t, t, tolerance, 0);
       if (last == kNoNode) continue;
       rewrite(graph_.node(last), Op::kGelu, {x},
-              {{"approximate", std::string(root.op == Op::kErf ? "none" : "tanh")}});
+              {{key::kApproximate, std::string(root.op == Op::kErf ? "none" : "tanh")}});
       return true;
     }
     return false;

@@ -1,4 +1,5 @@
 // LayerNorm as exporters below opset 17 write it: ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add.
+#include "base/ir/keys.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -42,7 +43,7 @@ std::optional<Match> normalized(const Graph& graph, const Node& div) {
 }
 
 Attributes attributes_of(const Graph& graph, const Match& m) {
-  return {{"axis", static_cast<int64_t>(graph.value(m.x).shape->size()) - 1}, {"epsilon", m.epsilon}};
+  return {{key::kAxis, static_cast<int64_t>(graph.value(m.x).shape->size()) - 1}, {key::kEpsilon, m.epsilon}};
 }
 
 // The one reader of `id`, if it is `op` with a constant row as its other operand.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/ir/graph.h"
+#include "base/ir/keys.h"
 
 namespace ark::passes {
 
@@ -58,9 +59,10 @@ inline void rewrite(Node& node, Op op, std::vector<ValueId> inputs, Attributes a
 // True if `node` reduces the last axis only, keeping it with size 1.
 inline bool over_last_axis(const Graph& graph, const Node& node) {
   const auto& shape = graph.value(node.inputs[0]).shape;
-  if (!shape || shape->empty() || !node.attributes.has("axes") || !node.attributes.integer_or("keepdims", 1))
+  if (!shape || shape->empty() || !node.attributes.has(key::kAxes) ||
+      !node.attributes.get_or(key::kKeepdims, 1))
     return false;
-  const auto& axes = node.attributes.ints("axes");
+  const auto& axes = node.attributes.get(key::kAxes);
   return axes.size() == 1 && axes[0] == static_cast<int64_t>(shape->size()) - 1;
 }
 

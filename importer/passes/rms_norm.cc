@@ -1,5 +1,6 @@
 // RMS norm in the styles of exporters: x * 1/sqrt(mean(x^2) + epsilon) * scale, with Pow or Mul, Div or
 // Reciprocal or Rsqrt, and, for 16-bit models, Casts to float and back around the statistics.
+#include "base/ir/keys.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -98,8 +99,8 @@ class RmsNormFuser {
   }
 
   void fuse(Node& node, const RmsNorm& m) {
-    const Attributes attributes{{"axis", static_cast<int64_t>(graph_.value(m.x).shape->size()) - 1},
-                                {"epsilon", m.epsilon}};
+    const Attributes attributes{{key::kAxis, static_cast<int64_t>(graph_.value(m.x).shape->size()) - 1},
+                                {key::kEpsilon, m.epsilon}};
     ValueId x = m.x, y = node.outputs[0];
     rewrite(node, Op::kRmsNorm, {x}, attributes);
     // Float statistics of a 16-bit tensor: the operator keeps them in float by itself.

@@ -1,4 +1,5 @@
 // x * Sigmoid(x) -> Silu; x * Sigmoid(alpha * x) -> QuickGelu.
+#include "base/ir/keys.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -26,7 +27,7 @@ bool fuse_silu(Graph& graph) {
       if (*alpha == 1)
         rewrite(mul, Op::kSilu, {x});
       else
-        rewrite(mul, Op::kQuickGelu, {x}, {{"alpha", *alpha}});
+        rewrite(mul, Op::kQuickGelu, {x}, {{key::kAlpha, *alpha}});
       changed = true;
       break;
     }

@@ -1,5 +1,6 @@
 // Gather(Cast(table), ids) -> Cast(Gather(table, ids)): a table stored in 16 bits is looked up as it is
 // stored, and only the rows that a call reads are widened.
+#include "base/ir/keys.h"
 #include "importer/passes/passes.h"
 #include "importer/widening.h"
 
@@ -18,7 +19,7 @@ bool sink(Graph& graph, NodeId id) {
   graph.node(id).outputs[0] = narrow;
   graph.value(narrow).producer = id;
   graph.add_node(Op::kCast, std::string(graph.node(id).name), {narrow}, {wide},
-                 {{"to", static_cast<int64_t>(graph.value(wide).dtype)}});
+                 {{key::kTo, static_cast<int64_t>(graph.value(wide).dtype)}});
   return true;
 }
 

@@ -131,14 +131,7 @@ void substitute(Graph& graph, const Substitution& map) {
     if (v.elements) substitute(*v.elements, map);
   }
   for (Node& n : graph.nodes) {
-    Attributes changed = n.attributes;
-    for (const auto& [name, value] : n.attributes.values())
-      if (const auto* shape = std::get_if<Shape>(&value)) {
-        Shape copy = *shape;
-        substitute(copy, map);
-        changed.set(name, std::move(copy));
-      }
-    n.attributes = std::move(changed);
+    n.attributes.change_sizes([&](const Expr& e) { return e.substitute(map); });
     for (auto& subgraph : n.subgraphs) substitute(*subgraph, map);
   }
   for (auto& [a, b] : graph.assumptions) {

@@ -98,7 +98,7 @@ Arena arena_of(const Compiled& c, std::size_t rank) {
 
 const char* isa_name() {
   const char* const names[] = {"scalar", "avx2", "avx512"};
-  return names[best_isa()];
+  return names[static_cast<std::size_t>(best_isa())];
 }
 
 std::string_view body_of(const Variant& v) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "engine/kernel.h"
 
 namespace ark {
@@ -41,7 +42,7 @@ Tensor zeros(DType type, Dims dims) { return Tensor::zeros(type, std::move(dims)
 Operands linear(Op op, Dims scales, Dims zero, int64_t axis = 1, int64_t block = 0) {
   const bool quantize = op == Op::kQuantizeLinear;
   return {op,
-          {{"axis", axis}, {"block_size", block}},
+          {{key::kAxis, axis}, {key::kBlockSize, block}},
           {zeros(quantize ? DType::kF32 : DType::kI8, {40, 6}),
            Tensor::of<float>(DType::kF32, scales,
                              std::vector<float>(static_cast<std::size_t>(element_count(scales)), 1)),
@@ -81,7 +82,7 @@ TEST(QuantizedKernels, IntegerProductsHaveOneZeroPointOrOneEach) {
 Operands nbits(Dims codes, Dims scales, Dims zero, Dims places, int32_t place = 0) {
   const auto count = static_cast<std::size_t>(element_count(places));
   return {Op::kMatMulNBits,
-          {{"K", int64_t{40}}, {"N", int64_t{3}}, {"bits", int64_t{4}}, {"block_size", int64_t{16}}},
+          {{key::kK, 40}, {key::kN, 3}, {key::kBits, 4}, {key::kBlockSize, 16}},
           {zeros(DType::kF32, {2, 40}), zeros(DType::kU8, std::move(codes)),
            zeros(DType::kF32, std::move(scales)), zeros(DType::kU8, std::move(zero)),
            Tensor::of<int32_t>(DType::kI32, places, std::vector<int32_t>(count, place))},
@@ -110,10 +111,10 @@ TEST(QuantizedKernels, BlocksNamedByGIdxExist) {
 TEST(QuantizedKernels, ConvolutionsOfIntegersHaveOneZeroPointOrOneAChannel) {
   const auto conv = [](Dims x_zero, Dims w_zero) {
     return Operands{Op::kConvInteger,
-                    {{"strides", std::vector<int64_t>{1}},
-                     {"dilations", std::vector<int64_t>{1}},
-                     {"pads", std::vector<int64_t>{0, 0}},
-                     {"group", int64_t{1}}},
+                    {{key::kStrides, std::vector<int64_t>{1}},
+                     {key::kDilations, std::vector<int64_t>{1}},
+                     {key::kPads, std::vector<int64_t>{0, 0}},
+                     {key::kGroup, 1}},
                     {zeros(DType::kU8, {1, 2, 8}), zeros(DType::kU8, {3, 2, 3}),
                      zeros(DType::kU8, std::move(x_zero)), zeros(DType::kU8, std::move(w_zero))},
                     zeros(DType::kI32, {1, 3, 6})};

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ir/keys.h"
 #include "base/ir/quantized.h"
 #include "importer/decoder.h"
 
@@ -110,14 +111,13 @@ class TokenGraphBuilder {
     return node(Op::kMatMul, name, inputs, s, matmul_attributes(0));
   }
   static Attributes matmul_attributes(int64_t trans_b) {
-    return {{"trans_a", int64_t{0}}, {"trans_b", trans_b}, {"alpha", 1.0}};
+    return {{key::kTransA, 0}, {key::kTransB, trans_b}, {key::kAlpha, 1.0}};
   }
   ValueId reshape(ValueId x, const std::string& name, Shape to) {
-    return node(Op::kReshape, name, {x}, to, {{"shape", to}});
+    return node(Op::kReshape, name, {x}, to, {{key::kShape, to}});
   }
   ValueId gather(const std::string& name, ValueId table, ValueId indices) {
-    return node(Op::kGather, name, {table, indices}, {shape(indices)[0], shape(table)[1]},
-                {{"axis", int64_t{0}}});
+    return node(Op::kGather, name, {table, indices}, {shape(indices)[0], shape(table)[1]}, {{key::kAxis, 0}});
   }
   ValueId select(ValueId x, const std::string& name) {
     Shape s = shape(x);
@@ -134,7 +134,7 @@ class TokenGraphBuilder {
       outputs.push_back(graph.add_value(name, DType::kF32, s));
     }
     const auto axis = static_cast<int64_t>(shape(x).size() - 1);
-    graph.add_node(Op::kSplit, name, {x}, outputs, {{"axis", axis}, {"sizes", attribute}});
+    graph.add_node(Op::kSplit, name, {x}, outputs, {{key::kAxis, axis}, {key::kSizes, attribute}});
     return outputs;
   }
   ValueId attention(const std::string& name, ValueId q, ValueId k, ValueId v, ValueId slopes = kNoValue) {
@@ -143,10 +143,10 @@ class TokenGraphBuilder {
                             "past." + std::to_string(cache) + ".value", o.kv_heads, o.head_dim, o.head_dim,
                             0});
     return node(Op::kPagedAttention, name, {q, k, v, slopes, kNoValue}, shape(q),
-                {{"cache", cache},
-                 {"scale", 1 / std::sqrt(static_cast<double>(o.head_dim))},
-                 {"window", int64_t{0}},
-                 {"softcap", 0.0}});
+                {{key::kCache, cache},
+                 {key::kScale, 1 / std::sqrt(static_cast<double>(o.head_dim))},
+                 {key::kWindow, 0},
+                 {key::kSoftcap, 0.0}});
   }
   DecoderModel finish(ValueId logits) {
     graph.outputs = {logits};
@@ -183,7 +183,7 @@ inline DecoderModel gpt2_tokens(TokenGraphOptions options = {}) {
   const auto norm = [&](ValueId x, const std::string& name) {
     return b.same(Op::kLayerNorm, name,
                   {x, b.vector(o.hidden, 1, name + ".weight"), b.vector(o.hidden, 0, name + ".bias")},
-                  {{"axis", int64_t{1}}, {"epsilon", 1e-5}});
+                  {{key::kAxis, 1}, {key::kEpsilon, 1e-5}});
   };
   const ValueId table = b.matrix(o.vocabulary, o.hidden, "wte", 1);
   ValueId x = b.same(Op::kAdd, "embed",
@@ -206,7 +206,7 @@ inline DecoderModel gpt2_tokens(TokenGraphOptions options = {}) {
     }
     x = b.same(Op::kAdd, p + "add_1", {x, b.linear(a, p + "c_proj", o.hidden, true)});
     ValueId h = b.linear(norm(x, p + "ln_2"), p + "c_fc", o.intermediate, true);
-    h = b.same(Op::kGelu, p + "gelu", {h}, {{"approximate", std::string("tanh")}});
+    h = b.same(Op::kGelu, p + "gelu", {h}, {{key::kApproximate, "tanh"}});
     x = b.same(Op::kAdd, p + "add_2", {x, b.linear(h, p + "c_proj2", o.hidden, true)});
   }
   if (!o.select_early || o.layers == 0) x = b.select(x, "rows");
@@ -223,7 +223,7 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
   const int64_t width = o.heads * o.head_dim;
   const auto norm = [&](ValueId x, const std::string& name) {
     return b.same(Op::kRmsNorm, name, {x, b.vector(o.hidden, 1, name + ".weight")},
-                  {{"axis", int64_t{1}}, {"epsilon", 1e-5}});
+                  {{key::kAxis, 1}, {key::kEpsilon, 1e-5}});
   };
   const auto rotary_table = [&](double (*f)(double), const std::string& name) {
     Tensor t = Tensor::empty(DType::kF32, {o.max_positions, o.head_dim / 2});
@@ -239,7 +239,7 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
   const ValueId sine = rotary_table([](double a) { return std::sin(a); }, "sin");
   const auto rotate = [&](ValueId v, const std::string& name) {
     return b.same(Op::kRotary, name, {v, cosine, sine, b.positions},
-                  {{"interleaved", int64_t{0}}, {"rotary_dim", o.head_dim}, {"head_axis", int64_t{1}}});
+                  {{key::kInterleaved, 0}, {key::kRotaryDim, o.head_dim}, {key::kHeadAxis, 1}});
   };
   const ValueId table = b.matrix(o.vocabulary, o.hidden, "embed_tokens", 1);
   ValueId x = b.gather("embed", table, b.ids);

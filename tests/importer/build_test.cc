@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/ir/keys.h"
 #include "importer/import.h"
 #include "tests/fixtures.h"
 #include "tests/importer/proto.h"
@@ -166,7 +167,7 @@ TEST(Functions, AreInlinedWithTheirAttributes) {
   const Graph g =
       build(test::model(test::graph({.nodes = {call}, .inputs = {kX}, .outputs = {kY}}), {inner, outer}));
   EXPECT_THAT(ops(g), testing::ElementsAre("Neg", "Softmax"));
-  EXPECT_EQ(g.nodes.back().attributes.integer("axis"), 0);
+  EXPECT_EQ(g.nodes.back().attributes.get(key::kAxis), 0);
 }
 
 TEST(Functions, BillionLaughsAreCountedBeforeTheyAreExpanded) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "tests/importer/graph_builder.h"
 
 namespace ark {
@@ -40,7 +41,7 @@ TEST(Fold, IntegersTruncateAndWrap) {
   };
   EXPECT_EQ(two(Op::kDiv, -7, 2), -3);
   EXPECT_EQ(two(Op::kMod, -7, 3), 2);
-  EXPECT_EQ(two(Op::kMod, -7, 3, {{"fmod", int64_t{1}}}), -1);
+  EXPECT_EQ(two(Op::kMod, -7, 3, {{key::kFmod, 1}}), -1);
   EXPECT_EQ(two(Op::kDiv, 1, 0), -12345);  // left to run time
 }
 
@@ -51,7 +52,8 @@ TEST(Fold, DequantizesVectors) {
     return g.graph.add_constant(make_constant(Tensor::of<int8_t>(DType::kI8, dims, values)));
   };
   const auto made = [&](std::vector<ValueId> in, int64_t axis, int64_t block) {
-    return folded(g, g.emit(Op::kDequantizeLinear, std::move(in), {{"axis", axis}, {"block_size", block}}));
+    return folded(
+        g, g.emit(Op::kDequantizeLinear, std::move(in), {{key::kAxis, axis}, {key::kBlockSize, block}}));
   };
   const ValueId x = bytes({4}, {-128, 0, 3, 127});
   EXPECT_EQ(made({x, g.real(0.5f)}, 0, 0), (Numbers{-64, 0, 1.5, 63.5}));
@@ -68,51 +70,49 @@ TEST(Fold, DequantizesVectors) {
 
 TEST(Fold, CastRoundsToTheTargetsPrecision) {
   GraphBuilder g;
-  const ValueId half = g.emit(Op::kCast, {g.real(0.1f)}, {{"to", int64_t{10}}});
+  const ValueId half = g.emit(Op::kCast, {g.real(0.1f)}, {{key::kTo, 10}});
   EXPECT_EQ(folded(g, half)[0], f16_to_f32(f32_to_f16(0.1f)));
-  EXPECT_EQ(folded(g, g.emit(Op::kCast, {g.real(-2.7f)}, {{"to", int64_t{7}}}))[0], -2);
-  EXPECT_EQ(folded(g, g.emit(Op::kCast, {g.real(NAN)}, {{"to", int64_t{7}}}))[0], -12345);
+  EXPECT_EQ(folded(g, g.emit(Op::kCast, {g.real(-2.7f)}, {{key::kTo, 7}}))[0], -2);
+  EXPECT_EQ(folded(g, g.emit(Op::kCast, {g.real(NAN)}, {{key::kTo, 7}}))[0], -12345);
 }
 
 TEST(Fold, Movement) {
   GraphBuilder g;
   const ValueId x = g.reals({2, 3}, {1, 2, 3, 4, 5, 6});
-  EXPECT_EQ(folded(g, g.emit(Op::kTranspose, {x}, {{"perm", std::vector<int64_t>{1, 0}}})),
+  EXPECT_EQ(folded(g, g.emit(Op::kTranspose, {x}, {{key::kPerm, std::vector<int64_t>{1, 0}}})),
             (Numbers{1, 4, 2, 5, 3, 6}));
-  const Attributes backwards{{"axes", std::vector<int64_t>{1}},
-                             {"starts", Shape{2}},
-                             {"ends", Shape{-1}},
-                             {"steps", std::vector<int64_t>{-1}}};
+  const Attributes backwards{{key::kAxes, std::vector<int64_t>{1}},
+                             {key::kStarts, Shape{2}},
+                             {key::kEnds, Shape{-1}},
+                             {key::kSteps, std::vector<int64_t>{-1}}};
   EXPECT_EQ(folded(g, g.emit(Op::kSlice, {x}, backwards)), (Numbers{3, 2, 1, 6, 5, 4}));
-  EXPECT_EQ(folded(g, g.emit(Op::kConcat, {x, x}, {{"axis", int64_t{1}}})),
+  EXPECT_EQ(folded(g, g.emit(Op::kConcat, {x, x}, {{key::kAxis, 1}})),
             (Numbers{1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6}));
-  EXPECT_EQ(folded(g, g.emit(Op::kPad, {x}, {{"pads", Shape{0, 1, 0, 0}}})),
+  EXPECT_EQ(folded(g, g.emit(Op::kPad, {x}, {{key::kPadding, Shape{0, 1, 0, 0}}})),
             (Numbers{0, 1, 2, 3, 0, 4, 5, 6}));
-  EXPECT_EQ(folded(g, g.emit(Op::kTrilu, {x}, {{"upper", int64_t{0}}, {"k", int64_t{0}}})),
+  EXPECT_EQ(folded(g, g.emit(Op::kTrilu, {x}, {{key::kUpper, 0}, {key::kDiagonal, 0}})),
             (Numbers{1, 0, 0, 4, 5, 0}));
 }
 
 TEST(Fold, Indexing) {
   GraphBuilder g;
   const ValueId x = g.reals({3, 2}, {1, 2, 3, 4, 5, 6});
-  EXPECT_EQ(folded(g, g.emit(Op::kGather, {x, g.ints({-1, 0})}, {{"axis", int64_t{0}}})),
-            (Numbers{5, 6, 1, 2}));
+  EXPECT_EQ(folded(g, g.emit(Op::kGather, {x, g.ints({-1, 0})}, {{key::kAxis, 0}})), (Numbers{5, 6, 1, 2}));
   EXPECT_EQ(folded(g, g.emit(Op::kGatherND, {x, g.ints({1, 2}, {2, 1})})), (Numbers{6}));
   EXPECT_EQ(folded(g, g.emit(Op::kScatterND, {x, g.ints({1, 1}, {1}), g.reals({1, 2}, {8, 9})})),
             (Numbers{1, 2, 8, 9, 5, 6}));
   EXPECT_EQ(folded(g, g.emit(Op::kNonZero, {g.reals({2, 2}, {0, 1, 1, 0})})), (Numbers{0, 1, 1, 0}));
-  EXPECT_THROW(g.emit(Op::kGather, {x, g.ints({3})}, {{"axis", int64_t{0}}}), Error);
+  EXPECT_THROW(g.emit(Op::kGather, {x, g.ints({3})}, {{key::kAxis, 0}}), Error);
 }
 
 TEST(Fold, Reductions) {
   GraphBuilder g;
   const ValueId x = g.reals({2, 3}, {1, 2, 3, 4, 5, 6});
   EXPECT_EQ(
-      folded(g, g.emit(Op::kReduceMean, {x}, {{"axes", std::vector<int64_t>{1}}, {"keepdims", int64_t{0}}})),
+      folded(g, g.emit(Op::kReduceMean, {x}, {{key::kAxes, std::vector<int64_t>{1}}, {key::kKeepdims, 0}})),
       (Numbers{2, 5}));
-  EXPECT_EQ(folded(g, g.emit(Op::kReduceMax, {x}, {{"keepdims", int64_t{1}}})), (Numbers{6}));
-  EXPECT_EQ(folded(g, g.emit(Op::kCumSum, {x},
-                             {{"axis", int64_t{1}}, {"exclusive", int64_t{1}}, {"reverse", int64_t{1}}})),
+  EXPECT_EQ(folded(g, g.emit(Op::kReduceMax, {x}, {{key::kKeepdims, 1}})), (Numbers{6}));
+  EXPECT_EQ(folded(g, g.emit(Op::kCumSum, {x}, {{key::kAxis, 1}, {key::kExclusive, 1}, {key::kReverse, 1}})),
             (Numbers{5, 3, 0, 11, 6, 0}));
 }
 

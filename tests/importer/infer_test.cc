@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "tests/importer/graph_builder.h"
 
 namespace ark {
@@ -12,7 +13,7 @@ namespace {
 using test::GraphBuilder;
 using testing::HasSubstr;
 
-Attributes dims_of(const std::string& sizes) { return {{"values", test::shape_of(sizes)}}; }
+Attributes dims_of(const std::string& sizes) { return {{key::kValues, test::shape_of(sizes)}}; }
 
 TEST(Infer, BroadcastsSymbolically) {
   GraphBuilder g;
@@ -48,7 +49,7 @@ TEST(Infer, MatMulShapes) {
   EXPECT_EQ(shape("8", "batch, 8, 16"), "[batch, 16]");
   EXPECT_EQ(shape("batch, 4, 8", "8"), "[batch, 4]");
   EXPECT_EQ(shape("8", "8"), "[]");
-  EXPECT_EQ(shape("batch, 1, s, 8", "4, t, 8", {{"trans_b", int64_t{1}}}), "[batch, 4, s, t]");
+  EXPECT_EQ(shape("batch, 1, s, 8", "4, t, 8", {{key::kTransB, 1}}), "[batch, 4, s, t]");
 }
 
 TEST(Infer, InnerSizesOfAProductAreAssumedEqual) {
@@ -71,23 +72,23 @@ TEST(Infer, DataDependentSizesGetTheirOwnSymbolsAndKeepThem) {
 TEST(Infer, ConvolutionAndPoolingSizes) {
   GraphBuilder g;
   const ValueId x = g.input("x", "batch, 3, height, 32");
-  const Attributes conv{{"group", int64_t{1}},
-                        {"strides", std::vector<int64_t>{2, 2}},
-                        {"pads", std::vector<int64_t>{1, 1, 1, 1}}};
+  const Attributes conv{{key::kGroup, 1},
+                        {key::kStrides, std::vector<int64_t>{2, 2}},
+                        {key::kPads, std::vector<int64_t>{1, 1, 1, 1}}};
   EXPECT_EQ(g.shape(g.emit(Op::kConv, {x, g.input("w", "16, 3, 3, 3")}, conv)),
             "[batch, 16, floordiv(height - 1, 2) + 1, 16]");
-  const Attributes pool{{"kernel_shape", std::vector<int64_t>{3, 3}},
-                        {"strides", std::vector<int64_t>{2, 2}},
-                        {"ceil_mode", int64_t{1}}};
+  const Attributes pool{{key::kKernelShape, std::vector<int64_t>{3, 3}},
+                        {key::kStrides, std::vector<int64_t>{2, 2}},
+                        {key::kCeilMode, 1}};
   EXPECT_EQ(g.shape(g.emit(Op::kMaxPool, {g.input("y", "1, 1, 5, 6")}, pool)), "[1, 1, 2, 3]");
 }
 
 // A window that starts in the padding behind the input is dropped (PyTorch's rule, and the standard's).
 TEST(Infer, CeilModeDropsTheWindowBehindTheInput) {
   GraphBuilder g;
-  const Attributes pool{{"kernel_shape", std::vector<int64_t>{1, 1}},
-                        {"strides", std::vector<int64_t>{2, 2}},
-                        {"ceil_mode", int64_t{1}}};
+  const Attributes pool{{key::kKernelShape, std::vector<int64_t>{1, 1}},
+                        {key::kStrides, std::vector<int64_t>{2, 2}},
+                        {key::kCeilMode, 1}};
   EXPECT_EQ(g.shape(g.emit(Op::kMaxPool, {g.input("x", "1, 1, 2, 3")}, pool)), "[1, 1, 1, 2]");
 }
 
@@ -96,7 +97,7 @@ TEST(Infer, AttentionOutputs) {
   const std::vector<ValueId> in{g.input("q", "B, 8, S, 16"),  g.input("k", "B, 2, S, 16"),
                                 g.input("v", "B, 2, S, 24"),  kNoValue,
                                 g.input("pk", "B, 2, P, 16"), g.input("pv", "B, 2, P, 24")};
-  const auto y = g.emit(Op::kAttention, in, {{"causal", int64_t{1}}}, 3);
+  const auto y = g.emit(Op::kAttention, in, {{key::kCausal, 1}}, 3);
   EXPECT_EQ(g.shape(y[0]), "[B, 8, S, 24]");
   EXPECT_EQ(g.shape(y[1]), "[B, 2, P + S, 16]");
   EXPECT_EQ(g.shape(y[2]), "[B, 2, P + S, 24]");
@@ -105,7 +106,7 @@ TEST(Infer, AttentionOutputs) {
 TEST(Infer, EinsumSizes) {
   GraphBuilder g;
   const auto shape = [&](const std::string& equation, const std::string& a, const std::string& b) {
-    return g.shape(g.emit(Op::kEinsum, {g.input("a", a), g.input("b", b)}, {{"equation", equation}}));
+    return g.shape(g.emit(Op::kEinsum, {g.input("a", a), g.input("b", b)}, {{key::kEquation, equation}}));
   };
   EXPECT_EQ(shape("bij,bjk->bik", "B, i, 4", "B, 4, k"), "[B, i, k]");
   EXPECT_EQ(shape("...ij,...jk->...ik", "B, 2, i, 4", "4, k"), "[B, 2, i, k]");
@@ -118,26 +119,27 @@ TEST(Infer, EinsumSizes) {
 TEST(Elements, ShapeArithmeticFoldsToSizes) {
   GraphBuilder g;
   const ValueId shape = g.emit(Op::kDims, {}, dims_of("batch, past + seq, 64"));
-  const ValueId total = g.emit(Op::kGather, {shape, g.integer(1)}, {{"axis", int64_t{0}}});
+  const ValueId total = g.emit(Op::kGather, {shape, g.integer(1)}, {{key::kAxis, 0}});
   EXPECT_EQ(g.elements(total), "[past + seq]");
   const ValueId doubled = g.emit(Op::kMul, {total, g.integer(2)});
   EXPECT_EQ(g.elements(g.emit(Op::kDiv, {doubled, g.integer(2)})), "[past + seq]");
   const ValueId parts =
-      g.emit(Op::kConcat, {g.emit(Op::kReshape, {total}, {{"shape", Shape{Expr(1)}}}), g.ints({-1})},
-             {{"axis", int64_t{0}}});
+      g.emit(Op::kConcat, {g.emit(Op::kReshape, {total}, {{key::kShape, Shape{Expr(1)}}}), g.ints({-1})},
+             {{key::kAxis, 0}});
   EXPECT_EQ(g.elements(parts), "[past + seq, -1]");
-  EXPECT_EQ(g.elements(g.emit(Op::kReduceProd, {shape}, {{"keepdims", int64_t{0}}})),
+  EXPECT_EQ(g.elements(g.emit(Op::kReduceProd, {shape}, {{key::kKeepdims, 0}})),
             "[64*batch*past + 64*batch*seq]");
-  EXPECT_EQ(
-      g.graph.value(g.emit(Op::kGather, {shape, g.integer(-1)}, {{"axis", int64_t{0}}})).constant->size(), 1);
+  EXPECT_EQ(g.graph.value(g.emit(Op::kGather, {shape, g.integer(-1)}, {{key::kAxis, 0}})).constant->size(),
+            1);
 }
 
 // torch's expand(-1, ..): ConstantOfShape(1) * -1 == target ? 1 : target.
 TEST(Elements, ExpandSentinelFolds) {
   GraphBuilder g;
   const ValueId target = g.emit(Op::kDims, {}, dims_of("batch, 2, 4, past + seq, 8"));
-  const ValueId ones = g.emit(Op::kConstantOfShape, {g.ints({5})},
-                              {{"value", Tensor::of<int64_t>(DType::kI64, {1}, std::vector<int64_t>{1})}});
+  const ValueId ones =
+      g.emit(Op::kConstantOfShape, {g.ints({5})},
+             {{key::kValue, Tensor::of<int64_t>(DType::kI64, {1}, std::vector<int64_t>{1})}});
   const ValueId is_sentinel = g.emit(Op::kEqual, {target, g.emit(Op::kMul, {ones, g.integer(-1)})});
   EXPECT_EQ(g.elements(is_sentinel), "[0, 0, 0, 0, 0]");
   EXPECT_EQ(g.elements(g.emit(Op::kWhere, {is_sentinel, ones, target})), "[batch, 2, 4, past + seq, 8]");
@@ -174,29 +176,30 @@ TEST(Limits, TensorsMadeOfSizesAlone) {
   GraphBuilder g;
   const Tensor zero = Tensor::zeros(DType::kF32, {1});
   try {
-    g.emit(Op::kConstantOfShape, {}, {{"shape", test::shape_of("100000, 100000")}, {"value", zero}});
+    g.emit(Op::kConstantOfShape, {}, {{key::kShape, test::shape_of("100000, 100000")}, {key::kValue, zero}});
     FAIL();
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), HasSubstr("max_generated_bytes"));
   }
-  EXPECT_THROW(g.emit(Op::kExpand, {g.real(1)}, {{"shape", test::shape_of("4000000000")}}), Error);
-  EXPECT_THROW(g.emit(Op::kTile, {g.reals({2}, {1, 2})}, {{"repeats", test::shape_of("4000000000")}}), Error);
+  EXPECT_THROW(g.emit(Op::kExpand, {g.real(1)}, {{key::kShape, test::shape_of("4000000000")}}), Error);
+  EXPECT_THROW(g.emit(Op::kTile, {g.reals({2}, {1, 2})}, {{key::kRepeats, test::shape_of("4000000000")}}),
+               Error);
   EXPECT_THROW(g.emit(Op::kRange, {g.integer(0), g.integer(int64_t{1} << 40), g.integer(1)}), Error);
 }
 
 TEST(Limits, LargeConstantsAreNotBlownUp) {
   GraphBuilder g;
-  const ValueId y = g.emit(Op::kExpand, {g.real(1)}, {{"shape", test::shape_of("1000, 1000")}});
+  const ValueId y = g.emit(Op::kExpand, {g.real(1)}, {{key::kShape, test::shape_of("1000, 1000")}});
   EXPECT_FALSE(g.graph.value(y).constant);
 }
 
 TEST(Views, OfLargeConstantsMoveNoBytes) {
   GraphBuilder g;
   const ValueId w = g.weight({100, 64});
-  const ValueId turned = g.emit(Op::kTranspose, {w}, {{"perm", std::vector<int64_t>{1, 0}}});
+  const ValueId turned = g.emit(Op::kTranspose, {w}, {{key::kPerm, std::vector<int64_t>{1, 0}}});
   ASSERT_TRUE(g.graph.value(turned).constant);
   EXPECT_TRUE(same_payload(*g.graph.value(w).constant, *g.graph.value(turned).constant));
-  const auto parts = g.emit(Op::kSplit, {w}, {{"axis", int64_t{1}}, {"sizes", test::shape_of("16, 48")}}, 2);
+  const auto parts = g.emit(Op::kSplit, {w}, {{key::kAxis, 1}, {key::kSizes, test::shape_of("16, 48")}}, 2);
   EXPECT_EQ(g.graph.value(parts[1]).constant->dims, (Dims{100, 48}));
   EXPECT_TRUE(same_payload(*g.graph.value(w).constant, *g.graph.value(parts[1]).constant));
   EXPECT_EQ(g.ops(), "");

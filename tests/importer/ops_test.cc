@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "tests/importer/graph_builder.h"
 #include "tests/importer/proto.h"
 
@@ -67,7 +68,7 @@ TEST(Reshape, ZeroCopiesAndMinusOneFills) {
 TEST(Reshape, BackFromRowsDividesExactly) {
   GraphBuilder g;
   const ValueId rows = g.input("x", "batch*seq, 192");
-  const ValueId target = g.emit(Op::kDims, {}, {{"values", test::shape_of("batch, seq, -1")}});
+  const ValueId target = g.emit(Op::kDims, {}, {{key::kValues, test::shape_of("batch, seq, -1")}});
   EXPECT_EQ(g.shape(g.onnx("Reshape", {rows, target})[0]), "[batch, seq, 192]");
 }
 
@@ -102,9 +103,9 @@ TEST(Slice, BoundsAreClampedAndWrapped) {
 TEST(Slice, OfATableBySizesHoldsTheCallerToItsLength) {
   GraphBuilder g;
   const ValueId table = g.input("t", "1024, 64"),
-                end = g.emit(Op::kDims, {}, {{"values", test::shape_of("past + seq")}});
+                end = g.emit(Op::kDims, {}, {{key::kValues, test::shape_of("past + seq")}});
   const ValueId y = g.onnx(
-      "Slice", {table, g.emit(Op::kDims, {}, {{"values", test::shape_of("past")}}), end, g.ints({0})})[0];
+      "Slice", {table, g.emit(Op::kDims, {}, {{key::kValues, test::shape_of("past")}}), end, g.ints({0})})[0];
   EXPECT_EQ(g.shape(y), "[seq, 64]");
   EXPECT_EQ(g.graph.assumptions.size(), 2u);
 }
@@ -131,9 +132,9 @@ TEST(Split, EqualAndUnequalParts) {
 TEST(Expand, SizesOfDifferentNames) {
   GraphBuilder g;
   const ValueId x = g.input("x", "batch, 1, 4");
-  EXPECT_EQ(
-      g.shape(g.onnx("Expand", {x, g.emit(Op::kDims, {}, {{"values", test::shape_of("2, 1, seq, 1")}})})[0]),
-      "[2, batch, seq, 4]");
+  EXPECT_EQ(g.shape(g.onnx("Expand",
+                           {x, g.emit(Op::kDims, {}, {{key::kValues, test::shape_of("2, 1, seq, 1")}})})[0]),
+            "[2, batch, seq, 4]");
   EXPECT_EQ(g.onnx("Expand", {x, g.ints({1})})[0], x);
 }
 
@@ -145,7 +146,7 @@ TEST(Softmax, CoercesToAMatrixBeforeOpset13) {
   GraphBuilder h;
   h.onnx("Softmax", {h.input("x", "2, 3, 4")}, {}, 13);
   EXPECT_EQ(h.ops(), "Softmax");
-  EXPECT_EQ(h.last().attributes.integer("axis"), 2);
+  EXPECT_EQ(h.last().attributes.get(key::kAxis), 2);
 }
 
 TEST(Reduce, AxesMovedFromAttributeToInput) {
@@ -173,7 +174,7 @@ TEST(Gemm, KeepsAlphaAndFoldsBeta) {
                            {attribute("transB", 1), attribute("alpha", 0.5), attribute("beta", 2.0)})[0];
   EXPECT_EQ(g.shape(y), "[n, 2]");
   EXPECT_EQ(g.ops(), "MatMul");
-  EXPECT_EQ(g.last().attributes.real("alpha"), 0.5);
+  EXPECT_EQ(g.last().attributes.get(key::kAlpha), 0.5);
   EXPECT_EQ(materialise(*g.graph.value(g.last().inputs[2]).constant).real(1), 4);
 }
 
@@ -187,7 +188,7 @@ TEST(Conv, SamePaddingIsResolved) {
   GraphBuilder g;
   g.onnx("Conv", {g.input("x", "1, 1, 5, 5"), g.input("w", "1, 1, 3, 3")},
          {attribute("auto_pad", std::string("SAME_UPPER")), attribute("strides", Ints{2, 2})});
-  EXPECT_EQ(g.last().attributes.ints("pads"), (Ints{1, 1, 1, 1}));
+  EXPECT_EQ(g.last().attributes.get(key::kPads), (Ints{1, 1, 1, 1}));
   EXPECT_EQ(g.shape(g.last().outputs[0]), "[1, 1, 3, 3]");
 }
 
@@ -207,9 +208,9 @@ TEST(Microsoft, SkipNormsHaveAnEpsilonOfTheirOwn) {  // as ONNX Runtime's schema
     const ValueId x = g.input("x", "b, s, 8"), row = g.reals({8}, std::vector<float>(8, 1));
     const std::string prefix = simplified ? "Simplified" : "";
     g.onnx("Skip" + prefix + "LayerNormalization", {x, x, row}, {}, 1, 1, "com.microsoft");
-    EXPECT_EQ(g.last().attributes.real("epsilon"), 1e-12);
+    EXPECT_EQ(g.last().attributes.get(key::kEpsilon), 1e-12);
     g.onnx(prefix + "LayerNormalization", {x, row});
-    EXPECT_FLOAT_EQ(static_cast<float>(g.last().attributes.real("epsilon")), 1e-5f);
+    EXPECT_FLOAT_EQ(static_cast<float>(g.last().attributes.get(key::kEpsilon)), 1e-5f);
   }
 }
 
@@ -222,7 +223,7 @@ TEST(Microsoft, RotaryTablesTellTheHeads) {
   EXPECT_EQ(g.ops(), "Reshape Rotary Reshape");
   const Node* rotary = g.graph.producer(g.last().inputs[0]);
   EXPECT_EQ(g.shape(rotary->outputs[0]), "[b, s, 2, 8]");
-  EXPECT_EQ(rotary->attributes.integer("rotary_dim"), 8);
+  EXPECT_EQ(rotary->attributes.get(key::kRotaryDim), 8);
   const ValueId odd = g.input("odd", "b, s, 20");
   EXPECT_THROW(g.onnx("RotaryEmbedding", {odd, ids, table, table}, {}, 1, 1, "com.microsoft"), Error);
 }
@@ -237,7 +238,7 @@ TEST(Microsoft, GroupQueryAttentionOfPackedProjections) {
       g.input("pk", "B, 2, P, dim"),
       g.input("pv", "B, 2, P, dim"),
       g.input("last", "B", DType::kI32),
-      g.emit(Op::kCast, {g.emit(Op::kDims, {}, {{"values", test::shape_of("T")}})}, {{"to", int64_t{6}}}),
+      g.emit(Op::kCast, {g.emit(Op::kDims, {}, {{key::kValues, test::shape_of("T")}})}, {{key::kTo, 6}}),
       table,
       table};
   const auto y = g.onnx("GroupQueryAttention", in,
@@ -284,11 +285,11 @@ TEST(Microsoft, GatherBlockQuantizedIsALookUpInWhatIsDequantized) {
   EXPECT_EQ(constant(0)->dtype, DType::kU4);
   EXPECT_TRUE(same_payload(*constant(0), *g.graph.value(data).constant)) << "the codes were copied";
   EXPECT_EQ(constant(2)->dims, (Dims{5, 5}));
-  EXPECT_EQ(dequantize.attributes.integer("axis"), 1);
-  EXPECT_EQ(dequantize.attributes.integer("block_size"), 16);
+  EXPECT_EQ(dequantize.attributes.get(key::kAxis), 1);
+  EXPECT_EQ(dequantize.attributes.get(key::kBlockSize), 16);
 
   const auto middle = [&](const GraphBuilder& made) {
-    return made.graph.producer(made.last().inputs[0])->attributes.integer("zero_point");
+    return made.graph.producer(made.last().inputs[0])->attributes.get(key::kZeroPoint);
   };
   emit(g, {data, ids, scales});
   EXPECT_EQ(middle(g), 8);
@@ -321,7 +322,7 @@ TEST(Constants, DropoutInTrainingIsRefused) {
   GraphBuilder g;
   const ValueId x = g.input("x", "4");
   EXPECT_EQ(g.onnx("Dropout", {x})[0], x);
-  const ValueId yes = g.emit(Op::kCast, {g.integer(1)}, {{"to", int64_t{9}}});
+  const ValueId yes = g.emit(Op::kCast, {g.integer(1)}, {{key::kTo, 9}});
   EXPECT_THROW(g.onnx("Dropout", {x, kNoValue, yes}), Error);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/import.h"
 #include "tests/fixtures.h"
 #include "tests/importer/graph_builder.h"
@@ -17,7 +18,7 @@ using test::GraphBuilder;
 using testing::HasSubstr;
 using Ints = std::vector<int64_t>;
 
-const Attributes kLastAxis{{"axes", Ints{2}}, {"keepdims", int64_t{1}}};
+const Attributes kLastAxis{{key::kAxes, Ints{2}}, {key::kKeepdims, 1}};
 
 ValueId row(GraphBuilder& g, float value) { return g.reals({8}, std::vector<float>(8, value)); }
 
@@ -47,13 +48,13 @@ TEST(LayerNormPass, NineNodes) {
     expect(g, passes::fuse_layer_norm, "LayerNorm");
     EXPECT_EQ(g.last().inputs.size(), 3u);
     EXPECT_EQ(g.last().inputs[0], x);
-    EXPECT_FLOAT_EQ(static_cast<float>(g.last().attributes.real("epsilon")), 1e-5f);
+    EXPECT_FLOAT_EQ(static_cast<float>(g.last().attributes.get(key::kEpsilon)), 1e-5f);
   }
 }
 
 TEST(LayerNormPass, AnotherAxisIsLeftAlone) {
   GraphBuilder g;
-  const Attributes first{{"axes", Ints{1}}, {"keepdims", int64_t{1}}};
+  const Attributes first{{key::kAxes, Ints{1}}, {key::kKeepdims, 1}};
   const ValueId x = g.input("x", "b, s, 8");
   const ValueId d = g.node(Op::kSub, {x, g.node(Op::kReduceMean, {x}, first)});
   const ValueId root =
@@ -67,7 +68,7 @@ TEST(DeadCodePass, StatisticsThatNothingReadsAreDropped) {
   for (const std::size_t read : {0, 1, 2}) {
     GraphBuilder g;
     const auto y = g.emit(Op::kLayerNorm, {g.input("x", "b, s, 8"), row(g, 2)},
-                          {{"axis", int64_t{2}}, {"epsilon", 1e-5}}, 3);
+                          {{key::kAxis, 2}, {key::kEpsilon, 1e-5}}, 3);
     g.output(y[0]);
     if (read > 0) g.output(y[read]);
     EXPECT_TRUE(passes::remove_dead_code(g.graph));
@@ -87,8 +88,8 @@ ValueId narrow_table(GraphBuilder& g) {
 TEST(SinkWideningPass, ATableIsLookedUpAsItIsStored) {
   GraphBuilder g;
   const ValueId table = narrow_table(g);
-  const ValueId wide = g.emit(Op::kCast, {table}, {{"to", static_cast<int64_t>(DType::kF32)}});
-  g.output(g.node(Op::kGather, {wide, g.input("ids", "b, s", DType::kI64)}, {{"axis", int64_t{0}}}));
+  const ValueId wide = g.emit(Op::kCast, {table}, {{key::kTo, static_cast<int64_t>(DType::kF32)}});
+  g.output(g.node(Op::kGather, {wide, g.input("ids", "b, s", DType::kI64)}, {{key::kAxis, 0}}));
   expect(g, passes::sink_widening, "Gather Cast");
   const Node& cast = g.last();
   EXPECT_EQ(cast.outputs[0], g.graph.outputs[0]);
@@ -101,10 +102,10 @@ TEST(SinkWideningPass, ATableIsLookedUpAsItIsStored) {
 TEST(SinkWideningPass, NarrowingAndComputedTablesAreLeftAlone) {
   GraphBuilder g;
   const ValueId ids = g.input("ids", "b, s", DType::kI64), wide = g.weight({300, 256});
-  const ValueId narrow = g.emit(Op::kCast, {wide}, {{"to", static_cast<int64_t>(DType::kF16)}});
-  g.output(g.node(Op::kGather, {narrow, ids}, {{"axis", int64_t{0}}}));
-  const ValueId cast = g.emit(Op::kCast, {narrow_table(g)}, {{"to", static_cast<int64_t>(DType::kF32)}});
-  g.output(g.node(Op::kGather, {g.node(Op::kNeg, {cast}), ids}, {{"axis", int64_t{0}}}));
+  const ValueId narrow = g.emit(Op::kCast, {wide}, {{key::kTo, static_cast<int64_t>(DType::kF16)}});
+  g.output(g.node(Op::kGather, {narrow, ids}, {{key::kAxis, 0}}));
+  const ValueId cast = g.emit(Op::kCast, {narrow_table(g)}, {{key::kTo, static_cast<int64_t>(DType::kF32)}});
+  g.output(g.node(Op::kGather, {g.node(Op::kNeg, {cast}), ids}, {{key::kAxis, 0}}));
   expect_nothing(g, passes::sink_widening);
 }
 
@@ -135,10 +136,10 @@ TEST(RmsNormPass, AllStyles) {
 TEST(RmsNormPass, CastsAroundTheStatisticsVanish) {
   GraphBuilder g;
   const ValueId x = g.input("x", "b, s, 8", DType::kF16);
-  const ValueId wide = g.node(Op::kCast, {x}, {{"to", int64_t{1}}});
+  const ValueId wide = g.node(Op::kCast, {x}, {{key::kTo, 1}});
   const ValueId y = rms(g, wide, Style::kReciprocal, g.node(Op::kMul, {wide, wide}));
-  const ValueId narrow = g.node(Op::kCast, {y}, {{"to", int64_t{10}}});
-  const ValueId scale = g.emit(Op::kCast, {row(g, 2)}, {{"to", int64_t{10}}});
+  const ValueId narrow = g.node(Op::kCast, {y}, {{key::kTo, 10}});
+  const ValueId scale = g.emit(Op::kCast, {row(g, 2)}, {{key::kTo, 10}});
   g.output(g.node(Op::kMul, {scale, narrow}));
   expect(g, passes::fuse_rms_norm, "RmsNorm");
   EXPECT_EQ(g.last().inputs[0], x);
@@ -164,7 +165,7 @@ TEST(GeluPass, ErfInAnyOrder) {
     if (order == 1) g.output(g.node(Op::kMul, {g.node(Op::kMul, {g.real(0.5f), x}), one}));
     if (order == 2) g.output(g.node(Op::kMul, {x, g.node(Op::kMul, {one, g.real(0.5f)})}));
     expect(g, passes::fuse_gelu, "Gelu");
-    EXPECT_EQ(g.last().attributes.text_or("approximate", ""), "none");
+    EXPECT_EQ(g.last().attributes.get_or(key::kApproximate, ""), "none");
   }
 }
 
@@ -179,7 +180,7 @@ TEST(GeluPass, TanhWithItsCube) {
   GraphBuilder g;
   g.output(tanh_gelu(g, g.input("x", "b, 8"), 0.044715f));
   expect(g, passes::fuse_gelu, "Gelu");
-  EXPECT_EQ(g.last().attributes.text_or("approximate", ""), "tanh");
+  EXPECT_EQ(g.last().attributes.get_or(key::kApproximate, ""), "tanh");
 }
 
 TEST(GeluPass, AnotherPolynomialIsNoGelu) {
@@ -229,19 +230,19 @@ TEST(BiasPass, AProductThatIsReadTwiceStays) {
 TEST(TransposePass, TiedWeightsStayOneValue) {
   GraphBuilder g;
   const ValueId w = g.weight({100, 64});
-  const ValueId x = g.emit(Op::kGather, {w, g.input("ids", "b, s", DType::kI64)}, {{"axis", int64_t{0}}});
-  g.output(g.node(Op::kMatMul, {x, g.emit(Op::kTranspose, {w}, {{"perm", Ints{1, 0}}})}));
+  const ValueId x = g.emit(Op::kGather, {w, g.input("ids", "b, s", DType::kI64)}, {{key::kAxis, 0}});
+  g.output(g.node(Op::kMatMul, {x, g.emit(Op::kTranspose, {w}, {{key::kPerm, Ints{1, 0}}})}));
   expect(g, passes::absorb_transposes, "Gather MatMul");
   EXPECT_EQ(g.last().inputs[1], w);
-  EXPECT_EQ(g.last().attributes.integer("trans_b"), 1);
+  EXPECT_EQ(g.last().attributes.get(key::kTransB), 1);
 }
 
 TEST(TransposePass, KeysOfAttention) {
   GraphBuilder g;
   const ValueId q = g.input("q", "b, 4, s, 8"), k = g.input("k", "b, 4, t, 8"),
                 flat = g.input("f", "b, t, 4, 8");
-  g.output(g.node(Op::kMatMul, {q, g.node(Op::kTranspose, {k}, {{"perm", Ints{0, 1, 3, 2}}})}));
-  g.output(g.node(Op::kMatMul, {q, g.node(Op::kTranspose, {flat}, {{"perm", Ints{0, 2, 3, 1}}})}));
+  g.output(g.node(Op::kMatMul, {q, g.node(Op::kTranspose, {k}, {{key::kPerm, Ints{0, 1, 3, 2}}})}));
+  g.output(g.node(Op::kMatMul, {q, g.node(Op::kTranspose, {flat}, {{key::kPerm, Ints{0, 2, 3, 1}}})}));
   expect(g, passes::absorb_transposes, "MatMul Transpose MatMul");
   EXPECT_EQ(g.shape(g.last().inputs[1]), "[b, 4, t, 8]");
 }
@@ -249,20 +250,20 @@ TEST(TransposePass, KeysOfAttention) {
 TEST(MovementPass, InversePairsCancel) {
   GraphBuilder g;
   const ValueId x = g.input("x", "b, s, 4, 8");
-  const ValueId there = g.node(Op::kTranspose, {x}, {{"perm", Ints{0, 2, 1, 3}}});
-  const ValueId back = g.node(Op::kTranspose, {there}, {{"perm", Ints{0, 2, 1, 3}}});
-  const ValueId flat = g.node(Op::kReshape, {back}, {{"shape", test::shape_of("b, s, 32")}});
-  const ValueId again = g.node(Op::kReshape, {flat}, {{"shape", test::shape_of("b, s, 4, 8")}});
-  const ValueId wide = g.node(Op::kCast, {again}, {{"to", int64_t{11}}});
-  g.output(g.node(Op::kNeg, {g.node(Op::kCast, {wide}, {{"to", int64_t{1}}})}));
+  const ValueId there = g.node(Op::kTranspose, {x}, {{key::kPerm, Ints{0, 2, 1, 3}}});
+  const ValueId back = g.node(Op::kTranspose, {there}, {{key::kPerm, Ints{0, 2, 1, 3}}});
+  const ValueId flat = g.node(Op::kReshape, {back}, {{key::kShape, test::shape_of("b, s, 32")}});
+  const ValueId again = g.node(Op::kReshape, {flat}, {{key::kShape, test::shape_of("b, s, 4, 8")}});
+  const ValueId wide = g.node(Op::kCast, {again}, {{key::kTo, 11}});
+  g.output(g.node(Op::kNeg, {g.node(Op::kCast, {wide}, {{key::kTo, 1}})}));
   expect(g, passes::cancel_movement, "Neg");
   EXPECT_EQ(g.last().inputs[0], x);
 }
 
 TEST(MovementPass, ANarrowingCastIsKept) {
   GraphBuilder g;
-  const ValueId half = g.node(Op::kCast, {g.input("x", "4")}, {{"to", int64_t{10}}});
-  g.output(g.node(Op::kCast, {half}, {{"to", int64_t{1}}}));
+  const ValueId half = g.node(Op::kCast, {g.input("x", "4")}, {{key::kTo, 10}});
+  g.output(g.node(Op::kCast, {half}, {{key::kTo, 1}}));
   expect_nothing(g, passes::cancel_movement);
 }
 
@@ -278,8 +279,8 @@ TEST(DuplicatesPass, NodesAndConstants) {
 TEST(DuplicatesPass, DifferentAttributesAreDifferent) {
   GraphBuilder g;
   const ValueId x = g.input("x", "2, 2");
-  g.output(g.node(Op::kReduceSum, {x}, {{"axes", Ints{0}}}));
-  g.output(g.node(Op::kReduceSum, {x}, {{"axes", Ints{1}}}));
+  g.output(g.node(Op::kReduceSum, {x}, {{key::kAxes, Ints{0}}}));
+  g.output(g.node(Op::kReduceSum, {x}, {{key::kAxes, Ints{1}}}));
   expect_nothing(g, passes::merge_duplicates);
 }
 
@@ -287,9 +288,8 @@ TEST(UnifyPass, AMaskIsAsLongAsPastAndSequence) {
   GraphBuilder g;
   g.input("ids", "batch, seq", DType::kI64);
   const ValueId mask = g.input("mask", "batch, 1, 1, total"), past = g.input("past", "batch, 4, past, 8");
-  const ValueId k = g.node(Op::kConcat, {past, g.input("k", "batch, 4, seq, 8")}, {{"axis", int64_t{2}}});
-  const ValueId scores =
-      g.node(Op::kMatMul, {g.input("q", "batch, 4, seq, 8"), k}, {{"trans_b", int64_t{1}}});
+  const ValueId k = g.node(Op::kConcat, {past, g.input("k", "batch, 4, seq, 8")}, {{key::kAxis, 2}});
+  const ValueId scores = g.node(Op::kMatMul, {g.input("q", "batch, 4, seq, 8"), k}, {{key::kTransB, 1}});
   const ValueId y = g.node(Op::kAdd, {scores, mask});
   g.output(y);
   EXPECT_EQ(g.shape(y), "[batch, 4, seq, max(past + seq, total)]");
@@ -303,7 +303,7 @@ TEST(UnifyPass, AMaskIsAsLongAsPastAndSequence) {
 TEST(UnifyPass, AHeadSizeByNameBecomesItsNumber) {
   GraphBuilder g;
   const ValueId past = g.input("past", "batch, 2, past, kv_cache_dim");
-  g.output(g.node(Op::kConcat, {past, g.input("k", "batch, 2, seq, 16")}, {{"axis", int64_t{2}}}));
+  g.output(g.node(Op::kConcat, {past, g.input("k", "batch, 2, seq, 16")}, {{key::kAxis, 2}}));
   EXPECT_TRUE(passes::unify_symbols(g.graph));
   EXPECT_EQ(g.shape(past), "[batch, 2, past, 16]");
 }
@@ -311,7 +311,8 @@ TEST(UnifyPass, AHeadSizeByNameBecomesItsNumber) {
 TEST(UnifyPass, WhatTheDataDecidesIsNoName) {
   GraphBuilder g;
   const ValueId found = g.node(Op::kNonZero, {g.input("x", "n")});
-  const ValueId flat = g.node(Op::kReshape, {found}, {{"shape", Shape{(*g.graph.value(found).shape)[1]}}});
+  const ValueId flat =
+      g.node(Op::kReshape, {found}, {{key::kShape, Shape{(*g.graph.value(found).shape)[1]}}});
   g.output(g.node(Op::kMul, {flat, g.input("y", "m", DType::kI64)}));
   EXPECT_FALSE(passes::unify_symbols(g.graph));
 }
@@ -327,8 +328,8 @@ TEST(UnifyPass, ATableLengthIsNotAssumed) {
 TEST(FoldPass, SettlesSlicesOnceSizesAreKnown) {
   GraphBuilder g;
   const ValueId x = g.input("x", "batch, past + seq, 8");
-  const ValueId start = g.emit(Op::kDims, {}, {{"values", test::shape_of("total - seq")}}),
-                end = g.emit(Op::kDims, {}, {{"values", test::shape_of("total")}});
+  const ValueId start = g.emit(Op::kDims, {}, {{key::kValues, test::shape_of("total - seq")}}),
+                end = g.emit(Op::kDims, {}, {{key::kValues, test::shape_of("total")}});
   g.input("mask", "batch, total");
   const ValueId y = g.onnx("Slice", {x, start, end, g.ints({1})})[0];
   g.output(y);

@@ -1,4 +1,5 @@
 // If, Loop, Scan: types from the subgraphs' outputs, sizes where both sides (or all trips) agree.
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -68,11 +69,11 @@ void loop(Context& c) {
 }
 
 void scan(Context& c) {
-  const auto scans = static_cast<std::size_t>(c.attributes().integer("num_scan_inputs"));
+  const auto scans = static_cast<std::size_t>(c.attributes().get(key::kNumScanInputs));
   if (scans == 0 || scans > c.inputs()) c.fail("num_scan_inputs is out of range");
   const std::size_t state = c.inputs() - scans;
   const auto& length_of = c.shape(state);
-  const auto axes = c.attributes().ints_or("scan_input_axes", std::vector<int64_t>(scans, 0));
+  const auto axes = c.attributes().get_or(key::kScanInputAxes, std::vector<int64_t>(scans, 0));
   for (std::size_t i = 0; i < c.outputs(); ++i) {
     const Value& v = result(c, 0, i);
     if (i < state) {
@@ -82,7 +83,7 @@ void scan(Context& c) {
     std::optional<Shape> y = lifted(c, i, v.shape);
     if (y && length_of) {
       const auto out_axes =
-          c.attributes().ints_or("scan_output_axes", std::vector<int64_t>(c.outputs() - state, 0));
+          c.attributes().get_or(key::kScanOutputAxes, std::vector<int64_t>(c.outputs() - state, 0));
       const int64_t at = c.axis(out_axes.at(i - state), static_cast<int64_t>(y->size()) + 1);
       y->insert(y->begin() + at, length_of->at(static_cast<std::size_t>(
                                      c.axis(axes.at(0), static_cast<int64_t>(length_of->size())))));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -76,7 +77,7 @@ std::optional<Expr> binary_element(const Node& node, const Expr& a, const Expr& 
     case Op::kDiv:
       return divide(a, b);
     case Op::kMod:
-      return modulo(a, b, node.attributes.integer_or("fmod", 0) != 0);
+      return modulo(a, b, node.attributes.get_or(key::kFmod, 0) != 0);
     case Op::kMin:
       return min(a, b);
     case Op::kMax:
@@ -136,7 +137,7 @@ Result unary(Context& c) {
 }
 
 Result cast(Context& c) {
-  const DType to = static_cast<DType>(c.attributes().integer("to"));
+  const DType to = static_cast<DType>(c.attributes().get(key::kTo));
   auto x = c.elements(0);
   if (!x) return std::nullopt;
   if (to == DType::kI64 || to == DType::kI32) return x;
@@ -222,11 +223,11 @@ Result concat(Context& c) {
 
 Result slice(Context& c) {
   const auto x = c.elements(0);
-  if (!x || c.rank(0) != 1 || !c.attributes().has("starts")) return std::nullopt;
-  if (c.attributes().ints("axes").empty()) return x;
-  const auto begin = c.attributes().shape("starts").at(0).constant(),
-             end = c.attributes().shape("ends").at(0).constant();
-  const int64_t step = c.attributes().ints("steps").at(0);
+  if (!x || c.rank(0) != 1 || !c.attributes().has(key::kStarts)) return std::nullopt;
+  if (c.attributes().get(key::kAxes).empty()) return x;
+  const auto begin = c.attributes().get(key::kStarts).at(0).constant(),
+             end = c.attributes().get(key::kEnds).at(0).constant();
+  const int64_t step = c.attributes().get(key::kSteps).at(0);
   if (!begin || !end) return std::nullopt;
   Elements result;
   for (int64_t i = *begin; step > 0 ? i < *end : i > *end; i += step)
@@ -239,7 +240,7 @@ Result same_elements(Context& c) { return c.elements(0); }
 Result repeat(Context& c) {  // Expand, ConstantOfShape
   Elements one;
   if (c.node().op == Op::kConstantOfShape) {
-    const Tensor& value = c.attributes().get<Tensor>("value");
+    const Tensor& value = c.attributes().get(key::kValue);
     if (!is_integer(value.dtype) && value.dtype != DType::kBool) return std::nullopt;
     one = {Expr(value.integer(0))};
   } else if (auto x = c.elements(0)) {
@@ -256,17 +257,17 @@ Result repeat(Context& c) {  // Expand, ConstantOfShape
 
 Result range(Context& c) {
   const auto n = length(c);
-  if (!n || *n > kMaxElements || !c.attributes().has("start")) return std::nullopt;
+  if (!n || *n > kMaxElements || !c.attributes().has(key::kStart)) return std::nullopt;
   Elements result;
   for (int64_t i = 0; i < *n; ++i)
-    result.push_back(c.attributes().shape("start").at(0) + Expr(i) * c.attributes().shape("delta").at(0));
+    result.push_back(c.attributes().get(key::kStart).at(0) + Expr(i) * c.attributes().get(key::kDelta).at(0));
   return result;
 }
 
 Result reduce(Context& c) {
   const auto x = c.elements(0);
   if (!x || c.rank(0) != 1 || x->empty()) return std::nullopt;
-  if (c.attributes().has("axes") ? c.attributes().ints("axes").empty() : c.has(1)) return std::nullopt;
+  if (c.attributes().has(key::kAxes) ? c.attributes().get(key::kAxes).empty() : c.has(1)) return std::nullopt;
   Expr result = (*x)[0];
   for (std::size_t i = 1; i < x->size(); ++i) {
     const Expr& e = (*x)[i];
@@ -288,7 +289,7 @@ Result reduce(Context& c) {
   return Elements{result};
 }
 
-Result dims(Context& c) { return c.attributes().shape("values"); }
+Result dims(Context& c) { return c.attributes().get(key::kValues); }
 
 using Propagate = Result (*)(Context&);
 Propagate rule_of(Op op) {

@@ -1,4 +1,5 @@
 // Operators that pick elements: gather, scatter, one-hot, and those whose output size the data decides.
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -22,7 +23,7 @@ void gather(Context& c) {
   if (!c.shape(0) || !c.shape(1)) return c.out(0, c.dtype(0), std::nullopt);
   const Shape &x = *c.shape(0), &indices = *c.shape(1);
   c.check_rank(0, 1);
-  const auto axis = static_cast<std::size_t>(c.axis(c.attributes().integer("axis"), *c.rank(0)));
+  const auto axis = static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
   Shape y = joined(x, 0, axis, indices);
   c.out(0, c.dtype(0),
         joined(y, 0, y.size(), Shape(x.begin() + static_cast<std::ptrdiff_t>(axis) + 1, x.end())));
@@ -40,7 +41,7 @@ void gather_nd(Context& c) {
   const Shape &x = *c.shape(0), &indices = *c.shape(1);
   const auto depth = indices.back().constant();
   if (!depth) return c.out(0, c.dtype(0), std::nullopt);
-  const int64_t first = c.attributes().integer_or("batch_dims", 0) + *depth;
+  const int64_t first = c.attributes().get_or(key::kBatchDims, 0) + *depth;
   if (first < 0 || first > *c.rank(0)) c.fail("indices reach deeper than the rank of the data");
   c.out(0, c.dtype(0), joined(indices, 0, indices.size() - 1, Shape(x.begin() + first, x.end())));
 }
@@ -53,7 +54,7 @@ void scatter(Context& c) {
 void one_hot(Context& c) {
   if (!c.shape(0)) return c.out(0, c.dtype(2), std::nullopt);
   Shape y = *c.shape(0);
-  const int64_t axis = c.axis(c.attributes().integer("axis"), *c.rank(0) + 1);
+  const int64_t axis = c.axis(c.attributes().get(key::kAxis), *c.rank(0) + 1);
   const auto depth = c.elements(1);
   const Expr size =
       depth && depth->size() == 1 ? (*depth)[0] : c.fresh(0, static_cast<std::size_t>(axis), "depth");
@@ -67,10 +68,10 @@ void non_zero(Context& c) {
 }
 
 void compress(Context& c) {
-  if (!c.attributes().has("axis")) return c.out(0, c.dtype(0), Shape{c.fresh(0, 0, "n")});
+  if (!c.attributes().has(key::kAxis)) return c.out(0, c.dtype(0), Shape{c.fresh(0, 0, "n")});
   if (!c.shape(0)) return c.out(0, c.dtype(0), std::nullopt);
   Shape y = *c.shape(0);
-  const auto axis = static_cast<std::size_t>(c.axis(c.attributes().integer("axis"), *c.rank(0)));
+  const auto axis = static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
   y.at(axis) = c.fresh(0, axis, "n");
   c.out(0, c.dtype(0), y);
 }
@@ -78,20 +79,20 @@ void compress(Context& c) {
 void unique(Context& c) {
   const Expr n = c.fresh(0, 0, "n");
   std::optional<Shape> y = Shape{n};
-  if (c.attributes().has("axis")) {
+  if (c.attributes().has(key::kAxis)) {
     y = c.shape(0);
     if (y) {
-      const auto axis = static_cast<std::size_t>(c.axis(c.attributes().integer("axis"), *c.rank(0)));
+      const auto axis = static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
       y->at(axis) = c.fresh(0, axis, "n");
     }
   }
   c.out(0, c.dtype(0), y);
-  const bool flat = !c.attributes().has("axis") || !y;
-  const Expr count = flat ? n : y->at(static_cast<std::size_t>(c.attributes().integer("axis")));
+  const bool flat = !c.attributes().has(key::kAxis) || !y;
+  const Expr count = flat ? n : y->at(static_cast<std::size_t>(c.attributes().get(key::kAxis)));
   std::optional<Shape> inverse;
   if (c.shape(0))
     inverse = Shape{flat ? element_count(*c.shape(0))
-                         : c.shape(0)->at(static_cast<std::size_t>(c.attributes().integer("axis")))};
+                         : c.shape(0)->at(static_cast<std::size_t>(c.attributes().get(key::kAxis)))};
   c.out(1, DType::kI64, Shape{count});
   c.out(2, DType::kI64, inverse);
   c.out(3, DType::kI64, Shape{count});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -20,11 +21,11 @@ void check_target(Context& c, const Shape& target) {
 }
 
 void reshape(Context& c) {
-  if (!c.attributes().has("shape")) {
+  if (!c.attributes().has(key::kShape)) {
     const auto rank = vector_length(c, 1);
     return c.out(0, c.dtype(0), rank ? std::optional(c.fresh_shape(0, *rank, "d")) : std::nullopt);
   }
-  const Shape& target = c.attributes().shape("shape");
+  const Shape& target = c.attributes().get(key::kShape);
   check_target(c, target);
   if (c.shape(0)) {
     const auto have = element_count(*c.shape(0)).constant(), want = element_count(target).constant();
@@ -34,7 +35,7 @@ void reshape(Context& c) {
 }
 
 void transpose(Context& c) {
-  const auto& perm = c.attributes().ints("perm");
+  const auto& perm = c.attributes().get(key::kPerm);
   if (!c.shape(0)) return c.out(0, c.dtype(0), c.fresh_shape(0, static_cast<int64_t>(perm.size()), "d"));
   const Shape& x = *c.shape(0);
   std::set<int64_t> seen(perm.begin(), perm.end());
@@ -47,8 +48,8 @@ void transpose(Context& c) {
 }
 
 void expand(Context& c) {
-  if (c.attributes().has("shape")) {
-    const Shape& target = c.attributes().shape("shape");
+  if (c.attributes().has(key::kShape)) {
+    const Shape& target = c.attributes().get(key::kShape);
     check_target(c, target);
     if (c.shape(0)) c.broadcast(*c.shape(0), target);  // fails where they cannot meet
     return c.out(0, c.dtype(0), target);
@@ -61,7 +62,7 @@ void expand(Context& c) {
 void slice(Context& c) {
   if (!c.shape(0)) return c.out(0, c.dtype(0), std::nullopt);
   Shape y = *c.shape(0);
-  if (!c.attributes().has("starts")) {  // bounds are data: sizes of the sliced axes are too
+  if (!c.attributes().has(key::kStarts)) {  // bounds are data: sizes of the sliced axes are too
     const auto axes = c.has(3) ? c.elements(3) : std::nullopt;
     for (std::size_t i = 0; i < y.size(); ++i) {
       bool sliced = !axes;
@@ -71,9 +72,9 @@ void slice(Context& c) {
     }
     return c.out(0, c.dtype(0), y);
   }
-  const auto& axes = c.attributes().ints("axes");
-  const auto& steps = c.attributes().ints("steps");
-  const Shape &starts = c.attributes().shape("starts"), &ends = c.attributes().shape("ends");
+  const auto& axes = c.attributes().get(key::kAxes);
+  const auto& steps = c.attributes().get(key::kSteps);
+  const Shape &starts = c.attributes().get(key::kStarts), &ends = c.attributes().get(key::kEnds);
   if (starts.size() != axes.size() || ends.size() != axes.size() || steps.size() != axes.size())
     c.fail("Slice has bounds for " + std::to_string(starts.size()) + " axes, but " +
            std::to_string(axes.size()) + " axes");
@@ -99,12 +100,12 @@ void concat(Context& c) {
     const Shape& x = *c.shape(i);
     if (!y) {
       y = x;
-      c.axis(c.attributes().integer("axis"), static_cast<int64_t>(x.size()));
+      c.axis(c.attributes().get(key::kAxis), static_cast<int64_t>(x.size()));
       continue;
     }
     if (x.size() != y->size()) c.fail("Concat of different ranks");
     for (std::size_t d = 0; d < x.size(); ++d) {
-      const bool along = static_cast<int64_t>(d) == c.attributes().integer("axis");
+      const bool along = static_cast<int64_t>(d) == c.attributes().get(key::kAxis);
       (*y)[d] = along ? (*y)[d] + x[d] : c.same((*y)[d], x[d], "sizes of Concat's inputs off its axis");
     }
   }
@@ -112,10 +113,10 @@ void concat(Context& c) {
 }
 
 void split(Context& c) {
-  const int64_t axis = c.attributes().integer("axis");
+  const int64_t axis = c.attributes().get(key::kAxis);
   const auto& x = c.shape(0);
   if (x) c.axis(axis, static_cast<int64_t>(x->size()));
-  const Shape* sizes = c.attributes().has("sizes") ? &c.attributes().shape("sizes") : nullptr;
+  const Shape* sizes = c.attributes().has(key::kSizes) ? &c.attributes().get(key::kSizes) : nullptr;
   if (sizes && sizes->size() != c.outputs()) c.fail("Split has another number of sizes than outputs");
   if (x && sizes) {
     Expr sum = 0;
@@ -133,8 +134,8 @@ void split(Context& c) {
 void pad(Context& c) {
   if (!c.shape(0)) return c.out(0, c.dtype(0), std::nullopt);
   Shape y = *c.shape(0);
-  if (!c.attributes().has("pads")) return c.out(0, c.dtype(0), c.fresh_shape(0, *c.rank(0), "d"));
-  const Shape& pads = c.attributes().shape("pads");
+  if (!c.attributes().has(key::kPadding)) return c.out(0, c.dtype(0), c.fresh_shape(0, *c.rank(0), "d"));
+  const Shape& pads = c.attributes().get(key::kPadding);
   if (pads.size() != 2 * y.size())
     c.fail("Pad has " + std::to_string(pads.size()) + " amounts for rank " + std::to_string(y.size()));
   for (std::size_t i = 0; i < y.size(); ++i) y[i] = y[i] + pads[i] + pads[i + y.size()];
@@ -143,9 +144,9 @@ void pad(Context& c) {
 
 void tile(Context& c) {
   if (!c.shape(0)) return c.out(0, c.dtype(0), std::nullopt);
-  if (!c.attributes().has("repeats")) return c.out(0, c.dtype(0), c.fresh_shape(0, *c.rank(0), "d"));
+  if (!c.attributes().has(key::kRepeats)) return c.out(0, c.dtype(0), c.fresh_shape(0, *c.rank(0), "d"));
   Shape y = *c.shape(0);
-  const Shape& repeats = c.attributes().shape("repeats");
+  const Shape& repeats = c.attributes().get(key::kRepeats);
   if (repeats.size() != y.size()) c.fail("Tile needs one repeat an axis");
   check_target(c, repeats);
   for (std::size_t i = 0; i < y.size(); ++i) y[i] = y[i] * repeats[i];
@@ -155,7 +156,7 @@ void tile(Context& c) {
 void depth_to_space(Context& c) {
   if (!c.shape(0)) return c.out(0, c.dtype(0), std::nullopt);
   const Shape& x = *c.shape(0);
-  const Expr b = c.attributes().integer("blocksize");
+  const Expr b = c.attributes().get(key::kBlocksize);
   if (x.size() != 4) c.fail("needs rank 4");
   if (b.constant().value_or(0) <= 0) c.fail("blocksize must be positive");
   if (c.node().op == Op::kDepthToSpace)
@@ -164,7 +165,7 @@ void depth_to_space(Context& c) {
 }
 
 void eye_like(Context& c) {
-  c.out(0, static_cast<DType>(c.attributes().integer_or("to", static_cast<int64_t>(c.dtype(0)))), c.shape(0));
+  c.out(0, static_cast<DType>(c.attributes().get_or(key::kTo, static_cast<int64_t>(c.dtype(0)))), c.shape(0));
 }
 
 }  // namespace

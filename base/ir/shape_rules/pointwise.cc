@@ -1,4 +1,5 @@
 // Pointwise operators, and tensors made from nothing.
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -6,7 +7,7 @@ namespace {
 
 void unary_bool(Context& c) { c.out(0, DType::kBool, c.shape(0)); }
 
-void cast(Context& c) { c.out(0, static_cast<DType>(c.attributes().integer("to")), c.shape(0)); }
+void cast(Context& c) { c.out(0, static_cast<DType>(c.attributes().get(key::kTo)), c.shape(0)); }
 
 std::optional<Shape> broadcast_of_all(Context& c) {
   std::optional<Shape> shape = Shape{};
@@ -39,32 +40,33 @@ void where(Context& c) {
 }
 
 void dims(Context& c) {
-  const Shape& values = c.attributes().shape("values");
-  if (c.attributes().integer_or("scalar", 0))
+  const Shape& values = c.attributes().get(key::kValues);
+  if (c.attributes().get_or(key::kScalar, 0))
     c.out(0, DType::kI64, Shape{});
   else
     c.out(0, DType::kI64, Shape{Expr(static_cast<int64_t>(values.size()))});
 }
 
 void constant_of_shape(Context& c) {
-  const DType type = c.attributes().get<Tensor>("value").dtype;
-  if (c.attributes().has("shape")) return c.out(0, type, c.attributes().shape("shape"));
+  const DType type = c.attributes().get(key::kValue).dtype;
+  if (c.attributes().has(key::kShape)) return c.out(0, type, c.attributes().get(key::kShape));
   if (const auto target = c.elements(0)) return c.out(0, type, *target);
   const auto& vector = c.shape(0);
   const auto rank = vector && vector->size() == 1 ? (*vector)[0].constant() : std::nullopt;
   c.out(0, type, rank ? std::optional(c.fresh_shape(0, *rank, "d")) : std::nullopt);
 }
 
-std::optional<Expr> scalar(Context& c, std::size_t i, const char* name) {
-  if (c.attributes().has(name)) return c.attributes().shape(name).at(0);
+std::optional<Expr> scalar(Context& c, std::size_t i, Key<Shape> key) {
+  if (c.attributes().has(key)) return c.attributes().get(key).at(0);
   const auto elements = c.elements(i);
   return elements && elements->size() == 1 ? std::optional((*elements)[0]) : std::nullopt;
 }
 
 void range(Context& c) {
   const DType type =
-      c.has(0) ? c.dtype(0) : static_cast<DType>(c.attributes().integer_or("to", int64_t(DType::kI64)));
-  const auto start = scalar(c, 0, "start"), limit = scalar(c, 1, "limit"), delta = scalar(c, 2, "delta");
+      c.has(0) ? c.dtype(0) : static_cast<DType>(c.attributes().get_or(key::kTo, int64_t(DType::kI64)));
+  const auto start = scalar(c, 0, key::kStart), limit = scalar(c, 1, key::kLimit),
+             delta = scalar(c, 2, key::kDelta);
   if (!start || !limit || !delta) return c.out(0, type, Shape{c.fresh(0, 0, "n")});
   if (delta->is_constant(0)) c.fail("Range with a step of 0");
   const auto step = delta->constant();

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -30,7 +31,7 @@ std::optional<Shape> product(Context& c, bool trans_a, bool trans_b) {
 }
 
 void matmul(Context& c) {
-  auto y = product(c, c.attributes().integer_or("trans_a", 0), c.attributes().integer_or("trans_b", 0));
+  auto y = product(c, c.attributes().get_or(key::kTransA, 0), c.attributes().get_or(key::kTransB, 0));
   if (y && c.has(2) && c.shape(2)) y = c.broadcast(*y, *c.shape(2));
   c.out(0, c.dtype(0), y);
 }
@@ -67,8 +68,8 @@ void check_count(Context& c, std::size_t i, std::initializer_list<int64_t> facto
 
 // What ONNX Runtime demands of the operands' sizes; bits, block_size, K and N are checked by the importer.
 void check_nbits(Context& c) {
-  const int64_t k = c.attributes().integer("K"), n = c.attributes().integer("N"),
-                bits = c.attributes().integer("bits"), block = c.attributes().integer("block_size");
+  const int64_t k = c.attributes().get(key::kK), n = c.attributes().get(key::kN),
+                bits = c.attributes().get(key::kBits), block = c.attributes().get(key::kBlockSize);
   const int64_t blocks = (k - 1) / block + 1, per_byte = 8 / bits;
   if (c.dtype(1) != DType::kU8)
     c.fail("has weights of type " + std::string(name_of(c.dtype(1))) + ", not uint8");
@@ -93,12 +94,12 @@ void matmul_nbits(Context& c) {
   std::optional<Shape> y = c.shape(0);
   if (y) {
     c.check_rank(0, 1);
-    c.same(y->back(), Expr(c.attributes().integer("K")), "K and the last axis of the input");
-    y->back() = c.attributes().integer("N");
+    c.same(y->back(), Expr(c.attributes().get(key::kK)), "K and the last axis of the input");
+    y->back() = c.attributes().get(key::kN);
   }
   if (c.has(5) && c.shape(5)) {
     c.check_rank(5, 1);
-    c.same(Expr(c.attributes().integer("N")), c.shape(5)->back(), "N and the bias");
+    c.same(Expr(c.attributes().get(key::kN)), c.shape(5)->back(), "N and the bias");
   }
   c.out(0, c.dtype(0), y);
 }
@@ -179,7 +180,9 @@ class Einsum {
   Shape ellipsis_;
 };
 
-void einsum(Context& c) { c.out(0, c.dtype(0), Einsum(c, c.attributes().text_or("equation", "")).shape()); }
+void einsum(Context& c) {
+  c.out(0, c.dtype(0), Einsum(c, c.attributes().get_or(key::kEquation, "")).shape());
+}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
 // Quantization: types come from the zero point, sizes from the data.
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -14,12 +15,12 @@ void check_scaling(Context& c) {
   const auto scales = count(c, 1), zeros = count(c, 2);
   if (scales && zeros && *scales != *zeros)
     c.fail("has " + std::to_string(*scales) + " scales and " + std::to_string(*zeros) + " zero points");
-  const int64_t block = c.attributes().integer_or("block_size", 0);
+  const int64_t block = c.attributes().get_or(key::kBlockSize, 0);
   if (block < 0) c.fail("block_size " + std::to_string(block) + " is negative");
   if (!c.shape(0) || !scales || *scales == 1) return;
   const Shape &x = *c.shape(0), &scale = *c.shape(1);
   const auto axis =
-      static_cast<std::size_t>(c.axis(c.attributes().integer_or("axis", 1), static_cast<int64_t>(x.size())));
+      static_cast<std::size_t>(c.axis(c.attributes().get_or(key::kAxis, 1), static_cast<int64_t>(x.size())));
   const auto size = axis < x.size() ? x[axis].constant() : std::optional<int64_t>(1);
   if (block == 0) {
     if (size && *scales != *size)
@@ -40,7 +41,7 @@ void check_scaling(Context& c) {
 void quantize(Context& c) {
   check_scaling(c);
   const DType fallback =
-      static_cast<DType>(c.attributes().integer_or("to", static_cast<int64_t>(DType::kU8)));
+      static_cast<DType>(c.attributes().get_or(key::kTo, static_cast<int64_t>(DType::kU8)));
   c.out(0, c.has(2) ? c.dtype(2) : fallback, c.shape(0));
 }
 
@@ -49,7 +50,7 @@ void dequantize(Context& c) {
   if (c.has(2) && c.dtype(2) != c.dtype(0))
     c.fail("dequantizes " + std::string(name_of(c.dtype(0))) + " with zero points of type " +
            std::string(name_of(c.dtype(2))));
-  c.out(0, static_cast<DType>(c.attributes().integer_or("to", static_cast<int64_t>(c.dtype(1)))), c.shape(0));
+  c.out(0, static_cast<DType>(c.attributes().get_or(key::kTo, static_cast<int64_t>(c.dtype(1)))), c.shape(0));
 }
 
 void dynamic_quantize(Context& c) {

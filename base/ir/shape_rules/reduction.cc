@@ -1,6 +1,7 @@
 // Reductions, and operators along one axis.
 #include <algorithm>
 
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -20,14 +21,14 @@ Shape reduced(Context& c, const Shape& x, std::vector<int64_t> axes, bool keep) 
 }
 
 void reduce(Context& c) {
-  const bool keep = c.attributes().integer_or("keepdims", 1) != 0;
+  const bool keep = c.attributes().get_or(key::kKeepdims, 1) != 0;
   if (!c.shape(0)) return c.out(0, c.dtype(0), std::nullopt);
   const Shape& x = *c.shape(0);
-  if (c.has(1) && !c.attributes().has("axes"))  // axes are data
+  if (c.has(1) && !c.attributes().has(key::kAxes))  // axes are data
     return c.out(0, c.dtype(0), keep ? std::optional(c.fresh_shape(0, *c.rank(0), "d")) : std::nullopt);
-  std::vector<int64_t> axes = c.attributes().ints_or("axes", {});
+  std::vector<int64_t> axes = c.attributes().get_or(key::kAxes, {});
   if (axes.empty()) {
-    if (c.attributes().integer_or("noop_with_empty_axes", 0)) return same_as_first(c);
+    if (c.attributes().get_or(key::kNoopWithEmptyAxes, 0)) return same_as_first(c);
     for (int64_t i = 0; i < *c.rank(0); ++i) axes.push_back(i);
   }
   c.out(0, c.dtype(0), reduced(c, x, axes, keep));
@@ -36,26 +37,26 @@ void reduce(Context& c) {
 void arg(Context& c) {
   if (!c.shape(0)) return c.out(0, DType::kI64, std::nullopt);
   c.out(0, DType::kI64,
-        reduced(c, *c.shape(0), {c.attributes().integer("axis")},
-                c.attributes().integer_or("keepdims", 1) != 0));
+        reduced(c, *c.shape(0), {c.attributes().get(key::kAxis)},
+                c.attributes().get_or(key::kKeepdims, 1) != 0));
 }
 
 void top_k(Context& c) {
   std::optional<Shape> y = c.shape(0);
   if (y) {
     c.check_rank(0, 1);
-    const auto axis = static_cast<std::size_t>(c.axis(c.attributes().integer("axis"), *c.rank(0)));
+    const auto axis = static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
     const auto k = c.elements(1);
-    (*y)[axis] = c.attributes().has("k") ? c.attributes().shape("k").at(0)
-                 : k && k->size() == 1   ? k->front()
-                                         : c.fresh(0, axis, "k");
+    (*y)[axis] = c.attributes().has(key::kTopK) ? c.attributes().get(key::kTopK).at(0)
+                 : k && k->size() == 1          ? k->front()
+                                                : c.fresh(0, axis, "k");
   }
   c.out(0, c.dtype(0), y);
   c.out(1, DType::kI64, y);
 }
 
 void along_axis(Context& c) {
-  if (c.shape(0) && c.attributes().has("axis")) c.axis(c.attributes().integer("axis"), *c.rank(0));
+  if (c.shape(0) && c.attributes().has(key::kAxis)) c.axis(c.attributes().get(key::kAxis), *c.rank(0));
   same_as_first(c);
 }
 
@@ -64,7 +65,7 @@ void layer_norm(Context& c) {
   along_axis(c);
   std::optional<Shape> statistics = c.shape(0);
   if (statistics)
-    for (std::size_t i = static_cast<std::size_t>(c.axis(c.attributes().integer("axis"), *c.rank(0)));
+    for (std::size_t i = static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
          i < statistics->size(); ++i)
       (*statistics)[i] = 1;
   c.out(1, DType::kF32, statistics);

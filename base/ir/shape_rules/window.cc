@@ -1,4 +1,5 @@
 // Convolution, pooling and resizing over the spatial axes (2..rank-1 of [N, C, ...]).
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -9,10 +10,10 @@ struct Window {
   std::string auto_pad;
 
   Window(Context& c, std::size_t spatial)
-      : strides(c.attributes().ints_or("strides", std::vector<int64_t>(spatial, 1))),
-        dilations(c.attributes().ints_or("dilations", std::vector<int64_t>(spatial, 1))),
-        pads(c.attributes().ints_or("pads", std::vector<int64_t>(2 * spatial, 0))),
-        auto_pad(c.attributes().text_or("auto_pad", "NOTSET")) {
+      : strides(c.attributes().get_or(key::kStrides, std::vector<int64_t>(spatial, 1))),
+        dilations(c.attributes().get_or(key::kDilations, std::vector<int64_t>(spatial, 1))),
+        pads(c.attributes().get_or(key::kPads, std::vector<int64_t>(2 * spatial, 0))),
+        auto_pad(c.attributes().get_or(key::kAutoPad, "NOTSET")) {
     if (strides.size() != spatial || dilations.size() != spatial || pads.size() != 2 * spatial)
       c.fail("strides, dilations or pads do not fit " + std::to_string(spatial) + " spatial axes");
     for (const int64_t s : strides)
@@ -67,7 +68,7 @@ void conv(Context& c) {
   if (weight.size() != x.size()) c.fail("input and weight of different ranks");
   const std::size_t spatial = x.size() - 2;
   const Window w(c, spatial);
-  const int64_t group = c.attributes().integer_or("group", 1);
+  const int64_t group = c.attributes().get_or(key::kGroup, 1);
   if (group <= 0) c.fail("group must be positive");
   c.same(x[1], weight[1] * Expr(group), "channels of the input and group * channels of the weight");
   Shape y{x[0], weight[0]};
@@ -83,9 +84,9 @@ void conv_transpose(Context& c) {
   const std::size_t spatial = x.size() - 2;
   const Window w(c, spatial);
   c.same(x[1], weight[0], "channels of the input and of the weight");
-  Shape y{x[0], weight[1] * Expr(c.attributes().integer_or("group", 1))};
-  const auto given = c.attributes().ints_or("output_shape", {});
-  const auto extra = c.attributes().ints_or("output_padding", std::vector<int64_t>(spatial, 0));
+  Shape y{x[0], weight[1] * Expr(c.attributes().get_or(key::kGroup, 1))};
+  const auto given = c.attributes().get_or(key::kOutputShape, {});
+  const auto extra = c.attributes().get_or(key::kOutputPadding, std::vector<int64_t>(spatial, 0));
   if (extra.size() != spatial || (!given.empty() && given.size() < spatial))
     c.fail("output_padding or output_shape of the wrong length");
   for (std::size_t i = 0; i < spatial; ++i) {
@@ -108,12 +109,12 @@ void pool(Context& c) {
     const Shape& x = *c.shape(0);
     const std::size_t spatial = x.size() - 2;
     const Window w(c, spatial);
-    const auto& kernel = c.attributes().ints("kernel_shape");
+    const auto& kernel = c.attributes().get(key::kKernelShape);
     if (kernel.size() != spatial) c.fail("kernel_shape does not fit the rank of the input");
     y = Shape{x[0], x[1]};
     for (std::size_t i = 0; i < spatial; ++i)
       y->push_back(
-          slid(w, i, spatial, x[2 + i], Expr(kernel[i]), c.attributes().integer_or("ceil_mode", 0) != 0));
+          slid(w, i, spatial, x[2 + i], Expr(kernel[i]), c.attributes().get_or(key::kCeilMode, 0) != 0));
   }
   c.out(0, c.dtype(0), y);
   c.out(1, DType::kI64, y);
@@ -130,16 +131,16 @@ void global_pool(Context& c) {
 void resize(Context& c) {
   if (!c.shape(0)) return c.out(0, c.dtype(0), std::nullopt);
   Shape y = *c.shape(0);
-  std::vector<int64_t> axes = c.attributes().ints_or("axes", {});
+  std::vector<int64_t> axes = c.attributes().get_or(key::kAxes, {});
   if (axes.empty())
     for (int64_t i = 0; i < *c.rank(0); ++i) axes.push_back(i);
   const auto scales = c.constant(1);
   std::optional<Elements> sizes;
-  if (c.attributes().has("sizes")) sizes = c.attributes().shape("sizes");
+  if (c.attributes().has(key::kSizes)) sizes = c.attributes().get(key::kSizes);
   if ((scales && scales->size() != static_cast<int64_t>(axes.size())) ||
       (sizes && sizes->size() != axes.size()))
     c.fail("Resize needs one scale or size an axis");
-  const bool uniform = c.attributes().text_or("keep_aspect_ratio_policy", "stretch") == "stretch";
+  const bool uniform = c.attributes().get_or(key::kKeepAspectRatioPolicy, "stretch") == "stretch";
   for (std::size_t k = 0; k < axes.size(); ++k) {
     const auto axis = static_cast<std::size_t>(c.axis(axes[k], *c.rank(0)));
     const auto in = y[axis].constant();

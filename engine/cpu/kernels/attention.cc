@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
@@ -88,14 +89,14 @@ void attention_tile(const KernelCall& call, int64_t tile) {
   if (!call.outputs[0].present()) return;
   const std::vector<double> k = rows_of(call, kK, kPastK, head, past, s.keys, s.dim);
   const std::vector<double> v = rows_of(call, kV, kPastV, head, past, s.keys, s.value_dim);
-  const bool causal = a.integer_or("causal", 0) != 0, clean = a.integer_or("clean_nan", 0) != 0,
+  const bool causal = a.get_or(key::kCausal, 0) != 0, clean = a.get_or(key::kCleanNan, 0) != 0,
              limited = has_input(call, kLengths);
-  const int64_t window = a.integer_or("window", 0),
+  const int64_t window = a.get_or(key::kWindow, 0),
                 length = limited ? load_one<int64_t>(call.inputs[kLengths], b) : total;
   // Position of query 0; negative where more queries than valid keys are given: such queries see nothing.
   const int64_t first = limited && !has_input(call, kPastK) ? length - s.queries : past;
-  const double scale = a.real_or("scale", 1 / std::sqrt(static_cast<double>(s.dim))),
-               cap = a.real_or("softcap", 0);
+  const double scale = a.get_or(key::kScale, 1 / std::sqrt(static_cast<double>(s.dim))),
+               cap = a.get_or(key::kSoftcap, 0);
   const Dims score_dims{s.batch, s.heads, s.queries, total};
   const bool biased = has_input(call, kBias);
   const Index bias_strides = biased ? broadcast_strides(call.inputs[kBias], score_dims) : Index{};
@@ -145,10 +146,10 @@ void rotary_tile(const KernelCall& call, int64_t tile) {
                    &positions = call.inputs[3], &y = call.outputs[0];
   const auto rank = static_cast<std::size_t>(x.rank);
   const auto head_axis =
-      static_cast<std::size_t>(norm_axis(call.attributes->integer_or("head_axis", x.rank - 2), x.rank));
-  const int64_t dim = x.dims[rank - 1], half = call.attributes->integer_or("rotary_dim", dim) / 2,
+      static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kHeadAxis, x.rank - 2), x.rank));
+  const int64_t dim = x.dims[rank - 1], half = call.attributes->get_or(key::kRotaryDim, dim) / 2,
                 length = cos.dims[0];
-  const bool interleaved = call.attributes->integer_or("interleaved", 0) != 0;
+  const bool interleaved = call.attributes->get_or(key::kInterleaved, 0) != 0;
   Dims lead;  // the axes that have positions
   for (std::size_t i = 0; i + 1 < rank; ++i)
     if (i != head_axis) lead.push_back(x.dims[i]);

@@ -230,24 +230,32 @@ bool has_input(const KernelCall& call, std::size_t i) {
   return i < call.inputs.size() && call.inputs[i].present();
 }
 
-std::optional<Dims> ints_operand(const KernelCall& call, std::string_view attribute, std::size_t input) {
-  if (call.attributes->has(attribute)) {
-    const auto& value = call.attributes->values().find(attribute)->second;
-    if (const auto* ints = std::get_if<std::vector<int64_t>>(&value)) return *ints;
-    if (const auto* one = std::get_if<int64_t>(&value)) return Dims{*one};
-    Dims out;
-    for (const Expr& e : call.attributes->shape(attribute)) {
-      const auto c = e.constant();
-      ARK_CHECK(c.has_value(), "attribute " + std::string(attribute) + " still holds symbols: " + e.str());
-      out.push_back(*c);
-    }
-    return out;
-  }
+namespace {
+
+// Elements of a shape-like input; nullopt if it is absent.
+std::optional<Dims> ints_input(const KernelCall& call, std::string_view name, std::size_t input) {
   if (!has_input(call, input)) return std::nullopt;
   const TensorView& view = call.inputs[input];
-  if (view.size() > 64) misfit("operand " + std::string(attribute) + " has more than 64 elements");
+  if (view.size() > 64) misfit("operand " + std::string(name) + " has more than 64 elements");
   Dims out(static_cast<std::size_t>(view.size()));
   load<int64_t>(view, 0, view.size(), out.data());
+  return out;
+}
+
+}  // namespace
+
+std::optional<Dims> ints_operand(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input) {
+  return call.attributes->has(key) ? call.attributes->get(key) : ints_input(call, key.name, input);
+}
+
+std::optional<Dims> ints_operand(const KernelCall& call, Key<Shape> key, std::size_t input) {
+  if (!call.attributes->has(key)) return ints_input(call, key.name, input);
+  Dims out;
+  for (const Expr& e : call.attributes->get(key)) {
+    const auto c = e.constant();
+    ARK_CHECK(c.has_value(), "attribute " + std::string(key.name) + " still holds symbols: " + e.str());
+    out.push_back(*c);
+  }
   return out;
 }
 

@@ -98,7 +98,8 @@ void load_broadcast(const TensorView& view, std::span<const int64_t> out, const 
                     int64_t n, C* into);
 
 // A shape-like operand: the attribute (folded) or the input tensor; nullopt if both are absent.
-std::optional<Dims> ints_operand(const KernelCall& call, std::string_view attribute, std::size_t input);
+std::optional<Dims> ints_operand(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input);
+std::optional<Dims> ints_operand(const KernelCall& call, Key<Shape> key, std::size_t input);
 bool has_input(const KernelCall& call, std::size_t i);
 int64_t norm_axis(int64_t axis, int rank);
 

@@ -1,4 +1,5 @@
 // Convolutions by their definition: one (image, output channel) a tile, taps as strided row updates.
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 #include "engine/cpu/kernels/window.h"
 
@@ -12,11 +13,11 @@ Window window_of(const KernelCall& call, Dims kernel) {
   w.spatial = static_cast<std::size_t>(x.rank) - 2;
   w.in.assign(x.dims.begin() + 2, x.dims.begin() + x.rank);
   w.kernel = std::move(kernel);
-  w.stride = a.ints_or("strides", Dims(w.spatial, 1));
-  w.dilation = a.ints_or("dilations", Dims(w.spatial, 1));
-  Dims pads = a.ints_or("pads", Dims(2 * w.spatial, 0));
-  const std::string automatic = a.text_or("auto_pad", "NOTSET");
-  const bool ceil = a.integer_or("ceil_mode", 0) != 0;
+  w.stride = a.get_or(key::kStrides, Dims(w.spatial, 1));
+  w.dilation = a.get_or(key::kDilations, Dims(w.spatial, 1));
+  Dims pads = a.get_or(key::kPads, Dims(2 * w.spatial, 0));
+  const std::string automatic = a.get_or(key::kAutoPad, "NOTSET");
+  const bool ceil = a.get_or(key::kCeilMode, 0) != 0;
   if (w.kernel.size() != w.spatial || w.stride.size() != w.spatial || w.dilation.size() != w.spatial ||
       pads.size() != 2 * w.spatial)
     misfit("kernel, strides, dilations or pads do not fit " + dims_text(x.shape()));
@@ -51,7 +52,7 @@ Dims kernel_of(const TensorView& weights) {
 
 std::vector<OutputType> conv_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &weights = call.inputs[1];
-  const int64_t group = call.attributes->integer_or("group", 1);
+  const int64_t group = call.attributes->get_or(key::kGroup, 1);
   if (weights.rank != x.rank || group < 1 || weights.dims[0] % group || x.dims[1] != weights.dims[1] * group)
     misfit("Conv of " + dims_text(x.shape()) + " with weights " + dims_text(weights.shape()) + " in " +
            std::to_string(group) + " groups");
@@ -91,7 +92,7 @@ template <typename C>
 void convolve(const KernelCall& call, int64_t tile, C x_zero, C weight_zero, C start) {
   const TensorView &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
   const Window w = window_of(call, kernel_of(weights));
-  const int64_t group = call.attributes->integer_or("group", 1), outputs = weights.dims[0],
+  const int64_t group = call.attributes->get_or(key::kGroup, 1), outputs = weights.dims[0],
                 inputs = weights.dims[1];
   const int64_t image = tile / outputs, channel = tile % outputs,
                 first_input = channel / (outputs / group) * inputs;
@@ -143,17 +144,17 @@ void integer_tile(const KernelCall& call, int64_t tile) {
 std::vector<OutputType> transpose_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &weights = call.inputs[1];
   const Attributes& a = *call.attributes;
-  const int64_t group = a.integer_or("group", 1);
+  const int64_t group = a.get_or(key::kGroup, 1);
   if (weights.rank != x.rank || x.rank < 3 || x.dims[1] != weights.dims[0] || x.dims[1] % group)
     misfit("ConvTranspose: weights do not fit the input");
   const auto spatial = static_cast<std::size_t>(x.rank) - 2;
-  const Dims strides = a.ints_or("strides", Dims(spatial, 1)),
-             dilations = a.ints_or("dilations", Dims(spatial, 1));
-  const Dims pads = a.ints_or("pads", Dims(2 * spatial, 0)),
-             extra = a.ints_or("output_padding", Dims(spatial, 0));
+  const Dims strides = a.get_or(key::kStrides, Dims(spatial, 1)),
+             dilations = a.get_or(key::kDilations, Dims(spatial, 1));
+  const Dims pads = a.get_or(key::kPads, Dims(2 * spatial, 0)),
+             extra = a.get_or(key::kOutputPadding, Dims(spatial, 0));
   Dims dims{x.dims[0], weights.dims[1] * group};
-  const Dims fixed = a.ints_or("output_shape", {});
-  const std::string automatic = a.text_or("auto_pad", "NOTSET");
+  const Dims fixed = a.get_or(key::kOutputShape, {});
+  const std::string automatic = a.get_or(key::kAutoPad, "NOTSET");
   for (std::size_t i = 0; i < spatial; ++i) {
     if (!fixed.empty())
       dims.push_back(fixed[i]);
@@ -169,19 +170,19 @@ void transpose_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
   const Attributes& a = *call.attributes;
   const auto spatial = static_cast<std::size_t>(x.rank) - 2;
-  const Dims strides = a.ints_or("strides", Dims(spatial, 1)),
-             dilations = a.ints_or("dilations", Dims(spatial, 1));
-  Dims begin = a.ints_or("pads", Dims(2 * spatial, 0));
-  const std::string automatic = a.text_or("auto_pad", "NOTSET");
-  const Dims extra = a.ints_or("output_padding", Dims(spatial, 0));
+  const Dims strides = a.get_or(key::kStrides, Dims(spatial, 1)),
+             dilations = a.get_or(key::kDilations, Dims(spatial, 1));
+  Dims begin = a.get_or(key::kPads, Dims(2 * spatial, 0));
+  const std::string automatic = a.get_or(key::kAutoPad, "NOTSET");
+  const Dims extra = a.get_or(key::kOutputPadding, Dims(spatial, 0));
   const Dims in(x.dims.begin() + 2, x.dims.begin() + x.rank),
       kernel = kernel_of(weights), out(y.dims.begin() + 2, y.dims.begin() + y.rank);
-  if (automatic.starts_with("SAME") || a.has("output_shape"))
+  if (automatic.starts_with("SAME") || a.has(key::kOutputShape))
     for (std::size_t i = 0; i < spatial; ++i) {
       const int64_t total = (in[i] - 1) * strides[i] + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - out[i];
       begin[i] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
     }
-  const int64_t group = a.integer_or("group", 1), per_group = weights.dims[1], channels = y.dims[1];
+  const int64_t group = a.get_or(key::kGroup, 1), per_group = weights.dims[1], channels = y.dims[1];
   const int64_t image = tile / channels, channel = tile % channels, inputs = x.dims[1] / group,
                 g = channel / per_group;
   const int64_t in_size = product(in), taps = product(kernel), out_size = product(out);

@@ -1,33 +1,34 @@
 // Operators that make tensors from sizes: Dims, ConstantOfShape, Range, EyeLike, OneHot.
 #include <cmath>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {
 
 std::vector<OutputType> dims_shapes(const KernelCall& call) {
-  const Dims values = *ints_operand(call, "values", 0);
+  const Dims values = *ints_operand(call, key::kValues, 0);
   return {{DType::kI64,
-           call.attributes->integer_or("scalar", 0) ? Dims{} : Dims{static_cast<int64_t>(values.size())}}};
+           call.attributes->get_or(key::kScalar, 0) ? Dims{} : Dims{static_cast<int64_t>(values.size())}}};
 }
 void dims_tile(const KernelCall& call, int64_t) {
-  const Dims values = *ints_operand(call, "values", 0);
+  const Dims values = *ints_operand(call, key::kValues, 0);
   store(call.outputs[0], 0, static_cast<int64_t>(values.size()), values.data());
 }
 
 std::vector<OutputType> fill_shapes(const KernelCall& call) {
   const DType type =
-      call.attributes->has("value") ? call.attributes->get<Tensor>("value").dtype : DType::kF32;
-  return {{type, *ints_operand(call, "shape", 0)}};
+      call.attributes->has(key::kValue) ? call.attributes->get(key::kValue).dtype : DType::kF32;
+  return {{type, *ints_operand(call, key::kShape, 0)}};
 }
 void fill_tile(const KernelCall& call, int64_t tile) {
   const TensorView& y = call.outputs[0];
   const auto [begin, end] = elements_of(tile, y.size());
   const int64_t size = element_bytes(y);
   std::byte value[8]{};
-  if (call.attributes->has("value"))
-    std::memcpy(value, call.attributes->get<Tensor>("value").data.get(), static_cast<std::size_t>(size));
+  if (call.attributes->has(key::kValue))
+    std::memcpy(value, call.attributes->get(key::kValue).data.get(), static_cast<std::size_t>(size));
   for (int64_t i = begin; i < end; ++i) copy_element(y.data + i * size, value, size);
 }
 
@@ -35,13 +36,13 @@ void fill_tile(const KernelCall& call, int64_t tile) {
 struct Bounds {
   double start, limit, delta;
 };
-double scalar(const KernelCall& call, std::string_view name, std::size_t input, double fallback) {
+double scalar(const KernelCall& call, Key<Shape> key, std::size_t input, double fallback) {
   if (has_input(call, input)) return load_one<double>(call.inputs[input], 0);
-  const auto value = ints_operand(call, name, 99);
+  const auto value = ints_operand(call, key, 99);
   return value ? static_cast<double>(value->at(0)) : fallback;
 }
 Bounds bounds_of(const KernelCall& call) {
-  return {scalar(call, "start", 0, 0), scalar(call, "limit", 1, 0), scalar(call, "delta", 2, 1)};
+  return {scalar(call, key::kStart, 0, 0), scalar(call, key::kLimit, 1, 0), scalar(call, key::kDelta, 2, 1)};
 }
 std::vector<OutputType> range_shapes(const KernelCall& call) {
   const Bounds b = bounds_of(call);
@@ -50,7 +51,7 @@ std::vector<OutputType> range_shapes(const KernelCall& call) {
   if (!(n <= 1e9)) misfit("Range of more than 10^9 elements");
   const DType type = has_input(call, 0)
                          ? call.inputs[0].dtype
-                         : static_cast<DType>(call.attributes->integer_or("to", int64_t(DType::kI64)));
+                         : static_cast<DType>(call.attributes->get_or(key::kTo, int64_t(DType::kI64)));
   return {{type, {static_cast<int64_t>(n)}}};
 }
 void range_tile(const KernelCall& call, int64_t tile) {
@@ -69,19 +70,19 @@ void range_tile(const KernelCall& call, int64_t tile) {
 std::vector<OutputType> eye_shapes(const KernelCall& call) {
   std::vector<OutputType> out = like_first(call);
   if (out[0].dims.size() != 2) misfit("EyeLike wants a matrix, not " + dims_text(out[0].dims));
-  if (const int64_t to = call.attributes->integer_or("to", 0)) out[0].dtype = static_cast<DType>(to);
+  if (const int64_t to = call.attributes->get_or(key::kTo, 0)) out[0].dtype = static_cast<DType>(to);
   return out;
 }
 void eye_tile(const KernelCall& call, int64_t) {
   const TensorView& y = call.outputs[0];
-  const int64_t k = call.attributes->integer_or("k", 0);
+  const int64_t k = call.attributes->get_or(key::kDiagonal, 0);
   for (int64_t i = 0; i < y.dims[0]; ++i)
     for (int64_t j = 0; j < y.dims[1]; ++j) store_one<int64_t>(y, i * y.dims[1] + j, j - i == k);
 }
 
 std::vector<OutputType> one_hot_shapes(const KernelCall& call) {
   const TensorView& indices = call.inputs[0];
-  const int64_t axis = norm_axis(call.attributes->integer_or("axis", -1), indices.rank + 1);
+  const int64_t axis = norm_axis(call.attributes->get_or(key::kAxis, -1), indices.rank + 1);
   Dims dims = dims_of(indices);
   const int64_t depth = load_one<int64_t>(call.inputs[1], 0);
   if (depth < 0) misfit("OneHot with negative depth");
@@ -90,7 +91,7 @@ std::vector<OutputType> one_hot_shapes(const KernelCall& call) {
 }
 void one_hot_tile(const KernelCall& call, int64_t tile) {
   const TensorView &indices = call.inputs[0], &values = call.inputs[2], &y = call.outputs[0];
-  const int64_t axis = norm_axis(call.attributes->integer_or("axis", -1), y.rank);
+  const int64_t axis = norm_axis(call.attributes->get_or(key::kAxis, -1), y.rank);
   const int64_t depth = y.dims[axis], inner = product(y.shape().subspan(static_cast<std::size_t>(axis) + 1));
   const auto [begin, end] = elements_of(tile, y.size());
   const int64_t size = element_bytes(y);

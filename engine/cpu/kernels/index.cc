@@ -1,4 +1,5 @@
 // Gather family.
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
@@ -18,7 +19,7 @@ void check_indices(const TensorView& indices, int64_t n) {
 
 std::vector<OutputType> gather_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   check_indices(indices, x.dims[axis]);
   Dims dims(x.dims.begin(), x.dims.begin() + static_cast<std::ptrdiff_t>(axis));
   dims.insert(dims.end(), indices.dims.begin(), indices.dims.begin() + indices.rank);
@@ -29,7 +30,7 @@ std::vector<OutputType> gather_shapes(const KernelCall& call) {
 // Runs of `inner` elements; tiles by elements, so that a run may be cut.
 void gather_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1], &y = call.outputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   const int64_t size = element_bytes(y), inner = product(x.shape().subspan(axis + 1)), n = x.dims[axis],
                 count = indices.size();
   const auto [begin, end] = elements_of(tile, y.size());
@@ -46,7 +47,7 @@ void gather_tile(const KernelCall& call, int64_t tile) {
 std::vector<OutputType> gather_elements_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
   if (x.rank != indices.rank) misfit("GatherElements: data and indices differ in rank");
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   for (std::size_t a = 0; a < static_cast<std::size_t>(x.rank); ++a)
     if (a != axis && indices.dims[a] > x.dims[a])
       misfit("GatherElements: indices " + dims_text(indices.shape()) + " exceed data " +
@@ -56,7 +57,7 @@ std::vector<OutputType> gather_elements_shapes(const KernelCall& call) {
 }
 void gather_elements_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1], &y = call.outputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   const Index own = strides_of(x.shape());
   const int64_t size = element_bytes(y);
   const auto [begin, end] = elements_of(tile, y.size());
@@ -71,7 +72,7 @@ void gather_elements_tile(const KernelCall& call, int64_t tile) {
 
 std::vector<OutputType> gather_nd_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
-  const auto batch = static_cast<std::size_t>(call.attributes->integer_or("batch_dims", 0));
+  const auto batch = static_cast<std::size_t>(call.attributes->get_or(key::kBatchDims, 0));
   if (indices.rank < 1) misfit("GatherND wants indices of rank >= 1");
   const int64_t depth = indices.dims[static_cast<std::size_t>(indices.rank) - 1];
   if (static_cast<int64_t>(batch) + depth > x.rank || static_cast<int>(batch) >= indices.rank)
@@ -88,7 +89,7 @@ std::vector<OutputType> gather_nd_shapes(const KernelCall& call) {
 }
 void gather_nd_tile(const KernelCall& call, int64_t) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1], &y = call.outputs[0];
-  const auto batch = static_cast<std::size_t>(call.attributes->integer_or("batch_dims", 0));
+  const auto batch = static_cast<std::size_t>(call.attributes->get_or(key::kBatchDims, 0));
   const int64_t depth = indices.dims[static_cast<std::size_t>(indices.rank) - 1];
   const Index own = strides_of(x.shape());
   const int64_t size = element_bytes(y),

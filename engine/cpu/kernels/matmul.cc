@@ -1,6 +1,7 @@
 // numpy's matmul with transposes and bias; f32 storage types accumulate in f32 along ascending k.
 #include <utility>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
@@ -23,8 +24,8 @@ Product product_of(const KernelCall& call) {
   p.a_vector = a.rank == 1;
   p.b_vector = b.rank == 1;
   const auto ar = static_cast<std::size_t>(a.rank), br = static_cast<std::size_t>(b.rank);
-  const bool ta = call.attributes->integer_or("trans_a", 0) != 0 && !p.a_vector,
-             tb = call.attributes->integer_or("trans_b", 0) != 0 && !p.b_vector;
+  const bool ta = call.attributes->get_or(key::kTransA, 0) != 0 && !p.a_vector,
+             tb = call.attributes->get_or(key::kTransB, 0) != 0 && !p.b_vector;
   p.m = p.a_vector ? 1 : a.dims[ar - (ta ? 1 : 2)];
   p.k = a.dims[ar - (ta ? 2 : 1)];
   p.n = p.b_vector ? 1 : b.dims[br - (tb ? 2 : 1)];
@@ -105,7 +106,7 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
                 batch = tile / columns / rows;
   const int64_t width = std::min(kColumnsPerTile, p.n - n0);
   const Odometer at(p.batch, {p.a_strides, p.b_strides}, batch);
-  const double alpha = call.attributes->real_or("alpha", 1.0);
+  const double alpha = call.attributes->get_or(key::kAlpha, 1.0);
   const bool biased = has_input(call, 2);
   const Index bias_strides = biased ? broadcast_strides(call.inputs[2], y.shape()) : Index{};
   with_compute_type(y.dtype, [&](auto type) {
@@ -141,7 +142,7 @@ struct Einsum {
 };
 Einsum parse_einsum(const KernelCall& call) {
   std::string text;
-  for (char c : call.attributes->get<std::string>("equation"))
+  for (char c : call.attributes->get(key::kEquation))
     if (c != ' ') text += c;
   Einsum e;
   const std::size_t arrow = text.find("->");

@@ -1,4 +1,5 @@
 // Operators that move elements without looking at them.
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
@@ -28,10 +29,10 @@ void strided_copy(const TensorView& x, const TensorView& y, const Index& strides
 
 std::vector<OutputType> reshape_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  Dims dims = *ints_operand(call, "shape", 1);
-  if (!call.attributes->has("shape")) {  // ONNX's own 0 and -1
+  Dims dims = *ints_operand(call, key::kShape, 1);
+  if (!call.attributes->has(key::kShape)) {  // ONNX's own 0 and -1
     for (std::size_t i = 0; i < dims.size(); ++i)
-      if (dims[i] == 0 && !call.attributes->integer_or("allowzero", 0)) {
+      if (dims[i] == 0 && !call.attributes->get_or(key::kAllowzero, 0)) {
         if (static_cast<int>(i) >= x.rank)
           misfit("Reshape keeps an axis that " + dims_text(x.shape()) + " does not have");
         dims[i] = x.dims[i];
@@ -56,7 +57,7 @@ void copy_tile(const KernelCall& call, int64_t tile) {
 
 std::vector<OutputType> transpose_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const auto& perm = call.attributes->ints("perm");
+  const auto& perm = call.attributes->get(key::kPerm);
   if (static_cast<int>(perm.size()) != x.rank)
     misfit("Transpose of " + dims_text(x.shape()) + " by a permutation of another rank");
   Dims dims;
@@ -65,14 +66,14 @@ std::vector<OutputType> transpose_shapes(const KernelCall& call) {
 }
 void transpose_tile(const KernelCall& call, int64_t tile) {
   const Index own = strides_of(call.inputs[0].shape());
-  const auto& perm = call.attributes->ints("perm");
+  const auto& perm = call.attributes->get(key::kPerm);
   Index strides{};
   for (std::size_t i = 0; i < perm.size(); ++i) strides[i] = own[perm[i]];
   strided_copy(call.inputs[0], call.outputs[0], strides, 0, elements_of(tile, call.outputs[0].size()));
 }
 
 std::vector<OutputType> expand_shapes(const KernelCall& call) {
-  return {{call.inputs[0].dtype, broadcast(call.inputs[0].shape(), *ints_operand(call, "shape", 1))}};
+  return {{call.inputs[0].dtype, broadcast(call.inputs[0].shape(), *ints_operand(call, key::kShape, 1))}};
 }
 void expand_tile(const KernelCall& call, int64_t tile) {
   strided_copy(call.inputs[0], call.outputs[0], broadcast_strides(call.inputs[0], call.outputs[0].shape()), 0,
@@ -86,12 +87,12 @@ struct Slices {
 };
 Slices slices_of(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const Dims starts = *ints_operand(call, "starts", 1), ends = *ints_operand(call, "ends", 2);
+  const Dims starts = *ints_operand(call, key::kStarts, 1), ends = *ints_operand(call, key::kEnds, 2);
   Dims every(starts.size());
   std::iota(every.begin(), every.end(), 0);
-  const Dims axes = ints_operand(call, "axes", 3).value_or(every);
-  const Dims steps = ints_operand(call, "steps", 4).value_or(Dims(starts.size(), 1));
-  const bool folded = call.attributes->has("starts");
+  const Dims axes = ints_operand(call, key::kAxes, 3).value_or(every);
+  const Dims steps = ints_operand(call, key::kSteps, 4).value_or(Dims(starts.size(), 1));
+  const bool folded = call.attributes->has(key::kStarts);
   Slices s;
   s.dims = dims_of(x);
   s.step.fill(1);
@@ -132,7 +133,7 @@ void slice_tile(const KernelCall& call, int64_t tile) {
 std::vector<OutputType> concat_shapes(const KernelCall& call) {
   Dims dims = dims_of(call.inputs[0]);
   const auto axis =
-      static_cast<std::size_t>(norm_axis(call.attributes->integer("axis"), call.inputs[0].rank));
+      static_cast<std::size_t>(norm_axis(call.attributes->get(key::kAxis), call.inputs[0].rank));
   for (std::size_t k = 1; k < call.inputs.size(); ++k) {
     const TensorView& x = call.inputs[k];
     if (x.rank != call.inputs[0].rank) misfit("Concat of different ranks");
@@ -146,7 +147,7 @@ std::vector<OutputType> concat_shapes(const KernelCall& call) {
 // One input (Concat) or output (Split) a tile: blocks [outer][its part of the axis * inner].
 void concat_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[tile], &y = call.outputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer("axis"), y.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get(key::kAxis), y.rank));
   const int64_t size = element_bytes(y), inner = product(y.shape().subspan(axis + 1)) * size;
   int64_t before = 0;
   for (std::size_t k = 0; k < static_cast<std::size_t>(tile); ++k) before += call.inputs[k].dims[axis];
@@ -162,7 +163,7 @@ Dims split_sizes(const KernelCall& call, std::size_t axis) {
   const TensorView& x = call.inputs[0];
   const auto count = static_cast<int64_t>(call.outputs.size());
   Dims sizes;
-  if (const auto given = ints_operand(call, "sizes", 1))
+  if (const auto given = ints_operand(call, key::kSizes, 1))
     sizes = *given;
   else
     for (int64_t left = x.dims[axis], chunk = (left + count - 1) / std::max<int64_t>(count, 1), k = 0;
@@ -176,7 +177,7 @@ Dims split_sizes(const KernelCall& call, std::size_t axis) {
 }
 std::vector<OutputType> split_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   std::vector<OutputType> out;
   for (int64_t s : split_sizes(call, axis)) {
     Dims dims = dims_of(x);
@@ -188,7 +189,7 @@ std::vector<OutputType> split_shapes(const KernelCall& call) {
 void split_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[tile];
   if (!y.present()) return;
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   const Dims sizes = split_sizes(call, axis);
   const int64_t size = element_bytes(x), inner = product(x.shape().subspan(axis + 1)) * size;
   const int64_t before = std::accumulate(sizes.begin(), sizes.begin() + tile, int64_t{0});
@@ -203,10 +204,10 @@ void split_tile(const KernelCall& call, int64_t tile) {
 std::pair<Dims, Dims> pads_of(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const auto rank = static_cast<std::size_t>(x.rank);
-  const Dims pads = *ints_operand(call, "pads", 1);
+  const Dims pads = *ints_operand(call, key::kPadding, 1);
   Dims every(rank);
   std::iota(every.begin(), every.end(), 0);
-  const Dims axes = ints_operand(call, "axes", 3).value_or(every);
+  const Dims axes = ints_operand(call, key::kAxes, 3).value_or(every);
   if (pads.size() != 2 * axes.size())
     misfit("Pad of " + dims_text(x.shape()) + " with pads " + dims_text(pads));
   Dims begin(rank, 0), end(rank, 0);
@@ -229,7 +230,7 @@ std::vector<OutputType> pad_shapes(const KernelCall& call) {
 void pad_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const auto [before, after] = pads_of(call);
-  const std::string mode = call.attributes->text_or("mode", "constant");
+  const std::string mode = call.attributes->get_or(key::kMode, "constant");
   const int64_t size = element_bytes(y);
   std::byte zero[8]{};
   const std::byte* value = has_input(call, 2) ? call.inputs[2].data : zero;
@@ -264,7 +265,7 @@ void pad_tile(const KernelCall& call, int64_t tile) {
 }
 
 std::vector<OutputType> tile_shapes(const KernelCall& call) {
-  const Dims repeats = *ints_operand(call, "repeats", 1);
+  const Dims repeats = *ints_operand(call, key::kRepeats, 1);
   Dims dims = dims_of(call.inputs[0]);
   if (repeats.size() != dims.size()) misfit("Tile of " + dims_text(dims) + " by " + dims_text(repeats));
   for (std::size_t i = 0; i < dims.size(); ++i) {
@@ -291,7 +292,7 @@ void tile_tile(const KernelCall& call, int64_t tile) {
 // DepthToSpace and SpaceToDepth on [N, C, H, W].
 std::vector<OutputType> space_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const int64_t b = call.attributes->integer("blocksize");
+  const int64_t b = call.attributes->get(key::kBlocksize);
   if (x.rank != 4 || b < 1) misfit("blocks of space want [N,C,H,W] and a positive blocksize");
   if (call.op == Op::kDepthToSpace) {
     if (x.dims[1] % (b * b)) misfit("DepthToSpace: channels are no multiple of blocksize^2");
@@ -303,8 +304,8 @@ std::vector<OutputType> space_shapes(const KernelCall& call) {
 void space_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const bool to_space = call.op == Op::kDepthToSpace;
-  const int64_t b = call.attributes->integer("blocksize");
-  const bool crd = call.attributes->text_or("mode", "DCR") == "CRD";
+  const int64_t b = call.attributes->get(key::kBlocksize);
+  const bool crd = call.attributes->get_or(key::kMode, "DCR") == "CRD";
   const TensorView &deep = to_space ? x : y, &wide = to_space ? y : x;
   const int64_t size = element_bytes(y), channels = wide.dims[1];
   const auto [begin, end] = elements_of(tile, y.size());
@@ -328,8 +329,8 @@ void space_tile(const KernelCall& call, int64_t tile) {
 
 void reverse_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &lengths = call.inputs[1], &y = call.outputs[0];
-  const auto batch = static_cast<std::size_t>(call.attributes->integer_or("batch_axis", 1));
-  const auto time = static_cast<std::size_t>(call.attributes->integer_or("time_axis", 0));
+  const auto batch = static_cast<std::size_t>(call.attributes->get_or(key::kBatchAxis, 1));
+  const auto time = static_cast<std::size_t>(call.attributes->get_or(key::kTimeAxis, 0));
   const Index own = strides_of(x.shape());
   const int64_t size = element_bytes(y);
   const auto [begin, end] = elements_of(tile, y.size());

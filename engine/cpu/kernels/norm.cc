@@ -1,13 +1,14 @@
 // Normalizations; statistics in double, one row (or group) a task.
 #include <cmath>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {
 
 std::size_t norm_begin(const KernelCall& call) {
-  return static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", -1), call.inputs[0].rank));
+  return static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, -1), call.inputs[0].rank));
 }
 int64_t row_grid(const KernelCall& call) { return product(call.inputs[0].shape().first(norm_begin(call))); }
 
@@ -50,7 +51,7 @@ void row_norm_tile(const KernelCall& call, int64_t tile) {
   }
   for (double& v : row) v -= mean, square += v * v;
   const double inverse =
-      1 / std::sqrt(square / static_cast<double>(n) + call.attributes->real_or("epsilon", 1e-5));
+      1 / std::sqrt(square / static_cast<double>(n) + call.attributes->get_or(key::kEpsilon, 1e-5));
   const std::vector<double> scale = row_operand(call, 1, axis, 1), bias = row_operand(call, 2, axis, 0);
   for (std::size_t j = 0; j < row.size(); ++j) row[j] = row[j] * inverse * scale[j] + bias[j];
   store(y, tile * n, n, row.data());
@@ -59,18 +60,18 @@ void row_norm_tile(const KernelCall& call, int64_t tile) {
 }
 
 int64_t group_grid(const KernelCall& call) {
-  return call.inputs[0].dims[0] * call.attributes->integer("groups");
+  return call.inputs[0].dims[0] * call.attributes->get(key::kGroups);
 }
 std::vector<OutputType> group_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const int64_t groups = call.attributes->integer("groups");
+  const int64_t groups = call.attributes->get(key::kGroups);
   if (x.rank < 2 || groups < 1 || x.dims[1] % groups)
     misfit("GroupNorm: channels are no multiple of the groups");
   return like_first(call);
 }
 void group_norm_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const int64_t groups = call.attributes->integer("groups"), per_group = x.dims[1] / groups;
+  const int64_t groups = call.attributes->get(key::kGroups), per_group = x.dims[1] / groups;
   const int64_t space = product(x.shape().subspan(2)), n = per_group * space;
   std::vector<double> row(static_cast<std::size_t>(n));
   load(x, tile * n, n, row.data());
@@ -79,7 +80,7 @@ void group_norm_tile(const KernelCall& call, int64_t tile) {
   mean /= static_cast<double>(n);
   for (double& v : row) v -= mean, square += v * v;
   const double inverse =
-      1 / std::sqrt(square / static_cast<double>(n) + call.attributes->real_or("epsilon", 1e-5));
+      1 / std::sqrt(square / static_cast<double>(n) + call.attributes->get_or(key::kEpsilon, 1e-5));
   for (int64_t j = 0; j < n; ++j) {
     const int64_t channel = tile % groups * per_group + j / space;
     const double scale = has_input(call, 1) ? load_one<double>(call.inputs[1], channel) : 1;
@@ -92,7 +93,7 @@ void group_norm_tile(const KernelCall& call, int64_t tile) {
 void batch_norm_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const int64_t channels = x.rank > 1 ? x.dims[1] : 1, space = x.rank > 2 ? product(x.shape().subspan(2)) : 1;
-  const double epsilon = call.attributes->real_or("epsilon", 1e-5);
+  const double epsilon = call.attributes->get_or(key::kEpsilon, 1e-5);
   const auto [begin, end] = elements_of(tile, y.size());
   for (int64_t i = begin; i < end; ++i) {
     const int64_t c = i / space % channels;
@@ -114,7 +115,7 @@ void lp_norm_tile(const KernelCall& call, int64_t tile) {
   const std::size_t axis = norm_begin(call);
   const int64_t n = x.dims[axis], inner = product(x.shape().subspan(axis + 1)),
                 base = tile / inner * n * inner + tile % inner;
-  const bool one = call.attributes->integer_or("p", 2) == 1;
+  const bool one = call.attributes->get_or(key::kP, 2) == 1;
   double sum = 0;
   for (int64_t j = 0; j < n; ++j) {
     const double v = load_one<double>(x, base + j * inner);
@@ -128,8 +129,9 @@ void lp_norm_tile(const KernelCall& call, int64_t tile) {
 void lrn_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Attributes& a = *call.attributes;
-  const int64_t size = a.integer("size"), channels = x.dims[1], space = product(x.shape().subspan(2));
-  const double alpha = a.real_or("alpha", 1e-4), beta = a.real_or("beta", 0.75), bias = a.real_or("bias", 1);
+  const int64_t size = a.get(key::kSize), channels = x.dims[1], space = product(x.shape().subspan(2));
+  const double alpha = a.get_or(key::kAlpha, 1e-4), beta = a.get_or(key::kBeta, 0.75),
+               bias = a.get_or(key::kBias, 1);
   const auto [begin, end] = elements_of(tile, y.size());
   for (int64_t i = begin; i < end; ++i) {
     const int64_t c = i / space % channels;

@@ -1,4 +1,5 @@
 // Pointwise operators: a block of each operand is loaded (broadcast, converted), computed, stored.
+#include "base/ir/keys.h"
 #include "base/ir/pointwise_math.h"
 #include "engine/cpu/kernels/registry.h"
 
@@ -26,7 +27,7 @@ void unary_tile(const KernelCall& call, int64_t tile) {
 std::vector<OutputType> unary_shapes(const KernelCall& call) {
   std::vector<OutputType> out = like_first(call);
   if (call.op == Op::kIsNaN || call.op == Op::kIsInf || call.op == Op::kNot) out[0].dtype = DType::kBool;
-  if (call.op == Op::kCast) out[0].dtype = static_cast<DType>(call.attributes->integer("to"));
+  if (call.op == Op::kCast) out[0].dtype = static_cast<DType>(call.attributes->get(key::kTo));
   return out;
 }
 
@@ -34,7 +35,7 @@ void binary_tile(const KernelCall& call, int64_t tile) {
   const TensorView &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
   const auto [begin, end] = elements_of(tile, y.size());
   const Index sa = broadcast_strides(a, y.shape()), sb = broadcast_strides(b, y.shape());
-  const int64_t flag = call.attributes->integer_or(call.op == Op::kMod ? "fmod" : "left", 0);
+  const int64_t flag = call.attributes->get_or(call.op == Op::kMod ? key::kFmod : key::kLeft, 0);
   with_compute_type(a.dtype, [&, begin = begin, end = end](auto type) {
     using C = decltype(type);
     C x[kBlock], z[kBlock];

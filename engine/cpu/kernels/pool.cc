@@ -1,6 +1,7 @@
 // Pooling: one (image, channel) a tile.
 #include <limits>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 #include "engine/cpu/kernels/window.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 std::vector<OutputType> pool_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const Window w = window_of(call, call.attributes->ints("kernel_shape"));
+  const Window w = window_of(call, call.attributes->get(key::kKernelShape));
   Dims dims{x.dims[0], x.dims[1]};
   dims.insert(dims.end(), w.out.begin(), w.out.end());
   return {{x.dtype, dims}, {DType::kI64, dims}};
@@ -18,11 +19,11 @@ int64_t plane_grid(const KernelCall& call) { return call.inputs[0].dims[0] * cal
 
 void pool_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const Window w = window_of(call, call.attributes->ints("kernel_shape"));
+  const Window w = window_of(call, call.attributes->get(key::kKernelShape));
   const bool average = call.op == Op::kAveragePool,
-             count_pad = call.attributes->integer_or("count_include_pad", 0) != 0;
+             count_pad = call.attributes->get_or(key::kCountIncludePad, 0) != 0;
   const int64_t in_size = product(w.in), out_size = product(w.out), taps = product(w.kernel),
-                order = call.attributes->integer_or("storage_order", 0);
+                order = call.attributes->get_or(key::kStorageOrder, 0);
   const Index in_strides = strides_of(w.in);
   Index column_strides{};  // storage_order 1: first spatial axis fastest
   for (int64_t i = 0, s = 1; i < static_cast<int64_t>(w.spatial); s *= w.in[i], ++i) column_strides[i] = s;

@@ -1,6 +1,7 @@
 // Linear quantization and products of quantized operands, by their definitions.
 #include <cmath>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 #include "engine/cpu/simd/table.h"
 
@@ -20,12 +21,12 @@ struct ScaleIndex {
              " must be equally many");
     if (scale.size() == 1) return;
     single = false;
-    const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 1), x.rank));
+    const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 1), x.rank));
     if (x.rank > 0) {
       inner = product(x.shape().subspan(axis + 1));
       n = x.dims[axis];
     }
-    block = call.attributes->integer_or("block_size", 0);
+    block = call.attributes->get_or(key::kBlockSize, 0);
     if (block > 0 && n > 0) blocks = (n - 1) / block + 1;
     const int64_t wanted = block > 0 && n > 0 ? x.size() / n * blocks : n;
     if (block < 0 || scale.size() != wanted)
@@ -45,7 +46,7 @@ std::vector<OutputType> dequantize_shapes(const KernelCall& call) {
 void dequantize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const ScaleIndex index(call);
-  const int64_t default_zero = call.attributes->integer_or("zero_point", 0);
+  const int64_t default_zero = call.attributes->get_or(key::kZeroPoint, 0);
   const auto [begin, end] = elements_of(tile, y.size());
   for (int64_t i = begin; i < end; ++i) {
     const int64_t s = index(i);
@@ -72,7 +73,7 @@ std::pair<double, double> range_of(DType type) {
   }
 }
 std::vector<OutputType> quantize_shapes(const KernelCall& call) {
-  const auto fallback = static_cast<DType>(call.attributes->integer_or("to", int64_t(DType::kU8)));
+  const auto fallback = static_cast<DType>(call.attributes->get_or(key::kTo, int64_t(DType::kU8)));
   const DType type = has_input(call, 2) ? call.inputs[2].dtype : fallback;
   const ScaleIndex checked(call);
   return {{type, dims_of(call.inputs[0])}};
@@ -240,7 +241,7 @@ struct NBits {
 
   explicit NBits(const KernelCall& call) {
     const Attributes& a = *call.attributes;
-    k = a.integer("K"), n = a.integer("N"), bits = a.integer_or("bits", 4), block = a.integer("block_size");
+    k = a.get(key::kK), n = a.get(key::kN), bits = a.get_or(key::kBits, 4), block = a.get(key::kBlockSize);
     const bool sane =
         k > 0 && n > 0 && (bits == 2 || bits == 4 || bits == 8) && block >= 16 && block % 8 == 0;
     if (!sane) misfit("MatMulNBits: K, N, bits or block_size out of range");
@@ -275,7 +276,7 @@ std::vector<OutputType> nbits_shapes(const KernelCall& call) {
   dims.back() = sizes.n;
   return {{call.inputs[0].dtype, dims}};
 }
-int64_t nbits_grid(const KernelCall& call) { return call.attributes->integer("N"); }
+int64_t nbits_grid(const KernelCall& call) { return call.attributes->get(key::kN); }
 // One output column: its weights are decoded once for all rows.
 void nbits_tile(const KernelCall& call, int64_t column) {
   const TensorView &x = call.inputs[0], &b = call.inputs[1], &scales = call.inputs[2], &y = call.outputs[0];

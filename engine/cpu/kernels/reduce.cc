@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
@@ -16,10 +17,10 @@ struct Axes {
 };
 Axes axes_of(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const auto given = ints_operand(call, "axes", 1);
+  const auto given = ints_operand(call, key::kAxes, 1);
   Axes a;
   if (!given || given->empty()) {
-    a.nothing = call.attributes->integer_or("noop_with_empty_axes", 0) != 0;
+    a.nothing = call.attributes->get_or(key::kNoopWithEmptyAxes, 0) != 0;
     if (!a.nothing) a.reduced.fill(true);
     return a;
   }
@@ -37,7 +38,7 @@ Dims reduced_dims(const TensorView& x, const Axes& axes, bool keep) {
 }
 std::vector<OutputType> reduce_shapes(const KernelCall& call) {
   return {{call.inputs[0].dtype,
-           reduced_dims(call.inputs[0], axes_of(call), call.attributes->integer_or("keepdims", 1) != 0)}};
+           reduced_dims(call.inputs[0], axes_of(call), call.attributes->get_or(key::kKeepdims, 1) != 0)}};
 }
 int64_t reduce_grid(const KernelCall& call) { return (call.outputs[0].size() + kRows - 1) / kRows; }
 
@@ -161,17 +162,16 @@ void reduce_tile(const KernelCall& call, int64_t tile) {
 std::vector<OutputType> arg_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   Axes axes;
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   axes.reduced[axis] = true;
   if (x.dims[axis] == 0) misfit("ArgMax/ArgMin over an empty axis");
-  return {{DType::kI64, reduced_dims(x, axes, call.attributes->integer_or("keepdims", 1) != 0)}};
+  return {{DType::kI64, reduced_dims(x, axes, call.attributes->get_or(key::kKeepdims, 1) != 0)}};
 }
 void arg_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   const int64_t n = x.dims[axis], inner = product(x.shape().subspan(axis + 1));
-  const bool last = call.attributes->integer_or("select_last_index", 0) != 0,
-             want_max = call.op == Op::kArgMax;
+  const bool last = call.attributes->get_or(key::kSelectLastIndex, 0) != 0, want_max = call.op == Op::kArgMax;
   const int64_t begin = tile * kRows, end = std::min(y.size(), begin + kRows);
   with_compute_type(x.dtype, [&](auto type) {
     using C = decltype(type);

@@ -2,6 +2,7 @@
 // index, a few input indices with weights.
 #include <cmath>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
@@ -22,17 +23,17 @@ std::vector<ResizedAxis> axes_of(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   std::vector<ResizedAxis> axes(static_cast<std::size_t>(x.rank));
   for (std::size_t i = 0; i < axes.size(); ++i) axes[i] = {x.dims[i], x.dims[i], 1};
-  Dims named = call.attributes->ints_or("axes", {});
+  Dims named = call.attributes->get_or(key::kAxes, {});
   if (named.empty()) {
     named.resize(axes.size());
     std::iota(named.begin(), named.end(), 0);
   }
-  const std::optional<Dims> sizes = ints_operand(call, "sizes", 2);
+  const std::optional<Dims> sizes = ints_operand(call, key::kSizes, 2);
   const int64_t given = sizes                ? static_cast<int64_t>(sizes->size())
                         : has_input(call, 1) ? call.inputs[1].size()
                                              : 0;
   if (given != static_cast<int64_t>(named.size())) misfit("Resize wants one scale or size an axis");
-  const std::string policy = call.attributes->text_or("keep_aspect_ratio_policy", "stretch");
+  const std::string policy = call.attributes->get_or(key::kKeepAspectRatioPolicy, "stretch");
   double common = policy == "not_larger" ? std::numeric_limits<double>::infinity() : 0;
   for (std::size_t k = 0; k < named.size(); ++k) {
     ResizedAxis& a = axes[norm_axis(named[k], x.rank)];
@@ -86,20 +87,21 @@ double kernel_weight(bool cubic, double d, double a) {
 std::vector<Tap> taps_of(const KernelCall& call, const ResizedAxis& axis, int64_t o) {
   const Attributes& at = *call.attributes;
   if (axis.in == axis.out && axis.scale == 1) return {{o, 1}};
-  const std::string mode = at.text_or("mode", "nearest");
-  const double x = coordinate(at.text_or("coordinate_transformation_mode", "half_pixel"), axis, o);
+  const std::string mode = at.get_or(key::kMode, "nearest");
+  const double x = coordinate(at.get_or(key::kCoordinateTransformationMode, "half_pixel"), axis, o);
   const auto clamped = [&](double i) {
     return static_cast<int64_t>(std::clamp(i, 0.0, static_cast<double>(axis.in - 1)));
   };
-  if (mode == "nearest") return {{clamped(nearest(at.text_or("nearest_mode", "round_prefer_floor"), x)), 1}};
-  const bool cubic = mode == "cubic", exclude = at.integer_or("exclude_outside", 0) != 0;
-  const double stretch = at.integer_or("antialias", 0) ? std::min(1.0, axis.scale) : 1;
+  if (mode == "nearest")
+    return {{clamped(nearest(at.get_or(key::kNearestMode, "round_prefer_floor"), x)), 1}};
+  const bool cubic = mode == "cubic", exclude = at.get_or(key::kExcludeOutside, 0) != 0;
+  const double stretch = at.get_or(key::kAntialias, 0) ? std::min(1.0, axis.scale) : 1;
   const double reach = (cubic ? 2 : 1) / stretch;
   std::vector<Tap> taps;
   double sum = 0;
   for (double i = std::floor(x - reach) + 1; i < x + reach; ++i) {
     if (exclude && (i < 0 || i >= static_cast<double>(axis.in))) continue;
-    const double weight = kernel_weight(cubic, (i - x) * stretch, at.real_or("cubic_coeff_a", -0.75));
+    const double weight = kernel_weight(cubic, (i - x) * stretch, at.get_or(key::kCubicCoeffA, -0.75));
     taps.push_back({clamped(i), weight});
     sum += weight;
   }

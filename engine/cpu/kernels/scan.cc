@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
@@ -11,7 +12,7 @@ constexpr int64_t kRows = 16;  // rows along the axis of one tile
 
 std::size_t scan_axis(const KernelCall& call) {
   const int64_t axis =
-      has_input(call, 1) ? load_one<int64_t>(call.inputs[1], 0) : call.attributes->integer_or("axis", -1);
+      has_input(call, 1) ? load_one<int64_t>(call.inputs[1], 0) : call.attributes->get_or(key::kAxis, -1);
   return static_cast<std::size_t>(norm_axis(axis, call.inputs[0].rank));
 }
 // An axis that is an input is not known before the step runs: then one tile has all rows.
@@ -35,8 +36,8 @@ void each_row(const KernelCall& call, int64_t tile, F&& f) {
 
 void cumsum_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const bool exclusive = call.attributes->integer_or("exclusive", 0) != 0,
-             reverse = call.attributes->integer_or("reverse", 0) != 0;
+  const bool exclusive = call.attributes->get_or(key::kExclusive, 0) != 0,
+             reverse = call.attributes->get_or(key::kReverse, 0) != 0;
   with_compute_type(x.dtype, [&](auto type) {
     using C = decltype(type);
     each_row(call, tile, [&](int64_t base, int64_t stride, int64_t n) {

@@ -1,4 +1,5 @@
 // Scatter family: copy the data, then write updates in order (one tile: duplicates make order matter).
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
@@ -6,7 +7,7 @@ namespace {
 
 enum class Reduction { kNone, kAdd, kMul, kMax, kMin };
 Reduction reduction_of(const KernelCall& call) {
-  const std::string name = call.attributes->text_or("reduction", "none");
+  const std::string name = call.attributes->get_or(key::kReduction, "none");
   return name == "add"   ? Reduction::kAdd
          : name == "mul" ? Reduction::kMul
          : name == "max" ? Reduction::kMax
@@ -41,7 +42,7 @@ std::vector<OutputType> scatter_elements_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
   if (x.rank != indices.rank || dims_of(indices) != dims_of(call.inputs[2]))
     misfit("ScatterElements: indices and updates must agree with the data's rank");
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   for (std::size_t a = 0; a < static_cast<std::size_t>(x.rank); ++a)
     if (a != axis && indices.dims[a] > x.dims[a]) misfit("ScatterElements: indices exceed the data");
   for (int64_t i = 0; i < indices.size(); ++i) checked_index(load_one<int64_t>(indices, i), x.dims[axis]);
@@ -56,7 +57,7 @@ void scatter_elements_tile(const KernelCall& call, int64_t) {
   copy_data(call);
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
   if (indices.size() == 0) return;
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", 0), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
   const Index own = strides_of(x.shape());
   const Reduction reduction = reduction_of(call);
   Odometer at(indices.shape(), {own}, 0);

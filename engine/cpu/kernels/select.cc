@@ -1,6 +1,7 @@
 // Operators that choose elements: Trilu, NonZero, Compress, Unique, TopK.
 #include <map>
 
+#include "base/ir/keys.h"
 #include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
@@ -12,8 +13,8 @@ void trilu_tile(const KernelCall& call, int64_t tile) {
   const int64_t rows = y.dims[static_cast<std::size_t>(y.rank) - 2],
                 columns = y.dims[static_cast<std::size_t>(y.rank) - 1];
   const int64_t k =
-      has_input(call, 1) ? load_one<int64_t>(call.inputs[1], 0) : call.attributes->integer_or("k", 0);
-  const bool upper = call.attributes->integer_or("upper", 1) != 0;
+      has_input(call, 1) ? load_one<int64_t>(call.inputs[1], 0) : call.attributes->get_or(key::kDiagonal, 0);
+  const bool upper = call.attributes->get_or(key::kUpper, 1) != 0;
   const int64_t size = element_bytes(y);
   const std::byte zero[8]{};
   const auto [begin, end] = elements_of(tile, y.size());
@@ -46,8 +47,8 @@ void nonzero_tile(const KernelCall& call, int64_t) {
 
 std::vector<OutputType> compress_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &condition = call.inputs[1];
-  const bool flat = !call.attributes->has("axis");
-  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->integer("axis"), x.rank));
+  const bool flat = !call.attributes->has(key::kAxis);
+  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->get(key::kAxis), x.rank));
   if (condition.size() > (flat ? x.size() : x.dims[axis]))
     misfit("Compress: the condition is longer than the axis");
   const int64_t n = count_nonzero(condition);
@@ -58,8 +59,8 @@ std::vector<OutputType> compress_shapes(const KernelCall& call) {
 }
 void compress_tile(const KernelCall& call, int64_t) {
   const TensorView &x = call.inputs[0], &condition = call.inputs[1], &y = call.outputs[0];
-  const bool flat = !call.attributes->has("axis");
-  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->integer("axis"), x.rank));
+  const bool flat = !call.attributes->has(key::kAxis);
+  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->get(key::kAxis), x.rank));
   const int64_t length = flat ? x.size() : x.dims[axis], outer = flat ? 1 : product(x.shape().first(axis));
   const int64_t bytes = (flat ? 1 : product(x.shape().subspan(axis + 1))) * element_bytes(y);
   std::byte* to = y.data;
@@ -77,8 +78,8 @@ struct Groups {
 };
 Groups unique_groups(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const bool flat = !call.attributes->has("axis");
-  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->integer("axis"), x.rank));
+  const bool flat = !call.attributes->has(key::kAxis);
+  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->get(key::kAxis), x.rank));
   const int64_t n = flat ? x.size() : x.dims[axis];
   const int64_t outer = flat ? 1 : product(x.shape().first(axis)),
                 inner = flat ? 1 : product(x.shape().subspan(axis + 1));
@@ -94,7 +95,7 @@ Groups unique_groups(const KernelCall& call) {
     g.inverse[j] = it->second;
     ++g.count[it->second];
   }
-  if (call.attributes->integer_or("sorted", 1)) {
+  if (call.attributes->get_or(key::kSorted, 1)) {
     std::vector<int64_t> rank(g.first.size());
     Groups s{{}, g.inverse, {}};
     for (const auto& [key, id] : seen) {
@@ -112,9 +113,9 @@ std::vector<OutputType> unique_shapes(const KernelCall& call) {
   const Groups g = unique_groups(call);
   const auto n = static_cast<int64_t>(g.first.size());
   Dims dims{n};
-  if (call.attributes->has("axis")) {
+  if (call.attributes->has(key::kAxis)) {
     dims = dims_of(x);
-    dims[norm_axis(call.attributes->integer("axis"), x.rank)] = n;
+    dims[norm_axis(call.attributes->get(key::kAxis), x.rank)] = n;
   }
   return {{x.dtype, dims},
           {DType::kI64, {n}},
@@ -124,8 +125,8 @@ std::vector<OutputType> unique_shapes(const KernelCall& call) {
 void unique_tile(const KernelCall& call, int64_t) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Groups g = unique_groups(call);
-  const bool flat = !call.attributes->has("axis");
-  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->integer("axis"), x.rank));
+  const bool flat = !call.attributes->has(key::kAxis);
+  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->get(key::kAxis), x.rank));
   const int64_t n = flat ? x.size() : x.dims[axis], outer = flat ? 1 : product(x.shape().first(axis));
   const int64_t bytes = (flat ? 1 : product(x.shape().subspan(axis + 1))) * element_bytes(y);
   const auto kept = static_cast<int64_t>(g.first.size());
@@ -141,8 +142,8 @@ void unique_tile(const KernelCall& call, int64_t) {
 
 std::vector<OutputType> topk_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", -1), x.rank));
-  const int64_t k = ints_operand(call, "k", 1)->at(0);
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, -1), x.rank));
+  const int64_t k = ints_operand(call, key::kTopK, 1)->at(0);
   if (k < 0 || k > x.dims[axis])
     misfit("TopK: k = " + std::to_string(k) + " of an axis of " + std::to_string(x.dims[axis]));
   Dims dims = dims_of(x);
@@ -151,16 +152,16 @@ std::vector<OutputType> topk_shapes(const KernelCall& call) {
 }
 int64_t topk_grid(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", -1), x.rank));
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, -1), x.rank));
   return x.dims[axis] ? x.size() / x.dims[axis] : 0;
 }
 void topk_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &values = call.outputs[0], &indices = call.outputs[1];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->integer_or("axis", -1), x.rank));
-  const int64_t n = x.dims[axis], k = ints_operand(call, "k", 1)->at(0),
+  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, -1), x.rank));
+  const int64_t n = x.dims[axis], k = ints_operand(call, key::kTopK, 1)->at(0),
                 inner = product(x.shape().subspan(axis + 1));
   const int64_t outer = tile / inner, in = tile % inner, size = element_bytes(x);
-  const bool largest = call.attributes->integer_or("largest", 1) != 0;
+  const bool largest = call.attributes->get_or(key::kLargest, 1) != 0;
   with_compute_type(x.dtype, [&](auto type) {
     using C = decltype(type);
     std::vector<std::pair<C, int64_t>> row;

@@ -1,6 +1,7 @@
 // What is nearly a decoder must not pass for one: exported graphs with one thing changed.
 #include <gtest/gtest.h>
 
+#include "base/ir/keys.h"
 #include "importer/decoder.h"
 #include "importer/import.h"
 #include "importer/op_importer.h"
@@ -44,7 +45,7 @@ TEST(Proof, AMaskThatShowsTheFutureIsRefused) {
 
 TEST(Proof, SoftmaxOverQueriesIsRefused) {
   Graph graph = llama();
-  change(graph, Op::kSoftmax, [](Node& node) { return node.attributes.set("axis", int64_t{2}), 1; });
+  change(graph, Op::kSoftmax, [](Node& node) { return node.attributes.set(key::kAxis, 2), 1; });
   const NotRecognised refused = refusal(graph);
   EXPECT_NE(refused.reason.find("not the context"), std::string::npos) << refused.reason;
   EXPECT_NE(refused.node.find("Softmax"), std::string::npos) << refused.node;
@@ -71,8 +72,8 @@ TEST(Proof, PositionsThatDependOnTheBatchRowAreRefused) {
   const Expr batch = graph.value(positions).shape->front();
   const auto count = graph.nodes.size();
   ValueId rows = emit(graph, Op::kRange, "rows", {},
-                      {{"start", Shape{0}}, {"limit", Shape{batch}}, {"delta", Shape{1}}})[0];
-  rows = emit(graph, Op::kReshape, "rows", {rows}, {{"shape", Shape{batch, 1}}})[0];
+                      {{key::kStart, Shape{0}}, {key::kLimit, Shape{batch}}, {key::kDelta, Shape{1}}})[0];
+  rows = emit(graph, Op::kReshape, "rows", {rows}, {{key::kShape, Shape{batch, 1}}})[0];
   const ValueId sum = emit(graph, Op::kAdd, "rows", {positions, rows})[0];
   for (std::size_t i = 0; i < count; ++i)
     for (ValueId& id : graph.nodes[i].inputs)
@@ -113,8 +114,7 @@ TEST(Proof, CachesThatStoreAnotherLayersKeysAreRefused) {
   ASSERT_TRUE(concat && concat->op == Op::kConcat);
   const ValueId fresh = concat->inputs[1];
   const ValueId twice = emit(graph, Op::kAdd, "twice", {fresh, fresh})[0];
-  const ValueId stored =
-      emit(graph, Op::kConcat, "stored", {concat->inputs[0], twice}, {{"axis", int64_t{2}}})[0];
+  const ValueId stored = emit(graph, Op::kConcat, "stored", {concat->inputs[0], twice}, {{key::kAxis, 2}})[0];
   graph.outputs[signature->caches[0].output] = stored;
   graph.sort();
   const NotRecognised refused = refusal(graph);
@@ -152,7 +152,7 @@ Graph scaled_beyond(int64_t threshold) {
   const ValueId limit =
       graph.add_constant(make_constant(Tensor::of<int64_t>(DType::kI64, {}, {{threshold}})));
   const ValueId length =
-      emit(graph, Op::kDims, "length", {}, {{"values", Shape{total}}, {"scalar", int64_t{1}}})[0];
+      emit(graph, Op::kDims, "length", {}, {{key::kValues, Shape{total}}, {key::kScalar, 1}})[0];
   const ValueId far = emit(graph, Op::kGreater, "far", {length, limit})[0];
   const ValueId scale = emit(graph, Op::kWhere, "scale", {far, number(2), number(1)})[0];
   ValueId& logits = graph.outputs[signature->logits];
@@ -175,12 +175,13 @@ TEST(Recognise, ProductsWrittenAsEinsumAreFollowed) {
   change(graph, Op::kMatMul, [&](Node& node) {
     const std::size_t a = graph.value(node.inputs[0]).shape->size(),
                       b = graph.value(node.inputs[1]).shape->size();
-    const bool transposed = node.attributes.integer_or("trans_b", 0);
+    const bool transposed = node.attributes.get_or(key::kTransB, 0);
     const bool heads = a == 4 && b == 4, projection = a == 3 && b == 2;
     if (!(heads || projection) || node.inputs.size() != 2) return 0;
     node.op = Op::kEinsum;
-    node.attributes = {{"equation", heads ? std::string(transposed ? "bhid,bhjd->bhij" : "bhid,bhdj->bhij")
-                                          : std::string(transposed ? "bsk,nk->bsn" : "bsk,kn->bsn")}};
+    node.attributes = {{key::kEquation, heads
+                                            ? std::string(transposed ? "bhid,bhjd->bhij" : "bhid,bhdj->bhij")
+                                            : std::string(transposed ? "bsk,nk->bsn" : "bsk,kn->bsn")}};
     return 1;
   });
   auto result = recognise_decoder(graph, 64);

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "base/ir/keys.h"
 #include "base/ir/quantized.h"
 #include "tests/importer/graph_builder.h"
 
@@ -86,9 +87,9 @@ TEST(QuantizedWeight, IsWhatDequantizeLinearMakes) {
     if (c.zeros) in.push_back(add(g, c.type, places, zero));
     const int64_t given = c.zeros ? 0 : 3;
     const ValueId y = g.emit(Op::kDequantizeLinear, in,
-                             {{"axis", c.axis},
-                              {"block_size", c.scaling == Scaling::kByBlock ? kBlock : int64_t{0}},
-                              {"zero_point", given}});
+                             {{key::kAxis, c.axis},
+                              {key::kBlockSize, c.scaling == Scaling::kByBlock ? kBlock : int64_t{0}},
+                              {key::kZeroPoint, given}});
     const ConstantPtr w = quantized_weight(g.graph, *g.graph.producer(y));
     ASSERT_TRUE(w);
     ASSERT_TRUE(w->quantized);
@@ -113,7 +114,8 @@ TEST(QuantizedWeight, DequantizeLinearOfOtherThingsIsNone) {
   GraphBuilder g;
   const ValueId codes = add(g, DType::kI8, {4, 6}, std::vector<int>(24, 1));
   const auto made = [&](std::vector<ValueId> in, int64_t axis, int64_t block) {
-    const ValueId y = g.node(Op::kDequantizeLinear, std::move(in), {{"axis", axis}, {"block_size", block}});
+    const ValueId y =
+        g.node(Op::kDequantizeLinear, std::move(in), {{key::kAxis, axis}, {key::kBlockSize, block}});
     return quantized_weight(g.graph, *g.graph.producer(y)) != nullptr;
   };
   const ValueId six = g.reals({6}, std::vector<float>(6, 1));
@@ -132,7 +134,7 @@ TEST(QuantizedWeight, OneScaleAndOneZeroMayDifferInAxes) {
       const ValueId y = g.node(Op::kDequantizeLinear,
                                {add(g, DType::kU8, {2, 3}, {9, 8, 7, 6, 5, 4}), g.reals(scale, {0.5f}),
                                 add(g, DType::kU8, zero, {7})},
-                               {{"axis", int64_t{0}}, {"block_size", int64_t{0}}});
+                               {{key::kAxis, 0}, {key::kBlockSize, 0}});
       const ConstantPtr w = quantized_weight(g.graph, *g.graph.producer(y));
       ASSERT_TRUE(w);
       const Tensor t = materialise(*w);
@@ -145,11 +147,11 @@ TEST(QuantizedWeight, ScalesMayBeQuantizedOnce) {
   GraphBuilder g;
   const ValueId scales =
       g.node(Op::kDequantizeLinear, {add(g, DType::kI8, {2, 2}, {4, -2, 6, 1}), g.real(0.25f)},
-             {{"axis", int64_t{0}}, {"block_size", int64_t{0}}});
+             {{key::kAxis, 0}, {key::kBlockSize, 0}});
   ASSERT_FALSE(g.graph.value(scales).constant);
   const ValueId y =
       g.node(Op::kDequantizeLinear, {add(g, DType::kI8, {2, 4}, {1, 2, 3, 4, -5, 6, 7, 8}), scales},
-             {{"axis", int64_t{1}}, {"block_size", int64_t{2}}});
+             {{key::kAxis, 1}, {key::kBlockSize, 2}});
   const ConstantPtr w = quantized_weight(g.graph, *g.graph.producer(y));
   ASSERT_TRUE(w);
   const Tensor t = materialise(*w);
@@ -175,9 +177,8 @@ ConstantPtr nbits(const NBits& c) {
   if (c.zero_type == DType::kU8) in[3] = add(g, DType::kU8, {3 * zero_bytes}, zeros);
   if (c.zero_type == DType::kF32) in[3] = g.reals({9}, std::vector<float>(9, 1));
   if (!c.places.empty()) in[4] = g.ints(c.places);
-  const ValueId y =
-      g.emit(Op::kMatMulNBits, in,
-             {{"K", int64_t{40}}, {"N", int64_t{3}}, {"bits", c.bits}, {"block_size", int64_t{16}}});
+  const ValueId y = g.emit(Op::kMatMulNBits, in,
+                           {{key::kK, 40}, {key::kN, 3}, {key::kBits, c.bits}, {key::kBlockSize, 16}});
   const ConstantPtr w = quantized_weight(g.graph, *g.graph.producer(y));
   if (!w) return nullptr;
   const Tensor all = materialise(*w);

@@ -1,6 +1,7 @@
 // Exporters' files: what is recognised of them, and that the token graph computes what they compute.
 #include <gtest/gtest.h>
 
+#include "base/ir/keys.h"
 #include "base/ir/quantized.h"
 #include "importer/import.h"
 #include "tests/fixtures.h"
@@ -111,7 +112,7 @@ Node& first_of(Graph& graph, Op op) {
 
 TEST(Recognise, WeightsQuantizedInAnotherWayAreRefusedOrKeptAsTheyAre) {
   Graph misfit = import_model(fixtures() / "llama-int4-qdq");
-  first_of(misfit, Op::kDequantizeLinear).attributes.set("block_size", int64_t{16});  // scales are for 32
+  first_of(misfit, Op::kDequantizeLinear).attributes.set(key::kBlockSize, 16);  // scales are for 32
   const auto result = recognise_decoder(misfit, 0);
   const auto* refused = std::get_if<NotRecognised>(&result);
   ASSERT_TRUE(refused);

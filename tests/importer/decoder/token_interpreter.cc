@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/fold.h"
 
 namespace ark::test {
@@ -39,10 +40,10 @@ Tensor softmax(const Tensor& x, std::size_t axis, bool logarithm) {
 
 Tensor normalize(const Node& node, const std::vector<Tensor>& in) {
   const Tensor& x = in[0];
-  const auto axis = static_cast<std::size_t>(node.attributes.integer("axis"));
+  const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
   const int64_t n = std::accumulate(x.dims.begin() + static_cast<std::ptrdiff_t>(axis), x.dims.end(),
                                     int64_t{1}, std::multiplies<>());
-  const double epsilon = node.attributes.real("epsilon");
+  const double epsilon = node.attributes.get(key::kEpsilon);
   const auto parameter = [&](std::size_t i, int64_t at, double fallback) {
     return i < in.size() && in[i].dtype != DType::kUndefined ? in[i].real(at % in[i].size()) : fallback;
   };
@@ -62,8 +63,8 @@ Tensor normalize(const Node& node, const std::vector<Tensor>& in) {
 // (x [T, H, D], cos [L, R/2], sin [L, R/2], positions [T])
 Tensor rotary(const Node& node, const std::vector<Tensor>& in) {
   const Tensor& x = in[0];
-  const int64_t heads = x.dims[1], dim = x.dims[2], half = node.attributes.integer("rotary_dim") / 2;
-  const bool interleaved = node.attributes.integer("interleaved");
+  const int64_t heads = x.dims[1], dim = x.dims[2], half = node.attributes.get(key::kRotaryDim) / 2;
+  const bool interleaved = node.attributes.get(key::kInterleaved);
   Tensor y = like(x);
   for (int64_t r = 0; r < x.dims[0] * heads; ++r) {
     const int64_t position = in[3].integer(r / heads);
@@ -83,8 +84,8 @@ Tensor rotary(const Node& node, const std::vector<Tensor>& in) {
 Tensor attention(const Node& node, const std::vector<Tensor>& in) {
   const Tensor &q = in[0], &k = in[1], &v = in[2];
   const int64_t tokens = q.dims[0], heads = q.dims[1], dim = q.dims[2], keys = k.dims[1], width = v.dims[2];
-  const double scale = node.attributes.real("scale"), cap = node.attributes.real("softcap");
-  const int64_t window = node.attributes.integer("window");
+  const double scale = node.attributes.get(key::kScale), cap = node.attributes.get(key::kSoftcap);
+  const int64_t window = node.attributes.get(key::kWindow);
   Tensor y = Tensor::zeros(DType::kF32, {tokens, heads, width});
   for (int64_t i = 0; i < tokens; ++i)
     for (int64_t h = 0; h < heads; ++h) {
@@ -112,19 +113,16 @@ Tensor attention(const Node& node, const std::vector<Tensor>& in) {
 
 Node concrete(const Node& node, int64_t tokens) {
   Node result = node;
-  for (const auto& [name, value] : node.attributes.values())
-    if (const Shape* shape = std::get_if<Shape>(&value)) {
-      Shape numbers;
-      for (const Expr& e : *shape) numbers.emplace_back(e.evaluate({{"tokens", tokens}, {"rows", tokens}}));
-      result.attributes.set(name, std::move(numbers));
-    }
+  result.attributes.change_sizes([&](const Expr& e) {
+    return Expr(e.evaluate({{"tokens", tokens}, {"rows", tokens}}));
+  });
   return result;
 }
 
 // numpy's matmul with broadcasting, optional transposes, factor and bias.
 Tensor matmul(const Node& node, const std::vector<Tensor>& in) {
   const Tensor &a = in[0], &b = in[1];
-  const bool ta = node.attributes.integer_or("trans_a", 0), tb = node.attributes.integer_or("trans_b", 0);
+  const bool ta = node.attributes.get_or(key::kTransA, 0), tb = node.attributes.get_or(key::kTransB, 0);
   const std::size_t ra = a.dims.size(), rb = b.dims.size(), rank = std::max(ra, rb);
   const int64_t m = a.dims[ra - (ta ? 1 : 2)], k = a.dims[ra - (ta ? 2 : 1)], n = b.dims[rb - (tb ? 2 : 1)];
   Dims dims(rank);
@@ -143,7 +141,7 @@ Tensor matmul(const Node& node, const std::vector<Tensor>& in) {
     }
     return result;
   };
-  const double alpha = node.attributes.real_or("alpha", 1);
+  const double alpha = node.attributes.get_or(key::kAlpha, 1);
   for (int64_t at = 0; at < y.size() / (m * n); ++at)
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
@@ -174,7 +172,7 @@ std::vector<Tensor> run(const Graph& graph, const Node& node, const std::vector<
       return {normalize(node, in)};
     case Op::kSoftmax:
     case Op::kLogSoftmax:
-      return {softmax(in[0], static_cast<std::size_t>(node.attributes.integer("axis")),
+      return {softmax(in[0], static_cast<std::size_t>(node.attributes.get(key::kAxis)),
                       node.op == Op::kLogSoftmax)};
     default:
       break;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/ir/keys.h"
 #include "engine/plain/plain_runner.h"
 #include "importer/import.h"
 #include "importer/op_importer.h"
@@ -153,12 +154,12 @@ TEST(PlainRunner, GivesEachTokenItsOwnLogitsThoughTheFileMakesTheLastOnly) {
         const ValueId logits = graph.outputs[roles.logits];
         const Shape full = *graph.value(logits).shape;
         ValueId last = emit(graph, Op::kSlice, "last", {logits},
-                            {{"axes", std::vector<int64_t>{1}},
-                             {"starts", Shape{full[1] - 1}},
-                             {"ends", Shape{full[1]}},
-                             {"steps", std::vector<int64_t>{1}}})[0];
+                            {{key::kAxes, std::vector<int64_t>{1}},
+                             {key::kStarts, Shape{full[1] - 1}},
+                             {key::kEnds, Shape{full[1]}},
+                             {key::kSteps, std::vector<int64_t>{1}}})[0];
         if (axes == 2)
-          last = emit(graph, Op::kReshape, "flat", {last}, {{"shape", Shape{full[0], full[2]}}})[0];
+          last = emit(graph, Op::kReshape, "flat", {last}, {{key::kShape, Shape{full[0], full[2]}}})[0];
         if (!told) (*graph.value(last).shape)[axes - 2] = Expr::symbol("rows");
         graph.outputs[roles.logits] = last;
         EXPECT_EQ(find_signature(graph, nullptr)->last_only, told);

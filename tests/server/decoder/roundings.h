@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/ir/graph.h"
+#include "base/ir/keys.h"
 
 namespace ark::test {
 
@@ -117,8 +118,8 @@ inline void widen(Graph& graph, const std::vector<ValueId>& roots) {
   for (Node& node : old) {
     if (node.removed) continue;
     if (std::any_of(node.inputs.begin(), node.inputs.end(), is_changed)) {
-      if (node.attributes.has("to") && is_half(static_cast<DType>(node.attributes.integer("to"))))
-        node.attributes.set("to", static_cast<int64_t>(DType::kF32));
+      if (node.attributes.has(key::kTo) && is_half(static_cast<DType>(node.attributes.get(key::kTo))))
+        node.attributes.set(key::kTo, static_cast<int64_t>(DType::kF32));
       for (ValueId& v : node.inputs) {
         if (v == kNoValue || is_changed(v) || !is_half(graph.value(v).dtype)) continue;
         if (!wide.contains(v)) {
@@ -126,7 +127,8 @@ inline void widen(Graph& graph, const std::vector<ValueId>& roots) {
             wide[v] = graph.add_constant(widened(graph.value(v).constant));
           } else {
             wide[v] = graph.add_value(graph.value(v).name + ".f32", DType::kF32, graph.value(v).shape);
-            graph.add_node(Op::kCast, "widen", {v}, {wide[v]}, {{"to", static_cast<int64_t>(DType::kF32)}});
+            graph.add_node(Op::kCast, "widen", {v}, {wide[v]},
+                           {{key::kTo, static_cast<int64_t>(DType::kF32)}});
           }
         }
         v = wide[v];
