@@ -15,7 +15,7 @@ std::array<OpRule, kOps> build() {
     rules[i].op = static_cast<Op>(i);
     if (is_pointwise(rules[i].op)) rules[i].loops = pointwise_loops;
   }
-  const auto set = [&](const OpRule& rule) { rules[rule.op] = rule; };
+  const auto set = [&](const OpRule& rule) { rules[static_cast<std::size_t>(rule.op)] = rule; };
   for (const Op op : {Op::kSoftmax, Op::kLogSoftmax, Op::kConcat, Op::kSplit, Op::kSlice}) {
     set({op, other_axes_loops});
   }

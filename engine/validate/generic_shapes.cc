@@ -63,17 +63,8 @@ std::string mismatch(const Kernel& kernel, const Attributes& attributes,
 }  // namespace
 
 Attributes evaluated(const Attributes& attributes, const SymbolValues& values) {
-  Attributes result;
-  for (const auto& [name, value] : attributes.values()) {
-    const Shape* shape = std::get_if<Shape>(&value);
-    if (!shape) {
-      result.set(name, value);
-      continue;
-    }
-    Shape constants;
-    for (const Expr& e : *shape) constants.emplace_back(e.evaluate(values));
-    result.set(name, std::move(constants));
-  }
+  Attributes result = attributes;
+  result.change_sizes([&](const Expr& e) { return Expr(e.evaluate(values)); });
   return result;
 }
 

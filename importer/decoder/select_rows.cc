@@ -9,13 +9,7 @@ namespace {
 
 Attributes over_rows(const Attributes& attributes) {
   Attributes result = attributes;
-  for (const auto& [name, value] : attributes.values()) {
-    const Shape* shape = std::get_if<Shape>(&value);
-    if (!shape) continue;
-    Shape changed;
-    for (const Expr& e : *shape) changed.push_back(e.substitute({{"tokens", Expr::symbol("rows")}}));
-    result.set(name, std::move(changed));
-  }
+  result.change_sizes([](const Expr& e) { return e.substitute({{"tokens", Expr::symbol("rows")}}); });
   return result;
 }
 

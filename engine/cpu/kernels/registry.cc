@@ -14,7 +14,7 @@ const std::vector<Kernel>& library() {
           kernels::register_conv, kernels::register_pool, kernels::register_attention,
           kernels::register_quantized, kernels::register_resize})
       add(list);
-    for (const Kernel& k : list) by_op[k.op] = k;
+    for (const Kernel& k : list) by_op[static_cast<std::size_t>(k.op)] = k;
     return by_op;
   }();
   return kernels;
