@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Installs what the build needs, then builds into build/ (executables in build/bin).
-# usage: scripts/build.sh [--install-only] [--dir DIR] [-DNAME=VALUE ...] [TARGET ...]
+# usage: scripts/build.sh [--install-only] [--with-tests] [--dir DIR] [-DNAME=VALUE ...] [TARGET ...]
 set -euo pipefail
 CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/packages.sh
 
-dir=build install_only=no options=() targets=()
+dir=build install_only=no with_tests=no options=() targets=()
 while (($#)); do
   case $1 in
     --install-only) install_only=yes ;;
+    --with-tests) with_tests=yes ;;
     --dir)
       if (($# < 2)); then echo "build.sh: --dir needs a folder" >&2 && exit 64; fi
       dir=$2 && shift ;;
@@ -20,8 +21,8 @@ while (($#)); do
 done
 
 install_packages g++ cmake ninja-build ccache mold pkg-config git curl ca-certificates python3 python3-venv \
-  libprotobuf-dev protobuf-compiler libcpp-httplib-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libgtest-dev \
-  libgmock-dev libbenchmark-dev libpcre2-dev libutf8proc-dev
+  libprotobuf-dev libcpp-httplib-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libpcre2-dev libutf8proc-dev
+if [[ $with_tests == yes ]]; then install_packages libgtest-dev libgmock-dev; fi
 if [[ $install_only == yes ]]; then exit 0; fi
 
 # One build of a directory at a time.
@@ -32,4 +33,5 @@ if [[ ! -f $dir/build.ninja ]] || ((${#options[@]})); then
   cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=Release "${options[@]}" >"$dir/cmake.log" 2>&1 ||
     { tail -n 40 "$dir/cmake.log" >&2 && exit 1; }
 fi
-ninja -C "$dir" --quiet "${targets[@]}" >&2 9>&-  # standard output belongs to what is started next
+# One line that counts on a terminal; standard output belongs to what is started next.
+NINJA_STATUS='[%f/%t, %e s] ' ninja -C "$dir" "${targets[@]}" >&2 9>&-

@@ -15,9 +15,14 @@ has_option() { # NAME ARGUMENT...
   return 1
 }
 
+asks() { has_option --help "$@" || has_option -h "$@" || has_option --version "$@"; }
+if asks "$@" && [[ ! -x $root/build/bin/ark-serve ]]; then
+  sed -n '2,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+  echo "ark-serve is not built yet: its own options are listed once it is (scripts/build.sh ark-serve)."
+  exit 0
+fi
 "$root/scripts/build.sh" ark-serve
 defaults=()
-asks() { has_option --help "$@" || has_option -h "$@" || has_option --version "$@"; }
 if ! has_option --model "$@" && [[ -z ${ARK_SERVE_MODEL:-} ]] && ! asks "$@"; then
   "$root/scripts/venv.sh"
   defaults+=(--model "$("$root/.venv/bin/python" "$root/models/smollm2.py")")

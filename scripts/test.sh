@@ -4,7 +4,7 @@
 set -euo pipefail
 root=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/scripts/packages.sh"
-"$root/scripts/build.sh" --install-only
+"$root/scripts/build.sh" --install-only --with-tests
 if [[ " $* " != *" --quick "* ]]; then
   install_packages clang libclang-rt-14-dev || echo "no clang: the fuzzers will be skipped" >&2
 fi
