@@ -83,9 +83,9 @@ Model parse_model(const fs::path& given, const Limits& limits) {
 
 Model parse_model(std::shared_ptr<const WeightFile> file, std::span<const std::byte> bytes,
                   const fs::path& directory, const Limits& limits) {
-  const std::string name = file ? escaped(file->path().string()) : "model in memory";
+  const std::string name = file ? escaped(file->path()) : "model in memory";
   WireReader wire(file, bytes, name, limits);
-  ExternalFiles external(directory, file ? file->path() : fs::path());
+  ExternalFiles external(directory, file ? fs::path(file->path()) : fs::path());
   return Parser(wire, std::move(file), external).model();
 }
 

@@ -35,8 +35,57 @@ std::string text(const std::vector<T>& values) {
 
 }  // namespace
 
+template <typename T>
+Attribute::Attribute(Key<T> key, std::type_identity_t<T> value)
+    : name(key.name), value(std::in_place_type<T>, std::move(value)) {}
+Attribute::Attribute(const Attribute& other) = default;
+Attribute::~Attribute() = default;
+
+template <typename T>
+void Attributes::set(Key<T> key, std::type_identity_t<T> value) {
+  set_named(std::string(key.name), AttributeValue(std::in_place_type<T>, std::move(value)));
+}
+
+template Attribute::Attribute(Key<int64_t>, int64_t);
+template Attribute::Attribute(Key<double>, double);
+template Attribute::Attribute(Key<std::string>, std::string);
+template Attribute::Attribute(Key<std::vector<int64_t>>, std::vector<int64_t>);
+template Attribute::Attribute(Key<Shape>, Shape);
+template Attribute::Attribute(Key<Tensor>, Tensor);
+template void Attributes::set(Key<int64_t>, int64_t);
+template void Attributes::set(Key<double>, double);
+template void Attributes::set(Key<std::string>, std::string);
+template void Attributes::set(Key<std::vector<int64_t>>, std::vector<int64_t>);
+template void Attributes::set(Key<Shape>, Shape);
+template void Attributes::set(Key<Tensor>, Tensor);
+
+Attributes::Attributes() = default;
 Attributes::Attributes(std::initializer_list<Attribute> attributes) {
   for (const Attribute& a : attributes) values_.insert_or_assign(a.name, a.value);
+}
+Attributes::Attributes(const Attributes& other) = default;
+Attributes::Attributes(Attributes&& other) noexcept = default;
+Attributes& Attributes::operator=(const Attributes& other) = default;
+Attributes& Attributes::operator=(Attributes&& other) noexcept = default;
+Attributes::~Attributes() = default;
+
+const AttributeValue* Attributes::find(std::string_view name) const {
+  const auto it = values_.find(name);
+  return it == values_.end() ? nullptr : &it->second;
+}
+
+void Attributes::set_named(std::string name, AttributeValue value) {
+  values_.insert_or_assign(std::move(name), std::move(value));
+}
+
+void Attributes::erase_named(std::string_view name) {
+  if (const auto it = values_.find(name); it != values_.end()) values_.erase(it);
+}
+
+void Attributes::change_sizes(const std::function<Expr(const Expr&)>& change) {
+  for (auto& [name, value] : values_)
+    if (Shape* shape = std::get_if<Shape>(&value))
+      for (Expr& size : *shape) size = change(std::as_const(size));
 }
 
 std::string Attributes::str() const {

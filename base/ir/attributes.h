@@ -1,6 +1,7 @@
 // The attributes of a canonical node: a small sorted map from name to value.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -26,32 +27,35 @@ struct Key {
 struct Attribute {
   // In braces, as lists of attributes are written, a value that T cannot hold does not compile.
   template <typename T>
-  Attribute(Key<T> key, std::type_identity_t<T> value)
-      : name(key.name), value(std::in_place_type<T>, std::move(value)) {}
+  Attribute(Key<T> key, std::type_identity_t<T> value);
+  Attribute(const Attribute& other);
+  ~Attribute();
   std::string name;
   AttributeValue value;
 };
 
 class Attributes {
  public:
-  Attributes() = default;
+  Attributes();
   Attributes(std::initializer_list<Attribute> attributes);
+  // All that instantiates the map is in attributes.cc: two hundred files include this.
+  Attributes(const Attributes& other);
+  Attributes(Attributes&& other) noexcept;
+  Attributes& operator=(const Attributes& other);
+  Attributes& operator=(Attributes&& other) noexcept;
+  ~Attributes();
 
   template <typename T>
   bool has(Key<T> key) const {
-    return values_.contains(key.name);
+    return find(key.name) != nullptr;
   }
   template <typename T>
-  void set(Key<T> key, std::type_identity_t<T> value) {
-    values_.insert_or_assign(std::string(key.name), AttributeValue(std::in_place_type<T>, std::move(value)));
-  }
+  void set(Key<T> key, std::type_identity_t<T> value);
   // For who reads names from outside: texts of programs.
-  void set_named(std::string name, AttributeValue value) {
-    values_.insert_or_assign(std::move(name), std::move(value));
-  }
+  void set_named(std::string name, AttributeValue value);
   template <typename T>
   void erase(Key<T> key) {
-    if (const auto it = values_.find(key.name); it != values_.end()) values_.erase(it);
+    erase_named(key.name);
   }
 
   // Throws Error(kBadModel) naming the attribute if it is absent, or of another type than its key's.
@@ -63,17 +67,14 @@ class Attributes {
   }
 
   // Replaces each size in attributes of type Shape by `change(size)`.
-  template <typename F>
-  void change_sizes(F&& change) {
-    for (auto& [name, value] : values_)
-      if (Shape* shape = std::get_if<Shape>(&value))
-        for (Expr& size : *shape) size = change(std::as_const(size));
-  }
+  void change_sizes(const std::function<Expr(const Expr&)>& change);
 
   const std::map<std::string, AttributeValue, std::less<>>& values() const { return values_; }
   std::string str() const;  // "{axis=1, perm=[0, 2, 1]}", empty if there are none
 
  private:
+  const AttributeValue* find(std::string_view name) const;  // null if absent
+  void erase_named(std::string_view name);
   std::map<std::string, AttributeValue, std::less<>> values_;
 };
 
@@ -81,9 +82,9 @@ class Attributes {
 
 template <typename T>
 const T& Attributes::get(Key<T> key) const {
-  const auto it = values_.find(key.name);
-  const T* value = it == values_.end() ? nullptr : std::get_if<T>(&it->second);
-  if (!value) attribute_error(key.name, it != values_.end());
+  const AttributeValue* found = find(key.name);
+  const T* value = found ? std::get_if<T>(found) : nullptr;
+  if (!value) attribute_error(key.name, found != nullptr);
   return *value;
 }
 

@@ -13,8 +13,8 @@
 
 namespace ark {
 
-std::shared_ptr<const WeightFile> WeightFile::open(const std::filesystem::path& path) {
-  const std::string shown = escaped(path.string());
+std::shared_ptr<const WeightFile> WeightFile::open(const std::string& path) {
+  const std::string shown = escaped(path);
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not block us
   if (descriptor < 0) {
     const bool missing = errno == ENOENT || errno == ENOTDIR;
@@ -27,7 +27,7 @@ std::shared_ptr<const WeightFile> WeightFile::open(const std::filesystem::path& 
   return file;
 }
 
-WeightFile::WeightFile(int descriptor, int64_t size, std::filesystem::path path)
+WeightFile::WeightFile(int descriptor, int64_t size, std::string path)
     : descriptor_(descriptor), size_(size), path_(std::move(path)) {}
 
 WeightFile::~WeightFile() { ::close(descriptor_); }
@@ -38,10 +38,10 @@ void WeightFile::read(int64_t offset, int64_t bytes, void* into) const {
     const ssize_t n =
         ::pread(descriptor_, out, static_cast<std::size_t>(std::min<int64_t>(bytes, 1 << 30)), offset);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw Error(Code::kOs, "cannot read " + escaped(path_.string()) + ": " + std::strerror(errno));
+    if (n < 0) throw Error(Code::kOs, "cannot read " + escaped(path_) + ": " + std::strerror(errno));
     if (n == 0)
-      throw Error(Code::kBadModel, escaped(path_.string()) + " ends at byte " + std::to_string(offset) +
-                                       ", " + std::to_string(bytes) + " bytes before the end of a tensor");
+      throw Error(Code::kBadModel, escaped(path_) + " ends at byte " + std::to_string(offset) + ", " +
+                                       std::to_string(bytes) + " bytes before the end of a tensor");
     out += n;
     offset += n;
     bytes -= n;

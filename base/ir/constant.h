@@ -1,7 +1,6 @@
 // Weights: where they lie, never copied while the graph is worked on.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,7 +13,7 @@ namespace ark {
 class WeightFile {
  public:
   // Throws Error(kNotFound) if it cannot be opened, kBadModel if it is no regular file.
-  static std::shared_ptr<const WeightFile> open(const std::filesystem::path& path);
+  static std::shared_ptr<const WeightFile> open(const std::string& path);
   ~WeightFile();
   WeightFile(const WeightFile&) = delete;
   WeightFile& operator=(const WeightFile&) = delete;
@@ -22,13 +21,13 @@ class WeightFile {
   // Reads exactly [offset, offset + bytes). Throws Error(kBadModel) if the file is shorter (by now).
   void read(int64_t offset, int64_t bytes, void* into) const;
   int64_t size() const { return size_; }
-  const std::filesystem::path& path() const { return path_; }
+  const std::string& path() const { return path_; }
 
  private:
-  WeightFile(int descriptor, int64_t size, std::filesystem::path path);
+  WeightFile(int descriptor, int64_t size, std::string path);
   int descriptor_;
   int64_t size_;
-  std::filesystem::path path_;
+  std::string path_;
 };
 
 struct Quantized;  // quantized.h

@@ -5,7 +5,6 @@
 // until compact() is called.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

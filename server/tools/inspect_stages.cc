@@ -27,7 +27,8 @@ json json_of(const onnx::TensorRef& t) {
   j["dims"] = t.constant->dims;
   j["bytes"] = t.constant->bytes;
   if (t.constant->file)
-    j["file"] = t.constant->file->path().filename().string(), j["offset"] = t.constant->offset;
+    j["file"] = std::filesystem::path(t.constant->file->path()).filename().string(),
+    j["offset"] = t.constant->offset;
   return j;
 }
 
