@@ -15,7 +15,7 @@ dir=build-dev
 build() {
   local options=()
   if [[ ! -f $root/$dir/build.ninja ]]; then
-    options=(-DARK_UNITE=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1)
+    options=(-DARK_UNITE=OFF -DARK_OPTIMIZE=-O1)
     # The emulator's kernels need gcc's instrumentation; its build is the tests' own.
     if command -v clang++ >/dev/null; then options+=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang); fi
     read -ra more <<<"${ARK_DEV_CMAKE:-}"
