@@ -25,16 +25,20 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 JOBS = os.cpu_count() or 2
 TAIL = 40  # lines of a failed suite's log
 FUZZ_SECONDS = 60
-LONGEST = ["end_to_end", "emulator_test", "models", "cuda_test", "engine_test"]
+# The longest first. In shards, so that no suite is left running alone at the end.
+LONGEST = ["emulator_test", "models", "threads_test", "cuda_test", "engine_test"]
+SHARDS = {"emulator_test": 2}
+# The thread sanitizer of gcc 12 wants its addresses where they always were.
+WRAPPERS = {"threads_test": ("setarch", os.uname().machine, "-R")}
 # The server takes as long to instrument as all else: with --full only.
 ASAN_TESTS = ["base_test", "importer_test", "dma_test", "engine_test", "scheduler_test"]
-TSAN_FILTERS = {"dma_test": "*", "engine_test": "*Mailbox*:*Loop*:*Executor*", "scheduler_test": "*"}
 SANITIZER_OPTIONS = {
     "ARK_SANITIZED": "1",  # fewer random schedules
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
+ENVIRONMENT = {"threads_test": SANITIZER_OPTIONS}
 
 
 @dataclass
@@ -119,14 +123,14 @@ def read_gtest(log):
     return result, running
 
 
-def run_gtest(totals, name, binary, limit, wrapper=(), test_filter="*", **environment):
-    log, start = LOGS / f"{name}.log", time.monotonic()
-    command = [*wrapper, binary, f"--gtest_filter={test_filter}", "--gtest_color=no"]
-    status = execute(command, log, limit, **environment)
+def run_gtest(totals, name, binary, limit, **environment):
+    log, start = LOGS / f"{name.replace('/', ' of ')}.log", time.monotonic()
+    command = [*WRAPPERS.get(binary.name, ()), binary, "--gtest_color=no"]
+    status = execute(command, log, limit, **ENVIRONMENT.get(binary.name, {}), **environment)
     result, running = read_gtest(log)
     if status not in (0, 1) or (status == 1 and not result.failed):
         result.fail(f"{running or binary.name}: {describe(status, limit)}")
-    elif not result.passed + result.failed + result.skipped and test_filter == "*":
+    elif not result.passed + result.failed + result.skipped:
         result.fail(f"{binary.name}: ran no test")
     totals.add(name, result, time.monotonic() - start, log)
 
@@ -187,41 +191,47 @@ def test_binaries(folder):
     return sorted((ROOT / folder / "bin").glob("*_test"))
 
 
-def plain(totals, limit):
+def gtest_tasks(totals, kind, folder, limit, **environment):
+    tasks = []
+    for binary in test_binaries(folder):
+        shards = SHARDS.get(binary.name, 1)
+        for i in range(shards):
+            name = f"{kind}{binary.name}" + (f" {i + 1}/{shards}" if shards > 1 else "")
+            shard = {"GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": str(i)} if shards > 1 else {}
+            rank = LONGEST.index(binary.name) if binary.name in LONGEST else len(LONGEST)
+            tasks.append((rank, lambda n=name, b=binary, e=shard: run_gtest(totals, n, b, limit, **e, **environment)))
+    return tasks
+
+
+def in_order(tasks):
+    return [(run,) for _, run in sorted(tasks, key=lambda task: task[0])]
+
+
+def plain(totals):
+    """Builds what the suites need; returns whether that succeeded."""
     getting_ready = threading.Thread(target=prepare, args=(totals,))
     getting_ready.start()
-    built = build(totals, "release", "all", "tests")
+    # Warnings are errors where code is judged; elsewhere another option would mean another build than serve.sh's.
+    strict = ["-DARK_WERROR=ON"] if os.environ.get("CI") else []
+    built = build(totals, "release", *strict, "all", "tests")
     getting_ready.join()
     if "ARK_FULL" in os.environ:
         build(totals, "of each file alone", "--dir", "build-alone", "-DARK_UNITE=OFF", "all", "tests")
-    # Longest first. The end-to-end tests wait more than they compute: others run beside them.
-    suites = ("end_to_end", "models", "rules") if built else ("models", "rules")
-    tasks = [(run_pytest, totals, suite, [f"tests/{suite}"], 2 * limit) for suite in suites]
-    if built:
-        tasks += [(run_gtest, totals, binary.name, binary, limit) for binary in test_binaries("build")]
-    parallel(sorted(tasks, key=lambda task: LONGEST.index(task[2]) if task[2] in LONGEST else len(LONGEST)))
+    return built
 
 
 def sanitized(totals, limit):
-    def suites(kind, folder, filters=None, wrapper=()):
-        return [(lambda b=binary: run_gtest(totals, f"{kind} {b.name}", b, limit, wrapper,
-                                            filters[b.name] if filters else "*", **SANITIZER_OPTIONS),)
-                for binary in test_binaries(folder) if not filters or binary.name in filters]
-
     # clang compiles for the address sanitizer in half of gcc's time, and has the fuzzer.
     clang = shutil.which("clang++") is not None
     options, fuzzers = [], []
     if clang:
         options = ["-DARK_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++", "-DCMAKE_C_COMPILER=clang"]
-        fuzzers = [path.stem for path in (ROOT / "tests" / "fuzz").glob("*_fuzz.cc")]
+        fuzzers = [path.stem for path in sorted((ROOT / "tests" / "fuzz").glob("*_fuzz.cc"))]
     if build(totals, "asan", "--dir", "build-asan", "-DARK_SANITIZE=address,undefined", *options, *ASAN_TESTS, *fuzzers):
-        parallel([(run_fuzzer, totals, name) for name in fuzzers] + suites("asan", "build-asan"))
+        suites = gtest_tasks(totals, "asan ", "build-asan", limit, **SANITIZER_OPTIONS)
+        parallel([(run_fuzzer, totals, name) for name in fuzzers] + in_order(suites))
     if not clang:
         totals.add("fuzz (no clang++)", Result(skipped=1), 0)
-    # The thread sanitizer of gcc 12 wants its addresses where they always were.
-    fixed = ("setarch", os.uname().machine, "-R")
-    if build(totals, "tsan", "--dir", "build-tsan", "-DARK_SANITIZE=thread", *TSAN_FILTERS):
-        parallel(suites("tsan", "build-tsan", TSAN_FILTERS, fixed))
 
 
 def run_fuzzer(totals, name):
@@ -272,9 +282,19 @@ def main():
         os.environ["ARK_REQUIRE_NVRTC"] = "1"
     LOGS.mkdir(parents=True, exist_ok=True)
     totals, limit = Totals(), 3600 if args.full else 900  # seconds a suite may take
-    plain(totals, limit)
+    built = plain(totals)
+    # The end-to-end tests wait more than they compute: all else runs beside them.
+    beside = threading.Thread(target=run_pytest, args=(totals, "end_to_end", ["tests/end_to_end"], 2 * limit))
+    if built:
+        beside.start()
+    tasks = gtest_tasks(totals, "", "build", limit) if built else []
+    tasks += [(LONGEST.index(name) if name in LONGEST else len(LONGEST),
+               lambda name=name: run_pytest(totals, name, [f"tests/{name}"], 2 * limit)) for name in ("models", "rules")]
+    parallel(in_order(tasks))
     if not args.quick:
         sanitized(totals, limit)
+    if built:
+        beside.join()
     print(counts(totals.sum))
     return 1 if totals.sum.failed else 0
 
