@@ -1,6 +1,7 @@
 #include "engine/lower/fuse.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "base/error.h"
