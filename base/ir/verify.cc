@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "base/ir/graph.h"
+#include "base/ir/op_attributes.h"
 
 namespace ark {
 namespace {
@@ -75,6 +76,8 @@ class Verifier {
     const Node& n = g_.node(id);
     const std::string where = "node " + (n.name.empty() ? std::to_string(id) : n.name);
     if (n.op >= Op::kCount) fail(where + " has no operator");
+    if (const std::string fault = attribute_fault(n.op, n.attributes); !fault.empty())
+      fail(where + ": " + fault);
     const auto read = [&](ValueId v) {
       check_id(v, where);
       if (!ready(v)) fail(where + " reads " + describe(v) + " before it is produced");

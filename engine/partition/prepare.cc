@@ -362,7 +362,9 @@ class Sweep : public Rebuild {
 Graph prepare(const Graph& graph) {
   const Graph normal = Normalize(graph).run();
   const Graph separate = Separate(normal).run();
-  return Sweep(separate).run();
+  Graph result = Sweep(separate).run();
+  verify(result, "prepare");
+  return result;
 }
 
 }  // namespace ark

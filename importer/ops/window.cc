@@ -227,7 +227,6 @@ void resize(OpContext& c) {
       {key::kNearestMode, c.attr_string("nearest_mode", c.opset >= 11 ? "round_prefer_floor" : "floor")},
       {key::kCubicCoeffA, c.attr_float("cubic_coeff_a", -0.75)},
       {key::kExcludeOutside, c.attr_int("exclude_outside", 0)},
-      {key::kExtrapolationValue, c.attr_float("extrapolation_value", 0)},
       {key::kAntialias, c.attr_int("antialias", 0)},
       {key::kKeepAspectRatioPolicy, c.attr_string("keep_aspect_ratio_policy", "stretch")}};
   if (attributes.get_or(key::kCoordinateTransformationMode, "") == "tf_crop_and_resize")

@@ -1,9 +1,11 @@
 // Tiny graphs for tests, without files.
 #pragma once
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "base/ir/op_attributes.h"
 #include "base/ir/shape_rules/rules.h"
 #include "importer/op_importer.h"
 
@@ -80,6 +82,9 @@ class GraphBuilder {
     node.attributes = std::move(attributes);
     OpContext context(graph, node, opset, op_type + "_test", std::move(in));
     find_op_importer(domain, op_type)(context);
+    for (const Node& n : graph.nodes)
+      if (const std::string fault = attribute_fault(n.op, n.attributes); !fault.empty())
+        throw std::logic_error(op_type + " emits a node of which " + fault);
     return context.outputs;
   }
 

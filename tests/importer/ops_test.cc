@@ -33,6 +33,32 @@ TEST(OpNames, AreUniqueAndReadBack) {
   EXPECT_TRUE(is_binary_pointwise(Op::kPRelu) && is_pointwise(Op::kClip) && !is_pointwise(Op::kDims));
 }
 
+TEST(OpAttributes, ATypoOrAnotherTypeIsRefusedByName) {
+  const auto verified = [](Attributes attributes) -> std::string {
+    GraphBuilder g;
+    g.output(g.node(Op::kSoftmax, {g.input("x", "2, 3")}, {{key::kAxis, 1}}));
+    g.graph.nodes[0].attributes = std::move(attributes);
+    try {
+      verify(g.graph, "a test");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInternal);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(verified({{key::kAxis, 1}}), "");
+  const auto refused = [](const char* why) {
+    return testing::AllOf(HasSubstr("after a test: node Softmax0"), HasSubstr(why));
+  };
+  EXPECT_THAT(verified({{Key<int64_t>{"axes"}, 1}}), refused("Softmax has no attribute 'axes'"));
+  EXPECT_THAT(verified({{key::kEpsilon, 1e-5}}), refused("Softmax has no attribute 'epsilon'"));
+  EXPECT_THAT(verified({{Key<double>{"axis"}, 1.0}}),
+              refused("attribute 'axis' of Softmax has another type"));
+  Attributes named;
+  named.set_named("axsi", int64_t{1});
+  EXPECT_THAT(verified(named), refused("'axsi'"));
+}
+
 TEST(Registry, KnowsOperatorsByDomain) {
   EXPECT_GE(all_op_importers().size(), 160u);
   EXPECT_TRUE(find_op_importer("ai.onnx", "MatMul"));

@@ -22,11 +22,8 @@ void pool_tile(const KernelCall& call, int64_t tile) {
   const Window w = window_of(call, call.attributes->get(key::kKernelShape));
   const bool average = call.op == Op::kAveragePool,
              count_pad = call.attributes->get_or(key::kCountIncludePad, 0) != 0;
-  const int64_t in_size = product(w.in), out_size = product(w.out), taps = product(w.kernel),
-                order = call.attributes->get_or(key::kStorageOrder, 0);
+  const int64_t in_size = product(w.in), out_size = product(w.out), taps = product(w.kernel);
   const Index in_strides = strides_of(w.in);
-  Index column_strides{};  // storage_order 1: first spatial axis fastest
-  for (int64_t i = 0, s = 1; i < static_cast<int64_t>(w.spatial); s *= w.in[i], ++i) column_strides[i] = s;
   if (out_size == 0) return;
   Odometer out(w.out, {}, 0);
   for (int64_t o = 0; o < out_size; ++o, out.next()) {
@@ -34,21 +31,20 @@ void pool_tile(const KernelCall& call, int64_t tile) {
     int64_t where = 0, inside_taps = 0, padded_taps = 0;
     Odometer tap(w.kernel, {}, 0);
     for (int64_t t = 0; t < taps; ++t, tap.next()) {
-      int64_t from = 0, index = 0;
+      int64_t from = 0;
       bool inside = true, padded = true;
       for (std::size_t a = 0; a < w.spatial; ++a) {
         const int64_t at = w.position(a, out.index()[a], tap.index()[a]);
         inside = inside && at >= 0 && at < w.in[a];
         padded = padded && at < w.in[a] + w.end[a];
         from += at * in_strides[a];
-        index += at * column_strides[a];
       }
       padded_taps += padded;
       if (!inside) continue;
       ++inside_taps;
       const double v = load_one<double>(x, tile * in_size + from);
       sum += v;
-      if (v > best || v != v) best = v, where = order ? index : from;
+      if (v > best || v != v) best = v, where = from;
     }
     store_one<double>(
         y, tile * out_size + o,
