@@ -4,7 +4,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "engine/kernel.h"
+#include "base/ir/kernel.h"
 #include "engine/lower/lowering.h"
 #include "engine/lower/memory_plan.h"
 #include "engine/lower/repeat.h"

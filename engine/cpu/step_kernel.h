@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/cpu/simd/table.h"
-#include "engine/kernel.h"
+#include "base/ir/kernel.h"
 #include "engine/program/program.h"
 #include "engine/run/mailbox.h"
 #include "engine/run/step.h"

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "engine/cpu/kernels.h"
 #include "engine/plain/inputs.h"
 
 namespace ark {
@@ -107,7 +108,7 @@ void DynamicDriver::run_node(Frame& frame, const Node& node) const {
 }
 
 void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
-  const Kernel& kernel = *find_kernel(node.op);
+  const Kernel& kernel = *find_cpu_kernel(node.op);
   const Attributes attributes = resolve(node.attributes, frame.symbols);
   std::vector<TensorView> inputs, outputs;
   for (ValueId id : node.inputs) inputs.push_back(id == kNoValue ? TensorView{} : view_of(frame.values[id]));

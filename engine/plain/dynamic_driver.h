@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/ir/graph.h"
-#include "engine/kernel.h"
+#include "base/ir/kernel.h"
 #include "engine/plain/parallel_for.h"
 
 namespace ark {

@@ -102,7 +102,7 @@ inline bool is_quantized(DType stored) { return stored == DType::kU4 || stored =
 // Operands in the order given; `?` marks optional ones, which are present as Operand{} (buffer kNone) when
 // absent. "Tile" says what one tile of the grid computes; tiles of a phase are independent.
 enum class OpCode : uint8_t {
-  kGeneric,    // any canonical operator through its kernel (engine/kernel.h): inputs..., then outputs...
+  kGeneric,    // any canonical operator through its kernel (base/ir/kernel.h): inputs..., then outputs...
                // grid kNone: the kernel's own grid
   kPointwise,  // fused expression, see PointwiseStep; f32 inputs (broadcast to out as numpy does)..., then
                // one f32 output tile: kElementTile consecutive elements of out

@@ -14,7 +14,7 @@
 
 #include "base/expr.h"
 #include "dma/group.h"
-#include "engine/kernel.h"
+#include "base/ir/kernel.h"
 #include "engine/program/program.h"
 #include "engine/run/isa.h"
 #include "engine/run/runner.h"

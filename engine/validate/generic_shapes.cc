@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "engine/kernel.h"
+#include "base/ir/kernel.h"
 
 namespace ark {
 namespace {

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "engine/cuda/variants.h"
-#include "engine/kernel.h"
+#include "base/ir/kernel.h"
 #include "engine/ops/op_rule.h"
 #include "engine/plan_file.h"
 #include "engine/program/dot.h"

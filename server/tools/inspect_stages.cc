@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/ir/graph_dot.h"
-#include "engine/kernel.h"
+#include "base/ir/kernel.h"
 #include "engine/validate/validate.h"
 #include "server/load/load.h"
 #include "server/load/load_runner.h"

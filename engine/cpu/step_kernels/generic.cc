@@ -1,11 +1,12 @@
 // Any canonical operator through its plain kernel.
+#include "engine/cpu/kernels.h"
 #include "engine/cpu/step_kernel.h"
 
 namespace ark {
 namespace {
 
 void run(const PhaseCall& call) {
-  const Kernel* kernel = find_kernel(call.variant->op);  // present: checked at prepare()
+  const Kernel* kernel = find_cpu_kernel(call.variant->op);  // present: checked at prepare()
   const std::size_t inputs = call.operands.size() - static_cast<std::size_t>(call.outputs);
   const KernelCall view{call.variant->op, call.attributes, call.operands.first(inputs),
                         call.operands.subspan(inputs)};

@@ -1,7 +1,7 @@
 // Sliding windows of Conv and Pool: sizes, strides, dilations, pads per spatial axis.
 #pragma once
 
-#include "engine/cpu/kernels/common.h"
+#include "base/ir/kernels/common.h"
 
 namespace ark::kernels {
 

@@ -1,8 +1,8 @@
 // Normalizations; statistics in double, one row (or group) a task.
 #include <cmath>
 
+#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {

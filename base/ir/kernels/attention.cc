@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {

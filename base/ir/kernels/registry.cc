@@ -1,4 +1,4 @@
-#include "engine/cpu/kernels/registry.h"
+#include "base/ir/kernels/registry.h"
 
 namespace ark {
 namespace {
@@ -25,13 +25,6 @@ const std::vector<Kernel>& library() {
 const Kernel* find_kernel(Op op) {
   const Kernel& kernel = library()[static_cast<std::size_t>(op)];
   return kernel.tile ? &kernel : nullptr;
-}
-
-std::vector<Op> ops_with_kernels() {
-  std::vector<Op> out;
-  for (const Kernel& k : library())
-    if (k.tile) out.push_back(k.op);
-  return out;
 }
 
 }  // namespace ark

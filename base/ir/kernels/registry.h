@@ -1,7 +1,7 @@
 // The kernel files and what each adds to the library; gathered by registry.cc.
 #pragma once
 
-#include "engine/cpu/kernels/common.h"
+#include "base/ir/kernels/common.h"
 
 namespace ark::kernels {
 

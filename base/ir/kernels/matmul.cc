@@ -1,8 +1,8 @@
 // numpy's matmul with transposes and bias; f32 storage types accumulate in f32 along ascending k.
 #include <utility>
 
+#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {

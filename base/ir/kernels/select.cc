@@ -1,8 +1,8 @@
 // Operators that choose elements: Trilu, NonZero, Compress, Unique, TopK.
 #include <map>
 
+#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {

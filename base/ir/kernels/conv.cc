@@ -1,7 +1,7 @@
 // Convolutions by their definition: one (image, output channel) a tile, taps as strided row updates.
+#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/window.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
-#include "engine/cpu/kernels/window.h"
 
 namespace ark::kernels {
 

@@ -1,6 +1,6 @@
 // Gather family.
+#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {

@@ -1,8 +1,8 @@
 // Operators that make tensors from sizes: Dims, ConstantOfShape, Range, EyeLike, OneHot.
 #include <cmath>
 
+#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/kernel.h"
+#include "base/ir/kernel.h"
 
 namespace ark::kernels {
 

@@ -1,5 +1,5 @@
-// One kernel library for both drivers: the static driver (a Program run by the loop) and the dynamic
-// driver (Call: allocate outputs, run all tiles of the same kernel).
+// Plain kernels, one for each canonical operator: what an operator computes is written here once. Constant folding,
+// the proof of decoders, the dynamic driver and generic phases of Programs run them.
 #pragma once
 
 #include <array>
@@ -62,6 +62,5 @@ struct Kernel {
 
 // nullptr if no kernel exists for this operator (the message must then name node and operator).
 const Kernel* find_kernel(Op op);
-std::vector<Op> ops_with_kernels();
 
 }  // namespace ark

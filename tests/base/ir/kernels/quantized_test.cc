@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/ir/keys.h"
-#include "engine/kernel.h"
+#include "base/ir/kernel.h"
 
 namespace ark {
 namespace {

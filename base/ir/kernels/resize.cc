@@ -2,8 +2,8 @@
 // index, a few input indices with weights.
 #include <cmath>
 
+#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/cpu/kernels/common.h"
+#include "base/ir/kernels/common.h"
 
 #include <cmath>
 

@@ -1,9 +1,9 @@
 // Pooling: one (image, channel) a tile.
 #include <limits>
 
+#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/window.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
-#include "engine/cpu/kernels/window.h"
 
 namespace ark::kernels {
 namespace {

@@ -1,9 +1,9 @@
 // Linear quantization and products of quantized operands, by their definitions.
 #include <cmath>
 
+#include "base/ir/kernels/integer_product.h"
+#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
-#include "engine/cpu/simd/table.h"
 
 namespace ark::kernels {
 namespace {
@@ -139,7 +139,7 @@ std::vector<OutputType> integer_product_shapes(const KernelCall& call) {
 }
 // [batch..., M, K] x [batch..., K, N] of 8-bit integers, by tiles of rows x one panel of columns.
 struct IntegerProduct {
-  static constexpr int64_t kRows = 128, kPanel = 64;
+  static constexpr int64_t kRows = 128, kPanel = kIntegerPanel;
   // Products of two differences of 8-bit numbers: so many of them add up exactly in f32 (2^8 x 255^2 < 2^24).
   static constexpr int64_t kChunk = 256;
 
@@ -175,54 +175,12 @@ std::vector<float> zeros_of(const KernelCall& call, std::size_t input, int64_t f
   return zeros;
 }
 
-void integer_product_tile(const KernelCall& call, int64_t tile) {
-  const IntegerProduct p(call);
-  const auto outer = p.y.shape().first(static_cast<std::size_t>(p.y.rank) - 2);
-  TensorView ab = p.a, bb = p.b;
-  ab.rank -= 2, bb.rank -= 2;
-  const Odometer at(outer, {broadcast_strides(ab, outer), broadcast_strides(bb, outer)},
-                    tile / p.panels / p.row_tiles);
-  const int64_t row0 = tile / p.panels % p.row_tiles * IntegerProduct::kRows,
-                column0 = tile % p.panels * IntegerProduct::kPanel;
-  const int64_t rows = std::min(IntegerProduct::kRows, p.m - row0),
-                width = std::min(IntegerProduct::kPanel, p.n - column0);
-  const std::vector<float> a_zeros = zeros_of(call, 2, row0, rows),
-                           b_zeros = zeros_of(call, 3, column0, width);
-  std::vector<float> x(static_cast<std::size_t>(rows * IntegerProduct::kChunk)), packed(x.size()),
-      w(static_cast<std::size_t>(IntegerProduct::kChunk * IntegerProduct::kPanel)),
-      sums(static_cast<std::size_t>(rows * IntegerProduct::kPanel));
-  std::vector<uint32_t> total(sums.size());  // modulo 2^32, as the standard's i32
-  for (int64_t k0 = 0; k0 < p.k; k0 += IntegerProduct::kChunk) {
-    const auto count = static_cast<int32_t>(std::min(IntegerProduct::kChunk, p.k - k0));
-    for (int64_t r = 0; r < rows; ++r) {
-      float* to = x.data() + r * count;
-      load(p.a, (at.offset(0) * p.m + row0 + r) * p.k + k0, count, to);
-      for (int32_t i = 0; i < count; ++i) to[i] -= a_zeros[r];
-    }
-    for (int32_t i = 0; i < count; ++i) {
-      float* to = w.data() + i * IntegerProduct::kPanel;
-      load(p.b, (at.offset(1) * p.k + k0 + i) * p.n + column0, width, to);
-      for (int64_t j = 0; j < width; ++j) to[j] -= b_zeros[j];
-    }
-    const int32_t slabs[] = {0, count};
-    simd::MatMul product;
-    product.x = x.data();
-    product.m = product.last_row = rows;
-    product.k = count;
-    product.n = product.panel = IntegerProduct::kPanel;
-    product.w = reinterpret_cast<const std::byte*>(w.data());
-    product.slabs = slabs;
-    product.out = sums.data();
-    product.last_panel = 1;
-    product.packed = packed.data();
-    simd::table_of(best_isa()).matmul(product);
-    for (std::size_t i = 0; i < sums.size(); ++i)
-      total[i] += static_cast<uint32_t>(static_cast<int32_t>(sums[i]));
-  }
-  const int64_t batch = tile / p.panels / p.row_tiles;
+void plain_panel_product(const float* x, const float* w, int64_t rows, int32_t k, float*, float* sums) {
+  std::fill(sums, sums + rows * kIntegerPanel, 0.f);
   for (int64_t r = 0; r < rows; ++r)
-    std::memcpy(p.y.as<int32_t>() + (batch * p.m + row0 + r) * p.n + column0,
-                total.data() + r * IntegerProduct::kPanel, static_cast<std::size_t>(width) * sizeof(int32_t));
+    for (int32_t i = 0; i < k; ++i)
+      for (int64_t j = 0; j < kIntegerPanel; ++j)
+        sums[r * kIntegerPanel + j] += x[r * k + i] * w[i * kIntegerPanel + j];
 }
 
 // size == the product of `factors`, all positive; nothing here can overflow.
@@ -309,11 +267,52 @@ void nbits_tile(const KernelCall& call, int64_t column) {
 
 }  // namespace
 
+void integer_product_tile(const KernelCall& call, int64_t tile, PanelProduct product) {
+  const IntegerProduct p(call);
+  const auto outer = p.y.shape().first(static_cast<std::size_t>(p.y.rank) - 2);
+  TensorView ab = p.a, bb = p.b;
+  ab.rank -= 2, bb.rank -= 2;
+  const Odometer at(outer, {broadcast_strides(ab, outer), broadcast_strides(bb, outer)},
+                    tile / p.panels / p.row_tiles);
+  const int64_t row0 = tile / p.panels % p.row_tiles * IntegerProduct::kRows,
+                column0 = tile % p.panels * IntegerProduct::kPanel;
+  const int64_t rows = std::min(IntegerProduct::kRows, p.m - row0),
+                width = std::min(IntegerProduct::kPanel, p.n - column0);
+  const std::vector<float> a_zeros = zeros_of(call, 2, row0, rows),
+                           b_zeros = zeros_of(call, 3, column0, width);
+  std::vector<float> x(static_cast<std::size_t>(rows * IntegerProduct::kChunk)), packed(x.size()),
+      w(static_cast<std::size_t>(IntegerProduct::kChunk * IntegerProduct::kPanel)),
+      sums(static_cast<std::size_t>(rows * IntegerProduct::kPanel));
+  std::vector<uint32_t> total(sums.size());  // modulo 2^32, as the standard's i32
+  for (int64_t k0 = 0; k0 < p.k; k0 += IntegerProduct::kChunk) {
+    const auto count = static_cast<int32_t>(std::min(IntegerProduct::kChunk, p.k - k0));
+    for (int64_t r = 0; r < rows; ++r) {
+      float* to = x.data() + r * count;
+      load(p.a, (at.offset(0) * p.m + row0 + r) * p.k + k0, count, to);
+      for (int32_t i = 0; i < count; ++i) to[i] -= a_zeros[r];
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      float* to = w.data() + i * IntegerProduct::kPanel;
+      load(p.b, (at.offset(1) * p.k + k0 + i) * p.n + column0, width, to);
+      for (int64_t j = 0; j < width; ++j) to[j] -= b_zeros[j];
+    }
+    product(x.data(), w.data(), rows, count, packed.data(), sums.data());
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      total[i] += static_cast<uint32_t>(static_cast<int32_t>(sums[i]));
+  }
+  const int64_t batch = tile / p.panels / p.row_tiles;
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(p.y.as<int32_t>() + (batch * p.m + row0 + r) * p.n + column0,
+                total.data() + r * IntegerProduct::kPanel, static_cast<std::size_t>(width) * sizeof(int32_t));
+}
+
 void register_quantized(std::vector<Kernel>& into) {
   into.push_back({Op::kDequantizeLinear, dequantize_shapes, grid_by_elements, dequantize_tile});
   into.push_back({Op::kQuantizeLinear, quantize_shapes, grid_by_elements, quantize_tile});
   into.push_back({Op::kDynamicQuantizeLinear, dynamic_shapes, grid_one, dynamic_tile});
-  into.push_back({Op::kMatMulInteger, integer_product_shapes, integer_grid, integer_product_tile});
+  into.push_back(
+      {Op::kMatMulInteger, integer_product_shapes, integer_grid,
+       [](const KernelCall& call, int64_t tile) { integer_product_tile(call, tile, plain_panel_product); }});
   into.push_back({Op::kMatMulNBits, nbits_shapes, nbits_grid, nbits_tile});
 }
 

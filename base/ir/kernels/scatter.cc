@@ -1,6 +1,6 @@
 // Scatter family: copy the data, then write updates in order (one tile: duplicates make order matter).
+#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "engine/cpu/kernels/registry.h"
 
 namespace ark::kernels {
 namespace {
