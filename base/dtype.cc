@@ -1,48 +1,60 @@
 #include "base/dtype.h"
 
-#include <array>
 #include <bit>
-#include <utility>
+#include <string>
 
 #include "base/error.h"
 
 namespace ark {
 namespace {
 
-struct Entry {
+enum class Kind : uint8_t { kNone, kBool, kInteger, kFloating };
+
+struct Row {
   DType type;
   std::string_view name;
   int bits;
+  Kind kind;
 };
-constexpr std::array kEntries = {
-    Entry{DType::kUndefined, "undefined", 0},
-    Entry{DType::kF32, "f32", 32},
-    Entry{DType::kU8, "u8", 8},
-    Entry{DType::kI8, "i8", 8},
-    Entry{DType::kU16, "u16", 16},
-    Entry{DType::kI16, "i16", 16},
-    Entry{DType::kI32, "i32", 32},
-    Entry{DType::kI64, "i64", 64},
-    Entry{DType::kString, "string", 0},
-    Entry{DType::kBool, "bool", 8},
-    Entry{DType::kF16, "f16", 16},
-    Entry{DType::kF64, "f64", 64},
-    Entry{DType::kU32, "u32", 32},
-    Entry{DType::kU64, "u64", 64},
-    Entry{DType::kBF16, "bf16", 16},
-    Entry{DType::kU4, "u4", 4},
-    Entry{DType::kI4, "i4", 4},
+constexpr Row kRows[] = {
+    {DType::kUndefined, "undefined", 0, Kind::kNone},
+    {DType::kF32, "f32", 32, Kind::kFloating},
+    {DType::kU8, "u8", 8, Kind::kInteger},
+    {DType::kI8, "i8", 8, Kind::kInteger},
+    {DType::kU16, "u16", 16, Kind::kInteger},
+    {DType::kI16, "i16", 16, Kind::kInteger},
+    {DType::kI32, "i32", 32, Kind::kInteger},
+    {DType::kI64, "i64", 64, Kind::kInteger},
+    {DType::kString, "string", 0, Kind::kNone},
+    {DType::kBool, "bool", 8, Kind::kBool},
+    {DType::kF16, "f16", 16, Kind::kFloating},
+    {DType::kF64, "f64", 64, Kind::kFloating},
+    {DType::kU32, "u32", 32, Kind::kInteger},
+    {DType::kU64, "u64", 64, Kind::kInteger},
+    {DType::kBF16, "bf16", 16, Kind::kFloating},
+    {DType::kU4, "u4", 4, Kind::kInteger},
+    {DType::kI4, "i4", 4, Kind::kInteger},
 };
 
-const Entry& entry(DType type) {
-  for (const Entry& e : kEntries)
-    if (e.type == type) return e;
-  return kEntries[0];
+const Row& row(DType type) {
+  for (const Row& r : kRows)
+    if (r.type == type) return r;
+  return kRows[0];
+}
+
+[[noreturn]] void no_numbers(DType type) {
+  throw Error(Code::kInternal, "elements of type " + std::string(name_of(type)) + " are no numbers");
 }
 
 }  // namespace
 
-int bits_of(DType type) { return entry(type).bits; }
+DType dtype_numbered(int64_t number) {
+  for (const Row& r : kRows)
+    if (static_cast<int64_t>(r.type) == number) return r.type;
+  return DType::kUndefined;
+}
+
+int bits_of(DType type) { return row(type).bits; }
 int64_t bytes_of(DType type, int64_t count) {
   const int bits = bits_of(type);
   if (bits < 8) return count / 8 * bits + (count % 8 * bits + 7) / 8;
@@ -51,17 +63,33 @@ int64_t bytes_of(DType type, int64_t count) {
     throw Error(Code::kBadModel, "tensor of more than 2^63 bytes");
   return bytes;
 }
-std::string_view name_of(DType type) { return entry(type).name; }
+std::string_view name_of(DType type) { return row(type).name; }
 DType dtype_from_name(std::string_view name) {
-  for (const Entry& e : kEntries)
-    if (e.name == name) return e.type;
+  for (const Row& r : kRows)
+    if (r.name == name) return r.type;
   return DType::kUndefined;
 }
-bool is_floating(DType type) {
-  return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16 || type == DType::kF64;
+bool is_floating(DType type) { return row(type).kind == Kind::kFloating; }
+bool is_narrow_float(DType type) { return is_floating(type) && bits_of(type) < 32; }
+bool is_integer(DType type) { return row(type).kind == Kind::kInteger; }
+
+void load_f32(DType type, const std::byte* data, int64_t first, int64_t stride, int64_t count, float* to) {
+  with_element(
+      type,
+      [&](auto element) {
+        for (int64_t i = 0; i < count; ++i)
+          to[i] = static_cast<float>(element.load(data, first + i * stride));
+      },
+      [&] { no_numbers(type); });
 }
-bool is_integer(DType type) {
-  return type != DType::kUndefined && type != DType::kString && type != DType::kBool && !is_floating(type);
+void store_f32(DType type, std::byte* data, int64_t first, int64_t count, const float* from) {
+  with_element(
+      type,
+      [&](auto element) {
+        using Value = typename decltype(element)::Value;
+        for (int64_t i = 0; i < count; ++i) element.store(data, first + i, static_cast<Value>(from[i]));
+      },
+      [&] { no_numbers(type); });
 }
 
 float f16_to_f32(uint16_t h) {

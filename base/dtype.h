@@ -1,4 +1,5 @@
-// Element types, with the numbering of onnx.proto TensorProto.DataType, and their conversions.
+// Element types, with the numbering of onnx.proto TensorProto.DataType, how their elements lie in memory, and
+// their conversions. A new type: its number here, its row in dtype.cc, its case in with_element().
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,8 @@ enum class DType : uint8_t {
   kI4 = 22,
 };
 
+// The type of that number in onnx.proto; kUndefined if it is none of ours.
+DType dtype_numbered(int64_t number);
 // Bits of one element: 4 for kU4/kI4 (packed two a byte, low nibble first), 0 for kUndefined and kString.
 int bits_of(DType type);
 // Bytes that `count` elements take, rounded up to whole bytes. count >= 0.
@@ -34,13 +37,95 @@ int64_t bytes_of(DType type, int64_t count);
 // "f32", "i64", "bf16", ... and back; kUndefined if `name` is not one of them.
 std::string_view name_of(DType type);
 DType dtype_from_name(std::string_view name);
-bool is_floating(DType type);  // f16, bf16, f32, f64
-bool is_integer(DType type);   // all signed and unsigned integers, not bool
+bool is_floating(DType type);      // f16, bf16, f32, f64
+bool is_narrow_float(DType type);  // floating, of fewer bits than f32: f32 holds all its numbers
+bool is_integer(DType type);       // all signed and unsigned integers, not bool
 
 // IEEE 754 binary16 and bfloat16; to-narrow rounds to nearest even and keeps NaN a NaN.
 float f16_to_f32(uint16_t bits);
 uint16_t f32_to_f16(float value);
 float bf16_to_f32(uint16_t bits);
 uint16_t f32_to_bf16(float value);
+
+// ---- elements in memory: load() and store() of element i, in row-major order; Value is what store() takes
+
+template <typename T>
+struct WholeElement {
+  using Value = T;
+  static T load(const std::byte* data, int64_t i) { return reinterpret_cast<const T*>(data)[i]; }
+  static void store(std::byte* data, int64_t i, T value) { reinterpret_cast<T*>(data)[i] = value; }
+};
+struct BoolElement {
+  using Value = bool;
+  static uint8_t load(const std::byte* data, int64_t i) { return std::to_integer<uint8_t>(data[i]); }
+  static void store(std::byte* data, int64_t i, bool value) { data[i] = std::byte{value}; }
+};
+template <typename Bits, float (*kWiden)(Bits), Bits (*kNarrow)(float)>
+struct NarrowElement {
+  using Value = float;
+  static float load(const std::byte* data, int64_t i) { return kWiden(WholeElement<Bits>::load(data, i)); }
+  static void store(std::byte* data, int64_t i, float value) {
+    WholeElement<Bits>::store(data, i, kNarrow(value));
+  }
+};
+// Two elements share a byte: two threads must not store to one. store() keeps the low four bits.
+template <bool kSigned>
+struct NibbleElement {
+  using Value = int64_t;
+  static int load(const std::byte* data, int64_t i) {
+    const int nibble = std::to_integer<int>(data[i / 2] >> (i % 2 * 4)) & 15;
+    return kSigned ? (nibble ^ 8) - 8 : nibble;
+  }
+  static void store(std::byte* data, int64_t i, int64_t value) {
+    const int shift = static_cast<int>(i % 2 * 4);
+    data[i / 2] = (data[i / 2] & std::byte(0xf0 >> shift)) | std::byte((value & 15) << shift);
+  }
+};
+
+// f(element) with the element struct of `type`; otherwise() for types without numbers.
+template <typename F, typename Otherwise>
+auto with_element(DType type, F&& f, Otherwise&& otherwise) -> decltype(f(WholeElement<float>{})) {
+  switch (type) {
+    case DType::kF32:
+      return f(WholeElement<float>{});
+    case DType::kF64:
+      return f(WholeElement<double>{});
+    case DType::kF16:
+      return f(NarrowElement<uint16_t, f16_to_f32, f32_to_f16>{});
+    case DType::kBF16:
+      return f(NarrowElement<uint16_t, bf16_to_f32, f32_to_bf16>{});
+    case DType::kBool:
+      return f(BoolElement{});
+    case DType::kU8:
+      return f(WholeElement<uint8_t>{});
+    case DType::kI8:
+      return f(WholeElement<int8_t>{});
+    case DType::kU16:
+      return f(WholeElement<uint16_t>{});
+    case DType::kI16:
+      return f(WholeElement<int16_t>{});
+    case DType::kU32:
+      return f(WholeElement<uint32_t>{});
+    case DType::kI32:
+      return f(WholeElement<int32_t>{});
+    case DType::kU64:
+      return f(WholeElement<uint64_t>{});
+    case DType::kI64:
+      return f(WholeElement<int64_t>{});
+    case DType::kU4:
+      return f(NibbleElement<false>{});
+    case DType::kI4:
+      return f(NibbleElement<true>{});
+    case DType::kUndefined:
+    case DType::kString:
+      break;
+  }
+  return otherwise();
+}
+
+// Elements first, first + stride, ... of dense storage, `count` of them, as f32 (rounded, where it has fewer
+// bits) and back. Throw Error(kInternal) for types without numbers.
+void load_f32(DType type, const std::byte* data, int64_t first, int64_t stride, int64_t count, float* to);
+void store_f32(DType type, std::byte* data, int64_t first, int64_t count, const float* from);
 
 }  // namespace ark

@@ -44,53 +44,18 @@ Tensor Tensor::zeros(DType dtype, Dims dims) {
 }
 
 namespace {
-// Calls `f` with element i of `t` in its own C++ type.
-template <typename F>
-auto visit_element(const Tensor& t, int64_t i, F&& f) {
-  const auto nibble = [&] { return std::to_integer<int>(t.as<std::byte>()[i / 2] >> (i % 2 * 4)) & 15; };
-  switch (t.dtype) {
-    case DType::kF32:
-      return f(t.as<float>()[i]);
-    case DType::kF64:
-      return f(t.as<double>()[i]);
-    case DType::kF16:
-      return f(f16_to_f32(t.as<uint16_t>()[i]));
-    case DType::kBF16:
-      return f(bf16_to_f32(t.as<uint16_t>()[i]));
-    case DType::kU8:
-    case DType::kBool:
-      return f(t.as<uint8_t>()[i]);
-    case DType::kI8:
-      return f(t.as<int8_t>()[i]);
-    case DType::kU16:
-      return f(t.as<uint16_t>()[i]);
-    case DType::kI16:
-      return f(t.as<int16_t>()[i]);
-    case DType::kU32:
-      return f(t.as<uint32_t>()[i]);
-    case DType::kI32:
-      return f(t.as<int32_t>()[i]);
-    case DType::kU64:
-      return f(t.as<uint64_t>()[i]);
-    case DType::kI64:
-      return f(t.as<int64_t>()[i]);
-    case DType::kU4:
-      return f(nibble());
-    case DType::kI4:
-      return f((nibble() ^ 8) - 8);
-    case DType::kUndefined:
-    case DType::kString:
-      break;
-  }
-  throw Error(Code::kInternal, "element of a tensor without numbers");
+
+// Element i of `t` as a T.
+template <typename T>
+T element_of(const Tensor& t, int64_t i) {
+  return with_element(
+      t.dtype, [&](auto element) { return T(element.load(t.data.get(), i)); },
+      [&]() -> T { throw Error(Code::kInternal, "element of a tensor without numbers"); });
 }
+
 }  // namespace
 
-double Tensor::real(int64_t i) const {
-  return visit_element(*this, i, [](auto v) { return static_cast<double>(v); });
-}
-int64_t Tensor::integer(int64_t i) const {
-  return visit_element(*this, i, [](auto v) { return static_cast<int64_t>(v); });
-}
+double Tensor::real(int64_t i) const { return element_of<double>(*this, i); }
+int64_t Tensor::integer(int64_t i) const { return element_of<int64_t>(*this, i); }
 
 }  // namespace ark

@@ -46,7 +46,7 @@ void Builder::add_inputs(Scope& scope, const onnx::Graph& graph) {
   const std::unordered_map<std::string, ValueId> initializers = scope.names;
   for (const onnx::ValueInfo& input : graph.inputs) {
     if (initializers.contains(input.name) || scope.unusable.contains(input.name)) continue;
-    const DType dtype = onnx::dtype_of(input.type.element_type);
+    const DType dtype = dtype_numbered(input.type.element_type);
     if (input.type.kind != "tensor")
       scope.unusable[input.name] = "a value of kind " + escaped(input.type.kind);
     else if (dtype == DType::kUndefined)
@@ -82,7 +82,7 @@ void Builder::add_outputs(Scope& scope, const onnx::Graph& graph) {
     const std::string what = "graph output '" + escaped(output.name) + "'";
     const auto id = find(scope, output.name, what);
     if (!id || *id == kNoValue) bad(what + " is produced by no node");
-    const DType declared = onnx::dtype_of(output.type.element_type), computed = scope.graph.value(*id).dtype;
+    const DType declared = dtype_numbered(output.type.element_type), computed = scope.graph.value(*id).dtype;
     if (output.type.kind == "tensor" && declared != DType::kUndefined && declared != computed)
       bad(what + " is declared " + std::string(name_of(declared)) + " but computed as " +
           std::string(name_of(computed)));

@@ -124,7 +124,7 @@ bool counts_rows(const Uses& uses, Control& control) {
 // Only in a file with something like caches does "true" mean that they are used.
 bool has_caches(const onnx::Graph& graph) {
   return std::any_of(graph.inputs.begin(), graph.inputs.end(), [](const onnx::ValueInfo& v) {
-    return v.type.dims.size() >= 3 && is_floating(onnx::dtype_of(v.type.element_type));
+    return v.type.dims.size() >= 3 && is_floating(dtype_numbered(v.type.element_type));
   });
 }
 
@@ -142,7 +142,7 @@ std::vector<Control> find_controls(const onnx::Graph& graph) {
   std::vector<Control> found;
   std::optional<Uses> uses;
   for (const onnx::ValueInfo& input : graph.inputs) {
-    Control control{input.name, onnx::dtype_of(input.type.element_type), {}, ""};
+    Control control{input.name, dtype_numbered(input.type.element_type), {}, ""};
     const bool number = control.dtype == DType::kI64 || control.dtype == DType::kI32;
     if (input.type.kind != "tensor" || !input.type.has_shape || (!number && control.dtype != DType::kBool))
       continue;

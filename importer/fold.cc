@@ -47,77 +47,26 @@ Array widen(const Tensor& t) {
 
 namespace {
 
+// double -> a narrow float through f32: double rounding is harmless for the values folded here, which come from
+// narrower types.
 template <typename T>
-void store(const Array& a, Tensor& t) {
-  for (int64_t i = 0; i < a.size(); ++i)
-    t.as<T>()[i] = static_cast<T>(a.real ? static_cast<int64_t>(a.number(i)) : a.integer(i));
-}
-
-void store_nibbles(const Array& a, Tensor& t) {
-  for (int64_t i = 0; i < a.size(); ++i) {
-    auto& byte = t.as<uint8_t>()[i / 2];
-    byte = static_cast<uint8_t>(byte | ((a.integer(i) & 15) << (i % 2 * 4)));
-  }
-}
-
-// double -> bfloat16 or float16 through float: double rounding is harmless for the values folded here, which
-// come from narrower types.
-template <uint16_t (*round)(float)>
-void store_half(const Array& a, Tensor& t) {
-  for (int64_t i = 0; i < a.size(); ++i) t.as<uint16_t>()[i] = round(static_cast<float>(a.number(i)));
+T number(const Array& a, int64_t i) {
+  if constexpr (std::is_same_v<T, bool>) return a.number(i) != 0;
+  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(a.number(i));
+  return static_cast<T>(a.real ? static_cast<int64_t>(a.number(i)) : a.integer(i));
 }
 
 }  // namespace
 
 Tensor narrow(const Array& a, DType dtype) {
   Tensor t = Tensor::zeros(dtype, a.dims);
-  switch (dtype) {
-    case DType::kF32:
-      for (int64_t i = 0; i < a.size(); ++i) t.as<float>()[i] = static_cast<float>(a.number(i));
-      break;
-    case DType::kF64:
-      for (int64_t i = 0; i < a.size(); ++i) t.as<double>()[i] = a.number(i);
-      break;
-    case DType::kF16:
-      store_half<f32_to_f16>(a, t);
-      break;
-    case DType::kBF16:
-      store_half<f32_to_bf16>(a, t);
-      break;
-    case DType::kBool:
-      for (int64_t i = 0; i < a.size(); ++i) t.as<uint8_t>()[i] = a.number(i) != 0;
-      break;
-    case DType::kI8:
-      store<int8_t>(a, t);
-      break;
-    case DType::kU8:
-      store<uint8_t>(a, t);
-      break;
-    case DType::kI16:
-      store<int16_t>(a, t);
-      break;
-    case DType::kU16:
-      store<uint16_t>(a, t);
-      break;
-    case DType::kI32:
-      store<int32_t>(a, t);
-      break;
-    case DType::kU32:
-      store<uint32_t>(a, t);
-      break;
-    case DType::kI64:
-      store<int64_t>(a, t);
-      break;
-    case DType::kU64:
-      store<uint64_t>(a, t);
-      break;
-    case DType::kI4:
-    case DType::kU4:
-      store_nibbles(a, t);
-      break;
-    default:
-      throw Error(Code::kInternal, "folding a tensor without numbers");
-  }
+  with_element(
+      dtype,
+      [&](auto element) {
+        using Value = typename decltype(element)::Value;
+        for (int64_t i = 0; i < a.size(); ++i) element.store(t.data.get(), i, number<Value>(a, i));
+      },
+      [] { throw Error(Code::kInternal, "folding a tensor without numbers"); });
   return t;
 }
 

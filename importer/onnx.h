@@ -110,8 +110,7 @@ Model parse_model(std::shared_ptr<const WeightFile> file, std::span<const std::b
 // A file that holds one TensorProto: the data sets of ONNX's backend tests.
 TensorRef parse_tensor(const std::filesystem::path& file, const Limits& limits = {});
 
-// TensorProto.DataType as ark's type, kUndefined if ark has none; and "FLOAT16 (10)" for messages.
-DType dtype_of(int64_t element_type);
+// "FLOAT16 (10)", for messages; dtype_numbered() is ark's type.
 std::string element_type_name(int64_t element_type);
 
 }  // namespace ark::onnx

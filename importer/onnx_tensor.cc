@@ -44,30 +44,6 @@ std::string element_type_name(int64_t type) {
   return (known ? kTypeNames[type] : "unknown") + (" (" + std::to_string(type) + ")");
 }
 
-DType dtype_of(int64_t type) {
-  switch (type) {
-    case 1:
-    case 2:
-    case 3:
-    case 4:
-    case 5:
-    case 6:
-    case 7:
-    case 8:
-    case 9:
-    case 10:
-    case 11:
-    case 12:
-    case 13:
-    case 16:
-    case 21:
-    case 22:
-      return static_cast<DType>(type);
-    default:
-      return DType::kUndefined;
-  }
-}
-
 namespace {
 
 // Collects the fields of one TensorProto; finish() checks them against each other.
@@ -83,7 +59,7 @@ class TensorReader {
         wire_.varints(f, [&](int64_t d) { dimension(d); });
         break;
       case 2:
-        type_ = wire_.varint(f), dtype_ = dtype_of(type_);
+        type_ = wire_.varint(f), dtype_ = dtype_numbered(type_);
         break;
       case 3:
         wire_.unsupported("tensors in segments are not supported: store the tensor whole");

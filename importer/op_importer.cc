@@ -63,23 +63,9 @@ std::vector<double> OpContext::attr_floats(std::string_view name, std::vector<do
 }
 
 ValueId OpContext::constant_float(float value, DType dtype) {
+  if (!is_floating(dtype)) unsupported("a floating constant of type " + std::string(name_of(dtype)));
   Tensor t = Tensor::empty(dtype, {});
-  switch (dtype) {
-    case DType::kF32:
-      *t.as<float>() = value;
-      break;
-    case DType::kF64:
-      *t.as<double>() = value;
-      break;
-    case DType::kF16:
-      *t.as<uint16_t>() = f32_to_f16(value);
-      break;
-    case DType::kBF16:
-      *t.as<uint16_t>() = f32_to_bf16(value);
-      break;
-    default:
-      unsupported("a floating constant of type " + std::string(name_of(dtype)));
-  }
+  store_f32(dtype, t.data.get(), 0, 1, &value);
   return graph.add_constant(make_constant(std::move(t)));
 }
 

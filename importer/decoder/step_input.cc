@@ -9,29 +9,19 @@ namespace ark {
 namespace {
 
 void put(Tensor& t, int64_t i, int64_t v) {
-  switch (t.dtype) {
-    case DType::kI64:
-      t.as<int64_t>()[i] = v;
-      break;
-    case DType::kI32:
-      t.as<int32_t>()[i] = static_cast<int32_t>(v);
-      break;
-    case DType::kBool:
-      t.as<uint8_t>()[i] = v != 0;
-      break;
-    case DType::kF32:
-      t.as<float>()[i] = static_cast<float>(v);
-      break;
-    case DType::kF16:
-      t.as<uint16_t>()[i] = f32_to_f16(static_cast<float>(v));
-      break;
-    case DType::kBF16:
-      t.as<uint16_t>()[i] = f32_to_bf16(static_cast<float>(v));
-      break;
-    default:
-      throw Error(Code::kUnsupported,
-                  "a decoder input of type " + std::string(name_of(t.dtype)) + " cannot be driven");
-  }
+  const auto refuse = [&] {
+    throw Error(Code::kUnsupported,
+                "a decoder input of type " + std::string(name_of(t.dtype)) + " cannot be driven");
+  };
+  if (t.dtype != DType::kI64 && t.dtype != DType::kI32 && t.dtype != DType::kBool &&
+      (!is_floating(t.dtype) || t.dtype == DType::kF64))
+    refuse();
+  with_element(
+      t.dtype,
+      [&](auto element) {
+        element.store(t.data.get(), i, static_cast<typename decltype(element)::Value>(v));
+      },
+      refuse);
 }
 
 template <typename F>

@@ -26,8 +26,8 @@ Results dequantize(const Call& c) {
       place += (a == axis ? at.at()[a] / block : at.at()[a]) * strides[a];
     if (!blocked && !single) place = at.at()[axis];
     if (place >= scale.size()) return std::nullopt;
-    const int64_t zero = c.has(2) ? c.in[2].integer(place) : default_zero;
-    y.reals[i] = static_cast<float>(x.integer(static_cast<int64_t>(i)) - zero) *
+    const double zero = c.has(2) ? c.in[2].number(place) : static_cast<double>(default_zero);
+    y.reals[i] = static_cast<float>(x.number(static_cast<int64_t>(i)) - zero) *
                  static_cast<float>(scale.number(place));
     ++i;
   } while (at.next());

@@ -83,7 +83,7 @@ void eye_like(OpContext& c) {
 // a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N), with N the size, or the size - 1 if not periodic.
 void cosine_window(OpContext& c, double a0, double a1, double a2) {
   const int64_t type = c.attr_int("output_datatype", 1);
-  const auto to = type > 0 && type < 256 ? static_cast<DType>(type) : DType::kUndefined;
+  const DType to = dtype_numbered(type);
   if (!is_floating(to)) c.unsupported("a window of a type other than floating point");
   const ValueId size = cast(c, c.input(0), DType::kI64), one = scalar(c, 1, DType::kI64);
   const ValueId n = c.emit(Op::kRange, {scalar(c, 0, DType::kI64), size, one});

@@ -71,7 +71,7 @@ void where(OpContext& c) { c.outputs[0] = c.emit(Op::kWhere, {c.input(0), c.inpu
 
 // A type by its number in the file; only types that ark computes with.
 DType type_numbered(OpContext& c, int64_t number) {
-  const auto type = number >= 0 && number < 256 ? static_cast<DType>(number) : DType::kUndefined;
+  const DType type = dtype_numbered(number);
   if (bits_of(type) == 0)
     c.unsupported("element type " + std::to_string(number) +
                   " is not supported; export with a standard numeric type");

@@ -10,7 +10,7 @@ namespace {
 DType requested(OpContext& c, const char* name, DType fallback) {
   const int64_t number = c.attr_int(name, 0);
   if (number == 0) return fallback;
-  const auto type = number > 0 && number < 256 ? static_cast<DType>(number) : DType::kUndefined;
+  const DType type = dtype_numbered(number);
   if (bits_of(type) == 0) c.unsupported("element type " + std::to_string(number));
   return type;
 }

@@ -71,8 +71,6 @@ std::optional<RmsNorm> rms_normalized(const Graph& graph, const Node& node) {
   return std::nullopt;
 }
 
-bool is_half(DType t) { return t == DType::kF16 || t == DType::kBF16; }
-
 class RmsNormFuser {
  public:
   explicit RmsNormFuser(Graph& graph)
@@ -109,7 +107,7 @@ class RmsNormFuser {
     if (widened && reader != kNoNode && graph_.node(reader).op == Op::kCast) {
       const DType narrow = graph_.value(widened->inputs[0]).dtype;
       Node& back = graph_.node(reader);
-      if (is_half(narrow) && graph_.value(back.outputs[0]).dtype == narrow) {
+      if (is_narrow_float(narrow) && graph_.value(back.outputs[0]).dtype == narrow) {
         x = widened->inputs[0];
         y = back.outputs[0];
         rewrite(back, Op::kRmsNorm, {x}, attributes);

@@ -19,19 +19,9 @@ constexpr int32_t kPageSize = 16, kStepTokens = 64, kStepSlots = 8;
 [[noreturn]] void unsupported(const std::string& why) { throw Error(Code::kUnsupported, why); }
 
 void put(Tensor& t, int64_t i, float value) {
-  switch (t.dtype) {
-    case DType::kF32:
-      t.as<float>()[i] = value;
-      break;
-    case DType::kF16:
-      t.as<uint16_t>()[i] = f32_to_f16(value);
-      break;
-    case DType::kBF16:
-      t.as<uint16_t>()[i] = f32_to_bf16(value);
-      break;
-    default:
-      unsupported("outputs of type " + std::string(name_of(t.dtype)) + " are not made");
-  }
+  if (!is_floating(t.dtype) || t.dtype == DType::kF64)
+    unsupported("outputs of type " + std::string(name_of(t.dtype)) + " are not made");
+  store_f32(t.dtype, t.data.get(), i, 1, &value);
 }
 
 // One row of the padded batch.

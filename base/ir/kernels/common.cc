@@ -16,119 +16,41 @@ TensorView view_of(const Tensor& tensor) {
 namespace ark::kernels {
 namespace {
 
-template <typename S, typename C>
-void load_as(const TensorView& view, int64_t first, int64_t n, C* into) {
-  const S* from = view.as<S>() + first;
-  for (int64_t i = 0; i < n; ++i) into[i] = static_cast<C>(from[i]);
-}
-template <typename C, float (*Widen)(uint16_t)>
-void load_half(const TensorView& view, int64_t first, int64_t n, C* into) {
-  const uint16_t* from = view.as<uint16_t>() + first;
-  for (int64_t i = 0; i < n; ++i) into[i] = static_cast<C>(Widen(from[i]));
-}
 // Out-of-range floats saturate instead of being undefined; NaN gives 0.
 template <typename S, typename C>
 S convert(C value) {
-  if constexpr (std::is_floating_point_v<C> && std::is_integral_v<S>) {
+  if constexpr (std::is_same_v<S, bool>) {
+    return value != C{0};
+  } else if constexpr (std::is_floating_point_v<C> && std::is_integral_v<S>) {
     if (!(value > static_cast<C>(std::numeric_limits<S>::min())))
       return value != value ? S{0} : std::numeric_limits<S>::min();
     if (value >= static_cast<C>(std::numeric_limits<S>::max())) return std::numeric_limits<S>::max();
   }
   return static_cast<S>(value);
 }
-template <typename S, typename C>
-void store_as(const TensorView& view, int64_t first, int64_t n, const C* from) {
-  S* to = view.as<S>() + first;
-  for (int64_t i = 0; i < n; ++i) to[i] = convert<S>(from[i]);
-}
-
 }  // namespace
 
 template <typename C>
 void load(const TensorView& view, int64_t first, int64_t n, C* into) {
-  switch (view.dtype) {
-    case DType::kF32:
-      return load_as<float>(view, first, n, into);
-    case DType::kF64:
-      return load_as<double>(view, first, n, into);
-    case DType::kF16:
-      return load_half<C, f16_to_f32>(view, first, n, into);
-    case DType::kBF16:
-      return load_half<C, bf16_to_f32>(view, first, n, into);
-    case DType::kBool:
-    case DType::kU8:
-      return load_as<uint8_t>(view, first, n, into);
-    case DType::kI8:
-      return load_as<int8_t>(view, first, n, into);
-    case DType::kU16:
-      return load_as<uint16_t>(view, first, n, into);
-    case DType::kI16:
-      return load_as<int16_t>(view, first, n, into);
-    case DType::kU32:
-      return load_as<uint32_t>(view, first, n, into);
-    case DType::kI32:
-      return load_as<int32_t>(view, first, n, into);
-    case DType::kU64:
-      return load_as<uint64_t>(view, first, n, into);
-    case DType::kI64:
-      return load_as<int64_t>(view, first, n, into);
-    case DType::kU4:
-    case DType::kI4:
-      for (int64_t i = 0; i < n; ++i) {
-        const int nibble = std::to_integer<int>(view.data[(first + i) / 2] >> ((first + i) % 2 * 4)) & 15;
-        into[i] = static_cast<C>(view.dtype == DType::kU4 ? nibble : (nibble ^ 8) - 8);
-      }
-      return;
-    default:
-      unsupported("no kernel reads type " + std::string(name_of(view.dtype)));
-  }
+  with_element(
+      view.dtype,
+      [&](auto element) {
+        const std::byte* data = view.data;
+        for (int64_t i = 0; i < n; ++i) into[i] = static_cast<C>(element.load(data, first + i));
+      },
+      [&] { unsupported("no kernel reads type " + std::string(name_of(view.dtype))); });
 }
 
 template <typename C>
 void store(const TensorView& view, int64_t first, int64_t n, const C* from) {
-  switch (view.dtype) {
-    case DType::kF32:
-      return store_as<float>(view, first, n, from);
-    case DType::kF64:
-      return store_as<double>(view, first, n, from);
-    case DType::kF16:
-      for (int64_t i = 0; i < n; ++i)
-        view.as<uint16_t>()[first + i] = f32_to_f16(static_cast<float>(from[i]));
-      return;
-    case DType::kBF16:
-      for (int64_t i = 0; i < n; ++i)
-        view.as<uint16_t>()[first + i] = f32_to_bf16(static_cast<float>(from[i]));
-      return;
-    case DType::kBool:
-      for (int64_t i = 0; i < n; ++i) view.as<uint8_t>()[first + i] = from[i] != C{0};
-      return;
-    case DType::kU8:
-      return store_as<uint8_t>(view, first, n, from);
-    case DType::kI8:
-      return store_as<int8_t>(view, first, n, from);
-    case DType::kU16:
-      return store_as<uint16_t>(view, first, n, from);
-    case DType::kI16:
-      return store_as<int16_t>(view, first, n, from);
-    case DType::kU32:
-      return store_as<uint32_t>(view, first, n, from);
-    case DType::kI32:
-      return store_as<int32_t>(view, first, n, from);
-    case DType::kU64:
-      return store_as<uint64_t>(view, first, n, from);
-    case DType::kI64:
-      return store_as<int64_t>(view, first, n, from);
-    case DType::kU4:
-    case DType::kI4:
-      for (int64_t i = 0; i < n; ++i) {
-        const int shift = static_cast<int>((first + i) % 2 * 4);
-        std::byte& both = view.data[(first + i) / 2];
-        both = (both & std::byte(0xf0 >> shift)) | std::byte((convert<int64_t>(from[i]) & 15) << shift);
-      }
-      return;
-    default:
-      unsupported("no kernel writes type " + std::string(name_of(view.dtype)));
-  }
+  with_element(
+      view.dtype,
+      [&](auto element) {
+        using Value = typename decltype(element)::Value;
+        std::byte* data = view.data;
+        for (int64_t i = 0; i < n; ++i) element.store(data, first + i, convert<Value>(from[i]));
+      },
+      [&] { unsupported("no kernel writes type " + std::string(name_of(view.dtype))); });
 }
 
 template <typename C>

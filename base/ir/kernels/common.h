@@ -1,6 +1,6 @@
 // What the plain kernels share: operand access by compute type, strides, attribute-or-input operands.
 //
-// Kernels compute in one of four types, whatever the storage: float (f32, f16, bf16), double (f64), uint64_t
+// Kernels compute in one of four types, whatever the storage: float (f32 and narrower), double (f64), uint64_t
 // (u64) and int64_t (all other integers and bool). Blocks are loaded and converted, computed, and stored
 // converted.
 #pragma once
@@ -51,11 +51,8 @@ void store_one(const TensorView& view, int64_t i, C value) {
 // Calls f with a value of the compute type of `type`. Throws for strings and undefined.
 template <typename F>
 decltype(auto) with_compute_type(DType type, F&& f) {
+  if (type == DType::kF32 || is_narrow_float(type)) return f(float{});
   switch (type) {
-    case DType::kF32:
-    case DType::kF16:
-    case DType::kBF16:
-      return f(float{});
     case DType::kF64:
       return f(double{});
     case DType::kU64:

@@ -46,13 +46,14 @@ std::vector<OutputType> dequantize_shapes(const KernelCall& call) {
 void dequantize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const ScaleIndex index(call);
-  const int64_t default_zero = call.attributes->get_or(key::kZeroPoint, 0);
+  const auto default_zero = static_cast<double>(call.attributes->get_or(key::kZeroPoint, 0));
   const auto [begin, end] = elements_of(tile, y.size());
   for (int64_t i = begin; i < end; ++i) {
     const int64_t s = index(i);
-    const auto zero = has_input(call, 2) ? load_one<int64_t>(call.inputs[2], s) : default_zero;
+    // Codes are integers of 32 bits at most, or floats: their difference as f64 is exact.
+    const double zero = has_input(call, 2) ? load_one<double>(call.inputs[2], s) : default_zero;
     store_one<float>(y, i,
-                     static_cast<float>(load_one<int64_t>(x, i) - zero) * load_one<float>(call.inputs[1], s));
+                     static_cast<float>(load_one<double>(x, i) - zero) * load_one<float>(call.inputs[1], s));
   }
 }
 
