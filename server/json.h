@@ -1,0 +1,30 @@
+// The one JSON type, and the few functions that parse and print it.
+//
+// A header that only names Json includes server/json_fwd.h: to read <nlohmann/json.hpp> takes longer than to compile
+// most of our files. Parsing and printing are compiled once, in json.cc; Json::parse and Json::dump would be compiled
+// again by each file that calls them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "server/json_fwd.h"
+#include "server/ordered_map.h"
+
+namespace ark {
+
+// Why a text is not JSON: "parse error at line 1, column 2: ...".
+class JsonError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+Json parse_json(std::string_view text);  // throws JsonError
+
+// On one line, or indented by `indent` blanks a level; strings that are not UTF-8 get U+FFFD. `ascii`: what is
+// beyond it is written as \uXXXX.
+std::string to_text(const Json& json, int indent = -1, bool ascii = false);
+
+}  // namespace ark
