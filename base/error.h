@@ -2,7 +2,7 @@
 //
 // Load path, tools and server throw `Error`; composition roots (main functions, HTTP handlers, the
 // engine's control thread) catch it. Step loops and data paths never throw: they report faults as
-// values (see engine/fault.h). A message names the node, file or option, the limit and what to do.
+// values (see dma/fault.h). A message names the node, file or option, the limit and what to do.
 #pragma once
 
 #include <stdexcept>

@@ -63,14 +63,13 @@ void Pump::run(std::stop_token stop) {
     }
     if (polls && poll_nap == 0) {
       for (uint32_t spin = 0; spin < options_.spin.spins; ++spin) detail::relax();
-      sched_yield();
       continue;
     }
     const bool in_flight = oldest_ != newest_;
     const int64_t longest = std::min(options_.idle_sleep_ns, parts_.wire->idle_sleep_ns());
     const int64_t nap = in_flight ? 50'000 : polls ? std::min(longest, poll_nap) : longest;
     // Spins once after work; a pump that has been idle for a whole turn sleeps at once.
-    const SpinPolicy spin = was_busy || in_flight ? options_.spin : SpinPolicy{0, 0};
+    const SpinPolicy spin = was_busy || in_flight ? options_.spin : SpinPolicy{0};
     was_busy = false;
     const WaitContext context{nullptr, Deadline::after(std::chrono::nanoseconds(nap)), spin};
     // Its deadline is the normal end of an idle turn.
@@ -78,7 +77,7 @@ void Pump::run(std::stop_token stop) {
   }
   const Deadline drained = Deadline::after(std::chrono::seconds(1));
   while (!is_idle() && !parts_.abort->raised() && !drained.passed()) {
-    if (run_once() == 0) sched_yield();
+    if (run_once() == 0) detail::blind_sleep(20'000);
   }
 }
 

@@ -20,11 +20,12 @@ namespace ark::dma {
 
 struct PumpOptions {
   uint64_t piece_bytes = 128 << 10;  // largest bulk transfer
-  uint32_t attempts = 7;  // per transfer, before the wire counts as cut: 2.5 s with the next figure
+  // Per transfer, before the wire counts as cut: 2.5 s with the next figure.
+  uint32_t attempts = 7;
   std::chrono::nanoseconds retry_after{20'000'000};  // doubled at each attempt; unordered wires only
-  int64_t idle_sleep_ns = detail::kSleepSliceNs;     // small where producers neither raise the doorbell nor
-                                                     // are announced by poll_while()
-  SpinPolicy spin;                                   // before an idle pump sleeps
+  // Small where producers neither raise the doorbell nor are announced by poll_while().
+  int64_t idle_sleep_ns = detail::kSleepSliceNs;
+  SpinPolicy spin;  // before an idle pump sleeps
 };
 
 class Pump {

@@ -1,6 +1,7 @@
 #include "dma/wait.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,11 +21,9 @@ int available_cpus() {
 SpinPolicy SpinPolicy::adapted(int busy_threads) {
   const int cpus = available_cpus();
   // One CPU must be left for the HTTP threads and the pump, or a long spin delays the very writer it awaits.
-  // None yields: beside another program each sched_yield gives away a time slice of milliseconds, hundreds a
-  // step, while who sleeps is woken at once.
-  if (busy_threads < cpus) return {16'000, 0};
-  if (busy_threads == cpus) return {4'000, 0};
-  return {16, 0};
+  if (busy_threads < cpus) return {16'000};
+  if (busy_threads == cpus) return {4'000};
+  return {16};
 }
 
 namespace detail {

@@ -1,11 +1,10 @@
-// The one wait of ark: spins briefly, then yields, then sleeps; always with an abort word and a deadline.
+// The one wait of ark: spins briefly, then sleeps; always with an abort word and a deadline.
 //
 // It works on memory shared between processes too: the sleep is a futex on the awaited counter's own
 // word, so an idle loop costs next to no CPU and a raise wakes it at once. Writers that cannot wake
-// (a GPU, a NIC) are found by short timed sleeps instead.
+// (a GPU, a NIC) are found by short timed sleeps instead. It never yields: beside another program each
+// sched_yield gives away a time slice of milliseconds, while who sleeps is woken at once.
 #pragma once
-
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -54,10 +53,9 @@ struct alignas(64) AbortFlag {
   void clear() { word.store(0, std::memory_order_release); }
 };
 
-// How many times a wait looks before it sleeps.
+// How many times a wait looks, a pause instruction between two looks, before it sleeps.
 struct SpinPolicy {
-  uint32_t spins = 32;    // looks with a pause instruction between them
-  uint32_t yields = 256;  // then looks with sched_yield between them
+  uint32_t spins = 32;
 
   // For `busy_threads` threads of this machine that compute or wait at the same time: long spins only
   // where each has a CPU for itself and one is left over. Honours the CPU affinity mask.
@@ -138,11 +136,7 @@ Fault wait_slowly(Ready& ready, const WaitPoint& at, const WaitContext& context)
     if (ready()) return {};
     if (aborted()) return stopped(ready, FaultKind::kAborted, at);
     if (context.deadline.passed()) return stopped(ready, FaultKind::kDeadline, at);
-    if (turn < context.spin.yields) {
-      sched_yield();
-    } else {
-      sleep_once(ready, context.deadline, turn - context.spin.yields);
-    }
+    sleep_once(ready, context.deadline, turn);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "dma/pump.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <atomic>
 #include <cstring>
@@ -103,7 +102,7 @@ TEST(Pump, LooksAgainAndAgainWhileAProducerThatCannotRingMayPost) {
   std::atomic<uint64_t> asked{0};
   pump.poll_while([&] { return ++asked, may_post.load(); }, 0);
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));  // asleep, it would take 20 s
-  while (asked < 1000 && !deadline.passed()) sched_yield();
+  while (asked < 1000 && !deadline.passed()) std::this_thread::yield();
   EXPECT_GE(asked, 1000u);
   RequestQueues& queues = groups[0]->endpoint().queues();
   ASSERT_TRUE(queues.ring(Priority::kDecode).try_push({groups[0]->sender(1, 0).route}));
@@ -193,7 +192,7 @@ TEST(Pump, SleepsAfterAFailureThoughAProducerMayPost) {
       ASSERT_TRUE(queues.ring(Priority::kDecode).try_push({.route = 2047}));  // there is no such route
     }
     const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-    while (!groups[0]->abort().raised() && !deadline.passed()) sched_yield();
+    while (!groups[0]->abort().raised() && !deadline.passed()) std::this_thread::yield();
     ASSERT_TRUE(groups[0]->abort().raised());
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const uint64_t before = asked;

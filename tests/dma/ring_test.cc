@@ -104,7 +104,7 @@ TEST(Ring, ManyProducersLoseAndTearNothing) {
   for (uint64_t taken = 0; taken < kProducers * kEach;) {
     Request got;
     if (!ring->try_pop(got)) {
-      sched_yield();
+      std::this_thread::yield();
       continue;
     }
     ++taken;

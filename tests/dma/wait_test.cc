@@ -109,8 +109,8 @@ TEST(Wait, AbortEndsASleepingWaitSoon) {
 TEST(Wait, NoWakeIsLostInALongExchange) {
   Counter64 ping, pong;
   constexpr uint64_t kTurns = 5000;
-  const WaitContext sleeps{
-      nullptr, Deadline::after(std::chrono::seconds(60)), {0, 0}};  // at once to the futex
+  // At once to the futex.
+  const WaitContext sleeps{nullptr, Deadline::after(std::chrono::seconds(60)), {0}};
   std::jthread other([&] {
     for (uint64_t turn = 1; turn <= kTurns; ++turn) {
       if (wait_reached(ping, turn, {}, sleeps)) return;
@@ -130,7 +130,7 @@ TEST(Wait, WakesAcrossProcesses) {
   void* shared = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   auto* counters = static_cast<Counter64*>(shared);
-  const WaitContext sleeps{nullptr, Deadline::after(std::chrono::seconds(30)), {0, 0}};
+  const WaitContext sleeps{nullptr, Deadline::after(std::chrono::seconds(30)), {0}};
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -152,8 +152,6 @@ TEST(SpinPolicy, IsTinyWhenThereAreMoreThreadsThanCpus) {
   EXPECT_GE(cpus, 1);
   EXPECT_LE(SpinPolicy::adapted(cpus + 1).spins, 32u);
   EXPECT_LE(SpinPolicy::adapted(cpus).spins, SpinPolicy::adapted(cpus - 1).spins);
-  for (const int more : {-1, 0, 1})  // a yield costs a time slice where other programs run
-    EXPECT_EQ(SpinPolicy::adapted(cpus + more).yields, 0u);
 }
 
 }  // namespace

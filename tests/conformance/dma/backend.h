@@ -68,7 +68,7 @@ class Conformance : public ::testing::TestWithParam<Backend> {
         size, [&](int) { return spec; }, soon(), GetParam().transports(size));
   }
 
-  static WaitContext context_of(Group& group) { return {&group.abort(), soon(), SpinPolicy{16, 64}}; }
+  static WaitContext context_of(Group& group) { return {&group.abort(), soon(), SpinPolicy{16}}; }
 
   // Runs `body` on a thread per rank. A fault that it returns fails the test and aborts all ranks.
   static void run_ranks(std::vector<std::unique_ptr<Group>>& groups,
