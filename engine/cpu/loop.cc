@@ -24,6 +24,19 @@ class Loop final : public CpuExecutor {
     parked_.wait(lock, [this] { return !running_; });
   }
 
+  // Once the gang has left: another rank's processors may still be in the step that poll() has returned.
+  Timeline timeline() override {
+    std::unique_lock lock(mutex_);
+    parked_.wait(lock, [this] { return !running_; });
+    ARK_CHECK(!rings_.empty(), "a timeline of a loop that records none");
+    std::vector<TraceEvent> events;
+    for (const TraceRing& ring : rings_)
+      events.insert(events.end(), ring.events().begin(), ring.events().end());
+    std::vector<std::vector<std::string>> phases;
+    for (const auto& rank : ranks_) phases.push_back(phase_names(rank->program()));
+    return make_timeline(events, options_.trace_events, std::move(phases));
+  }
+
   bool is_parked() const override {
     const std::lock_guard lock(mutex_);
     return !running_;
@@ -36,7 +49,11 @@ class Loop final : public CpuExecutor {
     dma::Counter64 through;  // processors that have run a step, over all steps
   };
 
-  void on_prepared() override { controls_ = std::vector<RankControl>(ranks_.size()); }
+  void on_prepared() override {
+    controls_ = std::vector<RankControl>(ranks_.size());
+    if (options_.trace_events > 0)
+      rings_.assign(ranks_.size() * options_.processors, TraceRing(options_.trace_events));
+  }
 
   void on_post() override {
     const std::lock_guard lock(mutex_);
@@ -118,10 +135,17 @@ class Loop final : public CpuExecutor {
   bool run_step(std::size_t r, int32_t processor) {
     Rank& rank = *ranks_[r];
     const dma::WaitContext context = step_context(r);
+    TraceRing* const ring = rings_.empty() ? nullptr : &rings_[r * options_.processors + processor];
+    const auto trace = [ring](PhaseId phase, TraceKind kind) {
+      if (ring) ring->add(phase, kind);
+    };
     for (const Rank::Instance& instance : rank.schedule()) {
+      trace(instance.phase, TraceKind::kWait);
       dma::Fault fault = rank.wait(instance, processor, options_.barrier, context);
       if (!fault) {
+        trace(instance.phase, TraceKind::kRun);
         rank.run(instance, processor);
+        trace(instance.phase, TraceKind::kPublish);
         fault = rank.finish(instance, processor, context);
       }
       if (!fault && options_.barrier) fault = rank.wait_all(instance, processor, context);
@@ -130,6 +154,7 @@ class Loop final : public CpuExecutor {
         return false;
       }
     }
+    trace(0, TraceKind::kDone);
     return true;
   }
 
@@ -142,6 +167,7 @@ class Loop final : public CpuExecutor {
   }
 
   std::vector<RankControl> controls_;  // by rank of this process
+  std::vector<TraceRing> rings_;       // by rank and processor; none without a timeline
   dma::Counter64 go_;                  // turns that the gang's leader has opened
   std::atomic<uint64_t> stop_at_{0};   // the turn at which all leave; leader, before go_ of that turn
   uint64_t leased_ = 0;  // steps of this lease: gang leader; the last one out after all have left

@@ -117,18 +117,17 @@ class Device final : public DeviceExecutor {
   const KernelFacts& kernel_facts() const override { return kernel_->facts(); }
   int32_t processors() const override { return options_.processors; }
   int64_t launches() const override { return host_->launches(); }
-  std::string phase_name(int32_t rank, int32_t phase) const override {
-    return setups_[rank].program->phases[phase].name;
-  }
-
   Timeline timeline() override {
-    ARK_CHECK(device_.trace_events > 0, "a timeline of a loop that records none");
-    std::vector<TraceEvent> events(static_cast<std::size_t>(device_.trace_events) *
-                                   static_cast<std::size_t>(shape_.blocks));
+    static_assert(sizeof(cuda::TraceEvent) == sizeof(ark::TraceEvent));
+    ARK_CHECK(options_.trace_events > 0, "a timeline of a loop that records none");
+    std::vector<ark::TraceEvent> events(static_cast<std::size_t>(options_.trace_events) *
+                                        static_cast<std::size_t>(shape_.blocks));
     const Gate::Work work = gpu_->gate().enter();
     const uint64_t counts = static_cast<uint64_t>(shape_.blocks) * sizeof(u64);
     gpu_->download(std::as_writable_bytes(std::span(events)), parameters_.trace + counts);
-    return make_timeline(events, device_.trace_events, options_.processors, 1);
+    std::vector<std::vector<std::string>> phases;
+    for (const RankSetup& setup : setups_) phases.push_back(phase_names(*setup.program));
+    return make_timeline(events, options_.trace_events, std::move(phases));
   }
 
  private:
@@ -152,7 +151,7 @@ class Device final : public DeviceExecutor {
     for (const RankSetup& setup : setups_) programs.push_back(setup.program);
     variants_ = std::make_unique<VariantSet>(programs, device_.numerics);
     tiles_ = tiles_for(gpu_->info().shared_per_block);
-    kernel_ = gpu_->load(make_source(*variants_, {.trace = device_.trace_events > 0,
+    kernel_ = gpu_->load(make_source(*variants_, {.trace = options_.trace_events > 0,
                                                   .small_tiles = tiles_.scratch == kSmallTiles.scratch}));
     const auto room = static_cast<int64_t>(gpu_->info().shared_per_block) - kernel_->facts().static_shared;
     stages_ = 0;
@@ -250,7 +249,8 @@ class Device final : public DeviceExecutor {
     setup.step_deadline = options_.step_deadline;
     if (gpu_->info().is_emulated) setup.last_words = std::chrono::minutes(2);  // it is slow, not lost
     setup.phase_name = [this](int rank, int phase) {
-      return phase_name(rank - setups_[0].program->rank, phase);  // records name ranks of the group
+      // Records name ranks of the group.
+      return setups_[rank - setups_[0].program->rank].program->phases[phase].name;
     };
     setup.interrupted = [this] { return interrupted(); };
     parameters_.ranks = tables;
@@ -287,9 +287,9 @@ class Device final : public DeviceExecutor {
     p.lease = static_cast<u64>(std::max<int64_t>(0, options_.lease));
     p.deadline_ns = static_cast<u64>(std::chrono::nanoseconds(options_.step_deadline).count());
     p.linger_ns = static_cast<u64>(std::chrono::nanoseconds(device_.linger).count());
-    p.trace_events = device_.trace_events;
+    p.trace_events = options_.trace_events;
     // A count of each block's events, then their rings.
-    const auto events = static_cast<uint64_t>(device_.trace_events) * sizeof(TraceEvent);
+    const auto events = static_cast<uint64_t>(options_.trace_events) * sizeof(TraceEvent);
     if (events > 0)
       p.trace = zeroed(static_cast<uint64_t>(shape_.blocks) * (sizeof(u64) + events), "the timeline");
     p.counter_base = options_.counter_base;

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "engine/cuda/gpu.h"
-#include "engine/cuda/timeline.h"
 #include "engine/cuda/variants.h"
 #include "engine/run/executor.h"
 
@@ -17,7 +16,6 @@ struct DeviceOptions {
   int32_t processors = 0;  // per rank; 0: as many as the GPU holds at once
   int32_t groups = 0;      // tiles that share a matrix product's rows of weights; 0: chosen by cost
   std::chrono::microseconds linger{5'000};  // the loop waits so long for the next step before it parks
-  int32_t trace_events = 0;                 // per block, of the last steps; 0: the loop is compiled without
   bool as_graph = false;                    // launches replay a CUDA graph (LaunchShape::as_graph)
 };
 
@@ -30,9 +28,6 @@ class DeviceExecutor : public Executor {
   virtual const KernelFacts& kernel_facts() const = 0;
   virtual int32_t processors() const = 0;  // per rank
   virtual int64_t launches() const = 0;
-  // Of the last steps, if DeviceOptions::trace_events > 0; parks the loop.
-  virtual Timeline timeline() = 0;
-  virtual std::string phase_name(int32_t rank, int32_t phase) const = 0;
 };
 
 // `gpu` may be shared by executors: they park for each other. Takes decoder programs: all ranks in this

@@ -210,10 +210,11 @@ struct LoopParameters {
   i32 padding;
 };
 
+// The layout of ark::TraceEvent (engine/run/timeline.h).
 struct TraceEvent {
   u64 clock;
   i32 phase;
-  i32 kind;  // 0 wait, 1 run, 2 publish, 3 done
+  i32 kind;
 };
 
 // Dynamic shared memory of a block.

@@ -12,4 +12,8 @@ void Executor::write_cache(const CachePlace&, std::span<const float>) {
   throw Error(Code::kUnsupported, "this executor does not take caches");
 }
 
+Timeline Executor::timeline() {
+  throw Error(Code::kUnsupported, "this executor records no timeline: it has no loop");
+}
+
 }  // namespace ark

@@ -19,6 +19,7 @@
 #include "engine/run/isa.h"
 #include "engine/run/runner.h"
 #include "engine/run/step.h"
+#include "engine/run/timeline.h"
 #include "engine/run/weight_store.h"
 
 namespace ark {
@@ -38,6 +39,7 @@ struct ExecutorOptions {
   uint32_t counter_base = 0;  // where the phase counters start; tests put it near 2^32
   int64_t lease = 0;     // steps a launch may run before it returns its threads; 0 = unbounded while busy
   bool barrier = false;  // ignore the phases' waits, join after each phase: the A/B oracle of the waits
+  int32_t trace_events = 0;  // of the last steps, that each processor records for timeline()
   Isa isa = best_isa();
   int32_t first_cpu = 0;  // of the process's CPUs: where pinning starts; ranks in processes lie side by side
   std::chrono::milliseconds step_deadline{120'000};  // a wait inside a step that lasts longer is a fault
@@ -83,6 +85,9 @@ class Executor {
   };
   virtual void read_cache(const CachePlace& place, std::span<float> into) const;
   virtual void write_cache(const CachePlace& place, std::span<const float> from);
+  // What the processors of this process did, if ExecutorOptions::trace_events > 0. Only while no step is in
+  // flight; parks the loop. Throws Error(kUnsupported) where there is no loop.
+  virtual Timeline timeline();
   // Whether the program's loop holds no thread now (always true of executors that have none).
   virtual bool is_parked() const { return true; }
 };

@@ -194,6 +194,7 @@ class Engine {
     e.processors = std::max(1, options.threads / static_cast<int>(compiled_.programs.size()));
     e.counter_base = options.counter_base;
     e.lease = options.lease;
+    e.trace_events = options.trace_events;
     e.barrier = options.barrier;
     e.isa = options.isa;
     e.first_cpu = first_rank * e.processors;
@@ -248,6 +249,7 @@ class LocalRunner : public RaggedRunner {
   void abort(const std::string& why) override { engine_->executor().abort(why); }
   RunnerMemory memory() const override { return engine_->memory(); }
   bool is_parked() const override { return engine_->executor().is_parked(); }
+  Timeline timeline() override { return engine_->executor().timeline(); }
   cuda::DeviceExecutor* device() override { return engine_->device(); }
   void read_cache(const CachedToken& token, std::span<float> heads) const override {
     engine_->for_heads(token, [&](const Executor::CachePlace& place, int64_t first, int64_t dim) {

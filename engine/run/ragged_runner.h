@@ -28,6 +28,7 @@ struct RaggedOptions {
   bool force_posted =
       false;  // local ranks: through the pump instead of peer stores (programs with posted links)
   int64_t lease = 0;
+  int32_t trace_events = 0;  // as of ExecutorOptions
   bool barrier = false;
   uint32_t counter_base = 0;
   Isa isa = best_isa();
@@ -54,6 +55,7 @@ class RaggedRunner : public StepRunner {
   };
   virtual void read_cache(const CachedToken& token, std::span<float> heads) const = 0;
   virtual void write_cache(const CachedToken& token, std::span<const float> heads) = 0;
+  virtual Timeline timeline() = 0;  // as of Executor
   // Whether the loops hold no threads now.
   virtual bool is_parked() const = 0;
   // The executor, if it is one on a GPU; else null.

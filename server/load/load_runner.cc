@@ -151,6 +151,7 @@ Compilation compile_model(const DecoderModel& model, const LoadOptions& options,
   c.ragged.max_items = most_items(limits.max_tokens, limits.max_slots);
   c.ragged.threads = options.threads > 0 ? options.threads : dma::available_cpus();
   c.ragged.lockstep = options.lockstep;
+  c.ragged.trace_events = options.device.trace_events;
   c.ragged.lease = options.device.launch == LoopLaunch::kLoop ? 0 : 1;
   CompileOptions compile;
   compile.ranks = ranks;
@@ -219,7 +220,6 @@ void settle_gpu(Compilation& c, const LoadOptions& options, std::shared_ptr<cuda
     c.ragged.kv_bytes = limits.pages * page_bytes(c.compiled.programs);  // what rank processes are told
   }
   c.ragged.device.numerics = options.device.numerics;
-  c.ragged.device.trace_events = options.device.trace_events;
   c.ragged.device.as_graph = options.device.launch == LoopLaunch::kGraph;
   c.ragged.gpu = std::move(gpu);
 }

@@ -26,7 +26,7 @@ struct ModelBench {
   int32_t context = 128, threads = 0, tp = 1, repeats = 20;
   bool json = false;
   DeviceChoice device;
-  std::string trace;  // file for a GPU's timeline, or empty
+  std::string trace;  // file for the loop's timeline, or empty
 };
 
 double milliseconds_since(Clock::time_point start) {
@@ -131,31 +131,21 @@ class Sequences {
   int32_t count_, pages_each_ = 0, length_ = 0;
 };
 
-// Of a model that a GPU runs, else null.
-cuda::DeviceExecutor* device_of(StepRunner& runner) {
-  auto* ragged = dynamic_cast<RaggedRunner*>(&runner);
-  return ragged ? ragged->device() : nullptr;
-}
-
-// The last steps of a GPU's loop for ui.perfetto.dev, and the phases that waited longest, to stderr.
-void save_timeline(StepRunner& runner, const std::string& file) {
-  cuda::DeviceExecutor* device = device_of(runner);
-  if (!device)
-    throw Error(Code::kUsage, "--trace: only the loop of a GPU records a timeline (--device cuda)");
-  const cuda::Timeline timeline = device->timeline();
-  const auto name = [&](int32_t rank, int32_t phase) { return device->phase_name(rank, phase); };
+// The loop's last steps for ui.perfetto.dev, and the phases that waited longest, to stderr.
+void save_timeline(RaggedRunner& runner, const std::string& file) {
+  const Timeline timeline = runner.timeline();
   std::ofstream out(file);
-  out << cuda::perfetto_json(timeline, name);
+  out << perfetto_json(timeline);
   if (!out.flush()) throw Error(Code::kOs, "cannot write " + escaped(file));
-  std::vector<cuda::PhaseTimes> times = cuda::phase_times(timeline);
+  std::vector<PhaseTimes> times = phase_times(timeline);
   std::sort(times.begin(), times.end(),
             [](const auto& a, const auto& b) { return a.wait_us * a.instances > b.wait_us * b.instances; });
   times.resize(std::min<std::size_t>(times.size(), 12));
-  for (const cuda::PhaseTimes& t : times) {
+  for (const PhaseTimes& t : times) {
     char text[96];
     std::snprintf(text, sizeof text, "waits %8.2f us, runs %8.2f us, publishes %6.2f us: ", t.wait_us,
                   t.run_us, t.publish_us);
-    std::cerr << text << escaped(name(0, t.phase)) << '\n';
+    std::cerr << text << escaped(timeline.phases[0][t.phase]) << '\n';
   }
 }
 
@@ -183,10 +173,15 @@ nlohmann::json measure(const ModelBench& bench) {
   options.max_sequences = *std::max_element(batches.begin(), batches.end());
   options.max_length =
       std::max(*std::max_element(prefills.begin(), prefills.end()), bench.context + bench.repeats + 4);
+  if (!bench.trace.empty() && !std::ofstream(bench.trace))
+    throw Error(Code::kOs, "--trace: cannot write " + escaped(bench.trace));
   StageLog log([](const std::string& line) { std::cerr << line << '\n'; });
   const Clock::time_point start = Clock::now();
   const LoadedRunner loaded = load_runner(options, log);
   StepRunner& runner = *loaded.runner;
+  auto* const loop = dynamic_cast<RaggedRunner*>(&runner);
+  if (!bench.trace.empty() && !loop)
+    throw Error(Code::kUnsupported, "--trace: a model that is served plain runs in no loop");
   nlohmann::json result;
   result["model"] = std::filesystem::path(bench.model).filename().string();
   result["load_ms"] = milliseconds_since(start);
@@ -207,8 +202,8 @@ nlohmann::json measure(const ModelBench& bench) {
     times.erase(times.begin(), times.begin() + 2);
     result["decode_ms"][std::to_string(batch)] = median(times);
   }
-  if (!bench.trace.empty()) save_timeline(runner, bench.trace);
-  if (cuda::DeviceExecutor* device = device_of(runner)) result["launches"] = device->launches();
+  if (!bench.trace.empty()) save_timeline(*loop, bench.trace);
+  if (loop && loop->device()) result["launches"] = loop->device()->launches();
   result["rss_mb"] = {{"loaded", rss_loaded}, {"steady", memory_mb("VmRSS")}, {"peak", memory_mb("VmHWM")}};
   result["packed_mb"] = static_cast<double>(loaded.memory.weights) / (1 << 20);
   result["kv_mb"] = static_cast<double>(loaded.memory.pages) / (1 << 20);
@@ -264,8 +259,7 @@ std::function<void()> add_model_bench(CLI::App& app) {
       *command, "--launch", bench->device.launch,
       {{"loop", LoopLaunch::kLoop}, {"step", LoopLaunch::kStep}, {"graph", LoopLaunch::kGraph}}, "loop",
       "loop stays while there are steps, step starts anew for each, graph does so by replaying a CUDA graph");
-  command->add_option("--trace", bench->trace,
-                      "file for the timeline of a GPU's last steps (ui.perfetto.dev)");
+  command->add_option("--trace", bench->trace, "file for the timeline of the last steps (ui.perfetto.dev)");
   command->add_flag("--json", bench->json, "one JSON line");
   return [bench] { run_bench(*bench); };
 }

@@ -263,6 +263,27 @@ def test_model_in_a_loop_that_is_launched_for_each_step():
     assert run.returncode == 0 and json.loads(run.stdout)["decode_ms"]["1"] > 0, run.stderr
 
 
+def test_the_timeline_of_a_cpu_loop(tmp_path):
+    run = bench("model", TINY, "--context", 16, "--prefill", 8, "--device", "cpu", "--threads", 4, "--tp", 2, "--trace",
+                tmp_path / "trace.json", "--json")
+    assert run.returncode == 0 and "waits" in run.stderr, run.stderr
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["rank 0", "rank 1"]
+    spans = {}
+    for e in events:
+        if e["ph"] == "X":
+            spans.setdefault((e["pid"], e["tid"]), []).append(e)
+    assert set(spans) == {(rank, processor) for rank in range(2) for processor in range(2)}
+    for mine in spans.values():
+        assert {e["cat"] for e in mine} == {"wait", "run", "publish"} and any("MatMul" in e["name"] for e in mine)
+        assert all(b["ts"] >= a["ts"] + a["dur"] - 0.002 for a, b in zip(mine, mine[1:]))  # one thing at a time
+
+
+def test_a_timeline_that_cannot_be_written_is_refused_before_the_load(tmp_path):
+    run = bench("model", TINY, "--trace", tmp_path / "no" / "trace.json")
+    assert run.returncode == 71 and run.stderr.count("\n") == 1 and "--trace" in run.stderr
+
+
 def test_a_cuda_graph_is_refused_where_there_is_none(tmp_path):
     graph = ["model", TINY, "--context", 16, "--prefill", 8, "--launch", "graph"]
     run = bench(*graph, ARK_LIBCUDA="libcuda-absent.so.1")  # no other device will do

@@ -1,7 +1,10 @@
 // The loop's own duties: faults that name their place, deadlines, leases, gangs of several executors.
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "base/error.h"
+#include "engine/program/unroll.h"
 #include "tests/engine/driving.h"
 #include "tests/engine/token_graphs.h"
 
@@ -93,6 +96,49 @@ TEST(Loop, IdleLoopsBurnNoCpu) {
   }
   EXPECT_LT(burnt, 0.03);
 }
+
+// Per processor: wait, run, publish of every phase in program order, step by step, and the step's end.
+TEST(Loop, RecordsWhatEachProcessorDid) {
+  constexpr int kSteps = 3;
+  RunnerSetup setup;
+  setup.ranks = 2;
+  setup.options.threads = 4;
+  setup.options.trace_events = 1 << 14;
+  const DecoderModel model = llama_tokens();
+  const Compiled compiled = compile_decoder(model, {.ranks = 2});
+  const auto runner = make_runner(model, setup);
+  run_greedy(*runner, {1, 2, 3}, 8, kSteps - 1);
+  const Timeline timeline = runner->timeline();
+  ASSERT_EQ(timeline.blocks.size(), 4u);
+  for (std::size_t b = 0; b < 4; ++b) {
+    std::vector<std::pair<PhaseId, int>> expected, recorded;
+    for (int step = 0; step < kSteps; ++step) {
+      for (const Instance& instance : unroll(compiled.programs[b / 2]))
+        for (int kind = 0; kind < 3; ++kind) expected.emplace_back(instance.phase, kind);
+      expected.emplace_back(0, 3);
+    }
+    uint64_t last = 0;
+    for (const TraceEvent& e : timeline.blocks[b]) {
+      recorded.emplace_back(e.phase, static_cast<int>(e.kind));
+      EXPECT_LE(std::exchange(last, e.clock), e.clock);
+    }
+    EXPECT_EQ(recorded, expected) << "processor " << b;
+  }
+}
+
+TEST(Loop, RecordsOnlyTheLastEvents) {
+  RunnerSetup setup;
+  setup.options.trace_events = 7;
+  const auto runner = make_runner(llama_tokens(), setup);
+  run_greedy(*runner, {1, 2, 3}, 8, 4);
+  for (const auto& block : runner->timeline().blocks) {
+    ASSERT_EQ(block.size(), 7u);
+    for (int i = 0; i < 7; ++i)
+      EXPECT_EQ(static_cast<int>(block[i].kind), i == 6 ? 3 : i % 3) << "the last two phases and the end";
+  }
+}
+
+TEST(Loop, RecordsNothingUnlessAsked) { EXPECT_THROW(make_runner(llama_tokens(), {})->timeline(), Error); }
 
 }  // namespace
 }  // namespace ark::test

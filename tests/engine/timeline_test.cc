@@ -1,19 +1,39 @@
-#include "engine/cuda/timeline.h"
+#include "engine/run/timeline.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-namespace ark::cuda {
+namespace ark {
 namespace {
 
-// Two ranks of one processor, rings of 8: rank 0's ring has wrapped, rank 1's has not.
+constexpr TraceKind kWait = TraceKind::kWait, kRun = TraceKind::kRun, kPublish = TraceKind::kPublish,
+                    kDone = TraceKind::kDone;
+
+// Two ranks of one processor, rings of 8, ticks of 2 ns: rank 0's ring has wrapped, rank 1's has not.
 Timeline example() {
-  std::vector<TraceEvent> events = {
-      {900, 7, 2}, {1000, 7, 3},  // the newest two of rank 0, behind them its oldest
-      {100, 5, 0}, {300, 5, 1},  {400, 5, 2}, {410, 5, 3}, {500, 7, 0}, {700, 7, 1}, {200, 5, 0},
-      {250, 5, 1}, {450, 5, 2},  {460, 5, 3}, {},          {},          {},          {}};
-  return make_timeline(events, 8, 1, 2);
+  const std::vector<TraceEvent> events = {
+      {900, 7, kPublish},
+      {1000, 7, kDone},  // the newest two of rank 0, behind them its oldest
+      {100, 5, kWait},
+      {300, 5, kRun},
+      {400, 5, kPublish},
+      {410, 5, kDone},
+      {500, 7, kWait},
+      {700, 7, kRun},
+      {200, 5, kWait},
+      {250, 5, kRun},
+      {450, 5, kPublish},
+      {460, 5, kDone},
+      {},
+      {},
+      {},
+      {}};
+  std::vector<std::vector<std::string>> names(2, std::vector<std::string>(8));
+  for (int rank = 0; rank < 2; ++rank)
+    for (int phase = 0; phase < 8; ++phase)
+      names[rank][phase] = "/mlp/\"" + std::to_string(rank) + "." + std::to_string(phase);
+  return make_timeline(events, 8, names, 2);
 }
 
 TEST(Timeline, PutsRingsInOrder) {
@@ -26,10 +46,7 @@ TEST(Timeline, PutsRingsInOrder) {
 }
 
 TEST(Timeline, OpensAsTraceEvents) {
-  const auto name = [](int32_t rank, int32_t phase) {
-    return "/mlp/\"" + std::to_string(rank) + "." + std::to_string(phase);
-  };
-  const auto json = nlohmann::json::parse(perfetto_json(example(), name));
+  const auto json = nlohmann::json::parse(perfetto_json(example()));
   int spans = 0, names = 0;
   for (const auto& e : json["traceEvents"]) {
     names += e["ph"] == "M";
@@ -58,4 +75,4 @@ TEST(Timeline, TellsWaitsFromWork) {
 }
 
 }  // namespace
-}  // namespace ark::cuda
+}  // namespace ark
