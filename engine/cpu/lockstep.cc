@@ -64,7 +64,7 @@ class Lockstep final : public CpuExecutor {
   dma::Fault stuck(std::size_t r, std::size_t next) {
     dma::WaitContext context = step_context(r);
     context.deadline = dma::Deadline::after(std::chrono::nanoseconds(0));
-    context.spin = {0, 0};
+    context.spin = {0};
     dma::Fault fault = ranks_[r]->wait(ranks_[r]->schedule()[next], 0, false, context);
     fail(*ranks_[r], fault);
     return fault;
