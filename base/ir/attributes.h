@@ -45,6 +45,7 @@ class Attributes {
   void set(Key<T> key, std::type_identity_t<T> value) {
     values_.insert_or_assign(std::string(key.name), AttributeValue(std::in_place_type<T>, std::move(value)));
   }
+  void set(Attribute attribute) { set_named(std::move(attribute.name), std::move(attribute.value)); }
   // For who reads names from outside: texts of programs.
   void set_named(std::string name, AttributeValue value) {
     values_.insert_or_assign(std::move(name), std::move(value));
