@@ -20,6 +20,7 @@ enum class Op : unsigned char {
   kIdentity, kNeg, kAbs, kSign, kReciprocal, kSqrt, kRsqrt, kExp, kLog,
   kSin, kCos, kTan, kAsin, kAcos, kAtan, kSinh, kCosh, kTanh, kAsinh, kAcosh, kAtanh,
   kErf, kSigmoid, kRelu, kSilu, kSoftplus, kSoftsign, kSelu /*alpha,gamma*/, kElu /*alpha*/, kCelu /*alpha*/,
+  kScaledTanh /*alpha,beta*/,
   kLeakyRelu /*alpha*/, kThresholdedRelu /*alpha*/, kHardSigmoid /*alpha,beta*/, kHardSwish, kMish,
   kGelu /*approximate: "none" (erf) | "tanh"*/, kQuickGelu /*alpha*/,
   kFloor, kCeil, kRound /*half to even*/, kNot /*bool*/, kBitNot,

@@ -235,6 +235,10 @@ struct HardSwish {
   static constexpr Row row{Op::kHardSwish, "HardSwish", 1};
   template <class F> ARK_NUMERIC static F of(F x) { return x * max(F(0), min(F(1), x / 6 + F(0.5))); }
 };
+struct ScaledTanh {
+  static constexpr Row row{Op::kScaledTanh, "ScaledTanh", 1, {"alpha", 1}, {"beta", 1}};
+  template <class F> ARK_NUMERIC static F of(F x, Value<F> alpha, Value<F> beta) { return alpha * tanh(beta * x); }
+};
 
 // -- one input: tests and bits
 struct Not {
@@ -363,7 +367,7 @@ struct List {};
 using All = List<
     Identity, Cast, Neg, Abs, Sign, Floor, Ceil, Round, Reciprocal, Sqrt, Rsqrt, Exp, Log, Sin, Cos, Tan, Asin, Acos,
     Atan, Sinh, Cosh, Tanh, Asinh, Acosh, Atanh, Erf, Sigmoid, Relu, Silu, QuickGelu, Gelu, Softplus, Softsign, Mish,
-    Elu, Selu, Celu, LeakyRelu, ThresholdedRelu, HardSigmoid, HardSwish, Not, BitNot, IsNaN, IsInf, Add,
+    Elu, Selu, Celu, LeakyRelu, ThresholdedRelu, HardSigmoid, HardSwish, ScaledTanh, Not, BitNot, IsNaN, IsInf, Add,
     Sub, Mul, Div, Mod, Pow, Min, Max, PRelu, And, Or, Xor, Equal, Less, LessOrEqual, Greater, GreaterOrEqual, BitAnd,
     BitOr, BitXor, BitShift, Where, Clip>;
 // clang-format on
