@@ -127,6 +127,17 @@ ARK_DEVICE float rsqrt(float v) { return rsqrtf(v); }
 ARK_DEVICE float pow(float a, float b) { return powf(a, b); }
 ARK_DEVICE float sin(float v) { return sinf(v); }
 ARK_DEVICE float cos(float v) { return cosf(v); }
+ARK_DEVICE float expm1(float v) { return expm1f(v); }
+ARK_DEVICE float log1p(float v) { return log1pf(v); }
+ARK_DEVICE float tan(float v) { return tanf(v); }
+ARK_DEVICE float asin(float v) { return asinf(v); }
+ARK_DEVICE float acos(float v) { return acosf(v); }
+ARK_DEVICE float atan(float v) { return atanf(v); }
+ARK_DEVICE float sinh(float v) { return sinhf(v); }
+ARK_DEVICE float cosh(float v) { return coshf(v); }
+ARK_DEVICE float asinh(float v) { return asinhf(v); }
+ARK_DEVICE float acosh(float v) { return acoshf(v); }
+ARK_DEVICE float atanh(float v) { return atanhf(v); }
 ARK_DEVICE float floor(float v) { return floorf(v); }
 ARK_DEVICE float ceil(float v) { return ceilf(v); }
 ARK_DEVICE float trunc(float v) { return truncf(v); }

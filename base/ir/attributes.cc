@@ -74,6 +74,10 @@ const AttributeValue* Attributes::find(std::string_view name) const {
   return it == values_.end() ? nullptr : &it->second;
 }
 
+void Attributes::set(Attribute attribute) {
+  set_named(std::move(attribute.name), std::move(attribute.value));
+}
+
 void Attributes::set_named(std::string name, AttributeValue value) {
   values_.insert_or_assign(std::move(name), std::move(value));
 }

@@ -51,6 +51,7 @@ class Attributes {
   }
   template <typename T>
   void set(Key<T> key, std::type_identity_t<T> value);
+  void set(Attribute attribute);
   // For who reads names from outside: texts of programs.
   void set_named(std::string name, AttributeValue value);
   template <typename T>

@@ -1,6 +1,7 @@
 // The names and types of all attributes of canonical operators (base/ir/ops.h says what they mean) and of a program's
 // variants (engine/program/program.h). An attribute is read and written by its key only: a misspelt name or another type
-// does not compile. Which operator has which: base/ir/op_attributes.h.
+// does not compile. Which operator has which: base/ir/op_attributes.h; the parameters of pointwise operators that only their
+// functions read have no key here but their row in base/ir/pointwise.h.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,6 @@ inline constexpr Key<int64_t> kCausal{"causal"};
 inline constexpr Key<int64_t> kCeilMode{"ceil_mode"};
 inline constexpr Key<int64_t> kCleanNan{"clean_nan"};
 inline constexpr Key<int64_t> kCountIncludePad{"count_include_pad"};
-inline constexpr Key<int64_t> kDetectNegative{"detect_negative"};
-inline constexpr Key<int64_t> kDetectPositive{"detect_positive"};
 inline constexpr Key<int64_t> kDiagonal{"k"};  // Trilu, EyeLike
 inline constexpr Key<int64_t> kExcludeOutside{"exclude_outside"};
 inline constexpr Key<int64_t> kExclusive{"exclusive"};
@@ -65,7 +64,6 @@ inline constexpr Key<double> kBeta{"beta"};
 inline constexpr Key<double> kBias{"bias"};
 inline constexpr Key<double> kCubicCoeffA{"cubic_coeff_a"};
 inline constexpr Key<double> kEpsilon{"epsilon"};
-inline constexpr Key<double> kGamma{"gamma"};
 inline constexpr Key<double> kScale{"scale"};
 inline constexpr Key<double> kSoftcap{"softcap"};
 

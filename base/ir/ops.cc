@@ -6,6 +6,7 @@
 
 #include "base/ir/keys.h"
 #include "base/ir/op_attributes.h"
+#include "base/ir/pointwise_host.h"
 
 namespace ark {
 namespace {
@@ -18,79 +19,30 @@ struct Row {
   std::vector<AttributeType> attributes;
 };
 
+AttributeType attribute_of(const pointwise::Parameter& p) {
+  switch (p.type) {
+    case pointwise::ParameterType::kInt:
+      return Key<int64_t>{p.name};
+    case pointwise::ParameterType::kText:
+      return Key<std::string>{p.name};
+    case pointwise::ParameterType::kReal:
+      break;
+  }
+  return Key<double>{p.name};
+}
+
+Row row_of(const pointwise::Row& from) {
+  Row row{from.op, from.name, {}};
+  for (const auto& p : {from.p, from.q})
+    if (p.name) row.attributes.push_back(attribute_of(p));
+  return row;
+}
+
 // clang-format off
-const std::vector<Row>& rows() {
+std::vector<Row> make_rows() {
   const std::vector<AttributeType> reduction{key::kAxes, key::kKeepdims, key::kNoopWithEmptyAxes},
       window{key::kGroup, key::kStrides, key::kDilations, key::kPads, key::kAutoPad};
-  static const auto* all = new std::vector<Row>{
-    {Op::kIdentity, "Identity"},
-    {Op::kNeg, "Neg"},
-    {Op::kAbs, "Abs"},
-    {Op::kSign, "Sign"},
-    {Op::kReciprocal, "Reciprocal"},
-    {Op::kSqrt, "Sqrt"},
-    {Op::kRsqrt, "Rsqrt"},
-    {Op::kExp, "Exp"},
-    {Op::kLog, "Log"},
-    {Op::kSin, "Sin"},
-    {Op::kCos, "Cos"},
-    {Op::kTan, "Tan"},
-    {Op::kAsin, "Asin"},
-    {Op::kAcos, "Acos"},
-    {Op::kAtan, "Atan"},
-    {Op::kSinh, "Sinh"},
-    {Op::kCosh, "Cosh"},
-    {Op::kTanh, "Tanh"},
-    {Op::kAsinh, "Asinh"},
-    {Op::kAcosh, "Acosh"},
-    {Op::kAtanh, "Atanh"},
-    {Op::kErf, "Erf"},
-    {Op::kSigmoid, "Sigmoid"},
-    {Op::kRelu, "Relu"},
-    {Op::kSilu, "Silu"},
-    {Op::kSoftplus, "Softplus"},
-    {Op::kSoftsign, "Softsign"},
-    {Op::kSelu, "Selu", {key::kAlpha, key::kGamma}},
-    {Op::kElu, "Elu", {key::kAlpha}},
-    {Op::kCelu, "Celu", {key::kAlpha}},
-    {Op::kLeakyRelu, "LeakyRelu", {key::kAlpha}},
-    {Op::kThresholdedRelu, "ThresholdedRelu", {key::kAlpha}},
-    {Op::kHardSigmoid, "HardSigmoid", {key::kAlpha, key::kBeta}},
-    {Op::kHardSwish, "HardSwish"},
-    {Op::kMish, "Mish"},
-    {Op::kGelu, "Gelu", {key::kApproximate}},
-    {Op::kQuickGelu, "QuickGelu", {key::kAlpha}},
-    {Op::kFloor, "Floor"},
-    {Op::kCeil, "Ceil"},
-    {Op::kRound, "Round"},
-    {Op::kNot, "Not"},
-    {Op::kBitNot, "BitNot"},
-    {Op::kIsNaN, "IsNaN"},
-    {Op::kIsInf, "IsInf", {key::kDetectNegative, key::kDetectPositive}},
-    {Op::kCast, "Cast", {key::kTo}},
-    {Op::kAdd, "Add"},
-    {Op::kSub, "Sub"},
-    {Op::kMul, "Mul"},
-    {Op::kDiv, "Div"},
-    {Op::kMod, "Mod", {key::kFmod}},
-    {Op::kPow, "Pow"},
-    {Op::kMin, "Min"},
-    {Op::kMax, "Max"},
-    {Op::kAnd, "And"},
-    {Op::kOr, "Or"},
-    {Op::kXor, "Xor"},
-    {Op::kBitAnd, "BitAnd"},
-    {Op::kBitOr, "BitOr"},
-    {Op::kBitXor, "BitXor"},
-    {Op::kBitShift, "BitShift", {key::kLeft}},
-    {Op::kEqual, "Equal"},
-    {Op::kLess, "Less"},
-    {Op::kLessOrEqual, "LessOrEqual"},
-    {Op::kGreater, "Greater"},
-    {Op::kGreaterOrEqual, "GreaterOrEqual"},
-    {Op::kPRelu, "PRelu"},
-    {Op::kWhere, "Where"},
-    {Op::kClip, "Clip"},
+  std::vector<Row> all{
     {Op::kDims, "Dims", {key::kValues, key::kScalar}},
     {Op::kConstantOfShape, "ConstantOfShape", {key::kShape, key::kValue}},
     {Op::kRange, "Range", {key::kStart, key::kLimit, key::kDelta, key::kTo}},
@@ -164,9 +116,15 @@ const std::vector<Row>& rows() {
     {Op::kLoop, "Loop"},
     {Op::kScan, "Scan", {key::kNumScanInputs, key::kScanInputAxes, key::kScanInputDirections, key::kScanOutputAxes, key::kScanOutputDirections}},
   };
-  return *all;
+  for (const pointwise::Row& row : pointwise::rows()) all.push_back(row_of(row));
+  return all;
 }
 // clang-format on
+
+const std::vector<Row>& rows() {
+  static const auto* all = new std::vector<Row>(make_rows());
+  return *all;
+}
 
 const std::array<const Row*, kOps>& by_op() {
   static const auto* table = [] {
@@ -213,10 +171,14 @@ std::string attribute_fault(Op op, const Attributes& attributes) {
   return "";
 }
 
-bool is_unary_pointwise(Op op) { return op <= Op::kCast; }
-bool is_binary_pointwise(Op op) { return op >= Op::kAdd && op <= Op::kPRelu; }
-bool is_pointwise(Op op) {
-  return is_unary_pointwise(op) || is_binary_pointwise(op) || op == Op::kWhere || op == Op::kClip;
+bool is_unary_pointwise(Op op) {
+  const pointwise::Row* row = pointwise::row_of(op);
+  return row && row->arity == 1;
 }
+bool is_binary_pointwise(Op op) {
+  const pointwise::Row* row = pointwise::row_of(op);
+  return row && row->arity == 2;
+}
+bool is_pointwise(Op op) { return pointwise::row_of(op) != nullptr; }
 
 }  // namespace ark

@@ -8,19 +8,19 @@
 //   expressions are attributes of type Shape (a list of Expr) and their input is absent; only what is
 //   truly data-dependent stays an input tensor (int64).
 // - Types: output type = type of the first data input unless said otherwise.
+//
+// Device code (base/ir/pointwise.h) reads the enum too: nothing of std before the end of it.
 #pragma once
-
-#include <cstdint>
-#include <string_view>
 
 namespace ark {
 
 // clang-format off
-enum class Op : uint8_t {
-  // -- pointwise, one input (x) -> y. Attributes in braces.
+enum class Op : unsigned char {
+  // -- pointwise, one input (x) -> y. Attributes in braces; what they compute: base/ir/pointwise.h
   kIdentity, kNeg, kAbs, kSign, kReciprocal, kSqrt, kRsqrt, kExp, kLog,
   kSin, kCos, kTan, kAsin, kAcos, kAtan, kSinh, kCosh, kTanh, kAsinh, kAcosh, kAtanh,
   kErf, kSigmoid, kRelu, kSilu, kSoftplus, kSoftsign, kSelu /*alpha,gamma*/, kElu /*alpha*/, kCelu /*alpha*/,
+  kScaledTanh /*alpha,beta*/,
   kLeakyRelu /*alpha*/, kThresholdedRelu /*alpha*/, kHardSigmoid /*alpha,beta*/, kHardSwish, kMish,
   kGelu /*approximate: "none" (erf) | "tanh"*/, kQuickGelu /*alpha*/,
   kFloor, kCeil, kRound /*half to even*/, kNot /*bool*/, kBitNot,
@@ -118,11 +118,19 @@ enum class Op : uint8_t {
 };
 // clang-format on
 
+}  // namespace ark
+
+#ifndef __CUDACC__
+#include <string_view>
+
+namespace ark {
+
 std::string_view name_of(Op op);         // "MatMul"
 Op op_from_name(std::string_view name);  // kCount if unknown
-bool is_unary_pointwise(Op op);          // kIdentity .. kCast
-bool is_binary_pointwise(Op op);         // kAdd .. kPRelu
+bool is_unary_pointwise(Op op);
+bool is_binary_pointwise(Op op);
 // True for everything computed elementwise with broadcasting: unary, binary, Where, Clip.
 bool is_pointwise(Op op);
 
 }  // namespace ark
+#endif

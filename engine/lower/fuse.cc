@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/ir/keys.h"
+#include "base/ir/pointwise_host.h"
 #include "engine/ops/op_rule.h"
 
 namespace ark {
@@ -31,60 +32,20 @@ std::optional<float> scalar(const Graph& graph, ValueId v) {
 
 // The operator's own parameters as PointwiseStep has them; nullopt if the bytecode does not know it.
 std::optional<std::pair<float, float>> parameters(const Graph& graph, const Node& node) {
-  const auto real = [&](Key<double> key, double fallback) {
-    return static_cast<float>(node.attributes.get_or(key, fallback));
-  };
-  switch (node.op) {
-    case Op::kIdentity:
-    case Op::kNot:
-    case Op::kBitNot:
-    case Op::kIsNaN:
-    case Op::kIsInf:
-    case Op::kCast:
-    case Op::kAnd:
-    case Op::kOr:
-    case Op::kXor:
-    case Op::kBitAnd:
-    case Op::kBitOr:
-    case Op::kBitXor:
-    case Op::kBitShift:
-    case Op::kEqual:
-    case Op::kLess:
-    case Op::kLessOrEqual:
-    case Op::kGreater:
-    case Op::kGreaterOrEqual:
-    case Op::kWhere:
-      return std::nullopt;
-    case Op::kSelu:
-      return std::pair(real(key::kAlpha, 1.67326319217681884765625),
-                       real(key::kGamma, 1.05070102214813232421875));
-    case Op::kElu:
-    case Op::kCelu:
-    case Op::kThresholdedRelu:
-      return std::pair(real(key::kAlpha, 1), 0.f);
-    case Op::kLeakyRelu:
-      return std::pair(real(key::kAlpha, 0.01), 0.f);
-    case Op::kHardSigmoid:
-      return std::pair(real(key::kAlpha, 0.2), real(key::kBeta, 0.5));
-    case Op::kQuickGelu:
-      return std::pair(real(key::kAlpha, 1.702), 0.f);
-    case Op::kGelu:
-      return std::pair(node.attributes.get_or(key::kApproximate, "none") == "tanh" ? 1.f : 0.f, 0.f);
-    case Op::kMod:
-      return std::pair(static_cast<float>(node.attributes.get_or(key::kFmod, 0)), 0.f);
-    case Op::kClip: {
-      std::pair range(-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity());
-      for (std::size_t i = 1; i < std::min<std::size_t>(node.inputs.size(), 3); ++i) {
-        if (node.inputs[i] == kNoValue) continue;
-        const auto value = scalar(graph, node.inputs[i]);
-        if (!value) return std::nullopt;
-        (i == 1 ? range.first : range.second) = *value;
-      }
-      return range;
-    }
-    default:
-      return is_pointwise(node.op) ? std::optional(std::pair(0.f, 0.f)) : std::nullopt;
+  const pointwise::Row* row = pointwise::row_of(node.op);
+  if (!row || !pointwise::is_fusible(*row)) return std::nullopt;
+  if (node.op != Op::kClip) {
+    const auto [p, q] = pointwise::parameters_of(*row, node.attributes);
+    return std::pair(static_cast<float>(p), static_cast<float>(q));
   }
+  std::pair range(-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity());
+  for (std::size_t i = 1; i < std::min<std::size_t>(node.inputs.size(), 3); ++i) {
+    if (node.inputs[i] == kNoValue) continue;
+    const auto value = scalar(graph, node.inputs[i]);
+    if (!value) return std::nullopt;
+    (i == 1 ? range.first : range.second) = *value;
+  }
+  return range;
 }
 
 class Fuser {
@@ -245,7 +206,7 @@ std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cl
     ARK_CHECK(p.has_value(), "a pointwise cluster holds " + std::string(name_of(node.op)));
     PointwiseStep step{.op = node.op, .p = p->first, .q = p->second};
     step.a = load(node.inputs[0]);
-    if (node.op != Op::kClip && node.inputs.size() > 1) step.b = load(node.inputs[1]);
+    if (is_binary_pointwise(node.op)) step.b = load(node.inputs[1]);
     registers[node.outputs[0]] = static_cast<int32_t>(steps.size());
     steps.push_back(step);
   }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/ir/keys.h"
+#include "base/ir/pointwise_host.h"
 #include "engine/lower/lowering.h"
 #include "engine/program/text.h"
 #include "engine/program/unroll.h"
@@ -162,12 +163,12 @@ class PhaseCheck {
       return;
     }
     bool ok = s.input == kNone && s.c == kNone;
-    if (s.op == Op::kConstantOfShape)
-      ok &= none;
-    else if (is_binary_pointwise(s.op))
-      ok &= earlier(s.a) && earlier(s.b);
-    else
-      ok &= (is_unary_pointwise(s.op) || s.op == Op::kClip) && earlier(s.a) && s.b == kNone;
+    if (const pointwise::Row* row = pointwise::row_of(s.op)) {
+      const bool two = pointwise::operands_of(*row) == 2;
+      ok &= pointwise::is_fusible(*row) && earlier(s.a) && (two ? earlier(s.b) : s.b == kNone);
+    } else {
+      ok &= s.op == Op::kConstantOfShape && none;
+    }
     require(ok, "a step reads a register that is not written yet, or is malformed");
   }
   static bool broadcasts(const Shape& in, const Shape& out) {

@@ -1,31 +1,45 @@
+#include <algorithm>
 #include <cmath>
 
 #include "base/ir/keys.h"
-#include "base/ir/pointwise_math.h"
+#include "base/ir/pointwise_host.h"
 #include "importer/fold/array.h"
 
 namespace ark::fold {
 namespace {
 
-Results unary(const Call& c) {
-  const Op op = c.node.op;
-  const auto [p, q] = pointwise::parameters_of(op, c.attributes());
-  Array y = c.in[0];
-  for (double& x : y.reals) x = pointwise::unary<double>(op, x, p, q);
-  const bool integers = op == Op::kIdentity || op == Op::kNeg || op == Op::kAbs || op == Op::kSign ||
-                        op == Op::kRelu || op == Op::kNot || op == Op::kBitNot;
-  if (!y.ints.empty() && !integers) return std::nullopt;
-  for (int64_t& x : y.ints) x = pointwise::unary<int64_t>(op, x, 0, 0);
+// One operator on arrays of one size; nullopt where integers would become reals.
+template <typename Index>
+Results elementwise(const Call& c, Array y, Index index) {
+  const pointwise::Row& row = *pointwise::row_of(c.node.op);
+  const auto [p, q] = pointwise::parameters_of(row, c.attributes());
+  const bool truth = row.result == pointwise::Result::kBool, real = c.in[0].real;
+  if (!real && !truth && row.domain == pointwise::Domain::kReal) return std::nullopt;
+  const Array& b = c.in.back();
+  if (b.real != real) return std::nullopt;
+  pointwise::visit(c.node.op, [&, p = p, q = q](auto op) {
+    using O = decltype(op);
+    for (int64_t i = 0; i < y.size(); ++i) {
+      const auto [ia, ib] = index(i);
+      if (!real) {
+        if constexpr (pointwise::kComputes<O, int64_t>)
+          y.ints[i] = pointwise::compute<O, int64_t>(c.in[0].integer(ia), b.integer(ib), p, q);
+      } else if constexpr (pointwise::kComputes<O, double>) {
+        const double result = pointwise::compute<O, double>(c.in[0].number(ia), b.number(ib), p, q);
+        if (truth)
+          y.ints[i] = result != 0;
+        else
+          y.reals[i] = result;
+      }
+    }
+  });
   return {{std::move(y)}};
 }
 
-Results test(const Call& c) {  // IsNaN, IsInf
-  const Array& x = c.in[0];
-  Array y = Array::zeros(x.dims, false);
-  const auto [p, q] = pointwise::parameters_of(c.node.op, c.attributes());
-  for (int64_t i = 0; i < x.size(); ++i)
-    y.ints[i] = pointwise::unary<double>(c.node.op, x.number(i), p, q) != 0;
-  return {{std::move(y)}};
+Results unary(const Call& c) {
+  const bool truth = pointwise::row_of(c.node.op)->result == pointwise::Result::kBool;
+  return elementwise(c, Array::zeros(c.in[0].dims, c.in[0].real && !truth),
+                     [](int64_t i) { return std::pair(i, i); });
 }
 
 Results cast(const Call& c) {
@@ -52,45 +66,23 @@ Results cast(const Call& c) {
   return {{std::move(y)}};
 }
 
-std::optional<int64_t> int_binary(const Call& c, int64_t a, int64_t b) {
+// What ONNX leaves open is left to the kernel.
+bool is_open(const Call& c) {
   const Op op = c.node.op;
-  if ((op == Op::kDiv || op == Op::kMod) && b == 0) return std::nullopt;
-  if (op == Op::kPow && (b < 0 || b > 63)) return std::nullopt;
-  if (op == Op::kBitShift) {  // of unsigned integers only
-    const auto bits = static_cast<uint64_t>(a);
-    if (b < 0 || b > 63) return 0;
-    return static_cast<int64_t>(c.attributes().get(key::kLeft) ? bits << b : bits >> b);
-  }
-  return pointwise::binary<int64_t>(op, a, b, c.attributes().get_or(key::kFmod, 0));
-}
-
-Results compare(const Call& c) {
-  const Array &a = c.in[0], &b = c.in[1];
-  const Dims dims = broadcast_dims(c, a.dims, b.dims);
-  const auto ia = broadcast_index(a.dims, dims), ib = broadcast_index(b.dims, dims);
-  Array y = Array::zeros(dims, false);
-  for (std::size_t i = 0; i < ia.size(); ++i)
-    y.ints[i] = a.real ? pointwise::compares(c.node.op, a.number(ia[i]), b.number(ib[i]))
-                       : pointwise::compares(c.node.op, a.integer(ia[i]), b.integer(ib[i]));
-  return {{std::move(y)}};
+  const auto& b = c.in[1].ints;
+  const auto any = [&](auto bad) { return std::any_of(b.begin(), b.end(), bad); };
+  if (op == Op::kDiv || op == Op::kMod) return any([](int64_t n) { return n == 0; });
+  if (op == Op::kPow) return any([](int64_t n) { return n < 0 || n > 63; });
+  return op == Op::kBitShift && c.types[0] == DType::kU64;
 }
 
 Results binary(const Call& c) {
-  const Array &a = c.in[0], &b = c.in[1];
-  const Dims dims = broadcast_dims(c, a.dims, b.dims);
-  const auto ia = broadcast_index(a.dims, dims), ib = broadcast_index(b.dims, dims);
-  Array y = Array::zeros(dims, a.real);
-  for (std::size_t i = 0; i < ia.size(); ++i) {
-    if (a.real) {
-      y.reals[i] = pointwise::binary<double>(c.node.op, a.number(ia[i]), b.number(ib[i]),
-                                             c.attributes().get_or(key::kFmod, 0));
-    } else {
-      const auto v = b.real ? std::nullopt : int_binary(c, a.integer(ia[i]), b.integer(ib[i]));
-      if (!v) return std::nullopt;
-      y.ints[i] = *v;
-    }
-  }
-  return {{std::move(y)}};
+  if (is_open(c)) return std::nullopt;
+  const Dims dims = broadcast_dims(c, c.in[0].dims, c.in[1].dims);
+  const auto ia = broadcast_index(c.in[0].dims, dims), ib = broadcast_index(c.in[1].dims, dims);
+  const bool truth = pointwise::row_of(c.node.op)->result == pointwise::Result::kBool;
+  return elementwise(c, Array::zeros(dims, c.in[0].real && !truth),
+                     [&](int64_t i) { return std::pair(ia[i], ib[i]); });
 }
 
 Results where(const Call& c) {
@@ -126,17 +118,8 @@ Results clip(const Call& c) {
 
 Evaluator pointwise_evaluator(Op op) {
   switch (op) {
-    case Op::kIsNaN:
-    case Op::kIsInf:
-      return test;
     case Op::kCast:
       return cast;
-    case Op::kEqual:
-    case Op::kLess:
-    case Op::kLessOrEqual:
-    case Op::kGreater:
-    case Op::kGreaterOrEqual:
-      return compare;
     case Op::kWhere:
       return where;
     case Op::kClip:

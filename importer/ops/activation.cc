@@ -1,34 +1,12 @@
-// Activation functions, and com.microsoft's fusions of them with a bias.
+// Activation functions that are not one row of base/ir/pointwise.h, and com.microsoft's fusions of them with a bias.
 #include "base/ir/keys.h"
+#include "base/ir/pointwise_host.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
 namespace ark::ops {
 namespace {
 
-template <Op op>
-void plain(OpContext& c) {
-  c.outputs[0] = c.emit(op, {c.input(0)});
-}
-
-void with_alpha(OpContext& c, Op op, double alpha) {
-  c.outputs[0] = c.emit(op, {c.input(0)}, {{key::kAlpha, c.attr_float("alpha", alpha)}});
-}
-void elu(OpContext& c) { with_alpha(c, Op::kElu, 1); }
-void celu(OpContext& c) { with_alpha(c, Op::kCelu, 1); }
-void leaky_relu(OpContext& c) { with_alpha(c, Op::kLeakyRelu, 0.01f); }
-void thresholded_relu(OpContext& c) { with_alpha(c, Op::kThresholdedRelu, 1); }
-
-void selu(OpContext& c) {
-  c.outputs[0] = c.emit(Op::kSelu, {c.input(0)},
-                        {{key::kAlpha, c.attr_float("alpha", 1.67326319217681884765625)},
-                         {key::kGamma, c.attr_float("gamma", 1.05070102214813232421875)}});
-}
-void hard_sigmoid(OpContext& c) {
-  c.outputs[0] =
-      c.emit(Op::kHardSigmoid, {c.input(0)},
-             {{key::kAlpha, c.attr_float("alpha", 0.2f)}, {key::kBeta, c.attr_float("beta", 0.5)}});
-}
 void prelu(OpContext& c) {
   ValueId slope = c.input(1);
   // A slope of [C] belongs to axis 1; later opsets broadcast it from the right.
@@ -52,49 +30,29 @@ void shrink(OpContext& c) {
   c.outputs[0] = c.emit(Op::kWhere, {below, binary(c, Op::kAdd, x, scalar(c, bias, t)), high});
 }
 
-void swish(OpContext& c) {
-  const double alpha = c.attr_float("alpha", 1);
+void sigmoid_of(OpContext& c, double alpha) {  // x sigmoid(alpha x)
   c.outputs[0] = alpha == 1 ? c.emit(Op::kSilu, {c.input(0)})
                             : c.emit(Op::kQuickGelu, {c.input(0)}, {{key::kAlpha, alpha}});
+}
+void swish(OpContext& c) { sigmoid_of(c, c.attr_float("alpha", 1)); }
+void quick_gelu(OpContext& c) {
+  sigmoid_of(c, c.attr_float("alpha", pointwise::row_of(Op::kQuickGelu)->p.fallback));
 }
 
-ValueId gelu_of(OpContext& c, ValueId x, const std::string& approximate) {
-  return c.emit(Op::kGelu, {x}, {{key::kApproximate, approximate}});
+void gelu_with_bias(OpContext& c, const char* approximate) {
+  c.outputs[0] = c.emit(Op::kGelu, {add_input(c, c.input(0), 1)}, {{key::kApproximate, approximate}});
 }
-void gelu(OpContext& c) {
-  const std::string approximate = c.attr_string("approximate", "none");
-  if (approximate != "none" && approximate != "tanh") c.fail("approximate must be none or tanh");
-  c.outputs[0] = gelu_of(c, c.input(0), approximate);
-}
-void bias_gelu(OpContext& c) { c.outputs[0] = gelu_of(c, add_input(c, c.input(0), 1), "none"); }
-void fast_gelu(OpContext& c) { c.outputs[0] = gelu_of(c, add_input(c, c.input(0), 1), "tanh"); }
-void quick_gelu(OpContext& c) {
-  const double alpha = c.attr_float("alpha", 1.702f);
-  c.outputs[0] = alpha == 1 ? c.emit(Op::kSilu, {c.input(0)})
-                            : c.emit(Op::kQuickGelu, {c.input(0)}, {{key::kAlpha, alpha}});
-}
+void bias_gelu(OpContext& c) { gelu_with_bias(c, "none"); }
+void fast_gelu(OpContext& c) { gelu_with_bias(c, "tanh"); }
 
 }  // namespace
 
 std::span<const Entry> activation_table() {
   static constexpr Entry kTable[] = {
-      {kOnnx, "Sigmoid", plain<Op::kSigmoid>},
-      {kOnnx, "Relu", plain<Op::kRelu>},
-      {kOnnx, "Softplus", plain<Op::kSoftplus>},
-      {kOnnx, "Softsign", plain<Op::kSoftsign>},
-      {kOnnx, "HardSwish", plain<Op::kHardSwish>},
-      {kOnnx, "Mish", plain<Op::kMish>},
-      {kOnnx, "Selu", selu},
-      {kOnnx, "Elu", elu},
-      {kOnnx, "Celu", celu},
-      {kOnnx, "LeakyRelu", leaky_relu},
-      {kOnnx, "ThresholdedRelu", thresholded_relu},
-      {kOnnx, "HardSigmoid", hard_sigmoid},
       {kOnnx, "PRelu", prelu},
       {kOnnx, "Shrink", shrink},
       {kOnnx, "Swish", swish},
-      {kOnnx, "Gelu", gelu},
-      {kMicrosoft, "Gelu", gelu},
+      {kMicrosoft, "Gelu", by_row},
       {kMicrosoft, "BiasGelu", bias_gelu},
       {kMicrosoft, "FastGelu", fast_gelu},
       {kMicrosoft, "QuickGelu", quick_gelu},

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "base/ir/pointwise_host.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::ops {
@@ -106,6 +107,18 @@ ValueId split_heads(OpContext& c, ValueId x, int64_t heads) {
 ValueId merge_heads(OpContext& c, ValueId x) {
   const Shape shape = shape_of(c, x);
   return reshape(c, transpose(c, x, {0, 2, 1, 3}), {shape[0], shape[2], shape[1] * shape[3]});
+}
+
+ValueId activated(OpContext& c, ValueId x, const std::string& activation, const GivenParameter& given) {
+  const pointwise::Row* row = pointwise::row_of_onnx(activation);
+  if (!row || row->arity != 1 || !pointwise::is_fusible(*row) || pointwise::onnx_name(*row).empty())
+    c.unsupported("activation '" + activation.substr(0, 40) + "'");
+  Attributes attributes;
+  std::size_t i = 0;
+  for (const pointwise::Parameter& p : {row->p, row->q})
+    if (p.name && p.type == pointwise::ParameterType::kReal)
+      attributes.set(Key<double>{p.name}, given(p.name, i++).value_or(p.fallback));
+  return c.emit(row->op, {x}, attributes);
 }
 
 ValueId add_input(OpContext& c, ValueId x, std::size_t i) {

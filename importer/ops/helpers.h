@@ -1,7 +1,9 @@
 // Small steps that many operator importers share. All emit into the context's graph.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "importer/op_importer.h"
@@ -38,6 +40,9 @@ ValueId range(OpContext& c, const Expr& start, const Expr& limit);  // i64
 // Heads apart: [B, S, H*D] -> [B, H, S, D], and back.
 ValueId split_heads(OpContext& c, ValueId x, int64_t heads);
 ValueId merge_heads(OpContext& c, ValueId x);
+// The activation behind a fused product, by its ONNX name. `given(name, i)`: its i-th parameter, if the file has it.
+using GivenParameter = std::function<std::optional<double>(const std::string& name, std::size_t i)>;
+ValueId activated(OpContext& c, ValueId x, const std::string& activation, const GivenParameter& given);
 // Adds `bias` if input i is there.
 ValueId add_input(OpContext& c, ValueId x, std::size_t i);
 

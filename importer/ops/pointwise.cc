@@ -1,16 +1,14 @@
 // Arithmetic, comparison and logic, with numpy's broadcasting.
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "base/ir/pointwise_host.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
 namespace ark::ops {
 namespace {
-
-template <Op op>
-void unary(OpContext& c) {
-  c.outputs[0] = c.emit(op, {c.input(0)});
-}
 
 // Before opset 7 the second operand could be aligned at an axis of the first.
 ValueId aligned(OpContext& c) {
@@ -20,11 +18,6 @@ ValueId aligned(OpContext& c) {
   const int64_t axis = c.axis(c.attr_int("axis", 0), c.rank(0));
   while (static_cast<int64_t>(shape.size()) + axis < c.rank(0)) shape.emplace_back(1);
   return reshape(c, b, shape);
-}
-
-template <Op op>
-void two(OpContext& c) {
-  c.outputs[0] = c.emit(op, {c.input(0), aligned(c)});
 }
 
 template <Op op>
@@ -42,10 +35,6 @@ void variadic(OpContext& c) {
 void mean(OpContext& c) {
   const ValueId count = scalar(c, static_cast<double>(c.inputs.size()), dtype_of(c, c.input(0)));
   c.outputs[0] = binary(c, Op::kDiv, fold_inputs<Op::kAdd>(c), count);
-}
-
-void mod(OpContext& c) {
-  c.outputs[0] = c.emit(Op::kMod, {c.input(0), c.input(1)}, {{key::kFmod, c.attr_int("fmod", 0)}});
 }
 
 void bit_shift(OpContext& c) {
@@ -91,61 +80,20 @@ void cast_op(OpContext& c) {
 }
 void cast_like(OpContext& c) { cast_to(c, dtype_of(c, c.input(1))); }
 
-void is_inf(OpContext& c) {
-  c.outputs[0] = c.emit(Op::kIsInf, {c.input(0)},
-                        {{key::kDetectNegative, c.attr_int("detect_negative", 1)},
-                         {key::kDetectPositive, c.attr_int("detect_positive", 1)}});
+// A parameter of a row as the file has it.
+Attribute parameter(OpContext& c, const pointwise::Parameter& p) {
+  const std::string name = p.name;
+  if (p.type == pointwise::ParameterType::kInt)
+    return {Key<int64_t>{p.name}, c.attr_int(name, static_cast<int64_t>(p.fallback))};
+  if (p.type == pointwise::ParameterType::kReal) return {Key<double>{p.name}, c.attr_float(name, p.fallback)};
+  const std::string word = c.attr_string(name, "none");
+  if (word != "none" && word != p.word) c.fail(name + " must be none or " + p.word);
+  return {Key<std::string>{p.name}, word};
 }
 
-}  // namespace
-
-std::span<const Entry> pointwise_table() {
-  static constexpr Entry kTable[] = {
-      {kOnnx, "Neg", unary<Op::kNeg>},
-      {kOnnx, "Abs", unary<Op::kAbs>},
-      {kOnnx, "Sign", unary<Op::kSign>},
-      {kOnnx, "Reciprocal", unary<Op::kReciprocal>},
-      {kOnnx, "Sqrt", unary<Op::kSqrt>},
-      {kOnnx, "Exp", unary<Op::kExp>},
-      {kOnnx, "Log", unary<Op::kLog>},
-      {kOnnx, "Sin", unary<Op::kSin>},
-      {kOnnx, "Cos", unary<Op::kCos>},
-      {kOnnx, "Tan", unary<Op::kTan>},
-      {kOnnx, "Asin", unary<Op::kAsin>},
-      {kOnnx, "Acos", unary<Op::kAcos>},
-      {kOnnx, "Atan", unary<Op::kAtan>},
-      {kOnnx, "Sinh", unary<Op::kSinh>},
-      {kOnnx, "Cosh", unary<Op::kCosh>},
-      {kOnnx, "Tanh", unary<Op::kTanh>},
-      {kOnnx, "Asinh", unary<Op::kAsinh>},
-      {kOnnx, "Acosh", unary<Op::kAcosh>},
-      {kOnnx, "Atanh", unary<Op::kAtanh>},
-      {kOnnx, "Erf", unary<Op::kErf>},
-      {kOnnx, "Floor", unary<Op::kFloor>},
-      {kOnnx, "Ceil", unary<Op::kCeil>},
-      {kOnnx, "Round", unary<Op::kRound>},
-      {kOnnx, "Not", unary<Op::kNot>},
-      {kOnnx, "BitwiseNot", unary<Op::kBitNot>},
-      {kOnnx, "IsNaN", unary<Op::kIsNaN>},
-      {kOnnx, "IsInf", is_inf},
-      {kOnnx, "Add", two<Op::kAdd>},
-      {kOnnx, "Sub", two<Op::kSub>},
-      {kOnnx, "Mul", two<Op::kMul>},
-      {kOnnx, "Div", two<Op::kDiv>},
-      {kOnnx, "Pow", two<Op::kPow>},
-      {kOnnx, "Mod", mod},
-      {kOnnx, "And", two<Op::kAnd>},
-      {kOnnx, "Or", two<Op::kOr>},
-      {kOnnx, "Xor", two<Op::kXor>},
-      {kOnnx, "BitwiseAnd", two<Op::kBitAnd>},
-      {kOnnx, "BitwiseOr", two<Op::kBitOr>},
-      {kOnnx, "BitwiseXor", two<Op::kBitXor>},
+std::vector<Entry> make_table() {
+  std::vector<Entry> table = {
       {kOnnx, "BitShift", bit_shift},
-      {kOnnx, "Equal", two<Op::kEqual>},
-      {kOnnx, "Less", two<Op::kLess>},
-      {kOnnx, "LessOrEqual", two<Op::kLessOrEqual>},
-      {kOnnx, "Greater", two<Op::kGreater>},
-      {kOnnx, "GreaterOrEqual", two<Op::kGreaterOrEqual>},
       {kOnnx, "Sum", variadic<Op::kAdd>},
       {kOnnx, "Min", variadic<Op::kMin>},
       {kOnnx, "Max", variadic<Op::kMax>},
@@ -155,7 +103,30 @@ std::span<const Entry> pointwise_table() {
       {kOnnx, "Cast", cast_op},
       {kOnnx, "CastLike", cast_like},
   };
-  return kTable;
+  for (const pointwise::Row& row : pointwise::rows()) {
+    const std::string_view name = pointwise::onnx_name(row);
+    const bool own = name.empty() || std::any_of(table.begin(), table.end(),
+                                                 [&](const Entry& e) { return e.op_type == name; });
+    if (!own) table.push_back({kOnnx, name, by_row});
+  }
+  return table;
+}
+
+}  // namespace
+
+void by_row(OpContext& c) {
+  const pointwise::Row& row = *pointwise::row_of_onnx(c.node.op_type);
+  std::vector<ValueId> in{c.input(0)};
+  if (row.arity == 2) in.push_back(aligned(c));
+  Attributes attributes;
+  for (const pointwise::Parameter& p : {row.p, row.q})
+    if (p.name) attributes.set(parameter(c, p));
+  c.outputs[0] = c.emit(row.op, in, attributes);
+}
+
+std::span<const Entry> pointwise_table() {
+  static const auto* table = new std::vector<Entry>(make_table());
+  return *table;
 }
 
 }  // namespace ark::ops

@@ -50,17 +50,12 @@ void fused_matmul(OpContext& c) {
 void fused_gemm(OpContext& c) {
   gemm(c);
   const std::string activation = c.attr_string("activation", "");
-  const ValueId y = c.outputs[0];
-  if (activation == "Relu")
-    c.outputs[0] = c.emit(Op::kRelu, {y});
-  else if (activation == "Tanh")
-    c.outputs[0] = c.emit(Op::kTanh, {y});
-  else if (activation == "Sigmoid")
-    c.outputs[0] = c.emit(Op::kSigmoid, {y});
-  else if (activation == "LeakyRelu")
-    c.outputs[0] = c.emit(Op::kLeakyRelu, {y}, {{key::kAlpha, c.attr_float("activation_alpha", 0.01f)}});
-  else if (!activation.empty())
-    c.unsupported("activation '" + activation.substr(0, 40) + "'");
+  if (activation.empty()) return;
+  c.outputs[0] = activated(c, c.outputs[0], activation,
+                           [&](const std::string& name, std::size_t) -> std::optional<double> {
+                             const std::string given = "activation_" + name;
+                             return c.has_attr(given) ? std::optional(c.attr_float(given, 0)) : std::nullopt;
+                           });
 }
 
 void gemm_fast_gelu(OpContext& c) {

@@ -15,6 +15,9 @@ struct Entry {
   OpImporter import;
 };
 
+// One row of base/ir/pointwise.h, found by the ONNX name.
+void by_row(OpContext& c);
+
 std::span<const Entry> pointwise_table();
 std::span<const Entry> activation_table();
 std::span<const Entry> creation_table();

@@ -104,26 +104,15 @@ void fused_conv(OpContext& c) {
   if (c.has_input(3)) c.outputs[0] = binary(c, Op::kAdd, c.outputs[0], c.inputs[3]);
   const std::string activation = c.attr_string("activation", "");
   const auto parameters = c.attr_floats("activation_params");
-  const auto parameter = [&](std::size_t i, double fallback) {
-    return i < parameters.size() ? parameters[i] : fallback;
+  const auto parameter = [&](const std::string&, std::size_t i) {
+    return i < parameters.size() ? std::optional(parameters[i]) : std::nullopt;
   };
   const ValueId x = c.outputs[0];
-  if (activation == "Relu")
-    c.outputs[0] = c.emit(Op::kRelu, {x});
-  else if (activation == "Sigmoid")
-    c.outputs[0] = c.emit(Op::kSigmoid, {x});
-  else if (activation == "Tanh")
-    c.outputs[0] = c.emit(Op::kTanh, {x});
-  else if (activation == "LeakyRelu")
-    c.outputs[0] = c.emit(Op::kLeakyRelu, {x}, {{key::kAlpha, parameter(0, 0.01f)}});
-  else if (activation == "HardSigmoid")
-    c.outputs[0] =
-        c.emit(Op::kHardSigmoid, {x}, {{key::kAlpha, parameter(0, 0.2f)}, {key::kBeta, parameter(1, 0.5)}});
-  else if (activation == "Clip")
-    c.outputs[0] = c.emit(Op::kClip, {x, scalar(c, parameter(0, -3.4e38f), DType::kF32),
-                                      scalar(c, parameter(1, 3.4e38f), DType::kF32)});
+  if (activation == "Clip")
+    c.outputs[0] = c.emit(Op::kClip, {x, scalar(c, parameter("min", 0).value_or(-3.4e38f), DType::kF32),
+                                      scalar(c, parameter("max", 1).value_or(3.4e38f), DType::kF32)});
   else if (!activation.empty())
-    c.unsupported("activation '" + activation.substr(0, 40) + "'");
+    c.outputs[0] = activated(c, x, activation, parameter);
 }
 
 void conv_transpose(OpContext& c) {

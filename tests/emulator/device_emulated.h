@@ -126,6 +126,17 @@ ARK_DEVICE float rsqrt(float v) { return 1.0f / std::sqrt(v); }
 ARK_DEVICE float pow(float a, float b) { return std::pow(a, b); }
 ARK_DEVICE float sin(float v) { return std::sin(v); }
 ARK_DEVICE float cos(float v) { return std::cos(v); }
+ARK_DEVICE float expm1(float v) { return std::expm1(v); }
+ARK_DEVICE float log1p(float v) { return std::log1p(v); }
+ARK_DEVICE float tan(float v) { return std::tan(v); }
+ARK_DEVICE float asin(float v) { return std::asin(v); }
+ARK_DEVICE float acos(float v) { return std::acos(v); }
+ARK_DEVICE float atan(float v) { return std::atan(v); }
+ARK_DEVICE float sinh(float v) { return std::sinh(v); }
+ARK_DEVICE float cosh(float v) { return std::cosh(v); }
+ARK_DEVICE float asinh(float v) { return std::asinh(v); }
+ARK_DEVICE float acosh(float v) { return std::acosh(v); }
+ARK_DEVICE float atanh(float v) { return std::atanh(v); }
 ARK_DEVICE float floor(float v) { return std::floor(v); }
 ARK_DEVICE float ceil(float v) { return std::ceil(v); }
 ARK_DEVICE float trunc(float v) { return std::trunc(v); }

@@ -1,72 +1,78 @@
 // Pointwise operators: a block of each operand is loaded (broadcast, converted), computed, stored.
+#include <limits>
+
 #include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
-#include "base/ir/pointwise_math.h"
+#include "base/ir/pointwise_host.h"
 
 namespace ark::kernels {
 namespace {
 
+// f(O{}, C{}) for the operator of the call and the type that it is computed in.
+template <typename F>
+void with_function(const KernelCall& call, DType type, F f) {
+  pointwise::visit(call.op, [&](auto op) {
+    with_compute_type(type, [&](auto compute) {
+      if constexpr (pointwise::kComputes<decltype(op), decltype(compute)>)
+        f(op, compute);
+      else
+        unsupported(std::string(name_of(call.op)) + " is not computed on type " + std::string(name_of(type)));
+    });
+  });
+}
+
 void unary_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const pointwise::Parameters parameters = pointwise::parameters_of(call.op, *call.attributes);
+  const auto [p, q] = pointwise::parameters_of(*pointwise::row_of(call.op), *call.attributes);
   const auto [begin, end] = elements_of(tile, y.size());
-  with_compute_type(x.dtype, [&, begin = begin, end = end](auto type) {
+  with_function(call, x.dtype, [&, p = p, q = q, begin = begin, end = end](auto op, auto type) {
     using C = decltype(type);
     C block[kBlock];
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
       load(x, i, n, block);
-      for (int64_t j = 0; j < n; ++j)
-        block[j] = pointwise::unary<C>(call.op, block[j], static_cast<C>(parameters.p),
-                                       static_cast<C>(parameters.q));
+      for (int64_t j = 0; j < n; ++j) block[j] = pointwise::compute<decltype(op), C>(block[j], C{}, p, q);
       store(y, i, n, block);
     }
   });
 }
 
+DType result_type(const KernelCall& call) {
+  switch (pointwise::row_of(call.op)->result) {
+    case pointwise::Result::kBool:
+      return DType::kBool;
+    case pointwise::Result::kAsked:
+      return static_cast<DType>(call.attributes->get(key::kTo));
+    case pointwise::Result::kSame:
+      break;
+  }
+  return call.inputs[0].dtype;
+}
+
 std::vector<OutputType> unary_shapes(const KernelCall& call) {
-  std::vector<OutputType> out = like_first(call);
-  if (call.op == Op::kIsNaN || call.op == Op::kIsInf || call.op == Op::kNot) out[0].dtype = DType::kBool;
-  if (call.op == Op::kCast) out[0].dtype = static_cast<DType>(call.attributes->get(key::kTo));
-  return out;
+  return {{result_type(call), dims_of(call.inputs[0])}};
 }
 
 void binary_tile(const KernelCall& call, int64_t tile) {
   const TensorView &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
   const auto [begin, end] = elements_of(tile, y.size());
   const Index sa = broadcast_strides(a, y.shape()), sb = broadcast_strides(b, y.shape());
-  const int64_t flag = call.attributes->get_or(call.op == Op::kMod ? key::kFmod : key::kLeft, 0);
-  with_compute_type(a.dtype, [&, begin = begin, end = end](auto type) {
+  const auto [p, q] = pointwise::parameters_of(*pointwise::row_of(call.op), *call.attributes);
+  with_function(call, a.dtype, [&, p = p, q = q, begin = begin, end = end](auto op, auto type) {
     using C = decltype(type);
     C x[kBlock], z[kBlock];
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
       load_broadcast(a, y.shape(), sa, i, n, x);
       load_broadcast(b, y.shape(), sb, i, n, z);
-      if (pointwise::is_comparison(call.op)) {
-        for (int64_t j = 0; j < n; ++j) x[j] = static_cast<C>(pointwise::compares(call.op, x[j], z[j]));
-      } else {
-        switch (call.op) {  // the common ones without a switch an element
-          case Op::kAdd:
-            for (int64_t j = 0; j < n; ++j) x[j] = pointwise::binary<C>(Op::kAdd, x[j], z[j], 0);
-            break;
-          case Op::kMul:
-            for (int64_t j = 0; j < n; ++j) x[j] = pointwise::binary<C>(Op::kMul, x[j], z[j], 0);
-            break;
-          default:
-            for (int64_t j = 0; j < n; ++j) x[j] = pointwise::binary<C>(call.op, x[j], z[j], flag);
-        }
-      }
+      for (int64_t j = 0; j < n; ++j) x[j] = pointwise::compute<decltype(op), C>(x[j], z[j], p, q);
       store(y, i, n, x);
     }
   });
 }
 
 std::vector<OutputType> binary_shapes(const KernelCall& call) {
-  const bool to_bool =
-      pointwise::is_comparison(call.op) || call.op == Op::kAnd || call.op == Op::kOr || call.op == Op::kXor;
-  return {{to_bool ? DType::kBool : call.inputs[0].dtype,
-           broadcast(call.inputs[0].shape(), call.inputs[1].shape())}};
+  return {{result_type(call), broadcast(call.inputs[0].shape(), call.inputs[1].shape())}};
 }
 
 std::vector<OutputType> where_shapes(const KernelCall& call) {
@@ -100,16 +106,16 @@ void clip_tile(const KernelCall& call, int64_t tile) {
   with_compute_type(x.dtype, [&, begin = begin, end = end](auto type) {
     using C = decltype(type);
     C block[kBlock];
-    const bool has_low = has_input(call, 1), has_high = has_input(call, 2);
-    const C low = has_low ? load_one<C>(call.inputs[1], 0) : C{0},
-            high = has_high ? load_one<C>(call.inputs[2], 0) : C{0};
+    using F = pointwise::NumberOf<C>;
+    using Limits = std::numeric_limits<C>;
+    const C least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest(),
+            most = Limits::has_infinity ? Limits::infinity() : Limits::max();
+    const C low = has_input(call, 1) ? load_one<C>(call.inputs[1], 0) : least,
+            high = has_input(call, 2) ? load_one<C>(call.inputs[2], 0) : most;
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
       load(x, i, n, block);
-      for (int64_t j = 0; j < n; ++j) {
-        if (has_low && block[j] < low) block[j] = low;
-        if (has_high && block[j] > high) block[j] = high;
-      }
+      for (int64_t j = 0; j < n; ++j) block[j] = static_cast<C>(pointwise::Clip::of<F>(block[j], low, high));
       store(y, i, n, block);
     }
   });
@@ -118,10 +124,9 @@ void clip_tile(const KernelCall& call, int64_t tile) {
 }  // namespace
 
 void register_pointwise(std::vector<Kernel>& into) {
-  for (int i = 0; i < static_cast<int>(Op::kCount); ++i) {
-    const Op op = static_cast<Op>(i);
-    if (is_unary_pointwise(op)) into.push_back({op, unary_shapes, grid_by_elements, unary_tile});
-    if (is_binary_pointwise(op)) into.push_back({op, binary_shapes, grid_by_elements, binary_tile});
+  for (const pointwise::Row& row : pointwise::rows()) {
+    if (row.arity == 1) into.push_back({row.op, unary_shapes, grid_by_elements, unary_tile});
+    if (row.arity == 2) into.push_back({row.op, binary_shapes, grid_by_elements, binary_tile});
   }
   into.push_back({Op::kWhere, where_shapes, grid_by_elements, where_tile});
   into.push_back({Op::kClip, like_first, grid_by_elements, clip_tile});

@@ -1,5 +1,6 @@
 // Pointwise operators, and tensors made from nothing.
 #include "base/ir/keys.h"
+#include "base/ir/pointwise_host.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -77,21 +78,17 @@ void range(Context& c) {
   c.out(0, type, Shape{count});
 }
 
-constexpr Op kCompares[] = {Op::kEqual, Op::kLess, Op::kLessOrEqual, Op::kGreater, Op::kGreaterOrEqual};
-
 std::vector<Entry> make_rules() {
   std::vector<Entry> rules;
-  for (int i = 0; i < static_cast<int>(Op::kCount); ++i) {
-    const Op op = static_cast<Op>(i);
-    if (is_unary_pointwise(op)) rules.push_back({op, same_as_first});
-    if (is_binary_pointwise(op)) rules.push_back({op, binary});
+  for (const pointwise::Row& row : pointwise::rows()) {
+    const bool to_bool = row.result == pointwise::Result::kBool;
+    rules.push_back({row.op, row.arity == 2 ? to_bool ? compare : binary
+                             : to_bool      ? unary_bool
+                                            : same_as_first});
   }
-  for (const Op op : kCompares) rules.push_back({op, compare});
-  for (const Op op : {Op::kIsNaN, Op::kIsInf}) rules.push_back({op, unary_bool});
   rules.push_back({Op::kCast, cast});
   rules.push_back({Op::kPow, power});
   rules.push_back({Op::kWhere, where});
-  rules.push_back({Op::kClip, same_as_first});
   rules.push_back({Op::kDims, dims});
   rules.push_back({Op::kConstantOfShape, constant_of_shape});
   rules.push_back({Op::kRange, range});

@@ -1,8 +1,7 @@
-// exp, tanh, erf and the activations over vectors of sixteen lanes, equal bits for every vector type.
+// exp, tanh and erf over vectors of sixteen lanes, equal bits for every vector type.
 //
-// Errors against the exact value, from a test over all exponents: exp 2 ulp (also for denormal results), tanh
-// 3 ulp, erf 1.2e-7 absolute, sigmoid 3 ulp. NaN in, NaN out. Polynomials: least squares towards minimax in
-// f64.
+// Errors against the exact value, from a test over all exponents: exp 2 ulp (also for denormal results), tanh 3 ulp,
+// erf 1.2e-7 absolute. NaN in, NaN out. Polynomials: least squares towards minimax in f64.
 #pragma once
 
 namespace ark::simd {
@@ -58,35 +57,6 @@ typename T::V erf(typename T::V x) {
   const typename T::V bounded = T::min(T::set(4.f), size);
   const typename T::V large = T::sub(T::set(1.f), exp<T>(polynomial<T>(bounded, kLog)));
   return T::select(T::less(size, T::set(1.f)), small, T::copy_sign(large, x));
-}
-
-template <class T>
-typename T::V sigmoid(typename T::V x) {
-  return T::div(T::set(1.f), T::add(T::set(1.f), exp<T>(T::sub(T::zero(), x))));
-}
-
-template <class T>
-typename T::V relu(typename T::V x) {
-  return T::max(T::zero(), x);
-}
-
-template <class T>
-typename T::V silu(typename T::V x) {
-  return T::mul(x, sigmoid<T>(x));
-}
-
-// x / 2 (1 + erf(x / sqrt 2)).
-template <class T>
-typename T::V gelu(typename T::V x) {
-  return T::mul(T::mul(T::set(0.5f), x), T::add(T::set(1.f), erf<T>(T::mul(x, T::set(0.70710678f)))));
-}
-
-// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-template <class T>
-typename T::V gelu_tanh(typename T::V x) {
-  const typename T::V cube = T::mul(T::mul(x, x), x);
-  const typename T::V inner = T::mul(T::set(0.79788456f), T::fma(T::set(0.044715f), cube, x));
-  return T::mul(T::mul(T::set(0.5f), x), T::add(T::set(1.f), tanh<T>(inner)));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/cpu/simd/math.h"
+#include "engine/cpu/simd/lanes.h"
 #include "engine/cpu/simd/table.h"
 #include "engine/program/program.h"
 
@@ -31,10 +31,11 @@ struct BF16Weights {
 
 template <class T>
 typename T::V activate(typename T::V v, uint32_t bits) {
-  if (bits & kEpilogueRelu) return relu<T>(v);
-  if (bits & kEpilogueSilu) return silu<T>(v);
-  if (bits & kEpilogueGelu) return gelu<T>(v);
-  if (bits & kEpilogueGeluTanh) return gelu_tanh<T>(v);
+  const Lanes<T> x = v;
+  if (bits & kEpilogueRelu) return pointwise::Relu::of(x).v;
+  if (bits & kEpilogueSilu) return pointwise::Silu::of(x).v;
+  if (bits & kEpilogueGelu) return pointwise::Gelu::of(x, 0).v;
+  if (bits & kEpilogueGeluTanh) return pointwise::Gelu::of(x, 1).v;
   return v;
 }
 

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/cpu/simd/math.h"
+#include "base/ir/pointwise_host.h"
+#include "engine/cpu/simd/lanes.h"
 #include "engine/cpu/simd/matmul.h"
 #include "engine/cpu/simd/table.h"
 
@@ -57,63 +58,17 @@ void norm(const Norm& a) {
   });
 }
 
-template <class T, typename F>
-bool map(const float* a, float* out, int64_t n, F f) {
-  for (int64_t i = 0; i < n; i += 16) T::store(out + i, f(T::load(a + i)));
-  return true;
-}
-template <class T, typename F>
-bool map(const float* a, const float* b, float* out, int64_t n, F f) {
-  for (int64_t i = 0; i < n; i += 16) T::store(out + i, f(T::load(a + i), T::load(b + i)));
-  return true;
-}
-
 template <class T>
-bool pointwise(Op op, const float* a, const float* b, float p, float q, float* out, int64_t n) {
-  using V = typename T::V;
-  switch (op) {
-    case Op::kIdentity:
-      return map<T>(a, out, n, [](V x) { return x; });
-    case Op::kNeg:
-      return map<T>(a, out, n, [](V x) { return T::mul(x, T::set(-1.f)); });
-    case Op::kAbs:
-      return map<T>(a, out, n, [](V x) { return T::abs(x); });
-    case Op::kReciprocal:
-      return map<T>(a, out, n, [](V x) { return T::div(T::set(1.f), x); });
-    case Op::kSqrt:
-      return map<T>(a, out, n, [](V x) { return T::sqrt(x); });
-    case Op::kRsqrt:
-      return map<T>(a, out, n, [](V x) { return T::div(T::set(1.f), T::sqrt(x)); });
-    case Op::kExp:
-      return map<T>(a, out, n, [](V x) { return exp<T>(x); });
-    case Op::kTanh:
-      return map<T>(a, out, n, [](V x) { return tanh<T>(x); });
-    case Op::kErf:
-      return map<T>(a, out, n, [](V x) { return erf<T>(x); });
-    case Op::kSigmoid:
-      return map<T>(a, out, n, [](V x) { return sigmoid<T>(x); });
-    case Op::kRelu:
-      return map<T>(a, out, n, [](V x) { return relu<T>(x); });
-    case Op::kSilu:
-      return map<T>(a, out, n, [](V x) { return silu<T>(x); });
-    case Op::kQuickGelu:
-      return map<T>(a, out, n, [p](V x) { return T::mul(x, sigmoid<T>(T::mul(T::set(p), x))); });
-    case Op::kGelu:
-      if (p != 0) return map<T>(a, out, n, [](V x) { return gelu_tanh<T>(x); });
-      return map<T>(a, out, n, [](V x) { return gelu<T>(x); });
-    case Op::kClip:
-      return map<T>(a, out, n, [p, q](V x) { return T::min(T::set(q), T::max(T::set(p), x)); });
-    case Op::kAdd:
-      return map<T>(a, b, out, n, [](V x, V y) { return T::add(x, y); });
-    case Op::kSub:
-      return map<T>(a, b, out, n, [](V x, V y) { return T::sub(x, y); });
-    case Op::kMul:
-      return map<T>(a, b, out, n, [](V x, V y) { return T::mul(x, y); });
-    case Op::kDiv:
-      return map<T>(a, b, out, n, [](V x, V y) { return T::div(x, y); });
-    default:
-      return false;
-  }
+void pointwise(Op op, const float* a, const float* b, float p, float q, float* out, int64_t n) {
+  pointwise::visit(op, [=](auto function) {
+    using O = decltype(function);
+    if constexpr (pointwise::is_fusible(O::row)) {
+      for (int64_t i = 0; i < n; i += 16) {
+        const Lanes<T> x = T::load(a + i);
+        T::store(out + i, pointwise::apply<O>(x, O::row.arity == 2 ? Lanes<T>(T::load(b + i)) : x, p, q).v);
+      }
+    }
+  });
 }
 
 // sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).

@@ -69,9 +69,9 @@ struct Table {
   void (*matmul)(const MatMul&);
   void (*attention)(const AttentionRows&);
   void (*norm)(const Norm&);
-  // out[i] = op(a[i], b[i]) for i < n; p, q as in PointwiseStep. n rounded up to 16 must be accessible. False
-  // if the table has no vector code for `op` (pointwise_scalar has).
-  bool (*pointwise)(Op op, const float* a, const float* b, float p, float q, float* out, int64_t n);
+  // out[i] = op(a[i], b[i]) for i < n, of an operator that is_fusible(); b: of binary ones only; p, q as in
+  // PointwiseStep. n rounded up to 16 must be accessible.
+  void (*pointwise)(Op op, const float* a, const float* b, float p, float q, float* out, int64_t n);
   // out = pairwise tree of `count` parts, then the epilogue on n elements.
   void (*add_parts)(const float* const* parts, int count, const Epilogue& epilogue, float* out, int64_t n);
   // Index of the largest element, the lowest among equals; NaN counts as smallest.

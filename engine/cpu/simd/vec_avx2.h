@@ -97,6 +97,9 @@ struct Avx2 {
   static Mask less(V x, V y) {
     return {_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)};
   }
+  static Mask is_nan(V x) {
+    return {_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q)};
+  }
   static Mask lanes(int from, int to) {
     return {_mm256_castsi256_ps(half_mask(from, to, 0)), _mm256_castsi256_ps(half_mask(from, to, 8))};
   }

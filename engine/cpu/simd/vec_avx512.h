@@ -61,6 +61,7 @@ struct Avx512 {
   }
 
   static Mask less(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  static Mask is_nan(V x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
   static Mask lanes(int from, int to) { return static_cast<__mmask16>(first(to) & ~first(from)); }
   static V select(Mask m, V yes, V no) { return _mm512_mask_blend_ps(m, no, yes); }
 

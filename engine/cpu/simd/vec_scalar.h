@@ -103,6 +103,11 @@ struct Scalar {
     for (int i = 0; i < 16; ++i) m.v[i] = a.v[i] < b.v[i];
     return m;
   }
+  static Mask is_nan(V a) {
+    Mask m;
+    for (int i = 0; i < 16; ++i) m.v[i] = a.v[i] != a.v[i];
+    return m;
+  }
   // Lanes [first, last).
   static Mask lanes(int first, int last) {
     Mask m;

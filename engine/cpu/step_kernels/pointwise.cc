@@ -1,7 +1,5 @@
 // A fused expression over blocks of elements: each step fills one register of kBlock floats.
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstring>
 
 #include "engine/cpu/step_kernel.h"
@@ -14,76 +12,6 @@ constexpr int64_t kBlock = 256;
 int64_t scratch(const PhaseLimits& limits) {
   const auto steps = static_cast<int64_t>(limits.variant->pointwise.size());
   return scratch_of<float>((steps + 1) * kBlock) + scratch_of<const float*>(steps);
-}
-
-// Operators without vector code: one element at a time.
-float evaluate(Op op, float a, float b, float p, float q) {
-  switch (op) {
-    case Op::kSign:
-      return a > 0 ? 1.f : a < 0 ? -1.f : a;
-    case Op::kLog:
-      return std::log(a);
-    case Op::kSin:
-      return std::sin(a);
-    case Op::kCos:
-      return std::cos(a);
-    case Op::kTan:
-      return std::tan(a);
-    case Op::kAsin:
-      return std::asin(a);
-    case Op::kAcos:
-      return std::acos(a);
-    case Op::kAtan:
-      return std::atan(a);
-    case Op::kSinh:
-      return std::sinh(a);
-    case Op::kCosh:
-      return std::cosh(a);
-    case Op::kAsinh:
-      return std::asinh(a);
-    case Op::kAcosh:
-      return std::acosh(a);
-    case Op::kAtanh:
-      return std::atanh(a);
-    case Op::kSoftplus:
-      return a > 20 ? a : std::log1p(std::exp(a));
-    case Op::kSoftsign:
-      return a / (1 + std::fabs(a));
-    case Op::kSelu:
-      return q * (a > 0 ? a : p * std::expm1(a));
-    case Op::kElu:
-      return a > 0 ? a : p * std::expm1(a);
-    case Op::kCelu:
-      return std::max(0.f, a) + std::min(0.f, p * std::expm1(a / p));
-    case Op::kLeakyRelu:
-      return a < 0 ? p * a : a;
-    case Op::kThresholdedRelu:
-      return a > p ? a : 0.f;
-    case Op::kHardSigmoid:
-      return std::max(0.f, std::min(1.f, p * a + q));
-    case Op::kHardSwish:
-      return a * std::max(0.f, std::min(1.f, a / 6 + 0.5f));
-    case Op::kMish:
-      return a * std::tanh(a > 20 ? a : std::log1p(std::exp(a)));
-    case Op::kFloor:
-      return std::floor(a);
-    case Op::kCeil:
-      return std::ceil(a);
-    case Op::kRound:
-      return std::nearbyint(a);
-    case Op::kPow:
-      return std::pow(a, b);
-    case Op::kMin:
-      return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
-    case Op::kMax:
-      return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
-    case Op::kMod:
-      return p != 0 ? std::fmod(a, b) : a - b * std::floor(a / b);
-    case Op::kPRelu:
-      return a < 0 ? a * b : a;
-    default:
-      return NAN;
-  }
 }
 
 // Elements [start, start + n) of `out`'s row-major order, read from `in` broadcast to it.
@@ -135,9 +63,8 @@ void run_step(const PhaseCall& call, std::size_t s, int64_t start, int64_t n, co
     } else {
       load_broadcast(in, out, start, n, to);
     }
-  } else if (!call.simd->pointwise(step.op, reg(step.a), reg(step.b), step.p, step.q, to, n)) {
-    const float *a = reg(step.a), *b = step.b == kNone ? a : reg(step.b);
-    for (int64_t i = 0; i < n; ++i) to[i] = evaluate(step.op, a[i], b[i], step.p, step.q);
+  } else {
+    call.simd->pointwise(step.op, reg(step.a), reg(step.b), step.p, step.q, to, n);
   }
 }
 

@@ -1,23 +1,14 @@
 // Functions of elements that bodies and generated expressions share.
 #pragma once
 
+#include "engine/cuda/bodies/number.h"
 #include "engine/cuda/call.h"
 
 namespace ark::cuda {
 
-ARK_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + dev::exp(-x)); }
-ARK_DEVICE float relu(float x) { return dev::max(0.0f, x); }
-ARK_DEVICE float silu(float x) { return x * sigmoid(x); }
-ARK_DEVICE float softplus(float x) { return x > 20.0f ? x : dev::log(1.0f + dev::exp(x)); }
-ARK_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + dev::erf(x * 0.70710678f)); }
-ARK_DEVICE float gelu_tanh(float x) {
-  return 0.5f * x * (1.0f + dev::tanh(0.79788456f * dev::fma(0.044715f, x * x * x, x)));
-}
 ARK_DEVICE bool is_nan(float x) { return x != x; }
 ARK_DEVICE float nan() { return dev::as_f32(0x7fc00000u); }
 ARK_DEVICE float infinity() { return dev::as_f32(0x7f800000u); }
-ARK_DEVICE float min_nan(float a, float b) { return is_nan(a) || is_nan(b) ? nan() : dev::min(a, b); }
-ARK_DEVICE float max_nan(float a, float b) { return is_nan(a) || is_nan(b) ? nan() : dev::max(a, b); }
 
 // engine/program/program.h's EpilogueBits.
 inline constexpr u32 kBias = 1, kResidual = 2, kRelu = 4, kSilu = 8, kGelu = 16, kGeluTanh = 32,
@@ -25,10 +16,10 @@ inline constexpr u32 kBias = 1, kResidual = 2, kRelu = 4, kSilu = 8, kGelu = 16,
 
 // A function of its own: the activations are much code, which most products do not run.
 ARK_APART float activate(u32 bits, float v) {
-  if ((bits & kRelu) != 0) v = relu(v);
-  if ((bits & kSilu) != 0) v = silu(v);
-  if ((bits & kGelu) != 0) v = gelu(v);
-  if ((bits & kGeluTanh) != 0) v = gelu_tanh(v);
+  if ((bits & kRelu) != 0) v = pointwise::Relu::of(Number(v)).v;
+  if ((bits & kSilu) != 0) v = pointwise::Silu::of(Number(v)).v;
+  if ((bits & kGelu) != 0) v = pointwise::Gelu::of(Number(v), 0).v;
+  if ((bits & kGeluTanh) != 0) v = pointwise::Gelu::of(Number(v), 1).v;
   return v;
 }
 
