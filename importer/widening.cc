@@ -1,5 +1,7 @@
 #include "importer/widening.h"
 
+#include <algorithm>
+
 #include "importer/infer.h"
 
 namespace ark {
@@ -13,9 +15,9 @@ bool is_cast(const Graph& graph, const Node& node) {
   return node.op == Op::kCast && real(node.inputs[0]) && real(node.outputs[0]);
 }
 
-bool widens(const Graph& graph, const Node& cast) {
-  return graph.value(cast.inputs[0]).dtype != DType::kF32 &&
-         graph.value(cast.outputs[0]).dtype == DType::kF32;
+// To more bits: each of our floating types holds all numbers of those with fewer.
+bool widens(const Graph& graph, const Node* cast) {
+  return bits_of(graph.value(cast->inputs[0]).dtype) < bits_of(graph.value(cast->outputs[0]).dtype);
 }
 
 }  // namespace
@@ -35,7 +37,8 @@ ConstantPtr stored_constant(const Graph& graph, ValueId id,
     (is_cast(graph, *node) ? casts : movement).push_back(node);
     id = node->inputs[0];
   }
-  const bool exact = casts.empty() || (casts.size() == 1 && widens(graph, *casts[0]));
+  const bool exact =
+      std::all_of(casts.begin(), casts.end(), [&](const Node* cast) { return widens(graph, cast); });
   if (!exact && !view->quantized) return nullptr;
   for (auto node = movement.rbegin(); view && node != movement.rend(); ++node) view = lazy_view(**node, view);
   return view;

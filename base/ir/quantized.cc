@@ -13,6 +13,7 @@ bool is_view(const Constant& c) { return !c.perm.empty() || !c.begin.empty(); }
 
 // Codes and zeros may come as bytes of packed fields, or as elements of their own type.
 bool holds_fields(const Constant& c, const Quantized& q) {
+  if (q.floating != DType::kUndefined) return c.dtype == q.floating;
   switch (c.dtype) {
     case DType::kU8:
       return q.bits < 8 || !q.is_signed;
@@ -67,6 +68,9 @@ bool fits(Quantized& q) {
     return false;
   q.block = std::min(q.block, q.axis == 0 ? q.rows : q.columns);  // so that sums with it are safe
   const int64_t low = q.is_signed ? -(1 << (q.bits - 1)) : 0;
+  if (q.floating != DType::kUndefined && (!is_floating(q.floating) || bits_of(q.floating) != q.bits ||
+                                          q.is_signed || q.zeros || q.default_zero != 0))
+    return false;
   if (q.default_zero < low || q.default_zero >= low + (1 << q.bits)) return false;
   if (!holds_fields(*q.codes, q) || !has_fields(*q.codes, q, q.rows, q.columns, q.code_stride)) return false;
   if (!is_floating(q.scales->dtype) || q.scales->dtype == DType::kF64 || q.scales->quantized) return false;
@@ -106,7 +110,7 @@ bool same_numbers(const Constant& a, const Constant& b) {
 
 bool same_payload(const Quantized& a, const Quantized& b) {
   if (a.rows != b.rows || a.columns != b.columns || a.bits != b.bits || a.is_signed != b.is_signed ||
-      a.axis != b.axis || a.block != b.block || a.code_stride != b.code_stride ||
+      a.floating != b.floating || a.axis != b.axis || a.block != b.block || a.code_stride != b.code_stride ||
       (a.zeros == nullptr) != (b.zeros == nullptr))
     return false;
   const bool same_zeros = a.zeros ? a.zero_stride == b.zero_stride && same_payload(*a.zeros, *b.zeros)
@@ -133,6 +137,11 @@ QuantizedRows::QuantizedRows(const Quantized& quantized, int64_t first, int64_t 
   scales_.resize(static_cast<std::size_t>(scales.size()));
   for (std::size_t i = 0; i < scales_.size(); ++i)
     scales_[i] = static_cast<float>(scales.real(static_cast<int64_t>(i)));
+  for (int code = 0; code < 1 << q_.bits; ++code) {
+    const auto byte = static_cast<std::byte>(code);
+    numbers_[code] = static_cast<float>(code);
+    if (q_.floating != DType::kUndefined) load_f32(q_.floating, &byte, 0, 1, 1, &numbers_[code]);
+  }
   if (q_.zeros) zeros_ = fields(*q_.zeros, q_.bits, from, held, scale_stride_, q_.zero_stride, zeros_skip_);
 }
 

@@ -1,6 +1,7 @@
-// Weights stored as integers: what their codes stand for, and windows of them.
+// Weights stored as codes: what their codes stand for, and windows of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,9 +19,11 @@ struct Quantized {
   int64_t rows = 0, columns = 0;
   int32_t bits = 4;        // of a code: 2, 4 or 8; packed from the low bits of each byte on
   bool is_signed = false;  // codes and zeros: two's complement
-  int axis = 1;            // that blocks run along: 0 rows, 1 columns
-  int64_t block = 0;       // > 0
-  ConstantPtr codes;       // bytes; element (r, c) is number r * code_stride + c
+  // Codes are numbers of this type, of `bits` bits and without zeros; kUndefined: integers.
+  DType floating = DType::kUndefined;
+  int axis = 1;       // that blocks run along: 0 rows, 1 columns
+  int64_t block = 0;  // > 0
+  ConstantPtr codes;  // bytes; element (r, c) is number r * code_stride + c
   int64_t code_stride = 0;
   ConstantPtr scales;  // f32, f16 or bf16: one; or [rows, blocks] (axis 1), [blocks, columns] (axis 0)
   ConstantPtr zeros;   // of `bits` bits, like scales, element (i, j) number i * zero_stride + j; or null
@@ -64,7 +67,7 @@ class QuantizedRows {
   }
   float scale(int64_t row, int64_t column) const { return scales_[block_at(row, column, scale_stride_)]; }
   float value(int64_t row, int64_t column) const {
-    return static_cast<float>(code(row, column) - zero(row, column)) * scale(row, column);
+    return (numbers_[code(row, column)] - static_cast<float>(zero(row, column))) * scale(row, column);
   }
 
  private:
@@ -91,6 +94,7 @@ class QuantizedRows {
   int64_t codes_skip_ = 0, zeros_skip_ = 0;  // elements in front of the first
   std::vector<float> scales_;
   int64_t scale_stride_ = 0;
+  std::array<float, 256> numbers_;  // by code
 };
 
 }  // namespace ark

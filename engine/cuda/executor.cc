@@ -26,7 +26,7 @@ std::span<const std::byte> bytes_of_value(const T& value) {
 constexpr uint64_t kPieceBytes = 16, kRowBytes = kPieceBytes * kTurn;
 
 bool is_turned(const WeightUse& use) {
-  return use.layout == Layout::kPanels && !is_quantized(use.stored) &&
+  return use.layout == Layout::kPanels && use.block == 0 &&
          has_turned_rows(use.panel, static_cast<int>(bytes_of(use.stored, 1)));
 }
 

@@ -130,7 +130,7 @@ static_assert(sizeof(Instance) == 272);
 // A matrix product's weights as the streaming warp and the body see them. Tile t of blocks * panels * groups:
 // group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / row_block).
 struct alignas(16) Stream {
-  u64 weights;  // panels of units of rows: a row of elements, or a block of codes (engine/program/quantized_panel.h)
+  u64 weights;  // panels of units of rows: a row of elements, or a block of codes (engine/program/weight_codec.h)
   u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
   u64 partials;  // f32 [groups][m][n]: sums of groups; 0 if groups == 1
   u64 arrivals;  // u32 [panels * blocks]: groups that are there, over all steps; written by the kernel

@@ -7,8 +7,8 @@
 #include "base/index.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/cuda/instance_filler.h"
-#include "engine/program/quantized_panel.h"
 #include "engine/program/unroll.h"
+#include "engine/program/weight_codec.h"
 
 namespace ark::cuda {
 namespace {
@@ -110,9 +110,8 @@ void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) 
   const WeightUse& use = p.weights[w.weight];
   Stream s{};
   s.panel = use.panel;
-  s.unit_rows = std::max(1, use.block);
-  s.unit_bytes = static_cast<i32>(use.block > 0 ? panel_block_bytes(use.stored, use.panel, use.block)
-                                                : bytes_of(w.dtype, use.panel));
+  s.unit_rows = static_cast<i32>(unit_rows(use.block));
+  s.unit_bytes = static_cast<i32>(codec_of(use.stored)->unit_bytes(use.panel, use.block));
   s.unit_reciprocal = 0xffffffffu / static_cast<u32>(s.unit_rows) + 1;
   const std::vector<int32_t> pieces = pieces_of(p.variants[phase.variant].recipe, s.unit_rows);
   const auto [borders, is_new] =

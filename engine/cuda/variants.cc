@@ -9,9 +9,9 @@
 #include "engine/cpu/step_kernel.h"
 #include "engine/cuda/image.h"
 #include "engine/cuda/pointwise_source.h"
-#include "engine/program/quantized_panel.h"
 #include "engine/program/text.h"
 #include "engine/program/unroll.h"
+#include "engine/program/weight_codec.h"
 
 namespace ark::cuda {
 namespace {
@@ -22,24 +22,8 @@ namespace {
 }
 
 const char* element_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "float";
-    case DType::kF16:
-      return "dev::f16";
-    case DType::kBF16:
-      return "dev::bf16";
-    case DType::kU4:
-      return "U4";
-    case DType::kU8:
-      return "U8";
-    case DType::kI32:
-      return "i32";
-    case DType::kI64:
-      return "i64";
-    default:
-      return nullptr;
-  }
+  if (const WeightCodec* codec = codec_of(dtype)) return codec->device;
+  return dtype == DType::kI32 ? "i32" : dtype == DType::kI64 ? "i64" : nullptr;
 }
 
 // Names one phase's case.
@@ -112,7 +96,7 @@ class Namer {
       refuse(phase_, "panels of " + std::to_string(panel) + " columns");
     const std::vector<int32_t> pieces = pieces_of(variant_.recipe, std::max(1, block));
     if (static_cast<int>(pieces.size()) - 1 > kMaxPieces) refuse(phase_, "more rows than pieces hold");
-    bool mma = w.dtype != DType::kF32 && block % 16 == 0;
+    bool mma = codec_of(w.dtype)->has_mma && block % 16 == 0;
     for (const int32_t border : pieces) mma = mma && border % 16 == 0;
     const char* path = !mma ? "kFma" : numerics_ == Numerics::kExact ? "kMma" : "kMixed";
     return join("MatMul", {type(1), std::to_string(panel), path});
@@ -145,7 +129,7 @@ int64_t constant_of(const Program& program, ValId val) { return program.vals[val
 
 std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
   std::vector<int32_t> pieces = {0};
-  const int32_t both = std::lcm(unit, 16), step = both <= kMaxPanelBlock4 ? both : unit;
+  const int32_t both = std::lcm(unit, 16), step = both <= kMaxPanelBlock ? both : unit;
   const auto parts_of = [step](int32_t rows) {
     if (rows <= kPieceRows) return 1;
     // Whole steps are dealt evenly, else a piece may be one step longer. (Numbers keep the pieces that they

@@ -9,6 +9,7 @@
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
 #include "engine/ops/op_rule.h"
+#include "engine/program/weight_codec.h"
 
 namespace ark {
 namespace {
@@ -127,8 +128,7 @@ class Fuser {
     for (std::size_t i = 0; i < data; ++i) {
       if (node.inputs[i] == kNoValue) return false;
       const Value& in = graph_.value(node.inputs[i]);
-      const bool is_half_constant = in.constant && (in.dtype == DType::kF16 || in.dtype == DType::kBF16);
-      if (in.dtype != DType::kF32 && !is_half_constant) return false;
+      if (in.dtype != DType::kF32 && !(in.constant && is_narrow_float(in.dtype))) return false;
     }
     return !shape_of(graph_, node.outputs[0]).empty();
   }
@@ -179,10 +179,11 @@ bool is_panel_matmul(const Graph& graph, const Node& node) {
   if (node.op != Op::kMatMul || node.inputs.size() != 2) return false;
   const Value& x = graph.value(node.inputs[0]);
   const Value& w = graph.value(node.inputs[1]);
-  const bool stored = w.dtype == DType::kF32 || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
-  return w.constant && stored && w.constant->dims.size() == 2 && x.dtype == DType::kF32 && x.shape &&
-         x.shape->size() >= 2 && graph.value(node.outputs[0]).dtype == DType::kF32 &&
-         node.attributes.get_or(key::kTransA, 0) == 0 && node.attributes.get_or(key::kAlpha, 1) == 1;
+  const WeightCodec* codec = codec_of(w.dtype);
+  return w.constant && codec && codec->has_numbers && w.constant->dims.size() == 2 &&
+         x.dtype == DType::kF32 && x.shape && x.shape->size() >= 2 &&
+         graph.value(node.outputs[0]).dtype == DType::kF32 && node.attributes.get_or(key::kTransA, 0) == 0 &&
+         node.attributes.get_or(key::kAlpha, 1) == 1;
 }
 
 std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cluster,

@@ -9,13 +9,11 @@
 #include "base/ir/quantized.h"
 #include "engine/ops/op_rule.h"
 #include "engine/program/expr_bound.h"
-#include "engine/program/quantized_panel.h"
 #include "engine/program/text.h"
+#include "engine/program/weight_codec.h"
 
 namespace ark {
 namespace {
-
-bool is_half(DType t) { return t == DType::kF16 || t == DType::kBF16; }
 
 template <typename... Parts>
 std::string key_of(const Parts&... parts) {
@@ -172,7 +170,8 @@ Operand Lowering::read(ValueId value) {
   if (value == kNoValue) return {};
   const Value& v = graph().value(value);
   if (v.constant)
-    return weight(value, Layout::kRaw, false, is_decoder() && is_half(v.dtype) ? DType::kF32 : v.dtype);
+    return weight(value, Layout::kRaw, false,
+                  is_decoder() && is_narrow_float(v.dtype) ? DType::kF32 : v.dtype);
   const auto it = buffers_.find(value);
   ARK_CHECK(it != buffers_.end(), "read before it is written: " + escaped(v.name));
   return {it->second};
@@ -247,7 +246,7 @@ Operand Lowering::table(ValueId value) {
 }
 
 DType Lowering::panel_type(ValueId value) const {
-  return graph().value(value).constant->quantized->bits == 8 ? DType::kU8 : DType::kU4;
+  return codec_of(*graph().value(value).constant->quantized).type;
 }
 
 // Rows of K that a block of panels takes, so that it lies inside one block of the constant and slabs end with
@@ -265,7 +264,7 @@ int32_t Lowering::panel_block(ValueId value, bool transposed, std::span<const in
   const int64_t first = constant.begin.empty() ? 0 : constant.begin[axis];
   common = std::gcd(common, first + part(value, static_cast<int>(axis), rank_).begin);
   for (std::size_t s = 1; s + 1 < slabs.size(); ++s) common = std::gcd(common, int64_t{slabs[s]});
-  int64_t block = panel_type(value) == DType::kU8 ? kMaxPanelBlock8 : kMaxPanelBlock4;
+  int64_t block = codec_of(q).max_block();
   if (common > 0) block = std::min(block, common);
   while (block >= kMinPanelBlock && (common % block != 0 || block % 2 != 0)) --block;
   return block >= kMinPanelBlock ? static_cast<int32_t>(block) : 0;

@@ -105,7 +105,6 @@ class Rebuild {
 };
 
 bool is_wide(DType t) { return t == DType::kI32 || t == DType::kI64; }
-bool is_half(DType t) { return t == DType::kF16 || t == DType::kBF16; }
 
 // Constants in one form, MatMul alone.
 class Normalize : public Rebuild {
@@ -118,8 +117,8 @@ class Normalize : public Rebuild {
       const Value& in = from_.value(node.inputs[0]);
       const Value& out = from_.value(node.outputs[0]);
       const Node* producer = from_.producer(node.inputs[0]);
-      const bool is_free = in.constant || (producer && is_half_table(*producer));
-      if (is_free && is_half(in.dtype) && out.dtype == DType::kF32) {
+      const bool is_free = in.constant || (producer && is_narrow_table(*producer));
+      if (is_free && is_narrow_float(in.dtype) && out.dtype == DType::kF32) {
         map_[node.outputs[0]] = use(node.inputs[0]);
         return;
       }
@@ -128,16 +127,16 @@ class Normalize : public Rebuild {
       return matmul(node);
     std::vector<ValueId> inputs = use_all(node.inputs);
     if (node.op == Op::kGather) inputs[1] = use(narrow(node.inputs[1]));
-    if (is_half_table(node)) to_.value(use(node.outputs[0])).dtype = DType::kF32;
+    if (is_narrow_table(node)) to_.value(use(node.outputs[0])).dtype = DType::kF32;
     if (node.op == Op::kRotary && inputs.size() > 3) inputs[3] = use(narrow(node.inputs[3]));
     keep(node, std::move(inputs), use_all(node.outputs));
   }
 
-  // Rows of a 16-bit table: they come out as f32, and the Cast that widens them goes.
-  bool is_half_table(const Node& node) const {
+  // Rows of a table of fewer bits than f32: they come out as f32, and the Cast that widens them goes.
+  bool is_narrow_table(const Node& node) const {
     if (node.op != Op::kGather) return false;
     const Value& table = from_.value(node.inputs[0]);
-    return table.constant && is_half(table.dtype) && rank_of(from_, node.inputs[0]) == 2;
+    return table.constant && is_narrow_float(table.dtype) && rank_of(from_, node.inputs[0]) == 2;
   }
 
   // What an integer value is a Cast of.

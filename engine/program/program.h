@@ -79,7 +79,7 @@ enum class Layout : uint8_t {
   kRaw,     // dense row-major part of the constant
   kPanels,  // matrix W [K, N] (after `transposed`) as panels of `panel` columns: [ceil(N/panel)][K][panel],
             // zero padded; rows can be gathered from it too (tied embeddings). Quantized weights:
-            // engine/program/quantized_panel.h
+            // engine/program/weight_codec.h
 };
 
 // What a weight buffer holds of one constant of the graph. A constant may be used by several buffers of a
@@ -90,14 +90,12 @@ struct WeightUse {
   Layout layout = Layout::kRaw;
   bool transposed = false;  // kPanels: the constant is [N, K]
   int32_t panel = 0;        // kPanels: columns a panel
-  // Element type in memory: f32, f16, bf16, or u4 and u8 of quantized weights, for kPanels; anything for
-  // kRaw. Either the constant's own, or f32 where the constant has 16 bits (biases, norm scales): widened at
-  // load.
+  // Element type in memory; for kPanels one that weight_codec.h lists. Either the constant's own, one that holds
+  // its codes, or f32 where the constant has fewer bits (biases, norm scales): widened at load.
   DType stored = DType::kF32;
-  int32_t block = 0;  // u4, u8: rows of K, from the part's first, that share a scale and a zero; even
+  int32_t block =
+      0;  // rows of K, from the part's first, that share a scale and a zero; even; 0: numbers, no codes
 };
-
-inline bool is_quantized(DType stored) { return stored == DType::kU4 || stored == DType::kU8; }
 
 // Operands in the order given; `?` marks optional ones, which are present as Operand{} (buffer kNone) when
 // absent. "Tile" says what one tile of the grid computes; tiles of a phase are independent.

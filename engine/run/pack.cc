@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/ir/quantized.h"
-#include "engine/program/quantized_panel.h"
+#include "engine/program/weight_codec.h"
 #include "engine/run/weight_store.h"
 
 namespace ark {
@@ -35,25 +35,20 @@ Matrix matrix_of(const Constant& constant, const WeightUse& use) {
   return m;
 }
 
-float widen(const std::byte* from, int64_t i, DType type) {
-  if (type == DType::kF32) return reinterpret_cast<const float*>(from)[i];
-  if (type == DType::kF64) return static_cast<float>(reinterpret_cast<const double*>(from)[i]);
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(from)[i];
-  return type == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
-
 // Elements of `tensor` as `type`; the tensor itself if it has it already.
 Tensor converted(Tensor tensor, DType type, const std::string& name) {
   if (tensor.dtype == type) return tensor;
   ARK_CHECK(is_floating(tensor.dtype) && is_floating(type) && type != DType::kF64,
             "weight " + escaped(name) + " cannot be stored as " + std::string(name_of(type)));
   Tensor out = Tensor::empty(type, tensor.dims);
+  // Window by window through f32, which holds what narrower types have.
+  constexpr int64_t kFloats = 1024;
+  float values[kFloats];
   const int64_t n = tensor.size();
-  for (int64_t i = 0; i < n; ++i) {
-    const float value = widen(tensor.data.get(), i, tensor.dtype);
-    if (type == DType::kF32) out.as<float>()[i] = value;
-    if (type == DType::kF16) out.as<uint16_t>()[i] = f32_to_f16(value);
-    if (type == DType::kBF16) out.as<uint16_t>()[i] = f32_to_bf16(value);
+  for (int64_t i = 0; i < n; i += kFloats) {
+    const int64_t count = std::min(kFloats, n - i);
+    load_f32(tensor.dtype, tensor.data.get(), i, 1, count, values);
+    store_f32(type, out.data.get(), i, count, values);
   }
   return out;
 }
@@ -118,37 +113,33 @@ void pack_panels(const Matrix& m, const WeightUse& use, std::byte* into, Range p
   }
 }
 
-// A quantized weight's panels (engine/program/quantized_panel.h), element by element.
-class QuantizedPanels {
+// Panels of codes (engine/program/weight_codec.h), element by element.
+class CodePanels {
  public:
-  QuantizedPanels(const WeightUse& use, std::byte* into)
+  CodePanels(const WeightUse& use, std::byte* into)
       : into_(into),
-        stored_(use.stored),
         panel_(use.panel),
         block_(use.block),
-        block_bytes_(panel_block_bytes(use.stored, use.panel, use.block)),
-        panel_bytes_(block_bytes_ * panel_blocks(matrix_rows(use).size(), use.block)) {}
+        bits_(codec_of(use.stored)->bits),
+        pair_bytes_(codec_of(use.stored)->pair_bytes()),
+        unit_bytes_(codec_of(use.stored)->unit_bytes(use.panel, use.block)),
+        panel_bytes_(codec_of(use.stored)->panel_bytes(matrix_rows(use).size(), use.panel, use.block)) {}
 
   void put(int64_t k, int64_t n, int code) {
-    const int64_t pair = k % block_ / 2;
-    std::byte* codes = block_at(k, n) + codes_offset(panel_);
-    if (stored_ == DType::kU4) {
-      codes[pair * panel_ + n % panel_] |= static_cast<std::byte>(code << (k % 2 * 4));
-    } else {
-      codes[(pair * panel_ + n % panel_) * 2 + k % 2] = static_cast<std::byte>(code);
-    }
+    const int64_t bit = k % 2 * bits_;
+    pair_at(k, n)[bit / 8] |= static_cast<std::byte>(code << bit % 8);
   }
   // All of column n from packed codes of as many bits: pairs of rows lie in pairs of codes.
   void put_column(int64_t n, int64_t k_size, const std::byte* from, std::byte flips) {
-    const int64_t pair_size = pair_bytes(stored_), step = panel_ * pair_size;
+    const int64_t step = panel_ * pair_bytes_;
     for (int64_t k = 0; k < k_size; k += block_) {
-      std::byte* to = block_at(k, n) + codes_offset(panel_) + n % panel_ * pair_size;
+      std::byte* to = pair_at(k, n);
       const int64_t end = std::min(k + block_, k_size), pairs = (end - k) / 2;
       for (int64_t pair = 0; pair < pairs; ++pair, to += step) {
-        for (int64_t i = 0; i < pair_size; ++i) to[i] = *from++ ^ flips;
+        for (int64_t i = 0; i < pair_bytes_; ++i) to[i] = *from++ ^ flips;
       }
       if ((end - k) % 2 == 0) continue;
-      *to = (*from ^ flips) & static_cast<std::byte>(stored_ == DType::kU4 ? 0x0f : 0xff);
+      *to = (*from ^ flips) & static_cast<std::byte>(0xff >> (8 - bits_));
     }
   }
   void put_terms(int64_t k, int64_t n, float scale, int zero) {
@@ -159,11 +150,13 @@ class QuantizedPanels {
 
  private:
   std::byte* block_at(int64_t k, int64_t n) const {
-    return into_ + n / panel_ * panel_bytes_ + k / block_ * block_bytes_;
+    return into_ + n / panel_ * panel_bytes_ + k / block_ * unit_bytes_;
+  }
+  std::byte* pair_at(int64_t k, int64_t n) const {
+    return block_at(k, n) + codes_offset(panel_) + (k % block_ / 2 * panel_ + n % panel_) * pair_bytes_;
   }
   std::byte* into_;
-  DType stored_;
-  int64_t panel_, block_, block_bytes_, panel_bytes_;
+  int64_t panel_, block_, bits_, pair_bytes_, unit_bytes_, panel_bytes_;
 };
 
 struct Place {
@@ -171,8 +164,8 @@ struct Place {
 };
 
 // Column n, the constant's row from `from` on.
-void pack_column(QuantizedPanels& panels, const WeightUse& use, const QuantizedRows& window, Place from,
-                 int64_t n, int64_t k_size) {
+void pack_column(CodePanels& panels, const WeightUse& use, const QuantizedRows& window, Place from, int64_t n,
+                 int64_t k_size) {
   // Codes that lie along K as panels want them: the form of MatMulNBits.
   const std::byte* packed =
       window.bits() == bits_of(use.stored) ? window.packed(from.row, from.column) : nullptr;
@@ -183,8 +176,8 @@ void pack_column(QuantizedPanels& panels, const WeightUse& use, const QuantizedR
 }
 
 // Row k, the same.
-void pack_row(QuantizedPanels& panels, const WeightUse& use, const QuantizedRows& window, Place from,
-              int64_t k, int64_t n_size) {
+void pack_row(CodePanels& panels, const WeightUse& use, const QuantizedRows& window, Place from, int64_t k,
+              int64_t n_size) {
   for (int64_t n = 0; n < n_size; ++n) panels.put(k, n, window.code(from.row, from.column + n));
   for (int64_t n = 0; n < n_size && k % use.block == 0; ++n)
     panels.put_terms(k, n, window.scale(from.row, from.column + n), window.zero(from.row, from.column + n));
@@ -199,7 +192,7 @@ void pack_quantized(const Matrix& m, const WeightUse& use, std::byte* into, int6
                 first_column = m.columns.begin + (c.begin.empty() ? 0 : c.begin[1]);
   const Range units = tiles_of((rows + unit - 1) / unit, part, parts);
   const int64_t step = std::max<int64_t>(1, kWindow / std::max<int64_t>(1, columns * unit)) * unit;
-  QuantizedPanels panels(use, into);
+  CodePanels panels(use, into);
   for (int64_t r = units.begin * unit; r < std::min(rows, units.end * unit); r += step) {
     const int64_t end = std::min({rows, units.end * unit, r + step});
     const QuantizedRows window(q, first_row + r, end - r);
@@ -267,10 +260,10 @@ std::string misfit_of(const Constant& constant, const WeightUse& use) {
   }
   const bool panels = use.layout == Layout::kPanels;
   if (panels && (use.ranges.size() != 2 || use.panel <= 0)) return "has panels, but is no matrix";
-  if (is_quantized(use.stored) && panels) {
-    if (!constant.quantized || !is_panel_block(use.stored, use.block) ||
-        constant.quantized->bits > bits_of(use.stored))
-      return "is not quantized so";
+  const WeightCodec* codec = codec_of(use.stored);
+  if (panels && (!codec || !codec->allows(use.block))) return "cannot be stored in such panels";
+  if (panels && use.block != 0) {
+    if (!constant.quantized || !codec->holds(*constant.quantized)) return "is not quantized so";
     return has_fitting_blocks(constant, use) ? "" : "has blocks that lie across the constant's";
   }
   const bool converts = is_floating(constant.dtype) && is_floating(use.stored) && use.stored != DType::kF64;
@@ -284,11 +277,9 @@ Range matrix_columns(const WeightUse& use) { return use.ranges[use.transposed ? 
 int64_t packed_bytes(const WeightUse& use) {
   if (use.layout == Layout::kPanels) {
     const int64_t panels = (matrix_columns(use).size() + use.panel - 1) / use.panel;
-    if (is_quantized(use.stored)) {
-      return panels * panel_blocks(matrix_rows(use).size(), use.block) *
-             panel_block_bytes(use.stored, use.panel, use.block);
-    }
-    return bytes_of(use.stored, panels * matrix_rows(use).size() * use.panel);
+    const WeightCodec* codec = codec_of(use.stored);
+    ARK_CHECK(codec, "panels of type " + std::string(name_of(use.stored)));
+    return panels * codec->panel_bytes(matrix_rows(use).size(), use.panel, use.block);
   }
   int64_t n = 1;
   for (const Range& r : use.ranges) n *= r.size();
@@ -303,14 +294,15 @@ void pack_weight(const Constant& constant, const WeightUse& use, std::byte* into
   ARK_CHECK(misfit.empty(), "weight " + escaped(constant.name) + " " + misfit);
   if (use.layout == Layout::kRaw) return pack_raw(constant, use, into, part, parts);
   const Matrix m = matrix_of(constant, use);
-  if (is_quantized(use.stored)) return pack_quantized(m, use, into, part, parts);
+  if (use.block != 0) return pack_quantized(m, use, into, part, parts);
   const Range mine = tiles_of(m.rows.size(), part, parts);
-  if (bits_of(use.stored) == 32) {
-    pack_panels<uint32_t>(m, use, into, mine);
-  } else {
-    ARK_CHECK(bits_of(use.stored) == 16,
-              "panels of weight " + escaped(constant.name) + " must have 16 or 32 bits");
-    pack_panels<uint16_t>(m, use, into, mine);
+  switch (bits_of(use.stored)) {
+    case 32:
+      return pack_panels<uint32_t>(m, use, into, mine);
+    case 16:
+      return pack_panels<uint16_t>(m, use, into, mine);
+    default:
+      return pack_panels<uint8_t>(m, use, into, mine);
   }
 }
 

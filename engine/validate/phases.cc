@@ -11,6 +11,7 @@
 #include "engine/lower/lowering.h"
 #include "engine/program/text.h"
 #include "engine/program/unroll.h"
+#include "engine/program/weight_codec.h"
 #include "engine/validate/generic_shapes.h"
 #include "engine/validate/validate.h"
 
@@ -18,9 +19,6 @@ namespace ark::validation {
 namespace {
 
 bool is_index(DType t) { return t == DType::kI32 || t == DType::kI64; }
-bool is_weight_type(DType t) {
-  return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16 || is_quantized(t);
-}
 
 // One phase in one trip.
 class PhaseCheck {
@@ -184,12 +182,11 @@ class PhaseCheck {
     if (!operands(3)) return;
     if (!require(has(0) && is_index(buffer(0).dtype) && is_data(0, buffer(0).dtype), "ids are no integers"))
       return;
-    if (!require(is_kind(1, BufferKind::kWeight) && is_weight_type(buffer(1).dtype) && shape(1).size() == 2,
-                 "no table"))
-      return;
+    const WeightCodec* codec = has(1) ? codec_of(buffer(1).dtype) : nullptr;
+    if (!require(is_kind(1, BufferKind::kWeight) && codec && shape(1).size() == 2, "no table")) return;
     if (!require(is_output(2), "output")) return;
     const WeightUse& w = p_.weights[buffer(1).weight];
-    require(w.layout == Layout::kPanels ? w.transposed : !is_quantized(w.stored),
+    require(w.layout == Layout::kPanels ? w.transposed : codec->has_numbers,
             "rows of the table are not columns of the panels");
     require(v_.attributes.get(key::kFirst) == w.ranges[0].begin, "first is not the table's first row");
     Shape out = shape(0);

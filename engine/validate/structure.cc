@@ -7,8 +7,8 @@
 #include "base/index.h"
 #include "engine/lower/lowering.h"
 #include "engine/program/expr_bound.h"
-#include "engine/program/quantized_panel.h"
 #include "engine/program/unroll.h"
+#include "engine/program/weight_codec.h"
 #include "engine/validate/validate.h"
 
 namespace ark::validation {
@@ -47,8 +47,8 @@ void check_weight(const Program& p, const Buffer& b, const std::string& place, R
                "constant or element type of its weight");
   report.check(is_panels ? w.panel == panel_width() && w.ranges.size() == 2 : w.panel == 0 && !w.transposed,
                place, "layout of its weight");
-  const bool is_blocked = is_panels && is_quantized(w.stored);
-  report.check(is_blocked ? is_panel_block(w.stored, w.block) : w.block == 0, place, "blocks of its weight");
+  const WeightCodec* codec = codec_of(w.stored);
+  report.check(is_panels ? codec && codec->allows(w.block) : w.block == 0, place, "blocks of its weight");
   if (!report.check(w.ranges.size() == b.dims.size(), place, "rank of its weight")) return;
   for (std::size_t axis = 0; axis < w.ranges.size(); ++axis) {
     const Range r = w.ranges[w.transposed && w.ranges.size() == 2 ? 1 - axis : axis];

@@ -54,14 +54,25 @@ const std::vector<int64_t> kTurned{1, 0};
 
 ConstantPtr turned(const ConstantPtr& c) { return c && c->dims.size() == 2 ? transposed(c, kTurned) : c; }
 
+bool is_zero(const Constant& c) {
+  const Tensor t = materialise(c);
+  for (int64_t i = 0; i < t.size(); ++i)
+    if (t.real(i) != 0) return false;
+  return true;
+}
+
 // One scale for all, for each row or column (of `axis`), or for each block along the axis.
 ConstantPtr dequantized(const Graph& graph, const Node& node) {
   ConstantPtr x = input(graph, node, 0), scales = scales_of(graph, node), zeros = input(graph, node, 2);
   if (!x || !scales || (has_input(node, 2) && !zeros) || x->dims.size() != 2 || bits_of(x->dtype) > 8 ||
-      !is_integer(x->dtype) || scales->dims.size() > 2)
+      !(is_integer(x->dtype) || is_floating(x->dtype)) || scales->dims.size() > 2)
     return nullptr;
   if (zeros && ((zeros->size() != 1 || scales->size() != 1) && zeros->dims != scales->dims)) return nullptr;
   if (zeros && zeros->dtype != x->dtype) return nullptr;
+  if (zeros && is_floating(x->dtype)) {  // the standard has no others
+    if (!is_zero(*zeros)) return nullptr;
+    zeros = nullptr;
+  }
   int64_t axis = node.attributes.get(key::kAxis);
   const int64_t block = node.attributes.get_or(key::kBlockSize, 0);
   const bool turn = x->perm == kTurned;  // read as it is stored
@@ -74,6 +85,7 @@ ConstantPtr dequantized(const Graph& graph, const Node& node) {
               .columns = x->dims[1],
               .bits = bits_of(x->dtype),
               .is_signed = x->dtype == DType::kI8 || x->dtype == DType::kI4,
+              .floating = is_floating(x->dtype) ? x->dtype : DType::kUndefined,
               .axis = static_cast<int>(by_block ? axis : 1 - axis),
               .codes = codes.payload,
               .code_stride = codes.stride,

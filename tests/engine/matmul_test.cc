@@ -40,7 +40,7 @@ struct Packed {
   std::vector<float> values;  // [k][n], as stored
 };
 
-// Codes, zeros and scales at random, as engine/program/quantized_panel.h describes them.
+// Codes, zeros and scales at random, as engine/program/weight_codec.h describes them.
 Packed pack_codes(const Problem& p, uint32_t seed) {
   std::mt19937 random(seed);
   const int64_t panels = (p.n + p.panel - 1) / p.panel, blocks = (p.k + p.block - 1) / p.block;

@@ -9,25 +9,10 @@
 #include "engine/cpu/simd/lanes.h"
 #include "engine/cpu/simd/table.h"
 #include "engine/program/program.h"
+#include "engine/program/weight_codec.h"
 
 namespace ark::simd {
 namespace {
-
-template <class T>
-struct F32Weights {
-  using Element = float;
-  static typename T::V load(const float* p) { return T::load(p); }
-};
-template <class T>
-struct F16Weights {
-  using Element = uint16_t;
-  static typename T::V load(const uint16_t* p) { return T::load_f16(p); }
-};
-template <class T>
-struct BF16Weights {
-  using Element = uint16_t;
-  static typename T::V load(const uint16_t* p) { return T::load_bf16(p); }
-};
 
 template <class T>
 typename T::V activate(typename T::V v, uint32_t bits) {
@@ -108,7 +93,7 @@ void run_chains(const float* x, const Piece<W>& piece, float (*sums)[kStripe], i
     }
     V wv[C];
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) wv[c] = W::load(w + c * 16);
+    for (int c = 0; c < C; ++c) wv[c] = W::template load<T>(w + c * 16);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       const V xv = T::set(x[r]);

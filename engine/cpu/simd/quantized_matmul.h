@@ -1,4 +1,4 @@
-// The matrix product over panels of codes (engine/program/quantized_panel.h): the chains of matmul.h over the numbers
+// The matrix product over panels of codes (engine/program/weight_codec.h): the chains of matmul.h over the numbers
 // that the codes stand for, so the bits are those of the same weight kept as f32.
 //
 // A few rows take the numbers from registers as they are decoded; more rows share a decoded piece.
@@ -6,23 +6,12 @@
 
 #include "engine/cpu/simd/matmul.h"
 #include "engine/cpu/simd/pair.h"
-#include "engine/program/quantized_panel.h"
+#include "engine/program/weight_codec.h"
 
 namespace ark::simd {
 namespace {
 
 constexpr int kFewRows = 4;
-
-template <class T>
-struct Codes4 {
-  static constexpr DType kStored = DType::kU4;
-  static Pair<T> load(const uint8_t* p) { return T::load_codes4(p); }
-};
-template <class T>
-struct Codes8 {
-  static constexpr DType kStored = DType::kU8;
-  static Pair<T> load(const uint8_t* p) { return T::load_codes8(p); }
-};
 
 // Rows [first, first + count) of one stripe of a panel, all of one block; first is even.
 struct CodePiece {
@@ -37,7 +26,7 @@ struct CodePiece {
 
 template <class T, class Q>
 Pair<T> decode(const uint8_t* codes, typename T::V zero, typename T::V scale) {
-  const Pair<T> code = Q::load(codes);
+  const Pair<T> code = Q::template load_codes<T>(codes);
   return {T::mul(T::sub(code.even, zero), scale), T::mul(T::sub(code.odd, zero), scale)};
 }
 
@@ -46,7 +35,7 @@ template <class T, class Q>
 void decode_piece(const CodePiece& piece, float (*rows)[kStripe]) {
   for (int column = 0; column < piece.width; column += 16) {
     const auto scale = T::load(piece.scales + column), zero = T::load_u8(piece.zeros + column);
-    const uint8_t* codes = piece.codes + column * pair_bytes(Q::kStored);
+    const uint8_t* codes = piece.codes + column * Q::kCodec.pair_bytes();
     for (int64_t i = 0; i < piece.count; i += 2, codes += piece.stride) {
       T::prefetch(codes + kAhead);
       const auto two = decode<T, Q>(codes, zero, scale);
@@ -68,13 +57,13 @@ void run_codes(const float* x, const CodePiece& piece, float (*sums)[kStripe], i
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) acc[r][c] = piece.opens ? T::zero() : T::load(sums[r] + column + c * 16);
   }
-  const uint8_t* codes = piece.codes + column * pair_bytes(Q::kStored);
+  const uint8_t* codes = piece.codes + column * Q::kCodec.pair_bytes();
   for (int64_t i = 0; i < piece.count; i += 2, codes += piece.stride, x += 2 * R) {
     T::prefetch(codes + kAhead);
     const bool has_odd = i + 1 < piece.count;
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      const auto two = decode<T, Q>(codes + c * 16 * pair_bytes(Q::kStored), zero[c], scale[c]);
+      const auto two = decode<T, Q>(codes + c * 16 * Q::kCodec.pair_bytes(), zero[c], scale[c]);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) acc[r][c] = T::fma(T::set(x[r]), two.even, acc[r][c]);
       if (!has_odd) continue;
@@ -106,8 +95,8 @@ void run_few(const Block& block, const CodePiece& piece, float (*sums)[kStripe])
 // One stripe of one panel for some blocks of rows.
 template <class T, class Q>
 void multiply_coded_stripe(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe, bool) {
-  const int64_t block_bytes = panel_block_bytes(Q::kStored, a.panel, a.block), pair = pair_bytes(Q::kStored);
-  const auto* panel = reinterpret_cast<const uint8_t*>(a.w) + p * panel_blocks(a.k, a.block) * block_bytes;
+  const int64_t block_bytes = Q::kCodec.unit_bytes(a.panel, a.block), pair = Q::kCodec.pair_bytes();
+  const auto* panel = reinterpret_cast<const uint8_t*>(a.w) + p * units_of(a.k, a.block) * block_bytes;
   Sums<T::kMaxRows> sums[kGroup];
   alignas(64) float numbers[kPiece][kStripe];
   const bool few = count == 1 && blocks[0].rows <= kFewRows;
@@ -130,8 +119,8 @@ void multiply_coded_stripe(const MatMul& a, const Block* blocks, int count, int6
         run_few<T, Q>(blocks[0], piece, sums[0].at[0]);
       } else {
         decode_piece<T, Q>(piece, numbers);
-        const Piece<F32Weights<T>> decoded{numbers[0], kStripe, k, piece.count, width, piece.opens, false};
-        for (int b = 0; b < count; ++b) multiply_block<T, F32Weights<T>>(blocks[b], decoded, sums[b].at[0]);
+        const Piece<F32Weights> decoded{numbers[0], kStripe, k, piece.count, width, piece.opens, false};
+        for (int b = 0; b < count; ++b) multiply_block<T, F32Weights>(blocks[b], decoded, sums[b].at[0]);
       }
       k += piece.count;
     } while (k < end);
@@ -141,20 +130,26 @@ void multiply_coded_stripe(const MatMul& a, const Block* blocks, int count, int6
   for (int b = 0; b < count; ++b) finish_rows<T>(a, blocks[b], p * a.panel + stripe, width, sums[b].at[0]);
 }
 
+// False if `a` is not stored as W. T: the vector type.
+template <class T, class W>
+bool matmul_of(const MatMul& a) {
+  if (a.stored != W::kCodec.type) return false;
+  if constexpr (W::kCodec.has_numbers) {
+    if (a.block == 0) multiply<T>(a, multiply_stripe<T, W>);
+  }
+  if constexpr (W::kCodec.has_codes) {
+    if (a.block != 0) multiply<T>(a, multiply_coded_stripe<T, W>);
+  }
+  return true;
+}
+
+template <class T, class... W>
+void matmul_of_any(const MatMul& a, CodecList<W...>) {
+  (void)(matmul_of<T, W>(a) || ...);
+}
 template <class T>
 void matmul(const MatMul& a) {
-  switch (a.stored) {
-    case DType::kF16:
-      return multiply<T>(a, multiply_stripe<T, F16Weights<T>>);
-    case DType::kBF16:
-      return multiply<T>(a, multiply_stripe<T, BF16Weights<T>>);
-    case DType::kU4:
-      return multiply<T>(a, multiply_coded_stripe<T, Codes4<T>>);
-    case DType::kU8:
-      return multiply<T>(a, multiply_coded_stripe<T, Codes8<T>>);
-    default:
-      return multiply<T>(a, multiply_stripe<T, F32Weights<T>>);
-  }
+  matmul_of_any<T>(a, WeightCodecs{});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Weights as 4- or 8-bit codes beside the scales and zeros of their blocks, as engine/program/quantized_panel.h lays
+// Weights as 4- or 8-bit codes beside the scales and zeros of their blocks, as engine/program/weight_codec.h lays
 // them out: a number is (code - zero) * scale.
 #pragma once
 
