@@ -7,8 +7,7 @@
 
 #include "base/error.h"
 #include "dma/group.h"
-#include "dma/local/setup.h"
-#include "dma/shm/setup.h"
+#include "dma/transports.h"
 
 namespace ark::dma {
 namespace {
@@ -89,18 +88,11 @@ double gigabytes_per_second(Groups& groups, uint64_t bytes, const BenchOptions& 
   return static_cast<double>(bytes) * kBatch / floods[floods.size() / 2] / 1e9;
 }
 
-std::vector<std::unique_ptr<Transport>> transports(const std::string& name) {
-  if (name == "local") return make_local_transports(2);
-  std::vector<std::unique_ptr<Transport>> both;
-  for (int rank = 0; rank < 2; ++rank) both.push_back(make_shm_transport());
-  return both;
-}
-
 }  // namespace
 
 std::vector<BenchRow> run_bench(const BenchOptions& options) {
   std::vector<BenchRow> rows;
-  for (const std::string name : {"local", "shm"}) {
+  for (const TransportKind& kind : transports()) {
     for (const bool posted : {false, true}) {
       for (const uint64_t bytes : options.sizes) {
         EndpointSpec spec;
@@ -109,12 +101,13 @@ std::vector<BenchRow> run_bench(const BenchOptions& options) {
         spec.force_posted = posted;
         spec.pump.spin = SpinPolicy::adapted(4);
         Groups groups = make_local_groups(
-            2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), transports(name));
+            2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), kind.make(2));
+        const Link link = groups[0]->sender(1, 0).link;
+        if (!posted && link == Link::kPosted) break;  // there are no direct links: measured once
         // Written once: untouched pages would all be read from the one zero page.
         for (auto& group : groups) std::memset(group->region(kSource).base, 1, bytes);
         const WaitContext context{nullptr, Deadline::after(std::chrono::seconds(60)), SpinPolicy::adapted(2)};
-        const Link link = groups[0]->sender(1, 0).link;
-        rows.push_back({name, link == Link::kDirect ? "direct" : "posted", bytes,
+        rows.push_back({std::string(kind.name), link == Link::kDirect ? "direct" : "posted", bytes,
                         latency_us(groups, bytes, options, context),
                         gigabytes_per_second(groups, bytes, options, context)});
       }

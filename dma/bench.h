@@ -9,12 +9,13 @@
 namespace ark::dma {
 
 struct BenchOptions {
-  std::vector<uint64_t> sizes = {4, 64, 1024, 16 << 10, 256 << 10, 4 << 20};  // bytes, multiples of 4
-  std::chrono::milliseconds time_per_row{100};                                // for each of the two figures
+  // Bytes, multiples of 4.
+  std::vector<uint64_t> sizes = {4, 64, 1024, 16 << 10, 256 << 10, 4 << 20};
+  std::chrono::milliseconds time_per_row{100};  // for each of the two figures
 };
 
 struct BenchRow {
-  std::string transport;  // "local", "shm"
+  std::string transport;  // as in transports.h
   std::string link;       // "direct", "posted"
   uint64_t bytes = 0;
   double latency_us = 0;  // half of a round trip with the same bytes both ways; median over batches of 16

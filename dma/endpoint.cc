@@ -50,6 +50,7 @@ Endpoint::Endpoint(Bootstrap& bootstrap, Transport& transport, const EndpointSpe
       queue_pages_(allocate_private(sizeof(RequestQueues), "request queues")),
       queues_(reinterpret_cast<RequestQueues*>(queue_pages_.region.base)) {
   map_.rank = bootstrap.rank();
+  map_.channels = static_cast<uint32_t>(spec_.channels.size());
   map_.memory.resize(bootstrap.size());
   map_.counters.resize(bootstrap.size());
   for (ChannelSpec& channel : spec_.channels) {
@@ -65,7 +66,7 @@ Endpoint::Endpoint(Bootstrap& bootstrap, Transport& transport, const EndpointSpe
                     " regions is too large: at most 1024 channels in all and 1024 regions");
   }
   connect(bootstrap, transport, deadline);
-  wire_ = transport.open_wire(map_, bootstrap);
+  wire_ = transport.open_wire(map_, bootstrap, deadline);
 
   Pump::Parts parts{map_.rank,   boxes.channels, {}, queues_, own_counters() + boxes.routes(),
                     wire_.get(), &abort};

@@ -46,6 +46,8 @@ class FaultyWire : public Wire {
   }
 
   int64_t idle_sleep_ns() const override { return wire_->idle_sleep_ns(); }
+  bool is_drained() const override { return wire_->is_drained(); }
+  Fault fault() const override { return wire_->fault(); }
 
  private:
   struct Held {
@@ -80,10 +82,10 @@ class FaultyTransport : public Transport {
     return transport_->attach(peer, description, bytes);
   }
   void connected() override { transport_->connected(); }
-  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap) override {
+  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap, Deadline deadline) override {
     FaultPlan own = plan_;
     own.seed += static_cast<uint64_t>(map.rank);
-    return std::make_unique<FaultyWire>(transport_->open_wire(map, bootstrap), own);
+    return std::make_unique<FaultyWire>(transport_->open_wire(map, bootstrap, deadline), own);
   }
 
  private:

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "dma/local/setup.h"
-#include "dma/shm/setup.h"
+#include "dma/transports.h"
 
 namespace ark::dma {
 
@@ -80,10 +80,10 @@ std::vector<std::unique_ptr<Group>> make_local_groups(int size, const std::funct
   return groups;
 }
 
-std::unique_ptr<Group> join_group(const Environment& environment, const EndpointSpec& spec,
-                                  Deadline deadline) {
-  return std::make_unique<Group>(join_environment(environment, deadline), make_shm_transport(), spec,
-                                 deadline);
+std::unique_ptr<Group> join_group(std::unique_ptr<Bootstrap> bootstrap, const std::string& transport,
+                                  const EndpointSpec& spec, Deadline deadline) {
+  std::vector<std::unique_ptr<Transport>> own = choose_transport(*bootstrap, transport, deadline).make(1);
+  return std::make_unique<Group>(std::move(bootstrap), std::move(own[0]), spec, deadline);
 }
 
 }  // namespace ark::dma

@@ -65,8 +65,9 @@ std::vector<std::unique_ptr<Group>> make_local_groups(
     int size, const std::function<EndpointSpec(int rank)>& spec, Deadline deadline,
     std::vector<std::unique_ptr<Transport>> transports = {});
 
-// This process's rank of a group of processes on one machine (transport shm).
-std::unique_ptr<Group> join_group(const Environment& environment, const EndpointSpec& spec,
-                                  Deadline deadline);
+// This process's rank of a group of processes that have met, over the transport that `transport` names, else
+// the first that can connect them (transports.h). Collective.
+std::unique_ptr<Group> join_group(std::unique_ptr<Bootstrap> bootstrap, const std::string& transport,
+                                  const EndpointSpec& spec, Deadline deadline);
 
 }  // namespace ark::dma

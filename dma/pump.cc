@@ -10,6 +10,7 @@ Pump::Pump(const Parts& parts, const PumpOptions& options)
 size_t Pump::run_once() {
   if (has_fault_.load(std::memory_order_relaxed)) return 0;
   size_t done = take_completions();
+  if (has_fault_.load(std::memory_order_relaxed)) return done;
   done += take_requests();
   done += advance_flights();
   return done;
@@ -17,7 +18,7 @@ size_t Pump::run_once() {
 
 bool Pump::is_idle() const {
   if (has_fault_.load(std::memory_order_relaxed)) return true;
-  if (oldest_ != newest_ || has_bulk_) return false;
+  if (oldest_ != newest_ || has_bulk_ || !parts_.wire->is_drained()) return false;
   return std::all_of(std::begin(parts_.queues->rings), std::end(parts_.queues->rings),
                      [](const Ring& ring) { return ring.is_empty(); });
 }
@@ -84,6 +85,10 @@ void Pump::run(std::stop_token stop) {
 size_t Pump::take_completions() {
   Completion done[32];
   const size_t count = parts_.wire->poll(done);
+  if (const Fault cut = parts_.wire->fault()) {
+    fail(cut);
+    return count;
+  }
   for (size_t i = 0; i < count; ++i) {
     for (uint64_t number = oldest_; number != newest_; ++number) {
       Flight& candidate = flight(number);

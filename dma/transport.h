@@ -4,7 +4,7 @@
 // blob, attached by them. Data path (Wire): takes transfers from the pump and reports their end. Everything
 // else -- rings, credits, priorities, order, retries, bounds -- is written once, above this header.
 //
-// To add a transport: one folder with setup.cc and datapath.cc, and its name in the conformance suite.
+// To add a transport: one folder with a set-up and a data path, and a row in transports.cc.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct ChannelSpec {
   std::string name;
   Priority priority = Priority::kDecode;
   uint32_t slots = 2;  // messages that may be in flight before the receiver returns a credit
-  uint64_t slot_bytes =
-      0;  // inbox slot; rounded up to 64; 0: a channel without inboxes (put and signal only)
+  // Of an inbox slot; rounded up to 64; 0: a channel without inboxes (put and signal only).
+  uint64_t slot_bytes = 0;
 };
 
 // Per (peer, channel) a rank has two counters that the peer raises; both lie in the rank's control region,
@@ -60,7 +60,7 @@ struct Transfer {
 };
 
 enum class Submitted : uint8_t {
-  kDone,      // has taken effect already
+  kDone,      // has taken effect, or (ordered wires) will before any later one; the source may be reused
   kInFlight,  // poll() will report its end
   kBusy,      // not taken: try again after poll()
   kLost,      // not taken and had no effect: may be retried
@@ -92,12 +92,18 @@ class Wire {
   // How long the pump may sleep while it has nothing to send. Wires that must poll() for what comes in
   // return a small figure.
   virtual int64_t idle_sleep_ns() const { return detail::kSleepSliceNs; }
+
+  // False while bytes of ended transfers still lie here: the pump polls on before it ends.
+  virtual bool is_drained() const { return true; }
+  // Why the wire can carry nothing more, such as a connection that was cut; it names the peer.
+  virtual Fault fault() const { return {}; }
 };
 
 // What a wire can reach. memory[rank][region]; own rank included; `counters[rank]` is null where that
 // rank's control region is not addressable from here. Owned by the endpoint, outlives the wire.
 struct WireMap {
   int rank = 0;
+  uint32_t channels = 0;  // of the endpoint: what route_of() counts by
   std::vector<std::vector<Memory>> memory;
   std::vector<Counter64*> counters;
 };
@@ -121,8 +127,9 @@ class Transport {
   // All ranks have attached everything: names and descriptors may go.
   virtual void connected() = 0;
 
-  // Called once, after all is attached. `bootstrap` is for addresses of the transport's own.
-  virtual std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap) = 0;
+  // Called once, after all is attached. `bootstrap` is for addresses of the transport's own. An error of one
+  // rank's must not leave the others waiting beyond `deadline`.
+  virtual std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap, Deadline deadline) = 0;
 };
 
 }  // namespace ark::dma

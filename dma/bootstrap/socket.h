@@ -48,6 +48,7 @@ enum class FrameKind : uint16_t {
   kAlive = 7,        // heartbeat
   kLeaving = 8,      // the sender goes in good order
   kDead = 9,         // `rank` is dead; payload: why
+  kHelloWire = 10,   // first frame of a connection of transport socket; payload: the secret of who is visited
 };
 
 struct FrameHeader {

@@ -70,7 +70,9 @@ class LocalTransport : public Transport {
     tokens_.clear();
   }
 
-  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap&) override { return make_mapped_wire(map); }
+  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap&, Deadline) override {
+    return make_mapped_wire(map);
+  }
 
  private:
   std::shared_ptr<Exchange> exchange_;

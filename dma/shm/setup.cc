@@ -98,7 +98,9 @@ class ShmTransport : public Transport {
 
   void connected() override { files_.clear(); }
 
-  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap&) override { return make_mapped_wire(map); }
+  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap&, Deadline) override {
+    return make_mapped_wire(map);
+  }
 
  private:
   static struct stat status_of(int file, const std::string& what) {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/ir/keys.h"
 #include "dma/message.h"
+#include "dma/transports.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/run/mailbox.h"
 
@@ -20,23 +21,6 @@ int64_t pages_bytes(const Program& program) {
     bytes += bytes_of(buffer.dtype, elements);
   }
   return bytes;
-}
-
-RunnerLimits settle_limits(const Compiled& compiled, const RaggedOptions& options) {
-  RunnerLimits limits = options.limits;
-  limits.depth = 2;
-  if (limits.pages == 0) {
-    const int64_t page = std::max<int64_t>(1, page_bytes(compiled.programs));
-    limits.pages = static_cast<int32_t>(std::min<int64_t>(options.kv_bytes / page, 1 << 30));
-    if (limits.pages == 0) {
-      throw Error(Code::kUsage, "the memory for keys and values (" + std::to_string(options.kv_bytes) +
-                                    " bytes) does not hold one page of " + std::to_string(page) +
-                                    " bytes; give more with --kv-memory");
-    }
-  }
-  limits.max_length =
-      static_cast<int32_t>(std::min<int64_t>(limits.max_length, int64_t{limits.pages} * limits.page_size));
-  return limits;
 }
 
 // One dma channel for each kind that the programs use, then, among processes, the one that carries step
@@ -75,6 +59,7 @@ class Engine {
   Engine(Compiled compiled, const RaggedOptions& options, std::unique_ptr<dma::Group> group,
          const RunnerLimits& limits)
       : compiled_(std::move(compiled)), limits_(limits) {
+    ARK_CHECK(limits_.pages > 0, "a runner without pages");
     const int ranks = static_cast<int>(compiled_.programs.size());
     std::vector<int> own;
     if (group) {
@@ -218,16 +203,16 @@ std::string why_stopped(const dma::Group& group, const dma::Fault& fault) {
 }
 
 std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptions& options,
-                                            const dma::Environment& environment, uint32_t& steps_channel) {
-  if (environment.size != static_cast<int>(compiled.programs.size())) {
+                                            std::unique_ptr<dma::Bootstrap> bootstrap, uint32_t& steps_channel) {
+  if (bootstrap->size() != static_cast<int>(compiled.programs.size())) {
     throw Error(Code::kUsage, "the model is compiled for " + std::to_string(compiled.programs.size()) +
-                                  " ranks, but the group has " + std::to_string(environment.size));
+                                  " ranks, but the group has " + std::to_string(bootstrap->size()));
   }
-  const RunnerLimits limits = settle_limits(compiled, options);
-  const dma::EndpointSpec spec = endpoint_spec(compiled, limits, options, true);
+  const dma::EndpointSpec spec = endpoint_spec(compiled, options.limits, options, true);
   steps_channel = static_cast<uint32_t>(spec.channels.size()) - 1;
-  auto group = dma::join_group(environment, spec, dma::Deadline::after(options.join_deadline));
-  return std::make_unique<Engine>(std::move(compiled), options, std::move(group), limits);
+  auto group = dma::join_group(std::move(bootstrap), dma::asked_transport(), spec,
+                               dma::Deadline::after(options.join_deadline));
+  return std::make_unique<Engine>(std::move(compiled), options, std::move(group), options.limits);
 }
 
 class LocalRunner : public RaggedRunner {
@@ -351,22 +336,36 @@ int64_t page_bytes(const std::vector<Program>& programs) {
   return bytes;
 }
 
+void settle_pages(RunnerLimits& limits, const std::vector<Program>& programs, int64_t kv_bytes) {
+  const int64_t page = std::max<int64_t>(1, page_bytes(programs));
+  const int64_t each = (int64_t{limits.max_length} + limits.page_size - 1) / limits.page_size;
+  // Memory that can never be used is not asked for.
+  const int64_t pages = std::min(kv_bytes / page, each * limits.max_slots);
+  if (pages < 1) {
+    throw Error(Code::kUsage, "the memory for keys and values (" + std::to_string(kv_bytes) +
+                                  " bytes) does not hold one page of " + std::to_string(page) +
+                                  " bytes; give more with --kv-memory");
+  }
+  limits.pages = static_cast<int32_t>(std::min<int64_t>(pages, 1 << 30));
+  limits.max_length =
+      static_cast<int32_t>(std::min<int64_t>(limits.max_length, int64_t{limits.pages} * limits.page_size));
+}
+
 std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options) {
-  const RunnerLimits limits = settle_limits(compiled, options);
   return std::make_unique<LocalRunner>(
-      std::make_unique<Engine>(std::move(compiled), options, nullptr, limits));
+      std::make_unique<Engine>(std::move(compiled), options, nullptr, options.limits));
 }
 
 std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options,
-                                                 const dma::Environment& environment) {
+                                                 std::unique_ptr<dma::Bootstrap> bootstrap) {
   uint32_t channel = 0;
-  auto engine = make_process_engine(std::move(compiled), options, environment, channel);
+  auto engine = make_process_engine(std::move(compiled), options, std::move(bootstrap), channel);
   return std::make_unique<ProcessRunner>(std::move(engine), channel, options);
 }
 
-void serve_rank(Compiled compiled, const RaggedOptions& options, const dma::Environment& environment) {
+void serve_rank(Compiled compiled, const RaggedOptions& options, std::unique_ptr<dma::Bootstrap> bootstrap) {
   uint32_t channel = 0;
-  const auto engine = make_process_engine(std::move(compiled), options, environment, channel);
+  const auto engine = make_process_engine(std::move(compiled), options, std::move(bootstrap), channel);
   try {
     serve_steps(*engine, channel);
   } catch (const Error& error) {

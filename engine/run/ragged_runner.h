@@ -14,19 +14,17 @@
 namespace ark {
 
 struct RaggedOptions {
-  // Compiled for: max_tokens, max_rows, page_size, max_items. Chosen here: max_slots, max_length (tokens, >
-  // 0), vocabulary; pages (0: as many as kv_bytes holds).
+  // Compiled for: max_tokens, max_rows, page_size, max_items. Chosen by the caller: max_slots, max_length (tokens,
+  // > 0), vocabulary, pages (> 0; see settle_pages).
   RunnerLimits limits;
   int32_t max_items = 0;
-  int64_t kv_bytes = 0;   // of keys and values of all ranks together; used if limits.pages is 0
   int32_t threads = 2;    // of all ranks together; each gets at least one
   bool lockstep = false;  // the oracle instead of the loop
-  // Not null: the ranks of this process run on it, as one launch; then threads only pack, and isa is not
-  // used.
+  // Not null: the ranks of this process run on it, as one launch; then threads only pack, and isa is not used.
   std::shared_ptr<cuda::Gpu> gpu;
   cuda::DeviceOptions device;
-  bool force_posted =
-      false;  // local ranks: through the pump instead of peer stores (programs with posted links)
+  // Local ranks: through the pump instead of peer stores (programs with posted links).
+  bool force_posted = false;
   int64_t lease = 0;
   int32_t trace_events = 0;  // as of ExecutorOptions
   bool barrier = false;
@@ -68,15 +66,18 @@ int32_t most_items(int32_t tokens, int32_t sequences);
 // Bytes of one page over all caches and all ranks.
 int64_t page_bytes(const std::vector<Program>& programs);
 
-// All ranks in this process. If kv_bytes holds fewer tokens than max_length, limits().max_length shrinks to
-// that. Throws Error(kUsage) if it does not hold one page.
+// The only place that settles how much is cached: as many pages as `kv_bytes` (all ranks together) hold, but no more
+// than all slots can use; max_length shrinks to what the pages hold. Throws Error(kUsage) if not one page fits.
+void settle_pages(RunnerLimits& limits, const std::vector<Program>& programs, int64_t kv_bytes);
+
+// All ranks in this process.
 std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options);
 
-// Rank 0 of a group of processes that all have compiled the same model with the same options.
+// Rank 0 of a group of processes that have met and all have compiled the same model with the same options.
 std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options,
-                                                 const dma::Environment& environment);
+                                                 std::unique_ptr<dma::Bootstrap> bootstrap);
 // The other ranks: runs steps until rank 0 says that it is over, then returns. Throws Error(kUnavailable)
 // naming the rank that died, or what stopped.
-void serve_rank(Compiled compiled, const RaggedOptions& options, const dma::Environment& environment);
+void serve_rank(Compiled compiled, const RaggedOptions& options, std::unique_ptr<dma::Bootstrap> bootstrap);
 
 }  // namespace ark

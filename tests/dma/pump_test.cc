@@ -147,8 +147,8 @@ class SleepyTransport final : public Transport {
     return local_->attach(peer, description, bytes);
   }
   void connected() override { local_->connected(); }
-  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap) override {
-    return std::make_unique<SleepyWire>(local_->open_wire(map, bootstrap));
+  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap, Deadline deadline) override {
+    return std::make_unique<SleepyWire>(local_->open_wire(map, bootstrap, deadline));
   }
 
  private:

@@ -31,10 +31,14 @@ Prepared prepare(int ranks) {
   Prepared p{compile_decoder(llama_tokens(), c), {}};
   p.options.limits = {32, 8, 4, 64, 4, 0, 101, 2};
   p.options.max_items = 32;
-  p.options.kv_bytes = 1 << 20;
+  settle_pages(p.options.limits, p.compiled.programs, 1 << 20);
   p.options.threads = 1;
   p.options.step_deadline = std::chrono::seconds(20);
   return p;
+}
+
+std::unique_ptr<dma::Bootstrap> join(const dma::Environment& environment) {
+  return dma::join_environment(environment, dma::Deadline::after(std::chrono::seconds(60)));
 }
 
 // What the other processes run; no test of its own.
@@ -43,7 +47,7 @@ TEST(RankProcess, DISABLED_Serve) {
   const dma::Environment environment = dma::Environment::from_process();
   Prepared p = prepare(environment.size);
   try {
-    serve_rank(std::move(p.compiled), p.options, environment);
+    serve_rank(std::move(p.compiled), p.options, join(environment));
   } catch (const Error& error) {
     std::fprintf(stderr, "rank %d: %s\n", environment.rank, error.what());
     std::_Exit(error.exit_code());
@@ -59,7 +63,7 @@ TEST(RaggedProcesses, GiveTheBytesOfThreads) {
   for (const int ranks : {2, 4}) {
     dma::RankProcesses processes(ranks, {kServe, kAlso});
     Prepared p = prepare(ranks);
-    const auto runner = make_ragged_runner(std::move(p.compiled), p.options, processes.environment());
+    const auto runner = make_ragged_runner(std::move(p.compiled), p.options, join(processes.environment()));
     EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt(), 4, 6))) << ranks;
   }
 }
@@ -83,7 +87,7 @@ class RankDeath : public ::testing::TestWithParam<int> {
   static constexpr std::chrono::seconds kSoon{10};
   RankDeath() : victim_(1 + GetParam()), name_("rank " + std::to_string(victim_)) {
     Prepared p = prepare(3);
-    runner_ = make_ragged_runner(std::move(p.compiled), p.options, processes_.environment());
+    runner_ = make_ragged_runner(std::move(p.compiled), p.options, join(processes_.environment()));
     run_greedy(*runner_, prompt(), 4, 2);
   }
   void kill_victim() {
@@ -145,13 +149,15 @@ TEST(RaggedRunner, PagesFollowFromTheBudget) {
   Prepared p = prepare(2);
   const int64_t page = page_bytes(p.compiled.programs);
   EXPECT_EQ(page, 2 * 2 * 2 * 8 * 4 * 4) << "layers x (k, v) x heads x dim x tokens x bytes";
-  p.options.kv_bytes = page * 5 + 1;
-  const auto runner = make_ragged_runner(std::move(p.compiled), p.options);
-  EXPECT_EQ(runner->limits().pages, 5);
-  EXPECT_EQ(runner->limits().max_length, 20);
-  Prepared none = prepare(1);
-  none.options.kv_bytes = 10;
-  EXPECT_THROW(make_ragged_runner(std::move(none.compiled), none.options), Error);
+  RunnerLimits limits = p.options.limits;
+  settle_pages(limits, p.compiled.programs, page * 5 + 1);
+  EXPECT_EQ(limits.pages, 5);
+  EXPECT_EQ(limits.max_length, 20);
+  limits = p.options.limits;
+  settle_pages(limits, p.compiled.programs, page * 1000);
+  EXPECT_EQ(limits.pages, 4 * 16) << "what 4 sequences of 64 tokens can use";
+  EXPECT_EQ(limits.max_length, 64);
+  EXPECT_THROW(settle_pages(limits, p.compiled.programs, 10), Error);
 }
 
 }  // namespace

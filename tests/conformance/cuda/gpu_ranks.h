@@ -41,8 +41,9 @@ class WatchedTransport final : public dma::Transport {
     return local_->attach(peer, description, bytes);
   }
   void connected() override { local_->connected(); }
-  std::unique_ptr<dma::Wire> open_wire(const dma::WireMap& map, dma::Bootstrap& bootstrap) override {
-    return local_->open_wire(map, bootstrap);
+  std::unique_ptr<dma::Wire> open_wire(const dma::WireMap& map, dma::Bootstrap& bootstrap,
+                                       dma::Deadline deadline) override {
+    return local_->open_wire(map, bootstrap, deadline);
   }
 
  private:

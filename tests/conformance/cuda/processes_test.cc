@@ -39,7 +39,9 @@ class GpuProcesses : public ::testing::TestWithParam<bool> {
     if (peer_.joinable()) peer_.join();
   }
 
-  dma::Environment environment(int rank) const { return {rank, 2, address_}; }
+  std::unique_ptr<dma::Bootstrap> join(int rank) const {
+    return dma::join_environment({rank, 2, address_}, dma::Deadline::after(std::chrono::seconds(20)));
+  }
 
   static Compiled compile(const RankOptions& o) {
     TokenGraphOptions graph;
@@ -64,13 +66,13 @@ class GpuProcesses : public ::testing::TestWithParam<bool> {
     return r;
   }
   std::unique_ptr<RaggedRunner> rank_0(const RankOptions& o) const {
-    return make_ragged_runner(compile(o), ragged(o), environment(0));
+    return make_ragged_runner(compile(o), ragged(o), join(0));
   }
   // Rank 1, until rank 0 ends; what it throws goes to `error_`.
   void start_rank_1(const RankOptions& o) {
     peer_ = std::jthread([this, o] {
       try {
-        serve_rank(compile(o), ragged(o), environment(1));
+        serve_rank(compile(o), ragged(o), join(1));
       } catch (const Error& error) {
         error_ = error.what();
       }

@@ -1,9 +1,10 @@
-// What the DMA conformance suite is run over. A new transport adds one line to all_backends().
+// What the DMA conformance suite is run over: every transport of the list, and each with faults.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -11,50 +12,43 @@
 
 #include "dma/faults.h"
 #include "dma/group.h"
-#include "dma/local/setup.h"
-#include "dma/shm/setup.h"
+#include "dma/transports.h"
 #include "tests/dma/deadline.h"
 
 namespace ark::dma::test {
 
-using Transports = std::vector<std::unique_ptr<Transport>>;
-
 struct Backend {
   std::string name;
-  std::function<Transports(int size)> transports;
-  bool posted = false;
+  const TransportKind* kind = nullptr;
+  bool posted = false;  // even where links could be direct
+  std::optional<FaultPlan> faults = {};
+
+  std::vector<std::unique_ptr<Transport>> transports(int size) const {
+    std::vector<std::unique_ptr<Transport>> all = kind->make(size);
+    if (faults)
+      for (auto& transport : all) transport = with_faults(std::move(transport), *faults);
+    return all;
+  }
 };
 inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
-
-inline Transports shm_transports(int size) {
-  Transports all;
-  for (int rank = 0; rank < size; ++rank) all.push_back(make_shm_transport());
-  return all;
-}
-
-inline Transports faulty(Transports transports, const FaultPlan& plan) {
-  for (auto& transport : transports) transport = with_faults(std::move(transport), plan);
-  return transports;
-}
 
 inline std::vector<Backend> all_backends() {
   const FaultPlan late{.seed = 11, .delay_polls = 6, .reorder = true};
   const FaultPlan lossy{.seed = 12, .drop = 0.01, .refuse = 0.05, .delay_polls = 2, .reorder = true};
-  std::vector<Backend> all = {
-      {"LocalDirect", make_local_transports, false},
-      {"LocalPosted", make_local_transports, true},
-      {"LocalLate", [late](int size) { return faulty(make_local_transports(size), late); }, true},
-      {"ShmDirect", shm_transports, false}};
-  // Within one process, shm maps each counter twice. TSan goes by address: it does not see that a raise at
-  // one mapping orders a load at the other, and reports the reuse of outboxes. Under TSan the posted path is
-  // tested over local (the same code), and over shm between processes.
-#ifndef __SANITIZE_THREAD__
-  all.push_back({"ShmPosted", shm_transports, true});
-  all.push_back({"ShmLossy", [lossy](int size) { return faulty(shm_transports(size), lossy); }, true});
-#else
-  all.push_back(
-      {"LocalLossy", [lossy](int size) { return faulty(make_local_transports(size), lossy); }, true});
+  std::vector<Backend> all;
+  for (const TransportKind& kind : transports()) {
+    const std::string name(kind.name);
+    all.push_back({name + "_direct", &kind});
+    // Within one process, shm maps each counter twice. TSan goes by address: it does not see that a raise at
+    // one mapping orders a load at the other, and reports the reuse of outboxes. Under TSan the posted path is
+    // tested over local (the same code), and over shm between processes.
+#ifdef __SANITIZE_THREAD__
+    if (name == "shm") continue;
 #endif
+    all.push_back({name + "_posted", &kind, true});
+    all.push_back({name + "_late", &kind, true, late});
+    all.push_back({name + "_lossy", &kind, true, lossy});
+  }
   return all;
 }
 

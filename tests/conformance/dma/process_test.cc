@@ -1,4 +1,4 @@
-// Ranks as processes over shm: this program starts itself again with the environment bootstrap set, and the
+// Ranks as processes over each transport that connects them: this program starts itself again with the environment bootstrap set, and the
 // copies run RankProcess.Body below instead of the suite.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,6 +12,7 @@
 #include "dma/group.h"
 #include "dma/launch.h"
 #include "dma/message.h"
+#include "dma/transports.h"
 #include "tests/dma/deadline.h"
 
 namespace ark::dma {
@@ -59,6 +60,12 @@ Fault all_reduce(Group& group, uint64_t step, std::vector<float>& sum, const Wai
   return {};
 }
 
+// `role`: "TRANSPORT_direct" or "TRANSPORT_posted", and more.
+std::unique_ptr<Group> join(const Environment& environment, const std::string& role) {
+  return join_group(join_environment(environment, soon()), role.substr(0, role.find('_')),
+                    spec(role.find("posted") != std::string::npos), soon());
+}
+
 // A rank's loop: a step descriptor comes from rank 0, the ranks reduce, the result goes back.
 Fault serve(Group& group, const WaitContext& context) {
   MessageReceiver steps(group.receiver(0, kMailbox));
@@ -81,8 +88,7 @@ Fault serve(Group& group, const WaitContext& context) {
 TEST(RankProcess, Body) {
   const char* role = std::getenv("ARK_TEST_ROLE");
   if (!Environment::is_set() || role == nullptr) return;  // only in the copies
-  const auto group =
-      join_group(Environment::from_process(), spec(std::strstr(role, "posted") != nullptr), soon());
+  const auto group = join(Environment::from_process(), role);
   const WaitContext context{&group->abort(), soon(), {}};
   const Fault fault = std::strstr(role, "hang") != nullptr
                           ? group->receiver(0, kMailbox).wait(1'000'000, context)
@@ -92,18 +98,20 @@ TEST(RankProcess, Body) {
   if (fault) _exit(group->dead_rank() >= 0 ? 69 : 70);
 }
 
-class Processes : public ::testing::TestWithParam<const char*> {
+class Processes : public ::testing::TestWithParam<std::string> {
  protected:
   static RankProcesses start(int size, const std::string& role) {
     setenv("ARK_TEST_ROLE", role.c_str(), 1);
     return RankProcesses(size, {"--gtest_filter=RankProcess.Body", "--gtest_brief=1"});
   }
-  bool posted() const { return std::strcmp(GetParam(), "posted") == 0; }
+  static std::unique_ptr<Group> join_as_rank_0(const RankProcesses& processes) {
+    return join(processes.environment(), GetParam());
+  }
 };
 
 TEST_P(Processes, ReduceAndReportOverSharedMemory) {
   const RankProcesses processes = start(3, GetParam());
-  const auto group = join_group(processes.environment(), spec(posted()), soon());
+  const auto group = join_as_rank_0(processes);
   const WaitContext context{&group->abort(), soon(), {}};
   std::vector<MessageSender> steps;
   std::vector<MessageReceiver> results;
@@ -138,8 +146,8 @@ TEST_P(Processes, ReduceAndReportOverSharedMemory) {
 }
 
 TEST_P(Processes, AKilledRankIsNamedByAllSoon) {
-  const RankProcesses processes = start(3, std::string(GetParam()) + "-hang");
-  const auto group = join_group(processes.environment(), spec(posted()), soon());
+  const RankProcesses processes = start(3, GetParam() + "-hang");
+  const auto group = join_as_rank_0(processes);
   const WaitContext context{&group->abort(), soon(), {}};
   kill(processes.pid(1), SIGKILL);
   const auto killed = std::chrono::steady_clock::now();
@@ -156,8 +164,8 @@ TEST_P(Processes, AKilledRankIsNamedByAllSoon) {
 
 // Rank 0's end, seen from the others: here a process that has joined as rank 0 just goes.
 TEST_P(Processes, TheOthersEndWhenRankZeroGoes) {
-  const RankProcesses processes = start(3, std::string(GetParam()) + "-hang");
-  auto group = join_group(processes.environment(), spec(posted()), soon());
+  const RankProcesses processes = start(3, GetParam() + "-hang");
+  auto group = join_as_rank_0(processes);
   group->abort().raise(AbortReason::kFault, 0);
   group.reset();  // does not leave in good order
   for (int rank = 1; rank < 3; ++rank) {
@@ -168,8 +176,8 @@ TEST_P(Processes, TheOthersEndWhenRankZeroGoes) {
 }
 
 TEST_P(Processes, AStoppedAndThenKilledRankIsNoticed) {
-  const RankProcesses processes = start(2, std::string(GetParam()) + "-hang");
-  const auto group = join_group(processes.environment(), spec(posted()), soon());
+  const RankProcesses processes = start(2, GetParam() + "-hang");
+  const auto group = join_as_rank_0(processes);
   kill(processes.pid(1), SIGSTOP);
   kill(processes.pid(1), SIGKILL);
   const Fault fault = group->receiver(1, kReduce).wait(1, {&group->abort(), soon(), {}});
@@ -178,7 +186,7 @@ TEST_P(Processes, AStoppedAndThenKilledRankIsNoticed) {
 }
 
 TEST_P(Processes, ARankThatDiesDuringSetUpIsNamed) {
-  const RankProcesses processes = start(2, std::string(GetParam()) + "-hang");
+  const RankProcesses processes = start(2, GetParam() + "-hang");
   const auto bootstrap = join_environment(processes.environment(), soon());
   kill(processes.pid(1), SIGKILL);
   try {
@@ -190,8 +198,18 @@ TEST_P(Processes, ARankThatDiesDuringSetUpIsNamed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shm, Processes, ::testing::Values("direct", "posted"),
-                         [](const auto& info) { return std::string(info.param); });
+std::vector<std::string> between_processes() {
+  std::vector<std::string> all;
+  for (const TransportKind& kind : transports()) {
+    const std::vector<Place> two = {{"machine", 1, 1, 1, 1, ""}, {"machine", 1, 1, 1, 2, ""}};
+    if (!kind.can_connect(two)) continue;
+    for (const char* link : {"_direct", "_posted"}) all.push_back(std::string(kind.name) + link);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Dma, Processes, ::testing::ValuesIn(between_processes()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace ark::dma

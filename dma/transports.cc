@@ -1,0 +1,122 @@
+#include "dma/transports.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/error.h"
+#include "dma/blob.h"
+#include "dma/local/setup.h"
+#include "dma/shm/setup.h"
+
+namespace ark::dma {
+namespace {
+
+bool is_one_machine(std::span<const Place> ranks) {
+  return std::all_of(ranks.begin(), ranks.end(), [&](const Place& place) {
+    return place.machine == ranks[0].machine && place.pid_namespace == ranks[0].pid_namespace &&
+           place.user == ranks[0].user;
+  });
+}
+
+bool is_one_process(std::span<const Place> ranks) {
+  return is_one_machine(ranks) && std::all_of(ranks.begin(), ranks.end(), [&](const Place& place) {
+           return place.process == ranks[0].process;
+         });
+}
+
+template <std::unique_ptr<Transport> (*make_one)()>
+std::vector<std::unique_ptr<Transport>> each(int ranks) {
+  std::vector<std::unique_ptr<Transport>> all;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(make_one());
+  return all;
+}
+
+constexpr TransportKind kTransports[] = {
+    {"local", "threads of one process", is_one_process, make_local_transports},
+    {"shm", "processes of one user in one PID namespace of one machine", is_one_machine,
+     each<make_shm_transport>},
+};
+
+uint64_t inode(const char* path) {
+  struct stat status = {};
+  return stat(path, &status) == 0 ? status.st_ino : 0;
+}
+
+std::string describe(const Place& place, std::string_view asked) {
+  return BlobWriter()
+      .text(place.machine)
+      .number(place.pid_namespace)
+      .number(place.network_namespace)
+      .number(place.user)
+      .number(place.process)
+      .text(place.address)
+      .text(asked)
+      .take();
+}
+
+}  // namespace
+
+Place Place::here() {
+  Place place;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), place.machine);
+  place.pid_namespace = inode("/proc/self/ns/pid");
+  place.network_namespace = inode("/proc/self/ns/net");
+  place.user = getuid();
+  place.process = static_cast<uint32_t>(getpid());
+  if (const char* address = std::getenv("ARK_ADDRESS")) place.address = address;
+  return place;
+}
+
+std::string asked_transport() {
+  const char* name = std::getenv("ARK_TRANSPORT");
+  return name == nullptr ? "" : name;
+}
+
+std::span<const TransportKind> transports() { return kTransports; }
+
+const TransportKind& transport_named(std::string_view name) {
+  std::string names;
+  for (const TransportKind& kind : kTransports) {
+    if (kind.name == name) return kind;
+    names += (names.empty() ? "" : ", ") + std::string(kind.name);
+  }
+  throw Error(Code::kUsage, "no transport " + escaped(name) + "; there are " + names);
+}
+
+const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& asked, Deadline deadline) {
+  const std::vector<std::string> blobs = bootstrap.all_gather(describe(Place::here(), asked), deadline);
+  std::vector<Place> ranks;
+  for (size_t rank = 0; rank < blobs.size(); ++rank) {
+    BlobReader blob(blobs[rank], "rank " + std::to_string(rank) + ": its place");
+    Place place;
+    place.machine = blob.text();
+    place.pid_namespace = blob.number<uint64_t>();
+    place.network_namespace = blob.number<uint64_t>();
+    place.user = blob.number<uint32_t>();
+    place.process = blob.number<uint32_t>();
+    place.address = blob.text();
+    if (const std::string_view theirs = blob.text(); theirs != asked) {
+      throw Error(Code::kUsage, "rank " + std::to_string(rank) + " asks for transport " + escaped(theirs) +
+                                    ", rank " + std::to_string(bootstrap.rank()) + " for " + escaped(asked) +
+                                    "; give all ranks the same ARK_TRANSPORT");
+    }
+    blob.end();
+    ranks.push_back(std::move(place));
+  }
+  for (const TransportKind& kind : kTransports) {
+    if (asked.empty() ? kind.can_connect(ranks) : &kind == &transport_named(asked)) {
+      if (kind.can_connect(ranks)) return kind;
+      throw Error(Code::kUnavailable, "transport " + std::string(kind.name) +
+                                          " cannot connect these ranks: it needs " + std::string(kind.needs));
+    }
+  }
+  throw Error(Code::kUnavailable, "no transport connects these ranks; the last, " +
+                                      std::string(std::end(kTransports)[-1].name) + ", needs " +
+                                      std::string(std::end(kTransports)[-1].needs));
+}
+
+}  // namespace ark::dma

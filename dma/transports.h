@@ -1,0 +1,49 @@
+// The transports that ark has, in the order in which a group tries them; group, bench and the conformance
+// suite iterate the list. A new one: a folder of its own with an implementation of transport.h, one row in
+// transports.cc, and its formats in docs/dma.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dma/transport.h"
+
+namespace ark::dma {
+
+// Where a rank runs: what decides which transports reach it. Ranks tell it each other at set-up.
+struct Place {
+  std::string machine;         // the kernel's boot id
+  uint64_t pid_namespace = 0, network_namespace = 0;  // inodes
+  uint32_t user = 0;
+  uint32_t process = 0;  // id in its namespace
+  std::string address;   // at which ranks on other machines reach this one (ARK_ADDRESS); may be empty
+
+  static Place here();
+};
+
+struct TransportKind {
+  std::string_view name;
+  std::string_view needs;  // what can_connect looks for, for messages
+  bool (*can_connect)(std::span<const Place> ranks);
+  // Those of `ranks` ranks of this process, which together share what they have to.
+  std::vector<std::unique_ptr<Transport>> (*make)(int ranks);
+};
+
+// The fastest first; the last connects whatever can be connected.
+std::span<const TransportKind> transports();
+
+// Throws Error(kUsage), listing the names, if there is none of this name.
+const TransportKind& transport_named(std::string_view name);
+
+// What the user asks for by ARK_TRANSPORT; may be empty.
+std::string asked_transport();
+
+// Collective: the first transport that can connect these ranks, or the one that `asked` names. Throws
+// Error(kUsage) if ranks ask for different ones, Error(kUnavailable) if that one cannot connect them.
+const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& asked, Deadline deadline);
+
+}  // namespace ark::dma

@@ -1,0 +1,77 @@
+// Which transport connects which ranks, and what they are told where none does.
+#include "dma/transports.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "tests/dma/deadline.h"
+
+namespace ark::dma {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The first that connects two such ranks; "" if none does.
+std::string first_for(const Place& a, const Place& b) {
+  const std::vector<Place> ranks = {a, b};
+  for (const TransportKind& kind : transports())
+    if (kind.can_connect(ranks)) return std::string(kind.name);
+  return "";
+}
+
+TEST(Transports, TheNearestThatReachesAllRanksIsTaken) {
+  const Place one{"machine", 7, 7, 1000, 1, ""};
+  const auto with = [&](auto change) {
+    Place other = one;
+    change(other);
+    return other;
+  };
+  EXPECT_EQ(first_for(one, one), "local");
+  EXPECT_EQ(first_for(one, with([](Place& p) { p.process = 2; })), "shm");
+  // Each of these keeps a rank from opening the other's memory, though it has the same process id.
+  EXPECT_NE(first_for(one, with([](Place& p) { p.machine = "another"; })), "shm");
+  EXPECT_NE(first_for(one, with([](Place& p) { p.pid_namespace = 8; })), "shm");
+  EXPECT_NE(first_for(one, with([](Place& p) { p.user = 1001; })), "shm");
+}
+
+TEST(Transports, NamesAreUniqueAndFoundAgain) {
+  std::set<std::string_view> names;
+  for (const TransportKind& kind : transports()) {
+    EXPECT_TRUE(names.insert(kind.name).second) << kind.name;
+    EXPECT_EQ(&transport_named(kind.name), &kind);
+    EXPECT_EQ(kind.make(2).size(), 2u);
+    EXPECT_EQ(kind.make(1)[0]->name(), kind.name);
+  }
+  EXPECT_THROW(transport_named("carrier pigeon"), Error);
+}
+
+// What each of two threads gets from choose_transport.
+std::vector<std::string> chosen(const std::string& first, const std::string& second) {
+  auto bootstraps = make_local_bootstraps(2);
+  std::vector<std::string> results(2);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        results[rank] = choose_transport(*bootstraps[rank], rank == 0 ? first : second, soon()).name;
+      } catch (const Error& error) {
+        results[rank] = error.what();
+      }
+    });
+  threads.clear();
+  return results;
+}
+
+TEST(Transports, RanksTakeTheOneAskedForOrLearnWhyNot) {
+  EXPECT_EQ(chosen("", ""), (std::vector<std::string>{"local", "local"}));
+  EXPECT_EQ(chosen("shm", "shm"), (std::vector<std::string>{"shm", "shm"}));
+  for (const std::string& error : chosen("shm", "")) EXPECT_THAT(error, HasSubstr("ARK_TRANSPORT"));
+  for (const std::string& error : chosen("none", "none")) EXPECT_THAT(error, HasSubstr("local, shm"));
+}
+
+}  // namespace
+}  // namespace ark::dma
