@@ -94,6 +94,14 @@ void where_tile(const KernelCall& call, int64_t tile) {
   });
 }
 
+constexpr std::string_view kLowBound = "the lower bound of Clip", kHighBound = "the upper bound of Clip";
+
+std::vector<OutputType> clip_shapes(const KernelCall& call) {
+  if (has_input(call, 1)) check_scalar(call, 1, kLowBound);
+  if (has_input(call, 2)) check_scalar(call, 2, kHighBound);
+  return like_first(call);
+}
+
 void clip_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const auto [begin, end] = elements_of(tile, y.size());
@@ -101,8 +109,8 @@ void clip_tile(const KernelCall& call, int64_t tile) {
     using C = decltype(type);
     C block[kBlock];
     const bool has_low = has_input(call, 1), has_high = has_input(call, 2);
-    const C low = has_low ? load_one<C>(call.inputs[1], 0) : C{0},
-            high = has_high ? load_one<C>(call.inputs[2], 0) : C{0};
+    const C low = has_low ? scalar<C>(call, 1, kLowBound) : C{0},
+            high = has_high ? scalar<C>(call, 2, kHighBound) : C{0};
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
       load(x, i, n, block);
@@ -124,7 +132,7 @@ void register_pointwise(std::vector<Kernel>& into) {
     if (is_binary_pointwise(op)) into.push_back({op, binary_shapes, grid_by_elements, binary_tile});
   }
   into.push_back({Op::kWhere, where_shapes, grid_by_elements, where_tile});
-  into.push_back({Op::kClip, like_first, grid_by_elements, clip_tile});
+  into.push_back({Op::kClip, clip_shapes, grid_by_elements, clip_tile});
 }
 
 }  // namespace ark::kernels
