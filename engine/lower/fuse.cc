@@ -214,13 +214,13 @@ class Fuser {
 }  // namespace
 
 bool is_panel_matmul(const Graph& graph, const Node& node) {
-  if (node.op != Op::kMatMul || node.inputs.size() != 2) return false;
+  if (node.op != Op::kMatMul) return false;
   const Value& x = graph.value(node.inputs[0]);
   const Value& w = graph.value(node.inputs[1]);
   const bool stored = w.dtype == DType::kF32 || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
   return w.constant && stored && w.constant->dims.size() == 2 && x.dtype == DType::kF32 && x.shape &&
          x.shape->size() >= 2 && graph.value(node.outputs[0]).dtype == DType::kF32 &&
-         node.attributes.get_or(key::kTransA, 0) == 0 && node.attributes.get_or(key::kAlpha, 1) == 1;
+         node.attributes.get_or(key::kTransA, 0) == 0;
 }
 
 std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cluster,
