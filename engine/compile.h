@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/ir/decoder.h"
 #include "engine/program/program.h"
-#include "importer/decoder.h"
 
 namespace ark {
 

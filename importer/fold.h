@@ -1,4 +1,4 @@
-// Host evaluation of canonical operators on constants: reals in double, integers and bools in int64.
+// Host evaluation of canonical operators on constants, by their plain kernels on one thread.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,13 @@
 
 namespace ark {
 
-// True if evaluate() knows `op`.
+// True if evaluate() runs `op`: its cost is that of its operands and results (of products: bounded).
 bool can_evaluate(Op op);
 
-// The outputs of `node` on `inputs` (null dtype where absent), typed as `dtypes`. nullopt if this combination
-// of operator, attributes and types is not evaluated on the host. Throws Error(kBadModel) on indices out of
-// range and the like, naming the node.
+// The outputs of `node` on `inputs` (null dtype where absent); `dtypes` says how many, and of which types
+// (kUndefined: whatever the kernel makes). nullopt if that is not for the host to decide: sizes that hold symbols,
+// strings, integer division by zero, casts of what the integer cannot hold, results too large. Throws
+// Error(kBadModel) naming the node where operands do not fit: shapes, indices out of range and the like.
 std::optional<std::vector<Tensor>> evaluate(const Node& node, const std::vector<Tensor>& inputs,
                                             const std::vector<DType>& dtypes);
 

@@ -166,19 +166,14 @@ bool fold_by_evaluation(Graph& graph, NodeId id, int64_t max_elements) {
   std::vector<Tensor> inputs;
   for (const ValueId in : node.inputs)
     inputs.push_back(in == kNoValue ? Tensor{} : materialise(*graph.value(in).constant));
-  std::optional<std::vector<Tensor>> results;
-  try {
-    results = evaluate(node, inputs, output_types(graph, node));
-  } catch (const std::out_of_range&) {
-    throw Error(Code::kBadModel, "node " + escaped(node.name) + ": an attribute is out of range");
-  }
+  const auto results = evaluate(node, inputs, output_types(graph, node));
   if (!results) return false;
   std::vector<ConstantPtr> constants;
   for (std::size_t i = 0; i < results->size(); ++i) {
     const ValueId out = node.outputs[i];
     graph.folding->take((*results)[i].size());
     constants.push_back(out == kNoValue ? nullptr
-                                        : make_constant(std::move((*results)[i]), graph.value(out).name));
+                                        : make_constant((*results)[i], graph.value(out).name));
   }
   become_constants(graph, id, std::move(constants));
   return true;

@@ -289,4 +289,18 @@ const void* payload_place(const Constant& constant) {
   return constant.file ? static_cast<const void*>(constant.file.get()) : constant.inline_data.data.get();
 }
 
+std::string content_key(const Constant& c) {
+  std::string key = std::string(name_of(c.dtype)) + ":";
+  for (const int64_t d : c.dims) key += std::to_string(d) + ",";
+  if (c.size() <= 64) {
+    const Tensor dense = materialise(c);
+    return key + "=" + std::string(reinterpret_cast<const char*>(dense.data.get()), dense.bytes());
+  }
+  for (const int64_t p : c.perm) key += "p" + std::to_string(p);
+  for (const int64_t b : c.begin) key += "b" + std::to_string(b);
+  for (const int64_t d : c.stored_dims) key += "s" + std::to_string(d);
+  return key + "@" + std::to_string(reinterpret_cast<uintptr_t>(payload_place(c))) + "+" +
+         std::to_string(c.offset);
+}
+
 }  // namespace ark

@@ -77,5 +77,8 @@ bool same_payload(const Constant& a, const Constant& b);
 // Where the payload starts, together with `offset`: what tells payloads apart in a key. Differs for quantized
 // matrices that were made twice of the same payload.
 const void* payload_place(const Constant& constant);
+// Equal for constants of one type, shape and content: small ones are compared by content, large ones by the payload
+// and how it is seen.
+std::string content_key(const Constant& constant);
 
 }  // namespace ark

@@ -1,6 +1,7 @@
 #include "base/ir/graph.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 
@@ -74,6 +75,21 @@ void Graph::replace_uses(ValueId from, ValueId to) {
         if (id == from) id = to;
       });
   std::replace(outputs.begin(), outputs.end(), from, to);
+}
+
+bool Graph::merge_constants() {
+  std::map<std::string, ValueId> first;
+  std::vector<ValueId> one(values.size());
+  bool merged = false;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    one[i] = static_cast<ValueId>(i);
+    if (values[i].constant) one[i] = first.emplace(content_key(*values[i].constant), one[i]).first->second;
+    merged = merged || one[i] != static_cast<ValueId>(i);
+  }
+  if (!merged) return false;
+  for (Node& n : nodes) for_each_read(n, [&](ValueId& id) { id = one[index(id)]; });
+  for (ValueId& id : outputs) id = one[index(id)];
+  return true;
 }
 
 void Graph::remove_dead() {

@@ -80,6 +80,7 @@ struct Graph {
   // Readers of each value (node ids, once per reading node), recomputed on each call.
   std::vector<std::vector<NodeId>> consumers() const;
   void replace_uses(ValueId from, ValueId to);  // in nodes' inputs and graph outputs
+  bool merge_constants();                       // one value for constants of one content; whether any merged
   void remove_dead();                           // nodes none of whose outputs reach an output
   void sort();                                  // restores topological order; Error(kBadModel) on a cycle
   void compact();                               // drops tombstones and unused values, renumbers

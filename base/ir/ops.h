@@ -78,8 +78,8 @@ enum class Op : unsigned char {
   kBatchNorm,     // (x, scale, bias, mean, variance) {epsilon}
   kLpNorm, kLrn,  // {axis, p}; {alpha, beta, bias, size}
   // -- products
-  kMatMul,  // (a, b, bias?) numpy's matmul, f32 accumulation; {trans_a, trans_b: swap the last two axes of a / b,
-            //  alpha: float = 1}; bias is added with broadcasting (Gemm: alpha * a b + bias, beta folded in)
+  kMatMul,  // (a, b) numpy's matmul, f32 accumulation; {trans_a, trans_b: swap the last two axes of a / b}. A factor and
+            // a bias (Gemm's) are Mul and Add behind it: lowering fuses them into the product's epilogue
   kEinsum,  // (x...) {equation}
   kConv,    // (x, w, bias?) {group, strides, dilations, pads: ints (begin..., end...)}; auto_pad resolved or {auto_pad}
   kConvTranspose,  // the same and {output_padding, output_shape}

@@ -176,14 +176,13 @@ class Fuser {
 }  // namespace
 
 bool is_panel_matmul(const Graph& graph, const Node& node) {
-  if (node.op != Op::kMatMul || node.inputs.size() != 2) return false;
+  if (node.op != Op::kMatMul) return false;
   const Value& x = graph.value(node.inputs[0]);
   const Value& w = graph.value(node.inputs[1]);
   const WeightCodec* codec = codec_of(w.dtype);
   return w.constant && codec && codec->has_numbers && w.constant->dims.size() == 2 &&
          x.dtype == DType::kF32 && x.shape && x.shape->size() >= 2 &&
-         graph.value(node.outputs[0]).dtype == DType::kF32 && node.attributes.get_or(key::kTransA, 0) == 0 &&
-         node.attributes.get_or(key::kAlpha, 1) == 1;
+         graph.value(node.outputs[0]).dtype == DType::kF32 && node.attributes.get_or(key::kTransA, 0) == 0;
 }
 
 std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cluster,

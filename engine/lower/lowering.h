@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/ir/decoder.h"
 #include "engine/lower/fuse.h"
 #include "engine/partition/sharded.h"
 #include "engine/program/program.h"
-#include "importer/decoder.h"
 
 namespace ark {
 

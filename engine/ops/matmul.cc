@@ -9,8 +9,7 @@ namespace {
 
 std::vector<Loop> loops(const Graph& graph, const Node& node) {
   const int rank_x = rank_of(graph, node.inputs[0]), rank_w = rank_of(graph, node.inputs[1]);
-  if (rank_x < 2 || rank_w != 2 || node.attributes.get_or(key::kTransA, 0) != 0 || node.inputs.size() > 2)
-    return {};
+  if (rank_x < 2 || rank_w != 2 || node.attributes.get_or(key::kTransA, 0) != 0) return {};
   const bool transposed = node.attributes.get_or(key::kTransB, 0) != 0;
   std::vector<Loop> loops;
   for (int axis = 0; axis + 1 < rank_x; ++axis) loops.push_back({{axis, -1}, {axis}});

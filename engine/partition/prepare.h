@@ -6,12 +6,9 @@
 namespace ark {
 
 // A copy of `graph` without dead nodes, in which
-// - equal constants are one value, and MatMul weights are the untransposed constant (trans_b says the rest),
-// so
-//   that tied tables are seen as one;
-// - 16-bit constants are used directly instead of through a Cast to f32, i32 ids without a Cast to i64;
-// - MatMul has neither bias nor alpha: an Add and a Mul follow (lowering fuses them again);
-// - a MatMul whose columns are only taken apart (fused q, k, v; gate and up) is one MatMul for each part.
+// - equal constants are one value, and MatMul weights are the untransposed constant (trans_b says the rest), so that
+//   tied tables are seen as one;
+// - 16-bit constants are used directly instead of through a Cast to f32, i32 ids without a Cast to i64.
 Graph prepare(const Graph& graph);
 
 }  // namespace ark

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "base/ir/decoder.h"
 #include "engine/plain/dynamic_driver.h"
 #include "engine/run/runner.h"
-#include "importer/decoder.h"
 
 namespace ark {
 

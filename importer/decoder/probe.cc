@@ -15,30 +15,6 @@ namespace {
 constexpr int64_t kMaxTensor = 64'000'000;    // elements of one value
 constexpr int64_t kMaxTotal = 2'000'000'000;  // elements of all evaluations of one model
 
-// Bounds given as tensors, as attributes: clamped the way ONNX says.
-Node with_bounds(const Node& node, const std::vector<Tensor>& in) {
-  if (node.op != Op::kSlice || node.attributes.has(key::kStarts) || in.size() < 3) return node;
-  const auto given = [&](std::size_t i) { return i < in.size() && in[i].dtype != DType::kUndefined; };
-  std::vector<int64_t> axes, steps;
-  Shape starts, ends;
-  for (int64_t i = 0; i < in[1].size(); ++i) {
-    const auto rank = static_cast<int64_t>(in[0].dims.size());
-    const int64_t axis = given(3) ? (in[3].integer(i) + rank) % rank : i,
-                  step = given(4) ? in[4].integer(i) : 1;
-    const int64_t size = in[0].dims.at(static_cast<std::size_t>(axis)), low = step < 0 ? -1 : 0,
-                  high = step < 0 ? size - 1 : size;
-    const auto bound = [&](int64_t b) { return std::clamp(b < 0 ? b + size : b, low, std::max(low, high)); };
-    axes.push_back(axis);
-    steps.push_back(step);
-    starts.emplace_back(bound(in[1].integer(i)));
-    ends.emplace_back(bound(in[2].integer(i)));
-  }
-  Node result = node;
-  result.inputs.resize(1);
-  result.attributes = {{key::kAxes, axes}, {key::kStarts, starts}, {key::kEnds, ends}, {key::kSteps, steps}};
-  return result;
-}
-
 // Folded bounds and targets hold for the sizes that the file assumes; a longer step may lie beyond its
 // tables.
 void check_sizes(const Node& node, const Dims& in) {
@@ -172,8 +148,8 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
   std::vector<Tensor> inputs;
   for (const ValueId id : node.inputs) inputs.push_back(id == kNoValue ? Tensor{} : value(id, step));
   std::vector<DType> types;
-  const DType unwanted = node.inputs.empty() ? DType::kI64 : graph_.value(node.inputs[0]).dtype;
-  for (const ValueId id : node.outputs) types.push_back(id == kNoValue ? unwanted : graph_.value(id).dtype);
+  for (const ValueId id : node.outputs)
+    types.push_back(id == kNoValue ? DType::kUndefined : graph_.value(id).dtype);
   try {
     for (const ValueId id : node.outputs) {
       if (id == kNoValue || !graph_.value(id).shape) continue;
@@ -184,12 +160,9 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
       if (std::all_of(names.begin(), names.end(), [&](const auto& n) { return values.count(n) > 0; }))
         if (count.evaluate(values) > kMaxTensor) refuse(node, "is too large to be checked");
     }
-    const Node now = with_bounds(concrete(node, step), inputs);
-    if (now.op == Op::kSlice) inputs.resize(now.inputs.size());
+    const Node now = concrete(node, step);
     if (!inputs.empty()) check_sizes(now, inputs[0].dims);
     auto results = evaluate(now, inputs, types);
-    if (!results && now.op == Op::kMatMul && inputs.size() == 2)
-      results = {product(now, inputs[0], inputs[1])};
     if (!results) refuse(node, "cannot be evaluated at load");
     for (const Tensor& t : *results) elements_ += t.size();
     if (elements_ > kMaxTotal) refuse(node, "masks and positions are too large to be checked");

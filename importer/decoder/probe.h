@@ -51,7 +51,6 @@ class Probe {
   std::optional<Tensor> gather_rows(const Node& node, const Step& step);
   std::optional<Tensor> slice_constant(const Node& node, const Step& step);
   void count_unpacked(const Node& node);
-  static Tensor product(const Node& node, const Tensor& a, const Tensor& b);
   Node concrete(const Node& node, const Step& step) const;
 
   const Graph& graph_;

@@ -117,7 +117,6 @@ Graph cleaned(TokenBuilder& out, std::vector<std::string>& evidence) {
     evidence.push_back(std::to_string(n) + " packed projections split by columns");
   Graph graph = select_rows(out.graph);
   passes::merge_duplicates(graph);
-  passes::absorb_bias(graph);
   graph.remove_dead();
   graph.sort();
   graph.compact();

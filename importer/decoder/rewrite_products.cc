@@ -44,35 +44,10 @@ ConstantPtr weight(Rewrite& r, const Node& node, ValueId id, std::size_t axes) {
 
 ValueId input(const Node& node, std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; }
 
-// Adds the bias, if there is one.
-void finish(Rewrite& r, const Node& node, Rows y, std::size_t bias_at = 2) {
-  if (const ValueId id = input(node, bias_at); id != kNoValue) {
-    const Rows bias = r.operand(node, id, y.layout);
-    y.tokens = r.out.emit(Op::kAdd, {y.tokens, r.conform(bias, y.layout)});
-  }
-  r.set(node.outputs[0], std::move(y));
-}
-
-// y = x times a matrix; the bias is part of the product where it is a constant of the file.
-void times_matrix(Rewrite& r, const Node& node, const Rows& x, Rows y, const ConstantPtr& w,
-                  const Attributes& attributes, std::size_t bias_at = 2) {
-  std::vector<ValueId> inputs{x.tokens, r.out.constant(w)};
-  const ValueId bias = input(node, bias_at);
-  const bool joined = bias != kNoValue && r.plain.value(bias).constant;
-  if (joined) inputs.push_back(r.conform(r.operand(node, bias, y.layout), y.layout));
-  y.tokens = r.out.emit(Op::kMatMul, inputs, attributes);
-  if (joined)
-    r.set(node.outputs[0], std::move(y));
-  else
-    finish(r, node, std::move(y), bias_at);
-}
-
-Attributes product_attributes(const Node& node, bool trans_a, bool trans_b) {
+Attributes product_attributes(bool trans_a, bool trans_b) {
   Attributes attributes;
   if (trans_a) attributes.set(key::kTransA, 1);
   if (trans_b) attributes.set(key::kTransB, 1);
-  if (node.attributes.get_or(key::kAlpha, 1) != 1)
-    attributes.set(key::kAlpha, node.attributes.get(key::kAlpha));
   return attributes;
 }
 
@@ -92,8 +67,11 @@ void times_weight(Rewrite& r, const Node& node, Rows x, bool trans_b) {
   const int64_t n = trans_b ? d[d.size() - 2] : d.back();
   Rows y = x;
   y.layout[k_axis] = feature_axis(n);
-  const Attributes attributes = product_attributes(node, false, trans_b);
-  if (d.size() == 2) return times_matrix(r, node, x, std::move(y), w, attributes);
+  const Attributes attributes = product_attributes(false, trans_b);
+  if (d.size() == 2) {
+    y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, attributes);
+    return r.set(node.outputs[0], std::move(y));
+  }
   // Weights by head: the rows axis M must exist between the batch and K.
   Layout to(x.layout.begin(), x.layout.end() - 2);
   const bool dropped = !is_kept(x.layout[rank - 2]);
@@ -112,7 +90,7 @@ void times_weight(Rewrite& r, const Node& node, Rows x, bool trans_b) {
     if (back <= d.size() && y.layout[i].empty()) y.layout[i] = feature_axis(d[d.size() - back]);
   }
   y.tokens = r.out.reshape(y.tokens, token_dims(y.layout));
-  finish(r, node, std::move(y));
+  r.set(node.outputs[0], std::move(y));
 }
 
 // weights [M, K] times rows [..., K, N].
@@ -125,12 +103,10 @@ void weight_times(Rewrite& r, const Node& node, const Rows& x, bool trans_a) {
   Rows y = x;
   y.layout[k_axis] = feature_axis(trans_a ? w->dims[1] : w->dims[0]);
   if (is_kept(x.layout.back()))
-    y.tokens =
-        r.out.emit(Op::kMatMul, {r.out.constant(w), x.tokens}, product_attributes(node, trans_a, false));
+    y.tokens = r.out.emit(Op::kMatMul, {r.out.constant(w), x.tokens}, product_attributes(trans_a, false));
   else
-    y.tokens =
-        r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, product_attributes(node, false, !trans_a));
-  finish(r, node, std::move(y));
+    y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, product_attributes(false, !trans_a));
+  r.set(node.outputs[0], std::move(y));
 }
 
 // Both operands are of the same token: a product within each row.
@@ -150,9 +126,9 @@ void row_by_row(Rewrite& r, const Node& node, const Rows& a, const Rows& b) {
     if (batch) to_b[i] = y.layout[i];
   }
   y.layout[rank - 1] = b.layout[rank - 1];
-  y.tokens = r.out.emit(Op::kMatMul, {r.conform(a, to_a), r.conform(b, to_b)},
-                        product_attributes(node, false, false));
-  finish(r, node, std::move(y));
+  y.tokens =
+      r.out.emit(Op::kMatMul, {r.conform(a, to_a), r.conform(b, to_b)}, product_attributes(false, false));
+  r.set(node.outputs[0], std::move(y));
 }
 
 bool matmul(Rewrite& r, const Node& node) {
@@ -212,7 +188,12 @@ bool times_nbits(Rewrite& r, const Node& node) {
   Rows y = x;
   y.layout.back() = feature_axis(node.attributes.get(key::kN));
   if (const ConstantPtr w = r.quantized(node)) {
-    times_matrix(r, node, x, std::move(y), w, {{key::kTransB, 1}}, 5);
+    y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, {{key::kTransB, 1}});
+    if (const ValueId id = input(node, 5); id != kNoValue) {
+      const Rows bias = r.operand(node, id, y.layout);
+      y.tokens = r.out.emit(Op::kAdd, {y.tokens, r.conform(bias, y.layout)});
+    }
+    r.set(node.outputs[0], std::move(y));
   } else {
     y.tokens = same_operator(r, node, x.tokens);
     r.set(node.outputs[0], std::move(y));

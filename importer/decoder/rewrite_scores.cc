@@ -77,15 +77,6 @@ Scores start_scores(Rewrite& r, const Node& node, const Rows& q, const Rows& k) 
   return s;
 }
 
-void product_steps(Rewrite& r, const Node& node, Scores& s) {
-  const double alpha = node.attributes.get_or(key::kAlpha, 1);
-  if (alpha != 1) s.steps.push_back({.op = Op::kMul, .node = &node, .layout = s.layout, .factor = alpha});
-  if (node.inputs.size() > 2 && node.inputs[2] != kNoValue) {
-    if (!r.is_free(node.inputs[2])) refuse(node, "adds tokens to attention scores");
-    s.steps.push_back({.op = Op::kAdd, .node = &node, .layout = s.layout, .other = node.inputs[2]});
-  }
-}
-
 // A MatMul of queries with keys, either way round.
 bool product(Rewrite& r, const Node& node) {
   const bool trans_a = node.attributes.get_or(key::kTransA, 0),
@@ -112,7 +103,6 @@ bool product(Rewrite& r, const Node& node) {
     refuse(node, "multiplies tokens with tokens, but is no attention over the context: " + str(a.layout) +
                      " and " + str(b.layout));
   }
-  product_steps(r, node, s);
   r.set(node.outputs[0], std::move(s));
   return true;
 }
@@ -132,8 +122,6 @@ void weigh_values(Rewrite& r, const Node& node, const Scores& s) {
   const auto context = as_context(r, v, v.layout.size() - 2);
   if (!only(layout.back(), AtomKind::kContext) || !context)
     refuse(node, "multiplies attention weights " + str(layout) + " with " + str(v.layout));
-  if (node.attributes.get_or(key::kAlpha, 1) != 1 || (node.inputs.size() > 2 && node.inputs[2] != kNoValue))
-    refuse(node, "changes attention's result");
   v = *context;
   check_batch(node, front(layout, 2), front(v.layout, 2));
   Layout over = front(layout, 1), from = front(v.layout, 2);

@@ -34,11 +34,14 @@ class Splitter {
       return false;
     const ConstantPtr weight = out_.graph.value(node.inputs[1]).constant;
     if (!weight || weight->dims.size() != 2 || out_.dims(node.outputs[0]).size() != 1) return false;
-    const auto parts = parts_of(node.outputs[0]);
+    readers_ = out_.graph.consumers();
+    const std::vector<Step> steps = steps_after(node.outputs[0]);
+    const ValueId last = steps.empty() ? node.outputs[0] : steps.back().out;
+    const auto parts = parts_of(last);
     if (parts.empty()) return false;
     std::vector<ValueId> products;
     for (const auto& [value, range] : parts) {
-      const ValueId y = product(node, weight, range);
+      const ValueId y = product(node, weight, steps, range);
       if (y == kNoValue) return false;
       products.push_back(y);
     }
@@ -48,10 +51,28 @@ class Splitter {
   }
 
  private:
+  // An Add or Mul of a constant row (a bias, a factor) or number, between a product and its parts.
+  struct Step {
+    Op op;
+    ConstantPtr row;
+    ValueId out;
+  };
+  std::vector<Step> steps_after(ValueId value) const {
+    std::vector<Step> steps;
+    while (readers_[value].size() == 1) {
+      const Node& user = out_.graph.node(readers_[value][0]);
+      if ((user.op != Op::kAdd && user.op != Op::kMul) || user.inputs[0] == user.inputs[1]) break;
+      const ConstantPtr& row = out_.graph.value(user.inputs[user.inputs[0] == value ? 1 : 0]).constant;
+      if (!row || row->dims.size() > 1 || out_.dims(user.outputs[0]) != out_.dims(value)) break;
+      value = user.outputs[0];
+      steps.push_back({user.op, row, value});
+    }
+    return steps;
+  }
+
   // The strict column ranges that all uses of a product go through; empty if some use is anything else.
   std::vector<std::pair<ValueId, Range>> parts_of(ValueId product) {
     Origins origins(out_.graph);
-    const auto readers = out_.graph.consumers();
     const int64_t width = out_.dims(product)[0];
     std::vector<std::pair<ValueId, Range>> parts;
     std::vector<ValueId> work{product};
@@ -64,36 +85,37 @@ class Splitter {
         parts.emplace_back(id, *range);
         continue;
       }
-      const auto& users = readers[id];
+      const auto& users = readers_[id];
       for (const NodeId reader : users) {
         const Node& user = out_.graph.node(reader);
         if (!is_movement(user.op) || user.op == Op::kConcat || user.inputs[0] != id) return {};
         for (const ValueId y : user.outputs)
-          if (y != kNoValue && !(readers[y].empty())) work.push_back(y);
+          if (y != kNoValue && !readers_[y].empty()) work.push_back(y);
       }
     }
     return parts;
   }
 
-  ValueId product(const Node& node, const ConstantPtr& weight, const Range& range) {
+  ValueId product(const Node& node, const ConstantPtr& weight, const std::vector<Step>& steps,
+                  const Range& range) {
     const auto key = std::make_tuple(node.outputs[0], range.begin, range.end);
     if (const auto it = products_.find(key); it != products_.end()) return it->second;
     const int64_t axis = node.attributes.get_or(key::kTransB, 0) ? 0 : 1;
     const ConstantPtr part = sliced(weight, axis, range.begin, range.end);
     if (!part) return kNoValue;
-    std::vector<ValueId> inputs{node.inputs[0], out_.constant(part)};
-    if (node.inputs.size() > 2 && node.inputs[2] != kNoValue) {
-      const ConstantPtr bias = out_.graph.value(node.inputs[2]).constant;
-      if (!bias || bias->dims.size() > 1) return kNoValue;
-      const ConstantPtr piece = bias->size() == 1 ? bias : sliced(bias, 0, range.begin, range.end);
-      if (!piece) return kNoValue;
-      inputs.push_back(out_.constant(piece));
+    std::vector<ConstantPtr> rows;
+    for (const Step& step : steps) {
+      rows.push_back(step.row->size() == 1 ? step.row : sliced(step.row, 0, range.begin, range.end));
+      if (!rows.back()) return kNoValue;
     }
     out_.label = node.name;
-    return products_[key] = out_.emit(Op::kMatMul, inputs, node.attributes);
+    ValueId y = out_.emit(Op::kMatMul, {node.inputs[0], out_.constant(part)}, node.attributes);
+    for (std::size_t i = 0; i < steps.size(); ++i) y = out_.emit(steps[i].op, {y, out_.constant(rows[i])});
+    return products_[key] = y;
   }
 
   TokenBuilder& out_;
+  std::vector<std::vector<NodeId>> readers_;
   std::map<std::tuple<ValueId, int64_t, int64_t>, ValueId> products_;
 };
 

@@ -66,9 +66,7 @@ void packed_attention(OpContext& c) {
     c.unsupported("a past that shares its buffer with the present; export without it");
   const int64_t heads = c.attr_int("num_heads", 0);
   const auto sizes = hidden_sizes(c, c.input(1), heads);
-  std::vector<ValueId> projection{c.input(0), c.input(1)};
-  if (c.has_input(2)) projection.push_back(c.inputs[2]);
-  const ValueId qkv = c.emit(Op::kMatMul, projection);
+  const ValueId qkv = add_input(c, c.emit(Op::kMatMul, {c.input(0), c.input(1)}), 2);
   const auto parts =
       c.emit_many(Op::kSplit, {qkv}, {{key::kAxis, 2}, {key::kSizes, Shape(sizes.begin(), sizes.end())}}, 3);
   std::vector<ValueId> in;

@@ -10,19 +10,23 @@ namespace {
 
 void matmul(OpContext& c) { c.outputs[0] = c.emit(Op::kMatMul, {c.input(0), c.input(1)}); }
 
+// A product, and what Gemm and its kin do to it, as nodes of their own: lowering joins them where it can.
+ValueId product(OpContext& c, ValueId a, ValueId b, const Attributes& attributes, double alpha) {
+  const ValueId y = c.emit(Op::kMatMul, {a, b}, attributes);
+  return alpha == 1 ? y : binary(c, Op::kMul, y, scalar(c, alpha, dtype_of(c, y)));
+}
+
 void gemm(OpContext& c) {
   if (c.rank(0) != 2 || c.rank(1) != 2) c.fail("Gemm needs matrices");
   Attributes attributes;
   if (c.attr_int("transA", 0)) attributes.set(key::kTransA, 1);
   if (c.attr_int("transB", 0)) attributes.set(key::kTransB, 1);
   const double alpha = c.attr_float("alpha", 1), beta = c.attr_float("beta", 1);
-  if (alpha != 1) attributes.set(key::kAlpha, alpha);
-  std::vector<ValueId> in{c.input(0), c.input(1)};
-  if (c.has_input(2) && beta != 0) {
-    const ValueId bias = c.input(2);
-    in.push_back(beta == 1 ? bias : binary(c, Op::kMul, bias, scalar(c, beta, dtype_of(c, bias))));
-  }
-  c.outputs[0] = c.emit(Op::kMatMul, in, attributes);
+  c.outputs[0] = product(c, c.input(0), c.input(1), attributes, alpha);
+  if (!c.has_input(2) || beta == 0) return;
+  const ValueId bias = c.input(2);
+  c.outputs[0] = binary(c, Op::kAdd, c.outputs[0],
+                        beta == 1 ? bias : binary(c, Op::kMul, bias, scalar(c, beta, dtype_of(c, bias))));
 }
 
 // transBatch moves the first axis behind the batch axes: [M, B..., K] -> [B..., M, K].
@@ -42,8 +46,7 @@ void fused_matmul(OpContext& c) {
   Attributes attributes;
   if (c.attr_int("transA", 0) && rank_of(c, a) > 1) attributes.set(key::kTransA, 1);
   if (c.attr_int("transB", 0) && rank_of(c, b) > 1) attributes.set(key::kTransB, 1);
-  if (c.attr_float("alpha", 1) != 1) attributes.set(key::kAlpha, c.attr_float("alpha", 1));
-  c.outputs[0] = c.emit(Op::kMatMul, {a, b}, attributes);
+  c.outputs[0] = product(c, a, b, attributes, c.attr_float("alpha", 1));
 }
 
 // com.microsoft: Gemm and the activation behind it.
@@ -59,9 +62,8 @@ void fused_gemm(OpContext& c) {
 }
 
 void gemm_fast_gelu(OpContext& c) {
-  std::vector<ValueId> in{c.input(0), c.input(1)};
-  if (c.has_input(2)) in.push_back(c.inputs[2]);
-  c.outputs[0] = c.emit(Op::kGelu, {c.emit(Op::kMatMul, in)}, {{key::kApproximate, "tanh"}});
+  const ValueId y = add_input(c, c.emit(Op::kMatMul, {c.input(0), c.input(1)}), 2);
+  c.outputs[0] = c.emit(Op::kGelu, {y}, {{key::kApproximate, "tanh"}});
 }
 
 void einsum(OpContext& c) {

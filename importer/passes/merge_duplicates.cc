@@ -1,7 +1,7 @@
-// Nodes that compute the same are merged, and constants that are the same (small ones by content, large ones
-// by payload and view).
+// Nodes that compute the same are merged, and constants that are the same.
 #include <cstring>
 #include <map>
+#include <string>
 
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
@@ -33,39 +33,11 @@ bool same_attributes(const Attributes& a, const Attributes& b) {
   return true;
 }
 
-// Content of small constants, place and view of large ones.
-std::string key_of(const Constant& c) {
-  std::string key = std::string(name_of(c.dtype)) + ":";
-  for (const int64_t d : c.dims) key += std::to_string(d) + ",";
-  if (c.size() <= 64) {
-    const Tensor dense = materialise(c);
-    return key + "=" +
-           std::string(reinterpret_cast<const char*>(dense.data.get()),
-                       static_cast<std::size_t>(dense.bytes()));
-  }
-  for (const int64_t p : c.perm) key += "p" + std::to_string(p);
-  for (const int64_t b : c.begin) key += "b" + std::to_string(b);
-  for (const int64_t d : c.stored_dims) key += "s" + std::to_string(d);
-  return key + "@" + std::to_string(reinterpret_cast<uintptr_t>(payload_place(c))) + "+" +
-         std::to_string(c.offset);
-}
-
-void merge_constants(Graph& graph, Aliases& aliases) {
-  std::map<std::string, ValueId> seen;
-  const auto consumers = graph.consumers();
-  for (std::size_t i = 0; i < graph.values.size(); ++i) {
-    const Value& v = graph.values[i];
-    if (!v.constant || consumers[i].empty()) continue;
-    const auto [it, fresh] = seen.emplace(key_of(*v.constant), static_cast<ValueId>(i));
-    if (!fresh) aliases.set(static_cast<ValueId>(i), it->second);
-  }
-}
-
 }  // namespace
 
 bool merge_duplicates(Graph& graph) {
+  const bool merged = graph.merge_constants();
   Aliases aliases(graph);
-  merge_constants(graph, aliases);
   std::multimap<std::string, const Node*> seen;
   for (Node& node : graph.nodes) {
     if (node.removed) continue;
@@ -90,7 +62,7 @@ bool merge_duplicates(Graph& graph) {
     node.removed = true;
   }
   aliases.apply(graph);
-  return aliases.any();
+  return merged || aliases.any();
 }
 
 }  // namespace ark::passes

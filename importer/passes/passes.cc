@@ -18,7 +18,6 @@ const std::vector<Pass>& standard_passes() {
       {"fuse_rms_norm", passes::fuse_rms_norm},
       {"fuse_gelu", passes::fuse_gelu},
       {"fuse_silu", passes::fuse_silu},
-      {"absorb_bias", passes::absorb_bias},
       {"merge_duplicates_again", passes::merge_duplicates},
       {"dead_code_again", passes::remove_dead_code},
   };

@@ -16,7 +16,6 @@ bool merge_duplicates(Graph& graph);   // common subexpressions
 bool cancel_movement(Graph& graph);    // Identity, Cast to the same type, Reshape and Transpose chains
 bool sink_widening(Graph& graph);      // look-ups in tables of 16 bits before their widening
 bool absorb_transposes(Graph& graph);  // MatMul(x, Transpose(w)) -> trans_b on the one stored w
-bool absorb_bias(Graph& graph);        // MatMul + Add(constant row) -> MatMul with bias
 bool fuse_layer_norm(Graph& graph);
 bool fuse_rms_norm(Graph& graph);
 bool fuse_gelu(Graph& graph);

@@ -41,8 +41,7 @@ TokenGraphOptions gpt2() {
           .head_dim = 64,
           .intermediate = 3072,
           .vocabulary = 5025,
-          .max_positions = 1024,
-          .fused_qkv = true};
+          .max_positions = 1024};
 }
 
 // Whether the weight of MatMul `name` is cut, and along which of [K, N].
@@ -114,10 +113,9 @@ TEST(Search, FindsMegatronsPlanForLlama) {
   EXPECT_EQ(count(s, Op::kIdentity), 0);
 }
 
-TEST(Search, FindsMegatronsPlanForGpt2WithFusedProjections) {
+TEST(Search, FindsMegatronsPlanForGpt2) {
   const Sharded s = shard(gpt2_tokens(gpt2()), 4);
-  EXPECT_EQ(count(s, Op::kSplit), 0);  // q, k and v are computed apart
-  EXPECT_EQ(cut_of(s, "h.1.c_attn"), 'N');
+  EXPECT_EQ(cut_of(s, "h.1.q"), 'N');
   EXPECT_EQ(cut_of(s, "h.1.c_proj"), 'K');
   EXPECT_EQ(cut_of(s, "h.1.c_fc"), 'N');
   EXPECT_EQ(cut_of(s, "h.3.c_proj2"), 'K');

@@ -19,7 +19,6 @@ struct TokenGraphOptions {
   int64_t layers = 2, hidden = 32, heads = 4, kv_heads = 4, head_dim = 8, intermediate = 64, vocabulary = 101;
   int64_t max_positions = 64;
   bool tied = true;          // the head reads the embedding table
-  bool fused_qkv = false;    // one MatMul and Split, as GPT-2 has it
   bool select_early = true;  // rows are selected behind the last attention, else before the head
   DType weight = DType::kF32;
   int32_t bits = 0;         // of quantized weights; 0: `weight`
@@ -106,12 +105,11 @@ class TokenGraphBuilder {
     Shape s = shape(x);
     const int64_t k = *s.back().constant();
     s.back() = n;
-    std::vector<ValueId> inputs = {x, matrix(k, n, name + ".weight")};
-    if (bias) inputs.push_back(vector(n, 0, name + ".bias"));
-    return node(Op::kMatMul, name, inputs, s, matmul_attributes(0));
+    const ValueId y = node(Op::kMatMul, name, {x, matrix(k, n, name + ".weight")}, s, matmul_attributes(0));
+    return bias ? node(Op::kAdd, name, {y, vector(n, 0, name + ".bias")}, s) : y;
   }
   static Attributes matmul_attributes(int64_t trans_b) {
-    return {{key::kTransA, 0}, {key::kTransB, trans_b}, {key::kAlpha, 1.0}};
+    return {{key::kTransA, 0}, {key::kTransB, trans_b}};
   }
   ValueId reshape(ValueId x, const std::string& name, Shape to) {
     return node(Op::kReshape, name, {x}, to, {{key::kShape, to}});
@@ -123,19 +121,6 @@ class TokenGraphBuilder {
     Shape s = shape(x);
     s[0] = Expr::symbol("rows");
     return node(Op::kSelectRows, name, {x}, s);
-  }
-  std::vector<ValueId> split(ValueId x, const std::string& name, const std::vector<int64_t>& sizes) {
-    std::vector<ValueId> outputs;
-    Shape attribute;
-    for (const int64_t size : sizes) {
-      Shape s = shape(x);
-      s.back() = size;
-      attribute.emplace_back(size);
-      outputs.push_back(graph.add_value(name, DType::kF32, s));
-    }
-    const auto axis = static_cast<int64_t>(shape(x).size() - 1);
-    graph.add_node(Op::kSplit, name, {x}, outputs, {{key::kAxis, axis}, {key::kSizes, attribute}});
-    return outputs;
   }
   ValueId attention(const std::string& name, ValueId q, ValueId k, ValueId v, ValueId slopes = kNoValue) {
     const auto cache = static_cast<int64_t>(model.caches.size());
@@ -193,11 +178,7 @@ inline DecoderModel gpt2_tokens(TokenGraphOptions options = {}) {
     const std::string p = "h." + std::to_string(layer) + ".";
     const ValueId y = norm(x, p + "ln_1");
     std::vector<ValueId> qkv;
-    if (o.fused_qkv) {
-      qkv = b.split(b.linear(y, p + "c_attn", 3 * width, true), p + "split", {width, width, width});
-    } else {
-      for (const char* part : {"q", "k", "v"}) qkv.push_back(b.linear(y, p + part, width, true));
-    }
+    for (const char* part : {"q", "k", "v"}) qkv.push_back(b.linear(y, p + part, width, true));
     for (ValueId& v : qkv) v = b.reshape(v, p + "heads", {b.tokens(), o.heads, o.head_dim});
     ValueId a = b.reshape(b.attention(p + "attn", qkv[0], qkv[1], qkv[2]), p + "merge", {b.tokens(), width});
     if (o.select_early && layer + 1 == o.layers) {

@@ -14,7 +14,7 @@ namespace ark::test {
 namespace {
 
 Compiled compiled(bool gpt2, int32_t ranks, int64_t layers = 3, bool early = true) {
-  TokenGraphOptions o{.layers = layers, .kv_heads = 2, .fused_qkv = gpt2, .select_early = early};
+  TokenGraphOptions o{.layers = layers, .kv_heads = 2, .select_early = early};
   CompileOptions c{
       .ranks = ranks, .max_tokens = 16, .max_rows = 4, .max_items = 16, .page_size = 4, .pages = 8};
   return compile_decoder(gpt2 ? gpt2_tokens(o) : llama_tokens(o), c);

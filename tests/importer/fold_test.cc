@@ -116,6 +116,90 @@ TEST(Fold, Reductions) {
             (Numbers{5, 3, 0, 11, 6, 0}));
 }
 
+std::vector<int64_t> integers(const GraphBuilder& g, ValueId id) {
+  const ConstantPtr& c = g.graph.value(id).constant;
+  if (!c) return {};
+  const Tensor t = materialise(*c);
+  return {t.as<int64_t>(), t.as<int64_t>() + t.size()};
+}
+
+// 2^53 + 1 is the first integer that a double does not hold.
+TEST(Fold, IntegersStayExactBeyondDoubles) {
+  using Integers = std::vector<int64_t>;
+  constexpr int64_t kOdd = (int64_t{1} << 53) + 1;
+  constexpr int64_t kMost = INT64_MAX, kLeast = INT64_MIN;
+  GraphBuilder g;
+  EXPECT_EQ(integers(g, g.emit(Op::kAdd, {g.ints({1, 1}, {kMost}), g.ints({1, 1}, {1})})), Integers{kLeast});
+  EXPECT_EQ(integers(g, g.emit(Op::kDiv, {g.ints({1, 1}, {kLeast}), g.ints({1, 1}, {-1})})),
+            Integers{kLeast});
+  EXPECT_EQ(integers(g, g.emit(Op::kRange, {g.integer(kOdd), g.integer(kOdd + 6), g.integer(3)})),
+            (Integers{kOdd, kOdd + 3}));
+  EXPECT_EQ(integers(g, g.emit(Op::kReduceSum, {g.ints({1, 2}, {kOdd, 2})})), Integers{kOdd + 2});
+  EXPECT_EQ(integers(g, g.emit(Op::kReduceMax, {g.ints({1, 2}, {kOdd, kOdd - 1})})), Integers{kOdd});
+  EXPECT_EQ(integers(g, g.emit(Op::kCumSum, {g.ints({1, 2}, {kOdd, 1})}, {{key::kAxis, 1}})),
+            (Integers{kOdd, kOdd + 1}));
+}
+
+// Kernels run on what strangers' files hold: operands that do not fit are refused, not read.
+TEST(Fold, OperandsThatDoNotFitAreRefused) {
+  GraphBuilder g;
+  const ValueId none = g.ints(Dims{0}, {}), x = g.reals({2, 2}, {1, 2, 3, 4}), one = g.real(1);
+  const ValueId wide = g.ints({2, 2}, {1, 2, 3, 4});
+  const auto refuses = [](Op op, const std::vector<Tensor>& in, Attributes attributes = {}) {
+    Node node;
+    node.op = op;
+    node.name = "here";
+    node.attributes = std::move(attributes);
+    try {
+      evaluate(node, in, {DType::kUndefined});
+    } catch (const Error& error) {
+      EXPECT_TRUE(std::string_view(error.what()).starts_with("node here: ")) << error.what();
+      return error.code() == Code::kBadModel;
+    }
+    return false;
+  };
+  const auto t = [&](ValueId id) { return materialise(*g.graph.value(id).constant); };
+  EXPECT_TRUE(refuses(Op::kRange, {t(none), t(g.integer(1)), t(g.integer(1))}));
+  EXPECT_TRUE(refuses(Op::kRange, {t(g.integer(0)), t(g.integer(INT64_MAX)), t(g.integer(1))}));
+  EXPECT_TRUE(refuses(Op::kRange, {t(g.integer(0)), t(g.integer(5)), t(g.integer(0))}));
+  EXPECT_TRUE(refuses(Op::kTrilu, {t(x), t(none)}));
+  EXPECT_TRUE(refuses(Op::kTrilu, {t(one)}));
+  EXPECT_TRUE(refuses(Op::kClip, {t(x), t(none)}));
+  EXPECT_TRUE(refuses(Op::kCumSum, {t(x), t(none)}));
+  EXPECT_TRUE(refuses(Op::kOneHot, {t(wide), t(none), t(x)}, {{key::kAxis, -1}}));
+  EXPECT_TRUE(refuses(Op::kOneHot, {t(wide), t(g.integer(2)), t(one)}, {{key::kAxis, -1}}));
+  EXPECT_TRUE(refuses(Op::kConcat, {t(one), t(one)}, {{key::kAxis, 0}}));
+  EXPECT_TRUE(refuses(Op::kConcat, {t(x), t(wide)}, {{key::kAxis, 0}}));
+  EXPECT_TRUE(refuses(Op::kGather, {t(one), t(g.integer(0))}, {{key::kAxis, 0}}));
+  EXPECT_TRUE(refuses(Op::kGatherND, {t(x), t(wide)}, {{key::kBatchDims, -1}}));
+  EXPECT_TRUE(refuses(Op::kGatherND, {t(x), t(g.ints({3, 1}, {0, 0, 0}))}, {{key::kBatchDims, 1}}));
+  EXPECT_TRUE(refuses(Op::kScatterND, {t(wide), t(g.ints({1, 1}, {1})), t(g.reals({1, 2}, {8, 9}))}));
+  EXPECT_TRUE(refuses(Op::kPad, {t(x), t(g.ints({0, 0, 1, 1})), t(g.integer(0))}));
+  EXPECT_TRUE(refuses(Op::kPad, {t(x), t(g.ints({INT64_MAX, 0, INT64_MAX, 1}))}));
+  EXPECT_TRUE(refuses(Op::kTile, {t(x), t(g.ints({int64_t{1} << 62, 2}))}));
+  EXPECT_TRUE(refuses(Op::kReshape, {t(x)}));
+  EXPECT_TRUE(refuses(Op::kExpand, {t(x), t(g.ints({3, 2}))}));
+  EXPECT_TRUE(refuses(Op::kMatMul, {t(x), t(g.reals({3, 2}, {1, 2, 3, 4, 5, 6}))}));
+  EXPECT_TRUE(refuses(Op::kTranspose, {t(x)}, {{key::kPerm, std::vector<int64_t>{0, -1}}}));
+}
+
+// What is too large is left to run time; nothing of that size is made.
+TEST(Fold, LargeResultsAreLeftAlone) {
+  GraphBuilder g;
+  const auto evaluated = [](Op op, const std::vector<Tensor>& in, Attributes attributes = {}) {
+    Node node;
+    node.op = op;
+    node.attributes = std::move(attributes);
+    return evaluate(node, in, {DType::kUndefined}).has_value();
+  };
+  const Tensor x = Tensor::zeros(DType::kF32, {1, 1}), tall = Tensor::zeros(DType::kF32, {5'000, 4}),
+               broad = Tensor::zeros(DType::kF32, {4, 5'000});
+  EXPECT_TRUE(evaluated(Op::kExpand, {x}, {{key::kShape, Shape{1'000, 1'000}}}));
+  EXPECT_FALSE(evaluated(Op::kExpand, {x}, {{key::kShape, Shape{1'000'000, 1'000'000}}}));
+  EXPECT_FALSE(evaluated(Op::kMatMul, {tall, broad}));  // 10^8 multiply-adds
+  EXPECT_FALSE(evaluated(Op::kExpand, {x}, {{key::kShape, Shape{Expr::symbol("n"), 1}}}));
+}
+
 TEST(Fold, BudgetIsKept) {
   GraphBuilder g;
   g.graph.folding->remaining = 5;

@@ -193,15 +193,16 @@ TEST(Clip, BoundsAsAttributesThenAsInputs) {
   EXPECT_NE(g.last().inputs[1], kNoValue);
 }
 
-TEST(Gemm, KeepsAlphaAndFoldsBeta) {
+TEST(Gemm, IsAProductAFactorAndABiasWithBetaFolded) {
   GraphBuilder g;
   const ValueId bias = g.reals({2}, {1, 2});
   const ValueId y = g.onnx("Gemm", {g.input("a", "n, 4"), g.input("b", "2, 4"), bias},
                            {attribute("transB", 1), attribute("alpha", 0.5), attribute("beta", 2.0)})[0];
   EXPECT_EQ(g.shape(y), "[n, 2]");
-  EXPECT_EQ(g.ops(), "MatMul");
-  EXPECT_EQ(g.last().attributes.get(key::kAlpha), 0.5);
-  EXPECT_EQ(materialise(*g.graph.value(g.last().inputs[2]).constant).real(1), 4);
+  EXPECT_EQ(g.ops(), "MatMul Mul Add");
+  EXPECT_EQ(materialise(*g.graph.value(g.last().inputs[1]).constant).real(1), 4);
+  const Node& factor = *g.graph.producer(g.last().inputs[0]);
+  EXPECT_EQ(materialise(*g.graph.value(factor.inputs[1]).constant).real(0), 0.5);
 }
 
 TEST(Pad, AmountsOfNamedAxes) {

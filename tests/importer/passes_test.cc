@@ -212,21 +212,6 @@ TEST(SiluPass, OfAnotherValueIsLeftAlone) {
   expect_nothing(g, passes::fuse_silu);
 }
 
-TEST(BiasPass, RowsJoinTheProduct) {
-  GraphBuilder g;
-  g.output(g.node(Op::kAdd, {row(g, 1), g.node(Op::kMatMul, {g.input("x", "b, s, 4"), g.weight({4, 8})})}));
-  expect(g, passes::absorb_bias, "MatMul");
-  EXPECT_EQ(g.last().inputs.size(), 3u);
-}
-
-TEST(BiasPass, AProductThatIsReadTwiceStays) {
-  GraphBuilder g;
-  const ValueId y = g.node(Op::kMatMul, {g.input("x", "b, s, 4"), g.weight({4, 8})});
-  g.output(g.node(Op::kAdd, {y, row(g, 1)}));
-  g.output(y);
-  expect_nothing(g, passes::absorb_bias);
-}
-
 TEST(TransposePass, TiedWeightsStayOneValue) {
   GraphBuilder g;
   const ValueId w = g.weight({100, 64});

@@ -11,7 +11,7 @@ MAY_INCLUDE = {
     "base": {"base"},
     "importer": {"importer", "base"},
     "dma": {"dma", "base"},
-    "engine": {"engine", "base", "importer", "dma"},
+    "engine": {"engine", "base", "dma"},
     "server": {"server", "base", "engine"},
 }
 # What puts the parts together: loading, main functions and tools. These also see the importer and the transports.

@@ -32,8 +32,17 @@ Sizes sizes_of(const KernelCall& call) {
   }
   return s;
 }
+// What only the kernel reads: a bias that broadcasts to the scores, a length for each batch row.
+void check_attention(const KernelCall& call, const Sizes& s) {
+  if (has_input(call, kBias))
+    check_broadcasts(call.inputs[kBias], Dims{s.batch, s.heads, s.queries, s.past + s.keys}, "the bias");
+  if (has_input(call, kLengths) && call.inputs[kLengths].size() != s.batch)
+    misfit("Attention: lengths " + dims_text(call.inputs[kLengths].shape()) + " for a batch of " +
+           std::to_string(s.batch));
+}
 std::vector<OutputType> attention_shapes(const KernelCall& call) {
   const Sizes s = sizes_of(call);
+  check_attention(call, s);
   const DType type = call.inputs[kQ].dtype;
   return {{type, {s.batch, s.heads, s.queries, s.value_dim}},
           {type, {s.batch, s.kv_heads, s.past + s.keys, s.dim}},
@@ -78,6 +87,7 @@ void write_present(const KernelCall& call, std::size_t output, std::size_t fresh
 
 void attention_tile(const KernelCall& call, int64_t tile) {
   const Sizes s = sizes_of(call);
+  check_attention(call, s);
   const Attributes& a = *call.attributes;
   const int64_t b = tile / s.heads, h = tile % s.heads, group = s.heads / s.kv_heads,
                 head = b * s.kv_heads + h / group;
@@ -135,9 +145,24 @@ void attention_tile(const KernelCall& call, int64_t tile) {
   }
 }
 
+// The axes of x that have positions: all but the heads' and the last. Checks all operands of Rotary against x.
+Dims rotary_lead(const KernelCall& call) {
+  const TensorView &x = call.inputs[0], &cos = call.inputs[1], &sin = call.inputs[2];
+  if (cos.rank < 2 || x.rank < 2) misfit("Rotary wants x of rank >= 2 and tables [L, R/2]");
+  const int64_t head_axis = norm_axis(call.attributes->get_or(key::kHeadAxis, x.rank - 2), x.rank),
+                dim = x.dims[x.rank - 1], rotated = call.attributes->get_or(key::kRotaryDim, dim);
+  if (dims_of(cos) != dims_of(sin) || rotated < 0 || rotated > dim ||
+      cos.size() != cos.dims[0] * (rotated / 2) || (cos.dims[0] == 0 && x.size() > 0))
+    misfit("Rotary of " + std::to_string(rotated) + " of " + dims_text(x.shape()) + " with tables " +
+           dims_text(cos.shape()) + " and " + dims_text(sin.shape()));
+  Dims lead;
+  for (int64_t i = 0; i + 1 < x.rank; ++i)
+    if (i != head_axis) lead.push_back(x.dims[i]);
+  check_broadcasts(call.inputs[3], lead, "positions");
+  return lead;
+}
 std::vector<OutputType> rotary_shapes(const KernelCall& call) {
-  const TensorView& cos = call.inputs[1];
-  if (cos.rank < 2 || call.inputs[0].rank < 2) misfit("Rotary wants x of rank >= 2 and tables [L, R/2]");
+  rotary_lead(call);
   return like_first(call);
 }
 // x without its head axis and last axis, flattened, gives the rows that positions broadcast to.
@@ -150,10 +175,7 @@ void rotary_tile(const KernelCall& call, int64_t tile) {
   const int64_t dim = x.dims[rank - 1], half = call.attributes->get_or(key::kRotaryDim, dim) / 2,
                 length = cos.dims[0];
   const bool interleaved = call.attributes->get_or(key::kInterleaved, 0) != 0;
-  Dims lead;  // the axes that have positions
-  for (std::size_t i = 0; i + 1 < rank; ++i)
-    if (i != head_axis) lead.push_back(x.dims[i]);
-  const Index strides = broadcast_strides(positions, lead);
+  const Index strides = broadcast_strides(positions, rotary_lead(call));
   const int64_t rows = dim ? x.size() / dim : 0, per_tile = 64;
   std::vector<float> row(static_cast<std::size_t>(dim)), c(static_cast<std::size_t>(half)),
       s(static_cast<std::size_t>(half));

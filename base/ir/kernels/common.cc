@@ -127,6 +127,16 @@ Dims broadcast(std::span<const int64_t> a, std::span<const int64_t> b) {
   return out;
 }
 
+void check_broadcasts(const TensorView& view, std::span<const int64_t> out, std::string_view what) {
+  bool fits = static_cast<std::size_t>(view.rank) <= out.size();
+  for (std::size_t i = 1; fits && i <= static_cast<std::size_t>(view.rank); ++i) {
+    const int64_t n = view.dims[view.rank - i];
+    fits = n == 1 || n == out[out.size() - i];
+  }
+  if (!fits)
+    misfit(std::string(what) + " of " + dims_text(view.shape()) + " does not broadcast to " + dims_text(out));
+}
+
 Odometer::Odometer(std::span<const int64_t> dims, std::vector<Index> strides, int64_t first)
     : dims_(dims.begin(), dims.end()), strides_(std::move(strides)), offsets_(strides_.size(), 0) {
   for (std::size_t axis = dims_.size(); axis-- > 0;) {
@@ -164,6 +174,11 @@ std::optional<Dims> ints_input(const KernelCall& call, std::string_view name, st
   return out;
 }
 
+Dims needed(std::optional<Dims> operand, std::string_view name) {
+  if (!operand) misfit("operand " + std::string(name) + " is missing");
+  return std::move(*operand);
+}
+
 }  // namespace
 
 std::optional<Dims> ints_operand(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input) {
@@ -179,6 +194,29 @@ std::optional<Dims> ints_operand(const KernelCall& call, Key<Shape> key, std::si
     out.push_back(*c);
   }
   return out;
+}
+
+Dims ints(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input) {
+  return needed(ints_operand(call, key, input), key.name);
+}
+Dims ints(const KernelCall& call, Key<Shape> key, std::size_t input) {
+  return needed(ints_operand(call, key, input), key.name);
+}
+
+void check_scalar(const KernelCall& call, std::size_t i, std::string_view what) {
+  if (!has_input(call, i) || call.inputs[i].size() != 1)
+    misfit(std::string(what) + " must be one number" +
+           (has_input(call, i) ? ", not " + dims_text(call.inputs[i].shape()) : ""));
+}
+
+void check_same_type(const TensorView& a, const TensorView& b) {
+  if (a.dtype != b.dtype)
+    misfit("operands have types " + std::string(name_of(a.dtype)) + " and " + std::string(name_of(b.dtype)));
+}
+
+std::size_t own_axis(int64_t axis, const TensorView& of) {
+  if (of.rank == 0) misfit("axis " + std::to_string(axis) + " of a scalar");
+  return static_cast<std::size_t>(norm_axis(axis, of.rank));
 }
 
 int64_t norm_axis(int64_t axis, int rank) {

@@ -70,6 +70,8 @@ using Index = std::array<int64_t, 8>;
 Index strides_of(std::span<const int64_t> dims);
 // Strides of `view` seen under broadcasting to `out` dims: 0 where it is broadcast.
 Index broadcast_strides(const TensorView& view, std::span<const int64_t> out);
+// Throws misfit unless `view` broadcasts to `out` without enlarging it.
+void check_broadcasts(const TensorView& view, std::span<const int64_t> out, std::string_view what);
 // numpy's broadcast of shapes. Throws misfit.
 Dims broadcast(std::span<const int64_t> a, std::span<const int64_t> b);
 
@@ -97,8 +99,23 @@ void load_broadcast(const TensorView& view, std::span<const int64_t> out, const 
 // A shape-like operand: the attribute (folded) or the input tensor; nullopt if both are absent.
 std::optional<Dims> ints_operand(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input);
 std::optional<Dims> ints_operand(const KernelCall& call, Key<Shape> key, std::size_t input);
+// The same of an operand that the operator cannot do without. Throws misfit.
+Dims ints(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input);
+Dims ints(const KernelCall& call, Key<Shape> key, std::size_t input);
 bool has_input(const KernelCall& call, std::size_t i);
+// Throws misfit unless input i is there and has one element; `what` names it.
+void check_scalar(const KernelCall& call, std::size_t i, std::string_view what);
+template <typename C>
+C scalar(const KernelCall& call, std::size_t i, std::string_view what) {
+  check_scalar(call, i, what);
+  return load_one<C>(call.inputs[i], 0);
+}
+// Throws misfit unless both have one element type: what copies bytes relies on it.
+void check_same_type(const TensorView& a, const TensorView& b);
+// Wraps negatives. Throws misfit if it is out of range; a scalar has an axis 0 here (softmax, reductions) ...
 int64_t norm_axis(int64_t axis, int rank);
+// ... but not here.
+std::size_t own_axis(int64_t axis, const TensorView& of);
 
 inline Dims dims_of(const TensorView& v) { return {v.dims.begin(), v.dims.begin() + v.rank}; }
 int64_t product(std::span<const int64_t> dims);

@@ -50,12 +50,18 @@ Dims kernel_of(const TensorView& weights) {
   return {weights.dims.begin() + 2, weights.dims.begin() + weights.rank};
 }
 
+// One bias a channel; of integers, operand 2 is a zero point.
+void check_bias(const KernelCall& call, int64_t channels) {
+  if (call.op != Op::kConvInteger && has_input(call, 2) && call.inputs[2].size() != channels)
+    misfit("bias " + dims_text(call.inputs[2].shape()) + " for " + std::to_string(channels) + " channels");
+}
 std::vector<OutputType> conv_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &weights = call.inputs[1];
   const int64_t group = call.attributes->get_or(key::kGroup, 1);
   if (weights.rank != x.rank || group < 1 || weights.dims[0] % group || x.dims[1] != weights.dims[1] * group)
     misfit("Conv of " + dims_text(x.shape()) + " with weights " + dims_text(weights.shape()) + " in " +
            std::to_string(group) + " groups");
+  check_bias(call, weights.dims[0]);
   const Window w = window_of(call, kernel_of(weights));
   Dims dims{x.dims[0], weights.dims[0]};
   dims.insert(dims.end(), w.out.begin(), w.out.end());
@@ -145,15 +151,19 @@ std::vector<OutputType> transpose_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &weights = call.inputs[1];
   const Attributes& a = *call.attributes;
   const int64_t group = a.get_or(key::kGroup, 1);
-  if (weights.rank != x.rank || x.rank < 3 || x.dims[1] != weights.dims[0] || x.dims[1] % group)
+  if (weights.rank != x.rank || x.rank < 3 || group < 1 || x.dims[1] != weights.dims[0] || x.dims[1] % group)
     misfit("ConvTranspose: weights do not fit the input");
   const auto spatial = static_cast<std::size_t>(x.rank) - 2;
   const Dims strides = a.get_or(key::kStrides, Dims(spatial, 1)),
              dilations = a.get_or(key::kDilations, Dims(spatial, 1));
   const Dims pads = a.get_or(key::kPads, Dims(2 * spatial, 0)),
              extra = a.get_or(key::kOutputPadding, Dims(spatial, 0));
+  check_bias(call, weights.dims[1] * group);
   Dims dims{x.dims[0], weights.dims[1] * group};
   const Dims fixed = a.get_or(key::kOutputShape, {});
+  if (strides.size() != spatial || dilations.size() != spatial || pads.size() != 2 * spatial ||
+      extra.size() != spatial || (!fixed.empty() && fixed.size() != spatial))
+    misfit("ConvTranspose: strides, dilations or pads do not fit " + dims_text(x.shape()));
   const std::string automatic = a.get_or(key::kAutoPad, "NOTSET");
   for (std::size_t i = 0; i < spatial; ++i) {
     if (!fixed.empty())

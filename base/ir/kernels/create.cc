@@ -8,19 +8,19 @@ namespace ark::kernels {
 namespace {
 
 std::vector<OutputType> dims_shapes(const KernelCall& call) {
-  const Dims values = *ints_operand(call, key::kValues, 0);
+  const Dims values = ints(call, key::kValues, 0);
   return {{DType::kI64,
            call.attributes->get_or(key::kScalar, 0) ? Dims{} : Dims{static_cast<int64_t>(values.size())}}};
 }
 void dims_tile(const KernelCall& call, int64_t) {
-  const Dims values = *ints_operand(call, key::kValues, 0);
+  const Dims values = ints(call, key::kValues, 0);
   store(call.outputs[0], 0, static_cast<int64_t>(values.size()), values.data());
 }
 
 std::vector<OutputType> fill_shapes(const KernelCall& call) {
-  const DType type =
-      call.attributes->has(key::kValue) ? call.attributes->get(key::kValue).dtype : DType::kF32;
-  return {{type, *ints_operand(call, key::kShape, 0)}};
+  const bool given = call.attributes->has(key::kValue);
+  if (given && call.attributes->get(key::kValue).size() != 1) misfit("ConstantOfShape wants one value");
+  return {{given ? call.attributes->get(key::kValue).dtype : DType::kF32, ints(call, key::kShape, 0)}};
 }
 void fill_tile(const KernelCall& call, int64_t tile) {
   const TensorView& y = call.outputs[0];
@@ -32,39 +32,62 @@ void fill_tile(const KernelCall& call, int64_t tile) {
   for (int64_t i = begin; i < end; ++i) copy_element(y.data + i * size, value, size);
 }
 
-// start, limit, delta as doubles (exact for |integers| < 2^53, which sizes are).
-struct Bounds {
-  double start, limit, delta;
+DType range_type(const KernelCall& call) {
+  return has_input(call, 0) ? call.inputs[0].dtype
+                            : static_cast<DType>(call.attributes->get_or(key::kTo, int64_t(DType::kI64)));
+}
+template <typename C>
+C range_bound(const KernelCall& call, Key<Shape> key, std::size_t input, C fallback) {
+  if (has_input(call, input)) return scalar<C>(call, input, key.name);
+  const auto value = ints_operand(call, key, input);
+  if (value && value->size() != 1) misfit(std::string(key.name) + " of Range must be one number");
+  return value ? static_cast<C>(value->front()) : fallback;
+}
+template <typename C>
+struct Range {
+  C start, delta;
+  int64_t count;
+
+  explicit Range(const KernelCall& call)
+      : start(range_bound<C>(call, key::kStart, 0, 0)), delta(range_bound<C>(call, key::kDelta, 2, 1)) {
+    const C limit = range_bound<C>(call, key::kLimit, 1, 0);
+    if (delta == 0) misfit("Range with delta 0");
+    constexpr int64_t kMost = 1'000'000'000;
+    double wanted;
+    if constexpr (std::is_floating_point_v<C>) {
+      wanted =
+          std::ceil((static_cast<double>(limit) - static_cast<double>(start)) / static_cast<double>(delta));
+    } else {  // exact: the distance of two int64 fits into a uint64
+      const bool up = delta > 0;
+      const uint64_t from = static_cast<uint64_t>(up ? start : limit),
+                     to = static_cast<uint64_t>(up ? limit : start),
+                     step = up ? static_cast<uint64_t>(delta) : 0 - static_cast<uint64_t>(delta),
+                     span = static_cast<C>(to) > static_cast<C>(from) ? to - from : 0;
+      wanted = static_cast<double>(span / step + (span % step != 0));
+    }
+    if (!(wanted <= kMost)) misfit("Range of more than 10^9 elements");
+    count = static_cast<int64_t>(std::max(0.0, wanted));
+  }
+  C operator[](int64_t i) const {
+    if constexpr (std::is_floating_point_v<C>)
+      return start + static_cast<C>(i) * delta;
+    else
+      return static_cast<C>(static_cast<uint64_t>(start) +
+                            static_cast<uint64_t>(i) * static_cast<uint64_t>(delta));
+  }
 };
-double scalar(const KernelCall& call, Key<Shape> key, std::size_t input, double fallback) {
-  if (has_input(call, input)) return load_one<double>(call.inputs[input], 0);
-  const auto value = ints_operand(call, key, 99);
-  return value ? static_cast<double>(value->at(0)) : fallback;
-}
-Bounds bounds_of(const KernelCall& call) {
-  return {scalar(call, key::kStart, 0, 0), scalar(call, key::kLimit, 1, 0), scalar(call, key::kDelta, 2, 1)};
-}
 std::vector<OutputType> range_shapes(const KernelCall& call) {
-  const Bounds b = bounds_of(call);
-  if (b.delta == 0) misfit("Range with delta 0");
-  const double n = std::max(0.0, std::ceil((b.limit - b.start) / b.delta));
-  if (!(n <= 1e9)) misfit("Range of more than 10^9 elements");
-  const DType type = has_input(call, 0)
-                         ? call.inputs[0].dtype
-                         : static_cast<DType>(call.attributes->get_or(key::kTo, int64_t(DType::kI64)));
-  return {{type, {static_cast<int64_t>(n)}}};
+  const DType type = range_type(call);
+  return with_compute_type(type, [&](auto c) -> std::vector<OutputType> {
+    return {{type, {Range<decltype(c)>(call).count}}};
+  });
 }
 void range_tile(const KernelCall& call, int64_t tile) {
-  const Bounds b = bounds_of(call);
   const auto [begin, end] = elements_of(tile, call.outputs[0].size());
-  for (int64_t i = begin; i < end; ++i) {
-    // f32 ranges accumulate in f32 as start + i * delta.
-    if (call.outputs[0].dtype == DType::kF32)
-      store_one<float>(call.outputs[0], i,
-                       static_cast<float>(b.start) + static_cast<float>(i) * static_cast<float>(b.delta));
-    else
-      store_one<double>(call.outputs[0], i, b.start + static_cast<double>(i) * b.delta);
-  }
+  with_compute_type(range_type(call), [&, begin = begin, end = end](auto c) {
+    const Range<decltype(c)> range(call);
+    for (int64_t i = begin; i < end; ++i) store_one(call.outputs[0], i, range[i]);
+  });
 }
 
 std::vector<OutputType> eye_shapes(const KernelCall& call) {
@@ -84,7 +107,8 @@ std::vector<OutputType> one_hot_shapes(const KernelCall& call) {
   const TensorView& indices = call.inputs[0];
   const int64_t axis = norm_axis(call.attributes->get_or(key::kAxis, -1), indices.rank + 1);
   Dims dims = dims_of(indices);
-  const int64_t depth = load_one<int64_t>(call.inputs[1], 0);
+  const int64_t depth = scalar<int64_t>(call, 1, "the depth of OneHot");
+  if (call.inputs[2].size() != 2) misfit("OneHot wants two values, not " + dims_text(call.inputs[2].shape()));
   if (depth < 0) misfit("OneHot with negative depth");
   dims.insert(dims.begin() + axis, depth);
   return {{call.inputs[2].dtype, dims}};

@@ -19,7 +19,7 @@ void check_indices(const TensorView& indices, int64_t n) {
 
 std::vector<OutputType> gather_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
+  const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
   check_indices(indices, x.dims[axis]);
   Dims dims(x.dims.begin(), x.dims.begin() + static_cast<std::ptrdiff_t>(axis));
   dims.insert(dims.end(), indices.dims.begin(), indices.dims.begin() + indices.rank);
@@ -30,7 +30,7 @@ std::vector<OutputType> gather_shapes(const KernelCall& call) {
 // Runs of `inner` elements; tiles by elements, so that a run may be cut.
 void gather_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1], &y = call.outputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
+  const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
   const int64_t size = element_bytes(y), inner = product(x.shape().subspan(axis + 1)), n = x.dims[axis],
                 count = indices.size();
   const auto [begin, end] = elements_of(tile, y.size());
@@ -47,7 +47,7 @@ void gather_tile(const KernelCall& call, int64_t tile) {
 std::vector<OutputType> gather_elements_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
   if (x.rank != indices.rank) misfit("GatherElements: data and indices differ in rank");
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
+  const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
   for (std::size_t a = 0; a < static_cast<std::size_t>(x.rank); ++a)
     if (a != axis && indices.dims[a] > x.dims[a])
       misfit("GatherElements: indices " + dims_text(indices.shape()) + " exceed data " +
@@ -57,7 +57,7 @@ std::vector<OutputType> gather_elements_shapes(const KernelCall& call) {
 }
 void gather_elements_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1], &y = call.outputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
+  const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
   const Index own = strides_of(x.shape());
   const int64_t size = element_bytes(y);
   const auto [begin, end] = elements_of(tile, y.size());
@@ -72,16 +72,17 @@ void gather_elements_tile(const KernelCall& call, int64_t tile) {
 
 std::vector<OutputType> gather_nd_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
-  const auto batch = static_cast<std::size_t>(call.attributes->get_or(key::kBatchDims, 0));
+  const int64_t batch = call.attributes->get_or(key::kBatchDims, 0);
   if (indices.rank < 1) misfit("GatherND wants indices of rank >= 1");
-  const int64_t depth = indices.dims[static_cast<std::size_t>(indices.rank) - 1];
-  if (static_cast<int64_t>(batch) + depth > x.rank || static_cast<int>(batch) >= indices.rank)
+  const int64_t depth = indices.dims[indices.rank - 1];
+  if (batch < 0 || batch >= indices.rank || depth > x.rank - batch)
     misfit("GatherND: index depth exceeds the data's rank");
+  for (int64_t i = 0; i < batch; ++i)
+    if (x.dims[i] != indices.dims[i]) misfit("GatherND: batch sizes of data and indices differ");
   Dims dims(indices.dims.begin(), indices.dims.begin() + indices.rank - 1);
-  dims.insert(dims.end(), x.dims.begin() + static_cast<std::ptrdiff_t>(batch) + depth,
-              x.dims.begin() + x.rank);
+  dims.insert(dims.end(), x.dims.begin() + batch + depth, x.dims.begin() + x.rank);
   for (int64_t i = 0; i < indices.size(); ++i) {
-    const int64_t n = x.dims[batch + static_cast<std::size_t>(i % depth)], v = load_one<int64_t>(indices, i);
+    const int64_t n = x.dims[batch + i % depth], v = load_one<int64_t>(indices, i);
     if (v < -n || v >= n) misfit("GatherND: index " + std::to_string(v) + " is out of range");
   }
   if (dims.size() > 8) misfit("GatherND gives a rank above 8");

@@ -1,4 +1,4 @@
-// numpy's matmul with transposes and bias; f32 storage types accumulate in f32 along ascending k.
+// numpy's matmul with transposes; f32 storage types accumulate in f32 along ascending k.
 #include <utility>
 
 #include "base/ir/kernels/registry.h"
@@ -53,8 +53,6 @@ std::vector<OutputType> matmul_shapes(const KernelCall& call) {
   Dims dims = p.batch;
   if (!p.a_vector) dims.push_back(p.m);
   if (!p.b_vector) dims.push_back(p.n);
-  if (has_input(call, 2) && broadcast(dims, call.inputs[2].shape()) != dims)
-    misfit("MatMul: the bias does not broadcast to " + dims_text(dims));
   return {{call.inputs[0].dtype, dims}};
 }
 int64_t row_tiles(const Product& p) { return (p.m + kRowsPerTile - 1) / kRowsPerTile; }
@@ -106,14 +104,11 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
                 batch = tile / columns / rows;
   const int64_t width = std::min(kColumnsPerTile, p.n - n0);
   const Odometer at(p.batch, {p.a_strides, p.b_strides}, batch);
-  const double alpha = call.attributes->get_or(key::kAlpha, 1.0);
-  const bool biased = has_input(call, 2);
-  const Index bias_strides = biased ? broadcast_strides(call.inputs[2], y.shape()) : Index{};
   with_compute_type(y.dtype, [&](auto type) {
     using C = decltype(type);
     std::vector<C> row(static_cast<std::size_t>(p.k)),
         scratch(static_cast<std::size_t>(std::max(p.k, kColumnsPerTile)));
-    C sum[kColumnsPerTile], bias[kColumnsPerTile];
+    C sum[kColumnsPerTile];
     for (int64_t m = m0; m < std::min(p.m, m0 + kRowsPerTile); ++m) {
       const int64_t a_base = at.offset(0) + m * p.a_row;
       if (p.a_column == 1)
@@ -121,14 +116,7 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
       else
         for (int64_t k = 0; k < p.k; ++k) row[k] = load_one<C>(a, a_base + k * p.a_column);
       row_times_columns<C>(b, row.data(), at.offset(1), p, n0, width, scratch.data(), sum);
-      const int64_t out = (batch * p.m + m) * p.n + n0;
-      if (alpha != 1)
-        for (int64_t j = 0; j < width; ++j) sum[j] = static_cast<C>(sum[j] * static_cast<C>(alpha));
-      if (biased) {
-        load_broadcast(call.inputs[2], y.shape(), bias_strides, out, width, bias);
-        for (int64_t j = 0; j < width; ++j) sum[j] += bias[j];
-      }
-      store(y, out, width, sum);
+      store(y, (batch * p.m + m) * p.n + n0, width, sum);
     }
   });
 }

@@ -5,6 +5,8 @@
 namespace ark::kernels {
 namespace {
 
+constexpr int64_t kMostSize = int64_t{1} << 40;  // of one axis: sums and products of two stay in range
+
 // Copies output elements [begin, end) from `base` elements into x plus strides (may be negative or 0).
 void strided_copy(const TensorView& x, const TensorView& y, const Index& strides, int64_t base,
                   Span64 range) {
@@ -29,7 +31,7 @@ void strided_copy(const TensorView& x, const TensorView& y, const Index& strides
 
 std::vector<OutputType> reshape_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  Dims dims = *ints_operand(call, key::kShape, 1);
+  Dims dims = ints(call, key::kShape, 1);
   if (!call.attributes->has(key::kShape)) {  // ONNX's own 0 and -1
     for (std::size_t i = 0; i < dims.size(); ++i)
       if (dims[i] == 0 && !call.attributes->get_or(key::kAllowzero, 0)) {
@@ -61,7 +63,10 @@ std::vector<OutputType> transpose_shapes(const KernelCall& call) {
   if (static_cast<int>(perm.size()) != x.rank)
     misfit("Transpose of " + dims_text(x.shape()) + " by a permutation of another rank");
   Dims dims;
-  for (int64_t p : perm) dims.push_back(x.dims[norm_axis(p, x.rank)]);
+  for (const int64_t p : perm) {
+    if (p < 0 || p >= x.rank) misfit("Transpose by a permutation that names axis " + std::to_string(p));
+    dims.push_back(x.dims[p]);
+  }
   return {{x.dtype, dims}};
 }
 void transpose_tile(const KernelCall& call, int64_t tile) {
@@ -73,7 +78,7 @@ void transpose_tile(const KernelCall& call, int64_t tile) {
 }
 
 std::vector<OutputType> expand_shapes(const KernelCall& call) {
-  return {{call.inputs[0].dtype, broadcast(call.inputs[0].shape(), *ints_operand(call, key::kShape, 1))}};
+  return {{call.inputs[0].dtype, broadcast(call.inputs[0].shape(), ints(call, key::kShape, 1))}};
 }
 void expand_tile(const KernelCall& call, int64_t tile) {
   strided_copy(call.inputs[0], call.outputs[0], broadcast_strides(call.inputs[0], call.outputs[0].shape()), 0,
@@ -87,7 +92,7 @@ struct Slices {
 };
 Slices slices_of(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const Dims starts = *ints_operand(call, key::kStarts, 1), ends = *ints_operand(call, key::kEnds, 2);
+  const Dims starts = ints(call, key::kStarts, 1), ends = ints(call, key::kEnds, 2);
   Dims every(starts.size());
   std::iota(every.begin(), every.end(), 0);
   const Dims axes = ints_operand(call, key::kAxes, 3).value_or(every);
@@ -99,14 +104,14 @@ Slices slices_of(const KernelCall& call) {
   if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size())
     misfit("Slice with bounds of different counts");
   for (std::size_t i = 0; i < starts.size(); ++i) {
-    const auto axis = static_cast<std::size_t>(norm_axis(axes[i], x.rank));
-    const int64_t n = x.dims[axis], step = steps[i];
+    const std::size_t axis = own_axis(axes[i], x);
+    const int64_t n = x.dims[axis], step = std::clamp(steps[i], -n - 1, n + 1);  // a longer one takes no more
     if (step == 0) misfit("Slice with step 0");
     const auto clamp = [&](int64_t v, int64_t low, int64_t high) {
       if (!folded && v < 0) v = v < -n ? low : v + n;
       return std::clamp(v, low, high);
     };
-    const int64_t begin = step > 0 ? clamp(starts[i], 0, n) : clamp(starts[i], 0, n - 1);
+    const int64_t begin = clamp(starts[i], 0, step > 0 ? n : std::max<int64_t>(n - 1, 0));
     const int64_t end = step > 0 ? clamp(ends[i], 0, n) : clamp(ends[i], -1, n - 1);
     s.start[axis] = begin;
     s.step[axis] = step;
@@ -132,10 +137,10 @@ void slice_tile(const KernelCall& call, int64_t tile) {
 
 std::vector<OutputType> concat_shapes(const KernelCall& call) {
   Dims dims = dims_of(call.inputs[0]);
-  const auto axis =
-      static_cast<std::size_t>(norm_axis(call.attributes->get(key::kAxis), call.inputs[0].rank));
+  const std::size_t axis = own_axis(call.attributes->get(key::kAxis), call.inputs[0]);
   for (std::size_t k = 1; k < call.inputs.size(); ++k) {
     const TensorView& x = call.inputs[k];
+    check_same_type(call.inputs[0], x);
     if (x.rank != call.inputs[0].rank) misfit("Concat of different ranks");
     for (std::size_t i = 0; i < dims.size(); ++i)
       if (i != axis && x.dims[i] != dims[i])
@@ -169,15 +174,16 @@ Dims split_sizes(const KernelCall& call, std::size_t axis) {
     for (int64_t left = x.dims[axis], chunk = (left + count - 1) / std::max<int64_t>(count, 1), k = 0;
          k < count; ++k, left -= sizes.back())
       sizes.push_back(std::min(left, chunk));
-  const bool negative = std::any_of(sizes.begin(), sizes.end(), [](int64_t n) { return n < 0; });
-  if (negative || static_cast<int64_t>(sizes.size()) != count ||
+  const bool outside =
+      std::any_of(sizes.begin(), sizes.end(), [&](int64_t n) { return n < 0 || n > x.dims[axis]; });
+  if (outside || static_cast<int64_t>(sizes.size()) != count ||
       std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != x.dims[axis])
     misfit("Split of " + dims_text(x.shape()) + " into parts " + dims_text(sizes));
   return sizes;
 }
 std::vector<OutputType> split_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
+  const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
   std::vector<OutputType> out;
   for (int64_t s : split_sizes(call, axis)) {
     Dims dims = dims_of(x);
@@ -189,7 +195,7 @@ std::vector<OutputType> split_shapes(const KernelCall& call) {
 void split_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[tile];
   if (!y.present()) return;
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
+  const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
   const Dims sizes = split_sizes(call, axis);
   const int64_t size = element_bytes(x), inner = product(x.shape().subspan(axis + 1)) * size;
   const int64_t before = std::accumulate(sizes.begin(), sizes.begin() + tile, int64_t{0});
@@ -204,7 +210,7 @@ void split_tile(const KernelCall& call, int64_t tile) {
 std::pair<Dims, Dims> pads_of(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const auto rank = static_cast<std::size_t>(x.rank);
-  const Dims pads = *ints_operand(call, key::kPadding, 1);
+  const Dims pads = ints(call, key::kPadding, 1);
   Dims every(rank);
   std::iota(every.begin(), every.end(), 0);
   const Dims axes = ints_operand(call, key::kAxes, 3).value_or(every);
@@ -212,7 +218,9 @@ std::pair<Dims, Dims> pads_of(const KernelCall& call) {
     misfit("Pad of " + dims_text(x.shape()) + " with pads " + dims_text(pads));
   Dims begin(rank, 0), end(rank, 0);
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = static_cast<std::size_t>(norm_axis(axes[i], x.rank));
+    const std::size_t axis = own_axis(axes[i], x);
+    for (const int64_t amount : {pads[i], pads[i + axes.size()]})
+      if (amount < -kMostSize || amount > kMostSize) misfit("Pad by " + std::to_string(amount));
     begin[axis] = pads[i];
     end[axis] = pads[i + axes.size()];
   }
@@ -221,6 +229,10 @@ std::pair<Dims, Dims> pads_of(const KernelCall& call) {
 std::vector<OutputType> pad_shapes(const KernelCall& call) {
   const auto [begin, end] = pads_of(call);
   Dims dims = dims_of(call.inputs[0]);
+  if (has_input(call, 2)) {
+    check_scalar(call, 2, "the value of Pad");
+    check_same_type(call.inputs[0], call.inputs[2]);
+  }
   for (std::size_t i = 0; i < dims.size(); ++i) {
     dims[i] += begin[i] + end[i];
     if (dims[i] < 0) misfit("Pad cuts away more than there is");
@@ -265,11 +277,12 @@ void pad_tile(const KernelCall& call, int64_t tile) {
 }
 
 std::vector<OutputType> tile_shapes(const KernelCall& call) {
-  const Dims repeats = *ints_operand(call, key::kRepeats, 1);
+  const Dims repeats = ints(call, key::kRepeats, 1);
   Dims dims = dims_of(call.inputs[0]);
   if (repeats.size() != dims.size()) misfit("Tile of " + dims_text(dims) + " by " + dims_text(repeats));
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (repeats[i] < 0) misfit("Tile by a negative count");
+    if (dims[i] && repeats[i] > kMostSize / dims[i]) misfit("Tile " + std::to_string(repeats[i]) + " times");
     dims[i] *= repeats[i];
   }
   return {{call.inputs[0].dtype, dims}};
@@ -327,6 +340,17 @@ void space_tile(const KernelCall& call, int64_t tile) {
   }
 }
 
+std::vector<OutputType> reverse_shapes(const KernelCall& call) {
+  const TensorView &x = call.inputs[0], &lengths = call.inputs[1];
+  const int64_t batch = call.attributes->get_or(key::kBatchAxis, 1),
+                time = call.attributes->get_or(key::kTimeAxis, 0);
+  if (batch < 0 || batch >= x.rank || time < 0 || time >= x.rank || lengths.size() != x.dims[batch])
+    misfit("ReverseSequence of " + dims_text(x.shape()) + " by lengths " + dims_text(lengths.shape()));
+  for (int64_t i = 0; i < lengths.size(); ++i)
+    if (const int64_t n = load_one<int64_t>(lengths, i); n < 0 || n > x.dims[time])
+      misfit("ReverseSequence of " + std::to_string(n) + " of " + std::to_string(x.dims[time]));
+  return like_first(call);
+}
 void reverse_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &lengths = call.inputs[1], &y = call.outputs[0];
   const auto batch = static_cast<std::size_t>(call.attributes->get_or(key::kBatchAxis, 1));
@@ -359,7 +383,7 @@ void register_movement(std::vector<Kernel>& into) {
   into.push_back({Op::kTile, tile_shapes, grid_by_elements, tile_tile});
   into.push_back({Op::kDepthToSpace, space_shapes, grid_by_elements, space_tile});
   into.push_back({Op::kSpaceToDepth, space_shapes, grid_by_elements, space_tile});
-  into.push_back({Op::kReverseSequence, like_first, grid_by_elements, reverse_tile});
+  into.push_back({Op::kReverseSequence, reverse_shapes, grid_by_elements, reverse_tile});
 }
 
 }  // namespace ark::kernels

@@ -12,29 +12,39 @@ std::size_t norm_begin(const KernelCall& call) {
 }
 int64_t row_grid(const KernelCall& call) { return product(call.inputs[0].shape().first(norm_begin(call))); }
 
+// The scale or bias of a normalized row: broadcasts over the normalized axes, further ones in front are ones.
+TensorView row_operand(const KernelCall& call, std::size_t input) {
+  const auto dims = call.inputs[0].shape().subspan(norm_begin(call));
+  TensorView s = call.inputs[input];
+  while (s.rank > static_cast<int>(dims.size()) && s.dims[0] == 1) {
+    std::copy(s.dims.begin() + 1, s.dims.end(), s.dims.begin());
+    --s.rank;
+  }
+  check_broadcasts(s, dims, "scale or bias");
+  return s;
+}
+// Its elements, one for each of the row.
+std::vector<double> row_factors(const KernelCall& call, std::size_t input, double fallback) {
+  const auto dims = call.inputs[0].shape().subspan(norm_begin(call));
+  std::vector<double> out(product(dims), fallback);
+  if (!has_input(call, input)) return out;
+  const TensorView s = row_operand(call, input);
+  load_broadcast(s, dims, broadcast_strides(s, dims), 0, static_cast<int64_t>(out.size()), out.data());
+  return out;
+}
+
 std::vector<OutputType> layer_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
+  for (const std::size_t i : {1, 2})
+    if (has_input(call, i)) row_operand(call, i);
   Dims statistics = dims_of(x);
   std::fill(statistics.begin() + static_cast<std::ptrdiff_t>(norm_begin(call)), statistics.end(), 1);
   const DType type = x.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   return {{x.dtype, dims_of(x)}, {type, statistics}, {type, statistics}};
 }
-
-// The factor for element j of a normalized row: scale and bias broadcast over the normalized axes.
-std::vector<double> row_operand(const KernelCall& call, std::size_t input, std::size_t axis,
-                                double fallback) {
-  const TensorView& x = call.inputs[0];
-  const auto dims = x.shape().subspan(axis);
-  std::vector<double> out(static_cast<std::size_t>(product(dims)), fallback);
-  if (!has_input(call, input)) return out;
-  TensorView s = call.inputs[input];
-  while (s.rank > static_cast<int>(dims.size())) {  // leading ones
-    if (s.dims[0] != 1) misfit("a norm's scale or bias does not fit the normalized axes");
-    std::copy(s.dims.begin() + 1, s.dims.end(), s.dims.begin());
-    --s.rank;
-  }
-  load_broadcast(s, dims, broadcast_strides(s, dims), 0, static_cast<int64_t>(out.size()), out.data());
-  return out;
+std::vector<OutputType> rms_shapes(const KernelCall& call) {
+  if (has_input(call, 1)) row_operand(call, 1);
+  return like_first(call);
 }
 
 void row_norm_tile(const KernelCall& call, int64_t tile) {
@@ -52,7 +62,7 @@ void row_norm_tile(const KernelCall& call, int64_t tile) {
   for (double& v : row) v -= mean, square += v * v;
   const double inverse =
       1 / std::sqrt(square / static_cast<double>(n) + call.attributes->get_or(key::kEpsilon, 1e-5));
-  const std::vector<double> scale = row_operand(call, 1, axis, 1), bias = row_operand(call, 2, axis, 0);
+  const std::vector<double> scale = row_factors(call, 1, 1), bias = row_factors(call, 2, 0);
   for (std::size_t j = 0; j < row.size(); ++j) row[j] = row[j] * inverse * scale[j] + bias[j];
   store(y, tile * n, n, row.data());
   if (call.outputs.size() > 1 && call.outputs[1].present()) store_one(call.outputs[1], tile, mean);
@@ -62,14 +72,25 @@ void row_norm_tile(const KernelCall& call, int64_t tile) {
 int64_t group_grid(const KernelCall& call) {
   return call.inputs[0].dims[0] * call.attributes->get(key::kGroups);
 }
+// Each of these operands, if it is there, has one element a channel.
+void check_channels(const KernelCall& call, std::initializer_list<std::size_t> operands) {
+  const TensorView& x = call.inputs[0];
+  const int64_t channels = x.rank > 1 ? x.dims[1] : 1;
+  for (const std::size_t i : operands)
+    if (has_input(call, i) && call.inputs[i].size() != channels)
+      misfit("a norm of " + std::to_string(channels) + " channels with an operand " +
+             dims_text(call.inputs[i].shape()));
+}
 std::vector<OutputType> group_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const int64_t groups = call.attributes->get(key::kGroups);
   if (x.rank < 2 || groups < 1 || x.dims[1] % groups)
     misfit("GroupNorm: channels are no multiple of the groups");
+  check_channels(call, {1, 2});
   return like_first(call);
 }
 void group_norm_tile(const KernelCall& call, int64_t tile) {
+  check_channels(call, {1, 2});
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const int64_t groups = call.attributes->get(key::kGroups), per_group = x.dims[1] / groups;
   const int64_t space = product(x.shape().subspan(2)), n = per_group * space;
@@ -90,7 +111,12 @@ void group_norm_tile(const KernelCall& call, int64_t tile) {
   store(y, tile * n, n, row.data());
 }
 
+std::vector<OutputType> batch_norm_shapes(const KernelCall& call) {
+  check_channels(call, {1, 2, 3, 4});
+  return like_first(call);
+}
 void batch_norm_tile(const KernelCall& call, int64_t tile) {
+  check_channels(call, {1, 2, 3, 4});
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const int64_t channels = x.rank > 1 ? x.dims[1] : 1, space = x.rank > 2 ? product(x.shape().subspan(2)) : 1;
   const double epsilon = call.attributes->get_or(key::kEpsilon, 1e-5);
@@ -126,6 +152,11 @@ void lp_norm_tile(const KernelCall& call, int64_t tile) {
     store_one<double>(y, base + j * inner, norm == 0 ? 0 : load_one<double>(x, base + j * inner) / norm);
 }
 
+std::vector<OutputType> lrn_shapes(const KernelCall& call) {
+  if (call.inputs[0].rank < 2 || call.attributes->get(key::kSize) < 1)
+    misfit("LRN wants channels and a size");
+  return like_first(call);
+}
 void lrn_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Attributes& a = *call.attributes;
@@ -150,11 +181,11 @@ void lrn_tile(const KernelCall& call, int64_t tile) {
 
 void register_norm(std::vector<Kernel>& into) {
   into.push_back({Op::kLayerNorm, layer_shapes, row_grid, row_norm_tile});
-  into.push_back({Op::kRmsNorm, like_first, row_grid, row_norm_tile});
+  into.push_back({Op::kRmsNorm, rms_shapes, row_grid, row_norm_tile});
   into.push_back({Op::kGroupNorm, group_shapes, group_grid, group_norm_tile});
-  into.push_back({Op::kBatchNorm, like_first, grid_by_elements, batch_norm_tile});
+  into.push_back({Op::kBatchNorm, batch_norm_shapes, grid_by_elements, batch_norm_tile});
   into.push_back({Op::kLpNorm, like_first, lp_grid, lp_norm_tile});
-  into.push_back({Op::kLrn, like_first, grid_by_elements, lrn_tile});
+  into.push_back({Op::kLrn, lrn_shapes, grid_by_elements, lrn_tile});
 }
 
 }  // namespace ark::kernels

@@ -100,6 +100,14 @@ void where_tile(const KernelCall& call, int64_t tile) {
   });
 }
 
+constexpr std::string_view kLowBound = "the lower bound of Clip", kHighBound = "the upper bound of Clip";
+
+std::vector<OutputType> clip_shapes(const KernelCall& call) {
+  if (has_input(call, 1)) check_scalar(call, 1, kLowBound);
+  if (has_input(call, 2)) check_scalar(call, 2, kHighBound);
+  return like_first(call);
+}
+
 void clip_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const auto [begin, end] = elements_of(tile, y.size());
@@ -110,8 +118,8 @@ void clip_tile(const KernelCall& call, int64_t tile) {
     using Limits = std::numeric_limits<C>;
     const C least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest(),
             most = Limits::has_infinity ? Limits::infinity() : Limits::max();
-    const C low = has_input(call, 1) ? load_one<C>(call.inputs[1], 0) : least,
-            high = has_input(call, 2) ? load_one<C>(call.inputs[2], 0) : most;
+    const C low = has_input(call, 1) ? scalar<C>(call, 1, kLowBound) : least,
+            high = has_input(call, 2) ? scalar<C>(call, 2, kHighBound) : most;
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
       load(x, i, n, block);
@@ -129,7 +137,7 @@ void register_pointwise(std::vector<Kernel>& into) {
     if (row.arity == 2) into.push_back({row.op, binary_shapes, grid_by_elements, binary_tile});
   }
   into.push_back({Op::kWhere, where_shapes, grid_by_elements, where_tile});
-  into.push_back({Op::kClip, like_first, grid_by_elements, clip_tile});
+  into.push_back({Op::kClip, clip_shapes, grid_by_elements, clip_tile});
 }
 
 }  // namespace ark::kernels

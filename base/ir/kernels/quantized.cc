@@ -41,7 +41,8 @@ struct ScaleIndex {
 
 std::vector<OutputType> dequantize_shapes(const KernelCall& call) {
   const ScaleIndex checked(call);
-  return {{call.inputs[1].dtype, dims_of(call.inputs[0])}};
+  const int64_t type = call.attributes->get_or(key::kTo, static_cast<int64_t>(call.inputs[1].dtype));
+  return {{static_cast<DType>(type), dims_of(call.inputs[0])}};
 }
 void dequantize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];

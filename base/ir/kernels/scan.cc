@@ -12,8 +12,12 @@ constexpr int64_t kRows = 16;  // rows along the axis of one tile
 
 std::size_t scan_axis(const KernelCall& call) {
   const int64_t axis =
-      has_input(call, 1) ? load_one<int64_t>(call.inputs[1], 0) : call.attributes->get_or(key::kAxis, -1);
+      has_input(call, 1) ? scalar<int64_t>(call, 1, "the axis") : call.attributes->get_or(key::kAxis, -1);
   return static_cast<std::size_t>(norm_axis(axis, call.inputs[0].rank));
+}
+std::vector<OutputType> scan_shapes(const KernelCall& call) {
+  scan_axis(call);
+  return like_first(call);
 }
 // An axis that is an input is not known before the step runs: then one tile has all rows.
 int64_t scan_grid(const KernelCall& call) {
@@ -77,9 +81,9 @@ void softmax_tile(const KernelCall& call, int64_t tile) {
 }  // namespace
 
 void register_scan(std::vector<Kernel>& into) {
-  into.push_back({Op::kCumSum, like_first, scan_grid, cumsum_tile});
-  into.push_back({Op::kSoftmax, like_first, scan_grid, softmax_tile});
-  into.push_back({Op::kLogSoftmax, like_first, scan_grid, softmax_tile});
+  into.push_back({Op::kCumSum, scan_shapes, scan_grid, cumsum_tile});
+  into.push_back({Op::kSoftmax, scan_shapes, scan_grid, softmax_tile});
+  into.push_back({Op::kLogSoftmax, scan_shapes, scan_grid, softmax_tile});
 }
 
 }  // namespace ark::kernels

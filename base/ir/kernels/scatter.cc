@@ -40,9 +40,10 @@ int64_t checked_index(int64_t index, int64_t n) {
 
 std::vector<OutputType> scatter_elements_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
+  check_same_type(x, call.inputs[2]);
   if (x.rank != indices.rank || dims_of(indices) != dims_of(call.inputs[2]))
     misfit("ScatterElements: indices and updates must agree with the data's rank");
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
+  const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
   for (std::size_t a = 0; a < static_cast<std::size_t>(x.rank); ++a)
     if (a != axis && indices.dims[a] > x.dims[a]) misfit("ScatterElements: indices exceed the data");
   for (int64_t i = 0; i < indices.size(); ++i) checked_index(load_one<int64_t>(indices, i), x.dims[axis]);
@@ -57,7 +58,7 @@ void scatter_elements_tile(const KernelCall& call, int64_t) {
   copy_data(call);
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
   if (indices.size() == 0) return;
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
+  const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
   const Index own = strides_of(x.shape());
   const Reduction reduction = reduction_of(call);
   Odometer at(indices.shape(), {own}, 0);
@@ -70,6 +71,7 @@ void scatter_elements_tile(const KernelCall& call, int64_t) {
 
 std::vector<OutputType> scatter_nd_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
+  check_same_type(x, call.inputs[2]);
   if (indices.rank < 1) misfit("ScatterND wants indices of rank >= 1");
   const int64_t depth = indices.dims[static_cast<std::size_t>(indices.rank) - 1];
   if (depth > x.rank) misfit("ScatterND: index depth exceeds the data's rank");

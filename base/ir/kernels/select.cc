@@ -7,13 +7,20 @@
 namespace ark::kernels {
 namespace {
 
+int64_t diagonal_of(const KernelCall& call) {
+  return has_input(call, 1) ? scalar<int64_t>(call, 1, "the diagonal of Trilu")
+                            : call.attributes->get_or(key::kDiagonal, 0);
+}
+std::vector<OutputType> trilu_shapes(const KernelCall& call) {
+  if (call.inputs[0].rank < 2) misfit("Trilu wants rank >= 2");
+  diagonal_of(call);
+  return like_first(call);
+}
 void trilu_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  if (x.rank < 2) misfit("Trilu wants rank >= 2");
   const int64_t rows = y.dims[static_cast<std::size_t>(y.rank) - 2],
                 columns = y.dims[static_cast<std::size_t>(y.rank) - 1];
-  const int64_t k =
-      has_input(call, 1) ? load_one<int64_t>(call.inputs[1], 0) : call.attributes->get_or(key::kDiagonal, 0);
+  const int64_t k = diagonal_of(call);
   const bool upper = call.attributes->get_or(key::kUpper, 1) != 0;
   const int64_t size = element_bytes(y);
   const std::byte zero[8]{};
@@ -48,7 +55,7 @@ void nonzero_tile(const KernelCall& call, int64_t) {
 std::vector<OutputType> compress_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &condition = call.inputs[1];
   const bool flat = !call.attributes->has(key::kAxis);
-  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->get(key::kAxis), x.rank));
+  const std::size_t axis = flat ? 0 : own_axis(call.attributes->get(key::kAxis), x);
   if (condition.size() > (flat ? x.size() : x.dims[axis]))
     misfit("Compress: the condition is longer than the axis");
   const int64_t n = count_nonzero(condition);
@@ -60,7 +67,7 @@ std::vector<OutputType> compress_shapes(const KernelCall& call) {
 void compress_tile(const KernelCall& call, int64_t) {
   const TensorView &x = call.inputs[0], &condition = call.inputs[1], &y = call.outputs[0];
   const bool flat = !call.attributes->has(key::kAxis);
-  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->get(key::kAxis), x.rank));
+  const std::size_t axis = flat ? 0 : own_axis(call.attributes->get(key::kAxis), x);
   const int64_t length = flat ? x.size() : x.dims[axis], outer = flat ? 1 : product(x.shape().first(axis));
   const int64_t bytes = (flat ? 1 : product(x.shape().subspan(axis + 1))) * element_bytes(y);
   std::byte* to = y.data;
@@ -79,7 +86,7 @@ struct Groups {
 Groups unique_groups(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const bool flat = !call.attributes->has(key::kAxis);
-  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->get(key::kAxis), x.rank));
+  const std::size_t axis = flat ? 0 : own_axis(call.attributes->get(key::kAxis), x);
   const int64_t n = flat ? x.size() : x.dims[axis];
   const int64_t outer = flat ? 1 : product(x.shape().first(axis)),
                 inner = flat ? 1 : product(x.shape().subspan(axis + 1));
@@ -126,7 +133,7 @@ void unique_tile(const KernelCall& call, int64_t) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Groups g = unique_groups(call);
   const bool flat = !call.attributes->has(key::kAxis);
-  const auto axis = static_cast<std::size_t>(flat ? 0 : norm_axis(call.attributes->get(key::kAxis), x.rank));
+  const std::size_t axis = flat ? 0 : own_axis(call.attributes->get(key::kAxis), x);
   const int64_t n = flat ? x.size() : x.dims[axis], outer = flat ? 1 : product(x.shape().first(axis));
   const int64_t bytes = (flat ? 1 : product(x.shape().subspan(axis + 1))) * element_bytes(y);
   const auto kept = static_cast<int64_t>(g.first.size());
@@ -140,26 +147,34 @@ void unique_tile(const KernelCall& call, int64_t) {
       store(call.outputs[k], 0, static_cast<int64_t>(lists[k - 1]->size()), lists[k - 1]->data());
 }
 
+std::size_t topk_axis(const KernelCall& call) {
+  return own_axis(call.attributes->get_or(key::kAxis, -1), call.inputs[0]);
+}
+int64_t topk_of(const KernelCall& call, std::size_t axis) {
+  const Dims k = ints(call, key::kTopK, 1);
+  if (k.size() != 1) misfit("TopK wants one k, not " + std::to_string(k.size()));
+  if (const int64_t n = call.inputs[0].dims[axis]; k[0] < 0 || k[0] > n)
+    misfit("TopK: k = " + std::to_string(k[0]) + " of an axis of " + std::to_string(n));
+  return k[0];
+}
 std::vector<OutputType> topk_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, -1), x.rank));
-  const int64_t k = ints_operand(call, key::kTopK, 1)->at(0);
-  if (k < 0 || k > x.dims[axis])
-    misfit("TopK: k = " + std::to_string(k) + " of an axis of " + std::to_string(x.dims[axis]));
+  const std::size_t axis = topk_axis(call);
+  const int64_t k = topk_of(call, axis);
   Dims dims = dims_of(x);
   dims[axis] = k;
   return {{x.dtype, dims}, {DType::kI64, dims}};
 }
 int64_t topk_grid(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, -1), x.rank));
+  const std::size_t axis = topk_axis(call);
   return x.dims[axis] ? x.size() / x.dims[axis] : 0;
 }
 void topk_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &x = call.inputs[0], &values = call.outputs[0], &indices = call.outputs[1];
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, -1), x.rank));
-  const int64_t n = x.dims[axis], k = ints_operand(call, key::kTopK, 1)->at(0),
-                inner = product(x.shape().subspan(axis + 1));
+  const TensorView &x = call.inputs[0], &values = call.outputs[0];
+  const TensorView indices = call.outputs.size() > 1 ? call.outputs[1] : TensorView{};
+  const std::size_t axis = topk_axis(call);
+  const int64_t n = x.dims[axis], k = topk_of(call, axis), inner = product(x.shape().subspan(axis + 1));
   const int64_t outer = tile / inner, in = tile % inner, size = element_bytes(x);
   const bool largest = call.attributes->get_or(key::kLargest, 1) != 0;
   with_compute_type(x.dtype, [&](auto type) {
@@ -183,7 +198,7 @@ void topk_tile(const KernelCall& call, int64_t tile) {
 }  // namespace
 
 void register_select(std::vector<Kernel>& into) {
-  into.push_back({Op::kTrilu, like_first, grid_by_elements, trilu_tile});
+  into.push_back({Op::kTrilu, trilu_shapes, grid_by_elements, trilu_tile});
   into.push_back({Op::kNonZero, nonzero_shapes, grid_one, nonzero_tile});
   into.push_back({Op::kCompress, compress_shapes, grid_one, compress_tile});
   into.push_back({Op::kUnique, unique_shapes, grid_one, unique_tile});

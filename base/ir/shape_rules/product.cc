@@ -31,9 +31,8 @@ std::optional<Shape> product(Context& c, bool trans_a, bool trans_b) {
 }
 
 void matmul(Context& c) {
-  auto y = product(c, c.attributes().get_or(key::kTransA, 0), c.attributes().get_or(key::kTransB, 0));
-  if (y && c.has(2) && c.shape(2)) y = c.broadcast(*y, *c.shape(2));
-  c.out(0, c.dtype(0), y);
+  c.out(0, c.dtype(0),
+        product(c, c.attributes().get_or(key::kTransA, 0), c.attributes().get_or(key::kTransB, 0)));
 }
 
 // One zero point for all, or one for each of `count`, as far as sizes are known; the kernels look at the

@@ -119,7 +119,7 @@ Node concrete(const Node& node, int64_t tokens) {
   return result;
 }
 
-// numpy's matmul with broadcasting, optional transposes, factor and bias.
+// numpy's matmul with broadcasting and optional transposes.
 Tensor matmul(const Node& node, const std::vector<Tensor>& in) {
   const Tensor &a = in[0], &b = in[1];
   const bool ta = node.attributes.get_or(key::kTransA, 0), tb = node.attributes.get_or(key::kTransB, 0);
@@ -141,7 +141,6 @@ Tensor matmul(const Node& node, const std::vector<Tensor>& in) {
     }
     return result;
   };
-  const double alpha = node.attributes.get_or(key::kAlpha, 1);
   for (int64_t at = 0; at < y.size() / (m * n); ++at)
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
@@ -149,12 +148,9 @@ Tensor matmul(const Node& node, const std::vector<Tensor>& in) {
         for (int64_t c = 0; c < k; ++c)
           sum += a.real(matrix(a, at) * m * k + (ta ? c * m + i : i * k + c)) *
                  b.real(matrix(b, at) * k * n + (tb ? j * k + c : c * n + j));
-        y.as<float>()[(at * m + i) * n + j] = static_cast<float>(alpha * sum);
+        y.as<float>()[(at * m + i) * n + j] = static_cast<float>(sum);
       }
-  if (in.size() < 3 || in[2].dtype == DType::kUndefined) return y;
-  Node add;
-  add.op = Op::kAdd;
-  return evaluate(add, {y, in[2]}, {DType::kF32}).value().at(0);
+  return y;
 }
 
 std::vector<Tensor> run(const Graph& graph, const Node& node, const std::vector<Tensor>& in, int64_t tokens) {

@@ -1,9 +1,8 @@
-// What a step feeds to the inputs that are neither tokens nor caches: to the file's graph when it is run, and
-// to the proofs about it.
+#include "base/ir/decoder.h"
+
 #include <algorithm>
 
 #include "base/error.h"
-#include "importer/decoder.h"
 
 namespace ark {
 namespace {

@@ -1,0 +1,67 @@
+// A decoder: how the graph of a file is driven with caches, and its token graph over ragged batches. The importer
+// recognises it (importer/decoder.h), the engine compiles and drives it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ir/graph.h"
+
+namespace ark {
+
+// One key/value cache pair of the file, and what the paged cache stores for it per token.
+struct CacheSpec {
+  std::string key_input, value_input;  // graph inputs of the plain graph (equal when one tensor holds both)
+  int64_t kv_heads = 0;
+  int64_t key_dim = 0, value_dim = 0;
+  int64_t window = 0;  // sliding window in tokens, 0 = none
+  // Of each element of a token's row in the file's cache (its axes but batch and sequence, row-major): the place
+  // among the paged key's or value's elements, -1 where that is something else (the other half of a joined cache,
+  // or keys that are cached before they are rotated).
+  std::vector<int64_t> key_elements{}, value_elements{};
+};
+
+// How a plain decoder graph is driven with explicit past and present: roles of its inputs and outputs, derived from
+// edges, shapes and, last, names. Found also for graphs that are not row-wise (PlainDecoder needs only this).
+struct DecoderSignature {
+  struct Cache {
+    std::size_t input, output;  // indices into Graph::inputs / outputs
+    int batch_axis, sequence_axis;
+  };
+  // An integer that counts past + S - offset, alone or one a row (GroupQueryAttention's seqlens_k).
+  struct Length {
+    std::size_t input;
+    int64_t offset;
+  };
+  std::size_t ids = 0;                           // input index of the token ids [B, S] (i32 or i64)
+  std::optional<std::size_t> mask, token_types;  // [B, total] or [B, 1 or heads, S, total]; [B, S]
+  std::vector<std::size_t> positions;            // [B, S], [S] or [3, B, S]: all the same numbers
+  std::vector<Length> lengths;
+  std::vector<std::size_t> ignored;  // nothing reads them
+  std::vector<Cache> caches;         // empty: every step runs the whole sequence
+  std::size_t logits = 0;            // output index [B, S or 1, V] or [B, V]
+  bool last_only = false;            // the logits are the last token's
+  int64_t vocabulary = 0;
+  int64_t max_positions = 0;  // from position tables; 0 = not limited by the file
+};
+
+struct DecoderModel {
+  DecoderSignature signature;
+  // The token graph over symbols "tokens" (T) and "rows" (R). Inputs, in order: token_ids i32 [T], positions i32 [T].
+  // Output: logits f32 [R, V]. All floating values are f32 (16-bit weights stay 16-bit constants). Attention is
+  // kPagedAttention; everything else is row-wise. kSelectRows stands before the last row-wise part.
+  Graph tokens;
+  std::vector<CacheSpec> caches;
+  int64_t vocabulary = 0;
+  int64_t max_positions = 0;          // 0 = not limited by the file
+  std::vector<std::string> evidence;  // what was proven, one line each, for people
+};
+
+// What an unpadded step of `sequence` tokens after `past` cached ones feeds to an input of dims `dims` that is
+// neither ids nor cache: ones for a mask (a four-dimensional one is causal), past + s for positions, zeros for
+// what is ignored. nullopt if the input has no role. Throws Error(kUnsupported) for types that cannot hold it.
+std::optional<Tensor> step_input(const Graph& graph, const DecoderSignature& signature, std::size_t input,
+                                 const Dims& dims, int64_t past, int64_t sequence);
+
+}  // namespace ark
