@@ -11,6 +11,7 @@
 #include "dma/blob.h"
 #include "dma/local/setup.h"
 #include "dma/shm/setup.h"
+#include "dma/socket/setup.h"
 
 namespace ark::dma {
 namespace {
@@ -28,6 +29,15 @@ bool is_one_process(std::span<const Place> ranks) {
          });
 }
 
+bool can_connect_by_tcp(std::span<const Place> ranks) {
+  const auto all = [&](auto is_good) { return std::all_of(ranks.begin(), ranks.end(), is_good); };
+  return all([](const Place& place) { return !place.address.empty(); }) || all([&](const Place& place) {
+           return place.machine == ranks[0].machine && place.network_namespace == ranks[0].network_namespace;
+         });
+}
+
+std::unique_ptr<Transport> make_socket() { return make_socket_transport(Place::here().address); }
+
 template <std::unique_ptr<Transport> (*make_one)()>
 std::vector<std::unique_ptr<Transport>> each(int ranks) {
   std::vector<std::unique_ptr<Transport>> all;
@@ -39,6 +49,7 @@ constexpr TransportKind kTransports[] = {
     {"local", "threads of one process", is_one_process, make_local_transports},
     {"shm", "processes of one user in one PID namespace of one machine", is_one_machine,
      each<make_shm_transport>},
+    {"socket", "TCP: one machine, or ARK_ADDRESS on each", can_connect_by_tcp, each<make_socket>},
 };
 
 uint64_t inode(const char* path) {

@@ -16,7 +16,7 @@ namespace ark::dma {
 
 // Where a rank runs: what decides which transports reach it. Ranks tell it each other at set-up.
 struct Place {
-  std::string machine;         // the kernel's boot id
+  std::string machine;                                // the kernel's boot id
   uint64_t pid_namespace = 0, network_namespace = 0;  // inodes
   uint32_t user = 0;
   uint32_t process = 0;  // id in its namespace

@@ -1,6 +1,7 @@
 // The front door of parsing: which file, what it is, and where external data may lie.
 #include "importer/onnx.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -28,17 +29,24 @@ fs::path resolve(const fs::path& given) {
                                    std::to_string(found.size()) + " .onnx files: name the file");
 }
 
+constexpr const char* kExport = "export the model: optimum-cli export onnx --model FOLDER OUT_DIR";
+
 // What else the file could be, as advice; "" if nothing comes to mind.
 std::string advice(const WeightFile& file) {
   char head[64] = {};
   file.read(0, std::min<int64_t>(file.size(), sizeof head), head);
   const std::string_view text(head, sizeof head);
-  if (text.starts_with("version https://git-lfs")) return "a Git LFS pointer; run `git lfs pull`";
-  if (text.starts_with("GGUF")) return "a GGUF file; convert it to ONNX (models/)";
-  if (text.starts_with("PK\x03\x04")) return "a zip archive; unpack or export it first";
+  if (text.starts_with("version https://git-lfs"))
+    return "a Git LFS pointer; run `git lfs pull` where it lies";
+  if (text.starts_with("GGUF")) return "a GGUF file; convert it: python3 models/gguf_to_onnx.py FILE OUT_DIR";
+  if (text.starts_with("PK\x03\x04"))
+    return std::string("a zip archive, as PyTorch saves .bin and .pt files; ") + kExport;
   if (text.find("\"__metadata__\"") != text.npos || text.find("{\"") == 8)
-    return "a safetensors file; export it to ONNX";
-  return "";
+    return std::string("a safetensors file; ") + kExport;
+  // A model begins with a control character, the key of its first field.
+  const bool is_text = std::all_of(text.begin(), text.begin() + std::min<int64_t>(file.size(), sizeof head),
+                                   [](unsigned char c) { return c >= ' ' || (c >= '\t' && c <= '\r'); });
+  return is_text ? "text" : "";
 }
 
 }  // namespace
@@ -55,7 +63,9 @@ std::shared_ptr<const WeightFile> ExternalFiles::open(const std::string& locatio
   // Links may lead anywhere; what they lead to must lie beside the model or beside what the model links to.
   std::error_code error;
   const fs::path real = fs::canonical(directory_ / relative, error);
-  if (error) throw Error(Code::kNotFound, shown + " cannot be opened: " + error.message());
+  if (error)
+    throw Error(Code::kNotFound, shown + " cannot be opened in " + escaped(directory_.string()) + ": " +
+                                     error.message() + "; download it beside the model");
   const bool beside = is_inside(real, fs::canonical(directory_, error)) ||
                       (!model_.empty() && is_inside(real, fs::canonical(model_, error).parent_path()));
   if (!beside) throw Error(Code::kBadModel, shown + " is a link that leaves the directory of the model");

@@ -53,6 +53,7 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--model", options.model, "ONNX file, or folder that holds one")
       ->required()
       ->type_name("FILE|DIR");
+  app.add_option("--variant", options.variant, "of several files in the folder: q4 for model_q4.onnx");
   app.add_option("--served-model-name", options.served_model_name,
                  "name in requests; default: the file's stem");
   app.add_option("--host", options.host, "address to listen on")->capture_default_str();

@@ -18,6 +18,7 @@ enum class LogFormat : uint8_t { kText, kJson };
 
 struct ServeOptions {
   std::filesystem::path model;    // an ONNX file, or a folder that holds one
+  std::string variant;            // of several files in the folder: "q4" for model_q4.onnx
   std::string served_model_name;  // empty: the file's stem
   std::string host = "127.0.0.1";
   int32_t port = 8000;     // 0: any free one

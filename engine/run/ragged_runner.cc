@@ -203,7 +203,8 @@ std::string why_stopped(const dma::Group& group, const dma::Fault& fault) {
 }
 
 std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptions& options,
-                                            std::unique_ptr<dma::Bootstrap> bootstrap, uint32_t& steps_channel) {
+                                            std::unique_ptr<dma::Bootstrap> bootstrap,
+                                            uint32_t& steps_channel) {
   if (bootstrap->size() != static_cast<int>(compiled.programs.size())) {
     throw Error(Code::kUsage, "the model is compiled for " + std::to_string(compiled.programs.size()) +
                                   " ranks, but the group has " + std::to_string(bootstrap->size()));

@@ -2,43 +2,17 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "dma/bootstrap.h"
 #include "dma/launch.h"
+#include "server/load/model_file.h"
+#include "server/load/ranks.h"
 
 namespace ark {
 namespace {
 
-namespace fs = std::filesystem;
-
-// Only folders that hold one model can be named instead of the file.
-fs::path model_file(const fs::path& given) {
-  const std::string name = escaped(given.string());
-  std::error_code error;
-  if (!fs::exists(given, error)) throw Error(Code::kNotFound, name + ": no such file or folder");
-  if (!fs::is_directory(given, error)) return given;
-  std::vector<fs::path> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(given, error))
-    if (entry.path().extension() == ".onnx") found.push_back(entry.path());
-  if (found.empty()) throw Error(Code::kNotFound, name + ": holds no .onnx file");
-  if (found.size() == 1) return found[0];
-  const auto usual =
-      std::find_if(found.begin(), found.end(), [](const fs::path& p) { return p.stem() == "model"; });
-  if (usual == found.end())
-    throw Error(Code::kUsage,
-                name + ": holds " + std::to_string(found.size()) + " .onnx files; name one of them");
-  return *usual;
-}
-
-// A file called model.onnx is named after its folder.
-std::string name_of(const fs::path& file) {
-  const fs::path folder = fs::absolute(file).lexically_normal().parent_path().filename();
-  return file.stem() == "model" && !folder.empty() ? folder.string() : file.stem().string();
-}
-
-LoadOptions load_options(const ServeOptions& options, const fs::path& file, const text::ModelText& text) {
+LoadOptions load_options(const ServeOptions& options, const ModelFile& file, const text::ModelText& text) {
   LoadOptions load;
-  load.model = file;
+  load.model = file.onnx;
   load.tp = options.tp;
   load.processes = options.processes;
   load.threads = options.threads;
@@ -65,17 +39,17 @@ std::string text_found(const text::ModelText& text) {
 }  // namespace
 
 LoadOptions load_options(const ServeOptions& options) {
-  const fs::path file = model_file(options.model);
-  return load_options(options, file, text::load_model_text(file.parent_path()));
+  const ModelFile file = find_model(options.model, options.variant);
+  return load_options(options, file, text::load_model_text(file.text_folder));
 }
 
 ServedModel load_model(const ServeOptions& options, StageLog& log) {
-  const fs::path file = model_file(options.model);
-  auto text = std::make_shared<text::ModelText>(text::load_model_text(file.parent_path()));
+  const ModelFile file = find_model(options.model, options.variant);
+  auto text = std::make_shared<text::ModelText>(text::load_model_text(file.text_folder));
   log.done("text", text_found(*text));
   const LoadedRunner loaded = load_runner(load_options(options, file, *text), log);
   ServedModel model;
-  model.name = options.served_model_name.empty() ? name_of(file) : options.served_model_name;
+  model.name = options.served_model_name.empty() ? file.name : options.served_model_name;
   model.runner = loaded.runner;
   model.end_ids = text->eos_ids;
   model.text = std::move(text);
@@ -86,7 +60,8 @@ bool is_rank_process() { return dma::Environment::is_set(); }
 
 int run_rank(const ServeOptions& options) {
   dma::end_with_launcher();
-  return run_rank_process(load_options(options));
+  return run_rank_process(find_model(options.model, options.variant).onnx,
+                          options.device.device == Device::kCuda);
 }
 
 }  // namespace ark

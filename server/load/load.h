@@ -29,7 +29,8 @@ LoadOptions load_options(const ServeOptions& options);
 // Error.
 ServedModel load_model(const ServeOptions& options, StageLog& log);
 
-// With --processes, the other ranks are this program started again with the same options.
+// With --processes, the other ranks are this program started again with the same arguments. Of these they take only
+// which file to load; all else is in the terms of rank 0.
 bool is_rank_process();
 int run_rank(const ServeOptions& options);  // until rank 0 ends; the exit code
 

@@ -1,4 +1,4 @@
-// From a model file to a StepRunner: import, recognise, compile, pack, warm - or, where the graph is not
+// From a model file to a StepRunner: import, recognise, compile, place, launch, warm - or, where the graph is not
 // row-wise, the plain runner on the untouched graph. Shared by ark-serve, ark-run and ark-bench.
 #pragma once
 
@@ -8,7 +8,6 @@
 #include <string>
 
 #include "engine/run/ragged_runner.h"
-#include "importer/decoder.h"
 #include "server/load/device.h"
 #include "server/load/stage_log.h"
 
@@ -23,8 +22,9 @@ struct LoadOptions {
   int32_t config_length = 0;    // what the files beside the model say, 0 = nothing
   int32_t max_sequences = 64;
   int32_t max_batched_tokens = 0;  // of one step; 0: 512
-  int64_t kv_memory = 0;  // bytes, all ranks; 0: what all sequences can need, at most a quarter of free
-                          // memory, or what is left of the ranks' GPUs
+  // Bytes, all ranks; 0: what all sequences can need, at most a quarter of free memory, or what is left of the
+  // ranks' GPUs.
+  int64_t kv_memory = 0;
   DeviceChoice device;
   bool plain = false;          // the untouched graph even if it is recognised (the oracle)
   bool lockstep = false;       // the oracle executor instead of the loop
@@ -37,22 +37,8 @@ struct LoadedRunner {
   bool is_ragged = false;
 };
 
-// What recognise_decoder is told of the longest sequence; 0: the file says.
-int32_t table_length(const LoadOptions& options);
-
-// A recognised model, compiled, with what its runner needs. The same on every rank.
-struct Compilation {
-  Compiled compiled;
-  RaggedOptions ragged;
-};
-Compilation compile_model(const DecoderModel& model, const LoadOptions& options, StageLog& log);
-
 // Throws Error: kNotFound, kBadModel, kUnsupported (no decoder, or beyond the limits), kUsage (options that
 // do not fit the model), kExhausted (memory), kUnavailable (a GPU was asked for and there is none).
 LoadedRunner load_runner(const LoadOptions& options, StageLog& log);
-
-// A rank process (started by load_runner of rank 0 with the same options): runs until rank 0 ends, returns
-// the exit code.
-int run_rank_process(LoadOptions options);
 
 }  // namespace ark

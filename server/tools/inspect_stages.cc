@@ -7,7 +7,7 @@
 #include "base/ir/kernel.h"
 #include "engine/validate/validate.h"
 #include "server/load/load.h"
-#include "server/load/load_runner.h"
+#include "server/load/terms.h"
 
 namespace ark {
 namespace {
@@ -244,12 +244,11 @@ const std::vector<InspectStage>& inspect_stages() {
 
 const Compiled& Inspection::compiled() {
   if (compiled_) return *compiled_;
-  StageLog quiet([](const std::string&) {});
   const LoadOptions load = load_options(options_);
   // Recognised as for serving: tables of positions end where the configuration beside the file says.
   const auto decoder = recognise_decoder(passed(), table_length(load));
   if (const auto* model = std::get_if<DecoderModel>(&decoder)) {
-    compiled_ = compile_model(*model, load, quiet).compiled;
+    compiled_ = compile_model(*model, terms_for(*model, load));
     return *compiled_;
   }
   check_plain(passed());

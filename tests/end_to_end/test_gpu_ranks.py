@@ -15,9 +15,9 @@ FAKE = ROOT / "build" / "libfake_libcuda.so"
 
 def test_a_rank_that_has_no_gpu_says_its_name(tiny_model):
     environment = clean_environment() | {"ARK_RANK": "1", "ARK_WORLD_SIZE": "2", "ARK_BOOTSTRAP": "@ark-nobody",
-                                         "ARK_RANK_DEVICE": "cuda", "ARK_LIBCUDA": "libcuda-absent.so.1"}
-    run = subprocess.run([BINARY, "--model", tiny_model, "--tp", "2", "--processes"], capture_output=True, text=True,
-                         env=environment, timeout=600)
+                                         "ARK_LIBCUDA": "libcuda-absent.so.1"}
+    run = subprocess.run([BINARY, "--model", tiny_model, "--tp", "2", "--processes", "--device", "cuda"],
+                         capture_output=True, text=True, env=environment, timeout=600)
     assert run.returncode == UNAVAILABLE
     assert run.stderr == ("ark-serve: error: rank 1: no CUDA here: libcuda-absent.so.1 cannot be loaded\n")
 

@@ -1,0 +1,234 @@
+#include "dma/socket/wire.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace ark::dma {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Of one peer; a transfer is taken only while less waits, so one alone may lie above it.
+constexpr size_t kMostUnsent = 1 << 20;
+// What poll() takes from one peer before it looks at the next.
+constexpr size_t kMostAtOnce = 1 << 20;
+constexpr int64_t kBusySleepNs = 50'000, kIdleSleepNs = 1'000'000;
+constexpr std::chrono::milliseconds kBusyFor{10};
+// A process that dies also leaves the bootstrap, which tells all ranks its name; a cut is told where nobody does.
+constexpr std::chrono::milliseconds kCutGrace{200};
+constexpr std::chrono::seconds kFarewell{1};
+
+struct Peer {
+  Socket socket;
+  std::vector<std::byte> unsent;
+  size_t sent = 0;        // of `unsent`
+  WireFrame frame;        // that is being received
+  uint64_t have = 0;      // bytes of it, then of its payload
+  uint64_t received = 0;  // in all
+
+  size_t waiting() const { return unsent.size() - sent; }
+};
+
+class SocketWire final : public Wire {
+ public:
+  SocketWire(const WireMap& map, std::vector<Socket> sockets) : map_(map), peers_(sockets.size()) {
+    for (size_t rank = 0; rank < sockets.size(); ++rank) peers_[rank].socket = std::move(sockets[rank]);
+  }
+  ~SocketWire() override { leave(); }
+
+  bool is_ordered() const override { return true; }
+
+  Submitted submit(const Transfer& transfer) override {
+    Peer& peer = peers_[transfer.peer];
+    if (!peer.socket.is_open()) return Submitted::kDone;  // it has left, or fault() is about to say so
+    flush(peer);
+    if (peer.waiting() != 0 && peer.waiting() + transfer.bytes > kMostUnsent) return Submitted::kBusy;
+    WireFrame frame;
+    frame.kind = WireFrame::kTransfer;
+    frame.target_offset = transfer.target_offset;
+    frame.bytes = transfer.bytes;
+    frame.raise_by = transfer.raise_by;
+    frame.counter = transfer.counter;
+    frame.target = transfer.target;
+    send(peer, frame, transfer.source);
+    active_ = Clock::now();
+    return Submitted::kDone;
+  }
+
+  size_t poll(std::span<Completion>) override {
+    for (Peer& peer : peers_) {
+      if (!peer.socket.is_open()) continue;
+      flush(peer);
+      receive(peer);
+    }
+    return 0;
+  }
+
+  void cancel(uint64_t) override {}  // nothing is under way after submit()
+
+  int64_t idle_sleep_ns() const override {
+    return !is_drained() || Clock::now() - active_ < kBusyFor ? kBusySleepNs : kIdleSleepNs;
+  }
+
+  bool is_drained() const override {
+    for (const Peer& peer : peers_)
+      if (peer.socket.is_open() && peer.waiting() != 0) return false;
+    return true;
+  }
+
+  Fault fault() const override { return fault_ && Clock::now() >= fault_from_ ? fault_ : Fault{}; }
+
+ private:
+  // Past what waits already; what the kernel does not take now joins it.
+  void send(Peer& peer, const WireFrame& frame, const std::byte* payload) {
+    size_t done = 0;
+    const size_t whole = sizeof frame + frame.bytes;
+    while (peer.waiting() == 0 && done < whole && peer.socket.is_open()) {
+      iovec parts[2];
+      int count = 0;
+      if (done < sizeof frame)
+        parts[count++] = {reinterpret_cast<char*>(const_cast<WireFrame*>(&frame)) + done,
+                          sizeof frame - done};
+      const size_t skip = done < sizeof frame ? 0 : done - sizeof frame;
+      if (frame.bytes > skip) parts[count++] = {const_cast<std::byte*>(payload) + skip, frame.bytes - skip};
+      msghdr message = {};
+      message.msg_iov = parts;
+      message.msg_iovlen = static_cast<size_t>(count);
+      const ssize_t took = sendmsg(peer.socket.descriptor(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (took < 0 && errno == EINTR) continue;
+      if (took < 0 && errno == EAGAIN) break;
+      if (took < 0) return cut(peer);
+      done += static_cast<size_t>(took);
+    }
+    if (done == whole || !peer.socket.is_open()) return;
+    peer.unsent.erase(peer.unsent.begin(), peer.unsent.begin() + static_cast<std::ptrdiff_t>(peer.sent));
+    peer.sent = 0;
+    const auto* head = reinterpret_cast<const std::byte*>(&frame);
+    if (done < sizeof frame) {
+      peer.unsent.insert(peer.unsent.end(), head + done, head + sizeof frame);
+      done = sizeof frame;
+    }
+    if (done < whole)
+      peer.unsent.insert(peer.unsent.end(), payload + (done - sizeof frame), payload + frame.bytes);
+  }
+
+  void flush(Peer& peer) {
+    while (peer.waiting() != 0) {
+      const ssize_t took = ::send(peer.socket.descriptor(), peer.unsent.data() + peer.sent, peer.waiting(),
+                                  MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (took < 0 && errno == EINTR) continue;
+      if (took < 0 && errno == EAGAIN) return;
+      if (took < 0) return cut(peer);
+      peer.sent += static_cast<size_t>(took);
+    }
+    peer.unsent.clear();
+    peer.sent = 0;
+  }
+
+  void receive(Peer& peer) {
+    for (size_t taken = 0; taken < kMostAtOnce;) {
+      const bool in_head = peer.have < sizeof(WireFrame);
+      const uint64_t end = sizeof(WireFrame) + (in_head ? 0 : peer.frame.bytes);
+      std::byte* into = in_head ? reinterpret_cast<std::byte*>(&peer.frame) + peer.have
+                                : target_of(peer.frame) + (peer.have - sizeof(WireFrame));
+      const ssize_t got = recv(peer.socket.descriptor(), into, end - peer.have, MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return;
+      if (got <= 0) return cut(peer);
+      peer.have += static_cast<uint64_t>(got);
+      peer.received += static_cast<uint64_t>(got);
+      taken += static_cast<size_t>(got);
+      active_ = Clock::now();
+      if (in_head && peer.have == sizeof(WireFrame) && !take_head(peer)) return;
+      if (peer.have == sizeof(WireFrame) + peer.frame.bytes && peer.have >= sizeof(WireFrame))
+        end_frame(peer);
+    }
+  }
+
+  std::byte* target_of(const WireFrame& frame) const {
+    return map_.memory[map_.rank][frame.target].region.base + frame.target_offset;
+  }
+
+  // False: nothing more comes from this peer.
+  bool take_head(Peer& peer) {
+    const WireFrame& frame = peer.frame;
+    if (frame.kind == WireFrame::kLeaving) {
+      peer.socket = Socket();
+      return false;
+    }
+    const std::vector<Memory>& own = map_.memory[map_.rank];
+    // The last region holds the counters: these are raised, never written.
+    const bool is_region = frame.target + size_t{1} < own.size();
+    const bool fits = frame.bytes == 0 ||
+                      (is_region && own[frame.target].region.contains(frame.target_offset, frame.bytes));
+    const uint32_t first = route_of(rank_of(peer), map_.channels, 0, RouteEnd::kArrived);
+    const bool may_raise =
+        frame.raise_by == 0 || (frame.counter >= first && frame.counter - first < map_.channels * 2);
+    if (frame.kind == WireFrame::kTransfer && fits && may_raise) return true;
+    fault_ = {FaultKind::kBadRequest, {.what = "frame of a peer", .rank = map_.rank, .peer = rank_of(peer)}};
+    fault_.seen = is_region ? own[frame.target].region.bytes : 0;
+    fault_.needed = frame.target_offset + frame.bytes;
+    peer.socket = Socket();
+    return false;
+  }
+
+  void end_frame(Peer& peer) {
+    // Release, in raise: publishes what was received; pairs with Receiver::wait and Sender::acquire.
+    if (peer.frame.raise_by != 0) map_.counters[map_.rank][peer.frame.counter].raise(peer.frame.raise_by);
+    peer.have = 0;
+  }
+
+  void cut(Peer& peer) {
+    peer.socket = Socket();
+    if (fault_) return;
+    fault_ = {FaultKind::kCut, {.what = "bytes of a connection", .rank = map_.rank, .peer = rank_of(peer)}};
+    fault_.seen = peer.received;
+    fault_.needed = peer.received + 1;
+    fault_from_ = Clock::now() + kCutGrace;
+  }
+
+  int rank_of(const Peer& peer) const { return static_cast<int>(&peer - peers_.data()); }
+
+  // Says so, and waits until the peers' kernels have all: a socket that closes with bytes unread resets.
+  void leave() {
+    WireFrame last;
+    last.kind = WireFrame::kLeaving;
+    for (Peer& peer : peers_)
+      if (peer.socket.is_open()) send(peer, last, nullptr);
+    const Deadline deadline = Deadline::after(kFarewell);
+    while (!is_delivered() && !deadline.passed()) {
+      poll({});
+      detail::blind_sleep(kBusySleepNs);
+    }
+  }
+
+  bool is_delivered() const {
+    for (const Peer& peer : peers_) {
+      int queued = 0;
+      if (!peer.socket.is_open()) continue;
+      if (peer.waiting() != 0) return false;
+      if (ioctl(peer.socket.descriptor(), SIOCOUTQ, &queued) == 0 && queued != 0) return false;
+    }
+    return true;
+  }
+
+  const WireMap& map_;
+  std::vector<Peer> peers_;
+  Clock::time_point active_{};
+  Fault fault_;
+  Clock::time_point fault_from_{};  // when it is told
+};
+
+}  // namespace
+
+std::unique_ptr<Wire> make_socket_wire(const WireMap& map, std::vector<Socket> sockets) {
+  return std::make_unique<SocketWire>(map, std::move(sockets));
+}
+
+}  // namespace ark::dma

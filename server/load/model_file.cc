@@ -1,0 +1,145 @@
+#include "server/load/model_file.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ark {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kUsual = "model";
+constexpr const char* kPrefix = "model_";
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+// Sorted by name; none where the folder cannot be read.
+std::vector<fs::path> files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+    if (is_file(entry.path())) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<fs::path> onnx_in(const fs::path& folder) {
+  std::vector<fs::path> files = files_in(folder);
+  std::erase_if(files, [](const fs::path& file) { return file.extension() != ".onnx"; });
+  return files;
+}
+
+// "q4" of model_q4.onnx; else the stem.
+std::string variant_of(const fs::path& file) {
+  const std::string stem = file.stem().string();
+  return stem.starts_with(kPrefix) ? stem.substr(std::string(kPrefix).size()) : stem;
+}
+
+// With the files of external data beside it, whose names begin with its own.
+std::string size_of(const fs::path& file) {
+  uintmax_t bytes = 0;
+  for (const fs::path& other : files_in(file.parent_path())) {
+    std::error_code error;
+    const uintmax_t more = fs::file_size(other, error);
+    if (!error && other.filename().string().starts_with(file.filename().string())) bytes += more;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+std::string list_of(const std::vector<fs::path>& files) {
+  std::string list;
+  for (const fs::path& file : files)
+    list += (list.empty() ? "" : ", ") + escaped(variant_of(file)) + " (" +
+            escaped(file.filename().string()) + ", " + size_of(file) + ")";
+  return list;
+}
+
+// What a folder without an ONNX file holds that could become one, and how; "" if nothing is known.
+std::string remedy(const fs::path& folder) {
+  const std::string shown = escaped(folder.string());
+  for (const fs::path& file : files_in(folder)) {
+    const std::string name = escaped(file.filename().string()), extension = file.extension().string();
+    if (extension == ".gguf")
+      return "but " + name + ", a GGUF file: python3 models/gguf_to_onnx.py " + shown + "/" + name +
+             " OUT_DIR makes an ONNX file of it";
+    const bool is_torch = extension == ".bin" || extension == ".pt" || extension == ".pth";
+    if (extension == ".safetensors" || is_torch)
+      return "but " + name + ", weights of " + (is_torch ? "PyTorch" : "safetensors") +
+             ": optimum-cli export onnx --model " + shown + " OUT_DIR makes an ONNX file of them";
+  }
+  return "";
+}
+
+[[noreturn]] void refuse_missing(const fs::path& given) {
+  const std::string text = given.string(), name = escaped(text);
+  const bool is_hub_name = std::count(text.begin(), text.end(), '/') == 1 && text.front() != '/' &&
+                           text.front() != '.' && text.back() != '/' && given.extension() != ".onnx";
+  if (is_hub_name) {
+    const std::string folder = escaped(given.filename().string());
+    throw Error(Code::kNotFound,
+                name + ": no such file or folder. It looks like a name on the Hugging Face hub; " +
+                    "models are served from the disk: hf download " + name + " --local-dir " + folder +
+                    ", then --model " + folder);
+  }
+  throw Error(Code::kNotFound, name + ": no such file or folder");
+}
+
+fs::path choose(const fs::path& folder, const std::string& variant) {
+  const std::string name = escaped(folder.string());
+  std::vector<fs::path> found = onnx_in(folder);
+  if (found.empty()) found = onnx_in(folder / "onnx");
+  if (found.empty()) {
+    const std::string known = remedy(folder);
+    throw Error(Code::kNotFound, name + ": holds no .onnx file" + (known.empty() ? "" : " " + known));
+  }
+  const std::string count = "holds " + std::to_string(found.size()) + " .onnx files";
+  if (!variant.empty()) {
+    for (const fs::path& file : found)
+      if (variant_of(file) == variant || file.stem() == variant) return file;
+    throw Error(Code::kUsage,
+                name + ": " + count + ", none of variant " + escaped(variant) + ": " + list_of(found));
+  }
+  if (found.size() == 1) return found[0];
+  for (const fs::path& file : found)
+    if (file.stem() == kUsual) return file;
+  throw Error(Code::kUsage, name + ": " + count + "; choose by --variant, as --variant " +
+                                escaped(variant_of(found[0])) + ": " + list_of(found));
+}
+
+bool has_text(const fs::path& folder) {
+  const char* const names[] = {"tokenizer.json", "tokenizer_config.json", "config.json", "genai_config.json"};
+  return std::any_of(std::begin(names), std::end(names),
+                     [&](const char* name) { return is_file(folder / name); });
+}
+
+}  // namespace
+
+ModelFile find_model(const fs::path& given, const std::string& variant) {
+  std::error_code error;
+  if (!fs::exists(given, error)) refuse_missing(given);
+  const bool is_folder = fs::is_directory(given, error);
+  if (!is_folder && !variant.empty())
+    throw Error(Code::kUsage,
+                "--variant chooses of a folder's files; " + escaped(given.string()) + " is a file");
+  ModelFile model;
+  model.onnx = is_folder ? choose(given, variant) : given;
+  const fs::path folder = fs::absolute(model.onnx).lexically_normal().parent_path();
+  // As repositories on the hub: onnx/model.onnx and its variants, everything else one folder up.
+  const bool is_hub_layout = folder.filename() == "onnx" && !has_text(folder);
+  model.text_folder = is_hub_layout ? folder.parent_path() : folder;
+  const std::string stem = model.onnx.stem().string(), repository = model.text_folder.filename().string();
+  const bool is_repository =
+      stem == kUsual || (stem.starts_with(kPrefix) && (is_hub_layout || !variant.empty()));
+  model.name = is_repository && !repository.empty() ? repository : stem;
+  return model;
+}
+
+}  // namespace ark

@@ -1,0 +1,133 @@
+#include "server/load/terms.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/error.h"
+#include "dma/blob.h"
+#include "dma/wait.h"
+#include "engine/plan_file.h"
+#include "server/load/load_runner.h"
+
+namespace ark {
+namespace {
+
+constexpr int32_t kPageSize = 16;
+constexpr int32_t kMaxTokens = 512;        // of one step, unless told otherwise
+constexpr int32_t kLongest = 1 << 20;      // of any sequence
+constexpr int32_t kUnknownLength = 2048;   // where neither the model nor its configuration says
+constexpr uint32_t kVersion = 0x54524d31;  // of the blob; changes with its layout
+
+std::string read_text(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw Error(Code::kNotFound, "cannot open " + escaped(file.string()));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The number of ranks, which a forced plan settles.
+int32_t ranks_of(const LoadOptions& options, const std::string& plan) {
+  if (plan.empty()) return std::max(1, options.tp);
+  const int32_t ranks = ranks_of_plan(plan);
+  if (options.tp > 0 && options.tp != ranks)
+    throw Error(Code::kUsage, "the plan is for " + std::to_string(ranks) + " ranks, --tp asks for " +
+                                  std::to_string(options.tp));
+  return ranks;
+}
+
+// Calls f for every number of the terms: the blob's layout, written and read by the same list.
+template <class Terms, class F>
+void for_numbers(Terms& t, F&& f) {
+  f(t.ranks), f(t.threads), f(t.table_length);
+  f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
+  f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.depth);
+  f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.trace_events);
+}
+
+}  // namespace
+
+int32_t table_length(const LoadOptions& options) {
+  return options.max_length > 0 ? options.max_length : options.config_length;
+}
+
+int32_t sequence_length(const LoadOptions& options, int64_t positions) {
+  const bool by_configuration =
+      options.config_length > 0 && (positions <= 0 || options.config_length < positions);
+  const int64_t known = by_configuration ? options.config_length : positions;
+  const int64_t most = known > 0 ? std::min<int64_t>(known, kLongest) : kLongest;
+  if (options.max_length > most)
+    throw Error(Code::kUsage, "--max-model-len " + std::to_string(options.max_length) +
+                                  " exceeds the model's " + std::to_string(most) + " positions" +
+                                  (by_configuration ? ", which the configuration beside it gives" : ""));
+  if (options.max_length > 0) return options.max_length;
+  return known > 0 ? static_cast<int32_t>(most) : kUnknownLength;
+}
+
+LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options) {
+  LaunchTerms terms;
+  if (!options.plan.empty()) terms.plan = read_text(options.plan);
+  terms.ranks = ranks_of(options, terms.plan);
+  terms.threads = options.threads > 0 ? options.threads : dma::available_cpus();
+  terms.table_length = table_length(options);
+  RunnerLimits& limits = terms.limits;
+  limits.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : kMaxTokens;
+  // A decode step takes one token of each.
+  limits.max_tokens = std::max(limits.max_tokens, options.max_sequences);
+  limits.max_slots = options.max_sequences;
+  limits.max_rows = std::max(32, options.max_sequences);
+  limits.max_length = sequence_length(options, model.max_positions);
+  limits.page_size = kPageSize;
+  limits.vocabulary = static_cast<int32_t>(model.vocabulary);
+  terms.lockstep = options.lockstep;
+  terms.one_step_a_launch = options.device.launch != LoopLaunch::kLoop;
+  terms.as_graph = options.device.launch == LoopLaunch::kGraph;
+  terms.numerics = options.device.numerics;
+  terms.trace_events = options.device.trace_events;
+  return terms;
+}
+
+Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms) {
+  CompileOptions compile;
+  compile.ranks = terms.ranks;
+  compile.max_tokens = terms.limits.max_tokens;
+  compile.max_rows = terms.limits.max_rows;
+  compile.max_items = most_items(terms.limits.max_tokens, terms.limits.max_slots);
+  compile.page_size = terms.limits.page_size;
+  Compiled compiled = compile_decoder(model, compile);
+  if (!terms.plan.empty()) force_plan(compiled, terms.plan);
+  return compiled;
+}
+
+RaggedOptions ragged_options(const LaunchTerms& terms, std::shared_ptr<cuda::Gpu> gpu) {
+  RaggedOptions ragged;
+  ragged.limits = terms.limits;
+  ragged.max_items = most_items(terms.limits.max_tokens, terms.limits.max_slots);
+  ragged.threads = terms.threads;
+  ragged.lockstep = terms.lockstep;
+  ragged.trace_events = terms.trace_events;
+  ragged.lease = terms.one_step_a_launch ? 1 : 0;
+  ragged.device.numerics = terms.numerics;
+  ragged.device.as_graph = terms.as_graph;
+  ragged.gpu = std::move(gpu);
+  return ragged;
+}
+
+std::string to_blob(const LaunchTerms& terms) {
+  dma::BlobWriter blob;
+  blob.number(kVersion);
+  for_numbers(terms, [&](const auto& value) { blob.number(static_cast<int32_t>(value)); });
+  return blob.text(terms.plan).take();
+}
+
+LaunchTerms terms_of(std::string_view bytes) {
+  dma::BlobReader blob(bytes, "rank 0: its terms");
+  if (blob.number<uint32_t>() != kVersion) blob.malformed("have another version");
+  LaunchTerms terms;
+  for_numbers(terms, [&](auto& value) {
+    value = static_cast<std::decay_t<decltype(value)>>(blob.number<int32_t>());
+  });
+  terms.plan = blob.text();
+  blob.end();
+  return terms;
+}
+
+}  // namespace ark

@@ -1,0 +1,130 @@
+"""Models as people have them on disk: repositories of the hub, variants, other formats, what is missing."""
+
+import json
+import shutil
+from pathlib import Path
+
+import onnx
+import pytest
+
+from ark_server import BINARY, FIXTURES, TINY, Server, run_to_end
+
+USAGE, DATA, NO_INPUT = 64, 65, 66
+
+pytestmark = pytest.mark.skipif(not BINARY.exists() or not TINY.exists(), reason="no ark-serve, or no fixtures")
+
+
+def refused(code, *options):
+    run = run_to_end(*options)
+    assert run.returncode == code, (run.returncode, run.stdout, run.stderr)
+    assert run.stderr.startswith("ark-serve: error: ") and run.stderr.count("\n") == 1, run.stderr
+    return run.stderr
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """repo/onnx/model.onnx with all else one folder up, as on the hub."""
+    folder = tmp_path / "some-llama"
+    (folder / "onnx").mkdir(parents=True)
+    for file in filter(Path.is_file, TINY.iterdir()):
+        shutil.copy(file, folder / "onnx" if file.suffix == ".onnx" else folder)
+    return folder
+
+
+@pytest.mark.parametrize("given", [".", "onnx", "onnx/model.onnx"])
+def test_a_repository_of_the_hub(tiny, repository, given):
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0, "ignore_eos": True}
+    with Server("--model", repository / given) as server:
+        assert server.model == "some-llama"
+        answer = server.post("/v1/chat/completions", body).json()
+        assert answer["choices"] == tiny.post("/v1/chat/completions", body).json()["choices"]
+        [model] = server.get("/v1/models").json()["data"]
+        assert model["max_model_len"] == 128  # config.json was found, too
+
+
+def test_variants(repository):
+    file = repository / "onnx" / "model.onnx"
+    for name in ("model_q4.onnx", "model_fp16.onnx"):
+        shutil.copy(file, file.with_name(name))
+    assert "checked      some-llama can" in run_to_end("--model", repository, "--check").stdout
+    q4 = run_to_end("--model", repository, "--variant", "q4", "--check").stdout
+    assert "checked      some-llama can" in q4 and "model_q4.onnx" in q4
+    by_environment = run_to_end("--model", repository, "--check", environment={"ARK_SERVE_VARIANT": "fp16"})
+    assert "model_fp16.onnx" in by_environment.stdout
+    line = refused(USAGE, "--model", repository, "--variant", "int8")
+    assert "q4 (model_q4.onnx, " in line and "fp16 (" in line and "model (" in line
+    (file.parent / "model_q4.onnx_data").write_bytes(bytes(3 << 20))
+    file.unlink()
+    line = refused(USAGE, "--model", repository)
+    assert "2 .onnx files" in line and "--variant" in line and "MiB" in line
+    size = (file.parent / "model_q4.onnx").stat().st_size / (1 << 20) + 3
+    assert f"q4 (model_q4.onnx, {size:.1f} MiB)" in line
+    assert "is a file" in refused(USAGE, "--model", file.with_name("model_q4.onnx"), "--variant", "q4")
+
+
+def test_a_name_of_the_hub_is_told_from_a_path(tmp_path):
+    line = refused(NO_INPUT, "--model", "someone/some-model")
+    assert "hf download someone/some-model --local-dir some-model" in line
+    for path in ("./someone/model", "/someone/model", "some-model", "a/b/c", "someone/model.onnx"):
+        assert "download" not in refused(NO_INPUT, "--model", path)
+
+
+@pytest.mark.parametrize("name, command", [("m.gguf", "models/gguf_to_onnx.py"), ("m.safetensors", "optimum-cli export onnx"),
+                                           ("pytorch_model.bin", "optimum-cli export onnx")])
+def test_a_folder_of_another_format(tmp_path, name, command):
+    (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "config.json").write_text("{}")
+    line = refused(NO_INPUT, "--model", tmp_path)
+    assert "holds no .onnx file" in line and name in line and command in line
+
+
+@pytest.mark.parametrize("content, what", [
+    (b"GGUF\x03\0\0\0" + bytes(100), "models/gguf_to_onnx.py"),
+    ((100).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' + bytes(100), "safetensors"),
+    (b"PK\x03\x04" + bytes(100), "PyTorch"),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "git lfs pull"),
+    ("# Modèle\nA page of text.\n".encode(), "is no ONNX model but text"),
+], ids=["gguf", "safetensors", "zip", "lfs", "text"])
+def test_a_file_of_another_format(tmp_path, content, what):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    line = refused(DATA, "--model", path)
+    assert what in line and "no ONNX model" in line
+
+
+def test_an_encoder_is_named_as_such():
+    bert = FIXTURES / "bert-opset11"
+    if not bert.exists():
+        pytest.skip(f"no {bert}")
+    line = refused(DATA, "--model", bert)
+    assert "encoder or classifier" in line and "ark-run" in line
+    graph = onnx.load(next(bert.glob("*.onnx")), load_external_data=False).graph
+    for output in graph.output:
+        assert output.name in line
+
+
+def test_external_data_that_was_not_downloaded(tmp_path):
+    model = onnx.load(TINY / "model.onnx")
+    onnx.save_model(model, tmp_path / "model.onnx", save_as_external_data=True, location="model.onnx_data",
+                    size_threshold=0)
+    (tmp_path / "model.onnx_data").unlink()
+    line = refused(NO_INPUT, "--model", tmp_path / "model.onnx")
+    assert "model.onnx_data" in line and str(tmp_path) in line and "download it beside the model" in line
+
+
+def test_a_context_beyond_the_model_is_refused(repository):
+    line = refused(USAGE, "--model", repository, "--max-model-len", 129)
+    assert "129" in line and "128 positions" in line
+    config = json.loads((repository / "config.json").read_text())
+    (repository / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32}))
+    assert "32 positions" in refused(USAGE, "--model", repository, "--max-model-len", 33)
+    assert run_to_end("--model", repository, "--max-model-len", 32, "--check").returncode == 0
+
+
+def test_lines_at_the_start_fit_in_a_terminal(repository):
+    for ranks in (1, 2, 4):
+        run = run_to_end("--model", repository, "--tp", ranks, "--check")
+        [partition] = [line for line in run.stdout.splitlines() if line.startswith("partition")]
+        assert len(partition) <= 100 and f"tp={ranks}" in partition
+        [memory] = [line for line in run.stdout.splitlines() if line.startswith("memory")]
+        assert "touched on use" in memory
