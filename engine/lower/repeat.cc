@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/index.h"
+#include "base/periodic_runs.h"
 
 namespace ark {
 namespace {
@@ -32,42 +33,11 @@ std::string signature(const Program& program, const Phase& phase) {
   return s;
 }
 
-struct Run {
-  int64_t first = 0, count = 0, trips = 1;
-  int64_t saved() const { return (trips - 1) * count; }
-};
-
 // Shorter runs (the products of q, k and v) stay as they are: trips of one phase wait for each other.
 constexpr int64_t kMinPhases = 4;
 
-// The run within [begin, end) that saves most phases; of equals the shortest period, then the first.
-Run best_run(const std::vector<int>& signatures, int64_t begin, int64_t end) {
-  Run best;
-  for (int64_t period = kMinPhases; period * 2 <= end - begin; ++period) {
-    int64_t equal = 0;  // phases in a row that equal the one a period earlier
-    for (int64_t i = begin + period; i <= end; ++i) {
-      if (i < end && signatures[i] == signatures[i - period]) {
-        ++equal;
-        continue;
-      }
-      const Run run{i - equal - period, period, equal / period + 1};
-      if (run.trips > 1 && run.saved() > best.saved()) best = run;
-      equal = 0;
-    }
-  }
-  return best;
-}
-
-void find_runs(const std::vector<int>& signatures, int64_t begin, int64_t end, std::vector<Run>& runs) {
-  const Run run = best_run(signatures, begin, end);
-  if (run.trips < 2) return;
-  find_runs(signatures, begin, run.first, runs);
-  runs.push_back(run);
-  find_runs(signatures, run.first + run.count * run.trips, end, runs);
-}
-
 // The phases of the first trip, with operands that differ between trips moved into the table.
-Repeat fold(const std::vector<Phase>& phases, const Run& run, std::vector<Phase>& folded) {
+Repeat fold(const std::vector<Phase>& phases, const PeriodicRun& run, std::vector<Phase>& folded) {
   Repeat repeat{.first = static_cast<PhaseId>(folded.size()),
                 .count = static_cast<int32_t>(run.count),
                 .trips = static_cast<int32_t>(run.trips)};
@@ -95,18 +65,12 @@ Repeat fold(const std::vector<Phase>& phases, const Run& run, std::vector<Phase>
 }  // namespace
 
 void fold_repeats(Program& program) {
-  std::map<std::string, int> numbers;
-  std::vector<int> signatures;
-  for (const Phase& phase : program.phases) {
-    signatures.push_back(
-        numbers.try_emplace(signature(program, phase), static_cast<int>(numbers.size())).first->second);
-  }
-  std::vector<Run> runs;
+  std::vector<std::string> signatures;
+  for (const Phase& phase : program.phases) signatures.push_back(signature(program, phase));
   const auto phases = static_cast<int64_t>(program.phases.size());
-  find_runs(signatures, 0, phases, runs);
   std::vector<Phase> folded;
   int64_t next = 0;
-  for (const Run& run : runs) {
+  for (const PeriodicRun& run : periodic_runs(signatures, kMinPhases)) {
     for (; next < run.first; ++next) folded.push_back(program.phases[next]);
     const auto index = static_cast<int32_t>(program.repeats.size());
     program.repeats.push_back(fold(program.phases, run, folded));

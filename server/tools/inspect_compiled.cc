@@ -8,11 +8,11 @@
 #include "base/ir/kernel.h"
 #include "engine/ops/op_rule.h"
 #include "engine/plan_file.h"
-#include "engine/program/dot.h"
 #include "engine/program/text.h"
 #include "engine/run/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "server/tools/inspect_stages.h"
+#include "server/tools/program_picture.h"
 
 namespace ark {
 namespace {
@@ -168,6 +168,13 @@ std::string plan_text(Inspection& inspection) {
   const Compiled& c = inspection.compiled();
   std::string text = std::to_string(c.programs.size()) + " ranks\n";
   for (const std::string& line : c.plan.summary) text += "  " + line + "\n";
+  if (c.programs.size() > 1)
+    text +=
+        "%N: value N of this stage's graph. replicated: whole on every rank. split A b:e|b:e: of axis A rank "
+        "0 has "
+        "elements b to e - 1,\n  rank 1 the next. partial: every rank has a summand. Nodes with only "
+        "replicated "
+        "values are left out.\n";
   for (const Node& node : c.graph.nodes)
     if (!node.removed && is_sharded(c, node))
       text += std::string(name_of(node.op)) + "(" + specs_text(c, node.inputs) + ") -> " +
@@ -227,7 +234,13 @@ json program_json(Inspection& inspection) {
   return {{"ranks", std::move(ranks)}};
 }
 
-std::string program_dot(Inspection& inspection) { return dot(inspection.compiled().programs); }
+Picture plan_picture(Inspection& i) {
+  return plan_picture(i.compiled().programs, i.file().filename().string() + ": plan");
+}
+
+Picture program_picture(Inspection& i) {
+  return program_picture(i.compiled().programs, i.file().filename().string() + ": program");
+}
 
 std::string weights_text(Inspection& inspection) {
   const Compiled& c = inspection.compiled();
@@ -236,7 +249,14 @@ std::string weights_text(Inspection& inspection) {
   for (std::size_t r = 0; r < c.programs.size(); ++r) {
     const Program& p = c.programs[r];
     text += "rank " + std::to_string(r) + ": " + std::to_string(p.weights.size()) + " weights, " +
-            std::to_string(weight_bytes(p)) + " bytes\n";
+            std::to_string(weight_bytes(p)) + " bytes (" + size_text(weight_bytes(p)) + ")\n";
+    std::map<std::string, std::pair<int, int64_t>> kinds;
+    for (const WeightUse& w : p.weights) {
+      auto& [count, bytes] = kinds[std::string(name_of(w.stored)) + " " + layout_text(w)];
+      ++count, bytes += packed_bytes(w);
+    }
+    for (const auto& [kind, sum] : kinds)
+      text += "  " + size_text(sum.second) + " in " + std::to_string(sum.first) + " x " + kind + "\n";
     for (const WeightUse& w : p.weights)
       text += "  " + std::string(name_of(w.stored)) + " [" + ranges_text(w.ranges) + "] " + layout_text(w) +
               ", " + std::to_string(packed_bytes(w)) + " bytes  # " + escaped(names[w.constant]) + "\n";

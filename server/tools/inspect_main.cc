@@ -1,16 +1,20 @@
-// ark-inspect MODEL: stops after any stage of the load path and prints it.
+// ark-inspect MODEL: what a model is, in ten lines or as a page; or any stage of the load path.
 #include <CLI/CLI.hpp>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "server/tools/inspect_page.h"
 #include "server/tools/inspect_stages.h"
 #include "server/tools/main_guard.h"
+#include "server/tools/model_card.h"
 
 namespace ark {
 namespace {
 
 struct Options {
-  std::string stage = "passes";
+  std::string stage;  // empty: the model card, or recognise for a picture
+  std::string html;   // file for the page, or empty
   ServeOptions load;
   bool check = false, json = false, dot = false;
 };
@@ -24,21 +28,40 @@ const InspectStage& stage_named(const std::string& name) {
   throw Error(Code::kUsage, "--stage '" + escaped(name) + "' is none of " + known);
 }
 
-int inspect(const Options& options) {
+std::string json_text(const nlohmann::json& json) {
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string printed(const Options& options, Inspection& inspection) {
+  if (options.check) return "ok: " + summary(inspection) + "\n";
+  if (options.dot) {
+    const InspectStage& stage = stage_named(options.stage.empty() ? "recognise" : options.stage);
+    if (!stage.picture)
+      throw Error(Code::kUsage, "--dot: stage " + options.stage +
+                                    " has no picture; take graph, passes, recognise, "
+                                    "plan or program");
+    return dot(stage.picture(inspection));
+  }
+  if (options.stage.empty()) {
+    const nlohmann::json card = model_card(inspection);
+    return options.json ? json_text(card) : card_text(card);
+  }
   const InspectStage& stage = stage_named(options.stage);
-  if (options.check + options.json + options.dot > 1)
-    throw Error(Code::kUsage, "--check, --json and --dot exclude each other");
-  if (options.dot && !stage.dot)
-    throw Error(Code::kUsage, "--dot: stage " + options.stage + " has no picture; take graph or a later one");
+  return options.json ? json_text(stage.json(inspection)) : stage.text(inspection);
+}
+
+int inspect(const Options& options) {
+  if (!options.stage.empty()) stage_named(options.stage);
+  if (options.check + options.json + options.dot + !options.html.empty() > 1)
+    throw Error(Code::kUsage, "--check, --json, --dot and --html exclude each other");
   Inspection inspection(options.load);
-  if (options.check)
-    print("ok: " + summary(inspection) + "\n");
-  else if (options.dot)
-    print(stage.dot(inspection));
-  else if (options.json)
-    print(stage.json(inspection).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  else
-    print(stage.text(inspection));
+  if (options.html.empty()) {
+    print(printed(options, inspection));
+    return 0;
+  }
+  const std::string page = html_page(inspection);
+  std::ofstream out(options.html, std::ios::binary);
+  if (!(out << page).flush()) throw Error(Code::kOs, "--html: cannot write " + escaped(options.html));
   return 0;
 }
 
@@ -46,11 +69,13 @@ int inspect(const Options& options) {
 }  // namespace ark
 
 int main(int argc, char** argv) {
-  CLI::App app("Prints an ONNX model as it is after a stage of ark's load path", "ark-inspect");
+  CLI::App app("Tells what an ONNX model is and what it takes, or prints it after a stage of ark's load path",
+               "ark-inspect");
   ark::Options options;
   app.add_option("model", options.load.model, "an .onnx file, or a directory that holds one")->required();
   app.add_option("--stage", options.stage,
-                 "parse, graph, passes, recognise, plan, program, weights, placement or cuda");
+                 "parse, graph, passes, recognise, plan, program, weights, placement or cuda; "
+                 "without: a summary of the model");
   app.add_option("--tp", options.load.tp, "ranks that the model is split over; 0: 1")
       ->check(CLI::Range(0, ark::kMaxRanks));
   app.add_option("--plan", options.load.plan,
@@ -64,5 +89,6 @@ int main(int argc, char** argv) {
   app.add_flag("--check", options.check, "print one line if the model can be run, else say why not");
   app.add_flag("--json", options.json, "print JSON");
   app.add_flag("--dot", options.dot, "print a picture as Graphviz text");
+  app.add_option("--html", options.html, "file for a page with all of it, for a browser");
   return ark::run_main(app, argc, argv, [&] { return ark::inspect(options); });
 }

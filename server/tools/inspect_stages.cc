@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/ir/graph_dot.h"
+#include "base/ir/graph_picture.h"
 #include "base/ir/kernel.h"
 #include "engine/validate/validate.h"
 #include "server/load/load.h"
@@ -155,12 +155,16 @@ json json_of(const Graph& g) {
           {"inputs", g.inputs}, {"outputs", g.outputs}, {"output_names", g.output_names}};
 }
 
+std::string picture_name(Inspection& i, const char* stage) {
+  return i.file().filename().string() + ": " + stage;
+}
+
 std::string graph_text(Inspection& i) { return i.built().str(); }
 json graph_json(Inspection& i) { return json_of(i.built()); }
-std::string graph_dot(Inspection& i) { return dot(i.built()); }
+Picture graph_picture(Inspection& i) { return picture_of(i.built(), picture_name(i, "graph")); }
 std::string passes_text(Inspection& i) { return i.passed().str(); }
 json passes_json(Inspection& i) { return json_of(i.passed()); }
-std::string passes_dot(Inspection& i) { return dot(i.passed()); }
+Picture passes_picture(Inspection& i) { return picture_of(i.passed(), picture_name(i, "passes")); }
 
 // -- recognise
 
@@ -195,9 +199,9 @@ std::string recognise_text(Inspection& inspection) {
   return out + model.tokens.str();
 }
 
-std::string recognise_dot(Inspection& inspection) {
-  const auto* model = std::get_if<DecoderModel>(&inspection.recognised());
-  return dot(model ? model->tokens : inspection.passed());
+Picture recognise_picture(Inspection& i) {
+  const auto* model = std::get_if<DecoderModel>(&i.recognised());
+  return picture_of(model ? model->tokens : i.passed(), picture_name(i, "recognise"));
 }
 
 }  // namespace
@@ -230,11 +234,11 @@ const std::variant<DecoderModel, NotRecognised>& Inspection::recognised() {
 const std::vector<InspectStage>& inspect_stages() {
   static const auto* table = new std::vector<InspectStage>{
       {"parse", parse_text, parse_json, nullptr},
-      {"graph", graph_text, graph_json, graph_dot},
-      {"passes", passes_text, passes_json, passes_dot},
-      {"recognise", recognise_text, recognise_json, recognise_dot},
-      {"plan", plan_text, plan_json, program_dot},
-      {"program", program_text, program_json, program_dot},
+      {"graph", graph_text, graph_json, graph_picture},
+      {"passes", passes_text, passes_json, passes_picture},
+      {"recognise", recognise_text, recognise_json, recognise_picture},
+      {"plan", plan_text, plan_json, plan_picture},
+      {"program", program_text, program_json, program_picture},
       {"weights", weights_text, weights_json, nullptr},
       {"placement", placement_text, placement_json, nullptr},
       {"cuda", cuda_text, cuda_json, nullptr},
@@ -242,13 +246,19 @@ const std::vector<InspectStage>& inspect_stages() {
   return *table;
 }
 
+const LoadOptions& Inspection::load() {
+  if (!load_) load_ = load_options(options_);
+  return *load_;
+}
+
 const Compiled& Inspection::compiled() {
   if (compiled_) return *compiled_;
-  const LoadOptions load = load_options(options_);
   // Recognised as for serving: tables of positions end where the configuration beside the file says.
-  const auto decoder = recognise_decoder(passed(), table_length(load));
+  const auto decoder = recognise_decoder(passed(), table_length(load()));
   if (const auto* model = std::get_if<DecoderModel>(&decoder)) {
-    compiled_ = compile_model(*model, terms_for(*model, load));
+    const LaunchTerms terms = terms_for(*model, load());
+    limits_ = terms.limits;
+    compiled_ = compile_model(*model, terms);
     return *compiled_;
   }
   check_plain(passed());
@@ -281,14 +291,18 @@ std::string how_it_runs(Inspection& inspection) {
     return "decoder, " + std::to_string(c.programs.size()) + " ranks";
   }
   refuse_missing_kernels(inspection.passed());
-  const auto& no = std::get<NotRecognised>(inspection.recognised());
-  std::string why;
-  return "plain (" + (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason + ")" +
-         (find_signature(inspection.passed(), &why) ? ", served one sequence at a time"
-                                                    : ", not for ark-serve: " + why);
+  return "plain " + why_plain(inspection);
 }
 
 }  // namespace
+
+std::string why_plain(Inspection& inspection) {
+  const auto& no = std::get<NotRecognised>(inspection.recognised());
+  std::string why;
+  return "(" + (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason + ")" +
+         (find_signature(inspection.passed(), &why) ? ", served one sequence at a time"
+                                                    : ", not for ark-serve: " + why);
+}
 
 std::string summary(Inspection& inspection) {
   const Graph& graph = inspection.passed();

@@ -8,10 +8,12 @@
 #include <variant>
 #include <vector>
 
+#include "base/ir/picture.h"
 #include "engine/compile.h"
 #include "importer/decoder.h"
 #include "importer/import.h"
 #include "server/config.h"
+#include "server/load/load.h"
 
 namespace ark {
 
@@ -30,6 +32,11 @@ class Inspection {
   // kPlainSize. Throws Error(kUnsupported) if the graph's sizes depend on data.
   const Compiled& compiled();
   bool is_decoder() { return std::holds_alternative<DecoderModel>(recognised()); }
+  // What ark-serve would be asked for, with what the files beside the model say.
+  const LoadOptions& load();
+  // Of a recognised decoder, as compiled: tokens of a sequence, and of a page of keys and values.
+  int64_t max_length() { return compiled(), limits_.max_length; }
+  int64_t page_size() { return compiled(), limits_.page_size; }
   static constexpr int64_t kPlainSize = 128;
 
  private:
@@ -38,14 +45,16 @@ class Inspection {
   std::optional<onnx::Model> parsed_;
   std::optional<Graph> built_, passed_;
   std::optional<std::variant<DecoderModel, NotRecognised>> recognised_;
+  std::optional<LoadOptions> load_;
   std::optional<Compiled> compiled_;
+  RunnerLimits limits_;
 };
 
 struct InspectStage {
   const char* name;
   std::string (*text)(Inspection&);
   nlohmann::json (*json)(Inspection&);
-  std::string (*dot)(Inspection&);  // null: this stage has no picture
+  Picture (*picture)(Inspection&);  // null: this stage has none
 };
 const std::vector<InspectStage>& inspect_stages();  // in the order of the load path
 
@@ -54,7 +63,8 @@ std::string plan_text(Inspection& inspection);
 nlohmann::json plan_json(Inspection& inspection);
 std::string program_text(Inspection& inspection);
 nlohmann::json program_json(Inspection& inspection);
-std::string program_dot(Inspection& inspection);
+Picture plan_picture(Inspection& inspection);
+Picture program_picture(Inspection& inspection);
 std::string weights_text(Inspection& inspection);
 nlohmann::json weights_json(Inspection& inspection);
 std::string placement_text(Inspection& inspection);
@@ -62,6 +72,8 @@ nlohmann::json placement_json(Inspection& inspection);
 std::string cuda_text(Inspection& inspection);
 nlohmann::json cuda_json(Inspection& inspection);
 
+// Why the model is served plain, or not at all; of no recognised decoder.
+std::string why_plain(Inspection& inspection);
 // One line for --check: what the model is and how it runs. Imports, compiles and validates, but reads no
 // weights. Throws Error where no driver can run it.
 std::string summary(Inspection& inspection);
