@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "base/log.h"
 #include "server/load/device.h"
 
 namespace CLI {
@@ -18,7 +20,8 @@ enum class LogFormat : uint8_t { kText, kJson };
 
 struct ServeOptions {
   std::filesystem::path model;    // an ONNX file, or a folder that holds one
-  std::string served_model_name;  // empty: the file's stem
+  // What requests may call it; the first is what answers say. None: the file's stem.
+  std::vector<std::string> served_model_names;
   std::string host = "127.0.0.1";
   int32_t port = 8000;     // 0: any free one
   int32_t tp = 0;          // ranks; 0: chosen by the load path
@@ -35,6 +38,7 @@ struct ServeOptions {
   std::filesystem::path api_key_file;
   std::chrono::milliseconds shutdown_timeout{30'000};
   LogFormat log_format = LogFormat::kText;
+  LogLevel log_level = LogLevel::kInfo;  // lines below it are left out
   bool check = false;  // load everything, report, exit
 };
 

@@ -1,8 +1,8 @@
 // ark-inspect MODEL: stops after any stage of the load path and prints it.
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/tools/inspect_stages.h"
 #include "server/tools/main_guard.h"
 
@@ -36,7 +36,7 @@ int inspect(const Options& options) {
   else if (options.dot)
     print(stage.dot(inspection));
   else if (options.json)
-    print(stage.json(inspection).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    print(to_text(stage.json(inspection), 1) + "\n");
   else
     print(stage.text(inspection));
   return 0;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <variant>
@@ -12,6 +11,7 @@
 #include "importer/decoder.h"
 #include "importer/import.h"
 #include "server/config.h"
+#include "server/json_fwd.h"
 
 namespace ark {
 
@@ -44,23 +44,23 @@ class Inspection {
 struct InspectStage {
   const char* name;
   std::string (*text)(Inspection&);
-  nlohmann::json (*json)(Inspection&);
+  Json (*json)(Inspection&);
   std::string (*dot)(Inspection&);  // null: this stage has no picture
 };
 const std::vector<InspectStage>& inspect_stages();  // in the order of the load path
 
 // The stages behind recognise, one each.
 std::string plan_text(Inspection& inspection);
-nlohmann::json plan_json(Inspection& inspection);
+Json plan_json(Inspection& inspection);
 std::string program_text(Inspection& inspection);
-nlohmann::json program_json(Inspection& inspection);
+Json program_json(Inspection& inspection);
 std::string program_dot(Inspection& inspection);
 std::string weights_text(Inspection& inspection);
-nlohmann::json weights_json(Inspection& inspection);
+Json weights_json(Inspection& inspection);
 std::string placement_text(Inspection& inspection);
-nlohmann::json placement_json(Inspection& inspection);
+Json placement_json(Inspection& inspection);
 std::string cuda_text(Inspection& inspection);
-nlohmann::json cuda_json(Inspection& inspection);
+Json cuda_json(Inspection& inspection);
 
 // One line for --check: what the model is and how it runs. Imports, compiles and validates, but reads no
 // weights. Throws Error where no driver can run it.
