@@ -16,6 +16,7 @@ namespace ark {
 namespace {
 
 std::atomic<bool> json_lines{false};
+std::atomic<LogLevel> least_level{LogLevel::kInfo};
 
 spdlog::logger& logger() {
   static const auto instance = [] {
@@ -41,7 +42,8 @@ std::string timestamp() {  // UTC, milliseconds
 }
 
 const char* name_of(LogLevel level) {
-  return level == LogLevel::kInfo ? "info" : level == LogLevel::kWarning ? "warning" : "error";
+  constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+  return kNames[static_cast<std::size_t>(level)];
 }
 
 std::string number(double value) {
@@ -86,7 +88,9 @@ std::string json_quoted(std::string_view text) {
 
 void set_log_format(bool json) { json_lines.store(json, std::memory_order_relaxed); }
 
-void log_line(LogLevel level, std::string_view message, const LogFields& fields) {
+void set_log_level(LogLevel least) { least_level.store(least, std::memory_order_relaxed); }
+
+std::string log_text(LogLevel level, std::string_view message, const LogFields& fields) {
   std::string line;
   if (json_lines.load(std::memory_order_relaxed)) {
     line = "{\"time\":\"" + timestamp() + "\",\"level\":\"" + name_of(level) +
@@ -97,7 +101,12 @@ void log_line(LogLevel level, std::string_view message, const LogFields& fields)
     line = timestamp() + " " + name_of(level) + " " + escaped(message, 4096);
     for (const auto& [name, value] : fields) line += " " + std::string(name) + "=" + text_value(value);
   }
-  logger().info("{}", line);
+  return line;
+}
+
+void log_line(LogLevel level, std::string_view message, const LogFields& fields) {
+  if (level >= least_level.load(std::memory_order_relaxed))
+    logger().info("{}", log_text(level, message, fields));
 }
 
 }  // namespace ark

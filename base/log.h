@@ -10,15 +10,19 @@
 
 namespace ark {
 
-enum class LogLevel : uint8_t { kInfo, kWarning, kError };
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 
 using LogValue = std::variant<std::string, int64_t, double>;
 using LogFields = std::vector<std::pair<std::string_view, LogValue>>;
 
-// Once, before other threads log. The default is text.
+// Both once, before other threads log. The default is text, from kInfo up.
 void set_log_format(bool json);
+void set_log_level(LogLevel least);
 // One line; control characters are escaped. Any thread.
 void log_line(LogLevel level, std::string_view message, const LogFields& fields = {});
+
+// The same line without its end, for what is not written to standard error.
+std::string log_text(LogLevel level, std::string_view message, const LogFields& fields = {});
 
 // "text" with the quotes and escapes of JSON; bytes that are not UTF-8 become U+FFFD.
 std::string json_quoted(std::string_view text);

@@ -50,12 +50,12 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   const auto whole = [&](const char* name, int32_t& into, int32_t low, int32_t high, const char* help) {
     app.add_option(name, into, help)->check(CLI::Range(low, high))->capture_default_str();
   };
-  app.add_option("--model", options.model, "ONNX file, or folder that holds one")
+  app.add_option("model,--model", options.model, "ONNX file, or folder that holds one; also without --model")
       ->required()
       ->type_name("FILE|DIR");
   app.add_option("--variant", options.variant, "of several files in the folder: q4 for model_q4.onnx");
-  app.add_option("--served-model-name", options.served_model_name,
-                 "name in requests; default: the file's stem");
+  app.add_option("--served-model-name", options.served_model_names,
+                 "names in requests, the first of them in answers; default: the file's stem");
   app.add_option("--host", options.host, "address to listen on")->capture_default_str();
   whole("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
   whole("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
@@ -88,7 +88,13 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
       ->default_str("30");
   add_choice<LogFormat>(app, "--log-format", options.log_format,
                         {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, "text",
-                        "of the log's lines");
+                        "of all lines on standard output and error");
+  add_choice<LogLevel>(app, "--log-level", options.log_level,
+                       {{"debug", LogLevel::kDebug},
+                        {"info", LogLevel::kInfo},
+                        {"warning", LogLevel::kWarning},
+                        {"error", LogLevel::kError}},
+                       "info", "of the log; debug: also requests for health and metrics");
   app.add_flag("--check", options.check, "load everything, say what was found, and exit");
 }
 

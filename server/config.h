@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "base/log.h"
 #include "server/load/device.h"
 
 namespace CLI {
@@ -17,9 +19,10 @@ namespace ark {
 enum class LogFormat : uint8_t { kText, kJson };
 
 struct ServeOptions {
-  std::filesystem::path model;    // an ONNX file, or a folder that holds one
-  std::string variant;            // of several files in the folder: "q4" for model_q4.onnx
-  std::string served_model_name;  // empty: the file's stem
+  std::filesystem::path model;  // an ONNX file, or a folder that holds one
+  std::string variant;          // of several files in the folder: "q4" for model_q4.onnx
+  // What requests may call it; the first is what answers say. None: the file's stem.
+  std::vector<std::string> served_model_names;
   std::string host = "127.0.0.1";
   int32_t port = 8000;     // 0: any free one
   int32_t tp = 0;          // ranks; 0: chosen by the load path
@@ -36,7 +39,8 @@ struct ServeOptions {
   std::filesystem::path api_key_file;
   std::chrono::milliseconds shutdown_timeout{30'000};
   LogFormat log_format = LogFormat::kText;
-  bool check = false;  // load everything, report, exit
+  LogLevel log_level = LogLevel::kInfo;  // lines below it are left out
+  bool check = false;                    // load everything, report, exit
 };
 
 // Declares the options on `app`, which writes to `options` when it parses. `options` outlives `app`.

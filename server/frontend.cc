@@ -1,12 +1,6 @@
 #include "server/frontend.h"
 
-#include "server/api/chat.h"
-#include "server/api/completions.h"
-#include "server/api/health.h"
-#include "server/api/metrics_route.h"
-#include "server/api/models.h"
-#include "server/api/openapi.h"
-#include "server/api/tokenize.h"
+#include "server/api/endpoints.h"
 
 namespace ark {
 namespace {
@@ -30,27 +24,16 @@ http::ApiKeys keys_of(const ServeOptions& options) {
 
 Frontend::Frontend(const ServeOptions& options, api::Service& service)
     : service_(service),
-      server_(server_options(options), make_router(service, [this] { return server_.open_connections(); }),
-              keys_of(options),
+      server_(server_options(options), api::make_router(service), keys_of(options),
               {.answering = [&service](const std::string& route,
                                        int status) { service.metrics().count(route, status); },
-               .served = log_served}) {}
+               .served = log_served}) {
+  service.open_connections = [this] { return server_.open_connections(); };
+}
 
 void Frontend::start_draining() {
   service_.start_draining();
   server_.close_after_answer();
-}
-
-http::Router make_router(api::Service& service, std::function<std::size_t()> open_connections) {
-  http::Router router;
-  api::add_completions(router, service);
-  api::add_chat(router, service);
-  api::add_models(router, service);
-  api::add_tokenize(router, service);
-  api::add_health(router, service);
-  api::add_metrics(router, service, std::move(open_connections));
-  api::add_openapi(router, service);
-  return router;
 }
 
 void log_served(const http::Served& served) {
@@ -62,7 +45,10 @@ void log_served(const http::Served& served) {
                       {"seconds", served.seconds},
                       {"bytes", served.bytes}};
   fields.insert(fields.end(), served.details.begin(), served.details.end());
-  log_line(served.status >= 500 ? LogLevel::kWarning : LogLevel::kInfo, "request", fields);
+  const LogLevel level = served.status >= 500 ? LogLevel::kWarning
+                         : served.is_probe    ? LogLevel::kDebug
+                                              : LogLevel::kInfo;
+  log_line(level, "request", fields);
 }
 
 }  // namespace ark

@@ -27,8 +27,6 @@ class Frontend {
   http::Server server_;
 };
 
-// All routes of the API. `open_connections` is asked at each scrape of the metrics.
-http::Router make_router(api::Service& service, std::function<std::size_t()> open_connections);
 // Writes the request's line of the access log.
 void log_served(const http::Served& served);
 

@@ -12,6 +12,8 @@ Json parse_json(std::string_view text) {
   }
 }
 
+Json parse_json_or_discard(std::string_view text) { return Json::parse(text, nullptr, false); }
+
 std::string to_text(const Json& json, int indent, bool ascii) {
   return json.dump(indent, ' ', ascii, Json::error_handler_t::replace);
 }

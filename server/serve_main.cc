@@ -16,6 +16,7 @@
 #include "server/frontend.h"
 #include "server/http/api_keys.h"
 #include "server/load/load.h"
+#include "server/text/model_text.h"
 #include "server/tools/main_guard.h"
 
 namespace {
@@ -27,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kTick = 20ms;           // between looks at signals and at the runner
 constexpr auto kLastAnswers = 5000ms;  // to send what is ready, or why it failed
 volatile std::sig_atomic_t signals_seen = 0;
+bool json_lines = false;  // set before anything is said
 
 void on_signal(int) { signals_seen = signals_seen + 1; }
 
@@ -38,8 +40,9 @@ void count_signals() {
   ::sigaction(SIGINT, &action, nullptr);
 }
 
-void say(const std::string& line) {
-  print(line + "\n");
+// A line on standard output, for people; with --log-format json an object as the log's.
+void say(const std::string& line, const LogFields& fields = {}) {
+  print((json_lines ? log_text(LogLevel::kInfo, line, fields) : line) + "\n");
   std::fflush(stdout);
 }
 
@@ -59,7 +62,7 @@ void say_ready(const ServeOptions& options, const std::string& model, const text
   const char* input = text.chat_template ? R"("messages": [{"role": "user", "content": "Who are you?"}])"
                       : text.tokenizer   ? R"("prompt": "Once upon a time")"
                                          : R"("prompt": [1, 2, 3])";
-  say("ready        " + url + "  model " + escaped(model));
+  say("ready        " + url + "  model " + escaped(model), {{"url", url}, {"model", model}});
   say("try          curl " + url + route + " -H 'Content-Type: application/json'" + key +
       " -d '{\"model\": " + json_quoted(model) + ", " + input + ", \"max_tokens\": 32}'");
 }
@@ -91,7 +94,9 @@ int serve(const ServeOptions& options, api::Service& service, Frontend& frontend
 }
 
 int run(const ServeOptions& options) {
-  set_log_format(options.log_format == LogFormat::kJson);
+  json_lines = options.log_format == LogFormat::kJson;
+  set_log_format(json_lines);
+  set_log_level(options.log_level);
   if (is_rank_process()) {  // it ends when rank 0 ends, whatever signals the terminal sends to all
     std::signal(SIGINT, SIG_IGN);
     std::signal(SIGTERM, SIG_IGN);
@@ -103,8 +108,10 @@ int run(const ServeOptions& options) {
     frontend.emplace(options, service);  // a port in use shows before the model is loaded
   else if (!options.api_key_file.empty())
     http::ApiKeys::load(options.api_key_file);
-  StageLog log(say);
+  StageLog log([](const std::string& line) { say(line); });
+  const auto start = Clock::now();
   ServedModel model = load_model(options, log);
+  model.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const std::string name = model.name;
   const auto text = model.text;  // shared: the service takes the model
   if (options.check) {

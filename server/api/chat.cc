@@ -1,175 +1,179 @@
-#include "server/api/chat.h"
-
+// POST /v1/chat/completions.
 #include <algorithm>
-#include <utility>
 
 #include "server/api/chat_messages.h"
-#include "server/api/format.h"
-#include "server/api/generation.h"
+#include "server/api/endpoints.h"
+#include "server/api/job.h"
+#include "server/api/logprobs.h"
+#include "server/api/schema.h"
 
 namespace ark::api {
 namespace {
 
-struct ChatJob {
-  ChatJob(Model& m, Parameters p) : model(m), parameters(std::move(p)), batch(m) {}
-  Model& model;
-  Parameters parameters;
-  std::string id;
-  int64_t created = 0;
-  std::vector<int32_t> prompt;
-  int32_t top = -1;  // -1: no log-probabilities
-  Batch batch;
+using session::Piece;
+
+constexpr IntegerField kMaxCompletion{"max_completion_tokens", 0, INT32_MAX,
+                                      "Tokens to generate at most; wins over max_tokens.", true};
+constexpr FlagField kWantLogprobs{"logprobs", false, "Log-probabilities of the tokens."};
+constexpr IntegerField kTopLogprobs{"top_logprobs", 0, kMaxTop, "Alternatives per token; needs logprobs."};
+const OtherField kFormat{"response_format", [](const Limits&) {
+                           return maybe(object({{"type", one_of({"text"})}}, {"type"}));
+                         }};
+const OtherField kModalities{"modalities", [](const Limits&) { return maybe(list(one_of({"text"}))); }};
+
+class ChatJob : public Job {
+ public:
+  ChatJob(Model& m, Parameters p, const Fields& fields, const std::string& request_id);
+  void begin() {
+    for (int32_t i = 0; i < parameters.n; ++i) submit(prompt_, max_tokens_, i);
+    answers_.resize(batch.size());
+  }
+  int64_t prompt_tokens() const override { return static_cast<int64_t>(prompt_.size()); }
+
+ protected:
+  Json head(bool is_chunk) const override;
+  std::vector<Json> news(std::size_t index, Piece piece) override;
+  void add(std::size_t index, Piece piece) override;
+  Json choices() override;
+
+ private:
+  void read_logprobs(const Fields& fields);
+  void read_length(const Fields& fields);
+  Json choice_of(std::size_t index, const char* what, Json content, const Piece& piece);
+
+  std::vector<int32_t> prompt_;
+  int64_t max_tokens_ = 0;
+  int32_t top_ = -1;  // -1: no log-probabilities
+  struct Answer {
+    Piece all;
+    bool begun = false;  // the stream has said the role
+  };
+  std::vector<Answer> answers_;  // a sequence each
 };
 
 void refuse_what_ark_has_not(const Fields& fields) {
-  if (const auto kinds = fields.strings("modalities", 16))
+  if (const auto kinds = fields.strings(kModalities.name, 16))
     for (const std::string& kind : *kinds)
       if (kind != "text") fields.fail("modalities", "must be text only");
   if (fields.find("audio")) fields.fail("audio", "is not supported: the model makes text");
   if (fields.boolean("echo").value_or(false)) fields.fail("echo", "is not supported in chat");
 }
 
-void read_logprobs(const Fields& fields, ChatJob& job) {
-  const bool wanted = fields.boolean("logprobs").value_or(false);
-  const auto top = fields.integer("top_logprobs", 0, kMaxTop);
+ChatJob::ChatJob(Model& m, Parameters p, const Fields& fields, const std::string& request_id)
+    : Job(m, std::move(p), "chatcmpl-" + request_id) {
+  refuse_what_ark_has_not(fields);
+  read_logprobs(fields);
+  prompt_ = chat_tokens(fields, model);
+  read_length(fields);
+}
+
+void ChatJob::read_logprobs(const Fields& fields) {
+  const bool wanted = fields.get(kWantLogprobs);
+  const auto top = fields.get(kTopLogprobs);
   if (top && !wanted) fields.fail("top_logprobs", "needs logprobs: true");
-  if (wanted) job.top = static_cast<int32_t>(top.value_or(0));
-  job.parameters.request.top_logprobs = job.top;
+  if (wanted) top_ = static_cast<int32_t>(top.value_or(0));
+  parameters.request.top_logprobs = top_;
 }
 
-void read_length(const Fields& fields, ChatJob& job) {
-  const auto newer = fields.integer("max_completion_tokens", 0, INT32_MAX);
-  const std::string name = newer ? "max_completion_tokens" : "max_tokens";
-  const auto prompt = static_cast<int64_t>(job.prompt.size());
-  const int64_t room = std::max<int64_t>(1, job.model.max_length() - prompt);
-  const int64_t wanted = newer ? *newer : job.parameters.max_tokens.value_or(room);
-  check_length(job.model, {"messages", prompt}, wanted, name);
-  job.parameters.request.max_tokens = static_cast<int32_t>(wanted);
+void ChatJob::read_length(const Fields& fields) {
+  const auto newer = fields.get(kMaxCompletion);
+  const int64_t room = std::max<int64_t>(1, model.max_length() - prompt_tokens());
+  max_tokens_ = newer ? *newer : parameters.max_tokens.value_or(room);
+  check_length(model, {"messages", prompt_tokens()}, max_tokens_, newer ? kMaxCompletion.name : "max_tokens");
 }
 
-void submit(ChatJob& job) {
-  for (int32_t i = 0; i < job.parameters.n; ++i) {
-    schedule::GenerateRequest request = job.parameters.request;
-    request.prompt = job.prompt;
-    request.sampling.seed = seed_of(job.parameters.seed, static_cast<std::size_t>(i));
-    job.batch.submit(std::move(request), job.parameters.text);
-  }
-}
-
-Json envelope_of(const ChatJob& job, const char* object) {
-  Json all = {{"id", job.id}, {"object", object}, {"created", job.created}, {"model", job.model.served.name}};
-  if (job.parameters.return_token_ids) all["prompt_token_ids"] = job.prompt;
+Json ChatJob::head(bool is_chunk) const {
+  Json all = {{"object", is_chunk ? "chat.completion.chunk" : "chat.completion"}};
+  if (parameters.return_token_ids) all["prompt_token_ids"] = prompt_;
   return all;
 }
 
-Json logprobs_of(const ChatJob& job, const std::vector<TokenScore>& scores) {
-  if (job.top < 0) return nullptr;
-  return {{"content", chat_logprobs(job.model, scores, job.top)}, {"refusal", nullptr}};
-}
-
 // The members of a choice that are the same in a stream and in a whole answer.
-Json choice_of(ChatJob& job, std::size_t index, const char* what, Json content, const Piece& piece) {
-  const Generation& generation = job.batch.at(index);
+Json ChatJob::choice_of(std::size_t index, const char* what, Json content, const Piece& piece) {
+  Json logprobs;
+  if (top_ >= 0) logprobs = {{"content", chat_logprobs(model, piece.scores, top_)}, {"refusal", nullptr}};
   Json choice = {{"index", index},
                  {what, std::move(content)},
-                 {"logprobs", logprobs_of(job, piece.scores)},
+                 {"logprobs", std::move(logprobs)},
                  {"finish_reason", nullptr}};
-  if (generation.done()) {
-    choice["finish_reason"] = generation.finish_reason();
-    choice["stop_reason"] = generation.stop_reason();
-  }
-  if (job.parameters.return_token_ids) choice["token_ids"] = piece.ids;
+  set_finish(choice, batch.at(index));
+  if (parameters.return_token_ids) choice["token_ids"] = piece.ids;
   return choice;
 }
 
-Json whole_answer(ChatJob& job, const std::function<bool()>& client_gone) {
-  std::vector<Piece> all(job.batch.size());
-  job.batch.run(client_gone, [&](std::size_t i, Piece piece) {
-    all[i].text += piece.text;
-    all[i].ids.insert(all[i].ids.end(), piece.ids.begin(), piece.ids.end());
-    std::move(piece.scores.begin(), piece.scores.end(), std::back_inserter(all[i].scores));
-  });
-  Json answer = envelope_of(job, "chat.completion");
-  Json choices = Json::array();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    Json message = {{"role", "assistant"}, {"content", all[i].text}, {"refusal", nullptr}};
-    choices.push_back(choice_of(job, i, "message", std::move(message), all[i]));
+void ChatJob::add(std::size_t index, Piece piece) {
+  Piece& all = answers_[index].all;
+  all.text += piece.text;
+  all.ids.insert(all.ids.end(), piece.ids.begin(), piece.ids.end());
+  std::ranges::move(piece.scores, std::back_inserter(all.scores));
+}
+
+Json ChatJob::choices() {
+  Json list = Json::array();
+  for (std::size_t i = 0; i < answers_.size(); ++i) {
+    const Piece& all = answers_[i].all;
+    Json message = {{"role", "assistant"}, {"content", all.text}, {"refusal", nullptr}};
+    list.push_back(choice_of(i, "message", std::move(message), all));
   }
-  answer["choices"] = std::move(choices);
-  const auto prompt = static_cast<int64_t>(job.prompt.size());
-  answer["usage"] = usage(prompt, job.batch.generated());
-  return answer;
+  return list;
 }
 
-void stream_answer(ChatJob& job, const std::function<bool()>& client_gone,
-                   const std::function<void(const Json&)>& send) {
-  Json chunk = envelope_of(job, "chat.completion.chunk");
-  if (job.parameters.include_usage) chunk["usage"] = nullptr;
-  std::vector<bool> begun(job.batch.size());
+std::vector<Json> ChatJob::news(std::size_t index, Piece piece) {
+  const bool ids = parameters.return_token_ids && !piece.ids.empty();
+  if (piece.text.empty() && piece.scores.empty() && !ids && !batch.at(index).done()) return {};
+  std::vector<Json> all;
   // The role comes first, and with the first token: clients take its time for the time to the first token.
-  const auto begin = [&](std::size_t i) {
-    if (begun[i]) return;
-    begun[i] = true;
-    Json delta = {{"role", "assistant"}, {"content", ""}};
-    chunk["choices"] = Json::array(
-        {Json{{"index", i}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", nullptr}}});
-    send(chunk);
-    chunk.erase("prompt_token_ids");
-  };
-  job.batch.run(client_gone, [&](std::size_t i, Piece piece) {
-    const bool ids = job.parameters.return_token_ids && !piece.ids.empty();
-    if (piece.text.empty() && piece.scores.empty() && !ids && !job.batch.at(i).done()) return;
-    begin(i);
-    Json delta = Json::object();
-    if (!piece.text.empty()) delta["content"] = piece.text;
-    chunk["choices"] = Json::array({choice_of(job, i, "delta", std::move(delta), piece)});
-    send(chunk);
-  });
-  if (!job.parameters.include_usage) return;
-  chunk["choices"] = Json::array();
-  chunk["usage"] = usage(static_cast<int64_t>(job.prompt.size()), job.batch.generated());
-  send(chunk);
+  if (!std::exchange(answers_[index].begun, true)) {
+    Json role = {{"role", "assistant"}, {"content", ""}};
+    all.push_back(
+        {{"index", index}, {"delta", std::move(role)}, {"logprobs", nullptr}, {"finish_reason", nullptr}});
+  }
+  Json delta = Json::object();
+  if (!piece.text.empty()) delta["content"] = piece.text;
+  all.push_back(choice_of(index, "delta", std::move(delta), piece));
+  return all;
 }
 
-http::Response chat(Service& service, http::Request& request) {
+http::Response answer(Service& service, http::Request& request) {
   std::shared_ptr<ChatJob> job;
   {
     const Json body = parse_body(request.body);
     const Fields fields(body);
     Model& model = service.model_of(fields);
-    job = std::make_shared<ChatJob>(model, read_parameters(fields, model));
-    job->id = "chatcmpl-" + request.id;
-    job->created = unix_seconds();
-    refuse_what_ark_has_not(fields);
-    read_logprobs(fields, *job);
-    job->prompt = chat_tokens(fields, model);
-    read_length(fields, *job);
+    job = std::make_shared<ChatJob>(model, read_parameters(fields, model), fields, request.id);
   }
-  submit(*job);
-  http::Response response;
-  response.log = std::make_shared<LogFields>();
-  const auto note = [job, log = response.log] {
-    log_usage(*log, job->model, static_cast<int64_t>(job->prompt.size()), job->batch.generated());
-  };
-  if (job->parameters.stream) {
-    response.content_type = "text/event-stream";
-    response.headers.emplace_back("Cache-Control", "no-cache");
-    response.stream = [job, note, gone = request.client_gone](const http::Writer& write) {
-      stream_events(write, [&](const auto& send) { stream_answer(*job, gone, send); });
-      note();
-    };
-    return response;
-  }
-  response.body = to_text(whole_answer(*job, request.client_gone));
-  note();
-  return response;
+  job->begin();
+  return respond(job, request);
+}
+
+Json chat_request(const Limits& limits) {
+  std::vector<Field> fields = generation_fields();
+  fields.insert(fields.end(), template_fields().begin(), template_fields().end());
+  for (const Field& field :
+       std::initializer_list<Field>{kMaxCompletion, kWantLogprobs, kTopLogprobs, kFormat, kModalities})
+    fields.push_back(field);
+  return object_of(fields, limits);
+}
+
+Json chat_answer(const Limits&) {
+  Json message =
+      object({{"role", type("string")}, {"content", type("string")}, {"refusal", maybe(type("string"))}});
+  Json whole = answer_schema("chat.completion", choice_schema({{"message", std::move(message)}}));
+  whole["properties"]["prompt_token_ids"] = list(token_id());
+  return whole;
 }
 
 }  // namespace
 
-void add_chat(http::Router& router, Service& service) {
-  router.add({"POST", "/v1/chat/completions",
-              [&service](http::Request& request) { return chat(service, request); }});
+std::vector<Endpoint> chat() {
+  return {{.method = "POST",
+           .path = "/v1/chat/completions",
+           .id = "chat",
+           .summary = "Answer a conversation.",
+           .handle = answer,
+           .answer = {{"ChatAnswer", chat_answer}, kUsage},
+           .request = {{"ChatRequest", chat_request}, kChatMessage},
+           .streams = true}};
 }
 
 }  // namespace ark::api

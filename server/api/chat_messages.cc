@@ -1,11 +1,28 @@
 #include "server/api/chat_messages.h"
 
 #include "base/error.h"
+#include "server/api/schema.h"
+#include "server/text/chat_input.h"
 
 namespace ark::api {
 namespace {
 
 constexpr std::size_t kMostMessages = 4096;
+
+constexpr FlagField kGenerationPrompt{"add_generation_prompt", true,
+                                      "End the prompt where the assistant begins (extension)."};
+constexpr FlagField kGoOn{"continue_final_message", false,
+                          "Go on with the last message instead of answering it (extension)."};
+const OtherField kMessages{"messages",
+                           [](const Limits&) { return at_least_one(list(reference("ChatMessage"))); }, true};
+const OtherField kTools{"tools", [](const Limits&) {
+                          return maybe(list(type("object"), "Given to the model's chat template."));
+                        }};
+const OtherField kToolChoice{"tool_choice", [](const Limits&) { return maybe(one_of({"auto", "none"})); }};
+const OtherField kTemplateVariables{
+    "chat_template_kwargs", [](const Limits&) {
+      return maybe({{"type", "object"}, {"description", "Further variables for the template (extension)."}});
+    }};
 
 // Parts become one text, a line each; a model of text takes no others.
 std::string text_of_parts(const Fields& message, const Json& parts) {
@@ -65,7 +82,7 @@ Json read_message(const Json& given, std::size_t index) {
 }
 
 Json read_messages(const Fields& fields) {
-  const Json* messages = fields.find("messages");
+  const Json* messages = fields.get(kMessages);
   if (!messages || !messages->is_array()) fields.wrong_type("messages", "an array of messages");
   if (messages->empty()) fields.fail("messages", "must not be empty");
   if (messages->size() > kMostMessages)
@@ -76,9 +93,9 @@ Json read_messages(const Fields& fields) {
 }
 
 Json read_tools(const Fields& fields) {
-  const Json* tools = fields.find("tools");
+  const Json* tools = fields.get(kTools);
   if (tools && !tools->is_array()) fields.wrong_type("tools", "an array");
-  const Json* choice = fields.find("tool_choice");
+  const Json* choice = fields.get(kToolChoice);
   if (choice && !(choice->is_string() && (*choice == "auto" || *choice == "none")))
     fields.fail("tool_choice", R"(must be "auto" or "none": a call cannot be forced)");
   if (!tools || tools->empty() || (choice && *choice == "none")) return nullptr;
@@ -86,10 +103,6 @@ Json read_tools(const Fields& fields) {
     if (!tool.is_object()) fields.fail("tools", "must hold objects, not " + kind_of(tool));
   return *tools;
 }
-
-}  // namespace
-
-namespace {
 
 // Stands where the last message ends. The space behind it shows whether a template trims what it prints.
 constexpr std::string_view kEndMark = "ARK-THE-TEXT-GOES-ON-HERE ";
@@ -109,20 +122,26 @@ std::string up_to_mark(std::string chat) {
 
 }  // namespace
 
+const std::vector<Field>& template_fields() {
+  static const std::vector<Field> all = {kMessages,         kTools, kToolChoice,
+                                         kGenerationPrompt, kGoOn,  kTemplateVariables};
+  return all;
+}
+
 std::string chat_prompt(const Fields& fields, const Model& model) {
-  model.tokenizer("messages");
+  tokenizer_for(model, "messages");
   text::ChatInput input;
   input.messages = read_messages(fields);
   input.tools = read_tools(fields);
-  const bool goes_on = fields.boolean("continue_final_message").value_or(false);
-  input.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(!goes_on);
+  const bool goes_on = fields.get(kGoOn);
+  input.add_generation_prompt = fields.given(kGenerationPrompt).value_or(!goes_on);
   if (goes_on && input.add_generation_prompt)
     fields.fail("continue_final_message", "and add_generation_prompt cannot both be true");
   if (goes_on) {
     Json& content = input.messages.back()["content"];
     content = content.get<std::string>() + std::string(kEndMark);
   }
-  if (const Json* extra = fields.find("chat_template_kwargs")) {
+  if (const Json* extra = fields.get(kTemplateVariables)) {
     if (!extra->is_object()) fields.wrong_type("chat_template_kwargs", "an object");
     input.extra = *extra;
   }
@@ -130,7 +149,7 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   if (!text.chat_template)
     throw http::HttpError(
         400,
-        "the model " + escaped(model.served.name) + " has no chat template that works" +
+        "the model " + escaped(model.name()) + " has no chat template that works" +
             (text.chat_template_error.empty() ? "" : " (" + text.chat_template_error + ")") +
             "; use /v1/completions",
         "messages", "no_chat_template");
@@ -145,7 +164,26 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
 }
 
 std::vector<int32_t> chat_tokens(const Fields& fields, const Model& model) {
-  return model.encode("messages", chat_prompt(fields, model), false);
+  return encode(model, "messages", chat_prompt(fields, model), false);
+}
+
+Json chat_message_schema(const Limits&) {
+  Json part = object({{"type", one_of({"text"})}, {"text", type("string")}}, {"type", "text"});
+  Json call = object({{"function", object({{"name", type("string")}}, {"name"})}}, {"function"});
+  const Json content = {{"oneOf", Json::array({type("string"), list(std::move(part))})}};
+  const Json calls = list(std::move(call));
+  Json all =
+      object({{"role", text("system, user, assistant, tool, developer: what the model's template knows")},
+              {"content", maybe(content)},
+              {"name", maybe(type("string"))},
+              {"tool_calls", maybe(calls)},
+              {"tool_call_id", maybe(type("string"))}},
+             {"role"});
+  // Only assistants may say nothing.
+  all["anyOf"] = Json::array({object({{"content", content}}, {"content"}),
+                              object({{"tool_calls", calls}}, {"tool_calls"}),
+                              object({{"role", one_of({"assistant"})}}, {"role"})});
+  return all;
 }
 
 }  // namespace ark::api

@@ -4,11 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "server/api/service.h"
+#include "server/api/endpoint.h"
 
 namespace ark::api {
 
-// Reads messages, tools, chat_template_kwargs and add_generation_prompt. Throws HttpError 400.
+// What a prompt is rendered from.
+const std::vector<Field>& template_fields();
+Json chat_message_schema(const Limits&);
+inline constexpr Schema kChatMessage{"ChatMessage", chat_message_schema};
+
+// Reads these fields. Throws HttpError 400.
 std::string chat_prompt(const Fields& fields, const Model& model);
 // Its tokens; templates write the special tokens themselves.
 std::vector<int32_t> chat_tokens(const Fields& fields, const Model& model);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "server/api/format.h"
-#include "server/api/generation.h"
+#include "server/api/job.h"
+#include "server/api/logprobs.h"
 
 namespace ark::api {
 
@@ -15,45 +15,30 @@ struct Prompt {
   std::string text;  // as given; decoded ids where it is echoed
 };
 
-// One request. Sequence i belongs to prompt i / best_of.
-struct CompletionJob {
-  CompletionJob(Model& m, Parameters p) : model(m), parameters(std::move(p)), batch(m) {}
-  int64_t prompt_tokens() const {
-    int64_t sum = 0;
-    for (const Prompt& prompt : prompts) sum += static_cast<int64_t>(prompt.ids.size());
-    return sum;
-  }
-
-  Model& model;
-  Parameters parameters;
-  std::string id;
-  int64_t created = 0;
-  std::vector<Prompt> prompts;
-  int32_t best_of = 1, logprobs = -1;
-  bool echo = false;
-  Batch batch;
+// What all choices of a request go by.
+struct CompletionOptions {
+  int32_t logprobs = -1;  // -1: none
+  bool echo = false, return_token_ids = false;
 };
 
 class CompletionChoice {
  public:
-  // `job` outlives the choice.
-  CompletionChoice(CompletionJob& job, std::size_t sequence);
+  // The prompt outlives the choice.
+  CompletionChoice(const Model& model, const CompletionOptions& options, const Prompt& prompt);
 
-  void add(Piece piece);
+  void add(session::Piece piece);
   // Something a stream should send: text, log-probabilities, ids, or the end.
-  bool has_news() const;
+  bool has_news(const session::Generation& generation) const;
   // What came since the last time, as a member of "choices".
-  Json take(std::size_t index);
+  Json take(std::size_t index, const session::Generation& generation);
 
  private:
   void add_prompt_token(std::size_t position, const float* logprob,
                         const std::vector<std::pair<int32_t, float>>& top);
   int64_t characters_before(std::size_t byte);
-  const Prompt& prompt() const { return job_.prompts[sequence_ / static_cast<std::size_t>(job_.best_of)]; }
-  const Generation& generation() const { return job_.batch.at(sequence_); }
 
-  CompletionJob& job_;
-  const std::size_t sequence_;
+  const CompletionOptions options_;
+  const Prompt& prompt_;
   CompletionLogprobs logprobs_;
   std::vector<int64_t> prompt_offsets_;  // characters; only for echoed log-probabilities
   int64_t prompt_characters_ = 0;

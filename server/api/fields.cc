@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "server/json.h"
 
 namespace ark::api {
 namespace {
@@ -43,12 +44,6 @@ void check_size(std::string_view text, const std::string& what, const JsonLimits
   }
 }
 
-std::string reason(const nlohmann::json::exception& e) {
-  std::string text = e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
-  const std::size_t end = text.find("] ");
-  return escaped(end == std::string::npos ? text : text.substr(end + 2), 200);
-}
-
 std::string range(double low, double high) {
   const auto text = [](double v) {
     char buffer[40];
@@ -63,9 +58,9 @@ std::string range(double low, double high) {
 Json parse_json(std::string_view text, const std::string& what, const JsonLimits& limits) {
   check_size(text, what, limits);
   try {
-    return Json::parse(text);
-  } catch (const nlohmann::json::exception& e) {
-    refuse(what + " is not valid JSON: " + reason(e));
+    return ark::parse_json(text);
+  } catch (const JsonError& e) {
+    refuse(what + " is not valid JSON: " + escaped(e.what(), 200));
   }
 }
 
@@ -77,8 +72,6 @@ Json parse_body(std::string& body, const JsonLimits& limits) {
   body = std::string();
   return json;
 }
-
-std::string to_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::string kind_of(const Json& value) {
   if (value.is_string()) return "a string";
@@ -128,7 +121,7 @@ std::optional<int64_t> Fields::integer(const std::string& name, int64_t low, int
     wrong_type(name, "an integer");
   if (!integer || *integer < low || *integer > high)
     fail(name, "must be between " + std::to_string(low) + " and " + std::to_string(high) + ", not " +
-                   escaped(value->dump(), 40));
+                   escaped(to_text(*value), 40));
   return integer;
 }
 
@@ -138,7 +131,7 @@ std::optional<double> Fields::number(const std::string& name, double low, double
   if (!value->is_number()) wrong_type(name, "a number");
   const double number = value->get<double>();
   if (!(number >= low && number <= high))
-    fail(name, "must be " + range(low, high) + ", not " + escaped(value->dump(), 40));
+    fail(name, "must be " + range(low, high) + ", not " + escaped(to_text(*value), 40));
   return number;
 }
 
@@ -170,6 +163,14 @@ std::optional<std::vector<std::string>> Fields::strings(const std::string& name,
   return all;
 }
 
+std::optional<std::vector<std::string>> Fields::get(const TextsField& f) const {
+  auto all = strings(f.name, f.most);
+  for (const std::string& text : all.value_or(std::vector<std::string>()))
+    if (text.size() > f.most_bytes)
+      fail(f.name, "has a string of more than " + std::to_string(f.most_bytes) + " bytes");
+  return all;
+}
+
 std::optional<std::vector<int32_t>> Fields::ids(const std::string& name, std::size_t most) const {
   const Json* value = find(name);
   if (!value) return std::nullopt;
@@ -180,8 +181,7 @@ std::optional<std::vector<int32_t>> Fields::ids(const std::string& name, std::si
   for (const Json& item : *value) {
     const auto id = as_integer(item);
     if (!id || *id < 0 || *id > std::numeric_limits<int32_t>::max())
-      fail(name, "must hold token ids, not " +
-                     escaped(item.dump(-1, ' ', true, Json::error_handler_t::replace), 40));
+      fail(name, "must hold token ids, not " + escaped(to_text(item, -1, true), 40));
     all.push_back(static_cast<int32_t>(*id));
   }
   return all;

@@ -2,16 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "server/api/field.h"
 #include "server/http/message.h"
+#include "server/json_fwd.h"
 
 namespace ark::api {
-
-using Json = nlohmann::ordered_json;  // keeps the order of tool schemas, which templates print
 
 // What a body may hold at most, so that parsing it takes bounded time and memory.
 struct JsonLimits {
@@ -24,9 +23,6 @@ struct JsonLimits {
 Json parse_body(std::string& body, const JsonLimits& limits = {});
 Json parse_json(std::string_view text, const std::string& what, const JsonLimits& limits = {});
 
-// One line of JSON; strings that are not UTF-8 get U+FFFD.
-std::string to_text(const Json& json);
-
 // The members of one object. Those that are absent or null read as nullopt; unknown ones are ignored.
 class Fields {
  public:
@@ -36,13 +32,23 @@ class Fields {
   const Json* find(const std::string& name) const;  // null if absent or null
   std::string path(const std::string& name) const { return prefix_ + name; }
 
+  // As the field's description says: its type and range, or 400. A flag that is absent has its standard value.
+  std::optional<int64_t> get(const IntegerField& f) const { return integer(f.name, f.low, f.high); }
+  std::optional<double> get(const NumberField& f) const { return number(f.name, f.low, f.high); }
+  bool get(const FlagField& f) const { return boolean(f.name).value_or(f.standard); }
+  std::optional<bool> given(const FlagField& f) const { return boolean(f.name); }
+  std::optional<std::string> get(const TextField& f) const { return string(f.name); }
+  std::optional<std::vector<std::string>> get(const TextsField& f) const;
+  std::optional<std::vector<int32_t>> get(const IdsField& f) const { return ids(f.name, f.most); }
+  const Json* get(const OtherField& f) const { return find(f.name); }
+
   // Whole numbers, also written as 16.0. Beyond the range: 400.
   std::optional<int64_t> integer(const std::string& name, int64_t low, int64_t high) const;
   std::optional<double> number(const std::string& name, double low, double high) const;
   std::optional<bool> boolean(const std::string& name) const;
   std::optional<std::string> string(const std::string& name) const;
-  std::optional<std::vector<std::string>> strings(const std::string& name,
-                                                  std::size_t most) const;  // also a single one
+  // Also a single one.
+  std::optional<std::vector<std::string>> strings(const std::string& name, std::size_t most) const;
   std::optional<std::vector<int32_t>> ids(const std::string& name, std::size_t most) const;
 
   [[noreturn]] void fail(const std::string& name, const std::string& message) const;

@@ -1,30 +1,43 @@
-#include "server/api/health.h"
-
+// GET /health, /v2/health/live, /v2/health/ready, /version.
+#include "server/api/endpoints.h"
+#include "server/api/schema.h"
 #include "server/http/envelope.h"
+#include "server/version.h"
 
 namespace ark::api {
 namespace {
 
 http::Response state(const std::string& why_not) {
   if (!why_not.empty()) return http::error_response(http::as_http_error(Error(Code::kUnavailable, why_not)));
-  http::Response response;
-  response.body = R"({"status":"ok"})";
-  return response;
+  return json_response({{"status", "ok"}});
+}
+
+http::Response ready(Service& service, http::Request&) { return state(service.not_ready()); }
+http::Response live(Service& service, http::Request&) { return state(service.failure()); }
+http::Response version(Service&, http::Request&) { return json_response({{"version", kVersion}}); }
+
+Json health_answer(const Limits&) { return object({{"status", type("string")}}, {"status"}); }
+Json version_answer(const Limits&) { return object({{"version", type("string")}}, {"version"}); }
+
+Endpoint probe(const char* path, const char* id, const char* summary,
+               http::Response (*handle)(Service&, http::Request&)) {
+  return {.method = "GET",
+          .path = path,
+          .id = id,
+          .summary = summary,
+          .handle = handle,
+          .answer = {{"Health", health_answer}},
+          .is_public = true,
+          .is_probe = true};
 }
 
 }  // namespace
 
-void add_health(http::Router& router, Service& service) {
-  const auto ready = [&service](http::Request&) { return state(service.not_ready()); };
-  const auto live = [&service](http::Request&) { return state(service.failure()); };
-  router.add({"GET", "/health", ready, true});
-  router.add({"GET", "/v2/health/live", live, true});
-  router.add({"GET", "/v2/health/ready", ready, true});
-  router.add({"GET", "/version", [](http::Request&) {
-                http::Response response;
-                response.body = to_text({{"version", kVersion}});
-                return response;
-              }});
+std::vector<Endpoint> health() {
+  return {probe("/health", "health", "Whether requests are taken.", ready),
+          probe("/v2/health/live", "live", "Whether the server works.", live),
+          probe("/v2/health/ready", "ready", "Whether requests are taken.", ready),
+          {"GET", "/version", "version", "The server's version.", version, {{"Version", version_answer}}}};
 }
 
 }  // namespace ark::api

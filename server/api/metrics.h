@@ -1,53 +1,36 @@
-// Counters and histograms in Prometheus' text format. Times are in seconds.
+// Prometheus' text format: series, and what the HTTP server counts.
 #pragma once
 
-#include <array>
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <tuple>
+#include <utility>
+
+#include "server/session/statistics.h"
 
 namespace ark::api {
-
-// Lock-free; a scrape may see an observation in a bucket before it is in the sum.
-class Histogram {
- public:
-  // Upper bounds, from a millisecond up.
-  static constexpr std::array<double, 18> kBounds = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3,
-                                                     0.5,   0.75,  1,     2,    5,    10,   30,  60,  120};
-  void observe(double seconds, int64_t times = 1);
-  // Lines of one series; `labels` as `model="x"`.
-  void print(std::string& out, std::string_view name, const std::string& labels) const;
-
- private:
-  std::array<std::atomic<int64_t>, kBounds.size() + 1> buckets_{};
-  std::atomic<double> sum_{0};
-};
-
-// What one model's requests report.
-struct ModelMetrics {
-  Histogram first_token, inter_token, end_to_end, queue;
-  std::atomic<int64_t> stop{0}, length{0}, cancelled{0}, failed{0};  // sequences by how they ended
-};
 
 // What the HTTP server reports.
 class ServerMetrics {
  public:
+  // `route`: the pattern that matched, "" for none: all such requests are one series, route="none".
   void count(const std::string& route, int status);
   void print(std::string& out) const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::tuple<std::string, int>, int64_t> requests_;
+  std::map<std::pair<std::string, int>, int64_t> requests_;
 };
 
-// "name" with backslash, quote and newline escaped for a label.
+// `name="value"`, with backslash, quote and newline escaped.
 std::string label(std::string_view name, std::string_view value);
 // "# HELP" and "# TYPE".
 void describe(std::string& out, std::string_view name, std::string_view type, std::string_view help);
+// One line; `labels` as `model="x"`, "" for none.
+void series(std::string& out, std::string_view name, std::string_view labels, double value);
+void series(std::string& out, std::string_view name, std::string_view labels,
+            const session::Histogram& histogram);
 
 }  // namespace ark::api

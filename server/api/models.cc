@@ -1,38 +1,62 @@
-#include "server/api/models.h"
+// GET /v1/models, /v1/models/{model}.
+#include "server/api/endpoints.h"
+#include "server/api/schema.h"
 
 namespace ark::api {
 namespace {
 
-Json describe_model(const Model& model) {
-  return {{"id", model.served.name},
+// `id`: the model's name or an alias, which has the name for its root.
+Json describe(const Model& model, const std::string& id) {
+  return {{"id", id},
           {"object", "model"},
           {"created", model.created},
           {"owned_by", "ark"},
-          {"root", model.served.name},
+          {"root", model.name()},
           {"parent", nullptr},
           {"max_model_len", model.max_length()}};
 }
 
-http::Response list_models(Service& service) {
+http::Response list_models(Service& service, http::Request&) {
   Json data = Json::array();
-  for (const auto& model : service.models()) data.push_back(describe_model(*model));
-  http::Response response;
-  response.body = to_text({{"object", "list"}, {"data", std::move(data)}});
-  return response;
+  for (const auto& model : service.models()) {
+    data.push_back(describe(*model, model->name()));
+    for (const std::string& alias : model->served.aliases) data.push_back(describe(*model, alias));
+  }
+  return json_response({{"object", "list"}, {"data", std::move(data)}});
 }
 
-http::Response one_model(Service& service, const http::Request& request) {
-  http::Response response;
-  response.body = to_text(describe_model(service.model(request.captures.at(0))));
-  return response;
+http::Response one_model(Service& service, http::Request& request) {
+  const std::string& id = request.captures.at(0);
+  return json_response(describe(service.model(id), id));
 }
+
+Json model_schema(const Limits&) {
+  return object({{"id", type("string")},
+                 {"object", type("string")},
+                 {"created", type("integer")},
+                 {"owned_by", type("string")},
+                 {"root", type("string")},
+                 {"parent", maybe(type("string"))},
+                 {"max_model_len", type("integer")}},
+                {"id", "object", "created", "owned_by"});
+}
+
+Json list_schema(const Limits&) {
+  return object({{"object", type("string")}, {"data", list(reference("Model"))}}, {"object", "data"});
+}
+
+constexpr Schema kModelSchema{"Model", model_schema};
 
 }  // namespace
 
-void add_models(http::Router& router, Service& service) {
-  router.add({"GET", "/v1/models", [&service](http::Request&) { return list_models(service); }});
-  router.add({"GET", "/v1/models/{model}",
-              [&service](http::Request& request) { return one_model(service, request); }});
+std::vector<Endpoint> models() {
+  return {{"GET",
+           "/v1/models",
+           "listModels",
+           "The served models.",
+           list_models,
+           {{"ModelList", list_schema}, kModelSchema}},
+          {"GET", "/v1/models/{model}", "getModel", "One served model.", one_model, {kModelSchema}}};
 }
 
 }  // namespace ark::api

@@ -3,32 +3,74 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <random>
 
 #include "base/error.h"
+#include "server/api/schema.h"
 
 namespace ark::api {
 namespace {
 
-constexpr double kSmallestTopP = 1e-6;  // top_p 0 means: only the best token
+constexpr float kSmallestTopP = 1e-6f;  // top_p 0 means: only the best token
+constexpr int64_t kMostInt = std::numeric_limits<int32_t>::max();
+
+constexpr IntegerField kMaxTokens{"max_tokens", 0, kMostInt, "Tokens to generate at most.", true};
+constexpr IntegerField kMinTokens{"min_tokens", 0, kMostInt, "Tokens before which nothing ends the text."};
+constexpr NumberField kTemperature{"temperature", 0, 2, 1, "0 takes the most probable token."};
+constexpr NumberField kTopP{"top_p", 0, 1, 1,
+                            "Sampled from the most probable tokens that together have this probability."};
+constexpr IntegerField kTopK{"top_k", -1, kMostInt,
+                             "Sampled from this many of the most probable tokens; 0 or -1: all."};
+constexpr NumberField kMinP{"min_p", 0, 1, 0,
+                            "Sampled from tokens at least this probable relative to the best."};
+constexpr IntegerField kSeed{"seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
+                             "Equal seeds give equal tokens."};
+constexpr NumberField kPresence{"presence_penalty", -2, 2, 0,
+                                "Taken off the logits of tokens generated before."};
+constexpr NumberField kFrequency{"frequency_penalty", -2, 2, 0, "Taken off once per earlier occurrence."};
+constexpr NumberField kRepetition{"repetition_penalty", 1e-6, 100, 1,
+                                  "Divides the logits of tokens seen before."};
+constexpr NumberField kBias{"", -100, 100, 0, ""};  // of one token
+constexpr IntegerField kN{"n", 1, kMostSequences, "Choices per prompt."};
+constexpr TextsField kStop{"stop", 64, 4096, "Strings that end the text; they are left out of it."};
+constexpr IdsField kStopIds{"stop_token_ids", 1024, "Tokens that end the text (extension)."};
+constexpr FlagField kIgnoreEos{"ignore_eos", false, "Go on after the end-of-text token (extension)."};
+constexpr FlagField kIncludeStop{"include_stop_str_in_output", false,
+                                 "Leave stop strings in the text (extension)."};
+constexpr FlagField kSkipSpecial{"skip_special_tokens", true,
+                                 "Leave special tokens out of the text (extension)."};
+constexpr FlagField kReturnIds{"return_token_ids", false, "Add token_ids and prompt_token_ids (extension)."};
+constexpr FlagField kStream{"stream", false, "Answer with server-sent events."};
+constexpr FlagField kIncludeUsage{"include_usage", false, "A last chunk with the usage."};
+constexpr TextField kUser{"user", "Not used."};
+
+const OtherField kLogitBias{
+    "logit_bias", [](const Limits&) {
+      return maybe(
+          {{"type", "object"},
+           {"maxProperties", kMaxBias},
+           {"additionalProperties", {{"type", "number"}, {"minimum", kBias.low}, {"maximum", kBias.high}}},
+           {"description", "Token id -> added to its logit."}});
+    }};
+const OtherField kStreamOptions{
+    "stream_options", [](const Limits& limits) { return maybe(object_of({kIncludeUsage}, limits)); }};
 
 void read_sampling(const Fields& fields, SamplingParams& sampling) {
-  const auto number = [&](const char* name, double low, double high, float& into) {
-    if (const auto value = fields.number(name, low, high)) into = static_cast<float>(*value);
+  const auto number = [&](const NumberField& field, float& into) {
+    if (const auto value = fields.get(field)) into = static_cast<float>(*value);
   };
-  number("temperature", 0, 2, sampling.temperature);
-  number("top_p", 0, 1, sampling.top_p);
-  sampling.top_p = std::max(sampling.top_p, static_cast<float>(kSmallestTopP));
-  number("min_p", 0, 1, sampling.min_p);
-  number("presence_penalty", -2, 2, sampling.presence_penalty);
-  number("frequency_penalty", -2, 2, sampling.frequency_penalty);
-  number("repetition_penalty", kSmallestPenalty, 100, sampling.repetition_penalty);
-  if (const auto top_k = fields.integer("top_k", -1, std::numeric_limits<int32_t>::max()))
+  number(kTemperature, sampling.temperature);
+  number(kTopP, sampling.top_p);
+  sampling.top_p = std::max(sampling.top_p, kSmallestTopP);
+  number(kMinP, sampling.min_p);
+  number(kPresence, sampling.presence_penalty);
+  number(kFrequency, sampling.frequency_penalty);
+  number(kRepetition, sampling.repetition_penalty);
+  if (const auto top_k = fields.get(kTopK))
     sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, *top_k));
 }
 
 void read_bias(const Fields& fields, const Model& model, schedule::GenerateRequest& request) {
-  const Json* bias = fields.find("logit_bias");
+  const Json* bias = fields.get(kLogitBias);
   if (!bias) return;
   if (!bias->is_object()) fields.wrong_type("logit_bias", "an object of token ids and numbers");
   if (bias->size() > kMaxBias)
@@ -41,33 +83,29 @@ void read_bias(const Fields& fields, const Model& model, schedule::GenerateReque
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= model.vocabulary())
       fields.fail("logit_bias", "has the key " + escaped(key, 40) + ", which is no token id below " +
                                     std::to_string(model.vocabulary()));
-    if (const auto value = entries.number(key, -100, 100))
+    if (const auto value = entries.number(key, kBias.low, kBias.high))
       request.bias.emplace_back(id, static_cast<float>(*value));
   }
 }
 
 void read_stops(const Fields& fields, const Model& model, Parameters& parameters) {
-  if (auto stop = fields.strings("stop", kMostStops)) parameters.text.stop = std::move(*stop);
+  if (auto stop = fields.get(kStop)) parameters.text.stop = std::move(*stop);
   std::erase(parameters.text.stop, "");
-  for (const std::string& stop : parameters.text.stop)
-    if (stop.size() > kMostStopBytes)
-      fields.fail("stop", "has a string of more than " + std::to_string(kMostStopBytes) + " bytes");
-  if (!parameters.text.stop.empty()) model.tokenizer(fields.path("stop"));
-  if (!fields.boolean("ignore_eos").value_or(false)) parameters.request.end_ids = model.served.end_ids;
-  if (const auto ids = fields.ids("stop_token_ids", 1024))
+  if (!parameters.text.stop.empty()) tokenizer_for(model, fields.path("stop"));
+  if (!fields.get(kIgnoreEos)) parameters.request.end_ids = model.served.end_ids;
+  if (const auto ids = fields.get(kStopIds))
     parameters.request.end_ids.insert(parameters.request.end_ids.end(), ids->begin(), ids->end());
-  parameters.text.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
-  parameters.text.skip_special = fields.boolean("skip_special_tokens").value_or(true);
+  parameters.text.include_stop = fields.get(kIncludeStop);
+  parameters.text.skip_special = fields.get(kSkipSpecial);
 }
 
 void read_stream(const Fields& fields, Parameters& parameters) {
-  parameters.stream = fields.boolean("stream").value_or(false);
-  const Json* options = fields.find("stream_options");
+  parameters.stream = fields.get(kStream);
+  const Json* options = fields.get(kStreamOptions);
   if (!options) return;
   if (!options->is_object()) fields.wrong_type("stream_options", "an object");
   if (!parameters.stream) fields.fail("stream_options", "is only for requests with stream: true");
-  parameters.include_usage =
-      Fields(*options, fields.path("stream_options.")).boolean("include_usage").value_or(false);
+  parameters.include_usage = Fields(*options, fields.path("stream_options.")).get(kIncludeUsage);
 }
 
 // Fields that OpenAI or vLLM know, that would change the answer, and that ark has not: ignoring them would
@@ -91,41 +129,32 @@ void refuse_unsupported(const Fields& fields) {
   }
 }
 
-// splitmix64 (Steele, Lea, Flood 2014): one well-mixed word per input.
-uint64_t mixed(uint64_t x) {
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
 }  // namespace
+
+const std::vector<Field>& generation_fields() {
+  static const std::vector<Field> all = {kModelName,     kMaxTokens,   kMinTokens,   kTemperature, kTopP,
+                                         kTopK,          kMinP,        kSeed,        kPresence,    kFrequency,
+                                         kRepetition,    kLogitBias,   kN,           kStop,        kStopIds,
+                                         kIgnoreEos,     kIncludeStop, kSkipSpecial, kReturnIds,   kStream,
+                                         kStreamOptions, kUser};
+  return all;
+}
 
 Parameters read_parameters(const Fields& fields, const Model& model) {
   refuse_unsupported(fields);
   Parameters parameters;
   schedule::GenerateRequest& request = parameters.request;
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  parameters.max_tokens = fields.integer("max_tokens", 0, kMost);
-  request.min_tokens = static_cast<int32_t>(fields.integer("min_tokens", 0, kMost).value_or(0));
-  parameters.n = static_cast<int32_t>(fields.integer("n", 1, kMostSequences).value_or(1));
-  if (const auto seed =
-          fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()))
-    parameters.seed = static_cast<uint64_t>(*seed);
-  parameters.return_token_ids =
-      fields.boolean("return_token_ids").value_or(false) || !model.served.text->tokenizer;
-  (void)fields.string("user");
+  parameters.max_tokens = fields.get(kMaxTokens);
+  request.min_tokens = static_cast<int32_t>(fields.get(kMinTokens).value_or(0));
+  parameters.n = static_cast<int32_t>(fields.get(kN).value_or(1));
+  if (const auto seed = fields.get(kSeed)) parameters.seed = static_cast<uint64_t>(*seed);
+  parameters.return_token_ids = fields.get(kReturnIds) || !model.tokenizer();
+  (void)fields.get(kUser);  // checked
   read_sampling(fields, request.sampling);
   read_bias(fields, model, request);
   read_stops(fields, model, parameters);
   read_stream(fields, parameters);
   return parameters;
-}
-
-uint64_t seed_of(const std::optional<uint64_t>& seed, std::size_t index) {
-  if (seed) return index == 0 ? *seed : mixed(*seed ^ mixed(index));
-  std::random_device random;
-  return static_cast<uint64_t>(random()) << 32 | random();
 }
 
 void check_length(const Model& model, const PromptSize& prompt, int64_t max_tokens,

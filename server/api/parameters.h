@@ -6,25 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "server/api/fields.h"
 #include "server/api/service.h"
-#include "server/schedule/ticket.h"
+#include "server/session/generation.h"
 
 namespace ark::api {
 
-inline constexpr int32_t kMostSequences = 128;    // n, best_of
-inline constexpr double kSmallestPenalty = 1e-6;  // repetition_penalty
-inline constexpr std::size_t kMostStops = 64, kMostStopBytes = 4096;
+inline constexpr int32_t kMostSequences = 128;  // n, best_of
 
-// How a sequence's tokens become text.
-struct TextOptions {
-  std::vector<std::string> stop;
-  bool include_stop = false;  // stop strings and stop tokens are part of the text
-  bool skip_special = true;
-};
+const std::vector<Field>& generation_fields();
 
 struct Parameters {
   schedule::GenerateRequest request;  // all but the prompt and the seed
-  TextOptions text;
+  session::TextOptions text;
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;  // as given; the routes have different defaults
   int32_t n = 1;
@@ -33,9 +27,6 @@ struct Parameters {
 
 // Throws HttpError 400.
 Parameters read_parameters(const Fields& fields, const Model& model);
-
-// The seed of sequence `index` of a request: reproducible if one is given, else random.
-uint64_t seed_of(const std::optional<uint64_t>& seed, std::size_t index);
 
 // A prompt's length, and the field that it came in.
 struct PromptSize {

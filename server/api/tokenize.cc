@@ -1,61 +1,98 @@
-#include "server/api/tokenize.h"
-
+// POST /tokenize, /detokenize.
 #include "base/error.h"
 #include "server/api/chat_messages.h"
+#include "server/api/endpoints.h"
+#include "server/api/schema.h"
 
 namespace ark::api {
 namespace {
 
-http::Response tokenize(Service& service, http::Request& request) {
+constexpr FlagField kAddSpecial{"add_special_tokens", true, "As the model expects a text to begin."};
+constexpr FlagField kReturnStrings{"return_token_strs", false,
+                                   "Add the tokens as the vocabulary spells them."};
+constexpr TextField kText{"prompt", "This or messages."};
+
+const OtherField kTokens{"tokens", [](const Limits& limits) { return list(token_id(limits.vocabulary)); },
+                         true};
+
+http::Response to_tokens(Service& service, http::Request& request) {
   const Json body = parse_body(request.body);
   const Fields fields(body);
   const Model& model = service.model_of(fields);
-  const bool special = fields.boolean("add_special_tokens").value_or(true);
+  const bool special = fields.get(kAddSpecial);
   std::vector<int32_t> tokens;
   if (fields.find("messages")) {
     tokens = chat_tokens(fields, model);
   } else {
-    const auto prompt = fields.string("prompt");
+    const auto prompt = fields.get(kText);
     if (!prompt) fields.wrong_type("prompt", "a string (or send messages)");
-    tokens = model.encode("prompt", *prompt, special);
+    tokens = encode(model, "prompt", *prompt, special);
   }
   Json spelled;
-  if (fields.boolean("return_token_strs").value_or(false)) {
+  if (fields.get(kReturnStrings)) {
     spelled = Json::array();
     for (const int32_t id : tokens)
-      spelled.push_back(std::string(model.tokenizer("prompt").token(id).value_or("")));
+      spelled.push_back(std::string(tokenizer_for(model, "prompt").token(id).value_or("")));
   }
-  http::Response response;
-  response.body = to_text({{"count", tokens.size()},
-                           {"max_model_len", model.max_length()},
-                           {"tokens", std::move(tokens)},
-                           {"token_strs", std::move(spelled)}});
-  return response;
+  return json_response({{"count", tokens.size()},
+                        {"max_model_len", model.max_length()},
+                        {"tokens", std::move(tokens)},
+                        {"token_strs", std::move(spelled)}});
 }
 
-http::Response detokenize(Service& service, http::Request& request) {
+http::Response to_prompt(Service& service, http::Request& request) {
   const Json body = parse_body(request.body);
   const Fields fields(body);
   const Model& model = service.model_of(fields);
-  const auto tokens = fields.ids("tokens", 1 << 20);
+  const auto tokens = fields.ids(kTokens.name, 1 << 20);
   if (!tokens) fields.wrong_type("tokens", "an array of token ids");
-  const text::Tokenizer& tokenizer = model.tokenizer("tokens");
+  const text::Tokenizer& tokenizer = tokenizer_for(model, "tokens");
   for (const int32_t id : *tokens)
     if (id >= tokenizer.vocab_size() && id >= model.vocabulary())
       fields.fail("tokens", "holds the token id " + std::to_string(id) + ", beyond the vocabulary of " +
                                 std::to_string(model.vocabulary()));
-  http::Response response;
-  response.body = to_text({{"prompt", tokenizer.decode(*tokens, false)}});
-  return response;
+  return json_response({{"prompt", tokenizer.decode(*tokens, false)}});
 }
+
+Json tokenize_request(const Limits& limits) {
+  std::vector<Field> fields = {kModelName, kText, kAddSpecial, kReturnStrings};
+  fields.insert(fields.end(), template_fields().begin(), template_fields().end());
+  Json all = object_of(fields, limits);
+  all.erase("required");  // messages: one of the two is needed
+  all["anyOf"] = Json::array({object({{"prompt", type("string")}}, {"prompt"}),
+                              object({{"messages", all["properties"]["messages"]}}, {"messages"})});
+  all["properties"]["messages"]["nullable"] = true;
+  return all;
+}
+
+Json tokenize_answer(const Limits&) {
+  return object({{"count", type("integer")},
+                 {"max_model_len", type("integer")},
+                 {"tokens", list(token_id())},
+                 {"token_strs", maybe(list(type("string")))}},
+                {"count", "max_model_len", "tokens"});
+}
+
+Json detokenize_request(const Limits& limits) { return object_of({kModelName, kTokens}, limits); }
+Json detokenize_answer(const Limits&) { return object({{"prompt", type("string")}}, {"prompt"}); }
 
 }  // namespace
 
-void add_tokenize(http::Router& router, Service& service) {
-  router.add(
-      {"POST", "/tokenize", [&service](http::Request& request) { return tokenize(service, request); }});
-  router.add(
-      {"POST", "/detokenize", [&service](http::Request& request) { return detokenize(service, request); }});
+std::vector<Endpoint> tokenize() {
+  return {{"POST",
+           "/tokenize",
+           "tokenize",
+           "Text or messages to token ids.",
+           to_tokens,
+           {{"TokenizeAnswer", tokenize_answer}},
+           {{"TokenizeRequest", tokenize_request}, kChatMessage}},
+          {"POST",
+           "/detokenize",
+           "detokenize",
+           "Token ids to text.",
+           to_prompt,
+           {{"DetokenizeAnswer", detokenize_answer}},
+           {{"DetokenizeRequest", detokenize_request}}}};
 }
 
 }  // namespace ark::api

@@ -112,7 +112,8 @@ bool Server::serve_one(Connection& connection) {
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - exchange.start;
   events_.served({exchange.id, connection.peer(), exchange.head.method, exchange.path, exchange.route(),
                   exchange.status, connection.bytes_written(), time.count(),
-                  exchange.log ? *exchange.log : LogFields{}});
+                  exchange.log ? *exchange.log : LogFields{},
+                  exchange.match.route && exchange.match.route->is_probe});
   return goes_on;
 }
 

@@ -16,6 +16,7 @@ struct Route {
   std::string path;
   Handler handler;
   bool is_public = false;  // needs no API key
+  bool is_probe = false;   // asked every few seconds by machines
 };
 
 class Router {

@@ -32,6 +32,7 @@ struct Served {
   int64_t bytes = 0;  // of the answer, head included
   double seconds = 0;
   LogFields details;
+  bool is_probe = false;  // the route's
 };
 
 // Called from connection threads.

@@ -6,6 +6,7 @@
 #include "dma/launch.h"
 #include "server/load/model_file.h"
 #include "server/load/ranks.h"
+#include "server/text/model_text.h"
 
 namespace ark {
 namespace {
@@ -49,7 +50,10 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   log.done("text", text_found(*text));
   const LoadedRunner loaded = load_runner(load_options(options, file, *text), log);
   ServedModel model;
-  model.name = options.served_model_name.empty() ? file.name : options.served_model_name;
+  model.aliases = options.served_model_names;
+  std::erase(model.aliases, "");
+  model.name = model.aliases.empty() ? file.name : model.aliases[0];
+  std::erase(model.aliases, model.name);
   model.runner = loaded.runner;
   model.end_ids = text->eos_ids;
   model.text = std::move(text);

@@ -1,26 +1,12 @@
 // The composition root between a model file and the server: everything that serving one model needs.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "engine/run/runner.h"
 #include "server/config.h"
 #include "server/load/load_runner.h"
 #include "server/load/stage_log.h"
-#include "server/text/model_text.h"
+#include "server/model.h"
 
 namespace ark {
-
-// One model, ready to serve.
-struct ServedModel {
-  std::string name;                             // what requests call it
-  std::shared_ptr<StepRunner> runner;           // never null
-  std::shared_ptr<const text::ModelText> text;  // never null; without a tokenizer: token ids only
-  std::vector<int32_t> end_ids;                 // tokens that end a text, unless ignore_eos
-};
 
 // What `options` ask of the load path, with the file that they name and what the files beside it say.
 LoadOptions load_options(const ServeOptions& options);

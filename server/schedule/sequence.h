@@ -17,9 +17,9 @@ struct Sequence {
   std::vector<int32_t> tokens;  // prompt, then generated as far as results are known
   int32_t asked = 0;            // tokens that are known once all steps in flight are done; >= tokens.size()
   int32_t posted = 0;  // tokens [0, posted) have been given to steps; the KV cache holds them by then
-  int32_t prompt_rows =
-      0;                  // prompt positions [0, prompt_rows) whose successor's log-probability was asked for
-  int32_t in_flight = 0;  // posted steps that are not done and hold this sequence
+  // The log-probabilities of what follows prompt positions [0, prompt_rows) were asked for.
+  int32_t prompt_rows = 0;
+  int32_t in_flight = 0;   // posted steps that are not done and hold this sequence
   uint64_t last_step = 0;  // last step that touches its pages
 
   int32_t slot = -1;

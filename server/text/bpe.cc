@@ -108,7 +108,7 @@ class Bpe : public TokenModel {
     std::int32_t rank = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
       const JsonView entry = list.at(i);
-      if (entry.json().is_string()) {
+      if (entry.is_string()) {
         const std::string& text = entry.string();
         if (text.starts_with("#version")) continue;
         const std::size_t space = text.find(' ');

@@ -1,6 +1,7 @@
 #include "server/text/chat_template.h"
 
 #include "base/error.h"
+#include "server/text/chat_input.h"
 #include "server/text/jinja/interpreter.h"
 #include "server/text/jinja/parser.h"
 #include "server/text/unicode.h"
@@ -31,7 +32,7 @@ ChatTemplate ChatTemplate::parse(std::string_view source) {
 }
 
 std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time_t> now) const {
-  ChatInput::Json variables = ChatInput::Json::object();
+  Json variables = Json::object();
   variables["messages"] = input.messages;
   variables["tools"] = input.tools;
   variables["documents"] = input.documents;
@@ -48,7 +49,7 @@ std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time
   return render_variables(variables, now);
 }
 
-std::string ChatTemplate::render_variables(const ChatInput::Json& variables,
+std::string ChatTemplate::render_variables(const Json& variables,
                                            std::optional<std::time_t> now) const {
   jinja::Dict dict;
   try {

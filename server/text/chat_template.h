@@ -3,24 +3,15 @@
 
 #include <ctime>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "server/json_fwd.h"
+
 namespace ark::text {
 
-// What a template sees besides its own variables.
-struct ChatInput {
-  using Json = nlohmann::ordered_json;  // keeps the order of tool schemas, which templates print
-  Json messages;
-  Json tools;  // null if there are none
-  Json documents;
-  bool add_generation_prompt = false;
-  std::optional<std::string> bos_token, eos_token, pad_token, unk_token, cls_token, sep_token, mask_token;
-  Json extra;  // further variables by name ("enable_thinking" ...); null or an object; they win over those
-               // above
-};
+struct ChatInput;
 
 // A parsed template; const and safe to share between threads.
 class ChatTemplate {
@@ -35,7 +26,7 @@ class ChatTemplate {
   // there, or exceeds the limits on steps, depth and size. `now`: for strftime_now.
   std::string render(const ChatInput& input, std::optional<std::time_t> now = std::nullopt) const;
   // With exactly these variables.
-  std::string render_variables(const ChatInput::Json& variables,
+  std::string render_variables(const Json& variables,
                                std::optional<std::time_t> now = std::nullopt) const;
 
  private:

@@ -3,24 +3,25 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/text/unicode.h"
 
 namespace ark::text {
 namespace {
 
-const JsonView::Json kNull;
+const Json kNull;
 
 }  // namespace
 
-nlohmann::json parse_json(std::string_view text, const std::string& name) {
+Json parse_json(std::string_view text, const std::string& name) {
   try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
+    return ark::parse_json(text);
+  } catch (const JsonError& error) {
     throw Error(Code::kBadModel, name + ": not valid JSON: " + escaped(error.what(), 300));
   }
 }
 
-nlohmann::json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes) {
+Json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes) {
   const std::string name = escaped(file.filename().string());
   std::error_code error;
   const auto size = std::filesystem::file_size(file, error);
@@ -33,6 +34,20 @@ nlohmann::json parse_json_file(const std::filesystem::path& file, std::size_t ma
   if (!stream.read(text.data(), static_cast<std::streamsize>(size)))
     throw Error(Code::kNotFound, escaped(file.string()) + ": cannot be read");
   return parse_json(text, name);
+}
+
+bool JsonView::is_null() const { return value_->is_null(); }
+bool JsonView::is_string() const { return value_->is_string(); }
+bool JsonView::is_number() const { return value_->is_number(); }
+bool JsonView::is_array() const { return value_->is_array(); }
+bool JsonView::is_object() const { return value_->is_object(); }
+std::size_t JsonView::size() const { return value_->size(); }
+bool JsonView::has(std::string_view member) const { return value_->contains(member); }
+
+void JsonView::each(const std::function<void(const std::string&, const JsonView&)>& f) const {
+  object();
+  for (const auto& [name, value] : value_->items())
+    f(name, {value, place_ + "[\"" + name.substr(0, 60) + "\"]"});
 }
 
 JsonView JsonView::at(std::string_view member) const {
@@ -62,7 +77,7 @@ std::int64_t JsonView::integer(std::int64_t low, std::int64_t high) const {
   const bool huge = value_->is_number_unsigned() && value_->get<std::uint64_t>() > INT64_MAX;
   const std::int64_t value = huge ? INT64_MAX : value_->get<std::int64_t>();
   if (huge || value < low || value > high)
-    fail(value_->dump() + " is not in [" + std::to_string(low) + ", " + std::to_string(high) + "]");
+    fail(to_text(*value_) + " is not in [" + std::to_string(low) + ", " + std::to_string(high) + "]");
   return value;
 }
 

@@ -3,35 +3,42 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "server/json_fwd.h"
 
 namespace ark::text {
 
 inline constexpr int kMaxSequenceDepth = 16;  // of parts of a tokenizer that are lists of such parts
 
 // Parses a whole file. kNotFound if it cannot be read, kBadModel if it is too large or not JSON.
-nlohmann::json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes = 256u << 20);
-nlohmann::json parse_json(std::string_view text, const std::string& name);
+Json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes = 256u << 20);
+Json parse_json(std::string_view text, const std::string& name);
 
 // A value and its place ("tokenizer.json: model.vocab"). The document must outlive the view.
 class JsonView {
  public:
-  using Json = nlohmann::json;
   JsonView(const Json& value, std::string place) : value_(&value), place_(std::move(place)) {}
 
-  const Json& json() const { return *value_; }
   const std::string& place() const { return place_; }
-  bool is_null() const { return value_->is_null(); }
+  bool is_null() const;
+  bool is_string() const;
+  bool is_number() const;
+  bool is_array() const;
+  bool is_object() const;
 
   // A missing member reads as null.
   JsonView at(std::string_view member) const;
   JsonView at(std::size_t index) const;
-  std::size_t size() const { return value_->size(); }
+  std::size_t size() const;
+  bool has(std::string_view member) const;
+  // Calls `f` for each member of an object, in the file's order.
+  void each(const std::function<void(const std::string& name, const JsonView& value)>& f) const;
 
-  const std::string& string() const;  // valid UTF-8, as nlohmann::json checks it
+  const std::string& string() const;  // valid UTF-8, as the parser checks it
   std::string string_or(std::string_view fallback) const {
     return is_null() ? std::string(fallback) : string();
   }

@@ -5,6 +5,8 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "server/json.h"
+#include "server/text/chat_input.h"
 #include "server/text/json_view.h"
 #include "server/text/vocabulary.h"
 
@@ -28,19 +30,19 @@ class ConfigFile {
 
  private:
   std::string name_;
-  nlohmann::json json_;
+  Json json_;
 };
 
 // "token" or {"content": "token", ...}
 std::optional<std::string> token_text(const JsonView& json) {
   if (json.is_null()) return std::nullopt;
-  return json.json().is_object() ? json.at("content").string() : json.string();
+  return json.is_object() ? json.at("content").string() : json.string();
 }
 
 std::vector<std::int32_t> ids_of(const JsonView& json) {
   std::vector<std::int32_t> ids;
   if (json.is_null()) return ids;
-  if (!json.json().is_array()) return {Vocabulary::checked_id(json)};
+  if (!json.is_array()) return {Vocabulary::checked_id(json)};
   for (std::size_t i = 0; i < json.size(); ++i) ids.push_back(Vocabulary::checked_id(json.at(i)));
   return ids;
 }
@@ -54,7 +56,7 @@ void set_once(std::optional<std::int64_t>& target, const JsonView& json, std::in
 }
 
 void set_once(std::optional<std::int32_t>& target, const JsonView& json) {
-  if (target || json.is_null() || (json.json().is_number() && json.json() == -1)) return;
+  if (target || json.is_null() || (json.is_number() && json.number() == -1)) return;
   const std::vector<std::int32_t> ids = ids_of(json);
   if (!ids.empty()) target = ids[0];
 }
@@ -93,7 +95,7 @@ TemplateSources template_sources(const fs::path& directory, const JsonView& conf
   JsonView source = own.view().at("chat_template");
   if (source.is_null()) source = config.at("chat_template");
   if (source.is_null()) return {};
-  if (source.json().is_string()) return {source.string(), std::nullopt};
+  if (source.is_string()) return {source.string(), std::nullopt};
   source.array();
   TemplateSources found;
   std::optional<std::string> first;

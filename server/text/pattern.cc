@@ -3,7 +3,7 @@
 namespace ark::text {
 
 Pattern::Pattern(const JsonView& json) {
-  if (json.json().is_string()) {
+  if (json.is_string()) {
     literal_ = json.string();
   } else if (const JsonView literal = json.at("String"); !literal.is_null()) {
     literal_ = literal.string();

@@ -10,9 +10,9 @@ std::unique_ptr<TokenModel> TokenModel::parse(const JsonView& json) {
   json.object();
   std::string type = json.at("type").string_or("");
   if (type.empty()) {  // files of the first versions do not say
-    type = json.json().contains("merges")                      ? "BPE"
-           : json.json().contains("unk_id")                    ? "Unigram"
-           : json.json().contains("continuing_subword_prefix") ? "WordPiece"
+    type = json.has("merges")                      ? "BPE"
+           : json.has("unk_id")                    ? "Unigram"
+           : json.has("continuing_subword_prefix") ? "WordPiece"
                                                                : "WordLevel";
   }
   if (type == "BPE") return parse_bpe(json);

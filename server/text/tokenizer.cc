@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/text/detokenizer.h"
 #include "server/text/tokenizer_parts.h"
 #include "server/text/unicode.h"
@@ -13,7 +14,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& file) {
   return Tokenizer(parse_json_file(file), escaped(file.filename().string()));
 }
 
-Tokenizer::Tokenizer(const nlohmann::json& document, const std::string& name) {
+Tokenizer::Tokenizer(const Json& document, const std::string& name) {
   const JsonView json(document, name + ":");
   parts_ = std::make_unique<const Parts>(json.object());
 }

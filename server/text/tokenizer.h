@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/text/json_view.h"
+#include "server/json_fwd.h"
 
 namespace ark::text {
 
@@ -22,7 +22,7 @@ class Tokenizer {
  public:
   // kNotFound, kBadModel (broken or hostile) or kUnsupported (a stage that ark does not have).
   static Tokenizer load(const std::filesystem::path& file);
-  explicit Tokenizer(const nlohmann::json& document, const std::string& name = "tokenizer.json");
+  explicit Tokenizer(const Json& document, const std::string& name = "tokenizer.json");
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

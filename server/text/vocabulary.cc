@@ -12,8 +12,7 @@ void Vocabulary::add(std::string_view token, std::int32_t id) {
 void Vocabulary::add_all(const JsonView& object) {
   object.object();
   reserve(object.size());
-  for (const auto& [token, id] : object.json().items())
-    add(token, checked_id({id, object.place() + "[\"" + token.substr(0, 60) + "\"]"}));
+  object.each([&](const std::string& token, const JsonView& id) { add(token, checked_id(id)); });
 }
 
 }  // namespace ark::text

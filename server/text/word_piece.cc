@@ -20,8 +20,8 @@ class WordPiece : public TokenModel {
     vocabulary_.add_all(json.at("vocab"));
     unknown_text_ = json.at("unk_token").string_or("[UNK]");
     unknown_ = vocabulary_.find(unknown_text_);
-    for (const auto& [token, value] : json.at("vocab").json().items())
-      longest_ = std::max(longest_, token.size());
+    json.at("vocab").each(
+        [this](const std::string& token, const JsonView&) { longest_ = std::max(longest_, token.size()); });
   }
 
   void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {

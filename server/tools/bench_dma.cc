@@ -3,10 +3,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "dma/bench.h"
+#include "server/json.h"
 #include "server/tools/main_guard.h"
 
 namespace ark {
@@ -40,14 +40,14 @@ void run(const Options& options) {
                   "--sizes: " + std::to_string(bytes) + " is no multiple of 4 from 4 to 1073741824");
   const std::vector<dma::BenchRow> rows = dma::run_bench(bench);
   if (!options.json) return print_table(rows);
-  nlohmann::json result = nlohmann::json::array();
+  Json result = Json::array();
   for (const dma::BenchRow& row : rows)
     result.push_back({{"transport", row.transport},
                       {"link", row.link},
                       {"bytes", row.bytes},
                       {"latency_us", row.latency_us},
                       {"gb_per_s", row.gigabytes_per_second}});
-  print(nlohmann::json{{"rows", result}}.dump() + "\n");
+  print(to_text({{"rows", result}}) + "\n");
 }
 
 }  // namespace

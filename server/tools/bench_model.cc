@@ -7,12 +7,12 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/error.h"
 #include "engine/compile.h"
 #include "server/choice.h"
+#include "server/json.h"
 #include "server/load/load_runner.h"
 #include "server/tools/main_guard.h"
 
@@ -162,7 +162,7 @@ DeviceChoice device_choice(const ModelBench& bench) {
   return choice;
 }
 
-nlohmann::json measure(const ModelBench& bench) {
+Json measure(const ModelBench& bench) {
   const std::vector<int32_t> batches = numbers(bench.batches, "--batch"),
                              prefills = numbers(bench.prefills, "--prefill");
   LoadOptions options;
@@ -182,7 +182,7 @@ nlohmann::json measure(const ModelBench& bench) {
   auto* const loop = dynamic_cast<RaggedRunner*>(&runner);
   if (!bench.trace.empty() && !loop)
     throw Error(Code::kUnsupported, "--trace: a model that is served plain runs in no loop");
-  nlohmann::json result;
+  Json result;
   result["model"] = std::filesystem::path(bench.model).filename().string();
   result["load_ms"] = milliseconds_since(start);
   const double rss_loaded = memory_mb("VmRSS");
@@ -210,7 +210,7 @@ nlohmann::json measure(const ModelBench& bench) {
   return result;
 }
 
-void print_table(const nlohmann::json& result) {
+void print_table(const Json& result) {
   const auto line = [](const std::string& name, double value, const char* unit) {
     char text[96];
     std::snprintf(text, sizeof text, "%-24s %10.2f %s\n", name.c_str(), value, unit);
@@ -227,8 +227,8 @@ void print_table(const nlohmann::json& result) {
 }
 
 void run_bench(const ModelBench& bench) {
-  const nlohmann::json result = measure(bench);
-  if (bench.json) return print(result.dump() + "\n");
+  const Json result = measure(bench);
+  if (bench.json) return print(to_text(result) + "\n");
   print_table(result);
 }
 

@@ -1,23 +1,23 @@
 // The stages behind recognise: what the compiler made.
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/index.h"
-#include "engine/cuda/variants.h"
 #include "base/ir/kernel.h"
+#include "engine/cuda/variants.h"
 #include "engine/ops/op_rule.h"
 #include "engine/plan_file.h"
 #include "engine/program/text.h"
 #include "engine/run/ragged_runner.h"
 #include "engine/run/weight_store.h"
+#include "server/json.h"
 #include "server/tools/inspect_stages.h"
 #include "server/tools/program_picture.h"
 
 namespace ark {
 namespace {
 
-using nlohmann::json;
+using json = Json;
 
 std::string ranges_text(const std::vector<Range>& ranges) {
   std::string text;

@@ -1,7 +1,7 @@
 // Stage cuda: the source of the loop kernel that a GPU would run. Needs neither a GPU nor a compiler.
-#include <nlohmann/json.hpp>
 
 #include "engine/cuda/codegen.h"
+#include "server/json.h"
 #include "server/tools/inspect_stages.h"
 
 namespace ark {
@@ -17,9 +17,9 @@ cuda::VariantSet variants_of(Inspection& inspection) {
 
 std::string cuda_text(Inspection& inspection) { return cuda::make_source(variants_of(inspection)).text; }
 
-nlohmann::json cuda_json(Inspection& inspection) {
+Json cuda_json(Inspection& inspection) {
   const cuda::VariantSet variants = variants_of(inspection);
-  nlohmann::json cases = nlohmann::json::array();
+  Json cases = Json::array();
   for (const cuda::DeviceVariant& variant : variants.all()) cases.push_back(variant.type);
   return {{"cases", std::move(cases)}, {"source", cuda::make_source(variants).text}};
 }

@@ -1,9 +1,9 @@
 // ark-inspect MODEL: what a model is, in ten lines or as a page; or any stage of the load path.
 #include <CLI/CLI.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/tools/inspect_page.h"
 #include "server/tools/inspect_stages.h"
 #include "server/tools/main_guard.h"
@@ -28,10 +28,6 @@ const InspectStage& stage_named(const std::string& name) {
   throw Error(Code::kUsage, "--stage '" + escaped(name) + "' is none of " + known);
 }
 
-std::string json_text(const nlohmann::json& json) {
-  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
 std::string printed(const Options& options, Inspection& inspection) {
   if (options.check) return "ok: " + summary(inspection) + "\n";
   if (options.dot) {
@@ -43,11 +39,11 @@ std::string printed(const Options& options, Inspection& inspection) {
     return dot(stage.picture(inspection));
   }
   if (options.stage.empty()) {
-    const nlohmann::json card = model_card(inspection);
-    return options.json ? json_text(card) : card_text(card);
+    const Json card = model_card(inspection);
+    return options.json ? to_text(card, 1) + "\n" : card_text(card);
   }
   const InspectStage& stage = stage_named(options.stage);
-  return options.json ? json_text(stage.json(inspection)) : stage.text(inspection);
+  return options.json ? to_text(stage.json(inspection), 1) + "\n" : stage.text(inspection);
 }
 
 int inspect(const Options& options) {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "engine/run/ragged_runner.h"
 #include "engine/run/weight_store.h"
+#include "server/json.h"
 #include "server/tools/model_card.h"
 #include "server/tools/picture_html.h"
 
@@ -94,7 +94,7 @@ std::string section(const std::string& title, bool open, const std::function<std
          "</summary>" + inner + "</details>\n";
 }
 
-std::string card_html(const nlohmann::json& card) {
+std::string card_html(const Json& card) {
   std::string html = "<h1>" + name_html(card["model"].get<std::string>()) + "</h1>\n<dl>";
   for (const auto& [what, fact] : card_lines(card))
     html += "<dt>" + html_escaped(what) + "</dt><dd>" + html_escaped(fact) + "</dd>";
@@ -102,14 +102,14 @@ std::string card_html(const nlohmann::json& card) {
 }
 
 std::string weights_html(Inspection& inspection) {
-  nlohmann::json weights = weights_json(inspection)["ranks"][0]["weights"];
+  Json weights = weights_json(inspection)["ranks"][0]["weights"];
   std::sort(weights.begin(), weights.end(),
             [](const auto& a, const auto& b) { return a["bytes"] > b["bytes"]; });
   std::string html =
       "<div class=scroll><table><tr><th>name</th><th>shape</th><th>type</th><th>layout</th><th>on rank "
       "0</th></tr>";
   for (std::size_t i = 0; i < std::min(weights.size(), kMostWeights); ++i) {
-    const nlohmann::json& w = weights[i];
+    const Json& w = weights[i];
     html += "<tr><td>" + name_html(w["name"].get<std::string>()) + "</td><td>" +
             html_escaped(w["dims"].dump()) + "</td><td>" + html_escaped(w["dtype"].get<std::string>()) +
             "</td><td>" + html_escaped(w["layout"].get<std::string>()) + "</td><td class=n>" +
@@ -122,7 +122,7 @@ std::string weights_html(Inspection& inspection) {
 }
 
 // Of each rank a bar: what it holds, with the keys and values of one full sequence.
-std::string memory_html(const nlohmann::json& card) {
+std::string memory_html(const Json& card) {
   if (!card.contains("ranks")) return "<p>known of recognised decoders only</p>";
   const std::pair<const char*, Family> parts[] = {{"weights", Family::kProduct},
                                                   {"activations", Family::kPointwise},
@@ -155,7 +155,7 @@ std::string stage_html(const InspectStage& stage, Inspection& inspection) {
 }  // namespace
 
 std::string html_page(Inspection& inspection) {
-  const nlohmann::json card = model_card(inspection);
+  const Json card = model_card(inspection);
   std::string html = kHead;
   html += "<title>" + name_html(card["model"].get<std::string>()) + " · ark</title>\n" + card_html(card);
   for (const InspectStage& stage : inspect_stages())

@@ -1,18 +1,17 @@
 #include "server/tools/inspect_stages.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
 #include "base/ir/graph_picture.h"
 #include "base/ir/kernel.h"
 #include "engine/validate/validate.h"
+#include "server/json.h"
 #include "server/load/load.h"
 #include "server/load/terms.h"
 
 namespace ark {
 namespace {
 
-using nlohmann::json;
+using json = Json;
 
 // -- parse
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <variant>
@@ -13,6 +12,7 @@
 #include "importer/decoder.h"
 #include "importer/import.h"
 #include "server/config.h"
+#include "server/json_fwd.h"
 #include "server/load/load.h"
 
 namespace ark {
@@ -53,24 +53,24 @@ class Inspection {
 struct InspectStage {
   const char* name;
   std::string (*text)(Inspection&);
-  nlohmann::json (*json)(Inspection&);
+  Json (*json)(Inspection&);
   Picture (*picture)(Inspection&);  // null: this stage has none
 };
 const std::vector<InspectStage>& inspect_stages();  // in the order of the load path
 
 // The stages behind recognise, one each.
 std::string plan_text(Inspection& inspection);
-nlohmann::json plan_json(Inspection& inspection);
+Json plan_json(Inspection& inspection);
 std::string program_text(Inspection& inspection);
-nlohmann::json program_json(Inspection& inspection);
 Picture plan_picture(Inspection& inspection);
 Picture program_picture(Inspection& inspection);
+Json program_json(Inspection& inspection);
 std::string weights_text(Inspection& inspection);
-nlohmann::json weights_json(Inspection& inspection);
+Json weights_json(Inspection& inspection);
 std::string placement_text(Inspection& inspection);
-nlohmann::json placement_json(Inspection& inspection);
+Json placement_json(Inspection& inspection);
 std::string cuda_text(Inspection& inspection);
-nlohmann::json cuda_json(Inspection& inspection);
+Json cuda_json(Inspection& inspection);
 
 // Why the model is served plain, or not at all; of no recognised decoder.
 std::string why_plain(Inspection& inspection);

@@ -14,6 +14,8 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "server/tools/suggestion.h"
+#include "server/version.h"
 
 namespace ark {
 namespace {
@@ -65,12 +67,12 @@ int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& b
   occupy_standard_descriptors();
   spdlog::set_default_logger(spdlog::stderr_color_mt("ark"));
   name_variables(app, app.get_name());
-  app.set_version_flag("--version", "ark 0.1.0");
+  app.set_version_flag("--version", std::string("ark ") + kVersion);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    return fail(app, std::string(e.what()) + " (see --help)", 64);
+    return fail(app, std::string(e.what()) + suggestion(app) + " (see --help)", 64);
   }
   try {
     const int code = body();

@@ -1,25 +1,23 @@
 #include "server/tools/model_card.h"
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/ir/payloads.h"
 #include "engine/run/ragged_runner.h"
 #include "engine/run/weight_store.h"
+#include "server/json.h"
 #include "server/text/model_text.h"
 
 namespace ark {
 namespace {
-
-using nlohmann::json;
 
 std::string type_text(const Value& v) {
   return std::string(name_of(v.dtype)) + (v.shape ? str(*v.shape) : "[?]");
 }
 
 // Head counts and sizes, from the attention nodes of the proven graph.
-void add_decoder(const DecoderModel& model, json& card) {
+void add_decoder(const DecoderModel& model, Json& card) {
   card["layers"] = model.caches.size();
   card["vocabulary"] = model.vocabulary;
   for (const Node& node : model.tokens.nodes) {
@@ -49,7 +47,7 @@ bool is_encoder(const Graph& graph) {
   return false;
 }
 
-void add_context(Inspection& inspection, const DecoderModel& model, json& card) {
+void add_context(Inspection& inspection, const DecoderModel& model, Json& card) {
   const int64_t file = model.max_positions, beside = inspection.load().config_length;
   const int64_t tokens = inspection.max_length();
   const char* from = tokens == beside ? "the configuration beside the file"
@@ -58,7 +56,7 @@ void add_context(Inspection& inspection, const DecoderModel& model, json& card) 
   card["context"] = {{"tokens", tokens}, {"from", from}};
 }
 
-void add_ranks(Inspection& inspection, json& card) {
+void add_ranks(Inspection& inspection, Json& card) {
   const Compiled& c = inspection.compiled();
   card["kv_bytes_per_token"] = page_bytes(c.programs) / inspection.page_size();
   const int64_t pages = (inspection.max_length() + inspection.page_size() - 1) / inspection.page_size();
@@ -71,7 +69,7 @@ void add_ranks(Inspection& inspection, json& card) {
   }
 }
 
-void add_text(Inspection& inspection, json& card) {
+void add_text(Inspection& inspection, Json& card) {
   const text::ModelText text = text::load_model_text(inspection.load().model.parent_path());
   if (text.tokenizer) card["tokenizer"] = text.tokenizer->vocab_size();
   card["chat_template"] = text.chat_template.has_value();
@@ -79,9 +77,9 @@ void add_text(Inspection& inspection, json& card) {
   card["end_tokens"] = text.eos_ids;
 }
 
-json values_json(const Graph& graph, const std::vector<ValueId>& values,
+Json values_json(const Graph& graph, const std::vector<ValueId>& values,
                  const std::vector<std::string>& names) {
-  json list = json::array();
+  Json list = Json::array();
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Value& v = graph.value(values[i]);
     list.push_back({{"name", i < names.size() ? names[i] : v.name}, {"type", type_text(v)}});
@@ -102,7 +100,7 @@ std::string count_text(int64_t n) {
   return text;
 }
 
-std::string shape_line(const json& card) {
+std::string shape_line(const Json& card) {
   const auto number = [&](const char* name) { return std::to_string(card[name].get<int64_t>()); };
   std::string text = card["kind"].get<std::string>();
   const char* separator = ": ";
@@ -116,7 +114,7 @@ std::string shape_line(const json& card) {
   return text;
 }
 
-std::string values_line(const json& values) {
+std::string values_line(const Json& values) {
   constexpr std::size_t kShown = 6;
   std::string text;
   for (std::size_t i = 0; i < values.size() && i < kShown; ++i)
@@ -125,9 +123,9 @@ std::string values_line(const json& values) {
   return values.size() > kShown ? text + ", and " + std::to_string(values.size() - kShown) + " more" : text;
 }
 
-std::string ranks_line(const json& ranks) {
+std::string ranks_line(const Json& ranks) {
   int64_t weights = 0, pages = 0, activations = 0;
-  for (const json& rank : ranks) {
+  for (const Json& rank : ranks) {
     weights = std::max(weights, rank["weights"].get<int64_t>());
     pages = std::max(pages, rank["kv_of_a_full_sequence"].get<int64_t>());
     activations = std::max(activations, rank["activations"].get<int64_t>());
@@ -138,10 +136,10 @@ std::string ranks_line(const json& ranks) {
 
 }  // namespace
 
-json model_card(Inspection& inspection) {
+Json model_card(Inspection& inspection) {
   const onnx::Model& parsed = inspection.parsed();
   const Graph& graph = inspection.passed();
-  json card = {
+  Json card = {
       {"model", inspection.file().filename().string()},
       {"producer", parsed.producer + (parsed.producer_version.empty() ? "" : " " + parsed.producer_version)},
       {"nodes", parsed.graph.nodes.size()}};
@@ -152,7 +150,7 @@ json model_card(Inspection& inspection) {
   card["kind"] = model || signature ? "decoder" : is_encoder(graph) ? "encoder" : "other";
   const WeightTotals totals = weight_totals(graph);
   card["parameters"] = totals.parameters;
-  card["bytes"] = json::object();
+  card["bytes"] = Json::object();
   for (const auto& [type, bytes] : totals.bytes) card["bytes"][name_of(type)] = bytes;
   card["serving"] = model ? "batched: " + model->evidence.front() : "plain " + why_plain(inspection);
   if (model) {
@@ -176,7 +174,7 @@ json model_card(Inspection& inspection) {
   return card;
 }
 
-std::vector<std::pair<std::string, std::string>> card_lines(const json& card) {
+std::vector<std::pair<std::string, std::string>> card_lines(const Json& card) {
   std::vector<std::pair<std::string, std::string>> lines;
   lines.emplace_back("model", escaped(card["model"].get<std::string>()) + ", by " +
                                   escaped(card["producer"].get<std::string>(), 60) +
@@ -213,7 +211,7 @@ std::vector<std::pair<std::string, std::string>> card_lines(const json& card) {
   return lines;
 }
 
-std::string card_text(const json& card) {
+std::string card_text(const Json& card) {
   std::string text;
   for (const auto& [what, fact] : card_lines(card))
     text += what + std::string(12 - std::min<std::size_t>(11, what.size()), ' ') + fact + "\n";

@@ -10,23 +10,22 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/text/chat_template.h"
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 int render_lines(std::time_t now) {
   for (std::string line; std::getline(std::cin, line);) {
-    Json result;
+    ark::Json result;
     try {
-      const Json input = Json::parse(line);
+      const ark::Json input = ark::parse_json(line);
       const auto parsed = ark::text::ChatTemplate::parse(input.at("template").get<std::string>());
       result["text"] = parsed.render_variables(input.at("variables"), now);
     } catch (const std::exception& error) {  // a bad line is its own line's answer
       result["error"] = error.what();
     }
-    std::cout << result.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+    std::cout << ark::to_text(result) << '\n';
   }
   return 0;
 }
@@ -37,7 +36,7 @@ int render_file(const std::string& file, std::time_t now) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) throw ark::Error(ark::Code::kNotFound, ark::escaped(file) + ": cannot be read");
   const auto parsed = ark::text::ChatTemplate::parse(read(stream));
-  const Json variables = Json::parse(read(std::cin), nullptr, false);
+  const ark::Json variables = ark::parse_json_or_discard(read(std::cin));
   if (!variables.is_object())
     throw ark::Error(ark::Code::kUsage, "standard input: expected a JSON object of variables");
   std::cout << parsed.render_variables(variables, now);

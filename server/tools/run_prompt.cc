@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/load/load.h"
 #include "server/schedule/scheduler.h"
+#include "server/text/chat_input.h"
 #include "server/text/detokenizer.h"
 #include "server/tools/main_guard.h"
 
@@ -16,7 +17,6 @@ namespace ark::tools {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using nlohmann::json;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -91,7 +91,7 @@ Answer collect(schedule::Ticket& ticket, const ServedModel& model, const std::ve
   return answer;
 }
 
-json json_of(const ServedModel& model, const std::vector<int32_t>& prompt, const Answer& answer,
+Json json_of(const ServedModel& model, const std::vector<int32_t>& prompt, const Answer& answer,
              double load_seconds, double total_seconds) {
   const std::size_t total = prompt.size() + answer.ids.size();
   return {
@@ -130,9 +130,7 @@ int run_prompt(const PromptOptions& options) {
         if (!options.json) say_now(piece);
       });
   if (options.json) {
-    print(json_of(model, prompt, answer, load_seconds, seconds_since(submitted))
-              .dump(-1, ' ', false, json::error_handler_t::replace) +
-          "\n");
+    print(to_text(json_of(model, prompt, answer, load_seconds, seconds_since(submitted))) + "\n");
   } else if (model.text->tokenizer) {
     print("\n");
   } else {

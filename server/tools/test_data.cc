@@ -7,10 +7,10 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "importer/onnx.h"
+#include "server/json.h"
 
 namespace ark::tools {
 namespace {
@@ -26,12 +26,12 @@ std::optional<Tensor> read_pb(const fs::path& file) {
 
 // Calls `f` with what the file says, if there is one. What `f` does not find as it should be is the file's
 // fault.
-void with_json(const fs::path& file, const std::function<void(const nlohmann::json&)>& f) {
+void with_json(const fs::path& file, const std::function<void(const Json&)>& f) {
   std::ifstream in(file);
   if (!in) return;
   try {
-    f(nlohmann::json::parse(in));
-  } catch (const nlohmann::json::exception& e) {
+    f(Json::parse(in));
+  } catch (const Json::exception& e) {
     throw Error(Code::kInvalidArgument, escaped(file.string()) + ": " + escaped(e.what()));
   }
 }
@@ -203,19 +203,19 @@ fs::path plain_path(const fs::path& path) {
 Tolerance tolerance_for(const fs::path& data_set) {
   Tolerance t;
   const fs::path set = plain_path(data_set);
-  with_json(set.parent_path() / "data.json", [&](const nlohmann::json& data) {
+  with_json(set.parent_path() / "data.json", [&](const Json& data) {
     t.relative = data.value("rtol", t.relative);
     t.absolute = data.value("atol", t.absolute);
   });
-  with_json(set.parent_path() / "expected.json", [&](const nlohmann::json& expected) {
+  with_json(set.parent_path() / "expected.json", [&](const Json& expected) {
     if (expected.contains("tolerance")) {
       t.absolute = expected.at("tolerance").get<double>();
       t.relative = std::min(1e-4, t.absolute);
     }
     // By key: a JSON pointer would read '~' and '/' in names.
-    const auto none = nlohmann::json::object();
-    const nlohmann::json rules = expected.value("sets", none).value(set.filename().string(), none);
-    for (const auto& pair : rules.value("padding_rows_to_ignore", nlohmann::json::array()))
+    const auto none = Json::object();
+    const Json rules = expected.value("sets", none).value(set.filename().string(), none);
+    for (const auto& pair : rules.value("padding_rows_to_ignore", Json::array()))
       t.ignored.emplace_back(pair.at(0), pair.at(1));
   });
   return t;

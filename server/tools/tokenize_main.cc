@@ -4,24 +4,23 @@
 //   {"ids": [...]}   ->  {"text": "...", "parts": [...]}          parts: what each id adds to the stream
 #include <CLI/CLI.hpp>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/text/detokenizer.h"
 #include "server/text/tokenizer.h"
 
 namespace {
 
-using nlohmann::json;
-
-json answer(const ark::text::Tokenizer& tokenizer, const json& line, bool special, bool skip_special) {
+ark::Json answer(const ark::text::Tokenizer& tokenizer, const ark::Json& line, bool special,
+                 bool skip_special) {
   if (line.contains("text")) {
     const auto ids = tokenizer.encode(line.at("text").get<std::string>(), special);
     return {{"ids", ids}, {"text", tokenizer.decode(ids, skip_special)}};
   }
   const auto ids = line.at("ids").get<std::vector<std::int32_t>>();
   ark::text::Detokenizer stream(tokenizer, skip_special);
-  json parts = json::array();
+  ark::Json parts = ark::Json::array();
   for (std::int32_t id : ids) parts.push_back(stream.push(id));
   parts.push_back(stream.flush());
   return {{"text", tokenizer.decode(ids, skip_special)}, {"parts", parts}};
@@ -30,13 +29,13 @@ json answer(const ark::text::Tokenizer& tokenizer, const json& line, bool specia
 int run(const std::string& file, bool special, bool skip_special) {
   const auto tokenizer = ark::text::Tokenizer::load(file);
   for (std::string line; std::getline(std::cin, line);) {
-    json result;
+    ark::Json result;
     try {
-      result = answer(tokenizer, json::parse(line), special, skip_special);
+      result = answer(tokenizer, ark::parse_json(line), special, skip_special);
     } catch (const std::exception& error) {  // a bad line is its own line's answer
       result = {{"error", error.what()}};
     }
-    std::cout << result.dump(-1, ' ', false, json::error_handler_t::replace) << '\n';
+    std::cout << ark::to_text(result) << '\n';
   }
   return 0;
 }

@@ -1,5 +1,6 @@
 """A running ark-serve: started on a free port, always stopped, watched from outside."""
 
+import json
 import os
 import re
 import select
@@ -109,7 +110,8 @@ class Server:
             if self.process.poll() is not None:
                 self.join()
                 raise AssertionError(f"ark-serve ended with {self.process.returncode}: {self.errors()}")
-            return next((line for line in list(self.lines) if line.startswith("ready ")), None)
+            texts = (json.loads(line)["message"] if line.startswith("{") else line for line in list(self.lines))
+            return next((text for text in texts if text.startswith("ready ")), None)
 
         line = until(ready, "ready line", START_SECONDS)
         self.url, self.model = re.fullmatch(r"ready +(http://\S+)  model (.*)", line).groups()

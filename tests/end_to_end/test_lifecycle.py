@@ -175,6 +175,10 @@ def test_json_logs(tiny_model):
         server.get("/no\"where")
         server.stop()
     lines = [json.loads(line) for line in server.log]
+    said = [json.loads(line) for line in server.lines]  # the load path's stages, too
+    assert all({"time", "level", "message"} <= set(line) for line in lines + said)
+    assert any(line["message"].startswith("text ") for line in said)
+    assert next(line for line in said if "url" in line)["model"] == server.model
     request = next(line for line in lines if line.get("path") == "/v1/completions")
     assert (request["status"], request["generated_tokens"], request["method"]) == (200, 2, "POST")
     assert any(line.get("status") == 404 for line in lines)

@@ -1,7 +1,10 @@
 """The routes beside generation, checked by the tools that read them."""
 
+import json
+import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import openapi_spec_validator
 import pytest
@@ -45,6 +48,74 @@ def test_health_and_version(tiny):
     assert set(tiny.get("/version").json()) == {"version"}
 
 
+def test_probes_are_logged_at_level_debug_only(tiny_model):
+    for level, wanted in (("info", {"/v1/models"}), ("debug", {"/health", "/metrics", "/v1/models"}), ("error", set())):
+        with Server("--model", tiny_model, "--log-level", level, "--log-format", "json") as server:
+            for path in ("/health", "/metrics", "/v1/models"):
+                assert server.get(path).status_code == 200
+            server.stop()
+        assert {line["path"] for line in map(json.loads, server.log) if "path" in line} == wanted
+
+
+def test_a_model_may_have_several_names(tiny_model):
+    with Server("--model", tiny_model, "--served-model-name", "first", "second", "--served-model-name", "third") as server:
+        assert server.model == "first"
+        assert [m["id"] for m in server.get("/v1/models").json()["data"]] == ["first", "second", "third"]
+        for name in ("first", "second", "third"):
+            answer = server.post("/v1/completions", {"model": name, "prompt": [1], "max_tokens": 1})
+            assert (answer.status_code, answer.json()["model"]) == (200, "first")
+            described = server.get(f"/v1/models/{name}").json()
+            assert (described["id"], described["root"]) == (name, "first")
+        wrong = server.post("/v1/completions", {"model": "gpt-4o-mini", "prompt": [1]})
+        assert wrong.status_code == 404 and "first" in wrong.json()["error"]["message"]
+
+
+def schema_faults(name, schema):
+    """Values that a field's schema excludes, by its own words."""
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        yield "x"
+        yield True
+        if kind == "integer":
+            yield 1.5
+        for bound, step in (("minimum", -1), ("maximum", 1)):
+            if abs(schema[bound]) < 2**62:
+                yield schema[bound] + step
+    elif kind == "boolean":
+        yield "yes"
+        yield 1
+    elif kind == "string":
+        yield 5
+        if "enum" in schema:
+            yield "none of these"
+
+
+def resolved(document, operation):
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    return document["components"]["schemas"][reference.rsplit("/", 1)[1]]
+
+
+GOOD = {"/v1/completions": {"prompt": "Hi", "max_tokens": 1}, "/tokenize": {"prompt": "Hi"}, "/detokenize": {"tokens": [1]},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}}
+
+
+def test_what_openapi_excludes_is_refused_by_name(tiny):
+    """The document and the reader are one table: each field, tried with what the document says it cannot be."""
+    document, tried = tiny.get("/openapi.json").json(), 0
+    with tiny.http() as http:
+        for path, good in GOOD.items():
+            for name, schema in resolved(document, document["paths"][path]["post"])["properties"].items():
+                if path == "/tokenize" and name not in ("prompt", "add_special_tokens", "return_token_strs", "model"):
+                    continue  # read only beside messages
+                for value in schema_faults(name, schema):
+                    extra = {"logprobs": True} if name == "top_logprobs" else {}
+                    answer = http.post(path, json=good | extra | {name: value})
+                    assert answer.status_code in (400, 404), (path, name, value, answer.text)
+                    assert answer.json()["error"]["param"] == name, (path, name, value, answer.text)
+                    tried += 1
+    assert tried > 80
+
+
 def test_openapi_is_valid_and_lists_every_route(tiny):
     document = tiny.get("/openapi.json").json()
     openapi_spec_validator.validate(document)
@@ -84,6 +155,23 @@ def test_metrics_satisfy_promtool(tiny, client):
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     check = subprocess.run(["promtool", "check", "metrics"], input=answer.text, text=True, capture_output=True)
     assert (check.returncode, check.stdout + check.stderr) == (0, "")
+
+
+def test_metrics_of_the_process(tiny):
+    tiny.get("/nowhere")
+    tiny.post("/health", {})
+    assert tiny.metric("ark_build_info", version=tiny.get("/version").json()["version"]) == 1
+    pid = tiny.process.pid
+    assert tiny.metric("process_open_fds") <= len(os.listdir(f"/proc/{pid}/fd")) + 8
+    assert 3 < tiny.metric("process_open_fds") <= tiny.metric("process_max_fds")
+    stat = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    cpu = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    assert cpu - 0.02 <= tiny.metric("process_cpu_seconds_total") <= cpu + 10
+    assert tiny.metric("ark_load_seconds") > 0
+    assert 0 <= tiny.metric("ark_kv_usage_ratio") <= 1
+    assert 'route=""' not in tiny.get("/metrics").text
+    assert tiny.metric("ark_http_requests_total", route="none", status="404") >= 1
+    assert tiny.metric("ark_http_requests_total", route="none", status="405") >= 1
 
 
 def test_metrics_count(tiny_model):

@@ -35,7 +35,7 @@ def test_help_names_the_contract():
     options = options_in_help()
     assert {"--model", "--served-model-name", "--host", "--port", "--tp", "--processes", "--device", "--threads",
             "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--max-queue", "--kv-memory",
-            "--api-key-file", "--shutdown-timeout", "--log-format", "--check"} <= set(options)
+            "--api-key-file", "--shutdown-timeout", "--log-format", "--log-level", "--check"} <= set(options)
     assert re.search("--device .*{auto,cpu,cuda}=auto", run_to_end("--help").stdout)
     for option, variable in options.items():
         assert variable == "ARK_SERVE_" + option[2:].upper().replace("-", "_")
@@ -56,6 +56,22 @@ def test_a_bad_value_is_refused_alike_from_both_places(tiny_model, option):
     variable = options_in_help()[option]
     assert refused(code, *base, environment={variable: BAD_VALUES[option]})
     assert option in line or BAD_VALUES[option] in line
+
+
+@pytest.mark.parametrize("given, meant", {
+    "--tensor-parallel-size": "--tp", "--ctx-size=4096": "--max-model-len", "-np": "--max-num-seqs",
+    "--api-key": "--api-key-file", "--max-model-length": "--max-model-len", "--thread": "--threads",
+    "--prot": "--port"}.items())
+def test_what_an_unknown_option_may_mean_is_said(given, meant):
+    assert f"did you mean {meant}?" in refused(USAGE, "model.onnx", given)
+
+
+def test_an_option_like_no_other_has_no_suggestion():
+    assert "did you mean" not in refused(USAGE, "--model", "x.onnx", "--frobnicate")
+
+
+def test_the_model_may_stand_alone(tiny_model):
+    assert run_to_end(tiny_model, "--check").returncode == 0
 
 
 def free_port():

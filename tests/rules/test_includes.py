@@ -14,6 +14,17 @@ MAY_INCLUDE = {
     "engine": {"engine", "base", "dma"},
     "server": {"server", "base", "engine"},
 }
+# The rooms of the server. Files directly in server/ are its outside: named one by one where a room may see them.
+SERVER_ROOMS = {
+    "http": set(),
+    "text": {"json"},
+    "schedule": set(),
+    "session": {"schedule", "text", "model.h"},
+    "api": {"http", "session", "schedule", "text", "json", "version.h"},
+    "load": {"schedule", "text", "model.h", "config.h", "choice.h", "tools/main_guard.h"},
+}
+SERVER_ROOMS["tools"] = {"schedule", "session", "text", "load", "json", "model.h", "config.h", "choice.h", "version.h",
+                         "http/library.h"}  # ark-bench is a client
 # What puts the parts together: loading, main functions and tools. These also see the importer and the transports.
 COMPOSITION_ROOTS = re.compile(r"server/([^/]+|load/.*|tools/.*)$")
 # Outside libraries, by the folders that may use them. What is named nowhere is the C++ library or the system's.
@@ -66,6 +77,23 @@ def test_folders_include_only_what_they_may(folder):
     wrong = [f"{named(path)} includes {name}" for path in sources(folder) for name in includes(path)
              if name.split("/")[0] not in allowed(path)]
     assert not wrong
+
+
+@pytest.mark.parametrize("room", SERVER_ROOMS)
+def test_rooms_of_the_server_include_only_what_they_may(room):
+    may = SERVER_ROOMS[room] | {room}
+
+    def is_allowed(name):  # "server/http/head.h" by its room, "server/json_fwd.h" by its stem's first word
+        place = name.removeprefix("server/")
+        return place in may or place.split("/")[0] in may or place.removesuffix(".h").removesuffix("_fwd") in may
+
+    wrong = [f"{named(path)} includes {name}" for path in sources(f"server/{room}") for name in includes(path)
+             if name.startswith("server/") and not is_allowed(name)]
+    assert sources(f"server/{room}") and not wrong
+
+
+def test_the_http_library_is_included_in_one_file():
+    assert [named(path) for path in sources("server") if "httplib.h" in includes(path, "<")] == ["server/http/library.h"]
 
 
 @pytest.mark.parametrize("folder", MAY_INCLUDE)

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/text/jinja/operations.h"
 #include "server/text/unicode.h"
 
@@ -152,30 +153,30 @@ std::string to_json(const Value& value, const JsonStyle& style) {
   return std::move(writer.out);
 }
 
-Value from_json(const nlohmann::ordered_json& json, int depth) {
+Value from_json(const Json& json, int depth) {
   if (depth > kMaxContainerDepth - 10)
     throw TemplateError("the input is nested deeper than " + std::to_string(kMaxContainerDepth - 10));
   switch (json.type()) {
-    case nlohmann::ordered_json::value_t::boolean:
+    case Json::value_t::boolean:
       return json.get<bool>();
-    case nlohmann::ordered_json::value_t::number_integer:
+    case Json::value_t::number_integer:
       return json.get<std::int64_t>();
-    case nlohmann::ordered_json::value_t::number_unsigned: {
+    case Json::value_t::number_unsigned: {
       const auto number = json.get<std::uint64_t>();
       if (number > INT64_MAX) return static_cast<double>(number);
       return static_cast<std::int64_t>(number);
     }
-    case nlohmann::ordered_json::value_t::number_float:
+    case Json::value_t::number_float:
       return json.get<double>();
-    case nlohmann::ordered_json::value_t::string:
+    case Json::value_t::string:
       return checked_utf8(json.get_ref<const std::string&>());
-    case nlohmann::ordered_json::value_t::array: {
+    case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
       for (const auto& item : json) items.push_back(from_json(item, depth + 1));
       return Value::list(std::move(items));
     }
-    case nlohmann::ordered_json::value_t::object: {
+    case Json::value_t::object: {
       auto dict = std::make_shared<Dict>();
       for (const auto& [key, item] : json.items()) dict->set(checked_utf8(key), from_json(item, depth + 1));
       return std::shared_ptr<const Dict>(std::move(dict));

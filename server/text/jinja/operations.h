@@ -1,9 +1,9 @@
 // Python's operators on values.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "server/json_fwd.h"
 #include "server/text/jinja/value.h"
 
 namespace ark::text::jinja {
@@ -44,6 +44,6 @@ struct JsonStyle {
 };
 std::string to_json(const Value& value, const JsonStyle& style);
 // TemplateError if nested too deeply.
-Value from_json(const nlohmann::ordered_json& json, int depth = 0);
+Value from_json(const Json& json, int depth = 0);
 
 }  // namespace ark::text::jinja

@@ -4,12 +4,12 @@
 
 #include "base/error.h"
 #include "server/http/library.h"
+#include "server/json.h"
 #include "server/tools/bench/sse.h"
 
 namespace ark::bench {
 namespace {
 
-using Json = nlohmann::json;
 
 constexpr std::chrono::seconds kConnectTimeout{30}, kReadTimeout{6 * 3600};
 constexpr std::size_t kMostErrorBytes = 64 << 10;
@@ -73,7 +73,7 @@ std::string error_text(const Json& body) {
     if (error->is_object() && error->contains("message") && (*error)["message"].is_string())
       return (*error)["message"];
   }
-  return body.dump();
+  return to_text(body);
 }
 
 // Reads the events of one answer into an Outcome.
@@ -103,7 +103,7 @@ class AnswerReader {
       return;
     }
     if (!outcome_.error.empty()) return;
-    const Json chunk = Json::parse(data, nullptr, false);
+    const Json chunk = parse_json_or_discard(data);
     if (!chunk.is_object()) {
       outcome_.error = "an event is no JSON object: " + escaped(data);
       return;
@@ -200,7 +200,7 @@ Outcome ApiClient::generate(const Prompt& prompt, const std::string& model, Requ
   request.headers = headers_of(options_);
   request.headers.emplace("Content-Type", "application/json");
   request.body =
-      request_body(options_, prompt, model, form).dump(-1, ' ', false, Json::error_handler_t::replace);
+      to_text(request_body(options_, prompt, model, form));
   outcome.start = Clock::now();
   AnswerReader reader(outcome);
   std::string refusal;
@@ -218,7 +218,7 @@ Outcome ApiClient::generate(const Prompt& prompt, const std::string& model, Requ
   const httplib::Result result = connection_->client.send(request);
   if (!result) outcome.error = "connection: " + httplib::to_string(result.error());
   if (result && outcome.status != 200) {
-    const Json body = Json::parse(refusal, nullptr, false);
+    const Json body = parse_json_or_discard(refusal);
     outcome.error = "HTTP " + std::to_string(outcome.status) + ": " +
                     escaped(body.is_object() ? error_text(body) : refusal, 400);
   }
@@ -230,7 +230,7 @@ std::string ApiClient::first_model() {
   const auto result = connection_->client.Get(connection_->prefix + "/v1/models", headers_of(options_));
   if (!result)
     throw Error(Code::kUnavailable, base_url(options_) + ": " + httplib::to_string(result.error()));
-  const Json body = Json::parse(result->body, nullptr, false);
+  const Json body = parse_json_or_discard(result->body);
   if (result->status != 200 || !body.is_object() || !body.contains("data") || !body["data"].is_array() ||
       body["data"].empty() || !body["data"][0].is_object() || !body["data"][0].contains("id") ||
       !body["data"][0]["id"].is_string())

@@ -1,4 +1,5 @@
 #include "server/tools/bench/options.h"
+#include "server/json.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -106,7 +107,7 @@ void add_sampling(CLI::App& app, ServeOptions& o) {
   app.add_option_function<std::string>(
       "--extra-body",
       [&o](const std::string& text) {
-        o.extra_body = nlohmann::json::parse(text, nullptr, false);
+        o.extra_body = parse_json_or_discard(text);
         require(o.extra_body.is_object(), "--extra-body", text, "a JSON object");
       },
       "JSON object whose fields are set in each request");

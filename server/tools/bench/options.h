@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "server/json.h"
 
 namespace CLI {
 class App;
@@ -36,8 +37,8 @@ struct ServeOptions {
   int64_t prompts = 1000;
   uint64_t seed = 0;
   bool ignore_eos = false;
-  nlohmann::json sampling = {{"temperature", 0.0}};  // fields of each request
-  nlohmann::json extra_body = nlohmann::json::object();
+  Json sampling = {{"temperature", 0.0}};  // fields of each request
+  Json extra_body = Json::object();
   // Their timing.
   double request_rate = 0;      // requests a second; 0: all at once
   double burstiness = 1;        // shape of the gamma distribution of the gaps: 1 is a Poisson process

@@ -7,11 +7,11 @@
 #include <random>
 
 #include "base/error.h"
+#include "server/json.h"
 
 namespace ark::bench {
 namespace {
 
-using Json = nlohmann::json;
 using Random = std::mt19937_64;
 
 // Without a tokenizer: ids that nearly every vocabulary has and that are rarely special.
@@ -140,7 +140,7 @@ std::vector<Prompt> sharegpt_prompts(const ServeOptions& options, const text::To
                                      Random& random) {
   const DatasetOptions& d = options.dataset;
   std::ifstream in(d.path);
-  Json data = Json::parse(in, nullptr, false);
+  Json data = parse_json_or_discard(std::string(std::istreambuf_iterator<char>(in), {}));
   if (!data.is_array()) throw Error(Code::kUsage, escaped(d.path) + " is no JSON array of conversations");
   if (d.shuffle) std::shuffle(data.begin(), data.end(), random);
   std::vector<Prompt> prompts;
@@ -169,7 +169,7 @@ std::vector<Prompt> custom_prompts(const ServeOptions& options, const text::Toke
   std::vector<Prompt> prompts;
   for (const std::string& line : lines) {
     if (static_cast<int64_t>(prompts.size()) == options.prompts) break;
-    const Json entry = Json::parse(line, nullptr, false);
+    const Json entry = parse_json_or_discard(line);
     if (!entry.is_object() || !entry.contains("prompt") || !entry["prompt"].is_string())
       throw Error(Code::kUsage, escaped(d.path) + " has a line without \"prompt\": " + escaped(line, 60));
     Prompt prompt;

@@ -7,11 +7,11 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "server/json.h"
 
 namespace ark::bench {
 namespace {
 
-using Json = nlohmann::json;
 using Values = std::vector<double>;
 
 double mean(const Values& v) {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/tools/bench/prompts.h"
 #include "server/tools/bench/report.h"
 #include "server/tools/main_guard.h"
@@ -18,7 +19,6 @@ namespace ark {
 namespace bench {
 namespace {
 
-using Json = nlohmann::json;
 
 // A short request in each form that a server may know, the most telling first; the first that works.
 RequestForm find_form(const ServeOptions& options, Prompt prompt, const std::string& model) {
@@ -109,7 +109,7 @@ void save(const ServeOptions& options, const Json& result) {
   }
   std::ofstream out(path, options.append_result ? std::ios::app : std::ios::trunc);
   if (options.append_result && out.tellp() > 0) out << '\n';
-  out << result.dump(-1, ' ', false, Json::error_handler_t::replace);
+  out << to_text(result);
   if (!out.flush()) throw Error(Code::kOs, "cannot write " + escaped(path.string()));
 }
 
@@ -146,7 +146,7 @@ void run(const ServeOptions& options) {
   const Json measured = figures(options, traffic, counts);
   result.update(measured);
   if (options.save_result || options.save_detailed || options.append_result) save(options, result);
-  print(options.json ? result.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+  print(options.json ? to_text(result) + "\n"
                      : table(options, measured));
   const auto failed =
       std::find_if(traffic.outcomes.begin(), traffic.outcomes.end(), [](const Outcome& o) { return !o.ok; });

@@ -1,13 +1,11 @@
-#include "server/api/generation.h"
+#include "server/session/generation.h"
 
 #include <algorithm>
 
-namespace ark::api {
+#include "base/error.h"
+
+namespace ark::session {
 namespace {
-
-using namespace std::chrono_literals;
-
-constexpr auto kPatience = 50ms;  // between looks at the client's socket
 
 double seconds(schedule::Ticket::Clock::time_point from, schedule::Ticket::Clock::time_point to) {
   return std::max(0.0, std::chrono::duration<double>(to - from).count());
@@ -19,11 +17,10 @@ Generation::Generation(Model& model, schedule::GenerateRequest request, const Te
     : model_(model),
       options_(options),
       end_ids_(request.end_ids),
-      prompt_tokens_(static_cast<int32_t>(request.prompt.size())),
       min_tokens_(request.min_tokens),
       want_scores_(request.top_logprobs >= 0),
       stops_(options.stop, options.include_stop) {
-  if (const text::Tokenizer* tokenizer = model.tokenizer_or_null())
+  if (const text::Tokenizer* tokenizer = model.tokenizer())
     detokenizer_.emplace(*tokenizer, options.skip_special);
   ticket_ = model.scheduler->submit(std::move(request));
 }
@@ -31,7 +28,7 @@ Generation::Generation(Model& model, schedule::GenerateRequest request, const Te
 Generation::~Generation() {
   if (done_) return;
   ticket_->cancel();
-  ++model_.metrics.cancelled;
+  ++model_.statistics.cancelled;
 }
 
 Piece Generation::advance(std::chrono::milliseconds timeout) {
@@ -41,18 +38,15 @@ Piece Generation::advance(std::chrono::milliseconds timeout) {
   const schedule::Finish state = ticket_->wait(events, timeout);
   if (state == schedule::Finish::kFailed || state == schedule::Finish::kCancelled) {
     done_ = true;
-    ++model_.metrics.failed;
-    http::HttpError failed(503, "the request cannot be finished: " + ticket_->error(), "",
-                           "service_unavailable");
-    failed.headers.emplace_back("Retry-After", "5");
-    throw failed;
+    ++model_.statistics.failed;
+    throw Error(Code::kUnavailable, "the request cannot be finished: " + ticket_->error());
   }
   const int32_t before = generated_;
   for (schedule::TokenEvent& event : events) {
     if (done_) break;  // sampled after a stop string
     take(std::move(event), piece);
   }
-  measure(static_cast<std::size_t>(generated_ - before));
+  measure(generated_ - before);
   if (!done_ && state != schedule::Finish::kRunning) {
     if (detokenizer_) emit(detokenizer_->flush(), piece);
     if (!done_) {
@@ -102,58 +96,31 @@ void Generation::release(bool all, Piece& piece) {
   while (count < held_.size() &&
          (all || held_[count].end <= emitted_ || (done_ && held_[count].begin < emitted_)))
     ++count;
+  const auto last = held_.begin() + static_cast<std::ptrdiff_t>(count);
   piece.scores.insert(piece.scores.end(), std::make_move_iterator(held_.begin()),
-                      std::make_move_iterator(held_.begin() + static_cast<std::ptrdiff_t>(count)));
-  held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(count));
+                      std::make_move_iterator(last));
+  held_.erase(held_.begin(), last);
 }
 
 void Generation::finish(bool stopped) {
   done_ = true;
   stopped_ = stopped;
-  ModelMetrics& metrics = model_.metrics;
-  ++(stopped ? metrics.stop : metrics.length);
+  Statistics& statistics = model_.statistics;
+  ++(stopped ? statistics.stop : statistics.length);
   const schedule::Ticket::Times times = ticket_->times();
-  metrics.end_to_end.observe(seconds(times.queued, schedule::Ticket::Clock::now()));
+  statistics.end_to_end.observe(seconds(times.queued, schedule::Ticket::Clock::now()));
   if (times.scheduled != schedule::Ticket::Clock::time_point{})
-    metrics.queue.observe(seconds(times.queued, times.scheduled));
-  if (generated_ > 0) metrics.first_token.observe(seconds(times.queued, times.first_token));
+    statistics.queue.observe(seconds(times.queued, times.scheduled));
+  if (generated_ > 0) statistics.first_token.observe(seconds(times.queued, times.first_token));
 }
 
 // Several tokens that were found at once share the time since the one before them.
-void Generation::measure(std::size_t tokens) {
+void Generation::measure(int64_t tokens) {
   if (tokens == 0) return;
   const auto now = schedule::Ticket::Clock::now();
   if (last_token_ != schedule::Ticket::Clock::time_point{})
-    model_.metrics.inter_token.observe(seconds(last_token_, now) / static_cast<double>(tokens),
-                                       static_cast<int64_t>(tokens));
+    model_.statistics.inter_token.observe(seconds(last_token_, now) / static_cast<double>(tokens), tokens);
   last_token_ = now;
 }
 
-void Batch::submit(schedule::GenerateRequest request, const TextOptions& options) {
-  sequences_.push_back(std::make_unique<Generation>(model_, std::move(request), options));
-}
-
-void Batch::run(const std::function<bool()>& client_gone,
-                const std::function<void(std::size_t, Piece)>& take) {
-  for (;;) {
-    bool first =
-        true;  // only the first that still runs is waited for; the others get their tokens in the same steps
-    for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      if (sequences_[i]->done()) continue;
-      Piece piece = sequences_[i]->advance(first ? kPatience : 0ms);
-      first = false;
-      if (sequences_[i]->done() || !piece.ids.empty() || !piece.text.empty() || !piece.prompt.empty())
-        take(i, std::move(piece));
-    }
-    if (first) return;
-    if (client_gone()) throw http::HttpError(http::kClientClosedRequest, "the client closed the connection");
-  }
-}
-
-int64_t Batch::generated() const {
-  int64_t sum = 0;
-  for (const auto& sequence : sequences_) sum += sequence->generated();
-  return sum;
-}
-
-}  // namespace ark::api
+}  // namespace ark::session

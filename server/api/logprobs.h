@@ -1,14 +1,17 @@
-// The JSON that completions and chat share: log-probabilities, usage, ids, server-sent events.
+// Log-probabilities as OpenAI's answers have them.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "server/api/generation.h"
+#include "server/json.h"
+#include "server/session/generation.h"
 
 namespace ark::api {
+
+using session::Model;
 
 // The token as text: its bytes if they are UTF-8, else "bytes:\xe2\x80" as OpenAI writes them.
 std::string token_text(const Model& model, int32_t id);
@@ -30,20 +33,6 @@ class CompletionLogprobs {
 };
 
 // [{"token", "logprob", "bytes", "top_logprobs"}, ...]
-Json chat_logprobs(const Model& model, const std::vector<TokenScore>& scores, int32_t top);
-
-Json usage(int64_t prompt, int64_t generated);
-// "data: {...}\n\n"
-std::string event(const Json& json);
-inline constexpr std::string_view kDone = "data: [DONE]\n\n";
-
-// Fills the access log's fields for a request.
-void log_usage(LogFields& log, const Model& model, int64_t prompt, int64_t generated);
-
-// Runs `body`, which writes events; a failure becomes an event with the error envelope. Ends with [DONE].
-void stream_events(const http::Writer& write,
-                   const std::function<void(const std::function<void(const Json&)>&)>& body);
-
-int64_t unix_seconds();
+Json chat_logprobs(const Model& model, const std::vector<session::TokenScore>& scores, int32_t top);
 
 }  // namespace ark::api

@@ -1,4 +1,4 @@
-// One sequence of a request: its ticket, its detokenizer, its stop strings.
+// One sequence: its ticket, its detokenizer, its stop strings.
 #pragma once
 
 #include <chrono>
@@ -7,21 +7,29 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include "server/api/parameters.h"
+#include "server/schedule/ticket.h"
+#include "server/session/model.h"
 #include "server/text/detokenizer.h"
 #include "server/text/stop_checker.h"
 
-namespace ark::api {
+namespace ark::session {
 
-// A token with its log-probability and its place in the text.
+// How a sequence's tokens become text.
+struct TextOptions {
+  std::vector<std::string> stop;
+  bool include_stop = false;  // stop strings and stop tokens are part of the text
+  bool skip_special = true;
+};
+
+// A token with its log-probability and its place in the sequence's text.
 struct TokenScore {
   int32_t id = -1;
   float logprob = 0;
   std::vector<std::pair<int32_t, float>> top;
-  std::size_t begin = 0,
-              end = 0;  // bytes of the sequence's text; equal where the token adds no whole character
+  std::size_t begin = 0, end = 0;  // bytes; equal where the token adds no whole character
 };
 
 // What became certain since the last time.
@@ -33,24 +41,26 @@ struct Piece {
   std::vector<schedule::TokenEvent> prompt;  // log-probabilities of the prompt's tokens, from the second on
 };
 
-// Owned by the connection's thread. Destruction cancels what still runs.
+// What ended a sequence: a stop string, one of the request's own end tokens, or neither (the model's end of text, or
+// the length).
+using StopReason = std::variant<std::monostate, std::string, int32_t>;
+
+// Owned by one thread. Destruction cancels what still runs.
 class Generation {
  public:
-  // Submits; see Scheduler::submit for what it throws.
+  // Submits; see Scheduler::submit for what it throws. `model` outlives it.
   Generation(Model& model, schedule::GenerateRequest request, const TextOptions& options);
   ~Generation();
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
-  // Waits for tokens at most `timeout`, and tells what they made certain. Throws HttpError 503 if the
-  // sequence failed.
+  // Waits for tokens at most `timeout`, and tells what they made certain. Throws Error(kUnavailable) if the sequence
+  // failed.
   Piece advance(std::chrono::milliseconds timeout);
 
   bool done() const { return done_; }
   const char* finish_reason() const { return stopped_ ? "stop" : "length"; }  // once done
-  // What ended it: a stop string or one of stop_token_ids; null for the end of text and for the length.
-  const Json& stop_reason() const { return stop_reason_; }
-  int32_t prompt_tokens() const { return prompt_tokens_; }
+  const StopReason& stop_reason() const { return stop_reason_; }
   int32_t generated() const { return generated_; }
   double mean_logprob() const { return generated_ ? logprob_sum_ / generated_ : 0; }
 
@@ -59,12 +69,12 @@ class Generation {
   void emit(std::string text, Piece& piece);
   void release(bool all, Piece& piece);
   void finish(bool stopped);
-  void measure(std::size_t tokens);
+  void measure(int64_t tokens);
 
   Model& model_;
   const TextOptions options_;
   const std::vector<int32_t> end_ids_;
-  const int32_t prompt_tokens_, min_tokens_;
+  const int32_t min_tokens_;
   const bool want_scores_;
   std::optional<text::Detokenizer> detokenizer_;
   text::StopChecker stops_;
@@ -73,29 +83,10 @@ class Generation {
   int32_t generated_ = 0;
   double logprob_sum_ = 0;
   bool done_ = false, stopped_ = false;
-  Json stop_reason_;
+  StopReason stop_reason_;
   std::size_t decoded_ = 0, emitted_ = 0;  // bytes of text: from the detokenizer, past the stop checker
   std::vector<TokenScore> held_;           // tokens whose text is not out yet
   schedule::Ticket::Clock::time_point last_token_{};
 };
 
-// All sequences of one request.
-class Batch {
- public:
-  explicit Batch(Model& model) : model_(model) {}
-  void submit(schedule::GenerateRequest request, const TextOptions& options);
-
-  // Calls `take(index, piece)` for what comes, until all are done. Throws HttpError 499 when the client is
-  // gone.
-  void run(const std::function<bool()>& client_gone, const std::function<void(std::size_t, Piece)>& take);
-
-  Generation& at(std::size_t index) { return *sequences_[index]; }
-  std::size_t size() const { return sequences_.size(); }
-  int64_t generated() const;
-
- private:
-  Model& model_;
-  std::vector<std::unique_ptr<Generation>> sequences_;
-};
-
-}  // namespace ark::api
+}  // namespace ark::session

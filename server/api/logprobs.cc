@@ -1,10 +1,8 @@
-#include "server/api/format.h"
+#include "server/api/logprobs.h"
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 
-#include "server/http/envelope.h"
 #include "server/text/unicode.h"
 
 namespace ark::api {
@@ -13,17 +11,15 @@ namespace {
 constexpr double kLowest = -9999;
 
 std::string bytes_of_token(const Model& model, int32_t id) {
-  const text::Tokenizer* tokenizer = model.tokenizer_or_null();
+  const text::Tokenizer* tokenizer = model.tokenizer();
   return tokenizer ? tokenizer->token_bytes(id) : std::string();
 }
-
-struct ClientGone {};
 
 }  // namespace
 
 std::string token_text(const Model& model, int32_t id) {
   const std::string bytes = bytes_of_token(model, id);
-  if (!model.tokenizer_or_null()) return "token_id:" + std::to_string(id);
+  if (!model.tokenizer()) return "token_id:" + std::to_string(id);
   if (text::is_valid_utf8(bytes)) return bytes;
   std::string out = "bytes:";
   for (const char c : bytes) {
@@ -63,14 +59,14 @@ Json CompletionLogprobs::take() {
   return all;
 }
 
-Json chat_logprobs(const Model& model, const std::vector<TokenScore>& scores, int32_t top) {
+Json chat_logprobs(const Model& model, const std::vector<session::TokenScore>& scores, int32_t top) {
   const auto entry = [&](int32_t id, float logprob) {
     Json bytes = Json::array();
     for (const char c : bytes_of_token(model, id)) bytes.push_back(static_cast<unsigned char>(c));
     return Json{{"token", token_text(model, id)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
   };
   Json all = Json::array();
-  for (const TokenScore& score : scores) {
+  for (const session::TokenScore& score : scores) {
     Json one = entry(score.id, score.logprob);
     Json best = Json::array();
     for (const auto& [id, logprob] : score.top) {
@@ -82,35 +78,5 @@ Json chat_logprobs(const Model& model, const std::vector<TokenScore>& scores, in
   }
   return all;
 }
-
-Json usage(int64_t prompt, int64_t generated) {
-  return {{"prompt_tokens", prompt}, {"completion_tokens", generated}, {"total_tokens", prompt + generated}};
-}
-
-std::string event(const Json& json) { return "data: " + to_text(json) + "\n\n"; }
-
-void log_usage(LogFields& log, const Model& model, int64_t prompt, int64_t generated) {
-  log = {{"model", model.served.name}, {"prompt_tokens", prompt}, {"generated_tokens", generated}};
-}
-
-void stream_events(const http::Writer& write,
-                   const std::function<void(const std::function<void(const Json&)>&)>& body) {
-  try {
-    body([&](const Json& json) {
-      if (!write(event(json))) throw ClientGone{};
-    });
-  } catch (const ClientGone&) {
-    return;
-  } catch (const http::HttpError& e) {
-    if (e.status == http::kClientClosedRequest) return;
-    write("data: " + http::envelope(e.status, e.message, e.param, e.code) + "\n\n");
-  } catch (const std::exception& e) {
-    log_line(LogLevel::kError, "a stream failed", {{"why", std::string(e.what())}});
-    write("data: " + http::envelope(500, "internal error", "", "internal_error") + "\n\n");
-  }
-  write(kDone);
-}
-
-int64_t unix_seconds() { return std::time(nullptr); }
 
 }  // namespace ark::api

@@ -1,0 +1,30 @@
+#include "server/api/endpoints.h"
+
+#include "server/json.h"
+
+namespace ark::api {
+
+http::Response json_response(const Json& json) {
+  http::Response response;
+  response.body = to_text(json);
+  return response;
+}
+
+std::vector<Endpoint> endpoints() {
+  std::vector<Endpoint> all;
+  for (Family* family : kFamilies)
+    for (Endpoint& endpoint : family()) all.push_back(std::move(endpoint));
+  return all;
+}
+
+http::Router make_router(Service& service) {
+  http::Router router;
+  for (const Endpoint& endpoint : endpoints())
+    router.add(
+        {endpoint.method, endpoint.path,
+         [&service, handle = endpoint.handle](http::Request& request) { return handle(service, request); },
+         endpoint.is_public, endpoint.is_probe});
+  return router;
+}
+
+}  // namespace ark::api

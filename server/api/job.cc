@@ -1,0 +1,157 @@
+#include "server/api/job.h"
+
+#include <ctime>
+
+#include "base/error.h"
+#include "server/api/schema.h"
+#include "server/http/envelope.h"
+
+namespace ark::api {
+namespace {
+
+struct ClientGone {};
+
+std::string event(const std::string& json) { return "data: " + json + "\n\n"; }
+
+std::string error_event(const http::HttpError& e) {
+  return event(http::envelope(e.status, e.message, e.param, e.code));
+}
+
+// Runs `body`, which sends events; a failure becomes an event with the error envelope.
+void stream_events(const http::Writer& write,
+                   const std::function<void(const std::function<void(const Json&)>&)>& body) {
+  try {
+    body([&](const Json& json) {
+      if (!write(event(to_text(json)))) throw ClientGone{};
+    });
+  } catch (const ClientGone&) {
+    return;
+  } catch (const http::HttpError& e) {
+    if (e.status == http::kClientClosedRequest) return;
+    write(error_event(e));
+  } catch (const std::exception& e) {
+    const auto* ours = dynamic_cast<const Error*>(&e);
+    if (ours && ours->code() == Code::kUnavailable) {
+      write(error_event(http::as_http_error(*ours)));
+    } else {
+      log_line(LogLevel::kError, "a stream failed", {{"why", std::string(e.what())}});
+      write(error_event(http::HttpError(500, "internal error", "", "internal_error")));
+    }
+  }
+  write("data: [DONE]\n\n");
+}
+
+}  // namespace
+
+Job::Job(Model& m, Parameters p, std::string name)
+    : model(m), parameters(std::move(p)), id(std::move(name)), created(std::time(nullptr)), batch(m) {}
+
+void Job::submit(std::vector<int32_t> prompt, int64_t max_tokens, int32_t index) {
+  schedule::GenerateRequest request = parameters.request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = static_cast<int32_t>(max_tokens);
+  request.sampling.seed = session::seed_of(parameters.seed, index);
+  batch.submit(std::move(request), parameters.text);
+}
+
+void Job::run(const std::function<bool()>& client_gone,
+              const std::function<void(std::size_t, session::Piece)>& take) {
+  if (!batch.run(client_gone, take))
+    throw http::HttpError(http::kClientClosedRequest, "the client closed the connection");
+}
+
+Json Job::envelope(bool is_chunk) const {
+  Json all = {{"id", id}, {"object", nullptr}, {"created", created}, {"model", model.name()}};
+  all.update(head(is_chunk));
+  return all;
+}
+
+Json Job::usage() const {
+  const int64_t prompt = prompt_tokens(), generated = batch.generated();
+  return {{"prompt_tokens", prompt}, {"completion_tokens", generated}, {"total_tokens", prompt + generated}};
+}
+
+Json Job::whole_answer(const std::function<bool()>& client_gone) {
+  run(client_gone, [&](std::size_t i, session::Piece piece) { add(i, std::move(piece)); });
+  Json answer = envelope(false);
+  answer["choices"] = choices();
+  answer["usage"] = usage();
+  return answer;
+}
+
+void Job::stream_answer(const std::function<bool()>& client_gone,
+                        const std::function<void(const Json&)>& send) {
+  Json chunk = envelope(true);
+  if (parameters.include_usage) chunk["usage"] = nullptr;
+  run(client_gone, [&](std::size_t i, session::Piece piece) {
+    for (Json& choice : news(i, std::move(piece))) {
+      chunk["choices"] = Json::array({std::move(choice)});
+      send(chunk);
+      chunk.erase("prompt_token_ids");  // once is enough
+    }
+  });
+  if (!parameters.include_usage) return;
+  chunk["choices"] = Json::array();
+  chunk["usage"] = usage();
+  send(chunk);
+}
+
+void set_finish(Json& choice, const session::Generation& generation) {
+  if (!generation.done()) return;
+  choice["finish_reason"] = generation.finish_reason();
+  Json& reason = choice["stop_reason"];
+  if (const auto* text = std::get_if<std::string>(&generation.stop_reason())) reason = *text;
+  if (const auto* id = std::get_if<int32_t>(&generation.stop_reason())) reason = *id;
+}
+
+http::Response respond(const std::shared_ptr<Job>& job, const http::Request& request) {
+  http::Response response;
+  response.log = std::make_shared<LogFields>();
+  const auto note = [job, log = response.log] {
+    *log = {{"model", job->model.name()},
+            {"prompt_tokens", job->prompt_tokens()},
+            {"generated_tokens", job->batch.generated()}};
+  };
+  if (job->parameters.stream) {
+    response.content_type = "text/event-stream";
+    response.headers.emplace_back("Cache-Control", "no-cache");
+    response.stream = [job, note, gone = request.client_gone](const http::Writer& write) {
+      stream_events(write, [&](const auto& send) { job->stream_answer(gone, send); });
+      note();
+    };
+    return response;
+  }
+  response.body = to_text(job->whole_answer(request.client_gone));
+  note();
+  return response;
+}
+
+Json usage_schema(const Limits&) {
+  return object({{"prompt_tokens", type("integer")},
+                 {"completion_tokens", type("integer")},
+                 {"total_tokens", type("integer")}});
+}
+
+Json choice_schema(Json properties) {
+  Json all = {{"index", type("integer")}};
+  all.update(properties);
+  all.update({{"logprobs", maybe(type("object"))},
+              {"finish_reason", maybe(one_of({"stop", "length"}))},
+              {"stop_reason",
+               maybe({{"oneOf", Json::array({type("string"), token_id()})},
+                      {"description", "The stop string or the stop token that ended it (extension)."}})},
+              {"token_ids", list(token_id())}});
+  return object(std::move(all));
+}
+
+Json answer_schema(const char* object_name, Json choice) {
+  return object({{"id", type("string")},
+                 {"object", one_of({object_name})},
+                 {"created", type("integer")},
+                 {"model", type("string")},
+                 {"choices", list(std::move(choice))},
+                 {"usage", reference("Usage")}},
+                {"id", "object", "created", "model", "choices", "usage"});
+}
+
+}  // namespace ark::api

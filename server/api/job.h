@@ -1,0 +1,66 @@
+// A request for generated text from its body to its answer: what completions and chat share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/api/endpoint.h"
+#include "server/api/parameters.h"
+#include "server/json.h"
+#include "server/session/batch.h"
+
+namespace ark::api {
+
+// Owned by the connection's thread.
+class Job {
+ public:
+  Job(Model& model, Parameters parameters, std::string id);
+  virtual ~Job() = default;
+
+  // One sequence more; `index` tells those of one prompt apart.
+  void submit(std::vector<int32_t> prompt, int64_t max_tokens, int32_t index);
+
+  // Throw HttpError 499 when the client is gone.
+  Json whole_answer(const std::function<bool()>& client_gone);
+  void stream_answer(const std::function<bool()>& client_gone, const std::function<void(const Json&)>& send);
+
+  virtual int64_t prompt_tokens() const = 0;
+
+  Model& model;
+  Parameters parameters;
+  const std::string id;
+  const int64_t created;  // Unix seconds
+  session::Batch batch;
+
+ protected:
+  // "object" of answers and chunks; what else stands before "choices".
+  virtual Json head(bool is_chunk) const = 0;
+  // Of a stream: the choices to send, a chunk each, when sequence `index` goes on.
+  virtual std::vector<Json> news(std::size_t index, session::Piece piece) = 0;
+  // Of a whole answer: called as sequences go on, then once for "choices".
+  virtual void add(std::size_t index, session::Piece piece) = 0;
+  virtual Json choices() = 0;
+
+ private:
+  void run(const std::function<bool()>& client_gone,
+           const std::function<void(std::size_t, session::Piece)>& take);
+  Json envelope(bool is_chunk) const;
+  Json usage() const;
+};
+
+// Sets "finish_reason" and "stop_reason" where the sequence has ended.
+void set_finish(Json& choice, const session::Generation& generation);
+
+// The answer to a request whose sequences are submitted: whole, or as a stream of events that ends with [DONE].
+http::Response respond(const std::shared_ptr<Job>& job, const http::Request& request);
+
+// Schemas: an answer with choices of this kind, and the members that all choices have.
+Json answer_schema(const char* object_name, Json choice);
+Json choice_schema(Json properties);
+Json usage_schema(const Limits&);
+inline constexpr Schema kUsage{"Usage", usage_schema};
+
+}  // namespace ark::api

@@ -1,0 +1,25 @@
+// A model that is loaded: what the load path hands to whoever serves or runs it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ark {
+
+class StepRunner;
+namespace text {
+struct ModelText;
+}
+
+struct ServedModel {
+  std::string name;                             // what requests call it, and what answers say
+  std::vector<std::string> aliases;             // further names that requests may use
+  std::shared_ptr<StepRunner> runner;           // never null
+  std::shared_ptr<const text::ModelText> text;  // never null; without a tokenizer: token ids only
+  std::vector<int32_t> end_ids;                 // tokens that end a text, unless ignore_eos
+  double load_seconds = 0;
+};
+
+}  // namespace ark

@@ -1,0 +1,63 @@
+#include "server/schedule/admit.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ark::schedule {
+namespace {
+
+int32_t or_default(int32_t value, int32_t limit) { return value > 0 ? std::min(value, limit) : limit; }
+
+}  // namespace
+
+SchedulerState::SchedulerState(const RunnerLimits& runner, const SchedulerOptions& given)
+    : limits(runner),
+      options{or_default(given.max_sequences, runner.max_slots),
+              or_default(given.max_batched_tokens, runner.max_tokens), given.max_queue},
+      pages(runner.pages) {
+  for (int32_t slot = options.max_sequences; slot-- > 0;) free_slots.push_back(slot);
+}
+
+void check(const GenerateRequest& request, const RunnerLimits& limits) {
+  const auto refuse = [](const std::string& why) { throw Error(Code::kInvalidArgument, why); };
+  const auto length = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
+  if (request.prompt.empty()) refuse("the prompt is empty; at least one token is needed");
+  if (request.max_tokens < 0) refuse("max_tokens is negative");
+  if (length > limits.max_length)
+    refuse("prompt (" + std::to_string(request.prompt.size()) + " tokens) and max_tokens (" +
+           std::to_string(request.max_tokens) + ") together exceed the model's context of " +
+           std::to_string(limits.max_length) + " tokens");
+  if (length > static_cast<int64_t>(limits.pages) * limits.page_size)
+    refuse("prompt and max_tokens need " + std::to_string(length) + " tokens of KV cache, " +
+           std::to_string(static_cast<int64_t>(limits.pages) * limits.page_size) +
+           " exist; raise --kv-memory or ask for less");
+  for (const int32_t token : request.prompt)
+    if (token < 0 || token >= limits.vocabulary)
+      refuse("token " + std::to_string(token) + " is not in the vocabulary of " +
+             std::to_string(limits.vocabulary));
+  if (request.bias.size() > kMaxBias)
+    refuse("logit_bias has " + std::to_string(request.bias.size()) + " entries; the limit is " +
+           std::to_string(kMaxBias));
+  for (const auto& [token, bias] : request.bias)
+    if (token < 0 || token >= limits.vocabulary)
+      refuse("logit_bias token " + std::to_string(token) + " is not in the vocabulary of " +
+             std::to_string(limits.vocabulary));
+}
+
+void give_slots(SchedulerState& state) {
+  while (!state.waiting.empty() && !state.free_slots.empty()) {
+    const std::shared_ptr<Sequence> s = state.waiting.front();
+    state.waiting.pop_front();
+    s->slot = state.free_slots.back();
+    state.free_slots.pop_back();
+    s->pages_known = 0;
+    s->ticket->mark_scheduled();
+    state.running.insert(
+        std::upper_bound(state.running.begin(), state.running.end(), s,
+                         [](const auto& a, const auto& b) { return a->arrival < b->arrival; }),
+        s);
+  }
+}
+
+}  // namespace ark::schedule

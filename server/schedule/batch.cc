@@ -1,0 +1,86 @@
+#include "server/schedule/batch.h"
+
+#include <algorithm>
+
+#include "server/schedule/preempt.h"
+
+namespace ark::schedule {
+namespace {
+
+// Pages for the first `tokens` tokens, and their entries in the device's table.
+bool ensure_pages(SchedulerState& state, Sequence& s, int32_t tokens, StepDescriptor& step,
+                  const Flight& building) {
+  const int32_t size = state.limits.page_size, needed = (tokens + size - 1) / size;
+  while (static_cast<int32_t>(s.pages.size()) < needed) {
+    const int32_t page = state.pages.take();
+    if (page >= 0) {
+      s.pages.push_back(page);
+      continue;
+    }
+    // Pages of finished steps come back by themselves; only when none is on its way, somebody must yield.
+    if (state.pages.obtainable() > 0 || !preempt_youngest(state, s, building)) return false;
+  }
+  for (; s.pages_known < static_cast<int32_t>(s.pages.size()); ++s.pages_known)
+    step.page_deltas.push_back({s.slot, s.pages_known, s.pages[s.pages_known]});
+  return true;
+}
+
+// Adds up to `budget` tokens of `sequence`; none where it gets no pages or rows now.
+void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequence, int32_t budget,
+                 StepDescriptor& step, Flight& flight) {
+  Sequence& s = *sequence;
+  const RunnerLimits& limits = state.limits;
+  const int32_t rows_left = limits.max_rows - static_cast<int32_t>(step.rows.size());
+  int32_t count = std::min(s.asked - s.posted, budget);
+  if (s.request.prompt_logprobs) count = std::min(count, rows_left);  // at most one row a token
+  if (count <= 0 || (rows_left == 0 && s.posted + count == s.asked)) return;
+  if (!ensure_pages(state, s, s.posted + count, step, flight)) return;
+
+  const auto first = static_cast<int32_t>(step.tokens.size());
+  step.sequences.push_back({s.slot, first, count, s.posted});
+  for (int32_t i = s.posted; i < s.posted + count; ++i)
+    step.tokens.push_back(i < static_cast<int32_t>(s.tokens.size()) ? s.tokens[i] : kFeedbackToken);
+  StepRow row;
+  row.slot = s.slot;
+  row.prompt_length = s.prompt_size();
+  row.top = std::max(0, s.request.top_logprobs);
+  row.sampling = s.request.sampling;
+  for (int32_t i = s.posted; i < s.posted + count && s.request.prompt_logprobs; ++i) {
+    if (i < s.prompt_rows || i + 1 >= s.prompt_size()) continue;
+    row.token = first + i - s.posted;
+    row.flags = kWantLogprob;
+    row.target = s.tokens[i + 1];
+    step.rows.push_back(row);
+    flight.rows.emplace_back(sequence, i + 1);
+    s.prompt_rows = i + 1;
+  }
+  s.posted += count;
+  if (s.posted == s.asked && s.asked < s.target()) {
+    row.token = first + count - 1;
+    row.flags = kWantToken | (s.request.top_logprobs >= 0 ? kWantLogprob : 0u);
+    row.target = -1;
+    row.bias_first = static_cast<int32_t>(step.bias.size());
+    row.bias_count = static_cast<int32_t>(s.request.bias.size());
+    step.bias.insert(step.bias.end(), s.request.bias.begin(), s.request.bias.end());
+    step.rows.push_back(row);
+    flight.rows.emplace_back(sequence, s.asked++);
+  }
+  ++s.in_flight;
+  flight.members.push_back(sequence);
+  state.counts.prompt_tokens += std::max(0, std::min(s.posted, s.prompt_size()) - (s.posted - count));
+}
+
+}  // namespace
+
+void fill_step(SchedulerState& state, StepDescriptor& step, Flight& flight) {
+  for (const bool decoding : {true, false})
+    for (const auto& s : state.running) {
+      if (!s->has_work() || s->is_decoding() != decoding) continue;
+      if (s->posted == 0 && s->in_flight > 0) continue;  // preempted: its last tokens are still to be told
+      const int32_t budget = state.options.max_batched_tokens - static_cast<int32_t>(step.tokens.size());
+      if (budget <= 0) break;
+      add_to_step(state, s, budget, step, flight);
+    }
+}
+
+}  // namespace ark::schedule

@@ -1,0 +1,29 @@
+#include "server/schedule/preempt.h"
+
+#include <algorithm>
+
+namespace ark::schedule {
+
+bool preempt_youngest(SchedulerState& state, const Sequence& needy, const Flight& building) {
+  for (auto it = state.running.rbegin(); it != state.running.rend(); ++it) {
+    const std::shared_ptr<Sequence> victim = *it;
+    if (victim->arrival <= needy.arrival) return false;
+    const bool in_step =
+        std::find(building.members.begin(), building.members.end(), victim) != building.members.end();
+    if (victim->done || in_step || victim->pages.empty()) continue;
+    give_back_pages(state, *victim);
+    victim->posted = 0;
+    victim->ticket->mark_preempted();
+    ++state.counts.preemptions;
+    return true;
+  }
+  return false;
+}
+
+void give_back_pages(SchedulerState& state, Sequence& s) {
+  for (const int32_t page : s.pages) state.pages.give_back(page, s.in_flight ? s.last_step : 0);
+  s.pages.clear();
+  s.pages_known = 0;
+}
+
+}  // namespace ark::schedule

@@ -1,0 +1,53 @@
+// What the scheduler's policies work on. Scheduler thread only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/run/runner.h"
+#include "server/schedule/page_allocator.h"
+#include "server/schedule/sequence.h"
+
+namespace ark::schedule {
+
+struct SchedulerOptions {
+  int32_t max_sequences = 0;       // running at once; 0: the runner's slots
+  int32_t max_batched_tokens = 0;  // of one step; 0: the runner's max_tokens
+  int32_t max_queue = 256;         // waiting requests beyond which submit() refuses
+};
+
+// For /metrics; counters are monotonic.
+struct SchedulerStats {
+  int64_t running = 0, waiting = 0, pages_held = 0, pages_total = 0;  // gauges
+  int64_t step_sequences = 0, step_tokens = 0;                        // gauges: of the latest step
+  int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0, cancelled = 0,
+          refused = 0;
+};
+
+// A posted step, and which row belongs to whom.
+struct Flight {
+  uint64_t step = 0;
+  // (sequence, index of the token that the row is about)
+  std::vector<std::pair<std::shared_ptr<Sequence>, int32_t>> rows;
+  std::vector<std::shared_ptr<Sequence>> members;
+};
+
+struct SchedulerState {
+  // `given`: zeros become what the runner allows, more becomes as much.
+  SchedulerState(const RunnerLimits& limits, const SchedulerOptions& given);
+
+  const RunnerLimits limits;
+  const SchedulerOptions options;
+  PageAllocator pages;
+  std::vector<int32_t> free_slots;
+  std::deque<std::shared_ptr<Sequence>> waiting;  // without a slot, by arrival
+  std::vector<std::shared_ptr<Sequence>>
+      running;  // with a slot, by arrival; also done or preempted ones in flight
+  std::deque<Flight> flights;
+  SchedulerStats counts;
+};
+
+}  // namespace ark::schedule

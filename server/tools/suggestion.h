@@ -1,0 +1,16 @@
+// What somebody may have meant by an option that there is not.
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace ark {
+
+// After `app` refused its arguments: "; did you mean --tp?", or "" where nothing is near. Knows how vLLM, llama.cpp
+// and others call what ark has by another name; else the fewest changed letters win.
+std::string suggestion(const CLI::App& app);
+
+}  // namespace ark

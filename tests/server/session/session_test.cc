@@ -1,0 +1,126 @@
+// Sessions over the fake runner: no HTTP, no tokenizer.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "server/session/batch.h"
+#include "server/session/encode.h"
+#include "tests/server/schedule/fake_runner.h"
+
+namespace ark::session {
+namespace {
+
+using test::FakeRunner;
+
+constexpr int32_t kVocabulary = 50;
+
+std::shared_ptr<FakeRunner> fake_runner() {
+  RunnerLimits l;
+  l.max_tokens = 16, l.max_rows = 8, l.max_slots = 4, l.max_length = 64, l.page_size = 4, l.pages = 40;
+  l.vocabulary = kVocabulary;
+  return std::make_shared<FakeRunner>(l);
+}
+
+ServedModel served(std::shared_ptr<StepRunner> runner, std::vector<int32_t> end_ids = {}) {
+  return {.name = "fake",
+          .aliases = {"other"},
+          .runner = std::move(runner),
+          .text = std::make_shared<const text::ModelText>(),
+          .end_ids = std::move(end_ids)};
+}
+
+std::vector<int32_t> continued(std::vector<int32_t> prompt, int32_t count) {
+  std::vector<int32_t> out;
+  for (int32_t i = 0; i < count; ++i) {
+    out.push_back(FakeRunner::next(prompt, kVocabulary));
+    prompt.push_back(out.back());
+  }
+  return out;
+}
+
+const auto never = [] { return false; };
+
+TEST(Session, EachSequenceOfABatchGetsItsTokens) {
+  Model model(served(fake_runner()), {});
+  Batch batch(model);
+  std::vector<std::vector<int32_t>> prompts = {{1, 2, 3}, {4}, {1, 2, 3}, {7, 7}}, got(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i)
+    batch.submit({.prompt = prompts[i], .max_tokens = 5 + static_cast<int32_t>(i)}, {});
+  EXPECT_TRUE(batch.run(never, [&](std::size_t i, Piece piece) {
+    got[i].insert(got[i].end(), piece.ids.begin(), piece.ids.end());
+  }));
+  int64_t all = 0;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(got[i], continued(prompts[i], 5 + static_cast<int32_t>(i)));
+    EXPECT_STREQ(batch.at(i).finish_reason(), "length");
+    EXPECT_TRUE(std::holds_alternative<std::monostate>(batch.at(i).stop_reason()));
+    all += static_cast<int64_t>(got[i].size());
+  }
+  EXPECT_EQ(batch.generated(), all);
+  EXPECT_EQ(model.statistics.length, 4);
+}
+
+TEST(Session, AnEndTokenOfTheRequestIsTheReasonAndOneOfTheModelIsNot) {
+  const std::vector<int32_t> tokens = continued({9, 8}, 6);
+  const int32_t end = tokens[3];
+  const auto first = static_cast<std::size_t>(std::find(tokens.begin(), tokens.end(), end) - tokens.begin());
+  for (const bool models_own : {false, true}) {
+    Model model(served(fake_runner(), models_own ? std::vector{end} : std::vector<int32_t>{}), {});
+    Batch batch(model);
+    std::vector<int32_t> got;
+    batch.submit({.prompt = {9, 8}, .max_tokens = 20, .end_ids = {end}}, {});
+    batch.run(never,
+              [&](std::size_t, Piece piece) { got.insert(got.end(), piece.ids.begin(), piece.ids.end()); });
+    EXPECT_EQ(got.size(), first + 1);
+    EXPECT_STREQ(batch.at(0).finish_reason(), "stop");
+    EXPECT_EQ(batch.at(0).stop_reason(), models_own ? StopReason() : StopReason(end));
+  }
+}
+
+TEST(Session, WhoGivesUpCancels) {
+  Model model(served(fake_runner()), {});
+  {
+    Batch batch(model);
+    batch.submit({.prompt = {1}, .max_tokens = 60}, {});
+    EXPECT_FALSE(batch.run([] { return true; }, [](std::size_t, Piece) {}));
+  }
+  EXPECT_EQ(model.statistics.cancelled, 1);
+  EXPECT_TRUE(model.scheduler->drain(std::chrono::seconds(20)));
+}
+
+TEST(Session, AFailedRunnerIsAnErrorThatSaysWhy) {
+  const auto runner = fake_runner();
+  runner->fail_at(3);
+  Model model(served(runner), {});
+  Batch batch(model);
+  batch.submit({.prompt = {1}, .max_tokens = 60}, {});
+  try {
+    batch.run(never, [](std::size_t, Piece) {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kUnavailable);
+    EXPECT_NE(std::string(e.what()).find("rank 1 died"), std::string::npos);
+  }
+  EXPECT_EQ(model.statistics.failed, 1);
+}
+
+TEST(Session, WithoutATokenizerTextCannotBeEncoded) {
+  const Model model(served(fake_runner()), {});
+  try {
+    encode(model, "text", true);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kUnsupported);
+  }
+  EXPECT_TRUE(model.is_called("fake") && model.is_called("other") && !model.is_called("third"));
+}
+
+TEST(Session, SeedsAreReproducibleAndDifferBySequence) {
+  EXPECT_EQ(seed_of(7, 0), 7u);
+  EXPECT_EQ(seed_of(7, 3), seed_of(7, 3));
+  EXPECT_NE(seed_of(7, 1), seed_of(7, 2));
+  EXPECT_NE(seed_of(7, 1), seed_of(8, 1));
+  EXPECT_NE(seed_of(std::nullopt, 0), seed_of(std::nullopt, 0));
+}
+
+}  // namespace
+}  // namespace ark::session
