@@ -7,6 +7,8 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/ir/pointwise_host.h"
+#include "engine/cuda/pointwise_source.h"
 #include "engine/cuda/sources.h"
 #include "tests/cuda/environment.h"
 #include "tests/cuda/scratch_folder.h"
@@ -114,6 +116,33 @@ TEST(Nvrtc, CompilesFromTheHeadersThatTheBinaryCarries) {
     EXPECT_GT(code.facts.registers, 0);
     EXPECT_EQ(code.facts.spilled_bytes, 0);
   }
+}
+
+// One expression of all of them, as the code generator writes it.
+TEST(Nvrtc, CompilesEveryPointwiseOperator) {
+  Variant variant{.code = OpCode::kPointwise};
+  variant.pointwise = {{.op = Op::kIdentity, .input = 0}, {.op = Op::kIdentity, .input = 1}};
+  for (const pointwise::Row& row : pointwise::rows()) {
+    if (!pointwise::is_fusible(row)) continue;
+    const auto last = static_cast<int32_t>(variant.pointwise.size()) - 1;
+    const bool two = pointwise::operands_of(row) == 2;
+    variant.pointwise.push_back({.op = row.op, .a = last, .b = two ? 0 : kNone, .p = 0.5f, .q = 2});
+  }
+  std::string text = pointwise_source(variant, 2).definition;
+  for (std::size_t i = text.find("$N"); i != std::string::npos; i = text.find("$N", i))
+    text.replace(i, 2, "0");
+  EXPECT_NE(text.find("= pointwise::Softplus::of(r"), std::string::npos) << text;
+  std::string why;
+  const auto compiler = open_nvrtc(&why);
+  if (!compiler) GTEST_SKIP() << why;
+  const KernelSource source =
+      source_of("#include \"engine/cuda/bodies/pointwise.h\"\nnamespace ark::cuda {\n" + text +
+                "extern \"C\" __global__ void ark_loop(float* p) {\n"
+                "  const float in[2] = {p[0], p[1]};\n"
+                "  p[2] = Expression0::apply(in);\n}\n}\n");
+  for (const char* arch : {"sm_80", "sm_90a"}) EXPECT_GT(compiler->compile(source, arch).facts.registers, 0);
+  variant.pointwise.back().op = Op::kEqual;
+  EXPECT_THROW(pointwise_source(variant, 2), Error) << "its result is no f32";
 }
 
 TEST(Nvrtc, RefusalsNameTheComplaint) {
