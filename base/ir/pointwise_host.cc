@@ -31,8 +31,12 @@ double value_of(const Parameter& parameter, const Attributes& attributes) {
 std::span<const Row> rows() { return kRows; }
 
 const Row* row_of(Op op) {
-  const auto it = std::find_if(kRows.begin(), kRows.end(), [&](const Row& row) { return row.op == op; });
-  return it == kRows.end() ? nullptr : &*it;
+  static constexpr auto by_op = [] {
+    std::array<const Row*, static_cast<std::size_t>(Op::kCount) + 1> table{};
+    for (const Row& row : kRows) table[static_cast<std::size_t>(row.op)] = &row;
+    return table;
+  }();
+  return by_op[static_cast<std::size_t>(op)];
 }
 
 const Row* row_of_onnx(std::string_view name) {
