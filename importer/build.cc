@@ -16,11 +16,12 @@ std::string label_of(const std::string& prefix, const onnx::Node& node, std::siz
 
 }  // namespace
 
-Builder::Builder(const onnx::Model& model, const ImportOptions& options, std::set<std::string> misnamed)
+Builder::Builder(const onnx::Model& model, const ImportOptions& options, InputFacts facts)
     : model_(model),
       options_(options),
       limits_(options.limits),
-      sizes_(model.graph, options.fixed_dims, std::move(misnamed)),
+      facts_(std::move(facts)),
+      sizes_(model.graph, options.fixed_dims, facts_.misnamed),
       functions_(model, options.limits) {}
 
 Graph Builder::build() {
@@ -59,7 +60,9 @@ void Builder::add_inputs(Scope& scope, const onnx::Graph& graph) {
         shape->push_back(sizes_.size(input, axis));
     }
     const ValueId id = scope.graph.add_value(input.name, dtype, std::move(shape));
-    define(scope, input.name, id, "a graph input");
+    const auto settled = facts_.settled.find(input.name);
+    define(scope, input.name,
+           settled == facts_.settled.end() ? id : scope.graph.add_constant(settled->second), "a graph input");
     scope.graph.inputs.push_back(id);
   }
 }

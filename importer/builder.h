@@ -13,6 +13,12 @@
 
 namespace ark {
 
+// What a file does not say of its inputs, by name (input_facts.cc finds out).
+struct InputFacts {
+  std::set<std::string> misnamed;              // whose last dimension is not what its name says
+  std::map<std::string, ConstantPtr> settled;  // read as this constant; they stay inputs that nothing reads
+};
+
 // Symbolic sizes of the graph's inputs: the same dim_param is the same symbol, nameless dims and the last dims of
 // `misnamed` inputs get their own.
 class InputSizes {
@@ -59,8 +65,7 @@ void check_generated(const Graph& graph, const Limits& limits);
 
 class Builder {
  public:
-  // `misnamed`: inputs whose last dimension is not what its name says (decoder/input_reach.h).
-  Builder(const onnx::Model& model, const ImportOptions& options, std::set<std::string> misnamed = {});
+  Builder(const onnx::Model& model, const ImportOptions& options, InputFacts facts = {});
   Graph build();
 
  private:
@@ -126,6 +131,7 @@ class Builder {
   const onnx::Model& model_;
   const ImportOptions& options_;
   const Limits& limits_;
+  InputFacts facts_;
   InputSizes sizes_;
   FunctionTable functions_;
   int64_t nodes_ = 0;  // added so far, all graphs together

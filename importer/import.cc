@@ -2,11 +2,6 @@
 
 #include <chrono>
 
-#include "base/error.h"
-#include "importer/builder.h"
-#include "importer/controls.h"
-#include "importer/decoder/input_reach.h"
-
 namespace ark {
 namespace {
 
@@ -20,22 +15,6 @@ void timed(const ImportOptions& options, const std::string& stage, F&& work) {
 }
 
 }  // namespace
-
-Graph build_graph(const onnx::Model& model, const ImportOptions& options) {
-  if (options.settle_controls)
-    if (auto graph = build_settled(model, options)) return std::move(*graph);
-  const auto build = [&](std::set<std::string> misnamed) {
-    Graph graph = Builder(model, options, std::move(misnamed)).build();
-    graph.remove_dead();
-    graph.compact();
-    verify(graph, "build");
-    return graph;
-  };
-  Graph graph = build({});
-  if (const auto misnamed = decoder::misnamed_masks(graph); !misnamed.empty()) graph = build(misnamed);
-  check_generated(graph, options.limits);
-  return graph;
-}
 
 void run_passes(Graph& graph, const ImportOptions& options) {
   for (const Pass& pass : standard_passes())

@@ -61,7 +61,7 @@ struct Graph {
   // Equalities between sizes that the graph needs to hold; passes/unify_symbols.cc solves them where it can. What is
   // left must hold for the dims of a call's inputs (who runs the graph checks it).
   std::vector<std::pair<Expr, Expr>> assumptions;
-  // Inputs (by name) that nothing reads, since the graph was built for one value of them (controls.h).
+  // Inputs (by name) that nothing reads, since the graph was built for one value of them (importer/input_facts.cc).
   std::vector<std::pair<std::string, int64_t>> settled;
   // Subgraphs read outer values by these: captured[i].first is the outer id, .second the id in here.
   std::vector<std::pair<ValueId, ValueId>> captured;

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "importer/decoder.h"
-#include "importer/decoder/input_reach.h"
+#include "importer/input_reach.h"
 #include "importer/decoder/limits.h"
 
 namespace ark {
@@ -79,7 +79,7 @@ std::set<std::size_t> Finder::caches_behind(ValueId start) const {
         }
     } else if (node->op == Op::kConcat) {
       for (const ValueId in : node->inputs) visit(in);
-    } else if (decoder::only_moves(node->op)) {
+    } else if (input_reach::only_moves(node->op)) {
       visit(node->inputs[0]);
     }
   }
@@ -140,10 +140,10 @@ void Finder::fix_batch_axes() {
 }
 
 int64_t Finder::table_rows(std::size_t i) const {
-  return decoder::table_rows(graph_, readers_, graph_.inputs[i]);
+  return input_reach::table_rows(graph_, readers_, graph_.inputs[i]);
 }
 bool Finder::makes_angles(std::size_t i) const {
-  return decoder::makes_angles(graph_, readers_, graph_.inputs[i]);
+  return input_reach::makes_angles(graph_, readers_, graph_.inputs[i]);
 }
 
 bool Finder::find_ids() {
@@ -203,7 +203,7 @@ bool Finder::gives_last_only() const {
 void Finder::find_lengths() {
   for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
     if (known_[i] || !is_integer(input(i).dtype) || rank(input(i)) > 2) continue;
-    const auto offset = decoder::length_offset(graph_, readers_, graph_.inputs[i]);
+    const auto offset = input_reach::length_offset(graph_, readers_, graph_.inputs[i]);
     if (!offset) continue;
     found_.lengths.push_back({i, *offset});
     known_[i] = true;

@@ -1,10 +1,10 @@
-#include "importer/decoder/input_reach.h"
+#include "importer/input_reach.h"
 
 #include <algorithm>
 
 #include "base/ir/keys.h"
 
-namespace ark::decoder {
+namespace ark::input_reach {
 namespace {
 
 // Calls f(node, value) for each reader of the values that `start` becomes; f says whether to follow the
@@ -150,4 +150,4 @@ std::set<std::string> misnamed_masks(const Graph& graph) {
   return found;
 }
 
-}  // namespace ark::decoder
+}  // namespace ark::input_reach

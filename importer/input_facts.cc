@@ -1,10 +1,18 @@
-#include "importer/controls.h"
-
+// What a file does not say of its inputs, found by building it and looking at what reads them.
+//
+// - Masks whose length has the tokens' name by a slip (input_reach.h) get a size of their own.
+// - Inputs of decoder files that carry no data: how many rows of logits to make (transformers' logits_to_keep), which
+//   branch of an If to run (optimum's use_cache_branch). For serving (ImportOptions::settle_controls) they are settled:
+//   numbers so that as many rows of logits come out as there are tokens, conditions true, for the branch with a cache.
+//   They stay inputs that nothing reads, and Graph::settled says for what value.
 #include <algorithm>
 #include <set>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "importer/builder.h"
+#include "importer/import.h"
+#include "importer/input_reach.h"
 
 namespace ark {
 namespace {
@@ -159,8 +167,6 @@ std::vector<Control> find_controls(const onnx::Graph& graph) {
   return found;
 }
 
-std::string settled_name(const Control& control) { return control.name + " (settled)"; }
-
 ConstantPtr constant_of(const Control& control, int64_t value) {
   Tensor t = Tensor::zeros(control.dtype, control.dims);
   if (control.dtype == DType::kI64)
@@ -169,7 +175,7 @@ ConstantPtr constant_of(const Control& control, int64_t value) {
     t.as<int32_t>()[0] = static_cast<int32_t>(value);
   else
     t.as<uint8_t>()[0] = value != 0;
-  return make_constant(std::move(t), settled_name(control));
+  return make_constant(std::move(t), control.name + " (settled)");
 }
 
 // The output that `control` cuts has a row for each token: its axis before the last is one of the ids'.
@@ -187,34 +193,49 @@ bool all_rows(const Graph& graph, const Control& control) {
   return false;
 }
 
+Graph build_once(const onnx::Model& model, const ImportOptions& options, const InputFacts& facts) {
+  Graph graph = Builder(model, options, facts).build();
+  graph.remove_dead();
+  graph.compact();
+  verify(graph, "build");
+  return graph;
+}
+
+// With the sizes that the inputs' names do not tell: the graph shows which names are a slip.
+Graph build_with_names(const onnx::Model& model, const ImportOptions& options, InputFacts facts) {
+  Graph graph = build_once(model, options, facts);
+  facts.misnamed = input_reach::misnamed_masks(graph);
+  return facts.misnamed.empty() ? graph : build_once(model, options, facts);
+}
+
 }  // namespace
 
-std::optional<Graph> build_settled(const onnx::Model& model, const ImportOptions& options) {
-  const std::vector<Control> controls = find_controls(model.graph);
-  if (controls.empty()) return std::nullopt;
-  onnx::Model settled = model;
-  for (const Control& control : controls) {  // subgraphs, which the copy shares, do not read them
-    settled.graph.initializers.push_back({settled_name(control), nullptr, {}});
-    for (onnx::Node& node : settled.graph.nodes)
-      for (std::string& name : node.inputs)
-        if (name == control.name) name = settled_name(control);
-  }
-  const std::size_t first = settled.graph.initializers.size() - controls.size();
-  ImportOptions how = options;
-  how.settle_controls = false;
-  for (const int64_t count : {int64_t{0}, int64_t{INT32_MAX}}) try {
-      std::vector<std::pair<std::string, int64_t>> values;
-      for (std::size_t i = 0; i < controls.size(); ++i) {
-        values.emplace_back(controls[i].name, controls[i].dtype == DType::kBool ? 1 : count);
-        settled.graph.initializers[first + i].constant = constant_of(controls[i], values.back().second);
-      }
-      Graph graph = build_graph(settled, how);
+Graph build_graph(const onnx::Model& model, const ImportOptions& options) {
+  const std::vector<Control> controls =
+      options.settle_controls ? find_controls(model.graph) : std::vector<Control>{};
+  const auto holds = [&](const Graph& graph, const Control& c) {
+    return c.dtype == DType::kBool || all_rows(graph, c);
+  };
+  for (const int64_t count : {int64_t{0}, int64_t{INT32_MAX}}) {
+    if (controls.empty()) break;
+    InputFacts facts;
+    std::vector<std::pair<std::string, int64_t>> values;
+    for (const Control& control : controls) {
+      values.emplace_back(control.name, control.dtype == DType::kBool ? 1 : count);
+      facts.settled[control.name] = constant_of(control, values.back().second);
+    }
+    try {
+      Graph graph = build_with_names(model, options, std::move(facts));
+      check_generated(graph, options.limits);
       graph.settled = std::move(values);
-      const auto holds = [&](const Control& c) { return c.dtype == DType::kBool || all_rows(graph, c); };
-      if (std::all_of(controls.begin(), controls.end(), holds)) return graph;
+      if (std::all_of(controls.begin(), controls.end(), [&](const Control& c) { return holds(graph, c); }))
+        return graph;
     } catch (const Error&) {  // not this value
     }
-  return std::nullopt;
+  }
+  Graph graph = build_with_names(model, options, {});
+  check_generated(graph, options.limits);
+  return graph;
 }
 
 }  // namespace ark

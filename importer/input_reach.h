@@ -1,13 +1,14 @@
 // Where an input of a graph leads: what its values are used as, whatever it is called.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/ir/graph.h"
 
-namespace ark::decoder {
+namespace ark::input_reach {
 
 using Readers = std::vector<std::vector<NodeId>>;  // Graph::consumers()
 
@@ -27,4 +28,4 @@ std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers,
 // inputs need a size of their own; where it does equal another one, the graph shows it.
 std::set<std::string> misnamed_masks(const Graph& graph);
 
-}  // namespace ark::decoder
+}  // namespace ark::input_reach
