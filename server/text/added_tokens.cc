@@ -42,7 +42,7 @@ std::size_t skip_space(std::string_view text, std::size_t at) {
   return at;
 }
 
-AddedToken read_token(const JsonView& json, const Normalizer* normalizer) {
+AddedToken read_token(const JsonView& json, const Normalizer* normalizer, Budget& budget) {
   json.object();
   AddedToken token;
   token.id = Vocabulary::checked_id(json.at("id"));
@@ -53,17 +53,17 @@ AddedToken read_token(const JsonView& json, const Normalizer* normalizer) {
   token.rstrip = json.at("rstrip").boolean_or(false);
   token.normalized = json.at("normalized").boolean_or(!token.special);
   token.text = token.content;
-  if (token.normalized && normalizer) normalizer->apply(token.text);
+  if (token.normalized && normalizer) normalizer->apply(token.text, budget);
   return token;
 }
 
 }  // namespace
 
-AddedTokens::AddedTokens(const JsonView& list, const Normalizer* normalizer) {
+AddedTokens::AddedTokens(const JsonView& list, const Normalizer* normalizer, Budget& budget) {
   if (list.is_null()) return;
   list.array();
   for (std::size_t i = 0; i < list.size(); ++i) {
-    AddedToken token = read_token(list.at(i), normalizer);
+    AddedToken token = read_token(list.at(i), normalizer, budget);
     if (token.content.empty() || !ids_.emplace(token.content, token.id).second) continue;
     if (token.special) special_.emplace(token.content, true);
     by_id_[token.id] = tokens_.size();
@@ -94,20 +94,22 @@ void AddedTokens::Matcher::insert(std::string_view pattern, std::size_t token) {
   starts_[static_cast<unsigned char>(pattern[0])] = true;
 }
 
-std::pair<std::size_t, std::size_t> AddedTokens::Matcher::match(std::string_view text) const {
+std::pair<std::size_t, std::size_t> AddedTokens::Matcher::match(std::string_view text, Budget& budget) const {
   std::pair<std::size_t, std::size_t> best{0, 0};
   std::uint32_t node = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto edge =
-        edges_.find(static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(text[i]));
+    const auto edge = edges_.find(static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(text[i]));
     if (edge == edges_.end()) break;
+    budget.charge();
     node = edge->second;
     if (tokens_[node] >= 0) best = {static_cast<std::size_t>(tokens_[node]), i + 1};
   }
   return best;
 }
 
-std::vector<Section> AddedTokens::Matcher::find(std::string_view text, const AddedTokens& owner) const {
+std::vector<Section> AddedTokens::Matcher::find(std::string_view text, const AddedTokens& owner,
+                                                 Budget& budget) const {
+  budget.charge_reading(text.size());
   std::vector<Section> sections;
   std::size_t done = 0;  // everything before is in a section
   for (std::size_t at = 0; at < text.size();) {
@@ -115,7 +117,7 @@ std::vector<Section> AddedTokens::Matcher::find(std::string_view text, const Add
       ++at;
       continue;
     }
-    const auto [index, length] = match(text.substr(at));
+    const auto [index, length] = match(text.substr(at), budget);
     if (length == 0) {
       ++at;
       continue;

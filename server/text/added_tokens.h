@@ -30,11 +30,11 @@ struct Section {
 class AddedTokens {
  public:
   // Reads "added_tokens".
-  AddedTokens(const JsonView& list, const Normalizer* normalizer);
+  AddedTokens(const JsonView& list, const Normalizer* normalizer, Budget& budget);
 
   // Leftmost-longest matches of the tokens that are (not) `normalized`; the sections cover the text.
-  std::vector<Section> find(std::string_view text, bool normalized) const {
-    return (normalized ? normalized_ : plain_).find(text, *this);
+  std::vector<Section> find(std::string_view text, bool normalized, Budget& budget) const {
+    return (normalized ? normalized_ : plain_).find(text, *this, budget);
   }
 
   const AddedToken* token(std::int32_t id) const;
@@ -46,11 +46,11 @@ class AddedTokens {
   class Matcher {
    public:
     void insert(std::string_view pattern, std::size_t token);
-    std::vector<Section> find(std::string_view text, const AddedTokens& owner) const;
+    std::vector<Section> find(std::string_view text, const AddedTokens& owner, Budget& budget) const;
 
    private:
     // The token with the longest pattern at the front of `text`, and its length; 0 if there is none.
-    std::pair<std::size_t, std::size_t> match(std::string_view text) const;
+    std::pair<std::size_t, std::size_t> match(std::string_view text, Budget& budget) const;
 
     std::unordered_map<std::uint64_t, std::uint32_t> edges_;  // (node, byte) -> node
     std::vector<std::int64_t> tokens_{-1};                    // by node: index of the token that ends here

@@ -19,7 +19,8 @@ class BertNormalizer : public Normalizer {
         lowercase_(json.at("lowercase").boolean_or(true)),
         strip_accents_(json.at("strip_accents").boolean_or(lowercase_)) {}
 
-  void apply(std::string& text) const override {
+  void apply(std::string& text, Budget& budget) const override {
+    budget.charge_bytes(2 * text.size());
     std::string out;
     for (std::size_t at = 0; at < text.size();) append(out, next_char(text, at));
     if (strip_accents_) {

@@ -88,14 +88,16 @@ class Bpe : public TokenModel {
     read_merges(json.at("merges"));
   }
 
-  void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
+  void encode(std::string_view piece, std::vector<std::int32_t>& ids, Budget& budget) const override {
     if (ignore_merges_) {
       if (const auto id = vocabulary_.find(piece)) {
         ids.push_back(*id);
         return;
       }
     }
+    budget.charge_reading(piece.size());
     if (cache_.find(piece, ids)) return;
+    budget.charge(piece.size());
     const std::size_t first = ids.size();
     Word word(characters(piece), merges_);
     word.merge_all();

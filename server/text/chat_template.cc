@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "server/text/chat_input.h"
+#include "server/text/jinja/from_json.h"
 #include "server/text/jinja/interpreter.h"
 #include "server/text/jinja/parser.h"
 #include "server/text/unicode.h"
@@ -31,7 +32,7 @@ ChatTemplate ChatTemplate::parse(std::string_view source) {
   return ChatTemplate(std::make_unique<const Tree>(Tree{jinja::parse_template(source)}));
 }
 
-std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time_t> now) const {
+std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time_t> now, Budget budget) const {
   Json variables = Json::object();
   variables["messages"] = input.messages;
   variables["tools"] = input.tools;
@@ -46,21 +47,21 @@ std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time
   if (input.mask_token) variables["mask_token"] = *input.mask_token;
   if (input.extra.is_object())
     for (const auto& [name, value] : input.extra.items()) variables[name] = value;
-  return render_variables(variables, now);
+  return render_variables(variables, now, budget);
 }
 
-std::string ChatTemplate::render_variables(const Json& variables,
-                                           std::optional<std::time_t> now) const {
+std::string ChatTemplate::render_variables(const Json& variables, std::optional<std::time_t> now,
+                                           Budget budget) const {
   jinja::Dict dict;
   try {
     for (const auto& [name, value] : variables.items()) dict.set(jinja::Value(name), jinja::from_json(value));
   } catch (const jinja::TemplateError& error) {
     throw Error(Code::kInvalidArgument, std::string("messages: ") + error.what());
   }
-  jinja::Interpreter interpreter(dict, now.value_or(std::time(nullptr)));
+  jinja::Interpreter interpreter(dict, now.value_or(std::time(nullptr)), budget);
   try {
     return interpreter.run(tree_->block);
-  } catch (const jinja::TemplateError& error) {
+  } catch (const std::runtime_error& error) {  // TemplateError, BudgetExceeded
     throw Error(Code::kInvalidArgument, "chat template, line " + std::to_string(interpreter.line()) + ": " +
                                             escaped(error.what(), 1000));
   }

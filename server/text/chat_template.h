@@ -8,10 +8,14 @@
 #include <string_view>
 
 #include "server/json_fwd.h"
+#include "server/text/budget.h"
 
 namespace ark::text {
 
 struct ChatInput;
+
+// What rendering a prompt may cost: some 2 s.
+inline constexpr Budget kRenderBudget{20'000'000, std::size_t{256} << 20};
 
 // A parsed template; const and safe to share between threads.
 class ChatTemplate {
@@ -23,11 +27,12 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   // kInvalidArgument with the line if the template refuses the input (raise_exception), uses what is not
-  // there, or exceeds the limits on steps, depth and size. `now`: for strftime_now.
-  std::string render(const ChatInput& input, std::optional<std::time_t> now = std::nullopt) const;
+  // there, or exceeds its budget or the limits on depth and size. `now`: for strftime_now.
+  std::string render(const ChatInput& input, std::optional<std::time_t> now = std::nullopt,
+                     Budget budget = kRenderBudget) const;
   // With exactly these variables.
-  std::string render_variables(const Json& variables,
-                               std::optional<std::time_t> now = std::nullopt) const;
+  std::string render_variables(const Json& variables, std::optional<std::time_t> now = std::nullopt,
+                               Budget budget = kRenderBudget) const;
 
  private:
   struct Tree;

@@ -15,7 +15,7 @@ namespace {
 // Characters of the byte alphabet -> bytes -> UTF-8; bytes of an unfinished character wait.
 class ByteLevelStage : public DecodeStage {
  public:
-  void push(std::string_view token, std::vector<std::string>& out) override {
+  void push(std::string_view token, std::vector<std::string>& out, Budget&) override {
     pending_ += chars_to_bytes(token).value_or(std::string(token));
     std::string text;
     std::string_view rest = pending_;
@@ -28,7 +28,7 @@ class ByteLevelStage : public DecodeStage {
     pending_.erase(0, pending_.size() - rest.size());
     if (!text.empty()) out.push_back(std::move(text));
   }
-  void flush(std::vector<std::string>& out) override {
+  void flush(std::vector<std::string>& out, Budget&) override {
     if (!pending_.empty()) out.push_back(lossy_utf8(pending_));
     pending_.clear();
   }
@@ -40,15 +40,15 @@ class ByteLevelStage : public DecodeStage {
 // A run of <0xNN> tokens is text only if all of it is UTF-8, else each byte is one U+FFFD: so the run waits.
 class ByteFallbackStage : public DecodeStage {
  public:
-  void push(std::string_view token, std::vector<std::string>& out) override {
+  void push(std::string_view token, std::vector<std::string>& out, Budget& budget) override {
     if (const int byte = fallback_byte(token); byte >= 0) {
       run_ += static_cast<char>(byte);
       return;
     }
-    flush(out);
+    flush(out, budget);
     out.emplace_back(token);
   }
-  void flush(std::vector<std::string>& out) override {
+  void flush(std::vector<std::string>& out, Budget&) override {
     if (run_.empty()) return;
     if (is_valid_utf8(run_))
       out.push_back(run_);
@@ -64,10 +64,10 @@ class ByteFallbackStage : public DecodeStage {
 // Any function of a token and of whether it is the first.
 class MapStage : public DecodeStage {
  public:
-  using Map = std::function<std::string(std::string_view token, bool first)>;
+  using Map = std::function<std::string(std::string_view token, bool first, Budget& budget)>;
   explicit MapStage(const Map& map) : map_(map) {}
-  void push(std::string_view token, std::vector<std::string>& out) override {
-    out.push_back(map_(token, first_));
+  void push(std::string_view token, std::vector<std::string>& out, Budget& budget) override {
+    out.push_back(map_(token, first_, budget));
     first_ = false;
   }
 
@@ -80,9 +80,9 @@ class MapStage : public DecodeStage {
 class FusedMapStage : public DecodeStage {
  public:
   explicit FusedMapStage(const MapStage::Map& map) : map_(map) {}
-  void push(std::string_view fragment, std::vector<std::string>&) override { token_ += fragment; }
-  void flush(std::vector<std::string>& out) override {
-    out.push_back(map_(token_, true));
+  void push(std::string_view fragment, std::vector<std::string>&, Budget&) override { token_ += fragment; }
+  void flush(std::vector<std::string>& out, Budget& budget) override {
+    out.push_back(map_(token_, true, budget));
     token_.clear();
   }
 
@@ -111,7 +111,7 @@ class FusedStripStage : public DecodeStage {
   FusedStripStage(std::string_view character, std::size_t start, std::size_t stop)
       : character_(character), start_(start), stop_(stop) {}
 
-  void push(std::string_view fragment, std::vector<std::string>& out) override {
+  void push(std::string_view fragment, std::vector<std::string>& out, Budget&) override {
     std::string_view rest = fragment;
     while (start_ > 0 && rest.starts_with(character_)) {
       rest.remove_prefix(character_.size());
@@ -153,12 +153,12 @@ class PlainStep : public Decoder::Step {
 
 class FuseStage : public DecodeStage {
  public:
-  void push(std::string_view token, std::vector<std::string>& out) override { out.emplace_back(token); }
+  void push(std::string_view token, std::vector<std::string>& out, Budget&) override { out.emplace_back(token); }
 };
 
 class JoinStage : public DecodeStage {
  public:
-  void push(std::string_view token, std::vector<std::string>& out) override {
+  void push(std::string_view token, std::vector<std::string>& out, Budget&) override {
     out.push_back((first_ ? "" : " ") + std::string(token));
     first_ = false;
   }
@@ -171,11 +171,11 @@ class JoinStage : public DecodeStage {
 class SuffixStage : public DecodeStage {
  public:
   explicit SuffixStage(const std::string& suffix) : suffix_(suffix) {}
-  void push(std::string_view token, std::vector<std::string>& out) override {
+  void push(std::string_view token, std::vector<std::string>& out, Budget&) override {
     release(" ", out);
     held_ = token;
   }
-  void flush(std::vector<std::string>& out) override { release("", out); }
+  void flush(std::vector<std::string>& out, Budget&) override { release("", out); }
 
  private:
   void release(std::string_view replacement, std::vector<std::string>& out) {
@@ -220,7 +220,7 @@ std::string tidy(std::string text) {
 
 MapStage::Map word_piece(const JsonView& json) {
   return [prefix = json.at("prefix").string_or("##"), cleanup = json.at("cleanup").boolean_or(true)](
-             std::string_view token, bool first) {
+             std::string_view token, bool first, Budget&) {
     std::string text(token);
     if (!first && !prefix.empty() && token.starts_with(prefix))
       text.erase(0, prefix.size());
@@ -233,7 +233,7 @@ MapStage::Map word_piece(const JsonView& json) {
 MapStage::Map metaspace(const JsonView& json) {
   return
       [replacement = json.at("replacement").character(),
-       prepended = parse_prepend_scheme(json) != PrependScheme::kNever](std::string_view token, bool first) {
+       prepended = parse_prepend_scheme(json) != PrependScheme::kNever](std::string_view token, bool first, Budget&) {
         std::string text;
         for (std::size_t at = 0; at < token.size();) {
           const char32_t c = next_char(token, at);
@@ -249,7 +249,7 @@ MapStage::Map metaspace(const JsonView& json) {
 MapStage::Map replace(const JsonView& json) {
   return
       [pattern = std::make_shared<const Pattern>(json.at("pattern")), content = json.at("content").string()](
-          std::string_view token, bool) { return pattern->replace_all(token, content); };
+          std::string_view token, bool, Budget& budget) { return pattern->replace_all(token, content, budget); };
 }
 
 std::shared_ptr<const Decoder::Step> strip(const JsonView& json, bool fused) {
@@ -259,7 +259,7 @@ std::shared_ptr<const Decoder::Step> strip(const JsonView& json, bool fused) {
   const auto stop = static_cast<std::size_t>(json.at("stop").integer(0, 1 << 20));
   if (fused) return std::make_shared<FusedStripStep>(character, start, stop);
   return std::make_shared<MapStep>(
-      [character, start, stop](std::string_view token, bool) {
+      [character, start, stop](std::string_view token, bool, Budget&) {
         for (std::size_t n = 0; n < start && token.starts_with(character); ++n)
           token.remove_prefix(character.size());
         for (std::size_t n = 0; n < stop && token.ends_with(character); ++n)

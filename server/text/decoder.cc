@@ -7,6 +7,18 @@
 namespace ark::text {
 namespace {
 
+// For one token, and for what a whole text has held back.
+constexpr Budget kDecodeBudget{10'000'000, std::size_t{64} << 20};
+
+template <typename Function>
+std::string within(Budget budget, Function decode) {
+  try {
+    return decode(budget);
+  } catch (const BudgetExceeded& error) {
+    throw Error(Code::kInvalidArgument, std::string("tokens: decoding ") + error.what());
+  }
+}
+
 std::string concatenation(const std::vector<std::string>& parts) {
   std::string out;
   for (const std::string& part : parts) out += part;
@@ -26,7 +38,7 @@ void Decoder::add(const JsonView& json, int depth) {
     json.fail("decoders are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
   if (type == "Sequence") {
-    const JsonView list = json.at("decoders").array();
+    const JsonView list = parts_of(json.at("decoders"));
     for (std::size_t i = 0; i < list.size(); ++i) add(list.at(i), depth + 1);
     return;
   }
@@ -53,25 +65,32 @@ Decoder::Stream::Stream(const Decoder& decoder) {
   for (const auto& step : decoder.steps_) stages_.push_back(step->start());
 }
 
-std::string Decoder::Stream::drain(std::vector<std::string> tokens, std::size_t stage) {
+std::string Decoder::Stream::drain(std::vector<std::string> tokens, std::size_t stage, Budget& budget) {
   for (; stage < stages_.size() && !tokens.empty(); ++stage) {
     std::vector<std::string> next;
-    for (const std::string& token : tokens) stages_[stage]->push(token, next);
+    for (const std::string& token : tokens) {
+      budget.charge_bytes(token.size() + sizeof token);
+      stages_[stage]->push(token, next, budget);
+    }
     tokens = std::move(next);
   }
   return concatenation(tokens);
 }
 
-std::string Decoder::Stream::push(std::string_view token) { return drain({std::string(token)}, 0); }
+std::string Decoder::Stream::push(std::string_view token) {
+  return within(kDecodeBudget, [&](Budget& budget) { return drain({std::string(token)}, 0, budget); });
+}
 
 std::string Decoder::Stream::flush() {
-  std::string out;
-  for (std::size_t i = 0; i < stages_.size(); ++i) {
-    std::vector<std::string> rest;
-    stages_[i]->flush(rest);
-    out += drain(std::move(rest), i + 1);
-  }
-  return out;
+  return within(kDecodeBudget, [&](Budget& budget) {
+    std::string out;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      std::vector<std::string> rest;
+      stages_[i]->flush(rest, budget);
+      out += drain(std::move(rest), i + 1, budget);
+    }
+    return out;
+  });
 }
 
 }  // namespace ark::text

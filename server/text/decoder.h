@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/text/budget.h"
 #include "server/text/json_view.h"
 
 namespace ark::text {
@@ -19,8 +20,8 @@ class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
   // Appends to `out` what is certain after this token.
-  virtual void push(std::string_view token, std::vector<std::string>& out) = 0;
-  virtual void flush(std::vector<std::string>& out) { (void)out; }
+  virtual void push(std::string_view token, std::vector<std::string>& out, Budget& budget) = 0;
+  virtual void flush(std::vector<std::string>& out, Budget& budget) { (void)out, (void)budget; }
 };
 
 class Decoder {
@@ -32,12 +33,12 @@ class Decoder {
   class Stream {
    public:
     explicit Stream(const Decoder& decoder);
-    // Text that is certain after this token: whole characters.
+    // Text that is certain after this token: whole characters. kInvalidArgument where the stages make too much of it.
     std::string push(std::string_view token);
     std::string flush();
 
    private:
-    std::string drain(std::vector<std::string> tokens, std::size_t stage);
+    std::string drain(std::vector<std::string> tokens, std::size_t stage, Budget& budget);
     std::vector<std::unique_ptr<DecodeStage>> stages_;
   };
 

@@ -1,5 +1,6 @@
 #include "server/text/json_view.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "base/error.h"
@@ -10,10 +11,32 @@ namespace ark::text {
 namespace {
 
 const Json kNull;
+constexpr int kMaxNesting = 64;
+constexpr std::size_t kMaxParts = 256;
+
+// How deep brackets are nested; what they hold is left to the parser, whose own memory grows with depth.
+int nesting(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"')
+      in_string = !in_string;
+    else if (in_string)
+      i += c == '\\';
+    else if (c == '[' || c == '{')
+      deepest = std::max(deepest, ++depth);
+    else if (c == ']' || c == '}')
+      --depth;
+  }
+  return deepest;
+}
 
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& name) {
+  if (nesting(text) > kMaxNesting)
+    throw Error(Code::kBadModel, name + ": nested deeper than " + std::to_string(kMaxNesting) + " levels");
   try {
     return ark::parse_json(text);
   } catch (const JsonError& error) {
@@ -102,6 +125,12 @@ const JsonView& JsonView::object() const {
 const JsonView& JsonView::array() const {
   if (!value_->is_array()) fail(std::string("expected an array, found ") + value_->type_name());
   return *this;
+}
+
+JsonView parts_of(const JsonView& list) {
+  if (list.array().size() > kMaxParts)
+    list.fail(std::to_string(list.size()) + " parts, the limit is " + std::to_string(kMaxParts));
+  return list;
 }
 
 void JsonView::fail(const std::string& message) const {

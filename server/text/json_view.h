@@ -14,7 +14,8 @@ namespace ark::text {
 
 inline constexpr int kMaxSequenceDepth = 16;  // of parts of a tokenizer that are lists of such parts
 
-// Parses a whole file. kNotFound if it cannot be read, kBadModel if it is too large or not JSON.
+// Parses a whole file. kNotFound if it cannot be read, kBadModel if it is too large, nested too deeply or not
+// JSON.
 Json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes = 256u << 20);
 Json parse_json(std::string_view text, const std::string& name);
 
@@ -57,5 +58,9 @@ class JsonView {
   const Json* value_;
   std::string place_;
 };
+
+// A list of parts of a tokenizer (normalizers, pre-tokenizers ...), of which there must not be too many: each looks
+// at all of a text.
+JsonView parts_of(const JsonView& list);
 
 }  // namespace ark::text

@@ -10,15 +10,15 @@
 namespace ark::text {
 namespace {
 
-class Sequence : public Normalizer {
+class NormalizerSequence : public Normalizer {
  public:
-  Sequence(const JsonView& json, int depth) {
-    const JsonView list = json.at("normalizers").array();
+  NormalizerSequence(const JsonView& json, int depth) {
+    const JsonView list = parts_of(json.at("normalizers"));
     for (std::size_t i = 0; i < list.size(); ++i)
       if (auto step = Normalizer::parse(list.at(i), depth + 1)) steps_.push_back(std::move(step));
   }
-  void apply(std::string& text) const override {
-    for (const auto& step : steps_) step->apply(text);
+  void apply(std::string& text, Budget& budget) const override {
+    for (const auto& step : steps_) step->apply(text, budget);
   }
 
  private:
@@ -28,7 +28,10 @@ class Sequence : public Normalizer {
 class Form : public Normalizer {
  public:
   explicit Form(NormalForm form) : form_(form) {}
-  void apply(std::string& text) const override { text = normalize(text, form_); }
+  void apply(std::string& text, Budget& budget) const override {
+    budget.charge_bytes(text.size());
+    text = normalize(text, form_);
+  }
 
  private:
   NormalForm form_;
@@ -36,17 +39,24 @@ class Form : public Normalizer {
 
 class Lowercase : public Normalizer {
  public:
-  void apply(std::string& text) const override { text = to_lower(text); }
+  void apply(std::string& text, Budget& budget) const override {
+    budget.charge_bytes(text.size());
+    text = to_lower(text);
+  }
 };
 
-class ByteLevel : public Normalizer {
+class ByteLevelNormalizer : public Normalizer {
  public:
-  void apply(std::string& text) const override { text = bytes_to_chars(text); }
+  void apply(std::string& text, Budget& budget) const override {
+    budget.charge_bytes(text.size());
+    text = bytes_to_chars(text);
+  }
 };
 
 class StripAccents : public Normalizer {
  public:
-  void apply(std::string& text) const override {
+  void apply(std::string& text, Budget& budget) const override {
+    budget.charge_bytes(text.size());
     std::string out;
     for (std::size_t at = 0; at < text.size();)
       if (const char32_t c = next_char(text, at); !is_mark(c)) append_utf8(out, c);
@@ -58,7 +68,7 @@ class Replace : public Normalizer {
  public:
   explicit Replace(const JsonView& json)
       : pattern_(json.at("pattern")), content_(json.at("content").string()) {}
-  void apply(std::string& text) const override { text = pattern_.replace_all(text, content_); }
+  void apply(std::string& text, Budget& budget) const override { text = pattern_.replace_all(text, content_, budget); }
 
  private:
   Pattern pattern_;
@@ -68,7 +78,8 @@ class Replace : public Normalizer {
 class Prepend : public Normalizer {
  public:
   explicit Prepend(const JsonView& json) : prefix_(json.at("prepend").string()) {}
-  void apply(std::string& text) const override {
+  void apply(std::string& text, Budget& budget) const override {
+    budget.charge_bytes(text.size() + prefix_.size());
     if (!text.empty()) text.insert(0, prefix_);
   }
 
@@ -80,7 +91,8 @@ class Strip : public Normalizer {
  public:
   explicit Strip(const JsonView& json)
       : left_(json.at("strip_left").boolean()), right_(json.at("strip_right").boolean()) {}
-  void apply(std::string& text) const override {
+  void apply(std::string& text, Budget& budget) const override {
+    budget.charge_bytes(text.size());
     std::size_t begin = 0, end = 0;
     bool seen = false;
     for (std::size_t at = 0; at < text.size();) {
@@ -104,7 +116,8 @@ class Strip : public Normalizer {
 // SentencePiece's nmt rule: drops controls, turns all kinds of blanks into a space.
 class Nmt : public Normalizer {
  public:
-  void apply(std::string& text) const override {
+  void apply(std::string& text, Budget& budget) const override {
+    budget.charge_bytes(text.size());
     std::string out;
     for (std::size_t at = 0; at < text.size();) {
       const char32_t c = next_char(text, at);
@@ -126,14 +139,14 @@ std::unique_ptr<Normalizer> Normalizer::parse(const JsonView& json, int depth) {
   if (depth > kMaxSequenceDepth)
     json.fail("normalizers are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
-  if (type == "Sequence") return std::make_unique<Sequence>(json, depth);
+  if (type == "Sequence") return std::make_unique<NormalizerSequence>(json, depth);
   if (type == "NFC") return std::make_unique<Form>(NormalForm::kNfc);
   if (type == "NFD") return std::make_unique<Form>(NormalForm::kNfd);
   if (type == "NFKC") return std::make_unique<Form>(NormalForm::kNfkc);
   if (type == "NFKD") return std::make_unique<Form>(NormalForm::kNfkd);
   if (type == "Lowercase") return std::make_unique<Lowercase>();
   if (type == "StripAccents") return std::make_unique<StripAccents>();
-  if (type == "ByteLevel") return std::make_unique<ByteLevel>();
+  if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
   if (type == "Replace") return std::make_unique<Replace>(json);
   if (type == "Prepend") return std::make_unique<Prepend>(json);
   if (type == "Strip") return std::make_unique<Strip>(json);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "server/text/budget.h"
 #include "server/text/json_view.h"
 
 namespace ark::text {
@@ -11,7 +12,8 @@ namespace ark::text {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  virtual void apply(std::string& text) const = 0;
+  // Charges for what it makes.
+  virtual void apply(std::string& text, Budget& budget) const = 0;
 
   // Null for null. kBadModel or kUnsupported otherwise.
   static std::unique_ptr<Normalizer> parse(const JsonView& json, int depth = 0);

@@ -13,8 +13,10 @@ Pattern::Pattern(const JsonView& json) {
   }
 }
 
-std::vector<Span> Pattern::find_all(std::string_view text) const {
-  return regex_ ? regex_->find_all(text) : find_literal(text, literal_);
+std::vector<Span> Pattern::find_all(std::string_view text, Budget& budget) const {
+  if (regex_) return regex_->find_all(text, budget);
+  budget.charge_reading(text.size());
+  return find_literal(text, literal_);
 }
 
 std::vector<Span> find_literal(std::string_view text, std::string_view literal) {
@@ -26,10 +28,12 @@ std::vector<Span> find_literal(std::string_view text, std::string_view literal) 
   return spans;
 }
 
-std::string Pattern::replace_all(std::string_view text, std::string_view replacement) const {
+std::string Pattern::replace_all(std::string_view text, std::string_view replacement, Budget& budget) const {
   std::string out;
   std::size_t from = 0;
-  for (const Span& span : find_all(text)) {
+  const std::vector<Span> spans = find_all(text, budget);
+  budget.charge_bytes(text.size() + spans.size() * replacement.size());
+  for (const Span& span : spans) {
     out += text.substr(from, span.begin - from);
     out += replacement;
     from = span.end;

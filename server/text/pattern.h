@@ -13,8 +13,8 @@ namespace ark::text {
 class Pattern {
  public:
   explicit Pattern(const JsonView& json);
-  std::vector<Span> find_all(std::string_view text) const;
-  std::string replace_all(std::string_view text, std::string_view replacement) const;
+  std::vector<Span> find_all(std::string_view text, Budget& budget) const;
+  std::string replace_all(std::string_view text, std::string_view replacement, Budget& budget) const;
 
  private:
   std::string literal_;

@@ -33,7 +33,7 @@ void PostProcessor::parse(const JsonView& json, int depth) {
   if (type == "BertProcessing" || type == "RobertaProcessing")
     return wrap({named_id(json.at("cls"))}, {named_id(json.at("sep"))});
   if (type != "Sequence") json.unsupported("post-processor " + escaped(type, 60) + " is not supported");
-  const JsonView list = json.at("processors").array();
+  const JsonView list = parts_of(json.at("processors"));
   for (std::size_t i = 0; i < list.size(); ++i) parse(list.at(i), depth + 1);
 }
 

@@ -18,39 +18,39 @@ bool is_ascii_punctuation(char32_t c) {
 
 bool is_bert_punctuation(char32_t c) { return is_ascii_punctuation(c) || is_punctuation(c); }
 
-class Sequence : public PreTokenizer {
+class PreTokenizerSequence : public PreTokenizer {
  public:
-  Sequence(const JsonView& json, int depth) {
-    const JsonView list = json.at("pretokenizers").array();
+  PreTokenizerSequence(const JsonView& json, int depth) {
+    const JsonView list = parts_of(json.at("pretokenizers"));
     for (std::size_t i = 0; i < list.size(); ++i)
       if (auto step = PreTokenizer::parse(list.at(i), depth + 1)) steps_.push_back(std::move(step));
   }
-  void apply(std::vector<Piece>& pieces) const override {
-    for (const auto& step : steps_) step->apply(pieces);
+  void apply(std::vector<Piece>& pieces, Budget& budget) const override {
+    for (const auto& step : steps_) step->apply(pieces, budget);
   }
 
  protected:
-  void cut(Piece& piece, std::vector<Piece>& out) const override { out.push_back(std::move(piece)); }
+  void cut(Piece& piece, std::vector<Piece>& out, Budget&) const override { out.push_back(std::move(piece)); }
 
  private:
   std::vector<std::unique_ptr<PreTokenizer>> steps_;
 };
 
-class ByteLevel : public PreTokenizer {
+class ByteLevelPreTokenizer : public PreTokenizer {
  public:
-  explicit ByteLevel(const JsonView& json) : prefix_space_(json.at("add_prefix_space").boolean_or(true)) {
+  explicit ByteLevelPreTokenizer(const JsonView& json) : prefix_space_(json.at("add_prefix_space").boolean_or(true)) {
     if (json.at("use_regex").boolean_or(true)) regex_.emplace(kGpt2Pattern, json.place());
   }
 
  protected:
-  void cut(Piece& piece, std::vector<Piece>& out) const override {
+  void cut(Piece& piece, std::vector<Piece>& out, Budget& budget) const override {
     if (prefix_space_ && !piece.text.starts_with(' ')) piece.text.insert(0, 1, ' ');
     if (!regex_) {
       out.push_back({bytes_to_chars(piece.text), piece.at_start});
       return;
     }
     const std::size_t first = out.size();
-    split(piece, segments_of(piece.text, regex_->find_all(piece.text), false), SplitBehavior::kIsolated, out);
+    split(piece, segments_of(piece.text, regex_->find_all(piece.text, budget), false), SplitBehavior::kIsolated, out);
     for (std::size_t i = first; i < out.size(); ++i) out[i].text = bytes_to_chars(out[i].text);
   }
 
@@ -67,8 +67,8 @@ class Split : public PreTokenizer {
         invert_(json.at("invert").boolean_or(false)) {}
 
  protected:
-  void cut(Piece& piece, std::vector<Piece>& out) const override {
-    split(piece, segments_of(piece.text, pattern_.find_all(piece.text), invert_), behavior_, out);
+  void cut(Piece& piece, std::vector<Piece>& out, Budget& budget) const override {
+    split(piece, segments_of(piece.text, pattern_.find_all(piece.text, budget), invert_), behavior_, out);
   }
 
  private:
@@ -84,7 +84,7 @@ class CharacterSplit : public PreTokenizer {
   CharacterSplit(Predicate predicate, SplitBehavior behavior) : predicate_(predicate), behavior_(behavior) {}
 
  protected:
-  void cut(Piece& piece, std::vector<Piece>& out) const override {
+  void cut(Piece& piece, std::vector<Piece>& out, Budget&) const override {
     split(piece, segments_of(piece.text, match_characters(piece.text, predicate_), false), behavior_, out);
   }
 
@@ -98,7 +98,7 @@ class Delimiter : public PreTokenizer {
   explicit Delimiter(const JsonView& json) : delimiter_(json.at("delimiter").character()) {}
 
  protected:
-  void cut(Piece& piece, std::vector<Piece>& out) const override {
+  void cut(Piece& piece, std::vector<Piece>& out, Budget&) const override {
     const auto matches = match_characters(piece.text, [this](char32_t c) { return c == delimiter_; });
     split(piece, segments_of(piece.text, matches, false), SplitBehavior::kRemoved, out);
   }
@@ -109,19 +109,19 @@ class Delimiter : public PreTokenizer {
 
 class BertPreTokenizer : public PreTokenizer {
  public:
-  void apply(std::vector<Piece>& pieces) const override {
-    CharacterSplit(is_whitespace, SplitBehavior::kRemoved).apply(pieces);
-    CharacterSplit(is_bert_punctuation, SplitBehavior::kIsolated).apply(pieces);
+  void apply(std::vector<Piece>& pieces, Budget& budget) const override {
+    CharacterSplit(is_whitespace, SplitBehavior::kRemoved).apply(pieces, budget);
+    CharacterSplit(is_bert_punctuation, SplitBehavior::kIsolated).apply(pieces, budget);
   }
 
  protected:
-  void cut(Piece& piece, std::vector<Piece>& out) const override { out.push_back(std::move(piece)); }
+  void cut(Piece& piece, std::vector<Piece>& out, Budget&) const override { out.push_back(std::move(piece)); }
 };
 
 // Runs of word characters and runs of others; white space goes.
 class Whitespace : public PreTokenizer {
  protected:
-  void cut(Piece& piece, std::vector<Piece>& out) const override {
+  void cut(Piece& piece, std::vector<Piece>& out, Budget&) const override {
     enum Kind { kSpace, kWord, kOther };
     Kind kind = kSpace;
     std::size_t begin = 0;
@@ -150,7 +150,7 @@ class Metaspace : public PreTokenizer {
   }
 
  protected:
-  void cut(Piece& piece, std::vector<Piece>& out) const override {
+  void cut(Piece& piece, std::vector<Piece>& out, Budget&) const override {
     Piece marked{"", piece.at_start};
     for (char c : piece.text)
       if (c == ' ')
@@ -177,7 +177,7 @@ class FixedLength : public PreTokenizer {
       : length_(static_cast<std::size_t>(json.at("length").integer(1, 1 << 20))) {}
 
  protected:
-  void cut(Piece& piece, std::vector<Piece>& out) const override {
+  void cut(Piece& piece, std::vector<Piece>& out, Budget&) const override {
     for (std::size_t at = 0; at < piece.text.size();) {
       const std::size_t begin = at;
       for (std::size_t n = 0; n < length_ && at < piece.text.size(); ++n) next_char(piece.text, at);
@@ -195,10 +195,16 @@ std::unique_ptr<PreTokenizer> character_split(CharacterSplit::Predicate predicat
 
 }  // namespace
 
-void PreTokenizer::apply(std::vector<Piece>& pieces) const {
+void PreTokenizer::apply(std::vector<Piece>& pieces, Budget& budget) const {
   std::vector<Piece> out;
   out.reserve(pieces.size());
-  for (Piece& piece : pieces) cut(piece, out);
+  for (Piece& piece : pieces) {
+    const std::size_t first = out.size();
+    cut(piece, out, budget);
+    std::size_t bytes = 0;
+    for (std::size_t i = first; i < out.size(); ++i) bytes += out[i].text.size() + sizeof(Piece);
+    budget.charge_bytes(bytes);
+  }
   pieces = std::move(out);
 }
 
@@ -217,8 +223,8 @@ std::unique_ptr<PreTokenizer> PreTokenizer::parse(const JsonView& json, int dept
   if (depth > kMaxSequenceDepth)
     json.fail("pre-tokenizers are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
-  if (type == "Sequence") return std::make_unique<Sequence>(json, depth);
-  if (type == "ByteLevel") return std::make_unique<ByteLevel>(json);
+  if (type == "Sequence") return std::make_unique<PreTokenizerSequence>(json, depth);
+  if (type == "ByteLevel") return std::make_unique<ByteLevelPreTokenizer>(json);
   if (type == "Split") return std::make_unique<Split>(json);
   if (type == "Metaspace") return std::make_unique<Metaspace>(json);
   if (type == "Whitespace") return std::make_unique<Whitespace>();

@@ -13,14 +13,14 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
 
-  // Replaces the pieces by smaller ones; pieces are never empty.
-  virtual void apply(std::vector<Piece>& pieces) const;
+  // Replaces the pieces by smaller ones, which are never empty. Charges for what it makes.
+  virtual void apply(std::vector<Piece>& pieces, Budget& budget) const;
 
   // Null for null. kBadModel or kUnsupported otherwise.
   static std::unique_ptr<PreTokenizer> parse(const JsonView& json, int depth = 0);
 
  protected:
-  virtual void cut(Piece& piece, std::vector<Piece>& out) const = 0;
+  virtual void cut(Piece& piece, std::vector<Piece>& out, Budget& budget) const = 0;
 };
 
 enum class PrependScheme { kAlways, kFirst, kNever };

@@ -42,11 +42,13 @@ class Precompiled : public Normalizer {
     if (!is_valid_utf8(replacements_)) map.fail("replacements are not valid UTF-8");
   }
 
-  void apply(std::string& text) const override {
+  void apply(std::string& text, Budget& budget) const override {
+    budget.charge_bytes(2 * text.size());
     std::string out;
     for (std::string_view cluster : graphemes(text)) {
       if (cluster.size() < kMaxGraphemeBytes) {
         if (const auto mapped = lookup(cluster)) {
+          budget.charge_bytes(mapped->size());
           out += *mapped;
           continue;
         }
@@ -55,7 +57,9 @@ class Precompiled : public Normalizer {
         const std::size_t begin = at;
         next_char(cluster, at);
         const std::string_view character = cluster.substr(begin, at - begin);
-        out += lookup(character).value_or(character);
+        const std::string_view mapped = lookup(character).value_or(character);
+        budget.charge_bytes(mapped.size());
+        out += mapped;
       }
     }
     text = std::move(out);

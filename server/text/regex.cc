@@ -10,18 +10,36 @@ namespace ark::text {
 namespace {
 
 constexpr std::size_t kMaxPattern = 64 * 1024;     // bytes
-constexpr std::uint32_t kMatchLimit = 20'000'000;  // backtracking steps per match
+// Backtracking steps per match: a match that needs more than the first limit is tried again with one that is larger
+// by a factor, for which it pays.
+constexpr std::uint32_t kFirstMatchLimit = 1000, kMatchLimitFactor = 8, kMatchLimit = 20'000'000;
+constexpr std::uint32_t kStepsPerUnit = 16;
 constexpr std::uint32_t kHeapLimit = 64 * 1024;    // KiB per match
 constexpr std::size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
 
+std::string pcre2_message(int error) {
+  PCRE2_UCHAR buffer[160];
+  pcre2_get_error_message(error, buffer, sizeof buffer);
+  return reinterpret_cast<const char*>(buffer);
+}
+
+std::string translated(std::string_view oniguruma, const std::string& what) {
+  try {
+    return to_pcre2(oniguruma);
+  } catch (const Error& error) {
+    throw Error(error.code(), what + ": " + error.what());
+  }
+}
+
+}  // namespace
+
 // What a thread needs to match; PCRE2 wants these not shared between threads.
-struct Scratch {
+struct Regex::Scratch {
   Scratch()
       : context(pcre2_match_context_create(nullptr)),
         data(pcre2_match_data_create(1, nullptr)),
         stack(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr)) {
     ARK_CHECK(context && data, "PCRE2 has no memory for its match data");
-    pcre2_set_match_limit(context, kMatchLimit);
     pcre2_set_heap_limit(context, kHeapLimit);
     if (stack) pcre2_jit_stack_assign(context, nullptr, stack);
   }
@@ -38,14 +56,6 @@ struct Scratch {
   pcre2_jit_stack* stack;
 };
 
-std::string pcre2_message(int error) {
-  PCRE2_UCHAR buffer[160];
-  pcre2_get_error_message(error, buffer, sizeof buffer);
-  return reinterpret_cast<const char*>(buffer);
-}
-
-}  // namespace
-
 struct Regex::Code {
   explicit Code(pcre2_code* code) : compiled(code) {}
   ~Code() { pcre2_code_free(compiled); }
@@ -53,18 +63,6 @@ struct Regex::Code {
   Code& operator=(const Code&) = delete;
   pcre2_code* compiled;
 };
-
-namespace {
-
-std::string translated(std::string_view oniguruma, const std::string& what) {
-  try {
-    return to_pcre2(oniguruma);
-  } catch (const Error& error) {
-    throw Error(error.code(), what + ": " + error.what());
-  }
-}
-
-}  // namespace
 
 Regex::Regex(std::string_view oniguruma, std::string_view what) : what_(what) {
   if (oniguruma.size() > kMaxPattern)
@@ -90,24 +88,34 @@ Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
-std::vector<Span> Regex::find_all(std::string_view text) const {
-  thread_local Scratch scratch;
-  std::vector<Span> spans;
-  std::size_t from = 0;
-  while (from <= text.size()) {
-    const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+int Regex::match(std::string_view text, std::size_t from, Budget& budget, const Scratch& scratch) const {
+  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  for (std::uint32_t limit = kFirstMatchLimit;; limit *= kMatchLimitFactor) {
+    pcre2_set_match_limit(scratch.context, limit);
     int result = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data,
                              scratch.context);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT)
       result = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
                            scratch.data, scratch.context);
+    if (result != PCRE2_ERROR_MATCHLIMIT || limit >= kMatchLimit) return result;
+    budget.charge(limit / kStepsPerUnit);
+  }
+}
+
+std::vector<Span> Regex::find_all(std::string_view text, Budget& budget) const {
+  thread_local Scratch scratch;
+  budget.charge_reading(text.size());
+  std::vector<Span> spans;
+  std::size_t from = 0;
+  while (from <= text.size()) {
+    const int result = match(text, from, budget, scratch);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0)
-      throw Error(
-          ark::Code::kInvalidArgument,
-          what_ + ": the text cannot be split within the pattern's limits (" + pcre2_message(result) + ")");
+      throw Error(ark::Code::kInvalidArgument, what_ + ": the text cannot be split within the pattern's limits (" +
+                                                   pcre2_message(result) + ")");
     const PCRE2_SIZE* found = pcre2_get_ovector_pointer(scratch.data);
     const Span span{found[0], found[1]};
+    budget.charge_bytes(sizeof span);
     // An empty match right behind the last one is not taken; the search goes on one character later.
     if (span.begin == span.end && !spans.empty() && spans.back().end == span.end) {
       from = span.end +

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/text/budget.h"
+
 namespace ark::text {
 
 struct Span {
@@ -27,12 +29,15 @@ class Regex {
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  // Non-overlapping matches from left to right in valid UTF-8. Throws kInvalidArgument when a match
-  // needs more backtracking than the limits allow.
-  std::vector<Span> find_all(std::string_view text) const;
+  // Non-overlapping matches from left to right in valid UTF-8. Backtracking is charged for; kInvalidArgument when a
+  // match needs more of it than the limits allow.
+  std::vector<Span> find_all(std::string_view text, Budget& budget) const;
 
  private:
   struct Code;
+  struct Scratch;
+  int match(std::string_view text, std::size_t from, Budget& budget, const Scratch& scratch) const;
+
   std::unique_ptr<Code> code_;
   std::string what_;
 };

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/text/budget.h"
 #include "server/text/vocabulary.h"
 
 namespace ark::text {
@@ -13,8 +14,8 @@ class TokenModel {
  public:
   virtual ~TokenModel() = default;
 
-  // Appends the ids of a non-empty piece. Thread safe.
-  virtual void encode(std::string_view piece, std::vector<std::int32_t>& ids) const = 0;
+  // Appends the ids of a non-empty piece, and charges for looking them up. Thread safe.
+  virtual void encode(std::string_view piece, std::vector<std::int32_t>& ids, Budget& budget) const = 0;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 

@@ -9,6 +9,14 @@
 #include "server/text/unicode.h"
 
 namespace ark::text {
+namespace {
+
+// What a text may cost, and each of its bytes on top.
+constexpr std::size_t kWork = 10'000'000, kWorkPerByte = 64;
+constexpr std::size_t kBytes = std::size_t{64} << 20, kBytesPerByte = 512;
+constexpr Budget kLoadBudget{100'000'000, std::size_t{1} << 30};
+
+}  // namespace
 
 Tokenizer Tokenizer::load(const std::filesystem::path& file) {
   return Tokenizer(parse_json_file(file), escaped(file.filename().string()));
@@ -16,7 +24,12 @@ Tokenizer Tokenizer::load(const std::filesystem::path& file) {
 
 Tokenizer::Tokenizer(const Json& document, const std::string& name) {
   const JsonView json(document, name + ":");
-  parts_ = std::make_unique<const Parts>(json.object());
+  Budget budget = kLoadBudget;
+  try {
+    parts_ = std::make_unique<const Parts>(json.object(), budget);
+  } catch (const BudgetExceeded& error) {
+    throw Error(Code::kBadModel, name + ": loading it " + error.what());
+  }
 }
 
 Tokenizer::~Tokenizer() = default;
@@ -24,29 +37,42 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  return encode(text, add_special_tokens,
+                Budget(kWork + text.size() * kWorkPerByte, kBytes + text.size() * kBytesPerByte));
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens, Budget budget) const {
   if (!is_valid_utf8(text)) throw Error(Code::kInvalidArgument, "text: not valid UTF-8");
   std::vector<std::int32_t> ids;
-  for (const Section& outer : parts_->added.find(text, false)) {
-    if (outer.id) {
-      ids.push_back(*outer.id);
-      continue;
+  try {
+    for (const Section& section : parts_->added.find(text, false, budget)) {
+      if (section.id)
+        ids.push_back(*section.id);
+      else
+        encode_section(std::string(text.substr(section.begin, section.end - section.begin)), section.begin == 0, ids,
+                       budget);
     }
-    std::string section(text.substr(outer.begin, outer.end - outer.begin));
-    if (parts_->normalizer) parts_->normalizer->apply(section);
-    for (const Section& inner : parts_->added.find(section, true)) {
-      if (inner.id) {
-        ids.push_back(*inner.id);
-        continue;
-      }
-      std::vector<Piece> pieces;
-      pieces.push_back(
-          {section.substr(inner.begin, inner.end - inner.begin), outer.begin == 0 && inner.begin == 0});
-      if (parts_->pre_tokenizer) parts_->pre_tokenizer->apply(pieces);
-      for (const Piece& piece : pieces) parts_->model->encode(piece.text, ids);
-    }
+  } catch (const BudgetExceeded& error) {
+    throw Error(Code::kInvalidArgument, std::string("text: tokenizing it ") + error.what());
   }
   if (add_special_tokens) parts_->post_processor.apply(ids);
   return ids;
+}
+
+// Text between added tokens that are found as they stand.
+void Tokenizer::encode_section(std::string section, bool at_start, std::vector<std::int32_t>& ids,
+                               Budget& budget) const {
+  if (parts_->normalizer) parts_->normalizer->apply(section, budget);
+  for (const Section& inner : parts_->added.find(section, true, budget)) {
+    if (inner.id) {
+      ids.push_back(*inner.id);
+      continue;
+    }
+    std::vector<Piece> pieces;
+    pieces.push_back({section.substr(inner.begin, inner.end - inner.begin), at_start && inner.begin == 0});
+    if (parts_->pre_tokenizer) parts_->pre_tokenizer->apply(pieces, budget);
+    for (const Piece& piece : pieces) parts_->model->encode(piece.text, ids, budget);
+  }
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {

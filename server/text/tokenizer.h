@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/json_fwd.h"
+#include "server/text/budget.h"
 
 namespace ark::text {
 
@@ -30,6 +31,8 @@ class Tokenizer {
   // Added tokens are found in the text whether or not they are special. `add_special_tokens`: what the
   // post-processor adds (bos ...). kInvalidArgument if the text is not UTF-8 or cannot be tokenized.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) const;
+  // The same within a budget of the caller's. The usual one grows with the text.
+  std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens, Budget budget) const;
 
   // Ids without a token are left out.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
@@ -46,6 +49,7 @@ class Tokenizer {
  private:
   friend class Detokenizer;
   struct Parts;
+  void encode_section(std::string section, bool at_start, std::vector<std::int32_t>& ids, Budget& budget) const;
   std::unique_ptr<const Parts> parts_;
 };
 

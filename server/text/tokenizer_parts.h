@@ -12,11 +12,11 @@
 namespace ark::text {
 
 struct Tokenizer::Parts {
-  explicit Parts(const JsonView& json)
+  Parts(const JsonView& json, Budget& budget)
       : normalizer(Normalizer::parse(json.at("normalizer"))),
         pre_tokenizer(PreTokenizer::parse(json.at("pre_tokenizer"))),
         model(TokenModel::parse(json.at("model"))),
-        added(json.at("added_tokens"), normalizer.get()),
+        added(json.at("added_tokens"), normalizer.get(), budget),
         post_processor(json.at("post_processor")),
         decoder(json.at("decoder")) {}
 

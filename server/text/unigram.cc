@@ -10,6 +10,7 @@
 namespace ark::text {
 namespace {
 
+constexpr std::size_t kEdgesPerUnit = 4;  // of the budget
 constexpr double kUnknownPenalty = 10.0;  // an unknown character scores that much below the worst token
 
 // Bytes -> id. Edges are kept in one hash map keyed by (node, byte).
@@ -26,16 +27,17 @@ class Trie {
     ids_[node] = id;
   }
 
-  // Calls visit(length, id) for each key that `text` starts with, shortest first.
+  // Calls visit(length, id) for each key that `text` starts with, shortest first. Returns how far it walked.
   template <typename Visit>
-  void visit_prefixes(std::string_view text, Visit visit) const {
+  std::size_t visit_prefixes(std::string_view text, Visit visit) const {
     std::uint32_t node = 0;
     for (std::size_t i = 0; i < text.size(); ++i) {
       const auto edge = edges_.find(edge_of(node, text[i]));
-      if (edge == edges_.end()) return;
+      if (edge == edges_.end()) return i;
       node = edge->second;
       if (ids_[node] >= 0) visit(i + 1, ids_[node]);
     }
+    return text.size();
   }
 
  private:
@@ -65,8 +67,8 @@ class Unigram : public TokenModel {
       unknown_ = static_cast<std::int32_t>(unknown.integer(0, static_cast<std::int64_t>(list.size()) - 1));
   }
 
-  void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
-    std::vector<Span> path = best_path(piece);
+  void encode(std::string_view piece, std::vector<std::int32_t>& ids, Budget& budget) const override {
+    std::vector<Span> path = best_path(piece, budget);
     for (std::size_t i = 0; i < path.size();) {
       // Neighbouring unknown characters are one token.
       std::size_t end = path[i].end, next = i + 1;
@@ -89,7 +91,8 @@ class Unigram : public TokenModel {
   };
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
-  std::vector<Span> best_path(std::string_view text) const {
+  std::vector<Span> best_path(std::string_view text, Budget& budget) const {
+    budget.charge_bytes(text.size() * sizeof(Best));
     std::vector<Best> best(text.size() + 1);
     for (std::size_t at = 0; at < text.size();) {
       const double here = best[at].score;
@@ -100,10 +103,11 @@ class Unigram : public TokenModel {
       std::size_t next = at;
       next_char(text, next);
       bool known = false;  // this character is a token by itself
-      trie_.visit_prefixes(text.substr(at), [&](std::size_t length, std::int32_t id) {
+      const std::size_t walked = trie_.visit_prefixes(text.substr(at), [&](std::size_t length, std::int32_t id) {
         offer(length, id, scores_[id]);
         known |= length == next - at;
       });
+      budget.charge(1 + walked / kEdgesPerUnit);
       if (!known) {
         if (!unknown_)
           throw Error(Code::kInvalidArgument,

@@ -24,7 +24,8 @@ class WordPiece : public TokenModel {
         [this](const std::string& token, const JsonView&) { longest_ = std::max(longest_, token.size()); });
   }
 
-  void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
+  void encode(std::string_view piece, std::vector<std::int32_t>& ids, Budget& budget) const override {
+    budget.charge_reading(piece.size());
     const std::size_t first = ids.size();
     bool fits = count_chars(piece) <= max_characters_;
     for (std::size_t at = 0; fits && at < piece.size();) {
@@ -32,7 +33,10 @@ class WordPiece : public TokenModel {
       const std::size_t prefix = candidate.size();
       candidate += piece.substr(at, longest_);
       std::optional<std::int32_t> id;
-      while (candidate.size() > prefix && !(id = vocabulary_.find(candidate))) candidate.pop_back();
+      while (candidate.size() > prefix && !(id = vocabulary_.find(candidate))) {
+        budget.charge_reading(candidate.size());
+        candidate.pop_back();
+      }
       if (id) ids.push_back(*id);
       at += candidate.size() - prefix;
       fits = id.has_value();
@@ -59,7 +63,8 @@ class WordLevel : public TokenModel {
     unknown_ = vocabulary_.find(unknown_text_);
   }
 
-  void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
+  void encode(std::string_view piece, std::vector<std::int32_t>& ids, Budget& budget) const override {
+    budget.charge_reading(piece.size());
     const auto id = vocabulary_.find(piece);
     if (!id && !unknown_) throw_unknown(piece, unknown_text_);
     ids.push_back(id ? *id : *unknown_);

@@ -35,6 +35,7 @@ LIBRARIES = {
     "nlohmann/": {"server"},
     "CLI/": {"server"},
     "pcre2": {"server"},
+    "utf8proc": {"server"},
     "gtest/": set(),
     "gmock/": set(),
 }
@@ -120,6 +121,18 @@ def test_other_folders_see_only_the_importers_public_headers():
 
 def test_executors_never_see_the_graph():
     wrong = [named(path) for path in sources("engine/cpu", "engine/cuda") if "base/ir/graph.h" in reachable(path)]
+    assert not wrong
+
+
+def test_text_is_a_library_of_its_own():
+    """Strangers feed it: sanitizers and fuzzers build ark_text without the rest of the server."""
+    own = ("server/text/", "base/error.h", "server/json")
+    wrong = [f"{named(path)} includes {name}" for path in sources("server/text") for name in includes(path)
+             if not name.startswith(own)]
+    assert not wrong
+    libraries = re.compile(r"pcre2\.h|utf8proc\.h|[a-z_]+$")  # the last: the C++ library
+    wrong = [f"{named(path)} includes <{name}>" for path in sources("server/text") for name in includes(path, "<")
+             if not libraries.match(name)]
     assert not wrong
 
 

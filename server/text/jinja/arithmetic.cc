@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "server/text/jinja/operations.h"
@@ -5,7 +6,7 @@
 namespace ark::text::jinja {
 namespace {
 
-constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%", "**"};
+constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%"};
 
 [[noreturn]] void no_operator(Arithmetic operation, const Value& a, const Value& b) {
   if (a.is_undefined()) use_of_undefined(a);
@@ -46,24 +47,6 @@ double float_floor_divide(double a, double b) {
   return quotient - floored > 0.5 ? floored + 1 : floored;
 }
 
-Value power(const Value& a, const Value& b) {
-  if (a.is_integral() && b.is_integral() && b.as_int() >= 0) {
-    std::int64_t base = a.as_int(), result = 1;
-    for (std::int64_t n = b.as_int(); n > 0; n >>= 1) {
-      if (n & 1) result = multiply(result, base);
-      if (n > 1) base = multiply(base, base);
-    }
-    return result;
-  }
-  const double base = a.as_number(), exponent = b.as_number();
-  if (base == 0 && exponent < 0) throw TemplateError("0.0 cannot be raised to a negative power");
-  if (base < 0 && exponent != std::floor(exponent)) throw TemplateError("complex numbers are not supported");
-  const double result = std::pow(base, exponent);
-  if (std::isinf(result) && !std::isinf(base) && !std::isinf(exponent))
-    throw TemplateError("numerical result out of range");
-  return result;
-}
-
 Value calculate_integers(Arithmetic operation, std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
   switch (operation) {
@@ -83,7 +66,6 @@ Value calculate_integers(Arithmetic operation, std::int64_t a, std::int64_t b) {
 }
 
 Value calculate_numbers(Arithmetic operation, const Value& a, const Value& b) {
-  if (operation == Arithmetic::kPower) return power(a, b);
   if (operation == Arithmetic::kDivide) {
     if (b.as_number() == 0) throw TemplateError("division by zero");
     return a.as_number() / b.as_number();
@@ -103,50 +85,45 @@ Value calculate_numbers(Arithmetic operation, const Value& a, const Value& b) {
   }
 }
 
-bool is_sequence(const Value& value) {
-  return value.is_flavor(List::Flavor::kList) || value.is_flavor(List::Flavor::kTuple);
-}
-
-Value repeat(const Value& sequence, std::int64_t times, Meter& meter) {
+Value repeat(const Value& sequence, std::int64_t times, Budget& budget) {
   const auto count = static_cast<std::size_t>(std::max<std::int64_t>(times, 0));
   if (count > (std::size_t{1} << 32)) throw TemplateError("a sequence is repeated too often");
   if (sequence.is_string()) {
-    meter.charge_bytes(sequence.as_string().size() * count);
+    budget.charge_bytes(sequence.as_string().size() * count);
     std::string out;
     for (std::size_t i = 0; i < count && !sequence.as_string().empty(); ++i) out += sequence.as_string();
     return out;
   }
   const auto& items = sequence.as_list().items;
-  meter.charge_bytes(items.size() * count * sizeof(Value));
+  budget.charge_bytes(items.size() * count * sizeof(Value));
   std::vector<Value> out;
   for (std::size_t i = 0; i < count && !items.empty(); ++i) out.insert(out.end(), items.begin(), items.end());
   return Value::list(std::move(out), sequence.as_list().flavor);
 }
 
-Value concatenate(const Value& a, const Value& b, Meter& meter) {
+Value concatenate(const Value& a, const Value& b, Budget& budget) {
   std::vector<Value> out = a.as_list().items;
   out.insert(out.end(), b.as_list().items.begin(), b.as_list().items.end());
-  meter.charge_bytes(out.size() * sizeof(Value));
+  budget.charge_bytes(out.size() * sizeof(Value));
   return Value::list(std::move(out), a.as_list().flavor);
 }
 
 }  // namespace
 
-Value calculate(Arithmetic operation, const Value& a, const Value& b, Meter& meter) {
+Value calculate(Arithmetic operation, const Value& a, const Value& b, Budget& budget) {
   if (a.is_number() && b.is_number()) return calculate_numbers(operation, a, b);
   if (operation == Arithmetic::kAdd) {
     if (a.is_string() && b.is_string()) {
-      meter.charge_bytes(a.as_string().size() + b.as_string().size());
+      budget.charge_bytes(a.as_string().size() + b.as_string().size());
       return a.as_string() + b.as_string();
     }
-    if (is_sequence(a) && is_sequence(b) && a.as_list().flavor == b.as_list().flavor)
-      return concatenate(a, b, meter);
+    if (a.is_sequence() && b.is_sequence() && a.as_list().flavor == b.as_list().flavor)
+      return concatenate(a, b, budget);
   }
   if (operation == Arithmetic::kMultiply) {
-    if ((a.is_string() || is_sequence(a)) && b.is_integral()) return repeat(a, b.as_int(), meter);
-    if ((b.is_string() || is_sequence(b)) && a.is_integral()) return repeat(b, a.as_int(), meter);
+    if ((a.is_string() || a.is_sequence()) && b.is_integral()) return repeat(a, b.as_int(), budget);
+    if ((b.is_string() || b.is_sequence()) && a.is_integral()) return repeat(b, a.as_int(), budget);
   }
-  if (operation == Arithmetic::kModulo && a.is_string()) return format_percent(a.as_string(), b, meter);
   no_operator(operation, a, b);
 }
 
@@ -155,13 +132,6 @@ Value negate(const Value& value) {
   if (value.is_float()) return -value.as_number();
   if (value.is_integral()) return calculate_integers(Arithmetic::kSubtract, 0, value.as_int());
   throw TemplateError(std::string("bad operand type for unary -: '") + value.type_name() + "'");
-}
-
-Value plus(const Value& value) {
-  if (value.is_undefined()) use_of_undefined(value);
-  if (value.is_float()) return value;
-  if (value.is_integral()) return value.as_int();
-  throw TemplateError(std::string("bad operand type for unary +: '") + value.type_name() + "'");
 }
 
 }  // namespace ark::text::jinja

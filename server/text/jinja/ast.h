@@ -25,7 +25,6 @@ enum class ExpressionKind {
   kFilter,     // items[0] | name ( items[1...], keywords ); items[0] null: the body of a filter block
   kTest,       // items[0] is name ( items[1...], keywords )
   kNegate,     // - items[0]
-  kPlus,       // + items[0]
   kNot,        // not items[0]
   kAnd,
   kOr,
@@ -52,7 +51,7 @@ using ExpressionPtr = std::unique_ptr<Expression>;
 enum class StatementKind {
   kText,      // name
   kOutput,    // expression
-  kFor,       // target in expression [if test] body else orelse; recursive
+  kFor,       // target in expression [if test] body else orelse
   kIf,        // values[i]: branches[i], else orelse
   kSet,       // target = expression
   kSetBlock,  // target = body, through expression (a filter) unless null
@@ -74,7 +73,6 @@ struct Statement {
   int line;
   std::string name;
   ExpressionPtr target, expression, test;
-  bool recursive = false;
   std::vector<ExpressionPtr> targets, values;  // of with; the tests of if
   std::vector<Block> branches;                 // of if
   std::vector<std::string> parameters;

@@ -6,47 +6,41 @@ namespace {
 
 std::string object_name(const Value& object) { return std::string("'") + object.type_name() + " object'"; }
 
-bool compare_by(const std::string& name, const Value& left, const Value& right) {
-  if (name == "==") return equal(left, right);
-  if (name == "!=") return !equal(left, right);
-  if (name == "in") return contains(right, left);
-  if (name == "not in") return !contains(right, left);
+bool compare_by(const std::string& name, const Value& left, const Value& right, Budget& budget) {
+  if (name == "==") return equal(left, right, budget);
+  if (name == "!=") return !equal(left, right, budget);
+  if (name == "in") return contains(right, left, budget);
+  if (name == "not in") return !contains(right, left, budget);
   const auto is_nan = [](const Value& value) {
     return value.is_float() && value.as_number() != value.as_number();
   };
-  const int order = compare(left, right);
+  const int order = compare(left, right, budget);
   if (is_nan(left) || is_nan(right)) return false;
   return name == "<" ? order < 0 : name == "<=" ? order <= 0 : name == ">" ? order > 0 : order >= 0;
-}
-
-// groupby's tuples have names for their items.
-const Value* named_item(const Value& object, const std::string& name) {
-  if (!object.is_list() || object.as_list().label != "group") return nullptr;
-  const std::vector<Value>& items = object.as_list().items;
-  return name == "grouper" ? &items[0] : name == "list" ? &items[1] : nullptr;
 }
 
 }  // namespace
 
 Value Interpreter::attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) use_of_undefined(object);
-  if (object.is_namespace()) return object.as_namespace().find(name);
+  if (object.is_namespace()) {
+    budget_.charge(object.as_namespace().attributes.size() / kNamesPerUnit);
+    return object.as_namespace().find(name);
+  }
   if (auto method = find_method(object, name)) return *method;
   if (object.is_dict())
     if (const Value* found = object.as_dict().find(std::string_view(name))) return *found;
-  if (const Value* found = named_item(object, name)) return *found;
   return Value::undefined(object_name(object) + " has no attribute '" + name + "'");
 }
 
 Value Interpreter::item(const Value& object, const Value& key) {
-  if (const auto found = subscript(object, key)) return *found;
-  if (key.is_string()) {
-    if (object.is_namespace()) return object.as_namespace().find(key.as_string());
+  if (const auto found = subscript(object, key, budget_)) return *found;
+  if (!key.is_string()) return Value::undefined(object_name(object) + " has no element " + repr(key, budget_));
+  if (object.is_dict()) {
     if (auto method = find_method(object, key.as_string())) return *method;
-    if (const Value* found = named_item(object, key.as_string())) return *found;
     return Value::undefined(object_name(object) + " has no attribute '" + key.as_string() + "'");
   }
-  return Value::undefined(object_name(object) + " has no element " + repr(key));
+  return attribute(object, key.as_string());
 }
 
 Value Interpreter::evaluate(const Expression& expression) {
@@ -72,7 +66,7 @@ Value Interpreter::evaluate(const Expression& expression) {
     }
     case ExpressionKind::kSlice: {
       const std::vector<Value> values = evaluate_items(expression);
-      return slice(values[0], values[1], values[2], values[3]);
+      return slice(values[0], values[1], values[2], values[3], budget_);
     }
     case ExpressionKind::kCall:
       return evaluate_call(expression);
@@ -85,8 +79,6 @@ Value Interpreter::evaluate(const Expression& expression) {
     }
     case ExpressionKind::kNegate:
       return negate(operand(0));
-    case ExpressionKind::kPlus:
-      return plus(operand(0));
     case ExpressionKind::kNot:
       return !truthy(operand(0));
     case ExpressionKind::kAnd: {
@@ -99,7 +91,7 @@ Value Interpreter::evaluate(const Expression& expression) {
     }
     case ExpressionKind::kArithmetic: {
       const Value left = operand(0);
-      return calculate(expression.arithmetic, left, operand(1), meter_);
+      return calculate(expression.arithmetic, left, operand(1), budget_);
     }
     case ExpressionKind::kConcatenate:
       return concatenate(expression);
@@ -111,8 +103,8 @@ Value Interpreter::evaluate(const Expression& expression) {
   return {};
 }
 
-Value Interpreter::evaluate_name(const std::string& name) const {
-  if (const Value* value = scope_->find(name)) return *value;
+Value Interpreter::evaluate_name(const std::string& name) {
+  if (const Value* value = scope_->find(name, budget_)) return *value;
   if (const Value* value = variables_.find(std::string_view(name))) return *value;
   if (auto function = find_function(name)) return *function;
   return Value::undefined("'" + name + "' is undefined");
@@ -123,7 +115,7 @@ std::vector<Value> Interpreter::evaluate_items(const Expression& expression, std
   values.reserve(expression.items.size());
   for (std::size_t i = first; i < expression.items.size(); ++i)
     values.push_back(evaluate(*expression.items[i]));
-  meter_.charge_bytes(values.size() * sizeof(Value));
+  budget_.charge_bytes(values.size() * sizeof(Value));
   return values;
 }
 
@@ -139,7 +131,7 @@ Arguments Interpreter::evaluate_arguments(const Expression& expression) {
   for (const auto& [name, value] : expression.keywords)
     arguments.keywords.emplace_back(name, evaluate(*value));
   if (expression.star) {
-    std::vector<Value> more = iterate(evaluate(*expression.star));
+    std::vector<Value> more = iterate(evaluate(*expression.star), budget_);
     arguments.positional.insert(arguments.positional.end(), more.begin(), more.end());
   }
   if (expression.double_star) {
@@ -180,7 +172,7 @@ Value Interpreter::evaluate_comparison(const Expression& expression) {
   Value left = evaluate(*expression.items[0]);
   for (std::size_t i = 0; i < expression.names.size(); ++i) {
     Value right = evaluate(*expression.items[i + 1]);
-    if (!compare_by(expression.names[i], left, right)) return false;
+    if (!compare_by(expression.names[i], left, right, budget_)) return false;
     left = std::move(right);
   }
   return true;
@@ -194,21 +186,20 @@ Value Interpreter::evaluate_condition(const Expression& expression) {
 
 Value Interpreter::concatenate(const Expression& expression) {
   std::string text;
-  for (const Value& value : evaluate_items(expression)) text += to_text(value);
-  meter_.charge_bytes(text.size());
+  for (const Value& value : evaluate_items(expression)) text += to_text(value, budget_);
   return text;
 }
 
 Value Interpreter::apply_filter(const std::string& name, const Value& input, Arguments& arguments) {
-  meter_.charge_step();
-  Filter filter = find_filter(name);
-  if (!filter) filter = find_sequence_filter(name);
+  budget_.charge(1 + arguments.positional.size() + arguments.keywords.size());
+  if (input.is_string()) budget_.charge_reading(input.as_string().size());
+  const Filter filter = find_filter(name);
   if (!filter) throw TemplateError("no filter named '" + name + "'");
   return filter(*this, input, arguments);
 }
 
 bool Interpreter::apply_test(const std::string& name, const Value& input, Arguments& arguments) {
-  meter_.charge_step();
+  budget_.charge(1 + arguments.positional.size() + arguments.keywords.size());
   const Test test = find_test(name);
   if (!test) throw TemplateError("no test named '" + name + "'");
   return test(*this, input, arguments);

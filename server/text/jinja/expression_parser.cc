@@ -46,14 +46,20 @@ ExpressionPtr ExpressionParser::constant(int line, Value value) const {
 
 ExpressionPtr ExpressionParser::condition() {
   const Nesting nesting(*this);
+  const std::size_t known = unknown_.size();
   ExpressionPtr left = disjunction();
   while (tokens_.is_name("if")) {
     const int line = tokens_.take().line;
     ExpressionPtr test = disjunction();
     ExpressionPtr otherwise = tokens_.skip_name("else") ? condition() : nullptr;
     left = make(ExpressionKind::kCondition, line, std::move(left), std::move(test), std::move(otherwise));
+    unknown_.resize(known);
   }
   return left;
+}
+
+void ExpressionParser::refuse_unknown_names() const {
+  if (!unknown_.empty()) syntax_error(unknown_[0].line, unknown_[0].text);
 }
 
 ExpressionPtr ExpressionParser::disjunction() {
@@ -122,25 +128,15 @@ ExpressionPtr ExpressionParser::concatenation() {
 }
 
 ExpressionPtr ExpressionParser::product() {
-  ExpressionPtr left = power();
+  ExpressionPtr left = unary();
   while (tokens_.is_operator("*") || tokens_.is_operator("/") || tokens_.is_operator("//") ||
          tokens_.is_operator("%")) {
     const Token token = tokens_.take();
-    left = make(ExpressionKind::kArithmetic, token.line, std::move(left), power());
+    left = make(ExpressionKind::kArithmetic, token.line, std::move(left), unary());
     left->arithmetic = token.text == "*"   ? Arithmetic::kMultiply
                        : token.text == "/" ? Arithmetic::kDivide
                        : token.text == "%" ? Arithmetic::kModulo
                                            : Arithmetic::kFloorDivide;
-  }
-  return left;
-}
-
-ExpressionPtr ExpressionParser::power() {
-  ExpressionPtr left = unary();
-  while (tokens_.is_operator("**")) {
-    const int line = tokens_.take().line;
-    left = make(ExpressionKind::kArithmetic, line, std::move(left), unary());
-    left->arithmetic = Arithmetic::kPower;
   }
   return left;
 }
@@ -151,8 +147,6 @@ ExpressionPtr ExpressionParser::unary(bool with_filters) {
   const int line = tokens_.line();
   if (tokens_.skip_operator("-"))
     node = make(ExpressionKind::kNegate, line, unary(false));
-  else if (tokens_.skip_operator("+"))
-    node = make(ExpressionKind::kPlus, line, unary(false));
   else
     node = primary();
   node = postfix(std::move(node));
@@ -160,7 +154,6 @@ ExpressionPtr ExpressionParser::unary(bool with_filters) {
 }
 
 ExpressionPtr ExpressionParser::primary() {
-  const int line = tokens_.line();
   switch (tokens_.current().kind) {
     case TokenKind::kName:
       return name_or_constant();
@@ -173,13 +166,12 @@ ExpressionPtr ExpressionParser::primary() {
       break;
   }
   if (tokens_.skip_operator("(")) {
-    ExpressionPtr node = tuple(true, "", true);
+    ExpressionPtr node = tuple(true, true);
     tokens_.expect_operator(")");
     return node;
   }
   if (tokens_.is_operator("[")) return list();
   if (tokens_.is_operator("{")) return dict();
-  (void)line;
   tokens_.unexpected("an expression");
 }
 
@@ -200,15 +192,8 @@ ExpressionPtr ExpressionParser::number() {
     std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
     return constant(token.line, value);
   }
-  std::string_view digits = token.text;
-  int base = 10;
-  if (digits.size() > 2 && digits[0] == '0') {
-    const char kind = static_cast<char>(digits[1] | 0x20);
-    base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10;
-    if (base != 10) digits.remove_prefix(2);
-  }
   std::int64_t value = 0;
-  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+  const auto result = std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
   if (result.ec != std::errc()) syntax_error(token.line, "the integer " + token.text + " exceeds 64 bits");
   return constant(token.line, value);
 }
@@ -225,13 +210,13 @@ bool ExpressionParser::tuple_ends(std::string_view end) const {
          tokens_.is_operator(")") || (!end.empty() && tokens_.is_name(end));
 }
 
-ExpressionPtr ExpressionParser::tuple(bool conditional, std::string_view end, bool parenthesized) {
+ExpressionPtr ExpressionParser::tuple(bool conditional, bool parenthesized) {
   const int line = tokens_.line();
   std::vector<ExpressionPtr> items;
   bool comma = false;
   while (true) {
     if (!items.empty()) tokens_.expect_operator(",");
-    if (tuple_ends(end)) break;
+    if (tuple_ends("")) break;
     items.push_back(conditional ? condition() : disjunction());
     if (!tokens_.is_operator(",")) break;
     comma = true;

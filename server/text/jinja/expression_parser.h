@@ -11,10 +11,8 @@ class ExpressionParser {
   explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
 
   ExpressionPtr expression() { return condition(); }
-  // a, b, c: a tuple if there is a comma. `conditional`: whether "x if y else z" is read; `end`: a name that
-  // ends it.
-  ExpressionPtr tuple(bool conditional = true, std::string_view end = "", bool parenthesized = false);
-  ExpressionPtr without_condition() { return disjunction(); }
+  // a, b, c: a tuple if there is a comma. `conditional`: whether "x if y else z" is read.
+  ExpressionPtr tuple(bool conditional = true, bool parenthesized = false);
   // What can be assigned to: names, tuples of names, and namespace attributes if allowed.
   ExpressionPtr target(bool attributes, std::string_view end = "");
   ExpressionPtr name_target();
@@ -22,6 +20,19 @@ class ExpressionParser {
   ExpressionPtr filters(ExpressionPtr input);
   ExpressionPtr filter_call(ExpressionPtr input);  // name(...), the | being read
   ExpressionPtr unary(bool with_filters = true);
+
+  // Filters and tests that do not exist are an error here, unless they stand in a branch that may never run (in an
+  // Optional): as in Jinja those fail when they are reached.
+  void refuse_unknown_names() const;
+  class Optional {
+   public:
+    explicit Optional(ExpressionParser& parser) : parser_(parser), known_(parser.unknown_.size()) {}
+    ~Optional() { parser_.unknown_.resize(known_); }
+
+   private:
+    ExpressionParser& parser_;
+    std::size_t known_;
+  };
 
  private:
   // Counts how deep calls are nested, as the tree's depth does not while it is built.
@@ -45,7 +56,6 @@ class ExpressionParser {
   ExpressionPtr sum();
   ExpressionPtr concatenation();
   ExpressionPtr product();
-  ExpressionPtr power();
   ExpressionPtr primary();
   ExpressionPtr name_or_constant();
   ExpressionPtr number();
@@ -59,10 +69,12 @@ class ExpressionParser {
   ExpressionPtr call(ExpressionPtr base);
   ExpressionPtr test(ExpressionPtr base);
   void arguments(Expression& call);
+  std::string name_of(const char* kind, bool exists(std::string_view));
   bool tuple_ends(std::string_view end) const;
 
   TokenStream& tokens_;
   int nesting_ = 0;
+  std::vector<Token> unknown_;  // names of filters and tests, with what they are in front
 };
 
 }  // namespace ark::text::jinja

@@ -23,23 +23,22 @@ Value range(Interpreter& interpreter, Arguments& arguments) {
     items.emplace_back(i);
     if (items.size() >= static_cast<std::size_t>(kMaxRange)) break;
   }
-  interpreter.meter().charge_bytes(items.size() * sizeof(Value));
-  std::string label = "range(" + std::to_string(start) + ", " + std::to_string(stop);
-  label += step == 1 ? ")" : ", " + std::to_string(step) + ")";
-  return Value::list(std::move(items), List::Flavor::kRange, std::move(label));
+  interpreter.budget().charge_bytes(items.size() * sizeof(Value));
+  return Value::list(std::move(items));
 }
 
 // What dict() and namespace() take: a mapping or pairs, and keywords.
-std::vector<std::pair<Value, Value>> pairs(const Arguments& arguments) {
+std::vector<std::pair<Value, Value>> pairs(const Arguments& arguments, Budget& budget) {
   if (arguments.positional.size() > 1) throw TemplateError("dict() takes at most one positional argument");
   std::vector<std::pair<Value, Value>> out;
   if (!arguments.positional.empty()) {
     const Value& source = arguments.positional[0];
     if (source.is_dict()) {
+      budget.charge_bytes(source.as_dict().items.size() * 2 * sizeof(Value));
       out = source.as_dict().items;
     } else {
-      for (const Value& item : iterate(source)) {
-        const std::vector<Value> pair = iterate(item);
+      for (const Value& item : iterate(source, budget)) {
+        const std::vector<Value> pair = iterate(item, budget);
         if (pair.size() != 2) throw TemplateError("dict() needs pairs");
         out.emplace_back(pair[0], pair[1]);
       }
@@ -49,21 +48,24 @@ std::vector<std::pair<Value, Value>> pairs(const Arguments& arguments) {
   return out;
 }
 
-Value make_dict(Interpreter&, Arguments& arguments) {
+Value make_dict(Interpreter& interpreter, Arguments& arguments) {
   auto dict = std::make_shared<Dict>();
-  for (auto& [key, value] : pairs(arguments)) dict->set(key, std::move(value));
+  for (auto& [key, value] : pairs(arguments, interpreter.budget())) dict->set(key, std::move(value));
   return std::shared_ptr<const Dict>(std::move(dict));
 }
 
-Value make_namespace(Interpreter&, Arguments& arguments) {
+Value make_namespace(Interpreter& interpreter, Arguments& arguments) {
   auto object = std::make_shared<Namespace>();
-  for (auto& [key, value] : pairs(arguments)) object->set(to_text(key), std::move(value));
+  for (auto& [key, value] : pairs(arguments, interpreter.budget())) {
+    interpreter.budget().charge(object->attributes.size() / kNamesPerUnit);  // set() looks at all of them
+    object->set(to_text(key, interpreter.budget()), std::move(value));
+  }
   return object;
 }
 
-Value raise_exception(Interpreter&, Arguments& arguments) {
+Value raise_exception(Interpreter& interpreter, Arguments& arguments) {
   const Parameters parameters(arguments, "raise_exception", {"message"});
-  throw TemplateError(to_text(parameters.get(0)));
+  throw TemplateError(to_text(parameters.get(0), interpreter.budget()));
 }
 
 Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
@@ -91,19 +93,14 @@ Value joiner(Interpreter&, Arguments& arguments) {
 
 std::optional<Value> find_function(std::string_view name) {
   using Function = Value (*)(Interpreter&, Arguments&);
-  struct Entry {
-    std::string_view name;
-    Function function;
-  };
-  static constexpr Entry kFunctions[] = {{"range", range},
-                                         {"dict", make_dict},
-                                         {"namespace", make_namespace},
-                                         {"joiner", joiner},
-                                         {"raise_exception", raise_exception},
-                                         {"strftime_now", strftime_now}};
-  for (const Entry& entry : kFunctions)
-    if (entry.name == name) return Value::function(std::string(name), entry.function);
-  return std::nullopt;
+  static constexpr Named<Function> kFunctions[] = {{"range", range},
+                                                   {"dict", make_dict},
+                                                   {"namespace", make_namespace},
+                                                   {"joiner", joiner},
+                                                   {"raise_exception", raise_exception},
+                                                   {"strftime_now", strftime_now}};
+  const Function found = find_named(kFunctions, name);
+  return found ? std::optional(Value::function(std::string(name), found)) : std::nullopt;
 }
 
 }  // namespace ark::text::jinja

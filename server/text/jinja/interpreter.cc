@@ -15,9 +15,6 @@ constexpr int kMaxRunDepth = 1000;  // of statements, expressions and macro call
 struct Interpreter::Loop : Namespace {
   std::vector<Value> items;
   std::size_t index = 0;
-  int level = 0;
-  Value recurse;                   // of recursive loops: loop(items)
-  std::optional<Value> last_seen;  // by changed()
 
   void set(const std::string&, Value) override { throw TemplateError("loop cannot be assigned to"); }
   Value find(const std::string& name) override;
@@ -32,8 +29,6 @@ Value Interpreter::Loop::find(const std::string& name) {
   if (name == "first") return index == 0;
   if (name == "last") return index + 1 == items.size();
   if (name == "length") return number(items.size());
-  if (name == "depth") return level + 1;
-  if (name == "depth0") return level;
   if (name == "previtem") return index > 0 ? items[index - 1] : Value::undefined("there is no previous item");
   if (name == "nextitem")
     return index + 1 < items.size() ? items[index + 1] : Value::undefined("there is no next item");
@@ -43,19 +38,11 @@ Value Interpreter::Loop::find(const std::string& name) {
       return arguments.positional[at % arguments.positional.size()];
     });
   }
-  if (name == "changed") {
-    return Value::function("changed", [this](Interpreter&, Arguments& arguments) -> Value {
-      Value seen = Value::tuple(arguments.positional);
-      if (last_seen && equal(*last_seen, seen)) return false;
-      last_seen = std::move(seen);
-      return true;
-    });
-  }
   return Value::undefined("loop has no attribute '" + name + "'");
 }
 
 Interpreter::Depth::Depth(Interpreter& interpreter) : interpreter_(interpreter) {
-  interpreter_.meter_.charge_step();
+  interpreter_.budget_.charge();
   if (++interpreter_.depth_ > kMaxRunDepth) {
     --interpreter_.depth_;
     throw TemplateError("recursion deeper than " + std::to_string(kMaxRunDepth));
@@ -71,14 +58,17 @@ void Interpreter::Scope::set(const std::string& name, Value value) {
   variables.emplace_back(name, std::move(value));
 }
 
-const Value* Interpreter::Scope::find(const std::string& name) const {
-  for (const Scope* scope = this; scope; scope = scope->parent.get())
+const Value* Interpreter::Scope::find(const std::string& name, Budget& budget) const {
+  for (const Scope* scope = this; scope; scope = scope->parent.get()) {
+    budget.charge(scope->variables.size() / kNamesPerUnit);
     for (const auto& [key, value] : scope->variables)
       if (key == name) return &value;
+  }
   return nullptr;
 }
 
-Interpreter::Interpreter(const Dict& variables, std::time_t now) : variables_(variables), now_(now) {}
+Interpreter::Interpreter(const Dict& variables, std::time_t now, Budget& budget)
+    : variables_(variables), now_(now), budget_(budget) {}
 
 std::string Interpreter::run(const Block& block) {
   std::string out;
@@ -96,14 +86,14 @@ Interpreter::Flow Interpreter::run_block(const Block& block) {
 }
 
 Interpreter::Flow Interpreter::run_statement(const Statement& statement) {
-  meter_.charge_step();
+  budget_.charge();
   line_ = statement.line;
   switch (statement.kind) {
     case StatementKind::kText:
-      write(statement.name);
+      write(std::string_view(statement.name));
       break;
     case StatementKind::kOutput:
-      write(to_text(evaluate(*statement.expression)));
+      write(evaluate(*statement.expression));
       break;
     case StatementKind::kFor:
       return run_for(statement);
@@ -126,14 +116,14 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement) {
       break;
     case StatementKind::kFilter: {
       const Value text = capture(statement.body);
-      write(to_text(evaluate_filter(*statement.expression, &text)));
+      write(evaluate_filter(*statement.expression, &text));
       break;
     }
     case StatementKind::kWith:
       run_with(statement);
       break;
     case StatementKind::kScope:
-      write(capture(statement.body));
+      write(std::string_view(capture(statement.body)));
       break;
     case StatementKind::kBreak:
       return Flow::kBreak;
@@ -149,38 +139,25 @@ Interpreter::Flow Interpreter::run_if(const Statement& statement) {
   return run_block(statement.orelse);
 }
 
-Interpreter::Flow Interpreter::run_for(const Statement& statement) {
-  run_loop(statement, evaluate(*statement.expression), 0);
-  return Flow::kNormal;
-}
-
-void Interpreter::run_loop(const Statement& statement, const Value& sequence, int level) {
-  const Depth depth(*this);
-  const ScopePtr outer = scope_;
+// The items of a for statement that pass its test.
+std::shared_ptr<Interpreter::Loop> Interpreter::loop_over(const Statement& statement) {
   const auto loop = std::make_shared<Loop>();
-  loop->level = level;
-  for (Value& item : iterate(sequence)) {
-    meter_.charge_step();
+  for (Value& item : iterate(evaluate(*statement.expression), budget_)) {
+    budget_.charge();
     if (statement.test) {
-      const Enter enter(*this, std::make_shared<Scope>(outer));
+      const Enter enter(*this, std::make_shared<Scope>(scope_));
       assign(*statement.target, item);
       if (!truthy(evaluate(*statement.test))) continue;
     }
     loop->items.push_back(std::move(item));
   }
-  if (statement.recursive) {
-    loop->recurse =
-        Value::function("loop", [&statement, outer, level](Interpreter& self, Arguments& arguments) {
-          if (arguments.positional.size() != 1) throw TemplateError("loop() takes one argument");
-          std::string text;
-          std::string* saved = std::exchange(self.out_, &text);
-          const ScopePtr current = std::exchange(self.scope_, outer);
-          self.run_loop(statement, arguments.positional[0], level + 1);
-          self.out_ = saved;
-          self.scope_ = current;
-          return Value(std::move(text));
-        });
-  }
+  return loop;
+}
+
+Interpreter::Flow Interpreter::run_for(const Statement& statement) {
+  const Depth depth(*this);
+  const ScopePtr outer = scope_;
+  const auto loop = loop_over(statement);
   bool completed = false;  // some iteration went through to its end: then there is no else
   for (; loop->index < loop->items.size(); ++loop->index) {
     const Enter enter(*this, std::make_shared<Scope>(outer));
@@ -190,9 +167,10 @@ void Interpreter::run_loop(const Statement& statement, const Value& sequence, in
     completed |= flow == Flow::kNormal;
     if (flow == Flow::kBreak) break;
   }
-  if (completed) return;
+  if (completed) return Flow::kNormal;
   const Enter enter(*this, std::make_shared<Scope>(outer));
   run_block(statement.orelse);
+  return Flow::kNormal;
 }
 
 void Interpreter::run_with(const Statement& statement) {
@@ -207,7 +185,7 @@ void Interpreter::run_call(const Statement& statement) {
   const Value function = evaluate(*statement.expression->items[0]);
   Arguments arguments = evaluate_arguments(*statement.expression);
   arguments.keywords.emplace_back("caller", make_macro(statement, "caller"));
-  write(to_text(call(function, arguments)));
+  write(call(function, arguments));
 }
 
 std::string Interpreter::capture(const Block& block) {
@@ -228,15 +206,20 @@ void Interpreter::assign(const Expression& target, const Value& value) {
     if (!object.is_namespace()) throw TemplateError("cannot assign attribute on non-namespace object");
     return object.as_namespace().set(target.name, value);
   }
-  const std::vector<Value> values = iterate(value);
+  const std::vector<Value> values = iterate(value, budget_);
   if (values.size() != target.items.size())
     throw TemplateError("cannot unpack " + std::to_string(values.size()) + " values into " +
                         std::to_string(target.items.size()));
   for (std::size_t i = 0; i < values.size(); ++i) assign(*target.items[i], values[i]);
 }
 
+void Interpreter::write(const Value& value) {
+  if (value.is_string()) return write(std::string_view(value.as_string()));
+  write(std::string_view(to_text(value, budget_)));
+}
+
 void Interpreter::write(std::string_view text) {
-  meter_.charge_bytes(text.size());
+  budget_.charge_bytes(text.size());
   if (out_->size() + text.size() > kMaxOutput)
     throw TemplateError("the output exceeds " + std::to_string(kMaxOutput >> 20) + " MiB");
   *out_ += text;
@@ -297,10 +280,6 @@ std::string Interpreter::run_macro(const Statement& statement, const ScopePtr& s
 
 Value Interpreter::call(const Value& function, Arguments& arguments) {
   if (function.is_undefined()) use_of_undefined(function);
-  if (function.is_namespace()) {
-    const auto* loop = dynamic_cast<const Loop*>(&function.as_namespace());
-    if (loop && loop->recurse.is_callable()) return loop->recurse.as_callable().call(*this, arguments);
-  }
   if (!function.is_callable())
     throw TemplateError(std::string("'") + function.type_name() + "' object is not callable");
   return function.as_callable().call(*this, arguments);

@@ -10,25 +10,26 @@
 namespace ark::text::jinja {
 
 inline constexpr std::size_t kMaxOutput = std::size_t{16} << 20;  // bytes
+inline constexpr std::size_t kNamesPerUnit = 16;  // variables and attributes that a unit of work looks at
 
 // One render. Throws TemplateError; line() then says where.
 class Interpreter {
  public:
-  // `now`: what strftime_now formats (local time).
-  Interpreter(const Dict& variables, std::time_t now);
+  // `now`: what strftime_now formats (local time). `budget`: what the render may cost.
+  Interpreter(const Dict& variables, std::time_t now, Budget& budget);
 
   std::string run(const Block& block);
   int line() const { return line_; }
 
-  Meter& meter() { return meter_; }
+  Budget& budget() { return budget_; }
   std::time_t now() const { return now_; }
   Value call(const Value& function, Arguments& arguments);
   Value apply_filter(const std::string& name, const Value& input, Arguments& arguments);
   bool apply_test(const std::string& name, const Value& input, Arguments& arguments);
   // object.name, as templates see it; undefined if there is none.
-  static Value attribute(const Value& object, const std::string& name);
+  Value attribute(const Value& object, const std::string& name);
   // object[key]
-  static Value item(const Value& object, const Value& key);
+  Value item(const Value& object, const Value& key);
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
@@ -36,14 +37,13 @@ class Interpreter {
   struct Scope {
     explicit Scope(std::shared_ptr<Scope> outer) : parent(std::move(outer)) {}
     void set(const std::string& name, Value value);
-    const Value* find(const std::string& name) const;
+    const Value* find(const std::string& name, Budget& budget) const;
     std::shared_ptr<Scope> parent;
     std::vector<std::pair<std::string, Value>> variables;
   };
   using ScopePtr = std::shared_ptr<Scope>;
 
-  // Makes a scope the current one. At the end its variables go: a macro among them refers to the scope
-  // itself.
+  // Makes a scope the current one. At the end its variables go: a macro among them refers to the scope itself.
   class Enter {
    public:
     Enter(Interpreter& interpreter, ScopePtr scope) : interpreter_(interpreter), saved_(interpreter.scope_) {
@@ -75,18 +75,19 @@ class Interpreter {
   Flow run_statement(const Statement& statement);
   Flow run_if(const Statement& statement);
   Flow run_for(const Statement& statement);
-  void run_loop(const Statement& statement, const Value& sequence, int level);
+  std::shared_ptr<Loop> loop_over(const Statement& statement);
   void run_with(const Statement& statement);
   void run_call(const Statement& statement);
   std::string capture(const Block& block);  // in a scope of its own
   void assign(const Expression& target, const Value& value);
+  void write(const Value& value);
   void write(std::string_view text);
   Value make_macro(const Statement& statement, const std::string& name);
   std::string run_macro(const Statement& statement, const ScopePtr& scope, Arguments& arguments);
 
   // evaluate.cc: expressions
   Value evaluate(const Expression& expression);
-  Value evaluate_name(const std::string& name) const;
+  Value evaluate_name(const std::string& name);
   Value evaluate_dict(const Expression& expression);
   Value evaluate_call(const Expression& expression);
   Value evaluate_filter(const Expression& expression, const Value* input);
@@ -100,7 +101,7 @@ class Interpreter {
   std::time_t now_;
   ScopePtr scope_;
   std::string* out_ = nullptr;
-  Meter meter_;
+  Budget& budget_;
   int depth_ = 0;
   int line_ = 1;
 };

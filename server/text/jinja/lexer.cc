@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <tuple>
+#include <charconv>
+#include <optional>
 
 #include "base/error.h"
 #include "server/text/unicode.h"
@@ -10,7 +11,7 @@
 namespace ark::text::jinja {
 namespace {
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_char(char c) {
   return is_digit(c) || c == '_' || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') ||
@@ -48,23 +49,16 @@ std::string decode_string(std::string_view text, int line) {
       if (kind != '\n') out += kTo[simple];
       continue;
     }
-    std::size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : kind == 'U' ? 8 : 0;
-    unsigned base = 16;
-    if (kind >= '0' && kind <= '7') {
-      --at, base = 8, digits = 1;
-      while (digits < 3 && at + digits < text.size() && text[at + digits] >= '0' && text[at + digits] <= '7')
-        ++digits;
-    }
+    const std::size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : kind == 'U' ? 8 : 0;
     if (digits == 0) {
       out += {'\\', kind};
       continue;
     }
-    const std::string number(text.substr(at, digits));
-    std::size_t used = 0;
-    const bool hex = number.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
-    const unsigned long value =
-        hex && !number.empty() ? std::stoul(number, &used, static_cast<int>(base)) : 0;
-    if (used != digits || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
+    const std::string_view number = text.substr(at, digits);
+    std::uint32_t value = 0;
+    const auto result = std::from_chars(number.data(), number.data() + number.size(), value, 16);
+    if (number.size() != digits || result.ec != std::errc() || result.ptr != number.data() + digits ||
+        value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
       syntax_error(line, "bad escape in a string");
     append_utf8(out, static_cast<char32_t>(value));
     at += digits;
@@ -114,10 +108,15 @@ class Lexer {
   void read_tag(std::size_t tag) {
     const char kind = source_[tag + 1], sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
     add_text(tag, kind, sign);
+    const auto raw = kind == '%' ? word_tag(tag + 2, "raw") : std::nullopt;
     advance(tag + 2);
     if (sign == '-' || sign == '+') advance(at_ + 1);
     if (kind == '#') return skip_comment();
-    if (kind == '%' && skip_word("raw")) return read_raw();
+    if (raw) {
+      advance(raw->end);
+      finish_tag(raw->sign, false);
+      return read_raw();
+    }
     add(kind == '%' ? TokenKind::kStatementBegin : TokenKind::kExpressionBegin, kind == '%' ? "{%" : "{{");
     read_code(kind == '%' ? "%}" : "}}");
   }
@@ -126,10 +125,10 @@ class Lexer {
   void add_text(std::size_t tag, char kind, char sign) {
     std::string text = source_.substr(at_, tag - at_);
     if (sign == '-') {
-      while (!text.empty() && is_space(text.back())) text.pop_back();
+      while (!text.empty() && is_blank(text.back())) text.pop_back();
     } else if (sign != '+' && kind != '{') {
       const std::size_t line = text.rfind('\n') + 1;
-      const bool blank = std::all_of(text.begin() + static_cast<std::ptrdiff_t>(line), text.end(), is_space);
+      const bool blank = std::all_of(text.begin() + static_cast<std::ptrdiff_t>(line), text.end(), is_blank);
       if (blank && (line > 0 || line_starts_)) text.resize(line);
     }
     add(TokenKind::kText, std::move(text));
@@ -140,7 +139,7 @@ class Lexer {
     const std::size_t begin = at_;
     std::size_t end = at_;
     if (sign == '-')
-      while (end < source_.size() && is_space(source_[end])) ++end;
+      while (end < source_.size() && is_blank(source_[end])) ++end;
     else if (trim && sign != '+' && end < source_.size() && source_[end] == '\n')
       ++end;
     line_starts_ = end > begin && source_[end - 1] == '\n';
@@ -155,52 +154,44 @@ class Lexer {
     finish_tag(sign, true);
   }
 
-  // Skips blanks, `word`, blanks and a statement's end if they come next.
-  bool skip_word(std::string_view word) {
-    std::size_t at = at_;
-    const auto blanks = [&] {
-      while (at < source_.size() && is_space(source_[at])) ++at;
+  // Where a tag that holds nothing but `word` ends, the code at `at` being behind its "{%"; and its sign.
+  struct WordTag {
+    std::size_t end;
+    char sign;
+  };
+  std::optional<WordTag> word_tag(std::size_t at, std::string_view word) const {
+    const auto skip_blanks = [&] {
+      while (at < source_.size() && is_blank(source_[at])) ++at;
     };
-    blanks();
-    if (std::string_view(source_).substr(at, word.size()) != word) return false;
+    if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) ++at;
+    skip_blanks();
+    const std::string_view source = source_;
+    if (source.substr(std::min(at, source.size()), word.size()) != word) return std::nullopt;
     at += word.size();
-    blanks();
-    const char sign = at < source_.size() ? source_[at] : '\0';
+    skip_blanks();
+    const char sign = at < source.size() ? source[at] : '\0';
     if (sign == '-' || sign == '+') ++at;
-    if (std::string_view(source_).substr(at, 2) != "%}") return false;
-    advance(at + 2);
-    finish_tag(sign, word != "raw");
-    return true;
+    if (source.substr(std::min(at, source.size()), 2) != "%}") return std::nullopt;
+    return WordTag{at + 2, sign};
   }
 
+  // The text between the tags raw and endraw, the former of which has been read.
   void read_raw() {
-    const int line = line_;
-    for (std::size_t tag = source_.find("{%", at_); tag != std::string::npos;
-         tag = source_.find("{%", tag + 2)) {
-      const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
-      const std::size_t begin = at_;
-      const int begin_line = line_;
-      advance(tag + 2 + (sign == '-' || sign == '+'));
-      const bool starts = line_starts_;
-      if (skip_word("endraw")) {
-        const auto end = std::pair(at_, line_);
-        const bool end_starts = line_starts_;
-        at_ = begin, line_ = begin_line, line_starts_ = starts;
-        add_text(tag, '%', sign);
-        std::tie(at_, line_) = end;
-        line_starts_ = end_starts;
-        return;
-      }
-      at_ = begin, line_ = begin_line;
+    for (std::size_t tag = source_.find("{%", at_); tag != std::string::npos; tag = source_.find("{%", tag + 2)) {
+      const auto end = word_tag(tag + 2, "endraw");
+      if (!end) continue;
+      add_text(tag, '%', tag + 2 < source_.size() ? source_[tag + 2] : '\0');
+      advance(end->end);
+      return finish_tag(end->sign, true);
     }
-    syntax_error(line, "missing end of raw directive");
+    syntax_error(line_, "missing end of raw directive");
   }
 
   // Names, literals and operators up to the tag's end.
   void read_code(std::string_view closing) {
     std::string brackets;  // open ones: a "}}" that closes dicts ends no tag
     while (true) {
-      while (at_ < source_.size() && is_space(source_[at_])) advance(at_ + 1);
+      while (at_ < source_.size() && is_blank(source_[at_])) advance(at_ + 1);
       if (at_ >= source_.size()) syntax_error(line_, "missing " + std::string(closing));
       const char c = source_[at_];
       if (brackets.empty()) {
@@ -238,50 +229,29 @@ class Lexer {
     advance(end + 1);
   }
 
-  // Digits with single underscores between them; returns where they end.
-  std::size_t skip_digits(std::size_t at, std::string_view digits) const {
-    const auto is = [&](std::size_t i) {
-      return i < source_.size() && digits.find(source_[i]) != digits.npos;
-    };
-    while (is(at) || (at < source_.size() && source_[at] == '_' && is(at + 1))) ++at;
+  std::size_t skip_digits(std::size_t at) const {
+    while (at < source_.size() && is_digit(source_[at])) ++at;
     return at;
   }
 
   void read_number() {
-    static constexpr std::string_view kDecimal = "0123456789";
-    if (source_[at_] == '0' && at_ + 1 < source_.size()) {
-      const char kind = static_cast<char>(source_[at_ + 1] | 0x20);
-      const std::string_view digits = kind == 'x'   ? "0123456789abcdefABCDEF"
-                                      : kind == 'o' ? "01234567"
-                                      : kind == 'b' ? "01"
-                                                    : "";
-      if (const std::size_t end = digits.empty() ? at_ : skip_digits(at_ + 2, digits); end > at_ + 2)
-        return add_number(TokenKind::kInteger, end);
-    }
-    std::size_t end = skip_digits(at_, kDecimal);
+    std::size_t end = skip_digits(at_);
     bool is_float = false;
     // After a "." (an attribute by number) a number has no fraction.
     const bool attribute =
         !tokens_.empty() && tokens_.back().text == "." && tokens_.back().kind == TokenKind::kOperator;
     if (!attribute && end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
-      end = skip_digits(end + 1, kDecimal);
+      end = skip_digits(end + 1);
       is_float = true;
     }
     if (!attribute && end < source_.size() && (source_[end] | 0x20) == 'e') {
-      const std::size_t sign =
-          end + 1 < source_.size() && (source_[end + 1] == '+' || source_[end + 1] == '-');
+      const std::size_t sign = end + 1 < source_.size() && (source_[end + 1] == '+' || source_[end + 1] == '-');
       if (end + 1 + sign < source_.size() && is_digit(source_[end + 1 + sign])) {
-        end = skip_digits(end + 1 + sign, kDecimal);
+        end = skip_digits(end + 1 + sign);
         is_float = true;
       }
     }
-    add_number(is_float ? TokenKind::kFloat : TokenKind::kInteger, end);
-  }
-
-  void add_number(TokenKind kind, std::size_t end) {
-    std::string text = source_.substr(at_, end - at_);
-    std::erase(text, '_');
-    add(kind, std::move(text));
+    add(is_float ? TokenKind::kFloat : TokenKind::kInteger, source_.substr(at_, end - at_));
     advance(end);
   }
 

@@ -1,28 +1,29 @@
 #include "server/text/jinja/operations.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "server/text/unicode.h"
 
 namespace ark::text::jinja {
 namespace {
 
-bool is_sequence(const Value& value) {  // comparable with its like
-  return value.is_flavor(List::Flavor::kList) || value.is_flavor(List::Flavor::kTuple);
+bool equal_items(const std::vector<Value>& a, const std::vector<Value>& b, Budget& budget) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const Value& left, const Value& right) { return equal(left, right, budget); });
 }
 
-bool equal_items(const std::vector<Value>& a, const std::vector<Value>& b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), equal);
-}
-
-bool equal_dicts(const Dict& a, const Dict& b) {
+bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
   if (a.items.size() != b.items.size()) return false;
   return std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
     const Value* other = b.find(item.first);
-    return other && equal(item.second, *other);
+    return other && equal(item.second, *other, budget);
   });
+}
+
+bool equal_strings(const std::string& a, const std::string& b, Budget& budget) {
+  if (a.size() != b.size()) return false;
+  budget.charge_reading(a.size());
+  return a == b;
 }
 
 template <typename T>
@@ -38,8 +39,7 @@ std::optional<std::size_t> position(std::int64_t index, std::size_t size) {
 }
 
 // The indices that start:stop:step selects, as Python's slice.indices().
-std::vector<std::size_t> slice_indices(const Value& start, const Value& stop, const Value& step,
-                                       std::size_t size) {
+std::vector<std::size_t> slice_indices(const Value& start, const Value& stop, const Value& step, std::size_t size) {
   const auto number = [](const Value& value, std::int64_t missing) {
     if (value.is_none()) return missing;
     if (!value.is_integral()) throw TemplateError("slice indices must be integers or None");
@@ -53,8 +53,7 @@ std::vector<std::size_t> slice_indices(const Value& start, const Value& stop, co
     const std::int64_t index = number(value, 0);
     return std::clamp(index < 0 ? (index < -count ? low : index + count) : index, low, high);
   };
-  const std::int64_t first = bound(start, stride < 0 ? high : low),
-                     last = bound(stop, stride < 0 ? low : high);
+  const std::int64_t first = bound(start, stride < 0 ? high : low), last = bound(stop, stride < 0 ? low : high);
   std::vector<std::size_t> indices;
   if (stride > count || stride < -count) {
     if (stride > 0 ? first < last : first > last) indices.push_back(static_cast<std::size_t>(first));
@@ -80,47 +79,49 @@ bool truthy(const Value& value) {
   return true;
 }
 
-bool equal(const Value& a, const Value& b) {
+bool equal(const Value& a, const Value& b, Budget& budget) {
+  budget.charge();
   if (a.is_number() && b.is_number()) {
     if (a.is_integral() && b.is_integral()) return a.as_int() == b.as_int();
     return a.as_number() == b.as_number();
   }
-  if (a.is_string() && b.is_string()) return a.as_string() == b.as_string();
+  if (a.is_string() && b.is_string()) return equal_strings(a.as_string(), b.as_string(), budget);
   if (a.is_none() || a.is_undefined()) return a.is_none() ? b.is_none() : b.is_undefined();
-  if (is_sequence(a) && is_sequence(b) && a.as_list().flavor == b.as_list().flavor)
-    return equal_items(a.as_list().items, b.as_list().items);
-  if (a.is_flavor(List::Flavor::kRange) && b.is_flavor(List::Flavor::kRange))
-    return equal_items(a.as_list().items, b.as_list().items);
-  if (a.is_dict() && b.is_dict()) return equal_dicts(a.as_dict(), b.as_dict());
+  if (a.is_sequence() && b.is_sequence() && a.as_list().flavor == b.as_list().flavor)
+    return equal_items(a.as_list().items, b.as_list().items, budget);
+  if (a.is_dict() && b.is_dict()) return equal_dicts(a.as_dict(), b.as_dict(), budget);
   return a.same_object(b);
 }
 
-int compare(const Value& a, const Value& b) {
+int compare(const Value& a, const Value& b, Budget& budget) {
+  budget.charge();
   if (a.is_undefined()) use_of_undefined(a);
   if (b.is_undefined()) use_of_undefined(b);
   if (a.is_integral() && b.is_integral()) return order(a.as_int(), b.as_int());
   if (a.is_number() && b.is_number()) return order(a.as_number(), b.as_number());
-  if (a.is_string() && b.is_string())
+  if (a.is_string() && b.is_string()) {
+    budget.charge_reading(std::min(a.as_string().size(), b.as_string().size()));
     return order(a.as_string(), b.as_string());  // bytes order as code points do
-  if (is_sequence(a) && is_sequence(b) && a.as_list().flavor == b.as_list().flavor) {
+  }
+  if (a.is_sequence() && b.is_sequence() && a.as_list().flavor == b.as_list().flavor) {
     const auto &left = a.as_list().items, &right = b.as_list().items;
     for (std::size_t i = 0; i < left.size() && i < right.size(); ++i)
-      if (!equal(left[i], right[i])) return compare(left[i], right[i]);
+      if (!equal(left[i], right[i], budget)) return compare(left[i], right[i], budget);
     return order(left.size(), right.size());
   }
   throw TemplateError(std::string("no order between '") + a.type_name() + "' and '" + b.type_name() + "'");
 }
 
-bool contains(const Value& container, const Value& item) {
+bool contains(const Value& container, const Value& item, Budget& budget) {
   if (container.is_string()) {
     if (!item.is_string())
-      throw TemplateError(std::string("'in <string>' requires string as left operand, not ") +
-                          item.type_name());
+      throw TemplateError(std::string("'in <string>' requires string as left operand, not ") + item.type_name());
+    budget.charge_reading(container.as_string().size());
     return container.as_string().find(item.as_string()) != std::string::npos;
   }
   if (container.is_dict()) return container.as_dict().find(item) != nullptr;
-  const std::vector<Value> items = iterate(container);
-  return std::any_of(items.begin(), items.end(), [&](const Value& other) { return equal(other, item); });
+  const std::vector<Value> items = iterate(container, budget);
+  return std::any_of(items.begin(), items.end(), [&](const Value& other) { return equal(other, item, budget); });
 }
 
 std::size_t length(const Value& value) {
@@ -131,20 +132,23 @@ std::size_t length(const Value& value) {
   throw TemplateError(std::string("object of type '") + value.type_name() + "' has no len()");
 }
 
-std::vector<Value> iterate(const Value& value) {
+std::vector<Value> iterate(const Value& value, Budget& budget) {
   std::vector<Value> items;
   if (value.is_undefined()) return items;
   if (value.is_list()) {
     const List& list = value.as_list();
     if (list.flavor == List::Flavor::kGenerator && std::exchange(list.used, true)) return items;
+    budget.charge_bytes(list.items.size() * sizeof(Value));
     return list.items;
   }
   if (value.is_dict()) {
+    budget.charge_bytes(value.as_dict().items.size() * sizeof(Value));
     for (const auto& [key, unused] : value.as_dict().items) items.push_back(key);
     return items;
   }
   if (value.is_string()) {
     const std::string& text = value.as_string();
+    budget.charge_bytes(text.size() * (sizeof(Value) + sizeof(std::string)));
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t begin = at;
       next_char(text, at);
@@ -155,50 +159,41 @@ std::vector<Value> iterate(const Value& value) {
   throw TemplateError(std::string("'") + value.type_name() + "' object is not iterable");
 }
 
-namespace {
-
-// Lists and dicts are no keys of a dict, nor are tuples that hold some.
-bool is_hashable(const Value& key) {
-  if (key.is_dict()) return false;
-  if (!key.is_list()) return true;
-  const auto& items = key.as_list().items;
-  return key.is_flavor(List::Flavor::kTuple) && std::all_of(items.begin(), items.end(), is_hashable);
-}
-
-}  // namespace
-
-std::optional<Value> subscript(const Value& object, const Value& key) {
+std::optional<Value> subscript(const Value& object, const Value& key, Budget& budget) {
   if (object.is_undefined()) use_of_undefined(object);
   if (object.is_dict()) {
-    if (!is_hashable(key)) return std::nullopt;
+    if (key.is_list() || key.is_dict()) return std::nullopt;
     const Value* found = object.as_dict().find(key);
     return found ? std::optional(*found) : std::nullopt;
   }
   if (!key.is_integral()) return std::nullopt;
   if (object.is_string()) {
+    budget.charge_reading(object.as_string().size());
     const std::u32string characters = to_utf32(object.as_string());
     const auto at = position(key.as_int(), characters.size());
     return at ? std::optional<Value>(to_utf8(characters.substr(*at, 1))) : std::nullopt;
   }
-  if (is_sequence(object) || object.is_flavor(List::Flavor::kRange)) {
+  if (object.is_sequence()) {
     const auto at = position(key.as_int(), object.as_list().items.size());
     return at ? std::optional(object.as_list().items[*at]) : std::nullopt;
   }
   return std::nullopt;
 }
 
-Value slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
+Value slice(const Value& object, const Value& start, const Value& stop, const Value& step, Budget& budget) {
   if (object.is_undefined()) use_of_undefined(object);
   if (object.is_string()) {
+    budget.charge_bytes(object.as_string().size());
     const std::u32string characters = to_utf32(object.as_string());
     std::string out;
     for (std::size_t i : slice_indices(start, stop, step, characters.size())) append_utf8(out, characters[i]);
     return out;
   }
-  if (!is_sequence(object) && !object.is_flavor(List::Flavor::kRange))
+  if (!object.is_sequence())
     return Value::undefined(std::string("'") + object.type_name() + "' object cannot be sliced");
   std::vector<Value> out;
   const auto& items = object.as_list().items;
+  budget.charge_bytes(items.size() * sizeof(Value));
   for (std::size_t i : slice_indices(start, stop, step, items.size())) out.push_back(items[i]);
   return Value::list(std::move(out), object.as_list().flavor);
 }

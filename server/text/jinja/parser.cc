@@ -15,6 +15,7 @@ class Parser {
   Block run() {
     Block block = body({});
     if (!tokens_.is(TokenKind::kEnd)) tokens_.unexpected("the end of the template");
+    expressions_.refuse_unknown_names();
     return block;
   }
 
@@ -91,9 +92,8 @@ class Parser {
     StatementPtr node = make(StatementKind::kFor, line);
     node->target = expressions_.target(false, "in");
     tokens_.expect_name("in");
-    node->expression = expressions_.tuple(false, "recursive");
+    node->expression = expressions_.tuple(false);
     if (tokens_.skip_name("if")) node->test = expressions_.expression();
-    node->recursive = tokens_.skip_name("recursive");
     ++loops_;
     node->body = open({"else", "endfor"});
     --loops_;
@@ -104,6 +104,7 @@ class Parser {
 
   StatementPtr if_statement(int line) {
     StatementPtr node = make(StatementKind::kIf, line);
+    const ExpressionParser::Optional optional(expressions_);
     do {
       node->values.push_back(expressions_.tuple(false));
       node->branches.push_back(open({"elif", "else", "endif"}));

@@ -1,6 +1,8 @@
 // What follows an operand: attributes, subscripts, calls, filters and tests.
 #include <algorithm>
 
+#include "base/error.h"
+#include "server/text/jinja/builtins.h"
 #include "server/text/jinja/expression_parser.h"
 
 namespace ark::text::jinja {
@@ -107,12 +109,20 @@ ExpressionPtr ExpressionParser::filters(ExpressionPtr input) {
   return input;
 }
 
+// The name of a filter or test, dots included; noted as unknown if it does not exist.
+std::string ExpressionParser::name_of(const char* kind, bool exists(std::string_view)) {
+  const Token first = tokens_.expect(TokenKind::kName, std::string("a ") + kind + "'s name");
+  std::string name = first.text;
+  while (tokens_.skip_operator(".")) name += "." + tokens_.expect(TokenKind::kName, "a name").text;
+  if (!exists(name))
+    unknown_.push_back({TokenKind::kName, std::string("no ") + kind + " named '" + escaped(name, 60) + "'", first.line});
+  return name;
+}
+
 ExpressionPtr ExpressionParser::filter_call(ExpressionPtr input) {
   ExpressionPtr node = make(ExpressionKind::kFilter, tokens_.line());
   add(*node, std::move(input));
-  node->name = tokens_.expect(TokenKind::kName, "a filter's name").text;
-  while (tokens_.skip_operator("."))
-    node->name += "." + tokens_.expect(TokenKind::kName, "a filter's name").text;
+  node->name = name_of("filter", [](std::string_view name) { return find_filter(name) != nullptr; });
   if (tokens_.is_operator("(")) arguments(*node);
   return node;
 }
@@ -121,9 +131,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr base) {
   const int line = tokens_.take().line;
   const bool negated = tokens_.skip_name("not");
   ExpressionPtr node = make(ExpressionKind::kTest, line, std::move(base));
-  node->name = tokens_.expect(TokenKind::kName, "a test's name").text;
-  while (tokens_.skip_operator("."))
-    node->name += "." + tokens_.expect(TokenKind::kName, "a test's name").text;
+  node->name = name_of("test", [](std::string_view name) { return find_test(name) != nullptr; });
   const bool literal = tokens_.is(TokenKind::kString) || tokens_.is(TokenKind::kInteger) ||
                        tokens_.is(TokenKind::kFloat) || tokens_.is_operator("[") || tokens_.is_operator("{");
   if (tokens_.is_operator("(")) {

@@ -13,23 +13,6 @@ bool ends_line(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
-// Whether the sigma at `at` ends a word: a letter before it (marks skipped) and none behind.
-bool is_final_sigma(const std::u32string& text, std::size_t at) {
-  const auto ignorable = [](char32_t c) {
-    return is_mark(c) || c == '\'' || c == 0x2019 || c == 0xAD || c == '.' || c == ':';
-  };
-  std::size_t before = at, after = at + 1;
-  while (before > 0 && ignorable(text[before - 1])) --before;
-  while (after < text.size() && ignorable(text[after])) ++after;
-  return before > 0 && is_cased(text[before - 1]) && !(after < text.size() && is_cased(text[after]));
-}
-
-void append_lower(std::string& out, char32_t c) {
-  std::string character;
-  append_utf8(character, c);
-  out += to_lower(character);
-}
-
 std::vector<std::string> split_space(std::string_view text, std::int64_t limit) {
   std::vector<std::string> parts;
   const std::u32string characters = to_utf32(text);
@@ -72,45 +55,35 @@ std::string strip(std::string_view text, const std::optional<std::string>& chara
   return to_utf8(std::u32string_view(all).substr(begin, end - begin));
 }
 
-std::string lower(std::string_view text) {
-  if (text.find("\u03A3") == std::string_view::npos) return to_lower(text);
-  std::string out;
-  const std::u32string characters = to_utf32(text);
-  for (std::size_t i = 0; i < characters.size(); ++i)
-    if (characters[i] == 0x3A3 && is_final_sigma(characters, i))
-      out += "\u03C2";
-    else
-      append_lower(out, characters[i]);
-  return out;
-}
-
 std::string capitalize(std::string_view text) {
   if (text.empty()) return {};
   std::size_t at = 0;
   const std::string first = to_title(next_char(text, at));
-  return first + lower(text.substr(at));
+  return first + to_lower(text.substr(at));
 }
 
 std::string title(std::string_view text) {
   std::string out;
   bool inside = false;
-  for (char32_t c : to_utf32(text)) {
-    if (inside)
-      append_lower(out, c);
-    else
-      out += to_title(c);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = at;
+    const char32_t c = next_char(text, at);
+    out += inside ? to_lower(text.substr(begin, at - begin)) : to_title(c);
     inside = is_cased(c);
   }
   return out;
 }
 
-std::string swap_case(std::string_view text) {
+std::string title_words(std::string_view text) {
   std::string out;
-  for (char32_t c : to_utf32(text))
-    if (is_upper(c))
-      append_lower(out, c);
-    else
-      out += to_upper(to_utf8({&c, 1}));
+  bool inside = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = at;
+    const char32_t c = next_char(text, at);
+    const std::string_view character = text.substr(begin, at - begin);
+    out += inside ? to_lower(character) : to_upper(character);
+    inside = !(is_space(c) || (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != text.npos));
+  }
   return out;
 }
 
@@ -171,20 +144,6 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
     at = found + from.size();
   }
   return out += text.substr(at);
-}
-
-std::string pad(std::string_view text, std::int64_t width, char32_t fill, Side side) {
-  const auto size = static_cast<std::int64_t>(count_chars(text));
-  const std::int64_t missing = std::max<std::int64_t>(width - size, 0);
-  // Where both sides get some, the odd one goes as in CPython.
-  const std::int64_t left = side == Side::kLeft    ? missing
-                            : side == Side::kRight ? 0
-                                                   : missing / 2 + (missing & width & 1);
-  std::string out;
-  for (std::int64_t i = 0; i < left; ++i) append_utf8(out, fill);
-  out += text;
-  for (std::int64_t i = left; i < missing; ++i) append_utf8(out, fill);
-  return out;
 }
 
 }  // namespace ark::text::jinja

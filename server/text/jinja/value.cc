@@ -22,12 +22,11 @@ Value Value::undefined(std::string what) {
   return value;
 }
 
-Value Value::list(std::vector<Value> items, List::Flavor flavor, std::string label) {
+Value Value::list(std::vector<Value> items, List::Flavor flavor) {
   int depth = 1;
   for (const Value& item : items) depth = std::max(depth, item.depth() + 1);
   Value value;
-  value.data_ =
-      std::make_shared<const List>(List{std::move(items), flavor, checked_depth(depth), std::move(label)});
+  value.data_ = std::make_shared<const List>(List{std::move(items), flavor, checked_depth(depth)});
   return value;
 }
 
@@ -36,11 +35,10 @@ Value Value::function(std::string name, std::function<Value(Interpreter&, Argume
 }
 
 bool Value::same_object(const Value& other) const {
-  if (data_.index() != other.data_.index()) return false;
-  if (is_undefined()) return false;
+  if (data_.index() != other.data_.index() || is_undefined() || is_float()) return false;
   if (is_none()) return true;
-  if (is_string() || is_bool() || is_int()) return equal(*this, other);
-  if (is_float()) return false;
+  if (is_integral()) return as_int() == other.as_int();
+  if (is_string()) return &as_string() == &other.as_string() || as_string() == other.as_string();
   if (is_list()) return &as_list() == &other.as_list();
   if (is_dict()) return &as_dict() == &other.as_dict();
   if (is_namespace()) return &as_namespace() == &other.as_namespace();
@@ -68,8 +66,6 @@ const char* Value::type_name() const {
   switch (as_list().flavor) {
     case List::Flavor::kTuple:
       return "tuple";
-    case List::Flavor::kRange:
-      return "range";
     case List::Flavor::kGenerator:
       return "generator";
     case List::Flavor::kKeys:
@@ -92,11 +88,12 @@ std::string Dict::hash_key(const Value& key) {
     const double number = key.as_number();
     if (number == std::floor(number) && std::abs(number) < 9e18)
       return "i" + std::to_string(static_cast<std::int64_t>(number));
-    return "f" + std::to_string(number) + repr(key);
+    return "f" + float_repr(number);
   }
   if (key.is_flavor(List::Flavor::kTuple)) {
     std::string out = "t";
     for (const Value& item : key.as_list().items) {
+      if (item.is_list()) throw TemplateError("a key of nested tuples or lists is not supported");
       const std::string part = hash_key(item);
       out += std::to_string(part.size()) + ":" + part;
     }

@@ -23,23 +23,6 @@ class TemplateError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Counts what a render makes, so that a small template cannot eat all memory or time.
-class Meter {
- public:
-  void charge_bytes(std::size_t bytes) {
-    if ((bytes_ += bytes) > kMaxBytes || bytes > kMaxBytes)
-      throw TemplateError("makes more than " + std::to_string(kMaxBytes >> 20) + " MiB of text and lists");
-  }
-  void charge_step() {
-    if (++steps_ > kMaxSteps) throw TemplateError("takes more than " + std::to_string(kMaxSteps) + " steps");
-  }
-
- private:
-  static constexpr std::size_t kMaxBytes = std::size_t{256} << 20;
-  static constexpr std::size_t kMaxSteps = 20'000'000;
-  std::size_t bytes_ = 0, steps_ = 0;
-};
-
 class Value;
 class Interpreter;
 using Keywords = std::vector<std::pair<std::string, Value>>;
@@ -55,11 +38,10 @@ struct Undefined {
 struct None {};
 
 struct List {
-  enum class Flavor { kList, kTuple, kRange, kGenerator, kKeys, kValues, kItems };
+  enum class Flavor { kList, kTuple, kGenerator, kKeys, kValues, kItems };
   std::vector<Value> items;
   Flavor flavor;
   int depth;                  // of nested containers
-  std::string label;          // how a range prints
   mutable bool used = false;  // a generator gives its items once
 };
 
@@ -88,12 +70,9 @@ class Value {
   Value(std::shared_ptr<const Callable> function) : data_(std::move(function)) {}
 
   static Value undefined(std::string what);
-  static Value list(std::vector<Value> items, List::Flavor flavor = List::Flavor::kList,
-                    std::string label = "");
+  static Value list(std::vector<Value> items, List::Flavor flavor = List::Flavor::kList);
   static Value tuple(std::vector<Value> items) { return list(std::move(items), List::Flavor::kTuple); }
-  static Value generator(std::vector<Value> items) {
-    return list(std::move(items), List::Flavor::kGenerator);
-  }
+  static Value generator(std::vector<Value> items) { return list(std::move(items), List::Flavor::kGenerator); }
   static Value function(std::string name, std::function<Value(Interpreter&, Arguments&)> call);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
@@ -109,6 +88,7 @@ class Value {
   bool is_integral() const { return is_int() || is_bool(); }
   bool is_number() const { return is_integral() || is_float(); }
   bool is_flavor(List::Flavor flavor) const { return is_list() && as_list().flavor == flavor; }
+  bool is_sequence() const { return is_flavor(List::Flavor::kList) || is_flavor(List::Flavor::kTuple); }
 
   const std::string& undefined_what() const { return *std::get<Undefined>(data_).what; }
   bool as_bool() const { return std::get<bool>(data_); }
@@ -120,7 +100,7 @@ class Value {
   Namespace& as_namespace() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
   const Callable& as_callable() const { return *std::get<std::shared_ptr<const Callable>>(data_); }
 
-  // Whether both are one object (Python's `is`, for containers and strings by address).
+  // Whether both are one object (Python's `is`, for containers by address).
   bool same_object(const Value& other) const;
   int depth() const;
   const char* type_name() const;  // Python's
@@ -132,12 +112,13 @@ class Value {
       data_;
 };
 
-// Insertion-ordered. Keys are compared as Python does: 1, 1.0 and True are one key.
+// Insertion-ordered. Keys are compared as Python does: 1, 1.0 and True are one key. They are strings, numbers, none,
+// undefined, and tuples of these: not nested, so that finding one is no more work than its size.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
   int depth = 1;
 
-  void set(const Value& key, Value value);  // TemplateError for keys that cannot be hashed
+  void set(const Value& key, Value value);  // TemplateError for other keys
   const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
 
