@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "server/tools/model_card.h"
 #include "server/tools/picture_html.h"

@@ -16,5 +16,9 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kNormStep{OpCode::kNorm, "norm", run, nullptr};
+
+std::vector<StepKernel> norm_step_kernels() {
+  return {{OpCode::kNorm, run}};
+}
+
 }  // namespace ark

@@ -184,7 +184,7 @@ struct KvAppend : Quiet {
 struct SelectRows : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i64 n = call.size_at(0);
-    const Row* rows = record_array<Row>(call.b, kRowArray);
+    const StepRow* rows = record_array<StepRow>(call.b, StepArray::kRows);
     for (i64 r = tiles.first; r < tiles.last; ++r) {
       const u32* from = call.operand<const u32>(0) + dev::ld_global(&rows[r].token) * n;
       ARK_ROLLED
@@ -198,18 +198,17 @@ struct SelectRows : Quiet {
 // per output its first element and how many.
 template <int kOutputs>
 struct Copy : Quiet {
-  static constexpr i64 kTile = 2048;
   ARK_DEVICE static i64 grid(const Call& call) {
     i64 most = 0;
     for (int o = 0; o < kOutputs; ++o) most = dev::max(most, static_cast<i64>(call.size_at(6 + 2 * o)));
-    return (call.product(0) * most + kTile - 1) / kTile;
+    return (call.product(0) * most + kElementTile - 1) / kElementTile;
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i64 rows = call.product(0), width = call.size_at(4);
     for (int o = 0; o < kOutputs; ++o) {
       const i64 first = call.size_at(5 + 2 * o), n = call.size_at(6 + 2 * o);
-      const i64 end = dev::min(tiles.last * kTile, rows * n);
-      for (i64 i = tiles.first * kTile + call.b.thread; i < end; i += kConsumers)
+      const i64 end = dev::min(tiles.last * kElementTile, rows * n);
+      for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers)
         call.operand<u32>(1 + o)[i] =
             dev::ld_global(call.operand<const u32>(0) + i / n * width + first + i % n);
     }
