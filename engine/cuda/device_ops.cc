@@ -58,6 +58,11 @@ void fill_norm(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.reals[0] = VariantFacts::of(p.variant()).epsilon;
 }
 
+DeviceVariant softmax_name(const PhaseOperands&, Numerics) { return {"Softmax", ""}; }
+void fill_softmax(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  to.sizes[0] = p.last_dim(0);
+}
+
 DeviceVariant rotary_name(const PhaseOperands& p, Numerics) {
   return type("Rotary", {flag(VariantFacts::of(p.variant()).interleaved), type_of(p, 3)});
 }
@@ -230,6 +235,7 @@ constexpr std::array kAll = {
     DeviceOp{OpCode::kPointwise, pointwise_name, fill_pointwise},
     DeviceOp{OpCode::kEmbed, embed_name, fill_embed},
     DeviceOp{OpCode::kNorm, norm_name, fill_norm},
+    DeviceOp{OpCode::kSoftmax, softmax_name, fill_softmax},
     DeviceOp{OpCode::kMatMul, matmul_name, fill_matmul},
     DeviceOp{OpCode::kRotary, rotary_name, fill_rotary},
     DeviceOp{OpCode::kKvAppend, kv_append_name, fill_kv_append},

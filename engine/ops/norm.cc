@@ -25,12 +25,19 @@ void lower(Lowering& l, const Node& node) {
          {l.read(node.inputs[0]), l.read(input(1)), l.read(input(2)), l.write(node.outputs[0])});
 }
 
+void lower_softmax(Lowering& l, const Node& node) {
+  const ValueId x = node.inputs[0];
+  const bool over_last = node.attributes.get(key::kAxis) + 1 == rank_of(l.graph(), x);
+  if (!l.is_decoder() || !over_last || l.graph().value(x).dtype != DType::kF32) return l.emit_generic(node);
+  l.emit(node.name, {.code = OpCode::kSoftmax}, {l.read(x), l.write(node.outputs[0])});
+}
+
 }  // namespace
 
 std::vector<OpRule> norm_rules() {
   return {{Op::kLayerNorm, leading_axes_loops, false, lower},
           {Op::kRmsNorm, leading_axes_loops, false, lower},
-          {Op::kSoftmax, other_axes_loops},
+          {Op::kSoftmax, other_axes_loops, false, lower_softmax},
           {Op::kLogSoftmax, other_axes_loops}};
 }
 

@@ -169,6 +169,11 @@ const std::vector<OpCodeInfo>& table() {
        .attributes = {key::kRms, key::kEpsilon},
        .grid = rows,
        .check = check_norm},
+      // Along the last axis. Tile: one row.
+      {.code = OpCode::kSoftmax,
+       .name = "Softmax",
+       .operands = {{"x", kInput, "... F"}, {"out", kOutput, "... F", kWritten}},
+       .grid = rows},
       // Tile t: rows block t % blocks of kMatMulRows rows, panel t / blocks, where blocks = ceil(rows / kMatMulRows).
       {.code = OpCode::kMatMul,
        .name = "MatMul",

@@ -104,6 +104,7 @@ enum class OpCode : uint8_t {
   kPointwise,  // a fused expression: PointwiseStep
   kEmbed,      // rows of a table
   kNorm,
+  kSoftmax,
   kMatMul,  // with a packed weight: recipe, epilogue
   kRotary,
   kKvAppend,

@@ -1,4 +1,4 @@
-// Bodies that work on whole rows or tokens: embed, norm, rotary, kv_append, select_rows, parts of rows.
+// Bodies that work on whole rows or tokens: embed, norm, softmax, rotary, kv_append, select_rows, parts of rows.
 #pragma once
 
 #include "engine/cuda/bodies/codes.h"
@@ -114,6 +114,27 @@ struct Norm : Quiet {
         out[k] = y;
       }
       if (row + 1 < tiles.last) consumers_sync();
+    }
+  }
+};
+
+// (x, out). Size: row length. A warp takes a row: those of routers are short and many.
+struct Softmax : Quiet {
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i32 n = call.size_at(0);
+    for (i64 row = tiles.first + call.b.warp; row < tiles.last; row += kConsumerWarps) {
+      const float* x = call.operand<const float>(0) + row * n;
+      float* out = call.operand<float>(1) + row * n;
+      float top = -infinity();
+      ARK_ROLLED
+      for (i32 k = call.b.lane; k < n; k += 32) top = dev::max(top, dev::ld_global(x + k));
+      top = dev::warp_max(top);
+      float sum = 0;
+      ARK_ROLLED
+      for (i32 k = call.b.lane; k < n; k += 32) sum += dev::exp(dev::ld_global(x + k) - top);
+      sum = dev::warp_sum(sum);
+      ARK_ROLLED
+      for (i32 k = call.b.lane; k < n; k += 32) out[k] = dev::exp(dev::ld_global(x + k) - top) / sum;
     }
   }
 };
