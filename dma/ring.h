@@ -10,6 +10,7 @@
 
 #include "dma/counter.h"
 #include "dma/region.h"
+#include "dma/request_layout.h"
 
 namespace ark::dma {
 
@@ -24,13 +25,17 @@ struct Request {
   uint64_t target_offset = 0;
   uint32_t bytes = 0;  // 0: no data, only the raise of the route's counter
 
-  static constexpr uint32_t kRoutes = 2048;
-  static constexpr uint32_t kRegions = 1024;
-  static constexpr uint64_t kOffsetUnit = 4;
+  static constexpr uint32_t kRoutes = 1 << kRouteBits;
+  static constexpr uint32_t kRegions = 1 << kSourceBits;
+  static constexpr uint64_t kOffsetUnit = dma::kOffsetUnit;
+  static_assert(kSourceBits == kTargetBits);
   static constexpr uint64_t kOffsetLimit = kOffsetUnit << 32;
 
   // The first word in the ring, without commit bit and length.
-  uint64_t head() const { return uint64_t{route} << 1 | uint64_t{source} << 12 | uint64_t{target} << 22; }
+  uint64_t head() const {
+    return uint64_t{route} << kRouteShift | uint64_t{source} << kSourceShift |
+           uint64_t{target} << kTargetShift;
+  }
   // Whether the fields fit their bits.
   bool is_packable() const {
     const uint64_t both = source_offset | target_offset;
@@ -42,8 +47,7 @@ struct Request {
 // Zero-filled memory is a valid empty ring: the first lap commits with parity 1.
 class Ring {
  public:
-  static constexpr uint64_t kSlots = 512;
-  static constexpr uint64_t kConsumedOffset = 2 * 64, kSlotsOffset = 3 * 64;  // for devices
+  static constexpr uint64_t kSlots = kRingSlots;
 
   // False if the ring is full. Any thread. `request` must be packable.
   bool try_push(const Request& request) {
@@ -56,11 +60,11 @@ class Ring {
     } while (!tail_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed));
     Slot& slot = slots_[ticket % kSlots];
     slot.offsets.store(
-        request.source_offset / Request::kOffsetUnit | request.target_offset / Request::kOffsetUnit << 32,
+        request.source_offset / kOffsetUnit | request.target_offset / kOffsetUnit << kTargetOffsetShift,
         std::memory_order_relaxed);
     // Release: publishes `offsets` and all that the producer wrote into the source region before.
     // Pairs with the acquire in try_pop.
-    slot.head.store(parity(ticket) | request.head() | uint64_t{request.bytes} << 32,
+    slot.head.store(parity(ticket) | request.head() | uint64_t{request.bytes} << kBytesShift,
                     std::memory_order_release);
     return true;
   }
@@ -91,12 +95,12 @@ class Ring {
     const uint64_t head = slot.head.load(std::memory_order_acquire);
     if ((head & 1) != parity(turn)) return false;
     const uint64_t offsets = slot.offsets.load(std::memory_order_relaxed);
-    request.route = head >> 1 & (Request::kRoutes - 1);
-    request.source = head >> 12 & (Request::kRegions - 1);
-    request.target = head >> 22 & (Request::kRegions - 1);
-    request.bytes = static_cast<uint32_t>(head >> 32);
-    request.source_offset = (offsets & 0xffffffff) * Request::kOffsetUnit;
-    request.target_offset = (offsets >> 32) * Request::kOffsetUnit;
+    request.route = head >> kRouteShift & (Request::kRoutes - 1);
+    request.source = head >> kSourceShift & (Request::kRegions - 1);
+    request.target = head >> kTargetShift & (Request::kRegions - 1);
+    request.bytes = static_cast<uint32_t>(head >> kBytesShift);
+    request.source_offset = (offsets & 0xffffffff) * kOffsetUnit;
+    request.target_offset = (offsets >> kTargetOffsetShift) * kOffsetUnit;
     next_ = turn + 1;
     consumed_.raise();  // release: the slot is read, a producer may overwrite it
     return true;
@@ -112,7 +116,7 @@ class Ring {
     std::atomic<uint64_t> head;     // commit bit, route, regions, length
     std::atomic<uint64_t> offsets;  // source and target
   };
-  static_assert(sizeof(Slot) == 16);
+  static_assert(sizeof(Slot) == kRequestBytes);
 
   static uint64_t parity(uint64_t ticket) { return (ticket / kSlots + 1) & 1; }
 
@@ -121,7 +125,7 @@ class Ring {
   Counter64 consumed_;                         // requests taken out; the producers wait on it
   alignas(64) Slot slots_[kSlots] = {};
 };
-static_assert(sizeof(Ring) == 3 * 64 + Ring::kSlots * 16);
+static_assert(sizeof(Ring) == kRingSlotsOffset + Ring::kSlots * kRequestBytes);
 
 enum class Priority : uint8_t { kDecode, kBulk };  // the pump serves kDecode first, also between bulk pieces
 inline constexpr int kPriorities = 2;

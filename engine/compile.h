@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ir/decoder.h"
+#include "engine/partition/plan.h"
 #include "engine/program/program.h"
 
 namespace ark {
@@ -22,21 +23,6 @@ struct CompileOptions {
   int32_t page_size = 16;
   int32_t pages = 0;  // set before memory is bound; kKvPage dims
   Link link = Link::kDirect;
-};
-
-// How one value lies over the ranks.
-struct Spec {
-  enum class Kind : uint8_t { kReplicated, kSplit, kPartial } kind = Kind::kReplicated;
-  int32_t axis = 0;  // kSplit
-  std::vector<Range>
-      ranges;  // kSplit: per rank, ascending; may overlap where heads are shared (grouped queries)
-  bool operator==(const Spec&) const = default;
-};
-
-struct Plan {
-  std::vector<Spec> specs;           // per value of Compiled::graph
-  double seconds = 0;                // estimated per decode step, for comparison only
-  std::vector<std::string> summary;  // for people: "qkv columns by head 5|4, o rows, all-reduce 30x2, ..."
 };
 
 struct Compiled {

@@ -28,7 +28,8 @@ ark_unite(scheduler_test)
 # What several threads run, under the thread sanitizer: channels, loops with all their kernels, the scheduler. These are
 # compiled anew into the test, where they come before the libraries' own; what only compiles or knows CUDA stays plain.
 if(NOT ARK_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  ark_sources(instrumented base/ir/kernels dma engine/run engine/cpu engine/plain server/schedule)
+  ark_sources(instrumented base/ir/kernels dma engine/run engine/cpu engine/plain engine/ragged_runner.cc
+    server/schedule)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS tests/dma/*.cc tests/conformance/dma/*.cc tests/conformance/engine/*.cc
     tests/server/schedule/*.cc tests/engine/mailbox_test.cc tests/engine/loop_test.cc tests/engine/abort_test.cc)
   add_executable(threads_test EXCLUDE_FROM_ALL ${instrumented} ${tests})

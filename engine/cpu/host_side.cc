@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "engine/step_check.h"
+#include "engine/run/step_check.h"
 
 namespace ark {
 
@@ -33,7 +33,7 @@ uint64_t CpuExecutor::post(const StepDescriptor& step) {
   return publish();
 }
 
-uint64_t CpuExecutor::post(const PlainStep& step) {
+uint64_t CpuExecutor::post_plain(const PlainStep& step) {
   throw_if_failed();
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     for (const Val& val : rank->program().vals) {
@@ -48,20 +48,20 @@ uint64_t CpuExecutor::post(const PlainStep& step) {
   StepRecord record;
   record.step = mailbox_->posted() + 1;
   record.bytes = sizeof record;
-  record.plain = reinterpret_cast<uint64_t>(&step);
   const std::span<std::byte> slot = mailbox_->free_slot();
   std::memcpy(slot.data(), &record, sizeof record);
+  mailbox_->plain(record.step) = &step;
   return publish();
 }
 
-uint64_t CpuExecutor::post(std::span<const std::byte> bytes) {
+uint64_t CpuExecutor::post_record(std::span<const std::byte> bytes) {
   throw_if_failed();
   const std::span<std::byte> slot = mailbox_->free_slot();
   ARK_CHECK(bytes.size() >= sizeof(StepRecord) && bytes.size() <= slot.size(),
             "a step record that does not fit the mailbox; all ranks must run with the same limits");
   std::memcpy(slot.data(), bytes.data(), bytes.size());
   const StepRecord& record = mailbox_->record(mailbox_->posted() + 1);
-  ARK_CHECK(record.bytes == bytes.size() && record.step == mailbox_->posted() + 1 && record.plain == 0,
+  ARK_CHECK(record.bytes == bytes.size() && record.step == mailbox_->posted() + 1,
             "a step record that is cut short or out of order");
   return publish();
 }
@@ -82,17 +82,6 @@ std::optional<StepResult> CpuExecutor::poll(std::chrono::microseconds timeout) {
     throw_if_failed();
   }
   return mailbox_->read_result(++polled_);
-}
-
-void CpuExecutor::read_cache(const CachePlace& place, std::span<float> into) const {
-  const Rank::CachedVector from =
-      ranks_.at(place.rank)->cached(place.pages, place.page, place.at, place.head);
-  for (std::size_t d = 0; d < into.size(); ++d) into[d] = from.first[static_cast<int64_t>(d) * from.stride];
-}
-
-void CpuExecutor::write_cache(const CachePlace& place, std::span<const float> from) {
-  const Rank::CachedVector to = ranks_.at(place.rank)->cached(place.pages, place.page, place.at, place.head);
-  for (std::size_t d = 0; d < from.size(); ++d) to.first[static_cast<int64_t>(d) * to.stride] = from[d];
 }
 
 void CpuExecutor::abort(const std::string& why) { fail(why, dma::AbortReason::kShutdown); }

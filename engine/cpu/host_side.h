@@ -10,16 +10,18 @@
 
 namespace ark {
 
-class CpuExecutor : public Executor {
+class CpuExecutor : public HostExecutor {
  public:
   void prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) override;
   uint64_t post(const StepDescriptor& step) override;
-  uint64_t post(const PlainStep& step) override;
-  uint64_t post(std::span<const std::byte> record) override;
+  uint64_t post_plain(const PlainStep& step) override;
+  std::span<const std::byte> posted_record() const override { return mailbox_->posted_record(); }
+  uint64_t post_record(std::span<const std::byte> record) override;
   std::optional<StepResult> poll(std::chrono::microseconds timeout) override;
   void abort(const std::string& why) override;
-  void read_cache(const CachePlace& place, std::span<float> into) const override;
-  void write_cache(const CachePlace& place, std::span<const float> from) override;
+  CachedVector cached(const CachePlace& place) override {
+    return ranks_.at(place.rank)->cached(place.pages, place.page, place.at, place.head);
+  }
 
  protected:
   // A step has been published.

@@ -73,6 +73,6 @@ class Lockstep final : public CpuExecutor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_lockstep_executor() { return std::make_unique<Lockstep>(); }
+std::unique_ptr<HostExecutor> make_lockstep_executor() { return std::make_unique<Lockstep>(); }
 
 }  // namespace ark

@@ -93,32 +93,43 @@ class Loop final : public CpuExecutor {
     parked_.notify_all();
   }
 
+  // One processor of one rank: the twin of consume() in engine/cuda/loop.h, with the same names. False: it leaves.
   void run_steps(std::size_t r, int32_t processor) {
-    Rank& rank = *ranks_[r];
-    RankControl& control = controls_[r];
-    const bool is_gang_leader = r == 0 && processor == 0;
     for (uint64_t step = completed_ + 1, turn = turns_ + 1;; ++step, ++turn) {
-      if (is_gang_leader) {
-        if (!await_post(step)) stop_at_.store(turn, std::memory_order_relaxed);
-        go_.raise();  // release: publishes stop_at_ and, by the acquire in await_post, the posted slot
-      }
-      if (processor == 0) {
-        if (!is_gang_leader && !reached(go_, turn, "the gang's leader", r, processor)) return;
-        if (!is_last(turn)) rank.begin_step(step);
-        control.ready.raise();  // release: publishes what begin_step wrote
-      } else if (!reached(control.ready, turn, "the rank's leader", r, processor)) {
-        return;
-      }
-      if (is_last(turn)) return;
-      if (!run_step(r, processor)) return;
-      control.through.raise();  // release: publishes the last phases' results to the rank's leader
-      if (processor != 0) continue;
-      if (!reached(control.through, step * static_cast<uint64_t>(options_.processors), "all processors", r,
-                   processor))
-        return;
-      rank.end_step(step);
-      if (is_gang_leader) ++leased_;
+      if (!open_turn(r, processor, turn, step)) return;
+      if (!run_instances(r, processor)) return;
+      if (!close_step(r, processor, step)) return;
     }
+  }
+
+  // The gang's leader.
+  void lead_turn(uint64_t turn, uint64_t step) {
+    if (!await_post(step)) stop_at_.store(turn, std::memory_order_relaxed);
+    go_.raise();  // release: publishes stop_at_ and, by the acquire in await_post, the posted slot
+  }
+
+  bool open_turn(std::size_t r, int32_t processor, uint64_t turn, uint64_t step) {
+    dma::Counter64& ready = controls_[r].ready;
+    if (processor != 0) return reached(ready, turn, "the rank's leader", r, processor) && !is_last(turn);
+    if (r == 0)
+      lead_turn(turn, step);
+    else if (!reached(go_, turn, "the gang's leader", r, processor))
+      return false;
+    const bool leaves = is_last(turn);
+    if (!leaves) ranks_[r]->begin_step(step);
+    ready.raise();  // release: publishes what begin_step wrote
+    return !leaves;
+  }
+
+  bool close_step(std::size_t r, int32_t processor, uint64_t step) {
+    dma::Counter64& through = controls_[r].through;
+    through.raise();  // release: publishes the last phases' results to the rank's leader
+    if (processor != 0) return true;
+    const uint64_t all = step * static_cast<uint64_t>(options_.processors);
+    if (!reached(through, all, "all processors", r, processor)) return false;
+    ranks_[r]->end_step(step);
+    if (r == 0) ++leased_;
+    return true;
   }
 
   // A number, not a flag: a slow processor may ask about turn t when the leader has closed t + 1 already.
@@ -132,7 +143,7 @@ class Loop final : public CpuExecutor {
     return !dma::wait_reached(mailbox_->posted_counter(), step, {.what = "next step"}, context);
   }
 
-  bool run_step(std::size_t r, int32_t processor) {
+  bool run_instances(std::size_t r, int32_t processor) {
     Rank& rank = *ranks_[r];
     const dma::WaitContext context = step_context(r);
     TraceRing* const ring = rings_.empty() ? nullptr : &rings_[r * options_.processors + processor];
@@ -183,6 +194,6 @@ class Loop final : public CpuExecutor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_loop_executor() { return std::make_unique<Loop>(); }
+std::unique_ptr<HostExecutor> make_loop_executor() { return std::make_unique<Loop>(); }
 
 }  // namespace ark

@@ -20,12 +20,11 @@ TensorView sized(TensorView view, const Dims& dims) {
 // ---- between steps
 
 void Rank::begin_step(uint64_t n) {
-  const StepRecord& record = mailbox_.record(n);
   frame_.step = static_cast<int64_t>(n) - 1;
-  if (record.plain) {
-    read_plain(*reinterpret_cast<const PlainStep*>(record.plain));
+  if (const PlainStep* plain = mailbox_.plain(n)) {
+    read_plain(*plain);
   } else {
-    read_descriptor(record);
+    read_descriptor(mailbox_.record(n));
   }
 }
 
@@ -40,18 +39,18 @@ void Rank::read_plain(const PlainStep& step) {
 }
 
 void Rank::read_descriptor(const StepRecord& record) {
-  for (const PageDelta& d : record.array<PageDelta>(StepRecord::kPageDeltas)) {
+  for (const PageDelta& d : array_of<PageDelta>(record, StepArray::kPageDeltas)) {
     state_.page_tables[at(d.slot) * at(state_.pages_per_slot) + at(d.index)] = d.page;
   }
-  copy_pages(record.array<PageCopy>(StepRecord::kPageCopies));
-  frame_.rows = record.array<StepRow>(StepRecord::kRows);
-  frame_.bias = record.array<BiasEntry>(StepRecord::kBias);
-  const auto tokens = record.array<int32_t>(StepRecord::kTokens);
+  copy_pages(array_of<PageCopy>(record, StepArray::kPageCopies));
+  frame_.rows = array_of<StepRow>(record, StepArray::kRows);
+  frame_.bias = array_of<BiasEntry>(record, StepArray::kBias);
+  const auto tokens = array_of<int32_t>(record, StepArray::kTokens);
   frame_.positions.resize(tokens.size());
   frame_.slots.resize(tokens.size());
   frame_.items.clear();
   auto* ids = views_[program_.token_ids].as<int32_t>();
-  for (const StepSequence& s : record.array<StepSequence>(StepRecord::kSequences)) {
+  for (const StepSequence& s : array_of<StepSequence>(record, StepArray::kSequences)) {
     const int32_t* table = state_.table(s.slot);
     for (int32_t i = 0; i < s.count; ++i) {
       const int32_t token = tokens[s.first + i], position = s.kv_length + i;

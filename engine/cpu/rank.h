@@ -54,11 +54,7 @@ class Rank {
   dma::Fault wait_all(const Instance& at, int32_t processor, const dma::WaitContext& context);
 
   // The elements of one head's key or value in a page; keys lie transposed (see step_kernels/kv_append.cc).
-  struct CachedVector {
-    float* first = nullptr;
-    int64_t stride = 1;
-  };
-  CachedVector cached(BufferId pages, int32_t page, int32_t at, int32_t head) const;
+  HostExecutor::CachedVector cached(BufferId pages, int32_t page, int32_t at, int32_t head) const;
 
  private:
   struct PhaseInfo {

@@ -151,7 +151,7 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
   state_.page_tokens.assign(at(limits.pages) * at(limits.page_size), 0);
 }
 
-Rank::CachedVector Rank::cached(BufferId pages, int32_t page, int32_t place, int32_t head) const {
+HostExecutor::CachedVector Rank::cached(BufferId pages, int32_t page, int32_t place, int32_t head) const {
   const Buffer& buffer = program_.buffers[pages];
   const Dims dims = dims_of(buffer, true);
   const int64_t size = dims[2], width = dims[3];

@@ -1,28 +1,14 @@
 #include "engine/cpu/step_kernel.h"
 
-#include <array>
-
 #include "base/error.h"
-#include "base/ir/keys.h"
+#include "engine/program/opcodes.h"
 
 namespace ark {
 
-VariantFacts VariantFacts::of(const Variant& variant) {
-  const Attributes& a = variant.attributes;
-  VariantFacts f;
-  if (variant.code == OpCode::kGeneric) return f;
-  f.scale = static_cast<float>(a.get_or(key::kScale, 1));
-  f.softcap = static_cast<float>(a.get_or(key::kSoftcap, 0));
-  f.epsilon = static_cast<float>(a.get_or(key::kEpsilon, 1e-5));
-  f.window = a.get_or(key::kWindow, 0);
-  f.axis = a.get_or(key::kAxis, 0);
-  f.first = a.get_or(key::kFirst, 0);
-  f.rotary_dim = a.get_or(key::kRotaryDim, 0);
-  f.rms = a.get_or(key::kRms, 0) != 0;
-  f.interleaved = a.get_or(key::kInterleaved, 0) != 0;
-  f.head_map = a.get_or(key::kHeadMap, {});
-  return f;
-}
+// One file of engine/cpu/step_kernels each.
+std::vector<StepKernel> attention_step_kernels(), embed_step_kernels(), exchange_step_kernels(),
+    generic_step_kernels(), kv_append_step_kernels(), matmul_step_kernels(), norm_step_kernels(),
+    pointwise_step_kernels(), rotary_step_kernels(), sample_step_kernels(), select_rows_step_kernels();
 
 Scratch::Scratch(int64_t bytes) : memory_(aligned_bytes(bytes)), bytes_(bytes) {}
 
@@ -34,14 +20,19 @@ std::byte* Scratch::take_bytes(int64_t bytes) {
 }
 
 const StepKernel& find_step_kernel(OpCode code) {
-  static constexpr std::array kAll = {&kGenericStep,    &kPointwiseStep, &kEmbedStep,      &kNormStep,
-                                      &kMatMulStep,     &kRotaryStep,    &kKvAppendStep,   &kAttentionStep,
-                                      &kSelectRowsStep, &kSendStep,      &kRecvReduceStep, &kRecvConcatStep,
-                                      &kSampleStep};
-  for (const StepKernel* kernel : kAll) {
-    if (kernel->code == code) return *kernel;
-  }
-  throw Error(Code::kInternal, "no step kernel for opcode " + std::to_string(static_cast<int>(code)));
+  static const std::vector<StepKernel> kAll = [] {
+    std::vector<StepKernel> all(all_opcodes().size());
+    for (const auto family :
+         {attention_step_kernels, embed_step_kernels, exchange_step_kernels, generic_step_kernels,
+          kv_append_step_kernels, matmul_step_kernels, norm_step_kernels, pointwise_step_kernels,
+          rotary_step_kernels, sample_step_kernels, select_rows_step_kernels}) {
+      for (const StepKernel& kernel : family()) all[static_cast<std::size_t>(kernel.code)] = kernel;
+    }
+    for (const OpCodeInfo& info : all_opcodes())
+      ARK_CHECK(all[static_cast<std::size_t>(info.code)].run, "no step kernel for " + std::string(info.name));
+    return all;
+  }();
+  return kAll.at(static_cast<std::size_t>(code));
 }
 
 }  // namespace ark

@@ -11,21 +11,11 @@
 #include "engine/cpu/simd/table.h"
 #include "base/ir/kernel.h"
 #include "engine/program/program.h"
+#include "engine/program/variant_facts.h"
 #include "engine/run/mailbox.h"
 #include "engine/run/step.h"
 
 namespace ark {
-
-// Query tokens that one attention work item covers at most. Items never cross sequences.
-inline constexpr int32_t kItemTokens = 16;
-inline int64_t items_of(int64_t tokens) { return (tokens + kItemTokens - 1) / kItemTokens; }
-
-struct AttentionItem {
-  int32_t slot = 0;
-  int32_t first = 0;     // index into the step's tokens
-  int32_t count = 0;     // 1 .. kItemTokens
-  int32_t position = 0;  // of token `first` in its sequence
-};
 
 // The step as bodies see it. Written by the rank's leader between steps, constant inside one.
 struct StepFrame {
@@ -46,15 +36,6 @@ struct SlotState {
       page_tokens;  // [pages][page_size]: token ids as fed, so that shared prefixes bring their history
 
   const int32_t* table(int32_t slot) const { return page_tables.data() + int64_t{slot} * pages_per_slot; }
-};
-
-// The attributes of a variant, decoded once.
-struct VariantFacts {
-  float scale = 1, softcap = 0, epsilon = 0;
-  int64_t window = 0, axis = 0, first = 0, rotary_dim = 0;
-  bool rms = false, interleaved = false;
-  std::vector<int64_t> head_map;
-  static VariantFacts of(const Variant& variant);
 };
 
 // Memory of one processor for the duration of one body.
@@ -108,15 +89,11 @@ struct PhaseLimits {
 };
 
 struct StepKernel {
-  OpCode code;
-  const char* name;
-  void (*run)(const PhaseCall& call);
-  int64_t (*scratch)(const PhaseLimits& limits);  // bytes; null: none
+  OpCode code = OpCode::kGeneric;
+  void (*run)(const PhaseCall& call) = nullptr;
+  int64_t (*scratch)(const PhaseLimits& limits) = nullptr;  // bytes; null: none
 };
 const StepKernel& find_step_kernel(OpCode code);
-
-extern const StepKernel kGenericStep, kPointwiseStep, kEmbedStep, kNormStep, kMatMulStep, kRotaryStep,
-    kKvAppendStep, kAttentionStep, kSelectRowsStep, kSendStep, kRecvReduceStep, kRecvConcatStep, kSampleStep;
 
 // Product of a view's dims before / from `axis`.
 inline int64_t outer_size(const TensorView& v, int axis) {

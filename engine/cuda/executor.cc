@@ -8,7 +8,7 @@
 #include "engine/cuda/links.h"
 #include "engine/cuda/loop_host.h"
 #include "engine/cuda/make_image.h"
-#include "engine/step_check.h"
+#include "engine/run/step_check.h"
 
 namespace ark::cuda {
 namespace {
@@ -71,7 +71,7 @@ class Device final : public DeviceExecutor {
   uint64_t post(const StepDescriptor& step) override {
     throw_if_failed();
     check_step(step, options_.limits);
-    const int64_t items = count_items(step, kItemRows);
+    const int64_t items = count_items(step, kItemTokens);
     ARK_CHECK(
         items <= options_.max_items,
         "a step of more attention items than the program was compiled for; the scheduler must split it");
@@ -79,24 +79,21 @@ class Device final : public DeviceExecutor {
     return publish(step.tokens.size(), step.rows.size(), items);
   }
 
-  uint64_t post(const PlainStep&) override {
-    throw Error(Code::kUnsupported, "plain programs run on the CPU; use --device cpu");
-  }
+  std::span<const std::byte> posted_record() const override { return host_->mailbox().posted_record(); }
 
-  uint64_t post(std::span<const std::byte> bytes) override {
+  uint64_t post_record(std::span<const std::byte> bytes) override {
     throw_if_failed();
     const std::span<std::byte> slot = host_->free_slot();
     ARK_CHECK(bytes.size() >= sizeof(StepRecord) && bytes.size() <= host_->mailbox().layout().vals,
               "a step record that does not fit the mailbox; all ranks must run with the same limits");
     std::memcpy(slot.data(), bytes.data(), bytes.size());
     const auto& record = *reinterpret_cast<const StepRecord*>(slot.data());
-    ARK_CHECK(
-        record.bytes == bytes.size() && record.step == host_->mailbox().posted() + 1 && record.plain == 0,
-        "a step record that is cut short or out of order");
+    ARK_CHECK(record.bytes == bytes.size() && record.step == host_->mailbox().posted() + 1,
+              "a step record that is cut short or out of order");
     int64_t items = 0;
-    for (const StepSequence& s : record.array<StepSequence>(StepRecord::kSequences))
-      items += (s.count + kItemRows - 1) / kItemRows;
-    return publish(record.arrays[StepRecord::kTokens].count, record.arrays[StepRecord::kRows].count, items);
+    for (const StepSequence& s : array_of<StepSequence>(record, StepArray::kSequences))
+      items += (s.count + kItemTokens - 1) / kItemTokens;
+    return publish(record.extent(StepArray::kTokens).count, record.extent(StepArray::kRows).count, items);
   }
 
   std::optional<StepResult> poll(std::chrono::microseconds timeout) override {

@@ -8,12 +8,7 @@
 #pragma once
 
 #include "engine/cuda/control.h"
-
-#if defined(__CUDACC__)
-#define ARK_BOTH __host__ __device__
-#else
-#define ARK_BOTH
-#endif
+#include "engine/program/device_contract.h"
 
 namespace ark::cuda {
 
@@ -33,7 +28,6 @@ inline constexpr int kStageBytes = 8192;                                // of th
 inline constexpr int kPieceRows = 192;  // rows of a weight, at most, that are added up as one
 inline constexpr int kMaxPieces = 128;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
-inline constexpr int kItemRows = 16;         // query tokens of an attention item
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
 inline constexpr int kMaxSplits = 8;         // tiles that share one item's keys
 
@@ -100,8 +94,6 @@ struct alignas(16) Message {
 };
 static_assert(sizeof(Message) == 80);
 
-inline constexpr u64 kRingSlots = 512, kRingConsumed = 128, kRingSlot = 192;  // dma::Ring: slots; offsets
-
 // The producers' side of a ring of requests that a device fills; in device memory, zero at first.
 struct RingTickets {
   u64 next;      // the ticket of the next request
@@ -144,11 +136,6 @@ struct alignas(16) Stream {
 };
 static_assert(sizeof(Stream) == 80);
 
-// engine/cpu/step_kernel.h's AttentionItem.
-struct Item {
-  i32 slot, first, count, position;
-};
-
 // Pages of a cache for page copies.
 struct CachePages {
   u64 base;
@@ -166,7 +153,7 @@ struct alignas(16) RankTables {
   u64 page_tokens;     // i32 [pages][page_size]: token ids as fed
   u64 positions;       // i32 [tokens]
   u64 token_slots;     // i32 [tokens]
-  u64 items;           // Item [max_items]
+  u64 items;           // AttentionItem [max_items]
   u64 token_ids;       // i32 [tokens]: what kEmbed reads
   u64 step_positions;  // i32 [tokens]: what phases read; 0: none does
   u64 readers;         // u32, 64 bytes apart, by phase: processors that are through with its inboxes

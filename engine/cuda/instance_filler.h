@@ -1,10 +1,11 @@
 // Fills the per-instance tables of a rank: operands, sizes, waits, messages.
 #pragma once
 
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "engine/cuda/make_image.h"
+#include "engine/cuda/phase_operands.h"
 #include "engine/program/unroll.h"
 
 namespace ark::cuda {
@@ -21,32 +22,13 @@ class InstanceFiller {
   std::vector<Size> rows_of_stream;  // by stream
 
  private:
-  struct Operands {
-    std::vector<BufferId> ids;  // kNone: absent
-    const Buffer* get(std::size_t i) const;
-    const Program* program;
-  };
   void fill(std::size_t number, Instance& to);
   void fill_waits(std::size_t number, Instance& to);
   void fill_messages(Instance& to);
-  void fill_sizes(const Variant& variant, std::size_t number, Instance& to);
-  void fill_attention(int32_t variant, Instance& to);
-  void fill_pointwise(std::size_t number, Instance& to);
-  void fill_reduce(Instance& to);
-  void fill_concat(const Variant& variant, Instance& to);
-  void fill_copy(const Variant& variant, Instance& to);
+  void fill_operands(std::size_t number, Instance& to);
 
   uint64_t address(BufferId buffer) const;
-  const Buffer& buffer(std::size_t operand) const;
-  Size size(ValId val) const;
-  Size dim(std::size_t operand, std::size_t axis) const;  // axis from the end if >= rank: see dim_back
-  Size last_dim(std::size_t operand) const;
-  // Sizes whose product is the product of the dims [first, last) of an operand, into to[0..3].
-  void product(std::size_t operand, std::size_t first, std::size_t last, Size* to) const;
-  // The same as one size; refuses where there is none.
-  Size one_size(std::size_t operand, std::size_t first, std::size_t last, const char* what) const;
   Wait phase_wait(PhaseId phase, int64_t instance) const;
-  [[noreturn]] void refuse(const std::string& why) const;
 
   const RankImage& image_;
   const RankPlaces& places_;
@@ -60,7 +42,7 @@ class InstanceFiller {
   // Of the instance being filled.
   const Phase* phase_ = nullptr;
   int32_t trip_ = 0;
-  std::vector<BufferId> ids_;
+  std::optional<PhaseOperands> operands_;
 };
 
 }  // namespace ark::cuda

@@ -6,9 +6,6 @@
 
 namespace ark::cuda {
 
-static_assert(kRingSlots == dma::Ring::kSlots && kRingConsumed == dma::Ring::kConsumedOffset &&
-              kRingSlot == dma::Ring::kSlotsOffset);
-
 HostLinks::~HostLinks() {
   for (const auto& [host, device] : mapped_) gpu_.unmap(host);
 }

@@ -64,7 +64,7 @@ ARK_DEVICE void republish(const Block& b, u64 step) {
   };
   // The record's first words are fetched beside its length, not behind it: mostly they are all.
   const u64 first = own < b.p.vals ? dev::ld_global(at<const u64>(slot + own)) : 0;
-  const u64 bytes = dev::ld_global(&at<const RecordHead>(slot)->bytes);
+  const u64 bytes = dev::ld_global(&at<const StepRecord>(slot)->bytes);
   copy(b.p.vals, b.p.vals + static_cast<u64>(b.p.rank_count) * b.p.vals_each * 8);
   if (own < bytes) dev::st_global(at<u64>(b.p.record + own), first);
   copy(kConsumers * 8, bytes);

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/index.h"
-#include "engine/cpu/step_kernel.h"
 #include "engine/cuda/instance_filler.h"
+#include "engine/program/variant_facts.h"
 #include "engine/program/unroll.h"
 #include "engine/program/weight_codec.h"
 
@@ -201,7 +201,7 @@ void RankImage::plan_memory(uint64_t instances) {
   rank_.page_tokens = words(int64_t{limits.pages} * limits.page_size);
   rank_.positions = words(limits.max_tokens);
   rank_.token_slots = words(limits.max_tokens);
-  rank_.items = take(static_cast<uint64_t>(options_.max_items) * sizeof(Item));
+  rank_.items = take(static_cast<uint64_t>(options_.max_items) * sizeof(AttentionItem));
   rank_.max_rows = limits.max_rows;
   rank_.sample_counts = words(int64_t{std::min(options_.processors, limits.max_rows)} * limits.vocabulary);
   partials_ = take(2 * partial_bytes_);

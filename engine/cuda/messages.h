@@ -16,7 +16,8 @@ ARK_APART bool post_request(const LoopParameters& p, u64 step, const Instance& i
   const u64 start = (message_number(b, m) + stale) % m.slot_count * m.slot_bytes;
   const u64 target = message_number(b, m) % m.slot_count * m.slot_bytes;
   return post(
-      m.queue, m.first, m.head | bytes << 32, (m.source + start) / 4 | (m.target + target) / 4 << 32,
+      m.queue, m.first, m.head | bytes << dma::kBytesShift,
+      (m.source + start) / dma::kOffsetUnit | (m.target + target) / dma::kOffsetUnit << dma::kTargetOffsetShift,
       [&](const u64* consumed, u64 needed) {
         return wait_reached<dev::Scope::sys>(b, {LoopWait::kRequests, i.phase, i.trip}, consumed, needed);
       });

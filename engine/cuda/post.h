@@ -7,6 +7,7 @@
 #pragma once
 
 #include "dma/device.h"
+#include "dma/request_layout.h"
 #include "engine/cuda/image.h"
 
 namespace ark::cuda {
@@ -19,19 +20,19 @@ namespace dev = ark::dev;
 template <class Await>
 ARK_DEVICE bool post(u64 ring, u64 tickets, u64 head, u64 offsets, Await await) {
   RingTickets* own = reinterpret_cast<RingTickets*>(tickets);
-  const u64* consumed = reinterpret_cast<const u64*>(ring + kRingConsumed);
+  const u64* consumed = reinterpret_cast<const u64*>(ring + dma::kRingConsumedOffset);
   const u64 ticket = dev::atom_add<dev::Scope::gpu>(&own->next, u64{1});
   // The consumer must have read the slot that this ticket overwrites. Acquire: whoever stored the figure had
   // acquired it from the consumer. The host's counter is only looked at when the last look was long ago.
-  if (!ARK_BUG(ring_overrun) && ticket - dev::ld_acquire<dev::Scope::gpu>(&own->consumed) >= kRingSlots) {
-    if (!await(consumed, ticket + 1 - kRingSlots)) return false;
+  if (!ARK_BUG(ring_overrun) && ticket - dev::ld_acquire<dev::Scope::gpu>(&own->consumed) >= dma::kRingSlots) {
+    if (!await(consumed, ticket + 1 - dma::kRingSlots)) return false;
     // Acquire, of the consumer's raise. Of two that store here the later may know less: that costs a look.
     const u64 seen = dev::ld_acquire<dev::Scope::sys>(consumed);
     dev::st_release<dev::Scope::gpu>(&own->consumed, seen);
   }
-  u64* slot = reinterpret_cast<u64*>(ring + kRingSlot) + ticket % kRingSlots * 2;
+  u64* slot = reinterpret_cast<u64*>(ring + dma::kRingSlotsOffset) + ticket % dma::kRingSlots * 2;
   dev::st_relaxed<dev::Scope::sys>(slot + 1, offsets);
-  const u64 parity = (ticket / kRingSlots + !ARK_BUG(wrong_lap)) & 1;
+  const u64 parity = (ticket / dma::kRingSlots + !ARK_BUG(wrong_lap)) & 1;
   if (ARK_BUG(relaxed_request)) {
     dev::st_relaxed<dev::Scope::sys>(slot, parity | head);
   } else {

@@ -6,63 +6,18 @@
 
 namespace ark::cuda {
 
-// engine/run/mailbox.h's and engine/run/step.h's records.
-struct RecordHead {
-  u64 step, bytes, plain;
-  struct {
-    u32 offset, count;
-  } arrays[6];
-};
-enum RecordArray { kTokenArray, kSequenceArray, kDeltaArray, kCopyArray, kRowArray, kBiasArray };
-static_assert(sizeof(RecordHead) == 72);
-struct Sequence {
-  i32 slot, first, count, kv_length;
-};
-struct PageDelta {
-  i32 slot, index, page;
-};
-struct PageCopy {
-  i32 from, to;
-};
-struct BiasEntry {
-  i32 token;
-  float value;
-};
-inline constexpr int kMaxTop = 20;
-enum RowFlags : u32 { kWantToken = 1, kWantLogprob = 2, kWantLogits = 4 };
-struct Row {
-  i32 token, slot;
-  u32 flags;
-  i32 target, top, prompt_length, bias_first, bias_count;
-  float temperature, top_p, min_p;
-  i32 top_k;
-  float presence_penalty, frequency_penalty, repetition_penalty;
-  i32 padding;
-  u64 seed;
-};
-static_assert(sizeof(Row) == 72);
-struct RowResult {
-  i32 token;
-  float logprob;
-  i32 top_count, has_logits;
-  i32 top_tokens[kMaxTop];
-  float top_logprobs[kMaxTop];
-};
-static_assert(sizeof(RowResult) == 176);
-
 template <class T>
-ARK_DEVICE const T* record_array(const Block& b, RecordArray which) {
-  const RecordHead* head = at<const RecordHead>(b.p.record);
-  return at<const T>(b.p.record + head->arrays[which].offset);
+ARK_DEVICE const T* record_array(const Block& b, StepArray which) {
+  return at<const T>(b.p.record + at<const StepRecord>(b.p.record)->extent(which).offset);
 }
-ARK_DEVICE i32 record_count(const Block& b, RecordArray which) {
-  return static_cast<i32>(at<const RecordHead>(b.p.record)->arrays[which].count);
+ARK_DEVICE i32 record_count(const Block& b, StepArray which) {
+  return static_cast<i32>(at<const StepRecord>(b.p.record)->extent(which).count);
 }
 
 // In order: a later delta of the same entry wins.
 ARK_DEVICE void apply_page_deltas(const Block& b) {
-  const PageDelta* deltas = record_array<PageDelta>(b, kDeltaArray);
-  const i32 count = record_count(b, kDeltaArray);
+  const PageDelta* deltas = record_array<PageDelta>(b, StepArray::kPageDeltas);
+  const i32 count = record_count(b, StepArray::kPageDeltas);
   ARK_ROLLED
   for (i32 i = b.thread; i < count; i += kConsumers) {
     const PageDelta d = deltas[i];
@@ -76,8 +31,8 @@ ARK_DEVICE void apply_page_deltas(const Block& b) {
 
 // One after the other: a copy may read what the one before has written.
 ARK_DEVICE void copy_pages(const Block& b) {
-  const PageCopy* copies = record_array<PageCopy>(b, kCopyArray);
-  const i32 count = record_count(b, kCopyArray);
+  const PageCopy* copies = record_array<PageCopy>(b, StepArray::kPageCopies);
+  const i32 count = record_count(b, StepArray::kPageCopies);
   const CachePages* caches = at<const CachePages>(b.rank->caches);
   ARK_ROLLED
   for (i32 c = 0; c < count; ++c) {
@@ -101,7 +56,7 @@ ARK_DEVICE void copy_pages(const Block& b) {
 }
 
 // The last sequence whose first token is not behind `token`.
-ARK_DEVICE i32 sequence_of(const Sequence* sequences, i32 count, i32 token) {
+ARK_DEVICE i32 sequence_of(const StepSequence* sequences, i32 count, i32 token) {
   i32 low = 0, high = count;
   while (high - low > 1) {
     const i32 middle = (low + high) / 2;
@@ -115,14 +70,13 @@ ARK_DEVICE i32 sequence_of(const Sequence* sequences, i32 count, i32 token) {
 }
 
 ARK_DEVICE void place_tokens(const Block& b) {
-  constexpr i32 kFeedbackToken = -1;
   const RankTables& r = *b.rank;
-  const Sequence* sequences = record_array<Sequence>(b, kSequenceArray);
-  const i32* tokens = record_array<i32>(b, kTokenArray);
-  const i32 sequence_count = record_count(b, kSequenceArray), count = record_count(b, kTokenArray);
+  const StepSequence* sequences = record_array<StepSequence>(b, StepArray::kSequences);
+  const i32* tokens = record_array<i32>(b, StepArray::kTokens);
+  const i32 sequence_count = record_count(b, StepArray::kSequences), count = record_count(b, StepArray::kTokens);
   ARK_ROLLED
   for (i32 t = b.thread; t < count; t += kConsumers) {
-    const Sequence s = sequences[sequence_of(sequences, sequence_count, t)];
+    const StepSequence s = sequences[sequence_of(sequences, sequence_count, t)];
     const i32 position = s.kv_length + t - s.first;
     // Fed back: the slot's last sample, written in an earlier step that all processors have left.
     const i32 id = tokens[t] == kFeedbackToken ? at<i32>(r.last_tokens)[s.slot] : tokens[t];
@@ -138,19 +92,19 @@ ARK_DEVICE void place_tokens(const Block& b) {
 
 // Items of the sequences, in order; and the longest sequence.
 ARK_DEVICE void cut_items(const Block& b) {
-  const Sequence* sequences = record_array<Sequence>(b, kSequenceArray);
-  const i32 count = record_count(b, kSequenceArray);
-  Item* items = at<Item>(b.rank->items);
+  const StepSequence* sequences = record_array<StepSequence>(b, StepArray::kSequences);
+  const i32 count = record_count(b, StepArray::kSequences);
+  AttentionItem* items = at<AttentionItem>(b.rank->items);
   ARK_ROLLED
   for (i32 s = b.thread; s < count; s += kConsumers) {
     i32 at_item = 0;
     ARK_ROLLED
     for (i32 before = 0; before < s; ++before)
-      at_item += (sequences[before].count + kItemRows - 1) / kItemRows;
-    const Sequence own = sequences[s];
+      at_item += (sequences[before].count + kItemTokens - 1) / kItemTokens;
+    const StepSequence own = sequences[s];
     ARK_ROLLED
-    for (i32 i = 0; i < own.count; i += kItemRows)
-      items[at_item++] = {own.slot, own.first + i, dev::min(kItemRows, own.count - i), own.kv_length + i};
+    for (i32 i = 0; i < own.count; i += kItemTokens)
+      items[at_item++] = {own.slot, own.first + i, dev::min(kItemTokens, own.count - i), own.kv_length + i};
   }
   if (b.warp != 0) return;
   float longest = 0;  // exact: lengths are far below 2^24

@@ -39,8 +39,6 @@ class VariantSet {
   std::vector<std::vector<int32_t>> numbers_;
 };
 
-// What the constant of a val is; -1 if it changes from step to step.
-int64_t constant_of(const Program& program, ValId val);
 // Borders of the pieces that a matrix product's rows of weights are cut into, a power of two and equal on all
 // ranks; multiples of `unit` rows (WeightUse::block), and of the 16 that tensor cores take where that can be.
 std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit = 1);

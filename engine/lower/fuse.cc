@@ -8,7 +8,7 @@
 #include "base/index.h"
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
-#include "engine/ops/op_rule.h"
+#include "engine/partition/op_rule.h"
 #include "engine/program/weight_codec.h"
 
 namespace ark {

@@ -7,8 +7,9 @@
 #include "base/index.h"
 #include "base/ir/keys.h"
 #include "base/ir/quantized.h"
-#include "engine/ops/op_rule.h"
+#include "engine/partition/op_rule.h"
 #include "engine/program/expr_bound.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/text.h"
 #include "engine/program/weight_codec.h"
 
@@ -73,12 +74,9 @@ void Lowering::bind_inputs() {
 void Lowering::finish_outputs() {
   if (is_decoder()) {
     const ValueId v = graph().outputs[0];
-    const auto it = buffers_.find(v);
-    ARK_CHECK(it != buffers_.end() && program_.buffers[it->second].kind == BufferKind::kIo,
+    ARK_CHECK(program_.logits != kNone && buffers_[v] == program_.logits,
               "the logits of a token graph are not computed");
-    program_.logits = it->second;
-    const Expr rows = local_shape(v)[0];
-    emit("sample", {.code = OpCode::kSample}, {read(v)}, &rows);
+    emit("sample", {.code = OpCode::kSample}, {read(v)});
     return;
   }
   for (std::size_t i = 0; i < graph().outputs.size(); ++i) {  // inputs, constants and repeated outputs
@@ -93,7 +91,7 @@ void Lowering::finish_outputs() {
                                      .cache = static_cast<int32_t>(i),
                                      .name = value.name},
                                     local_shape(v));
-    emit(value.name, {.op = Op::kIdentity}, {read(v), {out}}, nullptr);
+    emit(value.name, {.op = Op::kIdentity}, {read(v), {out}});
   }
 }
 
@@ -115,8 +113,7 @@ void Lowering::lower_pointwise(const Cluster& cluster) {
   std::vector<Operand> operands;
   for (const ValueId v : loads) operands.push_back(read(v));
   operands.push_back(write(cluster.output));
-  const Expr grid = ceildiv(element_count(local_shape(cluster.output)), kElementTile);
-  emit(graph().node(cluster.root).name, std::move(variant), std::move(operands), &grid);
+  emit(graph().node(cluster.root).name, std::move(variant), std::move(operands));
 }
 
 void Lowering::emit_generic(const Node& node) { emit_generic(node, node.attributes); }
@@ -127,18 +124,22 @@ void Lowering::emit_generic(const Node& node, const Attributes& attributes) {
   for (const ValueId v : node.outputs) operands.push_back(v == kNoValue ? Operand{} : write(v));
   emit(node.name,
        {.op = node.op, .outputs = static_cast<int32_t>(node.outputs.size()), .attributes = attributes},
-       std::move(operands), nullptr);
+       std::move(operands));
 }
 
-Phase& Lowering::emit(const std::string& name, Variant variant, std::vector<Operand> operands,
-                      const Expr* grid) {
+Phase& Lowering::emit(const std::string& name, Variant variant, std::vector<Operand> operands) {
+  const OpCodeInfo& info = info_of(variant.code);
   const auto [it, is_new] =
       variants_.try_emplace(variant_text(variant), static_cast<int32_t>(program_.variants.size()));
   if (is_new) program_.variants.push_back(std::move(variant));
-  return program_.phases.emplace_back(Phase{.name = name,
-                                            .variant = it->second,
-                                            .operands = std::move(operands),
-                                            .grid = grid ? val(*grid) : kNone});
+  Phase phase{.name = name, .variant = it->second, .operands = std::move(operands)};
+  if (info.grid) {
+    PhaseView view(program_, phase, 0);
+    const std::string problem = view.bind();
+    ARK_CHECK(problem.empty(), std::string(info.name) + " of node " + escaped(name) + ": " + problem);
+    phase.grid = val(info.grid(view));
+  }
+  return program_.phases.emplace_back(std::move(phase));
 }
 
 Range Lowering::part(ValueId value, int axis, int32_t rank) const {
@@ -186,6 +187,7 @@ Operand Lowering::write(ValueId value) {
   }
   const BufferId id = add_buffer(std::move(buffer), local_shape(value));
   ARK_CHECK(buffers_.emplace(value, id).second, "written twice: " + escaped(v.name));
+  if (program_.buffers[id].kind == BufferKind::kIo) program_.logits = id;
   return {id};
 }
 
@@ -209,7 +211,7 @@ Operand Lowering::weight(ValueId value, Layout layout, bool transposed, DType st
                 .transposed = transposed,
                 .stored = stored,
                 .block = block};
-  if (layout == Layout::kPanels) use.panel = panel_width();
+  if (layout == Layout::kPanels) use.panel = kPanelWidth;
   for (std::size_t axis = 0; axis < constant->dims.size(); ++axis) {
     use.ranges.push_back(part(value, static_cast<int>(axis), rank_));
   }
@@ -301,11 +303,10 @@ int32_t Lowering::channel(int32_t peer, bool outgoing, const Shape& message) {
 
 void Lowering::send_to_peers(const std::string& name, ValueId value) {
   const Shape shape = local_shape(value);
-  const Expr grid = ceildiv(element_count(shape) * 4, kSendTile);
   for (int32_t i = 1; i < ranks(); ++i) {  // each rank starts with its right neighbour: no inbox is hot
     const int32_t peer = (rank_ + i) % ranks();
     const int32_t c = channel(peer, true, shape);
-    emit(name + " to " + std::to_string(peer), {.code = OpCode::kSend}, {read(value)}, &grid).channel = c;
+    emit(name + " to " + std::to_string(peer), {.code = OpCode::kSend}, {read(value)}).channel = c;
   }
 }
 

@@ -69,8 +69,8 @@ class Lowering {
   bool alias(ValueId value, ValueId source);
 
   ValId val(const Expr& e);
-  // `grid` nullptr: the kernel's own.
-  Phase& emit(const std::string& name, Variant variant, std::vector<Operand> operands, const Expr* grid);
+  // The grid follows from the operands, as the OpCode's row says.
+  Phase& emit(const std::string& name, Variant variant, std::vector<Operand> operands);
   // One kSend phase of `value` to each peer.
   void send_to_peers(const std::string& name, ValueId value);
   // One kGeneric phase; `attributes` overrides the node's.
@@ -102,8 +102,5 @@ class Lowering {
   std::set<ValueId> panel_tables_;      // constants that some MatMul reads as transposed panels
   std::map<ValueId, int32_t> outputs_;  // graph outputs: their first index
 };
-
-// Columns of a weight's panel.
-inline constexpr int32_t panel_width() { return 64; }
 
 }  // namespace ark

@@ -2,7 +2,7 @@
 // the inboxes.
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
-#include "engine/ops/rules.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {
@@ -22,22 +22,21 @@ void lower_all_reduce(Lowering& l, const Node& node) {
   const Cluster& c = l.cluster();
   std::vector<Operand> operands = exchange(l, node);
   operands.insert(operands.end(), {l.read(c.bias), l.read(c.residual), l.write(c.output)});
-  const Expr grid = ceildiv(element_count(l.local_shape(c.output)), kElementTile);
-  l.emit(node.name, {.code = OpCode::kRecvReduce, .epilogue = c.epilogue}, operands, &grid);
+  l.emit(node.name, {.code = OpCode::kRecvReduce, .epilogue = c.epilogue}, operands);
 }
 
 void lower_all_gather(Lowering& l, const Node& node) {
   const int64_t axis = node.attributes.get(key::kAxis);
   std::vector<Operand> operands = exchange(l, node);
   operands.push_back(l.write(node.outputs[0]));
-  const Shape out = l.local_shape(node.outputs[0]);
-  const Expr grid = element_count(Shape(out.begin(), out.begin() + axis));
-  l.emit(node.name, {.code = OpCode::kRecvConcat, .attributes = {{key::kAxis, axis}}}, operands, &grid);
+  l.emit(node.name, {.code = OpCode::kRecvConcat, .attributes = {{key::kAxis, axis}}}, operands);
 }
 
 }  // namespace
 
-OpRule all_reduce_rule() { return {Op::kAllReduce, nullptr, false, lower_all_reduce}; }
-OpRule all_gather_rule() { return {Op::kAllGather, nullptr, false, lower_all_gather}; }
+std::vector<OpRule> collective_rules() {
+  return {{Op::kAllReduce, nullptr, false, lower_all_reduce},
+          {Op::kAllGather, nullptr, false, lower_all_gather}};
+}
 
 }  // namespace ark

@@ -2,7 +2,7 @@
 // one split by columns gives columns.
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
-#include "engine/ops/rules.h"
+#include "engine/partition/op_rule.h"
 #include "engine/program/weight_codec.h"
 
 namespace ark {
@@ -34,13 +34,11 @@ void lower(Lowering& l, const Node& node) {
   if (!l.is_decoder() || !is_embedding(l.graph(), node)) return l.emit_generic(node);
   Variant variant{.code = OpCode::kEmbed};
   variant.attributes.set(key::kFirst, l.part(node.inputs[0], 0, l.rank()).begin);
-  const Expr ids = element_count(l.local_shape(node.inputs[1]));
-  l.emit(node.name, variant, {l.read(node.inputs[1]), l.table(node.inputs[0]), l.write(node.outputs[0])},
-         &ids);
+  l.emit(node.name, variant, {l.read(node.inputs[1]), l.table(node.inputs[0]), l.write(node.outputs[0])});
 }
 
 }  // namespace
 
-OpRule gather_rule() { return {Op::kGather, loops, false, lower}; }
+std::vector<OpRule> gather_rules() { return {{Op::kGather, loops, false, lower}}; }
 
 }  // namespace ark

@@ -1,8 +1,7 @@
 // MatMul: columns of the weight (column-parallel), its rows (row-parallel, a partial sum), rows of x.
-#include "base/error.h"
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
-#include "engine/ops/rules.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {
@@ -22,24 +21,15 @@ void lower(Lowering& l, const Node& node) {
   if (!l.is_decoder() || !is_panel_matmul(l.graph(), node)) return l.emit_generic(node);
   const Cluster& c = l.cluster();
   const bool transposed = node.attributes.get_or(key::kTransB, 0) != 0;
-  const int rank_x = rank_of(l.graph(), node.inputs[0]);
-  const Shape x = l.local_shape(node.inputs[0]);
-  const Shape out = l.local_shape(c.output);
   Variant variant{.code = OpCode::kMatMul, .epilogue = c.epilogue};
   variant.recipe = l.recipe(node);
-  ARK_CHECK(x[rank_x - 1].constant().has_value(), "K of a MatMul is symbolic");
-  Expr rows = 1;
-  for (std::size_t i = 0; i + 1 < x.size(); ++i) rows = rows * x[i];
-  const int64_t panels = (*out.back().constant() + panel_width() - 1) / panel_width();
-  const Expr grid = ceildiv(rows, kMatMulRows) * Expr(panels);
   l.emit(node.name, variant,
          {l.read(node.inputs[0]), l.panels(node.inputs[1], transposed, variant.recipe), l.read(c.bias),
-          l.read(c.residual), l.write(c.output)},
-         &grid);
+          l.read(c.residual), l.write(c.output)});
 }
 
 }  // namespace
 
-OpRule matmul_rule() { return {Op::kMatMul, loops, false, lower}; }
+std::vector<OpRule> matmul_rules() { return {{Op::kMatMul, loops, false, lower}}; }
 
 }  // namespace ark

@@ -1,8 +1,8 @@
 // Identity and Reshape: mostly no work at all, another view of the same memory.
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
-#include "engine/ops/loops.h"
-#include "engine/ops/rules.h"
+#include "engine/partition/loops.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {
@@ -51,9 +51,14 @@ void lower_identity(Lowering& l, const Node& node) {
 
 }  // namespace
 
-OpRule identity_rule() { return {Op::kIdentity, pointwise_loops, true, lower_identity}; }
-OpRule reshape_rule() { return {Op::kReshape, reshape_loops, true, lower_reshape}; }
-OpRule expand_rule() { return {Op::kExpand, pointwise_loops, false, lower_expand}; }
-OpRule transpose_rule() { return {Op::kTranspose, transpose_loops, true, nullptr}; }
+std::vector<OpRule> movement_rules() {
+  return {{Op::kIdentity, pointwise_loops, true, lower_identity},
+          {Op::kReshape, reshape_loops, true, lower_reshape},
+          {Op::kExpand, pointwise_loops, false, lower_expand},
+          {Op::kTranspose, transpose_loops, true},
+          {Op::kConcat, other_axes_loops},
+          {Op::kSplit, other_axes_loops},
+          {Op::kSlice, other_axes_loops}};
+}
 
 }  // namespace ark

@@ -1,10 +1,10 @@
-// LayerNorm and RmsNorm over the last axis.
+// Operators over whole rows: LayerNorm, RmsNorm, softmax.
 #include <algorithm>
 
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
-#include "engine/ops/loops.h"
-#include "engine/ops/rules.h"
+#include "engine/partition/loops.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {
@@ -21,15 +21,24 @@ void lower(Lowering& l, const Node& node) {
   Variant variant{.code = OpCode::kNorm};
   variant.attributes.set(key::kRms, int64_t{node.op == Op::kRmsNorm});
   variant.attributes.set(key::kEpsilon, node.attributes.get(key::kEpsilon));
-  const Shape x = l.local_shape(node.inputs[0]);
-  const Expr rows = element_count(Shape(x.begin(), x.end() - 1));
   l.emit(node.name, variant,
-         {l.read(node.inputs[0]), l.read(input(1)), l.read(input(2)), l.write(node.outputs[0])}, &rows);
+         {l.read(node.inputs[0]), l.read(input(1)), l.read(input(2)), l.write(node.outputs[0])});
+}
+
+void lower_softmax(Lowering& l, const Node& node) {
+  const ValueId x = node.inputs[0];
+  const bool over_last = node.attributes.get(key::kAxis) + 1 == rank_of(l.graph(), x);
+  if (!l.is_decoder() || !over_last || l.graph().value(x).dtype != DType::kF32) return l.emit_generic(node);
+  l.emit(node.name, {.code = OpCode::kSoftmax}, {l.read(x), l.write(node.outputs[0])});
 }
 
 }  // namespace
 
-OpRule layer_norm_rule() { return {Op::kLayerNorm, leading_axes_loops, false, lower}; }
-OpRule rms_norm_rule() { return {Op::kRmsNorm, leading_axes_loops, false, lower}; }
+std::vector<OpRule> norm_rules() {
+  return {{Op::kLayerNorm, leading_axes_loops, false, lower},
+          {Op::kRmsNorm, leading_axes_loops, false, lower},
+          {Op::kSoftmax, other_axes_loops, false, lower_softmax},
+          {Op::kLogSoftmax, other_axes_loops}};
+}
 
 }  // namespace ark

@@ -1,7 +1,7 @@
 // PagedAttention: by query heads; a rank keeps the key/value heads that its query heads read.
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
-#include "engine/ops/rules.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {
@@ -36,20 +36,19 @@ void lower(Lowering& l, const Node& node) {
   const int64_t kv_heads = *k[1].constant();
   const Operand keys = l.pages(cache, false, kv_heads), values = l.pages(cache, true, kv_heads);
   l.emit(node.name + " append", {.code = OpCode::kKvAppend},
-         {l.read(node.inputs[1]), l.read(node.inputs[2]), keys, values}, &k[0]);
+         {l.read(node.inputs[1]), l.read(node.inputs[2]), keys, values});
   Variant variant{.code = OpCode::kAttention};
   variant.attributes.set(key::kScale, node.attributes.get(key::kScale));
   variant.attributes.set(key::kWindow, node.attributes.get_or(key::kWindow, 0));
   variant.attributes.set(key::kSoftcap, node.attributes.get_or(key::kSoftcap, 0));
   variant.attributes.set(key::kHeadMap, head_map(l, node));
-  const Expr grid = Expr::symbol("items") * Expr(kv_heads);
-  l.emit(node.name, variant,
-         {l.read(node.inputs[0]), keys, values, l.read(input(3)), l.read(input(4)), l.write(node.outputs[0])},
-         &grid);
+  l.emit(
+      node.name, variant,
+      {l.read(node.inputs[0]), keys, values, l.read(input(3)), l.read(input(4)), l.write(node.outputs[0])});
 }
 
 }  // namespace
 
-OpRule paged_attention_rule() { return {Op::kPagedAttention, loops, false, lower}; }
+std::vector<OpRule> paged_attention_rules() { return {{Op::kPagedAttention, loops, false, lower}}; }
 
 }  // namespace ark

@@ -1,10 +1,15 @@
 // Operator -> rule. What is not listed runs whole on every rank, through its kernel.
 #include <array>
 
-#include "engine/ops/loops.h"
-#include "engine/ops/rules.h"
+#include "engine/partition/loops.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
+
+// One file of engine/ops each.
+std::vector<OpRule> collective_rules(), gather_rules(), matmul_rules(), movement_rules(), norm_rules(),
+    paged_attention_rules(), reduction_rules(), rotary_rules(), select_rows_rules();
+
 namespace {
 
 constexpr auto kOps = static_cast<std::size_t>(Op::kCount);
@@ -15,28 +20,10 @@ std::array<OpRule, kOps> build() {
     rules[i].op = static_cast<Op>(i);
     if (is_pointwise(rules[i].op)) rules[i].loops = pointwise_loops;
   }
-  const auto set = [&](const OpRule& rule) { rules[static_cast<std::size_t>(rule.op)] = rule; };
-  for (const Op op : {Op::kSoftmax, Op::kLogSoftmax, Op::kConcat, Op::kSplit, Op::kSlice}) {
-    set({op, other_axes_loops});
+  for (const auto family : {collective_rules, gather_rules, matmul_rules, movement_rules, norm_rules,
+                            paged_attention_rules, reduction_rules, rotary_rules, select_rows_rules}) {
+    for (const OpRule& rule : family()) rules[static_cast<std::size_t>(rule.op)] = rule;
   }
-  for (const Op op :
-       {Op::kReduceSum, Op::kReduceMean, Op::kReduceMax, Op::kReduceMin, Op::kReduceProd, Op::kReduceL1,
-        Op::kReduceL2, Op::kReduceSumSquare, Op::kReduceLogSum, Op::kReduceLogSumExp}) {
-    set({op, reduce_loops});
-  }
-  set(all_gather_rule());
-  set(all_reduce_rule());
-  set(expand_rule());
-  set(gather_rule());
-  set(identity_rule());
-  set(layer_norm_rule());
-  set(matmul_rule());
-  set(paged_attention_rule());
-  set(reshape_rule());
-  set(rms_norm_rule());
-  set(rotary_rule());
-  set(select_rows_rule());
-  set(transpose_rule());
   return rules;
 }
 

@@ -1,7 +1,7 @@
 // Rotary: by heads.
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
-#include "engine/ops/rules.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {
@@ -16,16 +16,18 @@ void lower(Lowering& l, const Node& node) {
   if (!l.is_decoder() || rank_of(l.graph(), node.inputs[0]) != 3 || rank_of(l.graph(), node.inputs[3]) != 1) {
     return l.emit_generic(node);
   }
-  const Variant variant{.code = OpCode::kRotary, .attributes = node.attributes};
-  const Expr tokens = l.local_shape(node.inputs[0])[0];
+  const Attributes& a = node.attributes;
+  const Variant variant{.code = OpCode::kRotary,
+                        .attributes = {{key::kInterleaved, a.get_or(key::kInterleaved, 0)},
+                                       {key::kRotaryDim, a.get(key::kRotaryDim)},
+                                       {key::kHeadAxis, a.get(key::kHeadAxis)}}};
   l.emit(node.name, variant,
          {l.read(node.inputs[0]), l.read(node.inputs[1]), l.read(node.inputs[2]), l.read(node.inputs[3]),
-          l.write(node.outputs[0])},
-         &tokens);
+          l.write(node.outputs[0])});
 }
 
 }  // namespace
 
-OpRule rotary_rule() { return {Op::kRotary, loops, false, lower}; }
+std::vector<OpRule> rotary_rules() { return {{Op::kRotary, loops, false, lower}}; }
 
 }  // namespace ark

@@ -1,6 +1,6 @@
 // SelectRows: by any axis but the rows.
 #include "engine/lower/lowering.h"
-#include "engine/ops/rules.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {
@@ -12,12 +12,11 @@ std::vector<Loop> loops(const Graph& graph, const Node& node) {
 }
 
 void lower(Lowering& l, const Node& node) {
-  const Expr rows = l.local_shape(node.outputs[0])[0];
-  l.emit(node.name, {.code = OpCode::kSelectRows}, {l.read(node.inputs[0]), l.write(node.outputs[0])}, &rows);
+  l.emit(node.name, {.code = OpCode::kSelectRows}, {l.read(node.inputs[0]), l.write(node.outputs[0])});
 }
 
 }  // namespace
 
-OpRule select_rows_rule() { return {Op::kSelectRows, loops, true, lower}; }
+std::vector<OpRule> select_rows_rules() { return {{Op::kSelectRows, loops, true, lower}}; }
 
 }  // namespace ark

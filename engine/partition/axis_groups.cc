@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/index.h"
-#include "engine/ops/op_rule.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/ir/quantized.h"
-#include "engine/ops/op_rule.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 

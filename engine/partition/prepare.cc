@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "base/ir/keys.h"
-#include "engine/ops/op_rule.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
-#include "engine/ops/op_rule.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/ir/graph.h"
-#include "engine/compile.h"
 #include "engine/partition/cut_points.h"
+#include "engine/partition/plan.h"
 
 namespace ark {
 

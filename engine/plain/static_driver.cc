@@ -11,7 +11,7 @@ namespace ark {
 struct StaticDriver::Bound {
   SymbolValues most;  // the sizes that fit
   Compiled compiled;
-  std::unique_ptr<Executor> executor;  // points into `compiled`
+  std::unique_ptr<HostExecutor> executor;  // points into `compiled`
 
   bool holds(const SymbolValues& sizes) const {
     return std::all_of(sizes.begin(), sizes.end(), [&](const auto& size) {
@@ -76,7 +76,7 @@ std::vector<Tensor> StaticDriver::run_step(Bound& bound, const SymbolValues& siz
     outputs.push_back(Tensor::empty(graph.value(id).dtype, std::move(dims)));
     step.outputs.push_back(view_of(outputs.back()));
   }
-  bound.executor->post(step);
+  bound.executor->post_plain(step);
   while (!bound.executor->poll(std::chrono::seconds(1))) {
   }
   return outputs;

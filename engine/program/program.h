@@ -26,6 +26,7 @@
 #include "base/expr.h"
 #include "base/ir/attributes.h"
 #include "base/ir/ops.h"
+#include "engine/program/device_contract.h"
 
 namespace ark {
 
@@ -93,53 +94,26 @@ struct WeightUse {
   // Element type in memory; for kPanels one that weight_codec.h lists. Either the constant's own, one that holds
   // its codes, or f32 where the constant has fewer bits (biases, norm scales): widened at load.
   DType stored = DType::kF32;
-  int32_t block =
-      0;  // rows of K, from the part's first, that share a scale and a zero; even; 0: numbers, no codes
+  // Rows of K, from the part's first, that share a scale and a zero; even; 0: numbers, no codes.
+  int32_t block = 0;
 };
 
-// Operands in the order given; `?` marks optional ones, which are present as Operand{} (buffer kNone) when
-// absent. "Tile" says what one tile of the grid computes; tiles of a phase are independent.
+// What a phase does; operands, attributes and tiles of each: the table in engine/program/opcodes.cc.
 enum class OpCode : uint8_t {
-  kGeneric,    // any canonical operator through its kernel (base/ir/kernel.h): inputs..., then outputs...
-               // grid kNone: the kernel's own grid
-  kPointwise,  // fused expression, see PointwiseStep; f32 inputs (broadcast to out as numpy does)..., then
-               // one f32 output tile: kElementTile consecutive elements of out
-  kEmbed,   // (ids i32 or i64 [T...], table W, out f32 [T..., H]); {first}: the table holds rows first, first
-            // + 1, ...; other ids give zeros. The table is kRaw [V, H], or kPanels [K = H, N = V]: row id is
-            // column id - first tile: one id
-  kNorm,    // (x [..., F], scale?, bias?, out): over the last axis; {rms: int, epsilon}; tile: one row
-  kMatMul,  // (x [..., K], W panels, bias [N]?, residual as out?, out [..., N]): recipe, epilogue; M =
-            // product of x's leading dims. Tile t: rows block t % blocks of kMatMulRows rows, panel t /
-            // blocks, where blocks = ceil(M / kMatMulRows)
-  kRotary,  // (x [T, H, D], cos, sin [L, R/2] raw, positions i32 or i64 [T], out): attributes of Op::kRotary;
-            // tile: one token
-  kKvAppend,    // (k [T, KH, D], v [T, KH, Dv], key pages, value pages); tile: one token
-  kAttention,   // (q [T, H, D], key pages, value pages, slopes [H]?, sinks [H]?, out [T, H, Dv]);
-                // {scale, window, softcap, head_map: ints (local kv head of each local query head)}
-                // tile t: item t / KH, local kv head t % KH
-  kSelectRows,  // (x [T, ...], out [R, ...]); tile: one row
-  kSend,  // (x): copies x into the inbox at the channel's peer, then signals arrival; tile: kSendTile bytes
-  kRecvReduce,  // (own partial, inboxes of the peers in rank order..., bias [N]?, residual as out?, out):
-                // adds the partials of ranks 0..n-1 as a pairwise tree, sum(a, b) = sum(a, m) + sum(m, b)
-                // with m = a + ceil((b - a) / 2), then the epilogue as in kMatMul. Tile: kElementTile
-                // consecutive elements
-  kRecvConcat,  // (own part, inboxes of the peers in rank order..., out): all-gather along attributes {axis};
-                // sizes along the axis may differ and be 0. Tile: one index of the product of out's dims
-                // before the axis
-  kSample,  // (logits f32 [R, V]): samples, writes results, history, last tokens (which kEmbed may read in
-            // the next step); the same on all ranks. Tile: one row
-};
-inline constexpr int64_t kElementTile = 2048;   // elements
-inline constexpr int64_t kMatMulRows = 32;      // rows of x a tile
-inline constexpr int64_t kSendTile = 16 << 10;  // bytes
-
-enum EpilogueBits : uint32_t {
-  kEpilogueBias = 1,
-  kEpilogueResidual = 2,
-  kEpilogueRelu = 4,
-  kEpilogueSilu = 8,
-  kEpilogueGelu = 16,
-  kEpilogueGeluTanh = 32,
+  kGeneric,    // any canonical operator through its kernel
+  kPointwise,  // a fused expression: PointwiseStep
+  kEmbed,      // rows of a table
+  kNorm,
+  kSoftmax,
+  kMatMul,  // with a packed weight: recipe, epilogue
+  kRotary,
+  kKvAppend,
+  kAttention,
+  kSelectRows,
+  kSend,
+  kRecvReduce,  // sum of all ranks' partials, epilogue
+  kRecvConcat,
+  kSample,
 };
 
 // The fixed order in which a weight's products are added up, chosen at load from the weight and its plan's

@@ -4,14 +4,12 @@
 #include <array>
 
 #include "engine/program/attribute_text.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/text_cursor.h"
 
 namespace ark {
 namespace {
 
-constexpr std::array<std::string_view, 13> kOpCodes = {
-    "Generic",   "Pointwise",  "Embed", "Norm",       "MatMul",     "Rotary", "KvAppend",
-    "Attention", "SelectRows", "Send",  "RecvReduce", "RecvConcat", "Sample"};
 constexpr std::array<std::string_view, 7> kKinds = {"weight", "act",   "kv_page", "io",
                                                     "inbox",  "input", "output"};
 constexpr std::array<std::string_view, 6> kEpilogues = {"bias", "residual", "relu",
@@ -135,9 +133,17 @@ PointwiseStep read_step(TextCursor& c) {
   return s;
 }
 
+OpCode read_opcode(TextCursor& c) {
+  const std::string word = c.word();
+  for (const OpCodeInfo& info : all_opcodes()) {
+    if (info.name == word) return info.code;
+  }
+  c.fail("unknown word " + quote(word));
+}
+
 Variant read_variant(TextCursor& c) {
   Variant v;
-  v.code = static_cast<OpCode>(find(kOpCodes, c, c.word()));
+  v.code = read_opcode(c);
   if (v.code == OpCode::kGeneric) {
     v.op = op_from_name(c.word());
     if (v.op == Op::kCount) c.fail("unknown operator before");
@@ -153,6 +159,8 @@ Variant read_variant(TextCursor& c) {
   }
   if (c.accept("steps=")) c.list([&] { v.pointwise.push_back(read_step(c)); }, ";");
   if (c.peek("{")) v.attributes = read_attributes(c);
+  if (const std::string problem = variant_problem(v); !problem.empty())
+    c.fail(std::string(name_of(v.code)) + " " + problem);
   return v;
 }
 
@@ -327,7 +335,6 @@ class Reader {
 
 }  // namespace
 
-std::string_view name_of(OpCode code) { return kOpCodes.at(static_cast<std::size_t>(code)); }
 std::string_view name_of(BufferKind kind) { return kKinds.at(static_cast<std::size_t>(kind)); }
 
 std::string epilogue_text(uint32_t epilogue) {

@@ -1,5 +1,7 @@
 #include "engine/program/unroll.h"
 
+#include "engine/program/opcodes.h"
+
 #include "base/index.h"
 
 namespace ark {
@@ -37,20 +39,6 @@ int64_t max_bytes(const Program& program, BufferId buffer) {
   int64_t elements = 1;
   for (const ValId v : b.dims) elements *= program.vals[v].max;
   return bytes_of(b.dtype, elements);
-}
-
-bool is_written(const Variant& variant, std::size_t index, std::size_t count) {
-  switch (variant.code) {
-    case OpCode::kGeneric:
-      return index + static_cast<std::size_t>(variant.outputs) >= count;
-    case OpCode::kKvAppend:
-      return index >= 2;
-    case OpCode::kSend:
-    case OpCode::kSample:
-      return false;
-    default:
-      return index + 1 == count;
-  }
 }
 
 std::vector<Access> accesses(const Program& program, const Instance& instance) {

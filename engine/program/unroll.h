@@ -29,7 +29,5 @@ struct Access {
 // What an instance reads and writes, constants left out. kSample writes the token ids: the next step's kEmbed
 // may read what it sampled.
 std::vector<Access> accesses(const Program& program, const Instance& instance);
-// Whether operand `index` of `count` is written by phases of this variant.
-bool is_written(const Variant& variant, std::size_t index, std::size_t count);
 
 }  // namespace ark

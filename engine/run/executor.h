@@ -66,25 +66,16 @@ class Executor {
   virtual void prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) = 0;
   // Starts a step. At most Mailbox::kDepth are in flight (Error(kInternal) beyond).
   virtual uint64_t post(const StepDescriptor& step) = 0;
-  virtual uint64_t post(const PlainStep& step) = 0;
-  // A step as write_record made it, in this process or another of the group. Checked for its size only.
-  virtual uint64_t post(std::span<const std::byte> record) = 0;
+  // The last posted step as executors of other processes take it: valid until kDepth more are posted.
+  virtual std::span<const std::byte> posted_record() const = 0;
+  // A step of another process of the group: its executor's posted_record(). Checked for its size only.
+  virtual uint64_t post_record(std::span<const std::byte> record) = 0;
   // The next finished step in order, nullopt when `timeout` passes or nothing is in flight. Throws
   // Error(kUnavailable) with the fault (rank, processor, phase, trip, seen, needed) once something has
   // stopped.
   virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
   // Ends all waits soon; poll and post then throw `why`. Any thread.
   virtual void abort(const std::string& why) = 0;
-  // One head of one cached token, as f32, for tools that bring or take caches: `head` counts the rank's own,
-  // `at` is the place in the page. Only while no step is in flight. Error(kUnsupported) where memory is not
-  // at hand.
-  struct CachePlace {
-    std::size_t rank = 0;  // index into prepare()'s ranks
-    BufferId pages = kNone;
-    int32_t page = 0, at = 0, head = 0;
-  };
-  virtual void read_cache(const CachePlace& place, std::span<float> into) const;
-  virtual void write_cache(const CachePlace& place, std::span<const float> from);
   // What the processors of this process did, if ExecutorOptions::trace_events > 0. Only while no step is in
   // flight; parks the loop. Throws Error(kUnsupported) where there is no loop.
   virtual Timeline timeline();
@@ -92,9 +83,28 @@ class Executor {
   virtual bool is_parked() const { return true; }
 };
 
+// An executor whose ranks compute in this process's own memory: it also runs plain programs, and lets tools bring and
+// take caches.
+class HostExecutor : public Executor {
+ public:
+  virtual uint64_t post_plain(const PlainStep& step) = 0;
+  // One head of one cached token: `head` counts the rank's own, `at` is the place in the page.
+  struct CachePlace {
+    std::size_t rank = 0;  // index into prepare()'s ranks
+    BufferId pages = kNone;
+    int32_t page = 0, at = 0, head = 0;
+  };
+  // Its elements, each `stride` behind the one before; may be read and written while no step is in flight.
+  struct CachedVector {
+    float* first = nullptr;
+    int64_t stride = 1;
+  };
+  virtual CachedVector cached(const CachePlace& place) = 0;
+};
+
 // One thread, all ranks, tile by tile in program order: the oracle. Needs direct links.
-std::unique_ptr<Executor> make_lockstep_executor();
+std::unique_ptr<HostExecutor> make_lockstep_executor();
 // Persistent loop threads of the process-wide pool.
-std::unique_ptr<Executor> make_loop_executor();
+std::unique_ptr<HostExecutor> make_loop_executor();
 
 }  // namespace ark

@@ -74,13 +74,16 @@ void write_record(const StepDescriptor& step, uint64_t number, const StepCapacit
   RecordLayout w;
   StepRecord record;
   record.step = number;
-  record.arrays[StepRecord::kTokens] = write(step.tokens, w, slot.data());
-  record.arrays[StepRecord::kSequences] = write(step.sequences, w, slot.data());
-  record.arrays[StepRecord::kPageDeltas] = write(step.page_deltas, w, slot.data());
-  record.arrays[StepRecord::kPageCopies] = write(step.page_copies, w, slot.data());
-  record.arrays[StepRecord::kRows] = write(step.rows, w, slot.data());
+  const auto extent = [&](StepArray which) -> StepRecord::Extent& {
+    return record.arrays[static_cast<std::size_t>(which)];
+  };
+  extent(StepArray::kTokens) = write(step.tokens, w, slot.data());
+  extent(StepArray::kSequences) = write(step.sequences, w, slot.data());
+  extent(StepArray::kPageDeltas) = write(step.page_deltas, w, slot.data());
+  extent(StepArray::kPageCopies) = write(step.page_copies, w, slot.data());
+  extent(StepArray::kRows) = write(step.rows, w, slot.data());
   // std::pair has no guaranteed layout: entry by entry.
-  const StepRecord::Extent bias = record.arrays[StepRecord::kBias] = w.add<BiasEntry>(step.bias.size());
+  const StepRecord::Extent bias = extent(StepArray::kBias) = w.add<BiasEntry>(step.bias.size());
   for (std::size_t i = 0; i < step.bias.size(); ++i) {
     const BiasEntry entry{step.bias[i].first, step.bias[i].second};
     std::memcpy(slot.data() + bias.offset + i * sizeof entry, &entry, sizeof entry);
@@ -121,6 +124,11 @@ std::span<std::byte> Mailbox::free_slot() {
   const uint64_t n = posted_count_ + 1;
   ARK_CHECK(n <= kDepth || is_done(n - kDepth), "more steps in flight than the mailbox is deep");
   return {slots_ + n % kDepth * layout_.slot_bytes, layout_.slot_bytes};
+}
+
+std::span<const std::byte> Mailbox::posted_record() const {
+  const StepRecord& last = record(posted_count_);
+  return {reinterpret_cast<const std::byte*>(&last), last.bytes};
 }
 
 void Mailbox::publish() {
@@ -165,7 +173,7 @@ StepResult Mailbox::read_result(uint64_t n) const {
   auto* self = const_cast<Mailbox*>(this);  // reads only
   StepResult result;
   result.step = n;
-  const std::size_t rows = record(n).arrays[StepRecord::kRows].count;
+  const std::size_t rows = record(n).extent(StepArray::kRows).count;
   const RowRecord* records = self->result_rows(n);
   for (std::size_t r = 0; r < rows; ++r) {
     RowResult row{records[r].token, records[r].logprob, {}, {}};

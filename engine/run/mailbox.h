@@ -1,9 +1,8 @@
 // The mailbox: where the host hands steps to the loops, and the loops hand results back.
 //
-// One memory layout for host, CPU loop and device loop: plain structs, offsets, no pointers into host memory
-// (but PlainStep's, which never leaves its process). A slot is a StepRecord followed by its arrays, packed,
+// One memory layout for host, CPU loop and device loop: plain structs, offsets, no pointers. A slot is a StepRecord followed by its arrays, packed,
 // so that a prefix of the slot is the whole message and can travel to another process as it is. Results lie
-// in a ring of the same depth. Layout in prose: engine/README.md.
+// in a ring of the same depth. The records: engine/program/device_contract.h.
 //
 // Order: the host writes slot n % kDepth, then raises `posted` to n (release). A loop sees posted >= n
 // (acquire) and reads the slot. When a rank is through with step n it writes the result slot (rank 0 of the
@@ -15,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
 #include "dma/counter.h"
 #include "dma/region.h"
@@ -34,43 +32,12 @@ struct StepCapacity {
   static StepCapacity of(const RunnerLimits& limits);
 };
 
-// Fixed head of a slot. Arrays follow at `offset` bytes from the record's start, in this order.
-struct StepRecord {
-  enum Array : uint32_t { kTokens, kSequences, kPageDeltas, kPageCopies, kRows, kBias, kArrays };
-  struct Extent {
-    uint32_t offset = 0, count = 0;
-  };
-  uint64_t step = 0;   // number, from 1
-  uint64_t bytes = 0;  // of the record and its arrays
-  uint64_t plain = 0;  // address of a PlainStep in this process, else 0
-  Extent arrays[kArrays];
-
-  template <typename T>
-  std::span<const T> array(Array which) const {
-    const Extent& e = arrays[which];
-    return {reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(this) + e.offset), e.count};
-  }
-};
-struct BiasEntry {
-  int32_t token = 0;
-  float value = 0;
-};
-static_assert(sizeof(StepRecord) == 72 && alignof(StepRecord) == 8 &&
-              std::is_trivially_copyable_v<StepRecord>);
-static_assert(sizeof(StepSequence) == 16 && std::is_trivially_copyable_v<StepSequence>);
-static_assert(sizeof(PageDelta) == 12 && sizeof(PageCopy) == 8 && sizeof(BiasEntry) == 8);
-static_assert(sizeof(StepRow) == 72 && std::is_trivially_copyable_v<StepRow>);
-
-// What one row of a step came to.
-struct RowRecord {
-  int32_t token = -1;
-  float logprob = 0;
-  int32_t top_count = 0;
-  int32_t has_logits = 0;  // they lie in the result slot's logits part
-  int32_t top_tokens[kMaxTop] = {};
-  float top_logprobs[kMaxTop] = {};
-};
-static_assert(sizeof(RowRecord) == 176 && std::is_trivially_copyable_v<RowRecord>);
+// One of a record's arrays.
+template <typename T>
+std::span<const T> array_of(const StepRecord& record, StepArray which) {
+  const auto* start = reinterpret_cast<const std::byte*>(&record) + record.extent(which).offset;
+  return {reinterpret_cast<const T*>(start), record.extent(which).count};
+}
 
 // Bytes of a record that holds as much as `capacity` allows.
 uint64_t record_bytes(const StepCapacity& capacity);
@@ -107,6 +74,10 @@ class Mailbox {
   // Host side. `free_slot` is where step n = posted + 1 goes; publish() raises `posted`.
   uint64_t posted() const { return posted_count_; }
   std::span<std::byte> free_slot();
+  // What is in the slot of the last published step, as it may travel; valid until step n + kDepth.
+  std::span<const std::byte> posted_record() const;
+  // Plain programs, whose steps never leave the process: what step n runs on. Set before it is published.
+  const PlainStep*& plain(uint64_t n) { return plain_[n % kDepth]; }
   void publish();
   // Whether all ranks are through with step n.
   bool is_done(uint64_t n) const;
@@ -134,6 +105,7 @@ class Mailbox {
   int ranks_;
   MailboxLayout layout_;
   uint64_t posted_count_ = 0;  // host's copy
+  const PlainStep* plain_[kDepth] = {};
   dma::Memory memory_;         // head, slots, result slots; pages appear when touched. Or somebody else's
   Head* head_ = nullptr;
   std::byte* slots_ = nullptr;

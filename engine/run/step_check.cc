@@ -1,4 +1,4 @@
-#include "engine/step_check.h"
+#include "engine/run/step_check.h"
 
 #include <string>
 

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/index.h"
-#include "engine/lower/lowering.h"
 #include "engine/program/expr_bound.h"
 #include "engine/program/unroll.h"
 #include "engine/program/weight_codec.h"
@@ -45,7 +44,7 @@ void check_weight(const Program& p, const Buffer& b, const std::string& place, R
   const bool is_panels = w.layout == Layout::kPanels;
   report.check(w.constant >= 0 && w.stored == b.dtype && bits_of(w.stored) > 0, place,
                "constant or element type of its weight");
-  report.check(is_panels ? w.panel == panel_width() && w.ranges.size() == 2 : w.panel == 0 && !w.transposed,
+  report.check(is_panels ? w.panel == kPanelWidth && w.ranges.size() == 2 : w.panel == 0 && !w.transposed,
                place, "layout of its weight");
   const WeightCodec* codec = codec_of(w.stored);
   report.check(is_panels ? codec && codec->allows(w.block) : w.block == 0, place, "blocks of its weight");

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "engine/cuda/driver.h"
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "server/choice.h"
 

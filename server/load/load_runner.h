@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 #include "server/load/device.h"
 #include "server/load/stage_log.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "engine/compile.h"
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 
 namespace ark {
 

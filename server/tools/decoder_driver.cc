@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 #include "importer/decoder.h"
 #include "server/tools/cache_layout.h"
 #include "server/tools/run_suite.h"

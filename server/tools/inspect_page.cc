@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "server/json.h"
 #include "server/tools/model_card.h"

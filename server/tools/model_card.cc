@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/ir/payloads.h"
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "server/json.h"
 #include "server/text/model_text.h"

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/index.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/text.h"
 #include "engine/program/unroll.h"
 #include "engine/run/weight_store.h"

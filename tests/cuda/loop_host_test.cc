@@ -80,7 +80,7 @@ void fake_loop(Script& script, const Parameter& parameter, int ranks) {
     const StepRecord& record = mailbox.record(step);
     const auto* vals =
         reinterpret_cast<const int64_t*>(reinterpret_cast<const std::byte*>(&record) + layout.vals);
-    for (uint32_t r = 0; r < record.arrays[StepRecord::kRows].count; ++r)
+    for (uint32_t r = 0; r < record.extent(StepArray::kRows).count; ++r)
       mailbox.result_rows(step)[r].token =
           static_cast<int32_t>(step * 10 + r + static_cast<uint64_t>(vals[0]));
     for (int rank = 0; rank < ranks; ++rank) mailbox.done_counter(rank).raise();

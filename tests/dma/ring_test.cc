@@ -65,7 +65,7 @@ TEST(Ring, GivenToADeviceItTakesNothingFromTheHost) {
   const WaitContext soon{nullptr, Deadline::after(std::chrono::milliseconds(5)), {}};
   EXPECT_EQ(ring->push({}, {.what = "room"}, soon).kind, FaultKind::kDeadline);
   // A device's request: its second word, then the first, by the offsets that devices know.
-  std::byte* slot = reinterpret_cast<std::byte*>(ring.get()) + Ring::kSlotsOffset;
+  std::byte* slot = reinterpret_cast<std::byte*>(ring.get()) + kRingSlotsOffset;
   const Request sent{
       .route = 5, .source = 6, .target = 7, .source_offset = 8, .target_offset = 12, .bytes = 16};
   const uint64_t words[2] = {1 | sent.head() | uint64_t{16} << 32, 2 | uint64_t{3} << 32};
@@ -79,7 +79,7 @@ TEST(Ring, GivenToADeviceItTakesNothingFromTheHost) {
   EXPECT_EQ(got.target_offset, 12u);
   EXPECT_EQ(got.bytes, 16u);
   uint64_t consumed = 0;
-  std::memcpy(&consumed, reinterpret_cast<std::byte*>(ring.get()) + Ring::kConsumedOffset, sizeof consumed);
+  std::memcpy(&consumed, reinterpret_cast<std::byte*>(ring.get()) + kRingConsumedOffset, sizeof consumed);
   EXPECT_EQ(consumed, 1u);
 
   auto used = std::make_unique<Ring>();

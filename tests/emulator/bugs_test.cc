@@ -193,8 +193,8 @@ Verdict run_ring(const Options& options) {
           r.source_offset != 16u * static_cast<uint64_t>(r.route * kCount + popped[r.route]++)) {
         return "consumer: a request that nobody posted, or not in turn";
       }
-      machine.host_acquires(reinterpret_cast<std::byte*>(ring) + cuda::kRingSlot +
-                            turns++ % cuda::kRingSlots * 16);
+      machine.host_acquires(reinterpret_cast<std::byte*>(ring) + dma::kRingSlotsOffset +
+                            turns++ % dma::kRingSlots * 16);
       machine.host_reads(source + r.source_offset, 8);
     }
     return "";

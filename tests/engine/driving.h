@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/compile.h"
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 
 namespace ark::test {
 

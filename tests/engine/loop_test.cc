@@ -31,9 +31,9 @@ struct Hanging {
   std::unique_ptr<WeightStore> store;
 };
 
-std::string failure_of(Executor& executor, const PlainStep& step) {
+std::string failure_of(HostExecutor& executor, const PlainStep& step) {
   try {
-    executor.post(step);
+    executor.post_plain(step);
     while (!executor.poll(std::chrono::seconds(5))) continue;
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kUnavailable);
@@ -54,7 +54,7 @@ TEST(Loop, DeadlineNamesRankProcessorPhaseSeenAndNeeded) {
     for (const char* part : {"rank 0", "processor 0", "phase 0", "trip 0", "40", "41", "self-waiting"}) {
       EXPECT_NE(why.find(part), std::string::npos) << part << " in: " << why;
     }
-    EXPECT_THROW(executor->post(PlainStep{}), Error);
+    EXPECT_THROW(executor->post_plain(PlainStep{}), Error);
   }
 }
 

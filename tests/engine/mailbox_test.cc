@@ -1,5 +1,6 @@
 #include "engine/run/mailbox.h"
 
+#include <cstring>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -45,14 +46,14 @@ TEST(Mailbox, RecordHoldsTheWholeDescriptor) {
   EXPECT_EQ(record.step, 1u);
   EXPECT_LE(record.bytes, record_bytes(capacity));
   const auto equal = [](auto span, const auto& vector) {
-    return std::equal(span.begin(), span.end(), vector.begin(), vector.end());
+    return span.size() == vector.size() && std::memcmp(span.data(), vector.data(), span.size_bytes()) == 0;
   };
-  EXPECT_TRUE(equal(record.array<int32_t>(StepRecord::kTokens), step.tokens));
-  EXPECT_TRUE(equal(record.array<StepSequence>(StepRecord::kSequences), step.sequences));
-  EXPECT_TRUE(equal(record.array<PageDelta>(StepRecord::kPageDeltas), step.page_deltas));
-  EXPECT_TRUE(equal(record.array<PageCopy>(StepRecord::kPageCopies), step.page_copies));
-  EXPECT_TRUE(equal(record.array<StepRow>(StepRecord::kRows), step.rows));
-  const auto bias = record.array<BiasEntry>(StepRecord::kBias);
+  EXPECT_TRUE(equal(array_of<int32_t>(record, StepArray::kTokens), step.tokens));
+  EXPECT_TRUE(equal(array_of<StepSequence>(record, StepArray::kSequences), step.sequences));
+  EXPECT_TRUE(equal(array_of<PageDelta>(record, StepArray::kPageDeltas), step.page_deltas));
+  EXPECT_TRUE(equal(array_of<PageCopy>(record, StepArray::kPageCopies), step.page_copies));
+  EXPECT_TRUE(equal(array_of<StepRow>(record, StepArray::kRows), step.rows));
+  const auto bias = array_of<BiasEntry>(record, StepArray::kBias);
   ASSERT_EQ(bias.size(), 2u);
   EXPECT_EQ(bias[1].token, 8);
   EXPECT_EQ(bias[1].value, -2.f);
@@ -85,7 +86,7 @@ TEST(Mailbox, HostAndLoopExchangeStepsAndResults) {
       const StepRecord& record = mailbox.record(n);
       RowRecord& row = mailbox.result_rows(n)[0];
       row = {};
-      row.token = record.array<int32_t>(StepRecord::kTokens)[0] + 1;
+      row.token = array_of<int32_t>(record, StepArray::kTokens)[0] + 1;
       row.has_logits = 1;
       for (int i = 0; i < capacity.vocabulary; ++i) mailbox.result_logits(n, 0)[i] = static_cast<float>(n);
       mailbox.done_counter(0).raise();

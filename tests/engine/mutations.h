@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/compile.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/text.h"
 #include "engine/validate/validate.h"
 #include "tests/engine/soundness.h"

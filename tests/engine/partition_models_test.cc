@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "base/index.h"
-#include "engine/ops/op_rule.h"
+#include "engine/partition/op_rule.h"
 #include "engine/partition/collectives.h"
 #include "engine/partition/prepare.h"
 #include "engine/partition/search.h"

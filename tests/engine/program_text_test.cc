@@ -146,6 +146,16 @@ TEST(ProgramText, OfNonsenseIsRefusedWithTheLine) {
     return "";
   };
   EXPECT_NE(error("nonsense"), "");
+  // An attribute that is misspelt, of another type, or missing is no silent default.
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(text.find(from), from.size(), to);
+    return error(changed);
+  };
+  EXPECT_NE(with("window=i:0", "windw=i:0").find("Attention knows no attribute 'windw'"), std::string::npos);
+  EXPECT_NE(with("window=i:0", "window=f:0").find("attribute 'window' has another type"), std::string::npos);
+  EXPECT_NE(with(", window=i:0", "").find("Attention has no attribute 'window'"), std::string::npos);
+  EXPECT_NE(with("RecvReduce ", "RecvReduce slabs=[0, 4] ").find("has a recipe"), std::string::npos);
   EXPECT_NE(error(text + "phase 99999 !0 () wait"), "");
   // Cut anywhere but between records: refused, or else the rest of a record that says the same.
   for (std::size_t cut = 1; cut < text.size(); cut += 37) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/program/opcodes.h"
 #include "engine/program/text.h"
 #include "engine/program/unroll.h"
 

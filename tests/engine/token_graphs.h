@@ -20,6 +20,8 @@ struct TokenGraphOptions {
   int64_t max_positions = 64;
   bool tied = true;          // the head reads the embedding table
   bool select_early = true;  // rows are selected behind the last attention, else before the head
+  // llama: a softmax over features scales what each MLP adds; composed: the same of other operators.
+  enum class Router { kNone, kSoftmax, kComposed } router = Router::kNone;
   DType weight = DType::kF32;
   int32_t bits = 0;         // of quantized weights; 0: `weight`
   int64_t block = 16;       // of these, along K
@@ -133,6 +135,14 @@ class TokenGraphBuilder {
                  {key::kWindow, 0},
                  {key::kSoftcap, 0.0}});
   }
+  ValueId softmax(ValueId x, const std::string& name) {
+    if (o.router == TokenGraphOptions::Router::kSoftmax) return same(Op::kSoftmax, name, {x}, {{key::kAxis, 1}});
+    const Shape one = {shape(x)[0], 1};
+    const Attributes last = {{key::kAxes, {1}}, {key::kKeepdims, 1}};
+    const ValueId top = node(Op::kReduceMax, name + ".top", {x}, one, last);
+    const ValueId e = same(Op::kExp, name + ".exp", {same(Op::kSub, name + ".sub", {x, top})});
+    return same(Op::kDiv, name, {e, node(Op::kReduceSum, name + ".sum", {e}, one, last)});
+  }
   DecoderModel finish(ValueId logits) {
     graph.outputs = {logits};
     model.vocabulary = model.signature.vocabulary = o.vocabulary;
@@ -243,7 +253,12 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
     const ValueId z = norm(x, p + "post_norm");
     const ValueId gate = b.same(Op::kSilu, p + "act", {b.linear(z, p + "gate_proj", o.intermediate, false)});
     const ValueId h = b.same(Op::kMul, p + "mul", {gate, b.linear(z, p + "up_proj", o.intermediate, false)});
-    x = b.same(Op::kAdd, p + "add_2", {x, b.linear(h, p + "down_proj", o.hidden, false)});
+    ValueId down = b.linear(h, p + "down_proj", o.hidden, false);
+    if (o.router != TokenGraphOptions::Router::kNone) {
+      const ValueId scores = b.linear(z, p + "router", o.hidden, false);
+      down = b.same(Op::kMul, p + "routed", {down, b.softmax(scores, p + "weights")});
+    }
+    x = b.same(Op::kAdd, p + "add_2", {x, down});
   }
   if (!o.select_early || o.layers == 0) x = b.select(x, "rows");
   x = norm(x, "norm");

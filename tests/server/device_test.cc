@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "tests/engine/token_graphs.h"
 

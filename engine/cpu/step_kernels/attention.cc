@@ -103,5 +103,7 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kAttentionStep{OpCode::kAttention, "attention", run, scratch};
+
+std::vector<StepKernel> attention_step_kernels() { return {{OpCode::kAttention, run, scratch}}; }
+
 }  // namespace ark

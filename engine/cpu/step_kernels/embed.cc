@@ -27,5 +27,7 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kEmbedStep{OpCode::kEmbed, "embed", run, nullptr};
+
+std::vector<StepKernel> embed_step_kernels() { return {{OpCode::kEmbed, run}}; }
+
 }  // namespace ark

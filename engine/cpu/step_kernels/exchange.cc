@@ -62,7 +62,11 @@ void recv_concat(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kSendStep{OpCode::kSend, "send", send, nullptr};
-extern const StepKernel kRecvReduceStep{OpCode::kRecvReduce, "recv_reduce", recv_reduce, reduce_scratch};
-extern const StepKernel kRecvConcatStep{OpCode::kRecvConcat, "recv_concat", recv_concat, nullptr};
+
+std::vector<StepKernel> exchange_step_kernels() {
+  return {{OpCode::kSend, send},
+          {OpCode::kRecvReduce, recv_reduce, reduce_scratch},
+          {OpCode::kRecvConcat, recv_concat}};
+}
+
 }  // namespace ark

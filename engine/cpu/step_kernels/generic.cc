@@ -14,5 +14,7 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kGenericStep{OpCode::kGeneric, "generic", run, nullptr};
+
+std::vector<StepKernel> generic_step_kernels() { return {{OpCode::kGeneric, run}}; }
+
 }  // namespace ark

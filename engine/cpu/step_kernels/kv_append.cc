@@ -27,5 +27,7 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kKvAppendStep{OpCode::kKvAppend, "kv_append", run, nullptr};
+
+std::vector<StepKernel> kv_append_step_kernels() { return {{OpCode::kKvAppend, run}}; }
+
 }  // namespace ark

@@ -63,5 +63,7 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kMatMulStep{OpCode::kMatMul, "matmul", run, scratch};
+
+std::vector<StepKernel> matmul_step_kernels() { return {{OpCode::kMatMul, run, scratch}}; }
+
 }  // namespace ark

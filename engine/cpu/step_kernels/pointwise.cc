@@ -90,5 +90,7 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kPointwiseStep{OpCode::kPointwise, "pointwise", run, scratch};
+
+std::vector<StepKernel> pointwise_step_kernels() { return {{OpCode::kPointwise, run, scratch}}; }
+
 }  // namespace ark

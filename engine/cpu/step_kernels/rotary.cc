@@ -35,5 +35,7 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kRotaryStep{OpCode::kRotary, "rotary", run, nullptr};
+
+std::vector<StepKernel> rotary_step_kernels() { return {{OpCode::kRotary, run}}; }
+
 }  // namespace ark

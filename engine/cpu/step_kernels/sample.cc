@@ -51,5 +51,7 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kSampleStep{OpCode::kSample, "sample", run, scratch};
+
+std::vector<StepKernel> sample_step_kernels() { return {{OpCode::kSample, run, scratch}}; }
+
 }  // namespace ark

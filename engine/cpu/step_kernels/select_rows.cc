@@ -16,5 +16,7 @@ void run(const PhaseCall& call) {
 }
 
 }  // namespace
-extern const StepKernel kSelectRowsStep{OpCode::kSelectRows, "select_rows", run, nullptr};
+
+std::vector<StepKernel> select_rows_step_kernels() { return {{OpCode::kSelectRows, run}}; }
+
 }  // namespace ark

@@ -10,25 +10,21 @@ ARK_DEVICE bool is_nan(float x) { return x != x; }
 ARK_DEVICE float nan() { return dev::as_f32(0x7fc00000u); }
 ARK_DEVICE float infinity() { return dev::as_f32(0x7f800000u); }
 
-// engine/program/program.h's EpilogueBits.
-inline constexpr u32 kBias = 1, kResidual = 2, kRelu = 4, kSilu = 8, kGelu = 16, kGeluTanh = 32,
-                     kActivations = kRelu | kSilu | kGelu | kGeluTanh;
-
 // A function of its own: the activations are much code, which most products do not run.
 ARK_APART float activate(u32 bits, float v) {
-  if ((bits & kRelu) != 0) v = pointwise::Relu::of(Number(v)).v;
-  if ((bits & kSilu) != 0) v = pointwise::Silu::of(Number(v)).v;
-  if ((bits & kGelu) != 0) v = pointwise::Gelu::of(Number(v), 0).v;
-  if ((bits & kGeluTanh) != 0) v = pointwise::Gelu::of(Number(v), 1).v;
+  if ((bits & kEpilogueRelu) != 0) v = pointwise::Relu::of(Number(v)).v;
+  if ((bits & kEpilogueSilu) != 0) v = pointwise::Silu::of(Number(v)).v;
+  if ((bits & kEpilogueGelu) != 0) v = pointwise::Gelu::of(Number(v), 0).v;
+  if ((bits & kEpilogueGeluTanh) != 0) v = pointwise::Gelu::of(Number(v), 1).v;
   return v;
 }
 
 // Bias, activation, residual, in this order. `column`: of the bias; `element`: of the residual.
 ARK_DEVICE float epilogue(u32 bits, float v, const float* bias, i64 column, const float* residual,
                           i64 element) {
-  if ((bits & kBias) != 0) v = v + dev::ld_nc(bias + column);
-  if ((bits & kActivations) != 0) v = activate(bits, v);
-  if ((bits & kResidual) != 0) v = v + dev::ld_global(residual + element);
+  if ((bits & kEpilogueBias) != 0) v = v + dev::ld_nc(bias + column);
+  if ((bits & kEpilogueActivations) != 0) v = activate(bits, v);
+  if ((bits & kEpilogueResidual) != 0) v = v + dev::ld_global(residual + element);
   return v;
 }
 

@@ -5,8 +5,6 @@
 
 namespace ark::cuda {
 
-inline constexpr i64 kElementTile = 2048;
-
 // Where the element of out lies in an input that is repeated along some axes of it.
 ARK_APART i64 place_by_table(const Size* table, int input, const i32* vals, i64 element) {
   i64 rest = element, stride = 1, offset = 0;
@@ -51,7 +49,6 @@ struct Pointwise : Quiet {
 // (x) of four bytes, into the slot of message 0. Sizes: product of four: elements. Tile: kSendTile bytes.
 struct Send : Quiet {
   static constexpr bool kSends = true;
-  static constexpr i64 kSendTile = 16 << 10;
   ARK_DEVICE static Tiles bytes(const Call& call, Tiles tiles) {
     const i64 all = call.product(0) * 4;
     return {dev::min(tiles.first * kSendTile, all), dev::min(tiles.last * kSendTile, all)};

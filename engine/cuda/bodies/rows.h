@@ -1,4 +1,4 @@
-// Bodies that work on whole rows or tokens: embed, norm, rotary, kv_append, select_rows, parts of rows.
+// Bodies that work on whole rows or tokens: embed, norm, softmax, rotary, kv_append, select_rows, parts of rows.
 #pragma once
 
 #include "engine/cuda/bodies/codes.h"
@@ -118,6 +118,27 @@ struct Norm : Quiet {
   }
 };
 
+// (x, out). Size: row length. A warp takes a row: those of routers are short and many.
+struct Softmax : Quiet {
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i32 n = call.size_at(0);
+    for (i64 row = tiles.first + call.b.warp; row < tiles.last; row += kConsumerWarps) {
+      const float* x = call.operand<const float>(0) + row * n;
+      float* out = call.operand<float>(1) + row * n;
+      float top = -infinity();
+      ARK_ROLLED
+      for (i32 k = call.b.lane; k < n; k += 32) top = dev::max(top, dev::ld_global(x + k));
+      top = dev::warp_max(top);
+      float sum = 0;
+      ARK_ROLLED
+      for (i32 k = call.b.lane; k < n; k += 32) sum += dev::exp(dev::ld_global(x + k) - top);
+      sum = dev::warp_sum(sum);
+      ARK_ROLLED
+      for (i32 k = call.b.lane; k < n; k += 32) out[k] = dev::exp(dev::ld_global(x + k) - top) / sum;
+    }
+  }
+};
+
 // (x [T, H, D], cos, sin [L, R / 2], positions, out). Sizes: heads, D, R / 2, L. arXiv:2104.09864.
 template <bool kInterleaved, class Index>
 struct Rotary : Quiet {
@@ -184,7 +205,7 @@ struct KvAppend : Quiet {
 struct SelectRows : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i64 n = call.size_at(0);
-    const Row* rows = record_array<Row>(call.b, kRowArray);
+    const StepRow* rows = record_array<StepRow>(call.b, StepArray::kRows);
     for (i64 r = tiles.first; r < tiles.last; ++r) {
       const u32* from = call.operand<const u32>(0) + dev::ld_global(&rows[r].token) * n;
       ARK_ROLLED
@@ -198,18 +219,17 @@ struct SelectRows : Quiet {
 // per output its first element and how many.
 template <int kOutputs>
 struct Copy : Quiet {
-  static constexpr i64 kTile = 2048;
   ARK_DEVICE static i64 grid(const Call& call) {
     i64 most = 0;
     for (int o = 0; o < kOutputs; ++o) most = dev::max(most, static_cast<i64>(call.size_at(6 + 2 * o)));
-    return (call.product(0) * most + kTile - 1) / kTile;
+    return (call.product(0) * most + kElementTile - 1) / kElementTile;
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i64 rows = call.product(0), width = call.size_at(4);
     for (int o = 0; o < kOutputs; ++o) {
       const i64 first = call.size_at(5 + 2 * o), n = call.size_at(6 + 2 * o);
-      const i64 end = dev::min(tiles.last * kTile, rows * n);
-      for (i64 i = tiles.first * kTile + call.b.thread; i < end; i += kConsumers)
+      const i64 end = dev::min(tiles.last * kElementTile, rows * n);
+      for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers)
         call.operand<u32>(1 + o)[i] =
             dev::ld_global(call.operand<const u32>(0) + i / n * width + first + i % n);
     }

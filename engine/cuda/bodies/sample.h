@@ -82,7 +82,7 @@ ARK_APART double weight_of(float logit, float largest, float temperature) {
 
 struct Sample : Quiet {
   const Call& call;
-  Row row{};
+  StepRow row;
   float* logits = nullptr;
   i32 vocabulary = 0;
   float largest = 0;
@@ -95,7 +95,7 @@ struct Sample : Quiet {
   // ---- logit_bias and penalties, in place: nobody reads the row's logits afterwards
 
   ARK_DEVICE void add_bias() const {
-    const BiasEntry* entries = record_array<BiasEntry>(call.b, kBiasArray) + row.bias_first;
+    const BiasEntry* entries = record_array<BiasEntry>(call.b, StepArray::kBias) + row.bias_first;
     ARK_ROLLED
     for (i32 i = call.b.thread; i < row.bias_count; i += kConsumers) {
       const i32 token = entries[i].token;
@@ -146,9 +146,9 @@ struct Sample : Quiet {
       if (count == 0) continue;
       const u32 generated = count & ~kSeen;
       float v = dev::ld_global(logits + t);
-      v = v > 0 ? v / row.repetition_penalty : v * row.repetition_penalty;
-      v -= row.frequency_penalty * static_cast<float>(generated);
-      if (generated != 0) v -= row.presence_penalty;
+      v = v > 0 ? v / row.sampling.repetition_penalty : v * row.sampling.repetition_penalty;
+      v -= row.sampling.frequency_penalty * static_cast<float>(generated);
+      if (generated != 0) v -= row.sampling.presence_penalty;
       logits[t] = v;
     }
     consumers_sync();
@@ -156,7 +156,7 @@ struct Sample : Quiet {
 
   // ---- filters
 
-  ARK_DEVICE double weight(float logit) const { return weight_of(logit, largest, row.temperature); }
+  ARK_DEVICE double weight(float logit) const { return weight_of(logit, largest, row.sampling.temperature); }
 
   static constexpr double kUnit = 17592186044416.0;  // 2^44
 
@@ -222,7 +222,7 @@ struct Sample : Quiet {
       if (key_of(logit, t) >= least && logit > -infinity()) total += measure(logit, true);
     }
     total = sum_of(call.b.scratch, total);
-    const double wanted = static_cast<double>(row.top_p) * static_cast<double>(total);
+    const double wanted = static_cast<double>(row.sampling.top_p) * static_cast<double>(total);
     u64 whole = static_cast<u64>(wanted);
     if (static_cast<double>(whole) < wanted) ++whole;
     return whole == 0 ? 1 : whole;
@@ -234,9 +234,9 @@ struct Sample : Quiet {
     ARK_ROLLED
     for (int pass = 0; pass < 2; ++pass) {
       const bool by_weight = pass == 1;
-      if (by_weight ? row.top_p >= 1 : row.top_k <= 0 || row.top_k >= vocabulary) continue;
+      if (by_weight ? row.sampling.top_p >= 1 : row.sampling.top_k <= 0 || row.sampling.top_k >= vocabulary) continue;
       const u64 key =
-          key_where(by_weight ? wanted_weight(least) : static_cast<u64>(row.top_k), least, by_weight);
+          key_where(by_weight ? wanted_weight(least) : static_cast<u64>(row.sampling.top_k), least, by_weight);
       if (key > least) least = key;
     }
     return least;
@@ -254,13 +254,13 @@ struct Sample : Quiet {
 
   // argmax of logit / temperature + noise over the kept tokens.
   ARK_DEVICE i32 pick_noisy(i64 position, u64 least) const {
-    const double scale = 1.0 / row.temperature;
+    const double scale = 1.0 / row.sampling.temperature;
     Score best = {-from_bits(0x7ff0000000000000ull), 0};
     ARK_ROLLED
     for (i32 first = call.b.thread * 4; first < vocabulary; first += kConsumers * 4) {
       const PhiloxBlock noise = philox(static_cast<u32>(first) / 4, static_cast<u32>(position),
                                        static_cast<u32>(static_cast<u64>(position) >> 32), 0,
-                                       static_cast<u32>(row.seed), static_cast<u32>(row.seed >> 32));
+                                       static_cast<u32>(row.sampling.seed), static_cast<u32>(row.sampling.seed >> 32));
       ARK_ROLLED
       for (int i = 0; i < 4; ++i) {
         const i32 t = first + i;
@@ -275,7 +275,7 @@ struct Sample : Quiet {
         const double bound = (dev::leading_zeros(~bits) + 1) * 0.6931471805599453;
         if (!(base + bound >= best.value)) continue;
         if (least != 0 && (key_of(logit, t) < least || !(logit > -infinity()))) continue;
-        if (row.min_p > 0 && !(weight(logit) >= row.min_p)) continue;
+        if (row.sampling.min_p > 0 && !(weight(logit) >= row.sampling.min_p)) continue;
         const Score score = {base + gumbel(bits), t};
         if (is_better(score, best)) best = score;
       }
@@ -290,8 +290,8 @@ struct Sample : Quiet {
     const u64 best = best_below(~u64{0});
     const i32 token = best >> 32 == 0 ? 0 : token_of(best);
     largest = dev::ld_global(logits + token);
-    if (row.temperature <= 0) return token;
-    const bool filtered = row.top_k > 0 || row.top_p < 1;
+    if (row.sampling.temperature <= 0) return token;
+    const bool filtered = row.sampling.top_k > 0 || row.sampling.top_p < 1;
     return pick_noisy(position, filtered ? filter() : 0);
   }
 
@@ -313,7 +313,7 @@ struct Sample : Quiet {
   }
 
   // `to` is null where nobody reads it.
-  ARK_DEVICE void report(i32 token, RowResult* to) const {
+  ARK_DEVICE void report(i32 token, RowRecord* to) const {
     if (to == nullptr) return;
     const bool wants = (row.flags & kWantLogprob) != 0;
     i32 count = dev::min(dev::min(row.top, kMaxTop), vocabulary);
@@ -338,13 +338,13 @@ struct Sample : Quiet {
 
   ARK_DEVICE void run_row(i64 number) {
     const RankTables& rank = *call.b.rank;
-    row = record_array<Row>(call.b, kRowArray)[number];
+    row = record_array<StepRow>(call.b, StepArray::kRows)[number];
     vocabulary = call.size_at(0);
     logits = call.operand<float>(0) + number * vocabulary;
     const i32 position = dev::ld_global(at<const i32>(rank.positions) + row.token) + 1;
     const u64 slot = (call.b.step + 1) % call.b.p.depth;
     const u64 results = call.b.p.mailbox + call.b.p.results + slot * call.b.p.result_bytes;
-    RowResult* to = rank.writes_results != 0 ? at<RowResult>(results) + number : nullptr;
+    RowRecord* to = rank.writes_results != 0 ? at<RowRecord>(results) + number : nullptr;
     if (to != nullptr && (row.flags & kWantLogits) != 0) {
       float* raw = at<float>(results + call.b.p.logits) + number * vocabulary;
       ARK_ROLLED
@@ -354,7 +354,7 @@ struct Sample : Quiet {
       consumers_sync();  // the raw logits are copied
       add_bias();
     }
-    if (row.presence_penalty != 0 || row.frequency_penalty != 0 || row.repetition_penalty != 1) {
+    if (row.sampling.needs_history()) {
       consumers_sync();
       const i64 room = rank.max_rows <= call.b.p.processors ? number : call.b.processor;
       apply_penalties(position, at<u32>(rank.sample_counts) + room * vocabulary);

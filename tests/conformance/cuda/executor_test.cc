@@ -91,6 +91,22 @@ TEST_F(DeviceExecutor, GivesTheOraclesTokensAndNearlyItsLogits) {
   }
 }
 
+// A softmax over features, as routers of experts have it: whole rows at a time, whatever runs beside them.
+TEST_F(DeviceExecutor, SoftmaxOfRoutersGivesTheOraclesTokens) {
+  const auto prompt = random_tokens(13, 7);
+  TokenGraphOptions o;
+  o.kv_heads = 2;
+  o.router = TokenGraphOptions::Router::kSoftmax;
+  const DecoderModel model = llama_tokens(o);
+  const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 64, 2);
+  for (const int ranks : {1, 2}) {
+    const auto runner = make_runner(model, device(ranks, {.seed = 5, .detector = ranks == 2}));
+    const Rows whole = run_greedy(*runner, prompt, 24, 2);
+    expect_near(expected, whole);
+    EXPECT_TRUE(same_bits(whole, run_greedy(*runner, prompt, 5, 2))) << ranks;
+  }
+}
+
 TEST_F(DeviceExecutor, PrefillInChunksGivesEqualBytes) {
   const auto runner = make_runner(model_of(false), device(2));
   const auto prompt = random_tokens(21, 2);

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/ops/op_rule.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 

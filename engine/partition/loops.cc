@@ -1,4 +1,4 @@
-#include "engine/ops/loops.h"
+#include "engine/partition/loops.h"
 
 #include <algorithm>
 

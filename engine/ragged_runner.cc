@@ -1,4 +1,4 @@
-#include "engine/run/ragged_runner.h"
+#include "engine/ragged_runner.h"
 
 #include <algorithm>
 
@@ -6,7 +6,6 @@
 #include "base/ir/keys.h"
 #include "dma/message.h"
 #include "dma/transports.h"
-#include "engine/cpu/step_kernel.h"
 #include "engine/run/mailbox.h"
 
 namespace ark {
@@ -97,9 +96,10 @@ class Engine {
   Executor& executor() { return *executor_; }
   cuda::DeviceExecutor* device() { return device_; }
 
-  // Calls f(place, first element in `heads`) for every head of a cached token that lies in this process.
+  // Calls f(vector, first element in `heads`, elements) for every head of a cached token.
   template <typename F>
   void for_heads(const RaggedRunner::CachedToken& token, F&& f) const {
+    if (!host_) throw Error(Code::kUnsupported, "caches of a GPU cannot be reached");
     if (weights_.size() != compiled_.programs.size())
       throw Error(Code::kUnsupported, "caches of ranks in other processes cannot be reached");
     for (std::size_t r = 0; r < compiled_.programs.size(); ++r) {
@@ -112,8 +112,8 @@ class Engine {
         const int64_t dim = program.vals[buffer.dims[3]].max;
         const Range own = heads_.at(static_cast<std::size_t>(token.cache))[r];
         for (int64_t h = own.begin; h < own.end; ++h)
-          f(Executor::CachePlace{r, static_cast<BufferId>(b), token.page, token.at,
-                                 static_cast<int32_t>(h - own.begin)},
+          f(host_->cached(
+                {r, static_cast<BufferId>(b), token.page, token.at, static_cast<int32_t>(h - own.begin)}),
             h * dim, dim);
       }
     }
@@ -145,7 +145,10 @@ class Engine {
       device_ = executor.get();
       return executor;
     }
-    return options.lockstep ? make_lockstep_executor() : make_loop_executor();
+    std::unique_ptr<HostExecutor> executor =
+        options.lockstep ? make_lockstep_executor() : make_loop_executor();
+    host_ = executor.get();
+    return executor;
   }
 
   // Which kv heads of each cache every rank holds.
@@ -193,6 +196,7 @@ class Engine {
   std::vector<std::unique_ptr<dma::Group>> groups_;
   std::vector<std::unique_ptr<WeightStore>> weights_;
   cuda::DeviceExecutor* device_ = nullptr;  // executor_, if it is one
+  HostExecutor* host_ = nullptr;            // executor_, if it is not
   std::unique_ptr<Executor> executor_;      // last: its threads use all of the above
 };
 
@@ -238,15 +242,13 @@ class LocalRunner : public RaggedRunner {
   Timeline timeline() override { return engine_->executor().timeline(); }
   cuda::DeviceExecutor* device() override { return engine_->device(); }
   void read_cache(const CachedToken& token, std::span<float> heads) const override {
-    engine_->for_heads(token, [&](const Executor::CachePlace& place, int64_t first, int64_t dim) {
-      engine_->executor().read_cache(
-          place, heads.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(dim)));
+    engine_->for_heads(token, [&](HostExecutor::CachedVector from, int64_t first, int64_t dim) {
+      for (int64_t d = 0; d < dim; ++d) heads[first + d] = from.first[d * from.stride];
     });
   }
   void write_cache(const CachedToken& token, std::span<const float> heads) override {
-    engine_->for_heads(token, [&](const Executor::CachePlace& place, int64_t first, int64_t dim) {
-      engine_->executor().write_cache(
-          place, heads.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(dim)));
+    engine_->for_heads(token, [&](HostExecutor::CachedVector to, int64_t first, int64_t dim) {
+      for (int64_t d = 0; d < dim; ++d) to.first[d * to.stride] = heads[first + d];
     });
   }
 
@@ -260,12 +262,9 @@ class LocalRunner : public RaggedRunner {
 class ProcessRunner final : public LocalRunner {
  public:
   ProcessRunner(std::unique_ptr<Engine> engine, uint32_t channel, const RaggedOptions& options)
-      : LocalRunner(std::move(engine)),
-        deadline_(options.step_deadline),
-        capacity_(StepCapacity::of(limits())) {
+      : LocalRunner(std::move(engine)), deadline_(options.step_deadline) {
     for (int peer = 1; peer < engine_->group().size(); ++peer)
       peers_.emplace_back(engine_->group().sender(peer, channel));
-    record_.resize(record_bytes(capacity_));
   }
   ~ProcessRunner() override {
     if (engine_->group().abort().raised()) return;  // Group tells the others
@@ -280,10 +279,9 @@ class ProcessRunner final : public LocalRunner {
  private:
   uint64_t start(const StepDescriptor& step) override {
     const uint64_t number = engine_->executor().post(step);
-    write_record(step, number, capacity_, record_);
-    const auto& head = *reinterpret_cast<const StepRecord*>(record_.data());
+    const std::span<const std::byte> record = engine_->executor().posted_record();
     for (dma::MessageSender& peer : peers_) {
-      if (dma::Fault fault = peer.send({record_.data(), head.bytes}, context())) {
+      if (dma::Fault fault = peer.send(record, context())) {
         const std::string why = why_stopped(engine_->group(), fault);
         abort(why);
         throw Error(Code::kUnavailable, why);
@@ -295,9 +293,7 @@ class ProcessRunner final : public LocalRunner {
   dma::WaitContext context() { return {&engine_->group().abort(), dma::Deadline::after(deadline_), {}}; }
 
   std::chrono::milliseconds deadline_;
-  StepCapacity capacity_;
   std::vector<dma::MessageSender> peers_;
-  std::vector<std::byte> record_;
 };
 
 // A rank that runs the steps which rank 0 sends, until an empty one.
@@ -322,7 +318,7 @@ void serve_steps(Engine& engine, uint32_t channel) {
     }
     if (record.empty()) return drain(0);
     drain(Mailbox::kDepth - 1);
-    posted = executor.post(record);
+    posted = executor.post_record(record);
     if ((fault = steps.release(forever))) throw Error(Code::kUnavailable, why_stopped(group, fault));
   }
 }

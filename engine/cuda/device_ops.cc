@@ -1,0 +1,260 @@
+#include "engine/cuda/device_ops.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/index.h"
+#include "base/ir/keys.h"
+#include "engine/cuda/pointwise_source.h"
+#include "engine/program/opcodes.h"
+#include "engine/program/variant_facts.h"
+#include "engine/program/weight_codec.h"
+
+namespace ark::cuda {
+namespace {
+
+// ---- names of types
+
+const char* element_type(DType dtype) {
+  if (const WeightCodec* codec = codec_of(dtype)) return codec->device;
+  return dtype == DType::kI32 ? "i32" : dtype == DType::kI64 ? "i64" : nullptr;
+}
+
+std::string type_of(const PhaseOperands& p, std::size_t operand) {
+  const char* name = element_type(p.buffer(operand).dtype);
+  if (!name) p.refuse("elements of type " + std::string(name_of(p.buffer(operand).dtype)));
+  return name;
+}
+
+// "Name<a, b>".
+DeviceVariant type(const std::string& name, const std::vector<std::string>& parameters) {
+  std::string text = name + "<";
+  for (std::size_t i = 0; i < parameters.size(); ++i) text += (i ? ", " : "") + parameters[i];
+  return {text + ">", ""};
+}
+std::string flag(bool value) { return value ? "true" : "false"; }
+
+// ---- rows and tokens: bodies/rows.h
+
+DeviceVariant embed_name(const PhaseOperands& p, Numerics) {
+  return type("Embed", {type_of(p, 1), type_of(p, 0)});
+}
+void fill_embed(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  const WeightUse& use = p.weight(1);
+  const bool panels = use.layout == Layout::kPanels;
+  to.sizes[0] = p.dim(1, panels ? 0 : 1);
+  to.sizes[1] = p.dim(1, panels ? 1 : 0);
+  to.sizes[2] = panels ? use.panel : 0;
+  to.sizes[3] = static_cast<Size>(VariantFacts::of(p.variant()).first);
+  to.sizes[4] = use.block;
+}
+
+DeviceVariant norm_name(const PhaseOperands& p, Numerics) {
+  return type("Norm", {flag(VariantFacts::of(p.variant()).rms)});
+}
+void fill_norm(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  to.sizes[0] = p.last_dim(0);
+  to.reals[0] = VariantFacts::of(p.variant()).epsilon;
+}
+
+DeviceVariant softmax_name(const PhaseOperands&, Numerics) { return {"Softmax", ""}; }
+void fill_softmax(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  to.sizes[0] = p.last_dim(0);
+}
+
+DeviceVariant rotary_name(const PhaseOperands& p, Numerics) {
+  return type("Rotary", {flag(VariantFacts::of(p.variant()).interleaved), type_of(p, 3)});
+}
+void fill_rotary(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  to.sizes[0] = p.one_size(0, 1, p.rank(0) - 1, "the number of heads");
+  to.sizes[1] = p.last_dim(0);
+  to.sizes[2] = p.last_dim(1);
+  to.sizes[3] = p.dim(1, 0);
+}
+
+DeviceVariant kv_append_name(const PhaseOperands&, Numerics) { return {"KvAppend", ""}; }
+void fill_kv_append(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  for (std::size_t a = 1; a < 4; ++a) to.sizes[a - 1] = p.dim(2, a);
+  to.sizes[3] = p.dim(3, 3);
+}
+
+DeviceVariant select_rows_name(const PhaseOperands&, Numerics) { return {"SelectRows", ""}; }
+void fill_select_rows(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  to.sizes[0] = p.one_size(0, 1, p.rank(0), "a row's size");
+}
+
+DeviceVariant sample_name(const PhaseOperands&, Numerics) { return {"Sample", ""}; }
+void fill_sample(const PhaseOperands& p, const InstancePlaces&, Instance& to) { to.sizes[0] = p.last_dim(0); }
+
+// ---- matrices and attention: bodies/matmul.h, bodies/attention.h
+
+DeviceVariant matmul_name(const PhaseOperands& p, Numerics numerics) {
+  const DType stored = p.buffer(1).dtype;
+  const int32_t panel = p.weight(1).panel, block = p.weight(1).block;
+  if (panel != 16 && panel != 32 && panel != 64) p.refuse("panels of " + std::to_string(panel) + " columns");
+  const std::vector<int32_t> pieces = pieces_of(p.variant().recipe, std::max(1, block));
+  if (std::ssize(pieces) - 1 > kMaxPieces) p.refuse("more rows than pieces hold");
+  bool mma = codec_of(stored)->has_mma && block % 16 == 0;
+  for (const int32_t border : pieces) mma = mma && border % 16 == 0;
+  const char* path = !mma ? "kFma" : numerics == Numerics::kExact ? "kMma" : "kMixed";
+  return type("MatMul", {type_of(p, 1), std::to_string(panel), path});
+}
+void fill_matmul(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  to.sizes[0] = static_cast<Size>(p.variant().epilogue);
+}
+
+DeviceVariant attention_name(const PhaseOperands& p, Numerics) {
+  const int64_t key = p.constant_dim(1, 3), value = p.constant_dim(2, 3);
+  if (key < 0 || value < 0) p.refuse("a size that changes from step to step");
+  if (key % 4 != 0 || value % 4 != 0 || key > 256 || value > 256)
+    p.refuse("heads of " + std::to_string(key) + " and " + std::to_string(value) + " elements");
+  return type("Attention", {std::to_string(key), std::to_string(value)});
+}
+void fill_attention(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
+  const VariantFacts facts = VariantFacts::of(p.variant());
+  to.operands[6] = places.heads;
+  to.operands[7] = places.partials;
+  to.operands[8] = places.arrivals;
+  to.sizes[0] = p.dim(0, 1);
+  to.sizes[1] = p.dim(1, 1);
+  to.sizes[2] = p.dim(1, 2);
+  to.sizes[3] = static_cast<Size>(std::min<int64_t>(facts.window, INT32_MAX));
+  to.reals[0] = facts.scale;
+  to.reals[1] = facts.softcap;
+}
+
+// ---- elements and messages: bodies/pointwise.h
+
+DeviceVariant pointwise_name(const PhaseOperands& p, Numerics) {
+  return pointwise_source(p.variant(), p.count() - 1);
+}
+// How input `i` lies in the output.
+Size placement(const PhaseOperands& p, std::size_t i, Size* table) {
+  const std::size_t out = p.count() - 1, n = p.rank(i);
+  const std::vector<ValId>& dims = p.buffer(i).dims;
+  std::size_t ones = 0;
+  while (ones < n && p.constant_dim(i, ones) == 1) ++ones;
+  if (dims == p.buffer(out).dims) return 0;
+  if (ones == n) return 2;
+  if (ones + 1 >= n && dims.back() == p.buffer(out).dims.back()) return 1;
+  if (p.rank(out) > 4) p.refuse("a broadcast over more than four axes");
+  for (std::size_t a = 0; a < n; ++a) table[4 + 4 * i + 3 - a] = p.dim(i, n - 1 - a);
+  return 3;
+}
+void fill_pointwise(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
+  const std::size_t out = p.count() - 1, rank = p.rank(out);
+  if (out > 8) p.refuse("more than 8 inputs of a fused expression");
+  p.product(out, 0, rank, to.sizes);
+  to.operands[kOperands - 1] = to.operands[out];
+  to.sizes[12] = p.last_dim(out);
+  to.aux = places.aux;
+  std::fill_n(places.aux_sizes, kAuxSizes, 1);
+  for (std::size_t a = 0; a < std::min<std::size_t>(rank, 4); ++a)
+    places.aux_sizes[3 - a] = p.dim(out, rank - 1 - a);
+  for (std::size_t i = 0; i < out; ++i) to.sizes[4 + i] = placement(p, i, places.aux_sizes);
+}
+
+DeviceVariant send_name(const PhaseOperands&, Numerics) { return {"Send", ""}; }
+void fill_send(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  p.product(0, 0, p.rank(0), to.sizes);
+}
+
+DeviceVariant reduce_name(const PhaseOperands& p, Numerics) {
+  if (p.program().ranks > 8) p.refuse("partial sums of more than 8 ranks");
+  return type("RecvReduce", {std::to_string(p.program().ranks)});
+}
+// Operand r < ranks: the own part if r is the own rank, else absent: the message of that peer.
+void fill_reduce(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
+  const std::size_t out = p.count() - 1;
+  if (p.program().ranks > kMaxMessages) p.refuse("more than 8 ranks");
+  to.operands[p.program().rank] = places.operands[0];
+  to.operands[8] = places.operands[out - 2];
+  to.operands[9] = places.operands[out - 1];
+  to.operands[10] = places.operands[out];
+  p.product(out, 0, p.rank(out), to.sizes);
+  to.sizes[4] = p.last_dim(out);
+  to.sizes[5] = static_cast<Size>(p.variant().epilogue);
+}
+
+DeviceVariant concat_name(const PhaseOperands&, Numerics) { return {"RecvConcat", ""}; }
+void fill_concat(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
+  const auto axis = at(VariantFacts::of(p.variant()).axis);
+  const int32_t ranks = p.program().ranks, own = p.program().rank;
+  if (ranks > kMaxMessages) p.refuse("more than 8 ranks");
+  to.operands[own] = places.operands[0];
+  to.operands[10] = places.operands.back();
+  const auto elements = [&](std::size_t i) { return p.one_size(i, axis, p.rank(i), "a part's size"); };
+  to.sizes[0] = elements(p.count() - 1);
+  for (int32_t r = 0; r < ranks; ++r) to.sizes[1 + r] = elements(r == own ? 0 : at(r < own ? r + 1 : r));
+}
+
+// ---- other operators: parts of rows, bodies/rows.h
+
+DeviceVariant generic_name(const PhaseOperands& p, Numerics) {
+  const Variant& v = p.variant();
+  if (v.op != Op::kSplit && v.op != Op::kSlice && v.op != Op::kIdentity)
+    p.refuse("operator " + std::string(ark::name_of(v.op)));
+  if (bytes_of(p.buffer(0).dtype, 1) != 4) p.refuse("elements that do not have four bytes");
+  return type("Copy", {std::to_string(v.outputs)});
+}
+// Axis and first element of the part that a Slice takes.
+std::pair<int64_t, int64_t> slice_of(const PhaseOperands& p) {
+  const Attributes& a = p.variant().attributes;
+  const std::vector<int64_t>& axes = a.get(key::kAxes);
+  if (axes.size() != 1 || a.get(key::kSteps)[0] != 1) p.refuse("a slice of more than one axis");
+  const auto first = a.get(key::kStarts)[0].constant();
+  if (!first) p.refuse("a size that changes from step to step");
+  return {axes[0], *first};
+}
+void fill_copy(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  const Variant& v = p.variant();
+  const std::size_t rank = p.rank(0), outputs = at(v.outputs);
+  if (v.op == Op::kIdentity) {
+    p.product(0, 0, rank, to.sizes);
+    to.sizes[4] = to.sizes[6] = 1;
+    return;
+  }
+  auto [axis, begin] = v.op == Op::kSlice ? slice_of(p) : std::pair{v.attributes.get(key::kAxis), int64_t{0}};
+  if (axis < 0) axis += static_cast<int64_t>(rank);
+  const Size inner = p.one_size(0, at(axis) + 1, rank, "a row's size"), width = p.dim(0, at(axis));
+  if (inner < 0 || width < 0 || outputs > 5) p.refuse("parts of an axis that changes from step to step");
+  if (begin < 0) begin += width;
+  p.product(0, 0, at(axis), to.sizes);
+  to.sizes[4] = width * inner;
+  for (std::size_t o = 0; o < outputs; ++o) {
+    const Size n = p.dim(p.count() - outputs + o, at(axis));
+    to.sizes[5 + 2 * o] = static_cast<Size>(begin * inner);
+    to.sizes[6 + 2 * o] = n * inner;
+    begin += n;
+  }
+}
+
+constexpr std::array kAll = {
+    DeviceOp{OpCode::kGeneric, generic_name, fill_copy},
+    DeviceOp{OpCode::kPointwise, pointwise_name, fill_pointwise},
+    DeviceOp{OpCode::kEmbed, embed_name, fill_embed},
+    DeviceOp{OpCode::kNorm, norm_name, fill_norm},
+    DeviceOp{OpCode::kSoftmax, softmax_name, fill_softmax},
+    DeviceOp{OpCode::kMatMul, matmul_name, fill_matmul},
+    DeviceOp{OpCode::kRotary, rotary_name, fill_rotary},
+    DeviceOp{OpCode::kKvAppend, kv_append_name, fill_kv_append},
+    DeviceOp{OpCode::kAttention, attention_name, fill_attention},
+    DeviceOp{OpCode::kSelectRows, select_rows_name, fill_select_rows},
+    DeviceOp{OpCode::kSend, send_name, fill_send},
+    DeviceOp{OpCode::kRecvReduce, reduce_name, fill_reduce, true},
+    DeviceOp{OpCode::kRecvConcat, concat_name, fill_concat, true},
+    DeviceOp{OpCode::kSample, sample_name, fill_sample},
+};
+
+}  // namespace
+
+const DeviceOp& device_op(OpCode code) {
+  for (const DeviceOp& op : kAll) {
+    if (op.code == code) return op;
+  }
+  throw Error(Code::kUnsupported,
+              std::string(ark::name_of(code)) + " has no device code; run with --device cpu");
+}
+
+}  // namespace ark::cuda

@@ -1,0 +1,57 @@
+#include "engine/cuda/phase_operands.h"
+
+#include "base/error.h"
+#include "engine/program/unroll.h"
+
+namespace ark::cuda {
+
+int64_t constant_of(const Program& program, ValId val) { return program.vals[val].e.constant().value_or(-1); }
+
+PhaseOperands::PhaseOperands(const Program& program, const Phase& phase, int32_t trip)
+    : program_(program), phase_(phase) {
+  for (const Operand& operand : phase.operands) ids_.push_back(resolve(program, phase, operand, trip));
+}
+
+void PhaseOperands::refuse(const std::string& why) const {
+  throw Error(Code::kUnsupported,
+              "node " + escaped(phase_.name) + " has no device code: " + why + "; run with --device cpu");
+}
+
+int64_t PhaseOperands::constant_dim(std::size_t operand, std::size_t axis) const {
+  return constant_of(program_, buffer(operand).dims[axis]);
+}
+
+Size PhaseOperands::size(ValId val) const {
+  const int64_t constant = constant_of(program_, val);
+  if (constant > INT32_MAX) refuse("a size beyond 2^31");
+  return constant >= 0 ? static_cast<Size>(constant) : ~val;
+}
+
+Size PhaseOperands::last_dim(std::size_t operand) const {
+  return buffer(operand).dims.empty() ? 1 : size(buffer(operand).dims.back());
+}
+
+void PhaseOperands::product(std::size_t operand, std::size_t first, std::size_t last, Size* to) const {
+  std::size_t used = 1;
+  to[0] = to[1] = to[2] = to[3] = 1;
+  for (std::size_t a = first; a < last; ++a) {
+    const Size s = dim(operand, a);
+    if (s >= 0) {
+      to[0] *= s;
+    } else {
+      if (used == 4) refuse("more than three sizes that change from step to step");
+      to[used++] = s;
+    }
+  }
+}
+
+Size PhaseOperands::one_size(std::size_t operand, std::size_t first, std::size_t last,
+                             const char* what) const {
+  Size p[4];
+  product(operand, first, last, p);
+  if (p[1] == 1) return p[0];
+  if (p[0] == 1 && p[2] == 1) return p[1];
+  refuse(std::string(what) + " depends on a product of sizes");
+}
+
+}  // namespace ark::cuda

@@ -1,0 +1,413 @@
+#include "engine/program/opcodes.h"
+
+#include <algorithm>
+#include <bit>
+#include <set>
+
+#include "base/error.h"
+#include "base/index.h"
+#include "base/ir/keys.h"
+#include "base/ir/pointwise_host.h"
+#include "engine/program/unroll.h"
+#include "engine/program/weight_codec.h"
+
+namespace ark {
+namespace {
+
+using enum OperandKind;
+
+// ---- what the rows below cannot say
+
+std::string check_pointwise(const PhaseView& p) {
+  const std::vector<PointwiseStep>& steps = p.variant().pointwise;
+  const std::size_t inputs = p.count() - 1;
+  const Shape out = p.shape(inputs);
+  for (std::size_t i = 0; i < inputs; ++i) {
+    const Shape in = p.shape(i);
+    bool fits = in.size() <= out.size();
+    for (std::size_t a = 0; fits && a < in.size(); ++a)
+      fits = in[a].is_constant(1) || in[a] == out[a + out.size() - in.size()];
+    if (!fits) return "an operand does not broadcast to the output";
+  }
+  std::set<int32_t> loaded;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const PointwiseStep& s = steps[i];
+    const auto earlier = [&](int32_t r) { return r >= 0 && r < static_cast<int32_t>(i); };
+    const bool none = s.a == kNone && s.b == kNone && s.c == kNone;
+    if (s.op == Op::kIdentity) {
+      if (!none || s.input < 0 || at(s.input) >= inputs) return "a step loads no operand";
+      loaded.insert(s.input);
+      continue;
+    }
+    bool ok = s.input == kNone && s.c == kNone;
+    if (const pointwise::Row* row = pointwise::row_of(s.op)) {
+      const bool two = pointwise::operands_of(*row) == 2;
+      ok &= pointwise::is_fusible(*row) && earlier(s.a) && (two ? earlier(s.b) : s.b == kNone);
+    } else {
+      ok &= s.op == Op::kConstantOfShape && none;
+    }
+    if (!ok) return "a step reads a register that is not written yet, or is malformed";
+  }
+  if (steps.empty() || loaded.size() != inputs) return "loads not each operand";
+  return "";
+}
+
+std::string check_embed(const PhaseView& p) {
+  const WeightUse& w = p.weight(1);
+  if (w.layout == Layout::kPanels ? !w.transposed : !codec_of(w.stored)->has_numbers)
+    return "rows of the table are not columns of the panels";
+  if (p.variant().attributes.get(key::kFirst) != w.ranges[0].begin)
+    return "first is not the table's first row";
+  return "";
+}
+
+std::string check_norm(const PhaseView& p) {
+  const int64_t rms = p.variant().attributes.get(key::kRms);
+  return (rms == 0 || rms == 1) && p.variant().attributes.get(key::kEpsilon) >= 0 ? "" : "rms or epsilon";
+}
+
+std::string check_matmul(const PhaseView& p) {
+  const std::vector<int32_t>& slabs = p.variant().recipe.slabs;
+  if (slabs.size() < 2 || !std::has_single_bit(slabs.size() - 1) || slabs.front() != 0 ||
+      !p["K"].is_constant(slabs.back()) || !std::is_sorted(slabs.begin(), slabs.end()))
+    return "the recipe's slabs do not cover K";
+  const int32_t block = std::max(1, p.weight(1).block);
+  const bool whole =
+      std::all_of(slabs.begin() + 1, slabs.end() - 1, [&](int32_t s) { return s % block == 0; });
+  return whole ? "" : "a slab begins inside a block of quantized rows";
+}
+Expr matmul_grid(const PhaseView& p) {
+  const int64_t panels = (p["N"].constant().value_or(0) + kPanelWidth - 1) / kPanelWidth;
+  return ceildiv(p.leading(), kMatMulRows) * Expr(panels);
+}
+
+std::string check_rotary(const PhaseView& p) {
+  const int64_t rotated = p.variant().attributes.get(key::kRotaryDim);
+  if (p.variant().attributes.get(key::kHeadAxis) != 1) return "head axis";
+  return p["R"].is_constant(rotated / 2) && p["D"].constant().value_or(0) >= rotated / 2 * 2 ? ""
+                                                                                             : "rotary size";
+}
+
+// Keys and values, at `keys` and the operand behind, are of one cache.
+std::string check_pages(const PhaseView& p, std::size_t keys) {
+  return p.buffer(keys).cache == p.buffer(keys + 1).cache ? "" : "pages of two caches";
+}
+
+std::string check_attention(const PhaseView& p) {
+  const Attributes& a = p.variant().attributes;
+  const std::vector<int64_t>& map = a.get(key::kHeadMap);
+  const int64_t kv_heads = p["K"].constant().value_or(0);
+  if (!p["H"].is_constant(static_cast<int64_t>(map.size())) || !std::is_sorted(map.begin(), map.end()) ||
+      !std::all_of(map.begin(), map.end(), [&](int64_t h) { return h >= 0 && h < kv_heads; }))
+    return "head_map";
+  if (!(a.get(key::kWindow) >= 0 && a.get(key::kSoftcap) >= 0 && a.get(key::kScale) > 0)) return "attributes";
+  return check_pages(p, 1);
+}
+
+std::string check_send(const PhaseView& p) {
+  if (p.buffer(0).kind == BufferKind::kWeight) return "sends no activation";
+  return max_bytes(p.program(), p.id(0)) <= p.program().channels[p.phase().channel].bytes
+             ? ""
+             : "message larger than its channel";
+}
+
+std::string check_concat(const PhaseView& p) {
+  const int64_t axis = p.variant().attributes.get(key::kAxis);
+  const Shape own = p.shape(0);
+  Shape out = own;
+  if (axis < 0 || at(axis) >= out.size()) return "axis";
+  for (std::size_t i = 1; i + 1 < p.count(); ++i) {
+    Shape part = p.shape(i);
+    if (part.size() != out.size()) return "inbox rank";
+    out[axis] = out[axis] + part[axis];
+    part[axis] = own[axis];
+    if (!(part == own)) return "inbox size";
+  }
+  return p.shape(p.count() - 1) == out ? "" : "output size";
+}
+Expr concat_grid(const PhaseView& p) {
+  const Shape out = p.shape(p.count() - 1);
+  const auto axis = at(std::clamp<int64_t>(p.variant().attributes.get(key::kAxis), 0, std::ssize(out)));
+  return element_count(Shape(out.begin(), out.begin() + axis));
+}
+
+std::string check_sample(const PhaseView& p) {
+  return p.id(0) == p.program().logits && p.program().logits != kNone ? "" : "samples what are no logits";
+}
+
+Expr rows(const PhaseView& p) { return p.leading(); }
+Expr tokens(const PhaseView& p) { return p["T"]; }
+
+// ---- the table, in the order of the enum
+
+const std::vector<OpCodeInfo>& table() {
+  static const std::vector<OpCodeInfo> kAll = {
+      // Any canonical operator through its kernel: the last `outputs` operands are written.
+      {OpCode::kGeneric, "Generic", {{"operands", kAnything, "", kOptional | kMany}}},
+      // Inputs broadcast to out as numpy does. Tile: kElementTile consecutive elements of out.
+      {.code = OpCode::kPointwise,
+       .name = "Pointwise",
+       .operands = {{"inputs", kInput, "", kMany}, {"out", kOutput, "...", kWritten}},
+       .parts = kHasSteps,
+       .grid = [](const PhaseView& p) { return ceildiv(p.leading(), kElementTile); },
+       .check = check_pointwise},
+      // The table holds rows first, first + 1, ...; other ids give zeros. Packed: row id is column id - first. Tile: one
+      // id.
+      {.code = OpCode::kEmbed,
+       .name = "Embed",
+       .operands = {{"ids", kIndices, "..."}, {"table", kTable, "V H"}, {"out", kOutput, "... H", kWritten}},
+       .attributes = {key::kFirst},
+       .grid = rows,
+       .check = check_embed},
+      // Over the last axis. Tile: one row.
+      {.code = OpCode::kNorm,
+       .name = "Norm",
+       .operands = {{"x", kInput, "... F"},
+                    {"scale", kVector, "F", kOptional},
+                    {"bias", kVector, "F", kOptional},
+                    {"out", kOutput, "... F", kWritten}},
+       .attributes = {key::kRms, key::kEpsilon},
+       .grid = rows,
+       .check = check_norm},
+      // Along the last axis. Tile: one row.
+      {.code = OpCode::kSoftmax,
+       .name = "Softmax",
+       .operands = {{"x", kInput, "... F"}, {"out", kOutput, "... F", kWritten}},
+       .grid = rows},
+      // Tile t: rows block t % blocks of kMatMulRows rows, panel t / blocks, where blocks = ceil(rows / kMatMulRows).
+      {.code = OpCode::kMatMul,
+       .name = "MatMul",
+       .operands = {{"x", kInput, "... K"},
+                    {"W", kPanels, "K N"},
+                    {"bias", kVector, "N", kOptional},
+                    {"residual", kInput, "... N", kOptional},
+                    {"out", kOutput, "... N", kWritten}},
+       .parts = kHasRecipe | kHasEpilogue,
+       .grid = matmul_grid,
+       .check = check_matmul},
+      // Attributes of Op::kRotary. Tile: one token.
+      {.code = OpCode::kRotary,
+       .name = "Rotary",
+       .operands = {{"x", kInput, "T H D"},
+                    {"cos", kVector, "L R"},
+                    {"sin", kVector, "L R"},
+                    {"positions", kIndices, "T"},
+                    {"out", kOutput, "T H D", kWritten}},
+       .attributes = {key::kRotaryDim, key::kHeadAxis, key::kInterleaved},
+       .grid = tokens,
+       .check = check_rotary},
+      // Tile: one token.
+      {.code = OpCode::kKvAppend,
+       .name = "KvAppend",
+       .operands = {{"k", kInput, "T K D"},
+                    {"v", kInput, "T K E"},
+                    {"keys", kKeys, "pages K S D", kWritten},
+                    {"values", kValues, "pages K S E", kWritten}},
+       .grid = tokens,
+       .check = [](const PhaseView& p) { return check_pages(p, 2); }},
+      // head_map: local kv head of each local query head. Tile t: item t / K, local kv head t % K.
+      {.code = OpCode::kAttention,
+       .name = "Attention",
+       .operands = {{"q", kInput, "T H D"},
+                    {"keys", kKeys, "pages K S D"},
+                    {"values", kValues, "pages K S E"},
+                    {"slopes", kInput, "H", kOptional},
+                    {"sinks", kInput, "H", kOptional},
+                    {"out", kOutput, "T H E", kWritten}},
+       .attributes = {key::kScale, key::kWindow, key::kSoftcap, key::kHeadMap},
+       .grid = [](const PhaseView& p) { return Expr::symbol("items") * p["K"]; },
+       .check = check_attention},
+      // Tile: one row.
+      {.code = OpCode::kSelectRows,
+       .name = "SelectRows",
+       .operands = {{"x", kInput, "tokens ..."}, {"out", kOutput, "rows ...", kWritten}},
+       .grid = [](const PhaseView&) { return Expr::symbol("rows"); }},
+      // Copies x into the inbox at the channel's peer, then signals arrival. Tile: kSendTile bytes.
+      {.code = OpCode::kSend,
+       .name = "Send",
+       .operands = {{"x", kInput, "..."}},
+       .grid = [](const PhaseView& p) { return ceildiv(p.leading() * 4, kSendTile); },
+       .check = check_send},
+      // Adds the partials of ranks 0..n-1 as a pairwise tree, sum(a, b) = sum(a, m) + sum(m, b) with
+      // m = a + ceil((b - a) / 2), then the epilogue as in kMatMul. Tile: kElementTile consecutive elements.
+      {.code = OpCode::kRecvReduce,
+       .name = "RecvReduce",
+       .operands = {{"part", kInput, "... N"},
+                    {"inboxes", kInbox, "... N", kMany},
+                    {"bias", kVector, "N", kOptional},
+                    {"residual", kInput, "... N", kOptional},
+                    {"out", kOutput, "... N", kWritten}},
+       .parts = kHasEpilogue,
+       .grid = [](const PhaseView& p) { return ceildiv(p.leading() * p["N"], kElementTile); }},
+      // All-gather along `axis`; sizes along it may differ and be 0. Tile: one index of the product of out's dims before
+      // the axis.
+      {.code = OpCode::kRecvConcat,
+       .name = "RecvConcat",
+       .operands = {{"part", kInput}, {"inboxes", kInbox, "", kMany}, {"out", kOutput, "", kWritten}},
+       .attributes = {key::kAxis},
+       .grid = concat_grid,
+       .check = check_concat},
+      // Samples, writes results, history, last tokens (which kEmbed may read in the next step); the same on all ranks.
+      // Tile: one row.
+      {.code = OpCode::kSample,
+       .name = "Sample",
+       .operands = {{"logits", kInput, "R V"}},
+       .grid = [](const PhaseView& p) { return p["R"]; },
+       .check = check_sample},
+  };
+  return kAll;
+}
+
+std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+
+}  // namespace
+
+const OpCodeInfo& info_of(OpCode code) { return table().at(static_cast<std::size_t>(code)); }
+std::span<const OpCodeInfo> all_opcodes() { return table(); }
+std::string_view name_of(OpCode code) { return info_of(code).name; }
+
+bool is_written(const Variant& variant, std::size_t index, std::size_t count) {
+  if (variant.code == OpCode::kGeneric) return index + at(variant.outputs) >= count;
+  // Those behind the operand that there may be many of are counted from the end.
+  const std::vector<OperandInfo>& operands = info_of(variant.code).operands;
+  const std::size_t behind = count - 1 - index;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].flags & kMany)
+      return behind < operands.size() - 1 - i && operands[operands.size() - 1 - behind].flags & kWritten;
+    if (i == index) return operands[i].flags & kWritten;
+  }
+  return false;
+}
+
+std::string variant_problem(const Variant& v) {
+  const OpCodeInfo& info = info_of(v.code);
+  if (!(info.parts & kHasRecipe) && !v.recipe.slabs.empty()) return "has a recipe";
+  if (!(info.parts & kHasEpilogue) && v.epilogue != 0) return "has an epilogue";
+  if (!(info.parts & kHasSteps) && !v.pointwise.empty()) return "has pointwise steps";
+  if (v.epilogue >= 64 || std::popcount(v.epilogue & kEpilogueActivations) > 1) return "epilogue";
+  if (v.code == OpCode::kGeneric) return "";
+  if (v.op != Op::kIdentity || v.outputs != 1) return "names an operator";
+  for (const auto& [name, value] : v.attributes.values()) {
+    const auto is_it = [name = std::string_view(name)](const AttributeInfo& a) { return a.name == name; };
+    if (std::none_of(info.attributes.begin(), info.attributes.end(), is_it))
+      return "knows no attribute " + quoted(name);
+  }
+  for (const AttributeInfo& a : info.attributes) {
+    const auto it = v.attributes.values().find(a.name);
+    if (it == v.attributes.values().end()) return "has no attribute " + quoted(a.name);
+    if (it->second.index() != a.type) return "attribute " + quoted(a.name) + " has another type";
+  }
+  return "";
+}
+
+// ---- a phase against its row
+
+PhaseView::PhaseView(const Program& program, const Phase& phase, int32_t trip)
+    : program_(program), phase_(phase), variant_(program.variants[phase.variant]) {
+  for (const Operand& o : phase.operands) operands_.push_back(resolve(program, phase, o, trip));
+}
+
+Shape PhaseView::shape(std::size_t i) const {
+  Shape shape;
+  for (const ValId v : buffer(i).dims) shape.push_back(program_.vals[v].e);
+  return shape;
+}
+
+std::string PhaseView::bind_roles() {
+  const std::vector<OperandInfo>& all = info_of(variant_.code).operands;
+  const auto many =
+      std::find_if(all.begin(), all.end(), [](const OperandInfo& o) { return o.flags & kMany; });
+  const std::size_t fixed = all.size() - (many != all.end());
+  const bool enough = many == all.end()                   ? count() == fixed
+                      : many->kind == OperandKind::kInbox ? count() == fixed + at(program_.ranks) - 1
+                                                          : count() >= fixed;
+  if (!enough) return "has " + std::to_string(count()) + " operands, which are too few or too many";
+  infos_.clear();
+  for (const OperandInfo& o : all) {
+    const std::size_t copies = o.flags & kMany ? count() - fixed : 1;
+    infos_.insert(infos_.end(), copies, &o);
+  }
+  return "";
+}
+
+std::string PhaseView::bind_sizes(std::size_t operand) {
+  const OperandInfo& info = *infos_[operand];
+  Shape shape = this->shape(operand);
+  if (info.kind == OperandKind::kTable && shape.size() == 2 && weight(operand).layout == Layout::kPanels)
+    std::swap(shape[0], shape[1]);
+  std::vector<std::string_view> words;
+  for (std::string_view rest = info.dims; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(' '), rest.size());
+    words.push_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  const std::string problem =
+      quoted(info.name) + " is " + str(shape) + ", not [" + std::string(info.dims) + "]";
+  const bool open = std::find(words.begin(), words.end(), "...") != words.end();
+  if (open ? shape.size() + 1 < words.size() : shape.size() != words.size()) return problem;
+  auto size = shape.begin();
+  for (const std::string_view word : words) {
+    if (word == "...") {
+      const Shape dims(size, size + std::ssize(shape) - (std::ssize(words) - 1));
+      if (has_leading_ && !(leading_ == dims)) return problem;
+      leading_ = dims;
+      has_leading_ = true;
+      size += std::ssize(dims);
+      continue;
+    }
+    const bool is_symbol = word[0] >= 'a' && word[0] <= 'z';
+    const Expr& wanted =
+        is_symbol ? Expr::symbol(std::string(word)) : sizes_.try_emplace(word, *size).first->second;
+    if (!(*size++ == wanted)) return problem;
+  }
+  return "";
+}
+
+bool PhaseView::is_kind(std::size_t i) const {
+  const Buffer& b = buffer(i);
+  const bool is_weight = b.kind == BufferKind::kWeight;
+  const bool is_panels = is_weight && weight(i).layout == Layout::kPanels;
+  const bool is_pages = b.kind == BufferKind::kKvPage, is_inbox = b.kind == BufferKind::kInbox;
+  const bool is_f32 = b.dtype == DType::kF32;
+  const bool is_dense = !is_pages && !is_inbox && !is_panels;
+  switch (infos_[i]->kind) {
+    case kInput:
+      return is_dense && is_f32;
+    case kIndices:
+      return is_dense && (b.dtype == DType::kI32 || b.dtype == DType::kI64);
+    case kVector:
+      return is_weight && !is_panels && is_f32;
+    case kPanels:
+      return is_panels;
+    case kTable:
+      return is_weight && codec_of(b.dtype);
+    case kKeys:
+    case kValues:
+      return is_pages && is_f32 && b.is_value == (infos_[i]->kind == kValues);
+    case kInbox: {
+      // Of the peers in rank order: the first one is operand 1.
+      const int32_t peer = static_cast<int32_t>(i) - 1 + (static_cast<int32_t>(i) > program_.rank);
+      return is_inbox && is_f32 && program_.channels[b.channel].peer == peer;
+    }
+    case kOutput:
+      return is_f32 && b.alias == kNone &&
+             (b.kind == BufferKind::kAct || b.kind == BufferKind::kOutput || operands_[i] == program_.logits);
+    case kAnything:
+      return true;
+  }
+  return false;
+}
+
+std::string PhaseView::bind() {
+  if (std::string problem = bind_roles(); !problem.empty()) return problem;
+  for (std::size_t i = 0; i < count(); ++i) {
+    if (!has(i) && !(infos_[i]->flags & kOptional)) return quoted(infos_[i]->name) + " is absent";
+    if (!has(i)) continue;
+    if (!is_kind(i)) return quoted(infos_[i]->name) + " is of another kind or type";
+    if (infos_[i]->dims.empty()) continue;
+    if (std::string problem = bind_sizes(i); !problem.empty()) return problem;
+  }
+  return "";
+}
+
+}  // namespace ark
