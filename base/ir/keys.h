@@ -1,7 +1,7 @@
-// The names and types of all attributes of canonical operators (base/ir/ops.h says what they mean) and of a program's
-// variants (engine/program/program.h). An attribute is read and written by its key only: a misspelt name or another type
-// does not compile. Which operator has which: base/ir/op_attributes.h; the parameters of pointwise operators that only their
-// functions read have no key here but their row in base/ir/pointwise.h.
+// The names and types of all attributes of canonical operators (base/ir/ops.h says what they mean) and of a
+// program's variants (engine/program/program.h): a misspelt name or another type does not compile. Which
+// operator has which: base/ir/op_attributes.h. What only pointwise functions read stands in the rows of
+// base/ir/pointwise.h alone.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which attributes a canonical operator may have (base/ir/ops.h says what they mean). verify() refuses others.
+// Which attributes a canonical operator may have (what they mean: base/ir/ops.h). verify() refuses others.
 #pragma once
 
 #include <span>

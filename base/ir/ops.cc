@@ -41,7 +41,12 @@ Row row_of(const pointwise::Row& from) {
 // clang-format off
 std::vector<Row> make_rows() {
   const std::vector<AttributeType> reduction{key::kAxes, key::kKeepdims, key::kNoopWithEmptyAxes},
-      window{key::kGroup, key::kStrides, key::kDilations, key::kPads, key::kAutoPad};
+      window{key::kGroup, key::kStrides, key::kDilations, key::kPads, key::kAutoPad},
+      pool{key::kKernelShape, key::kStrides, key::kDilations, key::kPads, key::kAutoPad, key::kCeilMode};
+  const auto with = [](std::vector<AttributeType> some, const std::vector<AttributeType>& more) {
+    some.insert(some.end(), more.begin(), more.end());
+    return some;
+  };
   std::vector<Row> all{
     {Op::kDims, "Dims", {key::kValues, key::kScalar}},
     {Op::kConstantOfShape, "ConstantOfShape", {key::kShape, key::kValue}},
@@ -94,12 +99,14 @@ std::vector<Row> make_rows() {
     {Op::kMatMul, "MatMul", {key::kTransA, key::kTransB, key::kAlpha}},
     {Op::kEinsum, "Einsum", {key::kEquation}},
     {Op::kConv, "Conv", window},
-    {Op::kConvTranspose, "ConvTranspose", {key::kGroup, key::kStrides, key::kDilations, key::kPads, key::kAutoPad, key::kOutputPadding, key::kOutputShape}},
-    {Op::kMaxPool, "MaxPool", {key::kKernelShape, key::kStrides, key::kDilations, key::kPads, key::kAutoPad, key::kCeilMode}},
-    {Op::kAveragePool, "AveragePool", {key::kKernelShape, key::kStrides, key::kDilations, key::kPads, key::kAutoPad, key::kCeilMode, key::kCountIncludePad}},
+    {Op::kConvTranspose, "ConvTranspose", with(window, {key::kOutputPadding, key::kOutputShape})},
+    {Op::kMaxPool, "MaxPool", pool},
+    {Op::kAveragePool, "AveragePool", with(pool, {key::kCountIncludePad})},
     {Op::kGlobalAveragePool, "GlobalAveragePool"},
     {Op::kGlobalMaxPool, "GlobalMaxPool"},
-    {Op::kResize, "Resize", {key::kMode, key::kCoordinateTransformationMode, key::kNearestMode, key::kCubicCoeffA, key::kExcludeOutside, key::kAntialias, key::kKeepAspectRatioPolicy, key::kAxes, key::kSizes}},
+    {Op::kResize, "Resize",
+     {key::kMode, key::kCoordinateTransformationMode, key::kNearestMode, key::kCubicCoeffA,
+      key::kExcludeOutside, key::kAntialias, key::kKeepAspectRatioPolicy, key::kAxes, key::kSizes}},
     {Op::kQuantizeLinear, "QuantizeLinear", {key::kAxis, key::kBlockSize, key::kTo}},
     {Op::kDequantizeLinear, "DequantizeLinear", {key::kAxis, key::kBlockSize, key::kTo, key::kZeroPoint}},
     {Op::kDynamicQuantizeLinear, "DynamicQuantizeLinear"},
@@ -114,7 +121,9 @@ std::vector<Row> make_rows() {
     {Op::kAllGather, "AllGather", {key::kAxis}},
     {Op::kIf, "If"},
     {Op::kLoop, "Loop"},
-    {Op::kScan, "Scan", {key::kNumScanInputs, key::kScanInputAxes, key::kScanInputDirections, key::kScanOutputAxes, key::kScanOutputDirections}},
+    {Op::kScan, "Scan",
+     {key::kNumScanInputs, key::kScanInputAxes, key::kScanInputDirections, key::kScanOutputAxes,
+      key::kScanOutputDirections}},
   };
   for (const pointwise::Row& row : pointwise::rows()) all.push_back(row_of(row));
   return all;

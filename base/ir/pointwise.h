@@ -1,12 +1,12 @@
-// The pointwise operators: one row and one function each, over any number type. Folding, plain kernels, the CPU loop
-// (scalar and vectors) and the CUDA loop compute these functions; importers, names and attributes come from the rows.
-// To add one: its name in base/ir/ops.h, a struct here, and its place in All.
+// The pointwise operators: one row and one function each, over any number type. Folding, plain kernels, the
+// CPU loop (scalar and vectors) and the CUDA loop compute these functions; importers, names and attributes
+// come from the rows. To add one: its name in base/ir/ops.h, a struct here, and its place in All.
 //
 // Number types: Real<float>, Real<double>, Integer<C> (base/ir/pointwise_host.h), sixteen lanes of f32
-// (engine/cpu/simd/lanes.h), a float of the device (engine/cuda/bodies/number.h). Each has the operators, `Value` (what
-// a parameter is), and by name exp, log, ..., select(mask, a, b), is_nan(x), fma, copysign, and
+// (engine/cpu/simd/lanes.h), a float of the device (engine/cuda/bodies/number.h). Each has the operators,
+// `Value` (what a parameter is), and by name exp, log, ..., select(mask, a, b), is_nan(x), fma, copysign, and
 //   max(a, b) = a > b ? a : b, min(a, b) = a < b ? a : b: the second operand where one is NaN.
-// What they agree on, special values included, follows numpy and ONNX Runtime (tests/engine/pointwise_test.cc).
+// Special values follow numpy and ONNX Runtime (tests/engine/pointwise_test.cc).
 //
 // Device code includes this file: nothing of std, C++17.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace ark::pointwise {
 
-// An attribute as ONNX names it, and its default. Functions get a text as 1 where it is `word`, as 0 where it is not.
+// An attribute as ONNX names it, and its default. Functions get a text as 1 where it is `word`, else as 0.
 enum class ParameterType : unsigned char { kReal, kInt, kText };
 struct Parameter {
   const char* name = nullptr;  // null: none
@@ -202,7 +202,9 @@ struct Mish {
 };
 struct Elu {
   static constexpr Row row{Op::kElu, "Elu", 1, {"alpha", 1}};
-  template <class F> ARK_NUMERIC static F of(F x, Value<F> alpha) { return select(x > 0, x, alpha * expm1(x)); }
+  template <class F> ARK_NUMERIC static F of(F x, Value<F> alpha) {
+    return select(x > 0, x, alpha * expm1(x));
+  }
 };
 struct Selu {
   static constexpr Row row{Op::kSelu, "Selu", 1, {"alpha", 1.67326319217681884765625},
@@ -237,7 +239,9 @@ struct HardSwish {
 };
 struct ScaledTanh {
   static constexpr Row row{Op::kScaledTanh, "ScaledTanh", 1, {"alpha", 1}, {"beta", 1}};
-  template <class F> ARK_NUMERIC static F of(F x, Value<F> alpha, Value<F> beta) { return alpha * tanh(beta * x); }
+  template <class F> ARK_NUMERIC static F of(F x, Value<F> alpha, Value<F> beta) {
+    return alpha * tanh(beta * x);
+  }
 };
 
 // -- one input: tests and bits
@@ -359,17 +363,19 @@ struct Where {
 };
 struct Clip {  // the bounds are one number each; NaN stays NaN
   static constexpr Row row{Op::kClip, "Clip", 3, {}, {}, kNumber, kSame, ""};
-  template <class F> ARK_NUMERIC static F of(F x, Value<F> low, Value<F> high) { return min(F(high), max(F(low), x)); }
+  template <class F> ARK_NUMERIC static F of(F x, Value<F> low, Value<F> high) {
+    return min(F(high), max(F(low), x));
+  }
 };
 
 template <class...>
 struct List {};
 using All = List<
-    Identity, Cast, Neg, Abs, Sign, Floor, Ceil, Round, Reciprocal, Sqrt, Rsqrt, Exp, Log, Sin, Cos, Tan, Asin, Acos,
-    Atan, Sinh, Cosh, Tanh, Asinh, Acosh, Atanh, Erf, Sigmoid, Relu, Silu, QuickGelu, Gelu, Softplus, Softsign, Mish,
-    Elu, Selu, Celu, LeakyRelu, ThresholdedRelu, HardSigmoid, HardSwish, ScaledTanh, Not, BitNot, IsNaN, IsInf, Add,
-    Sub, Mul, Div, Mod, Pow, Min, Max, PRelu, And, Or, Xor, Equal, Less, LessOrEqual, Greater, GreaterOrEqual, BitAnd,
-    BitOr, BitXor, BitShift, Where, Clip>;
+    Identity, Cast, Neg, Abs, Sign, Floor, Ceil, Round, Reciprocal, Sqrt, Rsqrt, Exp, Log, Sin, Cos, Tan,
+    Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh, Acosh, Atanh, Erf, Sigmoid, Relu, Silu, QuickGelu, Gelu,
+    Softplus, Softsign, Mish, Elu, Selu, Celu, LeakyRelu, ThresholdedRelu, HardSigmoid, HardSwish,
+    ScaledTanh, Not, BitNot, IsNaN, IsInf, Add, Sub, Mul, Div, Mod, Pow, Min, Max, PRelu, And, Or, Xor,
+    Equal, Less, LessOrEqual, Greater, GreaterOrEqual, BitAnd, BitOr, BitXor, BitShift, Where, Clip>;
 // clang-format on
 
 }  // namespace ark::pointwise

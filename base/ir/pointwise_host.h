@@ -1,5 +1,5 @@
-// The pointwise operators of base/ir/pointwise.h on the host: their table, their parameters in a node, and one element
-// at a time.
+// The pointwise operators of base/ir/pointwise.h on the host: their table, their parameters in a node, and one
+// element at a time.
 #pragma once
 
 #include <cmath>

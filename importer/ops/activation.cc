@@ -1,4 +1,4 @@
-// Activation functions that are not one row of base/ir/pointwise.h, and com.microsoft's fusions of them with a bias.
+// Activation functions that are no row of base/ir/pointwise.h, and com.microsoft's fusions of them with a bias.
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
 #include "importer/ops/helpers.h"

@@ -40,7 +40,7 @@ ValueId range(OpContext& c, const Expr& start, const Expr& limit);  // i64
 // Heads apart: [B, S, H*D] -> [B, H, S, D], and back.
 ValueId split_heads(OpContext& c, ValueId x, int64_t heads);
 ValueId merge_heads(OpContext& c, ValueId x);
-// The activation behind a fused product, by its ONNX name. `given(name, i)`: its i-th parameter, if the file has it.
+// The activation behind a fused product, by its ONNX name. `given(name, i)`: its i-th parameter, if given.
 using GivenParameter = std::function<std::optional<double>(const std::string& name, std::size_t i)>;
 ValueId activated(OpContext& c, ValueId x, const std::string& activation, const GivenParameter& given);
 // Adds `bias` if input i is there.

@@ -1,5 +1,5 @@
 // Every pointwise operator over special and common values, by every executor's path: the plain kernel, the vector
-// tables, the functions of the device (compiled for the host) and doubles, against formulas of their own in doubles.
+// tables, the device's functions (compiled for the host) and doubles, against formulas of their own in doubles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ const std::vector<float>& values() {
   return all;
 }
 
-// The exact value of (a, b, p, q), and how far f32 may be from it: `units` half units in the last place of the larger of
-// the value and `floor(a)`, the size of what cancels in the formula.
+// The exact value of (a, b, p, q), and how far f32 may be from it: `units` half units in the last place of the
+// larger of the value and `floor(a)`, the size of what cancels in the formula.
 struct Oracle {
   std::function<double(double, double, double, double)> exact;
   double units = 1;
@@ -48,8 +48,8 @@ Oracle of(
   return {[f](double a, double, double, double) { return f(a); }, units, floor};
 }
 
-// Units: one for each rounding and the stated errors of exp, tanh (2, 3 ulp: 4, 6 units) and of the C library (< 3 ulp),
-// through the conditions of the functions around them. erf: 1.2e-7 < 3 units of one.
+// Units: one for each rounding and the stated errors of exp, tanh (2, 3 ulp: 4, 6 units) and of the C library
+// (< 3 ulp), through the conditions of the functions around them. erf: 1.2e-7 < 3 units of one.
 const std::map<Op, Oracle>& oracles() {
   using D = double;
   static const std::map<Op, Oracle> all = {

@@ -1,5 +1,5 @@
-// Sixteen lanes of f32 as a number type of base/ir/pointwise.h, over any vector type (vec_scalar.h): exp, tanh and erf
-// are polynomials, other functions the C library's, a lane at a time. All vector types give the same bits.
+// Sixteen lanes of f32 as a number type of base/ir/pointwise.h, over any vector type (vec_scalar.h): exp, tanh and
+// erf are polynomials, other functions the C library's, a lane at a time. All vector types give the same bits.
 #pragma once
 
 #include "base/ir/pointwise.h"
@@ -50,7 +50,7 @@ struct Lanes {
   friend Lanes exp(Lanes a) { return simd::exp<T>(a.v); }
   friend Lanes tanh(Lanes a) { return simd::tanh<T>(a.v); }
   friend Lanes erf(Lanes a) { return simd::erf<T>(a.v); }
-  // Built-ins, not std's inline functions: those of one instruction set could be linked into code for another.
+  // Built-ins: inline functions of std, compiled for one instruction set, could be linked into code for another.
   friend Lanes floor(Lanes a) {
     return each([](float x) { return __builtin_floorf(x); }, a);
   }

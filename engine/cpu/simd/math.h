@@ -1,7 +1,7 @@
 // exp, tanh and erf over vectors of sixteen lanes, equal bits for every vector type.
 //
-// Errors against the exact value, from a test over all exponents: exp 2 ulp (also for denormal results), tanh 3 ulp,
-// erf 1.2e-7 absolute. NaN in, NaN out. Polynomials: least squares towards minimax in f64.
+// Errors against the exact value, from a test over all exponents: exp 2 ulp (also for denormal results), tanh
+// 3 ulp, erf 1.2e-7 absolute. NaN in, NaN out. Polynomials: least squares towards minimax in f64.
 #pragma once
 
 namespace ark::simd {
