@@ -46,7 +46,7 @@ struct Attention : Quiet {
   static_assert((kValues + kConsumerWarps * kRows * kValue) * 4 <= static_cast<int>(kScratchBytes));
 
   const Call& call;
-  Item item{};
+  AttentionItem item{};
   i32 kv = 0, split = 0, splits = 1;
   const i32* head_list = nullptr;
   i32 group = 0;  // query heads of the KV head
@@ -287,7 +287,7 @@ struct Attention : Quiet {
     const i32 heads = call.size_at(1);
     const Division by_split = divide(tile, splits), by_head = divide(by_split.quotient, heads);
     split = by_split.rest, kv = by_head.rest, item_number = by_head.quotient;
-    item = dev::ld_global(at<const Item>(call.b.rank->items) + item_number);
+    item = dev::ld_global(at<const AttentionItem>(call.b.rank->items) + item_number);
     const i32* table = call.operand<const i32>(6);
     const i32 begin = dev::ld_nc(table + kv);
     head_list = table + begin;
