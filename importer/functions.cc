@@ -6,7 +6,7 @@
 namespace ark {
 namespace {
 
-std::string key(const std::string& domain, const std::string& name, const std::string& overload) {
+std::string identity_of(const std::string& domain, const std::string& name, const std::string& overload) {
   return domain + '\0' + name + '\0' + overload;
 }
 
@@ -14,14 +14,14 @@ std::string key(const std::string& domain, const std::string& name, const std::s
 
 FunctionTable::FunctionTable(const onnx::Model& model, const Limits& limits) : limits_(limits) {
   for (const onnx::Function& f : model.functions)
-    if (!functions_.emplace(key(f.domain, f.name, f.overload), &f).second)
+    if (!functions_.emplace(identity_of(f.domain, f.name, f.overload), &f).second)
       throw Error(Code::kBadModel,
                   "function '" + escaped(f.domain) + "." + escaped(f.name) + "' is defined twice");
 }
 
 const onnx::Function* FunctionTable::find(const onnx::Node& call) const {
   if (functions_.empty()) return nullptr;
-  const auto it = functions_.find(key(call.domain, call.op_type, call.overload));
+  const auto it = functions_.find(identity_of(call.domain, call.op_type, call.overload));
   return it == functions_.end() ? nullptr : it->second;
 }
 

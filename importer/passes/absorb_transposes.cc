@@ -18,12 +18,6 @@ std::vector<int64_t> swapped(std::vector<int64_t> perm) {
   return perm;
 }
 
-bool is_identity(const std::vector<int64_t>& perm) {
-  for (std::size_t i = 0; i < perm.size(); ++i)
-    if (perm[i] != static_cast<int64_t>(i)) return false;
-  return true;
-}
-
 // A value that holds the same view of the same payload already, or a new one.
 ValueId value_with(Graph& graph, const ConstantPtr& constant) {
   for (std::size_t i = 0; i < graph.values.size(); ++i) {

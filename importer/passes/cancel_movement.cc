@@ -13,12 +13,6 @@ bool same_shape(const Graph& graph, ValueId a, ValueId b) {
   return x && y && *x == *y;
 }
 
-bool is_identity(const std::vector<int64_t>& perm) {
-  for (std::size_t i = 0; i < perm.size(); ++i)
-    if (perm[i] != static_cast<int64_t>(i)) return false;
-  return true;
-}
-
 bool takes_everything(const Graph& graph, const Node& slice) {
   if (!slice.attributes.has(key::kStarts)) return false;
   for (const int64_t s : slice.attributes.get(key::kSteps))

@@ -56,6 +56,12 @@ inline void rewrite(Node& node, Op op, std::vector<ValueId> inputs, Attributes a
   node.attributes = std::move(attributes);
 }
 
+inline bool is_identity(const std::vector<int64_t>& perm) {
+  for (std::size_t i = 0; i < perm.size(); ++i)
+    if (perm[i] != static_cast<int64_t>(i)) return false;
+  return true;
+}
+
 // True if `node` reduces the last axis only, keeping it with size 1.
 inline bool over_last_axis(const Graph& graph, const Node& node) {
   const auto& shape = graph.value(node.inputs[0]).shape;
