@@ -224,14 +224,16 @@ TEST(Pump, WhatWasPostedBeforeTheEndStillArrives) {
 
 TEST(Bench, GivesARowPerTransportLinkAndSize) {
   const std::vector<BenchRow> rows = run_bench({{4, 65536}, std::chrono::milliseconds(1)});
-  ASSERT_EQ(rows.size(), 8u);
+  std::vector<std::string> names;
   for (const BenchRow& row : rows) {
     EXPECT_GT(row.latency_us, 0);
     EXPECT_GT(row.gigabytes_per_second, 0);
+    if (row.bytes == 65536) names.push_back(row.transport + " " + row.link);
   }
-  EXPECT_EQ(rows[0].transport + rows[0].link, "localdirect");
-  EXPECT_EQ(rows[7].transport + rows[7].link, "shmposted");
-  EXPECT_EQ(rows[7].bytes, 65536u);
+  EXPECT_EQ(rows.size(), 2 * names.size());
+  // Those with links of one kind are measured once.
+  EXPECT_EQ(names, (std::vector<std::string>{"local direct", "local posted", "shm direct", "shm posted",
+                                             "socket posted"}));
 }
 
 }  // namespace
