@@ -8,8 +8,9 @@
 namespace ark::api {
 
 using Family = std::vector<Endpoint>();
-Family completions, chat, models, tokenize, health, metrics, openapi;
-inline constexpr Family* kFamilies[] = {completions, chat, models, tokenize, health, metrics, openapi};
+Family completions, chat, apply_template, models, tokenize, health, metrics, openapi;
+inline constexpr Family* kFamilies[] = {completions, chat,   apply_template, models,
+                                        tokenize,    health, metrics,        openapi};
 
 std::vector<Endpoint> endpoints();
 // `service` outlives the router.

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+
 namespace ark {
 namespace {
 
@@ -93,8 +95,9 @@ std::string nearest(const CLI::App& app, const std::string& given) {
 std::string suggestion(const CLI::App& app) {
   for (const std::string& argument : app.remaining(true)) {
     if (!argument.starts_with("-")) continue;
-    const std::string found = nearest(command_of(app), argument.substr(0, argument.find('=')));
-    if (!found.empty()) return "; did you mean " + found + "?";
+    const std::string given = argument.substr(0, argument.find('='));
+    const std::string found = nearest(command_of(app), given);
+    if (!found.empty()) return "; by " + escaped(given, 60) + ", did you mean " + found + "?";
   }
   return "";
 }

@@ -9,8 +9,8 @@ class App;
 
 namespace ark {
 
-// After `app` refused its arguments: "; did you mean --tp?", or "" where nothing is near. Knows how vLLM, llama.cpp
-// and others call what ark has by another name; else the fewest changed letters win.
+// After `app` refused its arguments: "; by -np, did you mean --max-num-seqs?", or "" where nothing is near. Knows how
+// vLLM, llama.cpp and others call what ark has by another name; else the fewest changed letters win.
 std::string suggestion(const CLI::App& app);
 
 }  // namespace ark

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import jinja2.sandbox
 import openapi_spec_validator
 import pytest
 from tokenizers import Tokenizer
@@ -25,6 +26,26 @@ def test_models(tiny, client):
     assert set(missing.json()["error"]) == FOUR_KEYS
     assert missing.json()["error"]["code"] == "model_not_found"
     assert "other/with/slashes and spaces" in missing.json()["error"]["message"]
+
+
+def test_apply_template_is_what_jinja2_renders(tiny):
+    template = json.loads((TINY / "tokenizer_config.json").read_text())["chat_template"]
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    for messages in ([{"role": "user", "content": "Hi"}],
+                     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " 漢字\n"},
+                      {"role": "assistant", "content": "So?"}, {"role": "user", "content": "Go on"}]):
+        for begin in (True, False):
+            answer = tiny.post("/apply-template", {"messages": messages, "add_generation_prompt": begin})
+            wanted = environment.from_string(template).render(
+                messages=messages, add_generation_prompt=begin, tools=None,
+                **{name: token for name, token in json.loads((TINY / "tokenizer_config.json").read_text()).items()
+                   if name.endswith("_token") and isinstance(token, str)})
+            assert (answer.status_code, answer.json()) == (200, {"prompt": wanted})
+            # What a chat with these messages is computed from.
+            ids = tiny.post("/tokenize", {"messages": messages, "add_generation_prompt": begin}).json()["tokens"]
+            assert tiny.post("/tokenize", {"prompt": wanted, "add_special_tokens": False}).json()["tokens"] == ids
+    refused = tiny.post("/apply-template", {"messages": []})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
@@ -95,7 +116,8 @@ def resolved(document, operation):
     return document["components"]["schemas"][reference.rsplit("/", 1)[1]]
 
 
-GOOD = {"/v1/completions": {"prompt": "Hi", "max_tokens": 1}, "/tokenize": {"prompt": "Hi"}, "/detokenize": {"tokens": [1]},
+GOOD = {"/v1/completions": {"prompt": "Hi", "max_tokens": 1}, "/tokenize": {"prompt": "Hi"},
+        "/detokenize": {"tokens": [1]}, "/apply-template": {"messages": [{"role": "user", "content": "Hi"}]},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}}
 
 
@@ -121,7 +143,7 @@ def test_openapi_is_valid_and_lists_every_route(tiny):
     openapi_spec_validator.validate(document)
     assert set(document["paths"]) == {
         "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/tokenize", "/detokenize",
-        "/health", "/v2/health/live", "/v2/health/ready", "/version", "/metrics", "/openapi.json"}
+        "/apply-template", "/health", "/v2/health/live", "/v2/health/ready", "/version", "/metrics", "/openapi.json"}
     with tiny.http() as http:
         for path, methods in document["paths"].items():
             path = path.replace("{model}", tiny.model)

@@ -60,7 +60,7 @@ def test_a_bad_value_is_refused_alike_from_both_places(tiny_model, option):
 
 @pytest.mark.parametrize("given, meant", {
     "--tensor-parallel-size": "--tp", "--ctx-size=4096": "--max-model-len", "-np": "--max-num-seqs",
-    "--api-key": "--api-key-file", "--max-model-length": "--max-model-len", "--thread": "--threads",
+    "--api-key": "--api-key-file", "--modle=x": "--model", "--max-model-length": "--max-model-len", "--thread": "--threads",
     "--prot": "--port"}.items())
 def test_what_an_unknown_option_may_mean_is_said(given, meant):
     assert f"did you mean {meant}?" in refused(USAGE, "model.onnx", given)
