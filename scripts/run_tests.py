@@ -24,14 +24,16 @@ ZOO = ROOT / "build" / "zoo"
 PYTHON = ROOT / ".venv" / "bin" / "python"
 JOBS = os.cpu_count() or 2
 TAIL = 40  # lines of a failed suite's log
-FUZZ_SECONDS = 60
+FUZZ_SECONDS, FUZZ_SECONDS_FULL = 15, 60  # of each fuzzer
+# Largest inputs in bytes: what is longer takes longer, but goes no other ways.
+FUZZ_LENGTHS = {"parse_fuzz": 200000, "tokenizer_fuzz": 20000}
 # The longest first. In shards, so that no suite is left running alone at the end.
 LONGEST = ["emulator_test", "models", "threads_test", "cuda_test", "engine_test"]
 SHARDS = {"emulator_test": 2}
 # The thread sanitizer of gcc 12 wants its addresses where they always were.
 WRAPPERS = {"threads_test": ("setarch", os.uname().machine, "-R")}
 # The server takes as long to instrument as all else: with --full only.
-ASAN_TESTS = ["base_test", "importer_test", "dma_test", "engine_test", "scheduler_test"]
+ASAN_TESTS = ["base_test", "importer_test", "dma_test", "engine_test", "text_test", "scheduler_test"]
 SANITIZER_OPTIONS = {
     "ARK_SANITIZED": "1",  # fewer random schedules
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:allocator_may_return_null=1",
@@ -239,13 +241,15 @@ def run_fuzzer(totals, name):
     log, start, result = LOGS / f"{name}.log", time.monotonic(), Result()
     corpus, seeds = ROOT / "build-asan" / "corpus" / name, ROOT / "tests" / "fuzz" / "corpus" / name
     corpus.mkdir(parents=True, exist_ok=True)
-    command = [ROOT / "build-asan" / "bin" / name, f"-max_total_time={FUZZ_SECONDS}", "-timeout=60",
-               "-rss_limit_mb=1024", "-max_len=200000", "-print_final_stats=1",
+    seconds = FUZZ_SECONDS_FULL if "ARK_FULL" in os.environ else FUZZ_SECONDS
+    command = [ROOT / "build-asan" / "bin" / name, f"-max_total_time={seconds}", "-timeout=60",
+               "-rss_limit_mb=1024", f"-max_len={FUZZ_LENGTHS.get(name, 4096)}", "-print_final_stats=1",
                f"-artifact_prefix={ROOT / 'build-asan' / name}-", corpus]
     if "ARK_FULL" not in os.environ:
         command.append("-seed=1")  # much the same each time: what is new is looked for with --full
-    command += [folder for folder in (seeds, *sorted(ZOO.glob("llama"))) if folder.is_dir()]
-    limit = FUZZ_SECONDS + 600
+    models = sorted(ZOO.glob("llama")) if name == "parse_fuzz" else []
+    command += [folder for folder in (seeds, *models) if folder.is_dir()]
+    limit = seconds + 600
     status = execute(command, log, limit, **SANITIZER_OPTIONS)
     if status == 0:
         result.passed = 1

@@ -98,7 +98,8 @@ std::pair<std::size_t, std::size_t> AddedTokens::Matcher::match(std::string_view
   std::pair<std::size_t, std::size_t> best{0, 0};
   std::uint32_t node = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto edge = edges_.find(static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(text[i]));
+    const auto edge =
+        edges_.find(static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(text[i]));
     if (edge == edges_.end()) break;
     budget.charge();
     node = edge->second;
@@ -108,7 +109,7 @@ std::pair<std::size_t, std::size_t> AddedTokens::Matcher::match(std::string_view
 }
 
 std::vector<Section> AddedTokens::Matcher::find(std::string_view text, const AddedTokens& owner,
-                                                 Budget& budget) const {
+                                                Budget& budget) const {
   budget.charge_reading(text.size());
   std::vector<Section> sections;
   std::size_t done = 0;  // everything before is in a section

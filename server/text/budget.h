@@ -1,4 +1,5 @@
-// What one piece of work on text from strangers may cost: rendering a template, tokenizing a text, decoding a token.
+// What one piece of work on text from strangers may cost: rendering a template, tokenizing a text, decoding a
+// token.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +13,14 @@ class BudgetExceeded : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Counts work done and bytes made, not statements run: a list that holds one list twice, which holds one list twice
-// and so on is small, but walking it is not. Who walks over values or makes text charges for it before or while doing
-// it. One unit is about what a step of the interpreter, or looking at 64 bytes, takes: some 100 ns.
+// Counts work done and bytes made, not statements run: a list that holds one list twice, which holds one
+// list twice and so on is small, but walking it is not. Who walks over values or makes text charges for it
+// before or while doing it. One unit is about what a step of the interpreter, or looking at 64 bytes, takes:
+// some 100 ns.
 class Budget {
  public:
-  constexpr Budget(std::size_t work, std::size_t bytes) : work_(work), bytes_(bytes), work_left_(work), bytes_left_(bytes) {}
+  constexpr Budget(std::size_t work, std::size_t bytes)
+      : work_(work), bytes_(bytes), work_left_(work), bytes_left_(bytes) {}
 
   void charge(std::size_t work = 1) {
     if (work > work_left_) throw BudgetExceeded("takes more than " + std::to_string(work_) + " steps");

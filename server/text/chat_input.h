@@ -15,7 +15,7 @@ struct ChatInput {
   Json documents;
   bool add_generation_prompt = false;
   std::optional<std::string> bos_token, eos_token, pad_token, unk_token, cls_token, sep_token, mask_token;
-  Json extra;  // further variables by name ("enable_thinking" ...); null or an object; they win over the others
+  Json extra;  // further variables ("enable_thinking" ...); null or an object; they win over the others
 };
 
 }  // namespace ark::text

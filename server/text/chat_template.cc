@@ -32,7 +32,8 @@ ChatTemplate ChatTemplate::parse(std::string_view source) {
   return ChatTemplate(std::make_unique<const Tree>(Tree{jinja::parse_template(source)}));
 }
 
-std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time_t> now, Budget budget) const {
+std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time_t> now,
+                                 Budget budget) const {
   Json variables = Json::object();
   variables["messages"] = input.messages;
   variables["tools"] = input.tools;

@@ -153,7 +153,9 @@ class PlainStep : public Decoder::Step {
 
 class FuseStage : public DecodeStage {
  public:
-  void push(std::string_view token, std::vector<std::string>& out, Budget&) override { out.emplace_back(token); }
+  void push(std::string_view token, std::vector<std::string>& out, Budget&) override {
+    out.emplace_back(token);
+  }
 };
 
 class JoinStage : public DecodeStage {
@@ -231,25 +233,26 @@ MapStage::Map word_piece(const JsonView& json) {
 }
 
 MapStage::Map metaspace(const JsonView& json) {
-  return
-      [replacement = json.at("replacement").character(),
-       prepended = parse_prepend_scheme(json) != PrependScheme::kNever](std::string_view token, bool first, Budget&) {
-        std::string text;
-        for (std::size_t at = 0; at < token.size();) {
-          const char32_t c = next_char(token, at);
-          if (c != replacement)
-            append_utf8(text, c);
-          else if (!first || !prepended)
-            text += ' ';
-        }
-        return text;
-      };
+  return [replacement = json.at("replacement").character(),
+          prepended = parse_prepend_scheme(json) != PrependScheme::kNever](std::string_view token, bool first,
+                                                                           Budget&) {
+    std::string text;
+    for (std::size_t at = 0; at < token.size();) {
+      const char32_t c = next_char(token, at);
+      if (c != replacement)
+        append_utf8(text, c);
+      else if (!first || !prepended)
+        text += ' ';
+    }
+    return text;
+  };
 }
 
 MapStage::Map replace(const JsonView& json) {
-  return
-      [pattern = std::make_shared<const Pattern>(json.at("pattern")), content = json.at("content").string()](
-          std::string_view token, bool, Budget& budget) { return pattern->replace_all(token, content, budget); };
+  return [pattern = std::make_shared<const Pattern>(json.at("pattern")),
+          content = json.at("content").string()](std::string_view token, bool, Budget& budget) {
+    return pattern->replace_all(token, content, budget);
+  };
 }
 
 std::shared_ptr<const Decoder::Step> strip(const JsonView& json, bool fused) {

@@ -33,7 +33,8 @@ class Decoder {
   class Stream {
    public:
     explicit Stream(const Decoder& decoder);
-    // Text that is certain after this token: whole characters. kInvalidArgument where the stages make too much of it.
+    // Text that is certain after this token: whole characters. kInvalidArgument where the stages make too
+    // much of it.
     std::string push(std::string_view token);
     std::string flush();
 

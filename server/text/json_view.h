@@ -59,8 +59,8 @@ class JsonView {
   std::string place_;
 };
 
-// A list of parts of a tokenizer (normalizers, pre-tokenizers ...), of which there must not be too many: each looks
-// at all of a text.
+// A list of parts of a tokenizer (normalizers, pre-tokenizers ...), of which there must not be too many: each
+// looks at all of a text.
 JsonView parts_of(const JsonView& list);
 
 }  // namespace ark::text

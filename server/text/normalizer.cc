@@ -68,7 +68,9 @@ class Replace : public Normalizer {
  public:
   explicit Replace(const JsonView& json)
       : pattern_(json.at("pattern")), content_(json.at("content").string()) {}
-  void apply(std::string& text, Budget& budget) const override { text = pattern_.replace_all(text, content_, budget); }
+  void apply(std::string& text, Budget& budget) const override {
+    text = pattern_.replace_all(text, content_, budget);
+  }
 
  private:
   Pattern pattern_;

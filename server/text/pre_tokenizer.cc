@@ -38,7 +38,8 @@ class PreTokenizerSequence : public PreTokenizer {
 
 class ByteLevelPreTokenizer : public PreTokenizer {
  public:
-  explicit ByteLevelPreTokenizer(const JsonView& json) : prefix_space_(json.at("add_prefix_space").boolean_or(true)) {
+  explicit ByteLevelPreTokenizer(const JsonView& json)
+      : prefix_space_(json.at("add_prefix_space").boolean_or(true)) {
     if (json.at("use_regex").boolean_or(true)) regex_.emplace(kGpt2Pattern, json.place());
   }
 
@@ -50,7 +51,8 @@ class ByteLevelPreTokenizer : public PreTokenizer {
       return;
     }
     const std::size_t first = out.size();
-    split(piece, segments_of(piece.text, regex_->find_all(piece.text, budget), false), SplitBehavior::kIsolated, out);
+    split(piece, segments_of(piece.text, regex_->find_all(piece.text, budget), false),
+          SplitBehavior::kIsolated, out);
     for (std::size_t i = first; i < out.size(); ++i) out[i].text = bytes_to_chars(out[i].text);
   }
 

@@ -9,12 +9,12 @@
 namespace ark::text {
 namespace {
 
-constexpr std::size_t kMaxPattern = 64 * 1024;     // bytes
-// Backtracking steps per match: a match that needs more than the first limit is tried again with one that is larger
-// by a factor, for which it pays.
+constexpr std::size_t kMaxPattern = 64 * 1024;  // bytes
+// Backtracking steps per match: a match that needs more than the first limit is tried again with one that is
+// larger by a factor, for which it pays.
 constexpr std::uint32_t kFirstMatchLimit = 1000, kMatchLimitFactor = 8, kMatchLimit = 20'000'000;
 constexpr std::uint32_t kStepsPerUnit = 16;
-constexpr std::uint32_t kHeapLimit = 64 * 1024;    // KiB per match
+constexpr std::uint32_t kHeapLimit = 64 * 1024;  // KiB per match
 constexpr std::size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
 
 std::string pcre2_message(int error) {
@@ -111,8 +111,9 @@ std::vector<Span> Regex::find_all(std::string_view text, Budget& budget) const {
     const int result = match(text, from, budget, scratch);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0)
-      throw Error(ark::Code::kInvalidArgument, what_ + ": the text cannot be split within the pattern's limits (" +
-                                                   pcre2_message(result) + ")");
+      throw Error(
+          ark::Code::kInvalidArgument,
+          what_ + ": the text cannot be split within the pattern's limits (" + pcre2_message(result) + ")");
     const PCRE2_SIZE* found = pcre2_get_ovector_pointer(scratch.data);
     const Span span{found[0], found[1]};
     budget.charge_bytes(sizeof span);

@@ -29,8 +29,8 @@ class Regex {
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  // Non-overlapping matches from left to right in valid UTF-8. Backtracking is charged for; kInvalidArgument when a
-  // match needs more of it than the limits allow.
+  // Non-overlapping matches from left to right in valid UTF-8. Backtracking is charged for; kInvalidArgument
+  // when a match needs more of it than the limits allow.
   std::vector<Span> find_all(std::string_view text, Budget& budget) const;
 
  private:

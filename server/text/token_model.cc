@@ -13,7 +13,7 @@ std::unique_ptr<TokenModel> TokenModel::parse(const JsonView& json) {
     type = json.has("merges")                      ? "BPE"
            : json.has("unk_id")                    ? "Unigram"
            : json.has("continuing_subword_prefix") ? "WordPiece"
-                                                               : "WordLevel";
+                                                   : "WordLevel";
   }
   if (type == "BPE") return parse_bpe(json);
   if (type == "Unigram") return parse_unigram(json);

@@ -41,7 +41,8 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
                 Budget(kWork + text.size() * kWorkPerByte, kBytes + text.size() * kBytesPerByte));
 }
 
-std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens, Budget budget) const {
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                            Budget budget) const {
   if (!is_valid_utf8(text)) throw Error(Code::kInvalidArgument, "text: not valid UTF-8");
   std::vector<std::int32_t> ids;
   try {
@@ -49,8 +50,8 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
       if (section.id)
         ids.push_back(*section.id);
       else
-        encode_section(std::string(text.substr(section.begin, section.end - section.begin)), section.begin == 0, ids,
-                       budget);
+        encode_section(std::string(text.substr(section.begin, section.end - section.begin)),
+                       section.begin == 0, ids, budget);
     }
   } catch (const BudgetExceeded& error) {
     throw Error(Code::kInvalidArgument, std::string("text: tokenizing it ") + error.what());

@@ -49,7 +49,8 @@ class Tokenizer {
  private:
   friend class Detokenizer;
   struct Parts;
-  void encode_section(std::string section, bool at_start, std::vector<std::int32_t>& ids, Budget& budget) const;
+  void encode_section(std::string section, bool at_start, std::vector<std::int32_t>& ids,
+                      Budget& budget) const;
   std::unique_ptr<const Parts> parts_;
 };
 

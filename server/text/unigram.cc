@@ -103,10 +103,11 @@ class Unigram : public TokenModel {
       std::size_t next = at;
       next_char(text, next);
       bool known = false;  // this character is a token by itself
-      const std::size_t walked = trie_.visit_prefixes(text.substr(at), [&](std::size_t length, std::int32_t id) {
-        offer(length, id, scores_[id]);
-        known |= length == next - at;
-      });
+      const std::size_t walked =
+          trie_.visit_prefixes(text.substr(at), [&](std::size_t length, std::int32_t id) {
+            offer(length, id, scores_[id]);
+            known |= length == next - at;
+          });
       budget.charge(1 + walked / kEdgesPerUnit);
       if (!known) {
         if (!unknown_)

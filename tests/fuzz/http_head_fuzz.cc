@@ -1,5 +1,5 @@
-// libFuzzer: any bytes as the head of a request. Only HttpError with a client's status may come out, and the head
-// that goes on to the HTTP library is one that we would accept ourselves: nothing is smuggled through.
+// libFuzzer: any bytes as the head of a request. Only HttpError with a client's status may come out, and the
+// head that goes on to the HTTP library is a single one: nothing is smuggled through.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

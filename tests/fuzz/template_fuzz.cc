@@ -1,5 +1,5 @@
-// libFuzzer: a chat template, and behind a NUL the JSON of its variables. It is refused when it is loaded, or it
-// renders within its budget or fails with the line: nothing else may happen, whatever the template does.
+// libFuzzer: a chat template, and behind a NUL the JSON of its variables. It is refused when it is loaded, or
+// it renders within its budget or fails with the line: nothing else may happen, whatever the template does.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -28,7 +28,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   const std::size_t end = std::min(input.find('\0'), size);
   try {
     const auto parsed = ark::text::ChatTemplate::parse(input.substr(0, end));
-    Json variables = end + 64 < size ? Json() : Json::parse(input.substr(std::min(end + 1, size)), nullptr, false);
+    Json variables =
+        end + 64 < size ? Json() : Json::parse(input.substr(std::min(end + 1, size)), nullptr, false);
     if (!variables.is_object()) variables = Json::parse(kUsual);
     parsed.render_variables(variables, 0, kBudget);
   } catch (const ark::Error& error) {

@@ -42,13 +42,16 @@ void check(bool holds, const char* what) {
 }
 
 void check_stops(const std::string& text, std::size_t cut) {
-  const std::vector<std::string> stops = {text.substr(0, cut % 7), text.substr(text.size() / 2, cut % 5), "\n\n"};
+  const std::vector<std::string> stops = {text.substr(0, cut % 7), text.substr(text.size() / 2, cut % 5),
+                                          "\n\n"};
   ark::text::StopChecker whole(stops), parts(stops);
   const std::string expected = whole.push(text) + whole.flush();
   std::string out;
-  for (std::size_t at = 0; at < text.size(); at += 1 + cut % 9) out += parts.push(text.substr(at, 1 + cut % 9));
+  for (std::size_t at = 0; at < text.size(); at += 1 + cut % 9)
+    out += parts.push(text.substr(at, 1 + cut % 9));
   out += parts.flush();
-  check(out == expected && whole.stopped() == parts.stopped(), "stop strings do not depend on how text is cut");
+  check(out == expected && whole.stopped() == parts.stopped(),
+        "stop strings do not depend on how text is cut");
 }
 
 }  // namespace

@@ -15,7 +15,8 @@
 namespace {
 
 constexpr ark::text::Budget kBudget{100'000, std::size_t{16} << 20};
-constexpr const char* kTexts[] = {"", "Hello, World 12", "  na\u00efve\t\u4e16\u754c <s>\n", "aaaaaaaaaaaaaaaaaaaaaaaaaaaa b"};
+constexpr const char* kTexts[] = {"", "Hello, World 12", "  na\u00efve\t\u4e16\u754c <s>\n",
+                                  "aaaaaaaaaaaaaaaaaaaaaaaaaaaa b"};
 
 void go_through(const ark::text::Tokenizer& tokenizer, const char* text) {
   const std::vector<std::int32_t> ids = tokenizer.encode(text, true, kBudget);
@@ -37,14 +38,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     try {
       run();
     } catch (const ark::Error& error) {
-      if (error.code() == Code::kBadModel || error.code() == Code::kUnsupported || error.code() == Code::kInvalidArgument)
+      if (error.code() == Code::kBadModel || error.code() == Code::kUnsupported ||
+          error.code() == Code::kInvalidArgument)
         return;
       std::cerr << "an input may not cause: " << error.what() << '\n';
       std::abort();
     }
   };
   attempt([&] {
-    const ark::text::Tokenizer tokenizer(ark::text::parse_json({reinterpret_cast<const char*>(data), size}, "fuzz"));
+    const ark::text::Tokenizer tokenizer(
+        ark::text::parse_json({reinterpret_cast<const char*>(data), size}, "fuzz"));
     for (const char* text : kTexts) attempt([&] { go_through(tokenizer, text); });
   });
   return 0;

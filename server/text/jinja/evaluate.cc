@@ -35,7 +35,8 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
 
 Value Interpreter::item(const Value& object, const Value& key) {
   if (const auto found = subscript(object, key, budget_)) return *found;
-  if (!key.is_string()) return Value::undefined(object_name(object) + " has no element " + repr(key, budget_));
+  if (!key.is_string())
+    return Value::undefined(object_name(object) + " has no element " + repr(key, budget_));
   if (object.is_dict()) {
     if (auto method = find_method(object, key.as_string())) return *method;
     return Value::undefined(object_name(object) + " has no attribute '" + key.as_string() + "'");

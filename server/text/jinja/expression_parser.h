@@ -21,8 +21,8 @@ class ExpressionParser {
   ExpressionPtr filter_call(ExpressionPtr input);  // name(...), the | being read
   ExpressionPtr unary(bool with_filters = true);
 
-  // Filters and tests that do not exist are an error here, unless they stand in a branch that may never run (in an
-  // Optional): as in Jinja those fail when they are reached.
+  // Filters and tests that do not exist are an error here, unless they stand in a branch that may never run
+  // (in an Optional): as in Jinja those fail when they are reached.
   void refuse_unknown_names() const;
   class Optional {
    public:
@@ -74,7 +74,7 @@ class ExpressionParser {
 
   TokenStream& tokens_;
   int nesting_ = 0;
-  std::vector<Token> unknown_;  // names of filters and tests, with what they are in front
+  std::vector<Token> unknown_;  // "no filter named 'x'", with the line
 };
 
 }  // namespace ark::text::jinja

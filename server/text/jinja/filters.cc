@@ -60,7 +60,8 @@ Value indent_filter(Interpreter& interpreter, const Value& input, const Argument
   const std::string blanks = parameters.has(0) ? indentation(parameters, 0, 10000) : "    ";
   if (!input.is_string()) parameters.fail(std::string("needs a string, not ") + input.type_name());
   const std::vector<std::string> lines = split_lines(input.as_string() + "\n", false);
-  interpreter.budget().charge_bytes(input.as_string().size() + lines.size() * (blanks.size() + sizeof blanks));
+  interpreter.budget().charge_bytes(input.as_string().size() +
+                                    lines.size() * (blanks.size() + sizeof blanks));
   std::string out = parameters.flag(1) ? blanks : "";
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += "\n";

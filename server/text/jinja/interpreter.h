@@ -43,7 +43,7 @@ class Interpreter {
   };
   using ScopePtr = std::shared_ptr<Scope>;
 
-  // Makes a scope the current one. At the end its variables go: a macro among them refers to the scope itself.
+  // Makes a scope the current one. At the end its variables go: a macro among them refers to the scope.
   class Enter {
    public:
     Enter(Interpreter& interpreter, ScopePtr scope) : interpreter_(interpreter), saved_(interpreter.scope_) {

@@ -177,7 +177,8 @@ class Lexer {
 
   // The text between the tags raw and endraw, the former of which has been read.
   void read_raw() {
-    for (std::size_t tag = source_.find("{%", at_); tag != std::string::npos; tag = source_.find("{%", tag + 2)) {
+    for (std::size_t tag = source_.find("{%", at_); tag != std::string::npos;
+         tag = source_.find("{%", tag + 2)) {
       const auto end = word_tag(tag + 2, "endraw");
       if (!end) continue;
       add_text(tag, '%', tag + 2 < source_.size() ? source_[tag + 2] : '\0');
@@ -245,7 +246,8 @@ class Lexer {
       is_float = true;
     }
     if (!attribute && end < source_.size() && (source_[end] | 0x20) == 'e') {
-      const std::size_t sign = end + 1 < source_.size() && (source_[end + 1] == '+' || source_[end + 1] == '-');
+      const std::size_t sign =
+          end + 1 < source_.size() && (source_[end + 1] == '+' || source_[end + 1] == '-');
       if (end + 1 + sign < source_.size() && is_digit(source_[end + 1 + sign])) {
         end = skip_digits(end + 1 + sign);
         is_float = true;

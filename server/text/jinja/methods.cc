@@ -72,7 +72,8 @@ Value count_method(Interpreter&, const Value& self, const Arguments& arguments) 
   const std::string &text = self.as_string(), part = Parameters(arguments, "count", {"sub"}).string(0);
   if (part.empty()) return static_cast<std::int64_t>(count_chars(text) + 1);
   std::int64_t count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
+    ++count;
   return count;
 }
 
@@ -80,8 +81,8 @@ Value replace_method(Interpreter& interpreter, const Value& self, const Argument
   const Parameters parameters(arguments, "replace", {"old", "new", "count"});
   const std::string from = parameters.string(0), to = parameters.string(1);
   const std::string& text = self.as_string();
-  interpreter.budget().charge_bytes(
-      text.size() + (from.empty() ? text.size() + 1 : text.size() / from.size()) * to.size());
+  interpreter.budget().charge_bytes(text.size() +
+                                    (from.empty() ? text.size() + 1 : text.size() / from.size()) * to.size());
   return replace(text, from, to, parameters.integer_or(2, -1));
 }
 
@@ -100,7 +101,8 @@ Value join_method(Interpreter& interpreter, const Value& self, const Arguments& 
 
 template <bool kAtEnd>
 Value remove_affix_method(Interpreter&, const Value& self, const Arguments& arguments) {
-  const std::string affix = Parameters(arguments, "removeprefix", {"affix"}).string(0), &text = self.as_string();
+  const std::string affix = Parameters(arguments, "removeprefix", {"affix"}).string(0),
+                    &text = self.as_string();
   if (kAtEnd) return text.ends_with(affix) ? text.substr(0, text.size() - affix.size()) : text;
   return text.starts_with(affix) ? text.substr(affix.size()) : text;
 }
@@ -128,7 +130,8 @@ std::string format_field(const Value& value, const std::string& spec, Budget& bu
   if (spec.empty()) return to_text(value, budget);
   const std::size_t point = std::min(spec.find('.'), spec.size() - 1);
   const std::string width = spec.substr(0, point),
-                    decimals = point + 1 < spec.size() ? spec.substr(point + 1, spec.size() - point - 2) : "6";
+                    decimals =
+                        point + 1 < spec.size() ? spec.substr(point + 1, spec.size() - point - 2) : "6";
   const auto digits = [](const std::string& text) {
     return text.size() <= 3 && text.find_first_not_of("0123456789") == std::string::npos;
   };
@@ -138,7 +141,8 @@ std::string format_field(const Value& value, const std::string& spec, Budget& bu
     throw TemplateError("format(): the specification '" + spec + "' is not supported here");
   char buffer[2400];  // 999 for the width or the decimals each, 309 digits before the point
   if (whole)
-    std::snprintf(buffer, sizeof buffer, ("%" + width + "lld").c_str(), static_cast<long long>(value.as_int()));
+    std::snprintf(buffer, sizeof buffer, ("%" + width + "lld").c_str(),
+                  static_cast<long long>(value.as_int()));
   else
     std::snprintf(buffer, sizeof buffer, ("%" + width + "." + decimals + "f").c_str(), value.as_number());
   return buffer;

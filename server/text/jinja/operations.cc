@@ -39,7 +39,8 @@ std::optional<std::size_t> position(std::int64_t index, std::size_t size) {
 }
 
 // The indices that start:stop:step selects, as Python's slice.indices().
-std::vector<std::size_t> slice_indices(const Value& start, const Value& stop, const Value& step, std::size_t size) {
+std::vector<std::size_t> slice_indices(const Value& start, const Value& stop, const Value& step,
+                                       std::size_t size) {
   const auto number = [](const Value& value, std::int64_t missing) {
     if (value.is_none()) return missing;
     if (!value.is_integral()) throw TemplateError("slice indices must be integers or None");
@@ -53,7 +54,8 @@ std::vector<std::size_t> slice_indices(const Value& start, const Value& stop, co
     const std::int64_t index = number(value, 0);
     return std::clamp(index < 0 ? (index < -count ? low : index + count) : index, low, high);
   };
-  const std::int64_t first = bound(start, stride < 0 ? high : low), last = bound(stop, stride < 0 ? low : high);
+  const std::int64_t first = bound(start, stride < 0 ? high : low),
+                     last = bound(stop, stride < 0 ? low : high);
   std::vector<std::size_t> indices;
   if (stride > count || stride < -count) {
     if (stride > 0 ? first < last : first > last) indices.push_back(static_cast<std::size_t>(first));
@@ -115,13 +117,15 @@ int compare(const Value& a, const Value& b, Budget& budget) {
 bool contains(const Value& container, const Value& item, Budget& budget) {
   if (container.is_string()) {
     if (!item.is_string())
-      throw TemplateError(std::string("'in <string>' requires string as left operand, not ") + item.type_name());
+      throw TemplateError(std::string("'in <string>' requires string as left operand, not ") +
+                          item.type_name());
     budget.charge_reading(container.as_string().size());
     return container.as_string().find(item.as_string()) != std::string::npos;
   }
   if (container.is_dict()) return container.as_dict().find(item) != nullptr;
   const std::vector<Value> items = iterate(container, budget);
-  return std::any_of(items.begin(), items.end(), [&](const Value& other) { return equal(other, item, budget); });
+  return std::any_of(items.begin(), items.end(),
+                     [&](const Value& other) { return equal(other, item, budget); });
 }
 
 std::size_t length(const Value& value) {

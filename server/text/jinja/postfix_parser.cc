@@ -115,7 +115,8 @@ std::string ExpressionParser::name_of(const char* kind, bool exists(std::string_
   std::string name = first.text;
   while (tokens_.skip_operator(".")) name += "." + tokens_.expect(TokenKind::kName, "a name").text;
   if (!exists(name))
-    unknown_.push_back({TokenKind::kName, std::string("no ") + kind + " named '" + escaped(name, 60) + "'", first.line});
+    unknown_.push_back(
+        {TokenKind::kName, std::string("no ") + kind + " named '" + escaped(name, 60) + "'", first.line});
   return name;
 }
 

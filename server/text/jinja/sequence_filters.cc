@@ -111,7 +111,8 @@ Value sum_filter(Interpreter& interpreter, const Value& input, const Arguments& 
   Value total = parameters.get_or(1, Value(0));
   if (total.is_string()) parameters.fail("cannot sum strings; use join");
   for (const Value& item : iterate(input, interpreter.budget()))
-    total = calculate(Arithmetic::kAdd, total, parameters.given(0) ? path(interpreter, item, parameters.get(0)) : item,
+    total = calculate(Arithmetic::kAdd, total,
+                      parameters.given(0) ? path(interpreter, item, parameters.get(0)) : item,
                       interpreter.budget());
   return total;
 }
@@ -143,7 +144,8 @@ Value join_filter(Interpreter& interpreter, const Value& input, const Arguments&
   std::string out;
   bool begun = false;
   for (const Value& item : iterate(input, interpreter.budget())) {
-    const std::string text = to_text(parameters.given(1) ? path(interpreter, item, parameters.get(1)) : item, interpreter.budget());
+    const std::string text = to_text(parameters.given(1) ? path(interpreter, item, parameters.get(1)) : item,
+                                     interpreter.budget());
     if (std::exchange(begun, true)) out += separator;
     out += text;
     interpreter.budget().charge_bytes(text.size() + separator.size());
@@ -201,7 +203,8 @@ Value select_filter(Interpreter& interpreter, const Value& input, const Argument
     const Value subject = kAttribute ? path(interpreter, item, arguments.positional[0]) : item;
     Arguments rest = rest_of(arguments, kTestAt + 1);
     const bool holds = arguments.positional.size() > kTestAt
-                           ? interpreter.apply_test(to_text(arguments.positional[kTestAt], interpreter.budget()), subject, rest)
+                           ? interpreter.apply_test(
+                                 to_text(arguments.positional[kTestAt], interpreter.budget()), subject, rest)
                            : truthy(subject);
     if (holds == kWanted) out.push_back(item);
   }

@@ -82,7 +82,8 @@ std::string title_words(std::string_view text) {
     const char32_t c = next_char(text, at);
     const std::string_view character = text.substr(begin, at - begin);
     out += inside ? to_lower(character) : to_upper(character);
-    inside = !(is_space(c) || (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != text.npos));
+    inside =
+        !(is_space(c) || (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != text.npos));
   }
   return out;
 }

@@ -106,8 +106,9 @@ class Writer {
   void write_dict(const Dict& dict) {
     auto items = dict.items;
     if (style_.sort_keys)
-      std::stable_sort(items.begin(), items.end(),
-                       [this](const auto& a, const auto& b) { return compare(a.first, b.first, budget_) < 0; });
+      std::stable_sort(items.begin(), items.end(), [this](const auto& a, const auto& b) {
+        return compare(a.first, b.first, budget_) < 0;
+      });
     write_items('{', '}', items, [this](const auto& item) {
       append_string(out_, key_text(item.first), style_.ascii);
       out_ += style_.key_separator;

@@ -72,7 +72,9 @@ class Value {
   static Value undefined(std::string what);
   static Value list(std::vector<Value> items, List::Flavor flavor = List::Flavor::kList);
   static Value tuple(std::vector<Value> items) { return list(std::move(items), List::Flavor::kTuple); }
-  static Value generator(std::vector<Value> items) { return list(std::move(items), List::Flavor::kGenerator); }
+  static Value generator(std::vector<Value> items) {
+    return list(std::move(items), List::Flavor::kGenerator);
+  }
   static Value function(std::string name, std::function<Value(Interpreter&, Arguments&)> call);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
@@ -112,8 +114,8 @@ class Value {
       data_;
 };
 
-// Insertion-ordered. Keys are compared as Python does: 1, 1.0 and True are one key. They are strings, numbers, none,
-// undefined, and tuples of these: not nested, so that finding one is no more work than its size.
+// Insertion-ordered. Keys are compared as Python does: 1, 1.0 and True are one key. They are strings,
+// numbers, none, undefined, and tuples of these: not nested, so that finding one is as much work as its size.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
   int depth = 1;

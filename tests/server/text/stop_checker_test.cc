@@ -20,7 +20,7 @@ Outcome whole(const std::vector<std::string>& stops, const std::string& text, bo
   return {out + checker.flush(), stopped};
 }
 
-// The definition, by trying every end: the match that ends first counts, of several that end there the longest.
+// The definition, by trying every end: the first match to end counts, of several that end there the longest.
 Outcome by_definition(const std::vector<std::string>& stops, const std::string& text, bool include) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::size_t length = 0;
