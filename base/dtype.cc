@@ -32,6 +32,7 @@ constexpr Row kRows[] = {
     {DType::kU32, "u32", 32, Kind::kInteger},
     {DType::kU64, "u64", 64, Kind::kInteger},
     {DType::kBF16, "bf16", 16, Kind::kFloating},
+    {DType::kF8E4M3, "f8e4m3", 8, Kind::kFloating},
     {DType::kU4, "u4", 4, Kind::kInteger},
     {DType::kI4, "i4", 4, Kind::kInteger},
 };
@@ -135,6 +136,31 @@ uint16_t f32_to_bf16(float value) {
   uint32_t f = std::bit_cast<uint32_t>(value);
   if ((f & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>(f >> 16 | 0x40);
   return static_cast<uint16_t>((f + 0x7FFF + (f >> 16 & 1)) >> 16);
+}
+
+float f8e4m3_to_f32(uint8_t bits) {
+  const uint32_t sign = uint32_t{bits & 0x80u} << 24, magnitude = bits & 0x7F;
+  if (magnitude == 0x7F) return std::bit_cast<float>(sign | 0x7FC00000u);
+  // As f16, whose exponent has a bias of 15 instead of 7, and 2^8 times that: exact, subnormal or not.
+  const float value = f16_to_f32(static_cast<uint16_t>(magnitude << 7)) * 256.f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+}
+
+uint8_t f32_to_f8e4m3(float value) {
+  const uint32_t f = std::bit_cast<uint32_t>(value), magnitude = f & 0x7FFFFFFF;
+  const uint32_t sign = f >> 24 & 0x80;
+  if (magnitude > 0x7F800000) return static_cast<uint8_t>(sign | 0x7F);
+  if (magnitude >= 0x43E00000) return static_cast<uint8_t>(sign | 0x7E);  // 448
+  const uint32_t exponent = magnitude >> 23;
+  if (exponent < 117) return static_cast<uint8_t>(sign);  // below 2^-10, half of the least
+  // Below 2^-6 subnormal: the unit is 2^-9.
+  const bool is_subnormal = exponent < 121;
+  const uint32_t mantissa = (magnitude & 0x7FFFFF) | (is_subnormal ? 0x800000u : 0);
+  const uint32_t shift = is_subnormal ? 141 - exponent : 20;
+  uint32_t result = (is_subnormal ? 0 : (exponent - 120) << 3) + (mantissa >> shift);
+  const uint32_t rest = mantissa & ((1u << shift) - 1), half = 1u << (shift - 1);
+  if (rest > half || (rest == half && (result & 1))) ++result;  // up to 448 at most
+  return static_cast<uint8_t>(sign | result);
 }
 
 }  // namespace ark

@@ -24,6 +24,7 @@ enum class DType : uint8_t {
   kU32 = 12,
   kU64 = 13,
   kBF16 = 16,
+  kF8E4M3 = 17,
   kU4 = 21,
   kI4 = 22,
 };
@@ -37,7 +38,7 @@ int64_t bytes_of(DType type, int64_t count);
 // "f32", "i64", "bf16", ... and back; kUndefined if `name` is not one of them.
 std::string_view name_of(DType type);
 DType dtype_from_name(std::string_view name);
-bool is_floating(DType type);      // f16, bf16, f32, f64
+bool is_floating(DType type);      // f8e4m3, f16, bf16, f32, f64
 bool is_narrow_float(DType type);  // floating, of fewer bits than f32: f32 holds all its numbers
 bool is_integer(DType type);       // all signed and unsigned integers, not bool
 
@@ -46,6 +47,10 @@ float f16_to_f32(uint16_t bits);
 uint16_t f32_to_f16(float value);
 float bf16_to_f32(uint16_t bits);
 uint16_t f32_to_bf16(float value);
+// FLOAT8E4M3FN: exponent bias 7, no infinities, 0x7f and 0xff NaN. To it, what is beyond 448 becomes 448 of its sign,
+// as ONNX's Cast does unless told otherwise.
+float f8e4m3_to_f32(uint8_t bits);
+uint8_t f32_to_f8e4m3(float value);
 
 // ---- elements in memory: load() and store() of element i, in row-major order; Value is what store() takes
 
@@ -94,6 +99,8 @@ auto with_element(DType type, F&& f, Otherwise&& otherwise) -> decltype(f(WholeE
       return f(NarrowElement<uint16_t, f16_to_f32, f32_to_f16>{});
     case DType::kBF16:
       return f(NarrowElement<uint16_t, bf16_to_f32, f32_to_bf16>{});
+    case DType::kF8E4M3:
+      return f(NarrowElement<uint8_t, f8e4m3_to_f32, f32_to_f8e4m3>{});
     case DType::kBool:
       return f(BoolElement{});
     case DType::kU8:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 
 CHOICES = {
     "dtype": ("f32", "f16", "bf16"),
-    "stored": ("dtype", "f16", "bf16", "int8", "uint8-rows", "uint4", "nbits"),
+    "stored": ("dtype", "f16", "bf16", "f8e4m3", "int8", "f8e4m3-scaled", "uint8-rows", "uint4", "nbits"),
     "ids": ("int64", "int32"),
     "norm": ("rms", "gemma", "layer", "layer-nodes"),
     "norm_place": ("pre", "post", "sandwich"),

@@ -17,6 +17,7 @@ DTYPES = {
     "f32": (TensorProto.FLOAT, np.dtype(np.float32)),
     "f16": (TensorProto.FLOAT16, np.dtype(np.float16)),
     "bf16": (TensorProto.BFLOAT16, np.dtype(ml_dtypes.bfloat16)),
+    "f8e4m3": (TensorProto.FLOAT8E4M3FN, np.dtype(ml_dtypes.float8_e4m3fn)),
 }
 TO_END = 2**63 - 1
 EXTERNAL_ABOVE = 1 << 30  # bytes of weights; protobuf ends at 2 GiB

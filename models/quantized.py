@@ -1,11 +1,12 @@
-"""Weights stored as integers, the ways exporters write them: DequantizeLinear in front of what reads them (int8 for
+"""Weights stored as codes, the ways exporters write them: DequantizeLinear in front of what reads them (int8 or fp8 for
 each channel, uint4 in blocks) or behind a look-up (uint8-rows: one scale a tensor), or ONNX Runtime's MatMulNBits and GatherBlockQuantized (4 bits in blocks)."""
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
 BLOCK = 16  # the smallest that ONNX Runtime takes
-STYLES = ("int8", "uint8-rows", "uint4", "nbits")
+STYLES = ("int8", "f8e4m3-scaled", "uint8-rows", "uint4", "nbits")
 
 
 def blocks_of(size):
@@ -44,6 +45,12 @@ def _dequantized(graph, name, shape, make, along):
         scale = lambda: np.abs(make()).max(along) / 127
         codes = lambda: np.round(make() / np.expand_dims(scale(), along)).astype(np.int8)
         x = graph.add(name + "_quantized", TensorProto.INT8, np.int8, shape, codes)
+        scales = graph.add(name + "_scale", TensorProto.FLOAT, np.float32, (shape[1 - along],), scale)
+        return graph("DequantizeLinear", x, scales, axis=1 - along)
+    if graph.quantized == "f8e4m3-scaled":
+        scale = lambda: np.abs(make()).max(along) / 448
+        codes = lambda: (make() / np.expand_dims(scale(), along)).astype(np.float32)
+        x = graph.add(name + "_f8", TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn, shape, codes)
         scales = graph.add(name + "_scale", TensorProto.FLOAT, np.float32, (shape[1 - along],), scale)
         return graph("DequantizeLinear", x, scales, axis=1 - along)
     turned = (lambda a: a) if along == 1 else (lambda a: a.T)

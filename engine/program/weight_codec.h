@@ -108,8 +108,40 @@ struct U8Weights {
   }
 };
 
+// As f16, whose exponent has a bias of 15 instead of 7, and 2^8 times that.
+struct F8E4M3Weights {
+  static constexpr WeightCodec kCodec{DType::kF8E4M3, 8, true, true};
+  using Element = uint8_t;
+  template <class T>
+  static auto load(const uint8_t* p) {
+    using Bytes [[gnu::vector_size(16)]] = uint8_t;
+    using Words [[gnu::vector_size(32)]] = uint16_t;
+    Bytes bytes;
+    std::memcpy(&bytes, p, sizeof bytes);
+    return widen<T>(__builtin_convertvector(bytes, Words));
+  }
+  template <class T>
+  static auto load_codes(const uint8_t* p) {
+    using Words [[gnu::vector_size(32)]] = uint16_t;
+    Words both;
+    std::memcpy(&both, p, sizeof both);
+    return decltype(T::load_codes8(p)){widen<T>(both & 0xFF), widen<T>(both >> 8)};
+  }
+
+ private:
+  template <class T, class Words>
+  static auto widen(Words codes) {
+    const Words magnitude = codes & 0x7F;
+    Words half = (codes & 0x80) << 8 | magnitude << 7;
+    half ^= reinterpret_cast<Words>(magnitude == 0x7F) & 0x4180;  // NaN: 0x7E00 in the place of 0x3F80
+    uint16_t halves[16];
+    std::memcpy(halves, &half, sizeof halves);
+    return T::mul(T::load_f16(halves), T::set(256));
+  }
+};
+
 template <class... W>
 struct CodecList {};
-using WeightCodecs = CodecList<F32Weights, F16Weights, BF16Weights, U4Weights, U8Weights>;
+using WeightCodecs = CodecList<F32Weights, F16Weights, BF16Weights, U4Weights, U8Weights, F8E4M3Weights>;
 
 }  // namespace ark

@@ -76,7 +76,10 @@ void cast_to(OpContext& c, DType type) {
 
 void cast_op(OpContext& c) {
   if (!c.has_attr("to")) c.fail("attribute 'to' is missing");
-  cast_to(c, type_numbered(c, c.attr_int("to", 0)));
+  const DType to = type_numbered(c, c.attr_int("to", 0));
+  if (is_narrow_float(to) && bits_of(to) < 16 && c.attr_int("saturate", 1) == 0)
+    c.unsupported("casts to " + std::string(name_of(to)) + " that do not saturate are not supported");
+  cast_to(c, to);
 }
 void cast_like(OpContext& c) { cast_to(c, dtype_of(c, c.input(1))); }
 

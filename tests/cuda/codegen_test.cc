@@ -117,6 +117,17 @@ TEST(Codegen, RefusesWhatHasNoDeviceCodeByName) {
   }
 }
 
+TEST(Codegen, RefusesWeightsOfATypeWithoutDeviceCodeByName) {
+  try {
+    variants_of(programs_of(false, 1, 1, DType::kF8E4M3));
+    FAIL() << "weights without device code were taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    const std::string what = error.what();
+    EXPECT_NE(what.find("elements of type f8e4m3; run with --device cpu"), std::string::npos) << what;
+  }
+}
+
 // The pieces of a rank's slabs are those that the whole weight has there, but for empty ones.
 TEST(Pieces, DependOnTheSlabOnly) {
   const Recipe whole{{0, 800, 1100, 1500, 3000}};

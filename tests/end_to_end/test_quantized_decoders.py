@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from ml_dtypes import float8_e4m3fn as f8
 from onnx import helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,6 +145,45 @@ def test_one_scale_and_one_zero_point_of_other_ranks(llama):
         codes = (llama.codes(w, scale).astype(int) + 128).astype(np.uint8)
         llama.replace(node.input[1], llama.add("DequantizeLinear", codes, scale.reshape(1), np.array(128, np.uint8)))
     llama.agrees()
+
+
+F8 = {  # fp8_e4m3 weights, the ways they are written
+    "cast": lambda d, w: d.add("Cast", w.astype(f8), to=onnx.TensorProto.FLOAT),
+    "cast-twice": lambda d, w: d.add("Cast", d.add("Cast", w.astype(f8), to=onnx.TensorProto.FLOAT16),
+                                     to=onnx.TensorProto.FLOAT),
+    "scale": lambda d, w: d.add("DequantizeLinear", (w * 8).astype(f8), np.array(0.125, np.float32)),
+    "zero-point": lambda d, w: d.add("DequantizeLinear", (w * 8).astype(f8), np.array(0.125, np.float32),
+                                     np.array(0, f8)),
+    "columns": lambda d, w: d.add("DequantizeLinear", (w * 64).astype(f8),
+                                  (d.random.uniform(0.5, 2, w.shape[1]) / 64).astype(np.float32), axis=1),
+    "turned": lambda d, w: d.add("Transpose", d.add("DequantizeLinear", (w.T * 64).astype(f8),
+                                 (d.random.uniform(0.5, 2, w.shape[1]) / 64).astype(np.float32), axis=0), perm=[1, 0]),
+    "blocks": lambda d, w: d.add("DequantizeLinear", (w * 64).astype(f8),
+                                 (d.random.uniform(0.5, 2, (w.shape[0] // 16, w.shape[1])) / 64).astype(np.float32),
+                                 axis=0, block_size=16),
+}
+
+
+@pytest.mark.parametrize("way", F8)
+def test_fp8_weights(tmp_path, way):
+    """Of more than the 65,536 elements up to which weights are widened at load: they stay as they are."""
+    large = Decoder(tmp_path, "llama", kv_heads=4, tied=False, layers=1, hidden=320, intermediate=320, vocab=256)
+    products = large.products()
+    for node in products:
+        large.replace(node.input[1], F8[way](large, large.weights[node.input[1]]))
+    large.agrees()
+    weights = subprocess.run([BINARY.with_name("ark-inspect"), large.path, "--stage", "weights"], capture_output=True,
+                             text=True, timeout=300)
+    assert weights.returncode == 0, weights.stderr
+    assert weights.stdout.count("f8e4m3") == len(products)
+
+
+def test_fp8_tables_are_looked_up_as_they_are_stored(tmp_path):
+    large = Decoder(tmp_path, "llama", kv_heads=4, tied=False, layers=1, hidden=320, intermediate=320, vocab=256)
+    table = next(n.input[0] for n in large.graph.node if n.op_type == "Gather" and n.input[0] in large.weights
+                 and large.weights[n.input[0]].shape == (256, 320))
+    large.replace(table, F8["cast"](large, large.weights[table]))
+    large.agrees()
 
 
 BETWEEN = {

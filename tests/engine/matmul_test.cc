@@ -53,18 +53,20 @@ Packed pack_codes(const Problem& p, uint32_t seed) {
     for (int64_t b = 0; b < blocks; ++b) {
       std::byte* block = out.bytes.data() + (n / p.panel * blocks + b) * block_bytes;
       const int64_t column = n % p.panel;
+      const bool is_float = p.stored == DType::kF8E4M3;  // of finite codes, without zeros
       const float scale = 0.01f + static_cast<float>(random() % 1000) / 7000.f;
-      const auto zero = static_cast<int>(random() % (1u << bits));
+      const auto zero = is_float ? 0 : static_cast<int>(random() % (1u << bits));
       std::memcpy(block + 4 * column, &scale, 4);
       block[4 * p.panel + column] = static_cast<std::byte>(zero);
       for (int64_t i = 0; i < p.block && b * p.block + i < p.k; ++i) {
-        const auto code = static_cast<int>(random() % (1u << bits));
+        const auto code = static_cast<int>(random() % (is_float ? 127 : 1u << bits));
         std::byte* pair = block + 5 * p.panel + (i / 2 * p.panel + column) * (bits / 4);
         if (bits == 4)
           *pair |= static_cast<std::byte>(code << (i % 2 * 4));
         else
           pair[i % 2] = static_cast<std::byte>(code);
-        out.values[(b * p.block + i) * p.n + n] = static_cast<float>(code - zero) * scale;
+        out.values[(b * p.block + i) * p.n + n] = is_float ? f8e4m3_to_f32(static_cast<uint8_t>(code)) * scale
+                                                           : static_cast<float>(code - zero) * scale;
       }
     }
   }
@@ -84,6 +86,9 @@ Packed pack(const Problem& p, const std::vector<float>& w) {
       const auto at = static_cast<std::size_t>((n / p.panel * p.k + k) * p.panel + n % p.panel);
       if (p.stored == DType::kF32) {
         reinterpret_cast<float*>(out.bytes.data())[at] = out.values[from] = w[from];
+      } else if (p.stored == DType::kF8E4M3) {
+        out.bytes[at] = static_cast<std::byte>(f32_to_f8e4m3(w[from]));
+        out.values[from] = f8e4m3_to_f32(std::to_integer<uint8_t>(out.bytes[at]));
       } else {
         const bool half = p.stored == DType::kF16;
         const uint16_t bits = half ? f32_to_f16(w[from]) : f32_to_bf16(w[from]);
@@ -139,7 +144,12 @@ TEST(MatMul, EqualsItsPlainTwinBitForBit) {
                                          {1, 65, 33, 48, {0, 65}, DType::kU8, 64},
                                          {5, 65, 66, 64, {0, 64, 65}, DType::kU8, 64},
                                          {30, 80, 100, 128, {0, 40, 80}, DType::kU4, 8},
-                                         {61, 33, 64, 64, {0, 33}, DType::kU8, 32}};
+                                         {61, 33, 64, 64, {0, 33}, DType::kU8, 32},
+                                         {1, 65, 130, 64, {0, 65}, DType::kF8E4M3},
+                                         {14, 33, 70, 48, {0, 8, 33}, DType::kF8E4M3},
+                                         {1, 65, 33, 48, {0, 65}, DType::kF8E4M3, 64},
+                                         {3, 64, 150, 64, {0, 16, 16, 32, 64}, DType::kF8E4M3, 16},
+                                         {30, 33, 64, 64, {0, 33}, DType::kF8E4M3, 32}};
   uint32_t seed = 1;
   for (const Problem& p : problems) {
     const auto x = random_floats(static_cast<std::size_t>(p.m * p.k), ++seed);
@@ -173,6 +183,36 @@ TEST(MatMul, EqualsItsPlainTwinBitForBit) {
         a.first_row = border;
       }
       EXPECT_TRUE(same(out, expected)) << "m " << p.m << " n " << p.n << " " << simd::table_of(isa).name;
+    }
+  }
+}
+
+// Products of each code with 1: the number itself, whether codes stand alone or in blocks.
+TEST(MatMul, EveryCodeOfF8E4M3IsItsNumber) {
+  const float one = 1;
+  const int32_t slabs[] = {0, 1}, panel = 256, block = 8;
+  std::vector<std::byte> numbers(256), codes(256 * 5 + block / 2 * 256 * 2);
+  for (int i = 0; i < 256; ++i) {
+    const float scale = 1;
+    std::memcpy(&codes[i * 4], &scale, sizeof scale);
+    numbers[i] = codes[256 * 5 + i * 2] = static_cast<std::byte>(i);
+  }
+  for (const Isa isa : isas()) {
+    for (const bool in_blocks : {false, true}) {
+      std::vector<float> out(256, 7);
+      simd::MatMul a{.x = &one, .m = 1, .k = 1, .n = 256, .w = (in_blocks ? codes : numbers).data()};
+      a.stored = DType::kF8E4M3, a.panel = panel, a.block = in_blocks ? block : 0;
+      a.slabs = slabs, a.out = out.data(), a.last_row = a.last_panel = 1;
+      simd::table_of(isa).matmul(a);
+      for (int i = 0; i < 256; ++i) {
+        const int exponent = i >> 3 & 15, mantissa = i & 7;
+        const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                         : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+        if ((i & 127) == 127)
+          EXPECT_TRUE(std::isnan(out[i])) << i << " " << simd::table_of(isa).name;
+        else
+          EXPECT_EQ(out[i], i < 128 ? size : -size) << i << " " << simd::table_of(isa).name;
+      }
     }
   }
 }

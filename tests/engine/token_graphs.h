@@ -23,10 +23,11 @@ struct TokenGraphOptions {
   // llama: a softmax over features scales what each MLP adds; composed: the same of other operators.
   enum class Router { kNone, kSoftmax, kComposed } router = Router::kNone;
   DType weight = DType::kF32;
-  int32_t bits = 0;         // of quantized weights; 0: `weight`
-  int64_t block = 16;       // of these, along K
-  bool is_decoded = false;  // they are f32 constants of the same numbers
-  bool is_shared = false;   // those of one size share codes and scales, but not zeros
+  int32_t bits = 0;                    // of quantized weights; 0: `weight`
+  int64_t block = 16;                  // of these, along K
+  DType floating = DType::kUndefined;  // their codes are numbers of that type
+  bool is_decoded = false;             // they are f32 constants of the same numbers
+  bool is_shared = false;              // those of one size share codes and scales, but not zeros
   uint64_t seed = 1;
 };
 
@@ -46,12 +47,12 @@ class TokenGraphBuilder {
     Tensor t = Tensor::empty(dtype, dims);
     for (int64_t i = 0; i < t.size(); ++i) {
       const auto value = static_cast<float>(centre + spread * (uniform() * 2 - 1));
-      if (dtype == DType::kF16)
-        t.as<uint16_t>()[i] = f32_to_f16(value);
-      else if (dtype == DType::kBF16)
-        t.as<uint16_t>()[i] = f32_to_bf16(value);
-      else
-        t.as<float>()[i] = value;
+      store_f32(dtype, t.data.get(), i, 1, &value);
+    }
+    if (o.is_decoded) {
+      Tensor wide = Tensor::empty(DType::kF32, dims);
+      load_f32(dtype, t.data.get(), 0, 1, t.size(), wide.as<float>());
+      t = std::move(wide);
     }
     return graph.add_constant(make_constant(std::move(t), name));
   }
@@ -63,14 +64,18 @@ class TokenGraphBuilder {
   ValueId quantized(int64_t rows, int64_t columns, const std::string& name, int k_axis) {
     const auto bytes = [&](int64_t count) {
       Tensor t = Tensor::empty(DType::kU8, {count});
-      for (int64_t i = 0; i < count; ++i) t.as<uint8_t>()[i] = static_cast<uint8_t>(uniform() * 256);
+      const bool is_float = o.floating != DType::kUndefined;
+      for (int64_t i = 0; i < count; ++i)
+        t.as<uint8_t>()[i] = static_cast<uint8_t>(uniform() * (is_float ? 127 : 256));  // no NaN
+      if (is_float) t.dtype = o.floating;
       return make_constant(std::move(t));
     };
     const int64_t fields = 8 / o.bits, k = k_axis == 0 ? rows : columns, blocks = (k + o.block - 1) / o.block;
     Quantized q{.rows = rows, .columns = columns, .bits = o.bits, .axis = k_axis, .block = o.block};
     q.code_stride = (columns + fields - 1) / fields * fields;
     q.codes = bytes(rows * q.code_stride / fields);
-    q.default_zero = 1 << (o.bits - 1);
+    q.floating = o.floating;
+    q.default_zero = o.floating == DType::kUndefined ? 1 << (o.bits - 1) : 0;
     if (o.is_shared) q.default_zero -= made_++ % 5;
     const int64_t across = k_axis == 0 ? columns : rows;
     Tensor scales = Tensor::empty(DType::kF32, k_axis == 0 ? Dims{blocks, across} : Dims{across, blocks});

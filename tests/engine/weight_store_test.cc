@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -18,7 +19,7 @@ namespace {
 struct FileConstant {
   FileConstant(const std::string& name, DType dtype, Dims dims) {
     path = std::filesystem::temp_directory_path() / ("ark_" + name + std::to_string(::getpid()));
-    tensor = Tensor::empty(dtype, dims);
+    tensor = Tensor::zeros(dtype, dims);
     std::mt19937 random(3);
     for (int64_t i = 0; i < tensor.bytes() / 2; ++i)
       tensor.as<uint16_t>()[i] = static_cast<uint16_t>(random() & 0x3fff);
@@ -74,7 +75,7 @@ void expect_panels(const Constant& view, const WeightUse& use, const std::byte* 
 }
 
 TEST(WeightStore, PacksPartsOfPlainTransposedAndSlicedMatrices) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3}) {
     const FileConstant file("panels", dtype, {301, 517});
     const ConstantPtr turned = transposed(file.constant, {1, 0});
     const ConstantPtr part = sliced(turned, 0, 10, 310);
@@ -110,8 +111,9 @@ TEST(WeightStore, RawPartsAndWidening) {
 }
 
 // Bytes at random as codes, zeros and scales; blocks of `block` along `axis`.
-ConstantPtr random_quantized(int64_t rows, int64_t columns, int bits, int axis, int64_t block,
-                             bool is_signed) {
+// `floating`: the codes are numbers of that type.
+ConstantPtr random_quantized(int64_t rows, int64_t columns, int bits, int axis, int64_t block, bool is_signed,
+                             DType floating = DType::kUndefined) {
   std::mt19937 random(static_cast<uint32_t>(rows * 31 + bits));
   const auto bytes = [&](int64_t count) {
     Tensor t = Tensor::empty(DType::kU8, {count});
@@ -120,14 +122,14 @@ ConstantPtr random_quantized(int64_t rows, int64_t columns, int bits, int axis, 
   };
   Quantized q;
   q.rows = rows, q.columns = columns, q.bits = bits, q.axis = axis, q.block = block;
-  q.is_signed = is_signed;
+  q.is_signed = is_signed, q.floating = floating;
   const int64_t fields = 8 / bits;
   q.code_stride = (columns + fields - 1) / fields * fields;
   q.codes = make_constant(
-      bits == 8 && is_signed
+      floating != DType::kUndefined || (bits == 8 && is_signed)
           ? [&] {
               Tensor t = bytes(rows * columns);
-              t.dtype = DType::kI8;
+              t.dtype = floating != DType::kUndefined ? floating : DType::kI8;
               return t;
             }()
           : bytes(rows * q.code_stride / fields));
@@ -137,7 +139,7 @@ ConstantPtr random_quantized(int64_t rows, int64_t columns, int bits, int axis, 
   for (int64_t i = 0; i < scales.size(); ++i)
     scales.as<float>()[i] = static_cast<float>(random() % 999 + 1) / 512;
   q.scales = make_constant(std::move(scales));
-  if (!is_signed) {
+  if (!is_signed && floating == DType::kUndefined) {
     q.zero_stride = (places[1] + fields - 1) / fields * fields;
     q.zeros = make_constant(bytes(places[0] * q.zero_stride / fields));
   }
@@ -166,9 +168,12 @@ TEST(WeightStore, PanelsOfCodesStandForTheConstantsNumbers) {
       {100, 130, 8, 0, 100, false, false, {{0, 100}, {0, 130}}, 64, DType::kU8},
       {90, 66, 4, 0, 16, false, false, {{16, 90}, {0, 66}}, 8, DType::kU4},
       {70, 4096, 4, 1, 128, false, true, {{0, 70}, {0, 4096}}, 128, DType::kU4},
+      {70, 96, 8, 1, 32, false, true, {{3, 70}, {32, 96}}, 32, DType::kF8E4M3},
+      {90, 66, 8, 0, 90, false, false, {{0, 90}, {1, 66}}, 16, DType::kF8E4M3},
   };
   for (const Case& c : cases) {
-    const ConstantPtr constant = random_quantized(c.rows, c.columns, c.bits, c.axis, c.block, c.is_signed);
+    const ConstantPtr constant = random_quantized(c.rows, c.columns, c.bits, c.axis, c.block, c.is_signed,
+                                                  c.stored == DType::kF8E4M3 ? c.stored : DType::kUndefined);
     const Tensor all = materialise(*constant);
     WeightUse use{.ranges = c.ranges,
                   .layout = Layout::kPanels,
@@ -189,10 +194,14 @@ TEST(WeightStore, PanelsOfCodesStandForTheConstantsNumbers) {
             pair == 2 ? std::to_integer<int>(at[k % 2]) : std::to_integer<int>(*at) >> k % 2 * 4 & 15;
         float scale;
         std::memcpy(&scale, block + n % 64 * 4, 4);
-        const float got = static_cast<float>(code - std::to_integer<int>(block[256 + n % 64])) * scale;
+        const auto number =
+            c.stored == DType::kF8E4M3 ? f8e4m3_to_f32(static_cast<uint8_t>(code)) : float(code);
+        const float got = (number - static_cast<float>(std::to_integer<int>(block[256 + n % 64]))) * scale;
         const int64_t row = use.transposed ? ns.begin + n : ks.begin + k,
                       column = use.transposed ? ks.begin + k : ns.begin + n;
-        ASSERT_EQ(got, all.as<float>()[row * c.columns + column]) << c.rows << ": " << k << ", " << n;
+        const float wanted = all.as<float>()[row * c.columns + column];
+        ASSERT_TRUE(got == wanted || (std::isnan(got) && std::isnan(wanted)))
+            << c.rows << ": " << k << ", " << n;
       }
     }
   }

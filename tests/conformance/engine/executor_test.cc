@@ -80,10 +80,12 @@ TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
   const Backend backend = backends()[GetParam()];
   SCOPED_TRACE(backend.name);
   const auto prompt = random_tokens(13, 2);
-  for (const int bits : {4, 8}) {
+  const TokenGraphOptions stored[] = {
+      {.bits = 4}, {.bits = 8}, {.bits = 8, .floating = DType::kF8E4M3}, {.weight = DType::kF8E4M3}};
+  for (const TokenGraphOptions& each : stored) {
     for (const bool gpt2 : {false, true}) {
-      TokenGraphOptions o;
-      o.bits = bits, o.tied = gpt2;
+      TokenGraphOptions o = each;
+      o.tied = gpt2;
       const DecoderModel model = gpt2 ? gpt2_tokens(o) : llama_tokens(o);
       o.is_decoded = true;
       RunnerSetup oracle;
@@ -97,7 +99,7 @@ TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
         setup.link = backend.link;
         const auto runner = make_runner(model, setup);
         EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 64, 4)))
-            << bits << " bits, ranks " << ranks << " gpt2 " << gpt2;
+            << o.bits << " bits, " << name_of(o.floating) << ", ranks " << ranks << " gpt2 " << gpt2;
       }
     }
   }
@@ -117,9 +119,12 @@ TEST(Executor, QuantizedWeightsMayShareCodesAndScales) {
 
 // Nothing of a quantized model is kept as f32 but biases, norms and tables of angles.
 TEST(Executor, QuantizedWeightsStayQuantized) {
-  for (const int bits : {4, 8}) {
-    TokenGraphOptions o;
-    o.bits = bits;
+  const std::pair<TokenGraphOptions, DType> cases[] = {
+      {{.bits = 4}, DType::kU4},
+      {{.bits = 8}, DType::kU8},
+      {{.bits = 8, .floating = DType::kF8E4M3}, DType::kF8E4M3},
+      {{.weight = DType::kF8E4M3}, DType::kF8E4M3}};
+  for (const auto& [o, stored] : cases) {
     for (const int ranks : {1, 2}) {
       CompileOptions compile;
       compile.ranks = ranks;
@@ -130,7 +135,7 @@ TEST(Executor, QuantizedWeightsStayQuantized) {
         for (const WeightUse& use : program.weights) {
           if (use.layout != Layout::kPanels) continue;
           ++products;
-          EXPECT_EQ(use.stored, bits == 4 ? DType::kU4 : DType::kU8);
+          EXPECT_EQ(use.stored, stored);
         }
         EXPECT_GE(products, 15) << "7 a layer and the head";
       }

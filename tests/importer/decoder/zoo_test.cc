@@ -42,12 +42,12 @@ std::vector<std::filesystem::path> models() {
 }
 
 // Large weights are kept as the file stores them, though it widens them before use.
-void expect_16_bit_weights(const Graph& graph) {
+void expect_narrow_weights(const Graph& graph, DType stored) {
   int large = 0;
   for (const Value& value : graph.values) {
     if (!value.constant || !value.constant->file || value.constant->size() <= 65'536) continue;
     ++large;
-    EXPECT_TRUE(value.dtype == DType::kF16 || value.dtype == DType::kBF16) << value.name;
+    EXPECT_EQ(value.dtype, stored) << value.name;
   }
   EXPECT_GE(large, 5);
 }
@@ -105,8 +105,9 @@ TEST_F(Zoo, DecodersAreRecognisedAndComputeTheSame) {
       EXPECT_LE(model->max_positions, config["context"].get<int64_t>());
     }
     const auto stored = config.value("stored", "dtype");
-    if (stored == "f16" || stored == "bf16") expect_16_bit_weights(model->tokens);
-    if (stored == "int8" || stored == "uint8-rows")
+    if (is_narrow_float(dtype_from_name(stored)))
+      expect_narrow_weights(model->tokens, dtype_from_name(stored));
+    if (stored == "int8" || stored == "uint8-rows" || stored == "f8e4m3-scaled")
       expect_quantized_weights(*model, 8, config["tied"].get<bool>());
     if (stored == "uint4" || stored == "nbits")
       expect_quantized_weights(*model, 4, config["tied"].get<bool>());
