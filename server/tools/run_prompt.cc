@@ -1,3 +1,4 @@
+#include "server/text/model_text.h"
 #include "server/tools/run_prompt.h"
 
 #include <algorithm>
