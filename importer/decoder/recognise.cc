@@ -124,12 +124,24 @@ Graph cleaned(TokenBuilder& out, std::vector<std::string>& evidence) {
   return graph;
 }
 
+// Reals are f32 in the token graph, which is no worse than the 16 bits that a file may round to. Rounding to fewer is
+// part of what the model computes.
+void refuse_coarse_rounding(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    if (node.removed || node.op != Op::kCast || graph.value(node.inputs[0]).constant) continue;
+    const DType to = graph.value(node.outputs[0]).dtype;
+    if (is_floating(to) && bits_of(to) < 16)
+      refuse(node, "rounds what is computed to " + std::string(name_of(to)));
+  }
+}
+
 // With position tables and proofs for `max_length` tokens, or fewer if the file ends before; 0: its own
 // choice.
 DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& signature, int64_t max_length) {
   Graph graph = original;
   DecoderSignature pruned = signature;
   prune(graph, pruned);
+  refuse_coarse_rounding(graph);
   lower_einsum(graph);
   dequantize_before_look_ups(graph);
   const Roles roles = unify_sizes(graph, pruned);

@@ -186,6 +186,17 @@ def test_fp8_tables_are_looked_up_as_they_are_stored(tmp_path):
     large.agrees()
 
 
+def test_activations_rounded_to_fp8_are_no_decoders(llama):
+    """The plain graph rounds as the file says; a decoder's reals would stay f32."""
+    at, look_up = next((i, n) for i, n in enumerate(llama.graph.node) if n.op_type == "Gather" and
+                       n.input[0] in llama.weights and llama.weights[n.input[0]].shape[1:] == (HIDDEN,))
+    rows = look_up.output[0]
+    llama.replace(rows, "rounded_rows")
+    llama.graph.node.insert(at + 1, helper.make_node("Cast", [rows], ["rows_f8"], to=onnx.TensorProto.FLOAT8E4M3FN))
+    llama.graph.node.insert(at + 2, helper.make_node("Cast", ["rows_f8"], ["rounded_rows"], to=onnx.TensorProto.FLOAT))
+    llama.agrees(refusal="rounds what is computed to f8e4m3")
+
+
 BETWEEN = {
     "Unsqueeze": lambda d, w: d.add("Unsqueeze", d.per_column(w), np.array([0])),
     "Concat": lambda d, w: d.add("Concat", d.per_column(w[:, :40]), d.per_column(w[:, 40:]), axis=1),
