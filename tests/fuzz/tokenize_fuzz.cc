@@ -1,6 +1,6 @@
-// libFuzzer: any text through the tokenizers of tests/server/text/tokenizer_cases.json; the first byte chooses one, the
-// second where stop strings and parts are cut. Streams equal wholes; what byte-level tokenizers encode decodes to
-// itself.
+// libFuzzer: any text through the tokenizers of tests/server/text/tokenizer_cases.json; the first byte chooses
+// one, the second where stop strings and parts are cut. Streams equal wholes; what byte-level tokenizers encode
+// decodes to itself.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// libFuzzer: any bytes as a tokenizer.json. If it loads, texts go through it within a budget, and what it decodes is
-// UTF-8 and the same whether it comes whole or token by token.
+// libFuzzer: any bytes as a tokenizer.json. If it loads, texts go through it within a budget, and what it
+// decodes is UTF-8 and the same whether it comes whole or token by token.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
