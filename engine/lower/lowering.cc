@@ -9,7 +9,7 @@
 #include "base/ir/quantized.h"
 #include "engine/partition/op_rule.h"
 #include "engine/program/expr_bound.h"
-#include "engine/program/opcodes.h"
+#include "engine/program/phase_view.h"
 #include "engine/program/text.h"
 #include "engine/program/weight_codec.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
-#include "engine/program/opcodes.h"
+#include "engine/program/phase_view.h"
 #include "engine/validate/generic_shapes.h"
 #include "engine/validate/validate.h"
 

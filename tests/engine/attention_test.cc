@@ -86,12 +86,12 @@ struct Case {
     call.state = &state;
     call.operands = append;
     call.last = call.grid = n;
-    kKvAppendStep.run(call);
-    Scratch scratch(kAttentionStep.scratch({nullptr, &facts, attend, s.length}));
+    find_step_kernel(OpCode::kKvAppend).run(call);
+    Scratch scratch(find_step_kernel(OpCode::kAttention).scratch({nullptr, &facts, attend, s.length}));
     call.scratch = &scratch;
     call.operands = attend;
     call.last = call.grid = static_cast<int64_t>(frame.items.size()) * s.kv_heads;
-    kAttentionStep.run(call);
+    find_step_kernel(OpCode::kAttention).run(call);
     out.insert(out.end(), result.begin(), result.end());
   }
 

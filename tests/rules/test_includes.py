@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,20 @@ SERVER_ROOMS = {
 }
 SERVER_ROOMS["tools"] = {"schedule", "session", "text", "load", "json", "model.h", "config.h", "choice.h", "version.h",
                          "http/library.h"}  # ark-bench is a client
+# The engine's rooms, "" being the files beside them. Each may include itself and what stands here; the validator does
+# not see what it judges, and executors see programs only.
+ENGINE_ROOMS = {
+    "program": set(),
+    "partition": {"program"},
+    "lower": {"program", "partition"},
+    "ops": {"program", "partition", "lower"},
+    "validate": {"program", "partition"},
+    "run": {"program"},
+    "cpu": {"program", "run"},
+    "cuda": {"program", "run"},
+    "": {"program", "partition", "lower", "validate", "run", "cuda"},
+    "plain": {"", "cpu", "run"},
+}
 # What puts the parts together: loading, main functions and tools. These also see the importer and the transports.
 COMPOSITION_ROOTS = re.compile(r"server/([^/]+|load/.*|tools/.*)$")
 # Outside libraries, by the folders that may use them. What is named nowhere is the C++ library or the system's.
@@ -117,6 +132,24 @@ def test_other_folders_see_only_the_importers_public_headers():
     wrong = [f"{named(path)} includes {name}" for path in sources("engine", "server") for name in includes(path)
              if private.match(name)]
     assert not wrong
+
+
+def engine_room(name):
+    """The room of a file named from the root; None outside of the engine."""
+    parts = name.split("/")
+    return None if parts[0] != "engine" else parts[1] if len(parts) > 2 else ""
+
+
+def test_rooms_of_the_engine_include_only_what_they_may():
+    wrong = [f"{named(path)} includes {name}" for path in sources("engine") for name in includes(path)
+             for own, other in [(engine_room(named(path)), engine_room(name))]
+             if other is not None and other != own and other not in ENGINE_ROOMS[own]]
+    assert not wrong
+
+
+def test_rooms_of_the_engine_are_all_named_and_form_no_circle():
+    assert {engine_room(named(path)) for path in sources("engine")} == set(ENGINE_ROOMS)
+    TopologicalSorter(ENGINE_ROOMS).prepare()  # raises CycleError
 
 
 def test_executors_never_see_the_graph():
