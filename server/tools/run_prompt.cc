@@ -1,4 +1,3 @@
-#include "server/text/model_text.h"
 #include "server/tools/run_prompt.h"
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "server/schedule/scheduler.h"
 #include "server/text/chat_input.h"
 #include "server/text/detokenizer.h"
+#include "server/text/model_text.h"
 #include "server/tools/main_guard.h"
 
 namespace ark::tools {
