@@ -80,16 +80,19 @@ void Graph::replace_uses(ValueId from, ValueId to) {
 bool Graph::merge_constants() {
   std::map<std::string, ValueId> first;
   std::vector<ValueId> one(values.size());
-  bool merged = false;
   for (std::size_t i = 0; i < values.size(); ++i) {
     one[i] = static_cast<ValueId>(i);
     if (values[i].constant) one[i] = first.emplace(content_key(*values[i].constant), one[i]).first->second;
-    merged = merged || one[i] != static_cast<ValueId>(i);
   }
-  if (!merged) return false;
-  for (Node& n : nodes) for_each_read(n, [&](ValueId& id) { id = one[index(id)]; });
-  for (ValueId& id : outputs) id = one[index(id)];
-  return true;
+  bool merged = false;
+  const auto read_one = [&](ValueId& id) {
+    merged = merged || one[index(id)] != id;
+    id = one[index(id)];
+  };
+  for (Node& n : nodes)
+    if (!n.removed) for_each_read(n, read_one);
+  for (ValueId& id : outputs) read_one(id);
+  return merged;
 }
 
 void Graph::remove_dead() {
