@@ -30,7 +30,8 @@ struct Loaded {
 std::vector<Loaded> load() {
   std::vector<Loaded> out;
   const auto file = ark::test::source_root() / "tests" / "server" / "text" / "tokenizer_cases.json";
-  for (const auto& entry : ark::text::parse_json_file(file).at("tokenizers"))
+  const ark::Json cases = ark::text::parse_json_file(file);
+  for (const ark::Json& entry : cases.at("tokenizers"))
     out.push_back({Tokenizer(entry.at("tokenizer")), entry.at("lossless").get<bool>()});
   return out;
 }

@@ -43,7 +43,7 @@ TEST(Regex, EmptyMatchesMoveOnByWholeCharacters) {
 
 TEST(Regex, APatternThatBacktracksForEverEndsWithTheBudget) {
   Budget budget(100'000, 1 << 20);
-  const Regex regex("(?:a|aa|a.)+$|(?:(?:a+)+)+b", "pattern");
+  const Regex regex("(?:a|aa)+$", "pattern");
   EXPECT_THROW(regex.find_all(std::string(60, 'a') + "c", budget), BudgetExceeded);
 }
 
