@@ -105,7 +105,8 @@ class ProgramPicture {
       picture_.groups.push_back({"x " + std::to_string(repeat.trips), column});
     }
     std::vector<std::string> names;
-    for (const Phase& phase : p.phases) names.push_back(phase.name);
+    for (const Phase& phase : p.phases)
+      if (phase.name.find('/') != std::string::npos) names.push_back(phase.name);
     const std::string prefix = common_prefix(names);
     PhaseId last = kNone;
     for (PhaseId i = 0; i < static_cast<PhaseId>(p.phases.size()); ++i) {
