@@ -43,6 +43,8 @@ Family family_of_phase(const Variant& variant) {
       return family_of(variant.op);
     case OpCode::kPointwise:
       return Family::kPointwise;
+    case OpCode::kSoftmax:
+      return Family::kReduce;
     case OpCode::kNorm:
       return Family::kNorm;
     case OpCode::kMatMul:

@@ -216,7 +216,8 @@ def test_names_of_hostile_files_are_text_on_the_page(tmp_path):
     assert not [v for v in tags.values if v[1].startswith("on")]
     assert "alert(1)" in page.read_text()  # it is there, as text
     dot = inspect(path, "--stage", "graph", "--dot").stdout
-    assert "<script>" not in dot and "&lt;script&gt;" in dot
+    markup = re.sub(r'"(\\.|[^"\\])*"', "", dot)  # what stands in quotes is no markup for Graphviz
+    assert "<script>" not in markup and "&lt;script&gt;" in markup
 
 
 def test_exit_codes(tmp_path):
