@@ -105,7 +105,8 @@ class GraphPicture {
     if (!is_new) return it->second;
     std::vector<std::string> names;
     for (std::size_t i = 0; i < d.nodes.size(); ++i)
-      if (d.places[i].trip == 0 && (run < 0 || d.places[i].run == run) && !node_at(d, i).name.empty())
+      if (d.places[i].trip == 0 && (run < 0 || d.places[i].run == run) &&
+          node_at(d, i).name.find_first_of("/.") != std::string::npos)
         names.push_back(node_at(d, i).name);
     return it->second = common_prefix(names);
   }

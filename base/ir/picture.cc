@@ -133,7 +133,7 @@ std::string dot(const Picture& picture) {
 
 std::string size_text(int64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
-  if (mib < 0.05) return bytes < 1024 ? std::to_string(bytes) + " B" : std::to_string(bytes >> 10) + " KiB";
+  if (mib < 1) return bytes < 1024 ? std::to_string(bytes) + " B" : std::to_string(bytes >> 10) + " KiB";
   char text[32];
   std::snprintf(text, sizeof text, "%.1f MiB", mib);
   return text;

@@ -75,7 +75,7 @@ std::vector<LegendRow> legend(const Picture& picture);
 // As Graphviz text.
 std::string dot(const Picture& picture);
 
-// "3.4 MiB"; of less than a tenth "560 B".
+// "3.4 MiB", "90 KiB", "560 B".
 std::string size_text(int64_t bytes);
 // With entities for what HTML and Graphviz's HTML-like labels take for markup.
 std::string html_escaped(std::string_view text);

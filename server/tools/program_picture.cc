@@ -43,6 +43,8 @@ Family family_of_phase(const Variant& variant) {
       return family_of(variant.op);
     case OpCode::kPointwise:
       return Family::kPointwise;
+    case OpCode::kSoftmax:
+      return Family::kReduce;
     case OpCode::kNorm:
       return Family::kNorm;
     case OpCode::kMatMul:
@@ -105,7 +107,8 @@ class ProgramPicture {
       picture_.groups.push_back({"x " + std::to_string(repeat.trips), column});
     }
     std::vector<std::string> names;
-    for (const Phase& phase : p.phases) names.push_back(phase.name);
+    for (const Phase& phase : p.phases)
+      if (phase.name.find('/') != std::string::npos) names.push_back(phase.name);
     const std::string prefix = common_prefix(names);
     PhaseId last = kNone;
     for (PhaseId i = 0; i < static_cast<PhaseId>(p.phases.size()); ++i) {

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 import resource
+import shutil
 import subprocess
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy
@@ -83,6 +86,140 @@ def test_every_stage_prints_text_json_and_pictures(stage):
         assert inspect(path, "--stage", stage, "--dot").stdout.startswith("digraph")
 
 
+CARDS = {  # of fixtures' config.json: layers, heads, kv heads, head dim, hidden size, vocabulary
+    name: json.loads((FIXTURES / name / "config.json").read_text())
+    for name in ("gpt2-optimum", "gpt2-no-past", "llama-optimum", "llama-ort-fused", "llama-eager")
+    if (FIXTURES / name / "config.json").exists() and list((FIXTURES / name).glob("*.onnx"))
+}
+
+
+def card(path, *arguments):
+    """The card as JSON, after checking that the text tells the same in about ten lines."""
+    text, run = inspect(path, *arguments), inspect(path, *arguments, "--json")
+    assert text.returncode == run.returncode == 0, text.stderr + run.stderr
+    assert 6 <= text.stdout.count("\n") <= 12 and all(len(line) > 12 for line in text.stdout.splitlines())
+    facts = json.loads(run.stdout)
+    for name in ("layers", "heads", "kv_heads", "hidden_size", "vocabulary", "kind"):
+        assert str(facts.get(name, "")) in text.stdout
+    return facts
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_the_card_tells_what_the_configuration_says(name):
+    config, facts = CARDS[name], card(FIXTURES / name)
+    heads = config.get("num_attention_heads", config.get("n_head"))
+    hidden = config.get("hidden_size", config.get("n_embd"))
+    assert facts["kind"] == "decoder" and facts["serving"].startswith("batched: ")
+    assert facts["layers"] == config.get("num_hidden_layers", config.get("n_layer"))
+    assert (facts["heads"], facts["hidden_size"], facts["head_dim"]) == (heads, hidden, hidden // heads)
+    assert facts["kv_heads"] == config.get("num_key_value_heads", heads)
+    assert facts["vocabulary"] == config["vocab_size"]
+    assert facts["kv_bytes_per_token"] == 2 * facts["layers"] * facts["kv_heads"] * facts["head_dim"] * 4
+    assert facts["context"]["tokens"] == config.get("max_position_embeddings", config.get("n_positions"))
+
+
+@pytest.mark.parametrize("path", [p for p in MODELS if p.parent.name in ("gpt2-optimum", "bert-classifier", "vit-tiny")],
+                         ids=lambda p: p.parent.name)
+def test_parameters_and_bytes_are_those_of_the_file(path):
+    facts, model = card(path), onnx.load(path)
+    floats = [t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT]
+    floats += [a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute if a.t.data_type == TensorProto.FLOAT]
+    count = sum(int(numpy.prod(t.dims)) for t in floats)
+    assert 0.99 * count <= facts["parameters"] <= count  # folding may drop scalars
+    assert facts["bytes"]["f32"] == 4 * facts["parameters"]
+
+
+def test_ranks_of_the_card_share_the_weights():
+    one, three = (card(FIXTURES / "gpt2-optimum", "--tp", n) for n in (1, 3))
+    assert [len(one["ranks"]), len(three["ranks"])] == [1, 3]
+    whole = one["ranks"][0]
+    assert sum(r["kv_of_a_full_sequence"] for r in three["ranks"]) == whole["kv_of_a_full_sequence"]
+    assert all(r["weights"] < 0.8 * whole["weights"] for r in three["ranks"])
+
+
+def test_cards_of_other_models_name_their_inputs():
+    for path in MODELS:
+        if path.parent.name in ("bert-classifier", "vit-tiny", "resnet-tiny"):
+            facts, model = card(path), onnx.load(path)
+            assert [v["name"] for v in facts["inputs"]] == [v.name for v in model.graph.input]
+            assert [v["name"] for v in facts["outputs"]] == [v.name for v in model.graph.output]
+            assert facts["kind"] == ("encoder" if path.parent.name == "bert-classifier" else "other")
+
+
+def folded(picture):
+    return {int(n) for n in re.findall(r'label="x (\d+)"', picture)}
+
+
+def test_layers_are_drawn_once():
+    graph = FIXTURES / "gpt2-optimum"
+    layers = card(graph)["layers"]
+    for stage in ("passes", "recognise", "plan", "program"):
+        picture = inspect(graph, "--stage", stage, "--dot").stdout
+        assert folded(picture) & {layers, layers - 1}, stage  # the last layer computes only the rows that are wanted
+        assert picture.count("Attention</b>") <= 2, stage
+    plan, program = (inspect(graph, "--stage", s, "--dot", "--tp", 2).stdout for s in ("plan", "program"))
+    assert "Norm</b>" in program and "Norm</b>" not in plan and "dashed, constraint=false" in program
+
+
+def weights_in(legend):
+    return float(re.search(r"weights</td><td[^>]*>([\d.]+) MiB", legend).group(1))
+
+
+SMOLLM2 = Path.home() / ".cache/ark/smollm2-135m-instruct/smollm2.onnx"
+
+
+@pytest.mark.skipif(not SMOLLM2.exists(), reason=f"no {SMOLLM2} (scripts/serve.sh makes it)")
+@pytest.mark.skipif(not shutil.which("dot"), reason="no dot (apt-get install graphviz)")
+@pytest.mark.parametrize("stage", ["graph", "passes", "recognise", "plan", "program"])
+def test_graphviz_draws_smollm2_within_seconds(stage):
+    picture = inspect(SMOLLM2, "--stage", stage, "--dot").stdout
+    assert folded(picture) & {29, 30} and weights_in(picture) == pytest.approx(513, abs=5)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run(["dot", "-Tpng", "-o", "/dev/null"], input=picture, text=True, check=True, timeout=300)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used < 5
+
+
+EVIL = "</pre></details><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
+
+
+class Tags(HTMLParser):
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.values = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append(tag)
+        self.values += [(tag, name, value) for name, value in attributes]
+
+
+def test_the_page_holds_everything_and_fetches_nothing(tmp_path):
+    page = tmp_path / "page.html"
+    assert inspect(FIXTURES / "gpt2-optimum", "--tp", 2, "--html", page).stdout == ""
+    text = page.read_text()
+    tags = Tags(text)
+    assert tags.found.count("details") >= 13 and tags.found.count("script") == 1 and tags.found.count("h1") == 1
+    assert not {"link", "img", "iframe", "object", "base", "form"} & set(tags.found)
+    assert not [v for v in tags.values if v[1] in ("src", "href")] and "default-src 'none'" in text
+    assert "rank 1" in text and ">x 3<" in text and "wte" in text
+
+
+def test_names_of_hostile_files_are_text_on_the_page(tmp_path):
+    nodes = [helper.make_node("Neg", ["x"], [EVIL], name=EVIL), helper.make_node("MatMul", [EVIL, EVIL + "w"], ["y"], name=EVIL + "m")]
+    path = save(tmp_path / "m.onnx", nodes, [(EVIL + "w", numpy.ones((4, 4), numpy.float32))],
+                [("x", TensorProto.FLOAT, [EVIL, 4])], producer_name=EVIL)
+    page = tmp_path / "page.html"
+    run = inspect(path, "--html", page)
+    assert run.returncode == 0, run.stderr
+    tags = Tags(page.read_text())
+    assert tags.found.count("script") == 1 and "img" not in tags.found
+    assert not [v for v in tags.values if v[1].startswith("on")]
+    assert "alert(1)" in page.read_text()  # it is there, as text
+    dot = inspect(path, "--stage", "graph", "--dot").stdout
+    markup = re.sub(r'"(\\.|[^"\\])*"', "", dot)  # what stands in quotes is no markup for Graphviz
+    assert "<img" not in markup and "&lt;img" in markup
+
+
 def test_exit_codes(tmp_path):
     model = FIXTURES / "gpt2-optimum" / "model.onnx"
     assert inspect("--help").returncode == 0
@@ -90,6 +227,9 @@ def test_exit_codes(tmp_path):
     assert inspect().returncode == 64
     assert inspect(model, "--no-such-option").returncode == 64
     assert inspect(model, "--stage", "nonsense").returncode == 64
+    assert inspect(model, "--dot", "--html", tmp_path / "page.html").returncode == 64
+    assert inspect(model, "--stage", "weights", "--dot").returncode == 64
+    assert inspect(model, "--html", tmp_path / "no" / "page.html").returncode == 71
     assert inspect(tmp_path / "missing.onnx").returncode == 66
     assert inspect(tmp_path).returncode == 66
     (tmp_path / "broken.onnx").write_bytes(model.read_bytes()[:1000])

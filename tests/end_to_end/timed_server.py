@@ -9,7 +9,8 @@ FIRST, GAP = 0.15, 0.03  # seconds to the first token, and between tokens
 
 
 class TimedServer(ThreadingHTTPServer):
-    """`with TimedServer(style) as server:`; `bodies` are the requests so far, `most` how many ran at once.
+    """`with TimedServer(style) as server:`; `bodies` are the requests so far, `most` how many ran at once;
+    `sent` is a second clock: of each answer when its request came and when each of its tokens left.
 
     The style `faults` joins after the first nine requests. Styles, any of: crlf, comments, bytewise (every byte its own chunk), pairs (two events in one segment), closing
     (no lengths, the connection ends the answer), no_usage and no_ids (such requests get 400), no_done, and the
@@ -21,7 +22,7 @@ class TimedServer(ThreadingHTTPServer):
     def __init__(self, *style, faults=()):
         super().__init__(("127.0.0.1", 0), Handler)
         self.style, self.faults = set(style), set(faults)
-        self.bodies, self.paths, self.received = [], [], []
+        self.bodies, self.paths, self.received, self.sent = [], [], [], []
         self.lock, self.running, self.most, self.arrivals = threading.Lock(), 0, 0, []
 
     @property
@@ -104,9 +105,12 @@ class Handler(BaseHTTPRequestHandler):
         events = [self.choice(chat, f" t{i}", None) for i in range(count)]
         if chat:
             self.event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
-        step = 2 if "pairs" in style else 1
+        step, times = 2 if "pairs" in style else 1, []
+        with self.server.lock:
+            self.server.sent.append((start, times))
         for turn, first in enumerate(range(0, count, step)):
             time.sleep(max(0.0, start + FIRST + turn * GAP - time.monotonic()))
+            times += [time.monotonic()] * len(events[first:first + step])
             self.event(*events[first:first + step])
             if turn == 2 and "error_event" in style:
                 return self.end({"error": {"message": "the device is gone", "code": 503}})

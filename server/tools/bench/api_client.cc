@@ -10,7 +10,6 @@
 namespace ark::bench {
 namespace {
 
-
 constexpr std::chrono::seconds kConnectTimeout{30}, kReadTimeout{6 * 3600};
 constexpr std::size_t kMostErrorBytes = 64 << 10;
 
@@ -64,6 +63,11 @@ Json request_body(const ServeOptions& o, const Prompt& prompt, const std::string
   if (o.ignore_eos) body["ignore_eos"] = true;
   body.update(o.extra_body);
   return body;
+}
+
+std::string connection_error(httplib::Error error) {
+  if (error == httplib::Error::Connection) return "connection refused: is the server running?";
+  return "connection: " + httplib::to_string(error);
 }
 
 // The message of OpenAI's error envelope, or of what else the server sends.
@@ -199,8 +203,7 @@ Outcome ApiClient::generate(const Prompt& prompt, const std::string& model, Requ
                                                                    : "/v1/completions");
   request.headers = headers_of(options_);
   request.headers.emplace("Content-Type", "application/json");
-  request.body =
-      to_text(request_body(options_, prompt, model, form));
+  request.body = to_text(request_body(options_, prompt, model, form));
   outcome.start = Clock::now();
   AnswerReader reader(outcome);
   std::string refusal;
@@ -216,7 +219,7 @@ Outcome ApiClient::generate(const Prompt& prompt, const std::string& model, Requ
     return true;
   };
   const httplib::Result result = connection_->client.send(request);
-  if (!result) outcome.error = "connection: " + httplib::to_string(result.error());
+  if (!result) outcome.error = connection_error(result.error());
   if (result && outcome.status != 200) {
     const Json body = parse_json_or_discard(refusal);
     outcome.error = "HTTP " + std::to_string(outcome.status) + ": " +
@@ -228,8 +231,7 @@ Outcome ApiClient::generate(const Prompt& prompt, const std::string& model, Requ
 
 std::string ApiClient::first_model() {
   const auto result = connection_->client.Get(connection_->prefix + "/v1/models", headers_of(options_));
-  if (!result)
-    throw Error(Code::kUnavailable, base_url(options_) + ": " + httplib::to_string(result.error()));
+  if (!result) throw Error(Code::kUnavailable, base_url(options_) + ": " + connection_error(result.error()));
   const Json body = parse_json_or_discard(result->body);
   if (result->status != 200 || !body.is_object() || !body.contains("data") || !body["data"].is_array() ||
       body["data"].empty() || !body["data"][0].is_object() || !body["data"][0].contains("id") ||

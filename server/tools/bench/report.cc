@@ -49,29 +49,49 @@ int64_t output_tokens(const Outcome& outcome, const text::Tokenizer* tokenizer) 
              : 0;
 }
 
-// The most tokens in a second and the most requests at once, by whole seconds of the run.
-void add_peaks(const std::vector<Outcome>& outcomes, Json& result) {
-  std::map<int64_t, int64_t> tokens, requests;
+// A change of something that is counted, `at` seconds after the run's begin.
+struct Change {
+  double at = 0, by = 0;
+};
+
+// The most tokens that came within a second, or the whole run's rate where that is more: a short run has no second.
+double peak_rate(std::vector<Change> tokens, double mean_rate) {
+  std::sort(tokens.begin(), tokens.end(), [](const Change& a, const Change& b) { return a.at < b.at; });
+  double within = 0, most = mean_rate;
+  for (std::size_t first = 0, last = 0; last < tokens.size(); ++last) {
+    within += tokens[last].by;
+    while (tokens[first].at <= tokens[last].at - 1) within -= tokens[first++].by;
+    most = std::max(most, within);
+  }
+  return most;
+}
+
+double peak_sum(std::vector<Change> changes) {
+  // What ends where another begins is not counted with it.
+  std::sort(changes.begin(), changes.end(),
+            [](const Change& a, const Change& b) { return std::pair(a.at, a.by) < std::pair(b.at, b.by); });
+  double sum = 0, most = 0;
+  for (const Change& change : changes) most = std::max(most, sum += change.by);
+  return most;
+}
+
+// An answer's tokens are spread evenly over its events.
+void add_peaks(const std::vector<Outcome>& outcomes, const std::vector<int64_t>& lengths, Json& result) {
+  std::vector<Change> tokens, requests;
   Clock::time_point begin = Clock::time_point::max();
-  for (const Outcome& o : outcomes)
-    if (o.ok) begin = std::min(begin, o.start);
-  for (const Outcome& o : outcomes) {
+  for (const Outcome& o : outcomes) begin = std::min(begin, o.start);
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const Outcome& o = outcomes[i];
     if (!o.ok) continue;
     const double start = std::chrono::duration<double>(o.start - begin).count();
-    double now = start + o.first;
-    ++tokens[static_cast<int64_t>(now)];
-    for (const double interval : o.intervals) ++tokens[static_cast<int64_t>(now += interval)];
-    for (auto second = static_cast<int64_t>(start); second <= static_cast<int64_t>(start + o.latency);
-         ++second)
-      ++requests[second];
+    const double each = static_cast<double>(lengths[i]) / static_cast<double>(o.intervals.size() + 1);
+    tokens.push_back({start + o.first, each});
+    for (const double interval : o.intervals) tokens.push_back({tokens.back().at + interval, each});
+    requests.push_back({start, 1});
+    requests.push_back({start + o.latency, -1});
   }
-  const auto most = [](const std::map<int64_t, int64_t>& counts) {
-    int64_t largest = 0;
-    for (const auto& [second, count] : counts) largest = std::max(largest, count);
-    return largest;
-  };
-  result["max_output_tokens_per_s"] = static_cast<double>(most(tokens));
-  result["max_concurrent_requests"] = most(requests);
+  result["max_output_tokens_per_s"] = peak_rate(std::move(tokens), result["output_throughput"].get<double>());
+  result["max_concurrent_requests"] = static_cast<int64_t>(peak_sum(std::move(requests)));
 }
 
 void add_details(const std::vector<Outcome>& outcomes, const std::vector<int64_t>& lengths, Json& result) {
@@ -154,7 +174,7 @@ Json figures(const ServeOptions& options, const Traffic& traffic, const text::To
   result["request_goodput"] = options.goodput.empty() ? Json() : Json(per_second(m.good));
   result["output_throughput"] = per_second(m.output);
   result["total_token_throughput"] = per_second(m.input + m.output);
-  add_peaks(traffic.outcomes, result);
+  add_peaks(traffic.outcomes, lengths, result);
   for (const std::string& name : options.percentile_metrics)
     add_metric(options, name, m.by_name[name], result);
   if (options.save_detailed) add_details(traffic.outcomes, lengths, result);
