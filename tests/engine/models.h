@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/compile.h"
+#include "importer/decoder.h"
 #include "importer/import.h"
 #include "tests/fixtures.h"
 

@@ -4,6 +4,8 @@
 
 #include <functional>
 
+#include "server/json.h"
+
 namespace ark::api {
 namespace {
 

@@ -8,6 +8,7 @@
 
 #include "base/ir/keys.h"
 #include "engine/plain/plain_runner.h"
+#include "importer/decoder.h"
 #include "importer/import.h"
 #include "importer/op_importer.h"
 #include "tests/server/decoder/driving.h"
