@@ -167,10 +167,11 @@ C compute(C a, C b, double p, double q) {
     return static_cast<C>(apply<O, F>(F(a), F(b), static_cast<Value<F>>(p), static_cast<Value<F>>(q)));
   }
 }
-// Whether compute<O, C> exists.
+// Whether compute<O, C> exists; references are those of gcc 12, whose decltype of a captured parameter is one.
 template <class O, class C>
 inline constexpr bool kComputes =
-    O::row.op != Op::kWhere && !(std::is_floating_point_v<C> && O::row.domain == Domain::kInteger);
+    std::remove_cvref_t<O>::row.op != Op::kWhere && !(std::is_floating_point_v<std::remove_cvref_t<C>> &&
+                                                      std::remove_cvref_t<O>::row.domain == Domain::kInteger);
 
 // What an operator takes from a node's attributes.
 struct Parameters {
