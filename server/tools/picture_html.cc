@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMostBoxes = 1500;  // browsers lay out no more with pleasure
 
-std::string name_html(const std::string& name) { return html_escaped(escaped(name, 200)); }
+std::string short_name_html(const std::string& name) { return html_escaped(escaped(name, 200)); }
 
 class HtmlPicture {
  public:
@@ -85,16 +85,16 @@ class HtmlPicture {
   }
 
   std::string group_html(int32_t group) const {
-    return "<div class=group><div class=times>" + name_html(picture_.groups[group].label) + "</div>" +
+    return "<div class=group><div class=times>" + short_name_html(picture_.groups[group].label) + "</div>" +
            rows(group) + "</div>";
   }
 
   std::string box_html(int32_t b) const {
     const Picture::Box& box = picture_.boxes[b];
     std::string html = "<div class=box data-box=" + std::to_string(b) +
-                       " style=\"background:" + look_of(box.family).fill + "\"><b>" + name_html(box.title) +
-                       "</b>";
-    for (const std::string& line : box.lines) html += "<span>" + name_html(line) + "</span>";
+                       " style=\"background:" + look_of(box.family).fill + "\"><b>" +
+                       short_name_html(box.title) + "</b>";
+    for (const std::string& line : box.lines) html += "<span>" + short_name_html(line) + "</span>";
     return html + "</div>";
   }
 

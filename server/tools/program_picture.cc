@@ -65,7 +65,7 @@ Family family_of_phase(const Variant& variant) {
   return Family::kControl;
 }
 
-std::string ranges_text(const std::vector<Range>& ranges) {
+std::string extents_text(const std::vector<Range>& ranges) {
   std::string text;
   for (const Range& r : ranges)
     text += (text.empty() ? "" : ", ") + std::to_string(r.begin) + ":" + std::to_string(r.end);
@@ -157,7 +157,7 @@ class ProgramPicture {
 
   std::string weight_text(const Program& p, int32_t weight) const {
     const WeightUse& use = p.weights[weight];
-    return "W " + std::string(name_of(use.stored)) + "[" + ranges_text(use.ranges) + "] " +
+    return "W " + std::string(name_of(use.stored)) + "[" + extents_text(use.ranges) + "] " +
            size_text(packed_bytes(use));
   }
 
