@@ -84,8 +84,8 @@ TEST(Parse, TensorsWhoseDataDisagreesWithTheirTypeAreRefused) {
   EXPECT_THAT(refused(head({1ll << 40, 1ll << 40}, 1)), HasSubstr("2^62"));
   EXPECT_THAT(refused(head(std::vector<int64_t>(9, 1), 1)), HasSubstr("max_rank"));
   EXPECT_THAT(refused(head({2}, 0)), HasSubstr("no element type"));
-  EXPECT_THAT(error_of(Code::kUnsupported, [&] { parsed(head({1}, 17).text(9, "x")); }),
-              HasSubstr("FLOAT8E4M3FN"));
+  EXPECT_THAT(error_of(Code::kUnsupported, [&] { parsed(head({1}, 18).text(9, "x")); }),
+              HasSubstr("FLOAT8E4M3FNUZ"));
 }
 
 TEST(Parse, StringTensorsKeepTheirStrings) {

@@ -48,7 +48,7 @@ TEST(HostileTemplate, DoublingATextEndsWithTheBudget) {
   expect_error(Code::kInvalidArgument, "makes more than 8 MiB", [] {
     ChatTemplate::parse(
         "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}")
-        .render_variables(Json::object(), 0, kSmall);
+        .render_variables(Json::object(), 0, Budget{1 << 30, std::size_t{8} << 20});
   });
 }
 
