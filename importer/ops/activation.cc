@@ -7,17 +7,6 @@
 namespace ark::ops {
 namespace {
 
-void prelu(OpContext& c) {
-  ValueId slope = c.input(1);
-  // A slope of [C] belongs to axis 1; later opsets broadcast it from the right.
-  if (c.opset < 7 && rank_of(c, slope) == 1 && c.rank(0) > 2) {
-    Shape shape(static_cast<std::size_t>(c.rank(0)) - 1, Expr(1));
-    shape[0] = shape_of(c, slope)[0];
-    slope = reshape(c, slope, shape);
-  }
-  c.outputs[0] = binary(c, Op::kPRelu, c.input(0), slope);
-}
-
 // x >= 0 ? x - lambda... : ONNX's Shrink, in terms of comparisons.
 void shrink(OpContext& c) {
   const ValueId x = c.input(0);
@@ -49,7 +38,6 @@ void fast_gelu(OpContext& c) { gelu_with_bias(c, "tanh"); }
 
 std::span<const Entry> activation_table() {
   static constexpr Entry kTable[] = {
-      {kOnnx, "PRelu", prelu},
       {kOnnx, "Shrink", shrink},
       {kOnnx, "Swish", swish},
       {kMicrosoft, "Gelu", by_row},

@@ -71,17 +71,27 @@ void cast_to(OpContext& c, DType type) {
   const ValueId x = c.input(0);
   if (dtype_of(c, x) == DType::kString || type == DType::kString)
     c.unsupported("casts of strings are not supported");
+  if (is_narrow_float(type) && bits_of(type) < 16 && c.attr_int("saturate", 1) == 0)
+    c.unsupported("casts to " + std::string(name_of(type)) + " that do not saturate are not supported");
   c.outputs[0] = cast(c, x, type);
 }
 
 void cast_op(OpContext& c) {
   if (!c.has_attr("to")) c.fail("attribute 'to' is missing");
-  const DType to = type_numbered(c, c.attr_int("to", 0));
-  if (is_narrow_float(to) && bits_of(to) < 16 && c.attr_int("saturate", 1) == 0)
-    c.unsupported("casts to " + std::string(name_of(to)) + " that do not saturate are not supported");
-  cast_to(c, to);
+  cast_to(c, type_numbered(c, c.attr_int("to", 0)));
 }
 void cast_like(OpContext& c) { cast_to(c, dtype_of(c, c.input(1))); }
+
+void prelu(OpContext& c) {
+  ValueId slope = c.input(1);
+  // A slope of [C] belongs to axis 1; later opsets broadcast it from the right.
+  if (c.opset < 7 && rank_of(c, slope) == 1 && c.rank(0) > 2) {
+    Shape shape(static_cast<std::size_t>(c.rank(0)) - 1, Expr(1));
+    shape[0] = shape_of(c, slope)[0];
+    slope = reshape(c, slope, shape);
+  }
+  c.outputs[0] = binary(c, Op::kPRelu, c.input(0), slope);
+}
 
 // A parameter of a row as the file has it.
 Attribute parameter(OpContext& c, const pointwise::Parameter& p) {
@@ -105,6 +115,7 @@ std::vector<Entry> make_table() {
       {kOnnx, "Where", where},
       {kOnnx, "Cast", cast_op},
       {kOnnx, "CastLike", cast_like},
+      {kOnnx, "PRelu", prelu},
   };
   for (const pointwise::Row& row : pointwise::rows()) {
     const std::string_view name = pointwise::onnx_name(row);

@@ -1,5 +1,6 @@
 #include <map>
 
+#include "base/error.h"
 #include "importer/ops/table.h"
 
 namespace ark {
@@ -15,7 +16,9 @@ const std::map<Key, OpImporter>& registry() {
           ops::slicing_table(), ops::indexing_table(), ops::reduction_table(), ops::normalization_table(),
           ops::product_table(), ops::window_table(), ops::quantized_table(), ops::attention_table(),
           ops::fused_attention_table(), ops::grouped_query_table(), ops::refused_table()})
-      for (const auto& entry : family) m->emplace(Key{entry.domain, entry.op_type}, entry.import);
+      for (const auto& entry : family)
+        ARK_CHECK(m->emplace(Key{entry.domain, entry.op_type}, entry.import).second,
+                  "two importers of " + std::string(entry.op_type));
     return m;
   }();
   return *map;
