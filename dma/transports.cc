@@ -46,7 +46,8 @@ std::vector<std::unique_ptr<Transport>> each(int ranks) {
 }
 
 constexpr TransportKind kTransports[] = {
-    {"local", "threads of one process", is_one_process, make_local_transports},
+    {"local", "threads of one process, whose ranks are made together", is_one_process, make_local_transports,
+     false},
     {"shm", "processes of one user in one PID namespace of one machine", is_one_machine,
      each<make_shm_transport>},
     {"socket", "TCP: one machine, or ARK_ADDRESS on each", can_connect_by_tcp, each<make_socket>},
@@ -118,9 +119,10 @@ const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& a
     blob.end();
     ranks.push_back(std::move(place));
   }
+  const auto fits = [&](const TransportKind& kind) { return kind.joins_alone && kind.can_connect(ranks); };
   for (const TransportKind& kind : kTransports) {
-    if (asked.empty() ? kind.can_connect(ranks) : &kind == &transport_named(asked)) {
-      if (kind.can_connect(ranks)) return kind;
+    if (asked.empty() ? fits(kind) : &kind == &transport_named(asked)) {
+      if (fits(kind)) return kind;
       throw Error(Code::kUnavailable, "transport " + std::string(kind.name) +
                                           " cannot connect these ranks: it needs " + std::string(kind.needs));
     }

@@ -31,6 +31,7 @@ struct TransportKind {
   bool (*can_connect)(std::span<const Place> ranks);
   // Those of `ranks` ranks of this process, which together share what they have to.
   std::vector<std::unique_ptr<Transport>> (*make)(int ranks);
+  bool joins_alone = true;  // make(1) is a rank of a group whose others are made elsewhere
 };
 
 // The fastest first; the last connects whatever can be connected.
@@ -42,7 +43,7 @@ const TransportKind& transport_named(std::string_view name);
 // What the user asks for by ARK_TRANSPORT; may be empty.
 std::string asked_transport();
 
-// Collective: the first transport that can connect these ranks, or the one that `asked` names. Throws
+// Collective, of ranks that join one by one: the first transport that can connect them, or the one that `asked` names. Throws
 // Error(kUsage) if ranks ask for different ones, Error(kUnavailable) if that one cannot connect them.
 const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& asked, Deadline deadline);
 

@@ -67,7 +67,9 @@ std::vector<std::string> chosen(const std::string& first, const std::string& sec
 }
 
 TEST(Transports, RanksTakeTheOneAskedForOrLearnWhyNot) {
-  EXPECT_EQ(chosen("", ""), (std::vector<std::string>{"local", "local"}));
+  // Also threads of one process: `local` needs all ranks made together, and these come one by one.
+  EXPECT_EQ(chosen("", ""), (std::vector<std::string>{"shm", "shm"}));
+  for (const std::string& error : chosen("local", "local")) EXPECT_THAT(error, HasSubstr("made together"));
   EXPECT_EQ(chosen("shm", "shm"), (std::vector<std::string>{"shm", "shm"}));
   for (const std::string& error : chosen("shm", "")) EXPECT_THAT(error, HasSubstr("ARK_TRANSPORT"));
   for (const std::string& error : chosen("none", "none")) EXPECT_THAT(error, HasSubstr("local, shm"));
