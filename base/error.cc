@@ -1,7 +1,6 @@
 #include "base/error.h"
 
 #include <cstdio>
-#include <cstring>
 
 #include "base/utf8.h"
 

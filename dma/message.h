@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include "dma/channel.h"
 

@@ -43,8 +43,8 @@ const TransportKind& transport_named(std::string_view name);
 // What the user asks for by ARK_TRANSPORT; may be empty.
 std::string asked_transport();
 
-// Collective, of ranks that join one by one: the first transport that can connect them, or the one that `asked` names. Throws
-// Error(kUsage) if ranks ask for different ones, Error(kUnavailable) if that one cannot connect them.
+// Collective, of ranks that join one by one: the first transport that can connect them, or the one that `asked`
+// names. Throws Error(kUsage) if ranks ask for different ones, Error(kUnavailable) if that one cannot connect them.
 const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& asked, Deadline deadline);
 
 }  // namespace ark::dma

@@ -1,6 +1,5 @@
 #include "engine/compile.h"
 
-#include <algorithm>
 #include <set>
 
 #include "base/error.h"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "dma/bootstrap.h"
 #include "engine/compile.h"

@@ -172,8 +172,7 @@ bool fold_by_evaluation(Graph& graph, NodeId id, int64_t max_elements) {
   for (std::size_t i = 0; i < results->size(); ++i) {
     const ValueId out = node.outputs[i];
     graph.folding->take((*results)[i].size());
-    constants.push_back(out == kNoValue ? nullptr
-                                        : make_constant((*results)[i], graph.value(out).name));
+    constants.push_back(out == kNoValue ? nullptr : make_constant((*results)[i], graph.value(out).name));
   }
   become_constants(graph, id, std::move(constants));
   return true;

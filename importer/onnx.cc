@@ -2,7 +2,6 @@
 #include "importer/onnx.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "importer/onnx_parser.h"

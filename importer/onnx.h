@@ -104,7 +104,8 @@ struct Model {
 // Reads FILE, or the one .onnx file in directory FILE. Never holds a payload in memory.
 // Throws Error kNotFound (missing), kBadModel (broken, hostile: what, byte offset, limit, remedy).
 Model parse_model(const std::filesystem::path& file, const Limits& limits = {});
-// The same from `file`, or if that is null from memory (payloads are copied then); external data is looked up relative to `directory`.
+// The same from `file`, or if that is null from memory (payloads are copied then); external data is looked up
+// relative to `directory`.
 Model parse_model(std::shared_ptr<const WeightFile> file, std::span<const std::byte> bytes,
                   const std::filesystem::path& directory, const Limits& limits = {});
 // A file that holds one TensorProto: the data sets of ONNX's backend tests.

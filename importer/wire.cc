@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <climits>
-#include <cstring>
 
 #include "base/error.h"
 

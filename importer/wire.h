@@ -8,7 +8,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/ir/constant.h"
 #include "base/ir/limits.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <string>
 
 #include "server/api/service.h"
 #include "server/config.h"

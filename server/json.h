@@ -21,8 +21,8 @@ class JsonError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-Json parse_json(std::string_view text);               // throws JsonError
-Json parse_json_or_discard(std::string_view text);    // is_discarded() where the text is not JSON
+Json parse_json(std::string_view text);             // throws JsonError
+Json parse_json_or_discard(std::string_view text);  // is_discarded() where the text is not JSON
 
 // On one line, or indented by `indent` blanks a level; strings that are not UTF-8 get U+FFFD. `ascii`: what is
 // beyond it is written as \uXXXX.

@@ -1,5 +1,4 @@
 // Graph::str(): the text form of a graph, one line a node.
-#include <algorithm>
 
 #include "base/error.h"
 #include "base/ir/graph.h"

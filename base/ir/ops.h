@@ -95,13 +95,17 @@ enum class Op : unsigned char {
   kMatMulNBits,                        // (a, b u8 [N, blocks, bytes], scales, zero_points?, g_idx?, bias?) {K, N, bits, block_size}
   // -- transformer blocks
   kAttention,  // dense attention of plain graphs:
-               // (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias? broadcastable to [B,H,S,T] (float added, bool selects),
+               // (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias? broadcastable to [B,H,S,T] (float added,
+               // bool selects),
                //  past_k? [B,KH,P,D], past_v? [B,KH,P,Dv], lengths? i32/i64 [B])
                // -> (y [B,H,S,Dv], present_k?, present_v?)
-               // {scale: float, causal: int, window: int (0 = none: keys j with i - j < window), softcap: float (0 = none),
+               // {scale: float, causal: int, window: int (0 = none: keys j with i - j < window), softcap:
+               // float (0 = none),
                //  clean_nan: int (fully masked rows give 0)}
-               // causal: query i sits at position past + i, or lengths[b] - S + i where `lengths` (valid keys a row) is given without past
-               // with past and lengths (GroupQueryAttention): row b's past is only max(0, lengths[b] - S) tokens long; its new
+               // causal: query i sits at position past + i, or lengths[b] - S + i where `lengths` (valid keys
+               // a row) is given without past
+               // with past and lengths (GroupQueryAttention): row b's past is only max(0, lengths[b] - S)
+               // tokens long; its new
                // keys and values go there in present [B,KH,P+S,D] (what follows is zero), and
                // query i sits at max(0, lengths[b] - S) + i, seeing the keys up to itself
   kRotary,     // (x [..., S or T, H, D] or [B,H,S,D], cos [L, R/2], sin [L, R/2], positions i64 broadcastable to x's leading axes)

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "dma/counter.h"

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/cpu/simd/table.h"
 #include "base/ir/kernel.h"
+#include "engine/cpu/simd/table.h"
 #include "engine/program/program.h"
 #include "engine/program/variant_facts.h"
 #include "engine/run/mailbox.h"

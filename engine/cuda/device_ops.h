@@ -1,4 +1,5 @@
-// What the device side knows of each OpCode beside its body: which type of engine/cuda/bodies runs a phase, and what the
+// What the device side knows of each OpCode beside its body: which type of engine/cuda/bodies runs a phase,
+// and what the
 // phase's Instance tells it. One row an OpCode; the sizes' meaning stands at the bodies.
 #pragma once
 

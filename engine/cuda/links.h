@@ -11,7 +11,6 @@
 // on one.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <vector>
 

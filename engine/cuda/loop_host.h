@@ -5,7 +5,6 @@
 // time; abort(), is_parked() from any.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>

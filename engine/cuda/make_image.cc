@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "engine/cuda/instance_filler.h"
-#include "engine/program/variant_facts.h"
 #include "engine/program/unroll.h"
+#include "engine/program/variant_facts.h"
 #include "engine/program/weight_codec.h"
 
 namespace ark::cuda {

@@ -17,7 +17,8 @@ ARK_APART bool post_request(const LoopParameters& p, u64 step, const Instance& i
   const u64 target = message_number(b, m) % m.slot_count * m.slot_bytes;
   return post(
       m.queue, m.first, m.head | bytes << dma::kBytesShift,
-      (m.source + start) / dma::kOffsetUnit | (m.target + target) / dma::kOffsetUnit << dma::kTargetOffsetShift,
+      (m.source + start) / dma::kOffsetUnit | (m.target + target) / dma::kOffsetUnit
+                                                  << dma::kTargetOffsetShift,
       [&](const u64* consumed, u64 needed) {
         return wait_reached<dev::Scope::sys>(b, {LoopWait::kRequests, i.phase, i.trip}, consumed, needed);
       });

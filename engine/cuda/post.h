@@ -24,7 +24,8 @@ ARK_DEVICE bool post(u64 ring, u64 tickets, u64 head, u64 offsets, Await await) 
   const u64 ticket = dev::atom_add<dev::Scope::gpu>(&own->next, u64{1});
   // The consumer must have read the slot that this ticket overwrites. Acquire: whoever stored the figure had
   // acquired it from the consumer. The host's counter is only looked at when the last look was long ago.
-  if (!ARK_BUG(ring_overrun) && ticket - dev::ld_acquire<dev::Scope::gpu>(&own->consumed) >= dma::kRingSlots) {
+  if (!ARK_BUG(ring_overrun) &&
+      ticket - dev::ld_acquire<dev::Scope::gpu>(&own->consumed) >= dma::kRingSlots) {
     if (!await(consumed, ticket + 1 - dma::kRingSlots)) return false;
     // Acquire, of the consumer's raise. Of two that store here the later may know less: that costs a look.
     const u64 seen = dev::ld_acquire<dev::Scope::sys>(consumed);

@@ -9,7 +9,8 @@
 
 namespace ark::cuda {
 
-// dma/device.h, engine/program/device_contract.h, engine/cuda/loop.h, engine/cuda/bodies/* and what they include, named as #include names them.
+// dma/device.h, engine/program/device_contract.h, engine/cuda/loop.h, engine/cuda/bodies/* and what they
+// include, named as #include names them.
 const std::vector<SourceFile>& device_headers();
 
 // A translation unit of `text` with all of them.

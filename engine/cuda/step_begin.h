@@ -73,7 +73,8 @@ ARK_DEVICE void place_tokens(const Block& b) {
   const RankTables& r = *b.rank;
   const StepSequence* sequences = record_array<StepSequence>(b, StepArray::kSequences);
   const i32* tokens = record_array<i32>(b, StepArray::kTokens);
-  const i32 sequence_count = record_count(b, StepArray::kSequences), count = record_count(b, StepArray::kTokens);
+  const i32 sequence_count = record_count(b, StepArray::kSequences),
+            count = record_count(b, StepArray::kTokens);
   ARK_ROLLED
   for (i32 t = b.thread; t < count; t += kConsumers) {
     const StepSequence s = sequences[sequence_of(sequences, sequence_count, t)];

@@ -1,7 +1,6 @@
 #include "engine/lower/waits.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "base/error.h"

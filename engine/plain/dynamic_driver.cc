@@ -1,6 +1,5 @@
 #include "engine/plain/dynamic_driver.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"

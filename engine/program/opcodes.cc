@@ -152,7 +152,8 @@ const std::vector<OpCodeInfo>& table() {
        .parts = kHasSteps,
        .grid = [](const PhaseView& p) { return ceildiv(p.leading(), kElementTile); },
        .check = check_pointwise},
-      // The table holds rows first, first + 1, ...; other ids give zeros. Packed: row id is column id - first. Tile: one
+      // The table holds rows first, first + 1, ...; other ids give zeros. Packed: row id is column id - first.
+      // Tile: one
       // id.
       {.code = OpCode::kEmbed,
        .name = "Embed",
@@ -240,7 +241,8 @@ const std::vector<OpCodeInfo>& table() {
                     {"out", kOutput, "... N", kWritten}},
        .parts = kHasEpilogue,
        .grid = [](const PhaseView& p) { return ceildiv(p.leading() * p["N"], kElementTile); }},
-      // All-gather along `axis`; sizes along it may differ and be 0. Tile: one index of the product of out's dims before
+      // All-gather along `axis`; sizes along it may differ and be 0. Tile: one index of the product of out's
+      // dims before
       // the axis.
       {.code = OpCode::kRecvConcat,
        .name = "RecvConcat",

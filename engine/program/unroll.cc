@@ -1,8 +1,7 @@
 #include "engine/program/unroll.h"
 
-#include "engine/program/opcodes.h"
-
 #include "base/index.h"
+#include "engine/program/opcodes.h"
 
 namespace ark {
 

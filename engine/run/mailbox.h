@@ -1,6 +1,7 @@
 // The mailbox: where the host hands steps to the loops, and the loops hand results back.
 //
-// One memory layout for host, CPU loop and device loop: plain structs, offsets, no pointers. A slot is a StepRecord followed by its arrays, packed,
+// One memory layout for host, CPU loop and device loop: plain structs, offsets, no pointers. A slot is a
+// StepRecord followed by its arrays, packed,
 // so that a prefix of the slot is the whole message and can travel to another process as it is. Results lie
 // in a ring of the same depth. The records: engine/program/device_contract.h.
 //
@@ -106,7 +107,7 @@ class Mailbox {
   MailboxLayout layout_;
   uint64_t posted_count_ = 0;  // host's copy
   const PlainStep* plain_[kDepth] = {};
-  dma::Memory memory_;         // head, slots, result slots; pages appear when touched. Or somebody else's
+  dma::Memory memory_;  // head, slots, result slots; pages appear when touched. Or somebody else's
   Head* head_ = nullptr;
   std::byte* slots_ = nullptr;
   std::byte* results_ = nullptr;

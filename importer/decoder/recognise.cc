@@ -1,7 +1,6 @@
 // Plain graph -> token graph, or the node where the proof ends.
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "base/error.h"
 #include "base/ir/quantized.h"

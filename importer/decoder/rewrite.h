@@ -6,8 +6,6 @@
 //   the whole context scores  query-key products and what becomes of them up to the product with the values
 #pragma once
 
-#include <array>
-#include <functional>
 #include <string>
 #include <tuple>
 #include <variant>

@@ -1,6 +1,5 @@
 // From query-key products to the product with the values: what happens to attention scores on the way.
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
 #include "base/ir/keys.h"

@@ -1,13 +1,12 @@
 // Roles of a decoder's inputs and outputs: from edges and shapes, from names only where those leave a choice.
 #include <algorithm>
 #include <cctype>
-#include <map>
 #include <set>
 
 #include "base/error.h"
 #include "importer/decoder.h"
-#include "importer/input_reach.h"
 #include "importer/decoder/limits.h"
+#include "importer/input_reach.h"
 
 namespace ark {
 namespace {

@@ -1,7 +1,5 @@
 #include "importer/decoder/token_builder.h"
 
-#include <numeric>
-
 #include "base/error.h"
 #include "base/ir/keys.h"
 #include "importer/op_importer.h"

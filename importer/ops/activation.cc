@@ -38,12 +38,9 @@ void fast_gelu(OpContext& c) { gelu_with_bias(c, "tanh"); }
 
 std::span<const Entry> activation_table() {
   static constexpr Entry kTable[] = {
-      {kOnnx, "Shrink", shrink},
-      {kOnnx, "Swish", swish},
-      {kMicrosoft, "Gelu", by_row},
-      {kMicrosoft, "BiasGelu", bias_gelu},
-      {kMicrosoft, "FastGelu", fast_gelu},
-      {kMicrosoft, "QuickGelu", quick_gelu},
+      {kOnnx, "Shrink", shrink},           {kOnnx, "Swish", swish},
+      {kMicrosoft, "Gelu", by_row},        {kMicrosoft, "BiasGelu", bias_gelu},
+      {kMicrosoft, "FastGelu", fast_gelu}, {kMicrosoft, "QuickGelu", quick_gelu},
   };
   return kTable;
 }

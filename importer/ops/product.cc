@@ -1,5 +1,4 @@
 // Matrix products.
-#include <algorithm>
 
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"

@@ -1,5 +1,4 @@
 // Movement that moves nothing, or that a later movement undoes.
-#include <numeric>
 
 #include "base/ir/keys.h"
 #include "importer/passes/match.h"

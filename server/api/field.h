@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <variant>
-#include <vector>
 
 #include "server/json_fwd.h"
 

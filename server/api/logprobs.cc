@@ -1,6 +1,5 @@
 #include "server/api/logprobs.h"
 
-#include <algorithm>
 #include <cstdio>
 
 #include "server/text/unicode.h"

@@ -1,7 +1,6 @@
 // JSON schemas of requests and answers, as /openapi.json prints them (OpenAPI 3.0.3).
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "server/api/field.h"

@@ -1,7 +1,6 @@
 // One client's socket: bounded reading against deadlines, and whether the client is still there.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <string>
 

@@ -1,7 +1,6 @@
 #include "server/http/head.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 
 #include "base/error.h"

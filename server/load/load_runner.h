@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <string>
 
 #include "engine/ragged_runner.h"
 #include "server/load/device.h"

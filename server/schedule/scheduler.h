@@ -4,7 +4,6 @@
 // in flight: the token that step n samples is fed to step n + 1 on the device, before the scheduler has seen it.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -12,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "engine/run/runner.h"
 #include "server/schedule/state.h"

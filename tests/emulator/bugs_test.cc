@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <map>
 
 #include "base/error.h"
 #include "dma/ring.h"

@@ -1,7 +1,6 @@
 // Whether an access is one that a kernel may make.
 #include <link.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "tests/emulator/core.h"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstring>
 
 #include "tests/emulator/hooks.h"
 

@@ -2,7 +2,6 @@
 #include <sys/mman.h>
 
 #include <bit>
-#include <cstring>
 
 #include "base/error.h"
 #include "tests/emulator/core.h"

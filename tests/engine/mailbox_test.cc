@@ -1,8 +1,8 @@
 #include "engine/run/mailbox.h"
 
-#include <cstring>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <thread>
 
 #include "base/error.h"

@@ -275,7 +275,8 @@ TEST(Rows, TranscendentalsKeepTheirStatedErrors) {
     std::vector<float> first;
     for (const Isa isa : isas()) {
       std::vector<float> out(x.size());
-      simd::table_of(isa).pointwise(f.op, x.data(), nullptr, 0, 0, out.data(), static_cast<int64_t>(x.size()));
+      simd::table_of(isa).pointwise(f.op, x.data(), nullptr, 0, 0, out.data(),
+                                    static_cast<int64_t>(x.size()));
       if (first.empty()) first = out;
       EXPECT_TRUE(same(first, out)) << name_of(f.op) << " " << simd::table_of(isa).name;
     }

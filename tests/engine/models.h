@@ -1,7 +1,6 @@
 // Decoders of the fixtures and of the zoo, read and recognised as ark-serve does it.
 #pragma once
 
-#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <variant>

@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "base/index.h"
-#include "engine/partition/op_rule.h"
 #include "engine/partition/collectives.h"
+#include "engine/partition/op_rule.h"
 #include "engine/partition/prepare.h"
 #include "engine/partition/search.h"
 #include "tests/engine/models.h"

@@ -141,7 +141,8 @@ class TokenGraphBuilder {
                  {key::kSoftcap, 0.0}});
   }
   ValueId softmax(ValueId x, const std::string& name) {
-    if (o.router == TokenGraphOptions::Router::kSoftmax) return same(Op::kSoftmax, name, {x}, {{key::kAxis, 1}});
+    if (o.router == TokenGraphOptions::Router::kSoftmax)
+      return same(Op::kSoftmax, name, {x}, {{key::kAxis, 1}});
     const Shape one = {shape(x)[0], 1};
     const Attributes last = {{key::kAxes, {1}}, {key::kKeepdims, 1}};
     const ValueId top = node(Op::kReduceMax, name + ".top", {x}, one, last);

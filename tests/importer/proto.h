@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>

@@ -1,7 +1,5 @@
 #include "base/ir/kernels/common.h"
 
-#include <cmath>
-
 namespace ark {
 
 TensorView view_of(const Tensor& tensor) {

@@ -1,6 +1,4 @@
 // Shape arithmetic on symbols: what is known of the elements of small integer tensors.
-#include <algorithm>
-#include <map>
 
 #include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"

@@ -234,9 +234,10 @@ struct Sample : Quiet {
     ARK_ROLLED
     for (int pass = 0; pass < 2; ++pass) {
       const bool by_weight = pass == 1;
-      if (by_weight ? row.sampling.top_p >= 1 : row.sampling.top_k <= 0 || row.sampling.top_k >= vocabulary) continue;
-      const u64 key =
-          key_where(by_weight ? wanted_weight(least) : static_cast<u64>(row.sampling.top_k), least, by_weight);
+      if (by_weight ? row.sampling.top_p >= 1 : row.sampling.top_k <= 0 || row.sampling.top_k >= vocabulary)
+        continue;
+      const u64 key = key_where(by_weight ? wanted_weight(least) : static_cast<u64>(row.sampling.top_k),
+                                least, by_weight);
       if (key > least) least = key;
     }
     return least;
@@ -258,9 +259,10 @@ struct Sample : Quiet {
     Score best = {-from_bits(0x7ff0000000000000ull), 0};
     ARK_ROLLED
     for (i32 first = call.b.thread * 4; first < vocabulary; first += kConsumers * 4) {
-      const PhiloxBlock noise = philox(static_cast<u32>(first) / 4, static_cast<u32>(position),
-                                       static_cast<u32>(static_cast<u64>(position) >> 32), 0,
-                                       static_cast<u32>(row.sampling.seed), static_cast<u32>(row.sampling.seed >> 32));
+      const PhiloxBlock noise =
+          philox(static_cast<u32>(first) / 4, static_cast<u32>(position),
+                 static_cast<u32>(static_cast<u64>(position) >> 32), 0, static_cast<u32>(row.sampling.seed),
+                 static_cast<u32>(row.sampling.seed >> 32));
       ARK_ROLLED
       for (int i = 0; i < 4; ++i) {
         const i32 t = first + i;

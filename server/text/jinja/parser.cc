@@ -1,7 +1,5 @@
 #include "server/text/jinja/parser.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "server/text/jinja/expression_parser.h"
 

@@ -1,5 +1,4 @@
 // What follows an operand: attributes, subscripts, calls, filters and tests.
-#include <algorithm>
 
 #include "base/error.h"
 #include "server/text/jinja/builtins.h"

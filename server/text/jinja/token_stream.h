@@ -1,7 +1,6 @@
 // A cursor over tokens, for the parsers.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,10 +1,11 @@
 #include "server/tools/bench/options.h"
-#include "server/json.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+
+#include "server/json.h"
 
 namespace ark::bench {
 namespace {

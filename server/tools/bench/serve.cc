@@ -19,7 +19,6 @@ namespace ark {
 namespace bench {
 namespace {
 
-
 // A short request in each form that a server may know, the most telling first; the first that works.
 RequestForm find_form(const ServeOptions& options, Prompt prompt, const std::string& model) {
   prompt.output_tokens = std::min<int64_t>(prompt.output_tokens, 2);
@@ -146,8 +145,7 @@ void run(const ServeOptions& options) {
   const Json measured = figures(options, traffic, counts);
   result.update(measured);
   if (options.save_result || options.save_detailed || options.append_result) save(options, result);
-  print(options.json ? to_text(result) + "\n"
-                     : table(options, measured));
+  print(options.json ? to_text(result) + "\n" : table(options, measured));
   const auto failed =
       std::find_if(traffic.outcomes.begin(), traffic.outcomes.end(), [](const Outcome& o) { return !o.ok; });
   if (failed != traffic.outcomes.end()) std::cerr << "a failed request: " << failed->error << '\n';

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <numeric>
 
 #include "dma/message.h"
 #include "tests/conformance/dma/backend.h"

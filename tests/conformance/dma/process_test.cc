@@ -1,4 +1,5 @@
-// Ranks as processes over each transport that connects them: this program starts itself again with the environment bootstrap set, and the
+// Ranks as processes over each transport that connects them: this program starts itself again with the
+// environment bootstrap set, and the
 // copies run RankProcess.Body below instead of the suite.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,7 +8,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "dma/group.h"
 #include "dma/launch.h"

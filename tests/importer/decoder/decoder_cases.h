@@ -3,8 +3,6 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "importer/decoder.h"
 

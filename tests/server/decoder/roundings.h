@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 
 #include "base/ir/graph.h"
 #include "base/ir/keys.h"

@@ -58,14 +58,16 @@ TEST(SequenceLength, IsWhatModelAndConfigurationAllow) {
 }
 
 // What each rank's agree_on_model throws; "" if it agrees.
-std::vector<std::string> outcomes(const std::vector<Fingerprint>& models, const std::vector<std::string>& errors) {
+std::vector<std::string> outcomes(const std::vector<Fingerprint>& models,
+                                  const std::vector<std::string>& errors) {
   auto bootstraps = dma::make_local_bootstraps(static_cast<int>(models.size()));
   std::vector<std::string> results(models.size());
   std::vector<std::jthread> threads;
   for (size_t rank = 0; rank < models.size(); ++rank)
     threads.emplace_back([&, rank] {
       try {
-        agree_on_model(*bootstraps[rank], models[rank], errors[rank], dma::Deadline::after(std::chrono::seconds(60)));
+        agree_on_model(*bootstraps[rank], models[rank], errors[rank],
+                       dma::Deadline::after(std::chrono::seconds(60)));
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), Code::kUnavailable);
         results[rank] = error.what();

@@ -4,7 +4,6 @@
 
 #include <deque>
 #include <set>
-#include <stdexcept>
 
 #include "base/error.h"
 #include "engine/run/runner.h"

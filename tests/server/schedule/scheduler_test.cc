@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <random>
-#include <thread>
 
 #include "tests/server/schedule/fake_runner.h"
 

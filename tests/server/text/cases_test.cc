@@ -1,9 +1,7 @@
 // Against what PyPI `tokenizers` and `jinja2` make of the same input; make_cases.py writes the files.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "base/error.h"
 #include "server/json.h"

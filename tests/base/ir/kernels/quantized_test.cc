@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/ir/keys.h"
 #include "base/ir/kernel.h"
+#include "base/ir/keys.h"
 
 namespace ark {
 namespace {

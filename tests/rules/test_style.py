@@ -1,0 +1,100 @@
+"""Formatting, includes of the standard library that nothing needs, and READMEs: what a reader would stumble over."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ["base", "importer", "dma", "engine", "server", "tests"]
+# What of a standard header's names tells that it is used; headers that are not listed are not judged.
+STANDARD = {
+    "algorithm": r"std::(ranges::|sort|stable_sort|min|max|clamp|find|any_of|all_of|none_of|copy|fill|equal|count|remove|"
+                 r"reverse|transform|lower_bound|upper_bound|minmax|unique|is_sorted|nth_element|partial_sort|rotate|generate|"
+                 r"for_each|search|mismatch|partition|shuffle|binary_search|lexicographical|next_permutation|adjacent_find|set_|"
+                 r"includes|merge|replace|push_heap|pop_heap|make_heap|is_permutation|stable_partition|swap_ranges)",
+    "array": r"std::(to_)?array",
+    "atomic": r"std::(atomic|memory_order)",
+    "bit": r"std::(bit_|popcount|has_single_bit|countr|countl|rotl|rotr|endian)",
+    "charconv": r"(to|from)_chars",
+    "chrono": r"chrono|\d(ms|s|us|ns)\b",
+    "cmath": r"\b(exp|expm1|log|log1p|log2|log10|sqrt|pow|abs|fabs|floor|ceil|round|rint|nearbyint|fmod|isnan|isinf|isfinite|"
+             r"signbit|copysign|ldexp|frexp|sin|cos|tan|tanh|erf|lround|llround|fma|trunc|hypot|a?sinh?|a?cosh?|a?tanh?|"
+             r"remainder|nextafter|ilogb|scalbn|INFINITY|NAN|M_PI)f?\b",
+    "condition_variable": r"condition_variable",
+    "cstring": r"\b(mem(cpy|set|cmp|move|chr)|str(len|n?cmp|error|chr|str|signal|dup))\b",
+    "deque": r"std::deque",
+    "filesystem": r"filesystem",
+    "fstream": r"fstream",
+    "functional": r"std::(function|hash|less|greater|plus|c?ref\b|invoke|reference_wrapper|equal_to|bind|not_fn|multiplies|minus)",
+    "future": r"std::(future|promise|async|packaged)",
+    "initializer_list": r"initializer_list",
+    "limits": r"numeric_limits",
+    "map": r"std::(multi)?map",
+    "memory": r"std::(unique_ptr|shared_ptr|make_unique|make_shared|weak_ptr|addressof|allocator|enable_shared|static_pointer|"
+              r"dynamic_pointer|construct_at|destroy|align\b|default_delete)",
+    "mutex": r"std::(mutex|lock_guard|unique_lock|scoped_lock|once_flag|call_once|recursive_mutex)",
+    "numeric": r"std::(iota|accumulate|reduce|inner_product|partial_sum|gcd|lcm|midpoint|exclusive_scan|inclusive_scan)",
+    "optional": r"std::(optional|nullopt|make_optional)",
+    "queue": r"std::(priority_)?queue",
+    "random": r"std::(mt19937|\w+_distribution|random_device|minstd|seed_seq)",
+    "set": r"std::(multi)?set\b",
+    "span": r"std::(span|as_bytes|as_writable|dynamic_extent)",
+    "sstream": r"(string|ostring|istring)stream",
+    "stdexcept": r"std::(runtime_error|logic_error|out_of_range|invalid_argument|length_error|domain_error|overflow_error)",
+    "string": r'std::(string|to_string|sto\w+|getline|char_traits|u32string|basic_string)|"s\b',
+    "string_view": r"string_view|\"sv\b",
+    "thread": r"std::(thread|this_thread|jthread)",
+    "tuple": r"std::(tuple|tie|make_tuple|apply|get<|forward_as)",
+    "unordered_map": r"unordered_(multi)?map",
+    "unordered_set": r"unordered_(multi)?set",
+    "variant": r"std::(variant|visit|get_if|get<|holds_alternative|monostate|in_place|bad_variant)",
+    "vector": r"std::vector",
+}
+
+
+def sources(*folders):
+    return sorted(p for f in folders for e in ("*.h", "*.cc") for p in (ROOT / f).rglob(e))
+
+
+def named(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def needless(path):
+    text = path.read_text()
+    code = re.sub(r"//.*|^#include.*$", "", text, flags=re.M)
+    return [header for header in re.findall(r"^#include <(\w+)>", text, re.M)
+            if header in STANDARD and not re.search(STANDARD[header], code)]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_standard_header_is_included_for_nothing(folder):
+    assert not [f"{named(path)} includes <{header}>" for path in sources(folder) for header in needless(path)]
+
+
+@pytest.mark.skipif(not shutil.which("clang-format"), reason="clang-format is not installed")
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_code_is_formatted(folder):
+    run = subprocess.run(["clang-format", "--dry-run", "--Werror", *sources(folder)], capture_output=True, text=True)
+    wrong = sorted(set(re.findall(rf"^{re.escape(str(ROOT))}/(\S+?):\d+", run.stderr, re.M)))
+    assert run.returncode == 0, f"run clang-format -i {' '.join(wrong)}"
+
+
+def test_comments_are_wrapped_by_hand_within_120_columns():
+    assert not [f"{named(path)}:{i}" for path in sources(*FOLDERS)
+                for i, line in enumerate(path.read_text().splitlines(), 1)
+                if len(line) > 120 and line.lstrip().startswith("//")]
+
+
+def code_folders():
+    return sorted({path.parent for path in sources(*FOLDERS[:-1])})
+
+
+def test_every_folder_of_code_says_what_it_holds_and_where_its_tests_are():
+    without = [named(folder) for folder in code_folders() if not (folder / "README.md").is_file()]
+    silent = [named(folder) for folder in code_folders() if (folder / "README.md").is_file()
+              and not re.search(r"^(Tests?:|\| tests? )", (folder / "README.md").read_text(), re.M | re.I)]
+    assert not without and not silent
