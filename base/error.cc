@@ -1,6 +1,7 @@
 #include "base/error.h"
 
 #include <cstdio>
+#include <cstring>
 
 #include "base/utf8.h"
 

@@ -1,5 +1,7 @@
 #include "server/http/router.h"
 
+#include <optional>
+
 namespace ark::http {
 namespace {
 

@@ -1,6 +1,7 @@
 // Which handler answers which method and path.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

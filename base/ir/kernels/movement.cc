@@ -1,4 +1,6 @@
 // Operators that move elements without looking at them.
+#include <numeric>
+
 #include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
 

@@ -1,6 +1,7 @@
 // Resize by its definition: the output is a separable filter of the input, so each axis has, per output
 // index, a few input indices with weights.
 #include <cmath>
+#include <numeric>
 
 #include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
