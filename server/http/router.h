@@ -1,7 +1,6 @@
 // Which handler answers which method and path.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
