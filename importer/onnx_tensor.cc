@@ -1,6 +1,7 @@
 // TensorProto: element type, dims, and where the payload lies.
 #include <charconv>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "importer/onnx_parser.h"

@@ -1,5 +1,7 @@
 #include "base/ir/kernels/common.h"
 
+#include <limits>
+
 namespace ark {
 
 TensorView view_of(const Tensor& tensor) {
