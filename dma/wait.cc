@@ -1,25 +1,18 @@
 #include "dma/wait.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <climits>
-#include <thread>
+
+#include "base/machine.h"
 
 namespace ark::dma {
 
-int available_cpus() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 SpinPolicy SpinPolicy::adapted(int busy_threads) {
-  const int cpus = available_cpus();
+  const int cpus = ark::available_cpus();
   // One CPU must be left for the HTTP threads and the pump, or a long spin delays the very writer it awaits.
   if (busy_threads < cpus) return {16'000};
   if (busy_threads == cpus) return {4'000};

@@ -62,9 +62,6 @@ struct SpinPolicy {
   static SpinPolicy adapted(int busy_threads);
 };
 
-// Number of CPUs that this process may run on (affinity mask), at least 1.
-int available_cpus();
-
 struct WaitContext {
   const AbortFlag* abort = nullptr;  // may be null: nothing aborts this wait
   Deadline deadline = Deadline::never();

@@ -13,6 +13,7 @@
 #include "engine/partition/prepare.h"
 #include "engine/partition/search.h"
 #include "engine/partition/sharded.h"
+#include "engine/validate/validate.h"
 
 namespace ark {
 namespace {
@@ -30,6 +31,7 @@ void lower_all(const Sharded& sharded, const LoweringOptions& options, Compiled&
     result.bindings.push_back(std::move(binding));
   }
   result.constants = constants.list();
+  check_programs(result.programs, result.bindings);  // whoever runs them relies on it
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "base/machine.h"
 #include "dma/message.h"
 #include "dma/transports.h"
 #include "engine/run/mailbox.h"
@@ -126,15 +127,8 @@ class Engine {
   }
 
   RunnerMemory memory() const {
-    RunnerMemory m;
-    for (const auto& store : weights_) m.weights += store->arena_bytes();
-    for (std::size_t r = 0; r < compiled_.programs.size(); ++r) {
-      if (weights_.size() == 1 && compiled_.programs.size() > 1 && static_cast<int>(r) != groups_[0]->rank())
-        continue;
-      m.pages += pages_bytes(compiled_.programs[r]) * limits_.pages;
-      m.other += compiled_.bindings[r].act_bytes + compiled_.bindings[r].inbox_bytes;
-    }
-    return m;
+    const bool is_alone = weights_.size() == 1 && compiled_.programs.size() > 1;
+    return memory_of(compiled_, limits_.pages, is_alone ? groups_[0]->rank() : -1);
   }
 
  private:
@@ -185,7 +179,7 @@ class Engine {
     e.trace_events = options.trace_events;
     e.barrier = options.barrier;
     e.isa = options.isa;
-    e.first_cpu = first_rank * e.processors;
+    e.first_cpu = fills_cpus(options.threads) ? first_rank * e.processors : -1;
     e.step_deadline = options.step_deadline;
     return e;
   }
@@ -331,6 +325,17 @@ int64_t page_bytes(const std::vector<Program>& programs) {
   int64_t bytes = 0;
   for (const Program& program : programs) bytes += pages_bytes(program);
   return bytes;
+}
+
+RunnerMemory memory_of(const Compiled& compiled, int64_t pages, int rank) {
+  RunnerMemory m;
+  for (std::size_t r = 0; r < compiled.programs.size(); ++r) {
+    if (rank >= 0 && static_cast<int>(r) != rank) continue;
+    for (const WeightUse& use : compiled.programs[r].weights) m.weights += packed_bytes(use);
+    m.pages += pages_bytes(compiled.programs[r]) * pages;
+    m.other += compiled.bindings[r].act_bytes + compiled.bindings[r].inbox_bytes;
+  }
+  return m;
 }
 
 void settle_pages(RunnerLimits& limits, const std::vector<Program>& programs, int64_t kv_bytes) {

@@ -65,6 +65,8 @@ int32_t most_items(int32_t tokens, int32_t sequences);
 // Bytes of one page over all caches and all ranks.
 int64_t page_bytes(const std::vector<Program>& programs);
 
+// What the ranks of a model take with so many pages, all or one of them; known before anything is allocated.
+RunnerMemory memory_of(const Compiled& compiled, int64_t pages, int rank = -1);
 // The only place that settles how much is cached: as many pages as `kv_bytes` (all ranks together) hold, but no more
 // than all slots can use; max_length shrinks to what the pages hold. Throws Error(kUsage) if not one page fits.
 void settle_pages(RunnerLimits& limits, const std::vector<Program>& programs, int64_t kv_bytes);

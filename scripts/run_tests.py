@@ -66,12 +66,19 @@ class Totals:
             for count in ("passed", "failed", "skipped"):
                 setattr(self.sum, count, getattr(self.sum, count) + getattr(result, count))
             verdict = "FAIL" if result.failed else "ok  "
-            print(f"{verdict} {name}: {counts(result)} ({seconds:.1f} s)", flush=True)
+            print(f"{verdict} {name}: {counts(result)} ({times(log, seconds)})", flush=True)
             for failure in result.failures:
                 print(f"     failed: {failure}", flush=True)
             if result.failed and log and log.exists():
                 lines = log.read_text(errors="replace").splitlines()[-TAIL:]
                 print("\n".join(f"     | {line}" for line in lines), flush=True)
+
+
+CPU_SECONDS = {}  # of the command that wrote a log, with its children
+
+
+def times(log, seconds):
+    return f"{seconds:.0f} s" + (f", {CPU_SECONDS[log]:.0f} s of CPU" if log in CPU_SECONDS else "")
 
 
 def counts(result):
@@ -84,9 +91,15 @@ def execute(command, log, limit, **environment):
     with open(log, "wb") as output:
         process = subprocess.Popen([str(c) for c in command], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT,
                                    stdin=subprocess.DEVNULL, env=os.environ | environment, start_new_session=True)
+        end = time.monotonic() + limit
         try:
-            return process.wait(limit)
-        except subprocess.TimeoutExpired:
+            while time.monotonic() < end:
+                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if pid:
+                    process.returncode = os.waitstatus_to_exitcode(status)
+                    CPU_SECONDS[log] = usage.ru_utime + usage.ru_stime
+                    return process.returncode
+                time.sleep(0.05)
             return None
         finally:
             try:
@@ -162,7 +175,7 @@ def build(totals, name, *arguments, limit=3000):
     status = execute(["scripts/build.sh", *arguments], log, limit)
     seconds = time.monotonic() - start
     if status == 0:
-        print(f"ok   build {name} ({seconds:.1f} s)", flush=True)
+        print(f"ok   build {name} ({times(log, seconds)})", flush=True)
         return True
     result = Result()
     result.fail(describe(status, limit))

@@ -14,5 +14,5 @@ wanted="$(sha256sum <"$requirements") $(python3 --version)"
 if [[ -f $stamp && $(<"$stamp") == "$wanted" && -x $venv/bin/python ]]; then exit 0; fi
 echo "installing Python packages into $venv" >&2
 python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$requirements"
 printf '%s' "$wanted" >"$stamp"

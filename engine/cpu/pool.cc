@@ -2,8 +2,6 @@
 
 #include <sched.h>
 
-#include "dma/wait.h"
-
 namespace ark {
 namespace {
 
@@ -46,11 +44,10 @@ Pool::~Pool() {
 
 void Pool::launch(int count, int first_cpu, const std::function<void(int)>& body) {
   process_mask();  // before the first thread is pinned
-  const bool fits = first_cpu + count <= dma::available_cpus();
   const std::lock_guard lock(mutex_);
   for (int i = 0; i < count; ++i) {
-    work_.push_back([body, i, fits, first_cpu] {
-      pin(fits ? first_cpu + i : -1);
+    work_.push_back([body, i, first_cpu] {
+      pin(first_cpu < 0 ? -1 : first_cpu + i);
       body(i);
     });
   }

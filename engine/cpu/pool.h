@@ -19,7 +19,7 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   // Runs body(0) .. body(count - 1) on `count` threads, soon; returns at once. Bodies must not throw. Member
-  // i is pinned to the (first_cpu + i)-th CPU of the process's affinity mask if the whole gang fits on it.
+  // i is pinned to the (first_cpu + i)-th CPU of the process's affinity mask; first_cpu < 0: none is.
   void launch(int count, int first_cpu, const std::function<void(int)>& body);
 
  private:

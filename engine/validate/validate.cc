@@ -29,7 +29,7 @@ std::vector<std::string> validate(std::span<const Program> programs, std::span<c
 
 void check_programs(std::span<const Program> programs, std::span<const Binding> bindings) {
   const std::vector<std::string> errors = validate(programs, bindings);
-  ARK_CHECK(errors.empty(), "unsound program: " + errors[0]);
+  if (!errors.empty()) throw Error(Code::kBadModel, "the model does not make a sound program: " + errors[0]);
 }
 
 }  // namespace ark

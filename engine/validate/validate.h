@@ -21,7 +21,7 @@ namespace ark {
 // Sizes are compared as expressions, so this holds for all their values up to the maxima.
 // Returns one line an error, each with rank and place; empty: sound.
 std::vector<std::string> validate(std::span<const Program> programs, std::span<const Binding> bindings);
-// Throws Error(kInternal) with the first error.
+// Throws Error(kBadModel) with the first error.
 void check_programs(std::span<const Program> programs, std::span<const Binding> bindings);
 
 namespace validation {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/memory.h"
+#include "base/machine.h"
 #include "engine/cuda/driver.h"
 #include "engine/plain/plain_runner.h"
 #include "importer/decoder.h"
@@ -16,6 +16,19 @@ namespace ark {
 namespace {
 
 std::string mebibytes(int64_t bytes) { return std::to_string((bytes + (1 << 19)) >> 20) + " MiB"; }
+
+// Bytes that the process takes besides its model: threads, requests, windows through which weights are read.
+constexpr int64_t kReserve = int64_t{48} << 20;
+
+// Throws Error(kExhausted) if `need` bytes, which `what` names, are more than the process may still take: a kernel
+// that runs out of memory later asks nobody whom to kill.
+void check_fits(int64_t need, const std::string& what, const std::string& advice) {
+  const int64_t left = available_memory();
+  if (need + kReserve > left)
+    throw Error(Code::kExhausted, what + " and " + mebibytes(kReserve) +
+                                      " for the process do not fit in the " + mebibytes(left) +
+                                      " of memory that machine, control group and limits leave" + advice);
+}
 
 Graph import_logged(const LoadOptions& options, StageLog& log) {
   ImportOptions how;
@@ -78,6 +91,10 @@ LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::stri
                 "the model is no decoder that can be served: " + why + "; run it with ark-run");
   }
   log.fact("plain", "served as it is, one sequence at a time, on one rank: " + reason);
+  int64_t weights = 0;
+  for (const Value& value : graph.values)
+    if (value.constant) weights += bytes_of(value.dtype, value.constant->size());
+  check_fits(weights, "weights of " + mebibytes(weights), "");
   PlainRunnerOptions plain;
   plain.max_slots = options.max_sequences;
   plain.max_length = sequence_length(options, signature->max_positions);
@@ -147,11 +164,21 @@ void place_logged(Placement& place, const std::vector<Program>& programs, const 
                                             : ""));
 }
 
-// For keys and values: what the user says, else what every rank's GPU has left, or a quarter of free memory.
-int64_t cache_bytes(const LoadOptions& options, const Compiled& compiled, const Placement& place) {
+// Tokens: a server whose sequences end before that helps nobody, unless it was asked for.
+constexpr int32_t kShortest = 512;
+
+// For keys and values: what the user says, else what every rank's GPU has left, or half of what weights and
+// activations leave of this machine's memory.
+int64_t cache_bytes(const LoadOptions& options, const Compiled& compiled, const RunnerLimits& limits,
+                    const Placement& place) {
   if (options.kv_memory != 0) return options.kv_memory;
   const int64_t page = std::max<int64_t>(1, page_bytes(compiled.programs));
-  if (!place.gpu) return std::max(page, available_memory() / 4);
+  if (!place.gpu) {
+    const RunnerMemory fixed = memory_of(compiled, 0);
+    const int64_t shortest = std::min(limits.max_length, kShortest) / limits.page_size + 1;
+    const int64_t left = available_memory() - fixed.weights - fixed.other - kReserve;
+    return std::max(left / 2, page * shortest);
+  }
   std::vector<int64_t> free = {static_cast<int64_t>(place.gpu->free_bytes())};
   // The others are opened for a look only: their ranks' processes open them again.
   for (int g = 1; g < place.gpus; ++g) free.push_back(static_cast<int64_t>(cuda::open_gpu(g)->free_bytes()));
@@ -162,6 +189,14 @@ struct Job {
   LaunchTerms terms;
   Compiled compiled;
 };
+
+void check_fits(const Job& job) {
+  const RunnerMemory memory = memory_of(job.compiled, job.terms.limits.pages);
+  check_fits(memory.weights + memory.other + memory.pages,
+             "weights of " + mebibytes(memory.weights) + ", activations of " + mebibytes(memory.other) +
+                 ", keys and values of " + mebibytes(memory.pages),
+             "; lower --kv-memory, --max-num-batched-tokens or --max-num-seqs, or give it more");
+}
 
 // As many parts of the plan as fit beside the others in a terminal's 100 columns.
 std::string short_plan(const std::vector<std::string>& summary) {
@@ -241,7 +276,9 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   model.reset();
   place_logged(place, job.compiled.programs, options, log);
   job.terms.on_gpu = place.gpu != nullptr;
-  settle_pages(job.terms.limits, job.compiled.programs, cache_bytes(options, job.compiled, place));
+  settle_pages(job.terms.limits, job.compiled.programs,
+               cache_bytes(options, job.compiled, job.terms.limits, place));
+  if (!place.gpu) check_fits(job);
   const LaunchTerms terms = job.terms;
   const std::shared_ptr<RaggedRunner> runner = launch(std::move(job), place);
   const RunnerMemory memory = runner->memory();

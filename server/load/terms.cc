@@ -4,8 +4,8 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "dma/blob.h"
-#include "dma/wait.h"
 #include "engine/plan_file.h"
 #include "server/load/load_runner.h"
 
@@ -66,7 +66,7 @@ LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options) {
   LaunchTerms terms;
   if (!options.plan.empty()) terms.plan = read_text(options.plan);
   terms.ranks = ranks_of(options, terms.plan);
-  terms.threads = options.threads > 0 ? options.threads : dma::available_cpus();
+  terms.threads = options.threads > 0 ? options.threads : available_cpus();
   terms.table_length = table_length(options);
   RunnerLimits& limits = terms.limits;
   limits.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : kMaxTokens;

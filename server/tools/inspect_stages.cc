@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/ir/graph_picture.h"
 #include "base/ir/kernel.h"
-#include "engine/validate/validate.h"
 #include "server/json.h"
 #include "server/load/load.h"
 #include "server/load/terms.h"
@@ -286,7 +285,6 @@ void refuse_missing_kernels(const Graph& graph) {
 std::string how_it_runs(Inspection& inspection) {
   if (inspection.is_decoder()) {
     const Compiled& c = inspection.compiled();
-    check_programs(c.programs, c.bindings);
     return "decoder, " + std::to_string(c.programs.size()) + " ranks";
   }
   refuse_missing_kernels(inspection.passed());

@@ -83,11 +83,12 @@ def takes_at_most(seconds, measure, tries=3):
 class Server:
     """`with Server("--model", path) as server:`; standard output and error are kept in `lines` and `log`."""
 
-    def __init__(self, *options, environment=None, wait=True, port=0):
+    def __init__(self, *options, environment=None, wait=True, port=0, preexec_fn=None):
         command = [BINARY, *map(str, options)] + ([] if port is None else ["--port", str(port)])
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         errors="replace", stdin=subprocess.DEVNULL,
-                                        env=clean_environment() | (environment or {}), start_new_session=True)
+                                        env=clean_environment() | (environment or {}), start_new_session=True,
+                                        preexec_fn=preexec_fn)
         self.lines, self.log = [], []
         self.readers = [threading.Thread(target=self._read, args=pair, daemon=True)
                         for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.log))]

@@ -1,6 +1,8 @@
 """cmake --install: what a packager gets, and a program of somebody else's that finds it."""
 
+import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -41,3 +43,28 @@ def test_a_program_finds_the_package_and_generates_what_ark_run_does(prefix, tmp
     generated = run(tmp_path / "generate", model, "Hello", 12)
     expected = run(prefix / "bin" / "ark-run", model, "--prompt", "Hello", "--max-tokens", 12, "--temperature", 0)
     assert generated.strip() and generated.strip() in expected
+
+
+def test_executables_are_hardened():
+    for name in EXECUTABLES:
+        headers = run("readelf", "-W", "-h", "-l", "-d", "--dyn-syms", BUILD / "bin" / name)
+        assert "DYN (Position-Independent Executable file)" in headers and "GNU_RELRO" in headers, name
+        assert "BIND_NOW" in headers or "Flags: NOW" in headers, name
+        assert "__stack_chk_fail" in headers, name
+        if "CMAKE_BUILD_TYPE:STRING=Release" in (BUILD / "CMakeCache.txt").read_text():
+            assert "__memcpy_chk" in headers or "__snprintf_chk" in headers or "__read_chk" in headers, name
+
+
+def test_the_bill_of_materials_names_what_is_linked_and_what_is_installed():
+    bill = json.loads(run(ROOT / "scripts" / "sbom.sh", BUILD / "bin" / "ark-serve"))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    named = {component["name"]: component for component in bill["components"]}
+    assert all(component["purl"].endswith(("?arch=all", f"@{component['version']}")) or "?arch=" in component["purl"]
+               for component in named.values())
+    needed = re.findall(r"\(NEEDED\).*\[lib([^.\]]+)", run("readelf", "-d", BUILD / "bin" / "ark-serve"))
+    for library in needed:  # libprotobuf.so.32 -> libprotobuf32
+        own = library if library not in ("stdc++", "gcc_s", "m", "c") else {"stdc++": "stdc++6"}.get(library, "c")
+        assert any(name.startswith(f"lib{own}".replace("_", "-")) for name in named), (library, sorted(named))
+    for line in (ROOT / "scripts" / "requirements.in").read_text().splitlines():
+        if not line.startswith("#"):
+            assert named[line.split("==")[0]]["version"] == line.split("==")[1]
