@@ -45,15 +45,16 @@ Pool::~Pool() {
 void Pool::launch(int count, int first_cpu, const std::function<void(int)>& body) {
   process_mask();  // before the first thread is pinned
   const std::lock_guard lock(mutex_);
+  // Threads first: a gang of which some have none would wait for ever for those.
+  while (idle_ < static_cast<int>(work_.size()) + count) {
+    threads_.emplace_back([this](std::stop_token stop) { run(stop); });
+    ++idle_;
+  }
   for (int i = 0; i < count; ++i) {
     work_.push_back([body, i, first_cpu] {
       pin(first_cpu < 0 ? -1 : first_cpu + i);
       body(i);
     });
-  }
-  while (idle_ < static_cast<int>(work_.size())) {
-    ++idle_;
-    threads_.emplace_back([this](std::stop_token stop) { run(stop); });
   }
   wake_.notify_all();
 }
