@@ -13,7 +13,8 @@ constexpr std::size_t kMostOutputs = 3;  // of operators with a fixed number
 // An operand as the rule sees values: its sizes, and the elements of what may name axes or counts.
 Value value_of(const TensorView& view) {
   Value value{.dtype = view.dtype, .shape = Shape(view.shape().begin(), view.shape().end())};
-  if (!view.data || view.rank > 1 || view.size() > kMostAxes || !is_integer(view.dtype)) return value;
+  const bool is_there = view.data || view.size() == 0;
+  if (!is_there || view.rank > 1 || view.size() > kMostAxes || !is_integer(view.dtype)) return value;
   std::array<int64_t, kMostAxes> elements;
   load(view, 0, view.size(), elements.data());
   value.elements.emplace(elements.begin(), elements.begin() + view.size());
