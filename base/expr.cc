@@ -316,6 +316,23 @@ void Expr::collect_symbols(std::set<std::string>& into) const {
     }
 }
 
+std::set<std::string> Expr::symbols() const {
+  std::set<std::string> names;
+  collect_symbols(names);
+  return names;
+}
+
+std::optional<std::string> Expr::as_symbol() const {
+  const std::set<std::string> names = symbols();
+  return names.size() == 1 && *this == symbol(*names.begin()) ? std::optional(*names.begin()) : std::nullopt;
+}
+
+std::optional<int64_t> Expr::try_evaluate(const SymbolValues& values) const {
+  for (const std::string& name : symbols())
+    if (!values.contains(name)) return std::nullopt;
+  return evaluate(values);
+}
+
 std::string Expr::str() const {
   if (terms_->empty()) return "0";
   std::string out;

@@ -47,7 +47,11 @@ class Expr {
   // Throws Error(kInternal) on an unbound symbol, Error(kBadModel) on overflow or division by zero.
   int64_t evaluate(const SymbolValues& values) const;
   Expr substitute(const std::map<std::string, Expr>& replacements) const;
+  // Nothing where `values` lacks a symbol.
+  std::optional<int64_t> try_evaluate(const SymbolValues& values) const;
   void collect_symbols(std::set<std::string>& into) const;
+  std::set<std::string> symbols() const;
+  std::optional<std::string> as_symbol() const;  // its name, if it is nothing but one symbol
 
   // "2*batch*past + floordiv(seq, 4) - 1"; parse(str()) == *this. parse throws Error(kInvalidArgument).
   std::string str() const;

@@ -4,15 +4,13 @@
 
 #include "base/error.h"
 #include "base/ir/kernel.h"
+#include "engine/lower/complete.h"
 #include "engine/lower/lowering.h"
-#include "engine/lower/memory_plan.h"
-#include "engine/lower/repeat.h"
-#include "engine/lower/waits.h"
 #include "engine/partition/collectives.h"
+#include "engine/partition/plan.h"
 #include "engine/partition/plan_summary.h"
 #include "engine/partition/prepare.h"
 #include "engine/partition/search.h"
-#include "engine/partition/sharded.h"
 #include "engine/validate/validate.h"
 
 namespace ark {
@@ -76,11 +74,9 @@ void check_plain(const Graph& graph) {
     for (const ValueId v : node.outputs) {
       if (v == kNoValue) continue;
       if (!graph.value(v).shape) refuse("its shape is not known before it runs");
-      std::set<std::string> used;
-      for (const Expr& e : *graph.value(v).shape) e.collect_symbols(used);
-      for (const std::string& s : used) {
-        if (!sizes.contains(s)) refuse("size " + escaped(s) + " depends on data");
-      }
+      for (const Expr& e : *graph.value(v).shape)
+        for (const std::string& s : e.symbols())
+          if (!sizes.contains(s)) refuse("size " + escaped(s) + " depends on data");
       if (bits_of(graph.value(v).dtype) == 0)
         refuse("element type " + std::string(name_of(graph.value(v).dtype)));
     }

@@ -1,9 +1,9 @@
 #include "engine/plan_file.h"
 
-#include <set>
-
 #include "base/error.h"
+#include "engine/program/expr_bound.h"
 #include "engine/program/text.h"
+#include "engine/program/unroll.h"
 #include "engine/run/weight_store.h"
 #include "engine/validate/validate.h"
 
@@ -30,31 +30,12 @@ std::vector<std::string_view> split_ranks(std::string_view text) {
   return parts;
 }
 
-// The greatest values that the compiler planned for.
-SymbolValues greatest(const Program& program) {
-  SymbolValues values;
-  std::set<std::string> symbols;
-  for (const Val& v : program.vals) v.e.collect_symbols(symbols);
-  for (const std::string& s : symbols)
-    for (const Val& v : program.vals)
-      if (v.e == Expr::symbol(s)) values[s] = v.max;
-  return values;
-}
-
-Shape page_sizes(const Program& program, const Buffer& buffer) {
-  Shape shape;
-  for (const ValId v : buffer.dims) shape.push_back(program.vals.at(static_cast<std::size_t>(v)).e);
-  return shape;
-}
-
 // Memory outside the program is made for the compiler's sizes.
 void check_fit(const Program& plan, const Program& own, const std::vector<ConstantPtr>& constants) {
   const std::string rank = "for rank " + std::to_string(plan.rank) + " ";
-  const SymbolValues known = greatest(own);
+  const SymbolValues known = greatest_symbols(own);
   for (std::size_t i = 0; i < plan.vals.size(); ++i) {
-    std::set<std::string> used;
-    plan.vals[i].e.collect_symbols(used);
-    for (const std::string& s : used)
+    for (const std::string& s : plan.vals[i].e.symbols())
       if (!known.contains(s)) refuse(rank + "uses size " + escaped(s) + ", which the model does not have");
     const int64_t need = plan.vals[i].e.evaluate(known);
     if (plan.vals[i].max != need)
@@ -77,7 +58,7 @@ void check_fit(const Program& plan, const Program& own, const std::vector<Consta
     bool found = false;
     for (const Buffer& mine : own.buffers)
       found = found || (mine.kind == b.kind && mine.cache == b.cache && mine.is_value == b.is_value &&
-                        page_sizes(own, mine) == page_sizes(plan, b));
+                        sizes(own, mine) == sizes(plan, b));
     if (!found) refuse(rank + "has pages " + escaped(b.name) + " that the model does not have");
   }
 }

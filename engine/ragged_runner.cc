@@ -7,26 +7,15 @@
 #include "base/machine.h"
 #include "dma/message.h"
 #include "dma/transports.h"
+#include "engine/program/unroll.h"
 #include "engine/run/mailbox.h"
 
 namespace ark {
 namespace {
 
-int64_t pages_bytes(const Program& program) {
-  int64_t bytes = 0;
-  for (const Buffer& buffer : program.buffers) {
-    if (buffer.kind != BufferKind::kKvPage || buffer.alias != kNone) continue;
-    int64_t elements = 1;
-    for (std::size_t a = 1; a < buffer.dims.size(); ++a) elements *= program.vals[buffer.dims[a]].max;
-    bytes += bytes_of(buffer.dtype, elements);
-  }
-  return bytes;
-}
-
 // One dma channel for each kind that the programs use, then, among processes, the one that carries step
 // records. Names say what all ranks must have alike: groups refuse each other by them.
-dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RunnerLimits& limits,
-                                const RaggedOptions& options, bool processes) {
+dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RaggedOptions& options, bool processes) {
   dma::EndpointSpec spec;
   const bool on_gpu = options.gpu != nullptr;
   // Every rank samples for itself: GPUs of two kinds could take different tokens of a near tie.
@@ -44,10 +33,11 @@ dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RunnerLimits& li
   }
   if (processes) {
     // A GPU posts on the ring of kDecode, which is its own then.
-    spec.channels.push_back({.name = "steps for " + std::to_string(limits.pages) + " pages",
-                             .priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode,
-                             .slots = Mailbox::kDepth,
-                             .slot_bytes = dma::message_slot_bytes(record_bytes(StepCapacity::of(limits)))});
+    spec.channels.push_back(
+        {.name = "steps for " + std::to_string(options.limits.pages) + " pages",
+         .priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode,
+         .slots = Mailbox::kDepth,
+         .slot_bytes = dma::message_slot_bytes(record_bytes(StepCapacity::of(options.limits)))});
   }
   return spec;
 }
@@ -56,9 +46,8 @@ dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RunnerLimits& li
 class Engine {
  public:
   // `group` empty: all ranks, local.
-  Engine(Compiled compiled, const RaggedOptions& options, std::unique_ptr<dma::Group> group,
-         const RunnerLimits& limits)
-      : compiled_(std::move(compiled)), limits_(limits) {
+  Engine(Compiled compiled, const RaggedOptions& options, std::unique_ptr<dma::Group> group)
+      : compiled_(std::move(compiled)), limits_(options.limits) {
     ARK_CHECK(limits_.pages > 0, "a runner without pages");
     const int ranks = static_cast<int>(compiled_.programs.size());
     std::vector<int> own;
@@ -161,7 +150,7 @@ class Engine {
   }
 
   void make_groups(const RaggedOptions& options) {
-    dma::EndpointSpec spec = endpoint_spec(compiled_, limits_, options, false);
+    dma::EndpointSpec spec = endpoint_spec(compiled_, options, false);
     spec.force_posted = spec.force_posted || options.force_posted;
     if (options.gpu && !spec.force_posted) return;  // ranks of a launch exchange in the GPU's memory
     groups_ = dma::make_local_groups(
@@ -170,17 +159,9 @@ class Engine {
   }
 
   ExecutorOptions executor_options(const RaggedOptions& options, int first_rank) const {
-    ExecutorOptions e;
-    e.limits = limits_;
-    e.max_items = options.max_items;
+    ExecutorOptions e = options;
     e.processors = std::max(1, options.threads / static_cast<int>(compiled_.programs.size()));
-    e.counter_base = options.counter_base;
-    e.lease = options.lease;
-    e.trace_events = options.trace_events;
-    e.barrier = options.barrier;
-    e.isa = options.isa;
     e.first_cpu = fills_cpus(options.threads) ? first_rank * e.processors : -1;
-    e.step_deadline = options.step_deadline;
     return e;
   }
 
@@ -207,11 +188,11 @@ std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptio
     throw Error(Code::kUsage, "the model is compiled for " + std::to_string(compiled.programs.size()) +
                                   " ranks, but the group has " + std::to_string(bootstrap->size()));
   }
-  const dma::EndpointSpec spec = endpoint_spec(compiled, options.limits, options, true);
+  const dma::EndpointSpec spec = endpoint_spec(compiled, options, true);
   steps_channel = static_cast<uint32_t>(spec.channels.size()) - 1;
   auto group = dma::join_group(std::move(bootstrap), dma::asked_transport(), spec,
                                dma::Deadline::after(options.join_deadline));
-  return std::make_unique<Engine>(std::move(compiled), options, std::move(group), options.limits);
+  return std::make_unique<Engine>(std::move(compiled), options, std::move(group));
 }
 
 class LocalRunner : public RaggedRunner {
@@ -323,7 +304,7 @@ int32_t most_items(int32_t tokens, int32_t sequences) { return sequences + token
 
 int64_t page_bytes(const std::vector<Program>& programs) {
   int64_t bytes = 0;
-  for (const Program& program : programs) bytes += pages_bytes(program);
+  for (const Program& program : programs) bytes += page_bytes(program);
   return bytes;
 }
 
@@ -332,7 +313,7 @@ RunnerMemory memory_of(const Compiled& compiled, int64_t pages, int rank) {
   for (std::size_t r = 0; r < compiled.programs.size(); ++r) {
     if (rank >= 0 && static_cast<int>(r) != rank) continue;
     for (const WeightUse& use : compiled.programs[r].weights) m.weights += packed_bytes(use);
-    m.pages += pages_bytes(compiled.programs[r]) * pages;
+    m.pages += page_bytes(compiled.programs[r]) * pages;
     m.other += compiled.bindings[r].act_bytes + compiled.bindings[r].inbox_bytes;
   }
   return m;
@@ -354,8 +335,7 @@ void settle_pages(RunnerLimits& limits, const std::vector<Program>& programs, in
 }
 
 std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options) {
-  return std::make_unique<LocalRunner>(
-      std::make_unique<Engine>(std::move(compiled), options, nullptr, options.limits));
+  return std::make_unique<LocalRunner>(std::make_unique<Engine>(std::move(compiled), options, nullptr));
 }
 
 std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options,

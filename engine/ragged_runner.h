@@ -12,11 +12,9 @@
 
 namespace ark {
 
-struct RaggedOptions {
-  // Compiled for: max_tokens, max_rows, page_size, max_items. Chosen by the caller: max_slots, max_length (tokens,
-  // > 0), vocabulary, pages (> 0; see settle_pages).
-  RunnerLimits limits;
-  int32_t max_items = 0;
+// Of limits, compiled for: max_tokens, max_rows, page_size, like max_items. Chosen by the caller: max_slots, max_length
+// (tokens, > 0), vocabulary, pages (> 0; see settle_pages). The runner sets processors and first_cpu.
+struct RaggedOptions : ExecutorOptions {
   int32_t threads = 2;    // of all ranks together; each gets at least one
   bool lockstep = false;  // the oracle instead of the loop
   // Not null: the ranks of this process run on it, as one launch; then threads only pack, and isa is not used.
@@ -24,12 +22,6 @@ struct RaggedOptions {
   cuda::DeviceOptions device;
   // Local ranks: through the pump instead of peer stores (programs with posted links).
   bool force_posted = false;
-  int64_t lease = 0;
-  int32_t trace_events = 0;  // as of ExecutorOptions
-  bool barrier = false;
-  uint32_t counter_base = 0;
-  Isa isa = best_isa();
-  std::chrono::milliseconds step_deadline{120'000};
   std::chrono::milliseconds join_deadline{60'000};
 };
 

@@ -12,13 +12,6 @@ namespace {
 
 constexpr int64_t kMostElements = 64'000'000;  // of all results of one node, and multiply-adds of one product
 
-bool has_symbols(const Attributes& attributes) {
-  return std::any_of(attributes.values().begin(), attributes.values().end(), [](const auto& attribute) {
-    const Shape* shape = std::get_if<Shape>(&attribute.second);
-    return shape && std::any_of(shape->begin(), shape->end(), [](const Expr& e) { return !e.constant(); });
-  });
-}
-
 // Whether the operator means something on these numbers. What does not (or what each runtime does its own way) is
 // left in the graph: it may be dead.
 bool is_defined(const Node& node, const std::vector<Tensor>& in) {
@@ -132,7 +125,7 @@ bool can_evaluate(Op op) {
 std::optional<std::vector<Tensor>> evaluate(const Node& node, const std::vector<Tensor>& inputs,
                                             const std::vector<DType>& dtypes) {
   const auto is_string = [](DType t) { return t == DType::kString; };
-  if (!can_evaluate(node.op) || has_symbols(node.attributes) ||
+  if (!can_evaluate(node.op) || node.attributes.has_symbols() ||
       std::any_of(dtypes.begin(), dtypes.end(), is_string) ||
       std::any_of(inputs.begin(), inputs.end(), [&](const Tensor& t) { return is_string(t.dtype); }) ||
       !is_defined(node, inputs))

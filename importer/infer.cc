@@ -2,7 +2,6 @@
 #include "importer/infer.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 #include "base/ir/keys.h"
@@ -15,22 +14,6 @@ namespace ark {
 namespace {
 
 using shape_rules::Context;
-using shape_rules::Rule;
-
-constexpr std::size_t kOps = static_cast<std::size_t>(Op::kCount);
-
-const std::array<Rule, kOps>& rules() {
-  static const auto* table = [] {
-    auto* t = new std::array<Rule, kOps>{};
-    for (const auto& family :
-         {shape_rules::pointwise_rules(), shape_rules::movement_rules(), shape_rules::indexing_rules(),
-          shape_rules::reduction_rules(), shape_rules::product_rules(), shape_rules::window_rules(),
-          shape_rules::quantized_rules(), shape_rules::attention_rules(), shape_rules::control_rules()})
-      for (const auto& [op, rule] : family) (*t)[static_cast<std::size_t>(op)] = rule;
-    return t;
-  }();
-  return *table;
-}
 
 bool all_inputs_constant(const Graph& graph, const Node& node) {
   for (const ValueId id : node.inputs)
@@ -244,7 +227,7 @@ ConstantPtr lazy_view(const Node& node, const ConstantPtr& x) {
 void infer_node(Graph& graph, NodeId id) {
   Context context(graph, id);
   const Op op = graph.node(id).op;
-  const Rule rule = op < Op::kCount ? rules()[static_cast<std::size_t>(op)] : nullptr;
+  const shape_rules::Rule rule = shape_rules::rule_of(op);
   if (!rule) context.fail("operator " + std::string(name_of(op)) + " has no shape rule");
   try {
     rule(context);

@@ -45,24 +45,8 @@ bool is_stored(const Graph& graph, ValueId id) {
 }  // namespace
 
 bool only_moves(Op op) {
-  switch (op) {
-    case Op::kIdentity:
-    case Op::kCast:
-    case Op::kReshape:
-    case Op::kTranspose:
-    case Op::kExpand:
-    case Op::kSlice:
-    case Op::kSplit:
-    case Op::kGather:
-    case Op::kConcat:
-    case Op::kScatterND:
-    case Op::kScatterElements:
-    case Op::kDequantizeLinear:
-    case Op::kQuantizeLinear:
-      return true;
-    default:
-      return false;
-  }
+  return is_movement(op) || op == Op::kCast || op == Op::kScatterND || op == Op::kScatterElements ||
+         op == Op::kDequantizeLinear || op == Op::kQuantizeLinear;
 }
 
 int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {

@@ -49,8 +49,7 @@ Expr InputSizes::symbol(const std::string& parameter) {
 std::optional<Expr> InputSizes::sum_of_known(const std::string& parameter) {
   try {
     const Expr parsed = Expr::parse(parameter);
-    std::set<std::string> symbols;
-    parsed.collect_symbols(symbols);
+    const std::set<std::string> symbols = parsed.symbols();
     if (symbols.empty()) return std::nullopt;
     std::map<std::string, Expr> replacements;
     for (const std::string& s : symbols) {

@@ -92,6 +92,20 @@ void Attributes::change_sizes(const std::function<Expr(const Expr&)>& change) {
       for (Expr& size : *shape) size = change(std::as_const(size));
 }
 
+bool Attributes::has_symbols() const {
+  for (const auto& [name, value] : values_)
+    if (const Shape* shape = std::get_if<Shape>(&value))
+      for (const Expr& size : *shape)
+        if (!size.constant()) return true;
+  return false;
+}
+
+Attributes Attributes::evaluated(const SymbolValues& symbols) const {
+  Attributes result = *this;
+  result.change_sizes([&](const Expr& e) { return Expr(e.evaluate(symbols)); });
+  return result;
+}
+
 std::string Attributes::str() const {
   if (values_.empty()) return "";
   std::string out = "{";

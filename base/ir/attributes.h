@@ -69,6 +69,9 @@ class Attributes {
 
   // Replaces each size in attributes of type Shape by `change(size)`.
   void change_sizes(const std::function<Expr(const Expr&)>& change);
+  // Whether such a size holds a symbol; a copy without symbols, as kernels want it.
+  bool has_symbols() const;
+  Attributes evaluated(const SymbolValues& symbols) const;
 
   const std::map<std::string, AttributeValue, std::less<>>& values() const { return values_; }
   std::string str() const;  // "{axis=1, perm=[0, 2, 1]}", empty if there are none

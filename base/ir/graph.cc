@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/index.h"
 
 namespace ark {
 namespace {
@@ -16,8 +17,6 @@ void for_each_read(NodeT& node, F&& f) {
   for (auto& subgraph : node.subgraphs)
     for (auto& [outer, inner] : subgraph->captured) f(outer);
 }
-
-std::size_t index(int32_t id) { return static_cast<std::size_t>(id); }
 
 }  // namespace
 
@@ -61,7 +60,7 @@ std::vector<std::vector<NodeId>> Graph::consumers() const {
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].removed) continue;
     for_each_read(nodes[i], [&](ValueId id) {
-      auto& list = readers[index(id)];
+      auto& list = readers[at(id)];
       if (list.empty() || list.back() != static_cast<NodeId>(i)) list.push_back(static_cast<NodeId>(i));
     });
   }
@@ -86,8 +85,8 @@ bool Graph::merge_constants() {
   }
   bool merged = false;
   const auto read_one = [&](ValueId& id) {
-    merged = merged || one[index(id)] != id;
-    id = one[index(id)];
+    merged = merged || one[at(id)] != id;
+    id = one[at(id)];
   };
   for (Node& n : nodes)
     if (!n.removed) for_each_read(n, read_one);
@@ -100,8 +99,8 @@ void Graph::remove_dead() {
   std::vector<NodeId> work;
   const auto reach = [&](ValueId id) {
     const NodeId producer = value(id).producer;
-    if (producer == kNoNode || live[index(producer)] || node(producer).removed) return;
-    live[index(producer)] = true;
+    if (producer == kNoNode || live[at(producer)] || node(producer).removed) return;
+    live[at(producer)] = true;
     work.push_back(producer);
   };
   for (ValueId id : outputs) reach(id);
@@ -119,7 +118,7 @@ void Graph::sort() {
   std::vector<NodeId> order;
   std::vector<std::pair<NodeId, std::vector<NodeId>>> stack;  // node, producers still to visit
   const auto open = [&](NodeId id) {
-    marks[index(id)] = Mark::kOpen;
+    marks[at(id)] = Mark::kOpen;
     std::vector<NodeId> needs;
     for_each_read(node(id), [&](ValueId v) {
       if (value(v).producer != kNoNode) needs.push_back(value(v).producer);
@@ -133,16 +132,16 @@ void Graph::sort() {
     while (!stack.empty()) {
       auto& [id, needs] = stack.back();
       if (needs.empty()) {
-        marks[index(id)] = Mark::kDone;
+        marks[at(id)] = Mark::kDone;
         order.push_back(id);
         stack.pop_back();
         continue;
       }
       const NodeId next = needs.back();
       needs.pop_back();
-      if (marks[index(next)] == Mark::kOpen)
+      if (marks[at(next)] == Mark::kOpen)
         throw Error(Code::kBadModel, "the graph has a cycle through node " + node(next).name);
-      if (marks[index(next)] == Mark::kNew && !node(next).removed) open(next);
+      if (marks[at(next)] == Mark::kNew && !node(next).removed) open(next);
     }
   }
   for (std::size_t i = 0; i < nodes.size(); ++i)  // tombstones keep a place, at the end
@@ -150,17 +149,17 @@ void Graph::sort() {
   std::vector<NodeId> place(nodes.size());
   std::vector<Node> sorted(nodes.size());
   for (std::size_t i = 0; i < order.size(); ++i) {
-    place[index(order[i])] = static_cast<NodeId>(i);
-    sorted[i] = std::move(nodes[index(order[i])]);
+    place[at(order[i])] = static_cast<NodeId>(i);
+    sorted[i] = std::move(nodes[at(order[i])]);
   }
   nodes = std::move(sorted);
   for (Value& v : values)
-    if (v.producer != kNoNode) v.producer = place[index(v.producer)];
+    if (v.producer != kNoNode) v.producer = place[at(v.producer)];
 }
 
 void Graph::compact() {
   std::vector<bool> used(values.size());
-  const auto use = [&](ValueId id) { used[index(id)] = true; };
+  const auto use = [&](ValueId id) { used[at(id)] = true; };
   for (ValueId id : inputs) use(id);
   for (ValueId id : outputs) use(id);
   for (const auto& [outer, inner] : captured) use(inner);
@@ -172,22 +171,22 @@ void Graph::compact() {
     for (ValueId id : nodes[i].outputs)
       if (id != kNoValue) use(id);
     node_place[i] = kept_nodes;
-    if (static_cast<std::size_t>(kept_nodes) != i) nodes[index(kept_nodes)] = std::move(nodes[i]);
+    if (static_cast<std::size_t>(kept_nodes) != i) nodes[at(kept_nodes)] = std::move(nodes[i]);
     ++kept_nodes;
   }
-  nodes.resize(index(kept_nodes));
+  nodes.resize(at(kept_nodes));
 
   std::vector<ValueId> value_place(values.size(), kNoValue);
   ValueId kept_values = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!used[i]) continue;
     value_place[i] = kept_values;
-    if (static_cast<std::size_t>(kept_values) != i) values[index(kept_values)] = std::move(values[i]);
-    Value& v = values[index(kept_values++)];
-    if (v.producer != kNoNode) v.producer = node_place[index(v.producer)];
+    if (static_cast<std::size_t>(kept_values) != i) values[at(kept_values)] = std::move(values[i]);
+    Value& v = values[at(kept_values++)];
+    if (v.producer != kNoNode) v.producer = node_place[at(v.producer)];
   }
-  values.resize(index(kept_values));
-  const auto renumber = [&](ValueId& id) { id = value_place[index(id)]; };
+  values.resize(at(kept_values));
+  const auto renumber = [&](ValueId& id) { id = value_place[at(id)]; };
   for (ValueId& id : inputs) renumber(id);
   for (ValueId& id : outputs) renumber(id);
   for (auto& [outer, inner] : captured) renumber(inner);

@@ -55,8 +55,7 @@ struct Kernel {
   std::vector<OutputType> (*shapes)(const KernelCall& call);
   // Number of independent tiles, >= 0; depends on shapes and attributes only.
   int64_t (*grid)(const KernelCall& call);
-  // Computes tile `tile` and writes its part of the outputs only. No lock, no shared state; runs on any
-  // thread.
+  // Computes tile `tile` and writes its part of the outputs only. No lock, no shared state; runs on any thread.
   void (*tile)(const KernelCall& call, int64_t tile);
 };
 

@@ -1,7 +1,6 @@
-// The names and types of all attributes of canonical operators (base/ir/ops.h says what they mean) and of a
-// program's variants (engine/program/program.h): a misspelt name or another type does not compile. Which
-// operator has which: base/ir/op_attributes.h. What only pointwise functions read stands in the rows of
-// base/ir/pointwise.h alone.
+// The names and types of all attributes of canonical operators (base/ir/ops.h says what they mean) and of a program's
+// variants (engine/program/program.h): a misspelt name or another type does not compile. Which operator has which:
+// base/ir/op_attributes.h. What only pointwise functions read stands in the rows of base/ir/pointwise.h alone.
 #pragma once
 
 #include <cstdint>

@@ -189,5 +189,21 @@ bool is_binary_pointwise(Op op) {
   return row && row->arity == 2;
 }
 bool is_pointwise(Op op) { return pointwise::row_of(op) != nullptr; }
+bool is_movement(Op op) {
+  switch (op) {
+    case Op::kIdentity:
+    case Op::kReshape:
+    case Op::kTranspose:
+    case Op::kExpand:
+    case Op::kSlice:
+    case Op::kSplit:
+    case Op::kGather:
+    case Op::kConcat:
+    case Op::kTile:
+      return true;
+    default:
+      return false;
+  }
+}
 
 }  // namespace ark

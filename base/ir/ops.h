@@ -102,12 +102,11 @@ enum class Op : unsigned char {
                // {scale: float, causal: int, window: int (0 = none: keys j with i - j < window), softcap:
                // float (0 = none),
                //  clean_nan: int (fully masked rows give 0)}
-               // causal: query i sits at position past + i, or lengths[b] - S + i where `lengths` (valid keys
-               // a row) is given without past
-               // with past and lengths (GroupQueryAttention): row b's past is only max(0, lengths[b] - S)
-               // tokens long; its new
-               // keys and values go there in present [B,KH,P+S,D] (what follows is zero), and
-               // query i sits at max(0, lengths[b] - S) + i, seeing the keys up to itself
+               // causal: query i sits at position past + i, or lengths[b] - S + i where `lengths` (valid keys a
+               // row) is given without past with past and lengths (GroupQueryAttention): row b's past is only
+               // max(0, lengths[b] - S) tokens long; its new keys and values go there in present [B,KH,P+S,D]
+               // (what follows is zero), and query i sits at max(0, lengths[b] - S) + i, seeing the keys up to
+               // itself
   kRotary,     // (x [..., S or T, H, D] or [B,H,S,D], cos [L, R/2], sin [L, R/2], positions i64 broadcastable to x's leading axes)
                // {interleaved, rotary_dim R, head_axis: axis of H}: rotates the first R of the last axis
   // -- token graphs only (importer/decoder.h); T = tokens of a step, R = rows whose logits are wanted
@@ -135,6 +134,10 @@ bool is_unary_pointwise(Op op);
 bool is_binary_pointwise(Op op);
 // True for everything computed elementwise with broadcasting: unary, binary, Where, Clip.
 bool is_pointwise(Op op);
+inline bool is_reduction(Op op) { return op >= Op::kReduceSum && op <= Op::kReduceLogSumExp; }
+// Each element of the outputs is one of input 0 (kConcat: of an input), as it is, at a place that no data decide but
+// the indices of kGather.
+bool is_movement(Op op);
 
 }  // namespace ark
 #endif

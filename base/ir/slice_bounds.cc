@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <set>
 #include <string>
 
 #include "base/ir/keys.h"
@@ -63,10 +62,8 @@ class Clamp {
 
   // A size less "all": no size comes near.
   static bool is_far_before(const Expr& bound) {
-    std::set<std::string> names;
-    bound.collect_symbols(names);
     std::map<std::string, Expr> nothing;
-    for (const std::string& name : names) nothing.emplace(name, 0);
+    for (const std::string& name : bound.symbols()) nothing.emplace(name, 0);
     const auto least = bound.substitute(nothing).constant();
     return least && *least <= -kEnd;
   }

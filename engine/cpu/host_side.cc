@@ -26,9 +26,7 @@ void CpuExecutor::prepare(std::vector<RankSetup> ranks, const ExecutorOptions& o
 
 uint64_t CpuExecutor::post(const StepDescriptor& step) {
   throw_if_failed();
-  check_step(step, options_.limits);
-  ARK_CHECK(count_items(step, kItemTokens) <= options_.max_items,
-            "a step of more attention items than the program was compiled for; the scheduler must split it");
+  check_step(step, options_.limits, options_.max_items);
   write_record(step, mailbox_->posted() + 1, capacity_, mailbox_->free_slot());
   return publish();
 }
@@ -56,13 +54,7 @@ uint64_t CpuExecutor::post_plain(const PlainStep& step) {
 
 uint64_t CpuExecutor::post_record(std::span<const std::byte> bytes) {
   throw_if_failed();
-  const std::span<std::byte> slot = mailbox_->free_slot();
-  ARK_CHECK(bytes.size() >= sizeof(StepRecord) && bytes.size() <= slot.size(),
-            "a step record that does not fit the mailbox; all ranks must run with the same limits");
-  std::memcpy(slot.data(), bytes.data(), bytes.size());
-  const StepRecord& record = mailbox_->record(mailbox_->posted() + 1);
-  ARK_CHECK(record.bytes == bytes.size() && record.step == mailbox_->posted() + 1,
-            "a step record that is cut short or out of order");
+  mailbox_->copy_record(bytes);
   return publish();
 }
 

@@ -9,6 +9,11 @@ namespace ark {
 namespace {
 
 class Lockstep final : public CpuExecutor {
+ public:
+  Timeline timeline() override {
+    throw Error(Code::kUnsupported, "this executor records no timeline: it has no loop");
+  }
+
  private:
   void on_prepared() override {
     for (const auto& rank : ranks_) {

@@ -1,5 +1,4 @@
-// Philox4x32-10: a counter-based random function (Salmon et al., SC'11). Same input, same four words,
-// anywhere.
+// Philox4x32-10: a counter-based random function (Salmon et al., SC'11). Same input, same four words, anywhere.
 #pragma once
 
 #include <array>

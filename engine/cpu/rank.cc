@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "engine/program/unroll.h"
 
 namespace ark {
 namespace {
@@ -31,8 +32,7 @@ void Rank::begin_step(uint64_t n) {
 void Rank::read_plain(const PlainStep& step) {
   set_sizes(step.symbols);
   for (std::size_t b = 0; b < views_.size(); ++b) {
-    const std::size_t root = program_.buffers[b].alias == kNone ? b : at(program_.buffers[b].alias);
-    const Buffer& buffer = program_.buffers[root];
+    const Buffer& buffer = program_.buffers[root(program_, static_cast<BufferId>(b))];
     if (buffer.kind == BufferKind::kInput) views_[b].data = step.inputs[buffer.cache].data;
     if (buffer.kind == BufferKind::kOutput) views_[b].data = step.outputs[buffer.cache].data;
   }
@@ -80,8 +80,7 @@ void Rank::copy_pages(std::span<const PageCopy> copies) {
     for (std::size_t b = 0; b < views_.size(); ++b) {
       const Buffer& buffer = program_.buffers[b];
       if (buffer.kind != BufferKind::kKvPage || buffer.alias != kNone) continue;
-      const auto bytes = static_cast<std::size_t>(
-          bytes_of(buffer.dtype, element_count(dims_of(buffer, true))) / options_.limits.pages);
+      const std::size_t bytes = at(page_bytes(program_, buffer));
       std::memcpy(views_[b].data + at(copy.to) * bytes, views_[b].data + at(copy.from) * bytes, bytes);
     }
     const std::size_t size = at(state_.page_size);
@@ -100,10 +99,7 @@ void Rank::set_sizes(const SymbolValues& symbols) {
   for (std::size_t p = 0; p < phases_.size(); ++p) {
     const Phase& phase = program_.phases[p];
     PhaseInfo& info = phases_[p];
-    if (info.attributes) {
-      info.attributes = program_.variants[phase.variant].attributes;
-      info.attributes->change_sizes([&](const Expr& e) { return Expr(e.evaluate(symbols)); });
-    }
+    if (info.attributes) info.attributes = program_.variants[phase.variant].attributes.evaluated(symbols);
     info.grid = phase.grid == kNone ? generic_grid(static_cast<PhaseId>(p)) : vals_[phase.grid];
   }
 }
@@ -114,7 +110,7 @@ int64_t Rank::generic_grid(PhaseId p) const {
   const PhaseInfo& info = phases_[p];
   std::vector<TensorView> views;
   for (const Operand& operand : phase.operands) {
-    const BufferId b = buffer_of(phase, operand, 0);
+    const BufferId b = resolve(program_, phase, operand, 0);
     views.push_back(b == kNone ? TensorView{} : views_[b]);
   }
   const std::span<const TensorView> all(views);
@@ -131,66 +127,49 @@ void Rank::end_step(uint64_t n) {
 
 // ---- waits
 
-int64_t Rank::own_instance(const Instance& i) const { return frame_.step * phases_[i.phase].trips + i.trip; }
-
-Rank::Target32 Rank::phase_target(const Instance& i, const Wait& wait) const {
-  const Phase& own = phase_of(i);
-  const Phase& other = program_.phases[wait.phase];
-  int64_t instance;
-  if (wait.phase == i.phase || (own.repeat != kNone && own.repeat == other.repeat)) {
-    instance = own_instance(i) + wait.trip_offset;
-  } else {
-    instance = (frame_.step + (wait.phase < i.phase ? 1 : 0)) * phases_[wait.phase].trips - 1;
-  }
-  if (instance < 0) return {};
-  return {&counters_[wait.phase], target(instance)};
+int64_t Rank::own_instance(const Instance& i) const {
+  return frame_.step * trips_of(program_, i.phase) + i.trip;
 }
 
-Rank::Target64 Rank::message_target(const Instance& i, const Wait& wait) const {
+template <typename F>
+auto Rank::with_target(const Instance& i, const Wait& wait, F&& f) const {
+  using Result = decltype(f(counters_[0], uint32_t{}, "", 0));
+  if (wait.kind == WaitKind::kPhase) {
+    const int64_t instance = awaited(program_, wait, {i.phase, i.trip}, frame_.step);
+    return instance < 0 ? Result{} : f(counters_[wait.phase], target(instance), "earlier phase", -1);
+  }
   const Link& link = links_[wait.channel];
+  const int peer = program_.channels[wait.channel].peer;
   const bool arrival = wait.kind == WaitKind::kArrived;
   for (const Instance::Message& m : arrival ? i.receives : i.sends) {
     if (m.channel != wait.channel) continue;
     const uint64_t number = message(link, m.ordinal);
     if (arrival) {
-      return {link.receiver.arrived,
-              link.receiver.first_count + (number + 1) * static_cast<uint64_t>(options_.processors)};
+      const uint64_t commits = (number + 1) * static_cast<uint64_t>(options_.processors);
+      return f(*link.receiver.arrived, link.receiver.first_count + commits, "message", peer);
     }
-    if (number < link.sender.slots) return {};
-    return {link.sender.credit, link.sender.first_count + number + 1 - link.sender.slots};
+    if (number < link.sender.slots) break;
+    return f(*link.sender.credit, link.sender.first_count + number + 1 - link.sender.slots, "credit", peer);
   }
-  return {};
+  return Result{};
 }
 
 bool Rank::is_ready(const Instance& i) const {
-  for (const Wait& wait : phase_of(i).waits) {
-    if (wait.kind == WaitKind::kPhase) {
-      const Target32 t = phase_target(i, wait);
-      if (t.counter && !t.counter->has_reached(t.value)) return false;
-    } else {
-      const Target64 t = message_target(i, wait);
-      if (t.counter && !t.counter->has_reached(t.value)) return false;
-    }
-  }
-  return true;
+  const auto is_behind = [](auto& counter, auto value, const char*, int) {
+    return !counter.has_reached(value);
+  };
+  const std::vector<Wait>& waits = phase_of(i).waits;
+  return std::none_of(waits.begin(), waits.end(),
+                      [&](const Wait& w) { return with_target(i, w, is_behind); });
 }
 
 dma::Fault Rank::wait(const Instance& i, int32_t processor, bool barrier, const dma::WaitContext& context) {
   for (const Wait& wait : phase_of(i).waits) {
-    dma::Fault fault;
-    if (wait.kind == WaitKind::kPhase) {
-      const Target32 t = barrier ? Target32{} : phase_target(i, wait);
-      if (t.counter)
-        fault = dma::wait_reached(*t.counter, t.value, point("earlier phase", i, processor), context);
-    } else {
-      const Target64 t = message_target(i, wait);
-      const char* what = wait.kind == WaitKind::kArrived ? "message" : "credit";
-      if (t.counter) {
-        const int peer = program_.channels[wait.channel].peer;
-        fault = dma::wait_reached(*t.counter, t.value, point(what, i, processor, peer), context);
-      }
-    }
-    if (fault) return fault;
+    if (barrier && wait.kind == WaitKind::kPhase) continue;
+    const auto until = [&](auto& counter, auto value, const char* what, int peer) {
+      return dma::wait_reached(counter, value, point(what, i, processor, peer), context);
+    };
+    if (dma::Fault fault = with_target(i, wait, until)) return fault;
   }
   return {};
 }
@@ -206,7 +185,7 @@ void Rank::gather_operands(const Instance& i, std::vector<TensorView>& views) co
   const Phase& phase = phase_of(i);
   views.clear();
   for (const Operand& operand : phase.operands) {
-    const BufferId b = buffer_of(phase, operand, i.trip);
+    const BufferId b = resolve(program_, phase, operand, i.trip);
     views.push_back(b == kNone ? TensorView{} : views_[b]);
     if (b == kNone || program_.buffers[b].kind != BufferKind::kInbox) continue;
     for (const Instance::Message& m : i.receives) {
@@ -230,7 +209,7 @@ void Rank::run(const Instance& i, int32_t processor) {
   call.facts = &info.facts;
   call.operands = own.views;
   if (phase.operands.size() > 1) {
-    const BufferId b = buffer_of(phase, phase.operands[1], i.trip);
+    const BufferId b = resolve(program_, phase, phase.operands[1], i.trip);
     if (b != kNone && program_.buffers[b].weight != kNone)
       call.weight = &program_.weights[program_.buffers[b].weight];
   }
@@ -260,7 +239,7 @@ void Rank::run(const Instance& i, int32_t processor) {
 dma::Fault Rank::finish(const Instance& i, int32_t processor, const dma::WaitContext& context) {
   for (const Instance::Message& m : i.sends) {
     // Each processor commits the bytes of its own tiles; the receiver waits for all commits.
-    const TensorView& x = views_[buffer_of(phase_of(i), phase_of(i).operands[0], i.trip)];
+    const TensorView& x = views_[resolve(program_, phase_of(i), phase_of(i).operands[0], i.trip)];
     const Range tiles = tiles_of(phases_[i.phase].grid, processor, options_.processors);
     const int64_t size = bytes_of(x.dtype, x.size());
     const int64_t from = std::min(tiles.begin * kSendTile, size), to = std::min(tiles.end * kSendTile, size);

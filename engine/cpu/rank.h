@@ -59,7 +59,6 @@ class Rank {
     const StepKernel* kernel = nullptr;
     VariantFacts facts;
     int32_t outputs = 1;                   // kGeneric
-    int32_t trips = 1;                     // a step
     std::optional<Attributes> attributes;  // kGeneric with symbols: evaluated in begin_step
     int64_t grid = 0;                      // of this step
   };
@@ -80,8 +79,6 @@ class Rank {
   void bind_channels(dma::Group& group);
   void allocate(const Binding& binding, const WeightStore& weights);
   void bind_kernels();
-  BufferId buffer_of(const Phase& phase, const Operand& operand, int32_t trip) const;
-  std::vector<int32_t> inbox_channels(const Phase& phase, int32_t trip) const;
 
   void read_descriptor(const StepRecord& record);
   void copy_pages(std::span<const PageCopy> copies);
@@ -104,17 +101,10 @@ class Rank {
   dma::WaitPoint point(const char* what, const Instance& at, int32_t processor, int peer = -1) const {
     return {what, program_.rank, processor, at.phase, at.trip, peer};
   }
-  // The counter that a wait looks at, and the value that ends it; null: no wait.
-  struct Target32 {
-    dma::Counter32* counter = nullptr;
-    uint32_t value = 0;
-  };
-  struct Target64 {
-    dma::Counter64* counter = nullptr;
-    uint64_t value = 0;
-  };
-  Target32 phase_target(const Instance& at, const Wait& wait) const;
-  Target64 message_target(const Instance& at, const Wait& wait) const;
+  // Calls f(counter, value, what, peer) with the counter that a wait looks at and the value that ends it; not where
+  // there is nothing to wait for.
+  template <typename F>
+  auto with_target(const Instance& at, const Wait& wait, F&& f) const;
 
   const Program& program_;
   const ExecutorOptions options_;

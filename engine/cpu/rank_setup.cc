@@ -4,23 +4,13 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "engine/cpu/rank.h"
+#include "engine/program/unroll.h"
 
 namespace ark {
 namespace {
 
 constexpr int64_t kLine = 64;  // cache line; vectors may read up to the end of a buffer's last one
 int64_t aligned(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-bool has_symbols(const Attributes& attributes) {
-  for (const auto& [name, value] : attributes.values()) {
-    const Shape* shape = std::get_if<Shape>(&value);
-    if (!shape) continue;
-    for (const Expr& e : *shape) {
-      if (!e.constant()) return true;
-    }
-  }
-  return false;
-}
 
 }  // namespace
 
@@ -54,44 +44,17 @@ Rank::Rank(const RankSetup& setup, const ExecutorOptions& options, Mailbox& mail
   bind_kernels();
 }
 
-BufferId Rank::buffer_of(const Phase& phase, const Operand& operand, int32_t trip) const {
-  if (operand.slot == kNone) return operand.buffer;
-  return program_.repeats[phase.repeat].table[trip][operand.slot];
-}
-
-std::vector<int32_t> Rank::inbox_channels(const Phase& phase, int32_t trip) const {
-  std::vector<int32_t> channels;
-  for (const Operand& operand : phase.operands) {
-    const BufferId b = buffer_of(phase, operand, trip);
-    if (b == kNone || program_.buffers[b].kind != BufferKind::kInbox) continue;
-    const int32_t channel = program_.buffers[b].channel;
-    if (std::find(channels.begin(), channels.end(), channel) == channels.end()) channels.push_back(channel);
-  }
-  return channels;
-}
-
 void Rank::schedule_phases() {
-  const auto add = [&](PhaseId p, int32_t trip) {
-    Instance instance{p, trip, {}, {}};
+  for (const auto& [p, trip] : unroll(program_)) {
+    Instance& instance = schedule_.emplace_back(Instance{p, trip, {}, {}});
     const Phase& phase = program_.phases[p];
     if (phase.channel != kNone) instance.sends.push_back({phase.channel, links_[phase.channel].messages++});
-    for (int32_t channel : inbox_channels(phase, trip)) {
+    for (const Operand& operand : phase.operands) {
+      const BufferId b = resolve(program_, phase, operand, trip);
+      if (b == kNone || program_.buffers[b].kind != BufferKind::kInbox) continue;
+      const int32_t channel = program_.buffers[b].channel;
       instance.receives.push_back({channel, links_[channel].messages++});
     }
-    schedule_.push_back(std::move(instance));
-  };
-  for (PhaseId p = 0; at(p) < program_.phases.size();) {
-    const int32_t r = program_.phases[p].repeat;
-    if (r == kNone) {
-      add(p++, 0);
-      continue;
-    }
-    const Repeat& repeat = program_.repeats[r];
-    for (int32_t trip = 0; trip < repeat.trips; ++trip) {
-      for (int32_t i = 0; i < repeat.count; ++i) add(repeat.first + i, trip);
-    }
-    for (int32_t i = 0; i < repeat.count; ++i) phases_[repeat.first + i].trips = repeat.trips;
-    p = repeat.first + repeat.count;
   }
 }
 
@@ -132,15 +95,15 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
   pages_ =
       dma::allocate_private(static_cast<uint64_t>(paged + kLine), "keys and values", dma::PageSize::kSmall);
   for (std::size_t b = 0; b < views_.size(); ++b) {
-    const std::size_t root = program_.buffers[b].alias == kNone ? b : at(program_.buffers[b].alias);
-    const Buffer& buffer = program_.buffers[root];
+    const BufferId owner = root(program_, static_cast<BufferId>(b));
+    const Buffer& buffer = program_.buffers[owner];
     ARK_CHECK(buffer.dims.size() <= 8, "buffer " + escaped(buffer.name) + " has more than 8 axes");
     TensorView& view = views_[b];
     view.dtype = buffer.dtype;
     if (buffer.kind == BufferKind::kWeight) view.data = weights.address(buffer.weight);
-    if (buffer.kind == BufferKind::kAct) view.data = memory_.region.base + binding.offsets[root];
+    if (buffer.kind == BufferKind::kAct) view.data = memory_.region.base + binding.offsets[owner];
     const dma::Region& region = buffer.kind == BufferKind::kKvPage ? pages_.region : memory_.region;
-    if (own[root] >= 0) view.data = region.base + own[root];
+    if (own[owner] >= 0) view.data = region.base + own[owner];
   }
   const RunnerLimits& limits = options_.limits;
   if (limits.page_size <= 0) return;  // plain
@@ -174,12 +137,12 @@ void Rank::bind_kernels() {
                                             std::string(name_of(variant.op)));
       }
       info.outputs = variant.outputs;
-      if (has_symbols(variant.attributes)) info.attributes = variant.attributes;
+      if (variant.attributes.has_symbols()) info.attributes = variant.attributes;
     }
     if (!info.kernel->scratch) continue;
     std::vector<TensorView> views;
     for (const Operand& operand : phase.operands) {
-      const BufferId b = buffer_of(phase, operand, 0);
+      const BufferId b = resolve(program_, phase, operand, 0);
       TensorView view;
       if (b != kNone) {
         const Dims dims = dims_of(program_.buffers[b], true);

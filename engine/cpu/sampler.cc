@@ -12,13 +12,12 @@
 namespace ark {
 namespace {
 
-// Noise of tokens 4 i .. 4 i + 3 comes out of one Philox block.
-uint32_t noise_bits(uint64_t seed, int64_t position, int32_t token) {
+// Noise of the tokens 4 i .. 4 i + 3, of which `token` is one.
+std::array<uint32_t, 4> noise_block(uint64_t seed, int64_t position, int32_t token) {
   const auto at = static_cast<uint64_t>(position);
-  const std::array<uint32_t, 4> block = philox4x32(
+  return philox4x32(
       {static_cast<uint32_t>(token) / 4, static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), 0},
       {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  return block[static_cast<uint32_t>(token) % 4];
 }
 
 double gumbel(uint32_t bits) { return -std::log(-std::log((bits + 0.5) * 0x1p-32)); }
@@ -41,15 +40,14 @@ class GumbelMax {
       token_ = token;
     }
   }
-  void offer(int32_t token, float logit) { offer(token, logit, noise_bits(seed_, position_, token)); }
+  void offer(int32_t token, float logit) {
+    offer(token, logit, noise_block(seed_, position_, token)[static_cast<uint32_t>(token) % 4]);
+  }
   // All of them, four a block.
   void offer_all(std::span<const float> logits) {
-    const auto at = static_cast<uint64_t>(position_);
     const auto n = static_cast<int32_t>(logits.size());
     for (int32_t t = 0; t < n; t += 4) {
-      const std::array<uint32_t, 4> block = philox4x32(
-          {static_cast<uint32_t>(t) / 4, static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), 0},
-          {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
+      const std::array<uint32_t, 4> block = noise_block(seed_, position_, t);
       for (int32_t i = 0; i < 4 && t + i < n; ++i) {
         offer(t + i, logits[t + i], block[i]);
       }
@@ -65,8 +63,7 @@ class GumbelMax {
   int32_t token_ = 0;
 };
 
-// Repetition over prompt and generated tokens, presence and frequency over generated ones. `counts`: one a
-// token.
+// Repetition over prompt and generated tokens, presence and frequency over generated ones. `counts`: one a token.
 void apply_penalties(std::span<float> logits, const StepRow& row, std::span<const int32_t> history,
                      int32_t* counts) {
   constexpr int32_t kSeen = 1 << 30;
@@ -215,9 +212,7 @@ RowResult sample_row(std::span<const float> logits, const StepRow& row, std::spa
   std::vector<float> scratch(static_cast<std::size_t>(sampler_scratch(static_cast<int64_t>(logits.size()))));
   const RowRecord record =
       sample_row(logits, row, history, position, std::span<const BiasEntry>(entries), scratch);
-  RowResult result{record.token, record.logprob, {}, {}};
-  for (int32_t i = 0; i < record.top_count; ++i)
-    result.top.emplace_back(record.top_tokens[i], record.top_logprobs[i]);
+  RowResult result = result_of(record);
   if (row.flags & kWantLogits) result.logits.assign(logits.begin(), logits.end());
   return result;
 }

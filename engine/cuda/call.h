@@ -87,9 +87,8 @@ ARK_DEVICE void consumers_sync(dev::Site site = dev::Site::here()) { dev::bar_sy
 
 ARK_DEVICE bool has_stopped(const Block& b) { return dev::ld_shared_relaxed(&b.words->stopped) != 0; }
 
-// consumers_sync(), and whether the block gives up: the same answer for all consumer threads, though the
-// streaming warp may give up between two threads' looks. Lanes that have waited each for itself come
-// together.
+// consumers_sync(), and whether the block gives up: the same answer for all consumer threads, though the streaming
+// warp may give up between two threads' looks. Lanes that have waited each for itself come together.
 ARK_DEVICE bool consumers_stopped(const Block& b, bool vote = false, dev::Site site = dev::Site::here()) {
   dev::sync_warp(site);
   return dev::bar_sync_or(1, kConsumers, vote || has_stopped(b), site);

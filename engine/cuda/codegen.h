@@ -1,5 +1,4 @@
-// The source of a loop kernel: includes, the fused expressions, and one switch over the cases of its
-// programs.
+// The source of a loop kernel: includes, the fused expressions, and one switch over the cases of its programs.
 #pragma once
 
 #include "engine/cuda/gpu.h"

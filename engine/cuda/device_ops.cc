@@ -58,7 +58,6 @@ void fill_norm(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.reals[0] = VariantFacts::of(p.variant()).epsilon;
 }
 
-DeviceVariant softmax_name(const PhaseOperands&, Numerics) { return {"Softmax", ""}; }
 void fill_softmax(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.sizes[0] = p.last_dim(0);
 }
@@ -73,18 +72,15 @@ void fill_rotary(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.sizes[3] = p.dim(1, 0);
 }
 
-DeviceVariant kv_append_name(const PhaseOperands&, Numerics) { return {"KvAppend", ""}; }
 void fill_kv_append(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   for (std::size_t a = 1; a < 4; ++a) to.sizes[a - 1] = p.dim(2, a);
   to.sizes[3] = p.dim(3, 3);
 }
 
-DeviceVariant select_rows_name(const PhaseOperands&, Numerics) { return {"SelectRows", ""}; }
 void fill_select_rows(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.sizes[0] = p.one_size(0, 1, p.rank(0), "a row's size");
 }
 
-DeviceVariant sample_name(const PhaseOperands&, Numerics) { return {"Sample", ""}; }
 void fill_sample(const PhaseOperands& p, const InstancePlaces&, Instance& to) { to.sizes[0] = p.last_dim(0); }
 
 // ---- matrices and attention: bodies/matmul.h, bodies/attention.h
@@ -155,7 +151,6 @@ void fill_pointwise(const PhaseOperands& p, const InstancePlaces& places, Instan
   for (std::size_t i = 0; i < out; ++i) to.sizes[4 + i] = placement(p, i, places.aux_sizes);
 }
 
-DeviceVariant send_name(const PhaseOperands&, Numerics) { return {"Send", ""}; }
 void fill_send(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   p.product(0, 0, p.rank(0), to.sizes);
 }
@@ -177,7 +172,6 @@ void fill_reduce(const PhaseOperands& p, const InstancePlaces& places, Instance&
   to.sizes[5] = static_cast<Size>(p.variant().epilogue);
 }
 
-DeviceVariant concat_name(const PhaseOperands&, Numerics) { return {"RecvConcat", ""}; }
 void fill_concat(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const auto axis = at(VariantFacts::of(p.variant()).axis);
   const int32_t ranks = p.program().ranks, own = p.program().rank;
@@ -235,16 +229,16 @@ constexpr std::array kAll = {
     DeviceOp{OpCode::kPointwise, pointwise_name, fill_pointwise},
     DeviceOp{OpCode::kEmbed, embed_name, fill_embed},
     DeviceOp{OpCode::kNorm, norm_name, fill_norm},
-    DeviceOp{OpCode::kSoftmax, softmax_name, fill_softmax},
+    DeviceOp{OpCode::kSoftmax, nullptr, fill_softmax},
     DeviceOp{OpCode::kMatMul, matmul_name, fill_matmul},
     DeviceOp{OpCode::kRotary, rotary_name, fill_rotary},
-    DeviceOp{OpCode::kKvAppend, kv_append_name, fill_kv_append},
+    DeviceOp{OpCode::kKvAppend, nullptr, fill_kv_append},
     DeviceOp{OpCode::kAttention, attention_name, fill_attention},
-    DeviceOp{OpCode::kSelectRows, select_rows_name, fill_select_rows},
-    DeviceOp{OpCode::kSend, send_name, fill_send},
+    DeviceOp{OpCode::kSelectRows, nullptr, fill_select_rows},
+    DeviceOp{OpCode::kSend, nullptr, fill_send},
     DeviceOp{OpCode::kRecvReduce, reduce_name, fill_reduce, true},
-    DeviceOp{OpCode::kRecvConcat, concat_name, fill_concat, true},
-    DeviceOp{OpCode::kSample, sample_name, fill_sample},
+    DeviceOp{OpCode::kRecvConcat, nullptr, fill_concat, true},
+    DeviceOp{OpCode::kSample, nullptr, fill_sample},
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
-// What the device side knows of each OpCode beside its body: which type of engine/cuda/bodies runs a phase,
-// and what the
-// phase's Instance tells it. One row an OpCode; the sizes' meaning stands at the bodies.
+// What the device side knows of each OpCode beside its body: which type of engine/cuda/bodies runs a phase, and what
+// the phase's Instance tells it. One row an OpCode; the sizes' meaning stands at the bodies.
 #pragma once
 
 #include <vector>
@@ -21,7 +20,7 @@ struct InstancePlaces {
 
 struct DeviceOp {
   OpCode code;
-  // Throws Error(kUnsupported) naming the node if it has no device code.
+  // Throws Error(kUnsupported) naming the node if it has no device code. Null: the type is named like the OpCode.
   DeviceVariant (*name)(const PhaseOperands& phase, Numerics numerics) = nullptr;
   // Sizes, reals, and operands that are not the phase's own in their order. Null: nothing.
   void (*fill)(const PhaseOperands& phase, const InstancePlaces& places, Instance& to) = nullptr;

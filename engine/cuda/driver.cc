@@ -107,8 +107,7 @@ bool is_of_wrong_version(int result) {
   return result == kInvalidImage || result == kNoBinaryForGpu || result == kUnsupportedPtxVersion;
 }
 
-// Host memory is registered once, for all GPUs of the process; ranks in it map each other's. By address:
-// users.
+// Host memory is registered once, for all GPUs of the process; ranks in it map each other's. By address: users.
 std::mutex registrations_mutex;
 std::map<std::byte*, int> registrations;
 
@@ -301,7 +300,7 @@ std::unique_ptr<Gpu> open_gpu(int ordinal) { return std::make_unique<CudaGpu>(op
 
 int count_gpus() {
   const Library library = open_driver();
-  const DriverApi api = DriverApi::of(library);
+  const DriverApi api(library);
   int count = 0;
   if (api.init(0) != kDriverSuccess || api.device_count(&count) != kDriverSuccess || count == 0)
     throw Error(Code::kUnavailable, "no CUDA here: the driver sees no GPU");

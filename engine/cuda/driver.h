@@ -11,8 +11,7 @@ namespace ark::cuda {
 // begins with "no CUDA here: " where libcuda, a GPU or (kUnsupported) what it must be able to do is missing.
 std::unique_ptr<Gpu> open_gpu(int ordinal = 0);
 
-// How many GPUs the driver shows (CUDA_VISIBLE_DEVICES chooses and orders them), at least 1. Throws as
-// open_gpu().
+// How many GPUs the driver shows (CUDA_VISIBLE_DEVICES chooses and orders them), at least 1. Throws as open_gpu().
 int count_gpus();
 
 }  // namespace ark::cuda

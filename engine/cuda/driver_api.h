@@ -1,5 +1,4 @@
-// Our declarations of the part of the CUDA driver API (12 and 13) that is used, by the names that libcuda
-// exports.
+// Our declarations of the part of the CUDA driver API (12 and 13) that is used, by the names that libcuda exports.
 #pragma once
 
 #include <cstddef>
@@ -61,65 +60,72 @@ union alignas(8) NodeAttribute {
 };
 
 struct DriverApi {
-  int (*init)(unsigned);
-  int (*error_name)(int, const char**);
-  int (*error_text)(int, const char**);
-  int (*version)(int*);
-  int (*device_count)(int*);
-  int (*device_get)(DriverDevice*, int ordinal);
-  int (*device_name)(char*, int length, DriverDevice);
-  int (*device_attribute)(int*, int attribute, DriverDevice);
-  int (*device_memory)(std::size_t*, DriverDevice);
-  int (*primary_flags)(DriverDevice, unsigned);
-  int (*primary_retain)(DriverContext*, DriverDevice);
-  int (*primary_release)(DriverDevice);
-  int (*set_current)(DriverContext);
-  int (*allocate)(uint64_t*, std::size_t);
-  int (*release)(uint64_t);
-  int (*memory_info)(std::size_t* free, std::size_t* total);
-  int (*host_allocate)(void**, std::size_t, unsigned);
-  int (*host_release)(void*);
-  int (*host_register)(void*, std::size_t, unsigned);
-  int (*host_unregister)(void*);
-  int (*host_address)(uint64_t*, void*, unsigned);
-  int (*upload)(uint64_t, const void*, std::size_t);
-  int (*download)(void*, uint64_t, std::size_t);
-  int (*clear)(uint64_t, unsigned char, std::size_t);
-  int (*stream_create)(DriverStream*, unsigned);
-  int (*stream_destroy)(DriverStream);
-  int (*stream_wait)(DriverStream);
-  int (*event_create)(DriverEvent*, unsigned);
-  int (*event_destroy)(DriverEvent);
-  int (*event_record)(DriverEvent, DriverStream);
-  int (*event_query)(DriverEvent);
-  int (*event_wait)(DriverEvent);
-  int (*module_load)(DriverModule*, const void*);
-  int (*module_unload)(DriverModule);
-  int (*module_function)(DriverFunction*, DriverModule, const char*);
-  int (*function_set)(DriverFunction, int attribute, int);
-  int (*resident_blocks)(int*, DriverFunction, int threads, std::size_t shared);
+  // Throws Error(kUnavailable) naming a function that the driver is too old for.
+  explicit DriverApi(const Library& from) : library(from) {}
+
+  const Library& library;
+  int (*init)(unsigned) = library.function("cuInit");
+  int (*error_name)(int, const char**) = library.function("cuGetErrorName");
+  int (*error_text)(int, const char**) = library.function("cuGetErrorString");
+  int (*version)(int*) = library.function("cuDriverGetVersion");
+  int (*device_count)(int*) = library.function("cuDeviceGetCount");
+  int (*device_get)(DriverDevice*, int ordinal) = library.function("cuDeviceGet");
+  int (*device_name)(char*, int length, DriverDevice) = library.function("cuDeviceGetName");
+  int (*device_attribute)(int*, int attribute, DriverDevice) = library.function("cuDeviceGetAttribute");
+  int (*device_memory)(std::size_t*, DriverDevice) = library.function("cuDeviceTotalMem_v2");
+  int (*primary_flags)(DriverDevice, unsigned) = library.function("cuDevicePrimaryCtxSetFlags_v2");
+  int (*primary_retain)(DriverContext*, DriverDevice) = library.function("cuDevicePrimaryCtxRetain");
+  int (*primary_release)(DriverDevice) = library.function("cuDevicePrimaryCtxRelease_v2");
+  int (*set_current)(DriverContext) = library.function("cuCtxSetCurrent");
+  int (*allocate)(uint64_t*, std::size_t) = library.function("cuMemAlloc_v2");
+  int (*release)(uint64_t) = library.function("cuMemFree_v2");
+  int (*memory_info)(std::size_t* free, std::size_t* total) = library.function("cuMemGetInfo_v2");
+  int (*host_allocate)(void**, std::size_t, unsigned) = library.function("cuMemHostAlloc");
+  int (*host_release)(void*) = library.function("cuMemFreeHost");
+  int (*host_register)(void*, std::size_t, unsigned) = library.function("cuMemHostRegister_v2");
+  int (*host_unregister)(void*) = library.function("cuMemHostUnregister");
+  int (*host_address)(uint64_t*, void*, unsigned) = library.function("cuMemHostGetDevicePointer_v2");
+  int (*upload)(uint64_t, const void*, std::size_t) = library.function("cuMemcpyHtoD_v2");
+  int (*download)(void*, uint64_t, std::size_t) = library.function("cuMemcpyDtoH_v2");
+  int (*clear)(uint64_t, unsigned char, std::size_t) = library.function("cuMemsetD8_v2");
+  int (*stream_create)(DriverStream*, unsigned) = library.function("cuStreamCreate");
+  int (*stream_destroy)(DriverStream) = library.function("cuStreamDestroy_v2");
+  int (*stream_wait)(DriverStream) = library.function("cuStreamSynchronize");
+  int (*event_create)(DriverEvent*, unsigned) = library.function("cuEventCreate");
+  int (*event_destroy)(DriverEvent) = library.function("cuEventDestroy_v2");
+  int (*event_record)(DriverEvent, DriverStream) = library.function("cuEventRecord");
+  int (*event_query)(DriverEvent) = library.function("cuEventQuery");
+  int (*event_wait)(DriverEvent) = library.function("cuEventSynchronize");
+  int (*module_load)(DriverModule*, const void*) = library.function("cuModuleLoadData");
+  int (*module_unload)(DriverModule) = library.function("cuModuleUnload");
+  int (*module_function)(DriverFunction*, DriverModule,
+                         const char*) = library.function("cuModuleGetFunction");
+  int (*function_set)(DriverFunction, int attribute, int) = library.function("cuFuncSetAttribute");
+  int (*resident_blocks)(int*, DriverFunction, int threads, std::size_t shared) =
+      library.function("cuOccupancyMaxActiveBlocksPerMultiprocessor");
   int (*launch_cooperative)(DriverFunction, unsigned x, unsigned y, unsigned z, unsigned block_x,
                             unsigned block_y, unsigned block_z, unsigned shared, DriverStream,
-                            void** arguments);
-
-  // Throws Error(kUnavailable) naming a function that the driver is too old for.
-  static DriverApi of(const Library& library);
+                            void** arguments) = library.function("cuLaunchCooperativeKernel");
 };
 
 // Graphs: looked up only where one is asked for (CUDA 12).
 struct GraphApi {
-  int (*create)(DriverGraph*, unsigned);
-  int (*destroy)(DriverGraph);
-  int (*add_kernel)(DriverGraphNode*, DriverGraph, const DriverGraphNode* after, std::size_t,
-                    const KernelNode*);
-  int (*set_attribute)(DriverGraphNode, int attribute, const NodeAttribute*);
-  int (*instantiate)(DriverGraphExec*, DriverGraph, unsigned long long);
-  int (*destroy_exec)(DriverGraphExec);
-  int (*set_kernel)(DriverGraphExec, DriverGraphNode, const KernelNode*);
-  int (*launch)(DriverGraphExec, DriverStream);
+  // Throws as DriverApi does.
+  explicit GraphApi(const Library& from) : library(from) {}
 
-  // Throws as DriverApi::of().
-  static GraphApi of(const Library& library);
+  const Library& library;
+  int (*create)(DriverGraph*, unsigned) = library.function("cuGraphCreate");
+  int (*destroy)(DriverGraph) = library.function("cuGraphDestroy");
+  int (*add_kernel)(DriverGraphNode*, DriverGraph, const DriverGraphNode* after, std::size_t,
+                    const KernelNode*) = library.function("cuGraphAddKernelNode_v2");
+  int (*set_attribute)(DriverGraphNode, int attribute,
+                       const NodeAttribute*) = library.function("cuGraphKernelNodeSetAttribute");
+  int (*instantiate)(DriverGraphExec*, DriverGraph,
+                     unsigned long long) = library.function("cuGraphInstantiateWithFlags");
+  int (*destroy_exec)(DriverGraphExec) = library.function("cuGraphExecDestroy");
+  int (*set_kernel)(DriverGraphExec, DriverGraphNode,
+                    const KernelNode*) = library.function("cuGraphExecKernelNodeSetParams_v2");
+  int (*launch)(DriverGraphExec, DriverStream) = library.function("cuGraphLaunch");
 };
 
 }  // namespace ark::cuda

@@ -16,7 +16,7 @@ namespace ark::cuda {
 class Driver {
  public:
   Driver(Library library, int ordinal, const Gate& gate)
-      : library_(std::move(library)), api_(DriverApi::of(library_)), gate_(gate) {
+      : library_(std::move(library)), api_(library_), gate_(gate) {
     need(api_.init(0));
     int count = 0;
     need(api_.device_count(&count));

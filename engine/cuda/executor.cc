@@ -70,30 +70,17 @@ class Device final : public DeviceExecutor {
 
   uint64_t post(const StepDescriptor& step) override {
     throw_if_failed();
-    check_step(step, options_.limits);
-    const int64_t items = count_items(step, kItemTokens);
-    ARK_CHECK(
-        items <= options_.max_items,
-        "a step of more attention items than the program was compiled for; the scheduler must split it");
+    check_step(step, options_.limits, options_.max_items);
     write_record(step, host_->mailbox().posted() + 1, capacity_, host_->free_slot());
-    return publish(step.tokens.size(), step.rows.size(), items);
+    return publish();
   }
 
   std::span<const std::byte> posted_record() const override { return host_->mailbox().posted_record(); }
 
   uint64_t post_record(std::span<const std::byte> bytes) override {
     throw_if_failed();
-    const std::span<std::byte> slot = host_->free_slot();
-    ARK_CHECK(bytes.size() >= sizeof(StepRecord) && bytes.size() <= host_->mailbox().layout().vals,
-              "a step record that does not fit the mailbox; all ranks must run with the same limits");
-    std::memcpy(slot.data(), bytes.data(), bytes.size());
-    const auto& record = *reinterpret_cast<const StepRecord*>(slot.data());
-    ARK_CHECK(record.bytes == bytes.size() && record.step == host_->mailbox().posted() + 1,
-              "a step record that is cut short or out of order");
-    int64_t items = 0;
-    for (const StepSequence& s : array_of<StepSequence>(record, StepArray::kSequences))
-      items += (s.count + kItemTokens - 1) / kItemTokens;
-    return publish(record.extent(StepArray::kTokens).count, record.extent(StepArray::kRows).count, items);
+    host_->mailbox().copy_record(bytes);
+    return publish();
   }
 
   std::optional<StepResult> poll(std::chrono::microseconds timeout) override {
@@ -298,11 +285,13 @@ class Device final : public DeviceExecutor {
   }
 
   // The host evaluates every size of a step; the loop reads them beside the record.
-  uint64_t publish(std::size_t tokens, std::size_t rows, int64_t items) {
-    const SymbolValues symbols = {{"items", items},
-                                  {"pages", options_.limits.pages},
-                                  {"rows", static_cast<int64_t>(rows)},
-                                  {"tokens", static_cast<int64_t>(tokens)}};
+  uint64_t publish() {
+    const StepRecord& record = host_->mailbox().record(host_->mailbox().posted() + 1);
+    const SymbolValues symbols = {
+        {"items", count_items(array_of<StepSequence>(record, StepArray::kSequences))},
+        {"pages", options_.limits.pages},
+        {"rows", record.extent(StepArray::kRows).count},
+        {"tokens", record.extent(StepArray::kTokens).count}};
     for (std::size_t r = 0; r < setups_.size(); ++r) {
       int64_t* vals = host_->free_vals(static_cast<int>(r));
       for (const Val& val : setups_[r].program->vals) *vals++ = val.e.evaluate(symbols);

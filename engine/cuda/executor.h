@@ -1,6 +1,5 @@
-// The Executor (engine/run/executor.h) whose loop is one persistent kernel on a GPU: all ranks of this process as
-// one launch, block b being processor b % P of rank b / P. The same host code runs on CUDA and on the
-// emulator.
+// The Executor (engine/run/executor.h) whose loop is one persistent kernel on a GPU: all ranks of this process as one
+// launch, block b being processor b % P of rank b / P. The same host code runs on CUDA and on the emulator.
 #pragma once
 
 #include <memory>

@@ -64,8 +64,7 @@ struct LaunchShape {
   bool operator==(const LaunchShape&) const = default;
 };
 
-// A running kernel. The destructor waits for its end, unless the GPU is lost: end it first (park or abort
-// word).
+// A running kernel. The destructor waits for its end, unless the GPU is lost: end it first (park or abort word).
 class Launch {
  public:
   virtual ~Launch() = default;

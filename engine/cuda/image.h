@@ -70,9 +70,8 @@ struct alignas(16) Wait {
 };
 static_assert(sizeof(Wait) == 32);
 
-// How the counter of a message (a sender's arrivals, a receiver's credits) gets to the peer. Words of the
-// host's memory are never the target of a device's atomic operation: over PCIe those are atomic for one
-// device alone.
+// How the counter of a message (a sender's arrivals, a receiver's credits) gets to the peer. Words of the host's
+// memory are never the target of a device's atomic operation: over PCIe those are atomic for one device alone.
 enum class LinkKind : i32 {
   kDevice,  // in this device's memory: each sending processor adds one; one credit a message
   kMapped,  // in memory of the host that the peer shares: the last processor stores the new value

@@ -12,13 +12,8 @@ InstanceFiller::InstanceFiller(const RankImage& image, const RankPlaces& places)
       places_(places),
       program_(image.program()),
       schedule_(unroll(program_)),
-      trips_(program_.phases.size(), 1),
       messages_(program_.channels.size(), 0),
-      ordinals_(program_.channels.size(), 0) {
-  for (const Repeat& r : program_.repeats) {
-    for (int32_t i = 0; i < r.count; ++i) trips_[r.first + i] = r.trips;
-  }
-}
+      ordinals_(program_.channels.size(), 0) {}
 
 uint64_t InstanceFiller::address(BufferId id) const {
   if (id == kNone) return 0;
@@ -57,7 +52,6 @@ void InstanceFiller::run() {
 void InstanceFiller::fill(std::size_t number, Instance& to) {
   const ark::Instance& own = schedule_[number];
   phase_ = &program_.phases[own.phase];
-  trip_ = own.trip;
   operands_.emplace(program_, *phase_, own.trip);
   to = {};
   to.variant = image_.variants_.of(image_.number_, own.phase);
@@ -81,23 +75,17 @@ Wait InstanceFiller::phase_wait(PhaseId phase, int64_t instance) const {
   const auto processors = static_cast<uint64_t>(image_.options_.processors);
   Wait w{};
   w.counter = places_.arena + image_.counters_ + at(phase) * 64;
-  w.stride = static_cast<u32>(processors * static_cast<uint64_t>(trips_[phase]));
+  w.stride = static_cast<u32>(processors * static_cast<uint64_t>(trips_of(program_, phase)));
   w.offset = image_.options_.counter_base + processors * static_cast<uint64_t>(instance + 1);
   return w;
 }
 
 void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
   to.first_wait = static_cast<i32>(waits.size());
-  const PhaseId own = schedule_[number].phase;
   for (const ark::Wait& wait : phase_->waits) {
     if (wait.kind == WaitKind::kPhase) {
-      const Phase& other = program_.phases[wait.phase];
-      const bool same = wait.phase == own || (phase_->repeat != kNone && phase_->repeat == other.repeat);
       // Relative to the step's first instance; -1 is the last of the step before.
-      const int64_t instance = same               ? trip_ + wait.trip_offset
-                               : wait.phase < own ? trips_[wait.phase] - 1
-                                                  : -1;
-      waits.push_back(phase_wait(wait.phase, instance));
+      waits.push_back(phase_wait(wait.phase, awaited(program_, wait, schedule_[number], 0)));
       continue;
     }
     const ChannelPlace& place = places_.channels[wait.channel];

@@ -34,14 +34,12 @@ class InstanceFiller {
   const RankPlaces& places_;
   const Program& program_;
   const std::vector<ark::Instance> schedule_;
-  std::vector<int32_t> trips_;      // by phase
   std::vector<uint32_t> messages_;  // by channel: of a step
   std::vector<uint32_t> ordinals_;  // by channel: so far
   int32_t last_attention_ = -1;     // instance
   std::size_t stream_ = 0;          // of the next matrix product
   // Of the instance being filled.
   const Phase* phase_ = nullptr;
-  int32_t trip_ = 0;
   std::optional<PhaseOperands> operands_;
 };
 

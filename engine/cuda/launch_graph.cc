@@ -4,7 +4,7 @@ namespace ark::cuda {
 
 LaunchGraph::LaunchGraph(const Driver& driver, DriverFunction function, const LaunchShape& shape,
                          std::span<const std::byte> parameter)
-    : driver_(driver), api_(GraphApi::of(driver.library())), shape_(shape) {
+    : driver_(driver), api_(driver.library()), shape_(shape) {
   try {
     build(function, parameter);
   } catch (...) {

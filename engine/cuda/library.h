@@ -21,11 +21,16 @@ class Library {
   bool is_open() const { return handle_ != nullptr; }
   const std::string& name() const { return name_; }  // of the one that was opened
 
-  // Throws Error(kUnavailable) naming library and function if it is not there.
-  template <typename F>
-  void find(const char* function, F*& into) const {
-    into = reinterpret_cast<F*>(symbol(function));
-  }
+  // A function of it, for a pointer of its type. Throws Error(kUnavailable) naming library and function if it is not
+  // there.
+  struct Function {
+    void* address;
+    template <typename F>
+    operator F*() const {
+      return reinterpret_cast<F*>(address);
+    }
+  };
+  Function function(const char* name) const { return {symbol(name)}; }
 
  private:
   void* symbol(const char* function) const;

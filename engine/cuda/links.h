@@ -7,8 +7,7 @@
 // - outbox, and slots of a ring of requests: this rank's device;
 // - a ring's `consumed`, and `completed` counters: this rank's pump.
 //
-// The device waits for counters by looking at them; it never wakes anybody, so that the host must not sleep
-// on one.
+// The device waits for counters by looking at them; it never wakes anybody, so that the host must not sleep on one.
 #pragma once
 
 #include <map>

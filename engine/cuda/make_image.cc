@@ -36,14 +36,6 @@ int32_t choose_groups(const Stream& s, int64_t rows, int32_t processors, int32_t
   return best;
 }
 
-// Of one page of one cache.
-uint64_t page_bytes_of(const Program& program, const Buffer& buffer) {
-  uint64_t bytes = static_cast<uint64_t>(bytes_of(buffer.dtype, 1));
-  for (std::size_t a = 1; a < buffer.dims.size(); ++a)
-    bytes *= static_cast<uint64_t>(program.vals[buffer.dims[a]].max);
-  return bytes;
-}
-
 }  // namespace
 
 int32_t RankImage::split_keys(const RunnerLimits& limits) {
@@ -187,7 +179,7 @@ void RankImage::plan_memory(uint64_t instances) {
     if (buffer.kind == BufferKind::kIo)
       buffers_[b] = take(static_cast<uint64_t>(max_bytes(p, static_cast<BufferId>(b))));
     if (buffer.kind == BufferKind::kKvPage)
-      buffers_[b] = take(page_bytes_of(p, buffer) * static_cast<uint64_t>(limits.pages));
+      buffers_[b] = take(static_cast<uint64_t>(page_bytes(p, buffer) * limits.pages));
   }
   for (std::size_t c = 0; c < p.channels.size(); ++c) {
     const bool in_device = setup_.group == nullptr;  // else the group has the inboxes
@@ -281,7 +273,7 @@ std::vector<std::byte> RankImage::tables(const RankPlaces& places) const {
   uint64_t cache = rank_.caches;
   for (std::size_t b = 0; b < p.buffers.size(); ++b) {
     if (p.buffers[b].kind != BufferKind::kKvPage || p.buffers[b].alias != kNone) continue;
-    const CachePages pages{places.arena + buffers_[b], page_bytes_of(p, p.buffers[b])};
+    const CachePages pages{places.arena + buffers_[b], static_cast<uint64_t>(page_bytes(p, p.buffers[b]))};
     put(cache, &pages, sizeof pages);
     cache += sizeof pages;
   }

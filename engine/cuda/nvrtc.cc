@@ -18,18 +18,21 @@ namespace fs = std::filesystem;
 // Our declarations of the part of nvrtc.h (CUDA 12 and 13) that is used.
 using NvrtcProgram = struct ProgramTag*;
 struct Functions {
-  const char* (*error_text)(int);
-  int (*version)(int*, int*);
+  explicit Functions(const Library& from) : library(from) {}
+
+  const Library& library;
+  const char* (*error_text)(int) = library.function("nvrtcGetErrorString");
+  int (*version)(int*, int*) = library.function("nvrtcVersion");
   int (*create)(NvrtcProgram*, const char* source, const char* name, int headers, const char* const* texts,
-                const char* const* names);
-  int (*destroy)(NvrtcProgram*);
-  int (*compile)(NvrtcProgram, int options, const char* const*);
-  int (*code_size)(NvrtcProgram, std::size_t*);
-  int (*code)(NvrtcProgram, char*);
-  int (*log_size)(NvrtcProgram, std::size_t*);
-  int (*log)(NvrtcProgram, char*);
-  int (*arch_count)(int*);
-  int (*archs)(int*);
+                const char* const* names) = library.function("nvrtcCreateProgram");
+  int (*destroy)(NvrtcProgram*) = library.function("nvrtcDestroyProgram");
+  int (*compile)(NvrtcProgram, int options, const char* const*) = library.function("nvrtcCompileProgram");
+  int (*code_size)(NvrtcProgram, std::size_t*) = library.function("nvrtcGetCUBINSize");
+  int (*code)(NvrtcProgram, char*) = library.function("nvrtcGetCUBIN");
+  int (*log_size)(NvrtcProgram, std::size_t*) = library.function("nvrtcGetProgramLogSize");
+  int (*log)(NvrtcProgram, char*) = library.function("nvrtcGetProgramLog");
+  int (*arch_count)(int*) = library.function("nvrtcGetNumSupportedArchs");
+  int (*archs)(int*) = library.function("nvrtcGetSupportedArchs");
 };
 
 // The compiler's complaint without its notes: the lines with "error", at most three.
@@ -46,18 +49,7 @@ std::string complaint(const std::string& log) {
 
 class Nvrtc final : public Compiler {
  public:
-  explicit Nvrtc(Library library) : library_(std::move(library)) {
-    library_.find("nvrtcGetErrorString", f_.error_text);
-    library_.find("nvrtcVersion", f_.version);
-    library_.find("nvrtcCreateProgram", f_.create);
-    library_.find("nvrtcDestroyProgram", f_.destroy);
-    library_.find("nvrtcCompileProgram", f_.compile);
-    library_.find("nvrtcGetCUBINSize", f_.code_size);
-    library_.find("nvrtcGetCUBIN", f_.code);
-    library_.find("nvrtcGetProgramLogSize", f_.log_size);
-    library_.find("nvrtcGetProgramLog", f_.log);
-    library_.find("nvrtcGetNumSupportedArchs", f_.arch_count);
-    library_.find("nvrtcGetSupportedArchs", f_.archs);
+  explicit Nvrtc(Library library) : library_(std::move(library)), f_(library_) {
     int major = 0, minor = 0;
     check(f_.version(&major, &minor), "nvrtcVersion");
     version_ = std::to_string(major) + "." + std::to_string(minor);
@@ -128,7 +120,7 @@ class Nvrtc final : public Compiler {
   }
 
   Library library_;
-  Functions f_{};
+  Functions f_;
   std::string version_;
   // --fmad=false: a multiply and an add are one only where the source says so, as on the CPU.
   const std::vector<std::string> options_ = {"--std=c++17", "--fmad=false", "--ptxas-options=-v"};

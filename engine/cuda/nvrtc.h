@@ -1,6 +1,5 @@
 // NVRTC, CUDA's run-time compiler, opened at run time: from the loader's path, a toolkit's folder or a Python
-// wheel's; ARK_NVRTC names the file or its folder. Headers are handed over by name: nothing is read from
-// disk.
+// wheel's; ARK_NVRTC names the file or its folder. Headers are handed over by name: nothing is read from disk.
 #pragma once
 
 #include <cstddef>

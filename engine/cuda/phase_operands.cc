@@ -1,28 +1,27 @@
 #include "engine/cuda/phase_operands.h"
 
 #include "base/error.h"
-#include "engine/program/unroll.h"
 
 namespace ark::cuda {
 
+namespace {
+
+// -1: it changes from step to step.
 int64_t constant_of(const Program& program, ValId val) { return program.vals[val].e.constant().value_or(-1); }
 
-PhaseOperands::PhaseOperands(const Program& program, const Phase& phase, int32_t trip)
-    : program_(program), phase_(phase) {
-  for (const Operand& operand : phase.operands) ids_.push_back(resolve(program, phase, operand, trip));
-}
+}  // namespace
 
 void PhaseOperands::refuse(const std::string& why) const {
   throw Error(Code::kUnsupported,
-              "node " + escaped(phase_.name) + " has no device code: " + why + "; run with --device cpu");
+              "node " + escaped(phase().name) + " has no device code: " + why + "; run with --device cpu");
 }
 
 int64_t PhaseOperands::constant_dim(std::size_t operand, std::size_t axis) const {
-  return constant_of(program_, buffer(operand).dims[axis]);
+  return constant_of(program(), buffer(operand).dims[axis]);
 }
 
 Size PhaseOperands::size(ValId val) const {
-  const int64_t constant = constant_of(program_, val);
+  const int64_t constant = constant_of(program(), val);
   if (constant > INT32_MAX) refuse("a size beyond 2^31");
   return constant >= 0 ? static_cast<Size>(constant) : ~val;
 }

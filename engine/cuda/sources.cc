@@ -12,20 +12,11 @@ struct CarriedHeader {
 extern const CarriedHeader kCarriedHeaders[];
 extern const std::size_t kCarriedHeaderCount;
 
-const std::vector<SourceFile>& device_headers() {
-  static const std::vector<SourceFile> headers = [] {
-    std::vector<SourceFile> all;
-    for (std::size_t i = 0; i < kCarriedHeaderCount; ++i)
-      all.push_back({std::string(kCarriedHeaders[i].name), std::string(kCarriedHeaders[i].text)});
-    return all;
-  }();
-  return headers;
-}
-
 KernelSource source_of(std::string text) {
   KernelSource source;
   source.text = std::move(text);
-  source.headers = device_headers();
+  for (std::size_t i = 0; i < kCarriedHeaderCount; ++i)
+    source.headers.push_back({std::string(kCarriedHeaders[i].name), std::string(kCarriedHeaders[i].text)});
   return source;
 }
 

@@ -1,5 +1,4 @@
-// What a rank's processor 0 does before a step: the device's twin of Rank::read_descriptor
-// (engine/cpu/rank.cc).
+// What a rank's processor 0 does before a step: the device's twin of Rank::read_descriptor (engine/cpu/rank.cc).
 #pragma once
 
 #include "engine/cuda/call.h"

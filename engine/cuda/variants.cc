@@ -37,7 +37,8 @@ std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
 
 DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics) {
   const PhaseOperands operands(program, program.phases[phase], 0);
-  return device_op(operands.variant().code).name(operands, numerics);
+  const DeviceOp& op = device_op(operands.variant().code);
+  return op.name ? op.name(operands, numerics) : DeviceVariant{std::string(ark::name_of(op.code)), ""};
 }
 
 VariantSet::VariantSet(std::span<const Program* const> programs, Numerics numerics) {

@@ -8,7 +8,7 @@
 
 #include "base/ir/decoder.h"
 #include "engine/lower/fuse.h"
-#include "engine/partition/sharded.h"
+#include "engine/partition/plan.h"
 #include "engine/program/program.h"
 
 namespace ark {
@@ -59,8 +59,7 @@ class Lowering {
   // A constant matrix [K, N], or [N, K] if `transposed`, as panels; quantized ones as they are, if they can
   // be cut as `recipe` says.
   Operand panels(ValueId weight, bool transposed, const Recipe& recipe);
-  // A constant table whose rows are gathered: the panels of a MatMul if one has it, or if it is quantized;
-  // else raw.
+  // A constant table whose rows are gathered: the panels of a MatMul if one has it, or if it is quantized; else raw.
   Operand table(ValueId weight);
   Operand pages(int64_t cache, bool values, int64_t kv_heads);
   // The inbox of what `peer` sends: `shape` is that of its message.

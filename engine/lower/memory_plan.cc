@@ -1,9 +1,8 @@
-#include "engine/lower/memory_plan.h"
-
 #include <algorithm>
 #include <map>
 
 #include "base/index.h"
+#include "engine/lower/complete.h"
 #include "engine/program/unroll.h"
 
 namespace ark {

@@ -1,5 +1,3 @@
-#include "engine/lower/repeat.h"
-
 #include <algorithm>
 #include <map>
 #include <string>
@@ -7,6 +5,7 @@
 
 #include "base/index.h"
 #include "base/periodic_runs.h"
+#include "engine/lower/complete.h"
 
 namespace ark {
 namespace {

@@ -1,10 +1,9 @@
-#include "engine/lower/waits.h"
-
 #include <algorithm>
 #include <set>
 
 #include "base/error.h"
 #include "base/index.h"
+#include "engine/lower/complete.h"
 #include "engine/program/unroll.h"
 
 namespace ark {
@@ -142,22 +141,12 @@ class Waits {
   // The instance that `wait` of instance `number` waits for; -1: none.
   int64_t target(const Wait& wait, int64_t number) const {
     const auto count = static_cast<int64_t>(instances_.size());
-    const Instance& from = instances_[number % count];
-    const Phase& waiter = program_.phases[from.phase];
-    const Phase& awaited = program_.phases[wait.phase];
-    const int64_t step = number / count;
-    const bool is_same =
-        wait.phase == from.phase || (waiter.repeat != kNone && awaited.repeat == waiter.repeat);
-    if (is_same) {
-      const int32_t trips = waiter.repeat == kNone ? 1 : program_.repeats[waiter.repeat].trips;
-      return instance_of(wait.phase, step * trips + from.trip + wait.trip_offset, trips);
-    }
-    const int32_t trips = awaited.repeat == kNone ? 1 : program_.repeats[awaited.repeat].trips;
-    return instance_of(wait.phase, (wait.phase < from.phase ? step + 1 : step) * trips - 1, trips);
+    return instance_of(wait.phase, awaited(program_, wait, instances_[number % count], number / count));
   }
   // Instance number `i` of a phase, as a number over all phases.
-  int64_t instance_of(PhaseId phase, int64_t i, int32_t trips) const {
+  int64_t instance_of(PhaseId phase, int64_t i) const {
     if (i < 0) return -1;
+    const int32_t trips = trips_of(program_, phase);
     const int32_t repeat = program_.phases[phase].repeat;
     const int64_t period = repeat == kNone ? 0 : program_.repeats[repeat].count;
     return i / trips * static_cast<int64_t>(instances_.size()) + first_trip_[phase] + i % trips * period;

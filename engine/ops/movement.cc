@@ -1,7 +1,6 @@
 // Identity and Reshape: mostly no work at all, another view of the same memory.
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
-#include "engine/partition/loops.h"
 #include "engine/partition/op_rule.h"
 
 namespace ark {

@@ -3,7 +3,6 @@
 
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
-#include "engine/partition/loops.h"
 #include "engine/partition/op_rule.h"
 
 namespace ark {

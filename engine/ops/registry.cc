@@ -1,14 +1,13 @@
 // Operator -> rule. What is not listed runs whole on every rank, through its kernel.
 #include <array>
 
-#include "engine/partition/loops.h"
 #include "engine/partition/op_rule.h"
 
 namespace ark {
 
 // One file of engine/ops each.
 std::vector<OpRule> collective_rules(), gather_rules(), matmul_rules(), movement_rules(), norm_rules(),
-    paged_attention_rules(), reduction_rules(), rotary_rules(), select_rows_rules();
+    paged_attention_rules(), rotary_rules(), select_rows_rules();
 
 namespace {
 
@@ -19,9 +18,10 @@ std::array<OpRule, kOps> build() {
   for (std::size_t i = 0; i < kOps; ++i) {
     rules[i].op = static_cast<Op>(i);
     if (is_pointwise(rules[i].op)) rules[i].loops = pointwise_loops;
+    if (is_reduction(rules[i].op)) rules[i].loops = reduce_loops;
   }
   for (const auto family : {collective_rules, gather_rules, matmul_rules, movement_rules, norm_rules,
-                            paged_attention_rules, reduction_rules, rotary_rules, select_rows_rules}) {
+                            paged_attention_rules, rotary_rules, select_rows_rules}) {
     for (const OpRule& rule : family()) rules[static_cast<std::size_t>(rule.op)] = rule;
   }
   return rules;

@@ -1,8 +1,8 @@
 // Applies a plan to a graph: collectives become nodes, every value gets its spec.
 #pragma once
 
+#include "engine/partition/plan.h"
 #include "engine/partition/search.h"
-#include "engine/partition/sharded.h"
 
 namespace ark {
 

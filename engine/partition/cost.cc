@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <string>
 
 #include "base/ir/quantized.h"
@@ -25,10 +24,8 @@ double priced_elements(const CostModel& costs, const Graph& graph, ValueId value
       elements *= static_cast<double>(*constant);
       continue;
     }
-    std::set<std::string> symbols;
-    e.collect_symbols(symbols);
     SymbolValues values;
-    for (const std::string& s : symbols) values[s] = s == "rows" ? costs.rows : costs.tokens;
+    for (const std::string& s : e.symbols()) values[s] = s == "rows" ? costs.rows : costs.tokens;
     elements *= static_cast<double>(e.evaluate(values));
   }
   return elements;

@@ -21,9 +21,8 @@ struct UnitAxis {
 };
 std::vector<Range> split(const UnitAxis& axis, int64_t ranks);
 
-// K borders of rank's slabs in a row-parallel weight of `ranks` ranks, relative to the rank's part. The slabs
-// of all ranks together are the same for 1, 2, 4 and 8 ranks: at most kMaxSlabs, one unit at least if
-// possible.
+// K borders of rank's slabs in a row-parallel weight of `ranks` ranks, relative to the rank's part. The slabs of all
+// ranks together are the same for 1, 2, 4 and 8 ranks: at most kMaxSlabs, one unit at least if possible.
 inline constexpr int64_t kMaxSlabs = 8;
 std::vector<int32_t> slab_borders(const UnitAxis& axis, int64_t ranks, int64_t rank);
 

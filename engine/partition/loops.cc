@@ -1,8 +1,7 @@
-#include "engine/partition/loops.h"
-
 #include <algorithm>
 
 #include "base/ir/keys.h"
+#include "engine/partition/op_rule.h"
 
 namespace ark {
 namespace {

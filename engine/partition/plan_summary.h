@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/partition/sharded.h"
+#include "engine/partition/plan.h"
 #include "engine/program/program.h"
 
 namespace ark {

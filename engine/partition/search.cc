@@ -24,6 +24,11 @@ struct State {
   std::vector<Live> live;  // ascending by value
   double seconds = 0;
   int32_t parent = -1, choice = -1;  // in the previous generation, and of the node between
+
+  std::vector<Live>::iterator place_of(ValueId value) {
+    return std::lower_bound(live.begin(), live.end(), value,
+                            [](const Live& l, ValueId v) { return l.value < v; });
+  }
 };
 
 struct Option {
@@ -143,8 +148,7 @@ double Search::conversion_seconds(ValueId value, const Conversion& c) const {
 }
 
 bool Search::take(ValueId value, Form want, State& state) const {
-  const auto it = std::lower_bound(state.live.begin(), state.live.end(), value,
-                                   [](const Live& l, ValueId v) { return l.value < v; });
+  const auto it = state.place_of(value);
   const bool found = it != state.live.end() && it->value == value;
   if (graph_.value(value).constant) {
     if (found && (it->forms & bit(want))) return true;
@@ -178,9 +182,7 @@ bool Search::apply(const Node& node, int64_t index, const Option& option, State&
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const ValueId out = node.outputs[i];
     if (out == kNoValue || last_use_[out] <= index) continue;
-    const auto it = std::lower_bound(state.live.begin(), state.live.end(), out,
-                                     [](const Live& l, ValueId v) { return l.value < v; });
-    state.live.insert(it, {out, bit(option.choice.outputs[i])});
+    state.live.insert(state.place_of(out), {out, bit(option.choice.outputs[i])});
   }
   return true;
 }

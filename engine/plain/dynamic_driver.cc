@@ -20,13 +20,6 @@ bool is_control_flow(Op op) { return op == Op::kIf || op == Op::kLoop || op == O
 
 std::string at_node(const Node& node) { return "node " + escaped(node.name) + ": "; }
 
-// A copy of the attributes whose Shape entries are plain numbers.
-Attributes resolve(const Attributes& attributes, const SymbolValues& symbols) {
-  Attributes out = attributes;
-  out.change_sizes([&](const Expr& e) { return Expr(e.evaluate(symbols)); });
-  return out;
-}
-
 }  // namespace
 
 DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel)
@@ -102,13 +95,17 @@ void DynamicDriver::run_node(Frame& frame, const Node& node) const {
   } catch (const Error& e) {
     throw Error(e.code(), at_node(node) + e.what());
   }
-  for (ValueId id : node.outputs)
-    if (id != kNoValue) bind_symbols(graph_.value(id).shape, frame.values[id].dims, frame.symbols);
+}
+
+void DynamicDriver::set_output(Frame& frame, ValueId id, Tensor result) const {
+  if (id == kNoValue) return;  // not wanted
+  bind_symbols(graph_.value(id).shape, result.dims, frame.symbols);
+  frame.values[id] = std::move(result);
 }
 
 void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
   const Kernel& kernel = *find_cpu_kernel(node.op);
-  const Attributes attributes = resolve(node.attributes, frame.symbols);
+  const Attributes attributes = node.attributes.evaluated(frame.symbols);
   std::vector<TensorView> inputs, outputs;
   for (ValueId id : node.inputs) inputs.push_back(id == kNoValue ? TensorView{} : view_of(frame.values[id]));
   outputs.resize(node.outputs.size());
@@ -116,20 +113,19 @@ void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
   const std::vector<OutputType> types = kernel.shapes(call);
   ARK_CHECK(types.size() >= 1, "a kernel with no outputs");
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    if (node.outputs[i] == kNoValue) continue;  // not wanted
+    if (node.outputs[i] == kNoValue) continue;
     ARK_CHECK(i < types.size(),
               "the kernel of " + std::string(name_of(node.op)) + " has fewer outputs than the node");
     Tensor tensor = Tensor::empty(types[i].dtype, types[i].dims);
     outputs[i] = view_of(tensor);
-    frame.values[node.outputs[i]] = std::move(tensor);
+    set_output(frame, node.outputs[i], std::move(tensor));
   }
+  Tensor scratch;
   if (outputs.empty() || !outputs[0].present()) {  // grids look at output 0
-    Tensor scratch = Tensor::empty(types[0].dtype, types[0].dims);
-    if (outputs.empty()) outputs.resize(1);
+    scratch = Tensor::empty(types[0].dtype, types[0].dims);
+    outputs.resize(std::max<std::size_t>(1, outputs.size()));
     outputs[0] = view_of(scratch);
     call.outputs = outputs;
-    parallel_(kernel.grid(call), [&](int64_t tile) { kernel.tile(call, tile); });
-    return;
   }
   parallel_(kernel.grid(call), [&](int64_t tile) { kernel.tile(call, tile); });
 }
@@ -143,11 +139,8 @@ std::vector<Tensor> DynamicDriver::run_body(Frame& outer, const Node& node, std:
   // Symbols of the body's own inputs are bound anew each time: they may differ between trips.
   for (ValueId id : body.graph_.inputs)
     if (body.graph_.value(id).shape)
-      for (const Expr& e : *body.graph_.value(id).shape) {
-        std::set<std::string> names;
-        e.collect_symbols(names);
-        for (const std::string& name : names) frame.symbols.erase(name);
-      }
+      for (const Expr& e : *body.graph_.value(id).shape)
+        for (const std::string& name : e.symbols()) frame.symbols.erase(name);
   for (const auto& [from, to] : body.graph_.captured) frame.values[to] = outer.values[from];
   body.take_inputs(frame, inputs);
   return body.run_frame(frame);
@@ -160,10 +153,7 @@ void DynamicDriver::run_if(Frame& frame, const Node& node) const {
                 at_node(node) + "the condition has " + std::to_string(condition.size()) + " elements, not 1");
   std::vector<Tensor> outputs = run_body(frame, node, condition.integer(0) ? 0 : 1, {});
   for (std::size_t i = 0; i < node.outputs.size(); ++i)
-    if (node.outputs[i] != kNoValue) {
-      bind_symbols(graph_.value(node.outputs[i]).shape, outputs[i].dims, frame.symbols);
-      frame.values[node.outputs[i]] = std::move(outputs[i]);
-    }
+    set_output(frame, node.outputs[i], std::move(outputs[i]));
 }
 
 namespace {
@@ -237,8 +227,7 @@ void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
     Tensor result = i < carried.size() ? carried[i]
                                        : stack(collected[scan], 0, false,
                                                body.value(body.outputs[i + 1]).dtype, at_node(node));
-    bind_symbols(graph_.value(node.outputs[i]).shape, result.dims, frame.symbols);
-    frame.values[node.outputs[i]] = std::move(result);
+    set_output(frame, node.outputs[i], std::move(result));
   }
 }
 
@@ -290,8 +279,7 @@ void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
       result = stack(collected[k], static_cast<std::size_t>(axis), list(key::kScanOutputDirections, k) != 0,
                      body.value(body.outputs[i]).dtype, at_node(node));
     }
-    bind_symbols(graph_.value(node.outputs[i]).shape, result.dims, frame.symbols);
-    frame.values[node.outputs[i]] = std::move(result);
+    set_output(frame, node.outputs[i], std::move(result));
   }
 }
 

@@ -35,6 +35,7 @@ class DynamicDriver {
   std::vector<Tensor> run_body(Frame& outer, const Node& node, std::size_t index,
                                std::vector<Tensor> inputs) const;
   void call_kernel(Frame& frame, const Node& node) const;
+  void set_output(Frame& frame, ValueId id, Tensor result) const;
 
   const Graph& graph_;
   ParallelFor parallel_;

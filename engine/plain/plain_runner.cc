@@ -1,7 +1,6 @@
 #include "engine/plain/plain_runner.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
 #include "engine/cpu/sampler.h"
@@ -179,13 +178,7 @@ Dims PlainRunner::dims_of(std::size_t input, int64_t first, int64_t run, const S
   const auto& shape = graph_.value(graph_.inputs[input]).shape;
   Dims dims;
   if (!shape) return dims;
-  for (const Expr& e : *shape) {
-    std::set<std::string> names;
-    e.collect_symbols(names);
-    const bool open = std::any_of(names.begin(), names.end(),
-                                  [&](const std::string& name) { return !known.contains(name); });
-    dims.push_back(open ? 1 : e.evaluate(known));
-  }
+  for (const Expr& e : *shape) dims.push_back(e.try_evaluate(known).value_or(1));
   const auto fill = [&](std::size_t from_back, int64_t size) {
     if (dims.size() >= from_back && !(*shape)[dims.size() - from_back].constant())
       dims[dims.size() - from_back] = size;

@@ -1,5 +1,4 @@
-// The static driver: a graph all of whose sizes follow from its inputs' sizes, as a Program run by an
-// executor.
+// The static driver: a graph all of whose sizes follow from its inputs' sizes, as a Program run by an executor.
 //
 // A program is compiled and its memory bound for the sizes of a run; later runs that fit take it again. A
 // size that has varied gets room up to the next power of two, so that a growing cache binds anew only

@@ -8,8 +8,7 @@
 
 namespace ark {
 
-// One letter says the type: i, f, s and their lists I, F, S; E: expressions; T: tensor (dtype, dims, bytes in
-// hex).
+// One letter says the type: i, f, s and their lists I, F, S; E: expressions; T: tensor (dtype, dims, bytes in hex).
 std::string attributes_text(const Attributes& attributes);
 Attributes read_attributes(TextCursor& cursor);
 std::string real_text(double value);  // reads back to the same bits

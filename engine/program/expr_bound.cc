@@ -9,8 +9,7 @@ namespace ark {
 int64_t upper_bound(const Expr& e, const SymbolValues& most) {
   constexpr std::size_t kMaxCorners = 10;  // of 2^10; further symbols stay at their largest
   if (const auto constant = e.constant()) return *constant;
-  std::set<std::string> names;
-  e.collect_symbols(names);
+  const std::set<std::string> names = e.symbols();
   const std::vector<std::string> symbols(names.begin(), names.end());
   int64_t bound = 0;
   for (uint32_t corner = 0; corner < (1u << std::min(symbols.size(), kMaxCorners)); ++corner) {
@@ -27,6 +26,13 @@ int64_t upper_bound(const Expr& e, const SymbolValues& most) {
     bound = std::max(bound, e.evaluate(values));
   }
   return bound;
+}
+
+SymbolValues greatest_symbols(const Program& program) {
+  SymbolValues most;
+  for (const Val& val : program.vals)
+    if (const auto name = val.e.as_symbol()) most[*name] = val.max;
+  return most;
 }
 
 }  // namespace ark

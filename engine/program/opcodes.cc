@@ -153,8 +153,7 @@ const std::vector<OpCodeInfo>& table() {
        .grid = [](const PhaseView& p) { return ceildiv(p.leading(), kElementTile); },
        .check = check_pointwise},
       // The table holds rows first, first + 1, ...; other ids give zeros. Packed: row id is column id - first.
-      // Tile: one
-      // id.
+      // Tile: one id.
       {.code = OpCode::kEmbed,
        .name = "Embed",
        .operands = {{"ids", kIndices, "..."}, {"table", kTable, "V H"}, {"out", kOutput, "... H", kWritten}},
@@ -242,8 +241,7 @@ const std::vector<OpCodeInfo>& table() {
        .parts = kHasEpilogue,
        .grid = [](const PhaseView& p) { return ceildiv(p.leading() * p["N"], kElementTile); }},
       // All-gather along `axis`; sizes along it may differ and be 0. Tile: one index of the product of out's
-      // dims before
-      // the axis.
+      // dims before the axis.
       {.code = OpCode::kRecvConcat,
        .name = "RecvConcat",
        .operands = {{"part", kInput}, {"inboxes", kInbox, "", kMany}, {"out", kOutput, "", kWritten}},
@@ -261,9 +259,9 @@ const std::vector<OpCodeInfo>& table() {
   return kAll;
 }
 
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
-
 }  // namespace
+
+std::string in_single_quotes(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 const OpCodeInfo& info_of(OpCode code) { return table().at(static_cast<std::size_t>(code)); }
 std::span<const OpCodeInfo> all_opcodes() { return table(); }
@@ -293,12 +291,12 @@ std::string variant_problem(const Variant& v) {
   for (const auto& [name, value] : v.attributes.values()) {
     const auto is_it = [name = std::string_view(name)](const AttributeInfo& a) { return a.name == name; };
     if (std::none_of(info.attributes.begin(), info.attributes.end(), is_it))
-      return "knows no attribute " + quoted(name);
+      return "knows no attribute " + in_single_quotes(name);
   }
   for (const AttributeInfo& a : info.attributes) {
     const auto it = v.attributes.values().find(a.name);
-    if (it == v.attributes.values().end()) return "has no attribute " + quoted(a.name);
-    if (it->second.index() != a.type) return "attribute " + quoted(a.name) + " has another type";
+    if (it == v.attributes.values().end()) return "has no attribute " + in_single_quotes(a.name);
+    if (it->second.index() != a.type) return "attribute " + in_single_quotes(a.name) + " has another type";
   }
   return "";
 }

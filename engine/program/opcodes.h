@@ -66,6 +66,7 @@ struct OpCodeInfo {
 const OpCodeInfo& info_of(OpCode code);
 std::span<const OpCodeInfo> all_opcodes();  // in the order of the enum
 std::string_view name_of(OpCode code);      // "MatMul"
+std::string in_single_quotes(std::string_view name);
 
 // Whether operand `index` of `count` is written by phases of this variant.
 bool is_written(const Variant& variant, std::size_t index, std::size_t count);

@@ -7,22 +7,12 @@
 #include "engine/program/weight_codec.h"
 
 namespace ark {
-namespace {
-
-std::string in_quotes(std::string_view name) { return "'" + std::string(name) + "'"; }
-
-}  // namespace
-
 PhaseView::PhaseView(const Program& program, const Phase& phase, int32_t trip)
     : program_(program), phase_(phase), variant_(program.variants[phase.variant]) {
   for (const Operand& o : phase.operands) operands_.push_back(resolve(program, phase, o, trip));
 }
 
-Shape PhaseView::shape(std::size_t i) const {
-  Shape shape;
-  for (const ValId v : buffer(i).dims) shape.push_back(program_.vals[v].e);
-  return shape;
-}
+Shape PhaseView::shape(std::size_t i) const { return sizes(program_, buffer(i)); }
 
 std::string PhaseView::bind_roles() {
   const std::vector<OperandInfo>& all = info_of(variant_.code).operands;
@@ -53,7 +43,7 @@ std::string PhaseView::bind_sizes(std::size_t operand) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   const std::string problem =
-      in_quotes(info.name) + " is " + str(shape) + ", not [" + std::string(info.dims) + "]";
+      in_single_quotes(info.name) + " is " + str(shape) + ", not [" + std::string(info.dims) + "]";
   const bool open = std::find(words.begin(), words.end(), "...") != words.end();
   if (open ? shape.size() + 1 < words.size() : shape.size() != words.size()) return problem;
   auto size = shape.begin();
@@ -113,9 +103,9 @@ bool PhaseView::is_kind(std::size_t i) const {
 std::string PhaseView::bind() {
   if (std::string problem = bind_roles(); !problem.empty()) return problem;
   for (std::size_t i = 0; i < count(); ++i) {
-    if (!has(i) && !(infos_[i]->flags & kOptional)) return in_quotes(infos_[i]->name) + " is absent";
+    if (!has(i) && !(infos_[i]->flags & kOptional)) return in_single_quotes(infos_[i]->name) + " is absent";
     if (!has(i)) continue;
-    if (!is_kind(i)) return in_quotes(infos_[i]->name) + " is of another kind or type";
+    if (!is_kind(i)) return in_single_quotes(infos_[i]->name) + " is of another kind or type";
     if (infos_[i]->dims.empty()) continue;
     if (std::string problem = bind_sizes(i); !problem.empty()) return problem;
   }

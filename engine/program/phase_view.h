@@ -24,6 +24,7 @@ class PhaseView {
   std::size_t count() const { return operands_.size(); }
   bool has(std::size_t i) const { return operands_[i] != kNone; }
   BufferId id(std::size_t i) const { return operands_[i]; }
+  const std::vector<BufferId>& ids() const { return operands_; }  // kNone: absent
   const Buffer& buffer(std::size_t i) const { return program_.buffers[operands_[i]]; }
   const WeightUse& weight(std::size_t i) const { return program_.weights[buffer(i).weight]; }
   Shape shape(std::size_t i) const;

@@ -116,10 +116,9 @@ enum class OpCode : uint8_t {
   kSample,
 };
 
-// The fixed order in which a weight's products are added up, chosen at load from the weight and its plan's
-// unit borders - never from batch, chunking, tp or processors. Each slab [slabs[i], slabs[i+1]) of K is one
-// FMA chain from +0, ascending k; slab sums are added as a balanced pairwise tree whose upper levels are the
-// all-reduce.
+// The fixed order in which a weight's products are added up, chosen at load from the weight and its plan's unit
+// borders - never from batch, chunking, tp or processors. Each slab [slabs[i], slabs[i+1]) of K is one FMA chain from
+// +0, ascending k; slab sums are added as a balanced pairwise tree whose upper levels are the all-reduce.
 struct Recipe {
   std::vector<int32_t>
       slabs;  // K borders of this rank's slabs: {0, ..., K}; 2^s + 1 entries; slabs may be empty (sum +0)
@@ -151,13 +150,10 @@ struct Variant {
 
 enum class WaitKind : uint8_t {
   // All processors of this rank have finished an instance of phase `phase`:
-  // - in the waiter's own repeat (or the waiter itself, in or outside a repeat): the instance of the same
-  // number as the
-  //   waiter's plus trip_offset, 0 or -1. Instances count over trips and steps, so that -1 in trip 0 is the
-  //   last trip of
-  //   the previous step;
-  // - else trip_offset is 0: its last trip in this step if it stands earlier in the program, else in the
-  // previous step.
+  // - in the waiter's own repeat (or the waiter itself, in or outside a repeat): the instance of the same number as the
+  //   waiter's plus trip_offset, 0 or -1. Instances count over trips and steps, so that -1 in trip 0 is the last trip
+  //   of the previous step;
+  // - else trip_offset is 0: its last trip in this step if it stands earlier in the program, else in the previous step.
   // No wait where that instance would be before the first step.
   kPhase,
   kArrived,  // the peer's message of this execution has arrived on `channel`

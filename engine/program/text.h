@@ -1,7 +1,6 @@
 // Programs as text: what ark-inspect prints, golden tests compare and `--plan FILE` reads back.
 //
-// Line by line, one record a line, `#` starts a comment; names are quoted and escaped. Sections in this
-// order:
+// Line by line, one record a line, `#` starts a comment; names are quoted and escaped. Sections in this order:
 //   program rank=0 ranks=2 token_ids=%0 positions=%1 logits=%40 act_bytes=4096 inbox_bytes=0
 //   val $3 max=512 = 4*tokens
 //   buffer %7 act f32 [$1, $3] @1024 "h.0.ln_1"            kinds and fields as in program.h; @ = Binding offset

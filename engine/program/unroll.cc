@@ -40,6 +40,38 @@ int64_t max_bytes(const Program& program, BufferId buffer) {
   return bytes_of(b.dtype, elements);
 }
 
+Shape sizes(const Program& program, const Buffer& buffer) {
+  Shape shape;
+  for (const ValId v : buffer.dims) shape.push_back(program.vals[v].e);
+  return shape;
+}
+
+int64_t page_bytes(const Program& program, const Buffer& pages) {
+  int64_t elements = 1;
+  for (std::size_t a = 1; a < pages.dims.size(); ++a) elements *= program.vals[pages.dims[a]].max;
+  return bytes_of(pages.dtype, elements);
+}
+
+int64_t page_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.kind == BufferKind::kKvPage && buffer.alias == kNone) bytes += page_bytes(program, buffer);
+  return bytes;
+}
+
+int32_t trips_of(const Program& program, PhaseId phase) {
+  const int32_t repeat = program.phases[phase].repeat;
+  return repeat == kNone ? 1 : program.repeats[repeat].trips;
+}
+
+int64_t awaited(const Program& program, const Wait& wait, const Instance& instance, int64_t step) {
+  const int32_t repeat = program.phases[instance.phase].repeat, trips = trips_of(program, wait.phase);
+  const bool is_same =
+      wait.phase == instance.phase || (repeat != kNone && program.phases[wait.phase].repeat == repeat);
+  if (is_same) return step * trips + instance.trip + wait.trip_offset;
+  return (step + (wait.phase < instance.phase ? 1 : 0)) * trips - 1;
+}
+
 std::vector<Access> accesses(const Program& program, const Instance& instance) {
   const Phase& phase = program.phases[instance.phase];
   const Variant& variant = program.variants[phase.variant];

@@ -19,8 +19,18 @@ std::vector<Instance> unroll(const Program& program);
 BufferId resolve(const Program& program, const Phase& phase, const Operand& operand, int32_t trip);
 // The buffer that owns the memory: `buffer` itself, or what it is an alias of.
 BufferId root(const Program& program, BufferId buffer);
+Shape sizes(const Program& program, const Buffer& buffer);
 // Bytes at the largest sizes.
 int64_t max_bytes(const Program& program, BufferId buffer);
+// Of one page of a cache; of all caches.
+int64_t page_bytes(const Program& program, const Buffer& pages);
+int64_t page_bytes(const Program& program);
+
+// How often a phase runs in a step.
+int32_t trips_of(const Program& program, PhaseId phase);
+// What a kPhase wait of an instance in step `step` (from 0) means: which instance of wait.phase, counted over trips
+// and steps. Negative: before the first step, where step 0 is it.
+int64_t awaited(const Program& program, const Wait& wait, const Instance& instance, int64_t step);
 
 struct Access {
   BufferId buffer = kNone;  // a root

@@ -53,17 +53,15 @@ struct PlainStep {
   std::vector<TensorView> inputs, outputs;  // by graph input / output index
 };
 
-// The dma channel (one of every kind between each ordered pair of ranks) that carries a program's channel:
-// the channels between the same two ranks in the same direction, by name, take the kinds 0, 1, ... Equal on
-// both ends.
+// The dma channel (one of every kind between each ordered pair of ranks) that carries a program's channel: the
+// channels between the same two ranks in the same direction, by name, take the kinds 0, 1, ... Equal on both ends.
 uint32_t dma_channel_of(const Program& program, int32_t channel);
 
 class Executor {
  public:
   virtual ~Executor() = default;  // ends all work first; steps in flight are lost
 
-  // Binds memory and gets ready. Called once, before all else. Throws Error(kExhausted) if memory cannot be
-  // had.
+  // Binds memory and gets ready. Called once, before all else. Throws Error(kExhausted) if memory cannot be had.
   virtual void prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) = 0;
   // Starts a step. At most Mailbox::kDepth are in flight (Error(kInternal) beyond).
   virtual uint64_t post(const StepDescriptor& step) = 0;
@@ -72,14 +70,13 @@ class Executor {
   // A step of another process of the group: its executor's posted_record(). Checked for its size only.
   virtual uint64_t post_record(std::span<const std::byte> record) = 0;
   // The next finished step in order, nullopt when `timeout` passes or nothing is in flight. Throws
-  // Error(kUnavailable) with the fault (rank, processor, phase, trip, seen, needed) once something has
-  // stopped.
+  // Error(kUnavailable) with the fault (rank, processor, phase, trip, seen, needed) once something has stopped.
   virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
   // Ends all waits soon; poll and post then throw `why`. Any thread.
   virtual void abort(const std::string& why) = 0;
   // What the processors of this process did, if ExecutorOptions::trace_events > 0. Only while no step is in
   // flight; parks the loop. Throws Error(kUnsupported) where there is no loop.
-  virtual Timeline timeline();
+  virtual Timeline timeline() = 0;
   // Whether the program's loop holds no thread now (always true of executors that have none).
   virtual bool is_parked() const { return true; }
 };

@@ -65,23 +65,22 @@ uint64_t record_bytes(const StepCapacity& c) {
 
 void write_record(const StepDescriptor& step, uint64_t number, const StepCapacity& c,
                   std::span<std::byte> slot) {
-  limit(step.tokens.size(), c.tokens, "tokens");
-  limit(step.sequences.size(), c.sequences, "sequences");
-  limit(step.page_deltas.size(), c.page_deltas, "page deltas");
-  limit(step.page_copies.size(), c.page_copies, "page copies");
-  limit(step.rows.size(), c.rows, "rows");
-  limit(step.bias.size(), c.bias, "bias entries");
   RecordLayout w;
   StepRecord record;
   record.step = number;
   const auto extent = [&](StepArray which) -> StepRecord::Extent& {
     return record.arrays[static_cast<std::size_t>(which)];
   };
-  extent(StepArray::kTokens) = write(step.tokens, w, slot.data());
-  extent(StepArray::kSequences) = write(step.sequences, w, slot.data());
-  extent(StepArray::kPageDeltas) = write(step.page_deltas, w, slot.data());
-  extent(StepArray::kPageCopies) = write(step.page_copies, w, slot.data());
-  extent(StepArray::kRows) = write(step.rows, w, slot.data());
+  const auto put = [&](StepArray which, const auto& from, int32_t most, const char* what) {
+    limit(from.size(), most, what);
+    extent(which) = write(from, w, slot.data());
+  };
+  limit(step.bias.size(), c.bias, "bias entries");
+  put(StepArray::kTokens, step.tokens, c.tokens, "tokens");
+  put(StepArray::kSequences, step.sequences, c.sequences, "sequences");
+  put(StepArray::kPageDeltas, step.page_deltas, c.page_deltas, "page deltas");
+  put(StepArray::kPageCopies, step.page_copies, c.page_copies, "page copies");
+  put(StepArray::kRows, step.rows, c.rows, "rows");
   // std::pair has no guaranteed layout: entry by entry.
   const StepRecord::Extent bias = extent(StepArray::kBias) = w.add<BiasEntry>(step.bias.size());
   for (std::size_t i = 0; i < step.bias.size(); ++i) {
@@ -126,6 +125,15 @@ std::span<std::byte> Mailbox::free_slot() {
   return {slots_ + n % kDepth * layout_.slot_bytes, layout_.slot_bytes};
 }
 
+void Mailbox::copy_record(std::span<const std::byte> bytes) {
+  ARK_CHECK(bytes.size() >= sizeof(StepRecord) && bytes.size() <= layout_.vals,
+            "a step record that does not fit the mailbox; all ranks must run with the same limits");
+  std::memcpy(free_slot().data(), bytes.data(), bytes.size());
+  const StepRecord& copied = record(posted_count_ + 1);
+  ARK_CHECK(copied.bytes == bytes.size() && copied.step == posted_count_ + 1,
+            "a step record that is cut short or out of order");
+}
+
 std::span<const std::byte> Mailbox::posted_record() const {
   const StepRecord& last = record(posted_count_);
   return {reinterpret_cast<const std::byte*>(&last), last.bytes};
@@ -138,8 +146,7 @@ void Mailbox::publish() {
 }
 
 bool Mailbox::is_done(uint64_t n) const {
-  // Acquire, in load(): pairs with the leaders' raise of `done`; the result may be read, the slot
-  // overwritten.
+  // Acquire, in load(): pairs with the leaders' raise of `done`; the result may be read, the slot overwritten.
   for (int r = 0; r < ranks_; ++r) {
     if (head_->done[r].load() < n) return false;
   }
@@ -169,6 +176,13 @@ float* Mailbox::result_logits(uint64_t n, int64_t row) {
   return reinterpret_cast<float*>(slot + layout_.logits) + row * capacity_.vocabulary;
 }
 
+RowResult result_of(const RowRecord& record) {
+  RowResult row{record.token, record.logprob, {}, {}};
+  for (int32_t i = 0; i < record.top_count; ++i)
+    row.top.emplace_back(record.top_tokens[i], record.top_logprobs[i]);
+  return row;
+}
+
 StepResult Mailbox::read_result(uint64_t n) const {
   auto* self = const_cast<Mailbox*>(this);  // reads only
   StepResult result;
@@ -176,10 +190,7 @@ StepResult Mailbox::read_result(uint64_t n) const {
   const std::size_t rows = record(n).extent(StepArray::kRows).count;
   const RowRecord* records = self->result_rows(n);
   for (std::size_t r = 0; r < rows; ++r) {
-    RowResult row{records[r].token, records[r].logprob, {}, {}};
-    for (int32_t i = 0; i < records[r].top_count; ++i) {
-      row.top.emplace_back(records[r].top_tokens[i], records[r].top_logprobs[i]);
-    }
+    RowResult row = result_of(records[r]);
     if (records[r].has_logits) {
       const float* logits = self->result_logits(n, static_cast<int64_t>(r));
       row.logits.assign(logits, logits + capacity_.vocabulary);

@@ -1,9 +1,8 @@
 // The mailbox: where the host hands steps to the loops, and the loops hand results back.
 //
-// One memory layout for host, CPU loop and device loop: plain structs, offsets, no pointers. A slot is a
-// StepRecord followed by its arrays, packed,
-// so that a prefix of the slot is the whole message and can travel to another process as it is. Results lie
-// in a ring of the same depth. The records: engine/program/device_contract.h.
+// One memory layout for host, CPU loop and device loop: plain structs, offsets, no pointers. A slot is a StepRecord
+// followed by its arrays, packed, so that a prefix of the slot is the whole message and can travel to another process
+// as it is. Results lie in a ring of the same depth. The records: engine/program/device_contract.h.
 //
 // Order: the host writes slot n % kDepth, then raises `posted` to n (release). A loop sees posted >= n
 // (acquire) and reads the slot. When a rank is through with step n it writes the result slot (rank 0 of the
@@ -42,6 +41,8 @@ std::span<const T> array_of(const StepRecord& record, StepArray which) {
 
 // Bytes of a record that holds as much as `capacity` allows.
 uint64_t record_bytes(const StepCapacity& capacity);
+// The row's token, logprobs and top; logits are the caller's.
+RowResult result_of(const RowRecord& record);
 // Serialises into `slot`. Throws Error(kInternal) naming the array that is larger than `capacity`, or the
 // field that is out of range.
 void write_record(const StepDescriptor& step, uint64_t number, const StepCapacity& capacity,
@@ -75,6 +76,8 @@ class Mailbox {
   // Host side. `free_slot` is where step n = posted + 1 goes; publish() raises `posted`.
   uint64_t posted() const { return posted_count_; }
   std::span<std::byte> free_slot();
+  // Fills it with another process's posted_record(), checked for its size and number only.
+  void copy_record(std::span<const std::byte> bytes);
   // What is in the slot of the last published step, as it may travel; valid until step n + kDepth.
   std::span<const std::byte> posted_record() const;
   // Plain programs, whose steps never leave the process: what step n runs on. Set before it is published.

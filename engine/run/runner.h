@@ -22,9 +22,8 @@ struct RunnerLimits {
   int32_t depth = 2;  // steps that may be in flight
 };
 
-// Post and poll from one thread at a time. A dead rank, an abort or a deadline surfaces as
-// Error(kUnavailable) from post or poll, naming rank, phase and what was waited for; the runner is then
-// unusable.
+// Post and poll from one thread at a time. A dead rank, an abort or a deadline surfaces as Error(kUnavailable) from
+// post or poll, naming rank, phase and what was waited for; the runner is then unusable.
 class StepRunner {
  public:
   virtual ~StepRunner() = default;

@@ -14,13 +14,13 @@ void in_range(int64_t value, int64_t end, const char* what) {
 
 }  // namespace
 
-int64_t count_items(const StepDescriptor& step, int32_t item_tokens) {
+int64_t count_items(std::span<const StepSequence> sequences) {
   int64_t items = 0;
-  for (const StepSequence& s : step.sequences) items += (s.count + item_tokens - 1) / item_tokens;
+  for (const StepSequence& s : sequences) items += (s.count + kItemTokens - 1) / kItemTokens;
   return items;
 }
 
-void check_step(const StepDescriptor& step, const RunnerLimits& l) {
+void check_step(const StepDescriptor& step, const RunnerLimits& l, int64_t max_items) {
   const auto tokens = static_cast<int64_t>(step.tokens.size());
   ARK_CHECK(tokens > 0, "step descriptor without tokens");
   in_range(tokens, int64_t{l.max_tokens} + 1, "number of tokens");
@@ -34,6 +34,8 @@ void check_step(const StepDescriptor& step, const RunnerLimits& l) {
     in_range(int64_t{s.kv_length} + s.count, int64_t{l.max_length} + 1, "length of a sequence");
   }
   ARK_CHECK(next == tokens, "step descriptor: sequences do not cover the tokens");
+  ARK_CHECK(count_items(step.sequences) <= max_items,
+            "a step of more attention items than the program was compiled for; the scheduler must split it");
   for (const int32_t t : step.tokens) {
     if (t != kFeedbackToken) in_range(t, l.vocabulary, "token");
   }

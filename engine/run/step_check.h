@@ -2,15 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "engine/run/runner.h"
 #include "engine/run/step.h"
 
 namespace ark {
 
-// Attention work items of a step whose items cover `item_tokens` query tokens at most.
-int64_t count_items(const StepDescriptor& step, int32_t item_tokens);
-// Throws Error(kInternal) naming the field: only a bug of the scheduler can get here.
-void check_step(const StepDescriptor& step, const RunnerLimits& limits);
+// Attention work items of a step.
+int64_t count_items(std::span<const StepSequence> sequences);
+// Throws Error(kInternal) naming the field: only a bug of the scheduler can get here. `max_items`: as compiled for.
+void check_step(const StepDescriptor& step, const RunnerLimits& limits, int64_t max_items);
 
 }  // namespace ark

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace ark {
 namespace {
@@ -24,22 +25,12 @@ std::size_t processors_of(const Timeline& timeline) {
   return timeline.blocks.size() / timeline.phases.size();
 }
 
-// A name inside JSON's quotes; what is not plain ASCII becomes '?'.
-std::string quoted(const std::string& name) {
-  std::string out;
-  for (char c : name) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c >= ' ' && c <= '~' ? c : '?';
-  }
-  return out;
-}
-
 void append_event(std::string& out, const std::string& name, const char* kind, std::size_t rank,
                   std::size_t processor, double start_us, double us) {
   char numbers[160];
   std::snprintf(numbers, sizeof numbers, R"("cat":"%s","ph":"X","pid":%zu,"tid":%zu,"ts":%.3f,"dur":%.3f})",
                 kind, rank, processor, start_us, us);
-  out += R"({"name":")" + quoted(name) + R"(",)" + numbers + ",\n";
+  out += R"({"name":)" + json_quoted(name) + "," + numbers + ",\n";
 }
 
 }  // namespace

@@ -16,9 +16,8 @@ namespace ark {
 
 class WeightStore {
  public:
-  // `constants`: what WeightUse::constant indexes. Throws Error(kBadModel) naming the weight if a file is
-  // shorter than it was, Error(kExhausted) if the memory cannot be had, Error(kInternal) if a use does not
-  // fit its constant.
+  // `constants`: what WeightUse::constant indexes. Throws Error(kBadModel) naming the weight if a file is shorter
+  // than it was, Error(kExhausted) if the memory cannot be had, Error(kInternal) if a use does not fit its constant.
   WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads);
 
   std::byte* address(int32_t weight) const { return memory_.region.base + offsets_[weight]; }

@@ -42,9 +42,9 @@ void RankRun::collect_messages() {
       if (b == kNone) continue;
       const bool is_inbox = p.buffers[b].kind == BufferKind::kInbox;
       if (code == OpCode::kSend)
-        messages[phase(n).channel].push_back({n, element_count(sizes(p, b)), root(p, b)});
+        messages[phase(n).channel].push_back({n, element_count(sizes(p, p.buffers[b])), root(p, b)});
       else if (is_receiver(code) && is_inbox)
-        messages[p.buffers[b].channel].push_back({n, element_count(sizes(p, b)), b});
+        messages[p.buffers[b].channel].push_back({n, element_count(sizes(p, p.buffers[b])), b});
     }
   }
 }

@@ -69,8 +69,7 @@ class Schedule {
     }
   }
 
-  // Every exchange is mutual: message m to a peer carries the own part of the phase that reads message m from
-  // it.
+  // Every exchange is mutual: message m to a peer carries the own part of the phase that reads message m from it.
   void check_exchange(RankRun& rank, int32_t outgoing) {
     const Channel& c = rank.p.channels[outgoing];
     for (std::size_t i = 0; i < rank.p.channels.size(); ++i) {

@@ -20,17 +20,9 @@ bool in(int32_t index, const std::vector<T>& items) {
 std::string named(const char* what, std::size_t i) { return what + std::to_string(i); }
 
 void check_vals(const Program& p, Report& report) {
-  SymbolValues most;
-  for (const Val& v : p.vals) {
-    std::set<std::string> symbols;
-    v.e.collect_symbols(symbols);
-    if (symbols.size() == 1 && v.e == Expr::symbol(*symbols.begin())) most[*symbols.begin()] = v.max;
-  }
+  const SymbolValues most = greatest_symbols(p);
   for (std::size_t i = 0; i < p.vals.size(); ++i) {
-    std::set<std::string> symbols;
-    p.vals[i].e.collect_symbols(symbols);
-    const bool known =
-        std::all_of(symbols.begin(), symbols.end(), [&](const std::string& s) { return most.contains(s); });
+    const bool known = p.vals[i].e.try_evaluate(most).has_value();
     if (!report.check(known, named("val $", i), "uses a symbol that has no val of its own")) continue;
     report.check(p.vals[i].max == upper_bound(p.vals[i].e, most), named("val $", i),
                  "its maximum is not that of its expression");
@@ -64,7 +56,7 @@ void check_alias(const Program& p, const Binding& binding, std::size_t i, const 
   const Buffer& owner = p.buffers[b.alias];
   report.check(b.kind == BufferKind::kAct && owner.kind == b.kind && owner.dtype == b.dtype, place,
                "kind or type differs from its alias");
-  report.check(element_count(sizes(p, static_cast<BufferId>(i))) == element_count(sizes(p, b.alias)), place,
+  report.check(element_count(sizes(p, b)) == element_count(sizes(p, owner)), place,
                "size differs from its alias");
   report.check(binding.offsets[i] == binding.offsets[b.alias], place, "offset differs from its alias");
 }
@@ -235,12 +227,6 @@ void check_roles(const Program& p, Report& report) {
 }
 
 }  // namespace
-
-Shape sizes(const Program& program, BufferId buffer) {
-  Shape shape;
-  for (const ValId v : program.buffers[buffer].dims) shape.push_back(program.vals[v].e);
-  return shape;
-}
 
 void check_structure(const Program& p, const Binding& binding, Report& report) {
   check_vals(p, report);

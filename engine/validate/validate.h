@@ -10,11 +10,10 @@
 namespace ark {
 
 // All ranks' programs together. What is checked:
-// - structure (validate_structure.cc): indices, sizes, buffers inside their arenas, repeats, channels in
-// pairs;
-// - phases (validate_phases.cc): operands, element types, sizes, grids, recipes, epilogues of each OpCode;
-// - recipes (validate_recipes.cc): all ranks cut K of a weight at the same units, into the slabs that follow.
-// - schedule (validate_schedule.cc, validate_rank.cc): two steps with all trips of all ranks, unrolled: no
+// - structure (structure.cc): indices, sizes, buffers inside their arenas, repeats, channels in pairs;
+// - phases (phases.cc): operands, element types, sizes, grids, recipes, epilogues of each OpCode;
+// - recipes (recipes.cc): all ranks cut K of a weight at the same units, into the slabs that follow.
+// - schedule (schedule.cc, rank.cc): two steps with all trips of all ranks, unrolled: no
 //   deadlock; every read after the write of this step that it means, on every processor; every overwrite
 //   after all reads; instances of a phase and messages of a channel one after another; no inbox overrun;
 //   both ends of a channel agree on every message.
@@ -52,9 +51,6 @@ void check_phases(const Program& program, Report& report);
 void check_recipes(std::span<const Program> programs, std::vector<std::string>& errors);
 void check_schedule(std::span<const Program> programs, std::span<const Binding> bindings,
                     std::vector<std::string>& errors);
-
-// Product of a buffer's sizes; its sizes.
-Shape sizes(const Program& program, BufferId buffer);
 
 }  // namespace validation
 }  // namespace ark

@@ -162,21 +162,15 @@ bool same_size(const Expr& a, const Expr& b, const StepSizes& sizes) {
   std::set<std::string> names;
   a.collect_symbols(names);
   b.collect_symbols(names);
-  for (const Expr& e : {sizes.batch, sizes.sequence, sizes.past}) {
-    std::set<std::string> own;
-    e.collect_symbols(own);
-    for (const auto& name : own) names.erase(name);
-  }
+  for (const Expr& e : {sizes.batch, sizes.sequence, sizes.past})
+    for (const auto& name : e.symbols()) names.erase(name);
   if (!names.empty()) return false;  // a size that is none of ours
   for (int64_t i = 0; i < 12; ++i) {
     SymbolValues values;
     const int64_t sample[3] = {1 + i % 3, 1 + (i * 5) % 7, (i * 11) % 13};
     const Expr* of[3] = {&sizes.batch, &sizes.sequence, &sizes.past};
-    for (int k = 0; k < 3; ++k) {
-      std::set<std::string> own;
-      of[k]->collect_symbols(own);
-      for (const auto& name : own) values[name] = sample[k];
-    }
+    for (int k = 0; k < 3; ++k)
+      for (const auto& name : of[k]->symbols()) values[name] = sample[k];
     if (a.evaluate(values) != b.evaluate(values)) return false;
   }
   return true;

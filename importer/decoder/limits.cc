@@ -35,15 +35,6 @@ int64_t rotary_rows(const Graph& graph, int64_t limit) {
   return limit;
 }
 
-// The size at a step, if it is made of the step's own symbols.
-std::optional<int64_t> size_at(const Expr& e, const SymbolValues& values) {
-  std::set<std::string> names;
-  e.collect_symbols(names);
-  for (const auto& name : names)
-    if (!values.count(name)) return std::nullopt;
-  return e.evaluate(values);
-}
-
 // Whether a tensor of `dims` broadcasts against the other operands of the elementwise nodes that read it.
 bool fits_readers(const Graph& graph, const std::vector<NodeId>& readers, ValueId id, const Dims& dims,
                   const SymbolValues& values) {
@@ -54,7 +45,7 @@ bool fits_readers(const Graph& graph, const std::vector<NodeId>& readers, ValueI
       if (other == kNoValue || other == id || !graph.value(other).shape) continue;
       const Shape& shape = *graph.value(other).shape;
       for (std::size_t back = 1; back <= std::min(shape.size(), dims.size()); ++back) {
-        const auto n = size_at(shape[shape.size() - back], values);
+        const auto n = shape[shape.size() - back].try_evaluate(values);
         const int64_t mine = dims[dims.size() - back];
         if (n && *n != mine && *n != 1 && mine != 1) return false;
       }

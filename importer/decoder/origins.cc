@@ -19,23 +19,6 @@ Dims row_dims(const Value& v) {
 
 }  // namespace
 
-bool is_movement(Op op) {
-  switch (op) {
-    case Op::kIdentity:
-    case Op::kReshape:
-    case Op::kTranspose:
-    case Op::kExpand:
-    case Op::kSlice:
-    case Op::kSplit:
-    case Op::kGather:
-    case Op::kConcat:
-    case Op::kTile:
-      return true;
-    default:
-      return false;
-  }
-}
-
 std::optional<std::vector<int64_t>> moved_indices(const Graph& graph, const Node& node, std::size_t output,
                                                   const std::vector<int64_t>& first) {
   if (!is_movement(node.op) || node.inputs.empty() || graph.value(node.inputs[0]).constant)

@@ -32,6 +32,5 @@ class Origins {
 // that arrive in output `output`. nullopt if the node is more than movement of its rows.
 std::optional<std::vector<int64_t>> moved_indices(const Graph& graph, const Node& node, std::size_t output,
                                                   const std::vector<int64_t>& first);
-bool is_movement(Op op);
 
 }  // namespace ark::decoder

@@ -1,7 +1,6 @@
 #include "importer/decoder/part_probe.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
 #include "base/ir/keys.h"
@@ -46,13 +45,13 @@ Dims PartProbe::dims(ValueId id, const Step& step) {
   const Value& v = graph_.value(id);
   if (v.constant) return v.constant->dims;
   const SymbolValues values = roles_.at(step.batch, step.sequence, step.past);
-  std::set<std::string> names;
-  if (v.shape)
-    for (const Expr& e : *v.shape) e.collect_symbols(names);
-  const auto known = [&](const std::string& name) { return values.count(name) > 0; };
-  if (!v.shape || !std::all_of(names.begin(), names.end(), known)) return probe_.value(id, step).dims;
+  if (!v.shape) return probe_.value(id, step).dims;
   Dims result;
-  for (const Expr& e : *v.shape) result.push_back(e.evaluate(values));
+  for (const Expr& e : *v.shape) {
+    const auto size = e.try_evaluate(values);
+    if (!size) return probe_.value(id, step).dims;
+    result.push_back(*size);
+  }
   return result;
 }
 

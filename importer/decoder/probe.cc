@@ -66,8 +66,7 @@ Tensor Probe::input(std::size_t index, const Step& step) const {
 
 Node Probe::concrete(const Node& node, const Step& step) const {
   Node result = node;
-  const SymbolValues values = roles_.at(step.batch, step.sequence, step.past);
-  result.attributes.change_sizes([&](const Expr& e) { return Expr(e.evaluate(values)); });
+  result.attributes = node.attributes.evaluated(roles_.at(step.batch, step.sequence, step.past));
   return result;
 }
 
@@ -153,12 +152,9 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
   try {
     for (const ValueId id : node.outputs) {
       if (id == kNoValue || !graph_.value(id).shape) continue;
-      const Expr count = element_count(*graph_.value(id).shape);
-      std::set<std::string> names;
-      count.collect_symbols(names);
       const SymbolValues values = roles_.at(step.batch, step.sequence, step.past);
-      if (std::all_of(names.begin(), names.end(), [&](const auto& n) { return values.count(n) > 0; }))
-        if (count.evaluate(values) > kMaxTensor) refuse(node, "is too large to be checked");
+      const auto count = element_count(*graph_.value(id).shape).try_evaluate(values);
+      if (count && *count > kMaxTensor) refuse(node, "is too large to be checked");
     }
     const Node now = concrete(node, step);
     if (!inputs.empty()) check_sizes(now, inputs[0].dims);

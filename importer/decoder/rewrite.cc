@@ -7,14 +7,6 @@
 namespace ark::decoder {
 namespace {
 
-bool has_symbols(const Node& node) {
-  for (const auto& [name, value] : node.attributes.values())
-    if (const Shape* shape = std::get_if<Shape>(&value))
-      for (const Expr& e : *shape)
-        if (!e.constant()) return true;
-  return false;
-}
-
 Axis row_axis(AtomKind kind, const Expr& size) { return {{kind, size}}; }
 
 // Token ids as rows, and for each cache a value of the token graph that stands for one cached row.
@@ -56,7 +48,7 @@ void rewrite_node(Rewrite& r, const Node& node) {
   const bool free =
       std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return r.is_free(id); });
   if (free && node.subgraphs.empty()) {
-    bool varies = has_symbols(node);
+    bool varies = node.attributes.has_symbols();
     for (const ValueId id : node.inputs) varies = varies || (id != kNoValue && r.varies[id]);
     for (const ValueId id : node.outputs)
       if (id != kNoValue) r.varies[id] = varies;

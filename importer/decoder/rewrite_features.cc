@@ -175,21 +175,11 @@ bool rewrite_features(Rewrite& r, const Node& node) {
   const Rows* found = node.inputs.empty() ? nullptr : r.rows(node.inputs[0]);
   if (!found) return false;
   const Rows x = *found;
+  if (is_reduction(node.op)) return reduce(r, node, x);
   switch (node.op) {
     case Op::kLayerNorm:
     case Op::kRmsNorm:
       return normalize(r, node, x);
-    case Op::kReduceSum:
-    case Op::kReduceMean:
-    case Op::kReduceMax:
-    case Op::kReduceMin:
-    case Op::kReduceProd:
-    case Op::kReduceL1:
-    case Op::kReduceL2:
-    case Op::kReduceSumSquare:
-    case Op::kReduceLogSum:
-    case Op::kReduceLogSumExp:
-      return reduce(r, node, x);
     case Op::kSoftmax:
     case Op::kLogSoftmax:
     case Op::kLpNorm:

@@ -9,17 +9,9 @@ namespace {
 
 using Replacements = std::map<std::string, Expr>;
 
-// The name of an expression that is one bare symbol.
-std::optional<std::string> lone_symbol(const Expr& e) {
-  std::set<std::string> names;
-  e.collect_symbols(names);
-  if (names.size() != 1 || !(Expr::symbol(*names.begin()) == e)) return std::nullopt;
-  return *names.begin();
-}
-
 // Not `bind`: for some arguments std::bind fits better, and does nothing.
 void replace_symbol(Replacements& map, const Expr& dim, const Expr& to) {
-  const auto name = lone_symbol(dim);
+  const auto name = dim.as_symbol();
   if (name && !(dim == to)) map.emplace(*name, to);
 }
 
@@ -77,7 +69,7 @@ Replacements input_sizes(const Graph& graph, const DecoderSignature& s) {
 void bind_equal(Replacements& map, const Expr& a, const Expr& b) {
   if (a == b) return;
   const auto is_free = [](const Expr& e) {
-    const auto name = lone_symbol(e);
+    const auto name = e.as_symbol();
     return name && *name != "BATCH" && *name != "SEQUENCE" && *name != "PAST";
   };
   if (is_free(a))
@@ -111,7 +103,7 @@ Replacements node_sizes(const Graph& graph) {
 }
 
 void set_symbol(SymbolValues& values, const Expr& e, int64_t value) {
-  if (const auto name = lone_symbol(e)) values[*name] = value;
+  if (const auto name = e.as_symbol()) values[*name] = value;
 }
 
 }  // namespace

@@ -28,20 +28,15 @@ struct InputSymbols {
     for (const ValueId id : graph.inputs) {
       if (!graph.value(id).shape) continue;
       for (const Expr& dim : *graph.value(id).shape) {
-        std::set<std::string> symbols;
-        dim.collect_symbols(symbols);
-        for (const std::string& s : symbols) {
-          order.emplace(s, static_cast<int>(order.size()));
-          if (dim == Expr::symbol(s)) bare.insert(s);
-        }
+        for (const std::string& s : dim.symbols()) order.emplace(s, static_cast<int>(order.size()));
+        if (const auto name = dim.as_symbol()) bare.insert(*name);
       }
     }
   }
 };
 
 bool binds(const InputSymbols& inputs, const Expr& e) {
-  std::set<std::string> symbols;
-  e.collect_symbols(symbols);
+  const std::set<std::string> symbols = e.symbols();
   return std::all_of(symbols.begin(), symbols.end(),
                      [&](const std::string& s) { return inputs.bare.contains(s); });
 }
@@ -52,9 +47,7 @@ std::optional<Expr> solved_for(const std::string& name, const Expr& difference) 
   const Expr slope = difference.substitute({{name, Expr(1)}}) - rest;
   if (!slope.is_constant(1) && !slope.is_constant(-1)) return std::nullopt;
   if (!(slope * Expr::symbol(name) + rest == difference)) return std::nullopt;
-  std::set<std::string> left;
-  rest.collect_symbols(left);
-  if (left.contains(name)) return std::nullopt;
+  if (rest.symbols().contains(name)) return std::nullopt;
   const Expr solution = Expr(-1) * slope * rest;
   const auto low = solution.lower_bound();
   return low && *low >= 0 ? std::optional(solution) : std::nullopt;
@@ -64,8 +57,7 @@ std::optional<Expr> solved_for(const std::string& name, const Expr& difference) 
 // seq.
 std::optional<Expr> settled_by(const std::string& name, const Fact& fact) {
   for (const Expr& side : {fact.first, fact.second}) {
-    std::set<std::string> symbols;
-    side.collect_symbols(symbols);
+    const std::set<std::string> symbols = side.symbols();
     const auto low = side.lower_bound();
     if (symbols.empty() || symbols.contains(name) || !low || *low < 0) continue;
     const Substitution map{{name, side}};
@@ -77,8 +69,7 @@ std::optional<Expr> settled_by(const std::string& name, const Fact& fact) {
 // The latest symbol that the fact determines, with its value.
 std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, const Fact& fact) {
   const Expr difference = fact.first - fact.second;
-  std::set<std::string> symbols;
-  difference.collect_symbols(symbols);
+  const std::set<std::string> symbols = difference.symbols();
   std::vector<std::string> latest_first;
   for (const std::string& s : symbols)
     if (inputs.order.contains(s)) latest_first.push_back(s);

@@ -1,9 +1,8 @@
-// Dense attention of plain graphs and rotary embedding. Softmax in double: this is the oracle of the paged
-// one.
+// Dense attention of plain graphs and rotary embedding. Softmax in double: this is the oracle of the paged one.
 #include <cmath>
 #include <limits>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
@@ -41,12 +40,8 @@ void check_attention(const KernelCall& call, const Sizes& s) {
            std::to_string(s.batch));
 }
 std::vector<OutputType> attention_shapes(const KernelCall& call) {
-  const Sizes s = sizes_of(call);
-  check_attention(call, s);
-  const DType type = call.inputs[kQ].dtype;
-  return {{type, {s.batch, s.heads, s.queries, s.value_dim}},
-          {type, {s.batch, s.kv_heads, s.past + s.keys, s.dim}},
-          {type, {s.batch, s.kv_heads, s.past + s.keys, s.value_dim}}};
+  check_attention(call, sizes_of(call));
+  return by_rule(call);
 }
 int64_t attention_grid(const KernelCall& call) { return call.inputs[kQ].dims[0] * call.inputs[kQ].dims[1]; }
 
@@ -201,7 +196,7 @@ void rotary_tile(const KernelCall& call, int64_t tile) {
 }
 int64_t rotary_grid(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
-  const int64_t dim = x.dims[static_cast<std::size_t>(x.rank) - 1];
+  const int64_t dim = x.dims[x.rank - 1];
   return dim ? (x.size() / dim + 63) / 64 : 0;
 }
 

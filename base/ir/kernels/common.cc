@@ -174,11 +174,6 @@ std::optional<Dims> ints_input(const KernelCall& call, std::string_view name, st
   return out;
 }
 
-Dims needed(std::optional<Dims> operand, std::string_view name) {
-  if (!operand) misfit("operand " + std::string(name) + " is missing");
-  return std::move(*operand);
-}
-
 }  // namespace
 
 std::optional<Dims> ints_operand(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input) {
@@ -194,13 +189,6 @@ std::optional<Dims> ints_operand(const KernelCall& call, Key<Shape> key, std::si
     out.push_back(*c);
   }
   return out;
-}
-
-Dims ints(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input) {
-  return needed(ints_operand(call, key, input), key.name);
-}
-Dims ints(const KernelCall& call, Key<Shape> key, std::size_t input) {
-  return needed(ints_operand(call, key, input), key.name);
 }
 
 void check_scalar(const KernelCall& call, std::size_t i, std::string_view what) {

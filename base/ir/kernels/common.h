@@ -1,8 +1,7 @@
 // What the plain kernels share: operand access by compute type, strides, attribute-or-input operands.
 //
-// Kernels compute in one of four types, whatever the storage: float (f32 and narrower), double (f64), uint64_t
-// (u64) and int64_t (all other integers and bool). Blocks are loaded and converted, computed, and stored
-// converted.
+// Kernels compute in one of four types, whatever the storage: float (f32 and narrower), double (f64), uint64_t (u64)
+// and int64_t (all other integers and bool). Blocks are loaded and converted, computed, and stored converted.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +27,7 @@ std::string dims_text(std::span<const int64_t> dims);
 
 inline int64_t tiles_for(int64_t elements) { return (elements + kTileElements - 1) / kTileElements; }
 
-// Loads `n` elements from element `first` of dense storage, converted to C. C is float, double, int64_t,
-// uint64_t.
+// Loads `n` elements from element `first` of dense storage, converted to C. C is float, double, int64_t, uint64_t.
 template <typename C>
 void load(const TensorView& view, int64_t first, int64_t n, C* into);
 // Stores n elements; integers wrap around, floats round to nearest even, bool is value != 0. Elements of 4
@@ -74,8 +72,7 @@ void check_broadcasts(const TensorView& view, std::span<const int64_t> out, std:
 // numpy's broadcast of shapes. Throws misfit.
 Dims broadcast(std::span<const int64_t> a, std::span<const int64_t> b);
 
-// Walks the row-major indices of `dims` from `first` on, with the element offset under up to three stride
-// sets.
+// Walks the row-major indices of `dims` from `first` on, with the element offset under up to three stride sets.
 class Odometer {
  public:
   Odometer(std::span<const int64_t> dims, std::vector<Index> strides, int64_t first);
@@ -99,8 +96,12 @@ void load_broadcast(const TensorView& view, std::span<const int64_t> out, const 
 std::optional<Dims> ints_operand(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input);
 std::optional<Dims> ints_operand(const KernelCall& call, Key<Shape> key, std::size_t input);
 // The same of an operand that the operator cannot do without. Throws misfit.
-Dims ints(const KernelCall& call, Key<std::vector<int64_t>> key, std::size_t input);
-Dims ints(const KernelCall& call, Key<Shape> key, std::size_t input);
+template <typename T>
+Dims ints(const KernelCall& call, Key<T> key, std::size_t input) {
+  std::optional<Dims> operand = ints_operand(call, key, input);
+  if (!operand) misfit("operand " + std::string(key.name) + " is missing");
+  return *std::move(operand);
+}
 bool has_input(const KernelCall& call, std::size_t i);
 // Throws misfit unless input i is there and has one element; `what` names it.
 void check_scalar(const KernelCall& call, std::size_t i, std::string_view what);
@@ -138,8 +139,23 @@ inline void copy_element(std::byte* to, const std::byte* from, int64_t bytes) {
   }
 }
 
+// shapes() of operators whose output sizes follow from sizes and attributes: what inference says of symbols, asked with
+// numbers (base/ir/shape_rules). Throws misfit.
+std::vector<OutputType> by_rule(const KernelCall& call);
 // shapes() of operators whose output looks like input 0.
 std::vector<OutputType> like_first(const KernelCall& call);
+// Copies the elements of output 0 in tile `tile`, each from element from(odometer) of input 0. The odometer walks the
+// output, with offsets under `strides`.
+template <typename F>
+void copy_elements(const KernelCall& call, int64_t tile, std::vector<Index> strides, F&& from) {
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const int64_t size = element_bytes(y), first = tile * kTileElements;
+  const int64_t end = std::min(y.size(), first + kTileElements);
+  if (first >= end) return;
+  Odometer at(y.shape(), std::move(strides), first);
+  for (int64_t i = first; i < end; ++i, at.next())
+    copy_element(y.data + i * size, x.data + from(at) * size, size);
+}
 // grid() by elements of output 0.
 int64_t grid_by_elements(const KernelCall& call);
 inline int64_t grid_one(const KernelCall&) { return 1; }

@@ -1,23 +1,24 @@
 // Convolutions by their definition: one (image, output channel) a tile, taps as strided row updates.
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/kernels/window.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
 
 Window window_of(const KernelCall& call, Dims kernel) {
-  const TensorView& x = call.inputs[0];
+  const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Attributes& a = *call.attributes;
-  if (x.rank < 3) misfit("a window operator wants [N, C, spatial...], not " + dims_text(x.shape()));
+  if (x.rank < 3 || y.rank != x.rank)
+    misfit("a window operator wants [N, C, spatial...], not " + dims_text(x.shape()));
   Window w;
   w.spatial = static_cast<std::size_t>(x.rank) - 2;
   w.in.assign(x.dims.begin() + 2, x.dims.begin() + x.rank);
+  w.out.assign(y.dims.begin() + 2, y.dims.begin() + y.rank);
   w.kernel = std::move(kernel);
   w.stride = a.get_or(key::kStrides, Dims(w.spatial, 1));
   w.dilation = a.get_or(key::kDilations, Dims(w.spatial, 1));
   Dims pads = a.get_or(key::kPads, Dims(2 * w.spatial, 0));
   const std::string automatic = a.get_or(key::kAutoPad, "NOTSET");
-  const bool ceil = a.get_or(key::kCeilMode, 0) != 0;
   if (w.kernel.size() != w.spatial || w.stride.size() != w.spatial || w.dilation.size() != w.spatial ||
       pads.size() != 2 * w.spatial)
     misfit("kernel, strides, dilations or pads do not fit " + dims_text(x.shape()));
@@ -26,8 +27,7 @@ Window window_of(const KernelCall& call, Dims kernel) {
       misfit("kernel, strides and dilations must be positive");
     const int64_t extent = (w.kernel[i] - 1) * w.dilation[i] + 1;
     if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
-      const int64_t out = (w.in[i] + w.stride[i] - 1) / w.stride[i];
-      const int64_t total = std::max<int64_t>(0, (out - 1) * w.stride[i] + extent - w.in[i]);
+      const int64_t total = std::max<int64_t>(0, (w.out[i] - 1) * w.stride[i] + extent - w.in[i]);
       pads[i] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
       pads[i + w.spatial] = total - pads[i];
     } else if (automatic == "VALID") {
@@ -35,11 +35,6 @@ Window window_of(const KernelCall& call, Dims kernel) {
     }
     w.begin.push_back(pads[i]);
     w.end.push_back(pads[i + w.spatial]);
-    const int64_t span = w.in[i] + pads[i] + pads[i + w.spatial] - extent;
-    int64_t out = span < 0 ? 0 : span / w.stride[i] + 1;
-    if (ceil && span >= 0 && span % w.stride[i] && out * w.stride[i] < w.in[i] + pads[i])
-      ++out;  // no window starts in the end pad
-    w.out.push_back(out);
   }
   return w;
 }
@@ -50,22 +45,23 @@ Dims kernel_of(const TensorView& weights) {
   return {weights.dims.begin() + 2, weights.dims.begin() + weights.rank};
 }
 
-// One bias a channel; of integers, operand 2 is a zero point.
-void check_bias(const KernelCall& call, int64_t channels) {
-  if (call.op != Op::kConvInteger && has_input(call, 2) && call.inputs[2].size() != channels)
-    misfit("bias " + dims_text(call.inputs[2].shape()) + " for " + std::to_string(channels) + " channels");
+// (x, weights, x_zero?, weight_zero? scalar or one a channel) -> i32
+void check_integer_zeros(const KernelCall& call) {
+  const bool fits =
+      (!has_input(call, 2) || call.inputs[2].size() == 1) &&
+      (!has_input(call, 3) || call.inputs[3].size() == 1 || call.inputs[3].size() == call.inputs[1].dims[0]);
+  if (!fits) misfit("ConvInteger wants one zero point for x, and one or one a channel for the weights");
 }
 std::vector<OutputType> conv_shapes(const KernelCall& call) {
-  const TensorView &x = call.inputs[0], &weights = call.inputs[1];
-  const int64_t group = call.attributes->get_or(key::kGroup, 1);
-  if (weights.rank != x.rank || group < 1 || weights.dims[0] % group || x.dims[1] != weights.dims[1] * group)
-    misfit("Conv of " + dims_text(x.shape()) + " with weights " + dims_text(weights.shape()) + " in " +
-           std::to_string(group) + " groups");
-  check_bias(call, weights.dims[0]);
-  const Window w = window_of(call, kernel_of(weights));
-  Dims dims{x.dims[0], weights.dims[0]};
-  dims.insert(dims.end(), w.out.begin(), w.out.end());
-  return {{x.dtype, dims}};
+  if (call.op == Op::kConvInteger) check_integer_zeros(call);
+  std::vector<OutputType> out = by_rule(call);
+  const int64_t channels = out[0].dims[1], group = call.attributes->get_or(key::kGroup, 1);
+  if (group < 1 || channels % group)
+    misfit(std::to_string(channels) + " channels in " + std::to_string(group) + " groups");
+  // Of integers, operand 2 is a zero point.
+  if (call.op != Op::kConvInteger && has_input(call, 2) && call.inputs[2].size() != channels)
+    misfit("bias " + dims_text(call.inputs[2].shape()) + " for " + std::to_string(channels) + " channels");
+  return out;
 }
 int64_t conv_grid(const KernelCall& call) { return call.outputs[0].dims[0] * call.outputs[0].dims[1]; }
 
@@ -123,19 +119,6 @@ void conv_tile(const KernelCall& call, int64_t tile) {
   });
 }
 
-// (x, weights, x_zero?, weight_zero? scalar or one a channel) -> i32
-void check_integer_zeros(const KernelCall& call) {
-  const bool fits =
-      (!has_input(call, 2) || call.inputs[2].size() == 1) &&
-      (!has_input(call, 3) || call.inputs[3].size() == 1 || call.inputs[3].size() == call.inputs[1].dims[0]);
-  if (!fits) misfit("ConvInteger wants one zero point for x, and one or one a channel for the weights");
-}
-std::vector<OutputType> integer_shapes(const KernelCall& call) {
-  std::vector<OutputType> out = conv_shapes(call);
-  out[0].dtype = DType::kI32;
-  check_integer_zeros(call);
-  return out;
-}
 void integer_tile(const KernelCall& call, int64_t tile) {
   check_integer_zeros(call);  // again: not every driver asks for shapes
   const int64_t channel = tile % call.outputs[0].dims[1];
@@ -147,35 +130,6 @@ void integer_tile(const KernelCall& call, int64_t tile) {
 }
 
 // ConvTranspose: out[o] += x[i] * w where o = i * stride + tap * dilation - begin.
-std::vector<OutputType> transpose_shapes(const KernelCall& call) {
-  const TensorView &x = call.inputs[0], &weights = call.inputs[1];
-  const Attributes& a = *call.attributes;
-  const int64_t group = a.get_or(key::kGroup, 1);
-  if (weights.rank != x.rank || x.rank < 3 || group < 1 || x.dims[1] != weights.dims[0] || x.dims[1] % group)
-    misfit("ConvTranspose: weights do not fit the input");
-  const auto spatial = static_cast<std::size_t>(x.rank) - 2;
-  const Dims strides = a.get_or(key::kStrides, Dims(spatial, 1)),
-             dilations = a.get_or(key::kDilations, Dims(spatial, 1));
-  const Dims pads = a.get_or(key::kPads, Dims(2 * spatial, 0)),
-             extra = a.get_or(key::kOutputPadding, Dims(spatial, 0));
-  check_bias(call, weights.dims[1] * group);
-  Dims dims{x.dims[0], weights.dims[1] * group};
-  const Dims fixed = a.get_or(key::kOutputShape, {});
-  if (strides.size() != spatial || dilations.size() != spatial || pads.size() != 2 * spatial ||
-      extra.size() != spatial || (!fixed.empty() && fixed.size() != spatial))
-    misfit("ConvTranspose: strides, dilations or pads do not fit " + dims_text(x.shape()));
-  const std::string automatic = a.get_or(key::kAutoPad, "NOTSET");
-  for (std::size_t i = 0; i < spatial; ++i) {
-    if (!fixed.empty())
-      dims.push_back(fixed[i]);
-    else if (automatic.starts_with("SAME"))
-      dims.push_back(x.dims[i + 2] * strides[i]);
-    else
-      dims.push_back((x.dims[i + 2] - 1) * strides[i] + extra[i] + (weights.dims[i + 2] - 1) * dilations[i] +
-                     1 - pads[i] - pads[i + spatial]);
-  }
-  return {{x.dtype, dims}};
-}
 void transpose_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
   const Attributes& a = *call.attributes;
@@ -224,8 +178,8 @@ void transpose_tile(const KernelCall& call, int64_t tile) {
 
 void register_conv(std::vector<Kernel>& into) {
   into.push_back({Op::kConv, conv_shapes, conv_grid, conv_tile});
-  into.push_back({Op::kConvInteger, integer_shapes, conv_grid, integer_tile});
-  into.push_back({Op::kConvTranspose, transpose_shapes, conv_grid, transpose_tile});
+  into.push_back({Op::kConvInteger, conv_shapes, conv_grid, integer_tile});
+  into.push_back({Op::kConvTranspose, conv_shapes, conv_grid, transpose_tile});
 }
 
 }  // namespace ark::kernels

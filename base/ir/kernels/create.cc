@@ -1,17 +1,12 @@
 // Operators that make tensors from sizes: Dims, ConstantOfShape, Range, EyeLike, OneHot.
 #include <cmath>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
 namespace {
 
-std::vector<OutputType> dims_shapes(const KernelCall& call) {
-  const Dims values = ints(call, key::kValues, 0);
-  return {{DType::kI64,
-           call.attributes->get_or(key::kScalar, 0) ? Dims{} : Dims{static_cast<int64_t>(values.size())}}};
-}
 void dims_tile(const KernelCall& call, int64_t) {
   const Dims values = ints(call, key::kValues, 0);
   store(call.outputs[0], 0, static_cast<int64_t>(values.size()), values.data());
@@ -90,12 +85,6 @@ void range_tile(const KernelCall& call, int64_t tile) {
   });
 }
 
-std::vector<OutputType> eye_shapes(const KernelCall& call) {
-  std::vector<OutputType> out = like_first(call);
-  if (out[0].dims.size() != 2) misfit("EyeLike wants a matrix, not " + dims_text(out[0].dims));
-  if (const int64_t to = call.attributes->get_or(key::kTo, 0)) out[0].dtype = static_cast<DType>(to);
-  return out;
-}
 void eye_tile(const KernelCall& call, int64_t) {
   const TensorView& y = call.outputs[0];
   const int64_t k = call.attributes->get_or(key::kDiagonal, 0);
@@ -130,10 +119,10 @@ void one_hot_tile(const KernelCall& call, int64_t tile) {
 }  // namespace
 
 void register_create(std::vector<Kernel>& into) {
-  into.push_back({Op::kDims, dims_shapes, grid_one, dims_tile});
+  into.push_back({Op::kDims, by_rule, grid_one, dims_tile});
   into.push_back({Op::kConstantOfShape, fill_shapes, grid_by_elements, fill_tile});
   into.push_back({Op::kRange, range_shapes, grid_by_elements, range_tile});
-  into.push_back({Op::kEyeLike, eye_shapes, grid_one, eye_tile});
+  into.push_back({Op::kEyeLike, by_rule, grid_one, eye_tile});
   into.push_back({Op::kOneHot, one_hot_shapes, grid_by_elements, one_hot_tile});
 }
 

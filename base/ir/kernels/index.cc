@@ -1,12 +1,11 @@
 // Gather family.
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
 namespace {
 
-// Wraps a negative index; out of range clamps here and is refused by check_indices in the dynamic driver's
-// shapes().
+// Wraps a negative index; out of range clamps here and is refused by check_indices in the dynamic driver's shapes().
 int64_t wrapped(int64_t index, int64_t n) {
   return std::clamp<int64_t>(index < 0 ? index + n : index, 0, std::max<int64_t>(n - 1, 0));
 }
@@ -18,14 +17,10 @@ void check_indices(const TensorView& indices, int64_t n) {
 }
 
 std::vector<OutputType> gather_shapes(const KernelCall& call) {
-  const TensorView &x = call.inputs[0], &indices = call.inputs[1];
-  const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
-  check_indices(indices, x.dims[axis]);
-  Dims dims(x.dims.begin(), x.dims.begin() + static_cast<std::ptrdiff_t>(axis));
-  dims.insert(dims.end(), indices.dims.begin(), indices.dims.begin() + indices.rank);
-  dims.insert(dims.end(), x.dims.begin() + static_cast<std::ptrdiff_t>(axis) + 1, x.dims.begin() + x.rank);
-  if (dims.size() > 8) misfit("Gather gives rank " + std::to_string(dims.size()) + ", the limit is 8");
-  return {{x.dtype, dims}};
+  std::vector<OutputType> out = by_rule(call);
+  check_indices(call.inputs[1],
+                call.inputs[0].dims[own_axis(call.attributes->get_or(key::kAxis, 0), call.inputs[0])]);
+  return out;
 }
 // Runs of `inner` elements; tiles by elements, so that a run may be cut.
 void gather_tile(const KernelCall& call, int64_t tile) {
@@ -56,18 +51,14 @@ std::vector<OutputType> gather_elements_shapes(const KernelCall& call) {
   return {{x.dtype, dims_of(indices)}};
 }
 void gather_elements_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &x = call.inputs[0], &indices = call.inputs[1], &y = call.outputs[0];
+  const TensorView &x = call.inputs[0], &indices = call.inputs[1];
   const std::size_t axis = own_axis(call.attributes->get_or(key::kAxis, 0), x);
   const Index own = strides_of(x.shape());
-  const int64_t size = element_bytes(y);
-  const auto [begin, end] = elements_of(tile, y.size());
-  if (begin >= end) return;
-  Odometer at(y.shape(), {own}, begin);
-  for (int64_t i = begin; i < end; ++i, at.next()) {
-    const int64_t index = wrapped(load_one<int64_t>(indices, i), x.dims[axis]);
-    copy_element(y.data + i * size, x.data + (at.offset(0) + (index - at.index()[axis]) * own[axis]) * size,
-                 size);
-  }
+  int64_t i = tile * kTileElements;
+  copy_elements(call, tile, {own}, [&](const Odometer& at) {
+    const int64_t index = wrapped(load_one<int64_t>(indices, i++), x.dims[axis]);
+    return at.offset(0) + (index - at.index()[axis]) * own[axis];
+  });
 }
 
 std::vector<OutputType> gather_nd_shapes(const KernelCall& call) {
@@ -79,19 +70,16 @@ std::vector<OutputType> gather_nd_shapes(const KernelCall& call) {
     misfit("GatherND: index depth exceeds the data's rank");
   for (int64_t i = 0; i < batch; ++i)
     if (x.dims[i] != indices.dims[i]) misfit("GatherND: batch sizes of data and indices differ");
-  Dims dims(indices.dims.begin(), indices.dims.begin() + indices.rank - 1);
-  dims.insert(dims.end(), x.dims.begin() + batch + depth, x.dims.begin() + x.rank);
   for (int64_t i = 0; i < indices.size(); ++i) {
     const int64_t n = x.dims[batch + i % depth], v = load_one<int64_t>(indices, i);
     if (v < -n || v >= n) misfit("GatherND: index " + std::to_string(v) + " is out of range");
   }
-  if (dims.size() > 8) misfit("GatherND gives a rank above 8");
-  return {{x.dtype, dims}};
+  return by_rule(call);
 }
 void gather_nd_tile(const KernelCall& call, int64_t) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1], &y = call.outputs[0];
   const auto batch = static_cast<std::size_t>(call.attributes->get_or(key::kBatchDims, 0));
-  const int64_t depth = indices.dims[static_cast<std::size_t>(indices.rank) - 1];
+  const int64_t depth = indices.dims[indices.rank - 1];
   const Index own = strides_of(x.shape());
   const int64_t size = element_bytes(y),
                 inner = product(x.shape().subspan(batch + static_cast<std::size_t>(depth)));

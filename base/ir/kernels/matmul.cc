@@ -1,7 +1,8 @@
 // numpy's matmul with transposes; f32 storage types accumulate in f32 along ascending k.
 #include <utility>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/einsum.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
@@ -48,13 +49,6 @@ Product product_of(const KernelCall& call) {
   return p;
 }
 
-std::vector<OutputType> matmul_shapes(const KernelCall& call) {
-  const Product p = product_of(call);
-  Dims dims = p.batch;
-  if (!p.a_vector) dims.push_back(p.m);
-  if (!p.b_vector) dims.push_back(p.n);
-  return {{call.inputs[0].dtype, dims}};
-}
 int64_t row_tiles(const Product& p) { return (p.m + kRowsPerTile - 1) / kRowsPerTile; }
 int64_t column_tiles(const Product& p) { return (p.n + kColumnsPerTile - 1) / kColumnsPerTile; }
 int64_t matmul_grid(const KernelCall& call) {
@@ -124,54 +118,15 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
 // Einsum by the definition: loops over all labels, summing what is not in the output.
 struct Einsum {
   std::vector<std::string> terms;
-  std::string output;
+  std::size_t kept;    // labels of the output
   std::string labels;  // output's first, then the summed ones
   Dims sizes;          // per label
 };
 Einsum parse_einsum(const KernelCall& call) {
-  std::string text;
-  for (char c : call.attributes->get(key::kEquation))
-    if (c != ' ') text += c;
-  Einsum e;
-  const std::size_t arrow = text.find("->");
-  std::string left = text.substr(0, arrow), word;
-  for (char c : left + ",") {
-    if (c == ',')
-      e.terms.push_back(std::exchange(word, ""));
-    else
-      word += c;
-  }
-  if (e.terms.size() != call.inputs.size())
-    misfit("Einsum: the equation has " + std::to_string(e.terms.size()) + " terms for " +
-           std::to_string(call.inputs.size()) + " inputs");
-  // An ellipsis becomes upper control labels \1, \2, ... aligned to the right.
-  const auto expand = [](std::string term, std::size_t dots) {
-    const std::size_t at = term.find("...");
-    if (at == std::string::npos) return term;
-    std::string fill;
-    for (std::size_t i = dots; i > 0; --i) fill += static_cast<char>(i);
-    return term.replace(at, 3, fill);
-  };
-  std::size_t most = 0;
-  for (std::size_t k = 0; k < e.terms.size(); ++k) {
-    const bool dotted = e.terms[k].find("...") != std::string::npos;
-    const auto rank = static_cast<std::size_t>(call.inputs[k].rank),
-               named = e.terms[k].size() - (dotted ? 3 : 0);
-    if (named > rank || (!dotted && named != rank)) misfit("Einsum: a term does not fit its input's rank");
-    e.terms[k] = expand(e.terms[k], rank - named);
-    if (dotted) most = std::max(most, rank - named);
-  }
-  if (arrow != std::string::npos)
-    e.output = expand(text.substr(arrow + 2), most);
-  else {
-    std::string all;
-    for (const std::string& t : e.terms) all += t;
-    std::sort(all.begin(), all.end());
-    for (char c : all)
-      if (std::count(all.begin(), all.end(), c) == 1 || (c < 9 && e.output.find(c) == std::string::npos))
-        e.output += c;
-  }
-  e.labels = e.output;
+  std::vector<int64_t> ranks;
+  for (const TensorView& in : call.inputs) ranks.push_back(in.rank);
+  EinsumLabels read = einsum_labels(call.attributes->get(key::kEquation), ranks);
+  Einsum e{std::move(read.operands), read.result.size(), std::move(read.result), {}};
   for (const std::string& t : e.terms)
     for (char c : t)
       if (e.labels.find(c) == std::string::npos) e.labels += c;
@@ -186,11 +141,6 @@ Einsum parse_einsum(const KernelCall& call) {
   if (e.labels.size() > 8) misfit("Einsum with more than 8 labels");
   return e;
 }
-std::vector<OutputType> einsum_shapes(const KernelCall& call) {
-  const Einsum e = parse_einsum(call);
-  return {{call.inputs[0].dtype,
-           Dims(e.sizes.begin(), e.sizes.begin() + static_cast<std::ptrdiff_t>(e.output.size()))}};
-}
 void einsum_tile(const KernelCall& call, int64_t) {
   const Einsum e = parse_einsum(call);
   const TensorView& y = call.outputs[0];
@@ -202,7 +152,7 @@ void einsum_tile(const KernelCall& call, int64_t) {
       if (call.inputs[k].dims[i] != 1) s[e.labels.find(e.terms[k][i])] += own[i];
     strides.push_back(s);
   }
-  const Dims summed(e.sizes.begin() + static_cast<std::ptrdiff_t>(e.output.size()), e.sizes.end());
+  const Dims summed(e.sizes.begin() + static_cast<std::ptrdiff_t>(e.kept), e.sizes.end());
   const int64_t count = product(summed);
   if (y.size() == 0) return;
   with_compute_type(y.dtype, [&](auto type) {
@@ -223,8 +173,8 @@ void einsum_tile(const KernelCall& call, int64_t) {
 }  // namespace
 
 void register_matmul(std::vector<Kernel>& into) {
-  into.push_back({Op::kMatMul, matmul_shapes, matmul_grid, matmul_tile});
-  into.push_back({Op::kEinsum, einsum_shapes, grid_one, einsum_tile});
+  into.push_back({Op::kMatMul, by_rule, matmul_grid, matmul_tile});
+  into.push_back({Op::kEinsum, by_rule, grid_one, einsum_tile});
 }
 
 }  // namespace ark::kernels

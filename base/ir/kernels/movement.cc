@@ -1,7 +1,7 @@
 // Operators that move elements without looking at them.
 #include <numeric>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
@@ -59,18 +59,6 @@ void copy_tile(const KernelCall& call, int64_t tile) {
                 static_cast<std::size_t>(last - first));
 }
 
-std::vector<OutputType> transpose_shapes(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  const auto& perm = call.attributes->get(key::kPerm);
-  if (static_cast<int>(perm.size()) != x.rank)
-    misfit("Transpose of " + dims_text(x.shape()) + " by a permutation of another rank");
-  Dims dims;
-  for (const int64_t p : perm) {
-    if (p < 0 || p >= x.rank) misfit("Transpose by a permutation that names axis " + std::to_string(p));
-    dims.push_back(x.dims[p]);
-  }
-  return {{x.dtype, dims}};
-}
 void transpose_tile(const KernelCall& call, int64_t tile) {
   const Index own = strides_of(call.inputs[0].shape());
   const auto& perm = call.attributes->get(key::kPerm);
@@ -137,20 +125,6 @@ void slice_tile(const KernelCall& call, int64_t tile) {
   strided_copy(call.inputs[0], call.outputs[0], strides, base, elements_of(tile, call.outputs[0].size()));
 }
 
-std::vector<OutputType> concat_shapes(const KernelCall& call) {
-  Dims dims = dims_of(call.inputs[0]);
-  const std::size_t axis = own_axis(call.attributes->get(key::kAxis), call.inputs[0]);
-  for (std::size_t k = 1; k < call.inputs.size(); ++k) {
-    const TensorView& x = call.inputs[k];
-    check_same_type(call.inputs[0], x);
-    if (x.rank != call.inputs[0].rank) misfit("Concat of different ranks");
-    for (std::size_t i = 0; i < dims.size(); ++i)
-      if (i != axis && x.dims[i] != dims[i])
-        misfit("Concat of " + dims_text(dims) + " and " + dims_text(x.shape()));
-    dims[axis] += x.dims[axis];
-  }
-  return {{call.inputs[0].dtype, dims}};
-}
 // One input (Concat) or output (Split) a tile: blocks [outer][its part of the axis * inner].
 void concat_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[tile], &y = call.outputs[0];
@@ -290,56 +264,34 @@ std::vector<OutputType> tile_shapes(const KernelCall& call) {
   return {{call.inputs[0].dtype, dims}};
 }
 void tile_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  const TensorView& x = call.inputs[0];
   const Index own = strides_of(x.shape());
-  const int64_t size = element_bytes(y);
-  const auto [begin, end] = elements_of(tile, y.size());
-  if (begin >= end) return;
-  Odometer at(y.shape(), {}, begin);
-  for (int64_t i = begin; i < end; ++i, at.next()) {
+  copy_elements(call, tile, {}, [&](const Odometer& at) {
     int64_t from = 0;
-    for (std::size_t a = 0; a < static_cast<std::size_t>(x.rank); ++a)
-      from += at.index()[a] % x.dims[a] * own[a];
-    copy_element(y.data + i * size, x.data + from * size, size);
-  }
+    for (std::size_t a = 0; a < x.shape().size(); ++a) from += at.index()[a] % x.dims[a] * own[a];
+    return from;
+  });
 }
 
 // DepthToSpace and SpaceToDepth on [N, C, H, W].
-std::vector<OutputType> space_shapes(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  const int64_t b = call.attributes->get(key::kBlocksize);
-  if (x.rank != 4 || b < 1) misfit("blocks of space want [N,C,H,W] and a positive blocksize");
-  if (call.op == Op::kDepthToSpace) {
-    if (x.dims[1] % (b * b)) misfit("DepthToSpace: channels are no multiple of blocksize^2");
-    return {{x.dtype, {x.dims[0], x.dims[1] / (b * b), x.dims[2] * b, x.dims[3] * b}}};
-  }
-  if (x.dims[2] % b || x.dims[3] % b) misfit("SpaceToDepth: height or width is no multiple of blocksize");
-  return {{x.dtype, {x.dims[0], x.dims[1] * b * b, x.dims[2] / b, x.dims[3] / b}}};
-}
 void space_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const bool to_space = call.op == Op::kDepthToSpace;
   const int64_t b = call.attributes->get(key::kBlocksize);
   const bool crd = call.attributes->get_or(key::kMode, "DCR") == "CRD";
   const TensorView &deep = to_space ? x : y, &wide = to_space ? y : x;
-  const int64_t size = element_bytes(y), channels = wide.dims[1];
-  const auto [begin, end] = elements_of(tile, y.size());
-  if (begin >= end) return;
-  Odometer at(y.shape(), {}, begin);
-  for (int64_t i = begin; i < end; ++i, at.next()) {
+  const int64_t channels = wide.dims[1];
+  copy_elements(call, tile, {}, [&](const Odometer& at) {
     const Index& k = at.index();
-    int64_t from;
     if (to_space) {
       const int64_t bh = k[2] % b, bw = k[3] % b;
       const int64_t c = crd ? (k[1] * b + bh) * b + bw : (bh * b + bw) * channels + k[1];
-      from = ((k[0] * deep.dims[1] + c) * deep.dims[2] + k[2] / b) * deep.dims[3] + k[3] / b;
-    } else {
-      const int64_t c = crd ? k[1] / (b * b) : k[1] % channels,
-                    block = crd ? k[1] % (b * b) : k[1] / channels, bh = block / b, bw = block % b;
-      from = ((k[0] * channels + c) * wide.dims[2] + k[2] * b + bh) * wide.dims[3] + k[3] * b + bw;
+      return ((k[0] * deep.dims[1] + c) * deep.dims[2] + k[2] / b) * deep.dims[3] + k[3] / b;
     }
-    copy_element(y.data + i * size, x.data + from * size, size);
-  }
+    const int64_t c = crd ? k[1] / (b * b) : k[1] % channels, block = crd ? k[1] % (b * b) : k[1] / channels,
+                  bh = block / b, bw = block % b;
+    return ((k[0] * channels + c) * wide.dims[2] + k[2] * b + bh) * wide.dims[3] + k[3] * b + bw;
+  });
 }
 
 std::vector<OutputType> reverse_shapes(const KernelCall& call) {
@@ -354,19 +306,14 @@ std::vector<OutputType> reverse_shapes(const KernelCall& call) {
   return like_first(call);
 }
 void reverse_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &x = call.inputs[0], &lengths = call.inputs[1], &y = call.outputs[0];
-  const auto batch = static_cast<std::size_t>(call.attributes->get_or(key::kBatchAxis, 1));
-  const auto time = static_cast<std::size_t>(call.attributes->get_or(key::kTimeAxis, 0));
+  const TensorView &x = call.inputs[0], &lengths = call.inputs[1];
+  const int64_t batch = call.attributes->get_or(key::kBatchAxis, 1),
+                time = call.attributes->get_or(key::kTimeAxis, 0);
   const Index own = strides_of(x.shape());
-  const int64_t size = element_bytes(y);
-  const auto [begin, end] = elements_of(tile, y.size());
-  if (begin >= end) return;
-  Odometer at(y.shape(), {own}, begin);
-  for (int64_t i = begin; i < end; ++i, at.next()) {
+  copy_elements(call, tile, {own}, [&](const Odometer& at) {
     const int64_t n = load_one<int64_t>(lengths, at.index()[batch]), t = at.index()[time];
-    const int64_t from = at.offset(0) + (t < n ? (n - 1 - 2 * t) * own[time] : 0);
-    copy_element(y.data + i * size, x.data + from * size, size);
-  }
+    return at.offset(0) + (t < n ? (n - 1 - 2 * t) * own[time] : 0);
+  });
 }
 
 int64_t grid_by_inputs(const KernelCall& call) { return static_cast<int64_t>(call.inputs.size()); }
@@ -376,15 +323,15 @@ int64_t grid_by_outputs(const KernelCall& call) { return static_cast<int64_t>(ca
 
 void register_movement(std::vector<Kernel>& into) {
   into.push_back({Op::kReshape, reshape_shapes, grid_by_elements, copy_tile});
-  into.push_back({Op::kTranspose, transpose_shapes, grid_by_elements, transpose_tile});
+  into.push_back({Op::kTranspose, by_rule, grid_by_elements, transpose_tile});
   into.push_back({Op::kExpand, expand_shapes, grid_by_elements, expand_tile});
   into.push_back({Op::kSlice, slice_shapes, grid_by_elements, slice_tile});
-  into.push_back({Op::kConcat, concat_shapes, grid_by_inputs, concat_tile});
+  into.push_back({Op::kConcat, by_rule, grid_by_inputs, concat_tile});
   into.push_back({Op::kSplit, split_shapes, grid_by_outputs, split_tile});
   into.push_back({Op::kPad, pad_shapes, grid_by_elements, pad_tile});
   into.push_back({Op::kTile, tile_shapes, grid_by_elements, tile_tile});
-  into.push_back({Op::kDepthToSpace, space_shapes, grid_by_elements, space_tile});
-  into.push_back({Op::kSpaceToDepth, space_shapes, grid_by_elements, space_tile});
+  into.push_back({Op::kDepthToSpace, by_rule, grid_by_elements, space_tile});
+  into.push_back({Op::kSpaceToDepth, by_rule, grid_by_elements, space_tile});
   into.push_back({Op::kReverseSequence, reverse_shapes, grid_by_elements, reverse_tile});
 }
 

@@ -1,7 +1,7 @@
 // Normalizations; statistics in double, one row (or group) a task.
 #include <cmath>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
@@ -34,17 +34,23 @@ std::vector<double> row_factors(const KernelCall& call, std::size_t input, doubl
 }
 
 std::vector<OutputType> layer_shapes(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
   for (const std::size_t i : {1, 2})
     if (has_input(call, i)) row_operand(call, i);
-  Dims statistics = dims_of(x);
-  std::fill(statistics.begin() + static_cast<std::ptrdiff_t>(norm_begin(call)), statistics.end(), 1);
-  const DType type = x.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-  return {{x.dtype, dims_of(x)}, {type, statistics}, {type, statistics}};
+  return by_rule(call);
 }
 std::vector<OutputType> rms_shapes(const KernelCall& call) {
   if (has_input(call, 1)) row_operand(call, 1);
   return like_first(call);
+}
+
+// Takes the mean away, if asked to. It, and the inverse of the deviation.
+std::pair<double, double> centred(std::vector<double>& row, const KernelCall& call, bool has_mean) {
+  const auto n = static_cast<double>(row.size());
+  double mean = 0, square = 0;
+  for (double v : row) mean += has_mean ? v : 0;
+  mean /= n;
+  for (double& v : row) v -= mean, square += v * v;
+  return {mean, 1 / std::sqrt(square / n + call.attributes->get_or(key::kEpsilon, 1e-5))};
 }
 
 void row_norm_tile(const KernelCall& call, int64_t tile) {
@@ -54,14 +60,7 @@ void row_norm_tile(const KernelCall& call, int64_t tile) {
   const int64_t n = product(x.shape().subspan(axis));
   std::vector<double> row(static_cast<std::size_t>(n));
   load(x, tile * n, n, row.data());
-  double mean = 0, square = 0;
-  if (!rms) {
-    for (double v : row) mean += v;
-    mean /= static_cast<double>(n);
-  }
-  for (double& v : row) v -= mean, square += v * v;
-  const double inverse =
-      1 / std::sqrt(square / static_cast<double>(n) + call.attributes->get_or(key::kEpsilon, 1e-5));
+  const auto [mean, inverse] = centred(row, call, !rms);
   const std::vector<double> scale = row_factors(call, 1, 1), bias = row_factors(call, 2, 0);
   for (std::size_t j = 0; j < row.size(); ++j) row[j] = row[j] * inverse * scale[j] + bias[j];
   store(y, tile * n, n, row.data());
@@ -96,12 +95,7 @@ void group_norm_tile(const KernelCall& call, int64_t tile) {
   const int64_t space = product(x.shape().subspan(2)), n = per_group * space;
   std::vector<double> row(static_cast<std::size_t>(n));
   load(x, tile * n, n, row.data());
-  double mean = 0, square = 0;
-  for (double v : row) mean += v;
-  mean /= static_cast<double>(n);
-  for (double& v : row) v -= mean, square += v * v;
-  const double inverse =
-      1 / std::sqrt(square / static_cast<double>(n) + call.attributes->get_or(key::kEpsilon, 1e-5));
+  const double inverse = centred(row, call, true).second;
   for (int64_t j = 0; j < n; ++j) {
     const int64_t channel = tile % groups * per_group + j / space;
     const double scale = has_input(call, 1) ? load_one<double>(call.inputs[1], channel) : 1;

@@ -1,7 +1,7 @@
 // Pointwise operators: a block of each operand is loaded (broadcast, converted), computed, stored.
 #include <limits>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
 

@@ -1,20 +1,13 @@
 // Pooling: one (image, channel) a tile.
 #include <limits>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/kernels/window.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
 namespace {
 
-std::vector<OutputType> pool_shapes(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  const Window w = window_of(call, call.attributes->get(key::kKernelShape));
-  Dims dims{x.dims[0], x.dims[1]};
-  dims.insert(dims.end(), w.out.begin(), w.out.end());
-  return {{x.dtype, dims}, {DType::kI64, dims}};
-}
 int64_t plane_grid(const KernelCall& call) { return call.inputs[0].dims[0] * call.inputs[0].dims[1]; }
 
 void pool_tile(const KernelCall& call, int64_t tile) {
@@ -55,12 +48,6 @@ void pool_tile(const KernelCall& call, int64_t tile) {
   }
 }
 
-std::vector<OutputType> global_shapes(const KernelCall& call) {
-  Dims dims = dims_of(call.inputs[0]);
-  if (dims.size() < 2) misfit("global pooling wants [N, C, ...]");
-  std::fill(dims.begin() + 2, dims.end(), 1);
-  return {{call.inputs[0].dtype, dims}};
-}
 void global_tile(const KernelCall& call, int64_t tile) {
   const TensorView& x = call.inputs[0];
   const int64_t n = product(x.shape().subspan(2));
@@ -77,10 +64,9 @@ void global_tile(const KernelCall& call, int64_t tile) {
 }  // namespace
 
 void register_pool(std::vector<Kernel>& into) {
-  for (const Op op : {Op::kMaxPool, Op::kAveragePool})
-    into.push_back({op, pool_shapes, plane_grid, pool_tile});
+  for (const Op op : {Op::kMaxPool, Op::kAveragePool}) into.push_back({op, by_rule, plane_grid, pool_tile});
   for (const Op op : {Op::kGlobalAveragePool, Op::kGlobalMaxPool})
-    into.push_back({op, global_shapes, plane_grid, global_tile});
+    into.push_back({op, by_rule, plane_grid, global_tile});
 }
 
 }  // namespace ark::kernels

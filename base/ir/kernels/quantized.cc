@@ -1,8 +1,8 @@
 // Linear quantization and products of quantized operands, by their definitions.
 #include <cmath>
 
+#include "base/ir/kernels/common.h"
 #include "base/ir/kernels/integer_product.h"
-#include "base/ir/kernels/registry.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
@@ -39,10 +39,9 @@ struct ScaleIndex {
   }
 };
 
-std::vector<OutputType> dequantize_shapes(const KernelCall& call) {
+std::vector<OutputType> scaled_shapes(const KernelCall& call) {
   const ScaleIndex checked(call);
-  const int64_t type = call.attributes->get_or(key::kTo, static_cast<int64_t>(call.inputs[1].dtype));
-  return {{static_cast<DType>(type), dims_of(call.inputs[0])}};
+  return by_rule(call);
 }
 void dequantize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
@@ -74,12 +73,6 @@ std::pair<double, double> range_of(DType type) {
       return {0, 255};
   }
 }
-std::vector<OutputType> quantize_shapes(const KernelCall& call) {
-  const auto fallback = static_cast<DType>(call.attributes->get_or(key::kTo, int64_t(DType::kU8)));
-  const DType type = has_input(call, 2) ? call.inputs[2].dtype : fallback;
-  const ScaleIndex checked(call);
-  return {{type, dims_of(call.inputs[0])}};
-}
 void quantize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const ScaleIndex index(call);
@@ -100,9 +93,6 @@ void quantize_tile(const KernelCall& call, int64_t tile) {
   }
 }
 
-std::vector<OutputType> dynamic_shapes(const KernelCall& call) {
-  return {{DType::kU8, dims_of(call.inputs[0])}, {DType::kF32, {}}, {DType::kU8, {}}};
-}
 void dynamic_tile(const KernelCall& call, int64_t) {
   const TensorView& x = call.inputs[0];
   float low = 0, high = 0;
@@ -134,15 +124,9 @@ void check_integer_zeros(const KernelCall& call, int64_t m, int64_t n) {
 
 std::vector<OutputType> integer_product_shapes(const KernelCall& call) {
   const TensorView &a = call.inputs[0], &b = call.inputs[1];
-  if (a.rank < 2 || b.rank < 2 ||
-      a.dims[static_cast<std::size_t>(a.rank) - 1] != b.dims[static_cast<std::size_t>(b.rank) - 2])
-    misfit("MatMulInteger of " + dims_text(a.shape()) + " and " + dims_text(b.shape()));
-  Dims dims = broadcast(a.shape().first(static_cast<std::size_t>(a.rank) - 2),
-                        b.shape().first(static_cast<std::size_t>(b.rank) - 2));
-  dims.push_back(a.dims[static_cast<std::size_t>(a.rank) - 2]);
-  dims.push_back(b.dims[static_cast<std::size_t>(b.rank) - 1]);
-  check_integer_zeros(call, dims[dims.size() - 2], dims.back());
-  return {{DType::kI32, dims}};
+  if (a.rank < 2 || b.rank < 2) misfit("MatMulInteger of a vector");
+  check_integer_zeros(call, a.dims[a.rank - 2], b.dims[b.rank - 1]);
+  return by_rule(call);
 }
 // [batch..., M, K] x [batch..., K, N] of 8-bit integers, by tiles of rows x one panel of columns.
 struct IntegerProduct {
@@ -154,9 +138,9 @@ struct IntegerProduct {
       : a(call.inputs[0]),
         b(call.inputs[1]),
         y(call.outputs[0]),
-        m(y.dims[static_cast<std::size_t>(y.rank) - 2]),
-        k(a.dims[static_cast<std::size_t>(a.rank) - 1]),
-        n(y.dims[static_cast<std::size_t>(y.rank) - 1]),
+        m(y.dims[y.rank - 2]),
+        k(a.dims[a.rank - 1]),
+        n(y.dims[y.rank - 1]),
         row_tiles((m + kRows - 1) / kRows),
         panels((n + kPanel - 1) / kPanel) {
     check_integer_zeros(call, m, n);
@@ -215,8 +199,7 @@ struct NBits {
     const int64_t per_byte = 8 / bits;
     zero_bytes = (blocks - 1) / per_byte + 1;
     const TensorView& x = call.inputs[0];
-    if (x.rank == 0 || x.dims[static_cast<std::size_t>(x.rank) - 1] != k)
-      misfit("MatMulNBits: the input's last axis is not K");
+    if (x.rank == 0 || x.dims[x.rank - 1] != k) misfit("MatMulNBits: the input's last axis is not K");
     const auto check = [&](std::size_t input, const char* what, bool fits) {
       if (!fits)
         misfit("MatMulNBits: " + std::string(what) + " " + dims_text(call.inputs[input].shape()) +
@@ -236,10 +219,8 @@ struct NBits {
 };
 
 std::vector<OutputType> nbits_shapes(const KernelCall& call) {
-  const NBits sizes(call);
-  Dims dims = dims_of(call.inputs[0]);
-  dims.back() = sizes.n;
-  return {{call.inputs[0].dtype, dims}};
+  const NBits checked(call);
+  return by_rule(call);
 }
 int64_t nbits_grid(const KernelCall& call) { return call.attributes->get(key::kN); }
 // One output column: its weights are decoded once for all rows.
@@ -314,9 +295,9 @@ void integer_product_tile(const KernelCall& call, int64_t tile, PanelProduct pro
 }
 
 void register_quantized(std::vector<Kernel>& into) {
-  into.push_back({Op::kDequantizeLinear, dequantize_shapes, grid_by_elements, dequantize_tile});
-  into.push_back({Op::kQuantizeLinear, quantize_shapes, grid_by_elements, quantize_tile});
-  into.push_back({Op::kDynamicQuantizeLinear, dynamic_shapes, grid_one, dynamic_tile});
+  into.push_back({Op::kDequantizeLinear, scaled_shapes, grid_by_elements, dequantize_tile});
+  into.push_back({Op::kQuantizeLinear, scaled_shapes, grid_by_elements, quantize_tile});
+  into.push_back({Op::kDynamicQuantizeLinear, by_rule, grid_one, dynamic_tile});
   into.push_back(
       {Op::kMatMulInteger, integer_product_shapes, integer_grid,
        [](const KernelCall& call, int64_t tile) { integer_product_tile(call, tile, plain_panel_product); }});

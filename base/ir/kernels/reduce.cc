@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
@@ -26,19 +26,6 @@ Axes axes_of(const KernelCall& call) {
   }
   for (int64_t axis : *given) a.reduced[norm_axis(axis, x.rank)] = true;
   return a;
-}
-Dims reduced_dims(const TensorView& x, const Axes& axes, bool keep) {
-  Dims dims;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(x.rank); ++i)
-    if (!axes.reduced[i])
-      dims.push_back(x.dims[i]);
-    else if (keep)
-      dims.push_back(1);
-  return dims;
-}
-std::vector<OutputType> reduce_shapes(const KernelCall& call) {
-  return {{call.inputs[0].dtype,
-           reduced_dims(call.inputs[0], axes_of(call), call.attributes->get_or(key::kKeepdims, 1) != 0)}};
 }
 int64_t reduce_grid(const KernelCall& call) { return (call.outputs[0].size() + kRows - 1) / kRows; }
 
@@ -159,14 +146,6 @@ void reduce_tile(const KernelCall& call, int64_t tile) {
   });
 }
 
-std::vector<OutputType> arg_shapes(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  Axes axes;
-  const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
-  axes.reduced[axis] = true;
-  if (x.dims[axis] == 0) misfit("ArgMax/ArgMin over an empty axis");
-  return {{DType::kI64, reduced_dims(x, axes, call.attributes->get_or(key::kKeepdims, 1) != 0)}};
-}
 void arg_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const auto axis = static_cast<std::size_t>(norm_axis(call.attributes->get_or(key::kAxis, 0), x.rank));
@@ -191,11 +170,9 @@ void arg_tile(const KernelCall& call, int64_t tile) {
 }  // namespace
 
 void register_reduce(std::vector<Kernel>& into) {
-  for (const Op op :
-       {Op::kReduceSum, Op::kReduceMean, Op::kReduceMax, Op::kReduceMin, Op::kReduceProd, Op::kReduceL1,
-        Op::kReduceL2, Op::kReduceSumSquare, Op::kReduceLogSum, Op::kReduceLogSumExp})
-    into.push_back({op, reduce_shapes, reduce_grid, reduce_tile});
-  for (const Op op : {Op::kArgMax, Op::kArgMin}) into.push_back({op, arg_shapes, reduce_grid, arg_tile});
+  for (Op op = Op::kReduceSum; is_reduction(op); op = static_cast<Op>(static_cast<int>(op) + 1))
+    into.push_back({op, by_rule, reduce_grid, reduce_tile});
+  for (const Op op : {Op::kArgMax, Op::kArgMin}) into.push_back({op, by_rule, reduce_grid, arg_tile});
 }
 
 }  // namespace ark::kernels

@@ -1,4 +1,14 @@
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
+
+namespace ark::kernels {
+
+// What each file of this folder adds.
+using Register = void(std::vector<Kernel>& into);
+Register register_pointwise, register_create, register_movement, register_index, register_scatter,
+    register_select, register_reduce, register_scan, register_norm, register_matmul, register_conv,
+    register_pool, register_attention, register_quantized, register_resize;
+
+}  // namespace ark::kernels
 
 namespace ark {
 namespace {
@@ -6,8 +16,7 @@ namespace {
 const std::vector<Kernel>& library() {
   static const std::vector<Kernel> kernels = [] {
     std::vector<Kernel> list, by_op(static_cast<std::size_t>(Op::kCount));
-    using Register = void (*)(std::vector<Kernel>&);
-    for (const Register add :
+    for (kernels::Register* const add :
          {kernels::register_pointwise, kernels::register_create, kernels::register_movement,
           kernels::register_index, kernels::register_scatter, kernels::register_select,
           kernels::register_reduce, kernels::register_scan, kernels::register_norm, kernels::register_matmul,

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {

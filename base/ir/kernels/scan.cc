@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {

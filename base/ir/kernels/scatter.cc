@@ -1,5 +1,5 @@
 // Scatter family: copy the data, then write updates in order (one tile: duplicates make order matter).
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
@@ -73,7 +73,7 @@ std::vector<OutputType> scatter_nd_shapes(const KernelCall& call) {
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
   check_same_type(x, call.inputs[2]);
   if (indices.rank < 1) misfit("ScatterND wants indices of rank >= 1");
-  const int64_t depth = indices.dims[static_cast<std::size_t>(indices.rank) - 1];
+  const int64_t depth = indices.dims[indices.rank - 1];
   if (depth > x.rank) misfit("ScatterND: index depth exceeds the data's rank");
   Dims want(indices.dims.begin(), indices.dims.begin() + indices.rank - 1);
   want.insert(want.end(), x.dims.begin() + depth, x.dims.begin() + x.rank);
@@ -86,7 +86,7 @@ std::vector<OutputType> scatter_nd_shapes(const KernelCall& call) {
 void scatter_nd_tile(const KernelCall& call, int64_t) {
   copy_data(call);
   const TensorView &x = call.inputs[0], &indices = call.inputs[1];
-  const int64_t depth = indices.dims[static_cast<std::size_t>(indices.rank) - 1];
+  const int64_t depth = indices.dims[indices.rank - 1];
   const Index own = strides_of(x.shape());
   const int64_t inner = product(x.shape().subspan(static_cast<std::size_t>(depth)));
   const int64_t entries = product(indices.shape().first(static_cast<std::size_t>(indices.rank) - 1));

@@ -1,7 +1,7 @@
 // Operators that choose elements: Trilu, NonZero, Compress, Unique, TopK.
 #include <map>
 
-#include "base/ir/kernels/registry.h"
+#include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 
 namespace ark::kernels {
@@ -18,8 +18,7 @@ std::vector<OutputType> trilu_shapes(const KernelCall& call) {
 }
 void trilu_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const int64_t rows = y.dims[static_cast<std::size_t>(y.rank) - 2],
-                columns = y.dims[static_cast<std::size_t>(y.rank) - 1];
+  const int64_t rows = y.dims[y.rank - 2], columns = y.dims[y.rank - 1];
   const int64_t k = diagonal_of(call);
   const bool upper = call.attributes->get_or(key::kUpper, 1) != 0;
   const int64_t size = element_bytes(y);
@@ -158,12 +157,8 @@ int64_t topk_of(const KernelCall& call, std::size_t axis) {
   return k[0];
 }
 std::vector<OutputType> topk_shapes(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  const std::size_t axis = topk_axis(call);
-  const int64_t k = topk_of(call, axis);
-  Dims dims = dims_of(x);
-  dims[axis] = k;
-  return {{x.dtype, dims}, {DType::kI64, dims}};
+  topk_of(call, topk_axis(call));
+  return by_rule(call);
 }
 int64_t topk_grid(const KernelCall& call) {
   const TensorView& x = call.inputs[0];

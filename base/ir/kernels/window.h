@@ -15,7 +15,7 @@ struct Window {
   }
 };
 
-// From ONNX's attributes (kernel_shape may come from the weights). Resolves auto_pad and ceil_mode. Throws
+// From ONNX's attributes (kernel_shape may come from the weights) and the output's sizes. Resolves auto_pad. Throws
 // misfit.
 Window window_of(const KernelCall& call, Dims kernel);
 

@@ -4,8 +4,7 @@
 namespace ark::shape_rules {
 namespace {
 
-// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?) -> (y, present_k?,
-// present_v?)
+// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?) -> (y, present_k?, present_v?)
 void attention(Context& c) {
   const DType type = c.dtype(0);
   if (!c.shape(0) || !c.shape(1) || !c.shape(2)) {

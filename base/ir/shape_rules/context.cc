@@ -28,7 +28,8 @@ std::optional<Expr> broadcast_size(const Expr& a, const Expr& b) {
 }
 
 void Context::fail(const std::string& why) const {
-  throw Error(Code::kBadModel, "node " + escaped(node().name) + ": " + why);
+  // Kernels ask for a node without a name.
+  throw Error(Code::kBadModel, node().name.empty() ? why : "node " + escaped(node().name) + ": " + why);
 }
 
 const Value& Context::in(std::size_t i) const {
@@ -39,6 +40,10 @@ const Value& Context::in(std::size_t i) const {
 std::optional<int64_t> Context::rank(std::size_t i) const {
   const std::optional<Shape>& s = shape(i);
   return s ? std::optional(static_cast<int64_t>(s->size())) : std::nullopt;
+}
+
+std::optional<int64_t> Context::count(std::size_t i) const {
+  return has(i) && shape(i) ? element_count(*shape(i)).constant() : std::nullopt;
 }
 
 std::optional<Elements> Context::elements(std::size_t i) const {

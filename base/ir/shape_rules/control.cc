@@ -8,9 +8,7 @@ namespace {
 // Symbols of a subgraph's own data mean nothing outside; so only constant sizes and those of values from
 // outside are kept, and others become fresh.
 bool known_outside(Context& c, const Expr& e) {
-  std::set<std::string> symbols;
-  e.collect_symbols(symbols);
-  for (const std::string& s : symbols)
+  for (const std::string& s : e.symbols())
     if (!c.is_outer_symbol(s)) return false;
   return true;
 }

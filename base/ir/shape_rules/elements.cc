@@ -290,7 +290,7 @@ Result reduce(Context& c) {
 Result dims(Context& c) { return c.attributes().get(key::kValues); }
 
 using Propagate = Result (*)(Context&);
-Propagate rule_of(Op op) {
+Propagate propagation_of(Op op) {
   switch (op) {
     case Op::kCast:
       return cast;
@@ -328,7 +328,7 @@ Propagate rule_of(Op op) {
 }  // namespace
 
 std::optional<Elements> propagate_elements(Context& c) {
-  const Propagate rule = rule_of(c.node().op);
+  const Propagate rule = propagation_of(c.node().op);
   if (!rule || c.outputs() == 0 || c.node().outputs[0] == kNoValue) return std::nullopt;
   const auto& shape = c.output_shape(0);
   if (!shape || shape->size() > 1) return std::nullopt;

@@ -1,5 +1,4 @@
-// Operators that move elements and keep them: reshape, transpose, expand, slice, concat, split, pad, tile,
-// ...
+// Operators that move elements and keep them: reshape, transpose, expand, slice, concat, split, pad, tile, ...
 #include <algorithm>
 #include <set>
 
@@ -96,16 +95,14 @@ void concat(Context& c) {
     known &= c.shape(i).has_value();
   }
   if (!known) return c.out(0, c.dtype(0), std::nullopt);
-  for (std::size_t i = 0; i < c.inputs(); ++i) {
+  c.check_rank(0, 1);
+  const int64_t axis = c.axis(c.attributes().get(key::kAxis), *c.rank(0));
+  y = *c.shape(0);
+  for (std::size_t i = 1; i < c.inputs(); ++i) {
     const Shape& x = *c.shape(i);
-    if (!y) {
-      y = x;
-      c.axis(c.attributes().get(key::kAxis), static_cast<int64_t>(x.size()));
-      continue;
-    }
     if (x.size() != y->size()) c.fail("Concat of different ranks");
     for (std::size_t d = 0; d < x.size(); ++d) {
-      const bool along = static_cast<int64_t>(d) == c.attributes().get(key::kAxis);
+      const bool along = static_cast<int64_t>(d) == axis;
       (*y)[d] = along ? (*y)[d] + x[d] : c.same((*y)[d], x[d], "sizes of Concat's inputs off its axis");
     }
   }
@@ -159,12 +156,18 @@ void depth_to_space(Context& c) {
   const Expr b = c.attributes().get(key::kBlocksize);
   if (x.size() != 4) c.fail("needs rank 4");
   if (b.constant().value_or(0) <= 0) c.fail("blocksize must be positive");
+  const auto parts = [&](const Expr& size, const Expr& each) {
+    if (mod(size, each).constant().value_or(0) != 0)
+      c.fail(size.str() + " cannot be cut into blocks of " + each.str());
+    return floordiv(size, each);
+  };
   if (c.node().op == Op::kDepthToSpace)
-    return c.out(0, c.dtype(0), Shape{x[0], floordiv(x[1], b * b), x[2] * b, x[3] * b});
-  c.out(0, c.dtype(0), Shape{x[0], x[1] * b * b, floordiv(x[2], b), floordiv(x[3], b)});
+    return c.out(0, c.dtype(0), Shape{x[0], parts(x[1], b * b), x[2] * b, x[3] * b});
+  c.out(0, c.dtype(0), Shape{x[0], x[1] * b * b, parts(x[2], b), parts(x[3], b)});
 }
 
 void eye_like(Context& c) {
+  if (c.shape(0) && c.shape(0)->size() != 2) c.fail("EyeLike wants a matrix, not " + str(*c.shape(0)));
   c.out(0, static_cast<DType>(c.attributes().get_or(key::kTo, static_cast<int64_t>(c.dtype(0)))), c.shape(0));
 }
 

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/ir/einsum.h"
 #include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
@@ -35,11 +36,9 @@ void matmul(Context& c) {
         product(c, c.attributes().get_or(key::kTransA, 0), c.attributes().get_or(key::kTransB, 0)));
 }
 
-// One zero point for all, or one for each of `count`, as far as sizes are known; the kernels look at the
-// others.
+// One zero point for all, or one for each of `count`, as far as sizes are known; the kernels look at the others.
 void check_zeros(Context& c, std::size_t i, const Expr& count, const char* of) {
-  if (!c.has(i) || !c.shape(i)) return;
-  const auto zeros = element_count(*c.shape(i)).constant(), wanted = count.constant();
+  const auto zeros = c.count(i), wanted = count.constant();
   if (zeros && wanted && *zeros != 1 && *zeros != *wanted)
     c.fail("has " + std::to_string(*zeros) + " zero points for " + std::to_string(*wanted) + of);
 }
@@ -51,10 +50,9 @@ void matmul_integer(Context& c) {
   c.out(0, DType::kI32, y);
 }
 
-// Whether input i holds the product of `factors`, all positive, where its size is known. Nothing here can
-// overflow.
+// Whether input i holds the product of `factors`, all positive, where its size is known. Nothing here can overflow.
 void check_count(Context& c, std::size_t i, std::initializer_list<int64_t> factors, const std::string& what) {
-  const auto known = c.has(i) && c.shape(i) ? element_count(*c.shape(i)).constant() : std::nullopt;
+  const auto known = c.count(i);
   if (!known) return;
   int64_t left = *known;
   bool fits = true;
@@ -83,8 +81,7 @@ void check_nbits(Context& c) {
   }
   if (!c.has(4)) return;
   if (!is_integer(c.dtype(4))) c.fail("has g_idx of type " + std::string(name_of(c.dtype(4))));
-  const bool padded =
-      c.shape(4) && element_count(*c.shape(4)).constant().value_or(k) != k;  // to whole blocks
+  const bool padded = c.count(4).value_or(k) != k;  // to whole blocks
   check_count(c, 4, {padded ? blocks * block : k}, "elements of g_idx");
 }
 
@@ -103,84 +100,22 @@ void matmul_nbits(Context& c) {
   c.out(0, c.dtype(0), y);
 }
 
-// "bij,bjk->bik", with "..." for broadcast axes; spaces allowed; the arrow may be absent.
-class Einsum {
- public:
-  Einsum(Context& c, std::string equation) : c_(c) {
-    std::erase(equation, ' ');
-    const auto arrow = equation.find("->");
-    std::size_t start = 0;
-    const std::string left = equation.substr(0, arrow);
-    for (std::size_t comma; (comma = left.find(',', start)) != std::string::npos; start = comma + 1)
-      terms_.push_back(left.substr(start, comma - start));
-    terms_.push_back(left.substr(start));
-    if (arrow != std::string::npos)
-      result_ = equation.substr(arrow + 2);
-    else
-      result_ = implicit_result();
-  }
-
-  std::optional<Shape> shape() {
-    if (terms_.size() != c_.inputs()) c_.fail("the equation has another number of operands than the node");
-    for (std::size_t i = 0; i < terms_.size(); ++i) {
-      if (!c_.shape(i)) return std::nullopt;
-      bind(terms_[i], *c_.shape(i));
-    }
-    Shape y;
-    for (std::size_t i = 0; i < result_.size(); ++i) {
-      if (result_.compare(i, 3, "...") == 0) {
-        y.insert(y.end(), ellipsis_.begin(), ellipsis_.end());
-        i += 2;
-      } else if (const auto it = sizes_.find(result_[i]); it != sizes_.end()) {
-        y.push_back(it->second);
-      } else {
-        c_.fail("the result of the equation names an axis that no operand has");
-      }
-    }
-    return y;
-  }
-
- private:
-  std::string implicit_result() const {
-    std::map<char, int> count;
-    bool dots = false;
-    for (const std::string& term : terms_)
-      for (const char letter : term) letter == '.' ? void(dots = true) : void(++count[letter]);
-    std::string result = dots ? "..." : "";
-    for (const auto& [letter, n] : count)
-      if (n == 1) result += letter;
-    return result;
-  }
-
-  void bind(const std::string& term, const Shape& x) {
-    const auto dots = term.find("...");
-    const std::size_t letters = term.size() - (dots == std::string::npos ? 0 : 3);
-    if (letters > x.size() || (dots == std::string::npos && letters != x.size()))
-      c_.fail("an operand's rank differs from the equation's");
-    const std::size_t extra = x.size() - letters;
-    for (std::size_t i = 0, axis = 0; i < term.size(); ++i) {
-      if (i == dots) {
-        ellipsis_ = c_.broadcast(ellipsis_, Shape(x.begin() + static_cast<std::ptrdiff_t>(axis),
-                                                  x.begin() + static_cast<std::ptrdiff_t>(axis + extra)));
-        axis += extra;
-        i += 2;
-        continue;
-      }
-      const auto [it, fresh] = sizes_.emplace(term[i], x[axis]);
-      if (!fresh) it->second = c_.broadcast(it->second, x[axis]);
-      ++axis;
-    }
-  }
-
-  Context& c_;
-  std::vector<std::string> terms_;
-  std::string result_;
-  std::map<char, Expr> sizes_;
-  Shape ellipsis_;
-};
-
 void einsum(Context& c) {
-  c.out(0, c.dtype(0), Einsum(c, c.attributes().get_or(key::kEquation, "")).shape());
+  std::vector<int64_t> ranks;
+  for (std::size_t i = 0; i < c.inputs(); ++i) {
+    if (!c.shape(i)) return c.out(0, c.dtype(0), std::nullopt);
+    ranks.push_back(*c.rank(i));
+  }
+  const EinsumLabels labels = einsum_labels(c.attributes().get_or(key::kEquation, ""), ranks);
+  std::map<char, Expr> sizes;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    for (std::size_t axis = 0; axis < labels.operands[i].size(); ++axis) {
+      const auto [it, fresh] = sizes.emplace(labels.operands[i][axis], (*c.shape(i))[axis]);
+      if (!fresh) it->second = c.broadcast(it->second, (*c.shape(i))[axis]);
+    }
+  Shape y;
+  for (const char label : labels.result) y.push_back(sizes.at(label));
+  c.out(0, c.dtype(0), y);
 }
 
 }  // namespace

@@ -5,14 +5,10 @@
 namespace ark::shape_rules {
 namespace {
 
-std::optional<int64_t> count(Context& c, std::size_t i) {
-  return c.has(i) && c.shape(i) ? element_count(*c.shape(i)).constant() : std::nullopt;
-}
-
 // Scales and zero points are as many as the axis or its blocks want, as far as sizes are known; the kernels
 // look at the others.
 void check_scaling(Context& c) {
-  const auto scales = count(c, 1), zeros = count(c, 2);
+  const auto scales = c.count(1), zeros = c.count(2);
   if (scales && zeros && *scales != *zeros)
     c.fail("has " + std::to_string(*scales) + " scales and " + std::to_string(*zeros) + " zero points");
   const int64_t block = c.attributes().get_or(key::kBlockSize, 0);

@@ -24,9 +24,14 @@ void reduce(Context& c) {
   const bool keep = c.attributes().get_or(key::kKeepdims, 1) != 0;
   if (!c.shape(0)) return c.out(0, c.dtype(0), std::nullopt);
   const Shape& x = *c.shape(0);
-  if (c.has(1) && !c.attributes().has(key::kAxes))  // axes are data
-    return c.out(0, c.dtype(0), keep ? std::optional(c.fresh_shape(0, *c.rank(0), "d")) : std::nullopt);
   std::vector<int64_t> axes = c.attributes().get_or(key::kAxes, {});
+  if (c.has(1) && !c.attributes().has(key::kAxes)) {
+    const auto elements = c.elements(1);
+    for (std::size_t i = 0; elements && i < elements->size(); ++i)
+      if (const auto axis = (*elements)[i].constant()) axes.push_back(*axis);
+    if (!elements || axes.size() != elements->size())  // axes are data
+      return c.out(0, c.dtype(0), keep ? std::optional(c.fresh_shape(0, *c.rank(0), "d")) : std::nullopt);
+  }
   if (axes.empty()) {
     if (c.attributes().get_or(key::kNoopWithEmptyAxes, 0)) return same_as_first(c);
     for (int64_t i = 0; i < *c.rank(0); ++i) axes.push_back(i);
@@ -36,6 +41,9 @@ void reduce(Context& c) {
 
 void arg(Context& c) {
   if (!c.shape(0)) return c.out(0, DType::kI64, std::nullopt);
+  const auto axis = static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
+  if (axis < c.shape(0)->size() && (*c.shape(0))[axis].is_constant(0))
+    c.fail("ArgMax/ArgMin over an empty axis");
   c.out(0, DType::kI64,
         reduced(c, *c.shape(0), {c.attributes().get(key::kAxis)},
                 c.attributes().get_or(key::kKeepdims, 1) != 0));

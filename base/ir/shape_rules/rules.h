@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +31,7 @@ class Context {
   DType dtype(std::size_t i) const { return in(i).dtype; }
   const std::optional<Shape>& shape(std::size_t i) const { return in(i).shape; }
   std::optional<int64_t> rank(std::size_t i) const;
+  std::optional<int64_t> count(std::size_t i) const;      // elements; nullopt if absent or unknown
   std::optional<Elements> elements(std::size_t i) const;  // nullopt if absent or unknown
   std::optional<Tensor> constant(std::size_t i) const;    // small constants only
 
@@ -48,8 +48,7 @@ class Context {
   // Whether a symbol seen in a subgraph means the same out here: sizes of inputs and of captured values do.
   bool is_outer_symbol(const std::string& name) const;
 
-  // The one size two equal dims have; fails if both are constants and differ. Records an assumption
-  // otherwise.
+  // The one size two equal dims have; fails if both are constants and differ. Records an assumption otherwise.
   Expr same(const Expr& a, const Expr& b, std::string_view what);
   Expr broadcast(const Expr& a, const Expr& b);
   Shape broadcast(const Shape& a, const Shape& b);
@@ -68,15 +67,7 @@ struct Entry {
   Rule rule;
 };
 
-std::span<const Entry> pointwise_rules();
-std::span<const Entry> movement_rules();
-std::span<const Entry> indexing_rules();
-std::span<const Entry> reduction_rules();
-std::span<const Entry> product_rules();
-std::span<const Entry> window_rules();
-std::span<const Entry> quantized_rules();
-std::span<const Entry> attention_rules();
-std::span<const Entry> control_rules();
+Rule rule_of(Op op);  // null: none
 
 void same_as_first(Context& c);  // output 0 has input 0's type and shape
 

@@ -46,11 +46,10 @@ Expr slid(const Window& w, std::size_t i, std::size_t spatial, const Expr& in, c
   return positive(min(count, floordiv(in + before - 1, stride) + 1));
 }
 
-// ConvInteger: one zero point for the input, one or one an output channel for the weights, as far as sizes
-// are known.
+// ConvInteger: one zero point for the input, one or one an output channel for the weights, as far as sizes are known.
 void check_zeros(Context& c) {
   for (std::size_t i = 2; i < 4; ++i) {
-    const auto zeros = c.has(i) && c.shape(i) ? element_count(*c.shape(i)).constant() : std::nullopt;
+    const auto zeros = c.count(i);
     if (!zeros || *zeros == 1) continue;
     const auto channels =
         c.shape(1) && !c.shape(1)->empty() ? c.shape(1)->front().constant() : std::optional<int64_t>();
@@ -121,6 +120,7 @@ void pool(Context& c) {
 }
 
 void global_pool(Context& c) {
+  c.check_rank(0, 2);
   std::optional<Shape> y = c.shape(0);
   if (y)
     for (std::size_t i = 2; i < y->size(); ++i) (*y)[i] = 1;

@@ -51,57 +51,28 @@ struct Lanes {
   friend Lanes tanh(Lanes a) { return simd::tanh<T>(a.v); }
   friend Lanes erf(Lanes a) { return simd::erf<T>(a.v); }
   // Built-ins: inline functions of std, compiled for one instruction set, could be linked into code for another.
-  friend Lanes floor(Lanes a) {
-    return each([](float x) { return __builtin_floorf(x); }, a);
+#define ARK_EACH_LANE(name, builtin)                    \
+  friend Lanes name(Lanes a) {                          \
+    return each([](float x) { return builtin(x); }, a); \
   }
-  friend Lanes ceil(Lanes a) {
-    return each([](float x) { return __builtin_ceilf(x); }, a);
-  }
-  friend Lanes round(Lanes a) {
-    return each([](float x) { return __builtin_nearbyintf(x); }, a);
-  }
-  friend Lanes expm1(Lanes a) {
-    return each([](float x) { return __builtin_expm1f(x); }, a);
-  }
-  friend Lanes log(Lanes a) {
-    return each([](float x) { return __builtin_logf(x); }, a);
-  }
-  friend Lanes log1p(Lanes a) {
-    return each([](float x) { return __builtin_log1pf(x); }, a);
-  }
-  friend Lanes sin(Lanes a) {
-    return each([](float x) { return __builtin_sinf(x); }, a);
-  }
-  friend Lanes cos(Lanes a) {
-    return each([](float x) { return __builtin_cosf(x); }, a);
-  }
-  friend Lanes tan(Lanes a) {
-    return each([](float x) { return __builtin_tanf(x); }, a);
-  }
-  friend Lanes asin(Lanes a) {
-    return each([](float x) { return __builtin_asinf(x); }, a);
-  }
-  friend Lanes acos(Lanes a) {
-    return each([](float x) { return __builtin_acosf(x); }, a);
-  }
-  friend Lanes atan(Lanes a) {
-    return each([](float x) { return __builtin_atanf(x); }, a);
-  }
-  friend Lanes sinh(Lanes a) {
-    return each([](float x) { return __builtin_sinhf(x); }, a);
-  }
-  friend Lanes cosh(Lanes a) {
-    return each([](float x) { return __builtin_coshf(x); }, a);
-  }
-  friend Lanes asinh(Lanes a) {
-    return each([](float x) { return __builtin_asinhf(x); }, a);
-  }
-  friend Lanes acosh(Lanes a) {
-    return each([](float x) { return __builtin_acoshf(x); }, a);
-  }
-  friend Lanes atanh(Lanes a) {
-    return each([](float x) { return __builtin_atanhf(x); }, a);
-  }
+  ARK_EACH_LANE(floor, __builtin_floorf)
+  ARK_EACH_LANE(ceil, __builtin_ceilf)
+  ARK_EACH_LANE(round, __builtin_nearbyintf)
+  ARK_EACH_LANE(expm1, __builtin_expm1f)
+  ARK_EACH_LANE(log, __builtin_logf)
+  ARK_EACH_LANE(log1p, __builtin_log1pf)
+  ARK_EACH_LANE(sin, __builtin_sinf)
+  ARK_EACH_LANE(cos, __builtin_cosf)
+  ARK_EACH_LANE(tan, __builtin_tanf)
+  ARK_EACH_LANE(asin, __builtin_asinf)
+  ARK_EACH_LANE(acos, __builtin_acosf)
+  ARK_EACH_LANE(atan, __builtin_atanf)
+  ARK_EACH_LANE(sinh, __builtin_sinhf)
+  ARK_EACH_LANE(cosh, __builtin_coshf)
+  ARK_EACH_LANE(asinh, __builtin_asinhf)
+  ARK_EACH_LANE(acosh, __builtin_acoshf)
+  ARK_EACH_LANE(atanh, __builtin_atanhf)
+#undef ARK_EACH_LANE
   friend Lanes pow(Lanes a, Lanes b) {
     return each([](float x, float y) { return __builtin_powf(x, y); }, a, b);
   }

@@ -80,8 +80,7 @@ void run(const PhaseCall& call) {
     const int64_t n = std::min(kBlock, end - start);
     float* target = out.as<float>() + start;
     for (std::size_t s = 0; s < steps; ++s) {
-      // The last step writes the output itself, but in a block that is not whole: vectors would write past
-      // its end.
+      // The last step writes the output itself, but in a block that is not whole: vectors would write past its end.
       const bool direct = s + 1 == steps && n == kBlock;
       run_step(call, s, start, n, regs, direct ? target : regs.memory + static_cast<int64_t>(s) * kBlock);
     }

@@ -67,8 +67,7 @@ struct Attention : Quiet {
     float maximum[kRows], sum[kRows], values[kRows][kValueLanes];
   };
 
-  // scores[row][key] = q . k for 32 keys; eight lanes share a key. `place`: of the lane's own key among key
-  // rows.
+  // scores[row][key] = q . k for 32 keys; eight lanes share a key. `place`: of the lane's own key among key rows.
   ARK_DEVICE void score(i32 rows, i64 place, i32 keys, float* scores) const {
     const int part = call.b.lane % 8;
     const float* q = scratch(kQueries);

@@ -1,5 +1,4 @@
-// x [m, k] times a packed weight [k, n], by tiles of kRowBlock rows x one panel of columns x a group of
-// pieces of k.
+// x [m, k] times a packed weight [k, n], by tiles of kRowBlock rows x one panel of columns x a group of pieces of k.
 //
 // A piece (at most kPieceRows rows of the weight) is added up in an order that the weight alone decides;
 // pieces are added as a balanced pairwise tree, inside a tile, then over the tiles of one output (the last

@@ -101,8 +101,7 @@ struct RecvReduce : Quiet {
   }
 };
 
-// Own part at operand `rank`, out 10; of four bytes. Sizes: elements of out behind the axis; 1 + r: of part
-// r.
+// Own part at operand `rank`, out 10; of four bytes. Sizes: elements of out behind the axis; 1 + r: of part r.
 struct RecvConcat : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i64 width = call.size_at(0);

@@ -56,8 +56,7 @@ struct Embed : Quiet {
   }
 };
 
-// (x, scale?, bias?, out). Size: row length. Real: epsilon. A warp takes a row; or the block, when rows are
-// few.
+// (x, scale?, bias?, out). Size: row length. Real: epsilon. A warp takes a row; or the block, when rows are few.
 template <bool kRms>
 struct Norm : Quiet {
   ARK_DEVICE static float block_sum(const Call& call, float v, float* room) {

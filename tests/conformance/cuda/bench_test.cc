@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "engine/cuda/micro.h"
+#include "tests/conformance/cuda/micro.h"
 #include "tests/conformance/cuda/test_gpu.h"
 #include "tests/engine/driving.h"
 #include "tests/engine/token_graphs.h"

@@ -1,4 +1,4 @@
-// The argument of engine/cuda/micro_kernel.h's kernel. Host and device; no standard header here.
+// The argument of tests/conformance/cuda/micro_kernel.h's kernel. Host and device; no standard header here.
 #pragma once
 
 namespace ark::cuda {

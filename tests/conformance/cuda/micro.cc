@@ -1,18 +1,34 @@
-#include "engine/cuda/micro.h"
+#include "tests/conformance/cuda/micro.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
 #include "engine/cuda/links.h"
-#include "engine/cuda/micro_kernel_parameters.h"
 #include "engine/cuda/sources.h"
+#include "tests/conformance/cuda/micro_kernel_parameters.h"
+#include "tests/fixtures.h"
 
 namespace ark::cuda {
 namespace {
+
+// The kernel's own headers beside those that the library carries.
+KernelSource micro_source() {
+  KernelSource source = source_of("#include \"tests/conformance/cuda/micro_kernel.h\"\n");
+  for (const char* name :
+       {"tests/conformance/cuda/micro_kernel.h", "tests/conformance/cuda/micro_kernel_parameters.h"}) {
+    std::ifstream file(test::source_root() / name);
+    std::stringstream text;
+    text << file.rdbuf();
+    source.headers.push_back({name, text.str()});
+  }
+  return source;
+}
 
 constexpr int kMostBlocks = 1024;
 constexpr uint64_t kCounterBytes = 64 * 1024;
@@ -53,7 +69,7 @@ class Bench {
  public:
   Bench(Gpu& gpu, int rounds)
       : gpu_(gpu),
-        kernel_(gpu.load(source_of("#include \"engine/cuda/micro_kernel.h\"\n"))),
+        kernel_(gpu.load(micro_source())),
         counters_(gpu, kCounterBytes, "counters"),
         floats_(gpu, 6 * kMicroFloats * sizeof(float), "inboxes"),
         words_(gpu, 256, "words"),

@@ -1,4 +1,4 @@
-// What the loop's primitives cost on a GPU, each measured by itself (kernel: engine/cuda/micro_kernel.h).
+// What the loop's primitives cost on a GPU, each measured by itself (kernel: tests/conformance/cuda/micro_kernel.h).
 #pragma once
 
 #include <string>

@@ -1,9 +1,9 @@
-// What hops, barriers and exchanges cost on a GPU, measured by themselves: the kernel of engine/cuda/micro.h.
+// What hops, barriers and exchanges cost on a GPU, measured by themselves: the kernel of micro.h.
 #pragma once
 
 #include "dma/device.h"
-#include "engine/cuda/micro_kernel_parameters.h"
 #include "engine/cuda/post.h"
+#include "tests/conformance/cuda/micro_kernel_parameters.h"
 
 namespace ark::cuda {
 

@@ -1,5 +1,5 @@
 // The benchmark of primitives runs to its end in any schedule, without races, and its all-reduce is right.
-#include "engine/cuda/micro.h"
+#include "tests/conformance/cuda/micro.h"
 
 #include <gtest/gtest.h>
 
