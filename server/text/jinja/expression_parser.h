@@ -6,6 +6,8 @@
 
 namespace ark::text::jinja {
 
+struct Builtin;
+
 class ExpressionParser {
  public:
   explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
@@ -69,7 +71,7 @@ class ExpressionParser {
   ExpressionPtr call(ExpressionPtr base);
   ExpressionPtr test(ExpressionPtr base);
   void arguments(Expression& call);
-  std::string name_of(const char* kind, bool exists(std::string_view));
+  std::string name_of(const char* kind, const Builtin* find(std::string_view));
   bool tuple_ends(std::string_view end) const;
 
   TokenStream& tokens_;
