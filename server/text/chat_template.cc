@@ -55,7 +55,8 @@ std::string ChatTemplate::render_variables(const Json& variables, std::optional<
                                            Budget budget) const {
   jinja::Dict dict;
   try {
-    for (const auto& [name, value] : variables.items()) dict.set(jinja::Value(name), jinja::from_json(value, budget), budget);
+    for (const auto& [name, value] : variables.items())
+      dict.set(jinja::Value(name), jinja::from_json(value, budget), budget);
   } catch (const std::runtime_error& error) {
     throw Error(Code::kInvalidArgument, std::string("messages: ") + error.what());
   }

@@ -207,7 +207,7 @@ class SuffixStep : public Decoder::Step {
 };
 
 void replace_literal(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+  for (std::size_t at = find_text(text, from); at != text.npos; at = find_text(text, from, at + to.size()))
     text.replace(at, from.size(), to);
 }
 

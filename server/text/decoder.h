@@ -41,6 +41,7 @@ class Decoder {
    private:
     std::string drain(std::vector<std::string> tokens, std::size_t stage, Budget& budget);
     std::vector<std::unique_ptr<DecodeStage>> stages_;
+    Budget made_;  // all text
   };
 
   // The bytes that a token stands for by itself, before any character is put together.

@@ -239,6 +239,7 @@ std::string Interpreter::run_macro(const Statement& statement, const ScopePtr& s
   std::string* saved = std::exchange(out_, &text);
   {
     const Enter enter(*this, std::make_shared<Scope>(scope));
+    budget_.charge(arguments.keywords.size() * statement.parameters.size() / kNamesPerUnit);
     const std::size_t count = statement.parameters.size(), required = count - statement.defaults.size();
     std::vector<Value> rest;
     auto kwargs = std::make_shared<Dict>();

@@ -51,7 +51,8 @@ Value affix_method(Call& c) {
 template <bool kFromRight>
 Value position_method(Call& c) {
   const std::string &text = c.input.as_string(), &part = c.string(0);
-  const std::size_t at = kFromRight ? text.rfind(part) : text.find(part);
+  if (kFromRight) c.budget.charge_reading(text.size() * (1 + part.size()));  // rfind may take so long
+  const std::size_t at = kFromRight ? text.rfind(part) : find_text(text, part);
   return at == std::string::npos ? -1 : static_cast<std::int64_t>(count_chars(text.substr(0, at)));
 }
 
@@ -59,7 +60,7 @@ Value count_method(Call& c) {
   const std::string &text = c.input.as_string(), &part = c.string(0);
   if (part.empty()) return static_cast<std::int64_t>(count_chars(text) + 1);
   std::int64_t count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
+  for (std::size_t at = find_text(text, part); at != text.npos; at = find_text(text, part, at + part.size()))
     ++count;
   return count;
 }
@@ -133,6 +134,7 @@ Value format_method(Call& c) {
       if (index >= c.arguments.positional.size()) c.fail("lacks argument " + std::to_string(index));
       return c.arguments.positional[index];
     }
+    c.budget.charge(c.arguments.keywords.size() / kNamesPerUnit);
     for (const auto& [name, value] : c.arguments.keywords)
       if (name == field) return value;
     c.fail("lacks '" + field + "'");

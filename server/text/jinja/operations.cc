@@ -120,7 +120,7 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
       throw TemplateError(std::string("'in <string>' requires string as left operand, not ") +
                           item.type_name());
     budget.charge_reading(container.as_string().size());
-    return container.as_string().find(item.as_string()) != std::string::npos;
+    return find_text(container.as_string(), item.as_string()) != std::string::npos;
   }
   if (container.is_dict()) return container.as_dict().find(item, budget) != nullptr;
   const std::vector<Value> items = iterate(container, budget);
