@@ -39,13 +39,7 @@ std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time
   variables["tools"] = input.tools;
   variables["documents"] = input.documents;
   variables["add_generation_prompt"] = input.add_generation_prompt;
-  if (input.bos_token) variables["bos_token"] = *input.bos_token;
-  if (input.eos_token) variables["eos_token"] = *input.eos_token;
-  if (input.pad_token) variables["pad_token"] = *input.pad_token;
-  if (input.unk_token) variables["unk_token"] = *input.unk_token;
-  if (input.cls_token) variables["cls_token"] = *input.cls_token;
-  if (input.sep_token) variables["sep_token"] = *input.sep_token;
-  if (input.mask_token) variables["mask_token"] = *input.mask_token;
+  for (const auto& [name, token] : input.tokens) variables[name] = token;
   if (input.extra.is_object())
     for (const auto& [name, value] : input.extra.items()) variables[name] = value;
   return render_variables(variables, now, budget);

@@ -67,7 +67,7 @@ std::string Decoder::token_bytes(std::string_view token) const {
 
 Decoder::Stream::Stream(const Decoder& decoder) : made_(1 << 30, kMaxText) {
   if (decoder.joins_with_spaces_) stages_.push_back(join_with_spaces());
-  for (const auto& step : decoder.steps_) stages_.push_back(step->start());
+  for (const auto& start : decoder.steps_) stages_.push_back(start());
 }
 
 std::string Decoder::Stream::drain(std::vector<std::string> tokens, std::size_t stage, Budget& budget) {

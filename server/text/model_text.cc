@@ -129,15 +129,16 @@ void read_ids(const JsonView& generation, const JsonView& config, const JsonView
     for (const JsonView& source : {config, text_config}) set_once(text.max_length, source.at(name), 1);
   set_once(text.max_length, genai.at("context_length"), 1);
   if (!text.tokenizer) return;
-  const auto id_of = [&](const std::optional<std::string>& token) {
-    return token ? text.tokenizer->id(*token) : std::nullopt;
+  const auto id_of = [&](const char* name) {
+    const auto token = text.tokens.find(name);
+    return token == text.tokens.end() ? std::nullopt : text.tokenizer->id(token->second);
   };
-  if (const auto id = id_of(text.eos_token); id && text.eos_ids.empty()) text.eos_ids = {*id};
+  if (const auto id = id_of("eos_token"); id && text.eos_ids.empty()) text.eos_ids = {*id};
   // A chat model's turn ends with its eos_token even where the configuration names only the end of a
   // document.
-  if (const auto id = id_of(text.eos_token); id && text.chat_template) text.eos_ids.push_back(*id);
-  if (!text.bos_id) text.bos_id = id_of(text.bos_token);
-  if (!text.pad_id) text.pad_id = id_of(text.pad_token);
+  if (const auto id = id_of("eos_token"); id && text.chat_template) text.eos_ids.push_back(*id);
+  if (!text.bos_id) text.bos_id = id_of("bos_token");
+  if (!text.pad_id) text.pad_id = id_of("pad_token");
 }
 
 }  // namespace
@@ -150,17 +151,10 @@ ModelText load_model_text(const fs::path& directory, const fs::path& model) {
   ModelText text;
   if (const auto file = folder.read("tokenizer.json", kMaxTokenizer))
     text.tokenizer.emplace(parse_json(*file, "tokenizer.json"));
-  const auto named = [&](const char* name) {
-    auto token = token_text(tokenizer_config.view().at(name));
-    return token ? token : token_text(tokens.view().at(name));
-  };
-  text.bos_token = named("bos_token");
-  text.eos_token = named("eos_token");
-  text.pad_token = named("pad_token");
-  text.unk_token = named("unk_token");
-  text.cls_token = named("cls_token");
-  text.sep_token = named("sep_token");
-  text.mask_token = named("mask_token");
+  for (const char* name :
+       {"bos_token", "eos_token", "pad_token", "unk_token", "cls_token", "sep_token", "mask_token"})
+    for (const ConfigFile* file : {&tokenizer_config, &tokens})
+      if (auto token = token_text(file->view().at(name))) text.tokens.try_emplace(name, std::move(*token));
   text.add_bos = tokenizer_config.view().at("add_bos_token").boolean_or(false);
   load_template(folder, tokenizer_config.view(), text);
   read_ids(generation.view(), config.view(), genai.view().at("model"), text);
@@ -178,15 +172,7 @@ std::vector<std::int32_t> ModelText::encode_prompt(std::string_view prompt) cons
   return ids;
 }
 
-void ModelText::fill(ChatInput& input) const {
-  input.bos_token = bos_token;
-  input.eos_token = eos_token;
-  input.pad_token = pad_token;
-  input.unk_token = unk_token;
-  input.cls_token = cls_token;
-  input.sep_token = sep_token;
-  input.mask_token = mask_token;
-}
+void ModelText::fill(ChatInput& input) const { input.tokens = tokens; }
 
 const ChatTemplate& ModelText::template_for(const ChatInput& input) const {
   return tool_template && !input.tools.is_null() ? *tool_template : *chat_template;

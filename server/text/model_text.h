@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ struct ModelText {
   std::optional<ChatTemplate> chat_template;  // without one there are no chat completions
   std::optional<ChatTemplate> tool_template;  // of chats with tools, where the file lists one for them
   std::string chat_template_error;            // why a template that is there cannot be used
-  std::optional<std::string> bos_token, eos_token, pad_token, unk_token, cls_token, sep_token, mask_token;
+  std::map<std::string, std::string> tokens;  // "bos_token": "<s>" ...
   std::optional<std::int32_t> bos_id, pad_id;
   std::vector<std::int32_t> eos_ids;       // each ends a generation; sorted, may be empty
   bool add_bos = false;                    // tokenizer_config.json: add_bos_token

@@ -1,6 +1,9 @@
 // Parses expressions: Jinja's grammar by recursive descent.
 #pragma once
 
+#include <initializer_list>
+#include <string_view>
+
 #include "server/text/jinja/ast.h"
 #include "server/text/jinja/token_stream.h"
 
@@ -51,6 +54,13 @@ class ExpressionParser {
   static void grow(Expression& parent, const Expression* child);
 
   ExpressionPtr condition();
+  struct Operator {
+    std::string_view text;
+    ExpressionKind kind;
+    Arithmetic arithmetic = Arithmetic::kAdd;
+  };
+  ExpressionPtr chain(std::initializer_list<Operator> operators, TokenKind kind,
+                      ExpressionPtr (ExpressionParser::*operand)());
   ExpressionPtr disjunction();
   ExpressionPtr conjunction();
   ExpressionPtr negation();
@@ -58,6 +68,7 @@ class ExpressionParser {
   ExpressionPtr sum();
   ExpressionPtr concatenation();
   ExpressionPtr product();
+  ExpressionPtr factor() { return unary(); }
   ExpressionPtr primary();
   ExpressionPtr name_or_constant();
   ExpressionPtr number();
