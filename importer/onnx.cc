@@ -4,17 +4,13 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "importer/onnx_parser.h"
 
 namespace ark::onnx {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_inside(const fs::path& file, const fs::path& directory) {
-  const auto [end, at] = std::mismatch(directory.begin(), directory.end(), file.begin(), file.end());
-  return end == directory.end() && at != file.end();
-}
 
 // The one .onnx file of a directory.
 fs::path resolve(const fs::path& given) {
@@ -59,16 +55,7 @@ std::shared_ptr<const WeightFile> ExternalFiles::open(const std::string& locatio
   for (const fs::path& part : relative)
     if (part == "..") throw Error(Code::kBadModel, shown + " leaves the directory of the model");
   if (directory_.empty()) throw Error(Code::kBadModel, shown + " of a model in memory cannot be read");
-  // Links may lead anywhere; what they lead to must lie beside the model or beside what the model links to.
-  std::error_code error;
-  const fs::path real = fs::canonical(directory_ / relative, error);
-  if (error)
-    throw Error(Code::kNotFound, shown + " cannot be opened in " + escaped(directory_.string()) + ": " +
-                                     error.message() + "; download it beside the model");
-  const bool beside = is_inside(real, fs::canonical(directory_, error)) ||
-                      (!model_.empty() && is_inside(real, fs::canonical(model_, error).parent_path()));
-  if (!beside) throw Error(Code::kBadModel, shown + " is a link that leaves the directory of the model");
-  auto file = WeightFile::open(real);
+  auto file = WeightFile::open(find_beside(directory_, relative, model_, shown));
   if (file->size() > limits.max_file_bytes)
     throw Error(Code::kBadModel, shown + " has " + std::to_string(file->size()) + " bytes; at most " +
                                      std::to_string(limits.max_file_bytes) + " (max_file_bytes)");

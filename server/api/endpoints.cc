@@ -1,6 +1,7 @@
 #include "server/api/endpoints.h"
 
 #include "server/json.h"
+#include "server/text/budget.h"
 
 namespace ark::api {
 
@@ -20,10 +21,12 @@ std::vector<Endpoint> endpoints() {
 http::Router make_router(Service& service) {
   http::Router router;
   for (const Endpoint& endpoint : endpoints())
-    router.add(
-        {endpoint.method, endpoint.path,
-         [&service, handle = endpoint.handle](http::Request& request) { return handle(service, request); },
-         endpoint.is_public, endpoint.is_probe});
+    router.add({endpoint.method, endpoint.path,
+                [&service, handle = endpoint.handle](http::Request& request) {
+                  const text::StopScope stop(request.client_gone);
+                  return handle(service, request);
+                },
+                endpoint.is_public, endpoint.is_probe});
   return router;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "dma/bootstrap.h"
 #include "dma/launch.h"
 #include "server/load/model_file.h"
@@ -37,18 +38,27 @@ std::string text_found(const text::ModelText& text) {
   return line + ", " + std::to_string(text.eos_ids.size()) + " end tokens";
 }
 
+// A tokenizer may know more tokens than the model, and fewer; but not only others.
+void check_ids(const text::ModelText& text, int32_t vocabulary) {
+  if (!text.tokenizer || text.tokenizer->lowest_id() < vocabulary) return;
+  throw Error(Code::kBadModel, "tokenizer.json: its lowest token id is " +
+                                   std::to_string(text.tokenizer->lowest_id()) + ", the model has only " +
+                                   std::to_string(vocabulary) + " tokens: it is another model's");
+}
+
 }  // namespace
 
 LoadOptions load_options(const ServeOptions& options) {
   const ModelFile file = find_model(options.model, options.variant);
-  return load_options(options, file, text::load_model_text(file.text_folder));
+  return load_options(options, file, text::load_model_text(file.text_folder, file.onnx));
 }
 
 ServedModel load_model(const ServeOptions& options, StageLog& log) {
   const ModelFile file = find_model(options.model, options.variant);
-  auto text = std::make_shared<text::ModelText>(text::load_model_text(file.text_folder));
+  auto text = std::make_shared<text::ModelText>(text::load_model_text(file.text_folder, file.onnx));
   log.done("text", text_found(*text));
   const LoadedRunner loaded = load_runner(load_options(options, file, *text), log);
+  check_ids(*text, loaded.runner->limits().vocabulary);
   ServedModel model;
   model.aliases = options.served_model_names;
   std::erase(model.aliases, "");

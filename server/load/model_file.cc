@@ -116,8 +116,10 @@ fs::path choose(const fs::path& folder, const std::string& variant) {
 
 bool has_text(const fs::path& folder) {
   const char* const names[] = {"tokenizer.json", "tokenizer_config.json", "config.json", "genai_config.json"};
-  return std::any_of(std::begin(names), std::end(names),
-                     [&](const char* name) { return is_file(folder / name); });
+  return std::any_of(std::begin(names), std::end(names), [&](const char* name) {
+    std::error_code error;
+    return fs::symlink_status(folder / name, error).type() != fs::file_type::not_found;
+  });
 }
 
 }  // namespace

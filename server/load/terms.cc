@@ -13,8 +13,10 @@ namespace ark {
 namespace {
 
 constexpr int32_t kPageSize = 16;
-constexpr int32_t kMaxTokens = 512;        // of one step, unless told otherwise
-constexpr int32_t kLongest = 1 << 20;      // of any sequence
+constexpr int32_t kMaxTokens = 512;    // of one step, unless told otherwise
+constexpr int32_t kLongest = 1 << 20;  // of any sequence
+constexpr int32_t kMostUnasked =
+    1 << 17;  // without --max-model-len: tables by position and masks are made for it
 constexpr int32_t kUnknownLength = 2048;   // where neither the model nor its configuration says
 constexpr uint32_t kVersion = 0x54524d31;  // of the blob; changes with its layout
 
@@ -46,7 +48,7 @@ void for_numbers(Terms& t, F&& f) {
 }  // namespace
 
 int32_t table_length(const LoadOptions& options) {
-  return options.max_length > 0 ? options.max_length : options.config_length;
+  return options.max_length > 0 ? options.max_length : std::min(options.config_length, kMostUnasked);
 }
 
 int32_t sequence_length(const LoadOptions& options, int64_t positions) {
@@ -59,7 +61,7 @@ int32_t sequence_length(const LoadOptions& options, int64_t positions) {
                                   " exceeds the model's " + std::to_string(most) + " positions" +
                                   (by_configuration ? ", which the configuration beside it gives" : ""));
   if (options.max_length > 0) return options.max_length;
-  return known > 0 ? static_cast<int32_t>(most) : kUnknownLength;
+  return known > 0 ? static_cast<int32_t>(std::min<int64_t>(most, kMostUnasked)) : kUnknownLength;
 }
 
 LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options) {

@@ -2,7 +2,10 @@
 // token.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -13,18 +16,38 @@ class BudgetExceeded : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// While it lives, work on text in this thread ends where nobody waits for it any more: `stop` says so. It is asked some
+// thousand times a second.
+class StopScope {
+ public:
+  explicit StopScope(const std::function<bool()>& stop) : outer_(current()) { current() = &stop; }
+  ~StopScope() { current() = outer_; }
+  StopScope(const StopScope&) = delete;
+  StopScope& operator=(const StopScope&) = delete;
+
+  static bool stopped() { return current() && *current() && (*current())(); }
+
+ private:
+  static const std::function<bool()>*& current() {
+    thread_local const std::function<bool()>* stop = nullptr;
+    return stop;
+  }
+  const std::function<bool()>* outer_;
+};
+
 // Counts work done and bytes made, not statements run: a list that holds one list twice, which holds one
 // list twice and so on is small, but walking it is not. Who walks over values or makes text charges for it
 // before or while doing it. One unit is about what a step of the interpreter, or looking at 64 bytes, takes:
-// some 100 ns.
+// some 100 ns. Time passes also where nothing is charged for, and on a slow machine: it is limited, too.
 class Budget {
  public:
-  constexpr Budget(std::size_t work, std::size_t bytes)
-      : work_(work), bytes_(bytes), work_left_(work), bytes_left_(bytes) {}
+  constexpr Budget(std::size_t work, std::size_t bytes, std::chrono::seconds time = std::chrono::seconds(10))
+      : work_(work), bytes_(bytes), time_(time), work_left_(work), bytes_left_(bytes), next_look_(work) {}
 
   void charge(std::size_t work = 1) {
     if (work > work_left_) throw BudgetExceeded("takes more than " + std::to_string(work_) + " steps");
     work_left_ -= work;
+    if (work_left_ <= next_look_) look();
   }
   // For looking at a text once.
   void charge_reading(std::size_t bytes) { charge(1 + bytes / kBytesPerUnit); }
@@ -39,9 +62,22 @@ class Budget {
   std::size_t work_left() const { return work_left_; }
 
  private:
-  static constexpr std::size_t kBytesPerUnit = 64;
+  using Clock = std::chrono::steady_clock;
+
+  void look() {
+    next_look_ = work_left_ - std::min(work_left_, kWorkPerLook);
+    const Clock::time_point now = Clock::now();
+    if (end_ == Clock::time_point()) end_ = now + time_;
+    if (now > end_) throw BudgetExceeded("takes more than " + std::to_string(time_.count()) + " s");
+    if (StopScope::stopped()) throw BudgetExceeded("was stopped: nobody waits for it");
+  }
+
+  static constexpr std::size_t kBytesPerUnit = 64, kWorkPerLook = 4096;
   std::size_t work_, bytes_;  // as given, for messages
+  std::chrono::seconds time_;
   std::size_t work_left_, bytes_left_;
+  std::size_t next_look_;    // at the clock, when so much work is left
+  Clock::time_point end_{};  // set by the first look
 };
 
 }  // namespace ark::text

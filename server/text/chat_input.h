@@ -1,7 +1,7 @@
 // What a chat template is rendered with.
 #pragma once
 
-#include <optional>
+#include <map>
 #include <string>
 
 #include "server/json.h"
@@ -14,7 +14,7 @@ struct ChatInput {
   Json tools;  // null if there are none
   Json documents;
   bool add_generation_prompt = false;
-  std::optional<std::string> bos_token, eos_token, pad_token, unk_token, cls_token, sep_token, mask_token;
+  std::map<std::string, std::string> tokens;  // "bos_token": "<s>" ...
   Json extra;  // further variables ("enable_thinking" ...); null or an object; they win over the others
 };
 

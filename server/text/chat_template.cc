@@ -39,13 +39,7 @@ std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time
   variables["tools"] = input.tools;
   variables["documents"] = input.documents;
   variables["add_generation_prompt"] = input.add_generation_prompt;
-  if (input.bos_token) variables["bos_token"] = *input.bos_token;
-  if (input.eos_token) variables["eos_token"] = *input.eos_token;
-  if (input.pad_token) variables["pad_token"] = *input.pad_token;
-  if (input.unk_token) variables["unk_token"] = *input.unk_token;
-  if (input.cls_token) variables["cls_token"] = *input.cls_token;
-  if (input.sep_token) variables["sep_token"] = *input.sep_token;
-  if (input.mask_token) variables["mask_token"] = *input.mask_token;
+  for (const auto& [name, token] : input.tokens) variables[name] = token;
   if (input.extra.is_object())
     for (const auto& [name, value] : input.extra.items()) variables[name] = value;
   return render_variables(variables, now, budget);
@@ -55,8 +49,9 @@ std::string ChatTemplate::render_variables(const Json& variables, std::optional<
                                            Budget budget) const {
   jinja::Dict dict;
   try {
-    for (const auto& [name, value] : variables.items()) dict.set(jinja::Value(name), jinja::from_json(value));
-  } catch (const jinja::TemplateError& error) {
+    for (const auto& [name, value] : variables.items())
+      dict.set(jinja::Value(name), jinja::from_json(value, budget), budget);
+  } catch (const std::runtime_error& error) {
     throw Error(Code::kInvalidArgument, std::string("messages: ") + error.what());
   }
   jinja::Interpreter interpreter(dict, now.value_or(std::time(nullptr)), budget);

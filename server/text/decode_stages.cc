@@ -91,18 +91,13 @@ class FusedMapStage : public DecodeStage {
   std::string token_;
 };
 
-class MapStep : public Decoder::Step {
- public:
-  MapStep(MapStage::Map map, bool fused) : map_(std::move(map)), fused_(fused) {}
-  std::unique_ptr<DecodeStage> start() const override {
-    if (fused_) return std::make_unique<FusedMapStage>(map_);
-    return std::make_unique<MapStage>(map_);
-  }
-
- private:
-  MapStage::Map map_;
-  bool fused_;
-};
+Decoder::Step map_step(MapStage::Map map, bool fused) {
+  return
+      [map = std::make_shared<const MapStage::Map>(std::move(map)), fused]() -> std::unique_ptr<DecodeStage> {
+        if (fused) return std::make_unique<FusedMapStage>(*map);
+        return std::make_unique<MapStage>(*map);
+      };
+}
 
 // Strips up to `start` leading and `stop` trailing copies of a character from a fused token: the trailing
 // ones wait.
@@ -132,24 +127,10 @@ class FusedStripStage : public DecodeStage {
   std::size_t start_, stop_;
 };
 
-class FusedStripStep : public Decoder::Step {
- public:
-  FusedStripStep(std::string character, std::size_t start, std::size_t stop)
-      : character_(std::move(character)), start_(start), stop_(stop) {}
-  std::unique_ptr<DecodeStage> start() const override {
-    return std::make_unique<FusedStripStage>(character_, start_, stop_);
-  }
-
- private:
-  std::string character_;
-  std::size_t start_, stop_;
-};
-
 template <typename Stage>
-class PlainStep : public Decoder::Step {
- public:
-  std::unique_ptr<DecodeStage> start() const override { return std::make_unique<Stage>(); }
-};
+std::unique_ptr<DecodeStage> start() {
+  return std::make_unique<Stage>();
+}
 
 class FuseStage : public DecodeStage {
  public:
@@ -172,7 +153,7 @@ class JoinStage : public DecodeStage {
 // BPE with an end-of-word suffix: the suffix is a space, except at the end; so the last token waits.
 class SuffixStage : public DecodeStage {
  public:
-  explicit SuffixStage(const std::string& suffix) : suffix_(suffix) {}
+  explicit SuffixStage(std::string suffix) : suffix_(std::move(suffix)) {}
   void push(std::string_view token, std::vector<std::string>& out, Budget&) override {
     release(" ", out);
     held_ = token;
@@ -193,21 +174,12 @@ class SuffixStage : public DecodeStage {
     held_.reset();
   }
 
-  const std::string& suffix_;
+  std::string suffix_;
   std::optional<std::string> held_;
 };
 
-class SuffixStep : public Decoder::Step {
- public:
-  explicit SuffixStep(std::string suffix) : suffix_(std::move(suffix)) {}
-  std::unique_ptr<DecodeStage> start() const override { return std::make_unique<SuffixStage>(suffix_); }
-
- private:
-  std::string suffix_;
-};
-
 void replace_literal(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+  for (std::size_t at = find_text(text, from); at != text.npos; at = find_text(text, from, at + to.size()))
     text.replace(at, from.size(), to);
 }
 
@@ -255,13 +227,13 @@ MapStage::Map replace(const JsonView& json) {
   };
 }
 
-std::shared_ptr<const Decoder::Step> strip(const JsonView& json, bool fused) {
+Decoder::Step strip(const JsonView& json, bool fused) {
   std::string character;
   append_utf8(character, json.at("content").character());
   const auto start = static_cast<std::size_t>(json.at("start").integer(0, 1 << 20));
   const auto stop = static_cast<std::size_t>(json.at("stop").integer(0, 1 << 20));
-  if (fused) return std::make_shared<FusedStripStep>(character, start, stop);
-  return std::make_shared<MapStep>(
+  if (fused) return [=] { return std::make_unique<FusedStripStage>(character, start, stop); };
+  return map_step(
       [character, start, stop](std::string_view token, bool, Budget&) {
         for (std::size_t n = 0; n < start && token.starts_with(character); ++n)
           token.remove_prefix(character.size());
@@ -290,17 +262,17 @@ int fallback_byte(std::string_view token) {
 
 std::unique_ptr<DecodeStage> join_with_spaces() { return std::make_unique<JoinStage>(); }
 
-std::shared_ptr<const Decoder::Step> parse_decode_step(const JsonView& json, std::string_view type,
-                                                       bool fused) {
-  if (type == "Fuse") return std::make_shared<PlainStep<FuseStage>>();
+Decoder::Step parse_decode_step(const JsonView& json, std::string_view type, bool fused) {
+  if (type == "Fuse") return start<FuseStage>;
   if (type == "Strip") return strip(json, fused);
-  if (type == "Replace") return std::make_shared<MapStep>(replace(json), fused);
-  if (type == "Metaspace") return std::make_shared<MapStep>(metaspace(json), fused);
-  if (type == "WordPiece") return std::make_shared<MapStep>(word_piece(json), fused);
+  if (type == "Replace") return map_step(replace(json), fused);
+  if (type == "Metaspace") return map_step(metaspace(json), fused);
+  if (type == "WordPiece") return map_step(word_piece(json), fused);
   if (fused) json.unsupported("decoder " + escaped(type, 60) + " behind one that fuses all tokens");
-  if (type == "ByteLevel") return std::make_shared<PlainStep<ByteLevelStage>>();
-  if (type == "ByteFallback") return std::make_shared<PlainStep<ByteFallbackStage>>();
-  if (type == "BPEDecoder") return std::make_shared<SuffixStep>(json.at("suffix").string_or("</w>"));
+  if (type == "ByteLevel") return start<ByteLevelStage>;
+  if (type == "ByteFallback") return start<ByteFallbackStage>;
+  if (type == "BPEDecoder")
+    return [suffix = json.at("suffix").string_or("</w>")] { return std::make_unique<SuffixStage>(suffix); };
   json.unsupported("decoder " + escaped(type, 60) + " is not supported");
 }
 

@@ -5,15 +5,8 @@
 
 namespace ark::text {
 
-class Decoder::Step {
- public:
-  virtual ~Step() = default;
-  virtual std::unique_ptr<DecodeStage> start() const = 0;
-};
-
 // `fused`: the stage's input is one token that comes in fragments.
-std::shared_ptr<const Decoder::Step> parse_decode_step(const JsonView& json, std::string_view type,
-                                                       bool fused);
+Decoder::Step parse_decode_step(const JsonView& json, std::string_view type, bool fused);
 
 // What a tokenizer without a decoder does.
 std::unique_ptr<DecodeStage> join_with_spaces();

@@ -7,13 +7,18 @@
 namespace ark::text {
 namespace {
 
-// For one token, and for what a whole text has held back.
-constexpr Budget kDecodeBudget{10'000'000, std::size_t{64} << 20};
+// For one token, for what a whole text has held back, and for all text of a stream.
+constexpr Budget kTokenBudget{1'000'000, std::size_t{8} << 20},
+    kRestBudget{10'000'000, std::size_t{64} << 20};
+
+constexpr std::size_t kMaxText = std::size_t{64} << 20;  // bytes of a stream
 
 template <typename Function>
-std::string within(Budget budget, Function decode) {
+std::string within(Budget budget, Budget& stream, Function decode) {
   try {
-    return decode(budget);
+    std::string text = decode(budget);
+    stream.charge_bytes(text.size());
+    return text;
   } catch (const BudgetExceeded& error) {
     throw Error(Code::kInvalidArgument, std::string("tokens: decoding ") + error.what());
   }
@@ -60,9 +65,9 @@ std::string Decoder::token_bytes(std::string_view token) const {
   return text.starts_with('x') ? text.substr(1) : text;
 }
 
-Decoder::Stream::Stream(const Decoder& decoder) {
+Decoder::Stream::Stream(const Decoder& decoder) : made_(1 << 30, kMaxText) {
   if (decoder.joins_with_spaces_) stages_.push_back(join_with_spaces());
-  for (const auto& step : decoder.steps_) stages_.push_back(step->start());
+  for (const auto& start : decoder.steps_) stages_.push_back(start());
 }
 
 std::string Decoder::Stream::drain(std::vector<std::string> tokens, std::size_t stage, Budget& budget) {
@@ -78,11 +83,11 @@ std::string Decoder::Stream::drain(std::vector<std::string> tokens, std::size_t 
 }
 
 std::string Decoder::Stream::push(std::string_view token) {
-  return within(kDecodeBudget, [&](Budget& budget) { return drain({std::string(token)}, 0, budget); });
+  return within(kTokenBudget, made_, [&](Budget& budget) { return drain({std::string(token)}, 0, budget); });
 }
 
 std::string Decoder::Stream::flush() {
-  return within(kDecodeBudget, [&](Budget& budget) {
+  return within(kRestBudget, made_, [&](Budget& budget) {
     std::string out;
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       std::vector<std::string> rest;

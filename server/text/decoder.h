@@ -5,6 +5,7 @@
 // decoding as tokens arrive are therefore the same computation and give the same bytes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,17 +42,18 @@ class Decoder {
    private:
     std::string drain(std::vector<std::string> tokens, std::size_t stage, Budget& budget);
     std::vector<std::unique_ptr<DecodeStage>> stages_;
+    Budget made_;  // all text
   };
 
   // The bytes that a token stands for by itself, before any character is put together.
   std::string token_bytes(std::string_view token) const;
 
-  class Step;  // a stage's parameters
+  using Step = std::function<std::unique_ptr<DecodeStage>()>;  // starts a stage; it outlives what it starts
 
  private:
   void add(const JsonView& json, int depth);
 
-  std::vector<std::shared_ptr<const Step>> steps_;
+  std::vector<Step> steps_;
   bool joins_with_spaces_ = true;  // no decoder at all: unlike a Sequence of none
   bool fused_ = false;             // while adding: everything so far comes as one token, in fragments
   bool byte_level_ = false, byte_fallback_ = false;

@@ -1,9 +1,9 @@
 #include "server/text/json_view.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "server/json.h"
 #include "server/text/unicode.h"
 
@@ -12,11 +12,19 @@ namespace {
 
 const Json kNull;
 constexpr int kMaxNesting = 64;
+constexpr std::size_t kMaxValues =
+    4'000'000;  // each takes some 70 bytes; the largest published file has 2 million
 constexpr std::size_t kMaxParts = 256;
 
-// How deep brackets are nested; what they hold is left to the parser, whose own memory grows with depth.
-int nesting(std::string_view text) {
-  int depth = 0, deepest = 0;
+// Counted before the parser takes memory for them.
+struct Extent {
+  int depth = 0;           // of brackets
+  std::size_t values = 1;  // about: commas and brackets
+};
+
+Extent extent_of(std::string_view text) {
+  Extent extent;
+  int depth = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -25,18 +33,23 @@ int nesting(std::string_view text) {
     else if (in_string)
       i += c == '\\';
     else if (c == '[' || c == '{')
-      deepest = std::max(deepest, ++depth);
+      extent.depth = std::max(extent.depth, ++depth), ++extent.values;
     else if (c == ']' || c == '}')
       --depth;
+    else
+      extent.values += c == ',';
   }
-  return deepest;
+  return extent;
 }
 
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& name) {
-  if (nesting(text) > kMaxNesting)
+  const Extent extent = extent_of(text);
+  if (extent.depth > kMaxNesting)
     throw Error(Code::kBadModel, name + ": nested deeper than " + std::to_string(kMaxNesting) + " levels");
+  if (extent.values > kMaxValues)
+    throw Error(Code::kBadModel, name + ": holds more than " + std::to_string(kMaxValues) + " values");
   try {
     return ark::parse_json(text);
   } catch (const JsonError& error) {
@@ -45,18 +58,7 @@ Json parse_json(std::string_view text, const std::string& name) {
 }
 
 Json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes) {
-  const std::string name = escaped(file.filename().string());
-  std::error_code error;
-  const auto size = std::filesystem::file_size(file, error);
-  if (error) throw Error(Code::kNotFound, escaped(file.string()) + ": cannot be read: " + error.message());
-  if (size > max_bytes)
-    throw Error(Code::kBadModel, name + ": " + std::to_string(size) + " bytes, the limit for this file is " +
-                                     std::to_string(max_bytes));
-  std::ifstream stream(file, std::ios::binary);
-  std::string text(size, '\0');
-  if (!stream.read(text.data(), static_cast<std::streamsize>(size)))
-    throw Error(Code::kNotFound, escaped(file.string()) + ": cannot be read");
-  return parse_json(text, name);
+  return parse_json(read_file(file, max_bytes), escaped(file.filename().string()));
 }
 
 bool JsonView::is_null() const { return value_->is_null(); }

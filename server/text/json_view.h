@@ -13,9 +13,11 @@ namespace ark::text {
 
 inline constexpr int kMaxSequenceDepth = 16;  // of parts of a tokenizer that are lists of such parts
 
+inline constexpr std::size_t kMaxTokenizer = 128u << 20;  // bytes of a tokenizer.json
+
 // Parses a whole file. kNotFound if it cannot be read, kBadModel if it is too large, nested too deeply or not
 // JSON.
-Json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes = 256u << 20);
+Json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes = kMaxTokenizer);
 Json parse_json(std::string_view text, const std::string& name);
 
 // A value and its place ("tokenizer.json: model.vocab"). The document must outlive the view.

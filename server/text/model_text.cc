@@ -1,10 +1,9 @@
 #include "server/text/model_text.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "server/json.h"
 #include "server/text/chat_input.h"
 #include "server/text/json_view.h"
@@ -18,12 +17,19 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMaxConfig = 16 << 20;  // bytes of a configuration file
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 31;
 
+// Where the files lie. Each may be missing.
+struct Folder {
+  std::optional<std::string> read(const char* name, std::size_t max_bytes = kMaxConfig) const {
+    return read_beside(path, name, model, max_bytes);
+  }
+  const fs::path &path, &model;
+};
+
 // A file that may be missing: then the view is null.
 class ConfigFile {
  public:
-  ConfigFile(const fs::path& directory, const char* name) : name_(name) {
-    std::error_code error;
-    if (fs::is_regular_file(directory / name, error)) json_ = parse_json_file(directory / name, kMaxConfig);
+  ConfigFile(const Folder& folder, const char* name) : name_(name) {
+    if (const auto text = folder.read(name)) json_ = parse_json(*text, name);
     if (!json_.is_null()) view().object();
   }
   JsonView view() const { return {json_, name_ + ":"}; }
@@ -72,26 +78,15 @@ void read_sampling(const JsonView& json, SamplingDefaults& defaults) {
   set_once(defaults.max_new_tokens, json.at("max_new_tokens"));
 }
 
-std::string read_text(const fs::path& file) {
-  std::error_code error;
-  const auto size = fs::file_size(file, error);
-  if (error || size > kMaxConfig)
-    throw Error(Code::kBadModel, escaped(file.filename().string()) + ": too large");
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 struct TemplateSources {
   std::optional<std::string> usual, tools;
 };
 
 // Its own file, or the string in tokenizer_config.json; or of a list there the one named "default" and, for
 // chats with tools, the one named "tool_use".
-TemplateSources template_sources(const fs::path& directory, const JsonView& config) {
-  std::error_code error;
-  if (fs::is_regular_file(directory / "chat_template.jinja", error))
-    return {read_text(directory / "chat_template.jinja"), std::nullopt};
-  const ConfigFile own(directory, "chat_template.json");
+TemplateSources template_sources(const Folder& folder, const JsonView& config) {
+  if (auto text = folder.read("chat_template.jinja")) return {std::move(text), std::nullopt};
+  const ConfigFile own(folder, "chat_template.json");
   JsonView source = own.view().at("chat_template");
   if (source.is_null()) source = config.at("chat_template");
   if (source.is_null()) return {};
@@ -110,8 +105,8 @@ TemplateSources template_sources(const fs::path& directory, const JsonView& conf
   return found;
 }
 
-void load_template(const fs::path& directory, const JsonView& config, ModelText& text) {
-  const TemplateSources sources = template_sources(directory, config);
+void load_template(const Folder& folder, const JsonView& config, ModelText& text) {
+  const TemplateSources sources = template_sources(folder, config);
   try {
     if (sources.usual) text.chat_template = ChatTemplate::parse(*sources.usual);
     if (sources.tools) text.tool_template = ChatTemplate::parse(*sources.tools);
@@ -134,40 +129,34 @@ void read_ids(const JsonView& generation, const JsonView& config, const JsonView
     for (const JsonView& source : {config, text_config}) set_once(text.max_length, source.at(name), 1);
   set_once(text.max_length, genai.at("context_length"), 1);
   if (!text.tokenizer) return;
-  const auto id_of = [&](const std::optional<std::string>& token) {
-    return token ? text.tokenizer->id(*token) : std::nullopt;
+  const auto id_of = [&](const char* name) {
+    const auto token = text.tokens.find(name);
+    return token == text.tokens.end() ? std::nullopt : text.tokenizer->id(token->second);
   };
-  if (const auto id = id_of(text.eos_token); id && text.eos_ids.empty()) text.eos_ids = {*id};
+  if (const auto id = id_of("eos_token"); id && text.eos_ids.empty()) text.eos_ids = {*id};
   // A chat model's turn ends with its eos_token even where the configuration names only the end of a
   // document.
-  if (const auto id = id_of(text.eos_token); id && text.chat_template) text.eos_ids.push_back(*id);
-  if (!text.bos_id) text.bos_id = id_of(text.bos_token);
-  if (!text.pad_id) text.pad_id = id_of(text.pad_token);
+  if (const auto id = id_of("eos_token"); id && text.chat_template) text.eos_ids.push_back(*id);
+  if (!text.bos_id) text.bos_id = id_of("bos_token");
+  if (!text.pad_id) text.pad_id = id_of("pad_token");
 }
 
 }  // namespace
 
-ModelText load_model_text(const fs::path& directory) {
-  const ConfigFile tokenizer_config(directory, "tokenizer_config.json"),
-      tokens(directory, "special_tokens_map.json"), generation(directory, "generation_config.json"),
-      config(directory, "config.json"), genai(directory, "genai_config.json");
+ModelText load_model_text(const fs::path& directory, const fs::path& model) {
+  const Folder folder{directory, model};
+  const ConfigFile tokenizer_config(folder, "tokenizer_config.json"),
+      tokens(folder, "special_tokens_map.json"), generation(folder, "generation_config.json"),
+      config(folder, "config.json"), genai(folder, "genai_config.json");
   ModelText text;
-  std::error_code error;
-  if (fs::is_regular_file(directory / "tokenizer.json", error))
-    text.tokenizer = Tokenizer::load(directory / "tokenizer.json");
-  const auto named = [&](const char* name) {
-    auto token = token_text(tokenizer_config.view().at(name));
-    return token ? token : token_text(tokens.view().at(name));
-  };
-  text.bos_token = named("bos_token");
-  text.eos_token = named("eos_token");
-  text.pad_token = named("pad_token");
-  text.unk_token = named("unk_token");
-  text.cls_token = named("cls_token");
-  text.sep_token = named("sep_token");
-  text.mask_token = named("mask_token");
+  if (const auto file = folder.read("tokenizer.json", kMaxTokenizer))
+    text.tokenizer.emplace(parse_json(*file, "tokenizer.json"));
+  for (const char* name :
+       {"bos_token", "eos_token", "pad_token", "unk_token", "cls_token", "sep_token", "mask_token"})
+    for (const ConfigFile* file : {&tokenizer_config, &tokens})
+      if (auto token = token_text(file->view().at(name))) text.tokens.try_emplace(name, std::move(*token));
   text.add_bos = tokenizer_config.view().at("add_bos_token").boolean_or(false);
-  load_template(directory, tokenizer_config.view(), text);
+  load_template(folder, tokenizer_config.view(), text);
   read_ids(generation.view(), config.view(), genai.view().at("model"), text);
   std::sort(text.eos_ids.begin(), text.eos_ids.end());
   text.eos_ids.erase(std::unique(text.eos_ids.begin(), text.eos_ids.end()), text.eos_ids.end());
@@ -183,15 +172,7 @@ std::vector<std::int32_t> ModelText::encode_prompt(std::string_view prompt) cons
   return ids;
 }
 
-void ModelText::fill(ChatInput& input) const {
-  input.bos_token = bos_token;
-  input.eos_token = eos_token;
-  input.pad_token = pad_token;
-  input.unk_token = unk_token;
-  input.cls_token = cls_token;
-  input.sep_token = sep_token;
-  input.mask_token = mask_token;
-}
+void ModelText::fill(ChatInput& input) const { input.tokens = tokens; }
 
 const ChatTemplate& ModelText::template_for(const ChatInput& input) const {
   return tool_template && !input.tools.is_null() ? *tool_template : *chat_template;

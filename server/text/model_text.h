@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ struct ModelText {
   std::optional<ChatTemplate> chat_template;  // without one there are no chat completions
   std::optional<ChatTemplate> tool_template;  // of chats with tools, where the file lists one for them
   std::string chat_template_error;            // why a template that is there cannot be used
-  std::optional<std::string> bos_token, eos_token, pad_token, unk_token, cls_token, sep_token, mask_token;
+  std::map<std::string, std::string> tokens;  // "bos_token": "<s>" ...
   std::optional<std::int32_t> bos_id, pad_id;
   std::vector<std::int32_t> eos_ids;       // each ends a generation; sorted, may be empty
   bool add_bos = false;                    // tokenizer_config.json: add_bos_token
@@ -42,7 +43,8 @@ struct ModelText {
 
 // Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
 // generation_config.json, config.json and genai_config.json as far as they are there. kBadModel or
-// kUnsupported, with the file, if one is broken; a chat template that does not parse only disables chat.
-ModelText load_model_text(const std::filesystem::path& directory);
+// kUnsupported, with the file, if one is broken; a chat template that does not parse only disables chat. They must lie
+// in the directory, or where the links of `model`, the ONNX file, lead (base/files.h).
+ModelText load_model_text(const std::filesystem::path& directory, const std::filesystem::path& model = {});
 
 }  // namespace ark::text

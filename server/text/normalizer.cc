@@ -1,5 +1,6 @@
 #include "server/text/normalizer.h"
 
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -25,44 +26,46 @@ class NormalizerSequence : public Normalizer {
   std::vector<std::unique_ptr<Normalizer>> steps_;
 };
 
-class Form : public Normalizer {
+// Any function of the whole text, which makes not much more of it.
+class Mapped : public Normalizer {
  public:
-  explicit Form(NormalForm form) : form_(form) {}
+  using Map = std::string (*)(std::string_view text);
+  explicit Mapped(Map map) : map_(map) {}
   void apply(std::string& text, Budget& budget) const override {
     budget.charge_bytes(text.size());
-    text = normalize(text, form_);
+    text = map_(text);
   }
 
  private:
-  NormalForm form_;
+  Map map_;
 };
 
-class Lowercase : public Normalizer {
- public:
-  void apply(std::string& text, Budget& budget) const override {
-    budget.charge_bytes(text.size());
-    text = to_lower(text);
-  }
-};
+template <NormalForm kForm>
+std::string in_form(std::string_view text) {
+  return normalize(text, kForm);
+}
 
-class ByteLevelNormalizer : public Normalizer {
- public:
-  void apply(std::string& text, Budget& budget) const override {
-    budget.charge_bytes(text.size());
-    text = bytes_to_chars(text);
-  }
-};
+std::string without_accents(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();)
+    if (const char32_t c = next_char(text, at); !is_mark(c)) append_utf8(out, c);
+  return out;
+}
 
-class StripAccents : public Normalizer {
- public:
-  void apply(std::string& text, Budget& budget) const override {
-    budget.charge_bytes(text.size());
-    std::string out;
-    for (std::size_t at = 0; at < text.size();)
-      if (const char32_t c = next_char(text, at); !is_mark(c)) append_utf8(out, c);
-    text = std::move(out);
+// SentencePiece's nmt rule: drops controls, turns all kinds of blanks into a space.
+std::string nmt(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t c = next_char(text, at);
+    const bool dropped =
+        (c >= 1 && c <= 8) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+    const bool blank = c == 9 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+                       (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                       c == 0xFEFF || c == 0xFFFD;
+    if (!dropped) append_utf8(out, blank ? U' ' : c);
   }
-};
+  return out;
+}
 
 class Replace : public Normalizer {
  public:
@@ -115,25 +118,6 @@ class Strip : public Normalizer {
   bool left_, right_;
 };
 
-// SentencePiece's nmt rule: drops controls, turns all kinds of blanks into a space.
-class Nmt : public Normalizer {
- public:
-  void apply(std::string& text, Budget& budget) const override {
-    budget.charge_bytes(text.size());
-    std::string out;
-    for (std::size_t at = 0; at < text.size();) {
-      const char32_t c = next_char(text, at);
-      const bool dropped =
-          (c >= 1 && c <= 8) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
-      const bool blank = c == 9 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
-                         (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
-                         c == 0xFEFF || c == 0xFFFD;
-      if (!dropped) append_utf8(out, blank ? U' ' : c);
-    }
-    text = std::move(out);
-  }
-};
-
 }  // namespace
 
 std::unique_ptr<Normalizer> Normalizer::parse(const JsonView& json, int depth) {
@@ -142,17 +126,19 @@ std::unique_ptr<Normalizer> Normalizer::parse(const JsonView& json, int depth) {
     json.fail("normalizers are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
   if (type == "Sequence") return std::make_unique<NormalizerSequence>(json, depth);
-  if (type == "NFC") return std::make_unique<Form>(NormalForm::kNfc);
-  if (type == "NFD") return std::make_unique<Form>(NormalForm::kNfd);
-  if (type == "NFKC") return std::make_unique<Form>(NormalForm::kNfkc);
-  if (type == "NFKD") return std::make_unique<Form>(NormalForm::kNfkd);
-  if (type == "Lowercase") return std::make_unique<Lowercase>();
-  if (type == "StripAccents") return std::make_unique<StripAccents>();
-  if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
+  static constexpr std::pair<std::string_view, Mapped::Map> kMaps[] = {{"NFC", in_form<NormalForm::kNfc>},
+                                                                       {"NFD", in_form<NormalForm::kNfd>},
+                                                                       {"NFKC", in_form<NormalForm::kNfkc>},
+                                                                       {"NFKD", in_form<NormalForm::kNfkd>},
+                                                                       {"Lowercase", to_lower},
+                                                                       {"StripAccents", without_accents},
+                                                                       {"ByteLevel", bytes_to_chars},
+                                                                       {"Nmt", nmt}};
+  for (const auto& [name, map] : kMaps)
+    if (type == name) return std::make_unique<Mapped>(map);
   if (type == "Replace") return std::make_unique<Replace>(json);
   if (type == "Prepend") return std::make_unique<Prepend>(json);
   if (type == "Strip") return std::make_unique<Strip>(json);
-  if (type == "Nmt") return std::make_unique<Nmt>();
   if (type == "BertNormalizer") return parse_bert_normalizer(json);
   if (type == "Precompiled") return parse_precompiled_normalizer(json);
   json.unsupported("normalizer " + escaped(type, 60) + " is not supported");

@@ -1,5 +1,7 @@
 #include "server/text/pattern.h"
 
+#include "server/text/unicode.h"
+
 namespace ark::text {
 
 Pattern::Pattern(const JsonView& json) {
@@ -22,8 +24,8 @@ std::vector<Span> Pattern::find_all(std::string_view text, Budget& budget) const
 std::vector<Span> find_literal(std::string_view text, std::string_view literal) {
   std::vector<Span> spans;
   if (literal.empty()) return spans;
-  for (std::size_t at = text.find(literal); at != std::string_view::npos;
-       at = text.find(literal, at + literal.size()))
+  for (std::size_t at = find_text(text, literal); at != std::string_view::npos;
+       at = find_text(text, literal, at + literal.size()))
     spans.push_back({at, at + literal.size()});
   return spans;
 }

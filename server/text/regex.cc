@@ -1,5 +1,10 @@
 #include "server/text/regex.h"
 
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <utility>
+
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -9,13 +14,20 @@
 namespace ark::text {
 namespace {
 
-constexpr std::size_t kMaxPattern = 64 * 1024;  // bytes
+constexpr std::size_t kMaxPattern = 8 * 1024;  // bytes; published ones have some hundred
+// What lookarounds and runs of one character cost is not counted by PCRE2: they may read the rest of a text at every
+// start. So a call tries few starts, fewer with a longer pattern, and is charged for its time.
+constexpr std::size_t kPatternBytesPerCall = 4096;
+constexpr std::chrono::nanoseconds kTimePerUnit{100};
+constexpr std::chrono::milliseconds kMetered{1};  // shorter times are not worth asking the thread's own clock
 // Backtracking steps per match: a match that needs more than the first limit is tried again with one that is
 // larger by a factor, for which it pays.
 constexpr std::uint32_t kFirstMatchLimit = 1000, kMatchLimitFactor = 8, kMatchLimit = 20'000'000;
 constexpr std::uint32_t kStepsPerUnit = 16;
 constexpr std::uint32_t kHeapLimit = 64 * 1024;  // KiB per match
 constexpr std::size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
+
+bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 std::string pcre2_message(int error) {
   PCRE2_UCHAR buffer[160];
@@ -51,8 +63,24 @@ struct Regex::Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
+  void start() { looked = std::chrono::steady_clock::now(), charged = {}; }
+  // Charges the processor's time since the last charge: a machine that sleeps is not a text's fault.
+  void charge_time(Budget& budget) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - looked < kMetered) return;
+    looked = now;
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    const std::chrono::nanoseconds used =
+        std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+    const std::chrono::nanoseconds before = std::exchange(charged, used);
+    if (before.count() != 0) budget.charge(static_cast<std::size_t>((used - before) / kTimePerUnit));
+  }
+
   pcre2_match_context* context;
   pcre2_match_data* data;
+  std::chrono::steady_clock::time_point looked{};
+  std::chrono::nanoseconds charged{};
   pcre2_jit_stack* stack;
 };
 
@@ -73,14 +101,16 @@ Regex::Regex(std::string_view oniguruma, std::string_view what) : what_(what) {
   PCRE2_SIZE offset = 0;
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-  pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                       PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                                       &error, &offset, context);
+  pcre2_code* compiled = pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error,
+      &offset, context);
   pcre2_compile_context_free(context);
   if (!compiled)
     throw Error(ark::Code::kBadModel,
                 what_ + ": pattern " + escaped(oniguruma) + " does not compile: " + pcre2_message(error));
   code_ = std::make_unique<Code>(compiled);
+  starts_ = 1 + kPatternBytesPerCall / (pattern.size() + 1);
   pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);  // without JIT the interpreter does the same, slower
 }
 
@@ -88,7 +118,20 @@ Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
-int Regex::match(std::string_view text, std::size_t from, Budget& budget, const Scratch& scratch) const {
+// Moves `from` on to where the last call looked.
+int Regex::match(std::string_view text, std::size_t& from, Budget& budget, Scratch& scratch) const {
+  while (true) {
+    std::size_t last = std::min(from + starts_ - 1, text.size());
+    while (last > from && last < text.size() && is_continuation(text[last])) --last;
+    pcre2_set_offset_limit(scratch.context, last);
+    const int result = try_at(text, from, budget, scratch);
+    scratch.charge_time(budget);
+    if (result != PCRE2_ERROR_NOMATCH || last >= text.size()) return result;
+    from = last + utf8_sequence_length(static_cast<unsigned char>(text[last]));
+  }
+}
+
+int Regex::try_at(std::string_view text, std::size_t from, Budget& budget, const Scratch& scratch) const {
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   for (std::uint32_t limit = kFirstMatchLimit;; limit *= kMatchLimitFactor) {
     pcre2_set_match_limit(scratch.context, limit);
@@ -104,6 +147,7 @@ int Regex::match(std::string_view text, std::size_t from, Budget& budget, const 
 
 std::vector<Span> Regex::find_all(std::string_view text, Budget& budget) const {
   thread_local Scratch scratch;
+  scratch.start();
   budget.charge_reading(text.size());
   std::vector<Span> spans;
   std::size_t from = 0;

@@ -36,9 +36,11 @@ class Regex {
  private:
   struct Code;
   struct Scratch;
-  int match(std::string_view text, std::size_t from, Budget& budget, const Scratch& scratch) const;
+  int match(std::string_view text, std::size_t& from, Budget& budget, Scratch& scratch) const;
+  int try_at(std::string_view text, std::size_t from, Budget& budget, const Scratch& scratch) const;
 
   std::unique_ptr<Code> code_;
+  std::size_t starts_ = 1;  // that one call tries
   std::string what_;
 };
 

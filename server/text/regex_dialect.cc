@@ -21,60 +21,22 @@ constexpr std::string_view kLoneWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\
 constexpr std::string_view kHex = "0-9a-fA-F";
 constexpr std::string_view kNoHex = R"(\x00-/:-@G-`g-\x{10FFFF})";
 
-struct Name {
-  std::string_view name, members;
-};
-
-// Names of properties and of [:brackets:], in lower case and without blanks, '_' and '-', that PCRE2 does not
-// know or reads differently.
-constexpr Name kNames[] = {
-    {"letter", "\\p{L}"},
+// Names of properties and of [:brackets:], in lower case and without blanks, '_' and '-', that PCRE2 does not know or
+// reads differently; behind each its members, of categories the letters.
+constexpr std::string_view kCategories =
+    " letter=L uppercaseletter=Lu lowercaseletter=Ll titlecaseletter=Lt modifierletter=Lm otherletter=Lo"
+    " mark=M combiningmark=M nonspacingmark=Mn spacingmark=Mc enclosingmark=Me"
+    " number=N decimalnumber=Nd digit=Nd letternumber=Nl othernumber=No"
+    " punctuation=P punct=P connectorpunctuation=Pc dashpunctuation=Pd openpunctuation=Ps closepunctuation=Pe"
+    " initialpunctuation=Pi finalpunctuation=Pf otherpunctuation=Po"
+    " symbol=S mathsymbol=Sm currencysymbol=Sc modifiersymbol=Sk othersymbol=So"
+    " separator=Z spaceseparator=Zs lineseparator=Zl paragraphseparator=Zp"
+    " other=C control=Cc cntrl=Cc format=Cf surrogate=Cs privateuse=Co unassigned=Cn"
+    " alpha=Alphabetic upper=Uppercase lower=Lowercase ";
+constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"casedletter", "\\p{Lu}\\p{Ll}\\p{Lt}"},
     {"lc", "\\p{Lu}\\p{Ll}\\p{Lt}"},
-    {"uppercaseletter", "\\p{Lu}"},
-    {"lowercaseletter", "\\p{Ll}"},
-    {"titlecaseletter", "\\p{Lt}"},
-    {"modifierletter", "\\p{Lm}"},
-    {"otherletter", "\\p{Lo}"},
-    {"mark", "\\p{M}"},
-    {"combiningmark", "\\p{M}"},
-    {"nonspacingmark", "\\p{Mn}"},
-    {"spacingmark", "\\p{Mc}"},
-    {"enclosingmark", "\\p{Me}"},
-    {"number", "\\p{N}"},
-    {"decimalnumber", "\\p{Nd}"},
-    {"digit", "\\p{Nd}"},
-    {"letternumber", "\\p{Nl}"},
-    {"othernumber", "\\p{No}"},
-    {"punctuation", "\\p{P}"},
-    {"punct", "\\p{P}"},
-    {"connectorpunctuation", "\\p{Pc}"},
-    {"dashpunctuation", "\\p{Pd}"},
-    {"openpunctuation", "\\p{Ps}"},
-    {"closepunctuation", "\\p{Pe}"},
-    {"initialpunctuation", "\\p{Pi}"},
-    {"finalpunctuation", "\\p{Pf}"},
-    {"otherpunctuation", "\\p{Po}"},
-    {"symbol", "\\p{S}"},
-    {"mathsymbol", "\\p{Sm}"},
-    {"currencysymbol", "\\p{Sc}"},
-    {"modifiersymbol", "\\p{Sk}"},
-    {"othersymbol", "\\p{So}"},
-    {"separator", "\\p{Z}"},
-    {"spaceseparator", "\\p{Zs}"},
-    {"lineseparator", "\\p{Zl}"},
-    {"paragraphseparator", "\\p{Zp}"},
-    {"other", "\\p{C}"},
-    {"control", "\\p{Cc}"},
-    {"cntrl", "\\p{Cc}"},
-    {"format", "\\p{Cf}"},
-    {"surrogate", "\\p{Cs}"},
-    {"privateuse", "\\p{Co}"},
-    {"unassigned", "\\p{Cn}"},
-    {"alpha", "\\p{Alphabetic}"},
     {"alnum", "\\p{Alphabetic}\\p{Nd}"},
-    {"upper", "\\p{Uppercase}"},
-    {"lower", "\\p{Lowercase}"},
     {"word", kWord},
     {"space", kSpace},
     {"blank", "\\t\\p{Zs}"},
@@ -99,8 +61,12 @@ std::string members_of(std::string_view name) {
   for (char c : name)
     if (c != ' ' && c != '_' && c != '-')
       plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  for (const Name& entry : kNames)
-    if (plain == entry.name) return std::string(entry.members);
+  for (const auto& [known, members] : kNames)
+    if (plain == known) return std::string(members);
+  if (const std::size_t at = kCategories.find(" " + plain + "="); at != kCategories.npos && !plain.empty()) {
+    const std::size_t begin = at + plain.size() + 2;
+    return "\\p{" + std::string(kCategories.substr(begin, kCategories.find(' ', begin) - begin)) + "}";
+  }
   if (plain.size() > 2 && is_script(plain)) return "\\p{sc:" + plain + "}";
   return "\\p{" + std::string(name) + "}";
 }

@@ -14,7 +14,9 @@ namespace {
 // What a text may cost, and each of its bytes on top.
 constexpr std::size_t kWork = 10'000'000, kWorkPerByte = 64;
 constexpr std::size_t kBytes = std::size_t{64} << 20, kBytesPerByte = 512;
-constexpr Budget kLoadBudget{100'000'000, std::size_t{1} << 30};
+constexpr std::chrono::seconds kTime{10};
+constexpr std::size_t kBytesPerSecond = 100'000;  // a tenth of what one busy core does
+constexpr Budget kLoadBudget{20'000'000, std::size_t{256} << 20};
 
 }  // namespace
 
@@ -38,7 +40,8 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   return encode(text, add_special_tokens,
-                Budget(kWork + text.size() * kWorkPerByte, kBytes + text.size() * kBytesPerByte));
+                Budget(kWork + text.size() * kWorkPerByte, kBytes + text.size() * kBytesPerByte,
+                       kTime + std::chrono::seconds(text.size() / kBytesPerSecond)));
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens,
@@ -111,6 +114,12 @@ std::vector<std::int32_t> Tokenizer::special_ids() const {
     if (token.special) ids.push_back(token.id);
   std::sort(ids.begin(), ids.end());
   return ids;
+}
+
+std::int32_t Tokenizer::lowest_id() const {
+  std::int32_t id = 0;
+  while (id < vocab_size() && !token(id)) ++id;
+  return id;
 }
 
 std::int32_t Tokenizer::vocab_size() const {

@@ -45,6 +45,7 @@ class Tokenizer {
   bool is_special(std::int32_t id) const;
   std::vector<std::int32_t> special_ids() const;
   std::int32_t vocab_size() const;  // one past the largest id
+  std::int32_t lowest_id() const;   // vocab_size() if there is no token
 
  private:
   friend class Detokenizer;

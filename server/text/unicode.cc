@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/error.h"
 
@@ -247,6 +248,12 @@ std::vector<std::string_view> graphemes(std::string_view text) {
   }
   if (begin < text.size()) out.push_back(text.substr(begin));
   return out;
+}
+
+std::size_t find_text(std::string_view text, std::string_view part, std::size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : text.npos;
 }
 
 }  // namespace ark::text

@@ -58,4 +58,7 @@ std::string normalize(std::string_view text, NormalForm form);
 // Byte ranges of the extended grapheme clusters of the text.
 std::vector<std::string_view> graphemes(std::string_view text);
 
+// Where `part` begins at `from` or later, or npos: in linear time, which std::string_view::find does not promise.
+std::size_t find_text(std::string_view text, std::string_view part, std::size_t from = 0);
+
 }  // namespace ark::text

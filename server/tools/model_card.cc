@@ -7,6 +7,7 @@
 #include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "server/json.h"
+#include "server/load/model_file.h"
 #include "server/text/model_text.h"
 
 namespace ark {
@@ -70,7 +71,8 @@ void add_ranks(Inspection& inspection, Json& card) {
 }
 
 void add_text(Inspection& inspection, Json& card) {
-  const text::ModelText text = text::load_model_text(inspection.load().model.parent_path());
+  const text::ModelText text =
+      text::load_model_text(find_model(inspection.load().model, "").text_folder, inspection.load().model);
   if (text.tokenizer) card["tokenizer"] = text.tokenizer->vocab_size();
   card["chat_template"] = text.chat_template.has_value();
   if (!text.chat_template_error.empty()) card["chat_template_error"] = text.chat_template_error;

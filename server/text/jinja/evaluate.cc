@@ -75,8 +75,8 @@ Value Interpreter::evaluate(const Expression& expression) {
       return evaluate_filter(expression, nullptr);
     case ExpressionKind::kTest: {
       const Value input = operand(0);
-      Arguments arguments = evaluate_arguments(expression);
-      return apply_test(expression.name, input, arguments);
+      return apply(find_test(expression.name), "test", expression.name, input,
+                   evaluate_arguments(expression));
     }
     case ExpressionKind::kNegate:
       return negate(operand(0));
@@ -123,7 +123,7 @@ std::vector<Value> Interpreter::evaluate_items(const Expression& expression, std
 Value Interpreter::evaluate_dict(const Expression& expression) {
   const std::vector<Value> values = evaluate_items(expression);
   auto dict = std::make_shared<Dict>();
-  for (std::size_t i = 0; i + 1 < values.size(); i += 2) dict->set(values[i], values[i + 1]);
+  for (std::size_t i = 0; i + 1 < values.size(); i += 2) dict->set(values[i], values[i + 1], budget_);
   return std::shared_ptr<const Dict>(std::move(dict));
 }
 
@@ -164,9 +164,9 @@ Value Interpreter::evaluate_filter(const Expression& expression, const Value* in
     value = evaluate_filter(*operand, input);
   else
     value = evaluate(*operand);
-  Arguments arguments = evaluate_arguments(expression);
+  const Arguments arguments = evaluate_arguments(expression);
   line_ = expression.line;
-  return apply_filter(expression.name, value, arguments);
+  return apply(find_filter(expression.name), "filter", expression.name, value, arguments);
 }
 
 Value Interpreter::evaluate_comparison(const Expression& expression) {
@@ -191,19 +191,13 @@ Value Interpreter::concatenate(const Expression& expression) {
   return text;
 }
 
-Value Interpreter::apply_filter(const std::string& name, const Value& input, Arguments& arguments) {
+Value Interpreter::apply(const Builtin* builtin, const char* kind, const std::string& name,
+                         const Value& input, const Arguments& arguments) {
+  if (!builtin) throw TemplateError(std::string("no ") + kind + " named '" + name + "'");
   budget_.charge(1 + arguments.positional.size() + arguments.keywords.size());
   if (input.is_string()) budget_.charge_reading(input.as_string().size());
-  const Filter filter = find_filter(name);
-  if (!filter) throw TemplateError("no filter named '" + name + "'");
-  return filter(*this, input, arguments);
-}
-
-bool Interpreter::apply_test(const std::string& name, const Value& input, Arguments& arguments) {
-  budget_.charge(1 + arguments.positional.size() + arguments.keywords.size());
-  const Test test = find_test(name);
-  if (!test) throw TemplateError("no test named '" + name + "'");
-  return test(*this, input, arguments);
+  Call call(*builtin, *this, input, arguments);
+  return builtin->run(call);
 }
 
 }  // namespace ark::text::jinja

@@ -63,21 +63,41 @@ void ExpressionParser::refuse_unknown_names() const {
 }
 
 ExpressionPtr ExpressionParser::disjunction() {
-  ExpressionPtr left = conjunction();
-  while (tokens_.is_name("or")) {
-    const int line = tokens_.take().line;
-    left = make(ExpressionKind::kOr, line, std::move(left), conjunction());
-  }
-  return left;
+  return chain({{"or", ExpressionKind::kOr}}, TokenKind::kName, &ExpressionParser::conjunction);
 }
 
 ExpressionPtr ExpressionParser::conjunction() {
-  ExpressionPtr left = negation();
-  while (tokens_.is_name("and")) {
+  return chain({{"and", ExpressionKind::kAnd}}, TokenKind::kName, &ExpressionParser::negation);
+}
+
+ExpressionPtr ExpressionParser::sum() {
+  constexpr auto kKind = ExpressionKind::kArithmetic;
+  return chain({{"+", kKind, Arithmetic::kAdd}, {"-", kKind, Arithmetic::kSubtract}}, TokenKind::kOperator,
+               &ExpressionParser::concatenation);
+}
+
+ExpressionPtr ExpressionParser::product() {
+  constexpr auto kKind = ExpressionKind::kArithmetic;
+  return chain({{"*", kKind, Arithmetic::kMultiply},
+                {"/", kKind, Arithmetic::kDivide},
+                {"//", kKind, Arithmetic::kFloorDivide},
+                {"%", kKind, Arithmetic::kModulo}},
+               TokenKind::kOperator, &ExpressionParser::factor);
+}
+
+// Operands with operators of one rank between them, from left to right.
+ExpressionPtr ExpressionParser::chain(std::initializer_list<Operator> operators, TokenKind kind,
+                                      ExpressionPtr (ExpressionParser::*operand)()) {
+  ExpressionPtr left = (this->*operand)();
+  while (true) {
+    const auto found = std::find_if(operators.begin(), operators.end(), [&](const Operator& each) {
+      return TokenStream::matches(tokens_.current(), kind, each.text);
+    });
+    if (found == operators.end()) return left;
     const int line = tokens_.take().line;
-    left = make(ExpressionKind::kAnd, line, std::move(left), negation());
+    left = make(found->kind, line, std::move(left), (this->*operand)());
+    left->arithmetic = found->arithmetic;
   }
-  return left;
 }
 
 ExpressionPtr ExpressionParser::negation() {
@@ -109,36 +129,12 @@ ExpressionPtr ExpressionParser::comparison() {
   }
 }
 
-ExpressionPtr ExpressionParser::sum() {
-  ExpressionPtr left = concatenation();
-  while (tokens_.is_operator("+") || tokens_.is_operator("-")) {
-    const Token token = tokens_.take();
-    left = make(ExpressionKind::kArithmetic, token.line, std::move(left), concatenation());
-    left->arithmetic = token.text == "+" ? Arithmetic::kAdd : Arithmetic::kSubtract;
-  }
-  return left;
-}
-
 ExpressionPtr ExpressionParser::concatenation() {
   ExpressionPtr left = product();
   if (!tokens_.is_operator("~")) return left;
   ExpressionPtr node = make(ExpressionKind::kConcatenate, tokens_.line(), std::move(left));
   while (tokens_.skip_operator("~")) add(*node, product());
   return node;
-}
-
-ExpressionPtr ExpressionParser::product() {
-  ExpressionPtr left = unary();
-  while (tokens_.is_operator("*") || tokens_.is_operator("/") || tokens_.is_operator("//") ||
-         tokens_.is_operator("%")) {
-    const Token token = tokens_.take();
-    left = make(ExpressionKind::kArithmetic, token.line, std::move(left), unary());
-    left->arithmetic = token.text == "*"   ? Arithmetic::kMultiply
-                       : token.text == "/" ? Arithmetic::kDivide
-                       : token.text == "%" ? Arithmetic::kModulo
-                                           : Arithmetic::kFloorDivide;
-  }
-  return left;
 }
 
 ExpressionPtr ExpressionParser::unary(bool with_filters) {

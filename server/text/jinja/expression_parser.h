@@ -1,10 +1,15 @@
 // Parses expressions: Jinja's grammar by recursive descent.
 #pragma once
 
+#include <initializer_list>
+#include <string_view>
+
 #include "server/text/jinja/ast.h"
 #include "server/text/jinja/token_stream.h"
 
 namespace ark::text::jinja {
+
+struct Builtin;
 
 class ExpressionParser {
  public:
@@ -49,6 +54,13 @@ class ExpressionParser {
   static void grow(Expression& parent, const Expression* child);
 
   ExpressionPtr condition();
+  struct Operator {
+    std::string_view text;
+    ExpressionKind kind;
+    Arithmetic arithmetic = Arithmetic::kAdd;
+  };
+  ExpressionPtr chain(std::initializer_list<Operator> operators, TokenKind kind,
+                      ExpressionPtr (ExpressionParser::*operand)());
   ExpressionPtr disjunction();
   ExpressionPtr conjunction();
   ExpressionPtr negation();
@@ -56,6 +68,7 @@ class ExpressionParser {
   ExpressionPtr sum();
   ExpressionPtr concatenation();
   ExpressionPtr product();
+  ExpressionPtr factor() { return unary(); }
   ExpressionPtr primary();
   ExpressionPtr name_or_constant();
   ExpressionPtr number();
@@ -69,7 +82,7 @@ class ExpressionParser {
   ExpressionPtr call(ExpressionPtr base);
   ExpressionPtr test(ExpressionPtr base);
   void arguments(Expression& call);
-  std::string name_of(const char* kind, bool exists(std::string_view));
+  std::string name_of(const char* kind, const Builtin* find(std::string_view));
   bool tuple_ends(std::string_view end) const;
 
   TokenStream& tokens_;

@@ -13,7 +13,8 @@ const std::string& checked_utf8(const std::string& text) {
 
 }  // namespace
 
-Value from_json(const Json& json, int depth) {
+Value from_json(const Json& json, Budget& budget, int depth) {
+  budget.charge_bytes(sizeof(Value));
   if (depth > kMaxContainerDepth - 10)
     throw TemplateError("the input is nested deeper than " + std::to_string(kMaxContainerDepth - 10));
   switch (json.type()) {
@@ -33,12 +34,13 @@ Value from_json(const Json& json, int depth) {
     case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
-      for (const auto& item : json) items.push_back(from_json(item, depth + 1));
+      for (const auto& item : json) items.push_back(from_json(item, budget, depth + 1));
       return Value::list(std::move(items));
     }
     case Json::value_t::object: {
       auto dict = std::make_shared<Dict>();
-      for (const auto& [key, item] : json.items()) dict->set(checked_utf8(key), from_json(item, depth + 1));
+      for (const auto& [key, item] : json.items())
+        dict->set(checked_utf8(key), from_json(item, budget, depth + 1), budget);
       return std::shared_ptr<const Dict>(std::move(dict));
     }
     default:

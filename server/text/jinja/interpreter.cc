@@ -33,7 +33,7 @@ Value Interpreter::Loop::find(const std::string& name) {
   if (name == "nextitem")
     return index + 1 < items.size() ? items[index + 1] : Value::undefined("there is no next item");
   if (name == "cycle") {
-    return Value::function("cycle", [at = index](Interpreter&, Arguments& arguments) {
+    return Value::function("cycle", [at = index](Interpreter&, const Arguments& arguments) {
       if (arguments.positional.empty()) throw TemplateError("no items for cycling given");
       return arguments.positional[at % arguments.positional.size()];
     });
@@ -227,17 +227,19 @@ void Interpreter::write(std::string_view text) {
 
 Value Interpreter::make_macro(const Statement& statement, const std::string& name) {
   return Value::function("<Macro '" + name + "'>",
-                         [&statement, scope = scope_](Interpreter& self, Arguments& arguments) {
+                         [&statement, scope = scope_](Interpreter& self, const Arguments& arguments) {
                            return Value(self.run_macro(statement, scope, arguments));
                          });
 }
 
-std::string Interpreter::run_macro(const Statement& statement, const ScopePtr& scope, Arguments& arguments) {
+std::string Interpreter::run_macro(const Statement& statement, const ScopePtr& scope,
+                                   const Arguments& arguments) {
   const Depth depth(*this);
   std::string text;
   std::string* saved = std::exchange(out_, &text);
   {
     const Enter enter(*this, std::make_shared<Scope>(scope));
+    budget_.charge(arguments.keywords.size() * statement.parameters.size() / kNamesPerUnit);
     const std::size_t count = statement.parameters.size(), required = count - statement.defaults.size();
     std::vector<Value> rest;
     auto kwargs = std::make_shared<Dict>();
@@ -261,7 +263,7 @@ std::string Interpreter::run_macro(const Statement& statement, const ScopePtr& s
       else if (name == "caller")
         scope_->set("caller", value);
       else
-        kwargs->set(Value(name), value);
+        kwargs->set(Value(name), value, budget_);
     }
     for (std::size_t i = 0; i < count; ++i) {
       if (bound[i]) continue;
@@ -278,7 +280,7 @@ std::string Interpreter::run_macro(const Statement& statement, const ScopePtr& s
   return text;
 }
 
-Value Interpreter::call(const Value& function, Arguments& arguments) {
+Value Interpreter::call(const Value& function, const Arguments& arguments) {
   if (function.is_undefined()) use_of_undefined(function);
   if (!function.is_callable())
     throw TemplateError(std::string("'") + function.type_name() + "' object is not callable");

@@ -12,6 +12,8 @@ namespace ark::text::jinja {
 inline constexpr std::size_t kMaxOutput = std::size_t{16} << 20;  // bytes
 inline constexpr std::size_t kNamesPerUnit = 16;  // variables and attributes that a unit of work looks at
 
+struct Builtin;
+
 // One render. Throws TemplateError; line() then says where.
 class Interpreter {
  public:
@@ -23,9 +25,10 @@ class Interpreter {
 
   Budget& budget() { return budget_; }
   std::time_t now() const { return now_; }
-  Value call(const Value& function, Arguments& arguments);
-  Value apply_filter(const std::string& name, const Value& input, Arguments& arguments);
-  bool apply_test(const std::string& name, const Value& input, Arguments& arguments);
+  Value call(const Value& function, const Arguments& arguments);
+  // TemplateError if there is none: "no filter named 'x'".
+  Value apply(const Builtin* builtin, const char* kind, const std::string& name, const Value& input,
+              const Arguments& arguments);
   // object.name, as templates see it; undefined if there is none.
   Value attribute(const Value& object, const std::string& name);
   // object[key]
@@ -83,7 +86,7 @@ class Interpreter {
   void write(const Value& value);
   void write(std::string_view text);
   Value make_macro(const Statement& statement, const std::string& name);
-  std::string run_macro(const Statement& statement, const ScopePtr& scope, Arguments& arguments);
+  std::string run_macro(const Statement& statement, const ScopePtr& scope, const Arguments& arguments);
 
   // evaluate.cc: expressions
   Value evaluate(const Expression& expression);

@@ -15,7 +15,7 @@ bool equal_items(const std::vector<Value>& a, const std::vector<Value>& b, Budge
 bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
   if (a.items.size() != b.items.size()) return false;
   return std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
-    const Value* other = b.find(item.first);
+    const Value* other = b.find(item.first, budget);
     return other && equal(item.second, *other, budget);
   });
 }
@@ -120,9 +120,9 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
       throw TemplateError(std::string("'in <string>' requires string as left operand, not ") +
                           item.type_name());
     budget.charge_reading(container.as_string().size());
-    return container.as_string().find(item.as_string()) != std::string::npos;
+    return find_text(container.as_string(), item.as_string()) != std::string::npos;
   }
-  if (container.is_dict()) return container.as_dict().find(item) != nullptr;
+  if (container.is_dict()) return container.as_dict().find(item, budget) != nullptr;
   const std::vector<Value> items = iterate(container, budget);
   return std::any_of(items.begin(), items.end(),
                      [&](const Value& other) { return equal(other, item, budget); });
@@ -163,11 +163,18 @@ std::vector<Value> iterate(const Value& value, Budget& budget) {
   throw TemplateError(std::string("'") + value.type_name() + "' object is not iterable");
 }
 
+std::vector<Value> dict_items(const Dict& dict, Budget& budget) {
+  budget.charge_bytes(dict.items.size() * 2 * sizeof(Value));
+  std::vector<Value> out;
+  for (const auto& [key, value] : dict.items) out.push_back(Value::tuple({key, value}));
+  return out;
+}
+
 std::optional<Value> subscript(const Value& object, const Value& key, Budget& budget) {
   if (object.is_undefined()) use_of_undefined(object);
   if (object.is_dict()) {
     if (key.is_list() || key.is_dict()) return std::nullopt;
-    const Value* found = object.as_dict().find(key);
+    const Value* found = object.as_dict().find(key, budget);
     return found ? std::optional(*found) : std::nullopt;
   }
   if (!key.is_integral()) return std::nullopt;

@@ -23,6 +23,7 @@ bool contains(const Value& container, const Value& item, Budget& budget);
 std::size_t length(const Value& value);
 // The items that a for-loop would see.
 std::vector<Value> iterate(const Value& value, Budget& budget);
+std::vector<Value> dict_items(const Dict& dict, Budget& budget);  // tuples of key and value
 
 enum class Arithmetic { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo };
 Value calculate(Arithmetic operation, const Value& a, const Value& b, Budget& budget);

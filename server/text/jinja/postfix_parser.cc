@@ -109,11 +109,11 @@ ExpressionPtr ExpressionParser::filters(ExpressionPtr input) {
 }
 
 // The name of a filter or test, dots included; noted as unknown if it does not exist.
-std::string ExpressionParser::name_of(const char* kind, bool exists(std::string_view)) {
+std::string ExpressionParser::name_of(const char* kind, const Builtin* find(std::string_view)) {
   const Token first = tokens_.expect(TokenKind::kName, std::string("a ") + kind + "'s name");
   std::string name = first.text;
   while (tokens_.skip_operator(".")) name += "." + tokens_.expect(TokenKind::kName, "a name").text;
-  if (!exists(name))
+  if (!find(name))
     unknown_.push_back(
         {TokenKind::kName, std::string("no ") + kind + " named '" + escaped(name, 60) + "'", first.line});
   return name;
@@ -122,7 +122,7 @@ std::string ExpressionParser::name_of(const char* kind, bool exists(std::string_
 ExpressionPtr ExpressionParser::filter_call(ExpressionPtr input) {
   ExpressionPtr node = make(ExpressionKind::kFilter, tokens_.line());
   add(*node, std::move(input));
-  node->name = name_of("filter", [](std::string_view name) { return find_filter(name) != nullptr; });
+  node->name = name_of("filter", find_filter);
   if (tokens_.is_operator("(")) arguments(*node);
   return node;
 }
@@ -131,7 +131,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr base) {
   const int line = tokens_.take().line;
   const bool negated = tokens_.skip_name("not");
   ExpressionPtr node = make(ExpressionKind::kTest, line, std::move(base));
-  node->name = name_of("test", [](std::string_view name) { return find_test(name) != nullptr; });
+  node->name = name_of("test", find_test);
   const bool literal = tokens_.is(TokenKind::kString) || tokens_.is(TokenKind::kInteger) ||
                        tokens_.is(TokenKind::kFloat) || tokens_.is_operator("[") || tokens_.is_operator("{");
   if (tokens_.is_operator("(")) {

@@ -1,4 +1,5 @@
-// str() and repr() of values.
+// str(), repr() and json.dumps() of values, as Python writes them.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -38,21 +39,39 @@ void append_quoted(std::string& out, std::string_view text) {
   out += quote;
 }
 
-// Appends to one string and charges for it as it grows.
+// One UTF-16 code unit as \uxxxx.
+void append_unit(std::string& out, unsigned unit) {
+  out += "\\u";
+  for (int shift = 12; shift >= 0; shift -= 4) out += "0123456789abcdef"[unit >> shift & 0xF];
+}
+
+void append_json_string(std::string& out, std::string_view text, bool ascii) {
+  out += '"';
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t c = next_char(text, at);
+    static constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b", kLetters = "\"\\nrtfb";
+    if (const std::size_t short_form = c < 0x80 ? kEscaped.find(static_cast<char>(c)) : kEscaped.npos;
+        short_form != kEscaped.npos) {
+      out += {'\\', kLetters[short_form]};
+    } else if (c < 0x20 || (ascii && c >= 0x7F && c < 0x10000)) {
+      append_unit(out, c);
+    } else if (ascii && c >= 0x10000) {
+      append_unit(out, 0xD800 + ((c - 0x10000) >> 10));
+      append_unit(out, 0xDC00 + ((c - 0x10000) & 0x3FF));
+    } else {
+      append_utf8(out, c);
+    }
+  }
+  out += '"';
+}
+
+// Appends to one string and charges for it as it grows: as Python's repr(), or as its json.dumps() where there is a
+// style for it.
 class Printer {
  public:
-  explicit Printer(Budget& budget) : budget_(budget) {}
+  Printer(Budget& budget, const JsonStyle* json) : budget_(budget), json_(json) {}
 
-  std::string str(const Value& value) {
-    if (value.is_string())
-      out_ = value.as_string();
-    else if (!value.is_undefined())
-      write(value);
-    charge();
-    return std::move(out_);
-  }
-
-  std::string repr(const Value& value) {
+  std::string run(const Value& value) {
     write(value);
     charge();
     return std::move(out_);
@@ -60,67 +79,107 @@ class Printer {
 
  private:
   void charge() {
-    budget_.charge_bytes(out_.size() - charged_);
     budget_.charge();
+    budget_.charge_bytes(out_.size() - charged_);
     charged_ = out_.size();
   }
 
   void write(const Value& value) {
     charge();
-    if (value.is_undefined())
-      out_ += "Undefined";
-    else if (value.is_none())
-      out_ += "None";
-    else if (value.is_bool())
-      out_ += value.as_bool() ? "True" : "False";
-    else if (value.is_int())
-      out_ += std::to_string(value.as_int());
-    else if (value.is_float())
-      out_ += float_repr(value.as_number());
-    else if (value.is_string())
-      append_quoted(out_, value.as_string());
-    else if (value.is_list())
-      write_list(value);
+    if (value.is_string())
+      write_string(value.as_string());
+    else if (value.is_none() || value.is_number())
+      out_ += simple(value);
     else if (value.is_dict())
       write_pairs("{", value.as_dict().items, "}");
+    else if (value.is_sequence())
+      write_list(value);
+    else if (json_)
+      throw TemplateError(std::string("Object of type ") + value.type_name() + " is not JSON serializable");
+    else if (value.is_undefined())
+      out_ += "Undefined";
     else if (value.is_callable())
       out_ += value.as_callable().name;
-    else
+    else if (value.is_namespace())
       write_pairs("<Namespace {", value.as_namespace().attributes, "}>");
-  }
-
-  void write_list(const Value& value) {
-    const std::vector<Value>& items = value.as_list().items;
-    const bool tuple = value.is_flavor(List::Flavor::kTuple);
-    if (value.is_flavor(List::Flavor::kGenerator)) {
+    else if (value.is_flavor(List::Flavor::kGenerator))
       out_ += "<generator object>";
-      return;
-    }
-    if (!value.is_sequence()) out_ += std::string(value.type_name()) + "(";  // dict_keys([...])
-    out_ += tuple ? "(" : "[";
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out_ += ", ";
-      write(items[i]);
-    }
-    out_ += tuple ? (items.size() == 1 ? ",)" : ")") : "]";
-    if (!value.is_sequence()) out_ += ")";
+    else
+      write_list(value);
   }
 
-  template <typename Key>
-  void write_pairs(const char* open, const std::vector<std::pair<Key, Value>>& pairs, const char* close) {
+  std::string simple(const Value& value) const {
+    if (value.is_none()) return json_ ? "null" : "None";
+    if (value.is_bool()) return value.as_bool() ? (json_ ? "true" : "True") : (json_ ? "false" : "False");
+    if (value.is_int()) return std::to_string(value.as_int());
+    const double number = value.as_number();
+    if (json_ && std::isnan(number)) return "NaN";
+    if (json_ && std::isinf(number)) return number < 0 ? "-Infinity" : "Infinity";
+    return float_repr(number);
+  }
+
+  void write_string(const std::string& text) {
+    if (json_)
+      append_json_string(out_, text, json_->ascii);
+    else
+      append_quoted(out_, text);
+  }
+
+  template <typename Items, typename WriteItem>
+  void write_items(std::string_view open, const Items& items, std::string_view close, WriteItem write_item) {
     out_ += open;
-    for (std::size_t i = 0; i < pairs.size(); ++i) {
-      if (i > 0) out_ += ", ";
-      write(pairs[i].first);
-      out_ += ": ";
-      write(pairs[i].second);
+    ++level_;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (i > 0) out_ += json_ ? json_->item_separator : ", ";
+      break_line();
+      write_item(items[i]);
     }
+    --level_;
+    if (!items.empty()) break_line();
     out_ += close;
   }
 
+  void write_list(const Value& value) {
+    const auto& items = value.as_list().items;
+    const bool tuple = !json_ && value.is_flavor(List::Flavor::kTuple);
+    const std::string name =
+        value.is_sequence() ? "" : std::string(value.type_name()) + "(";  // dict_keys([...])
+    const std::string close = tuple ? (items.size() == 1 ? ",)" : ")") : "]";
+    write_items(name + (tuple ? "(" : "["), items, name.empty() ? close : close + ")",
+                [this](const Value& item) { write(item); });
+  }
+
+  template <typename Key>
+  void write_pairs(const char* open, std::vector<std::pair<Key, Value>> pairs, const char* close) {
+    if (json_ && json_->sort_keys)
+      std::stable_sort(pairs.begin(), pairs.end(), [this](const auto& a, const auto& b) {
+        return compare(a.first, b.first, budget_) < 0;
+      });
+    write_items(open, pairs, close, [this](const auto& pair) {
+      const Value key = pair.first;
+      if (!json_ || key.is_string())
+        write(key);
+      else if (key.is_none() || key.is_number())
+        write_string(simple(key));
+      else
+        throw TemplateError(std::string("keys must be str, int, float, bool or None, not ") +
+                            key.type_name());
+      out_ += json_ ? json_->key_separator : ": ";
+      write(pair.second);
+    });
+  }
+
+  void break_line() {
+    if (!json_ || !json_->indent) return;
+    out_ += '\n';
+    for (int i = 0; i < level_; ++i) out_ += *json_->indent;
+  }
+
   Budget& budget_;
+  const JsonStyle* json_;
   std::string out_;
   std::size_t charged_ = 0;  // bytes of out_
+  int level_ = 0;
 };
 
 }  // namespace
@@ -149,8 +208,17 @@ std::string float_repr(double value) {
   return sign + digits.substr(0, exponent + 1) + "." + digits.substr(exponent + 1);
 }
 
-std::string repr(const Value& value, Budget& budget) { return Printer(budget).repr(value); }
+std::string repr(const Value& value, Budget& budget) { return Printer(budget, nullptr).run(value); }
 
-std::string to_text(const Value& value, Budget& budget) { return Printer(budget).str(value); }
+std::string to_json(const Value& value, const JsonStyle& style, Budget& budget) {
+  return Printer(budget, &style).run(value);
+}
+
+std::string to_text(const Value& value, Budget& budget) {
+  if (value.is_undefined()) return "";
+  if (!value.is_string()) return repr(value, budget);
+  budget.charge_bytes(value.as_string().size());
+  return value.as_string();
+}
 
 }  // namespace ark::text::jinja

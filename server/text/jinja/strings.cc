@@ -45,9 +45,11 @@ bool is_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F);
 
 std::string strip(std::string_view text, const std::optional<std::string>& characters, bool left,
                   bool right) {
-  const std::u32string all = to_utf32(text), set = characters ? to_utf32(*characters) : std::u32string();
+  const std::u32string all = to_utf32(text);
+  std::u32string set = characters ? to_utf32(*characters) : std::u32string();
+  std::sort(set.begin(), set.end());
   const auto drop = [&](char32_t c) {
-    return characters ? set.find(c) != std::u32string::npos : is_space(c);
+    return characters ? std::binary_search(set.begin(), set.end(), c) : is_space(c);
   };
   std::size_t begin = 0, end = all.size();
   while (left && begin < end && drop(all[begin])) ++begin;
@@ -100,8 +102,8 @@ std::vector<std::string> split(std::string_view text, const std::optional<std::s
   if (!separator) return split_space(text, limit);
   std::vector<std::string> parts;
   std::size_t from = 0;
-  for (std::size_t at = text.find(*separator); at != std::string_view::npos && limit != 0;
-       at = text.find(*separator, from), --limit) {
+  for (std::size_t at = find_text(text, *separator); at != std::string_view::npos && limit != 0;
+       at = find_text(text, *separator, from), --limit) {
     parts.emplace_back(text.substr(from, at - from));
     from = at + separator->size();
   }
@@ -138,8 +140,8 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
     }
     return out += text.substr(at);
   }
-  for (std::size_t found = text.find(from); found != std::string_view::npos && limit != 0;
-       found = text.find(from, at), --limit) {
+  for (std::size_t found = find_text(text, from); found != std::string_view::npos && limit != 0;
+       found = find_text(text, from, at), --limit) {
     out += text.substr(at, found - at);
     out += to;
     at = found + from.size();

@@ -30,7 +30,7 @@ Value Value::list(std::vector<Value> items, List::Flavor flavor) {
   return value;
 }
 
-Value Value::function(std::string name, std::function<Value(Interpreter&, Arguments&)> call) {
+Value Value::function(std::string name, std::function<Value(Interpreter&, const Arguments&)> call) {
   return std::make_shared<const Callable>(Callable{std::move(name), std::move(call)});
 }
 
@@ -79,7 +79,8 @@ const char* Value::type_name() const {
   }
 }
 
-std::string Dict::hash_key(const Value& key) {
+std::string Dict::hash_key(const Value& key, Budget& budget) {
+  budget.charge_reading(key.is_string() ? key.as_string().size() : 0);
   if (key.is_string()) return "s" + key.as_string();
   if (key.is_none()) return "n";
   if (key.is_undefined()) return "u";
@@ -94,7 +95,7 @@ std::string Dict::hash_key(const Value& key) {
     std::string out = "t";
     for (const Value& item : key.as_list().items) {
       if (item.is_list()) throw TemplateError("a key of nested tuples or lists is not supported");
-      const std::string part = hash_key(item);
+      const std::string part = hash_key(item, budget);
       out += std::to_string(part.size()) + ":" + part;
     }
     return out;
@@ -102,17 +103,17 @@ std::string Dict::hash_key(const Value& key) {
   throw TemplateError(std::string("unhashable type: '") + key.type_name() + "'");
 }
 
-void Dict::set(const Value& key, Value value) {
+void Dict::set(const Value& key, Value value, Budget& budget) {
   depth = checked_depth(std::max(depth, std::max(key.depth(), value.depth()) + 1));
-  const auto [entry, is_new] = index_.try_emplace(hash_key(key), items.size());
+  const auto [entry, is_new] = index_.try_emplace(hash_key(key, budget), items.size());
   if (is_new)
     items.emplace_back(key, std::move(value));
   else
     items[entry->second].second = std::move(value);
 }
 
-const Value* Dict::find(const Value& key) const {
-  const auto found = index_.find(hash_key(key));
+const Value* Dict::find(const Value& key, Budget& budget) const {
+  const auto found = index_.find(hash_key(key, budget));
   return found == index_.end() ? nullptr : &items[found->second].second;
 }
 

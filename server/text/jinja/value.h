@@ -15,6 +15,8 @@
 #include <variant>
 #include <vector>
 
+#include "server/text/budget.h"
+
 namespace ark::text::jinja {
 
 // What goes wrong in a template; the interpreter adds the line.
@@ -50,7 +52,7 @@ struct Namespace;
 
 struct Callable {
   std::string name;  // as it prints
-  std::function<Value(Interpreter&, Arguments&)> call;
+  std::function<Value(Interpreter&, const Arguments&)> call;
 };
 
 inline constexpr int kMaxContainerDepth = 100;
@@ -75,7 +77,7 @@ class Value {
   static Value generator(std::vector<Value> items) {
     return list(std::move(items), List::Flavor::kGenerator);
   }
-  static Value function(std::string name, std::function<Value(Interpreter&, Arguments&)> call);
+  static Value function(std::string name, std::function<Value(Interpreter&, const Arguments&)> call);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
@@ -120,12 +122,13 @@ struct Dict {
   std::vector<std::pair<Value, Value>> items;
   int depth = 1;
 
-  void set(const Value& key, Value value);  // TemplateError for other keys
-  const Value* find(const Value& key) const;
+  // The work of a key is charged; TemplateError for other keys.
+  void set(const Value& key, Value value, Budget& budget);
+  const Value* find(const Value& key, Budget& budget) const;
   const Value* find(std::string_view key) const;
 
  private:
-  static std::string hash_key(const Value& key);
+  static std::string hash_key(const Value& key, Budget& budget);
   std::unordered_map<std::string, std::size_t> index_;
 };
 

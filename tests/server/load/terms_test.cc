@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <thread>
 #include <vector>
 
@@ -15,6 +16,21 @@ namespace ark {
 namespace {
 
 using ::testing::HasSubstr;
+
+TEST(Lengths, AConfigurationAloneAsksForTablesOfNoMoreThan131072Positions) {
+  LoadOptions options;
+  options.config_length = INT32_MAX;
+  EXPECT_EQ(table_length(options), 131072);
+  EXPECT_EQ(sequence_length(options, 0), 131072);
+  EXPECT_EQ(sequence_length(options, 1 << 18), 131072);  // as the file's own tables
+  options.max_length = 1 << 20;
+  EXPECT_EQ(table_length(options), 1 << 20);
+  EXPECT_EQ(sequence_length(options, 0), 1 << 20);
+  options = {};
+  options.config_length = 4096;
+  EXPECT_EQ(table_length(options), 4096);
+  EXPECT_EQ(sequence_length(options, 1 << 18), 4096);
+}
 
 TEST(LaunchTerms, TravelWhole) {
   LaunchTerms terms;

@@ -1,6 +1,10 @@
 // Files and texts that are small and want very much: each ends soon with an error that says so.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <ctime>
+#include <functional>
+
 #include "base/error.h"
 #include "server/json.h"
 #include "server/text/chat_template.h"
@@ -21,6 +25,19 @@ void expect_error(Code code, const std::string& part, Function function) {
     EXPECT_EQ(error.code(), code) << error.what();
     EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
   }
+}
+
+// The processor's time of this thread: others on the machine do not count.
+double seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+void expect_soon(Code code, const std::string& part, const std::function<void()>& function) {
+  const double start = seconds();
+  expect_error(code, part, function);
+  EXPECT_LT(seconds() - start, 20) << "some 2 s where the compiler optimises";
 }
 
 // Lists that hold one list twice, ninety deep: 2^90 items to whoever walks over them.
@@ -49,6 +66,49 @@ TEST(HostileTemplate, DoublingATextEndsWithTheBudget) {
     ChatTemplate::parse(
         "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}")
         .render_variables(Json::object(), 0, Budget{1 << 30, std::size_t{8} << 20});
+  });
+}
+
+void expect_render_soon(const std::string& source, const std::string& part) {
+  SCOPED_TRACE(source.substr(0, 200));
+  expect_soon(Code::kInvalidArgument, part,
+              [&] { ChatTemplate::parse(source).render_variables(Json::object(), 0); });
+}
+
+TEST(HostileTemplate, LongKeysOfDictsWereHashedForNothing) {
+  const std::string begin = "{% set s = 'ab' * 500000 %}{% set l = [s] * 90000 %}";
+  for (const char* use : {"l|unique(case_sensitive=true)", "l|map(attribute='x')", "dict([(s, 1)])[s]"})
+    expect_render_soon(begin + "{% for i in range(99999) %}{{ " + use + " }}{% endfor %}", "takes more than");
+  expect_render_soon(begin + "{{ l|unique(case_sensitive=true)|list }}", "takes more than");
+  expect_render_soon(begin + "{% set d = {s: 1} %}{% for x in l %}{% if s in d %}{% endif %}{% endfor %}",
+                     "takes more than");
+}
+
+TEST(HostileTemplate, SearchingForALongTextTookQuadraticTime) {
+  const std::string begin = "{% set s = 'a' * 1000000 %}{% set p = 'a' * 500000 ~ 'b' %}";
+  const double start = seconds();
+  EXPECT_EQ(
+      ChatTemplate::parse(begin + "{{ p in s }}{{ s.find(p) }}{{ s.count(p) }}{{ s.split(p)|length }}"
+                                  "{{ s.replace(p, 'x')|length }}{{ s.strip('b' * 500000 ~ 'a')|length }}")
+          .render_variables(Json::object(), 0),
+      "False-10110000000");
+  EXPECT_LT(seconds() - start, 20);
+  expect_render_soon(begin + "{{ s.rfind(p) }}", "takes more than");
+}
+
+TEST(HostileTemplate, ItEndsWhenNobodyWaitsForItAndWhenItsTimeIsOver) {
+  const auto spin =
+      ChatTemplate::parse("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}");
+  int asked = 0;
+  const std::function<bool()> gone = [&] { return ++asked > 10; };
+  const StopScope stop(gone);
+  expect_soon(Code::kInvalidArgument, "was stopped: nobody waits for it",
+              [&] { spin.render_variables(Json::object(), 0); });
+  EXPECT_EQ(asked, 11);
+  const std::function<bool()> waits = [] { return false; };
+  const StopScope inner(waits);
+  expect_soon(Code::kInvalidArgument, "takes more than 0 s", [&] {
+    spin.render_variables(Json::object(), 0, Budget(1 << 30, 1 << 30, std::chrono::seconds(0)));
   });
 }
 
@@ -93,9 +153,60 @@ TEST(HostileTokenizer, ANormalizerThatMakesAMegabyteOfEachLetterAteAllMemory) {
                [&] { tokenizer.encode(std::string(20'000, 'a'), false); });
 }
 
-TEST(HostileTokenizer, AHundredThousandBracketsAreRefusedBeforeTheyAreParsed) {
+TEST(HostileTokenizer, ADecoderThatMakesMuchOfEveryTokenAteAllMemory) {
+  const std::string megabyte(1 << 20, 'b');
+  const Tokenizer tokenizer = tokenizer_with(
+      R"("decoder": {"type": "Replace", "pattern": {"String": "a"}, "content": ")" + megabyte + "\"}");
+  const std::vector<std::int32_t> ids(10'000, 0);
+  expect_soon(Code::kInvalidArgument, "tokens: decoding makes more than 64 MiB",
+              [&] { tokenizer.decode(ids, false); });
+}
+
+TEST(HostileTokenizer, PatternsThatReadAllOfATextAtEveryCharacterEndSoon) {
+  for (const char* pattern :
+       {"(?=a*b)a", "(?=a*b|a*c)a", "(?!a*b)a|(?<!a)c", "(a|aa)+$b", "(?:a?){30}a{30}b", "(a*)*b",
+        "(?=(a*)*c)b", "(?=.*?x)y|(?=.*z)y", "\\\\w+\\\\d", "a*?(?=b)", "(?s:.*)(?=x)"}) {
+    SCOPED_TRACE(pattern);
+    const Tokenizer tokenizer = tokenizer_with(
+        std::string(R"("pre_tokenizer": {"type": "Split", "behavior": "Isolated", "pattern": {"Regex": ")") +
+        pattern + "\"}}");
+    const double start = seconds();
+    try {
+      tokenizer.encode(std::string(1'000'000, 'a'), false);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.what();
+    }
+    EXPECT_LT(seconds() - start, 30);
+  }
+}
+
+TEST(HostileTokenizer, LiteralsThatAlmostMatchEverywhereTakeLinearTime) {
+  const Tokenizer tokenizer = tokenizer_with(
+      R"("normalizer": {"type": "Replace", "content": "", "pattern": {"String": ")" +
+      std::string(500'000, 'a') + "b\"}}, \"pre_tokenizer\": {\"type\": \"FixedLength\", \"length\": 8}");
+  const double start = seconds();
+  EXPECT_EQ(tokenizer.encode(std::string(1'000'000, 'a'), false).size(), 125'000u);
+  EXPECT_LT(seconds() - start, 20);
+}
+
+TEST(HostileTokenizer, IdsBeyondAllVocabulariesAreRefused) {
+  for (const char* id : {"4194304", "2147483647", "-1", "1e9", "18446744073709551615"})
+    expect_error(Code::kBadModel, "tokenizer.json: model.vocab", [&] {
+      Tokenizer(
+          ark::parse_json(std::string(R"({"model": {"type": "WordLevel", "vocab": {"a": )") + id + "}}}"));
+    });
+}
+
+TEST(HostileTokenizer, MillionsOfValuesAreRefusedBeforeTheyAreParsed) {
+  std::string list = "[0";
+  for (int i = 0; i < 4'100'000; ++i) list += ",0";
+  expect_error(Code::kBadModel, "holds more than 4000000 values",
+               [&] { parse_json(list + "]", "tokenizer.json"); });
+}
+
+TEST(HostileTokenizer, AHundredMillionBracketsAreRefusedBeforeTheyAreParsed) {
   expect_error(Code::kBadModel, "nested deeper than 64 levels",
-               [] { parse_json(std::string(100'000, '['), "tokenizer.json"); });
+               [] { parse_json(std::string(100'000'000, '['), "tokenizer.json"); });
   EXPECT_NO_THROW(parse_json(
       R"({"a": "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\"[[["})", "x"));
 }

@@ -1,0 +1,26 @@
+// Reading the files that somebody else names: a model's folder, its configuration, its external data.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace ark {
+
+// All of a regular file. Throws Error: kNotFound if it cannot be opened, kBadModel if it is a folder, a FIFO, a
+// device or a socket, or larger than `max_bytes`.
+std::string read_file(const std::filesystem::path& file, std::size_t max_bytes);
+
+// Where `name` in `folder` really lies, links followed. They may lead anywhere inside the folder, or to what lies
+// beside the file that `model` (may be empty) leads to: in the cache of Hugging Face's hub all files of a repository
+// are links into one folder. Throws Error: kNotFound if there is nothing, kBadModel if it leads elsewhere; `shown`
+// is how messages call it.
+std::filesystem::path find_beside(const std::filesystem::path& folder, const std::filesystem::path& name,
+                                  const std::filesystem::path& model, const std::string& shown);
+
+// The text of such a file; nothing if the folder has no such name.
+std::optional<std::string> read_beside(const std::filesystem::path& folder, const std::string& name,
+                                       const std::filesystem::path& model, std::size_t max_bytes);
+
+}  // namespace ark
