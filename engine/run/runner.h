@@ -19,8 +19,8 @@ struct RunnerLimits {
   int32_t page_size = 0;   // tokens
   int32_t pages = 0;       // page ids are [0, pages)
   int32_t vocabulary = 0;
-  int32_t embedded = 0;  // token ids that the embedding has rows for; 0: all of the vocabulary
   int32_t depth = 2;     // steps that may be in flight
+  int32_t embedded = 0;  // token ids that the embedding has rows for; 0: all of the vocabulary
 
   bool is_embedded(int32_t token) const { return token >= 0 && token < (embedded ? embedded : vocabulary); }
 };

@@ -162,7 +162,7 @@ def test_logprobs_are_a_distribution(client, model):
     other = complete(client, model, max_tokens=1, seed=1, temperature=0.3, logprobs=5).choices[0].logprobs
     assert 0 < sum(map(math.exp, one.top_logprobs[0].values())) <= 1 + 1e-6
     shared = set(one.top_logprobs[0]) & set(other.top_logprobs[0])
-    assert len(shared) >= 15
+    assert len(shared) >= 4
     assert all(abs(one.top_logprobs[0][t] - other.top_logprobs[0][t]) <= 1e-5 for t in shared)
 
 
@@ -348,7 +348,7 @@ def test_errors_are_the_client_s_own_exceptions(client, model):
     with pytest.raises(openai.BadRequestError) as no_room:
         complete(client, model, [1] * 100, max_tokens=29)
     assert (no_room.value.param, no_room.value.code) == ("max_tokens", "context_length_exceeded")
-    for error, asked, parts in ((too_long, 130, "129 in the prompt, 1"), (no_room, 129, "100 in the prompt, 29")):
+    for error, asked, parts in ((too_long, 141, "129 in the prompt, 12"), (no_room, 129, "100 in the prompt, 29")):
         assert (f"This model's maximum context length is 128 tokens. However, you requested {asked} tokens ({parts} in the "
                 "completion). Please reduce the length of the prompt or completion.") in str(error.value)
     with pytest.raises(openai.BadRequestError) as role:
