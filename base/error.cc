@@ -40,14 +40,13 @@ std::string escaped(std::string_view text, std::size_t limit) {
     if (out.size() >= limit) return out + "...";
     const unsigned char c = static_cast<unsigned char>(text[0]);
     const std::size_t n = utf8_length(text);
-    const bool c1_control = n == 2 && c == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0;
     if (c == '\n')
       out += "\\n";
     else if (c == '\t')
       out += "\\t";
     else if (c == '"' || c == '\\')
       out += {'\\', static_cast<char>(c)};
-    else if (c < 0x20 || c == 0x7F || n == 0 || c1_control) {
+    else if (n == 0 || control_at(text)) {
       char buffer[8];
       std::snprintf(buffer, sizeof buffer, "\\x%02x", c);
       out += buffer;

@@ -60,8 +60,12 @@ std::string json_value(const LogValue& value) {
 }
 
 std::string text_value(const LogValue& value) {
-  if (const auto* text = std::get_if<std::string>(&value)) return escaped(*text);
-  return json_value(value);
+  const auto* text = std::get_if<std::string>(&value);
+  if (!text) return json_value(value);
+  const std::string shown = escaped(*text);
+  // A value looks like no further field.
+  return shown != *text || shown.empty() || shown.find_first_of(" =") != shown.npos ? '"' + shown + '"'
+                                                                                    : shown;
 }
 
 }  // namespace
@@ -70,12 +74,12 @@ std::string json_quoted(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
-    const auto c = static_cast<unsigned char>(text[0]);
+    const char c = text[0];
     if (length == 0) {
       out += "\\ufffd";
-    } else if (c < 0x20 || c == 0x7F) {
+    } else if (const auto control = control_at(text); control && *control <= 0xFFFF) {
       char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", c);
+      std::snprintf(code, sizeof code, "\\u%04x", *control);
       out += code;
     } else {
       if (c == '"' || c == '\\') out += '\\';
@@ -87,12 +91,13 @@ std::string json_quoted(std::string_view text) {
 }
 
 void set_log_format(bool json) { json_lines.store(json, std::memory_order_relaxed); }
+bool is_json_log() { return json_lines.load(std::memory_order_relaxed); }
 
 void set_log_level(LogLevel least) { least_level.store(least, std::memory_order_relaxed); }
 
 std::string log_text(LogLevel level, std::string_view message, const LogFields& fields) {
   std::string line;
-  if (json_lines.load(std::memory_order_relaxed)) {
+  if (is_json_log()) {
     line = "{\"time\":\"" + timestamp() + "\",\"level\":\"" + name_of(level) +
            "\",\"message\":" + json_quoted(message);
     for (const auto& [name, value] : fields) line += "," + json_quoted(name) + ":" + json_value(value);

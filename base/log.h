@@ -17,6 +17,7 @@ using LogFields = std::vector<std::pair<std::string_view, LogValue>>;
 
 // Both once, before other threads log. The default is text, from kInfo up.
 void set_log_format(bool json);
+bool is_json_log();
 void set_log_level(LogLevel least);
 // One line; control characters are escaped. Any thread.
 void log_line(LogLevel level, std::string_view message, const LogFields& fields = {});

@@ -6,22 +6,9 @@
 
 #include "base/error.h"
 #include "engine/compile.h"
-#include "server/choice.h"
+#include "server/command_line.h"
 
 namespace ark {
-namespace {
-
-// CLI11 hands a check's message on to the user.
-std::string checked_bytes(const std::string& text) {
-  try {
-    parse_bytes(text);
-    return "";
-  } catch (const Error& e) {
-    return e.what();
-  }
-}
-
-}  // namespace
 
 int64_t parse_bytes(const std::string& text) {
   const auto bad = [&](const std::string& why) { throw Error(Code::kUsage, escaped(text, 40) + " " + why); };
@@ -46,56 +33,47 @@ int64_t parse_bytes(const std::string& text) {
   return static_cast<int64_t>(value);
 }
 
-void add_serve_options(CLI::App& app, ServeOptions& options) {
-  const auto whole = [&](const char* name, int32_t& into, int32_t low, int32_t high, const char* help) {
-    app.add_option(name, into, help)->check(CLI::Range(low, high))->capture_default_str();
-  };
-  app.add_option("model,--model", options.model, "ONNX file, or folder that holds one; also without --model")
-      ->required()
-      ->type_name("FILE|DIR");
-  app.add_option("--variant", options.variant, "of several files in the folder: q4 for model_q4.onnx");
-  app.add_option("--served-model-name", options.served_model_names,
-                 "names in requests, the first of them in answers; default: the file's stem");
-  app.add_option("--host", options.host, "address to listen on")->capture_default_str();
-  whole("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
-  whole("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
-  app.add_flag("--processes", options.processes, "each rank but the first is a process of its own");
-  add_device_options(app, options.device);
-  whole("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
-  whole("--max-model-len", options.max_model_len, 0, 1 << 20,
-        "tokens of one sequence; 0: what the model allows");
-  whole("--max-num-seqs", options.max_num_seqs, 1, 4096, "sequences that run at once");
-  whole("--max-num-batched-tokens", options.max_num_batched_tokens, 0, 1 << 20,
-        "tokens of one step; 0: chosen");
-  whole("--max-queue", options.max_queue, 1, 1 << 16, "requests that wait; more get 429");
-  app.add_option_function<std::string>(
-         "--kv-memory", [&](const std::string& text) { options.kv_memory = parse_bytes(text); },
-         "memory for cached keys and values, as 512M or 2G; 0: chosen")
-      ->check(CLI::Validator(checked_bytes, "SIZE"))
-      ->default_str("0");
-  app.add_option("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
-  app.add_option("--api-key-file", options.api_key_file,
-                 "file with one API key a line; needed for all but health");
-  app.add_option_function<double>(
-         "--shutdown-timeout",
-         [&](double seconds) {
-           if (std::isnan(seconds))  // which no range excludes
-             throw CLI::ValidationError("--shutdown-timeout", "nan is no number of seconds");
-           options.shutdown_timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
-         },
-         "seconds that requests in flight may take after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->default_str("30");
-  add_choice<LogFormat>(app, "--log-format", options.log_format,
-                        {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, "text",
-                        "of all lines on standard output and error");
-  add_choice<LogLevel>(app, "--log-level", options.log_level,
-                       {{"debug", LogLevel::kDebug},
-                        {"info", LogLevel::kInfo},
-                        {"warning", LogLevel::kWarning},
-                        {"error", LogLevel::kError}},
-                       "info", "of the log; debug: also requests for health and metrics");
-  app.add_flag("--check", options.check, "load everything, say what was found, and exit");
+void add_model_options(CommandLine& line, ServeOptions& options, const std::string& names) {
+  line.file(names, options.model,
+            "ONNX file, or a folder that holds one" +
+                std::string(names == "model" ? "" : "; also without --model"));
+  line.text("--variant", options.variant, "of several files in the folder: q4 for model_q4.onnx");
+}
+
+void add_serve_options(CommandLine& line, ServeOptions& options) {
+  add_model_options(line, options, "model,--model");
+  line.require("--model");
+  line.texts("--served-model-name", options.served_model_names,
+             "names in requests, the first of them in answers; default: the file's stem");
+  line.text("--host", options.host, "address to listen on");
+  line.number("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
+  line.number("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
+  line.flag("--processes", options.processes, "each rank but the first is a process of its own");
+  add_device_options(line, options.device);
+  line.number("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
+  line.number("--max-model-len", options.max_model_len, 0, 1 << 20,
+              "tokens of one sequence; 0: what the model allows");
+  line.number("--max-num-seqs", options.max_num_seqs, 1, 4096, "sequences that run at once");
+  line.number("--max-num-batched-tokens", options.max_num_batched_tokens, 0, 1 << 20,
+              "tokens of one step; 0: chosen");
+  line.number("--max-queue", options.max_queue, 1, 1 << 16, "requests that wait; more get 429");
+  line.read(
+      "--kv-memory", [&](const std::string& text) { options.kv_memory = parse_bytes(text); },
+      "memory for cached keys and values, as 512M or 2G; 0: chosen", "0");
+  line.file("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
+  line.file("--api-key-file", options.api_key_file,
+            "file with one API key a line; needed for all but health");
+  line.number("--shutdown-timeout", options.shutdown_timeout, 0, 86400,
+              "seconds that requests in flight may take after SIGTERM");
+  line.choice<bool>("--log-format", options.json_log, {{"text", false}, {"json", true}},
+                    "of all lines on standard output and error");
+  line.choice<LogLevel>("--log-level", options.log_level,
+                        {{"debug", LogLevel::kDebug},
+                         {"info", LogLevel::kInfo},
+                         {"warning", LogLevel::kWarning},
+                         {"error", LogLevel::kError}},
+                        "of the log; debug: also requests for health and metrics");
+  line.flag("--check", options.check, "load everything, say what was found, and exit");
 }
 
 }  // namespace ark

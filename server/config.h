@@ -1,7 +1,6 @@
 // The options of ark-serve: command line, environment (ARK_SERVE_*), defaults.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -10,13 +9,9 @@
 #include "base/log.h"
 #include "server/load/device.h"
 
-namespace CLI {
-class App;
-}
-
 namespace ark {
 
-enum class LogFormat : uint8_t { kText, kJson };
+class CommandLine;
 
 struct ServeOptions {
   std::filesystem::path model;  // an ONNX file, or a folder that holds one
@@ -37,14 +32,16 @@ struct ServeOptions {
   bool plain = false;                  // tools: the untouched graph, even if it is recognised as a decoder
   std::filesystem::path plan;          // empty, or programs to run instead of the compiler's
   std::filesystem::path api_key_file;
-  std::chrono::milliseconds shutdown_timeout{30'000};
-  LogFormat log_format = LogFormat::kText;
+  double shutdown_timeout = 30;          // seconds
+  bool json_log = false;                 // what CommandLine has set
   LogLevel log_level = LogLevel::kInfo;  // lines below it are left out
   bool check = false;                    // load everything, report, exit
 };
 
-// Declares the options on `app`, which writes to `options` when it parses. `options` outlives `app`.
-void add_serve_options(CLI::App& app, ServeOptions& options);
+// `options` outlives the parsing.
+void add_serve_options(CommandLine& line, ServeOptions& options);
+// Which file, for all programs that load one: the model as `names`, "model" or "model,--model", and --variant.
+void add_model_options(CommandLine& line, ServeOptions& options, const std::string& names = "model");
 
 // "512M", "1.5GiB", "1048576" -> bytes. Suffixes k, M, G, T, all powers of 1024, with or without iB or B.
 // Throws Error(kUsage).

@@ -19,6 +19,7 @@ struct ServedModel {
   std::shared_ptr<StepRunner> runner;           // never null
   std::shared_ptr<const text::ModelText> text;  // never null; without a tokenizer: token ids only
   std::vector<int32_t> end_ids;                 // tokens that end a text, unless ignore_eos
+  std::string fingerprint;                      // of the files and ark's version: equal ones answer alike
   double load_seconds = 0;
 };
 

@@ -2,7 +2,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <cmath>
 #include <csignal>
 #include <optional>
 #include <string>
@@ -26,7 +26,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kTick = 20ms;           // between looks at signals and at the runner
 constexpr auto kLastAnswers = 5000ms;  // to send what is ready, or why it failed
 volatile std::sig_atomic_t signals_seen = 0;
-bool json_lines = false;  // set before anything is said
 
 void on_signal(int) { signals_seen = signals_seen + 1; }
 
@@ -40,7 +39,7 @@ void count_signals() {
 
 // A line on standard output, for people; with --log-format json an object as the log's.
 void say(const std::string& line, const LogFields& fields = {}) {
-  print((json_lines ? log_text(LogLevel::kInfo, line, fields) : line) + "\n");
+  print((is_json_log() ? log_text(LogLevel::kInfo, line, fields) : line) + "\n");
   std::fflush(stdout);
 }
 
@@ -80,7 +79,7 @@ int serve(const ServeOptions& options, api::Service& service, Frontend& frontend
   if (failure.empty()) {
     log_line(LogLevel::kInfo, "draining; a second signal stops at once");
     frontend.start_draining();
-    drain(service, options.shutdown_timeout);
+    drain(service, std::chrono::milliseconds(std::llround(options.shutdown_timeout * 1e3)));
     failure = service.failure();
   }
   if (!failure.empty()) log_line(LogLevel::kError, "the model can no longer run", {{"why", failure}});
@@ -92,8 +91,6 @@ int serve(const ServeOptions& options, api::Service& service, Frontend& frontend
 }
 
 int run(const ServeOptions& options) {
-  json_lines = options.log_format == LogFormat::kJson;
-  set_log_format(json_lines);
   set_log_level(options.log_level);
   if (is_rank_process()) {  // it ends when rank 0 ends, whatever signals the terminal sends to all
     std::signal(SIGINT, SIG_IGN);
@@ -126,8 +123,8 @@ int run(const ServeOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Serves an ONNX model over OpenAI's HTTP API.", "ark-serve");
+  CommandLine line("ark-serve", "Serves an ONNX model over OpenAI's HTTP API.");
   ServeOptions options;
-  add_serve_options(app, options);
-  return run_main(app, argc, argv, [&] { return run(options); });
+  add_serve_options(line, options);
+  return run_main(line, argc, argv, [&] { return run(options); });
 }

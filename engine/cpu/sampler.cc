@@ -145,6 +145,7 @@ int64_t filter(std::span<const float> logits, const SamplingParams& p, float lar
 int32_t pick(std::span<const float> logits, const SamplingParams& p, int64_t position, int32_t* ids) {
   const int64_t largest =
       simd::table_of(best_isa()).argmax(logits.data(), static_cast<int64_t>(logits.size()));
+  if (!std::isfinite(logits[largest])) return -1;  // nothing to choose from
   if (p.temperature <= 0) return static_cast<int32_t>(largest);
   GumbelMax best(p, position);
   if (p.top_k <= 0 && p.top_p >= 1 && p.min_p <= 0) {

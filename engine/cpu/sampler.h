@@ -3,7 +3,7 @@
 // Order: logit_bias and penalties change the logits; log-probabilities are those of the changed logits;
 // temperature; top_k, top_p, min_p keep a set; Gumbel-max picks from it: argmax of logit / temperature +
 // g(token), where g depends on (seed, position, token) only (arXiv:1611.01144). So the pick is exact, and
-// independent of batch, rank and engine.
+// independent of batch, rank and engine. Where the largest logit is not finite, token is -1.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "engine/plain/plain_runner.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/error.h"
 #include "engine/cpu/sampler.h"
@@ -64,46 +65,61 @@ std::optional<StepResult> PlainRunner::poll(std::chrono::microseconds) {
 
 void PlainRunner::abort(const std::string& why) { aborted_ = why; }
 
+// What one sequence meets is its own error: the others of the step go on.
 StepResult PlainRunner::execute(const StepDescriptor& step) {
   StepResult result{++done_, std::vector<RowResult>(step.rows.size())};
   for (const StepSequence& s : step.sequences) {
     Slot& slot = slots_.at(static_cast<std::size_t>(s.slot));
-    if (s.kv_length == 0) slot.past.clear(), slot.history.clear();
-    ARK_CHECK(s.kv_length == static_cast<int32_t>(slot.history.size()),
-              "a plain slot cannot continue at another position");
-    std::vector<int32_t> tokens(step.tokens.begin() + s.first, step.tokens.begin() + s.first + s.count);
-    for (int32_t& t : tokens)
-      if (t == kFeedbackToken) t = slot.last;
+    if (s.kv_length == 0) slot = {};
     std::vector<std::size_t> rows;  // of this sequence
     for (std::size_t r = 0; r < step.rows.size(); ++r)
       if (step.rows[r].slot == s.slot) rows.push_back(r);
-    const auto last_only = std::all_of(
-        rows.begin(), rows.end(), [&](std::size_t r) { return step.rows[r].token == s.first + s.count - 1; });
-    // Graphs that give the last token's logits only are run token by token where more is wanted.
-    std::size_t stride = signature_.last_only && !last_only ? 1 : tokens.size();
-    for (std::size_t begin = 0; begin < tokens.size();) {
-      const Slot before = slot;
-      const Tensor logits = run_tokens(slot, std::span(tokens).subspan(begin, stride));
-      const int64_t given = logits.size() / limits_.vocabulary;
-      if (given < 1) throw Error(Code::kUnsupported, "the model gave no logits");
-      if (!last_only && given < static_cast<int64_t>(stride)) {  // what the graph's shapes did not tell
-        slot = before;
-        stride = 1;
-        continue;
-      }
-      for (const std::size_t r : rows) {
-        const int64_t local = step.rows[r].token - s.first - static_cast<int64_t>(begin);
-        if (local < 0 || local >= static_cast<int64_t>(stride)) continue;
-        const int64_t index = given - static_cast<int64_t>(stride) +
-                              local;  // no cache: all positions are given; last only: one
-        const int64_t position = s.kv_length + static_cast<int64_t>(begin) + local + 1;
-        result.rows[r] = answer(step, step.rows[r], slot, position, logits, index);
-        if (step.rows[r].flags & kWantToken) slot.last = result.rows[r].token;
-      }
-      begin += stride;
+    try {
+      if (!slot.error) run_sequence(step, s, rows, result.rows);
+    } catch (const Error& e) {
+      slot.error = e;
+    } catch (const std::bad_alloc&) {
+      slot.error = Error(Code::kExhausted, "out of memory");
     }
+    if (slot.error)
+      for (const std::size_t r : rows) result.rows[r].error = slot.error;
   }
   return result;
+}
+
+void PlainRunner::run_sequence(const StepDescriptor& step, const StepSequence& s,
+                               const std::vector<std::size_t>& rows, std::vector<RowResult>& results) {
+  Slot& slot = slots_[static_cast<std::size_t>(s.slot)];
+  ARK_CHECK(s.kv_length == static_cast<int32_t>(slot.history.size()),
+            "a plain slot cannot continue at another position");
+  std::vector<int32_t> tokens(step.tokens.begin() + s.first, step.tokens.begin() + s.first + s.count);
+  for (int32_t& t : tokens)
+    if (t == kFeedbackToken) t = slot.last;
+  const auto last_only = std::all_of(
+      rows.begin(), rows.end(), [&](std::size_t r) { return step.rows[r].token == s.first + s.count - 1; });
+  // Graphs that give the last token's logits only are run token by token where more is wanted.
+  std::size_t stride = signature_.last_only && !last_only ? 1 : tokens.size();
+  for (std::size_t begin = 0; begin < tokens.size();) {
+    const Slot before = slot;
+    const Tensor logits = run_tokens(slot, std::span(tokens).subspan(begin, stride));
+    const int64_t given = logits.size() / limits_.vocabulary;
+    if (given < 1) throw Error(Code::kUnsupported, "the model gave no logits");
+    if (!last_only && given < static_cast<int64_t>(stride)) {  // what the graph's shapes did not tell
+      slot = before;
+      stride = 1;
+      continue;
+    }
+    for (const std::size_t r : rows) {
+      const int64_t local = step.rows[r].token - s.first - static_cast<int64_t>(begin);
+      if (local < 0 || local >= static_cast<int64_t>(stride)) continue;
+      // No cache: all positions are given; last only: one.
+      const int64_t index = given - static_cast<int64_t>(stride) + local;
+      const int64_t position = s.kv_length + static_cast<int64_t>(begin) + local + 1;
+      results[r] = answer(step, step.rows[r], slot, position, logits, index);
+      if (step.rows[r].flags & kWantToken) slot.last = results[r].token;
+    }
+    begin += stride;
+  }
 }
 
 RowResult PlainRunner::answer(const StepDescriptor& step, const StepRow& row, const Slot& slot,

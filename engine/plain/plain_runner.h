@@ -6,9 +6,11 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/ir/decoder.h"
 #include "engine/plain/dynamic_driver.h"
 #include "engine/run/runner.h"
@@ -39,8 +41,11 @@ class PlainRunner : public StepRunner {
     std::vector<Tensor> past;      // by signature_.caches; dtype undefined while empty
     std::vector<int32_t> history;  // tokens cached so far
     int32_t last = -1;
+    std::optional<Error> error;  // until the slot starts anew
   };
   StepResult execute(const StepDescriptor& step);
+  void run_sequence(const StepDescriptor& step, const StepSequence& sequence,
+                    const std::vector<std::size_t>& rows, std::vector<RowResult>& results);
   // Runs tokens [begin, end) of the sequence; returns logits [1, n or 1, V] as f32 rows.
   Tensor run_tokens(Slot& slot, std::span<const int32_t> tokens);
   std::vector<Tensor> inputs_for(const Slot& slot, std::span<const int32_t> tokens) const;

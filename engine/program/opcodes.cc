@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/ir/keys.h"
+#include "base/ir/op_attributes.h"
 #include "base/ir/pointwise_host.h"
 #include "engine/program/phase_view.h"
 #include "engine/program/unroll.h"
@@ -286,7 +287,7 @@ std::string variant_problem(const Variant& v) {
   if (!(info.parts & kHasEpilogue) && v.epilogue != 0) return "has an epilogue";
   if (!(info.parts & kHasSteps) && !v.pointwise.empty()) return "has pointwise steps";
   if (v.epilogue >= 64 || std::popcount(v.epilogue & kEpilogueActivations) > 1) return "epilogue";
-  if (v.code == OpCode::kGeneric) return "";
+  if (v.code == OpCode::kGeneric) return attribute_fault(v.op, v.attributes);
   if (v.op != Op::kIdentity || v.outputs != 1) return "names an operator";
   for (const auto& [name, value] : v.attributes.values()) {
     const auto is_it = [name = std::string_view(name)](const AttributeInfo& a) { return a.name == name; };

@@ -19,11 +19,16 @@ struct RunnerLimits {
   int32_t page_size = 0;   // tokens
   int32_t pages = 0;       // page ids are [0, pages)
   int32_t vocabulary = 0;
-  int32_t depth = 2;  // steps that may be in flight
+  int32_t depth = 2;     // steps that may be in flight
+  int32_t embedded = 0;  // token ids that the embedding has rows for; 0: all of the vocabulary
+
+  bool is_embedded(int32_t token) const { return token >= 0 && token < (embedded ? embedded : vocabulary); }
 };
 
-// Post and poll from one thread at a time. A dead rank, an abort or a deadline surfaces as Error(kUnavailable) from
-// post or poll, naming rank, phase and what was waited for; the runner is then unusable.
+// Post and poll from one thread at a time. A dead rank, an abort or a deadline surfaces as
+// Error(kUnavailable) from post or poll, naming rank, phase and what was waited for; the runner is then
+// unusable. What fails one sequence only is told by its rows: RowResult::error, or for logits that are not finite a
+// token of -1 or a log-probability that is no number.
 class StepRunner {
  public:
   virtual ~StepRunner() = default;

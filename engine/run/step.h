@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/program/device_contract.h"
 
 namespace ark {
@@ -24,6 +26,7 @@ struct RowResult {
   float logprob = 0;
   std::vector<std::pair<int32_t, float>> top;  // (token, logprob), descending
   std::vector<float> logits;
+  std::optional<Error> error;  // why the sequence cannot go on; its slot must start anew
 };
 struct StepResult {
   uint64_t step = 0;  // as returned by post()

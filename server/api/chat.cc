@@ -55,6 +55,12 @@ void refuse_what_ark_has_not(const Fields& fields) {
   if (const auto kinds = fields.strings(kModalities.name, 16))
     for (const std::string& kind : *kinds)
       if (kind != "text") fields.fail("modalities", "must be text only");
+  // A call that comes as text would be lost on a client that waits for one.
+  const Json *tools = fields.find("tools"), *choice = fields.find("tool_choice");
+  if (tools && !tools->empty() && !(choice && *choice == "none"))
+    fields.fail("tools",
+                "are not supported: nobody parses the calls that the model would write; leave them out, send "
+                "tool_choice \"none\", or render them by /apply-template and read the calls from the text");
   if (fields.find("audio")) fields.fail("audio", "is not supported: the model makes text");
   if (fields.boolean("echo").value_or(false)) fields.fail("echo", "is not supported in chat");
 }

@@ -1,5 +1,10 @@
 #include "server/api/chat_messages.h"
 
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <set>
+
 #include "base/error.h"
 #include "server/api/schema.h"
 #include "server/text/chat_input.h"
@@ -9,15 +14,19 @@ namespace {
 
 constexpr std::size_t kMostMessages = 4096;
 
+constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+
 constexpr FlagField kGenerationPrompt{"add_generation_prompt", true,
                                       "End the prompt where the assistant begins (extension)."};
 constexpr FlagField kGoOn{"continue_final_message", false,
                           "Go on with the last message instead of answering it (extension)."};
 const OtherField kMessages{"messages",
                            [](const Limits&) { return at_least_one(list(reference("ChatMessage"))); }, true};
-const OtherField kTools{"tools", [](const Limits&) {
-                          return maybe(list(type("object"), "Given to the model's chat template."));
-                        }};
+const OtherField kTools{
+    "tools", [](const Limits&) {
+      return maybe(
+          list(type("object"), "Given to the model's chat template, not for chats: nobody parses calls."));
+    }};
 const OtherField kToolChoice{"tool_choice", [](const Limits&) { return maybe(one_of({"auto", "none"})); }};
 const OtherField kTemplateVariables{
     "chat_template_kwargs", [](const Limits&) {
@@ -64,6 +73,9 @@ Json read_message(const Json& given, std::size_t index) {
   const Fields fields(given, place + ".");
   const auto role = fields.string("role");
   if (!role) fields.wrong_type("role", "a string");
+  if (std::ranges::find(kRoles, *role) == std::end(kRoles))
+    fields.fail("role", "is " + escaped(*role, 40) +
+                            "; system, developer, user, assistant, tool and function are known");
   (void)fields.string("name");
   (void)fields.string("tool_call_id");
   Json message = given;
@@ -106,6 +118,28 @@ Json read_tools(const Fields& fields) {
 
 // Stands where the last message ends. The space behind it shows whether a template trims what it prints.
 constexpr std::string_view kEndMark = "ARK-THE-TEXT-GOES-ON-HERE ";
+
+// What a template leaves out without a word would be lost: the first message of each role that not every template knows
+// is rendered once more with a mark in it; tools once more without them.
+void refuse_lost(const Fields& fields, const text::ChatInput& input, const std::string& chat,
+                 const std::function<std::string(const text::ChatInput&)>& render) {
+  std::set<std::string> seen = {"user", "assistant"};
+  const std::string mark(kEndMark.substr(0, kEndMark.size() - 1));
+  for (std::size_t i = 0; i < input.messages.size(); ++i) {
+    const auto role = input.messages[i]["role"].get<std::string>();
+    if (!seen.insert(role).second) continue;
+    text::ChatInput marked = input;
+    Json& content = marked.messages[i]["content"];
+    content = content.get<std::string>() + mark;
+    if (render(marked).find(mark) == std::string::npos)
+      fields.fail("messages[" + std::to_string(i) + "].role",
+                  "is " + role + ", which the model's chat template does not print");
+  }
+  if (input.tools.is_null()) return;
+  text::ChatInput without = input;
+  without.tools = nullptr;
+  if (render(without) == chat) fields.fail("tools", "are not printed by the model's chat template");
+}
 
 // The rendered chat up to the end of the last message's text, for the model to go on with it.
 std::string up_to_mark(std::string chat) {
@@ -155,7 +189,9 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
         "messages", "no_chat_template");
   text.fill(input);
   try {
-    std::string chat = text.template_for(input).render(input);
+    const auto render = [&](const text::ChatInput& some) { return text.template_for(some).render(some); };
+    std::string chat = render(input);
+    refuse_lost(fields, input, chat, render);
     return goes_on ? up_to_mark(std::move(chat)) : chat;
   } catch (const Error& e) {
     if (e.code() != Code::kInvalidArgument) throw;
@@ -172,13 +208,12 @@ Json chat_message_schema(const Limits&) {
   Json call = object({{"function", object({{"name", type("string")}}, {"name"})}}, {"function"});
   const Json content = {{"oneOf", Json::array({type("string"), list(std::move(part))})}};
   const Json calls = list(std::move(call));
-  Json all =
-      object({{"role", text("system, user, assistant, tool, developer: what the model's template knows")},
-              {"content", maybe(content)},
-              {"name", maybe(type("string"))},
-              {"tool_calls", maybe(calls)},
-              {"tool_call_id", maybe(type("string"))}},
-             {"role"});
+  Json all = object({{"role", one_of({"system", "developer", "user", "assistant", "tool", "function"})},
+                     {"content", maybe(content)},
+                     {"name", maybe(type("string"))},
+                     {"tool_calls", maybe(calls)},
+                     {"tool_call_id", maybe(type("string"))}},
+                    {"role"});
   // Only assistants may say nothing.
   all["anyOf"] = Json::array({object({{"content", content}}, {"content"}),
                               object({{"tool_calls", calls}}, {"tool_calls"}),

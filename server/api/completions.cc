@@ -14,10 +14,9 @@ using session::Piece;
 
 constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's
 
-constexpr IntegerField kBestOf{"best_of", 1, kMostSequences,
-                               "Sequences of which the n most probable are returned."};
+constexpr IntegerField kBestOf{"best_of", 1, 20, "Sequences of which the n most probable are returned."};
 constexpr FlagField kEcho{"echo", false, "The text begins with the prompt."};
-constexpr IntegerField kLogprobs{"logprobs", 0, kMaxTop,
+constexpr IntegerField kLogprobs{"logprobs", 0, 5,
                                  "Log-probabilities of the tokens and of this many alternatives."};
 constexpr FlagField kBegun{"add_special_tokens", true,
                            "Tokenize as the model expects a text to begin (extension)."};

@@ -35,6 +35,7 @@ struct FlagField {
 struct TextField {
   const char* name;
   const char* about;
+  bool may_be_null = true;
 };
 struct TextsField {  // a string or an array of strings
   const char* name;
@@ -53,7 +54,7 @@ struct OtherField {
   bool required = false;
 };
 
-inline constexpr TextField kModelName{"model", "Name of a served model; the only one if left out."};
+inline constexpr TextField kModelName{"model", "Name of a served model; the only one if left out.", false};
 
 using Field = std::variant<IntegerField, NumberField, FlagField, TextField, TextsField, IdsField, OtherField>;
 

@@ -100,6 +100,8 @@ const Json* Fields::find(const std::string& name) const {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
+bool Fields::has(const std::string& name) const { return object_.contains(name); }
+
 void Fields::fail(const std::string& name, const std::string& message) const {
   throw http::HttpError(400, path(name) + " " + message, path(name), "invalid_value");
 }

@@ -30,6 +30,7 @@ class Fields {
       : object_(object), prefix_(std::move(prefix)) {}
 
   const Json* find(const std::string& name) const;  // null if absent or null
+  bool has(const std::string& name) const;          // also as null
   std::string path(const std::string& name) const { return prefix_ + name; }
 
   // As the field's description says: its type and range, or 400. A flag that is absent has its standard value.

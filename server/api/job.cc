@@ -31,7 +31,7 @@ void stream_events(const http::Writer& write,
     write(error_event(e));
   } catch (const std::exception& e) {
     const auto* ours = dynamic_cast<const Error*>(&e);
-    if (ours && ours->code() == Code::kUnavailable) {
+    if (ours && ours->code() != Code::kInternal) {
       write(error_event(http::as_http_error(*ours)));
     } else {
       log_line(LogLevel::kError, "a stream failed", {{"why", std::string(e.what())}});
@@ -61,7 +61,11 @@ void Job::run(const std::function<bool()>& client_gone,
 }
 
 Json Job::envelope(bool is_chunk) const {
-  Json all = {{"id", id}, {"object", nullptr}, {"created", created}, {"model", model.name()}};
+  Json all = {{"id", id},
+              {"object", nullptr},
+              {"created", created},
+              {"model", model.name()},
+              {"system_fingerprint", model.served.fingerprint}};
   all.update(head(is_chunk));
   return all;
 }
@@ -149,9 +153,10 @@ Json answer_schema(const char* object_name, Json choice) {
                  {"object", one_of({object_name})},
                  {"created", type("integer")},
                  {"model", type("string")},
+                 {"system_fingerprint", text("Of the model's files and ark's version.")},
                  {"choices", list(std::move(choice))},
                  {"usage", reference("Usage")}},
-                {"id", "object", "created", "model", "choices", "usage"});
+                {"id", "object", "created", "model", "system_fingerprint", "choices", "usage"});
 }
 
 }  // namespace ark::api

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <variant>
 
 #include "server/api/endpoints.h"
 #include "server/version.h"
@@ -68,42 +69,7 @@ void print_process(std::string& out) {
   one("process_max_fds", "gauge", "File descriptors that may be open.", most_descriptors());
 }
 
-// One metric over all models: its description once, then a line for each.
-class Printer {
- public:
-  Printer(const Service& service, std::string& out) : service_(service), out_(out) {}
-
-  template <typename Value>
-  void value(const char* name, const char* type, const char* help, Value of) {
-    describe(out_, name, type, help);
-    for (const auto& model : service_.models())
-      series(out_, name, labels(*model), static_cast<double>(of(*model)));
-  }
-  void histogram(const char* name, const char* help, session::Histogram session::Statistics::*member) {
-    describe(out_, name, "histogram", help);
-    for (const auto& model : service_.models()) series(out_, name, labels(*model), model->statistics.*member);
-  }
-  void finished() {
-    const char* name = "ark_sequences_total";
-    describe(out_, name, "counter", "Sequences by how they ended.");
-    for (const auto& model : service_.models()) {
-      const session::Statistics& s = model->statistics;
-      const auto line = [&](const char* reason, int64_t count) {
-        series(out_, name, labels(*model) + "," + label("reason", reason), static_cast<double>(count));
-      };
-      line("stop", s.stop);
-      line("length", s.length);
-      line("cancelled", s.cancelled);
-      line("failed", s.failed);
-    }
-  }
-
- private:
-  static std::string labels(const Model& model) { return label("model", model.name()); }
-  const Service& service_;
-  std::string& out_;
-};
-
+using session::Statistics;
 using Stats = schedule::SchedulerStats;
 
 double used_share(const Model& model) {
@@ -112,40 +78,93 @@ double used_share(const Model& model) {
                            : 0;
 }
 
-void print_models(const Service& service, std::string& out) {
-  Printer print(service, out);
-  const auto stat = [&](const char* name, const char* type, const char* help, int64_t Stats::*member) {
-    print.value(name, type, help, [member](const Model& model) { return model.scheduler->stats().*member; });
+// A metric of each model: what it is called here, and by vLLM, whose dashboards others have; null: not there.
+struct Metric {
+  const char *ours, *theirs, *type, *help;
+  std::variant<int64_t Stats::*, double (*)(const Model&), session::Histogram Statistics::*> of;
+};
+
+const Metric kMetrics[] = {
+    {"ark_load_seconds", nullptr, "gauge", "From the start of loading the model to its readiness.",
+     [](const Model& model) { return model.served.load_seconds; }},
+    {"ark_requests_running", "num_requests_running", "gauge", "Sequences that take part in steps.",
+     &Stats::running},
+    {"ark_requests_waiting", "num_requests_waiting", "gauge", "Sequences in the queue.", &Stats::waiting},
+    {"ark_batch_sequences", nullptr, "gauge", "Sequences in the latest step.", &Stats::step_sequences},
+    {"ark_batch_tokens", nullptr, "gauge", "Tokens in the latest step.", &Stats::step_tokens},
+    {"ark_kv_pages_held", nullptr, "gauge", "Pages of cached keys and values in use.", &Stats::pages_held},
+    {"ark_kv_pages", nullptr, "gauge", "Pages of cached keys and values that exist.", &Stats::pages_total},
+    {"ark_kv_usage_ratio", "kv_cache_usage_perc", "gauge",
+     "Share of the pages of cached keys and values in use, 0 to 1.", used_share},
+    {nullptr, "gpu_cache_usage_perc", "gauge", "The same by its older name.", used_share},
+    {"ark_steps_total", nullptr, "counter", "Steps of the model.", &Stats::steps},
+    {"ark_prompt_tokens_total", "prompt_tokens_total", "counter", "Prompt tokens that were computed.",
+     &Stats::prompt_tokens},
+    {"ark_generated_tokens_total", "generation_tokens_total", "counter", "Tokens that were sampled.",
+     &Stats::generated_tokens},
+    {"ark_preemptions_total", "num_preemptions_total", "counter",
+     "Sequences that gave their pages away and were computed again.", &Stats::preemptions},
+    {"ark_refused_total", nullptr, "counter", "Sequences refused because the queue was full.",
+     &Stats::refused},
+    {"ark_nonfinite_logits_total", nullptr, "counter",
+     "Sequences that ended as their logits were not finite.", &Stats::nonfinite},
+    {"ark_time_to_first_token_seconds", "time_to_first_token_seconds", "histogram",
+     "From arrival to the first token.", &Statistics::first_token},
+    {"ark_inter_token_latency_seconds", "time_per_output_token_seconds", "histogram",
+     "Between two tokens of a sequence.", &Statistics::inter_token},
+    {nullptr, "inter_token_latency_seconds", "histogram", "The same by its newer name.",
+     &Statistics::inter_token},
+    {"ark_request_latency_seconds", "e2e_request_latency_seconds", "histogram",
+     "From arrival to the last token.", &Statistics::end_to_end},
+    {"ark_queue_time_seconds", "request_queue_time_seconds", "histogram", "From arrival to the first step.",
+     &Statistics::queue},
+};
+
+// How sequences ended.
+struct Ending {
+  const char *ours, *theirs;
+  std::atomic<int64_t> Statistics::*count;
+};
+constexpr Ending kEndings[] = {{"stop", "stop", &Statistics::stop},
+                               {"length", "length", &Statistics::length},
+                               {"cancelled", "abort", &Statistics::cancelled},
+                               {"failed", "error", &Statistics::failed}};
+
+void print_models(const Service& service, std::string& out, bool by_vllm) {
+  const auto labels = [&](const Model& model) {
+    return label(by_vllm ? "model_name" : "model", model.name());
   };
-  print.value("ark_load_seconds", "gauge", "From the start of loading the model to its readiness.",
-              [](const Model& model) { return model.served.load_seconds; });
-  stat("ark_requests_running", "gauge", "Sequences that take part in steps.", &Stats::running);
-  stat("ark_requests_waiting", "gauge", "Sequences in the queue.", &Stats::waiting);
-  stat("ark_batch_sequences", "gauge", "Sequences in the latest step.", &Stats::step_sequences);
-  stat("ark_batch_tokens", "gauge", "Tokens in the latest step.", &Stats::step_tokens);
-  stat("ark_kv_pages_held", "gauge", "Pages of cached keys and values in use.", &Stats::pages_held);
-  stat("ark_kv_pages", "gauge", "Pages of cached keys and values that exist.", &Stats::pages_total);
-  print.value("ark_kv_usage_ratio", "gauge", "Share of the pages of cached keys and values in use, 0 to 1.",
-              used_share);
-  stat("ark_steps_total", "counter", "Steps of the model.", &Stats::steps);
-  stat("ark_prompt_tokens_total", "counter", "Prompt tokens that were computed.", &Stats::prompt_tokens);
-  stat("ark_generated_tokens_total", "counter", "Tokens that were sampled.", &Stats::generated_tokens);
-  stat("ark_preemptions_total", "counter", "Sequences that gave their pages away and were computed again.",
-       &Stats::preemptions);
-  stat("ark_refused_total", "counter", "Sequences refused because the queue was full.", &Stats::refused);
-  print.finished();
-  print.histogram("ark_time_to_first_token_seconds", "From arrival to the first token.",
-                  &session::Statistics::first_token);
-  print.histogram("ark_inter_token_latency_seconds", "Between two tokens of a sequence.",
-                  &session::Statistics::inter_token);
-  print.histogram("ark_request_latency_seconds", "From arrival to the last token.",
-                  &session::Statistics::end_to_end);
-  print.histogram("ark_queue_time_seconds", "From arrival to the first step.", &session::Statistics::queue);
+  for (const Metric& metric : kMetrics) {
+    if (!(by_vllm ? metric.theirs : metric.ours)) continue;
+    const std::string name = by_vllm ? std::string("vllm:") + metric.theirs : metric.ours;
+    describe(out, name, metric.type, metric.help);
+    for (const auto& model : service.models()) {
+      if (const auto* histogram = std::get_if<session::Histogram Statistics::*>(&metric.of))
+        series(out, name, labels(*model), model->statistics.**histogram);
+      else if (const auto* count = std::get_if<int64_t Stats::*>(&metric.of))
+        series(out, name, labels(*model), static_cast<double>(model->scheduler->stats().**count));
+      else
+        series(out, name, labels(*model), std::get<double (*)(const Model&)>(metric.of)(*model));
+    }
+  }
+  const char* name = by_vllm ? "vllm:request_success_total" : "ark_sequences_total";
+  describe(out, name, "counter", "Sequences by how they ended.");
+  for (const auto& model : service.models())
+    for (const Ending& ending : kEndings)
+      series(out, name,
+             labels(*model) + "," +
+                 label(by_vllm ? "finished_reason" : "reason", by_vllm ? ending.theirs : ending.ours),
+             static_cast<double>(model->statistics.*ending.count));
+}
+
+http::Response metrics_response() {
+  http::Response response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  return response;
 }
 
 http::Response print_all(Service& service, http::Request&) {
-  http::Response response;
-  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  http::Response response = metrics_response();
   std::string& out = response.body;
   describe(out, "ark_build_info", "gauge", "1; the labels say what is running.");
   series(out, "ark_build_info", label("version", kVersion), 1);
@@ -153,7 +172,13 @@ http::Response print_all(Service& service, http::Request&) {
   describe(out, "ark_open_connections", "gauge", "HTTP connections.");
   series(out, "ark_open_connections", "", static_cast<double>(service.open_connections()));
   service.metrics().print(out);
-  print_models(service, out);
+  print_models(service, out, false);
+  return response;
+}
+
+http::Response print_by_vllm(Service& service, http::Request&) {
+  http::Response response = metrics_response();
+  print_models(service, response.body, true);
   return response;
 }
 
@@ -213,6 +238,12 @@ std::vector<Endpoint> metrics() {
            .id = "metrics",
            .summary = "Prometheus metrics.",
            .handle = print_all,
+           .is_probe = true},
+          {.method = "GET",
+           .path = "/metrics/vllm",
+           .id = "metricsByVllm",
+           .summary = "Those of the models by vLLM's names, for its dashboards.",
+           .handle = print_by_vllm,
            .is_probe = true}};
 }
 

@@ -30,8 +30,8 @@ constexpr NumberField kFrequency{"frequency_penalty", -2, 2, 0, "Taken off once 
 constexpr NumberField kRepetition{"repetition_penalty", 1e-6, 100, 1,
                                   "Divides the logits of tokens seen before."};
 constexpr NumberField kBias{"", -100, 100, 0, ""};  // of one token
-constexpr IntegerField kN{"n", 1, kMostSequences, "Choices per prompt."};
-constexpr TextsField kStop{"stop", 64, 4096, "Strings that end the text; they are left out of it."};
+constexpr IntegerField kN{"n", 1, 128, "Choices per prompt."};
+constexpr TextsField kStop{"stop", 4, 4096, "Strings that end the text; they are left out of it."};
 constexpr IdsField kStopIds{"stop_token_ids", 1024, "Tokens that end the text (extension)."};
 constexpr FlagField kIgnoreEos{"ignore_eos", false, "Go on after the end-of-text token (extension)."};
 constexpr FlagField kIncludeStop{"include_stop_str_in_output", false,
@@ -108,18 +108,74 @@ void read_stream(const Fields& fields, Parameters& parameters) {
   parameters.include_usage = Fields(*options, fields.path("stream_options.")).get(kIncludeUsage);
 }
 
-// Fields that OpenAI or vLLM know, that would change the answer, and that ark has not: ignoring them would
-// answer another question.
+// Fields that other servers know, that would change the answer, and that ark has not: ignoring them would answer
+// another question. Beside null, false and empty values, a number may leave things as they are.
 void refuse_unsupported(const Fields& fields) {
-  static constexpr const char* kUnsupported[] = {
-      "allowed_token_ids", "bad_words",       "guided_choice",      "guided_grammar",
-      "guided_json",       "guided_regex",    "structured_outputs", "truncate_prompt_tokens",
-      "prompt_logprobs",   "use_beam_search", "logits_processors",  "functions",
-      "grammar",           "json_schema"};
-  for (const char* name : kUnsupported) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  static constexpr struct {
+    const char* name;
+    double neutral = kNone;
+  } kUnsupported[] = {
+      // what the text may be
+      {"allowed_token_ids"},
+      {"bad_words"},
+      {"bad_words_ids"},
+      {"ebnf"},
+      {"functions"},
+      {"grammar"},
+      {"guided_choice"},
+      {"guided_grammar"},
+      {"guided_json"},
+      {"guided_regex"},
+      {"json_schema"},
+      {"regex"},
+      {"structural_tag"},
+      {"structured_outputs"},
+      {"logits_processors"},
+      {"custom_logit_processor"},
+      // what the model reads
+      {"documents"},
+      {"truncate_prompt_tokens"},
+      {"web_search_options"},
+      {"images"},
+      {"image_data"},
+      // which weights
+      {"adapter_id"},
+      {"lora"},
+      {"lora_path"},
+      {"lora_request"},
+      // how it is searched or sampled
+      {"use_beam_search"},
+      {"beam_width", 1},
+      {"num_beams", 1},
+      {"length_penalty", 1},
+      {"prompt_logprobs"},
+      {"typical", 1},
+      {"typical_p", 1},
+      {"tfs_z", 1},
+      {"top_a", 0},
+      {"top_n_sigma", -1},
+      {"xtc_probability", 0},
+      {"mirostat", 0},
+      {"mirostat_mode", 0},
+      {"mirostat_tau"},
+      {"mirostat_eta"},
+      {"penalty_alpha", 0},
+      {"dynatemp_range", 0},
+      {"smoothing_factor", 0},
+      {"dry_multiplier", 0},
+      {"epsilon_cutoff", 0},
+      {"eta_cutoff", 0},
+      {"no_repeat_ngram_size", 0},
+      {"repeat_penalty", 1},
+      {"encoder_repetition_penalty", 1},
+  };
+  for (const auto& [name, neutral] : kUnsupported) {
     const Json* value = fields.find(name);
-    if (value && *value != false && !(value->is_structured() && value->empty()))
-      fields.fail(name, "is not supported");
+    const bool changes_nothing = !value || *value == false || *value == "" ||
+                                 (value->is_structured() && value->empty()) ||
+                                 (value->is_number() && value->get<double>() == neutral);
+    if (!changes_nothing) fields.fail(name, "is not supported");
   }
   if (const Json* format = fields.find("response_format")) {
     if (!format->is_object()) fields.wrong_type("response_format", "an object");
@@ -165,13 +221,16 @@ void check_length(const Model& model, const PromptSize& prompt, int64_t max_toke
   };
   if (prompt.tokens == 0)
     refuse(prompt.field + " is empty; at least one token is needed", prompt.field, "invalid_value");
-  const std::string state = "the model's context is " + std::to_string(most) + " tokens, and " +
-                            prompt.field + " has " + std::to_string(prompt.tokens);
-  if (prompt.tokens > most) refuse(state, prompt.field, "context_length_exceeded");
-  if (prompt.tokens + max_tokens > most)
-    refuse(state + "; " + field + " can be " + std::to_string(most - prompt.tokens) + " at most, not " +
-               std::to_string(max_tokens),
-           field, "context_length_exceeded");
+  if (prompt.tokens + max_tokens <= most) return;
+  const std::string& what = prompt.field;  // OpenAI's words: clients look for them
+  refuse("This model's maximum context length is " + std::to_string(most) +
+             " tokens. However, you requested " + std::to_string(prompt.tokens + max_tokens) + " tokens (" +
+             std::to_string(prompt.tokens) + " in the " + what + ", " + std::to_string(max_tokens) +
+             " in the completion). Please reduce the length of the " + what + " or completion." +
+             (prompt.tokens < most
+                  ? " " + field + " can be " + std::to_string(most - prompt.tokens) + " at most."
+                  : ""),
+         prompt.tokens > most ? what : field, "context_length_exceeded");
 }
 
 }  // namespace ark::api

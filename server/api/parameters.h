@@ -12,8 +12,6 @@
 
 namespace ark::api {
 
-inline constexpr int32_t kMostSequences = 128;  // n, best_of
-
 const std::vector<Field>& generation_fields();
 
 struct Parameters {

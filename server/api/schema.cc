@@ -21,7 +21,9 @@ Json schema_of(const NumberField& f, const Limits&) {
 Json schema_of(const FlagField& f, const Limits&) {
   return maybe(described({{"type", "boolean"}, {"default", f.standard}}, f.about));
 }
-Json schema_of(const TextField& f, const Limits&) { return maybe(text(f.about)); }
+Json schema_of(const TextField& f, const Limits&) {
+  return f.may_be_null ? maybe(text(f.about)) : text(f.about);
+}
 Json schema_of(const TextsField& f, const Limits&) {
   const Json one = {{"type", "string"}, {"maxLength", f.most_bytes / 4}};  // characters of 4 bytes at most
   Json several = list(one);

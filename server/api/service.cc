@@ -42,7 +42,7 @@ Model& Service::model(const std::string& name) const {
 
 Model& Service::model_of(const Fields& fields) const {
   const auto name = fields.string("model");
-  if (!name && models_.size() == 1) return *models_[0];
+  if (!fields.has("model") && models_.size() == 1) return *models_[0];
   if (!name) fields.wrong_type("model", "the name of a model");
   return model(*name);
 }

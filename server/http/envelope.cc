@@ -55,7 +55,8 @@ HttpError as_http_error(const Error& error) {
       gone.headers.emplace_back("Retry-After", "5");
       return gone;
     }
-    case Code::kBadModel:
+    case Code::kBadModel:  // it computes what nobody can use
+      return with(500, "model_error");
     case Code::kInternal:
     case Code::kOs:
       break;

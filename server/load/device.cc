@@ -8,18 +8,18 @@
 #include "engine/cuda/driver.h"
 #include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
-#include "server/choice.h"
+#include "server/command_line.h"
 
 namespace ark {
 
-void add_device_options(CLI::App& app, DeviceChoice& choice) {
-  add_choice<Device>(app, "--device", choice.device,
-                     {{"auto", Device::kAuto}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}}, "auto",
-                     "auto takes a GPU if there is one, and one for each of several processes; cuda lets "
-                     "these share what CUDA_VISIBLE_DEVICES leaves");
-  add_choice<cuda::Numerics>(app, "--numerics", choice.numerics,
-                             {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}}, "exact",
-                             "on a GPU: exact (a row's result does not depend on the batch) or fast");
+void add_device_options(CommandLine& line, DeviceChoice& choice) {
+  line.choice<Device>("--device", choice.device,
+                      {{"auto", Device::kAuto}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
+                      "auto takes a GPU if there is one, and one for each of several processes; cuda lets "
+                      "these share what CUDA_VISIBLE_DEVICES leaves");
+  line.choice<cuda::Numerics>("--numerics", choice.numerics,
+                              {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}},
+                              "on a GPU: exact (a row's result does not depend on the batch) or fast");
 }
 
 std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why) {

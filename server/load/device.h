@@ -9,11 +9,9 @@
 #include "engine/compile.h"
 #include "engine/cuda/executor.h"
 
-namespace CLI {
-class App;
-}
-
 namespace ark {
+
+class CommandLine;
 
 enum class Device : uint8_t { kAuto, kCpu, kCuda };
 // The loop stays while it is busy; goes after each step; the same, and each launch replays a CUDA graph.
@@ -26,8 +24,8 @@ struct DeviceChoice {
   LoopLaunch launch = LoopLaunch::kLoop;  // kGraph: not with Device::kCpu
 };
 
-// Declares both options on `app`, which writes to `choice` when it parses.
-void add_device_options(CLI::App& app, DeviceChoice& choice);
+// Declares both options, which are written to `choice`.
+void add_device_options(CommandLine& line, DeviceChoice& choice);
 
 // The GPU, or null: then `why` says why the CPU is used. Throws Error(kUnavailable) where a GPU was asked for
 // and there is none.

@@ -64,6 +64,7 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   std::erase(model.aliases, "");
   model.name = model.aliases.empty() ? file.name : model.aliases[0];
   std::erase(model.aliases, model.name);
+  model.fingerprint = fingerprint_of(file);
   model.runner = loaded.runner;
   model.end_ids = text->eos_ids;
   model.text = std::move(text);

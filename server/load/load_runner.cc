@@ -53,7 +53,10 @@ void warm(StepRunner& runner) {
   step.rows.resize(1);
   runner.post(step);
   for (int i = 0; i < 600; ++i)
-    if (runner.poll(std::chrono::milliseconds(100))) return;
+    if (const auto result = runner.poll(std::chrono::milliseconds(100))) {
+      if (result->rows[0].error) throw *result->rows[0].error;
+      return;
+    }
   throw Error(Code::kUnavailable, "the first step did not finish within 60 s");
 }
 
@@ -198,19 +201,20 @@ void check_fits(const Job& job) {
              "; lower --kv-memory, --max-num-batched-tokens or --max-num-seqs, or give it more");
 }
 
-// As many parts of the plan as fit beside the others in a terminal's 100 columns.
+// What of the plan fits beside "tp=64" in a terminal's 100 columns, the most telling parts first; all of it stands in
+// ark-inspect --stage plan.
 std::string short_plan(const std::vector<std::string>& summary) {
-  constexpr size_t kColumns = 74;
-  const std::string more = " ... (ark-inspect --stage plan)";
+  constexpr std::size_t kColumns = 74 - std::string_view("tp=64; ...").size();
   std::string text;
-  for (size_t i = 0; i < summary.size(); ++i) {
-    const std::string next = text + (i == 0 ? ": " : "; ") + summary[i];
-    const bool is_last = i + 1 == summary.size();
-    if (std::string("tp=64").size() + next.size() + (is_last ? 0 : more.size()) > kColumns)
-      return text + more;
-    text = next;
-  }
-  return text;
+  bool is_whole = true;
+  for (const char* kind : {"attention", "AllReduce", "AllGather", "MatMul", "table"})
+    for (const std::string& part : summary) {
+      if (part.find(kind) == std::string::npos) continue;
+      const bool fits = text.size() + 2 + part.size() <= kColumns;
+      if (fits) text += (text.empty() ? ": " : "; ") + part;
+      is_whole = is_whole && fits;
+    }
+  return is_whole ? text : text + "; ...";
 }
 
 Job compile_logged(const DecoderModel& model, const LoadOptions& options, StageLog& log) {

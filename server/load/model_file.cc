@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <vector>
 
 #include "base/error.h"
+#include "base/sha256.h"
+#include "server/version.h"
 
 namespace ark {
 namespace {
@@ -41,13 +44,21 @@ std::string variant_of(const fs::path& file) {
   return stem.starts_with(kPrefix) ? stem.substr(std::string(kPrefix).size()) : stem;
 }
 
-// With the files of external data beside it, whose names begin with its own.
+// And the files of external data beside it, whose names begin with its own.
+std::vector<fs::path> parts_of(const fs::path& file) {
+  std::vector<fs::path> parts = files_in(file.has_parent_path() ? file.parent_path() : ".");
+  std::erase_if(parts, [name = file.filename().string()](const fs::path& part) {
+    return !part.filename().string().starts_with(name);
+  });
+  return parts;
+}
+
 std::string size_of(const fs::path& file) {
   uintmax_t bytes = 0;
-  for (const fs::path& other : files_in(file.parent_path())) {
+  for (const fs::path& part : parts_of(file)) {
     std::error_code error;
-    const uintmax_t more = fs::file_size(other, error);
-    if (!error && other.filename().string().starts_with(file.filename().string())) bytes += more;
+    const uintmax_t more = fs::file_size(part, error);
+    if (!error) bytes += more;
   }
   char text[32];
   std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
@@ -142,6 +153,25 @@ ModelFile find_model(const fs::path& given, const std::string& variant) {
       stem == kUsual || (stem.starts_with(kPrefix) && (is_hub_layout || !variant.empty()));
   model.name = is_repository && !repository.empty() ? repository : stem;
   return model;
+}
+
+std::string fingerprint_of(const ModelFile& model) {
+  constexpr uintmax_t kSamples = 64, kBytes = 16 << 10;
+  Sha256 sum;
+  sum.add_field(kVersion);
+  for (const fs::path& part : parts_of(model.onnx)) {
+    std::error_code error;
+    const uintmax_t size = fs::file_size(part, error);
+    sum.add_field(std::to_string(size));
+    std::ifstream in(part, std::ios::binary);
+    std::string sample(kBytes, '\0');
+    for (uintmax_t i = 0; i < kSamples && in; ++i) {
+      in.seekg(static_cast<std::streamoff>(size > kBytes ? (size - kBytes) / (kSamples - 1) * i : 0));
+      in.read(sample.data(), static_cast<std::streamsize>(kBytes));
+      sum.add_field(std::string_view(sample).substr(0, static_cast<std::size_t>(in.gcount())));
+    }
+  }
+  return "fp_" + sum.hex().substr(0, 16);
 }
 
 }  // namespace ark

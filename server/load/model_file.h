@@ -19,4 +19,8 @@ struct ModelFile {
 // with the variants and their sizes.
 ModelFile find_model(const std::filesystem::path& given, const std::string& variant);
 
+// "fp_" and 16 digits that tell other weights or another ark apart: of the version and of the model's file with those
+// of external data, their sizes and samples all over them. Costs some milliseconds.
+std::string fingerprint_of(const ModelFile& model);
+
 }  // namespace ark

@@ -18,12 +18,23 @@ constexpr int32_t kLongest = 1 << 20;  // of any sequence
 constexpr int32_t kMostUnasked =
     1 << 17;  // without --max-model-len: tables by position and masks are made for it
 constexpr int32_t kUnknownLength = 2048;   // where neither the model nor its configuration says
-constexpr uint32_t kVersion = 0x54524d31;  // of the blob; changes with its layout
+constexpr uint32_t kVersion = 0x54524d32;  // of the blob; changes with its layout
 
 std::string read_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw Error(Code::kNotFound, "cannot open " + escaped(file.string()));
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The rows of the shortest table that token ids index.
+int32_t embedded_tokens(const DecoderModel& model) {
+  int64_t least = model.vocabulary;
+  for (const Node& node : model.tokens.nodes) {
+    if (node.removed || node.op != Op::kGather || node.inputs[1] != model.tokens.inputs[0]) continue;
+    const auto& shape = model.tokens.value(node.inputs[0]).shape;
+    if (shape && !shape->empty()) least = std::min(least, shape->front().constant().value_or(least));
+  }
+  return static_cast<int32_t>(least);
 }
 
 // The number of ranks, which a forced plan settles.
@@ -41,7 +52,7 @@ template <class Terms, class F>
 void for_numbers(Terms& t, F&& f) {
   f(t.ranks), f(t.threads), f(t.table_length);
   f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
-  f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.depth);
+  f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
   f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.trace_events);
 }
 
@@ -79,6 +90,7 @@ LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options) {
   limits.max_length = sequence_length(options, model.max_positions);
   limits.page_size = kPageSize;
   limits.vocabulary = static_cast<int32_t>(model.vocabulary);
+  limits.embedded = embedded_tokens(model);
   terms.lockstep = options.lockstep;
   terms.one_step_a_launch = options.device.launch != LoopLaunch::kLoop;
   terms.as_graph = options.device.launch == LoopLaunch::kGraph;

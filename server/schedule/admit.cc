@@ -36,6 +36,9 @@ void check(const GenerateRequest& request, const RunnerLimits& limits) {
     if (token < 0 || token >= limits.vocabulary)
       refuse("token " + std::to_string(token) + " is not in the vocabulary of " +
              std::to_string(limits.vocabulary));
+    else if (!limits.is_embedded(token))
+      refuse("token " + std::to_string(token) + " has no row in the model's embedding of " +
+             std::to_string(limits.embedded) + ": indices element out of data bounds");
   if (request.bias.size() > kMaxBias)
     refuse("logit_bias has " + std::to_string(request.bias.size()) + " entries; the limit is " +
            std::to_string(kMaxBias));

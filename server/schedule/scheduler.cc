@@ -1,6 +1,7 @@
 #include "server/schedule/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "server/schedule/admit.h"
@@ -170,7 +171,16 @@ void Scheduler::take_results(StepResult result) {
 
 void Scheduler::take_row(Sequence& s, int32_t index, RowResult& row) {
   if (s.done) return;
-  if (index < s.prompt_size()) {
+  if (row.error) return finish(s, Finish::kFailed, std::move(*row.error));
+  const bool is_prompt = index < s.prompt_size();
+  if (std::isnan(row.logprob) || (!is_prompt && row.token < 0)) {
+    ++state_.counts.nonfinite;
+    return finish(s, Finish::kFailed,
+                  {Code::kBadModel, "the model's logits for token " + std::to_string(index) +
+                                        " are not finite (NaN or infinity): its weights or its arithmetic "
+                                        "overflow"});
+  }
+  if (is_prompt) {
     s.ticket->push({s.tokens[index], true, row.logprob, std::move(row.top)});
     return;
   }
@@ -184,9 +194,14 @@ void Scheduler::take_row(Sequence& s, int32_t index, RowResult& row) {
     finish(s, Finish::kStop);
   else if (static_cast<int32_t>(s.tokens.size()) >= s.target())
     finish(s, Finish::kLength);
+  else if (!state_.limits.is_embedded(row.token))
+    finish(s, Finish::kFailed,
+           {Code::kBadModel, "the model sampled token " + std::to_string(row.token) +
+                                 ", but its embedding has " + std::to_string(state_.limits.embedded) +
+                                 " rows: indices element out of data bounds"});
 }
 
-void Scheduler::finish(Sequence& s, Finish how, std::string error) {
+void Scheduler::finish(Sequence& s, Finish how, Error error) {
   s.done = true;
   give_back_pages(state_, s);
   ++(how == Finish::kCancelled ? state_.counts.cancelled : state_.counts.finished);
@@ -206,9 +221,10 @@ void Scheduler::retire_finished() {
 void Scheduler::fail_all(const std::string& why) {
   std::lock_guard lock(mutex_);
   failure_ = why;
+  const Error error(Code::kUnavailable, why);
   for (auto* list : {&incoming_, &state_.waiting})
-    for (const auto& s : *list) s->ticket->finish(Finish::kFailed, why);
-  for (const auto& s : state_.running) s->ticket->finish(Finish::kFailed, why);
+    for (const auto& s : *list) s->ticket->finish(Finish::kFailed, error);
+  for (const auto& s : state_.running) s->ticket->finish(Finish::kFailed, error);
   incoming_.clear();
   state_.waiting.clear();
   state_.running.clear();

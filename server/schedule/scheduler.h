@@ -46,7 +46,7 @@ class Scheduler {
   bool post_step();
   void take_results(StepResult result);
   void take_row(Sequence& sequence, int32_t index, RowResult& row);
-  void finish(Sequence& sequence, Finish how, std::string error = "");
+  void finish(Sequence& sequence, Finish how, Error error = {Code::kUnavailable, ""});
   void retire_finished();
   void fail_all(const std::string& why);
   void publish_stats();

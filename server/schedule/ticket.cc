@@ -10,7 +10,7 @@ Finish Ticket::wait(std::vector<TokenEvent>& into, std::chrono::milliseconds tim
   return state_;
 }
 
-std::string Ticket::error() const {
+Error Ticket::error() const {
   std::lock_guard lock(mutex_);
   return error_;
 }
@@ -24,7 +24,7 @@ void Ticket::push(TokenEvent event) {
   changed_.notify_one();
 }
 
-void Ticket::finish(Finish how, std::string error) {
+void Ticket::finish(Finish how, Error error) {
   {
     std::lock_guard lock(mutex_);
     if (state_ != Finish::kRunning) return;

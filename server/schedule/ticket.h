@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -51,12 +50,12 @@ class Ticket {
   // Waits for more events; appends them to `into` and returns the state after them. kRunning with nothing
   // appended means that `timeout` passed.
   Finish wait(std::vector<TokenEvent>& into, std::chrono::milliseconds timeout);
-  std::string error() const;
+  Error error() const;
 
   // -- scheduler's side
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   void push(TokenEvent event);
-  void finish(Finish how, std::string error = "");
+  void finish(Finish how, Error error = {Code::kUnavailable, ""});
 
   // When things happened; written by the scheduler before the event that follows, read after finish.
   struct Times {
@@ -72,7 +71,7 @@ class Ticket {
   std::condition_variable changed_;
   std::vector<TokenEvent> events_;  // not yet taken by wait()
   Finish state_ = Finish::kRunning;
-  std::string error_;
+  Error error_{Code::kUnavailable, ""};
   Times times_{Clock::now(), {}, {}, {}, 0};
   std::atomic<bool> cancelled_{false};
 };

@@ -39,7 +39,8 @@ Piece Generation::advance(std::chrono::milliseconds timeout) {
   if (state == schedule::Finish::kFailed || state == schedule::Finish::kCancelled) {
     done_ = true;
     ++model_.statistics.failed;
-    throw Error(Code::kUnavailable, "the request cannot be finished: " + ticket_->error());
+    const Error why = ticket_->error();
+    throw Error(why.code(), std::string("the request cannot be finished: ") + why.what());
   }
   const int32_t before = generated_;
   for (schedule::TokenEvent& event : events) {

@@ -54,8 +54,8 @@ class Generation {
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
-  // Waits for tokens at most `timeout`, and tells what they made certain. Throws Error(kUnavailable) if the sequence
-  // failed.
+  // Waits for tokens at most `timeout`, and tells what they made certain. Throws the Error that the sequence failed
+  // with.
   Piece advance(std::chrono::milliseconds timeout);
 
   bool done() const { return done_; }

@@ -1,12 +1,11 @@
-#include "server/tools/bench_dma.h"
-
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
 #include "base/error.h"
 #include "dma/bench.h"
+#include "server/command_line.h"
 #include "server/json.h"
+#include "server/tools/bench_commands.h"
 #include "server/tools/main_guard.h"
 
 namespace ark {
@@ -52,17 +51,19 @@ void run(const Options& options) {
 
 }  // namespace
 
-std::function<void()> add_dma_bench(CLI::App& app) {
+void add_dma_bench(CommandLine& line) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("dma", "latency and bandwidth of each transport by message size");
-  command->add_option("--sizes", options->bench.sizes, "bytes of a message, comma-separated")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--time", options->milliseconds, "milliseconds that each figure is measured for")
-      ->check(CLI::Range(1, 60000))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "one JSON line");
-  return [options] { run(*options); };
+  CommandLine command = line.command("dma", "latency and bandwidth of each transport by message size",
+                                     [options] { run(*options); });
+  command.read(
+      "--sizes",
+      [options](const std::string& text) {
+        const std::vector<int32_t> sizes = numbers_of(text, 0, "number of bytes");
+        options->bench.sizes.assign(sizes.begin(), sizes.end());
+      },
+      "bytes of a message, comma-separated");
+  command.number("--time", options->milliseconds, 1, 60000, "milliseconds that each figure is measured for");
+  command.flag("--json", options->json, "one JSON line");
 }
 
 }  // namespace ark

@@ -1,18 +1,16 @@
-#include "server/tools/bench_model.h"
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 
 #include "base/error.h"
 #include "engine/compile.h"
-#include "server/choice.h"
+#include "server/command_line.h"
+#include "server/config.h"
 #include "server/json.h"
-#include "server/load/load_runner.h"
+#include "server/load/load.h"
+#include "server/tools/bench_commands.h"
 #include "server/tools/main_guard.h"
 
 namespace ark {
@@ -21,10 +19,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct ModelBench {
-  std::string model, batches = "1", prefills = "128";
-  int32_t context = 128, threads = 0, tp = 1, repeats = 20;
+  ServeOptions load{.tp = 1};
+  std::vector<int32_t> batches = {1}, prefills = {128};
+  int32_t context = 128, repeats = 20;
   bool json = false;
-  DeviceChoice device;
   std::string trace;  // file for the loop's timeline, or empty
 };
 
@@ -38,21 +36,6 @@ double median(std::vector<double> values) {
   return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-std::vector<int32_t> numbers(const std::string& text, const char* option) {
-  std::vector<int32_t> out;
-  std::istringstream in(text);
-  for (std::string word; std::getline(in, word, ',');) {
-    const bool digits =
-        !word.empty() && word.size() < 7 &&
-        std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
-    if (!digits || std::stoi(word) < 1)
-      throw Error(Code::kUsage, std::string(option) + ": '" + escaped(word) + "' is no positive number");
-    out.push_back(std::stoi(word));
-  }
-  if (out.empty()) throw Error(Code::kUsage, std::string(option) + ": give one positive number or more");
-  return out;
-}
-
 // "VmRSS" or "VmHWM" of /proc/self/status, in MiB.
 double memory_mb(const std::string& field) {
   std::ifstream in("/proc/self/status");
@@ -64,7 +47,11 @@ double memory_mb(const std::string& field) {
 StepResult run_step(StepRunner& runner, const StepDescriptor& step) {
   runner.post(step);
   for (;;)
-    if (auto result = runner.poll(std::chrono::seconds(1))) return *result;
+    if (auto result = runner.poll(std::chrono::seconds(1))) {
+      for (const RowResult& row : result->rows)
+        if (row.error) throw *row.error;
+      return *result;
+    }
 }
 
 // Sequences in slots 0, 1, ... each with pages of its own, all of the same length.
@@ -150,7 +137,7 @@ void save_timeline(RaggedRunner& runner, const std::string& file) {
 
 // Only a GPU's loop can be launched as a CUDA graph, so that no other device will do.
 DeviceChoice device_choice(const ModelBench& bench) {
-  DeviceChoice choice = bench.device;
+  DeviceChoice choice = bench.load.device;
   if (!bench.trace.empty()) choice.trace_events = 1 << 14;
   if (choice.launch != LoopLaunch::kGraph) return choice;
   if (choice.device == Device::kCpu)
@@ -162,38 +149,33 @@ DeviceChoice device_choice(const ModelBench& bench) {
 }
 
 Json measure(const ModelBench& bench) {
-  const std::vector<int32_t> batches = numbers(bench.batches, "--batch"),
-                             prefills = numbers(bench.prefills, "--prefill");
-  LoadOptions options;
-  options.model = bench.model;
-  options.tp = bench.tp;
-  options.threads = bench.threads;
+  ServeOptions options = bench.load;
   options.device = device_choice(bench);
-  options.max_sequences = *std::max_element(batches.begin(), batches.end());
-  options.max_length =
-      std::max(*std::max_element(prefills.begin(), prefills.end()), bench.context + bench.repeats + 4);
+  options.max_num_seqs = *std::ranges::max_element(bench.batches);
+  options.max_model_len =
+      std::max(*std::ranges::max_element(bench.prefills), bench.context + bench.repeats + 4);
   if (!bench.trace.empty() && !std::ofstream(bench.trace))
     throw Error(Code::kOs, "--trace: cannot write " + escaped(bench.trace));
   StageLog log([](const std::string& line) { std::cerr << line << '\n'; });
   const Clock::time_point start = Clock::now();
-  const LoadedRunner loaded = load_runner(options, log);
+  const LoadedRunner loaded = load_runner(load_options(options), log);
   StepRunner& runner = *loaded.runner;
   auto* const loop = dynamic_cast<RaggedRunner*>(&runner);
   if (!bench.trace.empty() && !loop)
     throw Error(Code::kUnsupported, "--trace: a model that is served plain runs in no loop");
   Json result;
-  result["model"] = std::filesystem::path(bench.model).filename().string();
+  result["model"] = options.model.filename().string();
   result["load_ms"] = milliseconds_since(start);
   const double rss_loaded = memory_mb("VmRSS");
   Sequences(runner, 1, bench.context).prefill(bench.context);
   result["first_token_ms"] = milliseconds_since(start);
-  for (const int32_t tokens : prefills) {
+  for (const int32_t tokens : bench.prefills) {
     std::vector<double> times;
     for (int32_t i = 0; i < std::max(3, bench.repeats / 4); ++i)
       times.push_back(Sequences(runner, 1, tokens).prefill(tokens));
     result["prefill_ms"][std::to_string(tokens)] = median(times);
   }
-  for (const int32_t batch : batches) {
+  for (const int32_t batch : bench.batches) {
     Sequences sequences(runner, batch, bench.context + bench.repeats + 4);
     sequences.prefill(bench.context);
     std::vector<double> times;
@@ -233,34 +215,30 @@ void run_bench(const ModelBench& bench) {
 
 }  // namespace
 
-std::function<void()> add_model_bench(CLI::App& app) {
+void add_model_bench(CommandLine& line) {
   auto bench = std::make_shared<ModelBench>();
-  CLI::App* command =
-      app.add_subcommand("model", "load time, prefill and decode speed, memory of one model, without HTTP");
-  command->add_option("model", bench->model, "an .onnx file, or a directory that holds one")->required();
-  command->add_option("--batch", bench->batches, "sequences that decode at once, comma-separated")
-      ->capture_default_str();
-  command->add_option("--context", bench->context, "tokens cached before decoding")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--prefill", bench->prefills, "prompt lengths, comma-separated")->capture_default_str();
-  command->add_option("--threads", bench->threads, "threads of all ranks together (0: one per core)")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1024));
-  command->add_option("--tp", bench->tp, "tensor-parallel ranks")
-      ->capture_default_str()
-      ->check(CLI::Range(1, kMaxRanks));
-  command->add_option("--repeat", bench->repeats, "decode steps that are timed")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
-  add_device_options(*command, bench->device);
-  add_choice<LoopLaunch>(
-      *command, "--launch", bench->device.launch,
-      {{"loop", LoopLaunch::kLoop}, {"step", LoopLaunch::kStep}, {"graph", LoopLaunch::kGraph}}, "loop",
+  CommandLine command =
+      line.command("model", "load time, prefill and decode speed, memory of one model, without HTTP",
+                   [bench] { run_bench(*bench); });
+  const auto numbers = [bench](std::vector<int32_t>& into) {
+    return [bench, &into](const std::string& text) { into = numbers_of(text, 1, "positive number"); };
+  };
+  add_model_options(command, bench->load);
+  command.require("model");
+  command.read("--batch", numbers(bench->batches), "sequences that decode at once, comma-separated", "1");
+  command.number("--context", bench->context, 1, 1 << 20, "tokens cached before decoding");
+  command.read("--prefill", numbers(bench->prefills), "prompt lengths, comma-separated", "128");
+  command.number("--threads", bench->load.threads, 0, 1024,
+                 "threads of all ranks together (0: one per core)");
+  command.number("--tp", bench->load.tp, 1, kMaxRanks, "tensor-parallel ranks");
+  command.number("--repeat", bench->repeats, 1, 100000, "decode steps that are timed");
+  add_device_options(command, bench->load.device);
+  command.choice<LoopLaunch>(
+      "--launch", bench->load.device.launch,
+      {{"loop", LoopLaunch::kLoop}, {"step", LoopLaunch::kStep}, {"graph", LoopLaunch::kGraph}},
       "loop stays while there are steps, step starts anew for each, graph does so by replaying a CUDA graph");
-  command->add_option("--trace", bench->trace, "file for the timeline of the last steps (ui.perfetto.dev)");
-  command->add_flag("--json", bench->json, "one JSON line");
-  return [bench] { run_bench(*bench); };
+  command.text("--trace", bench->trace, "file for the timeline of the last steps (ui.perfetto.dev)");
+  command.flag("--json", bench->json, "one JSON line");
 }
 
 }  // namespace ark

@@ -21,36 +21,33 @@ std::vector<Tensor> all_inputs(const Graph& graph, const std::vector<std::option
   return out;
 }
 
-class Dynamic : public GraphDriver {
+template <class Driver, class Options>
+class Whole : public GraphDriver {
  public:
-  Dynamic(const Graph& graph, int threads) : graph_(graph), driver_(graph, parallel_for(threads)) {}
+  Whole(const Graph& graph, Options options) : graph_(graph), driver_(graph, std::move(options)) {}
   std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) override {
     return driver_.run(all_inputs(graph_, inputs));
   }
 
  private:
   const Graph& graph_;
-  DynamicDriver driver_;
+  Driver driver_;
 };
 
-class Static : public GraphDriver {
- public:
-  Static(const Graph& graph, int threads) : graph_(graph), driver_(graph, {.processors = threads}) {}
-  std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) override {
-    return driver_.run(all_inputs(graph_, inputs));
-  }
+std::unique_ptr<GraphDriver> make_static(const Graph& graph, int threads) {
+  return std::make_unique<Whole<StaticDriver, StaticOptions>>(graph, StaticOptions{.processors = threads});
+}
 
- private:
-  const Graph& graph_;
-  StaticDriver driver_;
-};
+std::unique_ptr<GraphDriver> make_dynamic(const Graph& graph, int threads) {
+  return std::make_unique<Whole<DynamicDriver, ParallelFor>>(graph, parallel_for(threads));
+}
 
 std::unique_ptr<GraphDriver> make_auto(const Graph& graph, int threads) {
   try {
-    return std::make_unique<Static>(graph, threads);
+    return make_static(graph, threads);
   } catch (const Error& e) {
     if (e.code() != Code::kUnsupported) throw;
-    return std::make_unique<Dynamic>(graph, threads);
+    return make_dynamic(graph, threads);
   }
 }
 
@@ -69,8 +66,8 @@ std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& g
   check_driver(name, ranks);
   if (name == "decoder") return make_decoder_driver(graph, ranks, threads);
   if (name == "auto") return make_auto(graph, threads);
-  if (name == "static") return std::make_unique<Static>(graph, threads);
-  return std::make_unique<Dynamic>(graph, threads);
+  if (name == "static") return make_static(graph, threads);
+  return make_dynamic(graph, threads);
 }
 
 }  // namespace ark::tools

@@ -88,14 +88,6 @@ std::string layout_text(const WeightUse& w) {
 
 // -- placement
 
-struct Arena {
-  int64_t weights, activations, inboxes, page;  // bytes
-};
-Arena arena_of(const Compiled& c, std::size_t rank) {
-  return {weight_bytes(c.programs[rank]), c.bindings[rank].act_bytes, c.bindings[rank].inbox_bytes,
-          page_bytes({c.programs[rank]})};
-}
-
 const char* isa_name() {
   const char* const names[] = {"scalar", "avx2", "avx512"};
   return names[static_cast<std::size_t>(best_isa())];
@@ -292,34 +284,6 @@ std::string on_cuda(const Program& program, std::size_t phase) {
   }
 }
 
-std::string placement_text(Inspection& inspection) {
-  if (const std::string why = why_called(inspection); !why.empty()) {
-    std::string text = "called one by one: " + why + "\n";
-    for (const Node& node : inspection.passed().nodes)
-      if (!node.removed)
-        text += "  " + called_by(node) + ": " + std::string(name_of(node.op)) + "  # " + escaped(node.name) +
-                "\n";
-    return text;
-  }
-  const Compiled& c = inspection.compiled();
-  std::string text;
-  for (std::size_t r = 0; r < c.programs.size(); ++r) {
-    const Arena a = arena_of(c, r);
-    text += "rank " + std::to_string(r) + " on cpu (" + isa_name() + "): " + std::to_string(a.weights) +
-            " bytes of weights, " + std::to_string(a.activations) + " of activations, " +
-            std::to_string(a.inboxes) + " of inboxes, " + std::to_string(a.page) +
-            " a page of keys and values\n";
-    for (std::size_t p = 0; p < c.programs[r].phases.size(); ++p) {
-      const Phase& phase = c.programs[r].phases[p];
-      text +=
-          "  program: " + std::string(body_of(c.programs[r].variants[phase.variant])) +
-          (phase.repeat == kNone ? "" : " x" + std::to_string(c.programs[r].repeats[phase.repeat].trips)) +
-          "  # " + escaped(phase.name) + "; " + on_cuda(c.programs[r], p) + "\n";
-    }
-  }
-  return text;
-}
-
 json placement_json(Inspection& inspection) {
   json nodes = json::array(), ranks = json::array();
   if (const std::string why = why_called(inspection); !why.empty()) {
@@ -330,24 +294,51 @@ json placement_json(Inspection& inspection) {
   }
   const Compiled& c = inspection.compiled();
   for (std::size_t r = 0; r < c.programs.size(); ++r) {
-    const Arena a = arena_of(c, r);
+    const Program& program = c.programs[r];
     json phases = json::array();
-    for (std::size_t p = 0; p < c.programs[r].phases.size(); ++p) {
-      const Phase& phase = c.programs[r].phases[p];
-      phases.push_back({{"body", body_of(c.programs[r].variants[phase.variant])},
+    for (std::size_t p = 0; p < program.phases.size(); ++p) {
+      const Phase& phase = program.phases[p];
+      phases.push_back({{"body", body_of(program.variants[phase.variant])},
                         {"name", phase.name},
+                        {"trips", phase.repeat == kNone ? 1 : program.repeats[phase.repeat].trips},
                         {"where", "program"},
-                        {"cuda", on_cuda(c.programs[r], p)}});
+                        {"cuda", on_cuda(program, p)}});
     }
     ranks.push_back({{"device", "cpu"},
                      {"isa", isa_name()},
-                     {"weights", a.weights},
-                     {"activations", a.activations},
-                     {"inboxes", a.inboxes},
-                     {"page", a.page},
+                     {"weights", weight_bytes(program)},
+                     {"activations", c.bindings[r].act_bytes},
+                     {"inboxes", c.bindings[r].inbox_bytes},
+                     {"page", page_bytes({program})},
                      {"phases", std::move(phases)}});
   }
   return {{"driver", inspection.is_decoder() ? "decoder" : "static"}, {"ranks", std::move(ranks)}};
+}
+
+std::string placement_text(Inspection& inspection) {
+  const json all = placement_json(inspection);
+  const auto text_of = [](const json& value) { return escaped(value.get<std::string>()); };
+  std::string text;
+  if (all.contains("reason")) {
+    text = "called one by one: " + all["reason"].get<std::string>() + "\n";
+    for (const json& node : all["nodes"])
+      text +=
+          "  " + text_of(node["where"]) + ": " + text_of(node["op"]) + "  # " + text_of(node["name"]) + "\n";
+    return text;
+  }
+  for (std::size_t r = 0; r < all["ranks"].size(); ++r) {
+    const json& rank = all["ranks"][r];
+    const auto number = [&](const char* name) { return std::to_string(rank[name].get<int64_t>()); };
+    text += "rank " + std::to_string(r) + " on cpu (" + text_of(rank["isa"]) + "): " + number("weights") +
+            " bytes of weights, " + number("activations") + " of activations, " + number("inboxes") +
+            " of inboxes, " + number("page") + " a page of keys and values\n";
+    for (const json& phase : rank["phases"]) {
+      const auto trips = phase["trips"].get<int64_t>();
+      text += "  program: " + text_of(phase["body"]) + (trips == 1 ? "" : " x" + std::to_string(trips)) +
+              "  # " + text_of(phase["name"]) + "; " + phase["cuda"].get<std::string>() + "\n";
+    }
+  }
+  return text;
 }
 
 }  // namespace ark

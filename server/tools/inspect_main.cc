@@ -1,5 +1,4 @@
 // ark-inspect MODEL: what a model is, in ten lines or as a page; or any stage of the load path.
-#include <CLI/CLI.hpp>
 #include <fstream>
 
 #include "base/error.h"
@@ -65,26 +64,23 @@ int inspect(const Options& options) {
 }  // namespace ark
 
 int main(int argc, char** argv) {
-  CLI::App app("Tells what an ONNX model is and what it takes, or prints it after a stage of ark's load path",
-               "ark-inspect");
+  ark::CommandLine line(
+      "ark-inspect",
+      "Tells what an ONNX model is and what it takes, or prints it after a stage of ark's load path");
   ark::Options options;
-  app.add_option("model", options.load.model, "an .onnx file, or a directory that holds one")->required();
-  app.add_option("--stage", options.stage,
-                 "parse, graph, passes, recognise, plan, program, weights, placement or cuda; "
-                 "without: a summary of the model");
-  app.add_option("--tp", options.load.tp, "ranks that the model is split over; 0: 1")
-      ->check(CLI::Range(0, ark::kMaxRanks));
-  app.add_option("--plan", options.load.plan,
-                 "an edited text of stage program: checked, and inspected instead of the compiler's");
-  app.add_option("--max-num-seqs", options.load.max_num_seqs, "as of ark-serve")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app.add_option("--max-num-batched-tokens", options.load.max_num_batched_tokens, "as of ark-serve")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  app.add_flag("--check", options.check, "print one line if the model can be run, else say why not");
-  app.add_flag("--json", options.json, "print JSON");
-  app.add_flag("--dot", options.dot, "print a picture as Graphviz text");
-  app.add_option("--html", options.html, "file for a page with all of it, for a browser");
-  return ark::run_main(app, argc, argv, [&] { return ark::inspect(options); });
+  ark::add_model_options(line, options.load);
+  line.require("model");
+  line.text("--stage", options.stage,
+            "parse, graph, passes, recognise, plan, program, weights, placement or cuda; "
+            "without: a summary of the model");
+  line.number("--tp", options.load.tp, 0, ark::kMaxRanks, "ranks that the model is split over; 0: 1");
+  line.file("--plan", options.load.plan,
+            "an edited text of stage program: checked, and inspected instead of the compiler's");
+  line.number("--max-num-seqs", options.load.max_num_seqs, 1, 4096, "as of ark-serve");
+  line.number("--max-num-batched-tokens", options.load.max_num_batched_tokens, 0, 1 << 20, "as of ark-serve");
+  line.flag("--check", options.check, "print one line if the model can be run, else say why not");
+  line.flag("--json", options.json, "print JSON");
+  line.flag("--dot", options.dot, "print a picture as Graphviz text");
+  line.text("--html", options.html, "file for a page with all of it, for a browser");
+  return ark::run_main(line, argc, argv, [&] { return ark::inspect(options); });
 }

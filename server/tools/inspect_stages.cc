@@ -205,7 +205,7 @@ Picture recognise_picture(Inspection& i) {
 }  // namespace
 
 const onnx::Model& Inspection::parsed() {
-  if (!parsed_) parsed_ = onnx::parse_model(file_);
+  if (!parsed_) parsed_ = onnx::parse_model(file());
   return *parsed_;
 }
 

@@ -14,6 +14,7 @@
 #include "server/config.h"
 #include "server/json_fwd.h"
 #include "server/load/load.h"
+#include "server/load/model_file.h"
 
 namespace ark {
 
@@ -21,9 +22,11 @@ namespace ark {
 class Inspection {
  public:
   // `options`: the model, tp, the plan to force and the limits that programs are made for.
-  explicit Inspection(const ServeOptions& options) : options_(options), file_(options.model) {}
+  explicit Inspection(const ServeOptions& options)
+      : options_(options), file_(find_model(options.model, options.variant)) {}
 
-  const std::filesystem::path& file() const { return file_; }
+  const std::filesystem::path& file() const { return file_.onnx; }
+  const std::filesystem::path& text_folder() const { return file_.text_folder; }
   const onnx::Model& parsed();
   const Graph& built();
   const Graph& passed();
@@ -41,7 +44,7 @@ class Inspection {
 
  private:
   ServeOptions options_;
-  std::filesystem::path file_;
+  ModelFile file_;
   std::optional<onnx::Model> parsed_;
   std::optional<Graph> built_, passed_;
   std::optional<std::variant<DecoderModel, NotRecognised>> recognised_;

@@ -1,10 +1,7 @@
 #include "server/tools/main_guard.h"
 
 #include <fcntl.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -14,32 +11,16 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "server/tools/suggestion.h"
-#include "server/version.h"
+#include "base/log.h"
 
 namespace ark {
 namespace {
 
-std::string upper(std::string text) {
-  for (char& c : text) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return text;
-}
-
-void name_variables(CLI::App& app, const std::string& prefix) {
-  for (CLI::Option* option : app.get_options()) {
-    const auto& names = option->get_lnames();
-    if (names.empty() || names[0] == "help" || names[0] == "version" || !option->get_envname().empty())
-      continue;
-    option->envname(upper(prefix + "_" + names[0]));
-  }
-  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
-    name_variables(*command, prefix + "_" + command->get_name());
-}
-
-int fail(const CLI::App& app, const std::string& why, int code) {
-  std::string line = why;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::fprintf(stderr, "%s: error: %s\n", app.get_name().c_str(), line.c_str());
+int fail(const CommandLine& command, const std::string& why, int code) {
+  std::string line = command.program() + ": error: " + why;
+  std::ranges::replace(line, '\n', ' ');
+  if (is_json_log()) line = log_text(LogLevel::kError, line);
+  std::fprintf(stderr, "%s\n", line.c_str());
   return code;
 }
 
@@ -62,30 +43,21 @@ void print(std::string_view text) {
   throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
 }
 
-int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
+int run_main(CommandLine& line, int argc, char** argv, const std::function<int()>& body) {
   std::signal(SIGPIPE, SIG_IGN);
   occupy_standard_descriptors();
-  spdlog::set_default_logger(spdlog::stderr_color_mt("ark"));
-  name_variables(app, app.get_name());
-  app.set_version_flag("--version", std::string("ark ") + kVersion);
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    return fail(app, std::string(e.what()) + suggestion(app) + " (see --help)", 64);
-  }
-  try {
-    const int code = body();
+    const int code = line.parse(argc, argv) ? body() : 0;
     flush();
     return code;
   } catch (const Error& e) {
-    return fail(app, e.what(), e.exit_code());
+    return fail(line, e.what(), e.exit_code());
   } catch (const std::bad_alloc&) {
-    return fail(app, "out of memory", 69);
+    return fail(line, "out of memory", 69);
   } catch (const std::system_error& e) {  // of files, streams and threads
-    return fail(app, escaped(e.what(), 400), 71);
+    return fail(line, escaped(e.what(), 400), 71);
   } catch (const std::exception& e) {
-    return fail(app, std::string("internal: ") + e.what(), 70);
+    return fail(line, std::string("internal: ") + e.what(), 70);
   }
 }
 

@@ -71,8 +71,7 @@ void add_ranks(Inspection& inspection, Json& card) {
 }
 
 void add_text(Inspection& inspection, Json& card) {
-  const text::ModelText text =
-      text::load_model_text(find_model(inspection.load().model, "").text_folder, inspection.load().model);
+  const text::ModelText text = text::load_model_text(inspection.text_folder(), inspection.load().model);
   if (text.tokenizer) card["tokenizer"] = text.tokenizer->vocab_size();
   card["chat_template"] = text.chat_template.has_value();
   if (!text.chat_template_error.empty()) card["chat_template_error"] = text.chat_template_error;

@@ -4,7 +4,7 @@
 //   ark-render --lines < lines.jsonl               {"template": "...", "variables": {...}} -> {"text": "..."}
 //   or
 //                                                  {"error": "..."}, line by line
-#include <CLI/CLI.hpp>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "server/json.h"
 #include "server/text/chat_template.h"
+#include "server/tools/main_guard.h"
 
 namespace {
 
@@ -46,22 +47,15 @@ int render_file(const std::string& file, std::time_t now) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Renders Hugging Face chat templates");
+  ark::CommandLine line("ark-render", "Renders Hugging Face chat templates");
   std::string file;
   bool lines = false;
-  std::time_t now = std::time(nullptr);
-  auto* positional =
-      app.add_option("template", file, "a Jinja file; its variables come as JSON on standard input");
-  app.add_flag("--lines", lines, "templates and variables as JSON lines on standard input")
-      ->excludes(positional);
-  app.add_option("--now", now, "seconds since 1970 that strftime_now formats");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    if (lines) return render_lines(now);
-    if (file.empty()) throw ark::Error(ark::Code::kUsage, "no template: give a file, or --lines");
-    return render_file(file, now);
-  } catch (const ark::Error& error) {
-    std::cerr << "ark-render: " << error.what() << '\n';
-    return error.exit_code();
-  }
+  int64_t now = std::time(nullptr);
+  line.text("template", file, "a Jinja file; its variables come as JSON on standard input");
+  line.flag("--lines", lines, "templates and variables as JSON lines on standard input");
+  line.number("--now", now, 0, int64_t{1} << 40, "seconds since 1970 that strftime_now formats");
+  return ark::run_main(line, argc, argv, [&] {
+    if (lines == !file.empty()) throw ark::Error(ark::Code::kUsage, "give a template's file, or --lines");
+    return lines ? render_lines(now) : render_file(file, now);
+  });
 }

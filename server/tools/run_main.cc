@@ -1,10 +1,11 @@
 // ark-run MODEL: runs data sets, inputs from .npy files, a whole suite, or a prompt.
-#include <CLI/CLI.hpp>
-#include <cmath>
+#include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "engine/compile.h"
 #include "server/load/load.h"
+#include "server/load/model_file.h"
 #include "server/tools/main_guard.h"
 #include "server/tools/run_prompt.h"
 #include "server/tools/run_suite.h"
@@ -15,10 +16,12 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string model, suite;
+  std::string suite;
   std::vector<std::string> test_data, inputs;
   tools::SuiteOptions run;
-  tools::PromptOptions prompt;
+  tools::PromptOptions prompt;  // and which model
+
+  fs::path onnx() const { return find_model(prompt.load.model, prompt.load.variant).onnx; }
 };
 
 void report(const fs::path& set, const tools::SetResult& result) {
@@ -29,7 +32,7 @@ void report(const fs::path& set, const tools::SetResult& result) {
 
 int run_data_sets(const Options& options) {
   const std::vector<fs::path> sets(options.test_data.begin(), options.test_data.end());
-  const tools::SuiteCounts counts = tools::run_sets(options.model, sets, options.run, report);
+  const tools::SuiteCounts counts = tools::run_sets(options.onnx(), sets, options.run, report);
   return counts.failed == 0 && counts.skipped == 0 ? 0 : 1;
 }
 
@@ -41,7 +44,7 @@ int run_whole_suite(const Options& options) {
 }
 
 int run_inputs(const Options& options) {
-  const Graph graph = tools::import_for(options.run.driver, options.model);
+  const Graph graph = tools::import_for(options.run.driver, options.onnx());
   std::vector<std::optional<Tensor>> inputs(graph.inputs.size());
   for (const std::string& text : options.inputs) {
     const std::size_t equals = text.find('=');
@@ -67,7 +70,6 @@ int run_inputs(const Options& options) {
 
 int run_prompt(const Options& options) {
   tools::PromptOptions prompt = options.prompt;
-  prompt.load.model = options.model;
   prompt.load.tp = options.run.ranks;
   prompt.load.threads = options.run.threads;
   prompt.load.plain = options.run.driver == "dynamic";
@@ -88,7 +90,7 @@ void check(const Options& options) {
   mode(!options.inputs.empty(), "--input");
   mode(prompt, "--prompt");
   mode(ids, "--prompt-ids");
-  if (!options.suite.empty() && !options.model.empty())
+  if (!options.suite.empty() && !options.prompt.load.model.empty())
     throw Error(Code::kUsage, "MODEL and --suite: these exclude each other");
   if (count > 1) throw Error(Code::kUsage, modes + ": these exclude each other");
   tools::check_driver(options.run.driver, prompt || ids ? 0 : options.run.ranks);
@@ -99,7 +101,7 @@ void check(const Options& options) {
 int run(const Options& options) {
   check(options);
   if (!options.suite.empty()) return run_whole_suite(options);
-  if (options.model.empty()) throw Error(Code::kUsage, "give a MODEL, or --suite DIR");
+  if (options.prompt.load.model.empty()) throw Error(Code::kUsage, "give a MODEL, or --suite DIR");
   if (!options.prompt.prompt.empty() || !options.prompt.prompt_ids.empty()) return run_prompt(options);
   if (options.prompt.load.device.device == Device::kCuda)
     throw Error(Code::kUsage,
@@ -118,64 +120,45 @@ int run(const Options& options) {
 
 namespace {
 
-// CLI::Range lets NaN through.
-CLI::Validator between(double low, double high) {
-  const CLI::Range range(low, high);
-  return {[range](std::string& text) {
-            double value = 0;
-            if (CLI::detail::lexical_cast(text, value) && std::isnan(value)) return text + " is no number";
-            return range(text);
-          },
-          range.get_description()};
-}
+constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
 
-void add_prompt_options(CLI::App& app, ark::tools::PromptOptions& options) {
-  app.add_option("--prompt", options.prompt, "generates: goes on with this text");
-  app.add_option("--prompt-ids", options.prompt_ids, "the same with token ids: 1,2,3");
-  app.add_option("--max-tokens", options.max_tokens, "tokens to generate at most")
-      ->check(CLI::Range(0, INT32_MAX))
-      ->capture_default_str();
-  app.add_option("--temperature", options.sampling.temperature, "0: the most likely token")
-      ->check(between(0.0, 100.0))
-      ->capture_default_str();
-  app.add_option("--top-p", options.sampling.top_p, "keeps the most likely tokens of this probability")
-      ->check(between(0.0, 1.0))
-      ->capture_default_str();
-  app.add_option("--top-k", options.sampling.top_k, "keeps so many tokens; 0: all")
-      ->check(CLI::Range(0, INT32_MAX));
-  app.add_option("--seed", options.sampling.seed, "of the sampling")->capture_default_str();
-  app.add_flag("--chat", options.chat, "the prompt is a user's message in the model's chat template");
-  app.add_flag("--ignore-eos", options.ignore_eos, "goes on after the end token");
-  app.add_flag("--json", options.json, "prints token ids, text, finish reason and usage as JSON");
-  app.add_option("--plan", options.load.plan, "programs to run, as ark-inspect --stage program prints them");
-  app.add_flag("--processes", options.load.processes, "each rank but the first is a process of its own");
-  app.add_option("--max-model-len", options.load.max_model_len, "as of ark-serve")
-      ->check(CLI::Range(0, 1 << 20));
+void add_prompt_options(ark::CommandLine& line, ark::tools::PromptOptions& options) {
+  line.text("--prompt", options.prompt, "generates: goes on with this text");
+  line.text("--prompt-ids", options.prompt_ids, "the same with token ids: 1,2,3");
+  line.number("--max-tokens", options.max_tokens, 0, kMost, "tokens to generate at most");
+  line.number("--temperature", options.sampling.temperature, 0, 100, "0: the most likely token");
+  line.number("--top-p", options.sampling.top_p, 0, 1, "keeps the most likely tokens of this probability");
+  line.number("--top-k", options.sampling.top_k, 0, kMost, "keeps so many tokens; 0: all");
+  line.number("--seed", options.sampling.seed, 0, std::numeric_limits<uint64_t>::max(), "of the sampling");
+  line.flag("--chat", options.chat, "the prompt is a user's message in the model's chat template");
+  line.flag("--ignore-eos", options.ignore_eos, "goes on after the end token");
+  line.flag("--json", options.json, "prints token ids, text, finish reason and usage as JSON");
+  line.file("--plan", options.load.plan, "programs to run, as ark-inspect --stage program prints them");
+  line.flag("--processes", options.load.processes, "each rank but the first is a process of its own");
+  line.number("--max-model-len", options.load.max_model_len, 0, 1 << 20, "as of ark-serve");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Runs an ONNX model on stored inputs and compares or saves what comes out", "ark-run");
+  ark::CommandLine line("ark-run",
+                        "Runs an ONNX model on stored inputs and compares or saves what comes out");
   ark::Options options;
-  app.add_option("model", options.model, "an .onnx file, or a directory that holds one");
-  app.add_option("--test-data", options.test_data,
-                 "ONNX backend data sets (input_N.pb, output_N.pb) to compare with");
-  app.add_option("--suite", options.suite, "a folder of NAME/model.onnx with NAME/test_data_set_*");
-  app.add_option("--input", options.inputs, "name=file.npy, once an input");
-  app.add_option("--output-dir", options.run.output_dir, "where to save the outputs as .npy");
-  app.add_option("--driver", options.run.driver, "auto, static, dynamic or decoder")->capture_default_str();
-  app.add_option("--tp", options.run.ranks, "tensor-parallel ranks of a decoder; 0: 1")
-      ->check(CLI::Range(0, ark::kMaxRanks))
-      ->capture_default_str();
-  app.add_option("--threads", options.run.threads, "threads")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app.add_option("--rtol", options.run.relative, "relative tolerance (default: the set's own, or 1e-3)")
-      ->check(between(0.0, 1e300));
-  app.add_option("--atol", options.run.absolute, "absolute tolerance (default: the set's own, or 1e-5)")
-      ->check(between(0.0, 1e300));
-  ark::add_device_options(app, options.prompt.load.device);
-  add_prompt_options(app, options.prompt);
-  return ark::run_main(app, argc, argv, [&] { return ark::run(options); });
+  ark::add_model_options(line, options.prompt.load);
+  line.texts("--test-data", options.test_data,
+             "ONNX backend data sets (input_N.pb, output_N.pb) to compare with");
+  line.text("--suite", options.suite, "a folder of NAME/model.onnx with NAME/test_data_set_*");
+  line.texts("--input", options.inputs, "name=file.npy, once an input");
+  line.file("--output-dir", options.run.output_dir, "where to save the outputs as .npy");
+  line.text("--driver", options.run.driver, "auto, static, dynamic or decoder");
+  line.number("--tp", options.run.ranks, 0, ark::kMaxRanks, "tensor-parallel ranks of a decoder; 0: 1");
+  line.number("--threads", options.run.threads, 1, 4096, "threads");
+  const auto tolerance = [](std::optional<double>& into) {
+    return [&into](const std::string& text) { into = ark::number_of(text, 0, 1e300); };
+  };
+  line.read("--rtol", tolerance(options.run.relative), "relative tolerance", "the set's own, or 1e-3");
+  line.read("--atol", tolerance(options.run.absolute), "absolute tolerance", "the set's own, or 1e-5");
+  ark::add_device_options(line, options.prompt.load.device);
+  add_prompt_options(line, options.prompt);
+  return ark::run_main(line, argc, argv, [&] { return ark::run(options); });
 }

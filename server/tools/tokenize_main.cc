@@ -2,13 +2,12 @@
 //
 //   {"text": "..."}  ->  {"ids": [...], "text": decode(ids)}      or  {"error": "..."}
 //   {"ids": [...]}   ->  {"text": "...", "parts": [...]}          parts: what each id adds to the stream
-#include <CLI/CLI.hpp>
 #include <iostream>
 
-#include "base/error.h"
 #include "server/json.h"
 #include "server/text/detokenizer.h"
 #include "server/text/tokenizer.h"
+#include "server/tools/main_guard.h"
 
 namespace {
 
@@ -43,17 +42,12 @@ int run(const std::string& file, bool special, bool skip_special) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Text to token ids and back: JSON lines on standard input");
+  ark::CommandLine line("ark-tokenize", "Text to token ids and back: JSON lines on standard input");
   std::string file;
   bool no_special = false, skip_special = false;
-  app.add_option("tokenizer", file, "a tokenizer.json")->required();
-  app.add_flag("--no-special", no_special, "do not add what the post-processor adds (bos ...)");
-  app.add_flag("--skip-special", skip_special, "leave special tokens out of decoded text");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return run(file, !no_special, skip_special);
-  } catch (const ark::Error& error) {
-    std::cerr << "ark-tokenize: " << error.what() << '\n';
-    return error.exit_code();
-  }
+  line.text("tokenizer", file, "a tokenizer.json");
+  line.require("tokenizer");
+  line.flag("--no-special", no_special, "do not add what the post-processor adds (bos ...)");
+  line.flag("--skip-special", skip_special, "leave special tokens out of decoded text");
+  return ark::run_main(line, argc, argv, [&] { return run(file, !no_special, skip_special); });
 }

@@ -79,6 +79,10 @@ TEST(DType, NamesRoundTripAndFourBitTypesPack) {
 
 TEST(Error, EscapesWhatATerminalWouldObey) {
   EXPECT_EQ(escaped("a\x1b[2J\n\xff\xc3\xa9\xc2\x9b"), "a\\x1b[2J\\n\\xff\xc3\xa9\\xc2\\x9b");
+  // Marks of direction, separators of lines and what is invisible; no letters.
+  EXPECT_EQ(escaped("a\u202Eb\u2028\u200B\uFEFF\U000E0041\u4E2D\u200Bc"),
+            "a\\xe2\\x80\\xaeb\\xe2\\x80\\xa8\\xe2\\x80\\x8b\\xef\\xbb\\xbf\\xf3\\xa0\\x81\\x81\u4E2D"
+            "\\xe2\\x80\\x8bc");
   EXPECT_EQ(escaped(std::string(300, 'x'), 10), "xxxxxxxxxx...");
 }
 

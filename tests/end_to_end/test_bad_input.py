@@ -7,6 +7,7 @@ import pytest
 FOUR_KEYS = {"message", "type", "param", "code"}
 COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
 USER = [{"role": "user", "content": "Hi"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 HUGE = "1" + "0" * 400
 
 
@@ -109,7 +110,17 @@ CASES = [  # route, body, status, field
     (COMPLETE, {"prompt": "x", "suffix": "y"}, 400, "suffix"), (COMPLETE, {"prompt": "x", "echo": "y"}, 400, "echo"),
     (COMPLETE, {"prompt": "x", "best_of": 0}, 400, "best_of"), (COMPLETE, {"prompt": "x", "logprobs": -1}, 400, "logprobs"),
     (COMPLETE, {"prompt": "x", "logprobs": 10**6}, 400, "logprobs"), (COMPLETE, {"prompt": "x", "logprobs": True}, 400, "logprobs"),
-    (COMPLETE, {"prompt": "x", "stop": ["s"] * 65}, 400, "stop"),
+    (COMPLETE, {"prompt": "x", "stop": ["s"] * 5}, 400, "stop"), (COMPLETE, {"prompt": "x", "model": None}, 400, "model"),
+    (CHAT, {"messages": USER, "model": None}, 400, "model"), (COMPLETE, {"prompt": "x", "logprobs": 6}, 400, "logprobs"),
+    (COMPLETE, {"prompt": "x", "best_of": 21}, 400, "best_of"),
+    (CHAT, {"messages": USER, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
+    (CHAT, {"messages": USER + [{"role": "wizard", "content": "x"}]}, 400, "messages[1].role"),
+    (CHAT, {"messages": USER, "tools": [TOOL]}, 400, "tools"),
+    (CHAT, {"messages": USER, "tools": [TOOL], "tool_choice": "auto"}, 400, "tools"),
+    *((path, {**good, name: value}, 400, name) for path, good in ((COMPLETE, {"prompt": "x"}), (CHAT, {"messages": USER}))
+      for name, value in {"regex": "a+", "ebnf": "root ::= x", "grammar": "x", "documents": [{"text": "x"}],
+                          "length_penalty": 0.5, "typical_p": 0.9, "mirostat": 2, "mirostat_tau": 5.0, "lora": [{"id": 0}],
+                          "no_repeat_ngram_size": 3, "num_beams": 4, "repeat_penalty": 1.1}.items()),
     (COMPLETE, {"prompt": "x", "logit_bias": {"512": 1}}, 400, "logit_bias"),
     (COMPLETE, {"prompt": "x", "logit_bias": {"-1": 1}}, 400, "logit_bias"),
     (COMPLETE, {"prompt": "x", "logit_bias": {"x": 1}}, 400, "logit_bias"),
@@ -179,14 +190,15 @@ def test_as_much_as_is_allowed_at_once_ends_no_server(tiny):
     with tiny.http() as http:
         answer = http.post(COMPLETE, json={"prompt": [1], "n": 128, "max_tokens": 3, "ignore_eos": True, "logit_bias": bias})
         assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 3 * 128
-        answer = http.post(COMPLETE, json={"prompt": [1], "n": 128, "max_tokens": 1, "stop": ["x" * 4096] * 64})
+        answer = http.post(COMPLETE, json={"prompt": [1], "n": 128, "max_tokens": 1, "stop": ["x" * 4096] * 4})
         assert answer.status_code == 200
         assert http.get("/health").status_code == 200
 
 
 def test_what_changes_nothing_is_taken(tiny):
     options = {"guided_json": None, "use_beam_search": False, "bad_words": [], "response_format": {"type": "text"},
-               "store": True, "metadata": {"a": "b"}}
+               "store": True, "metadata": {"a": "b"}, "length_penalty": 1.0, "typical_p": 1, "mirostat": 0, "regex": None,
+               "grammar": "", "num_beams": 1, "tools": [TOOL], "tool_choice": "none"}
     assert tiny.post(COMPLETE, {"prompt": [1], "max_tokens": 1, **options}).status_code == 200
     assert tiny.post(CHAT, {"messages": USER, "max_tokens": 1, **options}).status_code == 200
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import onnx
@@ -60,6 +61,24 @@ def test_variants(repository):
     size = (file.parent / "model_q4.onnx").stat().st_size / (1 << 20) + 3
     assert f"q4 (model_q4.onnx, {size:.1f} MiB)" in line
     assert "is a file" in refused(USAGE, "--model", file.with_name("model_q4.onnx"), "--variant", "q4")
+
+
+def test_tools_choose_the_file_as_the_server_does(repository):
+    folder = repository / "onnx"
+    for name in ("model_q4.onnx", "model_fp16.onnx"):
+        (folder / "model.onnx").with_name(name).write_bytes((folder / "model.onnx").read_bytes())
+    (folder / "model.onnx").unlink()
+    tools = {"ark-run": ["--prompt-ids", "1,2", "--max-tokens", 1], "ark-inspect": [],
+             "ark-bench": ["--context", 8, "--prefill", 8, "--repeat", 1]}
+    for tool, options in tools.items():
+        command = [BINARY.with_name(tool), *(["model"] if tool == "ark-bench" else []), repository, *options]
+        run = subprocess.run([*map(str, command)], capture_output=True, text=True)
+        assert run.returncode == USAGE and "choose by --variant" in run.stderr and "q4 (model_q4.onnx, 0.8 MiB)" in run.stderr
+        run = subprocess.run([*map(str, command), "--variant", "q4"], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+    card = subprocess.run([BINARY.with_name("ark-inspect"), repository, "--variant", "q4"], capture_output=True, text=True).stdout
+    assert "model_q4.onnx" in card
+    assert "template beside the file" in card and "512 tokens" in card  # which lie one folder up
 
 
 def test_a_name_of_the_hub_is_told_from_a_path(tmp_path):
@@ -126,5 +145,6 @@ def test_lines_at_the_start_fit_in_a_terminal(repository):
         run = run_to_end("--model", repository, "--tp", ranks, "--check")
         [partition] = [line for line in run.stdout.splitlines() if line.startswith("partition")]
         assert len(partition) <= 100 and f"tp={ranks}" in partition
+        assert "x attention heads" in partition  # the most telling part is kept longest
         [memory] = [line for line in run.stdout.splitlines() if line.startswith("memory")]
         assert "touched on use" in memory

@@ -158,11 +158,11 @@ def test_echoed_logprobs_are_those_of_the_tokens_as_they_were_generated(client, 
 def test_logprobs_are_a_distribution(client, model):
     """With as many alternatives as may be asked for, probabilities sum to less than one, and what a sampled
     token reports does not depend on the temperature it was drawn with."""
-    one = complete(client, model, max_tokens=1, seed=1, temperature=1.0, logprobs=20).choices[0].logprobs
-    other = complete(client, model, max_tokens=1, seed=1, temperature=0.3, logprobs=20).choices[0].logprobs
+    one = complete(client, model, max_tokens=1, seed=1, temperature=1.0, logprobs=5).choices[0].logprobs
+    other = complete(client, model, max_tokens=1, seed=1, temperature=0.3, logprobs=5).choices[0].logprobs
     assert 0 < sum(map(math.exp, one.top_logprobs[0].values())) <= 1 + 1e-6
     shared = set(one.top_logprobs[0]) & set(other.top_logprobs[0])
-    assert len(shared) >= 15
+    assert len(shared) >= 4
     assert all(abs(one.top_logprobs[0][t] - other.top_logprobs[0][t]) <= 1e-5 for t in shared)
 
 
@@ -245,7 +245,7 @@ def test_penalties_are_taken_off_as_openai_defines(client, model, greedy, presen
                          frequency_penalty=frequency).choices[0]
     assert penalised.token_ids != greedy
     whole = penalised.prompt_token_ids + penalised.token_ids
-    scores = complete(client, model, whole, **GREEDY, echo=True, max_tokens=0, logprobs=20).choices[0].logprobs
+    scores = complete(client, model, whole, **GREEDY, echo=True, max_tokens=0, logprobs=5).choices[0].logprobs
     seen, begin = collections.Counter(), len(penalised.prompt_token_ids)
     for token, top in zip(scores.tokens[begin:], scores.top_logprobs[begin:], strict=True):
         value = {t: score - presence * (seen[t] > 0) - frequency * seen[t] for t, score in top.items()}
@@ -347,7 +347,10 @@ def test_errors_are_the_client_s_own_exceptions(client, model):
     assert too_long.value.code == "context_length_exceeded" and too_long.value.param == "prompt"
     with pytest.raises(openai.BadRequestError) as no_room:
         complete(client, model, [1] * 100, max_tokens=29)
-    assert no_room.value.param == "max_tokens" and "28" in str(no_room.value)
+    assert (no_room.value.param, no_room.value.code) == ("max_tokens", "context_length_exceeded")
+    for error, asked, parts in ((too_long, 141, "129 in the prompt, 12"), (no_room, 129, "100 in the prompt, 29")):
+        assert (f"This model's maximum context length is 128 tokens. However, you requested {asked} tokens ({parts} in the "
+                "completion). Please reduce the length of the prompt or completion.") in str(error.value)
     with pytest.raises(openai.BadRequestError) as role:
         client.chat.completions.create(model=model, messages=[{"content": "no role"}])
     assert role.value.param == "messages[0].role"
@@ -357,3 +360,12 @@ def test_a_long_prompt_and_a_full_context(client, model):
     answer = complete(client, model, [1] * 100, **GREEDY, max_tokens=28)
     assert answer.usage.total_tokens == 128
     assert complete(client, model, [1] * 128, max_tokens=0).usage.completion_tokens == 0
+
+
+def test_the_fingerprint_tells_models_apart(client, model):
+    chat = lambda **more: client.chat.completions.create(model=model, max_tokens=2, **more,
+                                                         messages=[{"role": "user", "content": "Hi"}])
+    found = {complete(client, model).system_fingerprint, chat().system_fingerprint,
+             *(chunk.system_fingerprint for chunk in chat(stream=True)),
+             *(chunk.system_fingerprint for chunk in complete(client, model, stream=True))}
+    assert len(found) == 1 and found.pop().startswith("fp_")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -46,6 +47,32 @@ def test_apply_template_is_what_jinja2_renders(tiny):
             assert tiny.post("/tokenize", {"prompt": wanted, "add_special_tokens": False}).json()["tokens"] == ids
     refused = tiny.post("/apply-template", {"messages": []})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+
+
+def test_what_a_template_would_lose_is_refused(tmp_path):
+    """Roles and tools that it prints are taken, others refused by name."""
+    for name in ("model.onnx", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY / name, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if m.role in ['user', 'assistant', 'tool'] %}[{{ m.role }}] {{ m.content }}\n"
+        "{% endif %}{% endfor %}")
+    user = {"role": "user", "content": "Hi"}
+    with Server("--model", tmp_path) as server:
+        for role, status in {"system": 400, "developer": 400, "function": 400, "tool": 200, "assistant": 200}.items():
+            body = {"messages": [user, {"role": role, "content": "Be brief"}], "max_tokens": 1}
+            for path in ("/apply-template", "/tokenize", "/v1/chat/completions"):
+                answer = server.post(path, body)
+                assert answer.status_code == status, (role, path, answer.text)
+                if status == 400:
+                    assert answer.json()["error"]["param"] == "messages[1].role"
+                    assert f"is {role}, which the model's chat template does not print" in answer.json()["error"]["message"]
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        lost = server.post("/apply-template", {"messages": [user], "tools": tools})
+        assert lost.status_code == 400 and lost.json()["error"]["param"] == "tools"
+        assert server.post("/apply-template", {"messages": [user], "tools": tools, "tool_choice": "none"}).status_code == 200
+    (tmp_path / "chat_template.jinja").write_text("{{ tools | tojson }}{{ messages[0].content }}")
+    with Server("--model", tmp_path) as server:
+        assert '"name": "f"' in server.post("/apply-template", {"messages": [user], "tools": tools}).json()["prompt"]
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
@@ -143,7 +170,7 @@ def test_openapi_is_valid_and_lists_every_route(tiny):
     openapi_spec_validator.validate(document)
     assert set(document["paths"]) == {
         "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/tokenize", "/detokenize",
-        "/apply-template", "/health", "/v2/health/live", "/v2/health/ready", "/version", "/metrics", "/openapi.json"}
+        "/apply-template", "/health", "/v2/health/live", "/v2/health/ready", "/version", "/metrics", "/metrics/vllm", "/openapi.json"}
     with tiny.http() as http:
         for path, methods in document["paths"].items():
             path = path.replace("{model}", tiny.model)
@@ -177,6 +204,27 @@ def test_metrics_satisfy_promtool(tiny, client):
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     check = subprocess.run(["promtool", "check", "metrics"], input=answer.text, text=True, capture_output=True)
     assert (check.returncode, check.stdout + check.stderr) == (0, "")
+
+
+def test_metrics_by_vllms_names(tiny, client):
+    """What vLLM's dashboards ask for, with the values of ours; promtool minds nothing but the colon that vLLM writes."""
+    client.completions.create(model=tiny.model, prompt="Hi", max_tokens=3)
+    text = tiny.get("/metrics/vllm").text
+    ours = {"num_requests_running": "ark_requests_running", "num_requests_waiting": "ark_requests_waiting",
+            "kv_cache_usage_perc": "ark_kv_usage_ratio", "gpu_cache_usage_perc": "ark_kv_usage_ratio",
+            "prompt_tokens_total": "ark_prompt_tokens_total", "generation_tokens_total": "ark_generated_tokens_total",
+            "time_to_first_token_seconds_count": "ark_time_to_first_token_seconds_count",
+            "time_per_output_token_seconds_count": "ark_inter_token_latency_seconds_count",
+            "e2e_request_latency_seconds_count": "ark_request_latency_seconds_count"}
+    for theirs, name in ours.items():
+        (value,) = re.findall(rf'^vllm:{theirs}\{{model_name="{tiny.model}"\}} (\S+)$', text, re.M)
+        assert float(value) == tiny.metric(name)
+    (value,) = re.findall(r'^vllm:request_success_total\{.*finished_reason="length"\} (\d+)$', text, re.M)
+    assert int(value) == tiny.metric("ark_sequences_total", reason="length") > 0
+    if shutil.which("promtool"):
+        check = subprocess.run(["promtool", "check", "metrics"], input=text.replace("vllm:", "vllm_"), text=True,
+                               capture_output=True)
+        assert "error" not in check.stdout + check.stderr, check.stderr
 
 
 def test_metrics_of_the_process(tiny):

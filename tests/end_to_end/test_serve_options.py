@@ -163,6 +163,16 @@ def test_usage_errors(tiny_model, tmp_path):
         assert "none" in refused(NO_INPUT, "--model", tiny_model, "--api-key-file", tmp_path / "none", *check)
 
 
+def test_every_line_is_json_where_that_is_asked_for(tmp_path):
+    """The last one, too: of a bad option, a missing model, an environment."""
+    for options, code in ((["--model", tmp_path / "none.onnx"], NO_INPUT), (["--model", "x", "--port", "x"], USAGE),
+                          (["--model", "x", "--no-such-option"], USAGE)):
+        for form, more in ((["--log-format", "json"], {}), ([], {"environment": {"ARK_SERVE_LOG_FORMAT": "json"}})):
+            run = run_to_end(*options, *form, **more)
+            (line,) = map(json.loads, run.stderr.splitlines())
+            assert run.returncode == code and line["level"] == "error" and line["message"].startswith("ark-serve: error: ")
+
+
 def test_missing_and_broken_models(tmp_path):
     assert "no such file" in refused(NO_INPUT, "--model", tmp_path / "none.onnx")
     assert "no .onnx" in refused(NO_INPUT, "--model", tmp_path)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from ark_server import FULL, receive_all
+from ark_server import FULL, receive_all, until
 
 BODY = b'{"prompt": [1, 2], "max_tokens": 1}'
 FOUR_KEYS = {"message", "type", "param", "code"}
@@ -238,3 +238,14 @@ def test_random_bytes_never_give_a_5xx(tiny):
     for thread in threads:
         thread.join()
     assert not failures, failures[:3]
+
+
+@pytest.mark.parametrize("target, shown", [
+    (b"/x%20level=error%20status=200", 'path="/x level=error status=200"'), (b"/a%22b", 'path="/a\\"b"'),
+    (b"/a%E2%80%AEb%E2%80%A8c", 'path="/a\\xe2\\x80\\xaeb\\xe2\\x80\\xa8c"'), (b"/plain%2Fpath", "path=/plain/path")])
+def test_a_path_forges_no_fields_of_the_log(tiny, target, shown):
+    mark = f"mark-{abs(hash(target))}"
+    assert one(tiny, get(b"Host: x", b"X-Request-Id: " + mark.encode(), target=target)) == 404
+    until(lambda: any(mark in line for line in list(tiny.log)), "the request's line in the log")
+    (line,) = [line for line in tiny.log if mark in line]
+    assert shown in line and line.isprintable() and " status=404 " in line

@@ -52,6 +52,9 @@ TEST(OpCodes, VariantsHaveWhatTheirRowSays) {
   EXPECT_EQ(variant_problem(norm), "");
   norm.attributes.set_named("epsilom", 1e-6);
   EXPECT_EQ(variant_problem(norm), "knows no attribute 'epsilom'");
+  Variant gather{.code = OpCode::kGeneric, .op = Op::kGather};
+  gather.attributes.set_named("axs", int64_t{0});
+  EXPECT_EQ(variant_problem(gather), "Gather has no attribute 'axs'");
   Variant send{.code = OpCode::kSend};
   send.epilogue = kEpilogueBias;
   EXPECT_EQ(variant_problem(send), "has an epilogue");

@@ -22,10 +22,10 @@ SERVER_ROOMS = {
     "schedule": set(),
     "session": {"schedule", "text", "model.h"},
     "api": {"http", "session", "schedule", "text", "json", "version.h"},
-    "load": {"schedule", "text", "model.h", "config.h", "choice.h", "tools/main_guard.h"},
+    "load": {"schedule", "text", "model.h", "config.h", "command_line.h", "version.h", "tools/main_guard.h"},
 }
-SERVER_ROOMS["tools"] = {"schedule", "session", "text", "load", "json", "model.h", "config.h", "choice.h", "version.h",
-                         "http/library.h"}  # ark-bench is a client
+SERVER_ROOMS["tools"] = {"schedule", "session", "text", "load", "json", "model.h", "config.h", "command_line.h",
+                         "version.h", "http/library.h"}  # ark-bench is a client
 # The engine's rooms, "" being the files beside them. Each may include itself and what stands here; the validator does
 # not see what it judges, and executors see programs only.
 ENGINE_ROOMS = {

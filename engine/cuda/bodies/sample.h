@@ -292,6 +292,7 @@ struct Sample : Quiet {
     const u64 best = best_below(~u64{0});
     const i32 token = best >> 32 == 0 ? 0 : token_of(best);
     largest = dev::ld_global(logits + token);
+    if (!(largest > -infinity() && largest < infinity())) return -1;  // nothing to choose from
     if (row.sampling.temperature <= 0) return token;
     const bool filtered = row.sampling.top_k > 0 || row.sampling.top_p < 1;
     return pick_noisy(position, filtered ? filter() : 0);

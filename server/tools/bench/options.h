@@ -6,11 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/command_line.h"
 #include "server/json.h"
-
-namespace CLI {
-class App;
-}
 
 namespace ark::bench {
 
@@ -55,7 +52,7 @@ struct ServeOptions {
   bool chat() const { return backend == "openai-chat"; }
 };
 
-// Declares the options on `app`, which writes to `options` when it parses. `options` outlives `app`.
-void add_options(CLI::App& app, ServeOptions& options);
+// `options` outlives the parsing.
+void add_options(CommandLine& line, ServeOptions& options);
 
 }  // namespace ark::bench

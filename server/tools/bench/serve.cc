@@ -1,6 +1,3 @@
-#include "server/tools/bench/serve.h"
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -10,9 +7,11 @@
 #include <thread>
 
 #include "base/error.h"
+#include "server/command_line.h"
 #include "server/json.h"
 #include "server/tools/bench/prompts.h"
 #include "server/tools/bench/report.h"
+#include "server/tools/bench_commands.h"
 #include "server/tools/main_guard.h"
 
 namespace ark {
@@ -156,12 +155,11 @@ void run(const ServeOptions& options) {
 }  // namespace
 }  // namespace bench
 
-std::function<void()> add_serve_bench(CLI::App& app) {
+void add_serve_bench(CommandLine& line) {
   auto options = std::make_shared<bench::ServeOptions>();
-  CLI::App* command =
-      app.add_subcommand("serve", "latency and throughput of a server that speaks OpenAI's API");
-  bench::add_options(*command, *options);
-  return [options] { bench::run(*options); };
+  CommandLine command = line.command("serve", "latency and throughput of a server that speaks OpenAI's API",
+                                     [options] { bench::run(*options); });
+  bench::add_options(command, *options);
 }
 
 }  // namespace ark

@@ -43,6 +43,7 @@ class FakeRunner : public StepRunner {
   }
   void abort(const std::string&) override {}
   void fail_at(uint64_t step) { fail_at_ = step; }
+  void poison(int32_t token) { poison_ = token; }  // what follows it has no finite logits
 
  private:
   StepResult execute(const StepDescriptor& step) {
@@ -72,6 +73,7 @@ class FakeRunner : public StepRunner {
       for (int32_t i = 0; i <= s->kv_length + row.token - s->first; ++i) history.push_back(cell(row.slot, i));
       RowResult r;
       r.token = next(history, limits_.vocabulary);
+      if (history.back() == poison_) r.token = -1;
       r.logprob = row.target >= 0 ? static_cast<float>(row.target) : static_cast<float>(r.token);
       if (row.flags & kWantToken) last_.at(static_cast<std::size_t>(row.slot)) = r.token;
       result.rows.push_back(r);
@@ -89,6 +91,7 @@ class FakeRunner : public StepRunner {
   std::vector<std::vector<int32_t>> tables_;
   std::vector<int32_t> last_;
   std::deque<StepDescriptor> queue_;
+  int32_t poison_ = -1;
   uint64_t posted_ = 0, done_ = 0, fail_at_ = 0;
 };
 

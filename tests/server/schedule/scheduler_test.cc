@@ -147,9 +147,33 @@ TEST(Scheduler, AFailingRunnerFailsEveryRequestAndSaysWhy) {
     EXPECT_STREQ(e.what(), "rank 1 died");
   }
   EXPECT_EQ(collect(*a).how, Finish::kFailed);
-  EXPECT_EQ(a->error(), "rank 1 died");
+  EXPECT_STREQ(a->error().what(), "rank 1 died");
   EXPECT_THROW(scheduler.submit({.prompt = {1}}), Error);
   EXPECT_EQ(scheduler.failure(), "rank 1 died");
+}
+
+TEST(Scheduler, ASequenceWithoutFiniteLogitsFailsAlone) {
+  FakeRunner runner(small_limits());
+  runner.poison(9);
+  Scheduler scheduler(runner, {});
+  const auto bad = scheduler.submit({.prompt = {1, 9}, .max_tokens = 30});
+  const auto good = scheduler.submit({.prompt = {3}, .max_tokens = 5});
+  EXPECT_EQ(collect(*bad).how, Finish::kFailed);
+  EXPECT_EQ(bad->error().code(), Code::kBadModel);
+  EXPECT_EQ(collect(*good).how, Finish::kLength);
+  EXPECT_EQ(scheduler.stats().nonfinite, 1);
+  EXPECT_EQ(scheduler.failure(), "");
+}
+
+TEST(Scheduler, TokensThatTheEmbeddingHasNoRowForAreRefused) {
+  RunnerLimits limits = small_limits();
+  limits.embedded = 2;
+  FakeRunner runner(limits);
+  Scheduler scheduler(runner, {});
+  EXPECT_THROW(scheduler.submit({.prompt = {2}}), Error);
+  const auto sampled = scheduler.submit({.prompt = {1}, .max_tokens = 30});  // some other token comes soon
+  EXPECT_EQ(collect(*sampled).how, Finish::kFailed);
+  EXPECT_NE(std::string(sampled->error().what()).find("out of data bounds"), std::string::npos);
 }
 
 TEST(Scheduler, DrainFinishesWhatRunsAndRefusesNewRequests) {

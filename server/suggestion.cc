@@ -1,6 +1,5 @@
-#include "server/tools/suggestion.h"
+#include "server/suggestion.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <numeric>
 #include <string_view>
@@ -68,34 +67,27 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-// The options of the command that was given: of the innermost one.
-const CLI::App& command_of(const CLI::App& app) {
-  const auto commands = app.get_subcommands();
-  return commands.empty() ? app : command_of(*commands.back());
-}
-
-std::string nearest(const CLI::App& app, const std::string& given) {
+std::string nearest(const std::vector<std::string>& ours, const std::string& given) {
   for (const OtherName& name : kOtherNames)
-    if (name.theirs == given && app.get_option_no_throw(std::string(name.ours)))
+    if (name.theirs == given && std::ranges::find(ours, name.ours) != ours.end())
       return std::string(name.ours);
   std::string best;
   std::size_t least = std::max<std::size_t>(1, given.size() / 4) + 1;
-  for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames())
-      if (const std::size_t changes = distance(given, "--" + name); changes < least) {
-        least = changes;
-        best = "--" + name;
-      }
+  for (const std::string& name : ours)
+    if (const std::size_t changes = distance(given, name); changes < least) {
+      least = changes;
+      best = name;
+    }
   return best;
 }
 
 }  // namespace
 
-std::string suggestion(const CLI::App& app) {
-  for (const std::string& argument : app.remaining(true)) {
+std::string suggestion(const std::vector<std::string>& refused, const std::vector<std::string>& ours) {
+  for (const std::string& argument : refused) {
     if (!argument.starts_with("-")) continue;
     const std::string given = argument.substr(0, argument.find('='));
-    const std::string found = nearest(command_of(app), given);
+    const std::string found = nearest(ours, given);
     if (!found.empty()) return "; by " + escaped(given, 60) + ", did you mean " + found + "?";
   }
   return "";

@@ -1,0 +1,87 @@
+"""What a model computes wrongly is the error of the requests that meet it; the others go on, and so does the server."""
+
+import json
+import threading
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from ark_server import FIXTURES, TINY, Server
+
+COMPLETE = "/v1/completions"
+MODELS = {"batched": TINY, "plain": FIXTURES / "qwen3-moe"}
+BAD = 7  # a token
+GOOD = {"prompt": [1, 2, 3], "max_tokens": 24, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def fixture(request):
+    folder = MODELS[request.param]
+    if not folder.exists():
+        pytest.skip(f"no {folder}")
+    return folder / "model.onnx"
+
+
+def changed(source, path, name, change):
+    """The model with one initializer changed."""
+    model = onnx.load(source)
+    (tensor,) = [t for t in model.graph.initializer if t.name == name]
+    tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor).copy()), name))
+    onnx.save(model, path)
+    return path
+
+
+def error_of(answer, status, code):
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == code and error["message"].isprintable()
+    return error["message"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_not_finite_end_their_request_only(fixture, tmp_path, value):
+    def change(rows):
+        rows[BAD, 0] = value
+        return rows
+
+    path = changed(fixture, tmp_path / "model.onnx", "model.embed_tokens.weight", change)
+    with Server("--model", path) as server:
+        wanted = server.post(COMPLETE, GOOD).json()["choices"][0]["token_ids"]
+        assert BAD not in wanted and len(wanted) == GOOD["max_tokens"]
+        beside = {}
+        other = threading.Thread(target=lambda: beside.update(server.post(COMPLETE, GOOD).json()))
+        other.start()
+        for sampling in ({"temperature": 0}, {"temperature": 1, "top_p": 0.9}, {"temperature": 1, "logprobs": 2}):
+            message = error_of(server.post(COMPLETE, {"prompt": [1, BAD], "max_tokens": 4, **sampling}), 500, "model_error")
+            assert "not finite" in message
+        stream = server.post(COMPLETE, {"prompt": [BAD], "max_tokens": 4, "stream": True})
+        events = [line.removeprefix("data: ") for line in stream.text.splitlines() if line]
+        assert json.loads(events[-2])["error"]["code"] == "model_error" and events[-1] == "[DONE]"
+        other.join()
+        assert beside["choices"][0]["token_ids"] == wanted
+        assert server.metric("ark_nonfinite_logits_total") == 4
+        assert server.metric("ark_sequences_total", reason="failed") == 4
+
+
+def test_ids_beyond_the_embedding_are_refused_as_by_onnx_runtime(fixture, tmp_path):
+    """The head knows 512 tokens, the table has rows for 500."""
+    path = changed(fixture, tmp_path / "model.onnx", "model.embed_tokens.weight", lambda rows: rows[:500])
+    session = onnxruntime.InferenceSession(path)
+    shapes = {i.name: [1 if isinstance(d, str) else d for d in i.shape] for i in session.get_inputs()}
+    feed = {name: np.zeros([0 if "past" in name and axis == 2 else d for axis, d in enumerate(shape)],
+                           np.float32 if "past" in name else np.int64) for name, shape in shapes.items()}
+    feed["input_ids"][:] = 505
+    with pytest.raises(Exception, match="out of data bounds"):
+        session.run(None, feed)
+    with Server("--model", path) as server:
+        for _ in range(2):
+            error_of(server.post(COMPLETE, {"prompt": [1, 505], "max_tokens": 4}), 400, None)
+            assert server.post(COMPLETE, {"prompt": [1, 499], "max_tokens": 4}).status_code == 200
+        # Sampled, it is no token that can be gone on with.
+        bias = {"logit_bias": {"505": 100}, "temperature": 0, "ignore_eos": True}
+        assert server.post(COMPLETE, {"prompt": [1], "max_tokens": 1, **bias}).status_code == 200
+        assert server.post(COMPLETE, {"prompt": [1], "max_tokens": 4, **bias}).status_code in (400, 500)
+        assert server.get("/health").status_code == 200
