@@ -12,20 +12,22 @@
 namespace ark::decoder {
 namespace {
 
-constexpr int64_t kMaxTensor = 64'000'000;    // elements of one value
-constexpr int64_t kMaxTotal = 2'000'000'000;  // elements of all evaluations of one model
+constexpr int64_t kMaxTensor = 16'000'000;  // elements of one value
+constexpr int64_t kMaxHeld = 192 << 20;     // bytes of the values that are remembered together
 
 // Folded bounds and targets hold for the sizes that the file assumes; a longer step may lie beyond its
 // tables.
 void check_sizes(const Node& node, const Dims& in) {
-  const auto number = [&](Key<Shape> key, std::size_t i) {
-    return node.attributes.get(key).at(i).constant().value();
+  const auto number = [&](Key<Shape> key, std::size_t i) { return *node.attributes.get(key)[i].constant(); };
+  const auto size_of = [&](int64_t axis) {
+    if (axis < 0 || axis >= static_cast<int64_t>(in.size()))
+      refuse(node, "has axis " + std::to_string(axis) + " of a value of rank " + std::to_string(in.size()));
+    return in[static_cast<std::size_t>(axis)];
   };
   if (node.op == Op::kSlice && node.attributes.has(key::kStarts)) {
     const auto& axes = node.attributes.get(key::kAxes);
     for (std::size_t i = 0; i < axes.size(); ++i) {
-      const int64_t size = in.at(static_cast<std::size_t>(axes[i])),
-                    least = node.attributes.get(key::kSteps)[i] < 0 ? -1 : 0;
+      const int64_t size = size_of(axes[i]), least = node.attributes.get(key::kSteps)[i] < 0 ? -1 : 0;
       for (const int64_t bound : {number(key::kStarts, i), number(key::kEnds, i)})
         if (bound < least || bound > size)
           refuse(node,
@@ -38,7 +40,7 @@ void check_sizes(const Node& node, const Dims& in) {
     if (reshape)
       have = element_count(in);
     else
-      have = in.at(static_cast<std::size_t>(node.attributes.get(key::kAxis)));
+      have = size_of(node.attributes.get(key::kAxis));
     for (const Expr& e : node.attributes.get(reshape ? key::kShape : key::kSizes))
       want = reshape ? want * *e.constant() : want + *e.constant();
     if (have != want)
@@ -162,10 +164,10 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
     }
     const Node now = concrete(node, step);
     if (!inputs.empty()) check_sizes(now, inputs[0].dims);
-    auto results = evaluate(now, inputs, types);
+    auto results = evaluate(now, inputs, types, kMaxTensor);
     if (!results) refuse(node, "cannot be evaluated at load");
-    for (const Tensor& t : *results) elements_ += t.size();
-    if (elements_ > kMaxTotal) refuse(node, "masks and positions are too large to be checked");
+    for (const Tensor& t : *results) held_ += t.bytes();
+    if (held_ > kMaxHeld) refuse(node, "masks and positions are too large to be checked");
     return std::move(*results);
   } catch (const Error& error) {
     refuse(node, error.what());

@@ -42,7 +42,7 @@ class Probe {
   // Drops memoised values of all steps.
   void forget() {
     memo_.clear();
-    elements_ = 0;
+    held_ = 0;
   }
 
  private:
@@ -58,7 +58,7 @@ class Probe {
   std::map<Step, std::unordered_map<ValueId, Tensor>> memo_;
   int depth_ = 0;
   int64_t unpacked_ = 0;  // elements of quantized constants that became f32
-  int64_t elements_ = 0;  // evaluated so far, a budget against graphs built to exhaust it
+  int64_t held_ = 0;      // bytes of what is remembered, a budget against graphs built to exhaust it
 };
 
 }  // namespace ark::decoder
