@@ -13,6 +13,7 @@ namespace ark::decoder {
 namespace {
 
 constexpr int64_t kMaxTensor = 16'000'000;  // elements of one value
+constexpr int64_t kMaxWork = 200'000'000;   // elements computed by one probe: half a second
 constexpr int64_t kMaxHeld = 192 << 20;     // bytes of the values that are remembered together
 
 // Folded bounds and targets hold for the sizes that the file assumes; a longer step may lie beyond its
@@ -57,11 +58,12 @@ Step Probe::possible(Step step) const {
   return step;
 }
 
-Tensor Probe::input(std::size_t index, const Step& step) const {
+Tensor Probe::input(std::size_t index, const Step& step) {
   const Value& v = graph_.value(graph_.inputs[index]);
   if (!v.shape) throw Refusal("", "input " + escaped(v.name) + " has no known rank");
   Dims dims;
   for (const Expr& e : *v.shape) dims.push_back(e.evaluate(roles_.at(step.batch, step.sequence, step.past)));
+  hold("", v.dtype, dims);
   if (auto given = step_input(graph_, roles_.signature, index, dims, step.past, step.sequence)) return *given;
   throw Refusal("", "input " + escaped(v.name) + " has no role in a decoder");
 }
@@ -166,12 +168,16 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
     if (!inputs.empty()) check_sizes(now, inputs[0].dims);
     auto results = evaluate(now, inputs, types, kMaxTensor);
     if (!results) refuse(node, "cannot be evaluated at load");
-    for (const Tensor& t : *results) held_ += t.bytes();
-    if (held_ > kMaxHeld) refuse(node, "masks and positions are too large to be checked");
     return std::move(*results);
   } catch (const Error& error) {
     refuse(node, error.what());
   }
+}
+
+void Probe::hold(const std::string& at, DType type, const Dims& dims) {
+  const int64_t size = element_count(dims);
+  if (size > kMaxTensor || (held_ += bytes_of(type, size)) > kMaxHeld)
+    throw Exhausted(at, "masks and positions are too large to be checked");
 }
 
 Depth::Depth(int& depth, const Graph& graph, ValueId id) : depth_(depth) {
@@ -187,9 +193,17 @@ Tensor Probe::value(ValueId id, const Step& step) {
   if (const auto it = known.find(id); it != known.end()) return it->second;
   const Depth here(depth_, graph_, id);
   const Value& v = graph_.value(id);
-  if (v.constant) return known[id] = materialise(*v.constant);
+  if (v.constant) {
+    hold("", v.constant->dtype, v.constant->dims);
+    return known[id] = materialise(*v.constant);
+  }
   if (const Node* node = graph_.producer(id)) {
     const auto results = run(*node, step);
+    for (const Tensor& t : results) {
+      hold(node->name, t.dtype, t.dims);
+      if ((work_ += t.size()) > kMaxWork)
+        throw Exhausted(node->name, "masks and positions take too long to be checked");
+    }
     for (std::size_t i = 0; i < node->outputs.size(); ++i)
       if (node->outputs[i] != kNoValue) known[node->outputs[i]] = results[i];
     return known.at(id);

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <set>
 
+#include "base/error.h"
 #include "engine/plain/dynamic_driver.h"
 #include "engine/plain/plain_runner.h"
 #include "engine/validate/validate.h"
