@@ -42,8 +42,8 @@ class FunctionTable {
  public:
   FunctionTable(const onnx::Model& model, const Limits& limits);
   const onnx::Function* find(const onnx::Node& call) const;
-  // Throws Error(kBadModel) if calling all functions of `graph` makes too many nodes, nests too deep, or
-  // recurses.
+  // Throws Error(kBadModel) if calling all functions of `graph` makes too many nodes, or any function of the
+  // file calls too deep or itself.
   void check_expansion(const onnx::Graph& graph);
 
  private:
@@ -59,8 +59,8 @@ class FunctionTable {
 // do. Throws Error(kBadModel) on a cycle, and on names that are produced twice.
 std::vector<std::size_t> execution_order(const std::vector<onnx::Node>& nodes);
 
-// Throws Error(kBadModel) if what the graph computes from constants alone, and was too large to fold, passes the
-// limits: it would be computed by every run, and can be seen to be a bomb now.
+// Throws Error(kBadModel) for what every run would meet, and can be seen now: integers divided by a stored zero, and
+// bombs: what the graph computes from constants alone, and was too large to fold, beyond the limits.
 void check_generated(const Graph& graph, const Limits& limits);
 
 class Builder {
@@ -99,8 +99,8 @@ class Builder {
   void add_operator(Scope& scope, const onnx::Node& node, const std::string& label);
   void add_call(Scope& scope, const onnx::Node& node, const onnx::Function& function,
                 const std::string& label);
-  onnx::Node with_attributes(const Scope& scope, const onnx::Node& node, const std::string& label) const;
-  int64_t opset_of(const Scope& scope, const onnx::Node& node, const std::string& label) const;
+  onnx::Node with_attributes(const Scope& scope, const onnx::Node& node) const;
+  int64_t opset_of(const Scope& scope, const onnx::Node& node) const;
   void name_outputs(Scope& scope, const onnx::Node& node, const std::vector<ValueId>& outputs,
                     std::size_t first_new, const std::string& label);
 

@@ -77,6 +77,11 @@ std::shared_ptr<Graph> Builder::subgraph(Scope& scope, const onnx::Graph& graph,
   result->symbols = scope.graph.symbols;
   Scope body{*result, &scope, scope.opsets, scope.attributes, scope.prefix, scope.depth + 1, trips};
   for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const DType declared = dtype_numbered(graph.inputs[i].type.element_type);
+    if (declared != DType::kUndefined && declared != inputs[i].dtype)
+      throw Error(Code::kBadModel, "node " + label + ": its body's input " + std::to_string(i) +
+                                       " is declared " + std::string(name_of(declared)) + ", but is given " +
+                                       std::string(name_of(inputs[i].dtype)));
     const ValueId id = result->add_value(graph.inputs[i].name, inputs[i].dtype, inputs[i].shape);
     result->inputs.push_back(id);
     define(body, graph.inputs[i].name, id, "a body input of node " + label);
@@ -123,11 +128,6 @@ void Builder::add_if(Scope& scope, const onnx::Node& node, const std::string& la
   const onnx::Graph& then_branch = graph_attribute(node, "then_branch", label);
   const onnx::Graph& else_branch = graph_attribute(node, "else_branch", label);
   const std::vector<ValueId> inputs = inputs_of(scope, node, label);
-  if (inputs.size() != 1 || inputs[0] == kNoValue)
-    throw Error(Code::kBadModel, "node " + label + ": If needs one condition");
-  for (const onnx::Graph* branch : {&then_branch, &else_branch})
-    if (branch->outputs.size() < node.outputs.size() || !branch->inputs.empty())
-      throw Error(Code::kBadModel, "node " + label + ": a branch has inputs, or fewer outputs than the If");
   if (const auto condition = known_scalar(scope.graph, inputs[0]))
     return inline_branch(scope, node, *condition ? then_branch : else_branch, label);
   std::vector<std::shared_ptr<Graph>> subgraphs = {subgraph(scope, then_branch, {}, label, scope.trips),
@@ -174,9 +174,8 @@ void Builder::add_loop(Scope& scope, const onnx::Node& node, const std::string& 
   const onnx::Graph& body = graph_attribute(node, "body", label);
   const std::vector<ValueId> inputs = inputs_of(scope, node, label);
   const std::size_t states = inputs.size() < 2 ? 0 : inputs.size() - 2;
-  if (inputs.size() < 2 || body.outputs.size() < states + 1 || node.outputs.size() > body.outputs.size() - 1)
-    throw Error(Code::kBadModel,
-                "node " + label + ": the numbers of inputs and outputs of Loop and body disagree");
+  if (inputs.size() < 2 || node.outputs.size() < states)
+    throw Error(Code::kBadModel, "node " + label + ": has fewer outputs than values carried around");
   int64_t trips = scope.trips;
   const auto count = known_scalar(scope.graph, inputs[0]);
   const bool starts = inputs[1] == kNoValue || known_scalar(scope.graph, inputs[1]).value_or(0) != 0;
@@ -195,11 +194,14 @@ void Builder::add_loop(Scope& scope, const onnx::Node& node, const std::string& 
     body_inputs.push_back({scope.graph.value(inputs[i]).dtype, scope.graph.value(inputs[i]).shape});
   }
   auto graph = stable_body(scope, body, std::move(body_inputs), 2, states, 1, label, trips);
+  if (const DType going = graph->value(graph->outputs[0]).dtype; going != DType::kBool)
+    throw Error(Code::kBadModel,
+                "node " + label + ": its body's condition is " + std::string(name_of(going)) + ", not bool");
   finish_control_flow(scope, Op::kLoop, node, label, inputs, {std::move(graph)}, {});
 }
 
 void Builder::add_scan(Scope& scope, const onnx::Node& node, const std::string& label) {
-  if (opset_of(scope, node, label) < 9)
+  if (opset_of(scope, node) < 9)
     throw Error(Code::kUnsupported, "node " + label + ": Scan of opset 8; export with opset 9 or later");
   const onnx::Graph& body = graph_attribute(node, "body", label);
   const std::vector<ValueId> inputs = inputs_of(scope, node, label);
@@ -208,8 +210,7 @@ void Builder::add_scan(Scope& scope, const onnx::Node& node, const std::string& 
   if (scans < 1 || scans > static_cast<int64_t>(inputs.size()))
     context.fail("num_scan_inputs is out of range");
   const std::size_t states = inputs.size() - static_cast<std::size_t>(scans);
-  if (body.outputs.size() < states || node.outputs.size() > body.outputs.size())
-    context.fail("the numbers of inputs and outputs of Scan and body disagree");
+  if (node.outputs.size() < states) context.fail("has fewer outputs than values carried around");
   const auto list = [&](const char* name, std::size_t size) {
     auto values = context.attr_ints(name, std::vector<int64_t>(size, 0));
     if (values.size() != size)

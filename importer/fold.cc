@@ -51,15 +51,15 @@ Tensor converted(const Tensor& x, DType to) {
 
 // Runs `kernel` over tensors of its own making; nullopt if they would be too large.
 std::optional<std::vector<Tensor>> run(const Kernel& kernel, KernelCall call,
-                                       const std::vector<DType>& dtypes) {
+                                       const std::vector<DType>& dtypes, int64_t most) {
   std::vector<TensorView> outputs(dtypes.size());
   call.outputs = outputs;
   const std::vector<OutputType> types = kernel.shapes(call);
   if (types.size() < dtypes.size()) return std::nullopt;
   int64_t elements = 0;
   for (std::size_t i = 0; i < dtypes.size(); ++i) {
-    elements = std::min(kMostElements, element_count(types[i].dims)) + elements;
-    if (elements >= kMostElements) return std::nullopt;
+    elements = std::min(most, element_count(types[i].dims)) + elements;
+    if (elements >= most) return std::nullopt;
   }
   if (call.op == Op::kMatMul && !call.inputs[0].shape().empty()) {
     const TensorView& a = call.inputs[0];
@@ -123,7 +123,7 @@ bool can_evaluate(Op op) {
 }
 
 std::optional<std::vector<Tensor>> evaluate(const Node& node, const std::vector<Tensor>& inputs,
-                                            const std::vector<DType>& dtypes) {
+                                            const std::vector<DType>& dtypes, int64_t most) {
   const auto is_string = [](DType t) { return t == DType::kString; };
   if (!can_evaluate(node.op) || node.attributes.has_symbols() ||
       std::any_of(dtypes.begin(), dtypes.end(), is_string) ||
@@ -133,7 +133,8 @@ std::optional<std::vector<Tensor>> evaluate(const Node& node, const std::vector<
   std::vector<TensorView> views;
   try {
     for (const Tensor& t : inputs) views.push_back(t.dtype == DType::kUndefined ? TensorView{} : view_of(t));
-    return run(*find_kernel(node.op), {node.op, &node.attributes, views, {}}, dtypes);
+    return run(*find_kernel(node.op), {node.op, &node.attributes, views, {}}, dtypes,
+               std::min(most, kMostElements));
   } catch (const Error& error) {
     if (error.code() == Code::kUnsupported) return std::nullopt;
     throw Error(Code::kBadModel, "node " + escaped(node.name) + ": " + error.what());

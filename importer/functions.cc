@@ -26,6 +26,7 @@ const onnx::Function* FunctionTable::find(const onnx::Node& call) const {
 }
 
 void FunctionTable::check_expansion(const onnx::Graph& graph) {
+  for (const auto& [identity, function] : functions_) nodes_of(*function, 1);
   if (!functions_.empty()) nodes_of(graph.nodes, 0);
 }
 

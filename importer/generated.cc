@@ -10,6 +10,7 @@ namespace {
 // Unpacking stored weights makes tensors, but of sizes that the file has paid for: free up to this many steps
 // (DequantizeLinear, Cast, Transpose) behind a constant, once for each constant.
 constexpr int kFreeSteps = 3;
+constexpr int64_t kMostDivisors = 4096;
 bool unpacks(Op op) { return op == Op::kDequantizeLinear || op == Op::kCast || op == Op::kTranspose; }
 
 int64_t known_bytes(const Value& v) {
@@ -25,6 +26,16 @@ int64_t known_bytes(const Value& v) {
                                    name + "): the file is a bomb, or must store the tensor");
 }
 
+// An integer divided by a stored zero: whoever runs it fails, or goes on with whatever comes out.
+void check_divisor(const Graph& graph, const Node& node) {
+  if ((node.op != Op::kDiv && node.op != Op::kMod) || is_floating(graph.value(node.inputs[1]).dtype)) return;
+  const ConstantPtr& divisor = graph.value(node.inputs[1]).constant;
+  if (!divisor || divisor->size() > kMostDivisors) return;
+  const Tensor t = materialise(*divisor);
+  for (int64_t i = 0; i < t.size(); ++i)
+    if (t.integer(i) == 0) throw Error(Code::kBadModel, "node " + node.name + ": divides integers by zero");
+}
+
 }  // namespace
 
 void check_generated(const Graph& graph, const Limits& limits) {
@@ -35,6 +46,7 @@ void check_generated(const Graph& graph, const Limits& limits) {
   int64_t total = 0;
   for (const Node& node : graph.nodes) {
     if (node.removed) continue;
+    check_divisor(graph, node);
     for (const auto& subgraph : node.subgraphs) check_generated(*subgraph, limits);
     if (!node.subgraphs.empty()) continue;
     const bool all = std::all_of(node.inputs.begin(), node.inputs.end(),

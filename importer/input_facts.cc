@@ -13,6 +13,7 @@
 #include "importer/builder.h"
 #include "importer/import.h"
 #include "importer/input_reach.h"
+#include "importer/schema.h"
 
 namespace ark {
 namespace {
@@ -211,6 +212,7 @@ Graph build_with_names(const onnx::Model& model, const ImportOptions& options, I
 }  // namespace
 
 Graph build_graph(const onnx::Model& model, const ImportOptions& options) {
+  onnx::check_model(model, options.limits);
   const std::vector<Control> controls =
       options.settle_controls ? find_controls(model.graph) : std::vector<Control>{};
   const auto holds = [&](const Graph& graph, const Control& c) {

@@ -70,7 +70,10 @@ void Parser::opset(Field field, std::map<std::string, int64_t>& into) {
     }
   });
   wire_.charge(128);
-  into[domain] = version;
+  if (!into.emplace(domain, version).second)
+    wire_.fail("opset " + std::to_string(version) + " of domain '" +
+               (domain.empty() ? "ai.onnx" : escaped(domain)) + "' is imported beside opset " +
+               std::to_string(into[domain]) + "; import one");
 }
 
 void Parser::metadata(Field field, std::map<std::string, std::string>& into) {
@@ -184,6 +187,7 @@ Attribute Parser::attribute(Field field) {
 
 // Sets a.type to what was found: files of IR version 3 and before need not say it.
 void Parser::attribute_payload(Field f, Attribute& a) {
+  const AttributeType before = a.type;
   const auto room = [&](std::size_t count, std::size_t bytes) {
     if (static_cast<int64_t>(count) >= wire_.limits().max_attribute_elements)
       wire_.fail("attribute '" + escaped(a.name) + "' has more than " +
@@ -226,15 +230,20 @@ void Parser::attribute_payload(Field f, Attribute& a) {
       break;
     case 10:
     case 11:
+      a.type = f.number == 10 ? AttributeType::kTensors : AttributeType::kGraphs;
+      wire_.skip(f);
+      break;
     case 14:
     case 15:
     case 22:
     case 23:
       a.type = AttributeType::kOther;
-      [[fallthrough]];  // lists of tensors, graphs; types; sparse tensors
+      [[fallthrough]];  // types; sparse tensors
     default:
       wire_.skip(f);
   }
+  if (before != AttributeType::kUndefined && before != a.type)
+    wire_.fail("attribute '" + escaped(a.name) + "' holds values of two types");
 }
 
 void Parser::finish_attribute(Attribute& a, int64_t type) {
@@ -250,8 +259,11 @@ void Parser::finish_attribute(Attribute& a, int64_t type) {
   else if (type > 0)
     a.type = kTypes[type];
   if (!a.ref_attr_name.empty()) return;
-  const bool payload = a.type == AttributeType::kTensor || a.type == AttributeType::kGraph;
-  if (payload && found != a.type)  // scalars may be left out when zero, lists when empty; these may not
+  if (found == a.type) return;
+  if (found != AttributeType::kUndefined)
+    wire_.fail("attribute '" + escaped(a.name) + "' holds another type than it announces");
+  if (a.type == AttributeType::kTensor ||
+      a.type == AttributeType::kGraph)  // zeros and empty lists may be left out
     wire_.fail("attribute '" + escaped(a.name) + "' announces a tensor or graph that is not there");
 }
 
@@ -275,16 +287,24 @@ ValueInfo Parser::value_info(Field field) {
 }
 
 void Parser::type(Field field, Type& into) {
+  const WireReader::Level level(wire_);
+  // A type of another type, in field `number`: only its depth counts.
+  const auto inner = [&](Field f, uint32_t number) {
+    wire_.message(f, [&](Field g) {
+      Type ignored;
+      g.number == number ? type(g, ignored) : wire_.skip(g);
+    });
+  };
   wire_.message(field, [&](Field f) {
     switch (f.number) {
       case 1:
         tensor_type(f, into), into.kind = "tensor";
         break;
       case 4:
-        into.kind = "sequence", wire_.skip(f);
+        into.kind = "sequence", inner(f, 1);
         break;
       case 5:
-        into.kind = "map", wire_.skip(f);
+        into.kind = "map", inner(f, 2);
         break;
       case 7:
         into.kind = "opaque", wire_.skip(f);
@@ -293,7 +313,7 @@ void Parser::type(Field field, Type& into) {
         into.kind = "sparse_tensor", wire_.skip(f);
         break;
       case 9:
-        into.kind = "optional", wire_.skip(f);
+        into.kind = "optional", inner(f, 1);
         break;
       default:
         wire_.skip(f);

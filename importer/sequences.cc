@@ -95,7 +95,7 @@ bool Builder::add_sequence_operator(Scope& scope, const onnx::Node& node, const 
   onnx::Node tensors = node;  // the sequence is no tensor
   if (!makes) tensors.inputs[0].clear();
   const std::size_t first_new = scope.graph.values.size();
-  OpContext c(scope.graph, node, opset_of(scope, node, label), label, inputs_of(scope, tensors, label));
+  OpContext c(scope.graph, node, opset_of(scope, node), label, inputs_of(scope, tensors, label));
   Values elements = makes ? Values{} : known->second;
   const auto count = static_cast<int64_t>(elements.size());
   if (node.op_type == "SequenceAt" || node.op_type == "ConcatFromSequence" ||

@@ -201,7 +201,7 @@ void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
   const auto input = [&](std::size_t i) -> const Tensor* {
     return i < node.inputs.size() && node.inputs[i] != kNoValue ? &frame.values[node.inputs[i]] : nullptr;
   };
-  const int64_t trips = input(0) ? input(0)->integer(0) : kMaxTrips;
+  const int64_t trips = input(0) ? input(0)->integer(0) : INT64_MAX;
   bool go = input(1) ? input(1)->integer(0) != 0 : true;
   std::vector<Tensor> carried;
   for (std::size_t i = 2; i < node.inputs.size(); ++i) carried.push_back(*input(i));

@@ -65,6 +65,8 @@ class Reach {
       const Tensor value = probe_.value(id, step);
       return fits_readers(graph_, readers_[id], id, value.dims,
                           roles_.at(step.batch, step.sequence, step.past));
+    } catch (const Exhausted&) {
+      throw;  // says nothing of this length
     } catch (const Refusal&) {
       return false;
     }

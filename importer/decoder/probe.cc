@@ -12,20 +12,23 @@
 namespace ark::decoder {
 namespace {
 
-constexpr int64_t kMaxTensor = 64'000'000;    // elements of one value
-constexpr int64_t kMaxTotal = 2'000'000'000;  // elements of all evaluations of one model
+constexpr int64_t kMaxTensor = 16'000'000;  // elements of one value
+constexpr int64_t kMaxWork = 200'000'000;   // elements computed by one probe: half a second
+constexpr int64_t kMaxHeld = 192 << 20;     // bytes of the values that are remembered together
 
 // Folded bounds and targets hold for the sizes that the file assumes; a longer step may lie beyond its
 // tables.
 void check_sizes(const Node& node, const Dims& in) {
-  const auto number = [&](Key<Shape> key, std::size_t i) {
-    return node.attributes.get(key).at(i).constant().value();
+  const auto number = [&](Key<Shape> key, std::size_t i) { return *node.attributes.get(key)[i].constant(); };
+  const auto size_of = [&](int64_t axis) {
+    if (axis < 0 || axis >= static_cast<int64_t>(in.size()))
+      refuse(node, "has axis " + std::to_string(axis) + " of a value of rank " + std::to_string(in.size()));
+    return in[static_cast<std::size_t>(axis)];
   };
   if (node.op == Op::kSlice && node.attributes.has(key::kStarts)) {
     const auto& axes = node.attributes.get(key::kAxes);
     for (std::size_t i = 0; i < axes.size(); ++i) {
-      const int64_t size = in.at(static_cast<std::size_t>(axes[i])),
-                    least = node.attributes.get(key::kSteps)[i] < 0 ? -1 : 0;
+      const int64_t size = size_of(axes[i]), least = node.attributes.get(key::kSteps)[i] < 0 ? -1 : 0;
       for (const int64_t bound : {number(key::kStarts, i), number(key::kEnds, i)})
         if (bound < least || bound > size)
           refuse(node,
@@ -38,7 +41,7 @@ void check_sizes(const Node& node, const Dims& in) {
     if (reshape)
       have = element_count(in);
     else
-      have = in.at(static_cast<std::size_t>(node.attributes.get(key::kAxis)));
+      have = size_of(node.attributes.get(key::kAxis));
     for (const Expr& e : node.attributes.get(reshape ? key::kShape : key::kSizes))
       want = reshape ? want * *e.constant() : want + *e.constant();
     if (have != want)
@@ -55,11 +58,12 @@ Step Probe::possible(Step step) const {
   return step;
 }
 
-Tensor Probe::input(std::size_t index, const Step& step) const {
+Tensor Probe::input(std::size_t index, const Step& step) {
   const Value& v = graph_.value(graph_.inputs[index]);
   if (!v.shape) throw Refusal("", "input " + escaped(v.name) + " has no known rank");
   Dims dims;
   for (const Expr& e : *v.shape) dims.push_back(e.evaluate(roles_.at(step.batch, step.sequence, step.past)));
+  hold("", v.dtype, dims);
   if (auto given = step_input(graph_, roles_.signature, index, dims, step.past, step.sequence)) return *given;
   throw Refusal("", "input " + escaped(v.name) + " has no role in a decoder");
 }
@@ -158,14 +162,18 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
     }
     const Node now = concrete(node, step);
     if (!inputs.empty()) check_sizes(now, inputs[0].dims);
-    auto results = evaluate(now, inputs, types);
+    auto results = evaluate(now, inputs, types, kMaxTensor);
     if (!results) refuse(node, "cannot be evaluated at load");
-    for (const Tensor& t : *results) elements_ += t.size();
-    if (elements_ > kMaxTotal) refuse(node, "masks and positions are too large to be checked");
     return std::move(*results);
   } catch (const Error& error) {
     refuse(node, error.what());
   }
+}
+
+void Probe::hold(const std::string& at, DType type, const Dims& dims) {
+  const int64_t size = element_count(dims);
+  if (size > kMaxTensor || (held_ += bytes_of(type, size)) > kMaxHeld)
+    throw Exhausted(at, "masks and positions are too large to be checked");
 }
 
 Depth::Depth(int& depth, const Graph& graph, ValueId id) : depth_(depth) {
@@ -181,9 +189,17 @@ Tensor Probe::value(ValueId id, const Step& step) {
   if (const auto it = known.find(id); it != known.end()) return it->second;
   const Depth here(depth_, graph_, id);
   const Value& v = graph_.value(id);
-  if (v.constant) return known[id] = materialise(*v.constant);
+  if (v.constant) {
+    hold("", v.constant->dtype, v.constant->dims);
+    return known[id] = materialise(*v.constant);
+  }
   if (const Node* node = graph_.producer(id)) {
     const auto results = run(*node, step);
+    for (const Tensor& t : results) {
+      hold(node->name, t.dtype, t.dims);
+      if ((work_ += t.size()) > kMaxWork)
+        throw Exhausted(node->name, "masks and positions take too long to be checked");
+    }
     for (std::size_t i = 0; i < node->outputs.size(); ++i)
       if (node->outputs[i] != kNoValue) known[node->outputs[i]] = results[i];
     return known.at(id);

@@ -42,11 +42,12 @@ class Probe {
   // Drops memoised values of all steps.
   void forget() {
     memo_.clear();
-    elements_ = 0;
+    held_ = 0;
   }
 
  private:
-  Tensor input(std::size_t index, const Step& step) const;
+  Tensor input(std::size_t index, const Step& step);
+  void hold(const std::string& at, DType type, const Dims& dims);  // throws Refusal beyond the budget
   std::vector<Tensor> run(const Node& node, const Step& step);
   std::optional<Tensor> gather_rows(const Node& node, const Step& step);
   std::optional<Tensor> slice_constant(const Node& node, const Step& step);
@@ -57,8 +58,9 @@ class Probe {
   const Roles& roles_;
   std::map<Step, std::unordered_map<ValueId, Tensor>> memo_;
   int depth_ = 0;
+  int64_t work_ = 0;      // elements computed so far
   int64_t unpacked_ = 0;  // elements of quantized constants that became f32
-  int64_t elements_ = 0;  // evaluated so far, a budget against graphs built to exhaust it
+  int64_t held_ = 0;      // bytes of what is remembered, a budget against graphs built to exhaust it
 };
 
 }  // namespace ark::decoder

@@ -14,6 +14,11 @@ struct Refusal : std::exception {
   std::string node, reason;
 };
 
+// What may hold, but costs more to see than it is worth.
+struct Exhausted : Refusal {
+  using Refusal::Refusal;
+};
+
 [[noreturn]] inline void refuse(const Node& node, std::string reason) {
   throw Refusal(node.name, std::move(reason));
 }

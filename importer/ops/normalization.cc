@@ -9,12 +9,23 @@ namespace {
 // ONNX Runtime's default for the norms with a residual sum inside; the plain ones have ONNX's 1e-5.
 constexpr double kSkipEpsilon = 1e-12;
 
+// Scale or bias with one element for each of the normalized axes' and no more, where they are known.
+ValueId row_operand(OpContext& c, ValueId operand, ValueId x, int64_t axis) {
+  if (operand == kNoValue || !value_of(c, operand).shape) return operand;
+  const Shape target(shape_of(c, x).begin() + axis, shape_of(c, x).end()), have = shape_of(c, operand);
+  const Expr wanted = element_count(target), given = element_count(have);
+  if (!wanted.constant() || !given.constant() || have == target || *given.constant() > *wanted.constant())
+    return operand;
+  if (wanted == given) return reshape(c, operand, target);
+  return c.emit(Op::kExpand, {operand}, {{key::kShape, target}});
+}
+
 // Normalizes x over axis..rank-1 and fills outputs y, mean?, inv_std? of the context.
 void emit_layer_norm(OpContext& c, ValueId x, ValueId scale, ValueId bias, int64_t axis,
                      double default_epsilon) {
   const int count = c.wants_output(1) || c.wants_output(2) ? 3 : 1;
   const auto results =
-      c.emit_many(Op::kLayerNorm, {x, scale, bias},
+      c.emit_many(Op::kLayerNorm, {x, row_operand(c, scale, x, axis), row_operand(c, bias, x, axis)},
                   {{key::kAxis, axis}, {key::kEpsilon, c.attr_float("epsilon", default_epsilon)}}, count);
   for (std::size_t i = 0; i < results.size() && i < c.outputs.size(); ++i)
     if (c.wants_output(i)) c.outputs[i] = results[i];
@@ -38,7 +49,8 @@ ValueId inverse_deviation(OpContext& c, ValueId x, int64_t axis, double epsilon)
 }
 
 ValueId emit_rms_norm(OpContext& c, ValueId x, ValueId scale, int64_t axis, double epsilon) {
-  return c.emit(Op::kRmsNorm, {x, scale}, {{key::kAxis, axis}, {key::kEpsilon, epsilon}});
+  return c.emit(Op::kRmsNorm, {x, row_operand(c, scale, x, axis)},
+                {{key::kAxis, axis}, {key::kEpsilon, epsilon}});
 }
 
 // RMSNormalization (opset 23) and ONNX Runtime's SimplifiedLayerNormalization: (x, scale) -> (y, inv_std?).

@@ -66,7 +66,11 @@ std::vector<int64_t> kernel_of(OpContext& c, ValueId weight) {
   const bool given = !kernel.empty();
   for (std::size_t i = 0; !given && i < n; ++i)
     kernel.push_back(constant_dim(c, weight, 2 + i, "the kernel"));
-  if (kernel.size() != n) c.fail("kernel_shape does not fit the rank of the input");
+  if (kernel.size() != n || rank_of(c, weight) != c.rank(0))
+    c.fail("kernel_shape or the weight does not fit the rank of the input");
+  for (std::size_t i = 0; i < n; ++i)
+    if (shape_of(c, weight)[2 + i].constant().value_or(kernel[i]) != kernel[i])
+      c.fail("kernel_shape differs from the weight's " + str(shape_of(c, weight)));
   return kernel;
 }
 

@@ -2,13 +2,15 @@
 // are equal, where it adds, joins or multiplies tensors. Symbols of inputs that are proven equal to an
 // expression of other inputs' symbols are replaced by it everywhere.
 //
-// Where two sizes of different names meet in a broadcast, one of them could also be 1; files do not name a
-// dimension that is meant to be broadcast, so they are taken to be equal. The shapes of the graph's inputs
-// say so afterwards, and a call with other sizes is refused there.
+// Where two sizes of different names meet in a broadcast, one of them could also be 1. In files that read
+// tokens they are taken to be equal: no exporter names a dimension of these that is broadcast. The shapes of the
+// graph's inputs say so afterwards, and a call with other sizes is refused there. Elsewhere (one query against many
+// documents) they stay what they are.
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "base/error.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -42,7 +44,7 @@ bool binds(const InputSymbols& inputs, const Expr& e) {
 }
 
 // difference == 0 solved for `name`, if it stands there alone, and the result is provably a size.
-std::optional<Expr> solved_for(const std::string& name, const Expr& difference) {
+std::optional<Expr> solved_for(const std::string& name, const Expr& difference) try {
   const Expr rest = difference.substitute({{name, Expr(0)}});
   const Expr slope = difference.substitute({{name, Expr(1)}}) - rest;
   if (!slope.is_constant(1) && !slope.is_constant(-1)) return std::nullopt;
@@ -51,6 +53,8 @@ std::optional<Expr> solved_for(const std::string& name, const Expr& difference) 
   const Expr solution = Expr(-1) * slope * rest;
   const auto low = solution.lower_bound();
   return low && *low >= 0 ? std::optional(solution) : std::nullopt;
+} catch (const Error&) {
+  return std::nullopt;  // it divides: without it there is nothing to evaluate
 }
 
 // min(past + seq, total) against past + seq, from a mask cut to the keys' length: settled by total = past +
@@ -104,10 +108,18 @@ void add_broadcast_facts(const Graph& graph, const Node& node, std::vector<Fact>
     }
 }
 
+bool reads_tokens(const Graph& graph) {
+  return std::any_of(graph.inputs.begin(), graph.inputs.end(), [&](ValueId id) {
+    const Value& v = graph.value(id);
+    return is_integer(v.dtype) && v.shape && v.shape->size() == 2;
+  });
+}
+
 std::vector<Fact> facts_of(const Graph& graph) {
+  const bool tokens = reads_tokens(graph);
   std::vector<Fact> facts = graph.assumptions;
   for (const Node& node : graph.nodes)
-    if (!node.removed && is_pointwise(node.op)) add_broadcast_facts(graph, node, facts);
+    if (tokens && !node.removed && is_pointwise(node.op)) add_broadcast_facts(graph, node, facts);
   return facts;
 }
 

@@ -89,7 +89,8 @@ void quantize_tile(const KernelCall& call, int64_t tile) {
     const double v =
         std::nearbyint(static_cast<double>(load_one<float>(x, i) / load_one<float>(call.inputs[1], s))) +
         zero;
-    store_one<int64_t>(y, i, static_cast<int64_t>(std::clamp(v, low, high)));
+    // NaN (-inf by a scale of inf, which quantizers write for masks) is the lowest, as in ONNX Runtime.
+    store_one<int64_t>(y, i, static_cast<int64_t>(v > low ? std::min(v, high) : low));
   }
 }
 

@@ -58,15 +58,17 @@ std::vector<ResizedAxis> axes_of(const KernelCall& call) {
   return axes;
 }
 
-// Where output index `o` lies on the input's axis.
-double coordinate(const std::string& mode, const ResizedAxis& a, int64_t o) {
-  const auto x = static_cast<double>(o), in = static_cast<double>(a.in);
-  const double exact = a.scale * in;  // the output's length before it was rounded
+// Where output index `o` lies on the input's axis: in f32, as ONNX Runtime and PyTorch compute it, since the nearest
+// pixel changes with the last bit.
+float coordinate(const std::string& mode, const ResizedAxis& axis, int64_t o) {
+  const struct { float scale, out; } a{static_cast<float>(axis.scale), static_cast<float>(axis.out)};
+  const auto x = static_cast<float>(o), in = static_cast<float>(axis.in);
+  const float exact = a.scale * in;  // the output's length before it was rounded
   if (mode == "asymmetric") return x / a.scale;
   if (mode == "align_corners") return exact == 1 || a.out == 1 ? 0 : x * (in - 1) / (exact - 1);
   if (mode == "pytorch_half_pixel" && !(exact > 1)) return 0;
-  const double half = (x + 0.5) / a.scale - 0.5;
-  if (mode == "half_pixel_symmetric") return in / 2 * (1 - static_cast<double>(a.out) / exact) + half;
+  const float half = (x + 0.5f) / a.scale - 0.5f;
+  if (mode == "half_pixel_symmetric") return in / 2 * (1 - a.out / exact) + half;
   if (mode == "half_pixel" || mode == "pytorch_half_pixel") return half;
   unsupported("Resize with coordinate_transformation_mode " + escaped(mode));
 }

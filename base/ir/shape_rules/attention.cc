@@ -1,4 +1,5 @@
 // Attention blocks and rotary embedding, and the operators of token graphs.
+#include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
 namespace ark::shape_rules {
@@ -44,6 +45,25 @@ void attention(Context& c) {
   c.out(2, c.dtype(2), Shape{batch, heads, total, v[3]});
 }
 
+// (x, cos [L, R/2], sin of the same shape, positions)
+void rotary(Context& c) {
+  same_as_first(c);
+  if (!is_integer(c.dtype(3))) c.fail("has positions of type " + std::string(name_of(c.dtype(3))));
+  for (const std::size_t i : {0, 1, 2})
+    if (!is_floating(c.dtype(i))) c.fail("turns by tables of type " + std::string(name_of(c.dtype(i))));
+  if (!c.shape(0) || !c.shape(1) || !c.shape(2)) return;
+  const Shape &x = *c.shape(0), &cos = *c.shape(1), &sin = *c.shape(2);
+  c.check_rank(0, 2);
+  if (cos.size() != 2 || sin.size() != 2) c.fail("its tables must have rank 2");
+  for (std::size_t i = 0; i < 2; ++i) c.same(cos[i], sin[i], "sizes of the tables of cosines and sines");
+  const auto head = x.back().constant();
+  const int64_t turned = c.attributes().get_or(key::kRotaryDim, head.value_or(0));
+  if (turned < 0 || turned % 2 || (head && turned > *head))
+    c.fail("turns " + std::to_string(turned) + " features of a head of " + x.back().str());
+  if (turned) c.same(cos[1], Expr(turned / 2), "the width of its tables and half of what turns");
+  if (cos[0].is_constant(0)) c.fail("its tables are empty");
+}
+
 void paged_attention(Context& c) {
   if (!c.shape(0) || !c.shape(2)) return c.out(0, c.dtype(0), std::nullopt);
   const Shape &q = *c.shape(0), &v = *c.shape(2);
@@ -64,7 +84,7 @@ void select_rows(Context& c) {
 
 std::span<const Entry> attention_rules() {
   static constexpr Entry kRules[] = {
-      {Op::kAttention, attention},    {Op::kRotary, same_as_first},    {Op::kPagedAttention, paged_attention},
+      {Op::kAttention, attention},    {Op::kRotary, rotary},           {Op::kPagedAttention, paged_attention},
       {Op::kSelectRows, select_rows}, {Op::kAllReduce, same_as_first},
   };
   return kRules;

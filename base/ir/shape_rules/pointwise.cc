@@ -1,4 +1,6 @@
 // Pointwise operators, and tensors made from nothing.
+#include <cmath>
+
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
 #include "base/ir/shape_rules/rules.h"
@@ -63,11 +65,26 @@ std::optional<Expr> scalar(Context& c, std::size_t i, Key<Shape> key) {
   return elements && elements->size() == 1 ? std::optional((*elements)[0]) : std::nullopt;
 }
 
+// How many reals a Range of constants has.
+std::optional<int64_t> count_of_reals(Context& c) {
+  const auto start = c.constant(0), limit = c.constant(1), delta = c.constant(2);
+  if (!start || !limit || !delta || !is_floating(start->dtype)) return std::nullopt;
+  const double count = std::ceil((limit->real(0) - start->real(0)) / delta->real(0));
+  if (!(count <= 1e9) || std::isinf(count))
+    c.fail("Range from " + std::to_string(start->real(0)) + " to " + std::to_string(limit->real(0)) + " by " +
+           std::to_string(delta->real(0)) + " has no end, or more than 10^9 elements");
+  return std::max<int64_t>(0, static_cast<int64_t>(count));
+}
+
 void range(Context& c) {
   const DType type =
       c.has(0) ? c.dtype(0) : static_cast<DType>(c.attributes().get_or(key::kTo, int64_t(DType::kI64)));
+  for (std::size_t i = 0; i < c.inputs(); ++i)
+    if (c.has(i) && c.shape(i) && element_count(*c.shape(i)).constant().value_or(1) != 1)
+      c.fail("Range wants numbers, not input " + std::to_string(i) + " of " + str(*c.shape(i)));
   const auto start = scalar(c, 0, key::kStart), limit = scalar(c, 1, key::kLimit),
              delta = scalar(c, 2, key::kDelta);
+  if (const auto count = count_of_reals(c)) return c.out(0, type, Shape{Expr(*count)});
   if (!start || !limit || !delta) return c.out(0, type, Shape{c.fresh(0, 0, "n")});
   if (delta->is_constant(0)) c.fail("Range with a step of 0");
   const auto step = delta->constant();

@@ -55,9 +55,13 @@ void top_k(Context& c) {
     c.check_rank(0, 1);
     const auto axis = static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
     const auto k = c.elements(1);
-    (*y)[axis] = c.attributes().has(key::kTopK) ? c.attributes().get(key::kTopK).at(0)
-                 : k && k->size() == 1          ? k->front()
-                                                : c.fresh(0, axis, "k");
+    const Expr wanted = c.attributes().has(key::kTopK) ? c.attributes().get(key::kTopK).at(0)
+                        : k && k->size() == 1          ? k->front()
+                                                       : c.fresh(0, axis, "k");
+    const auto most = (*y)[axis].constant(), count = wanted.constant();
+    if (count && (*count < 0 || (most && *count > *most)))
+      c.fail("wants the top " + wanted.str() + " of " + (*y)[axis].str());
+    (*y)[axis] = wanted;
   }
   c.out(0, c.dtype(0), y);
   c.out(1, DType::kI64, y);
@@ -68,9 +72,51 @@ void along_axis(Context& c) {
   same_as_first(c);
 }
 
+void check_floats(Context& c, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i)
+    if (c.has(i) && !is_floating(c.dtype(i)))
+      c.fail("normalizes with input " + std::to_string(i) + " of type " + std::string(name_of(c.dtype(i))));
+}
+
+// Scale and bias broadcast to the normalized axes; further axes in front of them are ones.
+void check_rows(Context& c) {
+  along_axis(c);
+  check_floats(c, 3);
+  if (!c.shape(0)) return;
+  const Shape& x = *c.shape(0);
+  const auto normalized =
+      x.size() - static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    if (!c.has(i) || !c.shape(i)) continue;
+    const Shape& s = *c.shape(i);
+    for (std::size_t back = 1; back <= s.size(); ++back) {
+      const Expr &size = s[s.size() - back], want = back <= normalized ? x[x.size() - back] : Expr(1);
+      if (!size.is_constant(1) && size.constant() && want.constant() && !(size == want))
+        c.fail("scale or bias of " + str(s) + " does not fit the normalized axes of " + str(x));
+    }
+  }
+}
+
+// Each operand has one element a channel (axis 1).
+void channels(Context& c) {
+  same_as_first(c);
+  check_floats(c, c.inputs());
+  const auto& x = c.shape(0);
+  if (!x) return;
+  const auto count = x->size() > 1 ? (*x)[1].constant() : std::optional<int64_t>(1);
+  for (std::size_t i = 1; i < c.inputs(); ++i) {
+    const auto have = c.has(i) && c.shape(i) ? element_count(*c.shape(i)).constant() : std::nullopt;
+    if (count && have && *have != *count)
+      c.fail("input " + std::to_string(i) + " has " + std::to_string(*have) + " elements for " +
+             std::to_string(*count) + " channels");
+  }
+  const int64_t groups = c.attributes().get_or(key::kGroups, 1);
+  if (groups < 1 || (count && *count % groups)) c.fail("the channels are no multiple of the groups");
+}
+
 // (y, mean?, inv_std?): the statistics have size 1 on the normalized axes.
 void layer_norm(Context& c) {
-  along_axis(c);
+  check_rows(c);
   std::optional<Shape> statistics = c.shape(0);
   if (statistics)
     for (std::size_t i = static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
@@ -84,28 +130,17 @@ void layer_norm(Context& c) {
 
 std::span<const Entry> reduction_rules() {
   static constexpr Entry kRules[] = {
-      {Op::kReduceSum, reduce},
-      {Op::kReduceMean, reduce},
-      {Op::kReduceMax, reduce},
-      {Op::kReduceMin, reduce},
-      {Op::kReduceProd, reduce},
-      {Op::kReduceL1, reduce},
-      {Op::kReduceL2, reduce},
-      {Op::kReduceSumSquare, reduce},
-      {Op::kReduceLogSum, reduce},
-      {Op::kReduceLogSumExp, reduce},
-      {Op::kArgMax, arg},
-      {Op::kArgMin, arg},
-      {Op::kCumSum, along_axis},
-      {Op::kTopK, top_k},
-      {Op::kSoftmax, along_axis},
-      {Op::kLogSoftmax, along_axis},
-      {Op::kLayerNorm, layer_norm},
-      {Op::kRmsNorm, along_axis},
-      {Op::kGroupNorm, same_as_first},
-      {Op::kBatchNorm, same_as_first},
-      {Op::kLpNorm, along_axis},
-      {Op::kLrn, same_as_first},
+      {Op::kReduceSum, reduce},     {Op::kReduceMean, reduce},
+      {Op::kReduceMax, reduce},     {Op::kReduceMin, reduce},
+      {Op::kReduceProd, reduce},    {Op::kReduceL1, reduce},
+      {Op::kReduceL2, reduce},      {Op::kReduceSumSquare, reduce},
+      {Op::kReduceLogSum, reduce},  {Op::kReduceLogSumExp, reduce},
+      {Op::kArgMax, arg},           {Op::kArgMin, arg},
+      {Op::kCumSum, along_axis},    {Op::kTopK, top_k},
+      {Op::kSoftmax, along_axis},   {Op::kLogSoftmax, along_axis},
+      {Op::kLayerNorm, layer_norm}, {Op::kRmsNorm, check_rows},
+      {Op::kGroupNorm, channels},   {Op::kBatchNorm, channels},
+      {Op::kLpNorm, along_axis},    {Op::kLrn, same_as_first},
   };
   return kRules;
 }

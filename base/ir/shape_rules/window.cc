@@ -20,6 +20,8 @@ struct Window {
       if (s <= 0) c.fail("strides must be positive");
     for (const int64_t d : dilations)
       if (d <= 0) c.fail("dilations must be positive");
+    for (const int64_t p : pads)
+      if (p < 0) c.fail("pads must not be negative");
   }
 };
 
@@ -58,6 +60,13 @@ void check_zeros(Context& c) {
   }
 }
 
+// One bias a channel of the output.
+void check_bias(Context& c, const Expr& channels) {
+  if (c.node().op == Op::kConvInteger || !c.has(2) || !c.shape(2)) return;
+  if (c.shape(2)->size() != 1) c.fail("its bias must have rank 1");
+  c.same(c.shape(2)->front(), channels, "the bias and the output's channels");
+}
+
 void conv(Context& c) {
   const DType type = c.node().op == Op::kConvInteger ? DType::kI32 : c.dtype(0);
   if (c.node().op == Op::kConvInteger) check_zeros(c);
@@ -68,7 +77,9 @@ void conv(Context& c) {
   const std::size_t spatial = x.size() - 2;
   const Window w(c, spatial);
   const int64_t group = c.attributes().get_or(key::kGroup, 1);
-  if (group <= 0) c.fail("group must be positive");
+  if (group <= 0 || weight[0].constant().value_or(0) % group)
+    c.fail("group must be positive and divide the channels");
+  check_bias(c, weight[0]);
   c.same(x[1], weight[1] * Expr(group), "channels of the input and group * channels of the weight");
   Shape y{x[0], weight[0]};
   for (std::size_t i = 0; i < spatial; ++i) y.push_back(slid(w, i, spatial, x[2 + i], weight[2 + i], false));
@@ -83,7 +94,11 @@ void conv_transpose(Context& c) {
   const std::size_t spatial = x.size() - 2;
   const Window w(c, spatial);
   c.same(x[1], weight[0], "channels of the input and of the weight");
-  Shape y{x[0], weight[1] * Expr(c.attributes().get_or(key::kGroup, 1))};
+  const int64_t group = c.attributes().get_or(key::kGroup, 1);
+  if (group <= 0 || weight[0].constant().value_or(0) % group)
+    c.fail("group must be positive and divide the channels");
+  Shape y{x[0], weight[1] * Expr(group)};
+  check_bias(c, y[1]);
   const auto given = c.attributes().get_or(key::kOutputShape, {});
   const auto extra = c.attributes().get_or(key::kOutputPadding, std::vector<int64_t>(spatial, 0));
   if (extra.size() != spatial || (!given.empty() && given.size() < spatial))
@@ -110,6 +125,8 @@ void pool(Context& c) {
     const Window w(c, spatial);
     const auto& kernel = c.attributes().get(key::kKernelShape);
     if (kernel.size() != spatial) c.fail("kernel_shape does not fit the rank of the input");
+    for (const int64_t k : kernel)
+      if (k <= 0) c.fail("kernel_shape must be positive");
     y = Shape{x[0], x[1]};
     for (std::size_t i = 0; i < spatial; ++i)
       y->push_back(

@@ -1,0 +1,27 @@
+// What ONNX's operator schemas demand of a node: the table that scripts/onnx_schemas.py makes of the onnx package.
+// Domains other than ai.onnx have none here: their importers read what they know.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/dtype.h"
+#include "importer/onnx.h"
+
+namespace ark::onnx {
+
+// Throws Error(kBadModel) naming node, operator and opset if the operator is newer than `opset` or retired, or `node`
+// has inputs, outputs or attributes that the schema does not have, lacks needed ones, or has them of other types.
+void check_against_schema(const Node& node, int64_t opset, const std::string& label);
+// The same for the inputs' element types; kUndefined where one is not given or not known.
+void check_input_types(const Node& node, int64_t opset, const std::string& label,
+                       std::span<const DType> types);
+
+// What needs no shapes, for every graph and function of the file, used or not: each name is assigned once and read
+// where it is visible, nodes are as their schemas demand, functions do not recurse, and branches agree.
+void check_model(const Model& model, const Limits& limits);
+
+// "name (Operator)", escaped, for messages.
+std::string label_of(const std::string& prefix, const Node& node, std::size_t index);
+
+}  // namespace ark::onnx
