@@ -50,6 +50,19 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   const auto whole = [&](const char* name, int32_t& into, int32_t low, int32_t high, const char* help) {
     app.add_option(name, into, help)->check(CLI::Range(low, high))->capture_default_str();
   };
+  const auto seconds = [&](const char* name, std::chrono::milliseconds& into, const char* preset,
+                           const char* help) {
+    app.add_option_function<double>(
+           name,
+           [&into, name](double given) {
+             if (std::isnan(given))  // which no range excludes
+               throw CLI::ValidationError(name, "nan is no number of seconds");
+             into = std::chrono::milliseconds(std::llround(given * 1000));
+           },
+           help)
+        ->check(CLI::Range(0.0, 86400.0))
+        ->default_str(preset);
+  };
   app.add_option("model,--model", options.model, "ONNX file, or folder that holds one; also without --model")
       ->required()
       ->type_name("FILE|DIR");
@@ -74,18 +87,29 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
       ->check(CLI::Validator(checked_bytes, "SIZE"))
       ->default_str("0");
   app.add_option("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
-  app.add_option("--api-key-file", options.api_key_file,
-                 "file with one API key a line; needed for all but health");
-  app.add_option_function<double>(
-         "--shutdown-timeout",
-         [&](double seconds) {
-           if (std::isnan(seconds))  // which no range excludes
-             throw CLI::ValidationError("--shutdown-timeout", "nan is no number of seconds");
-           options.shutdown_timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
-         },
-         "seconds that requests in flight may take after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->default_str("30");
+  app.add_option(
+      "--api-key-file", options.api_key_file,
+      "file with one API key a line: [NAME:]KEY [rpm=N] [tpm=N] [concurrency=N], requests and tokens a "
+      "minute; needed for all but health; read again on SIGHUP");
+  app.add_flag("--insecure", options.insecure, "serve other machines without keys");
+  app.add_option(
+         "--allowed-hosts", options.allowed_hosts,
+         "names that requests may call this server by (Host, Origin), beside localhost, 127.0.0.1 and [::1]; "
+         "checked on loopback addresses, elsewhere if given")
+      ->delimiter(',');
+  app.add_option("--cors-origins", options.cors_origins,
+                 "pages in browsers that may use the server, as https://app.example; * for all")
+      ->delimiter(',');
+  app.add_option("--tls-cert", options.tls_cert,
+                 "certificate (PEM, with its chain), for HTTPS; read again on SIGHUP");
+  app.add_option("--tls-key", options.tls_key, "the certificate's private key (PEM)");
+  whole("--max-connections-per-peer", options.max_connections_per_peer, 0, 1 << 16,
+        "from one address; more get 503; 0: 256, and any number from this machine");
+  seconds("--keep-alive-timeout", options.keep_alive_timeout, "75",
+          "seconds that a connection may be idle between two requests");
+  seconds(
+      "--shutdown-timeout", options.shutdown_timeout, "30",
+      "seconds that requests in flight may take after SIGTERM; a second later the process ends in any case");
   add_choice<LogFormat>(app, "--log-format", options.log_format,
                         {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, "text",
                         "of all lines on standard output and error");

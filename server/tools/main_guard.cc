@@ -1,12 +1,11 @@
 #include "server/tools/main_guard.h"
 
 #include <fcntl.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -14,11 +13,14 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/log_writer.h"
 #include "server/tools/suggestion.h"
 #include "server/version.h"
 
 namespace ark {
 namespace {
+
+constexpr std::chrono::milliseconds kLastWords{500};  // for standard error to take what was said
 
 std::string upper(std::string text) {
   for (char& c : text) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -39,7 +41,7 @@ void name_variables(CLI::App& app, const std::string& prefix) {
 int fail(const CLI::App& app, const std::string& why, int code) {
   std::string line = why;
   std::replace(line.begin(), line.end(), '\n', ' ');
-  std::fprintf(stderr, "%s: error: %s\n", app.get_name().c_str(), line.c_str());
+  LogWriter::instance().put(app.get_name() + ": error: " + line, true);
   return code;
 }
 
@@ -50,22 +52,12 @@ void occupy_standard_descriptors() {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) != fd) std::_Exit(71);
 }
 
-void flush() {
+void flush_output() {
   if (std::fflush(stdout) == 0 || errno == EPIPE) return;
   throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
 }
 
-}  // namespace
-
-void print(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() || errno == EPIPE) return;
-  throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
-}
-
-int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
-  std::signal(SIGPIPE, SIG_IGN);
-  occupy_standard_descriptors();
-  spdlog::set_default_logger(spdlog::stderr_color_mt("ark"));
+int run_guarded(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
   name_variables(app, app.get_name());
   app.set_version_flag("--version", std::string("ark ") + kVersion);
   try {
@@ -76,7 +68,7 @@ int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& b
   }
   try {
     const int code = body();
-    flush();
+    flush_output();
     return code;
   } catch (const Error& e) {
     return fail(app, e.what(), e.exit_code());
@@ -87,6 +79,21 @@ int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& b
   } catch (const std::exception& e) {
     return fail(app, std::string("internal: ") + e.what(), 70);
   }
+}
+
+}  // namespace
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() || errno == EPIPE) return;
+  throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
+}
+
+int run_main(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
+  for (const int ignored : {SIGPIPE, SIGXFSZ}) std::signal(ignored, SIG_IGN);
+  occupy_standard_descriptors();
+  const int code = run_guarded(app, argc, argv, body);
+  LogWriter::instance().flush(kLastWords);
+  return code;
 }
 
 }  // namespace ark

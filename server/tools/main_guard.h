@@ -13,7 +13,7 @@ namespace ark {
 
 // Parses the options of `app` (whose name is the program's: "ark-inspect"), then runs `body`.
 // - Each long option without one gets an environment variable: ark-serve --max-queue is ARK_SERVE_MAX_QUEUE.
-// - --version is added. Logs go to standard error. SIGPIPE is ignored.
+// - --version is added. Logs go to standard error. SIGPIPE and SIGXFSZ are ignored.
 // - An Error becomes one line "ark-inspect: error: ..." on standard error and its exit code (see
 // base/error.h);
 //   wrong options end with 64, lack of memory with 69, what the system refused
