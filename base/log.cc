@@ -1,8 +1,5 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
-
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -10,6 +7,7 @@
 #include <ctime>
 
 #include "base/error.h"
+#include "base/log_writer.h"
 #include "base/utf8.h"
 
 namespace ark {
@@ -17,16 +15,6 @@ namespace {
 
 std::atomic<bool> json_lines{false};
 std::atomic<LogLevel> least_level{LogLevel::kInfo};
-
-spdlog::logger& logger() {
-  static const auto instance = [] {
-    auto made = std::make_shared<spdlog::logger>("ark", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_pattern("%v");
-    made->flush_on(spdlog::level::info);
-    return made;
-  }();
-  return *instance;
-}
 
 std::string timestamp() {  // UTC, milliseconds
   const auto now = std::chrono::system_clock::now();
@@ -111,7 +99,7 @@ std::string log_text(LogLevel level, std::string_view message, const LogFields& 
 
 void log_line(LogLevel level, std::string_view message, const LogFields& fields) {
   if (level >= least_level.load(std::memory_order_relaxed))
-    logger().info("{}", log_text(level, message, fields));
+    LogWriter::instance().put(log_text(level, message, fields));
 }
 
 }  // namespace ark

@@ -32,6 +32,9 @@ class Bootstrap {
   using OnDeath = std::function<void(int rank, const std::string& why)>;
   virtual void watch(OnDeath on_death) = 0;
 
+  // Which rank has shown no sign of life for two seconds, in one line; empty while all have. Any thread.
+  virtual std::string silence() const { return {}; }
+
   // Goes in good order: the others are not told of a death. Last call before destruction.
   virtual void leave() = 0;
 
@@ -58,9 +61,10 @@ struct Environment {
 };
 
 struct WatchOptions {
-  // A rank whose connection stays silent so long counts as dead. 0: only a closed connection does, which
-  // the kernel reports at once for any death of a process. Over TCP a host can vanish: use a few seconds.
-  std::chrono::milliseconds silence{0};
+  // A rank that stays silent so long counts as dead, from its joining on; a closed connection, which the kernel reports
+  // at once for any death of a process, does at once. Counted in life signs of our own: where all of the machine pauses,
+  // nobody is silent. 0: never.
+  std::chrono::milliseconds silence{8'000};
 };
 
 // Joins the group through rank 0's meeting place. Throws Error(kUnavailable) naming who is missing when

@@ -40,6 +40,8 @@ class Group {
   // Why waits end, in one line: that death, what the pump gave up at, or that somebody has raised the abort
   // word; empty while it is not raised. Any thread.
   std::string trouble() const;
+  // As Bootstrap's. Any thread.
+  std::string silence() const { return bootstrap_->silence(); }
   // Why the pump gave up, if it did.
   Fault fault() const { return endpoint_->pump().fault(); }
 

@@ -250,6 +250,7 @@ class ProcessRunner final : public LocalRunner {
   }
 
   std::string failure() const override { return engine_->group().trouble(); }
+  std::string silence() const override { return engine_->group().silence(); }
 
  private:
   uint64_t start(const StepDescriptor& step) override {

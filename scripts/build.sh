@@ -21,7 +21,7 @@ while (($#)); do
 done
 
 install_packages g++ cmake ninja-build ccache mold pkg-config git curl ca-certificates python3 python3-venv \
-  libprotobuf-dev libcpp-httplib-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libpcre2-dev libutf8proc-dev
+  libprotobuf-dev libcpp-httplib-dev nlohmann-json3-dev libcli11-dev libssl-dev libpcre2-dev libutf8proc-dev
 if [[ $with_tests == yes ]]; then install_packages libgtest-dev libgmock-dev; fi
 if [[ $install_only == yes ]]; then exit 0; fi
 

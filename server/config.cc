@@ -62,9 +62,28 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
       "memory for cached keys and values, as 512M or 2G; 0: chosen", "0");
   line.file("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
   line.file("--api-key-file", options.api_key_file,
-            "file with one API key a line; needed for all but health");
+            "file with one API key a line: [NAME:]KEY [rpm=N] [tpm=N] [concurrency=N], requests and tokens a minute; "
+            "needed for all but health; read again on SIGHUP");
+  line.flag("--insecure", options.insecure, "serve other machines without keys");
+  const auto names_into = [&](std::vector<std::string>& into) {
+    return [&into](const std::string& text) {
+      for (std::string& word : words_of(text)) into.push_back(std::move(word));
+    };
+  };
+  line.read_each("--allowed-hosts", names_into(options.allowed_hosts),
+                 "names, with commas between, that requests may call this server by (Host, Origin), beside localhost, "
+                 "127.0.0.1 and [::1]; checked on loopback addresses, elsewhere if given");
+  line.read_each("--cors-origins", names_into(options.cors_origins),
+                 "pages in browsers that may use the server, as https://app.example, with commas between; * for all");
+  line.file("--tls-cert", options.tls_cert,
+            "certificate (PEM, with its chain), for HTTPS; read again on SIGHUP");
+  line.file("--tls-key", options.tls_key, "the certificate's private key (PEM)");
+  line.number("--max-connections-per-peer", options.max_connections_per_peer, 0, 1 << 16,
+              "from one address; more get 503; 0: 256, and any number from this machine");
+  line.number("--keep-alive-timeout", options.keep_alive_timeout, 0, 86400,
+              "seconds that a connection may be idle between two requests");
   line.number("--shutdown-timeout", options.shutdown_timeout, 0, 86400,
-              "seconds that requests in flight may take after SIGTERM");
+              "seconds that requests in flight may take after SIGTERM; a second later the process ends in any case");
   line.choice<bool>("--log-format", options.json_log, {{"text", false}, {"json", true}},
                     "of all lines on standard output and error");
   line.choice<LogLevel>("--log-level", options.log_level,

@@ -32,6 +32,12 @@ struct ServeOptions {
   bool plain = false;                  // tools: the untouched graph, even if it is recognised as a decoder
   std::filesystem::path plan;          // empty, or programs to run instead of the compiler's
   std::filesystem::path api_key_file;
+  bool insecure = false;                   // without keys, for other machines too
+  std::vector<std::string> allowed_hosts;  // names of this server, beside the loopback's
+  std::vector<std::string> cors_origins;   // of pages that may read answers; "*": all
+  std::filesystem::path tls_cert, tls_key;
+  int32_t max_connections_per_peer = 0;  // 0: 256, and any number from this machine
+  double keep_alive_timeout = 75;        // seconds
   double shutdown_timeout = 30;          // seconds
   bool json_log = false;                 // what CommandLine has set
   LogLevel log_level = LogLevel::kInfo;  // lines below it are left out

@@ -1,18 +1,54 @@
 #include "server/frontend.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
 #include "server/api/endpoints.h"
 
 namespace ark {
 namespace {
 
-constexpr std::size_t kSpareConnections = 128;  // beside those that wait for tokens: health, metrics, errors
+constexpr std::size_t kSpareWorkers = 128;     // beside those that wait for tokens: metrics, errors
+constexpr std::size_t kOtherDescriptors = 64;  // of the model, ranks and logs
+constexpr std::size_t kFewestConnections = 16;
+constexpr std::size_t kMostConnections = 4096;
+
+// As many as there are descriptors for, of which the system allows us more than it gives at first.
+std::size_t most_connections() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kFewestConnections;
+  const rlim_t wanted = kMostConnections + kOtherDescriptors;
+  if (limit.rlim_cur < wanted) {
+    limit.rlim_cur = std::min(wanted, limit.rlim_max);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return limit.rlim_cur < kFewestConnections + kOtherDescriptors
+             ? kFewestConnections
+             : std::min<std::size_t>(kMostConnections, limit.rlim_cur - kOtherDescriptors);
+}
+
+http::TlsContext tls_of(const ServeOptions& options) {
+  if (options.tls_cert.empty() != options.tls_key.empty())
+    throw Error(Code::kUsage, "--tls-cert and --tls-key are given together or not at all");
+  return options.tls_cert.empty() ? nullptr : http::load_tls(options.tls_cert, options.tls_key);
+}
 
 http::ServerOptions server_options(const ServeOptions& options) {
   http::ServerOptions server;
   server.host = options.host;
   server.port = options.port;
-  server.connections = static_cast<std::size_t>(options.max_queue) +
-                       static_cast<std::size_t>(options.max_num_seqs) + kSpareConnections;
+  server.connections = most_connections();
+  server.connections_per_peer = static_cast<std::size_t>(options.max_connections_per_peer);
+  server.workers = static_cast<std::size_t>(options.max_queue) +
+                   static_cast<std::size_t>(options.max_num_seqs) + kSpareWorkers;
+  server.idle_timeout = std::chrono::milliseconds(std::llround(options.keep_alive_timeout * 1e3));
+  server.policy.hosts = options.allowed_hosts;
+  server.policy.origins = options.cors_origins;
+  server.tls = tls_of(options);
   return server;
 }
 
@@ -23,12 +59,42 @@ http::ApiKeys keys_of(const ServeOptions& options) {
 }  // namespace
 
 Frontend::Frontend(const ServeOptions& options, api::Service& service)
-    : service_(service),
+    : options_(options),
+      service_(service),
       server_(server_options(options), api::make_router(service), keys_of(options),
               {.answering = [&service](const std::string& route,
                                        int status) { service.metrics().count(route, status); },
                .served = log_served}) {
-  service.open_connections = [this] { return server_.open_connections(); };
+  if (!server_.listener().is_loopback && options.api_key_file.empty() && !options.insecure)
+    throw Error(Code::kUsage,
+                "--host " + escaped(options.host) +
+                    " lets other machines use the server without a key; give --api-key-file, or "
+                    "--insecure where that is meant");
+  service_.open_connections = [this] { return server_.open_connections(); };
+  server_.start();
+}
+
+std::string Frontend::url() const {
+  const http::Listener& listener = server_.listener();
+  return (options_.tls_cert.empty() ? "http://" : "https://") + listener.address + ":" +
+         std::to_string(listener.port);
+}
+
+std::string Frontend::local_url() const {
+  std::string text = url();
+  for (const auto& [any, local] : {std::pair("//0.0.0.0:", "//127.0.0.1:"), {"//[::]:", "//[::1]:"}})
+    if (const std::size_t at = text.find(any); at != std::string::npos)
+      text.replace(at, std::string_view(any).size(), local);
+  return text;
+}
+
+void Frontend::reload() {
+  try {
+    server_.replace(keys_of(options_), tls_of(options_));
+    log_line(LogLevel::kInfo, "keys and certificate are read again");
+  } catch (const Error& e) {
+    log_line(LogLevel::kError, "keys and certificate stay as they were", {{"why", std::string(e.what())}});
+  }
 }
 
 void Frontend::start_draining() {

@@ -1,7 +1,4 @@
 // ark-serve: an ONNX file behind OpenAI's HTTP API.
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <csignal>
 #include <optional>
@@ -11,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "server/config.h"
+#include "server/ending.h"
 #include "server/frontend.h"
 #include "server/http/api_keys.h"
 #include "server/load/load.h"
@@ -23,18 +21,12 @@ using namespace ark;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kTick = 20ms;           // between looks at signals and at the runner
-constexpr auto kLastAnswers = 5000ms;  // to send what is ready, or why it failed
-volatile std::sig_atomic_t signals_seen = 0;
+constexpr auto kTick = 20ms;          // between looks at signals and at the runner
+constexpr auto kLastAnswers = 500ms;  // to send what is ready, or why it failed
+constexpr auto kFailedEnd = 5s;       // for all of the end after the model failed
 
-void on_signal(int) { signals_seen = signals_seen + 1; }
-
-void count_signals() {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  ::sigaction(SIGTERM, &action, nullptr);
-  ::sigaction(SIGINT, &action, nullptr);
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(std::llround(seconds * 1e3));
 }
 
 // A line on standard output, for people; with --log-format json an object as the log's.
@@ -48,19 +40,15 @@ schedule::SchedulerOptions scheduling(const ServeOptions& options) {
 }
 
 void say_ready(const ServeOptions& options, const std::string& model, const text::ModelText& text,
-               int32_t port) {
-  const bool any = options.host == "0.0.0.0" || options.host == "::" || options.host.empty();
-  const std::string host = any                                           ? "127.0.0.1"
-                           : options.host.find(':') != std::string::npos ? "[" + options.host + "]"
-                                                                         : options.host;
-  const std::string url = "http://" + host + ":" + std::to_string(port);
+               const Frontend& frontend) {
+  const std::string url = frontend.url();
   const std::string key = options.api_key_file.empty() ? "" : " -H 'Authorization: Bearer KEY'";
   const char* route = text.chat_template ? "/v1/chat/completions" : "/v1/completions";
   const char* input = text.chat_template ? R"("messages": [{"role": "user", "content": "Who are you?"}])"
                       : text.tokenizer   ? R"("prompt": "Once upon a time")"
                                          : R"("prompt": [1, 2, 3])";
   say("ready        " + url + "  model " + escaped(model), {{"url", url}, {"model", model}});
-  say("try          curl " + url + route + " -H 'Content-Type: application/json'" + key +
+  say("try          curl " + frontend.local_url() + route + " -H 'Content-Type: application/json'" + key +
       " -d '{\"model\": " + json_quoted(model) + ", " + input + ", \"max_tokens\": 32}'");
 }
 
@@ -68,23 +56,41 @@ void say_ready(const ServeOptions& options, const std::string& model, const text
 void drain(api::Service& service, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   for (const auto& model : service.models())
-    while (!model->scheduler->drain(kTick) && Clock::now() < deadline && signals_seen < 2 &&
+    while (!model->scheduler->drain(kTick) && Clock::now() < deadline && Ending::asked() < 2 &&
            service.failure().empty()) {
     }
 }
 
-int serve(const ServeOptions& options, api::Service& service, Frontend& frontend) {
-  while (signals_seen == 0 && service.failure().empty()) std::this_thread::sleep_for(kTick);
+int serve(const ServeOptions& options, api::Service& service, Frontend& frontend, Ending& ending) {
+  ending.now("serving", [&frontend] { return frontend.in_progress(); });
+  std::string silence;
+  for (int reloads = 0; Ending::asked() == 0 && service.failure().empty();) {
+    std::this_thread::sleep_for(kTick);
+    if (const std::string now = service.silence(); now != silence) {
+      log_line(LogLevel::kWarning, now.empty() ? "all ranks show signs of life again" : now);
+      silence = now;
+    }
+    if (Ending::reloads() == reloads) continue;
+    reloads = Ending::reloads();
+    frontend.reload();
+  }
   std::string failure = service.failure();
   if (failure.empty()) {
     log_line(LogLevel::kInfo, "draining; a second signal stops at once");
+    ending.now("requests in flight");
     frontend.start_draining();
-    drain(service, std::chrono::milliseconds(std::llround(options.shutdown_timeout * 1e3)));
+    drain(service, milliseconds(options.shutdown_timeout));
     failure = service.failure();
   }
-  if (!failure.empty()) log_line(LogLevel::kError, "the model can no longer run", {{"why", failure}});
+  if (!failure.empty()) {
+    ending.begin(kFailedEnd, Error(Code::kUnavailable, "").exit_code());
+    log_line(LogLevel::kError, "the model can no longer run", {{"why", failure}});
+  }
+  ending.now("the scheduler's last step");
   for (const auto& model : service.models()) model->scheduler->shutdown();
-  frontend.stop(signals_seen < 2 ? kLastAnswers : 0ms);
+  ending.now("the last answers");
+  frontend.stop(Ending::asked() < 2 ? kLastAnswers : 0ms);
+  ending.now("the end of the ranks", [] { return std::string(); });
   if (!failure.empty()) throw Error(Code::kUnavailable, failure);
   log_line(LogLevel::kInfo, "stopped");
   return 0;
@@ -93,17 +99,21 @@ int serve(const ServeOptions& options, api::Service& service, Frontend& frontend
 int run(const ServeOptions& options) {
   set_log_level(options.log_level);
   if (is_rank_process()) {  // it ends when rank 0 ends, whatever signals the terminal sends to all
-    std::signal(SIGINT, SIG_IGN);
-    std::signal(SIGTERM, SIG_IGN);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM})
+      std::signal(number, SIG_IGN);
     return run_rank(options);
   }
-  api::Service service;
-  std::optional<Frontend> frontend;
-  if (!options.check)
-    frontend.emplace(options, service);  // a port in use shows before the model is loaded
-  else if (!options.api_key_file.empty())
-    http::ApiKeys::load(options.api_key_file);
   StageLog log([](const std::string& line) { say(line); });
+  api::Service service;
+  service.stage = [&log] { return log.current(); };
+  std::optional<Frontend> frontend;
+  Ending* ending = nullptr;  // never destroyed: its thread looks after the very end, too
+  if (!options.check) {
+    ending = new Ending(milliseconds(options.shutdown_timeout));
+    frontend.emplace(options, service);  // a port in use shows before the model is loaded
+  } else if (!options.api_key_file.empty()) {
+    http::ApiKeys::load(options.api_key_file);
+  }
   const auto start = Clock::now();
   ServedModel model = load_model(options, log);
   model.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -113,11 +123,9 @@ int run(const ServeOptions& options) {
     say("checked      " + escaped(name) + " can be served");
     return 0;
   }
-  count_signals();
   service.add(std::move(model), scheduling(options));
-  frontend->start();
-  say_ready(options, name, *text, frontend->port());
-  return serve(options, service, *frontend);
+  say_ready(options, name, *text, *frontend);
+  return serve(options, service, *frontend, *ending);
 }
 
 }  // namespace

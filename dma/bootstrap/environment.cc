@@ -1,6 +1,11 @@
 // EnvironmentBootstrap: ranks as processes that any launcher starts with three environment variables.
+#include <sys/socket.h>
+
 #include <charconv>
 #include <cstdlib>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "base/error.h"
 #include "dma/blob.h"
@@ -44,7 +49,14 @@ class EnvironmentBootstrap : public Bootstrap {
   std::vector<std::string> all_gather(std::string_view blob, Deadline deadline) override {
     return rank_ == 0 ? gather_and_spread(blob, deadline) : give_and_take(blob, deadline);
   }
-  void watch(OnDeath on_death) override { watch_.start(std::move(on_death)); }
+  void watch(OnDeath on_death) override {
+    std::unique_lock lock(mutex_);
+    on_death_ = std::move(on_death);
+    const auto early = std::exchange(early_, {});
+    lock.unlock();
+    for (const auto& [rank, why] : early) on_death_(rank, why);
+  }
+  std::string silence() const override { return watch_.silence(); }
   void report_dead(int rank, const std::string& why) override { watch_.report_dead(rank, why); }
   void leave() override { watch_.leave(); }
 
@@ -53,7 +65,29 @@ class EnvironmentBootstrap : public Bootstrap {
       : rank_(environment.rank),
         size_(environment.size),
         gather_(std::move(connections.gather)),
-        watch_(rank_, size_, std::move(connections.watch), options) {}
+        watch_(rank_, size_, std::move(connections.watch), options) {
+    watch_.start([this](int rank, const std::string& why) { note_death(rank, why); });
+  }
+
+  // Ranks may die from their joining on; who waits for one in a gathering waits no longer.
+  void note_death(int rank, const std::string& why) {
+    std::unique_lock lock(mutex_);
+    if (!on_death_) {
+      early_.emplace(rank, why);
+      if (static_cast<size_t>(rank) < gather_.size() && gather_[rank].is_open())
+        shutdown(gather_[rank].descriptor(), SHUT_RD);
+      return;
+    }
+    const OnDeath tell = on_death_;
+    lock.unlock();
+    tell(rank, why);
+  }
+  // What the watch knows, behind "rank 2 is gone during set-up".
+  std::string reason(int rank) {
+    std::lock_guard lock(mutex_);
+    const auto found = early_.find(rank);
+    return found == early_.end() ? "" : ": " + found->second;
+  }
 
   std::vector<std::string> gather_and_spread(std::string_view blob, Deadline deadline) {
     std::vector<std::string> blobs(size_);
@@ -69,7 +103,7 @@ class EnvironmentBootstrap : public Bootstrap {
                   (got == Received::kClosed ? " is gone"
                    : got == Received::kLate ? " is late"
                                             : " sends garbage") +
-                  " during set-up";
+                  " during set-up" + reason(rank);
       }
     }
     BlobWriter table;
@@ -92,7 +126,7 @@ class EnvironmentBootstrap : public Bootstrap {
     Frame frame;
     const Received got = receive_frame(gather_[0], frame, kMaxPayload, deadline);
     if (got != Received::kFrame) {
-      throw Error(Code::kUnavailable, got == Received::kClosed ? "rank 0 is gone during set-up"
+      throw Error(Code::kUnavailable, got == Received::kClosed ? "rank 0 is gone during set-up" + reason(0)
                                       : got == Received::kLate ? "rank 0 is late during set-up"
                                                                : "rank 0 sends garbage during set-up");
     }
@@ -108,6 +142,9 @@ class EnvironmentBootstrap : public Bootstrap {
   const int rank_;
   const int size_;
   std::vector<Socket> gather_;  // as Connections::gather
+  std::mutex mutex_;            // guards what follows
+  OnDeath on_death_;
+  std::map<int, std::string> early_;  // deaths before watch(), and why
   Watch watch_;
 };
 

@@ -13,6 +13,7 @@ namespace ark::dma {
 namespace {
 
 constexpr std::chrono::milliseconds kBeat{500};
+constexpr int kSilence = 4;  // beats of ours without one of the other's: worth a word
 // A peer that does not read its life signs must not hold up ours.
 constexpr std::chrono::milliseconds kSendTime{100};
 
@@ -23,7 +24,7 @@ Watch::Watch(int rank, int size, std::vector<Socket> sockets, WatchOptions optio
       size_(size),
       options_(options),
       sockets_(std::move(sockets)),
-      heard_(sockets_.size(), Clock::now()),
+      beats_(sockets_.size()),
       closed_(sockets_.size()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       dead_(size) {
@@ -34,7 +35,6 @@ Watch::~Watch() { stop_thread(); }
 
 void Watch::start(Bootstrap::OnDeath on_death) {
   on_death_ = std::move(on_death);
-  heard_.assign(sockets_.size(), Clock::now());
   thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
 }
 
@@ -93,7 +93,7 @@ void Watch::read(int rank) {
                                              : "its life signs are garbled");
     return;
   }
-  heard_[rank] = Clock::now();
+  beats_[rank] = 0;
   if (frame.header.kind == FrameKind::kLeaving) closed_[rank] = true;
   if (frame.header.kind == FrameKind::kDead && frame.header.rank < static_cast<uint32_t>(size_)) {
     mark_dead(static_cast<int>(frame.header.rank), escaped(frame.payload, kMaxReason));
@@ -101,13 +101,22 @@ void Watch::read(int rank) {
 }
 
 void Watch::check_silence() {
-  if (options_.silence.count() == 0) return;
+  int silent = -1;
   for (size_t rank = 0; rank < sockets_.size(); ++rank) {
-    if (closed_[rank] || !sockets_[rank].is_open() || Clock::now() - heard_[rank] < options_.silence)
-      continue;
+    if (closed_[rank] || !sockets_[rank].is_open()) continue;
+    if (++beats_[rank] > kSilence && silent < 0) silent = static_cast<int>(rank);
+    if (options_.silence.count() == 0 || beats_[rank] * kBeat < options_.silence) continue;
     closed_[rank] = true;
     mark_dead(static_cast<int>(rank), "silent for " + std::to_string(options_.silence.count()) + " ms");
   }
+  std::lock_guard lock(mutex_);
+  silent_ = silent;
+}
+
+std::string Watch::silence() const {
+  std::lock_guard lock(mutex_);
+  if (silent_ < 0) return "";
+  return "rank " + std::to_string(silent_) + " shows no sign of life: it hangs, or is stopped";
 }
 
 void Watch::send_beats() {

@@ -21,6 +21,8 @@ class Watch {
   void start(Bootstrap::OnDeath on_death);
   // Ends the thread and says good-bye.
   void leave();
+  // As Bootstrap.
+  std::string silence() const;
   // Any thread.
   void report_dead(int rank, const std::string& why);
 
@@ -40,12 +42,13 @@ class Watch {
   const int size_;
   const WatchOptions options_;
   std::vector<Socket> sockets_;  // by rank; read by the thread only
-  std::vector<Clock::time_point> heard_;
-  std::vector<bool> closed_;  // by rank: left, or known to be dead on this connection
-  Socket wake_;               // an eventfd that ends poll()
+  std::vector<int> beats_;       // by rank: ours since its last; read by the thread only
+  std::vector<bool> closed_;     // by rank: left, or known to be dead on this connection
+  Socket wake_;                  // an eventfd that ends poll()
 
-  std::mutex mutex_;        // guards sends and what follows
-  std::vector<bool> dead_;  // by rank
+  mutable std::mutex mutex_;  // guards sends and what follows
+  std::vector<bool> dead_;    // by rank
+  int silent_ = -1;           // the first rank that has been for a while
   Bootstrap::OnDeath on_death_;
   std::jthread thread_;
 };

@@ -40,6 +40,8 @@ class StepRunner {
   virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
   // Why the runner is unusable, empty while it is not: a rank that dies is noticed between steps too. Any thread.
   virtual std::string failure() const { return {}; }
+  // Which rank shows no sign of life, empty while all do: it may come back, or be taken for dead later. Any thread.
+  virtual std::string silence() const { return {}; }
   // Ends all waits soon; from any thread.
   virtual void abort(const std::string& why) = 0;
 };

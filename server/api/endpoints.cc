@@ -1,5 +1,7 @@
 #include "server/api/endpoints.h"
 
+#include "base/error.h"
+#include "server/http/envelope.h"
 #include "server/json.h"
 #include "server/text/budget.h"
 
@@ -22,9 +24,10 @@ http::Router make_router(Service& service) {
   http::Router router;
   for (const Endpoint& endpoint : endpoints())
     router.add({endpoint.method, endpoint.path,
-                [&service, handle = endpoint.handle](http::Request& request) {
-                  const text::StopScope stop(request.client_gone);
-                  return handle(service, request);
+                [&service, endpoint](http::Request& request) {
+                  if (service.is_loading() && !endpoint.is_public)
+                    throw http::as_http_error(Error(Code::kUnavailable, service.not_ready()));
+                  return endpoint.handle(service, request);
                 },
                 endpoint.is_public, endpoint.is_probe});
   return router;

@@ -2,18 +2,25 @@
 #include "server/api/endpoints.h"
 #include "server/api/schema.h"
 #include "server/http/envelope.h"
+#include "server/json.h"
 #include "server/version.h"
 
 namespace ark::api {
 namespace {
 
-http::Response state(const std::string& why_not) {
-  if (!why_not.empty()) return http::error_response(http::as_http_error(Error(Code::kUnavailable, why_not)));
-  return json_response({{"status", "ok"}});
+// The error's envelope with what probes look for beside it.
+http::Response state(const Service& service, const std::string& why_not) {
+  if (why_not.empty()) return json_response({{"status", "ok"}});
+  http::Response response = http::error_response(http::as_http_error(Error(Code::kUnavailable, why_not)));
+  Json body = ark::parse_json(response.body);
+  body["status"] = service.is_loading() ? "loading" : "unavailable";
+  if (service.is_loading()) body["stage"] = service.stage();
+  response.body = to_text(body);
+  return response;
 }
 
-http::Response ready(Service& service, http::Request&) { return state(service.not_ready()); }
-http::Response live(Service& service, http::Request&) { return state(service.failure()); }
+http::Response ready(Service& service, http::Request&) { return state(service, service.not_ready()); }
+http::Response live(Service& service, http::Request&) { return state(service, service.failure()); }
 http::Response version(Service&, http::Request&) { return json_response({{"version", kVersion}}); }
 
 Json health_answer(const Limits&) { return object({{"status", type("string")}}, {"status"}); }

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <variant>
 
+#include "base/log_writer.h"
 #include "server/api/endpoints.h"
 #include "server/version.h"
 
@@ -171,6 +172,9 @@ http::Response print_all(Service& service, http::Request&) {
   print_process(out);
   describe(out, "ark_open_connections", "gauge", "HTTP connections.");
   series(out, "ark_open_connections", "", static_cast<double>(service.open_connections()));
+  describe(out, "ark_log_lines_dropped_total", "counter",
+           "Log lines that standard error did not take in time.");
+  series(out, "ark_log_lines_dropped_total", "", static_cast<double>(LogWriter::instance().dropped()));
   service.metrics().print(out);
   print_models(service, out, false);
   return response;

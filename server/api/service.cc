@@ -29,6 +29,7 @@ std::vector<int32_t> encode(const Model& model, const std::string& param, std::s
 
 void Service::add(ServedModel served, schedule::SchedulerOptions options) {
   models_.push_back(std::make_unique<Model>(std::move(served), options));
+  is_loading_.store(false);
 }
 
 Model& Service::model(const std::string& name) const {
@@ -57,15 +58,24 @@ Limits Service::limits() const {
 }
 
 std::string Service::failure() const {
+  if (is_loading_) return "";
   for (const auto& model : models_)
     if (std::string why = model->scheduler->failure(); !why.empty()) return model->name() + ": " + why;
   return "";
 }
 
+std::string Service::silence() const {
+  if (is_loading_) return "";
+  for (const auto& model : models_)
+    if (std::string who = model->scheduler->silence(); !who.empty()) return who;
+  return "";
+}
+
 std::string Service::not_ready() const {
-  if (models_.empty()) return "no model is loaded";
+  if (is_loading_) return "the model is being loaded, stage " + stage();
   if (draining_) return "the server is shutting down";
-  return failure();
+  const std::string why = failure();
+  return why.empty() ? silence() : why;
 }
 
 }  // namespace ark::api

@@ -29,16 +29,21 @@ class Service {
   Limits limits() const;  // the largest of all models
 
   void start_draining() { draining_.store(true); }
+  // While the model is loaded only health is answered, with this function's word for the stage. Set before requests
+  // come; add() ends it.
+  std::function<std::string()> stage = [] { return std::string(); };
+  bool is_loading() const { return is_loading_.load(); }
   // Empty while requests are taken; else why not.
   std::string not_ready() const;
   std::string failure() const;  // of a runner; empty while healthy
+  std::string silence() const;  // of a rank that may come back
   ServerMetrics& metrics() { return metrics_; }
   // HTTP connections; asked at each scrape of the metrics. Set before requests come.
   std::function<std::size_t()> open_connections = [] { return std::size_t{0}; };
 
  private:
   std::vector<std::unique_ptr<Model>> models_;
-  std::atomic<bool> draining_{false};
+  std::atomic<bool> draining_{false}, is_loading_{true};  // models_ is complete when false
   ServerMetrics metrics_;
 };
 

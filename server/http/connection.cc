@@ -1,167 +1,116 @@
 #include "server/http/connection.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/err.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace ark::http {
 namespace {
 
-constexpr std::size_t kBlock = 16 << 10;
-constexpr std::chrono::seconds kLinger{2};
-// Chunked framing around a body: sizes, line ends, extensions. What is beyond is no honest client.
-constexpr std::size_t kFraming = 64 << 10;
+using namespace std::chrono_literals;
 
-int remaining_ms(std::chrono::steady_clock::time_point deadline) {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())
-          .count();
-  return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 1 << 30));
-}
+constexpr std::size_t kBlock = 16 << 10;  // as long as a record of TLS: none is left in OpenSSL's buffer
+constexpr auto kFirstAsk = 1s, kNextAsk = 5s;
+constexpr std::size_t kSlowestReader = 16;  // bytes a millisecond, beyond the patience
 
 bool wait_for(int socket, short events, std::chrono::steady_clock::time_point deadline) {
   for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd poller{socket, events, 0};
-    const int ready = ::poll(&poller, 1, remaining_ms(deadline));
+    const int ready = ::poll(&poller, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
     if (ready > 0) return true;
     if (ready == 0 || errno != EINTR) return false;
   }
 }
 
-std::string address_of(int socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  char text[INET6_ADDRSTRLEN] = "?";
-  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
-    if (address.ss_family == AF_INET)
-      ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(&address)->sin_addr, text, sizeof text);
-    else if (address.ss_family == AF_INET6)
-      ::inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6*>(&address)->sin6_addr, text, sizeof text);
-  }
-  return text;
-}
-
 }  // namespace
 
-Connection::Connection(int socket, const ConnectionLimits& limits)
-    : socket_(socket), limits_(limits), peer_(address_of(socket)) {
+Connection::Connection(int socket, std::string peer, std::chrono::milliseconds patience)
+    : socket_(socket), peer_(std::move(peer)), patience_(patience) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-bool Connection::await_request() {
-  unread_.erase(0, std::exchange(consumed_, 0));
-  if (!unread_.empty()) return true;  // pipelined
+Connection::~Connection() { ::close(socket_); }
+
+void Connection::use_tls(SSL_CTX& context) { tls_ = begin_tls(context, socket_); }
+
+ssize_t Connection::tls_result(int result) {
+  if (result > 0) return result;
+  const int why = ::SSL_get_error(tls_.get(), result);
+  ::ERR_clear_error();
+  if (why == SSL_ERROR_ZERO_RETURN) return 0;
+  errno = why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? EAGAIN : EPIPE;
+  return -1;
+}
+
+ssize_t Connection::receive_now(char* into, std::size_t size) {
+  return tls_ ? tls_result(::SSL_read(tls_.get(), into, static_cast<int>(size)))
+              : ::recv(socket_, into, size, MSG_DONTWAIT);
+}
+
+ssize_t Connection::send_now(std::string_view text) {
+  return tls_ ? tls_result(::SSL_write(tls_.get(), text.data(), static_cast<int>(text.size())))
+              : ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Connection::Received Connection::receive(std::string& into) {
   char block[kBlock];
-  const ssize_t n = receive(block, sizeof block, Clock::now() + limits_.idle_timeout);
-  if (n > 0) unread_.assign(block, static_cast<std::size_t>(n));
-  return n > 0;
-}
-
-Head Connection::read_head() {
-  const auto deadline = Clock::now() + limits_.head_timeout;
-  timed_out_ = false;
-  written_ = 0;
-  std::size_t end = 0;
   for (;;) {
-    while (unread_.starts_with("\r\n")) unread_.erase(0, 2);  // left over by sloppy clients
-    if (!unread_.empty() && !std::isalpha(static_cast<unsigned char>(unread_[0])))
-      throw HttpError(400, "this is not HTTP; the server speaks plain HTTP/1.1");
-    const std::size_t strict = unread_.find("\r\n\r\n"), loose = unread_.find("\n\n");
-    if (loose < strict) throw HttpError(400, "a header line does not end with CR LF");
-    if (strict != std::string::npos) {
-      end = strict + 4;
-      break;
+    const ssize_t n = receive_now(block, sizeof block);
+    if (n > 0) {
+      into.append(block, static_cast<std::size_t>(n));
+      return Received::kSome;
     }
-    if (unread_.size() > limits_.head.bytes) break;
-    char block[kBlock];
-    const ssize_t n = receive(block, sizeof block, deadline);
-    if (n == 0) throw HttpError(kClientClosedRequest, "the client closed the connection");
-    if (n < 0)
-      throw HttpError(408, "the request's headers did not arrive within " +
-                               std::to_string(limits_.head_timeout.count()) + " ms");
-    unread_.append(block, static_cast<std::size_t>(n));
+    if (n == 0) return Received::kEnd;
+    if (errno == EAGAIN) return Received::kNothing;
+    if (errno != EINTR) return Received::kEnd;  // a broken connection is as good as a closed one
   }
-  const std::size_t line = unread_.find('\n');
-  if (std::min(line, unread_.size()) > limits_.head.target + 64)
-    throw HttpError(414,
-                    "the request's target is longer than " + std::to_string(limits_.head.target) + " bytes");
-  if (unread_.size() > limits_.head.bytes && unread_.find("\r\n\r\n") > limits_.head.bytes)
-    throw HttpError(431,
-                    "the request's headers are longer than " + std::to_string(limits_.head.bytes) + " bytes");
-  Head head = parse_head(std::string_view(unread_).substr(0, end), limits_.head);
-  unread_.replace(0, end, head.for_library());
-  consumed_ = 0;
-  body_budget_ = unread_.size() + 2 * limits_.body + kFraming;
-  body_deadline_ = Clock::now() + limits_.body_timeout;
-  return head;
 }
 
-bool Connection::is_gone() const {
-  pollfd poller{socket_, POLLRDHUP, 0};
-  return ::poll(&poller, 1, 0) > 0 && (poller.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+bool Connection::wait_readable(std::chrono::milliseconds time) const {
+  return wait_for(socket_, POLLIN, Clock::now() + time);
 }
 
-void Connection::linger() {
+bool Connection::send(std::string_view text) {
+  const auto deadline = Clock::now() + patience_ + std::chrono::milliseconds(text.size() / kSlowestReader);
+  while (!text.empty() && !is_broken_) {
+    const ssize_t n = send_now(text);
+    if (n > 0) {
+      sent_ += n;
+      text.remove_prefix(static_cast<std::size_t>(n));
+    } else if (n == 0 || errno != EINTR) {
+      is_broken_ = n == 0 || errno != EAGAIN || never_waits_ || Clock::now() > deadline ||
+                   !wait_for(socket_, POLLOUT, deadline);
+    }
+  }
+  return !is_broken_;
+}
+
+void Connection::end_sending() {
+  if (tls_ && !is_broken_) tls_result(::SSL_shutdown(tls_.get()));
   ::shutdown(socket_, SHUT_WR);
-  const auto deadline = Clock::now() + kLinger;
-  char block[kBlock];
-  while (receive(block, sizeof block, deadline) > 0 && Clock::now() < deadline) {
-  }
 }
 
-ssize_t Connection::receive(char* into, std::size_t size, Clock::time_point deadline) {
-  for (;;) {
-    if (!wait_for(socket_, POLLIN, deadline)) return -1;
-    const ssize_t n = ::recv(socket_, into, size, MSG_DONTWAIT);
-    if (n >= 0) return n;
-    if (errno != EINTR && errno != EAGAIN) return 0;  // a broken connection is as good as a closed one
+bool Connection::is_gone(bool may_ask) {
+  pollfd poller{socket_, POLLRDHUP, 0};
+  if (is_broken_ || ::poll(&poller, 1, 0) <= 0) return is_broken_;
+  if (poller.revents & (POLLHUP | POLLERR | POLLNVAL)) return is_broken_ = true;
+  const auto now = Clock::now();
+  if (ask_at_ == Clock::time_point()) ask_at_ = now + kFirstAsk;
+  if (may_ask && now >= ask_at_) {
+    ask_at_ = now + kNextAsk;
+    send("HTTP/1.1 100 Continue\r\n\r\n");  // to one that has closed: its system answers by a reset
   }
-}
-
-ssize_t Connection::read(char* into, std::size_t size) {
-  if (consumed_ == unread_.size()) {
-    char block[kBlock];
-    const ssize_t n = receive(block, sizeof block, body_deadline_);
-    timed_out_ = n < 0;
-    if (n <= 0) return n;
-    unread_.assign(block, static_cast<std::size_t>(n));
-    consumed_ = 0;
-  }
-  const std::size_t n = std::min({size, unread_.size() - consumed_, body_budget_});
-  if (n == 0) return -1;
-  std::memcpy(into, unread_.data() + consumed_, n);
-  consumed_ += n;
-  body_budget_ -= n;
-  return static_cast<ssize_t>(n);
-}
-
-ssize_t Connection::write(const char* data, std::size_t size) {
-  for (;;) {
-    const ssize_t n = ::send(socket_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n >= 0) {
-      written_ += n;
-      return n;
-    }
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN || !wait_for(socket_, POLLOUT, Clock::now() + limits_.write_timeout)) return -1;
-  }
-}
-
-void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
-  ip = peer_;
-  port = 0;
-}
-void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
-  ip.clear();
-  port = 0;
+  return is_broken_;
 }
 
 }  // namespace ark::http

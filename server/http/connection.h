@@ -1,64 +1,59 @@
-// One client's socket: bounded reading against deadlines, and whether the client is still there.
+// One client's socket, plain or with TLS: reading what is there, writing with a time limit, and whether the client is
+// still there.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
+#include <string_view>
 
-#include "server/http/head.h"
-#include "server/http/library.h"
+#include "server/http/tls.h"
+
 namespace ark::http {
 
-struct ConnectionLimits {
-  HeadLimits head;
-  std::size_t body = 8 << 20;                       // bytes -> 413
-  std::chrono::milliseconds idle_timeout{30'000};   // between two requests
-  std::chrono::milliseconds head_timeout{10'000};   // from the first byte of a head to its end -> 408
-  std::chrono::milliseconds body_timeout{60'000};   // for the whole body -> 408
-  std::chrono::milliseconds write_timeout{30'000};  // for any progress
-};
-
-// Owned by its thread; the HTTP library reads a request from it and writes the answer to it.
-class Connection : public httplib::Stream {
+// Used by one thread at a time.
+class Connection {
  public:
-  // Does not close `socket`.
-  Connection(int socket, const ConnectionLimits& limits);
+  // Takes the socket, which does not block, over. `patience`: for a client to read.
+  Connection(int socket, std::string peer, std::chrono::milliseconds patience);
+  ~Connection();                   // closes
+  void use_tls(SSL_CTX& context);  // before anything else
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
-  // Waits for the first byte of a request. False: the client closed, or nothing came in time.
-  bool await_request();
-  // Reads and checks the lines up to the empty one, and makes them ready for the library. Throws HttpError.
-  Head read_head();
-  // The client closed its side or the connection broke. Any time, from the owning thread.
-  bool is_gone() const;
-  // Whether a read failed because the body took too long.
-  bool timed_out() const { return timed_out_; }
-  // Ends our side and reads on for a while, so that a client still sending sees our answer and no reset.
-  void linger();
-  int64_t bytes_written() const { return written_; }
+  enum class Received { kSome, kNothing, kEnd };
+  // Appends what has come, a block at most, without waiting. kEnd: the client ended its side, or the connection broke.
+  Received receive(std::string& into);
+  bool wait_readable(std::chrono::milliseconds time) const;
+  // False: the client is gone or, within its time, did not read. Once false, always false.
+  bool send(std::string_view text);
+  // From now on send() does not wait at all.
+  void never_wait(bool never) { never_waits_ = never; }
+  // Ends our side; the client can still send, and sees no reset.
+  void end_sending();
+
+  // Whether the connection is broken. A client that only ended its side waits for its answer: whether it is one of
+  // these or has closed is asked by an interim answer (100) that it must ignore, where one `may_ask`.
+  bool is_gone(bool may_ask);
+
+  int socket() const { return socket_; }
   const std::string& peer() const { return peer_; }
-
-  bool is_readable() const override { return true; }
-  bool is_writable() const override { return !is_gone(); }
-  ssize_t read(char* into, std::size_t size) override;
-  ssize_t write(const char* data, std::size_t size) override;
-  void get_remote_ip_and_port(std::string& ip, int& port) const override;
-  void get_local_ip_and_port(std::string& ip, int& port) const override;
-  // The library's only use is a check that select() could take it; we poll.
-  socket_t socket() const override { return 0; }
+  int64_t bytes_sent() const { return sent_; }
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Bytes received, 0 at the end, -1 on errors and when `deadline` has passed.
-  ssize_t receive(char* into, std::size_t size, Clock::time_point deadline);
+  // As recv and send; -1 with errno EAGAIN where it would wait.
+  ssize_t receive_now(char* into, std::size_t size);
+  ssize_t send_now(std::string_view text);
+  ssize_t tls_result(int result);
 
   const int socket_;
-  const ConnectionLimits& limits_;
-  std::string peer_;
-  std::string unread_;  // received; the library has read the first consumed_ bytes
-  std::size_t consumed_ = 0;
-  std::size_t body_budget_ = 0;  // bytes that may still come before the request is refused
-  Clock::time_point body_deadline_{};
-  bool timed_out_ = false;
-  int64_t written_ = 0;
+  const std::string peer_;
+  const std::chrono::milliseconds patience_;
+  TlsSession tls_;
+  bool never_waits_ = false, is_broken_ = false;
+  Clock::time_point ask_at_{};  // whether the client that ended its side is still there; zero: it did not
+  int64_t sent_ = 0;
 };
 
 }  // namespace ark::http

@@ -1,14 +1,21 @@
 #include "server/http/exchange.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <random>
+#include <string_view>
 #include <utility>
 
+#include "base/error.h"
 #include "server/http/envelope.h"
-#include "server/http/library.h"
 
 namespace ark::http {
 namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLinger = 2s;  // for a client that is still sending to see its answer and no reset
+constexpr int kBlocks = 4;    // received at once, before others have their turn
 
 std::string new_id() {
   std::random_device random;
@@ -17,227 +24,271 @@ std::string new_id() {
   return text;
 }
 
-bool library_knows(const std::string& method) {
-  for (const char* known : {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-    if (method == known) return true;
-  return false;
+const char* reason_of(int status) {
+  static const std::map<int, const char*> kReasons = {{200, "OK"},
+                                                      {204, "No Content"},
+                                                      {400, "Bad Request"},
+                                                      {401, "Unauthorized"},
+                                                      {403, "Forbidden"},
+                                                      {404, "Not Found"},
+                                                      {405, "Method Not Allowed"},
+                                                      {408, "Request Timeout"},
+                                                      {413, "Payload Too Large"},
+                                                      {414, "URI Too Long"},
+                                                      {415, "Unsupported Media Type"},
+                                                      {417, "Expectation Failed"},
+                                                      {429, "Too Many Requests"},
+                                                      {431, "Request Header Fields Too Large"},
+                                                      {500, "Internal Server Error"},
+                                                      {503, "Service Unavailable"}};
+  const auto found = kReasons.find(status);
+  return found == kReasons.end() ? "Other" : found->second;
 }
 
-const char* reason_of(int status) {  // of what answer_head() is used for
-  switch (status) {
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 414:
-      return "URI Too Long";
-    case 417:
-      return "Expectation Failed";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Bad Request";
-  }
-}
-
-HttpError method_refused(const std::string& method, const std::string& path, const std::string& allowed) {
-  HttpError error(405, escaped(path) + " does not answer the method " + escaped(method, 40), "",
-                  "method_not_allowed");
-  error.headers.emplace_back("Allow", allowed.empty() ? "GET, HEAD, POST, OPTIONS" : allowed);
+HttpError with_header(HttpError error, std::string name, std::string value) {
+  error.headers.emplace_back(std::move(name), std::move(value));
   return error;
 }
 
-// What carries the library's request back to ours: Request::progress is of no use to servers.
-template <typename Exchange>
-struct Link {
-  Exchange* exchange;
-  bool operator()(uint64_t, uint64_t) const { return true; }
-};
+bool is_json(const std::string& type) {
+  const std::string name = type.substr(0, type.find_first_of("; \t"));
+  return name == "application/json" || (name.starts_with("application/") && name.ends_with("+json"));
+}
 
 }  // namespace
 
-void Server::set_up_library() {
-  set_pre_routing_handler([this](const Raw& raw, httplib::Response& out) { return before_body(raw, out); });
-  // Only what before_body let pass comes here: a known route that takes a body.
-  Post(R"([\s\S]*)", [this](const Raw& raw, httplib::Response& out, const httplib::ContentReader& reader) {
-    with_body(raw, out, reader);
-  });
-  set_error_handler(HandlerWithResponse([](const Raw&, httplib::Response& out) {
-    if (!out.body.empty() || out.content_provider_) return HandlerResponse::Unhandled;
-    out.set_content(envelope(out.status, "the request could not be read", "", ""), "application/json");
-    return HandlerResponse::Handled;
-  }));
-  set_post_routing_handler([this](const Raw& raw, httplib::Response& out) {
-    const Exchange& exchange = exchange_of(raw);
-    out.headers.erase("Keep-Alive");
-    out.headers.erase("Accept-Ranges");
-    out.headers.erase("Connection");
-    if (is_closing(exchange)) out.set_header("Connection", "close");
-    out.set_header("x-request-id", exchange.id);
-  });
+void Server::Exchange::settle() {
+  int64_t tokens = 0;
+  for (const auto& [name, value] : log)
+    if (const auto* count = std::get_if<int64_t>(&value); count && name.ends_with("_tokens"))
+      tokens += *count;
+  if (key) std::exchange(key, nullptr)->usage->end(tokens);
 }
 
-Server::Exchange& Server::exchange_of(const Raw& raw) {
-  const auto* link = raw.progress.target<Link<Exchange>>();
-  ARK_CHECK(link, "the HTTP library refused a head that had been checked");
-  return *link->exchange;
+Server::Client::Client(Server& owner, int socket, std::string peer)
+    : server(owner), connection(socket, std::move(peer), owner.options_.write_timeout) {
+  enter(State::kIdle);
+  std::lock_guard lock(server.mutex_);
+  of_peer = ++server.peers_[connection.peer()];
+  ++server.open_;
+  if (server.tls_) connection.use_tls(*server.tls_);
 }
 
-bool Server::is_closing(const Exchange& exchange) const {
-  return exchange.must_close || draining_ || !exchange.head.keep_alive ||
-         open_connections() > options_.connections / 4 * 3;  // idle ones would keep others out
+Server::Client::~Client() {
+  exchange.reset();
+  server.received_ -= held;
+  std::lock_guard lock(server.mutex_);
+  --server.open_;
+  const auto peer = server.peers_.find(connection.peer());
+  if (--peer->second == 0) server.peers_.erase(peer);
 }
 
-bool Server::serve_one(Connection& connection) {
-  Exchange exchange{connection};
-  bool goes_on = false;
+void Server::Client::enter(State next) {
+  const ServerOptions& options = server.options_;
+  state = next;
+  since = Clock::now();
+  deadline = since + (next == State::kIdle   ? options.idle_timeout
+                      : next == State::kHead ? options.head_timeout
+                      : next == State::kBody ? options.body_timeout
+                                             : kLinger);
+}
+
+// Reads what has come, without waiting, up to the end of a request.
+Server::Next Server::advance(Client& client) {
+  for (int blocks = 0;; ++blocks) {
+    try {
+      if (client.state == Client::State::kLinger) client.unread.clear();
+      if (!client.unread.empty() && client.state == Client::State::kIdle) client.enter(Client::State::kHead);
+      if (client.state == Client::State::kHead) begin(client);
+      if (client.exchange && (client.exchange->refusal || take_body(client))) return Next::kServe;
+      if (blocks == kBlocks) return Next::kWait;
+      const Connection::Received received = client.connection.receive(client.unread);
+      if (received == Connection::Received::kNothing) return Next::kWait;
+      if (received == Connection::Received::kEnd) {
+        if (client.state != Client::State::kBody) return Next::kEnd;
+        throw HttpError(400, "the body ends early");
+      }
+      account(client);
+    } catch (const HttpError& e) {
+      fail(client, e);
+      return Next::kServe;
+    }
+  }
+}
+
+// What the client has sent and is not answered counts against the memory for all.
+void Server::account(Client& client) {
+  const std::size_t now = client.unread.size() + (client.exchange ? client.exchange->body.size() : 0);
+  received_ += now - client.held;
+  const bool grows = now > client.held;
+  client.held = now;
+  if (grows && received_ > options_.bodies_memory)
+    throw as_http_error(Error(Code::kUnavailable, "too many long requests at once; try again later"));
+}
+
+// The request's answer is `error`, and the connection's last: how it goes on is not known.
+void Server::fail(Client& client, const HttpError& error) {
+  if (!client.exchange) client.exchange.emplace(client.connection, client.since);
+  client.exchange->refusal = error_response(error);
+  client.exchange->must_close = true;
+}
+
+void Server::refuse(Client& client, const HttpError& error) {
+  fail(client, error);
+  serve(client);
+}
+
+// Makes an exchange once the head is whole.
+void Server::begin(Client& client) {
+  std::string& unread = client.unread;
+  while (unread.starts_with("\r\n")) unread.erase(0, 2);  // left over by sloppy clients
+  if (!unread.empty() && !std::isalpha(static_cast<unsigned char>(unread[0])))
+    throw HttpError(400, std::string("this is not HTTP; the server speaks HTTP/1.1") +
+                             (options_.tls ? "" : ", without TLS"));
+  const std::size_t strict = unread.find("\r\n\r\n"), loose = unread.find("\n\n");
+  if (loose < strict) throw HttpError(400, "a header line does not end with CR LF");
+  if (std::min(unread.find('\n'), unread.size()) > options_.head.target + 64)
+    throw HttpError(414,
+                    "the request's target is longer than " + std::to_string(options_.head.target) + " bytes");
+  if (unread.size() > options_.head.bytes && strict > options_.head.bytes)
+    throw HttpError(
+        431, "the request's headers are longer than " + std::to_string(options_.head.bytes) + " bytes");
+  if (strict == std::string::npos) return;
+  client.exchange.emplace(client.connection, client.since);
+  Exchange& exchange = *client.exchange;
+  exchange.head = parse_head(std::string_view(unread).substr(0, strict + 4), options_.head);
+  unread.erase(0, strict + 4);
+  client.enter(Client::State::kBody);
+  exchange.path = exchange.head.path();
+  const std::string& wish = exchange.head.request_id;
+  if (is_sane_id(wish)) exchange.id = wish;
   try {
-    exchange.head = connection.read_head();
-    const std::string& wish = exchange.head.request_id;
-    exchange.id = is_sane_id(wish) ? wish : new_id();
-    exchange.path = exchange.head.target.substr(0, exchange.head.target.find('?'));
-    if (!library_knows(exchange.head.method))
-      throw method_refused(exchange.head.method, exchange.path, router_.find("", exchange.path).allowed);
-    bool closed = false;
-    goes_on = process_request(connection, false, closed,
-                              [&](Raw& raw) { raw.progress = Link<Exchange>{&exchange}; });
-    goes_on = goes_on && !closed && !is_closing(exchange);
+    Response response = admit(exchange);
+    if (response.status != 0) exchange.refusal = std::move(response);
   } catch (const HttpError& e) {
-    if (e.status == kClientClosedRequest) return false;
-    exchange.must_close = true;
-    answer_head(exchange, error_response(e));
+    exchange.refusal = error_response(e);
   }
-  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - exchange.start;
-  events_.served({exchange.id, connection.peer(), exchange.head.method, exchange.path, exchange.route(),
-                  exchange.status, connection.bytes_written(), time.count(),
-                  exchange.log ? *exchange.log : LogFields{},
-                  exchange.match.route && exchange.match.route->is_probe});
-  return goes_on;
-}
-
-void Server::set_status(Exchange& exchange, int status) {
-  exchange.status = status;
-  events_.answering(exchange.route(), status);
-}
-
-// Without the library: for requests that never reach it.
-bool Server::answer_head(Exchange& exchange, Response response) {
-  if (exchange.id.empty()) exchange.id = new_id();
-  set_status(exchange, response.status);
-  std::string text = "HTTP/1.1 " + std::to_string(response.status) + " " + reason_of(response.status) +
-                     "\r\nContent-Type: " + response.content_type +
-                     "\r\nContent-Length: " + std::to_string(response.body.size()) +
-                     "\r\nConnection: close\r\n";
-  response.headers.emplace_back("x-request-id", exchange.id);
-  for (const auto& [name, value] : response.headers) text += name + ": " + value + "\r\n";
-  text += "\r\n";
-  if (exchange.head.method != "HEAD") text += response.body;
-  for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t n = exchange.connection.write(rest.data(), rest.size());
-    if (n < 0) return false;
-    rest.remove_prefix(static_cast<std::size_t>(n));
+  const bool has_body = exchange.head.has_body();
+  if (exchange.refusal || exchange.match.route->method != "POST") {
+    exchange.must_close = exchange.must_close || has_body;  // which nobody reads
+    exchange.head.content_length = -1, exchange.head.chunked = false;
+  } else if (has_body) {
+    if (exchange.head.chunked) exchange.chunks.emplace(options_.body);
+    if (exchange.head.expects_continue) exchange.connection.send("HTTP/1.1 100 Continue\r\n\r\n");
   }
-  return true;
 }
 
-httplib::Server::HandlerResponse Server::before_body(const Raw& raw, httplib::Response& out) {
-  Exchange& exchange = exchange_of(raw);
-  Response response;
-  try {
-    response = route(exchange, raw.path);
-    if (exchange.match.route && exchange.match.route->method == "POST" && response.status == 0)
-      return HandlerResponse::Unhandled;
-  } catch (const HttpError& e) {
-    response = error_response(e);
-  }
-  exchange.must_close = exchange.must_close || exchange.head.has_body();  // which nobody reads
-  give(exchange, std::move(response), out);
-  return HandlerResponse::Handled;
-}
-
-// The whole answer where no body is needed; status 0: the route waits for its body.
-Response Server::route(Exchange& exchange, const std::string& path) {
-  exchange.path = path;
-  exchange.match = router_.find(exchange.head.method, path);
+// The whole answer where no handler is asked; status 0: one is.
+Response Server::admit(Exchange& exchange) {
+  const Head& head = exchange.head;
+  check_names(options_.policy, head);
+  exchange.match = router_.find(head.method, exchange.path);
   const Route* route = exchange.match.route;
-  if (!(route && route->is_public) && !keys_.allow(exchange.head.authorization)) {
-    HttpError error(401,
-                    exchange.head.authorization.empty() ? "an API key is needed: Authorization: Bearer KEY"
-                                                        : "the API key is not right",
-                    "", "invalid_api_key");
-    error.headers.emplace_back("WWW-Authenticate", "Bearer");
-    throw error;
+  Response response;
+  response.status = 204;
+  if (is_preflight(head)) return response;  // which carries no key
+  {
+    std::lock_guard lock(mutex_);
+    exchange.keys = keys_;
+  }
+  if (!(route && route->is_public) && !exchange.keys->empty()) {
+    const ApiKey* key = exchange.keys->find(head.authorization);
+    if (!key)
+      throw with_header(
+          HttpError(401,
+                    head.authorization.empty() ? "an API key is needed: Authorization: Bearer KEY"
+                                               : "the API key is not right",
+                    "", "invalid_api_key"),
+          "WWW-Authenticate", "Bearer");
+    exchange.log.emplace_back("key", key->name);
+    if (route && route->method == "POST") {
+      key->usage->begin(key->name, key->limits);
+      exchange.key = key;
+    }
   }
   if (exchange.match.allowed.empty())
-    throw HttpError(404, "there is no " + escaped(path) + " here; /openapi.json lists what is", "",
+    throw HttpError(404, "there is no " + escaped(exchange.path) + " here; /openapi.json lists what is", "",
                     "unknown_url");
-  if (exchange.head.method == "OPTIONS") {
-    Response response;
-    response.status = 204;
+  if (head.method == "OPTIONS") {
     response.headers.emplace_back("Allow", exchange.match.allowed + ", OPTIONS");
     return response;
   }
-  if (!route) throw method_refused(exchange.head.method, path, exchange.match.allowed);
-  if (route->method != "POST") return run_handler(exchange, "");
-  if (exchange.head.content_type.starts_with("multipart/"))
-    throw HttpError(415, "the body must be JSON (Content-Type: application/json), not multipart");
-  if (!exchange.head.content_encoding.empty() && exchange.head.content_encoding != "identity")
+  if (!route)
+    throw with_header(
+        HttpError(405, escaped(exchange.path) + " does not answer the method " + escaped(head.method, 40), "",
+                  "method_not_allowed"),
+        "Allow", exchange.match.allowed + ", OPTIONS");
+  response.status = 0;
+  if (route->method != "POST") return response;
+  if (head.has_body() && !is_json(head.content_type))
+    throw HttpError(415,
+                    "the body must be JSON: say Content-Type: application/json (curl -d does not by itself; "
+                    "add -H 'Content-Type: application/json')");
+  if (!head.content_encoding.empty() && head.content_encoding != "identity")
     throw HttpError(415, "the body's Content-Encoding is not supported; send it as it is");
-  if (exchange.head.content_length > static_cast<int64_t>(options_.limits.body))
-    throw HttpError(413, "the body is longer than " + std::to_string(options_.limits.body) + " bytes");
-  Response none;
-  none.status = 0;
-  return none;
+  if (head.content_length > static_cast<int64_t>(options_.body))
+    throw HttpError(413, "the body is longer than " + std::to_string(options_.body) + " bytes");
+  return response;
 }
 
-void Server::with_body(const Raw& raw, httplib::Response& out, const httplib::ContentReader& reader) {
-  Exchange& exchange = exchange_of(raw);
-  Response response;
-  try {
-    BodyShare share(bodies_);
-    std::string body = read_body(exchange, reader, share);
-    response = run_handler(exchange, std::move(body));
-  } catch (const HttpError& e) {
-    exchange.must_close = true;
-    response = error_response(e);
+// Whether the body is whole.
+bool Server::take_body(Client& client) {
+  Exchange& exchange = *client.exchange;
+  std::size_t taken = 0;
+  if (exchange.chunks) {
+    taken = exchange.chunks->feed(client.unread, exchange.body);
+  } else if (exchange.head.content_length > 0) {
+    const auto length = static_cast<std::size_t>(exchange.head.content_length);
+    taken = std::min(length - exchange.body.size(), client.unread.size());
+    exchange.body.append(client.unread, 0, taken);
   }
-  give(exchange, std::move(response), out);
+  client.unread.erase(0, taken);
+  if (exchange.chunks) return exchange.chunks->done();
+  return static_cast<int64_t>(exchange.body.size()) >= exchange.head.content_length;
 }
 
-std::string Server::read_body(Exchange& exchange, const httplib::ContentReader& reader, BodyShare& share) {
-  std::string body;
-  if (!exchange.head.has_body()) return body;
-  constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  if (exchange.head.expects_continue) exchange.connection.write(kContinue.data(), kContinue.size());
-  int status = 0;
-  const bool complete = reader([&](const char* data, std::size_t size) {
-    if (body.size() + size > options_.limits.body) status = 413;
-    if (bodies_ + size > options_.bodies_memory) status = 503;
-    if (status) return false;
-    share.grow(size);
-    body.append(data, size);
-    return true;
-  });
-  if (complete) return body;
-  if (status == 413)
-    throw HttpError(413, "the body is longer than " + std::to_string(options_.limits.body) + " bytes");
-  if (status == 503)
-    throw as_http_error(Error(Code::kUnavailable, "too many long requests at once; try again later"));
-  if (exchange.connection.timed_out())
-    throw HttpError(408, "the body did not arrive within " +
-                             std::to_string(options_.limits.body_timeout.count()) + " ms");
-  throw HttpError(400, "the body ends early or its chunks are malformed");
+// What the thread that holds the connections answers itself: refusals, and whether the server is well.
+bool Server::is_quick(const Client& client) const {
+  const Exchange& exchange = *client.exchange;
+  return exchange.refusal || (exchange.match.route->is_public && exchange.match.route->is_probe);
 }
 
-Response Server::run_handler(Exchange& exchange, std::string body) {
-  Connection& connection = exchange.connection;
-  Request request{exchange.head.method,    exchange.path,   exchange.id,
-                  exchange.match.captures, std::move(body), [&connection] { return connection.is_gone(); }};
+void Server::serve(Client& client) {
+  Exchange& exchange = *client.exchange;
+  if (exchange.id.empty()) exchange.id = new_id();
+  const int64_t sent_before = client.connection.bytes_sent();
+  if (!exchange.refusal) {
+    std::lock_guard lock(mutex_);
+    serving_[&client] = exchange.head.method + " " + escaped(exchange.path, 60) + " (" + exchange.id + ")";
+  }
+  answer(exchange, exchange.refusal ? std::move(*exchange.refusal) : run_handler(exchange));
+  const std::chrono::duration<double> time = Clock::now() - exchange.start;
+  events_.served({exchange.id, client.connection.peer(), exchange.head.method, exchange.path,
+                  exchange.route(), exchange.status, client.connection.bytes_sent() - sent_before,
+                  time.count(), exchange.log, exchange.match.route && exchange.match.route->is_probe});
+  if (exchange.must_close) client.connection.end_sending();
+  client.enter(exchange.must_close ? Client::State::kLinger : Client::State::kIdle);
+  client.exchange.reset();
+  received_ -= client.held;
+  client.held = client.unread.size();
+  received_ += client.held;
+  {
+    std::lock_guard lock(mutex_);
+    serving_.erase(&client);
+  }
+  idle_.notify_all();
+}
+
+Response Server::run_handler(Exchange& exchange) {
+  const auto gone = [&exchange] {  // an interim answer is none within the answer, and HTTP/1.0 knows none
+    return exchange.connection.is_gone(exchange.status == 0 && !exchange.head.http_1_0);
+  };
+  Request request{exchange.head.method,     exchange.path, exchange.id, exchange.match.captures,
+                  std::move(exchange.body), gone};
   try {
     return exchange.match.route->handler(request);
   } catch (const HttpError& e) {
+    exchange.must_close = exchange.must_close || e.status == kClientClosedRequest;
     return error_response(e);
   } catch (const Error& e) {
     if (e.code() == Code::kInternal)
@@ -253,30 +304,50 @@ Response Server::run_handler(Exchange& exchange, std::string body) {
   }
 }
 
-void Server::give(Exchange& exchange, Response response, httplib::Response& out) {
-  set_status(exchange, response.status);
-  exchange.log = response.log;
-  out.status = response.status;
-  for (auto& [name, value] : response.headers) out.set_header(name, value);
-  if (!response.stream) {
-    if (response.status != 204) out.set_content(response.body, response.content_type);
-    return;
-  }
-  auto provider = [&exchange, stream = std::move(response.stream)](std::size_t, httplib::DataSink& sink) {
-    bool alive = true;
-    stream([&](std::string_view piece) {
-      return alive = alive && sink.write(piece.data(), piece.size()) && !exchange.connection.is_gone();
-    });
-    if (alive) sink.done();
-    exchange.must_close = exchange.must_close || !alive;
-    return alive;
+void Server::answer(Exchange& exchange, Response response) {
+  const auto note = [&] {  // of streams only the end says how much it was
+    if (response.log) exchange.log.insert(exchange.log.end(), response.log->begin(), response.log->end());
+    exchange.settle();
   };
-  if (exchange.head.http_1_0) {
-    exchange.must_close = true;  // the end of the connection ends the body
-    out.set_content_provider(response.content_type, std::move(provider));
-  } else {
-    out.set_chunked_content_provider(response.content_type, std::move(provider));
+  if (!response.stream) note();  // who has the answer may ask again at once
+  const bool is_chunked = response.stream && !exchange.head.http_1_0;
+  // A stream of HTTP/1.0 ends with its connection.
+  exchange.must_close =
+      exchange.must_close || draining_ || !exchange.head.keep_alive || (response.stream && !is_chunked);
+  exchange.status = response.status;
+  events_.answering(exchange.route(), response.status);
+  std::string text =
+      "HTTP/1.1 " + std::to_string(response.status) + " " + reason_of(response.status) + "\r\n";
+  for (auto& header : cors_headers(options_.policy, exchange.head))
+    response.headers.push_back(std::move(header));
+  if (exchange.must_close)
+    response.headers.emplace_back("Connection", "close");
+  else if (exchange.head.http_1_0)
+    response.headers.emplace_back("Connection", "keep-alive");
+  response.headers.emplace_back("x-request-id", exchange.id);
+  if (response.status != 204) {
+    response.headers.emplace_back("Content-Type", response.content_type);
+    if (is_chunked) response.headers.emplace_back("Transfer-Encoding", "chunked");
+    if (!response.stream)
+      response.headers.emplace_back("Content-Length", std::to_string(response.body.size()));
   }
+  for (const auto& [name, value] : response.headers) text += name + ": " + value + "\r\n";
+  text += "\r\n";
+  if (exchange.head.method != "HEAD") text += response.body;
+  Connection& connection = exchange.connection;
+  bool alive = connection.send(text);
+  if (response.stream) {
+    response.stream([&](std::string_view piece) {
+      if (!is_chunked) return alive = alive && connection.send(piece) && !connection.is_gone(false);
+      char size[24];
+      std::snprintf(size, sizeof size, "%zx\r\n", piece.size());
+      const std::string chunk = size + std::string(piece) + "\r\n";
+      return alive = alive && connection.send(chunk) && !connection.is_gone(false);
+    });
+    note();
+    if (alive && is_chunked) alive = connection.send("0\r\n\r\n");
+  }
+  exchange.must_close = exchange.must_close || !alive;
 }
 
 }  // namespace ark::http

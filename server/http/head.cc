@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 
 namespace ark::http {
 namespace {
 
-constexpr std::string_view kCrlf = "\r\n";
+// Fields that may stand in a head once: readers disagree about which of two counts.
+constexpr std::string_view kOnce[] = {"host", "authorization", "content-type", "content-encoding", "origin"};
 
 [[noreturn]] void refuse(const std::string& message, int status = 400) { throw HttpError(status, message); }
 
@@ -52,6 +56,7 @@ void parse_request_line(std::string_view line, const HeadLimits& limits, Head& h
   head.keep_alive = !head.http_1_0;
   if (head.target.starts_with("http://")) {  // absolute form, as proxies send it
     const std::size_t path = head.target.find('/', 7);
+    head.host = head.target.substr(7, path == std::string::npos ? path : path - 7);
     head.target = path == std::string::npos ? "/" : head.target.substr(path);
   }
   if (head.target[0] != '/' && !(head.target == "*" && head.method == "OPTIONS"))
@@ -89,27 +94,37 @@ void take_field(const std::string& name, std::string_view value, Head& head) {
     head.authorization = value;
   } else if (name == "x-request-id") {
     head.request_id = value;
+  } else if (name == "host") {
+    if (std::any_of(value.begin(), value.end(), [](char c) {
+          return !is_token_char(static_cast<unsigned char>(c)) && !std::strchr("[]:", c);
+        }))
+      refuse("the header Host is no name and port");
+    if (head.host.empty()) head.host = value;
+  } else if (name == "origin") {
+    head.origin = value;
+  } else if (name == "access-control-request-method") {
+    head.preflight_method = value;
+  } else if (name == "access-control-request-headers") {
+    head.preflight_headers = value;
   }
 }
 
-void parse_field(std::string_view line, Head& head) {
+// Name in small letters, and value.
+std::pair<std::string, std::string_view> split_field(std::string_view line) {
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
     refuse("a header line is malformed: " + escaped(line, 60));
   const std::string_view value = trimmed(line.substr(colon + 1));
-  const bool control = std::any_of(value.begin(), value.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return (byte < 0x20 && c != '\t') || byte == 0x7F;
-  });
-  if (control) refuse("the header " + escaped(line.substr(0, colon), 60) + " holds control characters");
-  take_field(lower(line.substr(0, colon)), value, head);
+  if (has_control_characters(value))
+    refuse("the header " + escaped(line.substr(0, colon), 60) + " holds control characters");
+  return {lower(line.substr(0, colon)), value};
 }
 
 }  // namespace
 
 Head parse_head(std::string_view text, const HeadLimits& limits) {
   Head head;
-  std::size_t fields = 0;
+  std::vector<std::string> names;
   bool first = true;
   for (;;) {
     const std::size_t end = text.find('\n');
@@ -123,24 +138,45 @@ Head parse_head(std::string_view text, const HeadLimits& limits) {
       continue;
     }
     if (line.empty()) break;
-    if (++fields > limits.fields)
+    if (names.size() == limits.fields)
       refuse("the request has more than " + std::to_string(limits.fields) + " headers", 431);
-    parse_field(line, head);
+    auto [name, value] = split_field(line);
+    take_field(name, value, head);
+    names.push_back(std::move(name));
   }
+  for (const std::string_view name : kOnce)
+    if (std::count(names.begin(), names.end(), name) > 1)
+      refuse("the header " + std::string(name) + " is given twice");
+  if (!head.http_1_0 && std::count(names.begin(), names.end(), "host") == 0)
+    refuse("the header Host is missing, which HTTP/1.1 requires");
   if (head.chunked && head.content_length >= 0) refuse("Content-Length and Transfer-Encoding are both given");
   return head;
 }
 
-std::string Head::for_library() const {
-  // No route reads a query, and the library refuses some that RFC 3986 section 3.4 allows.
-  const std::string path = target.substr(0, target.find_first_of("?#"));
-  std::string text = method + " " + path + (http_1_0 ? " HTTP/1.0" : " HTTP/1.1");
-  text += kCrlf;
-  text += !keep_alive ? "Connection: close\r\n" : http_1_0 ? "Connection: Keep-Alive\r\n" : "";
-  if (chunked) text += "Transfer-Encoding: chunked\r\n";
-  if (content_length >= 0) text += "Content-Length: " + std::to_string(content_length) + "\r\n";
-  text += kCrlf;
-  return text;
+std::string Head::path() const {
+  const std::string coded = target.substr(0, target.find_first_of("?#"));
+  std::string path;
+  for (std::size_t i = 0; i < coded.size(); ++i) {
+    const auto is_hex = [&](std::size_t at) {
+      return at < coded.size() && std::isxdigit(static_cast<unsigned char>(coded[at]));
+    };
+    if (coded[i] == '%' && is_hex(i + 1) && is_hex(i + 2)) {
+      path += static_cast<char>(std::stoi(coded.substr(i + 1, 2), nullptr, 16));
+      i += 2;
+    } else {
+      path += coded[i];
+    }
+  }
+  return path;
+}
+
+void check_field(std::string_view line) { split_field(line); }
+
+bool has_control_characters(std::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && c != '\t') || byte == 0x7F;
+  });
 }
 
 bool is_sane_id(std::string_view id) {

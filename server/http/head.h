@@ -1,7 +1,5 @@
-// A request's first lines, checked by us before the HTTP library sees them.
-//
-// The library is then handed a head of our own making with the few headers that concern it, so that ranges,
-// compression, odd white space and contradicting lengths never reach it.
+// A request's first lines, parsed and checked. What two readers could take differently is refused; fields that do not
+// concern the server (ranges, compression) are not read at all.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +18,25 @@ struct HeadLimits {
 
 struct Head {
   std::string method, target;
+  std::string host;  // of the target where that names one, else of the field
   bool keep_alive = true;
   bool http_1_0 = false;
   bool chunked = false;
   bool expects_continue = false;
   int64_t content_length = -1;  // -1: none given
   std::string content_type, content_encoding, authorization, request_id;
+  std::string origin, preflight_method, preflight_headers;  // what browsers send for a page
 
   bool has_body() const { return chunked || content_length > 0; }
-  std::string for_library() const;  // the head that the HTTP library reads
+  std::string path() const;  // percent-decoded, without the query, which no route reads
 };
 
 // `text` ends with the empty line. Throws HttpError 400, 405, 414 or 431.
 Head parse_head(std::string_view text, const HeadLimits& limits);
+
+// A line "name: value", as of heads and trailers. Throws HttpError 400.
+void check_field(std::string_view line);
+bool has_control_characters(std::string_view text);  // other than tabs
 
 // Letters, digits and -_.:/+= up to 128 of them: an id that we repeat in headers and logs.
 bool is_sane_id(std::string_view id);

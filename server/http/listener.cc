@@ -1,5 +1,6 @@
 #include "server/http/listener.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -16,17 +17,22 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-int32_t port_of(int socket) {
+Listener describe(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
-                                             : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+  const bool is_6 = address.ss_family == AF_INET6;
+  const std::string text = text_of(address);
+  return {socket,
+          ntohs(is_6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                     : reinterpret_cast<sockaddr_in*>(&address)->sin_port),
+          is_6 ? "[" + text + "]" : text, is_loopback(address)};
 }
 
 // -1 and errno on failure. Only SO_REUSEADDR: a second server on the port must fail, not share it.
 int listen_at(const addrinfo& address) {
-  const int socket = ::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, address.ai_protocol);
+  const int socket =
+      ::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
   if (socket < 0) return -1;
   const int on = 1;
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -40,6 +46,20 @@ int listen_at(const addrinfo& address) {
 
 }  // namespace
 
+std::string text_of(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (address.ss_family == AF_INET)
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, text, sizeof text);
+  else if (address.ss_family == AF_INET6)
+    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, text, sizeof text);
+  return text;
+}
+
+bool is_loopback(const sockaddr_storage& address) {
+  const std::string text = text_of(address);
+  return text.starts_with("127.") || text == "::1" || text.starts_with("::ffff:127.");
+}
+
 Listener listen_on(const std::string& host, int32_t port) {
   addrinfo hints{}, *list = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -51,7 +71,7 @@ Listener listen_on(const std::string& host, int32_t port) {
   int why = EADDRNOTAVAIL;
   for (const addrinfo* address = list; address; address = address->ai_next) {
     const int socket = listen_at(*address);
-    if (socket >= 0) return {socket, port_of(socket)};
+    if (socket >= 0) return describe(socket);
     why = errno;
   }
   throw Error(Code::kOs, "cannot listen on " + escaped(host) + ":" + std::to_string(port) + ": " +

@@ -1,48 +1,84 @@
 #include "server/http/server.h"
 
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
-#include "server/http/envelope.h"
 #include "server/http/exchange.h"
-#include "server/http/listener.h"
-#include "server/http/worker_pool.h"
 
 namespace ark::http {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kSpareThreads = 16;  // they tell clients beyond the limit so
+constexpr auto kTick = 100ms;         // between two looks at deadlines
+constexpr auto kTurn = 20ms;          // a worker keeps a connection for its next request so long
+constexpr auto kComplaints = 10s;     // between two lines about the same
+constexpr auto kLockPatience = 50ms;  // of who only wants to know
+constexpr std::size_t kPeerConnections = 256;
+constexpr std::size_t kNamed = 3;  // requests that hold up an end
+constexpr int kAccepts = 64;       // in a row, before others have their turn
+
+int checked(int descriptor, const char* what) {
+  if (descriptor < 0) throw Error(Code::kOs, std::string(what) + ": " + std::strerror(errno));
+  return descriptor;
+}
+
+int open_spare() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+void watch(int epoll, int descriptor) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = descriptor;
+  checked(::epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event), "epoll_ctl");
+}
+
+// What throws here has no memory, most likely; other connections go on. False: it threw.
+bool guarded(const std::function<void()>& act) {
+  try {
+    act();
+    return true;
+  } catch (const std::exception& e) {
+    log_line(LogLevel::kError, "a connection was dropped", {{"why", std::string(e.what())}});
+    return false;
+  }
+}
 
 }  // namespace
 
 Server::Server(ServerOptions options, Router router, ApiKeys keys, ServerEvents events)
     : options_(std::move(options)),
       router_(std::move(router)),
-      keys_(std::move(keys)),
-      events_(std::move(events)) {
-  const Listener listener = listen_on(options_.host, options_.port);
-  svr_sock_ = listener.socket;
-  port_ = listener.port;
-  new_task_queue = [this] { return new WorkerPool(options_.connections + kSpareThreads); };
-  set_up_library();
+      events_(std::move(events)),
+      listener_(listen_on(options_.host, options_.port)),
+      epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      wake_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      spare_(open_spare()),
+      workers_(options_.workers),
+      keys_(std::make_shared<const ApiKeys>(std::move(keys))),
+      tls_(options_.tls) {
+  options_.policy.check_names = listener_.is_loopback || !options_.policy.hosts.empty();
+  if (listener_.is_loopback) options_.policy.hosts.push_back(listener_.address);
+  watch(epoll_, listener_.socket);
+  watch(epoll_, wake_);
 }
 
 Server::~Server() {
-  if (thread_.joinable()) {
-    stop(0ms);
-  } else if (const int socket = svr_sock_.exchange(INVALID_SOCKET); socket != INVALID_SOCKET) {
-    ::close(socket);
-  }
+  stop(0ms);
+  for (const int descriptor : {listener_.socket, epoll_, wake_, spare_}) ::close(descriptor);
 }
 
 void Server::start() {
-  thread_ = std::thread([this] { listen_after_bind(); });
-  while (!is_running()) std::this_thread::sleep_for(1ms);
+  thread_ = std::thread([this] { run(); });
 }
 
 void Server::stop(std::chrono::milliseconds grace) {
@@ -50,76 +86,215 @@ void Server::stop(std::chrono::milliseconds grace) {
     std::unique_lock lock(mutex_);
     draining_.store(true);
     stopping_.store(true);
-    for (const auto& [socket, busy] : sockets_)
-      if (!busy) ::shutdown(socket, SHUT_RD);
-    idle_.wait_for(lock, grace, [&] {
-      for (const auto& [socket, busy] : sockets_)
-        if (busy) return false;
-      return true;
-    });
-    for (const auto& [socket, busy] : sockets_) ::shutdown(socket, SHUT_RDWR);
+    wake();
+    idle_.wait_for(lock, grace, [&] { return serving_.empty(); });
+    for (const auto& [client, what] : serving_) ::shutdown(client->connection.socket(), SHUT_RDWR);
   }
-  httplib::Server::stop();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  workers_.shutdown();
+  returned_.clear();
 }
 
-std::size_t Server::open_connections() const {
+void Server::replace(ApiKeys keys, TlsContext tls) {
   std::lock_guard lock(mutex_);
-  return sockets_.size();
+  keys.take_usage_from(*keys_);
+  keys_ = std::make_shared<const ApiKeys>(std::move(keys));
+  tls_ = std::move(tls);
 }
 
-bool Server::enter(int socket) {
-  std::lock_guard lock(mutex_);
-  if (stopping_ || sockets_.size() >= options_.connections) return false;
-  sockets_[socket] = false;
-  return true;
+std::string Server::in_progress() const {
+  const std::unique_lock lock(mutex_, kLockPatience);
+  if (!lock) return "the HTTP server's lock is held";
+  std::string text;
+  std::size_t named = 0;
+  for (const auto& [client, what] : serving_)
+    if (named++ < kNamed) text += (text.empty() ? "" : ", ") + what;
+  return named <= kNamed ? text : text + " and " + std::to_string(named - kNamed) + " more";
 }
 
-void Server::set_busy(int socket, bool busy) {
-  {
-    std::lock_guard lock(mutex_);
-    sockets_[socket] = busy;
-    if (!busy && stopping_) ::shutdown(socket, SHUT_RD);
+void Server::wake() {
+  const uint64_t one = 1;
+  if (::write(wake_, &one, sizeof one) < 0) return;  // it is awake already
+}
+
+void Server::run() {
+  epoll_event events[256];
+  Clock::time_point next_look = Clock::now() + kTick;
+  while (!stopping_) {
+    const int count = ::epoll_wait(epoll_, events, std::size(events), static_cast<int>(kTick.count()));
+    bool has_new = false;
+    for (int i = 0; i < count; ++i) {
+      const int socket = events[i].data.fd;
+      if (socket == listener_.socket) {
+        has_new = true;
+      } else if (socket == wake_) {
+        guarded([this] { take_returned(); });
+      } else if (const auto found = waiting_.find(socket); found != waiting_.end()) {
+        go_on(ClientPtr(found->second));
+      }
+    }
+    if (has_new) guarded([this] { accept_some(); });
+    if (Clock::now() < next_look) continue;
+    guarded([this] { give_up_late(); });
+    next_look = Clock::now() + kTick;
   }
-  idle_.notify_all();
+  waiting_.clear();
 }
 
-void Server::leave(int socket) {
-  {
-    std::lock_guard lock(mutex_);
-    sockets_.erase(socket);
-    ::close(socket);  // under the lock: nobody else may shut down a number that is already reused
+void Server::accept_some() {
+  for (int i = 0; i < kAccepts; ++i) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    const int socket = ::accept4(listener_.socket, reinterpret_cast<sockaddr*>(&address), &size,
+                                 SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket >= 0) {
+      take(socket, address);
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      return out_of_descriptors();
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      return;
+    }
   }
-  idle_.notify_all();
 }
 
-bool Server::process_and_close_socket(socket_t socket) {
-  Connection connection(socket, options_.limits);
-  if (!enter(socket)) {
-    Exchange exchange{connection};
-    exchange.must_close = true;
-    HttpError full(
-        503, "the server has " + std::to_string(options_.connections) + " open connections; try again later",
-        "", "too_many_connections");
-    full.headers.emplace_back("Retry-After", "1");
-    answer_head(exchange, error_response(full));
-    connection.linger();
+// Someone who waits has to go; where nobody does, the newcomer: else it would wake us for ever.
+void Server::out_of_descriptors() {
+  if (Clock::now() >= next_complaint_) {
+    next_complaint_ = Clock::now() + kComplaints;
+    log_line(LogLevel::kWarning, "no more descriptors for connections; raise the limit (ulimit -n)",
+             {{"why", std::string(std::strerror(errno))},
+              {"connections", static_cast<int64_t>(open_connections())}});
+  }
+  if (make_room()) return;
+  ::close(spare_);
+  if (const int socket = ::accept4(listener_.socket, nullptr, nullptr, SOCK_CLOEXEC); socket >= 0)
     ::close(socket);
-    return false;
+  spare_ = open_spare();
+}
+
+void Server::take(int socket, const sockaddr_storage& address) {
+  const std::string peer = text_of(address);
+  const std::size_t most = options_.connections_per_peer ? options_.connections_per_peer
+                           : is_loopback(address)        ? options_.connections
+                                                         : kPeerConnections;
+  const bool has_room = open_ < options_.connections || make_room();
+  guarded([&] {
+    const auto client = std::make_shared<Client>(*this, socket, peer);
+    if (client->of_peer > most || !has_room) {
+      HttpError full(503,
+                     "there are " + std::to_string(has_room ? most : options_.connections) +
+                         " open connections" + (has_room ? " from " + peer : "") + "; try again later",
+                     "", "too_many_connections");
+      full.headers.emplace_back("Retry-After", "1");
+      refuse(*client, full);
+    }
+    wait_for(client);
+  });
+}
+
+// Closes the connection that waits and is missed least: an answered one before one between requests or in a head,
+// that before one that sends its body; of these one of the address that has most, and the one that waits longest.
+bool Server::make_room() {
+  const auto rank = [&](const Client& client) {
+    const int worth = client.state == Client::State::kLinger ? 0
+                      : client.state == Client::State::kBody ? 2
+                                                             : 1;
+    return std::tuple(worth, -static_cast<int64_t>(peers_[client.connection.peer()]), client.since);
+  };
+  ClientPtr least;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [socket, client] : waiting_)
+      if (!least || rank(*client) < rank(*least)) least = client;
   }
+  if (least) waiting_.erase(least->connection.socket());
+  return least != nullptr;
+}
+
+void Server::wait_for(const ClientPtr& client) {
+  client->connection.never_wait(true);
+  watch(epoll_, client->connection.socket());
+  waiting_[client->connection.socket()] = client;
+}
+
+void Server::take_returned() {
+  uint64_t count = 0;
+  if (::read(wake_, &count, sizeof count) < 0) return;
+  std::vector<ClientPtr> returned;
+  {
+    std::lock_guard lock(mutex_);
+    returned.swap(returned_);
+  }
+  for (const ClientPtr& client : returned) wait_for(client);  // what it has sent meanwhile wakes us
+}
+
+void Server::go_on(const ClientPtr& client) {
+  const int socket = client->connection.socket();
   try {
-    while (!stopping_ && connection.await_request()) {
-      set_busy(socket, true);
-      const bool more = serve_one(connection);
-      if (!more) connection.linger();
-      set_busy(socket, false);
-      if (!more) break;
+    for (;;) {
+      const Next next = advance(*client);
+      if (next == Next::kWait) return;
+      if (next == Next::kEnd) break;
+      if (is_quick(*client)) {
+        serve(*client);
+        continue;
+      }
+      ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket, nullptr);
+      if (workers_.submit([this, client] { work(client); })) {
+        waiting_.erase(socket);
+        return;
+      }
+      watch(epoll_, socket);
+      HttpError full(503,
+                     "the server answers " + std::to_string(options_.workers) + " requests; try again later",
+                     "", "too_many_requests");
+      full.headers.emplace_back("Retry-After", "1");
+      refuse(*client, full);
     }
   } catch (const std::exception& e) {  // no memory, most likely; other connections go on
     log_line(LogLevel::kError, "a connection was dropped", {{"why", std::string(e.what())}});
   }
-  leave(socket);
-  return true;
+  waiting_.erase(socket);
+}
+
+void Server::give_up_late() {
+  std::vector<ClientPtr> late;
+  for (const auto& [socket, client] : waiting_)
+    if (Clock::now() >= client->deadline) late.push_back(client);
+  for (const ClientPtr& client : late) {
+    const bool in_head = client->state == Client::State::kHead;
+    if (in_head || client->state == Client::State::kBody)
+      refuse(
+          *client,
+          HttpError(
+              408,
+              std::string("the request's ") + (in_head ? "headers" : "body") + " did not arrive within " +
+                  std::to_string((in_head ? options_.head_timeout : options_.body_timeout).count()) + " ms"));
+    else
+      waiting_.erase(client->connection.socket());
+  }
+}
+
+// Answers the request that has come, and those that follow at once; then the connection waits with the others.
+void Server::work(ClientPtr client) {
+  try {
+    client->connection.never_wait(false);
+    for (Next next = Next::kServe; next == Next::kServe;) {
+      serve(*client);
+      for (const auto until = Clock::now() + kTurn; (next = advance(*client)) == Next::kWait;) {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+        if (!stopping_ && left > 0ms && !workers_.is_crowded() && client->connection.wait_readable(left))
+          continue;
+        std::lock_guard lock(mutex_);
+        returned_.push_back(std::move(client));
+        wake();
+        return;
+      }
+    }
+  } catch (const std::exception& e) {
+    log_line(LogLevel::kError, "a connection was dropped", {{"why", std::string(e.what())}});
+  }
 }
 
 }  // namespace ark::http

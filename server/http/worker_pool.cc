@@ -4,17 +4,25 @@
 
 namespace ark::http {
 
-void WorkerPool::enqueue(std::function<void()> job) {
+bool WorkerPool::submit(std::function<void()> job) {
   std::lock_guard lock(mutex_);
-  jobs_.push_back(std::move(job));
-  if (jobs_.size() > idle_ && threads_.size() < most_) {
+  if (jobs_.size() >= idle_ && threads_.size() < most_) {
     try {
       threads_.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {
-      if (threads_.empty()) throw;  // else the threads there are take the job in turn
+    } catch (const std::system_error&) {  // the threads there are take the job in turn
+      if (threads_.empty()) return false;
     }
+  } else if (jobs_.size() >= idle_) {
+    return false;
   }
+  jobs_.push_back(std::move(job));
   changed_.notify_one();
+  return true;
+}
+
+bool WorkerPool::is_crowded() const {
+  std::lock_guard lock(mutex_);
+  return jobs_.size() > idle_;
 }
 
 void WorkerPool::shutdown() {

@@ -1,4 +1,4 @@
-// Threads for connections: made when needed, kept until the end, never more than a limit.
+// Threads for requests: made when needed, kept until the end, never more than a limit.
 #pragma once
 
 #include <condition_variable>
@@ -8,22 +8,22 @@
 #include <thread>
 #include <vector>
 
-#include "server/http/library.h"
-
 namespace ark::http {
 
-class WorkerPool : public httplib::TaskQueue {
+class WorkerPool {
  public:
   explicit WorkerPool(std::size_t most) : most_(most) {}
 
-  void enqueue(std::function<void()> job) override;
-  void shutdown() override;  // runs what is queued and joins
+  // False, and nothing happens: all threads are busy, and there are as many as may be.
+  bool submit(std::function<void()> job);
+  bool is_crowded() const;  // whether jobs wait for a thread
+  void shutdown();          // runs what is queued and joins
 
  private:
   void work();
 
   const std::size_t most_;
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
   std::vector<std::thread> threads_;

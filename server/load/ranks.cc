@@ -19,6 +19,7 @@
 namespace ark {
 namespace {
 
+constexpr std::chrono::seconds kMeetTime{9};   // for a process to start; from then on it gives signs of life
 constexpr std::chrono::seconds kJoinTime{60};  // for each part of the meeting
 constexpr int64_t kSampleBytes = 4096;
 
@@ -74,7 +75,7 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
     if (!gpu) gpu = cuda::open_gpu(gpu_of_rank(environment.rank, cuda::count_gpus()));
   };
   if (needs_gpu) open_own_gpu();
-  auto bootstrap = dma::join_environment(environment, dma::Deadline::after(kJoinTime));
+  auto bootstrap = dma::join_environment(environment, dma::Deadline::after(kMeetTime));
   const LaunchTerms terms = terms_of(bootstrap->all_gather({}, dma::Deadline::after(kJoinTime)).at(0));
   Compiled compiled;
   Fingerprint own;
@@ -126,7 +127,7 @@ std::shared_ptr<RaggedRunner> start_ranks(Compiled compiled, const LaunchTerms& 
                                           std::shared_ptr<cuda::Gpu> gpu) {
   auto holder = std::make_shared<ProcessModel>();
   holder->processes = std::make_unique<dma::RankProcesses>(terms.ranks, own_arguments());
-  auto bootstrap = dma::join_environment(holder->processes->environment(), dma::Deadline::after(kJoinTime));
+  auto bootstrap = dma::join_environment(holder->processes->environment(), dma::Deadline::after(kMeetTime));
   bootstrap->all_gather(to_blob(terms), dma::Deadline::after(kJoinTime));
   agree_on_model(*bootstrap, fingerprint_of(compiled), "", dma::Deadline::after(kJoinTime));
   holder->runner =

@@ -1,6 +1,7 @@
 // Start-up as people see it: one line per stage with its time, and facts between them.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -15,9 +16,12 @@ class StageLog {
   void done(std::string_view stage, std::string_view detail = "");
   // A line without time: what was recognised, the sharding, memory per rank, KV tokens.
   void fact(std::string_view name, std::string_view text);
+  // The stage that goes on now. Any thread.
+  std::string current() const { return current_.load(); }
 
  private:
   std::function<void(const std::string&)> print_;
+  std::atomic<const char*> current_ = "text";
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 

@@ -34,6 +34,7 @@ class Scheduler {
   void shutdown();
   // Empty while healthy; else why the runner is unusable.
   std::string failure() const;
+  std::string silence() const { return runner_.silence(); }  // of a rank that may come back
   SchedulerStats stats() const;
   const RunnerLimits& limits() const { return state_.limits; }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -12,15 +13,18 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 
 namespace ark {
 namespace {
+
+constexpr std::chrono::milliseconds kLastWords{500};  // for standard error to take what was said
 
 int fail(const CommandLine& command, const std::string& why, int code) {
   std::string line = command.program() + ": error: " + why;
   std::ranges::replace(line, '\n', ' ');
   if (is_json_log()) line = log_text(LogLevel::kError, line);
-  std::fprintf(stderr, "%s\n", line.c_str());
+  LogWriter::instance().put(std::move(line), true);
   return code;
 }
 
@@ -31,24 +35,15 @@ void occupy_standard_descriptors() {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) != fd) std::_Exit(71);
 }
 
-void flush() {
+void flush_output() {
   if (std::fflush(stdout) == 0 || errno == EPIPE) return;
   throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
 }
 
-}  // namespace
-
-void print(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() || errno == EPIPE) return;
-  throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
-}
-
-int run_main(CommandLine& line, int argc, char** argv, const std::function<int()>& body) {
-  std::signal(SIGPIPE, SIG_IGN);
-  occupy_standard_descriptors();
+int run_guarded(CommandLine& line, int argc, char** argv, const std::function<int()>& body) {
   try {
     const int code = line.parse(argc, argv) ? body() : 0;
-    flush();
+    flush_output();
     return code;
   } catch (const Error& e) {
     return fail(line, e.what(), e.exit_code());
@@ -59,6 +54,21 @@ int run_main(CommandLine& line, int argc, char** argv, const std::function<int()
   } catch (const std::exception& e) {
     return fail(line, std::string("internal: ") + e.what(), 70);
   }
+}
+
+}  // namespace
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() || errno == EPIPE) return;
+  throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
+}
+
+int run_main(CommandLine& line, int argc, char** argv, const std::function<int()>& body) {
+  for (const int ignored : {SIGPIPE, SIGXFSZ}) std::signal(ignored, SIG_IGN);
+  occupy_standard_descriptors();
+  const int code = run_guarded(line, argc, argv, body);
+  LogWriter::instance().flush(kLastWords);
+  return code;
 }
 
 }  // namespace ark

@@ -8,7 +8,7 @@
 
 namespace ark {
 
-// Parses the options of `line`, then runs `body`. SIGPIPE is ignored.
+// Parses the options of `line`, then runs `body`. SIGPIPE and SIGXFSZ are ignored.
 // - An Error becomes one line "ark-inspect: error: ..." on standard error (with --log-format json an object) and its
 //   exit code (see base/error.h); wrong options end with 64, lack of memory with 69, what the system refused
 //   (std::system_error) with 71, anything else unforeseen with 70.

@@ -83,12 +83,13 @@ def takes_at_most(seconds, measure, tries=3):
 class Server:
     """`with Server("--model", path) as server:`; standard output and error are kept in `lines` and `log`."""
 
-    def __init__(self, *options, environment=None, wait=True, port=0, preexec_fn=None):
+    def __init__(self, *options, environment=None, wait=True, port=0, prepare=None):
+        self.port = port
         command = [BINARY, *map(str, options)] + ([] if port is None else ["--port", str(port)])
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         errors="replace", stdin=subprocess.DEVNULL,
                                         env=clean_environment() | (environment or {}), start_new_session=True,
-                                        preexec_fn=preexec_fn)
+                                        preexec_fn=prepare)
         self.lines, self.log = [], []
         self.readers = [threading.Thread(target=self._read, args=pair, daemon=True)
                         for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.log))]
@@ -115,8 +116,8 @@ class Server:
             return next((text for text in texts if text.startswith("ready ")), None)
 
         line = until(ready, "ready line", START_SECONDS)
-        self.url, self.model = re.fullmatch(r"ready +(http://\S+)  model (.*)", line).groups()
-        self.host, port = self.url.removeprefix("http://").rsplit(":", 1)
+        self.url, self.model = re.fullmatch(r"ready +(https?://\S+)  model (.*)", line).groups()
+        self.host, port = self.url.split("://")[1].rsplit(":", 1)
         self.port = int(port)
 
     # -- clients
@@ -138,13 +139,12 @@ class Server:
 
     def exchange(self, data, end="answered", timeout=PATIENCE):
         """Sends bytes and returns all that comes back. Our side ends "at once", when the first answer begins
-        ("answered"), or "never": then the server has to close. A server takes an end for the client's going: it
-        gives up what it computes."""
+        ("answered"), or "never": then the server has to close."""
         with self.connect(timeout) as connection:
             try:
                 connection.sendall(data)
                 if end == "answered":
-                    select.select([connection], [], [], timeout)
+                    readable([connection], timeout)
                 if end != "never":
                     connection.shutdown(socket.SHUT_WR)
             except OSError:  # refused in the middle: the answer is there all the same
@@ -206,11 +206,20 @@ class Server:
             self.kill()
 
 
+def readable(connections, seconds=0.0):
+    """Those on which something has come, after `seconds` at the latest; also of descriptors that select() cannot take."""
+    poller = select.poll()
+    by_number = {connection.fileno(): connection for connection in connections}
+    for number in by_number:
+        poller.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in poller.poll(max(0, seconds) * 1000)]
+
+
 def receive_all(connection, seconds=PATIENCE):
     """Until the other side ends or resets."""
     data, deadline = b"", time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if not select.select([connection], [], [], deadline - time.monotonic())[0]:
+        if not readable([connection], deadline - time.monotonic()):
             break
         try:
             block = connection.recv(65536)

@@ -226,16 +226,17 @@ def test_chunked_bodies_are_bodies(tiny):
 
 def test_other_content_types_and_encodings(tiny):
     body = b'{"prompt": [1], "max_tokens": 1}'
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8", ""):
+    for kind in ("application/json", "Application/JSON; charset=utf-8", "application/problem+json"):
         assert raw(tiny, COMPLETE, body, headers={"Content-Type": kind}).status_code == 200
-    refused(raw(tiny, COMPLETE, body, headers={"Content-Type": "multipart/form-data; boundary=x"}), 415)
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data; boundary=x", "text/json"):
+        refused(raw(tiny, COMPLETE, body, headers={"Content-Type": kind}), 415)
     refused(raw(tiny, COMPLETE, body, headers={"Content-Encoding": "gzip"}), 415)
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/embeddings", "/v1/models/", "/v1/completions/", "/Health",
                                   "/v1/../health", "//health", "/%00", "/%ff", "/health%2F", "/favicon.ico"])
 def test_unknown_routes(tiny, path):
-    answer = tiny.exchange(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()).decode()
+    answer = tiny.exchange(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()).decode()
     assert answer.startswith("HTTP/1.1 404 "), answer[:200]
     assert set(json.loads(answer.split("\r\n\r\n", 1)[1])["error"]) == FOUR_KEYS
 

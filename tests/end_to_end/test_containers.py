@@ -37,7 +37,7 @@ def limited(group, mebibytes):
 
 
 def check(model, enter):
-    return subprocess.run([BINARY, "--check", "--model", model], preexec_fn=enter, capture_output=True, text=True,
+    return subprocess.run([BINARY, "--check", "--model", model], prepare=enter, capture_output=True, text=True,
                           timeout=120, env=clean_environment())
 
 
@@ -63,7 +63,7 @@ def test_a_group_serves_or_refuses_and_is_never_killed(group, smollm2_model, meb
         assert mebibytes < 700, result.stderr
         assert "do not fit" in result.stderr
         return
-    with Server("--model", smollm2_model, preexec_fn=enter) as server:
+    with Server("--model", smollm2_model, prepare=enter) as server:
         with ThreadPoolExecutor(6) as pool:
             answers = list(pool.map(lambda i: talk(server, (400, 700)[i % 2]), range(6)))
         assert server.process.poll() is None, "it was killed"
@@ -82,7 +82,7 @@ def test_an_address_space_serves_or_refuses(smollm2_model, mebibytes):
     assert result.returncode == 0 or "do not fit in the" in result.stderr or mebibytes < 700, result.stderr
     assert (result.returncode == 0) == (mebibytes > 1000), result.stderr
     if result.returncode == 0:
-        with Server("--model", smollm2_model, preexec_fn=enter) as server:
+        with Server("--model", smollm2_model, prepare=enter) as server:
             assert talk(server, 300)[0] == 200
 
 

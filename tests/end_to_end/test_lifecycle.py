@@ -90,7 +90,7 @@ def test_the_queue_is_bounded_exactly_when_many_come_at_once(long_model):
 
 def test_api_keys(tiny_model, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("first-key\n\n  second-key \r\n")
+    keys.write_text("first-key\n\n  second:second-key \r\n")
     with Server("--model", tiny_model, "--api-key-file", keys) as server:
         assert any("Authorization: Bearer KEY" in line for line in server.lines)
         for path in ("/health", "/v2/health/live", "/v2/health/ready"):
@@ -103,10 +103,10 @@ def test_api_keys(tiny_model, tmp_path):
                 assert answer.status_code == 401 and set(answer.json()["error"]) == FOUR_KEYS
                 assert answer.headers["www-authenticate"] == "Bearer"
         for value in (b"Bearer ", b"Bearer  first-key", b"\xff\xfe"):
-            answer = server.exchange(b"GET /version HTTP/1.1\r\nAuthorization: %s\r\n\r\n" % value)
+            answer = server.exchange(b"GET /version HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\n\r\n" % value)
             assert answer.startswith(b"HTTP/1.1 401 "), answer
         # Nothing is read of a body whose sender has no key.
-        assert server.exchange(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n").startswith(b"HTTP/1.1 401")
+        assert server.exchange(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n").startswith(b"HTTP/1.1 401")
         for key in ("first-key", "second-key"):
             with server.client(api_key=key) as client:
                 assert client.completions.create(model=server.model, prompt=[1], max_tokens=1).usage.completion_tokens == 1

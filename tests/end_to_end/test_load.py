@@ -79,7 +79,8 @@ def test_a_disconnected_client_s_sequence_is_cancelled_at_the_next_step(long_mod
         until(lambda: is_idle(server), "the end of a stream")
         with server.connect() as connection:  # not a stream: nothing is written that could fail
             body = b'{"prompt": [1, 2], "max_tokens": 60000, "ignore_eos": true}'
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                               b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
             until(lambda: server.metric("ark_requests_running") == 1, "a running request")
         until(lambda: is_idle(server), "the end of a request")
         # Whose sequences came to their own end are not among these.

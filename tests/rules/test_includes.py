@@ -25,7 +25,7 @@ SERVER_ROOMS = {
     "load": {"schedule", "text", "model.h", "config.h", "command_line.h", "version.h", "tools/main_guard.h"},
 }
 SERVER_ROOMS["tools"] = {"schedule", "session", "text", "load", "json", "model.h", "config.h", "command_line.h",
-                         "version.h", "http/library.h"}  # ark-bench is a client
+                         "version.h"}
 # The engine's rooms, "" being the files beside them. Each may include itself and what stands here; the validator does
 # not see what it judges, and executors see programs only.
 ENGINE_ROOMS = {
@@ -44,9 +44,9 @@ ENGINE_ROOMS = {
 COMPOSITION_ROOTS = re.compile(r"server/([^/]+|load/.*|tools/.*)$")
 # Outside libraries, by the folders that may use them. What is named nowhere is the C++ library or the system's.
 LIBRARIES = {
-    "spdlog/": set(MAY_INCLUDE),
     "google/protobuf/": {"importer"},
     "httplib.h": {"server"},
+    "openssl/": {"server"},
     "nlohmann/": {"server"},
     "CLI/": {"server"},
     "pcre2": {"server"},
@@ -109,7 +109,7 @@ def test_rooms_of_the_server_include_only_what_they_may(room):
 
 
 def test_the_http_library_is_included_in_one_file():
-    assert [named(path) for path in sources("server") if "httplib.h" in includes(path, "<")] == ["server/http/library.h"]
+    assert [named(path) for path in sources("server") if "httplib.h" in includes(path, "<")] == ["server/tools/bench/library.h"]
 
 
 @pytest.mark.parametrize("folder", MAY_INCLUDE)

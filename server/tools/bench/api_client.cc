@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "server/http/library.h"
+#include "server/tools/bench/library.h"
 #include "server/json.h"
 #include "server/tools/bench/sse.h"
 

@@ -1,0 +1,97 @@
+#include "base/log_writer.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+
+namespace ark {
+namespace {
+
+constexpr std::size_t kMostLines = 8192, kMostBytes = 4 << 20;
+
+// False: standard error is broken or full for good.
+bool write_line(std::string line) {
+  line += '\n';
+  for (std::size_t at = 0; at < line.size();) {
+    const ssize_t n = ::write(STDERR_FILENO, line.data() + at, line.size() - at);
+    if (n > 0) at += static_cast<std::size_t>(n);
+    if (n >= 0 || errno == EINTR) continue;
+    if (errno != EAGAIN) return false;
+    pollfd poller{STDERR_FILENO, POLLOUT, 0};
+    ::poll(&poller, 1, -1);
+  }
+  return true;
+}
+
+}  // namespace
+
+LogWriter& LogWriter::instance() {
+  static auto* const writer = new LogWriter;
+  return *writer;
+}
+
+LogWriter::LogWriter() {
+  try {
+    std::thread([this] { run(); }).detach();
+    has_thread_ = true;
+  } catch (const std::system_error&) {  // no thread to be had: whoever has a line writes it
+  }
+}
+
+void LogWriter::put(std::string line, bool is_last) {
+  std::unique_lock lock(mutex_);
+  if (!has_thread_) {
+    if (!write_line(std::move(line))) ++dropped_;
+    return;
+  }
+  if (!is_last && (lines_.size() >= kMostLines || bytes_ + line.size() > kMostBytes)) {
+    ++dropped_;
+    ++untold_;
+    return;
+  }
+  bytes_ += line.size();
+  lines_.push_back(std::move(line));
+  wake_.notify_one();
+}
+
+bool LogWriter::flush(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_for(lock, patience, [&] { return lines_.empty() && !is_writing_; });
+}
+
+int64_t LogWriter::dropped() const {
+  std::lock_guard lock(mutex_);
+  return dropped_;
+}
+
+void LogWriter::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return !lines_.empty(); });
+    std::string line = std::move(lines_.front());
+    lines_.pop_front();
+    bytes_ -= line.size();
+    is_writing_ = true;
+    lock.unlock();
+    bool is_written = write_line(std::move(line));
+    lock.lock();
+    if (is_written && untold_ > 0 && lines_.empty()) {  // it flows again
+      const int64_t untold = std::exchange(untold_, 0);
+      lock.unlock();
+      is_written = write_line(log_text(
+          LogLevel::kWarning, "standard error was not read: log lines were dropped", {{"lines", untold}}));
+      lock.lock();
+    }
+    if (!is_written) ++dropped_;
+    is_writing_ = false;
+    if (lines_.empty()) idle_.notify_all();
+  }
+}
+
+}  // namespace ark

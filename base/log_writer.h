@@ -1,0 +1,37 @@
+// Lines on their way to standard error: a bounded queue and one thread that writes, so that a reader who stalls
+// holds up nobody.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+
+namespace ark {
+
+class LogWriter {
+ public:
+  // The process's one; it lives until the process ends, whatever its thread is waiting for.
+  static LogWriter& instance();
+
+  // Never waits. Where the queue is full the line is dropped and counted; `is_last`: it is taken all the same.
+  void put(std::string line, bool is_last = false);
+  // Whether all lines were written (or could not be) within `patience`.
+  bool flush(std::chrono::milliseconds patience);
+  int64_t dropped() const;
+
+ private:
+  LogWriter();
+  void run();
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable wake_, idle_;
+  std::deque<std::string> lines_;
+  std::size_t bytes_ = 0;             // of lines_
+  int64_t dropped_ = 0, untold_ = 0;  // lines; of these, not yet told in the log
+  bool is_writing_ = false, has_thread_ = false;
+};
+
+}  // namespace ark

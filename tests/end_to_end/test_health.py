@@ -1,0 +1,149 @@
+"""Health never lies or waits: beside thousands of slow clients, while loading, without descriptors, with a rank that hangs."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import time
+
+import pytest
+
+from ark_server import FULL, Server, readable, receive_all, until
+
+UNAVAILABLE = 69
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+BODY = b'{"prompt": [1, 2], "max_tokens": 1}'
+POST = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+SLOW = {"idle": b"", "head": POST[:40], "body": POST[:-5], "chunks": POST[:-len(BODY)].replace(
+    b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked") + b"23\r\n{"}
+MANY = 2000
+
+
+def seconds_of(server, request, status=b"200"):
+    since = time.monotonic()
+    with server.connect() as connection:
+        connection.sendall(request)
+        answer = receive_all(connection)
+    assert answer.startswith(b"HTTP/1.1 " + status), answer
+    return time.monotonic() - since
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_health_beside_thousands_of_slow_clients(tiny_model, kind):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < MANY + 200:
+        pytest.skip(f"{hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY + 200), hard))
+    with Server("--model", tiny_model) as server:
+        slow = []
+        try:
+            for _ in range(MANY):
+                slow.append(server.connect())
+                slow[-1].sendall(SLOW[kind])
+            taken = []
+            for index in range(60):
+                slow[index].sendall(b"1" if kind == "chunks" else b"" if kind == "idle" else b"a")
+                taken.append(seconds_of(server, HEALTH))
+            print(f"{kind}: median {sorted(taken)[30] * 1000:.1f} ms, worst {max(taken) * 1000:.1f} ms")
+            assert sorted(taken)[54] < 0.1  # a busy machine may be late once or twice
+            assert seconds_of(server, POST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")) < 5
+            assert not readable(slow)  # nobody was sent away for it
+        finally:
+            for connection in slow:
+                connection.close()
+        until(lambda: server.metric("ark_open_connections") <= 2, "the end of the connections")
+
+
+def test_slow_requests_are_given_up_in_time(tiny_model):
+    """Without a thread each: a head has 10 s."""
+    with Server("--model", tiny_model, "--keep-alive-timeout", 1) as server, server.connect() as idle, server.connect() as slow:
+        slow.sendall(SLOW["head"])
+        since = time.monotonic()
+        assert receive_all(idle) == b"" and time.monotonic() - since < 1 + 2
+        if FULL:
+            assert receive_all(slow).startswith(b"HTTP/1.1 408 ") and 9 < time.monotonic() - since < 14
+
+
+@pytest.mark.parametrize("limit", [48, 100])
+def test_without_descriptors_others_are_sent_away_and_the_log_says_so(tiny_model, limit):
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    with Server("--model", tiny_model, prepare=few) as server:
+        idle = [server.connect() for _ in range(300)]
+        try:
+            for _ in range(10):
+                assert seconds_of(server, HEALTH) < 1
+        finally:
+            for connection in idle:
+                connection.close()
+        assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 1}).status_code == 200
+
+
+def test_an_address_may_have_so_many_connections(tiny_model):
+    with Server("--model", tiny_model, "--max-connections-per-peer", 5) as server:
+        held = [server.connect() for _ in range(5)]
+        until(lambda: b" 503 " in exchange_or_nothing(server), "a refusal")
+        answer = exchange_or_nothing(server)
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_many_connections"
+        assert b"Retry-After: 1\r\n" in answer
+        for connection in held:
+            connection.close()
+        until(lambda: b" 200 " in exchange_or_nothing(server), "room again")
+
+
+def exchange_or_nothing(server):
+    with server.connect() as connection:
+        try:
+            connection.sendall(HEALTH)
+        except OSError:
+            pass
+        return receive_all(connection)
+
+
+def test_while_loading_health_says_the_stage_and_all_else_waits(long_model):
+    """With a rank that is stopped loading does not go on; it is named within ten seconds."""
+    server = Server("--model", long_model, "--tp", 2, "--processes", "--kv-memory", "256M", wait=False, port=free_port())
+    try:
+        child = until(server.children, "a rank process")[0]
+        os.kill(child, signal.SIGSTOP)
+        since = time.monotonic()
+        server.url = f"http://127.0.0.1:{server.port}"
+        health = server.get("/health")
+        assert health.status_code == 503
+        assert health.json()["status"] == "loading" and health.json()["stage"] in health.json()["error"]["message"]
+        assert health.json()["stage"] in ("recognise", "partition", "lower", "pack")
+        assert server.get("/v2/health/live").status_code == 200
+        for path in ("/v1/models", "/metrics", "/version"):
+            answer = server.get(path)
+            assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+        assert server.post("/v1/completions", {"prompt": [1]}).status_code == 503
+        assert server.join() == UNAVAILABLE
+        assert "rank 1" in server.log[-1] and time.monotonic() - since < 10 + 2, server.log
+    finally:
+        server.kill()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_a_rank_that_hangs_is_named_and_may_come_back(long_model):
+    with Server("--model", long_model, "--tp", 2, "--processes", "--kv-memory", "256M") as server:
+        (child,) = server.children()
+        os.kill(child, signal.SIGSTOP)
+        since = time.monotonic()
+        until(lambda: server.get("/health").status_code == 503, "a rank without a sign of life")
+        assert time.monotonic() - since < 3.5
+        assert "rank 1" in server.get("/health").json()["error"]["message"]
+        until(lambda: "rank 1 shows no sign of life" in server.errors(), "a line in the log")
+        os.kill(child, signal.SIGCONT)
+        until(lambda: server.get("/health").status_code == 200, "health again")
+        assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 2}).status_code == 200
+        os.kill(child, signal.SIGSTOP)  # for good
+        since = time.monotonic()
+        assert server.join() == UNAVAILABLE
+        assert "rank 1" in server.log[-1] and time.monotonic() - since < 15

@@ -1,0 +1,55 @@
+#include "server/http/policy.h"
+
+#include <gtest/gtest.h>
+
+namespace ark::http {
+namespace {
+
+int status_of(const std::string& host, const std::string& origin = "",
+              const Policy& policy = {.check_names = true}) {
+  Head head;
+  head.host = host;
+  head.origin = origin;
+  try {
+    check_names(policy, head);
+  } catch (const HttpError& e) {
+    return e.status;
+  }
+  return 200;
+}
+
+TEST(Policy, OnlyTheLoopbacksNamesReachIt) {
+  for (const char* host : {"localhost", "LocalHost:80", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:80"})
+    EXPECT_EQ(status_of(host), 200) << host;
+  for (const char* host : {"", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]",
+                           "::1", "[::1", "0.0.0.0", "xlocalhost", "127.0.0.2"})
+    EXPECT_EQ(status_of(host), 403) << host;
+  EXPECT_EQ(status_of("evil.example", "", {}), 200);
+  EXPECT_EQ(status_of("Ark.example:1", "", {.check_names = true, .hosts = {"ark.example"}}), 200);
+}
+
+TEST(Policy, PagesOfOthersMayNotUseIt) {
+  for (const char* origin : {"http://localhost:3000", "https://127.0.0.1", "http://[::1]:5"})
+    EXPECT_EQ(status_of("localhost", origin), 200) << origin;
+  for (const char* origin :
+       {"http://evil.example", "null", "localhost", "http://localhost.evil.example", "file://"})
+    EXPECT_EQ(status_of("localhost", origin), 403) << origin;
+  const Policy named = {.check_names = true, .hosts = {}, .origins = {"https://app.example"}};
+  EXPECT_EQ(status_of("localhost", "https://app.example", named), 200);
+  EXPECT_EQ(status_of("localhost", "https://app.example:8", named), 403);
+}
+
+TEST(Policy, OnlyNamedPagesMayReadAnswers) {
+  Head head;
+  head.origin = "https://app.example";
+  EXPECT_TRUE(cors_headers({}, head).empty());
+  const HeaderList headers = cors_headers({.origins = {"https://app.example"}}, head);
+  ASSERT_FALSE(headers.empty());
+  EXPECT_EQ(headers[0].second, "https://app.example");
+  EXPECT_FALSE(cors_headers({.origins = {"*"}}, head).empty());
+  head.origin = "https://app.example.evil";
+  EXPECT_TRUE(cors_headers({.origins = {"https://app.example"}}, head).empty());
+}
+
+}  // namespace
+}  // namespace ark::http
