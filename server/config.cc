@@ -60,6 +60,12 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   whole("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
   whole("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
   app.add_flag("--processes", options.processes, "each rank but the first is a process of its own");
+  app.add_flag("--supervise,!--no-supervise", options.supervise,
+               "the model runs in a process of its own, which is started again if it dies, and what it was "
+               "at goes on; "
+               "with --processes unless told otherwise");
+  whole("--max-restarts", options.max_restarts, 0, 1000,
+        "deaths of that process in a minute that do not end the server");
   add_device_options(app, options.device);
   whole("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
   whole("--max-model-len", options.max_model_len, 0, 1 << 20,

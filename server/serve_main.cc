@@ -45,7 +45,7 @@ void say(const std::string& line, const LogFields& fields = {}) {
 }
 
 schedule::SchedulerOptions scheduling(const ServeOptions& options) {
-  return {options.max_num_seqs, options.max_num_batched_tokens, options.max_queue};
+  return {options.max_num_seqs, options.max_num_batched_tokens, options.max_queue, options.max_restarts};
 }
 
 void say_ready(const ServeOptions& options, const std::string& model, const text::ModelText& text,
@@ -95,10 +95,11 @@ int run(const ServeOptions& options) {
   json_lines = options.log_format == LogFormat::kJson;
   set_log_format(json_lines);
   set_log_level(options.log_level);
-  if (is_rank_process()) {  // it ends when rank 0 ends, whatever signals the terminal sends to all
-    std::signal(SIGINT, SIG_IGN);
-    std::signal(SIGTERM, SIG_IGN);
-    return run_rank(options);
+  if (is_rank_process() ||
+      is_model_process()) {  // ends with what started it, whatever the terminal sends to all
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
+    return is_rank_process() ? run_rank(options)
+                             : run_model_process(options, [](const auto& line) { say(line); });
   }
   api::Service service;
   std::optional<Frontend> frontend;

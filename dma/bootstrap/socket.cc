@@ -207,8 +207,9 @@ bool send_frame(const Socket& socket, FrameKind kind, int rank, int ranks, std::
                 Deadline deadline) {
   const FrameHeader header{FrameHeader::kMagic,         FrameHeader::kVersion,        kind,
                            static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks), payload.size()};
-  return send_all(socket, reinterpret_cast<const char*>(&header), sizeof header, deadline) &&
-         send_all(socket, payload.data(), payload.size(), deadline);
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);  // at once: the reader wakes once
+  bytes += payload;
+  return send_all(socket, bytes.data(), bytes.size(), deadline);
 }
 
 Received receive_frame(const Socket& socket, Frame& frame, uint64_t limit, Deadline deadline) {

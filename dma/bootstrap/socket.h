@@ -48,6 +48,8 @@ enum class FrameKind : uint16_t {
   kLeaving = 8,      // the sender goes in good order
   kDead = 9,         // `rank` is dead; payload: why
   kHelloWire = 10,   // first frame of a connection of transport socket; payload: the secret of who is visited
+  kStep = 11,        // to the process of a supervised model
+  kResult = 12,      // from it
 };
 
 struct FrameHeader {

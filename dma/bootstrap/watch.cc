@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
@@ -64,8 +65,11 @@ void Watch::report_dead(int rank, const std::string& why) {
 }
 
 void Watch::run(std::stop_token stop) {
-  Clock::time_point next_beat = Clock::now();
+  Clock::time_point next_beat = Clock::now(), turn = next_beat;
   while (!stop.stop_requested()) {
+    // After a stop of our own, what the others have sent meanwhile is still to be read.
+    if (const auto last = std::exchange(turn, Clock::now()); turn - last > 2 * kBeat)
+      heard_.assign(sockets_.size(), turn);
     if (Clock::now() >= next_beat) {
       send_beats();
       check_silence();

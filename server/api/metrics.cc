@@ -132,6 +132,8 @@ void print_models(const Service& service, std::string& out) {
   stat("ark_generated_tokens_total", "counter", "Tokens that were sampled.", &Stats::generated_tokens);
   stat("ark_preemptions_total", "counter", "Sequences that gave their pages away and were computed again.",
        &Stats::preemptions);
+  stat("ark_restarts_total", "counter", "Times that the model's process died and was started again.",
+       &Stats::restarts);
   stat("ark_refused_total", "counter", "Sequences refused because the queue was full.", &Stats::refused);
   print.finished();
   print.histogram("ark_time_to_first_token_seconds", "From arrival to the first token.",

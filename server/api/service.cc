@@ -65,6 +65,9 @@ std::string Service::failure() const {
 std::string Service::not_ready() const {
   if (models_.empty()) return "no model is loaded";
   if (draining_) return "the server is shutting down";
+  for (const auto& model : models_)
+    if (const std::string why = model->scheduler->restarting(); !why.empty())
+      return model->name() + " is restarting: " + why;
   return failure();
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/sha256.h"
 #include "engine/cuda/driver.h"
 #include "engine/plain/plain_runner.h"
 #include "importer/decoder.h"
@@ -60,6 +61,12 @@ std::string encoder_outputs(const Graph& graph) {
   return graph.inputs.empty() ? "" : text;
 }
 
+std::string identity_of(const Graph& graph) {
+  std::vector<ConstantPtr> constants;
+  for (const Value& value : graph.values) constants.push_back(value.constant);
+  return sha256_hex(graph.str()) + samples_of(constants);
+}
+
 // The plain runner with the graph that it reads.
 struct PlainModel {
   PlainModel(Graph g, const DecoderSignature& signature, const PlainRunnerOptions& options)
@@ -84,7 +91,10 @@ LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::stri
   plain.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
   auto model = std::make_shared<PlainModel>(std::move(graph), *signature, plain);
   log.done("load", std::to_string(model->graph.nodes.size()) + " nodes");
-  return {std::shared_ptr<StepRunner>(model, &model->runner), {}, false};
+  return {std::shared_ptr<StepRunner>(model, &model->runner),
+          {},
+          false,
+          options.identify ? identity_of(model->graph) : ""};
 }
 
 std::string recognised_text(const DecoderModel& model) {
@@ -149,8 +159,9 @@ void place_logged(Placement& place, const std::vector<Program>& programs, const 
 
 // For keys and values: what the user says, else what every rank's GPU has left, or a quarter of free memory.
 int64_t cache_bytes(const LoadOptions& options, const Compiled& compiled, const Placement& place) {
-  if (options.kv_memory != 0) return options.kv_memory;
   const int64_t page = std::max<int64_t>(1, page_bytes(compiled.programs));
+  if (options.pages != 0) return page * options.pages;
+  if (options.kv_memory != 0) return options.kv_memory;
   if (!place.gpu) return std::max(page, available_memory() / 4);
   std::vector<int64_t> free = {static_cast<int64_t>(place.gpu->free_bytes())};
   // The others are opened for a look only: their ranks' processes open them again.
@@ -243,6 +254,11 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   job.terms.on_gpu = place.gpu != nullptr;
   settle_pages(job.terms.limits, job.compiled.programs, cache_bytes(options, job.compiled, place));
   const LaunchTerms terms = job.terms;
+  std::string identity;
+  if (options.identify) {
+    const Fingerprint fingerprint = fingerprint_of(job.compiled);
+    identity = fingerprint.programs + fingerprint.weights;
+  }
   const std::shared_ptr<RaggedRunner> runner = launch(std::move(job), place);
   const RunnerMemory memory = runner->memory();
   log.done("pack", mebibytes(memory.weights) + " of weights");
@@ -252,7 +268,7 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   warm(*runner);
   log.done("warm");
   report_memory(*runner, terms.ranks, place.in_processes, log);
-  return {runner, memory, true};
+  return {runner, memory, true, identity};
 }
 
 }  // namespace ark
