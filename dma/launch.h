@@ -20,7 +20,7 @@ std::vector<std::string> own_arguments();
 // is not -1. It ends when the calling *thread* ends, once it has called end_with_launcher(). Throws Error(kOs).
 pid_t start_again(const std::vector<std::string>& arguments, std::vector<std::string> variables,
                   int descriptor = -1);
-// "ended with status 3", "was ended by signal 9", or "" while it runs. Looks without reaping: the process id stays ours.
+// "ended with status 3", "was ended by signal 9", or "" while it runs. Looks without reaping: the id stays ours.
 std::string end_of(pid_t pid);
 
 class RankProcesses {

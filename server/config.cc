@@ -60,10 +60,11 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   whole("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
   whole("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
   app.add_flag("--processes", options.processes, "each rank but the first is a process of its own");
-  app.add_flag("--supervise,!--no-supervise", options.supervise,
-               "the model runs in a process of its own, which is started again if it dies, and what it was "
-               "at goes on; "
-               "with --processes unless told otherwise");
+  app.add_flag(
+      "--supervise", options.supervise,
+      "the model runs in a process of its own, which is started again if it dies, and what it was at "
+      "goes on; the default with --processes");
+  app.add_flag("--no-supervise", options.no_supervise, "not even with --processes");
   whole("--max-restarts", options.max_restarts, 0, 1000,
         "deaths of that process in a minute that do not end the server");
   add_device_options(app, options.device);

@@ -75,6 +75,8 @@ struct Frame {
 
 enum class Received : uint8_t { kFrame, kClosed, kLate, kMalformed };
 
+// As it is sent, for those who cannot wait.
+std::string frame_bytes(FrameKind kind, int rank, int ranks, std::string_view payload);
 // Both wait until `deadline`, never raise SIGPIPE. False: closed or too late.
 bool send_frame(const Socket& socket, FrameKind kind, int rank, int ranks, std::string_view payload,
                 Deadline deadline);

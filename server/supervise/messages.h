@@ -1,5 +1,5 @@
-// What a server and its model's process say to each other, as bytes. Both run the same executable: values lie as they do
-// in memory. What does not fit throws Error(kUnavailable).
+// What a server and its model's process say to each other, as bytes. Both run the same executable: values lie as
+// they do in memory. What does not fit throws Error(kUnavailable).
 #pragma once
 
 #include <string>

@@ -104,7 +104,8 @@ Error current_error() {
 }  // namespace
 
 int serve_model(const std::function<OwnModel(const ModelTerms&)>& load) {
-  ::fcntl(dma::kHandedDescriptor, F_SETFD, FD_CLOEXEC);
+  if (::fcntl(dma::kHandedDescriptor, F_SETFD, FD_CLOEXEC) != 0)
+    throw Error(Code::kUsage, "this process was not started by one that serves; clear its environment");
   const dma::Socket socket(dma::kHandedDescriptor);
   OwnModel model;  // ends after the report of what failed: its ranks may take a second
   Reports reports(socket);

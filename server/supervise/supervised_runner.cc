@@ -23,13 +23,13 @@ using namespace std::chrono_literals;
 
 constexpr auto kSilence = 2500ms;    // after which the process counts as dead; it speaks every 250 ms
 constexpr auto kLook = 50ms;         // between looks
-constexpr auto kMessageTime = 2s;    // for what has begun to come, or has to go
+constexpr auto kMessageTime = 2s;    // for what has begun to come
 constexpr auto kRetryDelay = 100ms;  // after a load that failed; doubled each time
 constexpr int kMostDoublings = 5;
 
-bool is_readable(int descriptor, std::chrono::milliseconds timeout) {
-  pollfd one = {descriptor, POLLIN, 0};
-  return ::poll(&one, 1, static_cast<int>(timeout.count())) > 0;
+short ready_for(int descriptor, short events, std::chrono::milliseconds timeout) {
+  pollfd one = {descriptor, events, 0};
+  return ::poll(&one, 1, static_cast<int>(timeout.count())) > 0 ? one.revents : short{0};
 }
 
 double seconds_since(std::chrono::steady_clock::time_point then) {
@@ -40,6 +40,7 @@ double seconds_since(std::chrono::steady_clock::time_point then) {
 
 SupervisedRunner::SupervisedRunner(Start start, int32_t config_length)
     : start_(std::move(start)), config_length_(config_length) {
+  ::signal(SIGCHLD, SIG_DFL);          // processes stay until they are reaped
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // the ranks of a dead process are awaited before the next begins
   try {
     while (!ready(1s)) {
@@ -63,11 +64,7 @@ uint64_t SupervisedRunner::post(const StepDescriptor& step) {
             "more steps in flight than the runner's depth");
   rows_.push_back(step.rows.size());
   ++posted_;
-  if (!dma::send_frame(socket_, dma::FrameKind::kStep, 0, 0, to_blob(step),
-                       dma::Deadline::after(kMessageTime))) {
-    listen(dma::Deadline::after(kLook));  // its end, or its last message, says more
-    lose(Code::kUnavailable, "the model's process takes no steps");
-  }
+  send(dma::FrameKind::kStep, to_blob(step));
   return posted_;
 }
 
@@ -119,20 +116,38 @@ void SupervisedRunner::begin() {
   } catch (const Error& error) {
     lose(error.code(), error.what());
   }
-  dma::send_frame(socket_, dma::FrameKind::kBlob, 0, 0, to_blob(ModelTerms{config_length_, limits_.pages}),
-                  dma::Deadline::after(kMessageTime));
+  send(dma::FrameKind::kBlob, to_blob(ModelTerms{config_length_, limits_.pages}));
+}
+
+// What does not go now goes later: the process may be in the middle of a step, which takes as long as it takes.
+void SupervisedRunner::send(dma::FrameKind kind, const std::string& payload) {
+  outgoing_ += dma::frame_bytes(kind, 0, 0, payload);
+  flush();
+}
+
+void SupervisedRunner::flush() {
+  while (!outgoing_.empty()) {
+    const ssize_t sent =
+        ::send(socket_.descriptor(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent <= 0) return;  // a closed connection is noticed by who listens
+    outgoing_.erase(0, static_cast<std::size_t>(sent));
+  }
 }
 
 // Takes what is there, or waits for it, a look at most.
 void SupervisedRunner::listen(dma::Deadline until) {
   const auto left = std::chrono::milliseconds((until.left_ns() + 999'999) / 1'000'000);
-  bool heard = is_readable(socket_.descriptor(), std::clamp<std::chrono::milliseconds>(left, 0ms, kLook));
+  const auto events = static_cast<short>(outgoing_.empty() ? POLLIN : POLLIN | POLLOUT);
+  const short ready =
+      ready_for(socket_.descriptor(), events, std::clamp<std::chrono::milliseconds>(left, 0ms, kLook));
+  if (ready & POLLOUT) flush();
+  bool heard = (ready & ~POLLOUT) != 0;
   const auto now = Clock::now();
   quiet_ += std::min<Clock::duration>(now - std::exchange(listened_, now), 2 * kLook);
   if (!heard && quiet_ > kSilence)
     lose(Code::kUnavailable,
          "the model's process has been silent for " + std::to_string(kSilence.count()) + " ms");
-  for (; heard && state_ != State::kEnding; heard = is_readable(socket_.descriptor(), 0ms)) {
+  for (; heard; heard = ready_for(socket_.descriptor(), POLLIN, 0ms) != 0) {
     quiet_ = {};
     dma::Frame frame;
     const dma::Received got =
@@ -217,6 +232,7 @@ void SupervisedRunner::take_result(const std::string& payload) {
 void SupervisedRunner::lose(Code code, const std::string& why) {
   if (pid_ > 0) ::kill(pid_, SIGKILL);  // its ranks end with it
   socket_ = {};
+  outgoing_.clear();
   rows_.clear();
   results_.clear();
   if (state_ == State::kLoading)

@@ -40,6 +40,8 @@ class SupervisedRunner : public StepRunner {
 
   void begin();
   void listen(dma::Deadline until);
+  void send(dma::FrameKind kind, const std::string& payload);
+  void flush();
   void take(const dma::Frame& frame);
   void take_facts(const std::string& payload);
   void take_result(const std::string& payload);
@@ -53,7 +55,8 @@ class SupervisedRunner : public StepRunner {
   State state_ = State::kEnding;
   pid_t pid_ = -1;
   dma::Socket socket_;
-  std::string facts_;  // of the first process, as they came
+  std::string outgoing_;  // what it has not taken yet
+  std::string facts_;     // of the first process, as they came
   RunnerLimits limits_;
   Clock::time_point begun_, not_before_{};
   int failed_loads_ = 0;  // in a row

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <functional>
 
 #include "dma/launch.h"
@@ -149,6 +148,20 @@ TEST(SupervisedRunner, EveryEndIsNamedAndTheNextProcessServes) {
   }
 }
 
+// More than a socket holds, for a process that is in the middle of a long step.
+TEST(SupervisedRunner, StepsOfAnySizeWaitForAProcessThatIsBusy) {
+  SupervisedRunner runner(serving(loaded([] { std::this_thread::sleep_for(3s); })), 0);
+  StepDescriptor step = step_of_tokens({13, 1});
+  step.bias.assign(200'000, {1, 0.f});
+  runner.post(step);
+  const uint64_t last = runner.post(step);
+  std::optional<StepResult> result;
+  while (!result || result->step < last) {
+    ASSERT_TRUE(runner.ready(50ms));
+    if (auto next = runner.poll(50ms)) result = std::move(next);
+  }
+}
+
 TEST(SupervisedRunner, AnIdleProcessIsWatched) {
   pid_t pid = 0;
   SupervisedRunner runner(serving(loaded(), &pid), 0);
@@ -183,48 +196,41 @@ TEST(SupervisedRunner, AFailureBetweenStepsIsTold) {
 }
 
 // A process whose memory is spoilt.
+// A process whose memory is spoilt: it loads, and answers a step with these bytes.
+SupervisedRunner::Start answering(const std::string& bytes) {
+  return started([bytes] {
+    const dma::Socket socket(dma::kHandedDescriptor);
+    const auto forever = dma::Deadline::never();
+    dma::send_frame(socket, dma::FrameKind::kBlob, 0, 0, to_blob(ModelFacts{small_limits(), ""}), forever);
+    dma::Frame frame;
+    for (int i = 0; i < 2; ++i)
+      dma::receive_frame(socket, frame, dma::kMaxPayload, forever);  // terms, a step
+    if (::send(socket.descriptor(), bytes.data(), bytes.size(), 0) > 0) ::pause();
+    return 0;
+  });
+}
+
 TEST(SupervisedRunner, ResultsThatDoNotFitTheirStepAreLosses) {
   StepResult more{1, std::vector<RowResult>(2, {.token = 1})}, no_token{1, {RowResult{.token = 50}}},
       negative{1, {RowResult{.token = -2}}}, no_top{1, {RowResult{.token = 1, .top = {{50, -1.f}}}}};
   const std::string good = to_blob(StepResult{1, {RowResult{.token = 1}}});
-  for (const std::string& answer : {to_blob(more), to_blob(no_token), to_blob(negative), to_blob(no_top),
+  for (const std::string& result : {to_blob(more), to_blob(no_token), to_blob(negative), to_blob(no_top),
                                     good.substr(1), good + "x", std::string()}) {
-    SupervisedRunner runner(started([answer] {
-                              const dma::Socket socket(dma::kHandedDescriptor);
-                              const auto send = [&](dma::FrameKind kind, const std::string& payload) {
-                                dma::send_frame(socket, kind, 0, 0, payload, dma::Deadline::never());
-                              };
-                              send(dma::FrameKind::kBlob, to_blob(ModelFacts{small_limits(), ""}));
-                              send(dma::FrameKind::kAlive, "");
-                              dma::Frame frame;
-                              for (int i = 0; i < 2; ++i)  // terms and a step
-                                dma::receive_frame(socket, frame, dma::kMaxPayload, dma::Deadline::never());
-                              send(dma::FrameKind::kResult, answer);
-                              ::pause();
-                              return 0;
-                            }),
-                            0);
+    SupervisedRunner runner(answering(dma::frame_bytes(dma::FrameKind::kResult, 0, 0, result)), 0);
     EXPECT_EQ(loss(runner, step_of_tokens({1})),
               "the model's process gives a result that does not fit its step");
   }
 }
 
 TEST(SupervisedRunner, NoiseIsALoss) {
-  pid_t pid = 0;
-  SupervisedRunner runner(started(
-                              [] {
-                                const dma::Socket socket(dma::kHandedDescriptor);
-                                dma::send_frame(socket, dma::FrameKind::kBlob, 0, 0,
-                                                to_blob(ModelFacts{small_limits(), ""}),
-                                                dma::Deadline::never());
-                                const std::string noise(100, 'x');
-                                if (::send(dma::kHandedDescriptor, noise.data(), noise.size(), 0) > 0)
-                                  ::pause();
-                                return 0;
-                              },
-                              &pid),
-                          0);
-  EXPECT_EQ(loss(runner, step_of_tokens({1})), "the model's process sends what is no message");
+  const std::string facts = dma::frame_bytes(dma::FrameKind::kBlob, 0, 0, "once more");
+  for (const auto& [bytes, why] :
+       {std::pair(std::string(100, 'x'), "sends what is no message"),
+        std::pair(facts, "sends a message out of turn"),
+        std::pair(facts.substr(0, 30), "has stopped in the middle of a message")}) {
+    SupervisedRunner runner(answering(bytes), 0);
+    EXPECT_EQ(loss(runner, step_of_tokens({1})), std::string("the model's process ") + why);
+  }
 }
 
 TEST(SupervisedRunner, WhatTheFirstProcessCannotDoIsThrownWithItsCode) {
