@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <random>
 
 #include "base/error.h"
@@ -24,21 +26,15 @@ std::string random_name() {
   return name;
 }
 
-// The caller's environment with the variables of `rank`.
-std::vector<std::string> variables_of(const Environment& group, int rank) {
-  std::vector<std::string> variables;
+// `variables`, then what else the caller's environment has.
+void add_environment(std::vector<std::string>& variables) {
+  const std::size_t own = variables.size();
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (!text.starts_with("ARK_RANK=") && !text.starts_with("ARK_WORLD_SIZE=") &&
-        !text.starts_with("ARK_BOOTSTRAP=") && !text.starts_with(std::string(kLauncherVariable) + "=")) {
-      variables.emplace_back(text);
-    }
+    const std::string_view text = *entry, name = text.substr(0, text.find('=') + 1);
+    const bool is_given = std::any_of(variables.begin(), variables.begin() + static_cast<std::ptrdiff_t>(own),
+                                      [&](const std::string& given) { return given.starts_with(name); });
+    if (!is_given) variables.emplace_back(text);
   }
-  variables.push_back("ARK_RANK=" + std::to_string(rank));
-  variables.push_back("ARK_WORLD_SIZE=" + std::to_string(group.size));
-  variables.push_back("ARK_BOOTSTRAP=" + group.address);
-  variables.push_back(kLauncherVariable + ("=" + std::to_string(getpid())));
-  return variables;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -57,34 +53,57 @@ std::string own_program() {
 
 }  // namespace
 
-RankProcesses::RankProcesses(int size, const std::vector<std::string>& arguments)
-    : environment_{0, size, random_name(), [this] { return lost(); }} {
+std::vector<std::string> own_arguments() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string word; std::getline(in, word, '\0');) arguments.push_back(word);
+  if (!arguments.empty()) arguments.erase(arguments.begin());
+  return arguments;
+}
+
+pid_t start_again(const std::vector<std::string>& arguments, std::vector<std::string> variables,
+                  int descriptor) {
   std::vector<std::string> command = {own_program()};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  for (int rank = 1; rank < size; ++rank) {
-    std::vector<std::string> variables = variables_of(environment_, rank);
-    pid_t pid = 0;
-    const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, pointers(command).data(),
-                                  pointers(variables).data());
-    if (error != 0) {
-      kill_all();
-      throw Error(Code::kOs, "cannot start rank " + std::to_string(rank) + ": " + std::strerror(error));
-    }
-    pids_.push_back(pid);
+  variables.push_back(kLauncherVariable + ("=" + std::to_string(getpid())));
+  add_environment(variables);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  if (descriptor >= 0) posix_spawn_file_actions_adddup2(&files, descriptor, kHandedDescriptor);
+  posix_spawn_file_actions_addclosefrom_np(&files, kHandedDescriptor + (descriptor >= 0 ? 1 : 0));
+  pid_t pid = 0;
+  const int error = posix_spawn(&pid, "/proc/self/exe", &files, nullptr, pointers(command).data(),
+                                pointers(variables).data());
+  posix_spawn_file_actions_destroy(&files);
+  if (error != 0) throw Error(Code::kOs, std::string("cannot start a process: ") + std::strerror(error));
+  return pid;
+}
+
+std::string end_of(pid_t pid) {
+  siginfo_t info = {};
+  if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+    return {};
+  return (info.si_code == CLD_EXITED ? "ended with status " : "was ended by signal ") +
+         std::to_string(info.si_status);
+}
+
+RankProcesses::RankProcesses(int size, const std::vector<std::string>& arguments)
+    : environment_{0, size, random_name(), [this] { return lost(); }} {
+  try {
+    for (int rank = 1; rank < size; ++rank)
+      pids_.push_back(start_again(
+          arguments, {"ARK_RANK=" + std::to_string(rank), "ARK_WORLD_SIZE=" + std::to_string(size),
+                      "ARK_BOOTSTRAP=" + environment_.address}));
+  } catch (const Error&) {
+    kill_all();
+    throw;
   }
 }
 
-// Looks without reaping: a process id stays ours until the destructor is done with it.
 std::string RankProcesses::lost() const {
-  for (std::size_t i = 0; i < pids_.size(); ++i) {
-    siginfo_t info = {};
-    if (waitid(P_PID, static_cast<id_t>(pids_[i]), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-        info.si_pid == 0)
-      continue;
-    return "rank " + std::to_string(i + 1) + " is dead: its process " +
-           (info.si_code == CLD_EXITED ? "ended with status " : "was ended by signal ") +
-           std::to_string(info.si_status) + " before it joined";
-  }
+  for (std::size_t i = 0; i < pids_.size(); ++i)
+    if (const std::string end = end_of(pids_[i]); !end.empty())
+      return "rank " + std::to_string(i + 1) + " is dead: its process " + end + " before it joined";
   return {};
 }
 

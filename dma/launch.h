@@ -1,5 +1,5 @@
-// Starts the rank processes of a group on this machine: copies of this program with the environment
-// bootstrap set. The caller is rank 0.
+// Starts processes on this machine that are this program again; above all the rank processes of a group, with the
+// environment bootstrap set. The caller is rank 0.
 #pragma once
 
 #include <sys/types.h>
@@ -10,6 +10,18 @@
 #include "dma/bootstrap.h"
 
 namespace ark::dma {
+
+inline constexpr int kHandedDescriptor = 3;
+
+// Of this process, without the program's name.
+std::vector<std::string> own_arguments();
+// Runs /proc/self/exe with `arguments` and the caller's environment, in which `variables` ("NAME=value") replace those
+// of their names. Of the caller's descriptors it gets the standard ones, and `descriptor` as kHandedDescriptor if that
+// is not -1. It ends when the calling *thread* ends, once it has called end_with_launcher(). Throws Error(kOs).
+pid_t start_again(const std::vector<std::string>& arguments, std::vector<std::string> variables,
+                  int descriptor = -1);
+// "ended with status 3", "was ended by signal 9", or "" while it runs. Looks without reaping: the id stays ours.
+std::string end_of(pid_t pid);
 
 class RankProcesses {
  public:

@@ -49,6 +49,12 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.number("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
   line.number("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
   line.flag("--processes", options.processes, "each rank but the first is a process of its own");
+  line.flag("--supervise", options.supervise,
+            "the model runs in a process of its own, which is started again if it dies, and what it was at goes on; "
+            "the default with --processes");
+  line.flag("--no-supervise", options.no_supervise, "not even with --processes");
+  line.number("--max-restarts", options.max_restarts, 0, 1000,
+              "deaths of that process in a minute that do not end the server");
   add_device_options(line, options.device);
   line.number("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
   line.number("--max-model-len", options.max_model_len, 0, 1 << 20,

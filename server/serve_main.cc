@@ -36,7 +36,7 @@ void say(const std::string& line, const LogFields& fields = {}) {
 }
 
 schedule::SchedulerOptions scheduling(const ServeOptions& options) {
-  return {options.max_num_seqs, options.max_num_batched_tokens, options.max_queue};
+  return {options.max_num_seqs, options.max_num_batched_tokens, options.max_queue, options.max_restarts};
 }
 
 void say_ready(const ServeOptions& options, const std::string& model, const text::ModelText& text,
@@ -98,10 +98,12 @@ int serve(const ServeOptions& options, api::Service& service, Frontend& frontend
 
 int run(const ServeOptions& options) {
   set_log_level(options.log_level);
-  if (is_rank_process()) {  // it ends when rank 0 ends, whatever signals the terminal sends to all
+  if (is_rank_process() ||
+      is_model_process()) {  // ends with what started it, whatever the terminal sends to all
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM})
       std::signal(number, SIG_IGN);
-    return run_rank(options);
+    return is_rank_process() ? run_rank(options)
+                             : run_model_process(options, [](const auto& line) { say(line); });
   }
   StageLog log([](const std::string& line) { say(line); });
   api::Service service;

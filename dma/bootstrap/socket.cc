@@ -203,12 +203,17 @@ void remove_socket_file(const std::string& address) {
   if (lstat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) unlink(path.c_str());
 }
 
-bool send_frame(const Socket& socket, FrameKind kind, int rank, int ranks, std::string_view payload,
-                Deadline deadline) {
+std::string frame_bytes(FrameKind kind, int rank, int ranks, std::string_view payload) {
   const FrameHeader header{FrameHeader::kMagic,         FrameHeader::kVersion,        kind,
                            static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks), payload.size()};
-  return send_all(socket, reinterpret_cast<const char*>(&header), sizeof header, deadline) &&
-         send_all(socket, payload.data(), payload.size(), deadline);
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  return bytes += payload;
+}
+
+bool send_frame(const Socket& socket, FrameKind kind, int rank, int ranks, std::string_view payload,
+                Deadline deadline) {
+  const std::string bytes = frame_bytes(kind, rank, ranks, payload);  // at once: the reader wakes once
+  return send_all(socket, bytes.data(), bytes.size(), deadline);
 }
 
 Received receive_frame(const Socket& socket, Frame& frame, uint64_t limit, Deadline deadline) {

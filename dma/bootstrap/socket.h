@@ -48,6 +48,8 @@ enum class FrameKind : uint16_t {
   kLeaving = 8,      // the sender goes in good order
   kDead = 9,         // `rank` is dead; payload: why
   kHelloWire = 10,   // first frame of a connection of transport socket; payload: the secret of who is visited
+  kStep = 11,        // to the process of a supervised model
+  kResult = 12,      // from it
 };
 
 struct FrameHeader {
@@ -73,6 +75,8 @@ struct Frame {
 
 enum class Received : uint8_t { kFrame, kClosed, kLate, kMalformed };
 
+// As it is sent, for those who cannot wait.
+std::string frame_bytes(FrameKind kind, int rank, int ranks, std::string_view payload);
 // Both wait until `deadline`, never raise SIGPIPE. False: closed or too late.
 bool send_frame(const Socket& socket, FrameKind kind, int rank, int ranks, std::string_view payload,
                 Deadline deadline);

@@ -7,9 +7,16 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "engine/run/step.h"
 
 namespace ark {
+
+// What a runner throws that loses its steps in flight and all that it cached, but begins anew: StepRunner::ready()
+// tells when.
+class RunnerLost : public Error {
+  using Error::Error;
+};
 
 struct RunnerLimits {
   int32_t max_tokens = 0;  // T of one step
@@ -38,6 +45,9 @@ class StepRunner {
   virtual uint64_t post(const StepDescriptor& step) = 0;
   // The next finished step in order, or nullopt when `timeout` passes or nothing is in flight.
   virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
+  // Whether steps can be posted; waits for it at most `timeout`. Only runners that begin anew are ever not ready; they
+  // throw RunnerLost from here, too: where they die between steps, or again as they begin.
+  virtual bool ready(std::chrono::microseconds /*timeout*/) { return true; }
   // Why the runner is unusable, empty while it is not: a rank that dies is noticed between steps too. Any thread.
   virtual std::string failure() const { return {}; }
   // Which rank shows no sign of life, empty while all do: it may come back, or be taken for dead later. Any thread.

@@ -105,6 +105,8 @@ const Metric kMetrics[] = {
      &Stats::generated_tokens},
     {"ark_preemptions_total", "num_preemptions_total", "counter",
      "Sequences that gave their pages away and were computed again.", &Stats::preemptions},
+    {"ark_restarts_total", nullptr, "counter",
+     "Times that the model's process died and was started again.", &Stats::restarts},
     {"ark_refused_total", nullptr, "counter", "Sequences refused because the queue was full.",
      &Stats::refused},
     {"ark_nonfinite_logits_total", nullptr, "counter",

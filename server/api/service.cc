@@ -74,6 +74,9 @@ std::string Service::silence() const {
 std::string Service::not_ready() const {
   if (is_loading_) return "the model is being loaded, stage " + stage();
   if (draining_) return "the server is shutting down";
+  for (const auto& model : models_)
+    if (const std::string why = model->scheduler->restarting(); !why.empty())
+      return model->name() + " is restarting: " + why;
   const std::string why = failure();
   return why.empty() ? silence() : why;
 }

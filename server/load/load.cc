@@ -1,25 +1,34 @@
 #include "server/load/load.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "dma/bootstrap.h"
 #include "dma/launch.h"
 #include "server/load/model_file.h"
 #include "server/load/ranks.h"
+#include "server/supervise/model_process.h"
+#include "server/supervise/supervised_runner.h"
 #include "server/text/model_text.h"
 
 namespace ark {
 namespace {
 
-LoadOptions load_options(const ServeOptions& options, const ModelFile& file, const text::ModelText& text) {
+constexpr const char* kModelProcess = "ARK_MODEL_PROCESS";  // set in the environment of one
+
+int32_t config_length(const text::ModelText& text) {
+  return static_cast<int32_t>(std::min<int64_t>(text.max_length.value_or(0), INT32_MAX));
+}
+
+LoadOptions load_options(const ServeOptions& options, const ModelFile& file, int32_t config_length) {
   LoadOptions load;
   load.model = file.onnx;
   load.tp = options.tp;
   load.processes = options.processes;
   load.threads = options.threads;
   load.max_length = options.max_model_len;
-  load.config_length = static_cast<int32_t>(std::min<int64_t>(text.max_length.value_or(0), INT32_MAX));
+  load.config_length = config_length;
   load.max_sequences = options.max_num_seqs;
   load.max_batched_tokens = options.max_num_batched_tokens;
   load.kv_memory = options.kv_memory;
@@ -50,22 +59,28 @@ void check_ids(const text::ModelText& text, int32_t vocabulary) {
 
 LoadOptions load_options(const ServeOptions& options) {
   const ModelFile file = find_model(options.model, options.variant);
-  return load_options(options, file, text::load_model_text(file.text_folder, file.onnx));
+  return load_options(options, file, config_length(text::load_model_text(file.text_folder, file.onnx)));
 }
 
 ServedModel load_model(const ServeOptions& options, StageLog& log) {
   const ModelFile file = find_model(options.model, options.variant);
   auto text = std::make_shared<text::ModelText>(text::load_model_text(file.text_folder, file.onnx));
   log.done("text", text_found(*text));
-  const LoadedRunner loaded = load_runner(load_options(options, file, *text), log);
-  check_ids(*text, loaded.runner->limits().vocabulary);
   ServedModel model;
+  if (options.is_supervised())
+    model.runner = std::make_shared<supervise::SupervisedRunner>(
+        [](int descriptor) {
+          return dma::start_again(dma::own_arguments(), {std::string(kModelProcess) + "=1"}, descriptor);
+        },
+        config_length(*text));
+  else
+    model.runner = load_runner(load_options(options, file, config_length(*text)), log).runner;
+  check_ids(*text, model.runner->limits().vocabulary);
   model.aliases = options.served_model_names;
   std::erase(model.aliases, "");
   model.name = model.aliases.empty() ? file.name : model.aliases[0];
   std::erase(model.aliases, model.name);
   model.fingerprint = fingerprint_of(file);
-  model.runner = loaded.runner;
   model.end_ids = text->eos_ids;
   model.text = std::move(text);
   return model;
@@ -77,6 +92,23 @@ int run_rank(const ServeOptions& options) {
   dma::end_with_launcher();
   return run_rank_process(find_model(options.model, options.variant).onnx,
                           options.device.device == Device::kCuda);
+}
+
+bool is_model_process() { return std::getenv(kModelProcess) != nullptr; }
+
+int run_model_process(const ServeOptions& options, const std::function<void(const std::string&)>& say) {
+  dma::end_with_launcher();
+  ::unsetenv(kModelProcess);  // its ranks are none
+  return supervise::serve_model([&](const supervise::ModelTerms& terms) {
+    StageLog log([&](const std::string& line) {
+      if (terms.pages == 0) say(line);
+    });
+    LoadOptions load = load_options(options, find_model(options.model, options.variant), terms.config_length);
+    load.pages = terms.pages;
+    load.is_supervised = true;
+    LoadedRunner loaded = load_runner(load, log);
+    return supervise::OwnModel{std::move(loaded.runner), std::move(loaded.identity)};
+  });
 }
 
 }  // namespace ark

@@ -1,6 +1,9 @@
 // The composition root between a model file and the server: everything that serving one model needs.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "server/config.h"
 #include "server/load/load_runner.h"
 #include "server/load/stage_log.h"
@@ -19,5 +22,10 @@ ServedModel load_model(const ServeOptions& options, StageLog& log);
 // which file to load; all else is in the terms of rank 0.
 bool is_rank_process();
 int run_rank(const ServeOptions& options);  // until rank 0 ends; the exit code
+
+// With --supervise, the model is loaded and run by this program started again with the same arguments.
+bool is_model_process();
+// Until the server ends; the exit code. Only the first such process says what it loads.
+int run_model_process(const ServeOptions& options, const std::function<void(const std::string&)>& say);
 
 }  // namespace ark

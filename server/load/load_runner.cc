@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/sha256.h"
 #include "engine/cuda/driver.h"
 #include "engine/plain/plain_runner.h"
 #include "importer/decoder.h"
@@ -76,6 +77,12 @@ std::string encoder_outputs(const Graph& graph) {
   return graph.inputs.empty() ? "" : text;
 }
 
+std::string identity_of(const Graph& graph) {
+  std::vector<ConstantPtr> constants;
+  for (const Value& value : graph.values) constants.push_back(value.constant);
+  return sha256_hex(graph.str()) + samples_of(constants);
+}
+
 // The plain runner with the graph that it reads.
 struct PlainModel {
   PlainModel(Graph g, const DecoderSignature& signature, const PlainRunnerOptions& options)
@@ -104,7 +111,10 @@ LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::stri
   plain.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
   auto model = std::make_shared<PlainModel>(std::move(graph), *signature, plain);
   log.done("load", std::to_string(model->graph.nodes.size()) + " nodes");
-  return {std::shared_ptr<StepRunner>(model, &model->runner), {}, false};
+  return {std::shared_ptr<StepRunner>(model, &model->runner),
+          {},
+          false,
+          options.is_supervised ? identity_of(model->graph) : ""};
 }
 
 std::string recognised_text(const DecoderModel& model) {
@@ -174,8 +184,9 @@ constexpr int32_t kShortest = 512;
 // activations leave of this machine's memory.
 int64_t cache_bytes(const LoadOptions& options, const Compiled& compiled, const RunnerLimits& limits,
                     const Placement& place) {
-  if (options.kv_memory != 0) return options.kv_memory;
   const int64_t page = std::max<int64_t>(1, page_bytes(compiled.programs));
+  if (options.pages != 0) return page * options.pages;
+  if (options.kv_memory != 0) return options.kv_memory;
   if (!place.gpu) {
     const RunnerMemory fixed = memory_of(compiled, 0);
     const int64_t shortest = std::min(limits.max_length, kShortest) / limits.page_size + 1;
@@ -228,8 +239,13 @@ Job compile_logged(const DecoderModel& model, const LoadOptions& options, StageL
   return job;
 }
 
-std::shared_ptr<RaggedRunner> launch(Job job, const Placement& place) {
-  if (place.in_processes) return start_ranks(std::move(job.compiled), job.terms, place.gpu);
+// Where a dead rank only means a pause, one that is stopped is given up sooner.
+constexpr dma::WatchOptions kSupervised{.silence = std::chrono::milliseconds(2500)};
+
+std::shared_ptr<RaggedRunner> launch(Job job, const Placement& place, bool is_supervised) {
+  if (place.in_processes)
+    return start_ranks(std::move(job.compiled), job.terms, place.gpu,
+                       is_supervised ? kSupervised : dma::WatchOptions{});
   return make_ragged_runner(std::move(job.compiled), ragged_options(job.terms, place.gpu));
 }
 
@@ -284,7 +300,12 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
                cache_bytes(options, job.compiled, job.terms.limits, place));
   if (!place.gpu) check_fits(job);
   const LaunchTerms terms = job.terms;
-  const std::shared_ptr<RaggedRunner> runner = launch(std::move(job), place);
+  std::string identity;
+  if (options.is_supervised) {
+    const Fingerprint fingerprint = fingerprint_of(job.compiled);
+    identity = fingerprint.programs + fingerprint.weights;
+  }
+  const std::shared_ptr<RaggedRunner> runner = launch(std::move(job), place, options.is_supervised);
   const RunnerMemory memory = runner->memory();
   log.done("pack", mebibytes(memory.weights) + " of weights");
   log.fact("device", place.gpu
@@ -293,7 +314,7 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   warm(*runner);
   log.done("warm");
   report_memory(*runner, terms.ranks, place.in_processes, log);
-  return {runner, memory, true};
+  return {runner, memory, true, identity};
 }
 
 }  // namespace ark

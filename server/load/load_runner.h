@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "engine/ragged_runner.h"
 #include "server/load/device.h"
@@ -28,12 +29,16 @@ struct LoadOptions {
   bool plain = false;          // the untouched graph even if it is recognised (the oracle)
   bool lockstep = false;       // the oracle executor instead of the loop
   std::filesystem::path plan;  // empty, or programs that are forced (engine/plan_file.h)
+  int32_t pages = 0;           // of keys and values; 0: as kv_memory says
+  // By a process that starts this one again: LoadedRunner::identity is wanted, and a silent rank soon taken for dead.
+  bool is_supervised = false;
 };
 
 struct LoadedRunner {
   std::shared_ptr<StepRunner> runner;
   RunnerMemory memory;  // zeros for the plain runner
   bool is_ragged = false;
+  std::string identity;  // of what computes and of samples of the weights: equal for equal models
 };
 
 // Throws Error: kNotFound, kBadModel, kUnsupported (no decoder, or beyond the limits), kUsage (options that

@@ -1,7 +1,6 @@
 #include "server/load/ranks.h"
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -28,14 +27,6 @@ struct ProcessModel {
   std::unique_ptr<dma::RankProcesses> processes;
   std::unique_ptr<RaggedRunner> runner;  // ends first
 };
-
-std::vector<std::string> own_arguments() {
-  std::ifstream in("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> arguments;
-  for (std::string word; std::getline(in, word, '\0');) arguments.push_back(word);
-  if (!arguments.empty()) arguments.erase(arguments.begin());
-  return arguments;
-}
 
 // Beginning, middle and end of the payload: another training run, or another adapter merged, changes a matrix
 // everywhere. To read all of it would double the time of a load.
@@ -97,9 +88,14 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
 }  // namespace
 
 Fingerprint fingerprint_of(const Compiled& compiled) {
+  return {sha256_hex(plan_text(compiled.programs, compiled.bindings)), samples_of(compiled.constants)};
+}
+
+std::string samples_of(const std::vector<ConstantPtr>& constants) {
   Sha256 weights;
-  for (const ConstantPtr& constant : compiled.constants) add_samples(weights, *constant);
-  return {sha256_hex(plan_text(compiled.programs, compiled.bindings)), weights.hex()};
+  for (const ConstantPtr& constant : constants)
+    if (constant) add_samples(weights, *constant);
+  return weights.hex();
 }
 
 void agree_on_model(dma::Bootstrap& bootstrap, const Fingerprint& own, const std::string& error,
@@ -124,10 +120,12 @@ void agree_on_model(dma::Bootstrap& bootstrap, const Fingerprint& own, const std
 }
 
 std::shared_ptr<RaggedRunner> start_ranks(Compiled compiled, const LaunchTerms& terms,
-                                          std::shared_ptr<cuda::Gpu> gpu) {
+                                          std::shared_ptr<cuda::Gpu> gpu,
+                                          dma::WatchOptions watch) {
   auto holder = std::make_shared<ProcessModel>();
-  holder->processes = std::make_unique<dma::RankProcesses>(terms.ranks, own_arguments());
-  auto bootstrap = dma::join_environment(holder->processes->environment(), dma::Deadline::after(kMeetTime));
+  holder->processes = std::make_unique<dma::RankProcesses>(terms.ranks, dma::own_arguments());
+  auto bootstrap =
+      dma::join_environment(holder->processes->environment(), dma::Deadline::after(kMeetTime), watch);
   bootstrap->all_gather(to_blob(terms), dma::Deadline::after(kJoinTime));
   agree_on_model(*bootstrap, fingerprint_of(compiled), "", dma::Deadline::after(kJoinTime));
   holder->runner =

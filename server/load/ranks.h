@@ -18,6 +18,8 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 Fingerprint fingerprint_of(const Compiled& compiled);
+std::string samples_of(
+    const std::vector<ConstantPtr>& constants);  // Fingerprint::weights; nulls are passed over
 
 // Collective. `error`: why this rank could not load the model, or empty. Throws Error(kUnavailable) on all ranks,
 // naming the one that has an error, or whose model differs from rank 0's.
@@ -26,7 +28,7 @@ void agree_on_model(dma::Bootstrap& bootstrap, const Fingerprint& own, const std
 
 // Rank 0 of `terms.ranks` processes; the others are this program started again with the same arguments.
 std::shared_ptr<RaggedRunner> start_ranks(Compiled compiled, const LaunchTerms& terms,
-                                          std::shared_ptr<cuda::Gpu> gpu);
+                                          std::shared_ptr<cuda::Gpu> gpu, dma::WatchOptions watch);
 
 // A rank process that start_ranks has started: loads `model` by the terms of rank 0, runs until that ends, and
 // returns the exit code. `needs_gpu`: fails at once where there is none, before anybody is met.

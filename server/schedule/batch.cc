@@ -70,17 +70,27 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   state.counts.prompt_tokens += std::max(0, std::min(s.posted, s.prompt_size()) - (s.posted - count));
 }
 
-}  // namespace
-
-void fill_step(SchedulerState& state, StepDescriptor& step, Flight& flight) {
+// Of all sequences, or of one.
+void fill_step(SchedulerState& state, const Sequence* only, StepDescriptor& step, Flight& flight) {
   for (const bool decoding : {true, false})
     for (const auto& s : state.running) {
-      if (!s->has_work() || s->is_decoding() != decoding) continue;
+      if (!s->has_work() || s->is_decoding() != decoding || (only && s.get() != only)) continue;
       if (s->posted == 0 && s->in_flight > 0) continue;  // preempted: its last tokens are still to be told
       const int32_t budget = state.options.max_batched_tokens - static_cast<int32_t>(step.tokens.size());
       if (budget <= 0) break;
       add_to_step(state, s, budget, step, flight);
     }
+}
+
+}  // namespace
+
+void fill_step(SchedulerState& state, StepDescriptor& step, Flight& flight) {
+  const Sequence* suspect = nullptr;
+  for (const auto& s : state.running)
+    if (!suspect && s->is_suspect() && (s->has_work() || s->in_flight > 0)) suspect = s.get();
+  fill_step(state, suspect, step, flight);
+  // It may wait for pages of older ones, which then must go on.
+  if (suspect && step.tokens.empty() && state.flights.empty()) fill_step(state, nullptr, step, flight);
 }
 
 }  // namespace ark::schedule

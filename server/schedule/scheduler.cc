@@ -4,14 +4,18 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "server/schedule/admit.h"
 #include "server/schedule/batch.h"
 #include "server/schedule/preempt.h"
+#include "server/schedule/recover.h"
 
 namespace ark::schedule {
 namespace {
 
 using namespace std::chrono_literals;
+
+constexpr auto kLook = 50ms;  // between looks at what others want, and at whether the runner lives
 
 }  // namespace
 
@@ -68,6 +72,12 @@ std::string Scheduler::failure() const {
   }
   return runner_.failure();
 }
+
+std::string Scheduler::restarting() const {
+  std::lock_guard lock(mutex_);
+  return restarting_;
+}
+
 SchedulerStats Scheduler::stats() const {
   std::lock_guard lock(mutex_);
   SchedulerStats all = stats_;
@@ -100,17 +110,49 @@ void Scheduler::loop_once() {
   for (const auto& s : state_.running)
     if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength);  // max_tokens: 0
   publish_stats();  // a step may take long, and who has a slot no longer waits
+  try {
+    compute();
+  } catch (const RunnerLost& lost) {
+    begin_anew(lost.what());
+  }
+  retire_finished();
+  publish_stats();
+}
+
+void Scheduler::compute() {
+  if (!runner_.ready(kLook)) return;
+  if (is_restarting_) {
+    std::lock_guard lock(mutex_);
+    restarting_.clear();
+    is_restarting_ = false;
+  }
   while (static_cast<int32_t>(state_.flights.size()) < state_.limits.depth && post_step()) {
   }
   if (!state_.flights.empty()) {
-    if (auto result = runner_.poll(50ms)) take_results(std::move(*result));
+    if (auto result = runner_.poll(kLook)) take_results(std::move(*result));
   } else {
     ARK_CHECK(state_.running.empty() || std::none_of(state_.running.begin(), state_.running.end(),
                                                      [](const auto& s) { return s->has_work(); }),
               "the scheduler has work but nothing can run");
   }
-  retire_finished();
-  publish_stats();
+}
+
+void Scheduler::begin_anew(const std::string& why) {
+  log_line(LogLevel::kWarning, "the model is lost and begins anew", {{"why", why}});
+  is_restarting_ = true;
+  {
+    std::lock_guard lock(mutex_);
+    restarting_ = why;
+  }
+  ++state_.counts.restarts;
+  if (const std::shared_ptr<Sequence> culprit = take_back(state_))
+    finish(*culprit, Finish::kFailed,
+           "the model's process has died " + std::to_string(culprit->losses) +
+               " times as it computed this request, which " + "is not tried again: " + why);
+  if (static_cast<int32_t>(state_.losses.size()) > state_.options.max_restarts)
+    throw Error(Code::kUnavailable, std::to_string(state_.losses.size()) +
+                                        " times within a minute, more than " +
+                                        "--max-restarts, the model was lost; the last time: " + why);
 }
 
 void Scheduler::wait_for_work() {
@@ -120,7 +162,8 @@ void Scheduler::wait_for_work() {
     is_idle_ = true;
     idle_.notify_all();
   }
-  arrived_.wait(lock, [&] { return stopping_ || !incoming_.empty(); });
+  arrived_.wait_for(lock, kLook,
+                    [&] { return stopping_ || !incoming_.empty(); });  // the runner may die meanwhile
 }
 
 void Scheduler::admit_incoming() {
@@ -146,12 +189,13 @@ bool Scheduler::post_step() {
   Flight flight;
   fill_step(state_, step, flight);
   if (step.tokens.empty()) return false;
-  flight.step = runner_.post(step);
-  for (const auto& s : flight.members) s->last_step = flight.step;
+  state_.flights.push_back(std::move(flight));  // before it can be lost
+  Flight& posted = state_.flights.back();
+  posted.step = runner_.post(step);
+  for (const auto& s : posted.members) s->last_step = posted.step;
   ++state_.counts.steps;
-  state_.counts.step_sequences = static_cast<int64_t>(flight.members.size());
+  state_.counts.step_sequences = static_cast<int64_t>(posted.members.size());
   state_.counts.step_tokens = static_cast<int64_t>(step.tokens.size());
-  state_.flights.push_back(std::move(flight));
   return true;
 }
 

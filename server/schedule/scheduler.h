@@ -35,12 +35,16 @@ class Scheduler {
   // Empty while healthy; else why the runner is unusable.
   std::string failure() const;
   std::string silence() const { return runner_.silence(); }  // of a rank that may come back
+  // Empty unless the runner begins anew; then why. What runs goes on afterwards, what comes waits.
+  std::string restarting() const;
   SchedulerStats stats() const;
   const RunnerLimits& limits() const { return state_.limits; }
 
  private:
   void run();
   void loop_once();
+  void compute();
+  void begin_anew(const std::string& why);
   void wait_for_work();
   void admit_incoming();
   void drop_cancelled();
@@ -58,12 +62,13 @@ class Scheduler {
   std::condition_variable arrived_, idle_;
   std::deque<std::shared_ptr<Sequence>> incoming_;
   bool draining_ = false, stopping_ = false, is_idle_ = true;
-  std::string failure_;
+  std::string failure_, restarting_;
   SchedulerStats stats_;
 
   // Scheduler thread only.
   SchedulerState state_;
   uint64_t last_arrival_ = 0;
+  bool is_restarting_ = false;  // as restarting_ says
   std::thread thread_;
 };
 

@@ -27,6 +27,10 @@ struct Sequence {
   int32_t pages_known = 0;  // entries of `pages` that the device's table holds
   bool done = false;        // finished towards the client; rows still in flight are ignored
 
+  // How often the runner was lost with a step of this sequence in flight that brought it no further than a few tokens;
+  // and with how many tokens it is cleared.
+  int32_t losses = 0, cleared_at = 0;
+
   int32_t prompt_size() const { return static_cast<int32_t>(request.prompt.size()); }
   int32_t generated() const { return static_cast<int32_t>(tokens.size()) - prompt_size(); }
   // Length it may reach at most: prompt + max_tokens.
@@ -35,6 +39,8 @@ struct Sequence {
   bool has_work() const {
     return !done && (asked < target() || (request.prompt_logprobs && prompt_rows + 1 < prompt_size()));
   }
+  // To blame, perhaps: it runs alone until that is settled.
+  bool is_suspect() const { return !done && losses > 1 && static_cast<int32_t>(tokens.size()) < cleared_at; }
   bool is_decoding() const { return posted + 1 >= asked && posted >= prompt_size(); }
 };
 

@@ -1,6 +1,7 @@
 // What the scheduler's policies work on. Scheduler thread only.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -17,6 +18,7 @@ struct SchedulerOptions {
   int32_t max_sequences = 0;       // running at once; 0: the runner's slots
   int32_t max_batched_tokens = 0;  // of one step; 0: the runner's max_tokens
   int32_t max_queue = 256;         // waiting requests beyond which submit() refuses
+  int32_t max_restarts = 5;        // of a runner that is lost and begins anew, within a minute
 };
 
 // For /metrics; counters are monotonic.
@@ -24,7 +26,7 @@ struct SchedulerStats {
   int64_t running = 0, waiting = 0, pages_held = 0, pages_total = 0;  // gauges
   int64_t step_sequences = 0, step_tokens = 0;                        // gauges: of the latest step
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0, cancelled = 0,
-          refused = 0, nonfinite = 0;
+          refused = 0, nonfinite = 0, restarts = 0;
 };
 
 // A posted step, and which row belongs to whom.
@@ -48,6 +50,7 @@ struct SchedulerState {
       running;  // with a slot, by arrival; also done or preempted ones in flight
   std::deque<Flight> flights;
   SchedulerStats counts;
+  std::deque<std::chrono::steady_clock::time_point> losses;  // of the last minute
 };
 
 }  // namespace ark::schedule

@@ -1,4 +1,5 @@
-"""kill -9 of a rank process in any state: the server names the rank and ends with 69 within two seconds."""
+"""--no-supervise: kill -9 of a rank process in any state: the server names the rank and ends with 69 within two seconds.
+With --supervise it goes on (test_supervise.py)."""
 
 import os
 import signal
@@ -15,7 +16,7 @@ UNAVAILABLE = 69
 
 
 def start(model, ranks):
-    return Server("--model", model, "--tp", ranks, "--processes", "--kv-memory", "256M")
+    return Server("--model", model, "--tp", ranks, "--processes", "--no-supervise", "--kv-memory", "256M")
 
 
 def ends_naming(server, rank, children, since):
@@ -99,7 +100,8 @@ def test_ranks_end_when_rank_0_is_killed(long_model, busy):
 
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.4] + ([i / 50 for i in range(40)] if FULL else []))
 def test_ranks_end_when_rank_0_is_killed_while_loading(long_model, delay):
-    server = Server("--model", long_model, "--tp", 3, "--processes", "--kv-memory", "256M", wait=False)
+    server = Server("--model", long_model, "--tp", 3, "--processes", "--no-supervise", "--kv-memory", "256M",
+                    wait=False)
     try:
         until(lambda: server.children() or server.process.poll() is not None, "rank processes")
         children = server.children()
@@ -113,7 +115,8 @@ def test_ranks_end_when_rank_0_is_killed_while_loading(long_model, delay):
 
 @pytest.mark.parametrize("delay", [0.0, 0.1])
 def test_a_rank_killed_while_loading_ends_the_server(long_model, delay):
-    server = Server("--model", long_model, "--tp", 3, "--processes", "--kv-memory", "256M", wait=False)
+    server = Server("--model", long_model, "--tp", 3, "--processes", "--no-supervise", "--kv-memory", "256M",
+                    wait=False)
     try:
         until(lambda: len(server.children()) == 2, "rank processes")
         children = server.children()

@@ -7,7 +7,7 @@ import onnx
 import onnx.numpy_helper
 import pytest
 
-from ark_server import START_SECONDS, TINY, Server, run_to_end, until
+from ark_server import START_SECONDS, TINY, Server, children_of, run_to_end, until
 
 USAGE, UNAVAILABLE = 64, 69
 BODY = {"prompt": list(range(3, 20)), "max_tokens": 24, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
@@ -22,7 +22,8 @@ def tokens_of(server):
 @pytest.mark.parametrize("transport, ranks", [("", 2), ("shm", 2), ("socket", 2), ("socket", 3)])
 def test_every_transport_gives_the_tokens_of_threads(tiny, tiny_model, transport, ranks):
     with Server("--model", tiny_model, "--tp", ranks, "--processes", environment={"ARK_TRANSPORT": transport}) as server:
-        assert len(server.children()) == ranks - 1
+        [rank_0] = server.children()  # --supervise is the default
+        assert len(children_of(rank_0)) == ranks - 1
         for _ in range(3):
             assert tokens_of(server) == tokens_of(tiny)
         assert server.stop() == 0
@@ -38,7 +39,8 @@ def test_a_transport_that_cannot_be_is_refused(tiny_model, transport, why):
 def test_ranks_take_their_terms_from_rank_0(tiny_model, tmp_path):
     """The context is what the configuration says, which only rank 0 reads; no tokenizer is needed by the others."""
     with Server("--model", tiny_model, "--tp", 2, "--processes", "--kv-memory", "48k") as server:
-        [child] = server.children()
+        [rank_0] = server.children()
+        [child] = children_of(rank_0)
         variables = open(f"/proc/{child}/environ").read()
         assert "ARK_KV_BYTES" not in variables and "ARK_RANK_DEVICE" not in variables
         opened = [os.readlink(f"/proc/{child}/fd/{fd}") for fd in os.listdir(f"/proc/{child}/fd")]
@@ -60,7 +62,7 @@ def test_a_model_that_is_replaced_while_ranks_load_is_noticed(tmp_path):
     for _ in range(5):  # the other rank may have been quicker
         shutil.copy(TINY / "model.onnx", tmp_path / "model.onnx")
         onnx.save(other_weights(TINY / "model.onnx"), tmp_path / "new.onnx")
-        server = Server("--model", tmp_path / "model.onnx", "--tp", 2, "--processes", wait=False)
+        server = Server("--model", tmp_path / "model.onnx", "--tp", 2, "--processes", "--no-supervise", wait=False)
         try:
             while not server.children() and server.process.poll() is None:
                 pass

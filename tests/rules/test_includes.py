@@ -22,7 +22,8 @@ SERVER_ROOMS = {
     "schedule": set(),
     "session": {"schedule", "text", "model.h"},
     "api": {"http", "session", "schedule", "text", "json", "version.h"},
-    "load": {"schedule", "text", "model.h", "config.h", "command_line.h", "version.h", "tools/main_guard.h"},
+    "supervise": set(),
+    "load": {"schedule", "supervise", "text", "model.h", "config.h", "command_line.h", "version.h", "tools/main_guard.h"},
 }
 SERVER_ROOMS["tools"] = {"schedule", "session", "text", "load", "json", "model.h", "config.h", "command_line.h",
                          "version.h"}
@@ -41,7 +42,7 @@ ENGINE_ROOMS = {
     "plain": {"", "cpu", "run"},
 }
 # What puts the parts together: loading, main functions and tools. These also see the importer and the transports.
-COMPOSITION_ROOTS = re.compile(r"server/([^/]+|load/.*|tools/.*)$")
+COMPOSITION_ROOTS = re.compile(r"server/([^/]+|load/.*|supervise/.*|tools/.*)$")
 # Outside libraries, by the folders that may use them. What is named nowhere is the C++ library or the system's.
 LIBRARIES = {
     "google/protobuf/": {"importer"},

@@ -1,0 +1,127 @@
+#include "server/supervise/model_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <stop_token>
+#include <string_view>
+#include <system_error>
+#include <thread>
+
+#include "base/error.h"
+#include "dma/bootstrap/socket.h"
+#include "dma/launch.h"
+
+namespace ark::supervise {
+namespace {
+
+using namespace std::chrono_literals;
+using dma::FrameKind;
+
+constexpr auto kBeat = 250ms;
+constexpr auto kLook = 200us;  // for a further step while one runs
+
+// The way back, with life signs on it from the first moment.
+class Reports {
+ public:
+  explicit Reports(const dma::Socket& socket)
+      : socket_(socket), beats_([this](const std::stop_token& stop) { run(stop); }) {}
+
+  void send(FrameKind kind, std::string_view payload, Code code = {}) {
+    std::lock_guard lock(mutex_);
+    dma::send_frame(socket_, kind, static_cast<int>(code), 0, payload, dma::Deadline::never());
+  }
+  // Between steps, too, its failure is told.
+  void watch(const StepRunner& runner) { runner_.store(&runner); }
+
+ private:
+  void run(const std::stop_token& stop) {
+    std::mutex none;
+    std::unique_lock lock(none);
+    std::condition_variable_any never;
+    while (!stop.stop_requested()) {
+      const StepRunner* runner = runner_.load();
+      const std::string failure = runner ? runner->failure() : "";
+      if (!failure.empty()) return send(FrameKind::kRefused, failure, Code::kUnavailable);
+      send(FrameKind::kAlive, {});
+      never.wait_for(lock, stop, kBeat, [] { return false; });
+    }
+  }
+
+  const dma::Socket& socket_;
+  std::mutex mutex_;  // one frame at a time
+  std::atomic<const StepRunner*> runner_{nullptr};
+  std::jthread beats_;  // last: uses all of the above
+};
+
+// False: the server has closed.
+bool receive(const dma::Socket& socket, FrameKind kind, std::string& payload) {
+  dma::Frame frame;
+  const dma::Received got = dma::receive_frame(socket, frame, dma::kMaxPayload, dma::Deadline::never());
+  if (got == dma::Received::kClosed) return false;
+  if (got != dma::Received::kFrame || frame.header.kind != kind)
+    throw Error(Code::kInternal, "the server sends what is no message");
+  payload = std::move(frame.payload);
+  return true;
+}
+
+void serve_steps(const dma::Socket& socket, Reports& reports, StepRunner& runner) {
+  std::string payload;
+  for (int32_t in_flight = 0;;) {
+    const bool has_room = in_flight < runner.limits().depth;
+    pollfd one = {socket.descriptor(), POLLIN, 0};
+    if (has_room && ::poll(&one, 1, in_flight == 0 ? -1 : 0) > 0) {
+      if (!receive(socket, FrameKind::kStep, payload)) return;
+      runner.post(step_of(payload));
+      ++in_flight;
+    } else if (const auto result = in_flight > 0 ? runner.poll(has_room ? kLook : 50'000us) : std::nullopt) {
+      reports.send(FrameKind::kResult, to_blob(*result));
+      --in_flight;
+    }
+  }
+}
+
+// What is being thrown, as an Error.
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return {Code::kExhausted, "out of memory"};
+  } catch (const std::system_error& error) {
+    return {Code::kOs, escaped(error.what(), 400)};
+  } catch (const std::exception& error) {
+    return {Code::kInternal, std::string("internal: ") + error.what()};
+  }
+}
+
+}  // namespace
+
+int serve_model(const std::function<OwnModel(const ModelTerms&)>& load) {
+  if (::fcntl(dma::kHandedDescriptor, F_SETFD, FD_CLOEXEC) != 0)
+    throw Error(Code::kUsage, "this process was not started by one that serves; clear its environment");
+  const dma::Socket socket(dma::kHandedDescriptor);
+  OwnModel model;  // ends after the report of what failed: its ranks may take a second
+  Reports reports(socket);
+  try {
+    std::string payload;
+    if (!receive(socket, FrameKind::kBlob, payload)) return 0;
+    model = load(terms_of(payload));
+    reports.watch(*model.runner);
+    reports.send(FrameKind::kBlob, to_blob(ModelFacts{model.runner->limits(), model.identity}));
+    serve_steps(socket, reports, *model.runner);
+    return 0;
+  } catch (...) {
+    const Error error = current_error();
+    reports.send(FrameKind::kRefused, error.what(), error.code());
+    return error.exit_code();
+  }
+}
+
+}  // namespace ark::supervise
