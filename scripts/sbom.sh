@@ -10,7 +10,7 @@ exec python3 - "$executable" "$root/scripts/requirements.txt" <<'PYTHON'
 import json, re, subprocess, sys
 from pathlib import Path
 
-HEADERS = ["libcli11-dev", "libspdlog-dev", "nlohmann-json3-dev"]  # libraries without a shared object
+HEADERS = ["libcli11-dev", "nlohmann-json3-dev"]  # libraries without a shared object
 
 
 def output(*command):

@@ -48,6 +48,9 @@ endforeach()
 target_compile_definitions(fake_old_libcuda PRIVATE ARK_FAKE_WITHOUT_GRAPHS)
 target_compile_definitions(cuda_test PRIVATE ARK_FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>"
   ARK_FAKE_OLD_LIBCUDA="$<TARGET_FILE:fake_old_libcuda>")
+# Makes one call fail in a process that preloads it (tests/faults/inject.cc).
+add_library(ark_faults SHARED EXCLUDE_FROM_ALL tests/faults/inject.cc)
+target_link_libraries(ark_faults PRIVATE ${CMAKE_DL_LIBS})
 # The emulator of GPUs runs kernels on fibers, with its own race detector in the place of libtsan: kernels
 # (*_kernel.cc) are instrumented, nothing is linked with a sanitizer.
 if(NOT ARK_SANITIZE)
@@ -70,6 +73,7 @@ if(NOT ARK_SANITIZE)
   set_tests_properties(emulator PROPERTIES LABELS cuda)
 endif()
 add_custom_target(tests)
+add_dependencies(tests ark_faults)
 foreach(folder base importer dma engine server text scheduler threads cuda emulator)
   if(TARGET ${folder}_test)
     add_dependencies(tests ${folder}_test)

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "dma/bootstrap.h"
 #include "server/load/terms.h"
 
 namespace ark {

@@ -91,6 +91,7 @@ class Server:
                                         env=clean_environment() | (environment or {}), start_new_session=True,
                                         preexec_fn=prepare)
         self.lines, self.log = [], []
+        self.headers = {}  # of get(): a key, where the server wants one
         self.readers = [threading.Thread(target=self._read, args=pair, daemon=True)
                         for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.log))]
         for reader in self.readers:
@@ -129,7 +130,7 @@ class Server:
         return httpx2.Client(base_url=self.url, **PLAIN | options)
 
     def get(self, path, **options):
-        return httpx2.get(self.url + path, **PLAIN | options)
+        return httpx2.get(self.url + path, **PLAIN | {"headers": self.headers} | options)
 
     def post(self, path, body, **options):
         return httpx2.post(self.url + path, json=body, **PLAIN | options)

@@ -1,0 +1,215 @@
+// An LD_PRELOAD library that makes one call fail, once: what SQLite's tests do to every system call.
+//
+//   ARK_FAULT=KIND:N      the N-th call of a kind fails, from 1; N = 0: none does
+//   ARK_FAULT_FROM=main   counts from main() on; or "ready": from the line on standard output that says so
+//   ARK_FAULT_COUNTS=FILE at the end, the calls of every kind: "KIND N" a line
+//
+// Kinds: malloc open read pread mmap write send recv accept thread fail as they do when memory, descriptors or a disk
+// run out; short-read, short-pread, short-send do less than they were asked for; disk-full is a write to a file.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+enum Kind {
+  kMalloc,
+  kOpen,
+  kRead,
+  kPread,
+  kMmap,
+  kWrite,
+  kSend,
+  kRecv,
+  kAccept,
+  kThread,
+  kShortRead,
+  kShortPread,
+  kShortSend,
+  kDiskFull,
+  kKinds
+};
+constexpr const char* kNames[kKinds] = {"malloc",     "open",        "read",       "pread",    "mmap",
+                                        "write",      "send",        "recv",       "accept",   "thread",
+                                        "short-read", "short-pread", "short-send", "disk-full"};
+
+std::atomic<bool> armed{false}, from_ready{false};
+std::atomic<int64_t> calls[kKinds];
+int fault_kind = -1;
+int64_t fault_number = 0;
+
+// Whether this call is the one.
+bool fails(Kind kind) {
+  if (!armed.load(std::memory_order_relaxed)) return false;
+  const int64_t number = calls[kind].fetch_add(1, std::memory_order_relaxed) + 1;
+  return kind == fault_kind && number == fault_number;
+}
+
+template <class F>
+F next(const char* name) {
+  return reinterpret_cast<F>(dlsym(RTLD_NEXT, name));
+}
+#define NEXT(name) static const auto real = next<decltype(&::name)>(#name)
+
+void write_counts() {
+  armed = false;
+  const char* file = std::getenv("ARK_FAULT_COUNTS");
+  if (!file) return;
+  if (FILE* out = std::fopen(file, "w")) {
+    for (int k = 0; k < kKinds; ++k)
+      std::fprintf(out, "%s %lld\n", kNames[k], static_cast<long long>(calls[k].load()));
+    std::fclose(out);
+  }
+}
+
+int (*real_main)(int, char**, char**) = nullptr;
+
+int main_from_here(int argc, char** argv, char** environment) {
+  if (const char* fault = std::getenv("ARK_FAULT")) {
+    for (int k = 0; k < kKinds; ++k) {
+      const size_t length = std::strlen(kNames[k]);
+      if (std::strncmp(fault, kNames[k], length) == 0 && fault[length] == ':')
+        fault_kind = k, fault_number = std::atoll(fault + length + 1);
+    }
+    if (fault_kind < 0) std::abort();
+  }
+  const char* from = std::getenv("ARK_FAULT_FROM");
+  from_ready = from && std::strcmp(from, "ready") == 0;
+  armed = !from_ready;
+  const int status = real_main(argc, argv, environment);
+  write_counts();
+  return status;
+}
+
+bool is_file(int fd) {
+  struct stat what {};
+  return fstat(fd, &what) == 0 && S_ISREG(what.st_mode);
+}
+
+}  // namespace
+
+extern "C" {
+
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+
+int __libc_start_main(int (*main)(int, char**, char**), int argc, char** argv, void (*init)(), void (*fini)(),
+                      void (*rtld_fini)(), void* stack_end) {
+  real_main = main;
+  const auto real = next<decltype(&__libc_start_main)>("__libc_start_main");
+  return real(main_from_here, argc, argv, init, fini, rtld_fini, stack_end);
+}
+
+void* malloc(size_t size) { return fails(kMalloc) ? (errno = ENOMEM, nullptr) : __libc_malloc(size); }
+void* calloc(size_t n, size_t size) {
+  return fails(kMalloc) ? (errno = ENOMEM, nullptr) : __libc_calloc(n, size);
+}
+void* realloc(void* p, size_t size) {
+  return fails(kMalloc) ? (errno = ENOMEM, nullptr) : __libc_realloc(p, size);
+}
+void* aligned_alloc(size_t alignment, size_t size) {
+  return fails(kMalloc) ? (errno = ENOMEM, nullptr) : __libc_memalign(alignment, size);
+}
+int posix_memalign(void** into, size_t alignment, size_t size) {
+  if (fails(kMalloc)) return ENOMEM;
+  *into = __libc_memalign(alignment, size);
+  return *into ? 0 : ENOMEM;
+}
+
+int open(const char* path, int flags, ...) {
+  NEXT(open);
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
+  va_end(list);
+  return fails(kOpen) ? (errno = EMFILE, -1) : real(path, flags, mode);
+}
+int open64(const char* path, int flags, ...) {
+  NEXT(open64);
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
+  va_end(list);
+  return fails(kOpen) ? (errno = EMFILE, -1) : real(path, flags, mode);
+}
+FILE* fopen64(const char* path, const char* mode) {  // what std::ifstream opens with
+  NEXT(fopen64);
+  return fails(kOpen) ? (errno = EMFILE, nullptr) : real(path, mode);
+}
+
+ssize_t read(int fd, void* into, size_t size) {
+  NEXT(read);
+  if (fails(kRead)) return errno = EIO, -1;
+  return real(fd, into, size > 1 && fails(kShortRead) ? size / 2 : size);
+}
+ssize_t pread(int fd, void* into, size_t size, off_t at) {
+  NEXT(pread);
+  if (fails(kPread)) return errno = EIO, -1;
+  return real(fd, into, size > 1 && fails(kShortPread) ? size / 2 : size, at);
+}
+ssize_t pread64(int fd, void* into, size_t size, off64_t at) {
+  NEXT(pread64);
+  if (fails(kPread)) return errno = EIO, -1;
+  return real(fd, into, size > 1 && fails(kShortPread) ? size / 2 : size, at);
+}
+void* mmap(void* at, size_t size, int protection, int flags, int fd, off_t offset) {
+  NEXT(mmap);
+  return fails(kMmap) ? (errno = ENOMEM, MAP_FAILED) : real(at, size, protection, flags, fd, offset);
+}
+void* mmap64(void* at, size_t size, int protection, int flags, int fd, off64_t offset) {
+  NEXT(mmap64);
+  return fails(kMmap) ? (errno = ENOMEM, MAP_FAILED) : real(at, size, protection, flags, fd, offset);
+}
+ssize_t write(int fd, const void* from, size_t size) {
+  NEXT(write);
+  if (fails(kWrite)) return errno = EIO, -1;
+  if (is_file(fd) && fails(kDiskFull)) return errno = ENOSPC, -1;
+  return real(fd, from, size);
+}
+size_t fwrite(const void* from, size_t size, size_t n, FILE* file) {
+  NEXT(fwrite);
+  const size_t written = real(from, size, n, file);
+  if (from_ready && memmem(from, size * n, "ready ", 6)) {
+    std::fflush(file);
+    from_ready = false, armed = true;
+  }
+  return written;
+}
+ssize_t send(int fd, const void* from, size_t size, int flags) {
+  NEXT(send);
+  if (fails(kSend)) return errno = ECONNRESET, -1;
+  return real(fd, from, size > 1 && fails(kShortSend) ? size / 2 : size, flags);
+}
+ssize_t recv(int fd, void* into, size_t size, int flags) {
+  NEXT(recv);
+  return fails(kRecv) ? (errno = ECONNRESET, -1) : real(fd, into, size, flags);
+}
+int accept(int fd, sockaddr* address, socklen_t* length) {
+  NEXT(accept);
+  return fails(kAccept) ? (errno = EMFILE, -1) : real(fd, address, length);
+}
+int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
+  NEXT(accept4);
+  return fails(kAccept) ? (errno = EMFILE, -1) : real(fd, address, length, flags);
+}
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
+                   void* argument) {
+  NEXT(pthread_create);
+  return fails(kThread) ? EAGAIN : real(thread, attributes, body, argument);
+}
+
+}  // extern "C"
