@@ -9,7 +9,8 @@ namespace ark::test {
 // A compiler cache that is shared by checkouts (CCACHE_BASEDIR) makes __FILE__ relative to the build's folder, which
 // is the folder above the executables'.
 inline std::filesystem::path source_root() {
-  const std::filesystem::path build = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
+  const std::filesystem::path build =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
   return (build / __FILE__).lexically_normal().parent_path().parent_path();
 }
 
