@@ -13,12 +13,10 @@ namespace ark {
 namespace {
 
 constexpr int32_t kPageSize = 16;
-constexpr int32_t kMaxTokens = 512;    // of one step, unless told otherwise
-constexpr int32_t kLongest = 1 << 20;  // of any sequence
-constexpr int32_t kMostUnasked =
-    1 << 17;  // without --max-model-len: tables by position and masks are made for it
-constexpr int32_t kUnknownLength = 2048;   // where neither the model nor its configuration says
-constexpr uint32_t kVersion = 0x54524d32;  // of the blob; changes with its layout
+constexpr int32_t kMaxTokens = 512;            // of one step, unless told otherwise
+constexpr int32_t kLongest = 1 << 20;          // of any sequence
+constexpr int32_t kUnknownLength = 2048;       // where neither the model nor its configuration says
+constexpr uint32_t kBlobVersion = 0x54524d32;  // of the blob; changes with its layout
 
 std::string read_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -127,14 +125,14 @@ RaggedOptions ragged_options(const LaunchTerms& terms, std::shared_ptr<cuda::Gpu
 
 std::string to_blob(const LaunchTerms& terms) {
   dma::BlobWriter blob;
-  blob.number(kVersion);
+  blob.number(kBlobVersion);
   for_numbers(terms, [&](const auto& value) { blob.number(static_cast<int32_t>(value)); });
   return blob.text(terms.plan).take();
 }
 
 LaunchTerms terms_of(std::string_view bytes) {
   dma::BlobReader blob(bytes, "rank 0: its terms");
-  if (blob.number<uint32_t>() != kVersion) blob.malformed("have another version");
+  if (blob.number<uint32_t>() != kBlobVersion) blob.malformed("have another version");
   LaunchTerms terms;
   for_numbers(terms, [&](auto& value) {
     value = static_cast<std::decay_t<decltype(value)>>(blob.number<int32_t>());

@@ -147,8 +147,8 @@ void Scheduler::begin_anew(const std::string& why) {
   ++state_.counts.restarts;
   if (const std::shared_ptr<Sequence> culprit = take_back(state_))
     finish(*culprit, Finish::kFailed,
-           "the model's process has died " + std::to_string(culprit->losses) +
-               " times as it computed this request, which " + "is not tried again: " + why);
+           {Code::kUnavailable, "the model's process has died " + std::to_string(culprit->losses) +
+                                    " times as it computed this request, which is not tried again: " + why});
   if (static_cast<int32_t>(state_.losses.size()) > state_.options.max_restarts)
     throw Error(Code::kUnavailable, std::to_string(state_.losses.size()) +
                                         " times within a minute, more than " +

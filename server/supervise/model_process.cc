@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 using dma::FrameKind;
 
 constexpr auto kBeat = 250ms;
-constexpr auto kLook = 200us;  // for a further step while one runs
+constexpr auto kTurn = 200us;  // for a further step while one runs
 
 // The way back, with life signs on it from the first moment.
 class Reports {
@@ -79,7 +79,7 @@ void serve_steps(const dma::Socket& socket, Reports& reports, StepRunner& runner
       if (!receive(socket, FrameKind::kStep, payload)) return;
       runner.post(step_of(payload));
       ++in_flight;
-    } else if (const auto result = in_flight > 0 ? runner.poll(has_room ? kLook : 50'000us) : std::nullopt) {
+    } else if (const auto result = in_flight > 0 ? runner.poll(has_room ? kTurn : 50'000us) : std::nullopt) {
       reports.send(FrameKind::kResult, to_blob(*result));
       --in_flight;
     }

@@ -49,6 +49,16 @@ TEST(Sampler, GreedyTakesTheLowestOfEquals) {
   EXPECT_EQ(sample(logits, row_of({.temperature = 0}), 0, {}, {{20, -100.f}}).token, 33);
 }
 
+TEST(Sampler, PicksNothingWhereTheLargestIsNotFinite) {
+  for (const float bad : {NAN, INFINITY, -INFINITY})
+    for (const SamplingParams& p : {SamplingParams{.temperature = 0}, {.temperature = 1}, {.top_k = 3}}) {
+      EXPECT_EQ(sample(std::vector<float>(50, bad), row_of(p)).token, -1) << bad;
+      std::vector<float> one(50, 0);
+      one[7] = bad;  // NaN and -infinity are no choice among others
+      EXPECT_EQ(sample(one, row_of(p)).token == -1, bad == INFINITY) << bad;
+    }
+}
+
 // Frequencies over many positions against softmax: chi-square with its 1e-6 quantile.
 void expect_distribution(const std::vector<float>& logits, const SamplingParams& p,
                          const std::vector<double>& exact) {
