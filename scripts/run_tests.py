@@ -26,7 +26,7 @@ JOBS = os.cpu_count() or 2
 TAIL = 40  # lines of a failed suite's log
 FUZZ_SECONDS, FUZZ_SECONDS_FULL = 15, 60  # of each fuzzer
 # Largest inputs in bytes: what is longer takes longer, but goes no other ways.
-FUZZ_LENGTHS = {"parse_fuzz": 200000, "tokenizer_fuzz": 20000}
+FUZZ_LENGTHS = {"parse_fuzz": 200000, "tokenizer_fuzz": 20000, "plan_fuzz": 20000}
 # The longest first. In shards, so that no suite is left running alone at the end.
 LONGEST = ["emulator_test", "models", "threads_test", "cuda_test", "engine_test"]
 SHARDS = {"emulator_test": 2}

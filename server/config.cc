@@ -58,7 +58,7 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   add_device_options(line, options.device);
   line.number("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
   line.number("--max-model-len", options.max_model_len, 0, 1 << 20,
-              "tokens of one sequence; 0: what the model allows");
+              "tokens of one sequence; 0: what the model allows, at most 131072");
   line.number("--max-num-seqs", options.max_num_seqs, 1, 4096, "sequences that run at once");
   line.number("--max-num-batched-tokens", options.max_num_batched_tokens, 0, 1 << 20,
               "tokens of one step; 0: chosen");

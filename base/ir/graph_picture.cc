@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kShortestLayer = 4;  // nodes
 
-std::string typed(const Value& v) {
+std::string box_type(const Value& v) {
   return std::string(name_of(v.dtype)) + (v.shape ? str(*v.shape) : "[?]");
 }
 
@@ -35,7 +35,7 @@ std::string signature(const Graph& graph, const Node& node) {
   for (const auto* list : {&node.inputs, &node.outputs})
     for (const ValueId v : *list) {
       text += v == kNoValue ? "-" : graph.value(v).constant ? "c" : "v";
-      if (v != kNoValue) text += typed(graph.value(v));
+      if (v != kNoValue) text += box_type(graph.value(v));
     }
   return text + std::to_string(node.subgraphs.size());
 }
@@ -125,7 +125,7 @@ class GraphPicture {
   // An input or an output.
   int32_t add_value_box(const Drawing& d, ValueId v, int32_t group, const std::string& name = "") {
     const Value& value = d.graph.value(v);
-    return add_box({"", Family::kInput, name.empty() ? value.name : name, {typed(value)}, group});
+    return add_box({"", Family::kInput, name.empty() ? value.name : name, {box_type(value)}, group});
   }
 
   // Inputs that the same node of different layers reads are one box.
@@ -224,7 +224,7 @@ class GraphPicture {
         if (from.run >= 0 && from.run == place.run && from.trip != place.trip) continue;
       }
       if (const int32_t from = box_of(d, v); from >= 0)
-        add_edge(d, from, d.boxes[d.nodes[place.first]], typed(d.graph.value(v)));
+        add_edge(d, from, d.boxes[d.nodes[place.first]], box_type(d.graph.value(v)));
     }
   }
 

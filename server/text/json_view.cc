@@ -12,8 +12,7 @@ namespace {
 
 const Json kNull;
 constexpr int kMaxNesting = 64;
-constexpr std::size_t kMaxValues =
-    4'000'000;  // each takes some 70 bytes; the largest published file has 2 million
+constexpr std::size_t kMaxValues = 3'000'000;  // some 80 bytes each; the largest published file has 2 million
 constexpr std::size_t kMaxParts = 256;
 
 // Counted before the parser takes memory for them.

@@ -1,5 +1,5 @@
-// libFuzzer: a pattern in Oniguruma's dialect, and behind a NUL a text. The pattern is refused when it is loaded, or its
-// matches are in order, whole characters, and come within a budget.
+// libFuzzer: a pattern in Oniguruma's dialect, and behind a NUL a text. The pattern is refused when it is loaded, or
+// its matches are in order, whole characters, and come within a budget.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -26,7 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   try {
     const ark::Json json = ark::api::parse_body(body);
     const ark::api::Fields fields(json);
-    for (const auto& [name, value] : json.items()) {
+    for (const auto& item : json.items()) {
+      const std::string name = item.key();
       attempt(name, [&] {
         if (const auto n = fields.integer(name, -5, 1 << 20); n && (*n < -5 || *n > 1 << 20)) std::abort();
       });

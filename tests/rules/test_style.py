@@ -24,7 +24,7 @@ STANDARD = {
              r"signbit|copysign|ldexp|frexp|sin|cos|tan|tanh|erf|lround|llround|fma|trunc|hypot|a?sinh?|a?cosh?|a?tanh?|"
              r"remainder|nextafter|ilogb|scalbn|INFINITY|NAN|M_PI)f?\b",
     "condition_variable": r"condition_variable",
-    "cstring": r"\b(mem(cpy|set|cmp|move|chr)|str(len|n?cmp|error|r?chr|str|signal|dup))\b",
+    "cstring": r"\b(mem(cpy|set|cmp|move|chr|mem)|str(len|n?cmp|error|r?chr|str|signal|dup))\b",
     "deque": r"std::deque",
     "filesystem": r"filesystem",
     "fstream": r"fstream",

@@ -180,7 +180,7 @@ Value select_filter(Call& c) {
   return Value::generator(std::move(out));
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kSequenceFilters[] = {
     {"first", "", end_filter<0>},
     {"last", "", end_filter<-1>},
     {"join", "d attribute", join_filter},
@@ -201,6 +201,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-const Builtin* find_sequence_filter(std::string_view name) { return find_named(kFilters, name); }
+const Builtin* find_sequence_filter(std::string_view name) { return find_named(kSequenceFilters, name); }
 
 }  // namespace ark::text::jinja
