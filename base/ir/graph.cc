@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -94,20 +96,56 @@ bool Graph::merge_constants() {
   return merged;
 }
 
+namespace {
+
+void collect_sizes(const Node& node, std::set<std::string>& names) {
+  for (const auto& [name, attribute] : node.attributes.values())
+    if (const Shape* shape = std::get_if<Shape>(&attribute))
+      for (const Expr& e : *shape) e.collect_symbols(names);
+  for (const auto& subgraph : node.subgraphs)
+    for (const Node& inner : subgraph->nodes)
+      if (!inner.removed) collect_sizes(inner, names);
+}
+
+// Sizes that the data decides, and the node that makes the first tensor of each: it is read where only they are.
+std::map<std::string, NodeId> makers_of_sizes(const Graph& graph) {
+  std::map<std::string, NodeId> makers;
+  const auto note = [&](ValueId id, NodeId maker) {
+    if (id == kNoValue || !graph.value(id).shape) return;
+    std::set<std::string> names;
+    for (const Expr& e : *graph.value(id).shape) e.collect_symbols(names);
+    for (const std::string& name : names) makers.emplace(name, maker);
+  };
+  for (const ValueId id : graph.inputs) note(id, kNoNode);
+  for (const auto& [outer, inner] : graph.captured) note(inner, kNoNode);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+    for (const ValueId id : graph.nodes[i].outputs)
+      if (!graph.nodes[i].removed) note(id, static_cast<NodeId>(i));
+  return makers;
+}
+
+}  // namespace
+
 void Graph::remove_dead() {
   std::vector<bool> live(nodes.size());
   std::vector<NodeId> work;
-  const auto reach = [&](ValueId id) {
-    const NodeId producer = value(id).producer;
+  const auto keep = [&](NodeId producer) {
     if (producer == kNoNode || live[at(producer)] || node(producer).removed) return;
     live[at(producer)] = true;
     work.push_back(producer);
   };
+  const auto reach = [&](ValueId id) { keep(value(id).producer); };
+  std::optional<std::map<std::string, NodeId>> makers;
   for (ValueId id : outputs) reach(id);
   while (!work.empty()) {
     const NodeId n = work.back();
     work.pop_back();
     for_each_read(node(n), reach);
+    std::set<std::string> sizes;
+    collect_sizes(node(n), sizes);
+    if (!sizes.empty() && !makers) makers = makers_of_sizes(*this);
+    for (const std::string& size : sizes)
+      if (const auto it = makers->find(size); it != makers->end()) keep(it->second);
   }
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].removed = nodes[i].removed || !live[i];
 }

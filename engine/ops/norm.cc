@@ -13,10 +13,16 @@ void lower(Lowering& l, const Node& node) {
   const bool over_last = node.attributes.get(key::kAxis) + 1 == rank_of(graph, node.inputs[0]);
   const bool only_y = node.outputs.size() == 1 || std::all_of(node.outputs.begin() + 1, node.outputs.end(),
                                                               [](ValueId v) { return v == kNoValue; });
-  if (!l.is_decoder() || !over_last || !only_y || graph.value(node.inputs[0]).dtype != DType::kF32) {
-    return l.emit_generic(node);
-  }
   const auto input = [&](std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
+  // The kernel's: scale and bias are stored, one for each element of a row.
+  const auto fits = [&](ValueId id) {
+    if (id == kNoValue) return true;
+    const ConstantPtr& c = graph.value(id).constant;
+    return c && c->dims.size() == 1 && graph.value(node.inputs[0]).shape->back().is_constant(c->dims[0]);
+  };
+  if (!l.is_decoder() || !over_last || !only_y || graph.value(node.inputs[0]).dtype != DType::kF32 ||
+      !fits(input(1)) || !fits(input(2)) || !(node.attributes.get(key::kEpsilon) >= 0))
+    return l.emit_generic(node);
   Variant variant{.code = OpCode::kNorm};
   variant.attributes.set(key::kRms, int64_t{node.op == Op::kRmsNorm});
   variant.attributes.set(key::kEpsilon, node.attributes.get(key::kEpsilon));

@@ -158,12 +158,32 @@ void DynamicDriver::run_if(Frame& frame, const Node& node) const {
 
 namespace {
 
-// Joins equal tensors along a new or existing axis; `reverse` puts the last first.
-Tensor stack(const std::vector<Tensor>& parts, std::size_t axis, bool reverse, DType type,
+// One element of a loop without trips: of the sizes that are known, else empty.
+Dims dims_of_none(const Value& element, const SymbolValues& known) {
+  Dims dims;
+  for (const Expr& e : element.shape.value_or(Shape{})) {
+    std::set<std::string> names;
+    e.collect_symbols(names);
+    const bool bound =
+        std::all_of(names.begin(), names.end(), [&](const auto& n) { return known.count(n) > 0; });
+    dims.push_back(bound ? e.evaluate(known) : 0);
+  }
+  return dims;
+}
+
+// Joins equal tensors along a new axis, which may count from the end; `reverse` puts the last first. `none`: the sizes
+// of one of no tensors.
+Tensor stack(const std::vector<Tensor>& parts, int64_t at, bool reverse, DType type, const Dims& none,
              const std::string& where) {
-  if (parts.empty()) return Tensor::empty(type, {0});
-  Dims dims = parts[0].dims;
-  if (axis > dims.size()) throw Error(Code::kInvalidArgument, where + "scan output axis is out of range");
+  Dims dims = parts.empty() ? none : parts[0].dims;
+  const int64_t rank = static_cast<int64_t>(dims.size()) + 1;
+  if (at < -rank || at >= rank)
+    throw Error(Code::kInvalidArgument, where + "scan output axis is out of range");
+  const auto axis = static_cast<std::size_t>(at < 0 ? at + rank : at);
+  if (parts.empty()) {
+    dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(axis), 0);
+    return Tensor::empty(type, dims);
+  }
   const int64_t outer = element_count(std::span(dims).first(axis)),
                 inner = bytes_of(parts[0].dtype, element_count(std::span(dims).subspan(axis)));
   dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(axis), static_cast<int64_t>(parts.size()));
@@ -224,9 +244,10 @@ void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == kNoValue) continue;
     const std::size_t scan = i - carried.size();
+    const Value& element = body.value(body.outputs[i + 1]);
     Tensor result = i < carried.size() ? carried[i]
-                                       : stack(collected[scan], 0, false,
-                                               body.value(body.outputs[i + 1]).dtype, at_node(node));
+                                       : stack(collected[scan], 0, false, element.dtype,
+                                               dims_of_none(element, frame.symbols), at_node(node));
     set_output(frame, node.outputs[i], std::move(result));
   }
 }
@@ -273,11 +294,9 @@ void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
     const std::size_t k = i - states;
     Tensor result = i < states ? carried[i] : Tensor{};
     if (i >= states) {
-      const std::size_t rank = collected[k].empty() ? 1 : collected[k][0].dims.size() + 1;
-      int64_t axis = list(key::kScanOutputAxes, k);
-      axis += axis < 0 ? static_cast<int64_t>(rank) : 0;
-      result = stack(collected[k], static_cast<std::size_t>(axis), list(key::kScanOutputDirections, k) != 0,
-                     body.value(body.outputs[i]).dtype, at_node(node));
+      const Value& element = body.value(body.outputs[i]);
+      result = stack(collected[k], list(key::kScanOutputAxes, k), list(key::kScanOutputDirections, k) != 0,
+                     element.dtype, dims_of_none(element, frame.symbols), at_node(node));
     }
     set_output(frame, node.outputs[i], std::move(result));
   }

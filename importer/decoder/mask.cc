@@ -288,6 +288,8 @@ void Proof::check_row(const Grid& g, const Step& step, int64_t b, int64_t h, int
   for (int64_t j = 0; j < g.total; ++j) {
     const double alpha = g.alpha[g.at(b, h, i, j)], beta = g.beta[g.at(b, h, i, j)];
     if (!visible(position, j)) {
+      if (beta > kMasked && j > position)
+        throw SeesLater(node_.name, "the mask is not causal: a later token is seen" + where(j));
       if (!(beta <= kMasked) || std::isnan(alpha))
         refuse(node_, "the mask is not causal: a key that should be hidden is seen" + where(j));
     } else if (!(beta > kMasked)) {

@@ -19,6 +19,11 @@ struct Exhausted : Refusal {
   using Refusal::Refusal;
 };
 
+// A token sees later ones.
+struct SeesLater : Refusal {
+  using Refusal::Refusal;
+};
+
 [[noreturn]] inline void refuse(const Node& node, std::string reason) {
   throw Refusal(node.name, std::move(reason));
 }

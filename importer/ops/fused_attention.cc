@@ -31,12 +31,14 @@ ValueId visible_keys(OpContext& c, ValueId mask, const Expr& batch, const Expr& 
   return visible;
 }
 
-// A mask and an additive bias in one operand.
+// A mask and an additive bias in one operand. What is masked gets the filter value, not minus infinity: a row with
+// nothing visible is the mean of all values, weighted by their scores.
 ValueId combined_bias(OpContext& c, ValueId visible, ValueId bias) {
-  if (visible == kNoValue || bias == kNoValue) return visible == kNoValue ? bias : visible;
-  const DType type = dtype_of(c, bias);
-  return binary(c, Op::kAdd, c.emit(Op::kWhere, {visible, scalar(c, 0, type), scalar(c, -INFINITY, type)}),
-                bias);
+  if (visible == kNoValue) return bias;
+  const DType type = dtype_of(c, c.input(0));
+  const ValueId filter = scalar(c, c.attr_float("mask_filter_value", -10000), type);
+  const ValueId mask = c.emit(Op::kWhere, {visible, scalar(c, 0, type), filter});
+  return bias == kNoValue ? mask : binary(c, Op::kAdd, mask, bias);
 }
 
 Attributes attention_attributes(OpContext& c, int64_t head) {

@@ -258,6 +258,8 @@ std::optional<DecoderModel> recognise_logged(const Graph& graph, const LoadOptio
   if (const auto* no = std::get_if<NotRecognised>(&recognised)) {
     log.done("recognise", "no");
     reason = (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") + no->reason;
+    if (no->fills_blanks)
+      throw Error(Code::kUnsupported, reason + "; this model fills blanks and does not generate");
     return std::nullopt;
   }
   auto& model = std::get<DecoderModel>(recognised);

@@ -296,7 +296,9 @@ std::string how_it_runs(Inspection& inspection) {
 std::string why_plain(Inspection& inspection) {
   const auto& no = std::get<NotRecognised>(inspection.recognised());
   std::string why;
-  return "(" + (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason + ")" +
+  const std::string because = "(" + (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason + ")";
+  if (no.fills_blanks) return because + ", not for ark-serve: it fills blanks and does not generate";
+  return because +
          (find_signature(inspection.passed(), &why) ? ", served one sequence at a time"
                                                     : ", not for ark-serve: " + why);
 }

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-run"
 FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
 MICROSOFT = "com.microsoft"
-TYPES = {np.dtype(t): helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in ("f4", "i8", "i1", "u1")}
+TYPES = {np.dtype(t): helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in ("f4", "i8", "i4", "i1", "u1")}
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
 
@@ -44,8 +44,8 @@ def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17):
             (data / f"{kind}_{index}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
 
 
-def agrees(folder, count=1):
-    for driver in ("dynamic", "static"):
+def agrees(folder, count=1, drivers=("dynamic", "static")):
+    for driver in drivers:
         run = subprocess.run([BINARY, "--suite", folder, "--driver", driver], capture_output=True, text=True,
                              timeout=300)
         assert run.stdout.splitlines()[-1] == f"{count} passed, 0 failed, 0 skipped", run.stdout + run.stderr

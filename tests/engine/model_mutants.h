@@ -95,7 +95,7 @@ class ModelMutator {
       case 0:
         return wild[pick(std::size(wild))];
       case 1:
-        return was + (pick(2) ? 1 : -1);
+        return static_cast<int64_t>(static_cast<uint64_t>(was) + (pick(2) ? 1 : UINT64_MAX));
       case 2:
         return static_cast<int64_t>(static_cast<uint64_t>(was) * 2);
       default:

@@ -18,6 +18,8 @@ Sizes sizes_of(const KernelCall& call) {
   const TensorView &q = call.inputs[kQ], &k = call.inputs[kK], &v = call.inputs[kV];
   if (q.rank != 4 || k.rank != 4 || v.rank != 4) misfit("Attention wants [B, H, S, D] operands");
   Sizes s{q.dims[0], q.dims[1], q.dims[2], q.dims[3], k.dims[1], k.dims[2], v.dims[3], 0};
+  for (const std::size_t i : {kK, kV, kPastK, kPastV})
+    if (has_input(call, i)) check_same_type(q, call.inputs[i]);
   if (has_input(call, kPastK)) s.past = call.inputs[kPastK].dims[2];
   if (k.dims[0] != s.batch || v.dims[0] != s.batch || v.dims[1] != s.kv_heads || v.dims[2] != s.keys ||
       k.dims[3] != s.dim || s.kv_heads == 0 || s.heads % s.kv_heads)

@@ -57,6 +57,11 @@ void dequantize_tile(const KernelCall& call, int64_t tile) {
   }
 }
 
+// NaN (-inf by a scale of inf, which quantizers write for masks) is the lowest, as in ONNX Runtime.
+int64_t within(double v, double low, double high) {
+  return static_cast<int64_t>(v > low ? std::min(v, high) : low);
+}
+
 std::pair<double, double> range_of(DType type) {
   switch (type) {
     case DType::kI8:
@@ -89,8 +94,7 @@ void quantize_tile(const KernelCall& call, int64_t tile) {
     const double v =
         std::nearbyint(static_cast<double>(load_one<float>(x, i) / load_one<float>(call.inputs[1], s))) +
         zero;
-    // NaN (-inf by a scale of inf, which quantizers write for masks) is the lowest, as in ONNX Runtime.
-    store_one<int64_t>(y, i, static_cast<int64_t>(v > low ? std::min(v, high) : low));
+    store_one<int64_t>(y, i, within(v, low, high));
   }
 }
 
@@ -102,11 +106,10 @@ void dynamic_tile(const KernelCall& call, int64_t) {
     high = std::max(high, load_one<float>(x, i));
   }
   const float scale = high == low ? 1.f : (high - low) / 255.f;
-  const float zero = std::nearbyint(std::clamp(-low / scale, 0.f, 255.f));
+  const auto zero = static_cast<float>(within(std::nearbyint(-low / scale), 0, 255));
   for (int64_t i = 0; i < x.size(); ++i)
-    store_one<int64_t>(
-        call.outputs[0], i,
-        static_cast<int64_t>(std::clamp(std::nearbyint(load_one<float>(x, i) / scale) + zero, 0.f, 255.f)));
+    store_one<int64_t>(call.outputs[0], i,
+                       within(std::nearbyint(load_one<float>(x, i) / scale) + zero, 0, 255));
   if (call.outputs[1].present()) store_one<float>(call.outputs[1], 0, scale);
   if (call.outputs[2].present()) store_one<float>(call.outputs[2], 0, zero);
 }

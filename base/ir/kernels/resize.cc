@@ -76,7 +76,10 @@ float coordinate(const std::string& mode, const ResizedAxis& axis, int64_t o) {
 double nearest(const std::string& mode, double x) {
   if (mode == "floor") return std::floor(x);
   if (mode == "ceil") return std::ceil(x);
-  return mode == "round_prefer_ceil" ? std::floor(x + 0.5) : std::ceil(x - 0.5);
+  // What lies in the middle but for rounding lies in the middle, as in ONNX Runtime.
+  const double low = std::floor(x);
+  if (std::abs(x - low - 0.5) < 1e-6) return mode == "round_prefer_ceil" ? low + 1 : low;
+  return std::floor(x + 0.5);
 }
 
 // The interpolation kernel at distance d; a: Keys' cubic coefficient.
@@ -122,6 +125,10 @@ void resize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const auto [begin, end] = elements_of(tile, y.size());
   if (begin >= end) return;
+  if (dims_of(x) == dims_of(y)) {  // whatever the scales that were rounded away
+    for (int64_t i = begin; i < end; ++i) store_one<double>(y, i, load_one<double>(x, i));
+    return;
+  }
   const std::vector<ResizedAxis> axes = axes_of(call);
   std::vector<std::vector<std::vector<Tap>>> taps(axes.size());  // by axis, by output index
   for (std::size_t a = 0; a < axes.size(); ++a)

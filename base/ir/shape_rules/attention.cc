@@ -1,4 +1,6 @@
 // Attention blocks and rotary embedding, and the operators of token graphs.
+#include <cmath>
+
 #include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
@@ -8,6 +10,16 @@ namespace {
 // (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?) -> (y, present_k?, present_v?)
 void attention(Context& c) {
   const DType type = c.dtype(0);
+  for (const std::size_t i : {0, 1, 2, 4, 5})
+    if (c.has(i) && (c.dtype(i) != type || !is_floating(type)))
+      c.fail("attends with operands of types " + std::string(name_of(type)) + " and " +
+             std::string(name_of(c.dtype(i))));
+  const double scale = c.attributes().get_or(key::kScale, 1.0),
+               cap = c.attributes().get_or(key::kSoftcap, 0.0);
+  if (!(scale > 0) || std::isinf(scale) || !(cap >= 0) || std::isinf(cap) ||
+      c.attributes().get_or(key::kWindow, 0) < 0)
+    c.fail("attends with scale " + std::to_string(scale) + ", softcap " + std::to_string(cap) +
+           " and window " + std::to_string(c.attributes().get_or(key::kWindow, 0)));
   if (!c.shape(0) || !c.shape(1) || !c.shape(2)) {
     for (std::size_t i = 0; i < 3; ++i) c.out(i, type, std::nullopt);
     return;
