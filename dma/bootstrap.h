@@ -61,9 +61,9 @@ struct Environment {
 };
 
 struct WatchOptions {
-  // A rank that stays silent so long counts as dead, from its joining on; a closed connection, which the kernel reports
-  // at once for any death of a process, does at once. Counted in life signs of our own: where all of the machine pauses,
-  // nobody is silent. 0: never.
+  // A rank that stays silent so long counts as dead, from its joining on; a closed connection, which the
+  // kernel reports at once for any death of a process, does at once. Counted in life signs of our own: where
+  // all of the machine pauses, nobody is silent. 0: never.
   std::chrono::milliseconds silence{8'000};
 };
 

@@ -58,10 +58,10 @@ class Host {
     std::string ranks;
     for (int rank = 1; rank < environment_.size; ++rank) {
       if (!connections_.gather[rank].is_open() || !connections_.watch[rank].is_open()) {
-        ranks += " " + std::to_string(rank);
+        ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(rank);
       }
     }
-    return "ranks that did not come to ARK_BOOTSTRAP " + escaped(environment_.address) + " in time:" + ranks;
+    return ranks + " did not come to ARK_BOOTSTRAP " + escaped(environment_.address) + " in time";
   }
 
   void wait_for_any() {

@@ -259,7 +259,7 @@ void Server::serve(Client& client) {
   const int64_t sent_before = client.connection.bytes_sent();
   if (!exchange.refusal) {
     std::lock_guard lock(mutex_);
-    serving_[&client] = exchange.head.method + " " + escaped(exchange.path, 60) + " (" + exchange.id + ")";
+    serving_[&client] = exchange.head.method + " " + exchange.path + " " + exchange.id;
   }
   answer(exchange, exchange.refusal ? std::move(*exchange.refusal) : run_handler(exchange));
   const std::chrono::duration<double> time = Clock::now() - exchange.start;

@@ -109,7 +109,7 @@ std::string Server::in_progress() const {
   std::string text;
   std::size_t named = 0;
   for (const auto& [client, what] : serving_)
-    if (named++ < kNamed) text += (text.empty() ? "" : ", ") + what;
+    if (named++ < kNamed) text += (text.empty() ? "" : ", ") + escaped(what);
   return named <= kNamed ? text : text + " and " + std::to_string(named - kNamed) + " more";
 }
 
@@ -282,7 +282,8 @@ void Server::work(ClientPtr client) {
     client->connection.never_wait(false);
     for (Next next = Next::kServe; next == Next::kServe;) {
       serve(*client);
-      for (const auto until = Clock::now() + kTurn; (next = advance(*client)) == Next::kWait;) {
+      next = client->unread.empty() ? Next::kWait : advance(*client);
+      for (const auto until = Clock::now() + kTurn; next == Next::kWait; next = advance(*client)) {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
         if (!stopping_ && left > 0ms && !workers_.is_crowded() && client->connection.wait_readable(left))
           continue;

@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "server/tools/bench/library.h"
 #include "server/json.h"
+#include "server/tools/bench/library.h"
 #include "server/tools/bench/sse.h"
 
 namespace ark::bench {
