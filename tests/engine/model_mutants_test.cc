@@ -135,7 +135,9 @@ TEST(ModelMutants, AreRefusedByNameOrRun) {
     ++ends[end];
     const double seconds = processor_seconds() - start, grown = megabytes("VmHWM:") - before;
     EXPECT_LT(seconds, 2 * slack) << label;
-    if (!is_sanitized()) EXPECT_LT(grown, 300) << label;
+    if (!is_sanitized()) {
+      EXPECT_LT(grown, 300) << label;
+    }
     slowest = std::max(slowest, seconds), largest = std::max(largest, grown);
   }
   for (const auto& [end, n] : ends) std::printf("%s: %d\n", end.c_str(), n);
