@@ -12,7 +12,7 @@ import time
 import onnx
 import pytest
 
-from ark_server import FULL, PATIENCE, TINY, Server, children_of, is_alive, rss_bytes, takes_at_most, until
+from ark_server import FULL, PATIENCE, START_SECONDS, TINY, Server, children_of, is_alive, rss_bytes, takes_at_most, until
 from test_rank_processes import other_weights
 
 UNAVAILABLE = 69
@@ -150,7 +150,7 @@ def test_a_request_that_dies_each_time_is_failed_by_name_and_others_go_on(long_m
         stream = Stream(server, body)
         for deaths in (1, 2, 3):
             before = server.metric("ark_steps_total")
-            until(lambda: server.metric("ark_steps_total") > before, "a step")
+            until(lambda: server.metric("ark_steps_total") > before, "a step", START_SECONDS)
             os.kill(whole_family(server)[0], signal.SIGKILL)
             until(lambda: server.metric("ark_restarts_total") == deaths, "the loss")
         stream.join(PATIENCE)
