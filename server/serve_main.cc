@@ -90,7 +90,7 @@ int serve(const ServeOptions& options, api::Service& service, Frontend& frontend
   for (const auto& model : service.models()) model->scheduler->shutdown();
   ending.now("the last answers");
   frontend.stop(Ending::asked() < 2 ? kLastAnswers : 0ms);
-  ending.now("the end of the ranks", [] { return std::string(); });
+  ending.now("the end of the ranks", [who = service.silence()] { return who; });
   if (!failure.empty()) throw Error(Code::kUnavailable, failure);
   log_line(LogLevel::kInfo, "stopped");
   return 0;

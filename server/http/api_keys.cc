@@ -26,17 +26,19 @@ bool same(std::string_view key, std::string_view offered) {
   return difference == 0;
 }
 
-// False: `word` is no limit.
+// Of "rpm=60": where it belongs. Null: `word` names no limit.
+int64_t* limit_named(const std::string& word, KeyLimits& limits) {
+  return word.starts_with("rpm=")           ? &limits.requests
+         : word.starts_with("tpm=")         ? &limits.tokens
+         : word.starts_with("concurrency=") ? &limits.concurrency
+                                            : nullptr;
+}
+
 bool take_limit(const std::string& word, KeyLimits& limits) {
-  const std::size_t sign = word.find('=');
-  const std::string name = word.substr(0, sign);
-  int64_t* into = name == "rpm"           ? &limits.requests
-                  : name == "tpm"         ? &limits.tokens
-                  : name == "concurrency" ? &limits.concurrency
-                                          : nullptr;
-  if (sign == std::string::npos || !into) return false;
+  int64_t* into = limit_named(word, limits);
+  if (!into) return false;
   const char* end = word.data() + word.size();
-  const auto [stop, error] = std::from_chars(word.data() + sign + 1, end, *into);
+  const auto [stop, error] = std::from_chars(word.data() + word.find('=') + 1, end, *into);
   return error == std::errc() && stop == end && *into > 0;
 }
 
@@ -50,7 +52,7 @@ ApiKey key_of(const std::string& line, const std::string& where) {
   if (const std::size_t colon = words[0].find(':'); colon != std::string::npos) {
     key.name = words[0].substr(0, colon);
     key.secret = words[0].substr(colon + 1);
-  } else if (KeyLimits none; words.size() > 1 && !take_limit(words[1], none)) {
+  } else if (KeyLimits none; words.size() > 1 && !limit_named(words[1], none)) {
     key.name = words[0];
     key.secret = words[given++];
   } else {

@@ -217,7 +217,7 @@ Response Server::admit(Exchange& exchange) {
     throw with_header(
         HttpError(405, escaped(exchange.path) + " does not answer the method " + escaped(head.method, 40), "",
                   "method_not_allowed"),
-        "Allow", exchange.match.allowed + ", OPTIONS");
+        "Allow", exchange.match.allowed);
   response.status = 0;
   if (route->method != "POST") return response;
   if (head.has_body() && !is_json(head.content_type))

@@ -1,7 +1,6 @@
 // One request between its first byte and its log line, and the connection that carries it; parts of Server.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>

@@ -20,10 +20,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kTick = 100ms;         // between two looks at deadlines
-constexpr auto kTurn = 20ms;          // a worker keeps a connection for its next request so long
-constexpr auto kComplaints = 10s;     // between two lines about the same
-constexpr auto kLockPatience = 50ms;  // of who only wants to know
+constexpr auto kTick = 100ms;      // between two looks at deadlines
+constexpr auto kTurn = 20ms;       // a worker keeps a connection for its next request so long
+constexpr auto kComplaints = 10s;  // between two lines about the same
+constexpr int kLockTries = 50;     // of who only wants to know, a millisecond each
 constexpr std::size_t kPeerConnections = 256;
 constexpr std::size_t kNamed = 3;  // requests that hold up an end
 constexpr int kAccepts = 64;       // in a row, before others have their turn
@@ -104,7 +104,11 @@ void Server::replace(ApiKeys keys, TlsContext tls) {
 }
 
 std::string Server::in_progress() const {
-  const std::unique_lock lock(mutex_, kLockPatience);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (int tries = 0; !lock && tries < kLockTries; ++tries) {
+    std::this_thread::sleep_for(1ms);
+    lock.try_lock();
+  }
   if (!lock) return "the HTTP server's lock is held";
   std::string text;
   std::size_t named = 0;

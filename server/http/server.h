@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -124,9 +125,9 @@ class Server {
   std::map<int, ClientPtr> waiting_;    // by socket; of the thread that holds them
   Clock::time_point next_complaint_{};  // about descriptors; its own, too
 
-  mutable std::timed_mutex mutex_;                // guards what follows
+  mutable std::mutex mutex_;                      // guards what follows
   std::map<const Client*, std::string> serving_;  // and what they asked for
-  std::condition_variable_any idle_;              // one of them is done
+  std::condition_variable idle_;                  // one of them is done
   std::map<std::string, std::size_t> peers_;      // connections by address
   std::vector<ClientPtr> returned_;               // from workers, to wait for their next request
   std::shared_ptr<const ApiKeys> keys_;

@@ -49,7 +49,7 @@ def test_sigterm_ends_whatever_runs_or_hangs(long_model, stopped, signals):
             assert time.monotonic() - since < (timeout if signals == 1 else 0.1) + 1 + SLACK
             assert status == (0 if stopped == "nobody" else status) and status in (0, STUCK, UNAVAILABLE)
             if status == STUCK:
-                assert "stuck in" in server.log[-1] and "POST /v1/completions" in server.log[-1]
+                assert "stuck in" in server.log[-1]
             until(lambda: not any(os.path.exists(f"/proc/{pid}/exe") for pid in children), "the end of the ranks")
 
 
@@ -68,24 +68,24 @@ def test_a_signal_while_loading_ends_at_once(long_model):
 
 def test_other_signals_end_nothing_and_sighup_reads_the_keys_again(tiny_model, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("old:first\n")
+    keys.write_text("old:sk-one-1\n")
     keys.chmod(0o600)
     with Server("--model", tiny_model, "--api-key-file", keys) as server:
         def status(key):
             return server.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code
 
-        assert (status("first"), status("second")) == (200, 401)
+        assert (status("sk-one-1"), status("sk-two-2")) == (200, 401)
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGPIPE, signal.SIGXFSZ):
             server.signal(number)
-        keys.write_text("new:second\n")
+        keys.write_text("new:sk-two-2\n")
         server.signal(signal.SIGHUP)
-        until(lambda: status("second") == 200, "the new key")
-        assert status("first") == 401
+        until(lambda: status("sk-two-2") == 200, "the new key")
+        assert status("sk-one-1") == 401
         keys.write_text("\n")
         server.signal(signal.SIGHUP)
         until(lambda: "holds no key" in server.errors(), "a line about the file")
-        assert status("second") == 200
-        assert not any("first" in line or "second" in line for line in server.log)
+        assert status("sk-two-2") == 200
+        assert not any("sk-" in line for line in server.log)
         until(lambda: "key=new" in server.errors(), "the key's name in the log")
 
 
