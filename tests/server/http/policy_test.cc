@@ -5,7 +5,7 @@
 namespace ark::http {
 namespace {
 
-int status_of(const std::string& host, const std::string& origin = "",
+int status_by(const std::string& host, const std::string& origin = "",
               const Policy& policy = {.check_names = true}) {
   Head head;
   head.host = host;
@@ -20,23 +20,23 @@ int status_of(const std::string& host, const std::string& origin = "",
 
 TEST(Policy, OnlyTheLoopbacksNamesReachIt) {
   for (const char* host : {"localhost", "LocalHost:80", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:80"})
-    EXPECT_EQ(status_of(host), 200) << host;
+    EXPECT_EQ(status_by(host), 200) << host;
   for (const char* host : {"", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]",
                            "::1", "[::1", "0.0.0.0", "xlocalhost", "127.0.0.2"})
-    EXPECT_EQ(status_of(host), 403) << host;
-  EXPECT_EQ(status_of("evil.example", "", {}), 200);
-  EXPECT_EQ(status_of("Ark.example:1", "", {.check_names = true, .hosts = {"ark.example"}}), 200);
+    EXPECT_EQ(status_by(host), 403) << host;
+  EXPECT_EQ(status_by("evil.example", "", {}), 200);
+  EXPECT_EQ(status_by("Ark.example:1", "", {.check_names = true, .hosts = {"ark.example"}}), 200);
 }
 
 TEST(Policy, PagesOfOthersMayNotUseIt) {
   for (const char* origin : {"http://localhost:3000", "https://127.0.0.1", "http://[::1]:5"})
-    EXPECT_EQ(status_of("localhost", origin), 200) << origin;
+    EXPECT_EQ(status_by("localhost", origin), 200) << origin;
   for (const char* origin :
        {"http://evil.example", "null", "localhost", "http://localhost.evil.example", "file://"})
-    EXPECT_EQ(status_of("localhost", origin), 403) << origin;
+    EXPECT_EQ(status_by("localhost", origin), 403) << origin;
   const Policy named = {.check_names = true, .hosts = {}, .origins = {"https://app.example"}};
-  EXPECT_EQ(status_of("localhost", "https://app.example", named), 200);
-  EXPECT_EQ(status_of("localhost", "https://app.example:8", named), 403);
+  EXPECT_EQ(status_by("localhost", "https://app.example", named), 200);
+  EXPECT_EQ(status_by("localhost", "https://app.example:8", named), 403);
 }
 
 TEST(Policy, OnlyNamedPagesMayReadAnswers) {
