@@ -341,6 +341,7 @@ AttentionMask Proof::run(int64_t length) {
     mask_.softcap = alpha_, mask_.scale = before * alpha_;
   else
     mask_.scale = alpha_;
+  if (!(mask_.scale > 0) || !(mask_.softcap >= 0)) refuse(node_, "attention scores change their sign");
   return mask_;
 }
 

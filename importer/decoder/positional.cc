@@ -116,7 +116,7 @@ std::optional<int64_t> offset_of(const Tensor& table) {
 
 bool all_rows_equal(const Tensor& table) {
   const int64_t bytes = table.dims[0] ? table.bytes() / table.dims[0] : 0;
-  for (int64_t i = 1; i < table.dims[0]; ++i)
+  for (int64_t i = 1; bytes > 0 && i < table.dims[0]; ++i)
     if (std::memcmp(table.data.get(), table.data.get() + i * bytes, static_cast<std::size_t>(bytes)) != 0)
       return false;
   return true;

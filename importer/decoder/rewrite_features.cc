@@ -18,6 +18,9 @@ int64_t feature_axis_of(const Node& node, const Rows& x, int64_t axis) {
 
 // (x, parameters...) normalized over axis..rank-1.
 bool normalize(Rewrite& r, const Node& node, const Rows& x) {
+  for (std::size_t i = 1; i < node.inputs.size(); ++i)
+    if (node.inputs[i] != kNoValue && !r.constant(node.inputs[i]))
+      refuse(node, "has a scale or bias that is no constant");
   const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
   for (std::size_t i = axis; i < x.layout.size(); ++i) feature_axis_of(node, x, static_cast<int64_t>(i));
   for (std::size_t i = 1; i < node.outputs.size(); ++i)

@@ -298,9 +298,8 @@ std::string why_plain(Inspection& inspection) {
   std::string why;
   const std::string because = "(" + (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason + ")";
   if (no.fills_blanks) return because + ", not for ark-serve: it fills blanks and does not generate";
-  return because +
-         (find_signature(inspection.passed(), &why) ? ", served one sequence at a time"
-                                                    : ", not for ark-serve: " + why);
+  return because + (find_signature(inspection.passed(), &why) ? ", served one sequence at a time"
+                                                              : ", not for ark-serve: " + why);
 }
 
 std::string summary(Inspection& inspection) {
