@@ -13,7 +13,8 @@ namespace ark::text {
 
 inline constexpr int kMaxSequenceDepth = 16;  // of parts of a tokenizer that are lists of such parts
 
-inline constexpr std::size_t kMaxTokenizer = 64u << 20;  // bytes of a tokenizer.json; the largest published has 35 MB
+inline constexpr std::size_t kMaxTokenizer =
+    64u << 20;  // bytes of a tokenizer.json; the largest published has 35 MB
 
 // Parses a whole file. kNotFound if it cannot be read, kBadModel if it is too large, nested too deeply or not
 // JSON.

@@ -12,7 +12,7 @@ namespace ark::text {
 namespace {
 
 // What a text may cost, and each of its bytes on top.
-constexpr std::size_t kWork = 10'000'000, kWorkPerByte = 64;
+constexpr std::size_t kWork = 10'000'000, kWorkPerByte = 16;
 constexpr std::size_t kBytes = std::size_t{64} << 20, kBytesPerByte = 512;
 constexpr std::chrono::seconds kTime{10};
 constexpr std::size_t kBytesPerSecond = 100'000;  // a tenth of what one busy core does

@@ -172,11 +172,11 @@ TEST(HostileTokenizer, PatternsThatReadAllOfATextAtEveryCharacterEndSoon) {
         pattern + "\"}}");
     const double start = seconds();
     try {
-      tokenizer.encode(std::string(1'000'000, 'a'), false);
+      tokenizer.encode(std::string(200'000, 'a'), false);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.what();
     }
-    EXPECT_LT(seconds() - start, 30);
+    EXPECT_LT(seconds() - start, 10);
   }
 }
 
@@ -204,9 +204,9 @@ TEST(HostileTokenizer, MillionsOfValuesAreRefusedBeforeTheyAreParsed) {
                [&] { parse_json(list + "]", "tokenizer.json"); });
 }
 
-TEST(HostileTokenizer, SixtyMillionBracketsAreRefusedBeforeTheyAreParsed) {
+TEST(HostileTokenizer, TwentyMillionBracketsAreRefusedBeforeTheyAreParsed) {
   expect_error(Code::kBadModel, "nested deeper than 64 levels",
-               [] { parse_json(std::string(60'000'000, '['), "tokenizer.json"); });
+               [] { parse_json(std::string(20'000'000, '['), "tokenizer.json"); });
   EXPECT_NO_THROW(parse_json(
       R"({"a": "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\"[[["})", "x"));
 }
