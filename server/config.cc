@@ -49,6 +49,7 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.number("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
   line.number("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
   line.flag("--processes", options.processes, "each rank but the first is a process of its own");
+  options.no_supervise = false;
   line.flag("--supervise", options.supervise,
             "the model runs in a process of its own, which is started again if it dies, and what it was at goes on; "
             "the default with --processes");

@@ -19,11 +19,12 @@ struct ServeOptions {
   // What requests may call it; the first is what answers say. None: the file's stem.
   std::vector<std::string> served_model_names;
   std::string host = "127.0.0.1";
-  int32_t port = 8000;                           // 0: any free one
-  int32_t tp = 0;                                // ranks; 0: chosen by the load path
-  bool processes = false;                        // each rank but 0 is a process of its own
-  bool supervise = false, no_supervise = false;  // the model runs in a process of its own
-  int32_t max_restarts = 5;                      // of that process, within a minute
+  int32_t port = 8000;     // 0: any free one
+  int32_t tp = 0;          // ranks; 0: chosen by the load path
+  bool processes = false;  // each rank but 0 is a process of its own
+  // Whether the model runs in a process of its own: only of programs that can be one (run_model_process).
+  bool supervise = false, no_supervise = true;
+  int32_t max_restarts = 5;  // of that process, within a minute
   DeviceChoice device;
   int32_t threads = 0;                 // of all ranks together; 0: one per core
   int32_t max_model_len = 0;           // tokens of one sequence; 0: what the model allows

@@ -1,8 +1,11 @@
 #include "dma/bootstrap/meeting.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <map>
+#include <random>
 
 #include "base/error.h"
 
@@ -12,6 +15,7 @@ namespace {
 // A connection that sends nothing is dropped after this time; others are served meanwhile.
 constexpr std::chrono::seconds kHelloTime{5};
 constexpr size_t kMaxStrangers = 1024;
+constexpr uint64_t kMaxVisitor = 32;  // bytes of what tells one process from another
 
 class Host {
  public:
@@ -75,11 +79,11 @@ class Host {
     pollfd one = {stranger.socket.descriptor(), POLLIN, 0};
     if (poll(&one, 1, 0) <= 0) return stranger.hello_until.passed();
     Frame hello;
-    // A hello is 24 bytes in one segment; a sender of less than that is not one of ours.
+    // A hello is a few bytes in one segment; a sender of less than that is not one of ours.
     const Received got =
-        receive_frame(stranger.socket, hello, 0, Deadline::after(std::chrono::milliseconds(100)));
+        receive_frame(stranger.socket, hello, kMaxVisitor, Deadline::after(std::chrono::milliseconds(100)));
     if (got != Received::kFrame) return true;
-    const std::string reason = seat(stranger.socket, hello.header);
+    const std::string reason = seat(stranger.socket, hello);
     if (!reason.empty()) {
       send_frame(stranger.socket, FrameKind::kRefused, 0, environment_.size, reason,
                  Deadline::after(std::chrono::milliseconds(100)));
@@ -88,7 +92,8 @@ class Host {
   }
 
   // Returns why the stranger is refused; empty if it is seated.
-  std::string seat(Socket& socket, const FrameHeader& hello) {
+  std::string seat(Socket& socket, const Frame& frame) {
+    const FrameHeader& hello = frame.header;
     const auto size = static_cast<uint32_t>(environment_.size);
     if (hello.ranks != size) {
       return "rank 0 has ARK_WORLD_SIZE=" + std::to_string(size) + ", this rank has " +
@@ -99,7 +104,10 @@ class Host {
       return "no such rank: " + std::to_string(hello.rank);
     }
     Socket& place = (is_gather ? connections_.gather : connections_.watch)[hello.rank];
-    if (place.is_open())
+    // Both connections of a rank are of one process.
+    std::string& visitor = visitors_[hello.rank];
+    if (visitor.empty()) visitor = frame.payload;
+    if (place.is_open() || visitor != frame.payload)
       return "rank " + std::to_string(hello.rank) + " is here already; each needs its own ARK_RANK";
     place = std::move(socket);
     return {};
@@ -110,11 +118,12 @@ class Host {
   const Socket listener_;
   std::vector<Stranger> strangers_;
   Connections connections_;
+  std::map<uint32_t, std::string> visitors_;  // by rank: who has come
 };
 
-Socket visit(const Environment& environment, FrameKind hello, Deadline deadline) {
+Socket visit(const Environment& environment, FrameKind hello, const std::string& visitor, Deadline deadline) {
   Socket socket = Socket::connect(environment.address, deadline);
-  send_frame(socket, hello, environment.rank, environment.size, {}, deadline);
+  send_frame(socket, hello, environment.rank, environment.size, visitor, deadline);
   return socket;
 }
 
@@ -145,8 +154,9 @@ Connections meet(const Environment& environment, Deadline deadline) {
     return connections;
   }
   Connections connections{std::vector<Socket>(1), std::vector<Socket>(1)};
-  connections.gather[0] = visit(environment, FrameKind::kHelloGather, deadline);
-  connections.watch[0] = visit(environment, FrameKind::kHelloWatch, deadline);
+  const std::string visitor = std::to_string(std::random_device()()) + "." + std::to_string(getpid());
+  connections.gather[0] = visit(environment, FrameKind::kHelloGather, visitor, deadline);
+  connections.watch[0] = visit(environment, FrameKind::kHelloWatch, visitor, deadline);
   expect_welcome(connections.gather[0], environment, deadline);
   expect_welcome(connections.watch[0], environment, deadline);
   return connections;

@@ -67,6 +67,7 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   auto text = std::make_shared<text::ModelText>(text::load_model_text(file.text_folder, file.onnx));
   log.done("text", text_found(*text));
   ServedModel model;
+  ARK_CHECK(!is_model_process(), "a model's process starts another");
   if (options.is_supervised())
     model.runner = std::make_shared<supervise::SupervisedRunner>(
         [](int descriptor) {

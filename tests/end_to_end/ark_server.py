@@ -83,6 +83,8 @@ def takes_at_most(seconds, measure, tries=3):
 class Server:
     """`with Server("--model", path) as server:`; standard output and error are kept in `lines` and `log`."""
 
+    headers = {}  # of get(): a key, where the server wants one
+
     def __init__(self, *options, environment=None, wait=True, port=0, prepare=None):
         self.port = port
         command = [BINARY, *map(str, options)] + ([] if port is None else ["--port", str(port)])
@@ -91,7 +93,6 @@ class Server:
                                         env=clean_environment() | (environment or {}), start_new_session=True,
                                         preexec_fn=prepare)
         self.lines, self.log = [], []
-        self.headers = {}  # of get(): a key, where the server wants one
         self.readers = [threading.Thread(target=self._read, args=pair, daemon=True)
                         for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.log))]
         for reader in self.readers:

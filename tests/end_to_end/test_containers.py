@@ -37,7 +37,7 @@ def limited(group, mebibytes):
 
 
 def check(model, enter):
-    return subprocess.run([BINARY, "--check", "--model", model], prepare=enter, capture_output=True, text=True,
+    return subprocess.run([BINARY, "--check", "--model", model], preexec_fn=enter, capture_output=True, text=True,
                           timeout=120, env=clean_environment())
 
 

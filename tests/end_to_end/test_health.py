@@ -105,7 +105,7 @@ def exchange_or_nothing(server):
 
 def test_while_loading_health_says_the_stage_and_all_else_waits(long_model):
     """With a rank that is stopped loading does not go on; it is named within ten seconds."""
-    server = Server("--model", long_model, "--tp", 2, "--processes", "--kv-memory", "256M", wait=False, port=free_port())
+    server = Server("--model", long_model, "--tp", 2, "--processes", "--no-supervise", "--kv-memory", "256M", wait=False, port=free_port())
     try:
         child = until(server.children, "a rank process")[0]
         os.kill(child, signal.SIGSTOP)
@@ -132,7 +132,7 @@ def free_port():
 
 
 def test_a_rank_that_hangs_is_named_and_may_come_back(long_model):
-    with Server("--model", long_model, "--tp", 2, "--processes", "--kv-memory", "256M") as server:
+    with Server("--model", long_model, "--tp", 2, "--processes", "--no-supervise", "--kv-memory", "256M") as server:
         (child,) = server.children()
         os.kill(child, signal.SIGSTOP)
         since = time.monotonic()

@@ -11,6 +11,7 @@ int64_t wrapped(int64_t index, int64_t n) {
 }
 
 void check_indices(const TensorView& indices, int64_t n) {
+  if (!indices.data) return;  // the validator asks about sizes alone
   for (int64_t i = 0; i < indices.size(); ++i)
     if (const int64_t v = load_one<int64_t>(indices, i); v < -n || v >= n)
       misfit("index " + std::to_string(v) + " is out of range for an axis of " + std::to_string(n));
