@@ -51,7 +51,8 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.flag("--processes", options.processes, "each rank but the first is a process of its own");
   options.no_supervise = false;
   line.flag("--supervise", options.supervise,
-            "the model runs in a process of its own, which is started again if it dies, and what it was at goes on; "
+            "the model runs in a process of its own, which is started again if it dies, and what it was at "
+            "goes on; "
             "the default with --processes");
   line.flag("--no-supervise", options.no_supervise, "not even with --processes");
   line.number("--max-restarts", options.max_restarts, 0, 1000,
@@ -69,7 +70,8 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
       "memory for cached keys and values, as 512M or 2G; 0: chosen", "0");
   line.file("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
   line.file("--api-key-file", options.api_key_file,
-            "file with one API key a line: [NAME:]KEY [rpm=N] [tpm=N] [concurrency=N], requests and tokens a minute; "
+            "file with one API key a line: [NAME:]KEY [rpm=N] [tpm=N] [concurrency=N], requests and tokens a "
+            "minute; "
             "needed for all but health; read again on SIGHUP");
   line.flag("--insecure", options.insecure, "serve other machines without keys");
   const auto names_into = [&](std::vector<std::string>& into) {
@@ -77,11 +79,13 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
       for (std::string& word : words_of(text)) into.push_back(std::move(word));
     };
   };
-  line.read_each("--allowed-hosts", names_into(options.allowed_hosts),
-                 "names, with commas between, that requests may call this server by (Host, Origin), beside localhost, "
-                 "127.0.0.1 and [::1]; checked on loopback addresses, elsewhere if given");
-  line.read_each("--cors-origins", names_into(options.cors_origins),
-                 "pages in browsers that may use the server, as https://app.example, with commas between; * for all");
+  line.read_each(
+      "--allowed-hosts", names_into(options.allowed_hosts),
+      "names, with commas between, that requests may call this server by (Host, Origin), beside localhost, "
+      "127.0.0.1 and [::1]; checked on loopback addresses, elsewhere if given");
+  line.read_each(
+      "--cors-origins", names_into(options.cors_origins),
+      "pages in browsers that may use the server, as https://app.example, with commas between; * for all");
   line.file("--tls-cert", options.tls_cert,
             "certificate (PEM, with its chain), for HTTPS; read again on SIGHUP");
   line.file("--tls-key", options.tls_key, "the certificate's private key (PEM)");
@@ -89,8 +93,9 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
               "from one address; more get 503; 0: 256, and any number from this machine");
   line.number("--keep-alive-timeout", options.keep_alive_timeout, 0, 86400,
               "seconds that a connection may be idle between two requests");
-  line.number("--shutdown-timeout", options.shutdown_timeout, 0, 86400,
-              "seconds that requests in flight may take after SIGTERM; a second later the process ends in any case");
+  line.number(
+      "--shutdown-timeout", options.shutdown_timeout, 0, 86400,
+      "seconds that requests in flight may take after SIGTERM; a second later the process ends in any case");
   line.choice<bool>("--log-format", options.json_log, {{"text", false}, {"json", true}},
                     "of all lines on standard output and error");
   line.choice<LogLevel>("--log-level", options.log_level,

@@ -120,8 +120,7 @@ void agree_on_model(dma::Bootstrap& bootstrap, const Fingerprint& own, const std
 }
 
 std::shared_ptr<RaggedRunner> start_ranks(Compiled compiled, const LaunchTerms& terms,
-                                          std::shared_ptr<cuda::Gpu> gpu,
-                                          dma::WatchOptions watch) {
+                                          std::shared_ptr<cuda::Gpu> gpu, dma::WatchOptions watch) {
   auto holder = std::make_shared<ProcessModel>();
   holder->processes = std::make_unique<dma::RankProcesses>(terms.ranks, dma::own_arguments());
   auto bootstrap =

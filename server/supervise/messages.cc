@@ -68,7 +68,8 @@ std::string to_blob(const StepResult& result) {
   for (const RowResult& row : result.rows) {
     blob.number(row.token).number(std::bit_cast<uint32_t>(row.logprob));
     put(blob, row.top);
-    blob.number(static_cast<uint32_t>(row.error ? row.error->code() : Code{})).text(row.error ? row.error->what() : "");
+    blob.number(static_cast<uint32_t>(row.error ? row.error->code() : Code{}))
+        .text(row.error ? row.error->what() : "");
   }
   return blob.take();
 }
