@@ -66,12 +66,12 @@ class Loop final : public CpuExecutor {
     return mailbox_->wait_done(n, context);
   }
 
-  // Under mutex_; no thread of the gang is alive.
+  // Under mutex_; no thread of the gang is alive. Throws std::system_error where one cannot be started; then none runs.
   void launch() {
-    running_ = true;
     gang_ = static_cast<int>(ranks_.size()) * options_.processors;
-    alive_ = gang_;
     Pool::shared().launch(gang_, options_.first_cpu, [this](int member) { run(member); });
+    running_ = true;
+    alive_ = gang_;
   }
 
   void run(int member) {
@@ -89,7 +89,11 @@ class Loop final : public CpuExecutor {
     turns_ += leased_ + 1;
     completed_ += leased_;
     leased_ = 0;
-    if (mailbox_->posted_counter().load() > completed_ && !abort_flag(0).raised()) return launch();
+    try {
+      if (mailbox_->posted_counter().load() > completed_ && !abort_flag(0).raised()) return launch();
+    } catch (const std::exception& error) {
+      fail(std::string("the loop cannot go on: ") + error.what(), dma::AbortReason::kFault);
+    }
     parked_.notify_all();
   }
 
