@@ -29,7 +29,6 @@ void lower_all(const Sharded& sharded, const LoweringOptions& options, Compiled&
     result.bindings.push_back(std::move(binding));
   }
   result.constants = constants.list();
-  check_programs(result.programs, result.bindings);  // whoever runs them relies on it
 }
 
 }  // namespace
@@ -49,6 +48,7 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
                                 .caches = &model.caches};
   Compiled result;
   lower_all(sharded, options, result);
+  check_programs(result.programs, result.bindings);  // whoever runs them relies on it
   result.plan.seconds = choices.seconds;
   result.plan.summary = plan_summary(sharded, result.programs);
   result.plan.specs = std::move(sharded.specs);

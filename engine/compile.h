@@ -31,6 +31,7 @@ struct Compiled {
   std::vector<Binding> bindings;
 };
 
+// Checked by the validator: throws Error(kBadModel) for what does not make sound programs.
 Compiled compile_decoder(const DecoderModel& model, const CompileOptions& options);
 // A plain graph all of whose shapes follow from its input symbols, on one rank. `max_symbols` bounds each
 // symbol. Throws as check_plain does.

@@ -66,4 +66,5 @@ def test_the_bill_of_materials_names_what_is_linked_and_what_is_installed():
         assert any(name.startswith("lib" + packages.get(library, library)) for name in named), (library, sorted(named))
     for line in (ROOT / "scripts" / "requirements.in").read_text().splitlines():
         if not line.startswith("#"):
-            assert named[line.split("==")[0]]["version"] == line.split("==")[1]
+            name, version = line.lower().split("==")
+            assert named[name]["version"] == version

@@ -318,7 +318,7 @@ def test_random_bytes_never_give_a_5xx(tiny):
     (b"/a%E2%80%AEb%E2%80%A8c", 'path="/a\\xe2\\x80\\xaeb\\xe2\\x80\\xa8c"'), (b"/plain%2Fpath", "path=/plain/path")])
 def test_a_path_forges_no_fields_of_the_log(tiny, target, shown):
     mark = f"mark-{abs(hash(target))}"
-    assert one(tiny, get(b"Host: x", b"X-Request-Id: " + mark.encode(), target=target)) == 404
+    assert one(tiny, get(b"X-Request-Id: " + mark.encode(), target=target)) == 404
     until(lambda: any(mark in line for line in list(tiny.log)), "the request's line in the log")
     (line,) = [line for line in tiny.log if mark in line]
     assert shown in line and line.isprintable() and " status=404 " in line

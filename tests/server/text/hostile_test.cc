@@ -78,10 +78,10 @@ void expect_render_soon(const std::string& source, const std::string& part) {
 TEST(HostileTemplate, LongKeysOfDictsWereHashedForNothing) {
   const std::string begin = "{% set s = 'ab' * 500000 %}{% set l = [s] * 90000 %}";
   for (const char* use : {"l|unique(case_sensitive=true)", "l|map(attribute='x')", "dict([(s, 1)])[s]"})
-    expect_render_soon(begin + "{% for i in range(99999) %}{{ " + use + " }}{% endfor %}", "takes more than");
-  expect_render_soon(begin + "{{ l|unique(case_sensitive=true)|list }}", "takes more than");
+    expect_render_soon(begin + "{% for i in range(99999) %}{{ " + use + " }}{% endfor %}", "more than");
+  expect_render_soon(begin + "{{ l|unique(case_sensitive=true)|list }}", "more than");
   expect_render_soon(begin + "{% set d = {s: 1} %}{% for x in l %}{% if s in d %}{% endif %}{% endfor %}",
-                     "takes more than");
+                     "more than");
 }
 
 TEST(HostileTemplate, SearchingForALongTextTookQuadraticTime) {
