@@ -84,18 +84,22 @@ def test_serving_survives_every_fault(library, tmp_path, options):
         expected = ask(server).json()["choices"][0]["logprobs"]["tokens"]
 
     def wrong_answers(server):
-        for i in range(3):
+        """One request may be refused or cut off, whichever the fault hits."""
+        hit = []
+        for i in range(4):
             try:
                 answer = ask(server)
                 said = answer.json()
-            except httpx2.HTTPError as error:  # one alone may have been cut off
-                if i:
-                    return f"request {i}: {error!r}"
+            except httpx2.HTTPError as error:
+                hit.append(f"request {i}: {error!r}")
                 continue
             if answer.status_code == 200 and said["choices"][0]["logprobs"]["tokens"] != expected:
                 return f"request {i}: other tokens: {said}"
-            if answer.status_code != 200 and (i or not said["error"]["message"]):
-                return f"request {i}: {answer.status_code} {said}"
+            if answer.status_code != 200:
+                hit.append(f"request {i}: {answer.status_code} {said}")
+                if not said["error"]["message"]:
+                    return hit[-1]
+        return "; ".join(hit) if len(hit) > 1 else None
 
     def attempt(fault):
         server = start(fault)
