@@ -2,6 +2,8 @@
 
 #include <cstdio>
 #include <cstring>
+#include <new>
+#include <system_error>
 
 #include "base/utf8.h"
 
@@ -26,6 +28,20 @@ int Error::exit_code() const {
       return 71;
   }
   return 70;
+}
+
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return {Code::kExhausted, "out of memory"};
+  } catch (const std::system_error& error) {  // of files, streams and threads
+    return {Code::kOs, escaped(error.what(), 400)};
+  } catch (const std::exception& error) {
+    return {Code::kInternal, std::string("internal: ") + error.what()};
+  }
 }
 
 void check_failed(const char* file, int line, const std::string& message) {

@@ -14,7 +14,7 @@ namespace ark {
 // Each code maps to one exit code (sysexits) and one HTTP status.
 enum class Code {
   kUsage,            // bad option or combination              exit 64, HTTP 400
-  kBadModel,         // malformed, hostile or unsupported file exit 65, HTTP 500 never: load time only
+  kBadModel,         // malformed, hostile or unsupported file exit 65, HTTP 500: what shows only as it runs
   kUnsupported,      // well-formed, but beyond what ark does  exit 65, HTTP 400
   kNotFound,         // missing file, model or route           exit 66, HTTP 404
   kInvalidArgument,  // a request's field is wrong             exit 64, HTTP 400
@@ -33,6 +33,10 @@ class Error : public std::runtime_error {
  private:
   Code code_;
 };
+
+// What is being handled, as an Error: lack of memory is kExhausted, what the system refused (std::system_error) kOs,
+// anything else unforeseen kInternal. In a handler only.
+Error current_error();
 
 // For our own invariants: throws kInternal with the source location in front of the message.
 #define ARK_CHECK(condition, message)                                     \

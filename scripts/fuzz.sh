@@ -18,11 +18,8 @@ case ${2:-} in
   "") ;;
   *) usage >&2 && exit 64 ;;
 esac
-case $target in
-  parse_fuzz) length=200000 ;;
-  tokenizer_fuzz | plan_fuzz) length=20000 ;;
-  *) length=4096 ;;
-esac
+options=$root/tests/fuzz/$target.options length=4096
+if [[ -f $options ]]; then length=$(sed -n 's/^max_len = //p' "$options"); fi
 install_packages clang libclang-rt-14-dev
 "$root/scripts/build.sh" --with-tests --dir build-asan -DARK_SANITIZE=address,undefined -DARK_FUZZ=ON \
   -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang "$target"

@@ -41,12 +41,8 @@ def parameters(formals, variables, sets):
     for p in formals:
         kind = str(p.option).rpartition(".")[2]
         mask = mask_of(p.types)
-        if kind == "Variadic" and not p.is_homogeneous:
-            variable = ""
-        elif p.type_str in variables:
-            variable = variables[p.type_str]
-        else:
-            variable = ""
+        is_mixed = kind == "Variadic" and not p.is_homogeneous
+        variable = "" if is_mixed else variables.get(p.type_str, "")
         out.append({"Single": "", "Optional": "?", "Variadic": "*"}[kind] + variable + str(sets.setdefault(mask, len(sets))))
     return " ".join(out)
 

@@ -6,6 +6,7 @@ log. Logs stay in build/test-logs."""
 
 import argparse
 import concurrent.futures
+import configparser
 import os
 import re
 import shutil
@@ -25,8 +26,7 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 JOBS = os.cpu_count() or 2
 TAIL = 40  # lines of a failed suite's log
 FUZZ_SECONDS, FUZZ_SECONDS_FULL = 15, 60  # of each fuzzer
-# Largest inputs in bytes: what is longer takes longer, but goes no other ways.
-FUZZ_LENGTHS = {"parse_fuzz": 200000, "tokenizer_fuzz": 20000, "plan_fuzz": 20000}
+FUZZ_LENGTH = 4096  # bytes of the largest input, where tests/fuzz/NAME.options says nothing else
 # The longest first. In shards, so that no suite is left running alone at the end.
 LONGEST = ["emulator_test", "models", "threads_test", "cuda_test", "engine_test"]
 SHARDS = {"emulator_test": 2}
@@ -249,6 +249,13 @@ def sanitized(totals, limit):
         totals.add("fuzz (no clang++)", Result(skipped=1), 0)
 
 
+def fuzz_length(name):
+    """What is longer takes longer, but goes no other ways."""
+    options = configparser.ConfigParser()
+    options.read(ROOT / "tests" / "fuzz" / f"{name}.options")
+    return options.getint("libfuzzer", "max_len", fallback=FUZZ_LENGTH)
+
+
 def run_fuzzer(totals, name):
     """One fuzzer from the small fixtures and its own corpus; what it finds stays in build-asan/NAME-crash-*."""
     log, start, result = LOGS / f"{name}.log", time.monotonic(), Result()
@@ -256,7 +263,7 @@ def run_fuzzer(totals, name):
     corpus.mkdir(parents=True, exist_ok=True)
     seconds = FUZZ_SECONDS_FULL if "ARK_FULL" in os.environ else FUZZ_SECONDS
     command = [ROOT / "build-asan" / "bin" / name, f"-max_total_time={seconds}", "-timeout=60",
-               "-rss_limit_mb=1024", f"-max_len={FUZZ_LENGTHS.get(name, 4096)}", "-print_final_stats=1",
+               "-rss_limit_mb=1024", f"-max_len={fuzz_length(name)}", "-print_final_stats=1",
                f"-artifact_prefix={ROOT / 'build-asan' / name}-", corpus]
     if "ARK_FULL" not in os.environ:
         command.append("-seed=1")  # much the same each time: what is new is looked for with --full

@@ -62,7 +62,6 @@ void drain(api::Service& service, std::chrono::milliseconds timeout) {
 }
 
 int serve(const ServeOptions& options, api::Service& service, Frontend& frontend, Ending& ending) {
-  ending.now("serving", [&frontend] { return frontend.in_progress(); });
   std::string silence;
   for (int reloads = 0; Ending::asked() == 0 && service.failure().empty();) {
     std::this_thread::sleep_for(kTick);
@@ -126,8 +125,14 @@ int run(const ServeOptions& options) {
     return 0;
   }
   service.add(std::move(model), scheduling(options));
-  say_ready(options, name, *text, *frontend);
-  return serve(options, service, *frontend, *ending);
+  try {
+    ending->now("serving", [&frontend] { return frontend->in_progress(); });
+    say_ready(options, name, *text, *frontend);
+    return serve(options, service, *frontend, *ending);
+  } catch (const std::exception&) {  // what it would ask goes now
+    ending->now("the end after an error", [] { return std::string(); });
+    throw;
+  }
 }
 
 }  // namespace

@@ -161,13 +161,7 @@ namespace {
 // One element of a loop without trips: of the sizes that are known, else empty.
 Dims dims_of_none(const Value& element, const SymbolValues& known) {
   Dims dims;
-  for (const Expr& e : element.shape.value_or(Shape{})) {
-    std::set<std::string> names;
-    e.collect_symbols(names);
-    const bool bound =
-        std::all_of(names.begin(), names.end(), [&](const auto& n) { return known.count(n) > 0; });
-    dims.push_back(bound ? e.evaluate(known) : 0);
-  }
+  for (const Expr& e : element.shape.value_or(Shape{})) dims.push_back(e.try_evaluate(known).value_or(0));
   return dims;
 }
 

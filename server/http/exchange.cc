@@ -69,9 +69,9 @@ Server::Client::Client(Server& owner, int socket, std::string peer)
     : server(owner), connection(socket, std::move(peer), owner.options_.write_timeout) {
   enter(State::kIdle);
   std::lock_guard lock(server.mutex_);
-  of_peer = ++server.peers_[connection.peer()];
-  ++server.open_;
   if (server.tls_) connection.use_tls(*server.tls_);
+  of_peer = ++server.peers_[connection.peer()];  // last: what throws here is not counted off
+  ++server.open_;
 }
 
 Server::Client::~Client() {

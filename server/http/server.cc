@@ -42,15 +42,19 @@ void watch(int epoll, int descriptor) {
   checked(::epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event), "epoll_ctl");
 }
 
-// What throws here has no memory, most likely; other connections go on. False: it threw.
-bool guarded(const std::function<void()>& act) {
+// What throws here has no memory, most likely; other connections go on.
+void guarded(const std::function<void()>& act) {
   try {
     act();
-    return true;
   } catch (const std::exception& e) {
     log_line(LogLevel::kError, "a connection was dropped", {{"why", std::string(e.what())}});
-    return false;
   }
+}
+
+HttpError crowded(const std::string& why, const std::string& code) {
+  HttpError error(503, why + "; try again later", "", code);
+  error.headers.emplace_back("Retry-After", "1");
+  return error;
 }
 
 }  // namespace
@@ -185,14 +189,10 @@ void Server::take(int socket, const sockaddr_storage& address) {
   const bool has_room = open_ < options_.connections || make_room();
   guarded([&] {
     const auto client = std::make_shared<Client>(*this, socket, peer);
-    if (client->of_peer > most || !has_room) {
-      HttpError full(503,
-                     "there are " + std::to_string(has_room ? most : options_.connections) +
-                         " open connections" + (has_room ? " from " + peer : "") + "; try again later",
-                     "", "too_many_connections");
-      full.headers.emplace_back("Retry-After", "1");
-      refuse(*client, full);
-    }
+    if (client->of_peer > most || !has_room)
+      refuse(*client, crowded("there are " + std::to_string(has_room ? most : options_.connections) +
+                                  " open connections" + (has_room ? " from " + peer : ""),
+                              "too_many_connections"));
     wait_for(client);
   });
 }
@@ -234,32 +234,27 @@ void Server::take_returned() {
 }
 
 void Server::go_on(const ClientPtr& client) {
+  bool waits = false;
+  guarded([&] { waits = handle_what_came(client); });
+  if (!waits) waiting_.erase(client->connection.socket());
+}
+
+// Whether the connection waits on here.
+bool Server::handle_what_came(const ClientPtr& client) {
   const int socket = client->connection.socket();
-  try {
-    for (;;) {
-      const Next next = advance(*client);
-      if (next == Next::kWait) return;
-      if (next == Next::kEnd) break;
-      if (is_quick(*client)) {
-        serve(*client);
-        continue;
-      }
-      ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket, nullptr);
-      if (workers_.submit([this, client] { work(client); })) {
-        waiting_.erase(socket);
-        return;
-      }
-      watch(epoll_, socket);
-      HttpError full(503,
-                     "the server answers " + std::to_string(options_.workers) + " requests; try again later",
-                     "", "too_many_requests");
-      full.headers.emplace_back("Retry-After", "1");
-      refuse(*client, full);
+  for (;;) {
+    const Next next = advance(*client);
+    if (next != Next::kServe) return next == Next::kWait;
+    if (is_quick(*client)) {
+      serve(*client);
+      continue;
     }
-  } catch (const std::exception& e) {  // no memory, most likely; other connections go on
-    log_line(LogLevel::kError, "a connection was dropped", {{"why", std::string(e.what())}});
+    ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket, nullptr);
+    if (workers_.submit([this, client] { work(client); })) return false;
+    watch(epoll_, socket);
+    refuse(*client, crowded("the server answers " + std::to_string(options_.workers) + " requests",
+                            "too_many_requests"));
   }
-  waiting_.erase(socket);
 }
 
 void Server::give_up_late() {
@@ -282,7 +277,7 @@ void Server::give_up_late() {
 
 // Answers the request that has come, and those that follow at once; then the connection waits with the others.
 void Server::work(ClientPtr client) {
-  try {
+  guarded([&] {
     client->connection.never_wait(false);
     for (Next next = Next::kServe; next == Next::kServe;) {
       serve(*client);
@@ -297,9 +292,7 @@ void Server::work(ClientPtr client) {
         return;
       }
     }
-  } catch (const std::exception& e) {
-    log_line(LogLevel::kError, "a connection was dropped", {{"why", std::string(e.what())}});
-  }
+  });
 }
 
 }  // namespace ark::http

@@ -92,6 +92,7 @@ class Server {
   void out_of_descriptors();
   bool make_room();
   void go_on(const ClientPtr& client);
+  bool handle_what_came(const ClientPtr& client);
   void wait_for(const ClientPtr& client);
   void take_returned();
   void give_up_late();

@@ -17,8 +17,8 @@ namespace {
 
 constexpr const char* kModelProcess = "ARK_MODEL_PROCESS";  // set in the environment of one
 
-int32_t config_length(const text::ModelText& text) {
-  return static_cast<int32_t>(std::min<int64_t>(text.max_length.value_or(0), INT32_MAX));
+int32_t config_length(std::optional<int64_t> length) {
+  return static_cast<int32_t>(std::min<int64_t>(length.value_or(0), INT32_MAX));
 }
 
 LoadOptions load_options(const ServeOptions& options, const ModelFile& file, int32_t config_length) {
@@ -59,7 +59,7 @@ void check_ids(const text::ModelText& text, int32_t vocabulary) {
 
 LoadOptions load_options(const ServeOptions& options) {
   const ModelFile file = find_model(options.model, options.variant);
-  return load_options(options, file, config_length(text::load_model_text(file.text_folder, file.onnx)));
+  return load_options(options, file, config_length(text::configured_length(file.text_folder, file.onnx)));
 }
 
 ServedModel load_model(const ServeOptions& options, StageLog& log) {
@@ -73,9 +73,9 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
         [](int descriptor) {
           return dma::start_again(dma::own_arguments(), {std::string(kModelProcess) + "=1"}, descriptor);
         },
-        config_length(*text));
+        config_length(text->max_length));
   else
-    model.runner = load_runner(load_options(options, file, config_length(*text)), log).runner;
+    model.runner = load_runner(load_options(options, file, config_length(text->max_length)), log).runner;
   check_ids(*text, model.runner->limits().vocabulary);
   model.aliases = options.served_model_names;
   std::erase(model.aliases, "");

@@ -13,10 +13,9 @@ namespace ark {
 namespace {
 
 constexpr int32_t kPageSize = 16;
-constexpr int32_t kMaxTokens = 512;    // of one step, unless told otherwise
-constexpr int32_t kLongest = 1 << 20;  // of any sequence
-constexpr int32_t kMostUnasked =
-    1 << 17;  // without --max-model-len: tables by position and masks are made for it
+constexpr int32_t kMaxTokens = 512;            // of one step, unless told otherwise
+constexpr int32_t kLongest = 1 << 20;          // of any sequence
+constexpr int32_t kMostUnasked = 1 << 17;      // without --max-model-len, as tables and masks are made for it
 constexpr int32_t kUnknownLength = 2048;       // where neither the model nor its configuration says
 constexpr uint32_t kBlobVersion = 0x54524d32;  // of the blob; changes with its layout
 

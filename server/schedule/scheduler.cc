@@ -121,10 +121,9 @@ void Scheduler::loop_once() {
 
 void Scheduler::compute() {
   if (!runner_.ready(kLook)) return;
-  if (is_restarting_) {
+  {
     std::lock_guard lock(mutex_);
     restarting_.clear();
-    is_restarting_ = false;
   }
   while (static_cast<int32_t>(state_.flights.size()) < state_.limits.depth && post_step()) {
   }
@@ -139,7 +138,6 @@ void Scheduler::compute() {
 
 void Scheduler::begin_anew(const std::string& why) {
   log_line(LogLevel::kWarning, "the model is lost and begins anew", {{"why", why}});
-  is_restarting_ = true;
   {
     std::lock_guard lock(mutex_);
     restarting_ = why;

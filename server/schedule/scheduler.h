@@ -68,7 +68,6 @@ class Scheduler {
   // Scheduler thread only.
   SchedulerState state_;
   uint64_t last_arrival_ = 0;
-  bool is_restarting_ = false;  // as restarting_ says
   std::thread thread_;
 };
 

@@ -7,10 +7,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <new>
 #include <stop_token>
 #include <string_view>
-#include <system_error>
 #include <thread>
 
 #include "base/error.h"
@@ -86,21 +84,6 @@ void serve_steps(const dma::Socket& socket, Reports& reports, StepRunner& runner
   }
 }
 
-// What is being thrown, as an Error.
-Error current_error() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return {Code::kExhausted, "out of memory"};
-  } catch (const std::system_error& error) {
-    return {Code::kOs, escaped(error.what(), 400)};
-  } catch (const std::exception& error) {
-    return {Code::kInternal, std::string("internal: ") + error.what()};
-  }
-}
-
 }  // namespace
 
 int serve_model(const std::function<OwnModel(const ModelTerms&)>& load) {
@@ -117,7 +100,7 @@ int serve_model(const std::function<OwnModel(const ModelTerms&)>& load) {
     reports.send(FrameKind::kBlob, to_blob(ModelFacts{model.runner->limits(), model.identity}));
     serve_steps(socket, reports, *model.runner);
     return 0;
-  } catch (...) {
+  } catch (const std::exception&) {
     const Error error = current_error();
     reports.send(FrameKind::kRefused, error.what(), error.code());
     return error.exit_code();

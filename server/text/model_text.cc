@@ -115,6 +115,16 @@ void load_template(const Folder& folder, const JsonView& config, ModelText& text
   }
 }
 
+// Positions that the model was made for.
+std::optional<std::int64_t> length_of(const JsonView& config, const JsonView& genai) {
+  std::optional<std::int64_t> length;
+  for (const char* name :
+       {"max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length"})
+    for (const JsonView& source : {config, config.at("text_config")}) set_once(length, source.at(name), 1);
+  set_once(length, genai.at("context_length"), 1);
+  return length;
+}
+
 // The end tokens: what generation_config.json says, else config.json, else genai_config.json, else
 // eos_token's id.
 void read_ids(const JsonView& generation, const JsonView& config, const JsonView& genai, ModelText& text) {
@@ -124,10 +134,7 @@ void read_ids(const JsonView& generation, const JsonView& config, const JsonView
     set_once(text.bos_id, source.at("bos_token_id"));
     set_once(text.pad_id, source.at("pad_token_id"));
   }
-  for (const char* name :
-       {"max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length"})
-    for (const JsonView& source : {config, text_config}) set_once(text.max_length, source.at(name), 1);
-  set_once(text.max_length, genai.at("context_length"), 1);
+  text.max_length = length_of(config, genai);
   if (!text.tokenizer) return;
   const auto id_of = [&](const char* name) {
     const auto token = text.tokens.find(name);
@@ -163,6 +170,12 @@ ModelText load_model_text(const fs::path& directory, const fs::path& model) {
   read_sampling(generation.view(), text.defaults);
   read_sampling(genai.view().at("search"), text.defaults);
   return text;
+}
+
+std::optional<std::int64_t> configured_length(const fs::path& directory, const fs::path& model) {
+  const Folder folder{directory, model};
+  return length_of(ConfigFile(folder, "config.json").view(),
+                   ConfigFile(folder, "genai_config.json").view().at("model"));
 }
 
 std::vector<std::int32_t> ModelText::encode_prompt(std::string_view prompt) const {

@@ -46,5 +46,8 @@ struct ModelText {
 // kUnsupported, with the file, if one is broken; a chat template that does not parse only disables chat. They must lie
 // in the directory, or where the links of `model`, the ONNX file, lead (base/files.h).
 ModelText load_model_text(const std::filesystem::path& directory, const std::filesystem::path& model = {});
+// ModelText::max_length alone, for who wants no text.
+std::optional<std::int64_t> configured_length(const std::filesystem::path& directory,
+                                              const std::filesystem::path& model);
 
 }  // namespace ark::text

@@ -1,15 +1,17 @@
 #include "server/tools/main_guard.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <new>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -35,6 +37,23 @@ void occupy_standard_descriptors() {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) != fd) std::_Exit(71);
 }
 
+// Where a destructor finds no memory (nlohmann::json's take some), nothing can go on: the contract's line and code say
+// why, without memory. Other ends of this kind are bugs, and leave the core that the handler before this leaves.
+std::terminate_handler terminate_before = nullptr;
+
+[[noreturn]] void name_lack_of_memory() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    const std::string_view line = "ark: error: out of memory\n";
+    if (::write(STDERR_FILENO, line.data(), line.size()) >= 0) std::_Exit(69);
+    std::_Exit(71);
+  } catch (...) {
+  }
+  terminate_before();
+  std::abort();
+}
+
 void flush_output() {
   if (std::fflush(stdout) == 0 || errno == EPIPE) return;
   throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
@@ -45,14 +64,9 @@ int run_guarded(CommandLine& line, int argc, char** argv, const std::function<in
     const int code = line.parse(argc, argv) ? body() : 0;
     flush_output();
     return code;
-  } catch (const Error& e) {
-    return fail(line, e.what(), e.exit_code());
-  } catch (const std::bad_alloc&) {
-    return fail(line, "out of memory", 69);
-  } catch (const std::system_error& e) {  // of files, streams and threads
-    return fail(line, escaped(e.what(), 400), 71);
-  } catch (const std::exception& e) {
-    return fail(line, std::string("internal: ") + e.what(), 70);
+  } catch (const std::exception&) {
+    const Error error = current_error();
+    return fail(line, error.what(), error.exit_code());
   }
 }
 
@@ -65,6 +79,7 @@ void print(std::string_view text) {
 
 int run_main(CommandLine& line, int argc, char** argv, const std::function<int()>& body) {
   for (const int ignored : {SIGPIPE, SIGXFSZ}) std::signal(ignored, SIG_IGN);
+  terminate_before = std::set_terminate(name_lack_of_memory);
   occupy_standard_descriptors();
   const int code = run_guarded(line, argc, argv, body);
   LogWriter::instance().flush(kLastWords);

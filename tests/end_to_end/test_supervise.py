@@ -2,6 +2,7 @@
 the tokens that they would have had. Repeated death ends the server with 69 and the reason."""
 
 import json
+import operator
 import os
 import random
 import shutil
@@ -38,6 +39,10 @@ def family(server):
     return models + [rank for model in models for rank in children_of(model)]
 
 
+def serves_again(server):
+    return until(lambda: server.get("/health").status_code == 200, "the next process")
+
+
 def whole_family(server):
     return until(lambda: len(found := family(server)) == 2 and found, "the model's process and rank 1")
 
@@ -52,11 +57,12 @@ def requests(count, tokens):
 
 
 class Stream(threading.Thread):
-    """One client: per choice its tokens and log-probabilities, and when they came."""
+    """One client: per choice its tokens and log-probabilities, and when they came. `reads`: when it begins to read, an
+    event; until then it costs this process nothing, which can watch the server meanwhile."""
 
-    def __init__(self, server, body):
+    def __init__(self, server, body, reads=None):
         super().__init__()
-        self.server, self.body = server, body
+        self.server, self.body, self.reads = server, body, reads
         self.tokens, self.logprobs, self.times, self.error = {}, {}, [], None
         self.start()
 
@@ -64,6 +70,8 @@ class Stream(threading.Thread):
         try:
             with self.server.http() as http, http.stream("POST", "/v1/completions", json=self.body) as answer:
                 assert answer.status_code == 200, answer.read()
+                if self.reads:
+                    self.reads.wait()
                 for line in answer.iter_lines():
                     if not line.startswith("data: ") or line == "data: [DONE]":
                         continue
@@ -101,8 +109,10 @@ def run_all(server, bodies):
 
 @pytest.fixture(scope="module")
 def undisturbed(long_model):
-    """What 16 clients get from a server of one process."""
-    bodies = list(requests(16, 160))
+    """What 17 clients get from a server of one process. The first has it read for a second, while the others' come."""
+    long = {"prompt": [1 + i % 200 for i in range(8_000)], "max_tokens": 8, "ignore_eos": True, "stream": True, "n": 1,
+            "return_token_ids": True, "temperature": 0}
+    bodies = [long, *requests(16, 160)]
     with Server("--model", long_model, "--kv-memory", "256M") as server:
         return bodies, run_all(server, bodies)
 
@@ -112,27 +122,26 @@ def undisturbed(long_model):
 def test_streams_go_on_with_the_same_tokens(long_model, undisturbed, victim, how):
     bodies, expected = undisturbed
     with start(long_model) as server:
-        streams = [Stream(server, body) for body in bodies]
-        until(lambda: min(stream.count for stream in streams) >= 20, "tokens of all")
-        killed = whole_family(server)
+        killed, reads = whole_family(server), threading.Event()
+        streams = [Stream(server, body, reads) for body in bodies]
+        until(lambda: server.metric("ark_requests_running") > 4, "steps of several")
         since = time.monotonic()
         os.kill(killed[victim], how)
         until(lambda: server.get("/health").status_code == 503 or "serves again" in server.errors(), "503")
         assert time.monotonic() - since < SILENCE + 2
+        reads.set()
         assert [stream.result() for stream in streams] == expected
         assert server.metric("ark_restarts_total") == 1
-        assert server.get("/health").status_code == 200
+        serves_again(server)
         why = next(line for line in server.log if "begins anew" in line)
         assert ("rank 1" in why) if victim else "the model's process" in why
         assert not any(map(is_alive, killed)) and len(whole_family(server)) == 2
         print(f"gap {max(stream.gap() for stream in streams):.2f} s")
 
 
-def test_a_kill_in_a_long_prompt_changes_nothing(long_model):
-    body = {"prompt": [1 + i % 200 for i in range(20_000)], "max_tokens": 8, "ignore_eos": True, "stream": True, "n": 1,
-            "return_token_ids": True, "temperature": 0}
+def test_a_kill_in_a_long_prompt_changes_nothing(long_model, undisturbed):
+    body, expected = undisturbed[0][0], undisturbed[1][0]
     with start(long_model) as server:
-        expected = Stream(server, body).result()
         for victim in (0, 1):
             before = server.metric("ark_steps_total")
             stream = Stream(server, body)
@@ -167,8 +176,8 @@ def test_an_idle_model_is_replaced_before_anybody_asks(tiny_model, victim, how):
         since = time.monotonic()
         until(lambda: "begins anew" in server.errors(), "the loss")
         assert time.monotonic() - since < SILENCE + 2
-        until(lambda: "serves again" in server.errors(), "the next process")
-        assert server.get("/health").status_code == 200 and not any(map(is_alive, killed))
+        serves_again(server)
+        assert not any(map(is_alive, killed))
         assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 2}).status_code == 200
 
 
@@ -281,15 +290,18 @@ def test_errors_of_the_load_keep_their_code_and_line(tmp_path):
 def test_a_plain_model_is_supervised_too(tiny_model):
     """Without ranks, and served as the untouched graph."""
     model = TINY.parent / "gpt2-no-past" / "model.onnx"
-    body = next(requests(1, 40))
+    bodies = 5 * list(requests(4, 24))
     with Server("--model", model) as server:
-        expected = Stream(server, body).result()
+        expected = run_all(server, bodies)
     with Server("--model", model, "--supervise") as server:
-        assert Stream(server, body).result() == expected
-        stream = Stream(server, body)
-        until(lambda: stream.count > 2, "tokens")
-        os.kill(server.children()[0], signal.SIGKILL)
-        assert stream.result() == expected
+        [process] = server.children()
+        os.kill(process, signal.SIGSTOP)
+        streams = [Stream(server, body) for body in bodies]
+        until(lambda: server.metric("ark_requests_running") > 0, "a step")
+        os.kill(process, signal.SIGCONT)
+        time.sleep(0.02)
+        os.kill(process, signal.SIGKILL)
+        assert [stream.result() for stream in streams] == expected
         assert server.metric("ark_restarts_total") == 1
 
 
@@ -307,17 +319,19 @@ def test_kills_for_a_while_change_no_token_and_leak_nothing(long_model, undistur
     bodies, expected = undisturbed
     random.seed(20)
     with start(long_model, "--max-restarts", 1000) as server:
+        descriptors, threads = counts(server.pid)
+        most = descriptors, threads + len(bodies) + 1  # a worker stays for each request at a time: theirs, and ours
         run_all(server, bodies)
-        before, memory = counts(server.pid), rss_bytes(server.pid)
-        results, threads, done = [], [], threading.Event()
+        memory = rss_bytes(server.pid)
+        results, clients, done = [], [], threading.Event()
 
         def client(i):
             while not done.is_set():
                 results.append((i, Stream(server, bodies[i]).result()))
 
-        for i in range(16):
-            threads.append(threading.Thread(target=client, args=(i,)))
-            threads[-1].start()
+        for i in range(len(bodies)):
+            clients.append(threading.Thread(target=client, args=(i,)))
+            clients[-1].start()
         for _ in range(40 if FULL else 6):
             while server.get("/health").status_code != 200 and random.random() > 0.01:  # now and then as it loads
                 time.sleep(0.02)
@@ -325,13 +339,15 @@ def test_kills_for_a_while_change_no_token_and_leak_nothing(long_model, undistur
             os.kill(random.choice(until(lambda: family(server), "a process")), signal.SIGKILL)
             time.sleep(0.3)
         done.set()
-        for thread in threads:
+        for thread in clients:
             thread.join(3 * PATIENCE)
             assert not thread.is_alive()
-        assert len(results) >= 16
+        assert len(results) >= len(bodies)
         wrong = [i for i, result in results if result != expected[i]]
         assert not wrong
-        until(lambda: counts(server.pid) <= before and len(family(server)) == 2, "descriptors and threads as before")
+        serves_again(server)
+        until(lambda: all(map(operator.le, counts(server.pid), most)), "descriptors and threads as before")
+        assert len(family(server)) == 2
         assert rss_bytes(server.pid) < memory + (32 << 20)
         assert server.metric("ark_kv_pages_held") == 0
         print(f"{server.metric('ark_restarts_total'):.0f} restarts, {len(results)} answers")

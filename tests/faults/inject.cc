@@ -130,22 +130,18 @@ int posix_memalign(void** into, size_t alignment, size_t size) {
   return *into ? 0 : ENOMEM;
 }
 
-int open(const char* path, int flags, ...) {
-  NEXT(open);
-  va_list list;
-  va_start(list, flags);
-  const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
-  va_end(list);
-  return fails(kOpen) ? (errno = EMFILE, -1) : real(path, flags, mode);
-}
-int open64(const char* path, int flags, ...) {
-  NEXT(open64);
-  va_list list;
-  va_start(list, flags);
-  const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
-  va_end(list);
-  return fails(kOpen) ? (errno = EMFILE, -1) : real(path, flags, mode);
-}
+// glibc has two names for each: of 32-bit and of 64-bit offsets, which are one here.
+#define ARK_OPEN(name)                                                            \
+  int name(const char* path, int flags, ...) {                                    \
+    NEXT(name);                                                                   \
+    va_list list;                                                                 \
+    va_start(list, flags);                                                        \
+    const mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0; \
+    va_end(list);                                                                 \
+    return fails(kOpen) ? (errno = EMFILE, -1) : real(path, flags, mode);         \
+  }
+ARK_OPEN(open)
+ARK_OPEN(open64)
 FILE* fopen64(const char* path, const char* mode) {  // what std::ifstream opens with
   NEXT(fopen64);
   return fails(kOpen) ? (errno = EMFILE, nullptr) : real(path, mode);
@@ -156,24 +152,21 @@ ssize_t read(int fd, void* into, size_t size) {
   if (fails(kRead)) return errno = EIO, -1;
   return real(fd, into, size > 1 && fails(kShortRead) ? size / 2 : size);
 }
-ssize_t pread(int fd, void* into, size_t size, off_t at) {
-  NEXT(pread);
-  if (fails(kPread)) return errno = EIO, -1;
-  return real(fd, into, size > 1 && fails(kShortPread) ? size / 2 : size, at);
-}
-ssize_t pread64(int fd, void* into, size_t size, off64_t at) {
-  NEXT(pread64);
-  if (fails(kPread)) return errno = EIO, -1;
-  return real(fd, into, size > 1 && fails(kShortPread) ? size / 2 : size, at);
-}
-void* mmap(void* at, size_t size, int protection, int flags, int fd, off_t offset) {
-  NEXT(mmap);
-  return fails(kMmap) ? (errno = ENOMEM, MAP_FAILED) : real(at, size, protection, flags, fd, offset);
-}
-void* mmap64(void* at, size_t size, int protection, int flags, int fd, off64_t offset) {
-  NEXT(mmap64);
-  return fails(kMmap) ? (errno = ENOMEM, MAP_FAILED) : real(at, size, protection, flags, fd, offset);
-}
+#define ARK_PREAD(name)                                                          \
+  ssize_t name(int fd, void* into, size_t size, off_t at) {                      \
+    NEXT(name);                                                                  \
+    if (fails(kPread)) return errno = EIO, -1;                                   \
+    return real(fd, into, size > 1 && fails(kShortPread) ? size / 2 : size, at); \
+  }
+ARK_PREAD(pread)
+ARK_PREAD(pread64)
+#define ARK_MMAP(name)                                                                                  \
+  void* name(void* at, size_t size, int protection, int flags, int fd, off_t offset) {                  \
+    NEXT(name);                                                                                         \
+    return fails(kMmap) ? (errno = ENOMEM, MAP_FAILED) : real(at, size, protection, flags, fd, offset); \
+  }
+ARK_MMAP(mmap)
+ARK_MMAP(mmap64)
 ssize_t write(int fd, const void* from, size_t size) {
   NEXT(write);
   if (fails(kWrite)) return errno = EIO, -1;
