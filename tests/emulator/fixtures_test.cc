@@ -145,7 +145,7 @@ TEST_P(EmulatedDecoder, GivesThePublishedTokensInEverySchedule) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, EmulatedDecoder,
-                         testing::Values(FixtureRuns{"gpt2-optimum", 50}, FixtureRuns{"llama-optimum", 50},
+                         testing::Values(FixtureRuns{"gpt2-optimum", 24}, FixtureRuns{"llama-optimum", 24},
                                          FixtureRuns{"llama-fp16", 8}, FixtureRuns{"mistral-sliding", 8},
                                          FixtureRuns{"llama-optimum", 8, 800}),
                          [](const auto& info) {

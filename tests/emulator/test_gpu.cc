@@ -33,7 +33,7 @@ int32_t test_processors() { return wants_real_gpu() ? 0 : kProcessors; }
 
 int test_schedules() {
   if (wants_real_gpu()) return 200;
-  return std::getenv("ARK_FULL") ? 200 : 50;
+  return std::getenv("ARK_FULL") ? 200 : 24;
 }
 
 }  // namespace ark::test
