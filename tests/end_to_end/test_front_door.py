@@ -11,7 +11,7 @@ import time
 import openai
 import pytest
 
-from ark_server import PLAIN, Server, httpx2, run_to_end, until
+from ark_server import PLAIN, Server, httpx2, raw_get, raw_post, run_to_end, until
 
 COMPLETE = "/v1/completions"
 ONE = {"prompt": [1, 2], "max_tokens": 1, "ignore_eos": True}
@@ -93,8 +93,7 @@ def test_keys_have_limits_of_their_own(tiny_model, tmp_path):
         assert ask("o").status_code == 200
         # Who goes away in the middle of a body gives its place back.
         with server.connect() as connection:
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer o\r\n"
-                               b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+            connection.sendall(raw_post(b"{", b"Authorization: Bearer o", b"Content-Length: 100", length=False))
             until(lambda: ask("o").status_code == 429, "a place that is taken")
         until(lambda: ask("o").status_code == 200, "a place that is free again")
         until(lambda: "key=few" in server.errors() and "key=short" in server.errors(), "names in the log")
@@ -126,7 +125,7 @@ def test_tls(tiny_model, certificate):
             long = http.post(COMPLETE, json={"prompt": [1] * 200_000})  # several records
             assert long.status_code == 400
         # What speaks no TLS, or stalls in the handshake, is nobody's hindrance.
-        plain = server.exchange(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "never")
+        plain = server.exchange(raw_get(), "never")
         assert b"200" not in plain
         silent = [server.connect() for _ in range(200)]
         for connection in silent:
@@ -135,8 +134,7 @@ def test_tls(tiny_model, certificate):
         assert httpx2.get(f"{server.url}/health", **PLAIN | {"verify": context}).status_code == 200
         assert time.monotonic() - since < 1
         with context.wrap_socket(socket.create_connection(("127.0.0.1", server.port)), server_hostname="localhost") as secure:
-            secure.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
-                           + b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            secure.sendall(raw_get() * 20 + raw_get(b"Connection: close"))
             data = b""
             while block := secure.recv(65536):
                 data += block

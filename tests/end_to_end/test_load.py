@@ -2,16 +2,16 @@
 
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import ark_server
-from ark_server import FULL, PATIENCE, Server, rss_bytes, until
+from ark_server import FULL, MEBIBYTE, PATIENCE, Server, raw_post, rss_bytes, until
 
 CLIENTS = 64
 REQUESTS = 5000 if FULL else 600
-MEBIBYTE = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,13 @@ def request_of(index):
             "extra_body": {"ignore_eos": True, "return_token_ids": True}} | sampling
 
 
-def stream(client, model, index, leave_after=None):
+def stream(client, model, index, leave_after=None, pause=0.0):
     """The tokens; all of them, or those seen before the connection was closed."""
     tokens = []
     with client.completions.create(model=model, stream=True, **request_of(index)) as chunks:
         for chunk in chunks:
             tokens += chunk.choices[0].token_ids
+            time.sleep(pause)
             if leave_after is not None and len(tokens) >= leave_after:
                 break
     return tokens
@@ -70,17 +71,12 @@ def test_disconnecting_clients_do_not_touch_the_others(server):
 
 
 def test_a_disconnected_client_s_sequence_is_cancelled_at_the_next_step(long_model):
-    with Server("--model", long_model, "--tp", 2, "--kv-memory", "256M") as server, server.client() as client:
-        options = {"model": server.model, "prompt": [1, 2], "max_tokens": 60_000, "extra_body": {"ignore_eos": True}}
-        chunks = client.completions.create(stream=True, **options)
-        next(chunks)
-        assert server.metric("ark_requests_running") == 1
-        chunks.close()
+    with Server("--model", long_model, "--tp", 2, "--kv-memory", "256M") as server:
+        with server.busy():
+            assert server.metric("ark_requests_running") == 1
         until(lambda: is_idle(server), "the end of a stream")
         with server.connect() as connection:  # not a stream: nothing is written that could fail
-            body = b'{"prompt": [1, 2], "max_tokens": 60000, "ignore_eos": true}'
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                               b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+            connection.sendall(raw_post(b'{"prompt": [1, 2], "max_tokens": 60000, "ignore_eos": true}'))
             until(lambda: server.metric("ark_requests_running") == 1, "a running request")
         until(lambda: is_idle(server), "the end of a request")
         # Whose sequences came to their own end are not among these.

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import shutil
 import socket
@@ -10,7 +9,7 @@ import subprocess
 
 import pytest
 
-from ark_server import BINARY, FIXTURES, TINY, Server, run_to_end, until
+from ark_server import BINARY, FIXTURES, TINY, Server, free_port, run_to_end, until
 
 USAGE, DATA, NO_INPUT, UNAVAILABLE, SYSTEM = 64, 65, 66, 69, 71
 
@@ -72,17 +71,6 @@ def test_an_option_like_no_other_has_no_suggestion():
 
 def test_the_model_may_stand_alone(tiny_model):
     assert run_to_end(tiny_model, "--check").returncode == 0
-
-
-def free_port():
-    """Free, and none that the system gives to those who ask for any: other tests do so all the time."""
-    while True:
-        port = random.randrange(10_000, 30_000)
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-            return port
-        except OSError:
-            pass
 
 
 def test_the_environment_configures_a_server(tiny_model, tmp_path):
