@@ -1,6 +1,11 @@
 """Many clients at once, some of whom leave: the others get what they get alone, and nothing stays behind."""
 
+import json
 import random
+import re
+import shutil
+import socket
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import ark_server
-from ark_server import FULL, MEBIBYTE, PATIENCE, Server, raw_post, rss_bytes, until
+from ark_server import FULL, MEBIBYTE, PATIENCE, TINY, Server, raw_post, rss_bytes, takes_at_most, until
 
 CLIENTS = 64
 REQUESTS = 5000 if FULL else 600
@@ -81,6 +86,30 @@ def test_a_disconnected_client_s_sequence_is_cancelled_at_the_next_step(long_mod
         until(lambda: is_idle(server), "the end of a request")
         # Whose sequences came to their own end are not among these.
         until(lambda: server.metric("ark_sequences_total", reason="cancelled") == 2, "two counted as cancelled")
+
+
+def test_a_template_ends_soon_after_its_client_has_gone(tmp_path):
+    for name in ("model.onnx", "tokenizer.json"):
+        shutil.copy(TINY / name, tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template":
+        "{% set all = range(100000)|list %}{% for i in all %}{% if all|sort %}{% endif %}{% endfor %}"}))
+    body = b'{"messages": [{"role": "user", "content": "Hi"}]}'
+    request = raw_post(body).replace(b"/v1/completions", b"/v1/chat/completions")
+    with Server("--model", tmp_path) as server:
+
+        def seconds(leaves):
+            before = len(server.log)
+            with server.connect() as connection:
+                connection.sendall(request)
+                if leaves:
+                    time.sleep(0.05)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+                else:
+                    assert b"chat template, line 1: " in connection.recv(4096)
+            (line,) = until(lambda: [line for line in server.log[before:] if "/v1/chat/completions" in line], "a line")
+            return float(re.search(r" seconds=(\S+)", line)[1])
+
+        takes_at_most(seconds(False) / 2, lambda: seconds(True))
 
 
 def test_memory_is_stable(server):
