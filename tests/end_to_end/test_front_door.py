@@ -1,6 +1,7 @@
 """Who may come in: names, pages in browsers, keys and their limits, other machines, TLS."""
 
 import shutil
+import signal
 import socket
 import ssl
 import stat
@@ -99,15 +100,18 @@ def test_keys_have_limits_of_their_own(tiny_model, tmp_path):
         until(lambda: "key=few" in server.errors() and "key=short" in server.errors(), "names in the log")
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
+def make_certificate(folder):
     if not shutil.which("openssl"):
         pytest.skip("no openssl")
-    folder = tmp_path_factory.mktemp("tls")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
                     "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
                    check=True, capture_output=True)
     return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls(tiny_model, certificate):
@@ -141,6 +145,28 @@ def test_tls(tiny_model, certificate):
             assert data.count(b"HTTP/1.1 200 ") == 21
         for connection in silent:
             connection.close()
+
+
+def test_a_certificate_is_read_again(tiny_model, tmp_path):
+    cert, key = make_certificate(tmp_path)
+    with Server("--model", tiny_model, "--tls-cert", cert, "--tls-key", key) as server:
+
+        def served():
+            return ssl.get_server_certificate(("127.0.0.1", server.port))
+
+        old = cert.read_text()
+        assert served() == old
+        make_certificate(tmp_path)
+        assert served() == old != cert.read_text()
+        server.signal(signal.SIGHUP)
+        until(lambda: served() == cert.read_text(), "the new certificate")
+        new = served()
+        for broken in ("no certificate\n", old):  # which is not of this key
+            cert.write_text(broken)
+            log = len(server.log)
+            server.signal(signal.SIGHUP)
+            line = until(lambda: [line for line in server.log[log:] if " stay as they were" in line], "a line")[0]
+            assert "--tls-" in line and served() == new
 
 
 def test_tls_files_that_are_wrong(tiny_model, certificate, tmp_path):

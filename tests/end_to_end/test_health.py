@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ark_server import BODY, FULL, Server, free_port, raw_get, raw_post, readable, receive_all, until
+from ark_server import BODY, FULL, MEBIBYTE, Server, free_port, raw_get, raw_post, readable, receive_all, rss_bytes, until
 
 UNAVAILABLE = 69
 HEALTH = raw_get(b"Connection: close")
@@ -79,6 +79,28 @@ def test_without_descriptors_others_are_sent_away_and_the_log_says_so(tiny_model
         assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 1}).status_code == 200
         if limit < 48:  # with more, connections are limited before descriptors run out
             until(lambda: "no more descriptors" in server.errors(), "a line in the log")
+
+
+def test_bodies_on_their_way_take_256_MiB_in_all(tiny_model):
+    most = 8 * MEBIBYTE
+    with Server("--model", tiny_model) as server:
+        before, senders = rss_bytes(server.pid), []
+        try:
+            for _ in range(256 // 8 + 1):
+                assert not readable(senders)
+                senders.append(server.connect())
+                senders[-1].sendall(raw_post(bytes(most - 1), b"Content-Length: %d" % most, length=False))
+            (refused,) = until(lambda: readable(senders), "a refusal")
+            answer = receive_all(refused)
+            assert answer.startswith(b"HTTP/1.1 503 ") and b"too many long requests at once" in answer
+            assert b"Retry-After: " in answer
+            assert rss_bytes(server.pid) < before + 300 * MEBIBYTE
+            senders.remove(refused)
+            senders.pop().close()
+            assert seconds_of(server, POST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")) < 5
+        finally:
+            for connection in senders:
+                connection.close()
 
 
 def test_an_address_may_have_so_many_connections(tiny_model):

@@ -55,6 +55,12 @@ def test_executables_are_hardened():
             assert "__memcpy_chk" in headers or "__snprintf_chk" in headers or "__read_chk" in headers, name
 
 
+def test_servers_need_no_http_library():
+    """server/http parses what strangers send; only ark-bench, a client, has one."""
+    for name in ("ark-serve", "ark-run", "ark-inspect"):
+        assert "httplib" not in run("readelf", "-d", BUILD / "bin" / name), name
+
+
 def test_the_bill_of_materials_names_what_is_linked_and_what_is_installed():
     bill = json.loads(run(ROOT / "scripts" / "sbom.sh", BUILD / "bin" / "ark-serve"))
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
