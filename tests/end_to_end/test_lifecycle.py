@@ -76,7 +76,7 @@ def test_api_keys(tiny_model, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("first-key\n\n  second:second-key \r\n")
     with Server("--model", tiny_model, "--api-key-file", keys) as server:
-        assert any("Authorization: Bearer KEY" in line for line in server.lines)
+        until(lambda: any("Authorization: Bearer KEY" in line for line in server.lines), "a command to try")
         for path in ("/health", "/v2/health/live", "/v2/health/ready"):
             assert server.get(path).status_code == 200
         wrong = [None, "", "Bearer", "Bearer x", "Bearer first-ke", "Bearer first-key2", "Basic first-key",

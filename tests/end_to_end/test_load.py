@@ -78,7 +78,7 @@ def test_disconnecting_clients_do_not_touch_the_others(server):
 def test_a_disconnected_client_s_sequence_is_cancelled_at_the_next_step(long_model):
     with Server("--model", long_model, "--tp", 2, "--kv-memory", "256M") as server:
         with server.busy():
-            assert server.metric("ark_requests_running") == 1
+            until(lambda: server.metric("ark_requests_running") == 1, "a running request")
         until(lambda: is_idle(server), "the end of a stream")
         with server.connect() as connection:  # not a stream: nothing is written that could fail
             connection.sendall(raw_post(b'{"prompt": [1, 2], "max_tokens": 60000, "ignore_eos": true}'))
