@@ -27,7 +27,7 @@ def test_other_machines_need_keys_or_a_word(tiny_model, tmp_path):
     for options in (["--insecure"], ["--api-key-file", keys]):
         with Server("--model", tiny_model, "--host", "0.0.0.0", *options) as server:
             assert server.url == f"http://0.0.0.0:{server.port}"  # the truth
-            assert any(f"curl http://127.0.0.1:{server.port}/" in line for line in server.lines)
+            until(lambda: any(f"curl http://127.0.0.1:{server.port}/" in line for line in server.lines), "what to try")
             answer = server.get("/health", headers={"Host": "any.name"})  # others call it by many names
             assert answer.status_code == 200
             assert server.get("/v1/models").status_code == (200 if options[0] == "--insecure" else 401)

@@ -23,9 +23,9 @@ def node(op, inputs, outputs="y", domain="", **attributes):
     return helper.make_node(op, inputs.split(), outputs.split(), domain=domain, **attributes)
 
 
-def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17):
-    """The graph with what ONNX Runtime makes of it."""
-    inputs = [helper.make_tensor_value_info(n, TYPES[a.dtype], a.shape) for n, a in feeds.items()]
+def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17, sizes=None):
+    """The graph with what ONNX Runtime makes of it; `sizes` of inputs may have names."""
+    inputs = [helper.make_tensor_value_info(n, TYPES[a.dtype], (sizes or {}).get(n, a.shape)) for n, a in feeds.items()]
     results = [helper.make_empty_tensor_value_info(n) for n in outputs]
     stored = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
     graph = helper.make_graph(nodes, "case", inputs, results, stored)
