@@ -17,7 +17,8 @@ import openai
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-serve"
+BIN = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin"))
+BINARY = BIN / "ark-serve"
 FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 SMOLLM2 = CACHE / "ark" / "smollm2-135m-instruct" / "smollm2.onnx"

@@ -1,16 +1,14 @@
 """cmake --install: what a packager gets, and a program of somebody else's that finds it."""
 
 import json
-import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")).parent
-FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+from ark_server import BIN, FIXTURES, ROOT
+
+BUILD = BIN.parent
 EXECUTABLES = ["ark-serve", "ark-run", "ark-inspect", "ark-bench"]
 
 

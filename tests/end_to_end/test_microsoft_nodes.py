@@ -1,8 +1,6 @@
 """Small graphs of what ONNX's own tests leave out, com.microsoft's operators above all, against ONNX Runtime."""
 
-import os
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,9 +8,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-run"
-FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+from ark_server import BIN, FIXTURES
+
+BINARY = BIN / "ark-run"
 MICROSOFT = "com.microsoft"
 TYPES = {np.dtype(t): helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in ("f4", "i8", "i4", "i1", "u1")}
 

@@ -6,7 +6,6 @@ import subprocess
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from test_microsoft_nodes import BINARY, MICROSOFT, agrees, node, random, write_case

@@ -5,15 +5,14 @@ import importlib.util
 import os
 import random
 import subprocess
-from pathlib import Path
 
 import numpy
 import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
+from ark_server import ROOT
 from test_hostile_files import BIN, assert_refused, error_line, field, graph, ints, node, run, save, scalar, value
 
-ROOT = Path(__file__).resolve().parents[2]
 OPSET = 21
 IS_FULL = bool(os.environ.get("ARK_FULL"))
 # What needs more than numbers, or has bodies: tested by hand below.

@@ -247,7 +247,7 @@ def test_a_plain_model_is_supervised_too(tiny_model):
 def test_the_server_holds_no_weights(smollm2_model):
     with Server("--model", smollm2_model, "--tp", 2, "--processes") as server:
         weights = sum(map(rss_bytes, whole_family(server)))
-        assert rss_bytes(server.pid) < 150 << 20 < weights
+        assert rss_bytes(server.pid) < 150 * MEBIBYTE < weights
 
 
 def counts(pid):
@@ -289,7 +289,7 @@ def test_kills_for_a_while_change_no_token_and_leak_nothing(long_model, undistur
         serves_again(server)
         until(lambda: all(map(operator.le, counts(server.pid), most)), "descriptors and threads as before")
         assert len(family(server)) == 2
-        assert rss_bytes(server.pid) < memory + (32 << 20)
+        assert rss_bytes(server.pid) < memory + 32 * MEBIBYTE
         assert server.metric("ark_kv_pages_held") == 0
         print(f"{server.metric('ark_restarts_total'):.0f} restarts, {len(results)} answers")
 
