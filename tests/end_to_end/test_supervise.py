@@ -12,8 +12,8 @@ import time
 import onnx
 import pytest
 
-from ark_server import (FULL, MEBIBYTE, PATIENCE, START_SECONDS, TINY, Server, Stream, family, is_alive, is_model_process, rss_bytes,
-                        takes_at_most, until)
+from ark_server import (FULL, MEBIBYTE, PATIENCE, START_SECONDS, TINY, Server, Stream, family, is_alive, is_model_process,
+                        rss_bytes, takes_at_most, until)
 from test_rank_processes import other_weights
 
 UNAVAILABLE = 69
