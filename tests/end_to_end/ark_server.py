@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import select
 import signal
@@ -16,13 +17,15 @@ import openai
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-serve"
+BIN = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin"))
+BINARY = BIN / "ark-serve"
 FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 SMOLLM2 = CACHE / "ark" / "smollm2-135m-instruct" / "smollm2.onnx"
 TINY = FIXTURES / "llama-optimum"  # 512 tokens of vocabulary, a context of 128, a chat template
 FULL = bool(os.environ.get("ARK_FULL"))
 START_SECONDS = 120
+MEBIBYTE = 1 << 20
 # How long what must happen may take: far more than it needs, because the machine may be busy with other things.
 PATIENCE = 60
 # For clients: no certificates, which take long to load, and no proxy of the caller's between here and here.
@@ -48,6 +51,20 @@ def children_of(pid):
         except OSError:  # the thread ended meanwhile
             pass
     return sorted(found)
+
+
+def is_model_process(pid):
+    try:
+        return b"ARK_MODEL_PROCESS=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return False
+
+
+def family(server):
+    """The model's process and its ranks, as far as there are any now. Ranks of one that died come to the server to be
+    reaped."""
+    models = list(filter(is_model_process, server.children()))
+    return models + [rank for model in models for rank in children_of(model)]
 
 
 def is_alive(pid):
@@ -80,24 +97,49 @@ def takes_at_most(seconds, measure, tries=3):
         taken.append(measure())
 
 
+def free_port():
+    """Free, and none that the system gives to those who ask for any: other tests do so all the time."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+            return port
+        except OSError:
+            pass
+
+
+BODY = b'{"prompt": [1, 2], "max_tokens": 1}'
+
+
+def raw_get(*headers, target=b"/health", version=b"1.1"):
+    """The bytes of a request."""
+    return b"\r\n".join([b"GET " + target + b" HTTP/" + version, b"Host: localhost", *headers]) + b"\r\n\r\n"
+
+
+def raw_post(body=BODY, *headers, version=b"1.1", length=True):
+    lines = [b"POST /v1/completions HTTP/" + version, b"Host: localhost", b"Content-Type: application/json", *headers]
+    if length:
+        lines.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
 class Server:
-    """`with Server("--model", path) as server:`; standard output and error are kept in `lines` and `log`."""
+    """`with Server("--model", path) as server:`; standard output and error are kept in `lines` and `log`, the latter
+    where `read_log` is false only once read_log() is called."""
 
     headers = {}  # of get(): a key, where the server wants one
 
-    def __init__(self, *options, environment=None, wait=True, port=0, prepare=None):
-        self.port = port
+    def __init__(self, *options, environment=None, wait=True, port=0, prepare=None, read_log=True, stderr=subprocess.PIPE):
+        self.host, self.port, self.url = "127.0.0.1", port, f"http://127.0.0.1:{port}"
         command = [BINARY, *map(str, options)] + ([] if port is None else ["--port", str(port)])
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True,
                                         errors="replace", stdin=subprocess.DEVNULL,
                                         env=clean_environment() | (environment or {}), start_new_session=True,
                                         preexec_fn=prepare)
-        self.lines, self.log = [], []
-        self.readers = [threading.Thread(target=self._read, args=pair, daemon=True)
-                        for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.log))]
-        for reader in self.readers:
-            reader.start()
-        self.url = None
+        self.lines, self.log, self.readers = [], [], []
+        self._read(self.process.stdout, self.lines)
+        if read_log:
+            self.read_log()
         if wait:
             try:
                 self.wait_ready()
@@ -106,8 +148,11 @@ class Server:
                 raise
 
     def _read(self, pipe, into):
-        for line in pipe:
-            into.append(line.rstrip("\n"))
+        self.readers.append(threading.Thread(target=lambda: into.extend(line.rstrip("\n") for line in pipe), daemon=True))
+        self.readers[-1].start()
+
+    def read_log(self):
+        self._read(self.process.stderr, self.log)
 
     def wait_ready(self):
         def ready():
@@ -138,6 +183,14 @@ class Server:
 
     def connect(self, timeout=PATIENCE):
         return socket.create_connection((self.host, self.port), timeout)
+
+    def busy(self, tokens=60_000):
+        """A stream that runs on, with its first event read; nobody reads the others, and a close ends it."""
+        connection, data = self.connect(), b""
+        connection.sendall(raw_post(b'{"prompt": [1, 2], "max_tokens": %d, "ignore_eos": true, "stream": true}' % tokens))
+        while b"data: " not in data:
+            data += connection.recv(4096)
+        return connection
 
     def exchange(self, data, end="answered", timeout=PATIENCE):
         """Sends bytes and returns all that comes back. Our side ends "at once", when the first answer begins
@@ -206,6 +259,52 @@ class Server:
                 assert kind or status == 0, f"exit status {status}: {self.errors()}"
         finally:
             self.kill()
+
+
+class Stream(threading.Thread):
+    """One client: per choice its tokens and log-probabilities, and when they came. `reads`: when it begins to read, an
+    event; until then it costs this process nothing, which can watch the server meanwhile."""
+
+    def __init__(self, server, body, reads=None):
+        super().__init__()
+        self.server, self.body, self.reads = server, body, reads
+        self.tokens, self.logprobs, self.times, self.error = {}, {}, [], None
+        self.start()
+
+    def run(self):
+        try:
+            with self.server.http() as http, http.stream("POST", "/v1/completions", json=self.body) as answer:
+                assert answer.status_code == 200, answer.read()
+                if self.reads:
+                    self.reads.wait()
+                for line in answer.iter_lines():
+                    if not line.startswith("data: ") or line == "data: [DONE]":
+                        continue
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        self.error = event["error"]["message"]
+                        return
+                    self.times.append(time.monotonic())
+                    for choice in event["choices"]:
+                        i = choice["index"]
+                        self.tokens.setdefault(i, []).extend(choice.get("token_ids") or [])
+                        self.logprobs.setdefault(i, []).extend((choice.get("logprobs") or {}).get("token_logprobs", []))
+        except Exception as error:
+            self.error = repr(error)
+
+    def result(self):
+        self.join(2 * PATIENCE)
+        assert not self.is_alive() and self.error is None, self.error
+        assert [len(self.tokens[i]) for i in range(self.body["n"])] == [self.body["max_tokens"]] * self.body["n"]
+        return self.tokens, self.logprobs
+
+    def gap(self):
+        """The longest pause between two events, in seconds."""
+        return max(b - a for a, b in zip(self.times, self.times[1:]))
+
+    @property
+    def count(self):
+        return sum(map(len, self.tokens.values()))
 
 
 def readable(connections, seconds=0.0):

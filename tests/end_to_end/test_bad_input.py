@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from ark_server import raw_get
+
 FOUR_KEYS = {"message", "type", "param", "code"}
 COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
 USER = [{"role": "user", "content": "Hi"}]
@@ -236,7 +238,7 @@ def test_other_content_types_and_encodings(tiny):
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/embeddings", "/v1/models/", "/v1/completions/", "/Health",
                                   "/v1/../health", "//health", "/%00", "/%ff", "/health%2F", "/favicon.ico"])
 def test_unknown_routes(tiny, path):
-    answer = tiny.exchange(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()).decode()
+    answer = tiny.exchange(raw_get(b"Connection: close", target=path.encode())).decode()
     assert answer.startswith("HTTP/1.1 404 "), answer[:200]
     assert set(json.loads(answer.split("\r\n\r\n", 1)[1])["error"]) == FOUR_KEYS
 

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import time
 from datetime import datetime
-from pathlib import Path
 
 import jinja2
 import jinja2.ext
@@ -17,12 +16,11 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import ark_server
+from ark_server import BIN, FIXTURES
 from chat_templates import CONVERSATIONS, TEMPLATES, TOOLS
 from template_fuzz import VARIABLES, random_template
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-render"
-FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+BINARY = BIN / "ark-render"
 NOW = int(time.time())
 # Beyond 64-bit integers, and where Python prints addresses, the two differ by design.
 DIFFERS = re.compile(r"\d{17}| object at 0x|<built-in|<bound method|<function|<Macro|Markup\(")

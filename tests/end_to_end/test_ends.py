@@ -1,56 +1,40 @@
 """Ends are bounded in every state, signals mean what they should, and a log that nobody reads holds up nothing."""
 
 import os
-import re
 import resource
 import signal
-import subprocess
-import threading
 import time
 
 import pytest
 
-from ark_server import BINARY, PATIENCE, Server, clean_environment, until
+from ark_server import Server, family, free_port, httpx2, is_alive, raw_get, until
 
-STUCK, UNAVAILABLE = 75, 69
+STUCK = 75
 SLACK = 1.5  # of a busy machine, beyond what is promised
+NOWHERE, LAST = raw_get(target=b"/nowhere"), raw_get(b"Connection: close", target=b"/nowhere")
 
 
-def get(path=b"/health", *headers):
-    return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"Host: localhost", *headers]) + b"\r\n\r\n"
-
-
-def busy(server, tokens=60_000):
-    """A stream that runs on, with its first event read."""
-    connection = server.connect()
-    body = b'{"prompt": [1, 2], "max_tokens": %d, "ignore_eos": true, "stream": true}' % tokens
-    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                       b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    data = b""
-    while b"data: " not in data:
-        data += connection.recv(4096)
-    return connection
-
-
-@pytest.mark.parametrize("stopped", ["rank", "nobody"])
+@pytest.mark.parametrize("stopped", [None, "rank", "model"])
 @pytest.mark.parametrize("signals", [1, 2])
 def test_sigterm_ends_whatever_runs_or_hangs(long_model, stopped, signals):
     timeout = 1 if signals == 1 else 60
-    with Server("--model", long_model, "--tp", 2, "--processes", "--kv-memory", "256M", "--shutdown-timeout", timeout) as server:
-        with busy(server):
-            children = server.children()
-            if stopped == "rank":
-                os.kill(children[0], signal.SIGSTOP)
+    supervise = "--supervise" if stopped == "model" else "--no-supervise"
+    with Server("--model", long_model, "--tp", 2, "--processes", supervise, "--kv-memory", "256M", "--shutdown-timeout",
+                timeout) as server:
+        with server.busy():
+            processes = family(server) if stopped == "model" else server.children()
+            if stopped:
+                os.kill(processes[0], signal.SIGSTOP)
             since = time.monotonic()
             for _ in range(signals):
                 server.signal()
                 time.sleep(0.1)
             status = server.join()
             assert time.monotonic() - since < (timeout if signals == 1 else 0.1) + 1 + SLACK
-            assert status == (0 if stopped == "nobody" else status) and status in (0, STUCK, UNAVAILABLE)
-            if status == STUCK:
-                assert "stuck in" in server.log[-1]
-            until(lambda: not any(os.path.exists(f"/proc/{pid}/exe") for pid in children), "the end of the ranks")
+            assert status == (STUCK if stopped else 0), server.errors()
+            assert not stopped or "stuck in" in server.log[-1], server.errors()
+            until(lambda: not any(map(is_alive, processes)), "the end of the ranks")
+            server.process.returncode = 0  # expected
 
 
 def test_a_signal_while_loading_ends_at_once(long_model):
@@ -90,49 +74,25 @@ def test_other_signals_end_nothing_and_sighup_reads_the_keys_again(tiny_model, t
 
 
 def test_a_log_that_nobody_reads_holds_up_nothing(tiny_model):
-    process = subprocess.Popen([BINARY, "--model", tiny_model, "--port", "0", "--shutdown-timeout", "1"], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
-    server = Server.__new__(Server)
-    server.process = process
-    try:
-        line = next(line for line in process.stdout if line.startswith("ready "))
-        server.url = re.search(r"http://\S+", line)[0]
-        server.host, port = server.url.split("://")[1].rsplit(":", 1)
-        server.port = int(port)
-        threading.Thread(target=process.stdout.read, daemon=True).start()
+    with Server("--model", tiny_model, read_log=False) as server:
         for _ in range(12):
-            answers = server.exchange(get(b"/nowhere") * 999 + get(b"/nowhere", b"Connection: close"), "never")
+            answers = server.exchange(NOWHERE * 999 + LAST, "never")
             assert answers.count(b"HTTP/1.1 404 ") == 1000
         since = time.monotonic()
         assert server.get("/health").status_code == 200 and time.monotonic() - since < 1
         dropped = server.metric("ark_log_lines_dropped_total")
         assert dropped > 1000
-        log = []
-        reader = threading.Thread(target=lambda: log.extend(process.stderr), daemon=True)
-        reader.start()  # it flows again, and says what is missing
-        until(lambda: any(f"lines={dropped:.0f}" in line for line in log), "the number of lines dropped")
-        assert sum("path=/nowhere" in line for line in log) + dropped == 12_000
-    finally:
-        process.kill()
-        process.wait()
+        server.read_log()  # it flows again, and says what is missing
+        until(lambda: any(f"lines={dropped:.0f}" in line for line in list(server.log)), "the number of lines dropped")
+        assert sum("path=/nowhere" in line for line in server.log) + dropped == 12_000
 
 
 def test_sigterm_ends_a_server_whose_log_nobody_reads(tiny_model):
-    process = subprocess.Popen([BINARY, "--model", tiny_model, "--port", "0", "--shutdown-timeout", "1"], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
-    try:
-        line = next(line for line in process.stdout if line.startswith("ready "))
-        server = Server.__new__(Server)
-        server.host, port = re.search(r"http://(\S+)", line)[1].rsplit(":", 1)
-        server.port = int(port)
-        server.exchange(get(b"/nowhere") * 1999 + get(b"/nowhere", b"Connection: close"), "never")
+    with Server("--model", tiny_model, "--shutdown-timeout", 1, read_log=False) as server:
+        server.exchange(NOWHERE * 1999 + LAST, "never")
         since = time.monotonic()
-        process.terminate()
-        assert process.wait(PATIENCE) in (0, STUCK)
+        assert server.stop() in (0, STUCK)
         assert time.monotonic() - since < 2 + SLACK
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_full_disk_and_closed_descriptors_are_served_on(tiny_model, tmp_path):
@@ -144,33 +104,20 @@ def test_a_full_disk_and_closed_descriptors_are_served_on(tiny_model, tmp_path):
             os.close(descriptor)
 
     for prepare, where in ((limited, tmp_path / "log"), (lambda: None, "/dev/full"), (closed, "/dev/null")):
-        port = 0
         with open(where, "w") as log:
-            # Standard output may be lost, too: the port is asked of the system.
-            process = subprocess.Popen([BINARY, "--model", tiny_model, "--port", "0"], stderr=log, preexec_fn=prepare,
-                                       stdout=subprocess.DEVNULL, env=clean_environment())
+            server = Server("--model", tiny_model, wait=False, port=free_port(), prepare=prepare, read_log=False, stderr=log)
         try:
-            server = Server.__new__(Server)
-            port = until(lambda: listening_port(process.pid), "a listening socket")
-            server.url, server.host, server.port = f"http://127.0.0.1:{port}", "127.0.0.1", port
-            until(lambda: server.get("/health").status_code == 200, "readiness")
+            until(lambda: is_ready(server), "readiness")  # which standard output may not say
             for _ in range(40):
                 assert server.get("/nowhere").status_code == 404
             assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 2}).status_code == 200
-            assert process.poll() is None
+            assert server.process.poll() is None
         finally:
-            process.kill()
-            process.wait()
+            server.kill()
 
 
-def listening_port(pid):
+def is_ready(server):
     try:
-        sockets = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
-    except OSError:
-        return None
-    with open("/proc/net/tcp") as table:
-        for line in table.readlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
-                return int(fields[1].split(":")[1], 16)
-    return None
+        return server.get("/health").status_code == 200
+    except httpx2.ConnectError:
+        return False

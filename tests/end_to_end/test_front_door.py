@@ -1,6 +1,7 @@
 """Who may come in: names, pages in browsers, keys and their limits, other machines, TLS."""
 
 import shutil
+import signal
 import socket
 import ssl
 import stat
@@ -11,7 +12,7 @@ import time
 import openai
 import pytest
 
-from ark_server import PLAIN, Server, httpx2, run_to_end, until
+from ark_server import PLAIN, Server, httpx2, raw_get, raw_post, run_to_end, until
 
 COMPLETE = "/v1/completions"
 ONE = {"prompt": [1, 2], "max_tokens": 1, "ignore_eos": True}
@@ -26,7 +27,7 @@ def test_other_machines_need_keys_or_a_word(tiny_model, tmp_path):
     for options in (["--insecure"], ["--api-key-file", keys]):
         with Server("--model", tiny_model, "--host", "0.0.0.0", *options) as server:
             assert server.url == f"http://0.0.0.0:{server.port}"  # the truth
-            assert any(f"curl http://127.0.0.1:{server.port}/" in line for line in server.lines)
+            until(lambda: any(f"curl http://127.0.0.1:{server.port}/" in line for line in server.lines), "what to try")
             answer = server.get("/health", headers={"Host": "any.name"})  # others call it by many names
             assert answer.status_code == 200
             assert server.get("/v1/models").status_code == (200 if options[0] == "--insecure" else 401)
@@ -93,22 +94,24 @@ def test_keys_have_limits_of_their_own(tiny_model, tmp_path):
         assert ask("o").status_code == 200
         # Who goes away in the middle of a body gives its place back.
         with server.connect() as connection:
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer o\r\n"
-                               b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+            connection.sendall(raw_post(b"{", b"Authorization: Bearer o", b"Content-Length: 100", length=False))
             until(lambda: ask("o").status_code == 429, "a place that is taken")
         until(lambda: ask("o").status_code == 200, "a place that is free again")
         until(lambda: "key=few" in server.errors() and "key=short" in server.errors(), "names in the log")
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
+def make_certificate(folder):
     if not shutil.which("openssl"):
         pytest.skip("no openssl")
-    folder = tmp_path_factory.mktemp("tls")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
                     "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
                    check=True, capture_output=True)
     return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls(tiny_model, certificate):
@@ -126,7 +129,7 @@ def test_tls(tiny_model, certificate):
             long = http.post(COMPLETE, json={"prompt": [1] * 200_000})  # several records
             assert long.status_code == 400
         # What speaks no TLS, or stalls in the handshake, is nobody's hindrance.
-        plain = server.exchange(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "never")
+        plain = server.exchange(raw_get(), "never")
         assert b"200" not in plain
         silent = [server.connect() for _ in range(200)]
         for connection in silent:
@@ -135,14 +138,35 @@ def test_tls(tiny_model, certificate):
         assert httpx2.get(f"{server.url}/health", **PLAIN | {"verify": context}).status_code == 200
         assert time.monotonic() - since < 1
         with context.wrap_socket(socket.create_connection(("127.0.0.1", server.port)), server_hostname="localhost") as secure:
-            secure.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
-                           + b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            secure.sendall(raw_get() * 20 + raw_get(b"Connection: close"))
             data = b""
             while block := secure.recv(65536):
                 data += block
             assert data.count(b"HTTP/1.1 200 ") == 21
         for connection in silent:
             connection.close()
+
+
+def test_a_certificate_is_read_again(tiny_model, tmp_path):
+    cert, key = make_certificate(tmp_path)
+    with Server("--model", tiny_model, "--tls-cert", cert, "--tls-key", key) as server:
+
+        def served():
+            return ssl.get_server_certificate(("127.0.0.1", server.port))
+
+        old = cert.read_text()
+        assert served() == old
+        make_certificate(tmp_path)
+        assert served() == old != cert.read_text()
+        server.signal(signal.SIGHUP)
+        until(lambda: served() == cert.read_text(), "the new certificate")
+        new = served()
+        for broken in ("no certificate\n", old):  # which is not of this key
+            cert.write_text(broken)
+            log = len(server.log)
+            server.signal(signal.SIGHUP)
+            line = until(lambda: [line for line in server.log[log:] if " stay as they were" in line], "a line")[0]
+            assert "--tls-" in line and served() == new
 
 
 def test_tls_files_that_are_wrong(tiny_model, certificate, tmp_path):

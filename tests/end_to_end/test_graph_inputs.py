@@ -2,10 +2,8 @@
 zoo decoder with its inputs changed; ONNX Runtime runs the same file and says what comes out."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,9 +11,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin"))
-FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+from ark_server import BIN, FIXTURES, ROOT
+
 sys.path.insert(0, str(ROOT / "models"))
 
 from llama_random import write  # noqa: E402

@@ -4,18 +4,15 @@ import json
 import os
 import resource
 import signal
-import socket
 import time
 
 import pytest
 
-from ark_server import FULL, Server, readable, receive_all, until
+from ark_server import BODY, FULL, MEBIBYTE, Server, free_port, raw_get, raw_post, readable, receive_all, rss_bytes, until
 
 UNAVAILABLE = 69
-HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-BODY = b'{"prompt": [1, 2], "max_tokens": 1}'
-POST = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+HEALTH = raw_get(b"Connection: close")
+POST = raw_post()
 SLOW = {"idle": b"", "head": POST[:40], "body": POST[:-5], "chunks": POST[:-len(BODY)].replace(
     b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked") + b"23\r\n{"}
 MANY = 2000
@@ -66,7 +63,7 @@ def test_slow_requests_are_given_up_in_time(tiny_model):
             assert receive_all(slow).startswith(b"HTTP/1.1 408 ") and 9 < time.monotonic() - since < 14
 
 
-@pytest.mark.parametrize("limit", [48, 100])
+@pytest.mark.parametrize("limit", [24, 100])
 def test_without_descriptors_others_are_sent_away_and_the_log_says_so(tiny_model, limit):
     def few():
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -80,6 +77,30 @@ def test_without_descriptors_others_are_sent_away_and_the_log_says_so(tiny_model
             for connection in idle:
                 connection.close()
         assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 1}).status_code == 200
+        if limit < 48:  # with more, connections are limited before descriptors run out
+            until(lambda: "no more descriptors" in server.errors(), "a line in the log")
+
+
+def test_bodies_on_their_way_take_256_MiB_in_all(tiny_model):
+    most = 8 * MEBIBYTE
+    with Server("--model", tiny_model) as server:
+        before, senders = rss_bytes(server.pid), []
+        try:
+            for _ in range(256 // 8 + 1):
+                assert not readable(senders)
+                senders.append(server.connect())
+                senders[-1].sendall(raw_post(bytes(most - 1), b"Content-Length: %d" % most, length=False))
+            (refused,) = until(lambda: readable(senders), "a refusal")
+            answer = receive_all(refused)
+            assert answer.startswith(b"HTTP/1.1 503 ") and b"too many long requests at once" in answer
+            assert b"Retry-After: " in answer
+            assert rss_bytes(server.pid) < before + 300 * MEBIBYTE
+            senders.remove(refused)
+            senders.pop().close()
+            assert seconds_of(server, POST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")) < 5
+        finally:
+            for connection in senders:
+                connection.close()
 
 
 def test_an_address_may_have_so_many_connections(tiny_model):
@@ -110,7 +131,6 @@ def test_while_loading_health_says_the_stage_and_all_else_waits(long_model):
         child = until(server.children, "a rank process")[0]
         os.kill(child, signal.SIGSTOP)
         since = time.monotonic()
-        server.url = f"http://127.0.0.1:{server.port}"
         health = server.get("/health")
         assert health.status_code == 503
         assert health.json()["status"] == "loading" and health.json()["stage"] in health.json()["error"]["message"]
@@ -124,11 +144,6 @@ def test_while_loading_health_says_the_stage_and_all_else_waits(long_model):
         assert "rank 1" in server.log[-1] and time.monotonic() - since < 10 + 2, server.log
     finally:
         server.kill()
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def test_a_rank_that_hangs_is_named_and_may_come_back(long_model):

@@ -5,16 +5,13 @@ import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin"))
-FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+from ark_server import BIN, FIXTURES
+
 TOOLS = {"serve": ["ark-serve", "--check", "--model"], "inspect": ["ark-inspect", "--check"], "run": ["ark-run"]}
 SECONDS, MEGABYTES = 2, 300
 SLACK = 4  # a loaded machine is slower; the clock below counts processor time

@@ -1,16 +1,14 @@
 """cmake --install: what a packager gets, and a program of somebody else's that finds it."""
 
 import json
-import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")).parent
-FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+from ark_server import BIN, FIXTURES, ROOT
+
+BUILD = BIN.parent
 EXECUTABLES = ["ark-serve", "ark-run", "ark-inspect", "ark-bench"]
 
 
@@ -53,6 +51,12 @@ def test_executables_are_hardened():
         assert "__stack_chk_fail" in headers, name
         if "CMAKE_BUILD_TYPE:STRING=Release" in (BUILD / "CMakeCache.txt").read_text():
             assert "__memcpy_chk" in headers or "__snprintf_chk" in headers or "__read_chk" in headers, name
+
+
+def test_servers_need_no_http_library():
+    """server/http parses what strangers send; only ark-bench, a client, has one."""
+    for name in ("ark-serve", "ark-run", "ark-inspect"):
+        assert "httplib" not in run("readelf", "-d", BUILD / "bin" / name), name
 
 
 def test_the_bill_of_materials_names_what_is_linked_and_what_is_installed():

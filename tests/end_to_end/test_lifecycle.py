@@ -8,7 +8,7 @@ import time
 import openai
 import pytest
 
-from ark_server import PATIENCE, Server, takes_at_most, until
+from ark_server import PATIENCE, Server, Stream, raw_get, raw_post, receive_all, takes_at_most, until
 
 FOUR_KEYS = {"message", "type", "param", "code"}
 
@@ -22,8 +22,7 @@ class Background:
 
     def __init__(self, server, **options):
         self.server, self.options = server, busy_options(server.model) | options
-        self.answer = self.error = self.first = None
-        self.stopped = False
+        self.answer = self.error = None
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
@@ -31,21 +30,8 @@ class Background:
         try:
             with self.server.client() as client:
                 self.answer = client.completions.create(**self.options)
-                if self.options.get("stream"):
-                    chunks = []
-                    for chunk in self.answer:
-                        self.first = True
-                        chunks.append(chunk)
-                        if self.stopped:
-                            break
-                    self.answer = chunks
         except Exception as error:  # noqa: BLE001 - the test looks at it
             self.error = error
-
-    def stop(self):
-        """Goes away in the middle of its stream."""
-        self.stopped = True
-        return self.end()
 
     def end(self):
         self.thread.join(2 * PATIENCE)
@@ -55,8 +41,7 @@ class Background:
 
 def test_a_full_queue_refuses_with_retry_after(long_model):
     with Server("--model", long_model, "--max-num-seqs", 1, "--max-queue", 2, "--kv-memory", "256M") as server:
-        first = Background(server, max_tokens=60_000, stream=True)
-        until(lambda: first.first, "a first token")
+        first = server.busy()
         queued = []
         for waiting in (1, 2):
             queued.append(Background(server, max_tokens=5))
@@ -69,7 +54,7 @@ def test_a_full_queue_refuses_with_retry_after(long_model):
             client.completions.create(**busy_options(server.model), max_tokens=1)
         assert server.get("/health").status_code == 200
         assert server.metric("ark_refused_total") == 2
-        first.stop()
+        first.close()
         assert [run.end().answer.usage.completion_tokens for run in queued] == [5, 5]
         assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 1}).status_code == 200
 
@@ -77,12 +62,11 @@ def test_a_full_queue_refuses_with_retry_after(long_model):
 def test_the_queue_is_bounded_exactly_when_many_come_at_once(long_model):
     """One runs, two wait, all others are refused, however they race."""
     with Server("--model", long_model, "--max-num-seqs", 1, "--max-queue", 2, "--kv-memory", "256M") as server:
-        first = Background(server, max_tokens=60_000, stream=True)
-        until(lambda: first.first, "a first token")
+        first = server.busy()
         others = [Background(server, max_tokens=2) for _ in range(24)]
         until(lambda: sum(o.error is not None for o in others) == 22, "22 refusals")
         assert server.metric("ark_requests_waiting") == 2
-        first.stop()
+        first.close()
         served = [o.end().answer for o in others if o.end().error is None]
         assert len(served) == 2
         assert all(isinstance(o.error, openai.RateLimitError) for o in others if o.error)
@@ -92,7 +76,7 @@ def test_api_keys(tiny_model, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("first-key\n\n  second:second-key \r\n")
     with Server("--model", tiny_model, "--api-key-file", keys) as server:
-        assert any("Authorization: Bearer KEY" in line for line in server.lines)
+        until(lambda: any("Authorization: Bearer KEY" in line for line in server.lines), "a command to try")
         for path in ("/health", "/v2/health/live", "/v2/health/ready"):
             assert server.get(path).status_code == 200
         wrong = [None, "", "Bearer", "Bearer x", "Bearer first-ke", "Bearer first-key2", "Basic first-key",
@@ -103,10 +87,10 @@ def test_api_keys(tiny_model, tmp_path):
                 assert answer.status_code == 401 and set(answer.json()["error"]) == FOUR_KEYS
                 assert answer.headers["www-authenticate"] == "Bearer"
         for value in (b"Bearer ", b"Bearer  first-key", b"\xff\xfe"):
-            answer = server.exchange(b"GET /version HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\n\r\n" % value)
+            answer = server.exchange(raw_get(b"Authorization: " + value, target=b"/version"))
             assert answer.startswith(b"HTTP/1.1 401 "), answer
         # Nothing is read of a body whose sender has no key.
-        assert server.exchange(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n").startswith(b"HTTP/1.1 401")
+        assert server.exchange(raw_post(b"", b"Content-Length: 1000000", length=False)).startswith(b"HTTP/1.1 401")
         for key in ("first-key", "second-key"):
             with server.client(api_key=key) as client:
                 assert client.completions.create(model=server.model, prompt=[1], max_tokens=1).usage.completion_tokens == 1
@@ -116,11 +100,17 @@ def test_api_keys(tiny_model, tmp_path):
 
 
 def test_sigterm_lets_what_is_in_flight_finish_and_refuses_the_rest(long_model):
+    body = {"prompt": [1, 2, 3], "max_tokens": 500, "ignore_eos": True, "stream": True, "n": 1, "return_token_ids": True,
+            "temperature": 0}
     with Server("--model", long_model, "--tp", 2, "--max-num-seqs", 2, "--kv-memory", "256M",
                 "--shutdown-timeout", 5 * PATIENCE) as server:
-        alone = Background(server, max_tokens=4_000).end().answer
-        stream, whole = Background(server, max_tokens=4_000, stream=True), Background(server, max_tokens=3_500)
-        until(lambda: stream.first and server.metric("ark_requests_running") == 2, "both running")
+        alone = Stream(server, body).result()
+        # A prompt that is read for seconds, before which nobody ends.
+        whole = Background(server, prompt=[1 + i % 200 for i in range(12_000)], max_tokens=5)
+        until(lambda: server.metric("ark_requests_running") == 1, "a running request")
+        reads = threading.Event()
+        stream = Stream(server, body, reads)
+        until(lambda: server.metric("ark_requests_running") == 2, "both running")
         queued = Background(server, max_tokens=3)
         until(lambda: server.metric("ark_requests_waiting") == 1, "a waiting request")
         server.signal()
@@ -129,11 +119,9 @@ def test_sigterm_lets_what_is_in_flight_finish_and_refuses_the_rest(long_model):
         refused = server.post("/v1/completions", {"prompt": [1], "max_tokens": 1})
         assert refused.status_code == 503 and "retry-after" in refused.headers
         assert set(refused.json()["error"]) == FOUR_KEYS and refused.headers["connection"] == "close"
-        for run in (stream, whole, queued):
-            assert run.end().error is None
-        assert "".join(c.choices[0].text for c in stream.answer) == alone.choices[0].text
-        assert stream.answer[-1].choices[0].finish_reason == "length"
-        assert (whole.answer.usage.completion_tokens, queued.answer.usage.completion_tokens) == (3_500, 3)
+        reads.set()
+        assert stream.result() == alone
+        assert [run.end().answer.usage.completion_tokens for run in (whole, queued)] == [5, 3]
         assert server.join() == 0
 
 
@@ -142,17 +130,18 @@ def test_a_drain_ends_early(long_model, how):
     number = signal.SIGINT if how.startswith("interrupt") else signal.SIGTERM
     with Server("--model", long_model, "--tp", 2, "--kv-memory", "256M",
                 "--shutdown-timeout", 0.5 if how == "timeout" else 10 * PATIENCE) as server:
-        stream, whole = Background(server, max_tokens=60_000, stream=True), Background(server, max_tokens=60_000)
-        until(lambda: stream.first and server.metric("ark_requests_running") == 2, "both running")
+        stream, whole = server.busy(), Background(server, max_tokens=60_000)
+        until(lambda: server.metric("ark_requests_running") == 2, "both running")
         server.signal(number)
         if how != "timeout":
             until(lambda: any("draining" in line for line in server.log), "draining")
             server.signal(number)
         assert server.join() == 0
-        assert stream.end().error is not None and whole.end().error is not None
+        streamed = receive_all(stream)
+        assert b'"finish_reason":"length"' not in streamed and whole.end().error is not None
         if how == "timeout":  # there is time to say why
             assert isinstance(whole.error, openai.InternalServerError) and whole.error.status_code == 503
-            assert "shutting down" in str(stream.error)
+            assert b"shutting down" in streamed
 
 
 def test_sigterm_while_idle_and_with_idle_connections(tiny_model):

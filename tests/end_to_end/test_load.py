@@ -1,17 +1,22 @@
 """Many clients at once, some of whom leave: the others get what they get alone, and nothing stays behind."""
 
+import json
 import random
+import re
+import shutil
+import socket
+import struct
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import ark_server
-from ark_server import FULL, PATIENCE, Server, rss_bytes, until
+from ark_server import FULL, MEBIBYTE, PATIENCE, TINY, Server, raw_post, rss_bytes, takes_at_most, until
 
 CLIENTS = 64
 REQUESTS = 5000 if FULL else 600
-MEBIBYTE = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +34,13 @@ def request_of(index):
             "extra_body": {"ignore_eos": True, "return_token_ids": True}} | sampling
 
 
-def stream(client, model, index, leave_after=None):
+def stream(client, model, index, leave_after=None, pause=0.0):
     """The tokens; all of them, or those seen before the connection was closed."""
     tokens = []
     with client.completions.create(model=model, stream=True, **request_of(index)) as chunks:
         for chunk in chunks:
             tokens += chunk.choices[0].token_ids
+            time.sleep(pause)
             if leave_after is not None and len(tokens) >= leave_after:
                 break
     return tokens
@@ -70,21 +76,40 @@ def test_disconnecting_clients_do_not_touch_the_others(server):
 
 
 def test_a_disconnected_client_s_sequence_is_cancelled_at_the_next_step(long_model):
-    with Server("--model", long_model, "--tp", 2, "--kv-memory", "256M") as server, server.client() as client:
-        options = {"model": server.model, "prompt": [1, 2], "max_tokens": 60_000, "extra_body": {"ignore_eos": True}}
-        chunks = client.completions.create(stream=True, **options)
-        next(chunks)
-        assert server.metric("ark_requests_running") == 1
-        chunks.close()
+    with Server("--model", long_model, "--tp", 2, "--kv-memory", "256M") as server:
+        with server.busy():
+            until(lambda: server.metric("ark_requests_running") == 1, "a running request")
         until(lambda: is_idle(server), "the end of a stream")
         with server.connect() as connection:  # not a stream: nothing is written that could fail
-            body = b'{"prompt": [1, 2], "max_tokens": 60000, "ignore_eos": true}'
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                               b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+            connection.sendall(raw_post(b'{"prompt": [1, 2], "max_tokens": 60000, "ignore_eos": true}'))
             until(lambda: server.metric("ark_requests_running") == 1, "a running request")
         until(lambda: is_idle(server), "the end of a request")
         # Whose sequences came to their own end are not among these.
         until(lambda: server.metric("ark_sequences_total", reason="cancelled") == 2, "two counted as cancelled")
+
+
+def test_a_template_ends_soon_after_its_client_has_gone(tmp_path):
+    for name in ("model.onnx", "tokenizer.json"):
+        shutil.copy(TINY / name, tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template":
+        "{% set all = range(100000)|list %}{% for i in all %}{% if all|sort %}{% endif %}{% endfor %}"}))
+    body = b'{"messages": [{"role": "user", "content": "Hi"}]}'
+    request = raw_post(body).replace(b"/v1/completions", b"/v1/chat/completions")
+    with Server("--model", tmp_path) as server:
+
+        def seconds(leaves):
+            before = len(server.log)
+            with server.connect() as connection:
+                connection.sendall(request)
+                if leaves:
+                    time.sleep(0.05)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+                else:
+                    assert b"chat template, line 1: " in connection.recv(4096)
+            (line,) = until(lambda: [line for line in server.log[before:] if "/v1/chat/completions" in line], "a line")
+            return float(re.search(r" seconds=(\S+)", line)[1])
+
+        takes_at_most(seconds(False) / 2, lambda: seconds(True))
 
 
 def test_memory_is_stable(server):

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin"))
+from ark_server import BIN, ROOT
+
 ZOO = Path(os.environ.get("ARK_ZOO", ROOT / "build" / "zoo")) / "no-past-window"
 WINDOW, LENGTH = 600, 606  # of the preset; of its data set
 

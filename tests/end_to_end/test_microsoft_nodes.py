@@ -1,8 +1,6 @@
 """Small graphs of what ONNX's own tests leave out, com.microsoft's operators above all, against ONNX Runtime."""
 
-import os
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,9 +8,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-run"
-FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+from ark_server import BIN, FIXTURES
+
+BINARY = BIN / "ark-run"
 MICROSOFT = "com.microsoft"
 TYPES = {np.dtype(t): helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in ("f4", "i8", "i4", "i1", "u1")}
 
@@ -23,9 +21,9 @@ def node(op, inputs, outputs="y", domain="", **attributes):
     return helper.make_node(op, inputs.split(), outputs.split(), domain=domain, **attributes)
 
 
-def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17):
-    """The graph with what ONNX Runtime makes of it."""
-    inputs = [helper.make_tensor_value_info(n, TYPES[a.dtype], a.shape) for n, a in feeds.items()]
+def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17, sizes=None):
+    """The graph with what ONNX Runtime makes of it; `sizes` of inputs may have names."""
+    inputs = [helper.make_tensor_value_info(n, TYPES[a.dtype], (sizes or {}).get(n, a.shape)) for n, a in feeds.items()]
     results = [helper.make_empty_tensor_value_info(n) for n in outputs]
     stored = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
     graph = helper.make_graph(nodes, "case", inputs, results, stored)

@@ -1,17 +1,16 @@
 """The operator tests that ONNX publishes, through both drivers of ark-run."""
 
 import collections
-import os
 import subprocess
 from pathlib import Path
 
 import onnx
 import pytest
 
+from ark_server import BIN, ROOT
 from onnx_nodes import obtain
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-run"
+BINARY = BIN / "ark-run"
 # Sets that passed when this was written: fewer is a step back, more should be recorded here.
 FLOOR = {"dynamic": 1517, "static": 1239}
 SECONDS = 60  # on two cores, for one driver

@@ -1,9 +1,7 @@
 """Decoders whose weights a file stores quantized in less usual ways: recognised, and the same numbers as ONNX Runtime's."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,8 +10,9 @@ import pytest
 from ml_dtypes import float8_e4m3fn as f8
 from onnx import helper, numpy_helper
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-run"
+from ark_server import BIN, ROOT
+
+BINARY = BIN / "ark-run"
 sys.path.insert(0, str(ROOT / "models"))
 
 from llama_random import write  # noqa: E402

@@ -13,9 +13,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin"))
-FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+from ark_server import BIN, FIXTURES, ROOT
+
 ZOO = Path(os.environ.get("ARK_ZOO", ROOT / "build" / "zoo"))
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 SMOLLM2 = CACHE / "ark" / "smollm2-135m-instruct" / "smollm2.onnx"

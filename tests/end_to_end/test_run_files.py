@@ -1,6 +1,5 @@
 """Files that ark-run and ark-bench read: broken .npy files, odd data sets, and how outputs are compared."""
 
-import json
 import os
 import struct
 import subprocess

@@ -6,7 +6,6 @@ import subprocess
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from test_microsoft_nodes import BINARY, MICROSOFT, agrees, node, random, write_case
@@ -32,7 +31,7 @@ MODES = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
 def test_the_nearest_pixel(tmp_path, mode, rounding):
     for scale in (0.2, 0.4, 0.6, 1.2, 1.4, 2.4, 2.6, 3.3, 4.8):
         feeds = {"x": np.arange(30, dtype=np.float32).reshape(1, 1, 3, 10)}
-        nodes = [node("Resize", "x  s".replace("  ", " e "), "y", mode="nearest", nearest_mode=rounding,
+        nodes = [node("Resize", "x e s", "y", mode="nearest", nearest_mode=rounding,
                       coordinate_transformation_mode=mode)]
         nodes[0].input[1] = ""
         write_case(tmp_path / str(scale), nodes, feeds, {"s": np.array([1, 1, 1, scale], np.float32)})
@@ -65,21 +64,6 @@ def test_rows_of_attention_with_nothing_visible(tmp_path, filter_value, causal):
     agrees(tmp_path, 2)
 
 
-def write_sized(folder, nodes, declared, feeds, weights=None):
-    """As write_case, with sizes that have names."""
-    inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), declared[n]) for n, a in feeds.items()]
-    graph = helper.make_graph(nodes, "case", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-                              [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    data = folder / "test_data_set_0"
-    data.mkdir(parents=True)
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    for kind, named in (("input", feeds.items()), ("output", [("y", session.run(None, feeds)[0])])):
-        for index, (name, array) in enumerate(named):
-            (data / f"{kind}_{index}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_model_that_sees_later_tokens_is_no_generator(tmp_path, causal):
     nodes = [node("Gather", "e ids", "x"), node("MatMul", "x q", "a"), node("Transpose", "x", "k", perm=[0, 2, 1]),
@@ -103,8 +87,8 @@ def test_a_model_that_sees_later_tokens_is_no_generator(tmp_path, causal):
 @pytest.mark.parametrize("queries, documents", [(1, 4), (3, 3), (2, 1)])
 def test_sizes_that_meet_in_a_broadcast_as_it_runs(tmp_path, queries, documents):
     nodes = [node("Mul", "q d", "p"), node("ReduceSum", "p a", "y")]
-    write_sized(tmp_path / "case", nodes, {"q": ["queries", 8], "d": ["documents", 8]},
-                {"q": random(queries, 8), "d": random(documents, 8, scale=2)}, {"a": np.array([1])})
+    write_case(tmp_path / "case", nodes, {"q": random(queries, 8), "d": random(documents, 8, scale=2)}, {"a": np.array([1])},
+               sizes={"q": ["queries", 8], "d": ["documents", 8]})
     agrees(tmp_path)
 
 
@@ -112,6 +96,6 @@ def test_a_size_that_divides_another(tmp_path):
     """The width of one input cuts another, and the parts are added to a third: none may be solved for as nothing."""
     nodes = [node("Shape", "w", "width"), node("Concat", "open width", "target", axis=0), node("Reshape", "x target", "cut"),
              node("MatMul", "z cut", "y")]
-    write_sized(tmp_path / "case", nodes, {"w": ["W"], "x": ["N"], "z": ["R", "K"]},
-                {"w": random(3), "x": random(12), "z": random(2, 4)}, {"open": np.array([-1])})
+    write_case(tmp_path / "case", nodes, {"w": random(3), "x": random(12), "z": random(2, 4)}, {"open": np.array([-1])},
+               sizes={"w": ["W"], "x": ["N"], "z": ["R", "K"]})
     agrees(tmp_path)

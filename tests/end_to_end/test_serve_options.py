@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import shutil
 import socket
@@ -10,7 +9,7 @@ import subprocess
 
 import pytest
 
-from ark_server import BINARY, FIXTURES, TINY, Server, run_to_end, until
+from ark_server import BINARY, FIXTURES, TINY, Server, family, free_port, receive_all, run_to_end, until
 
 USAGE, DATA, NO_INPUT, UNAVAILABLE, SYSTEM = 64, 65, 66, 69, 71
 
@@ -33,9 +32,7 @@ def refused(code, *options, **more):
 
 def test_help_names_the_contract():
     options = options_in_help()
-    assert {"--model", "--served-model-name", "--host", "--port", "--tp", "--processes", "--device", "--threads",
-            "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--max-queue", "--kv-memory",
-            "--api-key-file", "--shutdown-timeout", "--log-format", "--log-level", "--check"} <= set(options)
+    assert set(options) == set(BAD_VALUES) | {f"--{name.lower().replace('_', '-')}" for name in ENVIRONMENT} | ELSEWHERE
     assert re.search("--device .*{auto,cpu,cuda}=auto", run_to_end("--help").stdout)
     for option, variable in options.items():
         assert variable == "ARK_SERVE_" + option[2:].upper().replace("-", "_")
@@ -44,8 +41,17 @@ def test_help_names_the_contract():
 BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "x", "--max-model-len": "-5",
               "--max-num-seqs": "0", "--max-num-batched-tokens": "1.5", "--max-queue": "0", "--kv-memory": "5Q",
               "--shutdown-timeout": "-1", "--log-format": "xml", "--host": "no..host",  # no name server is asked
-             
+              "--max-restarts": "1001", "--max-connections-per-peer": "-1", "--keep-alive-timeout": "-1",
+              "--log-level": "loud", "--numerics": "good", "--variant": "q4",
+              "--plan": "/nowhere/plan", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
               "--api-key-file": "/nowhere/keys", "--model": "/nowhere/model.onnx"}
+# Of a server that is started below, all at once.
+ENVIRONMENT = {"SERVED_MODEL_NAME": "named", "HOST": "127.0.0.1", "TP": "2", "PROCESSES": "true", "NO_SUPERVISE": "true",
+               "DEVICE": "cpu", "THREADS": "2", "MAX_MODEL_LEN": "64", "MAX_NUM_SEQS": "3", "MAX_NUM_BATCHED_TOKENS": "16",
+               "MAX_QUEUE": "5", "KV_MEMORY": "64k", "SHUTDOWN_TIMEOUT": "1.5", "LOG_FORMAT": "json", "INSECURE": "true",
+               "ALLOWED_HOSTS": "ark.example", "CORS_ORIGINS": "https://app.example", "MAX_CONNECTIONS_PER_PEER": "9",
+               "KEEP_ALIVE_TIMEOUT": "0.2"}
+ELSEWHERE = {"--check", "--supervise"}
 
 
 @pytest.mark.parametrize("option", BAD_VALUES)
@@ -74,35 +80,25 @@ def test_the_model_may_stand_alone(tiny_model):
     assert run_to_end(tiny_model, "--check").returncode == 0
 
 
-def free_port():
-    """Free, and none that the system gives to those who ask for any: other tests do so all the time."""
-    while True:
-        port = random.randrange(10_000, 30_000)
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-            return port
-        except OSError:
-            pass
-
-
 def test_the_environment_configures_a_server(tiny_model, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("secret\n")
     port = free_port()
-    environment = {"MODEL": str(tiny_model), "SERVED_MODEL_NAME": "named", "HOST": "127.0.0.1", "PORT": str(port),
-                   "TP": "2", "PROCESSES": "true", "DEVICE": "cpu", "THREADS": "2", "MAX_MODEL_LEN": "64",
-                   "MAX_NUM_SEQS": "3", "MAX_NUM_BATCHED_TOKENS": "16", "MAX_QUEUE": "5", "KV_MEMORY": "64k",
-                   "API_KEY_FILE": str(keys), "SHUTDOWN_TIMEOUT": "1.5", "LOG_FORMAT": "json"}
+    environment = ENVIRONMENT | {"MODEL": str(tiny_model), "PORT": str(port), "API_KEY_FILE": str(keys)}
     with Server(environment={f"ARK_SERVE_{k}": v for k, v in environment.items()}, port=None) as server:
         assert (server.model, server.port) == ("named", port)
-        assert len(server.children()) == 1
+        assert len(server.children()) == 1 and not family(server)
         key = {"Authorization": "Bearer secret"}
         (model,) = server.get("/v1/models", headers=key).json()["data"]
         assert (model["id"], model["max_model_len"]) == ("named", 64)
         assert server.get("/v1/models").status_code == 401
         metrics = server.get("/metrics", headers=key).text
         assert 0 < int(re.search(r"ark_kv_pages\{.*\} (\d+)", metrics)[1]) < 3 * 4
-        assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 3}, headers=key).status_code == 200
+        answer = server.post("/v1/completions", {"prompt": [1], "max_tokens": 3},
+                             headers=key | {"Host": "ark.example", "Origin": "https://app.example"})
+        assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "https://app.example"
+        with server.connect() as idle:
+            assert receive_all(idle, 10) == b""
         until(lambda: server.log, "a line in the log")
         assert server.log[0].startswith("{")
 

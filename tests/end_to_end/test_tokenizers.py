@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from ark_server import BIN, FIXTURES
 from text_samples import ADDED_IN_BLANKS, ASSIGNED, OLD, OLD_TABLES, PATTERNS, PIPELINES, random_texts
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-tokenize"
-FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixtures"))
+BINARY = BIN / "ark-tokenize"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 SMOLLM2 = CACHE / "ark" / "smollm2-135m-instruct" / "tokenizer.json"
 
