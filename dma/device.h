@@ -95,12 +95,6 @@ ARK_DEVICE float warp_max(float v, Site at = Site::here()) {
   return v;
 }
 
-ARK_DEVICE float warp_min(float v, Site at = Site::here()) {
-  ARK_UNROLL
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) v = min(v, shfl_xor(v, distance, at));
-  return v;
-}
-
 ARK_DEVICE u32 warp_sum(u32 v, Site at = Site::here()) {
   ARK_UNROLL
   for (int distance = kWarp / 2; distance > 0; distance /= 2) v += shfl_xor(v, distance, at);

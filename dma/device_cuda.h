@@ -123,7 +123,6 @@ ARK_DEVICE float log(float v) { return logf(v); }
 ARK_DEVICE float tanh(float v) { return tanhf(v); }
 ARK_DEVICE float erf(float v) { return erff(v); }
 ARK_DEVICE float sqrt(float v) { return __fsqrt_rn(v); }
-ARK_DEVICE float rsqrt(float v) { return rsqrtf(v); }
 ARK_DEVICE float pow(float a, float b) { return powf(a, b); }
 ARK_DEVICE float sin(float v) { return sinf(v); }
 ARK_DEVICE float cos(float v) { return cosf(v); }
@@ -219,18 +218,6 @@ ARK_DEVICE T ld_nc(const T* p, Site = {}) {
     asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p));
     memcpy(&v, &x, 16);
   }
-  return v;
-}
-// The same for weights that are read once a step: they do not displace what L1 holds. T: 16 bytes.
-template <class T>
-ARK_DEVICE T ld_stream(const T* p, Site = {}) {
-  static_assert(sizeof(T) == 16);
-  u32x4 x;
-  asm("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-      : "l"(p));
-  T v;
-  memcpy(&v, &x, 16);
   return v;
 }
 // Memory that other blocks write while the kernel runs: read from L2, never from a stale L1 line. Needs an
@@ -469,22 +456,11 @@ ARK_DEVICE void pause(const void* word, u64 seen, u64 needed, u32 nanoseconds = 
   (void)word, (void)seen, (void)needed;
   asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
 }
-// Of this SM, for the timeline.
-ARK_DEVICE u64 clock64() {
-  u64 t;
-  asm volatile("mov.u64 %0, %%clock64;" : "=l"(t));
-  return t;
-}
 // One clock for all SMs; resolution 32 ns to 1 us.
 ARK_DEVICE u64 global_timer_ns() {
   u64 t;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
   return t;
-}
-ARK_DEVICE u32 sm_id() {
-  u32 id;
-  asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
-  return id;
 }
 // Ends the kernel with an error.
 ARK_DEVICE void trap(Site = {}) { asm volatile("trap;"); }

@@ -173,8 +173,8 @@ std::shared_ptr<Graph> Builder::stable_body(Scope& scope, const onnx::Graph& bod
 void Builder::add_loop(Scope& scope, const onnx::Node& node, const std::string& label) {
   const onnx::Graph& body = graph_attribute(node, "body", label);
   const std::vector<ValueId> inputs = inputs_of(scope, node, label);
-  const std::size_t states = inputs.size() < 2 ? 0 : inputs.size() - 2;
-  if (inputs.size() < 2 || node.outputs.size() < states)
+  const std::size_t states = inputs.size() - 2;
+  if (node.outputs.size() < states)
     throw Error(Code::kBadModel, "node " + label + ": has fewer outputs than values carried around");
   int64_t trips = scope.trips;
   const auto count = known_scalar(scope.graph, inputs[0]);

@@ -12,8 +12,8 @@ namespace ark {
 struct NotRecognised {
   std::string node;  // where the proof failed, "" if it is no decoder at all
   std::string reason;
-  bool fills_blanks =
-      false;  // proven: each token sees later ones, and there is no cache; a masked model, no generator
+  // There is no cache, and the first token sees the last one: a masked model, no generator.
+  bool fills_blanks = false;
 };
 
 // Is there a way to drive it as a decoder at all? nullopt with `why` otherwise.

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "importer/builder.h"
+#include "importer/schema.h"
 
 namespace ark {
 namespace {
@@ -25,23 +26,12 @@ void collect_free(const onnx::Graph& graph, Names& free) {
     if (!inside.contains(name)) free.insert(name);
 }
 
-std::string describe(const onnx::Node& node, std::size_t index) {
-  return (node.name.empty() ? "#" + std::to_string(index) : escaped(node.name)) + " (" +
-         escaped(node.op_type) + ")";
-}
-
 class Order {
  public:
   explicit Order(const std::vector<onnx::Node>& nodes) : nodes_(nodes), needs_(nodes.size()) {
     std::unordered_map<std::string, std::size_t> producer;
     for (std::size_t i = 0; i < nodes.size(); ++i)
-      for (const std::string& name : nodes[i].outputs) {
-        const auto [it, is_new] = producer.emplace(name, i);
-        if (!is_new && !name.empty())
-          throw Error(Code::kBadModel, "value '" + escaped(name) + "' is produced twice: by node " +
-                                           describe(nodes[it->second], it->second) + " and by node " +
-                                           describe(nodes[i], i) + "; ONNX graphs assign each name once");
-      }
+      for (const std::string& name : nodes[i].outputs) producer.emplace(name, i);
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       Names reads(nodes[i].inputs.begin(), nodes[i].inputs.end());
       for (const auto& a : nodes[i].attributes)
@@ -68,7 +58,8 @@ class Order {
         }
         const std::size_t next = needs_[node][at++];
         if (mark[next] == 1)
-          throw Error(Code::kBadModel, "the graph has a cycle through node " + describe(nodes_[next], next) +
+          throw Error(Code::kBadModel, "the graph has a cycle through node " +
+                                           onnx::label_of("", nodes_[next], next) +
                                            "; ONNX graphs are acyclic");
         if (mark[next] == 0) mark[next] = 1, stack.emplace_back(next, 0);
       }

@@ -247,6 +247,22 @@ void infer_node(Graph& graph, NodeId id) {
   }
 }
 
+void substitute(Graph& graph, const std::map<std::string, Expr>& map) {
+  const auto settle = [&](std::vector<Expr>& sizes) {
+    for (Expr& e : sizes)
+      if (!e.constant()) e = e.substitute(map);
+  };
+  for (Value& v : graph.values) {
+    if (v.shape) settle(*v.shape);
+    if (v.elements) settle(*v.elements);
+  }
+  for (Node& n : graph.nodes) {
+    n.attributes.change_sizes([&](const Expr& e) { return e.substitute(map); });
+    for (auto& subgraph : n.subgraphs) substitute(*subgraph, map);
+  }
+  for (auto& [a, b] : graph.assumptions) a = a.substitute(map), b = b.substitute(map);
+}
+
 void infer_all(Graph& graph) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i)
     if (!graph.nodes[i].removed) infer_node(graph, static_cast<NodeId>(i));

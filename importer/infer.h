@@ -1,6 +1,9 @@
 // Folding of single nodes, shared by emit() and the passes. Private to the importer.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "base/ir/graph.h"
 
 namespace ark {
@@ -13,6 +16,9 @@ bool fold_node(Graph& graph, NodeId id, int64_t max_elements);
 // What a node of movement makes of the constant `x`, its first input: a view, however large; nullptr if the
 // node is no movement, or none that a view can follow.
 ConstantPtr lazy_view(const Node& node, const ConstantPtr& x);
+
+// Sizes in place of symbols, everywhere: in shapes, elements, attributes, assumptions and subgraphs.
+void substitute(Graph& graph, const std::map<std::string, Expr>& map);
 
 // Infers all nodes again, in order; for passes that changed shapes at the root of things.
 void infer_all(Graph& graph);

@@ -82,7 +82,7 @@ bool makes_angles(const Graph& graph, const Readers& readers, ValueId start) {
 }
 
 std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers, ValueId id) {
-  constexpr std::size_t kLengths = 6;  // of Op::kAttention
+  constexpr std::size_t kLengths = 6, kTotal = 7;  // of Op::kAttention
   constexpr int kMostHops = 32;
   std::vector<std::pair<ValueId, int64_t>> work{{id, 0}};
   for (int hops = 0; !work.empty() && hops < kMostHops; ++hops) {
@@ -90,8 +90,8 @@ std::optional<int64_t> length_offset(const Graph& graph, const Readers& readers,
     work.pop_back();
     for (const NodeId reader : readers[value]) {
       const Node& node = graph.node(reader);
-      if (node.op == Op::kAttention && node.inputs.size() > kLengths && node.inputs[kLengths] == value)
-        return offset;
+      for (const std::size_t i : {kLengths, kTotal})
+        if (node.op == Op::kAttention && node.inputs.size() > i && node.inputs[i] == value) return offset;
       if (node.outputs[0] == kNoValue) continue;
       if (node.op == Op::kIdentity || node.op == Op::kCast || node.op == Op::kReshape) {
         work.emplace_back(node.outputs[0], offset);

@@ -262,8 +262,8 @@ void Parser::finish_attribute(Attribute& a, int64_t type) {
   if (found == a.type) return;
   if (found != AttributeType::kUndefined)
     wire_.fail("attribute '" + escaped(a.name) + "' holds another type than it announces");
-  if (a.type == AttributeType::kTensor ||
-      a.type == AttributeType::kGraph)  // zeros and empty lists may be left out
+  // Zeros and empty lists may be left out.
+  if (a.type == AttributeType::kTensor || a.type == AttributeType::kGraph)
     wire_.fail("attribute '" + escaped(a.name) + "' announces a tensor or graph that is not there");
 }
 

@@ -74,21 +74,6 @@ ValueId OpContext::constant_ints(std::vector<int64_t> values) {
   return graph.add_constant(make_constant(Tensor::of<int64_t>(DType::kI64, {n}, values)));
 }
 
-std::optional<Tensor> OpContext::constant_input(std::size_t i) const {
-  const Value& v = graph.value(input(i));
-  if (v.constant) return materialise(*v.constant);
-  if (!v.elements || !v.shape || (v.dtype != DType::kI64 && v.dtype != DType::kI32)) return std::nullopt;
-  std::vector<int64_t> values;
-  for (const Expr& e : *v.elements) {
-    const auto value = e.constant();
-    if (!value) return std::nullopt;
-    values.push_back(*value);
-  }
-  const Dims dims = v.shape->empty() ? Dims{} : Dims{static_cast<int64_t>(values.size())};
-  if (v.dtype == DType::kI64) return Tensor::of<int64_t>(DType::kI64, dims, values);
-  return Tensor::of<int32_t>(DType::kI32, dims, std::vector<int32_t>(values.begin(), values.end()));
-}
-
 std::optional<std::vector<Expr>> OpContext::elements(std::size_t i) const {
   return shape_rules::elements_of(graph, input(i));
 }

@@ -66,8 +66,6 @@ class OpContext {
   }
   ValueId constant_float(float value, DType dtype = DType::kF32);  // scalar
   ValueId constant_ints(std::vector<int64_t> values);              // rank 1, i64
-  // The input's value if it is a constant (materialised) or made of constant elements; nullopt otherwise.
-  std::optional<Tensor> constant_input(std::size_t i) const;
   // The input's elements as expressions if they are known (constant or symbolic).
   std::optional<std::vector<Expr>> elements(std::size_t i) const;
   [[noreturn]] void fail(const std::string& why) const;         // Error(kBadModel): "node LABEL: why"

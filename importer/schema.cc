@@ -85,8 +85,8 @@ const Row* row_of(const Node& node, int64_t opset, const std::string& label) {
   const auto after =
       std::find_if(versions.begin(), versions.end(), [&](const Row& r) { return r.since > opset; });
   if (after != versions.begin()) return &*(after - 1);
-  if (node.op_type == "LayerNormalization")
-    return &*after;  // ONNX Runtime writes it into files of older opsets
+  // ONNX Runtime writes this one into files of older opsets.
+  if (node.op_type == "LayerNormalization") return &*after;
   throw Error(Code::kBadModel, "node " + label + ": " + node.op_type + " came with opset " +
                                    std::to_string(after->since) + " of ai.onnx; the file imports " +
                                    std::to_string(opset));

@@ -92,12 +92,16 @@ void Attributes::change_sizes(const std::function<Expr(const Expr&)>& change) {
       for (Expr& size : *shape) size = change(std::as_const(size));
 }
 
-bool Attributes::has_symbols() const {
+void Attributes::collect_symbols(std::set<std::string>& into) const {
   for (const auto& [name, value] : values_)
     if (const Shape* shape = std::get_if<Shape>(&value))
-      for (const Expr& size : *shape)
-        if (!size.constant()) return true;
-  return false;
+      for (const Expr& size : *shape) size.collect_symbols(into);
+}
+
+bool Attributes::has_symbols() const {
+  std::set<std::string> symbols;
+  collect_symbols(symbols);
+  return !symbols.empty();
 }
 
 Attributes Attributes::evaluated(const SymbolValues& symbols) const {

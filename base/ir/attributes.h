@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -69,7 +70,8 @@ class Attributes {
 
   // Replaces each size in attributes of type Shape by `change(size)`.
   void change_sizes(const std::function<Expr(const Expr&)>& change);
-  // Whether such a size holds a symbol; a copy without symbols, as kernels want it.
+  // The symbols of these sizes; whether there are any; a copy without, as kernels want it.
+  void collect_symbols(std::set<std::string>& into) const;
   bool has_symbols() const;
   Attributes evaluated(const SymbolValues& symbols) const;
 

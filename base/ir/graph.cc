@@ -99,9 +99,7 @@ bool Graph::merge_constants() {
 namespace {
 
 void collect_sizes(const Node& node, std::set<std::string>& names) {
-  for (const auto& [name, attribute] : node.attributes.values())
-    if (const Shape* shape = std::get_if<Shape>(&attribute))
-      for (const Expr& e : *shape) e.collect_symbols(names);
+  node.attributes.collect_symbols(names);
   for (const auto& subgraph : node.subgraphs)
     for (const Node& inner : subgraph->nodes)
       if (!inner.removed) collect_sizes(inner, names);

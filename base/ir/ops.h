@@ -97,16 +97,15 @@ enum class Op : unsigned char {
   kAttention,  // dense attention of plain graphs:
                // (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias? broadcastable to [B,H,S,T] (float added,
                // bool selects),
-               //  past_k? [B,KH,P,D], past_v? [B,KH,P,Dv], lengths? i32/i64 [B])
+               //  past_k? [B,KH,P,D], past_v? [B,KH,P,Dv], lengths? i32/i64 [B], total? i32/i64 scalar)
                // -> (y [B,H,S,Dv], present_k?, present_v?)
-               // {scale: float, causal: int, window: int (0 = none: keys j with i - j < window), softcap:
-               // float (0 = none),
-               //  clean_nan: int (fully masked rows give 0)}
+               // {scale: float, causal: int, window: int (0 = none: keys j with i - j < window),
+               //  softcap: float (0 = none), clean_nan: int (fully masked rows give 0)}
                // causal: query i sits at position past + i, or lengths[b] - S + i where `lengths` (valid keys a
-               // row) is given without past with past and lengths (GroupQueryAttention): row b's past is only
-               // max(0, lengths[b] - S) tokens long; its new keys and values go there in present [B,KH,P+S,D]
-               // (what follows is zero), and query i sits at max(0, lengths[b] - S) + i, seeing the keys up to
-               // itself
+               // row) is given without past. With past and lengths (GroupQueryAttention): row b's past is only
+               // max(0, lengths[b] - S) tokens long; its new keys and values go behind it in present, zeros behind
+               // them, and query i sits at max(0, lengths[b] - S) + i, seeing the keys up to itself. Present
+               // holds P + S rows, or max(P, total): the past may be a buffer with room for what is to come
   kRotary,     // (x [..., S or T, H, D] or [B,H,S,D], cos [L, R/2], sin [L, R/2], positions i64 broadcastable to x's leading axes)
                // {interleaved, rotary_dim R, head_axis: axis of H}: rotates the first R of the last axis
   // -- token graphs only (importer/decoder.h); T = tokens of a step, R = rows whose logits are wanted

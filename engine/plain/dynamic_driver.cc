@@ -1,6 +1,7 @@
 #include "engine/plain/dynamic_driver.h"
 
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "base/ir/keys.h"
@@ -105,11 +106,12 @@ void DynamicDriver::set_output(Frame& frame, ValueId id, Tensor result) const {
 
 void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
   const Kernel& kernel = *find_cpu_kernel(node.op);
-  const Attributes attributes = node.attributes.evaluated(frame.symbols);
+  std::optional<Attributes> evaluated;
+  if (node.attributes.has_symbols()) evaluated = node.attributes.evaluated(frame.symbols);
   std::vector<TensorView> inputs, outputs;
   for (ValueId id : node.inputs) inputs.push_back(id == kNoValue ? TensorView{} : view_of(frame.values[id]));
   outputs.resize(node.outputs.size());
-  KernelCall call{node.op, &attributes, inputs, outputs};
+  KernelCall call{node.op, evaluated ? &*evaluated : &node.attributes, inputs, outputs};
   const std::vector<OutputType> types = kernel.shapes(call);
   ARK_CHECK(types.size() >= 1, "a kernel with no outputs");
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {

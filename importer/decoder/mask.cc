@@ -14,7 +14,11 @@ namespace {
 // At or below: exp() of it is 0 beside any score a model computes. Files write -1e4, which bfloat16 rounds to
 // -9984, and scale or sum it; hence the room.
 constexpr double kMasked = -9000;
+constexpr int64_t kLongText = 256;  // tokens
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Whether biases are equal but for rounding: the file computes them in float32, from numbers of this size.
+bool is_near(double a, double b, double size) { return std::abs(a - b) <= 8e-6 * std::abs(size) + 1e-6; }
 
 // Where the element of an operand lies that meets score (b, h, i, j).
 struct Strides {
@@ -145,15 +149,16 @@ void apply(const Bound& bound, const Step& now, bool has_past, int64_t b, int64_
 class Proof {
  public:
   Proof(const Graph& graph, const Roles& roles, Probe& probe, const std::vector<ScoreStep>& steps,
-        int64_t heads, const Node& at)
+        int64_t heads, int64_t length, const Node& at)
       : probe_(probe),
         parts_(graph, roles, probe),
         has_past_(roles.has_past),
         steps_(steps),
         heads_(heads),
+        length_(length),
         node_(at) {}
 
-  AttentionMask run(int64_t length);
+  AttentionMask run();
 
  private:
   // The step as the file can have it. Without caches, `past` tokens are the first ones of a longer step,
@@ -171,10 +176,11 @@ class Proof {
     return o;
   }
   Grid grid(const Step& step);
-  double scalar(const ScoreStep& s, int64_t length);
+  double scalar(const ScoreStep& s);
   void learn(const Grid& grid, const Step& step);
-  void check(const Grid& grid, const Step& step) const;
-  void check_row(const Grid& grid, const Step& step, int64_t b, int64_t h, int64_t i) const;
+  void check(const Grid& grid, const Step& step);
+  void check_row(const Grid& grid, const Step& step, int64_t b, int64_t h, int64_t i);
+  bool first_sees_last();
   bool visible(int64_t position, int64_t j) const {
     return j <= position && (mask_.window == 0 || position - j < mask_.window);
   }
@@ -183,7 +189,7 @@ class Proof {
   PartProbe parts_;
   const bool has_past_;
   const std::vector<ScoreStep>& steps_;
-  const int64_t heads_;
+  const int64_t heads_, length_;
   const Node& node_;
   std::size_t first_ = 0;  // the steps before are scale and soft cap
   double alpha_ = 1;       // of every visible score
@@ -211,10 +217,10 @@ Tensor Proof::read(ValueId id, const ScoreStep& s, const Step& step) {
   }
 }
 
-double Proof::scalar(const ScoreStep& s, int64_t length) {
+double Proof::scalar(const ScoreStep& s) {
   if (s.other == kNoValue) return s.factor;
   std::optional<double> scale;
-  for (const Step& step : {Step{1, 2, 3}, Step{1, 1, length - 1}}) {
+  for (const Step& step : {Step{1, 2, 3}, Step{1, 1, length_ - 1}}) {
     const Tensor t = read(s.other, s, possible(step));
     for (int64_t i = 0; i < t.size(); ++i)
       if (t.real(i) != scale.value_or(t.real(0)))
@@ -269,46 +275,57 @@ void Proof::learn(const Grid& g, const Step& step) {
     slopes.push_back(static_cast<float>(
         (near.beta[near.at(0, h, row, last)] - near.beta[near.at(0, h, row, last - seen + 1)]) /
         static_cast<double>(seen - 1)));
-  if (std::any_of(slopes.begin(), slopes.end(), [](float s) { return s != 0; }))
-    mask_.slopes = std::move(slopes);
+  if (std::all_of(slopes.begin(), slopes.end(), [](float s) { return s == 0; })) return;
+  mask_.slopes = std::move(slopes);
+  // Far enough away, a bias hides a key as a mask would: no window ends where the slope goes on.
+  const double beyond = g.beta[g.at(0, 0, i, position)] - mask_.slopes[0] * static_cast<double>(seen);
+  if (mask_.window != 0 && is_near(g.beta[g.at(0, 0, i, position - seen)], beyond, beyond)) mask_.window = 0;
 }
 
-void Proof::check_row(const Grid& g, const Step& step, int64_t b, int64_t h, int64_t i) const {
+// In a long text. Tokens of a prefix may see each other in a generator too, but not what it generates.
+bool Proof::first_sees_last() {
+  const Step whole = possible({1, std::min(length_, kLongText), 0});
+  const Grid g = grid(whole);
+  return whole.past == 0 && g.beta[g.at(0, 0, 0, g.total - 1)] > kMasked;
+}
+
+void Proof::check_row(const Grid& g, const Step& step, int64_t b, int64_t h, int64_t i) {
   const int64_t position = step.past + i;
   const auto where = [&](int64_t j) {
     return " (query at position " + std::to_string(position) + ", key " + std::to_string(j) + ", batch row " +
            std::to_string(b) + ", head " + std::to_string(h) + ", " + std::to_string(step.past) + " cached)";
   };
   const double own = g.beta[g.at(b, h, i, position)];
-  double largest = 0;
-  for (int64_t j = 0; j < g.total; ++j)
-    if (visible(position, j)) largest = std::max(largest, std::abs(g.beta[g.at(b, h, i, j)]));
-  const double slack = 8e-6 * largest + 1e-6;  // the file computes its biases in float32
   const double slope = mask_.slopes.empty() ? 0 : mask_.slopes[h];
+  const double largest = std::abs(own) + std::abs(slope) * static_cast<double>(position);
   for (int64_t j = 0; j < g.total; ++j) {
     const double alpha = g.alpha[g.at(b, h, i, j)], beta = g.beta[g.at(b, h, i, j)];
     if (!visible(position, j)) {
-      if (beta > kMasked && j > position)
-        throw SeesLater(node_.name, "the mask is not causal: a later token is seen" + where(j));
+      if (beta > kMasked && j > position) {
+        const std::string why = "the mask is not causal: a later token is seen" + where(j);
+        if (!has_past_ && first_sees_last()) throw FillsBlanks(node_.name, why);
+        refuse(node_, why);
+      }
       if (!(beta <= kMasked) || std::isnan(alpha))
         refuse(node_, "the mask is not causal: a key that should be hidden is seen" + where(j));
-    } else if (!(beta > kMasked)) {
-      refuse(node_, "the mask hides a key that a causal mask shows" + where(j));
+    } else if (const double bias = own + slope * static_cast<double>(j - position);
+               !is_near(beta, bias, largest)) {
+      refuse(node_, (beta > kMasked ? "the bias on attention scores is not linear in the distance"
+                                    : "the mask hides a key that a causal mask shows") +
+                        where(j));
     } else if (!(std::abs(alpha - alpha_) <= 1e-6 * std::abs(alpha_))) {
       refuse(node_, "attention scores are scaled differently from place to place" + where(j));
-    } else if (!(std::abs(beta - own - slope * static_cast<double>(j - position)) <= slack)) {
-      refuse(node_, "the bias on attention scores is not linear in the distance" + where(j));
     }
   }
 }
 
-void Proof::check(const Grid& g, const Step& step) const {
+void Proof::check(const Grid& g, const Step& step) {
   for (int64_t b = 0; b < g.batch; ++b)
     for (int64_t h = 0; h < g.heads; ++h)
       for (int64_t i = 0; i < g.sequence; ++i) check_row(g, step, b, h, i);
 }
 
-AttentionMask Proof::run(int64_t length) {
+AttentionMask Proof::run() {
   double before = 1;
   for (std::size_t k = 0; k < steps_.size(); ++k) {
     const ScoreStep& s = steps_[k];
@@ -316,26 +333,26 @@ AttentionMask Proof::run(int64_t length) {
     if (mask_.softcap != 0) refuse(*s.node, "caps attention scores twice");
     for (std::size_t m = 0; m < k; ++m) {
       if (steps_[m].op == Op::kMul)
-        before *= scalar(steps_[m], length);
+        before *= scalar(steps_[m]);
       else if (steps_[m].op == Op::kDiv && steps_[m].scores_first)
-        before /= scalar(steps_[m], length);
+        before /= scalar(steps_[m]);
       else
         refuse(*steps_[m].node, "stands before a soft cap of attention scores, but is no scale");
     }
     mask_.softcap = 1;
     first_ = k + 1;
   }
-  const Step longest = possible({1, 1, length - 1});
+  const Step longest = possible({1, 1, length_ - 1});
   const Grid g = grid(longest);
   learn(g, longest);
   check(g, longest);
-  std::vector<Step> steps{{2, 5, 0},  {1, 1, 0}, {1, 4, 3},          {2, 3, 6},
-                          {3, 2, 4},  {2, 7, 1}, {1, 1, length / 2}, {1, 3, length * 3 / 4},
+  std::vector<Step> steps{{2, 5, 0},  {1, 1, 0}, {1, 4, 3},           {2, 3, 6},
+                          {3, 2, 4},  {2, 7, 1}, {1, 1, length_ / 2}, {1, 3, length_ * 3 / 4},
                           {2, 40, 24}};
-  if (!has_past_) steps.push_back({1, std::min<int64_t>(length, 256), 0});
+  if (!has_past_) steps.push_back({1, std::min(length_, kLongText), 0});
   for (Step step : steps) {
     step = possible(step);
-    if (step.total() <= length) check(grid(step), step);
+    if (step.total() <= length_) check(grid(step), step);
   }
   if (mask_.softcap != 0)
     mask_.softcap = alpha_, mask_.scale = before * alpha_;
@@ -349,7 +366,7 @@ AttentionMask Proof::run(int64_t length) {
 
 AttentionMask prove_mask(const Graph& graph, const Roles& roles, Probe& probe,
                          const std::vector<ScoreStep>& steps, int64_t heads, int64_t length, const Node& at) {
-  return Proof(graph, roles, probe, steps, heads, at).run(length);
+  return Proof(graph, roles, probe, steps, heads, length, at).run();
 }
 
 }  // namespace ark::decoder

@@ -158,7 +158,7 @@ std::vector<Tensor> Probe::run(const Node& node, const Step& step) {
       if (id == kNoValue || !graph_.value(id).shape) continue;
       const SymbolValues values = roles_.at(step.batch, step.sequence, step.past);
       const auto count = element_count(*graph_.value(id).shape).try_evaluate(values);
-      if (count && *count > kMaxTensor) refuse(node, "is too large to be checked");
+      if (count && *count > kMaxTensor) throw Exhausted(node.name, "is too large to be checked");
     }
     const Node now = concrete(node, step);
     if (!inputs.empty()) check_sizes(now, inputs[0].dims);

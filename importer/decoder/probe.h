@@ -47,7 +47,7 @@ class Probe {
 
  private:
   Tensor input(std::size_t index, const Step& step);
-  void hold(const std::string& at, DType type, const Dims& dims);  // throws Refusal beyond the budget
+  void hold(const std::string& at, DType type, const Dims& dims);  // throws Exhausted beyond the budget
   std::vector<Tensor> run(const Node& node, const Step& step);
   std::optional<Tensor> gather_rows(const Node& node, const Step& step);
   std::optional<Tensor> slice_constant(const Node& node, const Step& step);

@@ -197,8 +197,8 @@ std::variant<DecoderModel, NotRecognised> recognise_decoder(const Graph& graph, 
   if (!signature) return NotRecognised{"", why};
   try {
     return recognise(graph, *signature, max_length);
-  } catch (const SeesLater& refusal) {
-    return NotRecognised{refusal.node, refusal.reason, signature->caches.empty()};
+  } catch (const FillsBlanks& refusal) {
+    return NotRecognised{refusal.node, refusal.reason, true};
   } catch (const Refusal& refusal) {
     return NotRecognised{refusal.node, refusal.reason};
   } catch (const Error& error) {

@@ -19,8 +19,8 @@ struct Exhausted : Refusal {
   using Refusal::Refusal;
 };
 
-// A token sees later ones.
-struct SeesLater : Refusal {
+// The first token sees the last one.
+struct FillsBlanks : Refusal {
   using Refusal::Refusal;
 };
 

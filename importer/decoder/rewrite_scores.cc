@@ -311,7 +311,7 @@ void add_operator_steps(Rewrite& r, const Node& node, Scores& s) {
   s.normalized = true;
 }
 
-// (q, k, v, bias?, past_k?, past_v?, lengths?), all [batch, heads, tokens, dim].
+// (q, k, v, bias?, past_k?, past_v?, lengths?, total?), the first six [batch, heads, tokens, dim].
 void attention_operator(Rewrite& r, const Node& node) {
   const auto rows_of = [&](std::size_t i) {
     const Rows* x = i < node.inputs.size() ? r.rows(node.inputs[i]) : nullptr;
@@ -319,6 +319,11 @@ void attention_operator(Rewrite& r, const Node& node) {
       refuse(node, "attends with an operand " + std::to_string(i) + " that is no value of tokens");
     return *x;
   };
+  for (const Step& asked : {Step{1, 2, 3}, Step{1, 1, 7}}) {
+    const Step step = r.probe.possible(asked);
+    if (node.inputs.size() > 7 && r.probe.value(node.inputs[7], step).integer(0) != step.total())
+      refuse(node, "counts other keys than those of past and new tokens");
+  }
   const Rows q = rows_of(0);
   Rows context[2];
   for (std::size_t i = 0; i < 2; ++i) {

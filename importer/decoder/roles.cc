@@ -15,22 +15,6 @@ void replace_symbol(Replacements& map, const Expr& dim, const Expr& to) {
   if (name && !(dim == to)) map.emplace(*name, to);
 }
 
-void substitute(Shape& shape, const Replacements& map) {
-  for (Expr& e : shape) e = e.substitute(map);
-}
-
-void substitute(Graph& graph, const Replacements& map) {
-  if (map.empty()) return;
-  for (Value& v : graph.values) {
-    if (v.shape) substitute(*v.shape, map);
-    if (v.elements) substitute(*v.elements, map);
-  }
-  for (Node& n : graph.nodes) {
-    if (n.removed) continue;
-    n.attributes.change_sizes([&](const Expr& e) { return e.substitute(map); });
-  }
-}
-
 const Shape* shape_of(const Graph& graph, std::optional<std::size_t> input) {
   if (!input) return nullptr;
   const auto& shape = graph.value(graph.inputs[*input]).shape;

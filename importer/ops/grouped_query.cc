@@ -95,17 +95,11 @@ void grouped_query_attention(OpContext& c) {
                       {key::kHeadAxis, 2}});
   }
   for (ValueId& x : in) x = transpose(c, x, {0, 2, 1, 3});
-  in.resize(7, kNoValue);
-  Expr total = query[1];
-  if (c.has_input(kPastKey)) {
-    in[4] = c.inputs[kPastKey], in[5] = c.input(kPastValue);
-    total = shape_of(c, in[4]).at(2) + total;
-  }
-  if (const auto given = known(c, kTotal); given && given->size() == 1 && !(given->front() == total))
-    c.graph.assumptions.emplace_back(given->front(), total);
-  if (c.has_input(kBias)) in[3] = c.inputs[kBias];
+  in.resize(3, kNoValue);
+  in.push_back(c.has_input(kBias) ? c.inputs[kBias] : kNoValue);
+  // Without a past, causality alone hides the padding on the right.
   if (c.has_input(kPastKey))
-    in[6] = lengths;  // without a past, causality alone hides the padding on the right
+    in.insert(in.end(), {c.inputs[kPastKey], c.input(kPastValue), lengths, c.input(kTotal)});
   double scale = c.attr_float("scale", 0);
   if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
   const Attributes attributes{{key::kScale, scale},

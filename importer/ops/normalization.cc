@@ -9,7 +9,7 @@ namespace {
 // ONNX Runtime's default for the norms with a residual sum inside; the plain ones have ONNX's 1e-5.
 constexpr double kSkipEpsilon = 1e-12;
 
-// Scale or bias with one element for each of the normalized axes' and no more, where they are known.
+// Scale or bias with one element for each that is normalized, where these are known.
 ValueId row_operand(OpContext& c, ValueId operand, ValueId x, int64_t axis) {
   if (operand == kNoValue || !value_of(c, operand).shape) return operand;
   const Shape target(shape_of(c, x).begin() + axis, shape_of(c, x).end()), have = shape_of(c, operand);

@@ -1,5 +1,4 @@
 // Reshape, Flatten, Squeeze, Unsqueeze, Expand, Transpose: targets resolved symbolically where they can be.
-#include <algorithm>
 #include <numeric>
 
 #include "base/ir/keys.h"
@@ -118,16 +117,13 @@ void expand(OpContext& c) {
     c.outputs[0] = c.emit(Op::kExpand, {x, c.input(1)});
     return;
   }
-  const Shape from = shape_of(c, x);
-  Shape to(std::max(from.size(), target->size()), Expr(1));
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    const Expr a = i < from.size() ? from[from.size() - 1 - i] : Expr(1);
-    const Expr b = i < target->size() ? (*target)[target->size() - 1 - i] : Expr(1);
-    const auto size = shape_rules::broadcast_size(a, b.is_constant(-1) ? Expr(1) : b);
-    if (!size) c.fail("sizes " + a.str() + " and " + b.str() + " do not broadcast");
-    to[to.size() - 1 - i] = *size;
-  }
-  c.outputs[0] = to == from ? x : c.emit(Op::kExpand, {x}, {{key::kShape, to}});
+  const Shape& from = shape_of(c, x);
+  Shape wanted = *target;
+  for (Expr& size : wanted)
+    if (size.is_constant(-1)) size = 1;
+  const auto to = shape_rules::broadcast_shape(from, wanted);
+  if (!to) c.fail("sizes " + str(from) + " and " + str(*target) + " do not broadcast");
+  c.outputs[0] = *to == from ? x : c.emit(Op::kExpand, {x}, {{key::kShape, *to}});
 }
 
 void transpose_op(OpContext& c) {

@@ -76,15 +76,9 @@ bool settle_shape(Graph& graph, Node& node) {
     const auto target = elements(graph, node, 1);
     const auto& x = graph.value(node.inputs[0]).shape;
     if (!target || !x) return false;
-    Shape shape(std::max(target->size(), x->size()), Expr(1));
-    for (std::size_t i = 0; i < shape.size(); ++i) {
-      const Expr a = i < x->size() ? (*x)[x->size() - 1 - i] : Expr(1);
-      const Expr b = i < target->size() ? (*target)[target->size() - 1 - i] : Expr(1);
-      const auto size = shape_rules::broadcast_size(a, b);
-      if (!size) return false;
-      shape[shape.size() - 1 - i] = *size;
-    }
-    node.attributes.set(key::kShape, shape);
+    const auto shape = shape_rules::broadcast_shape(*target, *x);
+    if (!shape) return false;
+    node.attributes.set(key::kShape, *shape);
   } else {
     return false;
   }

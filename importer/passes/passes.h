@@ -16,8 +16,7 @@ bool merge_duplicates(Graph& graph);   // common subexpressions
 bool cancel_movement(Graph& graph);    // Identity, Cast to the same type, Reshape and Transpose chains
 bool sink_widening(Graph& graph);      // look-ups in tables of 16 bits before their widening
 bool absorb_transposes(Graph& graph);  // MatMul(x, Transpose(w)) -> trans_b on the one stored w
-bool fuse_layer_norm(Graph& graph);
-bool fuse_rms_norm(Graph& graph);
+bool fuse_norms(Graph& graph);
 bool fuse_gelu(Graph& graph);
 bool fuse_silu(Graph& graph);
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "importer/infer.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
 
@@ -121,26 +122,6 @@ std::vector<Fact> facts_of(const Graph& graph) {
   for (const Node& node : graph.nodes)
     if (tokens && !node.removed && is_pointwise(node.op)) add_broadcast_facts(graph, node, facts);
   return facts;
-}
-
-void substitute(Shape& shape, const Substitution& map) {
-  for (Expr& e : shape)
-    if (!e.constant()) e = e.substitute(map);
-}
-
-void substitute(Graph& graph, const Substitution& map) {
-  for (Value& v : graph.values) {
-    if (v.shape) substitute(*v.shape, map);
-    if (v.elements) substitute(*v.elements, map);
-  }
-  for (Node& n : graph.nodes) {
-    n.attributes.change_sizes([&](const Expr& e) { return e.substitute(map); });
-    for (auto& subgraph : n.subgraphs) substitute(*subgraph, map);
-  }
-  for (auto& [a, b] : graph.assumptions) {
-    a = a.substitute(map);
-    b = b.substitute(map);
-  }
 }
 
 void drop_settled(Graph& graph) {

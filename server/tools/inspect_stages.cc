@@ -225,7 +225,8 @@ const Graph& Inspection::passed() {
 }
 
 const std::variant<DecoderModel, NotRecognised>& Inspection::recognised() {
-  if (!recognised_) recognised_ = recognise_decoder(passed(), 0);
+  // As for serving: tables of positions end where the configuration beside the file says.
+  if (!recognised_) recognised_ = recognise_decoder(passed(), table_length(load()));
   return *recognised_;
 }
 
@@ -251,9 +252,7 @@ const LoadOptions& Inspection::load() {
 
 const Compiled& Inspection::compiled() {
   if (compiled_) return *compiled_;
-  // Recognised as for serving: tables of positions end where the configuration beside the file says.
-  const auto decoder = recognise_decoder(passed(), table_length(load()));
-  if (const auto* model = std::get_if<DecoderModel>(&decoder)) {
+  if (const auto* model = std::get_if<DecoderModel>(&recognised())) {
     const LaunchTerms terms = terms_for(*model, load());
     limits_ = terms.limits;
     compiled_ = compile_model(*model, terms);

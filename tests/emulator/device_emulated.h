@@ -121,7 +121,6 @@ ARK_DEVICE float log(float v) { return std::log(v); }
 ARK_DEVICE float tanh(float v) { return std::tanh(v); }
 ARK_DEVICE float erf(float v) { return std::erf(v); }
 ARK_DEVICE float sqrt(float v) { return std::sqrt(v); }
-ARK_DEVICE float rsqrt(float v) { return 1.0f / std::sqrt(v); }
 ARK_DEVICE float pow(float a, float b) { return std::pow(a, b); }
 ARK_DEVICE float sin(float v) { return std::sin(v); }
 ARK_DEVICE float cos(float v) { return std::cos(v); }
@@ -177,11 +176,6 @@ ARK_DEVICE T ld_nc(const T* p, Site at = Site::here()) {
   T v;
   emulator::ark_emulator_read_constant(&v, p, sizeof(T), at.place);
   return v;
-}
-template <class T>
-ARK_DEVICE T ld_stream(const T* p, Site at = Site::here()) {
-  static_assert(sizeof(T) == 16);
-  return ld_nc(p, at);
 }
 template <class T>
 ARK_DEVICE T ld_global(const T* p, Site at = Site::here()) {
@@ -299,9 +293,7 @@ ARK_DEVICE void bulk_wait(Site at = Site::here()) {
 ARK_DEVICE void pause(const void* word, u64 seen, u64 needed, u32 = 20, Site at = Site::here()) {
   emulator::ark_emulator_pause(word, seen, needed, at.place);
 }
-ARK_DEVICE u64 clock64() { return emulator::ark_emulator_clock_ns(); }
 ARK_DEVICE u64 global_timer_ns() { return emulator::ark_emulator_clock_ns(); }
-ARK_DEVICE u32 sm_id() { return static_cast<u32>(block_id()); }
 ARK_DEVICE void trap(Site at = Site::here()) { emulator::ark_emulator_trap(at.place); }
 
 }  // namespace ark::dev

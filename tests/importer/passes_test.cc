@@ -45,7 +45,7 @@ TEST(LayerNormPass, NineNodes) {
     const ValueId root =
         g.node(Op::kSqrt, {g.node(Op::kAdd, {g.node(Op::kReduceMean, {square}, kLastAxis), g.real(1e-5f)})});
     g.output(g.node(Op::kAdd, {g.node(Op::kMul, {g.node(Op::kDiv, {d, root}), row(g, 2)}), row(g, 3)}));
-    expect(g, passes::fuse_layer_norm, "LayerNorm");
+    expect(g, passes::fuse_norms, "LayerNorm");
     EXPECT_EQ(g.last().inputs.size(), 3u);
     EXPECT_EQ(g.last().inputs[0], x);
     EXPECT_FLOAT_EQ(static_cast<float>(g.last().attributes.get(key::kEpsilon)), 1e-5f);
@@ -61,7 +61,7 @@ TEST(LayerNormPass, AnotherAxisIsLeftAlone) {
       g.node(Op::kSqrt,
              {g.node(Op::kAdd, {g.node(Op::kReduceMean, {g.node(Op::kMul, {d, d})}, first), g.real(1e-5f)})});
   g.output(g.node(Op::kDiv, {d, root}));
-  expect_nothing(g, passes::fuse_layer_norm);
+  expect_nothing(g, passes::fuse_norms);
 }
 
 TEST(DeadCodePass, StatisticsThatNothingReadsAreDropped) {
@@ -128,7 +128,7 @@ TEST(RmsNormPass, AllStyles) {
     GraphBuilder g;
     const ValueId x = g.input("x", "b, s, 8");
     g.output(g.node(Op::kMul, {row(g, 2), rms(g, x, style, g.node(Op::kPow, {x, g.real(2)}))}));
-    expect(g, passes::fuse_rms_norm, "RmsNorm");
+    expect(g, passes::fuse_norms, "RmsNorm");
     EXPECT_EQ(g.last().inputs.size(), 2u);
   }
 }
@@ -141,7 +141,7 @@ TEST(RmsNormPass, CastsAroundTheStatisticsVanish) {
   const ValueId narrow = g.node(Op::kCast, {y}, {{key::kTo, 10}});
   const ValueId scale = g.emit(Op::kCast, {row(g, 2)}, {{key::kTo, 10}});
   g.output(g.node(Op::kMul, {scale, narrow}));
-  expect(g, passes::fuse_rms_norm, "RmsNorm");
+  expect(g, passes::fuse_norms, "RmsNorm");
   EXPECT_EQ(g.last().inputs[0], x);
 }
 
@@ -151,7 +151,7 @@ TEST(RmsNormPass, ANormThatIsReadTwiceKeepsItsScaleApart) {
   const ValueId y = rms(g, x, Style::kDivRoot, g.node(Op::kMul, {x, x}));
   g.output(g.node(Op::kMul, {y, row(g, 2)}));
   g.output(y);
-  expect(g, passes::fuse_rms_norm, "RmsNorm Mul");
+  expect(g, passes::fuse_norms, "RmsNorm Mul");
 }
 
 TEST(GeluPass, ErfInAnyOrder) {

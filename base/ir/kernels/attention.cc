@@ -9,15 +9,15 @@ namespace ark::kernels {
 namespace {
 
 // Inputs of Op::kAttention by position.
-enum Input : std::size_t { kQ, kK, kV, kBias, kPastK, kPastV, kLengths };
+enum Input : std::size_t { kQ, kK, kV, kBias, kPastK, kPastV, kLengths, kTotal };
 
 struct Sizes {
-  int64_t batch, heads, queries, dim, kv_heads, keys, value_dim, past;
+  int64_t batch, heads, queries, dim, kv_heads, keys, value_dim, past, total;
 };
 Sizes sizes_of(const KernelCall& call) {
   const TensorView &q = call.inputs[kQ], &k = call.inputs[kK], &v = call.inputs[kV];
   if (q.rank != 4 || k.rank != 4 || v.rank != 4) misfit("Attention wants [B, H, S, D] operands");
-  Sizes s{q.dims[0], q.dims[1], q.dims[2], q.dims[3], k.dims[1], k.dims[2], v.dims[3], 0};
+  Sizes s{q.dims[0], q.dims[1], q.dims[2], q.dims[3], k.dims[1], k.dims[2], v.dims[3], 0, 0};
   for (const std::size_t i : {kK, kV, kPastK, kPastV})
     if (has_input(call, i)) check_same_type(q, call.inputs[i]);
   if (has_input(call, kPastK)) s.past = call.inputs[kPastK].dims[2];
@@ -31,21 +31,10 @@ Sizes sizes_of(const KernelCall& call) {
         dims_of(pv) != Dims{s.batch, s.kv_heads, s.past, s.value_dim})
       misfit("Attention: past key or value does not fit the new ones");
   }
+  s.total =
+      has_input(call, kTotal) ? scalar<int64_t>(call, kTotal, "the number of all keys") : s.past + s.keys;
   return s;
 }
-// What only the kernel reads: a bias that broadcasts to the scores, a length for each batch row.
-void check_attention(const KernelCall& call, const Sizes& s) {
-  if (has_input(call, kBias))
-    check_broadcasts(call.inputs[kBias], Dims{s.batch, s.heads, s.queries, s.past + s.keys}, "the bias");
-  if (has_input(call, kLengths) && call.inputs[kLengths].size() != s.batch)
-    misfit("Attention: lengths " + dims_text(call.inputs[kLengths].shape()) + " for a batch of " +
-           std::to_string(s.batch));
-}
-std::vector<OutputType> attention_shapes(const KernelCall& call) {
-  check_attention(call, sizes_of(call));
-  return by_rule(call);
-}
-int64_t attention_grid(const KernelCall& call) { return call.inputs[kQ].dims[0] * call.inputs[kQ].dims[1]; }
 
 // The valid past of batch row b: all of it, or what `lengths` leaves.
 int64_t past_of(const KernelCall& call, const Sizes& s, int64_t b) {
@@ -53,6 +42,24 @@ int64_t past_of(const KernelCall& call, const Sizes& s, int64_t b) {
   if (!has_input(call, kLengths)) return s.past;
   return std::clamp<int64_t>(load_one<int64_t>(call.inputs[kLengths], b) - s.keys, 0, s.past);
 }
+
+// What only the kernel reads: a bias that broadcasts to the scores, a length for each batch row.
+void check_attention(const KernelCall& call, const Sizes& s) {
+  if (has_input(call, kBias))
+    check_broadcasts(call.inputs[kBias], Dims{s.batch, s.heads, s.queries, s.total}, "the bias");
+  if (has_input(call, kLengths) && call.inputs[kLengths].size() != s.batch)
+    misfit("Attention: lengths " + dims_text(call.inputs[kLengths].shape()) + " for a batch of " +
+           std::to_string(s.batch));
+  for (int64_t b = 0; b < s.batch && has_input(call, kTotal); ++b)
+    if (const int64_t used = past_of(call, s, b) + s.keys; used > s.total)
+      misfit("Attention: " + std::to_string(used) + " keys in row " + std::to_string(b) + ", but " +
+             std::to_string(s.total) + " in all");
+}
+std::vector<OutputType> attention_shapes(const KernelCall& call) {
+  check_attention(call, sizes_of(call));
+  return by_rule(call);
+}
+int64_t attention_grid(const KernelCall& call) { return call.inputs[kQ].dims[0] * call.inputs[kQ].dims[1]; }
 
 // All keys (or values) of one kv head as rows of doubles: valid past, then new.
 std::vector<double> rows_of(const KernelCall& call, std::size_t fresh, std::size_t past_input, int64_t head,
@@ -104,7 +111,7 @@ void attention_tile(const KernelCall& call, int64_t tile) {
   const int64_t first = limited && !has_input(call, kPastK) ? length - s.queries : past;
   const double scale = a.get_or(key::kScale, 1 / std::sqrt(static_cast<double>(s.dim))),
                cap = a.get_or(key::kSoftcap, 0);
-  const Dims score_dims{s.batch, s.heads, s.queries, total};
+  const Dims score_dims{s.batch, s.heads, s.queries, s.total};
   const bool biased = has_input(call, kBias);
   const Index bias_strides = biased ? broadcast_strides(call.inputs[kBias], score_dims) : Index{};
   const bool selects = biased && call.inputs[kBias].dtype == DType::kBool;
@@ -114,7 +121,7 @@ void attention_tile(const KernelCall& call, int64_t tile) {
   for (int64_t i = 0; i < s.queries; ++i) {
     load(call.inputs[kQ], (tile * s.queries + i) * s.dim, s.dim, q.data());
     if (biased)
-      load_broadcast(call.inputs[kBias], score_dims, bias_strides, (tile * s.queries + i) * total, total,
+      load_broadcast(call.inputs[kBias], score_dims, bias_strides, (tile * s.queries + i) * s.total, total,
                      bias.data());
     double top = kMasked, sum = 0;
     for (int64_t j = 0; j < total; ++j) {

@@ -45,24 +45,6 @@ Dims kernel_of(const TensorView& weights) {
   return {weights.dims.begin() + 2, weights.dims.begin() + weights.rank};
 }
 
-// (x, weights, x_zero?, weight_zero? scalar or one a channel) -> i32
-void check_integer_zeros(const KernelCall& call) {
-  const bool fits =
-      (!has_input(call, 2) || call.inputs[2].size() == 1) &&
-      (!has_input(call, 3) || call.inputs[3].size() == 1 || call.inputs[3].size() == call.inputs[1].dims[0]);
-  if (!fits) misfit("ConvInteger wants one zero point for x, and one or one a channel for the weights");
-}
-std::vector<OutputType> conv_shapes(const KernelCall& call) {
-  if (call.op == Op::kConvInteger) check_integer_zeros(call);
-  std::vector<OutputType> out = by_rule(call);
-  const int64_t channels = out[0].dims[1], group = call.attributes->get_or(key::kGroup, 1);
-  if (group < 1 || channels % group)
-    misfit(std::to_string(channels) + " channels in " + std::to_string(group) + " groups");
-  // Of integers, operand 2 is a zero point.
-  if (call.op != Op::kConvInteger && has_input(call, 2) && call.inputs[2].size() != channels)
-    misfit("bias " + dims_text(call.inputs[2].shape()) + " for " + std::to_string(channels) + " channels");
-  return out;
-}
 int64_t conv_grid(const KernelCall& call) { return call.outputs[0].dims[0] * call.outputs[0].dims[1]; }
 
 // sum[o] += weight * plane[where the tap at `tap` reads for o], for taps inside the plane.
@@ -119,12 +101,15 @@ void conv_tile(const KernelCall& call, int64_t tile) {
   });
 }
 
+// (x, weights, x_zero?, weight_zero? scalar or one a channel) -> i32
 void integer_tile(const KernelCall& call, int64_t tile) {
-  check_integer_zeros(call);  // again: not every driver asks for shapes
-  const int64_t channel = tile % call.outputs[0].dims[1];
+  const int64_t channels = call.outputs[0].dims[1], channel = tile % channels;
   const auto zero = [&](std::size_t input) {
     if (!has_input(call, input)) return int64_t{0};
-    return load_one<int64_t>(call.inputs[input], call.inputs[input].size() == 1 ? 0 : channel);
+    const int64_t count = call.inputs[input].size();
+    if (count != 1 && (input == 2 || count != channels))  // again: not every driver asks for shapes
+      misfit("has " + std::to_string(count) + " zero points for its " + (input == 2 ? "input" : "weights"));
+    return load_one<int64_t>(call.inputs[input], count == 1 ? 0 : channel);
   };
   convolve<int64_t>(call, tile, zero(2), zero(3), 0);
 }
@@ -177,9 +162,9 @@ void transpose_tile(const KernelCall& call, int64_t tile) {
 }  // namespace
 
 void register_conv(std::vector<Kernel>& into) {
-  into.push_back({Op::kConv, conv_shapes, conv_grid, conv_tile});
-  into.push_back({Op::kConvInteger, conv_shapes, conv_grid, integer_tile});
-  into.push_back({Op::kConvTranspose, conv_shapes, conv_grid, transpose_tile});
+  into.push_back({Op::kConv, by_rule, conv_grid, conv_tile});
+  into.push_back({Op::kConvInteger, by_rule, conv_grid, integer_tile});
+  into.push_back({Op::kConvTranspose, by_rule, conv_grid, transpose_tile});
 }
 
 }  // namespace ark::kernels

@@ -12,35 +12,20 @@ std::size_t norm_begin(const KernelCall& call) {
 }
 int64_t row_grid(const KernelCall& call) { return product(call.inputs[0].shape().first(norm_begin(call))); }
 
-// The scale or bias of a normalized row: broadcasts over the normalized axes, further ones in front are ones.
-TensorView row_operand(const KernelCall& call, std::size_t input) {
+// The scale or bias of a normalized row, one element for each of it: broadcasts over the normalized axes, further ones
+// in front are ones.
+std::vector<double> row_factors(const KernelCall& call, std::size_t input, double fallback) {
   const auto dims = call.inputs[0].shape().subspan(norm_begin(call));
+  std::vector<double> out(product(dims), fallback);
+  if (!has_input(call, input)) return out;
   TensorView s = call.inputs[input];
   while (s.rank > static_cast<int>(dims.size()) && s.dims[0] == 1) {
     std::copy(s.dims.begin() + 1, s.dims.end(), s.dims.begin());
     --s.rank;
   }
   check_broadcasts(s, dims, "scale or bias");
-  return s;
-}
-// Its elements, one for each of the row.
-std::vector<double> row_factors(const KernelCall& call, std::size_t input, double fallback) {
-  const auto dims = call.inputs[0].shape().subspan(norm_begin(call));
-  std::vector<double> out(product(dims), fallback);
-  if (!has_input(call, input)) return out;
-  const TensorView s = row_operand(call, input);
   load_broadcast(s, dims, broadcast_strides(s, dims), 0, static_cast<int64_t>(out.size()), out.data());
   return out;
-}
-
-std::vector<OutputType> layer_shapes(const KernelCall& call) {
-  for (const std::size_t i : {1, 2})
-    if (has_input(call, i)) row_operand(call, i);
-  return by_rule(call);
-}
-std::vector<OutputType> rms_shapes(const KernelCall& call) {
-  if (has_input(call, 1)) row_operand(call, 1);
-  return like_first(call);
 }
 
 // Takes the mean away, if asked to. It, and the inverse of the deviation.
@@ -80,14 +65,6 @@ void check_channels(const KernelCall& call, std::initializer_list<std::size_t> o
       misfit("a norm of " + std::to_string(channels) + " channels with an operand " +
              dims_text(call.inputs[i].shape()));
 }
-std::vector<OutputType> group_shapes(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  const int64_t groups = call.attributes->get(key::kGroups);
-  if (x.rank < 2 || groups < 1 || x.dims[1] % groups)
-    misfit("GroupNorm: channels are no multiple of the groups");
-  check_channels(call, {1, 2});
-  return like_first(call);
-}
 void group_norm_tile(const KernelCall& call, int64_t tile) {
   check_channels(call, {1, 2});
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
@@ -105,10 +82,6 @@ void group_norm_tile(const KernelCall& call, int64_t tile) {
   store(y, tile * n, n, row.data());
 }
 
-std::vector<OutputType> batch_norm_shapes(const KernelCall& call) {
-  check_channels(call, {1, 2, 3, 4});
-  return like_first(call);
-}
 void batch_norm_tile(const KernelCall& call, int64_t tile) {
   check_channels(call, {1, 2, 3, 4});
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
@@ -174,10 +147,10 @@ void lrn_tile(const KernelCall& call, int64_t tile) {
 }  // namespace
 
 void register_norm(std::vector<Kernel>& into) {
-  into.push_back({Op::kLayerNorm, layer_shapes, row_grid, row_norm_tile});
-  into.push_back({Op::kRmsNorm, rms_shapes, row_grid, row_norm_tile});
-  into.push_back({Op::kGroupNorm, group_shapes, group_grid, group_norm_tile});
-  into.push_back({Op::kBatchNorm, batch_norm_shapes, grid_by_elements, batch_norm_tile});
+  into.push_back({Op::kLayerNorm, by_rule, row_grid, row_norm_tile});
+  into.push_back({Op::kRmsNorm, by_rule, row_grid, row_norm_tile});
+  into.push_back({Op::kGroupNorm, by_rule, group_grid, group_norm_tile});
+  into.push_back({Op::kBatchNorm, by_rule, grid_by_elements, batch_norm_tile});
   into.push_back({Op::kLpNorm, like_first, lp_grid, lp_norm_tile});
   into.push_back({Op::kLrn, lrn_shapes, grid_by_elements, lrn_tile});
 }

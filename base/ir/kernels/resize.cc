@@ -125,15 +125,19 @@ void resize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const auto [begin, end] = elements_of(tile, y.size());
   if (begin >= end) return;
-  if (dims_of(x) == dims_of(y)) {  // whatever the scales that were rounded away
-    for (int64_t i = begin; i < end; ++i) store_one<double>(y, i, load_one<double>(x, i));
-    return;
-  }
+  const Index own = strides_of(x.shape());
+  if (dims_of(x) == dims_of(y))  // whatever the scales that were rounded away
+    return copy_elements(call, tile, {own}, [](const Odometer& at) { return at.offset(0); });
   const std::vector<ResizedAxis> axes = axes_of(call);
   std::vector<std::vector<std::vector<Tap>>> taps(axes.size());  // by axis, by output index
   for (std::size_t a = 0; a < axes.size(); ++a)
     for (int64_t o = 0; o < axes[a].out; ++o) taps[a].push_back(taps_of(call, axes[a], o));
-  const Index own = strides_of(x.shape());
+  if (call.attributes->get_or(key::kMode, "nearest") == "nearest")
+    return copy_elements(call, tile, {}, [&](const Odometer& at) {
+      int64_t from = 0;
+      for (std::size_t a = 0; a < axes.size(); ++a) from += taps[a][at.index()[a]][0].index * own[a];
+      return from;
+    });
   Odometer at(y.shape(), {}, begin);
   for (int64_t i = begin; i < end; ++i, at.next()) {
     Dims counts;
@@ -149,7 +153,7 @@ void resize_tile(const KernelCall& call, int64_t tile) {
         weight *= tap.weight;
         from += tap.index * own[a];
       }
-      sum += weight == 1 ? load_one<double>(x, from) : weight * load_one<double>(x, from);
+      sum += weight * load_one<double>(x, from);
     }
     store_one<double>(y, i, sum);
   }

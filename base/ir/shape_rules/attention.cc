@@ -7,7 +7,7 @@
 namespace ark::shape_rules {
 namespace {
 
-// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?) -> (y, present_k?, present_v?)
+// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?, total?) -> (y, present_k?, present_v?)
 void attention(Context& c) {
   const DType type = c.dtype(0);
   for (const std::size_t i : {0, 1, 2, 4, 5})
@@ -46,15 +46,23 @@ void attention(Context& c) {
     else
       c.same(past[2] + v[2], total, "lengths of past keys and past values");
   }
+  Expr kept = total;  // rows of present
+  bool known = true;
+  if (c.has(7)) {
+    const auto given = c.elements(7);
+    known = given && given->size() == 1 && c.has(4) && c.shape(4);
+    kept = known ? max(c.shape(4)->at(2), given->front()) : c.fresh(1, 2, "total");
+    total = known ? given->front() : kept;
+  }
   if (c.has(3) && c.shape(3)) {
     const Shape& bias = *c.shape(3);
     c.broadcast(bias, Shape{batch, q[1], q[2], total});
-    if (!bias.empty() && !bias.back().is_constant(1))
+    if (!bias.empty() && !bias.back().is_constant(1) && known)
       c.same(bias.back(), total, "the mask's keys and all keys");
   }
   c.out(0, type, Shape{batch, q[1], q[2], v[3]});
-  c.out(1, c.dtype(1), Shape{batch, heads, total, k[3]});
-  c.out(2, c.dtype(2), Shape{batch, heads, total, v[3]});
+  c.out(1, c.dtype(1), Shape{batch, heads, kept, k[3]});
+  c.out(2, c.dtype(2), Shape{batch, heads, kept, v[3]});
 }
 
 // (x, cos [L, R/2], sin of the same shape, positions)

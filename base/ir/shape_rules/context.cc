@@ -27,6 +27,17 @@ std::optional<Expr> broadcast_size(const Expr& a, const Expr& b) {
   return max(a, b);
 }
 
+std::optional<Shape> broadcast_shape(const Shape& a, const Shape& b) {
+  Shape result = a.size() >= b.size() ? a : b;
+  const Shape& shorter = a.size() >= b.size() ? b : a;
+  for (std::size_t back = 1; back <= shorter.size(); ++back) {
+    const auto size = broadcast_size(result[result.size() - back], shorter[shorter.size() - back]);
+    if (!size) return std::nullopt;
+    result[result.size() - back] = *size;
+  }
+  return result;
+}
+
 void Context::fail(const std::string& why) const {
   // Kernels ask for a node without a name.
   throw Error(Code::kBadModel, node().name.empty() ? why : "node " + escaped(node().name) + ": " + why);
@@ -119,14 +130,10 @@ Expr Context::broadcast(const Expr& a, const Expr& b) {
   return *size;
 }
 
-Shape Context::broadcast(const Shape& a, const Shape& b) {
-  const Shape& longer = a.size() >= b.size() ? a : b;
-  const Shape& shorter = a.size() >= b.size() ? b : a;
-  Shape result = longer;
-  const std::size_t offset = longer.size() - shorter.size();
-  for (std::size_t i = 0; i < shorter.size(); ++i)
-    result[offset + i] = broadcast(longer[offset + i], shorter[i]);
-  return result;
+Shape Context::broadcast(const Shape& a, const Shape& b) const {
+  const auto shape = broadcast_shape(a, b);
+  if (!shape) fail("sizes " + str(a) + " and " + str(b) + " do not broadcast");
+  return *shape;
 }
 
 int64_t Context::axis(int64_t axis, int64_t rank) const {

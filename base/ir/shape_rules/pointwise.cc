@@ -80,7 +80,7 @@ void range(Context& c) {
   const DType type =
       c.has(0) ? c.dtype(0) : static_cast<DType>(c.attributes().get_or(key::kTo, int64_t(DType::kI64)));
   for (std::size_t i = 0; i < c.inputs(); ++i)
-    if (c.has(i) && c.shape(i) && element_count(*c.shape(i)).constant().value_or(1) != 1)
+    if (c.count(i).value_or(1) != 1)
       c.fail("Range wants numbers, not input " + std::to_string(i) + " of " + str(*c.shape(i)));
   const auto start = scalar(c, 0, key::kStart), limit = scalar(c, 1, key::kLimit),
              delta = scalar(c, 2, key::kDelta);

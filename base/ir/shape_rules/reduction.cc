@@ -101,11 +101,12 @@ void check_rows(Context& c) {
 void channels(Context& c) {
   same_as_first(c);
   check_floats(c, c.inputs());
+  if (c.node().op == Op::kGroupNorm) c.check_rank(0, 2);
   const auto& x = c.shape(0);
   if (!x) return;
   const auto count = x->size() > 1 ? (*x)[1].constant() : std::optional<int64_t>(1);
   for (std::size_t i = 1; i < c.inputs(); ++i) {
-    const auto have = c.has(i) && c.shape(i) ? element_count(*c.shape(i)).constant() : std::nullopt;
+    const auto have = c.count(i);
     if (count && have && *have != *count)
       c.fail("input " + std::to_string(i) + " has " + std::to_string(*have) + " elements for " +
              std::to_string(*count) + " channels");

@@ -18,6 +18,9 @@ std::optional<Elements> elements_of(const Graph& graph, ValueId id);
 // right whether they are equal or one of them is 1 (but for an empty dimension against 1).
 std::optional<Expr> broadcast_size(const Expr& a, const Expr& b);
 
+// The same of shapes, as numpy has it.
+std::optional<Shape> broadcast_shape(const Shape& a, const Shape& b);
+
 // What a rule sees of one node, and where it puts its findings.
 class Context {
  public:
@@ -51,7 +54,7 @@ class Context {
   // The one size two equal dims have; fails if both are constants and differ. Records an assumption otherwise.
   Expr same(const Expr& a, const Expr& b, std::string_view what);
   Expr broadcast(const Expr& a, const Expr& b);
-  Shape broadcast(const Shape& a, const Shape& b);
+  Shape broadcast(const Shape& a, const Shape& b) const;
   int64_t axis(int64_t axis, int64_t rank) const;  // wraps negatives, fails if out of range
   void check_rank(std::size_t i, int64_t least) const;
   [[noreturn]] void fail(const std::string& why) const;

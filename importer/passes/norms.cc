@@ -1,5 +1,6 @@
-// RMS norm in the styles of exporters: x * 1/sqrt(mean(x^2) + epsilon) * scale, with Pow or Mul, Div or
-// Reciprocal or Rsqrt, and, for 16-bit models, Casts to float and back around the statistics.
+// Norms in the styles of exporters. RMS norm: x * 1/sqrt(mean(x^2) + epsilon) * scale, with Pow or Mul, Div or
+// Reciprocal or Rsqrt, and, for 16-bit models, Casts to float and back around the statistics. LayerNorm: that of
+// x - mean(x), and a bias.
 #include "base/ir/keys.h"
 #include "importer/passes/match.h"
 #include "importer/passes/passes.h"
@@ -71,15 +72,21 @@ std::optional<RmsNorm> rms_normalized(const Graph& graph, const Node& node) {
   return std::nullopt;
 }
 
-class RmsNormFuser {
+// x of x - mean(x); kNoValue if it is something else.
+ValueId centred(const Graph& graph, ValueId difference) {
+  const Node* sub = made_by(graph, difference, Op::kSub);
+  const Node* mean = sub ? made_by(graph, sub->inputs[1], Op::kReduceMean) : nullptr;
+  const bool is_own = mean && mean->inputs[0] == sub->inputs[0] && over_last_axis(graph, *mean);
+  return is_own ? sub->inputs[0] : kNoValue;
+}
+
+class NormFuser {
  public:
-  explicit RmsNormFuser(Graph& graph)
-      : graph_(graph), consumers_(graph.consumers()), uses_(use_counts(graph)) {}
+  explicit NormFuser(Graph& graph) : graph_(graph), consumers_(graph.consumers()), uses_(use_counts(graph)) {}
 
   bool run() {
     bool changed = false;
-    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-      Node& node = graph_.nodes[i];
+    for (Node& node : graph_.nodes) {
       if (node.removed || (node.op != Op::kMul && node.op != Op::kDiv)) continue;
       const auto match = rms_normalized(graph_, node);
       if (!match || graph_.value(match->x).dtype != graph_.value(node.outputs[0]).dtype) continue;
@@ -91,36 +98,41 @@ class RmsNormFuser {
   }
 
  private:
-  NodeId only_reader(ValueId id) const {
-    const auto& readers = consumers_[id];
-    return readers.size() == 1 && uses_[id] == 1 ? readers[0] : kNoNode;
+  // The one reader of `id`, if it is an `op`.
+  Node* only_reader(ValueId id, Op op) {
+    if (consumers_[id].size() != 1 || uses_[id] != 1) return nullptr;
+    Node& reader = graph_.node(consumers_[id][0]);
+    return reader.op == op ? &reader : nullptr;
   }
 
   void fuse(Node& node, const RmsNorm& m) {
+    const ValueId whole = centred(graph_, m.x);
+    const Op op = whole == kNoValue ? Op::kRmsNorm : Op::kLayerNorm;
+    std::vector<ValueId> inputs{whole == kNoValue ? m.x : whole};
     const Attributes attributes{{key::kAxis, static_cast<int64_t>(graph_.value(m.x).shape->size()) - 1},
                                 {key::kEpsilon, m.epsilon}};
-    ValueId x = m.x, y = node.outputs[0];
-    rewrite(node, Op::kRmsNorm, {x}, attributes);
+    ValueId y = node.outputs[0];
+    rewrite(node, op, inputs, attributes);
     // Float statistics of a 16-bit tensor: the operator keeps them in float by itself.
-    const Node* widened = made_by(graph_, x, Op::kCast);
-    NodeId reader = only_reader(y);
-    if (widened && reader != kNoNode && graph_.node(reader).op == Op::kCast) {
+    const Node* widened = made_by(graph_, inputs[0], Op::kCast);
+    if (Node* back = widened ? only_reader(y, Op::kCast) : nullptr) {
       const DType narrow = graph_.value(widened->inputs[0]).dtype;
-      Node& back = graph_.node(reader);
-      if (is_narrow_float(narrow) && graph_.value(back.outputs[0]).dtype == narrow) {
-        x = widened->inputs[0];
-        y = back.outputs[0];
-        rewrite(back, Op::kRmsNorm, {x}, attributes);
-        reader = only_reader(y);
+      if (is_narrow_float(narrow) && graph_.value(back->outputs[0]).dtype == narrow) {
+        inputs = {widened->inputs[0]};
+        y = back->outputs[0];
+        rewrite(*back, op, inputs, attributes);
       }
     }
-    if (reader == kNoNode || graph_.node(reader).op != Op::kMul) return;
-    Node& scale = graph_.node(reader);
-    const ValueId row = other_input(scale, y);
-    if (row == kNoValue || !is_row_constant(graph_, row, y) ||
-        graph_.value(row).dtype != graph_.value(y).dtype)
-      return;
-    rewrite(scale, Op::kRmsNorm, {x, row}, attributes);
+    for (const Op factor : {Op::kMul, Op::kAdd}) {
+      Node* next = factor == Op::kMul || op == Op::kLayerNorm ? only_reader(y, factor) : nullptr;
+      const ValueId row = next ? other_input(*next, y) : kNoValue;
+      if (row == kNoValue || !is_row_constant(graph_, row, y) ||
+          graph_.value(row).dtype != graph_.value(y).dtype)
+        return;
+      inputs.push_back(row);
+      y = next->outputs[0];
+      rewrite(*next, op, inputs, attributes);
+    }
   }
 
   Graph& graph_;
@@ -130,6 +142,6 @@ class RmsNormFuser {
 
 }  // namespace
 
-bool fuse_rms_norm(Graph& graph) { return RmsNormFuser(graph).run(); }
+bool fuse_norms(Graph& graph) { return NormFuser(graph).run(); }
 
 }  // namespace ark::passes
