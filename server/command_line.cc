@@ -128,6 +128,11 @@ void CommandLine::read_each(const std::string& names, Setter set, const std::str
       about);
 }
 
+void CommandLine::log_format() {
+  one_of("--log-format", {"text", "json"}, "text", "of all lines on standard output and error",
+         [](std::size_t) {});
+}
+
 void CommandLine::require(const std::string& name) { app_->get_option(name)->required(); }
 
 CommandLine CommandLine::command(const std::string& name, const std::string& about,

@@ -49,6 +49,8 @@ class CommandLine {
   void read(const std::string& names, Setter set, const std::string& about, const std::string& standard = "");
   void read_each(const std::string& names, Setter set, const std::string& about);  // repeated
   void require(const std::string& name);
+  // --log-format text|json, which parse() obeys.
+  void log_format();
 
   // A command with options of its own: `run` is called where it was given. One of them must be.
   CommandLine command(const std::string& name, const std::string& about, std::function<void()> run);

@@ -52,17 +52,16 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   options.no_supervise = false;
   line.flag("--supervise", options.supervise,
             "the model runs in a process of its own, which is started again if it dies, and what it was at "
-            "goes on; "
-            "the default with --processes");
+            "goes on; the default with --processes");
   line.flag("--no-supervise", options.no_supervise, "not even with --processes");
   line.number("--max-restarts", options.max_restarts, 0, 1000,
               "deaths of that process in a minute that do not end the server");
   add_device_options(line, options.device);
   line.number("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
-  line.number("--max-model-len", options.max_model_len, 0, 1 << 20,
+  line.number("--max-model-len", options.max_length, 0, 1 << 20,
               "tokens of one sequence; 0: what the model allows, at most 131072");
-  line.number("--max-num-seqs", options.max_num_seqs, 1, 4096, "sequences that run at once");
-  line.number("--max-num-batched-tokens", options.max_num_batched_tokens, 0, 1 << 20,
+  line.number("--max-num-seqs", options.max_sequences, 1, 4096, "sequences that run at once");
+  line.number("--max-num-batched-tokens", options.max_batched_tokens, 0, 1 << 20,
               "tokens of one step; 0: chosen");
   line.number("--max-queue", options.max_queue, 1, 1 << 16, "requests that wait; more get 429");
   line.read(
@@ -71,8 +70,7 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.file("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
   line.file("--api-key-file", options.api_key_file,
             "file with one API key a line: [NAME:]KEY [rpm=N] [tpm=N] [concurrency=N], requests and tokens a "
-            "minute; "
-            "needed for all but health; read again on SIGHUP");
+            "minute; needed for all but health; read again on SIGHUP");
   line.flag("--insecure", options.insecure, "serve other machines without keys");
   const auto names_into = [&](std::vector<std::string>& into) {
     return [&into](const std::string& text) {
@@ -96,8 +94,7 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.number(
       "--shutdown-timeout", options.shutdown_timeout, 0, 86400,
       "seconds that requests in flight may take after SIGTERM; a second later the process ends in any case");
-  line.choice<bool>("--log-format", options.json_log, {{"text", false}, {"json", true}},
-                    "of all lines on standard output and error");
+  line.log_format();
   line.choice<LogLevel>("--log-level", options.log_level,
                         {{"debug", LogLevel::kDebug},
                          {"info", LogLevel::kInfo},

@@ -7,33 +7,22 @@
 #include <vector>
 
 #include "base/log.h"
-#include "server/load/device.h"
+#include "server/load/load_runner.h"
 
 namespace ark {
 
 class CommandLine;
 
-struct ServeOptions {
-  std::filesystem::path model;  // an ONNX file, or a folder that holds one
-  std::string variant;          // of several files in the folder: "q4" for model_q4.onnx
+struct ServeOptions : LoadOptions {
+  std::string variant;  // of several files in the folder: "q4" for model_q4.onnx
   // What requests may call it; the first is what answers say. None: the file's stem.
   std::vector<std::string> served_model_names;
   std::string host = "127.0.0.1";
-  int32_t port = 8000;     // 0: any free one
-  int32_t tp = 0;          // ranks; 0: chosen by the load path
-  bool processes = false;  // each rank but 0 is a process of its own
+  int32_t port = 8000;  // 0: any free one
   // Whether the model runs in a process of its own: only of programs that can be one (run_model_process).
   bool supervise = false, no_supervise = true;
   int32_t max_restarts = 5;  // of that process, within a minute
-  DeviceChoice device;
-  int32_t threads = 0;                 // of all ranks together; 0: one per core
-  int32_t max_model_len = 0;           // tokens of one sequence; 0: what the model allows
-  int32_t max_num_seqs = 64;           // sequences that run at once
-  int32_t max_num_batched_tokens = 0;  // tokens of one step; 0: chosen by the load path
-  int32_t max_queue = 256;             // requests that wait; more are answered with 429
-  int64_t kv_memory = 0;               // bytes for cached keys and values, all ranks; 0: chosen
-  bool plain = false;                  // tools: the untouched graph, even if it is recognised as a decoder
-  std::filesystem::path plan;          // empty, or programs to run instead of the compiler's
+  int32_t max_queue = 256;   // requests that wait; more are answered with 429
   std::filesystem::path api_key_file;
   bool insecure = false;                   // without keys, for other machines too
   std::vector<std::string> allowed_hosts;  // names of this server, beside the loopback's
@@ -42,11 +31,10 @@ struct ServeOptions {
   int32_t max_connections_per_peer = 0;  // 0: 256, and any number from this machine
   double keep_alive_timeout = 75;        // seconds
   double shutdown_timeout = 30;          // seconds
-  bool json_log = false;                 // what CommandLine has set
   LogLevel log_level = LogLevel::kInfo;  // lines below it are left out
   bool check = false;                    // load everything, report, exit
 
-  bool is_supervised() const { return !check && !no_supervise && (supervise || processes); }
+  bool wants_supervisor() const { return !check && !no_supervise && (supervise || processes); }
 };
 
 // `options` outlives the parsing.

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -44,7 +45,7 @@ http::ServerOptions server_options(const ServeOptions& options) {
   server.connections = most_connections();
   server.connections_per_peer = static_cast<std::size_t>(options.max_connections_per_peer);
   server.workers = static_cast<std::size_t>(options.max_queue) +
-                   static_cast<std::size_t>(options.max_num_seqs) + kSpareWorkers;
+                   static_cast<std::size_t>(options.max_sequences) + kSpareWorkers;
   server.idle_timeout = std::chrono::milliseconds(std::llround(options.keep_alive_timeout * 1e3));
   server.policy.hosts = options.allowed_hosts;
   server.policy.origins = options.cors_origins;
@@ -54,6 +55,22 @@ http::ServerOptions server_options(const ServeOptions& options) {
 
 http::ApiKeys keys_of(const ServeOptions& options) {
   return options.api_key_file.empty() ? http::ApiKeys() : http::ApiKeys::load(options.api_key_file);
+}
+
+// Writes the request's line of the access log.
+void log_served(const http::Served& served) {
+  LogFields fields = {{"id", served.id},
+                      {"peer", served.peer},
+                      {"method", served.method},
+                      {"path", served.path},
+                      {"status", int64_t{served.status}},
+                      {"seconds", served.seconds},
+                      {"bytes", served.bytes}};
+  fields.insert(fields.end(), served.details.begin(), served.details.end());
+  const LogLevel level = served.status >= 500 ? LogLevel::kWarning
+                         : served.is_probe    ? LogLevel::kDebug
+                                              : LogLevel::kInfo;
+  log_line(level, "request", fields);
 }
 
 }  // namespace
@@ -100,21 +117,6 @@ void Frontend::reload() {
 void Frontend::start_draining() {
   service_.start_draining();
   server_.close_after_answer();
-}
-
-void log_served(const http::Served& served) {
-  LogFields fields = {{"id", served.id},
-                      {"peer", served.peer},
-                      {"method", served.method},
-                      {"path", served.path},
-                      {"status", int64_t{served.status}},
-                      {"seconds", served.seconds},
-                      {"bytes", served.bytes}};
-  fields.insert(fields.end(), served.details.begin(), served.details.end());
-  const LogLevel level = served.status >= 500 ? LogLevel::kWarning
-                         : served.is_probe    ? LogLevel::kDebug
-                                              : LogLevel::kInfo;
-  log_line(level, "request", fields);
 }
 
 }  // namespace ark

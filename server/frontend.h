@@ -34,7 +34,4 @@ class Frontend {
   http::Server server_;
 };
 
-// Writes the request's line of the access log.
-void log_served(const http::Served& served);
-
 }  // namespace ark

@@ -1,6 +1,36 @@
 #include "server/json.h"
 
+#include <vector>
+
 namespace ark {
+
+// Looks at no more than strings, brackets, commas and colons.
+std::string why_too_large(std::string_view text, const JsonLimits& limits) {
+  std::vector<std::size_t> members;  // by depth: colons seen
+  std::size_t values = 1;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"')
+      in_string = !in_string;
+    else if (in_string)
+      i += c == '\\';
+    else if (c == '{' || c == '[')
+      members.push_back(0), ++values;
+    else if ((c == '}' || c == ']') && !members.empty())
+      members.pop_back();
+    else if (c == ':' && !members.empty())
+      ++members.back();
+    else
+      values += c == ',';
+    if (members.size() > limits.depth)
+      return "is nested deeper than " + std::to_string(limits.depth) + " levels";
+    if (values > limits.values) return "holds more than " + std::to_string(limits.values) + " values";
+    if (!members.empty() && members.back() > limits.members)
+      return "holds an object with more than " + std::to_string(limits.members) + " members";
+  }
+  return "";
+}
 
 Json parse_json(std::string_view text) {
   try {

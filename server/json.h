@@ -5,6 +5,7 @@
 // again by each file that calls them.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -20,6 +21,14 @@ class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// What a text may hold at most, so that parsing it takes bounded time and memory.
+struct JsonLimits {
+  std::size_t depth, values;       // values: about, as commas and brackets
+  std::size_t members = SIZE_MAX;  // of one object
+};
+// "is nested deeper than 64 levels"; empty where the text, JSON or not, is within the limits.
+std::string why_too_large(std::string_view text, const JsonLimits& limits);
 
 Json parse_json(std::string_view text);             // throws JsonError
 Json parse_json_or_discard(std::string_view text);  // is_discarded() where the text is not JSON

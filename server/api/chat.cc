@@ -140,18 +140,6 @@ std::vector<Json> ChatJob::news(std::size_t index, Piece piece) {
   return all;
 }
 
-http::Response answer(Service& service, http::Request& request) {
-  std::shared_ptr<ChatJob> job;
-  {
-    const Json body = parse_body(request.body);
-    const Fields fields(body);
-    Model& model = service.model_of(fields);
-    job = std::make_shared<ChatJob>(model, read_parameters(fields, model), fields, request.id);
-  }
-  job->begin();
-  return respond(job, request);
-}
-
 Json chat_request(const Limits& limits) {
   std::vector<Field> fields = generation_fields();
   fields.insert(fields.end(), template_fields().begin(), template_fields().end());
@@ -176,7 +164,7 @@ std::vector<Endpoint> chat() {
            .path = "/v1/chat/completions",
            .id = "chat",
            .summary = "Answer a conversation.",
-           .handle = answer,
+           .handle = run_job<ChatJob>,
            .answer = {{"ChatAnswer", chat_answer}, kUsage},
            .request = {{"ChatRequest", chat_request}, kChatMessage},
            .streams = true}};

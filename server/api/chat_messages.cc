@@ -16,6 +16,12 @@ constexpr std::size_t kMostMessages = 4096;
 
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
 
+std::string known_roles() {
+  std::string text;
+  for (const std::string_view role : kRoles) text += (text.empty() ? "" : ", ") + std::string(role);
+  return text;
+}
+
 constexpr FlagField kGenerationPrompt{"add_generation_prompt", true,
                                       "End the prompt where the assistant begins (extension)."};
 constexpr FlagField kGoOn{"continue_final_message", false,
@@ -74,8 +80,7 @@ Json read_message(const Json& given, std::size_t index) {
   const auto role = fields.string("role");
   if (!role) fields.wrong_type("role", "a string");
   if (std::ranges::find(kRoles, *role) == std::end(kRoles))
-    fields.fail("role", "is " + escaped(*role, 40) +
-                            "; system, developer, user, assistant, tool and function are known");
+    fields.fail("role", "is " + escaped(*role, 40) + ", none of " + known_roles());
   (void)fields.string("name");
   (void)fields.string("tool_call_id");
   Json message = given;
@@ -187,7 +192,7 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
             (text.chat_template_error.empty() ? "" : " (" + text.chat_template_error + ")") +
             "; use /v1/completions",
         "messages", "no_chat_template");
-  text.fill(input);
+  input.tokens = text.tokens;
   try {
     const auto render = [&](const text::ChatInput& some) { return text.template_for(some).render(some); };
     std::string chat = render(input);
@@ -208,7 +213,7 @@ Json chat_message_schema(const Limits&) {
   Json call = object({{"function", object({{"name", type("string")}}, {"name"})}}, {"function"});
   const Json content = {{"oneOf", Json::array({type("string"), list(std::move(part))})}};
   const Json calls = list(std::move(call));
-  Json all = object({{"role", one_of({"system", "developer", "user", "assistant", "tool", "function"})},
+  Json all = object({{"role", {{"type", "string"}, {"enum", Json(kRoles)}}},
                      {"content", maybe(content)},
                      {"name", maybe(type("string"))},
                      {"tool_calls", maybe(calls)},

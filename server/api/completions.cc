@@ -166,18 +166,6 @@ Json CompletionJob::choices() {
   return list;
 }
 
-http::Response complete(Service& service, http::Request& request) {
-  std::shared_ptr<CompletionJob> job;
-  {
-    const Json body = parse_body(request.body);
-    const Fields fields(body);
-    Model& model = service.model_of(fields);
-    job = std::make_shared<CompletionJob>(model, read_parameters(fields, model), fields, request.id);
-  }
-  job->begin();
-  return respond(job, request);
-}
-
 Json completion_request(const Limits& limits) {
   std::vector<Field> fields = generation_fields();
   for (const Field& field : std::initializer_list<Field>{kPrompt, kBestOf, kEcho, kLogprobs, kSuffix, kBegun})
@@ -197,7 +185,7 @@ std::vector<Endpoint> completions() {
            .path = "/v1/completions",
            .id = "complete",
            .summary = "Continue a text.",
-           .handle = complete,
+           .handle = run_job<CompletionJob>,
            .answer = {{"CompletionAnswer", completion_answer}, kUsage},
            .request = {{"CompletionRequest", completion_request}},
            .streams = true}};

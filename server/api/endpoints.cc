@@ -27,6 +27,7 @@ http::Router make_router(Service& service) {
                 [&service, endpoint](http::Request& request) {
                   if (service.is_loading() && !endpoint.is_public)
                     throw http::as_http_error(Error(Code::kUnavailable, service.not_ready()));
+                  const text::StopScope stop(request.client_gone);
                   return endpoint.handle(service, request);
                 },
                 endpoint.is_public, endpoint.is_probe});

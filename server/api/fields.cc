@@ -9,39 +9,10 @@
 namespace ark::api {
 namespace {
 
+constexpr JsonLimits kLimits{.depth = 64, .values = 1 << 20, .members = 2048};
+
 [[noreturn]] void refuse(const std::string& message) {
   throw http::HttpError(400, message, "", "invalid_json");
-}
-
-// Walks over the text without looking at more than strings, brackets, commas and colons.
-void check_size(std::string_view text, const std::string& what, const JsonLimits& limits) {
-  std::vector<std::size_t> members;  // by depth: colons seen
-  std::size_t values = 1;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-      continue;
-    }
-    if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      members.push_back(0);
-      if (members.size() > limits.depth)
-        refuse(what + " is nested deeper than " + std::to_string(limits.depth) + " levels");
-      ++values;
-    } else if ((c == '}' || c == ']') && !members.empty()) {
-      members.pop_back();
-    } else if (c == ',') {
-      if (++values > limits.values)
-        refuse(what + " holds more than " + std::to_string(limits.values) + " values");
-    } else if (c == ':' && !members.empty()) {
-      if (++members.back() > limits.members)
-        refuse(what + " holds an object with more than " + std::to_string(limits.members) + " members");
-    }
-  }
 }
 
 std::string range(double low, double high) {
@@ -53,10 +24,23 @@ std::string range(double low, double high) {
   return "between " + text(low) + " and " + text(high);
 }
 
+// The integer that `value` stands for, if it is one.
+std::optional<int64_t> as_integer(const Json& value) {
+  if (value.is_number_unsigned())
+    return value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
+               ? std::optional(value.get<int64_t>())
+               : std::nullopt;
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const double real = value.get<double>();
+  if (!(std::abs(real) <= 9e15) || real != std::floor(real)) return std::nullopt;
+  return static_cast<int64_t>(real);
+}
+
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& what, const JsonLimits& limits) {
-  check_size(text, what, limits);
+Json parse_json(std::string_view text, const std::string& what) {
+  if (const std::string why = why_too_large(text, kLimits); !why.empty()) refuse(what + " " + why);
   try {
     return ark::parse_json(text);
   } catch (const JsonError& e) {
@@ -64,10 +48,10 @@ Json parse_json(std::string_view text, const std::string& what, const JsonLimits
   }
 }
 
-Json parse_body(std::string& body, const JsonLimits& limits) {
+Json parse_body(std::string& body) {
   if (body.find_first_not_of(" \t\r\n") == std::string::npos)
     refuse("the body is empty; a JSON object is needed");
-  Json json = parse_json(body, "the body", limits);
+  Json json = parse_json(body, "the body");
   if (!json.is_object()) refuse("the body must be a JSON object, not " + kind_of(json));
   body = std::string();
   return json;
@@ -81,18 +65,6 @@ std::string kind_of(const Json& value) {
   if (value.is_number_integer()) return "an integer";
   if (value.is_number()) return "a number";
   return "null";
-}
-
-std::optional<int64_t> as_integer(const Json& value) {
-  if (value.is_number_unsigned())
-    return value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
-               ? std::optional(value.get<int64_t>())
-               : std::nullopt;
-  if (value.is_number_integer()) return value.get<int64_t>();
-  if (!value.is_number_float()) return std::nullopt;
-  const double real = value.get<double>();
-  if (!(std::abs(real) <= 9e15) || real != std::floor(real)) return std::nullopt;
-  return static_cast<int64_t>(real);
 }
 
 const Json* Fields::find(const std::string& name) const {

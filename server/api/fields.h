@@ -12,16 +12,9 @@
 
 namespace ark::api {
 
-// What a body may hold at most, so that parsing it takes bounded time and memory.
-struct JsonLimits {
-  std::size_t depth = 64;
-  std::size_t values = 1 << 20;
-  std::size_t members = 2048;  // of one object
-};
-
-// The body as an object; frees `body`. Throws HttpError 400.
-Json parse_body(std::string& body, const JsonLimits& limits = {});
-Json parse_json(std::string_view text, const std::string& what, const JsonLimits& limits = {});
+// The body as an object, of a size that takes bounded time and memory; frees `body`. Throws HttpError 400.
+Json parse_body(std::string& body);
+Json parse_json(std::string_view text, const std::string& what);
 
 // The members of one object. Those that are absent or null read as nullopt; unknown ones are ignored.
 class Fields {
@@ -62,7 +55,5 @@ class Fields {
 
 // "a string", "an object", ... for messages.
 std::string kind_of(const Json& value);
-// The integer that `value` stands for, if it is one.
-std::optional<int64_t> as_integer(const Json& value);
 
 }  // namespace ark::api

@@ -57,6 +57,20 @@ void set_finish(Json& choice, const session::Generation& generation);
 // The answer to a request whose sequences are submitted: whole, or as a stream of events that ends with [DONE].
 http::Response respond(const std::shared_ptr<Job>& job, const http::Request& request);
 
+// A handler: reads the request into a job of this kind, frees its body, and answers.
+template <typename KindOfJob>
+http::Response run_job(Service& service, http::Request& request) {
+  std::shared_ptr<KindOfJob> job;
+  {
+    const Json body = parse_body(request.body);
+    const Fields fields(body);
+    Model& model = service.model_of(fields);
+    job = std::make_shared<KindOfJob>(model, read_parameters(fields, model), fields, request.id);
+  }
+  job->begin();
+  return respond(job, request);
+}
+
 // Schemas: an answer with choices of this kind, and the members that all choices have.
 Json answer_schema(const char* object_name, Json choice);
 Json choice_schema(Json properties);

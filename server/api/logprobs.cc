@@ -14,8 +14,7 @@ std::string bytes_of_token(const Model& model, int32_t id) {
   return tokenizer ? tokenizer->token_bytes(id) : std::string();
 }
 
-}  // namespace
-
+// The token as text: its bytes if they are UTF-8, else "bytes:\xe2\x80" as OpenAI writes them.
 std::string token_text(const Model& model, int32_t id) {
   const std::string bytes = bytes_of_token(model, id);
   if (!model.tokenizer()) return "token_id:" + std::to_string(id);
@@ -29,7 +28,10 @@ std::string token_text(const Model& model, int32_t id) {
   return out;
 }
 
+// As JSON has it: minus infinity is -9999.
 double finite(float logprob) { return logprob >= kLowest ? logprob : kLowest; }
+
+}  // namespace
 
 void CompletionLogprobs::add(int32_t id, const float* logprob,
                              const std::vector<std::pair<int32_t, float>>& top, int64_t offset) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,11 +11,6 @@
 namespace ark::api {
 
 using session::Model;
-
-// The token as text: its bytes if they are UTF-8, else "bytes:\xe2\x80" as OpenAI writes them.
-std::string token_text(const Model& model, int32_t id);
-// Log-probabilities as JSON has them: minus infinity is -9999.
-double finite(float logprob);
 
 // OpenAI's legacy lists. Text offsets count characters.
 class CompletionLogprobs {

@@ -27,6 +27,42 @@ std::string number(double value) {
   return text;
 }
 
+// `name="value"`, with backslash, quote and newline escaped.
+std::string label(std::string_view name, std::string_view value) {
+  std::string out = std::string(name) + "=\"";
+  for (const char c : value) {
+    if (c == '\\' || c == '"') out += '\\';
+    out += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return out + '"';
+}
+
+// "# HELP" and "# TYPE".
+void describe(std::string& out, std::string_view name, std::string_view type, std::string_view help) {
+  out += "# HELP " + std::string(name) + " " + std::string(help) + "\n# TYPE " + std::string(name) + " " +
+         std::string(type) + "\n";
+}
+
+// One line; `labels` as `model="x"`, "" for none.
+void series(std::string& out, std::string_view name, std::string_view labels, double value) {
+  out += std::string(name) + (labels.empty() ? "" : "{" + std::string(labels) + "}") + " " + number(value) +
+         "\n";
+}
+
+void series(std::string& out, std::string_view name, std::string_view labels,
+            const session::Histogram& histogram) {
+  const std::string stem(name), all(labels);
+  int64_t count = 0;
+  for (std::size_t i = 0; i <= session::Histogram::kBounds.size(); ++i) {
+    count += histogram.bucket(i);
+    const std::string bound =
+        i < session::Histogram::kBounds.size() ? number(session::Histogram::kBounds[i]) : "+Inf";
+    series(out, stem + "_bucket", all + ",le=\"" + bound + "\"", static_cast<double>(count));
+  }
+  series(out, stem + "_sum", all, histogram.sum());
+  series(out, stem + "_count", all, static_cast<double>(count));
+}
+
 double resident_bytes() {
   std::ifstream statm("/proc/self/statm");
   double total = 0, resident = 0;
@@ -203,39 +239,6 @@ void ServerMetrics::print(std::string& out) const {
   for (const auto& [key, count] : requests_)
     series(out, name, label("route", key.first) + "," + label("status", std::to_string(key.second)),
            static_cast<double>(count));
-}
-
-std::string label(std::string_view name, std::string_view value) {
-  std::string out = std::string(name) + "=\"";
-  for (const char c : value) {
-    if (c == '\\' || c == '"') out += '\\';
-    out += c == '\n' ? std::string("\\n") : std::string(1, c);
-  }
-  return out + '"';
-}
-
-void describe(std::string& out, std::string_view name, std::string_view type, std::string_view help) {
-  out += "# HELP " + std::string(name) + " " + std::string(help) + "\n# TYPE " + std::string(name) + " " +
-         std::string(type) + "\n";
-}
-
-void series(std::string& out, std::string_view name, std::string_view labels, double value) {
-  out += std::string(name) + (labels.empty() ? "" : "{" + std::string(labels) + "}") + " " + number(value) +
-         "\n";
-}
-
-void series(std::string& out, std::string_view name, std::string_view labels,
-            const session::Histogram& histogram) {
-  const std::string stem(name), all(labels);
-  int64_t count = 0;
-  for (std::size_t i = 0; i <= session::Histogram::kBounds.size(); ++i) {
-    count += histogram.bucket(i);
-    const std::string bound =
-        i < session::Histogram::kBounds.size() ? number(session::Histogram::kBounds[i]) : "+Inf";
-    series(out, stem + "_bucket", all + ",le=\"" + bound + "\"", static_cast<double>(count));
-  }
-  series(out, stem + "_sum", all, histogram.sum());
-  series(out, stem + "_count", all, static_cast<double>(count));
 }
 
 std::vector<Endpoint> metrics() {

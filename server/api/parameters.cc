@@ -109,74 +109,49 @@ void read_stream(const Fields& fields, Parameters& parameters) {
 }
 
 // Fields that other servers know, that would change the answer, and that ark has not: ignoring them would answer
-// another question. Beside null, false and empty values, a number may leave things as they are.
+// another question. Null, false and empty values ask for nothing.
+constexpr const char* kUnsupported[] = {
+    // what the text may be
+    "allowed_token_ids", "bad_words", "bad_words_ids", "ebnf", "functions", "grammar", "guided_choice",
+    "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex", "structural_tag",
+    "structured_outputs", "logits_processors", "custom_logit_processor",
+    // what the model reads
+    "documents", "truncate_prompt_tokens", "web_search_options", "images", "image_data",
+    // which weights
+    "adapter_id", "lora", "lora_path", "lora_request",
+    // how it is searched or sampled
+    "use_beam_search", "prompt_logprobs", "mirostat_tau", "mirostat_eta"};
+// Those of which a number, too, asks for nothing: -1, 0 and 1.
+constexpr const char* kOffAtMinusOne[] = {"top_n_sigma"};
+constexpr const char* kOffAtZero[] = {"top_a",
+                                      "xtc_probability",
+                                      "mirostat",
+                                      "mirostat_mode",
+                                      "penalty_alpha",
+                                      "dynatemp_range",
+                                      "smoothing_factor",
+                                      "dry_multiplier",
+                                      "epsilon_cutoff",
+                                      "eta_cutoff",
+                                      "no_repeat_ngram_size"};
+constexpr const char* kOffAtOne[] = {
+    "beam_width", "num_beams", "length_penalty", "typical",
+    "typical_p",  "tfs_z",     "repeat_penalty", "encoder_repetition_penalty"};
+
 void refuse_unsupported(const Fields& fields) {
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  static constexpr struct {
-    const char* name;
-    double neutral = kNone;
-  } kUnsupported[] = {
-      // what the text may be
-      {"allowed_token_ids"},
-      {"bad_words"},
-      {"bad_words_ids"},
-      {"ebnf"},
-      {"functions"},
-      {"grammar"},
-      {"guided_choice"},
-      {"guided_grammar"},
-      {"guided_json"},
-      {"guided_regex"},
-      {"json_schema"},
-      {"regex"},
-      {"structural_tag"},
-      {"structured_outputs"},
-      {"logits_processors"},
-      {"custom_logit_processor"},
-      // what the model reads
-      {"documents"},
-      {"truncate_prompt_tokens"},
-      {"web_search_options"},
-      {"images"},
-      {"image_data"},
-      // which weights
-      {"adapter_id"},
-      {"lora"},
-      {"lora_path"},
-      {"lora_request"},
-      // how it is searched or sampled
-      {"use_beam_search"},
-      {"beam_width", 1},
-      {"num_beams", 1},
-      {"length_penalty", 1},
-      {"prompt_logprobs"},
-      {"typical", 1},
-      {"typical_p", 1},
-      {"tfs_z", 1},
-      {"top_a", 0},
-      {"top_n_sigma", -1},
-      {"xtc_probability", 0},
-      {"mirostat", 0},
-      {"mirostat_mode", 0},
-      {"mirostat_tau"},
-      {"mirostat_eta"},
-      {"penalty_alpha", 0},
-      {"dynatemp_range", 0},
-      {"smoothing_factor", 0},
-      {"dry_multiplier", 0},
-      {"epsilon_cutoff", 0},
-      {"eta_cutoff", 0},
-      {"no_repeat_ngram_size", 0},
-      {"repeat_penalty", 1},
-      {"encoder_repetition_penalty", 1},
+  const auto refuse = [&](const auto& names, double neutral) {
+    for (const char* name : names) {
+      const Json* value = fields.find(name);
+      const bool asks_nothing = !value || *value == false || *value == "" ||
+                                (value->is_structured() && value->empty()) ||
+                                (value->is_number() && value->get<double>() == neutral);
+      if (!asks_nothing) fields.fail(name, "is not supported");
+    }
   };
-  for (const auto& [name, neutral] : kUnsupported) {
-    const Json* value = fields.find(name);
-    const bool changes_nothing = !value || *value == false || *value == "" ||
-                                 (value->is_structured() && value->empty()) ||
-                                 (value->is_number() && value->get<double>() == neutral);
-    if (!changes_nothing) fields.fail(name, "is not supported");
-  }
+  refuse(kUnsupported, std::numeric_limits<double>::quiet_NaN());
+  refuse(kOffAtMinusOne, -1);
+  refuse(kOffAtZero, 0);
+  refuse(kOffAtOne, 1);
   if (const Json* format = fields.find("response_format")) {
     if (!format->is_object()) fields.wrong_type("response_format", "an object");
     const auto type = Fields(*format, "response_format.").string("type");

@@ -75,10 +75,9 @@ void KeyUsage::begin(const std::string& key, const KeyLimits& limits, Clock::tim
   requests_ = std::max(0.0, requests_ - minutes * static_cast<double>(limits.requests));
   tokens_ = std::max(0.0, tokens_ - minutes * static_cast<double>(limits.tokens));
   const auto refuse = [&](int64_t limit, const char* of, double seconds) {
-    HttpError busy(429, "the key " + escaped(key) + " has used its " + std::to_string(limit) + " " + of, "",
-                   "rate_limit_exceeded");
-    busy.headers.emplace_back("Retry-After", std::to_string(std::max(1L, std::lround(std::ceil(seconds)))));
-    throw busy;
+    throw HttpError(429, "the key " + escaped(key) + " has used its " + std::to_string(limit) + " " + of, "",
+                    "rate_limit_exceeded")
+        .with("Retry-After", std::to_string(std::max(1L, std::lround(std::ceil(seconds)))));
   };
   const auto excess = [](double used, int64_t limit) {  // seconds until one more fits
     return (used + 1 - static_cast<double>(limit)) * 60 / static_cast<double>(limit);

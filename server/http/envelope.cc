@@ -45,16 +45,10 @@ HttpError as_http_error(const Error& error) {
       return with(400, "");
     case Code::kNotFound:
       return with(404, "not_found");
-    case Code::kExhausted: {
-      HttpError busy = with(429, "rate_limit_exceeded");
-      busy.headers.emplace_back("Retry-After", "1");
-      return busy;
-    }
-    case Code::kUnavailable: {
-      HttpError gone = with(503, "service_unavailable");
-      gone.headers.emplace_back("Retry-After", "5");
-      return gone;
-    }
+    case Code::kExhausted:
+      return with(429, "rate_limit_exceeded").with("Retry-After", "1");
+    case Code::kUnavailable:
+      return with(503, "service_unavailable").with("Retry-After", "5");
     case Code::kBadModel:  // it computes what nobody can use
       return with(500, "model_error");
     case Code::kInternal:

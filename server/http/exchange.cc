@@ -45,11 +45,6 @@ const char* reason_of(int status) {
   return found == kReasons.end() ? "Other" : found->second;
 }
 
-HttpError with_header(HttpError error, std::string name, std::string value) {
-  error.headers.emplace_back(std::move(name), std::move(value));
-  return error;
-}
-
 bool is_json(const std::string& type) {
   const std::string name = type.substr(0, type.find_first_of("; \t"));
   return name == "application/json" || (name.starts_with("application/") && name.ends_with("+json"));
@@ -194,12 +189,11 @@ Response Server::admit(Exchange& exchange) {
   if (!(route && route->is_public) && !exchange.keys->empty()) {
     const ApiKey* key = exchange.keys->find(head.authorization);
     if (!key)
-      throw with_header(
-          HttpError(401,
-                    head.authorization.empty() ? "an API key is needed: Authorization: Bearer KEY"
-                                               : "the API key is not right",
-                    "", "invalid_api_key"),
-          "WWW-Authenticate", "Bearer");
+      throw HttpError(401,
+                      head.authorization.empty() ? "an API key is needed: Authorization: Bearer KEY"
+                                                 : "the API key is not right",
+                      "", "invalid_api_key")
+          .with("WWW-Authenticate", "Bearer");
     exchange.log.emplace_back("key", key->name);
     if (route && route->method == "POST") {
       key->usage->begin(key->name, key->limits);
@@ -214,10 +208,9 @@ Response Server::admit(Exchange& exchange) {
     return response;
   }
   if (!route)
-    throw with_header(
-        HttpError(405, escaped(exchange.path) + " does not answer the method " + escaped(head.method, 40), "",
-                  "method_not_allowed"),
-        "Allow", exchange.match.allowed);
+    throw HttpError(405, escaped(exchange.path) + " does not answer the method " + escaped(head.method, 40),
+                    "", "method_not_allowed")
+        .with("Allow", exchange.match.allowed);
   response.status = 0;
   if (route->method != "POST") return response;
   if (head.has_body() && !is_json(head.content_type))

@@ -1,4 +1,4 @@
-// A request and its answer as route handlers see them; nothing of the HTTP library.
+// A request and its answer as route handlers see them.
 #pragma once
 
 #include <exception>
@@ -31,7 +31,7 @@ struct Response {
   std::string content_type = "application/json";
   std::string body;
   HeaderList headers;
-  std::function<void(const Writer&)> stream;  // instead of body; runs in the connection's thread
+  std::function<void(const Writer&)> stream;  // instead of body; runs where the handler did
   std::shared_ptr<LogFields> log;  // what the handler adds to the access log; may fill it while streaming
 };
 
@@ -43,6 +43,11 @@ class HttpError : public std::exception {
   HttpError(int status, std::string message, std::string param = "", std::string code = "")
       : status(status), message(std::move(message)), param(std::move(param)), code(std::move(code)) {}
   const char* what() const noexcept override { return message.c_str(); }
+  HttpError with(std::string header, std::string value) const {
+    HttpError error = *this;
+    error.headers.emplace_back(std::move(header), std::move(value));
+    return error;
+  }
 
   int status;
   std::string message, param, code;

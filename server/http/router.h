@@ -28,7 +28,6 @@ class Router {
     std::string allowed;  // methods that this path answers, "GET, HEAD"; "" for an unknown path
   };
   Match find(std::string_view method, std::string_view path) const;
-  const std::vector<Route>& routes() const { return routes_; }
 
  private:
   std::vector<Route> routes_;

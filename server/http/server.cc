@@ -52,9 +52,7 @@ void guarded(const std::function<void()>& act) {
 }
 
 HttpError crowded(const std::string& why, const std::string& code) {
-  HttpError error(503, why + "; try again later", "", code);
-  error.headers.emplace_back("Retry-After", "1");
-  return error;
+  return HttpError(503, why + "; try again later", "", code).with("Retry-After", "1");
 }
 
 }  // namespace

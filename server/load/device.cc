@@ -36,15 +36,25 @@ std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why) {
   }
 }
 
-std::string why_not_on_gpu(const std::vector<Program>& programs, cuda::Numerics numerics) {
+cuda::VariantSet variants_of(const std::vector<Program>& programs, cuda::Numerics numerics) {
   std::vector<const Program*> all;
   for (const Program& program : programs) all.push_back(&program);
+  return {all, numerics};
+}
+
+std::string why_not_on_gpu(const std::vector<Program>& programs, cuda::Numerics numerics) {
   try {
-    cuda::VariantSet set(all, numerics);
+    variants_of(programs, numerics);
     return "";
   } catch (const Error& error) {
     return error.what();
   }
+}
+
+int64_t weight_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const WeightUse& use : program.weights) bytes += packed_bytes(use);
+  return bytes;
 }
 
 int64_t pages_with_room(const Compiled& compiled, std::span<const int64_t> free, bool processes) {
@@ -55,8 +65,8 @@ int64_t pages_with_room(const Compiled& compiled, std::span<const int64_t> free,
     int64_t room = free[g] / 10 * 9, page = 0, ranks = 0;
     for (std::size_t r = 0; r < compiled.programs.size(); ++r) {
       if (gpu_of_rank(static_cast<int>(r), gpus) != g) continue;
-      for (const WeightUse& use : compiled.programs[r].weights) room -= packed_bytes(use);
-      room -= 2 * (compiled.bindings[r].act_bytes + compiled.bindings[r].inbox_bytes);
+      room -= weight_bytes(compiled.programs[r]) +
+              2 * (compiled.bindings[r].act_bytes + compiled.bindings[r].inbox_bytes);
       page += page_bytes({compiled.programs[r]});
       ++ranks;
     }

@@ -31,8 +31,13 @@ void add_device_options(CommandLine& line, DeviceChoice& choice);
 // and there is none.
 std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why);
 
+// The kernel's cases that the programs need. Throws Error(kUnsupported) naming the first phase that has none.
+cuda::VariantSet variants_of(const std::vector<Program>& programs, cuda::Numerics numerics);
 // Empty if the GPU has code for every phase, else the first one without and why.
 std::string why_not_on_gpu(const std::vector<Program>& programs, cuda::Numerics numerics);
+
+// Of the program's weights as they are packed.
+int64_t weight_bytes(const Program& program);
 
 // The GPU of a rank process: they take the driver's GPUs in turn.
 inline int gpu_of_rank(int rank, int gpus) { return rank % gpus; }

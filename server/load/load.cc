@@ -22,19 +22,9 @@ int32_t config_length(std::optional<int64_t> length) {
 }
 
 LoadOptions load_options(const ServeOptions& options, const ModelFile& file, int32_t config_length) {
-  LoadOptions load;
+  LoadOptions load = options;
   load.model = file.onnx;
-  load.tp = options.tp;
-  load.processes = options.processes;
-  load.threads = options.threads;
-  load.max_length = options.max_model_len;
   load.config_length = config_length;
-  load.max_sequences = options.max_num_seqs;
-  load.max_batched_tokens = options.max_num_batched_tokens;
-  load.kv_memory = options.kv_memory;
-  load.device = options.device;
-  load.plain = options.plain;
-  load.plan = options.plan;
   return load;
 }
 
@@ -68,12 +58,12 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   log.done("text", text_found(*text));
   ServedModel model;
   ARK_CHECK(!is_model_process(), "a model's process starts another");
-  if (options.is_supervised())
+  if (options.wants_supervisor())
     model.runner = std::make_shared<supervise::SupervisedRunner>(
         [](int descriptor) {
           return dma::start_again(dma::own_arguments(), {std::string(kModelProcess) + "=1"}, descriptor);
         },
-        config_length(text->max_length));
+        config_length(text->max_length), [&log](std::string_view stage) { log.enter(stage); });
   else
     model.runner = load_runner(load_options(options, file, config_length(text->max_length)), log).runner;
   check_ids(*text, model.runner->limits().vocabulary);
@@ -100,16 +90,20 @@ bool is_model_process() { return std::getenv(kModelProcess) != nullptr; }
 int run_model_process(const ServeOptions& options, const std::function<void(const std::string&)>& say) {
   dma::end_with_launcher();
   ::unsetenv(kModelProcess);  // its ranks are none
-  return supervise::serve_model([&](const supervise::ModelTerms& terms) {
-    StageLog log([&](const std::string& line) {
-      if (terms.pages == 0) say(line);
-    });
+  bool is_first = true;
+  StageLog log([&](const std::string& line) {
+    if (is_first) say(line);
+  });
+  log.enter("parse");
+  const auto load = [&](const supervise::ModelTerms& terms) {
+    is_first = terms.pages == 0;
     LoadOptions load = load_options(options, find_model(options.model, options.variant), terms.config_length);
     load.pages = terms.pages;
     load.is_supervised = true;
     LoadedRunner loaded = load_runner(load, log);
     return supervise::OwnModel{std::move(loaded.runner), std::move(loaded.identity)};
-  });
+  };
+  return supervise::serve_model(load, [&log] { return log.current(); });
 }
 
 }  // namespace ark

@@ -22,8 +22,8 @@ struct LoadOptions {
   int32_t config_length = 0;    // what the files beside the model say, 0 = nothing
   int32_t max_sequences = 64;
   int32_t max_batched_tokens = 0;  // of one step; 0: 512
-  // Bytes, all ranks; 0: what all sequences can need, at most a quarter of free memory, or what is left of the
-  // ranks' GPUs.
+  // Bytes, all ranks; 0: what all sequences can need, at most half of the memory that weights and activations leave,
+  // or what is left of the ranks' GPUs.
   int64_t kv_memory = 0;
   DeviceChoice device;
   bool plain = false;          // the untouched graph even if it is recognised (the oracle)

@@ -19,8 +19,8 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 Fingerprint fingerprint_of(const Compiled& compiled);
-std::string samples_of(
-    const std::vector<ConstantPtr>& constants);  // Fingerprint::weights; nulls are passed over
+// Fingerprint::weights; nulls are passed over.
+std::string samples_of(const std::vector<ConstantPtr>& constants);
 
 // Collective. `error`: why this rank could not load the model, or empty. Throws Error(kUnavailable) on all ranks,
 // naming the one that has an error, or whose model differs from rank 0's.

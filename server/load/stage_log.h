@@ -18,6 +18,8 @@ class StageLog {
   void fact(std::string_view name, std::string_view text);
   // The stage that goes on now. Any thread.
   std::string current() const { return current_.load(); }
+  // It goes on elsewhere, which is where its line is printed. No stage of ours: nothing happens.
+  void enter(std::string_view stage);
 
  private:
   std::function<void(const std::string&)> print_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -27,12 +28,13 @@ constexpr auto kTurn = 200us;  // for a further step while one runs
 // The way back, with life signs on it from the first moment.
 class Reports {
  public:
-  explicit Reports(const dma::Socket& socket)
-      : socket_(socket), beats_([this](const std::stop_token& stop) { run(stop); }) {}
+  Reports(const dma::Socket& socket, const std::function<std::string()>& stage)
+      : socket_(socket), stage_(stage), beats_([this](const std::stop_token& stop) { run(stop); }) {}
 
-  void send(FrameKind kind, std::string_view payload, Code code = {}) {
+  // `number`: the code of a refusal, the thread of a life sign.
+  void send(FrameKind kind, std::string_view payload, int number = 0) {
     std::lock_guard lock(mutex_);
-    dma::send_frame(socket_, kind, static_cast<int>(code), 0, payload, dma::Deadline::never());
+    dma::send_frame(socket_, kind, number, 0, payload, dma::Deadline::never());
   }
   // Between steps, too, its failure is told.
   void watch(const StepRunner& runner) { runner_.store(&runner); }
@@ -45,13 +47,14 @@ class Reports {
     while (!stop.stop_requested()) {
       const StepRunner* runner = runner_.load();
       const std::string failure = runner ? runner->failure() : "";
-      if (!failure.empty()) return send(FrameKind::kRefused, failure, Code::kUnavailable);
-      send(FrameKind::kAlive, {});
+      if (!failure.empty()) return send(FrameKind::kRefused, failure, static_cast<int>(Code::kUnavailable));
+      send(FrameKind::kAlive, stage_(), ::gettid());
       never.wait_for(lock, stop, kBeat, [] { return false; });
     }
   }
 
   const dma::Socket& socket_;
+  const std::function<std::string()>& stage_;
   std::mutex mutex_;  // one frame at a time
   std::atomic<const StepRunner*> runner_{nullptr};
   std::jthread beats_;  // last: uses all of the above
@@ -86,12 +89,13 @@ void serve_steps(const dma::Socket& socket, Reports& reports, StepRunner& runner
 
 }  // namespace
 
-int serve_model(const std::function<OwnModel(const ModelTerms&)>& load) {
+int serve_model(const std::function<OwnModel(const ModelTerms&)>& load,
+                const std::function<std::string()>& stage) {
   if (::fcntl(dma::kHandedDescriptor, F_SETFD, FD_CLOEXEC) != 0)
     throw Error(Code::kUsage, "this process was not started by one that serves; clear its environment");
   const dma::Socket socket(dma::kHandedDescriptor);
   OwnModel model;  // ends after the report of what failed: its ranks may take a second
-  Reports reports(socket);
+  Reports reports(socket, stage);
   try {
     std::string payload;
     if (!receive(socket, FrameKind::kBlob, payload)) return 0;
@@ -102,7 +106,7 @@ int serve_model(const std::function<OwnModel(const ModelTerms&)>& load) {
     return 0;
   } catch (const std::exception&) {
     const Error error = current_error();
-    reports.send(FrameKind::kRefused, error.what(), error.code());
+    reports.send(FrameKind::kRefused, error.what(), static_cast<int>(error.code()));
     return error.exit_code();
   }
 }

@@ -15,7 +15,9 @@ struct OwnModel {
 };
 
 // Until the server closes the socket, which is dma::kHandedDescriptor. What fails is told to the server and not thrown;
-// returns the exit code.
-int serve_model(const std::function<OwnModel(const ModelTerms&)>& load);
+// returns the exit code. `stage`: what the server is told to be going on; asked from another thread.
+int serve_model(
+    const std::function<OwnModel(const ModelTerms&)>& load,
+    const std::function<std::string()>& stage = [] { return std::string(); });
 
 }  // namespace ark::supervise

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -22,6 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSilence = 2500ms;    // after which the process counts as dead; it speaks every 250 ms
+constexpr auto kStarved = 30'000ms;  // the same for one that would speak but gets no processor
 constexpr auto kLook = 50ms;         // between looks
 constexpr auto kMessageTime = 2s;    // for what has begun to come
 constexpr auto kRetryDelay = 100ms;  // after a load that failed; doubled each time
@@ -32,19 +35,27 @@ short ready_for(int descriptor, short events, std::chrono::milliseconds timeout)
   return ::poll(&one, 1, static_cast<int>(timeout.count())) > 0 ? one.revents : short{0};
 }
 
+// Whether the thread runs or waits for a processor: not one that is stopped, nor one that waits for a lock.
+bool is_runnable(pid_t process, uint32_t thread) {
+  std::ifstream in("/proc/" + std::to_string(process) + "/task/" + std::to_string(thread) + "/stat");
+  const std::string stat(std::istreambuf_iterator<char>(in), {});
+  const std::size_t name_end = stat.rfind(')');
+  return name_end != stat.npos && stat.compare(name_end, 3, ") R") == 0;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point then) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
 }
 
 }  // namespace
 
-SupervisedRunner::SupervisedRunner(Start start, int32_t config_length)
+SupervisedRunner::SupervisedRunner(Start start, int32_t config_length,
+                                   const std::function<void(std::string_view)>& on_stage)
     : start_(std::move(start)), config_length_(config_length) {
   ::signal(SIGCHLD, SIG_DFL);          // processes stay until they are reaped
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // the ranks of a dead process are awaited before the next begins
   try {
-    while (!ready(1s)) {
-    }
+    while (!ready(kLook)) on_stage(stage_);
   } catch (const Error& error) {
     end(2s);
     throw Error(error.code(), error.what());
@@ -113,6 +124,7 @@ void SupervisedRunner::begin() {
   const dma::Socket theirs(ends[1]);
   try {
     pid_ = start_(theirs.descriptor());
+    speaker_ = static_cast<uint32_t>(pid_);  // until it has said another
   } catch (const Error& error) {
     lose(error.code(), error.what());
   }
@@ -144,9 +156,12 @@ void SupervisedRunner::listen(dma::Deadline until) {
   bool heard = (ready & ~POLLOUT) != 0;
   const auto now = Clock::now();
   quiet_ += std::min<Clock::duration>(now - std::exchange(listened_, now), 2 * kLook);
-  if (!heard && quiet_ > kSilence)
-    lose(Code::kUnavailable,
-         "the model's process has been silent for " + std::to_string(kSilence.count()) + " ms");
+  if (!heard && quiet_ > kSilence) {
+    const std::chrono::milliseconds patience = is_runnable(pid_, speaker_) ? kStarved : kSilence;
+    if (quiet_ > patience)
+      lose(Code::kUnavailable,
+           "the model's process has been silent for " + std::to_string(patience.count()) + " ms");
+  }
   for (; heard; heard = ready_for(socket_.descriptor(), POLLIN, 0ms) != 0) {
     quiet_ = {};
     dma::Frame frame;
@@ -174,6 +189,8 @@ void SupervisedRunner::listen(dma::Deadline until) {
 void SupervisedRunner::take(const dma::Frame& frame) {
   switch (frame.header.kind) {
     case dma::FrameKind::kAlive:
+      stage_ = frame.payload;
+      speaker_ = frame.header.rank;
       return;
     case dma::FrameKind::kRefused:
       lose(static_cast<Code>(std::min(frame.header.rank, static_cast<uint32_t>(Code::kOs))), frame.payload);

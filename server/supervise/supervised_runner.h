@@ -9,6 +9,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "dma/bootstrap/socket.h"
 #include "engine/run/runner.h"
@@ -22,8 +23,11 @@ class SupervisedRunner : public StepRunner {
   // Starts the process, which finds `descriptor` as dma::kHandedDescriptor and calls serve_model().
   using Start = std::function<pid_t(int descriptor)>;
 
-  // Waits until the model is loaded. Throws what its process could not do, as Error; kUnavailable if it died.
-  SupervisedRunner(Start start, int32_t config_length);
+  // Waits until the model is loaded, and tells what is going on there. Throws what its process could not do, as Error;
+  // kUnavailable if it died.
+  SupervisedRunner(
+      Start start, int32_t config_length,
+      const std::function<void(std::string_view stage)>& on_stage = [](std::string_view) {});
   // Lets the process end in good order for a second.
   ~SupervisedRunner() override;
 
@@ -60,6 +64,8 @@ class SupervisedRunner : public StepRunner {
   RunnerLimits limits_;
   Clock::time_point begun_, not_before_{};
   int failed_loads_ = 0;  // in a row
+  std::string stage_;     // as of the last life sign
+  uint32_t speaker_ = 0;  // the thread that gives them
   // Time spent listening, and since when, without a word: our own being stopped is not the process's silence.
   Clock::duration quiet_{};
   Clock::time_point listened_;

@@ -9,7 +9,7 @@ namespace {
 
 std::size_t previous_begin(std::string_view text, std::size_t at) {
   do --at;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  while (at > 0 && is_continuation(text[at]));
   return at;
 }
 
@@ -42,7 +42,7 @@ std::size_t skip_space(std::string_view text, std::size_t at) {
   return at;
 }
 
-AddedToken read_token(const JsonView& json, const Normalizer* normalizer, Budget& budget) {
+AddedToken read_token(const JsonView& json, const Normalizer& normalizer, Budget& budget) {
   json.object();
   AddedToken token;
   token.id = Vocabulary::checked_id(json.at("id"));
@@ -53,13 +53,13 @@ AddedToken read_token(const JsonView& json, const Normalizer* normalizer, Budget
   token.rstrip = json.at("rstrip").boolean_or(false);
   token.normalized = json.at("normalized").boolean_or(!token.special);
   token.text = token.content;
-  if (token.normalized && normalizer) normalizer->apply(token.text, budget);
+  if (token.normalized) normalizer.apply(token.text, budget);
   return token;
 }
 
 }  // namespace
 
-AddedTokens::AddedTokens(const JsonView& list, const Normalizer* normalizer, Budget& budget) {
+AddedTokens::AddedTokens(const JsonView& list, const Normalizer& normalizer, Budget& budget) {
   if (list.is_null()) return;
   list.array();
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -83,29 +83,9 @@ std::optional<std::int32_t> AddedTokens::find_id(std::string_view content) const
 }
 
 void AddedTokens::Matcher::insert(std::string_view pattern, std::size_t token) {
-  std::uint32_t node = 0;
-  for (char c : pattern) {
-    const std::uint64_t edge = static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(c);
-    const auto [found, is_new] = edges_.try_emplace(edge, static_cast<std::uint32_t>(tokens_.size()));
-    if (is_new) tokens_.push_back(-1);
-    node = found->second;
-  }
-  if (tokens_[node] < 0) tokens_[node] = static_cast<std::int64_t>(token);
+  std::int32_t& known = trie_[pattern];
+  if (known < 0) known = static_cast<std::int32_t>(token);
   starts_[static_cast<unsigned char>(pattern[0])] = true;
-}
-
-std::pair<std::size_t, std::size_t> AddedTokens::Matcher::match(std::string_view text, Budget& budget) const {
-  std::pair<std::size_t, std::size_t> best{0, 0};
-  std::uint32_t node = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto edge =
-        edges_.find(static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(text[i]));
-    if (edge == edges_.end()) break;
-    budget.charge();
-    node = edge->second;
-    if (tokens_[node] >= 0) best = {static_cast<std::size_t>(tokens_[node]), i + 1};
-  }
-  return best;
 }
 
 std::vector<Section> AddedTokens::Matcher::find(std::string_view text, const AddedTokens& owner,
@@ -114,18 +94,16 @@ std::vector<Section> AddedTokens::Matcher::find(std::string_view text, const Add
   std::vector<Section> sections;
   std::size_t done = 0;  // everything before is in a section
   for (std::size_t at = 0; at < text.size();) {
-    if (!starts_[static_cast<unsigned char>(text[at])]) {
-      ++at;
-      continue;
-    }
-    const auto [index, length] = match(text.substr(at), budget);
-    if (length == 0) {
-      ++at;
-      continue;
-    }
-    const AddedToken& token = owner.tokens_[index];
-    std::size_t begin = at, end = at + length;
+    const AddedToken* longest = nullptr;
+    std::size_t begin = at, end = at + 1;
+    if (starts_[static_cast<unsigned char>(text[at])])
+      budget.charge(trie_.visit_prefixes(text.substr(at), [&](std::size_t length, std::int32_t index) {
+        longest = &owner.tokens_[static_cast<std::size_t>(index)];
+        end = begin + length;
+      }));
     at = end;
+    if (!longest) continue;
+    const AddedToken& token = *longest;
     if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
     // One that starts in the blanks that the token before has swallowed keeps what is left of it.
     begin = std::max(token.lstrip ? skip_space_back(text, begin, done) : begin, done);

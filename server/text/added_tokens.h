@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/text/normalizer.h"
+#include "server/text/trie.h"
 #include "server/text/vocabulary.h"
 
 namespace ark::text {
@@ -30,7 +31,7 @@ struct Section {
 class AddedTokens {
  public:
   // Reads "added_tokens".
-  AddedTokens(const JsonView& list, const Normalizer* normalizer, Budget& budget);
+  AddedTokens(const JsonView& list, const Normalizer& normalizer, Budget& budget);
 
   // Leftmost-longest matches of the tokens that are (not) `normalized`; the sections cover the text.
   std::vector<Section> find(std::string_view text, bool normalized, Budget& budget) const {
@@ -49,12 +50,8 @@ class AddedTokens {
     std::vector<Section> find(std::string_view text, const AddedTokens& owner, Budget& budget) const;
 
    private:
-    // The token with the longest pattern at the front of `text`, and its length; 0 if there is none.
-    std::pair<std::size_t, std::size_t> match(std::string_view text, Budget& budget) const;
-
-    std::unordered_map<std::uint64_t, std::uint32_t> edges_;  // (node, byte) -> node
-    std::vector<std::int64_t> tokens_{-1};                    // by node: index of the token that ends here
-    bool starts_[256] = {};                                   // bytes with which a pattern begins
+    Trie trie_;              // indices of tokens by their patterns
+    bool starts_[256] = {};  // bytes with which a pattern begins
   };
 
   std::vector<AddedToken> tokens_;

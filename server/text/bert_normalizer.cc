@@ -11,7 +11,7 @@ bool is_ideograph(char32_t c) {
          (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-class BertNormalizer : public Normalizer {
+class BertNormalizer {
  public:
   explicit BertNormalizer(const JsonView& json)
       : clean_text_(json.at("clean_text").boolean_or(true)),
@@ -19,7 +19,7 @@ class BertNormalizer : public Normalizer {
         lowercase_(json.at("lowercase").boolean_or(true)),
         strip_accents_(json.at("strip_accents").boolean_or(lowercase_)) {}
 
-  void apply(std::string& text, Budget& budget) const override {
+  void operator()(std::string& text, Budget& budget) const {
     budget.charge_bytes(2 * text.size());
     std::string out;
     for (std::size_t at = 0; at < text.size();) append(out, next_char(text, at));
@@ -50,8 +50,6 @@ class BertNormalizer : public Normalizer {
 
 }  // namespace
 
-std::unique_ptr<Normalizer> parse_bert_normalizer(const JsonView& json) {
-  return std::make_unique<BertNormalizer>(json);
-}
+Normalizer::Step parse_bert_normalizer(const JsonView& json) { return BertNormalizer(json); }
 
 }  // namespace ark::text

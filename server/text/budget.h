@@ -59,8 +59,6 @@ class Budget {
     charge(bytes / kBytesPerUnit);
   }
 
-  std::size_t work_left() const { return work_left_; }
-
  private:
   using Clock = std::chrono::steady_clock;
 

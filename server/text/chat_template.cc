@@ -4,7 +4,6 @@
 #include "server/text/chat_input.h"
 #include "server/text/jinja/from_json.h"
 #include "server/text/jinja/interpreter.h"
-#include "server/text/jinja/parser.h"
 #include "server/text/unicode.h"
 
 namespace ark::text {

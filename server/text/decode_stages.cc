@@ -163,14 +163,7 @@ class SuffixStage : public DecodeStage {
  private:
   void release(std::string_view replacement, std::vector<std::string>& out) {
     if (!held_) return;
-    std::string text;
-    std::size_t from = 0;
-    for (const Span& span : find_literal(*held_, suffix_)) {
-      text += held_->substr(from, span.begin - from);
-      text += replacement;
-      from = span.end;
-    }
-    out.push_back(text + held_->substr(from));
+    out.push_back(replace_spans(*held_, find_literal(*held_, suffix_), replacement));
     held_.reset();
   }
 
@@ -178,17 +171,12 @@ class SuffixStage : public DecodeStage {
   std::optional<std::string> held_;
 };
 
-void replace_literal(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = find_text(text, from); at != text.npos; at = find_text(text, from, at + to.size()))
-    text.replace(at, from.size(), to);
-}
-
 // English contractions and punctuation, as BERT's decoder tidies them within one token.
 std::string tidy(std::string text) {
   static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (const auto& [from, to] : kRules) replace_literal(text, from, to);
+  for (const auto& [from, to] : kRules) text = replace_spans(text, find_literal(text, from), to);
   return text;
 }
 

@@ -7,17 +7,19 @@
 namespace ark::text {
 namespace {
 
-// For one token, for what a whole text has held back, and for all text of a stream.
+// For one token, and for what a whole text has held back.
 constexpr Budget kTokenBudget{1'000'000, std::size_t{8} << 20},
     kRestBudget{10'000'000, std::size_t{64} << 20};
 
 constexpr std::size_t kMaxText = std::size_t{64} << 20;  // bytes of a stream
 
+// `made`: bytes of the stream so far.
 template <typename Function>
-std::string within(Budget budget, Budget& stream, Function decode) {
+std::string within(Budget budget, std::size_t& made, Function decode) {
   try {
     std::string text = decode(budget);
-    stream.charge_bytes(text.size());
+    if ((made += text.size()) > kMaxText)
+      throw BudgetExceeded("makes more than " + std::to_string(kMaxText >> 20) + " MiB");
     return text;
   } catch (const BudgetExceeded& error) {
     throw Error(Code::kInvalidArgument, std::string("tokens: decoding ") + error.what());
@@ -39,12 +41,9 @@ Decoder::Decoder(const JsonView& json) {
 }
 
 void Decoder::add(const JsonView& json, int depth) {
-  if (depth > kMaxSequenceDepth)
-    json.fail("decoders are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
   if (type == "Sequence") {
-    const JsonView list = parts_of(json.at("decoders"));
-    for (std::size_t i = 0; i < list.size(); ++i) add(list.at(i), depth + 1);
+    for (const JsonView& part : parts_of(json.at("decoders"), depth)) add(part, depth + 1);
     return;
   }
   steps_.push_back(parse_decode_step(json, type, fused_));
@@ -65,7 +64,7 @@ std::string Decoder::token_bytes(std::string_view token) const {
   return text.starts_with('x') ? text.substr(1) : text;
 }
 
-Decoder::Stream::Stream(const Decoder& decoder) : made_(1 << 30, kMaxText) {
+Decoder::Stream::Stream(const Decoder& decoder) {
   if (decoder.joins_with_spaces_) stages_.push_back(join_with_spaces());
   for (const auto& start : decoder.steps_) stages_.push_back(start());
 }

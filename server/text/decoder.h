@@ -42,7 +42,7 @@ class Decoder {
    private:
     std::string drain(std::vector<std::string> tokens, std::size_t stage, Budget& budget);
     std::vector<std::unique_ptr<DecodeStage>> stages_;
-    Budget made_;  // all text
+    std::size_t made_ = 0;  // bytes of all text
   };
 
   // The bytes that a token stands for by itself, before any character is put together.

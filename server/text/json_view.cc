@@ -1,7 +1,5 @@
 #include "server/text/json_view.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/files.h"
 #include "server/json.h"
@@ -11,44 +9,16 @@ namespace ark::text {
 namespace {
 
 const Json kNull;
-constexpr int kMaxNesting = 64;
-constexpr std::size_t kMaxValues = 3'000'000;  // some 80 bytes each; the largest published file has 2 million
+// Values take some 80 bytes each; the largest published file has 2 million.
+constexpr JsonLimits kLimits{.depth = 64, .values = 3'000'000};
 constexpr std::size_t kMaxParts = 256;
-
-// Counted before the parser takes memory for them.
-struct Extent {
-  int depth = 0;           // of brackets
-  std::size_t values = 1;  // about: commas and brackets
-};
-
-Extent extent_of(std::string_view text) {
-  Extent extent;
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '"')
-      in_string = !in_string;
-    else if (in_string)
-      i += c == '\\';
-    else if (c == '[' || c == '{')
-      extent.depth = std::max(extent.depth, ++depth), ++extent.values;
-    else if (c == ']' || c == '}')
-      --depth;
-    else
-      extent.values += c == ',';
-  }
-  return extent;
-}
+constexpr int kMaxSequenceDepth = 16;  // of parts of a tokenizer that are lists of such parts
 
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& name) {
-  const Extent extent = extent_of(text);
-  if (extent.depth > kMaxNesting)
-    throw Error(Code::kBadModel, name + ": nested deeper than " + std::to_string(kMaxNesting) + " levels");
-  if (extent.values > kMaxValues)
-    throw Error(Code::kBadModel, name + ": holds more than " + std::to_string(kMaxValues) + " values");
+  if (const std::string why = why_too_large(text, kLimits); !why.empty())
+    throw Error(Code::kBadModel, name + ": " + why);
   try {
     return ark::parse_json(text);
   } catch (const JsonError& error) {
@@ -56,8 +26,8 @@ Json parse_json(std::string_view text, const std::string& name) {
   }
 }
 
-Json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes) {
-  return parse_json(read_file(file, max_bytes), escaped(file.filename().string()));
+Json parse_json_file(const std::filesystem::path& file) {
+  return parse_json(read_file(file, kMaxTokenizer), escaped(file.filename().string()));
 }
 
 bool JsonView::is_null() const { return value_->is_null(); }
@@ -128,10 +98,13 @@ const JsonView& JsonView::array() const {
   return *this;
 }
 
-JsonView parts_of(const JsonView& list) {
+std::vector<JsonView> parts_of(const JsonView& list, int depth) {
   if (list.array().size() > kMaxParts)
     list.fail(std::to_string(list.size()) + " parts, the limit is " + std::to_string(kMaxParts));
-  return list;
+  if (depth >= kMaxSequenceDepth) list.fail("nested deeper than " + std::to_string(kMaxSequenceDepth));
+  std::vector<JsonView> parts;
+  for (std::size_t i = 0; i < list.size(); ++i) parts.push_back(list.at(i));
+  return parts;
 }
 
 void JsonView::fail(const std::string& message) const {

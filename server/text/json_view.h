@@ -6,19 +6,17 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/json_fwd.h"
 
 namespace ark::text {
 
-inline constexpr int kMaxSequenceDepth = 16;  // of parts of a tokenizer that are lists of such parts
+// Bytes of a tokenizer.json; the largest published has 35 MB.
+inline constexpr std::size_t kMaxTokenizer = std::size_t{64} << 20;
 
-inline constexpr std::size_t kMaxTokenizer =
-    64u << 20;  // bytes of a tokenizer.json; the largest published has 35 MB
-
-// Parses a whole file. kNotFound if it cannot be read, kBadModel if it is too large, nested too deeply or not
-// JSON.
-Json parse_json_file(const std::filesystem::path& file, std::size_t max_bytes = kMaxTokenizer);
+// Parses a whole file. kNotFound if it cannot be read, kBadModel if it is larger, nested too deeply or not JSON.
+Json parse_json_file(const std::filesystem::path& file);
 Json parse_json(std::string_view text, const std::string& name);
 
 // A value and its place ("tokenizer.json: model.vocab"). The document must outlive the view.
@@ -61,8 +59,8 @@ class JsonView {
   std::string place_;
 };
 
-// A list of parts of a tokenizer (normalizers, pre-tokenizers ...), of which there must not be too many: each
+// A list of parts of a tokenizer (normalizers, pre-tokenizers ...), in `depth` others. There must not be too many: each
 // looks at all of a text.
-JsonView parts_of(const JsonView& list);
+std::vector<JsonView> parts_of(const JsonView& list, int depth);
 
 }  // namespace ark::text

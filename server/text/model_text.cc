@@ -53,10 +53,6 @@ std::vector<std::int32_t> ids_of(const JsonView& json) {
   return ids;
 }
 
-void set_once(std::optional<double>& target, const JsonView& json) {
-  if (!target && !json.is_null()) target = json.number();
-}
-
 void set_once(std::optional<std::int64_t>& target, const JsonView& json, std::int64_t low = 0) {
   if (!target && !json.is_null()) target = json.integer(low, kMaxLength);
 }
@@ -65,17 +61,6 @@ void set_once(std::optional<std::int32_t>& target, const JsonView& json) {
   if (target || json.is_null() || (json.is_number() && json.number() == -1)) return;
   const std::vector<std::int32_t> ids = ids_of(json);
   if (!ids.empty()) target = ids[0];
-}
-
-void read_sampling(const JsonView& json, SamplingDefaults& defaults) {
-  if (const JsonView sample = json.at("do_sample"); !defaults.do_sample && !sample.is_null())
-    defaults.do_sample = sample.boolean();
-  set_once(defaults.temperature, json.at("temperature"));
-  set_once(defaults.top_p, json.at("top_p"));
-  set_once(defaults.min_p, json.at("min_p"));
-  set_once(defaults.repetition_penalty, json.at("repetition_penalty"));
-  set_once(defaults.top_k, json.at("top_k"));
-  set_once(defaults.max_new_tokens, json.at("max_new_tokens"));
 }
 
 struct TemplateSources {
@@ -132,7 +117,6 @@ void read_ids(const JsonView& generation, const JsonView& config, const JsonView
   for (const JsonView& source : {generation, config, text_config, genai}) {
     if (text.eos_ids.empty()) text.eos_ids = ids_of(source.at("eos_token_id"));
     set_once(text.bos_id, source.at("bos_token_id"));
-    set_once(text.pad_id, source.at("pad_token_id"));
   }
   text.max_length = length_of(config, genai);
   if (!text.tokenizer) return;
@@ -145,7 +129,6 @@ void read_ids(const JsonView& generation, const JsonView& config, const JsonView
   // document.
   if (const auto id = id_of("eos_token"); id && text.chat_template) text.eos_ids.push_back(*id);
   if (!text.bos_id) text.bos_id = id_of("bos_token");
-  if (!text.pad_id) text.pad_id = id_of("pad_token");
 }
 
 }  // namespace
@@ -167,8 +150,6 @@ ModelText load_model_text(const fs::path& directory, const fs::path& model) {
   read_ids(generation.view(), config.view(), genai.view().at("model"), text);
   std::sort(text.eos_ids.begin(), text.eos_ids.end());
   text.eos_ids.erase(std::unique(text.eos_ids.begin(), text.eos_ids.end()), text.eos_ids.end());
-  read_sampling(generation.view(), text.defaults);
-  read_sampling(genai.view().at("search"), text.defaults);
   return text;
 }
 
@@ -184,8 +165,6 @@ std::vector<std::int32_t> ModelText::encode_prompt(std::string_view prompt) cons
   if (add_bos && bos_id && (ids.empty() || ids[0] != *bos_id)) ids.insert(ids.begin(), *bos_id);
   return ids;
 }
-
-void ModelText::fill(ChatInput& input) const { input.tokens = tokens; }
 
 const ChatTemplate& ModelText::template_for(const ChatInput& input) const {
   return tool_template && !input.tools.is_null() ? *tool_template : *chat_template;

@@ -13,30 +13,20 @@
 
 namespace ark::text {
 
-// Sampling parameters that the model's authors recommend (generation_config.json, or genai_config.json).
-struct SamplingDefaults {
-  std::optional<bool> do_sample;
-  std::optional<double> temperature, top_p, min_p, repetition_penalty;
-  std::optional<std::int64_t> top_k, max_new_tokens;
-};
-
 struct ModelText {
   std::optional<Tokenizer> tokenizer;         // without one the server takes and gives token ids
   std::optional<ChatTemplate> chat_template;  // without one there are no chat completions
   std::optional<ChatTemplate> tool_template;  // of chats with tools, where the file lists one for them
   std::string chat_template_error;            // why a template that is there cannot be used
-  std::map<std::string, std::string> tokens;  // "bos_token": "<s>" ...
-  std::optional<std::int32_t> bos_id, pad_id;
+  std::map<std::string, std::string> tokens;  // "bos_token": "<s>" ..., for ChatInput
+  std::optional<std::int32_t> bos_id;
   std::vector<std::int32_t> eos_ids;       // each ends a generation; sorted, may be empty
   bool add_bos = false;                    // tokenizer_config.json: add_bos_token
   std::optional<std::int64_t> max_length;  // positions the model was made for
-  SamplingDefaults defaults;
 
   // Prompt ids of plain text: with the post-processor's special tokens, and bos in front if add_bos asks for
   // it.
   std::vector<std::int32_t> encode_prompt(std::string_view text) const;
-  // The template's variables that come from here (bos_token ...), for ChatTemplate::render.
-  void fill(ChatInput& input) const;
   // The template for this input; there must be a chat template.
   const ChatTemplate& template_for(const ChatInput& input) const;
 };

@@ -1,7 +1,8 @@
 #include "server/text/normalizer.h"
 
+#include <algorithm>
+#include <memory>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "server/text/byte_level.h"
@@ -10,35 +11,6 @@
 
 namespace ark::text {
 namespace {
-
-class NormalizerSequence : public Normalizer {
- public:
-  NormalizerSequence(const JsonView& json, int depth) {
-    const JsonView list = parts_of(json.at("normalizers"));
-    for (std::size_t i = 0; i < list.size(); ++i)
-      if (auto step = Normalizer::parse(list.at(i), depth + 1)) steps_.push_back(std::move(step));
-  }
-  void apply(std::string& text, Budget& budget) const override {
-    for (const auto& step : steps_) step->apply(text, budget);
-  }
-
- private:
-  std::vector<std::unique_ptr<Normalizer>> steps_;
-};
-
-// Any function of the whole text, which makes not much more of it.
-class Mapped : public Normalizer {
- public:
-  using Map = std::string (*)(std::string_view text);
-  explicit Mapped(Map map) : map_(map) {}
-  void apply(std::string& text, Budget& budget) const override {
-    budget.charge_bytes(text.size());
-    text = map_(text);
-  }
-
- private:
-  Map map_;
-};
 
 template <NormalForm kForm>
 std::string in_form(std::string_view text) {
@@ -67,80 +39,68 @@ std::string nmt(std::string_view text) {
   return out;
 }
 
-class Replace : public Normalizer {
- public:
-  explicit Replace(const JsonView& json)
-      : pattern_(json.at("pattern")), content_(json.at("content").string()) {}
-  void apply(std::string& text, Budget& budget) const override {
-    text = pattern_.replace_all(text, content_, budget);
-  }
+Normalizer::Step replace_step(const JsonView& json) {
+  return
+      [pattern = std::make_shared<const Pattern>(json.at("pattern")), content = json.at("content").string()](
+          std::string& text, Budget& budget) { text = pattern->replace_all(text, content, budget); };
+}
 
- private:
-  Pattern pattern_;
-  std::string content_;
-};
+Normalizer::Step prepend_step(const JsonView& json) {
+  return [prefix = json.at("prepend").string()](std::string& text, Budget& budget) {
+    budget.charge_bytes(text.size() + prefix.size());
+    if (!text.empty()) text.insert(0, prefix);
+  };
+}
 
-class Prepend : public Normalizer {
- public:
-  explicit Prepend(const JsonView& json) : prefix_(json.at("prepend").string()) {}
-  void apply(std::string& text, Budget& budget) const override {
-    budget.charge_bytes(text.size() + prefix_.size());
-    if (!text.empty()) text.insert(0, prefix_);
-  }
-
- private:
-  std::string prefix_;
-};
-
-class Strip : public Normalizer {
- public:
-  explicit Strip(const JsonView& json)
-      : left_(json.at("strip_left").boolean()), right_(json.at("strip_right").boolean()) {}
-  void apply(std::string& text, Budget& budget) const override {
+Normalizer::Step strip_step(const JsonView& json) {
+  return [left = json.at("strip_left").boolean(), right = json.at("strip_right").boolean()](std::string& text,
+                                                                                            Budget& budget) {
     budget.charge_bytes(text.size());
-    std::size_t begin = 0, end = 0;
-    bool seen = false;
+    std::size_t begin = text.size(), end = 0;  // of what is not white space
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t here = at;
       if (is_whitespace(next_char(text, at))) continue;
-      if (!seen) begin = here;
-      seen = true;
+      begin = std::min(begin, here);
       end = at;
     }
-    if (!seen) {
-      if (left_ || right_) text.clear();
-      return;
-    }
-    text = text.substr(left_ ? begin : 0, right_ ? end - (left_ ? begin : 0) : std::string::npos);
-  }
-
- private:
-  bool left_, right_;
-};
+    if (right) text.resize(end);
+    if (left) text.erase(0, begin);
+  };
+}
 
 }  // namespace
 
-std::unique_ptr<Normalizer> Normalizer::parse(const JsonView& json, int depth) {
-  if (json.is_null()) return nullptr;
-  if (depth > kMaxSequenceDepth)
-    json.fail("normalizers are nested deeper than " + std::to_string(kMaxSequenceDepth));
+void Normalizer::add(const JsonView& json, int depth) {
+  if (json.is_null()) return;
   const std::string& type = json.at("type").string();
-  if (type == "Sequence") return std::make_unique<NormalizerSequence>(json, depth);
-  static constexpr std::pair<std::string_view, Mapped::Map> kMaps[] = {{"NFC", in_form<NormalForm::kNfc>},
-                                                                       {"NFD", in_form<NormalForm::kNfd>},
-                                                                       {"NFKC", in_form<NormalForm::kNfkc>},
-                                                                       {"NFKD", in_form<NormalForm::kNfkd>},
-                                                                       {"Lowercase", to_lower},
-                                                                       {"StripAccents", without_accents},
-                                                                       {"ByteLevel", bytes_to_chars},
-                                                                       {"Nmt", nmt}};
+  if (type == "Sequence") {
+    for (const JsonView& part : parts_of(json.at("normalizers"), depth)) add(part, depth + 1);
+    return;
+  }
+  // Functions of the whole text, which make not much more of it.
+  using Map = std::string (*)(std::string_view text);
+  static constexpr std::pair<std::string_view, Map> kMaps[] = {{"NFC", in_form<NormalForm::kNfc>},
+                                                               {"NFD", in_form<NormalForm::kNfd>},
+                                                               {"NFKC", in_form<NormalForm::kNfkc>},
+                                                               {"NFKD", in_form<NormalForm::kNfkd>},
+                                                               {"Lowercase", to_lower},
+                                                               {"StripAccents", without_accents},
+                                                               {"ByteLevel", bytes_to_chars},
+                                                               {"Nmt", nmt}};
   for (const auto& [name, map] : kMaps)
-    if (type == name) return std::make_unique<Mapped>(map);
-  if (type == "Replace") return std::make_unique<Replace>(json);
-  if (type == "Prepend") return std::make_unique<Prepend>(json);
-  if (type == "Strip") return std::make_unique<Strip>(json);
-  if (type == "BertNormalizer") return parse_bert_normalizer(json);
-  if (type == "Precompiled") return parse_precompiled_normalizer(json);
+    if (type == name)
+      return steps_.push_back([map = map](std::string& text, Budget& budget) {
+        budget.charge_bytes(text.size());
+        text = map(text);
+      });
+  static constexpr std::pair<std::string_view, Step (*)(const JsonView&)> kSteps[] = {
+      {"Replace", replace_step},
+      {"Prepend", prepend_step},
+      {"Strip", strip_step},
+      {"BertNormalizer", parse_bert_normalizer},
+      {"Precompiled", parse_precompiled_normalizer}};
+  for (const auto& [name, parse] : kSteps)
+    if (type == name) return steps_.push_back(parse(json));
   json.unsupported("normalizer " + escaped(type, 60) + " is not supported");
 }
 

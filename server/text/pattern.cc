@@ -31,10 +31,15 @@ std::vector<Span> find_literal(std::string_view text, std::string_view literal) 
 }
 
 std::string Pattern::replace_all(std::string_view text, std::string_view replacement, Budget& budget) const {
-  std::string out;
-  std::size_t from = 0;
   const std::vector<Span> spans = find_all(text, budget);
   budget.charge_bytes(text.size() + spans.size() * replacement.size());
+  return replace_spans(text, spans, replacement);
+}
+
+std::string replace_spans(std::string_view text, const std::vector<Span>& spans,
+                          std::string_view replacement) {
+  std::string out;
+  std::size_t from = 0;
   for (const Span& span : spans) {
     out += text.substr(from, span.begin - from);
     out += replacement;

@@ -22,5 +22,7 @@ class Pattern {
 };
 
 std::vector<Span> find_literal(std::string_view text, std::string_view literal);
+std::string replace_spans(std::string_view text, const std::vector<Span>& spans,
+                          std::string_view replacement);
 
 }  // namespace ark::text

@@ -25,16 +25,13 @@ void PostProcessor::apply(std::vector<std::int32_t>& ids) const {
 
 void PostProcessor::parse(const JsonView& json, int depth) {
   if (json.is_null()) return;
-  if (depth > kMaxSequenceDepth)
-    json.fail("post-processors are nested deeper than " + std::to_string(kMaxSequenceDepth));
   const std::string& type = json.at("type").string();
   if (type == "ByteLevel") return;  // changes offsets only
   if (type == "TemplateProcessing") return parse_template(json);
   if (type == "BertProcessing" || type == "RobertaProcessing")
     return wrap({named_id(json.at("cls"))}, {named_id(json.at("sep"))});
   if (type != "Sequence") json.unsupported("post-processor " + escaped(type, 60) + " is not supported");
-  const JsonView list = parts_of(json.at("processors"));
-  for (std::size_t i = 0; i < list.size(); ++i) parse(list.at(i), depth + 1);
+  for (const JsonView& part : parts_of(json.at("processors"), depth)) parse(part, depth + 1);
 }
 
 void PostProcessor::parse_template(const JsonView& json) {

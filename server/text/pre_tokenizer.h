@@ -1,7 +1,7 @@
 // Pre-tokenizers of tokenizer.json: cut text into the pieces (words) that the model sees one at a time.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <vector>
 
 #include "server/text/json_view.h"
@@ -11,16 +11,18 @@ namespace ark::text {
 
 class PreTokenizer {
  public:
-  virtual ~PreTokenizer() = default;
+  explicit PreTokenizer(const JsonView& json) { add(json, 0); }  // null: cuts nothing
 
   // Replaces the pieces by smaller ones, which are never empty. Charges for what it makes.
-  virtual void apply(std::vector<Piece>& pieces, Budget& budget) const;
+  void apply(std::vector<Piece>& pieces, Budget& budget) const;
 
-  // Null for null. kBadModel or kUnsupported otherwise.
-  static std::unique_ptr<PreTokenizer> parse(const JsonView& json, int depth = 0);
+  // Appends what becomes of one piece.
+  using Cut = std::function<void(Piece& piece, std::vector<Piece>& out, Budget& budget)>;
 
- protected:
-  virtual void cut(Piece& piece, std::vector<Piece>& out, Budget& budget) const = 0;
+ private:
+  void add(const JsonView& json, int depth);
+
+  std::vector<Cut> cuts_;
 };
 
 enum class PrependScheme { kAlways, kFirst, kNever };

@@ -28,7 +28,7 @@ std::string decode_base64(const JsonView& json) {
   return out;
 }
 
-class Precompiled : public Normalizer {
+class Precompiled {
  public:
   explicit Precompiled(const JsonView& map) {
     const std::string bytes = decode_base64(map);
@@ -42,7 +42,7 @@ class Precompiled : public Normalizer {
     if (!is_valid_utf8(replacements_)) map.fail("replacements are not valid UTF-8");
   }
 
-  void apply(std::string& text, Budget& budget) const override {
+  void operator()(std::string& text, Budget& budget) const {
     budget.charge_bytes(2 * text.size());
     std::string out;
     for (std::string_view cluster : graphemes(text)) {
@@ -94,8 +94,8 @@ class Precompiled : public Normalizer {
 
 }  // namespace
 
-std::unique_ptr<Normalizer> parse_precompiled_normalizer(const JsonView& json) {
-  return std::make_unique<Precompiled>(json.at("precompiled_charsmap"));
+Normalizer::Step parse_precompiled_normalizer(const JsonView& json) {
+  return Precompiled(json.at("precompiled_charsmap"));
 }
 
 }  // namespace ark::text

@@ -27,8 +27,6 @@ constexpr std::uint32_t kStepsPerUnit = 16;
 constexpr std::uint32_t kHeapLimit = 64 * 1024;  // KiB per match
 constexpr std::size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
 std::string pcre2_message(int error) {
   PCRE2_UCHAR buffer[160];
   pcre2_get_error_message(error, buffer, sizeof buffer);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "server/text/regex.h"
+#include "server/text/unicode.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -113,7 +114,7 @@ class Translator {
 
   void copy_character() {
     do out_ += in_[at_++];
-    while (at_ < in_.size() && (static_cast<unsigned char>(in_[at_]) & 0xC0) == 0x80);
+    while (at_ < in_.size() && is_continuation(in_[at_]));
   }
 
   void open_group() {

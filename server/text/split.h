@@ -32,7 +32,7 @@ std::vector<Segment> segments_of(std::string_view text, const std::vector<Span>&
 
 // One match per character for which the predicate holds.
 template <typename Predicate>
-std::vector<Span> match_characters(std::string_view text, Predicate predicate) {
+std::vector<Span> match_characters(std::string_view text, const Predicate& predicate) {
   std::vector<Span> spans;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t begin = at;

@@ -66,7 +66,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
 // Text between added tokens that are found as they stand.
 void Tokenizer::encode_section(std::string section, bool at_start, std::vector<std::int32_t>& ids,
                                Budget& budget) const {
-  if (parts_->normalizer) parts_->normalizer->apply(section, budget);
+  parts_->normalizer.apply(section, budget);
   for (const Section& inner : parts_->added.find(section, true, budget)) {
     if (inner.id) {
       ids.push_back(*inner.id);
@@ -74,7 +74,7 @@ void Tokenizer::encode_section(std::string section, bool at_start, std::vector<s
     }
     std::vector<Piece> pieces;
     pieces.push_back({section.substr(inner.begin, inner.end - inner.begin), at_start && inner.begin == 0});
-    if (parts_->pre_tokenizer) parts_->pre_tokenizer->apply(pieces, budget);
+    parts_->pre_tokenizer.apply(pieces, budget);
     for (const Piece& piece : pieces) parts_->model->encode(piece.text, ids, budget);
   }
 }
@@ -106,14 +106,6 @@ std::optional<std::int32_t> Tokenizer::id(std::string_view token) const {
 bool Tokenizer::is_special(std::int32_t id) const {
   const auto text = token(id);
   return text && parts_->added.is_special(*text);
-}
-
-std::vector<std::int32_t> Tokenizer::special_ids() const {
-  std::vector<std::int32_t> ids;
-  for (const AddedToken& token : parts_->added.all())
-    if (token.special) ids.push_back(token.id);
-  std::sort(ids.begin(), ids.end());
-  return ids;
 }
 
 std::int32_t Tokenizer::lowest_id() const {

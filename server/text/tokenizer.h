@@ -43,7 +43,6 @@ class Tokenizer {
   std::string token_bytes(std::int32_t id) const;
   std::optional<std::int32_t> id(std::string_view token) const;
   bool is_special(std::int32_t id) const;
-  std::vector<std::int32_t> special_ids() const;
   std::int32_t vocab_size() const;  // one past the largest id
   std::int32_t lowest_id() const;   // vocab_size() if there is no token
 

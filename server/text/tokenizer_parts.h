@@ -13,15 +13,15 @@ namespace ark::text {
 
 struct Tokenizer::Parts {
   Parts(const JsonView& json, Budget& budget)
-      : normalizer(Normalizer::parse(json.at("normalizer"))),
-        pre_tokenizer(PreTokenizer::parse(json.at("pre_tokenizer"))),
+      : normalizer(json.at("normalizer")),
+        pre_tokenizer(json.at("pre_tokenizer")),
         model(TokenModel::parse(json.at("model"))),
-        added(json.at("added_tokens"), normalizer.get(), budget),
+        added(json.at("added_tokens"), normalizer, budget),
         post_processor(json.at("post_processor")),
         decoder(json.at("decoder")) {}
 
-  std::unique_ptr<const Normalizer> normalizer;       // may be null
-  std::unique_ptr<const PreTokenizer> pre_tokenizer;  // may be null
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
   std::unique_ptr<const TokenModel> model;
   AddedTokens added;
   PostProcessor post_processor;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
@@ -23,36 +24,24 @@ bool is_ascii(std::string_view text) {
 }
 
 // Upper-case mappings to several characters that occur in running text (SpecialCasing.txt, unconditional).
+constexpr std::pair<char32_t, std::string_view> kSpecialUpper[] = {{0x00DF, "SS"},
+                                                                   {0x0149, "\u02BCN"},
+                                                                   {0x01F0, "J\u030C"},
+                                                                   {0x0390, "\u0399\u0308\u0301"},
+                                                                   {0x03B0, "\u03A5\u0308\u0301"},
+                                                                   {0x0587, "\u0535\u0552"},
+                                                                   {0xFB00, "FF"},
+                                                                   {0xFB01, "FI"},
+                                                                   {0xFB02, "FL"},
+                                                                   {0xFB03, "FFI"},
+                                                                   {0xFB04, "FFL"},
+                                                                   {0xFB05, "ST"},
+                                                                   {0xFB06, "ST"}};
+
 std::string_view special_upper(char32_t c) {
-  switch (c) {
-    case 0x00DF:
-      return "SS";
-    case 0x0149:
-      return "\u02BCN";
-    case 0x01F0:
-      return "J\u030C";
-    case 0x0390:
-      return "\u0399\u0308\u0301";
-    case 0x03B0:
-      return "\u03A5\u0308\u0301";
-    case 0x0587:
-      return "\u0535\u0552";
-    case 0xFB00:
-      return "FF";
-    case 0xFB01:
-      return "FI";
-    case 0xFB02:
-      return "FL";
-    case 0xFB03:
-      return "FFI";
-    case 0xFB04:
-      return "FFL";
-    case 0xFB05:
-    case 0xFB06:
-      return "ST";
-    default:
-      return {};
-  }
+  for (const auto& [lower, upper] : kSpecialUpper)
+    if (lower == c) return upper;
+  return {};
 }
 
 }  // namespace
@@ -140,8 +129,7 @@ std::u32string to_utf32(std::string_view text) {
 }
 
 std::size_t count_chars(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return text.size() - static_cast<std::size_t>(std::ranges::count_if(text, is_continuation));
 }
 
 bool is_whitespace(char32_t c) {

@@ -22,6 +22,8 @@ std::string to_utf8(std::u32string_view characters);
 std::u32string to_utf32(std::string_view text);
 std::size_t count_chars(std::string_view text);
 
+// Whether the byte goes on with a character that has begun.
+constexpr bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 // Length of the sequence that starts with this lead byte (1 for a byte that cannot lead).
 std::size_t utf8_sequence_length(unsigned char lead);
 // Reads a byte stream that need not be UTF-8: how `bytes` begins.

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "server/text/token_model.h"
+#include "server/text/trie.h"
 #include "server/text/unicode.h"
 
 namespace ark::text {
@@ -12,41 +13,6 @@ namespace {
 
 constexpr std::size_t kEdgesPerUnit = 4;  // of the budget
 constexpr double kUnknownPenalty = 10.0;  // an unknown character scores that much below the worst token
-
-// Bytes -> id. Edges are kept in one hash map keyed by (node, byte).
-class Trie {
- public:
-  void insert(std::string_view key, std::int32_t id) {
-    std::uint32_t node = 0;
-    for (char byte : key) {
-      const auto [edge, is_new] =
-          edges_.try_emplace(edge_of(node, byte), static_cast<std::uint32_t>(ids_.size()));
-      if (is_new) ids_.push_back(-1);
-      node = edge->second;
-    }
-    ids_[node] = id;
-  }
-
-  // Calls visit(length, id) for each key that `text` starts with, shortest first. Returns how far it walked.
-  template <typename Visit>
-  std::size_t visit_prefixes(std::string_view text, Visit visit) const {
-    std::uint32_t node = 0;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      const auto edge = edges_.find(edge_of(node, text[i]));
-      if (edge == edges_.end()) return i;
-      node = edge->second;
-      if (ids_[node] >= 0) visit(i + 1, ids_[node]);
-    }
-    return text.size();
-  }
-
- private:
-  static std::uint64_t edge_of(std::uint32_t node, char byte) {
-    return static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(byte);
-  }
-  std::unordered_map<std::uint64_t, std::uint32_t> edges_;
-  std::vector<std::int32_t> ids_{-1};
-};
 
 class Unigram : public TokenModel {
  public:
@@ -59,7 +25,7 @@ class Unigram : public TokenModel {
       if (entry.array().size() != 2) entry.fail("expected a token and its score");
       const std::string& token = entry.at(std::size_t{0}).string();
       vocabulary_.add(token, static_cast<std::int32_t>(i));
-      if (!token.empty()) trie_.insert(token, static_cast<std::int32_t>(i));
+      if (!token.empty()) trie_[token] = static_cast<std::int32_t>(i);
       scores_.push_back(entry.at(1).number());
       lowest_ = std::min(lowest_, scores_.back());
     }

@@ -35,8 +35,15 @@ class Vocabulary {
 
   void reserve(std::size_t count) { ids_.reserve(count); }
   // The last of two entries with one token wins.
-  void add(std::string_view token, std::int32_t id);
-  void add_all(const JsonView& object);  // {"token": id, ...}
+  void add(std::string_view token, std::int32_t id) {
+    const auto index = static_cast<std::size_t>(id);
+    if (index >= tokens_.size()) tokens_.resize(index + 1, nullptr);
+    tokens_[index] = &ids_.insert_or_assign(std::string(token), id).first->first;
+  }
+  void add_all(const JsonView& object) {  // {"token": id, ...}
+    reserve(object.size());
+    object.each([&](const std::string& token, const JsonView& id) { add(token, checked_id(id)); });
+  }
 
   std::optional<std::int32_t> find(std::string_view token) const {
     const auto found = ids_.find(token);

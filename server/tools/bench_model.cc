@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct ModelBench {
-  ServeOptions load{.tp = 1};
+  ServeOptions load;
   std::vector<int32_t> batches = {1}, prefills = {128};
   int32_t context = 128, repeats = 20;
   bool json = false;
@@ -151,9 +151,8 @@ DeviceChoice device_choice(const ModelBench& bench) {
 Json measure(const ModelBench& bench) {
   ServeOptions options = bench.load;
   options.device = device_choice(bench);
-  options.max_num_seqs = *std::ranges::max_element(bench.batches);
-  options.max_model_len =
-      std::max(*std::ranges::max_element(bench.prefills), bench.context + bench.repeats + 4);
+  options.max_sequences = *std::ranges::max_element(bench.batches);
+  options.max_length = std::max(*std::ranges::max_element(bench.prefills), bench.context + bench.repeats + 4);
   if (!bench.trace.empty() && !std::ofstream(bench.trace))
     throw Error(Code::kOs, "--trace: cannot write " + escaped(bench.trace));
   StageLog log([](const std::string& line) { std::cerr << line << '\n'; });
@@ -217,6 +216,7 @@ void run_bench(const ModelBench& bench) {
 
 void add_model_bench(CommandLine& line) {
   auto bench = std::make_shared<ModelBench>();
+  bench->load.tp = 1;
   CommandLine command =
       line.command("model", "load time, prefill and decode speed, memory of one model, without HTTP",
                    [bench] { run_bench(*bench); });

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/ir/kernel.h"
+#include "engine/cuda/codegen.h"
 #include "engine/partition/op_rule.h"
 #include "engine/plan_file.h"
 #include "engine/program/opcodes.h"
@@ -18,13 +19,6 @@ namespace ark {
 namespace {
 
 using json = Json;
-
-std::string ranges_text(const std::vector<Range>& ranges) {
-  std::string text;
-  for (const Range& r : ranges)
-    text += (text.empty() ? "" : "|") + std::to_string(r.begin) + ":" + std::to_string(r.end);
-  return text;
-}
 
 json json_of(const std::vector<Range>& ranges) {
   json j = json::array();
@@ -44,7 +38,7 @@ std::string spec_text(const Compiled& c, ValueId v) {
   const Spec& spec = c.plan.specs[v];
   const std::string id = "%" + std::to_string(v) + " ";
   if (spec.kind != Spec::Kind::kSplit) return id + name_of(spec.kind);
-  return id + "split " + std::to_string(spec.axis) + " " + ranges_text(spec.ranges);
+  return id + "split " + std::to_string(spec.axis) + " " + ranges_text(spec.ranges, "|");
 }
 
 bool is_sharded(const Compiled& c, const Node& node) {
@@ -73,12 +67,6 @@ std::vector<std::string> constant_names(const Compiled& c) {
     result.push_back(found == names.end() ? "" : found->second);
   }
   return result;
-}
-
-int64_t weight_bytes(const Program& p) {
-  int64_t bytes = 0;
-  for (const WeightUse& w : p.weights) bytes += packed_bytes(w);
-  return bytes;
 }
 
 std::string layout_text(const WeightUse& w) {
@@ -250,8 +238,9 @@ std::string weights_text(Inspection& inspection) {
     for (const auto& [kind, sum] : kinds)
       text += "  " + size_text(sum.second) + " in " + std::to_string(sum.first) + " x " + kind + "\n";
     for (const WeightUse& w : p.weights)
-      text += "  " + std::string(name_of(w.stored)) + " [" + ranges_text(w.ranges) + "] " + layout_text(w) +
-              ", " + std::to_string(packed_bytes(w)) + " bytes  # " + escaped(names[w.constant]) + "\n";
+      text += "  " + std::string(name_of(w.stored)) + " [" + ranges_text(w.ranges, "|") + "] " +
+              layout_text(w) + ", " + std::to_string(packed_bytes(w)) + " bytes  # " +
+              escaped(names[w.constant]) + "\n";
   }
   return text;
 }
@@ -339,6 +328,19 @@ std::string placement_text(Inspection& inspection) {
     }
   }
   return text;
+}
+
+// -- cuda: the source of the loop kernel that a GPU would run. Needs neither a GPU nor a compiler.
+
+std::string cuda_text(Inspection& inspection) {
+  return cuda::make_source(variants_of(inspection.compiled().programs, cuda::Numerics::kExact)).text;
+}
+
+json cuda_json(Inspection& inspection) {
+  const cuda::VariantSet variants = variants_of(inspection.compiled().programs, cuda::Numerics::kExact);
+  json cases = json::array();
+  for (const cuda::DeviceVariant& variant : variants.all()) cases.push_back(variant.type);
+  return {{"cases", std::move(cases)}, {"source", cuda::make_source(variants).text}};
 }
 
 }  // namespace ark

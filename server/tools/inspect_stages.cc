@@ -157,13 +157,6 @@ std::string picture_name(Inspection& i, const char* stage) {
   return i.file().filename().string() + ": " + stage;
 }
 
-std::string graph_text(Inspection& i) { return i.built().str(); }
-json graph_json(Inspection& i) { return json_of(i.built()); }
-Picture graph_picture(Inspection& i) { return picture_of(i.built(), picture_name(i, "graph")); }
-std::string passes_text(Inspection& i) { return i.passed().str(); }
-json passes_json(Inspection& i) { return json_of(i.passed()); }
-Picture passes_picture(Inspection& i) { return picture_of(i.passed(), picture_name(i, "passes")); }
-
 // -- recognise
 
 json recognise_json(Inspection& inspection) {
@@ -233,8 +226,12 @@ const std::variant<DecoderModel, NotRecognised>& Inspection::recognised() {
 const std::vector<InspectStage>& inspect_stages() {
   static const auto* table = new std::vector<InspectStage>{
       {"parse", parse_text, parse_json, nullptr},
-      {"graph", graph_text, graph_json, graph_picture},
-      {"passes", passes_text, passes_json, passes_picture},
+      {"graph", [](Inspection& i) { return i.built().str(); },
+       [](Inspection& i) { return json_of(i.built()); },
+       [](Inspection& i) { return picture_of(i.built(), picture_name(i, "graph")); }},
+      {"passes", [](Inspection& i) { return i.passed().str(); },
+       [](Inspection& i) { return json_of(i.passed()); },
+       [](Inspection& i) { return picture_of(i.passed(), picture_name(i, "passes")); }},
       {"recognise", recognise_text, recognise_json, recognise_picture},
       {"plan", plan_text, plan_json, plan_picture},
       {"program", program_text, program_json, program_picture},

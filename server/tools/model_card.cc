@@ -62,9 +62,7 @@ void add_ranks(Inspection& inspection, Json& card) {
   card["kv_bytes_per_token"] = page_bytes(c.programs) / inspection.page_size();
   const int64_t pages = (inspection.max_length() + inspection.page_size() - 1) / inspection.page_size();
   for (std::size_t r = 0; r < c.programs.size(); ++r) {
-    int64_t weights = 0;
-    for (const WeightUse& w : c.programs[r].weights) weights += packed_bytes(w);
-    card["ranks"].push_back({{"weights", weights},
+    card["ranks"].push_back({{"weights", weight_bytes(c.programs[r])},
                              {"kv_of_a_full_sequence", page_bytes({c.programs[r]}) * pages},
                              {"activations", c.bindings[r].act_bytes + c.bindings[r].inbox_bytes}});
   }

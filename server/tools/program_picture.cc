@@ -65,13 +65,6 @@ Family family_of_phase(const Variant& variant) {
   return Family::kControl;
 }
 
-std::string extents_text(const std::vector<Range>& ranges) {
-  std::string text;
-  for (const Range& r : ranges)
-    text += (text.empty() ? "" : ", ") + std::to_string(r.begin) + ":" + std::to_string(r.end);
-  return text;
-}
-
 std::string type_text(const Program& p, BufferId buffer) {
   Shape shape;
   for (const ValId v : p.buffers[buffer].dims) shape.push_back(p.vals[v].e);
@@ -157,7 +150,7 @@ class ProgramPicture {
 
   std::string weight_text(const Program& p, int32_t weight) const {
     const WeightUse& use = p.weights[weight];
-    return "W " + std::string(name_of(use.stored)) + "[" + extents_text(use.ranges) + "] " +
+    return "W " + std::string(name_of(use.stored)) + "[" + ranges_text(use.ranges, ", ") + "] " +
            size_text(packed_bytes(use));
   }
 
@@ -208,6 +201,13 @@ class ProgramPicture {
 };
 
 }  // namespace
+
+std::string ranges_text(const std::vector<Range>& ranges, const char* between) {
+  std::string text;
+  for (const Range& r : ranges)
+    text += (text.empty() ? "" : between) + std::to_string(r.begin) + ":" + std::to_string(r.end);
+  return text;
+}
 
 Picture plan_picture(const std::vector<Program>& programs, std::string name) {
   return ProgramPicture(programs, std::move(name), true).finish();

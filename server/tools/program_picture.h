@@ -13,4 +13,7 @@ Picture plan_picture(const std::vector<Program>& programs, std::string name);
 // What executors run: every phase with its tiles, and the phases that it waits for.
 Picture program_picture(const std::vector<Program>& programs, std::string name);
 
+// "0:4|4:8" with "|" between two.
+std::string ranges_text(const std::vector<Range>& ranges, const char* between);
+
 }  // namespace ark

@@ -1,8 +1,7 @@
 // ark-render: chat templates on the command line.
 //
 //   ark-render TEMPLATE.jinja < variables.json     the template with these variables (messages, tools ...)
-//   ark-render --lines < lines.jsonl               {"template": "...", "variables": {...}} -> {"text": "..."}
-//   or
+//   ark-render --lines < lines.jsonl               {"template": "...", "variables": {...}} -> {"text": "..."} or
 //                                                  {"error": "..."}, line by line
 #include <ctime>
 #include <fstream>

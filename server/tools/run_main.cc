@@ -135,7 +135,7 @@ void add_prompt_options(ark::CommandLine& line, ark::tools::PromptOptions& optio
   line.flag("--json", options.json, "prints token ids, text, finish reason and usage as JSON");
   line.file("--plan", options.load.plan, "programs to run, as ark-inspect --stage program prints them");
   line.flag("--processes", options.load.processes, "each rank but the first is a process of its own");
-  line.number("--max-model-len", options.load.max_model_len, 0, 1 << 20, "as of ark-serve");
+  line.number("--max-model-len", options.load.max_length, 0, 1 << 20, "as of ark-serve");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::string chat_text(const text::ModelText& text, const std::string& message) {
   text::ChatInput input;
   input.messages = {{{"role", "user"}, {"content", message}}};
   input.add_generation_prompt = true;
-  text.fill(input);
+  input.tokens = text.tokens;
   return text.chat_template->render(input);
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -81,5 +82,8 @@ struct Statement {
 };
 
 inline constexpr int kMaxDepth = 200;
+
+// kBadModel with the line if the source is not a template.
+Block parse_template(std::string_view source);
 
 }  // namespace ark::text::jinja

@@ -55,8 +55,7 @@ class Call {
 
 // Null if there is none of this name.
 const Builtin* find_filter(std::string_view name);
-const Builtin* find_sequence_filter(
-    std::string_view name);  // find_filter's part for lists: map, select, sort ...
+const Builtin* find_sequence_filter(std::string_view name);  // the part for lists: map, select, sort ...
 const Builtin* find_test(std::string_view name);
 
 Value bound(const Builtin& builtin, const Value& object);   // a function that calls it

@@ -1,5 +1,6 @@
 #include "server/text/jinja/interpreter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/text/jinja/builtins.h"
@@ -49,20 +50,10 @@ Interpreter::Depth::Depth(Interpreter& interpreter) : interpreter_(interpreter) 
   }
 }
 
-void Interpreter::Scope::set(const std::string& name, Value value) {
-  for (auto& [key, old] : variables) {
-    if (key != name) continue;
-    old = std::move(value);
-    return;
-  }
-  variables.emplace_back(name, std::move(value));
-}
-
 const Value* Interpreter::Scope::find(const std::string& name, Budget& budget) const {
   for (const Scope* scope = this; scope; scope = scope->parent.get()) {
     budget.charge(scope->variables.size() / kNamesPerUnit);
-    for (const auto& [key, value] : scope->variables)
-      if (key == name) return &value;
+    if (const Value* value = scope->variables.find(name)) return value;
   }
   return nullptr;
 }
@@ -188,15 +179,19 @@ void Interpreter::run_call(const Statement& statement) {
   write(call(function, arguments));
 }
 
-std::string Interpreter::capture(const Block& block) {
+std::string Interpreter::capture(const ScopePtr& outer, const std::function<void()>& run) {
   std::string text;
   std::string* saved = std::exchange(out_, &text);
   {
-    const Enter enter(*this, std::make_shared<Scope>(scope_));
-    run_block(block);
+    const Enter enter(*this, std::make_shared<Scope>(outer));
+    run();
   }
   out_ = saved;
   return text;
+}
+
+std::string Interpreter::capture(const Block& block) {
+  return capture(scope_, [&] { run_block(block); });
 }
 
 void Interpreter::assign(const Expression& target, const Value& value) {
@@ -235,49 +230,47 @@ Value Interpreter::make_macro(const Statement& statement, const std::string& nam
 std::string Interpreter::run_macro(const Statement& statement, const ScopePtr& scope,
                                    const Arguments& arguments) {
   const Depth depth(*this);
-  std::string text;
-  std::string* saved = std::exchange(out_, &text);
-  {
-    const Enter enter(*this, std::make_shared<Scope>(scope));
-    budget_.charge(arguments.keywords.size() * statement.parameters.size() / kNamesPerUnit);
-    const std::size_t count = statement.parameters.size(), required = count - statement.defaults.size();
-    std::vector<Value> rest;
-    auto kwargs = std::make_shared<Dict>();
-    std::vector<bool> bound(count);
-    const auto bind = [&](std::size_t i, const Value& value) {
-      if (bound[i])
-        throw TemplateError("macro got multiple values for argument '" + statement.parameters[i] + "'");
-      bound[i] = true;
-      scope_->set(statement.parameters[i], value);
-    };
-    for (std::size_t i = 0; i < arguments.positional.size(); ++i)
-      if (i < count)
-        bind(i, arguments.positional[i]);
-      else
-        rest.push_back(arguments.positional[i]);
-    for (const auto& [name, value] : arguments.keywords) {
-      std::size_t i = 0;
-      while (i < count && statement.parameters[i] != name) ++i;
-      if (i < count)
-        bind(i, value);
-      else if (name == "caller")
-        scope_->set("caller", value);
-      else
-        kwargs->set(Value(name), value, budget_);
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      if (bound[i]) continue;
-      scope_->set(statement.parameters[i],
-                  i < required
-                      ? Value::undefined("parameter '" + statement.parameters[i] + "' was not provided")
-                      : evaluate(*statement.defaults[i - required]));
-    }
-    scope_->set("varargs", Value::tuple(std::move(rest)));
-    scope_->set("kwargs", std::shared_ptr<const Dict>(std::move(kwargs)));
+  return capture(scope, [&] {
+    bind_parameters(statement, arguments);
     run_block(statement.body);
+  });
+}
+
+void Interpreter::bind_parameters(const Statement& statement, const Arguments& arguments) {
+  budget_.charge(arguments.keywords.size() * statement.parameters.size() / kNamesPerUnit);
+  const std::size_t count = statement.parameters.size(), required = count - statement.defaults.size();
+  std::vector<Value> rest;
+  auto kwargs = std::make_shared<Dict>();
+  std::vector<bool> bound(count);
+  const auto bind = [&](std::size_t i, const Value& value) {
+    if (bound[i])
+      throw TemplateError("macro got multiple values for argument '" + statement.parameters[i] + "'");
+    bound[i] = true;
+    scope_->set(statement.parameters[i], value);
+  };
+  for (std::size_t i = 0; i < arguments.positional.size(); ++i)
+    if (i < count)
+      bind(i, arguments.positional[i]);
+    else
+      rest.push_back(arguments.positional[i]);
+  for (const auto& [name, value] : arguments.keywords) {
+    const auto found = std::ranges::find(statement.parameters, name);
+    if (found != statement.parameters.end())
+      bind(static_cast<std::size_t>(found - statement.parameters.begin()), value);
+    else if (name == "caller")
+      scope_->set("caller", value);
+    else
+      kwargs->set(Value(name), value, budget_);
   }
-  out_ = saved;
-  return text;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (bound[i]) continue;
+    scope_->set(statement.parameters[i],
+                i < required
+                    ? Value::undefined("parameter '" + statement.parameters[i] + "' was not provided")
+                    : evaluate(*statement.defaults[i - required]));
+  }
+  scope_->set("varargs", Value::tuple(std::move(rest)));
+  scope_->set("kwargs", std::shared_ptr<const Dict>(std::move(kwargs)));
 }
 
 Value Interpreter::call(const Value& function, const Arguments& arguments) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ctime>
+#include <functional>
 #include <string>
 
 #include "server/text/jinja/ast.h"
@@ -39,10 +40,10 @@ class Interpreter {
 
   struct Scope {
     explicit Scope(std::shared_ptr<Scope> outer) : parent(std::move(outer)) {}
-    void set(const std::string& name, Value value);
+    void set(const std::string& name, Value value) { variables.set(name, std::move(value)); }
     const Value* find(const std::string& name, Budget& budget) const;
     std::shared_ptr<Scope> parent;
-    std::vector<std::pair<std::string, Value>> variables;
+    Names variables;
   };
   using ScopePtr = std::shared_ptr<Scope>;
 
@@ -81,12 +82,15 @@ class Interpreter {
   std::shared_ptr<Loop> loop_over(const Statement& statement);
   void run_with(const Statement& statement);
   void run_call(const Statement& statement);
-  std::string capture(const Block& block);  // in a scope of its own
+  // What is written meanwhile, in a scope of its own.
+  std::string capture(const ScopePtr& outer, const std::function<void()>& run);
+  std::string capture(const Block& block);
   void assign(const Expression& target, const Value& value);
   void write(const Value& value);
   void write(std::string_view text);
   Value make_macro(const Statement& statement, const std::string& name);
   std::string run_macro(const Statement& statement, const ScopePtr& scope, const Arguments& arguments);
+  void bind_parameters(const Statement& statement, const Arguments& arguments);
 
   // evaluate.cc: expressions
   Value evaluate(const Expression& expression);

@@ -1,5 +1,4 @@
-#include "server/text/jinja/parser.h"
-
+// Tokens -> syntax tree.
 #include "base/error.h"
 #include "server/text/jinja/expression_parser.h"
 

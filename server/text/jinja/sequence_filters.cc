@@ -158,8 +158,9 @@ Value map_filter(Call& c) {
   }
   const std::string name = to_text(c.arguments.positional[0], c.budget);
   const Arguments rest = rest_of(c.arguments, 1);
+  const Builtin* filter = find_filter(name);
   for (const Value& item : iterate(c.input, c.budget))
-    out.push_back(c.interpreter.apply(find_filter(name), "filter", name, item, rest));
+    out.push_back(c.interpreter.apply(filter, "filter", name, item, rest));
   return Value::generator(std::move(out));
 }
 
@@ -171,10 +172,11 @@ Value select_filter(Call& c) {
   if (given.size() < kTestAt) c.fail("needs an attribute");
   const std::string name = given.size() > kTestAt ? to_text(given[kTestAt], c.budget) : "";
   const Arguments rest = rest_of(c.arguments, kTestAt + 1);
+  const Builtin* test = find_test(name);
   std::vector<Value> out;
   for (const Value& item : iterate(c.input, c.budget)) {
     Value holds = kAttribute ? path(c.interpreter, item, given[0]) : item;
-    if (given.size() > kTestAt) holds = c.interpreter.apply(find_test(name), "test", name, holds, rest);
+    if (given.size() > kTestAt) holds = c.interpreter.apply(test, "test", name, holds, rest);
     if (truthy(holds) == kWanted) out.push_back(item);
   }
   return Value::generator(std::move(out));

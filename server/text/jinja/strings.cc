@@ -13,6 +13,21 @@ bool ends_line(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
+// Small letters but for the first character of each word, of which `begin` makes something else.
+template <typename Begin, typename GoesOn>
+std::string by_words(std::string_view text, Begin begin, GoesOn goes_on) {
+  std::string out;
+  bool inside = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t here = at;
+    const char32_t c = next_char(text, at);
+    const std::string_view character = text.substr(here, at - here);
+    out += inside ? to_lower(character) : begin(character, c);
+    inside = goes_on(c);
+  }
+  return out;
+}
+
 std::vector<std::string> split_space(std::string_view text, std::int64_t limit) {
   std::vector<std::string> parts;
   const std::u32string characters = to_utf32(text);
@@ -65,29 +80,17 @@ std::string capitalize(std::string_view text) {
 }
 
 std::string title(std::string_view text) {
-  std::string out;
-  bool inside = false;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t begin = at;
-    const char32_t c = next_char(text, at);
-    out += inside ? to_lower(text.substr(begin, at - begin)) : to_title(c);
-    inside = is_cased(c);
-  }
-  return out;
+  return by_words(
+      text, [](std::string_view, char32_t c) { return to_title(c); }, is_cased);
 }
 
 std::string title_words(std::string_view text) {
-  std::string out;
-  bool inside = false;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t begin = at;
-    const char32_t c = next_char(text, at);
-    const std::string_view character = text.substr(begin, at - begin);
-    out += inside ? to_lower(character) : to_upper(character);
-    inside =
-        !(is_space(c) || (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != text.npos));
-  }
-  return out;
+  return by_words(
+      text, [](std::string_view character, char32_t) { return to_upper(character); },
+      [](char32_t c) {
+        return !is_space(c) &&
+               (c >= 0x80 || std::string_view("-({[<").find(static_cast<char>(c)) == std::string_view::npos);
+      });
 }
 
 std::vector<std::string> split(std::string_view text, const std::optional<std::string>& separator,

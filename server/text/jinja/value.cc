@@ -122,20 +122,29 @@ const Value* Dict::find(std::string_view key) const {
   return found == index_.end() ? nullptr : &items[found->second].second;
 }
 
-void Namespace::set(const std::string& name, Value value) {
-  value.depth();
-  for (auto& [key, old] : attributes) {
+void Names::set(const std::string& name, Value value) {
+  for (auto& [key, old] : *this) {
     if (key != name) continue;
     old = std::move(value);
     return;
   }
-  attributes.emplace_back(name, std::move(value));
+  emplace_back(name, std::move(value));
+}
+
+const Value* Names::find(const std::string& name) const {
+  for (const auto& [key, value] : *this)
+    if (key == name) return &value;
+  return nullptr;
+}
+
+void Namespace::set(const std::string& name, Value value) {
+  value.depth();
+  attributes.set(name, std::move(value));
 }
 
 Value Namespace::find(const std::string& name) {
-  for (const auto& [key, value] : attributes)
-    if (key == name) return value;
-  return Value::undefined("namespace has no attribute '" + name + "'");
+  const Value* value = attributes.find(name);
+  return value ? *value : Value::undefined("namespace has no attribute '" + name + "'");
 }
 
 }  // namespace ark::text::jinja

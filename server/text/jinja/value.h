@@ -132,13 +132,19 @@ struct Dict {
   std::unordered_map<std::string, std::size_t> index_;
 };
 
+// Few names, in the order in which they came.
+struct Names : std::vector<std::pair<std::string, Value>> {
+  void set(const std::string& name, Value value);
+  const Value* find(const std::string& name) const;  // null if there is none
+};
+
 // An object with attributes: what namespace() makes, and `loop`.
 struct Namespace {
   virtual ~Namespace() = default;
   virtual void set(const std::string& name, Value value);
   virtual Value find(const std::string& name);  // undefined if there is none
 
-  std::vector<std::pair<std::string, Value>> attributes;
+  Names attributes;
 };
 
 }  // namespace ark::text::jinja

@@ -18,6 +18,21 @@ namespace ark {
 namespace bench {
 namespace {
 
+// What `attempt` gives, which throws as long as the server does not answer: until --ready-check-timeout-sec is over.
+template <typename Attempt>
+auto until_ready(const ServeOptions& options, const Attempt& attempt) {
+  const Clock::time_point give_up =
+      Clock::now() + std::chrono::milliseconds(std::llround(options.ready_timeout * 1e3));
+  for (;;) {
+    try {
+      return attempt();
+    } catch (const Error&) {
+      if (Clock::now() >= give_up) throw;
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+  }
+}
+
 // A short request in each form that a server may know, the most telling first; the first that works.
 RequestForm find_form(const ServeOptions& options, Prompt prompt, const std::string& model) {
   prompt.output_tokens = std::min<int64_t>(prompt.output_tokens, 2);
@@ -25,11 +40,9 @@ RequestForm find_form(const ServeOptions& options, Prompt prompt, const std::str
   for (const bool ids : {true, false})
     for (const bool usage : {true, false})
       if (!(ids && (options.chat() || prompt.ids.empty()))) forms.push_back({ids, usage});
-  const Clock::time_point give_up =
-      Clock::now() + std::chrono::milliseconds(std::llround(options.ready_timeout * 1e3));
-  std::string why;
-  for (;;) {
+  return until_ready(options, [&] {
     ApiClient client(options);
+    std::string why;
     bool answered = false;
     for (const RequestForm form : forms) {
       const Outcome outcome = client.generate(prompt, model, form);
@@ -39,24 +52,13 @@ RequestForm find_form(const ServeOptions& options, Prompt prompt, const std::str
       const bool refused_form = outcome.status == 400 || outcome.status == 422 || outcome.status == 500;
       if (!refused_form) break;
     }
-    if (Clock::now() >= give_up) throw Error(Code::kUnavailable, "the first request failed: " + why);
-    why.clear();
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  }
+    throw Error(Code::kUnavailable, "the first request failed: " + why);
+  });
 }
 
 std::string model_name(const ServeOptions& options) {
   if (!options.model.empty()) return options.model;
-  const Clock::time_point give_up =
-      Clock::now() + std::chrono::milliseconds(std::llround(options.ready_timeout * 1e3));
-  for (;;) {
-    try {
-      return ApiClient(options).first_model();
-    } catch (const Error&) {
-      if (Clock::now() >= give_up) throw;
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    }
-  }
+  return until_ready(options, [&] { return ApiClient(options).first_model(); });
 }
 
 std::string rate_text(double rate) {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "server/http/message.h"
+#include "tests/server/http/status_of.h"
 
 namespace ark::http {
 namespace {
@@ -39,13 +39,10 @@ TEST(ApiKeys, OnlyWholeKeysOpen) {
 
 int status_of(KeyUsage& usage, const KeyLimits& limits, KeyUsage::Clock::time_point now,
               std::string* wait = nullptr) {
-  try {
-    usage.begin("k", limits, now);
-  } catch (const HttpError& e) {
-    if (wait) *wait = e.headers.at(0).second;
-    return e.status;
-  }
-  return 200;
+  HttpError error(200, "");
+  const int status = http::status_of([&] { usage.begin("k", limits, now); }, &error);
+  if (wait) *wait = error.headers.at(0).second;
+  return status;
 }
 
 TEST(ApiKeys, LimitsComeBackOverAMinute) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/server/http/status_of.h"
+
 namespace ark::http {
 namespace {
 
@@ -10,12 +12,7 @@ Head parse(const std::string& fields, const std::string& line = "GET /x HTTP/1.1
 }
 
 int status_of(const std::string& fields, const std::string& line = "GET /x HTTP/1.1") {
-  try {
-    parse(fields, line);
-  } catch (const HttpError& e) {
-    return e.status;
-  }
-  return 200;
+  return http::status_of([&] { parse(fields, line); });
 }
 
 TEST(Head, TakesWhatConcernsTheServer) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/server/http/status_of.h"
+
 namespace ark::http {
 namespace {
 
@@ -10,12 +12,7 @@ int status_by(const std::string& host, const std::string& origin = "",
   Head head;
   head.host = host;
   head.origin = origin;
-  try {
-    check_names(policy, head);
-  } catch (const HttpError& e) {
-    return e.status;
-  }
-  return 200;
+  return status_of([&] { check_names(policy, head); });
 }
 
 TEST(Policy, OnlyTheLoopbacksNamesReachIt) {

@@ -7,13 +7,13 @@
 #include <random>
 
 #include "server/schedule/scheduler.h"
-#include "tests/server/schedule/fake_runner.h"
+#include "tests/server/schedule/requests.h"
 
 namespace ark::schedule::recovery {
 namespace {
 
 using namespace std::chrono_literals;
-using test::FakeRunner;
+using test::collect, test::FakeRunner, test::Outcome;
 
 constexpr int32_t kPoison = 49;  // a token whose step kills the runner
 
@@ -69,52 +69,14 @@ bool has_poison(const StepDescriptor& step) {
   return std::count(step.tokens.begin(), step.tokens.end(), kPoison) > 0;
 }
 
-RunnerLimits small_limits() {
-  RunnerLimits l;
-  l.max_tokens = 16, l.max_rows = 8, l.max_slots = 4, l.max_length = 64, l.page_size = 4, l.pages = 24,
-  l.vocabulary = kPoison;
-  return l;
-}
-
-std::vector<int32_t> expected_tokens(const GenerateRequest& request) {
-  std::vector<int32_t> history = request.prompt, out;
-  while (static_cast<int32_t>(out.size()) < request.max_tokens) {
-    out.push_back(FakeRunner::next(history, kPoison));
-    history.push_back(out.back());
-  }
-  return out;
-}
-
-struct Outcome {
-  Finish how = Finish::kRunning;
-  std::vector<int32_t> tokens, prompt;
-};
-
-Outcome collect(Ticket& ticket) {
-  Outcome out;
-  std::vector<TokenEvent> events;
-  for (const auto end = std::chrono::steady_clock::now() + 20s;
-       out.how == Finish::kRunning && std::chrono::steady_clock::now() < end;)
-    out.how = ticket.wait(events, 100ms);
-  for (const TokenEvent& e : events) (e.is_prompt ? out.prompt : out.tokens).push_back(e.token);
-  return out;
-}
+RunnerLimits small_limits() { return test::small_limits(kPoison); }
+GenerateRequest random_request(std::mt19937& random) { return test::random_request(random, kPoison); }
 
 void expect_whole(const GenerateRequest& request, const Outcome& got) {
-  EXPECT_EQ(got.how, Finish::kLength);
-  EXPECT_EQ(got.tokens, expected_tokens(request));
-  if (request.prompt_logprobs) {
-    EXPECT_EQ(got.prompt, std::vector<int32_t>(request.prompt.begin() + 1, request.prompt.end()));
-  }
-}
-
-GenerateRequest random_request(std::mt19937& random) {
-  GenerateRequest r;
-  for (unsigned i = 0, n = 1 + random() % 30; i < n; ++i)
-    r.prompt.push_back(static_cast<int32_t>(random() % kPoison));
-  r.max_tokens = static_cast<int32_t>(random() % 30);
-  r.prompt_logprobs = random() % 4 == 0;
-  return r;
+  const Outcome expected = test::expected_outcome(request, kPoison);
+  EXPECT_EQ(got.how, expected.how);
+  EXPECT_EQ(got.tokens, expected.tokens);
+  EXPECT_EQ(got.prompt, expected.prompt);
 }
 
 template <typename Condition>

@@ -4,21 +4,14 @@
 #include "base/error.h"
 #include "server/session/batch.h"
 #include "server/session/encode.h"
-#include "tests/server/schedule/fake_runner.h"
+#include "tests/server/schedule/requests.h"
 
 namespace ark::session {
 namespace {
 
 using test::FakeRunner;
 
-constexpr int32_t kVocabulary = 50;
-
-std::shared_ptr<FakeRunner> fake_runner() {
-  RunnerLimits l;
-  l.max_tokens = 16, l.max_rows = 8, l.max_slots = 4, l.max_length = 64, l.page_size = 4, l.pages = 40;
-  l.vocabulary = kVocabulary;
-  return std::make_shared<FakeRunner>(l);
-}
+std::shared_ptr<FakeRunner> fake_runner() { return std::make_shared<FakeRunner>(test::small_limits()); }
 
 ServedModel served(std::shared_ptr<StepRunner> runner, std::vector<int32_t> end_ids = {}) {
   return {.name = "fake",
@@ -29,12 +22,7 @@ ServedModel served(std::shared_ptr<StepRunner> runner, std::vector<int32_t> end_
 }
 
 std::vector<int32_t> continued(std::vector<int32_t> prompt, int32_t count) {
-  std::vector<int32_t> out;
-  for (int32_t i = 0; i < count; ++i) {
-    out.push_back(FakeRunner::next(prompt, kVocabulary));
-    prompt.push_back(out.back());
-  }
-  return out;
+  return test::expected_outcome({.prompt = std::move(prompt), .max_tokens = count}).tokens;
 }
 
 const auto never = [] { return false; };

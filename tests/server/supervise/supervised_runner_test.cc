@@ -6,24 +6,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 
 #include "dma/launch.h"
 #include "server/supervise/model_process.h"
-#include "tests/server/schedule/fake_runner.h"
+#include "tests/server/schedule/requests.h"
 
 namespace ark::supervise {
 namespace {
 
 using namespace std::chrono_literals;
 
-RunnerLimits small_limits() {
-  RunnerLimits l;
-  l.max_tokens = 16, l.max_rows = 8, l.max_slots = 4, l.max_length = 64, l.page_size = 4, l.pages = 24,
-  l.vocabulary = 50;
-  return l;
-}
+using test::small_limits;
 
 StepDescriptor step_of_tokens(std::vector<int32_t> tokens) {
   StepDescriptor step;
@@ -200,7 +196,53 @@ TEST(SupervisedRunner, AFailureBetweenStepsIsTold) {
   expect_runs(runner);
 }
 
-// A process whose memory is spoilt.
+TEST(SupervisedRunner, TheStageOfTheFirstLoadIsTold) {
+  std::atomic<const char*> stage = "parse";
+  std::vector<std::string> seen;
+  const auto load = [&](const ModelTerms&) {
+    for (const char* next : {"lower", "pack"}) {
+      std::this_thread::sleep_for(600ms);
+      stage = next;
+    }
+    std::this_thread::sleep_for(600ms);
+    return OwnModel{cursed([] {}), ""};
+  };
+  SupervisedRunner runner(started([&] { return serve_model(load, [&] { return stage.load(); }); }), 0,
+                          [&](std::string_view now) {
+                            if (!now.empty() && (seen.empty() || now != seen.back())) seen.emplace_back(now);
+                          });
+  EXPECT_EQ(seen, (std::vector<std::string>{"parse", "lower", "pack"}));
+}
+
+// A process that gives one life sign, of this thread, and four seconds later the result of a step.
+SupervisedRunner::Start silent(const std::function<void()>& for_a_while) {
+  return started([for_a_while] {
+    const dma::Socket socket(dma::kHandedDescriptor);
+    const auto send = [&](dma::FrameKind kind, int number, const std::string& payload) {
+      dma::send_frame(socket, kind, number, 0, payload, dma::Deadline::never());
+    };
+    send(dma::FrameKind::kAlive, ::gettid(), "");
+    send(dma::FrameKind::kBlob, 0, to_blob(ModelFacts{small_limits(), ""}));
+    for_a_while();
+    send(dma::FrameKind::kResult, 0, to_blob(StepResult{1, {RowResult{.token = 1}}}));
+    ::pause();
+    return 0;
+  });
+}
+
+TEST(SupervisedRunner, WhoWouldSpeakButGetsNoProcessorIsNotDead) {
+  const auto wants_to_run = [] {
+    for (const auto end = std::chrono::steady_clock::now() + 4s; std::chrono::steady_clock::now() < end;) {
+    }
+  };
+  {
+    SupervisedRunner starved(silent(wants_to_run), 0);
+    EXPECT_EQ(run(starved, step_of_tokens({1})).rows.at(0).token, 1);
+  }
+  SupervisedRunner stuck(silent([] { std::this_thread::sleep_for(4s); }), 0);
+  EXPECT_EQ(loss(stuck, step_of_tokens({1})), "the model's process has been silent for 2500 ms");
+}
+
 // A process whose memory is spoilt: it loads, and answers a step with these bytes.
 SupervisedRunner::Start answering(const std::string& bytes) {
   return started([bytes] {

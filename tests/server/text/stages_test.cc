@@ -14,7 +14,7 @@ namespace {
 std::string normalized(const char* json, std::string text) {
   const Json document = ark::parse_json(json);
   Budget budget(1'000'000, 1 << 20);
-  Normalizer::parse({document, "normalizer"})->apply(text, budget);
+  Normalizer(JsonView(document, "normalizer")).apply(text, budget);
   return text;
 }
 
@@ -22,7 +22,7 @@ std::string cut(const char* json, const std::string& text) {
   const Json document = ark::parse_json(json);
   Budget budget(1'000'000, 1 << 20);
   std::vector<Piece> pieces{{text, true}};
-  PreTokenizer::parse({document, "pre_tokenizer"})->apply(pieces, budget);
+  PreTokenizer(JsonView(document, "pre_tokenizer")).apply(pieces, budget);
   std::string out;
   for (const Piece& piece : pieces) out += (out.empty() ? "" : "|") + piece.text;
   return out;

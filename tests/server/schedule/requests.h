@@ -1,0 +1,69 @@
+// Requests to the fake runner, and what comes of them.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <vector>
+
+#include "server/schedule/ticket.h"
+#include "tests/server/schedule/fake_runner.h"
+
+namespace ark::test {
+
+using schedule::Finish, schedule::GenerateRequest, schedule::Ticket, schedule::TokenEvent;
+
+inline RunnerLimits small_limits(int32_t vocabulary = 50) {
+  RunnerLimits l;
+  l.max_tokens = 16, l.max_rows = 8, l.max_slots = 4, l.max_length = 64, l.page_size = 4, l.pages = 24,
+  l.vocabulary = vocabulary;
+  return l;
+}
+
+// Ends, prompts and tokens of every kind.
+inline GenerateRequest random_request(std::mt19937& random, int32_t vocabulary = 50) {
+  const auto token = [&] { return static_cast<int32_t>(random() % static_cast<unsigned>(vocabulary)); };
+  GenerateRequest r;
+  for (unsigned i = 0, n = 1 + random() % 30; i < n; ++i) r.prompt.push_back(token());
+  r.max_tokens = static_cast<int32_t>(random() % 30);
+  if (random() % 2) r.end_ids = {token()};
+  r.min_tokens = static_cast<int32_t>(random() % 4);
+  r.prompt_logprobs = random() % 4 == 0;
+  return r;
+}
+
+struct Outcome {
+  Finish how = Finish::kRunning;
+  std::vector<int32_t> tokens, prompt;  // of the prompt: those that came with a log-probability
+};
+
+// What the request comes to alone, by the fake runner's definition.
+inline Outcome expected_outcome(const GenerateRequest& request, int32_t vocabulary = 50) {
+  Outcome out{Finish::kLength, {}, {}};
+  std::vector<int32_t> history = request.prompt;
+  while (static_cast<int32_t>(out.tokens.size()) < request.max_tokens && out.how == Finish::kLength) {
+    out.tokens.push_back(FakeRunner::next(history, vocabulary));
+    history.push_back(out.tokens.back());
+    if (std::ranges::count(request.end_ids, history.back()) &&
+        static_cast<int32_t>(out.tokens.size()) >= request.min_tokens)
+      out.how = Finish::kStop;
+  }
+  if (request.prompt_logprobs) out.prompt.assign(request.prompt.begin() + 1, request.prompt.end());
+  return out;
+}
+
+// The fake runner's log-probability of a prompt's token is that token.
+inline Outcome collect(Ticket& ticket) {
+  Outcome out;
+  std::vector<TokenEvent> events;
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+       out.how == Finish::kRunning && std::chrono::steady_clock::now() < end;)
+    out.how = ticket.wait(events, std::chrono::milliseconds(100));
+  for (const TokenEvent& e : events) {
+    if (e.is_prompt) ARK_CHECK(e.logprob == static_cast<float>(e.token), "another token's log-probability");
+    (e.is_prompt ? out.prompt : out.tokens).push_back(e.token);
+  }
+  return out;
+}
+
+}  // namespace ark::test
