@@ -34,7 +34,7 @@ TEST(Endpoints, WorkOnTextEndsWhenItsClientIsGone) {
     request.client_gone = [&] { return ++asked > 3; };
     http::HttpError error(200, "");
     asked = 0;
-    EXPECT_EQ(http::status_of([&] { router.find("POST", path).route->handler(request); }, &error), 400);
+    EXPECT_EQ(http::status_thrown([&] { router.find("POST", path).route->handler(request); }, &error), 400);
     EXPECT_NE(error.message.find("was stopped: nobody waits for it"), std::string::npos) << error.message;
     EXPECT_EQ(asked, 4);
   }

@@ -40,7 +40,7 @@ TEST(ApiKeys, OnlyWholeKeysOpen) {
 int status_of(KeyUsage& usage, const KeyLimits& limits, KeyUsage::Clock::time_point now,
               std::string* wait = nullptr) {
   HttpError error(200, "");
-  const int status = http::status_of([&] { usage.begin("k", limits, now); }, &error);
+  const int status = status_thrown([&] { usage.begin("k", limits, now); }, &error);
   if (wait) *wait = error.headers.at(0).second;
   return status;
 }

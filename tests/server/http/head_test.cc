@@ -12,7 +12,7 @@ Head parse(const std::string& fields, const std::string& line = "GET /x HTTP/1.1
 }
 
 int status_of(const std::string& fields, const std::string& line = "GET /x HTTP/1.1") {
-  return http::status_of([&] { parse(fields, line); });
+  return status_thrown([&] { parse(fields, line); });
 }
 
 TEST(Head, TakesWhatConcernsTheServer) {

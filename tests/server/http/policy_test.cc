@@ -12,7 +12,7 @@ int status_by(const std::string& host, const std::string& origin = "",
   Head head;
   head.host = host;
   head.origin = origin;
-  return status_of([&] { check_names(policy, head); });
+  return status_thrown([&] { check_names(policy, head); });
 }
 
 TEST(Policy, OnlyTheLoopbacksNamesReachIt) {

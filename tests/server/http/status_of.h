@@ -7,7 +7,7 @@ namespace ark::http {
 
 // Of the HttpError that `act` throws, a copy of which goes into `error`; 200 without one.
 template <typename Act>
-int status_of(const Act& act, HttpError* error = nullptr) {
+int status_thrown(const Act& act, HttpError* error = nullptr) {
   try {
     act();
   } catch (const HttpError& e) {
