@@ -439,5 +439,14 @@ Expr element_count(const Shape& shape) {
   for (const Expr& d : shape) n = n * d;
   return n;
 }
+std::optional<std::vector<int64_t>> constants_of(const Shape& shape) {
+  std::vector<int64_t> numbers;
+  for (const Expr& e : shape) {
+    const auto number = e.constant();
+    if (!number) return std::nullopt;
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
 
 }  // namespace ark

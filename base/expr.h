@@ -93,5 +93,7 @@ Expr max(const Expr& a, const Expr& b);
 using Shape = std::vector<Expr>;
 std::string str(const Shape& shape);  // "[batch, 8, past + seq, 64]"
 Expr element_count(const Shape& shape);
+// Its sizes as numbers; nullopt if one holds a symbol.
+std::optional<std::vector<int64_t>> constants_of(const Shape& shape);
 
 }  // namespace ark

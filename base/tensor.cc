@@ -58,4 +58,9 @@ T element_of(const Tensor& t, int64_t i) {
 double Tensor::real(int64_t i) const { return element_of<double>(*this, i); }
 int64_t Tensor::integer(int64_t i) const { return element_of<int64_t>(*this, i); }
 
+bool Tensor::operator==(const Tensor& other) const {
+  return dtype == other.dtype && dims == other.dims &&
+         (bytes() == 0 || std::memcmp(data.get(), other.data.get(), static_cast<std::size_t>(bytes())) == 0);
+}
+
 }  // namespace ark

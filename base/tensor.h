@@ -37,6 +37,8 @@ struct Tensor {
   // Element i in row-major order, converted; integers beyond 2^53 lose bits through double.
   double real(int64_t i) const;
   int64_t integer(int64_t i) const;  // floats truncate
+
+  bool operator==(const Tensor& other) const;  // type, sizes and bytes
 };
 
 // 64-byte aligned bytes, freed with the last owner.

@@ -82,44 +82,11 @@ std::optional<std::vector<Tensor>> run(const Kernel& kernel, KernelCall call,
 }  // namespace
 
 bool can_evaluate(Op op) {
-  switch (op) {
-    case Op::kWhere:
-    case Op::kClip:
-    case Op::kDims:
-    case Op::kConstantOfShape:
-    case Op::kRange:
-    case Op::kReshape:
-    case Op::kTranspose:
-    case Op::kExpand:
-    case Op::kSlice:
-    case Op::kConcat:
-    case Op::kSplit:
-    case Op::kPad:
-    case Op::kTile:
-    case Op::kTrilu:
-    case Op::kEyeLike:
-    case Op::kGather:
-    case Op::kGatherElements:
-    case Op::kGatherND:
-    case Op::kScatterElements:
-    case Op::kScatterND:
-    case Op::kOneHot:
-    case Op::kNonZero:
-    case Op::kReduceSum:
-    case Op::kReduceMean:
-    case Op::kReduceMax:
-    case Op::kReduceMin:
-    case Op::kReduceProd:
-    case Op::kReduceL1:
-    case Op::kReduceL2:
-    case Op::kReduceSumSquare:
-    case Op::kCumSum:
-    case Op::kMatMul:
-    case Op::kDequantizeLinear:
-      return true;
-    default:
-      return is_unary_pointwise(op) || is_binary_pointwise(op);
-  }
+  return is_unary_pointwise(op) || is_binary_pointwise(op) || is_movement(op) || is_reduction(op) ||
+         is_one_of(op, {Op::kWhere, Op::kClip, Op::kDims, Op::kConstantOfShape, Op::kRange, Op::kPad,
+                        Op::kTrilu, Op::kEyeLike}) ||
+         is_one_of(op, {Op::kGatherElements, Op::kGatherND, Op::kScatterElements, Op::kScatterND, Op::kOneHot,
+                        Op::kNonZero, Op::kCumSum, Op::kMatMul, Op::kDequantizeLinear});
 }
 
 std::optional<std::vector<Tensor>> evaluate(const Node& node, const std::vector<Tensor>& inputs,

@@ -28,9 +28,8 @@ void check_size(const Graph& graph, const Node& node, const Value& value) {
   const auto count = element_count(*value.shape).constant();
   if (!count) return;
   const Limits limits;
-  const bool generated = node.op == Op::kConstantOfShape || node.op == Op::kExpand || node.op == Op::kTile ||
-                         node.op == Op::kRange || node.op == Op::kPad || node.op == Op::kOneHot ||
-                         node.op == Op::kResize;
+  const bool generated = is_one_of(node.op, {Op::kConstantOfShape, Op::kExpand, Op::kTile, Op::kRange,
+                                             Op::kPad, Op::kOneHot, Op::kResize});
   const bool cheap = generated && all_inputs_constant(graph, node);
   const int64_t limit = cheap ? limits.max_generated_bytes : limits.max_tensor_bytes;
   if (*count <= limit && bytes_of(value.dtype, *count) <= limit) return;
@@ -65,11 +64,9 @@ void become_constants(Graph& graph, NodeId id, std::vector<ConstantPtr> constant
 // Elements known as numbers: a constant.
 ConstantPtr constant_of_elements(const Value& value) {
   if (!value.elements) return nullptr;
-  std::vector<int64_t> numbers;
-  for (const Expr& e : *value.elements) {
-    if (!e.constant()) return nullptr;
-    numbers.push_back(*e.constant());
-  }
+  const auto known = constants_of(*value.elements);
+  if (!known) return nullptr;
+  const Dims& numbers = *known;
   const Dims dims = value.shape && value.shape->empty() ? Dims{} : Dims{static_cast<int64_t>(numbers.size())};
   switch (value.dtype) {
     case DType::kI64:
@@ -184,11 +181,6 @@ void drop_stale_elements(Graph& graph, const Node& node) {
   }
 }
 
-bool reads_constants_only(const Graph& graph, const Node& node) {
-  return std::all_of(node.inputs.begin(), node.inputs.end(),
-                     [&](ValueId id) { return id == kNoValue || graph.value(id).constant; });
-}
-
 }  // namespace
 
 ConstantPtr lazy_view(const Node& node, const ConstantPtr& x) {
@@ -200,12 +192,8 @@ ConstantPtr lazy_view(const Node& node, const ConstantPtr& x) {
       return transposed(x, node.attributes.get(key::kPerm));
     case Op::kReshape: {
       if (!node.attributes.has(key::kShape)) return nullptr;
-      Dims dims;
-      for (const Expr& e : node.attributes.get(key::kShape)) {
-        if (!e.constant()) return nullptr;
-        dims.push_back(*e.constant());
-      }
-      return reshaped(x, dims);
+      const auto dims = constants_of(node.attributes.get(key::kShape));
+      return dims ? reshaped(x, *dims) : nullptr;
     }
     case Op::kSlice: {
       if (!node.attributes.has(key::kStarts)) return nullptr;
@@ -232,7 +220,7 @@ void infer_node(Graph& graph, NodeId id) {
   try {
     rule(context);
     // Numbers are computed by folding, without an expression for each.
-    if (!(is_pointwise(op) && reads_constants_only(graph, graph.node(id))))
+    if (!(is_pointwise(op) && all_inputs_constant(graph, graph.node(id))))
       if (auto elements = shape_rules::propagate_elements(context))
         context.out_elements(std::move(*elements));
     drop_stale_elements(graph, graph.node(id));

@@ -45,8 +45,8 @@ bool is_stored(const Graph& graph, ValueId id) {
 }  // namespace
 
 bool only_moves(Op op) {
-  return is_movement(op) || op == Op::kCast || op == Op::kScatterND || op == Op::kScatterElements ||
-         op == Op::kDequantizeLinear || op == Op::kQuantizeLinear;
+  return is_movement(op) || is_one_of(op, {Op::kCast, Op::kScatterND, Op::kScatterElements,
+                                           Op::kDequantizeLinear, Op::kQuantizeLinear});
 }
 
 int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {
@@ -59,9 +59,8 @@ int64_t table_rows(const Graph& graph, const Readers& readers, ValueId start) {
         rows = std::max(rows, table.shape->front().constant().value_or(0));
       return false;
     }
-    const bool follows = only_moves(node.op) || node.op == Op::kAdd || node.op == Op::kSub ||
-                         node.op == Op::kMax || node.op == Op::kMin || node.op == Op::kClip ||
-                         node.op == Op::kWhere;
+    const bool follows = only_moves(node.op) ||
+                         is_one_of(node.op, {Op::kAdd, Op::kSub, Op::kMax, Op::kMin, Op::kClip, Op::kWhere});
     return follows && std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId out) {
              return out != kNoValue && is_floating(graph.value(out).dtype);
            });
@@ -75,8 +74,8 @@ bool makes_angles(const Graph& graph, const Readers& readers, ValueId start) {
     if (node.op == Op::kCos || node.op == Op::kSin ||
         (node.op == Op::kRotary && node.inputs.size() > 3 && node.inputs[3] == id))
       found = true;
-    return !found && (only_moves(node.op) || node.op == Op::kMul || node.op == Op::kMatMul ||
-                      node.op == Op::kDiv || node.op == Op::kAdd || node.op == Op::kEinsum);
+    return !found && (only_moves(node.op) ||
+                      is_one_of(node.op, {Op::kMul, Op::kMatMul, Op::kDiv, Op::kAdd, Op::kEinsum}));
   });
   return found;
 }

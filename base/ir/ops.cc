@@ -190,20 +190,8 @@ bool is_binary_pointwise(Op op) {
 }
 bool is_pointwise(Op op) { return pointwise::row_of(op) != nullptr; }
 bool is_movement(Op op) {
-  switch (op) {
-    case Op::kIdentity:
-    case Op::kReshape:
-    case Op::kTranspose:
-    case Op::kExpand:
-    case Op::kSlice:
-    case Op::kSplit:
-    case Op::kGather:
-    case Op::kConcat:
-    case Op::kTile:
-      return true;
-    default:
-      return false;
-  }
+  return is_one_of(op, {Op::kIdentity, Op::kReshape, Op::kTranspose, Op::kExpand, Op::kSlice, Op::kSplit,
+                        Op::kGather, Op::kConcat, Op::kTile});
 }
 
 }  // namespace ark

@@ -123,12 +123,18 @@ enum class Op : unsigned char {
 }  // namespace ark
 
 #ifndef __CUDACC__
+#include <initializer_list>
 #include <string_view>
 
 namespace ark {
 
 std::string_view name_of(Op op);         // "MatMul"
 Op op_from_name(std::string_view name);  // kCount if unknown
+inline bool is_one_of(Op op, std::initializer_list<Op> ops) {
+  for (const Op one : ops)
+    if (op == one) return true;
+  return false;
+}
 bool is_unary_pointwise(Op op);
 bool is_binary_pointwise(Op op);
 // True for everything computed elementwise with broadcasting: unary, binary, Where, Clip.

@@ -112,4 +112,11 @@ std::optional<Attributes> slice_bounds(const Shape& x, const std::vector<int64_t
   return Attributes{{key::kAxes, axes}, {key::kStarts, begin}, {key::kEnds, end}, {key::kSteps, steps}};
 }
 
+Attributes slice_of(int64_t axis, const Expr& begin, const Expr& end, int64_t step) {
+  return {{key::kAxes, std::vector<int64_t>{axis}},
+          {key::kStarts, Shape{begin}},
+          {key::kEnds, Shape{end}},
+          {key::kSteps, std::vector<int64_t>{step}}};
+}
+
 }  // namespace ark

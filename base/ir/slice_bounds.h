@@ -16,4 +16,7 @@ std::optional<Attributes> slice_bounds(const Shape& x, const std::vector<int64_t
                                        const Shape& ends, const std::vector<int64_t>& steps,
                                        std::vector<std::pair<Expr, Expr>>& assumptions);
 
+// Those of a Slice of one axis, 0 <= begin <= end <= its size.
+Attributes slice_of(int64_t axis, const Expr& begin, const Expr& end, int64_t step = 1);
+
 }  // namespace ark

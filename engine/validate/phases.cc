@@ -13,33 +13,15 @@ namespace {
 
 // Whether output sizes follow from input sizes and attributes alone.
 bool is_static(const PhaseView& p, std::size_t inputs) {
+  const Op op = p.variant().op;
+  if (is_pointwise(op) ||
+      is_one_of(op, {Op::kMatMul, Op::kGather, Op::kConcat, Op::kLayerNorm, Op::kRmsNorm, Op::kSoftmax,
+                     Op::kLogSoftmax, Op::kTranspose, Op::kConv, Op::kRotary}))
+    return true;
   int present = 0;
   for (std::size_t i = 0; i < inputs; ++i) present += p.has(i);
-  switch (p.variant().op) {
-    case Op::kMatMul:
-    case Op::kGather:
-    case Op::kConcat:
-    case Op::kLayerNorm:
-    case Op::kRmsNorm:
-    case Op::kSoftmax:
-    case Op::kLogSoftmax:
-    case Op::kTranspose:
-    case Op::kConv:
-    case Op::kRotary:
-      return true;
-    case Op::kReshape:
-    case Op::kSlice:
-    case Op::kExpand:
-    case Op::kSplit:
-    case Op::kTile:
-    case Op::kReduceSum:
-    case Op::kReduceMean:
-    case Op::kReduceMax:
-    case Op::kReduceMin:
-      return present == 1;
-    default:
-      return is_pointwise(p.variant().op);
-  }
+  return present == 1 && is_one_of(op, {Op::kReshape, Op::kSlice, Op::kExpand, Op::kSplit, Op::kTile,
+                                        Op::kReduceSum, Op::kReduceMean, Op::kReduceMax, Op::kReduceMin});
 }
 
 // Sizes and types of the operands against what the kernel says of them, at some sizes of the program's symbols.

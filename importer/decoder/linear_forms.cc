@@ -45,7 +45,7 @@ Forms LinearForms::compute(ValueId id) {
   const Node* node = out_.graph.producer(id);
   std::optional<Forms> forms;
   if (node && is_movement(node->op)) {
-    forms = moved(id, *node);
+    forms = moved_row<Forms>(out_.graph, *node, id, [&](ValueId in) -> const Forms& { return of(in); });
   } else if (node && node->op == Op::kNeg) {
     forms = of(node->inputs[0]);
     for (Form& f : *forms)
@@ -56,29 +56,6 @@ Forms LinearForms::compute(ValueId id) {
     forms = product(id, *node);
   }
   return forms ? std::move(*forms) : itself(id);
-}
-
-std::optional<Forms> LinearForms::moved(ValueId id, const Node& node) {
-  const std::size_t data = node.op == Op::kConcat ? node.inputs.size() : 1;
-  std::vector<int64_t> first;
-  int64_t total = 0;
-  for (std::size_t i = 0; i < data; ++i) {
-    if (node.inputs[i] == kNoValue || out_.is_constant(node.inputs[i])) return std::nullopt;
-    first.push_back(total);
-    total += element_count(out_.dims(node.inputs[i]));
-  }
-  const auto output = static_cast<std::size_t>(std::find(node.outputs.begin(), node.outputs.end(), id) -
-                                               node.outputs.begin());
-  const auto indices = moved_indices(out_.graph, node, output, first);
-  if (!indices) return std::nullopt;
-  Forms all;
-  for (std::size_t i = 0; i < data; ++i) {
-    const Forms& part = of(node.inputs[i]);
-    all.insert(all.end(), part.begin(), part.end());
-  }
-  Forms forms;
-  for (const int64_t i : *indices) forms.push_back(all[i]);
-  return forms;
 }
 
 // Only sums in which tables take part: others (residuals, biases) are bases.

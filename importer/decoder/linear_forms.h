@@ -14,9 +14,8 @@ namespace ark::decoder {
 
 struct Term {
   double factor = 1;
-  Origin base;  // not looked into further
-  ValueId table =
-      kNoValue;  // rows of a constant gathered at the position, or kNoValue: the term has no table
+  Origin base;               // not looked into further
+  ValueId table = kNoValue;  // rows of a constant gathered at the position; kNoValue: no table
   int64_t column = 0;
   bool operator==(const Term&) const = default;
 };
@@ -40,7 +39,6 @@ class LinearForms {
  private:
   Forms compute(ValueId id);
   Forms itself(ValueId id) const;
-  std::optional<Forms> moved(ValueId id, const Node& node);
   std::optional<Forms> sum(ValueId id, const Node& node);
   std::optional<Forms> product(ValueId id, const Node& node);
   // Table and column of each element of a row, if it is nothing but table.

@@ -13,12 +13,6 @@
 namespace ark::decoder {
 namespace {
 
-bool same_values(const Tensor& a, const Tensor& b) {
-  return a.dtype == b.dtype && a.dims == b.dims &&
-         (a.bytes() == 0 ||
-          std::memcmp(a.data.get(), b.data.get(), static_cast<std::size_t>(a.bytes())) == 0);
-}
-
 Layout without_rows(const Layout& layout) {
   Layout result;
   for (const Axis& axis : layout) result.push_back(feature_axis(features(axis)));
@@ -204,13 +198,13 @@ ConstantPtr Rewrite::constant(ValueId id) {
   const Tensor first = probe.value(id, probe.possible({2, 3, 5}));
   if (varies[id])
     for (const Step& step : constant_steps(length, roles.has_past))
-      if (!same_values(first, probe.value(id, probe.possible(step)))) return nullptr;
+      if (!(first == probe.value(id, probe.possible(step)))) return nullptr;
   return make_constant(first, plain.value(id).name);
 }
 
 ValueId Rewrite::table_rows(const Tensor& table) {
   for (const auto& [known, rows] : table_contents_)
-    if (same_values(known, table)) return rows;
+    if (known == table) return rows;
   const ValueId rows =
       out.emit(Op::kGather, {out.constant(table, "by_position"), out.positions}, {{key::kAxis, 0}});
   table_contents_.emplace_back(table, rows);

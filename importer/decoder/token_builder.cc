@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "base/ir/slice_bounds.h"
 #include "importer/op_importer.h"
 
 namespace ark::decoder {
@@ -122,11 +123,7 @@ ValueId TokenBuilder::pick(ValueId id, const std::vector<int64_t>& index, const 
   const auto runs = runs_of(index);
   if (runs && runs->n == 1 && runs->m == count) return reshape(id, to);
   const auto slice = [&](ValueId x, int64_t axis, int64_t begin, int64_t end) {
-    return emit(Op::kSlice, {x},
-                {{key::kAxes, std::vector<int64_t>{axis}},
-                 {key::kStarts, Shape{begin}},
-                 {key::kEnds, Shape{end}},
-                 {key::kSteps, std::vector<int64_t>{1}}});
+    return emit(Op::kSlice, {x}, slice_of(axis, begin, end));
   };
   if (runs && runs->n == 1)
     return reshape(slice(reshape(id, {count}), 1, runs->base, runs->base + runs->m), to);

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/ir/keys.h"
+#include "base/ir/slice_bounds.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -15,10 +16,8 @@ ValueId tokens_first(OpContext& c, ValueId x, int64_t heads) {
   const Shape shape = shape_of(c, x);
   if (shape.size() == 4) return transpose(c, x, {0, 2, 1, 3});
   if (shape.size() != 3) c.fail("the input must have rank 3 or 4");
-  const int64_t hidden = constant_dim(c, x, 2, "the hidden axis");
-  if (heads <= 0 || hidden % heads != 0)
-    c.fail("num_heads is needed for an input of rank 3, and must divide its last axis");
-  return reshape(c, x, {shape[0], shape[1], heads, hidden / heads});
+  if (heads <= 0) c.fail("num_heads is needed for an input of rank 3");
+  return heads_apart(c, x, heads);
 }
 
 ValueId tokens_back(OpContext& c, ValueId y, const Shape& shape) {
@@ -31,11 +30,7 @@ struct Pair {
 
 Pair halves(OpContext& c, ValueId x, int64_t size, bool interleaved) {
   const auto part = [&](int64_t begin, int64_t end, int64_t step) {
-    return c.emit(Op::kSlice, {x},
-                  {{key::kAxes, std::vector<int64_t>{3}},
-                   {key::kStarts, Shape{begin}},
-                   {key::kEnds, Shape{end}},
-                   {key::kSteps, std::vector<int64_t>{step}}});
+    return c.emit(Op::kSlice, {x}, slice_of(3, begin, end, step));
   };
   if (interleaved) return {part(0, size, 2), part(1, size, 2)};
   return {part(0, size / 2, 1), part(size / 2, size, 1)};
@@ -160,16 +155,7 @@ void attention(OpContext& c) {
   }
   if (c.has_input(3)) in[3] = padded_mask(c, c.inputs[3], total);
   if (c.has_input(6)) in[6] = c.inputs[6];
-  const double head = static_cast<double>(constant_dim(c, q, 3, "the head"));
-  const Attributes attributes{{key::kScale, c.attr_float("scale", 1 / std::sqrt(head))},
-                              {key::kCausal, int64_t{causal}},
-                              {key::kWindow, window_of(c, causal)},
-                              {key::kSoftcap, c.attr_float("softcap", 0)},
-                              {key::kCleanNan, 1}};
-  const auto results =
-      c.emit_many(Op::kAttention, in, attributes, c.wants_output(1) || c.wants_output(2) ? 3 : 1);
-  c.outputs[0] = rank_of(c, c.input(0)) == 3 ? merge_heads(c, results[0]) : results[0];
-  for (std::size_t i = 1; i < results.size() && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
+  attend(c, in, causal, window_of(c, causal), c.attr_float("softcap", 0));
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // com.microsoft Attention and MultiHeadAttention: projections and masks spelled out around kAttention.
-#include <cmath>
-
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -41,16 +39,6 @@ ValueId combined_bias(OpContext& c, ValueId visible, ValueId bias) {
   return bias == kNoValue ? mask : binary(c, Op::kAdd, mask, bias);
 }
 
-Attributes attention_attributes(OpContext& c, int64_t head) {
-  double scale = c.attr_float("scale", 0);
-  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
-  return {{key::kScale, scale},
-          {key::kCausal, c.attr_int("unidirectional", 0)},
-          {key::kWindow, 0},
-          {key::kSoftcap, 0.0},
-          {key::kCleanNan, 1}};
-}
-
 // Head counts per projection: q, k, v of hidden sizes that may differ.
 std::vector<int64_t> hidden_sizes(OpContext& c, ValueId weights, int64_t heads) {
   std::vector<int64_t> sizes = c.attr_ints("qkv_hidden_sizes");
@@ -87,9 +75,7 @@ void packed_attention(OpContext& c) {
   }
   const ValueId visible = c.has_input(3) ? visible_keys(c, c.inputs[3], keys[0], total) : kNoValue;
   in[3] = combined_bias(c, visible, optional_input(c, 5));
-  const auto results =
-      c.emit_many(Op::kAttention, in, attention_attributes(c, sizes[0] / heads), c.wants_output(1) ? 3 : 1);
-  c.outputs[0] = merge_heads(c, results[0]);
+  const auto results = attend(c, in, c.attr_int("unidirectional", 0) != 0, 0, 0);
   if (!c.wants_output(1)) return;
   std::vector<ValueId> present;
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
@@ -155,11 +141,7 @@ void multi_head_attention(OpContext& c) {
   }
   const ValueId visible = c.has_input(4) ? visible_keys(c, c.inputs[4], keys[0], total) : kNoValue;
   in[3] = combined_bias(c, visible, optional_input(c, 5));
-  const int64_t head = constant_dim(c, in[0], 3, "the head");
-  const auto results = c.emit_many(Op::kAttention, in, attention_attributes(c, head),
-                                   c.wants_output(1) || c.wants_output(2) ? 3 : 1);
-  c.outputs[0] = merge_heads(c, results[0]);
-  for (std::size_t i = 1; i < results.size() && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
+  attend(c, in, c.attr_int("unidirectional", 0) != 0, 0, 0);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // com.microsoft GroupQueryAttention: packed or separate projections, rotary inside, lengths a row instead of
 // a mask.
-#include <cmath>
-
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -45,15 +43,7 @@ std::vector<ValueId> projections(OpContext& c, const Heads& heads) {
         Op::kSplit, {flat[0]},
         {{key::kAxis, 2}, {key::kSizes, Shape{heads.query * head, heads.key * head, heads.key * head}}}, 3);
   }
-  for (std::size_t i = 0; i < 3; ++i) {
-    const Shape shape = shape_of(c, flat[i]);
-    const int64_t count = i == 0 ? heads.query : heads.key,
-                  hidden = constant_dim(c, flat[i], 2, "a projection");
-    if (shape.size() != 3 || hidden % count != 0)
-      c.fail("a projection of shape " + str(shape) + " does not divide into " + std::to_string(count) +
-             " heads");
-    flat[i] = reshape(c, flat[i], {shape[0], shape[1], count, hidden / count});
-  }
+  for (std::size_t i = 0; i < 3; ++i) flat[i] = heads_apart(c, flat[i], i == 0 ? heads.query : heads.key);
   return flat;
 }
 
@@ -82,7 +72,6 @@ void grouped_query_attention(OpContext& c) {
     c.fail("num_heads must be a positive multiple of kv_num_heads");
   std::vector<ValueId> in = projections(c, heads);
   const Shape query = shape_of(c, in[0]);
-  const int64_t head = constant_dim(c, in[0], 3, "the head");
   const ValueId last = reshape(c, c.input(kLastIndex), {query[0]});
   const ValueId lengths = binary(c, Op::kAdd, last, scalar(c, 1, dtype_of(c, last)));
   if (c.attr_int("do_rotary", 0)) {
@@ -95,21 +84,11 @@ void grouped_query_attention(OpContext& c) {
                       {key::kHeadAxis, 2}});
   }
   for (ValueId& x : in) x = transpose(c, x, {0, 2, 1, 3});
-  in.resize(3, kNoValue);
-  in.push_back(c.has_input(kBias) ? c.inputs[kBias] : kNoValue);
+  in.push_back(optional_input(c, kBias));
   // Without a past, causality alone hides the padding on the right.
   if (c.has_input(kPastKey))
     in.insert(in.end(), {c.inputs[kPastKey], c.input(kPastValue), lengths, c.input(kTotal)});
-  double scale = c.attr_float("scale", 0);
-  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(head));
-  const Attributes attributes{{key::kScale, scale},
-                              {key::kCausal, 1},
-                              {key::kWindow, std::max<int64_t>(0, c.attr_int("local_window_size", -1))},
-                              {key::kSoftcap, c.attr_float("softcap", 0)},
-                              {key::kCleanNan, 1}};
-  const auto results = c.emit_many(Op::kAttention, in, attributes, 3);
-  c.outputs[0] = merge_heads(c, results[0]);
-  for (std::size_t i = 1; i < 3 && i < c.outputs.size(); ++i) c.outputs[i] = results[i];
+  attend(c, in, true, std::max<int64_t>(0, c.attr_int("local_window_size", -1)), c.attr_float("softcap", 0));
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
 #include "importer/ops/helpers.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
 #include "base/ir/shape_rules/rules.h"
+#include "base/ir/slice_bounds.h"
 
 namespace ark::ops {
 
@@ -26,13 +30,7 @@ std::optional<std::vector<Expr>> known(const OpContext& c, std::size_t i) {
 
 std::optional<std::vector<int64_t>> known_ints(const OpContext& c, std::size_t i) {
   const auto elements = known(c, i);
-  if (!elements) return std::nullopt;
-  std::vector<int64_t> numbers;
-  for (const Expr& e : *elements) {
-    if (!e.constant()) return std::nullopt;
-    numbers.push_back(*e.constant());
-  }
-  return numbers;
+  return elements ? constants_of(*elements) : std::nullopt;
 }
 
 std::optional<std::vector<int64_t>> ints_of(const OpContext& c, std::string_view name, std::size_t i,
@@ -79,11 +77,7 @@ ValueId scalar(OpContext& c, double value, DType dtype) {
 ValueId binary(OpContext& c, Op op, ValueId a, ValueId b) { return c.emit(op, {a, b}); }
 
 ValueId slice_axis(OpContext& c, ValueId x, int64_t axis, const Expr& begin, const Expr& end) {
-  return c.emit(Op::kSlice, {x},
-                {{key::kAxes, std::vector<int64_t>{axis}},
-                 {key::kStarts, Shape{begin}},
-                 {key::kEnds, Shape{end}},
-                 {key::kSteps, std::vector<int64_t>{1}}});
+  return c.emit(Op::kSlice, {x}, slice_of(axis, begin, end));
 }
 
 ValueId range(OpContext& c, const Expr& start, const Expr& limit) {
@@ -94,19 +88,41 @@ ValueId range(OpContext& c, const Expr& start, const Expr& limit) {
                  {key::kTo, static_cast<int64_t>(DType::kI64)}});
 }
 
-ValueId split_heads(OpContext& c, ValueId x, int64_t heads) {
+ValueId heads_apart(OpContext& c, ValueId x, int64_t heads) {
   const Shape shape = shape_of(c, x);
   if (shape.size() != 3) c.fail("queries, keys and values must have rank 3 here");
   const int64_t hidden = constant_dim(c, x, 2, "the hidden axis");
   if (heads <= 0 || hidden % heads != 0)
     c.fail("a hidden size of " + std::to_string(hidden) + " does not divide into " + std::to_string(heads) +
            " heads");
-  return transpose(c, reshape(c, x, {shape[0], shape[1], heads, hidden / heads}), {0, 2, 1, 3});
+  return reshape(c, x, {shape[0], shape[1], heads, hidden / heads});
+}
+
+ValueId split_heads(OpContext& c, ValueId x, int64_t heads) {
+  return transpose(c, heads_apart(c, x, heads), {0, 2, 1, 3});
 }
 
 ValueId merge_heads(OpContext& c, ValueId x) {
   const Shape shape = shape_of(c, x);
   return reshape(c, transpose(c, x, {0, 2, 1, 3}), {shape[0], shape[2], shape[1] * shape[3]});
+}
+
+std::vector<ValueId> attend(OpContext& c, const std::vector<ValueId>& in, bool causal, int64_t window,
+                            double softcap) {
+  double scale = c.attr_float("scale", 0);
+  // 0 is how com.microsoft's operators say nothing.
+  if (!c.has_attr("scale") || (scale == 0 && !c.node.domain.empty()))
+    scale = 1 / std::sqrt(static_cast<double>(constant_dim(c, in[0], 3, "the head")));
+  std::vector<ValueId> results = c.emit_many(Op::kAttention, in,
+                                             {{key::kScale, scale},
+                                              {key::kCausal, int64_t{causal}},
+                                              {key::kWindow, window},
+                                              {key::kSoftcap, softcap},
+                                              {key::kCleanNan, 1}},
+                                             c.wants_output(1) || c.wants_output(2) ? 3 : 1);
+  std::copy(results.begin(), results.end(), c.outputs.begin());
+  if (rank_of(c, c.input(0)) != 4) c.outputs[0] = merge_heads(c, results[0]);
+  return results;
 }
 
 ValueId activated(OpContext& c, ValueId x, const std::string& activation, const GivenParameter& given) {

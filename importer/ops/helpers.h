@@ -37,9 +37,14 @@ ValueId binary(OpContext& c, Op op, ValueId a, ValueId b);
 ValueId slice_axis(OpContext& c, ValueId x, int64_t axis, const Expr& begin,
                    const Expr& end);                                // 0 <= begin <= end <= size
 ValueId range(OpContext& c, const Expr& start, const Expr& limit);  // i64
-// Heads apart: [B, S, H*D] -> [B, H, S, D], and back.
+// Heads apart: [B, S, H*D] -> [B, S, H, D]; the same turned, [B, H, S, D], and back.
+ValueId heads_apart(OpContext& c, ValueId x, int64_t heads);
 ValueId split_heads(OpContext& c, ValueId x, int64_t heads);
 ValueId merge_heads(OpContext& c, ValueId x);
+// kAttention of these operands with the node's `scale`. Its results become the node's first outputs: y with heads
+// merged unless the node's queries come apart, then the present keys and values where they are wanted.
+std::vector<ValueId> attend(OpContext& c, const std::vector<ValueId>& in, bool causal, int64_t window,
+                            double softcap);
 // The activation behind a fused product, by its ONNX name. `given(name, i)`: its i-th parameter, if given.
 using GivenParameter = std::function<std::optional<double>(const std::string& name, std::size_t i)>;
 ValueId activated(OpContext& c, ValueId x, const std::string& activation, const GivenParameter& given);

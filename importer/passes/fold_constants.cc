@@ -23,12 +23,7 @@ std::optional<std::vector<int64_t>> numbers(const Graph& graph, const Node& node
     return result;
   }
   const auto known = elements_of(graph, node.inputs[i]);
-  if (!known || known->size() != count) return std::nullopt;
-  for (const Expr& e : *known) {
-    if (!e.constant()) return std::nullopt;
-    result.push_back(*e.constant());
-  }
-  return result;
+  return known && known->size() == count ? constants_of(*known) : std::nullopt;
 }
 
 // A run-time Slice whose bounds are known by now.

@@ -1,5 +1,4 @@
 // Nodes that compute the same are merged, and constants that are the same.
-#include <cstring>
 #include <map>
 #include <string>
 
@@ -7,34 +6,6 @@
 #include "importer/passes/passes.h"
 
 namespace ark::passes {
-namespace {
-
-bool same_bytes(const Tensor& a, const Tensor& b) {
-  return a.dtype == b.dtype && a.dims == b.dims &&
-         (a.bytes() == 0 ||
-          std::memcmp(a.data.get(), b.data.get(), static_cast<std::size_t>(a.bytes())) == 0);
-}
-
-bool same_attributes(const Attributes& a, const Attributes& b) {
-  if (a.values().size() != b.values().size()) return false;
-  for (auto i = a.values().begin(), j = b.values().begin(); i != a.values().end(); ++i, ++j) {
-    if (i->first != j->first || i->second.index() != j->second.index()) return false;
-    const bool same = std::visit(
-        [&](const auto& x) {
-          const auto& y = std::get<std::decay_t<decltype(x)>>(j->second);
-          if constexpr (std::is_same_v<std::decay_t<decltype(x)>, Tensor>)
-            return same_bytes(x, y);
-          else
-            return x == y;
-        },
-        i->second);
-    if (!same) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 bool merge_duplicates(Graph& graph) {
   const bool merged = graph.merge_constants();
   Aliases aliases(graph);
@@ -48,7 +19,7 @@ bool merge_duplicates(Graph& graph) {
     key += node.attributes.str() + "/" + std::to_string(node.outputs.size());
     const Node* twin = nullptr;
     for (auto [it, end] = seen.equal_range(key); it != end && !twin; ++it)
-      if (same_attributes(it->second->attributes, node.attributes)) twin = it->second;
+      if (it->second->attributes.values() == node.attributes.values()) twin = it->second;
     if (!twin) {
       seen.emplace(std::move(key), &node);
       continue;

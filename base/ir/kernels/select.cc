@@ -156,10 +156,6 @@ int64_t topk_of(const KernelCall& call, std::size_t axis) {
     misfit("TopK: k = " + std::to_string(k[0]) + " of an axis of " + std::to_string(n));
   return k[0];
 }
-std::vector<OutputType> topk_shapes(const KernelCall& call) {
-  topk_of(call, topk_axis(call));
-  return by_rule(call);
-}
 int64_t topk_grid(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const std::size_t axis = topk_axis(call);
@@ -197,7 +193,7 @@ void register_select(std::vector<Kernel>& into) {
   into.push_back({Op::kNonZero, nonzero_shapes, grid_one, nonzero_tile});
   into.push_back({Op::kCompress, compress_shapes, grid_one, compress_tile});
   into.push_back({Op::kUnique, unique_shapes, grid_one, unique_tile});
-  into.push_back({Op::kTopK, topk_shapes, topk_grid, topk_tile});
+  into.push_back({Op::kTopK, by_rule, topk_grid, topk_tile});
 }
 
 }  // namespace ark::kernels

@@ -291,38 +291,24 @@ Result dims(Context& c) { return c.attributes().get(key::kValues); }
 
 using Propagate = Result (*)(Context&);
 Propagate propagation_of(Op op) {
-  switch (op) {
-    case Op::kCast:
-      return cast;
-    case Op::kWhere:
-      return where;
-    case Op::kClip:
-      return clip;
-    case Op::kGather:
-      return gather;
-    case Op::kConcat:
-      return concat;
-    case Op::kSlice:
-      return slice;
-    case Op::kReshape:
-      return same_elements;
-    case Op::kTranspose:
-      return same_elements;
-    case Op::kExpand:
-    case Op::kConstantOfShape:
-      return repeat;
-    case Op::kRange:
-      return range;
-    case Op::kReduceSum:
-    case Op::kReduceProd:
-    case Op::kReduceMax:
-    case Op::kReduceMin:
-      return reduce;
-    case Op::kDims:
-      return dims;
-    default:
-      return is_unary_pointwise(op) ? unary : is_binary_pointwise(op) ? binary : nullptr;
-  }
+  static constexpr std::pair<Op, Propagate> kRules[] = {
+      {Op::kCast, cast},
+      {Op::kWhere, where},
+      {Op::kClip, clip},
+      {Op::kGather, gather},
+      {Op::kConcat, concat},
+      {Op::kSlice, slice},
+      {Op::kReshape, same_elements},
+      {Op::kTranspose, same_elements},
+      {Op::kExpand, repeat},
+      {Op::kConstantOfShape, repeat},
+      {Op::kRange, range},
+      {Op::kDims, dims},
+  };
+  for (const auto& [known, rule] : kRules)
+    if (known == op) return rule;
+  if (is_one_of(op, {Op::kReduceSum, Op::kReduceProd, Op::kReduceMax, Op::kReduceMin})) return reduce;
+  return is_unary_pointwise(op) ? unary : is_binary_pointwise(op) ? binary : nullptr;
 }
 
 }  // namespace
