@@ -258,8 +258,7 @@ void Parser::finish_attribute(Attribute& a, int64_t type) {
     a.type = AttributeType::kOther;
   else if (type > 0)
     a.type = kTypes[type];
-  if (!a.ref_attr_name.empty()) return;
-  if (found == a.type) return;
+  if (!a.ref_attr_name.empty() || found == a.type) return;
   if (found != AttributeType::kUndefined)
     wire_.fail("attribute '" + escaped(a.name) + "' holds another type than it announces");
   // Zeros and empty lists may be left out.

@@ -9,6 +9,10 @@ arguments=()
 with_llama=no
 for argument in "$@"; do
   if [[ $argument == --with-llama ]]; then with_llama=yes; else arguments+=("$argument"); fi
+  if [[ $argument == --help || $argument == -h ]]; then
+    sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exec python3 "$root/scripts/bench_peers.py" --help
+  fi
 done
 
 "$root/scripts/build.sh" ark-bench

@@ -38,7 +38,15 @@ http::TlsContext tls_of(const ServeOptions& options) {
   return options.tls_cert.empty() ? nullptr : http::load_tls(options.tls_cert, options.tls_key);
 }
 
+void check_origins(const std::vector<std::string>& origins) {
+  for (const std::string& origin : origins)
+    if (origin != "*" && !origin.starts_with("http://") && !origin.starts_with("https://"))
+      throw Error(Code::kUsage, "--cors-origins " + escaped(origin) +
+                                    ": no browser sends that; an origin is like https://app.example:8443");
+}
+
 http::ServerOptions server_options(const ServeOptions& options) {
+  check_origins(options.cors_origins);
   http::ServerOptions server;
   server.host = options.host;
   server.port = options.port;

@@ -78,8 +78,8 @@ class Loop final : public CpuExecutor {
     const auto rank = static_cast<std::size_t>(member / options_.processors);
     try {
       run_steps(rank, member % options_.processors);
-    } catch (const std::exception& error) {
-      fail(std::string("rank ") + std::to_string(ranks_[rank]->index()) + ": " + error.what(),
+    } catch (const std::exception&) {
+      fail("rank " + std::to_string(ranks_[rank]->index()) + ": " + current_error().what(),
            dma::AbortReason::kFault);
     }
     const std::lock_guard lock(mutex_);
@@ -91,8 +91,8 @@ class Loop final : public CpuExecutor {
     leased_ = 0;
     try {
       if (mailbox_->posted_counter().load() > completed_ && !abort_flag(0).raised()) return launch();
-    } catch (const std::exception& error) {
-      fail(std::string("the loop cannot go on: ") + error.what(), dma::AbortReason::kFault);
+    } catch (const std::exception&) {
+      fail(std::string("the loop cannot go on: ") + current_error().what(), dma::AbortReason::kFault);
     }
     parked_.notify_all();
   }

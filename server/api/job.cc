@@ -29,10 +29,10 @@ void stream_events(const http::Writer& write,
   } catch (const http::HttpError& e) {
     if (e.status == http::kClientClosedRequest) return;
     write(error_event(e));
-  } catch (const std::exception& e) {
-    const auto* ours = dynamic_cast<const Error*>(&e);
-    if (ours && ours->code() != Code::kInternal) {
-      write(error_event(http::as_http_error(*ours)));
+  } catch (const std::exception&) {
+    const Error e = current_error();
+    if (e.code() != Code::kInternal) {
+      write(error_event(http::as_http_error(e)));
     } else {
       log_line(LogLevel::kError, "a stream failed", {{"why", std::string(e.what())}});
       write(error_event(http::HttpError(500, "internal error", "", "internal_error")));

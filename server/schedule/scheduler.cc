@@ -93,8 +93,8 @@ void Scheduler::run() {
     }
     try {
       loop_once();
-    } catch (const std::exception& e) {
-      fail_all(e.what());
+    } catch (const std::exception&) {
+      fail_all(current_error().what());
       return;
     }
   }

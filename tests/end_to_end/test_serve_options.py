@@ -43,7 +43,7 @@ BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "
               "--shutdown-timeout": "-1", "--log-format": "xml", "--host": "no..host",  # no name server is asked
               "--max-restarts": "1001", "--max-connections-per-peer": "-1", "--keep-alive-timeout": "-1",
               "--log-level": "loud", "--numerics": "good", "--variant": "q4",
-              "--plan": "/nowhere/plan", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
+              "--plan": "/nowhere/plan", "--cors-origins": "app.example", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
               "--api-key-file": "/nowhere/keys", "--model": "/nowhere/model.onnx"}
 # Of a server that is started below, all at once.
 ENVIRONMENT = {"SERVED_MODEL_NAME": "named", "HOST": "127.0.0.1", "TP": "2", "PROCESSES": "true", "NO_SUPERVISE": "true",
