@@ -213,7 +213,9 @@ std::string frame_bytes(FrameKind kind, int rank, int ranks, std::string_view pa
 bool send_frame(const Socket& socket, FrameKind kind, int rank, int ranks, std::string_view payload,
                 Deadline deadline) {
   const std::string bytes = frame_bytes(kind, rank, ranks, payload);  // at once: the reader wakes once
-  return send_all(socket, bytes.data(), bytes.size(), deadline);
+  if (send_all(socket, bytes.data(), bytes.size(), deadline)) return true;
+  ::shutdown(socket.descriptor(), SHUT_RDWR);
+  return false;
 }
 
 Received receive_frame(const Socket& socket, Frame& frame, uint64_t limit, Deadline deadline) {

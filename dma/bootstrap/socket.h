@@ -77,7 +77,8 @@ enum class Received : uint8_t { kFrame, kClosed, kLate, kMalformed };
 
 // As it is sent, for those who cannot wait.
 std::string frame_bytes(FrameKind kind, int rank, int ranks, std::string_view payload);
-// Both wait until `deadline`, never raise SIGPIPE. False: closed or too late.
+// Both wait until `deadline`, never raise SIGPIPE. False: closed or too late; then the connection is shut down, as what
+// follows half a frame means nothing: both sides know at once.
 bool send_frame(const Socket& socket, FrameKind kind, int rank, int ranks, std::string_view payload,
                 Deadline deadline);
 // Payloads over `limit` bytes, other magic or version: kMalformed.

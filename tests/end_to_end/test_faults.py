@@ -54,7 +54,7 @@ def try_all(faults, attempt):
 def test_loading_survives_or_names_every_fault(library, tmp_path, options):
     def load(fault, counts=None):
         return subprocess.run([BINARY, "--check", "--model", *options], capture_output=True, text=True,
-                              errors="replace", timeout=2 * PATIENCE,
+                              errors="replace", timeout=PATIENCE,
                               env=clean_environment() | environment(library, fault, counts))
 
     def attempt(fault):
