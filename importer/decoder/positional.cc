@@ -221,7 +221,8 @@ Rows Rewrite::tabulated(const Node& node, ValueId id, const Layout& layout) {
   Rows rows{layout, kNoValue, false};
   if (all_rows_equal(table)) {
     Tensor one = Tensor::zeros(table.dtype, all_dims(layout));
-    std::memcpy(one.data.get(), table.data.get(), static_cast<std::size_t>(one.bytes()));
+    if (one.bytes() > 0)  // else there is no memory, not even to copy nothing from
+      std::memcpy(one.data.get(), table.data.get(), static_cast<std::size_t>(one.bytes()));
     if (plain.value(id).dtype == DType::kI32 && one.dtype == DType::kI64) {
       const Tensor wide = one;
       one = Tensor::zeros(DType::kI32, wide.dims);
