@@ -97,6 +97,14 @@ def takes_at_most(seconds, measure, tries=3):
         taken.append(measure())
 
 
+def is_ready(server):
+    """Also of one that does not listen yet, or of an HTTP client of it."""
+    try:
+        return server.get("/health").status_code == 200
+    except httpx2.ConnectError:
+        return False
+
+
 def free_port():
     """Free, and none that the system gives to those who ask for any: other tests do so all the time."""
     while True:
@@ -148,7 +156,11 @@ class Server:
                 raise
 
     def _read(self, pipe, into):
-        self.readers.append(threading.Thread(target=lambda: into.extend(line.rstrip("\n") for line in pipe), daemon=True))
+        def read():
+            for line in pipe:
+                into.append(line.rstrip("\n"))
+
+        self.readers.append(threading.Thread(target=read, daemon=True))
         self.readers[-1].start()
 
     def read_log(self):

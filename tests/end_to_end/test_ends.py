@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ark_server import Server, family, free_port, httpx2, is_alive, raw_get, until
+from ark_server import Server, family, free_port, is_alive, is_ready, raw_get, until
 
 STUCK = 75
 SLACK = 1.5  # of a busy machine, beyond what is promised
@@ -114,10 +114,3 @@ def test_a_full_disk_and_closed_descriptors_are_served_on(tiny_model, tmp_path):
             assert server.process.poll() is None
         finally:
             server.kill()
-
-
-def is_ready(server):
-    try:
-        return server.get("/health").status_code == 200
-    except httpx2.ConnectError:
-        return False

@@ -9,7 +9,7 @@ import time
 import openai
 import pytest
 
-from ark_server import PLAIN, ROOT, Server, free_port, httpx2, until
+from ark_server import PLAIN, ROOT, Server, free_port, httpx2, is_ready, until
 from test_front_door import make_certificate
 from test_load import is_idle
 
@@ -17,7 +17,7 @@ from test_load import is_idle
 @pytest.fixture(scope="module")
 def recipe():
     if not shutil.which("nginx"):
-        pytest.skip("no nginx")
+        pytest.skip("no nginx, which .ci/run installs")
     (text,) = re.findall(r"```nginx\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(), re.DOTALL)
     return text
 
@@ -39,7 +39,7 @@ def served(recipe, long_model, tmp_path_factory):
         http = httpx2.Client(**PLAIN | {"verify": ssl.create_default_context(cafile=cert)}, headers={"Host": "ark.example"},
                              base_url=f"https://localhost:{port}")
         try:
-            until(lambda: answers(http), "nginx")
+            until(lambda: is_ready(http), "nginx")
             yield server, http
         finally:
             http.close()
@@ -47,17 +47,10 @@ def served(recipe, long_model, tmp_path_factory):
             nginx.wait()
 
 
-def answers(http):
-    try:
-        return http.get("/health").status_code == 200
-    except httpx2.ConnectError:
-        return False
-
-
 def test_tokens_come_through_as_they_are_made(served):
     server, http = served
     client = openai.OpenAI(base_url=f"{http.base_url}/v1", api_key="none", http_client=http, max_retries=0)
-    options = {"model": server.model, "max_tokens": 4, "extra_body": {"ignore_eos": True}}
+    options = {"model": server.model, "max_tokens": 4, "temperature": 0, "extra_body": {"ignore_eos": True}}
     alone = client.completions.create(prompt=[1], **options).choices[0].token_ids
     # Tokens of the first prompt, too few to fill a buffer, come while the second is read.
     since, times, tokens = time.monotonic(), [], []

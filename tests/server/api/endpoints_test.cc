@@ -5,7 +5,7 @@
 
 #include "server/json.h"
 #include "server/text/model_text.h"
-#include "tests/server/http/status_of.h"
+#include "tests/server/http/status_thrown.h"
 #include "tests/server/schedule/requests.h"
 
 namespace ark::api {

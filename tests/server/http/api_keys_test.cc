@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "tests/server/http/status_of.h"
+#include "tests/server/http/status_thrown.h"
 
 namespace ark::http {
 namespace {

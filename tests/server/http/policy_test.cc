@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/server/http/status_of.h"
+#include "tests/server/http/status_thrown.h"
 
 namespace ark::http {
 namespace {
