@@ -1,3 +1,4 @@
+// Longer than most: the canonical form is known to all of these functions and to nobody else.
 #include "base/expr.h"
 
 #include <algorithm>

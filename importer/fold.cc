@@ -83,10 +83,10 @@ std::optional<std::vector<Tensor>> run(const Kernel& kernel, KernelCall call,
 
 bool can_evaluate(Op op) {
   return is_unary_pointwise(op) || is_binary_pointwise(op) || is_movement(op) || is_reduction(op) ||
-         is_one_of(op, {Op::kWhere, Op::kClip, Op::kDims, Op::kConstantOfShape, Op::kRange, Op::kPad,
-                        Op::kTrilu, Op::kEyeLike}) ||
-         is_one_of(op, {Op::kGatherElements, Op::kGatherND, Op::kScatterElements, Op::kScatterND, Op::kOneHot,
-                        Op::kNonZero, Op::kCumSum, Op::kMatMul, Op::kDequantizeLinear});
+         is_one_of(op,
+                   {Op::kWhere, Op::kClip, Op::kDims, Op::kConstantOfShape, Op::kRange, Op::kPad, Op::kTrilu,
+                    Op::kEyeLike, Op::kGatherElements, Op::kGatherND, Op::kScatterElements, Op::kScatterND,
+                    Op::kOneHot, Op::kNonZero, Op::kCumSum, Op::kMatMul, Op::kDequantizeLinear});
 }
 
 std::optional<std::vector<Tensor>> evaluate(const Node& node, const std::vector<Tensor>& inputs,

@@ -11,11 +11,12 @@ std::string why_too_large(std::string_view text, const JsonLimits& limits) {
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    if (c == '"')
-      in_string = !in_string;
-    else if (in_string)
+    if (c == '"' || in_string) {  // most of a text: no limit is near
+      if (c == '"') in_string = !in_string;
       i += c == '\\';
-    else if (c == '{' || c == '[')
+      continue;
+    }
+    if (c == '{' || c == '[')
       members.push_back(0), ++values;
     else if ((c == '}' || c == ']') && !members.empty())
       members.pop_back();

@@ -98,10 +98,12 @@ void Attributes::collect_symbols(std::set<std::string>& into) const {
       for (const Expr& size : *shape) size.collect_symbols(into);
 }
 
-bool Attributes::has_symbols() const {
-  std::set<std::string> symbols;
-  collect_symbols(symbols);
-  return !symbols.empty();
+bool Attributes::has_symbols() const {  // asked for each node of a plain step: without a set
+  for (const auto& [name, value] : values_)
+    if (const Shape* shape = std::get_if<Shape>(&value))
+      for (const Expr& size : *shape)
+        if (!size.constant()) return true;
+  return false;
 }
 
 Attributes Attributes::evaluated(const SymbolValues& symbols) const {

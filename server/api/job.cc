@@ -18,7 +18,7 @@ std::string error_event(const http::HttpError& e) {
 }
 
 // Runs `body`, which sends events; a failure becomes an event with the error envelope.
-void stream_events(const http::Writer& write,
+void stream_events(const http::Writer& write, const std::string& id,
                    const std::function<void(const std::function<void(const Json&)>&)>& body) {
   try {
     body([&](const Json& json) {
@@ -30,13 +30,7 @@ void stream_events(const http::Writer& write,
     if (e.status == http::kClientClosedRequest) return;
     write(error_event(e));
   } catch (const std::exception&) {
-    const Error e = current_error();
-    if (e.code() != Code::kInternal) {
-      write(error_event(http::as_http_error(e)));
-    } else {
-      log_line(LogLevel::kError, "a stream failed", {{"why", std::string(e.what())}});
-      write(error_event(http::HttpError(500, "internal error", "", "internal_error")));
-    }
+    write(error_event(http::failure_of_request(id)));
   }
   write("data: [DONE]\n\n");
 }
@@ -120,7 +114,7 @@ http::Response respond(const std::shared_ptr<Job>& job, const http::Request& req
     response.content_type = "text/event-stream";
     response.headers.emplace_back("Cache-Control", "no-cache");
     response.stream = [job, note, gone = request.client_gone](const http::Writer& write) {
-      stream_events(write, [&](const auto& send) { job->stream_answer(gone, send); });
+      stream_events(write, job->id, [&](const auto& send) { job->stream_answer(gone, send); });
       note();
     };
     return response;

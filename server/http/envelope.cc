@@ -1,5 +1,9 @@
 #include "server/http/envelope.h"
 
+#include <new>
+
+#include "base/log.h"
+
 namespace ark::http {
 namespace {
 
@@ -56,6 +60,19 @@ HttpError as_http_error(const Error& error) {
       break;
   }
   return with(500, "internal_error");
+}
+
+HttpError failure_of_request(const std::string& id) {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return as_http_error(Error(Code::kUnavailable, "the server is short of memory; try again later"));
+  } catch (const std::exception&) {
+    const Error error = current_error();
+    if (error.code() != Code::kInternal) return as_http_error(error);
+    log_line(LogLevel::kError, "a request failed", {{"id", id}, {"why", std::string(error.what())}});
+    return HttpError(500, "internal error; the server's log has the request id", "", "internal_error");
+  }
 }
 
 }  // namespace ark::http

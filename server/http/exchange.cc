@@ -283,17 +283,8 @@ Response Server::run_handler(Exchange& exchange) {
   } catch (const HttpError& e) {
     exchange.must_close = exchange.must_close || e.status == kClientClosedRequest;
     return error_response(e);
-  } catch (const Error& e) {
-    if (e.code() == Code::kInternal)
-      log_line(LogLevel::kError, "a request failed", {{"id", exchange.id}, {"why", std::string(e.what())}});
-    return error_response(as_http_error(e));
-  } catch (const std::bad_alloc&) {
-    return error_response(
-        as_http_error(Error(Code::kUnavailable, "the server is short of memory; try again later")));
-  } catch (const std::exception& e) {
-    log_line(LogLevel::kError, "a request failed", {{"id", exchange.id}, {"why", std::string(e.what())}});
-    return error_response(
-        HttpError(500, "internal error; the server's log has the request id", "", "internal_error"));
+  } catch (const std::exception&) {
+    return error_response(failure_of_request(exchange.id));
   }
 }
 

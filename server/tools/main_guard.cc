@@ -45,7 +45,9 @@ std::terminate_handler terminate_before = nullptr;
   try {
     if (std::current_exception()) throw;
   } catch (const std::bad_alloc&) {
-    const std::string_view line = "ark: error: out of memory\n";
+    const std::string_view line = is_json_log() ? R"({"level":"error","message":"ark: error: out of memory"})"
+                                                  "\n"
+                                                : "ark: error: out of memory\n";
     if (::write(STDERR_FILENO, line.data(), line.size()) >= 0) std::_Exit(69);
     std::_Exit(71);
   } catch (...) {
