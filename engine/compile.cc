@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/ir/kernel.h"
+#include "base/ir/keys.h"
 #include "engine/lower/complete.h"
 #include "engine/lower/lowering.h"
 #include "engine/partition/collectives.h"
@@ -31,6 +32,22 @@ void lower_all(const Sharded& sharded, const LoweringOptions& options, Compiled&
   result.constants = constants.list();
 }
 
+// The matrices that programs keep as panels, or look up rows of.
+std::vector<WeightMatrix> weight_matrices(const Graph& graph, int64_t vocabulary) {
+  std::vector<WeightMatrix> matrices;
+  for (const Node& node : graph.nodes) {
+    if (node.removed) continue;
+    if (is_panel_matmul(graph, node)) {
+      const ConstantPtr& w = graph.value(node.inputs[1]).constant;
+      const int k_axis = node.attributes.get_or(key::kTransB, 0) != 0 ? 1 : 0;
+      matrices.push_back({w, k_axis, w->dims[static_cast<std::size_t>(1 - k_axis)] == vocabulary});
+    } else if (node.op == Op::kGather && graph.value(node.inputs[0]).constant) {
+      matrices.push_back({graph.value(node.inputs[0]).constant, 1, true});
+    }
+  }
+  return matrices;
+}
+
 }  // namespace
 
 Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
@@ -39,14 +56,17 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
   const AxisGroups groups(graph);
   const Choices choices = search(graph, groups);
   Sharded sharded = insert_collectives(graph, groups, choices, o.ranks);
+  const StoredWeights stored(weight_matrices(sharded.graph, model.vocabulary), o.storage);
   const LoweringOptions options{.max_symbols = {{"tokens", o.max_tokens},
                                                 {"rows", o.max_rows},
                                                 {"items", o.max_items},
                                                 {"pages", o.pages}},
                                 .page_size = o.page_size,
                                 .link = o.link,
-                                .caches = &model.caches};
+                                .caches = &model.caches,
+                                .stored = &stored};
   Compiled result;
+  result.storage = stored.summary();
   lower_all(sharded, options, result);
   check_programs(result.programs, result.bindings);  // whoever runs them relies on it
   result.plan.seconds = choices.seconds;

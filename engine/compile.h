@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/ir/decoder.h"
 #include "engine/partition/plan.h"
 #include "engine/program/program.h"
+#include "engine/weights/stored_weights.h"
 
 namespace ark {
 
@@ -21,6 +23,7 @@ struct CompileOptions {
   int32_t page_size = 16;
   int32_t pages = 0;  // set before memory is bound; kKvPage dims
   Link link = Link::kDirect;
+  StorageOptions storage;
 };
 
 struct Compiled {
@@ -29,6 +32,7 @@ struct Compiled {
   std::vector<ConstantPtr> constants;  // WeightUse::constant indexes this
   std::vector<Program> programs;       // per rank
   std::vector<Binding> bindings;
+  std::string storage;  // StoredWeights::summary()
 };
 
 // Checked by the validator: throws Error(kBadModel) for what does not make sound programs.

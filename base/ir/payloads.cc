@@ -52,10 +52,10 @@ std::map<DType, int64_t> PayloadSet::add(const Constant& constant) {
   std::map<DType, int64_t> fresh;
   if (constant.quantized) {
     const Quantized& q = *constant.quantized;
-    for (const ConstantPtr& part : {q.codes, q.scales, q.zeros}) {
+    for (const ConstantPtr& part : {q.codes, q.scales, q.zeros, q.offsets}) {
       if (!part) continue;
       // Bytes of packed codes are shown as what they hold.
-      const bool holds_nibbles = part != q.scales && q.bits == 4;
+      const bool holds_nibbles = (part == q.codes || part == q.zeros) && q.bits == 4;
       for (const auto& [type, bytes] : add(*part)) fresh[holds_nibbles ? DType::kU4 : type] += bytes;
     }
   } else if (seen_.insert({payload_place(constant), constant.offset}).second) {

@@ -62,6 +62,13 @@ std::vector<std::byte> fields(const Constant& c, int bits, int64_t first, int64_
   return payload_bytes(c, from / per_byte, (to + per_byte - 1) / per_byte - from / per_byte);
 }
 
+std::vector<float> numbers_of(const Constant& c, int64_t first, int64_t count) {
+  const Tensor rows = materialise_rows(c, first, count);
+  std::vector<float> numbers(static_cast<std::size_t>(rows.size()));
+  load_f32(rows.dtype, rows.data.get(), 0, 1, rows.size(), numbers.data());
+  return numbers;
+}
+
 bool fits(Quantized& q) {
   if (q.rows <= 0 || q.columns <= 0 || q.block <= 0 || (q.bits != 2 && q.bits != 4 && q.bits != 8) ||
       (q.axis != 0 && q.axis != 1) || !q.codes || !q.scales)
@@ -78,6 +85,12 @@ bool fits(Quantized& q) {
   const bool single = q.scales->size() == 1;
   q.scales = shaped(q.scales, single ? Dims{1, 1} : places);
   if (!q.scales) return false;
+  if (q.offsets) {
+    q.offsets = shaped(q.offsets, q.scales->dims);
+    if (!q.offsets || q.offsets->dtype != q.scales->dtype || q.offsets->quantized || q.zeros ||
+        q.default_zero != 0)
+      return false;
+  }
   if (!q.zeros) return true;
   if (!holds_fields(*q.zeros, q)) return false;
   if (is_view(*q.zeros)) q.zeros = make_constant(materialise(*q.zeros), q.zeros->name);
@@ -111,7 +124,8 @@ bool same_numbers(const Constant& a, const Constant& b) {
 bool same_payload(const Quantized& a, const Quantized& b) {
   if (a.rows != b.rows || a.columns != b.columns || a.bits != b.bits || a.is_signed != b.is_signed ||
       a.floating != b.floating || a.axis != b.axis || a.block != b.block || a.code_stride != b.code_stride ||
-      (a.zeros == nullptr) != (b.zeros == nullptr))
+      (a.zeros == nullptr) != (b.zeros == nullptr) || (a.offsets == nullptr) != (b.offsets == nullptr) ||
+      (a.offsets && !same_numbers(*a.offsets, *b.offsets)))
     return false;
   const bool same_zeros = a.zeros ? a.zero_stride == b.zero_stride && same_payload(*a.zeros, *b.zeros)
                                   : a.default_zero == b.default_zero;
@@ -132,11 +146,9 @@ QuantizedRows::QuantizedRows(const Quantized& quantized, int64_t first, int64_t 
   first_block_ = q_.axis == 0 ? first / q_.block : 0;
   const int64_t from = single_ ? 0 : q_.axis == 1 ? first : first_block_;
   const int64_t held = single_ ? 1 : q_.axis == 1 ? count : (first + count - 1) / q_.block - first_block_ + 1;
-  const Tensor scales = materialise_rows(*q_.scales, from, held);
-  scale_stride_ = scales.dims[1];
-  scales_.resize(static_cast<std::size_t>(scales.size()));
-  for (std::size_t i = 0; i < scales_.size(); ++i)
-    scales_[i] = static_cast<float>(scales.real(static_cast<int64_t>(i)));
+  scale_stride_ = q_.scales->dims[1];
+  scales_ = numbers_of(*q_.scales, from, held);
+  if (q_.offsets) offsets_ = numbers_of(*q_.offsets, from, held);
   for (int code = 0; code < 1 << q_.bits; ++code) {
     const auto byte = static_cast<std::byte>(code);
     numbers_[code] = static_cast<float>(code);

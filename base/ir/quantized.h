@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -13,7 +14,8 @@ namespace ark {
 // A matrix [rows, columns] whose element is (code - zero) * scale, one f32 subtraction (exact) and one f32
 // product, with the zero and the scale of its block: `block` consecutive elements along `axis`, counted from
 // 0, the last block of a row or column possibly shorter. As MatMulNBits, DequantizeLinear and
-// GatherBlockQuantized define it. All payloads are read in place; nothing is unpacked ahead of time.
+// GatherBlockQuantized define it. With offsets it is code * scale + offset, rounded once: GGUF's Q4_1.
+// All payloads are read in place; nothing is unpacked ahead of time.
 struct Quantized {
   int64_t rows = 0, columns = 0;
   int32_t bits = 4;        // of a code: 2, 4 or 8; packed from the low bits of each byte on
@@ -28,6 +30,7 @@ struct Quantized {
   ConstantPtr zeros;   // of `bits` bits, like scales, element (i, j) number i * zero_stride + j; or null
   int64_t zero_stride = 0;
   int32_t default_zero = 0;  // without zeros
+  ConstantPtr offsets;       // of the scales' type and shape; then there are no zeros; or null
 
   int64_t blocks() const { return ((axis == 0 ? rows : columns) + block - 1) / block; }
 };
@@ -65,7 +68,10 @@ class QuantizedRows {
     return field(zeros_, zeros_skip_ + block_at(row, column, q_.zero_stride));
   }
   float scale(int64_t row, int64_t column) const { return scales_[block_at(row, column, scale_stride_)]; }
+  float offset(int64_t row, int64_t column) const { return offsets_[block_at(row, column, scale_stride_)]; }
   float value(int64_t row, int64_t column) const {
+    if (!offsets_.empty())
+      return std::fma(numbers_[code(row, column)], scale(row, column), offset(row, column));
     return (numbers_[code(row, column)] - static_cast<float>(zero(row, column))) * scale(row, column);
   }
 
@@ -91,7 +97,7 @@ class QuantizedRows {
   int64_t first_block_ = 0;  // axis 0: of the rows held
   std::vector<std::byte> codes_, zeros_;
   int64_t codes_skip_ = 0, zeros_skip_ = 0;  // elements in front of the first
-  std::vector<float> scales_;
+  std::vector<float> scales_, offsets_;      // no offsets: empty
   int64_t scale_stride_ = 0;
   std::array<float, 256> numbers_;  // by code
 };

@@ -38,6 +38,7 @@ std::string flag(bool value) { return value ? "true" : "false"; }
 // ---- rows and tokens: bodies/rows.h
 
 DeviceVariant embed_name(const PhaseOperands& p, Numerics) {
+  if (p.weight(1).terms != BlockTerms::kZeros) p.refuse("a table with offsets");
   return type("Embed", {type_of(p, 1), type_of(p, 0)});
 }
 void fill_embed(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
@@ -89,6 +90,7 @@ DeviceVariant matmul_name(const PhaseOperands& p, Numerics numerics) {
   const DType stored = p.buffer(1).dtype;
   const int32_t panel = p.weight(1).panel, block = p.weight(1).block;
   if (panel != 16 && panel != 32 && panel != 64) p.refuse("panels of " + std::to_string(panel) + " columns");
+  if (p.weight(1).terms != BlockTerms::kZeros) p.refuse("weights with offsets");
   const std::vector<int32_t> pieces = pieces_of(p.variant().recipe, std::max(1, block));
   if (std::ssize(pieces) - 1 > kMaxPieces) p.refuse("more rows than pieces hold");
   bool mma = codec_of(stored)->has_mma && block % 16 == 0;

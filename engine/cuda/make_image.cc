@@ -103,7 +103,7 @@ void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) 
   Stream s{};
   s.panel = use.panel;
   s.unit_rows = static_cast<i32>(unit_rows(use.block));
-  s.unit_bytes = static_cast<i32>(codec_of(use.stored)->unit_bytes(use.panel, use.block));
+  s.unit_bytes = static_cast<i32>(codec_of(use.stored)->unit_bytes(use));
   s.unit_reciprocal = 0xffffffffu / static_cast<u32>(s.unit_rows) + 1;
   const std::vector<int32_t> pieces = pieces_of(p.variants[phase.variant].recipe, s.unit_rows);
   const auto [borders, is_new] =

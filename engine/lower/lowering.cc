@@ -171,7 +171,7 @@ Operand Lowering::read(ValueId value) {
   if (value == kNoValue) return {};
   const Value& v = graph().value(value);
   if (v.constant)
-    return weight(value, Layout::kRaw, false,
+    return weight(value, v.constant, Layout::kRaw, false,
                   is_decoder() && is_narrow_float(v.dtype) ? DType::kF32 : v.dtype);
   const auto it = buffers_.find(value);
   ARK_CHECK(it != buffers_.end(), "read before it is written: " + escaped(v.name));
@@ -204,13 +204,14 @@ bool Lowering::alias(ValueId value, ValueId source) {
   return true;
 }
 
-Operand Lowering::weight(ValueId value, Layout layout, bool transposed, DType stored, int32_t block) {
-  const ConstantPtr& constant = graph().value(value).constant;
+Operand Lowering::weight(ValueId value, const ConstantPtr& constant, Layout layout, bool transposed,
+                         DType stored, int32_t block) {
   WeightUse use{.constant = constants_.add(constant),
                 .layout = layout,
                 .transposed = transposed,
                 .stored = stored,
-                .block = block};
+                .block = block,
+                .terms = block > 0 ? terms_of(*constant->quantized) : BlockTerms::kZeros};
   if (layout == Layout::kPanels) use.panel = kPanelWidth;
   for (std::size_t axis = 0; axis < constant->dims.size(); ++axis) {
     use.ranges.push_back(part(value, static_cast<int>(axis), rank_));
@@ -232,29 +233,32 @@ Operand Lowering::weight(ValueId value, Layout layout, bool transposed, DType st
   return {id};
 }
 
+StoredWeights::Stored Lowering::stored(ValueId value) const {
+  const ConstantPtr& constant = graph().value(value).constant;
+  if (options_.stored) return options_.stored->of(constant);
+  return {constant, constant->dtype};
+}
+
 Operand Lowering::panels(ValueId value, bool transposed, const Recipe& recipe) {
-  const int32_t block = panel_block(value, transposed, recipe.slabs);
-  return weight(value, Layout::kPanels, transposed,
-                block > 0 ? panel_type(value) : graph().value(value).dtype, block);
+  const auto [constant, type] = stored(value);
+  const int32_t block = panel_block(value, *constant, transposed, recipe.slabs);
+  return weight(value, constant, Layout::kPanels, transposed,
+                block > 0 ? codec_of(*constant->quantized).type : type, block);
 }
 
 // A quantized table becomes panels, which can hold it as it is; rows are gathered from them.
 Operand Lowering::table(ValueId value) {
-  const DType stored = graph().value(value).dtype;
-  const int32_t block = panel_block(value, true, {});
-  if (block > 0) return weight(value, Layout::kPanels, true, panel_type(value), block);
-  return panel_tables_.contains(value) ? weight(value, Layout::kPanels, true, stored)
-                                       : weight(value, Layout::kRaw, false, stored);
-}
-
-DType Lowering::panel_type(ValueId value) const {
-  return codec_of(*graph().value(value).constant->quantized).type;
+  const auto [constant, type] = stored(value);
+  const int32_t block = panel_block(value, *constant, true, {});
+  const bool panels = block > 0 || panel_tables_.contains(value);
+  return weight(value, constant, panels ? Layout::kPanels : Layout::kRaw, panels,
+                block > 0 ? codec_of(*constant->quantized).type : type, block);
 }
 
 // Rows of K that a block of panels takes, so that it lies inside one block of the constant and slabs end with
 // blocks; 0: the weight is kept as numbers.
-int32_t Lowering::panel_block(ValueId value, bool transposed, std::span<const int32_t> slabs) const {
-  const Constant& constant = *graph().value(value).constant;
+int32_t Lowering::panel_block(ValueId value, const Constant& constant, bool transposed,
+                              std::span<const int32_t> slabs) const {
   if (!constant.quantized || constant.dims.size() != 2) return 0;
   const Quantized& q = *constant.quantized;
   const std::size_t axis = transposed ? 1 : 0;  // of the view: K

@@ -10,6 +10,7 @@
 #include "engine/lower/fuse.h"
 #include "engine/partition/plan.h"
 #include "engine/program/program.h"
+#include "engine/weights/stored_weights.h"
 
 namespace ark {
 
@@ -29,6 +30,7 @@ struct LoweringOptions {
   int32_t page_size = 16;
   Link link = Link::kDirect;
   const std::vector<CacheSpec>* caches = nullptr;  // null: a plain graph
+  const StoredWeights* stored = nullptr;           // null: all as they are
 };
 
 class Lowering {
@@ -82,9 +84,12 @@ class Lowering {
   void bind_inputs();
   void finish_outputs();
   BufferId add_buffer(Buffer buffer, const Shape& shape);
-  Operand weight(ValueId value, Layout layout, bool transposed, DType stored, int32_t block = 0);
-  DType panel_type(ValueId quantized) const;
-  int32_t panel_block(ValueId value, bool transposed, std::span<const int32_t> slabs) const;
+  // `constant`: what stands for the value's.
+  Operand weight(ValueId value, const ConstantPtr& constant, Layout layout, bool transposed, DType stored,
+                 int32_t block = 0);
+  StoredWeights::Stored stored(ValueId value) const;
+  int32_t panel_block(ValueId value, const Constant& constant, bool transposed,
+                      std::span<const int32_t> slabs) const;
   int32_t channel(int32_t peer, bool outgoing, const Shape& message);
 
   const Sharded& sharded_;

@@ -23,7 +23,7 @@ std::string signature(const Program& program, const Phase& phase) {
       if (b.weight != kNone) {
         const WeightUse& w = program.weights[b.weight];
         s += "," + std::to_string(static_cast<int>(w.layout)) + "," + std::to_string(w.panel) + "," +
-             std::to_string(w.block);
+             std::to_string(w.block) + "," + std::to_string(static_cast<int>(w.terms));
       }
       for (const ValId v : b.dims) s += ":" + std::to_string(v);
     }

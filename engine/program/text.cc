@@ -62,11 +62,16 @@ std::string buffer_text(const Program& p, const Binding& binding, std::size_t i)
   return text + " " + quote(b.name) + "\n";
 }
 
+std::string terms_text(BlockTerms terms) {
+  return terms == BlockTerms::kZeros ? "" : terms == BlockTerms::kOffsets ? " offsets" : " offsets16";
+}
+
 std::string weight_text(const WeightUse& w) {
   return "constant=" + number(w.constant) +
          (w.layout == Layout::kRaw ? " raw" : " panels=" + number(w.panel)) +
-         (w.block == 0 ? "" : " block=" + number(w.block)) + (w.transposed ? " transposed " : " ") +
-         std::string(name_of(w.stored)) + " [" + join(w.ranges, range_text) + "]";
+         (w.block == 0 ? "" : " block=" + number(w.block)) + terms_text(w.terms) +
+         (w.transposed ? " transposed " : " ") + std::string(name_of(w.stored)) + " [" +
+         join(w.ranges, range_text) + "]";
 }
 
 std::string phase_text(const Phase& p, std::size_t i) {
@@ -190,6 +195,10 @@ WeightUse read_weight(TextCursor& c) {
     c.expect("raw");
   }
   if (c.accept("block=")) w.block = c.index();
+  if (c.accept("offsets16"))
+    w.terms = BlockTerms::kOffsets16;
+  else if (c.accept("offsets"))
+    w.terms = BlockTerms::kOffsets;
   w.transposed = c.accept("transposed");
   w.stored = read_dtype(c);
   c.list([&] {

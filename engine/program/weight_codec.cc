@@ -1,5 +1,6 @@
 #include "engine/program/weight_codec.h"
 
+#include <cmath>
 #include <span>
 
 #include "base/error.h"
@@ -34,20 +35,30 @@ const WeightCodec& codec_of(const Quantized& quantized) {
   return *best;
 }
 
-void decode_column(const WeightCodec& codec, int64_t block, const std::byte* data, int64_t n, int64_t k_size,
-                   int64_t panel, float* to) {
-  const int64_t lane = n % panel, bytes = codec.unit_bytes(panel, block), pair = codec.pair_bytes();
-  const std::byte* unit = data + n / panel * codec.panel_bytes(k_size, panel, block);
-  if (block == 0) return load_f32(codec.type, unit, lane, panel, k_size, to);
-  for (int64_t k = 0; k < k_size; k += block, unit += bytes) {
-    const float scale = reinterpret_cast<const float*>(unit)[lane];
-    const auto zero = static_cast<float>(std::to_integer<int>(unit[zeros_offset(panel) + lane]));
-    const std::byte* codes = unit + codes_offset(panel) + lane * pair;
-    for (int64_t i = 0; i < block && k + i < k_size; ++i) {
-      float code;
-      load_f32(codec.type, codes + i / 2 * panel * pair, i % 2, 1, 1, &code);
-      to[k + i] = (code - zero) * scale;
-    }
+BlockTerms terms_of(const Quantized& quantized) {
+  if (!quantized.offsets) return BlockTerms::kZeros;
+  return quantized.scales->dtype == DType::kF16 ? BlockTerms::kOffsets16 : BlockTerms::kOffsets;
+}
+
+void decode_column(const WeightUse& use, const std::byte* data, int64_t n, int64_t k_size, float* to) {
+  const WeightCodec& codec = *codec_of(use.stored);
+  const int64_t panel = use.panel, lane = n % panel, bytes = codec.unit_bytes(use), pair = codec.pair_bytes();
+  const std::byte* unit = data + n / panel * units_of(k_size, use.block) * bytes;
+  if (use.block == 0) return load_f32(codec.type, unit, lane, panel, k_size, to);
+  const bool has_zeros = use.terms == BlockTerms::kZeros;
+  const DType term = use.terms == BlockTerms::kOffsets16 ? DType::kF16 : DType::kF32;
+  for (int64_t k = 0; k < k_size; k += use.block, unit += bytes) {
+    const std::byte* const second = unit + panel * scale_bytes(use.terms);
+    float scale, zero;
+    load_f32(term, unit, lane, 1, 1, &scale);
+    load_f32(has_zeros ? DType::kU8 : term, second, lane, 1, 1, &zero);
+    const std::byte* codes = unit + panel * terms_bytes(use.terms) + lane * pair;
+    const int64_t count = std::min<int64_t>(use.block, k_size - k);
+    float numbers[kMaxPanelBlock + 1];
+    for (int64_t i = 0; i < count; i += 2)
+      load_f32(codec.type, codes + i / 2 * panel * pair, 0, 1, 2, numbers + i);
+    for (int64_t i = 0; i < count; ++i)
+      to[k + i] = has_zeros ? (numbers[i] - zero) * scale : std::fma(numbers[i], scale, zero);
   }
 }
 

@@ -4,11 +4,11 @@
 //
 // A panel is a run of units of rows. With WeightUse::block 0 a unit is one row of `panel` numbers. Else it is a block
 // of `block` rows of codes with what they stand for:
-//   f32 scales [panel], u8 zeros [panel], codes of block / 2 pairs of rows;
+//   scales [panel], zeros or offsets [panel] (BlockTerms), codes of block / 2 pairs of rows;
 // all blocks are there whole, rows behind K being zeros. A pair of rows k, k + 1 (k even) is [panel] x two codes, row
 // k's in the low bits. So one load brings two rows, and two k's of one column, which tensor cores want together, are
-// neighbours. The element is (code - zero) * scale: one exact f32 subtraction, one f32 product. Nothing that follows
-// differs from a weight stored as f32: the same bits.
+// neighbours. The element is (code - zero) * scale: one exact f32 subtraction, one f32 product; or one f32
+// multiply-add. Nothing that follows differs from a weight stored as f32: the same bits.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 
 #include "base/dtype.h"
 #include "base/ir/quantized.h"
+#include "engine/program/program.h"
 
 namespace ark {
 
@@ -23,9 +24,14 @@ inline constexpr int32_t kMinPanelBlock = 8, kMaxPanelBlock = 128;
 
 constexpr int64_t unit_rows(int64_t block) { return block == 0 ? 1 : block; }
 constexpr int64_t units_of(int64_t k, int64_t block) { return (k + unit_rows(block) - 1) / unit_rows(block); }
-// In a block of codes, from its start.
-constexpr int64_t zeros_offset(int64_t panel) { return panel * 4; }
-constexpr int64_t codes_offset(int64_t panel) { return panel * 5; }
+// Bytes of a column's scale, and of its scale with its zero or offset: in a block of codes zeros and offsets begin
+// `panel` times the one from its start, codes `panel` times the other.
+constexpr int64_t scale_bytes(BlockTerms terms) { return terms == BlockTerms::kOffsets16 ? 2 : 4; }
+constexpr int64_t terms_bytes(BlockTerms terms) {
+  return terms == BlockTerms::kZeros ? 5 : 2 * scale_bytes(terms);
+}
+// What holds the terms of `quantized` exactly.
+BlockTerms terms_of(const Quantized& quantized);
 
 struct WeightCodec {
   DType type;
@@ -37,18 +43,18 @@ struct WeightCodec {
 
   // Bytes of two codes of one column.
   constexpr int64_t pair_bytes() const { return bits / 4; }
-  constexpr int64_t unit_bytes(int64_t panel, int64_t block) const {
-    return block == 0 ? panel * bits / 8 : codes_offset(panel) + panel * (block / 2) * pair_bytes();
+  constexpr int64_t unit_bytes(int64_t panel, int64_t block, BlockTerms terms) const {
+    return panel * (block == 0 ? bits / 8 : terms_bytes(terms) + block / 2 * pair_bytes());
   }
-  // Of a panel of k rows.
-  constexpr int64_t panel_bytes(int64_t k, int64_t panel, int64_t block) const {
-    return units_of(k, block) * unit_bytes(panel, block);
+  constexpr int64_t unit_bytes(const WeightUse& use) const {
+    return unit_bytes(use.panel, use.block, use.terms);
   }
   // A block with its scales fits one stage of a device's ring of weights (engine/cuda/image.h).
   constexpr int32_t max_block() const { return kMaxPanelBlock * 4 / bits; }
-  constexpr bool allows(int64_t block) const {
-    return block == 0 ? has_numbers
-                      : has_codes && block % 2 == 0 && block >= kMinPanelBlock && block <= max_block();
+  constexpr bool allows(int64_t block, BlockTerms terms) const {
+    if (block == 0) return has_numbers && terms == BlockTerms::kZeros;
+    const bool has_terms = terms == BlockTerms::kZeros || !has_numbers;  // codes are integers, or numbers too
+    return has_codes && has_terms && block % 2 == 0 && block >= kMinPanelBlock && block <= max_block();
   }
   bool holds(const Quantized& quantized) const;
 };
@@ -59,8 +65,7 @@ const WeightCodec* codec_of(DType stored);
 const WeightCodec& codec_of(const Quantized& quantized);
 
 // Column n of panels of k_size rows at `data`, as f32.
-void decode_column(const WeightCodec& codec, int64_t block, const std::byte* data, int64_t n, int64_t k_size,
-                   int64_t panel, float* to);
+void decode_column(const WeightUse& use, const std::byte* data, int64_t n, int64_t k_size, float* to);
 
 // ---- one struct a type. T: a vector type of sixteen lanes (engine/cpu/simd/vec_scalar.h). load(): sixteen numbers;
 // load_codes(): sixteen columns of a pair of rows of codes, as numbers (a Pair<T>).

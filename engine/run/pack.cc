@@ -122,8 +122,9 @@ class CodePanels {
         block_(use.block),
         bits_(codec_of(use.stored)->bits),
         pair_bytes_(codec_of(use.stored)->pair_bytes()),
-        unit_bytes_(codec_of(use.stored)->unit_bytes(use.panel, use.block)),
-        panel_bytes_(codec_of(use.stored)->panel_bytes(matrix_rows(use).size(), use.panel, use.block)) {}
+        terms_(use.terms),
+        unit_bytes_(codec_of(use.stored)->unit_bytes(use)),
+        panel_bytes_(units_of(matrix_rows(use).size(), use.block) * unit_bytes_) {}
 
   void put(int64_t k, int64_t n, int code) {
     const int64_t bit = k % 2 * bits_;
@@ -142,10 +143,20 @@ class CodePanels {
       *to = (*from ^ flips) & static_cast<std::byte>(0xff >> (8 - bits_));
     }
   }
-  void put_terms(int64_t k, int64_t n, float scale, int zero) {
-    std::byte* start = block_at(k, n);
-    std::memcpy(start + n % panel_ * 4, &scale, sizeof scale);
-    start[zeros_offset(panel_) + n % panel_] = static_cast<std::byte>(zero);
+  // Of an element of `window`.
+  void put_terms(int64_t k, int64_t n, const QuantizedRows& window, int64_t row, int64_t column) {
+    std::byte* const scales = block_at(k, n);
+    std::byte* const others = scales + panel_ * scale_bytes(terms_);
+    const float scale = window.scale(row, column);
+    if (terms_ == BlockTerms::kZeros) {
+      store_f32(DType::kF32, scales, n % panel_, 1, &scale);
+      others[n % panel_] = static_cast<std::byte>(window.zero(row, column));
+    } else {
+      const DType type = terms_ == BlockTerms::kOffsets16 ? DType::kF16 : DType::kF32;
+      const float offset = window.offset(row, column);
+      store_f32(type, scales, n % panel_, 1, &scale);
+      store_f32(type, others, n % panel_, 1, &offset);
+    }
   }
 
  private:
@@ -153,10 +164,13 @@ class CodePanels {
     return into_ + n / panel_ * panel_bytes_ + k / block_ * unit_bytes_;
   }
   std::byte* pair_at(int64_t k, int64_t n) const {
-    return block_at(k, n) + codes_offset(panel_) + (k % block_ / 2 * panel_ + n % panel_) * pair_bytes_;
+    return block_at(k, n) + panel_ * terms_bytes(terms_) +
+           (k % block_ / 2 * panel_ + n % panel_) * pair_bytes_;
   }
   std::byte* into_;
-  int64_t panel_, block_, bits_, pair_bytes_, unit_bytes_, panel_bytes_;
+  int64_t panel_, block_, bits_, pair_bytes_;
+  BlockTerms terms_;
+  int64_t unit_bytes_, panel_bytes_;
 };
 
 struct Place {
@@ -171,8 +185,7 @@ void pack_column(CodePanels& panels, const WeightUse& use, const QuantizedRows& 
       window.bits() == bits_of(use.stored) ? window.packed(from.row, from.column) : nullptr;
   if (packed) panels.put_column(n, k_size, packed, window.byte_flips());
   for (int64_t k = 0; !packed && k < k_size; ++k) panels.put(k, n, window.code(from.row, from.column + k));
-  for (int64_t k = 0; k < k_size; k += use.block)
-    panels.put_terms(k, n, window.scale(from.row, from.column + k), window.zero(from.row, from.column + k));
+  for (int64_t k = 0; k < k_size; k += use.block) panels.put_terms(k, n, window, from.row, from.column + k);
 }
 
 // Row k, the same.
@@ -180,7 +193,7 @@ void pack_row(CodePanels& panels, const WeightUse& use, const QuantizedRows& win
               int64_t n_size) {
   for (int64_t n = 0; n < n_size; ++n) panels.put(k, n, window.code(from.row, from.column + n));
   for (int64_t n = 0; n < n_size && k % use.block == 0; ++n)
-    panels.put_terms(k, n, window.scale(from.row, from.column + n), window.zero(from.row, from.column + n));
+    panels.put_terms(k, n, window, from.row, from.column + n);
 }
 
 // Parts and windows follow the file; where its rows are rows of K, they are whole blocks.
@@ -261,9 +274,11 @@ std::string misfit_of(const Constant& constant, const WeightUse& use) {
   const bool panels = use.layout == Layout::kPanels;
   if (panels && (use.ranges.size() != 2 || use.panel <= 0)) return "has panels, but is no matrix";
   const WeightCodec* codec = codec_of(use.stored);
-  if (panels && (!codec || !codec->allows(use.block))) return "cannot be stored in such panels";
+  if (panels && (!codec || !codec->allows(use.block, use.terms))) return "cannot be stored in such panels";
   if (panels && use.block != 0) {
-    if (!constant.quantized || !codec->holds(*constant.quantized)) return "is not quantized so";
+    if (!constant.quantized || !codec->holds(*constant.quantized) ||
+        terms_of(*constant.quantized) != use.terms)
+      return "is not quantized so";
     return has_fitting_blocks(constant, use) ? "" : "has blocks that lie across the constant's";
   }
   const bool converts = is_floating(constant.dtype) && is_floating(use.stored) && use.stored != DType::kF64;
@@ -279,7 +294,7 @@ int64_t packed_bytes(const WeightUse& use) {
     const int64_t panels = (matrix_columns(use).size() + use.panel - 1) / use.panel;
     const WeightCodec* codec = codec_of(use.stored);
     ARK_CHECK(codec, "panels of type " + std::string(name_of(use.stored)));
-    return panels * codec->panel_bytes(matrix_rows(use).size(), use.panel, use.block);
+    return panels * units_of(matrix_rows(use).size(), use.block) * codec->unit_bytes(use);
   }
   int64_t n = 1;
   for (const Range& r : use.ranges) n *= r.size();

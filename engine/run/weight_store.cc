@@ -1,12 +1,7 @@
 #include "engine/run/weight_store.h"
 
-#include <atomic>
-#include <exception>
-#include <functional>
-#include <mutex>
-#include <thread>
-
 #include "base/error.h"
+#include "base/parallel.h"
 
 namespace ark {
 namespace {
@@ -18,31 +13,6 @@ struct Part {
   int32_t weight = 0;
   int64_t part = 0, parts = 1;
 };
-
-// Runs `work` on all parts with `threads` threads; rethrows the first error.
-void for_each_part(const std::vector<Part>& parts, int threads,
-                   const std::function<void(const Part&)>& work) {
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto run = [&] {
-    for (std::size_t i = next++; i < parts.size(); i = next++) {
-      try {
-        work(parts[i]);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        next = parts.size();
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (int t = 1; t < threads; ++t) others.emplace_back(run);
-    run();
-  }
-  if (error) std::rethrow_exception(error);
-}
 
 }  // namespace
 
@@ -60,7 +30,8 @@ WeightStore::WeightStore(const Program& program, std::span<const ConstantPtr> co
     for (int64_t p = 0; p < count; ++p) parts.push_back({static_cast<int32_t>(w), p, count});
   }
   memory_ = dma::allocate_private(static_cast<uint64_t>(total + kTail), "weights");
-  for_each_part(parts, threads, [&](const Part& part) {
+  parallel_for(std::ssize(parts), threads, [&](int64_t i) {
+    const Part& part = parts[static_cast<std::size_t>(i)];
     const WeightUse& use = program.weights[part.weight];
     pack_weight(*constants[use.constant], use, address(part.weight), part.part, part.parts);
   });

@@ -20,6 +20,17 @@ void add_device_options(CommandLine& line, DeviceChoice& choice) {
   line.choice<cuda::Numerics>("--numerics", choice.numerics,
                               {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}},
                               "on a GPU: exact (a row's result does not depend on the batch) or fast");
+  line.choice<WeightPolicy>(
+      "--weights", choice.weights,
+      {{"exact", WeightPolicy::kExact},
+       {"f32", WeightPolicy::kF32},
+       {"bf16", WeightPolicy::kBF16},
+       {"f16", WeightPolicy::kF16},
+       {"int8", WeightPolicy::kInt8},
+       {"int4", WeightPolicy::kInt4}},
+      "how matrices are kept: exact takes the fewest bits that change no number, f32 changes none and looks "
+      "for none; "
+      "the others round, int8 and int4 by blocks of 32, int4 with 8 bits for tables and head");
 }
 
 std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why) {

@@ -1,4 +1,4 @@
-// Where a model runs: --device cpu|cuda|auto and --numerics exact|fast, for servers and tools alike.
+// Where and in which types a model runs: --device, --numerics, --weights, for servers and tools alike.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,10 @@ struct DeviceChoice {
   cuda::Numerics numerics = cuda::Numerics::kExact;
   int32_t trace_events = 0;               // of a timeline, per processor; 0: none
   LoopLaunch launch = LoopLaunch::kLoop;  // kGraph: not with Device::kCpu
+  WeightPolicy weights = WeightPolicy::kExact;
 };
 
-// Declares both options, which are written to `choice`.
+// Declares the options, which are written to `choice`.
 void add_device_options(CommandLine& line, DeviceChoice& choice);
 
 // The GPU, or null: then `why` says why the CPU is used. Throws Error(kUnavailable) where a GPU was asked for

@@ -233,6 +233,7 @@ Job compile_logged(const DecoderModel& model, const LoadOptions& options, StageL
   job.terms = terms_for(model, options);
   job.compiled = compile_model(model, job.terms);
   const Program& first = job.compiled.programs[0];
+  if (!job.compiled.storage.empty()) log.fact("weights", job.compiled.storage);
   log.done("partition", "tp=" + std::to_string(job.terms.ranks) + short_plan(job.compiled.plan.summary));
   log.done("lower", std::to_string(first.phases.size()) + " phases, " +
                         std::to_string(first.variants.size()) + " variants");

@@ -35,7 +35,7 @@ void add_samples(Sha256& hash, const Constant& constant) {
   for (const int64_t extent : constant.dims) type += " " + std::to_string(extent);
   hash.add_field(type);
   if (const Quantized* q = constant.quantized.get()) {
-    for (const ConstantPtr& part : {q->codes, q->scales, q->zeros})
+    for (const ConstantPtr& part : {q->codes, q->scales, q->zeros, q->offsets})
       if (part) add_samples(hash, *part);
     return;
   }

@@ -33,6 +33,7 @@ struct Problem {
   std::vector<int32_t> slabs;
   DType stored;
   int32_t block = 0;
+  BlockTerms terms = BlockTerms::kZeros;
 };
 
 struct Packed {
@@ -40,12 +41,25 @@ struct Packed {
   std::vector<float> values;  // [k][n], as stored
 };
 
-// Codes, zeros and scales at random, as engine/program/weight_codec.h describes them.
+// Stores `term` as the terms of `kind` are stored, and gives it as it is then.
+float put_term(std::byte* terms, int64_t column, BlockTerms kind, float term) {
+  if (kind != BlockTerms::kOffsets16) {
+    std::memcpy(terms + 4 * column, &term, 4);
+    return term;
+  }
+  const uint16_t half = f32_to_f16(term);
+  std::memcpy(terms + 2 * column, &half, 2);
+  return f16_to_f32(half);
+}
+
+// Codes, scales and zeros or offsets at random, as engine/program/weight_codec.h describes them.
 Packed pack_codes(const Problem& p, uint32_t seed) {
   std::mt19937 random(seed);
   const int64_t panels = (p.n + p.panel - 1) / p.panel, blocks = (p.k + p.block - 1) / p.block;
   const int bits = p.stored == DType::kU4 ? 4 : 8;
-  const int64_t block_bytes = 5 * p.panel + p.block * p.panel * bits / 8;
+  const bool zeros = p.terms == BlockTerms::kZeros;
+  const int64_t scale_size = p.terms == BlockTerms::kOffsets16 ? 2 : 4, head = zeros ? 5 : 2 * scale_size;
+  const int64_t block_bytes = head * p.panel + p.block * p.panel * bits / 8;
   Packed out;
   out.bytes.resize(static_cast<std::size_t>(panels * blocks * block_bytes));
   out.values.resize(static_cast<std::size_t>(p.k * p.n));
@@ -54,19 +68,23 @@ Packed pack_codes(const Problem& p, uint32_t seed) {
       std::byte* block = out.bytes.data() + (n / p.panel * blocks + b) * block_bytes;
       const int64_t column = n % p.panel;
       const bool is_float = p.stored == DType::kF8E4M3;  // of finite codes, without zeros
-      const float scale = 0.01f + static_cast<float>(random() % 1000) / 7000.f;
+      const float scale =
+          put_term(block, column, p.terms, 0.01f + static_cast<float>(random() % 1000) / 7000.f);
       const auto zero = is_float ? 0 : static_cast<int>(random() % (1u << bits));
-      std::memcpy(block + 4 * column, &scale, 4);
-      block[4 * p.panel + column] = static_cast<std::byte>(zero);
+      std::byte* const others = block + scale_size * p.panel;
+      const float offset =
+          zeros ? 0 : put_term(others, column, p.terms, -static_cast<float>(random() % 1000) / 3000.f);
+      if (zeros) others[column] = static_cast<std::byte>(zero);
       for (int64_t i = 0; i < p.block && b * p.block + i < p.k; ++i) {
         const auto code = static_cast<int>(random() % (is_float ? 127 : 1u << bits));
-        std::byte* pair = block + 5 * p.panel + (i / 2 * p.panel + column) * (bits / 4);
+        std::byte* pair = block + head * p.panel + (i / 2 * p.panel + column) * (bits / 4);
         if (bits == 4)
           *pair |= static_cast<std::byte>(code << (i % 2 * 4));
         else
           pair[i % 2] = static_cast<std::byte>(code);
         out.values[(b * p.block + i) * p.n + n] = is_float ? f8e4m3_to_f32(static_cast<uint8_t>(code)) * scale
-                                                           : static_cast<float>(code - zero) * scale;
+                                                  : zeros  ? static_cast<float>(code - zero) * scale
+                                                          : std::fma(static_cast<float>(code), scale, offset);
       }
     }
   }
@@ -130,26 +148,31 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST(MatMul, EqualsItsPlainTwinBitForBit) {
-  const std::vector<Problem> problems = {{1, 5, 3, 16, {0, 5}, DType::kF32},
-                                         {1, 64, 130, 64, {0, 64}, DType::kF32},
-                                         {3, 33, 100, 32, {0, 9, 20, 20, 33}, DType::kF32},
-                                         {7, 40, 64, 64, {0, 20, 40}, DType::kBF16},
-                                         {13, 31, 200, 64, {0, 31}, DType::kF16},
-                                         {12, 16, 70, 48, {0, 2, 4, 6, 8, 10, 12, 14, 16}, DType::kF32},
-                                         {45, 17, 65, 128, {0, 17}, DType::kF32},
-                                         {1, 96, 130, 64, {0, 96}, DType::kU4, 32},
-                                         {2, 77, 40, 64, {0, 32, 77}, DType::kU4, 16},
-                                         {3, 64, 150, 64, {0, 16, 16, 32, 64}, DType::kU8, 16},
-                                         {4, 130, 64, 64, {0, 130}, DType::kU4, 128},
-                                         {1, 65, 33, 48, {0, 65}, DType::kU8, 64},
-                                         {5, 65, 66, 64, {0, 64, 65}, DType::kU8, 64},
-                                         {30, 80, 100, 128, {0, 40, 80}, DType::kU4, 8},
-                                         {61, 33, 64, 64, {0, 33}, DType::kU8, 32},
-                                         {1, 65, 130, 64, {0, 65}, DType::kF8E4M3},
-                                         {14, 33, 70, 48, {0, 8, 33}, DType::kF8E4M3},
-                                         {1, 65, 33, 48, {0, 65}, DType::kF8E4M3, 64},
-                                         {3, 64, 150, 64, {0, 16, 16, 32, 64}, DType::kF8E4M3, 16},
-                                         {30, 33, 64, 64, {0, 33}, DType::kF8E4M3, 32}};
+  const std::vector<Problem> problems = {
+      {1, 5, 3, 16, {0, 5}, DType::kF32},
+      {1, 64, 130, 64, {0, 64}, DType::kF32},
+      {3, 33, 100, 32, {0, 9, 20, 20, 33}, DType::kF32},
+      {7, 40, 64, 64, {0, 20, 40}, DType::kBF16},
+      {13, 31, 200, 64, {0, 31}, DType::kF16},
+      {12, 16, 70, 48, {0, 2, 4, 6, 8, 10, 12, 14, 16}, DType::kF32},
+      {45, 17, 65, 128, {0, 17}, DType::kF32},
+      {1, 96, 130, 64, {0, 96}, DType::kU4, 32},
+      {2, 77, 40, 64, {0, 32, 77}, DType::kU4, 16},
+      {3, 64, 150, 64, {0, 16, 16, 32, 64}, DType::kU8, 16},
+      {4, 130, 64, 64, {0, 130}, DType::kU4, 128},
+      {1, 65, 33, 48, {0, 65}, DType::kU8, 64},
+      {5, 65, 66, 64, {0, 64, 65}, DType::kU8, 64},
+      {30, 80, 100, 128, {0, 40, 80}, DType::kU4, 8},
+      {61, 33, 64, 64, {0, 33}, DType::kU8, 32},
+      {1, 96, 130, 64, {0, 96}, DType::kU4, 32, BlockTerms::kOffsets16},
+      {3, 64, 150, 64, {0, 16, 16, 32, 64}, DType::kU8, 16, BlockTerms::kOffsets},
+      {30, 80, 100, 128, {0, 40, 80}, DType::kU4, 8, BlockTerms::kOffsets},
+      {5, 65, 66, 64, {0, 64, 65}, DType::kU8, 64, BlockTerms::kOffsets16},
+      {1, 65, 130, 64, {0, 65}, DType::kF8E4M3},
+      {14, 33, 70, 48, {0, 8, 33}, DType::kF8E4M3},
+      {1, 65, 33, 48, {0, 65}, DType::kF8E4M3, 64},
+      {3, 64, 150, 64, {0, 16, 16, 32, 64}, DType::kF8E4M3, 16},
+      {30, 33, 64, 64, {0, 33}, DType::kF8E4M3, 32}};
   uint32_t seed = 1;
   for (const Problem& p : problems) {
     const auto x = random_floats(static_cast<std::size_t>(p.m * p.k), ++seed);
@@ -170,6 +193,7 @@ TEST(MatMul, EqualsItsPlainTwinBitForBit) {
       a.stored = p.stored;
       a.panel = p.panel;
       a.block = p.block;
+      a.terms = p.terms;
       a.slabs = p.slabs.data();
       a.slab_count = static_cast<int32_t>(p.slabs.size()) - 1;
       a.epilogue = {kEpilogueBias | kEpilogueRelu | kEpilogueResidual, bias.data(), residual.data()};

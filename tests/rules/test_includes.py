@@ -32,13 +32,14 @@ SERVER_ROOMS["tools"] = {"schedule", "session", "text", "load", "json", "model.h
 ENGINE_ROOMS = {
     "program": set(),
     "partition": {"program"},
-    "lower": {"program", "partition"},
+    "weights": {"program"},
+    "lower": {"program", "partition", "weights"},
     "ops": {"program", "partition", "lower"},
     "validate": {"program", "partition"},
     "run": {"program"},
     "cpu": {"program", "run"},
     "cuda": {"program", "run"},
-    "": {"program", "partition", "lower", "validate", "run", "cuda"},
+    "": {"program", "partition", "lower", "weights", "validate", "run", "cuda"},
     "plain": {"", "cpu", "run"},
 }
 # What puts the parts together: loading, main functions and tools. These also see the importer and the transports.

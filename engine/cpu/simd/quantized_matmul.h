@@ -15,30 +15,50 @@ constexpr int kFewRows = 4;
 
 // Rows [first, first + count) of one stripe of a panel, all of one block; first is even.
 struct CodePiece {
-  const float* scales;
-  const uint8_t* zeros;
-  const uint8_t* codes;  // of row `first`
-  int64_t stride;        // bytes from one pair of rows to the next
+  const uint8_t *scales, *others;  // terms of its columns
+  const uint8_t* codes;            // of row `first`
+  int64_t stride;                  // bytes from one pair of rows to the next
   int64_t first, count;
   int width;
   bool opens;
 };
 
-template <class T, class Q>
-Pair<T> decode(const uint8_t* codes, typename T::V zero, typename T::V scale) {
+// What the codes of sixteen columns stand for in one block.
+template <class T, BlockTerms kTerms>
+struct Terms {
+  typename T::V scale, other;
+  Terms() = default;
+  Terms(const CodePiece& piece, int column)
+      : scale(load<kTerms == BlockTerms::kOffsets16>(piece.scales, column)),
+        other(kTerms == BlockTerms::kZeros ? T::load_u8(piece.others + column)
+                                           : load<kTerms == BlockTerms::kOffsets16>(piece.others, column)) {}
+  typename T::V number(typename T::V code) const {
+    return kTerms == BlockTerms::kZeros ? T::mul(T::sub(code, other), scale) : T::fma(code, scale, other);
+  }
+
+ private:
+  template <bool kHalf>
+  static typename T::V load(const uint8_t* terms, int column) {
+    if constexpr (kHalf) return T::load_f16(reinterpret_cast<const uint16_t*>(terms) + column);
+    return T::load(reinterpret_cast<const float*>(terms) + column);
+  }
+};
+
+template <class T, class Q, BlockTerms kTerms>
+Pair<T> decode(const uint8_t* codes, const Terms<T, kTerms>& terms) {
   const Pair<T> code = Q::template load_codes<T>(codes);
-  return {T::mul(T::sub(code.even, zero), scale), T::mul(T::sub(code.odd, zero), scale)};
+  return {terms.number(code.even), terms.number(code.odd)};
 }
 
 // The numbers of a piece as rows of kStripe.
-template <class T, class Q>
+template <class T, class Q, BlockTerms kTerms>
 void decode_piece(const CodePiece& piece, float (*rows)[kStripe]) {
   for (int column = 0; column < piece.width; column += 16) {
-    const auto scale = T::load(piece.scales + column), zero = T::load_u8(piece.zeros + column);
+    const Terms<T, kTerms> terms(piece, column);
     const uint8_t* codes = piece.codes + column * Q::kCodec.pair_bytes();
     for (int64_t i = 0; i < piece.count; i += 2, codes += piece.stride) {
       T::prefetch(codes + kAhead);
-      const auto two = decode<T, Q>(codes, zero, scale);
+      const auto two = decode<T, Q>(codes, terms);
       T::store(rows[i] + column, two.even);
       T::store(rows[i + 1] + column, two.odd);  // there is room for an odd count's neighbour
     }
@@ -46,14 +66,14 @@ void decode_piece(const CodePiece& piece, float (*rows)[kStripe]) {
 }
 
 // The chains of C vectors of columns for R rows over one piece.
-template <class T, class Q, int R, int C>
+template <class T, class Q, BlockTerms kTerms, int R, int C>
 void run_codes(const float* x, const CodePiece& piece, float (*sums)[kStripe], int column) {
   using V = typename T::V;
-  V acc[R][C], scale[C], zero[C];
+  V acc[R][C];
+  Terms<T, kTerms> terms[C];
 #pragma GCC unroll 4
   for (int c = 0; c < C; ++c) {
-    scale[c] = T::load(piece.scales + column + c * 16);
-    zero[c] = T::load_u8(piece.zeros + column + c * 16);
+    terms[c] = Terms<T, kTerms>(piece, column + c * 16);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) acc[r][c] = piece.opens ? T::zero() : T::load(sums[r] + column + c * 16);
   }
@@ -63,7 +83,7 @@ void run_codes(const float* x, const CodePiece& piece, float (*sums)[kStripe], i
     const bool has_odd = i + 1 < piece.count;
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      const auto two = decode<T, Q>(codes + c * 16 * Q::kCodec.pair_bytes(), zero[c], scale[c]);
+      const auto two = decode<T, Q>(codes + c * 16 * Q::kCodec.pair_bytes(), terms[c]);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) acc[r][c] = T::fma(T::set(x[r]), two.even, acc[r][c]);
       if (!has_odd) continue;
@@ -78,24 +98,24 @@ void run_codes(const float* x, const CodePiece& piece, float (*sums)[kStripe], i
   }
 }
 
-template <class T, class Q, int R = kFewRows>
+template <class T, class Q, BlockTerms kTerms, int R = kFewRows>
 void run_few(const Block& block, const CodePiece& piece, float (*sums)[kStripe]) {
   if (block.rows == R) {
     constexpr int kColumns = R <= 2 ? T::kSmallVectors : T::kVectors;
     const float* x = block.packed + piece.first * R;
     int column = 0;
     for (; column + kColumns * 16 <= piece.width; column += kColumns * 16)
-      run_codes<T, Q, R, kColumns>(x, piece, sums, column);
-    for (; column < piece.width; column += 16) run_codes<T, Q, R, 1>(x, piece, sums, column);
+      run_codes<T, Q, kTerms, R, kColumns>(x, piece, sums, column);
+    for (; column < piece.width; column += 16) run_codes<T, Q, kTerms, R, 1>(x, piece, sums, column);
   } else if constexpr (R > 1) {
-    run_few<T, Q, R - 1>(block, piece, sums);
+    run_few<T, Q, kTerms, R - 1>(block, piece, sums);
   }
 }
 
 // One stripe of one panel for some blocks of rows.
-template <class T, class Q>
+template <class T, class Q, BlockTerms kTerms>
 void multiply_coded_stripe(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe, bool) {
-  const int64_t block_bytes = Q::kCodec.unit_bytes(a.panel, a.block), pair = Q::kCodec.pair_bytes();
+  const int64_t block_bytes = Q::kCodec.unit_bytes(a.panel, a.block, kTerms), pair = Q::kCodec.pair_bytes();
   const auto* panel = reinterpret_cast<const uint8_t*>(a.w) + p * units_of(a.k, a.block) * block_bytes;
   Sums<T::kMaxRows> sums[kGroup];
   alignas(64) float numbers[kPiece][kStripe];
@@ -107,18 +127,19 @@ void multiply_coded_stripe(const MatMul& a, const Block* blocks, int count, int6
     do {  // an empty slab sums to zero
       const int64_t in_block = k % a.block;
       const uint8_t* start = panel + k / a.block * block_bytes;
-      CodePiece piece{reinterpret_cast<const float*>(start) + stripe,
-                      start + zeros_offset(a.panel) + stripe,
-                      start + codes_offset(a.panel) + (in_block / 2 * a.panel + stripe) * pair,
+      constexpr int64_t kScale = scale_bytes(kTerms), kBoth = terms_bytes(kTerms);
+      CodePiece piece{start + stripe * kScale,
+                      start + a.panel * kScale + stripe * (kBoth - kScale),
+                      start + a.panel * kBoth + (in_block / 2 * a.panel + stripe) * pair,
                       a.panel * pair,
                       k,
                       std::min({end - k, a.block - in_block, kPiece}),
                       width,
                       k == a.slabs[slab]};
       if (few) {
-        run_few<T, Q>(blocks[0], piece, sums[0].at[0]);
+        run_few<T, Q, kTerms>(blocks[0], piece, sums[0].at[0]);
       } else {
-        decode_piece<T, Q>(piece, numbers);
+        decode_piece<T, Q, kTerms>(piece, numbers);
         const Piece<F32Weights> decoded{numbers[0], kStripe, k, piece.count, width, piece.opens, false};
         for (int b = 0; b < count; ++b) multiply_block<T, F32Weights>(blocks[b], decoded, sums[b].at[0]);
       }
@@ -138,7 +159,13 @@ bool matmul_of(const MatMul& a) {
     if (a.block == 0) multiply<T>(a, multiply_stripe<T, W>);
   }
   if constexpr (W::kCodec.has_codes) {
-    if (a.block != 0) multiply<T>(a, multiply_coded_stripe<T, W>);
+    constexpr BlockTerms kZeros = BlockTerms::kZeros, kOffsets = BlockTerms::kOffsets,
+                         k16 = BlockTerms::kOffsets16;
+    if (a.block != 0 && a.terms == kZeros) multiply<T>(a, multiply_coded_stripe<T, W, kZeros>);
+    if constexpr (W::kCodec.allows(kMinPanelBlock, kOffsets)) {
+      if (a.terms == kOffsets) multiply<T>(a, multiply_coded_stripe<T, W, kOffsets>);
+      if (a.terms == k16) multiply<T>(a, multiply_coded_stripe<T, W, k16>);
+    }
   }
   return true;
 }

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/ir/ops.h"
+#include "engine/program/program.h"
 #include "engine/run/isa.h"
 
 namespace ark::simd {
@@ -24,6 +25,7 @@ struct MatMul {
   DType stored = DType::kF32;
   int32_t panel = 0;               // multiple of 16
   int32_t block = 0;               // rows of a block of codes, slabs begin at even rows; 0: numbers
+  BlockTerms terms = BlockTerms::kZeros;
   const int32_t* slabs = nullptr;  // slab_count + 1 borders
   int32_t slab_count = 1;          // power of two <= 64
   Epilogue epilogue;

@@ -34,8 +34,9 @@ struct Avx512 {
   }
   static Pair<Avx512> load_codes4(const uint8_t* p) {
     const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return {_mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15))),
-            _mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4))};
+    const V numbers = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    return {_mm512_permutexvar_ps(both, numbers),  // by the low four bits
+            _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), numbers)};
   }
   static Pair<Avx512> load_codes8(const uint8_t* p) {
     const __m512i both = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

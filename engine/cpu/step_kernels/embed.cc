@@ -18,8 +18,7 @@ void run(const PhaseCall& call) {
     if (row < 0 || row >= rows) {
       std::memset(to, 0, static_cast<std::size_t>(width) * sizeof(float));
     } else if (panels) {
-      const WeightUse& use = *call.weight;
-      decode_column(*codec_of(use.stored), use.block, table.data, row, width, use.panel, to);
+      decode_column(*call.weight, table.data, row, width, to);
     } else {
       load_f32(table.dtype, table.data, row * width, 1, width, to);
     }

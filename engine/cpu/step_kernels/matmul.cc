@@ -47,6 +47,7 @@ void run(const PhaseCall& call) {
   m.stored = w.dtype;
   m.panel = call.weight->panel;
   m.block = call.weight->block;
+  m.terms = call.weight->terms;
   m.slabs = call.variant->recipe.slabs.data();
   m.slab_count = static_cast<int32_t>(call.variant->recipe.slabs.size()) - 1;
   m.epilogue = {call.variant->epilogue, bias.as<const float>(), residual.as<const float>()};

@@ -1,0 +1,223 @@
+#include "engine/weights/stored_weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "base/ir/quantized.h"
+#include "base/parallel.h"
+#include "engine/weights/encoded_matrix.h"
+
+namespace ark {
+namespace {
+
+constexpr int64_t kWindow = 1 << 20;  // bytes of numbers that a thread checks at a time
+
+constexpr int64_t kLeast = 512;  // elements of a matrix that is worth it
+
+// A payload, which several constants may see through views.
+struct Payload {
+  std::shared_ptr<Constant> numbers;  // without a view
+  int k_axis = 0;                     // stored
+  bool is_table = false, has_axis = true;
+  // How it is stored.
+  DType type = DType::kUndefined;  // kUndefined: as it is
+  ConstantPtr codes;               // [N, K], or null
+
+  bool is_coded() const { return codes != nullptr; }
+};
+
+std::shared_ptr<Constant> without_view(const Constant& constant) {
+  auto whole = std::make_shared<Constant>(constant);
+  whole->dims = constant.stored_dims.empty() ? constant.dims : constant.stored_dims;
+  whole->perm.clear();
+  whole->begin.clear();
+  return whole;
+}
+
+int stored_axis(const Constant& constant, int axis) {
+  return constant.perm.empty() ? axis : static_cast<int>(constant.perm[static_cast<std::size_t>(axis)]);
+}
+
+float rounded(float v, DType type) {
+  return type == DType::kBF16 ? bf16_to_f32(f32_to_bf16(v)) : f16_to_f32(f32_to_f16(v));
+}
+bool fits_exactly(float v, DType type) {
+  return std::bit_cast<uint32_t>(rounded(v, type)) == std::bit_cast<uint32_t>(v);
+}
+bool fits_in_size(float v, DType type) { return !std::isfinite(v) || std::isfinite(rounded(v, type)); }
+
+// Whether `holds` is true of each number; reads as little as it can.
+template <class F>
+bool all_of(const Constant& numbers, int threads, F holds) {
+  const int64_t rows = numbers.dims[0], row_bytes = numbers.dims[1] * 4;
+  const int64_t step = std::max<int64_t>(1, kWindow / std::max<int64_t>(1, row_bytes));
+  std::atomic<bool> ok = true;
+  parallel_for((rows + step - 1) / step, threads, [&](int64_t part) {
+    if (!ok.load(std::memory_order_relaxed)) return;
+    const int64_t first = part * step, count = std::min(step, rows - first);
+    const Tensor window = materialise_rows(numbers, first, count);
+    std::vector<float> floats(static_cast<std::size_t>(window.size()));
+    load_f32(window.dtype, window.data.get(), 0, 1, window.size(), floats.data());
+    if (!std::all_of(floats.begin(), floats.end(), holds)) ok = false;
+  });
+  return ok;
+}
+
+// Null if the numbers cannot be had in this form.
+ConstantPtr encoded(const Payload& payload, const CodeForm& form, CodeRule rule, int threads) {
+  EncodedMatrix matrix(payload.numbers, payload.k_axis, form);
+  std::atomic<bool> ok = true;
+  parallel_for(matrix.parts(), threads, [&](int64_t part) {
+    if (ok.load(std::memory_order_relaxed) && !matrix.encode(part, rule)) ok = false;
+  });
+  return ok ? matrix.finish(payload.numbers->name) : nullptr;
+}
+
+double bits_a_number(const CodeForm& form) {
+  const double terms = form.terms == BlockTerms::kZeros ? 40 : form.terms == BlockTerms::kOffsets ? 64 : 32;
+  return form.bits + terms / static_cast<double>(form.block);
+}
+
+// All forms that codes can have, those of the fewest bits first.
+std::vector<CodeForm> forms() {
+  std::vector<CodeForm> list;
+  for (const int bits : {4, 8})
+    for (const int64_t block : {16, 32, 64, 128})
+      for (const BlockTerms terms : {BlockTerms::kOffsets16, BlockTerms::kZeros, BlockTerms::kOffsets})
+        list.push_back({bits, block, terms});
+  std::stable_sort(list.begin(), list.end(),
+                   [](const CodeForm& a, const CodeForm& b) { return bits_a_number(a) < bits_a_number(b); });
+  return list;
+}
+
+void store_exactly(Payload& payload, const StorageOptions& options) {
+  if (payload.numbers->dtype != DType::kF32) return;
+  if (payload.has_axis) {
+    for (const CodeForm& form : forms()) {
+      CodeRule rule{.keeps_signs = payload.is_table};
+      if (!probe_exactly(*payload.numbers, payload.k_axis, form, rule)) continue;
+      payload.codes = encoded(payload, form, rule, options.threads);
+      if (payload.codes) return;
+    }
+  }
+  for (const DType type : {DType::kBF16, DType::kF16})
+    if (all_of(*payload.numbers, options.threads, [&](float v) { return fits_exactly(v, type); })) {
+      payload.type = type;
+      return;
+    }
+}
+
+void store_rounded(Payload& payload, const StorageOptions& options) {
+  switch (options.policy) {
+    case WeightPolicy::kExact:
+      return store_exactly(payload, options);
+    case WeightPolicy::kF32:
+      payload.type = DType::kF32;
+      return;
+    case WeightPolicy::kBF16:
+    case WeightPolicy::kF16: {
+      const DType type = options.policy == WeightPolicy::kBF16 ? DType::kBF16 : DType::kF16;
+      if (all_of(*payload.numbers, options.threads, [&](float v) { return fits_in_size(v, type); }))
+        payload.type = type;
+      return;
+    }
+    case WeightPolicy::kInt8:
+    case WeightPolicy::kInt4: {
+      const int bits = options.policy == WeightPolicy::kInt4 && !payload.is_table ? 4 : 8;
+      if (payload.has_axis)
+        payload.codes =
+            encoded(payload, {bits, 32, BlockTerms::kOffsets16}, {.is_exact = false}, options.threads);
+    }
+  }
+}
+
+// `constant` with the payload's codes in the place of its numbers.
+ConstantPtr seen_alike(const Constant& constant, const Payload& payload) {
+  auto view = std::make_shared<Constant>(*payload.codes);
+  view->name = constant.name;
+  view->dims = constant.dims;
+  view->begin = constant.begin;
+  const bool turned = (payload.k_axis == 0) != !constant.perm.empty();
+  if (turned) view->perm = {1, 0};
+  return view;
+}
+
+std::string mebibytes(int64_t bytes) { return std::to_string((bytes + (1 << 19)) >> 20); }
+
+int64_t bytes_of_codes(const Quantized& q) {
+  int64_t bytes = 0;
+  for (const ConstantPtr& part : {q.codes, q.scales, q.zeros, q.offsets})
+    if (part) bytes += bytes_of(part->dtype, part->size());
+  return bytes;
+}
+
+std::string summary_of(const std::vector<Payload>& payloads) {
+  std::map<std::string, int> kinds;
+  int64_t before = 0, after = 0;
+  for (const Payload& p : payloads) {
+    const int64_t size = p.numbers->size(), as_it_is = bytes_of(p.numbers->dtype, size);
+    before += as_it_is;
+    if (p.is_coded()) {
+      const Quantized& q = *p.codes->quantized;
+      ++kinds["u" + std::to_string(q.bits)];
+      after += bytes_of_codes(q);
+    } else if (p.type != DType::kUndefined && p.type != p.numbers->dtype) {
+      ++kinds[std::string(name_of(p.type))];
+      after += bytes_of(p.type, size);
+    } else {
+      after += as_it_is;
+    }
+  }
+  std::string text;
+  for (const auto& [kind, count] : kinds)
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + " of " + std::to_string(payloads.size()) +
+            " as " + kind;
+  return text.empty() ? "" : text + ", " + mebibytes(before) + " -> " + mebibytes(after) + " MiB";
+}
+
+}  // namespace
+
+StoredWeights::StoredWeights(const std::vector<WeightMatrix>& matrices, const StorageOptions& options) {
+  std::map<std::tuple<const void*, int64_t, Dims>, std::size_t> index;
+  std::vector<Payload> payloads;
+  constexpr auto kNoPayload = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> payload_of(matrices.size(), kNoPayload);
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const WeightMatrix& m = matrices[i];
+    const Constant& c = *m.constant;
+    if (c.quantized || c.dims.size() != 2 || !is_floating(c.dtype) || c.dtype == DType::kF64 ||
+        c.size() < kLeast)
+      continue;
+    auto whole = without_view(c);
+    if (whole->dims.size() != 2) continue;
+    const int axis = stored_axis(c, m.k_axis);
+    const auto [it, is_new] = index.try_emplace({payload_place(c), c.offset, whole->dims}, payloads.size());
+    if (is_new) payloads.push_back({.numbers = std::move(whole), .k_axis = axis});
+    Payload& payload = payloads[payload_of[i] = it->second];
+    payload.is_table = payload.is_table || m.is_table;
+    payload.has_axis = payload.has_axis && payload.k_axis == axis;
+  }
+  for (Payload& payload : payloads) store_rounded(payload, options);
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const ConstantPtr& constant = matrices[i].constant;
+    if (payload_of[i] == kNoPayload) continue;
+    const Payload& payload = payloads[payload_of[i]];
+    if (payload.is_coded())
+      stored_[constant.get()] = {seen_alike(*constant, payload), DType::kF32};
+    else if (payload.type != DType::kUndefined)
+      stored_[constant.get()] = {constant, payload.type};
+  }
+  summary_ = summary_of(payloads);
+}
+
+StoredWeights::Stored StoredWeights::of(const ConstantPtr& constant) const {
+  const auto it = stored_.find(constant.get());
+  return it == stored_.end() ? Stored{constant, constant->dtype} : it->second;
+}
+
+}  // namespace ark
