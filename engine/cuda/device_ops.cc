@@ -24,7 +24,9 @@ const char* element_type(DType dtype) {
 std::string type_of(const PhaseOperands& p, std::size_t operand) {
   const char* name = element_type(p.buffer(operand).dtype);
   if (!name) p.refuse("elements of type " + std::string(name_of(p.buffer(operand).dtype)));
-  return name;
+  if (p.buffer(operand).weight == kNone || p.weight(operand).terms == BlockTerms::kZeros) return name;
+  return "Codes<" + std::to_string(bits_of(p.buffer(operand).dtype)) +
+         ", BlockTerms::" + (p.weight(operand).terms == BlockTerms::kOffsets ? "kOffsets>" : "kOffsets16>");
 }
 
 // "Name<a, b>".
@@ -38,7 +40,6 @@ std::string flag(bool value) { return value ? "true" : "false"; }
 // ---- rows and tokens: bodies/rows.h
 
 DeviceVariant embed_name(const PhaseOperands& p, Numerics) {
-  if (p.weight(1).terms != BlockTerms::kZeros) p.refuse("a table with offsets");
   return type("Embed", {type_of(p, 1), type_of(p, 0)});
 }
 void fill_embed(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
@@ -90,10 +91,9 @@ DeviceVariant matmul_name(const PhaseOperands& p, Numerics numerics) {
   const DType stored = p.buffer(1).dtype;
   const int32_t panel = p.weight(1).panel, block = p.weight(1).block;
   if (panel != 16 && panel != 32 && panel != 64) p.refuse("panels of " + std::to_string(panel) + " columns");
-  if (p.weight(1).terms != BlockTerms::kZeros) p.refuse("weights with offsets");
   const std::vector<int32_t> pieces = pieces_of(p.variant().recipe, std::max(1, block));
   if (std::ssize(pieces) - 1 > kMaxPieces) p.refuse("more rows than pieces hold");
-  bool mma = codec_of(stored)->has_mma && block % 16 == 0;
+  bool mma = codec_of(stored)->has_mma && block % 16 == 0 && p.weight(1).terms == BlockTerms::kZeros;
   for (const int32_t border : pieces) mma = mma && border % 16 == 0;
   const char* path = !mma ? "kFma" : numerics == Numerics::kExact ? "kMma" : "kMixed";
   return type("MatMul", {type_of(p, 1), std::to_string(panel), path});

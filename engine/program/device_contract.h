@@ -19,6 +19,19 @@ inline constexpr int kSendTile = 16 << 10;  // bytes
 inline constexpr int kItemTokens = 16;      // query tokens of an attention item, at most
 inline constexpr int kPanelWidth = 64;      // columns of a weight's panel
 
+// What codes of a block of panels stand for.
+enum class BlockTerms : unsigned char {
+  kZeros,      // (code - zero) * scale: f32 scales, u8 zeros
+  kOffsets,    // fma(code, scale, offset): f32 scales, f32 offsets
+  kOffsets16,  // the same, both f16
+};
+// Bytes of a column's scale, and of its scale with its zero or offset: in a block of codes zeros and offsets begin
+// `panel` times the one from its start, codes `panel` times the other.
+ARK_BOTH constexpr int scale_bytes(BlockTerms terms) { return terms == BlockTerms::kOffsets16 ? 2 : 4; }
+ARK_BOTH constexpr int terms_bytes(BlockTerms terms) {
+  return terms == BlockTerms::kZeros ? 5 : 2 * scale_bytes(terms);
+}
+
 // Applied in the order bias, activation (one at most), residual.
 enum EpilogueBits : unsigned {
   kEpilogueBias = 1,

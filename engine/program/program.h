@@ -76,13 +76,6 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// What codes of a block of panels stand for.
-enum class BlockTerms : uint8_t {
-  kZeros,      // (code - zero) * scale: f32 scales, u8 zeros
-  kOffsets,    // fma(code, scale, offset): f32 scales, f32 offsets
-  kOffsets16,  // the same, both f16
-};
-
 enum class Layout : uint8_t {
   kRaw,     // dense row-major part of the constant
   kPanels,  // matrix W [K, N] (after `transposed`) as panels of `panel` columns: [ceil(N/panel)][K][panel],

@@ -24,12 +24,6 @@ inline constexpr int32_t kMinPanelBlock = 8, kMaxPanelBlock = 128;
 
 constexpr int64_t unit_rows(int64_t block) { return block == 0 ? 1 : block; }
 constexpr int64_t units_of(int64_t k, int64_t block) { return (k + unit_rows(block) - 1) / unit_rows(block); }
-// Bytes of a column's scale, and of its scale with its zero or offset: in a block of codes zeros and offsets begin
-// `panel` times the one from its start, codes `panel` times the other.
-constexpr int64_t scale_bytes(BlockTerms terms) { return terms == BlockTerms::kOffsets16 ? 2 : 4; }
-constexpr int64_t terms_bytes(BlockTerms terms) {
-  return terms == BlockTerms::kZeros ? 5 : 2 * scale_bytes(terms);
-}
 // What holds the terms of `quantized` exactly.
 BlockTerms terms_of(const Quantized& quantized);
 

@@ -26,6 +26,7 @@ struct TokenGraphOptions {
   int32_t bits = 0;                    // of quantized weights; 0: `weight`
   int64_t block = 16;                  // of these, along K
   DType floating = DType::kUndefined;  // their codes are numbers of that type
+  bool has_offsets = false;            // f16 scales and offsets instead of zeros
   bool is_decoded = false;             // they are f32 constants of the same numbers
   bool is_shared = false;              // those of one size share codes and scales, but not zeros
   uint64_t seed = 1;
@@ -75,14 +76,21 @@ class TokenGraphBuilder {
     q.code_stride = (columns + fields - 1) / fields * fields;
     q.codes = bytes(rows * q.code_stride / fields);
     q.floating = o.floating;
-    q.default_zero = o.floating == DType::kUndefined ? 1 << (o.bits - 1) : 0;
+    q.default_zero = o.floating == DType::kUndefined && !o.has_offsets ? 1 << (o.bits - 1) : 0;
     if (o.is_shared) q.default_zero -= made_++ % 5;
     const int64_t across = k_axis == 0 ? columns : rows;
-    Tensor scales = Tensor::empty(DType::kF32, k_axis == 0 ? Dims{blocks, across} : Dims{across, blocks});
     const double spread = 1.5 / std::sqrt(static_cast<double>(k)) / (1 << (o.bits - 1));
-    for (int64_t i = 0; i < scales.size(); ++i)
-      scales.as<float>()[i] = static_cast<float>(spread * (0.5 + uniform()));
-    q.scales = make_constant(std::move(scales));
+    const auto terms = [&](double size) {
+      Tensor t = Tensor::empty(o.has_offsets ? DType::kF16 : DType::kF32,
+                               k_axis == 0 ? Dims{blocks, across} : Dims{across, blocks});
+      for (int64_t i = 0; i < t.size(); ++i) {
+        const auto term = static_cast<float>(size * (0.5 + uniform()));
+        store_f32(t.dtype, t.data.get(), i, 1, &term);
+      }
+      return make_constant(std::move(t));
+    };
+    q.scales = terms(spread);
+    if (o.has_offsets) q.offsets = terms(-spread * (1 << (o.bits - 1)));
     if (o.is_shared) {
       const Quantized& first = first_.try_emplace({rows, columns}, q).first->second;
       q.codes = first.codes, q.scales = first.scales;

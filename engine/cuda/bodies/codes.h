@@ -1,5 +1,5 @@
-// Weights as 4- or 8-bit codes beside the scales and zeros of their blocks, as engine/program/weight_codec.h lays
-// them out: a number is (code - zero) * scale.
+// Weights as 4- or 8-bit codes beside the scales and zeros or offsets of their blocks, as engine/program/weight_codec.h
+// lays them out: a number is (code - zero) * scale, or fma(code, scale, offset).
 #pragma once
 
 #include "engine/cuda/bodies/math.h"
@@ -7,8 +7,9 @@
 namespace ark::cuda {
 
 // Element types of weights; two rows of a column take kPairBytes.
-template <int kBits>
+template <int kBits, BlockTerms kBlockTerms = BlockTerms::kZeros>
 struct Codes {
+  static constexpr BlockTerms kTerms = kBlockTerms;
   static constexpr int kPairBytes = kBits / 4;
   static constexpr u32 kMask = (1u << kBits) - 1;
 };
@@ -24,10 +25,20 @@ struct CodeBlock {
   const u8* start;
   int panel;  // columns
 
-  ARK_DEVICE float scale(int column) const { return reinterpret_cast<const float*>(start)[column]; }
-  ARK_DEVICE float zero(int column) const { return shifted(start[4 * panel + column]); }
+  static constexpr BlockTerms kTerms = Q::kTerms;
+
+  ARK_DEVICE float scale(int column) const { return term(start, column); }
+  ARK_DEVICE float zero(int column) const { return shifted(others()[column]); }
+  ARK_DEVICE float offset(int column) const { return term(others(), column); }
   ARK_DEVICE const u8* codes(int pair, int column) const {
-    return start + 5 * panel + (pair * panel + column) * Q::kPairBytes;
+    return start + terms_bytes(kTerms) * panel + (pair * panel + column) * Q::kPairBytes;
+  }
+  // Row k's number.
+  ARK_DEVICE float number(int k, int column) const {
+    const bool zeros = kTerms == BlockTerms::kZeros;
+    const dev::f32x2 two = differences(k / 2, column, zeros ? zero(column) : shifted(0));
+    const float code = k % 2 == 0 ? two.x : two.y;
+    return zeros ? code * scale(column) : dev::fma(code, scale(column), offset(column));
   }
   // Codes minus zero of rows 2 pair and 2 pair + 1.
   ARK_DEVICE dev::f32x2 differences(int pair, int column, float zero) const {
@@ -38,6 +49,15 @@ struct CodeBlock {
   }
   // The numbers of those rows in eight columns, from a multiple of eight.
   ARK_DEVICE void numbers(int pair, int column, float (&even)[8], float (&odd)[8]) const {
+    if constexpr (kTerms != BlockTerms::kZeros) {
+      ARK_UNROLL
+      for (int c = 0; c < 8; ++c) {
+        const dev::f32x2 two = differences(pair, column + c, shifted(0));
+        even[c] = dev::fma(two.x, scale(column + c), offset(column + c));
+        odd[c] = dev::fma(two.y, scale(column + c), offset(column + c));
+      }
+      return;
+    }
     const dev::u32x2 zeros = *reinterpret_cast<const dev::u32x2*>(start + 4 * panel + column);
     const u32* words = reinterpret_cast<const u32*>(codes(pair, column));
     ARK_UNROLL
@@ -53,6 +73,15 @@ struct CodeBlock {
         odd[c] = (shifted(both / (Q::kMask + 1) & Q::kMask) - zero) * scales[i];
       }
     }
+  }
+
+ private:
+  ARK_DEVICE const u8* others() const { return start + scale_bytes(kTerms) * panel; }
+  ARK_DEVICE static float term(const u8* terms, int column) {
+    if constexpr (kTerms == BlockTerms::kOffsets16)
+      return dev::to_f32(reinterpret_cast<const dev::f16*>(terms)[column]);
+    else
+      return reinterpret_cast<const float*>(terms)[column];
   }
 };
 

@@ -21,21 +21,20 @@ struct TableRow {
     return weight_at(from + static_cast<i64>(k) * panel + (column ^ turn));
   }
 };
-template <int kBits>
-struct TableRow<Codes<kBits>> {
+template <int kBits, BlockTerms kTerms>
+struct TableRow<Codes<kBits, kTerms>> {
+  using Q = Codes<kBits, kTerms>;
   const u8* from;  // of the panel
   i32 column, panel, block, block_bytes;
   ARK_DEVICE TableRow(const u8* table, i64 row, i32 width, i32 panel, i32 block)
       : column(static_cast<i32>(row % panel)),
         panel(panel),
         block(block),
-        block_bytes(panel * (5 + block / 2 * Codes<kBits>::kPairBytes)) {
+        block_bytes(panel * (terms_bytes(kTerms) + block / 2 * Q::kPairBytes)) {
     from = table + row / panel * ((width + block - 1) / block) * block_bytes;
   }
   ARK_DEVICE float at(i32 k) const {
-    const CodeBlock<Codes<kBits>> b{from + static_cast<i64>(k / block) * block_bytes, panel};
-    const dev::f32x2 two = b.differences(k % block / 2, column, b.zero(column));
-    return (k % 2 == 0 ? two.x : two.y) * b.scale(column);
+    return CodeBlock<Q>{from + static_cast<i64>(k / block) * block_bytes, panel}.number(k % block, column);
   }
 };
 

@@ -82,10 +82,10 @@ struct Weights {
 };
 
 // Codes: a stage is whole blocks. On tensor cores the products are of codes minus zeros, exact in bf16; a
-// block's scale multiplies their sum.
-template <int kBits, int kPanel>
-struct Weights<Codes<kBits>, kPanel> {
-  using Q = Codes<kBits>;
+// block's scale multiplies their sum. With offsets only fma() is used.
+template <int kBits, BlockTerms kTerms, int kPanel>
+struct Weights<Codes<kBits, kTerms>, kPanel> {
+  using Q = Codes<kBits, kTerms>;
   using X = dev::bf16;
   static constexpr int kVector = 8, kLanes = kPanel / kVector, kWarpPairs = 32 / kLanes;
 

@@ -119,10 +119,10 @@ TEST_F(DeviceExecutor, PrefillInChunksGivesEqualBytes) {
 // whatever the chunks of the prompt.
 TEST_F(DeviceExecutor, QuantizedWeightsGiveTheOraclesTokens) {
   const auto prompt = random_tokens(13, 9);
-  for (const int bits : {4, 8}) {
+  for (const auto& [bits, offsets] : {std::pair{4, false}, {8, false}, {4, true}, {8, true}}) {
     for (const bool gpt2 : {false, true}) {
       TokenGraphOptions o;
-      o.bits = bits, o.tied = gpt2;
+      o.bits = bits, o.has_offsets = offsets, o.tied = gpt2;
       const DecoderModel model = gpt2 ? gpt2_tokens(o) : llama_tokens(o);
       const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 64, 1);
       for (const int ranks : {1, 2}) {

@@ -80,8 +80,12 @@ TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
   const Backend backend = backends()[GetParam()];
   SCOPED_TRACE(backend.name);
   const auto prompt = random_tokens(13, 2);
-  const TokenGraphOptions stored[] = {
-      {.bits = 4}, {.bits = 8}, {.bits = 8, .floating = DType::kF8E4M3}, {.weight = DType::kF8E4M3}};
+  const TokenGraphOptions stored[] = {{.bits = 4},
+                                      {.bits = 8},
+                                      {.bits = 4, .has_offsets = true},
+                                      {.bits = 8, .has_offsets = true},
+                                      {.bits = 8, .floating = DType::kF8E4M3},
+                                      {.weight = DType::kF8E4M3}};
   for (const TokenGraphOptions& each : stored) {
     for (const bool gpt2 : {false, true}) {
       TokenGraphOptions o = each;
@@ -90,8 +94,9 @@ TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
       o.is_decoded = true;
       RunnerSetup oracle;
       oracle.options = options(true, 1);
-      const auto expected =
-          run_greedy(*make_runner(gpt2 ? gpt2_tokens(o) : llama_tokens(o), oracle), prompt, 64, 4);
+      oracle.weights = WeightPolicy::kF32;
+      const DecoderModel decoded = gpt2 ? gpt2_tokens(o) : llama_tokens(o);
+      const auto expected = run_greedy(*make_runner(decoded, oracle), prompt, 64, 4);
       for (const int ranks : {1, 2, 4}) {
         RunnerSetup setup;
         setup.ranks = ranks;
@@ -100,6 +105,9 @@ TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
         const auto runner = make_runner(model, setup);
         EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 64, 4)))
             << o.bits << " bits, " << name_of(o.floating) << ", ranks " << ranks << " gpt2 " << gpt2;
+        // The same codes, or others that stand for the same numbers, found in these.
+        EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(decoded, setup), prompt, 64, 4)))
+            << o.bits << " bits, found, ranks " << ranks << " gpt2 " << gpt2;
       }
     }
   }
@@ -114,7 +122,25 @@ TEST(Executor, QuantizedWeightsMayShareCodesAndScales) {
   setup.options = options(true, 1);
   const auto got = run_greedy(*make_runner(llama_tokens(o), setup), prompt, 64, 2);
   o.is_decoded = true;
+  setup.weights = WeightPolicy::kF32;
   EXPECT_TRUE(same_bits(run_greedy(*make_runner(llama_tokens(o), setup), prompt, 64, 2), got));
+}
+
+// Those too that a file holds as f32; but with it --weights f32 does.
+TEST(Executor, NumbersOfCodesAreKeptAsCodes) {
+  for (const bool has_offsets : {false, true}) {
+    const DecoderModel model = llama_tokens({.bits = 4, .has_offsets = has_offsets, .is_decoded = true});
+    for (const WeightPolicy policy : {WeightPolicy::kExact, WeightPolicy::kF32}) {
+      const Compiled compiled =
+          compile_decoder(model, {.max_tokens = 16, .max_rows = 16, .max_items = 16, .storage = {policy, 1}});
+      int products = 0;
+      for (const WeightUse& use : compiled.programs[0].weights)
+        products +=
+            use.layout == Layout::kPanels && (use.stored == DType::kF32) == (policy == WeightPolicy::kF32);
+      EXPECT_GE(products, 15) << "7 a layer and the head";
+      EXPECT_EQ(compiled.storage.empty(), policy == WeightPolicy::kF32) << compiled.storage;
+    }
+  }
 }
 
 // Nothing of a quantized model is kept as f32 but biases, norms and tables of angles.
