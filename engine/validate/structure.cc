@@ -39,7 +39,8 @@ void check_weight(const Program& p, const Buffer& b, const std::string& place, R
   report.check(is_panels ? w.panel == kPanelWidth && w.ranges.size() == 2 : w.panel == 0 && !w.transposed,
                place, "layout of its weight");
   const WeightCodec* codec = codec_of(w.stored);
-  report.check(is_panels ? codec && codec->allows(w.block, w.terms) : w.block == 0, place, "blocks of its weight");
+  report.check(is_panels ? codec && codec->allows(w.block, w.terms) : w.block == 0, place,
+               "blocks of its weight");
   if (!report.check(w.ranges.size() == b.dims.size(), place, "rank of its weight")) return;
   for (std::size_t axis = 0; axis < w.ranges.size(); ++axis) {
     const Range r = w.ranges[w.transposed && w.ranges.size() == 2 ? 1 - axis : axis];

@@ -12,16 +12,17 @@ namespace ark {
 // The scale and the zero or offset of a block (BlockTerms).
 struct BlockFit {
   float scale = 0, other = 0;
-  // What found it, a hint for the next block: with zeros the codes' largest distance from it; with offsets that from the
-  // smallest code, or, negative, that from a code whose number is 0.
+  // What found it, a hint for the next block: with zeros the codes' largest distance from it; with offsets that from
+  // the smallest code, or, negative, that from a code whose number is 0.
   int span = 0;
 };
 
 // Searches codes below 2^bits (bits <= 8) so that for every i, in f32,
 //   kZeros: (codes[i] - other) * scale, other an integer below 2^bits,
 //   kOffsets, kOffsets16: fma(codes[i], scale, other), scale and other f32 or f16 numbers
-// has the bits of values[i]. With zeros codes are found wherever they lie, and with offsets where they are of up to five
-// bits, or lie around a zero, or a block's smallest has code 0 and its largest 63, 127 or 255. `hint`: tried first.
+// has the bits of values[i]. With zeros codes are found wherever they lie, and with offsets where they are of up to
+// five bits, or lie around a zero, or a block's smallest has code 0 and its largest 63, 127 or 255. `hint`: tried
+// first.
 bool fit_block(std::span<const float> values, int bits, BlockTerms terms, int hint, BlockFit& fit,
                uint8_t* codes);
 

@@ -32,9 +32,9 @@ class EncodedMatrix {
   EncodedMatrix(ConstantPtr payload, int k_axis, CodeForm form);
 
   int64_t parts() const { return parts_; }
-  // Encodes one of the parts, which write disjoint bytes and may run at the same time. False if numbers do not come back
-  // bit for bit though they should, or terms have no finite f16: then the matrix cannot be had in this form. Throws as
-  // materialise_rows.
+  // Encodes one of the parts, which write disjoint bytes and may run at the same time. False if numbers do not come
+  // back bit for bit though they should, or terms have no finite f16: then the matrix cannot be had in this form.
+  // Throws as materialise_rows.
   bool encode(int64_t part, CodeRule rule);
 
   // A lazy f32 constant [N, K], once all parts are encoded.

@@ -52,7 +52,8 @@ void for_numbers(Terms& t, F&& f) {
   f(t.ranks), f(t.threads), f(t.table_length);
   f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
   f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
-  f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights), f(t.trace_events);
+  f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights),
+      f(t.trace_events);
 }
 
 }  // namespace

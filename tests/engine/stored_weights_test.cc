@@ -4,12 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "base/ir/quantized.h"

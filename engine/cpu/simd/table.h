@@ -23,8 +23,8 @@ struct MatMul {
   int64_t m = 0, k = 0, n = 0;
   const std::byte* w = nullptr;  // panels of `stored` (engine/program/weight_codec.h)
   DType stored = DType::kF32;
-  int32_t panel = 0;               // multiple of 16
-  int32_t block = 0;               // rows of a block of codes, slabs begin at even rows; 0: numbers
+  int32_t panel = 0;  // multiple of 16
+  int32_t block = 0;  // rows of a block of codes, slabs begin at even rows; 0: numbers
   BlockTerms terms = BlockTerms::kZeros;
   const int32_t* slabs = nullptr;  // slab_count + 1 borders
   int32_t slab_count = 1;          // power of two <= 64
