@@ -199,7 +199,7 @@ void Rank::gather_operands(const Instance& i, std::vector<TensorView>& views) co
 void Rank::run(const Instance& i, int32_t processor) {
   const PhaseInfo& info = phases_[i.phase];
   const Range tiles = tiles_of(info.grid, processor, options_.processors);
-  if (tiles.size() == 0) return;
+  if (tiles.size() == 0 && !info.kernel->deals) return;
   const Phase& phase = phase_of(i);
   Processor& own = processors_[processor];
   gather_operands(i, own.views);
@@ -233,6 +233,8 @@ void Rank::run(const Instance& i, int32_t processor) {
   call.grid = info.grid;
   call.first = tiles.begin;
   call.last = tiles.end;
+  call.processor = processor;
+  call.processors = options_.processors;
   info.kernel->run(call);
 }
 

@@ -78,6 +78,8 @@ struct PhaseCall {
   float* logits = nullptr;       // [rows, vocabulary], for rows that want them; null as above
   Scratch* scratch = nullptr;
   int64_t grid = 0, first = 0, last = 0;  // tiles [first, last) of grid
+  // Whose these are, of so many; for kernels that deal by other rules than tiles_of, as work, not tiles, is even.
+  int32_t processor = 0, processors = 1;
 };
 
 // Greatest sizes that a phase can meet, for its scratch.
@@ -92,6 +94,7 @@ struct StepKernel {
   OpCode code = OpCode::kGeneric;
   void (*run)(const PhaseCall& call) = nullptr;
   int64_t (*scratch)(const PhaseLimits& limits) = nullptr;  // bytes; null: none
+  bool deals = false;                                       // by itself: called on every processor
 };
 const StepKernel& find_step_kernel(OpCode code);
 

@@ -35,8 +35,9 @@ struct MatMul {
   float* packed = nullptr;  // room for last_row - first_row rows of k floats
 };
 
-// One page of keys and values against some query rows of one KV head, online softmax.
+// Some consecutive pages of keys and values of one KV head against some query rows, online softmax.
 struct AttentionRows {
+  static constexpr int kPages = 4;  // at most
   int64_t key_dim = 0, value_dim = 0, page_size = 0;
   float scale = 1, softcap = 0;
   // Per row: query [key_dim], running maximum and sum, accumulator [value_dim].
@@ -45,14 +46,19 @@ struct AttentionRows {
   float* maxima = nullptr;
   float* sums = nullptr;
   float* accumulators = nullptr;  // [rows, value_dim]
-  // Keys of the page that row r sees: [first[r], last[r]); ALiBi adds slope[r] * (key index - at[r]).
+  // Keys are counted from the first page's first one. Row r sees [first[r], last[r]), which may begin and end outside
+  // of the pages; ALiBi adds slope[r] * (key - at[r]).
   const int32_t* first = nullptr;
   const int32_t* last = nullptr;
   const float* slopes = nullptr;  // null: none
-  const int32_t* at = nullptr;    // page index of the row's own key (may lie outside the page)
-  const float* keys = nullptr;    // [key_dim, page_size]
-  const float* values = nullptr;  // [page_size, value_dim]
-  float* scores = nullptr;        // room for page_size rounded up to 16, times 4
+  const int32_t* at = nullptr;    // the row's own key
+  int64_t pages = 0;
+  const float* keys[kPages] = {};    // [key_dim, page_size]
+  const float* values[kPages] = {};  // [page_size, value_dim]
+  float* scores = nullptr;           // room for score_room(page_size)
+
+  // 4: rows that are scored together, at most.
+  static constexpr int64_t score_room(int64_t page_size) { return 4 * kPages * ((page_size + 15) / 16 * 16); }
 };
 
 struct Norm {

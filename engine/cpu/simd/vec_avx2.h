@@ -15,6 +15,7 @@ struct Avx2 {
   static constexpr int kVectors = 1;
   static constexpr int kSmallRows = 3;
   static constexpr int kSmallVectors = 2;
+  static constexpr int kScoreRows = 4, kAttentionVectors = 1, kAttentionRows = 1;
   struct V {
     __m256 a, b;
   };

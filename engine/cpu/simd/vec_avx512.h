@@ -15,6 +15,7 @@ struct Avx512 {
   static constexpr int kVectors = 2;
   static constexpr int kSmallRows = 6;
   static constexpr int kSmallVectors = 4;
+  static constexpr int kScoreRows = 3, kAttentionVectors = 4, kAttentionRows = 3;
   using V = __m512;
   using Mask = __mmask16;
 

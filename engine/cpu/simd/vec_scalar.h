@@ -21,6 +21,8 @@ struct Scalar {
   static constexpr int kVectors = 1;    // vectors of a matmul block
   static constexpr int kSmallRows = 0;  // up to so many rows, kSmallVectors vectors instead
   static constexpr int kSmallVectors = 1;
+  // Of attention: rows and vectors of keys that are scored at once; rows, at most, that share values.
+  static constexpr int kScoreRows = 4, kAttentionVectors = 1, kAttentionRows = 1;
   struct V {
     float v[16];
   };

@@ -14,9 +14,10 @@ int64_t group_rows(const VariantFacts& facts, const TensorView& q) {
 
 int64_t scratch(const PhaseLimits& l) {
   const int64_t rows = kItemTokens * group_rows(*l.facts, l.operands[0]);
-  const int64_t page = l.operands[1].dims[2], value_dim = l.operands[2].dims[3];
+  const int64_t value_dim = l.operands[2].dims[3];
   return scratch_of<const float*>(rows) + 3 * scratch_of<float>(rows) + 4 * scratch_of<int32_t>(rows) +
-         scratch_of<float>(rows * value_dim) + scratch_of<float>((page + 15) / 16 * 16 * 4);
+         scratch_of<float>(rows * value_dim) +
+         scratch_of<float>(simd::AttentionRows::score_room(l.operands[1].dims[2]));
 }
 
 // One tile's rows: (token of the item, query head of the group).
@@ -40,7 +41,7 @@ Rows take_rows(const PhaseCall& call) {
   r.at = s.take<int32_t>(rows);
   r.heads = s.take<int32_t>(rows);
   r.accumulators = s.take<float>(rows * call.operands[2].dims[3]);
-  r.scores = s.take<float>((call.operands[1].dims[2] + 15) / 16 * 16 * 4);
+  r.scores = s.take<float>(simd::AttentionRows::score_room(call.operands[1].dims[2]));
   return r;
 }
 
@@ -72,20 +73,28 @@ void run_tile(const PhaseCall& call, const AttentionItem& item, int64_t kv_head,
   if (rows.count == 0) return;
   const int64_t group = rows.count / item.count, window = call.facts->window;
   const int64_t oldest = window > 0 ? std::max<int64_t>(0, item.position - window + 1) : 0;
-  for (int64_t page = oldest / size; page * size < item.position + item.count; ++page) {
+  simd::AttentionRows a{key_dim, value_dim, size, call.facts->scale, call.facts->softcap};
+  a.rows = rows.count;
+  a.queries = rows.queries;
+  a.maxima = rows.maxima, a.sums = rows.sums, a.accumulators = rows.accumulators, a.scores = rows.scores;
+  a.first = rows.first, a.last = rows.last, a.at = rows.at;
+  a.slopes = call.operands[3].present() ? rows.slopes : nullptr;
+  const int64_t pages = (item.position + item.count + size - 1) / size;
+  for (int64_t page = oldest / size; page < pages; page += a.pages) {
     for (int64_t r = 0; r < rows.count; ++r) {
-      const int64_t position = item.position + r / group;
-      const int64_t from = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
-      rows.first[r] = static_cast<int32_t>(std::clamp<int64_t>(from - page * size, 0, size));
-      rows.last[r] = static_cast<int32_t>(std::clamp<int64_t>(position + 1 - page * size, 0, size));
-      rows.at[r] = static_cast<int32_t>(position - page * size);
+      const int64_t own = item.position + r / group - page * size;
+      rows.first[r] =
+          static_cast<int32_t>(window > 0 ? std::max<int64_t>(own - window + 1, -page * size) : -page * size);
+      rows.last[r] = static_cast<int32_t>(own + 1);
+      rows.at[r] = static_cast<int32_t>(own);
     }
-    const int64_t place = (call.state->table(item.slot)[page] * kv_heads + kv_head) * size;
-    call.simd->attention({key_dim, value_dim, size, call.facts->scale, call.facts->softcap, rows.count,
-                          rows.queries, rows.maxima, rows.sums, rows.accumulators, rows.first, rows.last,
-                          call.operands[3].present() ? rows.slopes : nullptr, rows.at,
-                          keys.as<const float>() + place * key_dim,
-                          values.as<const float>() + place * value_dim, rows.scores});
+    a.pages = std::min<int64_t>(simd::AttentionRows::kPages, pages - page);
+    for (int64_t p = 0; p < a.pages; ++p) {
+      const int64_t place = (call.state->table(item.slot)[page + p] * kv_heads + kv_head) * size;
+      a.keys[p] = keys.as<const float>() + place * key_dim;
+      a.values[p] = values.as<const float>() + place * value_dim;
+    }
+    call.simd->attention(a);
   }
   for (int64_t r = 0; r < rows.count; ++r) {
     float* to = out.as<float>() + rows.heads[r] * value_dim;
@@ -93,17 +102,18 @@ void run_tile(const PhaseCall& call, const AttentionItem& item, int64_t kv_head,
   }
 }
 
+// Tiles are dealt in turn: later items of a prompt see more keys than earlier ones.
 void run(const PhaseCall& call) {
-  if (call.first == call.last) return;
+  if (call.processor >= call.grid) return;
   const int64_t kv_heads = call.operands[1].dims[1];
   Rows rows = take_rows(call);
-  for (int64_t t = call.first; t < call.last; ++t) {
+  for (int64_t t = call.processor; t < call.grid; t += call.processors) {
     run_tile(call, call.frame->items[t / kv_heads], t % kv_heads, rows);
   }
 }
 
 }  // namespace
 
-std::vector<StepKernel> attention_step_kernels() { return {{OpCode::kAttention, run, scratch}}; }
+std::vector<StepKernel> attention_step_kernels() { return {{OpCode::kAttention, run, scratch, true}}; }
 
 }  // namespace ark
