@@ -81,7 +81,7 @@ Configuration configuration(int32_t number, uint32_t random) {
   o.lockstep = number % 4 == 3;
   const int32_t processors = number % 5 == 1 ? 3 : number % 2 ? 2 : 1;
   o.threads = c.setup.ranks * processors;
-  o.isa = std::min(best_isa(), static_cast<Isa>((number / 3) % 3));
+  o.isa = std::min(best_isa(), static_cast<Isa>((number / 3) % static_cast<int32_t>(kIsaNames.size())));
   o.lease = number % 7 == 2 ? 1 + random % 4 : 0;
   o.barrier = number % 11 == 5;
   o.counter_base = 0u - random % 3000;
