@@ -15,8 +15,6 @@
 namespace ark::simd {
 namespace {
 
-constexpr int64_t kFarAhead =
-    12 << 10;  // bytes: into the second-level cache, whose queue is longer than the first's
 alignas(64) constexpr std::byte kZeroRow[128]{};
 
 // Stored rows of 64 columns, `stride` bytes apart; what lies behind the last is zero.
@@ -24,10 +22,7 @@ struct StoredRows {
   const std::byte* first;
   int64_t stride, count;
   const std::byte* at(int64_t i) const { return i < count ? first + i * stride : kZeroRow; }
-  void fetch(int64_t i, int bytes) const {
-    for (int line = 0; line < bytes; line += 64)
-      _mm_prefetch(reinterpret_cast<const char*>(first + i * stride + kFarAhead + line), _MM_HINT_T1);
-  }
+  const char* ahead() const { return reinterpret_cast<const char*>(first) + kAhead; }
 };
 
 // Columns' 16 bits of two rows as words.
@@ -57,12 +52,26 @@ inline void join_bytes(const __m512i* rows, __m512i* words) {
   words[3] = _mm512_unpackhi_epi16(high01, high23);
 }
 
+// Words as they lie in a piece that is joined.
+struct JoinedWords {
+  static constexpr int kGroups = 1;
+  const __m512i (*words)[4];
+  template <int C>
+  void get(int64_t group, int column, __m512i (*to)[C]) const {
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) to[0][c] = words[group][column + c];
+  }
+};
+
 // R rows of x, [group][R], times a piece of words, C vectors of columns at a time.
+//   Words::get(group, column, to)   makes those of kGroups groups
 //   Dots::Lanes                     what the instruction adds to
 //   Dots::dot(lanes, x, w)          the instruction
-//   begin(sums), end(lanes, row, column, sums)   from and to the f32 sums
-template <class Dots, int R, int C>
-void run_dots(const Dots& dots, const int32_t* x, const __m512i (*words)[4], int64_t groups,
+//   begin(sums)                     from the f32 sums
+//   columns(column), row(r)         what end() needs of them, in registers
+//   end(lanes, row, columns, sums)
+template <class Dots, class Words, int R, int C>
+void run_dots(const Dots& dots, const int32_t* x, const Words& words, int64_t groups, const char* ahead,
               float (*sums)[kStripe]) {
   for (int column = 0; column < 4; column += C) {
     typename Dots::Lanes lanes[R][C];
@@ -72,29 +81,48 @@ void run_dots(const Dots& dots, const int32_t* x, const __m512i (*words)[4], int
       for (int c = 0; c < C; ++c) lanes[r][c] = Dots::begin(sums[r] + (column + c) * 16);
     }
     const int32_t* at = x;
-    for (int64_t g = 0; g < groups; ++g, at += R) {
+    for (int64_t g = 0; g < groups; g += Words::kGroups) {
+      if (ahead) {
+        for (int line = 0; line < Dots::kLines * Words::kGroups; ++line, ahead += 64) Avx512::prefetch(ahead);
+      }
+      __m512i w[Words::kGroups][C];
+      words.get(g, column, w);
+#pragma GCC unroll 2
+      for (int i = 0; i < Words::kGroups; ++i, at += R) {
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        const __m512i xv = _mm512_set1_epi32(at[r]);
+        for (int r = 0; r < R; ++r) {
+          const __m512i xv = _mm512_set1_epi32(at[r]);
 #pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) lanes[r][c] = Dots::dot(lanes[r][c], xv, words[g][column + c]);
+          for (int c = 0; c < C; ++c) lanes[r][c] = Dots::dot(lanes[r][c], xv, w[i][c]);
+        }
       }
     }
+    ahead = nullptr;
+    typename Dots::Columns columns[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) columns[c] = dots.columns((column + c) * 16);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
+      const auto row = dots.row(r);
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) dots.end(lanes[r][c], r, (column + c) * 16, sums[r] + (column + c) * 16);
+      for (int c = 0; c < C; ++c) dots.end(lanes[r][c], row, columns[c], sums[r] + (column + c) * 16);
     }
   }
 }
 
-template <class Dots, int R = Avx512::kMaxRows>
-void run_block(const Dots& dots, int rows, const int32_t* x, const __m512i (*words)[4], int64_t groups,
-               float (*sums)[kStripe]) {
+constexpr int kFewDotRows = 4;
+
+// The instance of run_dots for a block's rows: few from where they are stored, more from joined words.
+template <class Dots, class Stored, int R = Avx512::kMaxRows>
+void run_block(const Dots& dots, int rows, const int32_t* x, const Stored& stored, const __m512i (*joined)[4],
+               int64_t groups, const char* ahead, float (*sums)[kStripe]) {
   if (rows == R) {
-    run_dots<Dots, R, R <= Avx512::kSmallRows ? 4 : 2>(dots, x, words, groups, sums);
+    if constexpr (R <= kFewDotRows)
+      run_dots<Dots, Stored, R, 4>(dots, x, stored, groups, ahead, sums);
+    else
+      run_dots<Dots, JoinedWords, R, R <= Avx512::kSmallRows ? 4 : 2>(dots, x, {joined}, groups, ahead, sums);
   } else if constexpr (R > 1) {
-    run_block<Dots, R - 1>(dots, rows, x, words, groups, sums);
+    run_block<Dots, Stored, R - 1>(dots, rows, x, stored, joined, groups, ahead, sums);
   }
 }
 

@@ -82,15 +82,18 @@ void pack_blocks(const MatMul& a, const Block& block, int64_t words, float* to, 
 // D: how a piece of the weight is loaded and multiplied.
 //   D(a, panel, stripe)     both in bytes and columns
 //   Mode                    lives while the products of a slab are added
+//   kFewRows                blocks of so many take the weight from where it is stored: no load()
 //   piece()                 rows of k of a piece at most
-//   load(k, n, fetches)     rows [k, k + n) of one slab
-//   add(block, at, sums)    its products; `at`: rows of k before it, those of slabs rounded up to pairs
+//   go(k, n, fetches)       to rows [k, k + n) of one slab
+//   load()                  them, for several add()
+//   add(block, at, sums)    their products; `at`: rows of k before them, those of slabs rounded up to pairs
 template <class D>
 void multiply_dot_stripe(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe,
                          bool fetches) {
   using T = typename D::Vec;
   Sums<T::kMaxRows> sums[kGroup];
   D dot(a, p, stripe);
+  const bool loads = blocks[0].rows > D::kFewRows;
   int64_t at = 0;
   for (int32_t slab = 0; slab < a.slab_count; ++slab) {
     for (int b = 0; b < count; ++b)
@@ -99,7 +102,8 @@ void multiply_dot_stripe(const MatMul& a, const Block* blocks, int count, int64_
       [[maybe_unused]] const typename D::Mode mode;
       for (int64_t k = a.slabs[slab], n; k < a.slabs[slab + 1]; k += n, at += (n + 1) / 2 * 2) {
         n = std::min<int64_t>(dot.piece(), a.slabs[slab + 1] - k);
-        dot.load(k, n, fetches);
+        dot.go(k, n, fetches);
+        if (loads) dot.load();
         for (int b = 0; b < count; ++b) dot.add(blocks[b], at, sums[b].at[0]);
       }
     }
@@ -119,9 +123,11 @@ void multiply_dot_stripe(const MatMul& a, const Block* blocks, int count, int64_
 
 template <class D>
 void multiply_dots(const MatMul& a) {
-  multiply_packed<typename D::Vec>(
-      a, packed_row(a.k), [&](const Block& block, float* to) { D::pack(a, block, to); },
-      multiply_dot_stripe<D>);
+  // Up to two blocks of few rows: what the first one reads lies in the first-level cache for the second.
+  const bool few = a.last_row - a.first_row <= 2 * D::kFewRows;
+  multiply_packed(
+      a, few ? D::kFewRows : D::Vec::kMaxRows, packed_row(a.k),
+      [&](const Block& block, float* to) { D::pack(a, block, to); }, multiply_dot_stripe<D>);
 }
 
 // ---- without instructions of their own
@@ -144,23 +150,25 @@ class BF16Chains {
  public:
   using Vec = T;
   using Mode = FlushDenormals;
+  static constexpr int kFewRows = 0;
   BF16Chains(const MatMul& a, int64_t p, int stripe)
       : w_(reinterpret_cast<const uint16_t*>(a.w) + p * a.k * a.panel + stripe), panel_(a.panel) {}
 
+  static float widened(float x) { return std::bit_cast<float>(uint32_t{rounded_to_bf16(x)} << 16); }
   static void pack(const MatMul& a, const Block& block, float* to) {
     pack_pairs<2>(a, block, to, [](const float* x, int64_t n, float* pair) {
       for (int64_t i = 0; i < n; i += 2, pair += 2) {
-        pair[0] = i + 1 < n ? bf16_to_f32(rounded_to_bf16(x[i + 1])) : 0;
-        pair[1] = bf16_to_f32(rounded_to_bf16(x[i]));
+        pair[0] = i + 1 < n ? widened(x[i + 1]) : 0;
+        pair[1] = widened(x[i]);
       }
     });
   }
   static int64_t piece() { return kPiece; }
-  void load(int64_t k, int64_t n, bool) {
-    count_ = (n + 1) / 2 * 2;
+  void go(int64_t k, int64_t n, bool) { k_ = k, n_ = n, count_ = (n + 1) / 2 * 2; }
+  void load() {
     for (int64_t i = 0; i < count_; ++i) {
       for (int c = 0; c < kStripe; c += 16)
-        T::store(numbers_[i ^ 1] + c, i < n ? T::load_bf16(w_ + (k + i) * panel_ + c) : T::zero());
+        T::store(numbers_[i ^ 1] + c, i < n_ ? T::load_bf16(w_ + (k_ + i) * panel_ + c) : T::zero());
     }
   }
   void add(const Block& block, int64_t at, float (*sums)[kStripe]) {
@@ -169,7 +177,7 @@ class BF16Chains {
 
  private:
   const uint16_t* w_;
-  int64_t panel_, count_ = 0;
+  int64_t panel_, k_ = 0, n_ = 0, count_ = 0;
   alignas(64) float numbers_[kPiece][kStripe];
 };
 
@@ -178,6 +186,7 @@ class Int8Chains {
  public:
   using Vec = T;
   struct Mode {};
+  static constexpr int kFewRows = 0;
   Int8Chains(const MatMul& a, int64_t p, int stripe)
       : block_(a.block),
         panel_(a.panel),
@@ -191,8 +200,8 @@ class Int8Chains {
     });
   }
   int64_t piece() const { return block_; }
-  void load(int64_t k, int64_t, bool) {
-    unit_ = k / block_;
+  void go(int64_t k, int64_t, bool) { unit_ = k / block_; }
+  void load() {
     const uint8_t* start = w_ + unit_ * Q::kCodec.unit_bytes(panel_, block_);
     scales_ = reinterpret_cast<const float*>(start) + stripe_;
     for (int c = 0; c < kStripe; c += 16) {

@@ -219,10 +219,10 @@ inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t k, f
 
 // Splits the rows into blocks of equal size as far as possible: 13 rows are 7 + 6, not 12 + 1; each takes `row_size`
 // floats a row where `pack` lays it. `multiply_stripe`: what one stripe of one panel does.
-template <class T, class Pack, class Stripe>
-void multiply_packed(const MatMul& a, int64_t row_size, Pack pack, Stripe multiply_stripe) {
+template <class Pack, class Stripe>
+void multiply_packed(const MatMul& a, int64_t most_rows, int64_t row_size, Pack pack, Stripe multiply_stripe) {
   const int64_t rows = a.last_row - a.first_row;
-  const int64_t blocks = (rows + T::kMaxRows - 1) / T::kMaxRows;
+  const int64_t blocks = (rows + most_rows - 1) / most_rows;
   const auto block_at = [&](int64_t b) {
     const int64_t from = rows * b / blocks, to = rows * (b + 1) / blocks;
     const float* packed = row_size > 0 ? a.packed + from * row_size : a.x + a.first_row * a.k;
@@ -247,7 +247,7 @@ void multiply(const MatMul& a, Stripe multiply_stripe) {
   const auto pack = [&](const Block& block, float* to) {
     pack_rows(a.x + block.row * a.k, a.k, block.rows, a.k, to);
   };
-  multiply_packed<T>(a, a.last_row - a.first_row > 1 ? a.k : 0, pack, multiply_stripe);
+  multiply_packed(a, T::kMaxRows, a.last_row - a.first_row > 1 ? a.k : 0, pack, multiply_stripe);
 }
 
 }  // namespace
