@@ -45,7 +45,8 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
                                                 {"pages", o.pages}},
                                 .page_size = o.page_size,
                                 .link = o.link,
-                                .caches = &model.caches};
+                                .caches = &model.caches,
+                                .activations = o.activations};
   Compiled result;
   lower_all(sharded, options, result);
   check_programs(result.programs, result.bindings);  // whoever runs them relies on it

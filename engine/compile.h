@@ -21,6 +21,7 @@ struct CompileOptions {
   int32_t page_size = 16;
   int32_t pages = 0;  // set before memory is bound; kKvPage dims
   Link link = Link::kDirect;
+  Activations activations = Activations::kAuto;  // for a device: kF32
 };
 
 struct Compiled {

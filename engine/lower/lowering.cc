@@ -1,7 +1,9 @@
 #include "engine/lower/lowering.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -232,8 +234,15 @@ Operand Lowering::weight(ValueId value, Layout layout, bool transposed, DType st
   return {id};
 }
 
-Operand Lowering::panels(ValueId value, bool transposed, const Recipe& recipe) {
-  const int32_t block = panel_block(value, transposed, recipe.slabs);
+Operand Lowering::panels(const Node& matmul, bool transposed) {
+  const ValueId value = matmul.inputs[1];
+  const auto rows = sharded_.row_parallel.find(static_cast<NodeId>(&matmul - graph().nodes.data()));
+  std::vector<int32_t> borders = {0};
+  for (int32_t r = 0; rows != sharded_.row_parallel.end() && r < ranks(); ++r)
+    for (const int32_t border : slab_borders(rows->second, ranks(), r))
+      borders.push_back(static_cast<int32_t>(part(value, transposed ? 1 : 0, r).begin) + border);
+  if (borders.size() > 1) borders.pop_back();  // the end of K
+  const int32_t block = panel_block(value, transposed, borders);
   return weight(value, Layout::kPanels, transposed,
                 block > 0 ? panel_type(value) : graph().value(value).dtype, block);
 }
@@ -241,7 +250,7 @@ Operand Lowering::panels(ValueId value, bool transposed, const Recipe& recipe) {
 // A quantized table becomes panels, which can hold it as it is; rows are gathered from them.
 Operand Lowering::table(ValueId value) {
   const DType stored = graph().value(value).dtype;
-  const int32_t block = panel_block(value, true, {});
+  const int32_t block = panel_block(value, true, std::array{0});
   if (block > 0) return weight(value, Layout::kPanels, true, panel_type(value), block);
   return panel_tables_.contains(value) ? weight(value, Layout::kPanels, true, stored)
                                        : weight(value, Layout::kRaw, false, stored);
@@ -251,9 +260,9 @@ DType Lowering::panel_type(ValueId value) const {
   return codec_of(*graph().value(value).constant->quantized).type;
 }
 
-// Rows of K that a block of panels takes, so that it lies inside one block of the constant and slabs end with
-// blocks; 0: the weight is kept as numbers.
-int32_t Lowering::panel_block(ValueId value, bool transposed, std::span<const int32_t> slabs) const {
+// Rows of K that a block of panels takes, so that it lies inside one block of the constant and does not pass one of the
+// `borders` in K; 0: the weight is kept as numbers.
+int32_t Lowering::panel_block(ValueId value, bool transposed, std::span<const int32_t> borders) const {
   const Constant& constant = *graph().value(value).constant;
   if (!constant.quantized || constant.dims.size() != 2) return 0;
   const Quantized& q = *constant.quantized;
@@ -264,8 +273,7 @@ int32_t Lowering::panel_block(ValueId value, bool transposed, std::span<const in
   // 0: whatever divides it.
   int64_t common = is_one || q.block >= (stored_axis == 0 ? q.rows : q.columns) ? 0 : q.block;
   const int64_t first = constant.begin.empty() ? 0 : constant.begin[axis];
-  common = std::gcd(common, first + part(value, static_cast<int>(axis), rank_).begin);
-  for (std::size_t s = 1; s + 1 < slabs.size(); ++s) common = std::gcd(common, int64_t{slabs[s]});
+  for (const int32_t border : borders) common = std::gcd(common, first + border);
   int64_t block = codec_of(q).max_block();
   if (common > 0) block = std::min(block, common);
   while (block >= kMinPanelBlock && (common % block != 0 || block % 2 != 0)) --block;
@@ -318,6 +326,18 @@ Operand Lowering::inbox(int32_t peer, const Shape& shape) {
       {.kind = BufferKind::kInbox, .channel = c, .name = "inbox " + program_.channels[c].name}, shape);
   shared_[key] = id;
   return {id};
+}
+
+Precision Lowering::precision(const Node& matmul, Operand weight) const {
+  const WeightUse& use = program_.weights[program_.buffers[weight.buffer].weight];
+  const int64_t level = matmul.attributes.get_or(key::kAccuracyLevel, 0);
+  for (const auto& [precision, asked, wanted] :
+       {std::tuple{Precision::kBF16, Activations::kBF16, 3}, {Precision::kInt8, Activations::kInt8, 4}}) {
+    const bool wants =
+        options_.activations == Activations::kAuto ? level == wanted : options_.activations == asked;
+    if (wants && can_multiply(precision, use)) return precision;
+  }
+  return Precision::kF32;
 }
 
 Recipe Lowering::recipe(const Node& matmul) const {

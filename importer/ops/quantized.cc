@@ -1,5 +1,7 @@
 // Quantization: QDQ, dynamic int8, weight-only int4 and int8, and the older QLinear operators by their
 // definition.
+#include <algorithm>
+
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -73,7 +75,8 @@ void matmul_nbits(OpContext& c) {
                         {{key::kK, c.attr_int("K", 0)},
                          {key::kN, c.attr_int("N", 0)},
                          {key::kBits, bits},
-                         {key::kBlockSize, block}});
+                         {key::kBlockSize, block},
+                         {key::kAccuracyLevel, std::clamp<int64_t>(c.attr_int("accuracy_level", 0), 0, 4)}});
   const ConstantPtr places = c.has_input(4) ? c.graph.value(c.inputs[4]).constant : nullptr;
   if (!places) return;
   const int64_t blocks = (c.attr_int("K", 0) - 1) / block + 1;

@@ -20,6 +20,19 @@ void add_device_options(CommandLine& line, DeviceChoice& choice) {
   line.choice<cuda::Numerics>("--numerics", choice.numerics,
                               {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}},
                               "on a GPU: exact (a row's result does not depend on the batch) or fast");
+  add_activations_option(line, choice);
+}
+
+void add_activations_option(CommandLine& line, DeviceChoice& choice) {
+  line.choice<Activations>(
+      "--activations", choice.activations,
+      {{"auto", Activations::kAuto},
+       {"f32", Activations::kF32},
+       {"bf16", Activations::kBF16},
+       {"int8", Activations::kInt8}},
+      "what weights on a CPU are multiplied with: auto does each product as the file asks "
+      "for; f32 is the most exact; bf16 rounds to 8 bits what meets bf16 weights, int8 "
+      "quantizes what meets integer codes: faster, with other last digits");
 }
 
 std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why) {

@@ -17,7 +17,7 @@ constexpr int32_t kMaxTokens = 512;            // of one step, unless told other
 constexpr int32_t kLongest = 1 << 20;          // of any sequence
 constexpr int32_t kMostUnasked = 1 << 17;      // without --max-model-len, as tables and masks are made for it
 constexpr int32_t kUnknownLength = 2048;       // where neither the model nor its configuration says
-constexpr uint32_t kBlobVersion = 0x54524d32;  // of the blob; changes with its layout
+constexpr uint32_t kBlobVersion = 0x54524d33;  // of the blob; changes with its layout
 
 std::string read_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -52,7 +52,8 @@ void for_numbers(Terms& t, F&& f) {
   f(t.ranks), f(t.threads), f(t.table_length);
   f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
   f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
-  f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.trace_events);
+  f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.activations);
+  f(t.trace_events);
 }
 
 }  // namespace
@@ -94,6 +95,7 @@ LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options) {
   terms.one_step_a_launch = options.device.launch != LoopLaunch::kLoop;
   terms.as_graph = options.device.launch == LoopLaunch::kGraph;
   terms.numerics = options.device.numerics;
+  terms.activations = options.device.activations;
   terms.trace_events = options.device.trace_events;
   return terms;
 }
@@ -105,6 +107,7 @@ Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms) {
   compile.max_rows = terms.limits.max_rows;
   compile.max_items = most_items(terms.limits.max_tokens, terms.limits.max_slots);
   compile.page_size = terms.limits.page_size;
+  compile.activations = terms.activations;
   Compiled compiled = compile_decoder(model, compile);
   if (!terms.plan.empty()) force_plan(compiled, terms.plan);
   return compiled;

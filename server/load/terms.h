@@ -24,6 +24,7 @@ struct LaunchTerms {
   bool on_gpu = false;  // all ranks, or none
   bool as_graph = false;
   cuda::Numerics numerics = cuda::Numerics::kExact;
+  Activations activations = Activations::kAuto;
   int32_t trace_events = 0;
   std::string plan;  // text of programs that are forced, or empty
 };
