@@ -5,11 +5,20 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <set>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "base/error.h"
+#include "base/ir/keys.h"
+#include "engine/compile.h"
 #include "engine/cpu/simd/table.h"
 #include "engine/program/program.h"
+#include "engine/program/text.h"
+#include "engine/validate/validate.h"
 #include "tests/engine/panels.h"
+#include "tests/engine/token_graphs.h"
 
 namespace ark::test {
 namespace {
@@ -224,6 +233,94 @@ TEST(Precisions, Int8ShowsWhatItCannotQuantize) {
   for (const Isa isa : isas()) {
     const std::vector<float> out = run(p, isa, x, w.bytes.data());
     for (int64_t i = 0; i < p.m * p.n; ++i) EXPECT_EQ(std::isnan(out[i]), i / p.n == 1) << i;
+  }
+}
+
+// ---- which products
+
+DecoderModel decoder(int32_t bits, DType type, int64_t level) {
+  TokenGraphOptions o;
+  o.bits = bits;
+  o.weight = type;
+  DecoderModel model = llama_tokens(o);
+  for (Node& node : model.tokens.nodes)
+    if (node.op == Op::kMatMul && level != 0) node.attributes.set(key::kAccuracyLevel, level);
+  return model;
+}
+
+Compiled compiled(const DecoderModel& model, Activations activations, int32_t ranks = 1) {
+  CompileOptions options{
+      .ranks = ranks, .max_tokens = 8, .max_rows = 4, .max_items = 8, .page_size = 4, .pages = 8};
+  options.activations = activations;
+  return compile_decoder(model, options);
+}
+
+// Of all products, which must be one.
+Precision precision_of(const Compiled& c) {
+  std::set<Precision> found;
+  for (const Variant& v : c.programs[0].variants)
+    if (v.code == OpCode::kMatMul) found.insert(v.precision);
+  EXPECT_EQ(found.size(), 1u);
+  return found.empty() ? Precision::kF32 : *found.begin();
+}
+
+TEST(Precisions, FollowTheFileAndTheOption) {
+  struct Case {
+    int32_t bits;
+    DType type;
+    int64_t level;
+    Precision by_file, by_bf16, by_int8;
+  };
+  using enum Precision;
+  for (const Case& c : {Case{4, DType::kF32, 0, kF32, kF32, kInt8},
+                        {4, DType::kF32, 4, kInt8, kF32, kInt8},
+                        {8, DType::kF32, 4, kInt8, kF32, kInt8},
+                        {4, DType::kF32, 3, kF32, kF32, kInt8},
+                        {0, DType::kBF16, 0, kF32, kBF16, kF32},
+                        {0, DType::kBF16, 3, kBF16, kBF16, kF32},
+                        {0, DType::kBF16, 4, kF32, kBF16, kF32},
+                        {0, DType::kF16, 4, kF32, kF32, kF32},
+                        {0, DType::kF32, 3, kF32, kF32, kF32}}) {
+    const DecoderModel model = decoder(c.bits, c.type, c.level);
+    SCOPED_TRACE(std::string(name_of(c.type)) + " bits " + std::to_string(c.bits) + " level " +
+                 std::to_string(c.level));
+    EXPECT_EQ(precision_of(compiled(model, Activations::kAuto)), c.by_file);
+    EXPECT_EQ(precision_of(compiled(model, Activations::kF32)), kF32);
+    EXPECT_EQ(precision_of(compiled(model, Activations::kBF16)), c.by_bf16);
+    EXPECT_EQ(precision_of(compiled(model, Activations::kInt8)), c.by_int8);
+  }
+}
+
+// Which rows are quantized together is a matter of the weight, not of how many ranks share it.
+TEST(Precisions, BlocksAreTheSameOnAnyNumberOfRanks) {
+  TokenGraphOptions o;
+  o.bits = 4, o.block = 32, o.hidden = 96, o.heads = o.kv_heads = 4, o.head_dim = 24, o.intermediate = 96;
+  const DecoderModel model = llama_tokens(o);
+  std::set<std::multiset<int32_t>> found;
+  for (const int32_t ranks : {1, 2, 4})
+    for (const Program& p : compiled(model, Activations::kInt8, ranks).programs) {
+      std::multiset<int32_t> blocks;
+      for (const WeightUse& use : p.weights)
+        if (use.layout == Layout::kPanels) blocks.insert(use.block);
+      found.insert(blocks);
+    }
+  EXPECT_EQ(found.size(), 1u);
+}
+
+TEST(Precisions, ArePartOfTheTextAndChecked) {
+  Compiled c = compiled(decoder(4, DType::kF32, 4), Activations::kAuto);
+  const std::string text = program_text(c.programs[0], c.bindings[0]);
+  EXPECT_NE(text.find(" precision=int8"), std::string::npos);
+  auto [program, binding] = parse_program(text);
+  EXPECT_EQ(program_text(program, binding), text);
+  for (Variant& v : program.variants)
+    if (v.code == OpCode::kMatMul) v.precision = Precision::kBF16;
+  try {
+    check_programs(std::span(&program, 1), std::span(&binding, 1));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("does not go with its precision"), std::string::npos)
+        << error.what();
   }
 }
 
