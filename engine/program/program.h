@@ -125,8 +125,8 @@ struct Recipe {
   bool operator==(const Recipe&) const = default;
 };
 
-// What the factors of a kMatMul are multiplied in; its results are f32. As the recipe it is chosen at load, never from a
-// batch. Defined order and roundings: engine/cpu/README.md. Devices have code for kF32 only.
+// What the factors of a kMatMul are multiplied in; its results are f32. As the recipe it is chosen at load, never from
+// a batch. Order and roundings: engine/cpu/README.md. Devices have code for kF32 only.
 enum class Precision : uint8_t {
   kF32,   // weights widened
   kBF16,  // weights of bf16; x rounded to it

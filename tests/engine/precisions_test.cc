@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <set>
 #include <span>
@@ -208,7 +207,7 @@ TEST(Precisions, Int8EqualsItsDefinition) {
   }
 }
 
-// All of one sign and as large as they come: no sum of integers passes what f32 holds, nor what the instruction adds to.
+// All of one sign and as large as they come: no sum passes what f32 holds, nor what the instruction adds to.
 TEST(Precisions, Int8SumsTheLargestIntegersExactly) {
   for (const DType stored : {DType::kU4, DType::kU8}) {
     Problem p{3, 128, 64, 64, {0, 128}, stored, stored == DType::kU4 ? 128 : 64};

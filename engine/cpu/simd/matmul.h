@@ -220,7 +220,8 @@ inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t k, f
 // Splits the rows into blocks of equal size as far as possible: 13 rows are 7 + 6, not 12 + 1; each takes `row_size`
 // floats a row where `pack` lays it. `multiply_stripe`: what one stripe of one panel does.
 template <class Pack, class Stripe>
-void multiply_packed(const MatMul& a, int64_t most_rows, int64_t row_size, Pack pack, Stripe multiply_stripe) {
+void multiply_packed(const MatMul& a, int64_t most_rows, int64_t row_size, Pack pack,
+                     Stripe multiply_stripe) {
   const int64_t rows = a.last_row - a.first_row;
   const int64_t blocks = (rows + most_rows - 1) / most_rows;
   const auto block_at = [&](int64_t b) {
