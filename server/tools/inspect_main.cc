@@ -45,7 +45,8 @@ std::string printed(const Options& options, Inspection& inspection) {
   return options.json ? to_text(stage.json(inspection), 1) + "\n" : stage.text(inspection);
 }
 
-int inspect(const Options& options) {
+int inspect(Options options) {
+  if (options.stage == "cuda") options.load.device.activations = Activations::kF32;  // as a GPU is given
   if (!options.stage.empty()) stage_named(options.stage);
   if (options.check + options.json + options.dot + !options.html.empty() > 1)
     throw Error(Code::kUsage, "--check, --json, --dot and --html exclude each other");
