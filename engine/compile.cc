@@ -64,7 +64,8 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
                                 .page_size = o.page_size,
                                 .link = o.link,
                                 .caches = &model.caches,
-                                .stored = &stored};
+                                .stored = &stored,
+                                .activations = o.activations};
   Compiled result;
   result.storage = stored.summary();
   lower_all(sharded, options, result);

@@ -24,6 +24,7 @@ struct CompileOptions {
   int32_t pages = 0;  // set before memory is bound; kKvPage dims
   Link link = Link::kDirect;
   StorageOptions storage;
+  Activations activations = Activations::kAuto;  // for a device: kF32
 };
 
 struct Compiled {

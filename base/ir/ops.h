@@ -78,7 +78,7 @@ enum class Op : unsigned char {
   kBatchNorm,     // (x, scale, bias, mean, variance) {epsilon}
   kLpNorm, kLrn,  // {axis, p}; {alpha, beta, bias, size}
   // -- products
-  kMatMul,  // (a, b) numpy's matmul, f32 accumulation; {trans_a, trans_b: swap the last two axes of a / b}. A factor and
+  kMatMul,  // (a, b) numpy's matmul, f32 accumulation; {trans_a, trans_b: swap the last two axes of a / b; accuracy_level}. A factor and
             // a bias (Gemm's) are Mul and Add behind it: lowering fuses them into the product's epilogue
   kEinsum,  // (x...) {equation}
   kConv,    // (x, w, bias?) {group, strides, dilations, pads: ints (begin..., end...)}; auto_pad resolved or {auto_pad}
@@ -92,7 +92,7 @@ enum class Op : unsigned char {
   kDynamicQuantizeLinear,              // (x f32) -> (y u8, scale, zero_point)
   kMatMulInteger,                      // (a, b, a_zero?, b_zero?) -> i32
   kConvInteger,
-  kMatMulNBits,                        // (a, b u8 [N, blocks, bytes], scales, zero_points?, g_idx?, bias?) {K, N, bits, block_size}
+  kMatMulNBits,                        // (a, b u8 [N, blocks, bytes], scales, zero_points?, g_idx?, bias?) {K, N, bits, block_size, accuracy_level}
   // -- transformer blocks
   kAttention,  // dense attention of plain graphs:
                // (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias? broadcastable to [B,H,S,T] (float added,

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "engine/cuda/device_ops.h"
+#include "engine/program/text.h"
 #include "engine/program/weight_codec.h"
 
 namespace ark::cuda {
@@ -37,6 +38,8 @@ std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
 
 DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics) {
   const PhaseOperands operands(program, program.phases[phase], 0);
+  if (operands.variant().precision != Precision::kF32)
+    operands.refuse("products in " + std::string(name_of(operands.variant().precision)));
   const DeviceOp& op = device_op(operands.variant().code);
   return op.name ? op.name(operands, numerics) : DeviceVariant{std::string(ark::name_of(op.code)), ""};
 }

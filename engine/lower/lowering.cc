@@ -1,7 +1,9 @@
 #include "engine/lower/lowering.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -239,26 +241,33 @@ StoredWeights::Stored Lowering::stored(ValueId value) const {
   return {constant, constant->dtype};
 }
 
-Operand Lowering::panels(ValueId value, bool transposed, const Recipe& recipe) {
-  const auto [constant, type] = stored(value);
-  const int32_t block = panel_block(value, *constant, transposed, recipe.slabs);
+Operand Lowering::panels(const Node& matmul, bool transposed) {
+  const ValueId value = matmul.inputs[1];
+  const auto rows = sharded_.row_parallel.find(static_cast<NodeId>(&matmul - graph().nodes.data()));
+  std::vector<int32_t> borders = {0};
+  for (int32_t r = 0; rows != sharded_.row_parallel.end() && r < ranks(); ++r)
+    for (const int32_t border : slab_borders(rows->second, ranks(), r))
+      borders.push_back(static_cast<int32_t>(part(value, transposed ? 1 : 0, r).begin) + border);
+  if (borders.size() > 1) borders.pop_back();  // the end of K
+  [[maybe_unused]] const auto [constant, type, is_rounded] = stored(value);
+  const int32_t block = panel_block(*constant, transposed, borders);
   return weight(value, constant, Layout::kPanels, transposed,
                 block > 0 ? codec_of(*constant->quantized).type : type, block);
 }
 
 // A quantized table becomes panels, which can hold it as it is; rows are gathered from them.
 Operand Lowering::table(ValueId value) {
-  const auto [constant, type] = stored(value);
-  const int32_t block = panel_block(value, *constant, true, {});
+  [[maybe_unused]] const auto [constant, type, is_rounded] = stored(value);
+  const int32_t block = panel_block(*constant, true, std::array{0});
   const bool panels = block > 0 || panel_tables_.contains(value);
   return weight(value, constant, panels ? Layout::kPanels : Layout::kRaw, panels,
                 block > 0 ? codec_of(*constant->quantized).type : type, block);
 }
 
-// Rows of K that a block of panels takes, so that it lies inside one block of the constant and slabs end with
-// blocks; 0: the weight is kept as numbers.
-int32_t Lowering::panel_block(ValueId value, const Constant& constant, bool transposed,
-                              std::span<const int32_t> slabs) const {
+// Rows of K that a block of panels takes, so that it lies inside one block of the constant and does not pass one of the
+// `borders` in K; 0: the weight is kept as numbers.
+int32_t Lowering::panel_block(const Constant& constant, bool transposed,
+                              std::span<const int32_t> borders) const {
   if (!constant.quantized || constant.dims.size() != 2) return 0;
   const Quantized& q = *constant.quantized;
   const std::size_t axis = transposed ? 1 : 0;  // of the view: K
@@ -268,8 +277,7 @@ int32_t Lowering::panel_block(ValueId value, const Constant& constant, bool tran
   // 0: whatever divides it.
   int64_t common = is_one || q.block >= (stored_axis == 0 ? q.rows : q.columns) ? 0 : q.block;
   const int64_t first = constant.begin.empty() ? 0 : constant.begin[axis];
-  common = std::gcd(common, first + part(value, static_cast<int>(axis), rank_).begin);
-  for (std::size_t s = 1; s + 1 < slabs.size(); ++s) common = std::gcd(common, int64_t{slabs[s]});
+  for (const int32_t border : borders) common = std::gcd(common, first + border);
   int64_t block = codec_of(q).max_block();
   if (common > 0) block = std::min(block, common);
   while (block >= kMinPanelBlock && (common % block != 0 || block % 2 != 0)) --block;
@@ -322,6 +330,19 @@ Operand Lowering::inbox(int32_t peer, const Shape& shape) {
       {.kind = BufferKind::kInbox, .channel = c, .name = "inbox " + program_.channels[c].name}, shape);
   shared_[key] = id;
   return {id};
+}
+
+Precision Lowering::precision(const Node& matmul, Operand weight) const {
+  const WeightUse& use = program_.weights[program_.buffers[weight.buffer].weight];
+  const int64_t level = matmul.attributes.get_or(key::kAccuracyLevel, 0);
+  for (const auto& [precision, asked, wanted] :
+       {std::tuple{Precision::kBF16, Activations::kBF16, 3}, {Precision::kInt8, Activations::kInt8, 4}}) {
+    const bool wants = options_.activations == Activations::kAuto
+                           ? level == wanted || stored(matmul.inputs[1]).is_rounded
+                           : options_.activations == asked;
+    if (wants && can_multiply(precision, use)) return precision;
+  }
+  return Precision::kF32;
 }
 
 Recipe Lowering::recipe(const Node& matmul) const {

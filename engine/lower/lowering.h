@@ -31,6 +31,7 @@ struct LoweringOptions {
   Link link = Link::kDirect;
   const std::vector<CacheSpec>* caches = nullptr;  // null: a plain graph
   const StoredWeights* stored = nullptr;           // null: all as they are
+  Activations activations = Activations::kAuto;
 };
 
 class Lowering {
@@ -43,6 +44,8 @@ class Lowering {
 
   // -- for rules
   Recipe recipe(const Node& matmul) const;
+  // As the options want it, if its packed weight can be multiplied so.
+  Precision precision(const Node& matmul, Operand weight) const;
   const Graph& graph() const { return sharded_.graph; }
   const Cluster& cluster() const { return *cluster_; }
   const LoweringOptions& options() const { return options_; }
@@ -58,9 +61,9 @@ class Lowering {
   Operand read(ValueId value);
   // The buffer that the phase being emitted writes.
   Operand write(ValueId value);
-  // A constant matrix [K, N], or [N, K] if `transposed`, as panels; quantized ones as they are, if they can
-  // be cut as `recipe` says.
-  Operand panels(ValueId weight, bool transposed, const Recipe& recipe);
+  // A product's constant matrix [K, N], or [N, K] if `transposed`, as panels; quantized ones as they are, if they can
+  // be cut as the recipes of all ranks say: so blocks are the same on any number of ranks.
+  Operand panels(const Node& matmul, bool transposed);
   // A constant table whose rows are gathered: the panels of a MatMul if one has it, or if it is quantized; else raw.
   Operand table(ValueId weight);
   Operand pages(int64_t cache, bool values, int64_t kv_heads);
@@ -88,8 +91,7 @@ class Lowering {
   Operand weight(ValueId value, const ConstantPtr& constant, Layout layout, bool transposed, DType stored,
                  int32_t block = 0);
   StoredWeights::Stored stored(ValueId value) const;
-  int32_t panel_block(ValueId value, const Constant& constant, bool transposed,
-                      std::span<const int32_t> slabs) const;
+  int32_t panel_block(const Constant& constant, bool transposed, std::span<const int32_t> borders) const;
   int32_t channel(int32_t peer, bool outgoing, const Shape& message);
 
   const Sharded& sharded_;

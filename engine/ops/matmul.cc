@@ -23,9 +23,10 @@ void lower(Lowering& l, const Node& node) {
   const bool transposed = node.attributes.get_or(key::kTransB, 0) != 0;
   Variant variant{.code = OpCode::kMatMul, .epilogue = c.epilogue};
   variant.recipe = l.recipe(node);
+  const Operand weight = l.panels(node, transposed);
+  variant.precision = l.precision(node, weight);
   l.emit(node.name, variant,
-         {l.read(node.inputs[0]), l.panels(node.inputs[1], transposed, variant.recipe), l.read(c.bias),
-          l.read(c.residual), l.write(c.output)});
+         {l.read(node.inputs[0]), weight, l.read(c.bias), l.read(c.residual), l.write(c.output)});
 }
 
 }  // namespace

@@ -73,7 +73,9 @@ std::string check_matmul(const PhaseView& p) {
   if (slabs.size() < 2 || !std::has_single_bit(slabs.size() - 1) || slabs.front() != 0 ||
       !p["K"].is_constant(slabs.back()) || !std::is_sorted(slabs.begin(), slabs.end()))
     return "the recipe's slabs do not cover K";
-  const int32_t block = std::max(1, p.weight(1).block);
+  const WeightUse& w = p.weight(1);
+  if (!can_multiply(p.variant().precision, w)) return "its weight's type does not go with its precision";
+  const int32_t block = std::max(1, w.block);
   const bool whole =
       std::all_of(slabs.begin() + 1, slabs.end() - 1, [&](int32_t s) { return s % block == 0; });
   return whole ? "" : "a slab begins inside a block of quantized rows";
@@ -262,6 +264,11 @@ const std::vector<OpCodeInfo>& table() {
 
 }  // namespace
 
+bool can_multiply(Precision precision, const WeightUse& weight) {
+  if (precision == Precision::kBF16) return weight.stored == DType::kBF16 && weight.block == 0;
+  return precision == Precision::kF32 || (is_integer(weight.stored) && weight.block != 0);
+}
+
 std::string in_single_quotes(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 const OpCodeInfo& info_of(OpCode code) { return table().at(static_cast<std::size_t>(code)); }
@@ -286,6 +293,7 @@ std::string variant_problem(const Variant& v) {
   if (!(info.parts & kHasRecipe) && !v.recipe.slabs.empty()) return "has a recipe";
   if (!(info.parts & kHasEpilogue) && v.epilogue != 0) return "has an epilogue";
   if (!(info.parts & kHasSteps) && !v.pointwise.empty()) return "has pointwise steps";
+  if (v.code != OpCode::kMatMul && v.precision != Precision::kF32) return "has a precision";
   if (v.epilogue >= 64 || std::popcount(v.epilogue & kEpilogueActivations) > 1) return "epilogue";
   if (v.code == OpCode::kGeneric) return attribute_fault(v.op, v.attributes);
   if (v.op != Op::kIdentity || v.outputs != 1) return "names an operator";

@@ -68,6 +68,8 @@ std::span<const OpCodeInfo> all_opcodes();  // in the order of the enum
 std::string_view name_of(OpCode code);      // "MatMul"
 std::string in_single_quotes(std::string_view name);
 
+// Whether a packed weight is of what the precision multiplies.
+bool can_multiply(Precision precision, const WeightUse& weight);
 // Whether operand `index` of `count` is written by phases of this variant.
 bool is_written(const Variant& variant, std::size_t index, std::size_t count);
 // What of a variant its OpCode does not have: parts, attributes, their types. Empty: nothing.

@@ -126,6 +126,21 @@ struct Recipe {
   bool operator==(const Recipe&) const = default;
 };
 
+// What the factors of a kMatMul are multiplied in; its results are f32. As the recipe it is chosen at load, never from
+// a batch. Order and roundings: engine/cpu/README.md. Devices have code for kF32 only.
+enum class Precision : uint8_t {
+  kF32,   // weights widened
+  kBF16,  // weights of bf16; x rounded to it
+  kInt8,  // weights of integer codes; x quantized to 8 bits by row and block of the weight
+};
+// What a compiler is asked for.
+enum class Activations : uint8_t {
+  kAuto,  // each product as its file says (key::kAccuracyLevel)
+  kF32,
+  kBF16,  // all products with weights of bf16, others f32
+  kInt8,  // all products with weights of integer codes, others f32
+};
+
 // Bytecode of a fused pointwise phase, f32 registers: step i writes register i; the last step is the output.
 struct PointwiseStep {
   Op op =
@@ -141,11 +156,12 @@ struct PointwiseStep {
 // The unit of code: on the CPU a tile function, in CUDA one `case`.
 struct Variant {
   OpCode code = OpCode::kGeneric;
-  Op op = Op::kIdentity;  // kGeneric
-  int32_t outputs = 1;    // kGeneric: how many of the operands, the last ones, are written
-  Attributes attributes;  // kGeneric: Shape entries may use symbols, evaluated each step
-  Recipe recipe;          // kMatMul
-  uint32_t epilogue = 0;  // EpilogueBits, applied in the order bias, activation, residual
+  Op op = Op::kIdentity;                  // kGeneric
+  int32_t outputs = 1;                    // kGeneric: how many of the operands, the last ones, are written
+  Attributes attributes;                  // kGeneric: Shape entries may use symbols, evaluated each step
+  Recipe recipe;                          // kMatMul
+  Precision precision = Precision::kF32;  // kMatMul
+  uint32_t epilogue = 0;                  // EpilogueBits, applied in the order bias, activation, residual
   std::vector<PointwiseStep> pointwise;
 };
 

@@ -14,6 +14,7 @@ constexpr std::array<std::string_view, 7> kKinds = {"weight", "act",   "kv_page"
                                                     "inbox",  "input", "output"};
 constexpr std::array<std::string_view, 6> kEpilogues = {"bias", "residual", "relu",
                                                         "silu", "gelu",     "gelu_tanh"};
+constexpr std::array<std::string_view, 3> kPrecisions = {"f32", "bf16", "int8"};
 
 // A list with ", " between its items.
 template <typename Items, typename F>
@@ -156,6 +157,7 @@ Variant read_variant(TextCursor& c) {
     v.outputs = c.index();
   }
   if (c.accept("slabs=")) c.list([&] { v.recipe.slabs.push_back(c.index()); });
+  if (c.accept("precision=")) v.precision = static_cast<Precision>(find(kPrecisions, c, c.word()));
   if (c.accept("epilogue=")) {
     std::string words = c.word() + "|";
     for (std::size_t end; (end = words.find('|')) != std::string::npos; words.erase(0, end + 1)) {
@@ -346,6 +348,8 @@ class Reader {
 
 std::string_view name_of(BufferKind kind) { return kKinds.at(static_cast<std::size_t>(kind)); }
 
+std::string_view name_of(Precision precision) { return kPrecisions.at(static_cast<std::size_t>(precision)); }
+
 std::string epilogue_text(uint32_t epilogue) {
   std::string text;
   for (std::size_t i = 0; i < kEpilogues.size(); ++i) {
@@ -358,6 +362,7 @@ std::string variant_text(const Variant& v) {
   std::string text(name_of(v.code));
   if (v.code == OpCode::kGeneric) text += " " + std::string(name_of(v.op)) + " outputs=" + number(v.outputs);
   if (!v.recipe.slabs.empty()) text += " slabs=[" + join(v.recipe.slabs, number) + "]";
+  if (v.precision != Precision::kF32) text += " precision=" + std::string(name_of(v.precision));
   if (v.epilogue != 0) text += " epilogue=" + epilogue_text(v.epilogue);
   if (!v.pointwise.empty()) {
     text += " steps=[";

@@ -1,11 +1,15 @@
-// Instruction sets of the CPU kernels; all give the same bits.
+// Instruction sets of the CPU kernels, each with those before it; all give the same bits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace ark {
 
-enum class Isa : uint8_t { kScalar, kAvx2, kAvx512 };
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16 };
+// By number; those that ARK_ISA may name.
+inline constexpr std::array<const char*, 5> kIsaNames = {"scalar", "avx2", "avx512", "avx512_vnni",
+                                                         "avx512_bf16"};
 // The best of this machine, or less if ARK_ISA says so. Throws Error(kUsage) on a name it does not know.
 Isa best_isa();
 

@@ -207,10 +207,11 @@ StoredWeights::StoredWeights(const std::vector<WeightMatrix>& matrices, const St
     const ConstantPtr& constant = matrices[i].constant;
     if (payload_of[i] == kNoPayload) continue;
     const Payload& payload = payloads[payload_of[i]];
+    const bool rounds = options.policy != WeightPolicy::kExact && options.policy != WeightPolicy::kF32;
     if (payload.is_coded())
-      stored_[constant.get()] = {seen_alike(*constant, payload), DType::kF32};
+      stored_[constant.get()] = {seen_alike(*constant, payload), DType::kF32, rounds};
     else if (payload.type != DType::kUndefined)
-      stored_[constant.get()] = {constant, payload.type};
+      stored_[constant.get()] = {constant, payload.type, rounds};
   }
   summary_ = summary_of(payloads);
 }

@@ -36,8 +36,9 @@ struct StorageOptions {
 class StoredWeights {
  public:
   struct Stored {
-    ConstantPtr constant;  // the same numbers, or, with a policy that rounds, nearly
-    DType type;            // of panels, unless the constant is quantized
+    ConstantPtr constant;     // the same numbers, or, with a policy that rounds, nearly
+    DType type;               // of panels, unless the constant is quantized
+    bool is_rounded = false;  // by the policy: products may round what they multiply with, too
   };
 
   StoredWeights() = default;

@@ -67,7 +67,9 @@ void times_weight(Rewrite& r, const Node& node, Rows x, bool trans_b) {
   const int64_t n = trans_b ? d[d.size() - 2] : d.back();
   Rows y = x;
   y.layout[k_axis] = feature_axis(n);
-  const Attributes attributes = product_attributes(false, trans_b);
+  Attributes attributes = product_attributes(false, trans_b);
+  // Its tokens are f32 from here on; that the file has them in bf16 stands in the attribute alone.
+  if (r.plain.value(node.inputs[0]).dtype == DType::kBF16) attributes.set(key::kAccuracyLevel, 3);
   if (d.size() == 2) {
     y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, attributes);
     return r.set(node.outputs[0], std::move(y));
@@ -188,7 +190,10 @@ bool times_nbits(Rewrite& r, const Node& node) {
   Rows y = x;
   y.layout.back() = feature_axis(node.attributes.get(key::kN));
   if (const ConstantPtr w = r.quantized(node)) {
-    y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, {{key::kTransB, 1}});
+    Attributes attributes = product_attributes(false, true);
+    if (const int64_t level = node.attributes.get_or(key::kAccuracyLevel, 0); level != 0)
+      attributes.set(key::kAccuracyLevel, level);
+    y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, attributes);
     if (const ValueId id = input(node, 5); id != kNoValue) {
       const Rows bias = r.operand(node, id, y.layout);
       y.tokens = r.out.emit(Op::kAdd, {y.tokens, r.conform(bias, y.layout)});

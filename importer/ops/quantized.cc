@@ -1,5 +1,7 @@
 // Quantization: QDQ, dynamic int8, weight-only int4 and int8, and the older QLinear operators by their
 // definition.
+#include <algorithm>
+
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -69,11 +71,13 @@ void matmul_nbits(OpContext& c) {
   constexpr int64_t kMost = int64_t{1} << 40;  // far beyond any matrix; sums of such sizes are safe
   if (block > kMost || c.attr_int("K", 0) > kMost || c.attr_int("N", 0) > kMost)
     c.fail("block_size, K or N is larger than 2^40");
-  c.outputs[0] = c.emit(Op::kMatMulNBits, in,
-                        {{key::kK, c.attr_int("K", 0)},
-                         {key::kN, c.attr_int("N", 0)},
-                         {key::kBits, bits},
-                         {key::kBlockSize, block}});
+  Attributes attributes{{key::kK, c.attr_int("K", 0)},
+                        {key::kN, c.attr_int("N", 0)},
+                        {key::kBits, bits},
+                        {key::kBlockSize, block}};
+  if (const int64_t level = std::clamp<int64_t>(c.attr_int("accuracy_level", 0), 0, 4); level != 0)
+    attributes.set(key::kAccuracyLevel, level);
+  c.outputs[0] = c.emit(Op::kMatMulNBits, in, attributes);
   const ConstantPtr places = c.has_input(4) ? c.graph.value(c.inputs[4]).constant : nullptr;
   if (!places) return;
   const int64_t blocks = (c.attr_int("K", 0) - 1) / block + 1;

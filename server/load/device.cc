@@ -31,6 +31,20 @@ void add_device_options(CommandLine& line, DeviceChoice& choice) {
       "how matrices are kept: exact takes the fewest bits that change no number, f32 changes none and looks "
       "for none; "
       "the others round, int8 and int4 by blocks of 32, int4 with 8 bits for tables and head");
+  add_activations_option(line, choice);
+}
+
+void add_activations_option(CommandLine& line, DeviceChoice& choice) {
+  line.choice<Activations>(
+      "--activations", choice.activations,
+      {{"auto", Activations::kAuto},
+       {"f32", Activations::kF32},
+       {"bf16", Activations::kBF16},
+       {"int8", Activations::kInt8}},
+      "what weights on a CPU are multiplied with: auto does each product as the file asks "
+      "for, or as goes with weights that --weights rounds; f32 is the most exact; bf16 rounds to 8 bits what "
+      "meets bf16 weights, int8 "
+      "quantizes what meets integer codes: faster, with other last digits");
 }
 
 std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why) {

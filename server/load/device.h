@@ -20,13 +20,15 @@ enum class LoopLaunch : uint8_t { kLoop, kStep, kGraph };
 struct DeviceChoice {
   Device device = Device::kAuto;
   cuda::Numerics numerics = cuda::Numerics::kExact;
-  int32_t trace_events = 0;               // of a timeline, per processor; 0: none
-  LoopLaunch launch = LoopLaunch::kLoop;  // kGraph: not with Device::kCpu
+  int32_t trace_events = 0;                      // of a timeline, per processor; 0: none
+  LoopLaunch launch = LoopLaunch::kLoop;         // kGraph: not with Device::kCpu
+  Activations activations = Activations::kAuto;  // on a GPU: f32
   WeightPolicy weights = WeightPolicy::kExact;
 };
 
-// Declares the options, which are written to `choice`.
+// Declares the options, which are written to `choice`; --activations alone.
 void add_device_options(CommandLine& line, DeviceChoice& choice);
+void add_activations_option(CommandLine& line, DeviceChoice& choice);
 
 // The GPU, or null: then `why` says why the CPU is used. Throws Error(kUnavailable) where a GPU was asked for
 // and there is none.

@@ -1,6 +1,8 @@
 #include "server/load/load_runner.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
 
 #include "base/error.h"
@@ -8,6 +10,8 @@
 #include "base/sha256.h"
 #include "engine/cuda/driver.h"
 #include "engine/plain/plain_runner.h"
+#include "engine/program/text.h"
+#include "engine/program/unroll.h"
 #include "importer/decoder.h"
 #include "importer/import.h"
 #include "server/load/ranks.h"
@@ -228,15 +232,33 @@ std::string short_plan(const std::vector<std::string>& summary) {
   return is_whole ? text : text + "; ...";
 }
 
-Job compile_logged(const DecoderModel& model, const LoadOptions& options, StageLog& log) {
+// Which products are not of f32: "120 products in int8, 1 in f32".
+std::string arithmetic(const Program& program) {
+  std::map<Precision, int64_t, std::greater<>> products;
+  for (std::size_t p = 0; p < program.phases.size(); ++p) {
+    const Variant& variant = program.variants[program.phases[p].variant];
+    if (variant.code == OpCode::kMatMul)
+      products[variant.precision] += trips_of(program, static_cast<PhaseId>(p));
+  }
+  std::string text;
+  for (const auto& [precision, count] : products)
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + (text.empty() ? " products in " : " in ") +
+            std::string(name_of(precision));
+  return products.empty() || products.begin()->first == Precision::kF32 ? "" : text;
+}
+
+// A GPU multiplies in f32, unless something else is asked for, which keeps a model on the CPU.
+Job compile_logged(const DecoderModel& model, const LoadOptions& options, bool for_gpu, StageLog& log) {
   Job job;
   job.terms = terms_for(model, options);
+  if (for_gpu && job.terms.activations == Activations::kAuto) job.terms.activations = Activations::kF32;
   job.compiled = compile_model(model, job.terms);
   const Program& first = job.compiled.programs[0];
   if (!job.compiled.storage.empty()) log.fact("weights", job.compiled.storage);
   log.done("partition", "tp=" + std::to_string(job.terms.ranks) + short_plan(job.compiled.plan.summary));
   log.done("lower", std::to_string(first.phases.size()) + " phases, " +
                         std::to_string(first.variants.size()) + " variants");
+  if (const std::string text = arithmetic(first); !text.empty()) log.fact("arithmetic", text);
   return job;
 }
 
@@ -295,9 +317,12 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
     return load_plain(std::move(graph), options, reason, log);
   }
   graph = {};
-  Job job = compile_logged(*model, options, log);
-  model.reset();
+  const bool has_gpu = place.gpu != nullptr;
+  Job job = compile_logged(*model, options, has_gpu, log);
   place_logged(place, job.compiled.programs, options, log);
+  if (has_gpu && !place.gpu && options.device.activations == Activations::kAuto)
+    job = compile_logged(*model, options, false, log);
+  model.reset();
   job.terms.on_gpu = place.gpu != nullptr;
   settle_pages(job.terms.limits, job.compiled.programs,
                cache_bytes(options, job.compiled, job.terms.limits, place));

@@ -53,7 +53,8 @@ void for_numbers(Terms& t, F&& f) {
   f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
   f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
   f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights),
-      f(t.trace_events);
+      f(t.activations);
+  f(t.trace_events);
 }
 
 }  // namespace
@@ -96,6 +97,7 @@ LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options) {
   terms.as_graph = options.device.launch == LoopLaunch::kGraph;
   terms.numerics = options.device.numerics;
   terms.weights = options.device.weights;
+  terms.activations = options.device.activations;
   terms.trace_events = options.device.trace_events;
   return terms;
 }
@@ -108,6 +110,7 @@ Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms) {
   compile.max_items = most_items(terms.limits.max_tokens, terms.limits.max_slots);
   compile.page_size = terms.limits.page_size;
   compile.storage = {terms.weights, terms.threads};
+  compile.activations = terms.activations;
   Compiled compiled = compile_decoder(model, compile);
   if (!terms.plan.empty()) force_plan(compiled, terms.plan);
   return compiled;

@@ -25,6 +25,7 @@ struct LaunchTerms {
   bool as_graph = false;
   cuda::Numerics numerics = cuda::Numerics::kExact;
   WeightPolicy weights = WeightPolicy::kExact;
+  Activations activations = Activations::kAuto;
   int32_t trace_events = 0;
   std::string plan;  // text of programs that are forced, or empty
 };

@@ -135,6 +135,7 @@ class Decoder : public GraphDriver {
     c.max_items = o.max_items;
     c.page_size = kPageSize;
     c.pages = pages;
+    c.activations = Activations::kF32;  // data sets hold what the weights' numbers give
     runner_ = make_ragged_runner(compile_decoder(model_, c), o);
   }
 

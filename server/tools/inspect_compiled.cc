@@ -76,10 +76,7 @@ std::string layout_text(const WeightUse& w) {
 
 // -- placement
 
-const char* isa_name() {
-  const char* const names[] = {"scalar", "avx2", "avx512"};
-  return names[static_cast<std::size_t>(best_isa())];
-}
+const char* isa_name() { return kIsaNames[static_cast<std::size_t>(best_isa())]; }
 
 std::string_view body_of(const Variant& v) {
   return v.code == OpCode::kGeneric ? name_of(v.op) : name_of(v.code);

@@ -45,7 +45,8 @@ std::string printed(const Options& options, Inspection& inspection) {
   return options.json ? to_text(stage.json(inspection), 1) + "\n" : stage.text(inspection);
 }
 
-int inspect(const Options& options) {
+int inspect(Options options) {
+  if (options.stage == "cuda") options.load.device.activations = Activations::kF32;  // as a GPU is given
   if (!options.stage.empty()) stage_named(options.stage);
   if (options.check + options.json + options.dot + !options.html.empty() > 1)
     throw Error(Code::kUsage, "--check, --json, --dot and --html exclude each other");
@@ -76,6 +77,7 @@ int main(int argc, char** argv) {
   line.number("--tp", options.load.tp, 0, ark::kMaxRanks, "ranks that the model is split over; 0: 1");
   line.file("--plan", options.load.plan,
             "an edited text of stage program: checked, and inspected instead of the compiler's");
+  ark::add_activations_option(line, options.load.device);
   line.number("--max-num-seqs", options.load.max_sequences, 1, 4096, "as of ark-serve");
   line.number("--max-num-batched-tokens", options.load.max_batched_tokens, 0, 1 << 20, "as of ark-serve");
   line.flag("--check", options.check, "print one line if the model can be run, else say why not");

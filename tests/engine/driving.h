@@ -15,6 +15,7 @@ struct RunnerSetup {
   int32_t max_tokens = 64, max_rows = 16, max_slots = 8, max_length = 64, page_size = 4, pages = 128;
   Link link = Link::kDirect;
   WeightPolicy weights = WeightPolicy::kExact;
+  Activations activations = Activations::kAuto;
   RaggedOptions options;  // limits are filled in
 };
 
@@ -28,6 +29,7 @@ inline std::unique_ptr<RaggedRunner> make_runner(const DecoderModel& model, cons
   c.pages = s.pages;
   c.link = s.link;
   c.storage.policy = s.weights;
+  c.activations = s.activations;
   RaggedOptions o = s.options;
   o.limits = {s.max_tokens,
               s.max_rows,

@@ -3,127 +3,14 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "engine/cpu/simd/table.h"
 #include "engine/program/program.h"
+#include "tests/engine/panels.h"
 
 namespace ark::test {
 namespace {
-
-std::vector<Isa> isas() {
-  std::vector<Isa> all = {Isa::kScalar};
-  if (best_isa() != Isa::kScalar) all.push_back(Isa::kAvx2);
-  if (best_isa() == Isa::kAvx512) all.push_back(Isa::kAvx512);
-  return all;
-}
-
-std::vector<float> random_floats(std::size_t n, uint32_t seed, float size = 1) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> spread(-size, size);
-  std::vector<float> v(n);
-  for (float& x : v) x = spread(random);
-  return v;
-}
-
-struct Problem {
-  int64_t m, k, n;
-  int32_t panel;
-  std::vector<int32_t> slabs;
-  DType stored;
-  int32_t block = 0;
-  BlockTerms terms = BlockTerms::kZeros;
-};
-
-struct Packed {
-  std::vector<std::byte> bytes;
-  std::vector<float> values;  // [k][n], as stored
-};
-
-// Stores `term` as the terms of `kind` are stored, and gives it as it is then.
-float put_term(std::byte* terms, int64_t column, BlockTerms kind, float term) {
-  if (kind != BlockTerms::kOffsets16) {
-    std::memcpy(terms + 4 * column, &term, 4);
-    return term;
-  }
-  const uint16_t half = f32_to_f16(term);
-  std::memcpy(terms + 2 * column, &half, 2);
-  return f16_to_f32(half);
-}
-
-// Codes, scales and zeros or offsets at random, as engine/program/weight_codec.h describes them.
-Packed pack_codes(const Problem& p, uint32_t seed) {
-  std::mt19937 random(seed);
-  const int64_t panels = (p.n + p.panel - 1) / p.panel, blocks = (p.k + p.block - 1) / p.block;
-  const int bits = p.stored == DType::kU4 ? 4 : 8;
-  const bool zeros = p.terms == BlockTerms::kZeros;
-  const int64_t scale_size = p.terms == BlockTerms::kOffsets16 ? 2 : 4, head = zeros ? 5 : 2 * scale_size;
-  const int64_t block_bytes = head * p.panel + p.block * p.panel * bits / 8;
-  Packed out;
-  out.bytes.resize(static_cast<std::size_t>(panels * blocks * block_bytes));
-  out.values.resize(static_cast<std::size_t>(p.k * p.n));
-  for (int64_t n = 0; n < p.n; ++n) {
-    for (int64_t b = 0; b < blocks; ++b) {
-      std::byte* block = out.bytes.data() + (n / p.panel * blocks + b) * block_bytes;
-      const int64_t column = n % p.panel;
-      const bool is_float = p.stored == DType::kF8E4M3;  // of finite codes, without zeros
-      const float scale =
-          put_term(block, column, p.terms, 0.01f + static_cast<float>(random() % 1000) / 7000.f);
-      const auto zero = is_float ? 0 : static_cast<int>(random() % (1u << bits));
-      std::byte* const others = block + scale_size * p.panel;
-      const float offset =
-          zeros ? 0 : put_term(others, column, p.terms, -static_cast<float>(random() % 1000) / 3000.f);
-      if (zeros) others[column] = static_cast<std::byte>(zero);
-      for (int64_t i = 0; i < p.block && b * p.block + i < p.k; ++i) {
-        const auto code = static_cast<int>(random() % (is_float ? 127 : 1u << bits));
-        std::byte* pair = block + head * p.panel + (i / 2 * p.panel + column) * (bits / 4);
-        if (bits == 4)
-          *pair |= static_cast<std::byte>(code << (i % 2 * 4));
-        else
-          pair[i % 2] = static_cast<std::byte>(code);
-        out.values[(b * p.block + i) * p.n + n] = is_float ? f8e4m3_to_f32(static_cast<uint8_t>(code)) * scale
-                                                  : zeros  ? static_cast<float>(code - zero) * scale
-                                                          : std::fma(static_cast<float>(code), scale, offset);
-      }
-    }
-  }
-  return out;
-}
-
-Packed pack(const Problem& p, const std::vector<float>& w) {
-  if (p.block != 0) return pack_codes(p, static_cast<uint32_t>(w.size()));
-  Packed out;
-  const int64_t panels = (p.n + p.panel - 1) / p.panel;
-  const auto size = static_cast<std::size_t>(bits_of(p.stored) / 8);
-  out.bytes.resize(static_cast<std::size_t>(panels * p.k * p.panel) * size);
-  out.values.resize(w.size());
-  for (int64_t k = 0; k < p.k; ++k) {
-    for (int64_t n = 0; n < p.n; ++n) {
-      const auto from = static_cast<std::size_t>(k * p.n + n);
-      const auto at = static_cast<std::size_t>((n / p.panel * p.k + k) * p.panel + n % p.panel);
-      if (p.stored == DType::kF32) {
-        reinterpret_cast<float*>(out.bytes.data())[at] = out.values[from] = w[from];
-      } else if (p.stored == DType::kF8E4M3) {
-        out.bytes[at] = static_cast<std::byte>(f32_to_f8e4m3(w[from]));
-        out.values[from] = f8e4m3_to_f32(std::to_integer<uint8_t>(out.bytes[at]));
-      } else {
-        const bool half = p.stored == DType::kF16;
-        const uint16_t bits = half ? f32_to_f16(w[from]) : f32_to_bf16(w[from]);
-        reinterpret_cast<uint16_t*>(out.bytes.data())[at] = bits;
-        out.values[from] = half ? f16_to_f32(bits) : bf16_to_f32(bits);
-      }
-    }
-  }
-  return out;
-}
-
-// Pairwise tree over the slabs [a, b).
-float tree(const std::vector<float>& sums, std::size_t a, std::size_t b) {
-  if (b - a == 1) return sums[a];
-  const std::size_t m = (a + b) / 2;
-  return tree(sums, a, m) + tree(sums, m, b);
-}
 
 std::vector<float> plain_matmul(const Problem& p, const std::vector<float>& x, const std::vector<float>& w) {
   std::vector<float> out(static_cast<std::size_t>(p.m * p.n));
@@ -141,10 +28,6 @@ std::vector<float> plain_matmul(const Problem& p, const std::vector<float>& x, c
     }
   }
   return out;
-}
-
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 TEST(MatMul, EqualsItsPlainTwinBitForBit) {
@@ -185,7 +68,8 @@ TEST(MatMul, EqualsItsPlainTwinBitForBit) {
       expected[i] = (v > 0 ? v : 0.f) + residual[i];
     }
     for (const Isa isa : isas()) {
-      std::vector<float> out(expected.size(), NAN), packed(static_cast<std::size_t>(p.m * p.k));
+      std::vector<float> out(expected.size(), NAN),
+          packed(static_cast<std::size_t>(p.m * simd::packed_row(p.k)));
       simd::MatMul a;
       a.x = x.data();
       a.m = p.m, a.k = p.k, a.n = p.n;

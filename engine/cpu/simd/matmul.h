@@ -190,14 +190,14 @@ void multiply_stripe(const MatMul& a, const Block* blocks, int count, int64_t p,
     finish_rows<T>(a, blocks[b], p * a.panel + stripe, piece.width, sums[b].at[0]);
 }
 
-// x[row .. row + rows) as [k][rows], four by four.
-inline void pack_rows(const float* x, int64_t rows, int64_t k, float* packed) {
+// Rows of k floats, `stride` apart, as [k][rows], four by four.
+inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t k, float* packed) {
   using Four [[gnu::vector_size(16)]] = float;
   const int64_t whole_rows = rows & ~int64_t{3}, whole_k = k & ~int64_t{3};
   for (int64_t r = 0; r < whole_rows; r += 4) {
     for (int64_t i = 0; i < whole_k; i += 4) {
       Four in[4];
-      for (int j = 0; j < 4; ++j) std::memcpy(&in[j], x + (r + j) * k + i, sizeof in[j]);
+      for (int j = 0; j < 4; ++j) std::memcpy(&in[j], x + (r + j) * stride + i, sizeof in[j]);
       const Four low02 = __builtin_shufflevector(in[0], in[2], 0, 4, 1, 5),
                  low13 = __builtin_shufflevector(in[1], in[3], 0, 4, 1, 5),
                  high02 = __builtin_shufflevector(in[0], in[2], 2, 6, 3, 7),
@@ -209,29 +209,28 @@ inline void pack_rows(const float* x, int64_t rows, int64_t k, float* packed) {
       for (int j = 0; j < 4; ++j) std::memcpy(packed + (i + j) * rows + r, &out[j], sizeof out[j]);
     }
     for (int64_t i = whole_k; i < k; ++i) {
-      for (int64_t j = r; j < r + 4; ++j) packed[i * rows + j] = x[j * k + i];
+      for (int64_t j = r; j < r + 4; ++j) packed[i * rows + j] = x[j * stride + i];
     }
   }
   for (int64_t r = whole_rows; r < rows; ++r) {
-    for (int64_t i = 0; i < k; ++i) packed[i * rows + r] = x[r * k + i];
+    for (int64_t i = 0; i < k; ++i) packed[i * rows + r] = x[r * stride + i];
   }
 }
 
-// Splits the rows into blocks of equal size as far as possible: 13 rows are 7 + 6, not 12 + 1.
-// `multiply_stripe`: what one stripe of one panel does.
-template <class T, class Stripe>
-void multiply(const MatMul& a, Stripe multiply_stripe) {
+// Splits the rows into blocks of equal size as far as possible: 13 rows are 7 + 6, not 12 + 1; each takes `row_size`
+// floats a row where `pack` lays it. `multiply_stripe`: what one stripe of one panel does.
+template <class Pack, class Stripe>
+void multiply_packed(const MatMul& a, int64_t most_rows, int64_t row_size, Pack pack,
+                     Stripe multiply_stripe) {
   const int64_t rows = a.last_row - a.first_row;
-  const int64_t blocks = (rows + T::kMaxRows - 1) / T::kMaxRows;
+  const int64_t blocks = (rows + most_rows - 1) / most_rows;
   const auto block_at = [&](int64_t b) {
     const int64_t from = rows * b / blocks, to = rows * (b + 1) / blocks;
-    const float* packed = rows > 1 ? a.packed + from * a.k : a.x + a.first_row * a.k;
+    const float* packed = row_size > 0 ? a.packed + from * row_size : a.x + a.first_row * a.k;
     return Block{packed, a.first_row + from, static_cast<int>(to - from)};
   };
-  for (int64_t b = 0; b < blocks && rows > 1; ++b) {
-    const Block block = block_at(b);
-    pack_rows(a.x + block.row * a.k, block.rows, a.k, a.packed + (block.row - a.first_row) * a.k);
-  }
+  for (int64_t b = 0; b < blocks && row_size > 0; ++b)
+    pack(block_at(b), a.packed + (block_at(b).row - a.first_row) * row_size);
   for (int64_t p = a.first_panel; p < a.last_panel; ++p) {
     for (int64_t b = 0; b < blocks; b += kGroup) {
       Block group[kGroup];
@@ -241,6 +240,15 @@ void multiply(const MatMul& a, Stripe multiply_stripe) {
         multiply_stripe(a, group, count, p, stripe, b == 0);
     }
   }
+}
+
+// Of x as it is; a single row needs no packing.
+template <class T, class Stripe>
+void multiply(const MatMul& a, Stripe multiply_stripe) {
+  const auto pack = [&](const Block& block, float* to) {
+    pack_rows(a.x + block.row * a.k, a.k, block.rows, a.k, to);
+  };
+  multiply_packed(a, T::kMaxRows, a.last_row - a.first_row > 1 ? a.k : 0, pack, multiply_stripe);
 }
 
 }  // namespace

@@ -5,13 +5,21 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
+#include <string>
 
 #include "base/error.h"
 
 namespace ark {
 
 namespace {
+
+#if defined(__x86_64__)
+// clang 14 knows no feature "avx512bf16".
+bool has_avx512_bf16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1 << 5);
+}
+#endif
 
 Isa isa_of_machine() {
 #if defined(__x86_64__)
@@ -21,20 +29,23 @@ Isa isa_of_machine() {
   unsigned a = 0, b = 0, c = 0, d = 0;  // clang 14 knows no feature "f16c"
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
-  if (avx512 && avx2) return Isa::kAvx512;
+  const bool vnni = __builtin_cpu_supports("avx512vnni");
+  if (avx512 && avx2) return !vnni ? Isa::kAvx512 : has_avx512_bf16() ? Isa::kAvx512Bf16 : Isa::kAvx512Vnni;
   if (avx2) return Isa::kAvx2;
 #endif
   return Isa::kScalar;
 }
 
-// ARK_ISA=scalar|avx2|avx512 asks for less than the machine has: to compare, or to find a fault.
+// ARK_ISA asks for less than the machine has: to compare, or to find a fault.
 Isa wanted_isa() {
   const char* name = std::getenv("ARK_ISA");
-  if (!name || !*name) return Isa::kAvx512;
-  for (const auto& [word, isa] :
-       {std::pair{"scalar", Isa::kScalar}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}})
-    if (std::strcmp(name, word) == 0) return isa;
-  throw Error(Code::kUsage, "ARK_ISA=" + escaped(name) + " is none of scalar, avx2, avx512");
+  if (!name || !*name) return Isa::kAvx512Bf16;
+  std::string known;
+  for (std::size_t i = 0; i < kIsaNames.size(); ++i) {
+    if (std::strcmp(name, kIsaNames[i]) == 0) return static_cast<Isa>(i);
+    known += std::string(i == 0 ? "" : ", ") + kIsaNames[i];
+  }
+  throw Error(Code::kUsage, "ARK_ISA=" + escaped(name) + " is none of " + known);
 }
 
 }  // namespace
@@ -46,8 +57,30 @@ Isa best_isa() {
 
 namespace simd {
 
+void matmul_bf16_by_dots(const MatMul& a);  // dot_avx512_bf16.cc
+void matmul_int8_by_dots(const MatMul& a);  // dot_avx512_vnni.cc
+
+namespace {
+
+// AVX-512 with instructions of more precisions.
+Table with_dots(Isa isa) {
+  Table table = kAvx512Table;
+  table.isa = isa;
+  table.name = kIsaNames[static_cast<std::size_t>(isa)];
+  table.matmul_int8 = matmul_int8_by_dots;
+  if (isa == Isa::kAvx512Bf16) table.matmul_bf16 = matmul_bf16_by_dots;
+  return table;
+}
+
+}  // namespace
+
 const Table& table_of(Isa isa) {
+  static const Table vnni = with_dots(Isa::kAvx512Vnni), bf16 = with_dots(Isa::kAvx512Bf16);
   switch (isa) {
+    case Isa::kAvx512Bf16:
+      return bf16;
+    case Isa::kAvx512Vnni:
+      return vnni;
     case Isa::kAvx512:
       return kAvx512Table;
     case Isa::kAvx2:

@@ -32,8 +32,11 @@ struct MatMul {
   float* out = nullptr;  // [m, n]
   // What to compute: rows [first_row, last_row) of the columns of panels [first_panel, last_panel).
   int64_t first_row = 0, last_row = 0, first_panel = 0, last_panel = 0;
-  float* packed = nullptr;  // room for last_row - first_row rows of k floats
+  float* packed = nullptr;  // room for last_row - first_row rows of packed_row(k) floats
 };
+
+// Of x as any precision packs it: blocks of 8 at least with their scales, the last of them and slabs padded.
+constexpr int64_t packed_row(int64_t k) { return k + k / 4 + 160; }
 
 // Some consecutive pages of keys and values of one KV head against some query rows, online softmax.
 struct AttentionRows {
@@ -74,7 +77,10 @@ struct Norm {
 struct Table {
   Isa isa;
   const char* name;
-  void (*matmul)(const MatMul&);
+  void (*matmul)(const MatMul&);  // one FMA chain of f32 a slab
+  // The same in Precision::kBF16 and kInt8 (engine/program/program.h), for weights of such; panel: a multiple of 64.
+  void (*matmul_bf16)(const MatMul&);
+  void (*matmul_int8)(const MatMul&);
   void (*attention)(const AttentionRows&);
   void (*norm)(const Norm&);
   // out[i] = op(a[i], b[i]) for i < n, of an operator that is_fusible(); b: of binary ones only; p, q as in

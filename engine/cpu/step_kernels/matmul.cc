@@ -13,13 +13,13 @@ int64_t rows_of(const TensorView& x) { return outer_size(x, x.rank - 1); }
 
 int64_t scratch(const PhaseLimits& limits) {
   const TensorView& x = limits.operands[0];
-  return scratch_of<float>(std::min(rows_of(x), kPackedRows) * last_dim(x));
+  return scratch_of<float>(std::min(rows_of(x), kPackedRows) * simd::packed_row(last_dim(x)));
 }
 
 // Tiles are ordered by panel, then rows: whole panels in the middle of the range, single tiles at its ends.
 struct Tiles {
   simd::MatMul matmul;
-  const simd::Table* simd;
+  void (*multiply)(const simd::MatMul&);
   int64_t blocks;
 
   void run(int64_t first_block, int64_t last_block, int64_t first_panel, int64_t last_panel) {
@@ -30,7 +30,7 @@ struct Tiles {
     for (int64_t row = first_block * kMatMulRows; row < end; row += kPackedRows) {
       matmul.first_row = row;
       matmul.last_row = std::min(row + kPackedRows, end);
-      simd->matmul(matmul);
+      multiply(matmul);
     }
   }
 };
@@ -54,8 +54,13 @@ void run(const PhaseCall& call) {
   m.out = call.operands[4].as<float>();
   const int64_t blocks = (m.m + kMatMulRows - 1) / kMatMulRows;
   if (blocks == 0) return;
-  m.packed = call.scratch->take<float>(std::min(m.m, kPackedRows) * m.k);
-  Tiles tiles{m, call.simd, blocks};
+  m.packed = call.scratch->take<float>(std::min(m.m, kPackedRows) * simd::packed_row(m.k));
+  const Precision precision = call.variant->precision;
+  Tiles tiles{m,
+              precision == Precision::kBF16   ? call.simd->matmul_bf16
+              : precision == Precision::kInt8 ? call.simd->matmul_int8
+                                              : call.simd->matmul,
+              blocks};
   const int64_t first = call.first / blocks, last = call.last / blocks;  // panels
   if (first == last) return tiles.run(call.first % blocks, call.last % blocks, first, first + 1);
   if (call.first % blocks) tiles.run(call.first % blocks, blocks, first, first + 1);

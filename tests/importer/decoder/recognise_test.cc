@@ -77,11 +77,12 @@ TEST(Recognise, QuantizedWeightsStayAsTheyAreStored) {
     const char* fixture;
     std::ptrdiff_t products;  // in the file; the packed ones of genai are split in three
     int32_t bits;
-  } const files[] = {{"llama-int4", 22, 4},
-                     {"llama-int4-asymmetric", 22, 4},
-                     {"llama-int4-qdq", 22, 4},
-                     {"llama-int8-nbits", 22, 8},
-                     {"llama-genai-int4", 16 + 2 * 3, 4}};
+    int64_t level;
+  } const files[] = {{"llama-int4", 22, 4, 0},
+                     {"llama-int4-asymmetric", 22, 4, 0},
+                     {"llama-int4-qdq", 22, 4, 0},
+                     {"llama-int8-nbits", 22, 8, 0},
+                     {"llama-genai-int4", 16 + 2 * 3, 4, 4}};
   for (const auto& file : files) {
     SCOPED_TRACE(file.fixture);
     const auto model = recognised(fixtures() / file.fixture);
@@ -95,6 +96,7 @@ TEST(Recognise, QuantizedWeightsStayAsTheyAreStored) {
       ASSERT_TRUE(w && w->quantized) << node.name;
       EXPECT_EQ(w->quantized->bits, file.bits);
       EXPECT_EQ(w->quantized->block, 32);
+      EXPECT_EQ(node.attributes.get_or(key::kAccuracyLevel, 0), file.level);
       ++products;
     }
     EXPECT_EQ(products, file.products);

@@ -1,0 +1,130 @@
+// Products of short numbers by instructions that add up two bf16 products, or four of a byte and a code, in each 32-bit
+// lane: those of a word of x, which all columns share, with a word of each column. A piece of the weight is joined to
+// such words once for all blocks of rows.
+#pragma once
+
+// GCC 12 warns of its own intrinsics, whose undefined operands are deliberate (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+#include <array>
+
+#include "engine/cpu/simd/dot_matmul.h"
+#include "engine/cpu/simd/vec_avx512.h"
+
+namespace ark::simd {
+namespace {
+
+alignas(64) constexpr std::byte kZeroRow[128]{};
+
+// Stored rows of 64 columns, `stride` bytes apart; what lies behind the last is zero.
+struct StoredRows {
+  const std::byte* first;
+  int64_t stride, count;
+  const std::byte* at(int64_t i) const { return i < count ? first + i * stride : kZeroRow; }
+  const char* ahead() const { return reinterpret_cast<const char*>(first) + kAhead; }
+};
+
+// Columns' 16 bits of two rows as words.
+inline void join_pairs(const std::byte* low, const std::byte* high, __m512i* words) {
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<uint16_t, 64> order{};
+    for (uint16_t i = 0; i < 32; ++i) order[2 * i] = i, order[2 * i + 1] = i + 32;
+    return order;
+  }();
+  const __m512i first = _mm512_load_si512(kOrder.data()), second = _mm512_load_si512(kOrder.data() + 32);
+  for (int half = 0; half < 2; ++half) {
+    const __m512i a = _mm512_loadu_si512(low + 64 * half), b = _mm512_loadu_si512(high + 64 * half);
+    words[2 * half] = _mm512_permutex2var_epi16(a, first, b);
+    words[2 * half + 1] = _mm512_permutex2var_epi16(a, second, b);
+  }
+}
+
+// Columns' bytes of four rows as words.
+inline void join_bytes(const __m512i* rows, __m512i* words) {
+  const __m512i low01 = _mm512_unpacklo_epi8(rows[0], rows[1]),
+                low23 = _mm512_unpacklo_epi8(rows[2], rows[3]),
+                high01 = _mm512_unpackhi_epi8(rows[0], rows[1]),
+                high23 = _mm512_unpackhi_epi8(rows[2], rows[3]);
+  words[0] = _mm512_unpacklo_epi16(low01, low23);
+  words[1] = _mm512_unpackhi_epi16(low01, low23);
+  words[2] = _mm512_unpacklo_epi16(high01, high23);
+  words[3] = _mm512_unpackhi_epi16(high01, high23);
+}
+
+// Words as they lie in a piece that is joined.
+struct JoinedWords {
+  static constexpr int kGroups = 1;
+  const __m512i (*words)[4];
+  template <int C>
+  void get(int64_t group, int column, __m512i (*to)[C]) const {
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) to[0][c] = words[group][column + c];
+  }
+};
+
+// R rows of x, [group][R], times a piece of words, C vectors of columns at a time.
+//   Words::get(group, column, to)   makes those of kGroups groups
+//   Dots::Lanes                     what the instruction adds to
+//   Dots::dot(lanes, x, w)          the instruction
+//   begin(sums)                     from the f32 sums
+//   columns(column), row(r)         what end() needs of them, in registers
+//   end(lanes, row, columns, sums)
+template <class Dots, class Words, int R, int C>
+void run_dots(const Dots& dots, const int32_t* x, const Words& words, int64_t groups, const char* ahead,
+              float (*sums)[kStripe]) {
+  for (int column = 0; column < 4; column += C) {
+    typename Dots::Lanes lanes[R][C];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) lanes[r][c] = Dots::begin(sums[r] + (column + c) * 16);
+    }
+    const int32_t* at = x;
+    for (int64_t g = 0; g < groups; g += Words::kGroups) {
+      if (ahead) {
+        for (int line = 0; line < Dots::kLines * Words::kGroups; ++line, ahead += 64) Avx512::prefetch(ahead);
+      }
+      __m512i w[Words::kGroups][C];
+      words.get(g, column, w);
+#pragma GCC unroll 2
+      for (int i = 0; i < Words::kGroups; ++i, at += R) {
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) {
+          const __m512i xv = _mm512_set1_epi32(at[r]);
+#pragma GCC unroll 4
+          for (int c = 0; c < C; ++c) lanes[r][c] = Dots::dot(lanes[r][c], xv, w[i][c]);
+        }
+      }
+    }
+    ahead = nullptr;
+    typename Dots::Columns columns[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) columns[c] = dots.columns((column + c) * 16);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const auto row = dots.row(r);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) dots.end(lanes[r][c], row, columns[c], sums[r] + (column + c) * 16);
+    }
+  }
+}
+
+constexpr int kFewDotRows = 4;
+
+// The instance of run_dots for a block's rows: few from where they are stored, more from joined words.
+template <class Dots, class Stored, int R = Avx512::kMaxRows>
+void run_block(const Dots& dots, int rows, const int32_t* x, const Stored& stored, const __m512i (*joined)[4],
+               int64_t groups, const char* ahead, float (*sums)[kStripe]) {
+  if (rows == R) {
+    if constexpr (R <= kFewDotRows)
+      run_dots<Dots, Stored, R, 4>(dots, x, stored, groups, ahead, sums);
+    else
+      run_dots<Dots, JoinedWords, R, R <= Avx512::kSmallRows ? 4 : 2>(dots, x, {joined}, groups, ahead, sums);
+  } else if constexpr (R > 1) {
+    run_block<Dots, Stored, R - 1>(dots, rows, x, stored, joined, groups, ahead, sums);
+  }
+}
+
+}  // namespace
+}  // namespace ark::simd
