@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
 
 #include "base/error.h"
 #include "engine/compile.h"
@@ -50,6 +51,19 @@ TEST(Codegen, DecodersRunTheseCasesOnTheDevice) {
     EXPECT_TRUE(has(variants_of(llama), name)) << name;
   for (const char* name : {"Norm<false>", "Pointwise<Expression", "RecvReduce"})
     EXPECT_TRUE(has(variants_of(gpt2), name)) << name;
+}
+
+TEST(Codegen, RefusesProductsInOtherPrecisionsThanF32) {
+  std::vector<Program> programs = programs_of(false, 2, 1, DType::kBF16);
+  EXPECT_NO_THROW(variants_of(programs));
+  for (Variant& v : programs[0].variants)
+    if (v.code == OpCode::kMatMul) v.precision = Precision::kBF16;
+  try {
+    variants_of(programs);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("has no device code: products in bf16"), std::string::npos);
+  }
 }
 
 TEST(Codegen, NumericsChooseThePath) {

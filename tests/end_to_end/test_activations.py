@@ -1,0 +1,66 @@
+"""Products in bf16 and int8: chosen by the file or by --activations, told, and equal for ranks, processes and instruction sets."""
+
+import json
+import os
+import subprocess
+import sys
+
+import onnx
+import pytest
+from onnx import helper
+
+from ark_server import BIN, ROOT
+
+sys.path.insert(0, str(ROOT / "models"))
+
+from llama_random import write  # noqa: E402
+from presets import preset  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists(), reason="no ark-run (scripts/build.sh makes it)")
+
+SIZES = {"layers": 2, "heads": 4, "vocab": 100}
+
+
+def ark(tool, *arguments, **environment):
+    done = subprocess.run([BIN / tool, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                          env=os.environ | environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def four_bits(path, level):
+    """MatMulNBits that ask for `level`."""
+    write(preset("llama", stored="nbits", hidden=64, intermediate=96, **SIZES), path)
+    model = onnx.load(path)
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            node.attribute.append(helper.make_attribute("accuracy_level", level))
+    onnx.save(model, path)
+
+
+def bf16(path, _):
+    write(preset("llama", dtype="bf16", hidden=96, intermediate=128, **SIZES), path)  # smaller weights become f32
+
+
+@pytest.mark.parametrize("made, level, option, precision", [
+    (four_bits, 4, "auto", "int8"), (four_bits, 1, "auto", ""), (four_bits, 1, "int8", "int8"), (four_bits, 4, "f32", ""),
+    (four_bits, 4, "bf16", ""), (bf16, 0, "auto", "bf16"), (bf16, 0, "f32", ""), (bf16, 0, "int8", "")])
+def test_products_are_what_the_file_or_the_option_says(tmp_path, made, level, option, precision):
+    path = tmp_path / "model.onnx"
+    made(path, level)
+    program = ark("ark-inspect", path, "--stage", "program", "--activations", option)
+    products = [line for line in program.splitlines() if line.startswith("variant") and " MatMul " in line]
+    assert products
+    for line in products:
+        assert f" precision={precision} " in f"{line} " if precision else "precision=" not in line, line
+    assert "precision=" not in ark("ark-inspect", path, "--stage", "cuda", "--activations", option)
+
+    def run(*more, **environment):
+        return json.loads(ark("ark-run", path, "--activations", option, "--prompt-ids", "5,17,3,42,9", "--max-tokens", 12,
+                              "--ignore-eos", "--json", *more, **environment))["token_ids"]
+
+    one = run("--tp", 1)
+    assert run("--tp", 2) == one
+    assert run("--tp", 2, "--processes") == one
+    for isa in ("scalar", "avx2", "avx512", "avx512_vnni"):
+        assert run("--tp", 1, ARK_ISA=isa) == one, isa
