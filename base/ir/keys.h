@@ -12,6 +12,7 @@
 namespace ark::key {
 
 // Integers; flags are 0 or 1, types are DType.
+inline constexpr Key<int64_t> kAccuracyLevel{"accuracy_level"};
 inline constexpr Key<int64_t> kAllowzero{"allowzero"};
 inline constexpr Key<int64_t> kAntialias{"antialias"};
 inline constexpr Key<int64_t> kAxis{"axis"};
