@@ -23,6 +23,34 @@ pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scrip
 HIDDEN, IDS = 64, np.array([[5, 17, 3, 42, 9]])
 
 
+def by_onnx_runtime(path):
+    """Logits of IDS, and what was fed."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    feeds = {}
+    for i in session.get_inputs():
+        empty = [d if isinstance(d, int) else {"kv_cache_dim": 16}.get(d, int("batch" in d)) for d in i.shape]
+        feeds[i.name] = {"input_ids": IDS, "attention_mask": np.ones_like(IDS),
+                         "position_ids": np.arange(5)[None]}.get(i.name, np.zeros(empty, np.float32))
+    return session.run(["logits"], feeds)[0], feeds
+
+
+def by_ark(path, feeds, *options, refused=False):
+    """The same logits, or what is said against it."""
+    command = [BINARY, path, "--output-dir", path.parent, *options]
+    for name, array in feeds.items():
+        np.save(path.parent / f"in_{name}.npy", array)
+        command += ["--input", f"{name}={path.parent / f'in_{name}.npy'}"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert refused == (run.returncode != 0), run.stderr
+    return run.stderr if refused else np.load(path.parent / "logits.npy")
+
+
+def agree(got, want, bound=1e-4):
+    np.testing.assert_allclose(got, want, rtol=0, atol=bound * np.abs(want).max())
+
+
 class Decoder:
     """A zoo decoder whose graph is changed; new nodes come first, as they read constants only."""
 
@@ -72,26 +100,10 @@ class Decoder:
             self.model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
         self.model.ir_version = 10
         onnx.save(self.model, self.path)
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
-        feeds = {}
-        for i in session.get_inputs():
-            empty = [d if isinstance(d, int) else int("batch" in d) for d in i.shape]
-            feeds[i.name] = {"input_ids": IDS, "attention_mask": np.ones_like(IDS),
-                             "position_ids": np.arange(5)[None]}.get(i.name, np.zeros(empty, np.float32))
-        command = [BINARY, self.path, "--output-dir", self.path.parent]
-        for name, array in feeds.items():
-            np.save(self.path.parent / f"in_{name}.npy", array)
-            command += ["--input", f"{name}={self.path.parent / f'in_{name}.npy'}"]
-        run = subprocess.run([*command, "--driver", "decoder"], capture_output=True, text=True, timeout=300)
+        want, feeds = by_onnx_runtime(self.path)
         if refusal:
-            assert refusal in run.stderr
-            run = subprocess.run([*command, "--driver", "dynamic"], capture_output=True, text=True, timeout=300)
-        assert run.returncode == 0, run.stderr
-        want = session.run(["logits"], feeds)[0]
-        got = np.load(self.path.parent / "logits.npy")
-        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
+            assert refusal in by_ark(self.path, feeds, "--driver", "decoder", refused=True)
+        agree(by_ark(self.path, feeds, "--driver", "dynamic" if refusal else "decoder"), want)
 
 
 @pytest.fixture
