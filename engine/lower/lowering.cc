@@ -255,7 +255,7 @@ DType Lowering::panel_type(ValueId value) const {
 // blocks; 0: the weight is kept as numbers.
 int32_t Lowering::panel_block(ValueId value, bool transposed, std::span<const int32_t> slabs) const {
   const Constant& constant = *graph().value(value).constant;
-  if (!constant.quantized || constant.dims.size() != 2) return 0;
+  if (!constant.quantized || constant.quantized->codebook || constant.dims.size() != 2) return 0;
   const Quantized& q = *constant.quantized;
   const std::size_t axis = transposed ? 1 : 0;  // of the view: K
   const int64_t stored_axis = constant.perm.empty() ? static_cast<int64_t>(axis) : constant.perm[axis];

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from ml_dtypes import float8_e4m3fn as f8
 from onnx import helper, numpy_helper
+from onnxruntime.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer
 
 from ark_server import BIN, ROOT
 
@@ -155,6 +156,15 @@ def test_one_scale_and_one_zero_point_of_other_ranks(llama):
         scale = np.float32(np.abs(w).max() / 127)
         codes = (llama.codes(w, scale).astype(int) + 128).astype(np.uint8)
         llama.replace(node.input[1], llama.add("DequantizeLinear", codes, scale.reshape(1), np.array(128, np.uint8)))
+    llama.agrees()
+
+
+@pytest.mark.parametrize("kind", ["FP4", "NF4"])
+@pytest.mark.parametrize("block", [16, 64])  # rows of 96 are 6 blocks, or cut blocks in the middle
+def test_bitsandbytes_weights(llama, kind, block):
+    quantizer = MatMulBnb4Quantizer(llama.model, getattr(MatMulBnb4Quantizer, kind), block)
+    quantizer.process()
+    assert sum(n.op_type == "MatMulBnb4" for n in llama.graph.node) == 2 * 7 + 1
     llama.agrees()
 
 
