@@ -92,8 +92,7 @@ class Decoder:
         scales = (np.abs(w).max(0) / 127).astype(np.float32)
         return self.add("DequantizeLinear", self.codes(w, scales), scales, axis=1)
 
-    def agrees(self, refusal=""):
-        """As the decoder that it is recognised as; if that is refused with those words, as the plain graph."""
+    def save(self):
         nodes = self.new + list(self.graph.node)
         del self.graph.node[:]
         self.graph.node.extend(nodes)
@@ -101,6 +100,10 @@ class Decoder:
             self.model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
         self.model.ir_version = 10
         onnx.save(self.model, self.path)
+
+    def agrees(self, refusal=""):
+        """As the decoder that it is recognised as; if that is refused with those words, as the plain graph."""
+        self.save()
         want, feeds = by_onnx_runtime(self.path)
         if refusal:
             assert refusal in by_ark(self.path, feeds, "--driver", "decoder", refused=True)
@@ -232,6 +235,25 @@ def test_what_stands_between_a_matrix_and_its_product(llama, op):
     for node in llama.products():
         llama.replace(node.input[1], BETWEEN[op](llama, llama.weights[node.input[1]]))
     llama.agrees()
+
+
+def test_large_weights_are_no_masks(llama):
+    """They are not evaluated to learn where the file's tables end: 60 million elements, by one tensor of codes."""
+    n, count = 1000, 60
+    codes = llama.constant(llama.random.integers(-128, 128, (n, n), np.int8))
+    last = next(node for node in llama.graph.node if "logits" in node.output)
+    last.output[0] = x = "before_0"
+    for i in range(count):
+        w = llama.add("DequantizeLinear", codes, np.array(1e-3 + 1e-5 * i, np.float32))
+        w = llama.add("Slice", w, *(np.array([v]) for v in (0, 100, 0))) if i == 0 else w
+        w = llama.add("Slice", w, *(np.array([v]) for v in (0, 100, 1))) if i == count - 1 else w
+        y = "logits" if i == count - 1 else f"before_{i + 1}"
+        llama.graph.node.append(helper.make_node("MatMul", [x, w], [y]))
+        x = y
+    llama.save()
+    run = subprocess.run([BINARY.with_name("ark-inspect"), llama.path, "--stage", "recognise"], capture_output=True,
+                         text=True, timeout=300)
+    assert f"{count} weights of 8 bits" in run.stdout, run.stdout[:1000] + run.stderr
 
 
 def test_scales_that_are_quantized(llama):
