@@ -21,4 +21,8 @@ void dequantize_before_look_ups(Graph& graph);
 // says so (accuracy_level 4). Returns how many there were.
 int products_of_reals(Graph& graph);
 
+// DequantizeLinear(QuantizeLinear(x)) by one constant scale becomes what it does to each number: divide, round, clip,
+// multiply. NaN stays NaN.
+void spell_out_roundings(Graph& graph);
+
 }  // namespace ark::decoder

@@ -143,6 +143,7 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   refuse_coarse_rounding(graph);
   lower_einsum(graph);
   const int dynamic = products_of_reals(graph);
+  spell_out_roundings(graph);
   dequantize_before_look_ups(graph);
   const Roles roles = unify_sizes(graph, pruned);
   const int64_t wanted = max_length > 0 ? max_length : kProbedLength;

@@ -7,6 +7,14 @@
 #include "importer/ops/table.h"
 
 namespace ark::ops {
+
+ValueId scaled_product(OpContext& c, ValueId a, ValueId a_zero, ValueId a_scale, std::size_t b,
+                       std::size_t b_scale, std::size_t b_zero) {
+  const ValueId product =
+      c.emit(Op::kMatMulInteger, {a, c.input(b), a_zero, c.has_input(b_zero) ? c.inputs[b_zero] : kNoValue});
+  return binary(c, Op::kMul, cast(c, product, DType::kF32), binary(c, Op::kMul, a_scale, c.input(b_scale)));
+}
+
 namespace {
 
 DType requested(OpContext& c, const char* name, DType fallback) {
@@ -175,13 +183,6 @@ void qlinear_matmul(OpContext& c) {
   const ValueId a = dequantized(c, 0, 1, 2, std::max(c.rank(0) - 2, 0));
   const ValueId b = dequantized(c, 3, 4, 5, std::max(c.rank(3) - 1, 0));
   c.outputs[0] = quantized(c, c.emit(Op::kMatMul, {a, b}), 6, 7);
-}
-
-ValueId scaled_product(OpContext& c, ValueId a, ValueId a_zero, ValueId a_scale, std::size_t b,
-                       std::size_t b_scale, std::size_t b_zero) {
-  const ValueId product =
-      c.emit(Op::kMatMulInteger, {a, c.input(b), a_zero, c.has_input(b_zero) ? c.inputs[b_zero] : kNoValue});
-  return binary(c, Op::kMul, cast(c, product, DType::kF32), binary(c, Op::kMul, a_scale, c.input(b_scale)));
 }
 
 // com.microsoft: (a, b, a_scale, b_scale, a_zero?, b_zero?, bias?)

@@ -6,7 +6,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
 
 from ark_server import FIXTURES
 from test_quantized_decoders import agree, by_ark, by_onnx_runtime, preset, pytestmark, write  # noqa: F401
@@ -45,6 +45,17 @@ def with_real_activations(source, target):
                     nodes += [as_float(codes, f"{n.name}_codes_{i}"), as_float(n.input[2 + i], f"{n.name}_zero_{i}"),
                               helper.make_node("Sub", [f"{n.name}_codes_{i}", f"{n.name}_zero_{i}"], [operands[i]])]
             n = helper.make_node("MatMul", operands, n.output, name=n.name)
+        if n.op_type == "QAttention":
+            codes, w, bias, x_scale, scale, mask, x_zero, zero, *past = n.input
+            if codes not in real:
+                real[codes] = codes + "_real"
+                nodes.append(helper.make_node("DequantizeLinear", [codes, x_scale, x_zero], [real[codes]]))
+            nodes += [as_float(w, w + "_codes"), as_float(zero, w + "_zero"),
+                      helper.make_node("Sub", [w + "_codes", w + "_zero"], [w + "_apart"]),
+                      helper.make_node("Mul", [w + "_apart", scale], [w + "_real"])]
+            kept = {a.name: helper.get_attribute_value(a) for a in n.attribute}
+            n = helper.make_node("Attention", [real[codes], w + "_real", bias, mask, *past], n.output, name=n.name,
+                                 domain=n.domain, **kept)
         nodes.append(n)
     for n in nodes:
         n.input[:] = ["real_one" if i in ones else i for i in n.input]
@@ -93,3 +104,64 @@ def test_exporters_files_of_the_dynamic_quantizer(tmp_path, monkeypatch, name):
     quantize(FIXTURES / name / "model.onnx", path)
     with_real_activations(path, real)
     check(path, real)
+
+
+def write_attention(path, direct):
+    """A decoder of one block whose projections lie in com.microsoft's Attention, as ONNX Runtime fuses GPT-2's."""
+    random, hidden, heads, vocab = np.random.default_rng(3), 32, 4, 100
+    weights = {"table": (vocab, hidden), "w": (hidden, 3 * hidden), "b": (3 * hidden,), "head": (hidden, vocab)}
+    nodes = [helper.make_node("Gather", ["table", "input_ids"], ["x" if direct else "rows"]),
+             *([] if direct else [helper.make_node("Tanh", ["rows"], ["x"])]),
+             helper.make_node("Attention", ["x", "w", "b", "", "past_0"], ["mixed", "present_0"], name="attention",
+                              domain="com.microsoft", num_heads=heads, unidirectional=1),
+             helper.make_node("Add", ["x", "mixed"], ["y"]),
+             helper.make_node("MatMul", ["y", "head"], ["logits"], name="head")]
+    value = lambda name, kind, *shape: helper.make_tensor_value_info(name, kind, shape)
+    real = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes, "attention", [value("input_ids", onnx.TensorProto.INT64, "batch", "sequence"),
+                             value("past_0", real, 2, "batch", heads, "past", hidden // heads)],
+        [value("logits", real, "batch", "sequence", vocab), value("present_0", real, 2, "batch", heads, "total", 8)],
+        [numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) / 4, n) for n, shape in weights.items()])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+@pytest.mark.parametrize("direct", [False, True])  # True: it reads the table's bytes as they are
+@pytest.mark.parametrize("kind", ["int8", "uint8-columns"])
+def test_attention_of_bytes(tmp_path, monkeypatch, kind, direct):
+    monkeypatch.setenv("ARK_RUN_ACTIVATIONS", "f32")
+    real, path = tmp_path / "real.onnx", tmp_path / "model.onnx"
+    write_attention(real, direct)
+    quantize(real, path, **KINDS[kind])
+    assert any(n.op_type == "QAttention" for n in onnx.load(path).graph.node)
+    with_real_activations(path, real)
+    check(path, real)
+
+
+class Calibration(CalibrationDataReader):
+    def __init__(self, feeds):
+        self.feeds = iter([feeds])
+
+    def get_next(self):
+        return next(self.feeds, None)
+
+
+@pytest.mark.parametrize("codes", [QuantType.QUInt8, QuantType.QInt8, QuantType.QUInt16])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_decoders_that_round_by_constant_scales(tmp_path, name, codes):
+    """What they do to each number is kept, so that the file itself is the oracle; but a sum that lies between two codes
+    may become the other one, a step of the calibrated range away."""
+    real, path = tmp_path / "real.onnx", tmp_path / "model.onnx"
+    write(preset(name, **SIZES), real)
+    model = onnx.load(real)
+    weights = {i.name for i in model.graph.initializer}
+    scores = [n.name for n in model.graph.node if n.op_type == "MatMul" and n.input[1] not in weights]
+    want, feeds = by_onnx_runtime(real)
+    quantize_static(real, path, Calibration(feeds), activation_type=codes, weight_type=QuantType.QInt8,
+                    per_channel=True, op_types_to_quantize=["MatMul", "Gemm", "Gather"], nodes_to_exclude=scores)
+    assert sum(n.op_type == "QuantizeLinear" for n in onnx.load(path).graph.node) > 15
+    literal, _ = by_onnx_runtime(path)
+    assert np.abs(want - literal).max() > 1e-3 * np.abs(want).max()
+    for tp in "1", "2":
+        agree(by_ark(path, feeds, "--driver", "decoder", "--tp", tp), literal, 0.02)

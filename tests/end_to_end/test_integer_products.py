@@ -65,3 +65,25 @@ def test_sizes_of_bitsandbytes_that_do_not_fit(tmp_path, change, reason):
     onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "model.onnx")
     run = subprocess.run([BINARY, tmp_path / "model.onnx"], capture_output=True, text=True, timeout=300)
     assert run.returncode != 0 and reason in run.stderr and run.stderr.count("\n") == 1, run.stderr
+
+
+@pytest.mark.parametrize("columns, past, causal", [(1, True, 1), (48, True, 1), (48, False, 0)])
+def test_attention_of_bytes(tmp_path, columns, past, causal):
+    random = np.random.default_rng(columns)
+    hidden, heads, batch = 16, 2, 2
+    weights = {"w": random.integers(0, 256, (hidden, 3 * hidden)).astype(np.uint8), "b": draw_normal(random, 48),
+               "ws": random.uniform(0.005, 0.01, columns).astype(np.float32), "wz": np.full(columns, 120, np.uint8)}
+    weights |= {"ws": weights["ws"][0], "wz": weights["wz"][0]} if columns == 1 else {}
+    feeds = {"x": draw_normal(random, batch, 3, hidden)}
+    if past:
+        feeds["past"] = draw_normal(random, 2, batch, heads, 5, hidden // heads)
+    quantize = node("DynamicQuantizeLinear", "x", "q s z")
+    attention = helper.make_node("QAttention", [*"q w b s ws".split(), "", "z", "wz", *(["past"] if past else [])],
+                                 ["y", "present"], domain=MICROSOFT, num_heads=heads, unidirectional=causal)
+    write_case(tmp_path / "case", [quantize, attention], feeds, {n: np.asarray(a) for n, a in weights.items()},
+               ("y", "present"))
+    agrees(tmp_path)
+
+
+def draw_normal(random, *size):
+    return random.standard_normal(size).astype(np.float32)

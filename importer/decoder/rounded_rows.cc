@@ -1,5 +1,7 @@
-// Products of bytes that a file rounds real rows to as it runs, as products of the real rows.
+// Rows that a file rounds to integers as it runs: by one scale for all of a step, which the token form cannot have, or by
+// a constant, which it has as it is.
 #include <algorithm>
+#include <cmath>
 
 #include "base/ir/keys.h"
 #include "importer/decoder/quantized_weights.h"
@@ -118,7 +120,69 @@ class Products {
   const std::vector<std::vector<NodeId>> readers_;
 };
 
+// The number in a constant of one element.
+std::optional<double> number(const Graph& graph, const Node& node, std::size_t i) {
+  if (i >= node.inputs.size() || node.inputs[i] == kNoValue) return std::nullopt;
+  const ConstantPtr& c = graph.value(node.inputs[i]).constant;
+  if (!c || c->size() != 1) return std::nullopt;
+  return materialise(*c).real(0);
+}
+
+struct Rounding {
+  ValueId x;
+  double scale, least, most;  // of the codes without their zero
+};
+
+// DequantizeLinear(QuantizeLinear(x)) by one constant scale and zero.
+std::optional<Rounding> rounding(const Graph& graph, const Node& node) {
+  const Node* quantize =
+      node.removed || node.op != Op::kDequantizeLinear ? nullptr : graph.producer(node.inputs[0]);
+  if (!quantize || quantize->op != Op::kQuantizeLinear) return std::nullopt;
+  const auto scale = number(graph, *quantize, 1);
+  const double zero = number(graph, *quantize, 2).value_or(0);
+  const DType codes = graph.value(node.inputs[0]).dtype;
+  const bool same = quantize->inputs.size() == node.inputs.size() && scale == number(graph, node, 1) &&
+                    number(graph, *quantize, 2) == number(graph, node, 2) &&
+                    (node.inputs.size() < 3 || number(graph, node, 2)) &&
+                    node.attributes.get_or(key::kZeroPoint, 0) == 0;
+  if (!scale || !same || !is_integer(codes) || bits_of(codes) > 16 ||
+      graph.value(quantize->inputs[1]).dtype != DType::kF32 ||
+      graph.value(node.outputs[0]).dtype != DType::kF32 ||
+      graph.value(quantize->inputs[0]).dtype != DType::kF32)
+    return std::nullopt;
+  const double range = std::exp2(bits_of(codes));
+  const bool is_signed = codes == DType::kI4 || codes == DType::kI8 || codes == DType::kI16;
+  const double least = is_signed ? -range / 2 : 0;
+  return Rounding{quantize->inputs[0], *scale, least - zero, least + range - 1 - zero};
+}
+
 }  // namespace
+
+void spell_out_roundings(Graph& graph) {
+  const std::size_t count = graph.nodes.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto found = rounding(graph, graph.nodes[i]);
+    if (!found) continue;
+    const std::string name(graph.nodes[i].name);
+    const auto number = [&](double v) {
+      return graph.add_constant(
+          make_constant(Tensor::of<float>(DType::kF32, {}, {{static_cast<float>(v)}}), name));
+    };
+    const std::optional<Shape> shape = graph.value(graph.nodes[i].outputs[0]).shape;
+    const auto add = [&](Op op, std::vector<ValueId> inputs) {
+      const ValueId y = graph.add_value(name, DType::kF32, shape);
+      graph.add_node(op, name, std::move(inputs), {y});
+      return y;
+    };
+    const ValueId scale = number(found->scale);
+    const ValueId codes = add(Op::kRound, {add(Op::kDiv, {found->x, scale})});
+    const ValueId kept = add(Op::kClip, {codes, number(found->least), number(found->most)});
+    graph.nodes[i].op = Op::kMul;
+    graph.nodes[i].inputs = {kept, scale};
+    graph.nodes[i].attributes = {};
+  }
+  if (graph.nodes.size() != count) graph.remove_dead(), graph.sort();
+}
 
 int products_of_reals(Graph& graph) {
   Products products(graph);
