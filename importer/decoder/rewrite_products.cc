@@ -105,9 +105,11 @@ void weight_times(Rewrite& r, const Node& node, const Rows& x, bool trans_a) {
   Rows y = x;
   y.layout[k_axis] = feature_axis(trans_a ? w->dims[1] : w->dims[0]);
   if (is_kept(x.layout.back()))
-    y.tokens = r.out.emit(Op::kMatMul, {r.out.constant(w), x.tokens}, product_attributes(node, trans_a, false));
+    y.tokens =
+        r.out.emit(Op::kMatMul, {r.out.constant(w), x.tokens}, product_attributes(node, trans_a, false));
   else
-    y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, product_attributes(node, false, !trans_a));
+    y.tokens =
+        r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, product_attributes(node, false, !trans_a));
   r.set(node.outputs[0], std::move(y));
 }
 
@@ -128,8 +130,8 @@ void row_by_row(Rewrite& r, const Node& node, const Rows& a, const Rows& b) {
     if (batch) to_b[i] = y.layout[i];
   }
   y.layout[rank - 1] = b.layout[rank - 1];
-  y.tokens =
-      r.out.emit(Op::kMatMul, {r.conform(a, to_a), r.conform(b, to_b)}, product_attributes(node, false, false));
+  y.tokens = r.out.emit(Op::kMatMul, {r.conform(a, to_a), r.conform(b, to_b)},
+                        product_attributes(node, false, false));
   r.set(node.outputs[0], std::move(y));
 }
 

@@ -1,7 +1,6 @@
-// Rows that a file rounds to integers as it runs: by one scale for all of a step, which the token form cannot have, or by
-// a constant, which it has as it is.
+// Rows that a file rounds to integers as it runs: by one scale for all of a step, which the token form cannot have, or
+// by a constant, which it has as it is.
 #include <algorithm>
-#include <cmath>
 
 #include "base/ir/keys.h"
 #include "importer/decoder/quantized_weights.h"
@@ -150,7 +149,7 @@ std::optional<Rounding> rounding(const Graph& graph, const Node& node) {
       graph.value(node.outputs[0]).dtype != DType::kF32 ||
       graph.value(quantize->inputs[0]).dtype != DType::kF32)
     return std::nullopt;
-  const double range = std::exp2(bits_of(codes));
+  const double range = 1 << bits_of(codes);
   const bool is_signed = codes == DType::kI4 || codes == DType::kI8 || codes == DType::kI16;
   const double least = is_signed ? -range / 2 : 0;
   return Rounding{quantize->inputs[0], *scale, least - zero, least + range - 1 - zero};

@@ -93,8 +93,8 @@ void matmul_nbits(OpContext& c) {
       c.fail("g_idx names block " + std::to_string(t.integer(i)) + " of " + std::to_string(blocks));
 }
 
-// What the codes of bitsandbytes stand for, beside the largest of a block: a float of 1, 2 and 1 bits, and quantiles of the
-// normal distribution.
+// What the codes of bitsandbytes stand for, beside the largest of a block: a float of 1, 2 and 1 bits, and quantiles of
+// the normal distribution.
 constexpr float kThird = 1.F / 3;
 constexpr float kFp4[] = {0, kThird / 64,  2 * kThird,  1,  kThird,  0.5F,  kThird / 2,  0.25F,
                           0, -kThird / 64, -2 * kThird, -1, -kThird, -0.5F, -kThird / 2, -0.25F};
