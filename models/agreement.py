@@ -50,6 +50,14 @@ class File:
         results = dict(zip(self.outputs, self.session.run(None, self.feeds(ids, past))))
         return results["logits"][0], {i.name: results[i.name.replace("past_key_values", "present")] for i in self.caches}
 
+    def by_token(self, ids):
+        """The logits of all places, fed one by one: then a scale of the call is one of the token."""
+        rows, past = [], None
+        for token in ids:
+            logits, past = self.step([token], past)
+            rows.append(logits[-1])
+        return np.array(rows)
+
     def greedy(self, prompt, count):
         """The tokens that are generated, and the logits that each was chosen by."""
         logits, past = self.step(prompt)
@@ -88,7 +96,8 @@ def main():
         quantize(args.of, args.model, args.quantize)
     tokenizer = Tokenizer.from_file(str(args.of.parent / "tokenizer.json"))
     file, floats = File(args.model), File(args.of)
-    same = {"ark : file": [], "float : file": [], "ark : float": [], "file, all at once : file": []}
+    same = {pair: [] for pair in ("ark : file", "ark : file by token", "ark : float", "file by token : file",
+                                  "file at once : file", "float : file")}
     likelihood = {"float": [], "file": [], "ark": []}
     for text in PROMPTS:
         prompt = tokenizer.encode(text).ids
@@ -99,7 +108,8 @@ def main():
             ark = by_ark(args.ark_run, args.model, file.feeds(whole), args.option)[places]
             if source is file:
                 best = {"ark": ark.argmax(-1), "float": floats.step(whole)[0][places].argmax(-1), "file": np.array(tokens),
-                        "file, all at once": file.step(whole)[0][places].argmax(-1)}
+                        "file by token": file.by_token(whole)[places].argmax(-1),
+                        "file at once": file.step(whole)[0][places].argmax(-1)}
                 for pair, found in same.items():
                     a, b = pair.split(" : ")
                     found.extend(best[a] == best[b])

@@ -41,7 +41,9 @@ def with_real_activations(source, target):
             operands = list(n.input[:2])
             for i, codes in enumerate(operands):
                 operands[i] = real.get(codes) or f"{n.name}_real_{i}"
-                if codes not in real:
+                if codes not in real and len(n.input) < 3 + i:
+                    nodes.append(as_float(codes, operands[i]))
+                elif codes not in real:
                     nodes += [as_float(codes, f"{n.name}_codes_{i}"), as_float(n.input[2 + i], f"{n.name}_zero_{i}"),
                               helper.make_node("Sub", [f"{n.name}_codes_{i}", f"{n.name}_zero_{i}"], [operands[i]])]
             n = helper.make_node("MatMul", operands, n.output, name=n.name)
@@ -135,6 +137,58 @@ def test_attention_of_bytes(tmp_path, monkeypatch, kind, direct):
     write_attention(real, direct)
     quantize(real, path, **KINDS[kind])
     assert any(n.op_type == "QAttention" for n in onnx.load(path).graph.node)
+    with_real_activations(path, real)
+    check(path, real)
+
+
+SPELLINGS = {  # of the product of codes `i` with the scale `s` of the rows and constants `w` of the weights
+    "one by one": lambda add, i, s, w: add("Mul", add("Mul", i, s), w(np.ravel)),
+    "weights first": lambda add, i, s, w: add("Mul", add("Mul", i, w(np.ravel)), s),
+    "rows of scales": lambda add, i, s, w: add("Mul", add("Mul", w(lambda a: a.reshape(1, -1)), s), i),
+    "weights much later": lambda add, i, s, w: add("Mul", add("Neg", add("Mul", s, i)), w(lambda a: -a)),
+}
+
+
+@pytest.mark.parametrize("zeros", ["both", "one for all columns", "none of the weights", "none of the rows"])
+@pytest.mark.parametrize("way", SPELLINGS)
+def test_products_of_bytes_however_they_are_spelled(tmp_path, monkeypatch, way, zeros):
+    monkeypatch.setenv("ARK_RUN_ACTIVATIONS", "f32")
+    real, path = tmp_path / "real.onnx", tmp_path / "model.onnx"
+    write(preset("llama", **SIZES), real)
+    model = onnx.load(real)
+    weights = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    nodes = []
+
+    def add(op, *inputs, outputs=1, **attributes):
+        names = [f"new_{len(nodes)}_{i}" for i in range(outputs)]
+        nodes.append(helper.make_node(op, inputs, names, name=names[0], **attributes))
+        return names if outputs > 1 else names[0]
+
+    def constant(array):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), f"c{len(model.graph.initializer)}"))
+        return model.graph.initializer[-1].name
+
+    for n in model.graph.node:
+        if n.op_type != "MatMul" or n.input[1] not in weights:
+            nodes.append(n)
+            continue
+        w = weights[n.input[1]]
+        scale = (np.abs(w).max(0) / 120).astype(np.float32)
+        zero = np.full(w.shape[1] if zeros == "both" else (), 0 if zeros == "none of the weights" else 3, np.int8)
+        q, s, z = add("DynamicQuantizeLinear", n.input[0], outputs=3)
+        w_zero = [] if zeros == "none of the weights" else [constant(zero)]
+        i = add("MatMulInteger", q, constant((np.round(w / scale) + zero).astype(np.int8)),
+                "" if zeros == "none of the rows" else z, *w_zero)
+        y = SPELLINGS[way](add, add("Cast", i, to=onnx.TensorProto.FLOAT), s, lambda form: constant(form(scale)))
+        nodes.append(helper.make_node("Identity", [y], n.output))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, path)
+    literal, feeds = by_onnx_runtime(path)
+    if zeros == "none of the rows":  # these are other numbers than the rows'
+        refusal = by_ark(path, feeds, "--driver", "decoder", refused=True)
+        assert "has no form that works token by token" in refusal
+        return agree(by_ark(path, feeds, "--driver", "dynamic"), literal)
     with_real_activations(path, real)
     check(path, real)
 
