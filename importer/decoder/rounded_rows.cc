@@ -31,7 +31,9 @@ class Products {
       const Node& mul = graph_.node(last);
       if (!take_factors(mul.inputs[mul.inputs[0] == product ? 1 : 0], wanted, constants)) return false;
     }
-    if (constants.size() > 1 || (b.real != kNoValue && !constants.empty())) return false;
+    const bool same_shape =
+        graph_.value(graph_.node(last).outputs[0]).shape == graph_.value(integer.outputs[0]).shape;
+    if (!same_shape || constants.size() > 1 || (b.real != kNoValue && !constants.empty())) return false;
     const ValueId left = a.real != kNoValue ? a.real : dequantized(integer, 0, kNoValue);
     if (left == kNoValue) return false;
     const ValueId right =
