@@ -52,7 +52,7 @@ std::optional<Tensor> step_input(const Graph& graph, const DecoderSignature& sig
                                  const Dims& dims, int64_t past, int64_t sequence) {
   const DType dtype = graph.value(graph.inputs[input]).dtype;
   if (signature.mask == input)
-    return dims.size() < 4 ? filled(dtype, dims, [](int64_t) { return int64_t{1}; })
+    return dims.size() < 3 ? filled(dtype, dims, [](int64_t) { return int64_t{1}; })
                            : causal_mask(dtype, dims, past);
   if (contains(signature.positions, input))
     return filled(dtype, dims, [&](int64_t i) { return past + i % sequence; });

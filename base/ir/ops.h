@@ -78,8 +78,9 @@ enum class Op : unsigned char {
   kBatchNorm,     // (x, scale, bias, mean, variance) {epsilon}
   kLpNorm, kLrn,  // {axis, p}; {alpha, beta, bias, size}
   // -- products
-  kMatMul,  // (a, b) numpy's matmul, f32 accumulation; {trans_a, trans_b: swap the last two axes of a / b; accuracy_level}. A factor and
-            // a bias (Gemm's) are Mul and Add behind it: lowering fuses them into the product's epilogue
+  kMatMul,  // (a, b) numpy's matmul, f32 accumulation; {trans_a, trans_b: swap the last two axes of a / b; accuracy_level:
+            // what a may be rounded to, numbered as MatMulNBits does: 4 is 8 bits, 0 leaves it to the engine}. A factor
+            // and a bias (Gemm's) are Mul and Add behind it: lowering fuses them into the product's epilogue
   kEinsum,  // (x...) {equation}
   kConv,    // (x, w, bias?) {group, strides, dilations, pads: ints (begin..., end...)}; auto_pad resolved or {auto_pad}
   kConvTranspose,  // the same and {output_padding, output_shape}

@@ -78,6 +78,9 @@ bool fits(Quantized& q) {
   if (q.floating != DType::kUndefined && (!is_floating(q.floating) || bits_of(q.floating) != q.bits ||
                                           q.is_signed || q.zeros || q.default_zero != 0))
     return false;
+  if (q.codebook &&
+      (q.bits != 4 || q.codes->dtype != DType::kU8 || q.is_signed || q.zeros || q.default_zero != 0))
+    return false;
   if (q.default_zero < low || q.default_zero >= low + (1 << q.bits)) return false;
   if (!holds_fields(*q.codes, q) || !has_fields(*q.codes, q, q.rows, q.columns, q.code_stride)) return false;
   if (!is_floating(q.scales->dtype) || q.scales->dtype == DType::kF64 || q.scales->quantized) return false;
@@ -123,9 +126,9 @@ bool same_numbers(const Constant& a, const Constant& b) {
 
 bool same_payload(const Quantized& a, const Quantized& b) {
   if (a.rows != b.rows || a.columns != b.columns || a.bits != b.bits || a.is_signed != b.is_signed ||
-      a.floating != b.floating || a.axis != b.axis || a.block != b.block || a.code_stride != b.code_stride ||
-      (a.zeros == nullptr) != (b.zeros == nullptr) || (a.offsets == nullptr) != (b.offsets == nullptr) ||
-      (a.offsets && !same_numbers(*a.offsets, *b.offsets)))
+      a.floating != b.floating || a.codebook != b.codebook || a.axis != b.axis || a.block != b.block ||
+      a.code_stride != b.code_stride || (a.zeros == nullptr) != (b.zeros == nullptr) ||
+      (a.offsets == nullptr) != (b.offsets == nullptr) || (a.offsets && !same_numbers(*a.offsets, *b.offsets)))
     return false;
   const bool same_zeros = a.zeros ? a.zero_stride == b.zero_stride && same_payload(*a.zeros, *b.zeros)
                                   : a.default_zero == b.default_zero;
@@ -152,6 +155,7 @@ QuantizedRows::QuantizedRows(const Quantized& quantized, int64_t first, int64_t 
   for (int code = 0; code < 1 << q_.bits; ++code) {
     const auto byte = static_cast<std::byte>(code);
     numbers_[code] = static_cast<float>(code);
+    if (q_.codebook) numbers_[code] = q_.codebook[code];
     if (q_.floating != DType::kUndefined) load_f32(q_.floating, &byte, 0, 1, 1, &numbers_[code]);
   }
   if (q_.zeros) zeros_ = fields(*q_.zeros, q_.bits, from, held, scale_stride_, q_.zero_stride, zeros_skip_);

@@ -22,6 +22,9 @@ struct Quantized {
   bool is_signed = false;  // codes and zeros: two's complement
   // Codes are numbers of this type, of `bits` bits and without zeros; kUndefined: integers.
   DType floating = DType::kUndefined;
+  // Codes, of 4 bits, are places in this table of 16 numbers, which outlives all; each byte's first lies in its
+  // high bits, and there are no zeros: bitsandbytes' NF4 and FP4. Or null.
+  const float* codebook = nullptr;
   int axis = 1;       // that blocks run along: 0 rows, 1 columns
   int64_t block = 0;  // > 0
   ConstantPtr codes;  // bytes; element (r, c) is number r * code_stride + c
@@ -78,7 +81,7 @@ class QuantizedRows {
  private:
   int field(const std::vector<std::byte>& bytes, int64_t i) const {
     const int64_t bit = i * q_.bits;
-    const int stored = std::to_integer<int>(bytes[bit >> 3]) >> (bit & 7);
+    const int stored = std::to_integer<int>(bytes[bit >> 3]) >> ((bit & 7) ^ (q_.codebook ? 4 : 0));
     return (stored & ((1 << q_.bits) - 1)) ^ flip_;
   }
   // Place of an element's block among those held, whose rows are `stride` apart.

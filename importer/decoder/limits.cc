@@ -9,18 +9,24 @@
 namespace ark::decoder {
 namespace {
 
-// Values that depend on no token but are read by nodes that do.
+// Values that depend on the step, on no token, and are read by nodes that do.
 std::set<ValueId> frontier(const Graph& graph, const Roles& roles) {
-  std::vector<bool> depends(graph.values.size(), false);
+  std::vector<bool> depends(graph.values.size(), false), varies = depends;
+  for (const ValueId id : graph.inputs) varies[id] = true;
   depends[graph.inputs[roles.signature.ids]] = true;
   for (const auto& cache : roles.signature.caches) depends[graph.inputs[cache.input]] = true;
   std::set<ValueId> values;
   for (const Node& node : graph.nodes) {
     if (node.removed) continue;
     const auto is = [&](ValueId id) { return id != kNoValue && depends[id]; };
+    const bool changes = node.attributes.has_symbols() || !node.subgraphs.empty() ||
+                         std::any_of(node.inputs.begin(), node.inputs.end(),
+                                     [&](ValueId id) { return id != kNoValue && varies[id]; });
+    for (const ValueId id : node.outputs)
+      if (id != kNoValue) varies[id] = changes;
     if (!std::any_of(node.inputs.begin(), node.inputs.end(), is)) continue;
     for (const ValueId id : node.inputs)
-      if (id != kNoValue && !is(id) && !graph.value(id).constant) values.insert(id);
+      if (id != kNoValue && !is(id) && varies[id]) values.insert(id);
     for (const ValueId id : node.outputs)
       if (id != kNoValue) depends[id] = true;
   }

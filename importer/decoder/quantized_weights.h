@@ -15,4 +15,14 @@ ConstantPtr quantized_weight(const Graph& graph, const Node& node);
 // depend on the row: rows of a table as every other file has them.
 void dequantize_before_look_ups(Graph& graph);
 
+// Products of bytes and what makes them real again, MatMulInteger -> Cast -> Mul with the scales of both,
+// become products of reals with a DequantizeLinear of the weights: the rows are those that a
+// DynamicQuantizeLinear rounded, by a scale for all rows of the step, which no token knows of another. The product
+// says so (accuracy_level 4). Returns how many there were.
+int products_of_reals(Graph& graph);
+
+// DequantizeLinear(QuantizeLinear(x)) by one constant scale becomes what it does to each number: divide, round, clip,
+// multiply. NaN stays NaN.
+void spell_out_roundings(Graph& graph);
+
 }  // namespace ark::decoder

@@ -142,6 +142,8 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   prune(graph, pruned);
   refuse_coarse_rounding(graph);
   lower_einsum(graph);
+  const int dynamic = products_of_reals(graph);
+  spell_out_roundings(graph);
   dequantize_before_look_ups(graph);
   const Roles roles = unify_sizes(graph, pruned);
   const int64_t wanted = max_length > 0 ? max_length : kProbedLength;
@@ -166,6 +168,10 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
                        : reach < wanted         ? "sequences of up to " + std::to_string(length) +
                                               " tokens, where the file's tables end"
                                         : "position tables made for " + std::to_string(length) + " tokens");
+  if (dynamic)
+    r.evidence.push_back(
+        std::to_string(dynamic) +
+        " products whose input the file rounds to 8 bits by one scale a step: here at most by row");
   model.evidence = std::move(r.evidence);
   model.signature.max_positions = reach < wanted ? reach : 0;
   return model;

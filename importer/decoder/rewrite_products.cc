@@ -44,8 +44,10 @@ ConstantPtr weight(Rewrite& r, const Node& node, ValueId id, std::size_t axes) {
 
 ValueId input(const Node& node, std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; }
 
-Attributes product_attributes(bool trans_a, bool trans_b) {
+Attributes product_attributes(const Node& node, bool trans_a, bool trans_b) {
   Attributes attributes;
+  if (node.attributes.has(key::kAccuracyLevel))
+    attributes.set(key::kAccuracyLevel, node.attributes.get(key::kAccuracyLevel));
   if (trans_a) attributes.set(key::kTransA, 1);
   if (trans_b) attributes.set(key::kTransB, 1);
   return attributes;
@@ -67,7 +69,7 @@ void times_weight(Rewrite& r, const Node& node, Rows x, bool trans_b) {
   const int64_t n = trans_b ? d[d.size() - 2] : d.back();
   Rows y = x;
   y.layout[k_axis] = feature_axis(n);
-  Attributes attributes = product_attributes(false, trans_b);
+  Attributes attributes = product_attributes(node, false, trans_b);
   // Its tokens are f32 from here on; that the file has them in bf16 stands in the attribute alone.
   if (r.plain.value(node.inputs[0]).dtype == DType::kBF16) attributes.set(key::kAccuracyLevel, 3);
   if (d.size() == 2) {
@@ -105,9 +107,11 @@ void weight_times(Rewrite& r, const Node& node, const Rows& x, bool trans_a) {
   Rows y = x;
   y.layout[k_axis] = feature_axis(trans_a ? w->dims[1] : w->dims[0]);
   if (is_kept(x.layout.back()))
-    y.tokens = r.out.emit(Op::kMatMul, {r.out.constant(w), x.tokens}, product_attributes(trans_a, false));
+    y.tokens =
+        r.out.emit(Op::kMatMul, {r.out.constant(w), x.tokens}, product_attributes(node, trans_a, false));
   else
-    y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, product_attributes(false, !trans_a));
+    y.tokens =
+        r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, product_attributes(node, false, !trans_a));
   r.set(node.outputs[0], std::move(y));
 }
 
@@ -128,8 +132,8 @@ void row_by_row(Rewrite& r, const Node& node, const Rows& a, const Rows& b) {
     if (batch) to_b[i] = y.layout[i];
   }
   y.layout[rank - 1] = b.layout[rank - 1];
-  y.tokens =
-      r.out.emit(Op::kMatMul, {r.conform(a, to_a), r.conform(b, to_b)}, product_attributes(false, false));
+  y.tokens = r.out.emit(Op::kMatMul, {r.conform(a, to_a), r.conform(b, to_b)},
+                        product_attributes(node, false, false));
   r.set(node.outputs[0], std::move(y));
 }
 
@@ -190,10 +194,7 @@ bool times_nbits(Rewrite& r, const Node& node) {
   Rows y = x;
   y.layout.back() = feature_axis(node.attributes.get(key::kN));
   if (const ConstantPtr w = r.quantized(node)) {
-    Attributes attributes = product_attributes(false, true);
-    if (const int64_t level = node.attributes.get_or(key::kAccuracyLevel, 0); level != 0)
-      attributes.set(key::kAccuracyLevel, level);
-    y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, attributes);
+    y.tokens = r.out.emit(Op::kMatMul, {x.tokens, r.out.constant(w)}, product_attributes(node, false, true));
     if (const ValueId id = input(node, 5); id != kNoValue) {
       const Rows bias = r.operand(node, id, y.layout);
       y.tokens = r.out.emit(Op::kAdd, {y.tokens, r.conform(bias, y.layout)});

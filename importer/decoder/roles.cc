@@ -45,7 +45,7 @@ Replacements input_sizes(const Graph& graph, const DecoderSignature& s) {
   if (const Shape* shape = shape_of(graph, s.mask); shape && shape->size() >= 2) {
     replace_symbol(map, shape->front(), batch);
     replace_symbol(map, shape->back(), s.caches.empty() ? sequence : past + sequence);
-    if (shape->size() == 4) replace_symbol(map, (*shape)[2], sequence);
+    if (shape->size() > 2) replace_symbol(map, (*shape)[shape->size() - 2], sequence);
   }
   return map;
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -13,13 +14,17 @@ Attributes over_rows(const Attributes& attributes) {
   return result;
 }
 
-// Nodes that some attention block depends on, and the blocks themselves: they see every token.
+// Nodes that some attention block depends on, and the blocks themselves: they see every token. So do those that read
+// ids and positions, as only reals are selected.
 std::vector<bool> for_all_tokens(const Graph& graph) {
   std::vector<bool> all(graph.nodes.size(), false);
   for (std::size_t i = graph.nodes.size(); i-- > 0;) {  // topological order: readers first
     const Node& node = graph.nodes[i];
     if (node.removed) continue;
-    if (node.op == Op::kPagedAttention) all[i] = true;
+    const bool reads_integers = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
+      return id != kNoValue && !graph.value(id).constant && is_integer(graph.value(id).dtype);
+    });
+    if (node.op == Op::kPagedAttention || reads_integers) all[i] = true;
     if (!all[i]) continue;
     for (const ValueId id : node.inputs)
       if (const Node* producer = graph.producer(id)) all[producer - graph.nodes.data()] = true;

@@ -31,9 +31,8 @@ ValueId visible_keys(OpContext& c, ValueId mask, const Expr& batch, const Expr& 
 
 // A mask and an additive bias in one operand. What is masked gets the filter value, not minus infinity: a row with
 // nothing visible is the mean of all values, weighted by their scores.
-ValueId combined_bias(OpContext& c, ValueId visible, ValueId bias) {
+ValueId combined_bias(OpContext& c, DType type, ValueId visible, ValueId bias) {
   if (visible == kNoValue) return bias;
-  const DType type = dtype_of(c, c.input(0));
   const ValueId filter = scalar(c, c.attr_float("mask_filter_value", -10000), type);
   const ValueId mask = c.emit(Op::kWhere, {visible, scalar(c, 0, type), filter});
   return bias == kNoValue ? mask : binary(c, Op::kAdd, mask, bias);
@@ -49,14 +48,13 @@ std::vector<int64_t> hidden_sizes(OpContext& c, ValueId weights, int64_t heads) 
   return sizes;
 }
 
-// (x, weights [hidden, q+k+v], bias?, mask?, past [2, B, H, P, D]?, added bias?) -> (y, present?)
-void packed_attention(OpContext& c) {
+// qkv [B, S, q+k+v] -> (y, present?). Inputs of the node: `mask` and `past` [2, B, H, P, D], if they are there.
+void attend_packed(OpContext& c, ValueId qkv, std::size_t mask, std::size_t before, ValueId added_bias) {
   if (c.attr_int("do_rotary", 0)) c.unsupported("do_rotary; export with RotaryEmbedding");
   if (c.attr_int("past_present_share_buffer", 0))
     c.unsupported("a past that shares its buffer with the present; export without it");
   const int64_t heads = c.attr_int("num_heads", 0);
   const auto sizes = hidden_sizes(c, c.input(1), heads);
-  const ValueId qkv = add_input(c, c.emit(Op::kMatMul, {c.input(0), c.input(1)}), 2);
   const auto parts =
       c.emit_many(Op::kSplit, {qkv}, {{key::kAxis, 2}, {key::kSizes, Shape(sizes.begin(), sizes.end())}}, 3);
   std::vector<ValueId> in;
@@ -64,17 +62,17 @@ void packed_attention(OpContext& c) {
   in.resize(6, kNoValue);
   const Shape keys = shape_of(c, in[1]);
   Expr total = keys[2];
-  if (c.has_input(4)) {
-    const Shape past = shape_of(c, c.inputs[4]);
+  if (c.has_input(before)) {
+    const Shape past = shape_of(c, c.inputs[before]);
     if (past.size() != 5) c.fail("the past must be [2, batch, heads, past, head]");
-    const auto halves =
-        c.emit_many(Op::kSplit, {c.inputs[4]}, {{key::kAxis, 0}, {key::kSizes, Shape{Expr(1), Expr(1)}}}, 2);
+    const auto halves = c.emit_many(Op::kSplit, {c.inputs[before]},
+                                    {{key::kAxis, 0}, {key::kSizes, Shape{Expr(1), Expr(1)}}}, 2);
     for (std::size_t i = 0; i < 2; ++i)
       in[4 + i] = reshape(c, halves[i], Shape(past.begin() + 1, past.end()));
     total = past[3] + total;
   }
-  const ValueId visible = c.has_input(3) ? visible_keys(c, c.inputs[3], keys[0], total) : kNoValue;
-  in[3] = combined_bias(c, visible, optional_input(c, 5));
+  const ValueId visible = c.has_input(mask) ? visible_keys(c, c.inputs[mask], keys[0], total) : kNoValue;
+  in[3] = combined_bias(c, dtype_of(c, qkv), visible, added_bias);
   const auto results = attend(c, in, c.attr_int("unidirectional", 0) != 0, 0, 0);
   if (!c.wants_output(1)) return;
   std::vector<ValueId> present;
@@ -84,6 +82,18 @@ void packed_attention(OpContext& c) {
     present.push_back(reshape(c, results[i], shape));
   }
   c.outputs[1] = c.emit(Op::kConcat, present, {{key::kAxis, 0}});
+}
+
+// (x, weights [hidden, q+k+v], bias?, mask?, past?, added bias?) -> (y, present?)
+void packed_attention(OpContext& c) {
+  const ValueId qkv = add_input(c, c.emit(Op::kMatMul, {c.input(0), c.input(1)}), 2);
+  attend_packed(c, qkv, 3, 4, optional_input(c, 5));
+}
+
+// The same of bytes: (x, weights, bias, x scale, weights' scale, mask?, x zero?, weights' zero?, past?)
+void quantized_attention(OpContext& c) {
+  const ValueId zero = c.has_input(6) ? c.inputs[6] : kNoValue;
+  attend_packed(c, add_input(c, scaled_product(c, c.input(0), zero, c.input(3), 1, 4, 7), 2), 5, 8, kNoValue);
 }
 
 // q, k, v of MultiHeadAttention as [B, H, S, D], biases added. Forms: three of rank 3; keys and values
@@ -140,7 +150,7 @@ void multi_head_attention(OpContext& c) {
     total = shape_of(c, in[4]).at(2) + total;
   }
   const ValueId visible = c.has_input(4) ? visible_keys(c, c.inputs[4], keys[0], total) : kNoValue;
-  in[3] = combined_bias(c, visible, optional_input(c, 5));
+  in[3] = combined_bias(c, dtype_of(c, c.input(0)), visible, optional_input(c, 5));
   attend(c, in, c.attr_int("unidirectional", 0) != 0, 0, 0);
 }
 
@@ -149,6 +159,7 @@ void multi_head_attention(OpContext& c) {
 std::span<const Entry> fused_attention_table() {
   static constexpr Entry kTable[] = {
       {kMicrosoft, "Attention", packed_attention},
+      {kMicrosoft, "QAttention", quantized_attention},
       {kMicrosoft, "MultiHeadAttention", multi_head_attention},
   };
   return kTable;

@@ -55,5 +55,8 @@ ValueId add_input(OpContext& c, ValueId x, std::size_t i);
 // inputs.
 ValueId dequantized(OpContext& c, std::size_t x, std::size_t scale, std::size_t zero, int64_t axis);
 ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero);
+// Bytes `a` times input b, in f32 with the scales of both.
+ValueId scaled_product(OpContext& c, ValueId a, ValueId a_zero, ValueId a_scale, std::size_t b,
+                       std::size_t b_scale, std::size_t b_zero);
 
 }  // namespace ark::ops

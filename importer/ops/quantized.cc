@@ -1,12 +1,21 @@
 // Quantization: QDQ, dynamic int8, weight-only int4 and int8, and the older QLinear operators by their
 // definition.
 #include <algorithm>
+#include "base/ir/quantized.h"
 
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
 namespace ark::ops {
+
+ValueId scaled_product(OpContext& c, ValueId a, ValueId a_zero, ValueId a_scale, std::size_t b,
+                       std::size_t b_scale, std::size_t b_zero) {
+  const ValueId product =
+      c.emit(Op::kMatMulInteger, {a, c.input(b), a_zero, c.has_input(b_zero) ? c.inputs[b_zero] : kNoValue});
+  return binary(c, Op::kMul, cast(c, product, DType::kF32), binary(c, Op::kMul, a_scale, c.input(b_scale)));
+}
+
 namespace {
 
 DType requested(OpContext& c, const char* name, DType fallback) {
@@ -87,6 +96,50 @@ void matmul_nbits(OpContext& c) {
       c.fail("g_idx names block " + std::to_string(t.integer(i)) + " of " + std::to_string(blocks));
 }
 
+// What the codes of bitsandbytes stand for, beside the largest of a block: a float of 1, 2 and 1 bits, and quantiles of
+// the normal distribution.
+constexpr float kThird = 1.F / 3;
+constexpr float kFp4[] = {0, kThird / 64,  2 * kThird,  1,  kThird,  0.5F,  kThird / 2,  0.25F,
+                          0, -kThird / 64, -2 * kThird, -1, -kThird, -0.5F, -kThird / 2, -0.25F};
+constexpr float kNf4[] = {-1.F,          -0.696192801F, -0.525073051F,  -0.394917488F,
+                          -0.284441382F, -0.18477343F,  -0.0910500363F, 0.F,
+                          0.0795802996F, 0.160930201F,  0.246112302F,   0.337915242F,
+                          0.440709829F,  0.562617004F,  0.722956836F,   1.F};
+
+// com.microsoft: (a, b u8, largest of each block): a product with [N, K], blocks of the elements one behind the other.
+void matmul_bnb4(OpContext& c) {
+  const int64_t k = c.attr_int("K", 0), n = c.attr_int("N", 0), block = c.attr_int("block_size", 0),
+                kind = c.attr_int("quant_type", 0);
+  if (kind != 0 && kind != 1) c.unsupported("quant_type " + std::to_string(kind) + "; 0 is FP4, 1 is NF4");
+  if (c.attr_int("transB", 1) != 1) c.unsupported("transB 0");
+  if (block < 16 || (block & (block - 1)) != 0) c.fail("block_size must be a power of two, 16 at least");
+  const ConstantPtr codes = c.graph.value(c.input(1)).constant, scales = c.graph.value(c.input(2)).constant;
+  if (!codes || !scales) c.unsupported("weights that are no constants");
+  if (k <= 0 || n <= 0 || n > 2 * codes->size() / k || scales->size() != (n * k - 1) / block + 1)
+    c.fail(std::to_string(codes->size()) + " bytes and " + std::to_string(scales->size()) +
+           " scales are not those of K " + std::to_string(k) + ", N " + std::to_string(n) +
+           " and block_size " + std::to_string(block));
+  const bool whole = k % block == 0;  // blocks in each row; else they are cut as one row
+  ConstantPtr w = make_quantized({.rows = whole ? n : 1,
+                                  .columns = whole ? k : n * k,
+                                  .codebook = kind == 0 ? kFp4 : kNf4,
+                                  .block = block,
+                                  .codes = codes,
+                                  .code_stride = whole ? k : n * k,
+                                  .scales = scales},
+                                 codes->name);
+  if (!w) c.unsupported("weights of these types");
+  if (!whole) {
+    Tensor dense = materialise(*w);
+    dense.dims = {n, k};
+    w = make_constant(std::move(dense), codes->name);
+  }
+  const DType type = dtype_of(c, c.input(0));
+  const ValueId y =
+      c.emit(Op::kMatMul, {cast(c, c.input(0), DType::kF32), c.graph.add_constant(w)}, {{key::kTransB, 1}});
+  c.outputs[0] = cast(c, y, type);
+}
+
 // Two codes a byte, the first in the low bits, as elements of their own; the last axis is `size` long.
 ValueId unpacked(OpContext& c, std::size_t i, const Expr& size) {
   const ConstantPtr packed = c.graph.value(c.input(i)).constant;
@@ -135,13 +188,6 @@ void qlinear_matmul(OpContext& c) {
   c.outputs[0] = quantized(c, c.emit(Op::kMatMul, {a, b}), 6, 7);
 }
 
-ValueId scaled_product(OpContext& c, ValueId a, ValueId a_zero, ValueId a_scale, std::size_t b,
-                       std::size_t b_scale, std::size_t b_zero) {
-  const ValueId product =
-      c.emit(Op::kMatMulInteger, {a, c.input(b), a_zero, c.has_input(b_zero) ? c.inputs[b_zero] : kNoValue});
-  return binary(c, Op::kMul, cast(c, product, DType::kF32), binary(c, Op::kMul, a_scale, c.input(b_scale)));
-}
-
 // com.microsoft: (a, b, a_scale, b_scale, a_zero?, b_zero?, bias?)
 void matmul_integer_to_float(OpContext& c) {
   const ValueId zero = c.has_input(4) ? c.inputs[4] : kNoValue;
@@ -165,6 +211,7 @@ std::span<const Entry> quantized_table() {
       {kOnnx, "DynamicQuantizeLinear", dynamic_quantize},
       {kOnnx, "MatMulInteger", matmul_integer},
       {kMicrosoft, "MatMulNBits", matmul_nbits},
+      {kMicrosoft, "MatMulBnb4", matmul_bnb4},
       {kMicrosoft, "GatherBlockQuantized", gather_block_quantized},
       {kMicrosoft, "MatMulIntegerToFloat", matmul_integer_to_float},
       {kMicrosoft, "DynamicQuantizeMatMul", dynamic_quantize_matmul},

@@ -50,6 +50,8 @@ FEEDS = {
     "seqlens_k": lambda past, new: np.array([past + new - 1]),
     "chosen": causal,
     "added": lambda past, new: np.where(causal(past, new), 0, -1e30),
+    "chosen_rows": lambda past, new: causal(past, new)[0],
+    "added_rows": lambda past, new: np.where(causal(past, new)[0], 0, -1e30),
     "num_logits_to_keep": lambda past, new: np.array(0),
     "logits_to_keep": lambda past, new: np.array([0]),
     "rows_kept": lambda past, new: np.array(2**31 - 1),
@@ -241,9 +243,13 @@ def mask_given(dtype, name):
         graph = model.graph
         makers = {out: node.op_type for node in graph.node for out in node.output}
         biases = [n for n in graph.node if n.op_type == "Where" and makers[n.input[0]] == "Expand"]
+        heads = [] if name.endswith("_rows") else [1]
         for bias in biases:
-            replace_uses(graph, bias.input[0] if dtype == BOOL else bias.output[0], name)
-        graph.input.insert(1, value(name, dtype, "batch_size", 1, "sequence_length", "total"))
+            replace_uses(graph, bias.input[0] if dtype == BOOL else bias.output[0], name if heads else "all_heads")
+        graph.input.insert(1, value(name, dtype, "batch_size", *heads, "sequence_length", "total"))
+        if not heads:
+            graph.initializer.append(numpy_helper.from_array(np.array([1]), "axis_of_heads"))
+            graph.node.insert(0, helper.make_node("Unsqueeze", [name, "axis_of_heads"], ["all_heads"]))
         if any(i.name == "attention_mask" for i in graph.input):
             drop_input(graph, "attention_mask")
         prune(model)
@@ -272,6 +278,8 @@ CASES = {
     "lengths": (FUSED, {}, lengths),
     "mask-chosen": ("llama", {}, mask_given(BOOL, "chosen")),
     "mask-added": ("llama", {}, mask_given(FLOAT, "added")),
+    "mask-chosen-rows": ("llama", {}, mask_given(BOOL, "chosen_rows")),
+    "mask-added-rows": ("llama", {}, mask_given(FLOAT, "added_rows")),
 }
 
 
@@ -336,8 +344,9 @@ def test_data_sets_with_all_inputs_pass(case, tmp_path):
     prefill = session.feeds(PROMPT, session.empty_past())
     sets = [write_set(tmp_path / "prefill", session, prefill),
             write_set(tmp_path / "chunk", session, session.feeds([7, 8, 30], session.run(prefill)[1]))]
-    # Given masks of four axes are data; the decoder driver makes its own.
-    decoder = ["UNSUPPORTED"] * 2 if "chosen" in prefill or "added" in prefill else ["PASS"] * 2
+    # Given masks of three or four axes are data; the decoder driver makes its own.
+    given = any(name.startswith(("chosen", "added")) for name in prefill)
+    decoder = ["UNSUPPORTED"] * 2 if given else ["PASS"] * 2
     for driver, expected in (("dynamic", ["PASS"] * 2), ("decoder", decoder)):
         got, out = verdicts(path, driver, *sets)
         assert got == expected, f"{driver}: {out}"

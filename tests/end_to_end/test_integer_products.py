@@ -1,10 +1,14 @@
-"""Products of 8-bit matrices beyond one tile and one chunk of K, against numpy and ONNX Runtime."""
+"""Products of 8-bit matrices beyond one tile and one chunk of K, against numpy and ONNX Runtime; and products with
+4-bit codes of bitsandbytes."""
+
+import subprocess
 
 import numpy as np
+import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from test_microsoft_nodes import agrees, node, pytestmark, write_case  # noqa: F401
+from test_microsoft_nodes import BINARY, MICROSOFT, agrees, node, pytestmark, write_case  # noqa: F401
 
 
 @pytest.mark.parametrize("batch, m, k, n", [((), 1, 700, 150), ((), 140, 257, 65), ((2, 3), 5, 600, 64)])
@@ -34,3 +38,52 @@ def test_one_zero_point_may_stand_beside_many_scales(tmp_path, op, shape, weight
     nodes = [node(op, "x xs xz w ws wz ys yz", "q"), node("Cast", "q", "y", to=1)]
     write_case(tmp_path / "case", nodes, {"x": draw(shape)}, {n: np.asarray(a) for n, a in weights.items()})
     agrees(tmp_path)
+
+
+@pytest.mark.parametrize("n, k, block", [(5, 64, 16), (3, 96, 64), (7, 33, 32), (1, 1, 16)])
+@pytest.mark.parametrize("kind", [0, 1])
+def test_every_code_of_bitsandbytes(tmp_path, n, k, block, kind):
+    random = np.random.default_rng(n)
+    weights = {"b": random.integers(0, 256, (n * k + 1) // 2).astype(np.uint8),
+               "largest": random.uniform(0.1, 2, -(-n * k // block)).astype(np.float32)}
+    nodes = [node("MatMulBnb4", "x b largest", "y", MICROSOFT, K=k, N=n, block_size=block, quant_type=kind)]
+    write_case(tmp_path / "case", nodes, {"x": random.standard_normal((2, 3, k)).astype(np.float32)}, weights)
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("change, reason", [({"K": 2**62}, "are not those of"), ({"N": 2**62}, "are not those of"),
+                                            ({"block_size": 2**62}, "are not those of"), ({"K": -1}, "are not those of"),
+                                            ({"block_size": 24}, "power of two"), ({"quant_type": 2}, "quant_type 2"),
+                                            ({"transB": 0}, "transB 0")])
+def test_sizes_of_bitsandbytes_that_do_not_fit(tmp_path, change, reason):
+    attributes = {"K": 32, "N": 4, "block_size": 16, "quant_type": 1, **change}
+    graph = helper.make_graph(
+        [node("MatMulBnb4", "x b largest", "y", MICROSOFT, **attributes)], "case",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32])], [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(np.zeros(64, np.uint8), "b"), numpy_helper.from_array(np.ones(8, np.float32), "largest")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "model.onnx")
+    run = subprocess.run([BINARY, tmp_path / "model.onnx"], capture_output=True, text=True, timeout=300)
+    assert run.returncode != 0 and reason in run.stderr and run.stderr.count("\n") == 1, run.stderr
+
+
+@pytest.mark.parametrize("columns, past, causal", [(1, True, 1), (48, True, 1), (48, False, 0)])
+def test_attention_of_bytes(tmp_path, columns, past, causal):
+    random = np.random.default_rng(columns)
+    hidden, heads, batch = 16, 2, 2
+    weights = {"w": random.integers(0, 256, (hidden, 3 * hidden)).astype(np.uint8), "b": draw_normal(random, 48),
+               "ws": random.uniform(0.005, 0.01, columns).astype(np.float32), "wz": np.full(columns, 120, np.uint8)}
+    weights |= {"ws": weights["ws"][0], "wz": weights["wz"][0]} if columns == 1 else {}
+    feeds = {"x": draw_normal(random, batch, 3, hidden)}
+    if past:
+        feeds["past"] = draw_normal(random, 2, batch, heads, 5, hidden // heads)
+    quantize = node("DynamicQuantizeLinear", "x", "q s z")
+    attention = helper.make_node("QAttention", [*"q w b s ws".split(), "", "z", "wz", *(["past"] if past else [])],
+                                 ["y", "present"], domain=MICROSOFT, num_heads=heads, unidirectional=causal)
+    write_case(tmp_path / "case", [quantize, attention], feeds, {n: np.asarray(a) for n, a in weights.items()},
+               ("y", "present"))
+    agrees(tmp_path)
+
+
+def draw_normal(random, *size):
+    return random.standard_normal(size).astype(np.float32)

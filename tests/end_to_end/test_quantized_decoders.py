@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from ml_dtypes import float8_e4m3fn as f8
 from onnx import helper, numpy_helper
+from onnxruntime.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer
 
 from ark_server import BIN, ROOT
 
@@ -21,6 +22,34 @@ from presets import preset  # noqa: E402
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
 
 HIDDEN, IDS = 64, np.array([[5, 17, 3, 42, 9]])
+
+
+def by_onnx_runtime(path):
+    """Logits of IDS, and what was fed."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    feeds = {}
+    for i in session.get_inputs():
+        empty = [d if isinstance(d, int) else {"kv_cache_dim": 16}.get(d, int("batch" in d)) for d in i.shape]
+        feeds[i.name] = {"input_ids": IDS, "attention_mask": np.ones_like(IDS),
+                         "position_ids": np.arange(5)[None]}.get(i.name, np.zeros(empty, np.float32))
+    return session.run(["logits"], feeds)[0], feeds
+
+
+def by_ark(path, feeds, *options, refused=False):
+    """The same logits, or what is said against it."""
+    command = [BINARY, path, "--output-dir", path.parent, *options]
+    for name, array in feeds.items():
+        np.save(path.parent / f"in_{name}.npy", array)
+        command += ["--input", f"{name}={path.parent / f'in_{name}.npy'}"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert refused == (run.returncode != 0), run.stderr
+    return run.stderr if refused else np.load(path.parent / "logits.npy")
+
+
+def agree(got, want, bound=1e-4):
+    np.testing.assert_allclose(got, want, rtol=0, atol=bound * np.abs(want).max())
 
 
 class Decoder:
@@ -63,8 +92,7 @@ class Decoder:
         scales = (np.abs(w).max(0) / 127).astype(np.float32)
         return self.add("DequantizeLinear", self.codes(w, scales), scales, axis=1)
 
-    def agrees(self, refusal=""):
-        """As the decoder that it is recognised as; if that is refused with those words, as the plain graph."""
+    def save(self):
         nodes = self.new + list(self.graph.node)
         del self.graph.node[:]
         self.graph.node.extend(nodes)
@@ -72,26 +100,14 @@ class Decoder:
             self.model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
         self.model.ir_version = 10
         onnx.save(self.model, self.path)
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
-        feeds = {}
-        for i in session.get_inputs():
-            empty = [d if isinstance(d, int) else int("batch" in d) for d in i.shape]
-            feeds[i.name] = {"input_ids": IDS, "attention_mask": np.ones_like(IDS),
-                             "position_ids": np.arange(5)[None]}.get(i.name, np.zeros(empty, np.float32))
-        command = [BINARY, self.path, "--output-dir", self.path.parent]
-        for name, array in feeds.items():
-            np.save(self.path.parent / f"in_{name}.npy", array)
-            command += ["--input", f"{name}={self.path.parent / f'in_{name}.npy'}"]
-        run = subprocess.run([*command, "--driver", "decoder"], capture_output=True, text=True, timeout=300)
+
+    def agrees(self, refusal=""):
+        """As the decoder that it is recognised as; if that is refused with those words, as the plain graph."""
+        self.save()
+        want, feeds = by_onnx_runtime(self.path)
         if refusal:
-            assert refusal in run.stderr
-            run = subprocess.run([*command, "--driver", "dynamic"], capture_output=True, text=True, timeout=300)
-        assert run.returncode == 0, run.stderr
-        want = session.run(["logits"], feeds)[0]
-        got = np.load(self.path.parent / "logits.npy")
-        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
+            assert refusal in by_ark(self.path, feeds, "--driver", "decoder", refused=True)
+        agree(by_ark(self.path, feeds, "--driver", "dynamic" if refusal else "decoder"), want)
 
 
 @pytest.fixture
@@ -143,6 +159,15 @@ def test_one_scale_and_one_zero_point_of_other_ranks(llama):
         scale = np.float32(np.abs(w).max() / 127)
         codes = (llama.codes(w, scale).astype(int) + 128).astype(np.uint8)
         llama.replace(node.input[1], llama.add("DequantizeLinear", codes, scale.reshape(1), np.array(128, np.uint8)))
+    llama.agrees()
+
+
+@pytest.mark.parametrize("kind", ["FP4", "NF4"])
+@pytest.mark.parametrize("block", [16, 64])  # rows of 96 are 6 blocks, or cut blocks in the middle
+def test_bitsandbytes_weights(llama, kind, block):
+    quantizer = MatMulBnb4Quantizer(llama.model, getattr(MatMulBnb4Quantizer, kind), block)
+    quantizer.process()
+    assert sum(n.op_type == "MatMulBnb4" for n in llama.graph.node) == 2 * 7 + 1
     llama.agrees()
 
 
@@ -210,6 +235,25 @@ def test_what_stands_between_a_matrix_and_its_product(llama, op):
     for node in llama.products():
         llama.replace(node.input[1], BETWEEN[op](llama, llama.weights[node.input[1]]))
     llama.agrees()
+
+
+def test_large_weights_are_no_masks(llama):
+    """They are not evaluated to learn where the file's tables end: 60 million elements, by one tensor of codes."""
+    n, count = 1000, 60
+    codes = llama.constant(llama.random.integers(-128, 128, (n, n), np.int8))
+    last = next(node for node in llama.graph.node if "logits" in node.output)
+    last.output[0] = x = "before_0"
+    for i in range(count):
+        w = llama.add("DequantizeLinear", codes, np.array(1e-3 + 1e-5 * i, np.float32))
+        w = llama.add("Slice", w, *(np.array([v]) for v in (0, 100, 0))) if i == 0 else w
+        w = llama.add("Slice", w, *(np.array([v]) for v in (0, 100, 1))) if i == count - 1 else w
+        y = "logits" if i == count - 1 else f"before_{i + 1}"
+        llama.graph.node.append(helper.make_node("MatMul", [x, w], [y]))
+        x = y
+    llama.save()
+    run = subprocess.run([BINARY.with_name("ark-inspect"), llama.path, "--stage", "recognise"], capture_output=True,
+                         text=True, timeout=300)
+    assert f"{count} weights of 8 bits" in run.stdout, run.stdout[:1000] + run.stderr
 
 
 def test_scales_that_are_quantized(llama):
