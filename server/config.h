@@ -23,6 +23,7 @@ struct ServeOptions : LoadOptions {
   bool supervise = false, no_supervise = true;
   int32_t max_restarts = 5;  // of that process, within a minute
   int32_t max_queue = 256;   // requests that wait; more are answered with 429
+  bool no_prefix_cache = false;
   std::filesystem::path api_key_file;
   bool insecure = false;                   // without keys, for other machines too
   std::vector<std::string> allowed_hosts;  // names of this server, beside the loopback's

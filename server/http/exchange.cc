@@ -277,7 +277,7 @@ Response Server::run_handler(Exchange& exchange) {
     return exchange.connection.is_gone(exchange.status == 0 && !exchange.head.http_1_0);
   };
   Request request{exchange.head.method,     exchange.path, exchange.id, exchange.match.captures,
-                  std::move(exchange.body), gone};
+                  std::move(exchange.body), gone,          exchange.key ? exchange.key->usage->id : 0};
   try {
     return exchange.match.route->handler(request);
   } catch (const HttpError& e) {

@@ -14,7 +14,8 @@ int32_t or_default(int32_t value, int32_t limit) { return value > 0 ? std::min(v
 SchedulerState::SchedulerState(const RunnerLimits& runner, const SchedulerOptions& given)
     : limits(runner),
       options{or_default(given.max_sequences, runner.max_slots),
-              or_default(given.max_batched_tokens, runner.max_tokens), given.max_queue, given.max_restarts},
+              or_default(given.max_batched_tokens, runner.max_tokens), given.max_queue, given.max_restarts,
+              given.prefix_cache && runner.shares_pages},
       pages(runner.pages) {
   for (int32_t slot = options.max_sequences; slot-- > 0;) free_slots.push_back(slot);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/schedule/preempt.h"
+#include "server/schedule/prefix.h"
 
 namespace ark::schedule {
 namespace {
@@ -29,6 +30,8 @@ bool ensure_pages(SchedulerState& state, Sequence& s, int32_t tokens, StepDescri
 void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequence, int32_t budget,
                  StepDescriptor& step, Flight& flight) {
   Sequence& s = *sequence;
+  share_pages(state, s, false);
+  take_prefix(state, s);
   const RunnerLimits& limits = state.limits;
   const int32_t rows_left = limits.max_rows - static_cast<int32_t>(step.rows.size());
   int32_t count = std::min(s.asked - s.posted, budget);
@@ -64,7 +67,14 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
     step.bias.insert(step.bias.end(), s.request.bias.begin(), s.request.bias.end());
     step.rows.push_back(row);
     flight.rows.emplace_back(sequence, s.asked++);
+    if (s.asked == s.prompt_size() + 1) {
+      state.counts.prefix_queries += s.prompt_size();
+      state.counts.prefix_hits += s.cached;
+      s.ticket->mark_cached(s.cached);
+    }
   }
+  s.furthest = std::max(s.furthest, s.posted);
+  share_pages(state, s, true);
   ++s.in_flight;
   flight.members.push_back(sequence);
   state.counts.prompt_tokens += std::max(0, std::min(s.posted, s.prompt_size()) - (s.posted - count));

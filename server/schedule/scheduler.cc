@@ -277,7 +277,9 @@ void Scheduler::fail_all(const std::string& why) {
 
 void Scheduler::publish_stats() {
   const PageAllocator::Counts pages = state_.pages.counts();
-  ARK_CHECK(pages.free + pages.retiring + pages.held == pages.total, "pages are lost");
+  int64_t holders = 0;
+  for (const auto& s : state_.running) holders += static_cast<int64_t>(s->pages.size());
+  ARK_CHECK(holders == pages.holders, "pages are held by nobody");
   std::lock_guard lock(mutex_);
   const int64_t refused = stats_.refused;
   stats_ = state_.counts;
@@ -287,6 +289,7 @@ void Scheduler::publish_stats() {
   stats_.waiting =
       std::count_if(state_.waiting.begin(), state_.waiting.end(), [](const auto& s) { return !s->done; });
   stats_.pages_held = pages.held;
+  stats_.pages_cached = pages.cached;
   stats_.pages_total = pages.total;
 }
 

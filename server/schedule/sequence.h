@@ -25,6 +25,9 @@ struct Sequence {
   int32_t slot = -1;
   std::vector<int32_t> pages;
   int32_t pages_known = 0;  // entries of `pages` that the device's table holds
+  int32_t shared = 0;       // entries of `pages` that are published: never written again
+  int32_t furthest = 0;     // the most that `posted` has been
+  int32_t cached = 0;       // tokens that others had computed before it came so far
   bool done = false;        // finished towards the client; rows still in flight are ignored
 
   // How often the runner was lost with a step of this sequence in flight that brought it no further than a few tokens;

@@ -19,14 +19,15 @@ struct SchedulerOptions {
   int32_t max_batched_tokens = 0;  // of one step; 0: the runner's max_tokens
   int32_t max_queue = 256;         // waiting requests beyond which submit() refuses
   int32_t max_restarts = 5;        // of a runner that is lost and begins anew, within a minute
+  bool prefix_cache = true;        // sequences that begin alike share pages, where the runner allows it
 };
 
 // For /metrics; counters are monotonic.
 struct SchedulerStats {
-  int64_t running = 0, waiting = 0, pages_held = 0, pages_total = 0;  // gauges
+  int64_t running = 0, waiting = 0, pages_held = 0, pages_cached = 0, pages_total = 0;  // gauges
   int64_t step_sequences = 0, step_tokens = 0;                        // gauges: of the latest step
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0, cancelled = 0,
-          refused = 0, nonfinite = 0, restarts = 0;
+          refused = 0, nonfinite = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0;
 };
 
 // A posted step, and which row belongs to whom.
