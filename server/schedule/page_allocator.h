@@ -45,7 +45,9 @@ class PageAllocator {
   // Throws Error(kInternal) unless free + retiring + cached + held == total.
   Counts counts() const;
   // Pages that take() can return now or once all steps in flight are done.
-  int32_t obtainable() const { return static_cast<int32_t>(free_.size() + retiring_.size() + cached_.size()); }
+  int32_t obtainable() const {
+    return static_cast<int32_t>(free_.size() + retiring_.size() + cached_.size());
+  }
 
  private:
   struct Page {
@@ -62,9 +64,9 @@ class PageAllocator {
   uint64_t done_ = 0, clock_ = 0;
   int32_t held_ = 0;
   int64_t holders_ = 0;
-  std::vector<int32_t> free_;           // a stack: recently used pages are warm
-  std::deque<int32_t> retiring_;        // not ordered by step
-  std::map<uint64_t, int32_t> cached_;  // without a holder, by when the last one went
+  std::vector<int32_t> free_;                             // a stack: recently used pages are warm
+  std::deque<int32_t> retiring_;                          // not ordered by step
+  std::map<uint64_t, int32_t> cached_;                    // without a holder, by when the last one went
   std::unordered_multimap<uint64_t, int32_t> published_;  // by hash; the contents decide
 };
 

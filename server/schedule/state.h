@@ -25,7 +25,7 @@ struct SchedulerOptions {
 // For /metrics; counters are monotonic.
 struct SchedulerStats {
   int64_t running = 0, waiting = 0, pages_held = 0, pages_cached = 0, pages_total = 0;  // gauges
-  int64_t step_sequences = 0, step_tokens = 0;                        // gauges: of the latest step
+  int64_t step_sequences = 0, step_tokens = 0;  // gauges: of the latest step
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0, cancelled = 0,
           refused = 0, nonfinite = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0;
 };
