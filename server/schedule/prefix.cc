@@ -35,7 +35,6 @@ void take_prefix(SchedulerState& state, Sequence& s) {
     state.pages.hold(page);
     s.pages.push_back(page);
     ++s.shared;
-    s.cached += std::max(0, s.posted + size - std::max(s.posted, s.furthest));
     s.posted += size;
   }
 }

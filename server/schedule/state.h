@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "engine/run/runner.h"
+#include "server/schedule/pace.h"
 #include "server/schedule/page_allocator.h"
 #include "server/schedule/sequence.h"
 
@@ -20,6 +22,9 @@ struct SchedulerOptions {
   int32_t max_queue = 256;         // waiting requests beyond which submit() refuses
   int32_t max_restarts = 5;        // of a runner that is lost and begins anew, within a minute
   bool prefix_cache = true;        // sequences that begin alike share pages, where the runner allows it
+  // Seconds that a step with streams may take; 0: Pace::kStretch times what it takes without prompts; below: any.
+  double slo_itl = 0;
+  bool shortest_first = true;  // of prompts, else by arrival
 };
 
 // For /metrics; counters are monotonic.
@@ -30,12 +35,19 @@ struct SchedulerStats {
           refused = 0, nonfinite = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0;
 };
 
+// What was computed for a client since the start.
+struct ClientWork {
+  int64_t read = 0,
+          served = 0;  // tokens of prompts; those and generated ones, weighted; lifted to others' on arrival
+};
+
 // A posted step, and which row belongs to whom.
 struct Flight {
   uint64_t step = 0;
   // (sequence, index of the token that the row is about)
   std::vector<std::pair<std::shared_ptr<Sequence>, int32_t>> rows;
   std::vector<std::shared_ptr<Sequence>> members;
+  Pace::Load load;
 };
 
 struct SchedulerState {
@@ -50,6 +62,8 @@ struct SchedulerState {
   std::vector<std::shared_ptr<Sequence>>
       running;  // with a slot, by arrival; also done or preempted ones in flight
   std::deque<Flight> flights;
+  Pace pace;
+  std::map<uint32_t, ClientWork> work;  // by client
   SchedulerStats counts;
   std::deque<std::chrono::steady_clock::time_point> losses;  // of the last minute
 };
