@@ -61,7 +61,7 @@ TEST_F(Order, NobodyWaitsForEver) {
   for (; longest->posted == 0; read(20)) {
     const auto late = come(1 + static_cast<int32_t>(arrivals % 90));
     ASSERT_TRUE(state.work[0].read < 4 * 1000 || goes_before(state, *longest, *late));
-    ASSERT_LT(state.work[0].read, 5 * 1000);
+    ASSERT_LT(state.work[0].read, 10 * 1000);
   }
   EXPECT_GT(state.work[0].read, 3 * 1000);
 }

@@ -1,5 +1,5 @@
-// The scheduler over a real ragged runner: random requests, many of which begin alike, few pages, cancels. Everyone gets
-// the tokens that they get alone with each prompt computed whole, and no page stays behind.
+// The scheduler over a real ragged runner: random requests, many of which begin alike, few pages, cancels. Everyone
+// gets the tokens that they get alone with each prompt computed whole, and no page stays behind.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -24,7 +24,8 @@ TEST(Scheduler, OneRequestGetsItsTokensAndThePromptsLogprobs) {
   EXPECT_EQ(got.prompt, (std::vector<int32_t>{1, 4, 1, 5}));
 }
 
-// Many random requests over few pages: batching, chunking and preemption change nothing, and no page is lost.
+// Many random requests over few pages: batching, chunking, preemption and sharing change nothing, and no page is lost.
+// ARK_FULL=1: ten thousand schedules.
 TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
   int64_t preemptions = 0, hits = 0;
   for (unsigned seed = 0; seed < (std::getenv("ARK_FULL") ? 10'000 : 80); ++seed) {
@@ -36,7 +37,11 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
     limits.depth = 1 + static_cast<int32_t>(random() % 3);
     limits.pages = 16 + static_cast<int32_t>(random() % 8);
     FakeRunner runner(limits);
-    Scheduler scheduler(runner, {.prefix_cache = seed % 4 != 0});
+    Scheduler scheduler(runner, {.prefix_cache = seed % 4 != 0,
+                                 .slo_itl = seed % 3 == 0   ? -1
+                                            : seed % 3 == 1 ? 0
+                                                            : 1e-6,
+                                 .shortest_first = seed % 2 != 0});
     std::vector<std::pair<GenerateRequest, std::shared_ptr<Ticket>>> all;
     for (int i = 0; i < 30; ++i) {
       GenerateRequest request = random_request(random);
