@@ -33,6 +33,7 @@ bool ensure_pages(SchedulerState& state, Sequence& s, int32_t tokens, StepDescri
 void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequence, int32_t budget,
                  StepDescriptor& step, Flight& flight) {
   Sequence& s = *sequence;
+  const bool is_new = s.pages.empty();
   share_pages(state, s, false);
   take_prefix(state, s);
   const RunnerLimits& limits = state.limits;
@@ -41,8 +42,8 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   if (s.request.prompt_logprobs) count = std::min(count, rows_left);  // at most one row a token
   if (count <= 0 || (rows_left == 0 && s.posted + count == s.asked)) return;
   if (!ensure_pages(state, s, s.posted + count, step, flight)) {
-    // Who cannot go on holds nobody up: pages that others have computed are found again.
-    if (s.in_flight == 0 && s.posted == s.shared * limits.page_size) {
+    // Who cannot begin holds nobody up: pages that others have computed are found again.
+    if (is_new) {
       give_back_pages(state, s);
       s.posted = 0;
     }

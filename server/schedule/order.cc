@@ -35,9 +35,10 @@ void count_tokens(SchedulerState& state, const Sequence& s, int32_t prompts, int
 
 bool goes_before(const SchedulerState& state, const Sequence& a, const Sequence& b) {
   const auto key = [&](const Sequence& s) {
+    const ClientWork& work = state.work.at(s.request.client);
     const auto left = static_cast<int64_t>(s.asked) - s.posted;
-    return std::tuple(state.work.at(s.request.client).served, s.request.client,
-                      state.options.shortest_first ? kPatience * left + s.born : 0, s.arrival);
+    const bool is_by_arrival = !state.options.shortest_first || work.read - s.born >= kPatience * left;
+    return std::tuple(work.served, s.request.client, !is_by_arrival, is_by_arrival ? 0 : left, s.arrival);
   };
   return key(a) < key(b);
 }

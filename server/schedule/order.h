@@ -10,8 +10,8 @@ void arrive(SchedulerState& state, Sequence& s);
 void count_tokens(SchedulerState& state, const Sequence& s, int32_t prompts, int32_t generated);
 
 // Whether `a` goes before `b`. Of different clients, the one for whom less has been computed. Of the same, the one with
-// less left to read, but nobody is overtaken for ever: once kPatience times what it has left was read for this client's
-// others, whoever comes goes behind it. Equal ones by arrival.
+// less left to read, but before it who has waited while kPatience times what it has left was read, by arrival: such a
+// one is behind nobody who came later.
 bool goes_before(const SchedulerState& state, const Sequence& a, const Sequence& b);
 
 }  // namespace ark::schedule

@@ -116,7 +116,7 @@ TEST(Recover, LossesAtAnyStepChangeNoTokenAndNoLogprobOfAPrompt) {
     hits += scheduler.stats().prefix_hits;
   }
   EXPECT_GT(restarts, 40);
-  EXPECT_GT(hits, 1000);
+  EXPECT_GT(hits, 300);
 }
 
 TEST(Recover, WhoKillsTheRunnerIsFoundAmongMany) {
@@ -148,7 +148,7 @@ TEST(Recover, WhoKillsTheRunnerIsFoundAmongMany) {
       }
     }
     EXPECT_EQ(scheduler.failure(), "");
-    EXPECT_LE(scheduler.stats().restarts, 4 * 3);
+    EXPECT_LE(scheduler.stats().restarts, 4 * 4);
   }
 }
 
