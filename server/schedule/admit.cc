@@ -19,7 +19,7 @@ SchedulerState::SchedulerState(const RunnerLimits& runner, const SchedulerOption
               or_default(given.max_batched_tokens, runner.max_tokens),
               given.max_queue,
               given.max_restarts,
-              given.prefix_cache && runner.shares_pages,
+              given.prefix_cache && runner.shares_pages != 0,
               given.slo_itl,
               given.shortest_first},
       pages(runner.pages) {
