@@ -64,6 +64,14 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.number("--max-num-batched-tokens", options.max_batched_tokens, 0, 1 << 20,
               "tokens of one step; 0: chosen");
   line.number("--max-queue", options.max_queue, 1, 1 << 16, "requests that wait; more get 429");
+  line.flag("--no-prefix-cache", options.no_prefix_cache,
+            "compute every prompt whole, also where another one began alike");
+  line.number(
+      "--slo-itl", options.slo_itl, -1, 1e6,
+      "milliseconds between two tokens of a stream that prompts beside it may cause; 0: twice what they "
+      "are without, -1: any");
+  line.choice<bool>("--prompt-order", options.shortest_first, {{"shortest", true}, {"arrival", false}},
+                    "who is read first of those that wait");
   line.read(
       "--kv-memory", [&](const std::string& text) { options.kv_memory = parse_bytes(text); },
       "memory for cached keys and values, as 512M or 2G; 0: chosen", "0");

@@ -23,6 +23,9 @@ struct ServeOptions : LoadOptions {
   bool supervise = false, no_supervise = true;
   int32_t max_restarts = 5;  // of that process, within a minute
   int32_t max_queue = 256;   // requests that wait; more are answered with 429
+  bool no_prefix_cache = false;
+  double slo_itl = 0;  // milliseconds between a stream's tokens; 0: by what steps take, -1: any
+  bool shortest_first = true;
   std::filesystem::path api_key_file;
   bool insecure = false;                   // without keys, for other machines too
   std::vector<std::string> allowed_hosts;  // names of this server, beside the loopback's

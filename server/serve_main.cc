@@ -36,7 +36,8 @@ void say(const std::string& line, const LogFields& fields = {}) {
 }
 
 schedule::SchedulerOptions scheduling(const ServeOptions& options) {
-  return {options.max_sequences, options.max_batched_tokens, options.max_queue, options.max_restarts};
+  return {options.max_sequences,    options.max_batched_tokens, options.max_queue,     options.max_restarts,
+          !options.no_prefix_cache, options.slo_itl / 1000,     options.shortest_first};
 }
 
 void say_ready(const ServeOptions& options, const std::string& model, const text::ModelText& text,

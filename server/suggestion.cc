@@ -40,6 +40,8 @@ constexpr OtherName kOtherNames[] = {
     {"-ngl", "--device"},
     {"--max-concurrent-requests", "--max-queue"},
     {"--max-waiting-requests", "--max-queue"},
+    {"--no-enable-prefix-caching", "--no-prefix-cache"},
+    {"--disable-radix-cache", "--no-prefix-cache"},
     {"--api-key", "--api-key-file"},
     {"--uvicorn-log-level", "--log-level"},
     {"--verbosity", "--log-level"},

@@ -34,6 +34,7 @@ PlainRunner::PlainRunner(const Graph& graph, DecoderSignature signature, PlainRu
   limits_.pages = options.max_slots * ((limits_.max_length + options.page_size - 1) / options.page_size);
   limits_.vocabulary = static_cast<int32_t>(signature_.vocabulary);
   limits_.depth = 2;
+  limits_.shares_pages = 0;
   check_inputs();
 }
 

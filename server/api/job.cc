@@ -45,6 +45,7 @@ void Job::submit(std::vector<int32_t> prompt, int64_t max_tokens, int32_t index)
   request.prompt = std::move(prompt);
   request.max_tokens = static_cast<int32_t>(max_tokens);
   request.sampling.seed = session::seed_of(parameters.seed, index);
+  if (index == 0) firsts_.push_back(batch.size());
   batch.submit(std::move(request), parameters.text);
 }
 
@@ -64,9 +65,18 @@ Json Job::envelope(bool is_chunk) const {
   return all;
 }
 
+int64_t Job::cached_tokens() const {
+  int64_t sum = 0;
+  for (const std::size_t first : firsts_) sum += batch.at(first).cached_tokens();
+  return sum;
+}
+
 Json Job::usage() const {
   const int64_t prompt = prompt_tokens(), generated = batch.generated();
-  return {{"prompt_tokens", prompt}, {"completion_tokens", generated}, {"total_tokens", prompt + generated}};
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", generated},
+          {"total_tokens", prompt + generated},
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}}};
 }
 
 Json Job::whole_answer(const std::function<bool()>& client_gone) {
@@ -108,6 +118,7 @@ http::Response respond(const std::shared_ptr<Job>& job, const http::Request& req
   const auto note = [job, log = response.log] {
     *log = {{"model", job->model.name()},
             {"prompt_tokens", job->prompt_tokens()},
+            {"cached_tokens", job->cached_tokens()},
             {"generated_tokens", job->batch.generated()}};
   };
   if (job->parameters.stream) {
@@ -127,7 +138,8 @@ http::Response respond(const std::shared_ptr<Job>& job, const http::Request& req
 Json usage_schema(const Limits&) {
   return object({{"prompt_tokens", type("integer")},
                  {"completion_tokens", type("integer")},
-                 {"total_tokens", type("integer")}});
+                 {"total_tokens", type("integer")},
+                 {"prompt_tokens_details", object({{"cached_tokens", type("integer")}})}});
 }
 
 Json choice_schema(Json properties) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/api/endpoint.h"
@@ -28,6 +29,7 @@ class Job {
   void stream_answer(const std::function<bool()>& client_gone, const std::function<void(const Json&)>& send);
 
   virtual int64_t prompt_tokens() const = 0;
+  int64_t cached_tokens() const;  // of these, those that were not computed for it
 
   Model& model;
   Parameters parameters;
@@ -49,6 +51,8 @@ class Job {
            const std::function<void(std::size_t, session::Piece)>& take);
   Json envelope(bool is_chunk) const;
   Json usage() const;
+
+  std::vector<std::size_t> firsts_;  // of each prompt's sequences, the first
 };
 
 // Sets "finish_reason" and "stop_reason" where the sequence has ended.
@@ -65,7 +69,9 @@ http::Response run_job(Service& service, http::Request& request) {
     const Json body = parse_body(request.body);
     const Fields fields(body);
     Model& model = service.model_of(fields);
-    job = std::make_shared<KindOfJob>(model, read_parameters(fields, model), fields, request.id);
+    Parameters parameters = read_parameters(fields, model);
+    parameters.request.client = request.client;
+    job = std::make_shared<KindOfJob>(model, std::move(parameters), fields, request.id);
   }
   job->begin();
   return respond(job, request);

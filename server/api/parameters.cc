@@ -42,6 +42,8 @@ constexpr FlagField kReturnIds{"return_token_ids", false, "Add token_ids and pro
 constexpr FlagField kStream{"stream", false, "Answer with server-sent events."};
 constexpr FlagField kIncludeUsage{"include_usage", false, "A last chunk with the usage."};
 constexpr TextField kUser{"user", "Not used."};
+constexpr TextField kCacheSalt{
+    "cache_salt", "Only requests with the same salt, by the same API key, share cached prompts (extension)."};
 
 const OtherField kLogitBias{
     "logit_bias", [](const Limits&) {
@@ -167,7 +169,7 @@ const std::vector<Field>& generation_fields() {
                                          kTopK,          kMinP,        kSeed,        kPresence,    kFrequency,
                                          kRepetition,    kLogitBias,   kN,           kStop,        kStopIds,
                                          kIgnoreEos,     kIncludeStop, kSkipSpecial, kReturnIds,   kStream,
-                                         kStreamOptions, kUser};
+                                         kStreamOptions, kUser,        kCacheSalt};
   return all;
 }
 
@@ -181,6 +183,7 @@ Parameters read_parameters(const Fields& fields, const Model& model) {
   if (const auto seed = fields.get(kSeed)) parameters.seed = static_cast<uint64_t>(*seed);
   parameters.return_token_ids = fields.get(kReturnIds) || !model.tokenizer();
   (void)fields.get(kUser);  // checked
+  request.cache_salt = fields.get(kCacheSalt).value_or("");
   read_sampling(fields, request.sampling);
   read_bias(fields, model, request);
   read_stops(fields, model, parameters);

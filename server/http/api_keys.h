@@ -1,6 +1,7 @@
 // Who may use the server, and how much.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -21,12 +22,15 @@ struct KeyLimits {                   // 0: none
 class KeyUsage {
  public:
   using Clock = std::chrono::steady_clock;
+  const uint32_t id = ++last_id_;  // of the key, however often its file is read
+
   // Takes a place for a request, or throws HttpError 429 that names `key`. Full limits may be used at once, and come
   // back evenly over a minute.
   void begin(const std::string& key, const KeyLimits& limits, Clock::time_point now = Clock::now());
   void end(int64_t tokens);  // gives the place back
 
  private:
+  static inline std::atomic<uint32_t> last_id_ = 0;
   std::mutex mutex_;                  // guards what follows
   double requests_ = 0, tokens_ = 0;  // used, and not come back yet
   int64_t running_ = 0;

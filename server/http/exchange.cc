@@ -276,8 +276,13 @@ Response Server::run_handler(Exchange& exchange) {
   const auto gone = [&exchange] {  // an interim answer is none within the answer, and HTTP/1.0 knows none
     return exchange.connection.is_gone(exchange.status == 0 && !exchange.head.http_1_0);
   };
-  Request request{exchange.head.method,     exchange.path, exchange.id, exchange.match.captures,
-                  std::move(exchange.body), gone};
+  Request request{exchange.head.method,
+                  exchange.path,
+                  exchange.id,
+                  exchange.match.captures,
+                  std::move(exchange.body),
+                  gone,
+                  exchange.key ? exchange.key->usage->id : 0};
   try {
     return exchange.match.route->handler(request);
   } catch (const HttpError& e) {

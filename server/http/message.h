@@ -1,6 +1,7 @@
 // A request and its answer as route handlers see them.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@ struct Request {
   std::vector<std::string> captures;  // what the route's {...} stand for
   std::string body;
   std::function<bool()> client_gone;  // asks the socket; a few microseconds
+  uint32_t client = 0;                // the API key's KeyUsage::id; 0: without a key
 };
 
 // Sends a piece of the body. False: the client is gone, no use in going on.

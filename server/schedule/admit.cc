@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "server/schedule/order.h"
+#include "server/schedule/prefix.h"
 
 namespace ark::schedule {
 namespace {
@@ -14,7 +16,12 @@ int32_t or_default(int32_t value, int32_t limit) { return value > 0 ? std::min(v
 SchedulerState::SchedulerState(const RunnerLimits& runner, const SchedulerOptions& given)
     : limits(runner),
       options{or_default(given.max_sequences, runner.max_slots),
-              or_default(given.max_batched_tokens, runner.max_tokens), given.max_queue, given.max_restarts},
+              or_default(given.max_batched_tokens, runner.max_tokens),
+              given.max_queue,
+              given.max_restarts,
+              given.prefix_cache && runner.shares_pages != 0,
+              given.slo_itl,
+              given.shortest_first},
       pages(runner.pages) {
   for (int32_t slot = options.max_sequences; slot-- > 0;) free_slots.push_back(slot);
 }
@@ -50,11 +57,14 @@ void check(const GenerateRequest& request, const RunnerLimits& limits) {
 
 void give_slots(SchedulerState& state) {
   while (!state.waiting.empty() && !state.free_slots.empty()) {
-    const std::shared_ptr<Sequence> s = state.waiting.front();
-    state.waiting.pop_front();
+    const auto next = std::ranges::min_element(
+        state.waiting, [&](const auto& a, const auto& b) { return goes_before(state, *a, *b); });
+    const std::shared_ptr<Sequence> s = *next;
+    state.waiting.erase(next);
     s->slot = state.free_slots.back();
     state.free_slots.pop_back();
     s->pages_known = 0;
+    take_prefix(state, *s);  // so that it is known how much is left
     s->ticket->mark_scheduled();
     state.running.insert(
         std::upper_bound(state.running.begin(), state.running.end(), s,

@@ -1,8 +1,12 @@
 #include "server/schedule/batch.h"
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
+#include "server/schedule/order.h"
 #include "server/schedule/preempt.h"
+#include "server/schedule/prefix.h"
 
 namespace ark::schedule {
 namespace {
@@ -29,12 +33,22 @@ bool ensure_pages(SchedulerState& state, Sequence& s, int32_t tokens, StepDescri
 void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequence, int32_t budget,
                  StepDescriptor& step, Flight& flight) {
   Sequence& s = *sequence;
+  const bool is_new = s.pages.empty();
+  share_pages(state, s, false);
+  take_prefix(state, s);
   const RunnerLimits& limits = state.limits;
   const int32_t rows_left = limits.max_rows - static_cast<int32_t>(step.rows.size());
   int32_t count = std::min(s.asked - s.posted, budget);
   if (s.request.prompt_logprobs) count = std::min(count, rows_left);  // at most one row a token
   if (count <= 0 || (rows_left == 0 && s.posted + count == s.asked)) return;
-  if (!ensure_pages(state, s, s.posted + count, step, flight)) return;
+  if (!ensure_pages(state, s, s.posted + count, step, flight)) {
+    // Who cannot begin holds nobody up: pages that others have computed are found again.
+    if (is_new) {
+      give_back_pages(state, s);
+      s.posted = 0;
+    }
+    return;
+  }
 
   const auto first = static_cast<int32_t>(step.tokens.size());
   step.sequences.push_back({s.slot, first, count, s.posted});
@@ -54,6 +68,9 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
     flight.rows.emplace_back(sequence, i + 1);
     s.prompt_rows = i + 1;
   }
+  const int32_t read = std::max(0, std::min(s.posted + count, s.prompt_size()) - s.posted);
+  count_tokens(state, s, read, count - read);
+  s.cached += std::max(0, s.posted - s.furthest);
   s.posted += count;
   if (s.posted == s.asked && s.asked < s.target()) {
     row.token = first + count - 1;
@@ -64,22 +81,43 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
     step.bias.insert(step.bias.end(), s.request.bias.begin(), s.request.bias.end());
     step.rows.push_back(row);
     flight.rows.emplace_back(sequence, s.asked++);
+    if (s.asked == s.prompt_size() + 1) {
+      state.counts.prefix_queries += s.prompt_size();
+      state.counts.prefix_hits += s.cached;
+      s.ticket->mark_cached(s.cached);
+    }
   }
+  s.furthest = std::max(s.furthest, s.posted);
+  share_pages(state, s, true);
   ++s.in_flight;
   flight.members.push_back(sequence);
-  state.counts.prompt_tokens += std::max(0, std::min(s.posted, s.prompt_size()) - (s.posted - count));
+  state.counts.prompt_tokens += read;
 }
 
 // Of all sequences, or of one.
 void fill_step(SchedulerState& state, const Sequence* only, StepDescriptor& step, Flight& flight) {
-  for (const bool decoding : {true, false})
-    for (const auto& s : state.running) {
-      if (!s->has_work() || s->is_decoding() != decoding || (only && s.get() != only)) continue;
-      if (s->posted == 0 && s->in_flight > 0) continue;  // preempted: its last tokens are still to be told
-      const int32_t budget = state.options.max_batched_tokens - static_cast<int32_t>(step.tokens.size());
-      if (budget <= 0) break;
-      add_to_step(state, s, budget, step, flight);
-    }
+  std::vector<std::shared_ptr<Sequence>> prompts;
+  const auto add = [&](const std::shared_ptr<Sequence>& s, int32_t most) {
+    const int32_t left = most - static_cast<int32_t>(step.tokens.size());
+    if (s->posted == 0 && s->in_flight > 0) return;  // preempted: its last tokens are still to be told
+    if (left > 0) add_to_step(state, s, left, step, flight);
+  };
+  for (const auto& s : state.running) {
+    if (!s->has_work() || (only && s.get() != only)) continue;
+    if (s->is_decoding())
+      add(s, state.options.max_batched_tokens);
+    else
+      prompts.push_back(s);
+  }
+  const auto decodes = static_cast<int32_t>(step.tokens.size());
+  if (!prompts.empty()) {
+    int32_t most = state.options.max_batched_tokens;
+    if (state.options.slo_itl >= 0)
+      most = std::min(most, decodes + state.pace.prompt_tokens(decodes, most, state.options.slo_itl));
+    std::ranges::sort(prompts, [&](const auto& a, const auto& b) { return goes_before(state, *a, *b); });
+    for (const auto& s : prompts) add(s, most);
+  }
+  flight.load = {decodes, static_cast<int32_t>(step.tokens.size()) - decodes, {}};
 }
 
 }  // namespace

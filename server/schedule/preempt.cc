@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/schedule/prefix.h"
+
 namespace ark::schedule {
 
 bool preempt_youngest(SchedulerState& state, const Sequence& needy, const Flight& building) {
@@ -21,9 +23,10 @@ bool preempt_youngest(SchedulerState& state, const Sequence& needy, const Flight
 }
 
 void give_back_pages(SchedulerState& state, Sequence& s) {
-  for (const int32_t page : s.pages) state.pages.give_back(page, s.in_flight ? s.last_step : 0);
-  s.pages.clear();
-  s.pages_known = 0;
+  share_pages(state, s, false);
+  for (; !s.pages.empty(); s.pages.pop_back())  // the last first: what continues a page goes before it
+    state.pages.give_back(s.pages.back(), s.in_flight ? s.last_step : 0);
+  s.pages_known = s.shared = 0;
 }
 
 }  // namespace ark::schedule

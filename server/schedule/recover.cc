@@ -30,6 +30,7 @@ std::shared_ptr<Sequence> take_back(SchedulerState& state) {
     s->posted = 0;
     s->asked = static_cast<int32_t>(s->tokens.size());
   }
+  state.pages.forget();
   for (const auto& s : present) {
     const auto tokens = static_cast<int32_t>(s->tokens.size());
     s->losses = tokens < s->cleared_at ? s->losses + 1 : 1;

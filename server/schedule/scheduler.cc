@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "server/schedule/admit.h"
 #include "server/schedule/batch.h"
+#include "server/schedule/order.h"
 #include "server/schedule/preempt.h"
 #include "server/schedule/recover.h"
 
@@ -168,6 +169,7 @@ void Scheduler::admit_incoming() {
   std::lock_guard lock(mutex_);
   for (; !incoming_.empty(); incoming_.pop_front()) {
     incoming_.front()->arrival = ++last_arrival_;
+    arrive(state_, *incoming_.front());
     state_.waiting.push_back(std::move(incoming_.front()));
   }
   stats_.waiting = static_cast<int64_t>(state_.waiting.size());  // submit() counts these, too
@@ -189,6 +191,7 @@ bool Scheduler::post_step() {
   if (step.tokens.empty()) return false;
   state_.flights.push_back(std::move(flight));  // before it can be lost
   Flight& posted = state_.flights.back();
+  posted.load.posted = Pace::Clock::now();
   posted.step = runner_.post(step);
   for (const auto& s : posted.members) s->last_step = posted.step;
   ++state_.counts.steps;
@@ -203,6 +206,7 @@ void Scheduler::take_results(StepResult result) {
   Flight flight = std::move(state_.flights.front());
   state_.flights.pop_front();
   ARK_CHECK(result.rows.size() == flight.rows.size(), "a step's rows and results differ in number");
+  state_.pace.step_done(flight.load, Pace::Clock::now());
   for (const auto& s : flight.members) --s->in_flight;
   for (std::size_t i = 0; i < flight.rows.size(); ++i)
     take_row(*flight.rows[i].first, flight.rows[i].second, result.rows[i]);
@@ -277,7 +281,9 @@ void Scheduler::fail_all(const std::string& why) {
 
 void Scheduler::publish_stats() {
   const PageAllocator::Counts pages = state_.pages.counts();
-  ARK_CHECK(pages.free + pages.retiring + pages.held == pages.total, "pages are lost");
+  int64_t holders = 0;
+  for (const auto& s : state_.running) holders += static_cast<int64_t>(s->pages.size());
+  ARK_CHECK(holders == pages.holders, "pages are held by nobody");
   std::lock_guard lock(mutex_);
   const int64_t refused = stats_.refused;
   stats_ = state_.counts;
@@ -287,6 +293,7 @@ void Scheduler::publish_stats() {
   stats_.waiting =
       std::count_if(state_.waiting.begin(), state_.waiting.end(), [](const auto& s) { return !s->done; });
   stats_.pages_held = pages.held;
+  stats_.pages_cached = pages.cached;
   stats_.pages_total = pages.total;
 }
 

@@ -13,6 +13,7 @@ struct Sequence {
   GenerateRequest request;
   std::shared_ptr<Ticket> ticket;
   uint64_t arrival = 0;  // order of submission
+  int64_t born = 0;      // what its client's others had read then (goes_before)
 
   std::vector<int32_t> tokens;  // prompt, then generated as far as results are known
   int32_t asked = 0;            // tokens that are known once all steps in flight are done; >= tokens.size()
@@ -25,6 +26,9 @@ struct Sequence {
   int32_t slot = -1;
   std::vector<int32_t> pages;
   int32_t pages_known = 0;  // entries of `pages` that the device's table holds
+  int32_t shared = 0;       // entries of `pages` that are published: never written again
+  int32_t furthest = 0;     // the most that `posted` has been behind a step
+  int32_t cached = 0;       // tokens that others had computed before it came so far
   bool done = false;        // finished towards the client; rows still in flight are ignored
 
   // How often the runner was lost with a step of this sequence in flight that brought it no further than a few tokens;

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "engine/run/runner.h"
+#include "server/schedule/pace.h"
 #include "server/schedule/page_allocator.h"
 #include "server/schedule/sequence.h"
 
@@ -19,14 +21,24 @@ struct SchedulerOptions {
   int32_t max_batched_tokens = 0;  // of one step; 0: the runner's max_tokens
   int32_t max_queue = 256;         // waiting requests beyond which submit() refuses
   int32_t max_restarts = 5;        // of a runner that is lost and begins anew, within a minute
+  bool prefix_cache = true;        // sequences that begin alike share pages, where the runner allows it
+  // Seconds that a step with streams may take; 0: Pace::kStretch times what it takes without prompts; below: any.
+  double slo_itl = 0;
+  bool shortest_first = true;  // of prompts, else by arrival
 };
 
 // For /metrics; counters are monotonic.
 struct SchedulerStats {
-  int64_t running = 0, waiting = 0, pages_held = 0, pages_total = 0;  // gauges
-  int64_t step_sequences = 0, step_tokens = 0;                        // gauges: of the latest step
+  int64_t running = 0, waiting = 0, pages_held = 0, pages_cached = 0, pages_total = 0;  // gauges
+  int64_t step_sequences = 0, step_tokens = 0;  // gauges: of the latest step
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0, cancelled = 0,
-          refused = 0, nonfinite = 0, restarts = 0;
+          refused = 0, nonfinite = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0;
+};
+
+// What was computed for a client since the start.
+struct ClientWork {
+  int64_t read = 0,
+          served = 0;  // tokens of prompts; those and generated ones, weighted; lifted to others' on arrival
 };
 
 // A posted step, and which row belongs to whom.
@@ -35,6 +47,7 @@ struct Flight {
   // (sequence, index of the token that the row is about)
   std::vector<std::pair<std::shared_ptr<Sequence>, int32_t>> rows;
   std::vector<std::shared_ptr<Sequence>> members;
+  Pace::Load load;
 };
 
 struct SchedulerState {
@@ -49,6 +62,8 @@ struct SchedulerState {
   std::vector<std::shared_ptr<Sequence>>
       running;  // with a slot, by arrival; also done or preempted ones in flight
   std::deque<Flight> flights;
+  Pace pace;
+  std::map<uint32_t, ClientWork> work;  // by client
   SchedulerStats counts;
   std::deque<std::chrono::steady_clock::time_point> losses;  // of the last minute
 };

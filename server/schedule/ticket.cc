@@ -47,5 +47,9 @@ void Ticket::mark_preempted() {
   std::lock_guard lock(mutex_);
   ++times_.preemptions;
 }
+void Ticket::mark_cached(int32_t tokens) {
+  std::lock_guard lock(mutex_);
+  times_.cached_tokens = tokens;
+}
 
 }  // namespace ark::schedule

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct GenerateRequest {
   std::vector<int32_t> end_ids;  // tokens that end the sequence (eos, stop_token_ids); none with ignore_eos
   int32_t top_logprobs = -1;     // -1: no log-probabilities; n >= 0: the token's own and the n best
   bool prompt_logprobs = false;  // events for the prompt's tokens too (from the second on)
+  uint32_t client = 0;           // whose it is; only equal clients with equal salts share cached prompts
+  std::string cache_salt;
 };
 
 struct TokenEvent {
@@ -60,11 +63,12 @@ class Ticket {
   // When things happened; written by the scheduler before the event that follows, read after finish.
   struct Times {
     Clock::time_point queued{}, scheduled{}, first_token{}, finished{};
-    int32_t preemptions = 0;
+    int32_t preemptions = 0, cached_tokens = 0;  // of the prompt, those that were not computed for it
   };
   Times times() const;
   void mark_scheduled();
   void mark_preempted();
+  void mark_cached(int32_t tokens);
 
  private:
   mutable std::mutex mutex_;
@@ -72,7 +76,7 @@ class Ticket {
   std::vector<TokenEvent> events_;  // not yet taken by wait()
   Finish state_ = Finish::kRunning;
   Error error_{Code::kUnavailable, ""};
-  Times times_{Clock::now(), {}, {}, {}, 0};
+  Times times_{Clock::now(), {}, {}, {}, 0, 0};
   std::atomic<bool> cancelled_{false};
 };
 

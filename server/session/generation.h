@@ -62,6 +62,9 @@ class Generation {
   const char* finish_reason() const { return stopped_ ? "stop" : "length"; }  // once done
   const StopReason& stop_reason() const { return stop_reason_; }
   int32_t generated() const { return generated_; }
+  int32_t cached_tokens() const {
+    return ticket_->times().cached_tokens;
+  }  // of the prompt; once a token is there
   double mean_logprob() const { return generated_ ? logprob_sum_ / generated_ : 0; }
 
  private:

@@ -101,6 +101,7 @@ ModelTerms terms_of(std::string_view bytes) {
 }
 
 std::string to_blob(const ModelFacts& facts) {
+  static_assert(std::has_unique_object_representations_v<RunnerLimits>, "equal facts have equal bytes");
   BlobWriter blob;
   put(blob, std::vector{facts.limits});
   return blob.text(facts.identity).take();

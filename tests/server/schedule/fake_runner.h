@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -16,6 +17,7 @@ class FakeRunner : public StepRunner {
       : limits_(limits),
         memory_(static_cast<std::size_t>(limits.pages * limits.page_size), -1),
         tables_(static_cast<std::size_t>(limits.max_slots)),
+        posted_tables_(tables_),
         last_(static_cast<std::size_t>(limits.max_slots), -1) {}
 
   // The token after `history`, by definition.
@@ -32,6 +34,7 @@ class FakeRunner : public StepRunner {
     ARK_CHECK(static_cast<int32_t>(step.tokens.size()) <= limits_.max_tokens &&
                   static_cast<int32_t>(step.rows.size()) <= limits_.max_rows,
               "a step beyond the limits");
+    check_writes(step);
     queue_.push_back(step);
     return ++posted_;
   }
@@ -39,6 +42,7 @@ class FakeRunner : public StepRunner {
     if (queue_.empty()) return std::nullopt;
     const StepDescriptor step = std::move(queue_.front());
     queue_.pop_front();
+    reads_.pop_front();
     return execute(step);
   }
   void abort(const std::string&) override {}
@@ -46,13 +50,38 @@ class FakeRunner : public StepRunner {
   void poison(int32_t token) { poison_ = token; }  // what follows it has no finite logits
 
  private:
-  StepResult execute(const StepDescriptor& step) {
+  using Tables = std::vector<std::vector<int32_t>>;
+  int32_t page_of(const Tables& tables, int32_t slot, int32_t position) const {
+    return tables.at(static_cast<std::size_t>(slot))
+        .at(static_cast<std::size_t>(position / limits_.page_size));
+  }
+  static void apply(const StepDescriptor& step, Tables& tables) {
     for (const PageDelta& d : step.page_deltas) {
-      auto& table = tables_.at(static_cast<std::size_t>(d.slot));
+      auto& table = tables.at(static_cast<std::size_t>(d.slot));
       if (static_cast<int32_t>(table.size()) <= d.index)
         table.resize(static_cast<std::size_t>(d.index) + 1, -1);
       table[d.index] = d.page;
     }
+  }
+  // Nobody writes what a step in flight reads for another slot: pages come back only when their steps are done.
+  void check_writes(const StepDescriptor& step) {
+    apply(step, posted_tables_);
+    std::map<int32_t, int32_t> reads;  // page -> slot, -1 for several
+    for (const StepSequence& s : step.sequences)
+      for (int32_t i = 0; i < s.kv_length + s.count; ++i) {
+        const int32_t page = page_of(posted_tables_, s.slot, i);
+        if (i >= s.kv_length)
+          for (const auto& earlier : reads_)
+            ARK_CHECK(!earlier.contains(page) || earlier.at(page) == s.slot,
+                      "a step writes a page that one in flight reads for somebody else");
+        const auto at = reads.emplace(page, s.slot).first;
+        if (at->second != s.slot) at->second = -1;
+      }
+    reads_.push_back(std::move(reads));
+  }
+
+  StepResult execute(const StepDescriptor& step) {
+    apply(step, tables_);
     int32_t next_token = 0;
     std::set<int32_t> slots;
     for (const StepSequence& s : step.sequences) {
@@ -81,14 +110,14 @@ class FakeRunner : public StepRunner {
     return result;
   }
   int32_t& cell(int32_t slot, int32_t position) {
-    const int32_t page =
-        tables_.at(static_cast<std::size_t>(slot)).at(static_cast<std::size_t>(position / limits_.page_size));
+    const int32_t page = page_of(tables_, slot, position);
     return memory_.at(static_cast<std::size_t>(page * limits_.page_size + position % limits_.page_size));
   }
 
   RunnerLimits limits_;
   std::vector<int32_t> memory_;
-  std::vector<std::vector<int32_t>> tables_;
+  Tables tables_, posted_tables_;                 // as executed, as posted
+  std::deque<std::map<int32_t, int32_t>> reads_;  // of the steps in queue_
   std::vector<int32_t> last_;
   std::deque<StepDescriptor> queue_;
   int32_t poison_ = -1;

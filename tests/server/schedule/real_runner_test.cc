@@ -1,5 +1,5 @@
-// The scheduler over a real ragged runner: random requests, few pages, cancels. Everyone gets the tokens that
-// they get alone, and no page stays behind.
+// The scheduler over a real ragged runner: random requests, many of which begin alike, few pages, cancels. Everyone
+// gets the tokens that they get alone with each prompt computed whole, and no page stays behind.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -14,12 +14,15 @@ namespace {
 
 GenerateRequest any_request(std::mt19937& random) {
   GenerateRequest request;
+  for (uint32_t i = random() % 3 ? random() % 17 : 0; i > 0; --i)  // as others begin
+    request.prompt.push_back(static_cast<int32_t>(7 * request.prompt.size() % 101));
   for (uint32_t i = 1 + random() % 24; i > 0; --i)
     request.prompt.push_back(static_cast<int32_t>(random() % 101));
   request.max_tokens = static_cast<int32_t>(1 + random() % 20);
   request.sampling.temperature = random() % 2 ? 0 : 0.8f;
   request.sampling.seed = random();
   if (random() % 3 == 0) request.sampling.frequency_penalty = 0.5f;
+  if (random() % 3 == 0) request.sampling.repetition_penalty = 1.5f;  // counts prompts too
   return request;
 }
 
@@ -51,7 +54,7 @@ TEST_P(RealRunner, GivesEveryoneTheTokensThatTheyGetAlone) {
   for (int i = 0; i < 60; ++i) requests.push_back(any_request(random));
   std::vector<std::vector<int32_t>> alone;
   {
-    Scheduler scheduler(*runner, {});
+    Scheduler scheduler(*runner, {.prefix_cache = false});
     for (const GenerateRequest& request : requests) {
       Finish how;
       alone.push_back(collect(*scheduler.submit(request), -1, how));
@@ -79,6 +82,7 @@ TEST_P(RealRunner, GivesEveryoneTheTokensThatTheyGetAlone) {
   EXPECT_TRUE(scheduler.drain(std::chrono::seconds(10)));
   EXPECT_EQ(scheduler.stats().pages_held, 0);
   EXPECT_GT(scheduler.stats().preemptions, 0);
+  EXPECT_GT(scheduler.stats().prefix_hits, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(SchedulerDegrees, RealRunner, testing::Values(1, 2));

@@ -20,12 +20,16 @@ inline RunnerLimits small_limits(int32_t vocabulary = 50) {
   return l;
 }
 
-// Ends, prompts and tokens of every kind.
+// Ends, prompts and tokens of every kind; many begin alike.
 inline GenerateRequest random_request(std::mt19937& random, int32_t vocabulary = 50) {
   const auto token = [&] { return static_cast<int32_t>(random() % static_cast<unsigned>(vocabulary)); };
   GenerateRequest r;
+  for (unsigned i = random() % 2 ? random() % 20 : 0, first = random() % 2; i > 0; --i)  // as others begin
+    r.prompt.push_back(static_cast<int32_t>(first + r.prompt.size() % 5));
   for (unsigned i = 0, n = 1 + random() % 30; i < n; ++i) r.prompt.push_back(token());
-  r.max_tokens = static_cast<int32_t>(random() % 30);
+  r.client = random() % 8 == 0;
+  if (random() % 8 == 0) r.cache_salt = "salt";
+  r.max_tokens = static_cast<int32_t>(random() % std::min<std::size_t>(30, 64 - r.prompt.size()));
   if (random() % 2) r.end_ids = {token()};
   r.min_tokens = static_cast<int32_t>(random() % 4);
   r.prompt_logprobs = random() % 4 == 0;

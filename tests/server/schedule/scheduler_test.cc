@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <random>
 
 #include "tests/server/schedule/requests.h"
@@ -23,10 +24,11 @@ TEST(Scheduler, OneRequestGetsItsTokensAndThePromptsLogprobs) {
   EXPECT_EQ(got.prompt, (std::vector<int32_t>{1, 4, 1, 5}));
 }
 
-// Many random requests over few pages: batching, chunking and preemption change nothing, and no page is lost.
+// Many random requests over few pages: batching, chunking, preemption and sharing change nothing, and no page is lost.
+// ARK_FULL=1: ten thousand schedules.
 TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
-  int64_t preemptions = 0;
-  for (unsigned seed = 0; seed < 40; ++seed) {
+  int64_t preemptions = 0, hits = 0;
+  for (unsigned seed = 0; seed < (std::getenv("ARK_FULL") ? 10'000 : 80); ++seed) {
     std::mt19937 random(seed);
     RunnerLimits limits = small_limits();
     limits.max_tokens = 1 + static_cast<int32_t>(random() % 20);
@@ -35,7 +37,11 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
     limits.depth = 1 + static_cast<int32_t>(random() % 3);
     limits.pages = 16 + static_cast<int32_t>(random() % 8);
     FakeRunner runner(limits);
-    Scheduler scheduler(runner, {});
+    Scheduler scheduler(runner, {.prefix_cache = seed % 4 != 0,
+                                 .slo_itl = seed % 3 == 0   ? -1
+                                            : seed % 3 == 1 ? 0
+                                                            : 1e-6,
+                                 .shortest_first = seed % 2 != 0});
     std::vector<std::pair<GenerateRequest, std::shared_ptr<Ticket>>> all;
     for (int i = 0; i < 30; ++i) {
       GenerateRequest request = random_request(random);
@@ -54,9 +60,12 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
     ASSERT_TRUE(scheduler.drain(20s));
     EXPECT_EQ(scheduler.stats().pages_held, 0);
     EXPECT_EQ(scheduler.stats().running, 0);
+    if (seed % 4 == 0) EXPECT_EQ(scheduler.stats().prefix_hits, 0);
     preemptions += scheduler.stats().preemptions;
+    hits += scheduler.stats().prefix_hits;
   }
   EXPECT_GT(preemptions, 0);
+  EXPECT_GT(hits, 1000);
 }
 
 TEST(Scheduler, RefusesWhatCanNeverRunAndWhatDoesNotFitTheQueue) {
@@ -126,20 +135,6 @@ TEST(Scheduler, DrainFinishesWhatRunsAndRefusesNewRequests) {
   EXPECT_TRUE(scheduler.drain(20s));
   EXPECT_THROW(scheduler.submit({.prompt = {1}}), Error);
   EXPECT_EQ(collect(*ticket).tokens.size(), 20u);
-}
-
-TEST(PageAllocator, APageComesBackOnlyWhenTheLastStepThatReadsItIsDone) {
-  PageAllocator pages(2);
-  const int32_t a = pages.take(), b = pages.take();
-  EXPECT_EQ(pages.take(), -1);
-  pages.give_back(a, 7);
-  EXPECT_EQ(pages.take(), -1);
-  pages.step_done(6);
-  EXPECT_EQ(pages.take(), -1);
-  pages.step_done(7);
-  EXPECT_EQ(pages.take(), a);
-  pages.give_back(b, 3);
-  EXPECT_EQ(pages.take(), b);
 }
 
 }  // namespace

@@ -1,0 +1,131 @@
+"""What the scheduler's policies are worth: each against the same server without it, in turn, by the same requests.
+
+    scripts/policy_figures.py MODEL [--policy prefix|steady|order] [-- options of ark-serve]
+
+prefix: time to the first token of prompts that begin alike. steady: time between the tokens of four streams, alone and
+beside ten long prompts. order: time to the first token of short prompts among some long ones. Milliseconds; one JSON
+line for each side."""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+BINARY = Path(os.environ.get("ARK_BIN", Path(__file__).resolve().parent.parent / "build" / "bin")) / "ark-serve"
+OFF = {"prefix": ["--no-prefix-cache"], "steady": ["--slo-itl", "-1"], "order": ["--prompt-order", "arrival"]}
+
+
+class Server:
+    def __init__(self, model, *options):
+        self.process = subprocess.Popen([BINARY, "--model", model, "--port", "0", *options], stdout=subprocess.PIPE, text=True,
+                                        stderr=subprocess.DEVNULL)
+        for line in self.process.stdout:
+            if ready := re.search(r"ready +http://(\S+):(\d+)", line):
+                self.address = ready[1], int(ready[2])
+                break
+        else:
+            raise SystemExit(f"{BINARY} did not start")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.stdout.close()
+        self.process.wait()
+
+    def times(self, prompt, tokens):
+        """Milliseconds from the request to each token."""
+        connection = http.client.HTTPConnection(*self.address)
+        start = time.monotonic()
+        connection.request("POST", "/v1/completions", json.dumps(
+            {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True, "return_token_ids": True, "seed": 1}),
+            {"Content-Type": "application/json"})
+        found = []
+        for line in connection.getresponse():
+            if line.startswith(b"data: {"):
+                count = len(json.loads(line[6:])["choices"][0]["token_ids"])
+                found += [(time.monotonic() - start) * 1e3] * count
+        connection.close()
+        return found
+
+
+class Client(threading.Thread):
+    def __init__(self, server, prompt, tokens, delay=0.0):
+        super().__init__()
+        self.server, self.prompt, self.tokens, self.delay = server, prompt, tokens, delay
+        self.start()
+
+    def run(self):
+        time.sleep(self.delay)
+        self.begun = time.monotonic()
+        self.times = self.server.times(self.prompt, self.tokens)
+
+    def end(self):
+        self.join()
+        return self
+
+
+def ids(dice, count):
+    return [dice.randrange(100, 5000) for _ in range(count)]
+
+
+def share(values, q):
+    return round(sorted(values)[int(q * (len(values) - 1))], 1)
+
+
+def prefix(server, dice):
+    system = ids(dice, 2000)
+    first, *others = [server.times(system + ids(dice, 20), 2)[0] for _ in range(6)]
+    return {"first": round(first), "second": round(others[0]), "others": round(statistics.median(others))}
+
+
+def steady(server, dice):
+    streams = [Client(server, ids(dice, 20), 900) for _ in range(4)]
+    time.sleep(4)
+    arrived = time.monotonic()
+    prompts = [Client(server, ids(dice, 2000), 1, 3.0 * i) for i in range(10)]
+    firsts = [prompt.end().times[0] for prompt in prompts]
+    ended = time.monotonic()
+    alone, beside = [], []
+    for stream in (stream.end() for stream in streams):
+        for before, after in zip(stream.times, stream.times[1:]):
+            at = stream.begun + after / 1e3
+            (alone if at < arrived and before > 1000 else beside if arrived < at < ended else []).append(after - before)
+    return {"alone_p50": share(alone, 0.5), "beside_p50": share(beside, 0.5), "beside_p99": share(beside, 0.99),
+            "beside_max": share(beside, 1), "ratio_p99": round(share(beside, 0.99) / share(alone, 0.5), 2),
+            "prompts_first_token": round(statistics.median(firsts))}
+
+
+def order(server, dice):
+    clients, at = [], 0.0
+    for i in range(60):  # every tenth is long: nine tenths of all tokens
+        clients.append(Client(server, ids(dice, 1800 if i % 10 == 4 else 20), 4, at))
+        at += dice.expovariate(5)
+    short = [c.times[0] for c in (c.end() for c in clients) if len(c.prompt) < 100]
+    long = [c.times[0] for c in clients if len(c.prompt) > 100]
+    return {"short_p50": share(short, 0.5), "short_p99": share(short, 0.99), "long_p50": share(long, 0.5), "long_max": share(long, 1)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--policy", choices=OFF, default="prefix")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("options", nargs="*")
+    args = parser.parse_args()
+    for name, options in {"on": [], "off": OFF[args.policy]}.items():
+        with Server(args.model, *options, *args.options) as server:
+            server.times(ids(random.Random(0), 600), 30)  # warm
+            print(json.dumps({"policy": args.policy, name: globals()[args.policy](server, random.Random(args.seed))}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+// Who comes first where not all prompts can: for slots, and for a step's tokens.
+#pragma once
+
+#include "server/schedule/state.h"
+
+namespace ark::schedule {
+
+// A sequence of `client` arrives, or tokens are computed for it.
+void arrive(SchedulerState& state, Sequence& s);
+void count_tokens(SchedulerState& state, const Sequence& s, int32_t prompts, int32_t generated);
+
+// Whether `a` goes before `b`. Of different clients, the one for whom less has been computed. Of the same, the one with
+// less left to read, but before it who has waited while kPatience times what it has left was read, by arrival: such a
+// one is behind nobody who came later.
+bool goes_before(const SchedulerState& state, const Sequence& a, const Sequence& b);
+
+}  // namespace ark::schedule

@@ -1,0 +1,62 @@
+#include "server/schedule/prefix.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace ark::schedule {
+namespace {
+
+int32_t parent_of(const Sequence& s, int32_t index) {
+  return index > 0 ? s.pages[index - 1] : PageAllocator::kNoPage;
+}
+
+// What the page is found by, behind its parent. The first of a sequence also says whose it is.
+std::vector<int32_t> contents_of(const Sequence& s, int32_t index, int32_t size) {
+  const auto begin = s.tokens.begin() + std::ptrdiff_t{index} * size;
+  std::vector<int32_t> contents(begin, begin + size);
+  if (index == 0) {
+    contents.push_back(static_cast<int32_t>(s.request.client));
+    contents.insert(contents.end(), s.request.cache_salt.begin(), s.request.cache_salt.end());
+  }
+  return contents;
+}
+
+}  // namespace
+
+void take_prefix(SchedulerState& state, Sequence& s) {
+  if (!state.options.prefix_cache) return;
+  const int32_t size = state.limits.page_size;
+  const bool is_scored = s.request.prompt_logprobs && s.prompt_rows + 1 < s.prompt_size();
+  const int32_t most = is_scored ? s.prompt_rows : static_cast<int32_t>(s.tokens.size()) - 1;
+  while (s.posted + size <= most && s.posted == s.shared * size &&
+         s.shared == static_cast<int32_t>(s.pages.size())) {
+    const int32_t page = state.pages.find(parent_of(s, s.shared), contents_of(s, s.shared, size));
+    if (page == PageAllocator::kNoPage) return;
+    state.pages.hold(page);
+    s.pages.push_back(page);
+    ++s.shared;
+    s.posted += size;
+  }
+}
+
+void share_pages(SchedulerState& state, Sequence& s, bool building) {
+  if (!state.options.prefix_cache) return;
+  const int32_t size = state.limits.page_size;
+  const int32_t complete = std::min(s.posted, static_cast<int32_t>(s.tokens.size())) / size;
+  for (; s.shared < complete; ++s.shared) {
+    const int32_t own = s.pages[s.shared], parent = parent_of(s, s.shared);
+    const std::vector<int32_t> contents = contents_of(s, s.shared, size);
+    const int32_t other = state.pages.find(parent, contents);
+    if (other == PageAllocator::kNoPage) {
+      state.pages.publish(own, parent, contents);
+      continue;
+    }
+    if (building) return;
+    state.pages.hold(other);
+    s.pages[s.shared] = other;
+    state.pages.give_back(own, s.in_flight ? s.last_step : 0);
+    s.pages_known = std::min(s.pages_known, s.shared);  // the device's table follows with the next step
+  }
+}
+
+}  // namespace ark::schedule

@@ -1,0 +1,165 @@
+// Who is read first, and how much of it beside streams: in virtual time.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "server/schedule/order.h"
+#include "server/schedule/pace.h"
+#include "tests/server/schedule/requests.h"
+
+namespace ark::schedule::policies {
+namespace {
+
+class Order : public testing::Test {
+ protected:
+  std::shared_ptr<Sequence> come(int32_t size, uint32_t client = 0) {
+    auto s = std::make_shared<Sequence>();
+    s->request.prompt.resize(static_cast<std::size_t>(size));
+    s->request.client = client;
+    s->asked = size;
+    s->arrival = ++arrivals;
+    arrive(state, *s);
+    state.waiting.push_back(s);
+    return s;
+  }
+  // Reads up to `budget` tokens of who comes first, and returns it.
+  std::shared_ptr<Sequence> read(int32_t budget) {
+    const auto first = std::ranges::min_element(
+        state.waiting, [&](const auto& a, const auto& b) { return goes_before(state, *a, *b); });
+    const std::shared_ptr<Sequence> s = *first;
+    const int32_t count = std::min(budget, s->asked - s->posted);
+    count_tokens(state, *s, count, 0);
+    s->posted += count;
+    if (s->posted == s->asked) state.waiting.erase(first);
+    return s;
+  }
+
+  SchedulerState state{test::small_limits(), {}};
+  uint64_t arrivals = 0;
+};
+
+TEST_F(Order, TheShortestRestFirstThenByArrival) {
+  const auto a = come(100), b = come(30), c = come(30), d = come(50);
+  EXPECT_EQ(read(10), b);
+  for (const auto& next : {b, b, c, c, c, d}) EXPECT_EQ(read(d == next ? 50 : 10), next);
+  EXPECT_EQ(read(100), a);
+}
+
+TEST_F(Order, ByArrivalWhereThatIsAskedFor) {
+  SchedulerState fifo(test::small_limits(), {.shortest_first = false});
+  const auto a = come(100), b = come(1);
+  fifo.work[0];
+  EXPECT_TRUE(goes_before(fifo, *a, *b) && !goes_before(fifo, *b, *a));
+  EXPECT_TRUE(goes_before(state, *b, *a) && !goes_before(state, *a, *b));
+}
+
+// However many short ones come: four times its length is read before a long one, at most.
+TEST_F(Order, NobodyWaitsForEver) {
+  come(50);
+  const auto longest = come(1000);
+  for (; longest->posted == 0; read(20)) {
+    for (int i = 0; i < 3; ++i) come(1 + static_cast<int32_t>(arrivals % 90));
+    ASSERT_LE(state.work[0].read, 4 * 1000 + 20);
+  }
+  EXPECT_GT(state.work[0].read, 3 * 1000);
+}
+
+TEST_F(Order, ClientsGetEqualSharesHoweverManyRequestsTheyHave) {
+  for (int i = 0; i < 50; ++i) come(400, 1);
+  EXPECT_EQ(read(100)->request.client, 1u);
+  const auto one = come(400, 2);
+  for (int i = 0; i < 8; ++i) read(100);
+  EXPECT_EQ(one->posted, 400);  // a share of a half, and nothing for the time before it came
+  for (int i = 0; i < 20; ++i) come(17, 2), come(90, 3);
+  auto work = state.work;
+  for (int i = 0; i < 60; ++i) read(17);
+  int64_t sum = 0;
+  for (auto& [client, own] : work) sum += own.read = state.work[client].read - own.read;
+  for (auto& [client, own] : work)
+    EXPECT_NEAR(static_cast<double>(own.read) / static_cast<double>(sum), 1.0 / 3, 0.03);
+  count_tokens(state, *one, 0, 100);  // generating counts, too
+  EXPECT_NE(read(10)->request.client, 2u);
+}
+
+// A machine whose steps take so many seconds.
+struct Machine {
+  double fixed = 0.02, per_decode = 0.0002, per_prompt = 0.001, per_context = 2e-7, noise = 0.05;
+  std::mt19937 random{3};
+  double seconds(int32_t decodes, int32_t prompts, int32_t context) {
+    const double time = fixed + per_decode * decodes + prompts * (per_prompt + per_context * context);
+    return time * (1 + noise * std::uniform_real_distribution(-1.0, 1.0)(random));
+  }
+};
+
+class Streams : public testing::Test {
+ protected:
+  // Steps with `decodes` streams, beside a prompt of `size` tokens; returns their seconds.
+  std::vector<double> run(int32_t decodes, int32_t size, double wanted = 0) {
+    std::vector<double> steps;
+    for (int32_t at = 0; at < size;) {
+      const int32_t count = std::min(size - at, pace.prompt_tokens(decodes, 512, wanted));
+      step(decodes, count, at);
+      steps.push_back(last);
+      at += count;
+      longest_pause = count > 0 ? 0 : longest_pause + 1;
+      EXPECT_LE(longest_pause, 1);
+    }
+    return steps;
+  }
+  void step(int32_t decodes, int32_t prompts, int32_t at) {
+    last = machine.seconds(decodes, prompts, at);
+    const auto posted = now;
+    now += std::chrono::duration_cast<Pace::Clock::duration>(std::chrono::duration<double>(last));
+    pace.step_done({decodes, prompts, posted}, now);
+  }
+  static double share(std::vector<double> steps, double q) {
+    std::ranges::sort(steps);
+    return steps[static_cast<std::size_t>(q * static_cast<double>(steps.size() - 1))];
+  }
+
+  Pace pace;
+  Machine machine;
+  Pace::Clock::time_point now{std::chrono::seconds(1)};
+  double last = 0;
+  int32_t longest_pause = 0;
+};
+
+TEST_F(Streams, PromptsBesideStreamsDoNotMakeStepsTwiceAsLong) {
+  for (const double factor : {1.0, 5.0, 0.3}) {  // and it notices when the machine is another
+    machine.fixed = 0.02 * factor, machine.per_prompt = 0.001 * factor, machine.per_context = 2e-7 * factor;
+    for (int i = 0; i < 8; ++i) step(4, 0, 0);
+    const double alone = machine.fixed + 4 * machine.per_decode;
+    run(4, 300);  // learns
+    for (int i = 0; i < 10; ++i) {
+      const auto steps = run(4, 2000);
+      EXPECT_LE(share(steps, 0.99), 2 * alone) << factor;
+      EXPECT_GE(share(steps, 0.5), 1.3 * alone) << factor;  // what there is, is used
+    }
+  }
+}
+
+TEST_F(Streams, ThePaceThatIsAskedForIsKept) {
+  for (int i = 0; i < 8; ++i) step(4, 0, 0);
+  run(4, 2000, 0.1);
+  EXPECT_LE(share(run(4, 4000, 0.1), 0.99), 0.1);
+  EXPECT_GE(share(run(4, 4000, 0.1), 0.5), 0.07);
+  const auto steps = run(4, 800, 0.001);  // which cannot be
+  EXPECT_LE(steps.size(), 800 / Pace::kLeast + 800 / Pace::kLeast / Pace::kProbe + 2);
+}
+
+TEST_F(Streams, WithoutStreamsAPromptHasTheWholeStep) {
+  EXPECT_EQ(pace.prompt_tokens(0, 512, 0), 512);
+  EXPECT_EQ(pace.prompt_tokens(0, 512, 0.001), 512);
+  for (int i = 0; i < 8; ++i) step(4, 0, 0);
+  // A clock that sees nothing opens the gates by doubling only.
+  machine.per_prompt = machine.per_context = 0;
+  for (int32_t most = Pace::kLeast; most < 512; most *= 2) {
+    const int32_t prompts = pace.prompt_tokens(4, 512, 0);
+    EXPECT_LE(prompts, 2 * most);
+    step(4, prompts, 0);
+  }
+}
+
+}  // namespace
+}  // namespace ark::schedule::policies
