@@ -42,7 +42,8 @@ BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "
               "--max-num-seqs": "0", "--max-num-batched-tokens": "1.5", "--max-queue": "0", "--kv-memory": "5Q",
               "--shutdown-timeout": "-1", "--log-format": "xml", "--host": "no..host",  # no name server is asked
               "--max-restarts": "1001", "--max-connections-per-peer": "-1", "--keep-alive-timeout": "-1",
-              "--slo-itl": "-2", "--prompt-order": "random", "--log-level": "loud", "--numerics": "good", "--variant": "q4",
+               "--slo-itl": "-2", "--prompt-order": "random", "--log-level": "loud", "--numerics": "good", "--variant": "q4",
+               "--activations": "fp4", "--weights": "int3",
               "--plan": "/nowhere/plan", "--cors-origins": "app.example", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
               "--api-key-file": "/nowhere/keys", "--model": "/nowhere/model.onnx"}
 # Of a server that is started below, all at once.
