@@ -9,8 +9,8 @@ namespace ark::schedule {
 // be of the step that is being built: a step appends all its keys and values before it reads any.
 void take_prefix(SchedulerState& state, Sequence& s);
 
-// Publishes the pages that `s` has completed. One that somebody else has published meanwhile is exchanged for it, but not
-// while a step is `building` that writes it.
+// Publishes the pages that `s` has completed. One that somebody else has published meanwhile is exchanged for it, but
+// not while a step is `building` that writes it.
 void share_pages(SchedulerState& state, Sequence& s, bool building);
 
 }  // namespace ark::schedule
