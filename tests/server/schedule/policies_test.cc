@@ -128,9 +128,9 @@ class Streams : public testing::Test {
 TEST_F(Streams, PromptsBesideStreamsDoNotMakeStepsTwiceAsLong) {
   for (const double factor : {1.0, 5.0, 0.3}) {  // and it notices when the machine is another
     machine.fixed = 0.02 * factor, machine.per_prompt = 0.001 * factor, machine.per_context = 2e-7 * factor;
-    for (int i = 0; i < 8; ++i) step(4, 0, 0);
     const double alone = machine.fixed + 4 * machine.per_decode;
-    run(4, 300);  // learns
+    for (std::size_t steps = 0; steps < 5 * Pace::kProbe;)
+      steps += run(4, 2000).size();  // learns among prompts
     for (int i = 0; i < 10; ++i) {
       const auto steps = run(4, 2000);
       EXPECT_LE(share(steps, 0.99), 2 * alone) << factor;
