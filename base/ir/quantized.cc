@@ -128,7 +128,8 @@ bool same_payload(const Quantized& a, const Quantized& b) {
   if (a.rows != b.rows || a.columns != b.columns || a.bits != b.bits || a.is_signed != b.is_signed ||
       a.floating != b.floating || a.codebook != b.codebook || a.axis != b.axis || a.block != b.block ||
       a.code_stride != b.code_stride || (a.zeros == nullptr) != (b.zeros == nullptr) ||
-      (a.offsets == nullptr) != (b.offsets == nullptr) || (a.offsets && !same_numbers(*a.offsets, *b.offsets)))
+      (a.offsets == nullptr) != (b.offsets == nullptr) ||
+      (a.offsets && !same_numbers(*a.offsets, *b.offsets)))
     return false;
   const bool same_zeros = a.zeros ? a.zero_stride == b.zero_stride && same_payload(*a.zeros, *b.zeros)
                                   : a.default_zero == b.default_zero;

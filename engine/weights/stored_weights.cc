@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/ir/quantized.h"
+#include "base/machine.h"
 #include "base/parallel.h"
 #include "engine/weights/encoded_matrix.h"
 
@@ -17,7 +18,8 @@ namespace {
 
 constexpr int64_t kWindow = 1 << 20;  // bytes of numbers that a thread checks at a time
 
-constexpr int64_t kLeast = 512;  // elements of a matrix that is worth it
+constexpr int64_t kReserve = 64 << 20;  // bytes that threads' windows and the process may take meanwhile
+constexpr int64_t kLeast = 512;         // elements of a matrix that is worth it
 
 // A payload, which several constants may see through views.
 struct Payload {
@@ -68,19 +70,22 @@ bool all_of(const Constant& numbers, int threads, F holds) {
   return ok;
 }
 
-// Null if the numbers cannot be had in this form.
+double bits_a_number(const CodeForm& form) {
+  const double terms = form.terms == BlockTerms::kZeros ? 40 : form.terms == BlockTerms::kOffsets ? 64 : 32;
+  return form.bits + terms / static_cast<double>(form.block);
+}
+
+// Null if the numbers cannot be had in this form, or if there is no room for the codes beside what they are packed
+// into: what then does not fit is named where the rest is counted.
 ConstantPtr encoded(const Payload& payload, const CodeForm& form, CodeRule rule, int threads) {
+  const double bytes = bits_a_number(form) / 8 * static_cast<double>(payload.numbers->size());
+  if (2 * bytes > static_cast<double>(available_memory() - kReserve)) return nullptr;
   EncodedMatrix matrix(payload.numbers, payload.k_axis, form);
   std::atomic<bool> ok = true;
   parallel_for(matrix.parts(), threads, [&](int64_t part) {
     if (ok.load(std::memory_order_relaxed) && !matrix.encode(part, rule)) ok = false;
   });
   return ok ? matrix.finish(payload.numbers->name) : nullptr;
-}
-
-double bits_a_number(const CodeForm& form) {
-  const double terms = form.terms == BlockTerms::kZeros ? 40 : form.terms == BlockTerms::kOffsets ? 64 : 32;
-  return form.bits + terms / static_cast<double>(form.block);
 }
 
 // All forms that codes can have, those of the fewest bits first.

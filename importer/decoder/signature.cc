@@ -226,7 +226,8 @@ void Finder::find_others() {
     const int64_t rows = table_rows(i);
     if (!is_integer(v.dtype)) c.positions = c.types = -100;
     if (rank(v) > 2) c.types = -100;
-    if (rank(v) == 3 && shape.front().is_constant(3)) c.mask = -100;
+    // [batch, new, keys]; what has as many features for each token is an encoder's states.
+    if (rank(v) == 3 && (shape.front().is_constant(3) || shape.back().constant())) c.mask = -100;
     if (rank(v) == 4 || (rank(v) == 3 && !shape.front().is_constant(3))) c.positions = -100;
     if (rank(v) == 1) c.mask = c.types = -100;
     // One number beside many tokens is something else.

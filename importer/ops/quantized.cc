@@ -1,7 +1,8 @@
 // Quantization: QDQ, dynamic int8, weight-only int4 and int8, and the older QLinear operators by their
 // definition.
-#include <algorithm>
 #include "base/ir/quantized.h"
+
+#include <algorithm>
 
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"

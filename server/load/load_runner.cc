@@ -1,5 +1,7 @@
 #include "server/load/load_runner.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -334,6 +336,7 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
     identity = fingerprint.programs + fingerprint.weights;
   }
   const std::shared_ptr<RaggedRunner> runner = launch(std::move(job), place, options.is_supervised);
+  malloc_trim(0);  // what codes and windows were held in
   const RunnerMemory memory = runner->memory();
   log.done("pack", mebibytes(memory.weights) + " of weights");
   log.fact("device", place.gpu

@@ -34,8 +34,11 @@ def limited(group, mebibytes):
     return lambda: (folder / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def check(model, enter):
-    return subprocess.run([BINARY, "--check", "--model", model], preexec_fn=enter, capture_output=True, text=True,
+AS_F32 = "--weights", "f32"
+
+
+def check(model, enter, *options):
+    return subprocess.run([BINARY, "--check", "--model", model, *options], preexec_fn=enter, capture_output=True, text=True,
                           timeout=120, env=clean_environment())
 
 
@@ -46,22 +49,23 @@ def talk(server, words):
 
 
 def test_weights_that_do_not_fit_the_group_are_refused_with_both_numbers(group, smollm2_model):
-    result = check(smollm2_model, limited(group, 300))
+    result = check(smollm2_model, limited(group, 300), *AS_F32)
     assert result.returncode == 69, result.stderr
     last = result.stderr.splitlines()[-1]
     assert "weights of 51" in last and "do not fit in the 2" in last and "MiB" in last and "--kv-memory" in last, last
 
 
-@pytest.mark.parametrize("mebibytes", [620, 700, 900])
-def test_a_group_serves_or_refuses_and_is_never_killed(group, smollm2_model, mebibytes):
+@pytest.mark.parametrize("mebibytes, enough, options", [(620, 700, AS_F32), (700, 700, AS_F32), (900, 700, AS_F32),
+                                                       (180, 400, ()), (260, 400, ()), (400, 400, ())])
+def test_a_group_serves_or_refuses_and_is_never_killed(group, smollm2_model, mebibytes, enough, options):
     enter = limited(group, mebibytes)
-    result = check(smollm2_model, enter)
+    result = check(smollm2_model, enter, *options)
     assert result.returncode in (0, 69), result.stderr
     if result.returncode:
-        assert mebibytes < 700, result.stderr
+        assert mebibytes < enough, result.stderr
         assert "do not fit" in result.stderr
         return
-    with Server("--model", smollm2_model, prepare=enter) as server:
+    with Server("--model", smollm2_model, *options, prepare=enter) as server:
         with ThreadPoolExecutor(6) as pool:
             answers = list(pool.map(lambda i: talk(server, (400, 700)[i % 2]), range(6)))
         assert server.process.poll() is None, "it was killed"
@@ -75,12 +79,12 @@ def test_an_address_space_serves_or_refuses(smollm2_model, mebibytes):
     def enter():
         resource.setrlimit(resource.RLIMIT_AS, (mebibytes * MEBIBYTE, mebibytes * MEBIBYTE))
 
-    result = check(smollm2_model, enter)
+    result = check(smollm2_model, enter, *AS_F32)
     assert result.returncode in (0, 69), result.stderr
     assert result.returncode == 0 or "do not fit in the" in result.stderr or mebibytes < 700, result.stderr
     assert (result.returncode == 0) == (mebibytes > 1000), result.stderr
     if result.returncode == 0:
-        with Server("--model", smollm2_model, prepare=enter) as server:
+        with Server("--model", smollm2_model, *AS_F32, prepare=enter) as server:
             assert talk(server, 300)[0] == 200
 
 

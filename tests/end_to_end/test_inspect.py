@@ -173,7 +173,8 @@ SMOLLM2 = Path.home() / ".cache/ark/smollm2-135m-instruct/smollm2.onnx"
 @pytest.mark.parametrize("stage", ["graph", "passes", "recognise", "plan", "program"])
 def test_graphviz_draws_smollm2_within_seconds(stage):
     picture = inspect(SMOLLM2, "--stage", stage, "--dot").stdout
-    assert folded(picture) & {29, 30} and weights_in(picture) == pytest.approx(513, abs=5)
+    kept = 513 if stage in ("graph", "passes", "recognise") else 96  # its numbers are those of codes
+    assert folded(picture) & {29, 30} and weights_in(picture) == pytest.approx(kept, abs=5)
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     subprocess.run(["dot", "-Tpng", "-o", "/dev/null"], input=picture, text=True, check=True, timeout=300)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used < 5

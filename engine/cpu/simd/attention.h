@@ -125,8 +125,8 @@ float weigh_keys(const AttentionRows& a, int64_t row, int64_t page, Seen keys, f
   return factor[0];
 }
 
-// acc = acc * factor + sum of weight_j value_j, ascending j, for R rows that see the same keys; C vectors of the value's
-// dimensions from d on. Rows' weights lie `stride` apart.
+// acc = acc * factor + sum of weight_j value_j, ascending j, for R rows that see the same keys; C vectors of the
+// value's dimensions from d on. Rows' weights lie `stride` apart.
 template <class T, int R, int C>
 void add_values(const AttentionRows& a, int64_t row, const float* values, Seen keys, const float* weights,
                 int64_t stride, const float* factors, int64_t d) {

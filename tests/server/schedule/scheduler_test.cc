@@ -60,7 +60,7 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
     ASSERT_TRUE(scheduler.drain(20s));
     EXPECT_EQ(scheduler.stats().pages_held, 0);
     EXPECT_EQ(scheduler.stats().running, 0);
-    if (seed % 4 == 0) EXPECT_EQ(scheduler.stats().prefix_hits, 0);
+    EXPECT_TRUE(seed % 4 != 0 || scheduler.stats().prefix_hits == 0);
     preemptions += scheduler.stats().preemptions;
     hits += scheduler.stats().prefix_hits;
   }
