@@ -262,7 +262,7 @@ ConstantPtr EncodedMatrix::finish(const std::string& name) const {
 }
 
 bool probe_exactly(const Constant& payload, int k_axis, const CodeForm& form, CodeRule& rule) {
-  constexpr int64_t kProbes = 16, kPerProbe = 4;  // places, neighbours there
+  constexpr int64_t kProbes = 6, kPerProbe = 8;  // places, neighbours there
   const int64_t k_size = payload.dims[static_cast<std::size_t>(k_axis)];
   const int64_t n_size = payload.dims[static_cast<std::size_t>(1 - k_axis)];
   std::map<int, int> spans;

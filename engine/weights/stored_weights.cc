@@ -141,6 +141,22 @@ void store_rounded(Payload& payload, const StorageOptions& options) {
   }
 }
 
+// Matrix by matrix, or many side by side, where none of them is more than a thread's share.
+void store_all(std::vector<Payload>& payloads, const StorageOptions& options) {
+  std::vector<Payload*> by_size;
+  int64_t total = 0;
+  for (Payload& p : payloads) by_size.push_back(&p), total += p.numbers->size();
+  if (by_size.empty()) return;
+  std::stable_sort(by_size.begin(), by_size.end(), [](const Payload* a, const Payload* b) {
+    return a->numbers->size() > b->numbers->size();
+  });
+  const bool side_by_side = by_size[0]->numbers->size() * options.threads <= total;
+  StorageOptions each = options;
+  if (side_by_side) each.threads = 1;
+  parallel_for(std::ssize(by_size), side_by_side ? options.threads : 1,
+               [&](int64_t i) { store_rounded(*by_size[static_cast<std::size_t>(i)], each); });
+}
+
 // `constant` with the payload's codes in the place of its numbers.
 ConstantPtr seen_alike(const Constant& constant, const Payload& payload) {
   auto view = std::make_shared<Constant>(*payload.codes);
@@ -207,7 +223,7 @@ StoredWeights::StoredWeights(const std::vector<WeightMatrix>& matrices, const St
     payload.is_table = payload.is_table || m.is_table;
     payload.has_axis = payload.has_axis && payload.k_axis == axis;
   }
-  for (Payload& payload : payloads) store_rounded(payload, options);
+  store_all(payloads, options);
   for (std::size_t i = 0; i < matrices.size(); ++i) {
     const ConstantPtr& constant = matrices[i].constant;
     if (payload_of[i] == kNoPayload) continue;
