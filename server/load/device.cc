@@ -20,6 +20,10 @@ void add_device_options(CommandLine& line, DeviceChoice& choice) {
   line.choice<cuda::Numerics>("--numerics", choice.numerics,
                               {{"exact", cuda::Numerics::kExact}, {"fast", cuda::Numerics::kFast}},
                               "on a GPU: exact (a row's result does not depend on the batch) or fast");
+  add_arithmetic_options(line, choice);
+}
+
+void add_arithmetic_options(CommandLine& line, DeviceChoice& choice) {
   line.choice<WeightPolicy>(
       "--weights", choice.weights,
       {{"exact", WeightPolicy::kExact},
@@ -29,12 +33,7 @@ void add_device_options(CommandLine& line, DeviceChoice& choice) {
        {"int8", WeightPolicy::kInt8},
        {"int4", WeightPolicy::kInt4}},
       "how matrices are kept: exact takes the fewest bits that change no number, f32 changes none and looks "
-      "for none; "
-      "the others round, int8 and int4 by blocks of 32, int4 with 8 bits for tables and head");
-  add_activations_option(line, choice);
-}
-
-void add_activations_option(CommandLine& line, DeviceChoice& choice) {
+      "for none; the others round, int8 and int4 by blocks of 32, int4 with 8 bits for tables and head");
   line.choice<Activations>(
       "--activations", choice.activations,
       {{"auto", Activations::kAuto},

@@ -26,9 +26,9 @@ struct DeviceChoice {
   WeightPolicy weights = WeightPolicy::kExact;
 };
 
-// Declares the options, which are written to `choice`; --activations alone.
+// Declares the options, which are written to `choice`; --weights and --activations alone.
 void add_device_options(CommandLine& line, DeviceChoice& choice);
-void add_activations_option(CommandLine& line, DeviceChoice& choice);
+void add_arithmetic_options(CommandLine& line, DeviceChoice& choice);
 
 // The GPU, or null: then `why` says why the CPU is used. Throws Error(kUnavailable) where a GPU was asked for
 // and there is none.

@@ -67,7 +67,7 @@ struct Row {
 
 class Decoder : public GraphDriver {
  public:
-  Decoder(const Graph& graph, int ranks, int threads) : graph_(graph), ranks_(ranks), threads_(threads) {
+  Decoder(const Graph& graph, const DriverOptions& options) : graph_(graph), options_(options) {
     auto recognised = recognise_decoder(graph, 0);
     if (const auto* no = std::get_if<NotRecognised>(&recognised))
       unsupported("no ragged decoder: " + (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") +
@@ -128,14 +128,15 @@ class Decoder : public GraphDriver {
                 pages,
                 static_cast<int32_t>(model_.vocabulary)};
     o.max_items = most_items(kStepTokens, kStepSlots);
-    o.threads = std::max(threads_, ranks_);
+    o.threads = std::max(options_.threads, options_.ranks);
     CompileOptions c;
-    c.ranks = std::max(1, ranks_);
+    c.ranks = std::max(1, options_.ranks);
     c.max_tokens = c.max_rows = kStepTokens;
     c.max_items = o.max_items;
     c.page_size = kPageSize;
     c.pages = pages;
-    c.activations = Activations::kF32;  // data sets hold what the weights' numbers give
+    c.storage = {options_.weights, o.threads};
+    c.activations = options_.activations;
     runner_ = make_ragged_runner(compile_decoder(model_, c), o);
   }
 
@@ -374,7 +375,7 @@ class Decoder : public GraphDriver {
   }
 
   const Graph& graph_;
-  const int ranks_, threads_;
+  const DriverOptions options_;
   DecoderModel model_;
   bool counts_padding_ = false;  // the file makes positions of sizes alone, and reads them
   std::unique_ptr<RaggedRunner> runner_;
@@ -388,8 +389,8 @@ class Decoder : public GraphDriver {
 
 }  // namespace
 
-std::unique_ptr<GraphDriver> make_decoder_driver(const Graph& graph, int ranks, int threads) {
-  return std::make_unique<Decoder>(graph, ranks, threads);
+std::unique_ptr<GraphDriver> make_decoder_driver(const Graph& graph, const DriverOptions& options) {
+  return std::make_unique<Decoder>(graph, options);
 }
 
 }  // namespace ark::tools

@@ -61,13 +61,13 @@ void check_driver(const std::string& name, int ranks) {
                                   ": only --driver decoder splits a model; the others run on one rank");
 }
 
-std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks,
-                                         int threads) {
-  check_driver(name, ranks);
-  if (name == "decoder") return make_decoder_driver(graph, ranks, threads);
-  if (name == "auto") return make_auto(graph, threads);
-  if (name == "static") return make_static(graph, threads);
-  return make_dynamic(graph, threads);
+std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph,
+                                         const DriverOptions& options) {
+  check_driver(name, options.ranks);
+  if (name == "decoder") return make_decoder_driver(graph, options);
+  if (name == "auto") return make_auto(graph, options.threads);
+  if (name == "static") return make_static(graph, options.threads);
+  return make_dynamic(graph, options.threads);
 }
 
 }  // namespace ark::tools

@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   line.number("--tp", options.load.tp, 0, ark::kMaxRanks, "ranks that the model is split over; 0: 1");
   line.file("--plan", options.load.plan,
             "an edited text of stage program: checked, and inspected instead of the compiler's");
-  ark::add_activations_option(line, options.load.device);
+  ark::add_arithmetic_options(line, options.load.device);
   line.number("--max-num-seqs", options.load.max_sequences, 1, 4096, "as of ark-serve");
   line.number("--max-num-batched-tokens", options.load.max_batched_tokens, 0, 1 << 20, "as of ark-serve");
   line.flag("--check", options.check, "print one line if the model can be run, else say why not");

@@ -56,7 +56,7 @@ int run_inputs(const Options& options) {
       throw Error(Code::kUsage, "--input: the model has no input '" + escaped(text.substr(0, equals)) + "'");
     inputs[at - graph.inputs.begin()] = tools::read_npy(text.substr(equals + 1));
   }
-  const auto driver = tools::make_driver(options.run.driver, graph, options.run.ranks, options.run.threads);
+  const auto driver = tools::make_driver(options.run.driver, graph, options.run);
   const std::vector<Tensor> outputs = driver->run(inputs);
   if (!options.run.output_dir.empty()) tools::save_outputs(options.run.output_dir, graph, outputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -160,5 +160,10 @@ int main(int argc, char** argv) {
   line.read("--atol", tolerance(options.run.absolute), "absolute tolerance", "the set's own, or 1e-5");
   ark::add_device_options(line, options.prompt.load.device);
   add_prompt_options(line, options.prompt);
-  return ark::run_main(line, argc, argv, [&] { return ark::run(options); });
+  return ark::run_main(line, argc, argv, [&] {
+    const ark::DeviceChoice& how = options.prompt.load.device;
+    options.run.weights = how.weights;
+    if (how.activations != ark::Activations::kAuto) options.run.activations = how.activations;
+    return ark::run(options);
+  });
 }

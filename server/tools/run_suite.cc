@@ -98,7 +98,7 @@ SuiteCounts run_sets(const fs::path& model, const std::vector<fs::path>& sets, c
   std::unique_ptr<GraphDriver> driver;
   try {
     graph = import_for(options.driver, model);
-    driver = make_driver(options.driver, graph, options.ranks, options.threads);
+    driver = make_driver(options.driver, graph, options);
   } catch (const std::exception& e) {
     // What the user asked for, unless a suite asks it of many models.
     const auto* error = dynamic_cast<const Error*>(&e);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/ir/graph.h"
+#include "engine/compile.h"
 #include "server/tools/test_data.h"
 
 namespace ark::tools {
@@ -20,16 +21,23 @@ class GraphDriver {
   virtual ~GraphDriver() = default;
   virtual std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) = 0;
 };
+struct DriverOptions {
+  int ranks = 0, threads = 1;  // ranks 0: 1, or as many as a plan has
+  // Of the decoder's. Data sets hold what the weights' numbers give.
+  WeightPolicy weights = WeightPolicy::kExact;
+  Activations activations = Activations::kF32;
+};
 // "auto" (static if every shape follows from the inputs' sizes, else dynamic), "static", "dynamic" or
 // "decoder". Keeps `graph` by reference. Throws Error(kUnsupported) where the driver cannot run the graph.
-std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph, int ranks, int threads);
+std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& graph,
+                                         const DriverOptions& options);
 // Throws Error(kUsage) if there is no driver of that name, or none that runs on so many ranks.
 void check_driver(const std::string& name, int ranks);
 // The graph as the driver of that name wants it.
 Graph import_for(const std::string& driver, const std::filesystem::path& model);
 
-// The one of recognised decoders: through the ragged runner, on `ranks` ranks.
-std::unique_ptr<GraphDriver> make_decoder_driver(const Graph& graph, int ranks, int threads);
+// The one of recognised decoders: through the ragged runner.
+std::unique_ptr<GraphDriver> make_decoder_driver(const Graph& graph, const DriverOptions& options);
 
 enum class Verdict { kPass, kFail, kUnsupported };
 struct SetResult {
@@ -37,9 +45,8 @@ struct SetResult {
   std::string reason;  // one line; empty for kPass with all outputs compared
 };
 
-struct SuiteOptions {
+struct SuiteOptions : DriverOptions {
   std::string driver = "auto";
-  int ranks = 0, threads = 1;                // ranks 0: 1, or as many as a plan has
   std::optional<double> relative, absolute;  // override the files' own tolerance
   // Empty, or where the outputs of each set are saved, under its path within `root` (its name if that is
   // empty).
