@@ -6,10 +6,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 
 namespace ark {
+
+namespace simd {
+bool adds_like_its_twin();
+}
 
 namespace {
 
@@ -30,7 +35,9 @@ Isa isa_of_machine() {
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
   const bool vnni = __builtin_cpu_supports("avx512vnni");
-  if (avx512 && avx2) return !vnni ? Isa::kAvx512 : has_avx512_bf16() ? Isa::kAvx512Bf16 : Isa::kAvx512Vnni;
+  if (avx512 && avx2 && vnni)
+    return has_avx512_bf16() && simd::adds_like_its_twin() ? Isa::kAvx512Bf16 : Isa::kAvx512Vnni;
+  if (avx512 && avx2) return Isa::kAvx512;
   if (avx2) return Isa::kAvx2;
 #endif
   return Isa::kScalar;
@@ -73,6 +80,31 @@ Table with_dots(Isa isa) {
 }
 
 }  // namespace
+
+// Whether this machine's vdpbf16ps adds in the order of its twin: makers say so, and ranks on different machines rely on
+// it. Where it does not, the twin is taken.
+bool adds_like_its_twin() {
+  constexpr int64_t kK = 64, kN = 64;
+  const int32_t slabs[] = {0, kK};
+  std::vector<uint16_t> w(kK * kN);
+  std::vector<float> x(kK), out[2];
+  uint32_t state = 1;
+  const auto random = [&] { return state = state * 1664525 + 1013904223; };  // Numerical Recipes
+  // Either sign, from 2^-8 to 2^8: sums round at every step.
+  for (uint16_t& v : w) v = static_cast<uint16_t>((random() >> 16 & 0x807F) | (119 + random() % 16) << 7);
+  for (float& v : x)
+    v = bf16_to_f32(static_cast<uint16_t>((random() >> 16 & 0x807F) | (119 + random() % 16) << 7));
+  for (const Isa isa : {Isa::kAvx512Bf16, Isa::kAvx512}) {
+    std::vector<float> packed(static_cast<std::size_t>(packed_row(kK)));
+    std::vector<float>& to = out[isa == Isa::kAvx512];
+    to.resize(kN);
+    MatMul a{.x = x.data(), .m = 1, .k = kK, .n = kN, .w = reinterpret_cast<const std::byte*>(w.data())};
+    a.stored = DType::kBF16, a.panel = kN, a.slabs = slabs, a.out = to.data(), a.packed = packed.data();
+    a.last_row = a.last_panel = 1;
+    table_of(isa).matmul_bf16(a);
+  }
+  return std::memcmp(out[0].data(), out[1].data(), kN * sizeof(float)) == 0;
+}
 
 const Table& table_of(Isa isa) {
   static const Table vnni = with_dots(Isa::kAvx512Vnni), bf16 = with_dots(Isa::kAvx512Bf16);
