@@ -81,8 +81,8 @@ Table with_dots(Isa isa) {
 
 }  // namespace
 
-// Whether this machine's vdpbf16ps adds in the order of its twin: makers say so, and ranks on different machines rely on
-// it. Where it does not, the twin is taken.
+// Whether this machine's vdpbf16ps adds in the order of its twin: makers say so, and ranks on different machines rely
+// on it. Where it does not, the twin is taken.
 bool adds_like_its_twin() {
   constexpr int64_t kK = 64, kN = 64;
   const int32_t slabs[] = {0, kK};
