@@ -129,7 +129,7 @@ struct F8E4M3Weights {
 
  private:
   template <class T, class Words>
-  static auto widen(Words codes) {
+  static auto widen(const Words& codes) {
     const Words magnitude = codes & 0x7F;
     Words half = (codes & 0x80) << 8 | magnitude << 7;
     half ^= reinterpret_cast<Words>(magnitude == 0x7F) & 0x4180;  // NaN: 0x7E00 in the place of 0x3F80
