@@ -261,26 +261,32 @@ ConstantPtr EncodedMatrix::finish(const std::string& name) const {
   return constant;
 }
 
-bool probe_exactly(const Constant& payload, int k_axis, const CodeForm& form, CodeRule& rule) {
-  constexpr int64_t kProbes = 6, kPerProbe = 8;  // places, neighbours there
-  const int64_t k_size = payload.dims[static_cast<std::size_t>(k_axis)];
-  const int64_t n_size = payload.dims[static_cast<std::size_t>(1 - k_axis)];
+const Tensor& MatrixSamples::at(int64_t place) {
+  Tensor& piece = pieces_[static_cast<std::size_t>(place)];
+  if (piece.data) return piece;
+  const int64_t k_size = payload_->dims[static_cast<std::size_t>(k_axis_)];
+  const int64_t n_size = payload_->dims[static_cast<std::size_t>(1 - k_axis_)];
+  const int64_t k = (k_size + kMostRows - 1) / kMostRows * place / kPlaces * kMostRows;
+  const int64_t n = n_size * ((place * 5 + 2) % kPlaces) / kPlaces;
+  ConstantPtr part = sliced(sliced(payload_, k_axis_, k, std::min(k + kMostRows, k_size)), 1 - k_axis_, n,
+                            std::min(n + kColumns, n_size));
+  if (k_axis_ == 0) part = transposed(part, {1, 0});
+  return piece = materialise(*part);
+}
+
+bool MatrixSamples::fit(const CodeForm& form, CodeRule& rule) {
   std::map<int, int> spans;
-  for (int64_t p = 0; p < kProbes; ++p) {
-    const int64_t blocks = (k_size + form.block - 1) / form.block;
-    const int64_t k = blocks * p / kProbes * form.block, count = std::min(form.block, k_size - k);
-    const int64_t n = n_size * ((p * 7 + 3) % kProbes) / kProbes, columns = std::min(kPerProbe, n_size - n);
-    auto box = std::make_shared<const Constant>(payload);
-    ConstantPtr part = sliced(sliced(box, k_axis, k, k + count), 1 - k_axis, n, n + columns);
-    if (k_axis == 0) part = transposed(part, {1, 0});
-    const Tensor rows = materialise(*part);
-    if (!rule.keeps_signs)
-      for (float& v : std::span(rows.as<float>(), static_cast<std::size_t>(rows.size()))) v += 0.0f;
-    for (int64_t c = 0; c < columns; ++c) {
-      BlockFit fit;
+  for (int64_t place = 0; place < kPlaces; ++place) {
+    const Tensor& piece = at(place);
+    const int64_t rows = piece.dims[1], count = std::min(form.block, rows);
+    for (int64_t c = 0; c < piece.dims[0]; ++c) {
+      float values[kMostRows];
       uint8_t codes[kMostRows];
-      const std::span values(rows.as<const float>() + c * count, static_cast<std::size_t>(count));
-      if (!fit_block(values, form.bits, form.terms, rule.hint, fit, codes)) return false;
+      for (int64_t i = 0; i < count; ++i)
+        values[i] = piece.as<const float>()[c * rows + i] + (rule.keeps_signs ? -0.0f : 0.0f);
+      BlockFit fit;
+      const std::span block_of_column(values, static_cast<std::size_t>(count));
+      if (!fit_block(block_of_column, form.bits, form.terms, rule.hint, fit, codes)) return false;
       if (fit.span != 0) rule.hint = fit.span, ++spans[fit.span];
     }
   }

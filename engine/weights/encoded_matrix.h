@@ -1,8 +1,10 @@
 // A float matrix as codes of blocks along K, made window by window by several threads.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "base/ir/constant.h"
 #include "engine/program/program.h"
@@ -53,7 +55,21 @@ class EncodedMatrix {
   Tensor codes_, scales_, others_;
 };
 
-// Whether blocks here and there in the matrix can be encoded exactly; sets the hint that fits most of them.
-bool probe_exactly(const Constant& payload, int k_axis, const CodeForm& form, CodeRule& rule);
+// Pieces of a matrix here and there, read when they are first asked for: what tells most forms from the right one.
+class MatrixSamples {
+ public:
+  // As EncodedMatrix; f32.
+  MatrixSamples(ConstantPtr payload, int k_axis) : payload_(std::move(payload)), k_axis_(k_axis) {}
+  // Whether all of them can be encoded exactly; sets the hint that fits most of their blocks.
+  bool fit(const CodeForm& form, CodeRule& rule);
+
+ private:
+  static constexpr int64_t kPlaces = 6, kColumns = 8;
+  const Tensor& at(int64_t place);  // [columns, rows of K], from a multiple of the largest block
+
+  ConstantPtr payload_;
+  int k_axis_;
+  std::array<Tensor, kPlaces> pieces_;
+};
 
 }  // namespace ark

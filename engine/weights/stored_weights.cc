@@ -103,9 +103,10 @@ std::vector<CodeForm> forms() {
 void store_exactly(Payload& payload, const StorageOptions& options) {
   if (payload.numbers->dtype != DType::kF32) return;
   if (payload.has_axis) {
+    MatrixSamples samples(payload.numbers, payload.k_axis);
     for (const CodeForm& form : forms()) {
       CodeRule rule{.keeps_signs = payload.is_table};
-      if (!probe_exactly(*payload.numbers, payload.k_axis, form, rule)) continue;
+      if (!samples.fit(form, rule)) continue;
       payload.codes = encoded(payload, form, rule, options.threads);
       if (payload.codes) return;
     }
