@@ -87,6 +87,10 @@ struct NibbleElement {
   }
 };
 
+// The nearest number of that type.
+inline float rounded_to_f16(float x) { return f16_to_f32(f32_to_f16(x)); }
+inline float rounded_to_bf16(float x) { return bf16_to_f32(f32_to_bf16(x)); }
+
 // f(element) with the element struct of `type`; otherwise() for types without numbers.
 template <typename F, typename Otherwise>
 auto with_element(DType type, F&& f, Otherwise&& otherwise) -> decltype(f(WholeElement<float>{})) {

@@ -12,10 +12,9 @@
 namespace ark::key {
 
 // Integers; flags are 0 or 1, types are DType.
+inline constexpr Key<int64_t> kAccuracyLevel{"accuracy_level"};  // 0 unset, 1 f32, 2 f16, 3 bf16, 4 int8
 inline constexpr Key<int64_t> kAllowzero{"allowzero"};
 inline constexpr Key<int64_t> kAntialias{"antialias"};
-inline constexpr Key<int64_t> kAccuracyLevel{
-    "accuracy_level"};  // at least: 0 unset, 1 f32, 2 f16, 3 bf16, 4 int8
 inline constexpr Key<int64_t> kAxis{"axis"};
 inline constexpr Key<int64_t> kBatchAxis{"batch_axis"};
 inline constexpr Key<int64_t> kBatchDims{"batch_dims"};

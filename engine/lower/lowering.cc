@@ -173,8 +173,8 @@ Operand Lowering::read(ValueId value) {
   if (value == kNoValue) return {};
   const Value& v = graph().value(value);
   if (v.constant)
-    return weight(value, v.constant, Layout::kRaw, false,
-                  is_decoder() && is_narrow_float(v.dtype) ? DType::kF32 : v.dtype);
+    return weight(value, {v.constant, is_decoder() && is_narrow_float(v.dtype) ? DType::kF32 : v.dtype},
+                  Layout::kRaw, false);
   const auto it = buffers_.find(value);
   ARK_CHECK(it != buffers_.end(), "read before it is written: " + escaped(v.name));
   return {it->second};
@@ -206,8 +206,10 @@ bool Lowering::alias(ValueId value, ValueId source) {
   return true;
 }
 
-Operand Lowering::weight(ValueId value, const ConstantPtr& constant, Layout layout, bool transposed,
-                         DType stored, int32_t block) {
+Operand Lowering::weight(ValueId value, const StoredWeights::Stored& as, Layout layout, bool transposed,
+                         int32_t block) {
+  const ConstantPtr& constant = as.constant;
+  const DType stored = block > 0 ? codec_of(*constant->quantized).type : as.type;
   WeightUse use{.constant = constants_.add(constant),
                 .layout = layout,
                 .transposed = transposed,
@@ -249,19 +251,16 @@ Operand Lowering::panels(const Node& matmul, bool transposed) {
     for (const int32_t border : slab_borders(rows->second, ranks(), r))
       borders.push_back(static_cast<int32_t>(part(value, transposed ? 1 : 0, r).begin) + border);
   if (borders.size() > 1) borders.pop_back();  // the end of K
-  [[maybe_unused]] const auto [constant, type, is_rounded] = stored(value);
-  const int32_t block = panel_block(*constant, transposed, borders);
-  return weight(value, constant, Layout::kPanels, transposed,
-                block > 0 ? codec_of(*constant->quantized).type : type, block);
+  const StoredWeights::Stored as = stored(value);
+  return weight(value, as, Layout::kPanels, transposed, panel_block(*as.constant, transposed, borders));
 }
 
 // A quantized table becomes panels, which can hold it as it is; rows are gathered from them.
 Operand Lowering::table(ValueId value) {
-  [[maybe_unused]] const auto [constant, type, is_rounded] = stored(value);
-  const int32_t block = panel_block(*constant, true, std::array{0});
+  const StoredWeights::Stored as = stored(value);
+  const int32_t block = panel_block(*as.constant, true, std::array{0});
   const bool panels = block > 0 || panel_tables_.contains(value);
-  return weight(value, constant, panels ? Layout::kPanels : Layout::kRaw, panels,
-                block > 0 ? codec_of(*constant->quantized).type : type, block);
+  return weight(value, as, panels ? Layout::kPanels : Layout::kRaw, panels, block);
 }
 
 // Rows of K that a block of panels takes, so that it lies inside one block of the constant and does not pass one of the

@@ -87,8 +87,8 @@ class Lowering {
   void bind_inputs();
   void finish_outputs();
   BufferId add_buffer(Buffer buffer, const Shape& shape);
-  // `constant`: what stands for the value's.
-  Operand weight(ValueId value, const ConstantPtr& constant, Layout layout, bool transposed, DType stored,
+  // `as`: what stands for the value's constant, as codes if there is a block.
+  Operand weight(ValueId value, const StoredWeights::Stored& as, Layout layout, bool transposed,
                  int32_t block = 0);
   StoredWeights::Stored stored(ValueId value) const;
   int32_t panel_block(const Constant& constant, bool transposed, std::span<const int32_t> borders) const;

@@ -24,9 +24,8 @@ std::string program_text(const Program& program, const Binding& binding);
 // Throws Error(kInvalidArgument) naming the line. parse(program_text(p, b)) equals (p, b).
 std::pair<Program, Binding> parse_program(std::string_view text);
 
+std::string_view name_of(Precision precision);  // "int8"
 // One line; equal for equal variants only.
-// "f32", "bf16", "int8".
-std::string_view name_of(Precision precision);
 std::string variant_text(const Variant& variant);
 std::string_view name_of(BufferKind kind);  // "act"
 // Names of EpilogueBits joined by "|"; "" for none.

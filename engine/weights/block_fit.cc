@@ -82,15 +82,13 @@ bool encode(std::span<const float> values, int most, float scale, float offset, 
   return true;
 }
 
-float as_f16(double x) { return f16_to_f32(f32_to_f16(static_cast<float>(x))); }
-
 // Codes from `first` to first + span, of the numbers from `low` to `high`.
 bool fit_offsets(std::span<const float> values, int bits, BlockTerms terms, float low, float high, int first,
                  int span, BlockFit& fit, uint8_t* codes) {
   const int most = (1 << bits) - 1;
   const double step = (static_cast<double>(high) - low) / span, start = low - first * step;
   if (terms == BlockTerms::kOffsets16) {
-    fit = {as_f16(step), as_f16(start), span};
+    fit = {rounded_to_f16(static_cast<float>(step)), rounded_to_f16(static_cast<float>(start)), span};
     return std::fabs(fit.scale - step) <= step * 0x1p-8 && encode(values, most, fit.scale, fit.other, codes);
   }
   // How far apart may codes lie, and, that settled, where may code 0 lie?
@@ -145,7 +143,7 @@ bool fit_block(std::span<const float> values, int bits, BlockTerms terms, int hi
   const bool narrow = terms == BlockTerms::kOffsets16;
   if (low == high) {
     fit = {0, low, hint};
-    return (!narrow || as_f16(low) == low) && encode(values, most, 0, low, codes);
+    return (!narrow || rounded_to_f16(low) == low) && encode(values, most, 0, low, codes);
   }
   if (hint > 0 && fit_offsets(values, bits, terms, low, high, 0, hint, fit, codes)) return true;
   for (int span = most; span > 0; span = span > 63 ? span / 2 : span == 63 ? 31 : span - 1) {
@@ -157,7 +155,8 @@ bool fit_block(std::span<const float> values, int bits, BlockTerms terms, int hi
   BlockFit zeros;
   if (!with_zeros(zeros)) return false;
   fit = {zeros.scale, -zeros.other * zeros.scale, -zeros.span};
-  if (narrow && (as_f16(fit.scale) != fit.scale || as_f16(fit.other) != fit.other)) return false;
+  if (narrow && (rounded_to_f16(fit.scale) != fit.scale || rounded_to_f16(fit.other) != fit.other))
+    return false;
   return encode(values, most, fit.scale, fit.other, codes);
 }
 

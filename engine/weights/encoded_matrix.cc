@@ -30,8 +30,6 @@ struct LaneTerms {
   Lanes scale, other;
 };
 
-float as_f16(float x) { return f16_to_f32(f32_to_f16(x)); }
-
 // Adding it and taking it away rounds |x| < 2^22 to whole numbers.
 constexpr float kRounder = 12582912;
 
@@ -71,11 +69,11 @@ LaneTerms EncodedMatrix::Tile::guess(const CodeForm& form, int span) const {
       const float extreme = -low[l] > high[l] ? low[l] : high[l];
       // A code that is as far from zero as only the smallest can be is the smallest.
       scale = steps == usual ? -extreme / steps : std::fabs(extreme) / steps;
-      if (halves) scale = as_f16(scale);
+      if (halves) scale = rounded_to_f16(scale);
       other = zeros ? usual : -usual * scale;
     }
-    terms.scale[l] = halves ? as_f16(scale) : scale;
-    terms.other[l] = halves ? as_f16(other) : other;
+    terms.scale[l] = halves ? rounded_to_f16(scale) : scale;
+    terms.other[l] = halves ? rounded_to_f16(other) : other;
   }
   return terms;
 }

@@ -16,8 +16,7 @@
 namespace ark {
 namespace {
 
-constexpr int64_t kWindow = 1 << 20;  // bytes of numbers that a thread checks at a time
-
+constexpr int64_t kWindow = 1 << 20;    // bytes of numbers that a thread checks at a time
 constexpr int64_t kReserve = 64 << 20;  // bytes that threads' windows and the process may take meanwhile
 constexpr int64_t kLeast = 512;         // elements of a matrix that is worth it
 
@@ -45,34 +44,38 @@ int stored_axis(const Constant& constant, int axis) {
   return constant.perm.empty() ? axis : static_cast<int>(constant.perm[static_cast<std::size_t>(axis)]);
 }
 
-float rounded(float v, DType type) {
-  return type == DType::kBF16 ? bf16_to_f32(f32_to_bf16(v)) : f16_to_f32(f32_to_f16(v));
-}
+float rounded(float v, DType type) { return type == DType::kBF16 ? rounded_to_bf16(v) : rounded_to_f16(v); }
 bool fits_exactly(float v, DType type) {
   return std::bit_cast<uint32_t>(rounded(v, type)) == std::bit_cast<uint32_t>(v);
 }
 bool fits_in_size(float v, DType type) { return !std::isfinite(v) || std::isfinite(rounded(v, type)); }
+
+// Whether `holds` is true of 0 .. count - 1; once it is not, no more are begun.
+template <class F>
+bool all_parts(int64_t count, int threads, F holds) {
+  std::atomic<bool> ok = true;
+  parallel_for(count, threads, [&](int64_t part) {
+    if (ok.load(std::memory_order_relaxed) && !holds(part)) ok = false;
+  });
+  return ok;
+}
 
 // Whether `holds` is true of each number; reads as little as it can.
 template <class F>
 bool all_of(const Constant& numbers, int threads, F holds) {
   const int64_t rows = numbers.dims[0], row_bytes = numbers.dims[1] * 4;
   const int64_t step = std::max<int64_t>(1, kWindow / std::max<int64_t>(1, row_bytes));
-  std::atomic<bool> ok = true;
-  parallel_for((rows + step - 1) / step, threads, [&](int64_t part) {
-    if (!ok.load(std::memory_order_relaxed)) return;
+  return all_parts((rows + step - 1) / step, threads, [&](int64_t part) {
     const int64_t first = part * step, count = std::min(step, rows - first);
     const Tensor window = materialise_rows(numbers, first, count);
     std::vector<float> floats(static_cast<std::size_t>(window.size()));
     load_f32(window.dtype, window.data.get(), 0, 1, window.size(), floats.data());
-    if (!std::all_of(floats.begin(), floats.end(), holds)) ok = false;
+    return std::all_of(floats.begin(), floats.end(), holds);
   });
-  return ok;
 }
 
 double bits_a_number(const CodeForm& form) {
-  const double terms = form.terms == BlockTerms::kZeros ? 40 : form.terms == BlockTerms::kOffsets ? 64 : 32;
-  return form.bits + terms / static_cast<double>(form.block);
+  return form.bits + 8.0 * terms_bytes(form.terms) / static_cast<double>(form.block);
 }
 
 // Null if the numbers cannot be had in this form, or if there is no room for the codes beside what they are packed
@@ -81,10 +84,7 @@ ConstantPtr encoded(const Payload& payload, const CodeForm& form, CodeRule rule,
   const double bytes = bits_a_number(form) / 8 * static_cast<double>(payload.numbers->size());
   if (2 * bytes > static_cast<double>(available_memory() - kReserve)) return nullptr;
   EncodedMatrix matrix(payload.numbers, payload.k_axis, form);
-  std::atomic<bool> ok = true;
-  parallel_for(matrix.parts(), threads, [&](int64_t part) {
-    if (ok.load(std::memory_order_relaxed) && !matrix.encode(part, rule)) ok = false;
-  });
+  const bool ok = all_parts(matrix.parts(), threads, [&](int64_t part) { return matrix.encode(part, rule); });
   return ok ? matrix.finish(payload.numbers->name) : nullptr;
 }
 
@@ -118,7 +118,7 @@ void store_exactly(Payload& payload, const StorageOptions& options) {
     }
 }
 
-void store_rounded(Payload& payload, const StorageOptions& options) {
+void store(Payload& payload, const StorageOptions& options) {
   switch (options.policy) {
     case WeightPolicy::kExact:
       return store_exactly(payload, options);
@@ -155,7 +155,7 @@ void store_all(std::vector<Payload>& payloads, const StorageOptions& options) {
   StorageOptions each = options;
   if (side_by_side) each.threads = 1;
   parallel_for(std::ssize(by_size), side_by_side ? options.threads : 1,
-               [&](int64_t i) { store_rounded(*by_size[static_cast<std::size_t>(i)], each); });
+               [&](int64_t i) { store(*by_size[static_cast<std::size_t>(i)], each); });
 }
 
 // `constant` with the payload's codes in the place of its numbers.

@@ -98,7 +98,7 @@ void matmul_nbits(OpContext& c) {
 }
 
 // What the codes of bitsandbytes stand for, beside the largest of a block: a float of 1, 2 and 1 bits, and quantiles of
-// the normal distribution.
+// the normal distribution (QLoRA, arXiv:2305.14314, appendix E).
 constexpr float kThird = 1.F / 3;
 constexpr float kFp4[] = {0, kThird / 64,  2 * kThird,  1,  kThird,  0.5F,  kThird / 2,  0.25F,
                           0, -kThird / 64, -2 * kThird, -1, -kThird, -0.5F, -kThird / 2, -0.25F};

@@ -1,4 +1,4 @@
-// Where and in which types a model runs: --device, --numerics, --weights, for servers and tools alike.
+// Where and in which types a model runs: --device, --numerics, --weights, --activations, for servers and tools alike.
 #pragma once
 
 #include <cstdint>

@@ -13,21 +13,11 @@ namespace ark::test {
 namespace {
 
 std::vector<float> plain_matmul(const Problem& p, const std::vector<float>& x, const std::vector<float>& w) {
-  std::vector<float> out(static_cast<std::size_t>(p.m * p.n));
-  for (int64_t i = 0; i < p.m; ++i) {
-    for (int64_t j = 0; j < p.n; ++j) {
-      std::vector<float> sums;
-      for (std::size_t s = 0; s + 1 < p.slabs.size(); ++s) {
-        float sum = 0;
-        for (int32_t k = p.slabs[s]; k < p.slabs[s + 1]; ++k) {
-          sum = std::fma(x[i * p.k + k], w[k * p.n + j], sum);
-        }
-        sums.push_back(sum);
-      }
-      out[i * p.n + j] = tree(sums, 0, sums.size());
-    }
-  }
-  return out;
+  return by_slabs(p, [&](int64_t i, int64_t j, int32_t begin, int32_t end) {
+    float sum = 0;
+    for (int32_t k = begin; k < end; ++k) sum = std::fma(x[i * p.k + k], w[k * p.n + j], sum);
+    return sum;
+  });
 }
 
 TEST(MatMul, EqualsItsPlainTwinBitForBit) {

@@ -132,6 +132,21 @@ inline float tree(const std::vector<float>& sums, std::size_t a, std::size_t b) 
   return tree(sums, a, m) + tree(sums, m, b);
 }
 
+// [m][n]: the tree of what sum(row, column, begin, end) gives for each slab of k.
+template <class Sum>
+std::vector<float> by_slabs(const Problem& p, Sum sum) {
+  std::vector<float> out(static_cast<std::size_t>(p.m * p.n));
+  for (int64_t i = 0; i < p.m; ++i) {
+    for (int64_t j = 0; j < p.n; ++j) {
+      std::vector<float> sums;
+      for (std::size_t s = 0; s + 1 < p.slabs.size(); ++s)
+        sums.push_back(sum(i, j, p.slabs[s], p.slabs[s + 1]));
+      out[i * p.n + j] = tree(sums, 0, sums.size());
+    }
+  }
+  return out;
+}
+
 inline bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }

@@ -44,57 +44,41 @@ float flushing_fma(float a, float b, float c) {
 }
 
 std::vector<float> plain_bf16(const Problem& p, const std::vector<float>& x, const std::vector<float>& w) {
-  std::vector<float> out(static_cast<std::size_t>(p.m * p.n));
-  for (int64_t i = 0; i < p.m; ++i) {
-    for (int64_t j = 0; j < p.n; ++j) {
-      std::vector<float> sums;
-      for (std::size_t s = 0; s + 1 < p.slabs.size(); ++s) {
-        float sum = 0;
-        for (int32_t k = p.slabs[s]; k < p.slabs[s + 1]; k += 2) {
-          const bool whole = k + 1 < p.slabs[s + 1];  // else padded with zeros
-          sum = whole ? flushing_fma(as_bf16(x[i * p.k + k + 1]), w[(k + 1) * p.n + j], sum) : sum + 0.f;
-          sum = flushing_fma(as_bf16(x[i * p.k + k]), w[k * p.n + j], sum);
-        }
-        sums.push_back(sum);
-      }
-      out[i * p.n + j] = tree(sums, 0, sums.size());
+  return by_slabs(p, [&](int64_t i, int64_t j, int32_t begin, int32_t end) {
+    float sum = 0;
+    for (int32_t k = begin; k < end; k += 2) {
+      const bool whole = k + 1 < end;  // else padded with zeros
+      sum = whole ? flushing_fma(as_bf16(x[i * p.k + k + 1]), w[(k + 1) * p.n + j], sum) : sum + 0.f;
+      sum = flushing_fma(as_bf16(x[i * p.k + k]), w[k * p.n + j], sum);
     }
-  }
-  return out;
+    return sum;
+  });
 }
 
 std::vector<float> plain_int8(const Problem& p, const std::vector<float>& x, const Packed& w) {
-  std::vector<float> out(static_cast<std::size_t>(p.m * p.n));
-  for (int64_t i = 0; i < p.m; ++i) {
-    for (int64_t j = 0; j < p.n; ++j) {
-      std::vector<float> sums;
-      for (std::size_t s = 0; s + 1 < p.slabs.size(); ++s) {
-        float sum = 0;
-        for (int32_t k = p.slabs[s]; k < p.slabs[s + 1]; k += p.block) {
-          const int32_t end = std::min(k + p.block, p.slabs[s + 1]);
-          float most = 0;
-          for (int32_t e = k; e < end; ++e) {
-            const float size = std::fabs(x[i * p.k + e]);
-            most = std::isnan(most) || size <= most ? most : size;  // NaN stays
-          }
-          int64_t whole = 0, all = 0;
-          const bool usable = std::isfinite(most) && most >= 0x1p-100f;
-          for (int32_t e = k; usable && e < end; ++e) {
-            const int64_t q = std::lrint(x[i * p.k + e] * (127 / most));
-            whole += q * w.codes[e * p.n + j], all += q;
-          }
-          const float scale = usable ? most / 127 : most < 0x1p-100f ? 0 : most;
-          const auto block = static_cast<std::size_t>(k / p.block * p.n + j);
-          sum = std::fma(static_cast<float>(whole), scale * w.scales[block], sum);
-          if (p.terms != BlockTerms::kZeros)
-            sum = std::fma(static_cast<float>(all), scale * w.offsets[block], sum);
-        }
-        sums.push_back(sum);
+  return by_slabs(p, [&](int64_t i, int64_t j, int32_t begin, int32_t last) {
+    float sum = 0;
+    for (int32_t k = begin; k < last; k += p.block) {
+      const int32_t end = std::min(k + p.block, last);
+      float most = 0;
+      for (int32_t e = k; e < end; ++e) {
+        const float size = std::fabs(x[i * p.k + e]);
+        most = std::isnan(most) || size <= most ? most : size;  // NaN stays
       }
-      out[i * p.n + j] = tree(sums, 0, sums.size());
+      int64_t whole = 0, all = 0;
+      const bool usable = std::isfinite(most) && most >= 0x1p-100f;
+      for (int32_t e = k; usable && e < end; ++e) {
+        const int64_t q = std::lrint(x[i * p.k + e] * (127 / most));
+        whole += q * w.codes[e * p.n + j], all += q;
+      }
+      const float scale = usable ? most / 127 : most < 0x1p-100f ? 0 : most;
+      const auto block = static_cast<std::size_t>(k / p.block * p.n + j);
+      sum = std::fma(static_cast<float>(whole), scale * w.scales[block], sum);
+      if (p.terms != BlockTerms::kZeros)
+        sum = std::fma(static_cast<float>(all), scale * w.offsets[block], sum);
     }
-  }
-  return out;
+    return sum;
+  });
 }
 
 // The problem in two calls, as rows are independent of each other's company; the epilogue adds a bias.

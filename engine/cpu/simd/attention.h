@@ -206,6 +206,7 @@ void attend(const AttentionRows& a, int64_t row) {
 template <class T>
 void attention(const AttentionRows& a) {
   constexpr int kRows = T::kScoreRows;
+  static_assert(kRows <= AttentionRows::kTogether && kRows <= 4, "fewer than that are left over below");
   int64_t row = 0;
   for (; row + kRows <= a.rows; row += kRows) attend<T, kRows>(a, row);
   if (a.rows - row == 3) return attend<T, 3>(a, row);

@@ -181,13 +181,6 @@ class BF16Chains {
   alignas(64) float numbers_[kPiece][kStripe];
 };
 
-// Scales or offsets of sixteen columns (BlockTerms).
-template <class T>
-typename T::V load_terms(BlockTerms kind, const uint8_t* terms, int column) {
-  return kind == BlockTerms::kOffsets16 ? T::load_f16(reinterpret_cast<const uint16_t*>(terms) + column)
-                                        : T::load(reinterpret_cast<const float*>(terms) + column);
-}
-
 template <class T, class Q>
 class Int8Chains {
  public:

@@ -40,6 +40,13 @@ void finish(typename T::V v, const Epilogue& e, int64_t column, const float* res
   }
 }
 
+// Scales or offsets of sixteen columns of codes (BlockTerms).
+template <class T>
+typename T::V load_terms(BlockTerms kind, const uint8_t* terms, int column) {
+  return kind == BlockTerms::kOffsets16 ? T::load_f16(reinterpret_cast<const uint16_t*>(terms) + column)
+                                        : T::load(reinterpret_cast<const float*>(terms) + column);
+}
+
 // How far ahead of its use a weight stream is fetched, in bytes.
 constexpr int64_t kAhead = 8 << 10;
 // Columns whose sums are kept together.

@@ -29,18 +29,11 @@ struct Terms {
   typename T::V scale, other;
   Terms() = default;
   Terms(const CodePiece& piece, int column)
-      : scale(load<kTerms == BlockTerms::kOffsets16>(piece.scales, column)),
+      : scale(load_terms<T>(kTerms, piece.scales, column)),
         other(kTerms == BlockTerms::kZeros ? T::load_u8(piece.others + column)
-                                           : load<kTerms == BlockTerms::kOffsets16>(piece.others, column)) {}
+                                           : load_terms<T>(kTerms, piece.others, column)) {}
   typename T::V number(typename T::V code) const {
     return kTerms == BlockTerms::kZeros ? T::mul(T::sub(code, other), scale) : T::fma(code, scale, other);
-  }
-
- private:
-  template <bool kHalf>
-  static typename T::V load(const uint8_t* terms, int column) {
-    if constexpr (kHalf) return T::load_f16(reinterpret_cast<const uint16_t*>(terms) + column);
-    return T::load(reinterpret_cast<const float*>(terms) + column);
   }
 };
 

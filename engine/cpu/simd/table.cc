@@ -13,10 +13,72 @@
 namespace ark {
 
 namespace simd {
-bool adds_like_its_twin();
-}
+
+void matmul_bf16_by_dots(const MatMul& a);  // dot_avx512_bf16.cc
+void matmul_int8_by_dots(const MatMul& a);  // dot_avx512_vnni.cc
 
 namespace {
+
+// AVX-512 with instructions of more precisions.
+Table with_dots(Isa isa) {
+  Table table = kAvx512Table;
+  table.isa = isa;
+  table.name = kIsaNames[static_cast<std::size_t>(isa)];
+  table.matmul_int8 = matmul_int8_by_dots;
+  if (isa == Isa::kAvx512Bf16) table.matmul_bf16 = matmul_bf16_by_dots;
+  return table;
+}
+
+}  // namespace
+
+const Table& table_of(Isa isa) {
+  static const Table vnni = with_dots(Isa::kAvx512Vnni), bf16 = with_dots(Isa::kAvx512Bf16);
+  switch (isa) {
+    case Isa::kAvx512Bf16:
+      return bf16;
+    case Isa::kAvx512Vnni:
+      return vnni;
+    case Isa::kAvx512:
+      return kAvx512Table;
+    case Isa::kAvx2:
+      return kAvx2Table;
+    case Isa::kScalar:
+      break;
+  }
+  return kScalarTable;
+}
+
+}  // namespace simd
+
+namespace {
+
+// Whether this machine's vdpbf16ps adds in the order of its twin: makers say so, and ranks on different machines rely
+// on it. Where it does not, the twin is taken.
+bool adds_like_its_twin() {
+  constexpr int64_t kK = 64, kN = 64;
+  const int32_t slabs[] = {0, kK};
+  std::vector<uint16_t> w(kK * kN);
+  std::vector<float> x(kK), out[2];
+  uint32_t state = 1;
+  const auto random = [&] { return state = state * 1664525 + 1013904223; };  // Numerical Recipes
+  // Either sign, from 2^-8 to 2^8: sums round at every step.
+  const auto number = [&] {
+    return static_cast<uint16_t>((random() >> 16 & 0x807F) | (119 + (random() >> 8) % 16) << 7);
+  };
+  for (uint16_t& v : w) v = number();
+  for (float& v : x) v = bf16_to_f32(number());
+  for (const Isa isa : {Isa::kAvx512Bf16, Isa::kAvx512}) {
+    std::vector<float> packed(static_cast<std::size_t>(simd::packed_row(kK)));
+    std::vector<float>& to = out[isa == Isa::kAvx512];
+    to.resize(kN);
+    simd::MatMul a{
+        .x = x.data(), .m = 1, .k = kK, .n = kN, .w = reinterpret_cast<const std::byte*>(w.data())};
+    a.stored = DType::kBF16, a.panel = kN, a.slabs = slabs, a.out = to.data(), a.packed = packed.data();
+    a.last_row = a.last_panel = 1;
+    simd::table_of(isa).matmul_bf16(a);
+  }
+  return std::memcmp(out[0].data(), out[1].data(), kN * sizeof(float)) == 0;
+}
 
 #if defined(__x86_64__)
 // clang 14 knows no feature "avx512bf16".
@@ -36,7 +98,7 @@ Isa isa_of_machine() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
   const bool vnni = __builtin_cpu_supports("avx512vnni");
   if (avx512 && avx2 && vnni)
-    return has_avx512_bf16() && simd::adds_like_its_twin() ? Isa::kAvx512Bf16 : Isa::kAvx512Vnni;
+    return has_avx512_bf16() && adds_like_its_twin() ? Isa::kAvx512Bf16 : Isa::kAvx512Vnni;
   if (avx512 && avx2) return Isa::kAvx512;
   if (avx2) return Isa::kAvx2;
 #endif
@@ -62,66 +124,4 @@ Isa best_isa() {
   return isa;
 }
 
-namespace simd {
-
-void matmul_bf16_by_dots(const MatMul& a);  // dot_avx512_bf16.cc
-void matmul_int8_by_dots(const MatMul& a);  // dot_avx512_vnni.cc
-
-namespace {
-
-// AVX-512 with instructions of more precisions.
-Table with_dots(Isa isa) {
-  Table table = kAvx512Table;
-  table.isa = isa;
-  table.name = kIsaNames[static_cast<std::size_t>(isa)];
-  table.matmul_int8 = matmul_int8_by_dots;
-  if (isa == Isa::kAvx512Bf16) table.matmul_bf16 = matmul_bf16_by_dots;
-  return table;
-}
-
-}  // namespace
-
-// Whether this machine's vdpbf16ps adds in the order of its twin: makers say so, and ranks on different machines rely
-// on it. Where it does not, the twin is taken.
-bool adds_like_its_twin() {
-  constexpr int64_t kK = 64, kN = 64;
-  const int32_t slabs[] = {0, kK};
-  std::vector<uint16_t> w(kK * kN);
-  std::vector<float> x(kK), out[2];
-  uint32_t state = 1;
-  const auto random = [&] { return state = state * 1664525 + 1013904223; };  // Numerical Recipes
-  // Either sign, from 2^-8 to 2^8: sums round at every step.
-  for (uint16_t& v : w) v = static_cast<uint16_t>((random() >> 16 & 0x807F) | (119 + random() % 16) << 7);
-  for (float& v : x)
-    v = bf16_to_f32(static_cast<uint16_t>((random() >> 16 & 0x807F) | (119 + random() % 16) << 7));
-  for (const Isa isa : {Isa::kAvx512Bf16, Isa::kAvx512}) {
-    std::vector<float> packed(static_cast<std::size_t>(packed_row(kK)));
-    std::vector<float>& to = out[isa == Isa::kAvx512];
-    to.resize(kN);
-    MatMul a{.x = x.data(), .m = 1, .k = kK, .n = kN, .w = reinterpret_cast<const std::byte*>(w.data())};
-    a.stored = DType::kBF16, a.panel = kN, a.slabs = slabs, a.out = to.data(), a.packed = packed.data();
-    a.last_row = a.last_panel = 1;
-    table_of(isa).matmul_bf16(a);
-  }
-  return std::memcmp(out[0].data(), out[1].data(), kN * sizeof(float)) == 0;
-}
-
-const Table& table_of(Isa isa) {
-  static const Table vnni = with_dots(Isa::kAvx512Vnni), bf16 = with_dots(Isa::kAvx512Bf16);
-  switch (isa) {
-    case Isa::kAvx512Bf16:
-      return bf16;
-    case Isa::kAvx512Vnni:
-      return vnni;
-    case Isa::kAvx512:
-      return kAvx512Table;
-    case Isa::kAvx2:
-      return kAvx2Table;
-    case Isa::kScalar:
-      break;
-  }
-  return kScalarTable;
-}
-
-}  // namespace simd
 }  // namespace ark

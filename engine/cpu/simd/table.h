@@ -40,7 +40,7 @@ constexpr int64_t packed_row(int64_t k) { return k + k / 4 + 160; }
 
 // Some consecutive pages of keys and values of one KV head against some query rows, online softmax.
 struct AttentionRows {
-  static constexpr int kPages = 4;  // at most
+  static constexpr int kPages = 4, kTogether = 4;  // at most; rows that are scored together, at most
   int64_t key_dim = 0, value_dim = 0, page_size = 0;
   float scale = 1, softcap = 0;
   // Per row: query [key_dim], running maximum and sum, accumulator [value_dim].
@@ -60,8 +60,9 @@ struct AttentionRows {
   const float* values[kPages] = {};  // [page_size, value_dim]
   float* scores = nullptr;           // room for score_room(page_size)
 
-  // 4: rows that are scored together, at most.
-  static constexpr int64_t score_room(int64_t page_size) { return 4 * kPages * ((page_size + 15) / 16 * 16); }
+  static constexpr int64_t score_room(int64_t page_size) {
+    return kTogether * kPages * ((page_size + 15) / 16 * 16);
+  }
 };
 
 struct Norm {
