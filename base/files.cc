@@ -58,6 +58,14 @@ std::string read_file(const fs::path& file, std::size_t max_bytes) {
   return text;
 }
 
+std::string read_file_of(const std::string& option, const fs::path& file, std::size_t max_bytes) {
+  try {
+    return read_file(file, max_bytes);
+  } catch (const Error& e) {
+    throw Error(e.code() == Code::kBadModel ? Code::kUsage : e.code(), option + " " + e.what());
+  }
+}
+
 fs::path find_beside(const fs::path& folder, const fs::path& name, const fs::path& model,
                      const std::string& shown) {
   std::error_code error;

@@ -12,6 +12,9 @@ namespace ark {
 // device or a socket, or larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& file, std::size_t max_bytes);
 
+// The same for a file that a command line's option names: messages begin with the option, kUsage for kBadModel.
+std::string read_file_of(const std::string& option, const std::filesystem::path& file, std::size_t max_bytes);
+
 // Where `name` in `folder` really lies, links followed. They may lead anywhere inside the folder, or to what lies
 // beside the file that `model` (may be empty) leads to: in the cache of Hugging Face's hub all files of a repository
 // are links into one folder. Throws Error: kNotFound if there is nothing, kBadModel if it leads elsewhere; `shown`

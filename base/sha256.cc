@@ -58,7 +58,7 @@ void Sha256::add_field(std::string_view bytes) {
   add(bytes);
 }
 
-std::string Sha256::hex() {
+std::string Sha256::digest() {
   const uint64_t bits = length_ * 8;
   add(std::string_view("\x80", 1));
   while (length_ % 64 != 56) add(std::string_view("\0", 1));
@@ -67,7 +67,16 @@ std::string Sha256::hex() {
   add({tail, 8});
   std::string out;
   for (uint32_t word : state_)
-    for (int shift = 28; shift >= 0; shift -= 4) out += "0123456789abcdef"[word >> shift & 15];
+    for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>(word >> shift);
+  return out;
+}
+
+std::string Sha256::hex() {
+  std::string out;
+  for (const unsigned char byte : digest()) {
+    out += "0123456789abcdef"[byte >> 4];
+    out += "0123456789abcdef"[byte & 15];
+  }
   return out;
 }
 
@@ -75,6 +84,28 @@ std::string sha256_hex(std::string_view bytes) {
   Sha256 hash;
   hash.add(bytes);
   return hash.hex();
+}
+
+bool is_same_secret(std::string_view secret, std::string_view offered) {
+  unsigned difference = secret.size() != offered.size();
+  for (std::size_t i = 0; i < offered.size() && !secret.empty(); ++i)
+    difference |=
+        static_cast<unsigned char>(offered[i]) ^ static_cast<unsigned char>(secret[i % secret.size()]);
+  return difference == 0;
+}
+
+std::string hmac_sha256(std::string_view key, std::string_view message) {
+  Sha256 shorter, inner, outer;
+  shorter.add(key);
+  std::string pad = key.size() > 64 ? shorter.digest() : std::string(key);
+  pad.resize(64);
+  for (char& byte : pad) byte ^= 0x36;
+  inner.add(pad);
+  inner.add(message);
+  for (char& byte : pad) byte ^= 0x36 ^ 0x5c;
+  outer.add(pad);
+  outer.add(inner.digest());
+  return outer.digest();
 }
 
 }  // namespace ark

@@ -13,8 +13,9 @@ class Sha256 {
   void add(std::string_view bytes);
   // Length first, so that the borders between fields count: "ab", "c" is not "a", "bc".
   void add_field(std::string_view bytes);
-  // Ends the message; 64 hexadecimal digits.
+  // Either ends the message: 64 hexadecimal digits, or 32 bytes.
   std::string hex();
+  std::string digest();
 
  private:
   void block(const uint8_t* bytes);
@@ -26,5 +27,9 @@ class Sha256 {
 };
 
 std::string sha256_hex(std::string_view bytes);
+// Looks at every byte of `offered` whatever `secret` is: the time tells only the length that was offered.
+bool is_same_secret(std::string_view secret, std::string_view offered);
+// HMAC (RFC 2104), 32 bytes.
+std::string hmac_sha256(std::string_view key, std::string_view message);
 
 }  // namespace ark

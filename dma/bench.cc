@@ -93,6 +93,7 @@ double gigabytes_per_second(Groups& groups, uint64_t bytes, const BenchOptions& 
 std::vector<BenchRow> run_bench(const BenchOptions& options) {
   std::vector<BenchRow> rows;
   for (const TransportKind& kind : transports()) {
+    if (!kind.works_here()) continue;
     for (const bool posted : {false, true}) {
       for (const uint64_t bytes : options.sizes) {
         EndpointSpec spec;
@@ -101,7 +102,7 @@ std::vector<BenchRow> run_bench(const BenchOptions& options) {
         spec.force_posted = posted;
         spec.pump.spin = SpinPolicy::adapted(4);
         Groups groups = make_local_groups(
-            2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), kind.make(2));
+            2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), kind.make(0, 2));
         const Link link = groups[0]->sender(1, 0).link;
         if (!posted && link == Link::kPosted) break;  // there are no direct links: measured once
         // Written once: untouched pages would all be read from the one zero page.

@@ -22,7 +22,8 @@ struct BenchRow {
   double gigabytes_per_second = 0;  // batches of 16 puts, median; 10^9 bytes
 };
 
-// All transports and links in turn, between two threads of this process; one row per size. Throws Error.
+// All transports that work here and their links in turn, between two threads of this process; one row per size.
+// Throws Error.
 std::vector<BenchRow> run_bench(const BenchOptions& options);
 
 }  // namespace ark::dma

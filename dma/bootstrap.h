@@ -4,6 +4,8 @@
 // LocalBootstrap (ranks are threads) and EnvironmentBootstrap (ranks are processes, any launcher).
 #pragma once
 
+#include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,6 +28,8 @@ class Bootstrap {
   // the same order. Throws Error(kUnavailable) naming the ranks that are missing or gone.
   virtual std::vector<std::string> all_gather(std::string_view blob, Deadline deadline) = 0;
   void barrier(Deadline deadline) { all_gather({}, deadline); }
+  // Collective: throws Error(kUnavailable) on every rank if `error` is set on any, naming that rank.
+  void agree(const std::string& error, Deadline deadline);
 
   // Starts to watch the other ranks. `on_death` is called at most once per dead rank, from a thread of the
   // bootstrap's own or of a peer, until this object is destroyed or left. Called once.
@@ -34,6 +38,11 @@ class Bootstrap {
 
   // Which rank has shown no sign of life for two seconds, in one line; empty while all have. Any thread.
   virtual std::string silence() const { return {}; }
+
+  // Where ranks on other machines reach this one, as the meeting has shown it; "" where all have met on one.
+  virtual std::string address() const { return {}; }
+  // What ranks of this group show to know where they connect to each other; "" where only this machine can.
+  virtual std::string key() const { return {}; }
 
   // Goes in good order: the others are not told of a death. Last call before destruction.
   virtual void leave() = 0;
@@ -45,19 +54,25 @@ class Bootstrap {
 // Ranks as threads of one process. Make all members at once, hand each to its thread.
 std::vector<std::unique_ptr<Bootstrap>> make_local_bootstraps(int size);
 
+class Socket;
+
 // Where a rank process finds its group.
 struct Environment {
   int rank = 0;
   int size = 1;
   // Rank 0's meeting place: "@name" (abstract unix socket), a folder or "/path/name.sock" (unix socket), or
-  // "host:port" (TCP; IPv6 as "[host]:port").
+  // "host:port" (TCP; IPv6 as "[host]:port"; several with commas between: the first that answers).
   std::string address;
   // Of rank 0, may be empty: asked while ranks are awaited; says why one will never come, or "".
   std::function<std::string()> lost = {};
+  std::string key = {};                        // that all ranks know; empty: `address` is of this machine
+  std::shared_ptr<Socket> listener = nullptr;  // of rank 0, where it is not made from `address`
 
-  // From ARK_RANK, ARK_WORLD_SIZE, ARK_BOOTSTRAP. Throws Error(kUsage) naming the variable.
-  static Environment from_process();
-  static bool is_set();  // whether ARK_RANK is there at all
+  // From ARK_RANK, ARK_WORLD_SIZE and ARK_BOOTSTRAP, or ARK_MASTER_ADDR and ARK_MASTER_PORT; else from MPI
+  // (dma/mpi/meet.h). `key_file`, or ARK_CLUSTER_KEY_FILE, is read where ranks meet by TCP. Throws Error(kUsage) naming
+  // the variable, and as read_cluster_key.
+  static Environment from_process(const std::filesystem::path& key_file = {});
+  static bool is_set();  // whether a launcher has started this process as one of several
 };
 
 struct WatchOptions {

@@ -11,17 +11,6 @@ constexpr uint64_t kSlotAlignment = 64;
 
 std::string name_of(int rank) { return "rank " + std::to_string(rank); }
 
-// Collective: throws on every rank if `error` is set on any, naming that rank.
-void agree(Bootstrap& bootstrap, const std::string& error, Deadline deadline) {
-  const std::vector<std::string> errors = bootstrap.all_gather(error, deadline);
-  for (size_t rank = 0; rank < errors.size(); ++rank) {
-    if (!errors[rank].empty()) {
-      throw Error(Code::kUnavailable,
-                  name_of(static_cast<int>(rank)) + " cannot connect: " + escaped(errors[rank], 500));
-    }
-  }
-}
-
 }  // namespace
 
 // Behind the spec's regions: per channel the inboxes of all peers and the outboxes to all peers, last the
@@ -91,7 +80,7 @@ void Endpoint::allocate(Transport& transport) {
     own.push_back(transport.allocate(channel.name + " inbox", bytes));
     own.push_back(transport.allocate(channel.name + " outbox", bytes));
   }
-  own.push_back(transport.allocate("counters", boxes.counters() * sizeof(Counter64)));
+  own.push_back(transport.allocate_counters(boxes.counters() * sizeof(Counter64)));
   auto* counters = reinterpret_cast<Counter64*>(own.back().region.base);
   map_.counters[map_.rank] = counters;
   // Relaxed: no peer has attached yet; the exchange of the descriptions orders this before its raises.
@@ -161,7 +150,7 @@ void Endpoint::connect(Bootstrap& bootstrap, Transport& transport, Deadline dead
   } catch (const Error& failed) {
     error = failed.what();
   }
-  agree(bootstrap, error, deadline);
+  bootstrap.agree(error, deadline);
   const std::vector<std::string> descriptions = bootstrap.all_gather(description, deadline);
   try {
     for (int peer = 0; peer < size(); ++peer) {
@@ -170,7 +159,7 @@ void Endpoint::connect(Bootstrap& bootstrap, Transport& transport, Deadline dead
   } catch (const Error& failed) {
     error = failed.what();
   }
-  agree(bootstrap, error, deadline);
+  bootstrap.agree(error, deadline);
   transport.connected();
 
   views_.resize(size());

@@ -77,6 +77,7 @@ class FaultyTransport : public Transport {
   Memory adopt(const std::string& name, void* base, uint64_t bytes) override {
     return transport_->adopt(name, base, bytes);
   }
+  Memory allocate_counters(uint64_t bytes) override { return transport_->allocate_counters(bytes); }
   std::string describe(const Memory& memory) override { return transport_->describe(memory); }
   Memory attach(int peer, std::string_view description, uint64_t bytes) override {
     return transport_->attach(peer, description, bytes);

@@ -20,8 +20,13 @@ Group::Group(std::unique_ptr<Bootstrap> bootstrap, std::unique_ptr<Transport> tr
 
 Group::~Group() {
   endpoint_.reset();  // drains the pump while the peers still take us for alive
-  if (std::uncaught_exceptions() == exceptions_ && !abort_.raised()) bootstrap_->leave();
+  if (std::uncaught_exceptions() == exceptions_ && (has_parted_ || !abort_.raised())) bootstrap_->leave();
   bootstrap_.reset();
+}
+
+void Group::part() {
+  endpoint_->pump().stop();
+  has_parted_ = !abort_.raised();
 }
 
 void Group::on_death(int rank, const std::string& why) {
@@ -82,7 +87,8 @@ std::vector<std::unique_ptr<Group>> make_local_groups(int size, const std::funct
 
 std::unique_ptr<Group> join_group(std::unique_ptr<Bootstrap> bootstrap, const std::string& transport,
                                   const EndpointSpec& spec, Deadline deadline) {
-  std::vector<std::unique_ptr<Transport>> own = choose_transport(*bootstrap, transport, deadline).make(1);
+  std::vector<std::unique_ptr<Transport>> own =
+      choose_transport(*bootstrap, transport, deadline).make(bootstrap->rank(), 1);
   return std::make_unique<Group>(std::move(bootstrap), std::move(own[0]), spec, deadline);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dma/endpoint.h"
@@ -16,8 +17,8 @@ class Group {
   // Collective. Throws Error as Endpoint.
   Group(std::unique_ptr<Bootstrap> bootstrap, std::unique_ptr<Transport> transport, const EndpointSpec& spec,
         Deadline deadline);
-  // Leaves in good order, unless an exception is on its way or the abort word is raised: then the others are
-  // told that this rank has died, so that they do not wait for it.
+  // Leaves in good order, unless an exception is on its way or the abort word was raised before part(): then the others
+  // are told that this rank has died, so that they do not wait for it.
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -28,6 +29,8 @@ class Group {
   Sender sender(int peer, uint32_t channel) const { return endpoint_->sender(peer, channel); }
   Receiver receiver(int peer, uint32_t channel) const { return endpoint_->receiver(peer, channel); }
   Region region(RegionId id) const { return endpoint_->region(id); }
+
+  std::string_view transport() const { return transport_->name(); }
 
   // Raised by a peer's death (AbortReason::kDeadRank and the rank) and by the pump (kFault); give it to every
   // wait. The engine may raise it too.
@@ -45,6 +48,9 @@ class Group {
   // Why the pump gave up, if it did.
   Fault fault() const { return endpoint_->pump().fault(); }
 
+  // Nothing more is expected of this rank. What it has posted goes out; then what raises the abort word only ends its
+  // own waits.
+  void part();
   // Tells all others that `rank` (often this one) is to be taken for dead.
   void report_dead(int rank, const std::string& why) { bootstrap_->report_dead(rank, why); }
 
@@ -52,6 +58,7 @@ class Group {
   void on_death(int rank, const std::string& why);
 
   const int exceptions_;  // in flight when this object was made
+  bool has_parted_ = false;
   AbortFlag abort_;
   mutable std::mutex mutex_;  // guards the next two
   int dead_rank_ = -1;

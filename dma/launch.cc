@@ -128,12 +128,13 @@ void RankProcesses::kill_all() {
   }
 }
 
-void end_with_launcher() {
+bool end_with_launcher() {
   const char* launcher = std::getenv(kLauncherVariable);
-  if (launcher == nullptr) return;
+  if (launcher == nullptr) return false;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // It may have ended before the call.
   if (std::to_string(getppid()) != launcher) _exit(69);
+  return true;
 }
 
 }  // namespace ark::dma

@@ -47,7 +47,7 @@ class RankProcesses {
 };
 
 // For rank processes, first of all: from now on this process ends when the one that started it ends, whatever
-// this one is doing. Does nothing where another launcher started it.
-void end_with_launcher();
+// this one is doing. False, and nothing is done, where another launcher started it.
+bool end_with_launcher();
 
 }  // namespace ark::dma

@@ -4,6 +4,15 @@
 
 namespace ark::dma {
 
+// What an idle pump waits for: a request, or something of a peer's, which some wires find by looking alone.
+struct Pump::Stirred {
+  Pump& pump;
+  Counter32::Reached rung;
+
+  bool operator()() { return rung() || (!pump.has_fault_.load() && pump.take_completions() != 0); }
+  SleepOn sleep_on() { return rung.sleep_on(); }
+};
+
 Pump::Pump(const Parts& parts, const PumpOptions& options)
     : parts_(parts), options_(options), ordered_(parts.wire->is_ordered()) {}
 
@@ -71,10 +80,10 @@ void Pump::run(std::stop_token stop) {
     const int64_t nap = in_flight ? 50'000 : polls ? std::min(longest, poll_nap) : longest;
     // Spins once after work; a pump that has been idle for a whole turn sleeps at once.
     const SpinPolicy spin = was_busy || in_flight ? options_.spin : SpinPolicy{0};
-    was_busy = false;
     const WaitContext context{nullptr, Deadline::after(std::chrono::nanoseconds(nap)), spin};
     // Its deadline is the normal end of an idle turn.
-    static_cast<void>(wait_reached(parts_.queues->doorbell, rung + 1, {.what = "request"}, context));
+    was_busy =
+        !wait_until(Stirred{*this, parts_.queues->doorbell.reached(rung + 1)}, {.what = "request"}, context);
   }
   const Deadline drained = Deadline::after(std::chrono::seconds(1));
   while (!is_idle() && !parts_.abort->raised() && !drained.passed()) {
@@ -90,6 +99,7 @@ size_t Pump::take_completions() {
     return count;
   }
   for (size_t i = 0; i < count; ++i) {
+    if (done[i].id == 0) continue;  // not ours: something has come in
     for (uint64_t number = oldest_; number != newest_; ++number) {
       Flight& candidate = flight(number);
       if (candidate.transfer.id != done[i].id) continue;
@@ -167,6 +177,8 @@ void Pump::add_flight(const Request& request, bool is_bulk, bool is_last) {
   bulk_flights_ += is_bulk;
   Transfer& transfer = added.transfer;
   transfer.peer = static_cast<int32_t>(request.route / 2 / parts_.channels);
+  transfer.priority = is_bulk ? Priority::kBulk : Priority::kDecode;
+  transfer.origin = request.source;
   transfer.target = request.target;
   transfer.target_offset = request.target_offset;
   transfer.bytes = request.bytes;

@@ -78,6 +78,7 @@ class Pump {
   static constexpr uint64_t kFlights = 256;
   static constexpr uint32_t kBulkFlights = 16;  // leaves room for decode transfers
 
+  struct Stirred;
   void run(std::stop_token stop);
   bool must_poll(int64_t& nap_ns);
   size_t take_completions();

@@ -39,7 +39,9 @@ struct Memory {
   std::shared_ptr<void> owner;  // unmaps or frees when the last user is gone
 };
 
+inline constexpr uint64_t kHugePage = uint64_t{2} << 20;
 enum class PageSize : uint8_t {
+  kHuge,   // of those that the system keeps for such use (vm.nr_hugepages): there may be none
   kLarge,  // huge pages are advised from 2 MiB on
   kSmall,  // memory that is used sparsely: only what is touched counts
 };

@@ -49,10 +49,12 @@ inline uint32_t route_of(int peer, uint32_t channels, uint32_t channel, RouteEnd
 // A write into a peer's region and/or a raise of one of its counters, as the pump hands it to a wire.
 // `source` stays valid until the transfer has ended.
 struct Transfer {
-  uint64_t id = 0;  // the pump's; unique per submission
+  uint64_t id = 0;  // the pump's; unique per submission, never 0
   int32_t peer = 0;
-  const std::byte* source = nullptr;
+  Priority priority = Priority::kDecode;  // the same for all transfers of a channel
+  RegionId origin = 0;                    // our region that `source` lies in
   RegionId target = 0;
+  const std::byte* source = nullptr;
   uint64_t target_offset = 0;
   uint64_t bytes = 0;
   uint32_t counter = 0;   // route index at the peer
@@ -76,14 +78,14 @@ class Wire {
  public:
   virtual ~Wire() = default;
 
-  // True: transfers to one peer take effect in the order of submission, and none is ever lost silently
-  // (RDMA RC, TCP, shared memory). The pump then submits data and raise as one transfer and sets no timers.
+  // True: transfers to one peer with one priority take effect in the order of submission, and none is ever lost
+  // silently (RDMA RC, TCP, shared memory). The pump then submits data and raise as one transfer and sets no timers.
   virtual bool is_ordered() const = 0;
 
   virtual Submitted submit(const Transfer& transfer) = 0;
 
   // Fills `done` with ended transfers, returns how many. Also serves what peers send us, where receiving
-  // takes work of the host (TCP, WRITE_WITH_IMM).
+  // takes work of the host (TCP, WRITE_WITH_IMM); that may be told with id 0, so that the pump stays awake.
   virtual size_t poll(std::span<Completion> done) = 0;
 
   // After this the transfer never takes effect (if it has not yet). Only unordered wires are asked.
@@ -118,6 +120,8 @@ class Transport {
   virtual Memory allocate(const std::string& name, uint64_t bytes) = 0;
   // Registers memory of another owner (a GPU's arena). Throws Error(kUnsupported) where that cannot be.
   virtual Memory adopt(const std::string& name, void* base, uint64_t bytes) = 0;
+  // Of counters: peers need access only where they raise them by their own stores (direct links).
+  virtual Memory allocate_counters(uint64_t bytes) { return allocate("counters", bytes); }
 
   // What a peer needs in order to reach `memory`.
   virtual std::string describe(const Memory& memory) = 0;

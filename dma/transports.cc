@@ -12,6 +12,7 @@
 #include "dma/local/setup.h"
 #include "dma/shm/setup.h"
 #include "dma/socket/setup.h"
+#include "dma/verbs.h"
 
 namespace ark::dma {
 namespace {
@@ -36,21 +37,27 @@ bool can_connect_by_tcp(std::span<const Place> ranks) {
          });
 }
 
-std::unique_ptr<Transport> make_socket() { return make_socket_transport(Place::here().address); }
+bool have_verbs(std::span<const Place> ranks) {
+  return std::all_of(ranks.begin(), ranks.end(), [](const Place& place) { return place.no_verbs.empty(); });
+}
 
-template <std::unique_ptr<Transport> (*make_one)()>
-std::vector<std::unique_ptr<Transport>> each(int ranks) {
+std::unique_ptr<Transport> make_shm(int) { return make_shm_transport(); }
+std::unique_ptr<Transport> make_socket(int) { return make_socket_transport(Place::here().address); }
+
+template <std::unique_ptr<Transport> (*make_one)(int rank)>
+std::vector<std::unique_ptr<Transport>> each(int first, int ranks) {
   std::vector<std::unique_ptr<Transport>> all;
-  for (int rank = 0; rank < ranks; ++rank) all.push_back(make_one());
+  for (int rank = first; rank < first + ranks; ++rank) all.push_back(make_one(rank));
   return all;
 }
 
 constexpr TransportKind kTransports[] = {
-    {"local", "threads of one process, whose ranks are made together", is_one_process, make_local_transports,
-     false},
-    {"shm", "processes of one user in one PID namespace of one machine", is_one_machine,
-     each<make_shm_transport>},
-    {"socket", "TCP: one machine, or ARK_ADDRESS on each", can_connect_by_tcp, each<make_socket>},
+    {"local", "threads of one process, whose ranks are made together", is_one_process,
+     [](int, int ranks) { return make_local_transports(ranks); }, false},
+    {"shm", "processes of one user in one PID namespace of one machine", is_one_machine, each<make_shm>},
+    {"verbs", "an RDMA device at each rank", have_verbs, each<make_verbs_transport>, true, &Place::no_verbs},
+    {"socket", "TCP: one machine, or a meeting by TCP, or ARK_ADDRESS on each", can_connect_by_tcp,
+     each<make_socket>},
 };
 
 uint64_t inode(const char* path) {
@@ -66,6 +73,7 @@ std::string describe(const Place& place, std::string_view asked) {
       .number(place.user)
       .number(place.process)
       .text(place.address)
+      .text(place.no_verbs)
       .text(asked)
       .take();
 }
@@ -80,12 +88,18 @@ Place Place::here() {
   place.user = getuid();
   place.process = static_cast<uint32_t>(getpid());
   if (const char* address = std::getenv("ARK_ADDRESS")) place.address = address;
+  place.no_verbs = verbs_trouble();
   return place;
 }
 
 std::string asked_transport() {
   const char* name = std::getenv("ARK_TRANSPORT");
   return name == nullptr ? "" : name;
+}
+
+bool TransportKind::works_here() const {
+  const std::vector<Place> two(2, Place::here());
+  return can_connect(two);
 }
 
 std::span<const TransportKind> transports() { return kTransports; }
@@ -100,7 +114,9 @@ const TransportKind& transport_named(std::string_view name) {
 }
 
 const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& asked, Deadline deadline) {
-  const std::vector<std::string> blobs = bootstrap.all_gather(describe(Place::here(), asked), deadline);
+  Place own = Place::here();
+  if (own.address.empty()) own.address = bootstrap.address();
+  const std::vector<std::string> blobs = bootstrap.all_gather(describe(own, asked), deadline);
   std::vector<Place> ranks;
   for (size_t rank = 0; rank < blobs.size(); ++rank) {
     BlobReader blob(blobs[rank], "rank " + std::to_string(rank) + ": its place");
@@ -111,6 +127,7 @@ const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& a
     place.user = blob.number<uint32_t>();
     place.process = blob.number<uint32_t>();
     place.address = blob.text();
+    place.no_verbs = blob.text();
     if (const std::string_view theirs = blob.text(); theirs != asked) {
       throw Error(Code::kUsage, "rank " + std::to_string(rank) + " asks for transport " + escaped(theirs) +
                                     ", rank " + std::to_string(bootstrap.rank()) + " for " + escaped(asked) +
@@ -123,8 +140,12 @@ const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& a
   for (const TransportKind& kind : kTransports) {
     if (asked.empty() ? fits(kind) : &kind == &transport_named(asked)) {
       if (fits(kind)) return kind;
-      throw Error(Code::kUnavailable, "transport " + std::string(kind.name) +
-                                          " cannot connect these ranks: it needs " + std::string(kind.needs));
+      std::string text = "transport " + std::string(kind.name) + " cannot connect these ranks: it needs " +
+                         std::string(kind.needs);
+      for (size_t rank = 0; kind.obstacle != nullptr && rank < ranks.size(); ++rank)
+        if (const std::string& why = ranks[rank].*kind.obstacle; !why.empty())
+          text += "; rank " + std::to_string(rank) + ": " + escaped(why, 300);
+      throw Error(Code::kUnavailable, text);
     }
   }
   throw Error(Code::kUnavailable, "no transport connects these ranks; the last, " +

@@ -20,7 +20,9 @@ struct Place {
   uint64_t pid_namespace = 0, network_namespace = 0;  // inodes
   uint32_t user = 0;
   uint32_t process = 0;  // id in its namespace
-  std::string address;   // at which ranks on other machines reach this one (ARK_ADDRESS); may be empty
+  // At which ranks on other machines reach this one: ARK_ADDRESS, else the bootstrap's; may be empty.
+  std::string address;
+  std::string no_verbs = "not looked for";  // why no RDMA device can be used here; "" where one can
 
   static Place here();
 };
@@ -29,9 +31,13 @@ struct TransportKind {
   std::string_view name;
   std::string_view needs;  // what can_connect looks for, for messages
   bool (*can_connect)(std::span<const Place> ranks);
-  // Those of `ranks` ranks of this process, which together share what they have to.
-  std::vector<std::unique_ptr<Transport>> (*make)(int ranks);
-  bool joins_alone = true;  // make(1) is a rank of a group whose others are made elsewhere
+  // Those of the ranks [first, first + ranks), which are of this process and together share what they have to.
+  std::vector<std::unique_ptr<Transport>> (*make)(int first, int ranks);
+  bool joins_alone = true;                 // make(rank, 1) is of a group whose others are made elsewhere
+  std::string Place::*obstacle = nullptr;  // where a rank says what keeps it from this transport
+
+  // Ranks of this process, made together.
+  bool works_here() const;
 };
 
 // The fastest first; the last connects whatever can be connected.

@@ -112,9 +112,14 @@ Compiled compile_plain(const Graph& graph, const SymbolValues& max_symbols) {
   check_plain(sharded.graph);
   Compiled result;
   lower_all(sharded, {.max_symbols = max_symbols}, result);
+  check_programs(result.programs, result.bindings);
   result.plan.specs = std::move(sharded.specs);
   result.graph = std::move(sharded.graph);
   return result;
+}
+
+void check_sizes(const Compiled& plain, const SymbolValues& sizes) {
+  check_sizes(plain.programs.at(0), sizes);
 }
 
 }  // namespace ark

@@ -41,6 +41,9 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& option
 // A plain graph all of whose shapes follow from its input symbols, on one rank. `max_symbols` bounds each
 // symbol. Throws as check_plain does.
 Compiled compile_plain(const Graph& graph, const SymbolValues& max_symbols);
+// Shapes of a plain graph may be what its operators make at some sizes only: before a run with sizes that were not
+// seen. Throws Error(kUnsupported) naming the node.
+void check_sizes(const Compiled& plain, const SymbolValues& sizes);
 // Throws Error(kUnsupported) naming the first node whose shape is data-dependent or that has no kernel.
 void check_plain(const Graph& graph);
 

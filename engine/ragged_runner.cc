@@ -85,6 +85,7 @@ class Engine {
 
   Executor& executor() { return *executor_; }
   cuda::DeviceExecutor* device() { return device_; }
+  const Program& program() const { return compiled_.programs[0]; }
 
   // Calls f(vector, first element in `heads`, elements) for every head of a cached token.
   template <typename F>
@@ -110,6 +111,7 @@ class Engine {
   }
   const RunnerLimits& limits() const { return limits_; }
   dma::Group& group() { return *groups_[0]; }
+  std::string_view transport() const { return groups_.empty() ? "memory" : groups_[0]->transport(); }
   // Among processes: why this rank ends, for the messages of the others, unless a peer's death is the cause.
   void tell_peers(const std::string& why) {
     if (group().death().empty()) group().report_dead(group().rank(), why);
@@ -213,8 +215,10 @@ class LocalRunner : public RaggedRunner {
   }
   void abort(const std::string& why) override { engine_->executor().abort(why); }
   RunnerMemory memory() const override { return engine_->memory(); }
+  std::string_view transport() const override { return engine_->transport(); }
   bool is_parked() const override { return engine_->executor().is_parked(); }
   Timeline timeline() override { return engine_->executor().timeline(); }
+  const Program& program() const override { return engine_->program(); }
   cuda::DeviceExecutor* device() override { return engine_->device(); }
   void read_cache(const CachedToken& token, std::span<float> heads) const override {
     engine_->for_heads(token, [&](HostExecutor::CachedVector from, int64_t first, int64_t dim) {
@@ -247,6 +251,8 @@ class ProcessRunner final : public LocalRunner {
     for (dma::MessageSender& peer : peers_) {
       if (peer.send({}, context())) engine_->group().abort().raise(dma::AbortReason::kFault);
     }
+    // In the middle of a step others wait for this rank: they are to know that it has gone.
+    if (posted_ == polled_) engine_->group().part();
   }
 
   std::string failure() const override { return engine_->group().trouble(); }
@@ -292,7 +298,11 @@ void serve_steps(Engine& engine, uint32_t channel) {
       executor.poll(std::chrono::microseconds(0));  // throws what the executor knows
       throw Error(Code::kUnavailable, why_stopped(group, fault));
     }
-    if (record.empty()) return drain(0);
+    if (record.empty()) {
+      drain(0);
+      group.part();
+      return;
+    }
     drain(Mailbox::kDepth - 1);
     posted = executor.post_record(record);
     if ((fault = steps.release(forever))) throw Error(Code::kUnavailable, why_stopped(group, fault));

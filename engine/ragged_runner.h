@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "dma/bootstrap.h"
 #include "engine/compile.h"
@@ -35,6 +36,7 @@ struct RunnerMemory {
 class RaggedRunner : public StepRunner {
  public:
   virtual RunnerMemory memory() const = 0;
+  virtual std::string_view transport() const = 0;  // what carries the exchange of ranks
   // The kv heads [kv_heads, dim] of one cached token: keys, or values. Only while no step is in flight, and
   // with all ranks in this process (else Error(kUnsupported)).
   struct CachedToken {
@@ -44,7 +46,8 @@ class RaggedRunner : public StepRunner {
   };
   virtual void read_cache(const CachedToken& token, std::span<float> heads) const = 0;
   virtual void write_cache(const CachedToken& token, std::span<const float> heads) = 0;
-  virtual Timeline timeline() = 0;  // as of Executor
+  virtual Timeline timeline() = 0;             // as of Executor
+  virtual const Program& program() const = 0;  // rank 0's
   // Whether the loops hold no threads now.
   virtual bool is_parked() const = 0;
   // The executor, if it is one on a GPU; else null.

@@ -10,6 +10,25 @@ constexpr int64_t kNewestOpset = 28;  // of ai.onnx that the operators' importer
 
 [[noreturn]] void bad(const std::string& why) { throw Error(Code::kBadModel, why); }
 
+void check_type(const std::string& what, const onnx::Type& type, DType computed) {
+  const DType declared = dtype_numbered(type.element_type);
+  if (type.kind == "tensor" && declared != DType::kUndefined && declared != computed)
+    bad(what + " is declared " + std::string(name_of(declared)) + " but computed as " +
+        std::string(name_of(computed)));
+}
+
+// An initializer is what the input of its name says.
+void check_default(const onnx::ValueInfo& input, const Value& value) {
+  const std::string what = "initializer '" + escaped(input.name) + "'";
+  check_type(what, input.type, value.dtype);
+  const Dims& have = value.constant->dims;
+  bool fits = have.size() == input.type.dims.size();
+  for (std::size_t i = 0; fits && i < have.size(); ++i)
+    fits = input.type.dims[i].value < 0 || input.type.dims[i].value == have[i];
+  if (input.type.has_shape && !fits)
+    bad(what + " has shape " + str(*value.shape) + ", which the graph input of its name does not declare");
+}
+
 }  // namespace
 
 Builder::Builder(const onnx::Model& model, const ImportOptions& options, InputFacts facts)
@@ -41,6 +60,8 @@ Graph Builder::build() {
 void Builder::add_inputs(Scope& scope, const onnx::Graph& graph) {
   const std::unordered_map<std::string, ValueId> initializers = scope.names;
   for (const onnx::ValueInfo& input : graph.inputs) {
+    if (const auto it = initializers.find(input.name); it != initializers.end())
+      check_default(input, scope.graph.value(it->second));
     if (initializers.contains(input.name) || scope.unusable.contains(input.name)) continue;
     const DType dtype = dtype_numbered(input.type.element_type);
     if (input.type.kind != "tensor")
@@ -80,13 +101,17 @@ void Builder::add_outputs(Scope& scope, const onnx::Graph& graph) {
     const std::string what = "graph output '" + escaped(output.name) + "'";
     const auto id = find(scope, output.name, what);
     if (!id || *id == kNoValue) bad(what + " is produced by no node");
-    const DType declared = dtype_numbered(output.type.element_type), computed = scope.graph.value(*id).dtype;
-    if (output.type.kind == "tensor" && declared != DType::kUndefined && declared != computed)
-      bad(what + " is declared " + std::string(name_of(declared)) + " but computed as " +
-          std::string(name_of(computed)));
+    check_type(what, output.type, scope.graph.value(*id).dtype);
     scope.graph.outputs.push_back(*id);
     scope.graph.output_names.push_back(output.name);
   }
+  // What the file says of values between: of their types only, as ONNX Runtime.
+  std::unordered_map<std::string_view, const onnx::Type*> declared;
+  for (const onnx::ValueInfo& info : graph.value_infos) declared.emplace(info.name, &info.type);
+  for (const onnx::Node& node : graph.nodes)
+    for (const std::string& name : node.outputs)
+      if (const auto it = declared.find(name); it != declared.end() && scope.names.contains(name))
+        check_type("value '" + escaped(name) + "'", *it->second, scope.graph.value(scope.names[name]).dtype);
 }
 
 void Builder::define(Scope& scope, const std::string& name, ValueId id, const std::string& by) {

@@ -20,7 +20,8 @@ struct InputFacts {
 };
 
 // Symbolic sizes of the graph's inputs: the same dim_param is the same symbol, nameless dims and the last dims of
-// `misnamed` inputs get their own.
+// `misnamed` inputs get their own. Where no input holds integers, two inputs share none: ONNX Runtime takes 1 and n
+// by one name where they broadcast.
 class InputSizes {
  public:
   InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed,
@@ -28,12 +29,19 @@ class InputSizes {
   Expr size(const onnx::ValueInfo& input, std::size_t axis);
 
  private:
-  Expr symbol(const std::string& parameter);
+  Expr symbol(const std::string& input, const std::string& parameter);
   std::optional<Expr> sum_of_known(const std::string& parameter);
   std::string unique(std::string wanted);
 
-  std::map<std::string, Expr> by_parameter_;  // as in the file -> symbol or fixed size
-  std::map<std::string, bool> taken_;         // symbols given out
+  struct Named {
+    Expr size;          // a symbol, a sum or a fixed size
+    std::string owner;  // the input that names it first, if others by that name are not the same; else ""
+  };
+  std::map<std::string, Named> by_parameter_;  // as in the file
+  // By (input, parameter), of inputs that name it, too.
+  std::map<std::pair<std::string, std::string>, Expr> others_;
+  bool is_shared_ = false;             // names stand for one size in all inputs
+  std::map<std::string, bool> taken_;  // symbols given out
   std::set<std::string> misnamed_;
 };
 

@@ -30,8 +30,9 @@ class ModelCheck {
   };
   struct Names {
     const Names* outer;
-    std::unordered_set<std::string_view> names{};
+    std::unordered_set<std::string_view> names{}, made{};  // made: before the node that is looked at
     bool has(std::string_view name) const { return names.contains(name) || (outer && outer->has(name)); }
+    bool had(std::string_view name) const { return made.contains(name) || (outer && outer->had(name)); }
   };
 
   void function(const Function& f) {
@@ -65,13 +66,19 @@ class ModelCheck {
   }
 
   void nodes(const std::vector<Node>& nodes, const Place& place, Names& names) {
+    names.made = names.names;
     for (std::size_t i = 0; i < nodes.size(); ++i)
       for (const std::string& name : nodes[i].outputs)
-        if (!name.empty() && !names.names.insert(name).second)
+        if (!name.empty() && names.outer && names.outer->had(name))
+          bad("node " + label_of(place.prefix, nodes[i], i) + " makes '" + escaped(name) +
+              "' again, which the graph around it has");
+        else if (!name.empty() && !names.names.insert(name).second)
           bad("value '" + escaped(name) + "' is produced twice, the second time by node " +
               label_of(place.prefix, nodes[i], i) + "; ONNX graphs assign each name once");
-    for (std::size_t i = 0; i < nodes.size(); ++i)
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
       node(nodes[i], label_of(place.prefix, nodes[i], i), place, names);
+      names.made.insert(nodes[i].outputs.begin(), nodes[i].outputs.end());
+    }
   }
 
   void node(const Node& n, const std::string& label, const Place& place, const Names& names) {

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/ir/keys.h"
 #include "importer/builder.h"
 
 namespace ark {
@@ -26,10 +27,16 @@ int64_t known_bytes(const Value& v) {
                                    name + "): the file is a bomb, or must store the tensor");
 }
 
-// An integer divided by a stored zero: whoever runs it fails, or goes on with whatever comes out.
+// An integer divided by a zero that is stored or filled in, at whatever place: whoever runs it fails, or goes on with
+// whatever comes out.
 void check_divisor(const Graph& graph, const Node& node) {
   if ((node.op != Op::kDiv && node.op != Op::kMod) || is_floating(graph.value(node.inputs[1]).dtype)) return;
-  const ConstantPtr& divisor = graph.value(node.inputs[1]).constant;
+  ConstantPtr divisor = graph.value(node.inputs[1]).constant;
+  const Node* maker = graph.producer(node.inputs[1]);
+  while (maker && is_one_of(maker->op, {Op::kReshape, Op::kTranspose, Op::kExpand, Op::kTile, Op::kSlice}))
+    maker = graph.producer(maker->inputs[0]);
+  if (maker && maker->op == Op::kConstantOfShape)
+    divisor = make_constant(maker->attributes.get(key::kValue), maker->name);
   if (!divisor || divisor->size() > kMostDivisors) return;
   const Tensor t = materialise(*divisor);
   for (int64_t i = 0; i < t.size(); ++i)

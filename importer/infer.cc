@@ -84,6 +84,15 @@ ConstantPtr constant_of_elements(const Value& value) {
   }
 }
 
+// A part that the file asks for, which may lie outside.
+ConstantPtr part_of(const Node& node, const ConstantPtr& x, int64_t axis, int64_t begin, int64_t end) {
+  const int64_t size = x->dims.at(static_cast<std::size_t>(axis));
+  if (begin < 0 || end < begin || end > size)
+    throw Error(Code::kBadModel, "node " + escaped(node.name) + ": takes " + std::to_string(begin) + " to " +
+                                     std::to_string(end) + " of an axis of " + std::to_string(size));
+  return sliced(x, axis, begin, end);
+}
+
 bool fold_views(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   if (node.inputs.empty() || node.inputs[0] == kNoValue) return false;
@@ -97,8 +106,8 @@ bool fold_views(Graph& graph, NodeId id) {
   int64_t begin = 0;
   for (const Expr& e : node.attributes.get(key::kSizes)) {
     const auto size = e.constant();
-    ConstantPtr part = size ? sliced(graph.value(node.inputs[0]).constant, node.attributes.get(key::kAxis),
-                                     begin, begin + *size)
+    ConstantPtr part = size ? part_of(node, graph.value(node.inputs[0]).constant,
+                                      node.attributes.get(key::kAxis), begin, begin + *size)
                             : nullptr;
     if (!part) return false;
     parts.push_back(std::move(part));
@@ -203,7 +212,7 @@ ConstantPtr lazy_view(const Node& node, const ConstantPtr& x) {
         const auto begin = node.attributes.get(key::kStarts)[i].constant(),
                    end = node.attributes.get(key::kEnds)[i].constant();
         if (!begin || !end || *end < *begin || node.attributes.get(key::kSteps)[i] != 1) return nullptr;
-        view = view ? sliced(view, axes[i], *begin, *end) : nullptr;
+        view = view ? part_of(node, view, axes[i], *begin, *end) : nullptr;
       }
       return view;
     }
@@ -248,7 +257,14 @@ void substitute(Graph& graph, const std::map<std::string, Expr>& map) {
     n.attributes.change_sizes([&](const Expr& e) { return e.substitute(map); });
     for (auto& subgraph : n.subgraphs) substitute(*subgraph, map);
   }
-  for (auto& [a, b] : graph.assumptions) a = a.substitute(map), b = b.substitute(map);
+  for (auto& [a, b] : graph.assumptions) {
+    const std::string was = a.str() + " = " + b.str();
+    a = a.substitute(map), b = b.substitute(map);
+    if (a.constant() && b.constant() && !(a == b))
+      throw Error(Code::kBadModel, "no input fits the graph: a node needs " + was + ", by the other nodes " +
+                                       a.str() + " = " + b.str() +
+                                       "; check the sizes that the inputs declare");
+  }
 }
 
 void infer_all(Graph& graph) {

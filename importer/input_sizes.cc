@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cctype>
 #include <set>
 
@@ -26,10 +27,13 @@ std::string sanitised(std::string_view name) {
 InputSizes::InputSizes(const onnx::Graph& graph, const std::map<std::string, int64_t>& fixed,
                        std::set<std::string> misnamed)
     : misnamed_(std::move(misnamed)) {
-  for (const auto& [name, size] : fixed) by_parameter_.emplace(name, Expr(size));
+  for (const auto& [name, size] : fixed) by_parameter_.emplace(name, Named{Expr(size), ""});
+  is_shared_ = std::ranges::any_of(graph.inputs, [](const onnx::ValueInfo& input) {
+    return !input.type.dims.empty() && is_integer(dtype_numbered(input.type.element_type));
+  });
   for (const onnx::ValueInfo& input : graph.inputs)
     for (const onnx::Dimension& d : input.type.dims)
-      if (is_bare(d.parameter)) symbol(d.parameter);
+      if (is_bare(d.parameter)) symbol(input.name, d.parameter);
 }
 
 std::string InputSizes::unique(std::string wanted) {
@@ -39,9 +43,15 @@ std::string InputSizes::unique(std::string wanted) {
   return name;
 }
 
-Expr InputSizes::symbol(const std::string& parameter) {
-  if (const auto it = by_parameter_.find(parameter); it != by_parameter_.end()) return it->second;
-  return by_parameter_.emplace(parameter, Expr::symbol(unique(sanitised(parameter)))).first->second;
+Expr InputSizes::symbol(const std::string& input, const std::string& parameter) {
+  const auto fresh = [&] { return Expr::symbol(unique(sanitised(parameter))); };
+  const auto it = by_parameter_.find(parameter);
+  if (it == by_parameter_.end())
+    return by_parameter_.emplace(parameter, Named{fresh(), is_shared_ ? "" : input}).first->second.size;
+  if (it->second.owner.empty() || it->second.owner == input) return it->second.size;
+  const auto other = others_.find({input, parameter});
+  return other != others_.end() ? other->second
+                                : others_.emplace(std::pair(input, parameter), fresh()).first->second;
 }
 
 // "past + sequence" of an attention mask: exporters state such sums, and the engine checks them at every
@@ -55,7 +65,7 @@ std::optional<Expr> InputSizes::sum_of_known(const std::string& parameter) {
     for (const std::string& s : symbols) {
       const auto it = by_parameter_.find(s);
       if (it == by_parameter_.end()) return std::nullopt;
-      replacements.emplace(s, it->second);
+      replacements.emplace(s, it->second.size);
     }
     const Expr size = parsed.substitute(replacements);
     const auto least = size.lower_bound();
@@ -71,9 +81,9 @@ Expr InputSizes::size(const onnx::ValueInfo& input, std::size_t axis) {
   const bool misnamed = axis + 1 == input.type.dims.size() && misnamed_.contains(input.name);
   if (d.parameter.empty() || misnamed)
     return Expr::symbol(unique(sanitised(input.name) + "." + std::to_string(axis)));
-  if (by_parameter_.contains(d.parameter)) return by_parameter_.at(d.parameter);
-  if (auto sum = sum_of_known(d.parameter)) return by_parameter_.emplace(d.parameter, *sum).first->second;
-  return symbol(d.parameter);
+  if (!by_parameter_.contains(d.parameter))
+    if (const auto sum = sum_of_known(d.parameter)) by_parameter_.emplace(d.parameter, Named{*sum, ""});
+  return symbol(input.name, d.parameter);
 }
 
 }  // namespace ark

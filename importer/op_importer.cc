@@ -52,6 +52,17 @@ std::string OpContext::attr_string(std::string_view name, std::string fallback) 
   return a ? a->s : fallback;
 }
 
+std::string OpContext::attr_word(std::string_view name, std::initializer_list<std::string_view> words,
+                                 std::string_view fallback) const {
+  const std::string word = attr_string(name, std::string(fallback.empty() ? *words.begin() : fallback));
+  std::string known;
+  for (const std::string_view w : words) {
+    if (w == word) return word;
+    known += (known.empty() ? "" : ", ") + std::string(w.empty() ? "nothing" : w);
+  }
+  fail("attribute '" + std::string(name) + "' is '" + escaped(word, 40) + "', none of " + known);
+}
+
 std::vector<int64_t> OpContext::attr_ints(std::string_view name, std::vector<int64_t> fallback) const {
   const onnx::Attribute* a = typed(*this, name, AttributeType::kInts, "a list of integers");
   return a ? a->ints : fallback;

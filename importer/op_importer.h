@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,9 @@ class OpContext {
   int64_t attr_int(std::string_view name, int64_t fallback) const;
   double attr_float(std::string_view name, double fallback) const;
   std::string attr_string(std::string_view name, std::string fallback) const;
+  // One of `words`: the first, unless there is a `fallback`.
+  std::string attr_word(std::string_view name, std::initializer_list<std::string_view> words,
+                        std::string_view fallback = {}) const;
   std::vector<int64_t> attr_ints(std::string_view name, std::vector<int64_t> fallback = {}) const;
   std::vector<double> attr_floats(std::string_view name, std::vector<double> fallback = {}) const;
   bool has_attr(std::string_view name) const { return node.attribute(name) != nullptr; }

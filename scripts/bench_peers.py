@@ -1,8 +1,12 @@
-"""ark against ONNX Runtime and llama.cpp on SmolLM2-135M-Instruct, float32, two threads.
+"""ark against ONNX Runtime, OpenVINO and llama.cpp on the weights of SmolLM2-135M-Instruct, each precision for itself.
 
 Each peer is a fresh process that prints one JSON line with the fields of `ark-bench model`. The peers take turns, for
 several rounds, so that a slow spell of the machine meets all of them; the figures are medians over the rounds. Ratios
-are speeds: above 1 ark is faster. decode is one step for a batch with so many tokens cached, prefill one prompt."""
+are speeds: above 1 ark is faster. decode is one step for a batch with so many tokens cached, prefill one prompt.
+
+All start from the same float32 file. f32: as it is; ark keeps its weights in fewer bits where no bit of a result changes,
+unless asked for --weights f32 behind --. bf16: ark's --weights bf16, OpenVINO's precision hint, llama.cpp's BF16. int8 and
+int4: ark's --weights; ONNX Runtime's quantize_dynamic, and its MatMulNBits quantizer; NNCF's compression; Q8_0, Q4_0."""
 
 import argparse
 import json
@@ -15,7 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = ROOT / "scripts" / "peers"
 ARK_BENCH = Path(os.environ.get("ARK_BIN", ROOT / "build" / "bin")) / "ark-bench"
-LLAMA_PYTHON = Path(os.environ.get("ARK_LLAMA_PYTHON", ROOT / ".venv-peers" / "bin" / "python"))
+PEERS_PYTHON = Path(os.environ.get("ARK_PEERS_PYTHON", ROOT / ".venv-peers" / "bin" / "python"))
+PEERS = ["onnxruntime", "openvino", "llama.cpp"]
+GGUF = {"f32": "f32", "bf16": "bf16", "int8": "q8_0", "int4": "q4_0"}
 GOALS = {("decode_ms", "1"): 0.8, ("decode_ms", "8"): 1.0}  # of ONNX Runtime's speed
 SPARE_MEMORY = 64  # MB that ark may take beside 1.1 x packed weights and what it keeps of keys and values
 TIME_LIMIT = 900  # seconds for one peer in one round
@@ -25,27 +31,71 @@ class NotMeasured(Exception):
     pass
 
 
-def commands(args, model):
+def commands(args, model, precision):
     """Each peer's command, or why there is none."""
     shape = ["--batch", args.batch, "--context", args.context, "--prefill", args.prefill, "--threads", args.threads]
-    peers = {"onnxruntime": [sys.executable, WORKERS / "onnxruntime_worker.py", model, *shape]}
-    if ARK_BENCH.exists():
-        peers["ark"] = [ARK_BENCH, "model", model, *shape, "--json", *args.ark]
-    else:
-        peers["ark"] = NotMeasured(f"{ARK_BENCH} is not built")
-    if LLAMA_PYTHON.exists():
-        peers["llama.cpp"] = [LLAMA_PYTHON, WORKERS / "llama_worker.py", float_gguf(model), *shape]
-    else:
-        peers["llama.cpp"] = NotMeasured("PyPI has no wheel of llama-cpp-python; scripts/bench-peers.sh --with-llama builds it")
+    weights = [] if precision == "f32" else ["--weights", precision]
+
+    def ark():
+        if not ARK_BENCH.exists():
+            raise NotMeasured(f"{ARK_BENCH} is not built")
+        return [ARK_BENCH, "model", model, *shape, "--json", *weights, *args.ark]
+
+    def onnxruntime():
+        return [sys.executable, WORKERS / "onnxruntime_worker.py", quantized_onnx(model, precision), *shape]
+
+    def openvino():
+        need("openvino")
+        return [PEERS_PYTHON, WORKERS / "openvino_worker.py", model, *shape, "--precision", precision]
+
+    def llama():
+        need("llama_cpp", "llama")
+        return [PEERS_PYTHON, WORKERS / "llama_worker.py", gguf(model, GGUF[precision]), *shape]
+
+    peers = {}
+    for name, command in zip(["ark", *PEERS], (ark, onnxruntime, openvino, llama)):
+        try:
+            peers[name] = command()
+        except NotMeasured as why:
+            peers[name] = why
     return peers
 
 
-def float_gguf(model):
-    """The same float32 weights as a GGUF file for llama.cpp, beside the ONNX file."""
-    path = Path(model).with_name("smollm2.f32.gguf")
+def need(package, option=None):
+    if not PEERS_PYTHON.exists() or subprocess.run([PEERS_PYTHON, "-c", f"import {package}"], capture_output=True).returncode:
+        raise NotMeasured(f"{package} is not there; scripts/bench-peers.sh --with-{option or package} installs it")
+
+
+def made(path, command):
+    """The file, after the command that makes it from others beside it. `PATH` in the command is where it is written."""
     if not path.exists():
-        subprocess.run([sys.executable, WORKERS / "float_gguf.py", path.with_name("smollm2.q4_1.gguf"), path], check=True)
+        part = path.with_name("part-" + path.name)
+        subprocess.run([str(part) if c == "PATH" else str(c) for c in command], check=True, stdout=sys.stderr)
+        part.rename(path)
     return path
+
+
+def quantized_onnx(model, precision):
+    """What ONNX Runtime's own tools make of the file."""
+    if precision == "f32":
+        return model
+    if precision == "bf16":
+        raise NotMeasured("ONNX Runtime has no bf16 on CPUs")
+    path = Path(model).with_name(f"{Path(model).stem}.ort-{precision}.onnx")
+    if precision == "int4":
+        need("onnx_ir", "openvino")
+    python = PEERS_PYTHON if precision == "int4" else sys.executable
+    return made(path, [python, WORKERS / "onnxruntime_quantize.py", model, "PATH", precision])
+
+
+def gguf(model, kind):
+    """The same float32 weights as a GGUF file for llama.cpp, or what llama.cpp makes of them."""
+    path = Path(model).with_name(f"smollm2.{kind}.gguf")
+    if not path.with_name("smollm2.q4_1.gguf").exists():
+        raise NotMeasured("its weights as GGUF are not beside the file")
+    if kind == "f32":
+        return made(path, [sys.executable, WORKERS / "float_gguf.py", path.with_name("smollm2.q4_1.gguf"), "PATH"])
+    return made(path, [PEERS_PYTHON, WORKERS / "llama_quantize.py", gguf(model, "f32"), "PATH", kind])
 
 
 def measure(command):
@@ -101,8 +151,8 @@ def rows(figures, args):
         yield label, (metric, size), unit, {n: f[metric][size] for n, f in figures.items() if size in f.get(metric, {})}
 
 
-def report(figures, reasons, args):
-    peers = [name for name in ("onnxruntime", "llama.cpp") if name in figures]
+def report(figures, reasons, args, precision):
+    peers = [name for name in PEERS if name in figures]
     columns = ["ark"] * ("ark" in figures) + peers
     print("| " + " | ".join(["", *columns, *(f"ark : {p}" for p in peers if "ark" in figures)]) + " |")
     print("|---" * (1 + len(columns) + len(peers) * ("ark" in figures)) + "|")
@@ -117,7 +167,7 @@ def report(figures, reasons, args):
         print("| " + " | ".join([label, *cells]) + " |")
     for name, reason in reasons.items():
         print(f"{name}: not measured: {reason}")
-    for (metric, size), goal in GOALS.items():
+    for (metric, size), goal in GOALS.items() if precision == "f32" else ():
         ratio = ratios.get(f"onnxruntime {metric} {size}")
         if ratio is not None:
             print(f"goal {metric} {size}: {ratio:.2f} x ONNX Runtime, wanted {goal}: {'met' if ratio >= goal else 'MISSED'}")
@@ -136,12 +186,13 @@ def memory_goal(figures):
 
 def best_pair(results, args):
     """The ratios of the round in which both sides were disturbed least, by the sum of their times."""
-    pairs = list(zip(results.get("ark", []), results.get("onnxruntime", [])))
-    for label, (metric, size), _, _ in rows({}, args):
-        if metric == "rss_mb" or not pairs:
-            continue
-        ark, peer = min(((a[metric][size], b[metric][size]) for a, b in pairs), key=sum)
-        print(f"quietest round, {label}: ark {ark:.1f} ms, onnxruntime {peer:.1f} ms, ratio {peer / ark:.2f}")
+    for name in PEERS:
+        pairs = list(zip(results.get("ark", []), results.get(name, [])))
+        for label, (metric, size), _, _ in rows({}, args):
+            if metric == "rss_mb" or not pairs:
+                continue
+            ark, peer = min(((a[metric][size], b[metric][size]) for a, b in pairs), key=sum)
+            print(f"quietest round, {label}: ark {ark:.1f} ms, {name} {peer:.1f} ms, ratio {peer / ark:.2f}")
 
 
 def processor():
@@ -159,18 +210,25 @@ def main():
     parser.add_argument("--prefill", default="128,512")
     parser.add_argument("--threads", default="2")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", default="f32", help="some of f32,bf16,int8,int4")
     parser.add_argument("ark", nargs="*", help="after --: more options of ark-bench model, such as --tp 2")
     args = parser.parse_args()
     model = args.model
     if not model:
         found = subprocess.run([sys.executable, ROOT / "models" / "smollm2.py"], capture_output=True, text=True, check=True)
         model = found.stdout.strip()
-    results, reasons = run_rounds(commands(args, model), args.rounds)
-    figures = {name: median(runs) for name, runs in results.items()}
-    print(f"{processor()}; {args.threads} threads, float32, medians of {args.rounds} rounds")
-    ratios = report(figures, reasons, args)
-    best_pair(results, args)
-    print(json.dumps({"figures": figures, "speed_ratios": ratios, "not_measured": reasons, "machine": processor()}))
+    for precision in args.precision.split(","):
+        if precision not in GGUF:
+            parser.error(f"--precision '{precision}' is none of {', '.join(GGUF)}")
+    everything = {"machine": processor()}
+    for precision in args.precision.split(","):
+        results, reasons = run_rounds(commands(args, model, precision), args.rounds)
+        figures = {name: median(runs) for name, runs in results.items()}
+        print(f"{processor()}; {args.threads} threads, {precision}, medians of {args.rounds} rounds")
+        ratios = report(figures, reasons, args, precision)
+        best_pair(results, args)
+        everything[precision] = {"figures": figures, "speed_ratios": ratios, "not_measured": reasons}
+    print(json.dumps(everything))
 
 
 if __name__ == "__main__":

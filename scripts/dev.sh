@@ -14,7 +14,7 @@ dir=build-dev
 
 build() {
   local options=()
-  if [[ ! -f $root/$dir/build.ninja ]]; then
+  if [[ $dir == build-dev && ! -f $root/$dir/build.ninja ]]; then
     options=(-DARK_UNITE=OFF -DARK_OPTIMIZE=-O1)
     # The emulator's kernels need gcc's instrumentation; its build is the tests' own.
     if command -v clang++ >/dev/null; then options+=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang); fi

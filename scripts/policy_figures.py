@@ -1,10 +1,11 @@
 """What the scheduler's policies are worth: each against the same server without it, in turn, by the same requests.
 
-    scripts/policy_figures.py MODEL [--policy prefix|steady|order] [-- options of ark-serve]
+    scripts/policy_figures.py MODEL [--policy prefix|steady|order|speculate] [-- options of ark-serve]
 
 prefix: time to the first token of prompts that begin alike. steady: time between the tokens of four streams, alone and
 beside ten long prompts. order: time to the first token of short prompts among some long ones. Milliseconds; one JSON
-line for each side."""
+line for each side. speculate: tokens a second with it as parts of those without, of chats whose answers copy and of
+others; request by request in turn on one server, and the answers must be equal."""
 
 import argparse
 import http.client
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 
 BINARY = Path(os.environ.get("ARK_BIN", Path(__file__).resolve().parent.parent / "build" / "bin")) / "ark-serve"
-OFF = {"prefix": ["--no-prefix-cache"], "steady": ["--slo-itl", "-1"], "order": ["--prompt-order", "arrival"]}
+OFF = {"prefix": ["--no-prefix-cache"], "steady": ["--slo-itl", "-1"], "order": ["--prompt-order", "arrival"], "speculate": None}
 
 
 class Server:
@@ -41,20 +42,23 @@ class Server:
         self.process.stdout.close()
         self.process.wait()
 
-    def times(self, prompt, tokens):
-        """Milliseconds from the request to each token."""
+    def stream(self, **body):
+        """Milliseconds from the request to each token, and the token."""
         connection = http.client.HTTPConnection(*self.address)
         start = time.monotonic()
-        connection.request("POST", "/v1/completions", json.dumps(
-            {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True, "return_token_ids": True, "seed": 1}),
-            {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/chat/completions" if "messages" in body else "/v1/completions",
+                           json.dumps({"ignore_eos": True, "stream": True, "return_token_ids": True, "seed": 1, **body}),
+                           {"Content-Type": "application/json"})
         found = []
         for line in connection.getresponse():
             if line.startswith(b"data: {"):
-                count = len(json.loads(line[6:])["choices"][0]["token_ids"])
-                found += [(time.monotonic() - start) * 1e3] * count
+                at = (time.monotonic() - start) * 1e3
+                found += [(at, token) for token in json.loads(line[6:])["choices"][0].get("token_ids", [])]
         connection.close()
         return found
+
+    def times(self, prompt, tokens):
+        return [at for at, _ in self.stream(prompt=prompt, max_tokens=tokens)]
 
 
 class Client(threading.Thread):
@@ -114,6 +118,62 @@ def order(server, dice):
     return {"short_p50": share(short, 0.5), "short_p99": share(short, 0.99), "long_p50": share(long, 0.5), "long_max": share(long, 1)}
 
 
+CODE = '''def mean(values):
+    total = 0.0
+    for value in values:
+        total += value
+    return total / len(values)
+
+
+def variance(values):
+    center = mean(values)
+    total = 0.0
+    for value in values:
+        total += (value - center) ** 2
+    return total / (len(values) - 1)
+
+
+def correlation(first, second):
+    a, b = mean(first), mean(second)
+    total = 0.0
+    for x, y in zip(first, second):
+        total += (x - a) * (y - b)
+    return total / (len(first) - 1) / (variance(first) * variance(second)) ** 0.5
+'''
+STORY = ("The lighthouse keeper had not spoken to anyone for nine days when the small blue boat came round the rocks. He put down his cup, "
+         "wiped the window with his sleeve, and counted the people on board: two, and a dog that stood in the bow like a captain. "
+         "The wind was rising from the west, and the harbour lay an hour behind the cliffs. He took the heavy lamp from its hook, "
+         "walked down the ninety steps to the landing, and waited until the rope flew out of the spray and fell at his feet.")
+TEXTS = {  # tokens, and what is asked
+    "copy": (120, {"messages": [{"role": "user", "content": f"Repeat this text word for word, but write red instead of blue:\n\n{STORY}"}]}),
+    "edit": (180, {"messages": [{"role": "user", "content": f"Here is a Python file:\n\n```python\n{CODE}```\n\nWrite the file again with "
+                                "the function variance renamed to spread. Write only the code."}],
+                   "prediction": {"type": "content", "content": CODE.replace("variance", "spread")}}),
+    "story": (150, {"messages": [{"role": "user", "content": "Tell me a story about a lighthouse keeper and a dog."}], "temperature": 1}),
+    "facts": (150, {"messages": [{"role": "user", "content": "Explain how a refrigerator works, and what came before it."}], "temperature": 0.7}),
+    "noise": (150, {"prompt": ids(random.Random(9), 40), "temperature": 2}),
+}
+
+
+def speculate(server, dice):
+    def rate(tokens, body):
+        found = server.stream(max_tokens=tokens, **body)
+        return (len(found) - 1) / (found[-1][0] - found[0][0]), [token for _, token in found]
+
+    ratios, seeds = {}, [dice.randrange(1 << 30) for _ in range(9)]
+    for name, (tokens, body) in TEXTS.items():
+        pairs = []
+        for i, seed in enumerate(seeds):
+            sides = [rate(tokens, {"temperature": 0, **body, "seed": seed, "speculative.n_max": most})
+                     for most in ((15, 0) if i % 2 else (0, 15))]
+            on, off = sides if i % 2 else reversed(sides)
+            if on[1] != off[1]:
+                raise SystemExit(f"{name}: other tokens with drafts than without")
+            pairs.append(on[0] / off[0])
+        ratios[name] = round(statistics.median(pairs), 2)
+    return ratios
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -122,6 +182,8 @@ def main():
     parser.add_argument("options", nargs="*")
     args = parser.parse_args()
     for name, options in {"on": [], "off": OFF[args.policy]}.items():
+        if options is None:
+            continue  # it compares by itself
         with Server(args.model, *options, *args.options) as server:
             server.times(ids(random.Random(0), 600), 30)  # warm
             print(json.dumps({"policy": args.policy, name: globals()[args.policy](server, random.Random(args.seed))}), flush=True)

@@ -40,6 +40,12 @@ void add_model_options(CommandLine& line, ServeOptions& options, const std::stri
   line.text("--variant", options.variant, "of several files in the folder: q4 for model_q4.onnx");
 }
 
+void add_cluster_options(CommandLine& line, LoadOptions& options) {
+  line.file("--cluster-key-file", options.cluster_key_file,
+            "file with the key that ranks on several machines prove to each other, the same on all "
+            "(docs/cluster.md)");
+}
+
 void add_serve_options(CommandLine& line, ServeOptions& options) {
   add_model_options(line, options, "model,--model");
   line.require("--model");
@@ -49,6 +55,7 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.number("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
   line.number("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
   line.flag("--processes", options.processes, "each rank but the first is a process of its own");
+  add_cluster_options(line, options);
   options.no_supervise = false;
   line.flag("--supervise", options.supervise,
             "the model runs in a process of its own, which is started again if it dies, and what it was at "
@@ -72,6 +79,10 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
       "are without, -1: any");
   line.choice<bool>("--prompt-order", options.shortest_first, {{"shortest", true}, {"arrival", false}},
                     "who is read first of those that wait");
+  line.choice<bool>(
+      "--speculate", options.speculate, {{"ngram", true}, {"off", false}},
+      "check guesses of several tokens in a step, from what the text and the request's prediction "
+      "hold; answers stay the same");
   line.read(
       "--kv-memory", [&](const std::string& text) { options.kv_memory = parse_bytes(text); },
       "memory for cached keys and values, as 512M or 2G; 0: chosen", "0");

@@ -26,6 +26,7 @@ struct ServeOptions : LoadOptions {
   bool no_prefix_cache = false;
   double slo_itl = 0;  // milliseconds between a stream's tokens; 0: by what steps take, -1: any
   bool shortest_first = true;
+  bool speculate = true;
   std::filesystem::path api_key_file;
   bool insecure = false;                   // without keys, for other machines too
   std::vector<std::string> allowed_hosts;  // names of this server, beside the loopback's
@@ -44,6 +45,9 @@ struct ServeOptions : LoadOptions {
 void add_serve_options(CommandLine& line, ServeOptions& options);
 // Which file, for all programs that load one: the model as `names`, "model" or "model,--model", and --variant.
 void add_model_options(CommandLine& line, ServeOptions& options, const std::string& names = "model");
+
+// For programs that may run as ranks of several machines.
+void add_cluster_options(CommandLine& line, LoadOptions& options);
 
 // "512M", "1.5GiB", "1048576" -> bytes. Suffixes k, M, G, T, all powers of 1024, with or without iB or B.
 // Throws Error(kUsage).

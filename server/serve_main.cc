@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "dma/launch.h"
 #include "server/config.h"
 #include "server/ending.h"
 #include "server/frontend.h"
@@ -36,8 +37,10 @@ void say(const std::string& line, const LogFields& fields = {}) {
 }
 
 schedule::SchedulerOptions scheduling(const ServeOptions& options) {
-  return {options.max_sequences,    options.max_batched_tokens, options.max_queue,     options.max_restarts,
-          !options.no_prefix_cache, options.slo_itl / 1000,     options.shortest_first};
+  return {options.max_sequences,    options.max_batched_tokens,
+          options.max_queue,        options.max_restarts,
+          !options.no_prefix_cache, options.slo_itl / 1000,
+          options.shortest_first,   options.speculate ? schedule::kMostDrafts : 0};
 }
 
 void say_ready(const ServeOptions& options, const std::string& model, const text::ModelText& text,
@@ -98,12 +101,13 @@ int serve(const ServeOptions& options, api::Service& service, Frontend& frontend
 
 int run(const ServeOptions& options) {
   set_log_level(options.log_level);
-  if (is_rank_process() ||
-      is_model_process()) {  // ends with what started it, whatever the terminal sends to all
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM})
-      std::signal(number, SIG_IGN);
-    return is_rank_process() ? run_rank(options)
-                             : run_model_process(options, [](const auto& line) { say(line); });
+  const bool is_rank = is_rank_process(options);
+  if (is_rank || is_model_process()) {  // ends with what started it, whatever the terminal sends to all
+    for (const int number : {SIGHUP, SIGUSR1, SIGUSR2, SIGALRM}) std::signal(number, SIG_IGN);
+    // Until it has met rank 0, one that a launcher has started ends when it is told to.
+    if (dma::end_with_launcher())
+      for (const int number : {SIGINT, SIGTERM, SIGQUIT}) std::signal(number, SIG_IGN);
+    return is_rank ? run_rank(options) : run_model_process(options, [](const auto& line) { say(line); });
   }
   StageLog log([](const std::string& line) { say(line); });
   api::Service service;

@@ -42,6 +42,8 @@ constexpr OtherName kOtherNames[] = {
     {"--max-waiting-requests", "--max-queue"},
     {"--no-enable-prefix-caching", "--no-prefix-cache"},
     {"--disable-radix-cache", "--no-prefix-cache"},
+    {"--speculative-config", "--speculate"},
+    {"--spec-type", "--speculate"},
     {"--api-key", "--api-key-file"},
     {"--uvicorn-log-level", "--log-level"},
     {"--verbosity", "--log-level"},

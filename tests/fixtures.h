@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 namespace ark::test {
 
@@ -28,6 +29,10 @@ inline std::filesystem::path zoo() {
 
 // Whether a sanitizer slows all down: what only repeats, with other numbers, is then done less often.
 inline bool is_sanitized() { return std::getenv("ARK_SANITIZED") != nullptr; }
+// Numbers of ranks that a test goes through; then only the second.
+inline std::vector<int32_t> degrees(std::vector<int32_t> all) {
+  return is_sanitized() ? std::vector<int32_t>{all[1]} : all;
+}
 
 // The folder that models/smollm2.py fills: smollm2.onnx, tokenizer.json, ...
 inline std::filesystem::path smollm2() {

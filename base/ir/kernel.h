@@ -59,6 +59,10 @@ struct Kernel {
   void (*tile)(const KernelCall& call, int64_t tile);
 };
 
+// Whether what `shapes` says and refuses follows from sizes and attributes alone, with so many inputs present: asked
+// once for some sizes, it holds for all values.
+bool follows_from_sizes(Op op, int inputs);
+
 // nullptr if no kernel exists for this operator (the message must then name node and operator).
 const Kernel* find_kernel(Op op);
 

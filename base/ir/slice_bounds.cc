@@ -91,9 +91,10 @@ std::optional<Expr> clamp_backwards(const Expr& dim, const Expr& bound) {
 }  // namespace
 
 std::optional<Attributes> slice_bounds(const Shape& x, const std::vector<int64_t>& axes, const Shape& starts,
-                                       const Shape& ends, const std::vector<int64_t>& steps,
+                                       const Shape& ends, std::vector<int64_t> steps,
                                        Assumptions& assumptions) {
   Shape begin, end;
+  for (int64_t& step : steps) step = std::clamp(step, -kEnd, kEnd);  // a longer one takes no more
   Assumptions needed;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const Expr& dim = x[axes[i]];

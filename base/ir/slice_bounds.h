@@ -13,7 +13,7 @@ namespace ark {
 // One entry of each list an axis; axes are non-negative and in range, steps not 0. nullopt if the sign of a bound
 // cannot be told (then the bounds stay data). What has to hold for the result to be right is added to `assumptions`.
 std::optional<Attributes> slice_bounds(const Shape& x, const std::vector<int64_t>& axes, const Shape& starts,
-                                       const Shape& ends, const std::vector<int64_t>& steps,
+                                       const Shape& ends, std::vector<int64_t> steps,
                                        std::vector<std::pair<Expr, Expr>>& assumptions);
 
 // Those of a Slice of one axis, 0 <= begin <= end <= its size.

@@ -1,4 +1,4 @@
-// EnvironmentBootstrap: ranks as processes that any launcher starts with three environment variables.
+// EnvironmentBootstrap: ranks as processes that any launcher starts.
 #include <sys/socket.h>
 
 #include <charconv>
@@ -10,19 +10,29 @@
 #include "base/error.h"
 #include "dma/blob.h"
 #include "dma/bootstrap.h"
+#include "dma/bootstrap/key.h"
 #include "dma/bootstrap/meeting.h"
 #include "dma/bootstrap/watch.h"
+#include "dma/mpi/meet.h"
 
 namespace ark::dma {
 namespace {
 
 constexpr int kMaxRanks = 1024;
 
+bool is_there(const char* name) { return std::getenv(name) != nullptr; }
+
+// One is enough: half a set is an error and not a server that is alone.
+bool has_variables() {
+  return is_there("ARK_RANK") || is_there("ARK_WORLD_SIZE") || is_there("ARK_BOOTSTRAP") ||
+         is_there("ARK_MASTER_ADDR");
+}
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') {
     throw Error(Code::kUsage, std::string(name) + " is not set; a rank needs ARK_RANK, ARK_WORLD_SIZE and " +
-                                  "ARK_BOOTSTRAP");
+                                  "ARK_BOOTSTRAP, or ARK_MASTER_ADDR and ARK_MASTER_PORT");
   }
   return value;
 }
@@ -58,12 +68,16 @@ class EnvironmentBootstrap : public Bootstrap {
   }
   std::string silence() const override { return watch_.silence(); }
   void report_dead(int rank, const std::string& why) override { watch_.report_dead(rank, why); }
+  std::string address() const override { return address_; }
+  std::string key() const override { return key_; }
   void leave() override { watch_.leave(); }
 
  private:
   EnvironmentBootstrap(const Environment& environment, Connections connections, WatchOptions options)
       : rank_(environment.rank),
         size_(environment.size),
+        address_(std::move(connections.address)),
+        key_(environment.key),
         gather_(std::move(connections.gather)),
         watch_(rank_, size_, std::move(connections.watch), options) {
     watch_.start([this](int rank, const std::string& why) { note_death(rank, why); });
@@ -141,6 +155,7 @@ class EnvironmentBootstrap : public Bootstrap {
 
   const int rank_;
   const int size_;
+  const std::string address_, key_;
   std::vector<Socket> gather_;  // as Connections::gather
   std::mutex mutex_;            // guards what follows
   OnDeath on_death_;
@@ -150,15 +165,28 @@ class EnvironmentBootstrap : public Bootstrap {
 
 }  // namespace
 
-Environment Environment::from_process() {
+Environment Environment::from_process(const std::filesystem::path& key_file) {
+  const char* given = std::getenv("ARK_CLUSTER_KEY_FILE");
+  const std::filesystem::path file = key_file.empty() && given != nullptr ? given : key_file;
+  const std::string key = file.empty() ? "" : read_cluster_key(file);
+  if (!has_variables()) return meet_by_mpi(key);
   Environment environment;
   environment.size = integer("ARK_WORLD_SIZE", 1, kMaxRanks);
   environment.rank = integer("ARK_RANK", 0, environment.size - 1);
-  environment.address = variable("ARK_BOOTSTRAP");
+  if (is_there("ARK_BOOTSTRAP")) {
+    environment.address = variable("ARK_BOOTSTRAP");
+  } else {
+    const int port = integer("ARK_MASTER_PORT", 1, 65535);
+    environment.address = address_of(variable("ARK_MASTER_ADDR"), static_cast<uint16_t>(port));
+    // On its own machine rank 0's name may mean loopback, or nothing yet. Strangers do not get past the key.
+    if (environment.rank == 0 && !key.empty() && !is_local(environment.address))
+      environment.listener = std::make_shared<Socket>(Socket::listen_everywhere(static_cast<uint16_t>(port)));
+  }
+  if (!is_unix(environment.address)) environment.key = key;
   return environment;
 }
 
-bool Environment::is_set() { return std::getenv("ARK_RANK") != nullptr; }
+bool Environment::is_set() { return has_variables() || is_started_by_mpi(); }
 
 std::unique_ptr<Bootstrap> join_environment(const Environment& environment, Deadline deadline,
                                             WatchOptions options) {

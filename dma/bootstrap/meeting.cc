@@ -1,56 +1,55 @@
 #include "dma/bootstrap/meeting.h"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <map>
 #include <random>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "dma/bootstrap/door.h"
 
 namespace ark::dma {
 namespace {
 
-// A connection that sends nothing is dropped after this time; others are served meanwhile.
+// For all that a connection says before it has a place.
 constexpr std::chrono::seconds kHelloTime{5};
-constexpr size_t kMaxStrangers = 1024;
-constexpr uint64_t kMaxVisitor = 32;  // bytes of what tells one process from another
+constexpr std::chrono::seconds kLineEvery{10};  // between two lines about who is awaited
+
+bool is_here(const std::string& host) { return is_local(address_of(host, 0)); }
 
 class Host {
  public:
   Host(const Environment& environment, Deadline deadline)
-      : environment_(environment), deadline_(deadline), listener_(Socket::listen(environment.address)) {
+      : environment_(environment),
+        deadline_(deadline),
+        door_(environment.listener ? std::move(*environment.listener) : Socket::listen(environment.address),
+              environment.key, 0, environment.size, kHelloTime) {
     connections_.gather.resize(environment.size);
     connections_.watch.resize(environment.size);
   }
 
   Connections run() {
+    Deadline quiet = Deadline::after(kLineEvery);
     while (!is_complete()) {
-      if (deadline_.passed()) throw Error(Code::kUnavailable, missing());
+      if (deadline_.passed())
+        throw Error(Code::kUnavailable, missing() + " did not come to the meeting place " +
+                                            escaped(environment_.address) + " in time");
       if (const std::string lost = environment_.lost ? environment_.lost() : ""; !lost.empty())
         throw Error(Code::kUnavailable, lost);
-      wait_for_any();
-      for (Socket next = listener_.accept(); next.is_open(); next = listener_.accept()) {
-        if (strangers_.size() < kMaxStrangers)
-          strangers_.push_back({std::move(next), Deadline::after(kHelloTime)});
+      if (quiet.passed()) {
+        log_line(LogLevel::kInfo, "waiting for " + missing() + " at " + escaped(environment_.address));
+        quiet = Deadline::after(kLineEvery);
       }
-      std::erase_if(strangers_, [this](Stranger& stranger) { return is_settled(stranger); });
+      door_.attend([this](const Encounter& guest, Socket& socket) { return seat(guest, socket); });
     }
-    for (int rank = 1; rank < environment_.size; ++rank) {
-      for (const Socket* socket : {&connections_.gather[rank], &connections_.watch[rank]}) {
-        send_frame(*socket, FrameKind::kWelcome, 0, environment_.size, {}, deadline_);
-      }
-    }
+    welcome();
     return std::move(connections_);
   }
 
  private:
-  struct Stranger {
-    Socket socket;
-    Deadline hello_until;
-  };
-
   bool is_complete() const {
     for (int rank = 1; rank < environment_.size; ++rank) {
       if (!connections_.gather[rank].is_open() || !connections_.watch[rank].is_open()) return false;
@@ -65,99 +64,94 @@ class Host {
         ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(rank);
       }
     }
-    return ranks + " did not come to ARK_BOOTSTRAP " + escaped(environment_.address) + " in time";
+    return ranks;
   }
 
-  void wait_for_any() {
-    std::vector<pollfd> waiting = {{listener_.descriptor(), POLLIN, 0}};
-    for (const Stranger& stranger : strangers_) waiting.push_back({stranger.socket.descriptor(), POLLIN, 0});
-    poll(waiting.data(), waiting.size(), 50);
-  }
-
-  // True: the stranger is seated or sent away.
-  bool is_settled(Stranger& stranger) {
-    pollfd one = {stranger.socket.descriptor(), POLLIN, 0};
-    if (poll(&one, 1, 0) <= 0) return stranger.hello_until.passed();
-    Frame hello;
-    // A hello is a few bytes in one segment; a sender of less than that is not one of ours.
-    const Received got =
-        receive_frame(stranger.socket, hello, kMaxVisitor, Deadline::after(std::chrono::milliseconds(100)));
-    if (got != Received::kFrame) return true;
-    const std::string reason = seat(stranger.socket, hello);
-    if (!reason.empty()) {
-      send_frame(stranger.socket, FrameKind::kRefused, 0, environment_.size, reason,
-                 Deadline::after(std::chrono::milliseconds(100)));
+  // Tells each rank by which address it was seen. Who came by loopback shares rank 0's machine, so its address, too:
+  // that by which ranks of other machines came.
+  void welcome() {
+    for (int rank = 1; rank < environment_.size; ++rank) {
+      const std::string host = connections_.gather[rank].local_host();
+      if (connections_.address.empty() || is_here(connections_.address)) connections_.address = host;
     }
-    return true;
+    for (int rank = 1; rank < environment_.size; ++rank) {
+      std::string host = connections_.gather[rank].peer_host();
+      if (!host.empty() && is_here(host)) host = connections_.address;
+      for (const Socket* socket : {&connections_.gather[rank], &connections_.watch[rank]})
+        send_frame(*socket, FrameKind::kWelcome, 0, environment_.size, host, deadline_);
+    }
   }
 
-  // Returns why the stranger is refused; empty if it is seated.
-  std::string seat(Socket& socket, const Frame& frame) {
-    const FrameHeader& hello = frame.header;
+  // Returns why the guest is refused; empty if it is seated.
+  std::string seat(const Encounter& guest, Socket& socket) {
     const auto size = static_cast<uint32_t>(environment_.size);
-    if (hello.ranks != size) {
+    if (guest.ranks != size) {
       return "rank 0 has ARK_WORLD_SIZE=" + std::to_string(size) + ", this rank has " +
-             std::to_string(hello.ranks);
+             std::to_string(guest.ranks);
     }
-    const bool is_gather = hello.kind == FrameKind::kHelloGather;
-    if (hello.rank == 0 || hello.rank >= size || (!is_gather && hello.kind != FrameKind::kHelloWatch)) {
-      return "no such rank: " + std::to_string(hello.rank);
-    }
-    Socket& place = (is_gather ? connections_.gather : connections_.watch)[hello.rank];
+    const auto kind = static_cast<FrameKind>(guest.kind);
+    if (guest.guest == 0 || guest.guest >= size || kind == FrameKind::kHelloWire)
+      return "no such rank: " + std::to_string(guest.guest);
+    Socket& place = (kind == FrameKind::kHelloGather ? connections_.gather : connections_.watch)[guest.guest];
     // Both connections of a rank are of one process.
-    std::string& visitor = visitors_[hello.rank];
-    if (visitor.empty()) visitor = frame.payload;
-    if (place.is_open() || visitor != frame.payload)
-      return "rank " + std::to_string(hello.rank) + " is here already; each needs its own ARK_RANK";
+    std::string& visitor = visitors_[guest.guest];
+    if (visitor.empty()) visitor = guest.visitor;
+    if (place.is_open() || visitor != guest.visitor)
+      return "rank " + std::to_string(guest.guest) + " is here already; each needs its own ARK_RANK";
     place = std::move(socket);
     return {};
   }
 
   const Environment& environment_;
   const Deadline deadline_;
-  const Socket listener_;
-  std::vector<Stranger> strangers_;
+  Door door_;
   Connections connections_;
   std::map<uint32_t, std::string> visitors_;  // by rank: who has come
 };
 
+std::string place_of(const Environment& environment) { return "rank 0 at " + escaped(environment.address); }
+
 Socket visit(const Environment& environment, FrameKind hello, const std::string& visitor, Deadline deadline) {
   Socket socket = Socket::connect(environment.address, deadline);
-  send_frame(socket, hello, environment.rank, environment.size, visitor, deadline);
+  introduce(socket, hello, environment.rank, 0, environment.size, visitor, environment.key,
+            place_of(environment), deadline);
   return socket;
 }
 
-void expect_welcome(const Socket& socket, const Environment& environment, Deadline deadline) {
+// Returns the address by which rank 0 has seen this one.
+std::string expect_welcome(const Socket& socket, const Environment& environment, Deadline deadline) {
   Frame answer;
   const Received got = receive_frame(socket, answer, kMaxReason, deadline);
   const std::string who = "rank " + std::to_string(environment.rank);
-  if (got == Received::kFrame && answer.header.kind == FrameKind::kWelcome) return;
+  if (got == Received::kFrame && answer.header.kind == FrameKind::kWelcome) return answer.payload;
   if (got == Received::kFrame && answer.header.kind == FrameKind::kRefused) {
-    throw Error(Code::kUsage, who + " is refused by rank 0: " + escaped(answer.payload));
+    throw Error(Code::kUsage,
+                who + " is refused by " + place_of(environment) + ": " + escaped(answer.payload, kMaxReason));
   }
   if (got == Received::kLate) {
     throw Error(Code::kUnavailable,
                 who + ": the group is not complete in time; see rank 0 for who is missing");
   }
-  throw Error(Code::kUnavailable, who + ": rank 0 closed the meeting at ARK_BOOTSTRAP " +
-                                      escaped(environment.address) + " before the group was complete");
+  throw Error(Code::kUnavailable,
+              who + ": " + place_of(environment) + " closed the meeting before the group was complete");
 }
 
 }  // namespace
 
 Connections meet(const Environment& environment, Deadline deadline) {
+  Connections connections{std::vector<Socket>(1), std::vector<Socket>(1), ""};
+  if (environment.size == 1) return connections;
+  if (environment.key.empty() && !is_local(environment.address))
+    throw Error(Code::kUsage, "the meeting place " + escaped(environment.address) + kNeedsKey);
   if (environment.rank == 0) {
-    Connections connections = environment.size == 1
-                                  ? Connections{std::vector<Socket>(1), std::vector<Socket>(1)}
-                                  : Host(environment, deadline).run();
-    if (environment.size > 1) remove_socket_file(environment.address);
+    connections = Host(environment, deadline).run();
+    remove_socket_file(environment.address);
     return connections;
   }
-  Connections connections{std::vector<Socket>(1), std::vector<Socket>(1)};
   const std::string visitor = std::to_string(std::random_device()()) + "." + std::to_string(getpid());
   connections.gather[0] = visit(environment, FrameKind::kHelloGather, visitor, deadline);
   connections.watch[0] = visit(environment, FrameKind::kHelloWatch, visitor, deadline);
-  expect_welcome(connections.gather[0], environment, deadline);
+  connections.address = expect_welcome(connections.gather[0], environment, deadline);
   expect_welcome(connections.watch[0], environment, deadline);
   return connections;
 }

@@ -1,6 +1,7 @@
 // The meeting of rank processes: rank 0 listens, the others come with two connections each.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "dma/bootstrap.h"
@@ -13,7 +14,13 @@ namespace ark::dma {
 struct Connections {
   std::vector<Socket> gather;  // all_gather
   std::vector<Socket> watch;   // life signs; read and written by the watch only
+  std::string address;         // as Bootstrap::address
 };
+
+inline constexpr const char* kNeedsKey =
+    " is beyond this machine: ranks that others can reach need --cluster-key-file FILE "
+    "(ARK_CLUSTER_KEY_FILE), the same "
+    "key for all";
 
 // Throws as join_environment.
 Connections meet(const Environment& environment, Deadline deadline);

@@ -1,5 +1,6 @@
 #include "dma/bootstrap/socket.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -9,14 +10,22 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace ark::dma {
 namespace {
+
+constexpr int kBacklog = 256;
+constexpr std::chrono::seconds kAttempt{3};    // for one address; another may answer
+constexpr std::chrono::seconds kSayEvery{10};  // between two lines about waiting
 
 struct Address {
   sockaddr_storage storage = {};
@@ -24,10 +33,6 @@ struct Address {
   int family() const { return storage.ss_family; }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
-
-bool is_unix(const std::string& address) {
-  return !address.empty() && (address[0] == '@' || address[0] == '/');
-}
 
 [[noreturn]] void fail(const std::string& what, const std::string& address) {
   throw Error(Code::kOs, "ARK_BOOTSTRAP " + escaped(address) + ": " + what + ": " + std::strerror(errno));
@@ -60,9 +65,12 @@ Address unix_address(const std::string& address) {
   return result;
 }
 
-Address tcp_address(const std::string& address, bool passive) {
+// All that the name stands for; none, and `why`, where it cannot be told (yet).
+std::vector<Address> tcp_addresses(const std::string& address, bool passive, std::string& why) {
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon + 1 == address.size()) {
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != std::string::npos ||
+      std::stoi(port) > 65535) {
     throw Error(Code::kUsage, "ARK_BOOTSTRAP " + escaped(address) + ": want @name, /folder or host:port");
   }
   std::string host = address.substr(0, colon);
@@ -71,20 +79,62 @@ Address tcp_address(const std::string& address, bool passive) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = passive ? AI_PASSIVE : 0;
   addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(host.empty() ? nullptr : host.c_str(), address.c_str() + colon + 1, &hints, &found);
-  if (error != 0) {
-    throw Error(Code::kUsage, "ARK_BOOTSTRAP " + escaped(address) + ": " + gai_strerror(error));
+  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found);
+  if (error != 0) why = gai_strerror(error);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(error == 0 ? found : nullptr, freeaddrinfo);
+  std::vector<Address> all;
+  for (const addrinfo* one = owner.get(); one != nullptr; one = one->ai_next) {
+    all.emplace_back();
+    std::memcpy(&all.back().storage, one->ai_addr, one->ai_addrlen);
+    all.back().length = one->ai_addrlen;
   }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-  Address result;
-  std::memcpy(&result.storage, found->ai_addr, found->ai_addrlen);
-  result.length = found->ai_addrlen;
-  return result;
+  return all;
 }
 
-Address resolve(const std::string& address, bool passive) {
-  return is_unix(address) ? unix_address(address) : tcp_address(address, passive);
+std::vector<Address> resolve(const std::string& address, bool passive, std::string& why) {
+  if (is_unix(address)) return {unix_address(address)};
+  std::vector<Address> all;
+  for (size_t begin = 0; begin <= address.size();) {
+    const size_t end = std::min(address.find(',', begin), address.size());
+    for (const Address& one : tcp_addresses(address.substr(begin, end - begin), passive, why))
+      all.push_back(one);
+    begin = end + 1;
+  }
+  return all;
+}
+
+bool is_loopback(const Address& address) {
+  if (address.family() == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr.s_addr) >> 24 == 127;
+  if (address.family() != AF_INET6) return true;
+  const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
+}
+
+Address socket_name(int descriptor, decltype(&getsockname) which) {
+  Address name;
+  name.length = sizeof name.storage;
+  if (which(descriptor, reinterpret_cast<sockaddr*>(&name.storage), &name.length) != 0) name.storage = {};
+  return name;
+}
+
+std::string host_of(const Address& address) {
+  char host[INET6_ADDRSTRLEN] = "";
+  if (address.family() == AF_INET)
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr, host, sizeof host);
+  if (address.family() == AF_INET6)
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_addr, host,
+              sizeof host);
+  const std::string_view text = host;
+  constexpr std::string_view kMapped = "::ffff:";  // an IPv4 address, as a socket for both sees it
+  return std::string(text.starts_with(kMapped) && text.find('.') != text.npos ? text.substr(kMapped.size())
+                                                                              : text);
+}
+
+uint16_t port_of(const Address& address) {
+  return ntohs(address.family() == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
 }
 
 Socket open_socket(const Address& address, const std::string& name) {
@@ -147,7 +197,10 @@ Socket::~Socket() {
 }
 
 Socket Socket::listen(const std::string& address) {
-  const Address where = resolve(address, true);
+  std::string why;
+  const std::vector<Address> found = resolve(address, true, why);
+  if (found.empty()) throw Error(Code::kUsage, "ARK_BOOTSTRAP " + escaped(address) + ": " + why);
+  const Address& where = found[0];
   Socket socket = open_socket(where, address);
   // A file left by a killed group would refuse us. If a group is alive behind it, we do not take it over.
   if (is_unix(address) && address[0] == '/') {
@@ -160,24 +213,48 @@ Socket Socket::listen(const std::string& address) {
   }
   if (bind(socket.descriptor(), where.get(), where.length) != 0) fail("bind", address);
   if (is_unix(address) && address[0] == '/') chmod(socket_path(address).c_str(), S_IRUSR | S_IWUSR);
-  if (::listen(socket.descriptor(), 256) != 0) fail("listen", address);
+  if (::listen(socket.descriptor(), kBacklog) != 0) fail("listen", address);
   return socket;
 }
 
+Socket Socket::listen_everywhere(uint16_t port) {
+  sockaddr_in6 any = {};
+  any.sin6_family = AF_INET6;
+  any.sin6_port = htons(port);
+  Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1, off = 0;
+  setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  setsockopt(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (socket.is_open() && bind(socket.descriptor(), reinterpret_cast<sockaddr*>(&any), sizeof any) == 0 &&
+      ::listen(socket.descriptor(), kBacklog) == 0)
+    return socket;
+  return listen("0.0.0.0:" +
+                std::to_string(port));  // a kernel without IPv6; else it fails for the same reason
+}
+
 Socket Socket::connect(const std::string& address, Deadline deadline) {
+  Deadline quiet = Deadline::after(kSayEvery);
   for (;;) {
     // Resolved anew each time: the folder or the host's name may appear later.
-    const Address where = resolve(address, false);
-    Socket socket = open_socket(where, address);
-    int error = ::connect(socket.descriptor(), where.get(), where.length) == 0 ? 0 : errno;
-    if (error == EINPROGRESS && wait_ready(socket.descriptor(), POLLOUT, deadline)) {
-      socklen_t length = sizeof error;
-      getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &length);
+    std::string why;
+    for (const Address& where : resolve(address, false, why)) {
+      Socket socket = open_socket(where, address);
+      int error = ::connect(socket.descriptor(), where.get(), where.length) == 0 ? 0 : errno;
+      const Deadline attempt = Deadline::after(
+          std::min(std::chrono::nanoseconds(kAttempt), std::chrono::nanoseconds(deadline.left_ns())));
+      if (error == EINPROGRESS && wait_ready(socket.descriptor(), POLLOUT, attempt)) {
+        socklen_t length = sizeof error;
+        getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &length);
+      }
+      if (error == 0) return socket;
+      why = std::strerror(error);
     }
-    if (error == 0) return socket;
-    if (deadline.passed()) {
-      throw Error(Code::kUnavailable, "rank 0 did not open ARK_BOOTSTRAP " + escaped(address) +
-                                          " in time: " + std::strerror(error));
+    if (deadline.passed())
+      throw Error(Code::kUnavailable,
+                  "rank 0 did not open the meeting place " + escaped(address) + " in time: " + why);
+    if (quiet.passed()) {
+      log_line(LogLevel::kInfo, "nobody answers at " + escaped(address) + " yet: " + why);
+      quiet = Deadline::after(kSayEvery);
     }
     detail::blind_sleep(10'000'000);
   }
@@ -194,6 +271,29 @@ Socket Socket::accept() const {
   const int on = 1;
   setsockopt(accepted.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // fails on unix: no matter
   return accepted;
+}
+
+std::string Socket::local_host() const { return host_of(socket_name(descriptor_, getsockname)); }
+std::string Socket::peer_host() const { return host_of(socket_name(descriptor_, getpeername)); }
+uint16_t Socket::local_port() const { return port_of(socket_name(descriptor_, getsockname)); }
+std::string Socket::peer_address() const {
+  const Address peer = socket_name(descriptor_, getpeername);
+  return peer.family() == AF_UNIX ? "this machine" : address_of(host_of(peer), port_of(peer));
+}
+
+std::string address_of(const std::string& host, uint16_t port) {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+bool is_unix(const std::string& address) {
+  return !address.empty() && (address[0] == '@' || address[0] == '/');
+}
+
+bool is_local(const std::string& address) {
+  std::string why;
+  const std::vector<Address> all = resolve(address, false, why);
+  return !all.empty() && std::all_of(all.begin(), all.end(), is_loopback);
 }
 
 void remove_socket_file(const std::string& address) {
@@ -218,16 +318,30 @@ bool send_frame(const Socket& socket, FrameKind kind, int rank, int ranks, std::
   return false;
 }
 
-Received receive_frame(const Socket& socket, Frame& frame, uint64_t limit, Deadline deadline) {
+Received parse_frame(std::string_view bytes, uint64_t limit, Frame& frame, std::size_t& whole) {
   FrameHeader& header = frame.header;
-  const Received head = receive_all(socket, reinterpret_cast<char*>(&header), sizeof header, deadline);
-  if (head != Received::kFrame) return head;
-  if (header.magic != FrameHeader::kMagic || header.version != FrameHeader::kVersion ||
-      header.bytes > limit) {
-    return Received::kMalformed;
-  }
-  frame.payload.resize(header.bytes);
-  return receive_all(socket, frame.payload.data(), header.bytes, deadline);
+  whole = sizeof header;
+  const std::size_t have = std::min(bytes.size(), sizeof header);
+  if (have > 0) std::memcpy(&header, bytes.data(), have);
+  if (have >= sizeof header.magic && header.magic != FrameHeader::kMagic) return Received::kMalformed;
+  if (have < sizeof header) return Received::kMore;
+  if (header.version != FrameHeader::kVersion) return Received::kOtherVersion;
+  if (header.bytes > limit) return Received::kMalformed;
+  whole += header.bytes;
+  if (bytes.size() < whole) return Received::kMore;
+  frame.payload = bytes.substr(sizeof header, header.bytes);
+  return Received::kFrame;
+}
+
+Received receive_frame(const Socket& socket, Frame& frame, uint64_t limit, Deadline deadline) {
+  char head[sizeof(FrameHeader)];
+  if (const Received got = receive_all(socket, head, sizeof head, deadline); got != Received::kFrame)
+    return got;
+  std::size_t whole = 0;
+  const Received state = parse_frame({head, sizeof head}, limit, frame, whole);
+  if (state != Received::kMore) return state;  // also a frame without payload
+  frame.payload.resize(frame.header.bytes);
+  return receive_all(socket, frame.payload.data(), frame.payload.size(), deadline);
 }
 
 }  // namespace ark::dma

@@ -1,6 +1,7 @@
 // Stream sockets (unix, TCP) and the frames that ranks exchange over them at set-up. Layout: docs/dma.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -25,14 +26,28 @@ class Socket {
 
   // `address` as in Environment. Throw Error(kUsage) for a malformed address, Error(kOs) otherwise.
   static Socket listen(const std::string& address);
-  // Tries until `deadline`: rank 0 may come later than we do.
+  static Socket listen_everywhere(uint16_t port);  // TCP, IPv6 and IPv4; 0: any port
+  // Tries until `deadline`, now and then saying so in the log: rank 0, or the name of its machine, may come later than
+  // we do. `address`: also several, with commas between, of which one must answer.
   static Socket connect(const std::string& address, Deadline deadline);
   // The next waiting connection of our own user (TCP: of anyone); not open if there is none.
   Socket accept() const;
 
+  // Numeric; "" of unix sockets.
+  std::string local_host() const;
+  std::string peer_host() const;
+  uint16_t local_port() const;
+  std::string peer_address() const;  // with the port, for people
+
  private:
   int descriptor_ = -1;
 };
+
+// "host:port", with brackets where they are needed.
+std::string address_of(const std::string& host, uint16_t port);
+// Of any kind of address: whether only this machine can be meant. A name that is not known (yet) could be any.
+bool is_local(const std::string& address);
+bool is_unix(const std::string& address);
 
 // Removes the socket file of a unix path address, if it is one.
 void remove_socket_file(const std::string& address);
@@ -47,9 +62,11 @@ enum class FrameKind : uint16_t {
   kAlive = 7,        // heartbeat
   kLeaving = 8,      // the sender goes in good order
   kDead = 9,         // `rank` is dead; payload: why
-  kHelloWire = 10,   // first frame of a connection of transport socket; payload: the secret of who is visited
+  kHelloWire = 10,   // first frame of a connection of transport socket
   kStep = 11,        // to the process of a supervised model
   kResult = 12,      // from it
+  kChallenge = 13,   // from who was visited: its nonce
+  kProof = 14,       // of knowing the key, from either
 };
 
 struct FrameHeader {
@@ -61,7 +78,7 @@ struct FrameHeader {
   uint64_t bytes = 0;  // of the payload
 
   static constexpr uint32_t kMagic = 0x4b524121;
-  static constexpr uint16_t kVersion = 1;
+  static constexpr uint16_t kVersion = 2;
 };
 static_assert(sizeof(FrameHeader) == 24);
 
@@ -73,15 +90,17 @@ struct Frame {
   std::string payload;
 };
 
-enum class Received : uint8_t { kFrame, kClosed, kLate, kMalformed };
+enum class Received : uint8_t { kFrame, kMore, kClosed, kLate, kMalformed, kOtherVersion };
 
+// The frame that `bytes` are: kFrame, kMalformed, kOtherVersion, or kMore while fewer than `whole` bytes are there.
+Received parse_frame(std::string_view bytes, uint64_t limit, Frame& frame, std::size_t& whole);
 // As it is sent, for those who cannot wait.
 std::string frame_bytes(FrameKind kind, int rank, int ranks, std::string_view payload);
 // Both wait until `deadline`, never raise SIGPIPE. False: closed or too late; then the connection is shut down, as what
 // follows half a frame means nothing: both sides know at once.
 bool send_frame(const Socket& socket, FrameKind kind, int rank, int ranks, std::string_view payload,
                 Deadline deadline);
-// Payloads over `limit` bytes, other magic or version: kMalformed.
+// Payloads over `limit` bytes or another magic: kMalformed.
 Received receive_frame(const Socket& socket, Frame& frame, uint64_t limit, Deadline deadline);
 
 }  // namespace ark::dma

@@ -1,9 +1,12 @@
 #include "dma/bootstrap/watch.h"
 
+#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -16,6 +19,7 @@ constexpr std::chrono::milliseconds kBeat{500};
 constexpr int kSilence = 4;  // beats of ours without one of the other's: worth a word
 // A peer that does not read its life signs must not hold up ours.
 constexpr std::chrono::milliseconds kSendTime{100};
+constexpr std::chrono::seconds kFarewell{1};
 
 }  // namespace
 
@@ -51,6 +55,13 @@ void Watch::leave() {
   for (size_t to = 0; to < sockets_.size(); ++to) {
     send(static_cast<int>(to), FrameKind::kLeaving, rank_, {});
   }
+  // By TCP a socket that closes with life signs unread resets: what its peer's kernel has not got by then is lost.
+  const auto is_delivered = [](const Socket& socket) {
+    int queued = 0;
+    return socket.local_host().empty() || ioctl(socket.descriptor(), SIOCOUTQ, &queued) != 0 || queued == 0;
+  };
+  const Deadline farewell = Deadline::after(kFarewell);
+  while (!std::ranges::all_of(sockets_, is_delivered) && !farewell.passed()) detail::blind_sleep(1'000'000);
   sockets_.clear();
   closed_.clear();
 }

@@ -1,39 +1,21 @@
 #include "dma/socket/setup.h"
 
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-
-#include <random>
+#include <chrono>
+#include <cstddef>
 #include <utility>
 
 #include "base/error.h"
 #include "dma/blob.h"
-#include "dma/bootstrap/socket.h"
+#include "dma/bootstrap/door.h"
+#include "dma/bootstrap/meeting.h"
 #include "dma/socket/wire.h"
 
 namespace ark::dma {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
-// A stranger at the door may keep the others waiting so long.
-constexpr std::chrono::milliseconds kHelloTime{500};
-
-uint16_t port_of(const Socket& listener) {
-  sockaddr_storage name = {};
-  socklen_t length = sizeof name;
-  getsockname(listener.descriptor(), reinterpret_cast<sockaddr*>(&name), &length);
-  return ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(name).sin6_port
-                                          : reinterpret_cast<const sockaddr_in&>(name).sin_port);
-}
-
-// Whoever connects must know it; ranks learn each other's through the bootstrap.
-std::string random_secret() {
-  std::random_device random;
-  std::string secret;
-  for (int i = 0; i < 8; ++i) secret += std::to_string(random()) + ".";
-  return secret;
-}
+constexpr std::chrono::seconds kWireHelloTime{5};  // for all that a connection says before it counts
+constexpr std::size_t kSecret = 32;
 
 class SocketTransport : public Transport {
  public:
@@ -50,69 +32,72 @@ class SocketTransport : public Transport {
   void connected() override {}
 
   std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap, Deadline deadline) override {
-    const std::string host = address_.empty() ? kLoopback : address_;
-    const Socket listener = listen(host, map.rank);
-    const std::string secret = random_secret();
-    const std::string door = BlobWriter().text(at(host, port_of(listener))).text(secret).take();
-    const std::vector<std::string> doors = bootstrap.all_gather(door, deadline);
+    const std::string host = !address_.empty()              ? address_
+                             : !bootstrap.address().empty() ? bootstrap.address()
+                                                            : kLoopback;
+    Socket listener = listen(host, map.rank);
+    const std::string address = address_of(host, listener.local_port());
+    if (bootstrap.key().empty() && !is_local(address))
+      throw Error(Code::kUsage, "ARK_ADDRESS " + escaped(host) + kNeedsKey);
+    // Whoever connects must know it, and the key; ranks learn each other's through the bootstrap.
+    const std::string secret = random_bytes(kSecret);
+    const std::vector<std::string> doors =
+        bootstrap.all_gather(BlobWriter().text(address).text(secret).take(), deadline);
+    const int ranks = static_cast<int>(doors.size());
     std::vector<Socket> sockets(doors.size());
+    Door own(std::move(listener), bootstrap.key() + secret, map.rank, ranks, kWireHelloTime);
+    // Rank 0 opens its door at once; each rank that has been let in by all lower ones opens its own.
     for (int peer = 0; peer < map.rank; ++peer)
-      sockets[peer] = visit(doors[peer], map.rank, peer, static_cast<int>(doors.size()), deadline);
-    take_in(listener, secret, map.rank, sockets, deadline);
+      sockets[peer] = visit(doors[peer], map.rank, peer, ranks, bootstrap.key(), deadline);
+    take_in(own, map.rank, sockets, deadline);
     return make_socket_wire(map, std::move(sockets));
   }
 
  private:
-  static std::string at(const std::string& host, uint16_t port) {
-    const bool is_v6 = host.find(':') != std::string::npos;
-    return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
-  }
-
   static Socket listen(const std::string& host, int rank) {
     try {
-      return Socket::listen(at(host, 0));
+      return Socket::listen(address_of(host, 0));
     } catch (const Error&) {
       throw Error(Code::kOs, "rank " + std::to_string(rank) + ": transport socket cannot listen at " +
                                  escaped(host) + "; ARK_ADDRESS must be an address of this machine");
     }
   }
 
-  static Socket visit(const std::string& door, int rank, int peer, int ranks, Deadline deadline) {
-    BlobReader blob(door, "rank " + std::to_string(peer) + ": its address");
+  static Socket visit(const std::string& door, int rank, int peer, int ranks, const std::string& key,
+                      Deadline deadline) {
+    const std::string name = "rank " + std::to_string(peer);
+    BlobReader blob(door, name + ": its address");
     const std::string address(blob.text());
-    const std::string_view secret = blob.text();
+    const std::string secret(blob.text());
     blob.end();
+    Socket socket;
     try {
-      Socket socket = Socket::connect(address, deadline);
-      if (send_frame(socket, FrameKind::kHelloWire, rank, ranks, secret, deadline)) return socket;
+      socket = Socket::connect(address, deadline);
     } catch (const Error&) {
+      throw Error(Code::kUnavailable,
+                  "rank " + std::to_string(rank) + ": transport socket cannot reach " + name + " at " +
+                      escaped(address) +
+                      "; ARK_ADDRESS of its machine names where, firewalls must let it through");
     }
-    throw Error(Code::kUnavailable, "rank " + std::to_string(rank) + ": transport socket cannot reach rank " +
-                                        std::to_string(peer) + " at " + escaped(address) +
-                                        "; ARK_ADDRESS of its machine names where");
+    introduce(socket, FrameKind::kHelloWire, rank, peer, ranks, "", key + secret,
+              name + " at " + escaped(address), deadline);
+    return socket;
   }
 
   // The connections of all higher ranks; others are sent away.
-  static void take_in(const Socket& listener, const std::string& secret, int rank,
-                      std::vector<Socket>& sockets, Deadline deadline) {
+  static void take_in(Door& door, int rank, std::vector<Socket>& sockets, Deadline deadline) {
     for (int missing = static_cast<int>(sockets.size()) - rank - 1; missing > 0;) {
       if (deadline.passed())
         throw Error(Code::kUnavailable, "rank " + std::to_string(rank) + ": transport socket: " +
                                             std::to_string(missing) + " ranks did not connect in time");
-      pollfd door = {listener.descriptor(), POLLIN, 0};
-      poll(&door, 1, 50);
-      Socket next = listener.accept();
-      if (!next.is_open()) continue;
-      Frame hello;
-      if (receive_frame(next, hello, secret.size(), Deadline::after(kHelloTime)) != Received::kFrame)
-        continue;
-      const uint32_t peer = hello.header.rank;
-      const bool is_ours = hello.header.kind == FrameKind::kHelloWire && hello.payload == secret;
-      if (!is_ours || peer <= static_cast<uint32_t>(rank) || peer >= sockets.size() ||
-          sockets[peer].is_open())
-        continue;
-      sockets[peer] = std::move(next);
-      --missing;
+      door.attend([&](const Encounter& guest, Socket& socket) -> std::string {
+        const bool fits = static_cast<FrameKind>(guest.kind) == FrameKind::kHelloWire &&
+                          guest.guest > static_cast<uint32_t>(rank) && guest.guest < sockets.size();
+        if (!fits || sockets[guest.guest].is_open()) return "no such rank is awaited";
+        sockets[guest.guest] = std::move(socket);
+        --missing;
+        return "";
+      });
     }
   }
 

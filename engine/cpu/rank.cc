@@ -22,7 +22,9 @@ TensorView sized(TensorView view, const Dims& dims) {
 
 void Rank::begin_step(uint64_t n) {
   frame_.step = static_cast<int64_t>(n) - 1;
-  if (const PlainStep* plain = mailbox_.plain(n)) {
+  const PlainStep* plain = mailbox_.plain(n);
+  frame_.is_plain = plain != nullptr;
+  if (plain) {
     read_plain(*plain);
   } else {
     read_descriptor(mailbox_.record(n));
@@ -199,7 +201,8 @@ void Rank::gather_operands(const Instance& i, std::vector<TensorView>& views) co
 void Rank::run(const Instance& i, int32_t processor) {
   const PhaseInfo& info = phases_[i.phase];
   const Range tiles = tiles_of(info.grid, processor, options_.processors);
-  if (tiles.size() == 0 && !info.kernel->deals) return;
+  // A plain graph's operands are looked at even where they make nothing.
+  if (tiles.size() == 0 && !info.kernel->deals && !frame_.is_plain) return;
   const Phase& phase = phase_of(i);
   Processor& own = processors_[processor];
   gather_operands(i, own.views);
@@ -235,7 +238,11 @@ void Rank::run(const Instance& i, int32_t processor) {
   call.last = tiles.end;
   call.processor = processor;
   call.processors = options_.processors;
-  info.kernel->run(call);
+  try {
+    info.kernel->run(call);
+  } catch (const Error& error) {
+    throw Error(error.code(), "node " + escaped(phase.name) + ": " + error.what());
+  }
 }
 
 dma::Fault Rank::finish(const Instance& i, int32_t processor, const dma::WaitContext& context) {

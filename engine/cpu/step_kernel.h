@@ -19,7 +19,8 @@ namespace ark {
 
 // The step as bodies see it. Written by the rank's leader between steps, constant inside one.
 struct StepFrame {
-  int64_t step = 0;  // from 0
+  int64_t step = 0;       // from 0
+  bool is_plain = false;  // a plain graph's: what its inputs' values ask for is not proven
   std::span<const StepRow> rows;
   std::span<const BiasEntry> bias;
   std::vector<int32_t> positions;  // per token

@@ -87,7 +87,10 @@ class CudaKernel final : public Kernel {
                                            static_cast<unsigned>(shape.shared_bytes), stream_, arguments),
                     "the launch of the loop");
     }
-    driver_.check(api.event_record(end, stream_), "an event");
+    if (const int result = api.event_record(end, stream_)) {
+      api.stream_wait(stream_);  // nobody would see it run; its own limits end it
+      driver_.check(result, "an event");
+    }
     return launch;
   }
 
@@ -151,7 +154,12 @@ class CudaGpu final : public Gpu {
     driver_.check(driver_.use_unless_lost().host_allocate(&host, bytes, kHostPortableMapped),
                   "host memory for " + what);
     std::memset(host, 0, bytes);
-    return {static_cast<std::byte*>(host), device_address(host), bytes};
+    try {
+      return {static_cast<std::byte*>(host), device_address(host), bytes};
+    } catch (...) {
+      driver_.use().host_release(host);
+      throw;
+    }
   }
   void release(const MappedMemory& memory) override {
     if (!driver_.is_lost()) driver_.use().host_release(memory.host);

@@ -60,20 +60,29 @@ LoopHost::LoopHost(Gpu& gpu, const StepCapacity& capacity, uint64_t vals_each, L
   refuse_unless_resident(*setup_.kernel, setup_.shape);
   const MailboxLayout layout = MailboxLayout::of(capacity, setup_.ranks, vals_each);
   mailbox_memory_ = gpu_.allocate_mapped(layout.bytes, "the mailbox");
-  control_ = gpu_.allocate_mapped(
-      sizeof(LoopControl) + sizeof(FaultRecord) * static_cast<uint64_t>(setup_.shape.blocks),
-      "control words");
-  mailbox_ = std::make_unique<Mailbox>(capacity, setup_.ranks, layout, mailbox_memory_.host);
+  try {
+    control_ = gpu_.allocate_mapped(
+        sizeof(LoopControl) + sizeof(FaultRecord) * static_cast<uint64_t>(setup_.shape.blocks),
+        "control words");
+    mailbox_ = std::make_unique<Mailbox>(capacity, setup_.ranks, layout, mailbox_memory_.host);
+  } catch (...) {
+    release_memory();
+    throw;
+  }
 }
 
 LoopHost::~LoopHost() {
   // Between steps the gate's request to park is enough; steps in flight are lost.
-  if (control_.host && completed() != mailbox_->posted()) store(control().abort, 1);
+  if (completed() != mailbox_->posted()) store(control().abort, 1);
   Gate::Work work = gpu_.gate().enter();
   work.ended(*this);
   launch_.reset();
+  release_memory();
+}
+
+void LoopHost::release_memory() noexcept {
   if (control_.host) gpu_.release(control_);
-  if (mailbox_memory_.host) gpu_.release(mailbox_memory_);
+  gpu_.release(mailbox_memory_);
 }
 
 int64_t* LoopHost::free_vals(int rank) {

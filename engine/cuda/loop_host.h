@@ -68,6 +68,7 @@ class LoopHost final : private Gate::Loop {
   int64_t launches() const { return launches_; }
 
  private:
+  void release_memory() noexcept;
   void request_park() noexcept override;
   bool await_end() noexcept override;
 

@@ -29,6 +29,8 @@ struct Functions {
   int (*compile)(NvrtcProgram, int options, const char* const*) = library.function("nvrtcCompileProgram");
   int (*code_size)(NvrtcProgram, std::size_t*) = library.function("nvrtcGetCUBINSize");
   int (*code)(NvrtcProgram, char*) = library.function("nvrtcGetCUBIN");
+  int (*ptx_size)(NvrtcProgram, std::size_t*) = library.function("nvrtcGetPTXSize");
+  int (*ptx)(NvrtcProgram, char*) = library.function("nvrtcGetPTX");
   int (*log_size)(NvrtcProgram, std::size_t*) = library.function("nvrtcGetProgramLogSize");
   int (*log)(NvrtcProgram, char*) = library.function("nvrtcGetProgramLog");
   int (*arch_count)(int*) = library.function("nvrtcGetNumSupportedArchs");
@@ -87,9 +89,11 @@ class Nvrtc final : public Compiler {
                   "NVRTC " + version_ + " refuses the generated source for " + arch + ": " + complaint(log));
     CompiledCode code;
     std::size_t bytes = 0;
-    check(f_.code_size(program.value, &bytes), "nvrtcGetCUBINSize");
+    const bool is_text = arch.starts_with("compute_");
+    check((is_text ? f_.ptx_size : f_.code_size)(program.value, &bytes), "the size of the code");
     code.cubin.resize(bytes);
-    check(f_.code(program.value, reinterpret_cast<char*>(code.cubin.data())), "nvrtcGetCUBIN");
+    check((is_text ? f_.ptx : f_.code)(program.value, reinterpret_cast<char*>(code.cubin.data())),
+          "the code");
     code.facts = facts_of(log, source.entry);
     code.facts.compile_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -28,7 +28,8 @@ class Compiler {
   virtual std::vector<int> architectures() const { return {}; }
   // The flags that every compilation of ours has, beside the source's own and the architecture.
   virtual const std::vector<std::string>& options() const = 0;
-  // `arch`: "sm_90a". Throws Error(kInternal) with the first lines of the compiler's log.
+  // `arch`: "sm_90a"; "compute_90a" gives PTX's text in place of machine code. Throws Error(kInternal) with the
+  // first lines of the compiler's log.
   virtual CompiledCode compile(const KernelSource& source, const std::string& arch) = 0;
 };
 

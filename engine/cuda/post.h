@@ -32,9 +32,10 @@ ARK_DEVICE bool post(u64 ring, u64 tickets, u64 head, u64 offsets, Await await) 
     dev::st_release<dev::Scope::gpu>(&own->consumed, seen);
   }
   u64* slot = reinterpret_cast<u64*>(ring + dma::kRingSlotsOffset) + ticket % dma::kRingSlots * 2;
+  if (ARK_BUG(early_fence)) dev::fence<dev::Scope::sys>();
   dev::st_relaxed<dev::Scope::sys>(slot + 1, offsets);
   const u64 parity = (ticket / dma::kRingSlots + !ARK_BUG(wrong_lap)) & 1;
-  if (ARK_BUG(relaxed_request)) {
+  if (ARK_BUG(relaxed_request) || ARK_BUG(early_fence)) {
     dev::st_relaxed<dev::Scope::sys>(slot, parity | head);
   } else {
     dev::st_release<dev::Scope::sys>(slot, parity | head);

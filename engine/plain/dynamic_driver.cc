@@ -1,10 +1,13 @@
 #include "engine/plain/dynamic_driver.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "base/machine.h"
 #include "engine/cpu/kernels.h"
 #include "engine/plain/inputs.h"
 
@@ -20,6 +23,29 @@ namespace {
 bool is_control_flow(Op op) { return op == Op::kIf || op == Op::kLoop || op == Op::kScan; }
 
 std::string at_node(const Node& node) { return "node " + escaped(node.name) + ": "; }
+
+// What control flow asks of a tensor, which the graph may only promise to hold one number.
+int64_t only_element(const Node& node, const char* what, const Tensor& tensor) {
+  if (tensor.size() != 1)
+    throw Error(Code::kInvalidArgument,
+                at_node(node) + what + " has " + std::to_string(tensor.size()) + " elements, not 1");
+  return tensor.integer(0);
+}
+
+// Tensor::empty, while there is memory: it is had when it is first written, and where none is left then, the process ends.
+Tensor allocated(DType type, const Dims& dims) {
+  constexpr int64_t kLook = 64 << 20;  // bytes between two looks
+  static std::atomic<int64_t> since{0};
+  const int64_t bytes = bytes_of(type, element_count(dims));
+  if (since.fetch_add(bytes, std::memory_order_relaxed) + bytes >= kLook) {
+    since.store(0, std::memory_order_relaxed);
+    const int64_t left = available_memory();
+    if (std::max(bytes, kLook) > left)
+      throw Error(Code::kExhausted, "its output takes " + std::to_string(bytes >> 20) + " MiB, and " +
+                                        std::to_string(left >> 20) + " MiB of memory are left");
+  }
+  return Tensor::empty(type, dims);
+}
 
 }  // namespace
 
@@ -118,13 +144,13 @@ void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
     if (node.outputs[i] == kNoValue) continue;
     ARK_CHECK(i < types.size(),
               "the kernel of " + std::string(name_of(node.op)) + " has fewer outputs than the node");
-    Tensor tensor = Tensor::empty(types[i].dtype, types[i].dims);
+    Tensor tensor = allocated(types[i].dtype, types[i].dims);
     outputs[i] = view_of(tensor);
     set_output(frame, node.outputs[i], std::move(tensor));
   }
   Tensor scratch;
   if (outputs.empty() || !outputs[0].present()) {  // grids look at output 0
-    scratch = Tensor::empty(types[0].dtype, types[0].dims);
+    scratch = allocated(types[0].dtype, types[0].dims);
     outputs.resize(std::max<std::size_t>(1, outputs.size()));
     outputs[0] = view_of(scratch);
     call.outputs = outputs;
@@ -149,11 +175,8 @@ std::vector<Tensor> DynamicDriver::run_body(Frame& outer, const Node& node, std:
 }
 
 void DynamicDriver::run_if(Frame& frame, const Node& node) const {
-  const Tensor& condition = frame.values[node.inputs[0]];
-  if (condition.size() != 1)
-    throw Error(Code::kInvalidArgument,
-                at_node(node) + "the condition has " + std::to_string(condition.size()) + " elements, not 1");
-  std::vector<Tensor> outputs = run_body(frame, node, condition.integer(0) ? 0 : 1, {});
+  const bool condition = only_element(node, "the condition", frame.values[node.inputs[0]]) != 0;
+  std::vector<Tensor> outputs = run_body(frame, node, condition ? 0 : 1, {});
   for (std::size_t i = 0; i < node.outputs.size(); ++i)
     set_output(frame, node.outputs[i], std::move(outputs[i]));
 }
@@ -178,12 +201,12 @@ Tensor stack(const std::vector<Tensor>& parts, int64_t at, bool reverse, DType t
   const auto axis = static_cast<std::size_t>(at < 0 ? at + rank : at);
   if (parts.empty()) {
     dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(axis), 0);
-    return Tensor::empty(type, dims);
+    return allocated(type, dims);
   }
   const int64_t outer = element_count(std::span(dims).first(axis)),
                 inner = bytes_of(parts[0].dtype, element_count(std::span(dims).subspan(axis)));
   dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(axis), static_cast<int64_t>(parts.size()));
-  Tensor out = Tensor::empty(parts[0].dtype, dims);
+  Tensor out = allocated(parts[0].dtype, dims);
   for (std::size_t k = 0; k < parts.size(); ++k) {
     const Tensor& part = parts[reverse ? parts.size() - 1 - k : k];
     if (part.dims != parts[0].dims || part.dtype != parts[0].dtype)
@@ -201,7 +224,7 @@ Tensor slice_at(const Tensor& x, std::size_t axis, int64_t i) {
   const int64_t n = dims[axis], outer = element_count(std::span(dims).first(axis)),
                 inner = bytes_of(x.dtype, element_count(std::span(dims).subspan(axis + 1)));
   dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
-  Tensor out = Tensor::empty(x.dtype, dims);
+  Tensor out = allocated(x.dtype, dims);
   for (int64_t o = 0; o < outer && inner; ++o)
     std::memcpy(out.data.get() + o * inner, x.data.get() + (o * n + i) * inner,
                 static_cast<std::size_t>(inner));
@@ -217,8 +240,8 @@ void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
   const auto input = [&](std::size_t i) -> const Tensor* {
     return i < node.inputs.size() && node.inputs[i] != kNoValue ? &frame.values[node.inputs[i]] : nullptr;
   };
-  const int64_t trips = input(0) ? input(0)->integer(0) : INT64_MAX;
-  bool go = input(1) ? input(1)->integer(0) != 0 : true;
+  const int64_t trips = input(0) ? only_element(node, "the number of trips", *input(0)) : INT64_MAX;
+  bool go = input(1) ? only_element(node, "the condition", *input(1)) != 0 : true;
   std::vector<Tensor> carried;
   for (std::size_t i = 2; i < node.inputs.size(); ++i) carried.push_back(*input(i));
   const Graph& body = *node.subgraphs[0];
@@ -232,7 +255,7 @@ void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
     inputs[1].as<uint8_t>()[0] = 1;
     inputs.insert(inputs.end(), carried.begin(), carried.end());
     std::vector<Tensor> outputs = run_body(frame, node, 0, std::move(inputs));
-    go = outputs[0].integer(0) != 0;
+    go = only_element(node, "the body's condition", outputs[0]) != 0;
     for (std::size_t i = 0; i < carried.size(); ++i) carried[i] = std::move(outputs[i + 1]);
     for (std::size_t i = 0; i < scans; ++i)
       collected[i].push_back(std::move(outputs[i + 1 + carried.size()]));

@@ -117,7 +117,7 @@ void PlainRunner::run_sequence(const StepDescriptor& step, const StepSequence& s
       const int64_t index = given - static_cast<int64_t>(stride) + local;
       const int64_t position = s.kv_length + static_cast<int64_t>(begin) + local + 1;
       results[r] = answer(step, step.rows[r], slot, position, logits, index);
-      if (step.rows[r].flags & kWantToken) slot.last = results[r].token;
+      if ((step.rows[r].flags & (kWantToken | kTentative)) == kWantToken) slot.last = results[r].token;
     }
     begin += stride;
   }

@@ -7,9 +7,15 @@
 #include "engine/plain/inputs.h"
 
 namespace ark {
+namespace {
+
+constexpr std::size_t kMostChecked = 256;  // sizes that are remembered
+
+}  // namespace
 
 struct StaticDriver::Bound {
-  SymbolValues most;  // the sizes that fit
+  SymbolValues most;               // the sizes that there is room for
+  std::set<SymbolValues> checked;  // at which its operators fit together
   Compiled compiled;
   std::unique_ptr<HostExecutor> executor;  // points into `compiled`
 
@@ -85,6 +91,11 @@ std::vector<Tensor> StaticDriver::run_step(Bound& bound, const SymbolValues& siz
 std::vector<Tensor> StaticDriver::run(std::span<const Tensor> inputs) {
   const SymbolValues sizes = bind_inputs(graph_, inputs);
   Bound& bound = bound_for(sizes);
+  if (!bound.checked.contains(sizes)) {
+    check_sizes(bound.compiled, sizes);
+    if (bound.checked.size() >= kMostChecked) bound.checked.clear();
+    bound.checked.insert(sizes);
+  }
   try {
     return run_step(bound, sizes, inputs);
   } catch (const Error&) {

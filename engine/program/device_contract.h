@@ -94,6 +94,7 @@ enum RowFlags : unsigned {
   kWantToken = 1,    // sample a token, remember it as the slot's last
   kWantLogprob = 2,  // log-probability of the sampled token, or of `target` if that is >= 0
   kWantLogits = 4,   // the raw f32 logits [vocabulary] (tests, tools)
+  kTentative = 8,    // do not remember it: of a slot's rows with tokens all but one say so
 };
 
 // A row of logits that is wanted: after the token at index `token`.

@@ -13,15 +13,9 @@ namespace {
 
 // Whether output sizes follow from input sizes and attributes alone.
 bool is_static(const PhaseView& p, std::size_t inputs) {
-  const Op op = p.variant().op;
-  if (is_pointwise(op) ||
-      is_one_of(op, {Op::kMatMul, Op::kGather, Op::kConcat, Op::kLayerNorm, Op::kRmsNorm, Op::kSoftmax,
-                     Op::kLogSoftmax, Op::kTranspose, Op::kConv, Op::kRotary}))
-    return true;
   int present = 0;
   for (std::size_t i = 0; i < inputs; ++i) present += p.has(i);
-  return present == 1 && is_one_of(op, {Op::kReshape, Op::kSlice, Op::kExpand, Op::kSplit, Op::kTile,
-                                        Op::kReduceSum, Op::kReduceMean, Op::kReduceMax, Op::kReduceMin});
+  return follows_from_sizes(p.variant().op, present) || is_one_of(p.variant().op, {Op::kGather, Op::kRotary});
 }
 
 // Sizes and types of the operands against what the kernel says of them, at some sizes of the program's symbols.
@@ -49,8 +43,9 @@ std::string mismatch(const PhaseView& p, std::size_t inputs, const SymbolValues&
   return types.size() < results.size() ? "more outputs than the kernel writes" : "";
 }
 
-// A kGeneric phase: what its kernel reads and writes. Sizes are asked for at the largest and at half of them, unless
-// those of the outputs follow from the values of an input.
+// A kGeneric phase: what its kernel reads and writes. A decoder's sizes are asked for at the largest and at half of
+// them, unless those of the outputs follow from the values of an input; a plain graph's may fit together only as they
+// come (check_sizes).
 std::string check_generic(const PhaseView& p) {
   const Variant& v = p.variant();
   if (v.outputs < 1 || at(v.outputs) > p.count()) return "number of outputs";
@@ -68,7 +63,7 @@ std::string check_generic(const PhaseView& p) {
     }
   }
   if (!find_kernel(v.op)) return "no kernel for " + std::string(name_of(v.op));
-  if (!is_static(p, inputs)) return "";
+  if (!is_static(p, inputs) || p.program().logits == kNone) return "";
   SymbolValues values = greatest_symbols(p.program());
   if (std::string problem = mismatch(p, inputs, values); !problem.empty()) return problem;
   for (auto& [name, value] : values) value = (value + 1) / 2;
@@ -130,3 +125,31 @@ void check_phases(const Program& program, Report& report) {
 }
 
 }  // namespace ark::validation
+
+namespace ark {
+
+void check_sizes(const Program& program, const SymbolValues& sizes) {
+  const auto problem = [&](const PhaseView& p) -> std::string {
+    if (p.variant().code != OpCode::kGeneric) return "";
+    const std::size_t inputs = p.count() - at(p.variant().outputs);
+    try {
+      return validation::is_static(p, inputs) ? validation::mismatch(p, inputs, sizes) : "";
+    } catch (const Error& e) {  // of a kernel that refuses
+      return e.what();
+    }
+  };
+  for (const Phase& phase : program.phases) {
+    const int32_t trips = phase.repeat == kNone ? 1 : program.repeats[phase.repeat].trips;
+    for (int32_t trip = 0; trip < trips; ++trip) {
+      const std::string why = problem(PhaseView(program, phase, trip));
+      if (why.empty()) continue;
+      std::string all;
+      for (const auto& [name, size] : sizes)
+        all += (all.empty() ? "" : ", ") + escaped(name) + " " + std::to_string(size);
+      throw Error(Code::kUnsupported, "no static program for these sizes (" + all + "): node " +
+                                          escaped(phase.name) + ": " + why);
+    }
+  }
+}
+
+}  // namespace ark

@@ -22,6 +22,9 @@ namespace ark {
 std::vector<std::string> validate(std::span<const Program> programs, std::span<const Binding> bindings);
 // Throws Error(kBadModel) with the first error.
 void check_programs(std::span<const Program> programs, std::span<const Binding> bindings);
+// Shapes of a plain graph may be what its operators make at some sizes only. Throws Error(kUnsupported) naming the
+// node where they are not; whoever runs the program with sizes that it has not seen relies on it.
+void check_sizes(const Program& program, const SymbolValues& sizes);
 
 namespace validation {
 

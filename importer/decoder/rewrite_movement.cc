@@ -93,6 +93,12 @@ Rows slice(Rewrite& r, const Node& node, const Rows& x) {
   return y;
 }
 
+// A mutilated graph may want features in a number that varies.
+Axis features_of(const Node& node, const Expr& size) {
+  if (const auto n = size.constant()) return feature_axis(*n);
+  refuse(node, "makes a number of features that varies: " + size.str());
+}
+
 std::vector<Rows> split(Rewrite& r, const Node& node, const Rows& x) {
   const auto axis = static_cast<std::size_t>(node.attributes.get(key::kAxis));
   if (!node.attributes.has(key::kSizes)) refuse(node, "splits by sizes that depend on data");
@@ -105,7 +111,7 @@ std::vector<Rows> split(Rewrite& r, const Node& node, const Rows& x) {
   std::vector<Rows> results;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Rows y{x.layout, parts[i], x.last};
-    y.layout[axis] = feature_axis(sizes[i].constant().value());
+    y.layout[axis] = features_of(node, sizes[i]);
     results.push_back(std::move(y));
   }
   return results;
@@ -212,7 +218,7 @@ bool concat(Rewrite& r, const Node& node) {
     const ValueId value = r.conform(x, want);
     values.push_back(r.out.is_constant(x.tokens) ? r.out.as_rows(value, dims) : r.out.expand(value, dims));
   }
-  others[axis] = feature_axis(total.constant().value());
+  others[axis] = features_of(node, total);
   const int64_t at = token_axis(others, axis);
   r.set(node.outputs[0], Rows{others, r.out.emit(Op::kConcat, values, {{key::kAxis, at}}), first->last});
   return true;

@@ -25,10 +25,7 @@ void gather_nd(OpContext& c) {
 }
 
 std::string reduction_of(OpContext& c) {
-  const std::string reduction = c.attr_string("reduction", "none");
-  for (const char* known : {"none", "add", "mul", "max", "min"})
-    if (reduction == known) return reduction;
-  c.unsupported("reduction '" + reduction.substr(0, 40) + "'");
+  return c.attr_word("reduction", {"none", "add", "mul", "max", "min"});
 }
 
 void scatter_elements(OpContext& c) {

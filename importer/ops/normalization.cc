@@ -147,11 +147,13 @@ void lp_norm(OpContext& c) {
 }
 
 void lrn(OpContext& c) {
+  const int64_t size = c.attr_int("size", 0);
+  if (size <= 0 || size % 2 == 0) c.fail("size must be positive and odd, not " + std::to_string(size));
   c.outputs[0] = c.emit(Op::kLrn, {c.input(0)},
                         {{key::kAlpha, c.attr_float("alpha", 1e-4f)},
                          {key::kBeta, c.attr_float("beta", 0.75)},
                          {key::kBias, c.attr_float("bias", 1)},
-                         {key::kSize, c.attr_int("size", 1)}});
+                         {key::kSize, size}});
 }
 
 // (x - mean) / (sqrt(mean of squares - mean^2) + 1e-9), as the standard's function body has it.

@@ -38,8 +38,7 @@ void mean(OpContext& c) {
 }
 
 void bit_shift(OpContext& c) {
-  const std::string direction = c.attr_string("direction", "");
-  if (direction != "LEFT" && direction != "RIGHT") c.fail("direction must be LEFT or RIGHT");
+  const std::string direction = c.attr_word("direction", {"LEFT", "RIGHT"});
   c.outputs[0] =
       c.emit(Op::kBitShift, {c.input(0), c.input(1)}, {{key::kLeft, int64_t{direction == "LEFT"}}});
 }
@@ -99,9 +98,7 @@ Attribute parameter(OpContext& c, const pointwise::Parameter& p) {
   if (p.type == pointwise::ParameterType::kInt)
     return {Key<int64_t>{p.name}, c.attr_int(name, static_cast<int64_t>(p.fallback))};
   if (p.type == pointwise::ParameterType::kReal) return {Key<double>{p.name}, c.attr_float(name, p.fallback)};
-  const std::string word = c.attr_string(name, "none");
-  if (word != "none" && word != p.word) c.fail(name + " must be none or " + p.word);
-  return {Key<std::string>{p.name}, word};
+  return {Key<std::string>{p.name}, c.attr_word(name, {"none", p.word})};
 }
 
 std::vector<Entry> make_table() {

@@ -1,5 +1,6 @@
 // Cutting and joining: Slice, Split, Concat, Pad, Tile, depth and space, triangles.
 #include <numeric>
+#include <set>
 
 #include "base/ir/keys.h"
 #include "base/ir/slice_bounds.h"
@@ -38,6 +39,7 @@ void slice(OpContext& c) {
   if (ends->size() != starts->size() || axes->size() != starts->size() || steps->size() != starts->size())
     c.fail("starts, ends, axes and steps are of different lengths");
   for (int64_t& a : *axes) a = c.axis(a, static_cast<int>(x->size()));
+  if (std::set<int64_t>(axes->begin(), axes->end()).size() != axes->size()) c.fail("has an axis twice");
   for (const int64_t s : *steps)
     if (s == 0) c.fail("a Slice with a step of 0");
   const auto attributes = slice_bounds(*x, *axes, *starts, *ends, *steps, c.graph.assumptions);
@@ -112,7 +114,7 @@ Shape pads_of_all(OpContext& c, const Shape& pads, const std::vector<int64_t>& a
 }
 
 void pad(OpContext& c) {
-  Attributes attributes{{key::kMode, c.attr_string("mode", "constant")}};
+  Attributes attributes{{key::kMode, c.attr_word("mode", {"constant", "reflect", "edge", "wrap"})}};
   std::vector<ValueId> in{c.input(0), kNoValue, kNoValue};
   std::vector<int64_t> axes(static_cast<std::size_t>(c.rank(0)));
   std::iota(axes.begin(), axes.end(), 0);
@@ -146,8 +148,7 @@ void tile(OpContext& c) {
 }
 
 void space_blocks(OpContext& c, Op op) {
-  const std::string mode = c.attr_string("mode", "DCR");
-  if (mode != "DCR" && mode != "CRD") c.fail("mode must be DCR or CRD");
+  const std::string mode = c.attr_word("mode", {"DCR", "CRD"});
   c.outputs[0] =
       c.emit(op, {c.input(0)}, {{key::kBlocksize, c.attr_int("blocksize", 0)}, {key::kMode, mode}});
 }
@@ -190,11 +191,8 @@ void tensor_scatter(OpContext& c) {
   rows[0] = shape[0];
   ValueId index = reshape(c, range(c, 0, shape[axis]), along);
   if (c.has_input(2)) index = binary(c, Op::kAdd, index, reshape(c, cast(c, c.inputs[2], DType::kI64), rows));
-  const std::string mode = c.attr_string("mode", "linear");
-  if (mode == "circular")
+  if (c.attr_word("mode", {"linear", "circular"}) == "circular")
     index = c.emit(Op::kMod, {index, dims(c, {shape_of(c, cache).at(axis)})});
-  else if (mode != "linear")
-    c.fail("mode must be linear or circular");
   index = c.emit(Op::kExpand, {index}, {{key::kShape, shape}});
   c.outputs[0] = c.emit(Op::kScatterElements, {cache, index, update},
                         {{key::kAxis, static_cast<int64_t>(axis)}, {key::kReduction, "none"}});

@@ -17,19 +17,22 @@ std::vector<int64_t> ints_or_ones(OpContext& c, const char* name, std::size_t n)
   return values;
 }
 
+std::string auto_pad(OpContext& c) {
+  const std::string mode = c.attr_word("auto_pad", {"NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"});
+  return mode.empty() ? "NOTSET" : mode;
+}
+
 // SAME pads so that the output has ceil(in / stride): numbers where the input's size is one.
 void resolve_auto_pad(OpContext& c, Attributes& attributes, const std::vector<int64_t>& kernel) {
   const std::size_t n = kernel.size();
-  const std::string mode = c.attr_string("auto_pad", "NOTSET");
+  const std::string mode = auto_pad(c);
   std::vector<int64_t> pads = c.attr_ints("pads");
   if (pads.empty()) pads.assign(2 * n, 0);
   if (pads.size() != 2 * n)
     c.fail("pads has " + std::to_string(pads.size()) + " entries for " + std::to_string(n) + " spatial axes");
   if (mode == "VALID") std::fill(pads.begin(), pads.end(), 0);
   attributes.set(key::kPads, pads);
-  if (mode == "NOTSET" || mode == "VALID" || mode.empty()) return;
-  if (mode != "SAME_UPPER" && mode != "SAME_LOWER")
-    c.fail("auto_pad '" + mode.substr(0, 40) + "' is not known");
+  if (mode == "NOTSET" || mode == "VALID") return;
   const Shape& x = shape_of(c, c.input(0));
   const auto &strides = attributes.get(key::kStrides), &dilations = attributes.get(key::kDilations);
   for (std::size_t i = 0; i < n; ++i) {
@@ -54,6 +57,7 @@ std::size_t spatial_axes(OpContext& c) {
 
 Attributes conv_attributes(OpContext& c) {
   const std::size_t n = spatial_axes(c);
+  if (auto_pad(c) != "NOTSET" && !c.attr_ints("pads").empty()) c.fail("has both auto_pad and pads");
   Attributes attributes{{key::kGroup, c.attr_int("group", 1)},
                         {key::kStrides, ints_or_ones(c, "strides", n)},
                         {key::kDilations, ints_or_ones(c, "dilations", n)}};
@@ -129,8 +133,12 @@ void conv_transpose(OpContext& c) {
   if (pads.empty()) pads.assign(2 * n, 0);
   if (pads.size() != 2 * n || extra.size() != n || kernel.size() != n || (!shape.empty() && shape.size() < n))
     c.fail("pads, output_padding, kernel or output_shape of the wrong length");
+  for (std::size_t i = 0; i < n; ++i)
+    if (extra[i] < 0 ||
+        extra[i] >= std::max(attributes.get(key::kStrides)[i], attributes.get(key::kDilations)[i]))
+      c.fail("output_padding must be less than the stride or the dilation");
   if (shape.size() > n) shape.erase(shape.begin(), shape.end() - static_cast<std::ptrdiff_t>(n));
-  const std::string mode = c.attr_string("auto_pad", "NOTSET");
+  const std::string mode = auto_pad(c);
   const bool same = mode == "SAME_UPPER" || mode == "SAME_LOWER";
   const auto &strides = attributes.get(key::kStrides), &dilations = attributes.get(key::kDilations);
   // The padding that gives the output size asked for.
@@ -157,6 +165,10 @@ Attributes pool_attributes(OpContext& c) {
   const std::size_t n = spatial_axes(c);
   const auto kernel = c.attr_ints("kernel_shape");
   if (kernel.size() != n) c.fail("kernel_shape does not fit the rank of the input");
+  const auto pads = c.attr_ints("pads");
+  for (std::size_t i = 0; i < pads.size(); ++i)
+    if (pads[i] >= kernel[i % n])
+      c.fail("pads must be less than the kernel: a window would see padding alone");
   Attributes attributes{{key::kKernelShape, kernel},
                         {key::kStrides, ints_or_ones(c, "strides", n)},
                         {key::kDilations, ints_or_ones(c, "dilations", n)},
@@ -210,20 +222,28 @@ void global_pool(OpContext& c) {
   c.outputs[0] = c.emit(op, {c.input(0)});
 }
 
+const std::initializer_list<std::string_view> kModes{"nearest", "linear", "cubic"};
+
 // (x, roi?, scales?, sizes?) since opset 11; (x, scales) at 10.
 void resize(OpContext& c) {
-  const std::string mode = c.attr_string("mode", "nearest");
+  if (c.attr_string("coordinate_transformation_mode", "") == "tf_crop_and_resize")
+    c.unsupported("Resize with tf_crop_and_resize");
+  const bool now = c.opset >= 11;
   Attributes attributes{
-      {key::kMode, mode},
+      {key::kMode, c.attr_word("mode", kModes)},
       {key::kCoordinateTransformationMode,
-       c.attr_string("coordinate_transformation_mode", c.opset >= 11 ? "half_pixel" : "asymmetric")},
-      {key::kNearestMode, c.attr_string("nearest_mode", c.opset >= 11 ? "round_prefer_floor" : "floor")},
+       c.attr_word("coordinate_transformation_mode",
+                   {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+                    "tf_half_pixel_for_nn"},
+                   now ? "half_pixel" : "asymmetric")},
+      {key::kNearestMode,
+       c.attr_word("nearest_mode", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"},
+                   now ? "round_prefer_floor" : "floor")},
       {key::kCubicCoeffA, c.attr_float("cubic_coeff_a", -0.75)},
       {key::kExcludeOutside, c.attr_int("exclude_outside", 0)},
       {key::kAntialias, c.attr_int("antialias", 0)},
-      {key::kKeepAspectRatioPolicy, c.attr_string("keep_aspect_ratio_policy", "stretch")}};
-  if (attributes.get_or(key::kCoordinateTransformationMode, "") == "tf_crop_and_resize")
-    c.unsupported("Resize with tf_crop_and_resize");
+      {key::kKeepAspectRatioPolicy,
+       c.attr_word("keep_aspect_ratio_policy", {"stretch", "not_larger", "not_smaller"})}};
   if (c.has_attr("axes")) {
     auto axes = c.attr_ints("axes");
     for (int64_t& a : axes) a = c.axis(a, c.rank(0));
@@ -245,7 +265,7 @@ void resize(OpContext& c) {
 }
 
 void upsample(OpContext& c) {
-  Attributes attributes{{key::kMode, c.attr_string("mode", "nearest")},
+  Attributes attributes{{key::kMode, c.attr_word("mode", kModes)},
                         {key::kCoordinateTransformationMode, "asymmetric"},
                         {key::kNearestMode, "floor"}};
   ValueId scale = kNoValue;

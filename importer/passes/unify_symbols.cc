@@ -71,8 +71,9 @@ std::optional<Expr> settled_by(const std::string& name, const Fact& fact) {
   return std::nullopt;
 }
 
-// The latest symbol that the fact determines, with its value.
-std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, const Fact& fact) {
+// The latest symbol that the fact determines, with its value; max(a, b) = b only says so where nothing is 1 (`tokens`).
+std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, const Fact& fact,
+                                                   bool tokens) {
   const Expr difference = fact.first - fact.second;
   const std::set<std::string> symbols = difference.symbols();
   std::vector<std::string> latest_first;
@@ -83,7 +84,7 @@ std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, c
             [&](const auto& a, const auto& b) { return inputs.order.at(a) > inputs.order.at(b); });
   for (const std::string& s : latest_first) {
     auto solution = solved_for(s, difference);
-    if (!solution) solution = settled_by(s, fact);
+    if (!solution && tokens) solution = settled_by(s, fact);
     // Nobody names a size that is nothing: such a fact comes of one name for two sizes.
     if (solution && solution->is_constant(0)) continue;
     if (solution && binds(inputs, *solution)) return {{s, *solution}};
@@ -116,8 +117,7 @@ bool reads_tokens(const Graph& graph) {
   });
 }
 
-std::vector<Fact> facts_of(const Graph& graph) {
-  const bool tokens = reads_tokens(graph);
+std::vector<Fact> facts_of(const Graph& graph, bool tokens) {
   std::vector<Fact> facts = graph.assumptions;
   for (const Node& node : graph.nodes)
     if (tokens && !node.removed && is_pointwise(node.op)) add_broadcast_facts(graph, node, facts);
@@ -136,19 +136,21 @@ void drop_settled(Graph& graph) {
 
 bool unify_symbols(Graph& graph) {
   constexpr std::size_t kMost = 512;  // each costs a walk over the graph; a decoder settles a handful
+  const bool tokens = reads_tokens(graph);
   std::size_t settled = 0;
   bool changed = false;
   for (bool again = true; again && settled < kMost;) {
     again = false;
     Substitution map;
     const InputSymbols inputs(graph);
-    const std::vector<Fact> facts = facts_of(graph);
+    const std::vector<Fact> facts = facts_of(graph, tokens);
     // Sums first: what is clamped is settled by them, and is no way to say what another size is.
     for (const bool clamped : {false, true}) {
       if (clamped && !map.empty()) break;
       for (const Fact& fact : facts) {
         if (settled >= kMost) break;
-        const auto solution = solved(inputs, {fact.first.substitute(map), fact.second.substitute(map)});
+        const auto solution =
+            solved(inputs, {fact.first.substitute(map), fact.second.substitute(map)}, tokens);
         if (!solution || (is_clamped(solution->second) && !clamped)) continue;
         const Substitution one{{solution->first, solution->second}};
         for (auto& [name, value] : map) value = value.substitute(one);

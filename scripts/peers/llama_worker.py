@@ -1,12 +1,11 @@
 """Times llama.cpp by its C interface (llama-cpp-python): raw decode calls, the cache cut back after each."""
 
 import ctypes
-import json
 import time
 
 import llama_cpp as ll
 import numpy as np
-from common import memory, milliseconds, options
+from common import memory, milliseconds, options, report
 
 args = options()
 
@@ -91,7 +90,4 @@ def prefill_ms(tokens):
 decoded = {str(b): decode_ms(b) for b in args.batch}
 steady = memory("VmRSS")
 prefilled = {str(n): prefill_ms(n) for n in args.prefill}
-print(json.dumps({
-    "load_ms": load_ms, "decode_ms": decoded, "prefill_ms": prefilled,
-    "rss_mb": {"loaded": loaded, "steady": steady, "peak": memory("VmHWM")},
-}))
+report(decoded, prefilled, loaded, steady, load_ms=load_ms)

@@ -1,11 +1,10 @@
 """Times ONNX Runtime on a decoder as optimum exports it. Inputs are bound once, so no copies are timed."""
 
-import json
 import time
 
 import numpy as np
 import onnxruntime
-from common import memory, milliseconds, options
+from common import memory, milliseconds, options, report
 
 args = options()
 settings = onnxruntime.SessionOptions()
@@ -49,7 +48,4 @@ first_token_ms = load_ms + 1000 * (time.perf_counter() - start)
 decode = {str(b): milliseconds(step(b, 1, args.context)) for b in args.batch}
 steady = memory("VmRSS")
 prefill = {str(n): milliseconds(step(1, n, 0)) for n in args.prefill}
-print(json.dumps({
-    "load_ms": load_ms, "first_token_ms": first_token_ms, "decode_ms": decode, "prefill_ms": prefill,
-    "rss_mb": {"loaded": loaded, "steady": steady, "peak": memory("VmHWM")},
-}))
+report(decode, prefill, loaded, steady, load_ms=load_ms, first_token_ms=first_token_ms)

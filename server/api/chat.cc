@@ -62,6 +62,8 @@ void refuse_what_ark_has_not(const Fields& fields) {
                 "are not supported: nobody parses the calls that the model would write; leave them out, send "
                 "tool_choice \"none\", or render them by /apply-template and read the calls from the text");
   if (fields.find("audio")) fields.fail("audio", "is not supported: the model makes text");
+  fields.refuse("suffix", kNoNumber);
+  fields.refuse("best_of", 1, "is not supported in chat; use n");
   if (fields.boolean("echo").value_or(false)) fields.fail("echo", "is not supported in chat");
 }
 

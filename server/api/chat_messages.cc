@@ -85,13 +85,11 @@ Json read_message(const Json& given, std::size_t index) {
   (void)fields.string("tool_call_id");
   Json message = given;
   const Json* content = fields.find("content");
-  if (content && content->is_array())
-    message["content"] = text_of_parts(fields, *content);
-  else if (content && !content->is_string())
+  if (content)
+    message["content"] = read_content(fields, *content);
+  else if (*role != "assistant" && !fields.find("tool_calls"))
     fields.wrong_type("content", "a string or an array of text parts");
-  else if (!content && *role != "assistant" && !fields.find("tool_calls"))
-    fields.wrong_type("content", "a string or an array of text parts");
-  else if (!content)
+  else
     message["content"] = "";  // templates append it
   if (message.contains("tool_calls") && message["tool_calls"].is_null()) message.erase("tool_calls");
   if (message.contains("tool_calls")) open_arguments(fields, message["tool_calls"]);
@@ -124,27 +122,73 @@ Json read_tools(const Fields& fields) {
 // Stands where the last message ends. The space behind it shows whether a template trims what it prints.
 constexpr std::string_view kEndMark = "ARK-THE-TEXT-GOES-ON-HERE ";
 
+// What the model did beside its text. Names of speakers and old reasoning are for those templates that know them:
+// clients send them to all servers alike.
+constexpr const char* kSaying[] = {"tool_calls", "function_call"};
+
 // What a template leaves out without a word would be lost: the first message of each role that not every template knows
-// is rendered once more with a mark in it; tools once more without them.
-void refuse_lost(const Fields& fields, const text::ChatInput& input, const std::string& chat,
-                 const std::function<std::string(const text::ChatInput&)>& render) {
-  std::set<std::string> seen = {"user", "assistant"};
-  const std::string mark(kEndMark.substr(0, kEndMark.size() - 1));
-  for (std::size_t i = 0; i < input.messages.size(); ++i) {
-    const auto role = input.messages[i]["role"].get<std::string>();
-    if (!seen.insert(role).second) continue;
-    text::ChatInput marked = input;
+// is rendered once more with a mark in it; tools and the first field of each kind once more without them.
+class LossCheck {
+ public:
+  using Render = std::function<std::string(const text::ChatInput&)>;
+  LossCheck(const Fields& fields, const text::ChatInput& input, const std::string& chat, const Render& render)
+      : fields_(fields), input_(input), chat_(chat), render_(render) {}
+
+  void run() {
+    for (std::size_t i = 0; i < input_.messages.size(); ++i) {
+      check_role(i);
+      for (const char* name : kSaying) check_field(i, name);
+    }
+    if (input_.tools.is_null()) return;
+    text::ChatInput without = input_;
+    without.tools = nullptr;
+    if (renders(without, chat_)) fields_.fail("tools", "are not printed by the model's chat template");
+  }
+
+ private:
+  // Whether this makes the same text. A template that refuses it looks at the difference.
+  bool renders(const text::ChatInput& input, const std::string& chat) const {
+    try {
+      return render_(input) == chat;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  std::string role_of(std::size_t i) const { return input_.messages[i]["role"].get<std::string>(); }
+
+  [[noreturn]] void fail(std::size_t i, const std::string& field, const std::string& what) const {
+    fields_.fail("messages[" + std::to_string(i) + "]." + field,
+                 what + " the model's chat template does not print");
+  }
+
+  void check_role(std::size_t i) {
+    const std::string role = role_of(i), mark(kEndMark.substr(0, kEndMark.size() - 1));
+    if (role == "user" || role == "assistant" || !seen_.insert(role).second) return;
+    text::ChatInput marked = input_;
     Json& content = marked.messages[i]["content"];
     content = content.get<std::string>() + mark;
-    if (render(marked).find(mark) == std::string::npos)
-      fields.fail("messages[" + std::to_string(i) + "].role",
-                  "is " + role + ", which the model's chat template does not print");
+    if (render_(marked).find(mark) == std::string::npos) fail(i, "role", "is " + role + ", which");
   }
-  if (input.tools.is_null()) return;
-  text::ChatInput without = input;
-  without.tools = nullptr;
-  if (render(without) == chat) fields.fail("tools", "are not printed by the model's chat template");
-}
+
+  void check_field(std::size_t i, const std::string& name) {
+    const Json& message = input_.messages[i];
+    const auto said = message.find(name);
+    const std::string role = role_of(i);
+    if (said == message.end() || said->is_null() || *said == "" || (said->is_structured() && said->empty()) ||
+        !seen_.insert(role + "." + name).second)
+      return;
+    text::ChatInput without = input_;
+    without.messages[i].erase(name);
+    if (renders(without, chat_)) fail(i, name, "is what");
+  }
+
+  const Fields& fields_;
+  const text::ChatInput& input_;
+  const std::string& chat_;
+  const Render& render_;
+  std::set<std::string> seen_;
+};
 
 // The rendered chat up to the end of the last message's text, for the model to go on with it.
 std::string up_to_mark(std::string chat) {
@@ -169,6 +213,7 @@ const std::vector<Field>& template_fields() {
 
 std::string chat_prompt(const Fields& fields, const Model& model) {
   tokenizer_for(model, "messages");
+  fields.refuse("chat_template", kNoNumber, "is not supported: chats are rendered by the model's own");
   text::ChatInput input;
   input.messages = read_messages(fields);
   input.tools = read_tools(fields);
@@ -196,7 +241,7 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   try {
     const auto render = [&](const text::ChatInput& some) { return text.template_for(some).render(some); };
     std::string chat = render(input);
-    refuse_lost(fields, input, chat, render);
+    LossCheck(fields, input, chat, render).run();
     return goes_on ? up_to_mark(std::move(chat)) : chat;
   } catch (const Error& e) {
     if (e.code() != Code::kInvalidArgument) throw;
@@ -208,10 +253,20 @@ std::vector<int32_t> chat_tokens(const Fields& fields, const Model& model) {
   return encode(model, "messages", chat_prompt(fields, model), false);
 }
 
-Json chat_message_schema(const Limits&) {
+Json content_schema() {
   Json part = object({{"type", one_of({"text"})}, {"text", type("string")}}, {"type", "text"});
+  return {{"oneOf", Json::array({type("string"), list(std::move(part))})}};
+}
+
+std::string read_content(const Fields& fields, const Json& content) {
+  if (content.is_array()) return text_of_parts(fields, content);
+  if (!content.is_string()) fields.wrong_type("content", "a string or an array of text parts");
+  return content.get<std::string>();
+}
+
+Json chat_message_schema(const Limits&) {
   Json call = object({{"function", object({{"name", type("string")}}, {"name"})}}, {"function"});
-  const Json content = {{"oneOf", Json::array({type("string"), list(std::move(part))})}};
+  const Json content = content_schema();
   const Json calls = list(std::move(call));
   Json all = object({{"role", {{"type", "string"}, {"enum", Json(kRoles)}}},
                      {"content", maybe(content)},

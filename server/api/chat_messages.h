@@ -13,6 +13,10 @@ const std::vector<Field>& template_fields();
 Json chat_message_schema(const Limits&);
 inline constexpr Schema kChatMessage{"ChatMessage", chat_message_schema};
 
+// A member of that name: a string, or parts that are text. Throws HttpError 400.
+Json content_schema();
+std::string read_content(const Fields& fields, const Json& content);
+
 // Reads these fields. Throws HttpError 400.
 std::string chat_prompt(const Fields& fields, const Model& model);
 // Its tokens; templates write the special tokens themselves.

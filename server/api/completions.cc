@@ -69,10 +69,21 @@ CompletionJob::CompletionJob(Model& m, Parameters p, const Fields& fields, const
   read_prompts(fields);
 }
 
+void refuse_fields_of_chats(const Fields& fields) {
+  const auto refuse = [&](const char* name) { fields.refuse(name, kNoNumber, "is only for chats"); };
+  const Json *choice = fields.find("tool_choice"), *modalities = fields.find("modalities");
+  const std::string chosen = choice && choice->is_string() ? choice->get<std::string>() : "";
+  if (chosen != "none") refuse("tools");
+  if (chosen != "none" && chosen != "auto") refuse("tool_choice");
+  if (modalities && *modalities != Json::array({"text"})) refuse("modalities");
+  refuse("chat_template");
+}
+
 void CompletionJob::read_own_fields(const Fields& fields) {
   Parameters& p = parameters;
   if (const auto suffix = fields.string(kSuffix.name); suffix && !suffix->empty())
     fields.fail("suffix", "is not supported: the model continues text and does not fill in");
+  refuse_fields_of_chats(fields);
   options_.echo = fields.get(kEcho);
   options_.logprobs = static_cast<int32_t>(fields.get(kLogprobs).value_or(-1));
   options_.return_token_ids = p.return_token_ids;

@@ -78,6 +78,14 @@ void Fields::fail(const std::string& name, const std::string& message) const {
   throw http::HttpError(400, path(name) + " " + message, path(name), "invalid_value");
 }
 
+void Fields::refuse(const std::string& name, double neutral, const std::string& why) const {
+  const Json* value = find(name);
+  const bool asks_nothing = !value || *value == false || *value == "" ||
+                            (value->is_structured() && value->empty()) ||
+                            (value->is_number() && value->get<double>() == neutral);
+  if (!asks_nothing) fail(name, why);
+}
+
 void Fields::wrong_type(const std::string& name, const std::string& wanted) const {
   const auto found = object_.find(name);
   throw http::HttpError(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@ namespace ark::api {
 // The body as an object, of a size that takes bounded time and memory; frees `body`. Throws HttpError 400.
 Json parse_body(std::string& body);
 Json parse_json(std::string_view text, const std::string& what);
+
+inline constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();  // equals none
 
 // The members of one object. Those that are absent or null read as nullopt; unknown ones are ignored.
 class Fields {
@@ -44,6 +47,10 @@ class Fields {
   // Also a single one.
   std::optional<std::vector<std::string>> strings(const std::string& name, std::size_t most) const;
   std::optional<std::vector<int32_t>> ids(const std::string& name, std::size_t most) const;
+
+  // 400 for a field that would change the answer if it were not ignored. Null, false, empty values and the number
+  // `neutral` ask for nothing.
+  void refuse(const std::string& name, double neutral, const std::string& why = "is not supported") const;
 
   [[noreturn]] void fail(const std::string& name, const std::string& message) const;
   [[noreturn]] void wrong_type(const std::string& name, const std::string& wanted) const;

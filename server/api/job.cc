@@ -67,16 +67,23 @@ Json Job::envelope(bool is_chunk) const {
 
 int64_t Job::cached_tokens() const {
   int64_t sum = 0;
-  for (const std::size_t first : firsts_) sum += batch.at(first).cached_tokens();
+  for (const std::size_t first : firsts_) sum += batch.at(first).times().cached_tokens;
   return sum;
 }
 
 Json Job::usage() const {
   const int64_t prompt = prompt_tokens(), generated = batch.generated();
+  int64_t right = 0, wrong = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const schedule::Ticket::Times times = batch.at(i).times();
+    right += times.drafts_right, wrong += times.drafts_wrong;
+  }
   return {{"prompt_tokens", prompt},
           {"completion_tokens", generated},
           {"total_tokens", prompt + generated},
-          {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}}};
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}},
+          {"completion_tokens_details",
+           {{"accepted_prediction_tokens", right}, {"rejected_prediction_tokens", wrong}}}};
 }
 
 Json Job::whole_answer(const std::function<bool()>& client_gone) {
@@ -139,7 +146,9 @@ Json usage_schema(const Limits&) {
   return object({{"prompt_tokens", type("integer")},
                  {"completion_tokens", type("integer")},
                  {"total_tokens", type("integer")},
-                 {"prompt_tokens_details", object({{"cached_tokens", type("integer")}})}});
+                 {"prompt_tokens_details", object({{"cached_tokens", type("integer")}})},
+                 {"completion_tokens_details", object({{"accepted_prediction_tokens", type("integer")},
+                                                       {"rejected_prediction_tokens", type("integer")}})}});
 }
 
 Json choice_schema(Json properties) {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <variant>
 
+#include "base/energy.h"
 #include "base/log_writer.h"
 #include "server/api/endpoints.h"
 #include "server/version.h"
@@ -104,6 +105,10 @@ void print_process(std::string& out) {
   one("process_cpu_seconds_total", "counter", "User and system CPU time of this process.", cpu_seconds());
   one("process_open_fds", "gauge", "Open file descriptors.", open_descriptors());
   one("process_max_fds", "gauge", "File descriptors that may be open.", most_descriptors());
+  static EnergyMeter energy;
+  if (const auto joules = energy.joules())
+    one("ark_energy_joules_total", "counter",
+        "Energy of the machine's processors, of all programs, since the first look.", *joules);
 }
 
 using session::Statistics;
@@ -143,6 +148,12 @@ const Metric kMetrics[] = {
      "Prompt tokens of sequences that came to their first token.", &Stats::prefix_queries},
     {"ark_prefix_hits_total", "prefix_cache_hits_total", "counter",
      "Those of them that were cached and not computed again.", &Stats::prefix_hits},
+    {"ark_drafts_total", "spec_decode_num_drafts_total", "counter",
+     "Times that a sequence's step checked guesses of what follows.", &Stats::drafts},
+    {"ark_draft_tokens_total", "spec_decode_num_draft_tokens_total", "counter", "Tokens of these guesses.",
+     &Stats::draft_tokens},
+    {"ark_draft_accepted_tokens_total", "spec_decode_num_accepted_tokens_total", "counter",
+     "Those of them that the model sampled itself.", &Stats::accepted_tokens},
     {"ark_generated_tokens_total", "generation_tokens_total", "counter", "Tokens that were sampled.",
      &Stats::generated_tokens},
     {"ark_preemptions_total", "num_preemptions_total", "counter",

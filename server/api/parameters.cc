@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "server/api/chat_messages.h"
 #include "server/api/schema.h"
 
 namespace ark::api {
@@ -45,6 +46,15 @@ constexpr TextField kUser{"user", "Not used."};
 constexpr TextField kCacheSalt{
     "cache_salt", "Only requests with the same salt, by the same API key, share cached prompts (extension)."};
 
+constexpr IntegerField kMaxDrafts{"speculative.n_max", 0, schedule::kMostDrafts,
+                                  "Guessed tokens that a step may check at once; 0: none. The answer stays "
+                                  "the same (extension)."};
+
+const OtherField kPrediction{
+    "prediction", [](const Limits&) {
+      return maybe(
+          object({{"type", one_of({"content"})}, {"content", content_schema()}}, {"type", "content"}));
+    }};
 const OtherField kLogitBias{
     "logit_bias", [](const Limits&) {
       return maybe(
@@ -110,47 +120,59 @@ void read_stream(const Fields& fields, Parameters& parameters) {
   parameters.include_usage = Fields(*options, fields.path("stream_options.")).get(kIncludeUsage);
 }
 
+// What the answer may be: a guess, that changes nothing but the time.
+void read_guess(const Fields& fields, const Model& model, schedule::GenerateRequest& request) {
+  request.max_drafts = static_cast<int32_t>(fields.get(kMaxDrafts).value_or(schedule::kMostDrafts));
+  const Json* prediction = fields.get(kPrediction);
+  if (!prediction) return;
+  if (!prediction->is_object()) fields.wrong_type("prediction", "an object");
+  const Fields guess(*prediction, fields.path("prediction."));
+  if (guess.string("type") != "content") guess.fail("type", R"(must be "content")");
+  const Json* content = guess.find("content");
+  if (!content) guess.wrong_type("content", "a string or an array of text parts");
+  request.expected = encode(model, guess.path("content"), read_content(guess, *content), false);
+  if (request.expected.size() > static_cast<std::size_t>(model.max_length()))
+    request.expected.resize(static_cast<std::size_t>(model.max_length()));  // no answer is longer
+}
+
 // Fields that other servers know, that would change the answer, and that ark has not: ignoring them would answer
 // another question. Null, false and empty values ask for nothing.
 constexpr const char* kUnsupported[] = {
     // what the text may be
-    "allowed_token_ids", "bad_words", "bad_words_ids", "ebnf", "functions", "grammar", "guided_choice",
-    "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex", "structural_tag",
-    "structured_outputs", "logits_processors", "custom_logit_processor",
+    "allowed_token_ids", "bad_words", "bad_words_ids", "begin_suppress_tokens", "ebnf", "force_words_ids",
+    "forced_eos_token_id", "format", "functions", "grammar", "guided_choice", "guided_grammar", "guided_json",
+    "guided_regex", "json_schema", "logits_processors", "custom_logit_processor", "regex", "sequence_bias",
+    "stop_regex", "structural_tag", "structured_outputs", "suppress_tokens", "watermark",
+    // how long it may be
+    "exponential_decay_length_penalty",
     // what the model reads
-    "documents", "truncate_prompt_tokens", "web_search_options", "images", "image_data",
+    "context", "documents", "image_data", "images", "negative_prompt", "prompt_embeds", "reasoning_effort",
+    "system", "template", "thinking", "truncate_prompt_tokens", "web_search_options",
     // which weights
-    "adapter_id", "lora", "lora_path", "lora_request",
+    "adapter", "adapter_id", "lora", "lora_path", "lora_request",
     // how it is searched or sampled
-    "use_beam_search", "prompt_logprobs", "mirostat_tau", "mirostat_eta"};
-// Those of which a number, too, asks for nothing: -1, 0 and 1.
+    "early_stopping", "mirostat_eta", "mirostat_tau", "prompt_logprobs", "samplers", "use_beam_search",
+    // several of these
+    "kv_transfer_params", "options", "vllm_xargs"};
+// Those of which a number, too, asks for nothing: -1, 0 and 1. (repeat_last_n and xtc_threshold do without the others.)
 constexpr const char* kOffAtMinusOne[] = {"top_n_sigma"};
-constexpr const char* kOffAtZero[] = {"top_a",
-                                      "xtc_probability",
-                                      "mirostat",
-                                      "mirostat_mode",
-                                      "penalty_alpha",
-                                      "dynatemp_range",
-                                      "smoothing_factor",
-                                      "dry_multiplier",
-                                      "epsilon_cutoff",
-                                      "eta_cutoff",
-                                      "no_repeat_ngram_size"};
-constexpr const char* kOffAtOne[] = {
-    "beam_width", "num_beams", "length_penalty", "typical",
-    "typical_p",  "tfs_z",     "repeat_penalty", "encoder_repetition_penalty"};
+constexpr const char* kOffAtZero[] = {
+    "diversity_penalty",    "dry_multiplier", "dynatemp_range", "epsilon_cutoff",
+    "eta_cutoff",           "min_length",     "mirostat",       "mirostat_mode",
+    "no_repeat_ngram_size", "nsigma",         "penalty_alpha",  "quadratic_sampling",
+    "smoothing_factor",     "top_a",          "xtc_probability"};
+constexpr const char* kOffAtOne[] = {"beam_width",     "cfg_scale",      "encoder_repetition_penalty",
+                                     "guidance_scale", "length_penalty", "num_beams",
+                                     "tfs_z",          "typical",        "typical_p"};
 
 void refuse_unsupported(const Fields& fields) {
   const auto refuse = [&](const auto& names, double neutral) {
-    for (const char* name : names) {
-      const Json* value = fields.find(name);
-      const bool asks_nothing = !value || *value == false || *value == "" ||
-                                (value->is_structured() && value->empty()) ||
-                                (value->is_number() && value->get<double>() == neutral);
-      if (!asks_nothing) fields.fail(name, "is not supported");
-    }
+    for (const char* name : names) fields.refuse(name, neutral);
   };
-  refuse(kUnsupported, std::numeric_limits<double>::quiet_NaN());
+  for (const char* name : {"max_length", "max_new_tokens", "n_predict"})
+    fields.refuse(name, kNoNumber, "is not supported; use max_tokens");
+  fields.refuse("repeat_penalty", 1, "is not supported; use repetition_penalty");
+  refuse(kUnsupported, kNoNumber);
   refuse(kOffAtMinusOne, -1);
   refuse(kOffAtZero, 0);
   refuse(kOffAtOne, 1);
@@ -165,11 +187,11 @@ void refuse_unsupported(const Fields& fields) {
 }  // namespace
 
 const std::vector<Field>& generation_fields() {
-  static const std::vector<Field> all = {kModelName,     kMaxTokens,   kMinTokens,   kTemperature, kTopP,
-                                         kTopK,          kMinP,        kSeed,        kPresence,    kFrequency,
-                                         kRepetition,    kLogitBias,   kN,           kStop,        kStopIds,
-                                         kIgnoreEos,     kIncludeStop, kSkipSpecial, kReturnIds,   kStream,
-                                         kStreamOptions, kUser,        kCacheSalt};
+  static const std::vector<Field> all = {
+      kModelName, kMaxTokens, kMinTokens,   kTemperature, kTopP,      kTopK,   kMinP,
+      kSeed,      kPresence,  kFrequency,   kRepetition,  kLogitBias, kN,      kStop,
+      kStopIds,   kIgnoreEos, kIncludeStop, kSkipSpecial, kReturnIds, kStream, kStreamOptions,
+      kUser,      kCacheSalt, kPrediction,  kMaxDrafts};
   return all;
 }
 
@@ -188,6 +210,7 @@ Parameters read_parameters(const Fields& fields, const Model& model) {
   read_bias(fields, model, request);
   read_stops(fields, model, parameters);
   read_stream(fields, parameters);
+  read_guess(fields, model, request);
   return parameters;
 }
 

@@ -6,25 +6,18 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "server/http/message.h"
 
 namespace ark::http {
 namespace {
 
-constexpr std::size_t kMostKeys = 10'000, kLongestLine = 4096;
-
-// Looks at every byte of `offered` whatever `key` is; its length is the client's own knowledge.
-bool same(std::string_view key, std::string_view offered) {
-  unsigned difference = key.size() != offered.size();
-  for (std::size_t i = 0; i < offered.size(); ++i)
-    difference |= static_cast<unsigned char>(offered[i]) ^ static_cast<unsigned char>(key[i % key.size()]);
-  return difference == 0;
-}
+constexpr std::size_t kMostKeys = 10'000, kLongestLine = 4096, kMostBytes = std::size_t{4} << 20;
 
 // Of "rpm=60": where it belongs. Null: `word` names no limit.
 int64_t* limit_named(const std::string& word, KeyLimits& limits) {
@@ -99,8 +92,7 @@ void KeyUsage::end(int64_t tokens) {
 
 ApiKeys ApiKeys::load(const std::filesystem::path& file) {
   const std::string name = "--api-key-file " + escaped(file.string());
-  std::ifstream in(file);
-  if (!in || std::filesystem::is_directory(file)) throw Error(Code::kNotFound, name + ": cannot be read");
+  std::istringstream in(read_file_of("--api-key-file", file, kMostBytes));
   ApiKeys keys;
   std::size_t number = 0;
   for (std::string line; std::getline(in, line);) {
@@ -130,7 +122,7 @@ const ApiKey* ApiKeys::find(std::string_view authorization) const {
   const std::string_view offered = authorization.substr(kScheme.size());
   const ApiKey* found = nullptr;
   for (const ApiKey& key : keys_)
-    if (same(key.secret, offered)) found = &key;
+    if (is_same_secret(key.secret, offered)) found = &key;
   return found;
 }
 

@@ -15,6 +15,16 @@ constexpr std::size_t kMostDigits = 16;  // of a chunk's size
   throw HttpError(400, "the body's chunks are malformed: " + why);
 }
 
+// Whether a quoted text in an extension does not end.
+bool has_open_quote(std::string_view extension) {
+  bool quoted = false;
+  for (std::size_t i = 0; i < extension.size(); ++i) {
+    if (extension[i] == '"') quoted = !quoted;
+    if (quoted && extension[i] == '\\') ++i;
+  }
+  return quoted;
+}
+
 bool is_hex(char c) { return std::isxdigit(static_cast<unsigned char>(c)); }
 
 }  // namespace
@@ -66,6 +76,7 @@ void ChunkDecoder::end_line(std::string_view line) {
     if (digits.size() > kMostDigits || !std::all_of(digits.begin(), digits.end(), is_hex))
       refuse("a chunk's size is no hexadecimal number of up to " + std::to_string(kMostDigits) + " digits");
     if (has_control_characters(line)) refuse("a chunk's extension holds control characters");
+    if (has_open_quote(line)) refuse("a chunk's extension has a quote that does not end");
     const std::size_t size = std::stoull(std::string(digits), nullptr, 16);
     if (size > most_ - total_)
       throw HttpError(413, "the body is longer than " + std::to_string(most_) + " bytes");

@@ -22,6 +22,10 @@ bool contains(const std::vector<std::string>& list, const std::string& text) {
 
 bool is_ours(const Policy& policy, std::string_view host) {
   const std::string name = name_of(host);
+  const std::string_view port = host.substr(name.size());
+  if (!port.empty() && (port[0] != ':' || port.size() > 6 ||
+                        port.find_first_not_of("0123456789", 1) != std::string_view::npos))
+    return false;
   return name == "localhost" || name == "127.0.0.1" || name == "[::1]" ||
          std::any_of(policy.hosts.begin(), policy.hosts.end(),
                      [&](const std::string& given) { return name_of(given) == name; });

@@ -5,9 +5,12 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace ark::http {
 namespace {
+
+constexpr std::size_t kMostBytes = 1 << 20;  // of a file
 
 std::string reason() {
   char text[160] = "no reason given";
@@ -33,9 +36,8 @@ int choose_protocol(SSL*, const unsigned char** out, unsigned char* size, const 
 }  // namespace
 
 TlsContext load_tls(const std::filesystem::path& certificate, const std::filesystem::path& key) {
-  for (const auto& file : {certificate, key})
-    if (!std::filesystem::exists(file))
-      throw Error(Code::kNotFound, "--tls-cert, --tls-key: " + escaped(file.string()) + " does not exist");
+  read_file_of("--tls-cert", certificate, kMostBytes);  // OpenSSL reads a device without end
+  read_file_of("--tls-key", key, kMostBytes);
   TlsContext context(::SSL_CTX_new(::TLS_server_method()), TlsFree());
   if (!context) throw Error(Code::kOs, "TLS: " + reason());
   ::SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);

@@ -58,7 +58,11 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   log.done("text", text_found(*text));
   ServedModel model;
   ARK_CHECK(!is_model_process(), "a model's process starts another");
-  if (options.wants_supervisor())
+  const bool is_launched = launched_group(options.cluster_key_file) != nullptr;
+  if (is_launched && options.supervise)
+    throw Error(Code::kUsage,
+                "--supervise: another launcher has started the ranks, and it alone can start them again");
+  if (options.wants_supervisor() && !is_launched)
     model.runner = std::make_shared<supervise::SupervisedRunner>(
         [](int descriptor) {
           return dma::start_again(dma::own_arguments(), {std::string(kModelProcess) + "=1"}, descriptor);
@@ -77,11 +81,14 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   return model;
 }
 
-bool is_rank_process() { return dma::Environment::is_set(); }
+bool is_rank_process(const ServeOptions& options) {
+  const dma::Environment* group = launched_group(options.cluster_key_file);
+  return group != nullptr && group->rank > 0;
+}
 
 int run_rank(const ServeOptions& options) {
-  dma::end_with_launcher();
-  return run_rank_process(find_model(options.model, options.variant).onnx,
+  return run_rank_process(*launched_group(options.cluster_key_file),
+                          find_model(options.model, options.variant).onnx,
                           options.device.device == Device::kCuda);
 }
 

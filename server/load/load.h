@@ -18,9 +18,9 @@ LoadOptions load_options(const ServeOptions& options);
 // Error.
 ServedModel load_model(const ServeOptions& options, StageLog& log);
 
-// With --processes, the other ranks are this program started again with the same arguments. Of these they take only
-// which file to load; all else is in the terms of rank 0.
-bool is_rank_process();
+// Ranks but the first, which rank 0 has started again with the same arguments (--processes), or a launcher on any
+// machine. Of the arguments they take only which file to load; all else is in the terms of rank 0.
+bool is_rank_process(const ServeOptions& options);
 int run_rank(const ServeOptions& options);  // until rank 0 ends; the exit code
 
 // With --supervise, the model is loaded and run by this program started again with the same arguments.

@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <map>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "engine/program/unroll.h"
 #include "importer/decoder.h"
 #include "importer/import.h"
+#include "server/load/members.h"
 #include "server/load/ranks.h"
 #include "server/load/terms.h"
 
@@ -29,8 +31,8 @@ constexpr int64_t kReserve = int64_t{48} << 20;
 
 // Throws Error(kExhausted) if `need` bytes, which `what` names, are more than the process may still take: a kernel
 // that runs out of memory later asks nobody whom to kill.
-void check_fits(int64_t need, const std::string& what, const std::string& advice) {
-  const int64_t left = available_memory();
+void check_fits(int64_t need, const std::string& what, const std::string& advice,
+                int64_t left = available_memory()) {
   if (need + kReserve > left)
     throw Error(Code::kExhausted, what + " and " + mebibytes(kReserve) +
                                       " for the process do not fit in the " + mebibytes(left) +
@@ -168,6 +170,7 @@ struct Placement {
   std::string why_cpu;
   int gpus = 1;  // over which the ranks are spread
   bool in_processes = false;
+  std::vector<Site> sites;  // of the CPU's ranks
 };
 
 void place_logged(Placement& place, const std::vector<Program>& programs, const LoadOptions& options,
@@ -194,10 +197,8 @@ int64_t cache_bytes(const LoadOptions& options, const Compiled& compiled, const 
   if (options.pages != 0) return page * options.pages;
   if (options.kv_memory != 0) return options.kv_memory;
   if (!place.gpu) {
-    const RunnerMemory fixed = memory_of(compiled, 0);
     const int64_t shortest = std::min(limits.max_length, kShortest) / limits.page_size + 1;
-    const int64_t left = available_memory() - fixed.weights - fixed.other - kReserve;
-    return std::max(left / 2, page * shortest);
+    return page * std::max(pages_for(place.sites, compiled, kReserve), shortest);
   }
   std::vector<int64_t> free = {static_cast<int64_t>(place.gpu->free_bytes())};
   // The others are opened for a look only: their ranks' processes open them again.
@@ -210,12 +211,15 @@ struct Job {
   Compiled compiled;
 };
 
-void check_fits(const Job& job) {
-  const RunnerMemory memory = memory_of(job.compiled, job.terms.limits.pages);
-  check_fits(memory.weights + memory.other + memory.pages,
-             "weights of " + mebibytes(memory.weights) + ", activations of " + mebibytes(memory.other) +
-                 ", keys and values of " + mebibytes(memory.pages),
-             "; lower --kv-memory, --max-num-batched-tokens or --max-num-seqs, or give it more");
+void check_fits(const Job& job, const std::vector<Site>& sites) {
+  for (const Site& site : sites) {
+    const RunnerMemory memory = memory_at(site, job.compiled, job.terms.limits.pages);
+    check_fits(
+        memory.weights + memory.other + memory.pages,
+        (sites.size() > 1 ? site.host + ": " : "") + "weights of " + mebibytes(memory.weights) +
+            ", activations of " + mebibytes(memory.other) + ", keys and values of " + mebibytes(memory.pages),
+        "; lower --kv-memory, --max-num-batched-tokens or --max-num-seqs, or give it more", site.memory);
+  }
 }
 
 // What of the plan fits beside "tp=64" in a terminal's 100 columns, the most telling parts first; all of it stands in
@@ -250,9 +254,11 @@ std::string arithmetic(const Program& program) {
 }
 
 // A GPU multiplies in f32, unless something else is asked for, which keeps a model on the CPU.
-Job compile_logged(const DecoderModel& model, const LoadOptions& options, bool for_gpu, StageLog& log) {
+Job compile_logged(const DecoderModel& model, const LoadOptions& options, bool for_gpu,
+                   const std::vector<Site>& sites, StageLog& log) {
   Job job;
   job.terms = terms_for(model, options);
+  if (!sites.empty() && options.threads == 0) job.terms.threads = threads_for(sites, options.tp);
   if (for_gpu && job.terms.activations == Activations::kAuto) job.terms.activations = Activations::kF32;
   job.compiled = compile_model(model, job.terms);
   const Program& first = job.compiled.programs[0];
@@ -267,11 +273,12 @@ Job compile_logged(const DecoderModel& model, const LoadOptions& options, bool f
 // Where a dead rank only means a pause, one that is stopped is given up sooner.
 constexpr dma::WatchOptions kSupervised{.silence = std::chrono::milliseconds(2500)};
 
-std::shared_ptr<RaggedRunner> launch(Job job, const Placement& place, bool is_supervised) {
-  if (place.in_processes)
-    return start_ranks(std::move(job.compiled), job.terms, place.gpu,
-                       is_supervised ? kSupervised : dma::WatchOptions{});
-  return make_ragged_runner(std::move(job.compiled), ragged_options(job.terms, place.gpu));
+std::shared_ptr<RaggedRunner> launch(Job job, const Placement& place, std::optional<RankGroup>& group,
+                                     bool is_supervised) {
+  if (!place.in_processes)
+    return make_ragged_runner(std::move(job.compiled), ragged_options(job.terms, place.gpu));
+  if (!group) group.emplace(job.terms.ranks, is_supervised ? kSupervised : dma::WatchOptions{});
+  return group->run(std::move(job.compiled), job.terms, place.gpu);
 }
 
 // nullopt with `reason` if it is served plain.
@@ -305,9 +312,24 @@ void report_memory(const RaggedRunner& runner, int32_t ranks, bool in_processes,
                      std::to_string(limits.max_length));
 }
 
-}  // namespace
+// The group that a launcher has started, which settles some options; none if there is none.
+std::optional<RankGroup> meet_logged(LoadOptions& options, StageLog& log) {
+  const dma::Environment* launched = launched_group(options.cluster_key_file);
+  if (launched == nullptr) return std::nullopt;
+  if (options.tp > 0 && options.tp != launched->size)
+    throw Error(Code::kUsage, "--tp " + std::to_string(options.tp) + ", but " +
+                                  std::to_string(launched->size) +
+                                  " ranks have been started; leave --tp out, or start as many");
+  options.tp = launched->size;
+  options.processes = true;
+  log.enter("meet");
+  RankGroup group(*launched, dma::WatchOptions{}, kLaunchTime);
+  log.done("meet", placement_text(sites_of(group.members(), options.tp)));
+  log.enter("parse");
+  return group;
+}
 
-LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
+LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options, StageLog& log) {
   sequence_length(options, 0);  // what the configuration refuses is refused before the file is read
   Placement place;
   place.gpu = choose_gpu(options.device.device, &place.why_cpu);
@@ -316,29 +338,42 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   std::optional<DecoderModel> model = recognise_logged(graph, options, log, reason);
   if (!model) {
     refuse_plain_on_gpu(options, reason);
+    if (group)
+      throw Error(Code::kUsage, "the model is served plain, by one rank, and " +
+                                    std::to_string(group->members().size()) + " were started: " + reason);
     return load_plain(std::move(graph), options, reason, log);
   }
   graph = {};
+  if (group) place.sites = sites_of(group->members(), options.tp);
+  if (place.gpu && place.sites.size() > 1) {
+    place.why_cpu = "GPUs of several machines are not there yet";
+    if (options.device.device == Device::kCuda)
+      throw Error(Code::kUnsupported, "--device cuda: " + place.why_cpu);
+    place.gpu = nullptr;
+  }
   const bool has_gpu = place.gpu != nullptr;
-  Job job = compile_logged(*model, options, has_gpu, log);
+  Job job = compile_logged(*model, options, has_gpu, place.sites, log);
   place_logged(place, job.compiled.programs, options, log);
   if (has_gpu && !place.gpu && options.device.activations == Activations::kAuto)
-    job = compile_logged(*model, options, false, log);
+    job = compile_logged(*model, options, false, place.sites, log);
   model.reset();
   job.terms.on_gpu = place.gpu != nullptr;
+  if (place.sites.empty()) place.sites = sites_of({}, job.terms.ranks);
   settle_pages(job.terms.limits, job.compiled.programs,
                cache_bytes(options, job.compiled, job.terms.limits, place));
-  if (!place.gpu) check_fits(job);
+  if (!place.gpu) check_fits(job, place.sites);
   const LaunchTerms terms = job.terms;
   std::string identity;
   if (options.is_supervised) {
     const Fingerprint fingerprint = fingerprint_of(job.compiled);
     identity = fingerprint.programs + fingerprint.weights;
   }
-  const std::shared_ptr<RaggedRunner> runner = launch(std::move(job), place, options.is_supervised);
+  const std::shared_ptr<RaggedRunner> runner = launch(std::move(job), place, group, options.is_supervised);
   malloc_trim(0);  // what codes and windows were held in
   const RunnerMemory memory = runner->memory();
   log.done("pack", mebibytes(memory.weights) + " of weights");
+  if (place.in_processes)
+    log.fact("ranks", placement_text(place.sites) + ", by " + std::string(runner->transport()));
   log.fact("device", place.gpu
                          ? describe(*runner->device(), *place.gpu)
                          : "cpu, " + std::to_string(terms.threads) + " threads (" + place.why_cpu + ")");
@@ -346,6 +381,19 @@ LoadedRunner load_runner(const LoadOptions& options, StageLog& log) {
   log.done("warm");
   report_memory(*runner, terms.ranks, place.in_processes, log);
   return {runner, memory, true, identity};
+}
+
+}  // namespace
+
+LoadedRunner load_runner(const LoadOptions& asked, StageLog& log) {
+  LoadOptions options = asked;
+  std::optional<RankGroup> group = meet_logged(options, log);
+  try {
+    return load_in(group, options, log);
+  } catch (const std::exception&) {
+    if (group) group->refuse(current_error().what());
+    throw;
+  }
 }
 
 }  // namespace ark

@@ -17,9 +17,10 @@ struct LoadOptions {
   std::filesystem::path model;  // an ONNX file, or a folder that holds one
   int32_t tp = 0;               // ranks; 0: 1
   bool processes = false;       // each rank but 0 a process of its own, where rank 0 runs: CPU, or a GPU each
-  int32_t threads = 0;          // of all ranks together; 0: one per core
-  int32_t max_length = 0;       // tokens of one sequence; 0: what model and configuration allow
-  int32_t config_length = 0;    // what the files beside the model say, 0 = nothing
+  std::filesystem::path cluster_key_file;  // of groups that a launcher has started over several machines
+  int32_t threads = 0;                     // of all ranks together; 0: one per core
+  int32_t max_length = 0;                  // tokens of one sequence; 0: what model and configuration allow
+  int32_t config_length = 0;               // what the files beside the model say, 0 = nothing
   int32_t max_sequences = 64;
   int32_t max_batched_tokens = 0;  // of one step; 0: 512
   // Bytes, all ranks; 0: what all sequences can need, at most half of the memory that weights and activations leave,

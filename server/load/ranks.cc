@@ -1,11 +1,13 @@
 #include "server/load/ranks.h"
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/ir/quantized.h"
+#include "base/log.h"
 #include "base/sha256.h"
 #include "dma/blob.h"
 #include "dma/launch.h"
@@ -18,15 +20,10 @@
 namespace ark {
 namespace {
 
-constexpr std::chrono::seconds kMeetTime{9};   // for a process to start; from then on it gives signs of life
-constexpr std::chrono::seconds kJoinTime{60};  // for each part of the meeting
+constexpr std::chrono::seconds kMeetTime{9};  // for a process to start; from then on it gives signs of life
+// For each part of the meeting, loading included: who dies or stops meanwhile is noticed by that.
+constexpr std::chrono::minutes kJoinTime{60};
 constexpr int64_t kSampleBytes = 4096;
-
-// A runner of several processes with the processes.
-struct ProcessModel {
-  std::unique_ptr<dma::RankProcesses> processes;
-  std::unique_ptr<RaggedRunner> runner;  // ends first
-};
 
 // Beginning, middle and end of the payload: another training run, or another adapter merged, changes a matrix
 // everywhere. To read all of it would double the time of a load.
@@ -60,14 +57,38 @@ Compiled compile_by(const LaunchTerms& terms, const std::filesystem::path& model
   throw Error(Code::kInternal, "it does not recognise the model that rank 0 did");
 }
 
+// What rank 0 tells the others before all else: its terms, or why there will be none.
+std::string terms_blob(const std::string& error, const std::string& terms) {
+  return dma::BlobWriter().text(error).text(terms).take();
+}
+
+LaunchTerms take_terms(dma::Bootstrap& bootstrap) {
+  const std::string blob = bootstrap.all_gather({}, dma::Deadline::after(kJoinTime)).at(0);
+  dma::BlobReader reader(blob, "rank 0: its terms");
+  const std::string error(reader.text());
+  if (!error.empty()) throw Error(Code::kUnavailable, "rank 0 cannot load the model: " + escaped(error, 500));
+  const LaunchTerms terms = terms_of(reader.text());
+  reader.end();
+  return terms;
+}
+
 void run_rank(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu) {
+  const bool is_ours = dma::end_with_launcher();
   std::shared_ptr<cuda::Gpu> gpu;
   const auto open_own_gpu = [&] {
     if (!gpu) gpu = cuda::open_gpu(gpu_of_rank(environment.rank, cuda::count_gpus()));
   };
   if (needs_gpu) open_own_gpu();
-  auto bootstrap = dma::join_environment(environment, dma::Deadline::after(kMeetTime));
-  const LaunchTerms terms = terms_of(bootstrap->all_gather({}, dma::Deadline::after(kJoinTime)).at(0));
+  auto bootstrap =
+      dma::join_environment(environment, dma::Deadline::after(is_ours ? kMeetTime : kLaunchTime));
+  const std::vector<Member> members = gather_members(*bootstrap, dma::Deadline::after(kJoinTime));
+  if (!is_ours) {
+    std::signal(SIGTERM, SIG_IGN);  // from here on it ends with rank 0, which drains
+    log_line(LogLevel::kInfo, "rank " + std::to_string(environment.rank) + " of " +
+                                  std::to_string(members.size()) +
+                                  " has met: " + placement_text(sites_of(members, environment.size)));
+  }
+  const LaunchTerms terms = take_terms(*bootstrap);
   Compiled compiled;
   Fingerprint own;
   try {
@@ -119,22 +140,50 @@ void agree_on_model(dma::Bootstrap& bootstrap, const Fingerprint& own, const std
   }
 }
 
-std::shared_ptr<RaggedRunner> start_ranks(Compiled compiled, const LaunchTerms& terms,
-                                          std::shared_ptr<cuda::Gpu> gpu, dma::WatchOptions watch) {
-  auto holder = std::make_shared<ProcessModel>();
-  holder->processes = std::make_unique<dma::RankProcesses>(terms.ranks, dma::own_arguments());
-  auto bootstrap =
-      dma::join_environment(holder->processes->environment(), dma::Deadline::after(kMeetTime), watch);
-  bootstrap->all_gather(to_blob(terms), dma::Deadline::after(kJoinTime));
-  agree_on_model(*bootstrap, fingerprint_of(compiled), "", dma::Deadline::after(kJoinTime));
-  holder->runner =
-      make_ragged_runner(std::move(compiled), ragged_options(terms, std::move(gpu)), std::move(bootstrap));
-  RaggedRunner* runner = holder->runner.get();
-  return {std::move(holder), runner};
+const dma::Environment* launched_group(const std::filesystem::path& key_file) {
+  if (!dma::Environment::is_set()) return nullptr;
+  static const dma::Environment group = dma::Environment::from_process(key_file);
+  return group.size > 1 ? &group : nullptr;
 }
 
-int run_rank_process(const std::filesystem::path& model, bool needs_gpu) {
-  const dma::Environment environment = dma::Environment::from_process();
+RankGroup::RankGroup(const dma::Environment& environment, dma::WatchOptions watch,
+                     std::chrono::seconds patience)
+    : bootstrap_(dma::join_environment(environment, dma::Deadline::after(patience), watch)),
+      members_(gather_members(*bootstrap_, dma::Deadline::after(kJoinTime))) {}
+
+RankGroup::RankGroup(int ranks, dma::WatchOptions watch)
+    : processes_(std::make_unique<dma::RankProcesses>(ranks, dma::own_arguments())),
+      bootstrap_(dma::join_environment(processes_->environment(), dma::Deadline::after(kMeetTime), watch)),
+      members_(gather_members(*bootstrap_, dma::Deadline::after(kJoinTime))) {}
+
+void RankGroup::refuse(const std::string& why) {
+  if (!bootstrap_) return;
+  try {
+    bootstrap_->all_gather(terms_blob(why, ""), dma::Deadline::after(kMeetTime));
+    bootstrap_->leave();
+  } catch (const Error&) {  // they have gone themselves
+  }
+}
+
+std::shared_ptr<RaggedRunner> RankGroup::run(Compiled compiled, const LaunchTerms& terms,
+                                             std::shared_ptr<cuda::Gpu> gpu) {
+  struct Held {
+    std::unique_ptr<dma::RankProcesses> processes;
+    std::unique_ptr<RaggedRunner> runner;  // ends first
+  };
+  auto held = std::make_shared<Held>();
+  held->processes = std::move(processes_);
+  std::unique_ptr<dma::Bootstrap> bootstrap = std::move(bootstrap_);
+  bootstrap->all_gather(terms_blob("", to_blob(terms)), dma::Deadline::after(kJoinTime));
+  agree_on_model(*bootstrap, fingerprint_of(compiled), "", dma::Deadline::after(kJoinTime));
+  held->runner =
+      make_ragged_runner(std::move(compiled), ragged_options(terms, std::move(gpu)), std::move(bootstrap));
+  RaggedRunner* runner = held->runner.get();
+  return {std::move(held), runner};
+}
+
+int run_rank_process(const dma::Environment& environment, const std::filesystem::path& model,
+                     bool needs_gpu) {
   const std::string rank = "rank " + std::to_string(environment.rank);
   try {
     run_rank(environment, model, needs_gpu);

@@ -1,14 +1,23 @@
-// Ranks as processes: rank 0 starts the others, tells them the terms, and all compare what they have loaded.
+// Ranks as processes: rank 0 starts the others or meets those that a launcher has started, tells them the terms, and
+// all compare what they have loaded.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "dma/bootstrap.h"
+#include "dma/launch.h"
+#include "server/load/members.h"
 #include "server/load/terms.h"
 
 namespace ark {
+
+// For all ranks that a launcher has started to come: machines boot, images are fetched.
+inline constexpr std::chrono::minutes kLaunchTime{10};
 
 // What tells one model from another. The ranks of a group must agree, or each would compute with its own.
 struct Fingerprint {
@@ -27,12 +36,33 @@ std::string samples_of(const std::vector<ConstantPtr>& constants);
 void agree_on_model(dma::Bootstrap& bootstrap, const Fingerprint& own, const std::string& error,
                     dma::Deadline deadline);
 
-// Rank 0 of `terms.ranks` processes; the others are this program started again with the same arguments.
-std::shared_ptr<RaggedRunner> start_ranks(Compiled compiled, const LaunchTerms& terms,
-                                          std::shared_ptr<cuda::Gpu> gpu, dma::WatchOptions watch);
+// The group that a launcher has started this process for; null if it was started alone, or as the only one. Throws
+// Error as Environment::from_process.
+const dma::Environment* launched_group(const std::filesystem::path& key_file);
 
-// A rank process that start_ranks has started: loads `model` by the terms of rank 0, runs until that ends, and
-// returns the exit code. `needs_gpu`: fails at once where there is none, before anybody is met.
-int run_rank_process(const std::filesystem::path& model, bool needs_gpu);
+// Rank 0's view of processes that are one model together.
+class RankGroup {
+ public:
+  // Collective: the others run run_rank_process.
+  RankGroup(const dma::Environment& environment, dma::WatchOptions watch, std::chrono::seconds patience);
+  // Starts them: this program again, with the same arguments.
+  RankGroup(int ranks, dma::WatchOptions watch);
+
+  std::span<const Member> members() const { return members_; }
+  // Ends the others, who say why. Before run().
+  void refuse(const std::string& why);
+  // Once.
+  std::shared_ptr<RaggedRunner> run(Compiled compiled, const LaunchTerms& terms,
+                                    std::shared_ptr<cuda::Gpu> gpu);
+
+ private:
+  std::unique_ptr<dma::RankProcesses> processes_;
+  std::unique_ptr<dma::Bootstrap> bootstrap_;
+  std::vector<Member> members_;
+};
+
+// A rank process but the first: loads `model` by the terms of rank 0, runs until that ends, and returns the exit code.
+// `needs_gpu`: fails at once where there is none, before anybody is met.
+int run_rank_process(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu);
 
 }  // namespace ark

@@ -7,9 +7,9 @@
 namespace ark {
 namespace {
 
-// In their order; the last is of models that are served plain.
+// In their order; the last two are of models that are served plain, and of groups that others have started.
 constexpr const char* kStages[] = {"text",  "parse", "infer", "passes", "recognise", "partition",
-                                   "lower", "pack",  "warm",  "ready",  "load"};
+                                   "lower", "pack",  "warm",  "ready",  "load",      "meet"};
 
 }  // namespace
 
@@ -17,7 +17,7 @@ void StageLog::done(std::string_view stage, std::string_view detail) {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - last_).count();
   last_ = now;
-  if (const auto at = std::ranges::find(kStages, stage); at < std::end(kStages) - 2) current_ = at[1];
+  if (const auto at = std::ranges::find(kStages, stage); at < std::end(kStages) - 3) current_ = at[1];
   char time[64];
   std::snprintf(time, sizeof time, "%-12.32s %8.3f s", std::string(stage).c_str(), seconds);
   print_(detail.empty() ? std::string(time) : time + ("  " + std::string(detail)));

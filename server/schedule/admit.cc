@@ -21,7 +21,8 @@ SchedulerState::SchedulerState(const RunnerLimits& runner, const SchedulerOption
               given.max_restarts,
               given.prefix_cache && runner.shares_pages != 0,
               given.slo_itl,
-              given.shortest_first},
+              given.shortest_first,
+              runner.shares_pages != 0 ? std::min(given.max_drafts, kMostDrafts) : 0},
       pages(runner.pages) {
   for (int32_t slot = options.max_sequences; slot-- > 0;) free_slots.push_back(slot);
 }

@@ -7,6 +7,7 @@
 #include "server/schedule/order.h"
 #include "server/schedule/preempt.h"
 #include "server/schedule/prefix.h"
+#include "server/schedule/speculate.h"
 
 namespace ark::schedule {
 namespace {
@@ -29,7 +30,7 @@ bool ensure_pages(SchedulerState& state, Sequence& s, int32_t tokens, StepDescri
   return true;
 }
 
-// Adds up to `budget` tokens of `sequence`; none where it gets no pages or rows now.
+// Adds up to `budget` tokens of `sequence`, and its drafts; none where it gets no pages or rows now.
 void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequence, int32_t budget,
                  StepDescriptor& step, Flight& flight) {
   Sequence& s = *sequence;
@@ -38,7 +39,8 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   take_prefix(state, s);
   const RunnerLimits& limits = state.limits;
   const int32_t rows_left = limits.max_rows - static_cast<int32_t>(step.rows.size());
-  int32_t count = std::min(s.asked - s.posted, budget);
+  const auto drafts = static_cast<int32_t>(s.drafts.size());
+  int32_t count = std::min(s.asked - s.posted + drafts, budget);
   if (s.request.prompt_logprobs) count = std::min(count, rows_left);  // at most one row a token
   if (count <= 0 || (rows_left == 0 && s.posted + count == s.asked)) return;
   if (!ensure_pages(state, s, s.posted + count, step, flight)) {
@@ -53,7 +55,9 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   const auto first = static_cast<int32_t>(step.tokens.size());
   step.sequences.push_back({s.slot, first, count, s.posted});
   for (int32_t i = s.posted; i < s.posted + count; ++i)
-    step.tokens.push_back(i < static_cast<int32_t>(s.tokens.size()) ? s.tokens[i] : kFeedbackToken);
+    step.tokens.push_back(i < static_cast<int32_t>(s.tokens.size()) ? s.tokens[i]
+                          : drafts > 0                              ? s.drafts[i - s.asked]
+                                                                    : kFeedbackToken);
   StepRow row;
   row.slot = s.slot;
   row.prompt_length = s.prompt_size();
@@ -72,15 +76,21 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   count_tokens(state, s, read, count - read);
   s.cached += std::max(0, s.posted - s.furthest);
   s.posted += count;
-  if (s.posted == s.asked && s.asked < s.target()) {
-    row.token = first + count - 1;
+  if (s.posted == s.asked + drafts && s.asked < s.target()) {
     row.flags = kWantToken | (s.request.top_logprobs >= 0 ? kWantLogprob : 0u);
     row.target = -1;
     row.bias_first = static_cast<int32_t>(step.bias.size());
     row.bias_count = static_cast<int32_t>(s.request.bias.size());
     step.bias.insert(step.bias.end(), s.request.bias.begin(), s.request.bias.end());
-    step.rows.push_back(row);
-    flight.rows.emplace_back(sequence, s.asked++);
+    s.drafted_at = s.asked;
+    s.drafts_right = 0;
+    for (int32_t i = 0; i <= drafts; ++i) {
+      row.token = first + count - 1 - drafts + i;
+      step.rows.push_back(row);
+      if (i < drafts) step.rows.back().flags |= kTentative;
+      flight.rows.emplace_back(sequence, s.asked + i);
+    }
+    ++s.asked;
     if (s.asked == s.prompt_size() + 1) {
       state.counts.prefix_queries += s.prompt_size();
       state.counts.prefix_hits += s.cached;
@@ -94,22 +104,30 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   state.counts.prompt_tokens += read;
 }
 
-// Of all sequences, or of one.
-void fill_step(SchedulerState& state, const Sequence* only, StepDescriptor& step, Flight& flight) {
-  std::vector<std::shared_ptr<Sequence>> prompts;
+// Of the sequences that may run.
+void fill_step(SchedulerState& state, const auto& may_run, bool may_draft, StepDescriptor& step,
+               Flight& flight) {
+  // A step with drafts is alone: where its sequences go on is not known before it is done.
+  if (!state.flights.empty() && state.flights.back().load.drafts > 0) return;
+  std::vector<std::shared_ptr<Sequence>> decoding, prompts;
   const auto add = [&](const std::shared_ptr<Sequence>& s, int32_t most) {
     const int32_t left = most - static_cast<int32_t>(step.tokens.size());
     if (s->posted == 0 && s->in_flight > 0) return;  // preempted: its last tokens are still to be told
     if (left > 0) add_to_step(state, s, left, step, flight);
   };
   for (const auto& s : state.running) {
-    if (!s->has_work() || (only && s.get() != only)) continue;
+    if (!s->has_work() || !may_run(*s)) continue;
+    (s->is_decoding() ? decoding : prompts).push_back(s);
+  }
+  const bool has_drafts = may_draft && prompts.empty() && draft(state, decoding);
+  if (has_drafts && !state.flights.empty()) return;  // soon it is known what they follow
+  for (const auto& s : decoding)
     if (s->is_decoding())
       add(s, state.options.max_batched_tokens);
     else
-      prompts.push_back(s);
-  }
-  const auto decodes = static_cast<int32_t>(step.tokens.size());
+      prompts.push_back(s);  // preempted for one before it
+  const auto decodes = static_cast<int32_t>(flight.members.size());
+  const int32_t drafts = static_cast<int32_t>(step.tokens.size()) - decodes;
   if (!prompts.empty()) {
     int32_t most = state.options.max_batched_tokens;
     if (state.options.slo_itl >= 0)
@@ -117,7 +135,7 @@ void fill_step(SchedulerState& state, const Sequence* only, StepDescriptor& step
     std::ranges::sort(prompts, [&](const auto& a, const auto& b) { return goes_before(state, *a, *b); });
     for (const auto& s : prompts) add(s, most);
   }
-  flight.load = {decodes, static_cast<int32_t>(step.tokens.size()) - decodes, {}};
+  flight.load = {decodes, static_cast<int32_t>(step.tokens.size()) - decodes - drafts, {}, drafts};
 }
 
 }  // namespace
@@ -126,9 +144,12 @@ void fill_step(SchedulerState& state, StepDescriptor& step, Flight& flight) {
   const Sequence* suspect = nullptr;
   for (const auto& s : state.running)
     if (!suspect && s->is_suspect() && (s->has_work() || s->in_flight > 0)) suspect = s.get();
-  fill_step(state, suspect, step, flight);
-  // It may wait for pages of older ones, which then must go on.
-  if (suspect && step.tokens.empty() && state.flights.empty()) fill_step(state, nullptr, step, flight);
+  const auto is_due = [&](const Sequence& s) { return !suspect || &s == suspect; };
+  fill_step(state, is_due, !suspect, step, flight);
+  // It may wait for pages of older ones, which then must go on; but nobody whose death in company would prove nothing.
+  const auto is_clear = [](const Sequence& s) { return !s.is_suspect(); };
+  if (suspect && step.tokens.empty() && state.flights.empty())
+    fill_step(state, is_clear, false, step, flight);
 }
 
 }  // namespace ark::schedule

@@ -6,8 +6,9 @@
 
 namespace ark::schedule {
 
-// Fills an empty step: one token of every decoding sequence, then chunks of prompts within the token budget; takes
-// pages for them and preempts where there are none. Notes in `flight` whom it is for. Stays empty if nothing can run.
+// Fills an empty step: one token of every decoding sequence, then drafts of what follows these or chunks of prompts,
+// within the token budget; takes pages for them and preempts where there are none. Notes in `flight` whom it is for.
+// Stays empty if nothing can run now.
 void fill_step(SchedulerState& state, StepDescriptor& step, Flight& flight);
 
 }  // namespace ark::schedule

@@ -20,20 +20,22 @@ class Recent {
   std::size_t count_ = 0;
 };
 
-// Learns from finished steps what a step of streams alone takes, and what each token of a prompt adds.
+// Learns from finished steps what a step of streams alone takes, and what each token of a prompt and each draft adds.
 class Pace {
  public:
   using Clock = std::chrono::steady_clock;
   // Tokens of prompts in a step: they go on, whatever the streams wish.
   static constexpr int32_t kLeast = 8;
-  static constexpr int32_t kProbe = 32;  // every so many steps streams are alone, to see what that takes
-  static constexpr double kStretch = 2;  // how much longer than streams alone a step may take
-  static constexpr double kAim = 0.85;   // of that: steps differ
+  static constexpr int32_t kProbe = 32;    // every so many steps streams are alone, to see what that takes
+  static constexpr int32_t kForget = 256;  // steps without drafts after which one price of them is forgotten
+  static constexpr double kStretch = 2;    // how much longer than streams alone a step may take
+  static constexpr double kAim = 0.85;     // of that: steps differ
 
   // A step's tokens, and when it was posted.
   struct Load {
     int32_t decodes = 0, prompts = 0;
     Clock::time_point posted{};
+    int32_t drafts = 0;
   };
 
   // The step was posted at load.posted and done at `now`; it began when it was posted or when the one before was done.
@@ -43,10 +45,18 @@ class Pace {
   // kStretch times what streams alone take.
   int32_t prompt_tokens(int32_t decodes, int32_t most, double wanted);
 
+  struct Prices {
+    double alone = 0, each = 0;  // seconds: a step of streams alone; what each draft adds to it. 0: not known
+  };
+  Prices draft_prices() const;
+
  private:
-  Recent alone_, each_;  // seconds: a step without prompts; each token of a prompt
+  double guess() const;  // of what a token adds
+
+  Recent alone_, each_, draft_;  // seconds: a step of streams alone; each token of a prompt; each draft
   Clock::time_point last_done_{};
-  int32_t since_alone_ = 0;  // steps with streams and prompts since one without prompts
+  int32_t since_alone_ = 0;  // steps with streams and others since one of streams alone
+  int32_t since_draft_ = 0;  // steps of streams alone since one with drafts
   int32_t latest_ = kLeast;  // tokens of prompts beside streams; they grow by doubling at most
 };
 

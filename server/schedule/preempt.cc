@@ -15,6 +15,7 @@ bool preempt_youngest(SchedulerState& state, const Sequence& needy, const Flight
     if (victim->done || in_step || victim->pages.empty()) continue;
     give_back_pages(state, *victim);
     victim->posted = 0;
+    victim->drafts.clear();
     victim->ticket->mark_preempted();
     ++state.counts.preemptions;
     return true;

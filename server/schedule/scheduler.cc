@@ -10,6 +10,7 @@
 #include "server/schedule/order.h"
 #include "server/schedule/preempt.h"
 #include "server/schedule/recover.h"
+#include "server/schedule/speculate.h"
 
 namespace ark::schedule {
 namespace {
@@ -210,13 +211,14 @@ void Scheduler::take_results(StepResult result) {
   for (const auto& s : flight.members) --s->in_flight;
   for (std::size_t i = 0; i < flight.rows.size(); ++i)
     take_row(*flight.rows[i].first, flight.rows[i].second, result.rows[i]);
+  for (const auto& s : flight.members) count_drafts(state_, *s);
   for (const auto& s : flight.members)
     if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength);
   state_.pages.step_done(result.step);
 }
 
 void Scheduler::take_row(Sequence& s, int32_t index, RowResult& row) {
-  if (s.done) return;
+  if (s.done || !follows(s, index)) return;
   if (row.error) return finish(s, Finish::kFailed, std::move(*row.error));
   const bool is_prompt = index < s.prompt_size();
   if (std::isnan(row.logprob) || (!is_prompt && row.token < 0)) {

@@ -1,7 +1,7 @@
 // Continuous batching: picks each step's tokens out of many requests and hands results back.
 //
-// One thread owns sequences, slots and pages; its policies are files of their own: admit, batch, preempt. Two steps are
-// in flight: the token that step n samples is fed to step n + 1 on the device, before the scheduler has seen it.
+// One thread owns sequences, slots and pages; its policies are files of their own. Two steps are in flight: the token
+// that step n samples is fed to step n + 1 on the device, before the scheduler has seen it. One with drafts is alone.
 #pragma once
 
 #include <chrono>

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "server/schedule/lookup.h"
 #include "server/schedule/ticket.h"
 
 namespace ark::schedule {
@@ -30,6 +31,13 @@ struct Sequence {
   int32_t furthest = 0;     // the most that `posted` has been behind a step
   int32_t cached = 0;       // tokens that others had computed before it came so far
   bool done = false;        // finished towards the client; rows still in flight are ignored
+
+  // Guesses of what follows; those that a step in flight computes from index `drafted_at` on, whether the client
+  // expects them, and how many were right. Then no other step is in flight, and `asked` counts one of its tokens only.
+  std::unique_ptr<Lookup> lookup;
+  std::vector<int32_t> drafts;
+  int32_t drafted_at = 0, drafts_right = 0;
+  bool drafts_expected = false;
 
   // How often the runner was lost with a step of this sequence in flight that brought it no further than a few tokens;
   // and with how many tokens it is cleared.

@@ -24,7 +24,8 @@ struct SchedulerOptions {
   bool prefix_cache = true;        // sequences that begin alike share pages, where the runner allows it
   // Seconds that a step with streams may take; 0: Pace::kStretch times what it takes without prompts; below: any.
   double slo_itl = 0;
-  bool shortest_first = true;  // of prompts, else by arrival
+  bool shortest_first = true;        // of prompts, else by arrival
+  int32_t max_drafts = kMostDrafts;  // of a sequence in a step, where the runner allows any
 };
 
 // For /metrics; counters are monotonic.
@@ -32,7 +33,8 @@ struct SchedulerStats {
   int64_t running = 0, waiting = 0, pages_held = 0, pages_cached = 0, pages_total = 0;  // gauges
   int64_t step_sequences = 0, step_tokens = 0;  // gauges: of the latest step
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0, cancelled = 0,
-          refused = 0, nonfinite = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0;
+          refused = 0, nonfinite = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0, drafts = 0,
+          draft_tokens = 0, accepted_tokens = 0;
 };
 
 // What was computed for a client since the start.

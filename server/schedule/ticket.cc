@@ -51,5 +51,10 @@ void Ticket::mark_cached(int32_t tokens) {
   std::lock_guard lock(mutex_);
   times_.cached_tokens = tokens;
 }
+void Ticket::mark_drafts(int32_t right, int32_t wrong) {
+  std::lock_guard lock(mutex_);
+  times_.drafts_right += right;
+  times_.drafts_wrong += wrong;
+}
 
 }  // namespace ark::schedule

@@ -14,6 +14,9 @@
 
 namespace ark::schedule {
 
+// Tokens of a sequence that a step may draft: with the one that is known they are one piece of attention work.
+inline constexpr int32_t kMostDrafts = kItemTokens - 1;
+
 struct GenerateRequest {
   std::vector<int32_t> prompt;  // token ids, >= 1
   int32_t max_tokens = 16;      // generated at most; 0: only the prompt is read (for its log-probabilities)
@@ -25,6 +28,8 @@ struct GenerateRequest {
   bool prompt_logprobs = false;  // events for the prompt's tokens too (from the second on)
   uint32_t client = 0;           // whose it is; only equal clients with equal salts share cached prompts
   std::string cache_salt;
+  std::vector<int32_t> expected;     // what may be generated: a guess, that changes nothing but the time
+  int32_t max_drafts = kMostDrafts;  // guesses that a step computes beside the next token
 };
 
 struct TokenEvent {
@@ -64,11 +69,13 @@ class Ticket {
   struct Times {
     Clock::time_point queued{}, scheduled{}, first_token{}, finished{};
     int32_t preemptions = 0, cached_tokens = 0;  // of the prompt, those that were not computed for it
+    int32_t drafts_right = 0, drafts_wrong = 0;  // of the expected tokens, those that were drafted
   };
   Times times() const;
   void mark_scheduled();
   void mark_preempted();
   void mark_cached(int32_t tokens);
+  void mark_drafts(int32_t right, int32_t wrong);
 
  private:
   mutable std::mutex mutex_;
@@ -76,7 +83,7 @@ class Ticket {
   std::vector<TokenEvent> events_;  // not yet taken by wait()
   Finish state_ = Finish::kRunning;
   Error error_{Code::kUnavailable, ""};
-  Times times_{Clock::now(), {}, {}, {}, 0, 0};
+  Times times_{.queued = Clock::now()};
   std::atomic<bool> cancelled_{false};
 };
 

@@ -62,9 +62,8 @@ class Generation {
   const char* finish_reason() const { return stopped_ ? "stop" : "length"; }  // once done
   const StopReason& stop_reason() const { return stop_reason_; }
   int32_t generated() const { return generated_; }
-  int32_t cached_tokens() const {
-    return ticket_->times().cached_tokens;
-  }  // of the prompt; once a token is there
+  // What is of the prompt, once a token is there.
+  schedule::Ticket::Times times() const { return ticket_->times(); }
   double mean_logprob() const { return generated_ ? logprob_sum_ / generated_ : 0; }
 
  private:

@@ -8,6 +8,8 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace ark::text {
 
@@ -76,6 +78,31 @@ class Budget {
   std::size_t work_left_, bytes_left_;
   std::size_t next_look_;    // at the clock, when so much work is left
   Clock::time_point end_{};  // set by the first look
+};
+
+// A text that is charged for before it grows: what stands while it is copied, too.
+class TextBuilder {
+ public:
+  explicit TextBuilder(Budget& budget, std::size_t reserved = 0) : budget_(budget) {
+    if (reserved) grow(reserved);
+  }
+  TextBuilder& operator+=(std::string_view more) {
+    if (more.size() > text_.capacity() - text_.size()) grow(std::max(more.size(), text_.capacity()));
+    text_ += more;
+    return *this;
+  }
+  TextBuilder& operator+=(char more) { return *this += std::string_view(&more, 1); }
+  std::size_t size() const { return text_.size(); }
+  std::string take() { return std::move(text_); }
+
+ private:
+  void grow(std::size_t more) {
+    budget_.charge_bytes(text_.size() + more);
+    text_.reserve(text_.size() + more);
+  }
+
+  Budget& budget_;
+  std::string text_;
 };
 
 }  // namespace ark::text

@@ -31,6 +31,18 @@ std::vector<Span> find_literal(std::string_view text, std::string_view literal) 
 }
 
 std::string Pattern::replace_all(std::string_view text, std::string_view replacement, Budget& budget) const {
+  if (!regex_ && !literal_.empty()) {  // without a list of the places
+    budget.charge_reading(text.size());
+    TextBuilder out(budget, text.size());
+    std::size_t from = 0;
+    for (std::size_t at = find_text(text, literal_); at != std::string_view::npos;
+         at = find_text(text, literal_, from)) {
+      out += text.substr(from, at - from);
+      out += replacement;
+      from = at + literal_.size();
+    }
+    return (out += text.substr(from)).take();
+  }
   const std::vector<Span> spans = find_all(text, budget);
   budget.charge_bytes(text.size() + spans.size() * replacement.size());
   return replace_spans(text, spans, replacement);
@@ -39,6 +51,7 @@ std::string Pattern::replace_all(std::string_view text, std::string_view replace
 std::string replace_spans(std::string_view text, const std::vector<Span>& spans,
                           std::string_view replacement) {
   std::string out;
+  out.reserve(text.size() + spans.size() * replacement.size());
   std::size_t from = 0;
   for (const Span& span : spans) {
     out += text.substr(from, span.begin - from);

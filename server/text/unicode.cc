@@ -100,6 +100,13 @@ char32_t next_char(std::string_view text, std::size_t& at) {
   return c;
 }
 
+char32_t previous_char(std::string_view text, std::size_t& at) {
+  do --at;
+  while (at > 0 && is_continuation(text[at]));
+  std::size_t behind = at;
+  return next_char(text, behind);
+}
+
 void append_utf8(std::string& out, char32_t c) {
   if (c < 0x80) {
     out += static_cast<char>(c);

@@ -17,6 +17,8 @@ bool is_valid_utf8(std::string_view text);
 
 // Reads the character at `at` and moves `at` behind it.
 char32_t next_char(std::string_view text, std::size_t& at);
+// Moves `at`, behind a character, to its beginning and reads it.
+char32_t previous_char(std::string_view text, std::size_t& at);
 void append_utf8(std::string& out, char32_t c);
 std::string to_utf8(std::u32string_view characters);
 std::u32string to_utf32(std::string_view text);

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "base/energy.h"
 #include "base/error.h"
 #include "engine/compile.h"
 #include "server/command_line.h"
@@ -12,6 +13,7 @@
 #include "server/load/load.h"
 #include "server/tools/bench_commands.h"
 #include "server/tools/main_guard.h"
+#include "server/tools/step_profile.h"
 
 namespace ark {
 namespace {
@@ -22,7 +24,7 @@ struct ModelBench {
   ServeOptions load;
   std::vector<int32_t> batches = {1}, prefills = {128};
   int32_t context = 128, repeats = 20;
-  bool json = false;
+  bool json = false, profile = false;
   std::string trace;  // file for the loop's timeline, or empty
 };
 
@@ -135,10 +137,37 @@ void save_timeline(RaggedRunner& runner, const std::string& file) {
   }
 }
 
+// Steps of one kind.
+struct Steps {
+  int64_t tokens, rows, count;
+};
+
+// Where their time went, as JSON and as text.
+void add_profile(Json& result, const std::string& what, RaggedRunner& runner, const Steps& steps,
+                 double rate) {
+  const auto phases =
+      step_profile(runner.timeline(), runner.program(), steps.count,
+                   {{"tokens", steps.tokens}, {"rows", steps.rows}, {"items", 0}, {"pages", 0}});
+  Json& list = result["profile"][what] = Json::array();
+  for (const PhaseProfile& p : phases)
+    list.push_back({{"phase", p.name},
+                    {"code", p.code},
+                    {"times", p.times},
+                    {"run_ms", p.run_ms},
+                    {"wait_ms", p.wait_ms},
+                    {"weight_bytes", p.weight_bytes},
+                    {"operations", p.operations}});
+  result["read_rate"] = rate;
+  char head[96];
+  std::snprintf(head, sizeof head, "\n%s: a step, reading at %.1f GB/s at the most\n", what.c_str(),
+                rate / 1e9);
+  std::cerr << head << profile_text(phases, rate);
+}
+
 // Only a GPU's loop can be launched as a CUDA graph, so that no other device will do.
 DeviceChoice device_choice(const ModelBench& bench) {
   DeviceChoice choice = bench.load.device;
-  if (!bench.trace.empty()) choice.trace_events = 1 << 14;
+  if (!bench.trace.empty() || bench.profile) choice.trace_events = 1 << 14;
   if (choice.launch != LoopLaunch::kGraph) return choice;
   if (choice.device == Device::kCpu)
     throw Error(Code::kUsage,
@@ -160,8 +189,11 @@ Json measure(const ModelBench& bench) {
   const LoadedRunner loaded = load_runner(load_options(options), log);
   StepRunner& runner = *loaded.runner;
   auto* const loop = dynamic_cast<RaggedRunner*>(&runner);
-  if (!bench.trace.empty() && !loop)
-    throw Error(Code::kUnsupported, "--trace: a model that is served plain runs in no loop");
+  if ((!bench.trace.empty() || bench.profile) && !loop)
+    throw Error(Code::kUnsupported, "--trace, --profile: a model that is served plain runs in no loop");
+  const double rate = bench.profile ? read_rate(std::max(1, options.threads)) : 0;
+  EnergyMeter energy;
+  if (!energy.reason().empty()) std::cerr << "energy       not readable: " << energy.reason() << '\n';
   Json result;
   result["model"] = options.model.filename().string();
   result["load_ms"] = milliseconds_since(start);
@@ -173,14 +205,22 @@ Json measure(const ModelBench& bench) {
     for (int32_t i = 0; i < std::max(3, bench.repeats / 4); ++i)
       times.push_back(Sequences(runner, 1, tokens).prefill(tokens));
     result["prefill_ms"][std::to_string(tokens)] = median(times);
+    if (bench.profile && tokens <= runner.limits().max_tokens)
+      add_profile(result, "prefill " + std::to_string(tokens), *loop, {tokens, 1, std::ssize(times)}, rate);
   }
   for (const int32_t batch : bench.batches) {
     Sequences sequences(runner, batch, bench.context + bench.repeats + 4);
     sequences.prefill(bench.context);
     std::vector<double> times;
+    const auto before = energy.joules();
     for (int32_t i = 0; i < bench.repeats + 2; ++i) times.push_back(sequences.decode());
+    if (const auto after = energy.joules(); before && after)
+      result["decode_joules"][std::to_string(batch)] =
+          (*after - *before) / (static_cast<double>(times.size()) * batch);
     times.erase(times.begin(), times.begin() + 2);
     result["decode_ms"][std::to_string(batch)] = median(times);
+    if (bench.profile)
+      add_profile(result, "decode " + std::to_string(batch), *loop, {batch, batch, std::ssize(times)}, rate);
   }
   if (!bench.trace.empty()) save_timeline(*loop, bench.trace);
   if (loop && loop->device()) result["launches"] = loop->device()->launches();
@@ -199,6 +239,9 @@ void print_table(const Json& result) {
   line("load", result.at("load_ms"), "ms");
   line("first token", result.at("first_token_ms"), "ms");
   for (const auto& [batch, ms] : result.at("decode_ms").items()) line("decode, batch " + batch, ms, "ms");
+  if (result.contains("decode_joules"))
+    for (const auto& [batch, joules] : result.at("decode_joules").items())
+      line("energy, batch " + batch, joules, "J a token, of the whole machine");
   for (const auto& [tokens, ms] : result.at("prefill_ms").items())
     line("prefill, " + tokens + " tokens", ms, "ms");
   for (const auto& [when, mb] : result.at("rss_mb").items()) line("memory, " + when, mb, "MiB");
@@ -238,6 +281,9 @@ void add_model_bench(CommandLine& line) {
       {{"loop", LoopLaunch::kLoop}, {"step", LoopLaunch::kStep}, {"graph", LoopLaunch::kGraph}},
       "loop stays while there are steps, step starts anew for each, graph does so by replaying a CUDA graph");
   command.text("--trace", bench->trace, "file for the timeline of the last steps (ui.perfetto.dev)");
+  command.flag(
+      "--profile", bench->profile,
+      "time of each phase of these steps, with GB/s of weights and GFLOP/s, to stderr and into --json");
   command.flag("--json", bench->json, "one JSON line");
 }
 

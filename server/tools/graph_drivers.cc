@@ -42,14 +42,36 @@ std::unique_ptr<GraphDriver> make_dynamic(const Graph& graph, int threads) {
   return std::make_unique<Whole<DynamicDriver, ParallelFor>>(graph, parallel_for(threads));
 }
 
-std::unique_ptr<GraphDriver> make_auto(const Graph& graph, int threads) {
-  try {
-    return make_static(graph, threads);
-  } catch (const Error& e) {
-    if (e.code() != Code::kUnsupported) throw;
-    return make_dynamic(graph, threads);
+// The static driver while it can run the graph, and its inputs' sizes; then the dynamic one.
+class Auto : public GraphDriver {
+ public:
+  Auto(const Graph& graph, int threads) : graph_(graph), threads_(threads) {
+    or_else_dynamic([&] { driver_ = make_static(graph_, threads_); });
   }
-}
+  std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) override {
+    std::vector<Tensor> outputs;
+    if (or_else_dynamic([&] { outputs = driver_->run(inputs); })) outputs = driver_->run(inputs);
+    return outputs;
+  }
+
+ private:
+  // Whether that was unsupported, and the driver is another one now.
+  bool or_else_dynamic(const auto& attempt) {
+    try {
+      attempt();
+      return false;
+    } catch (const Error& e) {
+      if (e.code() != Code::kUnsupported || is_dynamic_) throw;
+    }
+    driver_ = make_dynamic(graph_, threads_);
+    return is_dynamic_ = true;
+  }
+
+  const Graph& graph_;
+  const int threads_;
+  std::unique_ptr<GraphDriver> driver_;
+  bool is_dynamic_ = false;
+};
 
 }  // namespace
 
@@ -65,7 +87,7 @@ std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& g
                                          const DriverOptions& options) {
   check_driver(name, options.ranks);
   if (name == "decoder") return make_decoder_driver(graph, options);
-  if (name == "auto") return make_auto(graph, options.threads);
+  if (name == "auto") return std::make_unique<Auto>(graph, options.threads);
   if (name == "static") return make_static(graph, options.threads);
   return make_dynamic(graph, options.threads);
 }

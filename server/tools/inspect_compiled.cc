@@ -1,9 +1,11 @@
 // The stages behind recognise: what the compiler made.
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
 #include "base/index.h"
 #include "base/ir/kernel.h"
+#include "dma/transports.h"
 #include "engine/cuda/codegen.h"
 #include "engine/partition/op_rule.h"
 #include "engine/plan_file.h"
@@ -12,6 +14,7 @@
 #include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "server/json.h"
+#include "server/load/members.h"
 #include "server/tools/inspect_stages.h"
 #include "server/tools/program_picture.h"
 
@@ -270,6 +273,14 @@ std::string on_cuda(const Program& program, std::size_t phase) {
   }
 }
 
+// Which transport joins ranks that are threads of one process, as they are here and without --processes.
+std::string link_between_threads() {
+  const std::vector<dma::Place> two(2, dma::Place::here());
+  for (const dma::TransportKind& kind : dma::transports())
+    if (kind.can_connect(two)) return std::string(kind.name);
+  return "";
+}
+
 json placement_json(Inspection& inspection) {
   json nodes = json::array(), ranks = json::array();
   if (const std::string why = why_called(inspection); !why.empty()) {
@@ -298,7 +309,18 @@ json placement_json(Inspection& inspection) {
                      {"page", page_bytes({program})},
                      {"phases", std::move(phases)}});
   }
-  return {{"driver", inspection.is_decoder() ? "decoder" : "static"}, {"ranks", std::move(ranks)}};
+  const Site here = sites_of({}, static_cast<int>(ranks.size()))[0];
+  const auto processors = std::max<std::size_t>(1, static_cast<std::size_t>(here.cpus) / ranks.size());
+  json links = json::array();
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r]["machine"] = here.host;
+    ranks[r]["processors"] = processors;
+    for (std::size_t peer = 0; peer < r; ++peer)
+      links.push_back({{"between", {peer, r}}, {"by", link_between_threads()}});
+  }
+  return {{"driver", inspection.is_decoder() ? "decoder" : "static"},
+          {"ranks", std::move(ranks)},
+          {"links", std::move(links)}};
 }
 
 std::string placement_text(Inspection& inspection) {
@@ -312,10 +334,14 @@ std::string placement_text(Inspection& inspection) {
           "  " + text_of(node["where"]) + ": " + text_of(node["op"]) + "  # " + text_of(node["name"]) + "\n";
     return text;
   }
+  if (!all["links"].empty())
+    text += "every two of " + std::to_string(all["ranks"].size()) + " ranks exchange by " +
+            text_of(all["links"][0]["by"]) + "\n";
   for (std::size_t r = 0; r < all["ranks"].size(); ++r) {
     const json& rank = all["ranks"][r];
     const auto number = [&](const char* name) { return std::to_string(rank[name].get<int64_t>()); };
-    text += "rank " + std::to_string(r) + " on cpu (" + text_of(rank["isa"]) + "): " + number("weights") +
+    text += "rank " + std::to_string(r) + " on " + text_of(rank["machine"]) + ", " + number("processors") +
+            " processors, on cpu (" + text_of(rank["isa"]) + "): " + number("weights") +
             " bytes of weights, " + number("activations") + " of activations, " + number("inboxes") +
             " of inboxes, " + number("page") + " a page of keys and values\n";
     for (const json& phase : rank["phases"]) {

@@ -73,7 +73,7 @@ int run_prompt(const Options& options) {
   prompt.load.tp = options.run.ranks;
   prompt.load.threads = options.run.threads;
   prompt.load.plain = options.run.driver == "dynamic";
-  if (prompt.load.processes && is_rank_process()) return run_rank(prompt.load);
+  if (is_rank_process(prompt.load)) return run_rank(prompt.load);
   return tools::run_prompt(prompt);
 }
 
@@ -135,6 +135,7 @@ void add_prompt_options(ark::CommandLine& line, ark::tools::PromptOptions& optio
   line.flag("--json", options.json, "prints token ids, text, finish reason and usage as JSON");
   line.file("--plan", options.load.plan, "programs to run, as ark-inspect --stage program prints them");
   line.flag("--processes", options.load.processes, "each rank but the first is a process of its own");
+  ark::add_cluster_options(line, options.load);
   line.number("--max-model-len", options.load.max_length, 0, 1 << 20, "as of ark-serve");
 }
 

@@ -15,6 +15,24 @@ TEST(Sha256, GivesThePublishedDigests) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
+// RFC 4231's cases 1, 2 and 6: a key as long as any, one shorter than a block, one longer.
+TEST(Sha256, GivesThePublishedCodesOfMessages) {
+  const auto code = [](std::string_view key, std::string_view message) {
+    std::string hex;
+    for (const unsigned char byte : hmac_sha256(key, message)) {
+      hex += "0123456789abcdef"[byte >> 4];
+      hex += "0123456789abcdef"[byte & 15];
+    }
+    return hex;
+  };
+  EXPECT_EQ(code(std::string(20, '\x0b'), "Hi There"),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  EXPECT_EQ(code("Jefe", "what do ya want for nothing?"),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(code(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
 TEST(Sha256, PiecesDoNotMatterButFieldsDo) {
   Sha256 pieces;
   pieces.add("ab");

@@ -8,13 +8,16 @@
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "base/error.h"
 #include "dma/bootstrap/socket.h"
 #include "dma/group.h"
 #include "dma/local/setup.h"
+#include "dma/message.h"
 #include "tests/dma/deadline.h"
 
 namespace ark::dma {
@@ -26,15 +29,6 @@ using ::testing::HasSubstr;
 std::string fresh_name() {
   static std::atomic<int> count{0};
   return "@ark-test-" + std::to_string(getpid()) + "-" + std::to_string(count++);
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 // Threads stand for processes: the sockets do not care.
@@ -81,7 +75,7 @@ TEST(Bootstrap, NamesTheRanksThatAreMissing) {
   const std::string error = error_of([&] { join_environment({0, 4, address}, deadline); });
   EXPECT_THAT(error, HasSubstr("rank 2, rank 3 did not come"));
   one.join();
-  EXPECT_THAT(error_of_one, HasSubstr("rank 0 closed the meeting"));
+  EXPECT_THAT(error_of_one, HasSubstr("closed the meeting before the group was complete"));
   EXPECT_THAT(error_of([&] {
                 join_environment({1, 2, address}, Deadline::after(milliseconds(50)));
               }),
@@ -182,6 +176,36 @@ TEST(Bootstrap, LeavingIsNoDeathAndReportsReachAll) {
   });
 }
 
+TEST(Environment, TakesWhatStatefulSetsGiveAndListensEverywhereWithAKey) {
+  const std::string file = testing::TempDir() + "/ark-environment-key";
+  std::ofstream(file) << "0123456789abcdef";
+  std::filesystem::permissions(file, std::filesystem::perms::owner_read);
+  const auto with = [&](const char* rank, const char* host, const char* port, const std::string& key) {
+    setenv("ARK_RANK", rank, 1);
+    setenv("ARK_WORLD_SIZE", "2", 1);
+    setenv("ARK_MASTER_ADDR", host, 1);
+    setenv("ARK_MASTER_PORT", port, 1);
+    Environment environment;
+    const std::string error = error_of([&] { environment = Environment::from_process(key); });
+    for (const char* name : {"ARK_RANK", "ARK_WORLD_SIZE", "ARK_MASTER_ADDR", "ARK_MASTER_PORT"})
+      unsetenv(name);
+    return std::make_pair(environment, error);
+  };
+  EXPECT_EQ(with("1", "node-a.example", "29500", file).first.address, "node-a.example:29500");
+  EXPECT_EQ(with("1", "2001:db8::1", "29500", file).first.address, "[2001:db8::1]:29500");
+  EXPECT_EQ(with("1", "node-a", "29500", file).first.key, "0123456789abcdef");
+  const std::string port = std::to_string(Socket::listen("127.0.0.1:0").local_port());
+  // A name that nobody knows yet: rank 0 is there all the same.
+  const Environment zero = with("0", "no-such-host.invalid", port.c_str(), file).first;
+  ASSERT_TRUE(zero.listener);
+  EXPECT_TRUE(Socket::connect("127.0.0.1:" + port, soon()).is_open());
+  EXPECT_FALSE(with("0", "127.0.0.1", port.c_str(), file).first.listener) << "only where others are to come";
+  EXPECT_FALSE(with("0", "no-such-host.invalid", port.c_str(), "").first.listener) << "nor without a key";
+  EXPECT_THAT(with("0", "a", "0", "").second, HasSubstr("ARK_MASTER_PORT=0: want an integer from 1"));
+  EXPECT_THAT(with("0", "", "1", "").second, HasSubstr("ARK_MASTER_ADDR is not set"));
+  std::filesystem::remove(file);
+}
+
 TEST(Environment, NamesTheVariableThatIsWrong) {
   const auto error_with = [](const char* rank, const char* size, const char* address) {
     setenv("ARK_RANK", rank, 1);
@@ -227,6 +251,32 @@ TEST(Group, AThreadRankThatGivesUpAbortsTheOthers) {
   EXPECT_EQ(groups[0]->dead_rank(), 2);
   EXPECT_EQ(groups[0]->death(), "rank 2 is dead: out of luck");
   EXPECT_EQ(groups[0]->abort().rank(), 2);
+}
+
+// As a rank's loop does when it is shut down.
+TEST(Group, WhoHasPartedIsNotDeadAndItsLastMessageArrives) {
+  EndpointSpec spec;
+  spec.channels = {{.name = "data", .slot_bytes = message_slot_bytes(8)}};
+  spec.force_posted = true;
+  for (const bool parts : {true, false}) {
+    for (int round = 0; round < 20; ++round) {
+      auto groups = make_local_groups(
+          2, [&](int) { return spec; }, soon());
+      MessageSender sender(groups[0]->sender(1, 0));
+      EXPECT_FALSE(sender.send({}, {nullptr, soon(), {}}));
+      if (parts) groups[0]->part();
+      groups[0]->abort().raise(AbortReason::kShutdown);
+      groups[0].reset();
+      if (!parts) {
+        EXPECT_FALSE(wait_until([&] { return groups[1]->dead_rank() == 0; }, {}, {nullptr, soon(), {}}));
+        break;
+      }
+      MessageReceiver receiver(groups[1]->receiver(0, 0));
+      std::span<const std::byte> message;
+      EXPECT_FALSE(receiver.receive(message, {&groups[1]->abort(), soon(), {}})) << round;
+      EXPECT_EQ(groups[1]->dead_rank(), -1);
+    }
+  }
 }
 
 }  // namespace

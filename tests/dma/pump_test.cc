@@ -214,11 +214,19 @@ TEST(Pump, ACutWireIsNamedAndEndsTheWaits) {
             "rank 0, peer 1: attempts of a transfer: the wire is cut (saw 4, needed 4)");
 }
 
+// Also where a loop then raises the abort word because it ends: that is no death.
 TEST(Pump, WhatWasPostedBeforeTheEndStillArrives) {
-  auto groups = faulty_pair({}, true);
-  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(groups[0]->sender(1, 0).signal({}));
-  groups[0].reset();
-  EXPECT_TRUE(groups[1]->receiver(0, 0).has_arrived(1000));
+  for (const bool has_parted : {false, true}) {
+    auto groups = faulty_pair({}, true);
+    for (int i = 0; i < 1000; ++i) ASSERT_FALSE(groups[0]->sender(1, 0).signal({}));
+    if (has_parted) {
+      groups[0]->part();
+      groups[0]->abort().raise(AbortReason::kShutdown);
+    }
+    groups[0].reset();
+    EXPECT_TRUE(groups[1]->receiver(0, 0).has_arrived(1000));
+    EXPECT_EQ(groups[1]->trouble(), "");
+  }
 }
 
 TEST(Bench, GivesARowPerTransportLinkAndSize) {

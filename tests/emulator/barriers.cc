@@ -75,6 +75,7 @@ void sync_lanes(Warp& warp) {
 
 void meet(int id, int threads, bool waits, bool vote, Site at) {
   Core& core = *Core::current;
+  core.note("barrier", id, threads, waits);
   Fiber& self = running();
   Block& block = *self.warp->block;
   if (id < 0 || id >= 16)
@@ -91,6 +92,7 @@ void meet(int id, int threads, bool waits, bool vote, Site at) {
                   std::to_string(barrier.at.line),
               at);
   }
+  core.perform_all(self);
   const bool detects = core.options.detector;
   if (detects) barrier.meeting.arrive(self.actor);
   barrier.vote |= vote;
@@ -139,16 +141,23 @@ unsigned ark_emulator_ballot(bool vote, Site at) {
 
 void ark_emulator_sync_warp(Site at) {
   Fiber& self = running();
+  Core::current->note("sync_warp");
+  Core::current->perform_all(self);
   const bool detects = Core::current->options.detector;
   if (detects) self.warp->meeting.arrive(self.actor);
   collective(
       "sync_warp", nullptr, at, detects ? sync_lanes : +[](Warp&) {});
+  Core::current->refresh();
 }
 
-void ark_emulator_barrier(int id, int threads, bool waits, Site at) { meet(id, threads, waits, false, at); }
+void ark_emulator_barrier(int id, int threads, bool waits, Site at) {
+  meet(id, threads, waits, false, at);
+  if (waits) Core::current->refresh();
+}
 
 bool ark_emulator_barrier_or(int id, int threads, bool vote, Site at) {
   meet(id, threads, true, vote, at);
+  Core::current->refresh();
   return running().vote;
 }
 

@@ -331,6 +331,7 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),
       ARK_DEVICE_BUG(relaxed_request, run_ring),
+      ARK_DEVICE_BUG(early_fence, run_ring),  // weak words only: whatever else there is, is in order
       ARK_DEVICE_BUG(stale_source, posted),
       ARK_DEVICE_BUG(lost_request, posted),
       // between GPUs

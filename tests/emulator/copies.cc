@@ -84,6 +84,7 @@ void Core::land_some(bool all) {
 extern "C" {
 
 void ark_emulator_cp_async(void* shared, const void* global, unsigned bytes, Site at) {
+  Core::current->note("cp_async", bytes);
   Core& core = *Core::current;
   if (bytes > 16) core.fail(Fault::kBounds, "cp.async of more than 16 bytes", at);
   core.check_shared(shared, 16, 16, at);
@@ -98,9 +99,13 @@ void ark_emulator_cp_async(void* shared, const void* global, unsigned bytes, Sit
   self.thread_copies.copies.push_back(copy);
 }
 
-void ark_emulator_cp_async_commit(Site) { running().thread_copies.group++; }
+void ark_emulator_cp_async_commit(Site) {
+  Core::current->note("cp_async_commit");
+  running().thread_copies.group++;
+}
 
 void ark_emulator_cp_async_wait(int pending, Site) {
+  Core::current->note("cp_async_wait", pending);
   CopyGroups& groups = running().thread_copies;
   while (!groups.copies.empty() && groups.copies.front().group < groups.group - pending) {
     Core::current->land_first(running());
@@ -108,6 +113,7 @@ void ark_emulator_cp_async_wait(int pending, Site) {
 }
 
 void ark_emulator_cp_async_arrive(uint64_t* barrier, Site at) {
+  Core::current->note("cp_async_arrive");
   Core& core = *Core::current;
   core.mbarrier(barrier, at);
   Fiber& self = running();
@@ -146,6 +152,7 @@ void Core::settle(MbarrierState& m) {
 extern "C" {
 
 void ark_emulator_mbarrier_init(uint64_t* barrier, unsigned arrivals, Site at) {
+  Core::current->note("mbarrier_init", arrivals);
   Core& core = *Core::current;
   core.check_shared(barrier, 8, 8, at);
   if (!arrivals) core.fail(Fault::kMbarrier, "an mbarrier for no arrivals", at);
@@ -156,11 +163,13 @@ void ark_emulator_mbarrier_init(uint64_t* barrier, unsigned arrivals, Site at) {
   running().warp->block->mbarriers[barrier] = std::move(state);
 }
 
-void ark_emulator_mbarrier_init_fence(Site) {}
+void ark_emulator_mbarrier_init_fence(Site) { Core::current->note("mbarrier_init_fence"); }
 
 void ark_emulator_mbarrier_arrive(uint64_t* barrier, unsigned expected_bytes, Site at) {
+  Core::current->note("mbarrier_arrive", expected_bytes);
   Core& core = *Core::current;
   core.maybe_yield();
+  core.perform_all(running());
   MbarrierState& m = core.mbarrier(barrier, at);
   core.touch(barrier, 8, Access::kRead, ARK_EMULATOR_PLACE | kAtomic, at);
   if (!m.pending) core.fail(Fault::kMbarrier, "more arrivals than the phase expects", at);
@@ -173,6 +182,7 @@ void ark_emulator_mbarrier_arrive(uint64_t* barrier, unsigned expected_bytes, Si
 }
 
 bool ark_emulator_mbarrier_try_wait(uint64_t* barrier, unsigned parity, Site at) {
+  Core::current->note("mbarrier_try_wait", parity);
   Core& core = *Core::current;
   core.maybe_yield();
   MbarrierState& m = core.mbarrier(barrier, at);
@@ -180,12 +190,14 @@ bool ark_emulator_mbarrier_try_wait(uint64_t* barrier, unsigned parity, Site at)
   if (parity > 1) core.fail(Fault::kMbarrier, "parity " + std::to_string(parity), at);
   if ((m.phase & 1) == parity) return false;
   if (core.options.detector) acquire(running().actor, m.complete);
+  core.refresh();
   return true;
 }
 
 // ---- bulk copies
 
 void ark_emulator_fence_proxy(Site) {
+  Core::current->note("fence_proxy");
   Core& core = *Core::current;
   if (!core.options.detector) return;
   Actor& actor = running().actor;
@@ -193,6 +205,7 @@ void ark_emulator_fence_proxy(Site) {
 }
 
 void ark_emulator_bulk_load(void* shared, const void* global, unsigned bytes, uint64_t* barrier, Site at) {
+  Core::current->note("bulk_load", bytes);
   Core& core = *Core::current;
   core.check_shared(shared, bytes, 16, at);
   core.check_aligned(global, 16, 0, at);
@@ -218,6 +231,7 @@ void ark_emulator_bulk_load(void* shared, const void* global, unsigned bytes, ui
 }
 
 void ark_emulator_bulk_store(void* global, const void* shared, unsigned bytes, Site at) {
+  Core::current->note("bulk_store", bytes);
   Core& core = *Core::current;
   core.check_shared(shared, bytes, 16, at);
   core.check_aligned(global, 16, 0, at);
@@ -236,9 +250,13 @@ void ark_emulator_bulk_store(void* global, const void* shared, unsigned bytes, S
   self.bulk_stores.copies.push_back(copy);
 }
 
-void ark_emulator_bulk_commit(Site) { running().bulk_stores.group++; }
+void ark_emulator_bulk_commit(Site) {
+  Core::current->note("bulk_commit");
+  running().bulk_stores.group++;
+}
 
 void ark_emulator_bulk_wait(int pending, Site) {
+  Core::current->note("bulk_wait", pending);
   Core& core = *Core::current;
   Fiber& self = running();
   Actor& engine = self.warp->block->engine;

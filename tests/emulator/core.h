@@ -71,6 +71,17 @@ struct Waiting {
   uint64_t seen = 0, needed = 0;
 };
 
+// A store or addition that its thread has made and no other sees yet.
+struct PendingStore {
+  WordOperation operation;
+  WordScope scope;
+  void* word;
+  int bytes;
+  uint64_t value;
+  std::optional<Message> message;  // what it releases
+  uint32_t fences;                 // of the thread, before it
+};
+
 struct Fiber {
   ThreadIds ids{};
   const ThreadIds* own_ids = nullptr;  // what the kernel reads
@@ -81,6 +92,11 @@ struct Fiber {
   bool vote = false;  // of the barrier that it has left last
   CopyGroups thread_copies, bulk_stores;
   Actor actor;
+  // Weak words: stores not yet made, fences so far; changes up to `fresh` must be seen; and of words, which change was.
+  std::vector<PendingStore> stores;
+  uint32_t fences = 0;
+  uint64_t fresh = 0;
+  std::unordered_map<const void*, uint64_t> seen;
 };
 
 struct BlockBarrier {
@@ -133,6 +149,8 @@ struct WordReleases {
     Message message;
   };
   std::vector<Entry> entries;
+  uint64_t previous = 0, change = 0;  // weak words: the value before the last store, which was that change
+  const Fiber* changed_by = nullptr;
 };
 
 class Core {
@@ -154,10 +172,27 @@ class Core {
   void make_ready(Warp& warp, uint32_t lanes);
   bool wake_pollers();  // false: none polls
   void made_progress() { progress_++; }
+  // For Options::trace.
+  void note(const char* what, int64_t a = 0, int64_t b = 0, int64_t c = 0) {
+    if (options.trace) [[unlikely]]
+      add_to_trace(what, a, b, c);
+  }
   [[noreturn]] void fail(Fault fault, const std::string& what, Site at);
   [[noreturn]] void fail(const Race& race);
   std::string who(const Fiber& fiber) const;
   [[noreturn]] static void fiber_main();
+
+  // ---- weak words (words.cc)
+  bool is_weak() const { return options.weak_words && is_random(); }
+  uint64_t perform(const Fiber& by, const PendingStore& store, uint64_t expected = 0);
+  void perform_one(Fiber& owner, size_t index);
+  // The running thread's stores come before whatever it does next that others can order themselves by.
+  void perform_all(Fiber& owner) {
+    while (!owner.stores.empty()) perform_one(owner, 0);
+  }
+  void perform_next(Fiber& owner);
+  // The running thread has learnt of all that others have done.
+  void refresh() { fiber->fresh = changes; }
 
   // ---- the host as a reader (words.cc): Machine::host_acquires, host_reads
   void host_acquires(const void* word);
@@ -200,7 +235,9 @@ class Core {
   Fiber* fiber = nullptr;  // the one that runs
   std::vector<std::unique_ptr<Grid>> grids;
   std::unordered_map<const void*, WordReleases> words;
-  std::optional<Actor> host;  // once it has read
+  std::vector<Fiber*> storing;  // those with pending stores
+  uint64_t changes = 0;         // of words
+  std::optional<Actor> host;    // once it has read
   uint64_t time_ns = 1;  // the kernels' clock: moves with switches, looks at it, idle time, and when stuck
 
  private:
@@ -215,6 +252,7 @@ class Core {
   void drop_all();
   std::string describe(Place place) const;
   std::string waiting_report() const;
+  void add_to_trace(const char* what, int64_t a, int64_t b, int64_t c) const;
 
   std::vector<Warp*> queue_;  // ring of ready warps
   size_t queue_head_ = 0, queue_count_ = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/cuda/nvrtc.h"
 
 namespace ark::emulator {
 
@@ -100,16 +101,11 @@ class EmulatedLaunch final : public cuda::Launch {
 
 class EmulatedKernel final : public cuda::Kernel {
  public:
-  EmulatedKernel(std::shared_ptr<World> world, int gpu, const cuda::GpuInfo& info, const std::string& library,
+  EmulatedKernel(std::shared_ptr<World> world, int gpu, const cuda::GpuInfo& info, KernelFunction function,
                  const std::string& entry, double seconds)
-      : world_(std::move(world)), gpu_(gpu), info_(info), entry_(entry) {
-    handle_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!handle_) throw Error(Code::kInternal, std::string("emulator: ") + dlerror());
-    function_ = reinterpret_cast<void (*)(const void*)>(dlsym(handle_, entry.c_str()));
-    if (!function_) throw Error(Code::kInternal, "emulator: no entry " + entry + " in " + library);
+      : world_(std::move(world)), gpu_(gpu), info_(info), entry_(entry), function_(std::move(function)) {
     facts_.compile_seconds = seconds;
   }
-  // The library stays: a failed launch may have left fibers that stand in it.
 
   const cuda::KernelFacts& facts() const override { return facts_; }
   int32_t resident_blocks(int32_t threads, int32_t shared_bytes) override {
@@ -136,8 +132,7 @@ class EmulatedKernel final : public cuda::Kernel {
   cuda::GpuInfo info_;
   std::string entry_;
   cuda::KernelFacts facts_;
-  void* handle_ = nullptr;
-  void (*function_)(const void*) = nullptr;
+  KernelFunction function_;
 };
 
 std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
@@ -230,7 +225,29 @@ void EmulatedGpu::clear(uint64_t address, uint64_t bytes) {
   world_->memory().initialise(pointer(address), bytes);
 }
 
+KernelFunction load_kernel(const std::string& library, const std::string& entry) {
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) throw Error(Code::kInternal, std::string("emulator: ") + dlerror());
+  const auto function = reinterpret_cast<void (*)(const void*)>(dlsym(handle, entry.c_str()));
+  if (!function) throw Error(Code::kInternal, "emulator: no entry " + entry + " in " + library);
+  return function;
+}
+
+KernelFunction load_ptx(const cuda::KernelSource& source, const std::string& arch,
+                        std::shared_ptr<const ptx::Module>* module) {
+  static const std::unique_ptr<cuda::Compiler> compiler = cuda::open_nvrtc();
+  if (!compiler) throw Error(Code::kUnavailable, "emulator: no NVRTC to make PTX of the kernel");
+  const std::vector<std::byte> text = compiler->compile(source, arch).cubin;
+  auto parsed = ptx::parse({reinterpret_cast<const char*>(text.data()), text.size() - 1}, arch);
+  if (module) *module = parsed;
+  return ptx::kernel(parsed, source.entry);
+}
+
 std::unique_ptr<cuda::Kernel> EmulatedGpu::load(const cuda::KernelSource& source) {
+  if (options_.as_ptx) {
+    const std::string arch = "compute_" + info_.arch.substr(3);
+    return std::make_unique<EmulatedKernel>(world_, number_, info_, load_ptx(source, arch), source.entry, 0);
+  }
   std::vector<std::string> flags = {"-DARK_EMULATED_ARCH=" + std::to_string(options_.arch)};
   if (world_->options().detector) {
     flags.insert(flags.end(), {"-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"});
@@ -238,7 +255,8 @@ std::unique_ptr<cuda::Kernel> EmulatedGpu::load(const cuda::KernelSource& source
   if (options_.seeded_bugs) flags.push_back("-DARK_SEEDED_BUGS");
   double seconds = 0;
   const std::string library = compile_kernel(source, flags, &seconds);
-  return std::make_unique<EmulatedKernel>(world_, number_, info_, library, source.entry, seconds);
+  return std::make_unique<EmulatedKernel>(world_, number_, info_, load_kernel(library, source.entry),
+                                          source.entry, seconds);
 }
 
 }  // namespace ark::emulator

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@
 
 #include "engine/cuda/gpu.h"
 #include "tests/emulator/emulator.h"
+#include "tests/emulator/ptx/ptx.h"
 
 namespace ark::emulator {
 
@@ -60,6 +62,7 @@ struct EmulatedGpuOptions {
   int64_t memory = int64_t{1} << 30;
   int arch = 900;            // as __CUDA_ARCH__
   bool seeded_bugs = false;  // compile ARK_BUG places in; Options::bug chooses
+  bool as_ptx = false;       // what NVRTC makes of kernels, interpreted (ptx/), in place of g++'s
 };
 
 class EmulatedGpu final : public cuda::Gpu {
@@ -97,5 +100,12 @@ class EmulatedGpu final : public cuda::Gpu {
 // Throws Error(kInternal) with the compiler's first lines.
 std::string compile_kernel(const cuda::KernelSource& source, const std::vector<std::string>& flags,
                            double* seconds);
+
+using KernelFunction = std::function<void(const void*)>;
+// Of such a shared object, which stays: a failed launch may leave fibers that stand in it.
+KernelFunction load_kernel(const std::string& library, const std::string& entry);
+// Of NVRTC's PTX for "compute_90a", and what was parsed. Throws Error where there is no NVRTC.
+KernelFunction load_ptx(const cuda::KernelSource& source, const std::string& arch,
+                        std::shared_ptr<const ptx::Module>* module = nullptr);
 
 }  // namespace ark::emulator

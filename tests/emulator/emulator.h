@@ -26,6 +26,12 @@ enum class Schedule {
 // When asynchronous copies land.
 enum class Landing { kAtOnce, kLate, kRandom };  // kLate: when somebody waits for them, or nobody can run
 
+// What a thread has asked of the machine: a primitive with its scope, size or count.
+struct Traced {
+  int block = 0, thread = 0;
+  std::string what;
+};
+
 struct Options {
   Schedule schedule = Schedule::kFixed;
   Landing landing = Landing::kLate;
@@ -34,7 +40,11 @@ struct Options {
   bool detector = false;
   // Nobody can go on: let time pass, so that the kernel's own deadlines end it, instead of reporting.
   bool stuck_passes_time = false;
+  // In random schedules: stores to words become visible late and, unless ordered, in any order; relaxed loads may give
+  // what stood there before.
+  bool weak_words = true;
   unsigned bug = 0;  // bug_hash() of the seeded bug
+  std::vector<Traced>* trace = nullptr;
 };
 
 struct LaunchRequest {

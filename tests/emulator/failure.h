@@ -22,6 +22,7 @@ enum class Fault {
   kMbarrier,       // used before init, too many arrivals, in flight at exit
   kCopy,           // an asynchronous copy that nobody waits for
   kTrap,           // the kernel ended itself
+  kPtx,            // a register that nothing has written, an address of another space (ptx/)
 };
 
 const char* name_of(Fault fault);

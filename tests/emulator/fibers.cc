@@ -104,6 +104,7 @@ Machine::LaunchId Core::launch(LaunchRequest request) {
       warp.ready |= 1u << warp.count++;
       f.warp = &warp;
       f.actor = detector.make_actor(static_cast<ActorId>(first_actor + t));
+      f.fresh = changes;
       f.ids = {t, t % 32, t / 32, b, r.threads, r.blocks, reinterpret_cast<unsigned char*>(block->shared)};
       const int number = b * r.threads + t;
       std::byte* low = grid->stacks + number * (kStackBytes + kGuard);
@@ -223,12 +224,18 @@ Fiber* Core::pick() {
   for (;;) {
     if (budget_ == 0) return nullptr;
     if (options.landing == Landing::kRandom && coin(16)) land_some(false);
+    if (!storing.empty() && coin(16)) perform_next(*storing[random() % storing.size()]);
     if (Warp* warp = next_warp()) {
       budget_--;
       return take_lane(*warp);
     }
     if (grids.empty()) return nullptr;
     land_some(true);
+    if (!storing.empty()) {
+      while (!storing.empty()) perform_next(*storing[random() % storing.size()]);
+      wake_pollers();
+      continue;
+    }
     const bool news = progress_ != progress_at_poll_;
     if (!news) {
       if (waits_for_host()) {
@@ -296,6 +303,10 @@ void Core::fiber_main() {
 void Core::finish_fiber() {
   Fiber& self = *fiber;
   Block& block = *self.warp->block;
+  while (!self.stores.empty()) {  // pick() makes them
+    self.warp->ready |= 1u << self.ids.lane;
+    switch_away();
+  }
   for (const CopyGroups* groups : {&self.thread_copies, &self.bulk_stores}) {
     if (!groups->copies.empty()) fail(Fault::kCopy, "a thread ends before its copy", groups->copies[0].at);
   }
@@ -344,6 +355,7 @@ void Core::drop_all() {
   }
   grids.clear();
   words.clear();
+  storing.clear();
   queue_count_ = queue_head_ = 0;
   warp_ = nullptr;
   fiber = nullptr;

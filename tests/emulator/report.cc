@@ -40,6 +40,8 @@ const char* name_of(Fault fault) {
       return "asynchronous copy";
     case Fault::kTrap:
       return "trap";
+    case Fault::kPtx:
+      return "PTX";
   }
   return "";
 }
@@ -48,6 +50,12 @@ std::string Core::who(const Fiber& f) const {
   const Grid& grid = *f.warp->block->grid;
   return grid.request.name + ", gpu " + std::to_string(grid.request.gpu) + ", block " +
          std::to_string(f.ids.block) + ", thread " + std::to_string(f.ids.thread);
+}
+
+void Core::add_to_trace(const char* what, int64_t a, int64_t b, int64_t c) const {
+  std::string text = what;
+  for (const int64_t n : {a, b, c}) text += " " + std::to_string(n);
+  options.trace->push_back({fiber->ids.block, fiber->ids.thread, std::move(text)});
 }
 
 namespace {

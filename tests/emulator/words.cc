@@ -1,4 +1,5 @@
 // Words that threads talk through, fences, plain vector accesses, pauses.
+#include <algorithm>
 #include <cstring>
 
 #include "tests/emulator/core.h"
@@ -63,23 +64,62 @@ void hear(Core& core, WordScope scope, const void* word, bool acquires) {
   }
 }
 
-void tell(Core& core, WordScope scope, const void* word, WordOperation operation) {
-  Fiber& self = running();
-  auto& entries = core.words[word].entries;
-  if (is_store(operation)) entries.clear();  // what was released before is overwritten
-  const bool releases = operation != WordOperation::kStoreRelaxed;
-  if (!releases && !self.actor.fenced) return;
-  const Message message = releases ? release(self.actor) : Message{self.actor.fenced, self.actor.fenced_seen};
-  const Block* block = self.warp->block;
+// What the running thread's store, addition or swap hands to those who acquire it.
+std::optional<Message> message_of(WordOperation operation) {
+  Actor& actor = running().actor;
+  if (operation != WordOperation::kStoreRelaxed) return release(actor);
+  if (!actor.fenced) return std::nullopt;
+  return Message{actor.fenced, actor.fenced_seen};
+}
+
+void tell(Core& core, const Fiber& by, const PendingStore& store) {
+  auto& entries = core.words[store.word].entries;
+  if (is_store(store.operation)) entries.clear();  // what was released before is overwritten
+  if (!store.message) return;
+  const Block* block = by.warp->block;
   const int gpu = block->grid->request.gpu;
   for (auto& e : entries) {
-    const bool same = e.scope == scope && e.gpu == gpu && (scope != WordScope::kBlock || e.block == block);
-    if (same) return e.message.add(message);
+    const bool same =
+        e.scope == store.scope && e.gpu == gpu && (e.scope != WordScope::kBlock || e.block == block);
+    if (same) return e.message.add(*store.message);
   }
-  entries.push_back({scope, gpu, block, message});
+  entries.push_back({store.scope, gpu, block, *store.message});
 }
 
 }  // namespace
+
+uint64_t Core::perform(const Fiber& by, const PendingStore& s, uint64_t expected) {
+  const uint64_t old = s.bytes == 4 ? operate(s.operation, static_cast<uint32_t*>(s.word),
+                                              static_cast<uint32_t>(s.value), static_cast<uint32_t>(expected))
+                                    : operate(s.operation, static_cast<uint64_t*>(s.word), s.value, expected);
+  if (s.operation == WordOperation::kCompareSwap && old != expected) return old;
+  if (options.detector) tell(*this, by, s);
+  if (is_weak()) {
+    WordReleases& w = words[s.word];
+    w.previous = old, w.change = ++changes, w.changed_by = &by;
+  }
+  made_progress();
+  if (is_random() && coin(2)) wake_pollers();
+  return old;
+}
+
+void Core::perform_one(Fiber& owner, size_t index) {
+  const PendingStore store = std::move(owner.stores[index]);
+  owner.stores.erase(owner.stores.begin() + static_cast<ptrdiff_t>(index));
+  if (owner.stores.empty()) std::erase(storing, &owner);
+  perform(owner, store);
+}
+
+// The first of the thread's stores, or a later one that nothing orders behind those before it.
+void Core::perform_next(Fiber& owner) {
+  const auto& stores = owner.stores;
+  const size_t i = random() % stores.size();
+  const bool is_free =
+      stores[i].operation == WordOperation::kStoreRelaxed &&
+      std::none_of(stores.begin(), stores.begin() + static_cast<ptrdiff_t>(i),
+                   [&](const auto& s) { return s.word == stores[i].word || s.fences != stores[i].fences; });
+  perform_one(owner, is_free ? i : 0);
+}
 
 void Core::host_acquires(const void* word) {
   if (!options.detector) return;
@@ -102,31 +142,55 @@ extern "C" {
 uint64_t ark_emulator_word(WordOperation operation, WordScope scope, void* word, int bytes, uint64_t value,
                            uint64_t expected, Site at) {
   Core& core = *Core::current;
+  core.note("word", static_cast<int>(operation), static_cast<int>(scope), bytes);
   core.maybe_yield();
   core.counts.words++;
   core.check_aligned(word, bytes, 0, at);
   check_scope(core, scope, word, at);
   core.touch(word, bytes, is_load(operation) ? Access::kRead : Access::kWrite, ARK_EMULATOR_PLACE | kAtomic,
              at);
-  const bool detects = core.options.detector;
-  const uint64_t old = bytes == 4 ? operate(operation, static_cast<uint32_t*>(word),
-                                            static_cast<uint32_t>(value), static_cast<uint32_t>(expected))
-                                  : operate(operation, static_cast<uint64_t*>(word), value, expected);
-  const bool swapped = operation != WordOperation::kCompareSwap || old == expected;
-  if (detects) {
-    const bool hears = !is_store(operation) && operation != WordOperation::kAddRelease;
-    if (hears) hear(core, scope, word, operation != WordOperation::kLoadRelaxed);
-    if (!is_load(operation) && swapped) tell(core, scope, word, operation);
+  Fiber& self = running();
+  if (is_load(operation)) {
+    const bool is_own =
+        std::any_of(self.stores.begin(), self.stores.end(), [&](const auto& s) { return s.word == word; });
+    if (is_own) core.perform_all(self);
+    const uint64_t now = bytes == 4 ? operate(operation, static_cast<uint32_t*>(word), 0u, 0u)
+                                    : operate<uint64_t>(operation, static_cast<uint64_t*>(word), 0, 0);
+    if (operation == WordOperation::kLoadAcquire) core.refresh();
+    if (core.is_weak()) {
+      const WordReleases& w = core.words[word];
+      uint64_t& seen = self.seen[word];
+      if (w.change > std::max(self.fresh, seen) && w.changed_by != &self && core.coin(4)) {
+        core.made_progress();  // the next look may find it
+        return w.previous;
+      }
+      seen = w.change;
+    }
+    if (core.options.detector) hear(core, scope, word, operation != WordOperation::kLoadRelaxed);
+    return now;
   }
-  if (!is_load(operation) && swapped) {
-    core.made_progress();
-    if (core.is_random() && core.coin(2)) core.wake_pollers();
+  const bool hears = operation == WordOperation::kAdd || operation == WordOperation::kCompareSwap;
+  if (hears) core.perform_all(self);
+  if (hears && core.options.detector) hear(core, scope, word, true);
+  PendingStore store{operation, scope, word, bytes, value, {}, self.fences};
+  // A swap that fails releases nothing, but then its message is not told.
+  if (core.options.detector) store.message = message_of(operation);
+  if (hears || !core.is_weak()) {
+    const uint64_t old = core.perform(self, store, expected);
+    if (hears) core.refresh();
+    return old;
   }
-  return old;
+  if (self.stores.empty()) core.storing.push_back(&self);
+  self.stores.push_back(std::move(store));
+  if (core.coin(4)) core.perform_all(self);
+  return 0;
 }
 
-void ark_emulator_fence(WordScope, Site) {
+void ark_emulator_fence(WordScope scope, Site) {
   Core& core = *Core::current;
+  core.note("fence", static_cast<int>(scope));
+  running().fences++;
+  core.refresh();
   if (!core.options.detector) return;
   Actor& actor = running().actor;
   actor.known = joined(actor.known, std::exchange(actor.pending, nullptr));
@@ -146,6 +210,7 @@ void ark_emulator_read_constant(void* to, const void* from, int bytes, Site at) 
 
 void ark_emulator_read(void* to, const void* from, int bytes, Site at) {
   Core& core = *Core::current;
+  core.note("read from L2", bytes);
   core.check_aligned(from, bytes, 0, at);
   core.touch(from, bytes, Access::kRead, ARK_EMULATOR_PLACE, at);
   std::memcpy(to, from, bytes);
@@ -159,6 +224,7 @@ void ark_emulator_write(void* to, const void* from, int bytes, Site at) {
 }
 
 void ark_emulator_pause(const void* word, uint64_t seen, uint64_t needed, Site at) {
+  Core::current->note("pause");
   Core::current->poll("waits for", at, word, seen, needed);
 }
 

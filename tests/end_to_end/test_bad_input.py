@@ -176,6 +176,28 @@ def test_fields_that_are_missing_or_wrong(tiny):
             assert error["type"] == "invalid_request_error"
 
 
+IGNORED = """max_new_tokens n_predict chat_template stop_regex suppress_tokens begin_suppress_tokens force_words_ids sequence_bias
+    forced_eos_token_id exponential_decay_length_penalty min_length max_length guidance_scale negative_prompt cfg_scale
+    diversity_penalty early_stopping adapter samplers xtc_probability nsigma top_n_sigma
+    quadratic_sampling watermark prompt_embeds reasoning_effort thinking vllm_xargs kv_transfer_params options format system
+    template context guided_json repeat_penalty""".split()
+
+
+def test_fields_that_would_change_the_answer_are_not_ignored(tiny):
+    bases = [(COMPLETE, {"prompt": [1], "max_tokens": 1}, ["tools", "tool_choice", "modalities"]),
+             (CHAT, {"messages": USER, "max_tokens": 1}, ["suffix", "best_of"])]
+    with tiny.http() as http:
+        for path, base, more in bases:
+            for name in IGNORED + more:
+                for value in ([7], {"a": 1}, 7, "7"):
+                    refused(http.post(path, json={**base, name: value}), 400, name)
+                nothing = http.post(path, json={**base, name: None})
+                assert nothing.status_code == 200, (name, nothing.text)
+        for path, field in (("/apply-template", "chat_template"), ("/tokenize", "chat_template")):
+            refused(http.post(path, json={"messages": USER, field: "x"}), 400, field)
+        assert "use max_tokens" in refused(http.post(COMPLETE, json={"prompt": [1], "n_predict": 2}), 400, "n_predict")["message"]
+
+
 def test_a_bad_field_in_a_stream_is_refused_before_the_stream(tiny):
     refused(tiny.post(COMPLETE, {"prompt": [1] * 200, "stream": True}), 400, "prompt")
 
@@ -200,7 +222,8 @@ def test_as_much_as_is_allowed_at_once_ends_no_server(tiny):
 def test_what_changes_nothing_is_taken(tiny):
     options = {"guided_json": None, "use_beam_search": False, "bad_words": [], "response_format": {"type": "text"},
                "store": True, "metadata": {"a": "b"}, "length_penalty": 1.0, "typical_p": 1, "mirostat": 0, "regex": None,
-               "grammar": "", "num_beams": 1, "tools": [TOOL], "tool_choice": "none"}
+               "grammar": "", "num_beams": 1, "guidance_scale": 1, "min_length": 0, "suffix": "", "modalities": ["text"],
+               "watermark": False, "options": {}, "tools": [TOOL], "tool_choice": "none"}
     assert tiny.post(COMPLETE, {"prompt": [1], "max_tokens": 1, **options}).status_code == 200
     assert tiny.post(CHAT, {"messages": USER, "max_tokens": 1, **options}).status_code == 200
 

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import subprocess
+import threading
 import time
 
 import numpy
@@ -288,6 +289,53 @@ def test_the_timeline_of_a_cpu_loop(tmp_path):
     for mine in spans.values():
         assert {e["cat"] for e in mine} == {"wait", "run", "publish"} and any("MatMul" in e["name"] for e in mine)
         assert all(b["ts"] >= a["ts"] + a["dur"] - 0.002 for a, b in zip(mine, mine[1:]))  # one thing at a time
+
+
+def test_joules_a_token(tmp_path):
+    """A package that uses as much as this test says while the steps run."""
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    energy = zone / "energy_uj"
+    for name, text in (("name", "package-0"), ("energy_uj", "0"), ("max_energy_range_uj", "1000000000000")):
+        (zone / name).write_text(text)
+    arguments = ["model", GPT2, "--context", 16, "--prefill", 8, "--batch", "2", "--device", "cpu", "--json", "--repeat", 400]
+    done = threading.Event()
+
+    def burn():
+        start = time.monotonic()
+        while not done.wait(0.002):  # 10 W
+            part = zone / "part"
+            part.write_text(str(int(1e7 * (time.monotonic() - start))))
+            part.rename(energy)
+
+    burning = threading.Thread(target=burn)
+    burning.start()
+    try:
+        run = bench(*arguments, ARK_POWERCAP=str(tmp_path))
+    finally:
+        done.set()
+        burning.join()
+    assert run.returncode == 0, run.stderr
+    figures = json.loads(run.stdout)
+    # Two tokens a step; the median step beside the mean, and counters that are 2 ms old, or more on a busy machine.
+    wanted = 10 * figures["decode_ms"]["2"] / 1000 / 2
+    assert wanted / 4 < figures["decode_joules"]["2"] < wanted * 8
+    run = bench(*arguments[:-3], ARK_POWERCAP=str(tmp_path / "nowhere"))
+    assert "not readable: no package in" in run.stderr and "J a token" not in run.stdout
+
+
+def test_the_profile_adds_up_to_the_step():
+    run = bench("model", TINY, "--context", 16, "--prefill", 8, "--batch", "1,4", "--device", "cpu", "--threads", 2, "--profile", "--json")
+    assert run.returncode == 0, run.stderr
+    figures = json.loads(run.stdout)
+    assert figures["read_rate"] > 1e8 and list(figures["profile"]) == ["prefill 8", "decode 1", "decode 4"]
+    for what, phases in figures["profile"].items():
+        assert f"\n{what}: a step" in run.stderr and {"MatMul", "Attention"} <= {p["code"] for p in phases}
+        kind, size = what.split()
+        # The median over steps from outside, and the mean of the same steps from inside.
+        assert 0 < sum(p["run_ms"] + p["wait_ms"] for p in phases) < 20 * figures[f"{kind}_ms"][size] + 20
+    one, four = (sum(p["operations"] for p in figures["profile"][f"decode {n}"]) for n in (1, 4))
+    assert four == 4 * one > 0
 
 
 def test_a_timeline_that_cannot_be_written_is_refused_before_the_load(tmp_path):

@@ -109,7 +109,7 @@ def test_fixture_template(folder):
     assert compare(cases) >= 6
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(8 if ark_server.FULL else 1))
 def test_random_templates(seed):
     rng = random.Random(seed)
     cases = [(random_template(rng), VARIABLES) for _ in range(2000)]

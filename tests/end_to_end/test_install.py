@@ -34,6 +34,13 @@ def test_executables_and_their_manual_pages_are_installed(prefix):
         assert not [line for line in page.splitlines() if line.startswith("'")], "roff takes it for a request"
 
 
+@pytest.mark.skipif(not (BUILD / "bin" / "libark_verbs.so").exists(), reason="libibverbs was not there to build with")
+def test_transport_verbs_lies_where_executables_look(prefix):
+    [found] = re.findall(r"RUNPATH.*\[(.*)\]", run("readelf", "-d", prefix / "bin" / "ark-serve"))
+    assert any((prefix / "bin" / folder.replace("$ORIGIN", ".") / "libark_verbs.so").exists() for folder in found.split(":"))
+    assert all(folder.startswith("$ORIGIN") for folder in found.split(":")), "an empty one is the working directory"
+
+
 def test_a_program_finds_the_package_and_generates_what_ark_run_does(prefix, tmp_path):
     model = FIXTURES / "gpt2-optimum"
     run("cmake", "-S", ROOT / "tests" / "end_to_end" / "embedding", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")

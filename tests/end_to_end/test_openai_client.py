@@ -297,16 +297,14 @@ def test_chat_takes_text_parts_and_n(client, model):
     assert answers[0].choices[0].token_ids != answers[0].choices[1].token_ids
 
 
-def test_a_chat_of_tool_calls_is_rendered(client, tiny, model):
-    """The messages of an agent: a call without text, and what the tool answered."""
+def test_a_chat_of_tool_calls_that_the_template_leaves_out_is_refused(client, model):
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     for content in ({}, {"content": None}):
         messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call], **content},
                     {"role": "tool", "tool_call_id": "1", "content": "42"}]
-        answer = client.chat.completions.create(model=model, messages=messages, max_tokens=2, extra_body=EXTENDED)
-        text = ("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
-                "<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n")
-        assert answer.prompt_token_ids == tiny.post("/tokenize", {"prompt": text}).json()["tokens"]
+        with pytest.raises(openai.BadRequestError) as refusal:
+            client.chat.completions.create(model=model, messages=messages, max_tokens=2)
+        assert refusal.value.param == "messages[1].tool_calls"
 
 
 @pytest.mark.parametrize("prefix", ["The capital is", " of two lines\nand a space ", "m"])

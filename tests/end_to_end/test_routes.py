@@ -244,6 +244,20 @@ def test_metrics_of_the_process(tiny):
     assert tiny.metric("ark_http_requests_total", route="none", status="405") >= 1
 
 
+def test_energy_is_counted_where_it_can_be_read(tiny_model, tmp_path):
+    """By a tree as the kernel's: no machine of the tests shows its own."""
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    for name, text in (("name", "package-0"), ("energy_uj", "5000000"), ("max_energy_range_uj", "262143328850")):
+        (zone / name).write_text(text + "\n")
+    with Server("--model", tiny_model, environment={"ARK_POWERCAP": str(tmp_path)}) as server:
+        assert server.metric("ark_energy_joules_total") == 0
+        (zone / "energy_uj").write_text("7500000\n")
+        assert server.metric("ark_energy_joules_total") == 2.5
+    with Server("--model", tiny_model, environment={"ARK_POWERCAP": str(tmp_path / "nowhere")}) as server:
+        assert "ark_energy" not in server.get("/metrics").text
+
+
 def test_metrics_count(tiny_model):
     """Who has an answer finds it counted. By a server of its own: others' requests may still run."""
     names = {"steps": ("ark_steps_total", {}), "generated": ("ark_generated_tokens_total", {}),

@@ -66,6 +66,36 @@ def test_what_a_driver_cannot_run_is_unsupported_with_a_reason():
     run(model("llama-optimum"), "--driver", "static", "--tp", 2, "--test-data", sets("llama-optimum")[0], code=64)
 
 
+def test_sizes_for_which_no_static_program_holds_run_dynamically_or_name_the_node(tmp_path):
+    """Of a table of 64 rows 100 are asked for: the rule of shapes says 100, and nobody may read beyond the table."""
+    import onnxruntime
+
+    table = numpy.arange(64 * 3, dtype=numpy.float32).reshape(64, 3)
+    nodes = [onnx.helper.make_node("Shape", ["ids"], ["count"]),
+             onnx.helper.make_node("Slice", ["table", "zero", "count"], ["rows"]),
+             onnx.helper.make_node("Mul", ["rows", "two"], ["y"])]
+    constants = [numpy_helper.from_array(value, name) for name, value in
+                 (("table", table), ("zero", numpy.zeros(1, numpy.int64)), ("two", numpy.full(1, 2, numpy.float32)))]
+    graph = onnx.helper.make_graph(nodes, "rows", [onnx.helper.make_tensor_value_info("ids", 7, ["n"])],
+                                   [onnx.helper.make_tensor_value_info("y", 1, None)], constants)
+    file = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), file)
+    folders, session = [], onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    for count in (7, 100, 8, 64):
+        folders.append(tmp_path / f"test_data_set_{count}")
+        folders[-1].mkdir()
+        ids = numpy.zeros(count, numpy.int64)
+        for name, array in (("input_0", ids), ("output_0", session.run(None, {"ids": ids})[0])):
+            proto = numpy_helper.from_array(array, "ids" if name == "input_0" else "y")
+            (folders[-1] / f"{name}.pb").write_bytes(proto.SerializeToString())
+    verdicts = {driver: [line.split()[0] for line in
+                         run(file, "--driver", driver, "--test-data", *folders, code=code).splitlines()]
+                for driver, code in (("auto", 0), ("dynamic", 0), ("static", 1))}
+    assert verdicts == {"auto": ["PASS"] * 4, "dynamic": ["PASS"] * 4, "static": ["PASS", "UNSUPPORTED", "PASS", "PASS"]}
+    line = run(file, "--driver", "static", "--test-data", folders[1], code=1)
+    assert re.search(r"no static program for these sizes \(n 100\): node .*Slice", line), line
+
+
 def test_a_wrong_output_fails(tmp_path):
     shutil.copytree(FIXTURES / "bert-classifier", tmp_path / "m")
     file = next((tmp_path / "m").glob("test_data_set_0/output_0.pb"))
@@ -169,6 +199,15 @@ def test_plans_that_do_not_fit_quantized_weights_are_refused(tmp_path):
 def test_compiled_stages_print_text_and_json(stage, name):
     assert len(inspect(model(name), "--stage", stage, "--tp", 2 if name == "gpt2-optimum" else 1)) > 5
     json.loads(inspect(model(name), "--stage", stage, "--json"))
+
+
+def test_placement_says_which_machine_and_what_carries_each_pair():
+    host = os.uname().nodename
+    text = inspect(model("gpt2-optimum"), "--stage", "placement", "--tp", 3).splitlines()
+    assert text[0] == "every two of 3 ranks exchange by local" and text[1].startswith(f"rank 0 on {host}, ")
+    placed = json.loads(inspect(model("gpt2-optimum"), "--stage", "placement", "--tp", 3, "--json"))
+    assert [link["between"] for link in placed["links"]] == [[0, 1], [0, 2], [1, 2]]
+    assert {rank["machine"] for rank in placed["ranks"]} == {host}
 
 
 def test_the_plan_is_drawn_with_ranks_as_columns_and_bytes_on_edges():

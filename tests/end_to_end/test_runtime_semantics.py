@@ -2,10 +2,12 @@
 they run, against ONNX Runtime."""
 
 import json
+import resource
 import subprocess
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from test_microsoft_nodes import BINARY, MICROSOFT, agrees, node, random, write_case
@@ -36,6 +38,25 @@ def test_the_nearest_pixel(tmp_path, mode, rounding):
         nodes[0].input[1] = ""
         write_case(tmp_path / str(scale), nodes, feeds, {"s": np.array([1, 1, 1, scale], np.float32)})
     agrees(tmp_path, 9)
+
+
+COORDINATES = ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn"]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_resizing_by_scales_that_round_the_size(tmp_path, mode):
+    """A model for each way of coordinates: sizes 3 to 13 by scales 0.3 to 3.3. For align_corners the same by size: by scales
+    that round, ONNX Runtime differs from ONNX's own tests."""
+    sizes, scales = range(3, 14), [round(0.3 + 0.2 * i, 1) for i in range(16)]
+    for coordinates in COORDINATES:
+        is_by_size = coordinates == "align_corners"
+        nodes = [helper.make_node("Resize", [f"x{n}", "", *([""] if is_by_size else []), f"by{n},{scale}"], [f"y{n},{scale}"], mode=mode,
+                                  coordinate_transformation_mode=coordinates) for n in sizes for scale in scales]
+        by = {f"by{n},{scale}": np.array([1, 1, 2, max(1, int(n * scale))]) if is_by_size else np.array([1, 1, 1, scale], np.float32)
+              for n in sizes for scale in scales}
+        write_case(tmp_path / coordinates, nodes, {f"x{n}": random(1, 1, 2, n) for n in sizes}, by,
+                   [n.output[0] for n in nodes], opset=19)
+    agrees(tmp_path, len(COORDINATES))
 
 
 @pytest.mark.parametrize("trips", [0, 2])
@@ -92,6 +113,20 @@ def test_sizes_that_meet_in_a_broadcast_as_it_runs(tmp_path, queries, documents)
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("a, b", [(2, 1), (1, 4), (3, 3)])
+@pytest.mark.parametrize("names", ["one", "two"])
+def test_sizes_of_one_name_and_sizes_that_a_later_node_wants_equal(tmp_path, names, a, b):
+    """Only what a node needs for itself: ONNX Runtime takes 1 and n by one name, and a sum of both where n is joined."""
+    last = [node("MatMul", "p w", "y"), node("Softmax", "p", "y")]
+    if b >= a:
+        last.append(node("Concat", "p b", "y", axis=1))
+    sizes = {"a": ["n", 8], "b": ["n" if names == "one" else "m", 8]}
+    for then in last:
+        write_case(tmp_path / then.op_type, [node("Add", "a b", "p"), then], {"a": random(a, 8), "b": random(b, 8)},
+                   {"w": random(8, 2)} if then.op_type == "MatMul" else {}, sizes=sizes)
+    agrees(tmp_path, len(last))
+
+
 def test_a_size_that_divides_another(tmp_path):
     """The width of one input cuts another, and the parts are added to a third: none may be solved for as nothing."""
     nodes = [node("Shape", "w", "width"), node("Concat", "open width", "target", axis=0), node("Reshape", "x target", "cut"),
@@ -99,3 +134,96 @@ def test_a_size_that_divides_another(tmp_path):
     write_case(tmp_path / "case", nodes, {"w": random(3), "x": random(12), "z": random(2, 4)}, {"open": np.array([-1])},
                sizes={"w": ["W"], "x": ["N"], "z": ["R", "K"]})
     agrees(tmp_path)
+
+
+I64 = np.int64
+# Values and sizes that are known only as it runs, and fit nothing: (nodes, inputs with their declared sizes).
+UNFIT = {
+    "Gather": ([node("Gather", "x i", "y")], {"x": (random(2, 4), "n 4"), "i": (np.array([5], I64), "k")}),
+    "Gather of nothing": ([node("Gather", "x i", "y")], {"x": (random(0, 4), "n 4"), "i": (np.array([0], I64), "k")}),
+    "GatherND": ([node("GatherND", "x i", "y")], {"x": (random(3, 4), "n 4"), "i": (np.array([[77]], I64), "k 1")}),
+    "GatherElements": ([node("GatherElements", "x i", "y", axis=1)],
+                       {"x": (random(2, 4), "n 4"), "i": (np.zeros((900_000, 1), I64), "k 1")}),
+    "ScatterND": ([node("ScatterND", "x i u", "y")], {"x": (random(4, 40), "n 40"), "i": (np.zeros((50_000, 1), I64), "k 1"),
+                                                      "u": (random(50_000, 1), "k m")}),
+    "ScatterElements": ([node("ScatterElements", "x i u", "y")],
+                        {"x": (random(4, 40), "n 40"), "i": (np.zeros((4, 40), I64), "k 40"), "u": (random(1, 1), "l m")}),
+    "ReverseSequence": ([node("ReverseSequence", "x l", "y", batch_axis=0, time_axis=1)],
+                        {"x": (random(2, 4), "n t"), "l": (np.array([2**60, 1], I64), "k")}),
+    "lengths of ReverseSequence": ([node("ReverseSequence", "x l", "y", batch_axis=0, time_axis=1)],
+                                   {"x": (random(2, 4), "n t"), "l": (np.array([1], I64), "k")}),
+    "ArgMax": ([node("ArgMax", "x", "y", axis=0)], {"x": (random(0, 4), "n 4")}),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+@pytest.mark.parametrize("driver", ["static", "dynamic", "auto"])
+def test_values_that_do_not_fit_are_an_error_of_the_node(tmp_path, driver, name):
+    """No kernel may read or write where they point. ONNX Runtime refuses them, too."""
+    nodes, feeds = UNFIT[name]
+    sizes = {n: [int(s) if s.isdigit() else s for s in text.split()] for n, (_, text) in feeds.items()}
+    kinds = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(I64): TensorProto.INT64}
+    output = TensorProto.INT64 if name == "ArgMax" else TensorProto.FLOAT
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(n, kinds[a.dtype], sizes[n]) for n, (a, _) in feeds.items()],
+                              [helper.make_tensor_value_info("y", output, None)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    with pytest.raises(Exception, match=nodes[0].op_type):
+        session.run(None, {n: a for n, (a, _) in feeds.items()})
+    options = []
+    for n, (array, _) in feeds.items():
+        np.save(tmp_path / f"{n}.npy", array)
+        options += ["--input", f"{n}={tmp_path / n}.npy"]
+    run = subprocess.run([BINARY, tmp_path / "model.onnx", "--driver", driver, *options], capture_output=True, text=True)
+    assert run.returncode > 0 and run.returncode != 70 and run.stderr.count("\n") == 1, (run.returncode, run.stderr)
+    assert f"({nodes[0].op_type})" in run.stderr
+
+
+@pytest.mark.parametrize("what", ["trips", "condition", "body"])
+def test_a_loop_that_is_told_nothing_is_an_error_of_the_node(tmp_path, what):
+    """A tensor of no elements, where the graph promises one: it asked a server's memory."""
+    body = helper.make_graph(
+        [node("Identity", "none" if what == "body" else "c", "d"), node("Add", "s s", "t")], "body",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("c", TensorProto.BOOL, None),
+         helper.make_tensor_value_info("s", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, None), helper.make_tensor_value_info("t", TensorProto.FLOAT, None)])
+    nodes = [node("Slice", "ones begin count", "few"), node("Cast", "few", "none", to=TensorProto.BOOL),
+             helper.make_node("Loop", ["few" if what == "trips" else "", "none" if what == "condition" else "go", "x"], ["y"], body=body)]
+    stored = {"ones": np.ones(1, I64), "begin": np.zeros(1, I64), "go": np.array(True)}
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]),
+                                           helper.make_tensor_value_info("count", TensorProto.INT64, [1])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+                              [numpy_helper.from_array(a, n) for n, a in stored.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", random(3))
+    np.save(tmp_path / "count.npy", np.zeros(1, I64))
+    run = subprocess.run([BINARY, tmp_path / "model.onnx", "--input", f"x={tmp_path / 'x.npy'}", "--input",
+                          f"count={tmp_path / 'count.npy'}"], capture_output=True, text=True)
+    assert run.returncode > 0 and run.stderr.count("\n") == 1, (run.returncode, run.stderr)
+    assert "(Loop)" in run.stderr and "0 elements, not 1" in run.stderr
+
+
+@pytest.mark.parametrize("what", ["state", "rows"])
+def test_a_loop_that_grows_leaves_memory_to_others(tmp_path, what):
+    """Each trip doubles its state, or joins what all trips made: memory that nobody touches yet is promised without end."""
+    one = [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
+    state = helper.make_tensor_value_info("s", TensorProto.FLOAT, None)
+    grown = node("Concat", "s s", "t", axis=0) if what == "state" else node("Identity", "s", "t")
+    outputs = [helper.make_tensor_value_info("d", TensorProto.BOOL, []), helper.make_tensor_value_info("t", TensorProto.FLOAT, None)]
+    nodes, extra = [node("Identity", "c", "d"), grown], []
+    if what == "rows":
+        nodes.append(node("Add", "s s", "row"))
+        extra = [helper.make_tensor_value_info("row", TensorProto.FLOAT, None)]
+    body = helper.make_graph(nodes, "body", [*one, state], [*outputs, *extra])
+    loop = helper.make_node("Loop", ["m", "", "x"], ["last", *(["all"] if extra else [])], body=body)
+    graph = helper.make_graph([loop, node("Shape", "all" if extra else "last", "y")], "g",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]), helper.make_tensor_value_info("m", TensorProto.INT64, [])],
+                              [helper.make_tensor_value_info("y", TensorProto.INT64, None)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", np.zeros(1 << 20, np.float32))
+    np.save(tmp_path / "m.npy", np.array(60 if what == "state" else 1000))
+    limit = 1 << 30  # of addresses; the process counts it as what is left
+    run = subprocess.run([BINARY, tmp_path / "model.onnx", "--threads", "1", "--input", f"x={tmp_path / 'x.npy'}", "--input", f"m={tmp_path / 'm.npy'}"],
+                         capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert run.returncode > 0 and run.stderr.count("\n") == 1, (run.returncode, run.stderr)
+    assert "MiB of memory are left" in run.stderr

@@ -259,8 +259,50 @@ def divided(op, by, **attributes):
                  inputs=[value("x", ("N", len(by)), TensorProto.INT64)], outputs=[value("y", None, TensorProto.INT64)])
 
 
+def table_by_tokens(length, *more):
+    """As many of 64 stored positions as there are tokens, beside a mask of `length`."""
+    nodes = [node("Shape", ["x"], ["n"], start=1), *more, node("Add", ["x", "p"], ["e"]),
+             node("Concat", ["e", "mask"], axis=0)]
+    stored = [numpy_helper.from_array(numpy.arange(64).reshape(1, 64), "t"), ints("zero", 0), ints("one", 1), ints("most", 64)]
+    return graph(nodes, stored, inputs=[value("x", ("B", "S"), TensorProto.INT64), value("mask", ("C", length), TensorProto.INT64)],
+                 outputs=[value("y", None, TensorProto.INT64)])
+
+
+def resized(**words):
+    stored = [numpy_helper.from_array(numpy.ones(4, numpy.float32), "s")]
+    return graph([node("Resize", ["x", "", "s"], name="TheNode", **words)], stored, inputs=[value("x", (1, 1, 4, 4))])
+
+
+def padded(mode):
+    return graph([node("Pad", ["x", "p"], mode=mode, name="TheNode")], [ints("p", 1, 1)])
+
+
+WORDS = {  # operators whose attribute is such a word: refused if it is none that the operator knows
+    **{f"Pad {mode}": padded(mode) for mode in ("constant", "reflect", "edge", "wrap", "foo")},
+    **{f"{name} {word}": resized(**{name: word}) for name, known in (
+        ("mode", "nearest linear cubic"), ("nearest_mode", "round_prefer_floor round_prefer_ceil floor ceil"),
+        ("coordinate_transformation_mode", "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "
+         "tf_half_pixel_for_nn"), ("keep_aspect_ratio_policy", "stretch not_larger not_smaller"))
+       for word in (known + " foo").split()},
+    **{f"auto_pad {op} {word}": window(op, auto_pad=word) for op in ("Conv", "ConvTranspose")
+       for word in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", "foo")},
+    **{f"pool {word}": window("AveragePool", w=None, auto_pad=word, kernel_shape=[2, 2]) for word in ("VALID", "foo")},
+    **{f"reduction {word}": graph([node("ScatterND", ["x", "i", "x"], reduction=word, name="TheNode")],
+                                  [numpy_helper.from_array(numpy.zeros((3, 1), numpy.int64), "i")], inputs=[value("x", (3,))])
+       for word in ("none", "add", "mul", "max", "min", "foo")},
+    **{f"blocks {word}": graph([node("DepthToSpace", ["x"], blocksize=2, mode=word, name="TheNode")],
+                               inputs=[value("x", (1, 4, 2, 2))]) for word in ("DCR", "CRD", "foo")},
+}
+FIRST = node("Slice", ["t", "zero", "n", "one"], ["p"])
+PARTED = [node("Sub", ["most", "n"], ["m"]), node("Concat", ["n", "m"], ["parts"], axis=0),
+          node("Split", ["t", "parts"], ["p", "rest"], axis=1, name="TheNode")]
 PLAIN = graph([node("Neg", ["x"])])
 MODELS = {
+    **{f"{n} tokens of 64 positions": table_by_tokens(n, FIRST) for n in (65, 600, 2**31)},
+    "parts of more than there is": table_by_tokens(600, *PARTED),
+    "a part of less than nothing": graph([node("Split", ["t", "s"], ["y", "z"], name="TheNode")],
+                                         [ints("t", 1, 2), ints("s", -1, 3)], outputs=[value("y", None, TensorProto.INT64)]),
+    **{name: made for name, made in WORDS.items() if name.endswith("foo")},
     "no opset": fresh(PLAIN, opset_import=[]),
     "opset beside another": fresh(PLAIN, opset_import=[helper.make_opsetid("", 18), helper.make_opsetid("", 17)]),
     "domain under two names": fresh(PLAIN, opset_import=[helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx", 18)]),
@@ -313,7 +355,8 @@ def test_what_onnx_forbids_is_refused(name, tmp_path):
     assert_refused("inspect", save(tmp_path, MODELS[name]), words=words)
 
 
-ALLOWED = {"plain": PLAIN, "If": choice(branch("a"), branch("b")), "Loop": loop(), "function": function(),
+ALLOWED = {**{name: made for name, made in WORDS.items() if not name.endswith("foo")}, "plain": PLAIN, "64 tokens": table_by_tokens(64, FIRST), "parts": table_by_tokens(64, *PARTED),
+           "If": choice(branch("a"), branch("b")), "Loop": loop(), "function": function(),
            "unused function": function(used=False), "sequence type": nested_type(4, 1), "optional type": nested_type(9, 1),
            "initializer": graph([node("Add", ["x", "w"])], [scalar("w", 1, numpy.float32)]),
            "Conv": window("Conv", pads=[1, 0, 0, 1], more=[4]),

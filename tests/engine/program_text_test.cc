@@ -12,6 +12,7 @@
 #include "engine/program/text.h"
 #include "tests/engine/models.h"
 #include "tests/engine/token_graphs.h"
+#include "tests/fixtures.h"
 
 namespace ark::test {
 namespace {
@@ -103,7 +104,7 @@ TEST(ProgramText, OfEveryDecoderIsReadBackEqual) {
     std::string why;
     const auto model = read_decoder(model_file(fixtures() / name), why);
     ASSERT_TRUE(model) << name << ": " << why;
-    for (const int32_t ranks : {1, 3}) expect_round_trip(compile_small(*model, ranks), name);
+    for (const int32_t ranks : degrees({1, 3})) expect_round_trip(compile_small(*model, ranks), name);
   }
 }
 

@@ -180,7 +180,9 @@ class RandomSchedule {
     const int32_t most = std::min(left, room);
     if (most < 1) return false;
     const int32_t count = one_in(2) ? 1 : one_in(2) ? most : 1 + below(most);
-    while (static_cast<int32_t>(live.pages.size()) * limits_.page_size < live.posted + count) {
+    // Behind it what does not follow, as wrong drafts: it must leave no trace.
+    const int32_t wrong = std::min({below(4), room - count, limits_.max_length - live.posted - count});
+    while (static_cast<int32_t>(live.pages.size()) * limits_.page_size < live.posted + count + wrong) {
       const int32_t page = take_page();
       if (page < 0) return false;
       live.pages.push_back(page);
@@ -188,12 +190,13 @@ class RandomSchedule {
     for (; live.told < static_cast<int32_t>(live.pages.size()); ++live.told)
       step.page_deltas.push_back({slot, live.told, live.pages[live.told]});
     const auto first = static_cast<int32_t>(step.tokens.size());
-    step.sequences.push_back({slot, first, count, live.posted});
+    step.sequences.push_back({slot, first, count + wrong, live.posted});
     for (int32_t i = 0; i < count; ++i) {
       const int32_t position = live.posted + i;
       const bool feeds_back = i == 0 && live.sampled > 0 && live.sampled == position && !one_in(4);
       step.tokens.push_back(feeds_back ? kFeedbackToken : job.tokens[position]);
     }
+    for (int32_t i = 0; i < wrong; ++i) step.tokens.push_back(below(limits_.vocabulary));
     int32_t sampled = live.sampled;
     for (int32_t i = 0; i < count; ++i) {
       if (static_cast<int32_t>(step.rows.size()) == limits_.max_rows) break;
@@ -202,13 +205,13 @@ class RandomSchedule {
       if (one_in(samples ? 4 : 2)) continue;
       StepRow row = row_of(job, first + i, slot, samples ? kWantToken | kWantLogprob : kWantLogits);
       if (one_in(3)) row.flags |= kWantLogits;
-      if (samples && i + 1 < count) row.flags = kWantLogits;  // one sample of a slot a step
+      if (samples && i + 1 < count) row.flags |= kTentative;
       row.bias_first = static_cast<int32_t>(step.bias.size());
       row.bias_count = static_cast<int32_t>(job.bias.size());
       step.bias.insert(step.bias.end(), job.bias.begin(), job.bias.end());
       step.rows.push_back(row);
       flight.rows.push_back({&job, position, row.flags});
-      if (row.flags & kWantToken) sampled = position + 1;
+      if ((row.flags & (kWantToken | kTentative)) == kWantToken) sampled = position + 1;
     }
     live.sampled = sampled;
     live.posted += count;

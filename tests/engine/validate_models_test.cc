@@ -3,13 +3,14 @@
 
 #include "tests/engine/models.h"
 #include "tests/engine/mutations.h"
+#include "tests/fixtures.h"
 
 namespace ark::test {
 namespace {
 
 // The programs for 1 to 5 ranks are sound.
 void expect_sound(const DecoderModel& model, const std::string& name) {
-  for (const int32_t ranks : {1, 2, 3, 4, 5}) {
+  for (const int32_t ranks : degrees({1, 2, 3, 4, 5})) {
     const Compiled c = compile_small(model, ranks);
     EXPECT_EQ(validate(c.programs, c.bindings), std::vector<std::string>()) << name << " tp " << ranks;
   }

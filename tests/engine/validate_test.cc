@@ -29,7 +29,7 @@ TEST(Validate, AcceptsWhatLoweringMakes) {
   for (const bool gpt2 : {false, true}) {
     for (const int64_t layers : {1, 2, 3, 6}) {
       for (const bool early : {true, false}) {
-        for (const int32_t ranks : {1, 2, 3, 4, 8}) {
+        for (const int32_t ranks : degrees({1, 2, 3, 4, 8})) {
           EXPECT_EQ(first_error(compiled(gpt2, ranks, layers, early)), "")
               << gpt2 << layers << early << ranks;
         }

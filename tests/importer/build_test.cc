@@ -57,10 +57,10 @@ TEST(Build, EveryFixtureThatIsNotRefusedByName) {
 }
 
 TEST(Build, SymbolicSizes) {
-  const auto shapes = [](const std::vector<Names>& dims) {
-    test::GraphParts parts{.nodes = {node("Neg", {"i0"}, {"y"})}, .outputs = {kY}};
+  const auto shapes = [](const std::vector<Names>& dims, int dtype = kI64) {
+    test::GraphParts parts{.nodes = {node("Neg", {"i0"}, {"y"})}, .outputs = {value_info("y", dtype, {})}};
     for (std::size_t i = 0; i < dims.size(); ++i)
-      parts.inputs.push_back(value_info("i" + std::to_string(i), kF32, dims[i]));
+      parts.inputs.push_back(value_info("i" + std::to_string(i), dtype, dims[i]));
     const Graph g = build(parts);
     std::vector<std::string> texts;
     for (ValueId id : g.inputs) texts.push_back(str(*g.value(id).shape));
@@ -69,6 +69,9 @@ TEST(Build, SymbolicSizes) {
   using testing::ElementsAre;
   EXPECT_THAT(shapes({{"batch", "8"}, {"batch", "-1"}, {"", ""}}),
               ElementsAre("[batch, 8]", "[batch, i1.1]", "[i2.0, i2.1]"));
+  EXPECT_THAT(shapes({{"batch", "8"}, {"1", "batch"}, {"batch", "batch"}}, kF32),
+              ElementsAre("[batch, 8]", "[1, batch_2]", "[batch_3, batch_3]"))
+      << "where nothing is an integer, one name may stand for 1 and n";
   EXPECT_THAT(shapes({{"past + seq"}, {"past", "seq"}, {"seq + past"}}),
               ElementsAre("[past + seq]", "[past, seq]", "[past + seq]"));
   EXPECT_THAT(shapes({{"past + other"}, {"past"}}), ElementsAre("[past___other]", "[past]"))

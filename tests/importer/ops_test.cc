@@ -121,7 +121,9 @@ TEST(Slice, BoundsAreClampedAndWrapped) {
   EXPECT_EQ(shape(5, 2, 2), "[batch, past + seq, 0]");
   EXPECT_EQ(shape(-1, INT64_MIN, 2, -1), "[batch, past + seq, 8]");
   EXPECT_EQ(shape(0, 8, 2, 3), "[batch, past + seq, 3]");
-  EXPECT_EQ(shape(-1, INT64_MAX, 1), "[batch, 1, 8]");  // the last token
+  EXPECT_EQ(shape(5, 8, 2, INT64_MAX), "[batch, past + seq, 1]");
+  EXPECT_EQ(shape(5, INT64_MIN, 2, INT64_MIN), "[batch, past + seq, 1]");  // whose negative is no number
+  EXPECT_EQ(shape(-1, INT64_MAX, 1), "[batch, 1, 8]");                     // the last token
   EXPECT_THROW(shape(0, 1, 3), Error);
   EXPECT_THROW(shape(0, 1, 2, 0), Error);
 }

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 
 import gguf
 import numpy as np
@@ -32,7 +33,8 @@ def test_every_dequantized_tensor_has_its_published_hash(fixtures, smollm2):
 
 def test_smollm2_gives_its_published_tokens(fixtures, smollm2):
     oracle = Oracle(str(smollm2 / "smollm2.onnx"), Source(smollm2 / "smollm2.q4_1.gguf").config("f32"))
-    for prompt in expected(fixtures, "expected.json")["prompts"]:
+    prompts = expected(fixtures, "expected.json")["prompts"]
+    for prompt in prompts if os.environ.get("ARK_FULL") else prompts[:2]:  # test_published_tokens.py has all
         ids, margins = oracle.greedy(prompt["prompt_ids"], len(prompt["greedy_ids"]))
         assert ids == prompt["greedy_ids"]
         assert np.abs(np.array(margins) - prompt["margins"]).max() <= 1e-3

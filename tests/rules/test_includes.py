@@ -49,10 +49,12 @@ LIBRARIES = {
     "google/protobuf/": {"importer"},
     "httplib.h": {"server"},
     "openssl/": {"server"},
+    "mpi.h": {"dma"},
     "nlohmann/": {"server"},
     "CLI/": {"server"},
     "pcre2": {"server"},
     "utf8proc": {"server"},
+    "infiniband/": {"dma"},
     "gtest/": set(),
     "gmock/": set(),
 }

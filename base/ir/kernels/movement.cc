@@ -1,5 +1,6 @@
 // Operators that move elements without looking at them.
 #include <numeric>
+#include <utility>
 
 #include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
@@ -89,12 +90,14 @@ Slices slices_of(const KernelCall& call) {
   const Dims steps = ints_operand(call, key::kSteps, 4).value_or(Dims(starts.size(), 1));
   const bool folded = call.attributes->has(key::kStarts);
   Slices s;
+  uint64_t seen = 0;  // axes
   s.dims = dims_of(x);
   s.step.fill(1);
   if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size())
     misfit("Slice with bounds of different counts");
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const std::size_t axis = own_axis(axes[i], x);
+    if (std::exchange(seen, seen | uint64_t{1} << axis) >> axis & 1) misfit("Slice with an axis twice");
     const int64_t n = x.dims[axis], step = std::clamp(steps[i], -n - 1, n + 1);  // a longer one takes no more
     if (step == 0) misfit("Slice with step 0");
     const auto clamp = [&](int64_t v, int64_t low, int64_t high) {

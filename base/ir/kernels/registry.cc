@@ -31,6 +31,14 @@ const std::vector<Kernel>& library() {
 
 }  // namespace
 
+bool follows_from_sizes(Op op, int inputs) {
+  if (is_pointwise(op) || is_one_of(op, {Op::kMatMul, Op::kConcat, Op::kLayerNorm, Op::kRmsNorm, Op::kSoftmax,
+                                         Op::kLogSoftmax, Op::kTranspose, Op::kConv}))
+    return true;
+  return inputs == 1 && is_one_of(op, {Op::kReshape, Op::kSlice, Op::kExpand, Op::kSplit, Op::kTile,
+                                       Op::kReduceSum, Op::kReduceMean, Op::kReduceMax, Op::kReduceMin});
+}
+
 const Kernel* find_kernel(Op op) {
   const Kernel& kernel = library()[static_cast<std::size_t>(op)];
   return kernel.tile ? &kernel : nullptr;

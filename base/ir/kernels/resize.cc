@@ -63,10 +63,12 @@ std::vector<ResizedAxis> axes_of(const KernelCall& call) {
 float coordinate(const std::string& mode, const ResizedAxis& axis, int64_t o) {
   const struct { float scale, out; } a{static_cast<float>(axis.scale), static_cast<float>(axis.out)};
   const auto x = static_cast<float>(o), in = static_cast<float>(axis.in);
-  const float exact = a.scale * in;  // the output's length before it was rounded
   if (mode == "asymmetric") return x / a.scale;
+  // The output's length before it is rounded, as ONNX's own tests have it; ONNX Runtime takes the rounded one here.
+  const float exact = a.scale * in;
   if (mode == "align_corners") return exact == 1 || a.out == 1 ? 0 : x * (in - 1) / (exact - 1);
-  if (mode == "pytorch_half_pixel" && !(exact > 1)) return 0;
+  if (mode == "pytorch_half_pixel" && !(a.out > 1)) return 0;
+  if (mode == "tf_half_pixel_for_nn") return (x + 0.5f) / a.scale;
   const float half = (x + 0.5f) / a.scale - 0.5f;
   if (mode == "half_pixel_symmetric") return in / 2 * (1 - a.out / exact) + half;
   if (mode == "half_pixel" || mode == "pytorch_half_pixel") return half;

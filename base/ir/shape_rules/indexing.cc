@@ -52,6 +52,14 @@ void scatter(Context& c) {
 }
 
 void one_hot(Context& c) {
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {  // the depth, one number; and two values
+    if (!c.shape(i)) continue;
+    const Shape& shape = *c.shape(i);
+    if (shape.size() > 1 || (i == 2 && shape.empty()))
+      c.fail("its depth or its values have shape " + str(shape));
+    if (!shape.empty())
+      c.same(shape[0], static_cast<int64_t>(i), i == 1 ? "the depth's numbers and 1" : "the values and 2");
+  }
   if (!c.shape(0)) return c.out(0, c.dtype(2), std::nullopt);
   Shape y = *c.shape(0);
   const int64_t axis = c.axis(c.attributes().get(key::kAxis), *c.rank(0) + 1);

@@ -40,7 +40,8 @@ void run(const PhaseCall& call) {
     const auto bias = call.frame->bias.subspan(static_cast<std::size_t>(row.bias_first),
                                                static_cast<std::size_t>(row.bias_count));
     RowRecord record = sample_row(values, row, history, position, bias, room);
-    if (row.flags & kWantToken) call.state->last_tokens[row.slot] = record.token;
+    if ((row.flags & (kWantToken | kTentative)) == kWantToken)
+      call.state->last_tokens[row.slot] = record.token;
     if (!call.results) continue;
     if (row.flags & kWantLogits) {
       record.has_logits = 1;

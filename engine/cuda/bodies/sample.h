@@ -363,7 +363,8 @@ struct Sample : Quiet {
       apply_penalties(position, at<u32>(rank.sample_counts) + room * vocabulary);
     }
     const i32 token = (row.flags & kWantToken) != 0 ? pick(position) : -1;
-    if (call.b.thread == 0 && (row.flags & kWantToken) != 0) at<i32>(rank.last_tokens)[row.slot] = token;
+    if (call.b.thread == 0 && (row.flags & (kWantToken | kTentative)) == kWantToken)
+      at<i32>(rank.last_tokens)[row.slot] = token;
     report(token, to);
     consumers_sync();
   }

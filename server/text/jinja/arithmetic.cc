@@ -91,20 +91,22 @@ Value repeat(const Value& sequence, std::int64_t times, Budget& budget) {
   if (sequence.is_string()) {
     budget.charge_bytes(sequence.as_string().size() * count);
     std::string out;
+    out.reserve(sequence.as_string().size() * count);
     for (std::size_t i = 0; i < count && !sequence.as_string().empty(); ++i) out += sequence.as_string();
     return out;
   }
   const auto& items = sequence.as_list().items;
-  budget.charge_bytes(items.size() * count * sizeof(Value));
-  std::vector<Value> out;
+  std::vector<Value> out = room_for(items.size() * count, budget);
   for (std::size_t i = 0; i < count && !items.empty(); ++i) out.insert(out.end(), items.begin(), items.end());
   return Value::list(std::move(out), sequence.as_list().flavor);
 }
 
 Value concatenate(const Value& a, const Value& b, Budget& budget) {
-  std::vector<Value> out = a.as_list().items;
-  out.insert(out.end(), b.as_list().items.begin(), b.as_list().items.end());
-  budget.charge_bytes(out.size() * sizeof(Value));
+  const auto &first = a.as_list().items, &second = b.as_list().items;
+  budget.charge_bytes(kListBytes);
+  std::vector<Value> out = room_for(first.size() + second.size(), budget);
+  out.insert(out.end(), first.begin(), first.end());
+  out.insert(out.end(), second.begin(), second.end());
   return Value::list(std::move(out), a.as_list().flavor);
 }
 
@@ -114,7 +116,7 @@ Value calculate(Arithmetic operation, const Value& a, const Value& b, Budget& bu
   if (a.is_number() && b.is_number()) return calculate_numbers(operation, a, b);
   if (operation == Arithmetic::kAdd) {
     if (a.is_string() && b.is_string()) {
-      budget.charge_bytes(a.as_string().size() + b.as_string().size());
+      budget.charge_bytes(kTextBytes + a.as_string().size() + b.as_string().size());
       return a.as_string() + b.as_string();
     }
     if (a.is_sequence() && b.is_sequence() && a.as_list().flavor == b.as_list().flavor)

@@ -21,26 +21,29 @@ bool compare_by(const std::string& name, const Value& left, const Value& right, 
 
 }  // namespace
 
+// Functions and undefined values are made where they are asked for.
+Value Interpreter::made(Value value) {
+  budget_.charge_bytes(kFunctionBytes + (value.is_undefined() ? value.undefined_what().size() : 0));
+  return value;
+}
+
 Value Interpreter::attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) use_of_undefined(object);
+  budget_.charge_bytes(name.size());  // messages repeat it
   if (object.is_namespace()) {
     budget_.charge(object.as_namespace().attributes.size() / kNamesPerUnit);
     return object.as_namespace().find(name);
   }
-  if (auto method = find_method(object, name)) return *method;
+  if (auto method = find_method(object, name)) return made(*method);
   if (object.is_dict())
     if (const Value* found = object.as_dict().find(std::string_view(name))) return *found;
-  return Value::undefined(object_name(object) + " has no attribute '" + name + "'");
+  return made(Value::undefined(object_name(object) + " has no attribute '" + name + "'"));
 }
 
 Value Interpreter::item(const Value& object, const Value& key) {
   if (const auto found = subscript(object, key, budget_)) return *found;
   if (!key.is_string())
-    return Value::undefined(object_name(object) + " has no element " + repr(key, budget_));
-  if (object.is_dict()) {
-    if (auto method = find_method(object, key.as_string())) return *method;
-    return Value::undefined(object_name(object) + " has no attribute '" + key.as_string() + "'");
-  }
+    return made(Value::undefined(object_name(object) + " has no element " + repr(key, budget_)));
   return attribute(object, key.as_string());
 }
 
@@ -107,16 +110,15 @@ Value Interpreter::evaluate(const Expression& expression) {
 Value Interpreter::evaluate_name(const std::string& name) {
   if (const Value* value = scope_->find(name, budget_)) return *value;
   if (const Value* value = variables_.find(std::string_view(name))) return *value;
-  if (auto function = find_function(name)) return *function;
-  return Value::undefined("'" + name + "' is undefined");
+  if (auto function = find_function(name)) return made(*function);
+  return made(Value::undefined("'" + name + "' is undefined"));
 }
 
 std::vector<Value> Interpreter::evaluate_items(const Expression& expression, std::size_t first) {
-  std::vector<Value> values;
-  values.reserve(expression.items.size());
+  budget_.charge_bytes(kListBytes);
+  std::vector<Value> values = room_for(expression.items.size(), budget_);
   for (std::size_t i = first; i < expression.items.size(); ++i)
     values.push_back(evaluate(*expression.items[i]));
-  budget_.charge_bytes(values.size() * sizeof(Value));
   return values;
 }
 
@@ -132,7 +134,8 @@ Arguments Interpreter::evaluate_arguments(const Expression& expression) {
   for (const auto& [name, value] : expression.keywords)
     arguments.keywords.emplace_back(name, evaluate(*value));
   if (expression.star) {
-    std::vector<Value> more = iterate(evaluate(*expression.star), budget_);
+    const std::vector<Value> more = iterate(evaluate(*expression.star), budget_);
+    budget_.charge_bytes((arguments.positional.size() + more.size()) * sizeof(Value));
     arguments.positional.insert(arguments.positional.end(), more.begin(), more.end());
   }
   if (expression.double_star) {
@@ -141,6 +144,7 @@ Arguments Interpreter::evaluate_arguments(const Expression& expression) {
       throw TemplateError(std::string("argument after ** must be a mapping, not ") + more.type_name());
     for (const auto& [name, value] : more.as_dict().items) {
       if (!name.is_string()) throw TemplateError("keywords must be strings");
+      budget_.charge_bytes(kFunctionBytes + name.as_string().size());
       arguments.keywords.emplace_back(name.as_string(), value);
     }
   }
@@ -186,14 +190,15 @@ Value Interpreter::evaluate_condition(const Expression& expression) {
 }
 
 Value Interpreter::concatenate(const Expression& expression) {
-  std::string text;
+  TextBuilder text(budget_);
   for (const Value& value : evaluate_items(expression)) text += to_text(value, budget_);
-  return text;
+  return text.take();
 }
 
 Value Interpreter::apply(const Builtin* builtin, const char* kind, const std::string& name,
                          const Value& input, const Arguments& arguments) {
   if (!builtin) throw TemplateError(std::string("no ") + kind + " named '" + name + "'");
+  budget_.charge_bytes(kTextBytes);  // of a small result
   budget_.charge(1 + arguments.positional.size() + arguments.keywords.size());
   if (input.is_string()) budget_.charge_reading(input.as_string().size());
   Call call(*builtin, *this, input, arguments);

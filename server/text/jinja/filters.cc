@@ -13,8 +13,9 @@ namespace {
 Value same_text(Call& c) { return c.text(); }
 
 Value escape_markup(Call& c) {
-  std::string out;
-  for (char each : c.text()) {
+  const std::string text = c.text();
+  TextBuilder out(c.budget);
+  for (const char each : text) {
     static constexpr std::string_view kMarkup = "&<>'\"";
     static constexpr const char* kEntities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
     if (const std::size_t found = kMarkup.find(each); found != kMarkup.npos)
@@ -22,7 +23,22 @@ Value escape_markup(Call& c) {
     else
       out += each;
   }
-  return out;
+  return out.take();
+}
+
+// A filter that changes letters.
+template <std::string (*kFunction)(std::string_view)>
+Value cased(Call& c) {
+  const std::string text = c.text();
+  charge_case(text, c.budget);
+  return kFunction(text);
+}
+
+Value trim(Call& c) {
+  const std::string text = c.text();
+  const std::string_view stripped = strip(text, c.string_if_given(0), true, true);
+  c.budget.charge_bytes(stripped.size());
+  return stripped;
 }
 
 Value replace_filter(Call& c) {
@@ -42,15 +58,17 @@ std::string indentation(Call& c, std::size_t index, std::int64_t limit) {
 Value indent_filter(Call& c) {
   const std::string blanks = c.has(0) ? indentation(c, 0, 10000) : "    ";
   if (!c.input.is_string()) c.wrong_type("a string", c.input);
-  const std::vector<std::string> lines = split_lines(c.input.as_string() + "\n", false);
-  c.budget.charge_bytes(c.input.as_string().size() + lines.size() * (blanks.size() + sizeof blanks));
-  std::string out = c.flag(1) ? blanks : "";
+  c.budget.charge_bytes(c.input.as_string().size());
+  const std::string text = c.input.as_string() + "\n";
+  const Parts lines = split_lines(text, false, c.budget);
+  TextBuilder out(c.budget);
+  if (c.flag(1)) out += blanks;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += "\n";
     if (i > 0 && (c.flag(2) || !lines[i].empty())) out += blanks;
     out += lines[i];
   }
-  return out;
+  return out.take();
 }
 
 Value length_filter(Call& c) { return static_cast<std::int64_t>(length(c.input)); }
@@ -63,7 +81,7 @@ Value default_filter(Call& c) {
 // Decimal digits with white space around them and a sign; nothing if the text is something else.
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text) {
-  const std::string stripped = strip(text, std::nullopt, true, true);
+  const std::string_view stripped = strip(text, std::nullopt, true, true);
   std::string_view digits = stripped;
   if (digits.starts_with('+')) digits.remove_prefix(1);
   const std::string_view unsigned_digits = digits.substr(digits.starts_with('-'));
@@ -128,15 +146,15 @@ Value items_filter(Call& c) {
 }
 
 constexpr Builtin kFilters[] = {
-    {"upper", "", [](Call& c) -> Value { return to_upper(c.text()); }},
-    {"lower", "", [](Call& c) -> Value { return to_lower(c.text()); }},
-    {"capitalize", "", [](Call& c) -> Value { return capitalize(c.text()); }},
-    {"title", "", [](Call& c) -> Value { return title_words(c.text()); }},
+    {"upper", "", cased<to_upper>},
+    {"lower", "", cased<to_lower>},
+    {"capitalize", "", cased<capitalize>},
+    {"title", "", cased<title_words>},
     {"string", "", same_text},
     {"safe", "", same_text},
     {"escape", "", escape_markup},
     {"e", "", escape_markup},
-    {"trim", "chars", [](Call& c) -> Value { return strip(c.text(), c.string_if_given(0), true, true); }},
+    {"trim", "chars", trim},
     {"replace", "old new count", replace_filter},
     {"indent", "width first blank", indent_filter},
     {"length", "", length_filter},

@@ -14,7 +14,8 @@ const std::string& checked_utf8(const std::string& text) {
 }  // namespace
 
 Value from_json(const Json& json, Budget& budget, int depth) {
-  budget.charge_bytes(sizeof(Value));
+  budget.charge_bytes(sizeof(Value) + kListBytes +
+                      (json.is_string() ? json.get_ref<const std::string&>().size() : 0));
   if (depth > kMaxContainerDepth - 10)
     throw TemplateError("the input is nested deeper than " + std::to_string(kMaxContainerDepth - 10));
   switch (json.type()) {

@@ -17,6 +17,7 @@ Value range(Call& c) {
   if (distance / static_cast<long double>(step) > static_cast<long double>(kMaxRange))
     c.fail("is too big; the largest size is " + std::to_string(kMaxRange));
   std::vector<Value> items;
+  c.budget.charge_bytes(kListBytes);
   for (std::int64_t i = start; step > 0 ? i < stop : i > stop; i += step) {
     items.emplace_back(i);
     if (items.size() >= static_cast<std::size_t>(kMaxRange)) break;

@@ -62,11 +62,11 @@ Interpreter::Interpreter(const Dict& variables, std::time_t now, Budget& budget)
     : variables_(variables), now_(now), budget_(budget) {}
 
 std::string Interpreter::run(const Block& block) {
-  std::string out;
+  TextBuilder out(budget_);
   out_ = &out;
   const Enter enter(*this, std::make_shared<Scope>(nullptr));
   run_block(block);
-  return out;
+  return out.take();
 }
 
 Interpreter::Flow Interpreter::run_block(const Block& block) {
@@ -133,15 +133,14 @@ Interpreter::Flow Interpreter::run_if(const Statement& statement) {
 // The items of a for statement that pass its test.
 std::shared_ptr<Interpreter::Loop> Interpreter::loop_over(const Statement& statement) {
   const auto loop = std::make_shared<Loop>();
-  for (Value& item : iterate(evaluate(*statement.expression), budget_)) {
-    budget_.charge();
-    if (statement.test) {
-      const Enter enter(*this, std::make_shared<Scope>(scope_));
-      assign(*statement.target, item);
-      if (!truthy(evaluate(*statement.test))) continue;
-    }
-    loop->items.push_back(std::move(item));
-  }
+  loop->items = iterate(evaluate(*statement.expression), budget_);
+  budget_.charge(loop->items.size());
+  if (!statement.test) return loop;
+  std::erase_if(loop->items, [&](const Value& item) {
+    const Enter enter(*this, std::make_shared<Scope>(scope_));
+    assign(*statement.target, item);
+    return !truthy(evaluate(*statement.test));
+  });
   return loop;
 }
 
@@ -180,14 +179,14 @@ void Interpreter::run_call(const Statement& statement) {
 }
 
 std::string Interpreter::capture(const ScopePtr& outer, const std::function<void()>& run) {
-  std::string text;
-  std::string* saved = std::exchange(out_, &text);
+  TextBuilder text(budget_);
+  TextBuilder* saved = std::exchange(out_, &text);
   {
     const Enter enter(*this, std::make_shared<Scope>(outer));
     run();
   }
   out_ = saved;
-  return text;
+  return text.take();
 }
 
 std::string Interpreter::capture(const Block& block) {
@@ -214,7 +213,7 @@ void Interpreter::write(const Value& value) {
 }
 
 void Interpreter::write(std::string_view text) {
-  budget_.charge_bytes(text.size());
+  budget_.charge_reading(text.size());
   if (out_->size() + text.size() > kMaxOutput)
     throw TemplateError("the output exceeds " + std::to_string(kMaxOutput >> 20) + " MiB");
   *out_ += text;
@@ -239,7 +238,7 @@ std::string Interpreter::run_macro(const Statement& statement, const ScopePtr& s
 void Interpreter::bind_parameters(const Statement& statement, const Arguments& arguments) {
   budget_.charge(arguments.keywords.size() * statement.parameters.size() / kNamesPerUnit);
   const std::size_t count = statement.parameters.size(), required = count - statement.defaults.size();
-  std::vector<Value> rest;
+  std::vector<Value> rest = room_for(arguments.positional.size(), budget_);
   auto kwargs = std::make_shared<Dict>();
   std::vector<bool> bound(count);
   const auto bind = [&](std::size_t i, const Value& value) {

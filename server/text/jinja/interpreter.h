@@ -94,6 +94,7 @@ class Interpreter {
 
   // evaluate.cc: expressions
   Value evaluate(const Expression& expression);
+  Value made(Value value);
   Value evaluate_name(const std::string& name);
   Value evaluate_dict(const Expression& expression);
   Value evaluate_call(const Expression& expression);
@@ -107,7 +108,7 @@ class Interpreter {
   const Dict& variables_;
   std::time_t now_;
   ScopePtr scope_;
-  std::string* out_ = nullptr;
+  TextBuilder* out_ = nullptr;
   Budget& budget_;
   int depth_ = 0;
   int line_ = 1;

@@ -1,5 +1,6 @@
 // Methods of strings, lists and dicts. Those that would change their object do not exist in templates.
 #include <algorithm>
+#include <span>
 
 #include "server/text/jinja/builtins.h"
 #include "server/text/jinja/strings.h"
@@ -8,38 +9,42 @@
 namespace ark::text::jinja {
 namespace {
 
-Value string_list(std::vector<std::string> parts, Budget& budget) {
-  std::vector<Value> items;
-  std::size_t bytes = 0;
-  for (std::string& part : parts) {
-    bytes += part.size() + sizeof(Value) + sizeof(std::string);
-    items.emplace_back(std::move(part));
+Value string_list(const Parts& parts, Budget& budget) {
+  std::vector<Value> items = room_for(parts.size(), budget);
+  for (const std::string_view part : parts) {
+    budget.charge_bytes(kTextBytes + part.size());
+    items.emplace_back(part);
   }
-  budget.charge_bytes(bytes);
   return Value::list(std::move(items));
+}
+
+Value copy_of(std::string_view text, Budget& budget) {
+  budget.charge_bytes(text.size());
+  return text;
 }
 
 template <bool kLeft, bool kRight>
 Value strip_method(Call& c) {
-  return strip(c.input.as_string(), c.string_if_given(0), kLeft, kRight);
+  return copy_of(strip(c.input.as_string(), c.string_if_given(0), kLeft, kRight), c.budget);
 }
 
 template <bool kFromRight>
 Value split_method(Call& c) {
   const auto separator = c.string_if_given(0);
   if (separator && separator->empty()) c.fail("got an empty separator");
-  return string_list(split(c.input.as_string(), separator, c.integer_or(1, -1), kFromRight), c.budget);
+  return string_list(split(c.input.as_string(), separator, c.integer_or(1, -1), kFromRight, c.budget),
+                     c.budget);
 }
 
 Value splitlines_method(Call& c) {
-  return string_list(split_lines(c.input.as_string(), c.flag(0)), c.budget);
+  return string_list(split_lines(c.input.as_string(), c.flag(0), c.budget), c.budget);
 }
 
 template <bool kAtEnd>
 Value affix_method(Call& c) {
   const Value& affix = c.get(0);
-  const std::vector<Value> affixes =
-      affix.is_flavor(List::Flavor::kTuple) ? affix.as_list().items : std::vector{affix};
+  const bool many = affix.is_flavor(List::Flavor::kTuple);
+  const std::span<const Value> affixes = many ? std::span(affix.as_list().items) : std::span(&affix, 1);
   const std::string& text = c.input.as_string();
   return std::any_of(affixes.begin(), affixes.end(), [&](const Value& candidate) {
     if (!candidate.is_string()) c.wrong_type("a string or a tuple of strings", candidate);
@@ -53,7 +58,9 @@ Value position_method(Call& c) {
   const std::string &text = c.input.as_string(), &part = c.string(0);
   if (kFromRight) c.budget.charge_reading(text.size() * (1 + part.size()));  // rfind may take so long
   const std::size_t at = kFromRight ? text.rfind(part) : find_text(text, part);
-  return at == std::string::npos ? -1 : static_cast<std::int64_t>(count_chars(text.substr(0, at)));
+  return at == std::string::npos
+             ? -1
+             : static_cast<std::int64_t>(count_chars(std::string_view(text).substr(0, at)));
 }
 
 Value count_method(Call& c) {
@@ -66,22 +73,18 @@ Value count_method(Call& c) {
 }
 
 Value replace_method(Call& c) {
-  const std::string &text = c.input.as_string(), &from = c.string(0), &to = c.string(1);
-  c.budget.charge_bytes(text.size() +
-                        (from.empty() ? text.size() + 1 : text.size() / from.size()) * to.size());
-  return replace(text, from, to, c.integer_or(2, -1));
+  return replace(c.input.as_string(), c.string(0), c.string(1), c.integer_or(2, -1), c.budget);
 }
 
 Value join_method(Call& c) {
-  std::string out;
+  TextBuilder out(c.budget);
   bool first = true;
   for (const Value& item : iterate(c.get(0), c.budget)) {
     if (!item.is_string()) c.wrong_type("strings", item);
     if (!std::exchange(first, false)) out += c.input.as_string();
     out += item.as_string();
-    c.budget.charge_bytes(item.as_string().size() + c.input.as_string().size());
   }
-  return out;
+  return out.take();
 }
 
 bool is_alphanumeric(char32_t c) { return is_letter(c) || is_number(c); }
@@ -97,6 +100,7 @@ Value all_method(Call& c) {
 
 template <std::string (*kFunction)(std::string_view)>
 Value text_method(Call& c) {
+  charge_case(c.input.as_string(), c.budget);
   return kFunction(c.input.as_string());
 }
 
@@ -126,7 +130,7 @@ std::string format_field(const Value& value, const std::string& spec, Budget& bu
 // "{} {name:02d}".format(...): fields by position or name.
 Value format_method(Call& c) {
   const std::string& format = c.input.as_string();
-  std::string out;
+  TextBuilder out(c.budget);
   std::size_t next = 0;
   const auto argument = [&](const std::string& field) {
     if (field.find_first_not_of("0123456789") == std::string::npos) {
@@ -160,8 +164,7 @@ Value format_method(Call& c) {
       at = end;
     }
   }
-  c.budget.charge_bytes(out.size());
-  return out;
+  return out.take();
 }
 
 constexpr Builtin kStringMethods[] = {
@@ -180,13 +183,13 @@ constexpr Builtin kStringMethods[] = {
     {"join", "iterable", join_method},
     {"removeprefix", "prefix",
      [](Call& c) -> Value {
-       const std::string& text = c.input.as_string();
-       return text.starts_with(c.string(0)) ? text.substr(c.string(0).size()) : text;
+       const std::string_view text = c.input.as_string(), prefix = c.string(0);
+       return copy_of(text.substr(text.starts_with(prefix) ? prefix.size() : 0), c.budget);
      }},
     {"removesuffix", "suffix",
      [](Call& c) -> Value {
-       const std::string& text = c.input.as_string();
-       return text.ends_with(c.string(0)) ? text.substr(0, text.size() - c.string(0).size()) : text;
+       const std::string_view text = c.input.as_string(), suffix = c.string(0);
+       return copy_of(text.substr(0, text.size() - (text.ends_with(suffix) ? suffix.size() : 0)), c.budget);
      }},
     {"upper", "", text_method<to_upper>},
     {"lower", "", text_method<to_lower>},
@@ -212,8 +215,7 @@ constexpr Builtin kListMethods[] = {{"index", "value", index_method}};
 // A view of a dict's keys or values.
 template <List::Flavor kFlavor>
 Value view_method(Call& c) {
-  std::vector<Value> out;
-  c.budget.charge_bytes(c.input.as_dict().items.size() * sizeof(Value));
+  std::vector<Value> out = room_for(c.input.as_dict().items.size(), c.budget);
   for (const auto& [key, value] : c.input.as_dict().items)
     out.push_back(kFlavor == List::Flavor::kKeys ? key : value);
   return Value::list(std::move(out), kFlavor);

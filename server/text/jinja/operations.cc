@@ -38,9 +38,12 @@ std::optional<std::size_t> position(std::int64_t index, std::size_t size) {
   return static_cast<std::size_t>(index < 0 ? index + count : index);
 }
 
-// The indices that start:stop:step selects, as Python's slice.indices().
-std::vector<std::size_t> slice_indices(const Value& start, const Value& stop, const Value& step,
-                                       std::size_t size) {
+// The indices that start:stop:step selects, as Python's slice.indices(): first, first + step, ... `count` of them.
+struct Selection {
+  std::int64_t first, step, count;
+};
+
+Selection select(const Value& start, const Value& stop, const Value& step, std::size_t size) {
   const auto number = [](const Value& value, std::int64_t missing) {
     if (value.is_none()) return missing;
     if (!value.is_integral()) throw TemplateError("slice indices must be integers or None");
@@ -56,14 +59,30 @@ std::vector<std::size_t> slice_indices(const Value& start, const Value& stop, co
   };
   const std::int64_t first = bound(start, stride < 0 ? high : low),
                      last = bound(stop, stride < 0 ? low : high);
-  std::vector<std::size_t> indices;
-  if (stride > count || stride < -count) {
-    if (stride > 0 ? first < last : first > last) indices.push_back(static_cast<std::size_t>(first));
-    return indices;
+  const std::int64_t width = stride > 0 ? last - first : first - last;
+  // Steps beyond the size select one, and the smallest integer has no absolute value.
+  const std::int64_t pace = std::clamp(stride, -count - 1, count + 1);
+  return {first, pace, width <= 0 ? 0 : (width - 1) / (pace < 0 ? -pace : pace) + 1};
+}
+
+// The selected characters: in one walk through the text, from its end for negative steps.
+std::string slice_text(const std::string& text, const Selection& selected, Budget& budget) {
+  TextBuilder out(budget);
+  const bool back = selected.step < 0;
+  std::size_t at = 0;
+  std::int64_t index = 0;
+  if (back) at = text.size(), index = static_cast<std::int64_t>(count_chars(text)) - 1;
+  for (std::int64_t taken = 0, wanted = selected.first; taken < selected.count; index += back ? -1 : 1) {
+    const std::size_t before = at;
+    if (back)
+      previous_char(text, at);
+    else
+      next_char(text, at);
+    if (index != wanted) continue;
+    out += std::string_view(text).substr(std::min(before, at), back ? before - at : at - before);
+    ++taken, wanted += selected.step;
   }
-  for (std::int64_t i = first; stride > 0 ? i < last : i > last; i += stride)
-    indices.push_back(static_cast<std::size_t>(i));
-  return indices;
+  return out.take();
 }
 
 }  // namespace
@@ -146,13 +165,15 @@ std::vector<Value> iterate(const Value& value, Budget& budget) {
     return list.items;
   }
   if (value.is_dict()) {
-    budget.charge_bytes(value.as_dict().items.size() * sizeof(Value));
+    items = room_for(value.as_dict().items.size(), budget);
     for (const auto& [key, unused] : value.as_dict().items) items.push_back(key);
     return items;
   }
   if (value.is_string()) {
     const std::string& text = value.as_string();
-    budget.charge_bytes(text.size() * (sizeof(Value) + sizeof(std::string)));
+    const std::size_t count = count_chars(text);
+    budget.charge_bytes(count * kTextBytes);
+    items = room_for(count, budget);
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t begin = at;
       next_char(text, at);
@@ -164,8 +185,8 @@ std::vector<Value> iterate(const Value& value, Budget& budget) {
 }
 
 std::vector<Value> dict_items(const Dict& dict, Budget& budget) {
-  budget.charge_bytes(dict.items.size() * 2 * sizeof(Value));
-  std::vector<Value> out;
+  budget.charge_bytes(dict.items.size() * (kListBytes + 2 * sizeof(Value)));
+  std::vector<Value> out = room_for(dict.items.size(), budget);
   for (const auto& [key, value] : dict.items) out.push_back(Value::tuple({key, value}));
   return out;
 }
@@ -180,9 +201,12 @@ std::optional<Value> subscript(const Value& object, const Value& key, Budget& bu
   if (!key.is_integral()) return std::nullopt;
   if (object.is_string()) {
     budget.charge_reading(object.as_string().size());
-    const std::u32string characters = to_utf32(object.as_string());
-    const auto at = position(key.as_int(), characters.size());
-    return at ? std::optional<Value>(to_utf8(characters.substr(*at, 1))) : std::nullopt;
+    const std::string& text = object.as_string();
+    const auto at = position(key.as_int(), count_chars(text));
+    if (!at) return std::nullopt;
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < *at; ++i) next_char(text, begin);
+    return text.substr(begin, utf8_sequence_length(static_cast<unsigned char>(text[begin])));
   }
   if (object.is_sequence()) {
     const auto at = position(key.as_int(), object.as_list().items.size());
@@ -194,18 +218,18 @@ std::optional<Value> subscript(const Value& object, const Value& key, Budget& bu
 Value slice(const Value& object, const Value& start, const Value& stop, const Value& step, Budget& budget) {
   if (object.is_undefined()) use_of_undefined(object);
   if (object.is_string()) {
-    budget.charge_bytes(object.as_string().size());
-    const std::u32string characters = to_utf32(object.as_string());
-    std::string out;
-    for (std::size_t i : slice_indices(start, stop, step, characters.size())) append_utf8(out, characters[i]);
-    return out;
+    const std::string& text = object.as_string();
+    budget.charge_reading(text.size());
+    return slice_text(text, select(start, stop, step, count_chars(text)), budget);
   }
   if (!object.is_sequence())
     return Value::undefined(std::string("'") + object.type_name() + "' object cannot be sliced");
-  std::vector<Value> out;
   const auto& items = object.as_list().items;
-  budget.charge_bytes(items.size() * sizeof(Value));
-  for (std::size_t i : slice_indices(start, stop, step, items.size())) out.push_back(items[i]);
+  const Selection selected = select(start, stop, step, items.size());
+  budget.charge_bytes(kListBytes);
+  std::vector<Value> out = room_for(static_cast<std::size_t>(selected.count), budget);
+  for (std::int64_t i = 0; i < selected.count; ++i)
+    out.push_back(items[static_cast<std::size_t>(selected.first + i * selected.step)]);
   return Value::list(std::move(out), object.as_list().flavor);
 }
 

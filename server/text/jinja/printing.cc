@@ -10,21 +10,22 @@
 namespace ark::text::jinja {
 namespace {
 
-void append_escape(std::string& out, char32_t c) {
+void append_escape(TextBuilder& out, char32_t c) {
   char buffer[16];
   const char* format = c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x";
   std::snprintf(buffer, sizeof buffer, format, static_cast<unsigned>(c));
   out += buffer;
 }
 
-void append_quoted(std::string& out, std::string_view text) {
+void append_quoted(TextBuilder& out, std::string_view text) {
   const bool double_quotes = text.find('\'') != text.npos && text.find('"') == text.npos;
   const char quote = double_quotes ? '"' : '\'';
   out += quote;
   for (std::size_t at = 0; at < text.size();) {
+    const std::size_t here = at;
     const char32_t c = next_char(text, at);
     if (c == '\\' || c == static_cast<char32_t>(quote))
-      out += {'\\', static_cast<char>(c)};
+      (out += '\\') += static_cast<char>(c);
     else if (c == '\n')
       out += "\\n";
     else if (c == '\r')
@@ -32,7 +33,7 @@ void append_quoted(std::string& out, std::string_view text) {
     else if (c == '\t')
       out += "\\t";
     else if (is_printable(c))
-      append_utf8(out, c);
+      out += text.substr(here, at - here);
     else
       append_escape(out, c);
   }
@@ -40,26 +41,27 @@ void append_quoted(std::string& out, std::string_view text) {
 }
 
 // One UTF-16 code unit as \uxxxx.
-void append_unit(std::string& out, unsigned unit) {
+void append_unit(TextBuilder& out, unsigned unit) {
   out += "\\u";
   for (int shift = 12; shift >= 0; shift -= 4) out += "0123456789abcdef"[unit >> shift & 0xF];
 }
 
-void append_json_string(std::string& out, std::string_view text, bool ascii) {
+void append_json_string(TextBuilder& out, std::string_view text, bool ascii) {
   out += '"';
   for (std::size_t at = 0; at < text.size();) {
+    const std::size_t here = at;
     const char32_t c = next_char(text, at);
     static constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b", kLetters = "\"\\nrtfb";
     if (const std::size_t short_form = c < 0x80 ? kEscaped.find(static_cast<char>(c)) : kEscaped.npos;
         short_form != kEscaped.npos) {
-      out += {'\\', kLetters[short_form]};
+      (out += '\\') += kLetters[short_form];
     } else if (c < 0x20 || (ascii && c >= 0x7F && c < 0x10000)) {
       append_unit(out, c);
     } else if (ascii && c >= 0x10000) {
       append_unit(out, 0xD800 + ((c - 0x10000) >> 10));
       append_unit(out, 0xDC00 + ((c - 0x10000) & 0x3FF));
     } else {
-      append_utf8(out, c);
+      out += text.substr(here, at - here);
     }
   }
   out += '"';
@@ -69,23 +71,16 @@ void append_json_string(std::string& out, std::string_view text, bool ascii) {
 // style for it.
 class Printer {
  public:
-  Printer(Budget& budget, const JsonStyle* json) : budget_(budget), json_(json) {}
+  Printer(Budget& budget, const JsonStyle* json) : budget_(budget), json_(json), out_(budget) {}
 
   std::string run(const Value& value) {
     write(value);
-    charge();
-    return std::move(out_);
+    return out_.take();
   }
 
  private:
-  void charge() {
-    budget_.charge();
-    budget_.charge_bytes(out_.size() - charged_);
-    charged_ = out_.size();
-  }
-
   void write(const Value& value) {
-    charge();
+    budget_.charge();
     if (value.is_string())
       write_string(value.as_string());
     else if (value.is_none() || value.is_number())
@@ -130,7 +125,7 @@ class Printer {
     out_ += open;
     ++level_;
     for (std::size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out_ += json_ ? json_->item_separator : ", ";
+      if (i > 0) out_ += json_ ? std::string_view(json_->item_separator) : ", ";
       break_line();
       write_item(items[i]);
     }
@@ -164,7 +159,7 @@ class Printer {
       else
         throw TemplateError(std::string("keys must be str, int, float, bool or None, not ") +
                             key.type_name());
-      out_ += json_ ? json_->key_separator : ": ";
+      out_ += json_ ? std::string_view(json_->key_separator) : ": ";
       write(pair.second);
     });
   }
@@ -177,8 +172,7 @@ class Printer {
 
   Budget& budget_;
   const JsonStyle* json_;
-  std::string out_;
-  std::size_t charged_ = 0;  // bytes of out_
+  TextBuilder out_;
   int level_ = 0;
 };
 

@@ -21,16 +21,18 @@ Value path(Interpreter& interpreter, const Value& start, const Value& attribute,
     step(attribute);
     return value;
   }
-  for (const std::string& part : split(to_text(attribute, interpreter.budget()), ".", -1, false)) {
-    const bool digits = !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
-    step(digits && part.size() < 10 ? Value(static_cast<std::int64_t>(std::stoll(part))) : Value(part));
+  const std::string names = to_text(attribute, interpreter.budget());
+  for (const std::string_view part : split(names, ".", -1, false, interpreter.budget())) {
+    const bool digits = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    step(digits && part.size() < 10 ? Value(static_cast<std::int64_t>(std::stoll(std::string(part))))
+                                    : Value(part));
   }
   return value;
 }
 
 Value fold_case(const Value& value, bool case_sensitive, Budget& budget) {
   if (!value.is_string() || case_sensitive) return value;
-  budget.charge_bytes(value.as_string().size());
+  charge_case(value.as_string(), budget);
   return to_lower(value.as_string());
 }
 
@@ -42,19 +44,21 @@ Value sort_key(Call& c, const Value& item, std::size_t attribute, bool case_sens
 
 // The items in the order of their keys; equal ones keep theirs.
 Value sorted(const std::vector<Value>& items, const std::vector<Value>& keys, bool reverse, Budget& budget) {
+  budget.charge_bytes(items.size() * 2 * sizeof(std::size_t));  // one for the sort
   std::vector<std::size_t> order(items.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return compare(keys[reverse ? b : a], keys[reverse ? a : b], budget) < 0;
   });
-  std::vector<Value> out;
+  std::vector<Value> out = room_for(items.size(), budget);
   for (std::size_t i : order) out.push_back(items[i]);
   return Value::list(std::move(out));
 }
 
 Value sort_filter(Call& c) {
   const std::vector<Value> items = iterate(c.input, c.budget);
-  std::vector<Value> keys;
+  c.budget.charge_bytes(items.size() * (kListBytes + kTextBytes));
+  std::vector<Value> keys = room_for(items.size(), c.budget);
   for (const Value& item : items)  // as lists, which compare equal items first: also undefined ones
     keys.push_back(Value::list({sort_key(c, item, 2, c.flag(1))}));
   return sorted(items, keys, c.flag(0), c.budget);
@@ -64,7 +68,8 @@ Value dictsort_filter(Call& c) {
   const std::string by = c.string_if_given(1).value_or("key");
   if (by != "key" && by != "value") c.fail("sorts by key or value");
   if (!c.input.is_dict()) c.wrong_type("a mapping", c.input);
-  std::vector<Value> keys;
+  std::vector<Value> keys = room_for(c.input.as_dict().items.size(), c.budget);
+  c.budget.charge_bytes(c.input.as_dict().items.size() * kTextBytes);
   for (const auto& [key, value] : c.input.as_dict().items)
     keys.push_back(fold_case(by == "key" ? key : value, c.flag(0), c.budget));
   return sorted(dict_items(c.input.as_dict(), c.budget), keys, c.flag(2), c.budget);
@@ -72,8 +77,9 @@ Value dictsort_filter(Call& c) {
 
 Value unique_filter(Call& c) {
   Dict seen;
-  std::vector<Value> out;
-  for (const Value& item : iterate(c.input, c.budget)) {
+  const std::vector<Value> items = iterate(c.input, c.budget);
+  std::vector<Value> out = room_for(items.size(), c.budget);
+  for (const Value& item : items) {
     const Value key = sort_key(c, item, 1, c.flag(0));
     if (seen.find(key, c.budget)) continue;
     seen.set(key, true, c.budget);
@@ -116,15 +122,14 @@ Value end_filter(Call& c) {
 
 Value join_filter(Call& c) {
   const std::string separator = to_text(c.get_or(0, ""), c.budget);
-  std::string out;
+  TextBuilder out(c.budget);
   bool begun = false;
   for (const Value& item : iterate(c.input, c.budget)) {
     const std::string text = to_text(c.given(1) ? path(c.interpreter, item, c.get(1)) : item, c.budget);
     if (std::exchange(begun, true)) out += separator;
     out += text;
-    c.budget.charge_bytes(text.size() + separator.size());
   }
-  return out;
+  return out.take();
 }
 
 Value list_filter(Call& c) { return Value::list(iterate(c.input, c.budget)); }
@@ -137,7 +142,8 @@ Value reverse_filter(Call& c) {
 }
 
 // The arguments behind the first `count`.
-Arguments rest_of(const Arguments& arguments, std::size_t count) {
+Arguments rest_of(const Arguments& arguments, std::size_t count, Budget& budget) {
+  budget.charge_bytes(arguments.positional.size() * sizeof(Value));
   Arguments rest = arguments;
   const auto end = static_cast<std::ptrdiff_t>(std::min(count, rest.positional.size()));
   rest.positional.erase(rest.positional.begin(), rest.positional.begin() + end);
@@ -148,19 +154,19 @@ constexpr Builtin kMapAttribute{"map", "attribute default", nullptr};
 
 Value map_filter(Call& c) {
   if (!truthy(c.input)) return Value::generator({});  // none and false as well as what is empty
-  std::vector<Value> out;
+  const std::vector<Value> items = iterate(c.input, c.budget);
+  std::vector<Value> out = room_for(items.size(), c.budget);
   if (c.arguments.positional.empty()) {
     const Call by_attribute(kMapAttribute, c.interpreter, c.input, c.arguments);
     const Value attribute = by_attribute.get(0), fallback = by_attribute.get_or(1, Value());
-    for (const Value& item : iterate(c.input, c.budget))
+    for (const Value& item : items)
       out.push_back(path(c.interpreter, item, attribute, by_attribute.given(1) ? &fallback : nullptr));
     return Value::generator(std::move(out));
   }
   const std::string name = to_text(c.arguments.positional[0], c.budget);
-  const Arguments rest = rest_of(c.arguments, 1);
+  const Arguments rest = rest_of(c.arguments, 1, c.budget);
   const Builtin* filter = find_filter(name);
-  for (const Value& item : iterate(c.input, c.budget))
-    out.push_back(c.interpreter.apply(filter, "filter", name, item, rest));
+  for (const Value& item : items) out.push_back(c.interpreter.apply(filter, "filter", name, item, rest));
   return Value::generator(std::move(out));
 }
 
@@ -171,10 +177,11 @@ Value select_filter(Call& c) {
   if (!truthy(c.input)) return Value::generator({});
   if (given.size() < kTestAt) c.fail("needs an attribute");
   const std::string name = given.size() > kTestAt ? to_text(given[kTestAt], c.budget) : "";
-  const Arguments rest = rest_of(c.arguments, kTestAt + 1);
+  const Arguments rest = rest_of(c.arguments, kTestAt + 1, c.budget);
   const Builtin* test = find_test(name);
-  std::vector<Value> out;
-  for (const Value& item : iterate(c.input, c.budget)) {
+  const std::vector<Value> items = iterate(c.input, c.budget);
+  std::vector<Value> out = room_for(items.size(), c.budget);
+  for (const Value& item : items) {
     Value holds = kAttribute ? path(c.interpreter, item, given[0]) : item;
     if (given.size() > kTestAt) holds = c.interpreter.apply(test, "test", name, holds, rest);
     if (truthy(holds) == kWanted) out.push_back(item);

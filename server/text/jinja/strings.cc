@@ -28,48 +28,43 @@ std::string by_words(std::string_view text, Begin begin, GoesOn goes_on) {
   return out;
 }
 
-std::vector<std::string> split_space(std::string_view text, std::int64_t limit) {
-  std::vector<std::string> parts;
-  const std::u32string characters = to_utf32(text);
-  std::size_t at = 0;
-  while (true) {
-    while (at < characters.size() && is_space(characters[at])) ++at;
-    if (at == characters.size()) return parts;
-    std::size_t end = at;
-    if (limit >= 0 && static_cast<std::int64_t>(parts.size()) == limit) {
-      end = characters.size();
-      while (end > at && is_space(characters[end - 1])) --end;
-    } else {
-      while (end < characters.size() && !is_space(characters[end])) ++end;
-    }
-    parts.push_back(to_utf8(std::u32string_view(characters).substr(at, end - at)));
-    if (limit >= 0 && static_cast<std::int64_t>(parts.size()) > limit) return parts;
-    at = end;
-  }
-}
+// What a part of a split text takes in a list that grows.
+constexpr std::size_t kPartBytes = 3 * sizeof(std::string_view);
 
-std::string reversed(std::string_view text) {
-  std::u32string characters = to_utf32(text);
-  std::reverse(characters.begin(), characters.end());
-  return to_utf8(characters);
+Parts split_space(std::string_view text, std::int64_t limit, bool from_right, Budget& budget) {
+  Parts parts;
+  while (!(text = strip(text, std::nullopt, !from_right, from_right)).empty()) {
+    std::size_t at = from_right ? text.size() : 0;
+    bool inside = true;
+    while (inside && (from_right ? at > 0 : at < text.size())) {
+      std::size_t next = at;
+      const char32_t c = from_right ? previous_char(text, next) : next_char(text, next);
+      inside = static_cast<std::int64_t>(parts.size()) == limit || !is_space(c);
+      if (inside) at = next;
+    }
+    budget.charge_bytes(kPartBytes);
+    parts.push_back(from_right ? text.substr(at) : text.substr(0, at));
+    text = from_right ? text.substr(0, at) : text.substr(at);
+  }
+  if (from_right) std::reverse(parts.begin(), parts.end());
+  return parts;
 }
 
 }  // namespace
 
 bool is_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
-std::string strip(std::string_view text, const std::optional<std::string>& characters, bool left,
-                  bool right) {
-  const std::u32string all = to_utf32(text);
+std::string_view strip(std::string_view text, const std::optional<std::string>& characters, bool left,
+                       bool right) {
   std::u32string set = characters ? to_utf32(*characters) : std::u32string();
   std::sort(set.begin(), set.end());
   const auto drop = [&](char32_t c) {
     return characters ? std::binary_search(set.begin(), set.end(), c) : is_space(c);
   };
-  std::size_t begin = 0, end = all.size();
-  while (left && begin < end && drop(all[begin])) ++begin;
-  while (right && end > begin && drop(all[end - 1])) --end;
-  return to_utf8(std::u32string_view(all).substr(begin, end - begin));
+  for (std::size_t at = 0; left && !text.empty() && drop(next_char(text, at)); at = 0) text.remove_prefix(at);
+  for (std::size_t at = text.size(); right && at > 0 && drop(previous_char(text, at));)
+    text = text.substr(0, at);
+  return text;
 }
 
 std::string capitalize(std::string_view text) {
@@ -93,55 +88,58 @@ std::string title_words(std::string_view text) {
       });
 }
 
-std::vector<std::string> split(std::string_view text, const std::optional<std::string>& separator,
-                               std::int64_t limit, bool from_right) {
-  if (from_right && limit >= 0) {
-    const auto mirrored = separator ? std::optional(reversed(*separator)) : std::nullopt;
-    std::vector<std::string> parts = split(reversed(text), mirrored, limit, false);
-    std::reverse(parts.begin(), parts.end());
-    for (std::string& part : parts) part = reversed(part);
-    return parts;
+Parts split(std::string_view text, const std::optional<std::string>& separator, std::int64_t limit,
+            bool from_right, Budget& budget) {
+  if (!separator) return split_space(text, limit, from_right, budget);
+  from_right &= limit >= 0;
+  if (from_right) budget.charge_reading(text.size() * (1 + separator->size()));  // rfind may take so long
+  Parts parts;
+  for (; limit != 0; --limit) {
+    const std::size_t at = from_right ? text.rfind(*separator) : find_text(text, *separator);
+    if (at == std::string_view::npos) break;
+    const std::string_view before = text.substr(0, at), behind = text.substr(at + separator->size());
+    budget.charge_bytes(kPartBytes);
+    parts.push_back(from_right ? behind : before);
+    text = from_right ? before : behind;
   }
-  if (!separator) return split_space(text, limit);
-  std::vector<std::string> parts;
-  std::size_t from = 0;
-  for (std::size_t at = find_text(text, *separator); at != std::string_view::npos && limit != 0;
-       at = find_text(text, *separator, from), --limit) {
-    parts.emplace_back(text.substr(from, at - from));
-    from = at + separator->size();
-  }
-  parts.emplace_back(text.substr(from));
+  parts.push_back(text);
+  if (from_right) std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
-std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
-  std::vector<std::string> lines;
+Parts split_lines(std::string_view text, bool keep_ends, Budget& budget) {
+  Parts lines;
+  const auto add = [&](std::size_t begin, std::size_t end) {
+    budget.charge_bytes(kPartBytes);
+    lines.push_back(text.substr(begin, end - begin));
+  };
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = at;
     const char32_t c = next_char(text, at);
     if (!ends_line(c)) continue;
     if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
-    lines.emplace_back(text.substr(begin, (keep_ends ? at : end) - begin));
+    add(begin, keep_ends ? at : end);
     begin = at;
   }
-  if (begin < text.size()) lines.emplace_back(text.substr(begin));
+  if (begin < text.size()) add(begin, text.size());
   return lines;
 }
 
-std::string replace(std::string_view text, std::string_view from, std::string_view to, std::int64_t limit) {
-  std::string out;
+std::string replace(std::string_view text, std::string_view from, std::string_view to, std::int64_t limit,
+                    Budget& budget) {
+  TextBuilder out(budget);
   std::size_t at = 0;
   if (from.empty()) {  // between all characters
     while (limit != 0) {
       out += to;
       --limit;
-      if (at == text.size()) return out;
+      if (at == text.size()) return out.take();
       const std::size_t begin = at;
       next_char(text, at);
       out += text.substr(begin, at - begin);
     }
-    return out += text.substr(at);
+    return (out += text.substr(at)).take();
   }
   for (std::size_t found = find_text(text, from); found != std::string_view::npos && limit != 0;
        found = find_text(text, from, at), --limit) {
@@ -149,7 +147,7 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
     out += to;
     at = found + from.size();
   }
-  return out += text.substr(at);
+  return (out += text.substr(at)).take();
 }
 
 }  // namespace ark::text::jinja

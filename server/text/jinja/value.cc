@@ -30,6 +30,13 @@ Value Value::list(std::vector<Value> items, List::Flavor flavor) {
   return value;
 }
 
+std::vector<Value> room_for(std::size_t count, Budget& budget) {
+  budget.charge_bytes(count * sizeof(Value));
+  std::vector<Value> room;
+  room.reserve(count);
+  return room;
+}
+
 Value Value::function(std::string name, std::function<Value(Interpreter&, const Arguments&)> call) {
   return std::make_shared<const Callable>(Callable{std::move(name), std::move(call)});
 }
@@ -80,7 +87,8 @@ const char* Value::type_name() const {
 }
 
 std::string Dict::hash_key(const Value& key, Budget& budget) {
-  budget.charge_reading(key.is_string() ? key.as_string().size() : 0);
+  budget.charge();
+  budget.charge_bytes(key.is_string() ? key.as_string().size() : 0);
   if (key.is_string()) return "s" + key.as_string();
   if (key.is_none()) return "n";
   if (key.is_undefined()) return "u";
@@ -106,6 +114,7 @@ std::string Dict::hash_key(const Value& key, Budget& budget) {
 void Dict::set(const Value& key, Value value, Budget& budget) {
   depth = checked_depth(std::max(depth, std::max(key.depth(), value.depth()) + 1));
   const auto [entry, is_new] = index_.try_emplace(hash_key(key, budget), items.size());
+  if (is_new) budget.charge_bytes(kEntryBytes + entry->first.size());
   if (is_new)
     items.emplace_back(key, std::move(value));
   else

@@ -57,6 +57,10 @@ struct Callable {
 
 inline constexpr int kMaxContainerDepth = 100;
 
+// What values take beside the Value itself, with the allocator's share: a text and its letters, a list and its items,
+// a function; an entry of a dict and its key's letters.
+inline constexpr std::size_t kTextBytes = 64, kListBytes = 96, kFunctionBytes = 128, kEntryBytes = 224;
+
 class Value {
  public:
   Value() : data_(None{}) {}
@@ -115,6 +119,9 @@ class Value {
                std::shared_ptr<const Callable>>
       data_;
 };
+
+// Empty, with room for so many values, which are charged for.
+std::vector<Value> room_for(std::size_t count, Budget& budget);
 
 // Insertion-ordered. Keys are compared as Python does: 1, 1.0 and True are one key. They are strings,
 // numbers, none, undefined, and tuples of these: not nested, so that finding one is as much work as its size.

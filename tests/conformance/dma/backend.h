@@ -24,7 +24,7 @@ struct Backend {
   std::optional<FaultPlan> faults = {};
 
   std::vector<std::unique_ptr<Transport>> transports(int size) const {
-    std::vector<std::unique_ptr<Transport>> all = kind->make(size);
+    std::vector<std::unique_ptr<Transport>> all = kind->make(0, size);
     if (faults)
       for (auto& transport : all) transport = with_faults(std::move(transport), *faults);
     return all;
@@ -37,6 +37,7 @@ inline std::vector<Backend> all_backends() {
   const FaultPlan lossy{.seed = 12, .drop = 0.01, .refuse = 0.05, .delay_polls = 2, .reorder = true};
   std::vector<Backend> all;
   for (const TransportKind& kind : transports()) {
+    if (!kind.works_here()) continue;
     const std::string name(kind.name);
     all.push_back({name + "_direct", &kind});
     // Within one process, shm maps each counter twice. TSan goes by address: it does not see that a raise at

@@ -156,6 +156,24 @@ TEST_P(Conformance, PutMovesBytesBetweenRegionsOfUnequalSize) {
   EXPECT_EQ(std::memcmp(target + 12 + 777'776, zeros.data(), 12), 0);
 }
 
+TEST_P(Conformance, ASourceMayChangeOnceItsPutIsCompleted) {
+  constexpr uint64_t kWords = 1 << 18;
+  EndpointSpec spec;
+  spec.regions = {{"from", kWords * 4}, {"to", kWords * 4}};
+  spec.channels = {{.name = "data"}};
+  auto groups = make_groups(2, spec);
+  const WaitContext context = context_of(*groups[0]);
+  const Sender to = groups[0]->sender(1, kChannel);
+  for (uint64_t message = 0; message < 8; ++message) {
+    fill(groups[0]->region(0).base, message, kWords);
+    ASSERT_FALSE(to.put(0, 0, 1, 0, kWords * 4, context));
+    ASSERT_FALSE(to.wait_completed(message + 1, context));
+    std::memset(groups[0]->region(0).base, 0xff, kWords * 4);
+    ASSERT_FALSE(groups[1]->receiver(0, kChannel).wait(message + 1, context));
+    EXPECT_TRUE(is_filled(groups[1]->region(1).base, message, kWords)) << message;
+  }
+}
+
 TEST_P(Conformance, TransfersOutsideARegionAreRefused) {
   EndpointSpec spec;
   spec.regions = {{"small", 64}, {"large", 4096}};
@@ -238,7 +256,9 @@ TEST_P(Conformance, DecodeIsNotHeldUpByBulk) {
   Pump& pump = groups[0]->endpoint().pump();
   const Receiver decode = groups[1]->receiver(0, 0), bulk = groups[1]->receiver(0, 1);
   const auto until = [&](const Receiver& from) {
-    for (int turn = 0; turn < 100'000 && !from.has_arrived(1); ++turn) {
+    // By time and not by turns: a packet that is lost comes again after a time-out.
+    for (const Deadline end = Deadline::after(std::chrono::seconds(20));
+         !from.has_arrived(1) && !end.passed();) {
       pump.run_once();
       groups[1]->endpoint().pump().run_once();  // receiving is work for some wires
     }
@@ -247,6 +267,32 @@ TEST_P(Conformance, DecodeIsNotHeldUpByBulk) {
   EXPECT_TRUE(until(decode));
   EXPECT_FALSE(bulk.has_arrived(1)) << "bulk was posted first, but decode goes first";
   EXPECT_TRUE(until(bulk));
+}
+
+TEST_P(Conformance, AReceiverThatDoesNotLookHoldsUpItsSenderAndLosesNothing) {
+  constexpr uint64_t kSignals = 3000;  // more than a wire and a ring have places for
+  EndpointSpec spec;
+  spec.channels = {{.name = "data"}};
+  spec.force_posted = true;
+  spec.run_pump = false;
+  auto groups = make_groups(2, spec);
+  Pump& sending = groups[0]->endpoint().pump();
+  Ring& ring = groups[0]->endpoint().queues().ring(Priority::kDecode);
+  const Request signal{.route = groups[0]->sender(1, kChannel).route};
+  const Receiver from = groups[1]->receiver(0, kChannel);
+  uint64_t posted = 0;
+  for (const Deadline deaf = Deadline::after(std::chrono::milliseconds(200)); !deaf.passed();) {
+    posted += posted < kSignals && ring.try_push(signal);
+    sending.run_once();
+  }
+  for (const Deadline deadline = soon();
+       !from.has_arrived(kSignals) && !sending.fault() && !deadline.passed();) {
+    posted += posted < kSignals && ring.try_push(signal);
+    sending.run_once();
+    groups[1]->endpoint().pump().run_once();
+  }
+  EXPECT_TRUE(from.has_arrived(kSignals)) << groups[0]->fault().text();
+  EXPECT_FALSE(from.has_arrived(kSignals + 1));
 }
 
 TEST_P(Conformance, AllPairsAndChannelsAtOnce) {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "tests/engine/driving.h"
 #include "tests/engine/token_graphs.h"
+#include "tests/fixtures.h"
 
 namespace ark::test {
 namespace {
@@ -97,7 +98,7 @@ TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
       oracle.weights = WeightPolicy::kF32;
       const DecoderModel decoded = gpt2 ? gpt2_tokens(o) : llama_tokens(o);
       const auto expected = run_greedy(*make_runner(decoded, oracle), prompt, 64, 4);
-      for (const int ranks : {1, 2, 4}) {
+      for (const int32_t ranks : degrees({1, 2, 4})) {
         RunnerSetup setup;
         setup.ranks = ranks;
         setup.options = backend.options;

@@ -1,12 +1,16 @@
 #include "tests/cuda/fake/libcuda.h"
 
-#include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -15,10 +19,12 @@ std::mutex mutex;
 std::map<uint64_t, uint64_t> blocks;  // device memory: address -> bytes
 
 struct Stream {
+  std::shared_ptr<std::atomic<bool>> is_busy =
+      std::make_shared<std::atomic<bool>>(false);  // with its last launch
   std::jthread work;
 };
 struct Event {
-  Stream* stream = nullptr;
+  std::shared_ptr<std::atomic<bool>> is_busy;  // what had been launched where it was recorded
 };
 // What nobody has given back; kept in sight of leak checkers.
 std::set<void*> kept;
@@ -33,7 +39,25 @@ void forget(void* thing) {
 std::map<uint64_t, uint64_t> registered;  // host memory: address -> its last page
 constexpr int kInvalid = 1, kOutOfMemory = 2, kNotReady = 600;
 constexpr int kAlreadyRegistered = 712, kNotRegistered = 713;
-constexpr std::size_t kParameterBytes = 8;  // of the tests' kernels
+
+// A call that waits for running kernels, if the driver is of that kind: not for ever, so that tests fail and do
+// not hang.
+void wait_for_kernels() {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (state.hostile.waits && state.running) {
+    if (std::chrono::steady_clock::now() > end) {
+      ++state.waited_in_vain;
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+// Whether it is this call's turn to fail. Of calls that may wait, after they have.
+bool is_refused(bool waits = true) {
+  if (waits) wait_for_kernels();
+  const std::lock_guard lock(mutex);
+  return state.hostile.refuse_in > 0 && --state.hostile.refuse_in == 0;
+}
 
 int launch(unsigned blocks, unsigned threads, Stream* stream, const void* argument) {
   auto* kernel = state.kernel;
@@ -47,13 +71,19 @@ int launch(unsigned blocks, unsigned threads, Stream* stream, const void* argume
   ++state.launches;
   ++state.running;
   // The parameter is copied at once, as the driver does.
-  auto* parameter = static_cast<std::byte*>(std::malloc(kParameterBytes));
-  std::memcpy(parameter, argument, kParameterBytes);
-  stream->work = std::jthread([=] {
-    kernel(parameter, static_cast<int>(blocks), static_cast<int>(threads));
-    std::free(parameter);
-    --state.running;
-  });
+  std::vector<std::byte> parameter(state.parameter_bytes);
+  std::memcpy(parameter.data(), argument, parameter.size());
+  stream->is_busy = std::make_shared<std::atomic<bool>>(true);
+  stream->work =
+      std::jthread([=, is_busy = stream->is_busy, parameter = std::move(parameter), hostile = state.hostile] {
+        static std::mutex grid;
+        std::unique_lock alone(grid, std::defer_lock);
+        if (hostile.one_grid) alone.lock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(hostile.late_ms));
+        kernel(parameter.data(), static_cast<int>(blocks), static_cast<int>(threads));
+        --state.running;
+        *is_busy = false;
+      });
   return 0;
 }
 
@@ -66,6 +96,8 @@ FakeCuda* fake_cuda() { return &state; }
 int cuInit(unsigned) {
   const char* loading = std::getenv("CUDA_MODULE_LOADING");
   state.was_eager = loading && std::strcmp(loading, "EAGER") == 0;
+  std::this_thread::sleep_for(std::chrono::milliseconds(state.hostile.init_ms));
+  if (state.hostile.init_result) return state.hostile.init_result;
   return state.gpus ? 0 : 100;
 }
 int cuGetErrorName(int result, const char** name) {
@@ -131,6 +163,7 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
 }
 int cuDevicePrimaryCtxSetFlags_v2(int, unsigned) { return 0; }
 int cuDevicePrimaryCtxRetain(void** context, int) {
+  if (is_refused(false)) return kOutOfMemory;
   ++state.contexts;
   *context = &state;
   return 0;
@@ -142,6 +175,7 @@ int cuDevicePrimaryCtxRelease_v2(int) {
 int cuCtxSetCurrent(void*) { return 0; }
 
 int cuMemAlloc_v2(uint64_t* address, std::size_t bytes) {
+  if (is_refused()) return kOutOfMemory;
   const std::lock_guard lock(mutex);
   if (state.used + bytes > state.memory) return kOutOfMemory;
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -152,6 +186,7 @@ int cuMemAlloc_v2(uint64_t* address, std::size_t bytes) {
   return 0;
 }
 int cuMemFree_v2(uint64_t address) {
+  wait_for_kernels();
   const std::lock_guard lock(mutex);
   const auto block = blocks.find(address);
   if (block == blocks.end()) return kInvalid;
@@ -166,11 +201,13 @@ int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return 0;
 }
 int cuMemHostAlloc(void** host, std::size_t bytes, unsigned) {
+  if (is_refused()) return kOutOfMemory;
   *host = keep(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
   ++state.mapped;
   return 0;
 }
 int cuMemFreeHost(void* host) {
+  wait_for_kernels();
   --state.mapped;
   forget(host);
   std::free(host);
@@ -178,6 +215,7 @@ int cuMemFreeHost(void* host) {
 }
 // A page is registered once, as the driver has it.
 int cuMemHostRegister_v2(void* host, std::size_t bytes, unsigned) {
+  if (is_refused()) return kOutOfMemory;
   const std::lock_guard lock(mutex);
   const uint64_t first = reinterpret_cast<uint64_t>(host) / 4096,
                  last = (reinterpret_cast<uint64_t>(host) + bytes - 1) / 4096;
@@ -189,29 +227,35 @@ int cuMemHostRegister_v2(void* host, std::size_t bytes, unsigned) {
   return 0;
 }
 int cuMemHostUnregister(void* host) {
+  wait_for_kernels();
   const std::lock_guard lock(mutex);
   if (registered.erase(reinterpret_cast<uint64_t>(host)) == 0) return kNotRegistered;
   --state.mapped;
   return 0;
 }
 int cuMemHostGetDevicePointer_v2(uint64_t* address, void* host, unsigned) {
+  if (is_refused()) return kOutOfMemory;
   *address = reinterpret_cast<uint64_t>(host);
   return state.address_result;
 }
 int cuMemcpyHtoD_v2(uint64_t to, const void* from, std::size_t bytes) {
+  if (is_refused()) return kOutOfMemory;
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);
   return 0;
 }
 int cuMemcpyDtoH_v2(void* to, uint64_t from, std::size_t bytes) {
+  if (is_refused()) return kOutOfMemory;
   std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return 0;
 }
 int cuMemsetD8_v2(uint64_t to, unsigned char value, std::size_t bytes) {
+  if (is_refused()) return kOutOfMemory;
   std::memset(reinterpret_cast<void*>(to), value, bytes);
   return 0;
 }
 
 int cuStreamCreate(Stream** stream, unsigned) {
+  if (is_refused(false)) return kOutOfMemory;
   ++state.streams;
   keep(*stream = new Stream);
   return 0;
@@ -227,6 +271,7 @@ int cuStreamSynchronize(Stream* stream) {
   return 0;
 }
 int cuEventCreate(Event** event, unsigned) {
+  if (is_refused(false)) return kOutOfMemory;
   ++state.events;
   keep(*event = new Event);
   return 0;
@@ -238,13 +283,18 @@ int cuEventDestroy_v2(Event* event) {
   return 0;
 }
 int cuEventRecord(Event* event, Stream* stream) {
-  event->stream = stream;
+  if (is_refused(false)) return kOutOfMemory;
+  event->is_busy = stream->is_busy;
   return 0;
 }
-int cuEventQuery(Event*) { return state.running ? kNotReady : state.end_result; }
-int cuEventSynchronize(Event* event) { return event->stream ? cuStreamSynchronize(event->stream) : 0; }
+int cuEventQuery(Event* event) { return event->is_busy && *event->is_busy ? kNotReady : state.end_result; }
+int cuEventSynchronize(Event* event) {
+  while (event->is_busy && *event->is_busy) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  return 0;
+}
 
 int cuModuleLoadData(void** module, const void* code) {
+  if (is_refused()) return kOutOfMemory;
   ++state.module_loads;
   if (state.module_result) return state.module_result;
   ++state.modules;
@@ -252,10 +302,12 @@ int cuModuleLoadData(void** module, const void* code) {
   return 0;
 }
 int cuModuleUnload(void*) {
+  wait_for_kernels();
   --state.modules;
   return 0;
 }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
+  if (is_refused(false)) return kOutOfMemory;
   if (std::strcmp(name, "ark_loop") != 0) return 500;
   *function = module;
   return 0;
@@ -264,11 +316,13 @@ int cuFuncSetAttribute(void*, int attribute, int value) {
   return attribute == 8 && value <= state.shared_per_block ? 0 : kInvalid;
 }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) {
+  if (is_refused(false)) return kOutOfMemory;
   *blocks = state.blocks_each;
   return 0;
 }
 int cuLaunchCooperativeKernel(void*, unsigned x, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                               unsigned, Stream* stream, void** arguments) {
+  if (is_refused(false)) return kOutOfMemory;
   return launch(x, threads, stream, arguments[0]);
 }
 
@@ -283,11 +337,12 @@ struct Node {
 };
 struct Graph {
   Node node{};
-  std::array<std::byte, kParameterBytes> parameter{};
+  std::vector<std::byte> parameter;
   bool is_cooperative = false;
 };
 
 int cuGraphCreate(Graph** graph, unsigned flags) {
+  if (is_refused(false)) return kOutOfMemory;
   if (flags != 0) return kInvalid;
   ++state.graphs;
   keep(*graph = new Graph);
@@ -300,10 +355,12 @@ int cuGraphDestroy(Graph* graph) {
   return 0;
 }
 int cuGraphAddKernelNode_v2(Graph** handle, Graph* graph, const void*, std::size_t after, const Node* node) {
+  if (is_refused(false)) return kOutOfMemory;
   if (state.node_result) return state.node_result;
   if (after != 0 || !node->function || node->extra || node->grid[1] * node->grid[2] != 1) return kInvalid;
   graph->node = *node;
-  std::memcpy(graph->parameter.data(), node->arguments[0], kParameterBytes);
+  const auto* argument = static_cast<const std::byte*>(node->arguments[0]);
+  graph->parameter.assign(argument, argument + state.parameter_bytes);
   *handle = graph;
   return 0;
 }
@@ -313,6 +370,7 @@ int cuGraphKernelNodeSetAttribute(Graph* handle, int attribute, const int* value
   return 0;
 }
 int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long flags) {
+  if (is_refused(false)) return kOutOfMemory;
   if (flags != 0 || !graph->node.function) return kInvalid;
   ++state.graphs;
   ++state.graphs_made;
@@ -324,11 +382,13 @@ int cuGraphExecKernelNodeSetParams_v2(Graph* exec, Graph*, const Node* node) {
   if (node->function != exec->node.function) return kInvalid;
   ++state.graph_updates;
   exec->node = *node;
-  std::memcpy(exec->parameter.data(), node->arguments[0], kParameterBytes);
+  const auto* argument = static_cast<const std::byte*>(node->arguments[0]);
+  exec->parameter.assign(argument, argument + state.parameter_bytes);
   return 0;
 }
 // A loop whose blocks do not all run at once would hang: not cooperative is refused.
 int cuGraphLaunch(Graph* exec, Stream* stream) {
+  if (is_refused(false)) return kOutOfMemory;
   if (!exec->is_cooperative) return kInvalid;
   ++state.graph_launches;
   return launch(exec->node.grid[0], exec->node.block[0], stream, exec->parameter.data());

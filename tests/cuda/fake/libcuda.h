@@ -17,10 +17,20 @@ struct FakeCuda {
   int address_result = 0;  // CUresult of asking for mapped memory's address
   int node_result = 0;     // CUresult of making a kernel a node of a graph
   bool was_eager = false;  // CUDA_MODULE_LOADING when the driver was last initialised
+  // What a driver may do and rarely does. Reset by each test.
+  struct Hostile {
+    bool waits = false;     // whatever allocates, frees, copies or loads waits for all running kernels
+    bool one_grid = false;  // a launch starts when the one before has ended
+    int late_ms = 0;        // launches start so much later
+    int init_ms = 0, init_result = 0;
+    int refuse_in = 0;  // the n-th call from now that could fail does, for lack of memory; 0: none
+  } hostile;
+  std::size_t parameter_bytes = 8;  // of the kernel
   // What has been done.
   std::atomic<uint64_t> used{0};  // bytes of device memory
   std::atomic<int> launches{0}, running{0}, modules{0}, module_loads{0}, streams{0}, events{0}, contexts{0},
       mapped{0};
+  std::atomic<int> waited_in_vain{0};  // calls that gave up on a kernel that did not end
   // Graphs: alive; instantiated, whose parameter was set, launched (which counts as a launch too).
   std::atomic<int> graphs{0}, graphs_made{0}, graph_updates{0}, graph_launches{0};
 };

@@ -23,6 +23,7 @@ void mbarriers(const Words& p);
 void ordering(const Words& p);
 void host_words(const Words& p);
 void matrices(const Words& p);
+void messages(const Words& p);
 }
 
 }  // namespace ark::test

@@ -271,6 +271,37 @@ extern "C" void host_words(const Words& p) {
   }
 }
 
+// Blocks that talk through words alone, where no race can be seen: block 0 stores a message and a flag behind it, block
+// 1 reads the flag and then the message into data[0]. Wrong: 1 no order between the stores; 2 none between the loads; 3
+// the fence stands before both stores. 4: fences on both sides (right). 5: a block barrier and another thread's release
+// on the one side, an acquire and a block barrier on the other (right).
+extern "C" void messages(const Words& p) {
+  u32 *const message = p.counter, *const flag = p.counter + 1;
+  const int v = p.variant, t = thread_id();
+  if (block_id() == 0) {
+    if (t == 0) {
+      if (v == 3) fence<Scope::gpu>();
+      st_relaxed<Scope::gpu>(message, u32{7});
+      if (v == 4) fence<Scope::gpu>();
+    }
+    if (v == 5) sync();
+    if (t != (v == 5 ? 32 : 0)) return;
+    if (v == 0 || v == 2 || v == 5) {
+      st_release<Scope::gpu>(flag, u32{1});
+    } else {
+      st_relaxed<Scope::gpu>(flag, u32{1});
+    }
+    return;
+  }
+  if (t == 0) {
+    const bool acquires = v != 2 && v != 4;
+    while ((acquires ? ld_acquire<Scope::gpu>(flag) : ld_relaxed<Scope::gpu>(flag)) == 0) pause(flag, 0, 1);
+    if (v == 4) fence<Scope::gpu>();
+  }
+  if (v == 5) sync();
+  if (t == (v == 5 ? 33 : 0)) p.data[0] = static_cast<float>(ld_relaxed<Scope::gpu>(message));
+}
+
 // One warp: d = a b for a = data[0..255] (16x16), b = data[256..383] (16x8, as stored), both through
 // ldmatrix.
 extern "C" void matrices(const Words& p) {

@@ -11,13 +11,11 @@
 namespace ark::api {
 namespace {
 
-// A model whose chat template does not end before its budget does.
-ServedModel endless() {
+ServedModel with_template(const char* source) {
   auto text = std::make_shared<text::ModelText>();
   text->tokenizer.emplace(
       Json::parse(R"({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}})"));
-  text->chat_template = text::ChatTemplate::parse(
-      "{% for i in range(90000) %}{% for k in range(90000) %}{{ i * k }}{% endfor %}{% endfor %}");
+  text->chat_template = text::ChatTemplate::parse(source);
   return {.name = "fake",
           .runner = std::make_shared<test::FakeRunner>(test::small_limits()),
           .text = std::move(text)};
@@ -25,7 +23,9 @@ ServedModel endless() {
 
 TEST(Endpoints, WorkOnTextEndsWhenItsClientIsGone) {
   Service service;
-  service.add(endless(), {});
+  service.add(with_template("{% for i in range(90000) %}{% for k in range(90000) %}{{ i * k }}{% endfor %}"
+                            "{% endfor %}"),  // does not end before its budget does
+              {});
   const http::Router router = make_router(service);
   int asked = 0;
   for (const char* path : {"/apply-template", "/v1/chat/completions", "/tokenize"}) {
@@ -38,6 +38,43 @@ TEST(Endpoints, WorkOnTextEndsWhenItsClientIsGone) {
     EXPECT_NE(error.message.find("was stopped: nobody waits for it"), std::string::npos) << error.message;
     EXPECT_EQ(asked, 4);
   }
+}
+
+// The field that /apply-template refuses, "" for none.
+std::string lost_field(const char* source, const std::string& messages) {
+  Service service;
+  service.add(with_template(source), {});
+  http::Request request;
+  request.body = R"({"messages": )" + messages + "}";
+  http::HttpError error(200, "");
+  const http::Router router = make_router(service);
+  const int status =
+      http::status_thrown([&] { router.find("POST", "/apply-template").route->handler(request); }, &error);
+  EXPECT_EQ(status, error.param.empty() ? 200 : 400) << error.message;
+  return error.param;
+}
+
+TEST(Endpoints, WhatTheTemplateDoesNotPrintOfAMessageIsRefusedByName) {
+  const char* plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+  const char* printing =
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ m.function_call }}"
+      "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}\n{% endfor %}";
+  for (const auto& [field, value] : std::vector<std::pair<std::string, std::string>>{
+           {"tool_calls", R"([{"function": {"name": "f", "arguments": "{}"}}])"},
+           {"function_call", R"({"name": "f", "arguments": "{}"})"}}) {
+    SCOPED_TRACE(field);
+    const auto chat = [&, &field = field](const std::string& said) {
+      return R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", ")" + field +
+             "\": " + said + R"(}, {"role": "user", "content": "c"}])";
+    };
+    EXPECT_EQ(lost_field(plain, chat(value)), "messages[1]." + field);
+    EXPECT_EQ(lost_field(plain, chat("null")), "");
+    EXPECT_EQ(lost_field(printing, chat(value)), "");
+  }
+  for (const char* more : {R"("name": "Ann")", R"("reasoning_content": "hm")"})
+    EXPECT_EQ(lost_field(plain, R"([{"role": "assistant", "content": "b", )" + std::string(more) + "}]"), "")
+        << more;
+  EXPECT_EQ(lost_field(plain, R"([{"role": "tool", "name": "f", "content": "a"}])"), "");
 }
 
 }  // namespace

@@ -82,6 +82,8 @@ TEST(ApiKeys, FilesWithoutAKeyAreRefused) {
   EXPECT_THROW(ApiKeys::load(file_with("\n \n")), Error);
   EXPECT_THROW(ApiKeys::load("/nowhere/keys"), Error);
   EXPECT_THROW(ApiKeys::load(testing::TempDir()), Error);
+  EXPECT_THROW(ApiKeys::load("/dev/zero"), Error);  // was read without end
+  EXPECT_THROW(ApiKeys::load(file_with(std::string(5 << 20, '\n') + "key")), Error);
   EXPECT_THROW(ApiKeys::load(file_with(std::string(5000, 'k'))), Error);
   for (const char* line : {"a:", "a b c", "a rpm=x", "k rpm=0", "k rpm=-1", "k rpm=5 rps=1", "a k rpm="})
     EXPECT_THROW(ApiKeys::load(file_with(line)), Error) << line;

@@ -30,7 +30,7 @@ std::string decoded(const std::string& text) {
 
 TEST(Chunks, BodiesWithExtensionsAndTrailers) {
   EXPECT_EQ(decoded("0\r\n\r\n"), "");
-  EXPECT_EQ(decoded("4\r\nWiki\r\n00000000000000B;a=b;c=\"d e\"\r\npedia in\r\nc\r\n0;last\r\n\r\n"),
+  EXPECT_EQ(decoded("4\r\nWiki\r\n00000000000000B;a=b;c=\"d \\\" e\"\r\npedia in\r\nc\r\n0;last\r\n\r\n"),
             "Wikipedia in\r\nc");
   EXPECT_EQ(decoded("1\r\na\r\n0\r\nContent-Length: 5\r\nX-Sum: 1\r\n\r\nGET / HTTP/1.1"), "a");
   EXPECT_EQ(decoded("5\r\nab"), "more");
@@ -56,7 +56,9 @@ TEST(Chunks, WhatReadersDisagreeAboutIsRefused) {
                            "1\r\na\r\n0\r\n\n",
                            "1\r\na\r\n0\n\n",
                            "00000000000000001\r\na",
-                           "1;\x01\r\na"})
+                           "1;\x01\r\na",
+                           "1;a=\"\r\na\r\n0\r\n\r\n",
+                           "1;a=\"b\\\"\r\na\r\n0\r\n\r\n"})
     EXPECT_EQ(decoded(text), "400") << text;
   EXPECT_EQ(decoded("ffffffffffffffff\r\n"), "413");
   EXPECT_EQ(decoded("65\r\n"), "413");

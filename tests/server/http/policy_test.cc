@@ -16,10 +16,12 @@ int status_by(const std::string& host, const std::string& origin = "",
 }
 
 TEST(Policy, OnlyTheLoopbacksNamesReachIt) {
-  for (const char* host : {"localhost", "LocalHost:80", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:80"})
+  for (const char* host :
+       {"localhost", "LocalHost:80", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:80", "localhost:"})
     EXPECT_EQ(status_by(host), 200) << host;
   for (const char* host : {"", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]",
-                           "::1", "[::1", "0.0.0.0", "xlocalhost", "127.0.0.2"})
+                           "::1", "[::1", "0.0.0.0", "xlocalhost", "127.0.0.2", "localhost:abc",
+                           "localhost:80:80", "[::1]80", "localhost:1234567"})
     EXPECT_EQ(status_by(host), 403) << host;
   EXPECT_EQ(status_by("evil.example", "", {}), 200);
   EXPECT_EQ(status_by("Ark.example:1", "", {.check_names = true, .hosts = {"ark.example"}}), 200);

@@ -83,7 +83,7 @@ class FakeRunner : public StepRunner {
   StepResult execute(const StepDescriptor& step) {
     apply(step, tables_);
     int32_t next_token = 0;
-    std::set<int32_t> slots;
+    std::set<int32_t> slots, remembered;
     for (const StepSequence& s : step.sequences) {
       ARK_CHECK(s.first == next_token && s.count >= 1 && slots.insert(s.slot).second,
                 "sequences do not tile the tokens");
@@ -104,7 +104,10 @@ class FakeRunner : public StepRunner {
       r.token = next(history, limits_.vocabulary);
       if (history.back() == poison_) r.token = -1;
       r.logprob = row.target >= 0 ? static_cast<float>(row.target) : static_cast<float>(r.token);
-      if (row.flags & kWantToken) last_.at(static_cast<std::size_t>(row.slot)) = r.token;
+      if ((row.flags & (kWantToken | kTentative)) == kWantToken) {
+        ARK_CHECK(remembered.insert(row.slot).second, "two rows of a slot are its last");
+        last_.at(static_cast<std::size_t>(row.slot)) = r.token;
+      }
       result.rows.push_back(r);
     }
     return result;

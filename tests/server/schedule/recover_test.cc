@@ -148,7 +148,7 @@ TEST(Recover, WhoKillsTheRunnerIsFoundAmongMany) {
       }
     }
     EXPECT_EQ(scheduler.failure(), "");
-    EXPECT_LE(scheduler.stats().restarts, 4 * 4);
+    EXPECT_LE(scheduler.stats().restarts, 4 * 3);
   }
 }
 

@@ -20,22 +20,6 @@ inline RunnerLimits small_limits(int32_t vocabulary = 50) {
   return l;
 }
 
-// Ends, prompts and tokens of every kind; many begin alike.
-inline GenerateRequest random_request(std::mt19937& random, int32_t vocabulary = 50) {
-  const auto token = [&] { return static_cast<int32_t>(random() % static_cast<unsigned>(vocabulary)); };
-  GenerateRequest r;
-  for (unsigned i = random() % 2 ? random() % 20 : 0, first = random() % 2; i > 0; --i)  // as others begin
-    r.prompt.push_back(static_cast<int32_t>(first + r.prompt.size() % 5));
-  for (unsigned i = 0, n = 1 + random() % 30; i < n; ++i) r.prompt.push_back(token());
-  r.client = random() % 8 == 0;
-  if (random() % 8 == 0) r.cache_salt = "salt";
-  r.max_tokens = static_cast<int32_t>(random() % std::min<std::size_t>(30, 64 - r.prompt.size()));
-  if (random() % 2) r.end_ids = {token()};
-  r.min_tokens = static_cast<int32_t>(random() % 4);
-  r.prompt_logprobs = random() % 4 == 0;
-  return r;
-}
-
 struct Outcome {
   Finish how = Finish::kRunning;
   std::vector<int32_t> tokens, prompt;  // of the prompt: those that came with a log-probability
@@ -54,6 +38,35 @@ inline Outcome expected_outcome(const GenerateRequest& request, int32_t vocabula
   }
   if (request.prompt_logprobs) out.prompt.assign(request.prompt.begin() + 1, request.prompt.end());
   return out;
+}
+
+// With a few tokens replaced, left out or put in.
+inline std::vector<int32_t> edited(const std::vector<int32_t>& tokens, std::mt19937& random) {
+  std::vector<int32_t> out;
+  for (const int32_t token : tokens) {
+    const unsigned how = random() % 20;
+    if (how < 2) out.push_back(static_cast<int32_t>(random() % 9));
+    if (how > 1 || how == 0) out.push_back(how > 2 ? token : token / 2);
+  }
+  return out;
+}
+
+// Ends, prompts and tokens of every kind; many begin alike.
+inline GenerateRequest random_request(std::mt19937& random, int32_t vocabulary = 50) {
+  const auto token = [&] { return static_cast<int32_t>(random() % static_cast<unsigned>(vocabulary)); };
+  GenerateRequest r;
+  for (unsigned i = random() % 2 ? random() % 20 : 0, first = random() % 2; i > 0; --i)  // as others begin
+    r.prompt.push_back(static_cast<int32_t>(first + r.prompt.size() % 5));
+  for (unsigned i = 0, n = 1 + random() % 30; i < n; ++i) r.prompt.push_back(token());
+  r.client = random() % 8 == 0;
+  if (random() % 8 == 0) r.cache_salt = "salt";
+  r.max_tokens = static_cast<int32_t>(random() % std::min<std::size_t>(30, 64 - r.prompt.size()));
+  if (random() % 2) r.end_ids = {token()};
+  r.min_tokens = static_cast<int32_t>(random() % 4);
+  r.prompt_logprobs = random() % 4 == 0;
+  r.max_drafts = random() % 8 ? 1 + static_cast<int32_t>(random() % 15) : 0;
+  if (random() % 2) r.expected = edited(expected_outcome(r, vocabulary).tokens, random);
+  return r;
 }
 
 // The fake runner's log-probability of a prompt's token is that token.

@@ -24,10 +24,10 @@ TEST(Scheduler, OneRequestGetsItsTokensAndThePromptsLogprobs) {
   EXPECT_EQ(got.prompt, (std::vector<int32_t>{1, 4, 1, 5}));
 }
 
-// Many random requests over few pages: batching, chunking, preemption and sharing change nothing, and no page is lost.
-// ARK_FULL=1: ten thousand schedules.
+// Many random requests over few pages: batching, chunking, preemption, sharing and drafts change nothing, and no
+// page is lost. ARK_FULL=1: ten thousand schedules.
 TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
-  int64_t preemptions = 0, hits = 0;
+  int64_t preemptions = 0, hits = 0, accepted = 0, wrong = 0;
   for (unsigned seed = 0; seed < (std::getenv("ARK_FULL") ? 10'000 : 80); ++seed) {
     std::mt19937 random(seed);
     RunnerLimits limits = small_limits();
@@ -41,7 +41,8 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
                                  .slo_itl = seed % 3 == 0   ? -1
                                             : seed % 3 == 1 ? 0
                                                             : 1e-6,
-                                 .shortest_first = seed % 2 != 0});
+                                 .shortest_first = seed % 2 != 0,
+                                 .max_drafts = seed % 5 != 0 ? 1 + static_cast<int32_t>(random() % 15) : 0});
     std::vector<std::pair<GenerateRequest, std::shared_ptr<Ticket>>> all;
     for (int i = 0; i < 30; ++i) {
       GenerateRequest request = random_request(random);
@@ -63,9 +64,13 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
     EXPECT_TRUE(seed % 4 != 0 || scheduler.stats().prefix_hits == 0);
     preemptions += scheduler.stats().preemptions;
     hits += scheduler.stats().prefix_hits;
+    accepted += scheduler.stats().accepted_tokens;
+    wrong += scheduler.stats().draft_tokens - scheduler.stats().accepted_tokens;
   }
   EXPECT_GT(preemptions, 0);
-  EXPECT_GT(hits, 1000);
+  EXPECT_GT(hits, 500);
+  EXPECT_GT(accepted, 20);
+  EXPECT_GT(wrong, 10);
 }
 
 TEST(Scheduler, RefusesWhatCanNeverRunAndWhatDoesNotFitTheQueue) {

@@ -69,6 +69,27 @@ TEST(HostileTemplate, DoublingATextEndsWithTheBudget) {
   });
 }
 
+TEST(HostileTemplate, WhatListsAndCopiesReallyTakeWasNotCharged) {
+  for (const char* use :
+       {"('a\\n' * 100000).splitlines()", "('a ' * 100000).split()", "('a ' * 100000).rsplit(' ', 99999)",
+        "('<' * 1500000)|e", "('\\x01' * 1500000)|tojson", "range(60000)|map('string')|list",
+        "('\u0390' * 1500000)|upper", "dict(range(30000)|map('string')|map('list'))"}) {
+    SCOPED_TRACE(use);
+    expect_error(Code::kInvalidArgument, "makes more than 8 MiB", [&] {
+      ChatTemplate::parse(std::string("{{ (") + use + ")|length }}")
+          .render_variables(Json::object(), 0, Budget{1 << 30, std::size_t{8} << 20});
+    });
+  }
+}
+
+TEST(HostileTemplate, SplittingAtBlanksKeepsThoseBehindTheLastCut) {  // as Python does
+  EXPECT_EQ(
+      ChatTemplate::parse("{{ ' a b c '.split(None, 1) }}{{ ' a b  c '.rsplit(None, 1) }}"
+                          "{{ 'x y '.split(None, 0) }}{{ 'aaa'.rsplit('aa', 1) }}{{ ' é ü '.rsplit() }}")
+          .render_variables(Json::object()),
+      "['a', 'b c '][' a b', 'c']['x y ']['a', '']['é', 'ü']");
+}
+
 void expect_render_soon(const std::string& source, const std::string& part) {
   SCOPED_TRACE(source.substr(0, 200));
   expect_soon(Code::kInvalidArgument, part,

@@ -1,0 +1,71 @@
+// What ranks tell each other before their queue pairs connect. It comes from outside: what does not fit its field of
+// the protocol is refused here, before the device is given any of it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dma/blob.h"
+#include "dma/ring.h"
+
+namespace ark::dma {
+
+// By peer and priority; decode and bulk have queue pairs of their own.
+inline size_t link_index(int peer, Priority priority) {
+  return static_cast<size_t>(peer) * kPriorities + static_cast<size_t>(priority);
+}
+
+struct VerbsHello {
+  struct Queue {
+    uint32_t number = 0;  // of the queue pair, 24 bits
+    uint32_t packet = 0;  // where its packet numbers start, 24 bits
+  };
+  static constexpr uint32_t kLeastDepth = 16, kMostDepth = 256;
+
+  std::array<uint8_t, 16> gid = {};  // address of the port
+  uint16_t lid = 0;                  // its address within an InfiniBand subnet; 0 on Ethernet
+  uint8_t mtu = 0;                   // ibv_mtu: 1 to 5 are 256 to 4096 bytes
+  uint32_t depth = 0;                // receives that are posted at each queue pair
+  uint64_t told_key = 0;             // memory of counts that peers write, as Memory::key
+  std::vector<Queue> queues;         // by link_index; of the rank itself zeros
+
+  std::string write() const {
+    BlobWriter blob;
+    blob.text({reinterpret_cast<const char*>(gid.data()), gid.size()});
+    blob.number(lid).number(mtu).number(depth).number(told_key);
+    for (const Queue& queue : queues) blob.number(queue.number).number(queue.packet);
+    return blob.take();
+  }
+
+  // What `rank` of `ranks` has sent. Throws Error(kUnavailable) that names it.
+  static VerbsHello read(std::string_view bytes, int rank, int ranks) {
+    BlobReader blob(bytes, "rank " + std::to_string(rank) + ": its hello of transport verbs");
+    VerbsHello hello;
+    const std::string_view gid = blob.text();
+    if (gid.size() != hello.gid.size()) blob.malformed("has no GID");
+    std::copy(gid.begin(), gid.end(), hello.gid.begin());
+    hello.lid = blob.number<uint16_t>();
+    hello.mtu = blob.number<uint8_t>();
+    if (hello.mtu < 1 || hello.mtu > 5) blob.malformed("has an MTU that there is not");
+    hello.depth = blob.number<uint32_t>();
+    if (hello.depth < kLeastDepth || hello.depth > kMostDepth)
+      blob.malformed("has queues of no usable depth");
+    hello.told_key = blob.number<uint64_t>();
+    hello.queues.resize(link_index(ranks, Priority::kDecode));
+    for (size_t link = 0; link < hello.queues.size(); ++link) {
+      Queue& queue = hello.queues[link];
+      queue = {blob.number<uint32_t>(), blob.number<uint32_t>()};
+      const bool is_own = link / kPriorities == static_cast<size_t>(rank);
+      if (is_own != (queue.number == 0) || queue.number >> 24 != 0 || queue.packet >> 24 != 0)
+        blob.malformed("has a queue pair that cannot be");
+    }
+    blob.end();
+    return hello;
+  }
+};
+
+}  // namespace ark::dma

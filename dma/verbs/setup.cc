@@ -1,0 +1,154 @@
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "base/error.h"
+#include "dma/verbs/plugin.h"
+#include "dma/verbs/queues.h"
+
+namespace ark::dma {
+namespace {
+
+// What the device may read and peers may write; goes in the reverse order.
+struct Registered {
+  std::shared_ptr<const VerbsPort> port;
+  std::shared_ptr<void> memory;
+  MemoryRegistration registration;
+};
+
+class VerbsTransport final : public Transport {
+ public:
+  VerbsTransport(int rank, decltype(&log_line) log) : rank_(rank), log_(log) {}
+
+  std::string_view name() const override { return "verbs"; }
+
+  Memory allocate(const std::string& name, uint64_t bytes) override {
+    if (bytes == 0) return allocate_private(0, name);
+    return registered(name, bytes < kHugePage ? allocate_private(bytes, name) : allocate_huge(bytes, name));
+  }
+  Memory adopt(const std::string& name, void*, uint64_t) override {
+    throw Error(Code::kUnsupported,
+                "region " + escaped(name) +
+                    ": transport verbs registers what it allocates alone, in memory of the host; " +
+                    "memory of a GPU goes by way of it");
+  }
+  // Not registered: the pump that receives raises them, and no peer has a key to them.
+  Memory allocate_counters(uint64_t bytes) override { return allocate_private(bytes, "counters"); }
+
+  std::string describe(const Memory& memory) override {
+    return BlobWriter().number(remote_key(memory).packed()).take();
+  }
+
+  Memory attach(int peer, std::string_view description, uint64_t bytes) override {
+    BlobReader blob(description, "rank " + std::to_string(peer) + ": its registered memory");
+    const auto key = blob.number<uint64_t>();
+    blob.end();
+    return {{nullptr, bytes}, key, nullptr};
+  }
+  void connected() override {}
+
+  std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap, Deadline deadline) override {
+    ARK_CHECK(map.rank == rank_, "a transport of another rank");
+    const int ranks = bootstrap.size();
+    VerbsParts parts;
+    VerbsHello ours;
+    const auto together = [&](const std::function<void()>& step) {
+      std::string error;
+      try {
+        step();
+      } catch (const Error& failed) {
+        error = failed.what();
+      }
+      bootstrap.agree(error, deadline);
+    };
+    together([&] {
+      parts.port = port();
+      parts.told =
+          allocate("counts of receives", link_index(ranks, Priority::kDecode) * 2 * sizeof(uint32_t));
+      ours = make_queues(parts, rank_, ranks);
+      ours.told_key = remote_key(parts.told).packed();
+    });
+    const std::vector<std::string> hellos = bootstrap.all_gather(ours.write(), deadline);
+    together([&] {
+      for (int peer = 0; peer < ranks; ++peer)
+        if (peer != rank_)
+          connect_queues(parts, rank_, ours, peer, VerbsHello::read(hellos[peer], peer, ranks));
+    });
+    // All can receive now.
+    together([&] { prove_queues(parts, deadline); });
+    return make_verbs_wire(map, std::move(parts));
+  }
+
+ private:
+  const std::shared_ptr<const VerbsPort>& port() {
+    if (port_ == nullptr) {
+      port_ = open_port(rank_);
+      log_(LogLevel::kDebug, "rank " + std::to_string(rank_) + ": transport verbs by " + port_->name, {});
+    }
+    return port_;
+  }
+
+  // Fewer entries of the device's table of translations; what pages are used otherwise is the kernel's choice.
+  Memory allocate_huge(uint64_t bytes, const std::string& name) {
+    try {
+      return allocate_private(bytes, name, PageSize::kHuge);
+    } catch (const Error& none) {
+      log_(LogLevel::kDebug, std::string(none.what()) + " in huge pages (vm.nr_hugepages); others are taken",
+           {});
+      return allocate_private(bytes, name);
+    }
+  }
+
+  static VerbsKey remote_key(const Memory& memory) {
+    if (memory.key == 0) return {};  // not registered
+    return {VerbsKey::of(memory.key).address,
+            static_cast<const Registered*>(memory.owner.get())->registration->rkey};
+  }
+
+  Memory registered(const std::string& name, Memory memory) {
+    const auto base = reinterpret_cast<uintptr_t>(memory.region.base);
+    const auto address = static_cast<uint32_t>(base % kHugePage);
+    const auto made = std::make_shared<Registered>();
+    made->port = port();
+    made->memory = memory.owner;
+    made->registration.reset(ibv_reg_mr_iova(port_->domain.get(), memory.region.base, memory.region.bytes,
+                                             address, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+    if (made->registration == nullptr) {
+      const int error = errno;
+      throw Error(Code::kUnavailable, "region " + escaped(name) + ": cannot register " +
+                                          std::to_string(memory.region.bytes) + " bytes with " + port_->name +
+                                          ": " + std::strerror(error) +
+                                          (error == ENOMEM ? "; `ulimit -l` bounds what may be pinned" : ""));
+    }
+    memory.key = VerbsKey{address, made->registration->lkey}.packed();
+    memory.owner = made;
+    return memory;
+  }
+
+  const int rank_;
+  const decltype(&log_line) log_;
+  std::shared_ptr<const VerbsPort> port_;
+};
+
+std::string trouble() {
+  try {
+    open_port(0);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::unique_ptr<Transport> make(int rank, decltype(&log_line) log) {
+  return std::make_unique<VerbsTransport>(rank, log);
+}
+
+}  // namespace
+
+const VerbsPlugin* ark_verbs_plugin() {
+  static const VerbsPlugin plugin = {ARK_VERSION, trouble, make};
+  return &plugin;
+}
+
+}  // namespace ark::dma

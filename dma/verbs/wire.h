@@ -1,0 +1,51 @@
+// The data path of transport `verbs`: an ordered wire over reliable queue pairs.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dma/transport.h"
+#include "dma/verbs/device.h"
+
+namespace ark::dma {
+
+// One queue pair: what goes to one peer with one priority, and what comes from there. Connected, with `depth` receives
+// posted at either end.
+struct VerbsLink {
+  QueuePair pair;            // null for the rank itself
+  ibv_gid gid = {};          // of the peer's port
+  uint32_t most_inline = 0;  // bytes that the device takes with the request
+  uint32_t their_depth = 0;  // receives that the peer has posted
+  uint64_t told_at = 0;      // where in the peer's memory our count of reposted receives goes
+  uint32_t told_key = 0;
+};
+
+// What the set-up leaves to the wire; goes in the reverse order.
+struct VerbsParts {
+  std::shared_ptr<const VerbsPort> port;
+  // Counts of receives, 32 bits each, by link_index: first as the peers write them, then as we send them.
+  Memory told;
+  CompletionQueue completions;   // room for all that the links can have outstanding
+  uint32_t depth = 0;            // of each send queue and of each receive queue
+  std::vector<VerbsLink> links;  // by link_index
+};
+
+// What receives of a link are called in their completions.
+inline uint64_t receive_name(size_t link) { return uint64_t{link} << 33 | uint64_t{1} << 32; }
+
+// `map`: keys are VerbsKeys, local ones of own memory and remote ones of peers'.
+std::unique_ptr<Wire> make_verbs_wire(const WireMap& map, VerbsParts parts);
+
+// Memory::key. The device knows memory by addresses that start at its offset in a huge page, so that keys tell nobody
+// where it lies in the process, and translations may be of huge pages.
+struct VerbsKey {
+  uint32_t address = 0;  // of the first byte
+  uint32_t key = 0;      // local for own memory, remote for a peer's
+
+  static VerbsKey of(uint64_t packed) {
+    return {static_cast<uint32_t>(packed >> 32), static_cast<uint32_t>(packed)};
+  }
+  uint64_t packed() const { return uint64_t{address} << 32 | key; }
+};
+
+}  // namespace ark::dma

@@ -1,0 +1,166 @@
+// Transport verbs: what it takes from a peer at set-up, and, in a machine with RDMA devices and links that the
+// environment tells of (tests/end_to_end/test_verbs.py), what it promises beyond the conformance suite.
+#include "dma/verbs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "dma/group.h"
+#include "dma/transports.h"
+#include "dma/verbs/hello.h"
+#include "tests/dma/deadline.h"
+
+namespace ark::dma {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// Of rank 1 of two.
+VerbsHello good_hello() {
+  VerbsHello hello;
+  hello.gid[15] = 1;
+  hello.lid = 3;
+  hello.mtu = 5;
+  hello.depth = 64;
+  hello.told_key = 7;
+  hello.queues = {{17, 0xffffff}, {0xffffff, 0}, {}, {}};
+  return hello;
+}
+
+std::string refusal(const std::string& bytes) {
+  try {
+    VerbsHello::read(bytes, 1, 2);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(VerbsHello, IsReadAsItWasWritten) {
+  const VerbsHello hello = VerbsHello::read(good_hello().write(), 1, 2);
+  EXPECT_EQ(hello.write(), good_hello().write());
+  EXPECT_EQ(hello.queues[1].number, 0xffffffu);
+}
+
+TEST(VerbsHello, WhatCannotBeIsRefusedByName) {
+  const auto refused_with = [](auto change) {
+    VerbsHello hello = good_hello();
+    change(hello);
+    return refusal(hello.write());
+  };
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.mtu = 0; }), HasSubstr("rank 1: its hello"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.mtu = 6; }), HasSubstr("MTU"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.depth = 0; }), HasSubstr("depth"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.depth = UINT32_MAX; }), HasSubstr("depth"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.queues[0].number = 0; }), HasSubstr("queue pair"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.queues[0].number = 1 << 24; }), HasSubstr("queue pair"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.queues[1].packet = 1 << 24; }), HasSubstr("queue pair"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.queues[2].number = 5; }), HasSubstr("queue pair"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.queues.pop_back(); }), HasSubstr("cut short"));
+  EXPECT_THAT(refused_with([](VerbsHello& h) { h.queues.push_back({}); }), HasSubstr("too many"));
+  const std::string whole = good_hello().write();
+  for (size_t length = 0; length < whole.size(); ++length)
+    EXPECT_NE(refusal(whole.substr(0, length)), "") << length;
+  EXPECT_THAT(refusal(BlobWriter().text("short").take()), HasSubstr("GID"));
+}
+
+// rdma_rxe takes 8 MiB at once.
+TEST(Verbs, ATransferLongerThanTheDevicesMessagesArrivesWhole) {
+  if (const std::string why = verbs_trouble(); !why.empty()) GTEST_SKIP() << why;
+  constexpr uint64_t kBytes = (17 << 20) + 4;
+  EndpointSpec spec;
+  spec.regions = {{"from", kBytes}, {"to", kBytes}};
+  spec.channels = {{.name = "data"}};
+  auto groups = make_local_groups(
+      2, [&](int) { return spec; }, soon(), transport_named("verbs").make(0, 2));
+  std::byte *from = groups[0]->region(0).base, *to = groups[1]->region(1).base;
+  for (uint64_t i = 0; i < kBytes; i += 4096)
+    from[i] = from[std::min(i + 4095, kBytes - 1)] = std::byte(i / 4096 + 1);
+  ASSERT_FALSE(groups[0]->sender(1, 0).put(0, 0, 1, 0, kBytes, {}));
+  ASSERT_FALSE(groups[1]->receiver(0, 0).wait(1, {&groups[0]->abort(), soon(), {}}));
+  EXPECT_EQ(std::memcmp(from, to, kBytes), 0);
+}
+
+// Also for transfers that it was too late for; devices give up in half a second to two.
+TEST(Verbs, ARankThatLeavesInGoodOrderIsNoCut) {
+  if (const std::string why = verbs_trouble(); !why.empty()) GTEST_SKIP() << why;
+  EndpointSpec spec;
+  spec.regions = {{"bytes", 1 << 16}};
+  spec.channels = {{.name = "data"}};
+  auto groups = make_local_groups(
+      2, [&](int) { return spec; }, soon(), transport_named("verbs").make(0, 2));
+  const WaitContext context{nullptr, soon(), {}};
+  const Sender to = groups[1]->sender(0, 0);
+  ASSERT_FALSE(to.signal(context));
+  ASSERT_FALSE(groups[0]->receiver(1, 0).wait(1, context));
+  groups[0].reset();
+  ASSERT_FALSE(to.put(0, 0, 0, 0, 1 << 16, context));
+  ASSERT_FALSE(to.wait_completed(2, context));
+  detail::blind_sleep(2'500'000'000);
+  EXPECT_EQ(groups[1]->trouble(), "");
+}
+
+// Pieces that a device has taken are out of the pump's hands. The link must be so slow that they are still there.
+TEST(Verbs, DecodeOvertakesBulkThatTheDeviceHasTaken) {
+  if (std::getenv("ARK_TEST_SLOW_LINK") == nullptr) GTEST_SKIP() << "no slow link";
+  constexpr uint64_t kBulk = 2 << 20;
+  EndpointSpec spec;
+  spec.regions = {{"bulk", kBulk}};
+  spec.channels = {{.name = "decode"}, {.name = "bulk", .priority = Priority::kBulk}};
+  spec.run_pump = false;
+  auto groups = make_local_groups(
+      2, [&](int) { return spec; }, soon(), transport_named("verbs").make(0, 2));
+  const WaitContext context{nullptr, soon(), {}};
+  Pump& pump = groups[0]->endpoint().pump();
+  ASSERT_FALSE(groups[0]->sender(1, 1).put(0, 0, 0, 0, kBulk, context));
+  for (uint64_t piece = 0; piece < kBulk / spec.pump.piece_bytes; ++piece) pump.run_once();
+  ASSERT_FALSE(groups[0]->sender(1, 0).signal(context));
+  const Receiver decode = groups[1]->receiver(0, 0), bulk = groups[1]->receiver(0, 1);
+  bool was_first = false;
+  while (!bulk.has_arrived(1) && !context.deadline.passed()) {
+    pump.run_once();
+    groups[1]->endpoint().pump().run_once();
+    was_first |= decode.has_arrived(1) && !bulk.has_arrived(1);
+  }
+  EXPECT_TRUE(bulk.has_arrived(1) && was_first);
+}
+
+// One after the other, as the link stays cut.
+TEST(Verbs, ACutLinkIsNamedByTheWireAndThenBySetUp) {
+  const char* cut = std::getenv("ARK_TEST_CUT");
+  if (cut == nullptr) GTEST_SKIP() << "no link to cut";
+  const auto make = [] {
+    EndpointSpec spec;
+    spec.channels = {{.name = "data"}};
+    return make_local_groups(
+        2, [&](int) { return spec; }, soon(), transport_named("verbs").make(0, 2));
+  };
+  auto groups = make();
+  const Sender to = groups[0]->sender(1, 0);
+  WaitContext context{&groups[0]->abort(), soon(), {}};
+  ASSERT_FALSE(to.signal(context));
+  ASSERT_FALSE(groups[1]->receiver(0, 0).wait(1, context));
+  ASSERT_EQ(std::system(cut), 0);
+  context.deadline = Deadline::after(std::chrono::seconds(5));  // devices give up in half a second to two
+  ASSERT_FALSE(to.signal(context));
+  const Fault fault = groups[0]->receiver(1, 0).wait(1, context);
+  EXPECT_EQ(fault.kind, FaultKind::kAborted) << fault.text();
+  EXPECT_THAT(groups[0]->fault().text(), StartsWith("rank 0, peer 1: transport retry counter exceeded"));
+  groups.clear();
+  try {
+    make();
+    FAIL() << "connected by a link that is cut";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot connect: "));
+    EXPECT_THAT(error.what(), ::testing::ContainsRegex("rank [01] at ::ffff:[0-9.]+ from rxe"));
+  }
+}
+
+}  // namespace
+}  // namespace ark::dma

@@ -1,0 +1,304 @@
+"""Ranks that a launcher has started: by hand with a key, by mpirun, and in another network namespace over a real link.
+docs/cluster.md quotes the lines that are looked for here."""
+
+import ctypes
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from ark_server import BIN, BINARY, PATIENCE, START_SECONDS, Server, clean_environment, free_port, until
+from test_rank_processes import TINY, other_weights, tokens_of
+
+USAGE, UNAVAILABLE = 64, 69
+SILENCE = 8  # seconds after which a rank that says nothing is dead (WatchOptions)
+
+
+@pytest.fixture
+def key(tmp_path):
+    return write_key(tmp_path / "cluster.key", "a key that both ranks have")
+
+
+def write_key(path, text):
+    path.write_text(text + "\n")
+    path.chmod(0o600)
+    return path
+
+
+def group(rank, port, size=2, address="127.0.0.1", **more):
+    """The variables of a StatefulSet or LeaderWorkerSet."""
+    return {"ARK_RANK": str(rank), "ARK_WORLD_SIZE": str(size), "ARK_MASTER_ADDR": address, "ARK_MASTER_PORT": str(port)} | more
+
+
+class Rank(Server):
+    """One rank by hand; those but the first say nothing on standard output."""
+
+    def __init__(self, model, *options, environment, **how):
+        super().__init__("--model", model, *options, environment=environment, port=0 if environment["ARK_RANK"] == "0" else None,
+                         **{"wait": False} | how)
+
+    def ends(self, status, *words):
+        assert self.join() == status, self.errors()
+        assert all(word in self.log[-1] for word in words) and self.log[-1].startswith("ark-serve: error: "), self.errors()
+
+
+def ends_all(*ranks):
+    for rank in ranks:
+        rank.kill()
+
+
+def test_the_same_command_on_every_machine_gives_the_tokens_of_one(tiny, tiny_model, key):
+    """Over TCP, with the key; the order in which they come does not matter; they leave in good order."""
+    port = free_port()
+    options = ("--cluster-key-file", key)
+    one = Rank(tiny_model, *options, environment=group(1, port, ARK_TRANSPORT="socket"))
+    zero = Rank(tiny_model, *options, environment=group(0, port, ARK_TRANSPORT="socket"))
+    try:
+        zero.wait_ready()
+        assert any(line.split() == ["ranks", "0,", "1", "on", socket.gethostname() + ",", "by", "socket"] for line in zero.lines)
+        assert zero.children() == [], "no rank of its own, and no supervisor"
+        assert tokens_of(zero) == tokens_of(tiny)
+        one.signal(signal.SIGTERM)  # pods of a group are told at once: rank 0 drains, the others wait for it
+        assert tokens_of(zero) == tokens_of(tiny)
+        assert zero.stop() == 0
+        assert one.join() == 0
+        assert any("rank 1 of 2 has met: 0, 1 on" in line for line in one.log)
+    finally:
+        ends_all(zero, one)
+
+
+def test_who_has_no_place_here_is_refused_in_a_line_and_disturbs_nobody(tiny_model, key, tmp_path):
+    port = free_port()
+    zero = Rank(tiny_model, "--cluster-key-file", key, "--check", environment=group(0, port))
+    other = write_key(tmp_path / "other.key", "a key that one rank has alone")
+    try:
+        until(lambda: is_open(port), "rank 0's port")
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        Rank(tiny_model, "--cluster-key-file", other, environment=group(1, port)).ends(
+            USAGE, "rank 1 is refused by rank 0 at 127.0.0.1:", "it has another cluster key than rank 0")
+        Rank(tiny_model, environment=group(1, port)).ends(USAGE, "it has no cluster key, unlike rank 0")
+        Rank(tiny_model, "--cluster-key-file", key, environment=group(1, port, size=3)).ends(
+            USAGE, "rank 0 has ARK_WORLD_SIZE=2, this rank has 3")
+        one = Rank(tiny_model, "--cluster-key-file", key, environment=group(1, port))
+        assert zero.join() == 0 and one.join() == 0
+        told = [line.split(" warning ")[1] for line in zero.log if " warning " in line]
+        assert all(line.startswith("rank 0 refuses a connection from 127.0.0.1:") for line in told)
+        for why in ("it sends what no rank does", "it has another cluster key", "it has no cluster key",
+                    "rank 0 has ARK_WORLD_SIZE=2, this rank has 3"):
+            assert sum(why in line for line in told) == 1, zero.errors()
+        assert len(told) == 4
+    finally:
+        zero.kill()
+
+
+def is_open(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_without_a_key_nobody_listens_to_other_machines(tiny_model, tmp_path):
+    lone = Rank(tiny_model, environment=group(0, 29500, address="192.0.2.1"))
+    lone.ends(USAGE, "the meeting place 192.0.2.1:29500 is beyond this machine", "--cluster-key-file FILE")
+    open_key = write_key(tmp_path / "open.key", "a key that everybody may read")
+    open_key.chmod(0o644)
+    Rank(tiny_model, "--cluster-key-file", open_key, environment=group(0, 29500)).ends(USAGE, "everybody on this machine may use it")
+    half = group(0, 29500)
+    del half["ARK_WORLD_SIZE"]
+    Rank(tiny_model, environment=half).ends(USAGE, "ARK_WORLD_SIZE is not set")
+
+
+@pytest.mark.parametrize("options, why", [(["--tp", 3], "--tp 3, but 2 ranks have been started"),
+                                          (["--supervise"], "another launcher has started the ranks")])
+def test_options_that_do_not_fit_the_group_are_named(tiny_model, options, why):
+    Rank(tiny_model, *options, environment=group(0, free_port())).ends(USAGE, why)
+
+
+def test_another_model_or_one_that_is_missing_is_told_on_both_sides(tiny_model, tmp_path):
+    import onnx
+    (tmp_path / "other").mkdir()
+    onnx.save(other_weights(TINY / "model.onnx"), tmp_path / "other" / "model.onnx")
+    port = free_port()
+    zero = Rank(tiny_model, environment=group(0, port))
+    one = Rank(tmp_path / "other" / "model.onnx", environment=group(1, port))
+    for rank in (zero, one):
+        rank.ends(UNAVAILABLE, "rank 1 has loaded weights other than rank 0")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    port = free_port()
+    zero, one = Rank(broken, environment=group(0, port)), Rank(tiny_model, environment=group(1, port))
+    one.ends(UNAVAILABLE, "rank 1: rank 0 cannot load the model: ")
+    assert zero.join() == 65, zero.errors()
+
+
+def test_a_rank_that_dies_is_named_by_the_others(tiny_model):
+    port = free_port()
+    ranks = [Rank(tiny_model, environment=group(rank, port, size=3)) for rank in range(3)]
+    try:
+        ranks[0].wait_ready()
+        os.kill(ranks[2].pid, signal.SIGKILL)
+        for rank in ranks[:2]:
+            rank.ends(UNAVAILABLE, "rank 2 is dead: its connection is closed: the process has ended or given up")
+    finally:
+        ends_all(*ranks)
+
+
+# -- mpirun
+
+MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
+needs_mpi = pytest.mark.skipif(not shutil.which("mpirun") or not (BIN / "libark_mpi.so").exists(),
+                               reason="no mpirun, or built without MPI")
+
+
+class MpiServer(Server):
+    def __init__(self, *options, ranks=2):
+        self.lines, self.log, self.readers = [], [], []
+        command = [*MPIRUN, "-n", str(ranks), BINARY, *map(str, options), "--port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                                        stdin=subprocess.DEVNULL, env=clean_environment(), start_new_session=True)
+        self._read(self.process.stdout, self.lines)
+        self.read_log()
+
+
+@needs_mpi
+def test_mpirun_starts_ranks_and_names_the_dead(tiny, tiny_model):
+    server = MpiServer("--model", tiny_model, ranks=3)
+    try:
+        server.wait_ready()
+        assert tokens_of(server) == tokens_of(tiny)
+        until(lambda: len(server.children()) == 3, "three ranks")
+        [victim] = [pid for pid in server.children() if mpi_rank(pid) == 2]
+        os.kill(victim, signal.SIGKILL)
+        assert server.join() != 0
+        assert any("ark-serve: error: " in line and "rank 2 is dead" in line for line in server.log), server.errors()
+    finally:
+        server.kill()
+
+
+def mpi_rank(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return int(dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if b"=" in entry)[b"OMPI_COMM_WORLD_RANK"])
+
+
+@needs_mpi
+def test_mpirun_ends_when_its_ranks_have(tiny_model):
+    run = subprocess.run([*MPIRUN, "-n", "2", BINARY, "--model", tiny_model, "--check"], capture_output=True, text=True,
+                         timeout=2 * PATIENCE, env=clean_environment())
+    assert run.returncode == 0 and "checked " in run.stdout, run.stderr
+    # The option of one rank alone is not enough, and MPI is not asked where it started nobody else.
+    run = subprocess.run([*MPIRUN, "-n", "1", BINARY, "--model", tiny_model, "--check"], capture_output=True, text=True,
+                         timeout=2 * PATIENCE, env=clean_environment() | {"ARK_LIBMPI": "/nowhere"})
+    assert run.returncode == 0 and "checked " in run.stdout and "\nmeet " not in run.stdout, run.stderr
+
+
+def test_without_its_library_mpi_is_named():
+    run = subprocess.run([BINARY, "--model", TINY, "--check"], capture_output=True, text=True, timeout=PATIENCE,
+                         env=clean_environment() | {"OMPI_COMM_WORLD_SIZE": "2", "ARK_LIBMPI": "/nowhere/libark_mpi.so"})
+    assert run.returncode == UNAVAILABLE
+    assert "libark_mpi.so cannot be loaded" in run.stderr and "ARK_BOOTSTRAP" in run.stderr
+
+
+# -- two network namespaces: as good as two machines for all that TCP sees
+
+CLONE_NEWNET = 0x40000000
+
+
+class Link:
+    """A namespace joined to ours by a pair of virtual Ethernet ends."""
+
+    def __init__(self):
+        number = random.randrange(1, 60_000)
+        self.name, self.end = f"ark{number}", f"arkv{number}"
+        net = f"198.{18 + number % 2}.{number // 256 % 256}"
+        self.here, self.there = f"{net}.1", f"{net}.2"
+        self.run("ip", "netns", "add", self.name)
+        try:
+            self.run("ip", "link", "add", self.end, "type", "veth", "peer", "name", "eth0", "netns", self.name)
+            self.run("ip", "addr", "add", f"{self.here}/30", "dev", self.end)
+            self.run("ip", "link", "set", self.end, "up")
+            for command in (f"addr add {self.there}/30 dev eth0", "link set eth0 up", "link set lo up"):
+                self.run("ip", "-n", self.name, *command.split())
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, *command):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+    def enter(self):
+        """In the child that becomes a rank."""
+        with open(f"/run/netns/{self.name}") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "setns")
+
+    def cut(self):
+        self.run("ip", "link", "set", self.end, "down")
+
+    def close(self):
+        subprocess.run(["ip", "link", "del", self.end], capture_output=True)
+        subprocess.run(["ip", "netns", "del", self.name], capture_output=True)
+
+
+@pytest.fixture
+def link():
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        pytest.skip("needs root and iproute2")
+    try:
+        made = Link()
+    except OSError as error:
+        pytest.skip(f"no network namespace here: {error}")
+    yield made
+    made.close()
+
+
+def over(link, model, key, *options):
+    """Ranks 0 here and 1 over there, and their server. Shared memory would still join them, as the processes are of one
+    machine: socket is asked for."""
+    port = free_port()
+    ranks = [Rank(model, "--cluster-key-file", key, *options, prepare=link.enter if rank else None,
+                  environment=group(rank, port, address=link.here, ARK_TRANSPORT="socket")) for rank in (1, 0)]
+    try:
+        ranks[1].wait_ready()
+        return ranks[1], ranks[0]
+    except BaseException:
+        ends_all(*ranks)
+        raise
+
+
+def test_two_machines_serve_as_one(link, key, tiny, tiny_model):
+    """Each finds its address by itself. A slow and lossy link only takes longer."""
+    zero, one = over(link, tiny_model, key)
+    try:
+        wires = [line.split()[3:5] for line in subprocess.run(["ss", "-tnH"], capture_output=True, text=True).stdout.splitlines()
+                 if link.there in line]
+        assert len(wires) == 3, "life signs, gathering and data go over the link"
+        assert tokens_of(zero) == tokens_of(tiny)
+        try:
+            link.run("tc", "qdisc", "add", "dev", link.end, "root", "netem", "delay", "1ms", "1ms", "loss", "1%", "reorder", "10%")
+        except OSError:
+            pass  # a kernel without netem
+        assert tokens_of(zero) == tokens_of(tiny)
+        assert zero.stop() == 0 and one.join() == 0
+    finally:
+        ends_all(zero, one)
+
+
+def test_a_cut_link_is_named_on_both_sides(link, key, long_model):
+    zero, one = over(link, long_model, key, "--kv-memory", "256M")
+    try:
+        with zero.busy():
+            link.cut()
+            since = time.monotonic()
+            until(lambda: "rank 1" in str(zero.get("/health").json()), "the silent rank's name", SILENCE)
+            zero.ends(UNAVAILABLE, "rank 1 is dead: silent for 8000 ms")
+            one.ends(UNAVAILABLE, "rank 0 is dead: silent for 8000 ms")
+            assert time.monotonic() - since < SILENCE + 4
+    finally:
+        ends_all(zero, one)

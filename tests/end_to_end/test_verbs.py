@@ -1,0 +1,92 @@
+"""Transport verbs over rdma_rxe: a machine of scripts/rdma-vm.sh, started once, runs verbs_guest.sh. Its switch loses
+packets, and then a link."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ark_server import BIN, FIXTURES, ROOT, run_to_end
+
+NO_MACHINE = 125
+UNAVAILABLE = 69
+MODEL = FIXTURES / "llama-optimum"
+NEEDED = [BIN / "libark_verbs.so", BIN / "dma_test", BIN / "ark-run", BIN / "ark-bench", MODEL]
+
+
+@pytest.fixture(scope="module")
+def stages():
+    """{name: (status, output)}"""
+    missing = [path.name for path in NEEDED if not path.exists()]
+    if missing:
+        pytest.skip(f"not built or not here: {', '.join(missing)}")
+    script = Path(__file__).with_name("verbs_guest.sh")
+    run = subprocess.run([ROOT / "scripts" / "rdma-vm.sh", "--devices", "3", "--seconds", "400", "sh", script, BIN, MODEL],
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if run.returncode == NO_MACHINE and "@@" not in run.stdout:
+        pytest.skip(run.stderr.strip().splitlines()[-1])
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr
+    print(run.stdout)
+    found = re.findall(r"^@@ begin (\w+)\r?\n(.*?)^@@ end (\d+)", run.stdout, re.M | re.S)
+    return {name: (int(status), text) for name, text, status in found}
+
+
+def passed(stage):
+    status, text = stage
+    assert status == 0, text[-4000:]
+    assert "SKIPPED" not in text
+    return int(re.search(r"\[  PASSED  \] (\d+) test", text)[1])
+
+
+def statistic(stage, name):
+    return int(re.search(rf"\b{name} (\d+)", stage[1])[1])
+
+
+def test_the_suite_passes(stages):
+    assert passed(stages["conformance"]) > 30
+
+
+def test_lost_packets_cost_time_alone(stages):
+    assert passed(stages["loss"]) > 10
+    assert statistic(stages["losses"], "rcvd_seq_err") > 0, "nothing was lost"
+
+
+def test_a_receive_is_posted_for_whatever_is_sent(stages):
+    for name in ("rcvd_rnr_err", "send_rnr_err", "retry_rnr_exceeded_err"):
+        assert statistic(stages["losses"], name) == 0, name
+
+
+def test_decode_overtakes_bulk_within_the_device(stages):
+    assert passed(stages["slow"]) == 1
+
+
+def test_a_cut_link_is_named(stages):
+    assert passed(stages["cut"]) == 1
+
+
+def test_ranks_over_rdma_generate_what_one_does(stages):
+    assert stages["ranks"][0] == stages["alone"][0] == 0, stages["ranks"][1]
+    alone, ranks = (json.loads(stages[name][1])["token_ids"] for name in ("alone", "ranks"))
+    assert ranks == alone and len(alone) == 24
+    assert statistic(stages["traffic"], "sent_pkts") > 100, "the bytes took another way"
+
+
+def test_a_device_that_is_not_there_is_named(stages):
+    status, text = stages["missing"]
+    assert status == UNAVAILABLE
+    assert "RDMA device rxe9; there are rxe1, rxe2, rxe3" in text, text
+
+
+def test_the_bench_has_its_rows(stages):
+    rows = [row for row in json.loads(stages["bench"][1])["rows"] if row["transport"] == "verbs"]
+    assert [(row["link"], row["bytes"]) for row in rows] == [("posted", 4), ("posted", 65536)]
+
+
+@pytest.mark.skipif(os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"), reason="RDMA is here")
+def test_without_a_device_it_is_refused_and_says_why(tiny_model):
+    run = run_to_end("--model", tiny_model, "--tp", 2, "--processes", "--check", environment={"ARK_TRANSPORT": "verbs"})
+    assert run.returncode == UNAVAILABLE
+    assert "rank 0: no RDMA device here" in run.stderr.splitlines()[-1], run.stderr

@@ -1,0 +1,32 @@
+#!/bin/sh
+# What test_verbs.py runs in a machine with devices rxe1 to rxe3: stages, whose output lies between lines that begin with @@.
+# usage: verbs_guest.sh FOLDER_OF_BINARIES MODEL
+bin=$1 model=$2
+export ARK_VERBS_DEVICE=rxe1,rxe2,rxe3 ARK_TRANSPORT=verbs
+
+stage() {
+  echo "@@ begin $1"
+  shift
+  "$@" 2>&1
+  echo "@@ end $?"
+}
+suite() { "$bin/dma_test" --gtest_color=no --gtest_filter="$1"; }
+generate() { "$bin/ark-run" "$model" --prompt-ids 5,9,2,44 --max-tokens 24 --ignore-eos --temperature 1 --seed 3 --json "$@"; }
+statistics() { rdma statistic show link rxe1/1; }
+
+echo 16 >/proc/sys/vm/nr_hugepages
+stage alone generate --tp 1
+stage ranks generate --tp 2 --processes
+stage traffic statistics
+stage missing env ARK_VERBS_DEVICE=rxe1,rxe9 "$bin/ark-run" "$model" --prompt-ids 5 --max-tokens 1 --tp 2 --processes
+stage bench "$bin/ark-bench" dma --sizes 4,65536 --time 20 --json
+stage conformance suite "*verbs_direct*:*verbs_lossy*:Transports.*:Verbs.*Leaves*:Verbs.*Longer*"
+tc qdisc add dev n1 root netem rate 100mbit || exit 125
+stage slow env ARK_TEST_SLOW_LINK=1 "$bin/dma_test" --gtest_color=no --gtest_filter="Verbs.*Overtakes*"
+tc qdisc del dev n1 root
+# rdma_rxe counts each loss within a message among the attempts that end a queue pair; pieces are of 128 packets.
+for port in p1 p2 p3; do tc qdisc add dev $port root netem loss 0.3% || exit 125; done
+stage loss suite "*verbs_direct*:-*Processes*"
+stage losses statistics
+export ARK_TEST_CUT="tc qdisc replace dev p2 root netem loss 100%"  # the port stays up
+stage cut suite "Verbs.ACut*"
