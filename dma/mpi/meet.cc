@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 #include <memory>
-#include <vector>
 
 #include "base/error.h"
 #include "base/sha256.h"

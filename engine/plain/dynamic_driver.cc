@@ -32,7 +32,8 @@ int64_t only_element(const Node& node, const char* what, const Tensor& tensor) {
   return tensor.integer(0);
 }
 
-// Tensor::empty, while there is memory: it is had when it is first written, and where none is left then, the process ends.
+// Tensor::empty, while there is memory: it is had when it is first written, and where none is left then, the
+// process ends.
 Tensor allocated(DType type, const Dims& dims) {
   constexpr int64_t kLook = 64 << 20;  // bytes between two looks
   static std::atomic<int64_t> since{0};

@@ -191,6 +191,8 @@ Json measure(const ModelBench& bench) {
   auto* const loop = dynamic_cast<RaggedRunner*>(&runner);
   if ((!bench.trace.empty() || bench.profile) && !loop)
     throw Error(Code::kUnsupported, "--trace, --profile: a model that is served plain runs in no loop");
+  if (bench.profile && loop->device())
+    throw Error(Code::kUnsupported, "--profile: a GPU's loop is shown by --trace; or give --device cpu");
   const double rate = bench.profile ? read_rate(std::max(1, options.threads)) : 0;
   EnergyMeter energy;
   if (!energy.reason().empty()) std::cerr << "energy       not readable: " << energy.reason() << '\n';
