@@ -151,7 +151,7 @@ ARK_DEVICE f32x2 unpack<bf16>(u32 pair) {
 // Arrivals that one copy_ahead makes at its barrier: the count to give mbarrier_init.
 inline constexpr u32 kCopyAheadArrivals = kHasBulk ? 1 : kWarp;
 
-// Copies `bytes` (multiple of 16; both ends aligned to 16) from global to shared memory and lets `full`
+// Copies `bytes` (multiple of 16, may be 0; both ends aligned to 16) from global to shared memory and lets `full`
 // complete its phase when they are there. Whole warp. One bulk copy from sm_90 on, else cp.async by all
 // lanes. The source must be constant while the kernel runs, or bulk copies need fence_proxy_async before.
 // Reading order: the consumer waits for `full`; whoever refills the destination waits until its readers are
@@ -161,7 +161,7 @@ ARK_DEVICE void copy_ahead(void* shared, const void* global, u32 bytes, Mbarrier
 #if ARK_HAS_BULK
   if (lane_id() == 0) {
     mbarrier_arrive_expect(full, bytes, at);
-    bulk_load(shared, global, bytes, full, at);
+    if (bytes != 0) bulk_load(shared, global, bytes, full, at);
   }
   sync_warp(at);
 #else

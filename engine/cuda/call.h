@@ -26,8 +26,10 @@ ARK_DEVICE T* at(u64 address) {
 struct BlockWords {
   u32 stopped;   // somebody gives up; any thread may store it at any time: decide by consumers_stopped()
   u32 leave[2];  // whether the turn is the last; by turn % 2, since the producer may read it late
+  u32 opened;    // stages that the streaming warp has begun to fill, modulo 2^32
   i32 last_arrival;
   i32 processor, rank_index;
+  i32 raises;      // thread 0: what this processor adds to the instance's counter; 0: it takes no part
   i64 sent_bytes;  // of the message that this instance sends
 };
 static_assert(sizeof(BlockWords) <= 64);
@@ -35,8 +37,15 @@ static_assert(sizeof(BlockWords) <= 64);
 // The ring of weights as one side sees it: a stage and how often the ring was gone through.
 struct RingCursor {
   u32 stage = 0, parity = 0;
+  u32 passed = 0;  // stages before this one, over all rounds, modulo 2^32
   ARK_DEVICE void advance(int stages) {
+    ++passed;
     if (++stage == static_cast<u32>(stages)) stage = 0, parity ^= 1;
+  }
+  ARK_DEVICE void advance(int by, int stages) {
+    passed += static_cast<u32>(by);
+    stage += static_cast<u32>(by);
+    while (stage >= static_cast<u32>(stages)) stage -= static_cast<u32>(stages), parity ^= 1;
   }
 };
 
@@ -204,19 +213,24 @@ ARK_DEVICE bool acquire_stage(Block& b, const RingCursor& cursor) {
   if (b.gave_up) return false;
   dev::Mbarrier* full = b.full + cursor.stage;
   const u32 parity = ARK_BUG(missing_mbarrier_phase) ? 0 : cursor.parity;
-  const bool ready = wait_until(b, {LoopWait::kWeights}, full, parity,
-                                [&](u64&) { return dev::mbarrier_try_wait(full, parity); });
+  // A parity tells two rounds apart, and a warp that skips stages may be further ahead: so that the stage's round has
+  // begun is asked first.
+  const bool ready = wait_until(b, {LoopWait::kWeights}, full, parity, [&](u64&) {
+    return static_cast<i32>(dev::ld_shared_relaxed(&b.words->opened) - cursor.passed) > 0 &&
+           dev::mbarrier_try_wait(full, parity);
+  });
   // One answer for the warp, whose lanes have waited each for itself and now are together again: what follows
   // is for whole warps.
   b.gave_up = dev::ballot(!ready) != 0;
   return !b.gave_up;
 }
 
-// A consumer warp: it is through with the cursor's stage, if it got it.
-ARK_DEVICE void release_stage(Block& b, const RingCursor& cursor) {
+// A consumer warp: it is through with the cursor's stage, if it got it. `alone`: no other warp reads that stage.
+ARK_DEVICE void release_stage(Block& b, const RingCursor& cursor, bool alone = false) {
   if (b.gave_up) return;
   if (!ARK_BUG(release_without_sync_warp)) dev::sync_warp();
-  if (b.lane == 0 && !(ARK_BUG(missing_release) && b.warp == 3)) dev::mbarrier_arrive(b.empty + cursor.stage);
+  if (b.lane < (alone ? kConsumerWarps : 1) && !(ARK_BUG(missing_release) && b.warp == 3))
+    dev::mbarrier_arrive(b.empty + cursor.stage);
 }
 
 // ---- what a body sees
@@ -257,28 +271,53 @@ struct Tiles {
 };
 // engine/program/program.h's tiles_of. Apart: divisions of 64 bits are much code.
 ARK_APART Tiles tiles_of(i64 grid, int processor, int processors) {
-  const i64 last = grid * (processor + 1) / processors;
-  const bool cut = ARK_BUG(off_by_one_tile) && processor > 0,
-             more = ARK_BUG(overlapping_tiles) && last < grid;
-  return {grid * processor / processors, last - cut + more};
+  const auto border = [&](int p) {
+    if (grid < 1 << 20)  // processors are fewer than 2^11
+      return static_cast<i64>(static_cast<u32>(grid) * static_cast<u32>(p) / static_cast<u32>(processors));
+    return grid * p / processors;
+  };
+  return {border(processor), border(processor + 1)};
+}
+
+// A processor's place among those that share an instance's tiles, the first of which is number `base`.
+ARK_DEVICE int place_from(const Block& b, i32 base) {
+  const int place = b.processor - base;
+  return place < 0 ? place + b.p.processors : place;
+}
+
+// One tile each, or ranges of them.
+ARK_DEVICE Tiles tiles_at(const Block& b, i64 grid, int place) {
+  const Tiles own = grid > b.p.processors ? tiles_of(grid, place, b.p.processors)
+                                          : Tiles{dev::min(i64{place}, grid), dev::min(i64{place} + 1, grid)};
+  const bool cut = ARK_BUG(off_by_one_tile) && place > 0 && own.first < own.last,
+             more = ARK_BUG(overlapping_tiles) && own.last < grid;
+  return {own.first, own.last - cut + more};
 }
 
 // How the tiles of a matrix product lie in this step.
 struct StreamTiles {
-  i32 rows, panels, blocks;
+  i32 rows, panels, blocks, groups;
+  int group_bits;  // 2^group_bits groups
+  i32 pieces;      // of a tile
   i64 grid;
   ARK_DEVICE StreamTiles(const Stream& s, i32 m)
       : rows(m),
-        panels(divide(s.n + s.panel - 1, s.panel).quotient),
-        blocks((m + kRowBlock - 1) / kRowBlock) {
-    grid = static_cast<i64>(panels) * blocks * s.groups;
-  }
+        panels(s.panels),
+        blocks((m + kRowBlock - 1) / kRowBlock),
+        groups(m <= kFewRows ? s.few_groups
+               : blocks == 1 ? s.some_groups
+                             : s.most_groups),
+        group_bits(31 - dev::leading_zeros(static_cast<u32>(groups))),
+        pieces(s.pieces >> group_bits),
+        grid(static_cast<i64>(panels) * blocks << group_bits) {}
 };
 struct StreamTile {
-  i32 group, block, panel;
-  ARK_DEVICE StreamTile(const Stream& s, const StreamTiles& t, i32 tile) {
-    const Division by_group = divide(tile, s.groups), by_block = divide(by_group.quotient, t.blocks);
-    group = by_group.rest, block = by_block.rest, panel = by_block.quotient;
+  i32 group, block = 0, panel;
+  ARK_DEVICE StreamTile(const StreamTiles& t, i32 tile)
+      : group(tile & (t.groups - 1)), panel(tile >> t.group_bits) {
+    if (t.blocks == 1) return;
+    const Division by_block = divide(panel, t.blocks);
+    block = by_block.rest, panel = by_block.quotient;
   }
 };
 

@@ -28,12 +28,11 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
     const DeviceVariant& variant = variants.all()[v];
     if (!variant.definition.empty()) text += numbered(variant.definition, v) + "\n";
     cases += "      case " + std::to_string(v) + ":\n        return run_case<" + numbered(variant.type, v) +
-             ">(p, step, turn, which, cursor);\n";
+             ">(p, step, turn, n, cursor);\n";
   }
   text +=
       "struct Cases {\n"
-      "  ARK_DEVICE static RingCursor run(int variant, const LoopParameters& p, u64 step, u32 turn, u32 "
-      "which,\n"
+      "  ARK_DEVICE static RingCursor run(int variant, const LoopParameters& p, u64 step, u32 turn, i32 n,\n"
       "                                   RingCursor cursor) {\n"
       "    switch (variant) {\n" +
       cases +

@@ -87,15 +87,21 @@ void fill_sample(const PhaseOperands& p, const InstancePlaces&, Instance& to) { 
 
 // ---- matrices and attention: bodies/matmul.h, bodies/attention.h
 
+// Whether a matrix product's weights can be taken by tensor cores.
+bool uses_tensor_cores(const PhaseOperands& matmul) {
+  const WeightUse& use = matmul.weight(1);
+  if (!codec_of(matmul.buffer(1).dtype)->has_mma || use.block % 16 != 0 || use.terms != BlockTerms::kZeros)
+    return false;
+  const std::vector<int32_t> pieces = pieces_of(matmul.variant().recipe, use);
+  return std::all_of(pieces.begin(), pieces.end(), [](int32_t border) { return border % 16 == 0; });
+}
+
 DeviceVariant matmul_name(const PhaseOperands& p, Numerics numerics) {
-  const DType stored = p.buffer(1).dtype;
-  const int32_t panel = p.weight(1).panel, block = p.weight(1).block;
+  const int32_t panel = p.weight(1).panel;
   if (panel != 16 && panel != 32 && panel != 64) p.refuse("panels of " + std::to_string(panel) + " columns");
-  const std::vector<int32_t> pieces = pieces_of(p.variant().recipe, std::max(1, block));
-  if (std::ssize(pieces) - 1 > kMaxPieces) p.refuse("more rows than pieces hold");
-  bool mma = codec_of(stored)->has_mma && block % 16 == 0 && p.weight(1).terms == BlockTerms::kZeros;
-  for (const int32_t border : pieces) mma = mma && border % 16 == 0;
-  const char* path = !mma ? "kFma" : numerics == Numerics::kExact ? "kMma" : "kMixed";
+  if (std::ssize(pieces_of(p.variant().recipe, p.weight(1))) - 1 > kMaxPieces)
+    p.refuse("more rows than pieces hold");
+  const char* path = !uses_tensor_cores(p) ? "kFma" : numerics == Numerics::kExact ? "kMma" : "kMixed";
   return type("MatMul", {type_of(p, 1), std::to_string(panel), path});
 }
 void fill_matmul(const PhaseOperands& p, const InstancePlaces&, Instance& to) {

@@ -25,23 +25,26 @@ inline constexpr int kThreads = kConsumers + 32;        // and the warp that str
 inline constexpr int kOperands = 12, kSizes = 16, kReals = 4;
 inline constexpr int kMaxWaits = 16, kMaxMessages = 8, kMaxVals = 256;  // of an instance; of a program
 inline constexpr int kStageBytes = 8192;                                // of the weights' ring
-inline constexpr int kPieceRows = 192;  // rows of a weight, at most, that are added up as one
-inline constexpr int kMaxPieces = 128;
+inline constexpr int kPieceRows = 128;  // rows of a weight, at most, that are added up as one: a stage's
+inline constexpr int kMaxPieces = 512;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
 inline constexpr int kMaxSplits = 8;         // tiles that share one item's keys
+
+inline constexpr int kFewRows = 8;     // of x: one column of products on tensor cores
+inline constexpr int kMaxGroups = 64;  // tiles that share an output
+inline constexpr int kNode = 8;        // of them, whose sums are read at once
 
 // What a tile of a matrix product takes, and the scratch that bodies get. Bits do not depend on it: pieces of
 // a weight and the tree that adds them up are the same.
 struct TileShape {
   int row_block;  // rows of x, a multiple of 8
-  int levels;   // of a tree: 2^(levels - 1) pieces of a weight's rows, or tiles that share an output, at most
-  u32 scratch;  // bytes of shared memory
+  int levels;     // of a tree: a tile takes 2^(levels - 1) pieces of a weight's rows at most
+  u32 scratch;    // bytes of shared memory
 };
-inline constexpr TileShape kLargeTiles = {32, 8, 105 * 1024};
+inline constexpr TileShape kLargeTiles = {32, 7, 105 * 1024};
 // For GPUs whose blocks get 99 KiB: sm_86, sm_89, sm_120.
-inline constexpr TileShape kSmallTiles = {16, 6, 89 * 512};
-static_assert(1 << (kLargeTiles.levels - 1) >= kMaxPieces && 1 << (2 * kSmallTiles.levels - 2) >= kMaxPieces);
+inline constexpr TileShape kSmallTiles = {16, 4, 166 * 256};
 #if defined(ARK_SMALL_TILES)
 inline constexpr TileShape kTiles = kSmallTiles;
 #else
@@ -99,15 +102,35 @@ struct RingTickets {
   u64 consumed;  // requests that the pump has taken out, as somebody has seen it last
 };
 
+// A matrix product's weights as the streaming warp and the body see them. Tile t of blocks * panels * groups:
+// group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / row_block). How many
+// groups depends on the step's rows: groups_of(). Bits do not.
+struct alignas(16) Stream {
+  u64 weights;  // panels of units of rows: a row of elements, or a block of codes (engine/program/weight_codec.h)
+  u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
+  u64 partials;  // f32 [groups][m][n]: sums of groups; 0 if there is never more than one
+  u64 arrivals;  // u32 [panels * blocks]: groups that are there, 0 between steps; written by the kernel
+  Size m;
+  i32 k, n, panel;
+  i32 unit_rows, unit_bytes;                 // of a panel; pieces begin with units
+  i32 pieces, longest_piece;                 // rows of the latter; a tile takes pieces / groups pieces
+  i32 few_groups, some_groups, most_groups;  // powers of two: for kFewRows; in one block of rows; in several
+  i32 base;                                  // the Instance's
+  u32 unit_reciprocal;  // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
+  i32 panels;
+  i32 padding[2];
+};
+static_assert(sizeof(Stream) == 96);
+
 // One execution of a phase in a step. Meaning of operands, sizes and reals: at the bodies.
 struct alignas(16) Instance {
   i32 variant, phase, trip;
   Size grid;  // tiles; 0: the body knows
+  i32 base;   // the processor that takes tile 0: see deal()
   i32 waits, first_wait, messages, first_message;
-  i32 next_waits, next_first_wait, next_messages,
-      next_first_message;                // of the next instance: fetched with it
-  i32 readers_period;                    // processors; 0: no inbox is read
-  i32 stream;                            // kMatMul: index into the streams, else -1
+  i32 ahead_waits, ahead_first_wait, ahead_messages,
+      ahead_first_message;  // of the instance that is fetched while this one runs, kFetchAhead later
+  i32 readers_period;       // processors; 0: no inbox is read
   u32 complete_offset, complete_stride;  // the counter when this is complete: offset + stride * step
   u64 counter;                           // u32: raised by each processor when it is through
   u64 readers;                           // u32: processors that are through with the inboxes; the last sets 0
@@ -115,25 +138,9 @@ struct alignas(16) Instance {
   u64 operands[kOperands];
   Size sizes[kSizes];
   float reals[kReals];
+  Stream stream;  // kMatMul
 };
-static_assert(sizeof(Instance) == 272);
-
-// A matrix product's weights as the streaming warp and the body see them. Tile t of blocks * panels * groups:
-// group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / row_block).
-struct alignas(16) Stream {
-  u64 weights;  // panels of units of rows: a row of elements, or a block of codes (engine/program/weight_codec.h)
-  u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
-  u64 partials;  // f32 [groups][m][n]: sums of groups; 0 if groups == 1
-  u64 arrivals;  // u32 [panels * blocks]: groups that are there, over all steps; written by the kernel
-  Size m;
-  i32 k, n, panel;
-  i32 unit_rows, unit_bytes;  // of a panel; pieces begin with units
-  i32 pieces, groups;         // a tile takes pieces / groups pieces
-  i32 rows_per_stage;         // a multiple of unit_rows
-  u32 unit_reciprocal;        // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
-  i32 padding[2];
-};
-static_assert(sizeof(Stream) == 80);
+static_assert(sizeof(Instance) == 368);
 
 // Pages of a cache for page copies.
 struct CachePages {
@@ -196,6 +203,8 @@ struct LoopParameters {
   i32 padding;
 };
 
+static_assert(sizeof(LoopParameters) <= 256 && sizeof(RankTables) <= 256);
+
 // The layout of ark::TraceEvent (engine/run/timeline.h).
 struct TraceEvent {
   u64 clock;
@@ -205,16 +214,18 @@ struct TraceEvent {
 
 // Dynamic shared memory of a block.
 struct SharedLayout {
-  u32 rank, instances, waits, messages, vals, words, barriers, scratch, ring, total;
+  u32 parameters, rank, instances, waits, messages, vals, words, barriers, scratch, ring, total;
 };
 inline constexpr int kMinStages = 6, kMaxStages = 64;
+inline constexpr int kFetchAhead = 3, kInstanceBuffers = kFetchAhead + 1;
 ARK_BOTH constexpr SharedLayout shared_layout(int stages, u32 scratch_bytes = kScratchBytes) {
   SharedLayout s{};
   u32 at = 0;
-  s.rank = at, at += 256;  // RankTables
-  s.instances = at, at += 2 * sizeof(Instance);
-  s.waits = at, at += 2 * kMaxWaits * sizeof(Wait);
-  s.messages = at, at += 2 * kMaxMessages * sizeof(Message);
+  s.parameters = at, at += 256;  // LoopParameters
+  s.rank = at, at += 256;        // RankTables
+  s.instances = at, at += kInstanceBuffers * sizeof(Instance);
+  s.waits = at, at += kInstanceBuffers * kMaxWaits * sizeof(Wait);
+  s.messages = at, at += kInstanceBuffers * kMaxMessages * sizeof(Message);
   s.vals = at, at += 2 * kMaxVals * 4;  // of this turn and the next
   s.words = at, at += 64;
   s.barriers = at, at += 2 * kMaxStages * 8;

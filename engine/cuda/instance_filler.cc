@@ -29,7 +29,6 @@ uint64_t InstanceFiller::address(BufferId id) const {
 void InstanceFiller::run() {
   instances.resize(schedule_.size());
   aux.resize(schedule_.size() * kAuxSizes);
-  rows_of_stream.resize(image_.streams_.size());
   for (std::size_t i = 0; i < schedule_.size(); ++i) {  // messages of a step, before their numbers
     phase_ = &program_.phases[schedule_[i].phase];
     if (phase_->channel != kNone) ++messages_[phase_->channel];
@@ -40,12 +39,12 @@ void InstanceFiller::run() {
     }
   }
   for (std::size_t i = 0; i < schedule_.size(); ++i) fill(i, instances[i]);
-  for (std::size_t i = 0; i < schedule_.size(); ++i) {
-    const Instance& next = instances[(i + 1) % schedule_.size()];
-    instances[i].next_waits = next.waits;
-    instances[i].next_messages = next.messages;
-    instances[i].next_first_wait = next.first_wait;
-    instances[i].next_first_message = next.first_message;
+  for (std::size_t i = 0; i + kFetchAhead < schedule_.size(); ++i) {
+    const Instance& ahead = instances[i + kFetchAhead];
+    instances[i].ahead_waits = ahead.waits;
+    instances[i].ahead_messages = ahead.messages;
+    instances[i].ahead_first_wait = ahead.first_wait;
+    instances[i].ahead_first_message = ahead.first_message;
   }
 }
 
@@ -58,12 +57,12 @@ void InstanceFiller::fill(std::size_t number, Instance& to) {
   to.phase = own.phase;
   to.trip = own.trip;
   to.grid = phase_->grid == kNone ? 0 : operands_->size(phase_->grid);
+  to.base = image_.bases_[number];
   to.counter = places_.arena + image_.counters_ + at(own.phase) * 64;
   const Wait complete = phase_wait(own.phase, own.trip);
   to.complete_offset = static_cast<u32>(complete.offset);
   to.complete_stride = static_cast<u32>(complete.stride);
   to.readers = places_.arena + image_.rank_.readers + at(own.phase) * 64;
-  to.stream = -1;
   fill_messages(to);
   fill_operands(number, to);
   fill_waits(number, to);
@@ -83,11 +82,7 @@ Wait InstanceFiller::phase_wait(PhaseId phase, int64_t instance) const {
 void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
   to.first_wait = static_cast<i32>(waits.size());
   for (const ark::Wait& wait : phase_->waits) {
-    if (wait.kind == WaitKind::kPhase) {
-      // Relative to the step's first instance; -1 is the last of the step before.
-      waits.push_back(phase_wait(wait.phase, awaited(program_, wait, schedule_[number], 0)));
-      continue;
-    }
+    if (wait.kind == WaitKind::kPhase) continue;  // below, by instance
     const ChannelPlace& place = places_.channels[wait.channel];
     const bool arrival = wait.kind == WaitKind::kArrived;
     // In a device's memory all processors raise an arrival, elsewhere the last one for all.
@@ -106,17 +101,8 @@ void InstanceFiller::fill_waits(std::size_t number, Instance& to) {
     w.wide = 1;
     waits.push_back(w);
   }
-  const auto wait_for = [&](int32_t instance) {  // of this step
-    if (instance < 0) return;
-    const ark::Instance& before = schedule_[instance];
-    waits.push_back(phase_wait(before.phase, before.trip));
-  };
-  // Device code keeps sums in memory that set_waits does not know of.
-  if (to.stream >= 0) wait_for(image_.stream_after_[to.stream]);
-  if (program_.variants[phase_->variant].code == OpCode::kAttention) {
-    wait_for(last_attention_);
-    last_attention_ = static_cast<int32_t>(number);
-  }
+  for (const int32_t before : image_.needed_[number])
+    waits.push_back(phase_wait(schedule_[before].phase, schedule_[before].trip));
   to.waits = static_cast<i32>(waits.size()) - to.first_wait;
   if (to.waits > kMaxWaits) operands_->refuse("more than " + std::to_string(kMaxWaits) + " waits");
 }
@@ -171,8 +157,9 @@ void InstanceFiller::fill_operands(std::size_t number, Instance& to) {
   places.aux_sizes = &aux[number * kAuxSizes];
   if (op.fill) op.fill(*operands_, places, to);
   if (op.code != OpCode::kMatMul) return;
-  to.stream = static_cast<i32>(stream_++);
-  rows_of_stream[to.stream] = operands_->one_size(0, 0, operands_->rank(0) - 1, "the number of rows");
+  to.stream = image_.stream_at(stream_++, places_);
+  to.stream.m = operands_->one_size(0, 0, operands_->rank(0) - 1, "the number of rows");
+  streams.push_back(to.stream);
 }
 
 }  // namespace ark::cuda

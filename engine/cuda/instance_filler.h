@@ -18,8 +18,8 @@ class InstanceFiller {
   std::vector<Instance> instances;
   std::vector<Wait> waits;
   std::vector<Message> messages;
-  std::vector<Size> aux;             // [instances][kAuxSizes]
-  std::vector<Size> rows_of_stream;  // by stream
+  std::vector<Size> aux;        // [instances][kAuxSizes]
+  std::vector<Stream> streams;  // of the instances that are matrix products
 
  private:
   void fill(std::size_t number, Instance& to);
@@ -36,7 +36,6 @@ class InstanceFiller {
   const std::vector<ark::Instance> schedule_;
   std::vector<uint32_t> messages_;  // by channel: of a step
   std::vector<uint32_t> ordinals_;  // by channel: so far
-  int32_t last_attention_ = -1;     // instance
   std::size_t stream_ = 0;          // of the next matrix product
   // Of the instance being filled.
   const Phase* phase_ = nullptr;

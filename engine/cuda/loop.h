@@ -153,15 +153,16 @@ ARK_APART bool close_step(const LoopParameters& p, u64 turn, u64 step) {
 
 // ---- instances
 
-// Two of each: of the running instance and of the next.
+// Of the running instance and of the kFetchAhead that follow; instance n has those of number n % kInstanceBuffers.
 struct InstanceBuffers {
   Instance* instances;
   Wait* waits;
   Message* messages;
 };
 
-ARK_DEVICE InstanceBuffers instance_buffers(const Block& b, u32 which) {
+ARK_DEVICE InstanceBuffers instance_buffers(const Block& b, i32 n) {
   const SharedLayout s = shared_layout(b.p.stages);
+  const u32 which = static_cast<u32>(n) % kInstanceBuffers;
   u8* shared = dev::shared();
   return {reinterpret_cast<Instance*>(shared + s.instances) + which,
           reinterpret_cast<Wait*>(shared + s.waits) + which * kMaxWaits,
@@ -174,16 +175,17 @@ ARK_DEVICE void copy_table(const Block& b, void* to, u64 from, u32 bytes) {
     dev::cp_async16(static_cast<u8*>(to) + i, at<u8>(from + i));
 }
 
-// Warp 0: starts fetching an instance; cp_async_wait ends it.
-ARK_DEVICE void fetch_instance(const Block& b, u32 which, i32 number, i32 first_wait, i32 waits,
-                               i32 first_message, i32 messages) {
-  const InstanceBuffers to = instance_buffers(b, which);
-  copy_table(b, to.instances, b.rank->instances + static_cast<u64>(number) * sizeof(Instance),
-             sizeof(Instance));
-  copy_table(b, to.waits, b.rank->waits + static_cast<u64>(first_wait) * sizeof(Wait),
-             static_cast<u32>(waits) * sizeof(Wait));
-  copy_table(b, to.messages, b.rank->messages + static_cast<u64>(first_message) * sizeof(Message),
-             static_cast<u32>(messages) * sizeof(Message));
+// Warp 0: starts fetching instance `n`, if there is one. One group of copies in either case.
+ARK_DEVICE void fetch_instance(const Block& b, i32 n, i32 first_wait, i32 waits, i32 first_message,
+                               i32 messages) {
+  if (n < b.rank->instance_count) {
+    const InstanceBuffers to = instance_buffers(b, n);
+    copy_table(b, to.instances, b.rank->instances + static_cast<u64>(n) * sizeof(Instance), sizeof(Instance));
+    copy_table(b, to.waits, b.rank->waits + static_cast<u64>(first_wait) * sizeof(Wait),
+               static_cast<u32>(waits) * sizeof(Wait));
+    copy_table(b, to.messages, b.rank->messages + static_cast<u64>(first_message) * sizeof(Message),
+               static_cast<u32>(messages) * sizeof(Message));
+  }
   dev::cp_async_commit();
 }
 
@@ -201,9 +203,13 @@ ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed)
 }
 
 // One thread a wait; the barrier makes what they acquired visible to the block. False: the block gives up.
-ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
+ARK_APART bool await_instance(const LoopParameters& p, u64 step, i32 n) {
+  Block b = open_block(p, step, 0, {});
+  const InstanceBuffers now = instance_buffers(b, n);
+  const Instance& i = *now.instances;
+  trace(b, i.phase, 0);
   if (b.thread < i.waits) {
-    const Wait& w = waits[b.thread];
+    const Wait& w = now.waits[b.thread];
     const bool credit = i.messages > 0 && i.readers_period == 0;
     u64 needed = w.offset + w.stride * b.step;
     if (w.wide == 0 && ARK_BUG(wrong_epoch)) needed -= w.stride;
@@ -224,57 +230,83 @@ ARK_DEVICE bool await_instance(Block& b, const Instance& i, const Wait* waits) {
   return !consumers_stopped(b);
 }
 
-// Runs one body on this processor's tiles of the instance in buffers `which`. Returns where the ring is now.
+// This processor's share of an instance. Those without tiles take no part: they neither wait nor signal, and who has
+// the first tile raises the counter for them; but all do where messages are counted, and in the mode of barriers.
+struct Share {
+  Tiles tiles;
+  i32 raises;
+};
+ARK_APART Share share_of(const LoopParameters& p, i32 n, i64 grid) {
+  const Block b = open_block(p, 0, 0, {});
+  const Instance& i = *instance_buffers(b, n).instances;
+  const int place = place_from(b, i.base), processors = p.processors;
+  const Tiles tiles = tiles_at(b, grid, place);
+  if (p.barrier != 0 || i.messages > 0) return {tiles, 1};
+  const int taking = grid < 1 ? 1 : static_cast<int>(dev::min(grid, i64{processors}));
+  return {tiles, place == 0 ? 1 + processors - taking : place < taking};
+}
+
+// Runs instance `n`: one body on this processor's tiles. Returns where the ring is now. What does not depend on other
+// instances is worked out before these are waited for.
 template <class Body>
-ARK_APART RingCursor run_case(const LoopParameters& p, u64 step, u32 turn, u32 which, RingCursor cursor) {
+ARK_APART RingCursor run_case(const LoopParameters& p, u64 step, u32 turn, i32 n, RingCursor cursor) {
   Block b = open_block(p, step, turn, cursor);
-  const InstanceBuffers now = instance_buffers(b, which);
+  const InstanceBuffers now = instance_buffers(b, n);
   const Call call{b, *now.instances, now.messages};
-  const Tiles tiles = tiles_of(Body::grid(call), b.processor, p.processors);
+  const Share share = share_of(p, n, Body::grid(call));
+  if (b.thread == 0) b.words->raises = share.raises;
+  if (share.raises == 0) return cursor;
   if constexpr (Body::kSends) {
     const Tiles sent = Body::bytes(call, {0, Body::grid(call)});
     if (b.thread == 0) b.words->sent_bytes = sent.last;
   }
-  if (tiles.first < tiles.last) Body::run(call, tiles);
+  Body::prepare(call);
+  if (!await_instance(p, step, n)) return cursor;
+  trace(b, call.i.phase, 1);
+  if (share.tiles.first < share.tiles.last) Body::run(call, share.tiles);
+  trace(b, call.i.phase, 2);
   return b.cursor;
 }
 
-// The first instance of a step into buffers 0. Returns how many there are.
+// The first instances of a step. Returns how many there are.
 ARK_APART i32 start_step(const LoopParameters& p, u64 step, u32 turn) {
   Block b = open_block(p, step, turn, {});
-  const Instance* first = at<const Instance>(b.rank->instances);
   if (b.warp == 0) {
-    fetch_instance(b, 0, 0, first->first_wait, first->waits, first->first_message, first->messages);
-    dev::cp_async_wait<0>();
+    const Instance* first = at<const Instance>(b.rank->instances);
+    ARK_ROLLED
+    for (i32 n = 0; n < kFetchAhead; ++n) {
+      const Instance& i = first[dev::min(n, b.rank->instance_count - 1)];
+      fetch_instance(b, n, i.first_wait, i.waits, i.first_message, i.messages);
+    }
+    dev::cp_async_wait<kFetchAhead - 1>();
   }
   consumers_sync();
   return b.rank->instance_count;
 }
 
-// Waits for instance `n` and starts fetching the next one. Returns its variant; -1: the block gives up.
+// Starts fetching what follows instance `n`, into the buffers of the one before. Returns the instance's variant.
 ARK_APART int start_instance(const LoopParameters& p, u64 step, u32 turn, i32 n) {
   Block b = open_block(p, step, turn, {});
-  const u32 which = static_cast<u32>(n) & 1;
-  const InstanceBuffers now = instance_buffers(b, which);
-  const Instance& i = *now.instances;
-  trace(b, i.phase, 0);
-  if (!await_instance(b, i, now.waits)) return -1;
-  if (b.warp == 0 && n + 1 < b.rank->instance_count)
-    fetch_instance(b, which ^ 1, n + 1, i.next_first_wait, i.next_waits, i.next_first_message,
-                   i.next_messages);
-  trace(b, i.phase, 1);
+  const Instance& i = *instance_buffers(b, n).instances;
+  if (b.warp == 0) {
+    dev::sync_warp();  // thread 0 has read them for the last time
+    fetch_instance(b, n + kFetchAhead, i.ahead_first_wait, i.ahead_waits, i.ahead_first_message,
+                   i.ahead_messages);
+  }
   return i.variant;
 }
 
-// Behind its tiles: tells whom it concerns. False: the block gives up.
-ARK_APART bool end_instance(const LoopParameters& p, u64 step, u32 turn, u32 which) {
+// Behind instance `n`: the next one is there, and whom it concerns is told. False: the block gives up.
+ARK_APART bool end_instance(const LoopParameters& p, u64 step, u32 turn, i32 n) {
   Block b = open_block(p, step, turn, {});
-  const InstanceBuffers now = instance_buffers(b, which);
-  if (b.warp == 0 && !ARK_BUG(missing_copy_wait)) dev::cp_async_wait<0>();
-  const bool stopped = ARK_BUG(signal_without_barrier) ? has_stopped(b) : consumers_stopped(b);
-  trace(b, now.instances->phase, 2);
-  if (stopped) return false;
-  if (b.thread == 0) signal_instance(b, {b, *now.instances, now.messages});
+  if (b.warp == 0 && !ARK_BUG(missing_copy_wait)) dev::cp_async_wait<kFetchAhead - 1>();
+  if (ARK_BUG(signal_without_barrier) ? has_stopped(b) : consumers_stopped(b)) {
+    if (b.warp == 0) dev::cp_async_wait<0>();  // no copy may be on its way when the block ends
+    return false;
+  }
+  if (b.thread != 0 || b.words->raises == 0) return true;
+  const InstanceBuffers now = instance_buffers(b, n);
+  signal_instance(b, {b, *now.instances, now.messages});
   return true;
 }
 
@@ -283,11 +315,8 @@ template <class Cases>
 ARK_DEVICE bool run_instances(const LoopParameters& p, u64 step, u32 turn, RingCursor& cursor) {
   const i32 count = start_step(p, step, turn);
   for (i32 n = 0; n < count; ++n) {
-    const int variant = start_instance(p, step, turn, n);
-    if (variant < 0) return false;
-    const u32 which = static_cast<u32>(n) & 1;
-    cursor = Cases::run(variant, p, step, turn, which, cursor);
-    if (!end_instance(p, step, turn, which)) return false;
+    cursor = Cases::run(start_instance(p, step, turn, n), p, step, turn, n, cursor);
+    if (!end_instance(p, step, turn, n)) return false;
   }
   return true;
 }
@@ -336,8 +365,18 @@ ARK_DEVICE void consume(const LoopParameters& p) {
   }
 }
 
+// The parameters where loads are fast: those of a kernel are not, read through an address.
+ARK_DEVICE const LoopParameters& shared_parameters(const LoopParameters& p) {
+  LoopParameters& copy =
+      *reinterpret_cast<LoopParameters*>(dev::shared() + shared_layout(p.stages).parameters);
+  if (dev::thread_id() == 0) copy = p;
+  dev::sync();
+  return copy;
+}
+
 template <class Cases>
-ARK_DEVICE void run_loop(const LoopParameters& p) {
+ARK_DEVICE void run_loop(const LoopParameters& argument) {
+  const LoopParameters& p = shared_parameters(argument);
   set_up(p);
   if (dev::warp_id() == kConsumerWarps) {
     produce(p);

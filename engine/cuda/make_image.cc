@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/index.h"
+#include "engine/cuda/dependencies.h"
 #include "engine/cuda/instance_filler.h"
 #include "engine/program/unroll.h"
 #include "engine/program/variant_facts.h"
@@ -15,22 +17,27 @@ namespace {
 
 uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Partials of products whose tiles share outputs: the largest takes at most this.
-constexpr uint64_t kPartialLimit = 64 << 20;
-// Costs in nanoseconds, for choosing how to split: a byte through one SM, and adding up the tiles' parts.
-constexpr double kByteCost = 0.04, kFixupCost = 1500;
+// Partials of products whose tiles share outputs: the largest takes at most this. A product waits for the one that
+// used its room before, so that a few of them go on side by side.
+constexpr uint64_t kPartialLimit = 32 << 20;
+constexpr std::size_t kPartialRooms = 4;
+constexpr u64 kNowhere = ~u64{0};
+// Costs in nanoseconds, for choosing how to split, as traces of an H100 show them: a tile; a stage of weights in the
+// ring, and in it a row of x; handing in and taking up what tiles that share an output have, and in it a row of a tile.
+constexpr double kTileCost = 1700, kStageCost = 120, kStageRowCost = 25, kJoinCost = 2800, kJoinRowCost = 3;
 
 // Into how many tiles the rows of one panel are split, so that all processors have work: a power of two from
-// `least` to `most`.
-int32_t choose_groups(const Stream& s, int64_t rows, int32_t processors, int32_t least, int32_t most) {
-  const int64_t panels = (s.n + s.panel - 1) / s.panel;
-  const double piece = kByteCost * s.k / s.pieces * s.unit_bytes / s.unit_rows;
+// `least` to `most`, for up to `rows` rows of x in one block. `panels`: of the products that run side by side.
+int32_t choose_groups(const Stream& s, int64_t panels, int64_t rows, int32_t processors, int32_t least,
+                      int32_t most) {
+  const double row_count = static_cast<double>(rows);
   int32_t best = least;
   double cheapest = 0;
   for (int32_t groups = least; groups <= most; groups *= 2) {
     if (groups > least && static_cast<uint64_t>(groups) * rows * s.n * 4 > kPartialLimit) break;
-    const int64_t turns = (panels * groups + processors - 1) / processors;
-    const double cost = turns * (s.pieces / groups) * piece + (groups > 1 ? kFixupCost : 0);
+    const double turns = static_cast<double>((panels * groups + processors - 1) / processors);
+    const double tile = kTileCost + s.pieces / groups * (kStageCost + kStageRowCost * row_count);
+    const double cost = turns * tile + (groups > 1 ? kJoinCost + kJoinRowCost * groups * row_count : 0);
     if (groups == least || cost < cheapest) best = groups, cheapest = cost;
   }
   return best;
@@ -67,16 +74,24 @@ uint64_t RankImage::take(uint64_t bytes) {
 void RankImage::plan_schedule() {
   const Program& p = *setup_.program;
   const std::vector<ark::Instance> instances = unroll(p);
+  std::vector<int32_t> also(instances.size(),
+                            kNone);  // for sums of device code, which the program does not know
+  int32_t last_attention = kNone;
   for (std::size_t i = 0; i < instances.size(); ++i) {
     const Phase& phase = p.phases[instances[i].phase];
     const Variant& variant = p.variants[phase.variant];
-    if (variant.code == OpCode::kMatMul) plan_stream(static_cast<int32_t>(i), phase, instances[i].trip);
+    // Processor 0 has the borders of steps to look after: what few take begins behind it.
+    bases_.push_back(variant.code == OpCode::kMatMul ? next_base_ : std::min(1, options_.processors - 1));
+    if (variant.code == OpCode::kMatMul)
+      also[i] = plan_stream(static_cast<int32_t>(i), phase, instances[i].trip);
+    if (variant.code == OpCode::kAttention) also[i] = std::exchange(last_attention, static_cast<int32_t>(i));
     if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
       const Buffer& q = p.buffers[resolve(p, phase, phase.operands[0], instances[i].trip)];
       const Buffer& keys = p.buffers[resolve(p, phase, phase.operands[1], instances[i].trip)];
       plan_heads(phase.variant, p.vals[q.dims[1]].max, p.vals[keys.dims[1]].max);
     }
   }
+  needed_ = dependencies(p, *setup_.binding, also);
   plan_memory(instances.size());
 }
 
@@ -95,7 +110,7 @@ void RankImage::plan_heads(int32_t variant, int64_t heads, int64_t kv_heads) {
   heads_[table + at(kv_heads)] = static_cast<int32_t>(heads_.size() - table);
 }
 
-void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) {
+int32_t RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) {
   const Program& p = *setup_.program;
   const Buffer& x = p.buffers[resolve(p, phase, phase.operands[0], trip)];
   const Buffer& w = p.buffers[resolve(p, phase, phase.operands[1], trip)];
@@ -105,45 +120,93 @@ void RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) 
   s.unit_rows = static_cast<i32>(unit_rows(use.block));
   s.unit_bytes = static_cast<i32>(codec_of(use.stored)->unit_bytes(use));
   s.unit_reciprocal = 0xffffffffu / static_cast<u32>(s.unit_rows) + 1;
-  const std::vector<int32_t> pieces = pieces_of(p.variants[phase.variant].recipe, s.unit_rows);
-  const auto [borders, is_new] =
-      border_at_.try_emplace({phase.variant, s.unit_rows}, static_cast<int32_t>(borders_.size()));
+  const std::vector<int32_t> pieces = pieces_of(p.variants[phase.variant].recipe, use);
+  const auto [borders, is_new] = border_at_.try_emplace({phase.variant, s.unit_rows, s.unit_bytes},
+                                                        static_cast<int32_t>(borders_.size()));
   if (is_new) borders_.insert(borders_.end(), pieces.begin(), pieces.end());
   s.borders = at(borders->second);
   s.weights = static_cast<uint64_t>(setup_.weights->address(w.weight) - setup_.weights->address(0));
   s.k = static_cast<i32>(p.vals[w.dims[0]].max);
   s.n = static_cast<i32>(p.vals[w.dims[1]].max);
   s.pieces = static_cast<i32>(pieces.size()) - 1;
-  s.rows_per_stage = kStageBytes / s.unit_bytes * s.unit_rows;
+  for (std::size_t i = 0; i + 1 < pieces.size(); ++i)
+    s.longest_piece = std::max(s.longest_piece, pieces[i + 1] - pieces[i]);
+  s.panels = (s.n + s.panel - 1) / s.panel;
+  if (s.pieces > kMaxGroups << (tiles_.levels - 1))
+    throw Error(Code::kUnsupported,
+                "node " + escaped(phase.name) + ": " + std::to_string(s.k) +
+                    " rows of weights are more than this GPU's loop takes; run with --device cpu");
+  plan_groups(s, x, panels_beside(instance));
+  // Sums of groups go to one room after the other.
+  int32_t after = kNone;
+  std::size_t shared_before = 0;
+  for (std::size_t i = streams_.size(); s.arrivals != kNowhere && i-- > 0 && shared_before < kPartialRooms;) {
+    if (streams_[i].arrivals == kNowhere) continue;
+    if (shared_before++ == 0) s.partials = (streams_[i].partials + 1) % kPartialRooms;
+    if (shared_before == kPartialRooms) after = stream_instances_[i];
+  }
+  s.base = next_base_;
+  next_base_ = (next_base_ + s.panels * std::max(s.few_groups, s.some_groups)) % options_.processors;
+  stream_instances_.push_back(instance);
+  streams_.push_back(s);
+  return after;
+}
+
+// Of an instance and its neighbours that multiply the same rows: they run side by side.
+int64_t RankImage::panels_beside(int32_t instance) const {
+  const Program& p = *setup_.program;
+  const std::vector<ark::Instance> all = unroll(p);
+  const auto input_of = [&](std::size_t i) {
+    const Phase& phase = p.phases[all[i].phase];
+    return p.variants[phase.variant].code == OpCode::kMatMul
+               ? resolve(p, phase, phase.operands[0], all[i].trip)
+               : kNone;
+  };
+  const auto panels_of = [&](std::size_t i) {
+    const Phase& phase = p.phases[all[i].phase];
+    const Buffer& w = p.buffers[resolve(p, phase, phase.operands[1], all[i].trip)];
+    const int32_t panel = p.weights[w.weight].panel;
+    return (p.vals[w.dims[1]].max + panel - 1) / panel;
+  };
+  const auto own = at(instance);
+  int64_t panels = panels_of(own);
+  for (std::size_t i = own; i-- > 0 && input_of(i) == input_of(own);) panels += panels_of(i);
+  for (std::size_t i = own + 1; i < all.size() && input_of(i) == input_of(own); ++i) panels += panels_of(i);
+  return panels;
+}
+
+// How many tiles share an output, and their room. `arrivals`: kNowhere if it is always one.
+void RankImage::plan_groups(Stream& s, const Buffer& x, int64_t panels) {
+  const Program& p = *setup_.program;
   int64_t rows = 1;
   for (std::size_t a = 0; a + 1 < x.dims.size(); ++a) rows *= p.vals[x.dims[a]].max;
-  const int32_t tree = 1 << (tiles_.levels - 1);
-  const int32_t least = std::max(1, s.pieces / tree), most = std::min(s.pieces, tree);
-  s.groups = groups_ > 0 ? std::clamp(groups_, least, most)
-                         : choose_groups(s, rows, options_.processors, least, most);
-  int32_t after = -1;
-  if (s.groups > 1) {
-    const int64_t panels = (s.n + s.panel - 1) / s.panel,
-                  blocks = (rows + tiles_.row_block - 1) / tiles_.row_block;
-    s.arrivals = arrival_words_;
-    arrival_words_ += static_cast<uint64_t>(panels * blocks);
-    // Partials of a product wait for the product before the last that used the other half.
-    const uint64_t bytes = aligned(static_cast<uint64_t>(s.groups) * rows * s.n * 4);
-    partial_bytes_ = std::max(partial_bytes_, bytes);
-  }
-  // Sums of groups alternate between two halves (offset 0 or 1 here): the one before may still be read.
-  int32_t shared_before = 0;
-  for (std::size_t i = streams_.size(); s.groups > 1 && i-- > 0;) {
-    if (streams_[i].groups == 1) continue;
-    if (++shared_before == 1) s.partials = 1 - streams_[i].partials;
-    if (shared_before == 2) {
-      after = static_cast<int32_t>(stream_instances_[i]);
-      break;
-    }
-  }
-  stream_instances_.push_back(instance);
-  stream_after_.push_back(after);
-  streams_.push_back(s);
+  const int32_t least = std::max(1, s.pieces >> (tiles_.levels - 1)), most = std::min(s.pieces, kMaxGroups);
+  const int64_t few = std::min<int64_t>(rows, kFewRows), some = std::min<int64_t>(rows, tiles_.row_block);
+  const auto groups_for = [&](int64_t block) {
+    return groups_ > 0 ? std::clamp(groups_, least, most)
+                       : choose_groups(s, panels, block, options_.processors, least, most);
+  };
+  s.few_groups = groups_for(few);
+  s.some_groups = groups_for(some);
+  s.most_groups = groups_ > 0 ? s.some_groups : least;
+  s.arrivals = kNowhere;
+  if (std::max({s.few_groups, s.some_groups, s.most_groups}) == 1) return;
+  const int64_t blocks = (rows + tiles_.row_block - 1) / tiles_.row_block;
+  s.arrivals = arrival_words_;
+  arrival_words_ += static_cast<uint64_t>(s.panels * blocks);
+  const int64_t all = s.most_groups > 1 ? rows * s.most_groups : 0,
+                largest = std::max({few * s.few_groups, some * s.some_groups, all});
+  partial_bytes_ = std::max(partial_bytes_, aligned(static_cast<uint64_t>(largest * s.panels * s.panel) * 4));
+}
+
+Stream RankImage::stream_at(std::size_t number, const RankPlaces& places) const {
+  Stream s = streams_[number];
+  s.weights += places.weights;
+  s.borders = places.arena + borders_offset_ + s.borders * 4;
+  const bool shares = s.arrivals != kNowhere;
+  s.partials = shares ? places.arena + partials_ + s.partials * partial_bytes_ : 0;
+  s.arrivals = shares ? places.arena + arrivals_ + s.arrivals * 4 : 0;
+  return s;
 }
 
 void RankImage::plan_memory(uint64_t instances) {
@@ -196,7 +259,7 @@ void RankImage::plan_memory(uint64_t instances) {
   rank_.items = take(static_cast<uint64_t>(options_.max_items) * sizeof(AttentionItem));
   rank_.max_rows = limits.max_rows;
   rank_.sample_counts = words(int64_t{std::min(options_.processors, limits.max_rows)} * limits.vocabulary);
-  partials_ = take(2 * partial_bytes_);
+  partials_ = take(kPartialRooms * partial_bytes_);
   arrivals_ = words(static_cast<int64_t>(arrival_words_));
   plan_attention();
 }
@@ -259,17 +322,7 @@ std::vector<std::byte> RankImage::tables(const RankPlaces& places) const {
   put(borders_offset_, borders_.data(), borders_.size() * 4);
   put(heads_offset_, heads_.data(), heads_.size() * 4);
   for (std::size_t c = 0; c < p.phases.size(); ++c) put(counters_ + c * 64, &options_.counter_base, 4);
-  for (std::size_t i = 0; i < streams_.size(); ++i) {
-    Stream s = streams_[i];
-    s.weights += places.weights;
-    s.borders = places.arena + borders_offset_ + s.borders * 4;
-    if (s.groups > 1) {
-      s.partials = places.arena + partials_ + s.partials * partial_bytes_;
-      s.arrivals = places.arena + arrivals_ + s.arrivals * 4;
-    }
-    s.m = filler.rows_of_stream[i];
-    put(rank_.streams + i * sizeof s, &s, sizeof s);
-  }
+  put(rank_.streams, filler.streams.data(), filler.streams.size() * sizeof(Stream));
   uint64_t cache = rank_.caches;
   for (std::size_t b = 0; b < p.buffers.size(); ++b) {
     if (p.buffers[b].kind != BufferKind::kKvPage || p.buffers[b].alias != kNone) continue;

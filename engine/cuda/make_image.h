@@ -67,7 +67,12 @@ class RankImage {
   void plan_memory(uint64_t instances);
   void plan_attention();
   void plan_schedule();
-  void plan_stream(int32_t instance, const Phase& phase, int32_t trip);
+  // Returns the instance that must be complete before, or -1.
+  int32_t plan_stream(int32_t instance, const Phase& phase, int32_t trip);
+  void plan_groups(Stream& s, const Buffer& x, int64_t panels);
+  int64_t panels_beside(int32_t instance) const;
+  // With its addresses; what the phase says is left open.
+  Stream stream_at(std::size_t number, const RankPlaces& places) const;
   void plan_heads(int32_t variant, int64_t heads, int64_t kv_heads);
   uint64_t take(uint64_t bytes);
 
@@ -77,18 +82,21 @@ class RankImage {
   const std::size_t number_;
   const int32_t groups_;
   const TileShape tiles_;
-  RankTables rank_{};                      // addresses: offsets into the arena
-  std::vector<uint64_t> buffers_;          // offsets of act, page and io buffers; others ~0
-  std::vector<uint64_t> inboxes_;          // by channel
-  std::vector<Stream> streams_;            // by matrix product of a step; borders: index into borders_;
-                                           // partials, arrivals: offsets into their parts
-  std::vector<int32_t> stream_instances_;  // by stream: its instance
-  std::vector<int32_t> stream_after_;      // by stream: the instance that must be complete before, or -1
-  std::vector<int32_t> borders_;           // pieces of all matrix products
-  // Variant and rows of a unit of weights -> index into borders_.
-  std::map<std::pair<int32_t, int32_t>, int32_t> border_at_;
+  RankTables rank_{};                         // addresses: offsets into the arena
+  std::vector<uint64_t> buffers_;             // offsets of act, page and io buffers; others ~0
+  std::vector<uint64_t> inboxes_;             // by channel
+  std::vector<Stream> streams_;               // by matrix product of a step; borders: index into borders_;
+                                              // partials, arrivals: offsets into their parts
+  std::vector<int32_t> stream_instances_;     // by stream: its instance
+  std::vector<std::vector<int32_t>> needed_;  // by instance: dependencies()
+  std::vector<int32_t> borders_;              // pieces of all matrix products
+  // Variant, rows and bytes of a unit of weights -> index into borders_.
+  std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> border_at_;
   std::vector<int32_t> heads_;           // per attention variant: first query head of each KV head, heads
   std::map<int32_t, int32_t> heads_at_;  // variant -> index into heads_
+  std::vector<int32_t>
+      bases_;  // by instance: the processor that takes tile 0; products begin behind the one before
+  int32_t next_base_ = 0;
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
   uint64_t tickets_ = 0;

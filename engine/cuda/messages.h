@@ -81,10 +81,11 @@ ARK_DEVICE bool signal_instance(Block& b, const Call& call) {
     }
   }
   // Release: publishes this processor's tiles; pairs with the acquire in await_instance.
+  const u32 raises = static_cast<u32>(b.words->raises);
   if (ARK_BUG(block_scope_signal)) {
-    dev::red_release_add<dev::Scope::cta>(at<u32>(i.counter), 1u);
+    dev::red_release_add<dev::Scope::cta>(at<u32>(i.counter), raises);
   } else if (!(ARK_BUG(lost_signal) && b.processor == 1)) {
-    dev::red_release_add<dev::Scope::gpu>(at<u32>(i.counter), ARK_BUG(double_signal) ? 2u : 1u);
+    dev::red_release_add<dev::Scope::gpu>(at<u32>(i.counter), ARK_BUG(double_signal) ? raises + 1 : raises);
   }
   if (b.p.barrier == 0) return true;
   return wait_reached<dev::Scope::gpu>(b, {LoopWait::kBarrier, i.phase, i.trip}, at<const u32>(i.counter),

@@ -21,32 +21,38 @@ struct Producer {
                         [&](u64&) { return dev::mbarrier_try_wait(empty, cursor.parity ^ 1); });
     }
     if (dev::ballot(!free) != 0) return false;
+    ++issued;
+    if (b.lane == 0) dev::st_shared_relaxed(&b.words->opened, issued);
     if (ARK_BUG(unaligned_bulk_copy)) from = static_cast<const u8*>(from) + 4;
-    if (ARK_BUG(short_copy)) bytes -= 16;
+    if (ARK_BUG(short_copy) && bytes > 0) bytes -= 16;
     dev::copy_ahead(b.ring + cursor.stage * kStageBytes, from, bytes, b.full + cursor.stage);
     if (!ARK_BUG(stuck_stage) || b.processor != 1) cursor.advance(b.p.stages);
-    ++issued;
     return true;
   }
 
-  // One tile's rows of one panel, piece by piece: every piece starts a stage.
-  ARK_DEVICE bool stream_tile(const Stream& s, const StreamTile& tile) {
-    const i32* borders = at<const i32>(s.borders);
-    const u64 panel_bytes = static_cast<u64>((s.k + s.unit_rows - 1) / s.unit_rows) * s.unit_bytes;
-    const u8* panel = at<const u8>(s.weights) + tile.panel * panel_bytes;
-    const i32 pieces = s.pieces / s.groups;
-    i32 row = dev::ld_nc(borders + tile.group * pieces);
+  // One tile's rows of one panel: a piece a stage, also an empty one. Borders come by 32, a lane each: alone they would
+  // be waited for, since waits of others empty the cache.
+  ARK_DEVICE bool stream_tile(const Stream& s, i32 pieces, const StreamTile& tile) {
+    const i32* borders = at<const i32>(s.borders) + tile.group * pieces;
+    const auto units_of = [&](i32 rows) {
+      return s.unit_rows == 1
+                 ? rows
+                 : static_cast<i32>(dev::multiply_high(static_cast<u32>(rows), s.unit_reciprocal));
+    };
+    const u64 panel_bytes =
+        static_cast<u64>(units_of(s.k + s.unit_rows - 1)) * static_cast<u64>(s.unit_bytes);
+    const u8* panel = at<const u8>(s.weights) + static_cast<u64>(tile.panel) * panel_bytes;
     ARK_ROLLED
-    for (i32 piece = 0; piece < pieces; ++piece) {
-      const i32 end = dev::ld_nc(borders + tile.group * pieces + piece + 1);
+    for (i32 first = 0; first < pieces; first += 31) {
+      const i32 mine = dev::ld_nc(borders + dev::min(first + b.lane, pieces));
+      const i32 count = dev::min(31, pieces - first);
       ARK_ROLLED
-      for (; row < end; row += s.rows_per_stage) {
-        const i32 units = (dev::min(s.rows_per_stage, end - row) + s.unit_rows - 1) / s.unit_rows;
-        if (!stream(panel + static_cast<u64>(row / s.unit_rows) * s.unit_bytes,
-                    static_cast<u32>(units * s.unit_bytes)))
+      for (i32 piece = 0; piece < count; ++piece) {
+        const i32 row = dev::shfl(mine, piece), end = dev::shfl(mine, piece + 1);
+        const u64 start = static_cast<u64>(units_of(row)) * static_cast<u64>(s.unit_bytes);
+        if (!stream(panel + start, static_cast<u32>(units_of(end - row + s.unit_rows - 1) * s.unit_bytes)))
           return false;
       }
-      row = end;
     }
     return true;
   }
@@ -56,10 +62,10 @@ struct Producer {
     for (i32 n = 0; n < b.rank->stream_count; ++n) {
       const Stream s = load_stream(b.rank->streams, n);
       const StreamTiles all(s, s.m >= 0 ? s.m : b.vals[~s.m]);
-      const Tiles tiles = tiles_of(all.grid, b.processor, b.p.processors);
+      const Tiles tiles = tiles_at(b, all.grid, place_from(b, s.base));
       ARK_ROLLED
       for (i32 t = static_cast<i32>(tiles.first); t < static_cast<i32>(tiles.last); ++t) {
-        if (!stream_tile(s, StreamTile(s, all, t))) return false;
+        if (!stream_tile(s, all.pieces, StreamTile(all, t))) return false;
       }
     }
     return true;

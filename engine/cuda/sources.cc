@@ -1,7 +1,11 @@
 #include "engine/cuda/sources.h"
 
+#include <cstdlib>
+#include <filesystem>
 #include <string_view>
 #include <utility>
+
+#include "base/files.h"
 
 namespace ark::cuda {
 
@@ -12,11 +16,17 @@ struct CarriedHeader {
 extern const CarriedHeader kCarriedHeaders[];
 extern const std::size_t kCarriedHeaderCount;
 
+constexpr std::size_t kLargestHeader = 1 << 20;
+
 KernelSource source_of(std::string text) {
   KernelSource source;
   source.text = std::move(text);
-  for (std::size_t i = 0; i < kCarriedHeaderCount; ++i)
-    source.headers.push_back({std::string(kCarriedHeaders[i].name), std::string(kCarriedHeaders[i].text)});
+  const char* folder = std::getenv("ARK_DEVICE_SOURCES");
+  for (std::size_t i = 0; i < kCarriedHeaderCount; ++i) {
+    const std::string name(kCarriedHeaders[i].name);
+    source.headers.push_back({name, folder ? read_file(std::filesystem::path(folder) / name, kLargestHeader)
+                                           : std::string(kCarriedHeaders[i].text)});
+  }
   return source;
 }
 

@@ -1,5 +1,6 @@
 // The headers that kernels include, as this binary carries them (CMakeLists.txt makes device_headers.cc of
-// them): no file is read when a kernel is compiled.
+// them): no file is read when a kernel is compiled. For work on them, ARK_DEVICE_SOURCES names a checkout whose
+// headers are read instead; the host's part of them (engine/cuda/image.h) must be the binary's.
 #pragma once
 
 #include <string>

@@ -9,17 +9,21 @@
 
 namespace ark::cuda {
 
-std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
+std::vector<int32_t> pieces_of(const Recipe& recipe, const WeightUse& use) {
+  // Of the widest panel: how wide a rank's are must not change bits.
+  const int64_t unit = unit_rows(use.block),
+                bytes = codec_of(use.stored)->unit_bytes(64, use.block, use.terms);
+  return pieces_of(recipe, static_cast<int32_t>(unit), static_cast<int32_t>(kStageBytes / bytes * unit));
+}
+
+std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit, int32_t stage) {
   std::vector<int32_t> pieces = {0};
-  const int32_t both = std::lcm(unit, 16), step = both <= kMaxPanelBlock ? both : unit;
-  const auto parts_of = [step](int32_t rows) {
-    if (rows <= kPieceRows) return 1;
-    // Whole steps are dealt evenly, else a piece may be one step longer. (Numbers keep the pieces that they
-    // have had, and so their bits.)
-    const bool is_whole = step > 16 && rows % step == 0;
-    const int32_t dealt = is_whole ? step : 1, most = is_whole ? kPieceRows : kPieceRows - step;
+  const int32_t both = std::lcm(unit, 16), step = both <= std::min(kMaxPanelBlock, stage) ? both : unit;
+  const int32_t longest = std::max(step, std::min(kPieceRows, stage) / step * step);
+  const auto steps_of = [&](int32_t rows) { return (rows + step - 1) / step; };  // they are dealt evenly
+  const auto parts_of = [&](int32_t rows) {
     int32_t parts = 1;
-    while ((rows / dealt + parts - 1) / parts * dealt > most) parts *= 2;
+    while ((steps_of(rows) + parts - 1) / parts * step > longest) parts *= 2;
     return parts;
   };
   // Each slab is cut by its own length only, and filled up with empty pieces: equal bits on any rank.
@@ -29,7 +33,8 @@ std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit) {
   for (std::size_t s = 0; s + 1 < recipe.slabs.size(); ++s) {
     const int32_t first = recipe.slabs[s], rows = recipe.slabs[s + 1] - first, parts = parts_of(rows);
     for (int32_t i = 1; i <= most; ++i) {
-      const int32_t end = i >= parts ? rows : static_cast<int32_t>(int64_t{rows} * i / parts / step * step);
+      const int32_t end =
+          i >= parts ? rows : static_cast<int32_t>(int64_t{steps_of(rows)} * i / parts * step);
       pieces.push_back(first + end);
     }
   }

@@ -39,7 +39,9 @@ class VariantSet {
 };
 
 // Borders of the pieces that a matrix product's rows of weights are cut into, a power of two and equal on all
-// ranks; multiples of `unit` rows (WeightUse::block), and of the 16 that tensor cores take where that can be.
-std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit = 1);
+// ranks; multiples of `unit` rows, and of the 16 that tensor cores take where that can be; at most `stage` rows, those
+// that a stage of the ring holds.
+std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit, int32_t stage);
+std::vector<int32_t> pieces_of(const Recipe& recipe, const WeightUse& use);
 
 }  // namespace ark::cuda

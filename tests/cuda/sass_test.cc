@@ -108,7 +108,7 @@ TEST_F(Sass, KeepsToTheBudget) {
       EXPECT_GT(facts.registers, 0) << "the compiler's log was not understood";
       EXPECT_GT(instruction_bytes(code.cubin), 0u) << "the cubin was not understood";
       EXPECT_LE(facts.registers, limit.at("registers").get<int>()) << name << " " << arch;
-      EXPECT_EQ(facts.spilled_bytes, 0) << name << " " << arch;
+      EXPECT_LE(facts.spilled_bytes, limit.value("spilled", 0)) << name << " " << arch;
       EXPECT_LE(facts.stack_bytes, limit.at("stack").get<int>()) << name << " " << arch;
       const SharedLayout layout = shared_layout(limit.at("stages").get<int>(), tiles.scratch);
       EXPECT_LE(facts.static_shared + static_cast<int>(layout.total), shared) << name << " " << arch;

@@ -56,8 +56,9 @@ struct Decoder {
   RunnerSetup setup;
 };
 
-Decoder decoder(int32_t groups, Link link) {
+Decoder decoder(int32_t groups, Link link, int64_t intermediate) {
   TokenGraphOptions o;
+  o.intermediate = intermediate;
   o.kv_heads = 2;
   Decoder d{llama_tokens(o), {}};
   d.setup.ranks = 2;
@@ -100,8 +101,9 @@ Rows run_decode(StepRunner& runner) { return run_greedy(runner, prompt(), 5, 2);
 // Runs a decoder and compares its bytes with those of the run without a bug.
 class OnDecoder {
  public:
-  explicit OnDecoder(Rows (*drive)(StepRunner&), int32_t groups = 0, Link link = Link::kDirect)
-      : drive_(drive), decoder_(std::make_shared<Decoder>(decoder(groups, link))) {}
+  explicit OnDecoder(Rows (*drive)(StepRunner&), int32_t groups = 0, Link link = Link::kDirect,
+                     int64_t intermediate = 64)
+      : drive_(drive), decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate))) {}
   // A GPU for each rank, exchanging by stores into memory of the host.
   OnDecoder with_gpus() && { return is_spread_ = true, *this; }
 
@@ -283,6 +285,8 @@ std::vector<Bug> program_bugs() {
 
 std::vector<Bug> device_bugs() {
   const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies);
+  // Its products take more pieces of weights than the ring has stages.
+  const OnDecoder deep(run_decode, 0, Link::kDirect, 1024);
   const OnDecoder posted(run_decode, 0, Link::kPosted), spread = OnDecoder(run_decode).with_gpus();
   return {
       // who waits, and for what
@@ -306,20 +310,20 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(go_without_barrier, decode),
       ARK_DEVICE_BUG(relaxed_go, decode),
       ARK_DEVICE_BUG(ready_without_barrier, decode),
-      ARK_DEVICE_BUG(early_end, decode),
+      ARK_DEVICE_BUG(early_end, grouped),
       ARK_DEVICE_BUG(deltas_without_barrier, decode),
       ARK_DEVICE_BUG(stale_page_table, decode),
       ARK_DEVICE_BUG(page_copy_without_barrier, pages),
       // the ring of weights
       ARK_DEVICE_BUG(missing_init_barrier, decode),
-      ARK_DEVICE_BUG(refill_without_wait, decode),
+      ARK_DEVICE_BUG(refill_without_wait, deep),
       ARK_DEVICE_BUG(unaligned_bulk_copy, decode),
       ARK_DEVICE_BUG(short_copy, decode),
-      ARK_DEVICE_BUG(stuck_stage, decode),
-      ARK_DEVICE_BUG(empty_count, decode),
-      ARK_DEVICE_BUG(missing_mbarrier_phase, decode),
-      ARK_DEVICE_BUG(missing_release, decode),
-      ARK_DEVICE_BUG(release_without_sync_warp, decode),
+      ARK_DEVICE_BUG(stuck_stage, deep),
+      ARK_DEVICE_BUG(empty_count, deep),
+      ARK_DEVICE_BUG(missing_mbarrier_phase, deep),
+      ARK_DEVICE_BUG(missing_release, deep),
+      ARK_DEVICE_BUG(release_without_sync_warp, deep),
       // tiles
       ARK_DEVICE_BUG(missing_copy_wait, decode),
       ARK_DEVICE_BUG(off_by_one_tile, decode),

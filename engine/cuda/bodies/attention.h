@@ -67,41 +67,59 @@ struct Attention : Quiet {
     float maximum[kRows], sum[kRows], values[kRows][kValueLanes];
   };
 
+  // Fetched together, 32 registers of them: keys by fours, values by ones. They come from memory, not from the cache,
+  // which the weights of each step go through.
+  static constexpr int kKeyQuarters = (kKey + 31) / 32;
+  static constexpr int kKeysAhead = kKeyQuarters > 4 ? 1 : kKeyQuarters > 2 ? 2 : 4;
+  static constexpr int kValuesAhead = kValueLanes > 4 ? 4 : kValueLanes > 2 ? 8 : 16;
+
+  ARK_DEVICE void load_keys(i32 first, i64 place, i32 keys, dev::f32x4 (&k)[kKeysAhead][kKeyQuarters]) const {
+    ARK_UNROLL
+    for (int j = 0; j < kKeysAhead; ++j) {
+      const int key = first + j * 4 + call.b.lane / 8;
+      const i64 row = dev::shfl(place, key & 31);
+      ARK_UNROLL
+      for (int n = 0; n < kKeyQuarters; ++n) {
+        const int d = n * 32 + call.b.lane % 8 * 4;
+        k[j][n] = {0, 0, 0, 0};
+        if (d < kKey && key < keys)
+          k[j][n] = dev::ld_global(
+              reinterpret_cast<const dev::f32x4*>(call.operand<const float>(1) + row * kKey + d));
+      }
+    }
+  }
+
   // scores[row][key] = q . k for 32 keys; eight lanes share a key. `place`: of the lane's own key among key rows.
   ARK_DEVICE void score(i32 rows, i64 place, i32 keys, float* scores) const {
+    ARK_ROLLED
+    for (int first = 0; first < keys; first += 4 * kKeysAhead) {
+      dev::f32x4 k[kKeysAhead][kKeyQuarters];
+      load_keys(first, place, keys, k);
+      ARK_UNROLL
+      for (int j = 0; j < kKeysAhead; ++j) score_four(rows, first + j * 4, k[j], scores);
+    }
+    dev::sync_warp();
+  }
+
+  ARK_DEVICE void score_four(i32 rows, i32 first, const dev::f32x4 (&k)[kKeyQuarters], float* scores) const {
     const int part = call.b.lane % 8;
     const float* q = scratch(kQueries);
-    ARK_ROLLED
-    for (int first = 0; first < keys; first += 4) {
-      const i64 row = dev::shfl(place, first + call.b.lane / 8);
-      dev::f32x4 k[(kKey + 31) / 32];
+    ARK_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows) break;
+      float sum = 0;
       ARK_UNROLL
       for (int n = 0; n < (kKey + 31) / 32; ++n) {
         const int d = n * 32 + part * 4;
-        k[n] = {0, 0, 0, 0};
-        if (d < kKey && first + call.b.lane / 8 < keys)
-          k[n] = dev::ld_global(
-              reinterpret_cast<const dev::f32x4*>(call.operand<const float>(1) + row * kKey + d));
+        if (d >= kKey) break;
+        const dev::f32x4 v = *reinterpret_cast<const dev::f32x4*>(q + r * kKey + d);
+        sum = dev::fma(v.x, k[n].x, dev::fma(v.y, k[n].y, dev::fma(v.z, k[n].z, dev::fma(v.w, k[n].w, sum))));
       }
-      ARK_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        if (r >= rows) break;
-        float sum = 0;
-        ARK_UNROLL
-        for (int n = 0; n < (kKey + 31) / 32; ++n) {
-          const int d = n * 32 + part * 4;
-          if (d >= kKey) break;
-          const dev::f32x4 v = *reinterpret_cast<const dev::f32x4*>(q + r * kKey + d);
-          sum =
-              dev::fma(v.x, k[n].x, dev::fma(v.y, k[n].y, dev::fma(v.z, k[n].z, dev::fma(v.w, k[n].w, sum))));
-        }
-        sum += dev::shfl_xor(sum, 1);
-        sum += dev::shfl_xor(sum, 2);
-        sum += dev::shfl_xor(sum, 4);
-        if (part == 0) scores[r * 32 + first + call.b.lane / 8] = sum;
-      }
+      sum += dev::shfl_xor(sum, 1);
+      sum += dev::shfl_xor(sum, 2);
+      sum += dev::shfl_xor(sum, 4);
+      if (part == 0) scores[r * 32 + first + call.b.lane / 8] = sum;
     }
-    dev::sync_warp();
   }
 
   // Scores -> weights; the lane's key is `key`. Rescales the rows' states.
@@ -140,8 +158,7 @@ struct Attention : Quiet {
   }
 
   ARK_DEVICE void add_values(i32 rows, i64 place, i32 keys, const float* weights, State& state) const {
-    constexpr int kAhead = 4;  // keys whose values are fetched together; weights behind the last are 0
-    static_assert(32 % kAhead == 0);
+    constexpr int kAhead = kValuesAhead;  // weights behind the last key are 0
     ARK_ROLLED
     for (int first = 0; first < keys; first += kAhead) {
       float v[kAhead][kValueLanes];
@@ -231,15 +248,21 @@ struct Attention : Quiet {
     ARK_ROLLED
     for (int e = call.b.thread; e < rows * kValue; e += kConsumers) {
       const int r = e / kValue, d = e % kValue;
-      float maximum = -infinity(), sum = 0, value = 0;
-      ARK_ROLLED
-      for (int w = 0; w < kConsumerWarps; ++w) maximum = dev::max(maximum, scratch(kMaxima)[w * kRows + r]);
-      ARK_ROLLED
+      float own[kConsumerWarps], sums[kConsumerWarps], values[kConsumerWarps];
+      ARK_UNROLL
       for (int w = 0; w < kConsumerWarps; ++w) {
-        const float own = scratch(kMaxima)[w * kRows + r];
-        const float factor = own == -infinity() ? 0.0f : dev::exp(own - maximum);
-        sum = dev::fma(scratch(kSums)[w * kRows + r], factor, sum);
-        value = dev::fma(scratch(kValues)[(w * kRows + r) * kValue + d], factor, value);
+        own[w] = scratch(kMaxima)[w * kRows + r];
+        sums[w] = scratch(kSums)[w * kRows + r];
+        values[w] = scratch(kValues)[(w * kRows + r) * kValue + d];
+      }
+      float maximum = -infinity(), sum = 0, value = 0;
+      ARK_UNROLL
+      for (int w = 0; w < kConsumerWarps; ++w) maximum = dev::max(maximum, own[w]);
+      ARK_UNROLL
+      for (int w = 0; w < kConsumerWarps; ++w) {
+        const float factor = own[w] == -infinity() ? 0.0f : dev::exp(own[w] - maximum);
+        sum = dev::fma(sums[w], factor, sum);
+        value = dev::fma(values[w], factor, value);
       }
       if (splits == 1) {
         write(row0 + r, d, maximum, sum, value);

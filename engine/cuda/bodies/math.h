@@ -20,11 +20,18 @@ ARK_APART float activate(u32 bits, float v) {
 }
 
 // Bias, activation, residual, in this order. `column`: of the bias; `element`: of the residual.
-ARK_DEVICE float epilogue(u32 bits, float v, const float* bias, i64 column, const float* residual,
-                          i64 element) {
-  if ((bits & kEpilogueBias) != 0) v = v + dev::ld_nc(bias + column);
+struct EpilogueTerms {
+  float bias, residual;
+};
+ARK_DEVICE EpilogueTerms epilogue_terms(u32 bits, const float* bias, i64 column, const float* residual,
+                                        i64 element) {
+  return {(bits & kEpilogueBias) != 0 ? dev::ld_nc(bias + column) : 0.0f,
+          (bits & kEpilogueResidual) != 0 ? dev::ld_global(residual + element) : 0.0f};
+}
+ARK_DEVICE float epilogue(u32 bits, float v, const EpilogueTerms& terms) {
+  if ((bits & kEpilogueBias) != 0) v = v + terms.bias;
   if ((bits & kEpilogueActivations) != 0) v = activate(bits, v);
-  if ((bits & kEpilogueResidual) != 0) v = v + dev::ld_global(residual + element);
+  if ((bits & kEpilogueResidual) != 0) v = v + terms.residual;
   return v;
 }
 
@@ -39,6 +46,8 @@ struct Quiet {
   static constexpr bool kSends = false;
   ARK_DEVICE static Tiles bytes(const Call&, Tiles) { return {0, 0}; }
   ARK_DEVICE static i64 grid(const Call& call) { return call.size(call.i.grid); }
+  // All consumer threads, before other instances are waited for; the wait's barrier orders what it writes.
+  ARK_DEVICE static void prepare(const Call&) {}
 };
 
 }  // namespace ark::cuda

@@ -5,6 +5,11 @@
 // one there adds them up). So a result does not depend on how tiles are dealt. The ring brings the weights;
 // only x is waited for.
 //
+// A piece is a stage of the ring. With few rows of x (multiply-adds, or one column of eight on tensor cores) each
+// warp takes pieces of its own, all columns of the panel: x of a batch of pieces is fetched at once, and behind a
+// barrier all threads add up the pieces' sums. With more rows all warps share each piece, and each keeps its
+// outputs' tree to itself, while x of the next columns is on its way.
+//
 // Paths. kFma: f32 products and sums, four rows of x at a time. kMma: tensor cores with the weight as A (16
 // columns of it are the 16 rows of the product); x is split into two 16-bit parts, whose products are exact
 // in f32: what is lost of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16, codes) of it. kMixed:
@@ -26,256 +31,484 @@ ARK_DEVICE float rest_of(float x) {
 // (x, W, bias?, residual?, out). Size 0: epilogue bits.
 template <class W, int kPanel, MatMulPath kPath>
 struct MatMul : Quiet {
-  // Scratch: x, sums of warps, then the levels of the tree: [level][kRowBlock][kPanel], level 0 the piece
-  // just added up, level l + 1 the sum of 2^l pieces that waits for its right neighbour. Of the levels,
-  // element e is touched by thread e % kConsumers only.
   using Own = Weights<W, kPanel>;
   using X = typename Own::X;
-  static constexpr u32 kXBytes = kRowBlock * kXStride * 4, kPartBytes = kRowBlock * 512;
-  static constexpr int kElements = kRowBlock * kPanel, kOwn = (kElements + kConsumers - 1) / kConsumers;
-  static_assert(kXBytes + kPartBytes + kTiles.levels * kElements * 4 <= kScratchBytes);
-  static_assert(kConsumerWarps * 4 * kPanel * 4 <= static_cast<int>(kPartBytes));
-  static constexpr int kVector = Own::kVector, kLanes = Own::kLanes;
+  static constexpr int kVector = Own::kVector, kLanes = Own::kLanes, kFmaRows = 4;
+  static constexpr int kPitch = kPanel + 4;  // floats of a row of sums; keeps rows in different banks
+  static constexpr int kAtOnce = 4;          // elements of an output that a thread has in hand
+  // Of pieces that all warps share: 16 columns of the panel a warp, and each kRowParts-th column of eight rows of x.
+  static constexpr int kColumnGroups = kPanel / 16, kRowParts = kConsumerWarps / kColumnGroups;
+  static constexpr int kOctets = (kRowBlock / 8 + kRowParts - 1) / kRowParts,
+                       kKept = kOctets * 4;  // sums of a lane
+  static constexpr int kXAhead =
+      kRowBlock * kPieceRows / 4 / kConsumers;  // quarters of x that a thread fetches ahead
+
+  // Scratch: borders of pieces; sums of the tile [rows][kPanel]; sums that wait for their right neighbours in the tree;
+  // x; sums of pieces. Elements of the first sums are touched by thread e % kConsumers only, but where said.
+  static constexpr u32 kBorderBytes = (kMaxPieces + 4) * 4, kTileBytes = kRowBlock * kPanel * 4;
+  static constexpr u32 kWaitingBytes =
+      (kTiles.levels - 1) *
+      (kKept * kConsumers > kRowBlock * kPanel ? kKept * kConsumers : kRowBlock * kPanel) * 4;
+  static constexpr u32 kXBytes = kRowBlock * (kPieceRows + 8) * 4;
+  static_assert(kBorderBytes + kTileBytes + kWaitingBytes + 2 * kXBytes <= kScratchBytes || kPath == kFma);
+  static_assert(kBorderBytes + kTileBytes + kWaitingBytes + kXBytes + kRowBlock * kPitch * 4 <=
+                kScratchBytes);
+  static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kTileBytes <= kScratchBytes);
 
   const Call& call;
-  const Stream s;
+  const Stream& s;
   const StreamTiles tiles;
-  float* levels;
+  const u32 bits;  // of the epilogue
+  i32 count = 0;   // pieces whose x is in scratch at once
+  XRows x{};
+  float *tile_sums, *waiting, *piece_sums;
+  // Of the tile.
+  i32 row0 = 0, rows = 0;
+  EpilogueTerms terms[kAtOnce];  // of the first elements
 
   ARK_DEVICE explicit MatMul(const Call& c)
-      : call(c),
-        s(load_stream(c.b.rank->streams, c.i.stream)),
-        tiles(s, c.size(s.m)),
-        levels(reinterpret_cast<float*>(c.b.scratch + kXBytes + kPartBytes)) {}
+      : call(c), s(c.i.stream), tiles(s, c.size(s.m)), bits(static_cast<u32>(c.i.sizes[0])) {
+    tile_sums = reinterpret_cast<float*>(call.b.scratch + kBorderBytes);
+    const i32 most_rows = dev::min(kRowBlock, tiles.rows);
+    if (is_shared()) {
+      waiting = tile_sums + kRowBlock * kPanel;
+      x.start = waiting + kWaitingBytes / 4;
+      count = dev::max(1, divide(kPieceRows, s.longest_piece).quotient);
+    } else {
+      plan_batches(most_rows);
+    }
+  }
 
-  ARK_DEVICE float* parts() const { return reinterpret_cast<float*>(call.b.scratch + kXBytes); }
+  ARK_DEVICE bool is_fma() const { return kPath == kFma || (kPath == kMixed && tiles.rows <= kFmaRows); }
+  ARK_DEVICE bool is_shared() const { return !is_fma() && tiles.rows > kFewRows; }
+  ARK_DEVICE const i32* borders() const { return reinterpret_cast<const i32*>(call.b.scratch); }
+
+  // As many pieces as there is room for, a power of two.
+  ARK_DEVICE void plan_batches(i32 most_rows) {
+    const i32 levels = 32 - dev::leading_zeros(static_cast<u32>(tiles.pieces));
+    const i32 room = static_cast<i32>(kScratchBytes - kBorderBytes) / 4 - levels * most_rows * kPanel;
+    const auto columns = [&] { return (count * s.longest_piece + 3) / 4 * 4 + 8; };
+    for (count = tiles.pieces; count > 1; count /= 2) {
+      if (most_rows * (columns() + count * kPitch) <= room) break;
+    }
+    waiting = tile_sums + most_rows * kPanel;
+    x.start = waiting + (levels - 1) * most_rows * kPanel;
+    x.stride = columns();
+    piece_sums = static_cast<float*>(x.start) + most_rows * x.stride;
+  }
 
   // ---- x
 
   // Four elements; k is a multiple of four.
   template <bool kSplit>
   ARK_DEVICE void put_x(int row, int k, dev::f32x4 v) const {
-    const int place = row * kXStride + k;
+    const int place = row * x.stride + k;
     if constexpr (kSplit) {
-      X* high = reinterpret_cast<X*>(call.b.scratch) + place;
+      X* high = static_cast<X*>(x.start) + place;
       *reinterpret_cast<dev::u32x2*>(high) = {dev::pack<X>(v.x, v.y), dev::pack<X>(v.z, v.w)};
-      *reinterpret_cast<dev::u32x2*>(high + kRowBlock * kXStride) = {
+      *reinterpret_cast<dev::u32x2*>(high + x.rows * x.stride) = {
           dev::pack<X>(rest_of<X>(v.x), rest_of<X>(v.y)), dev::pack<X>(rest_of<X>(v.z), rest_of<X>(v.w))};
     } else {
-      *reinterpret_cast<dev::f32x4*>(reinterpret_cast<float*>(call.b.scratch) + place) = v;
+      *reinterpret_cast<dev::f32x4*>(static_cast<float*>(x.start) + place) = v;
     }
   }
 
-  // Rows [row, row + rows) of x, columns [first, last), into scratch; rows up to `padded` become zeros.
-  template <bool kSplit>
-  ARK_DEVICE void load_x(i32 row, i32 rows, i32 padded, i32 first, i32 last) const {
-    const i32 n = last - first;
-    const float* x = call.operand<const float>(0) + static_cast<i64>(row) * s.k + first;
-    const bool aligned = (s.k % 4 | first % 4) == 0;  // then whole quarters are there, if of the next piece
-    const i32 quarter = (n + 3) / 4;
-    ARK_ROLLED
-    for (i32 i = call.b.thread; i < padded * quarter; i += kConsumers) {
-      const i32 r = i / quarter, k = i % quarter * 4;
-      const float* from = x + static_cast<i64>(r) * s.k + k;
-      dev::f32x4 v = {0, 0, 0, 0};
-      if (r < rows && aligned) {
-        v = dev::ld_global(reinterpret_cast<const dev::f32x4*>(from));
-      } else if (r < rows) {
-        v.x = dev::ld_global(from);
-        if (k + 1 < n) v.y = dev::ld_global(from + 1);
-        if (k + 2 < n) v.z = dev::ld_global(from + 2);
-        if (k + 3 < n) v.w = dev::ld_global(from + 3);
-      }
-      put_x<kSplit>(r, k, v);
+  // Columns [first, last) of the tile's rows, by quarters of rows: kCount of a thread at once.
+  template <int kCount>
+  struct Quarters {
+    dev::f32x4 v[kCount];
+    i32 first, columns, quarter;
+    u32 reciprocal;  // i / quarter for i < 2^16, which all is
+
+    ARK_DEVICE Quarters(i32 from, i32 last)
+        : first(from),
+          columns(last - from),
+          quarter(dev::max(1, (columns + 3) / 4)),
+          reciprocal(0xffffffffu / static_cast<u32>(quarter) + 1) {}
+    ARK_DEVICE i32 all(const MatMul& m) const { return columns > 0 ? m.rows * quarter : 0; }
+    ARK_DEVICE i32 row_of(i32 i) const {
+      return quarter == 1 ? i : static_cast<i32>(dev::multiply_high(static_cast<u32>(i), reciprocal));
     }
-  }
-
-  // ---- one piece by multiply-adds: four rows of x at a time, while the piece stays in the ring
-
-  // Adds the lanes' sums, then the warps': level 0 of rows [row, row + 4).
-  ARK_DEVICE void fma_reduce(i32 row, float (&sums)[4][kVector]) const {
-    float* to = parts() + call.b.warp * 4 * kPanel;
-    ARK_UNROLL
-    for (int r = 0; r < 4; ++r) {
+    // From the thread's quarter `begin` on.
+    ARK_DEVICE void load(const MatMul& m, i32 begin) {
+      const float* from = m.call.template operand<const float>(0) + static_cast<i64>(m.row0) * m.s.k + first;
+      const bool aligned =
+          (m.s.k % 4 | first % 4) == 0;  // then whole quarters are there, if of the next piece
       ARK_UNROLL
-      for (int c = 0; c < kVector; ++c) {
-        ARK_UNROLL
-        for (int distance = kLanes; distance < 32; distance *= 2) {
-          if (ARK_BUG(divergent_collective) && call.b.lane == 31) continue;
-          sums[r][c] += dev::shfl_xor(sums[r][c], distance);
+      for (int j = 0; j < kCount; ++j) {
+        const i32 i = begin + j * kConsumers;
+        v[j] = {0, 0, 0, 0};
+        if (i >= all(m)) continue;
+        const i32 row = row_of(i), k = (i - row * quarter) * 4;
+        const float* here = from + static_cast<i64>(row) * m.s.k + k;
+        if (aligned) {
+          v[j] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(here));
+        } else {
+          v[j].x = dev::ld_global(here);
+          if (k + 1 < columns) v[j].y = dev::ld_global(here + 1);
+          if (k + 2 < columns) v[j].z = dev::ld_global(here + 2);
+          if (k + 3 < columns) v[j].w = dev::ld_global(here + 3);
         }
-        if (call.b.lane < kLanes) to[r * kPanel + call.b.lane * kVector + c] = sums[r][c];
       }
     }
-    consumers_sync();
-    const i32 first = row * kPanel, own = (call.b.thread - first) & (kConsumers - 1);
-    if (own < 4 * kPanel) {
-      float v[kConsumerWarps];
+    template <bool kSplit>
+    ARK_DEVICE void put(const MatMul& m, i32 begin) const {
       ARK_UNROLL
-      for (int w = 0; w < kConsumerWarps; ++w) v[w] = parts()[w * 4 * kPanel + own];
-      levels[first + own] = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
-    }
-    consumers_sync();
-  }
-
-  ARK_DEVICE void fma_piece(i32 rows, i32 first, i32 last) const {
-    const float* x = reinterpret_cast<const float*>(call.b.scratch);
-    load_x<false>(row0, rows, (rows + 3) / 4 * 4, first, last);
-    if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
-    ARK_ROLLED
-    for (i32 row = 0; row < rows; row += 4) {
-      float sums[4][kVector] = {};
-      RingCursor cursor = call.b.cursor;
-      ARK_ROLLED
-      for (i32 k = first; k < last; k += s.rows_per_stage) {
-        if (acquire_stage(call.b, cursor))
-          Own::fma(call.b, s, stage_at(call.b, cursor), k, dev::min(s.rows_per_stage, last - k),
-                   x + row * kXStride + k - first, sums);
-        if (row + 4 >= rows) release_stage(call.b, cursor);
-        cursor.advance(call.b.p.stages);
+      for (int j = 0; j < kCount; ++j) {
+        const i32 i = begin + j * kConsumers;
+        if (i < all(m)) m.template put_x<kSplit>(row_of(i), (i - row_of(i) * quarter) * 4, v[j]);
       }
-      fma_reduce(row, sums);
-      if (row + 4 >= rows) call.b.cursor = cursor;
+    }
+  };
+
+  template <bool kSplit>
+  ARK_DEVICE void load_x(i32 first, i32 last) const {
+    Quarters<kAtOnce> quarters(first, last);
+    ARK_ROLLED
+    for (i32 i = call.b.thread; i < quarters.all(*this); i += kAtOnce * kConsumers) {
+      quarters.load(*this, i);
+      quarters.template put<kSplit>(*this, i);
     }
   }
 
-  // ---- one piece by tensor cores
-
-  static constexpr int kColumnGroups = kPanel / 16, kRowGroups = kConsumerWarps / kColumnGroups;
-  static_assert(kRowGroups * kElements * 4 <= static_cast<int>(kPartBytes));
-
-  ARK_DEVICE void mma_reduce(int columns, const float (&sums)[kXColumns][4]) const {
-    const int group = call.b.warp / kColumnGroups,
-              column = call.b.warp % kColumnGroups * 16 + call.b.lane / 4;
-    float* to = parts() + group * kElements;
+  // The balanced pairwise sum of the first `size`, a power of two.
+  template <int kCount>
+  ARK_DEVICE static float tree(float (&v)[kCount], int size) {
     ARK_UNROLL
-    for (int c = 0; c < kXColumns; ++c) {
-      if (c >= columns) break;
+    for (int d = 1; d < kCount; d *= 2) {
+      if (d >= size) break;
       ARK_UNROLL
-      for (int i = 0; i < 4; ++i)
-        to[(c * 8 + call.b.lane % 4 * 2 + i % 2) * kPanel + column + i / 2 * 8] = sums[c][i];
+      for (int i = 0; i + d < kCount; i += 2 * d) v[i] = v[i] + v[i + d];
     }
-    consumers_sync();
-    ARK_ROLLED
-    for (int e = call.b.thread; e < columns * 8 * kPanel; e += kConsumers) {
-      float v = 0;
-      ARK_UNROLL
-      for (int g = 0; g < kRowGroups; ++g) v += parts()[g * kElements + e];
-      levels[e] = v;
-    }
-    consumers_sync();
+    return v[0];
   }
 
-  ARK_DEVICE void mma_piece(i32 rows, i32 first, i32 last) const {
-    const int columns = (rows + 7) / 8;
-    load_x<true>(row0, rows, columns * 8, first, last);
-    consumers_sync();
-    const int group = call.b.warp / kColumnGroups, column = call.b.warp % kColumnGroups * 16;
-    const X* x = reinterpret_cast<const X*>(call.b.scratch);
-    float sums[kXColumns][4] = {};
+  // ---- pieces of a warp's own: rows [first, last) of the weight, whose x begins at column `at_x` of scratch
+
+  // All columns times eight rows of x, into `to` [rows][kPitch].
+  ARK_DEVICE void mma_piece(const XLines<X, 1>& lines, const u8* stage, i32 piece_rows, i32 at_x,
+                            float* to) const {
+    typename Own::Sum sums[kColumnGroups];
     ARK_ROLLED
-    for (i32 k = first; k < last; k += s.rows_per_stage) {
-      const u8* stage = stage_at(call.b, call.b.cursor);
-      const i32 end = acquire_stage(call.b, call.b.cursor) ? dev::min(s.rows_per_stage, last - k) : 0;
+    for (i32 row = 0; row < piece_rows; row += 16) {
+      u32 high[2], low[2];
+      lines.load(0, at_x + row, high, low);
+      ARK_UNROLL
+      for (int g = 0; g < kColumnGroups; ++g)
+        Own::mma(Own::load(call.b, s, stage, row, g * 16), high, low, sums[g]);
+    }
+    ARK_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int row = call.b.lane % 4 * 2 + i % 2;
+      if (row >= rows) continue;
+      ARK_UNROLL
+      for (int g = 0; g < kColumnGroups; ++g)
+        to[row * kPitch + g * 16 + call.b.lane / 4 + i / 2 * 8] = sums[g].at(i);
+    }
+  }
+
+  // All columns times all rows of x, four at a time.
+  ARK_DEVICE void fma_piece(const u8* stage, i32 first, i32 piece_rows, i32 at_x, float* to) const {
+    ARK_ROLLED
+    for (i32 row = 0; row < rows; row += kFmaRows) {
+      float sums[kFmaRows][kVector] = {};
+      const float* lines[kFmaRows];
+      ARK_UNROLL
+      for (int r = 0; r < kFmaRows; ++r)
+        lines[r] = static_cast<const float*>(x.start) + dev::min(row + r, rows - 1) * x.stride + at_x;
+      Own::fma(call.b, s, stage, first, piece_rows, lines, sums);
+      ARK_UNROLL
+      for (int r = 0; r < kFmaRows; ++r) {
+        ARK_UNROLL
+        for (int c = 0; c < kVector; ++c) {
+          ARK_UNROLL
+          for (int distance = kLanes; distance < 32; distance *= 2) {
+            if (ARK_BUG(divergent_collective) && call.b.lane == 31) continue;
+            sums[r][c] += dev::shfl_xor(sums[r][c], distance);
+          }
+          if (call.b.lane < kLanes && row + r < rows)
+            to[(row + r) * kPitch + call.b.lane * kVector + c] = sums[r][c];
+        }
+      }
+    }
+  }
+
+  ARK_DEVICE void run_own_pieces(const i32* border) {
+    const int stages = call.b.p.stages;
+    RingCursor cursor = call.b.cursor;
+    cursor.advance(call.b.warp, stages);
+    const XLines<X, 1> lines(call.b, x, 0, 0);
+    ARK_ROLLED
+    for (i32 p = call.b.warp; p < count; p += kConsumerWarps) {
+      const i32 first = border[p], at_x = first - border[0];
+      const i32 piece_rows = acquire_stage(call.b, cursor) ? border[p + 1] - first : 0;
+      const u8* stage = stage_at(call.b, cursor);
+      float* to = piece_sums + p * rows * kPitch;
+      if constexpr (kPath == kFma) {
+        fma_piece(stage, first, piece_rows, at_x, to);
+      } else if constexpr (kPath == kMma) {
+        mma_piece(lines, stage, piece_rows, at_x, to);
+      } else {
+        is_fma() ? fma_piece(stage, first, piece_rows, at_x, to)
+                 : mma_piece(lines, stage, piece_rows, at_x, to);
+      }
+      release_stage(call.b, cursor, true);
+      cursor.advance(kConsumerWarps, stages);
+    }
+    call.b.cursor.advance(count, stages);
+  }
+
+  // Adds the batch from piece `batch` on into the tree; behind the last batch tile_sums is the sum of the tile.
+  ARK_DEVICE void fold(i32 batch) const {
+    const i32 each = dev::min(count, kNode), size = rows * kPitch, elements = rows * kPanel;
+    ARK_ROLLED
+    for (int e = call.b.thread; e < elements; e += kConsumers) {
+      const float* from = piece_sums + e / kPanel * kPitch + e % kPanel;
       ARK_ROLLED
-      for (i32 i = group * 16; i < end; i += kRowGroups * 16)
-        Own::mma(call.b, s, stage, i, column, x + (k - first + i), columns, sums);
-      release_stage(call.b, call.b.cursor);
-      call.b.cursor.advance(call.b.p.stages);
+      for (i32 piece = 0; piece < count; piece += each) {
+        float part[kNode];
+        ARK_UNROLL
+        for (int i = 0; i < kNode; ++i) part[i] = i < each ? from[(piece + i) * size] : 0.0f;
+        float v = tree<kNode>(part, each);
+        float* level = waiting + e;
+        for (i32 bit = each; ((batch + piece) & bit) != 0; bit *= 2, level += elements) v = *level + v;
+        *(batch + piece + each < tiles.pieces ? level : tile_sums + e) = v;
+      }
     }
-    mma_reduce(columns, sums);
   }
 
-  // ---- trees and outputs
-
-  // Level 0 is part number `number` of `count`: merges it into the tree. True: level 0 is the sum of all.
-  ARK_DEVICE void merge(i32 number, i32 count, i32 rows) const {
+  ARK_DEVICE void run_batches(const StreamTile& tile) {
+    const i32* border = borders() + tile.group * tiles.pieces;
     ARK_ROLLED
-    for (int j = 0; j < kOwn; ++j) {
-      const int e = j * kConsumers + call.b.thread;
-      if (e >= rows * kPanel) break;
-      float v = levels[e];
-      int level = 0;
-      for (; (number >> level & 1) != 0; ++level) v = levels[(level + 1) * kElements + e] + v;
-      levels[(number + 1 < count ? level + 1 : 0) * kElements + e] = v;
+    for (i32 batch = 0; batch < tiles.pieces; batch += count, border += count) {
+      if constexpr (kPath == kFma) {
+        load_x<false>(border[0], border[count]);
+      } else if constexpr (kPath == kMma) {
+        load_x<true>(border[0], border[count]);
+      } else {
+        is_fma() ? load_x<false>(border[0], border[count]) : load_x<true>(border[0], border[count]);
+      }
+      if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
+      run_own_pieces(border);
+      if (batch + count == tiles.pieces && tiles.groups == 1) load_terms(tile.panel, 0);
+      consumers_sync();
+      fold(batch);
     }
   }
 
-  template <class F>
-  ARK_DEVICE void for_outputs(i32 panel, i32 rows, F f) const {
+  // ---- pieces that all warps share
+
+  // Piece number `number` of the tile: the warp's columns times its rows of x. Behind the last, `v` is the tile's sums.
+  ARK_DEVICE void add_shared_piece(const XLines<X, kOctets>& lines, i32 octets, i32 piece_rows, i32 at_x,
+                                   i32 number, float (&v)[kKept]) {
+    const int column = call.b.warp % kColumnGroups * 16;
+    typename Own::Sum sums[kOctets];
+    const i32 all = acquire_stage(call.b, call.b.cursor) ? piece_rows : 0;
+    const u8* stage = stage_at(call.b, call.b.cursor);
     ARK_ROLLED
-    for (int j = 0; j < kOwn; ++j) {
-      const int e = j * kConsumers + call.b.thread;
-      const i32 column = panel * kPanel + e % kPanel;
-      if (e < rows * kPanel && column < s.n) f(e, static_cast<i64>(row0 + e / kPanel) * s.n + column, column);
+    for (i32 row = 0; row < all; row += 16) {
+      const typename Own::Part part = Own::load(call.b, s, stage, row, column);
+      ARK_UNROLL
+      for (int o = 0; o < kOctets; ++o) {
+        if (o >= octets) break;
+        u32 high[2], low[2];
+        lines.load(o, at_x + row, high, low);
+        Own::mma(part, high, low, sums[o]);
+      }
+    }
+    release_stage(call.b, call.b.cursor);
+    call.b.cursor.advance(call.b.p.stages);
+    ARK_UNROLL
+    for (int i = 0; i < kKept; ++i) v[i] = sums[i / 4].at(i % 4);
+    float* level = waiting + call.b.thread;
+    for (i32 bit = 1; (number & bit) != 0; bit *= 2, level += kKept * kConsumers) {
+      ARK_UNROLL
+      for (int i = 0; i < kKept; ++i) v[i] = level[i * kConsumers] + v[i];
+    }
+    if (number + 1 == tiles.pieces) return;
+    ARK_UNROLL
+    for (int i = 0; i < kKept; ++i) level[i * kConsumers] = v[i];
+  }
+
+  ARK_DEVICE void run_shared(const StreamTile& tile) {
+    const i32* border = borders() + tile.group * tiles.pieces;
+    const int part = call.b.warp / kColumnGroups;
+    const i32 octets = dev::max(0, ((rows + 7) / 8 - part + kRowParts - 1) / kRowParts);
+    void* const buffers = x.start;
+    float v[kKept];
+    const auto end_of = [&](i32 piece) { return dev::min(piece + count, tiles.pieces); };
+    Quarters<kXAhead> ahead(border[0], border[end_of(0)]);
+    ahead.load(*this, call.b.thread);
+    ARK_ROLLED
+    for (i32 first = 0, turn = 0; first < tiles.pieces; first += count, ++turn) {
+      // The other half may still be read.
+      x = {static_cast<u8*>(buffers) + (turn & 1) * kXBytes, (ahead.columns + 15) / 16 * 16 + 8, rows};
+      ahead.template put<true>(*this, call.b.thread);
+      if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
+      const i32 x0 = ahead.first, next = first + count;
+      if (next < tiles.pieces) {
+        ahead = Quarters<kXAhead>(border[next], border[end_of(next)]);
+        ahead.load(*this, call.b.thread);
+      }
+      const XLines<X, kOctets> lines(call.b, x, part * 8, kRowParts * 8);
+      ARK_ROLLED
+      for (i32 p = first; p < end_of(first); ++p)
+        add_shared_piece(lines, octets, border[p + 1] - border[p], border[p] - x0, p, v);
+    }
+    x.start = buffers;
+    if (tiles.groups == 1) load_terms(tile.panel, 0);
+    // Elements of all threads; who hands them on reads them behind the barrier.
+    ARK_UNROLL
+    for (int i = 0; i < kKept; ++i) {
+      const int row = (part + i / 4 * kRowParts) * 8 + call.b.lane % 4 * 2 + i % 2;
+      if (row < rows)
+        tile_sums[row * kPanel + call.b.warp % kColumnGroups * 16 + call.b.lane / 4 + i % 4 / 2 * 8] = v[i];
+    }
+    consumers_sync();
+  }
+
+  ARK_DEVICE void run_tile(const StreamTile& tile) {
+    row0 = tile.block * kRowBlock;
+    rows = dev::min(kRowBlock, tiles.rows - row0);
+    x.rows = rows;
+    if constexpr (kPath != kFma) {
+      if (is_shared()) return run_shared(tile);
+    }
+    run_batches(tile);
+  }
+
+  // ---- outputs
+
+  struct Output {
+    bool is_there;
+    i32 column;
+    i64 element;
+  };
+  ARK_DEVICE Output output_at(i32 panel, int e) const {
+    const i32 column = panel * kPanel + e % kPanel;
+    return {e < rows * kPanel && column < s.n, column, static_cast<i64>(row0 + e / kPanel) * s.n + column};
+  }
+
+  // What the epilogue adds to the thread's elements from the first-th on.
+  ARK_DEVICE void load_terms(i32 panel, int first) {
+    ARK_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const Output to = output_at(panel, call.b.thread + (first + i) * kConsumers);
+      if (to.is_there)
+        terms[i] = epilogue_terms(bits, call.operand<const float>(2), to.column, call.operand<const float>(3),
+                                  to.element);
     }
   }
 
-  ARK_DEVICE void write(i32 panel, i32 rows) const {
-    for_outputs(panel, rows, [&](int e, i64 element, i32 column) {
-      call.operand<float>(4)[element] =
-          epilogue(static_cast<u32>(call.i.sizes[0]), levels[e], call.operand<const float>(2), column,
-                   call.operand<const float>(3), element);
-    });
+  // The first terms are there.
+  ARK_DEVICE void write(i32 panel) {
+    const int each = (rows * kPanel + kConsumers - 1) / kConsumers;
+    ARK_ROLLED
+    for (int first = 0; first < each; first += kAtOnce) {
+      if (first > 0) load_terms(panel, first);
+      ARK_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int e = call.b.thread + (first + i) * kConsumers;
+        const Output to = output_at(panel, e);
+        if (to.is_there) call.operand<float>(4)[to.element] = epilogue(bits, tile_sums[e], terms[i]);
+      }
+    }
   }
 
-  // Hands in the group's sums. True: this was the last tile of the output, level 0 is the sum of all.
-  ARK_DEVICE bool join(const StreamTile& tile, i32 rows) const {
-    float* partials = at<float>(s.partials);
-    const i64 all = static_cast<i64>(tiles.rows) * s.n;
-    for_outputs(tile.panel, rows,
-                [&](int e, i64 element, i32) { partials[tile.group * all + element] = levels[e]; });
+  // Of a group: [rows of the panel][kPanel].
+  ARK_DEVICE float* partials(i32 group, i32 panel) const {
+    return at<float>(s.partials) +
+           ((static_cast<i64>(group) * tiles.panels + panel) * tiles.rows + row0) * kPanel;
+  }
+
+  ARK_DEVICE void hand_in(const StreamTile& tile) const {
+    float* to = partials(tile.group, tile.panel);
+    ARK_ROLLED
+    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) to[e] = tile_sums[e];
+  }
+
+  // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all.
+  ARK_DEVICE bool join(const StreamTile& tile, i32 handed) {
+    load_terms(tile.panel, 0);  // in case these are the last: they come while the others are counted
     consumers_sync();
     if (call.b.thread == 0) {
-      // Releases the block's partials, acquires the others'. The word only ever grows by `groups` a step.
+      // Releases the block's partials, acquires the others'.
       u32* word = at<u32>(s.arrivals) + tile.panel * tiles.blocks + tile.block;
-      const u32 before = dev::atom_add<dev::Scope::gpu>(word, 1u);
-      call.b.words->last_arrival = (before + !ARK_BUG(early_join)) % static_cast<u32>(s.groups) == 0;
+      const u32 before = dev::atom_add<dev::Scope::gpu>(word, static_cast<u32>(handed));
+      const bool is_last = ARK_BUG(early_join)
+                               ? before == 0
+                               : before + static_cast<u32>(handed) == static_cast<u32>(tiles.groups);
+      if (is_last) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
+      call.b.words->last_arrival = is_last;
     }
     consumers_sync();
     if (call.b.words->last_arrival == 0) return false;
-    ARK_ROLLED
-    for (i32 g = 0; g < s.groups; ++g) {
-      for_outputs(tile.panel, rows,
-                  [&](int e, i64 element, i32) { levels[e] = dev::ld_global(partials + g * all + element); });
-      merge(g, s.groups, rows);
-    }
+    gather(tile);
     return true;
   }
 
-  i32 row0 = 0;  // of the tile
-
-  ARK_DEVICE void run_tile(const StreamTile& tile) {
-    const i32 pieces = s.pieces / s.groups;
-    const i32* borders = at<const i32>(s.borders) + tile.group * pieces;
-    row0 = tile.block * kRowBlock;
-    const i32 rows = dev::min(kRowBlock, tiles.rows - row0);
-    const bool few = kPath == kFma || (kPath == kMixed && tiles.rows <= 4);
+  // The sum of all groups: nodes of kNode of them, then these.
+  ARK_DEVICE void gather(const StreamTile& tile) {
+    const i32 size = dev::min(tiles.groups, kNode), nodes = divide(tiles.groups, size).quotient;
+    const i32 elements = rows * kPanel, quarters = elements / 4;
+    const i64 group = static_cast<i64>(tiles.panels) * tiles.rows * kPanel;
+    const float* from = partials(0, tile.panel);
+    float* sums = tile_sums + elements;
     ARK_ROLLED
-    for (i32 piece = 0; piece < pieces; ++piece) {
-      const i32 first = dev::ld_nc(borders + piece), last = dev::ld_nc(borders + piece + 1);
-      if constexpr (kPath == kFma) {
-        fma_piece(rows, first, last);
-      } else if constexpr (kPath == kMma) {
-        mma_piece(rows, first, last);
-      } else {
-        few ? fma_piece(rows, first, last) : mma_piece(rows, first, last);
+    for (i32 i = call.b.thread; i < nodes * quarters; i += kConsumers) {
+      const Division place = divide(i, quarters);
+      const float* first = from + place.quotient * size * group + place.rest * 4;
+      dev::f32x4 v[kNode];
+      ARK_UNROLL
+      for (int g = 0; g < kNode; ++g) {
+        v[g] = {0, 0, 0, 0};
+        if (g < size) v[g] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(first + g * group));
       }
-      merge(piece, pieces, rows);
+      float a[kNode], b[kNode], c[kNode], d[kNode];
+      ARK_UNROLL
+      for (int g = 0; g < kNode; ++g) a[g] = v[g].x, b[g] = v[g].y, c[g] = v[g].z, d[g] = v[g].w;
+      *reinterpret_cast<dev::f32x4*>(sums + i * 4) = {tree<kNode>(a, size), tree<kNode>(b, size),
+                                                      tree<kNode>(c, size), tree<kNode>(d, size)};
     }
-    if (s.groups == 1 || join(tile, rows)) write(tile.panel, rows);
+    consumers_sync();
+    ARK_ROLLED
+    for (int e = call.b.thread; e < elements; e += kConsumers) {
+      float v[kMaxGroups / kNode];
+      ARK_UNROLL
+      for (int n = 0; n < kMaxGroups / kNode; ++n) v[n] = n < nodes ? sums[n * elements + e] : 0.0f;
+      tile_sums[e] = tree<kMaxGroups / kNode>(v, nodes);
+    }
+    consumers_sync();  // the next tile's x takes the room of `sums`
   }
 
   // ---- the case
 
   ARK_DEVICE static i64 grid(const Call& call) {
-    const Stream s = load_stream(call.b.rank->streams, call.i.stream);
+    const Stream& s = call.i.stream;
     return StreamTiles(s, call.size(s.m)).grid;
+  }
+  ARK_DEVICE static void prepare(const Call& call) {
+    const Stream& s = call.i.stream;
+    ARK_ROLLED
+    for (i32 p = call.b.thread; p <= s.pieces; p += kConsumers)
+      reinterpret_cast<i32*>(call.b.scratch)[p] = dev::ld_nc(at<const i32>(s.borders) + p);
   }
   ARK_DEVICE static void run(const Call& call, Tiles own) {
     MatMul body(call);
-    for (i64 t = own.first; t < own.last; ++t)
-      body.run_tile(StreamTile(body.s, body.tiles, static_cast<i32>(t)));
+    i32 handed = 0;  // groups of an output
+    for (i64 t = own.first; t < own.last; ++t) {
+      const StreamTile tile(body.tiles, static_cast<i32>(t));
+      body.run_tile(tile);
+      if (body.tiles.groups == 1) {
+        body.write(tile.panel);
+        continue;
+      }
+      body.hand_in(tile);
+      ++handed;
+      if (tile.group + 1 < body.tiles.groups && t + 1 < own.last) continue;  // the next is of the same output
+      if (body.join(tile, handed)) body.write(tile.panel);
+      handed = 0;
+    }
   }
 };
 

@@ -86,6 +86,7 @@ struct RecvReduce : Quiet {
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i64 end = dev::min(tiles.last * kElementTile, call.product(0)), width = call.size_at(4);
+    const u32 bits = static_cast<u32>(call.i.sizes[5]);
     const float* parts[kRanks];
     ARK_UNROLL
     for (int r = 0; r < kRanks; ++r) parts[r] = part_of<float>(call, r);
@@ -94,9 +95,9 @@ struct RecvReduce : Quiet {
       float part[kRanks];
       ARK_UNROLL
       for (int r = 0; r < kRanks; ++r) part[r] = dev::ld_global(parts[r] + i);
-      call.operand<float>(10)[i] =
-          epilogue(static_cast<u32>(call.i.sizes[5]), sum<0, kRanks>(part), call.operand<const float>(8),
-                   i % width, call.operand<const float>(9), i);
+      call.operand<float>(10)[i] = epilogue(
+          bits, sum<0, kRanks>(part),
+          epilogue_terms(bits, call.operand<const float>(8), i % width, call.operand<const float>(9), i));
     }
   }
 };

@@ -55,62 +55,88 @@ struct Embed : Quiet {
   }
 };
 
-// (x, scale?, bias?, out). Size: row length. Real: epsilon. A warp takes a row; or the block, when rows are few.
+// (x, scale?, bias?, out). Size: row length. Real: epsilon. The block takes a row.
 template <bool kRms>
 struct Norm : Quiet {
+  static constexpr int kHeld = kRms ? 8 : 4;  // elements that a thread holds, with what they are scaled by
+
   ARK_DEVICE static float block_sum(const Call& call, float v, float* room) {
     v = dev::warp_sum(v);
     if (call.b.lane == 0) room[call.b.warp] = v;
     consumers_sync();
+    float all[kConsumerWarps];
+    ARK_UNROLL
+    for (int w = 0; w < kConsumerWarps; ++w) all[w] = room[w];
     float sum = 0;
-    ARK_ROLLED
-    for (int w = 0; w < kConsumerWarps; ++w) sum += room[w];
+    ARK_UNROLL
+    for (int w = 0; w < kConsumerWarps; ++w) sum += all[w];
     return sum;
   }
 
+  // Of a part of a row: each thread's elements are kConsumers apart.
+  struct Held {
+    float x[kHeld], scale[kHeld],
+        bias[kRms ? 1 : kHeld];  // RMS norms seldom have one: it is read when it is added
+    ARK_DEVICE void load(const Call& call, const float* row, i32 first, i32 n) {
+      const float* scales = call.operand<const float>(1);
+      const float* biases = call.operand<const float>(2);
+      ARK_UNROLL
+      for (int i = 0; i < kHeld; ++i) {
+        const i32 k = first + call.b.thread + i * kConsumers;
+        x[i] = k < n ? dev::ld_global(row + k) : 0.0f;
+        scale[i] = k < n && scales != nullptr ? dev::ld_nc(scales + k) : 1.0f;
+        if constexpr (!kRms) bias[i] = k < n && biases != nullptr ? dev::ld_nc(biases + k) : 0.0f;
+      }
+    }
+  };
+
+  static constexpr i32 kPart = kHeld * kConsumers;
+
+  // Calls f(i, k) for the thread's elements k, each the i-th of its part. Rows of one part are held; of several the
+  // parts are read again each time.
+  template <class F>
+  ARK_DEVICE static void for_parts(const Call& call, const float* row, i32 n, Held& held, F f) {
+    ARK_ROLLED
+    for (i32 first = 0; first < n; first += kPart) {
+      if (n > kPart) held.load(call, row, first, n);
+      ARK_UNROLL
+      for (int i = 0; i < kHeld; ++i) {
+        const i32 k = first + call.b.thread + i * kConsumers;
+        if (k < n) f(i, k);
+      }
+    }
+  }
+
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    constexpr i32 kRoom = 2 * kConsumerWarps;  // floats before the row's copy, which each thread reads itself
     const i32 n = call.size_at(0);
-    const float* scale = call.operand<const float>(1);
-    const float* bias = call.operand<const float>(2);
     float* room = reinterpret_cast<float*>(call.b.scratch);
-    float* copy = room + kRoom;
-    const i32 copied = dev::min(n, static_cast<i32>(kScratchBytes / 4) - kRoom);
     for (i64 row = tiles.first; row < tiles.last; ++row) {
       const float* x = call.operand<const float>(0) + row * n;
       float* out = call.operand<float>(3) + row * n;
-      const auto element = [&](i32 k) { return k < copied ? copy[k] : dev::ld_global(x + k); };
+      Held held;
+      if (n <= kPart) held.load(call, x, 0, n);
       float sum = 0;
-      for (i32 k = call.b.thread; k < n; k += kConsumers) {
-        const float v = dev::ld_global(x + k);
-        if (k < copied) copy[k] = v;
-        if constexpr (kRms) {
-          sum = dev::fma(v, v, sum);
-        } else {
-          sum += v;
-        }
-      }
+      for_parts(call, x, n, held,
+                [&](int i, i32) { sum = kRms ? dev::fma(held.x[i], held.x[i], sum) : sum + held.x[i]; });
       sum = block_sum(call, sum, room) / static_cast<float>(n);
       float mean = 0, variance = sum;
       if constexpr (!kRms) {
         mean = sum;
         float squares = 0;
-        ARK_ROLLED
-        for (i32 k = call.b.thread; k < n; k += kConsumers) {
-          const float centred = element(k) - mean;
-          squares = dev::fma(centred, centred, squares);
-        }
+        for_parts(call, x, n, held,
+                  [&](int i, i32) { squares = dev::fma(held.x[i] - mean, held.x[i] - mean, squares); });
         // Other words than the mean's: a slow warp may still read those.
         variance = block_sum(call, squares, room + kConsumerWarps) / static_cast<float>(n);
       }
       const float inverse = 1.0f / dev::sqrt(variance + call.i.reals[0]);
-      ARK_ROLLED
-      for (i32 k = call.b.thread; k < n; k += kConsumers) {
-        float y = (element(k) - mean) * inverse;
-        if (scale != nullptr) y = y * dev::ld_nc(scale + k);
-        if (bias != nullptr) y = y + dev::ld_nc(bias + k);
+      const bool has_scale = call.operand<const float>(1) != nullptr,
+                 has_bias = call.operand<const float>(2) != nullptr;
+      for_parts(call, x, n, held, [&](int i, i32 k) {
+        float y = (held.x[i] - mean) * inverse;
+        if (has_scale) y = y * held.scale[i];
+        if (has_bias) y = y + (kRms ? dev::ld_nc(call.operand<const float>(2) + k) : held.bias[kRms ? 0 : i]);
         out[k] = y;
-      }
+      });
       if (row + 1 < tiles.last) consumers_sync();
     }
   }

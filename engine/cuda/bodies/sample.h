@@ -52,24 +52,40 @@ ARK_APART T sum_of(u8* scratch, T v) {
 
 // The best of the tokens with keys below `bound`.
 ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary, u64 bound) {
-  constexpr int kAhead = 16;  // loads in flight
+  constexpr int kAhead = 4;  // quarters in flight
   // A token's order + 1, 0: none yet. Of equal tokens the first one stays: a thread sees them in order.
   u32 best = 0, bound_order = static_cast<u32>(bound >> 32);
   i32 best_token = 0, bound_token = token_of(bound);
+  const auto look = [&](float logit, i32 t) {
+    const u32 order = order_of(logit);
+    const bool below = order < bound_order || (order == bound_order && t > bound_token);
+    if (below && order >= best && t >= 0 && t < vocabulary) best = order + 1, best_token = t;
+  };
+  // From the last border of 16 bytes on: `skipped` words are another row's, or none.
+  const i32 skipped = static_cast<i32>(reinterpret_cast<u64>(logits) / 4 % 4);
+  const dev::f32x4* quarters = reinterpret_cast<const dev::f32x4*>(logits - skipped);
+  const i32 count = (vocabulary + skipped + 3) / 4;
   ARK_ROLLED
-  for (i32 first = dev::thread_id(); first < vocabulary; first += kAhead * kConsumers) {
-    float ahead[kAhead];
+  for (i32 first = dev::thread_id(); first < count; first += kAhead * kConsumers) {
+    dev::f32x4 ahead[kAhead];
     ARK_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      const i32 t = first + i * kConsumers;
-      ahead[i] = t < vocabulary ? dev::ld_global(logits + t) : nan();
+      const i32 q = first + i * kConsumers;
+      ahead[i] = {nan(), nan(), nan(), nan()};
+      if (q > 0 && q + 1 < count) {
+        ahead[i] = dev::ld_global(quarters + q);
+      } else if (q < count) {  // a border
+        const i32 t = q * 4 - skipped;
+        if (t >= 0) ahead[i].x = dev::ld_global(logits + t);
+        if (t + 1 >= 0 && t + 1 < vocabulary) ahead[i].y = dev::ld_global(logits + t + 1);
+        if (t + 2 >= 0 && t + 2 < vocabulary) ahead[i].z = dev::ld_global(logits + t + 2);
+        if (t + 3 < vocabulary) ahead[i].w = dev::ld_global(logits + t + 3);
+      }
     }
     ARK_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      const i32 t = first + i * kConsumers;
-      const u32 order = order_of(ahead[i]);
-      const bool below = order < bound_order || (order == bound_order && t > bound_token);
-      if (below && order >= best && t < vocabulary) best = order + 1, best_token = t;
+      const i32 t = (first + i * kConsumers) * 4 - skipped;
+      look(ahead[i].x, t), look(ahead[i].y, t + 1), look(ahead[i].z, t + 2), look(ahead[i].w, t + 3);
     }
   }
   const u64 key = static_cast<u64>(best - 1) << 32 | ~static_cast<u32>(best_token);

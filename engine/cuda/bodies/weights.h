@@ -6,8 +6,12 @@
 
 namespace ark::cuda {
 
-inline constexpr int kXStride = kPieceRows + 8;  // of rows of x in scratch; keeps them in different banks
-inline constexpr int kXColumns = kRowBlock / 8;  // of a product on tensor cores: eight rows of x each
+// Rows of x in scratch: columns of a batch of pieces. Split for tensor cores: 16-bit parts, then their rests.
+struct XRows {
+  void* start;
+  i32 stride;  // elements; keeps rows in different banks
+  i32 rows;
+};
 
 // 16 bytes of a weight as f32.
 ARK_DEVICE void widen(const float* p, float (&to)[4]) {
@@ -25,15 +29,27 @@ ARK_DEVICE void widen(const W* p, float (&to)[8]) {
   }
 }
 
-// Eight rows of x from `x`, as the product's other operand: rows 0..7 and 8..15 of k, of the parts of x, then
-// of the rests behind them.
-template <class X>
-ARK_DEVICE void load_parts(const Block& b, const X* x, u32 (&high)[2], u32 (&low)[2]) {
-  const int matrix = b.lane / 8, line = b.lane % 8;
-  u32 all[4];
-  dev::ldmatrix_x4(all, x + (matrix / 2 * kRowBlock + line) * kXStride + matrix % 2 * 8);
-  high[0] = all[0], high[1] = all[1], low[0] = all[2], low[1] = all[3];
-}
+// Where a lane finds its lines of kCount times eight rows of x, from `first` on, `apart` rows apart, as a product's
+// other operand: rows 0..7 and 8..15 of k, of the parts of x, then of the rests behind them. Rows that are not there:
+// the last one's, whose products nobody reads.
+template <class X, int kCount>
+struct XLines {
+  const X* of[kCount];
+  ARK_DEVICE XLines(const Block& b, const XRows& x, int first, int apart) {
+    const int matrix = b.lane / 8, line = b.lane % 8;
+    ARK_UNROLL
+    for (int c = 0; c < kCount; ++c) {
+      const int row = dev::min(first + c * apart + line, x.rows - 1);
+      of[c] = static_cast<const X*>(x.start) + (matrix / 2 * x.rows + row) * x.stride + matrix % 2 * 8;
+    }
+  }
+  // From column `k` on, a multiple of 8.
+  ARK_DEVICE void load(int c, i32 k, u32 (&high)[2], u32 (&low)[2]) const {
+    u32 all[4];
+    dev::ldmatrix_x4(all, of[c] + k);
+    high[0] = all[0], high[1] = all[1], low[0] = all[2], low[1] = all[3];
+  }
+};
 
 // Numbers: a stage is [rows][kPanel] of W.
 template <class W, int kPanel>
@@ -43,41 +59,44 @@ struct Weights {
 
   static constexpr bool kTurned = has_turned_rows(kPanel, sizeof(W));
 
-  // Rows [0, rows) of a stage, whose first is row `k` of the weight, times four rows of x from that column
-  // on: a warp takes kWarpRows rows, every kConsumerWarps-th time; a lane sums up kVector columns.
-  ARK_DEVICE static void fma(const Block& b, const Stream&, const u8* stage, i32 k, i32 rows, const float* x,
-                             float (&sums)[4][kVector]) {
+  // A warp's rows of a stage times four rows of x from the stage's first column on: a lane kVector columns of every
+  // kWarpRows-th row. Row 0 is row `k` of the weight.
+  ARK_DEVICE static void fma(const Block& b, const Stream&, const u8* stage, i32 k, i32 rows,
+                             const float* const (&x)[4], float (&sums)[4][kVector]) {
     const W* w = reinterpret_cast<const W*>(stage);
     const int piece = b.lane % kLanes;
     ARK_ROLLED
-    for (i32 i = b.warp * kWarpRows + b.lane / kLanes; i < rows; i += kConsumerWarps * kWarpRows) {
+    for (i32 i = b.lane / kLanes; i < rows; i += kWarpRows) {
       float values[kVector];
       widen(w + i * kPanel + (kTurned ? piece ^ (k + i) % kTurn : piece) * kVector, values);
       ARK_UNROLL
       for (int r = 0; r < 4; ++r) {
-        const float v = x[r * kXStride + i];
+        const float v = x[r][i];
         ARK_UNROLL
         for (int c = 0; c < kVector; ++c) sums[r][c] = dev::fma(v, values[c], sums[r][c]);
       }
     }
   }
 
-  // 16 rows of a stage from `row` (both begin at multiples of 16), 16 columns from `column`, times `columns`
-  // groups of eight rows of x from the column of `row`.
-  ARK_DEVICE static void mma(const Block& b, const Stream&, const u8* stage, i32 row, int column, const X* x,
-                             int columns, float (&sums)[kXColumns][4]) {
+  // For tensor cores: 16 rows of a stage from `row` (both begin at multiples of 16), 16 columns from `column`.
+  struct Part {
+    u32 a[4];
+  };
+  ARK_DEVICE static Part load(const Block& b, const Stream&, const u8* stage, i32 row, int column) {
     const int matrix = b.lane / 8, line = b.lane % 8, piece = column / 8 + matrix % 2;
     const W* w = reinterpret_cast<const W*>(stage) + (row + matrix / 2 * 8 + line) * kPanel;
-    u32 a[4];
-    dev::ldmatrix_x4_trans(a, w + (kTurned ? piece ^ line : piece) * 8);
-    ARK_UNROLL
-    for (int c = 0; c < kXColumns; ++c) {
-      if (c >= columns) break;
-      u32 high[2], low[2];
-      load_parts(b, x + c * 8 * kXStride, high, low);
-      dev::mma_m16n8k16<W>(sums[c], a, high);
-      dev::mma_m16n8k16<W>(sums[c], a, low);
-    }
+    Part part;
+    dev::ldmatrix_x4_trans(part.a, w + (kTurned ? piece ^ line : piece) * 8);
+    return part;
+  }
+  // Of products on tensor cores: of the parts of x, and of their rests.
+  struct Sum {
+    float high[4] = {}, low[4] = {};
+    ARK_DEVICE float at(int i) const { return high[i] + low[i]; }
+  };
+  ARK_DEVICE static void mma(const Part& part, const u32 (&high)[2], const u32 (&low)[2], Sum& sum) {
+    dev::mma_m16n8k16<W>(sum.high, part.a, high);
+    dev::mma_m16n8k16<W>(sum.low, part.a, low);
   }
 };
 
@@ -98,51 +117,54 @@ struct Weights<Codes<kBits, kTerms>, kPanel> {
     return {{stage + unit * s.unit_bytes, kPanel}, row - unit * s.unit_rows};
   }
 
-  ARK_DEVICE static void fma(const Block& b, const Stream& s, const u8* stage, i32, i32 rows, const float* x,
-                             float (&sums)[4][kVector]) {
+  ARK_DEVICE static void fma(const Block& b, const Stream& s, const u8* stage, i32, i32 rows,
+                             const float* const (&x)[4], float (&sums)[4][kVector]) {
     ARK_ROLLED
-    for (i32 i = (b.warp * kWarpPairs + b.lane / kLanes) * 2; i < rows;
-         i += kConsumerWarps * kWarpPairs * 2) {
+    for (i32 i = b.lane / kLanes * 2; i < rows; i += kWarpPairs * 2) {
       float even[8], odd[8];
       const Place place = place_of(s, stage, i);
       place.block.numbers(place.row / 2, b.lane % kLanes * kVector, even, odd);
       const bool has_odd = i + 1 < rows;  // behind K there is no x
       ARK_UNROLL
       for (int r = 0; r < 4; ++r) {
-        const float v = x[r * kXStride + i], w = has_odd ? x[r * kXStride + i + 1] : 0.0f;
+        const float v = x[r][i], w = has_odd ? x[r][i + 1] : 0.0f;
         ARK_UNROLL
         for (int c = 0; c < kVector; ++c) sums[r][c] = dev::fma(w, odd[c], dev::fma(v, even[c], sums[r][c]));
       }
     }
   }
 
-  ARK_DEVICE static void mma(const Block& b, const Stream& s, const u8* stage, i32 row, int column,
-                             const X* x, int columns, float (&sums)[kXColumns][4]) {
+  struct Part {
+    u32 a[4];
+    float scales[2];
+  };
+  ARK_DEVICE static Part load(const Block& b, const Stream& s, const u8* stage, i32 row, int column) {
     const Place place = place_of(s, stage, row);
     const CodeBlock<Q>& block = place.block;
     const int first = column + b.lane / 4, pair = place.row / 2 + b.lane % 4;
-    u32 a[4];
+    Part part;
     ARK_UNROLL
     for (int i = 0; i < 2; ++i) {
       const float zero = block.zero(first + i * 8);
       ARK_UNROLL
       for (int half = 0; half < 2; ++half) {
         const dev::f32x2 two = block.differences(pair + half * 4, first + i * 8, zero);
-        a[half * 2 + i] = dev::pack<X>(two.x, two.y);
+        part.a[half * 2 + i] = dev::pack<X>(two.x, two.y);
       }
+      part.scales[i] = block.scale(first + i * 8);
     }
-    const float scales[2] = {block.scale(first), block.scale(first + 8)};
+    return part;
+  }
+  struct Sum {
+    float all[4] = {};
+    ARK_DEVICE float at(int i) const { return all[i]; }
+  };
+  ARK_DEVICE static void mma(const Part& part, const u32 (&high)[2], const u32 (&low)[2], Sum& sum) {
+    float products[4] = {}, rests[4] = {};
+    dev::mma_m16n8k16<X>(products, part.a, high);
+    dev::mma_m16n8k16<X>(rests, part.a, low);
     ARK_UNROLL
-    for (int c = 0; c < kXColumns; ++c) {
-      if (c >= columns) break;
-      u32 high[2], low[2];
-      load_parts(b, x + c * 8 * kXStride, high, low);
-      float products[4] = {};
-      dev::mma_m16n8k16<X>(products, a, high);
-      dev::mma_m16n8k16<X>(products, a, low);
-      ARK_UNROLL
-      for (int i = 0; i < 4; ++i) sums[c][i] = dev::fma(scales[i / 2], products[i], sums[c][i]);
-    }
+    for (int i = 0; i < 4; ++i) sum.all[i] = dev::fma(part.scales[i / 2], products[i] + rests[i], sum.all[i]);
   }
 };
 
