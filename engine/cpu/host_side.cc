@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.h"
 #include "engine/run/step_check.h"
 
 namespace ark {
@@ -78,10 +77,10 @@ std::optional<StepResult> CpuExecutor::poll(std::chrono::microseconds timeout) {
 
 void CpuExecutor::abort(const std::string& why) { fail(why, dma::AbortReason::kShutdown); }
 
-void CpuExecutor::fail(const std::string& why, dma::AbortReason reason) {
+void CpuExecutor::fail(const std::string& why, dma::AbortReason reason, Code code) {
   {
     const std::lock_guard lock(mutex_);
-    if (failure_.empty()) failure_ = why.empty() ? "aborted" : why;
+    if (failure_.empty()) failure_ = why.empty() ? "aborted" : why, failure_code_ = code;
   }
   for (dma::AbortFlag* flag : flags_) flag->raise(reason);
 }
@@ -103,7 +102,7 @@ void CpuExecutor::throw_if_failed() {
     }
   }
   const std::lock_guard lock(mutex_);
-  if (!failure_.empty()) throw Error(Code::kUnavailable, failure_);
+  if (!failure_.empty()) throw Error(failure_code_, failure_);
 }
 
 dma::WaitContext CpuExecutor::step_context(std::size_t rank) const {

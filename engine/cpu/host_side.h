@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/cpu/rank.h"
 #include "engine/run/executor.h"
 
@@ -33,7 +34,7 @@ class CpuExecutor : public HostExecutor {
 
   dma::AbortFlag& abort_flag(std::size_t rank) { return *flags_[rank]; }
   // Keeps the first reason and ends all waits. Any thread.
-  void fail(const std::string& why, dma::AbortReason reason);
+  void fail(const std::string& why, dma::AbortReason reason, Code code = Code::kUnavailable);
   void fail(const Rank& rank, const dma::Fault& fault);
   // Throws Error(kUnavailable) if something has failed.
   void throw_if_failed();
@@ -53,8 +54,9 @@ class CpuExecutor : public HostExecutor {
   dma::SpinPolicy spin_;
   StepCapacity capacity_;
   uint64_t polled_ = 0;  // steps handed to the caller
-  std::mutex mutex_;     // guards failure_
+  std::mutex mutex_;     // guards failure_ and its code
   std::string failure_;
+  Code failure_code_ = Code::kUnavailable;
 };
 
 }  // namespace ark

@@ -79,8 +79,11 @@ class Loop final : public CpuExecutor {
     try {
       run_steps(rank, member % options_.processors);
     } catch (const std::exception&) {
-      fail("rank " + std::to_string(ranks_[rank]->index()) + ": " + current_error().what(),
-           dma::AbortReason::kFault);
+      // What a kernel refuses of its operands is the model's fault or the inputs', not the loop's.
+      const Error error = current_error();
+      const bool is_refusal = error.code() == Code::kBadModel || error.code() == Code::kInvalidArgument;
+      fail("rank " + std::to_string(ranks_[rank]->index()) + ": " + error.what(), dma::AbortReason::kFault,
+           is_refusal ? error.code() : Code::kUnavailable);
     }
     const std::lock_guard lock(mutex_);
     if (--alive_ > 0) return;
