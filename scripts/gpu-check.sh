@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # One command for a machine with a GPU: is ark right there, and how fast? Builds nothing, needs no network, takes at most
 # 10 minutes. Wants emulator_test, ark-run and ark-bench in --bin, NVRTC on the machine (of a toolkit or Python's wheel).
-#   --bin DIR   where the binaries lie (build/bin)      --out DIR   for logs, results.json, results.md (gpu-check)
+#   --bin DIR   where the binaries lie (build/bin)
+#   --out DIR   for logs, results.json, results.md (gpu-check), all but the cache also as DIR.tgz
 #   --model M   a SmolLM2 folder for its published tokens (default: the cache's, if it is there)
 #   --pack DIR  instead: fills DIR, on the machine that built them, with all that a bare machine's --bin needs
 set -uo pipefail
@@ -146,20 +147,25 @@ export -f sanitizer kill_one smollm2 fixtures  # timeout runs commands, not func
 export bin model out root
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,memory.total --format=csv,noheader \
   >"$out/card.txt" 2>/dev/null || echo "unknown card" >"$out/card.txt"
-step conformance 200 "$bin/emulator_test" --gtest_filter='DeviceExecutor.*-*Barriers*:*Abort*'
+# Figures first: they are what a card is lent for. The last ones may run out of time: conformance compiles dozens of
+# kernels, and launches side by side may have to wait for a deadline.
+step figures 120 "$bin/emulator_test" --gtest_filter='GpuBench.*'
+step peers 150 python3 "$root/scripts/gpu_peers.py" --bin "$bin" --out "$ARK_GPU_RESULTS" \
+  --smollm2 "$model/smollm2.onnx"
 step barrier-equals-counters 30 "$bin/emulator_test" --gtest_filter='DeviceExecutor.Barriers*'
 step repeat-1000 60 "$bin/emulator_test" --gtest_filter='DeviceSoak.Repeated*'
 step ranks 60 "$bin/emulator_test" --gtest_filter='DeviceSoak.FourRanks*:PostedLinks.*'
-step host-links 90 "$bin/emulator_test" --gtest_filter='*GpuPerRank*'
 step abort 20 "$bin/emulator_test" --gtest_filter='DeviceExecutor.Abort*'
 step kill 40 bash -c kill_one
 step smollm2-tokens 60 bash -c smollm2
 step fixtures 120 bash -c fixtures
 # Processes that take turns on one GPU: slow, but they exchange through the host's memory as those of several do.
 step processes 60 bash -c 'fixtures --only gpt2-optimum llama-optimum --options "--tp 2 --processes"'
-step compute-sanitizer 90 bash -c sanitizer
-step figures 200 "$bin/emulator_test" --gtest_filter='GpuBench.*'
-step peers 200 python3 "$root/scripts/gpu_peers.py" --bin "$bin" --out "$ARK_GPU_RESULTS" \
-  --smollm2 "$model/smollm2.onnx"
+step compute-sanitizer 60 bash -c sanitizer
+step conformance 300 "$bin/emulator_test" --gtest_filter='DeviceExecutor.*-*Barriers*:*Abort*'
+step host-links 120 "$bin/emulator_test" --gtest_filter='*GpuPerRank*'
 
 python3 "$root/scripts/gpu_results.py" "$out"
+status=$?
+tar -czf "$out.tgz" --exclude=cache -C "$(dirname "$out")" "$(basename "$out")"  # some machines send back few files
+exit $status

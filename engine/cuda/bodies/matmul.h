@@ -22,10 +22,16 @@ namespace ark::cuda {
 
 enum MatMulPath { kFma, kMma, kMixed };
 
-// Rest of x behind its 16-bit part.
-template <class W>
-ARK_DEVICE float rest_of(float x) {
-  return x - dev::to_f32(dev::from_f32<W>(x));
+// The balanced pairwise sum of the first `size`, a power of two.
+template <int kCount>
+ARK_DEVICE float tree(float (&v)[kCount], int size) {
+  ARK_UNROLL
+  for (int d = 1; d < kCount; d *= 2) {
+    if (d >= size) break;
+    ARK_UNROLL
+    for (int i = 0; i + d < kCount; i += 2 * d) v[i] = v[i] + v[i + d];
+  }
+  return v[0];
 }
 
 // (x, W, bias?, residual?, out). Size 0: epilogue bits.
@@ -97,90 +103,19 @@ struct MatMul : Quiet {
     piece_sums = static_cast<float*>(x.start) + most_rows * x.stride;
   }
 
-  // ---- x
-
-  // Four elements; k is a multiple of four.
-  template <bool kSplit>
-  ARK_DEVICE void put_x(int row, int k, dev::f32x4 v) const {
-    const int place = row * x.stride + k;
-    if constexpr (kSplit) {
-      X* high = static_cast<X*>(x.start) + place;
-      *reinterpret_cast<dev::u32x2*>(high) = {dev::pack<X>(v.x, v.y), dev::pack<X>(v.z, v.w)};
-      *reinterpret_cast<dev::u32x2*>(high + x.rows * x.stride) = {
-          dev::pack<X>(rest_of<X>(v.x), rest_of<X>(v.y)), dev::pack<X>(rest_of<X>(v.z), rest_of<X>(v.w))};
-    } else {
-      *reinterpret_cast<dev::f32x4*>(static_cast<float*>(x.start) + place) = v;
-    }
+  ARK_DEVICE XSource source() const {
+    return {call.operand<const float>(0) + static_cast<i64>(row0) * s.k, s.k, rows};
   }
 
-  // Columns [first, last) of the tile's rows, by quarters of rows: kCount of a thread at once.
-  template <int kCount>
-  struct Quarters {
-    dev::f32x4 v[kCount];
-    i32 first, columns, quarter;
-    u32 reciprocal;  // i / quarter for i < 2^16, which all is
-
-    ARK_DEVICE Quarters(i32 from, i32 last)
-        : first(from),
-          columns(last - from),
-          quarter(dev::max(1, (columns + 3) / 4)),
-          reciprocal(0xffffffffu / static_cast<u32>(quarter) + 1) {}
-    ARK_DEVICE i32 all(const MatMul& m) const { return columns > 0 ? m.rows * quarter : 0; }
-    ARK_DEVICE i32 row_of(i32 i) const {
-      return quarter == 1 ? i : static_cast<i32>(dev::multiply_high(static_cast<u32>(i), reciprocal));
-    }
-    // From the thread's quarter `begin` on.
-    ARK_DEVICE void load(const MatMul& m, i32 begin) {
-      const float* from = m.call.template operand<const float>(0) + static_cast<i64>(m.row0) * m.s.k + first;
-      const bool aligned =
-          (m.s.k % 4 | first % 4) == 0;  // then whole quarters are there, if of the next piece
-      ARK_UNROLL
-      for (int j = 0; j < kCount; ++j) {
-        const i32 i = begin + j * kConsumers;
-        v[j] = {0, 0, 0, 0};
-        if (i >= all(m)) continue;
-        const i32 row = row_of(i), k = (i - row * quarter) * 4;
-        const float* here = from + static_cast<i64>(row) * m.s.k + k;
-        if (aligned) {
-          v[j] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(here));
-        } else {
-          v[j].x = dev::ld_global(here);
-          if (k + 1 < columns) v[j].y = dev::ld_global(here + 1);
-          if (k + 2 < columns) v[j].z = dev::ld_global(here + 2);
-          if (k + 3 < columns) v[j].w = dev::ld_global(here + 3);
-        }
-      }
-    }
-    template <bool kSplit>
-    ARK_DEVICE void put(const MatMul& m, i32 begin) const {
-      ARK_UNROLL
-      for (int j = 0; j < kCount; ++j) {
-        const i32 i = begin + j * kConsumers;
-        if (i < all(m)) m.template put_x<kSplit>(row_of(i), (i - row_of(i) * quarter) * 4, v[j]);
-      }
-    }
-  };
-
-  template <bool kSplit>
+  // Columns [first, last) of the tile's rows, as E.
+  template <class E>
   ARK_DEVICE void load_x(i32 first, i32 last) const {
-    Quarters<kAtOnce> quarters(first, last);
+    XQuarters<kAtOnce> quarters(source(), first, last);
     ARK_ROLLED
-    for (i32 i = call.b.thread; i < quarters.all(*this); i += kAtOnce * kConsumers) {
-      quarters.load(*this, i);
-      quarters.template put<kSplit>(*this, i);
+    for (i32 i = call.b.thread; i < quarters.all; i += kAtOnce * kConsumers) {
+      quarters.load(source(), i);
+      quarters.template put<E>(x, i);
     }
-  }
-
-  // The balanced pairwise sum of the first `size`, a power of two.
-  template <int kCount>
-  ARK_DEVICE static float tree(float (&v)[kCount], int size) {
-    ARK_UNROLL
-    for (int d = 1; d < kCount; d *= 2) {
-      if (d >= size) break;
-      ARK_UNROLL
-      for (int i = 0; i + d < kCount; i += 2 * d) v[i] = v[i] + v[i + d];
-    }
-    return v[0];
   }
 
   // ---- pieces of a warp's own: rows [first, last) of the weight, whose x begins at column `at_x` of scratch
@@ -282,11 +217,11 @@ struct MatMul : Quiet {
     ARK_ROLLED
     for (i32 batch = 0; batch < tiles.pieces; batch += count, border += count) {
       if constexpr (kPath == kFma) {
-        load_x<false>(border[0], border[count]);
+        load_x<float>(border[0], border[count]);
       } else if constexpr (kPath == kMma) {
-        load_x<true>(border[0], border[count]);
+        load_x<X>(border[0], border[count]);
       } else {
-        is_fma() ? load_x<false>(border[0], border[count]) : load_x<true>(border[0], border[count]);
+        is_fma() ? load_x<float>(border[0], border[count]) : load_x<X>(border[0], border[count]);
       }
       if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
       run_own_pieces(border);
@@ -337,18 +272,18 @@ struct MatMul : Quiet {
     void* const buffers = x.start;
     float v[kKept];
     const auto end_of = [&](i32 piece) { return dev::min(piece + count, tiles.pieces); };
-    Quarters<kXAhead> ahead(border[0], border[end_of(0)]);
-    ahead.load(*this, call.b.thread);
+    XQuarters<kXAhead> ahead(source(), border[0], border[end_of(0)]);
+    ahead.load(source(), call.b.thread);
     ARK_ROLLED
     for (i32 first = 0, turn = 0; first < tiles.pieces; first += count, ++turn) {
       // The other half may still be read.
       x = {static_cast<u8*>(buffers) + (turn & 1) * kXBytes, (ahead.columns + 15) / 16 * 16 + 8, rows};
-      ahead.template put<true>(*this, call.b.thread);
+      ahead.template put<X>(x, call.b.thread);
       if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
       const i32 x0 = ahead.first, next = first + count;
       if (next < tiles.pieces) {
-        ahead = Quarters<kXAhead>(border[next], border[end_of(next)]);
-        ahead.load(*this, call.b.thread);
+        ahead = XQuarters<kXAhead>(source(), border[next], border[end_of(next)]);
+        ahead.load(source(), call.b.thread);
       }
       const XLines<X, kOctets> lines(call.b, x, part * 8, kRowParts * 8);
       ARK_ROLLED

@@ -3,15 +3,9 @@
 #pragma once
 
 #include "engine/cuda/bodies/codes.h"
+#include "engine/cuda/bodies/x_rows.h"
 
 namespace ark::cuda {
-
-// Rows of x in scratch: columns of a batch of pieces. Split for tensor cores: 16-bit parts, then their rests.
-struct XRows {
-  void* start;
-  i32 stride;  // elements; keeps rows in different banks
-  i32 rows;
-};
 
 // 16 bytes of a weight as f32.
 ARK_DEVICE void widen(const float* p, float (&to)[4]) {
@@ -28,28 +22,6 @@ ARK_DEVICE void widen(const W* p, float (&to)[8]) {
     to[2 * i] = two.x, to[2 * i + 1] = two.y;
   }
 }
-
-// Where a lane finds its lines of kCount times eight rows of x, from `first` on, `apart` rows apart, as a product's
-// other operand: rows 0..7 and 8..15 of k, of the parts of x, then of the rests behind them. Rows that are not there:
-// the last one's, whose products nobody reads.
-template <class X, int kCount>
-struct XLines {
-  const X* of[kCount];
-  ARK_DEVICE XLines(const Block& b, const XRows& x, int first, int apart) {
-    const int matrix = b.lane / 8, line = b.lane % 8;
-    ARK_UNROLL
-    for (int c = 0; c < kCount; ++c) {
-      const int row = dev::min(first + c * apart + line, x.rows - 1);
-      of[c] = static_cast<const X*>(x.start) + (matrix / 2 * x.rows + row) * x.stride + matrix % 2 * 8;
-    }
-  }
-  // From column `k` on, a multiple of 8.
-  ARK_DEVICE void load(int c, i32 k, u32 (&high)[2], u32 (&low)[2]) const {
-    u32 all[4];
-    dev::ldmatrix_x4(all, of[c] + k);
-    high[0] = all[0], high[1] = all[1], low[0] = all[2], low[1] = all[3];
-  }
-};
 
 // Numbers: a stage is [rows][kPanel] of W.
 template <class W, int kPanel>

@@ -1,0 +1,118 @@
+// Rows of x for a matrix product: from memory by quarters of four elements, into scratch as f32 or as two 16-bit parts,
+// and out of it as operands of tensor cores.
+#pragma once
+
+#include "engine/cuda/call.h"
+
+namespace ark::cuda {
+
+// Rest of x behind its 16-bit part.
+template <class W>
+ARK_DEVICE float rest_of(float x) {
+  return x - dev::to_f32(dev::from_f32<W>(x));
+}
+
+// Rows of x in scratch: columns of a batch of pieces. Split for tensor cores: 16-bit parts, then their rests.
+struct XRows {
+  void* start;
+  i32 stride;  // elements; keeps rows in different banks
+  i32 rows;
+};
+
+// Four elements; k is a multiple of four. As f32, or split in parts of X.
+ARK_DEVICE void put_x(const XRows& x, int row, int k, dev::f32x4 v) {
+  *reinterpret_cast<dev::f32x4*>(static_cast<float*>(x.start) + row * x.stride + k) = v;
+}
+template <class X>
+ARK_DEVICE void put_split_x(const XRows& x, int row, int k, dev::f32x4 v) {
+  X* high = static_cast<X*>(x.start) + row * x.stride + k;
+  *reinterpret_cast<dev::u32x2*>(high) = {dev::pack<X>(v.x, v.y), dev::pack<X>(v.z, v.w)};
+  *reinterpret_cast<dev::u32x2*>(high + x.rows * x.stride) = {dev::pack<X>(rest_of<X>(v.x), rest_of<X>(v.y)),
+                                                              dev::pack<X>(rest_of<X>(v.z), rest_of<X>(v.w))};
+}
+
+// Where a tile's rows lie in memory: k floats each.
+struct XSource {
+  const float* start;
+  i32 k, rows;
+};
+
+// Columns [first, last) of a tile's rows by quarters: kCount of a thread at once, kConsumers apart.
+template <int kCount>
+struct XQuarters {
+  dev::f32x4 v[kCount];
+  i32 first, columns, each, all;  // quarters of a row, and of all
+  u32 reciprocal;                 // i / each for i < 2^16, which all is
+
+  ARK_DEVICE XQuarters(const XSource& x, i32 from, i32 last)
+      : first(from),
+        columns(last - from),
+        each(dev::max(1, (columns + 3) / 4)),
+        all(columns > 0 ? x.rows * each : 0),
+        reciprocal(0xffffffffu / static_cast<u32>(each) + 1) {}
+
+  ARK_DEVICE i32 row_of(i32 i) const {
+    return each == 1 ? i : static_cast<i32>(dev::multiply_high(static_cast<u32>(i), reciprocal));
+  }
+
+  // From quarter `begin` on.
+  ARK_DEVICE void load(const XSource& x, i32 begin) {
+    const bool aligned = (x.k % 4 | first % 4) == 0;  // then whole quarters are there, if of the next piece
+    ARK_UNROLL
+    for (int j = 0; j < kCount; ++j) {
+      const i32 i = begin + j * kConsumers;
+      v[j] = {0, 0, 0, 0};
+      if (i >= all) continue;
+      const i32 row = row_of(i), k = (i - row * each) * 4;
+      const float* here = x.start + static_cast<i64>(row) * x.k + first + k;
+      if (aligned) {
+        v[j] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(here));
+      } else {
+        v[j].x = dev::ld_global(here);
+        if (k + 1 < columns) v[j].y = dev::ld_global(here + 1);
+        if (k + 2 < columns) v[j].z = dev::ld_global(here + 2);
+        if (k + 3 < columns) v[j].w = dev::ld_global(here + 3);
+      }
+    }
+  }
+
+  // X: float, or what the rows are split into.
+  template <class X>
+  ARK_DEVICE void put(const XRows& to, i32 begin) const {
+    ARK_UNROLL
+    for (int j = 0; j < kCount; ++j) {
+      const i32 i = begin + j * kConsumers;
+      if (i >= all) continue;
+      const i32 row = row_of(i), k = (i - row * each) * 4;
+      if constexpr (sizeof(X) == sizeof(float)) {
+        put_x(to, row, k, v[j]);
+      } else {
+        put_split_x<X>(to, row, k, v[j]);
+      }
+    }
+  }
+};
+
+// Where a lane finds its lines of kCount times eight rows of x, from `first` on, `apart` rows apart, as a product's
+// other operand: rows 0..7 and 8..15 of k, of the parts of x, then of the rests behind them. Rows that are not there:
+// the last one's, whose products nobody reads.
+template <class X, int kCount>
+struct XLines {
+  const X* of[kCount];
+  ARK_DEVICE XLines(const Block& b, const XRows& x, int first, int apart) {
+    const int matrix = b.lane / 8, line = b.lane % 8;
+    ARK_UNROLL
+    for (int c = 0; c < kCount; ++c) {
+      const int row = dev::min(first + c * apart + line, x.rows - 1);
+      of[c] = static_cast<const X*>(x.start) + (matrix / 2 * x.rows + row) * x.stride + matrix % 2 * 8;
+    }
+  }
+  // From column `k` on, a multiple of 8.
+  ARK_DEVICE void load(int c, i32 k, u32 (&high)[2], u32 (&low)[2]) const {
+    u32 all[4];
+    dev::ldmatrix_x4(all, of[c] + k);
+    high[0] = all[0], high[1] = all[1], low[0] = all[2], low[1] = all[3];
+  }
+};
+
+}  // namespace ark::cuda
