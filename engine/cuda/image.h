@@ -104,11 +104,11 @@ struct RingTickets {
 
 // A matrix product's weights as the streaming warp and the body see them. Tile t of blocks * panels * groups:
 // group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / row_block). How many
-// groups depends on the step's rows: groups_of(). Bits do not.
+// groups depends on the step's rows: StreamTiles. Bits do not.
 struct alignas(16) Stream {
   u64 weights;  // panels of units of rows: a row of elements, or a block of codes (engine/program/weight_codec.h)
   u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
-  u64 partials;  // f32 [groups][m][n]: sums of groups; 0 if there is never more than one
+  u64 partials;  // f32 [groups][panels][m][panel]: sums of groups; 0 if there is never more than one
   u64 arrivals;  // u32 [panels * blocks]: groups that are there, 0 between steps; written by the kernel
   Size m;
   i32 k, n, panel;
@@ -126,7 +126,7 @@ static_assert(sizeof(Stream) == 96);
 struct alignas(16) Instance {
   i32 variant, phase, trip;
   Size grid;  // tiles; 0: the body knows
-  i32 base;   // the processor that takes tile 0: see deal()
+  i32 base;   // the processor that takes tile 0: share_of()
   i32 waits, first_wait, messages, first_message;
   i32 ahead_waits, ahead_first_wait, ahead_messages,
       ahead_first_message;  // of the instance that is fetched while this one runs, kFetchAhead later
@@ -138,7 +138,7 @@ struct alignas(16) Instance {
   u64 operands[kOperands];
   Size sizes[kSizes];
   float reals[kReals];
-  Stream stream;  // kMatMul
+  Stream stream;  // kMatMul: what the streaming warp reads in the table of streams
 };
 static_assert(sizeof(Instance) == 368);
 

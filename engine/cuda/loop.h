@@ -365,7 +365,7 @@ ARK_DEVICE void consume(const LoopParameters& p) {
   }
 }
 
-// The parameters where loads are fast: those of a kernel are not, read through an address.
+// The parameters in shared memory: read through an address, those of a kernel take longer (1 % of a step).
 ARK_DEVICE const LoopParameters& shared_parameters(const LoopParameters& p) {
   LoopParameters& copy =
       *reinterpret_cast<LoopParameters*>(dev::shared() + shared_layout(p.stages).parameters);

@@ -82,8 +82,7 @@ void RankImage::plan_schedule() {
     const Variant& variant = p.variants[phase.variant];
     // Processor 0 has the borders of steps to look after: what few take begins behind it.
     bases_.push_back(variant.code == OpCode::kMatMul ? next_base_ : std::min(1, options_.processors - 1));
-    if (variant.code == OpCode::kMatMul)
-      also[i] = plan_stream(static_cast<int32_t>(i), phase, instances[i].trip);
+    if (variant.code == OpCode::kMatMul) also[i] = plan_stream(instances, static_cast<int32_t>(i));
     if (variant.code == OpCode::kAttention) also[i] = std::exchange(last_attention, static_cast<int32_t>(i));
     if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
       const Buffer& q = p.buffers[resolve(p, phase, phase.operands[0], instances[i].trip)];
@@ -110,8 +109,10 @@ void RankImage::plan_heads(int32_t variant, int64_t heads, int64_t kv_heads) {
   heads_[table + at(kv_heads)] = static_cast<int32_t>(heads_.size() - table);
 }
 
-int32_t RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t trip) {
+int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t instance) {
   const Program& p = *setup_.program;
+  const Phase& phase = p.phases[all[at(instance)].phase];
+  const int32_t trip = all[at(instance)].trip;
   const Buffer& x = p.buffers[resolve(p, phase, phase.operands[0], trip)];
   const Buffer& w = p.buffers[resolve(p, phase, phase.operands[1], trip)];
   const WeightUse& use = p.weights[w.weight];
@@ -136,7 +137,7 @@ int32_t RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t tri
     throw Error(Code::kUnsupported,
                 "node " + escaped(phase.name) + ": " + std::to_string(s.k) +
                     " rows of weights are more than this GPU's loop takes; run with --device cpu");
-  plan_groups(s, x, panels_beside(instance));
+  plan_groups(s, x, panels_beside(all, instance));
   // Sums of groups go to one room after the other.
   int32_t after = kNone;
   std::size_t shared_before = 0;
@@ -153,9 +154,8 @@ int32_t RankImage::plan_stream(int32_t instance, const Phase& phase, int32_t tri
 }
 
 // Of an instance and its neighbours that multiply the same rows: they run side by side.
-int64_t RankImage::panels_beside(int32_t instance) const {
+int64_t RankImage::panels_beside(std::span<const ark::Instance> all, int32_t instance) const {
   const Program& p = *setup_.program;
-  const std::vector<ark::Instance> all = unroll(p);
   const auto input_of = [&](std::size_t i) {
     const Phase& phase = p.phases[all[i].phase];
     return p.variants[phase.variant].code == OpCode::kMatMul

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "engine/cuda/image.h"
 #include "engine/cuda/variants.h"
+#include "engine/program/unroll.h"
 #include "engine/run/executor.h"
 
 namespace ark::cuda {
@@ -67,10 +69,10 @@ class RankImage {
   void plan_memory(uint64_t instances);
   void plan_attention();
   void plan_schedule();
-  // Returns the instance that must be complete before, or -1.
-  int32_t plan_stream(int32_t instance, const Phase& phase, int32_t trip);
+  // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
+  int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
   void plan_groups(Stream& s, const Buffer& x, int64_t panels);
-  int64_t panels_beside(int32_t instance) const;
+  int64_t panels_beside(std::span<const ark::Instance> all, int32_t instance) const;
   // With its addresses; what the phase says is left open.
   Stream stream_at(std::size_t number, const RankPlaces& places) const;
   void plan_heads(int32_t variant, int64_t heads, int64_t kv_heads);

@@ -109,7 +109,7 @@ struct Attention : Quiet {
       if (r >= rows) break;
       float sum = 0;
       ARK_UNROLL
-      for (int n = 0; n < (kKey + 31) / 32; ++n) {
+      for (int n = 0; n < kKeyQuarters; ++n) {
         const int d = n * 32 + part * 4;
         if (d >= kKey) break;
         const dev::f32x4 v = *reinterpret_cast<const dev::f32x4*>(q + r * kKey + d);
