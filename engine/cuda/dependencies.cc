@@ -11,7 +11,7 @@ namespace {
 // What an instance touches, and the channels whose messages it sends or takes, which are counted in order.
 struct Touched {
   struct Piece {
-    int64_t begin, end;
+    Range memory;
     bool writes;
   };
   PhaseId phase;
@@ -20,22 +20,9 @@ struct Touched {
 };
 
 Touched touched_by(const Program& p, const Binding& binding, const ark::Instance& instance) {
-  const Phase& phase = p.phases[instance.phase];
-  Touched all{.phase = instance.phase, .pieces = {}, .channels = {}};
-  for (const Access& access : accesses(p, instance)) {
-    const Buffer& buffer = p.buffers[access.buffer];
-    // Memory that is not planned is the buffer's alone: a byte below 0 stands for it.
-    const int64_t begin =
-        buffer.kind == BufferKind::kAct ? binding.offsets[access.buffer] : -1 - access.buffer;
-    const int64_t end = buffer.kind == BufferKind::kAct ? begin + max_bytes(p, access.buffer) : begin + 1;
-    all.pieces.push_back({begin, end, access.writes});
-  }
-  if (phase.channel != kNone) all.channels.push_back(phase.channel);
-  for (const Operand& operand : phase.operands) {
-    const BufferId id = resolve(p, phase, operand, instance.trip);
-    if (id != kNone && p.buffers[id].kind == BufferKind::kInbox)
-      all.channels.push_back(p.buffers[id].channel);
-  }
+  Touched all{.phase = instance.phase, .pieces = {}, .channels = channels_of(p, p.phases[instance.phase])};
+  for (const Access& access : accesses(p, instance))
+    all.pieces.push_back({memory_of(p, binding, access.buffer), access.writes});
   return all;
 }
 
@@ -46,7 +33,8 @@ bool conflict(const Touched& a, const Touched& b) {
   }
   for (const Touched::Piece& x : a.pieces) {
     for (const Touched::Piece& y : b.pieces) {
-      if ((x.writes || y.writes) && x.begin < y.end && y.begin < x.end) return true;
+      if ((x.writes || y.writes) && x.memory.begin < y.memory.end && y.memory.begin < x.memory.end)
+        return true;
     }
   }
   return false;

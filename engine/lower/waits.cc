@@ -13,30 +13,23 @@ namespace {
 class Memory {
  public:
   Memory(const Program& program, const Binding& binding) : pieces_(program.buffers.size()) {
+    const auto is_root = [&](std::size_t b) { return program.buffers[b].alias == kNone; };
     std::set<int64_t> borders;
-    const auto is_planned = [&](std::size_t b) {
-      return program.buffers[b].kind == BufferKind::kAct && program.buffers[b].alias == kNone;
-    };
     for (std::size_t b = 0; b < pieces_.size(); ++b) {
-      if (!is_planned(b)) continue;
-      borders.insert(binding.offsets[b]);
-      borders.insert(binding.offsets[b] + max_bytes(program, static_cast<BufferId>(b)));
+      if (!is_root(b)) continue;
+      const Range memory = memory_of(program, binding, static_cast<BufferId>(b));
+      borders.insert({memory.begin, memory.end});
     }
     const std::vector<int64_t> sorted(borders.begin(), borders.end());
-    int64_t count = static_cast<int64_t>(sorted.size());
+    const auto piece = [&](int64_t border) {
+      return std::lower_bound(sorted.begin(), sorted.end(), border) - sorted.begin();
+    };
     for (std::size_t b = 0; b < pieces_.size(); ++b) {
-      if (!is_planned(b)) {
-        pieces_[b] = {count, count + 1};  // memory of its own
-        ++count;
-        continue;
-      }
-      const auto piece = [&](int64_t border) {
-        return std::lower_bound(sorted.begin(), sorted.end(), border) - sorted.begin();
-      };
-      pieces_[b] = {piece(binding.offsets[b]),
-                    piece(binding.offsets[b] + max_bytes(program, static_cast<BufferId>(b)))};
+      if (!is_root(b)) continue;
+      const Range memory = memory_of(program, binding, static_cast<BufferId>(b));
+      pieces_[b] = {piece(memory.begin), piece(memory.end)};
     }
-    last_.resize(at(count));
+    last_.resize(sorted.size());
   }
 
   // The latest instance that must be complete before this access.
@@ -102,7 +95,7 @@ class Waits {
     // The instance before must be complete, or the counter's sum would not tell them apart.
     int64_t needed = last_of_[instance.phase];
     // So must the channel's message before: its commits and releases are counted in sums, too.
-    for (const int32_t channel : channels_of(program_.phases[instance.phase])) {
+    for (const int32_t channel : channels_of(program_, program_.phases[instance.phase])) {
       needed = std::max(needed, last_message_[channel]);
     }
     const std::vector<Access> touched = accesses(program_, instance);
@@ -116,7 +109,7 @@ class Waits {
     }
     for (const Access& access : touched) memory_.touch(access, number);
     last_of_[instance.phase] = number;
-    for (const int32_t channel : channels_of(program_.phases[instance.phase])) {
+    for (const int32_t channel : channels_of(program_, program_.phases[instance.phase])) {
       last_message_[channel] = number;
     }
   }
@@ -152,23 +145,9 @@ class Waits {
     return i / trips * static_cast<int64_t>(instances_.size()) + first_trip_[phase] + i % trips * period;
   }
 
-  // The channels that a phase sends or receives a message on.
-  std::vector<int32_t> channels_of(const Phase& phase) const {
-    const OpCode code = program_.variants[phase.variant].code;
-    if (code == OpCode::kSend) return {phase.channel};
-    std::vector<int32_t> channels;
-    if (code != OpCode::kRecvReduce && code != OpCode::kRecvConcat) return channels;
-    for (const Operand& operand : phase.operands) {
-      const BufferId b = resolve(program_, phase, operand, 0);
-      if (b == kNone || program_.buffers[b].kind != BufferKind::kInbox) continue;
-      channels.push_back(program_.buffers[b].channel);
-    }
-    return channels;
-  }
-
   void add_messages(Phase& phase) const {
     const bool sends = program_.variants[phase.variant].code == OpCode::kSend;
-    for (const int32_t channel : channels_of(phase)) {
+    for (const int32_t channel : channels_of(program_, phase)) {
       phase.waits.push_back({.kind = sends ? WaitKind::kCredit : WaitKind::kArrived, .channel = channel});
     }
   }

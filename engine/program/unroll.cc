@@ -86,4 +86,20 @@ std::vector<Access> accesses(const Program& program, const Instance& instance) {
   return result;
 }
 
+Range memory_of(const Program& program, const Binding& binding, BufferId root) {
+  if (program.buffers[root].kind != BufferKind::kAct) return {-1 - root, -root};
+  return {binding.offsets[root], binding.offsets[root] + max_bytes(program, root)};
+}
+
+std::vector<int32_t> channels_of(const Program& program, const Phase& phase) {
+  if (program.variants[phase.variant].code == OpCode::kSend) return {phase.channel};
+  std::vector<int32_t> channels;
+  for (const Operand& operand : phase.operands) {
+    const BufferId b = resolve(program, phase, operand, 0);
+    if (b != kNone && program.buffers[b].kind == BufferKind::kInbox)
+      channels.push_back(program.buffers[b].channel);
+  }
+  return channels;
+}
+
 }  // namespace ark

@@ -40,4 +40,10 @@ struct Access {
 // may read what it sampled.
 std::vector<Access> accesses(const Program& program, const Instance& instance);
 
+// Where a root's bytes lie, at their largest: two roots' ranges overlap where they share memory. What is not planned
+// (inboxes, caches, inputs) is its own, and lies below 0.
+Range memory_of(const Program& program, const Binding& binding, BufferId root);
+// The channels that a phase sends or receives a message on. Its trips share them.
+std::vector<int32_t> channels_of(const Program& program, const Phase& phase);
+
 }  // namespace ark
