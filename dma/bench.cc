@@ -93,7 +93,7 @@ double gigabytes_per_second(Groups& groups, uint64_t bytes, const BenchOptions& 
 std::vector<BenchRow> run_bench(const BenchOptions& options) {
   std::vector<BenchRow> rows;
   for (const TransportKind& kind : transports()) {
-    if (!kind.works_here()) continue;
+    if (kind.is_mixed || !kind.works_here()) continue;
     for (const bool posted : {false, true}) {
       for (const uint64_t bytes : options.sizes) {
         EndpointSpec spec;

@@ -108,6 +108,9 @@ struct WireMap {
   uint32_t channels = 0;  // of the endpoint: what route_of() counts by
   std::vector<std::vector<Memory>> memory;
   std::vector<Counter64*> counters;
+  std::vector<bool> carries = {};  // by rank: to whom this wire carries; empty: to all others
+
+  bool carries_to(int peer) const { return peer != rank && (carries.empty() || carries[peer]); }
 };
 
 // The setup half; one object per rank. May throw Error.

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 
 #include "base/error.h"
 #include "dma/blob.h"
 #include "dma/local/setup.h"
+#include "dma/mixed/setup.h"
 #include "dma/shm/setup.h"
 #include "dma/socket/setup.h"
 #include "dma/verbs.h"
@@ -17,11 +19,14 @@
 namespace ark::dma {
 namespace {
 
+// Ranks with the same may map each other's memory.
+std::string machine_of(const Place& place) {
+  return BlobWriter().text(place.machine).number(place.pid_namespace).number(place.user).take();
+}
+
 bool is_one_machine(std::span<const Place> ranks) {
-  return std::all_of(ranks.begin(), ranks.end(), [&](const Place& place) {
-    return place.machine == ranks[0].machine && place.pid_namespace == ranks[0].pid_namespace &&
-           place.user == ranks[0].user;
-  });
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](const Place& place) { return machine_of(place) == machine_of(ranks[0]); });
 }
 
 bool is_one_process(std::span<const Place> ranks) {
@@ -41,8 +46,20 @@ bool have_verbs(std::span<const Place> ranks) {
   return std::all_of(ranks.begin(), ranks.end(), [](const Place& place) { return place.no_verbs.empty(); });
 }
 
+// Some two of them.
+bool share_machines(std::span<const Place> ranks) {
+  std::set<std::string> machines;
+  for (const Place& place : ranks) machines.insert(machine_of(place));
+  return machines.size() < ranks.size();
+}
+
 std::unique_ptr<Transport> make_shm(int) { return make_shm_transport(); }
 std::unique_ptr<Transport> make_socket(int) { return make_socket_transport(Place::here().address); }
+
+template <std::unique_ptr<Transport> (*make_far)(int rank)>
+std::unique_ptr<Transport> with_shm(int rank) {
+  return make_mixed_transport(machine_of(Place::here()), make_shm_transport(), make_far(rank));
+}
 
 template <std::unique_ptr<Transport> (*make_one)(int rank)>
 std::vector<std::unique_ptr<Transport>> each(int first, int ranks) {
@@ -55,7 +72,13 @@ constexpr TransportKind kTransports[] = {
     {"local", "threads of one process, whose ranks are made together", is_one_process,
      [](int, int ranks) { return make_local_transports(ranks); }, false},
     {"shm", "processes of one user in one PID namespace of one machine", is_one_machine, each<make_shm>},
+    {"shm+verbs", "an RDMA device at each rank, and ranks that share a machine",
+     [](std::span<const Place> ranks) { return share_machines(ranks) && have_verbs(ranks); },
+     each<with_shm<make_verbs_transport>>, true, &Place::no_verbs, true},
     {"verbs", "an RDMA device at each rank", have_verbs, each<make_verbs_transport>, true, &Place::no_verbs},
+    {"shm+socket", "what socket needs, and ranks that share a machine",
+     [](std::span<const Place> ranks) { return share_machines(ranks) && can_connect_by_tcp(ranks); },
+     each<with_shm<make_socket>>, true, nullptr, true},
     {"socket", "TCP: one machine, or a meeting by TCP, or ARK_ADDRESS on each", can_connect_by_tcp,
      each<make_socket>},
 };

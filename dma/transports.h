@@ -35,6 +35,7 @@ struct TransportKind {
   std::vector<std::unique_ptr<Transport>> (*make)(int first, int ranks);
   bool joins_alone = true;                 // make(rank, 1) is of a group whose others are made elsewhere
   std::string Place::*obstacle = nullptr;  // where a rank says what keeps it from this transport
+  bool is_mixed = false;                   // two others of the list, by pair of ranks (mixed/setup.h)
 
   // Ranks of this process, made together.
   bool works_here() const;

@@ -44,12 +44,15 @@ class SocketTransport : public Transport {
     const std::vector<std::string> doors =
         bootstrap.all_gather(BlobWriter().text(address).text(secret).take(), deadline);
     const int ranks = static_cast<int>(doors.size());
+    int higher = 0;
+    for (int peer = map.rank + 1; peer < ranks; ++peer) higher += map.carries_to(peer);
     std::vector<Socket> sockets(doors.size());
     Door own(std::move(listener), bootstrap.key() + secret, map.rank, ranks, kWireHelloTime);
     // Rank 0 opens its door at once; each rank that has been let in by all lower ones opens its own.
     for (int peer = 0; peer < map.rank; ++peer)
-      sockets[peer] = visit(doors[peer], map.rank, peer, ranks, bootstrap.key(), deadline);
-    take_in(own, map.rank, sockets, deadline);
+      if (map.carries_to(peer))
+        sockets[peer] = visit(doors[peer], map.rank, peer, ranks, bootstrap.key(), deadline);
+    take_in(own, map, higher, sockets, deadline);
     return make_socket_wire(map, std::move(sockets));
   }
 
@@ -84,15 +87,17 @@ class SocketTransport : public Transport {
     return socket;
   }
 
-  // The connections of all higher ranks; others are sent away.
-  static void take_in(Door& door, int rank, std::vector<Socket>& sockets, Deadline deadline) {
-    for (int missing = static_cast<int>(sockets.size()) - rank - 1; missing > 0;) {
+  // The connections of all higher ranks that the wire carries to; others are sent away.
+  static void take_in(Door& door, const WireMap& map, int missing, std::vector<Socket>& sockets,
+                      Deadline deadline) {
+    while (missing > 0) {
       if (deadline.passed())
-        throw Error(Code::kUnavailable, "rank " + std::to_string(rank) + ": transport socket: " +
+        throw Error(Code::kUnavailable, "rank " + std::to_string(map.rank) + ": transport socket: " +
                                             std::to_string(missing) + " ranks did not connect in time");
       door.attend([&](const Encounter& guest, Socket& socket) -> std::string {
         const bool fits = static_cast<FrameKind>(guest.kind) == FrameKind::kHelloWire &&
-                          guest.guest > static_cast<uint32_t>(rank) && guest.guest < sockets.size();
+                          guest.guest > static_cast<uint32_t>(map.rank) && guest.guest < sockets.size() &&
+                          map.carries_to(static_cast<int>(guest.guest));
         if (!fits || sockets[guest.guest].is_open()) return "no such rank is awaited";
         sockets[guest.guest] = std::move(socket);
         --missing;

@@ -25,9 +25,10 @@ struct WireFrame {
 };
 static_assert(sizeof(WireFrame) == 32);
 
-// `sockets`: by rank, not blocking; the own entry is not open. A peer may write into the regions of the spec and
-// the boxes, and raise the counters that are for it; a frame that asks for more is a fault (kBadRequest), as is a
-// connection that ends without kLeaving (kCut). Bytes that a peer does not take yet wait here, up to a limit.
+// `sockets`: by rank, not blocking; entries of those that it does not carry to are not open. A peer may write
+// into the regions of the spec and the boxes, and raise the counters that are for it; a frame that asks for more is a
+// fault (kBadRequest), as is a connection that ends without kLeaving (kCut). Bytes that a peer does not take yet wait
+// here, up to a limit.
 std::unique_ptr<Wire> make_socket_wire(const WireMap& map, std::vector<Socket> sockets);
 
 }  // namespace ark::dma

@@ -31,7 +31,7 @@ struct VerbsHello {
   uint8_t mtu = 0;                   // ibv_mtu: 1 to 5 are 256 to 4096 bytes
   uint32_t depth = 0;                // receives that are posted at each queue pair
   uint64_t told_key = 0;             // memory of counts that peers write, as Memory::key
-  std::vector<Queue> queues;         // by link_index; of the rank itself zeros
+  std::vector<Queue> queues;  // by link_index; zeros for the rank itself and where it uses another transport
 
   std::string write() const {
     BlobWriter blob;
@@ -41,8 +41,8 @@ struct VerbsHello {
     return blob.take();
   }
 
-  // What `rank` of `ranks` has sent. Throws Error(kUnavailable) that names it.
-  static VerbsHello read(std::string_view bytes, int rank, int ranks) {
+  // What `rank` of `ranks` has sent, as `reader` needs it. Throws Error(kUnavailable) that names it.
+  static VerbsHello read(std::string_view bytes, int rank, int ranks, int reader) {
     BlobReader blob(bytes, "rank " + std::to_string(rank) + ": its hello of transport verbs");
     VerbsHello hello;
     const std::string_view gid = blob.text();
@@ -59,8 +59,9 @@ struct VerbsHello {
     for (size_t link = 0; link < hello.queues.size(); ++link) {
       Queue& queue = hello.queues[link];
       queue = {blob.number<uint32_t>(), blob.number<uint32_t>()};
-      const bool is_own = link / kPriorities == static_cast<size_t>(rank);
-      if (is_own != (queue.number == 0) || queue.number >> 24 != 0 || queue.packet >> 24 != 0)
+      const int peer = static_cast<int>(link) / kPriorities;
+      if ((peer == rank && queue.number != 0) || (peer == reader && queue.number == 0) ||
+          queue.number >> 24 != 0 || queue.packet >> 24 != 0)
         blob.malformed("has a queue pair that cannot be");
     }
     blob.end();

@@ -50,7 +50,7 @@ std::string path(const VerbsParts& parts, const VerbsLink& link) {
 
 }  // namespace
 
-VerbsHello make_queues(VerbsParts& parts, int rank, int ranks) {
+VerbsHello make_queues(VerbsParts& parts, const WireMap& map, int ranks) {
   const VerbsPort& port = *parts.port;
   const size_t links = link_index(ranks, Priority::kDecode);
   // A link has at most `depth` sends and `depth` receives outstanding, each of which may complete.
@@ -71,7 +71,7 @@ VerbsHello make_queues(VerbsParts& parts, int rank, int ranks) {
   parts.links.resize(links);
   std::random_device random;
   for (size_t i = 0; i < links; ++i) {
-    if (i / kPriorities == static_cast<size_t>(rank)) continue;
+    if (!map.carries_to(static_cast<int>(i / kPriorities))) continue;
     VerbsLink& link = parts.links[i];
     link.pair = make_queue_pair(parts, link.most_inline);
     // Before anybody knows of the queue pair.

@@ -8,9 +8,9 @@ namespace ark::dma {
 
 // All throw Error(kUnavailable), with the port and the peer where one is at fault.
 
-// Completion queue and queue pairs to all peers of `rank`, with their receives posted. Takes `parts` with a port, and
-// leaves to connect_queues what links need of a peer. The result lacks told_key.
-VerbsHello make_queues(VerbsParts& parts, int rank, int ranks);
+// Completion queue and queue pairs to all peers that the wire carries to, with their receives posted. Takes
+// `parts` with a port, and leaves to connect_queues what links need of a peer. The result lacks told_key.
+VerbsHello make_queues(VerbsParts& parts, const WireMap& map, int ranks);
 
 void connect_queues(VerbsParts& parts, int rank, const VerbsHello& ours, int peer, const VerbsHello& theirs);
 

@@ -27,11 +27,10 @@ class VerbsTransport final : public Transport {
     if (bytes == 0) return allocate_private(0, name);
     return registered(name, bytes < kHugePage ? allocate_private(bytes, name) : allocate_huge(bytes, name));
   }
-  Memory adopt(const std::string& name, void*, uint64_t) override {
-    throw Error(Code::kUnsupported,
-                "region " + escaped(name) +
-                    ": transport verbs registers what it allocates alone, in memory of the host; " +
-                    "memory of a GPU goes by way of it");
+  // Of the host: memory of a GPU is refused by the device, and goes by way of it.
+  Memory adopt(const std::string& name, void* base, uint64_t bytes) override {
+    const Memory memory{{static_cast<std::byte*>(base), bytes}, 0, nullptr};
+    return bytes == 0 ? memory : registered(name, memory);
   }
   // Not registered: the pump that receives raises them, and no peer has a key to them.
   Memory allocate_counters(uint64_t bytes) override { return allocate_private(bytes, "counters"); }
@@ -66,14 +65,14 @@ class VerbsTransport final : public Transport {
       parts.port = port();
       parts.told =
           allocate("counts of receives", link_index(ranks, Priority::kDecode) * 2 * sizeof(uint32_t));
-      ours = make_queues(parts, rank_, ranks);
+      ours = make_queues(parts, map, ranks);
       ours.told_key = remote_key(parts.told).packed();
     });
     const std::vector<std::string> hellos = bootstrap.all_gather(ours.write(), deadline);
     together([&] {
       for (int peer = 0; peer < ranks; ++peer)
-        if (peer != rank_)
-          connect_queues(parts, rank_, ours, peer, VerbsHello::read(hellos[peer], peer, ranks));
+        if (map.carries_to(peer))
+          connect_queues(parts, rank_, ours, peer, VerbsHello::read(hellos[peer], peer, ranks, rank_));
     });
     // All can receive now.
     together([&] { prove_queues(parts, deadline); });

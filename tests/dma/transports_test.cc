@@ -15,9 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The first that connects two such ranks; "" if none does.
-std::string first_for(const Place& a, const Place& b) {
-  const std::vector<Place> ranks = {a, b};
+// The first that connects such ranks; "" if none does.
+std::string first_for(const std::vector<Place>& ranks) {
   for (const TransportKind& kind : transports())
     if (kind.can_connect(ranks)) return std::string(kind.name);
   return "";
@@ -30,20 +29,22 @@ TEST(Transports, TheNearestThatReachesAllRanksIsTaken) {
     change(other);
     return other;
   };
-  EXPECT_EQ(first_for(one, one), "local");
-  EXPECT_EQ(first_for(one, with([](Place& p) { p.process = 2; })), "shm");
+  EXPECT_EQ(first_for({one, one}), "local");
+  EXPECT_EQ(first_for({one, with([](Place& p) { p.process = 2; })}), "shm");
   // Each of these keeps a rank from opening the other's memory, though it has the same process id.
-  EXPECT_NE(first_for(one, with([](Place& p) { p.machine = "another"; })), "shm");
-  EXPECT_NE(first_for(one, with([](Place& p) { p.pid_namespace = 8; })), "shm");
-  EXPECT_NE(first_for(one, with([](Place& p) { p.user = 1001; })), "shm");
+  EXPECT_NE(first_for({one, with([](Place& p) { p.machine = "another"; })}), "shm");
+  EXPECT_NE(first_for({one, with([](Place& p) { p.pid_namespace = 8; })}), "shm");
+  EXPECT_NE(first_for({one, with([](Place& p) { p.user = 1001; })}), "shm");
   Place near = one;
   near.address = "10.0.0.1";
   near.no_verbs = "";
   Place far = near;
   far.machine = "another";
-  EXPECT_EQ(first_for(near, far), "verbs");
+  EXPECT_EQ(first_for({near, far}), "verbs");
+  EXPECT_EQ(first_for({near, far, near}), "shm+verbs");
   far.no_verbs = "no RDMA device here";
-  EXPECT_EQ(first_for(near, far), "socket");
+  EXPECT_EQ(first_for({near, far}), "socket");
+  EXPECT_EQ(first_for({far, near, far}), "shm+socket");
 }
 
 TEST(Transports, NamesAreUniqueAndFoundAgain) {

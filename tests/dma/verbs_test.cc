@@ -35,7 +35,7 @@ VerbsHello good_hello() {
 
 std::string refusal(const std::string& bytes) {
   try {
-    VerbsHello::read(bytes, 1, 2);
+    VerbsHello::read(bytes, 1, 2, 0);
     return "";
   } catch (const Error& error) {
     return error.what();
@@ -43,7 +43,7 @@ std::string refusal(const std::string& bytes) {
 }
 
 TEST(VerbsHello, IsReadAsItWasWritten) {
-  const VerbsHello hello = VerbsHello::read(good_hello().write(), 1, 2);
+  const VerbsHello hello = VerbsHello::read(good_hello().write(), 1, 2, 0);
   EXPECT_EQ(hello.write(), good_hello().write());
   EXPECT_EQ(hello.queues[1].number, 0xffffffu);
 }

@@ -72,6 +72,26 @@ def test_the_same_command_on_every_machine_gives_the_tokens_of_one(tiny, tiny_mo
         ends_all(zero, one)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: two ranks run as another user, who may not map memory of the others")
+def test_ranks_that_share_a_machine_map_its_memory_and_reach_the_others_by_tcp(tiny):
+    port = free_port()
+    model = TINY / "model.onnx"
+    ranks = [Rank(model, environment=group(rank, port, size=4), prepare=become_nobody if rank > 1 else None) for rank in range(4)]
+    try:
+        ranks[0].wait_ready()
+        assert any(line.startswith("ranks ") and line.endswith(", by shm+socket") for line in ranks[0].lines), ranks[0].lines
+        assert tokens_of(ranks[0]) == tokens_of(tiny)
+        os.kill(ranks[3].pid, signal.SIGKILL)
+        for rank in ranks[:3]:
+            rank.ends(UNAVAILABLE, "rank 3 is dead: its connection is closed")
+    finally:
+        ends_all(*ranks)
+
+
+def become_nobody():
+    os.setuid(65534)
+
+
 def test_who_has_no_place_here_is_refused_in_a_line_and_disturbs_nobody(tiny_model, key, tmp_path):
     port = free_port()
     zero = Rank(tiny_model, "--cluster-key-file", key, "--check", environment=group(0, port))

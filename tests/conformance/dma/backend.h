@@ -12,6 +12,8 @@
 
 #include "dma/faults.h"
 #include "dma/group.h"
+#include "dma/mixed/setup.h"
+#include "dma/shm/setup.h"
 #include "dma/transports.h"
 #include "tests/dma/deadline.h"
 
@@ -19,12 +21,12 @@ namespace ark::dma::test {
 
 struct Backend {
   std::string name;
-  const TransportKind* kind = nullptr;
+  std::function<std::vector<std::unique_ptr<Transport>>(int first, int ranks)> make = {};
   bool posted = false;  // even where links could be direct
   std::optional<FaultPlan> faults = {};
 
   std::vector<std::unique_ptr<Transport>> transports(int size) const {
-    std::vector<std::unique_ptr<Transport>> all = kind->make(0, size);
+    std::vector<std::unique_ptr<Transport>> all = make(0, size);
     if (faults)
       for (auto& transport : all) transport = with_faults(std::move(transport), *faults);
     return all;
@@ -32,23 +34,38 @@ struct Backend {
 };
 inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
 
+// Any two ranks in succession are taken for such of two machines; every other one shares a machine.
+inline std::vector<std::unique_ptr<Transport>> make_for_two_machines(const TransportKind& far, int first,
+                                                                     int ranks) {
+  std::vector<std::unique_ptr<Transport>> all = far.make(first, ranks);
+  for (auto& transport : all)
+    transport = make_mixed_transport(std::to_string(first++ % 2), make_shm_transport(), std::move(transport));
+  return all;
+}
+
 inline std::vector<Backend> all_backends() {
   const FaultPlan late{.seed = 11, .delay_polls = 6, .reorder = true};
   const FaultPlan lossy{.seed = 12, .drop = 0.01, .refuse = 0.05, .delay_polls = 2, .reorder = true};
   std::vector<Backend> all;
   for (const TransportKind& kind : transports()) {
     if (!kind.works_here()) continue;
-    const std::string name(kind.name);
-    all.push_back({name + "_direct", &kind});
+    std::string name(kind.name);
+    decltype(Backend::make) make = kind.make;
+    if (kind.is_mixed) {
+      const TransportKind& far = transport_named(kind.name.substr(kind.name.find('+') + 1));
+      name = "two_machines_" + std::string(far.name);
+      make = [&far](int first, int count) { return make_for_two_machines(far, first, count); };
+    }
+    all.push_back({name + "_direct", make});
     // Within one process, shm maps each counter twice. TSan goes by address: it does not see that a raise at
     // one mapping orders a load at the other, and reports the reuse of outboxes. Under TSan the posted path is
     // tested over local (the same code), and over shm between processes.
 #ifdef __SANITIZE_THREAD__
-    if (name == "shm") continue;
+    if (name == "shm" || kind.is_mixed) continue;
 #endif
-    all.push_back({name + "_posted", &kind, true});
-    all.push_back({name + "_late", &kind, true, late});
-    all.push_back({name + "_lossy", &kind, true, lossy});
+    all.push_back({name + "_posted", make, true});
+    all.push_back({name + "_late", make, true, late});
+    all.push_back({name + "_lossy", make, true, lossy});
   }
   return all;
 }

@@ -1,10 +1,10 @@
-// Ranks as processes over each transport that connects them: this program starts itself again with the
-// environment bootstrap set, and the
-// copies run RankProcess.Body below instead of the suite.
+// Ranks as processes over each transport that connects them: this program starts itself again with the environment
+// bootstrap set, and the copies run RankProcess.Body below instead of the suite.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -209,8 +209,11 @@ std::vector<std::string> between_processes() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Dma, Processes, ::testing::ValuesIn(between_processes()),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Dma, Processes, ::testing::ValuesIn(between_processes()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '+', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace ark::dma
