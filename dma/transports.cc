@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -12,9 +13,9 @@
 #include "dma/blob.h"
 #include "dma/local/setup.h"
 #include "dma/mixed/setup.h"
+#include "dma/plugin.h"
 #include "dma/shm/setup.h"
 #include "dma/socket/setup.h"
-#include "dma/verbs.h"
 
 namespace ark::dma {
 namespace {
@@ -42,8 +43,20 @@ bool can_connect_by_tcp(std::span<const Place> ranks) {
          });
 }
 
-bool have_verbs(std::span<const Place> ranks) {
-  return std::all_of(ranks.begin(), ranks.end(), [](const Place& place) { return place.no_verbs.empty(); });
+template <std::string Place::*obstacle>
+bool all_lack(std::span<const Place> ranks) {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [](const Place& place) { return (place.*obstacle).empty(); });
+}
+constexpr auto have_verbs = all_lack<&Place::no_verbs>, have_ucx = all_lack<&Place::no_ucx>;
+
+std::string verbs_trouble() {
+  // Most machines have none: these load nothing.
+  std::error_code none;
+  if (std::filesystem::directory_iterator("/sys/class/infiniband", none) ==
+      std::filesystem::directory_iterator())
+    return "no RDMA device here";
+  return plugin_trouble("verbs");
 }
 
 // Some two of them.
@@ -55,6 +68,9 @@ bool share_machines(std::span<const Place> ranks) {
 
 std::unique_ptr<Transport> make_shm(int) { return make_shm_transport(); }
 std::unique_ptr<Transport> make_socket(int) { return make_socket_transport(Place::here().address); }
+
+std::unique_ptr<Transport> make_verbs(int rank) { return make_by_plugin("verbs", rank); }
+std::unique_ptr<Transport> make_ucx(int rank) { return make_by_plugin("ucx", rank); }
 
 template <std::unique_ptr<Transport> (*make_far)(int rank)>
 std::unique_ptr<Transport> with_shm(int rank) {
@@ -74,8 +90,13 @@ constexpr TransportKind kTransports[] = {
     {"shm", "processes of one user in one PID namespace of one machine", is_one_machine, each<make_shm>},
     {"shm+verbs", "an RDMA device at each rank, and ranks that share a machine",
      [](std::span<const Place> ranks) { return share_machines(ranks) && have_verbs(ranks); },
-     each<with_shm<make_verbs_transport>>, true, &Place::no_verbs, true},
-    {"verbs", "an RDMA device at each rank", have_verbs, each<make_verbs_transport>, true, &Place::no_verbs},
+     each<with_shm<make_verbs>>, true, &Place::no_verbs, true},
+    {"verbs", "an RDMA device at each rank", have_verbs, each<make_verbs>, true, &Place::no_verbs},
+    // Which way UCX takes is its own choice: only for who asks for it.
+    {"shm+ucx", "UCX at each rank, and ranks that share a machine",
+     [](std::span<const Place> ranks) { return share_machines(ranks) && have_ucx(ranks); },
+     each<with_shm<make_ucx>>, true, &Place::no_ucx, true},
+    {"ucx", "UCX at each rank", have_ucx, each<make_ucx>, true, &Place::no_ucx},
     {"shm+socket", "what socket needs, and ranks that share a machine",
      [](std::span<const Place> ranks) { return share_machines(ranks) && can_connect_by_tcp(ranks); },
      each<with_shm<make_socket>>, true, nullptr, true},
@@ -97,13 +118,14 @@ std::string describe(const Place& place, std::string_view asked) {
       .number(place.process)
       .text(place.address)
       .text(place.no_verbs)
+      .text(place.no_ucx)
       .text(asked)
       .take();
 }
 
 }  // namespace
 
-Place Place::here() {
+Place Place::here(std::string_view asked) {
   Place place;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), place.machine);
   place.pid_namespace = inode("/proc/self/ns/pid");
@@ -112,6 +134,7 @@ Place Place::here() {
   place.process = static_cast<uint32_t>(getpid());
   if (const char* address = std::getenv("ARK_ADDRESS")) place.address = address;
   place.no_verbs = verbs_trouble();
+  if (asked.ends_with("ucx")) place.no_ucx = plugin_trouble("ucx");
   return place;
 }
 
@@ -121,7 +144,7 @@ std::string asked_transport() {
 }
 
 bool TransportKind::works_here() const {
-  const std::vector<Place> two(2, Place::here());
+  const std::vector<Place> two(2, Place::here(name));
   return can_connect(two);
 }
 
@@ -137,7 +160,7 @@ const TransportKind& transport_named(std::string_view name) {
 }
 
 const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& asked, Deadline deadline) {
-  Place own = Place::here();
+  Place own = Place::here(asked);
   if (own.address.empty()) own.address = bootstrap.address();
   const std::vector<std::string> blobs = bootstrap.all_gather(describe(own, asked), deadline);
   std::vector<Place> ranks;
@@ -151,6 +174,7 @@ const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& a
     place.process = blob.number<uint32_t>();
     place.address = blob.text();
     place.no_verbs = blob.text();
+    place.no_ucx = blob.text();
     if (const std::string_view theirs = blob.text(); theirs != asked) {
       throw Error(Code::kUsage, "rank " + std::to_string(rank) + " asks for transport " + escaped(theirs) +
                                     ", rank " + std::to_string(bootstrap.rank()) + " for " + escaped(asked) +

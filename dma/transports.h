@@ -23,8 +23,10 @@ struct Place {
   // At which ranks on other machines reach this one: ARK_ADDRESS, else the bootstrap's; may be empty.
   std::string address;
   std::string no_verbs = "not looked for";  // why no RDMA device can be used here; "" where one can
+  std::string no_ucx = "not looked for";    // likewise UCX
 
-  static Place here();
+  // UCX is looked for where `asked` names a transport that needs it.
+  static Place here(std::string_view asked = {});
 };
 
 struct TransportKind {

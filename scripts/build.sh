@@ -24,9 +24,9 @@ done
 install_packages g++ cmake ninja-build ccache mold pkg-config git curl ca-certificates python3 python3-venv \
   libprotobuf-dev libcpp-httplib-dev nlohmann-json3-dev libcli11-dev libssl-dev libpcre2-dev libutf8proc-dev
 if [[ $with_tests == yes ]]; then install_packages libgtest-dev libgmock-dev; fi
-# For several machines: what starts ranks by MPI, what RDMA is reached by. Options of CMake look for the headers.
+# For several machines: what starts ranks by MPI, what RDMA and other fabrics are reached by. Options of CMake look for the headers.
 if [[ $with_cluster == yes ]]; then
-  install_packages libopenmpi-dev openmpi-bin libibverbs-dev
+  install_packages libopenmpi-dev openmpi-bin libibverbs-dev libucx-dev
   options+=(-DARK_MPI=ON)  # looks again
 fi
 if [[ $install_only == yes ]]; then exit 0; fi

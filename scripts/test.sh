@@ -14,5 +14,6 @@ if [[ -n ${CI:-} ]]; then  # elsewhere only if they are there: one starts a web 
   install_packages nginx || echo "no nginx: the proxy of docs/serving.md will not be tried" >&2
 fi
 install_packages libibverbs-dev || echo "no libibverbs: transport verbs will be neither built nor tested" >&2
+install_packages libucx-dev || echo "no libucx: transport ucx will be neither built nor tested" >&2
 install_packages prometheus || echo "no promtool: the metrics will not be checked by it" >&2
 exec python3 "$root/scripts/run_tests.py" "$@"

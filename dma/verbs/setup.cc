@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "dma/verbs/plugin.h"
+#include "dma/plugin.h"
 #include "dma/verbs/queues.h"
 
 namespace ark::dma {
@@ -145,8 +145,8 @@ std::unique_ptr<Transport> make(int rank, decltype(&log_line) log) {
 
 }  // namespace
 
-const VerbsPlugin* ark_verbs_plugin() {
-  static const VerbsPlugin plugin = {ARK_VERSION, trouble, make};
+const TransportPlugin* ark_transport_plugin() {
+  static const TransportPlugin plugin = {ARK_VERSION, trouble, make};
   return &plugin;
 }
 

@@ -238,9 +238,15 @@ TEST(Bench, GivesARowPerTransportLinkAndSize) {
     if (row.bytes == 65536) names.push_back(row.transport + " " + row.link);
   }
   EXPECT_EQ(rows.size(), 2 * names.size());
-  // Those with links of one kind are measured once.
-  EXPECT_EQ(names, (std::vector<std::string>{"local direct", "local posted", "shm direct", "shm posted",
-                                             "socket posted"}));
+  std::vector<std::string> expected;
+  for (const TransportKind& kind : transports()) {
+    if (kind.is_mixed || !kind.works_here()) continue;
+    // Those with links of one kind are measured once.
+    if (kind.name == "local" || kind.name == "shm") expected.push_back(std::string(kind.name) + " direct");
+    expected.push_back(std::string(kind.name) + " posted");
+  }
+  EXPECT_EQ(names, expected);
+  EXPECT_GE(names.size(), 5u);
 }
 
 }  // namespace

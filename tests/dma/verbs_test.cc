@@ -1,6 +1,5 @@
 // Transport verbs: what it takes from a peer at set-up, and, in a machine with RDMA devices and links that the
 // environment tells of (tests/end_to_end/test_verbs.py), what it promises beyond the conformance suite.
-#include "dma/verbs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,7 +71,7 @@ TEST(VerbsHello, WhatCannotBeIsRefusedByName) {
 
 // rdma_rxe takes 8 MiB at once.
 TEST(Verbs, ATransferLongerThanTheDevicesMessagesArrivesWhole) {
-  if (const std::string why = verbs_trouble(); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = Place::here().no_verbs; !why.empty()) GTEST_SKIP() << why;
   constexpr uint64_t kBytes = (17 << 20) + 4;
   EndpointSpec spec;
   spec.regions = {{"from", kBytes}, {"to", kBytes}};
@@ -89,7 +88,7 @@ TEST(Verbs, ATransferLongerThanTheDevicesMessagesArrivesWhole) {
 
 // Also for transfers that it was too late for; devices give up in half a second to two.
 TEST(Verbs, ARankThatLeavesInGoodOrderIsNoCut) {
-  if (const std::string why = verbs_trouble(); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = Place::here().no_verbs; !why.empty()) GTEST_SKIP() << why;
   EndpointSpec spec;
   spec.regions = {{"bytes", 1 << 16}};
   spec.channels = {{.name = "data"}};

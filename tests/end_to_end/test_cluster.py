@@ -16,6 +16,7 @@ from ark_server import BIN, BINARY, PATIENCE, START_SECONDS, Server, clean_envir
 from test_rank_processes import TINY, other_weights, tokens_of
 
 USAGE, UNAVAILABLE = 64, 69
+ucx = pytest.param("ucx", marks=pytest.mark.skipif(not (BIN / "libark_ucx.so").exists(), reason="libucx was not there to build with"))
 SILENCE = 8  # seconds after which a rank that says nothing is dead (WatchOptions)
 
 
@@ -52,15 +53,16 @@ def ends_all(*ranks):
         rank.kill()
 
 
-def test_the_same_command_on_every_machine_gives_the_tokens_of_one(tiny, tiny_model, key):
+@pytest.mark.parametrize("transport", ["socket", ucx])
+def test_the_same_command_on_every_machine_gives_the_tokens_of_one(tiny, tiny_model, key, transport):
     """Over TCP, with the key; the order in which they come does not matter; they leave in good order."""
     port = free_port()
     options = ("--cluster-key-file", key)
-    one = Rank(tiny_model, *options, environment=group(1, port, ARK_TRANSPORT="socket"))
-    zero = Rank(tiny_model, *options, environment=group(0, port, ARK_TRANSPORT="socket"))
+    one = Rank(tiny_model, *options, environment=group(1, port, ARK_TRANSPORT=transport))
+    zero = Rank(tiny_model, *options, environment=group(0, port, ARK_TRANSPORT=transport))
     try:
         zero.wait_ready()
-        assert any(line.split() == ["ranks", "0,", "1", "on", socket.gethostname() + ",", "by", "socket"] for line in zero.lines)
+        assert any(line.split() == ["ranks", "0,", "1", "on", socket.gethostname() + ",", "by", transport] for line in zero.lines)
         assert zero.children() == [], "no rank of its own, and no supervisor"
         assert tokens_of(zero) == tokens_of(tiny)
         one.signal(signal.SIGTERM)  # pods of a group are told at once: rank 0 drains, the others wait for it
@@ -156,9 +158,10 @@ def test_another_model_or_one_that_is_missing_is_told_on_both_sides(tiny_model, 
     assert zero.join() == 65, zero.errors()
 
 
-def test_a_rank_that_dies_is_named_by_the_others(tiny_model):
+@pytest.mark.parametrize("transport", ["shm", ucx])
+def test_a_rank_that_dies_is_named_by_the_others(tiny_model, transport):
     port = free_port()
-    ranks = [Rank(tiny_model, environment=group(rank, port, size=3)) for rank in range(3)]
+    ranks = [Rank(tiny_model, environment=group(rank, port, size=3, ARK_TRANSPORT=transport)) for rank in range(3)]
     try:
         ranks[0].wait_ready()
         os.kill(ranks[2].pid, signal.SIGKILL)

@@ -1,0 +1,28 @@
+// Transports that are shared objects of their own, libark_NAME.so, loaded when they are asked for, so that nothing
+// else needs their libraries. They lie beside the executable, or where its RUNPATH says.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/log.h"
+#include "dma/transport.h"
+
+namespace ark::dma {
+
+// What such an object gives to the executable that loads it. They share C++ classes, so both must be of one build.
+struct TransportPlugin {
+  const char* build;
+  std::string (*trouble)();
+  // Of rank `rank` of a group. `log`: the executable's, whose level and format have been set.
+  std::unique_ptr<Transport> (*make)(int rank, decltype(&log_line) log);
+};
+// The object's one name.
+extern "C" const TransportPlugin* ark_transport_plugin();
+
+// Why no rank here can use transport `name`, in one line; "" if one can.
+std::string plugin_trouble(const std::string& name);
+// Throws Error(kUnavailable) where there is trouble.
+std::unique_ptr<Transport> make_by_plugin(const std::string& name, int rank);
+
+}  // namespace ark::dma
