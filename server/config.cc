@@ -83,6 +83,11 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
       "--speculate", options.speculate, {{"ngram", true}, {"off", false}},
       "check guesses of several tokens in a step, from what the text and the request's prediction "
       "hold; answers stay the same");
+  line.file(
+      "--draft-model", options.draft_model,
+      "a smaller model of the same tokens, on the CPU, that guesses what this one samples next; answers stay "
+      "the same");
+  add_weights_option(line, "--draft-weights", options.draft_weights, "as --weights, of the draft model");
   line.read(
       "--kv-memory", [&](const std::string& text) { options.kv_memory = parse_bytes(text); },
       "memory for cached keys and values, as 512M or 2G; 0: chosen", "0");

@@ -27,6 +27,8 @@ struct ServeOptions : LoadOptions {
   double slo_itl = 0;  // milliseconds between a stream's tokens; 0: by what steps take, -1: any
   bool shortest_first = true;
   bool speculate = true;
+  std::filesystem::path draft_model;  // a smaller one that guesses, or empty
+  WeightPolicy draft_weights = WeightPolicy::kExact;
   std::filesystem::path api_key_file;
   bool insecure = false;                   // without keys, for other machines too
   std::vector<std::string> allowed_hosts;  // names of this server, beside the loopback's

@@ -23,15 +23,21 @@ void add_device_options(CommandLine& line, DeviceChoice& choice) {
   add_arithmetic_options(line, choice);
 }
 
+void add_weights_option(CommandLine& line, const std::string& name, WeightPolicy& weights,
+                        const std::string& help) {
+  line.choice<WeightPolicy>(name, weights,
+                            {{"exact", WeightPolicy::kExact},
+                             {"f32", WeightPolicy::kF32},
+                             {"bf16", WeightPolicy::kBF16},
+                             {"f16", WeightPolicy::kF16},
+                             {"int8", WeightPolicy::kInt8},
+                             {"int4", WeightPolicy::kInt4}},
+                            help);
+}
+
 void add_arithmetic_options(CommandLine& line, DeviceChoice& choice) {
-  line.choice<WeightPolicy>(
-      "--weights", choice.weights,
-      {{"exact", WeightPolicy::kExact},
-       {"f32", WeightPolicy::kF32},
-       {"bf16", WeightPolicy::kBF16},
-       {"f16", WeightPolicy::kF16},
-       {"int8", WeightPolicy::kInt8},
-       {"int4", WeightPolicy::kInt4}},
+  add_weights_option(
+      line, "--weights", choice.weights,
       "how matrices are kept: exact takes the fewest bits that change no number, f32 changes none and looks "
       "for none; the others round, int8 and int4 by blocks of 32, int4 with 8 bits for tables and head");
   line.choice<Activations>(

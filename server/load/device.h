@@ -29,6 +29,8 @@ struct DeviceChoice {
 // Declares the options, which are written to `choice`; --weights and --activations alone.
 void add_device_options(CommandLine& line, DeviceChoice& choice);
 void add_arithmetic_options(CommandLine& line, DeviceChoice& choice);
+void add_weights_option(CommandLine& line, const std::string& name, WeightPolicy& weights,
+                        const std::string& help);
 
 // The GPU, or null: then `why` says why the CPU is used. Throws Error(kUnavailable) where a GPU was asked for
 // and there is none.

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "dma/bootstrap.h"
 #include "dma/launch.h"
+#include "server/load/draft.h"
 #include "server/load/model_file.h"
 #include "server/load/ranks.h"
 #include "server/supervise/model_process.h"
@@ -53,6 +54,8 @@ LoadOptions load_options(const ServeOptions& options) {
 }
 
 ServedModel load_model(const ServeOptions& options, StageLog& log) {
+  if (!options.draft_model.empty() && !options.speculate)
+    throw Error(Code::kUsage, "--draft-model: nothing is drafted with --speculate off");
   const ModelFile file = find_model(options.model, options.variant);
   auto text = std::make_shared<text::ModelText>(text::load_model_text(file.text_folder, file.onnx));
   log.done("text", text_found(*text));
@@ -71,6 +74,9 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   else
     model.runner = load_runner(load_options(options, file, config_length(text->max_length)), log).runner;
   check_ids(*text, model.runner->limits().vocabulary);
+  if (!options.draft_model.empty())
+    model.draft_runner =
+        load_draft_runner(options.draft_model, options.draft_weights, options, model.runner->limits(), log);
   model.aliases = options.served_model_names;
   std::erase(model.aliases, "");
   model.name = model.aliases.empty() ? file.name : model.aliases[0];

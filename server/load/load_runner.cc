@@ -387,7 +387,8 @@ LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options
 
 LoadedRunner load_runner(const LoadOptions& asked, StageLog& log) {
   LoadOptions options = asked;
-  std::optional<RankGroup> group = meet_logged(options, log);
+  std::optional<RankGroup> group;
+  if (!options.is_alone) group = meet_logged(options, log);
   try {
     return load_in(group, options, log);
   } catch (const std::exception&) {

@@ -31,6 +31,7 @@ struct LoadOptions {
   bool lockstep = false;       // the oracle executor instead of the loop
   std::filesystem::path plan;  // empty, or programs that are forced (engine/plan_file.h)
   int32_t pages = 0;           // of keys and values; 0: as kv_memory says
+  bool is_alone = false;       // of no group that a launcher has started
   // By a process that starts this one again: LoadedRunner::identity is wanted, and a silent rank soon taken for dead.
   bool is_supervised = false;
 };

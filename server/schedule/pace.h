@@ -41,6 +41,9 @@ class Pace {
   // The step was posted at load.posted and done at `now`; it began when it was posted or when the one before was done.
   void step_done(const Load& load, Clock::time_point now);
 
+  // Nothing was computed meanwhile: it is no part of a draft's price.
+  void spent_drafting(Clock::duration time) { last_done_ += time; }
+
   // Tokens of prompts for a step with so many streams; `most` without any. `wanted`: seconds that a step may take, 0:
   // kStretch times what streams alone take.
   int32_t prompt_tokens(int32_t decodes, int32_t most, double wanted);

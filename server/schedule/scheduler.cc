@@ -21,8 +21,9 @@ constexpr auto kLook = 50ms;  // between looks at what others want, and at wheth
 
 }  // namespace
 
-Scheduler::Scheduler(StepRunner& runner, SchedulerOptions options)
+Scheduler::Scheduler(StepRunner& runner, SchedulerOptions options, StepRunner* draft_model)
     : runner_(runner), state_(runner.limits(), options) {
+  if (draft_model != nullptr) state_.drafter = std::make_unique<Drafter>(*draft_model);
   publish_stats();
   thread_ = std::thread([this] { run(); });
 }

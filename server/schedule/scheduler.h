@@ -20,8 +20,8 @@ namespace ark::schedule {
 
 class Scheduler {
  public:
-  // Takes the runner by reference; it outlives the scheduler. Starts the thread.
-  Scheduler(StepRunner& runner, SchedulerOptions options);
+  // Takes the runners by reference; they outlive the scheduler. Starts the thread. `draft_model`: may be null.
+  Scheduler(StepRunner& runner, SchedulerOptions options, StepRunner* draft_model = nullptr);
   ~Scheduler();  // shutdown at once
 
   // Throws Error(kInvalidArgument) if the request can never run (too long, unknown token, ...),

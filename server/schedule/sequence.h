@@ -38,6 +38,8 @@ struct Sequence {
   std::vector<int32_t> drafts;
   int32_t drafted_at = 0, drafts_right = 0;
   bool drafts_expected = false;
+  bool drafts_asked = false;  // of the draft model
+  double agreement = -1;      // how many of that one's guesses come true; below 0: not known
 
   // How often the runner was lost with a step of this sequence in flight that brought it no further than a few tokens;
   // and with how many tokens it is cleared.

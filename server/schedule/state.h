@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/run/runner.h"
+#include "server/schedule/drafter.h"
 #include "server/schedule/pace.h"
 #include "server/schedule/page_allocator.h"
 #include "server/schedule/sequence.h"
@@ -65,6 +66,7 @@ struct SchedulerState {
       running;  // with a slot, by arrival; also done or preempted ones in flight
   std::deque<Flight> flights;
   Pace pace;
+  std::unique_ptr<Drafter> drafter;     // null: drafts are looked up only
   std::map<uint32_t, ClientWork> work;  // by client
   SchedulerStats counts;
   std::deque<std::chrono::steady_clock::time_point> losses;  // of the last minute

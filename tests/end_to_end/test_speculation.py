@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ark_server import Server
+from ark_server import Server, run_to_end
 
 MESSAGES = [{"role": "user", "content": "A long story about a small dog, please."}]
 WAYS = [{"temperature": 0}, {"temperature": 1, "top_p": 0.9, "frequency_penalty": 0.5},
@@ -79,3 +79,34 @@ def test_what_is_no_prediction_is_refused_by_name(tiny, param, wrong):
     name = param if param.startswith("speculative") else "prediction"
     answer = tiny.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 1, name: wrong})
     assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+
+
+SELF = ("--weights", "f32", "--draft-weights", "int4")  # its own numbers, rounded: a draft model of another cost
+
+
+@pytest.mark.parametrize("options", [(), ("--supervise",)], ids=["alone", "supervised"])
+def test_what_a_draft_model_guesses_changes_nothing(smollm2_model, options):
+    with Server("--model", smollm2_model, "--draft-model", smollm2_model, *SELF, *options) as server, server.client() as client:
+        assert any(line.startswith("draft ") and "smollm2 guesses: " in line for line in server.lines)
+        for way in WAYS[:2]:
+            plain = ask(client, server, {"speculative.n_max": 0}, **way)
+            for _ in range(20):  # on a busy machine guesses may seem dear for a while
+                assert said(ask(client, server, **way)) == said(plain)
+                if server.metric("ark_draft_accepted_tokens_total") > 0:
+                    break
+        assert server.metric("ark_draft_accepted_tokens_total") > 0
+
+
+def refused(*options):
+    run = run_to_end(*options, "--check")
+    assert run.stderr.count("\n") == 1, run.stderr
+    return run.returncode, run.stderr.removeprefix("ark-serve: error: ")
+
+
+def test_draft_models_that_cannot_be_are_refused(tiny_model, smollm2_model, tmp_path):
+    assert refused("--model", tiny_model, "--draft-model", smollm2_model) == (
+        64, "--draft-model: its vocabulary of 49152 tokens is not that of the model, of 512\n")
+    assert refused("--model", tiny_model, "--draft-model", tiny_model, "--speculate", "off") == (
+        64, "--draft-model: nothing is drafted with --speculate off\n")
+    code, why = refused("--model", tiny_model, "--draft-model", tmp_path / "none.onnx")
+    assert code == 66 and why.startswith("--draft-model: ")
