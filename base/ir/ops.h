@@ -98,7 +98,8 @@ enum class Op : unsigned char {
   kAttention,  // dense attention of plain graphs:
                // (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias? broadcastable to [B,H,S,T] (float added,
                // bool selects),
-               //  past_k? [B,KH,P,D], past_v? [B,KH,P,Dv], lengths? i32/i64 [B], total? i32/i64 scalar)
+               //  past_k? [B,KH,P,D], past_v? [B,KH,P,Dv], lengths? i32/i64 [B], total? i32/i64 scalar,
+               //  sinks? [H]: the score of one more key a head, which takes weight and gives no value)
                // -> (y [B,H,S,Dv], present_k?, present_v?)
                // {scale: float, causal: int, window: int (0 = none: keys j with i - j < window),
                //  softcap: float (0 = none), clean_nan: int (fully masked rows give 0)}

@@ -297,6 +297,12 @@ void add_operator_steps(Rewrite& r, const Node& node, Scores& s) {
     s.steps.push_back(
         {.op = selects ? Op::kWhere : Op::kAdd, .node = &node, .layout = s.layout, .other = bias});
   }
+  if (const ValueId sinks = input(8); sinks != kNoValue) {
+    const ConstantPtr given = r.is_free(sinks) ? r.constant(sinks) : nullptr;
+    if (!given) refuse(node, "has sinks that are no constants");
+    const Tensor t = materialise(*given);
+    for (int64_t h = 0; h < t.size(); ++h) s.sinks.push_back(static_cast<float>(t.real(h)));
+  }
   const int64_t window = node.attributes.get_or(key::kWindow, 0);
   if (node.attributes.get_or(key::kCausal, 0)) {
     s.steps.push_back({.op = Op::kAttention,

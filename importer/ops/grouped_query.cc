@@ -1,5 +1,5 @@
-// com.microsoft GroupQueryAttention: packed or separate projections, rotary inside, lengths a row instead of
-// a mask.
+// com.microsoft GroupQueryAttention: packed or separate projections, norms of heads and rotary inside, lengths a row
+// instead of a mask, sinks.
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -19,7 +19,11 @@ enum Input : std::size_t {
   kSin,
   kPositions,
   kBias,
-  kSink
+  kSink,
+  kKeyScale,
+  kValueScale,
+  kQueryNorm,
+  kKeyNorm
 };
 
 struct Heads {
@@ -57,11 +61,28 @@ ValueId positions_of(OpContext& c, ValueId lengths, const Shape& query) {
 }
 
 void refuse_variants(OpContext& c) {
-  if (c.attr_int("smooth_softmax", 0) > 0 || c.has_input(kSink))
-    c.unsupported("smooth_softmax and head_sink; export without them");
+  if (c.attr_int("sliding_window_cache", 0))
+    c.unsupported("a cache of the window only (sliding_window_cache); export with a cache of all tokens");
   if (c.wants_output(3)) c.unsupported("the scores as an output");
   const std::string quantized = c.attr_string("k_quant_type", "NONE") + c.attr_string("v_quant_type", "NONE");
   if (quantized != "NONENONE") c.unsupported("a quantized cache; export with a floating-point cache");
+}
+
+// The norm of each head of queries and keys, before they turn.
+void normalize_heads(OpContext& c, std::vector<ValueId>& in) {
+  if (c.has_input(kQueryNorm) != c.has_input(kKeyNorm))
+    c.fail("q_norm_weight and k_norm_weight must be given together");
+  if (!c.has_input(kQueryNorm)) return;
+  for (const std::size_t i : {0, 1})
+    in[i] = c.emit(Op::kRmsNorm, {in[i], c.inputs[kQueryNorm + i]},
+                   {{key::kAxis, 3}, {key::kEpsilon, c.attr_float("qk_norm_epsilon", 1e-6)}});
+}
+
+// One score a head beside those of the keys: given, or 0 (a softmax with 1 added to its sum).
+ValueId sinks(OpContext& c, int64_t heads) {
+  if (c.has_input(kSink)) return c.inputs[kSink];
+  if (c.attr_int("smooth_softmax", 0) <= 0) return kNoValue;
+  return c.graph.add_constant(make_constant(Tensor::zeros(DType::kF32, {heads}), "smooth_softmax"));
 }
 
 void grouped_query_attention(OpContext& c) {
@@ -72,6 +93,7 @@ void grouped_query_attention(OpContext& c) {
     c.fail("num_heads must be a positive multiple of kv_num_heads");
   std::vector<ValueId> in = projections(c, heads);
   const Shape query = shape_of(c, in[0]);
+  normalize_heads(c, in);
   const ValueId last = reshape(c, c.input(kLastIndex), {query[0]});
   const ValueId lengths = binary(c, Op::kAdd, last, scalar(c, 1, dtype_of(c, last)));
   if (c.attr_int("do_rotary", 0)) {
@@ -88,7 +110,14 @@ void grouped_query_attention(OpContext& c) {
   // Without a past, causality alone hides the padding on the right.
   if (c.has_input(kPastKey))
     in.insert(in.end(), {c.inputs[kPastKey], c.input(kPastValue), lengths, c.input(kTotal)});
-  attend(c, in, true, std::max<int64_t>(0, c.attr_int("local_window_size", -1)), c.attr_float("softcap", 0));
+  if (const ValueId added = sinks(c, heads.query); added != kNoValue) {
+    in.resize(8, kNoValue);
+    in.push_back(added);
+  }
+  const int64_t window = std::max<int64_t>(0, c.attr_int("local_window_size", -1));
+  const bool causal = c.attr_int("causal", 1) != 0;
+  if (!causal && window) c.fail("local_window_size needs causal 1");
+  attend(c, in, causal, window, c.attr_float("softcap", 0));
 }
 
 }  // namespace

@@ -215,3 +215,42 @@ def test_pointwise_operators_on_pairs_of_special_values(tmp_path, op, attributes
     a, b = (m.ravel() for m in np.meshgrid(np.array(SPECIAL, np.float32), np.array(SPECIAL, np.float32)))
     write_case(tmp_path / "case", [node(op, "a b", **attributes)], {"a": a, "b": b}, opset=18)
     agrees(tmp_path)
+
+
+def grouped_query(**attributes):
+    """Three tokens behind six."""
+    feeds = {"q": random(1, 3, 64), "k": random(1, 3, 32), "v": random(3, 1, 32).swapaxes(0, 1),
+             "pk": random(1, 2, 6, 16), "pv": random(1, 6, 2, 16).swapaxes(1, 2),
+             "last": np.array([8], np.int32), "total": np.array(9, np.int32)}
+    return feeds, {"num_heads": 4, "kv_num_heads": 2} | attributes
+
+
+@pytest.mark.parametrize("attributes", [{}, {"smooth_softmax": 1}, {"local_window_size": 4}, {"softcap": 2.0}, {"causal": 0},
+                                        {"local_window_size": 4, "softcap": 2.0, "scale": 0.5}])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_grouped_query_attention_variants(tmp_path, attributes, sinks):
+    feeds, attributes = grouped_query(**attributes)
+    nodes = [node("GroupQueryAttention", "q k v pk pv last total", "y ok ov", MICROSOFT, **attributes)]
+    if sinks:
+        nodes[0].input.extend(["", "", "", "", "sink"])
+    write_case(tmp_path / "case", nodes, feeds, {"sink": random(4, scale=3)} if sinks else {}, ("y", "ok", "ov"))
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+def test_grouped_query_attention_with_norms_of_heads(tmp_path):
+    """ONNX Runtime has them for GPUs only: they are a reshape, a norm and a reshape before the operator."""
+    feeds, attributes = grouped_query(do_rotary=1)
+    weights = {"g": random(16), "h": random(16, scale=2), "cos": np.cos(random(64, 8)), "sin": np.sin(random(64, 8)),
+               "heads": np.array([0, 0, -1, 16]), "flat": np.array([0, 0, -1])}
+    apart = [n for x, w in (("q", "g"), ("k", "h"))
+             for n in (node("Reshape", f"{x} heads", f"{x}1"), node("SimplifiedLayerNormalization", f"{x}1 {w}", f"{x}2", epsilon=1e-3),
+                       node("Reshape", f"{x}2 flat", f"{x}3"))]
+    nodes = [*apart, node("GroupQueryAttention", "q3 k3 v pk pv last total cos sin", "y ok ov", MICROSOFT, **attributes)]
+    write_case(tmp_path / "case", nodes, feeds, weights, ("y", "ok", "ov"))
+    model = onnx.load(tmp_path / "case" / "model.onnx")
+    del model.graph.node[:-1]
+    one = model.graph.node[0]
+    one.input[:] = ["q", "k", *one.input[2:], *[""] * 5, "g", "h"]
+    one.attribute.append(helper.make_attribute("qk_norm_epsilon", 1e-3))
+    onnx.save(model, tmp_path / "case" / "model.onnx")
+    agrees(tmp_path, drivers=["dynamic"])

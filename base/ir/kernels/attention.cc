@@ -9,7 +9,7 @@ namespace ark::kernels {
 namespace {
 
 // Inputs of Op::kAttention by position.
-enum Input : std::size_t { kQ, kK, kV, kBias, kPastK, kPastV, kLengths, kTotal };
+enum Input : std::size_t { kQ, kK, kV, kBias, kPastK, kPastV, kLengths, kTotal, kSinks };
 
 struct Sizes {
   int64_t batch, heads, queries, dim, kv_heads, keys, value_dim, past, total;
@@ -50,6 +50,9 @@ void check_attention(const KernelCall& call, const Sizes& s) {
   if (has_input(call, kLengths) && call.inputs[kLengths].size() != s.batch)
     misfit("Attention: lengths " + dims_text(call.inputs[kLengths].shape()) + " for a batch of " +
            std::to_string(s.batch));
+  if (has_input(call, kSinks) && dims_of(call.inputs[kSinks]) != Dims{s.heads})
+    misfit("Attention: sinks " + dims_text(call.inputs[kSinks].shape()) + " for " + std::to_string(s.heads) +
+           " heads");
   for (int64_t b = 0; b < s.batch && has_input(call, kTotal); ++b)
     if (const int64_t used = past_of(call, s, b) + s.keys; used > s.total)
       misfit("Attention: " + std::to_string(used) + " keys in row " + std::to_string(b) + ", but " +
@@ -118,12 +121,14 @@ void attention_tile(const KernelCall& call, int64_t tile) {
   std::vector<double> q(static_cast<std::size_t>(s.dim)), score(static_cast<std::size_t>(total)),
       bias(score.size()), out(static_cast<std::size_t>(s.value_dim));
   constexpr double kMasked = -std::numeric_limits<double>::infinity();
+  double sink = kMasked;
+  if (has_input(call, kSinks)) load(call.inputs[kSinks], h, 1, &sink);
   for (int64_t i = 0; i < s.queries; ++i) {
     load(call.inputs[kQ], (tile * s.queries + i) * s.dim, s.dim, q.data());
     if (biased)
       load_broadcast(call.inputs[kBias], score_dims, bias_strides, (tile * s.queries + i) * s.total, total,
                      bias.data());
-    double top = kMasked, sum = 0;
+    double top = sink, sum = 0;
     for (int64_t j = 0; j < total; ++j) {
       double& x = score[j];
       x = 0;
@@ -138,6 +143,7 @@ void attention_tile(const KernelCall& call, int64_t tile) {
       top = std::max(top, x);
     }
     std::fill(out.begin(), out.end(), 0);
+    if (sink != kMasked) sum = std::exp(sink - top);
     for (int64_t j = 0; j < total; ++j) {
       const double p = std::exp(score[j] - top);
       sum += p;

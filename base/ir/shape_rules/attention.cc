@@ -7,7 +7,8 @@
 namespace ark::shape_rules {
 namespace {
 
-// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?, total?) -> (y, present_k?, present_v?)
+// (q [B,H,S,D], k [B,KH,T,D], v [B,KH,T,Dv], bias?, past_k?, past_v?, lengths?, total?, sinks?)
+// -> (y, present_k?, present_v?)
 void attention(Context& c) {
   const DType type = c.dtype(0);
   for (const std::size_t i : {0, 1, 2, 4, 5})
@@ -59,6 +60,11 @@ void attention(Context& c) {
     c.broadcast(bias, Shape{batch, q[1], q[2], total});
     if (!bias.empty() && !bias.back().is_constant(1) && known)
       c.same(bias.back(), total, "the mask's keys and all keys");
+  }
+  if (c.has(8) && c.shape(8)) {
+    if (!is_floating(c.dtype(8))) c.fail("has sinks of type " + std::string(name_of(c.dtype(8))));
+    if (c.shape(8)->size() != 1) c.fail("its sinks must have rank 1");
+    c.same(c.shape(8)->front(), q[1], "the number of sinks and of query heads");
   }
   c.out(0, type, Shape{batch, q[1], q[2], v[3]});
   c.out(1, c.dtype(1), Shape{batch, heads, kept, k[3]});
