@@ -41,6 +41,9 @@ std::vector<WeightMatrix> weight_matrices(const Graph& graph, int64_t vocabulary
       const ConstantPtr& w = graph.value(node.inputs[1]).constant;
       const int k_axis = node.attributes.get_or(key::kTransB, 0) != 0 ? 1 : 0;
       matrices.push_back({w, k_axis, w->dims[static_cast<std::size_t>(1 - k_axis)] == vocabulary});
+    } else if (is_panel_expert_matmul(graph, node)) {
+      for (std::size_t i = 3; i < node.inputs.size(); ++i)
+        matrices.push_back({graph.value(node.inputs[i]).constant, 1, false});
     } else if (node.op == Op::kGather && graph.value(node.inputs[0]).constant) {
       matrices.push_back({graph.value(node.inputs[0]).constant, 1, true});
     }

@@ -97,6 +97,7 @@ std::vector<Row> make_rows() {
     {Op::kLpNorm, "LpNorm", {key::kAxis, key::kP}},
     {Op::kLrn, "Lrn", {key::kAlpha, key::kBeta, key::kBias, key::kSize}},
     {Op::kMatMul, "MatMul", {key::kTransA, key::kTransB, key::kAccuracyLevel}},
+    {Op::kExpertMatMul, "ExpertMatMul"},
     {Op::kEinsum, "Einsum", {key::kEquation}},
     {Op::kConv, "Conv", window},
     {Op::kConvTranspose, "ConvTranspose", with(window, {key::kOutputPadding, key::kOutputShape})},

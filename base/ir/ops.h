@@ -81,6 +81,10 @@ enum class Op : unsigned char {
   kMatMul,  // (a, b) numpy's matmul, f32 accumulation; {trans_a, trans_b: swap the last two axes of a / b; accuracy_level:
             // what a may be rounded to, numbered as MatMulNBits does: 4 is 8 bits, 0 leaves it to the engine}. A factor
             // and a bias (Gemm's) are Mul and Add behind it: lowering fuses them into the product's epilogue
+  kExpertMatMul,  // (x [..., K] or [..., J, K], experts i32/i64 [..., J], shares? [..., J], w [N, K]...)
+                  // -> [..., J, N]: each of J rows, or J times the same one, times the transposed matrix of its
+                  // expert; an expert without a matrix gives zeros. With shares -> [..., N]: the sum of the
+                  // products times their shares, in the order of experts. Matrices may be of any real type
   kEinsum,  // (x...) {equation}
   kConv,    // (x, w, bias?) {group, strides, dilations, pads: ints (begin..., end...)}; auto_pad resolved or {auto_pad}
   kConvTranspose,  // the same and {output_padding, output_shape}

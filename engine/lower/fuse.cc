@@ -175,14 +175,30 @@ class Fuser {
 
 }  // namespace
 
+namespace {
+
+bool is_panel_weight(const Value& w) {
+  const WeightCodec* codec = codec_of(w.dtype);
+  return w.constant && codec && codec->has_numbers && w.constant->dims.size() == 2;
+}
+
+}  // namespace
+
+bool is_panel_expert_matmul(const Graph& graph, const Node& node) {
+  if (node.op != Op::kExpertMatMul) return false;
+  const Value &x = graph.value(node.inputs[0]), &experts = graph.value(node.inputs[1]);
+  const auto weight = [&](ValueId id) { return is_panel_weight(graph.value(id)); };
+  return x.dtype == DType::kF32 && !x.constant && !experts.constant && rank_of(graph, node.inputs[1]) == 2 &&
+         (experts.dtype == DType::kI32 || experts.dtype == DType::kI64) &&
+         std::all_of(node.inputs.begin() + 3, node.inputs.end(), weight);
+}
+
 bool is_panel_matmul(const Graph& graph, const Node& node) {
   if (node.op != Op::kMatMul) return false;
   const Value& x = graph.value(node.inputs[0]);
-  const Value& w = graph.value(node.inputs[1]);
-  const WeightCodec* codec = codec_of(w.dtype);
-  return w.constant && codec && codec->has_numbers && w.constant->dims.size() == 2 &&
-         x.dtype == DType::kF32 && x.shape && x.shape->size() >= 2 &&
-         graph.value(node.outputs[0]).dtype == DType::kF32 && node.attributes.get_or(key::kTransA, 0) == 0;
+  return is_panel_weight(graph.value(node.inputs[1])) && x.dtype == DType::kF32 && x.shape &&
+         x.shape->size() >= 2 && graph.value(node.outputs[0]).dtype == DType::kF32 &&
+         node.attributes.get_or(key::kTransA, 0) == 0;
 }
 
 std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cluster,

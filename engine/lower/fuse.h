@@ -27,6 +27,8 @@ std::vector<Cluster> singles(const Graph& graph);
 
 // f32 rows times a constant matrix: has a kMatMul phase. Others go through their kernel.
 bool is_panel_matmul(const Graph& graph, const Node& node);
+// The same of an ExpertMatMul and all of its matrices.
+bool is_panel_expert_matmul(const Graph& graph, const Node& node);
 // The bytecode of a pointwise cluster; `operands` receives the values that it loads, in operand order.
 std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cluster,
                                            std::vector<ValueId>& operands);

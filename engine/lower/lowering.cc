@@ -243,16 +243,38 @@ StoredWeights::Stored Lowering::stored(ValueId value) const {
   return {constant, constant->dtype};
 }
 
-Operand Lowering::panels(const Node& matmul, bool transposed) {
-  const ValueId value = matmul.inputs[1];
+std::vector<Operand> Lowering::panels(const Node& matmul, std::size_t first, bool transposed) {
+  const ValueId value = matmul.inputs[first];
   const auto rows = sharded_.row_parallel.find(static_cast<NodeId>(&matmul - graph().nodes.data()));
   std::vector<int32_t> borders = {0};
   for (int32_t r = 0; rows != sharded_.row_parallel.end() && r < ranks(); ++r)
     for (const int32_t border : slab_borders(rows->second, ranks(), r))
       borders.push_back(static_cast<int32_t>(part(value, transposed ? 1 : 0, r).begin) + border);
   if (borders.size() > 1) borders.pop_back();  // the end of K
-  const StoredWeights::Stored as = stored(value);
-  return weight(value, as, Layout::kPanels, transposed, panel_block(*as.constant, transposed, borders));
+  const std::span<const ValueId> values = std::span(matmul.inputs).subspan(first);
+  // As the options say; as the file has them, where that differs from one to another; as f32.
+  for (const int form : {0, 1, 2}) {
+    std::vector<StoredWeights::Stored> as;
+    std::vector<int32_t> blocks;
+    std::set<std::tuple<DType, int32_t, BlockTerms>> ways;
+    for (const ValueId v : values) {
+      const ConstantPtr& constant = graph().value(v).constant;
+      as.push_back(form == 0   ? stored(v)
+                   : form == 1 ? StoredWeights::Stored{constant, constant->dtype}
+                               : StoredWeights::Stored{constant, DType::kF32});
+      const Constant& c = *as.back().constant;
+      blocks.push_back(form == 2 ? 0 : panel_block(c, transposed, borders));
+      const bool is_coded = blocks.back() > 0;
+      ways.emplace(is_coded ? codec_of(*c.quantized).type : as.back().type, blocks.back(),
+                   is_coded ? terms_of(*c.quantized) : BlockTerms::kZeros);
+    }
+    if (ways.size() > 1) continue;
+    std::vector<Operand> operands;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      operands.push_back(weight(values[i], as[i], Layout::kPanels, transposed, blocks[i]));
+    return operands;
+  }
+  ARK_CHECK(false, "weights of node " + escaped(matmul.name) + " have no common form");
 }
 
 // A quantized table becomes panels, which can hold it as it is; rows are gathered from them.

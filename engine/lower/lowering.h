@@ -63,7 +63,9 @@ class Lowering {
   Operand write(ValueId value);
   // A product's constant matrix [K, N], or [N, K] if `transposed`, as panels; quantized ones as they are, if they can
   // be cut as the recipes of all ranks say: so blocks are the same on any number of ranks.
-  Operand panels(const Node& matmul, bool transposed);
+  Operand panels(const Node& matmul, bool transposed) { return panels(matmul, 1, transposed)[0]; }
+  // The same of all its inputs from `first` on, which come to be stored in one way.
+  std::vector<Operand> panels(const Node& matmul, std::size_t first, bool transposed);
   // A constant table whose rows are gathered: the panels of a MatMul if one has it, or if it is quantized; else raw.
   Operand table(ValueId weight);
   Operand pages(int64_t cache, bool values, int64_t kv_heads);

@@ -6,8 +6,8 @@
 namespace ark {
 
 // One file of engine/ops each.
-std::vector<OpRule> collective_rules(), gather_rules(), matmul_rules(), movement_rules(), norm_rules(),
-    paged_attention_rules(), rotary_rules(), select_rows_rules();
+std::vector<OpRule> collective_rules(), expert_matmul_rules(), gather_rules(), matmul_rules(),
+    movement_rules(), norm_rules(), paged_attention_rules(), rotary_rules(), select_rows_rules();
 
 namespace {
 
@@ -20,8 +20,8 @@ std::array<OpRule, kOps> build() {
     if (is_pointwise(rules[i].op)) rules[i].loops = pointwise_loops;
     if (is_reduction(rules[i].op)) rules[i].loops = reduce_loops;
   }
-  for (const auto family : {collective_rules, gather_rules, matmul_rules, movement_rules, norm_rules,
-                            paged_attention_rules, rotary_rules, select_rows_rules}) {
+  for (const auto family : {collective_rules, expert_matmul_rules, gather_rules, matmul_rules, movement_rules,
+                            norm_rules, paged_attention_rules, rotary_rules, select_rows_rules}) {
     for (const OpRule& rule : family()) rules[static_cast<std::size_t>(rule.op)] = rule;
   }
   return rules;

@@ -96,10 +96,11 @@ class Insert {
     const NodeId id =
         result_.graph.add_node(node.op, node.name, std::move(inputs), std::move(outputs), node.attributes);
     result_.graph.node(id).subgraphs = node.subgraphs;
-    if (node.op == Op::kMatMul && choice.sums) {
-      const int axis = axis_of(choice.inputs[1]);
-      const int64_t k = *shape_of(from_, node.inputs[1])[axis].constant();
-      result_.row_parallel[id] = groups_.axis(groups_.group(node.inputs[1], axis), k);
+    if ((node.op == Op::kMatMul || node.op == Op::kExpertMatMul) && choice.sums) {
+      const ValueId weight = node.inputs.back();
+      const int axis = axis_of(choice.inputs.back());
+      const int64_t k = *shape_of(from_, weight)[axis].constant();
+      result_.row_parallel[id] = groups_.axis(groups_.group(weight, axis), k);
     }
   }
 

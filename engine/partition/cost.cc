@@ -52,10 +52,12 @@ double held_byte_price(const CostModel& costs, const Graph& graph) {
 
 double priced_flops(const CostModel& costs, const Graph& graph, const Node& node) {
   const double out = node.outputs[0] == kNoValue ? 0 : priced_elements(costs, graph, node.outputs[0]);
-  if (node.op != Op::kMatMul) return out;
+  const bool is_summed = node.op == Op::kExpertMatMul && node.inputs[2] != kNoValue;
+  if (node.op != Op::kMatMul && node.op != Op::kExpertMatMul) return out;
   const Shape& x = shape_of(graph, node.inputs[0]);
   const auto k = x.empty() ? std::nullopt : x.back().constant();
-  return 2 * out * static_cast<double>(k.value_or(1));
+  const auto experts = is_summed ? shape_of(graph, node.inputs[2]).back().constant() : std::nullopt;
+  return 2 * out * static_cast<double>(k.value_or(1) * experts.value_or(1));
 }
 
 }  // namespace ark

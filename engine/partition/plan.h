@@ -31,7 +31,7 @@ struct Sharded {
   Graph graph;              // collectives inserted; constants stand once per way in which they are held
   std::vector<Spec> specs;  // per value of `graph`
   int32_t ranks = 1;
-  // MatMul nodes whose K the plan cuts, with K's units; on one rank too: their recipes have slabs there.
+  // Products whose K the plan cuts, with K's units; on one rank too: their recipes have slabs there.
   std::map<NodeId, UnitAxis> row_parallel;
 };
 

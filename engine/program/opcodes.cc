@@ -68,21 +68,44 @@ std::string check_norm(const PhaseView& p) {
   return (rms == 0 || rms == 1) && p.variant().attributes.get(key::kEpsilon) >= 0 ? "" : "rms or epsilon";
 }
 
-std::string check_matmul(const PhaseView& p) {
+// The order of sums over K of a weight.
+std::string check_recipe(const PhaseView& p, const WeightUse& w) {
   const std::vector<int32_t>& slabs = p.variant().recipe.slabs;
   if (slabs.size() < 2 || !std::has_single_bit(slabs.size() - 1) || slabs.front() != 0 ||
       !p["K"].is_constant(slabs.back()) || !std::is_sorted(slabs.begin(), slabs.end()))
     return "the recipe's slabs do not cover K";
-  const WeightUse& w = p.weight(1);
-  if (!can_multiply(p.variant().precision, w)) return "its weight's type does not go with its precision";
   const int32_t block = std::max(1, w.block);
   const bool whole =
       std::all_of(slabs.begin() + 1, slabs.end() - 1, [&](int32_t s) { return s % block == 0; });
   return whole ? "" : "a slab begins inside a block of quantized rows";
 }
-Expr matmul_grid(const PhaseView& p) {
-  const int64_t panels = (p["N"].constant().value_or(0) + kPanelWidth - 1) / kPanelWidth;
-  return ceildiv(p.leading(), kMatMulRows) * Expr(panels);
+std::string check_matmul(const PhaseView& p) {
+  if (!can_multiply(p.variant().precision, p.weight(1)))
+    return "its weight's type does not go with its precision";
+  return check_recipe(p, p.weight(1));
+}
+Expr panels(const PhaseView& p) {
+  return Expr((p["N"].constant().value_or(0) + kPanelWidth - 1) / kPanelWidth);
+}
+Expr matmul_grid(const PhaseView& p) { return ceildiv(p.leading(), kMatMulRows) * panels(p); }
+
+std::string check_experts(const PhaseView& p) {
+  const std::size_t experts = p.count() - 3;  // the operand behind the last matrix
+  const Shape one{p["T"], p["K"]}, many{p["T"], p["J"], p["K"]};
+  if (p.shape(0) != one && p.shape(0) != many) return "its rows are not those of its experts";
+  Shape out = many;
+  out.back() = p["N"];
+  if (p.has(experts + 1)) out.erase(out.begin() + 1);
+  if (p.shape(experts + 2) != out) return "its output has another size";
+  const WeightUse& first = p.weight(1);
+  for (std::size_t i = 2; i < experts; ++i) {
+    const WeightUse& w = p.weight(i);
+    if (w.stored != first.stored || w.block != first.block || w.terms != first.terms)
+      return "its weights are stored in different ways";
+  }
+  if (!p.has(experts + 1) && p.variant().recipe.slabs.size() != 2)
+    return "sums in slabs what is not added up";
+  return check_recipe(p, first);
 }
 
 std::string check_rotary(const PhaseView& p) {
@@ -189,6 +212,17 @@ const std::vector<OpCodeInfo>& table() {
        .parts = kHasRecipe | kHasEpilogue,
        .grid = matmul_grid,
        .check = check_matmul},
+      // Op::kExpertMatMul; all weights are stored in the same way. Tile: one panel of every weight.
+      {.code = OpCode::kExpertMatMul,
+       .name = "ExpertMatMul",
+       .operands = {{"x", kInput},
+                    {"W", kPanels, "K N", kMany},
+                    {"experts", kIndices, "T J"},
+                    {"shares", kInput, "T J", kOptional},
+                    {"out", kOutput, "", kWritten}},
+       .parts = kHasRecipe,
+       .grid = panels,
+       .check = check_experts},
       // Attributes of Op::kRotary. Tile: one token.
       {.code = OpCode::kRotary,
        .name = "Rotary",

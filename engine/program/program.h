@@ -107,7 +107,8 @@ enum class OpCode : uint8_t {
   kEmbed,      // rows of a table
   kNorm,
   kSoftmax,
-  kMatMul,  // with a packed weight: recipe, epilogue
+  kMatMul,        // with a packed weight: recipe, epilogue
+  kExpertMatMul,  // with the packed weights that each row asks for; recipe
   kRotary,
   kKvAppend,
   kAttention,
@@ -160,7 +161,7 @@ struct Variant {
   Op op = Op::kIdentity;                  // kGeneric
   int32_t outputs = 1;                    // kGeneric: how many of the operands, the last ones, are written
   Attributes attributes;                  // kGeneric: Shape entries may use symbols, evaluated each step
-  Recipe recipe;                          // kMatMul
+  Recipe recipe;                          // kMatMul, kExpertMatMul
   Precision precision = Precision::kF32;  // kMatMul
   uint32_t epilogue = 0;                  // EpilogueBits, applied in the order bias, activation, residual
   std::vector<PointwiseStep> pointwise;

@@ -26,11 +26,14 @@ Uses uses_of(const Program& p) {
   for (const Instance& i : unroll(p)) {
     const Phase& phase = p.phases[i.phase];
     const Variant& variant = p.variants[phase.variant];
-    if (variant.code != OpCode::kMatMul) continue;
-    const Buffer& b = p.buffers[resolve(p, phase, phase.operands[1], i.trip)];
-    const WeightUse& w = p.weights[b.weight];
-    uses[w.constant].push_back({w.ranges[w.transposed ? 1 : 0], variant.recipe.slabs,
-                                "phase " + std::to_string(i.phase) + " '" + phase.name + "'"});
+    if (variant.code != OpCode::kMatMul && variant.code != OpCode::kExpertMatMul) continue;
+    const std::size_t weights = variant.code == OpCode::kMatMul ? 1 : phase.operands.size() - 4;
+    for (std::size_t o = 1; o <= weights; ++o) {
+      const Buffer& b = p.buffers[resolve(p, phase, phase.operands[o], i.trip)];
+      const WeightUse& w = p.weights[b.weight];
+      uses[w.constant].push_back({w.ranges[w.transposed ? 1 : 0], variant.recipe.slabs,
+                                  "phase " + std::to_string(i.phase) + " '" + phase.name + "'"});
+    }
   }
   return uses;
 }

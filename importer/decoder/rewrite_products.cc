@@ -207,6 +207,41 @@ bool times_nbits(Rewrite& r, const Node& node) {
   return true;
 }
 
+// Products with the matrices of chosen experts.
+bool expert_product(Rewrite& r, const Node& node) {
+  const Rows *found = r.rows(node.inputs[0]), *chosen = r.rows(node.inputs[1]);
+  if (!found || !chosen) refuse(node, "multiplies rows and experts of which one does not depend on tokens");
+  const Rows x = *found, experts = *chosen;
+  const std::size_t lead = experts.layout.size() - 1;
+  const auto is_beside = [&](const Rows& other) {
+    return other.last == experts.last &&
+           std::equal(experts.layout.begin(), experts.layout.begin() + static_cast<std::ptrdiff_t>(lead),
+                      other.layout.begin());
+  };
+  need_features(node, experts, lead);
+  for (std::size_t i = lead; i < x.layout.size(); ++i) need_features(node, x, i);
+  if (!is_beside(x) ||
+      features(Layout(x.layout.begin(), x.layout.begin() + static_cast<std::ptrdiff_t>(lead))) != 1)
+    refuse(node, "chooses experts " + str(experts.layout) + " for rows " + str(x.layout));
+  const int64_t k = features(x.layout.back()), slots = features(experts.layout.back());
+  const bool is_one = x.layout.size() == experts.layout.size();
+  std::vector<ValueId> inputs{r.out.reshape(x.tokens, is_one ? Dims{k} : Dims{slots, k}),
+                              r.out.reshape(experts.tokens, {slots}), kNoValue};
+  Rows y = experts;
+  if (node.inputs[2] != kNoValue) {
+    const Rows shares = r.operand(node, node.inputs[2], experts.layout);
+    if (!is_beside(shares)) refuse(node, "has shares of other tokens");
+    inputs[2] = r.out.reshape(shares.tokens, {slots});
+    y.layout.pop_back();
+  }
+  for (std::size_t i = 3; i < node.inputs.size(); ++i)
+    inputs.push_back(r.out.constant(weight(r, node, node.inputs[i], 2)));
+  y.layout.push_back(feature_axis(r.plain.value(node.inputs[3]).shape->front().constant().value()));
+  y.tokens = r.out.reshape(r.out.emit(Op::kExpertMatMul, inputs), token_dims(y.layout));
+  r.set(node.outputs[0], std::move(y));
+  return true;
+}
+
 // The operator reads its tables at position p of each row; positions may be shifted.
 bool rotary(Rewrite& r, const Node& node) {
   const Rows* found = r.rows(node.inputs[0]);
@@ -251,6 +286,8 @@ bool rewrite_products(Rewrite& r, const Node& node) {
       return gather_weight(r, node);
     case Op::kMatMulNBits:
       return times_nbits(r, node);
+    case Op::kExpertMatMul:
+      return expert_product(r, node);
     case Op::kRotary:
       return rotary(r, node);
     default:

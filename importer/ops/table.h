@@ -32,6 +32,7 @@ std::span<const Entry> quantized_table();
 std::span<const Entry> attention_table();
 std::span<const Entry> fused_attention_table();
 std::span<const Entry> grouped_query_table();
+std::span<const Entry> experts_table();
 std::span<const Entry> refused_table();
 
 }  // namespace ark::ops

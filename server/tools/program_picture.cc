@@ -48,6 +48,7 @@ Family family_of_phase(const Variant& variant) {
     case OpCode::kNorm:
       return Family::kNorm;
     case OpCode::kMatMul:
+    case OpCode::kExpertMatMul:
       return Family::kProduct;
     case OpCode::kRotary:
     case OpCode::kKvAppend:

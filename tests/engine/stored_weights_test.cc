@@ -76,15 +76,15 @@ void k_quant(Random& random, std::span<float> block) {
   for (float& v : block) v = std::fma(static_cast<float>(random() % 16), scale, offset);
 }
 
-struct Case {
+struct SchemeCase {
   const char* name;
   int64_t block;
   double most_bits;  // a number, terms included
   Scheme scheme;
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<SchemeCase>& cases() {
+  static const std::vector<SchemeCase> all = {
       {"Q4_0", 32, 5.25, [](Random& r, auto b) { gguf(r, b, 15, 8); }},
       {"Q4_1", 32, 5, [](Random& r, auto b) { gguf(r, b, 15, -1); }},
       {"Q5_0", 32, 9.25, [](Random& r, auto b) { gguf(r, b, 31, 16); }},
@@ -109,7 +109,7 @@ struct Matrix {
   std::vector<float> values;  // [n][k]
 };
 
-Matrix make(const Case& c, int64_t n, int64_t k, Random& random) {
+Matrix make(const SchemeCase& c, int64_t n, int64_t k, Random& random) {
   Matrix m{n, k, std::vector<float>(static_cast<std::size_t>(n * k))};
   for (float& v : m.values) v = normal(random);
   for (int64_t row = 0; row < n; ++row)
@@ -162,7 +162,7 @@ StoredWeights::Stored exactly(const ConstantPtr& c, int k_axis, int threads = 1,
 
 TEST(StoredWeights, FindWhateverMadeThemAndChangeNoBit) {
   Random random(7);
-  for (const Case& c : cases()) {
+  for (const SchemeCase& c : cases()) {
     for (const bool turned : {false, true}) {
       const Matrix m = make(c, 83, 256, random);
       const ConstantPtr w = constant_of(m, turned);
@@ -175,7 +175,7 @@ TEST(StoredWeights, FindWhateverMadeThemAndChangeNoBit) {
 
 TEST(StoredWeights, OneOtherElementIsKept) {
   Random random(8);
-  for (const Case& c : cases()) {
+  for (const SchemeCase& c : cases()) {
     for (int round = 0; round < 20; ++round) {
       Matrix m = make(c, 40, 160, random);
       float& odd = m.values[random() % m.values.size()];
@@ -208,7 +208,7 @@ TEST(StoredWeights, OneOtherElementIsKept) {
 TEST(StoredWeights, AreEqualForRandomSets) {
   Random random(9);
   for (int round = 0; round < 1000; ++round) {
-    const Case& c = cases()[random() % cases().size()];
+    const SchemeCase& c = cases()[random() % cases().size()];
     const int64_t n = 8 + random() % 40, k = 64 + random() % 150;
     const bool turned = random() % 2;
     const ConstantPtr w = constant_of(make(c, n, k, random), turned);

@@ -115,6 +115,45 @@ void matmul_tile(const KernelCall& call, int64_t tile) {
   });
 }
 
+// Inputs of Op::kExpertMatMul by position; matrices from kFirst on.
+enum ExpertInput : std::size_t { kX, kExperts, kShares, kFirst };
+
+int64_t expert_grid(const KernelCall& call) {
+  const TensorView& experts = call.inputs[kExperts];
+  return product(experts.shape().first(static_cast<std::size_t>(experts.rank - 1)));
+}
+
+// One row of experts.
+void expert_tile(const KernelCall& call, int64_t tile) {
+  const TensorView &x = call.inputs[kX], &experts = call.inputs[kExperts], &y = call.outputs[0];
+  const int64_t width = experts.dims[experts.rank - 1], k = x.dims[x.rank - 1], n = y.dims[y.rank - 1];
+  const bool is_one_row = x.rank == experts.rank, is_summed = has_input(call, kShares);
+  const auto count = static_cast<int64_t>(call.inputs.size() - kFirst);
+  std::vector<std::pair<int64_t, int64_t>> order;  // (expert, place)
+  for (int64_t j = 0; j < width; ++j) order.emplace_back(load_one<int64_t>(experts, tile * width + j), j);
+  if (is_summed) std::sort(order.begin(), order.end());
+  with_compute_type(y.dtype, [&](auto type) {
+    using C = decltype(type);
+    Product p{.k = k, .b_row = 1, .b_column = k};
+    std::vector<C> row(static_cast<std::size_t>(k)), scratch(row.size()), sum(static_cast<std::size_t>(n)),
+        all(sum.size());
+    for (const auto& [expert, j] : order) {
+      std::fill(sum.begin(), sum.end(), C{});
+      load(x, (is_one_row ? tile : tile * width + j) * k, k, row.data());
+      if (expert >= 0 && expert < count)
+        row_times_columns<C>(call.inputs[kFirst + static_cast<std::size_t>(expert)], row.data(), 0, p, 0, n,
+                             scratch.data(), sum.data());
+      if (!is_summed) {
+        store(y, (tile * width + j) * n, n, sum.data());
+        continue;
+      }
+      const C share = load_one<C>(call.inputs[kShares], tile * width + j);
+      for (int64_t i = 0; i < n; ++i) all[i] += share * sum[i];
+    }
+    if (is_summed) store(y, tile * n, n, all.data());
+  });
+}
+
 // Einsum by the definition: loops over all labels, summing what is not in the output.
 struct Einsum {
   std::vector<std::string> terms;
@@ -174,6 +213,7 @@ void einsum_tile(const KernelCall& call, int64_t) {
 
 void register_matmul(std::vector<Kernel>& into) {
   into.push_back({Op::kMatMul, by_rule, matmul_grid, matmul_tile});
+  into.push_back({Op::kExpertMatMul, by_rule, expert_grid, expert_tile});
   into.push_back({Op::kEinsum, by_rule, grid_one, einsum_tile});
 }
 

@@ -32,8 +32,9 @@ const std::vector<Kernel>& library() {
 }  // namespace
 
 bool follows_from_sizes(Op op, int inputs) {
-  if (is_pointwise(op) || is_one_of(op, {Op::kMatMul, Op::kConcat, Op::kLayerNorm, Op::kRmsNorm, Op::kSoftmax,
-                                         Op::kLogSoftmax, Op::kTranspose, Op::kConv}))
+  if (is_pointwise(op) ||
+      is_one_of(op, {Op::kMatMul, Op::kExpertMatMul, Op::kConcat, Op::kLayerNorm, Op::kRmsNorm, Op::kSoftmax,
+                     Op::kLogSoftmax, Op::kTranspose, Op::kConv}))
     return true;
   return inputs == 1 && is_one_of(op, {Op::kReshape, Op::kSlice, Op::kExpand, Op::kSplit, Op::kTile,
                                        Op::kReduceSum, Op::kReduceMean, Op::kReduceMax, Op::kReduceMin});

@@ -36,6 +36,39 @@ void matmul(Context& c) {
         product(c, c.attributes().get_or(key::kTransA, 0), c.attributes().get_or(key::kTransB, 0)));
 }
 
+// (x [..., K] or [..., J, K], experts [..., J], shares? [..., J], w [N, K]...) -> [..., J, N] or [..., N]
+void expert_matmul(Context& c) {
+  if (!is_floating(c.dtype(0)) || !is_integer(c.dtype(1)) || (c.has(2) && c.dtype(2) != c.dtype(0)))
+    c.fail("has rows, experts and shares of types " + std::string(name_of(c.dtype(0))) + ", " +
+           std::string(name_of(c.dtype(1))) + " and " + std::string(c.has(2) ? name_of(c.dtype(2)) : "none"));
+  if (c.inputs() < 4) c.fail("has no experts");
+  if (!c.shape(0) || !c.shape(1) || !c.shape(3)) return c.out(0, c.dtype(0), std::nullopt);
+  const Shape &x = *c.shape(0), &experts = *c.shape(1);
+  c.check_rank(1, 1);
+  if (x.size() != experts.size() && x.size() != experts.size() + 1)
+    c.fail("rows " + str(x) + " do not fit experts " + str(experts));
+  for (std::size_t i = 3; i < c.inputs(); ++i) {
+    if (!c.has(i) || !is_floating(c.dtype(i))) c.fail("has an expert that is no matrix of reals");
+    if (!c.shape(i)) continue;
+    c.check_rank(i, 2);
+    if (c.rank(i) != 2) c.fail("has an expert of rank " + std::to_string(*c.rank(i)));
+    c.same((*c.shape(i))[0], (*c.shape(3))[0], "rows of experts");
+    c.same((*c.shape(i))[1], x.back(), "inner sizes of the product");
+  }
+  Shape y;
+  const std::size_t lead = experts.size() - 1;
+  for (std::size_t i = 0; i + 1 < x.size(); ++i) y.push_back(c.same(x[i], experts[i], "rows and experts"));
+  if (y.size() == lead) y.push_back(experts.back());
+  if (c.has(2)) {
+    if (c.shape(2) && c.shape(2)->size() != experts.size()) c.fail("has shares of another rank than experts");
+    for (std::size_t i = 0; c.shape(2) && i < experts.size(); ++i)
+      c.same((*c.shape(2))[i], experts[i], "shares and experts");
+    y.pop_back();
+  }
+  y.push_back((*c.shape(3))[0]);
+  c.out(0, c.dtype(0), y);
+}
+
 // One zero point for all, or one for each of `count`, as far as sizes are known; the kernels look at the others.
 void check_zeros(Context& c, std::size_t i, const Expr& count, const char* of) {
   const auto zeros = c.count(i), wanted = count.constant();
@@ -123,6 +156,7 @@ void einsum(Context& c) {
 std::span<const Entry> product_rules() {
   static constexpr Entry kRules[] = {
       {Op::kMatMul, matmul},
+      {Op::kExpertMatMul, expert_matmul},
       {Op::kMatMulInteger, matmul_integer},
       {Op::kMatMulNBits, matmul_nbits},
       {Op::kEinsum, einsum},

@@ -153,12 +153,53 @@ Tensor matmul(const Node& node, const std::vector<Tensor>& in) {
   return y;
 }
 
+// The largest of the last axis, the first among equals.
+std::vector<Tensor> top_k(const Node& node, const Tensor& x) {
+  const int64_t n = x.dims.back(), k = *node.attributes.get(key::kTopK)[0].constant();
+  Dims dims = x.dims;
+  dims.back() = k;
+  std::vector<Tensor> best{Tensor::empty(DType::kF32, dims), Tensor::empty(DType::kI64, dims)};
+  for (int64_t row = 0; row < x.size() / n; ++row) {
+    std::vector<int64_t> order(static_cast<std::size_t>(n));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return x.real(row * n + a) > x.real(row * n + b); });
+    for (int64_t i = 0; i < k; ++i) {
+      best[0].as<float>()[row * k + i] = static_cast<float>(x.real(row * n + order[i]));
+      best[1].as<int64_t>()[row * k + i] = order[i];
+    }
+  }
+  return best;
+}
+
+Tensor expert_matmul(const std::vector<Tensor>& in) {
+  const Tensor &x = in[0], &experts = in[1], &shares = in[2];
+  const int64_t tokens = experts.dims[0], slots = experts.dims[1], k = x.dims.back(), n = in[3].dims[0];
+  const bool sums = shares.dtype != DType::kUndefined;
+  Tensor y = Tensor::zeros(DType::kF32, sums ? Dims{tokens, n} : Dims{tokens, slots, n});
+  for (int64_t at = 0; at < tokens * slots; ++at) {
+    const Tensor& w = in[3 + static_cast<std::size_t>(experts.integer(at))];
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t i = 0; i < k; ++i)
+        sum += x.real((x.dims.size() == 2 ? at / slots : at) * k + i) * w.real(j * k + i);
+      y.as<float>()[(sums ? at / slots : at) * n + j] +=
+          static_cast<float>(sums ? shares.real(at) * sum : sum);
+    }
+  }
+  return y;
+}
+
 std::vector<Tensor> run(const Graph& graph, const Node& node, const std::vector<Tensor>& in, int64_t tokens) {
   switch (node.op) {
     case Op::kSelectRows:
       return {in[0]};
     case Op::kMatMul:
       return {matmul(node, in)};
+    case Op::kExpertMatMul:
+      return {expert_matmul(in)};
+    case Op::kTopK:
+      return top_k(node, in[0]);
     case Op::kPagedAttention:
       return {attention(node, in)};
     case Op::kRotary:
