@@ -7,6 +7,7 @@
 #include "importer/decoder.h"
 #include "importer/decoder/caches.h"
 #include "importer/decoder/cleanup.h"
+#include "importer/decoder/expert_loops.h"
 #include "importer/decoder/limits.h"
 #include "importer/decoder/lower_einsum.h"
 #include "importer/decoder/part_probe.h"
@@ -142,6 +143,7 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   prune(graph, pruned);
   refuse_coarse_rounding(graph);
   lower_einsum(graph);
+  gather_expert_loops(graph);
   const int dynamic = products_of_reals(graph);
   spell_out_roundings(graph);
   dequantize_before_look_ups(graph);

@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 
-from ark_server import BINARY, FIXTURES, FULL, PATIENCE, TINY, Server, clean_environment
+import plain_model
+from ark_server import BINARY, FULL, PATIENCE, TINY, Server, clean_environment
 
 LIBRARY = BINARY.parent.parent / "libark_faults.so"
 # Not every malloc of 200,000: a sample, another one with --full; of the other calls all with --full.
 MOST_OF_A_KIND = 2000 if FULL else 6
-PLAIN = FIXTURES / "qwen3-moe"  # served as it is
+PLAIN = "plain"  # stands for a decoder that is served one sequence at a time
 SEED = os.getpid() if FULL else 1
 
 
@@ -52,6 +53,8 @@ def try_all(faults, attempt):
 
 @pytest.mark.parametrize("options", [[TINY], [PLAIN], [TINY, "--processes", "--tp", "2"]])
 def test_loading_survives_or_names_every_fault(library, tmp_path, options):
+    options = [plain_model.folder() if o == PLAIN else o for o in options]
+
     def load(fault, counts=None):
         return subprocess.run([BINARY, "--check", "--model", *options], capture_output=True, text=True,
                               errors="replace", timeout=PATIENCE,
@@ -78,6 +81,8 @@ def ask(server, tokens=8):
 
 @pytest.mark.parametrize("options", [[TINY], [TINY, "--tp", "2"], [PLAIN]])
 def test_serving_survives_every_fault(library, tmp_path, options):
+    options = [plain_model.folder() if o == PLAIN else o for o in options]
+
     def start(fault, counts=None):
         return Server("--model", *options, environment=environment(library, fault, counts, "ready"))
 

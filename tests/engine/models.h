@@ -13,13 +13,14 @@
 
 namespace ark::test {
 
-// Fixtures that must be recognised; they cover the exporters, fused attention, 16 bits, windows.
+// Fixtures that must be recognised; they cover the exporters, fused attention, 16 bits, windows, experts.
 inline const std::vector<std::string> kDecoders = {
     "tiny-random-gpt2", "gpt2-optimum",         "gpt2-torchscript",    "gpt2-dynamo",
     "gpt2-ort-fused",   "gpt2-fp16-io32",       "gpt2-no-past",        "llama-optimum",
     "llama-eager",      "llama-dynamo",         "llama-dynamo-latest", "llama-dynamo-opset23",
     "llama-fp16",       "llama-dynamo-opset24", "llama-fp16-dynamo",   "llama-fp16-fused",
-    "llama-ort-fused",  "llama-ort-extended",   "llama-genai-fp32",    "mistral-sliding"};
+    "llama-ort-fused",  "llama-ort-extended",   "llama-genai-fp32",    "mistral-sliding",
+    "qwen3-moe"};
 
 // model.onnx in `folder`, or wherever below it lies the only one.
 inline std::filesystem::path model_file(const std::filesystem::path& folder) {

@@ -142,12 +142,29 @@ TEST_P(Decoder, EqualBytesForAnyTpChunkingAndExecutor) {
 }
 
 std::vector<std::string> decoders() {
-  return {"gpt2-optimum",        "gpt2-torchscript",     "gpt2-dynamo",           "gpt2-ort-fused",
-          "gpt2-no-past",        "llama-optimum",        "llama-eager",           "llama-dynamo",
-          "llama-dynamo-latest", "llama-dynamo-opset23", "llama-dynamo-opset24",  "llama-fp16",
-          "llama-fp16-dynamo",   "llama-fp16-fused",     "llama-ort-extended",    "llama-ort-fused",
-          "llama-genai-fp32",    "mistral-sliding",      "llama-int4-asymmetric", "llama-int4-qdq",
-          "llama-int8-nbits",    "llama-genai-int4"};
+  return {"gpt2-optimum",
+          "gpt2-torchscript",
+          "gpt2-dynamo",
+          "gpt2-ort-fused",
+          "gpt2-no-past",
+          "llama-optimum",
+          "llama-eager",
+          "llama-dynamo",
+          "llama-dynamo-latest",
+          "llama-dynamo-opset23",
+          "llama-dynamo-opset24",
+          "llama-fp16",
+          "llama-fp16-dynamo",
+          "llama-fp16-fused",
+          "llama-ort-extended",
+          "llama-ort-fused",
+          "llama-genai-fp32",
+          "mistral-sliding",
+          "llama-int4-asymmetric",
+          "llama-int4-qdq",
+          "llama-int8-nbits",
+          "llama-genai-int4",
+          "qwen3-moe"};
 }
 INSTANTIATE_TEST_SUITE_P(Fixtures, Decoder, testing::ValuesIn(decoders()), [](const auto& info) {
   std::string name = info.param;
