@@ -13,6 +13,7 @@
 #include "importer/decoder/part_probe.h"
 #include "importer/decoder/quantized_weights.h"
 #include "importer/decoder/rewrite.h"
+#include "importer/decoder/static_caches.h"
 #include "importer/passes/passes.h"
 
 namespace ark {
@@ -197,14 +198,28 @@ DecoderModel recognise(const Graph& original, const DecoderSignature& signature,
   }
 }
 
+DecoderModel recognise_static(const GrownCaches& grown, const DecoderSignature& signature,
+                              int64_t max_length) {
+  check_grown_caches(grown, signature);
+  DecoderModel model = recognise(grown.graph, signature, max_length);
+  for (int64_t* most : {&model.max_positions, &model.signature.max_positions})
+    *most = *most ? std::min(*most, grown.length) : grown.length;
+  model.evidence.push_back("caches of " + std::to_string(grown.length) +
+                           " tokens that are written in place, as caches that grow");
+  return model;
+}
+
 }  // namespace
 
 std::variant<DecoderModel, NotRecognised> recognise_decoder(const Graph& graph, int64_t max_length) {
   std::string why;
-  const auto signature = find_signature(graph, &why);
+  auto signature = find_signature(graph, &why);
+  const auto grown = signature ? std::nullopt : grow_static_caches(graph);
+  if (grown) signature = find_signature(grown->graph, &why);
   if (!signature) return NotRecognised{"", why};
   try {
-    return recognise(graph, *signature, max_length);
+    return grown ? recognise_static(*grown, *signature, max_length)
+                 : recognise(graph, *signature, max_length);
   } catch (const FillsBlanks& refusal) {
     return NotRecognised{refusal.node, refusal.reason, true};
   } catch (const Refusal& refusal) {
