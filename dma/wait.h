@@ -16,20 +16,21 @@
 
 namespace ark::dma {
 
+inline int64_t steady_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
 // A point on the steady clock, in nanoseconds.
 class Deadline {
  public:
   static Deadline never() { return Deadline(std::numeric_limits<int64_t>::max()); }
-  static Deadline after(std::chrono::nanoseconds time) { return Deadline(now() + time.count()); }
+  static Deadline after(std::chrono::nanoseconds time) { return Deadline(steady_ns() + time.count()); }
 
-  bool passed() const { return !is_never() && now() >= at_ns_; }
+  bool passed() const { return !is_never() && steady_ns() >= at_ns_; }
   bool is_never() const { return at_ns_ == std::numeric_limits<int64_t>::max(); }
   // Never negative; max() for never().
-  int64_t left_ns() const { return is_never() ? at_ns_ : std::max<int64_t>(0, at_ns_ - now()); }
+  int64_t left_ns() const { return is_never() ? at_ns_ : std::max<int64_t>(0, at_ns_ - steady_ns()); }
 
  private:
   explicit Deadline(int64_t at_ns) : at_ns_(at_ns) {}
-  static int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
   int64_t at_ns_;
 };
 
@@ -62,10 +63,32 @@ struct SpinPolicy {
   static SpinPolicy adapted(int busy_threads);
 };
 
+// What the waits of one thread took, of those that did not end at their first look.
+struct WaitMeter {
+  int64_t slept_ns = 0;       // of all waits,
+  int64_t sleeps = 0;         // and how often the thread left its core for it
+  int64_t peers_ns = 0;       // of waits for what other ranks do, spins and sleeps
+  int64_t longest_ns = 0;     // of these,
+  int32_t longest_peer = -1;  // and for which rank
+
+  void count_sleep(int64_t ns) {
+    constexpr int64_t kSwitch = 2'000;  // who is back sooner never left its core
+    slept_ns += ns;
+    sleeps += ns >= kSwitch;
+  }
+  void count_peer(int peer, int64_t ns) {
+    peers_ns += ns;
+    if (ns <= longest_ns) return;
+    longest_ns = ns;
+    longest_peer = peer;
+  }
+};
+
 struct WaitContext {
   const AbortFlag* abort = nullptr;  // may be null: nothing aborts this wait
   Deadline deadline = Deadline::never();
   SpinPolicy spin;
+  WaitMeter* meter = nullptr;  // the calling thread's, or null
 };
 
 // What a sleeping wait can be woken by: a futex word with its last seen value, and the count of sleepers
@@ -122,7 +145,7 @@ Fault stopped(const Ready& ready, FaultKind kind, const WaitPoint& at) {
 }
 
 template <class Ready>
-Fault wait_slowly(Ready& ready, const WaitPoint& at, const WaitContext& context) {
+Fault look_until(Ready& ready, const WaitPoint& at, const WaitContext& context) {
   const auto aborted = [&] { return context.abort != nullptr && context.abort->raised(); };
   for (uint32_t turn = 0; turn < context.spin.spins; ++turn) {
     relax();
@@ -133,8 +156,19 @@ Fault wait_slowly(Ready& ready, const WaitPoint& at, const WaitContext& context)
     if (ready()) return {};
     if (aborted()) return stopped(ready, FaultKind::kAborted, at);
     if (context.deadline.passed()) return stopped(ready, FaultKind::kDeadline, at);
+    const int64_t asleep = context.meter ? steady_ns() : 0;
     sleep_once(ready, context.deadline, turn);
+    if (context.meter) context.meter->count_sleep(steady_ns() - asleep);
   }
+}
+
+template <class Ready>
+Fault wait_slowly(Ready& ready, const WaitPoint& at, const WaitContext& context) {
+  if (!context.meter || at.peer < 0) return look_until(ready, at, context);
+  const int64_t begin = steady_ns();
+  const Fault fault = look_until(ready, at, context);
+  context.meter->count_peer(at.peer, steady_ns() - begin);
+  return fault;
 }
 
 }  // namespace detail

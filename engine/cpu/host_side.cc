@@ -72,7 +72,9 @@ std::optional<StepResult> CpuExecutor::poll(std::chrono::microseconds timeout) {
     fail(*ranks_[0], fault);
     throw_if_failed();
   }
-  return mailbox_->read_result(++polled_);
+  StepResult result = mailbox_->read_result(++polled_);
+  result.cost = cost_of_step(polled_);
+  return result;
 }
 
 void CpuExecutor::abort(const std::string& why) { fail(why, dma::AbortReason::kShutdown); }

@@ -31,6 +31,8 @@ class CpuExecutor : public HostExecutor {
   virtual dma::Fault await_step(uint64_t n, std::chrono::microseconds timeout) = 0;
   // After prepare().
   virtual void on_prepared() {}
+  // Of step n, which is done and not yet polled.
+  virtual StepCost cost_of_step(uint64_t /*n*/) const { return {}; }
 
   dma::AbortFlag& abort_flag(std::size_t rank) { return *flags_[rank]; }
   // Keeps the first reason and ends all waits. Any thread.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/cpu/host_side.h"
 #include "engine/cpu/pool.h"
+#include "engine/cpu/processor_meter.h"
 
 namespace ark {
 namespace {
@@ -51,8 +52,19 @@ class Loop final : public CpuExecutor {
 
   void on_prepared() override {
     controls_ = std::vector<RankControl>(ranks_.size());
+    meters_ = std::vector<ProcessorMeter>(ranks_.size() * options_.processors);
+    costs_.resize(Mailbox::kDepth * meters_.size());
     if (options_.trace_events > 0)
       rings_.assign(ranks_.size() * options_.processors, TraceRing(options_.trace_events));
+  }
+
+  StepCost cost_of_step(uint64_t n) const override {
+    const auto each = static_cast<std::size_t>(options_.processors);
+    const auto all = std::span(costs_).subspan(n % Mailbox::kDepth * meters_.size(), meters_.size());
+    std::vector<RankCost> ranks;
+    for (std::size_t r = 0; r < ranks_.size(); ++r)
+      ranks.push_back({ranks_[r]->index(), all.subspan(r * each, each)});
+    return cost_of(ranks, ranks_[0]->program().ranks);
   }
 
   void on_post() override {
@@ -75,6 +87,7 @@ class Loop final : public CpuExecutor {
   }
 
   void run(int member) {
+    meters_[member].begin();
     const auto rank = static_cast<std::size_t>(member / options_.processors);
     try {
       run_steps(rank, member % options_.processors);
@@ -130,7 +143,9 @@ class Loop final : public CpuExecutor {
 
   bool close_step(std::size_t r, int32_t processor, uint64_t step) {
     dma::Counter64& through = controls_[r].through;
-    through.raise();  // release: publishes the last phases' results to the rank's leader
+    const std::size_t member = r * options_.processors + processor;
+    costs_[step % Mailbox::kDepth * meters_.size() + member] = meters_[member].step_done();
+    through.raise();  // release: publishes the last phases' results, and the cost, to the rank's leader
     if (processor != 0) return true;
     const uint64_t all = step * static_cast<uint64_t>(options_.processors);
     if (!reached(through, all, "all processors", r, processor)) return false;
@@ -145,14 +160,14 @@ class Loop final : public CpuExecutor {
   // False: the gang shall park, its lease is over, or an abort was raised.
   bool await_post(uint64_t step) {
     if (options_.lease > 0 && leased_ >= static_cast<uint64_t>(options_.lease)) return false;
-    dma::WaitContext context = step_context(0);
+    dma::WaitContext context = own_context(0, 0);
     context.deadline = dma::Deadline::after(kLinger);
     return !dma::wait_reached(mailbox_->posted_counter(), step, {.what = "next step"}, context);
   }
 
   bool run_instances(std::size_t r, int32_t processor) {
     Rank& rank = *ranks_[r];
-    const dma::WaitContext context = step_context(r);
+    const dma::WaitContext context = own_context(r, processor);
     TraceRing* const ring = rings_.empty() ? nullptr : &rings_[r * options_.processors + processor];
     const auto trace = [ring](PhaseId phase, TraceKind kind) {
       if (ring) ring->add(phase, kind);
@@ -177,17 +192,26 @@ class Loop final : public CpuExecutor {
   }
 
   bool reached(dma::Counter64& counter, uint64_t needed, const char* what, std::size_t r, int32_t processor) {
-    const dma::WaitContext context = step_context(r);
+    const dma::WaitContext context = own_context(r, processor);
     const dma::WaitPoint at{.what = what, .rank = ranks_[r]->index(), .processor = processor};
     const dma::Fault fault = dma::wait_reached(counter, needed, at, context);
     if (fault) fail(*ranks_[r], fault);
     return !fault;
   }
 
-  std::vector<RankControl> controls_;  // by rank of this process
-  std::vector<TraceRing> rings_;       // by rank and processor; none without a timeline
-  dma::Counter64 go_;                  // turns that the gang's leader has opened
-  std::atomic<uint64_t> stop_at_{0};   // the turn at which all leave; leader, before go_ of that turn
+  // Of a processor's own thread.
+  dma::WaitContext own_context(std::size_t r, int32_t processor) {
+    dma::WaitContext context = step_context(r);
+    context.meter = &meters_[r * options_.processors + processor].waits;
+    return context;
+  }
+
+  std::vector<RankControl> controls_;   // by rank of this process
+  std::vector<ProcessorMeter> meters_;  // by rank and processor
+  std::vector<ProcessorCost> costs_;    // of the last steps, as results in the mailbox; likewise
+  std::vector<TraceRing> rings_;        // by rank and processor; none without a timeline
+  dma::Counter64 go_;                   // turns that the gang's leader has opened
+  std::atomic<uint64_t> stop_at_{0};    // the turn at which all leave; leader, before go_ of that turn
   uint64_t leased_ = 0;  // steps of this lease: gang leader; the last one out after all have left
 
   mutable std::mutex mutex_;  // guards all below; completed_ and turns_ change only while no thread runs

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/program/device_contract.h"
+#include "engine/run/step_cost.h"
 
 namespace ark {
 
@@ -31,6 +32,7 @@ struct RowResult {
 struct StepResult {
   uint64_t step = 0;  // as returned by post()
   std::vector<RowResult> rows;
+  StepCost cost;
 };
 
 }  // namespace ark

@@ -71,12 +71,13 @@ std::string to_blob(const StepResult& result) {
     blob.number(static_cast<uint32_t>(row.error ? row.error->code() : Code{}))
         .text(row.error ? row.error->what() : "");
   }
+  put(blob, std::vector{result.cost});
   return blob.take();
 }
 
 StepResult result_of(std::string_view bytes) {
   BlobReader blob(bytes, "a step's result");
-  StepResult result{blob.number<uint64_t>(), {}};
+  StepResult result{blob.number<uint64_t>()};
   for (auto left = blob.number<uint32_t>(); left > 0; --left) {
     RowResult& row = result.rows.emplace_back();
     row.token = blob.number<int32_t>();
@@ -85,6 +86,10 @@ StepResult result_of(std::string_view bytes) {
     const auto code = static_cast<Code>(blob.number<uint32_t>());
     if (const std::string_view why = blob.text(); !why.empty()) row.error.emplace(code, std::string(why));
   }
+  std::vector<StepCost> cost;
+  take(blob, cost);
+  if (cost.size() != 1) blob.malformed("has no cost");
+  result.cost = cost[0];
   blob.end();
   return result;
 }

@@ -1,0 +1,39 @@
+// What a step's time went to besides computing, as far as executors can tell without slowing it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace ark {
+
+// Of one step, in nanoseconds; zeros where an executor cannot tell. Ranks are -1 where nothing is to be told of them.
+struct StepCost {
+  int64_t lost_ns = 0;  // a processor was ready but had no core: another thread, or another machine, had it
+  int64_t faulted_ns = 0;  // a processor waited for memory that came from a disk
+  int64_t late_ns = 0;  // a rank was late, for neither of these reasons: the others waited, or it was stopped
+  int64_t wire_ns = 0;  // all ranks waited for messages at the same time
+  int32_t lost_rank = -1, late_rank = -1;
+};
+
+// What a processor's thread tells of a step.
+struct ProcessorCost {
+  int64_t off_ns = 0;         // not on a core, though it did not wait for anybody
+  int32_t faults = 0;         // pages that came from a disk
+  int32_t switches = 0;       // times that its core was taken from it
+  int32_t stops = 0;          // times that it was stopped, by a signal or by a lock of the system
+  int64_t waited_ns = 0;      // for what other ranks do
+  int64_t longest_ns = 0;     // of these waits,
+  int32_t longest_peer = -1;  // and for which rank
+};
+
+// A rank of this process, by its processors. The leader's waits are the rank's: all wait for the same messages.
+struct RankCost {
+  int32_t rank = 0;
+  std::span<const ProcessorCost> processors;  // the leader first
+};
+
+// `ranks`: of all ranks, those of this process. With all of them it is known who was late; with one of several only for
+// whom it waited.
+StepCost cost_of(std::span<const RankCost> ranks, int32_t all_ranks);
+
+}  // namespace ark

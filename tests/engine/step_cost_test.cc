@@ -1,0 +1,137 @@
+// What steps lose: rules, and real threads that are stopped and that have no core.
+#include "engine/run/step_cost.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "tests/engine/driving.h"
+#include "tests/engine/token_graphs.h"
+
+namespace ark::test {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+TEST(StepCost, WhoWaitedLeastWasLate) {
+  const ProcessorCost first[] = {{.waited_ns = 9 * kMs}}, last[] = {{.waited_ns = 2 * kMs}};
+  const RankCost ranks[] = {{0, first}, {1, last}};
+  const StepCost cost = cost_of(ranks, 2);
+  EXPECT_EQ(cost.wire_ns, 2 * kMs);
+  EXPECT_EQ(cost.late_ns, 7 * kMs);
+  EXPECT_EQ(cost.late_rank, 1);
+  EXPECT_EQ(cost.lost_ns, 0);
+}
+
+TEST(StepCost, ALateRankThatHadNoCoreIsALostCore) {
+  const ProcessorCost first[] = {{.waited_ns = 9 * kMs}}, last[] = {{.off_ns = 9 * kMs, .switches = 2}};
+  const RankCost ranks[] = {{0, first}, {1, last}};
+  const StepCost cost = cost_of(ranks, 2);
+  EXPECT_EQ(cost.lost_ns, 9 * kMs);
+  EXPECT_EQ(cost.lost_rank, 1);
+  EXPECT_EQ(cost.late_ns, 0);
+}
+
+TEST(StepCost, FaultsStopsAndStolenCoresAreToldApart) {
+  const auto of = [](const ProcessorCost& processor) {
+    const ProcessorCost processors[] = {{}, processor};
+    const RankCost ranks[] = {{0, processors}};
+    return cost_of(ranks, 1);
+  };
+  EXPECT_EQ(of({.off_ns = 8 * kMs, .faults = 3, .switches = 1}).faulted_ns, 6 * kMs);
+  EXPECT_EQ(of({.off_ns = 8 * kMs, .faults = 3, .switches = 1}).lost_ns, 2 * kMs);
+  EXPECT_EQ(of({.off_ns = 300 * kMs, .switches = 2, .stops = 1}).late_ns, 260 * kMs);
+  EXPECT_EQ(of({.off_ns = 300 * kMs, .switches = 2}).lost_ns, 300 * kMs);
+  EXPECT_EQ(of({.off_ns = 5 * kMs}).lost_ns, 5 * kMs);  // by another machine on the same processor
+}
+
+TEST(StepCost, AProcessAmongSeveralKnowsForWhomItWaited) {
+  const ProcessorCost own[] = {{.waited_ns = 9 * kMs, .longest_ns = 5 * kMs, .longest_peer = 3}};
+  const RankCost ranks[] = {{0, own}};
+  EXPECT_EQ(cost_of(ranks, 4).late_ns, 9 * kMs);
+  EXPECT_EQ(cost_of(ranks, 4).late_rank, 3);
+  EXPECT_EQ(cost_of({}, 4).late_ns, 0);
+}
+
+std::set<int> threads() {
+  std::set<int> ids;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+    ids.insert(std::stoi(entry.path().filename()));
+  return ids;
+}
+
+// Steps over a real loop until `hinder` has ended, and the longest of what they lost.
+template <typename Hinder>
+StepCost most_lost(RaggedRunner& runner, const Hinder& hinder) {
+  Sequence s{.slot = 0, .tokens = std::vector<int32_t>(60, 1)};
+  int32_t next_page = 0;
+  StepCost most;
+  std::atomic<bool> done{false};
+  std::jthread other([&] {
+    hinder();
+    done = true;
+  });
+  while (!done) {
+    if (s.cached == 60) s.cached = 0;  // over the same pages again
+    StepDescriptor step;
+    add_chunk(step, s, 30, runner.limits().page_size, next_page, false, 0);
+    runner.post(step);
+    const StepCost cost = wait_for(runner).cost;
+    if (cost.lost_ns > most.lost_ns) most.lost_ns = cost.lost_ns, most.lost_rank = cost.lost_rank;
+    if (cost.late_ns > most.late_ns) most.late_ns = cost.late_ns, most.late_rank = cost.late_rank;
+  }
+  return most;
+}
+
+// A signal whose handler sleeps is to one thread what SIGSTOP is to all.
+TEST(StepCost, AThreadThatIsStoppedIsALateRank) {
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) {
+    const timespec time{0, 150 * kMs};
+    ::nanosleep(&time, nullptr);
+  };
+  ::sigaction(SIGUSR2, &action, &before);
+  const std::set<int> others = threads();
+  RunnerSetup setup;
+  setup.ranks = 2;
+  setup.options.threads = 2;
+  const auto runner = make_runner(llama_tokens(), setup);
+  const StepCost most = most_lost(*runner, [&] {
+    for (int i = 0; i < 4; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      std::set<int> loops = threads();
+      std::erase_if(loops, [&](int id) { return others.contains(id) || id == ::gettid(); });
+      ::syscall(SYS_tgkill, ::getpid(), *loops.rbegin(), SIGUSR2);  // the newest: who moves messages is older
+    }
+  });
+  ::sigaction(SIGUSR2, &before, nullptr);
+  EXPECT_GT(most.late_ns, 80 * kMs);
+  EXPECT_TRUE(most.late_rank == 0 || most.late_rank == 1) << most.late_rank;
+}
+
+TEST(StepCost, AThreadWhoseCoreIsTakenLosesIt) {
+  RunnerSetup setup;
+  setup.options.threads = 1;
+  const auto runner = make_runner(llama_tokens(), setup);
+  const StepCost most = most_lost(*runner, [] {
+    std::vector<std::jthread> thieves;  // two for each core, so that one has company wherever it runs
+    const int count = 2 * static_cast<int>(std::thread::hardware_concurrency());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(400);
+    for (int i = 0; i < count; ++i)
+      thieves.emplace_back([end] {
+        while (std::chrono::steady_clock::now() < end) continue;
+      });
+  });
+  EXPECT_GT(most.lost_ns, kMs / 2);
+  EXPECT_EQ(most.lost_rank, 0);
+}
+
+}  // namespace
+}  // namespace ark::test
