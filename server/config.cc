@@ -118,6 +118,12 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.number(
       "--shutdown-timeout", options.shutdown_timeout, 0, 86400,
       "seconds that requests in flight may take after SIGTERM; a second later the process ends in any case");
+  line.file("--trace-dir", options.trace_dir,
+            "folder for a file about each slow request, for ui.perfetto.dev: 200 files and 64 MiB at most");
+  line.number("--trace-slower-than", options.trace_slower_than, 0, 1e9,
+              "milliseconds from arrival to the last byte from which on a request is slow");
+  line.text("--otlp-endpoint", options.otlp_endpoint,
+            "OpenTelemetry collector that gets spans of requests, as http://127.0.0.1:4318");
   line.log_format();
   line.choice<LogLevel>("--log-level", options.log_level,
                         {{"debug", LogLevel::kDebug},

@@ -37,6 +37,9 @@ struct ServeOptions : LoadOptions {
   int32_t max_connections_per_peer = 0;  // 0: 256, and any number from this machine
   double keep_alive_timeout = 75;        // seconds
   double shutdown_timeout = 30;          // seconds
+  std::filesystem::path trace_dir;       // of files about slow requests; empty: none
+  double trace_slower_than = 1000;       // milliseconds
+  std::string otlp_endpoint;             // empty: none
   LogLevel log_level = LogLevel::kInfo;  // lines below it are left out
   bool check = false;                    // load everything, report, exit
 

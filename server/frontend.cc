@@ -95,6 +95,7 @@ Frontend::Frontend(const ServeOptions& options, api::Service& service)
                 "--host " + escaped(options.host) +
                     " lets other machines use the server without a key; give --api-key-file, or "
                     "--insecure where that is meant");
+  service_.may_debug = server_.listener().is_loopback || !options.api_key_file.empty();
   service_.open_connections = [this] { return server_.open_connections(); };
   server_.start();
 }

@@ -15,6 +15,7 @@
 #include "server/load/load.h"
 #include "server/text/model_text.h"
 #include "server/tools/main_guard.h"
+#include "server/trace/sinks.h"
 
 namespace {
 
@@ -120,6 +121,9 @@ int run(const ServeOptions& options) {
   } else if (!options.api_key_file.empty()) {
     http::ApiKeys::load(options.api_key_file);
   }
+  const auto sinks = std::make_shared<trace::Sinks>(trace::SinkOptions{
+      options.trace_dir, milliseconds(options.trace_slower_than / 1e3), options.otlp_endpoint});
+  service.dropped_records = [sinks] { return sinks->dropped(); };
   const auto start = Clock::now();
   ServedModel model = load_model(options, log);
   model.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -129,7 +133,7 @@ int run(const ServeOptions& options) {
     say("checked      " + escaped(name) + " can be served");
     return 0;
   }
-  service.add(std::move(model), scheduling(options));
+  service.add(std::move(model), scheduling(options), [sinks](const auto& record) { sinks->put(record); });
   try {
     ending->now("serving", [&frontend] { return frontend->in_progress(); });
     say_ready(options, name, *text, *frontend);

@@ -22,6 +22,7 @@ struct Endpoint {
   std::vector<Schema> answer =
       {};  // of a 200's JSON body; none: plain text. More than one: it refers to the others
   std::vector<Schema> request = {};  // of a POST's body, likewise
+  std::vector<Field> query = {};     // of a GET's target
   bool streams = false;              // may answer with server-sent events
   bool is_public = false;            // needs no API key
   bool is_probe = false;  // asked every few seconds by machines: the log has it at level debug only

@@ -1,9 +1,12 @@
 #include "server/api/fields.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "server/http/head.h"
 #include "server/json.h"
 
 namespace ark::api {
@@ -55,6 +58,37 @@ Json parse_body(std::string& body) {
   if (!json.is_object()) refuse("the body must be a JSON object, not " + kind_of(json));
   body = std::string();
   return json;
+}
+
+Json parse_query(std::string_view query, const std::vector<Field>& fields) {
+  Json values = Json::object();
+  while (!query.empty()) {
+    const std::string_view part = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(part.size() + 1, query.size()));
+    const std::size_t equals = std::min(part.find('='), part.size());
+    const auto decoded = [](std::string_view text) {
+      std::string spaced(text);
+      std::ranges::replace(spaced, '+', ' ');
+      return http::percent_decoded(spaced);
+    };
+    const std::string name = decoded(part.substr(0, equals));
+    const std::string value = decoded(part.substr(std::min(equals + 1, part.size())));
+    if (name.empty()) continue;
+    if (values.contains(name))
+      throw http::HttpError(400, "is given twice: " + escaped(name), name, "invalid_value");
+    const auto is_it = [&](const Field& field) {
+      const auto* integer = std::get_if<IntegerField>(&field);
+      return integer && integer->name == name;
+    };
+    int64_t number = 0;
+    const char* const end = value.data() + value.size();
+    const auto [last, error] = std::from_chars(value.data(), end, number);
+    if (std::ranges::any_of(fields, is_it) && error == std::errc() && last == end)
+      values[name] = number;
+    else
+      values[name] = value;
+  }
+  return values;
 }
 
 std::string kind_of(const Json& value) {

@@ -13,6 +13,10 @@
 
 namespace ark::api {
 
+// A target's query as an object: "n=3&id=a%20b" -> {"n": 3, "id": "a b"}, integers where a field is one. Throws
+// HttpError 400.
+Json parse_query(std::string_view query, const std::vector<Field>& fields);
+
 // The body as an object, of a size that takes bounded time and memory; frees `body`. Throws HttpError 400.
 Json parse_body(std::string& body);
 Json parse_json(std::string_view text, const std::string& what);

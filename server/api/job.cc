@@ -1,5 +1,6 @@
 #include "server/api/job.h"
 
+#include <atomic>
 #include <ctime>
 
 #include "base/error.h"
@@ -119,9 +120,22 @@ void set_finish(Json& choice, const session::Generation& generation) {
   if (const auto* id = std::get_if<int32_t>(&generation.stop_reason())) reason = *id;
 }
 
+schedule::Origin origin_of(const Model& model, const http::Request& request) {
+  static std::atomic<uint64_t> requests{0};
+  schedule::Origin origin{.model = model.name(), .id = request.id};
+  origin.number = ++requests;
+  if (request.trace) {
+    origin.trace_id = request.trace->trace_id;
+    origin.parent_id = request.trace->parent_id;
+    origin.is_sampled = request.trace->is_sampled;
+  }
+  return origin;
+}
+
 http::Response respond(const std::shared_ptr<Job>& job, const http::Request& request) {
   http::Response response;
   response.log = std::make_shared<LogFields>();
+  response.sent = [job](std::chrono::nanoseconds blocked) { job->batch.mark_sent(blocked); };
   const auto note = [job, log = response.log] {
     *log = {{"model", job->model.name()},
             {"prompt_tokens", job->prompt_tokens()},

@@ -61,6 +61,8 @@ void set_finish(Json& choice, const session::Generation& generation);
 // The answer to a request whose sequences are submitted: whole, or as a stream of events that ends with [DONE].
 http::Response respond(const std::shared_ptr<Job>& job, const http::Request& request);
 
+schedule::Origin origin_of(const Model& model, const http::Request& request);
+
 // A handler: reads the request into a job of this kind, frees its body, and answers.
 template <typename KindOfJob>
 http::Response run_job(Service& service, http::Request& request) {
@@ -71,6 +73,7 @@ http::Response run_job(Service& service, http::Request& request) {
     Model& model = service.model_of(fields);
     Parameters parameters = read_parameters(fields, model);
     parameters.request.client = request.client;
+    parameters.request.origin = origin_of(model, request);
     job = std::make_shared<KindOfJob>(model, std::move(parameters), fields, request.id);
   }
   job->begin();

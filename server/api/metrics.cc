@@ -230,6 +230,9 @@ http::Response print_all(Service& service, http::Request&) {
   describe(out, "ark_log_lines_dropped_total", "counter",
            "Log lines that standard error did not take in time.");
   series(out, "ark_log_lines_dropped_total", "", static_cast<double>(LogWriter::instance().dropped()));
+  describe(out, "ark_records_dropped_total", "counter",
+           "Records of requests that --trace-dir or --otlp-endpoint did not take.");
+  series(out, "ark_records_dropped_total", "", static_cast<double>(service.dropped_records()));
   service.metrics().print(out);
   print_models(service, out, false);
   return response;

@@ -24,15 +24,20 @@ Json content(const std::vector<Schema>& schemas) {
   return {{"application/json", {{"schema", reference(schemas[0].name)}}}};
 }
 
-Json operation_of(const Endpoint& endpoint) {
+Json operation_of(const Endpoint& endpoint, const Limits& limits) {
   Json good = content(endpoint.answer);
   if (endpoint.streams) good["text/event-stream"] = {{"schema", type("string")}};
   Json operation = {{"operationId", endpoint.id}, {"summary", endpoint.summary}};
+  operation["parameters"] = Json::array();
+  const Json fields = object_of(endpoint.query, limits);
+  for (const auto& [name, schema] : fields.at("properties").items())
+    operation["parameters"].push_back(
+        {{"name", name}, {"in", "query"}, {"required", false}, {"schema", schema}});
   const std::string_view path = endpoint.path;
   if (const std::size_t hole = path.find('{'); hole != path.npos) {
     const std::string name(path.substr(hole + 1, path.find('}') - hole - 1));
-    operation["parameters"] =
-        Json::array({Json{{"name", name}, {"in", "path"}, {"required", true}, {"schema", type("string")}}});
+    operation["parameters"].push_back(
+        {{"name", name}, {"in", "path"}, {"required", true}, {"schema", type("string")}});
   }
   if (!endpoint.request.empty())
     operation["requestBody"] = {{"required", true}, {"content", content(endpoint.request)}};
@@ -53,7 +58,7 @@ http::Response document(Service& service, http::Request&) {
   for (const Endpoint& endpoint : endpoints()) {
     std::string method = endpoint.method;
     std::ranges::transform(method, method.begin(), [](unsigned char c) { return std::tolower(c); });
-    paths[endpoint.path][method] = operation_of(endpoint);
+    paths[endpoint.path][method] = operation_of(endpoint, limits);
     add(endpoint.request);
     add(endpoint.answer);
   }

@@ -27,8 +27,8 @@ std::vector<int32_t> encode(const Model& model, const std::string& param, std::s
   }
 }
 
-void Service::add(ServedModel served, schedule::SchedulerOptions options) {
-  models_.push_back(std::make_unique<Model>(std::move(served), options));
+void Service::add(ServedModel served, schedule::SchedulerOptions options, schedule::RecordSink also) {
+  models_.push_back(std::make_unique<Model>(std::move(served), options, std::move(also)));
   is_loading_.store(false);
 }
 

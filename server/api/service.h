@@ -20,7 +20,7 @@ class Fields;
 
 class Service {
  public:
-  void add(ServedModel served, schedule::SchedulerOptions options);
+  void add(ServedModel served, schedule::SchedulerOptions options, schedule::RecordSink also = {});
 
   // By the request's `model`; the only one if the field is absent. Throws HttpError 404 model_not_found.
   Model& model_of(const Fields& fields) const;
@@ -40,6 +40,10 @@ class Service {
   ServerMetrics& metrics() { return metrics_; }
   // HTTP connections; asked at each scrape of the metrics. Set before requests come.
   std::function<std::size_t()> open_connections = [] { return std::size_t{0}; };
+  // Records of requests that did not get where they should; likewise.
+  std::function<int64_t()> dropped_records = [] { return int64_t{0}; };
+  // Whether /debug answers: not where strangers could ask. Set before requests come.
+  bool may_debug = false;
 
  private:
   std::vector<std::unique_ptr<Model>> models_;

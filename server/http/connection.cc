@@ -88,8 +88,10 @@ bool Connection::send(std::string_view text) {
       sent_ += n;
       text.remove_prefix(static_cast<std::size_t>(n));
     } else if (n == 0 || errno != EINTR) {
-      is_broken_ = n == 0 || errno != EAGAIN || never_waits_ || Clock::now() > deadline ||
+      const auto begin = Clock::now();
+      is_broken_ = n == 0 || errno != EAGAIN || never_waits_ || begin > deadline ||
                    !wait_for(socket_, POLLOUT, deadline);
+      blocked_ += Clock::now() - begin;
     }
   }
   return !is_broken_;

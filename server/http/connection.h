@@ -39,6 +39,7 @@ class Connection {
   int socket() const { return socket_; }
   const std::string& peer() const { return peer_; }
   int64_t bytes_sent() const { return sent_; }
+  std::chrono::nanoseconds blocked() const { return blocked_; }  // that send() waited for the client to read
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -54,6 +55,7 @@ class Connection {
   bool never_waits_ = false, is_broken_ = false;
   Clock::time_point ask_at_{};  // whether the client that ended its side is still there; zero: it did not
   int64_t sent_ = 0;
+  std::chrono::nanoseconds blocked_{};
 };
 
 }  // namespace ark::http

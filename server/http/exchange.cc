@@ -157,6 +157,7 @@ void Server::begin(Client& client) {
   exchange.path = exchange.head.path();
   const std::string& wish = exchange.head.request_id;
   if (is_sane_id(wish)) exchange.id = wish;
+  if (exchange.head.trace) exchange.log.emplace_back("trace_id", exchange.head.trace->trace_id);
   try {
     Response response = admit(exchange);
     if (response.status != 0) exchange.refusal = std::move(response);
@@ -282,7 +283,9 @@ Response Server::run_handler(Exchange& exchange) {
                   exchange.match.captures,
                   std::move(exchange.body),
                   gone,
-                  exchange.key ? exchange.key->usage->id : 0};
+                  exchange.key ? exchange.key->usage->id : 0,
+                  exchange.head.query(),
+                  exchange.head.trace};
   try {
     return exchange.match.route->handler(request);
   } catch (const HttpError& e) {
@@ -324,6 +327,7 @@ void Server::answer(Exchange& exchange, Response response) {
   text += "\r\n";
   if (exchange.head.method != "HEAD") text += response.body;
   Connection& connection = exchange.connection;
+  const std::chrono::nanoseconds blocked_before = connection.blocked();
   bool alive = connection.send(text);
   if (response.stream) {
     response.stream([&](std::string_view piece) {
@@ -336,6 +340,7 @@ void Server::answer(Exchange& exchange, Response response) {
     note();
     if (alive && is_chunked) alive = connection.send("0\r\n\r\n");
   }
+  if (response.sent) response.sent(connection.blocked() - blocked_before);
   exchange.must_close = exchange.must_close || !alive;
 }
 

@@ -94,6 +94,8 @@ void take_field(const std::string& name, std::string_view value, Head& head) {
     head.authorization = value;
   } else if (name == "x-request-id") {
     head.request_id = value;
+  } else if (name == "traceparent") {
+    head.trace = parse_trace_parent(value);
   } else if (name == "host") {
     if (std::any_of(value.begin(), value.end(), [](char c) {
           return !is_token_char(static_cast<unsigned char>(c)) && !std::strchr("[]:", c);
@@ -153,21 +155,47 @@ Head parse_head(std::string_view text, const HeadLimits& limits) {
   return head;
 }
 
-std::string Head::path() const {
-  const std::string coded = target.substr(0, target.find_first_of("?#"));
-  std::string path;
+std::string percent_decoded(std::string_view coded) {
+  std::string text;
   for (std::size_t i = 0; i < coded.size(); ++i) {
     const auto is_hex = [&](std::size_t at) {
       return at < coded.size() && std::isxdigit(static_cast<unsigned char>(coded[at]));
     };
     if (coded[i] == '%' && is_hex(i + 1) && is_hex(i + 2)) {
-      path += static_cast<char>(std::stoi(coded.substr(i + 1, 2), nullptr, 16));
+      text += static_cast<char>(std::stoi(std::string(coded.substr(i + 1, 2)), nullptr, 16));
       i += 2;
     } else {
-      path += coded[i];
+      text += coded[i];
     }
   }
-  return path;
+  return text;
+}
+
+std::string Head::path() const { return percent_decoded(target.substr(0, target.find_first_of("?#"))); }
+
+std::string Head::query() const {
+  const std::size_t begin = target.find_first_of("?#");
+  if (begin == std::string::npos || target[begin] == '#') return "";
+  return target.substr(begin + 1, target.find('#', begin) - begin - 1);
+}
+
+std::optional<TraceParent> parse_trace_parent(std::string_view text) {
+  constexpr std::size_t kLength =
+      55;  // VERSION-TRACE-PARENT-FLAGS: 2, 32, 16 and 2 digits; later versions may add to it
+  const auto digits = [&](std::size_t begin, std::size_t count) {
+    const std::string_view part = text.substr(begin, count);
+    return part.find_first_not_of("0123456789abcdef") == part.npos ? part : std::string_view();
+  };
+  if (text.size() < kLength || text[2] != '-' || text[35] != '-' || text[52] != '-') return std::nullopt;
+  const std::string_view version = digits(0, 2), trace = digits(3, 32), parent = digits(36, 16),
+                         flags = digits(53, 2);
+  const bool is_whole =
+      version == "00" ? text.size() == kLength : text.size() == kLength || text[kLength] == '-';
+  const auto is_id = [](std::string_view id) { return id.find_first_not_of('0') != id.npos; };
+  if (version.empty() || version == "ff" || !is_whole || !is_id(trace) || !is_id(parent) || flags.empty())
+    return std::nullopt;
+  const bool is_sampled = std::string_view("13579bdf").find(flags[1]) != std::string_view::npos;
+  return TraceParent{std::string(trace), std::string(parent), is_sampled};
 }
 
 void check_field(std::string_view line) { split_field(line); }

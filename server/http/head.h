@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,18 +26,26 @@ struct Head {
   bool expects_continue = false;
   int64_t content_length = -1;  // -1: none given
   std::string content_type, content_encoding, authorization, request_id;
+  std::optional<TraceParent> trace;                         // of `traceparent`; a malformed one is none
   std::string origin, preflight_method, preflight_headers;  // what browsers send for a page
 
   bool has_body() const { return chunked || content_length > 0; }
-  std::string path() const;  // percent-decoded, without the query, which no route reads
+  std::string path() const;   // percent-decoded, without the query
+  std::string query() const;  // as it is
 };
 
 // `text` ends with the empty line. Throws HttpError 400, 405, 414 or 431.
 Head parse_head(std::string_view text, const HeadLimits& limits);
 
+// Nothing where it is none that is known.
+std::optional<TraceParent> parse_trace_parent(std::string_view text);
+
 // A line "name: value", as of heads and trailers. Throws HttpError 400.
 void check_field(std::string_view line);
 bool has_control_characters(std::string_view text);  // other than tabs
+
+// %41 -> A; what is no such code stays as it is.
+std::string percent_decoded(std::string_view coded);
 
 // Letters, digits and -_.:/+= up to 128 of them: an id that we repeat in headers and logs.
 bool is_sane_id(std::string_view id);

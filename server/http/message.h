@@ -1,10 +1,12 @@
 // A request and its answer as route handlers see them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +18,12 @@ namespace ark::http {
 
 using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
+// Whose part the request is, by W3C's Trace Context: ids in lower-case hexadecimal, never zero.
+struct TraceParent {
+  std::string trace_id, parent_id;
+  bool is_sampled = false;
+};
+
 struct Request {
   std::string method, path;           // path: percent-decoded, without query
   std::string id;                     // x-request-id: the client's own, or ours
@@ -23,6 +31,8 @@ struct Request {
   std::string body;
   std::function<bool()> client_gone;  // asks the socket; a few microseconds
   uint32_t client = 0;                // the API key's KeyUsage::id; 0: without a key
+  std::string query;                  // as it was sent, without its question mark
+  std::optional<TraceParent> trace;
 };
 
 // Sends a piece of the body. False: the client is gone, no use in going on.
@@ -34,6 +44,8 @@ struct Response {
   std::string body;
   HeaderList headers;
   std::function<void(const Writer&)> stream;  // instead of body; runs where the handler did
+  // Called once the whole answer is sent, or the client gone; `blocked`: that the client did not read what was ready.
+  std::function<void(std::chrono::nanoseconds blocked)> sent;
   std::shared_ptr<LogFields> log;  // what the handler adds to the access log; may fill it while streaming
 };
 

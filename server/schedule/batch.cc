@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "server/schedule/order.h"
@@ -44,6 +45,7 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   if (s.request.prompt_logprobs) count = std::min(count, rows_left);  // at most one row a token
   if (count <= 0 || (rows_left == 0 && s.posted + count == s.asked)) return;
   if (!ensure_pages(state, s, s.posted + count, step, flight)) {
+    s.waits_for_pages = true;
     // Who cannot begin holds nobody up: pages that others have computed are found again.
     if (is_new) {
       give_back_pages(state, s);
@@ -75,6 +77,7 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   const int32_t read = std::max(0, std::min(s.posted + count, s.prompt_size()) - s.posted);
   count_tokens(state, s, read, count - read);
   s.cached += std::max(0, s.posted - s.furthest);
+  const int32_t again = std::max(0, std::min(s.posted + count, s.furthest) - s.posted);
   s.posted += count;
   if (s.posted == s.asked + drafts && s.asked < s.target()) {
     row.flags = kWantToken | (s.request.top_logprobs >= 0 ? kWantLogprob : 0u);
@@ -101,6 +104,7 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   share_pages(state, s, true);
   ++s.in_flight;
   flight.members.push_back(sequence);
+  flight.parts.push_back({count, again, s.redo, std::exchange(s.waits_for_pages, false)});
   state.counts.prompt_tokens += read;
 }
 
@@ -127,6 +131,7 @@ void fill_step(SchedulerState& state, const auto& may_run, bool may_draft, StepD
     else
       prompts.push_back(s);  // preempted for one before it
   const auto decodes = static_cast<int32_t>(flight.members.size());
+  for (StepPart& part : flight.parts) part.prompt = part.again = 0;
   const int32_t drafts = static_cast<int32_t>(step.tokens.size()) - decodes;
   if (!prompts.empty()) {
     int32_t most = state.options.max_batched_tokens;

@@ -52,6 +52,7 @@ class Pace {
     double alone = 0, each = 0;  // seconds: a step of streams alone; what each draft adds to it. 0: not known
   };
   Prices draft_prices() const;
+  double alone() const { return alone_.empty() ? 0 : alone_.median(); }  // as in Prices
 
  private:
   double guess() const;  // of what a token adds

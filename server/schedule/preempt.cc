@@ -16,6 +16,8 @@ bool preempt_youngest(SchedulerState& state, const Sequence& needy, const Flight
     give_back_pages(state, *victim);
     victim->posted = 0;
     victim->drafts.clear();
+    victim->redo = Cause::kPages;
+    victim->waits_for_pages = true;
     victim->ticket->mark_preempted();
     ++state.counts.preemptions;
     return true;

@@ -28,6 +28,7 @@ std::shared_ptr<Sequence> take_back(SchedulerState& state) {
     if (s->done) continue;
     give_back_pages(state, *s);
     s->posted = 0;
+    s->redo = Cause::kRestart;
     s->drafts.clear();
     s->asked = static_cast<int32_t>(s->tokens.size());
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -21,8 +22,8 @@ constexpr auto kLook = 50ms;  // between looks at what others want, and at wheth
 
 }  // namespace
 
-Scheduler::Scheduler(StepRunner& runner, SchedulerOptions options, StepRunner* draft_model)
-    : runner_(runner), state_(runner.limits(), options) {
+Scheduler::Scheduler(StepRunner& runner, SchedulerOptions options, RecordSink sink, StepRunner* draft_model)
+    : runner_(runner), sink_(std::move(sink)), state_(runner.limits(), options) {
   if (draft_model != nullptr) state_.drafter = std::make_unique<Drafter>(*draft_model);
   publish_stats();
   thread_ = std::thread([this] { run(); });
@@ -36,7 +37,7 @@ std::shared_ptr<Ticket> Scheduler::submit(GenerateRequest request) {
   sequence->request = std::move(request);
   sequence->tokens = sequence->request.prompt;
   sequence->asked = sequence->prompt_size();
-  sequence->ticket = std::make_shared<Ticket>();
+  sequence->ticket = std::make_shared<Ticket>(sequence->request, sink_);
   {
     std::lock_guard lock(mutex_);
     if (!failure_.empty()) throw Error(Code::kUnavailable, failure_);
@@ -128,6 +129,8 @@ void Scheduler::compute() {
     std::lock_guard lock(mutex_);
     restarting_.clear();
   }
+  if (lost_at_ != Ticket::Clock::time_point{})
+    state_.ledger.total[Cause::kRestart] += (Ticket::Clock::now() - std::exchange(lost_at_, {})).count();
   while (static_cast<int32_t>(state_.flights.size()) < state_.limits.depth && post_step()) {
   }
   if (!state_.flights.empty()) {
@@ -141,6 +144,7 @@ void Scheduler::compute() {
 
 void Scheduler::begin_anew(const std::string& why) {
   log_line(LogLevel::kWarning, "the model is lost and begins anew", {{"why", why}});
+  if (lost_at_ == Ticket::Clock::time_point{}) lost_at_ = Ticket::Clock::now();
   {
     std::lock_guard lock(mutex_);
     restarting_ = why;
@@ -172,6 +176,7 @@ void Scheduler::admit_incoming() {
   for (; !incoming_.empty(); incoming_.pop_front()) {
     incoming_.front()->arrival = ++last_arrival_;
     arrive(state_, *incoming_.front());
+    incoming_.front()->ticket->record().begin(state_.ledger);
     state_.waiting.push_back(std::move(incoming_.front()));
   }
   stats_.waiting = static_cast<int64_t>(state_.waiting.size());  // submit() counts these, too
@@ -208,7 +213,9 @@ void Scheduler::take_results(StepResult result) {
   Flight flight = std::move(state_.flights.front());
   state_.flights.pop_front();
   ARK_CHECK(result.rows.size() == flight.rows.size(), "a step's rows and results differ in number");
-  state_.pace.step_done(flight.load, Pace::Clock::now());
+  const auto now = Ticket::Clock::now();
+  tell_records(flight, now, result.cost);
+  state_.pace.step_done(flight.load, now);
   for (const auto& s : flight.members) --s->in_flight;
   for (std::size_t i = 0; i < flight.rows.size(); ++i)
     take_row(*flight.rows[i].first, flight.rows[i].second, result.rows[i]);
@@ -216,6 +223,15 @@ void Scheduler::take_results(StepResult result) {
   for (const auto& s : flight.members)
     if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength);
   state_.pages.step_done(result.step);
+}
+
+void Scheduler::tell_records(const Flight& flight, Ticket::Clock::time_point now, const StepCost& cost) {
+  const Pace::Load& load = flight.load;
+  Ledger& ledger = state_.ledger;
+  ledger.add({std::max(load.posted, ledger.last.end), now, load.decodes, load.prompts, load.drafts,
+              state_.pace.alone(), cost});
+  for (std::size_t i = 0; i < flight.members.size(); ++i)
+    if (Sequence& s = *flight.members[i]; !s.done) s.ticket->record().step(ledger, flight.parts[i]);
 }
 
 void Scheduler::take_row(Sequence& s, int32_t index, RowResult& row) {
@@ -236,6 +252,7 @@ void Scheduler::take_row(Sequence& s, int32_t index, RowResult& row) {
   ARK_CHECK(index == static_cast<int32_t>(s.tokens.size()), "a sampled token arrives out of order");
   s.tokens.push_back(row.token);
   ++state_.counts.generated_tokens;
+  s.ticket->record().token(state_.ledger.last.end);
   s.ticket->push({row.token, false, row.logprob, std::move(row.top)});
   const bool ends =
       std::find(s.request.end_ids.begin(), s.request.end_ids.end(), row.token) != s.request.end_ids.end();
@@ -255,6 +272,7 @@ void Scheduler::finish(Sequence& s, Finish how, Error error) {
   give_back_pages(state_, s);
   ++(how == Finish::kCancelled ? state_.counts.cancelled : state_.counts.finished);
   publish_stats();  // before the client learns of it: who has an answer finds it counted
+  s.ticket->record().finish(state_.ledger, Ticket::Clock::now());
   s.ticket->finish(how, std::move(error));
 }
 
@@ -271,9 +289,13 @@ void Scheduler::fail_all(const std::string& why) {
   std::lock_guard lock(mutex_);
   failure_ = why;
   const Error error(Code::kUnavailable, why);
-  for (auto* list : {&incoming_, &state_.waiting})
-    for (const auto& s : *list) s->ticket->finish(Finish::kFailed, error);
-  for (const auto& s : state_.running) s->ticket->finish(Finish::kFailed, error);
+  const auto fail = [&](const auto& sequences) {
+    for (const auto& s : sequences) {
+      if (!s->done) s->ticket->record().finish(state_.ledger, Ticket::Clock::now());
+      s->ticket->finish(Finish::kFailed, error);
+    }
+  };
+  fail(incoming_), fail(state_.waiting), fail(state_.running);
   incoming_.clear();
   state_.waiting.clear();
   state_.running.clear();

@@ -21,7 +21,8 @@ namespace ark::schedule {
 class Scheduler {
  public:
   // Takes the runners by reference; they outlive the scheduler. Starts the thread. `draft_model`: may be null.
-  Scheduler(StepRunner& runner, SchedulerOptions options, StepRunner* draft_model = nullptr);
+  Scheduler(StepRunner& runner, SchedulerOptions options, RecordSink sink = {},
+            StepRunner* draft_model = nullptr);
   ~Scheduler();  // shutdown at once
 
   // Throws Error(kInvalidArgument) if the request can never run (too long, unknown token, ...),
@@ -56,7 +57,10 @@ class Scheduler {
   void fail_all(const std::string& why);
   void publish_stats();
 
+  void tell_records(const Flight& flight, Ticket::Clock::time_point now, const StepCost& cost);
+
   StepRunner& runner_;
+  const RecordSink sink_;  // of what sequences went through
 
   mutable std::mutex mutex_;  // guards what follows, up to the blank line
   std::condition_variable arrived_, idle_;
@@ -68,6 +72,7 @@ class Scheduler {
   // Scheduler thread only.
   SchedulerState state_;
   uint64_t last_arrival_ = 0;
+  Ticket::Clock::time_point lost_at_{};  // since when the runner is lost; zero: it is not
   std::thread thread_;
 };
 

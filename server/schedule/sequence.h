@@ -26,11 +26,13 @@ struct Sequence {
 
   int32_t slot = -1;
   std::vector<int32_t> pages;
-  int32_t pages_known = 0;  // entries of `pages` that the device's table holds
-  int32_t shared = 0;       // entries of `pages` that are published: never written again
-  int32_t furthest = 0;     // the most that `posted` has been behind a step
-  int32_t cached = 0;       // tokens that others had computed before it came so far
-  bool done = false;        // finished towards the client; rows still in flight are ignored
+  int32_t pages_known = 0;       // entries of `pages` that the device's table holds
+  int32_t shared = 0;            // entries of `pages` that are published: never written again
+  int32_t furthest = 0;          // the most that `posted` has been behind a step
+  int32_t cached = 0;            // tokens that others had computed before it came so far
+  Cause redo = Cause::kPages;    // why tokens up to there are computed again
+  bool waits_for_pages = false;  // since its last step
+  bool done = false;             // finished towards the client; rows still in flight are ignored
 
   // Guesses of what follows; those that a step in flight computes from index `drafted_at` on, whether the client
   // expects them, and how many were right. Then no other step is in flight, and `asked` counts one of its tokens only.

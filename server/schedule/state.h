@@ -13,6 +13,7 @@
 #include "server/schedule/drafter.h"
 #include "server/schedule/pace.h"
 #include "server/schedule/page_allocator.h"
+#include "server/schedule/record.h"
 #include "server/schedule/sequence.h"
 
 namespace ark::schedule {
@@ -50,6 +51,7 @@ struct Flight {
   // (sequence, index of the token that the row is about)
   std::vector<std::pair<std::shared_ptr<Sequence>, int32_t>> rows;
   std::vector<std::shared_ptr<Sequence>> members;
+  std::vector<StepPart> parts;  // of each member
   Pace::Load load;
 };
 
@@ -66,7 +68,8 @@ struct SchedulerState {
       running;  // with a slot, by arrival; also done or preempted ones in flight
   std::deque<Flight> flights;
   Pace pace;
-  std::unique_ptr<Drafter> drafter;     // null: drafts are looked up only
+  std::unique_ptr<Drafter> drafter;  // null: drafts are looked up only
+  Ledger ledger;
   std::map<uint32_t, ClientWork> work;  // by client
   SchedulerStats counts;
   std::deque<std::chrono::steady_clock::time_point> losses;  // of the last minute

@@ -1,6 +1,43 @@
 #include "server/schedule/ticket.h"
 
 namespace ark::schedule {
+namespace {
+
+const char* outcome_of(Finish how) {
+  switch (how) {
+    case Finish::kRunning:
+      return "running";
+    case Finish::kStop:
+      return "stop";
+    case Finish::kLength:
+      return "length";
+    case Finish::kCancelled:
+      return "cancelled";
+    case Finish::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+}  // namespace
+
+Ticket::Ticket(const GenerateRequest& request, RecordSink sink)
+    : record_(std::make_shared<Record>(request.origin, static_cast<int32_t>(request.prompt.size()),
+                                       times_.queued)),
+      sink_(std::move(sink)) {}
+
+Ticket::~Ticket() {
+  if (!sink_) return;
+  record_->close(outcome_of(state_), times_.scheduled, times_.cached_tokens, times_.preemptions);
+  if (sent_ != Clock::time_point{}) record_->sent(sent_, blocked_);
+  sink_(std::move(record_));
+}
+
+void Ticket::mark_sent(std::chrono::nanoseconds blocked) {
+  std::lock_guard lock(mutex_);
+  sent_ = Clock::now();
+  blocked_ = blocked;
+}
 
 Finish Ticket::wait(std::vector<TokenEvent>& into, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);

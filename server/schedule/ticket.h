@@ -5,12 +5,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/run/step.h"
+#include "server/schedule/record.h"
 
 namespace ark::schedule {
 
@@ -30,6 +32,7 @@ struct GenerateRequest {
   std::string cache_salt;
   std::vector<int32_t> expected;     // what may be generated: a guess, that changes nothing but the time
   int32_t max_drafts = kMostDrafts;  // guesses that a step computes beside the next token
+  Origin origin;
 };
 
 struct TokenEvent {
@@ -53,12 +56,21 @@ class Ticket {
  public:
   using Clock = std::chrono::steady_clock;
 
+  Ticket() = default;
+  // `sink` gets the record when nobody holds the ticket any more.
+  Ticket(const GenerateRequest& request, RecordSink sink);
+  ~Ticket();
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+
   // -- connection's side
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   // Waits for more events; appends them to `into` and returns the state after them. kRunning with nothing
   // appended means that `timeout` passed.
   Finish wait(std::vector<TokenEvent>& into, std::chrono::milliseconds timeout);
   Error error() const;
+  // The whole answer is sent, for which the client let us wait so long.
+  void mark_sent(std::chrono::nanoseconds blocked);
 
   // -- scheduler's side
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
@@ -76,6 +88,8 @@ class Ticket {
   void mark_preempted();
   void mark_cached(int32_t tokens);
   void mark_drafts(int32_t right, int32_t wrong);
+  // Until finish().
+  Record& record() { return *record_; }
 
  private:
   mutable std::mutex mutex_;
@@ -85,6 +99,10 @@ class Ticket {
   Error error_{Code::kUnavailable, ""};
   Times times_{.queued = Clock::now()};
   std::atomic<bool> cancelled_{false};
+  std::shared_ptr<Record> record_ = std::make_shared<Record>(Origin(), 0, times_.queued);
+  RecordSink sink_;
+  Clock::time_point sent_{};
+  std::chrono::nanoseconds blocked_{};
 };
 
 }  // namespace ark::schedule

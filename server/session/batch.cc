@@ -39,6 +39,10 @@ bool Batch::run(const std::function<bool()>& give_up, const std::function<void(s
   }
 }
 
+void Batch::mark_sent(std::chrono::nanoseconds blocked) {
+  for (const auto& sequence : sequences_) sequence->mark_sent(blocked);
+}
+
 int64_t Batch::generated() const {
   int64_t sum = 0;
   for (const auto& sequence : sequences_) sum += sequence->generated();

@@ -21,6 +21,8 @@ class Batch {
   // when it says so. Throws what Generation::advance throws.
   bool run(const std::function<bool()>& give_up, const std::function<void(std::size_t, Piece)>& take);
 
+  void mark_sent(std::chrono::nanoseconds blocked);  // of all
+
   const Generation& at(std::size_t index) const { return *sequences_[index]; }
   std::size_t size() const { return sequences_.size(); }
   int64_t generated() const;  // tokens of all sequences

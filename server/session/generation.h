@@ -64,6 +64,8 @@ class Generation {
   int32_t generated() const { return generated_; }
   // What is of the prompt, once a token is there.
   schedule::Ticket::Times times() const { return ticket_->times(); }
+  // Its part of the answer is sent, for which the client let it wait so long.
+  void mark_sent(std::chrono::nanoseconds blocked) { ticket_->mark_sent(blocked); }
   double mean_logprob() const { return generated_ ? logprob_sum_ / generated_ : 0; }
 
  private:

@@ -2,15 +2,21 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 namespace ark::session {
 
-Model::Model(ServedModel given, schedule::SchedulerOptions scheduling)
+Model::Model(ServedModel given, schedule::SchedulerOptions scheduling, schedule::RecordSink also)
     : served(std::move(given)),
       created(std::time(nullptr)),
       options(scheduling),
-      scheduler(
-          std::make_unique<schedule::Scheduler>(*served.runner, scheduling, served.draft_runner.get())) {}
+      scheduler(std::make_unique<schedule::Scheduler>(
+          *served.runner, scheduling,
+          [slowest = slowest, also = std::move(also)](trace::RecordPtr record) {
+            slowest->add(record);
+            if (also) also(std::move(record));
+          },
+          served.draft_runner.get())) {}
 
 bool Model::is_called(const std::string& name) const {
   return name == served.name || std::ranges::find(served.aliases, name) != served.aliases.end();

@@ -10,12 +10,14 @@
 #include "server/schedule/scheduler.h"
 #include "server/session/statistics.h"
 #include "server/text/model_text.h"
+#include "server/trace/slowest.h"
 
 namespace ark::session {
 
 // Const after construction but for the scheduler and the statistics, which are safe from any thread.
 struct Model {
-  Model(ServedModel served, schedule::SchedulerOptions options);
+  // `also` gets every record that `slowest` gets.
+  Model(ServedModel served, schedule::SchedulerOptions options, schedule::RecordSink also = {});
 
   const std::string& name() const { return served.name; }
   bool is_called(const std::string& name) const;                             // by its name or an alias
@@ -27,6 +29,7 @@ struct Model {
   int64_t created;  // Unix seconds
   Statistics statistics;
   schedule::SchedulerOptions options;
+  std::shared_ptr<trace::Slowest> slowest = std::make_shared<trace::Slowest>();
   std::unique_ptr<schedule::Scheduler> scheduler;
 };
 

@@ -170,7 +170,8 @@ def test_openapi_is_valid_and_lists_every_route(tiny):
     openapi_spec_validator.validate(document)
     assert set(document["paths"]) == {
         "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/tokenize", "/detokenize",
-        "/apply-template", "/health", "/v2/health/live", "/v2/health/ready", "/version", "/metrics", "/metrics/vllm", "/openapi.json"}
+        "/apply-template", "/health", "/v2/health/live", "/v2/health/ready", "/version", "/metrics", "/metrics/vllm", "/debug/slow",
+        "/openapi.json"}
     with tiny.http() as http:
         for path, methods in document["paths"].items():
             path = path.replace("{model}", tiny.model)

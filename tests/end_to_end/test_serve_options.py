@@ -42,7 +42,7 @@ BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "
               "--max-num-seqs": "0", "--max-num-batched-tokens": "1.5", "--max-queue": "0", "--kv-memory": "5Q",
               "--shutdown-timeout": "-1", "--log-format": "xml", "--host": "no..host",  # no name server is asked
               "--max-restarts": "1001", "--max-connections-per-peer": "-1", "--keep-alive-timeout": "-1",
-               "--slo-itl": "-2", "--prompt-order": "random", "--speculate": "luck",
+               "--slo-itl": "-2", "--otlp-endpoint": "collector:4318", "--trace-slower-than": "-1", "--prompt-order": "random", "--speculate": "luck",
                "--log-level": "loud", "--numerics": "good", "--variant": "q4",
                "--activations": "fp4", "--weights": "int3",
               "--plan": "/nowhere/plan", "--cors-origins": "app.example", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
@@ -53,7 +53,7 @@ ENVIRONMENT = {"SERVED_MODEL_NAME": "named", "HOST": "127.0.0.1", "TP": "2", "PR
                "MAX_QUEUE": "5", "KV_MEMORY": "64k", "SHUTDOWN_TIMEOUT": "1.5", "LOG_FORMAT": "json", "INSECURE": "true",
                "ALLOWED_HOSTS": "ark.example", "CORS_ORIGINS": "https://app.example", "MAX_CONNECTIONS_PER_PEER": "9",
                "KEEP_ALIVE_TIMEOUT": "0.2", "NO_PREFIX_CACHE": "true", "SLO_ITL": "50", "PROMPT_ORDER": "arrival", "SPECULATE": "off"}
-ELSEWHERE = {"--cluster-key-file", "--check", "--supervise"}
+ELSEWHERE = {"--cluster-key-file", "--check", "--supervise", "--trace-dir"}
 
 
 @pytest.mark.parametrize("option", BAD_VALUES)

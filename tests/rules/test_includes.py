@@ -20,8 +20,9 @@ SERVER_ROOMS = {
     "http": set(),
     "text": {"json"},
     "schedule": set(),
-    "session": {"schedule", "text", "model.h"},
-    "api": {"http", "session", "schedule", "text", "json", "version.h"},
+    "trace": {"schedule", "json", "version.h"},
+    "session": {"schedule", "text", "trace", "model.h"},
+    "api": {"http", "session", "schedule", "text", "trace", "json", "version.h"},
     "supervise": set(),
     "load": {"schedule", "supervise", "text", "model.h", "config.h", "command_line.h", "version.h", "tools/main_guard.h"},
 }

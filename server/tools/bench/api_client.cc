@@ -229,6 +229,13 @@ Outcome ApiClient::generate(const Prompt& prompt, const std::string& model, Requ
   return outcome;
 }
 
+Json ApiClient::page(const std::string& path) {
+  const auto result = connection_->client.Get(connection_->prefix + path, headers_of(options_));
+  if (!result || result->status != 200) return nullptr;
+  Json body = parse_json_or_discard(result->body);
+  return body.is_discarded() ? Json() : body;
+}
+
 std::string ApiClient::first_model() {
   const auto result = connection_->client.Get(connection_->prefix + "/v1/models", headers_of(options_));
   if (!result) throw Error(Code::kUnavailable, base_url(options_) + ": " + connection_error(result.error()));

@@ -51,6 +51,8 @@ class ApiClient {
   Outcome generate(const Prompt& prompt, const std::string& model, RequestForm form);
   // The first name in /v1/models. Throws Error(kUnavailable).
   std::string first_model();
+  // What the server says at `path`; null where it has no such page, or does not tell.
+  Json page(const std::string& path);
 
  private:
   struct Connection;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "server/command_line.h"
 #include "server/json.h"
+#include "server/tools/bench/blame.h"
 #include "server/tools/bench/prompts.h"
 #include "server/tools/bench/report.h"
 #include "server/tools/bench_commands.h"
@@ -145,8 +146,9 @@ void run(const ServeOptions& options) {
   Json result = setting(options, model);
   const Json measured = figures(options, traffic, counts);
   result.update(measured);
+  if (const Json blame = blame_of_p99(options, traffic); !blame.empty()) result["p99_blame"] = blame;
   if (options.save_result || options.save_detailed || options.append_result) save(options, result);
-  print(options.json ? to_text(result) + "\n" : table(options, measured));
+  print(options.json ? to_text(result) + "\n" : table(options, measured) + blame_table(result));
   const auto failed =
       std::find_if(traffic.outcomes.begin(), traffic.outcomes.end(), [](const Outcome& o) { return !o.ok; });
   if (failed != traffic.outcomes.end()) std::cerr << "a failed request: " << failed->error << '\n';

@@ -51,6 +51,31 @@ TEST(Head, WhatMayStandOnceStandsOnce) {
 TEST(Head, PathsAreDecodedWithoutTheirQuery) {
   EXPECT_EQ(parse("", "GET /a%20b%2Fc?d=%41#e HTTP/1.1").path(), "/a b/c");
   EXPECT_EQ(parse("", "GET /%zz%4 HTTP/1.1").path(), "/%zz%4");
+  EXPECT_EQ(parse("", "GET /a?d=%41&e#f HTTP/1.1").query(), "d=%41&e");
+  for (const char* line : {"GET /a HTTP/1.1", "GET /a? HTTP/1.1", "GET /a#b?c HTTP/1.1"})
+    EXPECT_EQ(parse("", line).query(), "");
+}
+
+// W3C's Trace Context, 2021-11-23, "traceparent header".
+TEST(Head, TraceParentsAreTakenWhereTheyAreWhole) {
+  const std::string trace = "4bf92f3577b34da6a3ce929d0e0e4736", parent = "00f067aa0ba902b7";
+  const auto of = [](const std::string& value) { return parse("traceparent: " + value + "\r\n").trace; };
+  const auto whole = of("00-" + trace + "-" + parent + "-01");
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->trace_id, trace);
+  EXPECT_EQ(whole->parent_id, parent);
+  EXPECT_TRUE(whole->is_sampled);
+  EXPECT_FALSE(of("00-" + trace + "-" + parent + "-02")->is_sampled);
+  EXPECT_TRUE(of("cc-" + trace + "-" + parent + "-09-what-the-future-holds"));
+  for (const std::string& wrong :
+       {"00-" + trace + "-" + parent, "00-" + trace + "-" + parent + "-01-more",
+        "ff-" + trace + "-" + parent + "-01", "cc-" + trace + "-" + parent + "-01more",
+        "00-" + std::string(32, '0') + "-" + parent + "-01",
+        "00-" + trace + "-" + std::string(16, '0') + "-01",
+        "00-4BF92F3577B34DA6A3CE929D0E0E4736-" + parent + "-01", "00-" + trace + "-" + parent + "-0x",
+        std::string("0")})
+    EXPECT_FALSE(of(wrong)) << wrong;
+  EXPECT_FALSE(parse("").trace);
 }
 
 TEST(Head, ConnectionsStayOpenAsTheVersionSays) {

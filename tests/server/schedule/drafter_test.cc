@@ -155,7 +155,7 @@ struct Served {
   }
   SlowRunner runner;
   DraftRunner drafts;
-  Scheduler scheduler{runner, {}, &drafts};
+  Scheduler scheduler{runner, {}, {}, &drafts};
 };
 
 TEST(DraftModel, OneThatIsRightSavesMostSteps) {
@@ -201,7 +201,7 @@ TEST(DraftModel, RandomGuessesChangeNoToken) {
     drafts.wrong = [noise = std::mt19937(seed), rate = random() % 5]() mutable {
       return noise() % 10 < rate;
     };
-    Scheduler scheduler(runner, {.max_drafts = 1 + static_cast<int32_t>(random() % 15)}, &drafts);
+    Scheduler scheduler(runner, {.max_drafts = 1 + static_cast<int32_t>(random() % 15)}, {}, &drafts);
     for (int wave = 0; wave < 4; ++wave) {
       std::vector<std::pair<GenerateRequest, std::shared_ptr<Ticket>>> all;
       for (unsigned i = 1 + random() % 4; i > 0; --i) {
