@@ -2,14 +2,11 @@
 #pragma once
 
 #include "dma/device.h"
-#include "engine/cuda/image.h"
+#include "engine/cuda/dealing.h"
 
-// A function of its own: a case keeps its registers to itself, and compiles apart.
 #if defined(__CUDACC__)
-#define ARK_APART __device__ __noinline__
 #define ARK_ROLLED _Pragma("unroll 1")
 #else
-#define ARK_APART inline
 #define ARK_ROLLED
 #endif
 
@@ -257,69 +254,14 @@ struct Call {
   }
 };
 
-// a >= 0 and b > 0. Apart: some twenty instructions, for where it is not in an inner loop.
-struct Division {
-  i32 quotient, rest;
-};
-ARK_APART Division divide(i32 a, i32 b) {
-  const u32 quotient = static_cast<u32>(a) / static_cast<u32>(b);
-  return {static_cast<i32>(quotient), static_cast<i32>(static_cast<u32>(a) - quotient * static_cast<u32>(b))};
-}
-
-struct Tiles {
-  i64 first, last;
-};
-// engine/program/program.h's tiles_of. Apart: divisions of 64 bits are much code.
-ARK_APART Tiles tiles_of(i64 grid, int processor, int processors) {
-  const auto border = [&](int p) {
-    if (grid < 1 << 20)  // processors are fewer than 2^11
-      return static_cast<i64>(static_cast<u32>(grid) * static_cast<u32>(p) / static_cast<u32>(processors));
-    return grid * p / processors;
-  };
-  return {border(processor), border(processor + 1)};
-}
-
-// A processor's place among those that share an instance's tiles, the first of which is number `base`.
-ARK_DEVICE int place_from(const Block& b, i32 base) {
-  const int place = b.processor - base;
-  return place < 0 ? place + b.p.processors : place;
-}
-
 // One tile each, or ranges of them.
 ARK_DEVICE Tiles tiles_at(const Block& b, i64 grid, int place) {
-  const Tiles own = grid > b.p.processors ? tiles_of(grid, place, b.p.processors)
-                                          : Tiles{dev::min(i64{place}, grid), dev::min(i64{place} + 1, grid)};
+  const Tiles own = dealt(grid, place, b.p.processors);
   const bool cut = ARK_BUG(off_by_one_tile) && place > 0 && own.first < own.last,
              more = ARK_BUG(overlapping_tiles) && own.last < grid;
   return {own.first, own.last - cut + more};
 }
-
-// How the tiles of a matrix product lie in this step.
-struct StreamTiles {
-  i32 rows, panels, blocks, groups;
-  int group_bits;  // 2^group_bits groups
-  i32 pieces;      // of a tile
-  i64 grid;
-  ARK_DEVICE StreamTiles(const Stream& s, i32 m)
-      : rows(m),
-        panels(s.panels),
-        blocks((m + kRowBlock - 1) / kRowBlock),
-        groups(m <= kFewRows ? s.few_groups
-               : blocks == 1 ? s.some_groups
-                             : s.most_groups),
-        group_bits(31 - dev::leading_zeros(static_cast<u32>(groups))),
-        pieces(s.pieces >> group_bits),
-        grid(static_cast<i64>(panels) * blocks << group_bits) {}
-};
-struct StreamTile {
-  i32 group, block = 0, panel;
-  ARK_DEVICE StreamTile(const StreamTiles& t, i32 tile)
-      : group(tile & (t.groups - 1)), panel(tile >> t.group_bits) {
-    if (t.blocks == 1) return;
-    const Division by_block = divide(panel, t.blocks);
-    block = by_block.rest, panel = by_block.quotient;
-  }
-};
+ARK_DEVICE int place_from(const Block& b, i32 base) { return place_from(b.processor, base, b.p.processors); }
 
 // Tables are constant, but lie in memory that a copy engine wrote before the launch.
 ARK_DEVICE Stream load_stream(u64 streams, int index) {

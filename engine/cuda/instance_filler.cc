@@ -19,10 +19,8 @@ uint64_t InstanceFiller::address(BufferId id) const {
   if (id == kNone) return 0;
   const BufferId owner = root(program_, id);
   const Buffer& b = program_.buffers[owner];
-  if (b.kind == BufferKind::kWeight) {
-    const WeightStore& store = *image_.setup_.weights;
-    return places_.weights + static_cast<uint64_t>(store.address(b.weight) - store.address(0));
-  }
+  if (b.kind == BufferKind::kWeight)
+    return places_.weights + static_cast<uint64_t>(image_.weights_.offsets[at(b.weight)]);
   return b.kind == BufferKind::kInbox ? 0 : places_.arena + image_.buffers_[owner];
 }
 

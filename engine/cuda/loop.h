@@ -230,8 +230,7 @@ ARK_APART bool await_instance(const LoopParameters& p, u64 step, i32 n) {
   return !consumers_stopped(b);
 }
 
-// This processor's share of an instance. Those without tiles take no part: they neither wait nor signal, and who has
-// the first tile raises the counter for them; but all do where messages are counted, and in the mode of barriers.
+// This processor's share of an instance.
 struct Share {
   Tiles tiles;
   i32 raises;
@@ -239,11 +238,8 @@ struct Share {
 ARK_APART Share share_of(const LoopParameters& p, i32 n, i64 grid) {
   const Block b = open_block(p, 0, 0, {});
   const Instance& i = *instance_buffers(b, n).instances;
-  const int place = place_from(b, i.base), processors = p.processors;
-  const Tiles tiles = tiles_at(b, grid, place);
-  if (p.barrier != 0 || i.messages > 0) return {tiles, 1};
-  const int taking = grid < 1 ? 1 : static_cast<int>(dev::min(grid, i64{processors}));
-  return {tiles, place == 0 ? 1 + processors - taking : place < taking};
+  const int place = place_from(b, i.base);
+  return {tiles_at(b, grid, place), raises_of(grid, place, p.processors, p.barrier != 0 || i.messages > 0)};
 }
 
 // Runs instance `n`: one body on this processor's tiles. Returns where the ring is now. What does not depend on other

@@ -57,7 +57,8 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
       variants_(variants),
       number_(program),
       groups_(groups),
-      tiles_(tiles) {
+      tiles_(tiles),
+      weights_(*setup.program) {
   if (setup.program->vals.size() + 1 > kMaxVals) {
     throw Error(Code::kUnsupported, "the program has " + std::to_string(setup.program->vals.size()) +
                                         " sizes; device loops take " + std::to_string(kMaxVals - 1));
@@ -126,7 +127,7 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
                                                         static_cast<int32_t>(borders_.size()));
   if (is_new) borders_.insert(borders_.end(), pieces.begin(), pieces.end());
   s.borders = at(borders->second);
-  s.weights = static_cast<uint64_t>(setup_.weights->address(w.weight) - setup_.weights->address(0));
+  s.weights = static_cast<uint64_t>(weights_.offsets[at(w.weight)]);
   s.k = static_cast<i32>(p.vals[w.dims[0]].max);
   s.n = static_cast<i32>(p.vals[w.dims[1]].max);
   s.pieces = static_cast<i32>(pieces.size()) - 1;

@@ -84,6 +84,7 @@ class RankImage {
   const std::size_t number_;
   const int32_t groups_;
   const TileShape tiles_;
+  const WeightLayout weights_;
   RankTables rank_{};                         // addresses: offsets into the arena
   std::vector<uint64_t> buffers_;             // offsets of act, page and io buffers; others ~0
   std::vector<uint64_t> inboxes_;             // by channel

@@ -16,20 +16,25 @@ struct Part {
 
 }  // namespace
 
-WeightStore::WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads) {
-  int64_t total = 0;
+WeightLayout::WeightLayout(const Program& program) {
+  for (const WeightUse& use : program.weights) {
+    offsets.push_back(total);
+    bytes.push_back(packed_bytes(use));
+    total += (bytes.back() + kPage - 1) / kPage * kPage;
+  }
+}
+
+WeightStore::WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads)
+    : layout_(program) {
   std::vector<Part> parts;
   for (std::size_t w = 0; w < program.weights.size(); ++w) {
     const WeightUse& use = program.weights[w];
     ARK_CHECK(use.constant >= 0 && static_cast<std::size_t>(use.constant) < constants.size(),
               "weight of a constant that the compiler did not return");
-    offsets_.push_back(total);
-    bytes_.push_back(packed_bytes(use));
-    total += (bytes_.back() + kPage - 1) / kPage * kPage;
     const int64_t count = pack_parts(use);
     for (int64_t p = 0; p < count; ++p) parts.push_back({static_cast<int32_t>(w), p, count});
   }
-  memory_ = dma::allocate_private(static_cast<uint64_t>(total + kTail), "weights");
+  memory_ = dma::allocate_private(static_cast<uint64_t>(layout_.total + kTail), "weights");
   parallel_for(std::ssize(parts), threads, [&](int64_t i) {
     const Part& part = parts[static_cast<std::size_t>(i)];
     const WeightUse& use = program.weights[part.weight];

@@ -14,14 +14,21 @@
 
 namespace ark {
 
+// Where a program's weights lie in an arena, by weight; the first at 0.
+struct WeightLayout {
+  std::vector<int64_t> offsets, bytes;
+  int64_t total = 0;
+  explicit WeightLayout(const Program& program);
+};
+
 class WeightStore {
  public:
   // `constants`: what WeightUse::constant indexes. Throws Error(kBadModel) naming the weight if a file is shorter
   // than it was, Error(kExhausted) if the memory cannot be had, Error(kInternal) if a use does not fit its constant.
   WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads);
 
-  std::byte* address(int32_t weight) const { return memory_.region.base + offsets_[weight]; }
-  int64_t bytes(int32_t weight) const { return bytes_[weight]; }
+  std::byte* address(int32_t weight) const { return memory_.region.base + layout_.offsets[weight]; }
+  int64_t bytes(int32_t weight) const { return layout_.bytes[weight]; }
   // All of it, address(0) first.
   std::span<const std::byte> arena() const { return {memory_.region.base, memory_.region.bytes}; }
   // Once a device has a copy: gives the memory back; sizes stay.
@@ -32,7 +39,7 @@ class WeightStore {
   int64_t arena_bytes() const { return static_cast<int64_t>(memory_.region.bytes); }
 
  private:
-  std::vector<int64_t> offsets_, bytes_;
+  WeightLayout layout_;
   dma::Memory memory_;
 };
 

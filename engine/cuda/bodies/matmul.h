@@ -40,8 +40,8 @@ struct MatMul : Quiet {
   using Own = Weights<W, kPanel>;
   using X = typename Own::X;
   static constexpr int kVector = Own::kVector, kLanes = Own::kLanes, kFmaRows = 4;
-  static constexpr int kPitch = kPanel + 4;  // floats of a row of sums; keeps rows in different banks
-  static constexpr int kAtOnce = 4;          // elements of an output that a thread has in hand
+  static constexpr int kPitch = sum_pitch(kPanel);
+  static constexpr int kAtOnce = 4;  // elements of an output that a thread has in hand
   // Of pieces that all warps share: 16 columns of the panel a warp, and each kRowParts-th column of eight rows of x.
   static constexpr int kColumnGroups = kPanel / 16, kRowParts = kConsumerWarps / kColumnGroups;
   static constexpr int kOctets = (kRowBlock / 8 + kRowParts - 1) / kRowParts,
@@ -51,7 +51,7 @@ struct MatMul : Quiet {
 
   // Scratch: borders of pieces; sums of the tile [rows][kPanel]; sums that wait for their right neighbours in the tree;
   // x; sums of pieces. Elements of the first sums are touched by thread e % kConsumers only, but where said.
-  static constexpr u32 kBorderBytes = (kMaxPieces + 4) * 4, kTileBytes = kRowBlock * kPanel * 4;
+  static constexpr u32 kTileBytes = kRowBlock * kPanel * 4;
   static constexpr u32 kWaitingBytes =
       (kTiles.levels - 1) *
       (kKept * kConsumers > kRowBlock * kPanel ? kKept * kConsumers : kRowBlock * kPanel) * 4;
@@ -79,7 +79,7 @@ struct MatMul : Quiet {
     if (is_shared()) {
       waiting = tile_sums + kRowBlock * kPanel;
       x.start = waiting + kWaitingBytes / 4;
-      count = dev::max(1, divide(kPieceRows, s.longest_piece).quotient);
+      count = shared_turn(s.longest_piece);
     } else {
       plan_batches(most_rows);
     }
@@ -89,17 +89,12 @@ struct MatMul : Quiet {
   ARK_DEVICE bool is_shared() const { return !is_fma() && tiles.rows > kFewRows; }
   ARK_DEVICE const i32* borders() const { return reinterpret_cast<const i32*>(call.b.scratch); }
 
-  // As many pieces as there is room for, a power of two.
   ARK_DEVICE void plan_batches(i32 most_rows) {
-    const i32 levels = 32 - dev::leading_zeros(static_cast<u32>(tiles.pieces));
-    const i32 room = static_cast<i32>(kScratchBytes - kBorderBytes) / 4 - levels * most_rows * kPanel;
-    const auto columns = [&] { return (count * s.longest_piece + 3) / 4 * 4 + 8; };
-    for (count = tiles.pieces; count > 1; count /= 2) {
-      if (most_rows * (columns() + count * kPitch) <= room) break;
-    }
+    const i32 levels = log2_of(static_cast<u32>(tiles.pieces)) + 1;
+    count = batch_of(tiles.pieces, s.longest_piece, most_rows, kPanel, kScratchBytes);
     waiting = tile_sums + most_rows * kPanel;
     x.start = waiting + (levels - 1) * most_rows * kPanel;
-    x.stride = columns();
+    x.stride = batch_columns(count, s.longest_piece);
     piece_sums = static_cast<float*>(x.start) + most_rows * x.stride;
   }
 
