@@ -40,7 +40,8 @@ class alignas(64) TraceRing {
 struct Timeline {
   double nanoseconds_per_tick = 1;
   std::vector<std::vector<std::string>> phases;  // names, by rank
-  std::vector<std::vector<TraceEvent>> blocks;   // by rank and processor, as many each; in the order of time
+  std::vector<std::vector<TraceEvent>> blocks;   // by rank and processor, in the order of time
+  std::size_t most_events = 0;                   // of a block whose older ones are lost; 0: none are
 };
 
 std::vector<std::string> phase_names(const Program& program);
@@ -57,6 +58,9 @@ struct PhaseTimes {
   int64_t instances = 0;  // over all blocks
   double wait_us = 0;     // per instance and block: exposed waits
   double run_us = 0, publish_us = 0;
+  // A step, over its instances: each moment belongs to the phase of what ends next in any block, so that phases add up
+  // to the step but for its borders.
+  double span_us = 0;
 };
 // By phase of rank 0, in the order of phases.
 std::vector<PhaseTimes> phase_times(const Timeline& timeline);

@@ -6,6 +6,7 @@
 
 #include "base/energy.h"
 #include "base/error.h"
+#include "base/index.h"
 #include "engine/compile.h"
 #include "server/command_line.h"
 #include "server/config.h"
@@ -119,13 +120,21 @@ class Sequences {
   int32_t count_, pages_each_ = 0, length_ = 0;
 };
 
-// The loop's last steps for ui.perfetto.dev, and the phases that waited longest, to stderr.
-void save_timeline(RaggedRunner& runner, const std::string& file) {
+// The loop's last steps for ui.perfetto.dev, and the phases that waited longest, to stderr. Returns all phases.
+Json save_timeline(RaggedRunner& runner, const std::string& file) {
   const Timeline timeline = runner.timeline();
   std::ofstream out(file);
   out << perfetto_json(timeline);
   if (!out.flush()) throw Error(Code::kOs, "cannot write " + escaped(file));
   std::vector<PhaseTimes> times = phase_times(timeline);
+  Json phases = Json::array();
+  for (const PhaseTimes& t : times)
+    phases.push_back({{"phase", timeline.phases[0][at(t.phase)]},
+                      {"number", t.phase},
+                      {"wait_us", t.wait_us},
+                      {"run_us", t.run_us},
+                      {"publish_us", t.publish_us},
+                      {"span_us", t.span_us}});
   std::sort(times.begin(), times.end(),
             [](const auto& a, const auto& b) { return a.wait_us * a.instances > b.wait_us * b.instances; });
   times.resize(std::min<std::size_t>(times.size(), 12));
@@ -135,6 +144,7 @@ void save_timeline(RaggedRunner& runner, const std::string& file) {
                   t.run_us, t.publish_us);
     std::cerr << text << escaped(timeline.phases[0][t.phase]) << '\n';
   }
+  return phases;
 }
 
 // Steps of one kind.
@@ -224,7 +234,7 @@ Json measure(const ModelBench& bench) {
     if (bench.profile)
       add_profile(result, "decode " + std::to_string(batch), *loop, {batch, batch, std::ssize(times)}, rate);
   }
-  if (!bench.trace.empty()) save_timeline(*loop, bench.trace);
+  if (!bench.trace.empty()) result["trace"] = save_timeline(*loop, bench.trace);
   if (loop && loop->device()) result["launches"] = loop->device()->launches();
   result["rss_mb"] = {{"loaded", rss_loaded}, {"steady", memory_mb("VmRSS")}, {"peak", memory_mb("VmHWM")}};
   result["packed_mb"] = static_cast<double>(loaded.memory.weights) / (1 << 20);

@@ -238,6 +238,7 @@ const std::vector<InspectStage>& inspect_stages() {
       {"weights", weights_text, weights_json, nullptr},
       {"placement", placement_text, placement_json, nullptr},
       {"cuda", cuda_text, cuda_json, nullptr},
+      {"cost", cost_text, cost_json, nullptr},
   };
   return *table;
 }
@@ -247,10 +248,16 @@ const LoadOptions& Inspection::load() {
   return *load_;
 }
 
+LaunchTerms Inspection::launch_terms() {
+  const auto* model = std::get_if<DecoderModel>(&recognised());
+  if (!model) throw Error(Code::kUnsupported, "no decoder: " + why_plain(*this));
+  return terms_for(*model, load());
+}
+
 const Compiled& Inspection::compiled() {
   if (compiled_) return *compiled_;
   if (const auto* model = std::get_if<DecoderModel>(&recognised())) {
-    const LaunchTerms terms = terms_for(*model, load());
+    const LaunchTerms terms = launch_terms();
     limits_ = terms.limits;
     compiled_ = compile_model(*model, terms);
     return *compiled_;

@@ -15,15 +15,22 @@
 #include "server/json_fwd.h"
 #include "server/load/load.h"
 #include "server/load/model_file.h"
+#include "server/load/terms.h"
 
 namespace ark {
+
+// The step and the GPU that stage cost replays.
+struct CostOptions {
+  std::string arch = "sm_90a", trace;  // trace: file for its timeline, or empty
+  int32_t batch = 1, context = 128, prompt = 0, groups = 0;
+};
 
 // A model on its way through the load path; each stage is computed when first asked for.
 class Inspection {
  public:
   // `options`: the model, tp, the plan to force and the limits that programs are made for.
-  explicit Inspection(const ServeOptions& options)
-      : options_(options), file_(find_model(options.model, options.variant)) {}
+  explicit Inspection(const ServeOptions& options, CostOptions cost = {})
+      : options_(options), cost_(std::move(cost)), file_(find_model(options.model, options.variant)) {}
 
   const std::filesystem::path& file() const { return file_.onnx; }
   const std::filesystem::path& text_folder() const { return file_.text_folder; }
@@ -40,10 +47,14 @@ class Inspection {
   // Of a recognised decoder, as compiled: tokens of a sequence, and of a page of keys and values.
   int64_t max_length() { return compiled(), limits_.max_length; }
   int64_t page_size() { return compiled(), limits_.page_size; }
+  // The limits, and how a device multiplies.
+  LaunchTerms launch_terms();
+  const CostOptions& cost() const { return cost_; }
   static constexpr int64_t kPlainSize = 128;
 
  private:
   ServeOptions options_;
+  CostOptions cost_;
   ModelFile file_;
   std::optional<onnx::Model> parsed_;
   std::optional<Graph> built_, passed_;
@@ -74,6 +85,9 @@ std::string placement_text(Inspection& inspection);
 Json placement_json(Inspection& inspection);
 std::string cuda_text(Inspection& inspection);
 Json cuda_json(Inspection& inspection);
+// What a step would take on a GPU (engine/cuda/cost): text also writes the timeline that was asked for.
+std::string cost_text(Inspection& inspection);
+Json cost_json(Inspection& inspection);
 
 // Why the model is served plain, or not at all; of no recognised decoder.
 std::string why_plain(Inspection& inspection);

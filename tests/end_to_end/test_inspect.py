@@ -312,3 +312,36 @@ def test_large_files_are_parsed_without_reading_weights(tmp_path):
                                            ("--max-num-batched-tokens", 2**20 + 1)])
 def test_sizes_are_bounded_as_those_of_ark_serve(option, value):
     assert option in refused(MODELS[0], 64, f"{option}={value}")
+
+
+def test_what_a_step_costs_on_a_gpu(tmp_path):
+    path = FIXTURES / "gpt2-optimum" / "model.onnx"
+    trace = tmp_path / "trace.json"
+    text = inspect(path, "--stage", "cost", "--batch", 4, "--context", 16, "--trace", trace)
+    assert text.returncode == 0 and text.stderr == "", text.stderr
+    assert {"X", "M"} == {event["ph"] for event in json.loads(trace.read_text())["traceEvents"]}
+    costs = {}
+    for name, options in {"one": [], "four": ["--batch", 4], "prompt": ["--prompt", 24], "ranks": ["--tp", 2],
+                          "old": ["--arch", "sm_80"]}.items():
+        run = inspect(path, "--stage", "cost", "--context", 16, "--json", *options)
+        assert run.returncode == 0, run.stderr
+        costs[name] = json.loads(run.stdout)
+    for cost in costs.values():
+        assert cost["us"] > sum(p["us"] for p in cost["phases"]) > 0 and cost["us"] > cost["floor_us"] > 0
+        assert cost["counts"]["loads"] == sum(p["times"] * p["counts"]["loads"] for p in cost["phases"])
+        assert {rate["source"] for rate in cost["rates"]} <= {"measured", "fitted", "data sheet", "paper", "derived"}
+    assert costs["one"]["us"] <= costs["four"]["us"] < costs["prompt"]["us"] and costs["one"]["us"] < costs["ranks"]["us"]
+    assert costs["old"]["arch"] == "sm_80" and costs["old"]["us"] > costs["one"]["us"]
+    step = next(line for line in text.stdout.splitlines() if line.startswith("step "))
+    assert f"{json.loads(inspect(path, '--stage', 'cost', '--context', 16, '--batch', 4, '--json').stdout)['us']:.2f} us" in step
+
+
+@pytest.mark.parametrize("options, says", [
+    (["--arch", "sm_70"], "sm_80, sm_89, sm_90a, sm_100, sm_120"),
+    (["--context", "100000"], "tokens of a sequence; the model takes"),
+    (["--batch", "4096", "--prompt", "100"], "409600 tokens"),
+    (["--trace", "/nowhere/trace.json"], "cannot write"),
+])
+def test_a_step_that_cannot_be_replayed_is_refused(options, says):
+    run = inspect(FIXTURES / "gpt2-optimum" / "model.onnx", "--stage", "cost", *options)
+    assert run.returncode in (64, 71) and says in run.stderr and run.stderr.count("\n") == 1, run.stderr

@@ -19,7 +19,7 @@ struct RunnerSetup {
   RaggedOptions options;  // limits are filled in
 };
 
-inline std::unique_ptr<RaggedRunner> make_runner(const DecoderModel& model, const RunnerSetup& s) {
+inline Compiled compile(const DecoderModel& model, const RunnerSetup& s) {
   CompileOptions c;
   c.ranks = s.ranks;
   c.max_tokens = s.max_tokens;
@@ -30,6 +30,10 @@ inline std::unique_ptr<RaggedRunner> make_runner(const DecoderModel& model, cons
   c.link = s.link;
   c.storage.policy = s.weights;
   c.activations = s.activations;
+  return compile_decoder(model, c);
+}
+
+inline RaggedOptions ragged_options(const DecoderModel& model, const RunnerSetup& s) {
   RaggedOptions o = s.options;
   o.limits = {s.max_tokens,
               s.max_rows,
@@ -40,7 +44,11 @@ inline std::unique_ptr<RaggedRunner> make_runner(const DecoderModel& model, cons
               static_cast<int32_t>(model.vocabulary),
               2};
   o.max_items = s.max_tokens;
-  return make_ragged_runner(compile_decoder(model, c), o);
+  return o;
+}
+
+inline std::unique_ptr<RaggedRunner> make_runner(const DecoderModel& model, const RunnerSetup& s) {
+  return make_ragged_runner(compile(model, s), ragged_options(model, s));
 }
 
 inline StepResult wait_for(StepRunner& runner) {

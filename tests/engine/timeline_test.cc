@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace ark {
 namespace {
@@ -61,6 +62,30 @@ TEST(Timeline, OpensAsTraceEvents) {
   }
   EXPECT_EQ(spans, 6 + 3);
   EXPECT_EQ(names, 2);
+}
+
+// Two blocks, two steps of phases 0, 1 and 2, of which block 1 has no part in 0. Ends: 0 at 200, 1 at 500, 2 at 600,
+// 1 at 700, 2 at 1000.
+TEST(Timeline, TellsWhatEachPhaseAddsToAStep) {
+  Timeline t;
+  t.phases = {{"a", "b", "c"}};
+  t.blocks.resize(2);
+  const auto add = [&](std::size_t block, int32_t phase, uint64_t wait, uint64_t run, uint64_t end) {
+    for (const auto& [clock, kind] : {std::pair{wait, kWait}, {run, kRun}, {end, kPublish}, {end + 1, kDone}})
+      t.blocks[block].push_back({clock, phase, kind});
+  };
+  for (const uint64_t step : {1000u, 5000u}) {
+    add(0, 0, step, step, step + 200);
+    add(0, 1, step + 210, step + 250, step + 500);
+    add(1, 1, step + 10, step + 240, step + 700);
+    add(0, 2, step + 510, step + 520, step + 600);
+    add(1, 2, step + 710, step + 720, step + 1000);
+  }
+  const std::vector<PhaseTimes> times = phase_times(t);
+  ASSERT_EQ(times.size(), 3u);
+  EXPECT_DOUBLE_EQ(times[0].span_us, 0.2);
+  EXPECT_DOUBLE_EQ(times[1].span_us, 0.3 + 0.1);
+  EXPECT_DOUBLE_EQ(times[2].span_us, 0.1 + 0.3);
 }
 
 TEST(Timeline, TellsWaitsFromWork) {

@@ -30,6 +30,8 @@ struct TokenGraphOptions {
   bool is_decoded = false;             // they are f32 constants of the same numbers
   bool is_shared = false;              // those of one size share codes and scales, but not zeros
   uint64_t seed = 1;
+  bool filled =
+      true;  // false: large constants hold whatever is there, and take no memory while nobody reads them
 };
 
 // Builds the graph line by line; random weights follow from the seed and the order of calls.
@@ -46,7 +48,7 @@ class TokenGraphBuilder {
   ValueId constant(std::vector<int64_t> dims, double spread, double centre, DType dtype,
                    const std::string& name) {
     Tensor t = Tensor::empty(dtype, dims);
-    for (int64_t i = 0; i < t.size(); ++i) {
+    for (int64_t i = 0; i < t.size() && (o.filled || t.size() < 1 << 16); ++i) {
       const auto value = static_cast<float>(centre + spread * (uniform() * 2 - 1));
       store_f32(dtype, t.data.get(), i, 1, &value);
     }

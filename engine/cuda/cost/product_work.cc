@@ -1,0 +1,128 @@
+// The work of matrix products: bodies/matmul.h.
+#include <algorithm>
+
+#include "base/index.h"
+#include "engine/cuda/cost/work_parts.h"
+
+namespace ark::cuda::cost {
+
+ProductWork::ProductWork(const StepTables& t, const Instance& i)
+    : tables_(t),
+      i_(i),
+      s_(i.stream),
+      tiles_(s_, t.size(s_.m), t.machine().tiles.row_block),
+      bits_(static_cast<u32>(i.sizes[0])) {
+  const std::string& type = t.variant(i).type;
+  const bool is_mixed = type.ends_with("kMixed>");
+  is_fma_ = type.ends_with("kFma>") || (is_mixed && tiles_.rows <= 4);
+  is_shared_ = !is_fma_ && tiles_.rows > kFewRows;
+  takes_codes_ = s_.unit_rows > 1;
+  count_ = is_shared_
+               ? shared_turn(s_.longest_piece)
+               : batch_of(tiles_.pieces, s_.longest_piece, std::min(t.machine().tiles.row_block, tiles_.rows),
+                          s_.panel, t.machine().tiles.scratch);
+  for (i32 piece = 0; piece <= s_.pieces; ++piece) borders_.push_back(t.word(s_.borders + at(piece) * 4));
+}
+
+i32 ProductWork::rows_of(const StreamTile& tile) const {
+  const i32 block = tables_.machine().tiles.row_block;
+  return std::min(block, tiles_.rows - tile.block * block);
+}
+
+int64_t ProductWork::piece_bytes(i32 piece) const {
+  const i32 units = (border(piece + 1) - border(piece) + s_.unit_rows - 1) / s_.unit_rows;
+  return int64_t{units} * s_.unit_bytes;
+}
+
+Work ProductWork::before_pieces(const StreamTile& tile, i32 first) const {
+  const i32 start = tile.group * tiles_.pieces, end = std::min(first + count_, tiles_.pieces);
+  const i32 columns = border(start + end) - border(start + first), rows = rows_of(tile);
+  const int32_t quarters = rows * std::max(1, (columns + 3) / 4);
+  // Shared pieces: what a thread has ahead is all of a turn's x.
+  const int32_t rounds = columns <= 0 ? 0 : is_shared_ ? 1 : up(quarters, 4 * kConsumers);
+  Work w = loads(rounds);
+  w += barriers(1);
+  w.cycles = 2 * kCall + up(quarters, kConsumers) * (is_fma_ ? 60.0 : 250.0);
+  return w;
+}
+
+double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
+  const i32 rows = rows_of(tile), k = border(piece + 1) - border(piece);
+  const i32 column_groups = s_.panel / 16;
+  if (is_fma_) {
+    const i32 vector = takes_codes_ ? 8 : 16 / (s_.unit_bytes / s_.panel), lanes = s_.panel / vector;
+    const double turn = takes_codes_ ? 220 : 60;  // of a lane's rows: codes take two at a time
+    const i32 turns_of = up(k, 32 / lanes * (takes_codes_ ? 2 : 1));
+    return 300 + up(rows, 4) * (turns_of * turn + vector * 4 * 12);
+  }
+  const i32 steps = up(k, 16);
+  const double part = takes_codes_ ? 180 : 30;  // of sixteen columns
+  if (!is_shared_) return 600 + steps * (60 + column_groups * (60 + part));
+  const i32 row_parts = kConsumerWarps / column_groups, octets = up(up(rows, 8), row_parts);
+  return 500 + steps * (30 + part + octets * 70) + octets * 200;
+}
+
+Work ProductWork::after_pieces(const StreamTile& tile, i32 first) const {
+  const bool is_last = first + count_ >= tiles_.pieces;
+  const i32 rows = rows_of(tile);
+  if (is_shared_) return barriers(is_last);
+  Work w = barriers(1);
+  w.cycles = turns(i64{rows} * s_.panel) * up(count_, kNode) * 130.0;
+  return w;
+}
+
+Work ProductWork::write_work(const StreamTile& tile) const {
+  const i32 each = turns(i64{rows_of(tile)} * s_.panel), rounds = up(each, 4);
+  const bool has_bias = (bits_ & kEpilogueBias) != 0,
+             has_terms = has_bias || (bits_ & kEpilogueResidual) != 0;
+  Work w = has_terms ? loads(has_bias ? 0 : rounds, has_bias ? rounds : 0) : Work{};
+  w.cycles = each * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
+  return w;
+}
+
+Work ProductWork::hand_in_work(const StreamTile& tile) const {
+  return cycles(turns(i64{rows_of(tile)} * s_.panel) * 20.0);
+}
+
+Work ProductWork::join_work(const StreamTile&) const {
+  Work w = loads(1);  // the atomic operation's result: no load to wait for beside it
+  w += barriers(2);
+  w.fences = w.atomics = 1;
+  return w;
+}
+
+Work ProductWork::gather_work(const StreamTile& tile) const {
+  const i32 size = std::min(tiles_.groups, kNode), nodes = tiles_.groups / size;
+  const i64 elements = i64{rows_of(tile)} * s_.panel;
+  const int32_t rounds = turns(nodes * elements / 4);
+  Work w = loads(rounds);
+  w += barriers(2);
+  w.cold = 1;
+  w.cycles = rounds * (kCall + 100) + turns(elements) * 60.0;
+  Work terms = write_work(tile);  // whose first terms came while the others were counted
+  const int32_t hidden = terms.loads > 0;
+  terms.loads -= hidden, terms.far -= terms.far > 0;
+  return w += terms;
+}
+
+Work ProductWork::total(Tiles own, int32_t gathered) const {
+  Work all;
+  for (i64 t = own.first; t < own.last; ++t) {
+    const StreamTile tile(tiles_, static_cast<i32>(t));
+    for (i32 first = 0; first < tiles_.pieces; first += count_) {
+      all += before_pieces(tile, first);
+      all += after_pieces(tile, first);
+    }
+    if (tiles_.groups == 1) {
+      all += write_work(tile);
+      continue;
+    }
+    all += hand_in_work(tile);
+    if (tile.group + 1 < tiles_.groups && t + 1 < own.last) continue;
+    all += join_work(tile);
+    if (gathered-- > 0) all += gather_work(tile);
+  }
+  return all;
+}
+
+}  // namespace ark::cuda::cost

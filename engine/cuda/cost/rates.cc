@@ -1,0 +1,95 @@
+#include "engine/cuda/cost/rates.h"
+
+#include <array>
+#include <string>
+
+#include "base/error.h"
+
+namespace ark::cuda::cost {
+namespace {
+
+constexpr Source kMeasured = Source::kMeasured, kFitted = Source::kFitted, kDatasheet = Source::kDatasheet,
+                 kPaper = Source::kPaper, kDerived = Source::kDerived;
+
+// The H100 is the one that was measured; others have its cycles at their own clock.
+Rates derived(std::string_view arch, std::string_view card, int32_t processors, int32_t shared, double ghz,
+              double bytes_a_nanosecond, const Rates& like) {
+  Rates r = like;
+  r.arch = arch, r.card = card, r.processors = processors, r.shared_per_block = shared;
+  r.clock = {ghz, kDatasheet};
+  r.peak = {bytes_a_nanosecond, kDatasheet};
+  r.stream = {bytes_a_nanosecond * like.stream.value / like.peak.value, kDerived};
+  const double slower = like.clock.value / ghz;
+  r.link = {like.link.value / slower, kDerived};
+  for (Rate* rate : {&r.l2, &r.memory, &r.barrier, &r.release, &r.hop, &r.raise, &r.cold, &r.enter, &r.skip})
+    *rate = {rate->value * slower, kDerived};
+  r.open.source = r.close.source = kDerived;  // the bus and the host: as they are there
+  return r;
+}
+
+std::vector<Rates> make() {
+  const Rates h100 = {.arch = "sm_90a",
+                      .card = "H100 SXM5 80GB",
+                      .processors = 132,
+                      .shared_per_block = 232448,
+                      .clock = {1.98, kMeasured},
+                      .peak = {3350, kDatasheet},
+                      .stream = {2850, kFitted},
+                      .link = {126, kPaper},
+                      .l2 = {200, kFitted},
+                      .memory = {800, kFitted},
+                      .barrier = {20, kPaper},
+                      .release = {600, kFitted},
+                      .hop = {620, kMeasured},
+                      .raise = {3, kMeasured},
+                      .cold = {900, kFitted},
+                      .enter = {900, kFitted},
+                      .skip = {450, kFitted},
+                      .open = {12000, kMeasured},
+                      .close = {10000, kMeasured}};
+  return {derived("sm_80", "A100 SXM4 80GB", 108, 166912, 1.41, 2039, h100),
+          derived("sm_89", "L40S", 142, 101376, 2.52, 864, h100), h100,
+          derived("sm_100", "B200", 148, 232448, 1.965, 8000, h100),
+          derived("sm_120", "RTX PRO 6000", 188, 101376, 2.6, 1792, h100)};
+}
+
+}  // namespace
+
+std::string_view name_of(Source source) {
+  constexpr std::array<std::string_view, 5> kNames = {"measured", "fitted", "data sheet", "paper", "derived"};
+  return kNames[static_cast<std::size_t>(source)];
+}
+
+std::vector<RateRow> rows_of(const Rates& r) {
+  return {{"clock", "GHz", r.clock},
+          {"memory at its peak", "GB/s", r.peak},
+          {"memory as weights are streamed", "GB/s", r.stream},
+          {"L2 to a processor", "GB/s", r.link},
+          {"load from L2", "ns", r.l2},
+          {"load from memory", "ns", r.memory},
+          {"barrier of a block", "ns", r.barrier},
+          {"stores, until others see them", "ns", r.release},
+          {"release to acquire, block to block", "ns", r.hop},
+          {"word raised, one block after the other", "ns", r.raise},
+          {"instructions that the cache has lost", "ns", r.cold},
+          {"instance, before its wait", "ns", r.enter},
+          {"instance without tiles", "ns", r.skip},
+          {"post to the first instance", "ns", r.open},
+          {"last instance to the host", "ns", r.close}};
+}
+
+const std::vector<Rates>& all_rates() {
+  static const auto* const kAll = new std::vector<Rates>(make());
+  return *kAll;
+}
+
+const Rates& rates_of(std::string_view arch) {
+  std::string known;
+  for (const Rates& r : all_rates()) {
+    if (r.arch == arch) return r;
+    known += (known.empty() ? "" : ", ") + std::string(r.arch);
+  }
+  throw Error(Code::kUsage, "--arch '" + escaped(std::string(arch)) + "' is none of " + known);
+}
+
+}  // namespace ark::cuda::cost

@@ -1,0 +1,373 @@
+#include "engine/cuda/cost/replay.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <memory>
+#include <queue>
+
+#include "base/error.h"
+#include "base/index.h"
+
+namespace ark::cuda::cost {
+namespace {
+
+// Who takes part in an instance, and how far that is.
+struct InstanceState {
+  i64 grid = 0;
+  std::unique_ptr<const ProductWork> product;  // null: another body
+  std::vector<int32_t> arrivals;               // of a product, by output: groups that are there
+  std::vector<int32_t> waiting;                // processors
+  int32_t missing = 0;                         // raises
+  double complete = 0;
+  int32_t last = 0;                     // the processor that was through last
+  std::map<int32_t, int32_t> gathered;  // of a product, by processor: outputs that it was the last of
+};
+
+// The ring of weights, and where its filling is.
+struct Ring {
+  int32_t instance = -1;  // the next stage's product; its tile, and the piece in it
+  i64 tile = 0, end = 0;
+  i32 piece = 0;
+  int64_t issued = 0, taken = 0;
+  std::vector<double> landed;  // by stage
+  std::vector<bool> busy;
+  bool waits = false;  // for its next stage to be free
+};
+
+struct Processor {
+  Ring ring;
+  int32_t next = 0;     // instance
+  int32_t missing = 0;  // of what it waits for
+  double arrived = 0;   // at the wait
+  // Of the product that it runs.
+  Tiles own{};
+  i64 tile = 0;
+  i32 first = 0;                              // piece of the tile: a batch's
+  int32_t batch = 0, taken = 0, through = 0;  // pieces
+  int32_t handed = 0, gathered = 0;
+  std::array<double, kConsumerWarps> free{};  // by warp; all warps share: the first
+};
+
+enum class What : uint8_t { kArrive, kIssue, kRelease, kJoin, kRaise };
+
+struct Event {
+  double at;
+  What what;
+  int32_t processor;
+  int64_t number;  // of an instance, or of a stage over all rounds
+  uint64_t order;  // of equal times
+  bool operator>(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
+};
+
+class Replay {
+ public:
+  Replay(const StepTables& tables, const Rates& rates, int32_t ranks)
+      : t_(tables),
+        rates_(rates),
+        processors_(tables.machine().processors),
+        ranks_(ranks),
+        blocks_(at(processors_)) {
+    for (const Instance& i : t_.instances()) {
+      InstanceState& s = states_.emplace_back();
+      s.grid = grid_of(t_, i);
+      s.missing = processors_;
+      const Program& p = t_.program();
+      if (p.variants[p.phases[i.phase].variant].code != OpCode::kMatMul) continue;
+      s.product = std::make_unique<ProductWork>(t_, i);
+      const StreamTiles& tiles = s.product->tiles();
+      s.arrivals.resize(at(int64_t{tiles.panels} * tiles.blocks));
+    }
+    for (Processor& p : blocks_) {
+      p.ring.landed.resize(at(t_.machine().stages));
+      p.ring.busy.resize(at(t_.machine().stages));
+    }
+    cost_.timeline.blocks.resize(at(processors_));
+  }
+
+  StepCost run() {
+    for (int32_t p = 0; p < processors_; ++p) {
+      next_tile(p);
+      push(rates_.open.value, What::kIssue, p);
+      advance(p, rates_.open.value);
+    }
+    while (!events_.empty()) {
+      const Event e = events_.top();
+      events_.pop();
+      handle(e);
+    }
+    finish();
+    return std::move(cost_);
+  }
+
+ private:
+  // ---- time
+
+  void push(double when, What what, int32_t processor, int64_t number = 0) {
+    events_.push({when, what, processor, number, order_++});
+  }
+  double time_of(const Work& w) const {
+    return (w.loads - w.far) * rates_.l2.value + w.far * rates_.memory.value +
+           w.barriers * rates_.barrier.value + w.atomics * (rates_.release.value + rates_.hop.value) +
+           w.cold * rates_.cold.value + w.cycles / rates_.clock.value;
+  }
+  // What a processor gets of the memory, where those that take part read at once.
+  double share(int32_t n) {
+    const auto readers = static_cast<double>(std::clamp<i64>(state(n).grid, 1, processors_));
+    return std::min(rates_.link.value, rates_.stream.value / (readers * ranks_));
+  }
+  void trace(int32_t p, double when, TraceKind kind) {
+    cost_.timeline.blocks[at(p)].push_back(
+        {static_cast<uint64_t>(when) + 1, instance(block(p).next).phase, kind});
+  }
+
+  Processor& block(int32_t p) { return blocks_[at(p)]; }
+  const Instance& instance(int32_t n) const { return t_.instances()[at(n)]; }
+  InstanceState& state(int32_t n) { return states_[at(n)]; }
+  Part part(int32_t p, int32_t n) { return part_of(t_, instance(n), state(n).grid, p); }
+  int32_t count() const { return static_cast<int32_t>(states_.size()); }
+
+  void handle(const Event& e) {
+    switch (e.what) {
+      case What::kArrive:
+        return arrive(e.processor, e.at);
+      case What::kIssue:
+        return issue(e.processor, e.at);
+      case What::kRelease:
+        return release(e.processor, e.number, e.at);
+      case What::kJoin:
+        return join(e.processor, e.at);
+      case What::kRaise:
+        return raise(e.processor, static_cast<int32_t>(e.number), e.at);
+    }
+  }
+
+  // ---- instances in order
+
+  void advance(int32_t p, double now) {
+    Processor& b = block(p);
+    for (; b.next < count(); ++b.next) {
+      if (part(p, b.next).raises != 0) return push(now + rates_.enter.value, What::kArrive, p);
+      now += rates_.skip.value;
+    }
+  }
+
+  void arrive(int32_t p, double now) {
+    Processor& b = block(p);
+    trace(p, now, TraceKind::kWait);
+    b.arrived = now, b.missing = 0;
+    double complete = -std::numeric_limits<double>::infinity();
+    for (const int32_t n : t_.needs()[at(b.next)]) {
+      complete = std::max(complete, state(n).complete);
+      if (state(n).missing == 0) continue;
+      ++b.missing;
+      state(n).waiting.push_back(p);
+    }
+    if (b.missing == 0) start(p, std::max(now, complete + rates_.hop.value));
+  }
+
+  void raise(int32_t p, int32_t n, double now) {
+    InstanceState& s = state(n);
+    s.missing -= part(p, n).raises;
+    s.last = p;
+    s.complete = std::max(s.complete, now) + rates_.raise.value;
+    if (s.missing > 0) return;
+    now = s.complete;
+    for (const int32_t waiting : s.waiting) {
+      if (--block(waiting).missing == 0)
+        start(waiting, std::max(block(waiting).arrived, now + rates_.hop.value));
+    }
+  }
+
+  void start(int32_t p, double now) {
+    Processor& b = block(p);
+    now += rates_.barrier.value;
+    trace(p, now, TraceKind::kRun);
+    now += rates_.cold.value;
+    b.own = part(p, b.next).own;
+    b.tile = b.own.first, b.first = 0, b.handed = b.gathered = 0;
+    if (b.own.first >= b.own.last) return end(p, now);
+    if (state(b.next).product) return begin_batch(p, now);
+    const Work work = body_work(t_, instance(b.next), b.own);
+    bytes_[b.next] += work.bytes;
+    end(p, now + std::max(time_of(work), static_cast<double>(work.bytes) / share(b.next)));
+  }
+
+  void end(int32_t p, double now) {
+    Processor& b = block(p);
+    trace(p, now, TraceKind::kPublish);
+    now += rates_.barrier.value;
+    trace(p, now, TraceKind::kDone);
+    push(now + rates_.release.value, What::kRaise, p, b.next);
+    if (b.gathered > 0) state(b.next).gathered[p] = b.gathered;
+    ++b.next;
+    advance(p, now);
+  }
+
+  // ---- a matrix product: tiles, batches of pieces
+
+  StreamTile tile(int32_t p) { return {product(p).tiles(), static_cast<i32>(block(p).tile)}; }
+  const ProductWork& product(int32_t p) { return *state(block(p).next).product; }
+
+  void begin_batch(int32_t p, double now) {
+    Processor& b = block(p);
+    now += time_of(product(p).before_pieces(tile(p), b.first));
+    b.batch = std::min(product(p).pieces_at_once(), product(p).tiles().pieces - b.first);
+    b.taken = b.through = 0;
+    b.free.fill(now);
+    take(p);
+  }
+
+  // Pieces whose stages are on their way.
+  void take(int32_t p) {
+    Processor& b = block(p);
+    const bool shared = b.taken < b.batch && product(p).is_shared();
+    for (; b.taken < b.batch && b.ring.taken < b.ring.issued; ++b.taken, ++b.ring.taken) {
+      const StreamTile own = tile(p);
+      double& free = b.free[shared ? 0 : at(b.taken % kConsumerWarps)];
+      const i32 piece = own.group * product(p).tiles().pieces + b.first + b.taken;
+      free = std::max(free, b.ring.landed[at(b.ring.taken % t_.machine().stages)]) +
+             product(p).piece_cycles(own, piece) / rates_.clock.value;
+      push(free, What::kRelease, p, b.ring.taken);
+    }
+  }
+
+  void release(int32_t p, int64_t stage, double now) {
+    Processor& b = block(p);
+    b.ring.busy[at(stage % t_.machine().stages)] = false;
+    if (b.ring.waits) b.ring.waits = false, issue(p, now);
+    if (++b.through < b.batch) return;
+    now += time_of(product(p).after_pieces(tile(p), b.first));
+    b.first += b.batch;
+    b.batch = b.taken = 0;
+    if (b.first < product(p).tiles().pieces) return begin_batch(p, now);
+    end_tile(p, now);
+  }
+
+  void end_tile(int32_t p, double now) {
+    Processor& b = block(p);
+    const StreamTiles& tiles = product(p).tiles();
+    if (tiles.groups == 1) return next_own_tile(p, now + time_of(product(p).write_work(tile(p))));
+    now += time_of(product(p).hand_in_work(tile(p)));
+    ++b.handed;
+    if (tile(p).group + 1 < tiles.groups && b.tile + 1 < b.own.last) return next_own_tile(p, now);
+    push(now + time_of(product(p).join_work(tile(p))), What::kJoin, p);
+  }
+
+  void join(int32_t p, double now) {
+    Processor& b = block(p);
+    const StreamTiles& tiles = product(p).tiles();
+    int32_t& arrived = state(b.next).arrivals[at(int64_t{tile(p).panel} * tiles.blocks + tile(p).block)];
+    arrived += b.handed;
+    b.handed = 0;
+    if (arrived == tiles.groups) ++b.gathered, now += time_of(product(p).gather_work(tile(p)));
+    next_own_tile(p, now);
+  }
+
+  void next_own_tile(int32_t p, double now) {
+    Processor& b = block(p);
+    b.first = 0;
+    if (++b.tile < b.own.last) return begin_batch(p, now);
+    end(p, now);
+  }
+
+  // ---- the ring of weights
+
+  // Of the next product in which the processor has one, if this one has no more.
+  void next_tile(int32_t p) {
+    Ring& r = block(p).ring;
+    r.piece = 0;
+    if (r.instance >= 0 && ++r.tile < r.end) return;
+    while (++r.instance < count()) {
+      if (!state(r.instance).product) continue;
+      const Tiles own = part(p, r.instance).own;
+      r.tile = own.first, r.end = own.last;
+      if (r.tile < r.end) return;
+    }
+  }
+
+  void issue(int32_t p, double now) {
+    Ring& r = block(p).ring;
+    if (r.instance >= count()) return;
+    const std::size_t stage = at(r.issued % t_.machine().stages);
+    if (r.busy[stage]) {
+      r.waits = true;
+      return;
+    }
+    const ProductWork& work = *state(r.instance).product;
+    const StreamTile own(work.tiles(), static_cast<i32>(r.tile));
+    const auto bytes = static_cast<double>(work.piece_bytes(own.group * work.tiles().pieces + r.piece));
+    double landed = now + bytes / rates_.link.value + rates_.l2.value;
+    if (own.block == 0) {  // further blocks of rows find it in L2
+      memory_free_ = std::max(now, memory_free_) + bytes * ranks_ / rates_.stream.value;
+      landed = std::max(landed, memory_free_) + rates_.memory.value;
+      bytes_[r.instance] += static_cast<int64_t>(bytes);
+    }
+    r.landed[stage] = landed, r.busy[stage] = true;
+    ++r.issued;
+    if (++r.piece == work.tiles().pieces) next_tile(p);
+    push(now + bytes / rates_.link.value, What::kIssue, p);
+    take(p);
+  }
+
+  // ---- what came out
+
+  void finish() {
+    const Program& program = t_.program();
+    double last = 0;
+    std::vector<PhaseCost> by_phase(program.phases.size());
+    for (int32_t n = 0; n < count(); ++n) {
+      PhaseCost& phase = by_phase[at(instance(n).phase)];
+      phase.phase = instance(n).phase;
+      ++phase.times;
+      phase.bytes += bytes_[n];
+      phase.critical_block = state(n).last;
+      const InstanceState& s = state(n);
+      ARK_CHECK(s.missing == 0, "a replay in which an instance is never complete");
+      const auto gathered = s.gathered.find(s.last);
+      const int32_t times = instance(n).readers_period > 0 ? 1
+                            : gathered == s.gathered.end() ? 0
+                                                           : gathered->second;
+      phase.counts = instance_work(t_, instance(n), s.last, times);
+      last = std::max(last, state(n).complete);
+    }
+    cost_.timeline.phases = {phase_names(program)};
+    for (const PhaseTimes& times : phase_times(cost_.timeline)) by_phase[at(times.phase)].us = times.span_us;
+    for (PhaseCost& phase : by_phase) {
+      if (phase.times == 0) continue;
+      phase.floor_us = static_cast<double>(phase.bytes) * ranks_ / rates_.peak.value / 1000;
+      cost_.floor_us += phase.floor_us;
+      cost_.phases.push_back(phase);
+    }
+    cost_.us = (last + rates_.close.value) / 1000;
+  }
+
+  const StepTables& t_;
+  const Rates& rates_;
+  const int32_t processors_, ranks_;
+  std::vector<InstanceState> states_;
+  std::vector<Processor> blocks_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  uint64_t order_ = 0;
+  double memory_free_ = 0;
+  std::map<int32_t, int64_t> bytes_;  // from memory, by instance
+  StepCost cost_;
+};
+
+}  // namespace
+
+Counts StepCost::most() const {
+  Counts all;
+  for (const PhaseCost& p : phases) {
+    all.loads += p.times * p.counts.loads, all.fences += p.times * p.counts.fences;
+    all.atomics += p.times * p.counts.atomics, all.barriers += p.times * p.counts.barriers;
+  }
+  return all;
+}
+
+StepCost replay(const StepTables& tables, const Rates& rates, int32_t ranks) {
+  return Replay(tables, rates, ranks).run();
+}
+
+}  // namespace ark::cuda::cost

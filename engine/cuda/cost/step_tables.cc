@@ -1,0 +1,106 @@
+#include "engine/cuda/cost/step_tables.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "base/error.h"
+#include "base/index.h"
+
+namespace ark::cuda::cost {
+namespace {
+
+// Where the image would lie: apart from 0, which means absent, and from each other.
+constexpr uint64_t kWeights = uint64_t{1} << 44, kArenas = uint64_t{1} << 50, kArena = uint64_t{1} << 45;
+
+std::vector<const Program*> programs_of(const std::vector<RankSetup>& setups) {
+  std::vector<const Program*> all;
+  for (const RankSetup& setup : setups) all.push_back(setup.program);
+  return all;
+}
+
+}  // namespace
+
+StepMachine machine_of(int32_t processors, int32_t shared_per_block, int32_t ranks) {
+  StepMachine machine{processors / ranks, 0, tiles_for(shared_per_block)};
+  while (machine.stages < kMaxStages &&
+         shared_layout(machine.stages + 1, machine.tiles.scratch).total <= static_cast<u32>(shared_per_block))
+    ++machine.stages;
+  if (machine.processors < 1)
+    throw Error(Code::kUnsupported, std::to_string(ranks) + " ranks are more than the GPU's " +
+                                        std::to_string(processors) + " processors; use fewer");
+  return machine;
+}
+
+StepTables::StepTables(const std::vector<RankSetup>& setups, ExecutorOptions options,
+                       const StepMachine& machine, Numerics numerics, int32_t groups, const StepShape& shape)
+    : program_(setups[0].program), machine_(machine), variants_(programs_of(setups), numerics) {
+  options.processors = machine.processors;
+  std::vector<std::unique_ptr<RankImage>> images;
+  std::vector<const RankImage*> views;
+  std::vector<RankPlaces> places(setups.size());
+  for (std::size_t r = 0; r < setups.size(); ++r) {
+    images.push_back(std::make_unique<RankImage>(setups[r], options, variants_, r, groups, machine.tiles));
+    views.push_back(images.back().get());
+    places[r].weights = kWeights;
+    places[r].arena = kArenas + r * kArena;
+  }
+  connect(views, places);
+  bytes_ = images[0]->tables(places[0]);
+  const RankTables rank = images[0]->rank_tables(places[0]);
+  instances_ = table<Instance>(rank.instances, at(rank.instance_count));
+  const Instance& last = instances_.back();
+  read_needs(table<cuda::Wait>(rank.waits, at(last.first_wait + last.waits)));
+
+  int64_t tokens = 0, longest = 0;
+  for (const StepShape::Sequence& s : shape.sequences) {
+    for (int32_t i = 0; i < s.count; i += kItemTokens)
+      items_.push_back({0, static_cast<int>(tokens) + i, std::min(kItemTokens, s.count - i), s.cached + i});
+    tokens += s.count;
+    longest = std::max<int64_t>(longest, s.cached + s.count);
+  }
+  const SymbolValues symbols = {{"items", std::ssize(items_)},
+                                {"pages", options.limits.pages},
+                                {"rows", std::ssize(shape.sequences)},
+                                {"tokens", tokens}};
+  for (const Val& val : program_->vals) vals_.push_back(static_cast<i32>(val.e.evaluate(symbols)));
+  split_keys_ = RankImage::split_keys(options.limits);
+  splits_ = static_cast<int32_t>((longest + split_keys_ - 1) / split_keys_);
+}
+
+template <class T>
+std::vector<T> StepTables::table(u64 address, std::size_t count) const {
+  std::vector<T> all(count);
+  ARK_CHECK(address >= kArenas && address - kArenas + count * sizeof(T) <= bytes_.size(),
+            "a table of the image");
+  if (count > 0) std::memcpy(all.data(), bytes_.data() + (address - kArenas), count * sizeof(T));
+  return all;
+}
+
+i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
+
+// A counter that has reached a value means that an instance is complete, which says so itself.
+void StepTables::read_needs(const std::vector<cuda::Wait>& waits) {
+  std::map<std::pair<u64, u64>, int32_t> complete;
+  std::vector<int32_t>
+      sent;  // and not yet received: ranks are alike, so a peer's arrive when the own ones do
+  for (std::size_t n = 0; n < instances_.size(); ++n) {
+    const Instance& i = instances_[n];
+    std::vector<int32_t>& needed = needs_.emplace_back();
+    for (i32 w = i.first_wait; w < i.first_wait + i.waits; ++w) {
+      const cuda::Wait& wait = waits[at(w)];
+      if (wait.wide == 0) needed.push_back(complete.at({wait.counter, wait.offset}));
+    }
+    if (i.readers_period > 0) {
+      needed.insert(needed.end(), sent.begin(), sent.end());
+      sent.clear();
+    } else if (i.messages > 0) {
+      sent.push_back(static_cast<int32_t>(n));
+    }
+    complete[{i.counter, i.complete_offset}] = static_cast<int32_t>(n);
+  }
+}
+
+}  // namespace ark::cuda::cost

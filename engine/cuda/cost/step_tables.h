@@ -1,0 +1,74 @@
+// A rank's image as its loop reads it in one step: its tables, the step's sizes, and which instances wait for which,
+// read back from the waits themselves. No weights and no GPU: addresses are only told apart.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "engine/cuda/make_image.h"
+
+namespace ark::cuda::cost {
+
+// A step: `count` tokens of each sequence, behind those that are cached.
+struct StepShape {
+  struct Sequence {
+    int32_t count = 1, cached = 0;
+  };
+  std::vector<Sequence> sequences;  // each with one row of logits
+};
+
+// What compiled programs are to run on.
+struct StepMachine {
+  int32_t processors = 0, stages = 0;  // of a rank; of its ring of weights
+  TileShape tiles = kLargeTiles;
+};
+// Of a GPU that `ranks` share. Throws Error(kUnsupported) if it has not a processor for each.
+StepMachine machine_of(int32_t processors, int32_t shared_per_block, int32_t ranks);
+
+class StepTables {
+ public:
+  // Of rank 0 of `setups`, which are all ranks. `options`: limits and max_items; processors are the machine's.
+  // Throws Error(kUnsupported) naming the node that no device has code for.
+  StepTables(const std::vector<RankSetup>& setups, ExecutorOptions options, const StepMachine& machine,
+             Numerics numerics, int32_t groups, const StepShape& shape);
+
+  const Program& program() const { return *program_; }
+  const StepMachine& machine() const { return machine_; }
+  const DeviceVariant& variant(const Instance& i) const {
+    return variants_.all()[static_cast<std::size_t>(i.variant)];
+  }
+
+  const std::vector<Instance>& instances() const { return instances_; }
+  // By instance: the earlier ones that must be complete; those that send what it receives.
+  const std::vector<std::vector<int32_t>>& needs() const { return needs_; }
+  const std::vector<AttentionItem>& items() const { return items_; }
+  int32_t splits() const { return splits_; }
+  int32_t split_keys() const { return split_keys_; }
+
+  i32 size(Size s) const { return s >= 0 ? s : vals_[static_cast<std::size_t>(~s)]; }
+  i32 size_at(const Instance& i, int n) const { return size(i.sizes[n]); }
+  i64 product(const Instance& i, int first) const {
+    i64 all = 1;
+    for (int n = first; n < first + 4; ++n) all *= size_at(i, n);
+    return all;
+  }
+  // A word of the tables, by its address on the device.
+  i32 word(u64 address) const;
+
+ private:
+  template <class T>
+  std::vector<T> table(u64 address, std::size_t count) const;
+  void read_needs(const std::vector<Wait>& waits);
+
+  const Program* program_;
+  StepMachine machine_;
+  VariantSet variants_;
+  std::vector<std::byte> bytes_;
+  std::vector<Instance> instances_;
+  std::vector<std::vector<int32_t>> needs_;
+  std::vector<AttentionItem> items_;
+  std::vector<i32> vals_;
+  int32_t splits_ = 1, split_keys_ = 0;
+};
+
+}  // namespace ark::cuda::cost

@@ -1,0 +1,272 @@
+#include "engine/cuda/cost/work.h"
+
+#include <algorithm>
+
+#include "base/index.h"
+#include "engine/cuda/cost/work_parts.h"
+#include "engine/program/unroll.h"
+
+namespace ark::cuda::cost {
+namespace {
+
+OpCode code_of(const StepTables& t, const Instance& i) {
+  const Program& p = t.program();
+  return p.variants[p.phases[i.phase].variant].code;
+}
+
+// ---- rows and tokens: bodies/rows.h
+
+// Where ranks share the table: of one that has the rows of all tokens.
+Work embed(const StepTables& t, const Instance& i, Tiles tiles) {
+  Work row = loads(1);
+  row += element_loop(t.size_at(i, 0), true);
+  return row.times(tiles.last - tiles.first);
+}
+
+Work norm(const StepTables& t, const Instance& i, Tiles tiles) {
+  const bool rms = t.variant(i).type == "Norm<true>", has_bias = i.operands[2] != 0;
+  const int32_t held = rms ? 8 : 4, n = t.size_at(i, 0), parts = up(n, int64_t{held} * kConsumers);
+  const int32_t passes = rms ? 2 : 3, each = std::min(held, turns(n));
+  Work row = loads(0, parts == 1 ? 1 : parts * passes);  // the scales are the model's
+  if (rms && has_bias) row += loads(0, parts * each);
+  row += barriers(rms ? 1 : 2);
+  row.cycles += (rms ? 1 : 2) * (kWarpSum + 100) + 2 * kCall + passes * parts * each * 20;
+  Work all = row.times(tiles.last - tiles.first);
+  all.barriers += static_cast<int32_t>(tiles.last - tiles.first) - 1;
+  return all;
+}
+
+Work softmax(const StepTables& t, const Instance& i, Tiles tiles) {
+  const int32_t each = up(t.size_at(i, 0), 32);
+  Work row = loads(3 * each);
+  row.cycles = 2 * kWarpSum + 3 * each * kLoopTurn;
+  return row.times(up(tiles.last - tiles.first, kConsumerWarps));
+}
+
+Work rotary(const StepTables& t, const Instance& i, Tiles tiles) {
+  const int64_t pairs = t.size_at(i, 1) - t.size_at(i, 2);
+  Work token = loads(1);
+  token += element_loop(t.size_at(i, 0) * pairs);
+  token.cycles += turns(t.size_at(i, 0) * pairs) * 2 * kCall;
+  return token.times(tiles.last - tiles.first);
+}
+
+Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
+  const int64_t heads = t.size_at(i, 0);
+  Work token = loads(2);
+  for (const int which : {2, 3}) token += element_loop(heads * t.size_at(i, which));
+  token.cycles += kCall;
+  return token.times(tiles.last - tiles.first);
+}
+
+Work select_rows(const StepTables& t, const Instance& i, Tiles tiles) {
+  Work row = loads(1);
+  row += element_loop(t.size_at(i, 0));
+  Work all = row.times(tiles.last - tiles.first);
+  return all += loads(1);
+}
+
+// ---- attention: bodies/attention.h
+
+struct AttentionShape {
+  int32_t key, value;                    // elements of a head
+  int32_t keys_at_once, values_at_once;  // of 32, whose loads are under way together
+};
+AttentionShape attention_shape(const StepTables& t, const Instance& i) {
+  const Program& p = t.program();
+  const Phase& phase = p.phases[i.phase];
+  const auto dim = [&](std::size_t operand) {
+    return static_cast<int32_t>(
+        p.vals[p.buffers[resolve(p, phase, phase.operands[operand], i.trip)].dims[3]].max);
+  };
+  AttentionShape s{dim(1), dim(2), 0, 0};
+  const int32_t quarters = up(s.key, 32), lanes = up(s.value, 32);
+  s.keys_at_once = 4 * (quarters > 4 ? 1 : quarters > 2 ? 2 : 4);
+  s.values_at_once = lanes > 4 ? 4 : lanes > 2 ? 8 : 16;
+  return s;
+}
+
+// A warp's 32 keys, of which `keys` are there, for `rows` rows.
+Work attend(const AttentionShape& s, int32_t keys, int32_t rows, bool has_slopes) {
+  Work w = loads(1, up(keys, s.keys_at_once) + up(keys, s.values_at_once));
+  if (has_slopes) w += loads(2 * rows);
+  w.cycles = rows * (up(keys, 4) * 30.0 + 2 * kWarpSum + 100 + keys * 6.0) + 200;
+  return w;
+}
+
+Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
+  const AttentionShape s = attention_shape(t, i);
+  const int32_t heads = t.size_at(i, 1), group_all = t.size_at(i, 0) / heads, window = t.size_at(i, 3);
+  const bool has_slopes = i.operands[3] != 0, has_sinks = i.operands[4] != 0;
+  Work all;
+  for (int64_t tile = tiles.first; tile < tiles.last; ++tile) {
+    const auto split = static_cast<int32_t>(tile % t.splits());
+    const AttentionItem& item = t.items()[at(tile / t.splits() / heads)];
+    const int32_t rows = item.count * group_all;
+    Work one = loads(1);  // the item, and beside it the heads
+    one.cycles = 3 * kCall;
+    for (int32_t row0 = 0; row0 < rows; row0 += 4) {
+      const int32_t count = std::min(4, rows - row0);
+      one += loads(2 * turns(int64_t{count} * s.key));
+      one += barriers(1);
+      const int32_t newest = item.position + (row0 + count - 1) / group_all,
+                    oldest = window > 0 ? item.position + row0 / group_all - window + 1 : 0,
+                    begin = split * t.split_keys(), end = std::min(begin + t.split_keys(), newest + 1);
+      for (int32_t first = begin; first < end; first += kAttentionBlock) {  // warp 0: it has the most
+        if (first + 32 <= oldest) continue;
+        one += attend(s, std::min(32, end - first), count, has_slopes);
+      }
+      one.bytes += int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * 4;
+      one += barriers(2);
+      one += loads(turns(int64_t{count} * s.value) * (1 + has_sinks));
+      one.cycles += turns(int64_t{count} * s.value) * 500.0;
+    }
+    all += one;
+  }
+  return all;
+}
+
+// ---- elements and messages: bodies/pointwise.h
+
+Work pointwise(const StepTables& t, const Instance& i, Tiles tiles) {
+  const int64_t elements =
+      std::min<int64_t>(tiles.last * kElementTile, t.product(i, 0)) - tiles.first * kElementTile;
+  const Program& p = t.program();
+  const auto inputs = p.phases[i.phase].operands.size() - 1;
+  int32_t tables = 0;
+  for (std::size_t n = 0; n < inputs; ++n) tables += i.sizes[4 + n] == 3;
+  Work turn = loads(1 + 4 * tables);
+  turn.cycles = kLoopTurn +
+                20.0 * static_cast<double>(p.variants[p.phases[i.phase].variant].pointwise.size()) +
+                tables * 4 * kCall;
+  return turn.times(turns(elements));
+}
+
+Work send(const StepTables& t, const Instance& i, Tiles tiles) {
+  const int64_t all = t.product(i, 0) * 4;
+  return element_loop(
+      (std::min<int64_t>(tiles.last * kSendTile, all) - std::min<int64_t>(tiles.first * kSendTile, all)) / 4);
+}
+
+// The epilogue's loads begin behind a branch, which the parts are waited for at.
+Work recv_reduce(const StepTables& t, const Instance& i, Tiles tiles) {
+  const Work parts = element_loop(std::min<int64_t>(tiles.last * kElementTile, t.product(i, 0)) -
+                                  tiles.first * kElementTile);
+  Work all = parts;
+  if ((static_cast<u32>(i.sizes[5]) & (kEpilogueBias | kEpilogueResidual)) != 0) all += loads(parts.loads);
+  return all;
+}
+
+Work recv_concat(const StepTables& t, const Instance& i, Tiles tiles) {
+  Work row;
+  for (int r = 0; r < t.program().ranks; ++r) row += element_loop(t.size_at(i, 1 + r));
+  return row.times(tiles.last - tiles.first);
+}
+
+// Parts of rows: bodies/rows.h.
+Work copy(const StepTables& t, const Instance& i, Tiles tiles) {
+  Work all;
+  const Program& p = t.program();
+  for (int o = 0; o < p.variants[p.phases[i.phase].variant].outputs; ++o) {
+    const int64_t elements = t.product(i, 0) * t.size_at(i, 6 + 2 * o);
+    all += element_loop(std::min<int64_t>(tiles.last * kElementTile, elements) - tiles.first * kElementTile);
+    all.cycles += 2 * kCall;
+  }
+  return all;
+}
+
+// Greedy: the best token of a row.
+Work sample(const StepTables& t, const Instance& i, Tiles tiles) {
+  const int32_t vocabulary = t.size_at(i, 0), passes = up(up(vocabulary, 4), 4 * kConsumers);
+  Work row = loads(2 + passes + 1);
+  row += barriers(3);
+  row.cycles = passes * 16 * 80.0 + 2 * kWarpSum + 8 * 40 + 400;
+  return row.times(tiles.last - tiles.first);
+}
+
+struct Row {
+  OpCode code;
+  Work (*work)(const StepTables&, const Instance&, Tiles);
+};
+constexpr Row kBodies[] = {
+    {OpCode::kGeneric, copy},       {OpCode::kPointwise, pointwise},    {OpCode::kEmbed, embed},
+    {OpCode::kNorm, norm},          {OpCode::kSoftmax, softmax},        {OpCode::kRotary, rotary},
+    {OpCode::kKvAppend, kv_append}, {OpCode::kAttention, attention},    {OpCode::kSelectRows, select_rows},
+    {OpCode::kSend, send},          {OpCode::kRecvReduce, recv_reduce}, {OpCode::kRecvConcat, recv_concat},
+    {OpCode::kSample, sample},
+};
+
+}  // namespace
+
+Work& Work::operator+=(const Work& other) {
+  loads += other.loads, fences += other.fences, atomics += other.atomics, barriers += other.barriers;
+  far += other.far, cold += other.cold, cycles += other.cycles, bytes += other.bytes;
+  return *this;
+}
+
+Work Work::times(int64_t n) const {
+  Work all;
+  const auto count = static_cast<int32_t>(n);
+  all.loads = loads * count, all.fences = fences * count, all.atomics = atomics * count,
+  all.barriers = barriers * count, all.far = far * count, all.cold = cold * count;
+  all.cycles = cycles * static_cast<double>(n), all.bytes = bytes * n;
+  return all;
+}
+
+i64 grid_of(const StepTables& t, const Instance& i) {
+  switch (code_of(t, i)) {
+    case OpCode::kMatMul:
+      return StreamTiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block).grid;
+    case OpCode::kAttention:
+      return i64{t.size(i.grid)} * t.splits();
+    case OpCode::kGeneric: {
+      const Program& p = t.program();
+      i64 most = 0;
+      for (int o = 0; o < p.variants[p.phases[i.phase].variant].outputs; ++o)
+        most = std::max(most, i64{t.size_at(i, 6 + 2 * o)});
+      return (t.product(i, 0) * most + kElementTile - 1) / kElementTile;
+    }
+    default:
+      return t.size(i.grid);
+  }
+}
+
+Part part_of(const StepTables& t, const Instance& i, i64 grid, int32_t processor) {
+  const int32_t processors = t.machine().processors;
+  const int place = place_from(processor, i.base, processors);
+  return {dealt(grid, place, processors), raises_of(grid, place, processors, i.messages > 0)};
+}
+
+Work instance_work(const StepTables& t, const Instance& i, int32_t processor, int32_t last) {
+  const Part part = part_of(t, i, grid_of(t, i), processor);
+  Work all = barriers(1);  // at the end: all come there
+  if (part.raises == 0) return all;
+  const bool is_product = code_of(t, i) == OpCode::kMatMul;
+  if (is_product) all += loads(turns(i.stream.pieces + 1));  // the pieces' borders
+  if (i.waits > 0) all += loads(1);
+  all += barriers(1);
+  all.fences += i.waits + 1 + (i.messages > 0);
+  all.atomics += 1 + (i.messages > 0);
+  if (i.readers_period > 0) {  // who is through last with the inboxes returns their credits
+    all.loads += 1;
+    all.fences += last * i.messages, all.atomics += last * i.messages;
+  }
+  return all += is_product ? ProductWork(t, i).total(part.own, last) : body_work(t, i, part.own);
+}
+
+int32_t shared_outputs(const StepTables& t, const Instance& i) {
+  if (i.readers_period > 0) return 1;
+  if (code_of(t, i) != OpCode::kMatMul) return 0;
+  const StreamTiles tiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block);
+  return tiles.groups > 1 ? tiles.panels * tiles.blocks : 0;
+}
+
+Work body_work(const StepTables& t, const Instance& i, Tiles tiles) {
+  if (tiles.first >= tiles.last) return {};
+  for (const Row& row : kBodies) {
+    if (row.code == code_of(t, i)) return row.work(t, i, tiles);
+  }
+  return {};
+}
+
+}  // namespace ark::cuda::cost

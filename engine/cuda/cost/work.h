@@ -1,0 +1,88 @@
+// What a processor does of an instance: counts, which the emulator counts too by running the code itself
+// (tests/emulator/cost_test.cc), and what times follow from. One function a body of engine/cuda/bodies; tiles, groups
+// and pieces are dealt by engine/cuda/dealing.h, here as there.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/cuda/cost/step_tables.h"
+#include "engine/cuda/dealing.h"
+
+namespace ark::cuda::cost {
+
+// Of a block's consumers, from the start of an instance to the start of the next one. Word: one that threads of
+// several blocks talk through, in the GPU's memory.
+struct Counts {
+  // Rounds of loads from global memory that wait for each other, along the longest chain of the block: loads that are
+  // under way together are one round. A load is waited for where its value decides an address, a store or a branch, or
+  // at the end of the basic block that computes with it; barriers hand the longest on. Copies that nobody waits for
+  // (cp.async, the ring of weights) are none. Of a wait's polls the last one counts.
+  int32_t loads = 0;
+  int32_t fences = 0;   // acquires and releases of words, and fences; an atomic operation that is both is one
+  int32_t atomics = 0;  // atomic operations on words, with or without a result
+  int32_t barriers = 0;  // of the block
+  bool operator==(const Counts&) const = default;
+};
+
+struct Work : Counts {
+  int32_t far = 0;    // of the loads: those that L2 will not have, as the weights of a step go through it
+  int32_t cold = 0;   // pieces of code that seldom run
+  double cycles = 0;  // of instructions that wait for each other, but for loads, barriers and atomics
+  int64_t bytes = 0;  // from memory
+  Work& operator+=(const Work& other);
+  Work times(int64_t n) const;
+};
+
+// Tiles of an instance; those of a processor, and what it adds to the instance's counter.
+i64 grid_of(const StepTables& tables, const Instance& i);
+struct Part {
+  Tiles own;
+  i32 raises;
+};
+Part part_of(const StepTables& tables, const Instance& i, i64 grid, int32_t processor);
+
+// All of it. `last`: of a product whose tiles share outputs: of how many of these the processor's were the last; where
+// inboxes are read: whether it was through with them last.
+Work instance_work(const StepTables& tables, const Instance& i, int32_t processor, int32_t last);
+// How often somebody is the last, in all.
+int32_t shared_outputs(const StepTables& tables, const Instance& i);
+
+// Of a body other than a matrix product.
+Work body_work(const StepTables& tables, const Instance& i, Tiles tiles);
+
+// A matrix product on this processor: what it does of each of its tiles.
+class ProductWork {
+ public:
+  ProductWork(const StepTables& tables, const Instance& i);
+
+  bool is_shared() const { return is_shared_; }  // all warps share each piece
+  const StreamTiles& tiles() const { return tiles_; }
+  int32_t pieces_at_once() const { return count_; }  // of a tile, whose x is there: a batch, or a turn
+  i32 border(i32 piece) const { return borders_[static_cast<std::size_t>(piece)]; }
+  i32 rows_of(const StreamTile& tile) const;  // of x
+  int64_t piece_bytes(i32 piece) const;       // piece number `piece` of the weight
+  // Behind the pieces of the one before: until the tile's piece `first` can be taken.
+  Work before_pieces(const StreamTile& tile, i32 first) const;
+  double piece_cycles(const StreamTile& tile, i32 piece) const;  // of the warp that takes it, or of all
+  Work after_pieces(const StreamTile& tile, i32 first) const;    // behind the pieces from `first` on
+  // Behind the last pieces of a tile without groups; of one with, behind the last one of an output in a row, and where
+  // the others have handed in theirs before.
+  Work write_work(const StreamTile& tile) const;
+  Work hand_in_work(const StreamTile& tile) const;
+  Work join_work(const StreamTile& tile) const;
+  Work gather_work(const StreamTile& tile) const;
+  // All of it but the pieces themselves. `gathered`: outputs of which this processor's were the last.
+  Work total(Tiles own, int32_t gathered) const;
+
+ private:
+  const StepTables& tables_;
+  const Instance& i_;
+  const Stream& s_;
+  StreamTiles tiles_;
+  u32 bits_;  // of the epilogue
+  bool is_fma_, is_shared_, takes_codes_;
+  int32_t count_;
+  std::vector<i32> borders_;
+};
+
+}  // namespace ark::cuda::cost

@@ -1,0 +1,38 @@
+// What the work of bodies is put together of.
+#pragma once
+
+#include "engine/cuda/cost/work.h"
+
+namespace ark::cuda::cost {
+
+// Cycles of instructions that wait for each other, of SASS for sm_90a: a turn of a rolled loop over elements, a sum or
+// a maximum over a warp by shuffles, a division or another call, an activation.
+inline constexpr double kLoopTurn = 60, kWarpSum = 150, kCall = 60, kActivation = 120;
+
+inline int32_t up(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
+// Turns of a loop of all consumers over so many elements.
+inline int32_t turns(int64_t elements) { return elements <= 0 ? 0 : up(elements, kConsumers); }
+
+inline Work loads(int32_t near, int32_t far = 0) {
+  Work w;
+  w.loads = near + far, w.far = far;
+  return w;
+}
+inline Work cycles(double count) {
+  Work w;
+  w.cycles = count;
+  return w;
+}
+inline Work barriers(int32_t count) {
+  Work w;
+  w.barriers = count;
+  return w;
+}
+// Elements one after the other in a rolled loop, each with one round of loads.
+inline Work element_loop(int64_t elements, bool far = false) {
+  Work w = far ? loads(0, turns(elements)) : loads(turns(elements));
+  w.cycles = turns(elements) * kLoopTurn;
+  return w;
+}
+
+}  // namespace ark::cuda::cost

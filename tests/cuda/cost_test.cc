@@ -1,0 +1,158 @@
+// What a step of known models would take on an H100, by the replay of their loops: against cost_budget.json, which may
+// only fall. That the replay's counts are the code's: tests/emulator/cost_test.cc.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "engine/compile.h"
+#include "engine/cuda/cost/replay.h"
+#include "engine/ragged_runner.h"
+#include "tests/engine/token_graphs.h"
+#include "tests/fixtures.h"
+
+namespace ark::cuda::cost {
+namespace {
+
+using test::TokenGraphOptions;
+using Json = nlohmann::json;
+
+struct Model {
+  std::string name;
+  DecoderModel decoder;
+  WeightPolicy weights = WeightPolicy::kExact;
+};
+
+// Of the models' kinds, widths and depths, without numbers in their weights.
+Model model_of(const std::string& name) {
+  TokenGraphOptions o{.head_dim = 64, .max_positions = 1024, .filled = false};
+  if (name == "gpt2-124m-f16") {
+    o.layers = 12, o.hidden = 768, o.heads = 12, o.intermediate = 3072, o.vocabulary = 50257,
+    o.weight = DType::kF16;
+    return {name, test::gpt2_tokens(o)};
+  }
+  if (name == "smollm2-135m-f32") {
+    o.layers = 30, o.hidden = 576, o.heads = 9, o.kv_heads = 3, o.intermediate = 1536, o.vocabulary = 49152;
+    return {name, test::llama_tokens(o), WeightPolicy::kF32};
+  }
+  o.layers = 16, o.hidden = 2048, o.heads = 32, o.kv_heads = 8, o.intermediate = 8192, o.vocabulary = 128256;
+  o.weight = DType::kBF16;
+  return {name, test::llama_tokens(o)};
+}
+
+class Loop {
+ public:
+  explicit Loop(const Model& model) {
+    limits_ = {
+        .max_tokens = 512, .max_rows = 64, .max_slots = 64, .max_length = 1024, .page_size = 16, .pages = 1};
+    limits_.vocabulary = static_cast<int32_t>(model.decoder.vocabulary);
+    CompileOptions options;
+    options.max_tokens = limits_.max_tokens, options.max_rows = limits_.max_rows;
+    options.max_items = most_items(limits_.max_tokens, limits_.max_slots);
+    options.storage.policy = model.weights;
+    options.activations = Activations::kF32;
+    compiled_ = compile_decoder(model.decoder, options);
+  }
+  StepTables tables(const Rates& rates, int32_t batch, int32_t groups = 0, int32_t cached = 128) const {
+    ExecutorOptions options;
+    options.limits = limits_;
+    options.max_items = most_items(limits_.max_tokens, limits_.max_slots);
+    const StepMachine machine = machine_of(rates.processors, rates.shared_per_block, 1);
+    const StepShape shape{std::vector<StepShape::Sequence>(static_cast<std::size_t>(batch), {1, cached})};
+    return StepTables({{&compiled_.programs[0], &compiled_.bindings[0], nullptr, nullptr}}, options, machine,
+                      Numerics::kExact, groups, shape);
+  }
+
+ private:
+  RunnerLimits limits_;
+  Compiled compiled_;
+};
+
+// Of a layer: the phases that run several times, once each.
+Json layer_of(const StepCost& cost) {
+  Counts all;
+  for (const PhaseCost& p : cost.phases) {
+    if (p.times == 1) continue;
+    all.loads += p.counts.loads, all.fences += p.counts.fences;
+    all.atomics += p.counts.atomics, all.barriers += p.counts.barriers;
+  }
+  return {{"loads", all.loads}, {"fences", all.fences}, {"atomics", all.atomics}, {"barriers", all.barriers}};
+}
+
+TEST(Cost, KeepsToTheBudget) {
+  std::ifstream in(test::source_root() / "tests/cuda/cost_budget.json");
+  const Json budget = Json::parse(in);
+  const Rates& rates = rates_of(budget.at("arch").get<std::string>());
+  Json predicted;
+  for (const auto& [name, batches] : budget.at("models").items()) {
+    const Loop loop(model_of(name));
+    for (const auto& [batch, limit] : batches.items()) {
+      const StepCost cost = replay(loop.tables(rates, std::stoi(batch)), rates, 1);
+      const Json layer = layer_of(cost);
+      const std::string what = name + ", batch " + batch;
+      std::cout << what << ": " << cost.us << " us, byte floor " << cost.floor_us << " us, a layer " << layer
+                << "\n";
+      const double most = limit.at("us").get<double>();
+      predicted[name][batch] = layer;
+      predicted[name][batch]["us"] = std::ceil(cost.us);
+      EXPECT_TRUE(cost.us <= most) << what << ": " << cost.us << " us";
+      EXPECT_TRUE(cost.us >= 0.97 * most) << what << ": better: lower the budget to " << cost.us << " us";
+      for (const auto& [count, value] : layer.items())
+        EXPECT_EQ(value.get<int>(), limit.value(count, 0))
+            << what << ": " << count << "; what is less lowers the budget";
+    }
+  }
+  if (HasFailure()) std::cout << "as it is now: " << predicted << "\n";
+}
+
+// Rates of a GPU that does all in no time.
+Rates boundless() {
+  Rates r = rates_of("sm_90a");
+  for (Rate* rate : {&r.l2, &r.memory, &r.barrier, &r.release, &r.hop, &r.raise, &r.cold, &r.enter, &r.skip,
+                     &r.open, &r.close})
+    rate->value = 0;
+  for (Rate* rate : {&r.clock, &r.peak, &r.stream, &r.link}) rate->value = 1e18;
+  return r;
+}
+
+TEST(Cost, IsTheLongestChainOfWaitsWhereHopsAloneTakeTime) {
+  Rates rates = boundless();
+  rates.hop.value = 1000;
+  const Loop loop(model_of("gpt2-124m-f16"));
+  const StepTables tables = loop.tables(rates, 1, 1);  // no tiles share outputs: no hops but the waits'
+  std::vector<int> longest;
+  for (const auto& needed : tables.needs()) {
+    longest.push_back(0);
+    for (const int32_t n : needed)
+      longest.back() = std::max(longest.back(), longest[static_cast<std::size_t>(n)] + 1);
+  }
+  EXPECT_NEAR(replay(tables, rates, 1).us, *std::max_element(longest.begin(), longest.end()), 0.001);
+}
+
+TEST(Cost, IsTheBytesOfWeightsWhereMemoryAloneTakesTime) {
+  Rates rates = boundless();
+  rates.stream.value = 1;
+  const Loop loop(model_of("gpt2-124m-f16"));
+  const StepTables tables = loop.tables(rates, 1);
+  int64_t bytes = 0;
+  for (const Instance& i : tables.instances())
+    bytes += int64_t{i.stream.panels} * i.stream.panel * i.stream.k * 2;
+  EXPECT_NEAR(replay(tables, rates, 1).us, static_cast<double>(bytes) / 1000,
+              static_cast<double>(bytes) * 1e-6);
+}
+
+TEST(Cost, OfUnknownArchitecturesIsRefusedByName) {
+  for (const Rates& rates : all_rates()) EXPECT_EQ(rates_of(rates.arch).card, rates.card);
+  try {
+    rates_of("sm_70");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("sm_80, sm_89, sm_90a, sm_100, sm_120"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace ark::cuda::cost
