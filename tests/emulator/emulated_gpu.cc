@@ -234,19 +234,22 @@ KernelFunction load_kernel(const std::string& library, const std::string& entry)
 }
 
 KernelFunction load_ptx(const cuda::KernelSource& source, const std::string& arch,
-                        std::shared_ptr<const ptx::Module>* module) {
+                        std::shared_ptr<const ptx::Module>* module, std::shared_ptr<ptx::WorkLog> work) {
   static const std::unique_ptr<cuda::Compiler> compiler = cuda::open_nvrtc();
   if (!compiler) throw Error(Code::kUnavailable, "emulator: no NVRTC to make PTX of the kernel");
   const std::vector<std::byte> text = compiler->compile(source, arch).cubin;
   auto parsed = ptx::parse({reinterpret_cast<const char*>(text.data()), text.size() - 1}, arch);
   if (module) *module = parsed;
-  return ptx::kernel(parsed, source.entry);
+  return ptx::kernel(parsed, source.entry, std::move(work));
 }
 
 std::unique_ptr<cuda::Kernel> EmulatedGpu::load(const cuda::KernelSource& source) {
   if (options_.as_ptx) {
     const std::string arch = "compute_" + info_.arch.substr(3);
-    return std::make_unique<EmulatedKernel>(world_, number_, info_, load_ptx(source, arch), source.entry, 0);
+    cuda::KernelSource changed = source;
+    if (options_.change) options_.change(changed);
+    return std::make_unique<EmulatedKernel>(world_, number_, info_,
+                                            load_ptx(changed, arch, nullptr, options_.work), source.entry, 0);
   }
   std::vector<std::string> flags = {"-DARK_EMULATED_ARCH=" + std::to_string(options_.arch)};
   if (world_->options().detector) {

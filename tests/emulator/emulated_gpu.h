@@ -63,6 +63,9 @@ struct EmulatedGpuOptions {
   int arch = 900;            // as __CUDA_ARCH__
   bool seeded_bugs = false;  // compile ARK_BUG places in; Options::bug chooses
   bool as_ptx = false;       // what NVRTC makes of kernels, interpreted (ptx/), in place of g++'s
+  std::shared_ptr<ptx::WorkLog> work = nullptr;  // as PTX: counts what blocks do (ptx/work_log.h)
+  std::function<void(cuda::KernelSource&)> change =
+      {};  // as PTX: of a source before it is compiled, to plant faults
 };
 
 class EmulatedGpu final : public cuda::Gpu {
@@ -106,6 +109,7 @@ using KernelFunction = std::function<void(const void*)>;
 KernelFunction load_kernel(const std::string& library, const std::string& entry);
 // Of NVRTC's PTX for "compute_90a", and what was parsed. Throws Error where there is no NVRTC.
 KernelFunction load_ptx(const cuda::KernelSource& source, const std::string& arch,
-                        std::shared_ptr<const ptx::Module>* module = nullptr);
+                        std::shared_ptr<const ptx::Module>* module = nullptr,
+                        std::shared_ptr<ptx::WorkLog> work = nullptr);
 
 }  // namespace ark::emulator

@@ -148,9 +148,10 @@ bool bind_effect(Instruction& i) {
   return true;
 }
 
-std::function<void(const void*)> kernel(std::shared_ptr<const Module> module, const std::string& entry) {
-  return [module, &f = *module->functions.at(entry)](const void* parameter) {
-    Thread(*module).run(f, static_cast<const std::byte*>(parameter), {});
+std::function<void(const void*)> kernel(std::shared_ptr<const Module> module, const std::string& entry,
+                                        std::shared_ptr<WorkLog> log) {
+  return [module, log, &f = *module->functions.at(entry)](const void* parameter) {
+    Thread(*module, log.get()).run(f, static_cast<const std::byte*>(parameter), {});
   };
 }
 

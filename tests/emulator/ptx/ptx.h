@@ -92,8 +92,10 @@ inline constexpr std::size_t kMaxOperands = 6;
 // Throws Error(kInternal) with the line and the instruction that is not known. `name` stands in reports.
 std::shared_ptr<const Module> parse(const std::string& text, const std::string& name);
 
-// `entry` as a kernel of a LaunchRequest.
-std::function<void(const void*)> kernel(std::shared_ptr<const Module> module, const std::string& entry);
+// `entry` as a kernel of a LaunchRequest. `log`: what its threads do is counted there (work_log.h).
+class WorkLog;
+std::function<void(const void*)> kernel(std::shared_ptr<const Module> module, const std::string& entry,
+                                        std::shared_ptr<WorkLog> log = nullptr);
 
 // Instructions that have never run, once each, without the numbers of registers.
 std::vector<std::string> never_run(const Module& module);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "tests/emulator/core.h"
 #include "tests/emulator/ptx/ptx.h"
+#include "tests/emulator/ptx/work_log.h"
 
 namespace ark::emulator::ptx {
 
@@ -20,7 +20,9 @@ inline constexpr uint64_t kMostSteps = 1 << 30;       // of a thread
 
 class Thread {
  public:
-  explicit Thread(const Module& module) : module_(module), locals_(kLocalBytes, std::byte{0xff}) {}
+  // `log`: counts what the thread does (work_log.h); null: nothing is counted.
+  explicit Thread(const Module& module, WorkLog* log = nullptr)
+      : module_(module), locals_(kLocalBytes, std::byte{0xff}), work_(log) {}
 
   // Leaves the results in `results`, where the caller wants them.
   void run(const Function& f, const std::byte* arguments, const std::vector<std::byte*>& results) {
@@ -31,13 +33,21 @@ class Thread {
     for (std::size_t pc = 0;;) {
       const Instruction& i = f.code[pc++];
       if (++steps_ > kMostSteps) fail(i, "runs on without an end");
-      if (i.guard >= 0 && (reg(i, static_cast<std::size_t>(i.guard)) != 0) == i.guard_negated) continue;
+      if (i.guard >= 0) {
+        const bool passed = (reg(i, static_cast<std::size_t>(i.guard)) != 0) != i.guard_negated;
+        if (work_) work_.decide(known(static_cast<std::size_t>(i.guard)), i.flow == Instruction::kBranch);
+        if (!passed) continue;
+      }
       i.runs++;
       if (i.compute) {
         std::array<uint64_t, kMaxOperands> v{};
         for (std::size_t k = 1; k < i.operands.size(); k++) v[k - 1] = number(i, k);
+        const uint32_t known = work_ ? work_.compute(newest(i, 1)) : 0;
         set(i.operands[0].values[0], i.compute(v.data()));
+        if (work_) know(i.operands[0].values[0], known);
       } else if (i.effect) {
+        if (work_ && i.effect != &Thread::move && i.access.space != Space::kParameter)
+          work_.use(newest(i, has_result(i)));
         (this->*i.effect)(i);
       } else if (i.flow == Instruction::kBranch) {
         pc = i.target;
@@ -47,6 +57,7 @@ class Thread {
         break;
       }
     }
+    if (work_) work_.end_basic_block();
     for (std::size_t k = 0; k < results.size(); k++)
       std::memcpy(results[k], frame.parameter(f.results[k].offset), f.results[k].bytes);
     locals_used_ -= (f.local_bytes + 15) / 16 * 16;
@@ -62,17 +73,19 @@ class Thread {
     if (to.size() == 1 && from.size() == 1) {
       if (from[0].kind == Value::kRegister && !frame_->written[from[0].number])
         return;  // poison stays poison
-      return set(to[0], read(i, from[0]) & mask);
+      set(to[0], read(i, from[0]) & mask);
+      return pass_on(i);
     }
     if (to.size() > 1) {
       const uint64_t v = read(i, from[0]), each = bits / to.size();
       for (std::size_t k = 0; k < to.size(); k++) set(to[k], v >> k * each & ((1ull << each) - 1));
-      return;
+      return pass_on(i);
     }
     uint64_t v = 0;
     for (std::size_t k = 0, each = bits / from.size(); k < from.size(); k++)
       v |= (read(i, from[k]) & ((1ull << each) - 1)) << k * each;
     set(to[0], v);
+    pass_on(i);
   }
   void to_generic(const Instruction& i) {
     set(i.operands[0].values[0], reinterpret_cast<uint64_t>(pointer(i, i.access.space, number(i, 1))));
@@ -96,7 +109,9 @@ class Thread {
     auto* p = address(i, 1);
     alignas(16) std::array<std::byte, 16> data;
     Core& core = *Core::current;
-    if (is_private(p)) {
+    const bool is_private_word = is_private(p);
+    if (work_ && a.operation) work_.poll(a.operation == WordOperation::kLoadAcquire && !is_shared(p));
+    if (is_private_word) {
       std::memcpy(data.data(), p, static_cast<std::size_t>(all));
     } else if (a.operation) {
       const uint64_t v = ark_emulator_word(*a.operation, a.scope, p, all, 0, 0, site(i));
@@ -117,6 +132,9 @@ class Thread {
       const int unused = 64 - 8 * a.bytes;
       if (a.is_signed) v = static_cast<uint64_t>(static_cast<int64_t>(v << unused) >> unused);
       set(i.operands[0].values[static_cast<std::size_t>(k)], v);
+      if (work_)
+        know(i.operands[0].values[static_cast<std::size_t>(k)],
+             work_.load(!is_private_word && !is_shared(p)));
     }
   }
   void store(const Instruction& i) {
@@ -129,9 +147,11 @@ class Thread {
       std::memcpy(data.data() + k * a.bytes, &v, static_cast<std::size_t>(a.bytes));
     }
     if (a.operation) {
+      if (work_ && !is_shared(p)) work_.word(*a.operation);
       ark_emulator_word(*a.operation, a.scope, p, all, number(i, 1), 0, site(i));
       return;
     }
+    if (work_ && i.access.space == Space::kParameter) work_.compute(newest(i, 1));
     if (!is_private(p)) {
       Core::current->check_aligned(p, static_cast<uint64_t>(all), 0, site(i));
       Core::current->touch(p, static_cast<uint64_t>(all), Access_::kWrite, 0, site(i));
@@ -139,28 +159,41 @@ class Thread {
     std::memcpy(p, data.data(), static_cast<std::size_t>(all));
   }
   void add(const Instruction& i) {
+    count_atomic(i);
     set(i.operands[0].values[0], ark_emulator_word(*i.access.operation, i.access.scope, address(i, 1),
                                                    i.access.bytes, number(i, 2), 0, site(i)));
+    if (work_) know(i.operands[0].values[0], work_.load(!is_shared(address(i, 1))));
   }
   void compare_and_swap(const Instruction& i) {
+    count_atomic(i);
     set(i.operands[0].values[0], ark_emulator_word(*i.access.operation, i.access.scope, address(i, 1),
                                                    i.access.bytes, number(i, 3), number(i, 2), site(i)));
   }
-  void fence(const Instruction& i) { ark_emulator_fence(i.access.scope, site(i)); }
+  void fence(const Instruction& i) {
+    if (work_) work_.fence();
+    ark_emulator_fence(i.access.scope, site(i));
+  }
 
   // ---- barriers and lanes
 
   void barrier(const Instruction& i) {
     const int threads = i.operands.size() > 1 ? static_cast<int>(number(i, 1)) : -1;
-    ark_emulator_barrier(static_cast<int>(number(i, 0)), threads, i.argument != 0, site(i));
+    const auto id = static_cast<int>(number(i, 0));
+    const std::size_t turn = work_ && i.argument != 0 ? work_.reach(id) : 0;
+    ark_emulator_barrier(id, threads, i.argument != 0, site(i));
+    if (work_ && i.argument != 0) work_.pass(id, turn);
   }
   void barrier_or(const Instruction& i) {
+    const auto id = static_cast<int>(number(i, 1));
+    const std::size_t turn = work_ ? work_.reach(id) : 0;
     set(i.operands[0].values[0],
         ark_emulator_barrier_or(static_cast<int>(number(i, 1)), static_cast<int>(number(i, 2)),
                                 number(i, 3) != 0, site(i)));
+    if (work_) work_.pass(id, turn), know(i.operands[0].values[0], 0);
   }
   void sync_warp(const Instruction& i) {
     check_all_lanes(i, 0);
+    if (work_) work_.meet();
     ark_emulator_sync_warp(site(i));
   }
   void shuffle(const Instruction& i) {
@@ -179,73 +212,33 @@ class Thread {
   }
   void ballot(const Instruction& i) {
     check_all_lanes(i, 2);
+    if (work_) work_.meet();
     set(i.operands[0].values[0], ark_emulator_ballot(number(i, 1) != 0, site(i)));
   }
 
-  // ---- matrix units
+  // ---- matrix units and copies (copies.cc)
 
-  void ldmatrix(const Instruction& i) {
-    std::array<unsigned, 4> r{};
-    ark_emulator_ldmatrix(r.data(), address(i, 1), i.argument != 0, site(i));
-    for (std::size_t k = 0; k < 4; k++) set(i.operands[0].values[k], r[k]);
-  }
-  void mma(const Instruction& i) {
-    std::array<unsigned, 4> a{};
-    std::array<unsigned, 2> b{};
-    std::array<float, 4> d{};
-    for (std::size_t k = 0; k < 4; k++) a[k] = static_cast<unsigned>(read(i, i.operands[1].values[k]));
-    for (std::size_t k = 0; k < 2; k++) b[k] = static_cast<unsigned>(read(i, i.operands[2].values[k]));
-    for (std::size_t k = 0; k < 4; k++)
-      d[k] = std::bit_cast<float>(static_cast<uint32_t>(read(i, i.operands[3].values[k])));
-    const MmaOperands operands{d.data(), a.data(), b.data(), 1, 1, i.argument != 0};
-    ark_emulator_mma(&operands, site(i));
-    for (std::size_t k = 0; k < 4; k++) set(i.operands[0].values[k], std::bit_cast<uint32_t>(d[k]));
-  }
-
-  // ---- copies
-
-  void cp_async(const Instruction& i) {
-    if (number(i, 2) != 16) fail(i, "a copy of other than 16 bytes");
-    const uint64_t bytes = i.operands.size() > 3 ? number(i, 3) : 16;
-    ark_emulator_cp_async(shared(i, 0), pointer(i, Space::kGlobal, number(i, 1)),
-                          static_cast<unsigned>(bytes), site(i));
-  }
-  void cp_async_commit(const Instruction& i) { ark_emulator_cp_async_commit(site(i)); }
-  void cp_async_wait(const Instruction& i) {
-    ark_emulator_cp_async_wait(static_cast<int>(number(i, 0)), site(i));
-  }
-  void cp_async_arrive(const Instruction& i) { ark_emulator_cp_async_arrive(mbarrier(i, 0), site(i)); }
-  void mbarrier_init(const Instruction& i) {
-    ark_emulator_mbarrier_init(mbarrier(i, 0), static_cast<unsigned>(number(i, 1)), site(i));
-  }
-  void mbarrier_init_fence(const Instruction& i) { ark_emulator_mbarrier_init_fence(site(i)); }
-  void mbarrier_arrive(const Instruction& i) {
-    const uint64_t bytes = i.operands.size() > 2 ? number(i, 2) : 0;
-    ark_emulator_mbarrier_arrive(mbarrier(i, 1), static_cast<unsigned>(bytes), site(i));
-    set(i.operands[0].values[0], 0);
-  }
-  void mbarrier_wait(const Instruction& i) {
-    polled_ = mbarrier(i, 1), seen_ = 0;
-    set(i.operands[0].values[0],
-        ark_emulator_mbarrier_try_wait(mbarrier(i, 1), static_cast<unsigned>(number(i, 2)), site(i)));
-  }
-  void fence_proxy(const Instruction& i) { ark_emulator_fence_proxy(site(i)); }
-  void create_policy(const Instruction& i) { set(i.operands[0].values[0], kPolicy); }
-  void bulk_load(const Instruction& i) {
-    if (number(i, 4) != kPolicy) fail(i, "a cache policy that nothing has made");
-    ark_emulator_bulk_load(shared(i, 0), pointer(i, Space::kGlobal, number(i, 1)),
-                           static_cast<unsigned>(number(i, 2)), mbarrier(i, 3), site(i));
-  }
-  void bulk_store(const Instruction& i) {
-    ark_emulator_bulk_store(pointer(i, Space::kGlobal, number(i, 0)), shared(i, 1),
-                            static_cast<unsigned>(number(i, 2)), site(i));
-  }
-  void bulk_commit(const Instruction& i) { ark_emulator_bulk_commit(site(i)); }
-  void bulk_wait(const Instruction& i) { ark_emulator_bulk_wait(static_cast<int>(number(i, 0)), site(i)); }
+  void ldmatrix(const Instruction& i);
+  void mma(const Instruction& i);
+  void cp_async(const Instruction& i);
+  void cp_async_commit(const Instruction& i);
+  void cp_async_wait(const Instruction& i);
+  void cp_async_arrive(const Instruction& i);
+  void mbarrier_init(const Instruction& i);
+  void mbarrier_init_fence(const Instruction& i);
+  void mbarrier_arrive(const Instruction& i);
+  void mbarrier_wait(const Instruction& i);
+  void fence_proxy(const Instruction& i);
+  void create_policy(const Instruction& i);
+  void bulk_load(const Instruction& i);
+  void bulk_store(const Instruction& i);
+  void bulk_commit(const Instruction& i);
+  void bulk_wait(const Instruction& i);
 
   // What it looked at last is what it waits for.
   void nanosleep(const Instruction& i) {
     if (number(i, 0) > 1'000'000) fail(i, "a sleep of more than a millisecond");
+    if (work_) work_.try_again();
     ark_emulator_pause(polled_, seen_, 0, site(i));
   }
   void trap(const Instruction& i) { ark_emulator_trap(site(i)); }
@@ -257,6 +250,8 @@ class Thread {
     std::byte* locals;
     std::vector<uint64_t> registers;
     std::vector<bool> written;
+    std::vector<uint32_t>
+        known;  // by register, where work is counted: the round behind which its value is there
     std::vector<std::byte> parameters;  // but the arguments
 
     Frame(const Function& f, const std::byte* arguments, std::byte* locals)
@@ -312,6 +307,40 @@ class Thread {
     if (v.kind == Value::kSink) return;
     frame_->registers[v.number] = number;
     frame_->written[v.number] = true;
+    if (work_) know(v, 0);
+  }
+
+  // ---- where work is counted
+  // Its first operand is written.
+  static bool has_result(const Instruction& i) {
+    return i.effect != &Thread::store && i.effect != &Thread::barrier && i.effect != &Thread::sync_warp;
+  }
+  uint32_t known(std::size_t index) const { return index < frame_->known.size() ? frame_->known[index] : 0; }
+  void know(const Value& v, uint32_t round) {
+    if (v.kind != Value::kRegister) return;
+    frame_->known.resize(frame_->registers.size());
+    frame_->known[v.number] = round;
+  }
+  // Of the registers among an instruction's operands from the first-th on.
+  uint32_t newest(const Instruction& i, std::size_t first) const {
+    uint32_t round = 0;
+    for (std::size_t k = first; k < i.operands.size(); k++) {
+      for (const Value& v : i.operands[k].values) {
+        if (v.kind == Value::kRegister && frame_->written[v.number]) round = std::max(round, known(v.number));
+      }
+    }
+    return round;
+  }
+  void pass_on(const Instruction& i) {
+    if (!work_) return;
+    const uint32_t round = newest(i, 1);
+    for (const Value& v : i.operands[0].values) know(v, round);
+  }
+  void count_atomic(const Instruction& i) {
+    if (work_ && !is_shared(address(i, 1))) work_.word(*i.access.operation);
+  }
+  bool is_shared(const std::byte* p) const {
+    return static_cast<uint64_t>(p - reinterpret_cast<const std::byte*>(ids().shared)) < shared_bytes();
   }
 
   std::byte* pointer(const Instruction& i, Space space, uint64_t a) {
@@ -364,6 +393,7 @@ class Thread {
     }
     std::vector<std::byte*> results;
     for (const std::size_t offset : i.results) results.push_back(frame_->parameter(offset));
+    if (work_) work_.call(*i.callee, arguments.data());
     run(*i.callee, arguments.data(), results);
   }
 
@@ -373,6 +403,7 @@ class Thread {
   std::size_t locals_used_ = 0;
   const void* polled_ = nullptr;
   uint64_t seen_ = 0, steps_ = 0;
+  ThreadWork work_;
 };
 
 }  // namespace ark::emulator::ptx
