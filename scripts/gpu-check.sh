@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One command for a machine with a GPU: is ark right there, and how fast? Builds nothing, needs no network, takes at most
-# 10 minutes. Wants emulator_test, ark-run and ark-bench in --bin, NVRTC on the machine (of a toolkit or Python's wheel).
+# 10 minutes. Wants emulator_test, ark-run, ark-bench and ark-inspect in --bin, NVRTC on the machine (of a toolkit or
+# Python's wheel).
 #   --bin DIR   where the binaries lie (build/bin)
 #   --out DIR   for logs, results.json, results.md (gpu-check), all but the cache also as DIR.tgz
 #   --model M   a SmolLM2 folder for its published tokens (default: the cache's, if it is there)
@@ -17,7 +18,7 @@ while (($#)); do
     --out) out=$2 ;;
     --model) model=$2 ;;
     --pack) pack=$2 ;;
-    *) sed -n '2,7p' "$0"; exit 64 ;;
+    *) sed -n '2,8p' "$0"; exit 64 ;;
   esac
   shift 2
 done
@@ -35,7 +36,7 @@ pack_fixtures() {
 # Binaries, stripped, and in lib/ what they load beside the C library; the compiler's own in lib/compiler, for machines
 # whose are older. A machine lends what it calls its own: at most 64 MiB travel there.
 pack_binaries() {
-  local to=$1 programs=("$bin/emulator_test" "$bin/ark-run" "$bin/ark-bench") library name folder bytes
+  local to=$1 programs=("$bin/emulator_test" "$bin/ark-run" "$bin/ark-bench" "$bin/ark-inspect") library name folder bytes
   mkdir -p "$to/lib/compiler" || return
   for program in "${programs[@]}"; do strip -o "$to/${program##*/}" "$program" || return; done
   ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
@@ -150,6 +151,9 @@ nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,memory.t
 # Figures first: they are what a card is lent for. The last ones may run out of time: conformance compiles dozens of
 # kernels, and launches side by side may have to wait for a deadline.
 step figures 120 "$bin/emulator_test" --gtest_filter='GpuBench.*'
+# Predicted beside measured, phase by phase: the log is what the table of rates is corrected from.
+step cost 60 python3 "$root/scripts/gpu_cost.py" --bin "$bin" --out "$out/cost.json"
+grep -h . "$out/cost.log"
 step peers 150 python3 "$root/scripts/gpu_peers.py" --bin "$bin" --out "$ARK_GPU_RESULTS" \
   --smollm2 "$model/smollm2.onnx"
 step barrier-equals-counters 30 "$bin/emulator_test" --gtest_filter='DeviceExecutor.Barriers*'

@@ -69,3 +69,26 @@ def test_the_table_has_figures_and_reasons(tmp_path, verdict, code):
         "| GPT-2, step alone | 130.00 us | 57.5 |", "| GPT-2: PyTorch | not measured: a / b | - |", ""])
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["figures"] == rows and results["steps"] == [{"name": "conformance", "verdict": verdict, "seconds": "12"}]
+
+
+@pytest.mark.skipif(not BINARY.with_name("ark-bench").exists(), reason="no ark-bench (scripts/build.sh makes it)")
+def test_predictions_stand_beside_what_was_measured_or_alone(tmp_path):
+    model = tmp_path / "model.onnx"
+    subprocess.run([sys.executable, ROOT / "models" / "gpt2_random.py", model, "--dtype", "f16", "--layers", "2",
+                    "--hidden", "96", "--vocab", "300"], check=True)
+    command = [sys.executable, ROOT / "scripts" / "gpu_cost.py", "--bin", BINARY.parent, "--model", model, "--context", "8",
+               "--out", tmp_path / "cost.json"]
+    run = subprocess.run([*command, "--batch", "1,3", "--device", "cpu"], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    both = json.loads((tmp_path / "cost.json").read_text())
+    assert [result["batch"] for result in both] == [1, 3]
+    for result in both:
+        said, seen = result["predicted"], result["measured"]
+        assert {p["number"] for p in said["phases"]} == {p["number"] for p in seen["phases"]}
+        assert 10 < said["us"] < 10000 and seen["us"] > 0
+        assert sum(p["us"] for p in said["phases"]) < said["us"]
+        assert f"{seen['us'] / said['us']:.2f}" in run.stdout
+    run = subprocess.run([*command, "--batch", "1", "--device", "cuda"], capture_output=True, text=True, timeout=300,
+                         env={"ARK_LIBCUDA": str(tmp_path / "none.so")})
+    assert run.returncode == 77 and "the step, from the host to the host" in run.stdout
+    assert run.stdout.splitlines()[-1].startswith("not measured: ark-bench: error: ")

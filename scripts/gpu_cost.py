@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""What ark-inspect predicts of a decode step, phase by phase, beside what a GPU's own timeline shows of it (a step of
+gpu-check.sh): GPT-2 124M of random weights, or --model. Without a GPU: the prediction alone, and exit status 77."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REPEAT = 30  # steps
+
+
+def run(*command):
+    """What it prints. Raises OSError or CalledProcessError."""
+    return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True).stdout
+
+
+def predicted(args, model, batch):
+    return json.loads(run(args.bin / "ark-inspect", model, "--stage", "cost", "--json", "--arch", args.arch, "--batch",
+                          batch, "--context", args.context))
+
+
+def measured(args, model, batch, folder):
+    """Of the step and by phase, or why not."""
+    command = [args.bin / "ark-bench", "model", model, "--device", args.device, "--batch", batch, "--context",
+               args.context, "--prefill", 16, "--repeat", REPEAT, "--json"]
+    try:
+        alone = json.loads(run(*command).strip().splitlines()[-1])
+        traced = json.loads(run(*command, "--trace", folder / "trace.json").strip().splitlines()[-1])
+    except (OSError, subprocess.CalledProcessError) as error:
+        words = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+        return None, words[-1] if words else str(error)
+    return {"us": 1000 * alone["decode_ms"][str(batch)], "phases": traced["trace"]}, ""
+
+
+def table(said, seen):
+    """A line a phase: us of each time. What is measured has a timeline's own events in it, half a us a phase."""
+    spans = {p["number"]: p["span_us"] for p in seen["phases"]} if seen else {}
+    yield f"{said['step']}"
+    yield " times  predicted   measured  ratio  phase"
+    for p in said["phases"]:
+        each = p["us"] / p["times"]
+        span = spans.get(p["number"])
+        right = f"{'-':>10} {'-':>6}"
+        if span is not None:
+            right = f"{span / p['times']:10.2f} " + (f"{span / p['us']:6.2f}" if p["us"] > 0.005 else f"{'-':>6}")
+        yield f"{p['times']:6} {each:10.2f} {right}  {p['phase']}"
+    step = f"{seen['us']:10.2f} {seen['us'] / said['us']:6.2f}" if seen else f"{'-':>10} {'-':>6}"
+    yield f"{'':6} {said['us']:10.2f} {step}  the step, from the host to the host, without a timeline"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", type=Path, default=ROOT / "build" / "bin")
+    parser.add_argument("--out", type=Path, help="file for all of it as JSON")
+    parser.add_argument("--model", type=Path, help="instead of GPT-2 124M")
+    parser.add_argument("--arch", default="sm_90a", help="as of ark-inspect")
+    parser.add_argument("--device", default="cuda", help="as of ark-bench")
+    parser.add_argument("--batch", type=lambda text: [int(b) for b in text.split(",")], default=[1, 32])
+    parser.add_argument("--context", type=int, default=128)
+    args = parser.parse_args()
+    results, why = [], ""
+    with tempfile.TemporaryDirectory(prefix="ark-cost-") as folder:
+        model = args.model or Path(folder) / "model.onnx"
+        if not args.model:
+            run(sys.executable, ROOT / "models" / "gpt2_random.py", model, "--dtype", "f16")
+        for batch in args.batch:
+            said = predicted(args, model, batch)
+            seen, why = measured(args, model, batch, Path(folder))
+            print("\n".join(table(said, seen)), flush=True)
+            results.append({"batch": batch, "predicted": said, "measured": seen})
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
+    if why:
+        print("not measured: " + why)
+        sys.exit(77)
+
+
+if __name__ == "__main__":
+    main()
