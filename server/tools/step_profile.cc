@@ -37,7 +37,9 @@ void count_work(const Program& program, const Phase& phase, const SymbolValues& 
     for (const Operand& operand : phase.operands) {
       const BufferId b = resolve(program, phase, operand, trip);
       if (b == kNone || program.buffers[b].weight == kNone) continue;
-      if (variant.code == OpCode::kEmbed || variant.code == OpCode::kGeneric) continue;  // some rows of it
+      if (variant.code == OpCode::kEmbed || variant.code == OpCode::kGeneric ||
+          variant.code == OpCode::kExpertMatMul)
+        continue;  // some of it
       profile.weight_bytes += packed_bytes(program.weights[program.buffers[b].weight]);
     }
     if (variant.code != OpCode::kMatMul) continue;

@@ -1,6 +1,8 @@
 """Mixtures of experts as ONNX Runtime GenAI's builder writes them, in a decoder of that builder: recognised, the numbers of
 ONNX Runtime, the same bytes on any number of ranks."""
 
+import subprocess
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -138,3 +140,109 @@ def test_mixtures_of_experts(tmp_path, form):
             agree(by_ark(decoder.path, feeds, "--driver", "dynamic"), logits)
             for ranks in (2, 4):
                 np.testing.assert_array_equal(by_ark(decoder.path, feeds, "--driver", "decoder", "--tp", str(ranks)), got)
+
+
+def refused(folder, op, change, names, **attributes):
+    """What is said of one node of this operator; `change`: of its operands."""
+    random = np.random.default_rng(2)
+    arrays = {"w1": random.standard_normal((EXPERTS, INNER, HIDDEN)).astype(np.float32),
+              "w2": random.standard_normal((EXPERTS, HIDDEN, INNER)).astype(np.float32)}
+    if op == "QMoE":
+        arrays = {"w1": np.zeros((EXPERTS, INNER, HIDDEN // 2), np.uint8), "s1": np.ones((EXPERTS, INNER), np.float32),
+                  "w2": np.zeros((EXPERTS, HIDDEN, INNER // 2), np.uint8), "s2": np.ones((EXPERTS, HIDDEN), np.float32)}
+    arrays |= change
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [5, HIDDEN]),
+              helper.make_tensor_value_info("r", onnx.TensorProto.FLOAT, [5, EXPERTS])]
+    for name, array in list(arrays.items()):
+        if array is None:
+            del arrays[name]
+            inputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [EXPERTS, INNER, HIDDEN]))
+    node = helper.make_node(op, names, ["y"], "mixed", domain=MICROSOFT, **{"k": 2, "activation_type": "silu"} | attributes)
+    graph = helper.make_graph([node], "case", inputs, [helper.make_empty_tensor_value_info("y")],
+                              [numpy_helper.from_array(a, n) for n, a in arrays.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)], ir_version=10)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    run = subprocess.run([BINARY.parent / "ark-inspect", folder / "model.onnx"], capture_output=True, text=True, timeout=60)
+    assert run.returncode in (65, 69) and "mixed (" in run.stderr, run.stderr
+    return run.stderr
+
+
+MOE, QMOE = ["x", "r", "w1", "", "w2"], ["x", "r", "w1", "s1", "", "w2", "s2"]
+
+
+@pytest.mark.parametrize("op, names, change, attributes, said", [
+    ("MoE", MOE, {}, {"k": 7}, "k is 7, of 6 experts"), ("MoE", MOE, {}, {"k": 0}, "k is 0"),
+    ("MoE", MOE, {}, {"use_sparse_mixer": 1}, "use_sparse_mixer"), ("MoE", MOE, {}, {"activation_type": "tanh"}, "none of relu"),
+    ("MoE", MOE, {}, {"swiglu_fusion": 3}, "swiglu_fusion"), ("MoE", MOE, {}, {"activation_type": "swiglu"}, "second factor"),
+    ("MoE", MOE, {"w1": None}, {}, "weights that are no constant"),
+    ("MoE", MOE, {"w2": np.zeros((EXPERTS, HIDDEN, INNER - 1), np.float32)}, {}, "weights of shape [6, 64, 63]"),
+    ("MoE", MOE, {"w1": np.zeros((EXPERTS - 1, INNER, HIDDEN), np.float32)}, {}, "weights of shape [5, 64, 64]"),
+    ("MoE", MOE, {"w1": np.zeros((EXPERTS, INNER, HIDDEN), np.int32)}, {}, "weights of type i32"),
+    ("QMoE", QMOE, {}, {"expert_weight_bits": 2}, "2-bit weights of experts"),
+    ("QMoE", QMOE, {}, {"block_size": 48}, "block_size 48"), ("QMoE", QMOE, {}, {"block_size": 32}, "scales of shape [6, 64]"),
+    ("QMoE", QMOE, {}, {"quant_type": "fp4"}, "quant_type 'fp4'"), ("QMoE", QMOE, {}, {"weights_prepacked": 1}, "weights_prepacked"),
+    ("QMoE", [*QMOE, "", "", "", "", "z"], {"z": np.zeros((EXPERTS, 31), np.uint8)}, {}, "zero points of shape [6, 31]")])
+def test_what_is_wrong_with_a_mixture_is_named(tmp_path, op, names, change, attributes, said):
+    assert said in refused(tmp_path, op, change, names, **attributes)
+
+
+def unpacked(codes, scales, zeros, bits, block):
+    """(code - zero) * scale, as the operator's documentation has it."""
+    if bits == 4:
+        codes, zeros = (np.stack([a & 15, a >> 4], -1).reshape(*a.shape[:-1], -1) for a in (codes, zeros))
+    zeros = zeros[..., :scales.shape[-1]]
+    return ((codes.astype(np.float64) - zeros.repeat(block, -1)) * scales.repeat(block, -1)).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", ["gate of its own", "8 bits by block", "weights of its own"])
+def test_mixtures_that_onnx_runtime_runs_elsewhere_or_rounds(tmp_path, form):
+    """Against the operator's documentation: a third product, which CPUs lack there; 8 bits by block, whose rows are rounded
+    there; shares that are not the scores."""
+    random = np.random.default_rng(11)
+    reals = lambda *shape: (random.standard_normal(shape) * .4).astype(np.float32)
+    x, r = reals(2, 5, HIDDEN), reals(10, EXPERTS) * 5
+    feeds, attributes = {"x": x, "r": r}, {"k": 3, "activation_type": "silu", "normalize_routing_weights": 1}
+    chosen = np.argsort(-r, axis=1)[:, :3]
+    picked = np.take_along_axis(r, chosen, 1)
+    shares = np.exp(picked) / np.exp(picked).sum(1, keepdims=True)
+    bits = 8 if form == "8 bits by block" else 4
+    if form == "gate of its own":
+        op, w = "MoE", [reals(EXPERTS, INNER, HIDDEN), reals(EXPERTS, HIDDEN, INNER), reals(EXPERTS, INNER, HIDDEN)]
+        stored = dict(zip(("w1", "w2", "w3"), w))
+        names = ["x", "r", "w1", "", "w2", "", "w3"]
+    else:
+        op, stored, w = "QMoE", {}, []
+        for i, (n, k) in enumerate(((INNER, HIDDEN), (HIDDEN, INNER))):
+            parts = [random.integers(0, 256, (EXPERTS, n, k * bits // 8), np.uint8),
+                     random.uniform(.5, 1, (EXPERTS, n, k // 16)).astype(np.float32) / 2 ** bits,
+                     random.integers(0, 256, (EXPERTS, n, k // 16 * bits // 8), np.uint8)]
+            stored |= {f"{kind}{i}": a for kind, a in zip("wsz", parts)}
+            w.append(unpacked(*parts, bits, 16))
+        w.append(None)
+        names = ["x", "r", "w0", "s0", "", "w1", "s1", "", "", "", "", "z0", "z1"]
+        attributes |= {"expert_weight_bits": bits, "block_size": 16}
+        if form == "weights of its own":
+            feeds["given"] = np.abs(reals(10, EXPERTS))
+            names += ["", "given"]
+            shares = np.take_along_axis(feeds["given"], chosen, 1)
+            shares /= shares.sum(1, keepdims=True)
+    y = np.zeros((10, HIDDEN))
+    for t, row in enumerate(x.reshape(10, HIDDEN).astype(np.float64)):
+        for e, share in zip(chosen[t], shares[t]):
+            g = w[0][e] @ row
+            h = g / (1 + np.exp(-g)) * (1 if w[2] is None else w[2][e] @ row)
+            y[t] += share * (w[1][e] @ h)
+    inputs = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, a.shape) for n, a in feeds.items()]
+    graph = helper.make_graph([helper.make_node(op, names, ["y"], domain=MICROSOFT, **attributes)], "case", inputs,
+                              [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, x.shape)],
+                              [numpy_helper.from_array(a, n) for n, a in stored.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)], ir_version=10),
+              tmp_path / "model.onnx")
+    command = [BINARY, tmp_path / "model.onnx", "--output-dir", tmp_path]
+    for name, array in feeds.items():
+        np.save(tmp_path / f"in_{name}.npy", array)
+        command += ["--input", f"{name}={tmp_path / f'in_{name}.npy'}"]
+    for driver in ("dynamic", "static"):
+        run = subprocess.run([*command, "--driver", driver], capture_output=True, text=True, timeout=60)
+        assert run.returncode == 0, run.stderr
+        agree(np.load(tmp_path / "y.npy"), y.reshape(x.shape))
