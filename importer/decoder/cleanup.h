@@ -13,6 +13,10 @@ int fuse_rotary(TokenBuilder& out);
 // lazily sliced weights. Returns the number of products split.
 int split_projections(TokenBuilder& out);
 
+// Products of rows with weights that are looked up for them, and sums over all experts of which all but the chosen ones
+// count nothing, become ExpertMatMul. Returns the number fused.
+int fuse_experts(TokenBuilder& out);
+
 // Puts kSelectRows on every value that passes from what caches need to what only the logits need, and
 // restates the latter over "rows". The graph is built anew.
 Graph select_rows(const Graph& graph);

@@ -114,6 +114,7 @@ Graph cleaned(TokenBuilder& out, std::vector<std::string>& evidence) {
   out.graph.remove_dead();
   if (const int n = fuse_rotary(out))
     evidence.push_back(std::to_string(n) + " rotations of queries and keys by position");
+  fuse_experts(out);
   if (const int n = split_projections(out))
     evidence.push_back(std::to_string(n) + " packed projections split by columns");
   Graph graph = select_rows(out.graph);

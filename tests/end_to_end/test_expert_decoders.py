@@ -92,6 +92,65 @@ def codes(d, p, x, router, y, *, fused, biased, bits, block, zeros, **attributes
     return [helper.make_node("QMoE", [x, router, *names], [y], p + "moe", domain=MICROSOFT, expert_weight_bits=bits, **attributes)]
 
 
+class Nodes:
+    """Of a layer that torch's exporter spells out."""
+
+    def __init__(self, decoder, prefix):
+        self.decoder, self.prefix, self.list = decoder, prefix, []
+
+    def add(self, op, *inputs, outputs=1, to=None, **attributes):
+        at = f"{self.prefix}{op}{len(self.list)}"
+        inputs = [i if isinstance(i, str) else self.decoder.constant(f"{at}.{k}", np.asarray(i)) for k, i in enumerate(inputs)]
+        made = [to] if to else [f"{at}:{k}" for k in range(outputs)]
+        self.list.append(helper.make_node(op, inputs, made, at, **attributes))
+        return made[0] if outputs == 1 else made
+
+    def choices(self, router):
+        scores, experts = self.add("TopK", router, [2], outputs=2)
+        return experts, self.add("Softmax", scores, axis=-1)
+
+
+def looked_up(d, p, x, router, y, *, turned):
+    """transformers' batched_mm: the weights of each place (token, slot) are gathered."""
+    n = Nodes(d, p)
+    experts, shares = n.choices(router)
+    places = n.add("Reshape", experts, [-1])
+    rows = n.add("Unsqueeze", n.add("Reshape", x, [-1, HIDDEN]), [1])
+    rows = n.add("Reshape", n.add("Expand", rows, [1, 2, HIDDEN]), [-1, 1, HIDDEN])
+
+    def product(rows, out, into):
+        stack = d.reals(EXPERTS, *((into, out) if turned else (out, into)))
+        own = n.add("Gather", stack, places, axis=0)
+        return n.add("MatMul", rows, own if turned else n.add("Transpose", own, perm=[0, 2, 1]))
+
+    h = n.add("Relu", product(rows, INNER, HIDDEN))
+    h = n.add("Reshape", product(h, HIDDEN, INNER), [-1, 2, HIDDEN])
+    h = n.add("ReduceSum", n.add("Mul", h, n.add("Unsqueeze", shares, [2])), [1], keepdims=0)
+    n.add("Reshape", h, n.add("Shape", x), to=y)
+    return n.list
+
+
+def dense(d, p, x, router, y, *, biased):
+    """gpt-oss as transformers computes it on CPUs: all experts for all tokens, and shares that are mostly 0."""
+    n = Nodes(d, p)
+    experts, shares = n.choices(router)
+    zeros = n.add("ConstantOfShape", n.add("Shape", router), value=helper.make_tensor("zero", 1, [1], [0.0]))
+    numbers = n.add("Transpose", n.add("ScatterElements", zeros, experts, shares, axis=1), perm=[1, 0])
+    rows = n.add("Expand", n.add("Unsqueeze", n.add("Reshape", x, [-1, HIDDEN]), [0]), [EXPERTS, 1, 1])
+    both = n.add("MatMul", rows, d.reals(EXPERTS, HIDDEN, 2 * INNER))
+    if biased:
+        both = n.add("Add", both, d.reals(EXPERTS, 1, 2 * INNER))
+    gate, up = (n.add("Slice", both, [first], [2**31], [2], [2]) for first in (0, 1))
+    gate = n.add("Clip", gate, "", np.float32(7))
+    h = n.add("Mul", n.add("Mul", gate, n.add("Sigmoid", n.add("Mul", gate, np.float32(1.702)))), n.add("Add", up, np.float32(1)))
+    h = n.add("MatMul", h, d.reals(EXPERTS, INNER, HIDDEN))
+    if biased:
+        h = n.add("Add", h, d.reals(EXPERTS, 1, HIDDEN))
+    h = n.add("ReduceSum", n.add("Mul", h, n.add("Unsqueeze", numbers, [2])), [0], keepdims=0)
+    n.add("Reshape", h, n.add("Shape", x), to=y)
+    return n.list
+
+
 def steps(path):
     """A prompt and tokens behind it: feeds and logits. What experts read and write are outputs here: else ONNX Runtime
     1.31.1 gives some of their memory to others while its MoE still needs it."""
@@ -122,6 +181,10 @@ FORMS = {
     "by row": (dict(softcap=5.0), codes, dict(fused=False, biased=True, bits=8, block=0, zeros=True, k=2,
                                               normalize_routing_weights=1, activation_type="silu")),
     "reals": ({}, reals, dict(fused=True, biased=True, k=2, normalize_routing_weights=1, **GATED)),
+    "looked up": ({}, looked_up, dict(turned=False)),
+    "looked up, turned": ({}, looked_up, dict(turned=True)),
+    "dense": ({}, dense, dict(biased=False)),
+    "dense with biases": ({}, dense, dict(biased=True)),
     "switch": ({}, reals, dict(fused=False, biased=True, k=1, normalize_routing_weights=0, activation_type="relu")),
 }
 
@@ -133,6 +196,8 @@ def test_mixtures_of_experts(tmp_path, form):
     decoder.attention(**attention)
     decoder.experts(lambda *a: make(*a, **attributes))
     decoder.save()
+    graph = subprocess.run([BINARY.parent / "ark-inspect", decoder.path, "--stage", "recognise"], capture_output=True, text=True).stdout
+    assert sum(" = ExpertMatMul(" in line for line in graph.splitlines()) == 3 * (3 if attributes.get("fused") else 2)
     for step, (feeds, logits) in enumerate(steps(decoder.path)):
         got = by_ark(decoder.path, feeds, "--driver", "decoder")
         agree(got, logits)
