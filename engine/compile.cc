@@ -1,5 +1,7 @@
 #include "engine/compile.h"
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -12,6 +14,7 @@
 #include "engine/partition/plan_summary.h"
 #include "engine/partition/prepare.h"
 #include "engine/partition/search.h"
+#include "engine/program/kv_codec.h"
 #include "engine/validate/validate.h"
 
 namespace ark {
@@ -51,6 +54,19 @@ std::vector<WeightMatrix> weight_matrices(const Graph& graph, int64_t vocabulary
   return matrices;
 }
 
+DType kv_dtype_of(const std::vector<WeightMatrix>& matrices, const StoredWeights& stored) {
+  std::map<DType, int64_t> numbers;
+  for (const WeightMatrix& matrix : matrices) {
+    const StoredWeights::Stored as = stored.of(matrix.constant);
+    numbers[as.constant->quantized ? DType::kUndefined : as.type] += matrix.constant->size();
+  }
+  const auto most = std::max_element(numbers.begin(), numbers.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  const bool has_16_bits =
+      most != numbers.end() && (most->first == DType::kF16 || most->first == DType::kBF16);
+  return has_16_bits ? most->first : DType::kF32;
+}
+
 }  // namespace
 
 Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
@@ -59,12 +75,16 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
   const AxisGroups groups(graph);
   const Choices choices = search(graph, groups);
   Sharded sharded = insert_collectives(graph, groups, choices, o.ranks);
-  const StoredWeights stored(weight_matrices(sharded.graph, model.vocabulary), o.storage);
+  const std::vector<WeightMatrix> matrices = weight_matrices(sharded.graph, model.vocabulary);
+  const StoredWeights stored(matrices, o.storage);
+  const DType kv_dtype = o.kv_dtype == DType::kUndefined ? kv_dtype_of(matrices, stored) : o.kv_dtype;
+  ARK_CHECK(kv_codec_of(kv_dtype), "keys and values of a type that pages cannot hold");
   const LoweringOptions options{.max_symbols = {{"tokens", o.max_tokens},
                                                 {"rows", o.max_rows},
                                                 {"items", o.max_items},
                                                 {"pages", o.pages}},
                                 .page_size = o.page_size,
+                                .kv_dtype = kv_dtype,
                                 .link = o.link,
                                 .caches = &model.caches,
                                 .stored = &stored,

@@ -22,6 +22,9 @@ struct CompileOptions {
   int32_t max_items = 1024;  // attention work items
   int32_t page_size = 16;
   int32_t pages = 0;  // set before memory is bound; kKvPage dims
+  // In which keys and values are cached, one of kv_codecs() (engine/program/kv_codec.h); kUndefined: as most numbers of
+  // the matrices, if those are f16 or bf16, else f32.
+  DType kv_dtype = DType::kF32;
   Link link = Link::kDirect;
   StorageOptions storage;
   Activations activations = Activations::kAuto;  // for a device: kF32

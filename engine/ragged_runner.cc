@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "base/ir/keys.h"
 #include "base/machine.h"
 #include "dma/message.h"
@@ -87,7 +88,7 @@ class Engine {
   cuda::DeviceExecutor* device() { return device_; }
   const Program& program() const { return compiled_.programs[0]; }
 
-  // Calls f(vector, first element in `heads`, elements) for every head of a cached token.
+  // Calls f(executor, place, first element in `heads`, elements) for every head of a cached token.
   template <typename F>
   void for_heads(const RaggedRunner::CachedToken& token, F&& f) const {
     if (!host_) throw Error(Code::kUnsupported, "caches of a GPU cannot be reached");
@@ -103,9 +104,8 @@ class Engine {
         const int64_t dim = program.vals[buffer.dims[3]].max;
         const Range own = heads_.at(static_cast<std::size_t>(token.cache))[r];
         for (int64_t h = own.begin; h < own.end; ++h)
-          f(host_->cached(
-                {r, static_cast<BufferId>(b), token.page, token.at, static_cast<int32_t>(h - own.begin)}),
-            h * dim, dim);
+          f(*host_, {r, static_cast<BufferId>(b), token.page, token.at, static_cast<int32_t>(h - own.begin)},
+            at(h * dim), at(dim));
       }
     }
   }
@@ -221,13 +221,12 @@ class LocalRunner : public RaggedRunner {
   const Program& program() const override { return engine_->program(); }
   cuda::DeviceExecutor* device() override { return engine_->device(); }
   void read_cache(const CachedToken& token, std::span<float> heads) const override {
-    engine_->for_heads(token, [&](HostExecutor::CachedVector from, int64_t first, int64_t dim) {
-      for (int64_t d = 0; d < dim; ++d) heads[first + d] = from.first[d * from.stride];
-    });
+    engine_->for_heads(token, [&](HostExecutor& host, HostExecutor::CachePlace from, size_t first,
+                                  size_t dim) { host.read_cached(from, heads.subspan(first, dim)); });
   }
   void write_cache(const CachedToken& token, std::span<const float> heads) override {
-    engine_->for_heads(token, [&](HostExecutor::CachedVector to, int64_t first, int64_t dim) {
-      for (int64_t d = 0; d < dim; ++d) to.first[d * to.stride] = heads[first + d];
+    engine_->for_heads(token, [&](HostExecutor& host, HostExecutor::CachePlace to, size_t first, size_t dim) {
+      host.write_cached(to, heads.subspan(first, dim));
     });
   }
 

@@ -37,7 +37,8 @@ class RaggedRunner : public StepRunner {
  public:
   virtual RunnerMemory memory() const = 0;
   virtual std::string_view transport() const = 0;  // what carries the exchange of ranks
-  // The kv heads [kv_heads, dim] of one cached token: keys, or values. Only while no step is in flight, and
+  // The kv heads [kv_heads, dim] of one cached token: keys, or values, as their pages hold them. Only while no step
+  // is in flight, and
   // with all ranks in this process (else Error(kUnsupported)).
   struct CachedToken {
     int32_t cache = 0;  // index into DecoderModel::caches

@@ -2,6 +2,7 @@
 // the proof of decoders, the dynamic driver and generic phases of Programs run them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -27,6 +28,13 @@ struct TensorView {
     return n;
   }
   std::span<const int64_t> shape() const { return {dims.data(), static_cast<std::size_t>(rank)}; }
+  // The same memory with other sizes, 8 at most.
+  TensorView sized(std::span<const int64_t> sizes) const {
+    TensorView view = *this;
+    view.rank = static_cast<int>(sizes.size());
+    std::copy(sizes.begin(), sizes.end(), view.dims.begin());
+    return view;
+  }
   template <typename T>
   T* as() const {
     return reinterpret_cast<T*>(data);

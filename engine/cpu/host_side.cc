@@ -57,6 +57,16 @@ uint64_t CpuExecutor::post_record(std::span<const std::byte> bytes) {
   return publish();
 }
 
+void CpuExecutor::read_cached(const CachePlace& place, std::span<float> to) {
+  const KvPages pages = ranks_.at(place.rank)->kv_pages(place.pages);
+  load_kv(pages.codec, pages.place(place.page, place.head, place.at), to.data(), std::ssize(to));
+}
+
+void CpuExecutor::write_cached(const CachePlace& place, std::span<const float> from) {
+  const KvPages pages = ranks_.at(place.rank)->kv_pages(place.pages);
+  store_kv(pages.codec, pages.place(place.page, place.head, place.at), from.data(), std::ssize(from));
+}
+
 uint64_t CpuExecutor::publish() {
   mailbox_->publish();
   on_post();

@@ -20,9 +20,8 @@ class CpuExecutor : public HostExecutor {
   uint64_t post_record(std::span<const std::byte> record) override;
   std::optional<StepResult> poll(std::chrono::microseconds timeout) override;
   void abort(const std::string& why) override;
-  CachedVector cached(const CachePlace& place) override {
-    return ranks_.at(place.rank)->cached(place.pages, place.page, place.at, place.head);
-  }
+  void read_cached(const CachePlace& place, std::span<float> to) override;
+  void write_cached(const CachePlace& place, std::span<const float> from) override;
 
  protected:
   // A step has been published.

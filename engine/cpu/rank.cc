@@ -8,15 +8,6 @@
 #include "engine/program/unroll.h"
 
 namespace ark {
-namespace {
-
-TensorView sized(TensorView view, const Dims& dims) {
-  view.rank = static_cast<int>(dims.size());
-  std::copy(dims.begin(), dims.end(), view.dims.begin());
-  return view;
-}
-
-}  // namespace
 
 // ---- between steps
 
@@ -97,7 +88,7 @@ void Rank::set_sizes(const SymbolValues& symbols) {
   vals_.resize(program_.vals.size());
   for (std::size_t v = 0; v < vals_.size(); ++v) vals_[v] = program_.vals[v].e.evaluate(symbols);
   for (std::size_t b = 0; b < views_.size(); ++b)
-    views_[b] = sized(views_[b], dims_of(program_.buffers[b], false));
+    views_[b] = views_[b].sized(dims_of(program_.buffers[b], false));
   for (std::size_t p = 0; p < phases_.size(); ++p) {
     const Phase& phase = program_.phases[p];
     PhaseInfo& info = phases_[p];

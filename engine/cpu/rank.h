@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dma/counter.h"
+#include "engine/cpu/kv_pages.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/run/executor.h"
 #include "engine/run/mailbox.h"
@@ -51,8 +52,8 @@ class Rank {
   // Barrier mode: until all processors have finished this instance.
   dma::Fault wait_all(const Instance& at, int32_t processor, const dma::WaitContext& context);
 
-  // The elements of one head's key or value in a page; keys lie transposed (see step_kernels/kv_append.cc).
-  HostExecutor::CachedVector cached(BufferId pages, int32_t page, int32_t at, int32_t head) const;
+  // A buffer of pages, between steps.
+  KvPages kv_pages(BufferId pages) const;
 
  private:
   struct PhaseInfo {

@@ -89,7 +89,9 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
       continue;
     int64_t& end = buffer.kind == BufferKind::kKvPage ? paged : total;
     own[b] = end;
-    end += aligned(bytes_of(buffer.dtype, element_count(dims_of(buffer, true))));
+    const bool is_paged = buffer.kind == BufferKind::kKvPage;
+    end += aligned(is_paged ? page_bytes(program_, buffer) * options_.limits.pages
+                            : bytes_of(buffer.dtype, element_count(dims_of(buffer, true))));
   }
   memory_ = dma::allocate_private(static_cast<uint64_t>(total + kLine), "activations");
   pages_ =
@@ -114,13 +116,9 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
   state_.page_tokens.assign(at(limits.pages) * at(limits.page_size), 0);
 }
 
-HostExecutor::CachedVector Rank::cached(BufferId pages, int32_t page, int32_t place, int32_t head) const {
+KvPages Rank::kv_pages(BufferId pages) const {
   const Buffer& buffer = program_.buffers[pages];
-  const Dims dims = dims_of(buffer, true);
-  const int64_t size = dims[2], width = dims[3];
-  float* const start = views_[pages].as<float>() + (page * dims[1] + head) * size * width;
-  if (buffer.is_value) return {start + place * width, 1};
-  return {start + place, size};
+  return {views_[pages].sized(dims_of(buffer, true)), buffer.is_value};
 }
 
 void Rank::bind_kernels() {
@@ -145,10 +143,8 @@ void Rank::bind_kernels() {
       const BufferId b = resolve(program_, phase, operand, 0);
       TensorView view;
       if (b != kNone) {
-        const Dims dims = dims_of(program_.buffers[b], true);
         view.dtype = program_.buffers[b].dtype;
-        view.rank = static_cast<int>(dims.size());
-        std::copy(dims.begin(), dims.end(), view.dims.begin());
+        view = view.sized(dims_of(program_.buffers[b], true));
       }
       views.push_back(view);
     }

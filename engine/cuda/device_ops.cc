@@ -7,6 +7,7 @@
 #include "base/index.h"
 #include "base/ir/keys.h"
 #include "engine/cuda/pointwise_source.h"
+#include "engine/program/kv_codec.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/variant_facts.h"
 #include "engine/program/weight_codec.h"
@@ -74,6 +75,17 @@ void fill_rotary(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.sizes[3] = p.dim(1, 0);
 }
 
+// The element type of operand `pages`, which holds keys or values.
+std::string kv_type_of(const PhaseOperands& p, std::size_t pages) {
+  return kv_codec_of(p.buffer(pages).dtype)->device;
+}
+
+DeviceVariant kv_append_name(const PhaseOperands& p, Numerics) {
+  for (const std::size_t pages : {2, 3})
+    if (p.constant_dim(pages, 3) % 4 != 0)
+      p.refuse("heads of " + std::to_string(p.constant_dim(pages, 3)) + " elements");
+  return type("KvAppend", {kv_type_of(p, 2)});
+}
 void fill_kv_append(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   for (std::size_t a = 1; a < 4; ++a) to.sizes[a - 1] = p.dim(2, a);
   to.sizes[3] = p.dim(3, 3);
@@ -113,7 +125,13 @@ DeviceVariant attention_name(const PhaseOperands& p, Numerics) {
   if (key < 0 || value < 0) p.refuse("a size that changes from step to step");
   if (key % 4 != 0 || value % 4 != 0 || key > 256 || value > 256)
     p.refuse("heads of " + std::to_string(key) + " and " + std::to_string(value) + " elements");
-  return type("Attention", {std::to_string(key), std::to_string(value)});
+  for (const std::size_t pages : {1, 2}) {  // so that rows of pages lie one behind the other
+    const KvFormat& format = kv_codec_of(p.buffer(pages).dtype)->format;
+    const int64_t tokens = p.constant_dim(pages, 2), dim = p.constant_dim(pages, 3);
+    if (tokens * dim * format.bits % 128 != 0)
+      p.refuse("pages of " + std::to_string(tokens) + " tokens of " + std::to_string(dim) + " elements");
+  }
+  return type("Attention", {kv_type_of(p, 1), std::to_string(key), std::to_string(value)});
 }
 void fill_attention(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const VariantFacts facts = VariantFacts::of(p.variant());
@@ -240,7 +258,7 @@ constexpr std::array kAll = {
     DeviceOp{OpCode::kSoftmax, nullptr, fill_softmax},
     DeviceOp{OpCode::kMatMul, matmul_name, fill_matmul},
     DeviceOp{OpCode::kRotary, rotary_name, fill_rotary},
-    DeviceOp{OpCode::kKvAppend, nullptr, fill_kv_append},
+    DeviceOp{OpCode::kKvAppend, kv_append_name, fill_kv_append},
     DeviceOp{OpCode::kAttention, attention_name, fill_attention},
     DeviceOp{OpCode::kSelectRows, nullptr, fill_select_rows},
     DeviceOp{OpCode::kSend, nullptr, fill_send},

@@ -312,6 +312,7 @@ Operand Lowering::pages(int64_t cache, bool values, int64_t kv_heads) {
   const Shape shape = {Expr::symbol("pages"), kv_heads, options_.page_size,
                        values ? spec.value_dim : spec.key_dim};
   const BufferId id = add_buffer({.kind = BufferKind::kKvPage,
+                                  .dtype = options_.kv_dtype,
                                   .cache = static_cast<int32_t>(cache),
                                   .is_value = values,
                                   .name = values ? spec.value_input : spec.key_input},

@@ -28,6 +28,7 @@ class ConstantTable {
 struct LoweringOptions {
   SymbolValues max_symbols;  // of every symbol that shapes use
   int32_t page_size = 16;
+  DType kv_dtype = DType::kF32;  // of keys and values
   Link link = Link::kDirect;
   const std::vector<CacheSpec>* caches = nullptr;  // null: a plain graph
   const StoredWeights* stored = nullptr;           // null: all as they are

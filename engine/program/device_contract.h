@@ -32,6 +32,23 @@ ARK_BOTH constexpr int terms_bytes(BlockTerms terms) {
   return terms == BlockTerms::kZeros ? 5 : 2 * scale_bytes(terms);
 }
 
+// How a head's keys, or values, of a page's tokens are stored (engine/program/kv_codec.h): codes of all of them, which
+// are the numbers themselves or, with a scale for each token, what it is multiplied by; then these scales, f32.
+struct KvFormat {
+  int bits = 32;      // of an element
+  float largest = 0;  // with scales: the code that a token's largest number gets; 0: no scales
+  ARK_BOTH constexpr bool has_scales() const { return largest > 0; }
+  // Of `tokens` of `dim` elements; both parts end at multiples of 16, as vectors that copy pages want.
+  ARK_BOTH constexpr long long code_bytes(long long tokens, long long dim) const {
+    return (tokens * dim * bits / 8 + 15) / 16 * 16;
+  }
+  ARK_BOTH constexpr long long head_bytes(long long tokens, long long dim) const {
+    return code_bytes(tokens, dim) + (has_scales() ? (tokens * 4 + 15) / 16 * 16 : 0);
+  }
+};
+// A token's largest number below this is taken for zero: its scale's reciprocal could be infinite.
+inline constexpr float kKvLeast = 0x1p-100f;
+
 // Applied in the order bias, activation (one at most), residual.
 enum EpilogueBits : unsigned {
   kEpilogueBias = 1,

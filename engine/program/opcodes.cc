@@ -117,6 +117,7 @@ std::string check_rotary(const PhaseView& p) {
 
 // Keys and values, at `keys` and the operand behind, are of one cache.
 std::string check_pages(const PhaseView& p, std::size_t keys) {
+  if (p.buffer(keys).dtype != p.buffer(keys + 1).dtype) return "keys and values of two types";
   return p.buffer(keys).cache == p.buffer(keys + 1).cache ? "" : "pages of two caches";
 }
 

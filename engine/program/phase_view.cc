@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/index.h"
+#include "engine/program/kv_codec.h"
 #include "engine/program/unroll.h"
 #include "engine/program/weight_codec.h"
 
@@ -70,7 +71,7 @@ bool PhaseView::is_kind(std::size_t i) const {
   const bool is_weight = b.kind == BufferKind::kWeight;
   const bool is_panels = is_weight && weight(i).layout == Layout::kPanels;
   const bool is_pages = b.kind == BufferKind::kKvPage, is_inbox = b.kind == BufferKind::kInbox;
-  const bool is_f32 = b.dtype == DType::kF32;
+  const bool is_f32 = b.dtype == DType::kF32, is_kv = kv_codec_of(b.dtype) != nullptr;
   const bool is_dense = !is_pages && !is_inbox && !is_panels;
   switch (infos_[i]->kind) {
     case kInput:
@@ -85,7 +86,7 @@ bool PhaseView::is_kind(std::size_t i) const {
       return is_weight && codec_of(b.dtype);
     case kKeys:
     case kValues:
-      return is_pages && is_f32 && b.is_value == (infos_[i]->kind == kValues);
+      return is_pages && is_kv && b.is_value == (infos_[i]->kind == kValues);
     case kInbox: {
       // Of the peers in rank order: the first one is operand 1.
       const int32_t peer = static_cast<int32_t>(i) - 1 + (static_cast<int32_t>(i) > program_.rank);

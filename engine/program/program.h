@@ -47,7 +47,7 @@ struct Val {
 enum class BufferKind : uint8_t {
   kWeight,  // packed at load, constant afterwards
   kAct,     // activation: lives from its writer to its last reader within a step
-  kKvPage,  // key or value pages of one cache: [pages, kv_heads, page_size, dim]
+  kKvPage,  // key or value pages of one cache: [pages, kv_heads, page_size, dim] of a type of kv_codec.h
   kIo,  // what the step descriptor brings (token ids, positions, both i32 [T]) and what goes back (logits f32
         // [R, V])
   kInbox,  // written by a peer through a channel

@@ -1,6 +1,7 @@
 #include "engine/program/unroll.h"
 
 #include "base/index.h"
+#include "engine/program/kv_codec.h"
 #include "engine/program/opcodes.h"
 
 namespace ark {
@@ -35,6 +36,7 @@ BufferId root(const Program& program, BufferId buffer) {
 
 int64_t max_bytes(const Program& program, BufferId buffer) {
   const Buffer& b = program.buffers[buffer];
+  if (b.kind == BufferKind::kKvPage) return program.vals[b.dims[0]].max * page_bytes(program, b);
   int64_t elements = 1;
   for (const ValId v : b.dims) elements *= program.vals[v].max;
   return bytes_of(b.dtype, elements);
@@ -47,9 +49,8 @@ Shape sizes(const Program& program, const Buffer& buffer) {
 }
 
 int64_t page_bytes(const Program& program, const Buffer& pages) {
-  int64_t elements = 1;
-  for (std::size_t a = 1; a < pages.dims.size(); ++a) elements *= program.vals[pages.dims[a]].max;
-  return bytes_of(pages.dtype, elements);
+  const auto dim = [&](std::size_t axis) { return program.vals[pages.dims[axis]].max; };
+  return dim(1) * kv_codec_of(pages.dtype)->format.head_bytes(dim(2), dim(3));
 }
 
 int64_t page_bytes(const Program& program) {
@@ -57,6 +58,12 @@ int64_t page_bytes(const Program& program) {
   for (const Buffer& buffer : program.buffers)
     if (buffer.kind == BufferKind::kKvPage && buffer.alias == kNone) bytes += page_bytes(program, buffer);
   return bytes;
+}
+
+std::string kv_name(const Program& program) {
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.kind == BufferKind::kKvPage) return std::string(kv_codec_of(buffer.dtype)->name);
+  return "";
 }
 
 int32_t trips_of(const Program& program, PhaseId phase) {

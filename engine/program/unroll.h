@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "engine/program/program.h"
@@ -25,6 +26,8 @@ int64_t max_bytes(const Program& program, BufferId buffer);
 // Of one page of a cache; of all caches.
 int64_t page_bytes(const Program& program, const Buffer& pages);
 int64_t page_bytes(const Program& program);
+// The type of the caches' keys and values, as options call it: "f16". "" if there are none.
+std::string kv_name(const Program& program);
 
 // How often a phase runs in a step.
 int32_t trips_of(const Program& program, PhaseId phase);

@@ -92,12 +92,9 @@ class HostExecutor : public Executor {
     BufferId pages = kNone;
     int32_t page = 0, at = 0, head = 0;
   };
-  // Its elements, each `stride` behind the one before; may be read and written while no step is in flight.
-  struct CachedVector {
-    float* first = nullptr;
-    int64_t stride = 1;
-  };
-  virtual CachedVector cached(const CachePlace& place) = 0;
+  // Its elements as f32, as far as the pages' type holds them. Only while no step is in flight.
+  virtual void read_cached(const CachePlace& place, std::span<float> to) = 0;
+  virtual void write_cached(const CachePlace& place, std::span<const float> from) = 0;
 };
 
 // One thread, all ranks, tile by tile in program order: the oracle. Needs direct links.

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "engine/program/expr_bound.h"
+#include "engine/program/kv_codec.h"
 #include "engine/program/unroll.h"
 #include "engine/program/weight_codec.h"
 #include "engine/validate/validate.h"
@@ -93,8 +94,10 @@ void check_buffer(const Program& p, const Binding& binding, std::size_t i, Repor
   report.check((b.weight != kNone) == (kind == BufferKind::kWeight), place,
                "weight index does not fit its kind");
   report.check((b.cache >= 0) == has_cache, place, "cache or graph index does not fit its kind");
-  report.check(kind == BufferKind::kKvPage ? b.dims.size() == 4 : !b.is_value, place,
-               "not the shape of pages");
+  const bool is_pages = kind == BufferKind::kKvPage;
+  if (!report.check(is_pages ? b.dims.size() == 4 : !b.is_value, place, "not the shape of pages") ||
+      !report.check(!is_pages || kv_codec_of(b.dtype), place, "no element type of pages"))
+    return;
   if (!report.check((b.channel != kNone) == (kind == BufferKind::kInbox), place,
                     "channel does not fit its kind"))
     return;

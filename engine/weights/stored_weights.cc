@@ -16,9 +16,9 @@
 namespace ark {
 namespace {
 
-constexpr int64_t kWindow = 1 << 20;    // bytes of numbers that a thread checks at a time
-constexpr int64_t kReserve = 64 << 20;  // bytes that threads' windows and the process may take meanwhile
-constexpr int64_t kLeast = 512;         // elements of a matrix that is worth it
+constexpr int64_t kCheckedBytes = 1 << 20;  // bytes of numbers that a thread checks at a time
+constexpr int64_t kReserve = 64 << 20;      // bytes that threads' windows and the process may take meanwhile
+constexpr int64_t kLeast = 512;             // elements of a matrix that is worth it
 
 // A payload, which several constants may see through views.
 struct Payload {
@@ -64,7 +64,7 @@ bool all_parts(int64_t count, int threads, F holds) {
 template <class F>
 bool all_of(const Constant& numbers, int threads, F holds) {
   const int64_t rows = numbers.dims[0], row_bytes = numbers.dims[1] * 4;
-  const int64_t step = std::max<int64_t>(1, kWindow / std::max<int64_t>(1, row_bytes));
+  const int64_t step = std::max<int64_t>(1, kCheckedBytes / std::max<int64_t>(1, row_bytes));
   return all_parts((rows + step - 1) / step, threads, [&](int64_t part) {
     const int64_t first = part * step, count = std::min(step, rows - first);
     const Tensor window = materialise_rows(numbers, first, count);

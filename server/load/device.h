@@ -1,4 +1,5 @@
-// Where and in which types a model runs: --device, --numerics, --weights, --activations, for servers and tools alike.
+// Where and in which types a model runs: --device, --numerics, --weights, --activations, --kv-dtype, for
+// servers and tools alike.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,11 @@ struct DeviceChoice {
   LoopLaunch launch = LoopLaunch::kLoop;         // kGraph: not with Device::kCpu
   Activations activations = Activations::kAuto;  // on a GPU: f32
   WeightPolicy weights = WeightPolicy::kExact;
+  DType kv_dtype =
+      DType::kUndefined;  // of cached keys and values; kUndefined: f32, on a GPU 16 bits with such weights
 };
 
-// Declares the options, which are written to `choice`; --weights and --activations alone.
+// Declares the options, which are written to `choice`; --weights, --activations and --kv-dtype alone.
 void add_device_options(CommandLine& line, DeviceChoice& choice);
 void add_arithmetic_options(CommandLine& line, DeviceChoice& choice);
 void add_weights_option(CommandLine& line, const std::string& name, WeightPolicy& weights,

@@ -253,13 +253,11 @@ std::string arithmetic(const Program& program) {
   return products.empty() || products.begin()->first == Precision::kF32 ? "" : text;
 }
 
-// A GPU multiplies in f32, unless something else is asked for, which keeps a model on the CPU.
 Job compile_logged(const DecoderModel& model, const LoadOptions& options, bool for_gpu,
                    const std::vector<Site>& sites, StageLog& log) {
   Job job;
-  job.terms = terms_for(model, options);
+  job.terms = terms_for(model, options, for_gpu);
   if (!sites.empty() && options.threads == 0) job.terms.threads = threads_for(sites, options.tp);
-  if (for_gpu && job.terms.activations == Activations::kAuto) job.terms.activations = Activations::kF32;
   job.compiled = compile_model(model, job.terms);
   const Program& first = job.compiled.programs[0];
   if (!job.compiled.storage.empty()) log.fact("weights", job.compiled.storage);
@@ -308,8 +306,8 @@ void report_memory(const RaggedRunner& runner, int32_t ranks, bool in_processes,
                           : ranks > 1  ? ", on " + std::to_string(ranks) + " ranks"
                                        : ""));
   log.fact("kv", std::to_string(int64_t{limits.pages} * limits.page_size) + " tokens in " +
-                     std::to_string(limits.pages) + " pages; a sequence has up to " +
-                     std::to_string(limits.max_length));
+                     kv_name(runner.program()) + ", " + std::to_string(limits.pages) +
+                     " pages; a sequence has up to " + std::to_string(limits.max_length));
 }
 
 // The group that a launcher has started, which settles some options; none if there is none.
@@ -354,7 +352,8 @@ LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options
   const bool has_gpu = place.gpu != nullptr;
   Job job = compile_logged(*model, options, has_gpu, place.sites, log);
   place_logged(place, job.compiled.programs, options, log);
-  if (has_gpu && !place.gpu && options.device.activations == Activations::kAuto)
+  if (has_gpu && !place.gpu &&
+      (options.device.activations == Activations::kAuto || options.device.kv_dtype == DType::kUndefined))
     job = compile_logged(*model, options, false, place.sites, log);
   model.reset();
   job.terms.on_gpu = place.gpu != nullptr;

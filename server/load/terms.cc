@@ -17,7 +17,7 @@ constexpr int32_t kMaxTokens = 512;            // of one step, unless told other
 constexpr int32_t kLongest = 1 << 20;          // of any sequence
 constexpr int32_t kMostUnasked = 1 << 17;      // without --max-model-len, as tables and masks are made for it
 constexpr int32_t kUnknownLength = 2048;       // where neither the model nor its configuration says
-constexpr uint32_t kBlobVersion = 0x54524d33;  // of the blob; changes with its layout
+constexpr uint32_t kBlobVersion = 0x54524d34;  // of the blob; changes with its layout
 
 std::string read_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -53,7 +53,7 @@ void for_numbers(Terms& t, F&& f) {
   f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
   f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
   f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights),
-      f(t.activations);
+      f(t.activations), f(t.kv_dtype);
   f(t.trace_events);
 }
 
@@ -76,7 +76,7 @@ int32_t sequence_length(const LoadOptions& options, int64_t positions) {
   return known > 0 ? static_cast<int32_t>(std::min<int64_t>(most, kMostUnasked)) : kUnknownLength;
 }
 
-LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options) {
+LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options, bool for_gpu) {
   LaunchTerms terms;
   if (!options.plan.empty()) terms.plan = read_text(options.plan);
   terms.ranks = ranks_of(options, terms.plan);
@@ -98,6 +98,10 @@ LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options) {
   terms.numerics = options.device.numerics;
   terms.weights = options.device.weights;
   terms.activations = options.device.activations;
+  // A GPU multiplies in f32, unless something else is asked for, which keeps a model on the CPU.
+  if (for_gpu && terms.activations == Activations::kAuto) terms.activations = Activations::kF32;
+  terms.kv_dtype = options.device.kv_dtype;
+  if (!for_gpu && terms.kv_dtype == DType::kUndefined) terms.kv_dtype = DType::kF32;
   terms.trace_events = options.device.trace_events;
   return terms;
 }
@@ -111,6 +115,7 @@ Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms) {
   compile.page_size = terms.limits.page_size;
   compile.storage = {terms.weights, terms.threads};
   compile.activations = terms.activations;
+  compile.kv_dtype = terms.kv_dtype;
   Compiled compiled = compile_decoder(model, compile);
   if (!terms.plan.empty()) force_plan(compiled, terms.plan);
   return compiled;

@@ -26,6 +26,7 @@ struct LaunchTerms {
   cuda::Numerics numerics = cuda::Numerics::kExact;
   WeightPolicy weights = WeightPolicy::kExact;
   Activations activations = Activations::kAuto;
+  DType kv_dtype = DType::kF32;  // as of CompileOptions
   int32_t trace_events = 0;
   std::string plan;  // text of programs that are forced, or empty
 };
@@ -37,8 +38,9 @@ int32_t table_length(const LoadOptions& options);
 // tables, 0 if it has none. Throws Error(kUsage) naming both numbers if more is asked for.
 int32_t sequence_length(const LoadOptions& options, int64_t positions);
 
-// All but limits.pages and on_gpu. Throws Error(kUsage), kNotFound for a plan that is not there.
-LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options);
+// All but limits.pages and on_gpu; what is not asked for is chosen for a GPU or for the CPU. Throws Error(kUsage),
+// kNotFound for a plan that is not there.
+LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options, bool for_gpu);
 
 // The same on every rank.
 Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms);

@@ -142,6 +142,7 @@ class Decoder : public GraphDriver {
     c.pages = pages;
     c.storage = {options_.weights, o.threads};
     c.activations = options_.activations;
+    c.kv_dtype = options_.kv_dtype;
     runner_ = make_ragged_runner(compile_decoder(model_, c), o);
   }
 

@@ -64,13 +64,13 @@ void check_cost(Options& options) {
 }
 
 int inspect(Options options) {
-  if (options.stage == "cuda" || options.stage == "cost")
-    options.load.device.activations = Activations::kF32;  // as a GPU is given
+  const bool for_gpu = options.stage == "cuda" || options.stage == "cost";
+  if (for_gpu) options.load.device.activations = Activations::kF32;  // all that a GPU is given
   if (!options.stage.empty()) stage_named(options.stage);
   if (options.check + options.json + options.dot + !options.html.empty() > 1)
     throw Error(Code::kUsage, "--check, --json, --dot and --html exclude each other");
   if (options.stage == "cost") check_cost(options);
-  Inspection inspection(options.load, options.cost);
+  Inspection inspection(options.load, for_gpu, options.cost);
   if (options.html.empty()) {
     print(printed(options, inspection));
     return 0;

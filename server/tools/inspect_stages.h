@@ -29,8 +29,12 @@ struct CostOptions {
 class Inspection {
  public:
   // `options`: the model, tp, the plan to force and the limits that programs are made for.
-  explicit Inspection(const ServeOptions& options, CostOptions cost = {})
-      : options_(options), cost_(std::move(cost)), file_(find_model(options.model, options.variant)) {}
+  // `for_gpu`: compiled as for one.
+  explicit Inspection(const ServeOptions& options, bool for_gpu = false, CostOptions cost = {})
+      : options_(options),
+        for_gpu_(for_gpu),
+        cost_(std::move(cost)),
+        file_(find_model(options.model, options.variant)) {}
 
   const std::filesystem::path& file() const { return file_.onnx; }
   const std::filesystem::path& text_folder() const { return file_.text_folder; }
@@ -54,6 +58,7 @@ class Inspection {
 
  private:
   ServeOptions options_;
+  bool for_gpu_;
   CostOptions cost_;
   ModelFile file_;
   std::optional<onnx::Model> parsed_;

@@ -165,6 +165,7 @@ int main(int argc, char** argv) {
     const ark::DeviceChoice& how = options.prompt.load.device;
     options.run.weights = how.weights;
     if (how.activations != ark::Activations::kAuto) options.run.activations = how.activations;
+    if (how.kv_dtype != ark::DType::kUndefined) options.run.kv_dtype = how.kv_dtype;
     return ark::run(options);
   });
 }

@@ -26,6 +26,7 @@ struct DriverOptions {
   // Of the decoder's. Data sets hold what the weights' numbers give.
   WeightPolicy weights = WeightPolicy::kExact;
   Activations activations = Activations::kF32;
+  DType kv_dtype = DType::kF32;
 };
 // "auto" (static if every shape follows from the inputs' sizes, else dynamic), "static", "dynamic" or
 // "decoder". Keeps `graph` by reference. Throws Error(kUnsupported) where the driver cannot run the graph.

@@ -46,8 +46,8 @@ TEST(Codegen, SourceDoesNotGrowWithDepth) {
 // No operation of a decoder is left out: the list is the point.
 TEST(Codegen, DecodersRunTheseCasesOnTheDevice) {
   const std::vector<Program> llama = programs_of(false, 3, 2), gpt2 = programs_of(true, 3, 2);
-  for (const char* name : {"Embed<", "Norm<true>", "MatMul<dev::f16, 64, ", "Rotary<", "KvAppend",
-                           "Attention<8, 8>", "SelectRows", "Send", "RecvReduce", "Sample"})
+  for (const char* name : {"Embed<", "Norm<true>", "MatMul<dev::f16, 64, ", "Rotary<", "KvAppend<float>",
+                           "Attention<float, 8, 8>", "SelectRows", "Send", "RecvReduce", "Sample"})
     EXPECT_TRUE(has(variants_of(llama), name)) << name;
   for (const char* name : {"Norm<false>", "Pointwise<Expression", "RecvReduce"})
     EXPECT_TRUE(has(variants_of(gpt2), name)) << name;

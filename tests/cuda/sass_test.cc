@@ -14,6 +14,7 @@
 #include "engine/cuda/codegen.h"
 #include "engine/cuda/image.h"
 #include "engine/cuda/nvrtc.h"
+#include "engine/program/kv_codec.h"
 #include "tests/engine/token_graphs.h"
 #include "tests/fixtures.h"
 
@@ -22,9 +23,12 @@ namespace {
 
 using test::TokenGraphOptions;
 
-KernelSource source_of_model(const DecoderModel& model, int32_t ranks, bool small_tiles) {
+// kUndefined: as a GPU is given them.
+KernelSource source_of_model(const DecoderModel& model, int32_t ranks, bool small_tiles,
+                             DType kv_dtype = DType::kUndefined) {
   CompileOptions options;
   options.ranks = ranks;
+  options.kv_dtype = kv_dtype;
   const Compiled compiled = compile_decoder(model, options);
   std::vector<const Program*> programs;
   for (const Program& program : compiled.programs) programs.push_back(&program);
@@ -115,6 +119,21 @@ TEST_F(Sass, KeepsToTheBudget) {
       EXPECT_LE(instruction_bytes(code.cubin), limit.at("code").get<std::size_t>()) << name << " " << arch;
       EXPECT_LE(seconds, limit.at("seconds").get<double>()) << name << " " << arch;
     }
+  }
+}
+
+// Attention and appending in the types that no model above has, which those of a GPU without options are.
+TEST_F(Sass, KeysAndValuesOfEachTypeKeepToTheBudget) {
+  std::ifstream in(test::source_root() / "tests/cuda/budget.json");
+  const nlohmann::json limit = nlohmann::json::parse(in).at("arch").at("sm_90a");
+  const DecoderModel model = test::llama_tokens({.heads = 4, .kv_heads = 2, .head_dim = 128});
+  for (const KvCodec& codec : kv_codecs()) {
+    if (!codec.format.has_scales()) continue;
+    const CompiledCode code = compiler_->compile(source_of_model(model, 1, false, codec.type), "sm_90a");
+    EXPECT_LE(code.facts.registers, limit.at("registers").get<int>()) << codec.name;
+    EXPECT_EQ(code.facts.spilled_bytes, 0) << codec.name;
+    EXPECT_LE(code.facts.stack_bytes, limit.at("stack").get<int>()) << codec.name;
+    EXPECT_LE(instruction_bytes(code.cubin), limit.at("code").get<std::size_t>()) << codec.name;
   }
 }
 

@@ -1,10 +1,12 @@
-// Paged attention against a dense softmax in f64, and against itself under other company.
+// Paged attention against a dense softmax in f64 over keys and values rounded as their stored type says, and against
+// itself under other company.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <random>
 
+#include "engine/cpu/kv_pages.h"
 #include "engine/cpu/step_kernel.h"
 
 namespace ark::test {
@@ -15,12 +17,37 @@ struct Shape4 {
   int64_t window = 0;
   float softcap = 0;
   bool slopes = false, sinks = false;
+  DType stored = DType::kF32;
 };
 
+TensorView view(void* data, DType dtype, std::initializer_list<int64_t> dims) {
+  return TensorView{static_cast<std::byte*>(data), dtype, 0, {}}.sized(std::vector<int64_t>(dims));
+}
 TensorView view(std::vector<float>& data, std::initializer_list<int64_t> dims) {
-  TensorView v{reinterpret_cast<std::byte*>(data.data()), DType::kF32, static_cast<int>(dims.size()), {}};
-  std::copy(dims.begin(), dims.end(), v.dims.begin());
-  return v;
+  return view(data.data(), DType::kF32, dims);
+}
+
+// To nearest even among binary floats of `bits` digits whose least normal number is 2^least.
+double nearest(double x, int bits, int least) {
+  if (x == 0) return x;
+  const double unit = std::ldexp(1, std::max(std::ilogb(x), least) - bits + 1);
+  return std::nearbyint(x / unit) * unit;
+}
+
+// What a token's key or value of one head comes back as, by the words of engine/program/kv_codec.h.
+void round_as(DType stored, float* x, int64_t dim) {
+  const float largest = stored == DType::kI8 ? 127 : stored == DType::kF8E4M3 ? 448 : 0;
+  float most = 0;
+  for (int64_t i = 0; i < dim; ++i) most = std::max(most, std::fabs(x[i]));
+  const bool is_zero = largest > 0 && most < 0x1p-100f;
+  const float scale = most / largest, factor = largest / most;
+  for (int64_t i = 0; i < dim; ++i) {
+    if (stored == DType::kF16) x[i] = static_cast<float>(nearest(x[i], 11, -14));
+    if (stored == DType::kBF16) x[i] = static_cast<float>(nearest(x[i], 8, -126));
+    if (largest == 0) continue;
+    const double code = stored == DType::kI8 ? std::nearbyint(x[i] * factor) : nearest(x[i] * factor, 4, -6);
+    x[i] = is_zero ? 0 : static_cast<float>(std::clamp<double>(code, -largest, largest) * scale);
+  }
 }
 
 // One sequence of `length` tokens in slot 1, its pages scattered; all queries known.
@@ -37,9 +64,18 @@ struct Case {
     fill(v, s.length * s.kv_heads * s.value_dim);
     fill(slopes, s.heads);
     fill(sinks, s.heads);
-    // What lies in a page beyond the sequence must not matter, not even NaN.
-    key_pages.assign(static_cast<std::size_t>((pages + 1) * s.kv_heads * s.page_size * s.key_dim), NAN);
-    value_pages.assign(static_cast<std::size_t>((pages + 1) * s.kv_heads * s.page_size * s.value_dim), NAN);
+    // What lies in a page beyond the sequence must not matter, not even NaN, which these bytes are in all types.
+    const auto bytes_of_pages = [&](int64_t dim) {
+      return static_cast<std::size_t>((pages + 1) * s.kv_heads *
+                                      kv_codec_of(s.stored)->format.head_bytes(s.page_size, dim));
+    };
+    key_pages.assign(bytes_of_pages(s.key_dim), std::byte{0xFF});
+    value_pages.assign(bytes_of_pages(s.value_dim), std::byte{0xFF});
+    rounded_k = k, rounded_v = v;
+    for (int64_t i = 0; i < s.length * s.kv_heads; ++i) {
+      round_as(s.stored, rounded_k.data() + i * s.key_dim, s.key_dim);
+      round_as(s.stored, rounded_v.data() + i * s.value_dim, s.value_dim);
+    }
     state.page_size = static_cast<int32_t>(s.page_size);
     state.pages_per_slot = static_cast<int32_t>(pages);
     state.page_tables.assign(static_cast<std::size_t>(2 * pages), 0);
@@ -69,8 +105,7 @@ struct Case {
                                static_cast<int32_t>(first + i)});
       }
     }
-    const TensorView keys = view(key_pages, {pages + 1, s.kv_heads, s.page_size, s.key_dim});
-    const TensorView values = view(value_pages, {pages + 1, s.kv_heads, s.page_size, s.value_dim});
+    const TensorView keys = this->keys(), values = this->values();
     const std::vector<TensorView> append = {view(ks, {n, s.kv_heads, s.key_dim}),
                                             view(vs, {n, s.kv_heads, s.value_dim}), keys, values};
     const std::vector<TensorView> attend = {view(qs, {n, s.heads, s.key_dim}),
@@ -95,6 +130,13 @@ struct Case {
     out.insert(out.end(), result.begin(), result.end());
   }
 
+  TensorView keys() {
+    return view(key_pages.data(), s.stored, {pages + 1, s.kv_heads, s.page_size, s.key_dim});
+  }
+  TensorView values() {
+    return view(value_pages.data(), s.stored, {pages + 1, s.kv_heads, s.page_size, s.value_dim});
+  }
+
   double exact(int64_t i, int64_t h, int64_t d) const {
     const auto kv = facts.head_map[h];
     double largest = s.sinks ? sinks[h] : -INFINITY, sum = 0, total = 0;
@@ -103,7 +145,7 @@ struct Case {
       double dot = 0;
       for (int64_t e = 0; e < s.key_dim; ++e) {
         dot += static_cast<double>(q[(i * s.heads + h) * s.key_dim + e]) *
-               k[(j * s.kv_heads + kv) * s.key_dim + e];
+               rounded_k[(j * s.kv_heads + kv) * s.key_dim + e];
       }
       dot *= facts.scale;
       if (s.softcap > 0) dot = s.softcap * std::tanh(dot / s.softcap);
@@ -116,14 +158,16 @@ struct Case {
     for (int64_t j = 0; j <= i; ++j) {
       const double weight = std::exp(scores[j] - largest);
       sum += weight;
-      total += weight * v[(j * s.kv_heads + kv) * s.value_dim + d];
+      total += weight * rounded_v[(j * s.kv_heads + kv) * s.value_dim + d];
     }
     return total / sum;
   }
 
   Shape4 s;
   int64_t pages;
-  std::vector<float> q, k, v, slopes, sinks, key_pages, value_pages;
+  std::vector<float> q, k, v, slopes, sinks;
+  std::vector<float> rounded_k, rounded_v;  // as their pages hold them
+  std::vector<std::byte> key_pages, value_pages;
   SlotState state;
   VariantFacts facts;
 };
@@ -136,6 +180,12 @@ std::vector<Shape4> shapes() {
   all[4].sinks = true;
   all[5].page_size = 5;
   all[6] = {.heads = 8, .kv_heads = 1, .key_dim = 64, .value_dim = 64, .page_size = 32, .length = 70};
+  for (const KvCodec& codec : kv_codecs())
+    for (const std::size_t shape : {0, 5, 6}) {
+      if (codec.type == DType::kF32) continue;
+      all.push_back(all[shape]);
+      all.back().stored = codec.type;
+    }
   return all;
 }
 
@@ -148,13 +198,64 @@ TEST(Attention, EqualsDenseSoftmaxWithinItsBound) {
       for (int64_t h = 0; h < shape.heads; ++h) {
         for (int64_t d = 0; d < shape.value_dim; ++d) {
           // Scores of size <= 16 with key_dim roundings, then length roundings of weights of values of size
-          // <= 5.
+          // <= 5; of types with scales, a product more for each.
           const double bound =
-              (static_cast<double>(shape.key_dim) * 16 + static_cast<double>(shape.length)) * 5 * 0x1p-24;
+              (static_cast<double>(shape.key_dim + 1) * 16 + static_cast<double>(shape.length + 1)) * 5 *
+              0x1p-24;
           const float got = out[(i * shape.heads + h) * shape.value_dim + d];
-          ASSERT_TRUE(std::fabs(got - c.exact(i, h, d)) <= bound) << i << " " << h << " " << d;
+          ASSERT_TRUE(std::fabs(got - c.exact(i, h, d)) <= bound)
+              << i << " " << h << " " << d << " " << name_of(shape.stored);
         }
       }
+    }
+  }
+}
+
+// Bit for bit, transposed or not; a stored token leaves its neighbours alone.
+TEST(Attention, KeysAndValuesComeBackRoundedAsDocumented) {
+  for (const Shape4& shape : shapes()) {
+    Case c(shape);
+    std::vector<float> out, got(static_cast<std::size_t>(std::max(shape.key_dim, shape.value_dim)));
+    c.run(0, shape.length, best_isa(), out);
+    for (const bool is_value : {false, true}) {
+      const KvPages pages(is_value ? c.values() : c.keys(), is_value);
+      for (int64_t i = 0; i < shape.length * shape.kv_heads; ++i) {
+        const int64_t position = i / shape.kv_heads;
+        const KvPlace place = pages.place(c.state.table(1)[position / shape.page_size], i % shape.kv_heads,
+                                          position % shape.page_size);
+        load_kv(pages.codec, place, got.data(), pages.dim);
+        const float* want = (is_value ? c.rounded_v : c.rounded_k).data() + i * pages.dim;
+        for (int64_t d = 0; d < pages.dim; ++d)
+          ASSERT_EQ(got[d], want[d]) << name_of(shape.stored) << " token and head " << i << " at " << d;
+      }
+    }
+  }
+}
+
+// Rows of zeros, of what is too small for a scale, with one number far from the others, infinite, NaN.
+TEST(Attention, CodesOfUnusualRows) {
+  const float kInf = INFINITY;
+  for (const KvCodec& codec : kv_codecs()) {
+    SCOPED_TRACE(codec.name);
+    std::byte codes[16];
+    float scale = 7, x[4], got[4];
+    const auto stored = [&](float a, float b, float c, float d) {
+      const KvPlace place{codes, 0, 1, &scale};
+      x[0] = a, x[1] = b, x[2] = c, x[3] = d;
+      store_kv(codec, place, x, 4);
+      load_kv(codec, place, got, 4);
+    };
+    stored(0, -0.f, 0, 0);
+    for (const float v : got) EXPECT_EQ(v, 0);
+    stored(0x1p-101f, -0x1p-120f, 0, 0x1p-149f);
+    for (const float v : got) EXPECT_TRUE(std::fabs(v) <= 0x1p-101f);
+    stored(1, -1000, 3, 0.001f);
+    round_as(codec.type, x, 4);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(got[i], x[i]) << i;
+    for (const float wrong : {kInf, -kInf, NAN}) {
+      stored(1, wrong, 2, 3);
+      EXPECT_FALSE(std::isfinite(got[1]));
+      EXPECT_EQ(std::isfinite(got[0]), !codec.format.has_scales()) << "a scale is of the whole row";
     }
   }
 }
@@ -173,7 +274,7 @@ TEST(Attention, ChunksAndInstructionSetsGiveEqualBits) {
           c.run(i, std::min(i + chunk, shape.length), isa, out);
         ASSERT_EQ(out.size(), whole.size());
         EXPECT_EQ(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)), 0)
-            << simd::table_of(isa).name << " " << chunk;
+            << simd::table_of(isa).name << " " << chunk << " " << name_of(shape.stored);
       }
     }
   }

@@ -16,6 +16,7 @@ struct RunnerSetup {
   Link link = Link::kDirect;
   WeightPolicy weights = WeightPolicy::kExact;
   Activations activations = Activations::kAuto;
+  DType kv_dtype = DType::kF32;
   RaggedOptions options;  // limits are filled in
 };
 
@@ -30,6 +31,7 @@ inline Compiled compile(const DecoderModel& model, const RunnerSetup& s) {
   c.link = s.link;
   c.storage.policy = s.weights;
   c.activations = s.activations;
+  c.kv_dtype = s.kv_dtype;
   return compile_decoder(model, c);
 }
 

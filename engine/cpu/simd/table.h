@@ -42,6 +42,7 @@ constexpr int64_t packed_row(int64_t k) { return k + k / 4 + 160; }
 struct AttentionRows {
   static constexpr int kPages = 4, kTogether = 4;  // at most; rows that are scored together, at most
   int64_t key_dim = 0, value_dim = 0, page_size = 0;
+  DType stored = DType::kF32;  // of keys and values (engine/program/kv_codec.h)
   float scale = 1, softcap = 0;
   // Per row: query [key_dim], running maximum and sum, accumulator [value_dim].
   int64_t rows = 0;
@@ -56,9 +57,10 @@ struct AttentionRows {
   const float* slopes = nullptr;  // null: none
   const int32_t* at = nullptr;    // the row's own key
   int64_t pages = 0;
-  const float* keys[kPages] = {};    // [key_dim, page_size]
-  const float* values[kPages] = {};  // [page_size, value_dim]
-  float* scores = nullptr;           // room for score_room(page_size)
+  // The head's parts of the pages: codes of `stored`, then their scales [page_size], if it has such.
+  const std::byte* keys[kPages] = {};    // [key_dim, page_size]
+  const std::byte* values[kPages] = {};  // [page_size, value_dim]
+  float* scores = nullptr;               // room for score_room(page_size)
 
   static constexpr int64_t score_room(int64_t page_size) {
     return kTogether * kPages * ((page_size + 15) / 16 * 16);

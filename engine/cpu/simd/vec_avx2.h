@@ -48,6 +48,11 @@ struct Avx2 {
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
   }
+  static V load_i8(const int8_t* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+  }
   // Low and high bits of eight pairs of codes.
   static __m256 low(__m256i both, int mask) {
     return _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(mask)));

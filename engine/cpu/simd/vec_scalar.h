@@ -52,6 +52,9 @@ struct Scalar {
   static V load_u8(const uint8_t* p) {
     return each([&](int i) { return static_cast<float>(p[i]); });
   }
+  static V load_i8(const int8_t* p) {
+    return each([&](int i) { return static_cast<float>(p[i]); });
+  }
   // Sixteen columns of two rows of codes (engine/program/weight_codec.h).
   static Pair<Scalar> load_codes4(const uint8_t* p) {
     return {each([&](int i) { return static_cast<float>(p[i] & 15); }),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/cpu/kv_pages.h"
 #include "engine/cpu/step_kernel.h"
 
 namespace ark {
@@ -66,14 +67,14 @@ void open_rows(const PhaseCall& call, const AttentionItem& item, int64_t kv_head
 }
 
 void run_tile(const PhaseCall& call, const AttentionItem& item, int64_t kv_head, Rows& rows) {
-  const TensorView &keys = call.operands[1], &values = call.operands[2], &out = call.operands[5];
-  const int64_t kv_heads = keys.dims[1], size = keys.dims[2], key_dim = keys.dims[3],
-                value_dim = values.dims[3];
+  const KvPages keys(call.operands[1], false), values(call.operands[2], true);
+  const TensorView& out = call.operands[5];
+  const int64_t size = keys.size, value_dim = values.dim;
   open_rows(call, item, kv_head, rows);
   if (rows.count == 0) return;
   const int64_t group = rows.count / item.count, window = call.facts->window;
   const int64_t oldest = window > 0 ? std::max<int64_t>(0, item.position - window + 1) : 0;
-  simd::AttentionRows a{key_dim, value_dim, size, call.facts->scale, call.facts->softcap};
+  simd::AttentionRows a{keys.dim, value_dim, size, keys.codec.type, call.facts->scale, call.facts->softcap};
   a.rows = rows.count;
   a.queries = rows.queries;
   a.maxima = rows.maxima, a.sums = rows.sums, a.accumulators = rows.accumulators, a.scores = rows.scores;
@@ -90,9 +91,9 @@ void run_tile(const PhaseCall& call, const AttentionItem& item, int64_t kv_head,
     }
     a.pages = std::min<int64_t>(simd::AttentionRows::kPages, pages - page);
     for (int64_t p = 0; p < a.pages; ++p) {
-      const int64_t place = (call.state->table(item.slot)[page + p] * kv_heads + kv_head) * size;
-      a.keys[p] = keys.as<const float>() + place * key_dim;
-      a.values[p] = values.as<const float>() + place * value_dim;
+      const int64_t place = call.state->table(item.slot)[page + p];
+      a.keys[p] = keys.codes(place, kv_head);
+      a.values[p] = values.codes(place, kv_head);
     }
     call.simd->attention(a);
   }

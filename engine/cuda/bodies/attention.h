@@ -1,7 +1,7 @@
 // Causal attention over paged keys and values, with grouped queries, window, softcap, slopes and sinks.
 //
-// (q [T, H, D], key pages, value pages [pages, KH, size, D], slopes [H]?, sinks [H]?, out, head table,
-// partials, arrivals). Sizes: H, KH, page size, window (0: none). Reals: scale, softcap (0: none). Head
+// (q [T, H, D], key pages, value pages [pages, KH][size, D] of E (bodies/kv.h), slopes [H]?, sinks [H]?, out, head
+// table, partials, arrivals). Sizes: H, KH, page size, window (0: none). Reals: scale, softcap (0: none). Head
 // table: KH + 1 places in it, where the query heads of each KV head stand.
 //
 // Tile: item, KV head, split. A split is split_keys keys by absolute position; of each kAttentionBlock keys
@@ -10,7 +10,7 @@
 // values are read once for kRows rows.
 #pragma once
 
-#include "engine/cuda/bodies/math.h"
+#include "engine/cuda/bodies/kv.h"
 
 namespace ark::cuda {
 
@@ -32,10 +32,14 @@ ARK_APART i64 place_of_row(i32 first, i32 row, i32 group, i32 heads, const i32* 
   return static_cast<i64>(first + token.quotient) * heads + dev::ld_nc(head_list + token.rest);
 }
 
-template <int kKey, int kValue>
+template <class E, int kKey, int kValue>
 struct Attention : Quiet {
-  static constexpr int kRows = 4;
-  static constexpr int kValueLanes = (kValue + 31) / 32;
+  using Type = Kv<E>;
+  using Quad = typename Type::Quad;
+  using Pack = typename Type::Pack;
+  static constexpr int kRows = 4, kPack = Type::kPack, kBits = Type::kFormat.bits;
+  static constexpr bool kHasScales = Type::kFormat.largest > 0;
+  static constexpr int kPacks = (kValue + 32 * kPack - 1) / (32 * kPack), kValueLanes = kPacks * kPack;
   static_assert(kAttentionBlock == kConsumerWarps * 32 && kKey % 4 == 0);
 
   // Scratch of a block, in floats.
@@ -62,38 +66,54 @@ struct Attention : Quiet {
     return place_of_row(item.first, row, group, call.size_at(0), head_list);
   }
 
-  // A warp's running state of kRows rows; lane l holds value elements l, l + 32, ...
+  // A warp's running state of kRows rows; lane l holds packs l, l + 32, ... of the values' elements.
   struct State {
     float maximum[kRows], sum[kRows], values[kRows][kValueLanes];
   };
+  // The value element that is number i of a lane.
+  ARK_DEVICE int element(int i) const { return (i / kPack * 32 + call.b.lane) * kPack + i % kPack; }
 
-  // Fetched together, 32 registers of them: keys by fours, values by ones. They come from memory, not from the cache,
-  // which the weights of each step go through.
+  // The lane's own key of 32. Without scales: its row among all rows of pages. With them: the elements before it and
+  // before its value, and theirs.
+  struct Place {
+    i64 key, value;
+    float key_scale, value_scale;
+  };
+  // Elements before the key of a lane, and before its value.
+  ARK_DEVICE static i64 before_key(const Place& place, int lane) {
+    return dev::shfl(place.key, lane) * (kHasScales ? 1 : kKey);
+  }
+  ARK_DEVICE static i64 before_value(const Place& place, int lane) {
+    return kHasScales ? dev::shfl(place.value, lane) : dev::shfl(place.key, lane) * kValue;
+  }
+
+  // Fetched together, at most 32 registers of them: keys by fours, values by packs. They come from memory, not from the
+  // cache, which the weights of each step go through.
   static constexpr int kKeyQuarters = (kKey + 31) / 32;
-  static constexpr int kKeysAhead = kKeyQuarters > 4 ? 1 : kKeyQuarters > 2 ? 2 : 4;
-  static constexpr int kValuesAhead = kValueLanes > 4 ? 4 : kValueLanes > 2 ? 8 : 16;
+  static constexpr int kKeysAhead = kKeyQuarters > 4 ? 1 : kKeyQuarters > 2 ? 2 : kBits < 32 ? 8 : 4;
+  static constexpr int kValuesAhead = kPacks > 4 ? 4 : kPacks > 2 || (kPack > 1 && kValueLanes > 2) ? 8 : 16;
 
-  ARK_DEVICE void load_keys(i32 first, i64 place, i32 keys, dev::f32x4 (&k)[kKeysAhead][kKeyQuarters]) const {
+  ARK_DEVICE void load_keys(i32 first, const Place& place, i32 keys,
+                            Quad (&k)[kKeysAhead][kKeyQuarters]) const {
     ARK_UNROLL
     for (int j = 0; j < kKeysAhead; ++j) {
       const int key = first + j * 4 + call.b.lane / 8;
-      const i64 row = dev::shfl(place, key & 31);
+      const i64 before = before_key(place, key & 31);
       ARK_UNROLL
       for (int n = 0; n < kKeyQuarters; ++n) {
         const int d = n * 32 + call.b.lane % 8 * 4;
-        k[j][n] = {0, 0, 0, 0};
+        k[j][n] = {};
         if (d < kKey && key < keys)
-          k[j][n] = dev::ld_global(
-              reinterpret_cast<const dev::f32x4*>(call.operand<const float>(1) + row * kKey + d));
+          k[j][n] = dev::ld_global(reinterpret_cast<const Quad*>(call.operand<const E>(1) + before + d));
       }
     }
   }
 
-  // scores[row][key] = q . k for 32 keys; eight lanes share a key. `place`: of the lane's own key among key rows.
-  ARK_DEVICE void score(i32 rows, i64 place, i32 keys, float* scores) const {
+  // scores[row][key] = q . k for 32 keys, without their scales; eight lanes share a key.
+  ARK_DEVICE void score(i32 rows, const Place& place, i32 keys, float* scores) const {
     ARK_ROLLED
     for (int first = 0; first < keys; first += 4 * kKeysAhead) {
-      dev::f32x4 k[kKeysAhead][kKeyQuarters];
+      Quad k[kKeysAhead][kKeyQuarters];
       load_keys(first, place, keys, k);
       ARK_UNROLL
       for (int j = 0; j < kKeysAhead; ++j) score_four(rows, first + j * 4, k[j], scores);
@@ -101,9 +121,12 @@ struct Attention : Quiet {
     dev::sync_warp();
   }
 
-  ARK_DEVICE void score_four(i32 rows, i32 first, const dev::f32x4 (&k)[kKeyQuarters], float* scores) const {
+  ARK_DEVICE void score_four(i32 rows, i32 first, const Quad (&quads)[kKeyQuarters], float* scores) const {
     const int part = call.b.lane % 8;
     const float* q = scratch(kQueries);
+    dev::f32x4 k[kKeyQuarters];
+    ARK_UNROLL
+    for (int n = 0; n < kKeyQuarters; ++n) k[n] = Type::widen(quads[n]);
     ARK_UNROLL
     for (int r = 0; r < kRows; ++r) {
       if (r >= rows) break;
@@ -122,8 +145,9 @@ struct Attention : Quiet {
     }
   }
 
-  // Scores -> weights; the lane's key is `key`. Rescales the rows' states.
-  ARK_DEVICE void weigh(i32 row0, i32 rows, i32 key, i32 keys, float* scores, State& state) const {
+  // Scores -> weights, times the values' scales; the lane's key is `key`. Rescales the rows' states.
+  ARK_DEVICE void weigh(i32 row0, i32 rows, i32 key, const Place& place, i32 keys, float* scores,
+                        State& state) const {
     const i32 window = call.size_at(3);
     const float* slopes = call.operand<const float>(3);
     const float cap = call.i.reals[1];
@@ -132,7 +156,9 @@ struct Attention : Quiet {
       const i32 position = position_of(row0 + r);
       float s = -infinity();
       if (call.b.lane < keys && key <= position && (window == 0 || key > position - window)) {
-        s = scores[r * 32 + call.b.lane] * call.i.reals[0];
+        s = scores[r * 32 + call.b.lane];
+        if constexpr (kHasScales) s *= place.key_scale;
+        s *= call.i.reals[0];
         if (cap > 0) s = capped(s, cap);
         if (slopes != nullptr) {
           const float slope = dev::ld_nc(slopes + dev::ld_nc(head_list + (row0 + r) % group));
@@ -150,25 +176,27 @@ struct Attention : Quiet {
       const float weight = none ? 0.0f : dev::exp(s - now), factor = none ? 1.0f : dev::exp(before - now);
       state.maximum[r] = now;
       state.sum[r] = state.sum[r] * factor + dev::warp_sum(weight);
-      scores[r * 32 + call.b.lane] = weight;
+      scores[r * 32 + call.b.lane] = kHasScales && weight > 0 ? weight * place.value_scale : weight;
       ARK_UNROLL
       for (int c = 0; c < kValueLanes; ++c) state.values[r][c] *= factor;
     }
     dev::sync_warp();
   }
 
-  ARK_DEVICE void add_values(i32 rows, i64 place, i32 keys, const float* weights, State& state) const {
+  ARK_DEVICE void add_values(i32 rows, const Place& place, i32 keys, const float* weights,
+                             State& state) const {
     constexpr int kAhead = kValuesAhead;  // weights behind the last key are 0
     ARK_ROLLED
     for (int first = 0; first < keys; first += kAhead) {
-      float v[kAhead][kValueLanes];
+      Pack v[kAhead][kPacks];
       ARK_UNROLL
       for (int j = 0; j < kAhead; ++j) {
-        const float* from = call.operand<const float>(2) + dev::shfl(place, first + j) * kValue;
+        const E* from = call.operand<const E>(2) + before_value(place, first + j);
         ARK_UNROLL
-        for (int c = 0; c < kValueLanes; ++c) {
-          const int d = c * 32 + call.b.lane;
-          v[j][c] = first + j < keys && d < kValue ? dev::ld_global(from + d) : 0.0f;
+        for (int c = 0; c < kPacks; ++c) {
+          const int d = element(c * kPack);
+          v[j][c] = first + j < keys && d < kValue ? dev::ld_global(reinterpret_cast<const Pack*>(from + d))
+                                                   : Pack{};
         }
       }
       ARK_UNROLL
@@ -178,12 +206,31 @@ struct Attention : Quiet {
         for (int j = 0; j < kAhead; ++j) {
           const float weight = weights[r * 32 + first + j];
           ARK_UNROLL
-          for (int c = 0; c < kValueLanes; ++c)
-            state.values[r][c] = dev::fma(weight, v[j][c], state.values[r][c]);
+          for (int c = 0; c < kPacks; ++c) {
+            float numbers[kPack];
+            Type::widen(v[j][c], numbers);
+            ARK_UNROLL
+            for (int i = 0; i < kPack; ++i)
+              state.values[r][c * kPack + i] = dev::fma(weight, numbers[i], state.values[r][c * kPack + i]);
+          }
         }
       }
     }
     dev::sync_warp();  // the next keys' scores overwrite the weights
+  }
+
+  // Of the key in `slot` of a page's part of `size` tokens.
+  ARK_DEVICE Place place_of_key(i64 part, i32 slot, i32 size) const {
+    constexpr KvFormat format = Type::kFormat;
+    if constexpr (!kHasScales) return {part * size + slot, 0, 1, 1};
+    const i64 key = part * format.head_bytes(size, kKey), value = part * format.head_bytes(size, kValue);
+    const auto scale = [slot](const u8* scales) {
+      return dev::ld_global(reinterpret_cast<const float*>(scales) + slot);
+    };
+    static_assert(!kHasScales || sizeof(E) == 1, "bytes are elements");
+    return {key + slot * kKey, value + slot * kValue,
+            scale(call.operand<const u8>(1) + key + format.code_bytes(size, kKey)),
+            scale(call.operand<const u8>(2) + value + format.code_bytes(size, kValue))};
   }
 
   // The warp's keys of the split.
@@ -208,13 +255,13 @@ struct Attention : Quiet {
     for (i32 first = begin; first < end; first += kAttentionBlock) {
       if (first + 32 <= oldest) continue;
       const i32 keys = dev::min(32, end - first), key = first + call.b.lane;
-      i64 place = 0;
+      Place place{};
       if (call.b.lane < keys) {
         const i64 page = dev::ld_global(table + key / size);
-        place = (page * heads + kv) * size + key % size;
+        place = place_of_key(page * heads + kv, key % size, size);
       }
       score(rows, place, keys, scores);
-      weigh(row0, rows, key, keys, scores, state);
+      weigh(row0, rows, key, place, keys, scores, state);
       add_values(rows, place, keys, scores, state);
     }
   }
@@ -240,7 +287,7 @@ struct Attention : Quiet {
       if (call.b.lane == 0) scratch(kMaxima)[own] = state.maximum[r], scratch(kSums)[own] = state.sum[r];
       ARK_UNROLL
       for (int c = 0; c < kValueLanes; ++c) {
-        const int d = c * 32 + call.b.lane;
+        const int d = element(c);
         if (d < kValue) scratch(kValues)[own * kValue + d] = state.values[r][c];
       }
     }

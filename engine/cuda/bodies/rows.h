@@ -1,7 +1,7 @@
 // Bodies that work on whole rows or tokens: embed, norm, softmax, rotary, kv_append, select_rows, parts of rows.
 #pragma once
 
-#include "engine/cuda/bodies/codes.h"
+#include "engine/cuda/bodies/kv.h"
 #include "engine/cuda/step_begin.h"
 
 namespace ark::cuda {
@@ -196,17 +196,70 @@ struct Rotary : Quiet {
   }
 };
 
-// (k [T, KH, D], v [T, KH, Dv], key pages, value pages [pages, KH, size, D]). Sizes: KH, page size, D, Dv.
+// (k [T, KH, D], v [T, KH, Dv], key pages, value pages [pages, KH][size, D] of E). Sizes: KH, page size, D, Dv.
+template <class E>
 struct KvAppend : Quiet {
-  ARK_DEVICE static void append(const Call& call, const float* from, float* pages, i32 dim, i64 page,
-                                i32 slot) {
-    const i32 heads = call.size_at(0), size = call.size_at(1);
-    ARK_ROLLED
-    for (i32 i = call.b.thread; i < heads * dim; i += kConsumers) {
-      const i32 h = i / dim, d = i % dim;
-      pages[((page * heads + h) * size + slot) * dim + d] = dev::ld_global(from + i);
+  using Type = Kv<E>;
+  static constexpr bool kHasScales = Type::kFormat.largest > 0;
+
+  // Elements from `d` on, times `factor`, of a row of a head's part.
+  ARK_DEVICE static void store(const float* x, float factor, u8* part, i32 row, i32 dim, i32 d) {
+    float numbers[Type::kPack];
+    ARK_UNROLL
+    for (int i = 0; i < Type::kPack; ++i) {
+      numbers[i] = dev::ld_global(x + d + i);
+      if constexpr (kHasScales) numbers[i] = factor == 0 ? 0.0f : numbers[i] * factor;
+    }
+    *reinterpret_cast<typename Type::Pack*>(reinterpret_cast<E*>(part) + row * dim + d) =
+        Type::narrow(numbers);
+  }
+
+  // x [KH, dim] of a token. A warp takes a head where its scale is asked for.
+  ARK_DEVICE static void append(const Call& call, const float* x, u8* pages, i32 dim, i64 page, i32 row) {
+    constexpr KvFormat format = Type::kFormat;
+    const i32 heads = call.size_at(0), size = call.size_at(1), packs = dim / Type::kPack;
+    const i64 each = format.head_bytes(size, dim);
+    u8* const parts = pages + page * heads * each;
+    if constexpr (kHasScales) {
+      ARK_ROLLED
+      for (i32 h = call.b.warp; h < heads; h += kConsumerWarps)
+        append_scaled(call, x + h * dim, parts + h * each, dim, row);
+    } else {
+      ARK_ROLLED
+      for (i32 i = call.b.thread; i < heads * packs; i += kConsumers) {
+        const Division head = divide(i, packs);
+        store(x + head.quotient * dim, 1, parts + head.quotient * each, row, dim, head.rest * Type::kPack);
+      }
     }
   }
+
+  // The size of the largest of a head's numbers, as bits: NaN is larger than infinity.
+  ARK_DEVICE static u32 largest_bits(const Call& call, const float* x, i32 dim) {
+    u32 most = 0;
+    const auto take = [&most](u32 bits) { most = bits > most ? bits : most; };
+    ARK_ROLLED
+    for (i32 d = call.b.lane; d < dim; d += 32) take(dev::as_u32(dev::abs(dev::ld_global(x + d))));
+    ARK_UNROLL
+    for (int distance = 16; distance > 0; distance /= 2) take(dev::shfl_xor(most, distance));
+    return most;
+  }
+
+  ARK_DEVICE static void append_scaled(const Call& call, const float* x, u8* part, i32 dim, i32 row) {
+    constexpr KvFormat format = Type::kFormat;
+    const u32 bits = largest_bits(call, x, dim);
+    const float most = dev::as_f32(bits);
+    const bool is_finite = bits < 0x7f800000u, is_zero = is_finite && most < kKvLeast;
+    const float factor = is_finite && !is_zero ? format.largest / most : 0.0f;
+    if (call.b.lane == 0)
+      reinterpret_cast<float*>(part + format.code_bytes(call.size_at(1), dim))[row] =
+          is_zero     ? 0.0f
+          : is_finite ? most / format.largest
+                      : most;
+    ARK_ROLLED
+    for (i32 d = call.b.lane * Type::kPack; d < dim; d += 32 * Type::kPack)
+      store(x, factor, part, row, dim, d);
+  }
+
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const RankTables& r = *call.b.rank;
     const i32 heads = call.size_at(0), size = call.size_at(1), key = call.size_at(2), value = call.size_at(3);
@@ -218,7 +271,7 @@ struct KvAppend : Quiet {
       ARK_ROLLED
       for (int which = 0; which < 2; ++which) {
         const i32 dim = which == 0 ? key : value;
-        append(call, call.operand<const float>(which) + t * heads * dim, call.operand<float>(2 + which), dim,
+        append(call, call.operand<const float>(which) + t * heads * dim, call.operand<u8>(2 + which), dim,
                page, position % size);
       }
     }
