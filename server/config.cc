@@ -46,6 +46,21 @@ void add_cluster_options(CommandLine& line, LoadOptions& options) {
             "(docs/cluster.md)");
 }
 
+void add_policy_options(CommandLine& line, ServeOptions& options) {
+  line.number("--max-num-seqs", options.max_sequences, 1, 4096, "sequences that run at once");
+  line.number("--max-num-batched-tokens", options.max_batched_tokens, 0, 1 << 20,
+              "tokens of one step; 0: chosen");
+  line.number("--max-queue", options.max_queue, 1, 1 << 16, "requests that wait; more get 429");
+  line.flag("--no-prefix-cache", options.no_prefix_cache,
+            "compute every prompt whole, also where another one began alike");
+  line.number(
+      "--slo-itl", options.slo_itl, -1, 1e6,
+      "milliseconds between two tokens of a stream that prompts beside it may cause; 0: twice what they "
+      "are without, -1: any");
+  line.choice<bool>("--prompt-order", options.shortest_first, {{"shortest", true}, {"arrival", false}},
+                    "who is read first of those that wait");
+}
+
 void add_serve_options(CommandLine& line, ServeOptions& options) {
   add_model_options(line, options, "model,--model");
   line.require("--model");
@@ -67,18 +82,7 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.number("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
   line.number("--max-model-len", options.max_length, 0, 1 << 20,
               "tokens of one sequence; 0: what the model allows, at most 131072");
-  line.number("--max-num-seqs", options.max_sequences, 1, 4096, "sequences that run at once");
-  line.number("--max-num-batched-tokens", options.max_batched_tokens, 0, 1 << 20,
-              "tokens of one step; 0: chosen");
-  line.number("--max-queue", options.max_queue, 1, 1 << 16, "requests that wait; more get 429");
-  line.flag("--no-prefix-cache", options.no_prefix_cache,
-            "compute every prompt whole, also where another one began alike");
-  line.number(
-      "--slo-itl", options.slo_itl, -1, 1e6,
-      "milliseconds between two tokens of a stream that prompts beside it may cause; 0: twice what they "
-      "are without, -1: any");
-  line.choice<bool>("--prompt-order", options.shortest_first, {{"shortest", true}, {"arrival", false}},
-                    "who is read first of those that wait");
+  add_policy_options(line, options);
   line.choice<bool>(
       "--speculate", options.speculate, {{"ngram", true}, {"off", false}},
       "check guesses of several tokens in a step, from what the text and the request's prediction "

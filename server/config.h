@@ -51,6 +51,9 @@ void add_serve_options(CommandLine& line, ServeOptions& options);
 // Which file, for all programs that load one: the model as `names`, "model" or "model,--model", and --variant.
 void add_model_options(CommandLine& line, ServeOptions& options, const std::string& names = "model");
 
+// What is up to the scheduler, whatever the model.
+void add_policy_options(CommandLine& line, ServeOptions& options);
+
 // For programs that may run as ranks of several machines.
 void add_cluster_options(CommandLine& line, LoadOptions& options);
 

@@ -37,13 +37,6 @@ void say(const std::string& line, const LogFields& fields = {}) {
   std::fflush(stdout);
 }
 
-schedule::SchedulerOptions scheduling(const ServeOptions& options) {
-  return {options.max_sequences,    options.max_batched_tokens,
-          options.max_queue,        options.max_restarts,
-          !options.no_prefix_cache, options.slo_itl / 1000,
-          options.shortest_first,   options.speculate ? schedule::kMostDrafts : 0};
-}
-
 void say_ready(const ServeOptions& options, const std::string& model, const text::ModelText& text,
                const Frontend& frontend) {
   const std::string url = frontend.url();

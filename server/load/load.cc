@@ -53,6 +53,13 @@ LoadOptions load_options(const ServeOptions& options) {
   return load_options(options, file, config_length(text::configured_length(file.text_folder, file.onnx)));
 }
 
+schedule::SchedulerOptions scheduling(const ServeOptions& options) {
+  return {options.max_sequences,    options.max_batched_tokens,
+          options.max_queue,        options.max_restarts,
+          !options.no_prefix_cache, options.slo_itl / 1000,
+          options.shortest_first,   options.speculate ? schedule::kMostDrafts : 0};
+}
+
 ServedModel load_model(const ServeOptions& options, StageLog& log) {
   if (!options.draft_model.empty() && !options.speculate)
     throw Error(Code::kUsage, "--draft-model: nothing is drafted with --speculate off");

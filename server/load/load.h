@@ -8,11 +8,14 @@
 #include "server/load/load_runner.h"
 #include "server/load/stage_log.h"
 #include "server/model.h"
+#include "server/schedule/state.h"
 
 namespace ark {
 
 // What `options` ask of the load path, with the file that they name and what the files beside it say.
 LoadOptions load_options(const ServeOptions& options);
+// What of these concerns the scheduler.
+schedule::SchedulerOptions scheduling(const ServeOptions& options);
 
 // Import -> recognise -> compile -> runner, and the tokenizer, template and ids beside the file. Throws
 // Error.

@@ -1,17 +1,12 @@
 #include "server/schedule/scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "server/schedule/admit.h"
-#include "server/schedule/batch.h"
-#include "server/schedule/order.h"
-#include "server/schedule/preempt.h"
 #include "server/schedule/recover.h"
-#include "server/schedule/speculate.h"
 
 namespace ark::schedule {
 namespace {
@@ -23,7 +18,10 @@ constexpr auto kLook = 50ms;  // between looks at what others want, and at wheth
 }  // namespace
 
 Scheduler::Scheduler(StepRunner& runner, SchedulerOptions options, RecordSink sink, StepRunner* draft_model)
-    : runner_(runner), sink_(std::move(sink)), state_(runner.limits(), options) {
+    : runner_(runner),
+      sink_(std::move(sink)),
+      state_(runner.limits(), options),
+      turns_(runner, state_, [this] { publish_stats(); }) {
   if (draft_model != nullptr) state_.drafter = std::make_unique<Drafter>(*draft_model);
   publish_stats();
   thread_ = std::thread([this] { run(); });
@@ -33,11 +31,7 @@ Scheduler::~Scheduler() { shutdown(); }
 
 std::shared_ptr<Ticket> Scheduler::submit(GenerateRequest request) {
   check(request, state_.limits);
-  auto sequence = std::make_shared<Sequence>();
-  sequence->request = std::move(request);
-  sequence->tokens = sequence->request.prompt;
-  sequence->asked = sequence->prompt_size();
-  sequence->ticket = std::make_shared<Ticket>(sequence->request, sink_);
+  const std::shared_ptr<Sequence> sequence = make_sequence(std::move(request), sink_, Ticket::Clock::now());
   {
     std::lock_guard lock(mutex_);
     if (!failure_.empty()) throw Error(Code::kUnavailable, failure_);
@@ -108,18 +102,14 @@ void Scheduler::run() {
 void Scheduler::loop_once() {
   wait_for_work();
   admit_incoming();
-  drop_cancelled();
-  retire_finished();
-  give_slots(state_);
-  for (const auto& s : state_.running)
-    if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength);  // max_tokens: 0
+  turns_.settle(Ticket::Clock::now());
   publish_stats();  // a step may take long, and who has a slot no longer waits
   try {
     compute();
   } catch (const RunnerLost& lost) {
     begin_anew(lost.what());
   }
-  retire_finished();
+  turns_.retire_finished();
   publish_stats();
 }
 
@@ -131,15 +121,9 @@ void Scheduler::compute() {
   }
   if (lost_at_ != Ticket::Clock::time_point{})
     state_.ledger.total[Cause::kRestart] += (Ticket::Clock::now() - std::exchange(lost_at_, {})).count();
-  while (static_cast<int32_t>(state_.flights.size()) < state_.limits.depth && post_step()) {
-  }
-  if (!state_.flights.empty()) {
-    if (auto result = runner_.poll(kLook)) take_results(std::move(*result));
-  } else {
-    ARK_CHECK(state_.running.empty() || std::none_of(state_.running.begin(), state_.running.end(),
-                                                     [](const auto& s) { return s->has_work(); }),
-              "the scheduler has work but nothing can run");
-  }
+  turns_.post_steps([] { return Ticket::Clock::now(); });
+  if (state_.flights.empty()) return;
+  if (auto result = runner_.poll(kLook)) turns_.take_results(std::move(*result), Ticket::Clock::now());
 }
 
 void Scheduler::begin_anew(const std::string& why) {
@@ -151,9 +135,10 @@ void Scheduler::begin_anew(const std::string& why) {
   }
   ++state_.counts.restarts;
   if (const std::shared_ptr<Sequence> culprit = take_back(state_))
-    finish(*culprit, Finish::kFailed,
-           {Code::kUnavailable, "the model's process has died " + std::to_string(culprit->losses) +
-                                    " times as it computed this request, which is not tried again: " + why});
+    turns_.finish(
+        *culprit, Finish::kFailed, Ticket::Clock::now(),
+        {Code::kUnavailable, "the model's process has died " + std::to_string(culprit->losses) +
+                                 " times as it computed this request, which is not tried again: " + why});
   if (static_cast<int32_t>(state_.losses.size()) > state_.options.max_restarts)
     throw Error(Code::kUnavailable, std::to_string(state_.losses.size()) +
                                         " times within a minute, more than " +
@@ -173,116 +158,8 @@ void Scheduler::wait_for_work() {
 
 void Scheduler::admit_incoming() {
   std::lock_guard lock(mutex_);
-  for (; !incoming_.empty(); incoming_.pop_front()) {
-    incoming_.front()->arrival = ++last_arrival_;
-    arrive(state_, *incoming_.front());
-    incoming_.front()->ticket->record().begin(state_.ledger);
-    state_.waiting.push_back(std::move(incoming_.front()));
-  }
+  for (; !incoming_.empty(); incoming_.pop_front()) turns_.admit(std::move(incoming_.front()));
   stats_.waiting = static_cast<int64_t>(state_.waiting.size());  // submit() counts these, too
-}
-
-void Scheduler::drop_cancelled() {
-  const auto check = [&](const std::shared_ptr<Sequence>& s) {
-    if (!s->done && s->ticket->cancelled()) finish(*s, Finish::kCancelled);
-  };
-  std::for_each(state_.waiting.begin(), state_.waiting.end(), check);
-  std::for_each(state_.running.begin(), state_.running.end(), check);
-  std::erase_if(state_.waiting, [](const auto& s) { return s->done; });
-}
-
-bool Scheduler::post_step() {
-  StepDescriptor step;
-  Flight flight;
-  fill_step(state_, step, flight);
-  if (step.tokens.empty()) return false;
-  state_.flights.push_back(std::move(flight));  // before it can be lost
-  Flight& posted = state_.flights.back();
-  posted.load.posted = Pace::Clock::now();
-  posted.step = runner_.post(step);
-  for (const auto& s : posted.members) s->last_step = posted.step;
-  ++state_.counts.steps;
-  state_.counts.step_sequences = static_cast<int64_t>(posted.members.size());
-  state_.counts.step_tokens = static_cast<int64_t>(step.tokens.size());
-  return true;
-}
-
-void Scheduler::take_results(StepResult result) {
-  ARK_CHECK(!state_.flights.empty() && state_.flights.front().step == result.step,
-            "results of a step that is not next");
-  Flight flight = std::move(state_.flights.front());
-  state_.flights.pop_front();
-  ARK_CHECK(result.rows.size() == flight.rows.size(), "a step's rows and results differ in number");
-  const auto now = Ticket::Clock::now();
-  tell_records(flight, now, result.cost);
-  state_.pace.step_done(flight.load, now);
-  for (const auto& s : flight.members) --s->in_flight;
-  for (std::size_t i = 0; i < flight.rows.size(); ++i)
-    take_row(*flight.rows[i].first, flight.rows[i].second, result.rows[i]);
-  for (const auto& s : flight.members) count_drafts(state_, *s);
-  for (const auto& s : flight.members)
-    if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength);
-  state_.pages.step_done(result.step);
-}
-
-void Scheduler::tell_records(const Flight& flight, Ticket::Clock::time_point now, const StepCost& cost) {
-  const Pace::Load& load = flight.load;
-  Ledger& ledger = state_.ledger;
-  ledger.add({std::max(load.posted, ledger.last.end), now, load.decodes, load.prompts, load.drafts,
-              state_.pace.alone(), cost});
-  for (std::size_t i = 0; i < flight.members.size(); ++i)
-    if (Sequence& s = *flight.members[i]; !s.done) s.ticket->record().step(ledger, flight.parts[i]);
-}
-
-void Scheduler::take_row(Sequence& s, int32_t index, RowResult& row) {
-  if (s.done || !follows(s, index)) return;
-  if (row.error) return finish(s, Finish::kFailed, std::move(*row.error));
-  const bool is_prompt = index < s.prompt_size();
-  if (std::isnan(row.logprob) || (!is_prompt && row.token < 0)) {
-    ++state_.counts.nonfinite;
-    return finish(s, Finish::kFailed,
-                  {Code::kBadModel, "the model's logits for token " + std::to_string(index) +
-                                        " are not finite (NaN or infinity): its weights or its arithmetic "
-                                        "overflow"});
-  }
-  if (is_prompt) {
-    s.ticket->push({s.tokens[index], true, row.logprob, std::move(row.top)});
-    return;
-  }
-  ARK_CHECK(index == static_cast<int32_t>(s.tokens.size()), "a sampled token arrives out of order");
-  s.tokens.push_back(row.token);
-  ++state_.counts.generated_tokens;
-  s.ticket->record().token(state_.ledger.last.end);
-  s.ticket->push({row.token, false, row.logprob, std::move(row.top)});
-  const bool ends =
-      std::find(s.request.end_ids.begin(), s.request.end_ids.end(), row.token) != s.request.end_ids.end();
-  if (ends && s.generated() >= s.request.min_tokens)
-    finish(s, Finish::kStop);
-  else if (static_cast<int32_t>(s.tokens.size()) >= s.target())
-    finish(s, Finish::kLength);
-  else if (!state_.limits.is_embedded(row.token))
-    finish(s, Finish::kFailed,
-           {Code::kBadModel, "the model sampled token " + std::to_string(row.token) +
-                                 ", but its embedding has " + std::to_string(state_.limits.embedded) +
-                                 " rows: indices element out of data bounds"});
-}
-
-void Scheduler::finish(Sequence& s, Finish how, Error error) {
-  s.done = true;
-  give_back_pages(state_, s);
-  ++(how == Finish::kCancelled ? state_.counts.cancelled : state_.counts.finished);
-  publish_stats();  // before the client learns of it: who has an answer finds it counted
-  s.ticket->record().finish(state_.ledger, Ticket::Clock::now());
-  s.ticket->finish(how, std::move(error));
-}
-
-void Scheduler::retire_finished() {
-  std::erase_if(state_.running, [&](const std::shared_ptr<Sequence>& s) {
-    if (!s->done || s->in_flight > 0) return false;
-    state_.free_slots.push_back(s->slot);
-    s->slot = -1;
-    return true;
-  });
 }
 
 void Scheduler::fail_all(const std::string& why) {

@@ -15,6 +15,7 @@
 #include "engine/run/runner.h"
 #include "server/schedule/state.h"
 #include "server/schedule/ticket.h"
+#include "server/schedule/turns.h"
 
 namespace ark::schedule {
 
@@ -48,16 +49,8 @@ class Scheduler {
   void begin_anew(const std::string& why);
   void wait_for_work();
   void admit_incoming();
-  void drop_cancelled();
-  bool post_step();
-  void take_results(StepResult result);
-  void take_row(Sequence& sequence, int32_t index, RowResult& row);
-  void finish(Sequence& sequence, Finish how, Error error = {Code::kUnavailable, ""});
-  void retire_finished();
   void fail_all(const std::string& why);
   void publish_stats();
-
-  void tell_records(const Flight& flight, Ticket::Clock::time_point now, const StepCost& cost);
 
   StepRunner& runner_;
   const RecordSink sink_;  // of what sequences went through
@@ -71,7 +64,7 @@ class Scheduler {
 
   // Scheduler thread only.
   SchedulerState state_;
-  uint64_t last_arrival_ = 0;
+  Turns turns_;
   Ticket::Clock::time_point lost_at_{};  // since when the runner is lost; zero: it is not
   std::thread thread_;
 };

@@ -21,8 +21,9 @@ const char* outcome_of(Finish how) {
 
 }  // namespace
 
-Ticket::Ticket(const GenerateRequest& request, RecordSink sink)
-    : record_(std::make_shared<Record>(request.origin, static_cast<int32_t>(request.prompt.size()),
+Ticket::Ticket(const GenerateRequest& request, RecordSink sink, Clock::time_point arrival)
+    : times_{.queued = arrival},
+      record_(std::make_shared<Record>(request.origin, static_cast<int32_t>(request.prompt.size()),
                                        times_.queued)),
       sink_(std::move(sink)) {}
 

@@ -58,7 +58,7 @@ class Ticket {
 
   Ticket() = default;
   // `sink` gets the record when nobody holds the ticket any more.
-  Ticket(const GenerateRequest& request, RecordSink sink);
+  Ticket(const GenerateRequest& request, RecordSink sink, Clock::time_point arrival = Clock::now());
   ~Ticket();
   Ticket(const Ticket&) = delete;
   Ticket& operator=(const Ticket&) = delete;

@@ -9,6 +9,8 @@ class CommandLine;
 void add_serve_bench(CommandLine& line);
 // Load time, prefill and decode speed, memory of one model, without HTTP.
 void add_model_bench(CommandLine& line);
+// A trace of requests, scheduled in virtual time.
+void add_schedule_bench(CommandLine& line);
 // Latency and bandwidth of the transports by message size.
 void add_dma_bench(CommandLine& line);
 

@@ -369,6 +369,29 @@ def test_dma_prints_every_transport_and_size():
     assert "local" in bench("dma", "--sizes", 4, "--time", 1).stdout
 
 
+def test_a_trace_is_scheduled_in_virtual_time(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps({"at": i / 100, "prompt_tokens": 5 + i % 70, "output_tokens": 1 + i % 9}) + "\n"
+                             for i in range(200)))
+    steps = tmp_path / "steps.json"
+    measured = bench("schedule", trace, "--model", TINY, "--threads", 1, "--json", "--save-steps", steps)
+    assert measured.returncode == 0, measured.stderr
+    figures = json.loads(measured.stdout)
+    assert (figures["completed"], figures["failed"]) == (200, 0)
+    assert figures["total_output_tokens"] == sum(1 + i % 9 for i in range(200))
+    assert 0 < figures["median_itl_ms"] and figures["median_ttft_ms"] <= figures["p99_ttft_ms"] <= figures["p99_e2el_ms"] * 1.01
+    assert json.loads(bench("schedule", trace, "--steps", steps, "--json").stdout) == figures
+    slower = json.loads(steps.read_text())
+    slower["decode"] = [[n, before, ms * 100] for n, before, ms in slower["decode"]]
+    steps.write_text(json.dumps(slower))
+    assert json.loads(bench("schedule", trace, "--steps", steps, "--json").stdout)["mean_itl_ms"] > 10 * figures["mean_itl_ms"]
+    assert "time to first token" in bench("schedule", trace, "--steps", steps).stdout
+    trace.write_text('{"at": 0, "prompt_tokens": 1, "output_tokens": 1}\n{"at": "x"}\n')
+    for wrong in (["schedule", trace, "--steps", steps], ["schedule", trace], ["schedule", trace, "--steps", trace]):
+        run = bench(*wrong)
+        assert run.returncode == 64 and run.stderr.count("\n") == 1, run.stderr
+
+
 @pytest.mark.parametrize("arguments, code", [
     ([], 64), (["fly"], 64), (["model"], 64), (["model", "/nonexistent.onnx"], 66), (["model", TINY, "--batch", "0"], 64),
     (["model", TINY, "--device", "cpu", "--launch", "graph"], 64), (["model", TINY, "--launch", "twice"], 64),
@@ -382,7 +405,7 @@ def test_wrong_options_are_one_line(arguments, code):
 
 
 def test_help_and_environment():
-    for command in ("serve", "model", "dma"):
+    for command in ("serve", "model", "schedule", "dma"):
         run = bench(command, "--help")
         assert run.returncode == 0 and "ARK_BENCH_" + command.upper() in run.stdout
     assert bench("dma", ARK_BENCH_DMA_SIZES="5").returncode == 64

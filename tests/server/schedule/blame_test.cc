@@ -269,7 +269,8 @@ TEST(Records, NamePagesWhereTheyAreFew) {
   const auto last = recorder.record("c");
   EXPECT_EQ(named_in_steps(last->total), Cause::kPages) << text_of(named_in_steps(last->total)).name;
   EXPECT_GT(last->preemptions, 0);
-  EXPECT_EQ(recorder.record("a")->total[Cause::kPages], 0);
+  EXPECT_LT(recorder.record("a")->total[Cause::kPages],
+            last->total[Cause::kPages] / 4);  // until others gave theirs
 }
 
 TEST(Records, NameTheReaderAndWhoLeft) {
