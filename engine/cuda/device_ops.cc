@@ -146,6 +146,10 @@ void fill_attention(const PhaseOperands& p, const InstancePlaces& places, Instan
   to.reals[1] = facts.softcap;
 }
 
+DeviceVariant expert_matmul_name(const PhaseOperands& p, Numerics) {
+  p.refuse("products with chosen experts");
+}
+
 // ---- elements and messages: bodies/pointwise.h
 
 DeviceVariant pointwise_name(const PhaseOperands& p, Numerics) {
@@ -257,6 +261,7 @@ constexpr std::array kAll = {
     DeviceOp{OpCode::kNorm, norm_name, fill_norm},
     DeviceOp{OpCode::kSoftmax, nullptr, fill_softmax},
     DeviceOp{OpCode::kMatMul, matmul_name, fill_matmul},
+    DeviceOp{OpCode::kExpertMatMul, expert_matmul_name, nullptr},
     DeviceOp{OpCode::kRotary, rotary_name, fill_rotary},
     DeviceOp{OpCode::kKvAppend, kv_append_name, fill_kv_append},
     DeviceOp{OpCode::kAttention, attention_name, fill_attention},

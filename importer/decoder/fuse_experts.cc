@@ -1,5 +1,5 @@
-// Mixtures that look the weights of chosen experts up, token by token, or multiply by those of all: as products with the
-// chosen ones, which copy and read nothing else.
+// Mixtures that look the weights of chosen experts up, token by token, or multiply by those of all: as products with
+// the chosen ones, which copy and read nothing else.
 #include <algorithm>
 
 #include "base/error.h"

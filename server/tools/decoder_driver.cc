@@ -75,9 +75,7 @@ class Decoder : public GraphDriver {
     model_ = std::get<DecoderModel>(std::move(recognised));
     for (const DecoderSignature::Cache& c : model_.signature.caches)
       if (graph.value(graph.inputs[c.input]).shape == graph.value(graph.outputs[c.output]).shape)
-        unsupported(
-            "caches that are written in place have no sizes that tell what is in them; compare with "
-            "--driver dynamic, or generate with --prompt-ids");
+        unsupported("caches that are written in place do not tell what is in them; use --driver dynamic");
     const Graph& tokens = model_.tokens;
     const auto reads = [&](const Node& n) {
       return !n.removed && std::find(n.inputs.begin(), n.inputs.end(), tokens.inputs[1]) != n.inputs.end();

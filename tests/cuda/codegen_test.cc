@@ -66,6 +66,19 @@ TEST(Codegen, RefusesProductsInOtherPrecisionsThanF32) {
   }
 }
 
+TEST(Codegen, RefusesProductsWithChosenExpertsByName) {
+  std::vector<Program> programs = programs_of(false, 2, 1);
+  for (Variant& v : programs[0].variants)
+    if (v.code == OpCode::kMatMul) v.code = OpCode::kExpertMatMul;
+  try {
+    variants_of(programs);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("node layers.0"), 0U) << error.what();
+    EXPECT_NE(std::string(error.what()).find("products with chosen experts"), std::string::npos);
+  }
+}
+
 TEST(Codegen, NumericsChooseThePath) {
   const std::vector<Program> half = programs_of(false, 2, 1), full = programs_of(false, 2, 1, DType::kF32);
   EXPECT_FALSE(has(variants_of(half, Numerics::kExact), "MatMul<dev::f16, 64, kMixed>"));
