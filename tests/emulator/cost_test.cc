@@ -29,6 +29,7 @@ struct Loop {
   int32_t bits;  // of quantized weights; 0: `weight`
   int32_t groups;
   int32_t ranks = 1;
+  DType kv = DType::kF32;
 };
 
 DecoderModel model_of(const Loop& loop) {
@@ -42,6 +43,7 @@ RunnerSetup setup_of(const Loop& loop, int32_t processors) {
   RunnerSetup setup;
   setup.max_tokens = 32;
   setup.ranks = loop.ranks;
+  setup.kv_dtype = loop.kv;
   setup.activations = Activations::kF32;
   setup.options.device.processors = processors;
   setup.options.device.groups = loop.groups;
@@ -170,10 +172,11 @@ TEST_P(CostOfLoop, IsWhatTheCodeDoes) {
   EXPECT_GT(differences.compared, 3 * 15 * processors);
   for (const Differences::Difference& difference : differences.all) ADD_FAILURE() << difference.text;
 }
-constexpr Loop kGpt2 = {"gpt2_f16_groups", true, DType::kF16, 0, 2};
+constexpr Loop kGpt2 = {"gpt2_f16_groups_kv_f16", true, DType::kF16, 0, 2, 1, DType::kF16};
 INSTANTIATE_TEST_SUITE_P(, CostOfLoop,
                          ::testing::Values(kGpt2, Loop{"llama_f32", false, DType::kF32, 0, 0},
-                                           Loop{"llama_u4_groups", false, DType::kF32, 4, 2},
+                                           Loop{"llama_u4_groups_kv_int8", false, DType::kF32, 4, 2, 1,
+                                                DType::kI8},
                                            Loop{"llama_bf16_two_ranks", false, DType::kBF16, 0, 0, 2}),
                          [](const auto& test) { return std::string(test.param.name); });
 

@@ -4,6 +4,7 @@
 
 #include "base/index.h"
 #include "engine/cuda/cost/work_parts.h"
+#include "engine/program/kv_codec.h"
 #include "engine/program/unroll.h"
 
 namespace ark::cuda::cost {
@@ -51,11 +52,32 @@ Work rotary(const StepTables& t, const Instance& i, Tiles tiles) {
   return token.times(tiles.last - tiles.first);
 }
 
+// How pages hold keys and values: bodies/kv.h.
+KvFormat kv_format(const StepTables& t, const Instance& i, std::size_t pages) {
+  const Program& p = t.program();
+  const Phase& phase = p.phases[i.phase];
+  return kv_codec_of(p.buffers[resolve(p, phase, phase.operands[pages], i.trip)].dtype)->format;
+}
+int32_t elements_at_once(const KvFormat& format) {
+  return 32 / format.bits;
+}  // that a lane stores, or loads of a value
+
 Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
-  const int64_t heads = t.size_at(i, 0);
+  const KvFormat format = kv_format(t, i, 2);
+  const int32_t heads = t.size_at(i, 0), pack = elements_at_once(format);
   Work token = loads(2);
-  for (const int which : {2, 3}) token += element_loop(heads * t.size_at(i, which));
   token.cycles += kCall;
+  for (const int which : {2, 3}) {
+    const int32_t dim = t.size_at(i, which);
+    if (!format.has_scales()) {
+      token += element_loop(int64_t{heads} * dim / pack);
+      continue;
+    }
+    // A warp takes a head: its largest number first.
+    Work head = loads(up(dim, 32) + up(dim, 32 * pack));
+    head.cycles = head.loads * kLoopTurn + kWarpSum + 2 * kCall;
+    token += head.times(up(heads, kConsumerWarps));
+  }
   return token.times(tiles.last - tiles.first);
 }
 
@@ -69,6 +91,7 @@ Work select_rows(const StepTables& t, const Instance& i, Tiles tiles) {
 // ---- attention: bodies/attention.h
 
 struct AttentionShape {
+  KvFormat format;
   int32_t key, value;                    // elements of a head
   int32_t keys_at_once, values_at_once;  // of 32, whose loads are under way together
 };
@@ -79,10 +102,10 @@ AttentionShape attention_shape(const StepTables& t, const Instance& i) {
     return static_cast<int32_t>(
         p.vals[p.buffers[resolve(p, phase, phase.operands[operand], i.trip)].dims[3]].max);
   };
-  AttentionShape s{dim(1), dim(2), 0, 0};
-  const int32_t quarters = up(s.key, 32), lanes = up(s.value, 32);
-  s.keys_at_once = 4 * (quarters > 4 ? 1 : quarters > 2 ? 2 : 4);
-  s.values_at_once = lanes > 4 ? 4 : lanes > 2 ? 8 : 16;
+  AttentionShape s{kv_format(t, i, 1), dim(1), dim(2), 0, 0};
+  const int32_t pack = elements_at_once(s.format), quarters = up(s.key, 32), packs = up(s.value, 32 * pack);
+  s.keys_at_once = 4 * (quarters > 4 ? 1 : quarters > 2 ? 2 : s.format.bits < 32 ? 8 : 4);
+  s.values_at_once = packs > 4 ? 4 : packs > 2 || (pack > 1 && packs * pack > 2) ? 8 : 16;
   return s;
 }
 
@@ -116,7 +139,8 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
         if (first + 32 <= oldest) continue;
         one += attend(s, std::min(32, end - first), count, has_slopes);
       }
-      one.bytes += int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * 4;
+      one.bytes +=
+          int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;
       one += barriers(2);
       one += loads(turns(int64_t{count} * s.value) * (1 + has_sinks));
       one.cycles += turns(int64_t{count} * s.value) * 500.0;
