@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """How often the decoder that ark makes of a file chooses the token that the file itself does, as ONNX Runtime runs it.
 
-  agreement.py ARK_RUN MODEL [--of FLOAT_MODEL] [--quantize int8|uint8|int8-columns|uint8-columns] [--tokens 48]
+  agreement.py ARK_RUN MODEL [--of FLOAT_MODEL] [--quantize int8|uint8|int8-columns|uint8-columns] [--tokens 48] [--text FILE]
 
 With --quantize MODEL is made of FLOAT_MODEL by ONNX Runtime's quantize_dynamic. The file generates greedily after each of
 twenty prompts; then ark and FLOAT_MODEL are asked for the next token at every place of those texts. Perplexities are
-those of the texts that FLOAT_MODEL generates."""
+those of the texts that FLOAT_MODEL generates. With --text the places are the first 1,024 of that file instead, all fed at
+once: ark beside FLOAT_MODEL."""
 
 import argparse
 import subprocess
@@ -83,6 +84,16 @@ def log_likelihood(logits, tokens):
     return rows[np.arange(len(tokens)), tokens] - np.log(np.exp(rows).sum(-1))
 
 
+def compare_on_text(ark_run, model, floats, ids, options):
+    file = floats.step(ids[:-1])[0]
+    ark = by_ark(ark_run, model, floats.feeds(ids[:-1]), options)
+    same, ranked = ark.argmax(-1) == file.argmax(-1), np.sort(file, -1)
+    is_wide = ranked[:, -1] - ranked[:, -2] > 1e-2
+    print(f"same token, ark : float: {100 * same.mean():.1f} % of {len(same)}, {100 * same[is_wide].mean():.1f} % where margins > 0.01")
+    for name, logits in (("float", file), ("ark", ark)):
+        print(f"perplexity, {name}: {np.exp(-log_likelihood(logits, ids[1:]).mean()):.4f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ark_run")
@@ -90,12 +101,16 @@ def main():
     parser.add_argument("--of", type=Path, required=True, metavar="FLOAT_MODEL")
     parser.add_argument("--quantize", choices=["int8", "uint8", "int8-columns", "uint8-columns"])
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--text", type=Path)
     parser.add_argument("--option", action="append", default=[], help="of ark-run")
     args = parser.parse_args()
     if args.quantize and not args.model.exists():
         quantize(args.of, args.model, args.quantize)
     tokenizer = Tokenizer.from_file(str(args.of.parent / "tokenizer.json"))
-    file, floats = File(args.model), File(args.of)
+    floats = File(args.of)
+    if args.text:
+        return compare_on_text(args.ark_run, args.model, floats, tokenizer.encode(args.text.read_text()).ids[:1025], args.option)
+    file = File(args.model)
     same = {pair: [] for pair in ("ark : file", "ark : file by token", "ark : float", "file by token : file",
                                   "file at once : file", "float : file")}
     likelihood = {"float": [], "file": [], "ark": []}
