@@ -9,6 +9,7 @@
 #include "dma/faults.h"
 #include "dma/group.h"
 #include "dma/local/setup.h"
+#include "dma/transports.h"
 
 namespace ark::dma {
 namespace {
