@@ -104,11 +104,11 @@ TEST(StepCost, AThreadThatIsStoppedIsALateRank) {
   setup.options.threads = 2;
   const auto runner = make_runner(llama_tokens(), setup);
   const StepCost most = most_lost(*runner, [&] {
-    for (int i = 0; i < 4; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      std::set<int> loops = threads();
-      std::erase_if(loops, [&](int id) { return others.contains(id) || id == ::gettid(); });
-      ::syscall(SYS_tgkill, ::getpid(), *loops.rbegin(), SIGUSR2);  // the newest: who moves messages is older
+    std::set<int> own = threads();
+    std::erase_if(own, [&](int id) { return others.contains(id) || id == ::gettid(); });
+    for (const int id : own) {  // some of them compute
+      ::syscall(SYS_tgkill, ::getpid(), id, SIGUSR2);
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
     }
   });
   ::sigaction(SIGUSR2, &before, nullptr);
