@@ -300,19 +300,17 @@ class UcxWire final : public Wire {
     const Deadline deadline = Deadline::after(kFarewell);
     while (!std::all_of(lanes_.begin(), lanes_.end(), is_done) && !deadline.passed())
       if (ucp_worker_progress(worker_->handle) == 0) detail::blind_sleep(kBusySleepNs);
-    for (Lane& lane : lanes_) close(lane, deadline);
-  }
-
-  void close(Lane& lane, Deadline deadline) {
-    if (lane.endpoint == nullptr) return;
-    ucp_request_param_t how = {};
-    how.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    how.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    const ucs_status_ptr_t request = ucp_ep_close_nbx(lane.endpoint, &how);
-    if (!UCS_PTR_IS_PTR(request)) return;
-    while (ucp_request_check_status(request) == UCS_INPROGRESS && !deadline.passed())
-      ucp_worker_progress(worker_->handle);
-    ucp_request_free(request);
+    // Not by force: UCX 1.13 aborts the process where messages of its own still wait.
+    const ucp_request_param_t how = {};
+    std::vector<void*> closing;
+    for (const Lane& lane : lanes_) {
+      const ucs_status_ptr_t request = lane.endpoint ? ucp_ep_close_nbx(lane.endpoint, &how) : nullptr;
+      if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
+    }
+    const auto is_closed = [](void* r) { return ucp_request_check_status(r) != UCS_INPROGRESS; };
+    while (!std::all_of(closing.begin(), closing.end(), is_closed) && !deadline.passed())
+      if (ucp_worker_progress(worker_->handle) == 0) detail::blind_sleep(kBusySleepNs);
+    for (void* request : closing) ucp_request_free(request);
   }
 
   const WireMap& map_;

@@ -364,6 +364,7 @@ def test_dma_prints_every_transport_and_size():
     rows = json.loads(run.stdout)["rows"]
     found = {(r["transport"], r["link"], r["bytes"]) for r in rows}
     ways = [("local", "direct"), ("local", "posted"), ("shm", "direct"), ("shm", "posted"), ("socket", "posted")]
+    ways += [("ucx", "posted")] if (BINARY.parent / "libark_ucx.so").exists() else []
     assert found == {(*way, n) for way in ways for n in (4, 65536)}
     assert all(r["latency_us"] > 0 and r["gb_per_s"] > 0 for r in rows)
     assert "local" in bench("dma", "--sizes", 4, "--time", 1).stdout

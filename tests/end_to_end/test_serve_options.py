@@ -43,6 +43,7 @@ BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "
               "--shutdown-timeout": "-1", "--log-format": "xml", "--host": "no..host",  # no name server is asked
               "--max-restarts": "1001", "--max-connections-per-peer": "-1", "--keep-alive-timeout": "-1",
                "--slo-itl": "-2", "--otlp-endpoint": "collector:4318", "--trace-slower-than": "-1", "--prompt-order": "random", "--speculate": "luck",
+               "--draft-model": "/nowhere/draft.onnx", "--draft-weights": "int3", "--kv-dtype": "int3",
                "--log-level": "loud", "--numerics": "good", "--variant": "q4",
                "--activations": "fp4", "--weights": "int3",
               "--plan": "/nowhere/plan", "--cors-origins": "app.example", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",

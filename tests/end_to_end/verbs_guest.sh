@@ -3,6 +3,9 @@
 # usage: verbs_guest.sh FOLDER_OF_BINARIES MODEL
 bin=$1 model=$2
 export ARK_VERBS_DEVICE=rxe1,rxe2,rxe3 ARK_TRANSPORT=verbs
+# Suite and bench look for UCX, too, which makes libibverbs keep registered memory from children: not with huge pages.
+# Over rdma_rxe UCX 1.13 aborts where an endpoint closes early (docs/dma.md).
+export UCX_IB_FORK_INIT=n UCX_TLS=tcp,self
 
 stage() {
   echo "@@ begin $1"
