@@ -14,6 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr double kLearn = 0.02;        // weight of a guess in `agreement`
+constexpr int32_t kForget = 64;        // times that it is passed over, after which one price is forgotten
 constexpr std::size_t kFewTokens = 8;  // of a question: more tell what reading costs
 
 double seconds_since(Pace::Clock::time_point start) {
@@ -39,6 +40,10 @@ int32_t Drafter::unread(int32_t slot, std::span<const int32_t> text) const {
   return static_cast<int32_t>(text.size()) - static_cast<int32_t>(same);
 }
 
+void Drafter::passed_over(double likely) {
+  if (++passed_over_ % kForget == 0) guess_seconds_.add(likely);
+}
+
 void Drafter::learn(int32_t right, int32_t wrong) {
   for (; right > 0; --right) agreement_ += kLearn * (1 - agreement_);
   for (; wrong > 0; --wrong) agreement_ -= kLearn * agreement_;
@@ -59,6 +64,7 @@ void Drafter::answer(std::span<Question> questions) {
 
 void Drafter::answer_or_throw(std::span<Question> questions) {
   ++calls_;
+  passed_over_ = 0;
   for (const Question& question : questions)
     if (question.slot < limits_.max_slots) slots_[question.slot].used = calls_;
   std::vector<Asked> asked = read(questions);
@@ -116,14 +122,16 @@ std::vector<Drafter::Asked> Drafter::read(std::span<Question> questions) {
   if (step.tokens.empty()) return {};
   runner_.post(step);
   take(asked, wait());
-  if (step.tokens.size() <= kFewTokens * asked.size())
-    guess_seconds_.add(seconds_since(start));
-  else
+  if (step.tokens.size() <= kFewTokens * asked.size()) {
+    if (calls_ > 1) guess_seconds_.add(seconds_since(start));  // the first one finds nothing in any cache
+  } else {
     read_seconds_.add(seconds_since(start) / static_cast<double>(step.tokens.size()));
+  }
   return asked;
 }
 
 void Drafter::go_on(std::vector<Asked> asked) {
+  const auto start = Pace::Clock::now();
   std::vector<std::vector<Asked>> flights;  // in order
   std::size_t done = 0;
   const auto land = [&] { take(flights[done++], wait()); };
@@ -147,6 +155,7 @@ void Drafter::go_on(std::vector<Asked> asked) {
     flights.push_back(asked);
   }
   while (done < flights.size()) land();
+  if (done > 0) guess_seconds_.add(seconds_since(start) / static_cast<double>(done));
   // The last guess of each is not read.
   for (const std::vector<Asked>& flight : flights)
     for (const Asked& a : flight)

@@ -35,6 +35,9 @@ class Drafter {
     double guess = 0, read = 0;  // seconds: a step of guesses, a token that is read. 0: not known
   };
   Prices prices() const;
+  // It was not asked although it could have been. A high price, too, is looked at again: `likely`, seconds of a guess,
+  // is then as good as known.
+  void passed_over(double likely);
 
   // How many of its guesses come true where that is not known of the sequence; learns from those that do and do not.
   double agreement() const { return agreement_; }
@@ -66,6 +69,7 @@ class Drafter {
   std::vector<Slot> slots_;
   std::vector<int32_t> free_pages_;
   uint64_t calls_ = 0;
+  int32_t passed_over_ = 0;  // times since it was asked last
   Recent guess_seconds_, read_seconds_;
   double agreement_ = 0.7;
   bool has_failed_ = false;

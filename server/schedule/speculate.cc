@@ -8,6 +8,7 @@ namespace {
 
 // Of tokens a second, that drafts must promise: less is within what estimates are wrong by.
 constexpr double kGain = 1.05;
+constexpr double kLikely = 0.25;  // of a step, what one of a draft model takes, before it is known
 // Weight of a guess in what is known of a sequence's.
 constexpr double kLearn = 0.1;
 
@@ -69,9 +70,7 @@ bool is_worth_reading(const SchedulerState& state, const Sequence& s, const Pace
 // How many each of `helped` should get. A guess of all takes a step of the draft model, and a row of the step each.
 Worth worth_asking(const SchedulerState& state, const std::vector<Sequence*>& helped, double sequences,
                    const Pace::Prices& prices) {
-  constexpr double kUnknown = 0.25;  // of a step, what one of the draft model takes, before it is known
-  const double known = state.drafter->prices().guess;
-  const double guess = known > 0 ? known : kUnknown * prices.alone;
+  const double known = state.drafter->prices().guess, guess = known > 0 ? known : kLikely * prices.alone;
   const double room = std::min(state.limits.max_rows, state.options.max_batched_tokens) - sequences;
   std::vector<double> chances(helped.size(), 1);
   double tokens = sequences, seconds = prices.alone;
@@ -157,6 +156,7 @@ bool draft(SchedulerState& state, const std::vector<std::shared_ptr<Sequence>>& 
   const Worth found = worth_drafting(candidates, sequences, prices);
   const std::vector<Sequence*> helped = whom_to_help(state, decoding, prices);
   const Worth asked = helped.empty() ? Worth{} : worth_asking(state, helped, sequences, prices);
+  if (!helped.empty() && asked.count == 0) state.drafter->passed_over(kLikely * prices.alone);
   if (found.count + asked.count == 0 || !state.flights.empty()) return found.count + asked.count > 0;
   if (asked.rate > found.rate) {
     ask(state, helped, asked.count);
