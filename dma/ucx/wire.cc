@@ -14,7 +14,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kMessage = 0;  // the one kind of active message
-// Of a peer and priority, sent and not ended; so a receiver has no more of it out of order.
+// Of a peer and priority, from the oldest that has not ended on: one that the receiver fetches ends when that is
+// done, so a receiver has few out of order, however many small ones follow a large one.
 constexpr uint64_t kMostInFlight = 256;
 constexpr int kMostProgress = 64;  // calls of one poll()
 constexpr int64_t kBusySleepNs = 50'000, kIdleSleepNs = 1'000'000;
@@ -42,12 +43,13 @@ class Lane {
   UcxWire* wire = nullptr;
   int peer = 0;
   ucp_ep_h endpoint = nullptr;
-  uint64_t sent = 0, in_flight = 0;
-  uint64_t taken = 0;         // messages of the peer whose turn has come
-  std::deque<Arrival> early;  // those from `taken` on
-  bool is_over = true;        // there is no such peer, it has left, or fault() is about to name it
-  bool has_left = false;      // in good order
-  bool is_delivered = false;  // the peer has answered our last message
+  uint64_t ended = 0;          // messages that have, with all before them
+  std::deque<bool> has_ended;  // those from there on
+  uint64_t taken = 0;          // messages of the peer whose turn has come
+  std::deque<Arrival> early;   // those from `taken` on
+  bool is_over = true;         // there is no such peer, it has left, or fault() is about to name it
+  bool has_left = false;       // in good order
+  bool is_delivered = false;   // the peer has answered our last message
 };
 
 // A payload that UCX fetches straight into its place.
@@ -77,7 +79,7 @@ class UcxWire final : public Wire {
     for (Lane& lane : lanes_)
       if (!lane.is_over) send(lane, {.kind = UcxFrame::kHello}, nullptr, 0);
     const auto is_silent = [](const Lane& lane) {
-      return lane.endpoint != nullptr && (lane.taken == 0 || lane.in_flight != 0);
+      return lane.endpoint != nullptr && (lane.taken == 0 || !lane.has_ended.empty());
     };
     for (;;) {
       const auto silent = std::find_if(lanes_.begin(), lanes_.end(), is_silent);
@@ -96,7 +98,7 @@ class UcxWire final : public Wire {
   Submitted submit(const Transfer& transfer) override {
     Lane& lane = lane_of(transfer.peer, static_cast<size_t>(transfer.priority));
     if (lane.is_over) return Submitted::kDone;  // it has left, or fault() is about to say so
-    if (lane.in_flight >= kMostInFlight) return Submitted::kBusy;
+    if (lane.has_ended.size() >= kMostInFlight) return Submitted::kBusy;
     const UcxFrame frame{.target_offset = transfer.target_offset,
                          .bytes = transfer.bytes,
                          .raise_by = transfer.raise_by,
@@ -123,7 +125,7 @@ class UcxWire final : public Wire {
   }
   bool is_drained() const override {
     return ended_.empty() &&
-           std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.in_flight == 0; });
+           std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.has_ended.empty(); });
   }
   Fault fault() const override { return fault_ && Clock::now() >= fault_from_ ? fault_ : Fault{}; }
 
@@ -155,11 +157,11 @@ class UcxWire final : public Wire {
     Sending* sending = free_.back();
     free_.pop_back();
     frame.secret = peers_[lane.peer].our_secret;
-    frame.number = lane.sent++;
+    frame.number = lane.ended + lane.has_ended.size();
     frame.sender = static_cast<uint16_t>(map_.rank);
     frame.priority = static_cast<uint16_t>((&lane - lanes_.data()) % kPriorities);
     *sending = {frame, id, &lane};
-    ++lane.in_flight;
+    lane.has_ended.push_back(false);
     ucp_request_param_t how = {};
     how.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
     how.cb.send = on_sent;
@@ -173,7 +175,9 @@ class UcxWire final : public Wire {
   }
 
   void end(Sending* sending) {
-    --sending->lane->in_flight;
+    Lane& lane = *sending->lane;
+    lane.has_ended[sending->frame.number - lane.ended] = true;
+    for (; !lane.has_ended.empty() && lane.has_ended.front(); lane.has_ended.pop_front()) ++lane.ended;
     free_.push_back(sending);
   }
 
@@ -295,7 +299,7 @@ class UcxWire final : public Wire {
     for (Lane& lane : lanes_)
       if (!lane.is_over) send(lane, {.kind = UcxFrame::kLeaving}, nullptr, 0);
     const auto is_done = [](const Lane& lane) {
-      return lane.endpoint == nullptr || ((lane.is_over || lane.is_delivered) && lane.in_flight == 0);
+      return lane.endpoint == nullptr || ((lane.is_over || lane.is_delivered) && lane.has_ended.empty());
     };
     const Deadline deadline = Deadline::after(kFarewell);
     while (!std::all_of(lanes_.begin(), lanes_.end(), is_done) && !deadline.passed())

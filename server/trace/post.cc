@@ -188,8 +188,9 @@ Posted post(const Url& url, const std::string& path, std::string_view body, cons
   Stream stream(socket, give_up);
   if (url.is_tls)
     if (std::string why = stream.begin_tls(url.host); !why.empty()) return {0, std::move(why)};
+  const std::string host = url.host.find(':') == url.host.npos ? url.host : "[" + url.host + "]";
   const std::string head =
-      "POST " + url.path + path + " HTTP/1.1\r\nHost: " + url.host + ":" + url.port +
+      "POST " + url.path + path + " HTTP/1.1\r\nHost: " + host + ":" + url.port +
       "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
       "\r\nConnection: close\r\n\r\n";
   if (!stream.send(head) || !stream.send(body)) return {0, "the connection was closed"};

@@ -241,6 +241,25 @@ TEST_P(Conformance, EveryWaitEndsByDeadlineAndByAbort) {
   }
 }
 
+// Many small messages do not pass a large one before them, and none is refused for having come early.
+TEST_P(Conformance, ManySignalsStayBehindALargeTransfer) {
+  constexpr uint64_t kBytes = 1 << 20, kSignals = 2000;
+  EndpointSpec spec;
+  spec.regions = {{"from", kBytes}, {"to", kBytes}};
+  spec.channels = {{.name = "data"}};
+  auto groups = make_groups(2, spec);
+  const WaitContext context = context_of(*groups[0]);
+  const Sender to = groups[0]->sender(1, kChannel);
+  const Receiver from = groups[1]->receiver(0, kChannel);
+  fill(groups[0]->region(0).base, 1, kBytes / 4);
+  ASSERT_FALSE(to.put(0, 0, 1, 0, kBytes, context));
+  for (uint64_t i = 0; i < kSignals; ++i) ASSERT_FALSE(to.signal(context));
+  ASSERT_FALSE(from.wait(1, context));
+  EXPECT_TRUE(is_filled(groups[1]->region(1).base, 1, kBytes / 4));
+  const Fault fault = from.wait(1 + kSignals, context);
+  EXPECT_FALSE(fault) << fault.text() << "; " << groups[1]->trouble();
+}
+
 TEST_P(Conformance, DecodeIsNotHeldUpByBulk) {
   constexpr uint64_t kBulk = 2 << 20;
   EndpointSpec spec;
