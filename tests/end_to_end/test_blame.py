@@ -82,8 +82,9 @@ def lost_core(server):
     try:
         for thief in thieves:
             thief.stdout.readline()
-        stream = Asked(server, prompt=noise(20), tokens=400)
-        stream.done()
+        for _ in range(8):  # who has slept goes first for a while: the last one has no such credit
+            stream = Asked(server, prompt=noise(20), tokens=400)
+            stream.done()
     finally:
         for thief in thieves:
             thief.kill()
