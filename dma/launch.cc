@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <random>
 
 #include "base/error.h"
+#include "base/random.h"
 
 namespace ark::dma {
 namespace {
@@ -20,10 +20,7 @@ namespace {
 constexpr const char* kLauncherVariable = "ARK_LAUNCHER";  // its process id
 
 std::string random_name() {
-  std::random_device random;
-  std::string name = "@ark-";
-  for (int i = 0; i < 4; ++i) name += std::to_string(random()) + (i < 3 ? "-" : "");
-  return name;
+  return "@ark-" + std::to_string(random_word()) + "-" + std::to_string(random_word());
 }
 
 // `variables`, then what else the caller's environment has.

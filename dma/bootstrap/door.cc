@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/sha256.h"
 #include "dma/blob.h"
 

@@ -1,10 +1,6 @@
 #include "dma/bootstrap/key.h"
 
-#include <sys/random.h>
 #include <sys/stat.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -31,13 +27,6 @@ std::string read_cluster_key(const std::filesystem::path& file) {
     throw Error(Code::kUsage, name + ": " + std::to_string(key.size()) + " bytes, fewer than " +
                                   std::to_string(kShortest) + "; openssl rand -hex 32 makes a key");
   return key;
-}
-
-std::string random_bytes(std::size_t count) {
-  std::string bytes(count, '\0');
-  if (::getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count))
-    throw Error(Code::kOs, std::string("getrandom: ") + std::strerror(errno));
-  return bytes;
 }
 
 std::string proof_of(std::string_view key, Side side, const Encounter& e) {

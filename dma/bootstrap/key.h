@@ -1,7 +1,6 @@
 // The secret that ranks of a group share, and how they prove it to each other without saying it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -12,9 +11,6 @@ namespace ark::dma {
 // The text of a file without white space around it. Throws Error(kUsage) naming --cluster-key-file where it is shorter
 // than 16 bytes or longer than 4096, or where everybody on its machine may read it; kNotFound.
 std::string read_cluster_key(const std::filesystem::path& file);
-
-// From the kernel's generator. Throws Error(kOs).
-std::string random_bytes(std::size_t count);
 
 // What a proof is about: one connection of one guest with one host. A proof for one side, connection or pair of
 // nonces is none for another.

@@ -4,11 +4,11 @@
 
 #include <chrono>
 #include <map>
-#include <random>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "dma/bootstrap/door.h"
 
 namespace ark::dma {
@@ -148,7 +148,7 @@ Connections meet(const Environment& environment, Deadline deadline) {
     remove_socket_file(environment.address);
     return connections;
   }
-  const std::string visitor = std::to_string(std::random_device()()) + "." + std::to_string(getpid());
+  const std::string visitor = std::to_string(random_word()) + "." + std::to_string(getpid());
   connections.gather[0] = visit(environment, FrameKind::kHelloGather, visitor, deadline);
   connections.watch[0] = visit(environment, FrameKind::kHelloWatch, visitor, deadline);
   connections.address = expect_welcome(connections.gather[0], environment, deadline);

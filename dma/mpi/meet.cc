@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "base/sha256.h"
 #include "dma/blob.h"
 #include "dma/bootstrap/key.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "dma/blob.h"
 #include "dma/bootstrap/door.h"
 #include "dma/bootstrap/meeting.h"

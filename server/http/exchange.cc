@@ -1,12 +1,13 @@
 #include "server/http/exchange.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstdio>
-#include <random>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "server/http/envelope.h"
 
 namespace ark::http {
@@ -18,9 +19,8 @@ constexpr auto kLinger = 2s;  // for a client that is still sending to see its a
 constexpr int kBlocks = 4;    // received at once, before others have their turn
 
 std::string new_id() {
-  std::random_device random;
   char text[32];
-  std::snprintf(text, sizeof text, "req-%08x%08x%08x", random(), random(), random());
+  std::snprintf(text, sizeof text, "req-%016" PRIx64 "%08" PRIx64, random_word(), random_word() >> 32);
   return text;
 }
 
@@ -140,7 +140,8 @@ void Server::begin(Client& client) {
   if (!unread.empty() && !std::isalpha(static_cast<unsigned char>(unread[0])))
     throw HttpError(400, std::string("this is not HTTP; the server speaks HTTP/1.1") +
                              (options_.tls ? "" : ", without TLS"));
-  const std::size_t strict = unread.find("\r\n\r\n"), loose = unread.find("\n\n");
+  const std::size_t strict = unread.find("\r\n\r\n");
+  const std::size_t loose = std::string_view(unread).substr(0, strict).find("\n\n");
   if (loose < strict) throw HttpError(400, "a header line does not end with CR LF");
   if (std::min(unread.find('\n'), unread.size()) > options_.head.target + 64)
     throw HttpError(414,

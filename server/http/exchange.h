@@ -44,6 +44,7 @@ struct Server::Client {
   State state = State::kIdle;
   Clock::time_point since, deadline;  // of the state
   std::string unread;                 // received and not used yet
+  bool has_more = false;              // and waits for its next turn for it, in has_more_
   std::size_t held = 0;               // of received_
   std::optional<Exchange> exchange;
 };

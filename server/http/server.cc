@@ -125,10 +125,11 @@ void Server::wake() {
 }
 
 void Server::run() {
-  epoll_event events[256];
+  std::vector<epoll_event> events(options_.connections + 2);  // who is ready has a turn, however many are
   Clock::time_point next_look = Clock::now() + kTick;
   while (!stopping_) {
-    const int count = ::epoll_wait(epoll_, events, std::size(events), static_cast<int>(kTick.count()));
+    const int count = ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()),
+                                   has_more_.empty() ? static_cast<int>(kTick.count()) : 0);
     bool has_new = false;
     for (int i = 0; i < count; ++i) {
       const int socket = events[i].data.fd;
@@ -137,15 +138,21 @@ void Server::run() {
       } else if (socket == wake_) {
         guarded([this] { take_returned(); });
       } else if (const auto found = waiting_.find(socket); found != waiting_.end()) {
-        go_on(ClientPtr(found->second));
+        if (!found->second->has_more) go_on(ClientPtr(found->second));
       }
     }
     if (has_new) guarded([this] { accept_some(); });
+    for (const ClientPtr& client : std::exchange(has_more_, {})) {
+      client->has_more = false;
+      const auto found = waiting_.find(client->connection.socket());
+      if (found != waiting_.end() && found->second == client) go_on(client);
+    }
     if (Clock::now() < next_look) continue;
     guarded([this] { give_up_late(); });
     next_look = Clock::now() + kTick;
   }
   waiting_.clear();
+  has_more_.clear();
 }
 
 void Server::accept_some() {
@@ -237,22 +244,23 @@ void Server::go_on(const ClientPtr& client) {
   if (!waits) waiting_.erase(client->connection.socket());
 }
 
-// Whether the connection waits on here.
+// Whether the connection waits on here. At most one request is answered: its others wait until everybody had a turn.
 bool Server::handle_what_came(const ClientPtr& client) {
-  const int socket = client->connection.socket();
-  for (;;) {
-    const Next next = advance(*client);
-    if (next != Next::kServe) return next == Next::kWait;
-    if (is_quick(*client)) {
-      serve(*client);
-      continue;
-    }
+  const Next next = advance(*client);
+  if (next != Next::kServe) return next == Next::kWait;
+  if (is_quick(*client)) {
+    serve(*client);
+  } else {
+    const int socket = client->connection.socket();
     ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket, nullptr);
     if (workers_.submit([this, client] { work(client); })) return false;
     watch(epoll_, socket);
     refuse(*client, crowded("the server answers " + std::to_string(options_.workers) + " requests",
                             "too_many_requests"));
   }
+  client->has_more = !client->unread.empty();
+  if (client->has_more) has_more_.push_back(client);
+  return true;
 }
 
 void Server::give_up_late() {

@@ -124,6 +124,7 @@ class Server {
   std::atomic<std::size_t> received_{0};  // bytes of requests that are not answered yet
 
   std::map<int, ClientPtr> waiting_;    // by socket; of the thread that holds them
+  std::vector<ClientPtr> has_more_;     // of those: who has sent requests beyond the one that had its turn
   Clock::time_point next_complaint_{};  // about descriptors; its own, too
 
   mutable std::mutex mutex_;                      // guards what follows

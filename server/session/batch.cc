@@ -1,6 +1,6 @@
 #include "server/session/batch.h"
 
-#include <random>
+#include "base/random.h"
 
 namespace ark::session {
 namespace {
@@ -51,8 +51,7 @@ int64_t Batch::generated() const {
 
 uint64_t seed_of(const std::optional<uint64_t>& seed, std::size_t index) {
   if (seed) return index == 0 ? *seed : mixed(*seed ^ mixed(index));
-  std::random_device random;
-  return static_cast<uint64_t>(random()) << 32 | random();
+  return random_word();
 }
 
 }  // namespace ark::session

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "server/json.h"
 #include "server/trace/spans.h"
 
@@ -43,8 +44,7 @@ std::size_t Collector::send(const std::vector<RecordPtr>& records, const std::st
   for (const RecordPtr& record : records)
     if (record->origin.is_sampled) wanted.push_back(record);
   if (wanted.empty()) return 0;
-  const auto random = [this] { return static_cast<uint64_t>(random_()) << 32 | random_(); };
-  const std::string body = to_text(spans_of(wanted, unix_minus_steady(), random));
+  const std::string body = to_text(spans_of(wanted, unix_minus_steady(), random_word));
   Posted posted;
   auto pause = kFirstPause;
   for (int tries = 0; tries < kTries; ++tries, pause *= 2) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -24,7 +23,6 @@ class Collector {
 
  private:
   const Url url_;
-  std::random_device random_;
   bool has_warned_ = false;
 };
 

@@ -1,8 +1,10 @@
 """Health never lies or waits: beside thousands of slow clients, while loading, without descriptors, with a rank that hangs."""
 
 import json
+import multiprocessing
 import os
 import resource
+import select
 import signal
 import time
 
@@ -51,6 +53,39 @@ def test_health_beside_thousands_of_slow_clients(tiny_model, kind):
             for connection in slow:
                 connection.close()
         until(lambda: server.metric("ark_open_connections") <= 2, "the end of the connections")
+
+
+def send_without_end(server, request, clients):
+    """As fast as the server reads, and reads its answers."""
+    poll, connections, unsent = select.epoll(), {}, {}
+    for connection in (server.connect() for _ in range(clients)):
+        connection.setblocking(False)
+        connections[connection.fileno()], unsent[connection.fileno()] = connection, b""
+        poll.register(connection, select.EPOLLIN | select.EPOLLOUT)
+    while True:
+        for number, events in poll.poll():
+            if events & select.EPOLLIN:
+                assert connections[number].recv(1 << 18)
+            if events & select.EPOLLOUT:
+                unsent[number] = unsent[number] or 100 * request
+                unsent[number] = unsent[number][connections[number].send(unsent[number]):]
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/nothing"])
+def test_health_beside_clients_that_ask_without_end(tiny_model, path):
+    """Each has its turn: what one has sent ahead keeps nobody waiting."""
+    request = raw_get(target=path)
+    with Server("--model", tiny_model) as server:
+        flood = multiprocessing.get_context("fork").Process(target=send_without_end, args=(server, request, 500), daemon=True)
+        flood.start()
+        try:
+            until(lambda: server.metric("ark_open_connections") > 500, "the connections")
+            taken = sorted(seconds_of(server, HEALTH) for _ in range(20))
+            print(f"median {taken[10] * 1000:.1f} ms, worst {taken[-1] * 1000:.1f} ms")
+            assert taken[10] < 0.3 and flood.is_alive()
+        finally:
+            flood.kill()
+            flood.join()
 
 
 def test_slow_requests_are_given_up_in_time(tiny_model):
