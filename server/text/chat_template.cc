@@ -1,5 +1,8 @@
 #include "server/text/chat_template.h"
 
+#include <condition_variable>
+#include <mutex>
+
 #include "base/error.h"
 #include "server/text/chat_input.h"
 #include "server/text/jinja/from_json.h"
@@ -14,7 +17,37 @@ struct ChatTemplate::Tree {
 
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::size_t kMaxSource = 1 << 20;  // bytes
+constexpr auto kLook = 10ms;                 // between two looks whether anybody still waits
+constexpr auto kPatience = 30s;
+
+class Turn {
+ public:
+  Turn() {
+    std::unique_lock lock(mutex);
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!changed.wait_for(lock, kLook, [] { return taken < kRendersAtOnce; }))
+      if (StopScope::stopped() || std::chrono::steady_clock::now() > end)
+        throw Error(Code::kUnavailable, "too many chat templates are being rendered; try again later");
+    ++taken;
+  }
+  ~Turn() {
+    {
+      std::lock_guard lock(mutex);
+      --taken;
+    }
+    changed.notify_one();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  static inline std::mutex mutex;
+  static inline std::condition_variable changed;
+  static inline int taken = 0;
+};
 
 }  // namespace
 
@@ -46,6 +79,7 @@ std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time
 
 std::string ChatTemplate::render_variables(const Json& variables, std::optional<std::time_t> now,
                                            Budget budget) const {
+  const Turn turn;
   jinja::Dict dict;
   try {
     for (const auto& [name, value] : variables.items())

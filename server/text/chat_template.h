@@ -16,6 +16,8 @@ struct ChatInput;
 
 // What rendering a prompt may cost: some 2 s.
 inline constexpr Budget kRenderBudget{20'000'000, std::size_t{256} << 20};
+// In all threads. Together they hold no more than so many budgets' bytes; more would not be done sooner.
+inline constexpr int kRendersAtOnce = 4;
 
 // A parsed template; const and safe to share between threads.
 class ChatTemplate {
@@ -27,7 +29,8 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   // kInvalidArgument with the line if the template refuses the input (raise_exception), uses what is not
-  // there, or exceeds its budget or the limits on depth and size. `now`: for strftime_now.
+  // there, or exceeds its budget or the limits on depth and size; kUnavailable after 30 s without a turn, or where
+  // nobody waits for it any more. `now`: for strftime_now.
   std::string render(const ChatInput& input, std::optional<std::time_t> now = std::nullopt,
                      Budget budget = kRenderBudget) const;
   // With exactly these variables.

@@ -133,6 +133,40 @@ TEST(HostileTemplate, ItEndsWhenNobodyWaitsForItAndWhenItsTimeIsOver) {
   });
 }
 
+TEST(HostileTemplate, SoManyAreRenderedAtOnceAndTheOthersWaitWhileSomebodyWaitsForThem) {
+  const auto spin =
+      ChatTemplate::parse("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}");
+  const auto quick = ChatTemplate::parse("ok");
+  std::atomic<int> rendering = 0;
+  std::atomic<bool> enough = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kRendersAtOnce; ++i)
+    threads.emplace_back([&] {
+      bool is_first = true;
+      const std::function<bool()> stop = [&] {
+        if (std::exchange(is_first, false)) ++rendering;
+        return enough.load();
+      };
+      const StopScope scope(stop);
+      EXPECT_THROW(
+          spin.render_variables(Json::object(), 0, Budget(std::size_t{1} << 60, std::size_t{1} << 60)),
+          Error);
+    });
+  while (rendering < kRendersAtOnce) std::this_thread::yield();
+  {
+    int asked = 0;
+    const std::function<bool()> gone = [&] { return ++asked > 3; };
+    const StopScope scope(gone);
+    expect_soon(Code::kUnavailable, "too many chat templates",
+                [&] { quick.render_variables(Json::object()); });
+    EXPECT_EQ(asked, 4);
+  }
+  std::thread waits([&] { EXPECT_EQ(quick.render_variables(Json::object()), "ok"); });
+  enough = true;
+  for (std::thread& thread : threads) thread.join();
+  waits.join();
+}
+
 TEST(HostileTemplate, AFilterThatDoesNotExistIsNamedWhenTheTemplateIsLoaded) {
   expect_error(Code::kBadModel, "chat template, line 2: no filter named 'wordcount'",
                [] { ChatTemplate::parse("a\n{{ x|wordcount }}"); });
