@@ -89,6 +89,12 @@ std::optional<std::vector<Expr>> OpContext::elements(std::size_t i) const {
   return shape_rules::elements_of(graph, input(i));
 }
 
+void OpContext::require_equal(const Expr& size, const Expr& wanted, const std::string& what) {
+  if (size == wanted) return;
+  if (size.constant() && wanted.constant()) fail(what + " is " + size.str() + ", not " + wanted.str());
+  graph.assumptions.emplace_back(size, wanted);
+}
+
 void OpContext::fail(const std::string& why) const {
   throw Error(Code::kBadModel, "node " + label + ": " + why);
 }

@@ -72,6 +72,8 @@ class OpContext {
   ValueId constant_ints(std::vector<int64_t> values);              // rank 1, i64
   // The input's elements as expressions if they are known (constant or symbolic).
   std::optional<std::vector<Expr>> elements(std::size_t i) const;
+  // A size that must equal another: fails with `what` where both are numbers and differ, else it holds from here on.
+  void require_equal(const Expr& size, const Expr& wanted, const std::string& what);
   [[noreturn]] void fail(const std::string& why) const;         // Error(kBadModel): "node LABEL: why"
   [[noreturn]] void unsupported(const std::string& why) const;  // Error(kUnsupported)
 };

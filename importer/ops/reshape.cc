@@ -85,10 +85,8 @@ void squeeze(OpContext& c) {
     if (!present) drop[i] = x[i].is_constant(1);
     if (!drop[i])
       shape.push_back(x[i]);
-    else if (x[i].constant() && !x[i].is_constant(1))
-      c.fail("axis " + std::to_string(i) + " has size " + x[i].str() + ", not 1");
-    else if (!x[i].constant())
-      c.graph.assumptions.emplace_back(x[i], Expr(1));
+    else
+      c.require_equal(x[i], Expr(1), "the size of axis " + std::to_string(i));
   }
   c.outputs[0] = reshape(c, c.input(0), shape);
 }

@@ -185,14 +185,19 @@ void tensor_scatter(OpContext& c) {
   const ValueId cache = c.input(0), update = c.input(1);
   const Shape shape = shape_of(c, update);
   const auto axis = static_cast<std::size_t>(c.axis(c.attr_int("axis", -2), c.rank(0)));
+  const Shape rows_of_cache = shape_of(c, cache);
   if (axis == 0 || shape.size() <= axis) c.fail("axis 0 is the batch");
+  if (rows_of_cache.size() != shape.size()) c.fail("cache and update differ in rank");
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    if (i != axis)
+      c.require_equal(shape[i], rows_of_cache[i], "axis " + std::to_string(i) + " of the update");
   Shape along(shape.size(), Expr(1)), rows(shape.size(), Expr(1));
   along[axis] = shape[axis];
   rows[0] = shape[0];
   ValueId index = reshape(c, range(c, 0, shape[axis]), along);
   if (c.has_input(2)) index = binary(c, Op::kAdd, index, reshape(c, cast(c, c.inputs[2], DType::kI64), rows));
   if (c.attr_word("mode", {"linear", "circular"}) == "circular")
-    index = c.emit(Op::kMod, {index, dims(c, {shape_of(c, cache).at(axis)})});
+    index = c.emit(Op::kMod, {index, dims(c, {rows_of_cache[axis]})});
   index = c.emit(Op::kExpand, {index}, {{key::kShape, shape}});
   c.outputs[0] = c.emit(Op::kScatterElements, {cache, index, update},
                         {{key::kAxis, static_cast<int64_t>(axis)}, {key::kReduction, "none"}});

@@ -73,8 +73,8 @@ std::vector<int64_t> kernel_of(OpContext& c, ValueId weight) {
   if (kernel.size() != n || rank_of(c, weight) != c.rank(0))
     c.fail("kernel_shape or the weight does not fit the rank of the input");
   for (std::size_t i = 0; i < n; ++i)
-    if (shape_of(c, weight)[2 + i].constant().value_or(kernel[i]) != kernel[i])
-      c.fail("kernel_shape differs from the weight's " + str(shape_of(c, weight)));
+    c.require_equal(shape_of(c, weight)[2 + i], Expr(kernel[i]),
+                    "axis " + std::to_string(2 + i) + " of the weight, by kernel_shape,");
   return kernel;
 }
 

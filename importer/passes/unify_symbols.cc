@@ -110,11 +110,17 @@ void add_broadcast_facts(const Graph& graph, const Node& node, std::vector<Fact>
     }
 }
 
+// Rows of integers, which something looks up or multiplies.
 bool reads_tokens(const Graph& graph) {
-  return std::any_of(graph.inputs.begin(), graph.inputs.end(), [&](ValueId id) {
-    const Value& v = graph.value(id);
-    return is_integer(v.dtype) && v.shape && v.shape->size() == 2;
+  const bool has_network = std::ranges::any_of(graph.nodes, [](const Node& node) {
+    return !node.removed &&
+           is_one_of(node.op, {Op::kGather, Op::kMatMul, Op::kMatMulInteger, Op::kMatMulNBits,
+                               Op::kExpertMatMul, Op::kEinsum, Op::kAttention});
   });
+  return has_network && std::any_of(graph.inputs.begin(), graph.inputs.end(), [&](ValueId id) {
+           const Value& v = graph.value(id);
+           return is_integer(v.dtype) && v.shape && v.shape->size() == 2;
+         });
 }
 
 std::vector<Fact> facts_of(const Graph& graph, bool tokens) {
