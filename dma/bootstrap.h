@@ -28,8 +28,8 @@ class Bootstrap {
   // the same order. Throws Error(kUnavailable) naming the ranks that are missing or gone.
   virtual std::vector<std::string> all_gather(std::string_view blob, Deadline deadline) = 0;
   void barrier(Deadline deadline) { all_gather({}, deadline); }
-  // Collective: throws Error(kUnavailable) on every rank if `error` is set on any, naming that rank.
-  void agree(const std::string& error, Deadline deadline);
+  // Collective: every rank does its `step`. An Error on one ends in Error(kUnavailable) on all, naming that rank.
+  void together(Deadline deadline, const std::function<void()>& step);
 
   // Starts to watch the other ranks. `on_death` is called at most once per dead rank, from a thread of the
   // bootstrap's own or of a peer, until this object is destroyed or left. Called once.

@@ -142,24 +142,16 @@ std::vector<Memory> Endpoint::attach(Transport& transport, int peer, std::string
 }
 
 void Endpoint::connect(Bootstrap& bootstrap, Transport& transport, Deadline deadline) {
-  // An error on one rank ends the set-up of all, at once and with its reason.
-  std::string description, error;
-  try {
+  std::string description;
+  bootstrap.together(deadline, [&] {
     allocate(transport);
     description = describe(transport);
-  } catch (const Error& failed) {
-    error = failed.what();
-  }
-  bootstrap.agree(error, deadline);
+  });
   const std::vector<std::string> descriptions = bootstrap.all_gather(description, deadline);
-  try {
-    for (int peer = 0; peer < size(); ++peer) {
+  bootstrap.together(deadline, [&] {
+    for (int peer = 0; peer < size(); ++peer)
       if (peer != map_.rank) map_.memory[peer] = attach(transport, peer, descriptions[peer]);
-    }
-  } catch (const Error& failed) {
-    error = failed.what();
-  }
-  bootstrap.agree(error, deadline);
+  });
   transport.connected();
 
   views_.resize(size());

@@ -18,19 +18,11 @@ constexpr const char* kLoopback = "127.0.0.1";
 constexpr std::chrono::seconds kWireHelloTime{5};  // for all that a connection says before it counts
 constexpr std::size_t kSecret = 32;
 
-class SocketTransport : public Transport {
+class SocketTransport final : public NumberedMemoryTransport {
  public:
   explicit SocketTransport(std::string address) : address_(std::move(address)) {}
 
   std::string_view name() const override { return "socket"; }
-  Memory allocate(const std::string& name, uint64_t bytes) override { return allocate_private(bytes, name); }
-  Memory adopt(const std::string&, void* base, uint64_t bytes) override {
-    return {{static_cast<std::byte*>(base), bytes}, 0, nullptr};
-  }
-  // A peer names our memory by region and offset alone.
-  std::string describe(const Memory&) override { return {}; }
-  Memory attach(int, std::string_view, uint64_t bytes) override { return {{nullptr, bytes}, 0, nullptr}; }
-  void connected() override {}
 
   std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap, Deadline deadline) override {
     const std::string host = !address_.empty()              ? address_

@@ -4,7 +4,6 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
-#include <functional>
 #include <random>
 #include <utility>
 
@@ -61,40 +60,23 @@ uint64_t random_secret() {
   return uint64_t{random()} << 32 | random();
 }
 
-class UcxTransport final : public Transport {
+class UcxTransport final : public NumberedMemoryTransport {
  public:
   std::string_view name() const override { return "ucx"; }
-  Memory allocate(const std::string& name, uint64_t bytes) override { return allocate_private(bytes, name); }
-  Memory adopt(const std::string&, void* base, uint64_t bytes) override {
-    return {{static_cast<std::byte*>(base), bytes}, 0, nullptr};
-  }
-  // A peer names our memory by region and offset alone.
-  std::string describe(const Memory&) override { return {}; }
-  Memory attach(int, std::string_view, uint64_t bytes) override { return {{nullptr, bytes}, 0, nullptr}; }
-  void connected() override {}
 
   std::unique_ptr<Wire> open_wire(const WireMap& map, Bootstrap& bootstrap, Deadline deadline) override {
     const auto ranks = static_cast<size_t>(bootstrap.size());
     std::unique_ptr<UcxWorker> worker;
     std::vector<UcxPeer> peers(ranks);
     BlobWriter hello;
-    const auto together = [&](const std::function<void()>& step) {
-      std::string error;
-      try {
-        step();
-      } catch (const Error& failed) {
-        error = failed.what();
-      }
-      bootstrap.agree(error, deadline);
-    };
-    together([&] {
+    bootstrap.together(deadline, [&] {
       worker = open_worker();
       hello.text(address_of(*worker));
       for (UcxPeer& peer : peers) hello.number(peer.their_secret = random_secret());
     });
     const std::vector<std::string> hellos = bootstrap.all_gather(hello.take(), deadline);
     std::unique_ptr<Wire> wire;
-    together([&] {
+    bootstrap.together(deadline, [&] {
       for (size_t peer = 0; peer < ranks; ++peer) {
         BlobReader blob(hellos[peer], "rank " + std::to_string(peer) + ": its hello of transport ucx");
         peers[peer].address = blob.text();

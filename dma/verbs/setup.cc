@@ -1,6 +1,5 @@
 #include <cerrno>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "base/error.h"
@@ -52,16 +51,7 @@ class VerbsTransport final : public Transport {
     const int ranks = bootstrap.size();
     VerbsParts parts;
     VerbsHello ours;
-    const auto together = [&](const std::function<void()>& step) {
-      std::string error;
-      try {
-        step();
-      } catch (const Error& failed) {
-        error = failed.what();
-      }
-      bootstrap.agree(error, deadline);
-    };
-    together([&] {
+    bootstrap.together(deadline, [&] {
       parts.port = port();
       parts.told =
           allocate("counts of receives", link_index(ranks, Priority::kDecode) * 2 * sizeof(uint32_t));
@@ -69,13 +59,13 @@ class VerbsTransport final : public Transport {
       ours.told_key = remote_key(parts.told).packed();
     });
     const std::vector<std::string> hellos = bootstrap.all_gather(ours.write(), deadline);
-    together([&] {
+    bootstrap.together(deadline, [&] {
       for (int peer = 0; peer < ranks; ++peer)
         if (map.carries_to(peer))
           connect_queues(parts, rank_, ours, peer, VerbsHello::read(hellos[peer], peer, ranks, rank_));
     });
     // All can receive now.
-    together([&] { prove_queues(parts, deadline); });
+    bootstrap.together(deadline, [&] { prove_queues(parts, deadline); });
     return make_verbs_wire(map, std::move(parts));
   }
 

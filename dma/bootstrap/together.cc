@@ -3,7 +3,13 @@
 
 namespace ark::dma {
 
-void Bootstrap::agree(const std::string& error, Deadline deadline) {
+void Bootstrap::together(Deadline deadline, const std::function<void()>& step) {
+  std::string error;
+  try {
+    step();
+  } catch (const Error& failed) {
+    error = failed.what();
+  }
   const std::vector<std::string> errors = all_gather(error, deadline);
   for (size_t rank = 0; rank < errors.size(); ++rank) {
     if (!errors[rank].empty()) {
