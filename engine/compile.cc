@@ -88,7 +88,8 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
                                 .link = o.link,
                                 .caches = &model.caches,
                                 .stored = &stored,
-                                .activations = o.activations};
+                                .activations = o.activations,
+                                .send_zeros = o.send_zeros};
   Compiled result;
   result.storage = stored.summary();
   lower_all(sharded, options, result);

@@ -28,6 +28,8 @@ struct CompileOptions {
   Link link = Link::kDirect;
   StorageOptions storage;
   Activations activations = Activations::kAuto;  // for a device: kF32
+  bool send_zeros =
+      false;  // rows of partials that are zeros by the plan are sent as any others: the plain twin
 };
 
 struct Compiled {

@@ -79,6 +79,7 @@ inline constexpr Key<std::string> kReduction{"reduction"};
 
 // Lists of integers.
 inline constexpr Key<std::vector<int64_t>> kAxes{"axes"};
+inline constexpr Key<std::vector<int64_t>> kBorders{"borders"};  // of all ranks' parts
 inline constexpr Key<std::vector<int64_t>> kDilations{"dilations"};
 inline constexpr Key<std::vector<int64_t>> kHeadMap{"head_map"};
 inline constexpr Key<std::vector<int64_t>> kKernelShape{"kernel_shape"};

@@ -144,7 +144,9 @@ class Loop final : public CpuExecutor {
   bool close_step(std::size_t r, int32_t processor, uint64_t step) {
     dma::Counter64& through = controls_[r].through;
     const std::size_t member = r * options_.processors + processor;
-    costs_[step % Mailbox::kDepth * meters_.size() + member] = meters_[member].step_done();
+    ProcessorCost& cost = costs_[step % Mailbox::kDepth * meters_.size() + member];
+    cost = meters_[member].step_done();
+    cost.sent = ranks_[r]->take_sent_bytes(processor);
     through.raise();  // release: publishes the last phases' results, and the cost, to the rank's leader
     if (processor != 0) return true;
     const uint64_t all = step * static_cast<uint64_t>(options_.processors);

@@ -192,6 +192,7 @@ void Rank::gather_operands(const Instance& i, std::vector<TensorView>& views) co
 void Rank::run(const Instance& i, int32_t processor) {
   const PhaseInfo& info = phases_[i.phase];
   const Range tiles = tiles_of(info.grid, processor, options_.processors);
+  processors_[processor].sent = {};
   // A plain graph's operands are looked at even where they make nothing.
   if (tiles.size() == 0 && !info.kernel->deals && !frame_.is_plain) return;
   const Phase& phase = phase_of(i);
@@ -214,6 +215,7 @@ void Rank::run(const Instance& i, int32_t processor) {
   if (!i.sends.empty()) {
     const Link& link = links_[i.sends[0].channel];
     call.outbox = link.sender.slot(message(link, i.sends[0].ordinal));
+    call.sent = &own.sent;
   }
   call.simd = &simd_;
   call.frame = &frame_;
@@ -239,15 +241,17 @@ void Rank::run(const Instance& i, int32_t processor) {
 dma::Fault Rank::finish(const Instance& i, int32_t processor, const dma::WaitContext& context) {
   for (const Instance::Message& m : i.sends) {
     // Each processor commits the bytes of its own tiles; the receiver waits for all commits.
-    const TensorView& x = views_[resolve(program_, phase_of(i), phase_of(i).operands[0], i.trip)];
-    const Range tiles = tiles_of(phases_[i.phase].grid, processor, options_.processors);
-    const int64_t size = bytes_of(x.dtype, x.size());
-    const int64_t from = std::min(tiles.begin * kSendTile, size), to = std::min(tiles.end * kSendTile, size);
+    const Range sent = processors_[processor].sent;
     const Link& link = links_[m.channel];
-    if (dma::Fault fault = link.sender.commit(message(link, m.ordinal), static_cast<uint64_t>(from),
-                                              static_cast<uint64_t>(to - from), context)) {
+    if (dma::Fault fault = link.sender.commit(message(link, m.ordinal), static_cast<uint64_t>(sent.begin),
+                                              static_cast<uint64_t>(sent.size()), context)) {
       return fault;
     }
+    const TensorView& x = views_[resolve(program_, phase_of(i), phase_of(i).operands[0], i.trip)];
+    const Range tiles = tiles_of(phases_[i.phase].grid, processor, options_.processors);
+    const int64_t all = bytes_of(x.dtype, x.size());
+    const int64_t own = std::min(tiles.end * kSendTile, all) - std::min(tiles.begin * kSendTile, all);
+    processors_[processor].sent_bytes += {sent.size(), own - sent.size()};
   }
   if (!i.receives.empty()) {
     // The last processor that has read the inboxes returns their credits. Acquire-release: its release()

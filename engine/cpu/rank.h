@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "dma/counter.h"
@@ -11,6 +12,7 @@
 #include "engine/cpu/step_kernel.h"
 #include "engine/run/executor.h"
 #include "engine/run/mailbox.h"
+#include "engine/run/step_cost.h"
 
 namespace ark {
 
@@ -52,6 +54,11 @@ class Rank {
   // Barrier mode: until all processors have finished this instance.
   dma::Fault wait_all(const Instance& at, int32_t processor, const dma::WaitContext& context);
 
+  // What the processor has sent to other ranks since it was asked last.
+  SentBytes take_sent_bytes(int32_t processor) {
+    return std::exchange(processors_[processor].sent_bytes, {});
+  }
+
   // A buffer of pages, between steps.
   KvPages kv_pages(BufferId pages) const;
 
@@ -71,6 +78,8 @@ class Rank {
   struct alignas(64) Processor {
     Scratch scratch;
     std::vector<TensorView> views;
+    Range sent;            // bytes of the message that run() has filled
+    SentBytes sent_bytes;  // to other ranks, since taken
   };
   struct alignas(64) Readers {
     std::atomic<uint32_t> count{0};

@@ -181,6 +181,8 @@ void fill_pointwise(const PhaseOperands& p, const InstancePlaces& places, Instan
   for (std::size_t i = 0; i < out; ++i) to.sizes[4 + i] = placement(p, i, places.aux_sizes);
 }
 
+// Zeros travel: how many rows are a rank's own is known to the device alone, and requests are made before it looks.
+DeviceVariant send_rows_name(const PhaseOperands&, Numerics) { return {"Send", ""}; }
 void fill_send(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   p.product(0, 0, p.rank(0), to.sizes);
 }
@@ -269,6 +271,8 @@ constexpr std::array kAll = {
     DeviceOp{OpCode::kSend, nullptr, fill_send},
     DeviceOp{OpCode::kRecvReduce, reduce_name, fill_reduce, true},
     DeviceOp{OpCode::kRecvConcat, nullptr, fill_concat, true},
+    DeviceOp{OpCode::kSendRows, send_rows_name, fill_send},
+    DeviceOp{OpCode::kRecvRows, reduce_name, fill_reduce, true},
     DeviceOp{OpCode::kSample, nullptr, fill_sample},
 };
 

@@ -201,6 +201,16 @@ bool is_panel_matmul(const Graph& graph, const Node& node) {
          node.attributes.get_or(key::kTransA, 0) == 0;
 }
 
+bool is_embedding(const Graph& graph, const Node& node) {
+  if (node.op != Op::kGather) return false;
+  const Value& table = graph.value(node.inputs[0]);
+  const DType indices = graph.value(node.inputs[1]).dtype;
+  const WeightCodec* codec = codec_of(table.dtype);
+  return table.constant && codec && codec->has_numbers && rank_of(graph, node.inputs[0]) == 2 &&
+         node.attributes.get(key::kAxis) == 0 && (indices == DType::kI32 || indices == DType::kI64) &&
+         !graph.value(node.inputs[1]).constant && graph.value(node.outputs[0]).dtype == DType::kF32;
+}
+
 std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cluster,
                                            std::vector<ValueId>& operands) {
   std::vector<PointwiseStep> steps;

@@ -29,6 +29,8 @@ std::vector<Cluster> singles(const Graph& graph);
 bool is_panel_matmul(const Graph& graph, const Node& node);
 // The same of an ExpertMatMul and all of its matrices.
 bool is_panel_expert_matmul(const Graph& graph, const Node& node);
+// Rows of a constant table by indices that are not: has a kEmbed phase.
+bool is_embedding(const Graph& graph, const Node& node);
 // The bytecode of a pointwise cluster; `operands` receives the values that it loads, in operand order.
 std::vector<PointwiseStep> pointwise_steps(const Graph& graph, const Cluster& cluster,
                                            std::vector<ValueId>& operands);

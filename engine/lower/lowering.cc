@@ -335,12 +335,12 @@ int32_t Lowering::channel(int32_t peer, bool outgoing, const Shape& message) {
   return static_cast<int32_t>(program_.channels.size() - 1);
 }
 
-void Lowering::send_to_peers(const std::string& name, ValueId value) {
-  const Shape shape = local_shape(value);
+void Lowering::send_to_peers(const std::string& name, const Variant& variant,
+                             const std::vector<Operand>& operands, const Shape& message) {
   for (int32_t i = 1; i < ranks(); ++i) {  // each rank starts with its right neighbour: no inbox is hot
     const int32_t peer = (rank_ + i) % ranks();
-    const int32_t c = channel(peer, true, shape);
-    emit(name + " to " + std::to_string(peer), {.code = OpCode::kSend}, {read(value)}).channel = c;
+    const int32_t c = channel(peer, true, message);
+    emit(name + " to " + std::to_string(peer), variant, operands).channel = c;
   }
 }
 

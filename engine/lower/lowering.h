@@ -33,6 +33,7 @@ struct LoweringOptions {
   const std::vector<CacheSpec>* caches = nullptr;  // null: a plain graph
   const StoredWeights* stored = nullptr;           // null: all as they are
   Activations activations = Activations::kAuto;
+  bool send_zeros = false;
 };
 
 class Lowering {
@@ -78,8 +79,9 @@ class Lowering {
   ValId val(const Expr& e);
   // The grid follows from the operands, as the OpCode's row says.
   Phase& emit(const std::string& name, Variant variant, std::vector<Operand> operands);
-  // One kSend phase of `value` to each peer.
-  void send_to_peers(const std::string& name, ValueId value);
+  // One phase of `variant`, which sends what its operands say, to each peer: `message` is the shape of the first.
+  void send_to_peers(const std::string& name, const Variant& variant, const std::vector<Operand>& operands,
+                     const Shape& message);
   // One kGeneric phase; `attributes` overrides the node's.
   void emit_generic(const Node& node, const Attributes& attributes);
   void emit_generic(const Node& node);

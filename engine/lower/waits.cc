@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "engine/lower/complete.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 
 namespace ark {
@@ -146,7 +147,7 @@ class Waits {
   }
 
   void add_messages(Phase& phase) const {
-    const bool sends = program_.variants[phase.variant].code == OpCode::kSend;
+    const bool sends = is_send(program_.variants[phase.variant].code);
     for (const int32_t channel : channels_of(program_, phase)) {
       phase.waits.push_back({.kind = sends ? WaitKind::kCredit : WaitKind::kArrived, .channel = channel});
     }

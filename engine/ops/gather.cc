@@ -3,19 +3,9 @@
 #include "base/ir/keys.h"
 #include "engine/lower/lowering.h"
 #include "engine/partition/op_rule.h"
-#include "engine/program/weight_codec.h"
 
 namespace ark {
 namespace {
-
-bool is_embedding(const Graph& graph, const Node& node) {
-  const Value& table = graph.value(node.inputs[0]);
-  const DType indices = graph.value(node.inputs[1]).dtype;
-  const WeightCodec* codec = codec_of(table.dtype);
-  return table.constant && codec && codec->has_numbers && rank_of(graph, node.inputs[0]) == 2 &&
-         node.attributes.get(key::kAxis) == 0 && (indices == DType::kI32 || indices == DType::kI64) &&
-         !graph.value(node.inputs[1]).constant && graph.value(node.outputs[0]).dtype == DType::kF32;
-}
 
 std::vector<Loop> loops(const Graph& graph, const Node& node) {
   const int axis = static_cast<int>(node.attributes.get(key::kAxis));

@@ -139,6 +139,33 @@ std::string check_send(const PhaseView& p) {
              : "message larger than its channel";
 }
 
+// What ranks add up are rows of one table by the same ids, each rank's from its own part of it: a row is zeros on all
+// ranks but the one that has its id. All ranks have the ids that the step brings.
+std::string check_rows(const PhaseView& p, std::size_t ids) {
+  const Program& program = p.program();
+  const std::vector<int64_t>& borders = p.variant().attributes.get(key::kBorders);
+  if (std::ssize(borders) != program.ranks + 1 || !std::is_sorted(borders.begin(), borders.end()))
+    return "its borders are not those of parts of all ranks";
+  if (p.id(ids) != program.token_ids) return "its rows are not those of the step's tokens";
+  const auto is_table = [&](const Instance& i) {
+    const Phase& phase = program.phases[i.phase];
+    if (program.variants[phase.variant].code != OpCode::kEmbed) return false;
+    const auto operand = [&](std::size_t o) { return resolve(program, phase, phase.operands[o], i.trip); };
+    if (operand(2) != p.id(0) || operand(0) != program.token_ids) return false;
+    const Range rows = program.weights[program.buffers[operand(1)].weight].ranges[0];
+    return rows == Range{borders[at(program.rank)], borders[at(program.rank) + 1]};
+  };
+  const std::vector<Instance> step = unroll(program);
+  return std::any_of(step.begin(), step.end(), is_table)
+             ? ""
+             : "its rows are not those of the rank's part of a table";
+}
+
+std::string check_send_rows(const PhaseView& p) {
+  const std::string problem = check_send(p);
+  return problem.empty() ? check_rows(p, 1) : problem;
+}
+
 std::string check_concat(const PhaseView& p) {
   const int64_t axis = p.variant().attributes.get(key::kAxis);
   const Shape own = p.shape(0);
@@ -286,6 +313,27 @@ const std::vector<OpCodeInfo>& table() {
        .attributes = {key::kAxis},
        .grid = concat_grid,
        .check = check_concat},
+      // As kSend, but only rows whose token the rank has, one behind the other: `borders` holds the first token of each
+      // rank, and the end. A device sends all.
+      {.code = OpCode::kSendRows,
+       .name = "SendRows",
+       .operands = {{"x", kInput, "tokens N"}, {"ids", kIndices, "tokens"}},
+       .attributes = {key::kBorders},
+       .grid = [](const PhaseView& p) { return ceildiv(Expr::symbol("tokens") * p["N"] * 4, kSendTile); },
+       .check = check_send_rows},
+      // As kRecvReduce of what kSendRows sends.
+      {.code = OpCode::kRecvRows,
+       .name = "RecvRows",
+       .operands = {{"part", kInput, "tokens N"},
+                    {"inboxes", kInbox, "tokens N", kMany},
+                    {"ids", kIndices, "tokens"},
+                    {"bias", kVector, "N", kOptional},
+                    {"residual", kInput, "tokens N", kOptional},
+                    {"out", kOutput, "tokens N", kWritten}},
+       .attributes = {key::kBorders},
+       .parts = kHasEpilogue,
+       .grid = [](const PhaseView& p) { return ceildiv(Expr::symbol("tokens") * p["N"], kElementTile); },
+       .check = [](const PhaseView& p) { return check_rows(p, p.count() - 4); }},
       // Samples, writes results, history, last tokens (which kEmbed may read in the next step); the same on all ranks.
       // Tile: one row.
       {.code = OpCode::kSample,

@@ -68,6 +68,11 @@ std::span<const OpCodeInfo> all_opcodes();  // in the order of the enum
 std::string_view name_of(OpCode code);      // "MatMul"
 std::string in_single_quotes(std::string_view name);
 
+constexpr bool is_send(OpCode code) { return code == OpCode::kSend || code == OpCode::kSendRows; }
+constexpr bool is_receive(OpCode code) {
+  return code == OpCode::kRecvReduce || code == OpCode::kRecvConcat || code == OpCode::kRecvRows;
+}
+
 // Whether a packed weight is of what the precision multiplies.
 bool can_multiply(Precision precision, const WeightUse& weight);
 // Whether operand `index` of `count` is written by phases of this variant.

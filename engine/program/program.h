@@ -14,7 +14,7 @@
 // phase never starts before its instance i is complete (so that the sum above means what it says).
 //
 // Messages: a channel may serve several phases. Message m of a channel (0, 1, ... over trips and steps) is
-// the one of the m-th execution of a kSend phase on it (sender) or of a phase that reads its inbox
+// the one of the m-th execution of a kSend or kSendRows phase on it (sender) or of a phase that reads its inbox
 // (receiver); every processor can count them. It uses inbox half m % 2, which lies inbox_half(channel) * (m %
 // 2) bytes behind the inbox buffer's offset. All inbox buffers of a channel have the same offset.
 #pragma once
@@ -116,6 +116,8 @@ enum class OpCode : uint8_t {
   kSend,
   kRecvReduce,  // sum of all ranks' partials, epilogue
   kRecvConcat,
+  kSendRows,  // as kSend and kRecvReduce, of partials whose rows are zeros on all ranks but one: these rows
+  kRecvRows,  // need not travel
   kSample,
 };
 
@@ -199,7 +201,7 @@ struct Phase {
   std::vector<Operand> operands;
   ValId grid = kNone;  // number of tiles; kNone only with kGeneric: the kernel's own
   std::vector<Wait> waits;
-  int32_t channel = kNone;  // kSend
+  int32_t channel = kNone;  // kSend, kSendRows
   int32_t repeat = kNone;   // index into Program::repeats
 };
 

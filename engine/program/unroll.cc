@@ -99,7 +99,7 @@ Range memory_of(const Program& program, const Binding& binding, BufferId root) {
 }
 
 std::vector<int32_t> channels_of(const Program& program, const Phase& phase) {
-  if (program.variants[phase.variant].code == OpCode::kSend) return {phase.channel};
+  if (is_send(program.variants[phase.variant].code)) return {phase.channel};
   std::vector<int32_t> channels;
   for (const Operand& operand : phase.operands) {
     const BufferId b = resolve(program, phase, operand, 0);

@@ -21,6 +21,7 @@ VariantFacts VariantFacts::of(const Variant& variant) {
   take(key::kRms, f.rms);
   take(key::kInterleaved, f.interleaved);
   take(key::kHeadMap, f.head_map);
+  take(key::kBorders, f.borders);
   return f;
 }
 

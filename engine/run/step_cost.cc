@@ -52,6 +52,7 @@ StepCost cost_of(std::span<const RankCost> ranks, int32_t all_ranks) {
     }
     cost.faulted_ns = std::max(cost.faulted_ns, losses.faulted);
     tell_late(cost, losses.stopped, rank.rank);
+    for (const ProcessorCost& processor : rank.processors) cost.sent += processor.sent;
     const int64_t waited = rank.processors[0].waited_ns;
     if (!first || waited > first->processors[0].waited_ns) first = &rank;
     if (!last || waited < last->processors[0].waited_ns) last = &rank;

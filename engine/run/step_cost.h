@@ -6,12 +6,23 @@
 
 namespace ark {
 
+struct SentBytes {
+  int64_t data = 0, zeros = 0;
+  SentBytes& operator+=(const SentBytes& other) {
+    data += other.data;
+    zeros += other.zeros;
+    return *this;
+  }
+};
+
 // Of one step, in nanoseconds; zeros where an executor cannot tell. Ranks are -1 where nothing is to be told of them.
 struct StepCost {
   int64_t lost_ns = 0;  // a processor was ready but had no core: another thread, or another machine, had it
   int64_t faulted_ns = 0;  // a processor waited for memory that came from a disk
   int64_t late_ns = 0;  // a rank was late, for neither of these reasons: the others waited, or it was stopped
   int64_t wire_ns = 0;  // all ranks waited for messages at the same time
+  // No time: what ranks of this process have sent to others, and what more it would be with rows known to be zeros.
+  SentBytes sent;
   int32_t lost_rank = -1, late_rank = -1;
 };
 
@@ -24,6 +35,7 @@ struct ProcessorCost {
   int64_t waited_ns = 0;      // for what other ranks do
   int64_t longest_ns = 0;     // of these waits,
   int32_t longest_peer = -1;  // and for which rank
+  SentBytes sent;             // to other ranks
 };
 
 // A rank of this process, by its processors. The leader's waits are the rank's: all wait for the same messages.

@@ -2,13 +2,10 @@
 
 #include <algorithm>
 
+#include "base/ir/keys.h"
+#include "engine/program/opcodes.h"
+
 namespace ark::validation {
-namespace {
-
-bool is_receiver(OpCode code) { return code == OpCode::kRecvReduce || code == OpCode::kRecvConcat; }
-
-}  // namespace
-
 void RankRun::cut_memory(const Binding& binding) {
   std::set<int64_t> borders;
   const auto end = [&](std::size_t b) { return binding.offsets[b] + max_bytes(p, static_cast<BufferId>(b)); };
@@ -33,18 +30,24 @@ void RankRun::number_instances() {
   for (std::size_t i = 0; i < step_.size(); ++i) numbers_[step_[i].phase].push_back(static_cast<int64_t>(i));
 }
 
+// Of rows that ranks do not send, as they are zeros; empty: all are sent.
+std::vector<int64_t> RankRun::borders_of(const Variant& variant) {
+  return variant.attributes.has(key::kBorders) ? variant.attributes.get(key::kBorders)
+                                               : std::vector<int64_t>();
+}
+
 void RankRun::collect_messages() {
   messages.resize(p.channels.size());
   for (int64_t n = 0; n < kSteps * count(); ++n) {
-    const OpCode code = p.variants[phase(n).variant].code;
+    const Variant& variant = p.variants[phase(n).variant];
     for (const Operand& o : phase(n).operands) {
       const BufferId b = resolve(p, phase(n), o, instance(n).trip);
       if (b == kNone) continue;
-      const bool is_inbox = p.buffers[b].kind == BufferKind::kInbox;
-      if (code == OpCode::kSend)
-        messages[phase(n).channel].push_back({n, element_count(sizes(p, p.buffers[b])), root(p, b)});
-      else if (is_receiver(code) && is_inbox)
-        messages[p.buffers[b].channel].push_back({n, element_count(sizes(p, p.buffers[b])), b});
+      const bool is_sent = is_send(variant.code) && &o == phase(n).operands.data();
+      const bool is_read = is_receive(variant.code) && p.buffers[b].kind == BufferKind::kInbox;
+      if (!is_sent && !is_read) continue;
+      messages[is_sent ? phase(n).channel : p.buffers[b].channel].push_back(
+          {n, element_count(sizes(p, p.buffers[b])), is_sent ? root(p, b) : b, borders_of(variant)});
     }
   }
 }

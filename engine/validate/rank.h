@@ -25,7 +25,8 @@ inline void join(Clock& into, const Clock& from) {
 struct Message {
   int64_t instance = -1;  // that sends or receives it
   Expr elements;
-  BufferId buffer = kNone;  // sender: what is sent
+  BufferId buffer = kNone;       // sender: what is sent
+  std::vector<int64_t> borders;  // as both ends must know them
 };
 
 // A piece of the activation arena, or a buffer with memory of its own.
@@ -80,6 +81,7 @@ class RankRun {
   void check_message_waits(int64_t number);
   void read(BufferId buffer, int64_t number);
   void write(BufferId buffer, int64_t number);
+  static std::vector<int64_t> borders_of(const Variant& variant);
 
   const std::vector<Instance> step_;
   std::vector<std::vector<int64_t>> numbers_;  // per phase and trip: place in the step

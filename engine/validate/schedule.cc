@@ -60,6 +60,8 @@ class Schedule {
         for (std::size_t m = 0; m < mine.size(); ++m) {
           rank.report.check(mine[m].elements == theirs[m].elements, place,
                             "its ends disagree on the size of message " + std::to_string(m));
+          rank.report.check(mine[m].borders == theirs[m].borders, place,
+                            "its ends disagree on the rows of message " + std::to_string(m));
           most = std::max(most, max_bytes(rank.p, mine[m].buffer));
         }
         rank.report.check(most == rank.p.channels[c].bytes, place,

@@ -7,6 +7,7 @@
 #include "base/index.h"
 #include "engine/program/expr_bound.h"
 #include "engine/program/kv_codec.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 #include "engine/program/weight_codec.h"
 #include "engine/validate/validate.h"
@@ -177,8 +178,8 @@ void check_phase(const Program& p, std::size_t i, std::vector<std::set<int32_t>>
   const OpCode code = p.variants[phase.variant].code;
   report.check(phase.grid == kNone ? code == OpCode::kGeneric : in(phase.grid, p.vals), place,
                "no such grid");
-  report.check(code == OpCode::kSend ? in(phase.channel, p.channels) && p.channels[phase.channel].outgoing
-                                     : phase.channel == kNone,
+  report.check(is_send(code) ? in(phase.channel, p.channels) && p.channels[phase.channel].outgoing
+                             : phase.channel == kNone,
                place, "its channel does not go out");
   for (const Operand& o : phase.operands) {
     if (o.slot == kNone) {

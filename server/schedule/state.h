@@ -36,7 +36,7 @@ struct SchedulerStats {
   int64_t step_sequences = 0, step_tokens = 0;  // gauges: of the latest step
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0, cancelled = 0,
           refused = 0, nonfinite = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0, drafts = 0,
-          draft_tokens = 0, accepted_tokens = 0;
+          draft_tokens = 0, accepted_tokens = 0, sent_bytes = 0, unsent_zeros = 0;
 };
 
 // What was computed for a client since the start.

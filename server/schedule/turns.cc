@@ -74,6 +74,8 @@ void Turns::take_results(StepResult result, Clock::time_point now) {
   state_.flights.pop_front();
   ARK_CHECK(result.rows.size() == flight.rows.size(), "a step's rows and results differ in number");
   tell_records(flight, now, result.cost);
+  state_.counts.sent_bytes += result.cost.sent.data;
+  state_.counts.unsent_zeros += result.cost.sent.zeros;
   state_.pace.step_done(flight.load, now);
   for (const auto& s : flight.members) --s->in_flight;
   for (std::size_t i = 0; i < flight.rows.size(); ++i)

@@ -95,10 +95,11 @@ class Sequences {
       add_row(step, slot);
     }
     const Clock::time_point start = Clock::now();
-    run_step(runner_, step);
+    sent_ = run_step(runner_, step).cost.sent;
     ++length_;
     return milliseconds_since(start);
   }
+  const SentBytes& sent() const { return sent_; }  // in the latest step
 
  private:
   void add(StepDescriptor& step, int32_t slot, int32_t at, int32_t count) {
@@ -118,6 +119,7 @@ class Sequences {
 
   StepRunner& runner_;
   int32_t count_, pages_each_ = 0, length_ = 0;
+  SentBytes sent_;
 };
 
 // The loop's last steps for ui.perfetto.dev, and the phases that waited longest, to stderr. Returns all phases.
@@ -231,6 +233,8 @@ Json measure(const ModelBench& bench) {
           (*after - *before) / (static_cast<double>(times.size()) * batch);
     times.erase(times.begin(), times.begin() + 2);
     result["decode_ms"][std::to_string(batch)] = median(times);
+    result["sent_bytes"][std::to_string(batch)] = {{"data", sequences.sent().data},
+                                                   {"zeros", sequences.sent().zeros}};
     if (bench.profile)
       add_profile(result, "decode " + std::to_string(batch), *loop, {batch, batch, std::ssize(times)}, rate);
   }
@@ -251,6 +255,12 @@ void print_table(const Json& result) {
   line("load", result.at("load_ms"), "ms");
   line("first token", result.at("first_token_ms"), "ms");
   for (const auto& [batch, ms] : result.at("decode_ms").items()) line("decode, batch " + batch, ms, "ms");
+  for (const auto& [batch, sent] : result.at("sent_bytes").items()) {
+    const int64_t data = sent.at("data"), zeros = sent.at("zeros");
+    if (data + zeros > 0)
+      print("sent, batch " + batch + ": " + std::to_string(data) + " bytes a step between ranks, " +
+            std::to_string(data + zeros) + " with rows that are zeros\n");
+  }
   if (result.contains("decode_joules"))
     for (const auto& [batch, joules] : result.at("decode_joules").items())
       line("energy, batch " + batch, joules, "J a token, of the whole machine");

@@ -61,6 +61,8 @@ Family family_of_phase(const Variant& variant) {
     case OpCode::kSend:
     case OpCode::kRecvReduce:
     case OpCode::kRecvConcat:
+    case OpCode::kSendRows:
+    case OpCode::kRecvRows:
       return Family::kExchange;
   }
   return Family::kControl;

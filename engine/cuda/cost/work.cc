@@ -217,7 +217,7 @@ constexpr Row kBodies[] = {
     {OpCode::kNorm, norm},          {OpCode::kSoftmax, softmax},        {OpCode::kRotary, rotary},
     {OpCode::kKvAppend, kv_append}, {OpCode::kAttention, attention},    {OpCode::kSelectRows, select_rows},
     {OpCode::kSend, send},          {OpCode::kRecvReduce, recv_reduce}, {OpCode::kRecvConcat, recv_concat},
-    {OpCode::kSample, sample},
+    {OpCode::kSendRows, send},      {OpCode::kRecvRows, recv_reduce},   {OpCode::kSample, sample},
 };
 
 }  // namespace
