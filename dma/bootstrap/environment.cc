@@ -180,7 +180,7 @@ Environment Environment::from_process(const std::filesystem::path& key_file) {
     environment.address = address_of(variable("ARK_MASTER_ADDR"), static_cast<uint16_t>(port));
     // On its own machine rank 0's name may mean loopback, or nothing yet. Strangers do not get past the key.
     if (environment.rank == 0 && !key.empty() && !is_local(environment.address))
-      environment.listener = std::make_shared<Socket>(Socket::listen_everywhere(static_cast<uint16_t>(port)));
+      environment.everywhere = static_cast<uint16_t>(port);
   }
   if (!is_unix(environment.address)) environment.key = key;
   return environment;

@@ -1,7 +1,9 @@
 #include "dma/bootstrap/meeting.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -20,13 +22,26 @@ constexpr std::chrono::seconds kLineEvery{10};  // between two lines about who i
 
 bool is_here(const std::string& host) { return is_local(address_of(host, 0)); }
 
+Socket listener_of(const Environment& environment) {
+  if (environment.listener) return std::move(*environment.listener);
+  return environment.everywhere != 0 ? Socket::listen_everywhere(environment.everywhere)
+                                     : Socket::listen(environment.address);
+}
+
+// Who waits for the others says nothing: what can be read is the end.
+bool has_gone(const Socket& socket) {
+  char byte = 0;
+  if (!socket.is_open()) return false;
+  const ssize_t got = recv(socket.descriptor(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 class Host {
  public:
   Host(const Environment& environment, Deadline deadline)
       : environment_(environment),
         deadline_(deadline),
-        door_(environment.listener ? std::move(*environment.listener) : Socket::listen(environment.address),
-              environment.key, 0, environment.size, kHelloTime) {
+        door_(listener_of(environment), environment.key, 0, environment.size, kHelloTime) {
     connections_.gather.resize(environment.size);
     connections_.watch.resize(environment.size);
   }
@@ -43,6 +58,7 @@ class Host {
         log_line(LogLevel::kInfo, "waiting for " + missing() + " at " + escaped(environment_.address));
         quiet = Deadline::after(kLineEvery);
       }
+      give_up_seats();
       door_.attend([this](const Encounter& guest, Socket& socket) { return seat(guest, socket); });
     }
     welcome();
@@ -65,6 +81,18 @@ class Host {
       }
     }
     return ranks;
+  }
+
+  // Who has died while it waited comes again as another process.
+  void give_up_seats() {
+    for (int rank = 1; rank < environment_.size; ++rank) {
+      Socket &gather = connections_.gather[rank], &watch = connections_.watch[rank];
+      if (!has_gone(gather) && !has_gone(watch)) continue;
+      log_line(LogLevel::kInfo, "rank " + std::to_string(rank) + " has gone before all were here");
+      gather = Socket();
+      watch = Socket();
+      visitors_.erase(static_cast<uint32_t>(rank));
+    }
   }
 
   // Tells each rank by which address it was seen. Who came by loopback shares rank 0's machine, so its address, too:

@@ -137,12 +137,25 @@ uint16_t port_of(const Address& address) {
                    : reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
 }
 
+// Fails on unix sockets: no matter. A machine that goes without a word ends its connections within ten seconds, also
+// those on which nobody speaks yet.
+void set_tcp_options(const Socket& socket) {
+  const auto set = [&](int level, int option, int value) {
+    setsockopt(socket.descriptor(), level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
 Socket open_socket(const Address& address, const std::string& name) {
   Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.is_open()) fail("socket", name);
   if (address.family() != AF_UNIX) {
     const int on = 1;
-    setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    set_tcp_options(socket);
     setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   }
   return socket;
@@ -268,8 +281,7 @@ Socket Socket::accept() const {
   const int asked = getsockopt(accepted.descriptor(), SOL_SOCKET, SO_PEERCRED, &peer, &length);
   // Only unix sockets know their peer's user: an abstract name has no permissions, so we look.
   if (asked == 0 && peer.pid > 0 && peer.uid != getuid()) return Socket();
-  const int on = 1;
-  setsockopt(accepted.descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // fails on unix: no matter
+  set_tcp_options(accepted);
   return accepted;
 }
 

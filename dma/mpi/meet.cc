@@ -5,8 +5,13 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "base/error.h"
@@ -121,7 +126,7 @@ Environment meet_by_mpi(const std::string& key) {
     listener = std::make_shared<Socket>(Socket::listen_everywhere(0));
     own.name = "@ark-" + sha256_hex(random_bytes(kKey)).substr(0, 32);
     own.addresses = addresses(listener->local_port());
-    own.key = random_bytes(kKey);
+    own.key = sha256_hex(random_bytes(kKey));
   }
   std::string all(kNote * static_cast<std::size_t>(environment.size), '\0');
   check("gather", all_gather(to_bytes(own).data(), all.data(), kNote));
@@ -138,6 +143,32 @@ Environment meet_by_mpi(const std::string& key) {
   environment.key = key.empty() ? first.key : key;
   environment.listener = std::move(listener);
   return environment;
+}
+
+std::vector<std::string> hand_on(const Environment& environment) {
+  if (!is_started_by_mpi() || std::getenv("ARK_RANK") != nullptr) return {};
+  std::vector<std::string> variables = {"ARK_RANK=" + std::to_string(environment.rank),
+                                        "ARK_WORLD_SIZE=" + std::to_string(environment.size)};
+  if (environment.listener) {
+    const uint16_t port = environment.listener->local_port();
+    const std::string first = environment.address.substr(0, environment.address.find(','));
+    std::string host = first.substr(0, first.rfind(':'));
+    if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+    variables.insert(variables.end(), {"ARK_MASTER_ADDR=" + host, "ARK_MASTER_PORT=" + std::to_string(port)});
+    *environment.listener = Socket();
+  } else {
+    variables.push_back("ARK_BOOTSTRAP=" + environment.address);
+  }
+  if (environment.key.empty()) return variables;
+  // In no variable, which others may read, and in no file system.
+  static const Socket memory(memfd_create("cluster key", MFD_CLOEXEC));
+  const auto bytes = static_cast<ssize_t>(environment.key.size());
+  if (fchmod(memory.descriptor(), S_IRUSR | S_IWUSR) != 0 ||
+      pwrite(memory.descriptor(), environment.key.data(), environment.key.size(), 0) != bytes)
+    throw Error(Code::kOs, std::string("memory for the cluster key: ") + std::strerror(errno));
+  variables.push_back("ARK_CLUSTER_KEY_FILE=/proc/" + std::to_string(getpid()) + "/fd/" +
+                      std::to_string(memory.descriptor()));
+  return variables;
 }
 
 }  // namespace ark::dma

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "dma/bootstrap.h"
 
@@ -15,5 +16,10 @@ bool is_started_by_mpi();
 // where the system looks, or as ARK_LIBMPI says. `key`: given by the user, else rank 0 makes one. Throws
 // Error(kUnavailable).
 Environment meet_by_mpi(const std::string& key);
+
+// What makes another process of this machine that rank, for which MPI would not start a second time: variables, as
+// "NAME=value", from which Environment::from_process makes the same. Good while this process lives. This one gives up
+// rank 0's port. None where MPI has not started this process.
+std::vector<std::string> hand_on(const Environment& environment);
 
 }  // namespace ark::dma

@@ -6,9 +6,11 @@
 #include "base/error.h"
 #include "dma/bootstrap.h"
 #include "dma/launch.h"
+#include "dma/mpi/meet.h"
 #include "server/load/draft.h"
 #include "server/load/model_file.h"
 #include "server/load/ranks.h"
+#include "server/supervise/keep_rank.h"
 #include "server/supervise/model_process.h"
 #include "server/supervise/supervised_runner.h"
 #include "server/text/model_text.h"
@@ -16,7 +18,9 @@
 namespace ark {
 namespace {
 
-constexpr const char* kModelProcess = "ARK_MODEL_PROCESS";  // set in the environment of one
+// Set in the environment of one.
+constexpr const char* kModelProcess = "ARK_MODEL_PROCESS";
+constexpr const char* kMemberProcess = "ARK_MEMBER_PROCESS";
 
 int32_t config_length(std::optional<int64_t> length) {
   return static_cast<int32_t>(std::min<int64_t>(length.value_or(0), INT32_MAX));
@@ -27,6 +31,23 @@ LoadOptions load_options(const ServeOptions& options, const ModelFile& file, int
   load.model = file.onnx;
   load.config_length = config_length;
   return load;
+}
+
+// Ranks that a launcher has started are processes whatever is asked for: only who says so has them supervised.
+bool is_supervised(const ServeOptions& options) {
+  return options.wants_supervisor() &&
+         (options.supervise || launched_group(options.cluster_key_file) == nullptr);
+}
+
+// Starts this program again as what `role` says.
+std::function<pid_t(int descriptor)> start_as(const char* role, const ServeOptions& options) {
+  std::vector<std::string> variables = {std::string(role) + "=1"};
+  if (const dma::Environment* group = launched_group(options.cluster_key_file)) {
+    const std::vector<std::string> more = dma::hand_on(*group);
+    variables.insert(variables.end(), more.begin(), more.end());
+  }
+  return
+      [variables](int descriptor) { return dma::start_again(dma::own_arguments(), variables, descriptor); };
 }
 
 std::string text_found(const text::ModelText& text) {
@@ -68,16 +89,10 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   log.done("text", text_found(*text));
   ServedModel model;
   ARK_CHECK(!is_model_process(), "a model's process starts another");
-  const bool is_launched = launched_group(options.cluster_key_file) != nullptr;
-  if (is_launched && options.supervise)
-    throw Error(Code::kUsage,
-                "--supervise: another launcher has started the ranks, and it alone can start them again");
-  if (options.wants_supervisor() && !is_launched)
+  if (is_supervised(options))
     model.runner = std::make_shared<supervise::SupervisedRunner>(
-        [](int descriptor) {
-          return dma::start_again(dma::own_arguments(), {std::string(kModelProcess) + "=1"}, descriptor);
-        },
-        config_length(text->max_length), [&log](std::string_view stage) { log.enter(stage); });
+        start_as(kModelProcess, options), config_length(text->max_length),
+        [&log](std::string_view stage) { log.enter(stage); });
   else
     model.runner = load_runner(load_options(options, file, config_length(text->max_length)), log).runner;
   check_ids(*text, model.runner->limits().vocabulary);
@@ -100,9 +115,13 @@ bool is_rank_process(const ServeOptions& options) {
 }
 
 int run_rank(const ServeOptions& options) {
-  return run_rank_process(*launched_group(options.cluster_key_file),
-                          find_model(options.model, options.variant).onnx,
-                          options.device.device == Device::kCuda);
+  const bool is_member = std::getenv(kMemberProcess) != nullptr;
+  if (is_supervised(options) && !is_member)
+    return supervise::keep_rank(launched_group(options.cluster_key_file)->rank,
+                                start_as(kMemberProcess, options), kLaunchTime);
+  return run_rank_process(
+      *launched_group(options.cluster_key_file), find_model(options.model, options.variant).onnx,
+      options.device.device == Device::kCuda, is_member ? supervise::tell_met : std::function<void()>());
 }
 
 bool is_model_process() { return std::getenv(kModelProcess) != nullptr; }

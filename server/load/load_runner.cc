@@ -268,14 +268,11 @@ Job compile_logged(const DecoderModel& model, const LoadOptions& options, bool f
   return job;
 }
 
-// Where a dead rank only means a pause, one that is stopped is given up sooner.
-constexpr dma::WatchOptions kSupervised{.silence = std::chrono::milliseconds(2500)};
-
 std::shared_ptr<RaggedRunner> launch(Job job, const Placement& place, std::optional<RankGroup>& group,
                                      bool is_supervised) {
   if (!place.in_processes)
     return make_ragged_runner(std::move(job.compiled), ragged_options(job.terms, place.gpu));
-  if (!group) group.emplace(job.terms.ranks, is_supervised ? kSupervised : dma::WatchOptions{});
+  if (!group) group.emplace(job.terms.ranks, is_supervised ? kSupervisedWatch : dma::WatchOptions{});
   return group->run(std::move(job.compiled), job.terms, place.gpu);
 }
 
@@ -321,7 +318,7 @@ std::optional<RankGroup> meet_logged(LoadOptions& options, StageLog& log) {
   options.tp = launched->size;
   options.processes = true;
   log.enter("meet");
-  RankGroup group(*launched, dma::WatchOptions{}, kLaunchTime);
+  RankGroup group(*launched, options.is_supervised ? kSupervisedWatch : dma::WatchOptions{}, kLaunchTime);
   log.done("meet", placement_text(sites_of(group.members(), options.tp)));
   log.enter("parse");
   return group;

@@ -72,16 +72,18 @@ LaunchTerms take_terms(dma::Bootstrap& bootstrap) {
   return terms;
 }
 
-void run_rank(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu) {
-  const bool is_ours = dma::end_with_launcher();
+void run_rank(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu,
+              const std::function<void()>& on_met) {
+  const bool is_ours = dma::end_with_launcher() && !on_met;  // rank 0 has started it
   std::shared_ptr<cuda::Gpu> gpu;
   const auto open_own_gpu = [&] {
     if (!gpu) gpu = cuda::open_gpu(gpu_of_rank(environment.rank, cuda::count_gpus()));
   };
   if (needs_gpu) open_own_gpu();
-  auto bootstrap =
-      dma::join_environment(environment, dma::Deadline::after(is_ours ? kMeetTime : kLaunchTime));
+  auto bootstrap = dma::join_environment(environment, dma::Deadline::after(is_ours ? kMeetTime : kLaunchTime),
+                                         on_met ? kSupervisedWatch : dma::WatchOptions{});
   const std::vector<Member> members = gather_members(*bootstrap, dma::Deadline::after(kJoinTime));
+  if (on_met) on_met();
   if (!is_ours) {
     std::signal(SIGTERM, SIG_IGN);  // from here on it ends with rank 0, which drains
     log_line(LogLevel::kInfo, "rank " + std::to_string(environment.rank) + " of " +
@@ -182,11 +184,11 @@ std::shared_ptr<RaggedRunner> RankGroup::run(Compiled compiled, const LaunchTerm
   return {std::move(held), runner};
 }
 
-int run_rank_process(const dma::Environment& environment, const std::filesystem::path& model,
-                     bool needs_gpu) {
+int run_rank_process(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu,
+                     const std::function<void()>& on_met) {
   const std::string rank = "rank " + std::to_string(environment.rank);
   try {
-    run_rank(environment, model, needs_gpu);
+    run_rank(environment, model, needs_gpu, on_met);
   } catch (const Error& error) {
     const std::string what = error.what();
     const bool is_named =

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,8 +62,13 @@ class RankGroup {
   std::vector<Member> members_;
 };
 
+// Where a dead rank only means a pause, one that is stopped is given up sooner.
+inline constexpr dma::WatchOptions kSupervisedWatch{.silence = std::chrono::milliseconds(2500)};
+
 // A rank process but the first: loads `model` by the terms of rank 0, runs until that ends, and returns the exit code.
-// `needs_gpu`: fails at once where there is none, before anybody is met.
-int run_rank_process(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu);
+// `needs_gpu`: fails at once where there is none, before anybody is met. `on_met`: of a supervised rank, which another
+// process of this machine has started and starts again.
+int run_rank_process(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu,
+                     const std::function<void()>& on_met = {});
 
 }  // namespace ark

@@ -49,9 +49,27 @@ double seconds_since(std::chrono::steady_clock::time_point then) {
 
 }  // namespace
 
+SupervisedRunner::Starter::Starter(Start start)
+    : start_(std::move(start)), thread_([this](const std::stop_token& stop) {
+        std::unique_lock lock(mutex_);
+        while (changed_.wait(lock, stop, [this] { return task_.has_value(); }))
+          std::exchange(task_, {})->operator()();
+      }) {}
+
+pid_t SupervisedRunner::Starter::start(int descriptor) {
+  std::packaged_task<pid_t()> task([this, descriptor] { return start_(descriptor); });
+  std::future<pid_t> pid = task.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    task_ = std::move(task);
+  }
+  changed_.notify_one();
+  return pid.get();
+}
+
 SupervisedRunner::SupervisedRunner(Start start, int32_t config_length,
                                    const std::function<void(std::string_view)>& on_stage)
-    : start_(std::move(start)), config_length_(config_length) {
+    : starter_(std::move(start)), config_length_(config_length) {
   ::signal(SIGCHLD, SIG_DFL);          // processes stay until they are reaped
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // the ranks of a dead process are awaited before the next begins
   try {
@@ -123,7 +141,7 @@ void SupervisedRunner::begin() {
   socket_ = dma::Socket(ends[0]);
   const dma::Socket theirs(ends[1]);
   try {
-    pid_ = start_(theirs.descriptor());
+    pid_ = starter_.start(theirs.descriptor());
     speaker_ = static_cast<uint32_t>(pid_);  // until it has said another
   } catch (const Error& error) {
     lose(error.code(), error.what());

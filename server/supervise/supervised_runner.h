@@ -5,11 +5,15 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <functional>
+#include <future>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "dma/bootstrap/socket.h"
 #include "engine/run/runner.h"
@@ -54,7 +58,20 @@ class SupervisedRunner : public StepRunner {
   void end(std::chrono::milliseconds patience);
   void check_aborted();
 
-  const Start start_;
+  // What it starts ends with the thread that calls this: one of our own, as callers' come and go.
+  class Starter {
+   public:
+    explicit Starter(Start start);
+    pid_t start(int descriptor);  // throws what Start throws
+
+   private:
+    const Start start_;
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable_any changed_;
+    std::optional<std::packaged_task<pid_t()>> task_;
+    std::jthread thread_;  // last: uses all of the above
+  };
+  Starter starter_;
   const int32_t config_length_;
   State state_ = State::kEnding;
   pid_t pid_ = -1;

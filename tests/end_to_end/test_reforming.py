@@ -1,0 +1,236 @@
+"""--supervise of ranks that a launcher has started: whatever dies or stops, and whoever brings it back (the rank's own keeper,
+or a restarter from outside), the group meets again and open streams go on with exactly the tokens they would have had."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from ark_server import FULL, PATIENCE, TINY, Stream, children_of, free_port, is_alive, is_model_process, is_ready, until
+from test_cluster import MpiServer, Rank, become_nobody, ends_all, group, mpi_rank, needs_mpi, write_key
+from test_rank_processes import tokens_of
+from test_supervise import requests, run_all, serves_again, undisturbed  # noqa: F401 (a fixture)
+
+USAGE, UNAVAILABLE = 64, 69
+
+
+class Kept:
+    """A rank and what a StatefulSet, systemd or a shell loop does: it is started again whenever it ends badly."""
+
+    def __init__(self, start):
+        self.start, self.rank, self.starts, self.stopped = start, start(), 1, threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        while not self.stopped.is_set():
+            if self.rank.process.poll():
+                self.rank.kill()
+                self.rank, self.starts = self.start(), self.starts + 1
+            time.sleep(0.05)
+
+    def processes(self):
+        """The keeper and the rank that it keeps."""
+        return [self.rank.pid, *self.rank.children()]
+
+    def kill(self):
+        self.stopped.set()
+        self.thread.join()
+        self.rank.kill()
+
+
+class Group:
+    """Rank 0 with its server, and the others, kept."""
+
+    def __init__(self, model, size, *options, transport="socket", users=1):
+        self.port, options = free_port(), ("--supervise", "--max-restarts", 1000, *options)
+        start = lambda rank: Rank(model, *options, environment=group(rank, self.port, size=size, ARK_TRANSPORT=transport),  # noqa: E731
+                                  prepare=become_nobody if users == 2 and rank >= size // 2 else None)
+        self.server = start(0)
+        self.others = [Kept(lambda rank=rank: start(rank)) for rank in range(1, size)]
+        try:
+            self.server.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def victims(self):
+        """Everything but the server: rank 0, the other ranks and their keepers."""
+        return list(filter(is_model_process, self.server.children())) + [p for other in self.others for p in other.processes()]
+
+    def kill(self):
+        ends_all(self.server, *self.others)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        try:
+            if not kind:
+                left = self.victims()
+                assert self.server.stop() == 0, self.server.errors()
+                for other in self.others:
+                    assert other.rank.join() == 0, other.rank.errors()
+                assert not any(map(is_alive, left))
+        finally:
+            self.kill()
+
+
+@pytest.mark.parametrize("victim", ["rank 0", "rank 1", "keeper of rank 1"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_streams_go_on_with_the_same_tokens(long_model, undisturbed, victim, how):  # noqa: F811
+    bodies, expected = undisturbed
+    with Group(long_model, 2, "--kv-memory", "256M") as ranks:
+        rank0, keeper, rank1 = ranks.victims()
+        pid = {"rank 0": rank0, "rank 1": rank1, "keeper of rank 1": keeper}[victim]
+        reads = threading.Event()
+        streams = [Stream(ranks.server, body, reads) for body in bodies]
+        until(lambda: ranks.server.metric("ark_requests_running") > 4, "steps of several")
+        since = time.monotonic()
+        os.kill(pid, how)
+        if (victim, how) == ("keeper of rank 1", signal.SIGSTOP):  # it has nothing to do
+            reads.set()
+            assert [stream.result() for stream in streams] == expected
+            assert ranks.server.metric("ark_restarts_total") == 0
+            os.kill(pid, signal.SIGCONT)
+            return
+        until(lambda: ranks.server.get("/health").status_code == 503 or "serves again" in ranks.server.errors(), "503")
+        print(f"noticed after {time.monotonic() - since:.2f} s")
+        assert time.monotonic() - since < 5
+        waiting = Stream(ranks.server, next(requests(1, 3)))
+        reads.set()
+        assert [stream.result() for stream in streams] == expected
+        waiting.result()
+        assert ranks.server.metric("ark_restarts_total") == 1
+        serves_again(ranks.server)
+        if victim != "rank 0":
+            assert "rank 1" in next(line for line in ranks.server.log if "begins anew" in line)
+        assert not is_alive(rank0) and not is_alive(rank1), "nothing of the dead group stays"
+        assert ranks.others[0].starts == 1 + (victim == "keeper of rank 1")
+        print(f"gap {max(stream.gap() for stream in streams):.2f} s")
+
+
+@pytest.mark.parametrize("size, transport, users", [
+    (2, "socket", 1), (4, "shm", 1),
+    pytest.param(4, "shm+socket", 2, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root: two users for two machines"))])
+def test_kills_and_stops_at_any_moment_change_no_token(long_model, undisturbed, size, transport, users):  # noqa: F811
+    """Meeting, loading and serving; several in a row, now and then two at once."""
+    if users == 2:
+        long_model = readable(long_model)
+    bodies, expected = (some[1:] for some in undisturbed)
+    random.seed(size)
+    with Group(long_model, size, "--kv-memory", "128M", transport=transport, users=users) as ranks:
+        results, clients, done = [], [], threading.Event()
+
+        def client(i):
+            while not done.is_set():
+                try:
+                    results.append((i, Stream(ranks.server, bodies[i]).result()))
+                except AssertionError as error:
+                    results.append((i, error))
+
+        for i in range(len(bodies)):
+            clients.append(threading.Thread(target=client, args=(i,)))
+            clients[-1].start()
+        faults = 60 if FULL else 8
+        for fault in range(faults):
+            while ranks.server.get("/health").status_code != 200 and random.random() > 0.05:  # now and then as they meet or load
+                time.sleep(0.05)
+            time.sleep(random.uniform(0, 1))
+            for pid in random.sample(ranks.victims(), 1 + (fault % 4 == 3)):
+                try:
+                    os.kill(pid, random.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
+                except ProcessLookupError:
+                    pass
+        for other in ranks.others:  # a stopped keeper is its restarter's business
+            os.kill(other.rank.pid, signal.SIGCONT)
+        done.set()
+        for thread in clients:
+            thread.join(3 * PATIENCE)
+            assert not thread.is_alive()
+        assert not [(i, result) for i, result in results if result != expected[i]]
+        assert len(results) >= len(bodies)
+        serves_again(ranks.server)
+        assert ranks.server.metric("ark_kv_pages_held") == 0
+        assert len(ranks.victims()) == 2 * size - 1, "one of each"
+        print(f"{ranks.server.metric('ark_restarts_total'):.0f} restarts, {len(results)} answers")
+
+
+def readable(model):
+    for path in [model, *model.parent.iterdir()]:
+        path.chmod(0o644)
+    for folder in model.parents:
+        if folder.owner() == model.owner() and folder.stat().st_mode & 0o005 != 0o005 and len(folder.parts) > 2:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    return model
+
+
+def test_rank_0_may_be_brought_back_too(tiny, tiny_model):
+    """Its streams end with it; the others wait for the next, which serves."""
+    with Group(tiny_model, 2) as ranks:
+        old = ranks.victims()
+        ranks.server.kill()
+        until(lambda: not is_alive(old[0]) and not is_alive(old[2]), "the end of both ranks")
+        ranks.server = Rank(tiny_model, "--supervise", environment=group(0, ranks.port, ARK_TRANSPORT="socket"))
+        ranks.server.wait_ready()
+        assert tokens_of(ranks.server) == tokens_of(tiny)
+        assert ranks.others[0].starts == 1
+
+
+def test_what_no_new_start_mends_ends_the_keeper(tiny_model, tmp_path):
+    port, key = free_port(), write_key(tmp_path / "cluster.key", "a key that both ranks have")
+    zero = Rank(tiny_model, "--supervise", "--cluster-key-file", key, environment=group(0, port))
+    try:
+        one = Rank(tiny_model, "--supervise", environment=group(1, port))
+        one.ends(USAGE, "it has no cluster key, unlike rank 0")
+        lone = Rank(tiny_model, "--supervise", "--cluster-key-file", key, environment=group(1, free_port()))
+        [worker] = until(lone.children, "its rank")
+        os.kill(worker, signal.SIGKILL)  # as it waits
+        until(lambda: "was ended by signal 9; it begins anew" in lone.errors(), "the next")
+        lone.signal(signal.SIGTERM)
+        assert lone.join() == -signal.SIGTERM
+        until(lambda: not any(map(is_alive, [worker, *children_of(lone.pid)])), "the end of its rank")
+    finally:
+        zero.kill()
+
+
+def test_who_dies_as_the_others_are_awaited_has_its_place_again(tiny, tiny_model):
+    """Rank 0 takes another process for the one that it had welcomed."""
+    port = free_port()
+    start = lambda rank: Rank(tiny_model, environment=group(rank, port, size=3))  # noqa: E731
+    zero, early = start(0), start(1)
+    try:
+        until(lambda: any("waiting for rank 2 at" in line for line in zero.log), "the meeting of two")
+        early.kill()
+        ranks = [start(1), start(2)]
+        zero.wait_ready()
+        assert any("rank 1 has gone before all were here" in line for line in zero.log)
+        assert tokens_of(zero) == tokens_of(tiny)
+        assert zero.stop() == 0 and [rank.join() for rank in ranks] == [0, 0]
+    finally:
+        ends_all(zero, early)
+
+
+@needs_mpi
+def test_mpirun_keeps_ranks_that_die(tiny, tiny_model):
+    """MPI sees the keepers alone, which do not die."""
+    server = MpiServer("--model", TINY / "model.onnx", "--supervise", ranks=3)
+    try:
+        server.wait_ready()
+        until(lambda: len(server.children()) == 3, "three keepers")
+        [two] = [pid for pid in server.children() if mpi_rank(pid) == 2]
+        assert tokens_of(server) == tokens_of(tiny)
+        for _ in range(2):
+            [rank] = until(lambda: children_of(two), "the rank")
+            os.kill(rank, signal.SIGKILL)
+            until(lambda: not is_ready(server), "the loss")
+            until(lambda: is_ready(server), "the next group")
+            assert tokens_of(server) == tokens_of(tiny)
+        assert server.metric("ark_restarts_total") == 2
+        server.signal()
+        server.join()
+    finally:
+        server.kill()
