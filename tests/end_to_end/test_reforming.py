@@ -191,7 +191,7 @@ def test_what_no_new_start_mends_ends_the_keeper(tiny_model, tmp_path):
         os.kill(worker, signal.SIGKILL)  # as it waits
         until(lambda: "was ended by signal 9; it begins anew" in lone.errors(), "the next")
         lone.signal(signal.SIGTERM)
-        assert lone.join() == -signal.SIGTERM
+        assert lone.join() == 128 + signal.SIGTERM
         until(lambda: not any(map(is_alive, [worker, *children_of(lone.pid)])), "the end of its rank")
     finally:
         zero.kill()

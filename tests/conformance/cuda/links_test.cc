@@ -3,6 +3,7 @@
 // The oracle is the launch that holds all ranks and exchanges in device memory: equal bytes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <thread>
 
@@ -74,6 +75,22 @@ TEST(PostedLinks, FourRanksLeasesAndBarriersChangeNothing) {
     posted.options.lease = 3;
     posted.options.counter_base = 0xfffffff0;
     EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, posted), prompt, 3, 20))) << barrier;
+  }
+}
+
+// Devices run the phases of rows that are not zeros as those of all rows.
+TEST(PostedLinks, RowsOfZerosChangeNothing) {
+  const auto prompt = random_tokens(9, 5);
+  const DecoderModel model =
+      llama_tokens({.kv_heads = 2, .vocabulary = 4099});  // so many that ranks share the table
+  for (const Link link : {Link::kDirect, Link::kPosted}) {
+    RunnerSetup setup = one_launch(2, link);
+    const Program program = compile(model, setup).programs[0];
+    EXPECT_TRUE(std::any_of(program.variants.begin(), program.variants.end(),
+                            [](const Variant& v) { return v.code == OpCode::kSendRows; }));
+    const Rows rows = run_greedy(*make_runner(model, setup), prompt, 5, 2);
+    setup.send_zeros = true;
+    EXPECT_TRUE(same_bits(run_greedy(*make_runner(model, setup), prompt, 5, 2), rows));
   }
 }
 
