@@ -61,12 +61,14 @@ def main():
     parser.add_argument("--device", default="cuda", help="as of ark-bench")
     parser.add_argument("--batch", type=lambda text: [int(b) for b in text.split(",")], default=[1, 32])
     parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--small", action="store_true", help="a small model, for tests")
     args = parser.parse_args()
     results, why = [], ""
     with tempfile.TemporaryDirectory(prefix="ark-cost-") as folder:
         model = args.model or Path(folder) / "model.onnx"
         if not args.model:
-            run(sys.executable, ROOT / "models" / "gpt2_random.py", model, "--dtype", "f16")
+            shape = ["--layers", "1", "--hidden", "96", "--vocab", "300"] if args.small else []
+            run(sys.executable, ROOT / "models" / "gpt2_random.py", model, "--dtype", "f16", *shape)
         for batch in args.batch:
             said = predicted(args, model, batch)
             seen, why = measured(args, model, batch, Path(folder))

@@ -63,6 +63,9 @@ RankImage::RankImage(const RankSetup& setup, const ExecutorOptions& options, con
     throw Error(Code::kUnsupported, "the program has " + std::to_string(setup.program->vals.size()) +
                                         " sizes; device loops take " + std::to_string(kMaxVals - 1));
   }
+  if (groups < 0 || (groups & (groups - 1)) != 0)
+    throw Error(Code::kUsage,
+                "--groups " + std::to_string(groups) + ": tiles share an output by a power of two");
   plan_schedule();
 }
 

@@ -23,6 +23,7 @@ struct DeviceChoice {
   cuda::Numerics numerics = cuda::Numerics::kExact;
   int32_t trace_events = 0;                      // of a timeline, per processor; 0: none
   LoopLaunch launch = LoopLaunch::kLoop;         // kGraph: not with Device::kCpu
+  int32_t processors = 0, groups = 0;            // as of cuda::DeviceOptions; not with Device::kCpu
   Activations activations = Activations::kAuto;  // on a GPU: f32
   WeightPolicy weights = WeightPolicy::kExact;
   DType kv_dtype =

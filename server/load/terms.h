@@ -28,7 +28,8 @@ struct LaunchTerms {
   Activations activations = Activations::kAuto;
   DType kv_dtype = DType::kF32;  // as of CompileOptions
   int32_t trace_events = 0;
-  std::string plan;  // text of programs that are forced, or empty
+  int32_t processors = 0, groups = 0;  // as of cuda::DeviceOptions
+  std::string plan;                    // text of programs that are forced, or empty
 };
 
 // What recognise_decoder is told of the longest sequence; 0: the file says.

@@ -176,15 +176,18 @@ void add_profile(Json& result, const std::string& what, RaggedRunner& runner, co
   std::cerr << head << profile_text(phases, rate);
 }
 
-// Only a GPU's loop can be launched as a CUDA graph, so that no other device will do.
+// What only a GPU's loop has, so that no other device will do.
 DeviceChoice device_choice(const ModelBench& bench) {
   DeviceChoice choice = bench.load.device;
   if (!bench.trace.empty() || bench.profile) choice.trace_events = 1 << 14;
-  if (choice.launch != LoopLaunch::kGraph) return choice;
+  const char* option = choice.launch == LoopLaunch::kGraph ? "--launch graph"
+                       : choice.processors > 0             ? "--processors"
+                       : choice.groups > 0                 ? "--groups"
+                                                           : nullptr;
+  if (option == nullptr) return choice;
   if (choice.device == Device::kCpu)
-    throw Error(Code::kUsage,
-                "--launch graph: only the loop of a GPU is launched as a CUDA graph; leave out "
-                "--device cpu, or give --launch step");
+    throw Error(Code::kUsage, std::string(option) +
+                                  " is for the loop of a GPU alone; leave out --device cpu, or " + option);
   choice.device = Device::kCuda;
   return choice;
 }
@@ -302,6 +305,10 @@ void add_model_bench(CommandLine& line) {
       "--launch", bench->load.device.launch,
       {{"loop", LoopLaunch::kLoop}, {"step", LoopLaunch::kStep}, {"graph", LoopLaunch::kGraph}},
       "loop stays while there are steps, step starts anew for each, graph does so by replaying a CUDA graph");
+  command.number("--processors", bench->load.device.processors, 0, 1024,
+                 "processors of a GPU that each rank takes (0: all, shared out)");
+  command.number("--groups", bench->load.device.groups, 0, 64,
+                 "tiles that share a matrix product's rows of weights, a power of two (0: chosen by cost)");
   command.text("--trace", bench->trace, "file for the timeline of the last steps (ui.perfetto.dev)");
   command.flag(
       "--profile", bench->profile,

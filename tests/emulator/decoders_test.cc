@@ -42,10 +42,11 @@ void expect_near(const Rows& expected, const Rows& got) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
     float scale = 1;
     for (const float v : expected[i]) scale = std::max(scale, std::fabs(v));
-    EXPECT_EQ(best(expected[i]), best(got[i])) << "row " << i;
     for (std::size_t j = 0; j < expected[i].size(); ++j)
       ASSERT_TRUE(std::fabs(expected[i][j] - got[i][j]) <= kBound * scale)
           << "row " << i << " logit " << j << ": " << expected[i][j] << " and " << got[i][j];
+    // A near tie, of no more than two bounds: from here on they have read different tokens.
+    if (best(expected[i]) != best(got[i])) return;
   }
 }
 

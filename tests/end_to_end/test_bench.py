@@ -396,6 +396,8 @@ def test_a_trace_is_scheduled_in_virtual_time(tmp_path):
 @pytest.mark.parametrize("arguments, code", [
     ([], 64), (["fly"], 64), (["model"], 64), (["model", "/nonexistent.onnx"], 66), (["model", TINY, "--batch", "0"], 64),
     (["model", TINY, "--device", "cpu", "--launch", "graph"], 64), (["model", TINY, "--launch", "twice"], 64),
+    (["model", TINY, "--device", "cpu", "--groups", "4"], 64), (["model", TINY, "--groups", "65"], 64),
+    (["model", TINY, "--device", "cpu", "--processors", "4"], 64), (["model", TINY, "--processors", "-1"], 64),
     (["model", GPT2, "--context", "100000"], 64), (["dma", "--sizes", "3"], 64), (["serve", "--request-rate", "-1"], 64),
     (["serve", "--goodput", "speed:3"], 64), (["serve", "--extra-body", "[1]"], 64), (["serve", "--base-url", "nowhere"], 64),
     (["serve", "--percentile-metrics", "x"], 64), (["serve", "--dataset-name", "custom"], 64)])

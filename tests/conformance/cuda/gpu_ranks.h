@@ -81,7 +81,9 @@ class GpuRanks final : public StepRunner {
     ExecutorOptions options;
     options.limits = limits_;
     options.max_items = kMaxTokens;
-    options.step_deadline = o.step_deadline;
+    // Of a card, whose steps take microseconds, nothing waits for long: what hangs costs its lease.
+    options.step_deadline =
+        std::getenv("ARK_GPU") ? std::min(o.step_deadline, std::chrono::milliseconds(5000)) : o.step_deadline;
     options.lease = o.lease;
     options.barrier = o.barrier;
     for (int r = 0; r < ranks; ++r) {

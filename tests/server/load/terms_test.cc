@@ -42,6 +42,8 @@ TEST(LaunchTerms, TravelWhole) {
   terms.on_gpu = true;
   terms.numerics = cuda::Numerics::kFast;
   terms.trace_events = 5;
+  terms.processors = 66;
+  terms.groups = 8;
   terms.plan = std::string("rank 0\0of 3", 11);
   const std::string blob = to_blob(terms);
   const LaunchTerms read = terms_of(blob);
@@ -52,6 +54,7 @@ TEST(LaunchTerms, TravelWhole) {
   EXPECT_FALSE(read.one_step_a_launch || read.as_graph);
   EXPECT_EQ(read.numerics, cuda::Numerics::kFast);
   EXPECT_EQ(read.plan, terms.plan);
+  EXPECT_TRUE(read.processors == 66 && read.groups == 8);
   for (size_t cut = 0; cut < blob.size(); ++cut) EXPECT_THROW(terms_of(blob.substr(0, cut)), Error) << cut;
   EXPECT_THROW(terms_of(blob + "x"), Error);
 }
