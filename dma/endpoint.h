@@ -48,6 +48,9 @@ class Endpoint {
   // Own memory of a region of the spec. Throws Error(kInternal) for other ids.
   Region region(RegionId id) const;
 
+  // Whether the pump was asked for, on all ranks, though there may be nearer ways.
+  bool is_posted_by_choice() const { return spec_.force_posted; }
+
   Pump& pump() { return *pump_; }
   RequestQueues& queues() { return *queues_; }
 

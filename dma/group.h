@@ -26,6 +26,8 @@ class Group {
   int rank() const { return endpoint_->rank(); }
   int size() const { return endpoint_->size(); }
   Endpoint& endpoint() { return *endpoint_; }
+  // For rounds of set-up that the owner adds: all ranks make the same calls, before they exchange anything.
+  Bootstrap& bootstrap() { return *bootstrap_; }
   Sender sender(int peer, uint32_t channel) const { return endpoint_->sender(peer, channel); }
   Receiver receiver(int peer, uint32_t channel) const { return endpoint_->receiver(peer, channel); }
   Region region(RegionId id) const { return endpoint_->region(id); }

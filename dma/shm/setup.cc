@@ -6,29 +6,15 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "dma/blob.h"
+#include "dma/descriptor.h"
 #include "dma/mapped_wire.h"
 
 namespace ark::dma {
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
 
 [[noreturn]] void fail(const std::string& what, const char* remedy = "") {
   throw Error(Code::kOs, what + ": " + std::strerror(errno) + remedy);
@@ -42,7 +28,7 @@ class ShmTransport : public Transport {
 
   Memory allocate(const std::string& name, uint64_t bytes) override {
     Descriptor file(memfd_create(("ark-" + name).substr(0, 200).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (file.number() < 0) fail("region " + escaped(name) + ": memfd_create");
+    if (!file.is_open()) fail("region " + escaped(name) + ": memfd_create");
     const auto length = static_cast<off_t>(std::max<uint64_t>(bytes, 1));
     if (length < 0 || ftruncate(file.number(), length) != 0) {
       fail("region " + escaped(name) + ": cannot make " + std::to_string(bytes) + " bytes of shared memory");
@@ -85,7 +71,7 @@ class ShmTransport : public Transport {
     const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);
     const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     const char* remedy = "; ranks must run as one user, on one machine, in one PID namespace";
-    if (file.number() < 0) fail(who + " cannot be opened", remedy);
+    if (!file.is_open()) fail(who + " cannot be opened", remedy);
     // The inode tells the announced file from whatever else such a number may name.
     const struct stat status = status_of(file.number(), who);
     const int seals = fcntl(file.number(), F_GET_SEALS);

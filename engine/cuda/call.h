@@ -172,7 +172,8 @@ ARK_DEVICE bool wait_reached_here(Block& b, WaitPoint point, const T* counter, T
   return wait_until(
       b, point, counter, needed,
       [&](u64& seen) {
-        const T value = dev::ld_acquire<S>(counter, site);
+        const bool lax = S == dev::Scope::sys && ARK_BUG(relaxed_peer_wait);
+        const T value = lax ? dev::ld_relaxed<S>(counter, site) : dev::ld_acquire<S>(counter, site);
         seen = value;
         const T ahead = value - needed;
         return ahead < (T{1} << (sizeof(T) * 8 - 1));  // signed: not behind
@@ -249,7 +250,8 @@ struct Call {
   }
   // The slot of a message in this step.
   ARK_DEVICE u64 slot(const Message& m) const {
-    const u64 number = b.step * m.per_step + m.ordinal + (ARK_BUG(wrong_slot) && i.readers_period > 0);
+    const u64 number = b.step * m.per_step + m.ordinal + (ARK_BUG(wrong_slot) && i.readers_period > 0) +
+                       (ARK_BUG(wrong_sent_slot) && i.readers_period == 0);
     return m.slots + number % m.slot_count * m.slot_bytes;
   }
 };

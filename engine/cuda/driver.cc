@@ -13,6 +13,7 @@
 #include "engine/cuda/image.h"
 #include "engine/cuda/launch_graph.h"
 #include "engine/cuda/nvrtc.h"
+#include "engine/cuda/shared_memory.h"
 
 namespace ark::cuda {
 namespace {
@@ -184,6 +185,13 @@ class CudaGpu final : public Gpu {
     forget(host);
   }
 
+  SharedBlock allocate_shared(uint64_t bytes, const std::string& what, BlockHandle& handle) override {
+    return cuda::allocate_shared(driver_, bytes, what, handle);
+  }
+  SharedBlock open_shared(const BlockHandle& handle, uint64_t bytes) override {
+    return cuda::open_shared(driver_, handle, bytes);
+  }
+
   // The driver returns when the bytes have been staged; the loop's stream does not wait for the rest.
   void upload(uint64_t to, std::span<const std::byte> from) override {
     driver_.check(driver_.use_unless_lost().upload(to, from.data(), from.size()), "a copy to its memory");
@@ -305,6 +313,20 @@ Library open_driver() {
 }  // namespace
 
 std::unique_ptr<Gpu> open_gpu(int ordinal) { return std::make_unique<CudaGpu>(open_driver(), ordinal); }
+
+std::string why_unreachable(int a, int b) {
+  const Gate gate;
+  const Driver first(open_driver(), a, gate), second(open_driver(), b, gate);
+  for (const Driver* driver : {&first, &second}) {
+    if (const std::string why = why_not_shared(*driver); !why.empty()) return why;
+  }
+  int can = 1;
+  if (a != b &&
+      (SharingApi(first.library()).can_access(&can, first.device(), second.device()) != kDriverSuccess ||
+       !can))
+    return "the driver lets neither reach the other's memory";
+  return {};
+}
 
 int count_gpus() {
   const Library library = open_driver();

@@ -33,6 +33,9 @@ enum DeviceAttribute : int {
   kDeviceMinor = 76,
   kDeviceCooperative = 95,
   kDeviceSharedPerBlock = 97,
+  kDeviceVirtualMemory = 102,  // cuMemCreate and what maps it
+  kDeviceFileHandles = 103,    // of such memory, as descriptors
+  kDeviceFabricHandles = 128,
 };
 
 enum FunctionAttribute : int { kFunctionDynamicShared = 8 };
@@ -42,6 +45,34 @@ inline constexpr unsigned kHostPortableMapped = 3;   // of cuMemHostAlloc and cu
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventNoTiming = 2;
 inline constexpr int kNodeCooperative = 2;  // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+
+inline constexpr int kMemoryPinned = 1;                   // CU_MEM_ALLOCATION_TYPE_PINNED: memory of a device
+inline constexpr int kLocationDevice = 1;                 // CU_MEM_LOCATION_TYPE_DEVICE
+inline constexpr int kHandleFile = 1, kHandleFabric = 8;  // CUmemAllocationHandleType
+inline constexpr int kAccessReadWrite = 3;                // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+inline constexpr int kGranularityMinimum = 0;             // CU_MEM_ALLOC_GRANULARITY_MINIMUM
+inline constexpr std::size_t kFabricHandleBytes = 64;     // CUmemFabricHandle
+
+// CUmemLocation.
+struct MemoryLocation {
+  int type = kLocationDevice;
+  int id = 0;  // of the device
+};
+// CUmemAllocationProp.
+struct MemoryProperties {
+  int type = kMemoryPinned;
+  int handle_types = 0;
+  MemoryLocation location;
+  void* windows = nullptr;
+  unsigned char compression = 0, rdma = 0;
+  unsigned short usage = 0;
+  unsigned char reserved[4] = {};
+};
+// CUmemAccessDesc.
+struct MemoryAccess {
+  MemoryLocation location;
+  int flags = kAccessReadWrite;
+};
 
 // CUDA_KERNEL_NODE_PARAMS_v2.
 struct KernelNode {
@@ -126,6 +157,32 @@ struct GraphApi {
   int (*set_kernel)(DriverGraphExec, DriverGraphNode,
                     const KernelNode*) = library.function("cuGraphExecKernelNodeSetParams_v2");
   int (*launch)(DriverGraphExec, DriverStream) = library.function("cuGraphLaunch");
+};
+
+// Memory that other GPUs and processes map: looked up only where ranks exchange (CUDA 11).
+struct SharingApi {
+  // Throws as DriverApi does.
+  explicit SharingApi(const Library& from) : library(from) {}
+
+  const Library& library;
+  int (*can_access)(int*, DriverDevice, DriverDevice peer) = library.function("cuDeviceCanAccessPeer");
+  int (*granularity)(std::size_t*, const MemoryProperties*,
+                     int option) = library.function("cuMemGetAllocationGranularity");
+  int (*create)(uint64_t* handle, std::size_t, const MemoryProperties*,
+                unsigned long long flags) = library.function("cuMemCreate");
+  int (*release)(uint64_t handle) = library.function("cuMemRelease");
+  int (*export_handle)(void* to, uint64_t handle, int type,
+                       unsigned long long flags) = library.function("cuMemExportToShareableHandle");
+  int (*import_handle)(uint64_t* handle, void* from,
+                       int type) = library.function("cuMemImportFromShareableHandle");
+  int (*reserve)(uint64_t*, std::size_t, std::size_t alignment, uint64_t wanted,
+                 unsigned long long flags) = library.function("cuMemAddressReserve");
+  int (*unreserve)(uint64_t, std::size_t) = library.function("cuMemAddressFree");
+  int (*map)(uint64_t, std::size_t, std::size_t offset, uint64_t handle,
+             unsigned long long flags) = library.function("cuMemMap");
+  int (*unmap)(uint64_t, std::size_t) = library.function("cuMemUnmap");
+  int (*set_access)(uint64_t, std::size_t, const MemoryAccess*,
+                    std::size_t count) = library.function("cuMemSetAccess");
 };
 
 }  // namespace ark::cuda

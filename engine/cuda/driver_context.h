@@ -54,6 +54,11 @@ class Driver {
     check(api_.device_attribute(&value, which, device_), "cuDeviceGetAttribute");
     return value;
   }
+  // Of attributes that older drivers do not know.
+  int attribute_or(DeviceAttribute which, int unknown) const {
+    int value = unknown;
+    return api_.device_attribute(&value, which, device_) == kDriverSuccess ? value : unknown;
+  }
   DriverDevice device() const { return device_; }
   const Library& library() const { return library_; }
 

@@ -53,6 +53,7 @@ class Device final : public DeviceExecutor {
     kernel_.reset();
     memory_.clear();
     links_.reset();
+    peers_.reset();
   }
 
   void prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) override {
@@ -101,6 +102,7 @@ class Device final : public DeviceExecutor {
   const KernelFacts& kernel_facts() const override { return kernel_->facts(); }
   int32_t processors() const override { return options_.processors; }
   int64_t launches() const override { return host_->launches(); }
+  std::vector<PairWay> ways() const override { return peers_ ? peers_->ways() : std::vector<PairWay>(); }
   Timeline timeline() override {
     static_assert(sizeof(cuda::TraceEvent) == sizeof(ark::TraceEvent));
     ARK_CHECK(options_.trace_events > 0, "a timeline of a loop that records none");
@@ -171,6 +173,10 @@ class Device final : public DeviceExecutor {
       places_[r].arena = zeroed(images_[r]->arena_bytes(), "pages and activations" + rank);
     }
     if (setups_[0].group) {
+      // Ranks of other launches. Those that are to post are so on all ranks.
+      if (setups_.size() == 1 && !setups_[0].group->endpoint().is_posted_by_choice())
+        peers_ =
+            std::make_unique<PeerLinks>(*gpu_, *setups_[0].program, *setups_[0].group, device_.peer_links);
       links_ = std::make_unique<HostLinks>(*gpu_);
       for (std::size_t r = 0; r < images_.size(); ++r) link(r);
     } else {
@@ -182,9 +188,11 @@ class Device final : public DeviceExecutor {
 
   void link(std::size_t r) {
     const uint64_t arena = places_[r].arena;
-    places_[r].channels =
-        links_->places(*setups_[r].program, *setups_[r].group, arena + images_[r]->tickets_offset());
+    places_[r].channels = links_->places(*setups_[r].program, *setups_[r].group,
+                                         arena + images_[r]->tickets_offset(), peers_.get());
     for (std::size_t c = 0; c < places_[r].channels.size(); ++c) {
+      // Memory of the GPU is waited for by all processors.
+      if (peers_ && peers_->reaches(setups_[r].program->channels[c].peer)) continue;
       ChannelPlace& place = places_[r].channels[c];
       place.relay = arena + images_[r]->counter_offset(static_cast<int32_t>(c));
       gpu_->upload(place.relay, bytes_of_value(place.first_count));
@@ -350,6 +358,7 @@ class Device final : public DeviceExecutor {
   std::vector<std::unique_ptr<RankImage>> images_;
   std::vector<RankPlaces> places_;
   std::vector<DeviceMemory> memory_;
+  std::unique_ptr<PeerLinks> peers_;  // if the rank has a group, and posts only where it must
   std::unique_ptr<HostLinks> links_;  // if the ranks have groups
   LoopParameters parameters_{};
   std::unique_ptr<LoopHost> host_;

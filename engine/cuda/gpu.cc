@@ -14,4 +14,12 @@ void refuse_unless_resident(Kernel& kernel, const LaunchShape& shape) {
                                       std::to_string(possible) + "; fewer ranks or processors are needed");
 }
 
+SharedBlock Gpu::allocate_shared(uint64_t, const std::string&, BlockHandle&) {
+  throw Error(Code::kUnsupported, info().name + " shares no memory with other GPUs");
+}
+
+SharedBlock Gpu::open_shared(const BlockHandle&, uint64_t) {
+  throw Error(Code::kUnsupported, info().name + " reaches no memory of other GPUs");
+}
+
 }  // namespace ark::cuda

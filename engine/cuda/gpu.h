@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "dma/descriptor.h"
 #include "engine/cuda/gate.h"
 
 namespace ark::cuda {
@@ -91,6 +92,19 @@ struct MappedMemory {
   uint64_t bytes = 0;
 };
 
+// Device memory that several GPUs store into, one's own or a peer's, mapped for this GPU.
+struct SharedBlock {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  std::shared_ptr<void>
+      owner;  // unmaps it; the memory goes with the last GPU that has it mapped. The Gpu outlives it
+};
+// By what other GPUs, of this process or another, get at a block.
+struct BlockHandle {
+  dma::Descriptor file;  // of this machine; to be handed over as one (dma/hand_round.h)
+  std::string fabric;    // the driver's text of it where GPUs have a fabric: also for others; else empty
+};
+
 // What every launch() begins with: throws Error(kUnsupported) if not all blocks can be resident at once.
 void refuse_unless_resident(Kernel& kernel, const LaunchShape& shape);
 
@@ -110,7 +124,13 @@ class Gpu {
   virtual uint64_t map(std::byte* host, uint64_t bytes) = 0;
   virtual void unmap(std::byte* host) = 0;
 
-  // Done when they return.
+  // Memory of this GPU for other GPUs to store into, with what they get at it by. Throws Error(kUnsupported) where the
+  // GPU shares none, as allocate() else.
+  virtual SharedBlock allocate_shared(uint64_t bytes, const std::string& what, BlockHandle& handle);
+  // Another GPU's, or this one's of another process. Throws Error(kUnsupported) where this GPU does not reach it.
+  virtual SharedBlock open_shared(const BlockHandle& handle, uint64_t bytes);
+
+  // Done when they return. Shared blocks of other GPUs too.
   virtual void upload(uint64_t to, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, uint64_t from) = 0;
   virtual void clear(uint64_t address, uint64_t bytes) = 0;

@@ -53,11 +53,16 @@ void HostLinks::check_reach(const Channel& channel, const dma::Sender& sender) {
                                       "--device cpu, or a smaller --max-num-batched-tokens");
 }
 
-std::vector<ChannelPlace> HostLinks::places(const Program& program, dma::Group& group, uint64_t tickets) {
+std::vector<ChannelPlace> HostLinks::places(const Program& program, dma::Group& group, uint64_t tickets,
+                                            const PeerLinks* peers) {
   std::vector<ChannelPlace> places;
   bool posts = false;
   for (std::size_t c = 0; c < program.channels.size(); ++c) {
     const Channel& channel = program.channels[c];
+    if (peers && peers->reaches(channel.peer)) {
+      places.push_back(peers->place(static_cast<int32_t>(c)));
+      continue;
+    }
     const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
     const dma::Sender sender = group.sender(channel.peer, number);
     check_reach(channel, sender);

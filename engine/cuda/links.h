@@ -16,6 +16,7 @@
 #include "dma/group.h"
 #include "engine/cuda/gpu.h"
 #include "engine/cuda/make_image.h"
+#include "engine/cuda/peer_links.h"
 
 namespace ark::cuda {
 
@@ -27,11 +28,13 @@ class HostLinks {
   HostLinks(const HostLinks&) = delete;
   HostLinks& operator=(const HostLinks&) = delete;
 
-  // Places of a program's channels, by channel; `tickets`: zeroed device memory, RingTickets
+  // Places of a program's channels, by channel, but those to ranks that `peers` reaches, which it has (null: it
+  // reaches none); `tickets`: zeroed device memory, RingTickets
   // [dma::kPriorities] 64 bytes apart, for requests of posted links. From now on the device alone posts
   // requests of those priorities. Throws Error(kInternal) if somebody else has, Error(kUnsupported) that
   // names a channel whose messages are too large.
-  std::vector<ChannelPlace> places(const Program& program, dma::Group& group, uint64_t tickets);
+  std::vector<ChannelPlace> places(const Program& program, dma::Group& group, uint64_t tickets,
+                                   const PeerLinks* peers = nullptr);
   // Groups with links that need their pump.
   const std::vector<dma::Group*>& posting() const { return posting_; }
 

@@ -195,6 +195,8 @@ ARK_DEVICE void await_peer(Block& b, WaitPoint point, const Wait& w, u64 needed)
   u64* relay = at<u64>(w.relay);
   if (w.relay != 0 && b.processor != 0) {
     wait_reached<dev::Scope::gpu>(b, point, relay, needed);
+  } else if (ARK_BUG(narrow_peer_wait)) {
+    wait_reached<dev::Scope::gpu>(b, point, counter, needed);
   } else if (wait_reached<dev::Scope::sys>(b, point, counter, needed) && w.relay != 0) {
     // Release: hands on what the acquire has brought.
     if (ARK_BUG(relaxed_relay)) return dev::st_relaxed<dev::Scope::gpu>(relay, needed);

@@ -33,9 +33,13 @@ ARK_DEVICE bool raise_peer(Block& b, const Instance& i, const Message& m, u64 by
   } else {
     // Release: publishes what all processors wrote into the slot, or that they have read it. A store will do:
     // one at a time writes the word, and messages of a channel end in order.
-    const u64 value = m.first + message_number(b, m) + !ARK_BUG(stale_store);
+    const u64 ahead = (ARK_BUG(early_store) && bytes > 0) || (ARK_BUG(generous_credit) && bytes == 0);
+    const u64 value = m.first + message_number(b, m) + !ARK_BUG(stale_store) + ahead;
+    if (ARK_BUG(lost_peer_credit) && bytes == 0) return true;
     if (ARK_BUG(relaxed_store)) {
       dev::st_relaxed<dev::Scope::sys>(counter, value);
+    } else if (ARK_BUG(narrow_store)) {
+      dev::st_release<dev::Scope::gpu>(counter, value);
     } else {
       dev::st_release<dev::Scope::sys>(counter, value);
     }
@@ -46,11 +50,14 @@ ARK_DEVICE bool raise_peer(Block& b, const Instance& i, const Message& m, u64 by
 // Whether all processors of the rank are through with the instance's messages, this one as the last.
 ARK_DEVICE bool is_last_through(const Block& b, const Instance& i) {
   // Acquire and release: the last one stands behind all that the others did.
-  const u32 before = dev::atom_add<dev::Scope::gpu>(at<u32>(i.readers), 1u);
-  const bool first = ARK_BUG(first_one_sends) && i.readers_period == 0;
+  u32* readers = at<u32>(i.readers);
+  const u32 before = ARK_BUG(narrow_readers) ? dev::atom_add<dev::Scope::cta>(readers, 1u)
+                                             : dev::atom_add<dev::Scope::gpu>(readers, 1u);
+  const bool first = i.readers_period == 0 ? ARK_BUG(first_one_sends) : ARK_BUG(first_one_reads);
+  if (ARK_BUG(every_one_sends)) return true;
   if (first ? before != 0 : before + 1 != static_cast<u32>(b.p.processors)) return false;
   // Nobody raises the word again before it has waited for this instance, which orders the store.
-  dev::st_relaxed<dev::Scope::gpu>(at<u32>(i.readers), 0u);
+  if (!ARK_BUG(restless_readers)) dev::st_relaxed<dev::Scope::gpu>(readers, 0u);
   return true;
 }
 

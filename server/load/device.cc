@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 
 #include "base/error.h"
@@ -70,6 +71,31 @@ std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why) {
     if (device == Device::kCuda) throw;
     *why = error.what();
     return nullptr;
+  }
+}
+
+bool wants_peer_links() {
+  const char* links = std::getenv("ARK_GPU_LINKS");
+  const std::string_view asked = links == nullptr ? "auto" : links;
+  if (asked != "auto" && asked != "host")
+    throw Error(Code::kUsage, "ARK_GPU_LINKS=" + escaped(asked) + ": give auto or host");
+  return asked == "auto";
+}
+
+std::vector<cuda::PairWay> ways_between_gpus(int ranks) {
+  std::vector<cuda::PairWay> ways;
+  try {
+    const int gpus = cuda::count_gpus();
+    const bool is_wanted = wants_peer_links();
+    for (int b = 0; b < ranks; ++b) {
+      for (int a = 0; a < b; ++a)
+        ways.push_back({a, b,
+                        is_wanted ? cuda::why_unreachable(gpu_of_rank(a, gpus), gpu_of_rank(b, gpus))
+                                  : cuda::kHostLinksAskedFor});
+    }
+    return ways;
+  } catch (const Error&) {
+    return {};
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/compile.h"
 #include "engine/cuda/executor.h"
@@ -39,6 +40,13 @@ void add_weights_option(CommandLine& line, const std::string& name, WeightPolicy
 // The GPU, or null: then `why` says why the CPU is used. Throws Error(kUnavailable) where a GPU was asked for
 // and there is none.
 std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why);
+
+// Whether ranks in processes are to reach each other in their GPUs' memory: ARK_GPU_LINKS is unset or "auto", not "host".
+// Throws Error(kUsage) for other values.
+bool wants_peer_links();
+
+// How ranks in processes would exchange on this machine's GPUs, as far as the driver says; empty without CUDA.
+std::vector<cuda::PairWay> ways_between_gpus(int ranks);
 
 // The kernel's cases that the programs need. Throws Error(kUnsupported) naming the first phase that has none.
 cuda::VariantSet variants_of(const std::vector<Program>& programs, cuda::Numerics numerics);

@@ -373,6 +373,8 @@ LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options
   log.fact("device", place.gpu
                          ? describe(*runner->device(), *place.gpu)
                          : "cpu, " + std::to_string(terms.threads) + " threads (" + place.why_cpu + ")");
+  if (place.gpu && !runner->device()->ways().empty())
+    log.fact("links", cuda::text_of(runner->device()->ways()));
   warm(*runner);
   log.done("warm");
   report_memory(*runner, terms.ranks, place.in_processes, log);

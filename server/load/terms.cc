@@ -7,6 +7,7 @@
 #include "base/machine.h"
 #include "dma/blob.h"
 #include "engine/plan_file.h"
+#include "server/load/device.h"
 #include "server/load/load_runner.h"
 
 namespace ark {
@@ -135,6 +136,7 @@ RaggedOptions ragged_options(const LaunchTerms& terms, std::shared_ptr<cuda::Gpu
   ragged.device.as_graph = terms.as_graph;
   ragged.device.processors = terms.processors;
   ragged.device.groups = terms.groups;
+  ragged.device.peer_links = wants_peer_links();
   ragged.gpu = std::move(gpu);
   return ragged;
 }

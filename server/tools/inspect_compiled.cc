@@ -14,6 +14,7 @@
 #include "engine/ragged_runner.h"
 #include "engine/run/weight_store.h"
 #include "server/json.h"
+#include "server/load/device.h"
 #include "server/load/members.h"
 #include "server/tools/inspect_stages.h"
 #include "server/tools/program_picture.h"
@@ -315,8 +316,14 @@ json placement_json(Inspection& inspection) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     ranks[r]["machine"] = here.host;
     ranks[r]["processors"] = processors;
-    for (std::size_t peer = 0; peer < r; ++peer)
+  }
+  const std::vector<cuda::PairWay> ways = ways_between_gpus(static_cast<int>(ranks.size()));
+  std::size_t way = 0;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    for (std::size_t peer = 0; peer < r; ++peer, ++way) {
       links.push_back({{"between", {peer, r}}, {"by", link_between_threads()}});
+      if (!ways.empty()) links.back()["by_gpus"] = cuda::text_of({ways[way]});
+    }
   }
   return {{"driver", inspection.is_decoder() ? "decoder" : "static"},
           {"ranks", std::move(ranks)},
@@ -337,6 +344,8 @@ std::string placement_text(Inspection& inspection) {
   if (!all["links"].empty())
     text += "every two of " + std::to_string(all["ranks"].size()) + " ranks exchange by " +
             text_of(all["links"][0]["by"]) + "\n";
+  if (const auto ways = ways_between_gpus(static_cast<int>(all["ranks"].size())); !ways.empty())
+    text += "as processes on this machine's GPUs: " + cuda::text_of(ways) + "\n";
   for (std::size_t r = 0; r < all["ranks"].size(); ++r) {
     const json& rank = all["ranks"][r];
     const auto number = [&](const char* name) { return std::to_string(rank[name].get<int64_t>()); };

@@ -75,6 +75,29 @@ ARK_SAME_GRAPH_CALL(destroy_exec, cuGraphExecDestroy);
 ARK_SAME_GRAPH_CALL(set_kernel, cuGraphExecKernelNodeSetParams_v2);
 ARK_SAME_GRAPH_CALL(launch, cuGraphLaunch);
 
+#define ARK_SAME_SHARING_CALL(member, function) \
+  static_assert(kSameCall<decltype(SharingApi::member), decltype(&::function)>, #function)
+ARK_SAME_SHARING_CALL(can_access, cuDeviceCanAccessPeer);
+ARK_SAME_SHARING_CALL(granularity, cuMemGetAllocationGranularity);
+ARK_SAME_SHARING_CALL(create, cuMemCreate);
+ARK_SAME_SHARING_CALL(release, cuMemRelease);
+ARK_SAME_SHARING_CALL(export_handle, cuMemExportToShareableHandle);
+ARK_SAME_SHARING_CALL(import_handle, cuMemImportFromShareableHandle);
+ARK_SAME_SHARING_CALL(reserve, cuMemAddressReserve);
+ARK_SAME_SHARING_CALL(unreserve, cuMemAddressFree);
+ARK_SAME_SHARING_CALL(map, cuMemMap);
+ARK_SAME_SHARING_CALL(unmap, cuMemUnmap);
+ARK_SAME_SHARING_CALL(set_access, cuMemSetAccess);
+static_assert(sizeof(MemoryLocation) == sizeof(CUmemLocation) &&
+              offsetof(MemoryLocation, id) == offsetof(CUmemLocation, id));
+static_assert(sizeof(MemoryProperties) == sizeof(CUmemAllocationProp) &&
+              offsetof(MemoryProperties, handle_types) ==
+                  offsetof(CUmemAllocationProp, requestedHandleTypes) &&
+              offsetof(MemoryProperties, location) == offsetof(CUmemAllocationProp, location));
+static_assert(sizeof(MemoryAccess) == sizeof(CUmemAccessDesc) &&
+              offsetof(MemoryAccess, flags) == offsetof(CUmemAccessDesc, flags));
+static_assert(kFabricHandleBytes == sizeof(CUmemFabricHandle));
+
 #define ARK_SAME_FIELD(ours, theirs)                                                         \
   static_assert(offsetof(KernelNode, ours) == offsetof(CUDA_KERNEL_NODE_PARAMS_v2, theirs)); \
   static_assert(sizeof(KernelNode::ours) == sizeof(CUDA_KERNEL_NODE_PARAMS_v2::theirs))
@@ -113,6 +136,15 @@ TEST(Declarations, NumbersAreTheDriversOwn) {
   EXPECT_EQ(kHostPortableMapped, unsigned{CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP});
   EXPECT_EQ(kStreamNonBlocking, unsigned{CU_STREAM_NON_BLOCKING});
   EXPECT_EQ(kEventNoTiming, unsigned{CU_EVENT_DISABLE_TIMING});
+  EXPECT_EQ(int{kDeviceVirtualMemory}, int{CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED});
+  EXPECT_EQ(int{kDeviceFileHandles}, int{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED});
+  EXPECT_EQ(int{kDeviceFabricHandles}, int{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED});
+  EXPECT_EQ(kMemoryPinned, int{CU_MEM_ALLOCATION_TYPE_PINNED});
+  EXPECT_EQ(kLocationDevice, int{CU_MEM_LOCATION_TYPE_DEVICE});
+  EXPECT_EQ(kHandleFile, int{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR});
+  EXPECT_EQ(kHandleFabric, int{CU_MEM_HANDLE_TYPE_FABRIC});
+  EXPECT_EQ(kAccessReadWrite, int{CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  EXPECT_EQ(kGranularityMinimum, int{CU_MEM_ALLOC_GRANULARITY_MINIMUM});
   EXPECT_EQ(kNodeCooperative, int{CU_LAUNCH_ATTRIBUTE_COOPERATIVE});
 }
 

@@ -104,8 +104,8 @@ class OnDecoder {
   explicit OnDecoder(Rows (*drive)(StepRunner&), int32_t groups = 0, Link link = Link::kDirect,
                      int64_t intermediate = 64)
       : drive_(drive), decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate))) {}
-  // A GPU for each rank, exchanging by stores into memory of the host.
-  OnDecoder with_gpus() && { return is_spread_ = true, *this; }
+  // A GPU for each rank, exchanging by stores.
+  OnDecoder with_gpus(Way way) && { return is_spread_ = true, way_ = way, *this; }
 
   Verdict operator()(const Options& options) {
     if (options.bug && expected_->empty()) {
@@ -130,6 +130,7 @@ class OnDecoder {
         runner = std::make_unique<GpuRanks>(decoder_->model,
                                             GpusOptions{.world = world,
                                                         .processors = {2, 2},
+                                                        .way = way_,
                                                         .seeded_bugs = true,
                                                         .step_deadline = std::chrono::seconds(5)});
       } else {
@@ -147,6 +148,7 @@ class OnDecoder {
 
   Rows (*drive_)(StepRunner&);
   bool is_spread_ = false;
+  Way way_ = Way::kHost;
   std::shared_ptr<Decoder> decoder_;
   std::shared_ptr<Rows> expected_ = std::make_shared<Rows>();
 };
@@ -287,7 +289,7 @@ std::vector<Bug> device_bugs() {
   const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies);
   // Its products take more pieces of weights than the ring has stages.
   const OnDecoder deep(run_decode, 0, Link::kDirect, 1024);
-  const OnDecoder posted(run_decode, 0, Link::kPosted), spread = OnDecoder(run_decode).with_gpus();
+  const OnDecoder posted(run_decode, 0, Link::kPosted);
   return {
       // who waits, and for what
       ARK_DEVICE_BUG(missing_phase_wait, decode),
@@ -338,11 +340,33 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(early_fence, run_ring),  // weak words only: whatever else there is, is in order
       ARK_DEVICE_BUG(stale_source, posted),
       ARK_DEVICE_BUG(lost_request, posted),
+  };
+}
+
+std::vector<Bug> gpu_bugs() {
+  const OnDecoder spread = OnDecoder(run_decode).with_gpus(Way::kHost),
+                  peers = OnDecoder(run_decode).with_gpus(Way::kGpu);
+  return {
       // between GPUs
       ARK_DEVICE_BUG(relaxed_store, spread),
       ARK_DEVICE_BUG(first_one_sends, spread),
       ARK_DEVICE_BUG(stale_store, spread),
       ARK_DEVICE_BUG(relaxed_relay, spread),
+      // in each other's memory
+      ARK_DEVICE_BUG(relaxed_store, peers),
+      ARK_DEVICE_BUG(stale_store, peers),
+      ARK_DEVICE_BUG(first_one_sends, peers),
+      ARK_DEVICE_BUG(narrow_store, peers),
+      ARK_DEVICE_BUG(early_store, peers),
+      ARK_DEVICE_BUG(generous_credit, peers),
+      ARK_DEVICE_BUG(lost_peer_credit, peers),
+      ARK_DEVICE_BUG(narrow_peer_wait, peers),
+      ARK_DEVICE_BUG(relaxed_peer_wait, peers),
+      ARK_DEVICE_BUG(narrow_readers, peers),
+      ARK_DEVICE_BUG(restless_readers, peers),
+      ARK_DEVICE_BUG(first_one_reads, peers),
+      ARK_DEVICE_BUG(every_one_sends, peers),
+      ARK_DEVICE_BUG(wrong_sent_slot, peers),
   };
 }
 
@@ -361,21 +385,21 @@ constexpr const char* kScheduleNames[] = {"fixed", "random", "PCT"};
 
 TEST(SeededBugs, WithoutThemNothingIsFound) {
   const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies),
-      posted(run_decode, 0, Link::kPosted), spread = OnDecoder(run_decode).with_gpus();
+      posted(run_decode, 0, Link::kPosted), spread = OnDecoder(run_decode).with_gpus(Way::kHost),
+                                            peers = OnDecoder(run_decode).with_gpus(Way::kGpu);
   for (const Options& options : schedules()) {
     if (options.seed > 1) break;
     for (auto run :
          {std::function<Verdict(const Options&)>(decode), std::function<Verdict(const Options&)>(pages),
           std::function<Verdict(const Options&)>(grouped), std::function<Verdict(const Options&)>(posted),
-          std::function<Verdict(const Options&)>(spread), std::function<Verdict(const Options&)>(run_ring)}) {
+          std::function<Verdict(const Options&)>(spread), std::function<Verdict(const Options&)>(peers),
+          std::function<Verdict(const Options&)>(run_ring)}) {
       EXPECT_EQ(run(options), "") << kScheduleNames[static_cast<int>(options.schedule)] << options.seed;
     }
   }
 }
 
-TEST(SeededBugs, EveryOneIsCaught) {
-  std::vector<Bug> bugs = device_bugs();
-  for (Bug& bug : program_bugs()) bugs.push_back(std::move(bug));
+void expect_caught(const std::vector<Bug>& bugs) {
   size_t caught = 0;
   for (const Bug& bug : bugs) {
     Verdict verdict;
@@ -393,8 +417,16 @@ TEST(SeededBugs, EveryOneIsCaught) {
     caught += !verdict.empty();
   }
   std::printf("seeded bugs: %zu of %zu caught\n", caught, bugs.size());
-  EXPECT_GE(bugs.size(), 25u);
 }
+
+TEST(SeededBugs, EveryOneIsCaught) {
+  std::vector<Bug> bugs = device_bugs();
+  for (Bug& bug : program_bugs()) bugs.push_back(std::move(bug));
+  EXPECT_GE(bugs.size(), 45u);
+  expect_caught(bugs);
+}
+
+TEST(SeededBugs, EveryOneBetweenGpusIsCaught) { expect_caught(gpu_bugs()); }
 
 }  // namespace
 }  // namespace ark::test

@@ -197,7 +197,38 @@ uint64_t EmulatedGpu::map(std::byte* host, uint64_t bytes) {
 
 void EmulatedGpu::unmap(std::byte* host) { world_->memory().unmap(host); }
 
+cuda::SharedBlock EmulatedGpu::shared_block(std::byte* begin, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  shared_[address_of(begin)] = bytes;
+  return {address_of(begin), bytes, std::shared_ptr<void>(begin, [this](void* block) {
+            std::lock_guard release(mutex_);
+            shared_.erase(address_of(static_cast<std::byte*>(block)));
+            world_->memory().release(static_cast<std::byte*>(block));
+          })};
+}
+
+cuda::SharedBlock EmulatedGpu::allocate_shared(uint64_t bytes, const std::string& what,
+                                               cuda::BlockHandle& handle) {
+  int file = -1;
+  std::byte* begin = world_->memory().share(bytes, number_, what, file);
+  handle.file = dma::Descriptor(file);
+  return shared_block(begin, bytes);
+}
+
+cuda::SharedBlock EmulatedGpu::open_shared(const cuda::BlockHandle& handle, uint64_t bytes) {
+  if (!handle.file.is_open()) throw Error(Code::kUnsupported, info_.name + " has no fabric");
+  return shared_block(world_->memory().open(handle.file.number(), bytes, "a peer's inboxes"), bytes);
+}
+
 void EmulatedGpu::check_device(uint64_t address, uint64_t bytes) const {
+  {
+    std::lock_guard lock(mutex_);
+    const auto next = shared_.upper_bound(address);
+    if (next != shared_.begin()) {
+      const auto& [begin, size] = *std::prev(next);
+      if (address - begin <= size && bytes <= size - (address - begin)) return;
+    }
+  }
   const Memory& memory = world_->memory();
   const bool inside = !bytes || (memory.owner(pointer(address)) == number_ &&
                                  memory.owner(pointer(address + bytes - 1)) == number_);

@@ -80,6 +80,9 @@ class EmulatedGpu final : public cuda::Gpu {
   void release(const cuda::MappedMemory& memory) override;
   uint64_t map(std::byte* host, uint64_t bytes) override;
   void unmap(std::byte* host) override;
+  cuda::SharedBlock allocate_shared(uint64_t bytes, const std::string& what,
+                                    cuda::BlockHandle& handle) override;
+  cuda::SharedBlock open_shared(const cuda::BlockHandle& handle, uint64_t bytes) override;
   void upload(uint64_t to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, uint64_t from) override;
   void clear(uint64_t address, uint64_t bytes) override;
@@ -89,14 +92,16 @@ class EmulatedGpu final : public cuda::Gpu {
 
  private:
   void check_device(uint64_t address, uint64_t bytes) const;
+  cuda::SharedBlock shared_block(std::byte* begin, uint64_t bytes);
 
   std::shared_ptr<World> world_;
   EmulatedGpuOptions options_;
   int number_;
   cuda::GpuInfo info_;
-  std::mutex mutex_;  // guards sizes_
+  mutable std::mutex mutex_;  // guards sizes_, shared_
   std::map<uint64_t, uint64_t> sizes_;
   uint64_t used_ = 0;
+  std::map<uint64_t, uint64_t> shared_;  // blocks that it has mapped: begin, bytes
 };
 
 // A shared object with the source's entry, compiled or taken from the cache. `seconds`: 0 if it was there.

@@ -213,7 +213,7 @@ bool Core::waits_for_host() const {
   for (auto& grid : grids) {
     for (auto& block : grid->blocks) {
       for (const Fiber& f : block->fibers) {
-        if (f.waiting.word && memory.owner(f.waiting.word) == kHost) return true;
+        if (f.waiting.word && memory.is_written_outside(f.waiting.word)) return true;
       }
     }
   }

@@ -1,4 +1,6 @@
 // Generated source -> shared object, by the compiler that is at hand.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -9,6 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "dma/descriptor.h"
 #include "tests/emulator/emulated_gpu.h"
 #include "tests/fixtures.h"
 
@@ -78,9 +81,14 @@ std::string compile_kernel(const cuda::KernelSource& source, const std::vector<s
   *seconds = 0;
   const fs::path library = cache_folder() / (std::string(name) + ".so");
   if (fs::exists(library)) return library;
-  const auto start = std::chrono::steady_clock::now();
   // Sources stay beside the library: its line numbers point into them.
   const fs::path folder = cache_folder() / name;
+  fs::create_directories(folder);
+  // Ranks ask for the same at once, threads and processes: one of them makes it.
+  const dma::Descriptor lock(open((folder / "lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  flock(lock.number(), LOCK_EX);
+  if (fs::exists(library)) return library;
+  const auto start = std::chrono::steady_clock::now();
   const std::string own = "." + std::to_string(getpid());
   for (const cuda::SourceFile& header : source.headers) write(folder / header.name, header.text);
   write(folder / "kernel.cc", source.text);
@@ -92,7 +100,7 @@ std::string compile_kernel(const cuda::KernelSource& source, const std::vector<s
   run_compiler(compiler + " -shared '" + object.string() + "' -o '" + linked.string() + "'",
                folder / ("log" + own));
   fs::remove(object);
-  fs::rename(linked, library);  // atomic: others compile the same at the same time
+  fs::rename(linked, library);
   *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return library;
 }

@@ -1,6 +1,8 @@
 #include "tests/emulator/memory.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <utility>
@@ -55,9 +57,67 @@ void Memory::release(std::byte* begin) {
   auto found = allocations_.find(begin);
   ARK_CHECK(found != allocations_.end(), "emulator: release of memory that is not allocated");
   const uint64_t bytes = found->second.bytes;
+  if (found->second.file != 0) {
+    if (--found->second.users > 0) return;
+    std::memset(states(begin), 0, bytes);
+    mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+         0);
+    allocations_.erase(found);
+    return;  // the addresses are not used again
+  }
   std::memset(states(begin), 0, bytes);
   free_.emplace(footprint(bytes), begin);
   allocations_.erase(found);
+}
+
+namespace {
+
+constexpr uint64_t kPage = 4096;
+
+uint64_t inode_of(int file) {
+  struct stat status = {};
+  return fstat(file, &status) == 0 ? status.st_ino : 0;
+}
+
+}  // namespace
+
+std::byte* Memory::place(int file, uint64_t bytes, Allocation what, uint8_t state) {
+  used_ = (used_ + kPage - 1) / kPage * kPage;
+  std::byte* begin = region_ + used_;
+  const uint64_t whole = (footprint(bytes) + kPage - 1) / kPage * kPage;
+  if (used_ + whole > kSize ||
+      mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
+    throw Error(Code::kExhausted, "emulator: out of memory for " + what.name);
+  used_ += whole;
+  std::memset(states(begin), kAllocated | state, bytes);
+  what.begin = begin;
+  what.bytes = bytes;
+  what.file = inode_of(file);
+  allocations_[begin] = std::move(what);
+  return begin;
+}
+
+std::byte* Memory::share(uint64_t bytes, int gpu, std::string name, int& file) {
+  std::lock_guard lock(mutex_);
+  file = memfd_create("emulated GPU memory", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0)
+    throw Error(Code::kExhausted, "emulator: no file of memory for " + name);
+  std::byte* begin = place(file, bytes, {.gpu = gpu, .name = std::move(name)}, 0);
+  std::memset(begin, 0xff, bytes);
+  return begin;
+}
+
+std::byte* Memory::open(int file, uint64_t bytes, std::string name) {
+  std::lock_guard lock(mutex_);
+  const uint64_t inode = inode_of(file);
+  ARK_CHECK(inode != 0, "emulator: no file of memory");
+  for (auto& [begin, allocation] : allocations_) {
+    if (allocation.file != inode) continue;
+    ARK_CHECK(allocation.bytes == bytes, "emulator: part of shared memory");
+    ++allocation.users;
+    return allocation.begin;
+  }
+  return place(file, bytes, {.gpu = kElsewhere, .name = std::move(name)}, kInitialised);
 }
 
 void Memory::map(std::byte* begin, uint64_t bytes, std::string name) {
@@ -96,6 +156,12 @@ std::optional<int> Memory::owner(const void* p) const {
   const Allocation* a = before(p);
   if (!a || p >= a->begin + a->bytes) return std::nullopt;
   return a->gpu;
+}
+
+bool Memory::is_written_outside(const void* p) const {
+  std::lock_guard lock(mutex_);
+  const Allocation* a = before(p);
+  return a && p < a->begin + a->bytes && (a->gpu == kHost || a->file != 0);
 }
 
 std::string Memory::describe(const void* p) const {

@@ -15,7 +15,8 @@
 
 namespace ark::emulator {
 
-inline constexpr int kHost = -1;  // owner of mapped memory
+inline constexpr int kHost = -1;            // owner of mapped memory
+inline constexpr int kElsewhere = 1 << 20;  // of memory of a GPU in another world
 
 class Memory {
  public:
@@ -40,12 +41,19 @@ class Memory {
   // Makes memory of the process reachable as the host's; once for each GPU that maps it.
   void map(std::byte* begin, uint64_t bytes, std::string name);
   void unmap(std::byte* begin);
+  // Memory of `gpu` that GPUs of other worlds and processes reach too: a file of memory, which the caller closes. What
+  // they store there is not seen by the detector. release() as of allocate().
+  std::byte* share(uint64_t bytes, int gpu, std::string name, int& file);
+  // What such a file holds: at its own address where it is of this world, once more to be released then.
+  std::byte* open(int file, uint64_t bytes, std::string name);
   // The host has written these bytes.
   void initialise(const void* begin, uint64_t bytes);
   // No kernel may write them from now on.
   void make_constant(const void* begin, uint64_t bytes);
   // Whose memory it is; nullopt if no allocation holds p.
   std::optional<int> owner(const void* p) const;
+  // Whether others than this world's kernels may write it: the host's, and what is shared.
+  bool is_written_outside(const void* p) const;
   // "name+offset" for reports.
   std::string describe(const void* p) const;
 
@@ -65,7 +73,11 @@ class Memory {
     std::string name;
     int maps = 0;              // how often it is mapped
     bool is_allocated = true;  // not only mapped
+    uint64_t file = 0;         // inode; 0: of no file
+    int users = 1;             // of a file
   };
+  // With mutex_: `bytes` of a file.
+  std::byte* place(int file, uint64_t bytes, Allocation what, uint8_t state);
   // The last one that begins at or before p; null if none.
   const Allocation* before(const void* p) const;
 

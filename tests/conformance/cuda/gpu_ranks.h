@@ -1,5 +1,5 @@
-// Ranks with an emulated GPU each, whose launches know nothing of each other: they exchange through memory of
-// the host, by stores of the GPUs or by requests that the groups' pumps serve. All run in one world, so that
+// Ranks with an emulated GPU each, whose launches know nothing of each other: they exchange in each other's memory, or
+// through memory of the host, by stores of the GPUs or by requests that the groups' pumps serve. All run in one world, so that
 // its schedules interleave them and its detector sees what both do to memory that they share.
 //
 // ARK_GPU=1: launches of few blocks side by side on the machine's GPU. Each rank opens it for itself, as
@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "dma/faults.h"
@@ -51,10 +52,20 @@ class WatchedTransport final : public dma::Transport {
   emulator::World& world_;
 };
 
+enum class Way {
+  kGpu,     // stores into the peer's memory
+  kHost,    // stores into memory of the host
+  kPosted,  // requests
+};
+
+inline const char* name_of(Way way) {
+  return way == Way::kGpu ? "Gpu" : way == Way::kHost ? "Direct" : "Posted";
+}
+
 struct GpusOptions {
   std::shared_ptr<emulator::World> world;  // whose schedule they run in
   std::vector<int> processors;             // of each rank's GPU
-  bool posted = false;
+  Way way = Way::kHost;
   uint64_t first_count = 0;
   bool seeded_bugs = false;
   std::chrono::milliseconds step_deadline{60'000};
@@ -86,13 +97,12 @@ class GpuRanks final : public StepRunner {
         std::getenv("ARK_GPU") ? std::min(o.step_deadline, std::chrono::milliseconds(5000)) : o.step_deadline;
     options.lease = o.lease;
     options.barrier = o.barrier;
-    for (int r = 0; r < ranks; ++r) {
-      const auto i = static_cast<std::size_t>(r);
-      weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[i], compiled_.constants, 1));
-      executors_.push_back(cuda::make_device_executor(make_gpu(i, o), {.processors = o.processors[i]}));
-      executors_.back()->prepare(
-          {{&compiled_.programs[i], &compiled_.bindings[i], weights_[i].get(), groups_[i].get()}}, options);
+    for (std::size_t r = 0; r < groups_.size(); ++r) {
+      weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[r], compiled_.constants, 1));
+      const cuda::DeviceOptions device{.processors = o.processors[r], .peer_links = o.way == Way::kGpu};
+      executors_.push_back(cuda::make_device_executor(make_gpu(r, o), device));
     }
+    prepare(options);
   }
 
   const RunnerLimits& limits() const override { return limits_; }
@@ -122,6 +132,29 @@ class GpuRanks final : public StepRunner {
   dma::Group& group(int rank) { return *groups_[rank]; }
 
  private:
+  // Collective.
+  void prepare(const ExecutorOptions& options) {
+    std::vector<std::exception_ptr> errors(executors_.size());
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t r = 0; r < executors_.size(); ++r) {
+        threads.emplace_back([&, r] {
+          try {
+            executors_[r]->prepare(
+                {{&compiled_.programs[r], &compiled_.bindings[r], weights_[r].get(), groups_[r].get()}},
+                options);
+          } catch (const Error& error) {
+            errors[r] = std::current_exception();
+            groups_[r]->report_dead(static_cast<int>(r), error.what());
+          }
+        });
+      }
+    }
+    for (const std::exception_ptr& error : errors) {
+      if (error) std::rethrow_exception(error);
+    }
+  }
+
   std::shared_ptr<cuda::Gpu> make_gpu(std::size_t rank, const GpusOptions& o) {
     if (std::getenv("ARK_GPU")) return cuda::open_gpu();
     const emulator::EmulatedGpuOptions options{.processors = o.processors[rank],
@@ -131,7 +164,7 @@ class GpuRanks final : public StepRunner {
 
   void join(int ranks, const GpusOptions& o) {
     dma::EndpointSpec spec;
-    spec.force_posted = o.posted;
+    spec.force_posted = o.way == Way::kPosted;
     spec.first_count = o.first_count;
     if (o.faults) spec.pump.attempts = o.faults->cut_after == UINT64_MAX ? 10 : 2;
     for (const Program& program : compiled_.programs) {

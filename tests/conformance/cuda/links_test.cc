@@ -1,5 +1,5 @@
-// Ranks that exchange through memory of the host: posted links between ranks of one launch, and ranks with a
-// GPU each, whose launches know nothing of each other, over stores of the GPU (direct) or requests (posted).
+// Posted links between ranks of one launch, and ranks with a GPU each, whose launches know nothing of each other: they
+// exchange in each other's memory, or through memory of the host by stores of the GPU (direct) or requests (posted).
 // The oracle is the launch that holds all ranks and exchanges in device memory: equal bytes.
 #include <gtest/gtest.h>
 
@@ -105,7 +105,19 @@ std::vector<Options> schedules() {
   return all;
 }
 
-class GpuPerRank : public ::testing::TestWithParam<bool> {};
+class GpuPerRank : public ::testing::TestWithParam<Way> {
+ protected:
+  // The way that all pairs have taken.
+  static void expect_way(GpuRanks& ranks, int size) {
+    for (int r = 0; r < size; ++r) {
+      const std::vector<cuda::PairWay> ways = ranks.executor(r).ways();
+      EXPECT_EQ(ways.size(),
+                GetParam() == Way::kPosted ? 0u : static_cast<std::size_t>(size * (size - 1) / 2));
+      for (const cuda::PairWay& way : ways)
+        EXPECT_EQ(way.why_not.empty(), GetParam() == Way::kGpu) << way.why_not;
+    }
+  }
+};
 
 TEST_P(GpuPerRank, GivesTheBytesOfOneLaunch) {
   const auto prompt = random_tokens(9, 3);
@@ -117,11 +129,16 @@ TEST_P(GpuPerRank, GivesTheBytesOfOneLaunch) {
     EXPECT_TRUE(same_bits(expected, run_greedy(ranks, prompt, 5, 3)))
         << static_cast<int>(schedule.schedule) << " seed " << schedule.seed;
     EXPECT_FALSE(world->failure());
+    expect_way(ranks, 2);
     // Who has carried the messages: each is one raise, and one request of posted links.
     const dma::Sender to = ranks.group(0).sender(1, 0);
     const uint64_t sent = ranks.group(1).receiver(0, 0).arrived->load() - o.first_count;
-    EXPECT_GT(sent, 8u);
-    EXPECT_EQ(to.completed->load() - o.first_count, GetParam() ? sent : 0);
+    if (GetParam() == Way::kGpu) {
+      EXPECT_EQ(sent, 0u);
+    } else {
+      EXPECT_GT(sent, 8u);
+    }
+    EXPECT_EQ(to.completed->load() - o.first_count, GetParam() == Way::kPosted ? sent : 0);
   }
 }
 
@@ -159,7 +176,9 @@ TEST_P(GpuPerRank, ManyPeersLeasesAndBarriersChangeNothing) {
       EXPECT_GE(gpus.executor(r).launches(), 2);
       if (r == 0) continue;
       // More messages than slots.
-      EXPECT_GT(gpus.group(0).receiver(r, 0).arrived->load() - options.first_count, 8u);
+      if (GetParam() != Way::kGpu) {
+        EXPECT_GT(gpus.group(0).receiver(r, 0).arrived->load() - options.first_count, 8u);
+      }
     }
   }
 }
@@ -210,18 +229,39 @@ TEST_P(GpuPerRank, AnAbortedLoopRaisesTheGroupsFlag) {
   EXPECT_TRUE(ranks.group(0).abort().raised());
 }
 
+// Eight ranks in each other's memory, of GPUs with one processor and with several.
+TEST(GpuPerRankInEachOthersMemory, TwoFourAndEightGpusGiveTheBytesOfOneLaunch) {
+  const auto prompt = random_tokens(5, 6);
+  TokenGraphOptions o;
+  o.heads = o.kv_heads = 8;
+  o.layers = 1;
+  const DecoderModel model = gpt2_tokens(o);
+  for (const int ranks : {2, 4, 8}) {
+    RunnerSetup one = one_launch(ranks, Link::kDirect);
+    one.options.device.processors = 1;
+    const Rows expected = run_greedy(*make_runner(model, one), prompt, 3, 3);
+    std::vector<int> processors(static_cast<std::size_t>(ranks), 1);
+    processors.back() = 2;
+    const auto world = std::make_shared<World>(schedules()[ranks == 4 ? 1 : 0]);
+    GpuRanks gpus(model, {world, processors, Way::kGpu, ~uint64_t{0} - 5});
+    EXPECT_TRUE(same_bits(expected, run_greedy(gpus, prompt, 3, 3))) << ranks << " ranks";
+    EXPECT_FALSE(world->failure());
+    EXPECT_EQ(cuda::text_of(gpus.executor(ranks - 1).ways()).find("host"), std::string::npos);
+  }
+}
+
 // A wire that loses, delays and reorders: outboxes may be read long after they were written.
 TEST(GpuPerRankOverABadWire, LossAndDelayChangeNothing) {
   const auto prompt = random_tokens(6, 4);
   const Rows expected = run_greedy(*make_runner(model_of(true), one_launch(2, Link::kDirect)), prompt, 4, 4);
-  GpusOptions o{std::make_shared<World>(schedules()[1]), {2, 2}, true};
+  GpusOptions o{std::make_shared<World>(schedules()[1]), {2, 2}, Way::kPosted};
   o.faults = {.seed = 5, .drop = 0.02, .refuse = 0.1, .delay_polls = 20, .reorder = true};
   GpuRanks ranks(model_of(true), o);
   EXPECT_TRUE(same_bits(expected, run_greedy(ranks, prompt, 4, 4)));
 }
 
 TEST(GpuPerRankOverABadWire, ACutWireIsNamed) {
-  GpusOptions o{std::make_shared<World>(), {2, 2}, true};
+  GpusOptions o{std::make_shared<World>(), {2, 2}, Way::kPosted};
   o.faults = dma::FaultPlan{.cut_after = 3};
   GpuRanks ranks(model_of(true), o);
   try {
@@ -234,8 +274,8 @@ TEST(GpuPerRankOverABadWire, ACutWireIsNamed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Links, GpuPerRank, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Posted" : "Direct"; });
+INSTANTIATE_TEST_SUITE_P(Links, GpuPerRank, ::testing::Values(Way::kGpu, Way::kHost, Way::kPosted),
+                         [](const auto& info) { return name_of(info.param); });
 
 }  // namespace
 }  // namespace ark::test

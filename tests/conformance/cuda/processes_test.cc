@@ -1,14 +1,19 @@
-// Rank 0's runner and the ranks that it sends its steps to, each with a GPU of its own, over the transport
-// and the bootstrap that processes use. The ranks are threads here, since an emulated GPU belongs to its
-// process, but share nothing beside files of memory and sockets.
+// Rank 0's runner and the ranks that it sends its steps to, each with a GPU of its own in a world of its own, over the
+// transport and the bootstrap that processes use. They share nothing beside files of memory and sockets: threads here,
+// and at the end this program, started again.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "base/error.h"
+#include "dma/launch.h"
+#include "tests/conformance/cuda/gpu_ranks.h"
 #include "tests/conformance/cuda/test_gpu.h"
 #include "tests/emulator/emulated_gpu.h"
 #include "tests/engine/driving.h"
@@ -20,7 +25,7 @@ namespace {
 constexpr int32_t kPages = 64;
 
 struct RankOptions {
-  bool posted = false;
+  Way way = Way::kHost;
   int32_t pages = kPages;
   bool on_gpu = true;
   int arch = 900;  // of the GPU
@@ -28,7 +33,7 @@ struct RankOptions {
   int32_t processors = 2;
 };
 
-class GpuProcesses : public ::testing::TestWithParam<bool> {
+class GpuProcesses : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
     if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs a GPU for each rank";
@@ -48,7 +53,7 @@ class GpuProcesses : public ::testing::TestWithParam<bool> {
     graph.kv_heads = 2;
     CompileOptions c{
         .ranks = 2, .max_tokens = 16, .max_rows = 4, .max_items = 16, .page_size = 4, .pages = o.pages};
-    if (o.posted) c.link = Link::kPosted;
+    if (o.way == Way::kPosted) c.link = Link::kPosted;
     return compile_decoder(llama_tokens(graph), c);
   }
   static RaggedOptions ragged(const RankOptions& o) {
@@ -62,6 +67,7 @@ class GpuProcesses : public ::testing::TestWithParam<bool> {
                                                       emulator::EmulatedGpuOptions{.arch = o.arch});
     r.device.numerics = o.numerics;
     r.device.processors = o.processors;
+    r.device.peer_links = o.way == Way::kGpu;
     r.device.linger = std::chrono::microseconds(200);  // parks between steps
     return r;
   }
@@ -94,7 +100,7 @@ TEST_P(GpuProcesses, GiveTheBytesOfOneLaunch) {
   TokenGraphOptions graph;
   graph.kv_heads = 2;
   const auto expected = run_greedy(*make_runner(llama_tokens(graph), one), prompt, 4, 12);
-  const RankOptions o{.posted = GetParam()};
+  const RankOptions o{.way = GetParam()};
   start_rank_1(o);
   {
     const auto runner = rank_0(o);
@@ -109,19 +115,19 @@ TEST_P(GpuProcesses, GiveTheBytesOfOneLaunch) {
 }
 
 TEST_P(GpuProcesses, RanksThatDifferRefuseEachOther) {
-  const bool posted = GetParam();
+  const Way way = GetParam();
   struct Case {
     RankOptions other;
     std::string named;
   };
   for (const auto& [other, named] :
-       std::vector<Case>{{{.posted = posted, .pages = kPages + 1}, "channel steps for "},
-                         {{.posted = posted, .on_gpu = false}, "channel exchange 0"},
-                         {{.posted = posted, .arch = 800}, "of sm_80 GPUs, exact"},
-                         {{.posted = posted, .numerics = cuda::Numerics::kFast}, "of sm_90a GPUs, fast"}}) {
+       std::vector<Case>{{{.way = way, .pages = kPages + 1}, "channel steps for "},
+                         {{.way = way, .on_gpu = false}, "channel exchange 0"},
+                         {{.way = way, .arch = 800}, "of sm_80 GPUs, exact"},
+                         {{.way = way, .numerics = cuda::Numerics::kFast}, "of sm_90a GPUs, fast"}}) {
     start_rank_1(other);
     try {
-      rank_0({.posted = posted});
+      rank_0({.way = way});
       ADD_FAILURE() << "no refusal";
     } catch (const Error& error) {
       const std::string text = error.what();
@@ -137,7 +143,7 @@ TEST_P(GpuProcesses, RanksThatDifferRefuseEachOther) {
 
 // A rank that has joined and then cannot start its loop says why; a closed connection alone would not.
 TEST_P(GpuProcesses, WhyARankCannotStartReachesRank0) {
-  const RankOptions o{.posted = GetParam()};
+  const RankOptions o{.way = GetParam()};
   RankOptions too_many = o;
   too_many.processors = 100;
   start_rank_1(too_many);
@@ -157,8 +163,108 @@ TEST_P(GpuProcesses, WhyARankCannotStartReachesRank0) {
   EXPECT_EQ(error_.rfind("the loop needs 100 blocks", 0), 0u) << error_;
 }
 
-INSTANTIATE_TEST_SUITE_P(Links, GpuProcesses, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Posted" : "Direct"; });
+INSTANTIATE_TEST_SUITE_P(Links, GpuProcesses, ::testing::Values(Way::kGpu, Way::kHost, Way::kPosted),
+                         [](const auto& info) { return name_of(info.param); });
+
+// ---- processes
+
+constexpr const char* kRole = "ARK_TEST_ROLE";
+
+Compiled compile_for(int ranks) {
+  TokenGraphOptions graph;
+  graph.heads = graph.kv_heads = 8;
+  graph.layers = 1;
+  return compile_decoder(
+      gpt2_tokens(graph),
+      {.ranks = ranks, .max_tokens = 16, .max_rows = 4, .max_items = 16, .page_size = 4, .pages = kPages});
+}
+RaggedOptions ragged_for() {
+  RaggedOptions r;
+  r.limits = {16, 4, 8, 64, 4, kPages, 101, 2};
+  r.max_items = 16;
+  r.step_deadline = r.join_deadline = std::chrono::seconds(60);
+  r.gpu = std::make_shared<emulator::EmulatedGpu>(std::make_shared<emulator::World>(),
+                                                  emulator::EmulatedGpuOptions{.processors = 1});
+  r.device.processors = 1;
+  return r;
+}
+dma::Deadline soon() { return dma::Deadline::after(std::chrono::seconds(60)); }
+
+std::ptrdiff_t open_files() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
+}
+
+TEST(GpuRankProcess, Body) {
+  if (!dma::Environment::is_set() || !std::getenv(kRole)) return;  // only in the copies
+  const dma::Environment environment = dma::Environment::from_process();
+  try {
+    serve_rank(compile_for(environment.size), ragged_for(), dma::join_environment(environment, soon()));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    _exit(69);
+  }
+}
+
+class GpuRankProcesses : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs a GPU for each rank";
+    setenv(kRole, "rank", 1);
+  }
+  static dma::RankProcesses start(int size) {
+    return {size, {"--gtest_filter=GpuRankProcess.Body", "--gtest_brief=1"}};
+  }
+  static std::unique_ptr<RaggedRunner> rank_0(const dma::RankProcesses& processes, int size) {
+    return make_ragged_runner(compile_for(size), ragged_for(),
+                              dma::join_environment(processes.environment(), soon()));
+  }
+};
+
+TEST_F(GpuRankProcesses, StoreIntoEachOthersMemoryAndGiveTheBytesOfOneLaunch) {
+  const std::vector<int32_t> prompt = {5, 17, 3, 99, 54, 21, 8};
+  TokenGraphOptions graph;
+  graph.heads = graph.kv_heads = 8;
+  graph.layers = 1;
+  for (const int size : {2, 4, 8}) {
+    RunnerSetup one;
+    one.ranks = size;
+    one.max_tokens = 16;
+    one.pages = kPages;
+    one.options.gpu = test_gpu({});
+    one.options.device.processors = 1;
+    const auto expected = run_greedy(*make_runner(gpt2_tokens(graph), one), prompt, 4, 4);
+    const dma::RankProcesses processes = start(size);
+    const auto runner = rank_0(processes, size);
+    EXPECT_EQ(cuda::text_of(runner->device()->ways()).find("host"), std::string::npos)
+        << cuda::text_of(runner->device()->ways());
+    EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 4, 4))) << size;
+  }
+}
+
+TEST_F(GpuRankProcesses, AKilledOneIsNamedAndLeavesNoHandle) {
+  std::ptrdiff_t before = 0;
+  for (int round = 0; round < 2; ++round) {  // the first loads what stays
+    {
+      const dma::RankProcesses processes = start(3);
+      const auto runner = rank_0(processes, 3);
+      run_greedy(*runner, {5, 17, 3}, 4, 2);
+      kill(processes.pid(1), SIGKILL);
+      std::string why;
+      try {
+        for (int i = 0; i < 1000; ++i) run_greedy(*runner, {5, 17, 3}, 4, 2);
+      } catch (const Error& error) {
+        why = error.what();
+      }
+      EXPECT_NE(why.find("rank 1 is dead"), std::string::npos) << why;
+      int status = -1;
+      ASSERT_EQ(waitpid(processes.pid(2), &status, 0), processes.pid(2));
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 69) << status;
+    }
+    if (round == 0) before = open_files();
+  }
+  EXPECT_EQ(open_files(), before);
+}
 
 }  // namespace
 }  // namespace ark::test

@@ -1,7 +1,13 @@
 #include "tests/cuda/fake/libcuda.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -151,6 +157,15 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
       break;
     case 97:
       *value = state.shared_per_block;
+      break;
+    case 102:
+      *value = state.sharing.virtual_memory;
+      break;
+    case 103:
+      *value = state.sharing.files;
+      break;
+    case 128:
+      *value = state.sharing.fabric;
       break;
     default:
       return kInvalid;
@@ -327,6 +342,160 @@ int cuLaunchCooperativeKernel(void*, unsigned x, unsigned, unsigned, unsigned th
 }
 
 #if !defined(ARK_FAKE_WITHOUT_GRAPHS)
+
+// ---- memory that GPUs share: a file of memory each, whose last page says whose it is
+
+struct Properties {  // CUmemAllocationProp
+  int type, handle_types, location_type, device;
+  void* windows;
+  unsigned char flags[8];
+};
+struct Access {  // CUmemAccessDesc
+  int location_type, device, flags;
+};
+struct SharedAllocation {
+  int file;
+  std::size_t bytes;
+  int device;
+  bool is_own, for_fabric;
+};
+constexpr std::size_t kUnit = std::size_t{2} << 20, kPage = 4096;
+constexpr int kFile = 1, kFabric = 8, kNotPermitted = 800, kNotSupported = 801, kInvalidDevice = 101;
+std::map<uint64_t, SharedAllocation> shared;  // by handle
+std::map<uint64_t, std::size_t> ranges;       // of addresses
+std::map<uint64_t, uint64_t> mapped_there;    // by address: the handle
+uint64_t next_handle = 1;
+
+int cuMemGetAllocationGranularity(std::size_t* unit, const Properties* p, int) {
+  if (is_refused(false) || p->type != 1 || p->location_type != 1) return kInvalid;
+  *unit = kUnit;
+  return 0;
+}
+int cuMemCreate(uint64_t* handle, std::size_t bytes, const Properties* p, unsigned long long) {
+  if (is_refused()) return kOutOfMemory;
+  if (bytes == 0 || bytes % kUnit != 0 || p->type != 1 || p->location_type != 1 || p->device >= state.gpus)
+    return kInvalid;
+  if ((p->handle_types & kFabric) && !state.sharing.fabric_is_up) return kNotPermitted;
+  const std::lock_guard lock(mutex);
+  if (state.used + bytes > state.memory) return kOutOfMemory;
+  const int file = memfd_create("fake GPU memory", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes + kPage)) != 0) return kOutOfMemory;
+  const int device = p->device;
+  if (pwrite(file, &device, sizeof device, static_cast<off_t>(bytes)) != sizeof device) return kOutOfMemory;
+  shared[*handle = next_handle++] = {file, bytes, device, true, (p->handle_types & kFabric) != 0};
+  state.used += bytes;
+  ++state.handles;
+  return 0;
+}
+int cuMemRelease(uint64_t handle) {
+  wait_for_kernels();
+  const std::lock_guard lock(mutex);
+  const auto it = shared.find(handle);
+  if (it == shared.end()) return kInvalid;
+  close(it->second.file);
+  if (it->second.is_own) state.used -= it->second.bytes;
+  shared.erase(it);
+  --state.handles;
+  return 0;
+}
+int cuMemExportToShareableHandle(void* to, uint64_t handle, int type, unsigned long long) {
+  if (is_refused(false)) return kOutOfMemory;
+  const std::lock_guard lock(mutex);
+  const auto it = shared.find(handle);
+  if (it == shared.end()) return kInvalid;
+  if (type == kFile) {
+    const int copy = fcntl(it->second.file, F_DUPFD_CLOEXEC, 0);
+    std::memcpy(to, &copy, sizeof copy);
+    return copy < 0 ? kOutOfMemory : 0;
+  }
+  if (type != kFabric || !it->second.for_fabric) return kNotSupported;
+  std::snprintf(static_cast<char*>(to), 64, "/proc/%d/fd/%d", getpid(), it->second.file);
+  return 0;
+}
+int cuMemImportFromShareableHandle(uint64_t* handle, void* from, int type) {
+  if (is_refused(false)) return kOutOfMemory;
+  int file = -1;
+  if (type == kFile) {
+    file = fcntl(static_cast<int>(reinterpret_cast<intptr_t>(from)), F_DUPFD_CLOEXEC, 0);
+  } else if (type == kFabric && state.sharing.fabric) {
+    file = open(static_cast<const char*>(from), O_RDWR | O_CLOEXEC);
+  }
+  struct stat status = {};
+  int device = 0;
+  const bool is_memory =
+      file >= 0 && fstat(file, &status) == 0 && status.st_size > static_cast<off_t>(kPage) &&
+      pread(file, &device, sizeof device, status.st_size - static_cast<off_t>(kPage)) == sizeof device;
+  if (!is_memory) {
+    if (file >= 0) close(file);
+    return kInvalid;
+  }
+  if (state.sharing.loses_stores) {
+    close(file);
+    file = memfd_create("nobody's memory", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, status.st_size) != 0) return kOutOfMemory;
+  }
+  const std::lock_guard lock(mutex);
+  shared[*handle = next_handle++] = {file, static_cast<std::size_t>(status.st_size) - kPage, device, false,
+                                     false};
+  ++state.handles;
+  return 0;
+}
+int cuMemAddressReserve(uint64_t* address, std::size_t bytes, std::size_t, uint64_t, unsigned long long) {
+  if (is_refused()) return kOutOfMemory;
+  if (bytes == 0 || bytes % kUnit != 0) return kInvalid;
+  void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return kOutOfMemory;
+  const std::lock_guard lock(mutex);
+  ranges[*address = reinterpret_cast<uint64_t>(range)] = bytes;
+  ++state.ranges;
+  return 0;
+}
+int cuMemAddressFree(uint64_t address, std::size_t bytes) {
+  const std::lock_guard lock(mutex);
+  const auto it = ranges.find(address);
+  if (it == ranges.end() || it->second != bytes || mapped_there.count(address)) return kInvalid;
+  munmap(reinterpret_cast<void*>(address), bytes);
+  ranges.erase(it);
+  --state.ranges;
+  return 0;
+}
+int cuMemMap(uint64_t address, std::size_t bytes, std::size_t offset, uint64_t handle, unsigned long long) {
+  if (is_refused()) return kOutOfMemory;
+  const std::lock_guard lock(mutex);
+  const auto range = ranges.find(address);
+  const auto memory = shared.find(handle);
+  if (range == ranges.end() || range->second != bytes || memory == shared.end() ||
+      memory->second.bytes != bytes || offset != 0 || mapped_there.count(address))
+    return kInvalid;
+  if (mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->second.file,
+           0) == MAP_FAILED)
+    return kOutOfMemory;
+  mapped_there[address] = handle;
+  ++state.mappings;
+  return 0;
+}
+int cuMemUnmap(uint64_t address, std::size_t bytes) {
+  wait_for_kernels();
+  const std::lock_guard lock(mutex);
+  if (mapped_there.erase(address) == 0) return kInvalid;
+  mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  --state.mappings;
+  return 0;
+}
+// Before this, nobody can touch what is mapped.
+int cuMemSetAccess(uint64_t address, std::size_t bytes, const Access* access, std::size_t count) {
+  if (is_refused()) return kOutOfMemory;
+  const std::lock_guard lock(mutex);
+  const auto there = mapped_there.find(address);
+  if (there == mapped_there.end() || count != 1 || access->flags != 3 || access->location_type != 1)
+    return kInvalid;
+  if (access->device != shared.at(there->second).device && !state.sharing.peers) return kInvalidDevice;
+  return mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) == 0 ? 0 : kInvalid;
+}
+int cuDeviceCanAccessPeer(int* can, int, int) {
+  *can = state.sharing.peers;
+  return 0;
+}
 
 // CUDA_KERNEL_NODE_PARAMS_v2.
 struct Node {

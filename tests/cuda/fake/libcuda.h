@@ -25,12 +25,21 @@ struct FakeCuda {
     int init_ms = 0, init_result = 0;
     int refuse_in = 0;  // the n-th call from now that could fail does, for lack of memory; 0: none
   } hostile;
+  // Memory that GPUs share, of this process or others: what this machine can.
+  struct Sharing {
+    bool virtual_memory = true, files = true, fabric = false;
+    bool fabric_is_up = true;   // else memory for a fabric cannot be had
+    bool peers = true;          // GPUs reach each other
+    bool loses_stores = false;  // a peer's memory can be mapped, but is another's
+  } sharing;
   std::size_t parameter_bytes = 8;  // of the kernel
   // What has been done.
   std::atomic<uint64_t> used{0};  // bytes of device memory
   std::atomic<int> launches{0}, running{0}, modules{0}, module_loads{0}, streams{0}, events{0}, contexts{0},
       mapped{0};
   std::atomic<int> waited_in_vain{0};  // calls that gave up on a kernel that did not end
+  // Of shared memory: handles, ranges of addresses, mappings, now.
+  std::atomic<int> handles{0}, ranges{0}, mappings{0};
   // Graphs: alive; instantiated, whose parameter was set, launched (which counts as a launch too).
   std::atomic<int> graphs{0}, graphs_made{0}, graph_updates{0}, graph_launches{0};
 };

@@ -1,0 +1,248 @@
+#include "engine/cuda/peer_links.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <random>
+
+#include "base/error.h"
+#include "dma/blob.h"
+#include "dma/hand_round.h"
+
+namespace ark::cuda {
+namespace {
+
+// Ranks may pack their weights for long; who dies meanwhile is noticed by the bootstrap.
+constexpr std::chrono::minutes kPatience{60};
+constexpr uint64_t kLine = 64, kBoxAlignment = 256;
+
+// What `from` writes into a block that has told `nonce`.
+std::array<uint64_t, kLine / 8> trial_of(uint64_t nonce, int from) {
+  std::array<uint64_t, kLine / 8> words{};
+  for (std::size_t i = 0; i < words.size(); ++i)
+    words[i] = nonce + (static_cast<uint64_t>(from) * words.size() + i + 1) * 0x9e3779b97f4a7c15;
+  return words;
+}
+
+struct Told {
+  uint64_t bytes = 0, nonce = 0;
+  std::string fabric, why_none;
+};
+
+std::string to_blob(const Told& told) {
+  return dma::BlobWriter().number(told.bytes).number(told.nonce).text(told.fabric).text(told.why_none).take();
+}
+
+Told told_by(int rank, const std::string& bytes) {
+  dma::BlobReader blob(bytes, "rank " + std::to_string(rank) + ": its block of GPU memory");
+  Told told;
+  told.bytes = blob.number<uint64_t>();
+  told.nonce = blob.number<uint64_t>();
+  told.fabric = blob.text();
+  told.why_none = blob.text();
+  blob.end();
+  return told;
+}
+
+std::string one_line(const Error& error) { return escaped(error.what(), 300); }
+
+}  // namespace
+
+// A block: for each rank a line that it tries out; for each rank and kind of channel the counters that it raises; for
+// each kind the inboxes of all ranks. The own rank's places are unused.
+struct PeerLinks::Layout {
+  uint64_t ranks = 0, kinds = 0;
+  std::vector<uint64_t> boxes, box_bytes;  // by kind: where they begin, bytes of one
+  uint64_t bytes = 0;
+
+  uint64_t trial(int rank) const { return static_cast<uint64_t>(rank) * kLine; }
+  uint64_t counter(int rank, uint32_t kind, dma::RouteEnd end) const {
+    return (ranks + (static_cast<uint64_t>(rank) * kinds + kind) * 2 + static_cast<uint64_t>(end)) * kLine;
+  }
+  uint64_t inbox(int rank, uint32_t kind) const {
+    return boxes[kind] + static_cast<uint64_t>(rank) * box_bytes[kind];
+  }
+};
+
+PeerLinks::Layout PeerLinks::layout() const {
+  Layout l{.ranks = static_cast<uint64_t>(group_.size()), .kinds = kinds_};
+  l.bytes = l.ranks * (1 + l.kinds * 2) * kLine;
+  const int peer = group_.rank() == 0 ? 1 : 0;  // kinds are the same between all ranks
+  for (uint32_t kind = 0; kind < kinds_; ++kind) {
+    const dma::Sender sender = group_.sender(peer, kind);
+    l.boxes.push_back((l.bytes + kBoxAlignment - 1) / kBoxAlignment * kBoxAlignment);
+    l.box_bytes.push_back(sender.slots * sender.slot_bytes);
+    l.bytes = l.boxes.back() + l.ranks * l.box_bytes.back();
+  }
+  return l;
+}
+
+PeerLinks::PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool wanted)
+    : gpu_(gpu), program_(program), group_(group), peers_(static_cast<std::size_t>(group.size())) {
+  std::random_device random;
+  nonce_ = uint64_t{random()} << 32 | random();
+  for (std::size_t c = 0; c < program.channels.size(); ++c)
+    kinds_ = std::max(kinds_, dma_channel_of(program, static_cast<int32_t>(c)) + 1);
+  BlockHandle handle;
+  try {
+    if (!wanted) throw Error(Code::kUnsupported, kHostLinksAskedFor);
+    allocate(handle);
+  } catch (const Error& error) {
+    why_none_ = one_line(error);
+    own_ = {};
+    handle = {};
+  }
+  const std::vector<std::string> told =
+      gather(to_blob({.bytes = own_.bytes, .nonce = nonce_, .fabric = handle.fabric, .why_none = why_none_}));
+  attach(told, handle);
+  try_out();
+  settle();
+}
+
+// Collective. A death has a better name than the round that it ends.
+std::vector<std::string> PeerLinks::gather(const std::string& blob) {
+  try {
+    return group_.bootstrap().all_gather(blob, dma::Deadline::after(kPatience));
+  } catch (const Error&) {
+    if (const std::string why = group_.trouble(); !why.empty()) throw Error(Code::kUnavailable, why);
+    throw;
+  }
+}
+
+void PeerLinks::allocate(BlockHandle& handle) {
+  const Layout l = layout();
+  for (uint32_t kind = 0; kind < kinds_; ++kind) {
+    if (group_.sender(group_.rank() == 0 ? 1 : 0, kind).slot_bytes > UINT32_MAX)
+      throw Error(Code::kUnsupported, "messages of 4 GiB and more");
+  }
+  own_ = gpu_.allocate_shared(l.bytes, "inboxes of rank " + std::to_string(group_.rank()), handle);
+  gpu_.clear(own_.address, l.bytes);
+  const uint64_t first = group_.sender(group_.rank() == 0 ? 1 : 0, 0).first_count;
+  std::vector<uint64_t> counters(l.ranks * l.kinds * 2 * (kLine / 8));
+  for (std::size_t i = 0; i < counters.size(); i += kLine / 8) counters[i] = first;
+  gpu_.upload(own_.address + l.counter(0, 0, dma::RouteEnd::kArrived), std::as_bytes(std::span(counters)));
+}
+
+// Maps the peers' blocks, and writes into each what its owner can expect of this rank.
+void PeerLinks::attach(const std::vector<std::string>& told, const BlockHandle& own) {
+  std::vector<dma::Handed> handed =
+      dma::hand_round(group_.bootstrap(), own.file.number(), dma::Deadline::after(kPatience));
+  const Layout l = layout();
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    if (peer == group_.rank()) continue;
+    const Told theirs = told_by(peer, told[peer]);
+    Peer& to = peers_[peer];
+    if (!theirs.why_none.empty() || !why_none_.empty()) {
+      to.why_not = !why_none_.empty() ? "rank " + std::to_string(group_.rank()) + ": " + why_none_
+                                      : "rank " + std::to_string(peer) + ": " + theirs.why_none;
+      continue;
+    }
+    if (theirs.bytes != own_.bytes) {
+      to.why_not = "blocks of ranks " + std::to_string(peer) + " and " + std::to_string(group_.rank()) +
+                   " differ in size";
+      continue;
+    }
+    if (!handed[peer].descriptor.is_open() && theirs.fabric.empty()) {
+      to.why_not = "rank " + std::to_string(group_.rank()) + " gets no descriptor of rank " +
+                   std::to_string(peer) + ": " + handed[peer].why_not;
+      continue;
+    }
+    try {
+      to.block = gpu_.open_shared({std::move(handed[peer].descriptor), theirs.fabric}, theirs.bytes);
+      const auto trial = trial_of(theirs.nonce, group_.rank());
+      gpu_.upload(to.block.address + l.trial(group_.rank()), std::as_bytes(std::span(trial)));
+    } catch (const Error& error) {
+      to = {{}, one_line(error)};
+    }
+  }
+}
+
+// All have written: looks for what those who could have. There are machines that map a peer's memory and lose what is
+// stored there.
+void PeerLinks::try_out() {
+  dma::BlobWriter reached;
+  for (const Peer& peer : peers_) reached.text(peer.why_not);
+  const std::vector<std::string> all = gather(reached.take());
+  const Layout l = layout();
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    Peer& from = peers_[peer];
+    if (peer == group_.rank() || !from.why_not.empty()) continue;
+    dma::BlobReader blob(all[peer], "rank " + std::to_string(peer) + ": what it reaches");
+    std::string why;
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      const std::string_view text = blob.text();
+      if (rank == group_.rank()) why = text;
+    }
+    blob.end();
+    if (why.empty()) {
+      std::array<uint64_t, kLine / 8> seen{};
+      try {
+        gpu_.download(std::as_writable_bytes(std::span(seen)), own_.address + l.trial(peer));
+        if (seen != trial_of(nonce_, peer))
+          why = "what GPUs store into each other's memory is lost between ranks " + std::to_string(peer) +
+                " and " + std::to_string(group_.rank());
+      } catch (const Error& error) {
+        why = one_line(error);
+      }
+    }
+    if (!why.empty()) from = {{}, why};
+  }
+}
+
+// A pair takes this way only if both can.
+void PeerLinks::settle() {
+  dma::BlobWriter settled;
+  for (const Peer& peer : peers_) settled.text(peer.why_not);
+  const std::vector<std::string> all = gather(settled.take());
+  std::vector<std::vector<std::string>> why(all.size());
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    dma::BlobReader blob(all[rank], "rank " + std::to_string(rank) + ": the ways that it takes");
+    for (std::size_t peer = 0; peer < all.size(); ++peer) why[rank].emplace_back(blob.text());
+    blob.end();
+  }
+  for (int b = 0; b < group_.size(); ++b) {
+    for (int a = 0; a < b; ++a) ways_.push_back({a, b, why[a][b].empty() ? why[b][a] : why[a][b]});
+  }
+  for (const PairWay& way : ways_) {
+    if (!way.why_not.empty() && (way.a == group_.rank() || way.b == group_.rank()))
+      peers_[way.a == group_.rank() ? way.b : way.a].block = {};
+  }
+  if (std::none_of(peers_.begin(), peers_.end(),
+                   [](const Peer& peer) { return peer.block.owner != nullptr; }))
+    own_ = {};
+}
+
+ChannelPlace PeerLinks::place(int32_t number) const {
+  const Channel& channel = program_.channels[number];
+  const uint32_t kind = dma_channel_of(program_, number);
+  const dma::Sender sender = group_.sender(channel.peer, kind);
+  const Layout l = layout();
+  const int own = group_.rank(), peer = channel.peer;
+  const uint64_t here = own_.address, there = peers_[peer].block.address;
+  const auto arrived = dma::RouteEnd::kArrived, credit = dma::RouteEnd::kCredit;
+  ChannelPlace place;
+  place.link = LinkKind::kMapped;
+  place.slot_bytes = sender.slot_bytes;
+  place.slot_count = sender.slots;
+  place.first_count = place.first = sender.first_count;
+  // The peer's place in each block: what it stores into.
+  place.slots = channel.outgoing ? there + l.inbox(own, kind) : here + l.inbox(peer, kind);
+  place.raised = there + l.counter(own, kind, channel.outgoing ? arrived : credit);
+  place.awaited = here + l.counter(peer, kind, channel.outgoing ? credit : arrived);
+  return place;
+}
+
+std::string text_of(const std::vector<PairWay>& ways) {
+  std::map<std::string, std::string> pairs;  // by why_not; the empty one comes first
+  for (const PairWay& way : ways) {
+    std::string& list = pairs[way.why_not];
+    list += (list.empty() ? "" : ", ") + std::to_string(way.a) + "-" + std::to_string(way.b);
+  }
+  std::string text;
+  for (const auto& [why, list] : pairs)
+    text += (text.empty() ? "" : "; ") +
+            (why.empty() ? "GPU to GPU: " + list : "through memory of the host: " + list + " (" + why + ")");
+  return text;
+}
+
+}  // namespace ark::cuda

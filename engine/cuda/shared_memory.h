@@ -1,0 +1,17 @@
+// Device memory that other GPUs map, of this process or another: CUDA's virtual memory management.
+#pragma once
+
+#include "engine/cuda/driver_context.h"
+#include "engine/cuda/gpu.h"
+
+namespace ark::cuda {
+
+// One GPU's; as Gpu's calls of these names. `driver` outlives the blocks.
+SharedBlock allocate_shared(const Driver& driver, uint64_t bytes, const std::string& what,
+                            BlockHandle& handle);
+SharedBlock open_shared(const Driver& driver, const BlockHandle& handle, uint64_t bytes);
+
+// Why this GPU can share no memory; empty if it can.
+std::string why_not_shared(const Driver& driver);
+
+}  // namespace ark::cuda
