@@ -66,7 +66,7 @@ struct PhaseCall {
   const Variant* variant = nullptr;
   const VariantFacts* facts = nullptr;
   std::span<const TensorView> operands;    // absent optional ones: !present()
-  const WeightUse* weight = nullptr;       // of operand 1 (kMatMul, kEmbed)
+  const WeightUse* weight = nullptr;       // of operand 1 (kMatMul, kGatedMatMul, kEmbed)
   const Attributes* attributes = nullptr;  // kGeneric: symbols replaced by their values
   int32_t outputs = 1;                     // kGeneric: how many of the last operands
   int32_t rank = 0;                        // of kSend and kRecv...: place of the own part

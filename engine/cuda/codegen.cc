@@ -16,6 +16,7 @@ std::string numbered(std::string text, std::size_t number) {
 KernelSource make_source(const VariantSet& variants, const SourceOptions& options) {
   std::string text =
       "// One loop kernel: what a variant number means, engine/cuda/variants.h.\n"
+      "#include \"engine/cuda/bodies/append.h\"\n"
       "#include \"engine/cuda/bodies/attention.h\"\n"
       "#include \"engine/cuda/bodies/matmul.h\"\n"
       "#include \"engine/cuda/bodies/pointwise.h\"\n"

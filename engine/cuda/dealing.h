@@ -103,15 +103,16 @@ struct StreamTile {
 };
 
 // Up to kFewRows rows each warp takes whole pieces, a batch of them at once: as many, a power of two, as there is room
-// for in a block's scratch beside the tree's sums. Elements of x's rows in it: batch_columns().
+// for in a block's scratch beside the tree's sums, and those of the first one of two products. Elements of x's rows in
+// it: batch_columns().
 inline constexpr u32 kBorderBytes = (kMaxPieces + 4) * 4;  // of pieces, at the start of the scratch
 ARK_BOTH constexpr i32 sum_pitch(i32 panel) {
   return panel + 4;
 }  // floats of a row of sums; rows in different banks
 ARK_DEVICE i32 batch_columns(i32 count, i32 longest_piece) { return (count * longest_piece + 3) / 4 * 4 + 8; }
-ARK_DEVICE i32 batch_of(i32 pieces, i32 longest_piece, i32 rows, i32 panel, u32 scratch_bytes) {
-  const i32 levels = log2_of(static_cast<u32>(pieces)) + 1;
-  const i32 room = static_cast<i32>(scratch_bytes - kBorderBytes) / 4 - levels * rows * panel;
+ARK_DEVICE i32 batch_of(i32 pieces, i32 longest_piece, i32 rows, i32 panel, bool keeps, u32 scratch_bytes) {
+  const i32 sums = log2_of(static_cast<u32>(pieces)) + 1 + keeps;
+  const i32 room = static_cast<i32>(scratch_bytes - kBorderBytes) / 4 - sums * rows * panel;
   i32 count = pieces;
   while (count > 1 && rows * (batch_columns(count, longest_piece) + count * sum_pitch(panel)) > room)
     count /= 2;

@@ -38,7 +38,7 @@ DeviceVariant type(const std::string& name, const std::vector<std::string>& para
 }
 std::string flag(bool value) { return value ? "true" : "false"; }
 
-// ---- rows and tokens: bodies/rows.h
+// ---- rows and tokens: bodies/rows.h, bodies/append.h
 
 DeviceVariant embed_name(const PhaseOperands& p, Numerics) {
   return type("Embed", {type_of(p, 1), type_of(p, 0)});
@@ -68,11 +68,15 @@ void fill_softmax(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
 DeviceVariant rotary_name(const PhaseOperands& p, Numerics) {
   return type("Rotary", {flag(VariantFacts::of(p.variant()).interleaved), type_of(p, 3)});
 }
-void fill_rotary(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
-  to.sizes[0] = p.one_size(0, 1, p.rank(0) - 1, "the number of heads");
+// Angles: all but the heads.
+void fill_angles(const PhaseOperands& p, Instance& to) {
   to.sizes[1] = p.last_dim(0);
   to.sizes[2] = p.last_dim(1);
   to.sizes[3] = p.dim(1, 0);
+}
+void fill_rotary(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  to.sizes[0] = p.one_size(0, 1, p.rank(0) - 1, "the number of heads");
+  fill_angles(p, to);
 }
 
 // The element type of operand `pages`, which holds keys or values.
@@ -80,15 +84,32 @@ std::string kv_type_of(const PhaseOperands& p, std::size_t pages) {
   return kv_codec_of(p.buffer(pages).dtype)->device;
 }
 
-DeviceVariant kv_append_name(const PhaseOperands& p, Numerics) {
-  for (const std::size_t pages : {2, 3})
+// Of keys and values at `keys` and the operand behind.
+std::string appended_type(const PhaseOperands& p, std::size_t keys) {
+  for (const std::size_t pages : {keys, keys + 1})
     if (p.constant_dim(pages, 3) % 4 != 0)
       p.refuse("heads of " + std::to_string(p.constant_dim(pages, 3)) + " elements");
-  return type("KvAppend", {kv_type_of(p, 2)});
+  return kv_type_of(p, keys);
+}
+
+DeviceVariant kv_append_name(const PhaseOperands& p, Numerics) {
+  return type("KvAppend", {appended_type(p, 2)});
 }
 void fill_kv_append(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   for (std::size_t a = 1; a < 4; ++a) to.sizes[a - 1] = p.dim(2, a);
   to.sizes[3] = p.dim(3, 3);
+}
+
+DeviceVariant rotary_append_name(const PhaseOperands& p, Numerics) {
+  const bool interleaved = VariantFacts::of(p.variant()).interleaved;
+  return type("RotaryAppend", {flag(interleaved), type_of(p, 3), appended_type(p, 7)});
+}
+void fill_rotary_append(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+  to.sizes[0] = p.dim(0, 1);
+  fill_angles(p, to);
+  to.sizes[4] = p.dim(7, 1);
+  to.sizes[5] = p.dim(7, 2);
+  to.sizes[6] = p.dim(8, 3);
 }
 
 void fill_select_rows(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
@@ -108,7 +129,7 @@ bool uses_tensor_cores(const PhaseOperands& matmul) {
   return std::all_of(pieces.begin(), pieces.end(), [](int32_t border) { return border % 16 == 0; });
 }
 
-DeviceVariant matmul_name(const PhaseOperands& p, Numerics numerics) {
+DeviceVariant product_name(const PhaseOperands& p, Numerics numerics) {
   const int32_t panel = p.weight(1).panel;
   if (panel != 16 && panel != 32 && panel != 64) p.refuse("panels of " + std::to_string(panel) + " columns");
   if (std::ssize(pieces_of(p.variant().recipe, p.weight(1))) - 1 > kMaxPieces)
@@ -118,6 +139,12 @@ DeviceVariant matmul_name(const PhaseOperands& p, Numerics numerics) {
 }
 void fill_matmul(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.sizes[0] = static_cast<Size>(p.variant().epilogue);
+}
+void fill_gated_matmul(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
+  const u32 biases = (p.has(2) ? kEpilogueBias : 0U) | (p.has(4) ? kEpilogueResidual : 0U);
+  to.sizes[0] = static_cast<Size>(p.variant().epilogue | biases);
+  const std::size_t order[] = {0, 1, 2, 4, 5};  // x, gate, gate_bias, up_bias, out
+  for (std::size_t i = 0; i < std::size(order); ++i) to.operands[i] = places.operands[order[i]];
 }
 
 DeviceVariant attention_name(const PhaseOperands& p, Numerics) {
@@ -262,10 +289,12 @@ constexpr std::array kAll = {
     DeviceOp{OpCode::kEmbed, embed_name, fill_embed},
     DeviceOp{OpCode::kNorm, norm_name, fill_norm},
     DeviceOp{OpCode::kSoftmax, nullptr, fill_softmax},
-    DeviceOp{OpCode::kMatMul, matmul_name, fill_matmul},
+    DeviceOp{OpCode::kMatMul, product_name, fill_matmul},
+    DeviceOp{OpCode::kGatedMatMul, product_name, fill_gated_matmul, true},
     DeviceOp{OpCode::kExpertMatMul, expert_matmul_name, nullptr},
     DeviceOp{OpCode::kRotary, rotary_name, fill_rotary},
     DeviceOp{OpCode::kKvAppend, kv_append_name, fill_kv_append},
+    DeviceOp{OpCode::kRotaryAppend, rotary_append_name, fill_rotary_append},
     DeviceOp{OpCode::kAttention, attention_name, fill_attention},
     DeviceOp{OpCode::kSelectRows, nullptr, fill_select_rows},
     DeviceOp{OpCode::kSend, nullptr, fill_send},

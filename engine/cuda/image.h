@@ -104,11 +104,12 @@ struct RingTickets {
 
 // A matrix product's weights as the streaming warp and the body see them. Tile t of blocks * panels * groups:
 // group t % groups, rows block t / groups % blocks, panel t / groups / blocks; blocks = ceil(m / row_block). How many
-// groups depends on the step's rows: StreamTiles. Bits do not.
+// groups depends on the step's rows: StreamTiles. Bits do not. A gated product's tile takes its pieces of the first
+// weight, then those of the second.
 struct alignas(16) Stream {
   u64 weights;  // panels of units of rows: a row of elements, or a block of codes (engine/program/weight_codec.h)
   u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
-  u64 partials;  // f32 [groups][panels][m][panel]: sums of groups; 0 if there is never more than one
+  u64 partials;  // f32 [weights][groups][panels][m][panel]: sums of groups; 0 if there is never more than one
   u64 arrivals;  // u32 [panels * blocks]: groups that are there, 0 between steps; written by the kernel
   Size m;
   i32 k, n, panel;
@@ -118,7 +119,7 @@ struct alignas(16) Stream {
   i32 base;                                  // the Instance's
   u32 unit_reciprocal;  // 2^32 / unit_rows, rounded up: row * it / 2^32 is the unit; not if that is 1
   i32 panels;
-  i32 padding[2];
+  u64 second;  // kGatedMatMul: the other weight, of the same sizes; else 0
 };
 static_assert(sizeof(Stream) == 96);
 
@@ -138,7 +139,7 @@ struct alignas(16) Instance {
   u64 operands[kOperands];
   Size sizes[kSizes];
   float reals[kReals];
-  Stream stream;  // kMatMul: what the streaming warp reads in the table of streams
+  Stream stream;  // of matrix products: what the streaming warp reads in the table of streams
 };
 static_assert(sizeof(Instance) == 368);
 

@@ -154,7 +154,7 @@ void InstanceFiller::fill_operands(std::size_t number, Instance& to) {
   places.aux = places_.arena + image_.aux_ + number * kAuxSizes * sizeof(Size);
   places.aux_sizes = &aux[number * kAuxSizes];
   if (op.fill) op.fill(*operands_, places, to);
-  if (op.code != OpCode::kMatMul) return;
+  if (!is_product(op.code)) return;
   to.stream = image_.stream_at(stream_++, places_);
   to.stream.m = operands_->one_size(0, 0, operands_->rank(0) - 1, "the number of rows");
   streams.push_back(to.stream);

@@ -8,6 +8,7 @@
 #include "base/index.h"
 #include "engine/cuda/dependencies.h"
 #include "engine/cuda/instance_filler.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 #include "engine/program/variant_facts.h"
 #include "engine/program/weight_codec.h"
@@ -26,18 +27,23 @@ constexpr u64 kNowhere = ~u64{0};
 // ring, and in it a row of x; handing in and taking up what tiles that share an output have, and in it a row of a tile.
 constexpr double kTileCost = 1700, kStageCost = 120, kStageRowCost = 25, kJoinCost = 2800, kJoinRowCost = 3;
 
+// That a tile takes pieces of, while Stream::second is an offset.
+int32_t weights_of(const Stream& s) { return s.second == kNowhere ? 1 : 2; }
+
 // Into how many tiles the rows of one panel are split, so that all processors have work: a power of two from
-// `least` to `most`, for up to `rows` rows of x in one block. `panels`: of the products that run side by side.
-int32_t choose_groups(const Stream& s, int64_t panels, int64_t rows, int32_t processors, int32_t least,
-                      int32_t most) {
+// `least` to `most`, for up to `rows` rows of x in one block. `panels`: of the products that run side by side. A tile
+// is of so many `weights`.
+int32_t choose_groups(const Stream& s, int32_t weights, int64_t panels, int64_t rows, int32_t processors,
+                      int32_t least, int32_t most) {
   const double row_count = static_cast<double>(rows);
   int32_t best = least;
   double cheapest = 0;
   for (int32_t groups = least; groups <= most; groups *= 2) {
-    if (groups > least && static_cast<uint64_t>(groups) * rows * s.n * 4 > kPartialLimit) break;
+    if (groups > least && static_cast<uint64_t>(weights * groups) * rows * s.n * 4 > kPartialLimit) break;
     const double turns = static_cast<double>((panels * groups + processors - 1) / processors);
-    const double tile = kTileCost + s.pieces / groups * (kStageCost + kStageRowCost * row_count);
-    const double cost = turns * tile + (groups > 1 ? kJoinCost + kJoinRowCost * groups * row_count : 0);
+    const double tile = kTileCost + weights * s.pieces / groups * (kStageCost + kStageRowCost * row_count);
+    const double cost =
+        turns * tile + (groups > 1 ? kJoinCost + kJoinRowCost * weights * groups * row_count : 0);
     if (groups == least || cost < cheapest) best = groups, cheapest = cost;
   }
   return best;
@@ -85,8 +91,8 @@ void RankImage::plan_schedule() {
     const Phase& phase = p.phases[instances[i].phase];
     const Variant& variant = p.variants[phase.variant];
     // Processor 0 has the borders of steps to look after: what few take begins behind it.
-    bases_.push_back(variant.code == OpCode::kMatMul ? next_base_ : std::min(1, options_.processors - 1));
-    if (variant.code == OpCode::kMatMul) also[i] = plan_stream(instances, static_cast<int32_t>(i));
+    bases_.push_back(is_product(variant.code) ? next_base_ : std::min(1, options_.processors - 1));
+    if (is_product(variant.code)) also[i] = plan_stream(instances, static_cast<int32_t>(i));
     if (variant.code == OpCode::kAttention) also[i] = std::exchange(last_attention, static_cast<int32_t>(i));
     if (variant.code == OpCode::kAttention && !heads_at_.count(phase.variant)) {
       const Buffer& q = p.buffers[resolve(p, phase, phase.operands[0], instances[i].trip)];
@@ -131,13 +137,18 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
   if (is_new) borders_.insert(borders_.end(), pieces.begin(), pieces.end());
   s.borders = at(borders->second);
   s.weights = static_cast<uint64_t>(weights_.offsets[at(w.weight)]);
+  s.second = kNowhere;
+  if (p.variants[phase.variant].code == OpCode::kGatedMatMul) {
+    const Buffer& second = p.buffers[resolve(p, phase, phase.operands[3], trip)];
+    s.second = static_cast<uint64_t>(weights_.offsets[at(second.weight)]);
+  }
   s.k = static_cast<i32>(p.vals[w.dims[0]].max);
   s.n = static_cast<i32>(p.vals[w.dims[1]].max);
   s.pieces = static_cast<i32>(pieces.size()) - 1;
   for (std::size_t i = 0; i + 1 < pieces.size(); ++i)
     s.longest_piece = std::max(s.longest_piece, pieces[i + 1] - pieces[i]);
   s.panels = (s.n + s.panel - 1) / s.panel;
-  if (s.pieces > kMaxGroups << (tiles_.levels - 1))
+  if (s.pieces > kMaxGroups / weights_of(s) << (tiles_.levels - 1))
     throw Error(Code::kUnsupported,
                 "node " + escaped(phase.name) + ": " + std::to_string(s.k) +
                     " rows of weights are more than this GPU's loop takes; run with --device cpu");
@@ -162,9 +173,8 @@ int64_t RankImage::panels_beside(std::span<const ark::Instance> all, int32_t ins
   const Program& p = *setup_.program;
   const auto input_of = [&](std::size_t i) {
     const Phase& phase = p.phases[all[i].phase];
-    return p.variants[phase.variant].code == OpCode::kMatMul
-               ? resolve(p, phase, phase.operands[0], all[i].trip)
-               : kNone;
+    return is_product(p.variants[phase.variant].code) ? resolve(p, phase, phase.operands[0], all[i].trip)
+                                                      : kNone;
   };
   const auto panels_of = [&](std::size_t i) {
     const Phase& phase = p.phases[all[i].phase];
@@ -184,11 +194,13 @@ void RankImage::plan_groups(Stream& s, const Buffer& x, int64_t panels) {
   const Program& p = *setup_.program;
   int64_t rows = 1;
   for (std::size_t a = 0; a + 1 < x.dims.size(); ++a) rows *= p.vals[x.dims[a]].max;
-  const int32_t least = std::max(1, s.pieces >> (tiles_.levels - 1)), most = std::min(s.pieces, kMaxGroups);
+  const int32_t weights = weights_of(s);
+  const int32_t least = std::max(1, s.pieces >> (tiles_.levels - 1)),
+                most = std::min(s.pieces, kMaxGroups / weights);
   const int64_t few = std::min<int64_t>(rows, kFewRows), some = std::min<int64_t>(rows, tiles_.row_block);
   const auto groups_for = [&](int64_t block) {
     return groups_ > 0 ? std::clamp(groups_, least, most)
-                       : choose_groups(s, panels, block, options_.processors, least, most);
+                       : choose_groups(s, weights, panels, block, options_.processors, least, most);
   };
   s.few_groups = groups_for(few);
   s.some_groups = groups_for(some);
@@ -200,12 +212,14 @@ void RankImage::plan_groups(Stream& s, const Buffer& x, int64_t panels) {
   arrival_words_ += static_cast<uint64_t>(s.panels * blocks);
   const int64_t all = s.most_groups > 1 ? rows * s.most_groups : 0,
                 largest = std::max({few * s.few_groups, some * s.some_groups, all});
-  partial_bytes_ = std::max(partial_bytes_, aligned(static_cast<uint64_t>(largest * s.panels * s.panel) * 4));
+  partial_bytes_ =
+      std::max(partial_bytes_, aligned(static_cast<uint64_t>(weights * largest * s.panels * s.panel) * 4));
 }
 
 Stream RankImage::stream_at(std::size_t number, const RankPlaces& places) const {
   Stream s = streams_[number];
   s.weights += places.weights;
+  s.second = s.second == kNowhere ? 0 : s.second + places.weights;
   s.borders = places.arena + borders_offset_ + s.borders * 4;
   const bool shares = s.arrivals != kNowhere;
   s.partials = shares ? places.arena + partials_ + s.partials * partial_bytes_ : 0;

@@ -30,9 +30,9 @@ struct Producer {
     return true;
   }
 
-  // One tile's rows of one panel: a piece a stage, also an empty one. Borders come by 32, a lane each: alone they would
-  // be waited for, since waits of others empty the cache.
-  ARK_DEVICE bool stream_tile(const Stream& s, i32 pieces, const StreamTile& tile) {
+  // One tile's rows of one panel of `weights`: a piece a stage, also an empty one. Borders come by 32, a lane each:
+  // alone they would be waited for, since waits of others empty the cache.
+  ARK_DEVICE bool stream_tile(const Stream& s, u64 weights, i32 pieces, const StreamTile& tile) {
     const i32* borders = at<const i32>(s.borders) + tile.group * pieces;
     const auto units_of = [&](i32 rows) {
       return s.unit_rows == 1
@@ -41,7 +41,7 @@ struct Producer {
     };
     const u64 panel_bytes =
         static_cast<u64>(units_of(s.k + s.unit_rows - 1)) * static_cast<u64>(s.unit_bytes);
-    const u8* panel = at<const u8>(s.weights) + static_cast<u64>(tile.panel) * panel_bytes;
+    const u8* panel = at<const u8>(weights) + static_cast<u64>(tile.panel) * panel_bytes;
     ARK_ROLLED
     for (i32 first = 0; first < pieces; first += 31) {
       const i32 mine = dev::ld_nc(borders + dev::min(first + b.lane, pieces));
@@ -65,7 +65,10 @@ struct Producer {
       const Tiles tiles = tiles_at(b, all.grid, place_from(b, s.base));
       ARK_ROLLED
       for (i32 t = static_cast<i32>(tiles.first); t < static_cast<i32>(tiles.last); ++t) {
-        if (!stream_tile(s, all.pieces, StreamTile(all, t))) return false;
+        const StreamTile tile(all, t);
+        ARK_ROLLED
+        for (int weight = 0; weight < (s.second != 0 ? 2 : 1); ++weight)
+          if (!stream_tile(s, weight == 0 ? s.weights : s.second, all.pieces, tile)) return false;
       }
     }
     return true;

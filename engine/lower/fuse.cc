@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::size_t kMaxSteps = 32;    // registers of a pointwise phase
 constexpr std::size_t kMaxOperands = 8;  // loads of a pointwise phase
+constexpr int kBeside = 4;               // products that are brought together: all their outputs live at once
 
 uint32_t activation(const Node& node) {
   if (node.op == Op::kRelu) return kEpilogueRelu;
@@ -61,15 +63,50 @@ class Fuser {
       if (is_panel_matmul(graph_, node) || node.op == Op::kAllReduce) grow_epilogue(static_cast<NodeId>(n));
     }
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (graph_.nodes[n].removed) continue;
+      if (graph_.nodes[n].op == Op::kMul) join_gated(static_cast<NodeId>(n));
+      if (graph_.nodes[n].op == Op::kPagedAttention) join_rotary(static_cast<NodeId>(n));
+    }
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (!graph_.nodes[n].removed && cluster_of_[n] < 0) add_single(static_cast<NodeId>(n));
     }
     std::erase_if(clusters_, [](const Cluster& c) { return c.members.empty(); });
     std::stable_sort(clusters_.begin(), clusters_.end(),
                      [](const Cluster& a, const Cluster& b) { return a.members.back() < b.members.back(); });
+    bring_products_together();
     return std::move(clusters_);
   }
 
  private:
+  // What a product multiplies, if that is all that it waits for.
+  ValueId only_input(const Cluster& cluster) const {
+    const Node& root = graph_.node(cluster.root);
+    return root.op == Op::kMatMul && cluster.residual == kNoValue && is_panel_matmul(graph_, root)
+               ? root.inputs[0]
+               : kNoValue;
+  }
+
+  // Products of the same rows (q, k and v; gate and up) stand side by side: processors that are through with one go on
+  // to the next, where what follows the first would be waited for.
+  void bring_products_together() {
+    std::vector<ValueId> inputs;
+    for (const Cluster& cluster : clusters_) inputs.push_back(only_input(cluster));
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i] == kNoValue) continue;
+      std::size_t behind = i + 1;
+      for (std::size_t j = behind; j < inputs.size() && behind < i + kBeside; ++j) {
+        if (inputs[j] != inputs[i]) continue;
+        const auto move_up = [from = static_cast<int64_t>(j), to = static_cast<int64_t>(behind)](auto& list) {
+          std::rotate(list.begin() + to, list.begin() + from, list.begin() + from + 1);
+        };
+        move_up(clusters_);
+        move_up(inputs);
+        ++behind;
+      }
+      i = behind - 1;
+    }
+  }
+
   // The only reader of `v`, if it is not seen from outside.
   NodeId only_reader(ValueId v) const {
     const bool is_output = std::find(graph_.outputs.begin(), graph_.outputs.end(), v) != graph_.outputs.end();
@@ -117,6 +154,64 @@ class Fuser {
     cluster.epilogue |= kEpilogueResidual;
     cluster.residual = other;
     return true;
+  }
+
+  // Makes one cluster of a Mul and the two products of the same rows that it alone reads, one of which may have an
+  // activation.
+  void join_gated(NodeId id) {
+    const Node& node = graph_.node(id);
+    const Shape& shape = shape_of(graph_, node.outputs[0]);
+    int32_t parts[2];
+    for (std::size_t i = 0; i < 2; ++i) {
+      const NodeId producer = graph_.value(node.inputs[i]).producer;
+      parts[i] = producer == kNoNode || only_reader(node.inputs[i]) != id ? -1 : cluster_of_[producer];
+      if (parts[i] < 0 || !(shape_of(graph_, node.inputs[i]) == shape)) return;
+    }
+    const auto part = [&](int i) -> Cluster& { return clusters_[at(parts[i])]; };
+    const auto level = [&](int i) {
+      return graph_.node(part(i).root).attributes.get_or(key::kAccuracyLevel, 0);
+    };
+    if (parts[0] == parts[1] || only_input(part(0)) == kNoValue ||
+        only_input(part(0)) != only_input(part(1)) || level(0) != level(1))
+      return;
+    if ((part(1).epilogue & kEpilogueActivations) != 0) std::swap(parts[0], parts[1]);
+    if ((part(1).epilogue & kEpilogueActivations) != 0) return;
+    const auto index = static_cast<int32_t>(clusters_.size());
+    const Cluster product{.root = id, .members = {id}, .output = node.outputs[0], .is_pointwise = true};
+    Cluster cluster = part(0);
+    cluster.apart = {part(0), part(1), product};
+    for (const int i : {0, 1}) part(i).members.clear();
+    for (const Cluster& other : {cluster.apart[1], product})
+      cluster.members.insert(cluster.members.end(), other.members.begin(), other.members.end());
+    std::sort(cluster.members.begin(), cluster.members.end());
+    for (const NodeId member : cluster.members) cluster_of_[member] = index;
+    cluster.output = product.output;
+    clusters_.push_back(std::move(cluster));
+  }
+
+  // Makes one cluster of an attention and what rotates its queries and keys by the same angles, for it alone.
+  void join_rotary(NodeId id) {
+    const Node& node = graph_.node(id);
+    const auto rotary_of = [&](ValueId v) {
+      const NodeId producer = graph_.value(v).producer;
+      const bool is_it = producer != kNoNode && is_token_rotary(graph_, graph_.node(producer)) &&
+                         only_reader(v) == id && cluster_of_[producer] < 0;
+      return is_it ? producer : kNoNode;
+    };
+    const NodeId q = rotary_of(node.inputs[0]), k = rotary_of(node.inputs[1]);
+    if (q == kNoNode || k == kNoNode || q == k) return;
+    const auto angles = [&](NodeId rotary) {
+      const Node& r = graph_.node(rotary);
+      return std::tuple(r.inputs[1], r.inputs[2], r.inputs[3], r.attributes.get_or(key::kInterleaved, 0),
+                        r.attributes.get(key::kRotaryDim), r.attributes.get(key::kHeadAxis));
+    };
+    if (angles(q) != angles(k)) return;
+    const auto index = static_cast<int32_t>(clusters_.size());
+    Cluster cluster{
+        .root = id, .members = {q, k, id}, .output = node.outputs[0], .rotary_q = q, .rotary_k = k};
+    std::sort(cluster.members.begin(), cluster.members.end());
+    for (const NodeId member : cluster.members) cluster_of_[member] = index;
+    clusters_.push_back(std::move(cluster));
   }
 
   bool is_fusible(const Node& node) const {
@@ -191,6 +286,10 @@ bool is_panel_expert_matmul(const Graph& graph, const Node& node) {
   return x.dtype == DType::kF32 && !x.constant && !experts.constant && rank_of(graph, node.inputs[1]) == 2 &&
          (experts.dtype == DType::kI32 || experts.dtype == DType::kI64) &&
          std::all_of(node.inputs.begin() + 3, node.inputs.end(), weight);
+}
+
+bool is_token_rotary(const Graph& graph, const Node& node) {
+  return node.op == Op::kRotary && rank_of(graph, node.inputs[0]) == 3 && rank_of(graph, node.inputs[3]) == 1;
 }
 
 bool is_panel_matmul(const Graph& graph, const Node& node) {

@@ -277,6 +277,11 @@ std::vector<Operand> Lowering::panels(const Node& matmul, std::size_t first, boo
   ARK_CHECK(false, "weights of node " + escaped(matmul.name) + " have no common form");
 }
 
+bool Lowering::are_stored_alike(Operand panels, Operand others) const {
+  const auto use = [&](Operand o) { return program_.weights[at(program_.buffers[at(o.buffer)].weight)]; };
+  return ark::are_stored_alike(use(panels), use(others));
+}
+
 // A quantized table becomes panels, which can hold it as it is; rows are gathered from them.
 Operand Lowering::table(ValueId value) {
   const StoredWeights::Stored as = stored(value);
@@ -352,6 +357,13 @@ Operand Lowering::inbox(int32_t peer, const Shape& shape) {
       {.kind = BufferKind::kInbox, .channel = c, .name = "inbox " + program_.channels[c].name}, shape);
   shared_[key] = id;
   return {id};
+}
+
+Attributes rotary_attributes(const Node& rotary) {
+  const Attributes& a = rotary.attributes;
+  return {{key::kInterleaved, a.get_or(key::kInterleaved, 0)},
+          {key::kRotaryDim, a.get(key::kRotaryDim)},
+          {key::kHeadAxis, a.get(key::kHeadAxis)}};
 }
 
 Precision Lowering::precision(const Node& matmul, Operand weight) const {

@@ -68,6 +68,7 @@ class Lowering {
   Operand panels(const Node& matmul, bool transposed) { return panels(matmul, 1, transposed)[0]; }
   // The same of all its inputs from `first` on, which come to be stored in one way.
   std::vector<Operand> panels(const Node& matmul, std::size_t first, bool transposed);
+  bool are_stored_alike(Operand panels, Operand others) const;
   // A constant table whose rows are gathered: the panels of a MatMul if one has it, or if it is quantized; else raw.
   Operand table(ValueId weight);
   Operand pages(int64_t cache, bool values, int64_t kv_heads);
@@ -85,9 +86,9 @@ class Lowering {
   // One kGeneric phase; `attributes` overrides the node's.
   void emit_generic(const Node& node, const Attributes& attributes);
   void emit_generic(const Node& node);
+  void lower(const Cluster& cluster);
 
  private:
-  void lower(const Cluster& cluster);
   void lower_pointwise(const Cluster& cluster);
   void bind_inputs();
   void finish_outputs();
@@ -113,5 +114,8 @@ class Lowering {
   std::set<ValueId> panel_tables_;      // constants that some MatMul reads as transposed panels
   std::map<ValueId, int32_t> outputs_;  // graph outputs: their first index
 };
+
+// Those of a kRotary or kRotaryAppend phase.
+Attributes rotary_attributes(const Node& rotary);
 
 }  // namespace ark

@@ -17,14 +17,37 @@ std::vector<Loop> loops(const Graph& graph, const Node& node) {
   return loops;
 }
 
+// The recipe and the precision of a product, and its weight.
+std::pair<Variant, Operand> product(Lowering& l, const Node& node) {
+  Variant variant{.code = OpCode::kMatMul, .recipe = l.recipe(node)};
+  const Operand weight = l.panels(node, node.attributes.get_or(key::kTransB, 0) != 0);
+  variant.precision = l.precision(node, weight);
+  return {variant, weight};
+}
+
+// One phase, if both weights are stored, multiplied and added up in one way.
+void lower_gated(Lowering& l, const Cluster& c) {
+  const Cluster &gate = c.apart[0], &up = c.apart[1];
+  const Node& node = l.graph().node(gate.root);
+  auto [variant, first] = product(l, node);
+  const auto [other, second] = product(l, l.graph().node(up.root));
+  if (!l.are_stored_alike(first, second) || variant.precision != other.precision ||
+      variant.recipe != other.recipe) {
+    for (const Cluster& part : c.apart) l.lower(part);
+    return;
+  }
+  variant.code = OpCode::kGatedMatMul;
+  variant.epilogue = gate.epilogue & kEpilogueActivations;
+  l.emit(node.name, variant,
+         {l.read(node.inputs[0]), first, l.read(gate.bias), second, l.read(up.bias), l.write(c.output)});
+}
+
 void lower(Lowering& l, const Node& node) {
   if (!l.is_decoder() || !is_panel_matmul(l.graph(), node)) return l.emit_generic(node);
   const Cluster& c = l.cluster();
-  const bool transposed = node.attributes.get_or(key::kTransB, 0) != 0;
-  Variant variant{.code = OpCode::kMatMul, .epilogue = c.epilogue};
-  variant.recipe = l.recipe(node);
-  const Operand weight = l.panels(node, transposed);
-  variant.precision = l.precision(node, weight);
+  if (!c.apart.empty()) return lower_gated(l, c);
+  auto [variant, weight] = product(l, node);
+  variant.epilogue = c.epilogue;
   l.emit(node.name, variant,
          {l.read(node.inputs[0]), weight, l.read(c.bias), l.read(c.residual), l.write(c.output)});
 }

@@ -35,8 +35,17 @@ void lower(Lowering& l, const Node& node) {
   const Shape k = l.local_shape(node.inputs[1]);
   const int64_t kv_heads = *k[1].constant();
   const Operand keys = l.pages(cache, false, kv_heads), values = l.pages(cache, true, kv_heads);
-  l.emit(node.name + " append", {.code = OpCode::kKvAppend},
-         {l.read(node.inputs[1]), l.read(node.inputs[2]), keys, values});
+  if (l.cluster().rotary_q == kNoNode) {
+    l.emit(node.name + " append", {.code = OpCode::kKvAppend},
+           {l.read(node.inputs[1]), l.read(node.inputs[2]), keys, values});
+  } else {
+    const Node &rotary_q = l.graph().node(l.cluster().rotary_q),
+               &rotary_k = l.graph().node(l.cluster().rotary_k);
+    l.emit(node.name + " append", {.code = OpCode::kRotaryAppend, .attributes = rotary_attributes(rotary_q)},
+           {l.read(rotary_q.inputs[0]), l.read(rotary_q.inputs[1]), l.read(rotary_q.inputs[2]),
+            l.read(rotary_q.inputs[3]), l.read(rotary_k.inputs[0]), l.read(node.inputs[2]),
+            l.write(rotary_q.outputs[0]), keys, values});
+  }
   Variant variant{.code = OpCode::kAttention};
   variant.attributes.set(key::kScale, node.attributes.get(key::kScale));
   variant.attributes.set(key::kWindow, node.attributes.get_or(key::kWindow, 0));

@@ -13,15 +13,8 @@ std::vector<Loop> loops(const Graph&, const Node& node) {
 }
 
 void lower(Lowering& l, const Node& node) {
-  if (!l.is_decoder() || rank_of(l.graph(), node.inputs[0]) != 3 || rank_of(l.graph(), node.inputs[3]) != 1) {
-    return l.emit_generic(node);
-  }
-  const Attributes& a = node.attributes;
-  const Variant variant{.code = OpCode::kRotary,
-                        .attributes = {{key::kInterleaved, a.get_or(key::kInterleaved, 0)},
-                                       {key::kRotaryDim, a.get(key::kRotaryDim)},
-                                       {key::kHeadAxis, a.get(key::kHeadAxis)}}};
-  l.emit(node.name, variant,
+  if (!l.is_decoder() || !is_token_rotary(l.graph(), node)) return l.emit_generic(node);
+  l.emit(node.name, {.code = OpCode::kRotary, .attributes = rotary_attributes(node)},
          {l.read(node.inputs[0]), l.read(node.inputs[1]), l.read(node.inputs[2]), l.read(node.inputs[3]),
           l.write(node.outputs[0])});
 }

@@ -84,6 +84,11 @@ std::string check_matmul(const PhaseView& p) {
     return "its weight's type does not go with its precision";
   return check_recipe(p, p.weight(1));
 }
+std::string check_gated(const PhaseView& p) {
+  if ((p.variant().epilogue & ~uint32_t{kEpilogueActivations}) != 0) return "epilogue";
+  if (!are_stored_alike(p.weight(1), p.weight(3))) return "its weights are stored in different ways";
+  return check_matmul(p);
+}
 Expr panels(const PhaseView& p) {
   return Expr((p["N"].constant().value_or(0) + kPanelWidth - 1) / kPanelWidth);
 }
@@ -98,11 +103,8 @@ std::string check_experts(const PhaseView& p) {
   if (p.has(experts + 1)) out.erase(out.begin() + 1);
   if (p.shape(experts + 2) != out) return "its output has another size";
   const WeightUse& first = p.weight(1);
-  for (std::size_t i = 2; i < experts; ++i) {
-    const WeightUse& w = p.weight(i);
-    if (w.stored != first.stored || w.block != first.block || w.terms != first.terms)
-      return "its weights are stored in different ways";
-  }
+  for (std::size_t i = 2; i < experts; ++i)
+    if (!are_stored_alike(p.weight(i), first)) return "its weights are stored in different ways";
   if (!p.has(experts + 1) && p.variant().recipe.slabs.size() != 2)
     return "sums in slabs what is not added up";
   return check_recipe(p, first);
@@ -119,6 +121,11 @@ std::string check_rotary(const PhaseView& p) {
 std::string check_pages(const PhaseView& p, std::size_t keys) {
   if (p.buffer(keys).dtype != p.buffer(keys + 1).dtype) return "keys and values of two types";
   return p.buffer(keys).cache == p.buffer(keys + 1).cache ? "" : "pages of two caches";
+}
+
+std::string check_rotary_append(const PhaseView& p) {
+  const std::string problem = check_rotary(p);
+  return problem.empty() ? check_pages(p, 7) : problem;
 }
 
 std::string check_attention(const PhaseView& p) {
@@ -240,6 +247,19 @@ const std::vector<OpCodeInfo>& table() {
        .parts = kHasRecipe | kHasEpilogue,
        .grid = matmul_grid,
        .check = check_matmul},
+      // activation(x gate + gate_bias) * (x up + up_bias); both weights are stored in the same way. Tiles as of
+      // kMatMul, of both weights.
+      {.code = OpCode::kGatedMatMul,
+       .name = "GatedMatMul",
+       .operands = {{"x", kInput, "... K"},
+                    {"gate", kPanels, "K N"},
+                    {"gate_bias", kVector, "N", kOptional},
+                    {"up", kPanels, "K N"},
+                    {"up_bias", kVector, "N", kOptional},
+                    {"out", kOutput, "... N", kWritten}},
+       .parts = kHasRecipe | kHasEpilogue,
+       .grid = matmul_grid,
+       .check = check_gated},
       // Op::kExpertMatMul; all weights are stored in the same way. Tile: one panel of every weight.
       {.code = OpCode::kExpertMatMul,
        .name = "ExpertMatMul",
@@ -271,6 +291,22 @@ const std::vector<OpCodeInfo>& table() {
                     {"values", kValues, "pages K S E", kWritten}},
        .grid = tokens,
        .check = [](const PhaseView& p) { return check_pages(p, 2); }},
+      // What kRotary makes of q is out, what it makes of k is appended. Tile t: token t / K, head t % K of keys and
+      // values and the t % K-th part of the query heads.
+      {.code = OpCode::kRotaryAppend,
+       .name = "RotaryAppend",
+       .operands = {{"q", kInput, "T H D"},
+                    {"cos", kVector, "L R"},
+                    {"sin", kVector, "L R"},
+                    {"positions", kIndices, "T"},
+                    {"k", kInput, "T K D"},
+                    {"v", kInput, "T K E"},
+                    {"out", kOutput, "T H D", kWritten},
+                    {"keys", kKeys, "pages K S D", kWritten},
+                    {"values", kValues, "pages K S E", kWritten}},
+       .attributes = {key::kRotaryDim, key::kHeadAxis, key::kInterleaved},
+       .grid = [](const PhaseView& p) { return p["T"] * p["K"]; },
+       .check = check_rotary_append},
       // head_map: local kv head of each local query head. Tile t: item t / K, local kv head t % K.
       {.code = OpCode::kAttention,
        .name = "Attention",
@@ -347,6 +383,10 @@ const std::vector<OpCodeInfo>& table() {
 
 }  // namespace
 
+bool are_stored_alike(const WeightUse& a, const WeightUse& b) {
+  return a.stored == b.stored && a.block == b.block && a.terms == b.terms;
+}
+
 bool can_multiply(Precision precision, const WeightUse& weight) {
   if (precision == Precision::kBF16) return weight.stored == DType::kBF16 && weight.block == 0;
   return precision == Precision::kF32 || (is_integer(weight.stored) && weight.block != 0);
@@ -376,7 +416,7 @@ std::string variant_problem(const Variant& v) {
   if (!(info.parts & kHasRecipe) && !v.recipe.slabs.empty()) return "has a recipe";
   if (!(info.parts & kHasEpilogue) && v.epilogue != 0) return "has an epilogue";
   if (!(info.parts & kHasSteps) && !v.pointwise.empty()) return "has pointwise steps";
-  if (v.code != OpCode::kMatMul && v.precision != Precision::kF32) return "has a precision";
+  if (!is_product(v.code) && v.precision != Precision::kF32) return "has a precision";
   if (v.epilogue >= 64 || std::popcount(v.epilogue & kEpilogueActivations) > 1) return "epilogue";
   if (v.code == OpCode::kGeneric) return attribute_fault(v.op, v.attributes);
   if (v.op != Op::kIdentity || v.outputs != 1) return "names an operator";

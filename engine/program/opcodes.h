@@ -73,6 +73,10 @@ constexpr bool is_receive(OpCode code) {
   return code == OpCode::kRecvReduce || code == OpCode::kRecvConcat || code == OpCode::kRecvRows;
 }
 
+// Whether phases multiply rows by whole packed weights; tiles are panels of columns.
+constexpr bool is_product(OpCode code) { return code == OpCode::kMatMul || code == OpCode::kGatedMatMul; }
+// Whether one code multiplies both packed weights.
+bool are_stored_alike(const WeightUse& a, const WeightUse& b);
 // Whether a packed weight is of what the precision multiplies.
 bool can_multiply(Precision precision, const WeightUse& weight);
 // Whether operand `index` of `count` is written by phases of this variant.

@@ -108,9 +108,11 @@ enum class OpCode : uint8_t {
   kNorm,
   kSoftmax,
   kMatMul,        // with a packed weight: recipe, epilogue
+  kGatedMatMul,   // activation(x gate) * (x up), of two packed weights: recipe, epilogue
   kExpertMatMul,  // with the packed weights that each row asks for; recipe
   kRotary,
   kKvAppend,
+  kRotaryAppend,  // kRotary of queries and keys, kKvAppend of these keys
   kAttention,
   kSelectRows,
   kSend,
@@ -130,8 +132,8 @@ struct Recipe {
   bool operator==(const Recipe&) const = default;
 };
 
-// What the factors of a kMatMul are multiplied in; its results are f32. As the recipe it is chosen at load, never from
-// a batch. Order and roundings: engine/cpu/README.md. Devices have code for kF32 only.
+// What the factors of a kMatMul or kGatedMatMul are multiplied in; its results are f32. As the recipe it is chosen at
+// load, never from a batch. Order and roundings: engine/cpu/README.md. Devices have code for kF32 only.
 enum class Precision : uint8_t {
   kF32,   // weights widened
   kBF16,  // weights of bf16; x rounded to it
@@ -163,8 +165,8 @@ struct Variant {
   Op op = Op::kIdentity;                  // kGeneric
   int32_t outputs = 1;                    // kGeneric: how many of the operands, the last ones, are written
   Attributes attributes;                  // kGeneric: Shape entries may use symbols, evaluated each step
-  Recipe recipe;                          // kMatMul, kExpertMatMul
-  Precision precision = Precision::kF32;  // kMatMul
+  Recipe recipe;                          // kMatMul, kGatedMatMul, kExpertMatMul
+  Precision precision = Precision::kF32;  // kMatMul, kGatedMatMul
   uint32_t epilogue = 0;                  // EpilogueBits, applied in the order bias, activation, residual
   std::vector<PointwiseStep> pointwise;
 };

@@ -5,6 +5,7 @@
 
 #include "base/index.h"
 #include "engine/partition/cut_points.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 #include "engine/validate/validate.h"
 
@@ -26,11 +27,12 @@ Uses uses_of(const Program& p) {
   for (const Instance& i : unroll(p)) {
     const Phase& phase = p.phases[i.phase];
     const Variant& variant = p.variants[phase.variant];
-    if (variant.code != OpCode::kMatMul && variant.code != OpCode::kExpertMatMul) continue;
-    const std::size_t weights = variant.code == OpCode::kMatMul ? 1 : phase.operands.size() - 4;
-    for (std::size_t o = 1; o <= weights; ++o) {
-      const Buffer& b = p.buffers[resolve(p, phase, phase.operands[o], i.trip)];
-      const WeightUse& w = p.weights[b.weight];
+    if (!(info_of(variant.code).parts & kHasRecipe)) continue;
+    for (const Operand& operand : phase.operands) {
+      const BufferId b = resolve(p, phase, operand, i.trip);
+      if (b == kNone || p.buffers[b].weight == kNone) continue;
+      const WeightUse& w = p.weights[p.buffers[b].weight];
+      if (w.layout != Layout::kPanels) continue;
       uses[w.constant].push_back({w.ranges[w.transposed ? 1 : 0], variant.recipe.slabs,
                                   "phase " + std::to_string(i.phase) + " '" + phase.name + "'"});
     }

@@ -13,6 +13,7 @@
 #include "base/sha256.h"
 #include "engine/cuda/driver.h"
 #include "engine/plain/plain_runner.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/text.h"
 #include "engine/program/unroll.h"
 #include "importer/decoder.h"
@@ -243,8 +244,9 @@ std::string arithmetic(const Program& program) {
   std::map<Precision, int64_t, std::greater<>> products;
   for (std::size_t p = 0; p < program.phases.size(); ++p) {
     const Variant& variant = program.variants[program.phases[p].variant];
-    if (variant.code == OpCode::kMatMul)
-      products[variant.precision] += trips_of(program, static_cast<PhaseId>(p));
+    if (is_product(variant.code))
+      products[variant.precision] +=
+          trips_of(program, static_cast<PhaseId>(p)) * (variant.code == OpCode::kGatedMatMul ? 2 : 1);
   }
   std::string text;
   for (const auto& [precision, count] : products)

@@ -48,10 +48,12 @@ Family family_of_phase(const Variant& variant) {
     case OpCode::kNorm:
       return Family::kNorm;
     case OpCode::kMatMul:
+    case OpCode::kGatedMatMul:
     case OpCode::kExpertMatMul:
       return Family::kProduct;
     case OpCode::kRotary:
     case OpCode::kKvAppend:
+    case OpCode::kRotaryAppend:
     case OpCode::kAttention:
       return Family::kAttention;
     case OpCode::kEmbed:

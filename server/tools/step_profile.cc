@@ -42,11 +42,11 @@ void count_work(const Program& program, const Phase& phase, const SymbolValues& 
         continue;  // some of it
       profile.weight_bytes += packed_bytes(program.weights[program.buffers[b].weight]);
     }
-    if (variant.code != OpCode::kMatMul) continue;
+    if (!is_product(variant.code)) continue;
     const Buffer& x = program.buffers[resolve(program, phase, phase.operands[0], trip)];
     const WeightUse& weight =
         program.weights[program.buffers[resolve(program, phase, phase.operands[1], trip)].weight];
-    int64_t inputs = 1;
+    int64_t inputs = variant.code == OpCode::kGatedMatMul ? 2 : 1;  // whose weights are of one size
     for (const ValId v : x.dims) inputs *= program.vals[v].e.evaluate(sizes);
     profile.operations += 2 * inputs * matrix_columns(weight).size();
   }

@@ -112,6 +112,37 @@ TEST(Dealing, ChangesNoBit) {
   expect_near(run_greedy(*make_runner(model, oracle()), prompt, 64, 1), expected);
 }
 
+// Products that multiply each other, and rotations with the append, are phases of their own where something stands
+// between them: the same numbers, whatever the tiles, also where an output's groups meet.
+TEST(Fused, GivesTheBitsOfPhasesApart) {
+  struct Case {
+    DType weight, kv;
+    int processors, groups, arch;
+    bool mlp_bias;
+  };
+  for (const Case& c :
+       {Case{DType::kF16, DType::kF32, 3, 0, 900, true}, Case{DType::kF16, DType::kI8, 3, 4, 900, false},
+        Case{DType::kF32, DType::kF16, 2, 2, 890, true}}) {
+    TokenGraphOptions o;
+    o.heads = 6, o.kv_heads = 2, o.hidden = 96, o.intermediate = 144;
+    o.weight = c.weight;
+    o.mlp_bias = c.mlp_bias;
+    const DecoderModel fused = llama_tokens(o);
+    o.is_apart = true;
+    const DecoderModel apart = llama_tokens(o);
+    RunnerSetup setup = device(1, c.processors, c.groups);
+    setup.options.gpu = std::make_shared<emulator::EmulatedGpu>(std::make_shared<emulator::World>(),
+                                                                emulator::EmulatedGpuOptions{.arch = c.arch});
+    setup.max_tokens = 40;
+    setup.kv_dtype = c.kv;
+    const auto prompt = random_tokens(37, o.vocabulary);
+    const Rows expected = run_greedy(*make_runner(apart, setup), prompt, 40, 2);
+    for (const int chunk : {40, 9})
+      EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(fused, setup), prompt, chunk, 2)))
+          << name_of(c.weight) << ", chunks of " << chunk;
+  }
+}
+
 // A GPU whose blocks get 99 KiB takes smaller tiles: more blocks of rows, and shorter trees whose rest tiles
 // that share an output add up. Bits are those of large tiles.
 TEST(SmallGpu, ChangesNoBit) {

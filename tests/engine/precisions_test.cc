@@ -248,7 +248,7 @@ Compiled compiled(const DecoderModel& model, Activations activations, int32_t ra
 Precision precision_of(const Compiled& c) {
   std::set<Precision> found;
   for (const Variant& v : c.programs[0].variants)
-    if (v.code == OpCode::kMatMul) found.insert(v.precision);
+    if (is_product(v.code)) found.insert(v.precision);
   EXPECT_EQ(found.size(), 1u);
   return found.empty() ? Precision::kF32 : *found.begin();
 }
@@ -303,7 +303,7 @@ TEST(Precisions, ArePartOfTheTextAndChecked) {
   auto [program, binding] = parse_program(text);
   EXPECT_EQ(program_text(program, binding), text);
   for (Variant& v : program.variants)
-    if (v.code == OpCode::kMatMul) v.precision = Precision::kBF16;
+    if (is_product(v.code)) v.precision = Precision::kBF16;
   try {
     check_programs(std::span(&program, 1), std::span(&binding, 1));
     ADD_FAILURE() << "accepted";

@@ -29,6 +29,12 @@ struct TokenGraphOptions {
   bool has_offsets = false;            // f16 scales and offsets instead of zeros
   bool is_decoded = false;             // they are f32 constants of the same numbers
   bool is_shared = false;              // those of one size share codes and scales, but not zeros
+  // Llama's MLP: biases, and what the gate goes through; kIdentity: nothing.
+  bool mlp_bias = false;
+  Op activation = Op::kSilu;
+  // Llama: the same numbers written so that products that multiply each other, and what rotates queries, are phases of
+  // their own: a one multiplies them.
+  bool is_apart = false;
   uint64_t seed = 1;
   bool filled =
       true;  // false: large constants hold whatever is there, and take no memory while nobody reads them
@@ -257,7 +263,10 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
       return b.reshape(b.linear(y, p + part, n * o.head_dim, false), p + part + "_heads",
                        {b.tokens(), n, o.head_dim});
     };
-    const ValueId q = rotate(heads("q_proj", o.heads), p + "q_rotary");
+    const auto apart = [&](ValueId v, const std::string& name) {
+      return o.is_apart ? b.same(Op::kMul, name, {v, b.scalar(1)}) : v;
+    };
+    const ValueId q = apart(rotate(heads("q_proj", o.heads), p + "q_rotary"), p + "q_apart");
     const ValueId k = rotate(heads("k_proj", o.kv_heads), p + "k_rotary");
     const ValueId v = heads("v_proj", o.kv_heads);
     ValueId a = b.reshape(b.attention(p + "attn", q, k, v), p + "merge", {b.tokens(), width});
@@ -267,8 +276,12 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
     }
     x = b.same(Op::kAdd, p + "add_1", {x, b.linear(a, p + "o_proj", o.hidden, false)});
     const ValueId z = norm(x, p + "post_norm");
-    const ValueId gate = b.same(Op::kSilu, p + "act", {b.linear(z, p + "gate_proj", o.intermediate, false)});
-    const ValueId h = b.same(Op::kMul, p + "mul", {gate, b.linear(z, p + "up_proj", o.intermediate, false)});
+    ValueId gate = b.linear(z, p + "gate_proj", o.intermediate, o.mlp_bias);
+    const Attributes exact{{key::kApproximate, "none"}};
+    if (o.activation != Op::kIdentity)
+      gate = b.same(o.activation, p + "act", {gate}, o.activation == Op::kGelu ? exact : Attributes{});
+    const ValueId up = apart(b.linear(z, p + "up_proj", o.intermediate, o.mlp_bias), p + "up_apart");
+    const ValueId h = b.same(Op::kMul, p + "mul", {gate, up});
     ValueId down = b.linear(h, p + "down_proj", o.hidden, false);
     if (o.router != TokenGraphOptions::Router::kNone) {
       const ValueId scores = b.linear(z, p + "router", o.hidden, false);

@@ -24,19 +24,20 @@ typename T::V activate(typename T::V v, uint32_t bits) {
   return v;
 }
 
-// `lanes` <= 16 elements at `column` of a row whose output starts at `out`, residual at `residual`.
+// `lanes` <= 16 elements at `column` of a row that starts at element `start` of the output.
 template <class T>
-void finish(typename T::V v, const Epilogue& e, int64_t column, const float* residual, float* out,
-            int lanes) {
+void finish(typename T::V v, const Epilogue& e, int64_t column, int64_t start, float* out, int lanes) {
   const bool whole = lanes == 16;
   const auto load = [&](const float* p) { return whole ? T::load(p) : T::load_partial(p, lanes); };
   if (e.bits & kEpilogueBias) v = T::add(v, load(e.bias + column));
   v = activate<T>(v, e.bits);
-  if (e.bits & kEpilogueResidual) v = T::add(v, load(residual + column));
+  const int64_t element = start + column;
+  if (e.bits & kEpilogueResidual) v = T::add(v, load(e.residual + element));
+  if (e.factor) v = T::mul(load(e.factor + element), v);
   if (whole) {
-    T::store(out + column, v);
+    T::store(out + element, v);
   } else {
-    T::store_partial(out + column, v, lanes);
+    T::store_partial(out + element, v, lanes);
   }
 }
 
@@ -159,11 +160,10 @@ template <class T>
 void finish_rows(const MatMul& a, const Block& block, int64_t column, int width,
                  const float (*sums)[kStripe]) {
   for (int r = 0; r < block.rows; ++r) {
-    const int64_t start = (block.row + r) * a.n;
-    const float* residual = a.epilogue.residual ? a.epilogue.residual + start : nullptr;
     for (int c = 0; c < width; c += 16) {
       const int lanes = static_cast<int>(std::min<int64_t>(16, a.n - column - c));
-      if (lanes > 0) finish<T>(T::load(sums[r] + c), a.epilogue, column + c, residual, a.out + start, lanes);
+      if (lanes > 0)
+        finish<T>(T::load(sums[r] + c), a.epilogue, column + c, (block.row + r) * a.n, a.out, lanes);
     }
   }
 }
@@ -236,7 +236,7 @@ void multiply_packed(const MatMul& a, int64_t most_rows, int64_t row_size, Pack 
     const float* packed = row_size > 0 ? a.packed + from * row_size : a.x + a.first_row * a.k;
     return Block{packed, a.first_row + from, static_cast<int>(to - from)};
   };
-  for (int64_t b = 0; b < blocks && row_size > 0; ++b)
+  for (int64_t b = 0; b < blocks && row_size > 0 && !a.is_packed; ++b)
     pack(block_at(b), a.packed + (block_at(b).row - a.first_row) * row_size);
   for (int64_t p = a.first_panel; p < a.last_panel; ++p) {
     for (int64_t b = 0; b < blocks; b += kGroup) {

@@ -82,7 +82,7 @@ typename T::V sum_parts(const float* const* parts, int a, int b, int64_t i, int 
 template <class T>
 void add_parts(const float* const* parts, int count, const Epilogue& epilogue, float* out, int64_t n) {
   for_vectors(n, [&](int64_t i, int lanes) {
-    finish<T>(sum_parts<T>(parts, 0, count, i, lanes), epilogue, i, epilogue.residual, out, lanes);
+    finish<T>(sum_parts<T>(parts, 0, count, i, lanes), epilogue, i, 0, out, lanes);
   });
 }
 

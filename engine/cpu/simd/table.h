@@ -10,11 +10,12 @@
 
 namespace ark::simd {
 
-// After the products: bias, activation, residual, in this order (EpilogueBits).
+// After the products: bias, activation, residual, in this order (EpilogueBits), factor.
 struct Epilogue {
   uint32_t bits = 0;
   const float* bias = nullptr;      // [n]
   const float* residual = nullptr;  // same layout as the output
+  const float* factor = nullptr;    // the same, may be the output; null: 1
 };
 
 // out[m, n] = epilogue(x[m, k] w[k, n]) for the columns of some panels.
@@ -33,6 +34,8 @@ struct MatMul {
   // What to compute: rows [first_row, last_row) of the columns of panels [first_panel, last_panel).
   int64_t first_row = 0, last_row = 0, first_panel = 0, last_panel = 0;
   float* packed = nullptr;  // room for last_row - first_row rows of packed_row(k) floats
+  bool is_packed =
+      false;  // an earlier product of the same rows has filled it: only w, epilogue and out differ
 };
 
 // Of x as any precision packs it: blocks of 8 at least with their scales, the last of them and slabs padded.

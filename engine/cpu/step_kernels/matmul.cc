@@ -1,4 +1,5 @@
-// Matrix product with a packed weight. Tile t: rows block t % blocks, panel t / blocks.
+// Matrix products with one packed weight, or with two whose results are multiplied. Tile t: rows block t % blocks,
+// panel t / blocks.
 #include <algorithm>
 
 #include "engine/cpu/step_kernel.h"
@@ -18,26 +19,27 @@ int64_t scratch(const PhaseLimits& limits) {
 
 // Tiles are ordered by panel, then rows: whole panels in the middle of the range, single tiles at its ends.
 struct Tiles {
-  simd::MatMul matmul;
+  std::span<simd::MatMul> products;  // of the same rows, one after the other
   void (*multiply)(const simd::MatMul&);
   int64_t blocks;
 
   void run(int64_t first_block, int64_t last_block, int64_t first_panel, int64_t last_panel) {
     if (first_panel >= last_panel) return;
-    matmul.first_panel = first_panel;
-    matmul.last_panel = last_panel;
-    const int64_t end = std::min(last_block * kMatMulRows, matmul.m);
+    const int64_t end = std::min(last_block * kMatMulRows, products[0].m);
     for (int64_t row = first_block * kMatMulRows; row < end; row += kPackedRows) {
-      matmul.first_row = row;
-      matmul.last_row = std::min(row + kPackedRows, end);
-      multiply(matmul);
+      for (simd::MatMul& m : products) {
+        m.first_panel = first_panel;
+        m.last_panel = last_panel;
+        m.first_row = row;
+        m.last_row = std::min(row + kPackedRows, end);
+        multiply(m);
+      }
     }
   }
 };
 
-void run(const PhaseCall& call) {
-  const TensorView &x = call.operands[0], &w = call.operands[1], &bias = call.operands[2],
-                   &residual = call.operands[3];
+simd::MatMul product(const PhaseCall& call, const TensorView& w, const TensorView& out) {
+  const TensorView& x = call.operands[0];
   simd::MatMul m;
   m.x = x.as<const float>();
   m.m = rows_of(x);
@@ -50,13 +52,20 @@ void run(const PhaseCall& call) {
   m.terms = call.weight->terms;
   m.slabs = call.variant->recipe.slabs.data();
   m.slab_count = static_cast<int32_t>(call.variant->recipe.slabs.size()) - 1;
-  m.epilogue = {call.variant->epilogue, bias.as<const float>(), residual.as<const float>()};
-  m.out = call.operands[4].as<float>();
-  const int64_t blocks = (m.m + kMatMulRows - 1) / kMatMulRows;
+  m.out = out.as<float>();
+  return m;
+}
+
+void run_all(const PhaseCall& call, std::span<simd::MatMul> products) {
+  const int64_t m = products[0].m, blocks = (m + kMatMulRows - 1) / kMatMulRows;
   if (blocks == 0) return;
-  m.packed = call.scratch->take<float>(std::min(m.m, kPackedRows) * simd::packed_row(m.k));
+  float* packed = call.scratch->take<float>(std::min(m, kPackedRows) * simd::packed_row(products[0].k));
+  for (simd::MatMul& each : products) {
+    each.packed = packed;
+    each.is_packed = &each != &products[0];
+  }
   const Precision precision = call.variant->precision;
-  Tiles tiles{m,
+  Tiles tiles{products,
               precision == Precision::kBF16   ? call.simd->matmul_bf16
               : precision == Precision::kInt8 ? call.simd->matmul_int8
                                               : call.simd->matmul,
@@ -68,8 +77,27 @@ void run(const PhaseCall& call) {
   if (call.last % blocks) tiles.run(0, call.last % blocks, last, last + 1);
 }
 
+void run(const PhaseCall& call) {
+  const TensorView &bias = call.operands[2], &residual = call.operands[3];
+  simd::MatMul m = product(call, call.operands[1], call.operands[4]);
+  m.epilogue = {call.variant->epilogue, bias.as<const float>(), residual.as<const float>()};
+  run_all(call, {&m, 1});
+}
+
+// The second product finds the first one's results where it leaves its own.
+void run_gated(const PhaseCall& call) {
+  const TensorView &gate_bias = call.operands[2], &up_bias = call.operands[4], &out = call.operands[5];
+  simd::MatMul both[] = {product(call, call.operands[1], out), product(call, call.operands[3], out)};
+  const auto bias_bit = [](const TensorView& bias) { return bias.present() ? uint32_t{kEpilogueBias} : 0; };
+  both[0].epilogue = {call.variant->epilogue | bias_bit(gate_bias), gate_bias.as<const float>()};
+  both[1].epilogue = {bias_bit(up_bias), up_bias.as<const float>(), nullptr, both[0].out};
+  run_all(call, both);
+}
+
 }  // namespace
 
-std::vector<StepKernel> matmul_step_kernels() { return {{OpCode::kMatMul, run, scratch}}; }
+std::vector<StepKernel> matmul_step_kernels() {
+  return {{OpCode::kMatMul, run, scratch}, {OpCode::kGatedMatMul, run_gated, scratch}};
+}
 
 }  // namespace ark

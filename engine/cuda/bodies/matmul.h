@@ -14,6 +14,10 @@
 // columns of it are the 16 rows of the product); x is split into two 16-bit parts, whose products are exact
 // in f32: what is lost of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16, codes) of it. kMixed:
 // kFma up to four rows.
+//
+// A gated product is two of the same rows (Stream::second): a tile takes its pieces of the first weight, keeps their
+// sum, then takes those of the second; who has the sums of both multiplies them. One body for both kinds: each more is
+// code that the cache has lost.
 #pragma once
 
 #include "engine/cuda/bodies/weights.h"
@@ -34,7 +38,7 @@ ARK_DEVICE float tree(float (&v)[kCount], int size) {
   return v[0];
 }
 
-// (x, W, bias?, residual?, out). Size 0: epilogue bits.
+// (x, W, bias?, residual?, out). Size 0: epilogue bits. Gated: the residual is the second product's bias.
 template <class W, int kPanel, MatMulPath kPath>
 struct MatMul : Quiet {
   using Own = Weights<W, kPanel>;
@@ -49,15 +53,17 @@ struct MatMul : Quiet {
   static constexpr int kXAhead =
       kRowBlock * kPieceRows / 4 / kConsumers;  // quarters of x that a thread fetches ahead
 
-  // Scratch: borders of pieces; sums of the tile [rows][kPanel]; sums that wait for their right neighbours in the tree;
-  // x; sums of pieces. Elements of the first sums are touched by thread e % kConsumers only, but where said.
+  // Scratch: borders of pieces; sums of the tile [rows][kPanel]; gated: those of its first weight; sums that wait for
+  // their right neighbours in the tree; x; sums of pieces. Elements of the first sums are touched by thread
+  // e % kConsumers only, but where said.
   static constexpr u32 kTileBytes = kRowBlock * kPanel * 4;
   static constexpr u32 kWaitingBytes =
       (kTiles.levels - 1) *
       (kKept * kConsumers > kRowBlock * kPanel ? kKept * kConsumers : kRowBlock * kPanel) * 4;
   static constexpr u32 kXBytes = kRowBlock * (kPieceRows + 8) * 4;
-  static_assert(kBorderBytes + kTileBytes + kWaitingBytes + 2 * kXBytes <= kScratchBytes || kPath == kFma);
-  static_assert(kBorderBytes + kTileBytes + kWaitingBytes + kXBytes + kRowBlock * kPitch * 4 <=
+  static_assert(kBorderBytes + 2 * kTileBytes + kWaitingBytes + 2 * kXBytes <= kScratchBytes ||
+                kPath == kFma);
+  static_assert(kBorderBytes + 2 * kTileBytes + kWaitingBytes + kXBytes + kRowBlock * kPitch * 4 <=
                 kScratchBytes);
   static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kTileBytes <= kScratchBytes);
 
@@ -77,7 +83,7 @@ struct MatMul : Quiet {
     tile_sums = reinterpret_cast<float*>(call.b.scratch + kBorderBytes);
     const i32 most_rows = dev::min(kRowBlock, tiles.rows);
     if (is_shared()) {
-      waiting = tile_sums + kRowBlock * kPanel;
+      waiting = tile_sums + (keeps_first() ? 2 : 1) * kRowBlock * kPanel;
       x.start = waiting + kWaitingBytes / 4;
       count = shared_turn(s.longest_piece);
     } else {
@@ -85,14 +91,18 @@ struct MatMul : Quiet {
     }
   }
 
+  ARK_DEVICE bool is_gated() const { return s.second != 0; }
+  ARK_DEVICE int weights() const { return is_gated() ? 2 : 1; }
+  // Sums of the first weight wait in scratch, or, where many rows leave no room there, where the output will be.
+  ARK_DEVICE bool keeps_first() const { return kPath != kFma && is_gated(); }
   ARK_DEVICE bool is_fma() const { return kPath == kFma || (kPath == kMixed && tiles.rows <= kFmaRows); }
   ARK_DEVICE bool is_shared() const { return !is_fma() && tiles.rows > kFewRows; }
   ARK_DEVICE const i32* borders() const { return reinterpret_cast<const i32*>(call.b.scratch); }
 
   ARK_DEVICE void plan_batches(i32 most_rows) {
     const i32 levels = log2_of(static_cast<u32>(tiles.pieces)) + 1;
-    count = batch_of(tiles.pieces, s.longest_piece, most_rows, kPanel, kScratchBytes);
-    waiting = tile_sums + most_rows * kPanel;
+    count = batch_of(tiles.pieces, s.longest_piece, most_rows, kPanel, keeps_first(), kScratchBytes);
+    waiting = tile_sums + (keeps_first() ? 2 : 1) * most_rows * kPanel;
     x.start = waiting + (levels - 1) * most_rows * kPanel;
     x.stride = batch_columns(count, s.longest_piece);
     piece_sums = static_cast<float*>(x.start) + most_rows * x.stride;
@@ -110,6 +120,16 @@ struct MatMul : Quiet {
     for (i32 i = call.b.thread; i < quarters.all; i += kAtOnce * kConsumers) {
       quarters.load(source(), i);
       quarters.template put<E>(x, i);
+    }
+  }
+
+  ARK_DEVICE void load_batch(i32 first, i32 last) const {
+    if constexpr (kPath == kFma) {
+      load_x<float>(first, last);
+    } else if constexpr (kPath == kMma) {
+      load_x<X>(first, last);
+    } else {
+      is_fma() ? load_x<float>(first, last) : load_x<X>(first, last);
     }
   }
 
@@ -207,20 +227,15 @@ struct MatMul : Quiet {
     }
   }
 
-  ARK_DEVICE void run_batches(const StreamTile& tile) {
+  // x of a tile of one batch is there from the first weight on.
+  ARK_DEVICE void run_batches(const StreamTile& tile, int weight) {
     const i32* border = borders() + tile.group * tiles.pieces;
     ARK_ROLLED
     for (i32 batch = 0; batch < tiles.pieces; batch += count, border += count) {
-      if constexpr (kPath == kFma) {
-        load_x<float>(border[0], border[count]);
-      } else if constexpr (kPath == kMma) {
-        load_x<X>(border[0], border[count]);
-      } else {
-        is_fma() ? load_x<float>(border[0], border[count]) : load_x<X>(border[0], border[count]);
-      }
+      if (weight == 0 || count < tiles.pieces) load_batch(border[0], border[count]);
       if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
       run_own_pieces(border);
-      if (batch + count == tiles.pieces && tiles.groups == 1) load_terms(tile.panel, 0);
+      if (batch + count == tiles.pieces && is_whole(weight)) load_terms(tile.panel, 0);
       consumers_sync();
       fold(batch);
     }
@@ -260,7 +275,7 @@ struct MatMul : Quiet {
     for (int i = 0; i < kKept; ++i) level[i * kConsumers] = v[i];
   }
 
-  ARK_DEVICE void run_shared(const StreamTile& tile) {
+  ARK_DEVICE void run_shared(const StreamTile& tile, int weight) {
     const i32* border = borders() + tile.group * tiles.pieces;
     const int part = call.b.warp / kColumnGroups;
     const i32 octets = dev::max(0, ((rows + 7) / 8 - part + kRowParts - 1) / kRowParts);
@@ -286,7 +301,7 @@ struct MatMul : Quiet {
         add_shared_piece(lines, octets, border[p + 1] - border[p], border[p] - x0, p, v);
     }
     x.start = buffers;
-    if (tiles.groups == 1) load_terms(tile.panel, 0);
+    if (is_whole(weight)) load_terms(tile.panel, 0);
     // Elements of all threads; who hands them on reads them behind the barrier.
     ARK_UNROLL
     for (int i = 0; i < kKept; ++i) {
@@ -301,10 +316,32 @@ struct MatMul : Quiet {
     row0 = tile.block * kRowBlock;
     rows = dev::min(kRowBlock, tiles.rows - row0);
     x.rows = rows;
-    if constexpr (kPath != kFma) {
-      if (is_shared()) return run_shared(tile);
+    ARK_ROLLED
+    for (int weight = 0; weight < weights(); ++weight) {
+      if (weight > 0) tiles.groups == 1 ? keep_first(tile.panel) : hand_in(tile, 0);
+      if constexpr (kPath != kFma) {
+        if (is_shared()) {
+          run_shared(tile, weight);
+          continue;
+        }
+      }
+      run_batches(tile, weight);
     }
-    run_batches(tile);
+  }
+
+  // Behind weight number `weight` the tile's output can be written.
+  ARK_DEVICE bool is_whole(int weight) const { return tiles.groups == 1 && weight + 1 == weights(); }
+  // Element `e` of the first weight's sums, which the thread that writes that output keeps; null: there is no output.
+  ARK_DEVICE float* first_sum(i32 panel, int e) const {
+    if constexpr (kPath != kFma) return tile_sums + rows * kPanel + e;
+    const Output to = output_at(panel, e);
+    return to.is_there ? call.operand<float>(4) + to.element : nullptr;
+  }
+  ARK_DEVICE void keep_first(i32 panel) const {
+    ARK_ROLLED
+    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) {
+      if (float* to = first_sum(panel, e)) *to = tile_sums[e];
+    }
   }
 
   // ---- outputs
@@ -326,7 +363,7 @@ struct MatMul : Quiet {
       const Output to = output_at(panel, call.b.thread + (first + i) * kConsumers);
       if (to.is_there)
         terms[i] = epilogue_terms(bits, call.operand<const float>(2), to.column, call.operand<const float>(3),
-                                  to.element);
+                                  is_gated() ? to.column : to.element);
     }
   }
 
@@ -336,23 +373,36 @@ struct MatMul : Quiet {
     ARK_ROLLED
     for (int first = 0; first < each; first += kAtOnce) {
       if (first > 0) load_terms(panel, first);
+      float kept[kAtOnce] = {};
+      if (kPath == kFma && is_gated()) {
+        ARK_UNROLL
+        for (int i = 0; i < kAtOnce; ++i) {
+          const float* from = first_sum(panel, call.b.thread + (first + i) * kConsumers);
+          if (from) kept[i] = dev::ld_global(from);
+        }
+      }
       ARK_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
         const int e = call.b.thread + (first + i) * kConsumers;
         const Output to = output_at(panel, e);
-        if (to.is_there) call.operand<float>(4)[to.element] = epilogue(bits, tile_sums[e], terms[i]);
+        if (!to.is_there) continue;
+        const u32 second_bias = is_gated() ? bits & kEpilogueResidual : 0;
+        float v = !is_gated() ? tile_sums[e] : kPath == kFma ? kept[i] : *first_sum(panel, e);
+        v = epilogue(bits - second_bias, v, terms[i]);
+        if (is_gated()) v = v * (second_bias != 0 ? tile_sums[e] + terms[i].residual : tile_sums[e]);
+        call.operand<float>(4)[to.element] = v;
       }
     }
   }
 
-  // Of a group: [rows of the panel][kPanel].
+  // Of a group: [rows of the panel][kPanel]. Those of the second weight are groups behind all of the first's.
   ARK_DEVICE float* partials(i32 group, i32 panel) const {
     return at<float>(s.partials) +
            ((static_cast<i64>(group) * tiles.panels + panel) * tiles.rows + row0) * kPanel;
   }
 
-  ARK_DEVICE void hand_in(const StreamTile& tile) const {
-    float* to = partials(tile.group, tile.panel);
+  ARK_DEVICE void hand_in(const StreamTile& tile, int weight) const {
+    float* to = partials(weight * tiles.groups + tile.group, tile.panel);
     ARK_ROLLED
     for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) to[e] = tile_sums[e];
   }
@@ -377,9 +427,11 @@ struct MatMul : Quiet {
     return true;
   }
 
-  // The sum of all groups: nodes of kNode of them, then these.
+  // The sum of all groups of each weight: nodes of kNode of them, then these. The first node's room is the first
+  // weight's sums' in the end.
   ARK_DEVICE void gather(const StreamTile& tile) {
-    const i32 size = dev::min(tiles.groups, kNode), nodes = divide(tiles.groups, size).quotient;
+    const i32 size = dev::min(tiles.groups, kNode), each = divide(tiles.groups, size).quotient,
+              nodes = each * weights();
     const i32 elements = rows * kPanel, quarters = elements / 4;
     const i64 group = static_cast<i64>(tiles.panels) * tiles.rows * kPanel;
     const float* from = partials(0, tile.panel);
@@ -403,10 +455,15 @@ struct MatMul : Quiet {
     consumers_sync();
     ARK_ROLLED
     for (int e = call.b.thread; e < elements; e += kConsumers) {
-      float v[kMaxGroups / kNode];
-      ARK_UNROLL
-      for (int n = 0; n < kMaxGroups / kNode; ++n) v[n] = n < nodes ? sums[n * elements + e] : 0.0f;
-      tile_sums[e] = tree<kMaxGroups / kNode>(v, nodes);
+      ARK_ROLLED
+      for (int weight = 0; weight < weights(); ++weight) {
+        float v[kMaxGroups / kNode];
+        ARK_UNROLL
+        for (int n = 0; n < kMaxGroups / kNode; ++n)
+          v[n] = n < each ? sums[(weight * each + n) * elements + e] : 0.0f;
+        float* to = weight + 1 < weights() ? first_sum(tile.panel, e) : tile_sums + e;
+        if (to) *to = tree<kMaxGroups / kNode>(v, each);
+      }
     }
     consumers_sync();  // the next tile's x takes the room of `sums`
   }
@@ -426,16 +483,17 @@ struct MatMul : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles own) {
     MatMul body(call);
     i32 handed = 0;  // groups of an output
-    for (i64 t = own.first; t < own.last; ++t) {
-      const StreamTile tile(body.tiles, static_cast<i32>(t));
+    const i32 end = static_cast<i32>(own.last);
+    for (i32 t = static_cast<i32>(own.first); t < end; ++t) {
+      const StreamTile tile(body.tiles, t);
       body.run_tile(tile);
       if (body.tiles.groups == 1) {
         body.write(tile.panel);
         continue;
       }
-      body.hand_in(tile);
+      body.hand_in(tile, body.weights() - 1);
       ++handed;
-      if (tile.group + 1 < body.tiles.groups && t + 1 < own.last) continue;  // the next is of the same output
+      if (tile.group + 1 < body.tiles.groups && t + 1 < end) continue;  // the next is of the same output
       if (body.join(tile, handed)) body.write(tile.panel);
       handed = 0;
     }

@@ -1,7 +1,7 @@
-// Bodies that work on whole rows or tokens: embed, norm, softmax, rotary, kv_append, select_rows, parts of rows.
+// Bodies that work on whole rows or tokens: embed, norm, softmax, select_rows, parts of rows.
 #pragma once
 
-#include "engine/cuda/bodies/kv.h"
+#include "engine/cuda/bodies/codes.h"
 #include "engine/cuda/step_begin.h"
 
 namespace ark::cuda {
@@ -159,121 +159,6 @@ struct Softmax : Quiet {
       sum = dev::warp_sum(sum);
       ARK_ROLLED
       for (i32 k = call.b.lane; k < n; k += 32) out[k] = dev::exp(dev::ld_global(x + k) - top) / sum;
-    }
-  }
-};
-
-// (x [T, H, D], cos, sin [L, R / 2], positions, out). Sizes: heads, D, R / 2, L. arXiv:2104.09864.
-template <bool kInterleaved, class Index>
-struct Rotary : Quiet {
-  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i32 heads = call.size_at(0), dim = call.size_at(1), half = call.size_at(2),
-              length = call.size_at(3);
-    for (i64 t = tiles.first; t < tiles.last; ++t) {
-      i64 position = static_cast<i64>(dev::ld_global(call.operand<const Index>(3) + t));
-      position = dev::min(dev::max(position, i64{0}), static_cast<i64>(length) - 1);
-      const float* cos = call.operand<const float>(1) + position * half;
-      const float* sin = call.operand<const float>(2) + position * half;
-      // One thread a pair, or an element behind the rotated ones.
-      const i32 pairs = dim - half;
-      ARK_ROLLED
-      for (i32 i = call.b.thread; i < heads * pairs; i += kConsumers) {
-        const i32 h = i / pairs, j = i % pairs;
-        const i64 row = (t * heads + h) * dim;
-        const float* x = call.operand<const float>(0) + row;
-        float* out = call.operand<float>(4) + row;
-        if (j >= half) {
-          out[j + half] = dev::ld_global(x + j + half);
-          continue;
-        }
-        const i32 one = kInterleaved ? 2 * j : j, other = kInterleaved ? 2 * j + 1 : j + half;
-        const float a = dev::ld_global(x + one), b = dev::ld_global(x + other);
-        const float c = dev::ld_nc(cos + j), s = dev::ld_nc(sin + j);
-        out[one] = a * c - b * s;
-        out[other] = a * s + b * c;
-      }
-    }
-  }
-};
-
-// (k [T, KH, D], v [T, KH, Dv], key pages, value pages [pages, KH][size, D] of E). Sizes: KH, page size, D, Dv.
-template <class E>
-struct KvAppend : Quiet {
-  using Type = Kv<E>;
-  static constexpr bool kHasScales = Type::kFormat.largest > 0;
-
-  // Elements from `d` on, times `factor`, of a row of a head's part.
-  ARK_DEVICE static void store(const float* x, float factor, u8* part, i32 row, i32 dim, i32 d) {
-    float numbers[Type::kPack];
-    ARK_UNROLL
-    for (int i = 0; i < Type::kPack; ++i) {
-      numbers[i] = dev::ld_global(x + d + i);
-      if constexpr (kHasScales) numbers[i] = factor == 0 ? 0.0f : numbers[i] * factor;
-    }
-    *reinterpret_cast<typename Type::Pack*>(reinterpret_cast<E*>(part) + row * dim + d) =
-        Type::narrow(numbers);
-  }
-
-  // x [KH, dim] of a token. A warp takes a head where its scale is asked for.
-  ARK_DEVICE static void append(const Call& call, const float* x, u8* pages, i32 dim, i64 page, i32 row) {
-    constexpr KvFormat format = Type::kFormat;
-    const i32 heads = call.size_at(0), size = call.size_at(1), packs = dim / Type::kPack;
-    const i64 each = format.head_bytes(size, dim);
-    u8* const parts = pages + page * heads * each;
-    if constexpr (kHasScales) {
-      ARK_ROLLED
-      for (i32 h = call.b.warp; h < heads; h += kConsumerWarps)
-        append_scaled(call, x + h * dim, parts + h * each, dim, row);
-    } else {
-      ARK_ROLLED
-      for (i32 i = call.b.thread; i < heads * packs; i += kConsumers) {
-        const Division head = divide(i, packs);
-        store(x + head.quotient * dim, 1, parts + head.quotient * each, row, dim, head.rest * Type::kPack);
-      }
-    }
-  }
-
-  // The size of the largest of a head's numbers, as bits: NaN is larger than infinity.
-  ARK_DEVICE static u32 largest_bits(const Call& call, const float* x, i32 dim) {
-    u32 most = 0;
-    const auto take = [&most](u32 bits) { most = bits > most ? bits : most; };
-    ARK_ROLLED
-    for (i32 d = call.b.lane; d < dim; d += 32) take(dev::as_u32(dev::abs(dev::ld_global(x + d))));
-    ARK_UNROLL
-    for (int distance = 16; distance > 0; distance /= 2) take(dev::shfl_xor(most, distance));
-    return most;
-  }
-
-  ARK_DEVICE static void append_scaled(const Call& call, const float* x, u8* part, i32 dim, i32 row) {
-    constexpr KvFormat format = Type::kFormat;
-    const u32 bits = largest_bits(call, x, dim);
-    const float most = dev::as_f32(bits);
-    const bool is_finite = bits < 0x7f800000u, is_zero = is_finite && most < kKvLeast;
-    const float factor = is_finite && !is_zero ? format.largest / most : 0.0f;
-    if (call.b.lane == 0)
-      reinterpret_cast<float*>(part + format.code_bytes(call.size_at(1), dim))[row] =
-          is_zero     ? 0.0f
-          : is_finite ? most / format.largest
-                      : most;
-    ARK_ROLLED
-    for (i32 d = call.b.lane * Type::kPack; d < dim; d += 32 * Type::kPack)
-      store(x, factor, part, row, dim, d);
-  }
-
-  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const RankTables& r = *call.b.rank;
-    const i32 heads = call.size_at(0), size = call.size_at(1), key = call.size_at(2), value = call.size_at(3);
-    for (i64 t = tiles.first; t < tiles.last; ++t) {
-      const i32 position = dev::ld_global(at<const i32>(r.positions) + t);
-      const i64 slot = dev::ld_global(at<const i32>(r.token_slots) + t);
-      const i64 page =
-          dev::ld_global(at<const i32>(r.page_table) + slot * r.pages_per_slot + position / size);
-      ARK_ROLLED
-      for (int which = 0; which < 2; ++which) {
-        const i32 dim = which == 0 ? key : value;
-        append(call, call.operand<const float>(which) + t * heads * dim, call.operand<u8>(2 + which), dim,
-               page, position % size);
-      }
     }
   }
 };

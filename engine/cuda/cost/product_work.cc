@@ -5,6 +5,11 @@
 #include "engine/cuda/cost/work_parts.h"
 
 namespace ark::cuda::cost {
+namespace {
+
+constexpr u32 kTerms = kEpilogueBias | kEpilogueResidual;  // of an epilogue, that are loaded
+
+}  // namespace
 
 ProductWork::ProductWork(const StepTables& t, const Instance& i)
     : tables_(t),
@@ -15,12 +20,13 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
   const std::string& type = t.variant(i).type;
   const bool is_mixed = type.ends_with("kMixed>");
   is_fma_ = type.ends_with("kFma>") || (is_mixed && tiles_.rows <= 4);
+  keeps_in_output_ = s_.second != 0 && type.ends_with("kFma>");
   is_shared_ = !is_fma_ && tiles_.rows > kFewRows;
   takes_codes_ = s_.unit_rows > 1;
   count_ = is_shared_
                ? shared_turn(s_.longest_piece)
                : batch_of(tiles_.pieces, s_.longest_piece, std::min(t.machine().tiles.row_block, tiles_.rows),
-                          s_.panel, t.machine().tiles.scratch);
+                          s_.panel, s_.second != 0 && !keeps_in_output_, t.machine().tiles.scratch);
   for (i32 piece = 0; piece <= s_.pieces; ++piece) borders_.push_back(t.word(s_.borders + at(piece) * 4));
 }
 
@@ -29,20 +35,32 @@ i32 ProductWork::rows_of(const StreamTile& tile) const {
   return std::min(block, tiles_.rows - tile.block * block);
 }
 
+i32 ProductWork::tile_pieces() const { return tiles_.pieces * weights(); }
+int32_t ProductWork::weights() const { return s_.second != 0 ? 2 : 1; }
+i32 ProductWork::piece_of(const StreamTile& tile, i32 number) const {
+  return tile.group * tiles_.pieces + number % tiles_.pieces;
+}
+int32_t ProductWork::pieces_at_once(i32 first) const {
+  return std::min(count_, tiles_.pieces - first % tiles_.pieces);
+}
+
 int64_t ProductWork::piece_bytes(i32 piece) const {
   const i32 units = (border(piece + 1) - border(piece) + s_.unit_rows - 1) / s_.unit_rows;
   return int64_t{units} * s_.unit_bytes;
 }
 
 Work ProductWork::before_pieces(const StreamTile& tile, i32 first) const {
-  const i32 start = tile.group * tiles_.pieces, end = std::min(first + count_, tiles_.pieces);
-  const i32 columns = border(start + end) - border(start + first), rows = rows_of(tile);
-  const int32_t quarters = rows * std::max(1, (columns + 3) / 4);
+  const i32 piece = piece_of(tile, first), rows = rows_of(tile);
+  // A tile of one batch has x from its first weight on.
+  const bool is_there = first > 0 && !is_shared_ && count_ == tiles_.pieces;
+  const i32 columns = is_there ? 0 : border(piece + pieces_at_once(first)) - border(piece);
+  const int32_t quarters = is_there ? 0 : rows * std::max(1, (columns + 3) / 4);
   // Shared pieces: what a thread has ahead is all of a turn's x.
   const int32_t rounds = columns <= 0 ? 0 : is_shared_ ? 1 : up(quarters, 4 * kConsumers);
   Work w = loads(rounds);
   w += barriers(1);
   w.cycles = 2 * kCall + up(quarters, kConsumers) * (is_fma_ ? 60.0 : 250.0);
+  if (first == tiles_.pieces) w += hand_in_work(tile);  // or kept: the first weight's sums
   return w;
 }
 
@@ -63,7 +81,7 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
 }
 
 Work ProductWork::after_pieces(const StreamTile& tile, i32 first) const {
-  const bool is_last = first + count_ >= tiles_.pieces;
+  const bool is_last = (first + pieces_at_once(first)) % tiles_.pieces == 0;
   const i32 rows = rows_of(tile);
   if (is_shared_) return barriers(is_last);
   Work w = barriers(1);
@@ -73,9 +91,9 @@ Work ProductWork::after_pieces(const StreamTile& tile, i32 first) const {
 
 Work ProductWork::write_work(const StreamTile& tile) const {
   const i32 each = turns(i64{rows_of(tile)} * s_.panel), rounds = up(each, 4);
-  const bool has_bias = (bits_ & kEpilogueBias) != 0,
-             has_terms = has_bias || (bits_ & kEpilogueResidual) != 0;
-  Work w = has_terms ? loads(has_bias ? 0 : rounds, has_bias ? rounds : 0) : Work{};
+  const bool has_bias = (bits_ & (weights() > 1 ? kTerms : u32{kEpilogueBias})) != 0;
+  Work w = (bits_ & kTerms) != 0 ? loads(has_bias ? 0 : rounds, has_bias ? rounds : 0) : Work{};
+  if (keeps_in_output_) w += loads(rounds);
   w.cycles = each * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
   return w;
 }
@@ -92,7 +110,7 @@ Work ProductWork::join_work(const StreamTile&) const {
 }
 
 Work ProductWork::gather_work(const StreamTile& tile) const {
-  const i32 size = std::min(tiles_.groups, kNode), nodes = tiles_.groups / size;
+  const i32 size = std::min(tiles_.groups, kNode), nodes = tiles_.groups / size * weights();
   const i64 elements = i64{rows_of(tile)} * s_.panel;
   const int32_t rounds = turns(nodes * elements / 4);
   Work w = loads(rounds);
@@ -100,8 +118,7 @@ Work ProductWork::gather_work(const StreamTile& tile) const {
   w.cold = 1;
   w.cycles = rounds * (kCall + 100) + turns(elements) * 60.0;
   Work terms = write_work(tile);  // whose first terms came while the others were counted
-  const int32_t hidden = terms.loads > 0;
-  terms.loads -= hidden, terms.far -= terms.far > 0;
+  terms.loads -= (bits_ & kTerms) != 0, terms.far -= terms.far > 0;
   return w += terms;
 }
 
@@ -109,7 +126,7 @@ Work ProductWork::total(Tiles own, int32_t gathered) const {
   Work all;
   for (i64 t = own.first; t < own.last; ++t) {
     const StreamTile tile(tiles_, static_cast<i32>(t));
-    for (i32 first = 0; first < tiles_.pieces; first += count_) {
+    for (i32 first = 0; first < tile_pieces(); first += pieces_at_once(first)) {
       all += before_pieces(tile, first);
       all += after_pieces(tile, first);
     }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "engine/program/opcodes.h"
 
 namespace ark::cuda::cost {
 namespace {
@@ -74,7 +75,7 @@ class Replay {
       s.grid = grid_of(t_, i);
       s.missing = processors_;
       const Program& p = t_.program();
-      if (p.variants[p.phases[i.phase].variant].code != OpCode::kMatMul) continue;
+      if (!is_product(p.variants[p.phases[i.phase].variant].code)) continue;
       s.product = std::make_unique<ProductWork>(t_, i);
       const StreamTiles& tiles = s.product->tiles();
       s.arrivals.resize(at(int64_t{tiles.panels} * tiles.blocks));
@@ -213,7 +214,7 @@ class Replay {
   void begin_batch(int32_t p, double now) {
     Processor& b = block(p);
     now += time_of(product(p).before_pieces(tile(p), b.first));
-    b.batch = std::min(product(p).pieces_at_once(), product(p).tiles().pieces - b.first);
+    b.batch = product(p).pieces_at_once(b.first);
     b.taken = b.through = 0;
     b.free.fill(now);
     take(p);
@@ -226,7 +227,7 @@ class Replay {
     for (; b.taken < b.batch && b.ring.taken < b.ring.issued; ++b.taken, ++b.ring.taken) {
       const StreamTile own = tile(p);
       double& free = b.free[shared ? 0 : at(b.taken % kConsumerWarps)];
-      const i32 piece = own.group * product(p).tiles().pieces + b.first + b.taken;
+      const i32 piece = product(p).piece_of(own, b.first + b.taken);
       free = std::max(free, b.ring.landed[at(b.ring.taken % t_.machine().stages)]) +
              product(p).piece_cycles(own, piece) / rates_.clock.value;
       push(free, What::kRelease, p, b.ring.taken);
@@ -241,7 +242,7 @@ class Replay {
     now += time_of(product(p).after_pieces(tile(p), b.first));
     b.first += b.batch;
     b.batch = b.taken = 0;
-    if (b.first < product(p).tiles().pieces) return begin_batch(p, now);
+    if (b.first < product(p).tile_pieces()) return begin_batch(p, now);
     end_tile(p, now);
   }
 
@@ -297,7 +298,7 @@ class Replay {
     }
     const ProductWork& work = *state(r.instance).product;
     const StreamTile own(work.tiles(), static_cast<i32>(r.tile));
-    const auto bytes = static_cast<double>(work.piece_bytes(own.group * work.tiles().pieces + r.piece));
+    const auto bytes = static_cast<double>(work.piece_bytes(work.piece_of(own, r.piece)));
     double landed = now + bytes / rates_.link.value + rates_.l2.value;
     if (own.block == 0) {  // further blocks of rows find it in L2
       memory_free_ = std::max(now, memory_free_) + bytes * ranks_ / rates_.stream.value;
@@ -306,7 +307,7 @@ class Replay {
     }
     r.landed[stage] = landed, r.busy[stage] = true;
     ++r.issued;
-    if (++r.piece == work.tiles().pieces) next_tile(p);
+    if (++r.piece == work.tile_pieces()) next_tile(p);
     push(now + bytes / rates_.link.value, What::kIssue, p);
     take(p);
   }

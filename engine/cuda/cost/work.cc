@@ -5,6 +5,7 @@
 #include "base/index.h"
 #include "engine/cuda/cost/work_parts.h"
 #include "engine/program/kv_codec.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 
 namespace ark::cuda::cost {
@@ -15,7 +16,7 @@ OpCode code_of(const StepTables& t, const Instance& i) {
   return p.variants[p.phases[i.phase].variant].code;
 }
 
-// ---- rows and tokens: bodies/rows.h
+// ---- rows and tokens: bodies/rows.h, bodies/append.h
 
 // Where ranks share the table: of one that has the rows of all tokens.
 Work embed(const StepTables& t, const Instance& i, Tiles tiles) {
@@ -62,6 +63,13 @@ int32_t elements_at_once(const KvFormat& format) {
   return 32 / format.bits;
 }  // that a lane stores, or loads of a value
 
+// Where there are scales a warp takes a head: its largest number first.
+Work scaled_head(int32_t dim, int32_t pack) {
+  Work head = loads(up(dim, 32) + up(dim, 32 * pack));
+  head.cycles = head.loads * kLoopTurn + kWarpSum + 2 * kCall;
+  return head;
+}
+
 Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
   const KvFormat format = kv_format(t, i, 2);
   const int32_t heads = t.size_at(i, 0), pack = elements_at_once(format);
@@ -69,16 +77,29 @@ Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
   token.cycles += kCall;
   for (const int which : {2, 3}) {
     const int32_t dim = t.size_at(i, which);
-    if (!format.has_scales()) {
-      token += element_loop(int64_t{heads} * dim / pack);
-      continue;
-    }
-    // A warp takes a head: its largest number first.
-    Work head = loads(up(dim, 32) + up(dim, 32 * pack));
-    head.cycles = head.loads * kLoopTurn + kWarpSum + 2 * kCall;
-    token += head.times(up(heads, kConsumerWarps));
+    token += format.has_scales() ? scaled_head(dim, pack).times(up(heads, kConsumerWarps))
+                                 : element_loop(int64_t{heads} * dim / pack);
   }
   return token.times(tiles.last - tiles.first);
+}
+
+// Keys and values come through scratch, where nobody waits for loads.
+Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
+  const KvFormat format = kv_format(t, i, 7);
+  const int32_t heads = t.size_at(i, 0), kv_heads = t.size_at(i, 4), key = t.size_at(i, 1),
+                value = t.size_at(i, 6), pairs = key - t.size_at(i, 2), pack = elements_at_once(format);
+  Work all;
+  for (int64_t tile = tiles.first; tile < tiles.last; ++tile) {
+    const auto head = static_cast<int32_t>(tile % kv_heads);
+    const int32_t queries = heads * (head + 1) / kv_heads - heads * head / kv_heads;
+    Work one = loads(2);
+    one += element_loop(int64_t{queries + 1} * pairs + value);
+    one.cycles += 4 * kCall + one.loads * kCall;
+    one += barriers(tile + 1 < tiles.last ? 2 : 1);
+    one.cycles += format.has_scales() ? scaled_head(std::max(key, value), pack).cycles : 2 * kLoopTurn;
+    all += one;
+  }
+  return all;
 }
 
 Work select_rows(const StepTables& t, const Instance& i, Tiles tiles) {
@@ -213,11 +234,22 @@ struct Row {
   Work (*work)(const StepTables&, const Instance&, Tiles);
 };
 constexpr Row kBodies[] = {
-    {OpCode::kGeneric, copy},       {OpCode::kPointwise, pointwise},    {OpCode::kEmbed, embed},
-    {OpCode::kNorm, norm},          {OpCode::kSoftmax, softmax},        {OpCode::kRotary, rotary},
-    {OpCode::kKvAppend, kv_append}, {OpCode::kAttention, attention},    {OpCode::kSelectRows, select_rows},
-    {OpCode::kSend, send},          {OpCode::kRecvReduce, recv_reduce}, {OpCode::kRecvConcat, recv_concat},
-    {OpCode::kSendRows, send},      {OpCode::kRecvRows, recv_reduce},   {OpCode::kSample, sample},
+    {OpCode::kGeneric, copy},
+    {OpCode::kPointwise, pointwise},
+    {OpCode::kEmbed, embed},
+    {OpCode::kNorm, norm},
+    {OpCode::kSoftmax, softmax},
+    {OpCode::kRotary, rotary},
+    {OpCode::kKvAppend, kv_append},
+    {OpCode::kAttention, attention},
+    {OpCode::kSelectRows, select_rows},
+    {OpCode::kRotaryAppend, rotary_append},
+    {OpCode::kSend, send},
+    {OpCode::kRecvReduce, recv_reduce},
+    {OpCode::kRecvConcat, recv_concat},
+    {OpCode::kSendRows, send},
+    {OpCode::kRecvRows, recv_reduce},
+    {OpCode::kSample, sample},
 };
 
 }  // namespace
@@ -240,6 +272,7 @@ Work Work::times(int64_t n) const {
 i64 grid_of(const StepTables& t, const Instance& i) {
   switch (code_of(t, i)) {
     case OpCode::kMatMul:
+    case OpCode::kGatedMatMul:
       return StreamTiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block).grid;
     case OpCode::kAttention:
       return i64{t.size(i.grid)} * t.splits();
@@ -265,8 +298,8 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
   const Part part = part_of(t, i, grid_of(t, i), processor);
   Work all = barriers(1);  // at the end: all come there
   if (part.raises == 0) return all;
-  const bool is_product = code_of(t, i) == OpCode::kMatMul;
-  if (is_product) all += loads(turns(i.stream.pieces + 1));  // the pieces' borders
+  const bool multiplies = is_product(code_of(t, i));
+  if (multiplies) all += loads(turns(i.stream.pieces + 1));  // the pieces' borders
   if (i.waits > 0) all += loads(1);
   all += barriers(1);
   all.fences += i.waits + 1 + (i.messages > 0);
@@ -275,12 +308,12 @@ Work instance_work(const StepTables& t, const Instance& i, int32_t processor, in
     all.loads += 1;
     all.fences += last * i.messages, all.atomics += last * i.messages;
   }
-  return all += is_product ? ProductWork(t, i).total(part.own, last) : body_work(t, i, part.own);
+  return all += multiplies ? ProductWork(t, i).total(part.own, last) : body_work(t, i, part.own);
 }
 
 int32_t shared_outputs(const StepTables& t, const Instance& i) {
   if (i.readers_period > 0) return 1;
-  if (code_of(t, i) != OpCode::kMatMul) return 0;
+  if (!is_product(code_of(t, i))) return 0;
   const StreamTiles tiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block);
   return tiles.groups > 1 ? tiles.panels * tiles.blocks : 0;
 }

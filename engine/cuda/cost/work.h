@@ -57,11 +57,14 @@ class ProductWork {
 
   bool is_shared() const { return is_shared_; }  // all warps share each piece
   const StreamTiles& tiles() const { return tiles_; }
-  int32_t pieces_at_once() const { return count_; }  // of a tile, whose x is there: a batch, or a turn
+  // Pieces that a tile takes, numbered from 0: of a gated product those of the first weight, then those of the second.
+  i32 tile_pieces() const;
+  i32 piece_of(const StreamTile& tile, i32 number) const;  // of the weight
+  int32_t pieces_at_once(i32 first) const;                 // whose x is there: a batch, or a turn
   i32 border(i32 piece) const { return borders_[static_cast<std::size_t>(piece)]; }
   i32 rows_of(const StreamTile& tile) const;  // of x
   int64_t piece_bytes(i32 piece) const;       // piece number `piece` of the weight
-  // Behind the pieces of the one before: until the tile's piece `first` can be taken.
+  // Behind the pieces of the one before: until the tile's piece number `first` can be taken.
   Work before_pieces(const StreamTile& tile, i32 first) const;
   double piece_cycles(const StreamTile& tile, i32 piece) const;  // of the warp that takes it, or of all
   Work after_pieces(const StreamTile& tile, i32 first) const;    // behind the pieces from `first` on
@@ -75,12 +78,15 @@ class ProductWork {
   Work total(Tiles own, int32_t gathered) const;
 
  private:
+  int32_t weights() const;
+
   const StepTables& tables_;
   const Instance& i_;
   const Stream& s_;
   StreamTiles tiles_;
   u32 bits_;  // of the epilogue
   bool is_fma_, is_shared_, takes_codes_;
+  bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
   std::vector<i32> borders_;
 };

@@ -1,0 +1,212 @@
+// What comes between products and attention: positions for queries and keys, then keys and values into their pages.
+#pragma once
+
+#include "engine/cuda/bodies/kv.h"
+#include "engine/cuda/bodies/math.h"
+
+namespace ark::cuda {
+
+// A token's angles, and pairs that they rotate (arXiv:2104.09864). Operands: 1, 2: cos, sin [L, R / 2]; 3: positions.
+// Sizes: 1: D; 2: R / 2; 3: L.
+template <bool kInterleaved, class Index>
+struct Angles {
+  const float *cos, *sin;
+  i32 dim, half;
+  ARK_DEVICE Angles(const Call& call, i64 token) : dim(call.size_at(1)), half(call.size_at(2)) {
+    i64 position = static_cast<i64>(dev::ld_global(call.operand<const Index>(3) + token));
+    position = dev::min(dev::max(position, i64{0}), static_cast<i64>(call.size_at(3)) - 1);
+    cos = call.operand<const float>(1) + position * half;
+    sin = call.operand<const float>(2) + position * half;
+  }
+  // What a head has for threads: a pair, or an element behind the rotated ones.
+  ARK_DEVICE i32 pairs() const { return dim - half; }
+  ARK_DEVICE void rotate(const float* x, i32 j, float* out) const {
+    if (j >= half) {
+      out[j + half] = dev::ld_global(x + j + half);
+      return;
+    }
+    const i32 one = kInterleaved ? 2 * j : j, other = kInterleaved ? 2 * j + 1 : j + half;
+    const float a = dev::ld_global(x + one), b = dev::ld_global(x + other);
+    const float c = dev::ld_nc(cos + j), s = dev::ld_nc(sin + j);
+    out[one] = a * c - b * s;
+    out[other] = a * s + b * c;
+  }
+};
+
+// (x [T, H, D], cos, sin, positions, out): Angles. Size 0: heads.
+template <bool kInterleaved, class Index>
+struct Rotary : Quiet {
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i32 heads = call.size_at(0);
+    for (i64 t = tiles.first; t < tiles.last; ++t) {
+      const Angles<kInterleaved, Index> angles(call, t);
+      ARK_ROLLED
+      for (i32 i = call.b.thread; i < heads * angles.pairs(); i += kConsumers) {
+        const Division head = divide(i, angles.pairs());
+        const i64 row = (t * heads + head.quotient) * angles.dim;
+        angles.rotate(call.operand<const float>(0) + row, head.rest, call.operand<float>(4) + row);
+      }
+    }
+  }
+};
+
+// Where a token's keys and values go.
+struct PagePlace {
+  i32 row;  // of the page
+  i64 page;
+  ARK_DEVICE PagePlace(const Call& call, i64 token, i32 page_size) {
+    const RankTables& r = *call.b.rank;
+    const i32 position = dev::ld_global(at<const i32>(r.positions) + token);
+    const i64 slot = dev::ld_global(at<const i32>(r.token_slots) + token);
+    page = dev::ld_global(at<const i32>(r.page_table) + slot * r.pages_per_slot + position / page_size);
+    row = position % page_size;
+  }
+};
+
+// How a head's part of a page [size, D] of E takes a row of numbers, which lie in scratch or in memory.
+template <class E, bool kInScratch>
+struct KvStore {
+  using Type = Kv<E>;
+  static constexpr bool kHasScales = Type::kFormat.largest > 0;
+
+  ARK_DEVICE static float number(const float* x) {
+    if constexpr (kInScratch) return *x;
+    return dev::ld_global(x);
+  }
+
+  // Elements from `d` on, times `factor`, of a row of a head's part.
+  ARK_DEVICE static void store(const float* x, float factor, u8* part, i32 row, i32 dim, i32 d) {
+    float numbers[Type::kPack];
+    ARK_UNROLL
+    for (int i = 0; i < Type::kPack; ++i) {
+      numbers[i] = number(x + d + i);
+      if constexpr (kHasScales) numbers[i] = factor == 0 ? 0.0f : numbers[i] * factor;
+    }
+    *reinterpret_cast<typename Type::Pack*>(reinterpret_cast<E*>(part) + row * dim + d) =
+        Type::narrow(numbers);
+  }
+
+  // The size of the largest of a head's numbers, as bits: NaN is larger than infinity.
+  ARK_DEVICE static u32 largest_bits(const Call& call, const float* x, i32 dim) {
+    u32 most = 0;
+    const auto take = [&most](u32 bits) { most = bits > most ? bits : most; };
+    ARK_ROLLED
+    for (i32 d = call.b.lane; d < dim; d += 32) take(dev::as_u32(dev::abs(number(x + d))));
+    ARK_UNROLL
+    for (int distance = 16; distance > 0; distance /= 2) take(dev::shfl_xor(most, distance));
+    return most;
+  }
+
+  // A warp's.
+  ARK_DEVICE static void store_scaled(const Call& call, const float* x, u8* part, i32 size, i32 row,
+                                      i32 dim) {
+    constexpr KvFormat format = Type::kFormat;
+    const u32 bits = largest_bits(call, x, dim);
+    const float most = dev::as_f32(bits);
+    const bool is_finite = bits < 0x7f800000u, is_zero = is_finite && most < kKvLeast;
+    const float factor = is_finite && !is_zero ? format.largest / most : 0.0f;
+    if (call.b.lane == 0)
+      reinterpret_cast<float*>(part + format.code_bytes(size, dim))[row] = is_zero     ? 0.0f
+                                                                           : is_finite ? most / format.largest
+                                                                                       : most;
+    ARK_ROLLED
+    for (i32 d = call.b.lane * Type::kPack; d < dim; d += 32 * Type::kPack)
+      store(x, factor, part, row, dim, d);
+  }
+};
+
+// (k [T, KH, D], v [T, KH, Dv], key pages, value pages [pages, KH][size, D] of E). Sizes: KH, page size, D, Dv.
+template <class E>
+struct KvAppend : Quiet {
+  using Store = KvStore<E, false>;
+
+  // x [KH, dim] of a token. A warp takes a head where its scale is asked for.
+  ARK_DEVICE static void append(const Call& call, const float* x, u8* pages, i32 dim, const PagePlace& to) {
+    const i32 heads = call.size_at(0), size = call.size_at(1), packs = dim / Store::Type::kPack;
+    const i64 each = Store::Type::kFormat.head_bytes(size, dim);
+    u8* const parts = pages + to.page * heads * each;
+    if constexpr (Store::kHasScales) {
+      ARK_ROLLED
+      for (i32 h = call.b.warp; h < heads; h += kConsumerWarps)
+        Store::store_scaled(call, x + h * dim, parts + h * each, size, to.row, dim);
+    } else {
+      ARK_ROLLED
+      for (i32 i = call.b.thread; i < heads * packs; i += kConsumers) {
+        const Division head = divide(i, packs);
+        Store::store(x + head.quotient * dim, 1, parts + head.quotient * each, to.row, dim,
+                     head.rest * Store::Type::kPack);
+      }
+    }
+  }
+
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i32 heads = call.size_at(0), key = call.size_at(2), value = call.size_at(3);
+    for (i64 t = tiles.first; t < tiles.last; ++t) {
+      const PagePlace to(call, t, call.size_at(1));
+      ARK_ROLLED
+      for (int which = 0; which < 2; ++which) {
+        const i32 dim = which == 0 ? key : value;
+        append(call, call.operand<const float>(which) + t * heads * dim, call.operand<u8>(2 + which), dim,
+               to);
+      }
+    }
+  }
+};
+
+// (q [T, H, D], cos, sin, positions, k [T, KH, D], v [T, KH, Dv], out, key pages, value pages): Angles, KvAppend.
+// Sizes: 0: H; 4: KH; 5: page size; 6: Dv. A tile's key and value come through scratch.
+template <bool kInterleaved, class Index, class E>
+struct RotaryAppend : Quiet {
+  using Store = KvStore<E, true>;
+
+  ARK_DEVICE static void append(const Call& call, const float* x, u8* part, i32 dim, const PagePlace& to,
+                                int warp) {
+    if constexpr (Store::kHasScales) {
+      if (call.b.warp == warp) Store::store_scaled(call, x, part, call.size_at(5), to.row, dim);
+    } else {
+      ARK_ROLLED
+      for (i32 d = call.b.thread * Store::Type::kPack; d < dim; d += kConsumers * Store::Type::kPack)
+        Store::store(x, 1, part, to.row, dim, d);
+    }
+  }
+
+  ARK_DEVICE static void run(const Call& call, Tiles tiles) {
+    const i32 heads = call.size_at(0), dim = call.size_at(1), kv_heads = call.size_at(4),
+              size = call.size_at(5), value = call.size_at(6);
+    float* const key_here = reinterpret_cast<float*>(call.b.scratch);
+    float* const value_here = key_here + dim;
+    for (i64 tile = tiles.first; tile < tiles.last; ++tile) {
+      const Division place = divide(static_cast<i32>(tile), kv_heads);
+      const i64 t = place.quotient, head = place.rest;
+      const PagePlace to(call, t, size);
+      const Angles<kInterleaved, Index> angles(call, t);
+      const i32 first = divide(heads * place.rest, kv_heads).quotient,
+                last = divide(heads * (place.rest + 1), kv_heads).quotient;
+      const i32 pairs = angles.pairs(), queries = (last - first) * pairs, all = queries + pairs + value;
+      ARK_ROLLED
+      for (i32 i = call.b.thread; i < all; i += kConsumers) {
+        const i32 behind = i - queries;
+        if (behind >= pairs) {
+          const i32 d = behind - pairs;
+          value_here[d] = dev::ld_global(call.operand<const float>(5) + tile * value + d);
+        } else if (behind >= 0) {
+          angles.rotate(call.operand<const float>(4) + tile * dim, behind, key_here);
+        } else {
+          const Division query = divide(i, pairs);
+          const i64 row = (t * heads + first + query.quotient) * dim;
+          angles.rotate(call.operand<const float>(0) + row, query.rest, call.operand<float>(6) + row);
+        }
+      }
+      consumers_sync();
+      const auto part = [&](int operand, i32 of) {
+        return call.operand<u8>(operand) +
+               (to.page * kv_heads + head) * Store::Type::kFormat.head_bytes(size, of);
+      };
+      append(call, key_here, part(7, dim), dim, to, 0);
+      append(call, value_here, part(8, value), value, to, 1);
+      if (tile + 1 < tiles.last) consumers_sync();
+    }
+  }
+};
+
+}  // namespace ark::cuda
