@@ -78,10 +78,11 @@ ValueId without_repeats(Rewrite& r, Side& side, int64_t group) {
 
 // The cache of the file that the value is written to: the nearest link found on the way back.
 std::size_t cache_input(Rewrite& r, ValueId value) {
-  std::map<std::pair<ValueId, int64_t>, std::size_t> written;
-  for (const PastLink& link : r.links)
+  for (; r.links_written < r.links.size(); ++r.links_written) {
+    const PastLink& link = r.links[r.links_written];
     for (const Origin& o : r.origins.of(link.fresh))
-      written.emplace(std::make_pair(o.value, o.index), link.input);
+      r.written.emplace(std::pair(o.value, o.index), link.input);
+  }
   std::deque<ValueId> queue{value};
   std::set<ValueId> seen{value};
   while (!queue.empty()) {
@@ -89,7 +90,8 @@ std::size_t cache_input(Rewrite& r, ValueId value) {
     queue.pop_front();
     if (r.out.is_constant(id)) continue;
     if (const Origins::Row& row = r.origins.of(id); !row.empty())
-      if (const auto it = written.find({row[0].value, row[0].index}); it != written.end()) return it->second;
+      if (const auto it = r.written.find({row[0].value, row[0].index}); it != r.written.end())
+        return it->second;
     if (const Node* node = r.out.graph.producer(id))
       for (const ValueId in : node->inputs)
         if (in != kNoValue && seen.insert(in).second) queue.push_back(in);

@@ -71,6 +71,9 @@ struct Rewrite {
   std::vector<Meaning> meanings;  // by plain value
   std::vector<bool> varies;       // by plain value: a free value that depends on the step
   std::vector<PastLink> links;
+  // Which cache each element goes to that the first `links_written` of them write.
+  std::map<std::pair<ValueId, int64_t>, std::size_t> written;
+  std::size_t links_written = 0;
   std::vector<Block> blocks;
   std::vector<ValueId> placeholders;  // by plain input: token value standing for a cached row, or kNoValue
   std::vector<std::string> evidence;

@@ -34,11 +34,13 @@ class Splitter {
       return false;
     const ConstantPtr weight = out_.graph.value(node.inputs[1]).constant;
     if (!weight || weight->dims.size() != 2 || out_.dims(node.outputs[0]).size() != 1) return false;
-    readers_ = out_.graph.consumers();
+    if (!knows_readers_) readers_ = out_.graph.consumers();
+    knows_readers_ = true;
     const std::vector<Step> steps = steps_after(node.outputs[0]);
     const ValueId last = steps.empty() ? node.outputs[0] : steps.back().out;
     const auto parts = parts_of(last);
     if (parts.empty()) return false;
+    knows_readers_ = false;  // new nodes are coming
     std::vector<ValueId> products;
     for (const auto& [value, range] : parts) {
       const ValueId y = product(node, weight, steps, range);
@@ -116,6 +118,7 @@ class Splitter {
 
   TokenBuilder& out_;
   std::vector<std::vector<NodeId>> readers_;
+  bool knows_readers_ = false;  // they are those of the graph as it is
   std::map<std::tuple<ValueId, int64_t, int64_t>, ValueId> products_;
 };
 

@@ -1,7 +1,9 @@
 #include "server/load/load.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <future>
 
 #include "base/error.h"
 #include "dma/bootstrap.h"
@@ -59,6 +61,47 @@ std::string text_found(const text::ModelText& text) {
   return line + ", " + std::to_string(text.eos_ids.size()) + " end tokens";
 }
 
+// The text beside a model, loaded beside it: neither needs the other. What is wrong with it ends the load of the model
+// with the stage that goes on then.
+class TextLoad {
+ public:
+  TextLoad(const ModelFile& file, StageLog& log) : log_(log) {
+    loading_ = std::async(std::launch::async, [file] {
+      const auto start = std::chrono::steady_clock::now();
+      auto text = std::make_shared<text::ModelText>(text::load_model_text(file.text_folder, file.onnx));
+      return Loaded{std::move(text), std::chrono::steady_clock::now() - start};
+    });
+    log_.set_watch([this] {
+      if (!text_ && loading_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) take();
+    });
+  }
+  ~TextLoad() { log_.set_watch({}); }
+  TextLoad(const TextLoad&) = delete;
+  TextLoad& operator=(const TextLoad&) = delete;
+
+  // Waits for it.
+  std::shared_ptr<text::ModelText> get() {
+    if (!text_) take();
+    return text_;
+  }
+
+ private:
+  struct Loaded {
+    std::shared_ptr<text::ModelText> text;
+    std::chrono::duration<double> time;
+  };
+
+  void take() {
+    const Loaded loaded = loading_.get();
+    text_ = loaded.text;
+    log_.beside("text", loaded.time.count(), text_found(*text_));
+  }
+
+  StageLog& log_;
+  std::shared_ptr<text::ModelText> text_;  // null: not taken yet
+  std::future<Loaded> loading_;
+};
+
 // A tokenizer may know more tokens than the model, and fewer; but not only others.
 void check_ids(const text::ModelText& text, int32_t vocabulary) {
   if (!text.tokenizer || text.tokenizer->lowest_id() < vocabulary) return;
@@ -85,16 +128,16 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   if (!options.draft_model.empty() && !options.speculate)
     throw Error(Code::kUsage, "--draft-model: nothing is drafted with --speculate off");
   const ModelFile file = find_model(options.model, options.variant);
-  auto text = std::make_shared<text::ModelText>(text::load_model_text(file.text_folder, file.onnx));
-  log.done("text", text_found(*text));
+  const int32_t length = config_length(text::configured_length(file.text_folder, file.onnx));
+  TextLoad loading(file, log);
   ServedModel model;
   ARK_CHECK(!is_model_process(), "a model's process starts another");
   if (is_supervised(options))
     model.runner = std::make_shared<supervise::SupervisedRunner>(
-        start_as(kModelProcess, options), config_length(text->max_length),
-        [&log](std::string_view stage) { log.enter(stage); });
+        start_as(kModelProcess, options), length, [&log](std::string_view stage) { log.enter(stage); });
   else
-    model.runner = load_runner(load_options(options, file, config_length(text->max_length)), log).runner;
+    model.runner = load_runner(load_options(options, file, length), log).runner;
+  const std::shared_ptr<text::ModelText> text = loading.get();
   check_ids(*text, model.runner->limits().vocabulary);
   if (!options.draft_model.empty())
     model.draft_runner =
@@ -105,7 +148,7 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   std::erase(model.aliases, model.name);
   model.fingerprint = fingerprint_of(file);
   model.end_ids = text->eos_ids;
-  model.text = std::move(text);
+  model.text = text;
   return model;
 }
 
@@ -133,7 +176,6 @@ int run_model_process(const ServeOptions& options, const std::function<void(cons
   StageLog log([&](const std::string& line) {
     if (is_first) say(line);
   });
-  log.enter("parse");
   const auto load = [&](const supervise::ModelTerms& terms) {
     is_first = terms.pages == 0;
     LoadOptions load = load_options(options, find_model(options.model, options.variant), terms.config_length);

@@ -8,8 +8,8 @@ namespace ark {
 namespace {
 
 // In their order; the last two are of models that are served plain, and of groups that others have started.
-constexpr const char* kStages[] = {"text",  "parse", "infer", "passes", "recognise", "partition",
-                                   "lower", "pack",  "warm",  "ready",  "load",      "meet"};
+constexpr const char* kStages[] = {"parse", "infer", "passes", "recognise", "partition", "lower",
+                                   "pack",  "warm",  "ready",  "load",      "meet"};
 
 }  // namespace
 
@@ -18,8 +18,13 @@ void StageLog::done(std::string_view stage, std::string_view detail) {
   const double seconds = std::chrono::duration<double>(now - last_).count();
   last_ = now;
   if (const auto at = std::ranges::find(kStages, stage); at < std::end(kStages) - 3) current_ = at[1];
+  beside(stage, seconds, detail);
+  if (watch_) watch_();
+}
+
+void StageLog::beside(std::string_view name, double seconds, std::string_view detail) const {
   char time[64];
-  std::snprintf(time, sizeof time, "%-12.32s %8.3f s", std::string(stage).c_str(), seconds);
+  std::snprintf(time, sizeof time, "%-12.32s %8.3f s", std::string(name).c_str(), seconds);
   print_(detail.empty() ? std::string(time) : time + ("  " + std::string(detail)));
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace ark {
 
@@ -14,6 +15,10 @@ class StageLog {
   explicit StageLog(std::function<void(const std::string& line)> print) : print_(std::move(print)) {}
   // The stage that began when the one before ended is over: "parse        0.013 s  smollm2.onnx, 272 nodes".
   void done(std::string_view stage, std::string_view detail = "");
+  // What went on beside the stages, with its own time.
+  void beside(std::string_view name, double seconds, std::string_view detail) const;
+  // Called after each stage; what it throws ends the load.
+  void set_watch(std::function<void()> watch) { watch_ = std::move(watch); }
   // A line without time: what was recognised, the sharding, memory per rank, KV tokens.
   void fact(std::string_view name, std::string_view text);
   // The stage that goes on now. Any thread.
@@ -23,7 +28,8 @@ class StageLog {
 
  private:
   std::function<void(const std::string&)> print_;
-  std::atomic<const char*> current_ = "text";
+  std::function<void()> watch_;
+  std::atomic<const char*> current_ = "parse";
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
