@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 
 namespace ark {
@@ -24,14 +25,18 @@ const char* kind_of(mode_t mode) {
   return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a FIFO" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
-struct Descriptor {
-  ~Descriptor() {
-    if (number >= 0) ::close(number);
-  }
-  int number;
-};
-
 }  // namespace
+
+FileStamp stamp_of(const struct stat& status) {
+  const auto nanoseconds = [](const timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; };
+  return {status.st_ino, status.st_size, nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)};
+}
+
+std::optional<FileStamp> stamp_of(const fs::path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  return stamp_of(status);
+}
 
 std::string read_file(const fs::path& file, std::size_t max_bytes) {
   const std::string shown = escaped(file.string());

@@ -2,11 +2,25 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 
+struct stat;
+
 namespace ark {
+
+// Tells a file from what it was before, and from any other of its file system: written to, replaced or moved in, it has
+// another stamp. Times are nanoseconds since 1970 as the file system has them.
+struct FileStamp {
+  uint64_t inode = 0;
+  int64_t bytes = 0, modified = 0, changed = 0;
+  bool operator==(const FileStamp&) const = default;
+};
+FileStamp stamp_of(const struct stat& status);
+// Nothing if there is no such regular file, or it cannot be looked at.
+std::optional<FileStamp> stamp_of(const std::filesystem::path& file);
 
 // All of a regular file. Throws Error: kNotFound if it cannot be opened, kBadModel if it is a folder, a FIFO, a
 // device or a socket, or larger than `max_bytes`.

@@ -54,6 +54,23 @@ std::vector<WeightMatrix> weight_matrices(const Graph& graph, int64_t vocabulary
   return matrices;
 }
 
+// Which heads of each cache every rank holds.
+std::vector<std::vector<Range>> kv_heads_of(const Sharded& sharded) {
+  std::vector<std::vector<Range>> heads;
+  for (const Node& node : sharded.graph.nodes) {
+    if (node.removed || node.op != Op::kPagedAttention) continue;
+    const auto cache = static_cast<std::size_t>(node.attributes.get(key::kCache));
+    const ValueId keys = node.inputs[1];
+    const Spec& spec = sharded.specs[keys];
+    const Range all{0, *(*sharded.graph.value(keys).shape)[1].constant()};
+    if (heads.size() <= cache) heads.resize(cache + 1);
+    heads[cache] = spec.kind == Spec::Kind::kSplit && spec.axis == 1
+                       ? spec.ranges
+                       : std::vector<Range>(static_cast<std::size_t>(sharded.ranks), all);
+  }
+  return heads;
+}
+
 DType kv_dtype_of(const std::vector<WeightMatrix>& matrices, const StoredWeights& stored) {
   std::map<DType, int64_t> numbers;
   for (const WeightMatrix& matrix : matrices) {
@@ -92,8 +109,10 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
                                 .send_zeros = o.send_zeros};
   Compiled result;
   result.storage = stored.summary();
+  result.lacked_memory = stored.lacked_memory();
   lower_all(sharded, options, result);
   check_programs(result.programs, result.bindings);  // whoever runs them relies on it
+  result.kv_heads = kv_heads_of(sharded);
   result.plan.seconds = choices.seconds;
   result.plan.summary = plan_summary(sharded, result.programs);
   result.plan.specs = std::move(sharded.specs);

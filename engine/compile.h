@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ namespace ark {
 
 // Ranks of a model, at most: each adds channels to all others.
 inline constexpr int32_t kMaxRanks = 64;
+
+class WeightStore;
 
 struct CompileOptions {
   int32_t ranks = 1;
@@ -38,7 +41,11 @@ struct Compiled {
   std::vector<ConstantPtr> constants;  // WeightUse::constant indexes this
   std::vector<Program> programs;       // per rank
   std::vector<Binding> bindings;
-  std::string storage;  // StoredWeights::summary()
+  std::vector<std::vector<Range>> kv_heads;  // by cache, by rank: those that it holds
+  std::string storage;                       // StoredWeights::summary()
+  bool lacked_memory = false;                // StoredWeights::lacked_memory()
+  // By rank, where they are packed already: then neither graph, specs nor constants are needed to run.
+  std::vector<std::shared_ptr<WeightStore>> packed;
 };
 
 // Checked by the validator: throws Error(kBadModel) for what does not make sound programs.

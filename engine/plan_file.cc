@@ -73,24 +73,27 @@ std::string plan_text(const std::vector<Program>& programs, const std::vector<Bi
 
 int32_t ranks_of_plan(std::string_view text) { return static_cast<int32_t>(split_ranks(text).size()); }
 
-void force_plan(Compiled& compiled, std::string_view text) {
-  const std::vector<std::string_view> parts = split_ranks(text);
-  if (parts.size() != compiled.programs.size())
-    refuse("is for " + std::to_string(parts.size()) + " ranks, not " +
-           std::to_string(compiled.programs.size()));
-  std::vector<Program> programs;
-  std::vector<Binding> bindings;
-  for (const std::string_view part : parts) {
+PlanPrograms read_plan(std::string_view text) {
+  PlanPrograms plan;
+  for (const std::string_view part : split_ranks(text)) {
     auto [program, binding] = parse_program(part);
-    programs.push_back(std::move(program));
-    bindings.push_back(std::move(binding));
+    plan.programs.push_back(std::move(program));
+    plan.bindings.push_back(std::move(binding));
   }
-  const std::vector<std::string> errors = validate(programs, bindings);
+  const std::vector<std::string> errors = validate(plan.programs, plan.bindings);
   if (!errors.empty()) refuse("is refused: " + errors[0]);
-  for (std::size_t r = 0; r < programs.size(); ++r)
-    check_fit(programs[r], compiled.programs[r], compiled.constants);
-  compiled.programs = std::move(programs);
-  compiled.bindings = std::move(bindings);
+  return plan;
+}
+
+void force_plan(Compiled& compiled, std::string_view text) {
+  const int32_t ranks = ranks_of_plan(text);
+  if (ranks != std::ssize(compiled.programs))
+    refuse("is for " + std::to_string(ranks) + " ranks, not " + std::to_string(compiled.programs.size()));
+  PlanPrograms plan = read_plan(text);
+  for (std::size_t r = 0; r < plan.programs.size(); ++r)
+    check_fit(plan.programs[r], compiled.programs[r], compiled.constants);
+  compiled.programs = std::move(plan.programs);
+  compiled.bindings = std::move(plan.bindings);
 }
 
 }  // namespace ark

@@ -12,6 +12,14 @@ namespace ark {
 // program_text of every rank, one after the other.
 std::string plan_text(const std::vector<Program>& programs, const std::vector<Binding>& bindings);
 
+// The programs of such a text, as they were. Throws Error(kInvalidArgument) naming the line, rank or phase if it does
+// not parse, or the validator refuses it.
+struct PlanPrograms {
+  std::vector<Program> programs;
+  std::vector<Binding> bindings;
+};
+PlanPrograms read_plan(std::string_view text);
+
 // How many ranks the text is for, by its first line. Throws Error(kInvalidArgument) if it is no plan.
 int32_t ranks_of_plan(std::string_view text);
 

@@ -60,11 +60,16 @@ class Engine {
       if (ranks > 1) make_groups(options);
     }
     for (int r : own) {
-      weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[r], compiled_.constants,
-                                                       std::max(1, options.threads)));
+      std::shared_ptr<WeightStore> packed;
+      if (!compiled_.packed.empty()) packed = compiled_.packed[static_cast<std::size_t>(r)];
+      if (!packed)
+        packed = std::make_shared<WeightStore>(compiled_.programs[r], compiled_.constants,
+                                               std::max(1, options.threads));
+      weights_.push_back(std::move(packed));
+      if (options.on_packed) options.on_packed(r, *weights_.back());
     }
-    find_heads();
     // The payloads are packed: files close, folded constants go.
+    compiled_.packed.clear();
     compiled_.constants.clear();
     compiled_.graph = {};
     std::vector<RankSetup> setups;
@@ -102,7 +107,7 @@ class Engine {
             buffer.is_value != token.values)
           continue;
         const int64_t dim = program.vals[buffer.dims[3]].max;
-        const Range own = heads_.at(static_cast<std::size_t>(token.cache))[r];
+        const Range own = compiled_.kv_heads.at(static_cast<std::size_t>(token.cache))[r];
         for (int64_t h = own.begin; h < own.end; ++h)
           f(*host_, {r, static_cast<BufferId>(b), token.page, token.at, static_cast<int32_t>(h - own.begin)},
             at(h * dim), at(dim));
@@ -136,21 +141,6 @@ class Engine {
     return executor;
   }
 
-  // Which kv heads of each cache every rank holds.
-  void find_heads() {
-    for (const Node& node : compiled_.graph.nodes) {
-      if (node.removed || node.op != Op::kPagedAttention) continue;
-      const auto cache = static_cast<std::size_t>(node.attributes.get(key::kCache));
-      const ValueId keys = node.inputs[1];
-      const Spec& spec = compiled_.plan.specs[keys];
-      const Range all{0, *(*compiled_.graph.value(keys).shape)[1].constant()};
-      if (heads_.size() <= cache) heads_.resize(cache + 1);
-      heads_[cache] = spec.kind == Spec::Kind::kSplit && spec.axis == 1
-                          ? spec.ranges
-                          : std::vector<Range>(compiled_.programs.size(), all);
-    }
-  }
-
   void make_groups(const RaggedOptions& options) {
     dma::EndpointSpec spec = endpoint_spec(compiled_, options, false);
     spec.force_posted = spec.force_posted || options.force_posted;
@@ -169,9 +159,8 @@ class Engine {
 
   Compiled compiled_;
   RunnerLimits limits_;
-  std::vector<std::vector<Range>> heads_;  // by cache, by rank
   std::vector<std::unique_ptr<dma::Group>> groups_;
-  std::vector<std::unique_ptr<WeightStore>> weights_;
+  std::vector<std::shared_ptr<WeightStore>> weights_;
   cuda::DeviceExecutor* device_ = nullptr;  // executor_, if it is one
   HostExecutor* host_ = nullptr;            // executor_, if it is not
   std::unique_ptr<Executor> executor_;      // last: its threads use all of the above

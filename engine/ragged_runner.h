@@ -2,6 +2,7 @@
 // threads of this process or processes of their own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -13,6 +14,9 @@
 
 namespace ark {
 
+// Called with the weights of each rank of this process once they are packed, before a device takes them.
+using PackedHook = std::function<void(int rank, const WeightStore& weights)>;
+
 // Of limits, compiled for: max_tokens, max_rows, page_size, like max_items. Chosen by the caller: max_slots, max_length
 // (tokens, > 0), vocabulary, pages (> 0; see settle_pages). The runner sets processors and first_cpu.
 struct RaggedOptions : ExecutorOptions {
@@ -23,6 +27,7 @@ struct RaggedOptions : ExecutorOptions {
   cuda::DeviceOptions device;
   // Local ranks: through the pump instead of peer stores (programs with posted links).
   bool force_posted = false;
+  PackedHook on_packed;  // may be empty
   std::chrono::milliseconds join_deadline{60'000};
 };
 

@@ -36,6 +36,7 @@ Graph import_model(const std::filesystem::path& file, const ImportOptions& optio
     graph = build_graph(model, options);
     return &graph;
   });
+  if (options.files) *options.files = std::move(model.files);
   model = {};
   run_passes(graph, options);
   return graph;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/ir/graph.h"
 #include "base/ir/limits.h"
@@ -21,6 +22,7 @@ struct ImportOptions {
   bool settle_controls = false;
   // Called after each stage ("parse", "graph", "passes/<name>") with its wall time in milliseconds.
   std::function<void(const std::string& stage, const Graph* graph, double milliseconds)> on_stage;
+  std::vector<onnx::SourceFile>* files = nullptr;  // where not null: gets those that import_model has read
 };
 
 // Structs -> canonical, typed Graph: functions inlined, nodes sorted, operators canonicalised, shapes inferred.

@@ -44,32 +44,47 @@ std::string advice(const WeightFile& file) {
   return is_text ? "text" : "";
 }
 
+std::string shown_of(const std::string& location) { return "external data '" + escaped(location) + "'"; }
+
+fs::path folder_of(const fs::path& model) { return model.has_parent_path() ? model.parent_path() : "."; }
+
 }  // namespace
 
-std::shared_ptr<const WeightFile> ExternalFiles::open(const std::string& location, const Limits& limits) {
-  if (const auto it = files_.find(location); it != files_.end()) return it->second;
+fs::path ExternalFiles::find(const std::string& location) const {
   const fs::path relative(location);
-  const std::string shown = "external data '" + escaped(location) + "'";
+  const std::string shown = shown_of(location);
   if (location.empty() || location.find('\0') != location.npos || relative.is_absolute())
     throw Error(Code::kBadModel, shown + " is no path relative to the model");
   for (const fs::path& part : relative)
     if (part == "..") throw Error(Code::kBadModel, shown + " leaves the directory of the model");
   if (directory_.empty()) throw Error(Code::kBadModel, shown + " of a model in memory cannot be read");
-  auto file = WeightFile::open(find_beside(directory_, relative, model_, shown));
+  return find_beside(directory_, relative, model_, shown);
+}
+
+std::shared_ptr<const WeightFile> ExternalFiles::open(const std::string& location, const Limits& limits) {
+  if (const auto it = files_.find(location); it != files_.end()) return it->second;
+  const fs::path path = find(location);
+  opened_.push_back({location, stamp_of(path).value_or(FileStamp{})});
+  auto file = WeightFile::open(path);
   if (file->size() > limits.max_file_bytes)
-    throw Error(Code::kBadModel, shown + " has " + std::to_string(file->size()) + " bytes; at most " +
-                                     std::to_string(limits.max_file_bytes) + " (max_file_bytes)");
+    throw Error(Code::kBadModel, shown_of(location) + " has " + std::to_string(file->size()) +
+                                     " bytes; at most " + std::to_string(limits.max_file_bytes) +
+                                     " (max_file_bytes)");
   return files_[location] = file;
 }
 
 Model parse_model(const fs::path& given, const Limits& limits) {
   const fs::path path = resolve(given);
+  const FileStamp stamp = stamp_of(path).value_or(FileStamp{});
   const auto file = WeightFile::open(path);
   if (file->size() == 0) throw Error(Code::kBadModel, escaped(path.string()) + " is empty");
   WireReader wire(file, {}, escaped(path.string()), limits);
-  ExternalFiles external(path.has_parent_path() ? path.parent_path() : ".", path);
+  ExternalFiles external(folder_of(path), path);
   try {
-    return Parser(wire, file, external).model();
+    Model model = Parser(wire, file, external).model();
+    model.files = external.opened();
+    model.files.insert(model.files.begin(), {"", stamp});
+    return model;
   } catch (const Error& e) {
     const std::string hint = advice(*file);
     if (hint.empty()) throw;
@@ -88,8 +103,17 @@ Model parse_model(std::shared_ptr<const WeightFile> file, std::span<const std::b
 TensorRef parse_tensor(const fs::path& path, const Limits& limits) {
   const auto file = WeightFile::open(path);
   WireReader wire(file, {}, escaped(path.string()), limits);
-  ExternalFiles external(path.has_parent_path() ? path.parent_path() : ".", path);
+  ExternalFiles external(folder_of(path), path);
   return Parser(wire, file, external).lone_tensor();
+}
+
+std::optional<FileStamp> stamp_now(const fs::path& model, const std::string& location) {
+  if (location.empty()) return stamp_of(model);
+  try {
+    return stamp_of(ExternalFiles(folder_of(model), model).find(location));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace ark::onnx

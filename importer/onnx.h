@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/files.h"
 #include "base/ir/constant.h"
 #include "base/ir/limits.h"
 
@@ -92,6 +94,12 @@ struct Function {
   std::map<std::string, int64_t> opsets;
 };
 
+// A file that a model was read from.
+struct SourceFile {
+  std::string location;  // as external data names it; empty: the model's own
+  FileStamp stamp;       // before it was opened
+};
+
 struct Model {
   int64_t ir_version = 0;
   std::string producer, producer_version;
@@ -99,11 +107,14 @@ struct Model {
   Graph graph;
   std::vector<Function> functions;
   std::map<std::string, std::string> metadata;
+  std::vector<SourceFile> files;  // unless it was in memory
 };
 
 // Reads FILE, or the one .onnx file in directory FILE. Never holds a payload in memory.
 // Throws Error kNotFound (missing), kBadModel (broken, hostile: what, byte offset, limit, remedy).
 Model parse_model(const std::filesystem::path& file, const Limits& limits = {});
+// The stamp of what a location leads to now; nothing where it leads nowhere, or not where it may.
+std::optional<FileStamp> stamp_now(const std::filesystem::path& model, const std::string& location);
 // The same from `file`, or if that is null from memory (payloads are copied then); external data is looked up
 // relative to `directory`.
 Model parse_model(std::shared_ptr<const WeightFile> file, std::span<const std::byte> bytes,

@@ -19,10 +19,14 @@ class ExternalFiles {
       : directory_(std::move(directory)), model_(std::move(model)) {}
   // Throws Error(kBadModel) for locations that leave the directory, kNotFound for missing files.
   std::shared_ptr<const WeightFile> open(const std::string& location, const Limits& limits);
+  // Where it lies, links followed. Throws as open.
+  std::filesystem::path find(const std::string& location) const;
+  const std::vector<SourceFile>& opened() const { return opened_; }
 
  private:
   std::filesystem::path directory_, model_;
   std::map<std::string, std::shared_ptr<const WeightFile>> files_;
+  std::vector<SourceFile> opened_;
 };
 
 class Parser {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/disk_cache.h"
 #include "base/error.h"
 #include "engine/compile.h"
 #include "server/command_line.h"
@@ -44,6 +45,20 @@ void add_cluster_options(CommandLine& line, LoadOptions& options) {
   line.file("--cluster-key-file", options.cluster_key_file,
             "file with the key that ranks on several machines prove to each other, the same on all "
             "(docs/cluster.md)");
+}
+
+void add_cache_options(CommandLine& line, LoadOptions& options, bool by_default) {
+  line.file("--cache-dir", options.cache_dir,
+            "folder where packed weights and compiled kernels are kept for the next start; default: "
+            "ARK_CACHE_DIR, or ark/built in the user's cache");
+  if (by_default) options.cache_size = DiskCache::kDefaultBytes;
+  line.read(
+      "--cache-size", [&](const std::string& text) { options.cache_size = parse_bytes(text); },
+      "memory on disk that they take at most, as 512M or 20G; what was used longest ago goes first; 0: "
+      "nothing is "
+      "kept",
+      by_default ? "8G" : "kernels only");
+  line.flag("--no-cache", options.no_cache, "neither look there nor keep anything");
 }
 
 void add_policy_options(CommandLine& line, ServeOptions& options) {
@@ -96,6 +111,7 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
       "--kv-memory", [&](const std::string& text) { options.kv_memory = parse_bytes(text); },
       "memory for cached keys and values, as 512M or 2G; 0: chosen", "0");
   line.file("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
+  add_cache_options(line, options, true);
   line.file("--api-key-file", options.api_key_file,
             "file with one API key a line: [NAME:]KEY [rpm=N] [tpm=N] [concurrency=N], requests and tokens a "
             "minute; needed for all but health; read again on SIGHUP");

@@ -57,6 +57,9 @@ void add_policy_options(CommandLine& line, ServeOptions& options);
 // For programs that may run as ranks of several machines.
 void add_cluster_options(CommandLine& line, LoadOptions& options);
 
+// Where what a start makes is kept for the next one. `by_default`: whether it is, unless asked for.
+void add_cache_options(CommandLine& line, LoadOptions& options, bool by_default);
+
 // "512M", "1.5GiB", "1048576" -> bytes. Suffixes k, M, G, T, all powers of 1024, with or without iB or B.
 // Throws Error(kUsage).
 int64_t parse_bytes(const std::string& text);

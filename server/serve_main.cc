@@ -143,5 +143,8 @@ int main(int argc, char** argv) {
   CommandLine line("ark-serve", "Serves an ONNX model over OpenAI's HTTP API.");
   ServeOptions options;
   add_serve_options(line, options);
-  return run_main(line, argc, argv, [&] { return run(options); });
+  return run_main(line, argc, argv, [&] {
+    options.finishes_cache = options.check;
+    return run(options);
+  });
 }

@@ -117,8 +117,8 @@ std::map<std::byte*, int> registrations;
 
 class CudaGpu final : public Gpu {
  public:
-  CudaGpu(Library library, int ordinal)
-      : driver_(std::move(library), ordinal, gate()), cache_(CodeCache::default_folder()) {
+  CudaGpu(Library library, int ordinal, std::shared_ptr<const DiskCache> cache)
+      : driver_(std::move(library), ordinal, gate()), cache_(std::move(cache)) {
     read_info();
     std::string why;
     compiler_ = open_nvrtc(&why, driver_major_);
@@ -207,7 +207,7 @@ class CudaGpu final : public Gpu {
 
   std::unique_ptr<Kernel> load(const KernelSource& source) override {
     for (;;) {
-      const CompiledCode code = compile_cached(*compiler_, cache_, source, info_.arch, driver_version_);
+      const CompiledCode code = compile_cached(*compiler_, *cache_, source, info_.arch, driver_version_);
       DriverModule module = nullptr;
       const int result = driver_.use_unless_lost().module_load(&module, code.cubin.data());
       if (is_of_wrong_version(result) && try_next_compiler()) continue;
@@ -289,7 +289,7 @@ class CudaGpu final : public Gpu {
   }
 
   Driver driver_;
-  CodeCache cache_;
+  std::shared_ptr<const DiskCache> cache_;
   std::unique_ptr<Compiler> compiler_;
   GpuInfo info_;
   std::string driver_version_;                    // of CUDA, as the driver has it
@@ -312,7 +312,10 @@ Library open_driver() {
 
 }  // namespace
 
-std::unique_ptr<Gpu> open_gpu(int ordinal) { return std::make_unique<CudaGpu>(open_driver(), ordinal); }
+std::unique_ptr<Gpu> open_gpu(int ordinal, std::shared_ptr<const DiskCache> cache) {
+  if (!cache) cache = std::make_shared<DiskCache>(DiskCache::default_folder(), DiskCache::kDefaultBytes);
+  return std::make_unique<CudaGpu>(open_driver(), ordinal, std::move(cache));
+}
 
 std::string why_unreachable(int a, int b) {
   const Gate gate;

@@ -3,13 +3,14 @@
 
 #include <memory>
 
+#include "base/disk_cache.h"
 #include "engine/cuda/gpu.h"
 
 namespace ark::cuda {
 
-// GPU `ordinal` with NVRTC and the cache on disk behind load(). Throws Error(kUnavailable) with one line that
-// begins with "no CUDA here: " where libcuda, a GPU or (kUnsupported) what it must be able to do is missing.
-std::unique_ptr<Gpu> open_gpu(int ordinal = 0);
+// GPU `ordinal`; load() has NVRTC and `cache` (null: the usual folder) behind. Throws Error(kUnavailable), a line which
+// begins with "no CUDA here: ", where libcuda, a GPU or (kUnsupported) what it must be able to do is missing.
+std::unique_ptr<Gpu> open_gpu(int ordinal = 0, std::shared_ptr<const DiskCache> cache = nullptr);
 
 // Why the GPUs of two ordinals, which may be equal, do not reach each other's memory as far as the driver says; empty if
 // they do. Throws as open_gpu().

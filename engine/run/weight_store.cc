@@ -24,8 +24,18 @@ WeightLayout::WeightLayout(const Program& program) {
   }
 }
 
+WeightStore::WeightStore(const Program& program)
+    : layout_(program),
+      memory_(dma::allocate_private(static_cast<uint64_t>(layout_.total + kTail), "weights")) {}
+
+std::shared_ptr<WeightStore> WeightStore::filled(
+    const Program& program, const std::function<bool(std::span<std::byte> arena)>& fill) {
+  std::shared_ptr<WeightStore> store(new WeightStore(program));
+  return fill({store->memory_.region.base, store->memory_.region.bytes}) ? store : nullptr;
+}
+
 WeightStore::WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads)
-    : layout_(program) {
+    : WeightStore(program) {
   std::vector<Part> parts;
   for (std::size_t w = 0; w < program.weights.size(); ++w) {
     const WeightUse& use = program.weights[w];
@@ -34,7 +44,6 @@ WeightStore::WeightStore(const Program& program, std::span<const ConstantPtr> co
     const int64_t count = pack_parts(use);
     for (int64_t p = 0; p < count; ++p) parts.push_back({static_cast<int32_t>(w), p, count});
   }
-  memory_ = dma::allocate_private(static_cast<uint64_t>(layout_.total + kTail), "weights");
   parallel_for(std::ssize(parts), threads, [&](int64_t i) {
     const Part& part = parts[static_cast<std::size_t>(i)];
     const WeightUse& use = program.weights[part.weight];

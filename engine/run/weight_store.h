@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +28,10 @@ class WeightStore {
   // `constants`: what WeightUse::constant indexes. Throws Error(kBadModel) naming the weight if a file is shorter
   // than it was, Error(kExhausted) if the memory cannot be had, Error(kInternal) if a use does not fit its constant.
   WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads);
+  // With what arena() of such a store once held, which `fill` reads; null if that returns false. Throws
+  // Error(kExhausted).
+  static std::shared_ptr<WeightStore> filled(const Program& program,
+                                             const std::function<bool(std::span<std::byte> arena)>& fill);
 
   std::byte* address(int32_t weight) const { return memory_.region.base + layout_.offsets[weight]; }
   int64_t bytes(int32_t weight) const { return layout_.bytes[weight]; }
@@ -36,9 +42,13 @@ class WeightStore {
     memory_.owner.reset();
     memory_.region.base = nullptr;
   }
+  // The arena with its owner, for who needs it beyond release().
+  const dma::Memory& memory() const { return memory_; }
   int64_t arena_bytes() const { return static_cast<int64_t>(memory_.region.bytes); }
 
  private:
+  explicit WeightStore(const Program& program);
+
   WeightLayout layout_;
   dma::Memory memory_;
 };

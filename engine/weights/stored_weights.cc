@@ -28,6 +28,7 @@ struct Payload {
   // How it is stored.
   DType type = DType::kUndefined;  // kUndefined: as it is
   ConstantPtr codes;               // [N, K], or null
+  bool lacked_memory = false;      // for codes that it might have
 
   bool is_coded() const { return codes != nullptr; }
 };
@@ -80,9 +81,12 @@ double bits_a_number(const CodeForm& form) {
 
 // Null if the numbers cannot be had in this form, or if there is no room for the codes beside what they are packed
 // into: what then does not fit is named where the rest is counted.
-ConstantPtr encoded(const Payload& payload, const CodeForm& form, CodeRule rule, int threads) {
+ConstantPtr encoded(Payload& payload, const CodeForm& form, CodeRule rule, int threads) {
   const double bytes = bits_a_number(form) / 8 * static_cast<double>(payload.numbers->size());
-  if (2 * bytes > static_cast<double>(available_memory() - kReserve)) return nullptr;
+  if (2 * bytes > static_cast<double>(available_memory() - kReserve)) {
+    payload.lacked_memory = true;
+    return nullptr;
+  }
   EncodedMatrix matrix(payload.numbers, payload.k_axis, form);
   const bool ok = all_parts(matrix.parts(), threads, [&](int64_t part) { return matrix.encode(part, rule); });
   return ok ? matrix.finish(payload.numbers->name) : nullptr;
@@ -236,6 +240,8 @@ StoredWeights::StoredWeights(const std::vector<WeightMatrix>& matrices, const St
       stored_[constant.get()] = {constant, payload.type, rounds};
   }
   summary_ = summary_of(payloads);
+  lacked_memory_ =
+      std::any_of(payloads.begin(), payloads.end(), [](const Payload& p) { return p.lacked_memory; });
 }
 
 StoredWeights::Stored StoredWeights::of(const ConstantPtr& constant) const {

@@ -49,10 +49,13 @@ class StoredWeights {
   Stored of(const ConstantPtr& constant) const;
   // "210 x u4, 1 x u8: 513 -> 92 MiB", or empty where all stays as it is.
   const std::string& summary() const { return summary_; }
+  // Whether another run may find more, as there was no room for some codes.
+  bool lacked_memory() const { return lacked_memory_; }
 
  private:
   std::map<const Constant*, Stored> stored_;
   std::string summary_;
+  bool lacked_memory_ = false;
 };
 
 }  // namespace ark

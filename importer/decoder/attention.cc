@@ -1,7 +1,6 @@
 // One proven attention block of the token graph.
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <set>
 
 #include "base/error.h"

@@ -60,13 +60,14 @@ void add_arithmetic_options(CommandLine& line, DeviceChoice& choice) {
                      "a token and head; auto is f32, but on a GPU the type of weights that have 16 bits");
 }
 
-std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why) {
+std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why,
+                                      std::shared_ptr<const DiskCache> cache) {
   if (device == Device::kCpu) {
     *why = "asked for";
     return nullptr;
   }
   try {
-    return cuda::open_gpu();
+    return cuda::open_gpu(0, std::move(cache));
   } catch (const Error& error) {
     if (device == Device::kCuda) throw;
     *why = error.what();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/disk_cache.h"
 #include "engine/compile.h"
 #include "engine/cuda/executor.h"
 
@@ -37,9 +38,10 @@ void add_arithmetic_options(CommandLine& line, DeviceChoice& choice);
 void add_weights_option(CommandLine& line, const std::string& name, WeightPolicy& weights,
                         const std::string& help);
 
-// The GPU, or null: then `why` says why the CPU is used. Throws Error(kUnavailable) where a GPU was asked for
-// and there is none.
-std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why);
+// The GPU, its kernels kept in `cache` (null: as open_gpu), or null: then `why` says why the CPU is used. Throws
+// Error(kUnavailable) where a GPU was asked for and there is none.
+std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why,
+                                      std::shared_ptr<const DiskCache> cache);
 
 // Whether ranks in processes are to reach each other in their GPUs' memory: ARK_GPU_LINKS is unset or "auto", not "host".
 // Throws Error(kUsage) for other values.

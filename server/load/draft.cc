@@ -39,6 +39,10 @@ std::shared_ptr<StepRunner> load_draft_runner(const std::filesystem::path& model
     options.max_sequences = limits.max_slots;
     options.max_batched_tokens = served.max_batched_tokens;
     options.kv_memory = served.kv_memory;
+    options.cache_dir = served.cache_dir;
+    options.cache_size = served.cache_size;
+    options.no_cache = served.no_cache;
+    options.finishes_cache = served.finishes_cache;
     options.device.device = Device::kCpu;
     options.device.weights = weights;
     StageLog quiet([](const std::string&) {});

@@ -10,6 +10,7 @@
 #include "dma/launch.h"
 #include "dma/mpi/meet.h"
 #include "server/load/draft.h"
+#include "server/load/model_cache.h"
 #include "server/load/model_file.h"
 #include "server/load/ranks.h"
 #include "server/supervise/keep_rank.h"
@@ -162,9 +163,10 @@ int run_rank(const ServeOptions& options) {
   if (is_supervised(options) && !is_member)
     return supervise::keep_rank(launched_group(options.cluster_key_file)->rank,
                                 start_as(kMemberProcess, options), kLaunchTime);
-  return run_rank_process(
-      *launched_group(options.cluster_key_file), find_model(options.model, options.variant).onnx,
-      options.device.device == Device::kCuda, is_member ? supervise::tell_met : std::function<void()>());
+  return run_rank_process(*launched_group(options.cluster_key_file),
+                          find_model(options.model, options.variant).onnx,
+                          options.device.device == Device::kCuda, disk_cache_of(options),
+                          is_member ? supervise::tell_met : std::function<void()>());
 }
 
 bool is_model_process() { return std::getenv(kModelProcess) != nullptr; }

@@ -4,21 +4,19 @@
 
 #include <algorithm>
 #include <exception>
-#include <functional>
-#include <map>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/sha256.h"
 #include "engine/cuda/driver.h"
 #include "engine/plain/plain_runner.h"
-#include "engine/program/opcodes.h"
-#include "engine/program/text.h"
-#include "engine/program/unroll.h"
 #include "importer/decoder.h"
-#include "importer/import.h"
+#include "server/load/compiled_model.h"
 #include "server/load/members.h"
+#include "server/load/model_cache.h"
 #include "server/load/ranks.h"
 #include "server/load/terms.h"
 
@@ -38,20 +36,6 @@ void check_fits(int64_t need, const std::string& what, const std::string& advice
     throw Error(Code::kExhausted, what + " and " + mebibytes(kReserve) +
                                       " for the process do not fit in the " + mebibytes(left) +
                                       " of memory that machine, control group and limits leave" + advice);
-}
-
-Graph import_logged(const LoadOptions& options, StageLog& log) {
-  ImportOptions how;
-  how.settle_controls = true;
-  how.on_stage = [&](const std::string& stage, const Graph* made, double) {
-    if (stage == "parse") log.done("parse", options.model.filename().string());
-    if (stage == "graph" && made) log.done("infer", std::to_string(made->nodes.size()) + " nodes");
-  };
-  Graph graph = import_model(options.model, how);
-  log.done("passes", std::to_string(graph.nodes.size()) + " nodes");
-  for (const auto& [name, value] : graph.settled)
-    log.fact("input", escaped(name) + " is taken to be " + std::to_string(value));
-  return graph;
 }
 
 // One token through the whole path: faults show now and not at the first request.
@@ -124,14 +108,6 @@ LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::stri
           {},
           false,
           options.is_supervised ? identity_of(model->graph) : ""};
-}
-
-std::string recognised_text(const DecoderModel& model) {
-  std::string text = std::to_string(model.caches.size()) + " attention layers";
-  if (!model.caches.empty())
-    text += ", " + std::to_string(model.caches[0].kv_heads) + " kv heads of " +
-            std::to_string(model.caches[0].key_dim);
-  return text + ", vocabulary " + std::to_string(model.vocabulary);
 }
 
 // Empty if each rank has a GPU to itself, or all run as one launch.
@@ -209,12 +185,12 @@ int64_t cache_bytes(const LoadOptions& options, const Compiled& compiled, const 
 
 struct Job {
   LaunchTerms terms;
-  Compiled compiled;
+  CompiledModel model;
 };
 
 void check_fits(const Job& job, const std::vector<Site>& sites) {
   for (const Site& site : sites) {
-    const RunnerMemory memory = memory_at(site, job.compiled, job.terms.limits.pages);
+    const RunnerMemory memory = memory_at(site, job.model.compiled, job.terms.limits.pages);
     check_fits(
         memory.weights + memory.other + memory.pages,
         (sites.size() > 1 ? site.host + ": " : "") + "weights of " + mebibytes(memory.weights) +
@@ -223,77 +199,16 @@ void check_fits(const Job& job, const std::vector<Site>& sites) {
   }
 }
 
-// What of the plan fits beside "tp=64" in a terminal's 100 columns, the most telling parts first; all of it stands in
-// ark-inspect --stage plan.
-std::string short_plan(const std::vector<std::string>& summary) {
-  constexpr std::size_t kColumns = 74 - std::string_view("tp=64; ...").size();
-  std::string text;
-  bool is_whole = true;
-  for (const char* kind : {"attention", "AllReduce", "AllGather", "MatMul", "table"})
-    for (const std::string& part : summary) {
-      if (part.find(kind) == std::string::npos) continue;
-      const bool fits = text.size() + 2 + part.size() <= kColumns;
-      if (fits) text += (text.empty() ? ": " : "; ") + part;
-      is_whole = is_whole && fits;
-    }
-  return is_whole ? text : text + "; ...";
-}
-
-// Which products are not of f32: "120 products in int8, 1 in f32".
-std::string arithmetic(const Program& program) {
-  std::map<Precision, int64_t, std::greater<>> products;
-  for (std::size_t p = 0; p < program.phases.size(); ++p) {
-    const Variant& variant = program.variants[program.phases[p].variant];
-    if (is_product(variant.code))
-      products[variant.precision] +=
-          trips_of(program, static_cast<PhaseId>(p)) * (variant.code == OpCode::kGatedMatMul ? 2 : 1);
-  }
-  std::string text;
-  for (const auto& [precision, count] : products)
-    text += (text.empty() ? "" : ", ") + std::to_string(count) + (text.empty() ? " products in " : " in ") +
-            std::string(name_of(precision));
-  return products.empty() || products.begin()->first == Precision::kF32 ? "" : text;
-}
-
-Job compile_logged(const DecoderModel& model, const LoadOptions& options, bool for_gpu,
-                   const std::vector<Site>& sites, StageLog& log) {
-  Job job;
-  job.terms = terms_for(model, options, for_gpu);
-  if (!sites.empty() && options.threads == 0) job.terms.threads = threads_for(sites, options.tp);
-  job.compiled = compile_model(model, job.terms);
-  const Program& first = job.compiled.programs[0];
-  if (!job.compiled.storage.empty()) log.fact("weights", job.compiled.storage);
-  log.done("partition", "tp=" + std::to_string(job.terms.ranks) + short_plan(job.compiled.plan.summary));
-  log.done("lower", std::to_string(first.phases.size()) + " phases, " +
-                        std::to_string(first.variants.size()) + " variants");
-  if (const std::string text = arithmetic(first); !text.empty()) log.fact("arithmetic", text);
-  return job;
-}
-
 std::shared_ptr<RaggedRunner> launch(Job job, const Placement& place, std::optional<RankGroup>& group,
-                                     bool is_supervised) {
-  if (!place.in_processes)
-    return make_ragged_runner(std::move(job.compiled), ragged_options(job.terms, place.gpu));
-  if (!group) group.emplace(job.terms.ranks, is_supervised ? kSupervisedWatch : dma::WatchOptions{});
-  return group->run(std::move(job.compiled), job.terms, place.gpu);
-}
-
-// nullopt with `reason` if it is served plain.
-std::optional<DecoderModel> recognise_logged(const Graph& graph, const LoadOptions& options, StageLog& log,
-                                             std::string& reason) {
-  reason = "asked for";
-  if (options.plain) return std::nullopt;
-  auto recognised = recognise_decoder(graph, table_length(options));
-  if (const auto* no = std::get_if<NotRecognised>(&recognised)) {
-    log.done("recognise", "no");
-    reason = (no->node.empty() ? "" : "node " + escaped(no->node) + ": ") + no->reason;
-    if (no->fills_blanks)
-      throw Error(Code::kUnsupported, reason + "; this model fills blanks and does not generate");
-    return std::nullopt;
+                                     bool is_supervised, PackedHook on_packed) {
+  Compiled& compiled = job.model.compiled;
+  if (!place.in_processes) {
+    RaggedOptions ragged = ragged_options(job.terms, place.gpu);
+    ragged.on_packed = std::move(on_packed);
+    return make_ragged_runner(std::move(compiled), ragged);
   }
-  auto& model = std::get<DecoderModel>(recognised);
-  log.done("recognise", "ragged decoder: " + recognised_text(model));
-  return std::move(model);
+  if (!group) group.emplace(job.terms.ranks, is_supervised ? kSupervisedWatch : dma::WatchOptions{});
+  return group->run(std::move(compiled), job.model.fingerprint, job.terms, place.gpu, std::move(on_packed));
 }
 
 void report_memory(const RaggedRunner& runner, int32_t ranks, bool in_processes, StageLog& log) {
@@ -326,50 +241,117 @@ std::optional<RankGroup> meet_logged(LoadOptions& options, StageLog& log) {
   return group;
 }
 
-LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options, StageLog& log) {
+LaunchTerms terms_at(const DecoderFacts& model, const LoadOptions& options, const Placement& place) {
+  LaunchTerms terms = terms_for(model, options, place.gpu != nullptr);
+  if (!place.sites.empty() && options.threads == 0) terms.threads = threads_for(place.sites, options.tp);
+  return terms;
+}
+
+// Whether the programs were compiled for a GPU that turned out not to run them.
+bool is_for_lost_gpu(const LoadOptions& options, bool had_gpu, const Placement& place) {
+  return had_gpu && !place.gpu &&
+         (options.device.activations == Activations::kAuto || options.device.kv_dtype == DType::kUndefined);
+}
+
+// What an earlier start has compiled.
+std::optional<Job> find_kept(const LoadOptions& options, const std::shared_ptr<const DiskCache>& disk,
+                             Placement& place, StageLog& log) {
+  Job job{terms_at({}, options, place), {}};
+  std::optional<CompiledModel> kept = ModelCache(disk, options.model, job.terms).find();
+  if (!kept) return std::nullopt;
+  Placement tried = place;
+  log_kept(*kept, log);
+  place_logged(tried, kept->compiled.programs, options, log);
+  if (is_for_lost_gpu(options, place.gpu != nullptr, tried)) return std::nullopt;
+  place = std::move(tried);
+  job.terms = terms_at(kept->facts, options, place);
+  job.model = *std::move(kept);
+  return job;
+}
+
+Job compile_anew(const DecoderModel& model, const LoadOptions& options,
+                 const std::vector<onnx::SourceFile>& files, Placement& place, StageLog& log) {
+  const bool had_gpu = place.gpu != nullptr;
+  Job job{terms_at(facts_of(model), options, place), {}};
+  job.model = compile_logged(model, job.terms, files, log);
+  place_logged(place, job.model.compiled.programs, options, log);
+  if (!is_for_lost_gpu(options, had_gpu, place)) return job;
+  job.terms = terms_at(facts_of(model), options, place);
+  job.model = compile_logged(model, job.terms, files, log);
+  return job;
+}
+
+// Of the ranks that run in this process.
+bool read_weights(const ModelCache& cache, Job& job, bool in_processes) {
+  const int ranks = in_processes ? 1 : job.terms.ranks;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (!cache.read_weights(job.model, rank, job.terms.threads)) return false;
+  return true;
+}
+
+void settle_sites(Placement& place, const RankGroup& group, const LoadOptions& options) {
+  place.sites = sites_of(group.members(), options.tp);
+  if (!place.gpu || place.sites.size() < 2) return;
+  place.why_cpu = "GPUs of several machines are not there yet";
+  if (options.device.device == Device::kCuda)
+    throw Error(Code::kUnsupported, "--device cuda: " + place.why_cpu);
+  place.gpu = nullptr;
+}
+
+// A runner, and who keeps its model on disk.
+struct Kept {
+  std::shared_ptr<RaggedRunner> runner;
+  std::unique_ptr<CacheWriter> writer;  // or null
+};
+
+// `looks`: whether the model may be one that is kept.
+LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options,
+                     const std::shared_ptr<const DiskCache>& disk, bool looks, StageLog& log) {
   sequence_length(options, 0);  // what the configuration refuses is refused before the file is read
   Placement place;
-  place.gpu = choose_gpu(options.device.device, &place.why_cpu);
-  Graph graph = import_logged(options, log);
-  std::string reason;
-  std::optional<DecoderModel> model = recognise_logged(graph, options, log, reason);
-  if (!model) {
-    refuse_plain_on_gpu(options, reason);
-    if (group)
-      throw Error(Code::kUsage, "the model is served plain, by one rank, and " +
-                                    std::to_string(group->members().size()) + " were started: " + reason);
-    return load_plain(std::move(graph), options, reason, log);
+  place.gpu = choose_gpu(options.device.device, &place.why_cpu, disk);
+  if (group) settle_sites(place, *group, options);
+  std::optional<Job> job;
+  if (looks && !options.plain) job = find_kept(options, disk, place, log);
+  const bool is_kept = job.has_value();
+  if (!is_kept) {
+    std::vector<onnx::SourceFile> files;
+    Graph graph = import_logged(options, files, log);
+    std::string reason;
+    const std::optional<DecoderModel> model = recognise_logged(graph, options, log, reason);
+    if (!model) {
+      refuse_plain_on_gpu(options, reason);
+      if (group)
+        throw Error(Code::kUsage, "the model is served plain, by one rank, and " +
+                                      std::to_string(group->members().size()) + " were started: " + reason);
+      return load_plain(std::move(graph), options, reason, log);
+    }
+    graph = {};
+    job = compile_anew(*model, options, files, place, log);
   }
-  graph = {};
-  if (group) place.sites = sites_of(group->members(), options.tp);
-  if (place.gpu && place.sites.size() > 1) {
-    place.why_cpu = "GPUs of several machines are not there yet";
-    if (options.device.device == Device::kCuda)
-      throw Error(Code::kUnsupported, "--device cuda: " + place.why_cpu);
-    place.gpu = nullptr;
+  const Compiled& compiled = job->model.compiled;
+  job->terms.on_gpu = place.gpu != nullptr;
+  if (place.sites.empty()) place.sites = sites_of({}, job->terms.ranks);
+  settle_pages(job->terms.limits, compiled.programs,
+               cache_bytes(options, compiled, job->terms.limits, place));
+  if (!place.gpu) check_fits(*job, place.sites);
+  const LaunchTerms terms = job->terms;
+  const ModelCache cache(disk, options.model, terms);
+  if (is_kept && !read_weights(cache, *job, place.in_processes)) {
+    log.fact("kept", "its weights are not: they are made anew");
+    return load_in(group, options, disk, false, log);
   }
-  const bool has_gpu = place.gpu != nullptr;
-  Job job = compile_logged(*model, options, has_gpu, place.sites, log);
-  place_logged(place, job.compiled.programs, options, log);
-  if (has_gpu && !place.gpu &&
-      (options.device.activations == Activations::kAuto || options.device.kv_dtype == DType::kUndefined))
-    job = compile_logged(*model, options, false, place.sites, log);
-  model.reset();
-  job.terms.on_gpu = place.gpu != nullptr;
-  if (place.sites.empty()) place.sites = sites_of({}, job.terms.ranks);
-  settle_pages(job.terms.limits, job.compiled.programs,
-               cache_bytes(options, job.compiled, job.terms.limits, place));
-  if (!place.gpu) check_fits(job, place.sites);
-  const LaunchTerms terms = job.terms;
-  std::string identity;
-  if (options.is_supervised) {
-    const Fingerprint fingerprint = fingerprint_of(job.compiled);
-    identity = fingerprint.programs + fingerprint.weights;
-  }
-  const std::shared_ptr<RaggedRunner> runner = launch(std::move(job), place, group, options.is_supervised);
+  const Fingerprint& fingerprint = job->model.fingerprint;
+  const std::string identity = options.is_supervised ? fingerprint.programs + fingerprint.weights : "";
+  auto held = std::make_shared<Kept>();
+  if (!is_kept && cache.keeps(job->model))
+    held->writer = std::make_unique<CacheWriter>(cache, job->model, true, options.finishes_cache);
+  held->runner = launch(*std::move(job), place, group, options.is_supervised,
+                        held->writer ? held->writer->hook() : nullptr);
+  RaggedRunner* const runner = held->runner.get();
   malloc_trim(0);  // what codes and windows were held in
   const RunnerMemory memory = runner->memory();
-  log.done("pack", mebibytes(memory.weights) + " of weights");
+  log.done("pack", mebibytes(memory.weights) + " of weights" + (is_kept ? ", kept by an earlier start" : ""));
   if (place.in_processes)
     log.fact("ranks", placement_text(place.sites) + ", by " + std::string(runner->transport()));
   log.fact("device", place.gpu
@@ -379,8 +361,9 @@ LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options
     log.fact("links", cuda::text_of(runner->device()->ways()));
   warm(*runner);
   log.done("warm");
+  if (held->writer) held->writer->start();
   report_memory(*runner, terms.ranks, place.in_processes, log);
-  return {runner, memory, true, identity};
+  return {std::shared_ptr<StepRunner>(std::move(held), runner), memory, true, identity};
 }
 
 }  // namespace
@@ -390,7 +373,7 @@ LoadedRunner load_runner(const LoadOptions& asked, StageLog& log) {
   std::optional<RankGroup> group;
   if (!options.is_alone) group = meet_logged(options, log);
   try {
-    return load_in(group, options, log);
+    return load_in(group, options, disk_cache_of(options), true, log);
   } catch (const std::exception&) {
     if (group) group->refuse(current_error().what());
     throw;

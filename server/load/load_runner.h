@@ -32,6 +32,11 @@ struct LoadOptions {
   std::filesystem::path plan;  // empty, or programs that are forced (engine/plan_file.h)
   int32_t pages = 0;           // of keys and values; 0: as kv_memory says
   bool is_alone = false;       // of no group that a launcher has started
+  // For packed weights and what else is made of a model, and for compiled kernels. Empty: where DiskCache says.
+  std::filesystem::path cache_dir;
+  int64_t cache_size = -1;      // bytes; -1: compiled kernels alone, in the usual folder
+  bool no_cache = false;        // as if there were none
+  bool finishes_cache = false;  // what is kept is kept before the runner ends, however long that takes
   // By a process that starts this one again: LoadedRunner::identity is wanted, and a silent rank soon taken for dead.
   bool is_supervised = false;
 };

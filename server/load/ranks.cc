@@ -15,7 +15,9 @@
 #include "engine/plan_file.h"
 #include "importer/decoder.h"
 #include "importer/import.h"
+#include "server/load/compiled_model.h"
 #include "server/load/device.h"
+#include "server/load/model_cache.h"
 
 namespace ark {
 namespace {
@@ -48,13 +50,18 @@ void add_samples(Sha256& hash, const Constant& constant) {
   }
 }
 
-Compiled compile_by(const LaunchTerms& terms, const std::filesystem::path& model) {
+CompiledModel compile_by(const LaunchTerms& terms, const std::filesystem::path& model) {
+  CompiledModel made;
   ImportOptions how;
   how.settle_controls = true;
+  how.files = &made.files;
   const Graph graph = import_model(model, how);
   const auto recognised = recognise_decoder(graph, terms.table_length);
-  if (const auto* decoder = std::get_if<DecoderModel>(&recognised)) return compile_model(*decoder, terms);
-  throw Error(Code::kInternal, "it does not recognise the model that rank 0 did");
+  const auto* decoder = std::get_if<DecoderModel>(&recognised);
+  if (!decoder) throw Error(Code::kInternal, "it does not recognise the model that rank 0 did");
+  made.compiled = compile_model(*decoder, terms);
+  made.fingerprint = fingerprint_of(made.compiled);
+  return made;
 }
 
 // What rank 0 tells the others before all else: its terms, or why there will be none.
@@ -73,11 +80,11 @@ LaunchTerms take_terms(dma::Bootstrap& bootstrap) {
 }
 
 void run_rank(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu,
-              const std::function<void()>& on_met) {
+              const std::shared_ptr<const DiskCache>& disk, const std::function<void()>& on_met) {
   const bool is_ours = dma::end_with_launcher() && !on_met;  // rank 0 has started it
   std::shared_ptr<cuda::Gpu> gpu;
   const auto open_own_gpu = [&] {
-    if (!gpu) gpu = cuda::open_gpu(gpu_of_rank(environment.rank, cuda::count_gpus()));
+    if (!gpu) gpu = cuda::open_gpu(gpu_of_rank(environment.rank, cuda::count_gpus()), disk);
   };
   if (needs_gpu) open_own_gpu();
   auto bootstrap = dma::join_environment(environment, dma::Deadline::after(is_ours ? kMeetTime : kLaunchTime),
@@ -91,12 +98,18 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
                                   " has met: " + placement_text(sites_of(members, environment.size)));
   }
   const LaunchTerms terms = take_terms(*bootstrap);
-  Compiled compiled;
-  Fingerprint own;
+  const ModelCache cache(disk, model, terms);
+  std::unique_ptr<CacheWriter> writer;  // or null
+  CompiledModel own;
   try {
     if (terms.on_gpu) open_own_gpu();
-    compiled = compile_by(terms, model);
-    own = fingerprint_of(compiled);
+    std::optional<CompiledModel> kept = cache.find();
+    if (kept && cache.read_weights(*kept, environment.rank, terms.threads)) {
+      own = *std::move(kept);
+    } else {
+      own = compile_by(terms, model);
+      if (cache.keeps(own)) writer = std::make_unique<CacheWriter>(cache, own, false, false);
+    }
   } catch (const Error& error) {
     try {
       agree_on_model(*bootstrap, {}, error.what(), dma::Deadline::after(kJoinTime));
@@ -104,8 +117,14 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
     }
     throw;
   }
-  agree_on_model(*bootstrap, own, "", dma::Deadline::after(kJoinTime));
-  serve_rank(std::move(compiled), ragged_options(terms, terms.on_gpu ? gpu : nullptr), std::move(bootstrap));
+  agree_on_model(*bootstrap, own.fingerprint, "", dma::Deadline::after(kJoinTime));
+  RaggedOptions options = ragged_options(terms, terms.on_gpu ? gpu : nullptr);
+  if (writer)
+    options.on_packed = [&, take = writer->hook()](int rank, const WeightStore& weights) {
+      take(rank, weights);
+      writer->start();
+    };
+  serve_rank(std::move(own.compiled), options, std::move(bootstrap));
 }
 
 }  // namespace
@@ -167,8 +186,9 @@ void RankGroup::refuse(const std::string& why) {
   }
 }
 
-std::shared_ptr<RaggedRunner> RankGroup::run(Compiled compiled, const LaunchTerms& terms,
-                                             std::shared_ptr<cuda::Gpu> gpu) {
+std::shared_ptr<RaggedRunner> RankGroup::run(Compiled compiled, const Fingerprint& fingerprint,
+                                             const LaunchTerms& terms, std::shared_ptr<cuda::Gpu> gpu,
+                                             PackedHook on_packed) {
   struct Held {
     std::unique_ptr<dma::RankProcesses> processes;
     std::unique_ptr<RaggedRunner> runner;  // ends first
@@ -177,18 +197,19 @@ std::shared_ptr<RaggedRunner> RankGroup::run(Compiled compiled, const LaunchTerm
   held->processes = std::move(processes_);
   std::unique_ptr<dma::Bootstrap> bootstrap = std::move(bootstrap_);
   bootstrap->all_gather(terms_blob("", to_blob(terms)), dma::Deadline::after(kJoinTime));
-  agree_on_model(*bootstrap, fingerprint_of(compiled), "", dma::Deadline::after(kJoinTime));
-  held->runner =
-      make_ragged_runner(std::move(compiled), ragged_options(terms, std::move(gpu)), std::move(bootstrap));
+  agree_on_model(*bootstrap, fingerprint, "", dma::Deadline::after(kJoinTime));
+  RaggedOptions options = ragged_options(terms, std::move(gpu));
+  options.on_packed = std::move(on_packed);
+  held->runner = make_ragged_runner(std::move(compiled), options, std::move(bootstrap));
   RaggedRunner* runner = held->runner.get();
   return {std::move(held), runner};
 }
 
 int run_rank_process(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu,
-                     const std::function<void()>& on_met) {
+                     const std::shared_ptr<const DiskCache>& cache, const std::function<void()>& on_met) {
   const std::string rank = "rank " + std::to_string(environment.rank);
   try {
-    run_rank(environment, model, needs_gpu, on_met);
+    run_rank(environment, model, needs_gpu, cache, on_met);
   } catch (const Error& error) {
     const std::string what = error.what();
     const bool is_named =

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/disk_cache.h"
 #include "dma/bootstrap.h"
 #include "dma/launch.h"
 #include "server/load/members.h"
@@ -53,8 +54,9 @@ class RankGroup {
   // Ends the others, who say why. Before run().
   void refuse(const std::string& why);
   // Once.
-  std::shared_ptr<RaggedRunner> run(Compiled compiled, const LaunchTerms& terms,
-                                    std::shared_ptr<cuda::Gpu> gpu);
+  std::shared_ptr<RaggedRunner> run(Compiled compiled, const Fingerprint& fingerprint,
+                                    const LaunchTerms& terms, std::shared_ptr<cuda::Gpu> gpu,
+                                    PackedHook on_packed);
 
  private:
   std::unique_ptr<dma::RankProcesses> processes_;
@@ -66,9 +68,9 @@ class RankGroup {
 inline constexpr dma::WatchOptions kSupervisedWatch{.silence = std::chrono::milliseconds(2500)};
 
 // A rank process but the first: loads `model` by the terms of rank 0, runs until that ends, and returns the exit code.
-// `needs_gpu`: fails at once where there is none, before anybody is met. `on_met`: of a supervised rank, which another
-// process of this machine has started and starts again.
+// `needs_gpu`: fails at once where there is none, before anybody is met. `cache`: as of choose_gpu. `on_met`: of a
+// supervised rank, which another process of this machine has started and starts again.
 int run_rank_process(const dma::Environment& environment, const std::filesystem::path& model, bool needs_gpu,
-                     const std::function<void()>& on_met = {});
+                     const std::shared_ptr<const DiskCache>& cache, const std::function<void()>& on_met = {});
 
 }  // namespace ark

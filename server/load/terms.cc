@@ -77,7 +77,11 @@ int32_t sequence_length(const LoadOptions& options, int64_t positions) {
   return known > 0 ? static_cast<int32_t>(std::min<int64_t>(most, kMostUnasked)) : kUnknownLength;
 }
 
-LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options, bool for_gpu) {
+DecoderFacts facts_of(const DecoderModel& model) {
+  return {model.max_positions, static_cast<int32_t>(model.vocabulary), embedded_tokens(model)};
+}
+
+LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, bool for_gpu) {
   LaunchTerms terms;
   if (!options.plan.empty()) terms.plan = read_text(options.plan);
   terms.ranks = ranks_of(options, terms.plan);
@@ -91,8 +95,8 @@ LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options, boo
   limits.max_rows = std::max(32, options.max_sequences);
   limits.max_length = sequence_length(options, model.max_positions);
   limits.page_size = kPageSize;
-  limits.vocabulary = static_cast<int32_t>(model.vocabulary);
-  limits.embedded = embedded_tokens(model);
+  limits.vocabulary = model.vocabulary;
+  limits.embedded = model.embedded;
   terms.lockstep = options.lockstep;
   terms.one_step_a_launch = options.device.launch != LoopLaunch::kLoop;
   terms.as_graph = options.device.launch == LoopLaunch::kGraph;

@@ -32,6 +32,14 @@ struct LaunchTerms {
   std::string plan;                    // text of programs that are forced, or empty
 };
 
+// What terms need to know of a model.
+struct DecoderFacts {
+  int64_t max_positions = 0;  // of its tables; 0: it has none
+  int32_t vocabulary = 0;
+  int32_t embedded = 0;  // token ids that its embedding has rows for
+};
+DecoderFacts facts_of(const DecoderModel& model);
+
 // What recognise_decoder is told of the longest sequence; 0: the file says.
 int32_t table_length(const LoadOptions& options);
 
@@ -41,7 +49,7 @@ int32_t sequence_length(const LoadOptions& options, int64_t positions);
 
 // All but limits.pages and on_gpu; what is not asked for is chosen for a GPU or for the CPU. Throws Error(kUsage),
 // kNotFound for a plan that is not there.
-LaunchTerms terms_for(const DecoderModel& model, const LoadOptions& options, bool for_gpu);
+LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, bool for_gpu);
 
 // The same on every rank.
 Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms);

@@ -301,6 +301,8 @@ void add_model_bench(CommandLine& line) {
   command.number("--tp", bench->load.tp, 1, kMaxRanks, "tensor-parallel ranks");
   command.number("--repeat", bench->repeats, 1, 100000, "decode steps that are timed");
   add_device_options(command, bench->load.device);
+  add_cache_options(command, bench->load, false);
+  bench->load.finishes_cache = true;
   command.choice<LoopLaunch>(
       "--launch", bench->load.device.launch,
       {{"loop", LoopLaunch::kLoop}, {"step", LoopLaunch::kStep}, {"graph", LoopLaunch::kGraph}},

@@ -251,7 +251,7 @@ const LoadOptions& Inspection::load() {
 LaunchTerms Inspection::launch_terms() {
   const auto* model = std::get_if<DecoderModel>(&recognised());
   if (!model) throw Error(Code::kUnsupported, "no decoder: " + why_plain(*this));
-  return terms_for(*model, load(), for_gpu_);
+  return terms_for(facts_of(*model), load(), for_gpu_);
 }
 
 const Compiled& Inspection::compiled() {

@@ -136,6 +136,8 @@ void add_prompt_options(ark::CommandLine& line, ark::tools::PromptOptions& optio
   line.file("--plan", options.load.plan, "programs to run, as ark-inspect --stage program prints them");
   line.flag("--processes", options.load.processes, "each rank but the first is a process of its own");
   ark::add_cluster_options(line, options.load);
+  ark::add_cache_options(line, options.load, true);
+  options.load.finishes_cache = true;
   line.number("--max-model-len", options.load.max_length, 0, 1 << 20, "as of ark-serve");
 }
 

@@ -1,13 +1,11 @@
 #include "engine/cuda/cache.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 
 #include "base/error.h"
-#include "tests/cuda/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 namespace ark::cuda {
 namespace {
@@ -39,7 +37,7 @@ class CountingCompiler final : public Compiler {
 KernelSource source(const std::string& text) { return {text, {{"a.h", "int a;"}}, {"-DX=1"}, "ark_loop"}; }
 
 CompiledCode get(CountingCompiler& compiler, const fs::path& folder, const KernelSource& s) {
-  return compile_cached(compiler, CodeCache(folder), s, "sm_90a", "13.0");
+  return compile_cached(compiler, DiskCache(folder, 1 << 30), s, "sm_90a", "13.0");
 }
 
 TEST(CodeCache, KeepsCodeAndFacts) {
@@ -81,8 +79,7 @@ TEST(CodeCache, CorruptEntriesAreCompiledAgain) {
   CountingCompiler compiler;
   const KernelSource s = source("one");
   const CompiledCode code = get(compiler, folder.path(), s);
-  const CodeCache cache(folder.path());
-  const fs::path entry = cache.path_of(cache_key(s, "sm_90a", compiler, "13.0"));
+  const fs::path entry = folder.path() / cache_key(s, "sm_90a", compiler, "13.0");
   ASSERT_TRUE(fs::exists(entry));
   const auto size = fs::file_size(entry);
   int compiled = 1;
@@ -105,38 +102,6 @@ TEST(CodeCache, CorruptEntriesAreCompiledAgain) {
   }
   EXPECT_EQ(get(compiler, folder.path(), s).cubin, code.cubin);
   EXPECT_EQ(compiler.count, compiled);
-}
-
-// What a worker process does: asks for few keys again and again, and damages entries now and then. Returns
-// whether it always got the right bytes.
-bool worker(const fs::path& folder, unsigned seed) {
-  CountingCompiler compiler;
-  for (unsigned i = 0; i < 60; ++i) {
-    const KernelSource s = source("source " + std::to_string((seed + i * 7) % 3));
-    if (get(compiler, folder, s).cubin != CountingCompiler::expected(s, "sm_90a").cubin) return false;
-    if (i % 9 == seed % 9) {
-      std::error_code ignored;
-      fs::resize_file(CodeCache(folder).path_of(cache_key(s, "sm_90a", compiler, "13.0")), 100, ignored);
-    }
-  }
-  return true;
-}
-
-TEST(CodeCache, ProcessesShareAFolderThatIsDamagedMeanwhile) {
-  const ScratchFolder folder;
-  std::vector<pid_t> children;
-  for (unsigned c = 0; c < 6; ++c) {
-    const pid_t child = ::fork();
-    if (child == 0) ::_exit(worker(folder.path(), c) ? 0 : 1);
-    children.push_back(child);
-  }
-  for (pid_t child : children) {
-    int status = -1;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  }
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder.path()))
-    EXPECT_EQ(entry.path().extension(), ".ark") << "a part was left behind: " << entry.path();
 }
 
 TEST(CodeCache, WorksWithoutAFolder) {

@@ -11,7 +11,7 @@
 #include "engine/cuda/pointwise_source.h"
 #include "engine/cuda/sources.h"
 #include "tests/cuda/environment.h"
-#include "tests/cuda/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 namespace ark::cuda {
 namespace {

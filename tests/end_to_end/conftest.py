@@ -9,6 +9,14 @@ import ark_server
 from ark_server import ROOT, Server
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """What servers keep for their next start is the session's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def needs(*paths):
     for path in paths:
         if not path.exists():

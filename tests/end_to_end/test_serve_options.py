@@ -46,15 +46,15 @@ BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "
                "--draft-model": "/nowhere/draft.onnx", "--draft-weights": "int3", "--kv-dtype": "int3",
                "--log-level": "loud", "--numerics": "good", "--variant": "q4",
                "--activations": "fp4", "--weights": "int3",
-              "--plan": "/nowhere/plan", "--cors-origins": "app.example", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
+              "--plan": "/nowhere/plan", "--cache-size": "8Q", "--cors-origins": "app.example", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
               "--api-key-file": "/nowhere/keys", "--model": "/nowhere/model.onnx"}
 # Of a server that is started below, all at once.
 ENVIRONMENT = {"SERVED_MODEL_NAME": "named", "HOST": "127.0.0.1", "TP": "2", "PROCESSES": "true", "NO_SUPERVISE": "true",
                "DEVICE": "cpu", "THREADS": "2", "MAX_MODEL_LEN": "64", "MAX_NUM_SEQS": "3", "MAX_NUM_BATCHED_TOKENS": "16",
                "MAX_QUEUE": "5", "KV_MEMORY": "64k", "SHUTDOWN_TIMEOUT": "1.5", "LOG_FORMAT": "json", "INSECURE": "true",
                "ALLOWED_HOSTS": "ark.example", "CORS_ORIGINS": "https://app.example", "MAX_CONNECTIONS_PER_PEER": "9",
-               "KEEP_ALIVE_TIMEOUT": "0.2", "NO_PREFIX_CACHE": "true", "SLO_ITL": "50", "PROMPT_ORDER": "arrival", "SPECULATE": "off"}
-ELSEWHERE = {"--cluster-key-file", "--check", "--supervise", "--trace-dir"}
+               "KEEP_ALIVE_TIMEOUT": "0.2", "NO_PREFIX_CACHE": "true", "SLO_ITL": "50", "PROMPT_ORDER": "arrival", "SPECULATE": "off", "NO_CACHE": "true"}
+ELSEWHERE = {"--cluster-key-file", "--check", "--supervise", "--trace-dir", "--cache-dir"}
 
 
 @pytest.mark.parametrize("option", BAD_VALUES)

@@ -12,7 +12,7 @@
 #include "engine/cuda/nvrtc.h"
 #include "tests/cuda/environment.h"
 #include "tests/cuda/fake/libcuda.h"
-#include "tests/cuda/scratch_folder.h"
+#include "tests/scratch_folder.h"
 
 namespace ark::test {
 

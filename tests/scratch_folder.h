@@ -10,7 +10,7 @@ namespace ark::test {
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ark-cuda-XXXXXX").string();
+    std::string name = (std::filesystem::temp_directory_path() / "ark-test-XXXXXX").string();
     if (::mkdtemp(name.data())) path_ = name;
   }
   ~ScratchFolder() {

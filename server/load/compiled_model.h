@@ -1,0 +1,35 @@
+// The first half of a load: from a file to programs, each stage with its line.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ir/decoder.h"
+#include "importer/onnx.h"
+#include "server/load/ranks.h"
+#include "server/load/stage_log.h"
+#include "server/load/terms.h"
+
+namespace ark {
+
+// What all stages up to packing have made; it can be kept on disk (model_cache.h).
+struct CompiledModel {
+  DecoderFacts facts;
+  std::string recognised;  // for people
+  Compiled compiled;
+  Fingerprint fingerprint;
+  std::vector<onnx::SourceFile> files;  // that it was read from
+};
+
+// `files`: gets those that were read. Throws as import_model.
+Graph import_logged(const LoadOptions& options, std::vector<onnx::SourceFile>& files, StageLog& log);
+// nullopt with `reason` if it is served plain. Throws Error(kUnsupported) for what is no decoder at all.
+std::optional<DecoderModel> recognise_logged(const Graph& graph, const LoadOptions& options, StageLog& log,
+                                             std::string& reason);
+CompiledModel compile_logged(const DecoderModel& model, const LaunchTerms& terms,
+                             const std::vector<onnx::SourceFile>& files, StageLog& log);
+// Of a model that another start has compiled.
+void log_kept(const CompiledModel& model, StageLog& log);
+
+}  // namespace ark
