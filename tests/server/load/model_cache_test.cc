@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-CompiledModel compiled(const fs::path& file, const LaunchTerms& terms) {
+CompiledModel import_and_compile(const fs::path& file, const LaunchTerms& terms) {
   CompiledModel model;
   ImportOptions how;
   how.settle_controls = true;
@@ -76,40 +76,44 @@ class ModelCacheOf : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(ModelCacheOf, GivesBackProgramsFactsAndWeights) {
-  for (const int32_t ranks : {1, 2, 4})
-    for (const WeightPolicy policy : {WeightPolicy::kExact, WeightPolicy::kInt4}) {
-      const LaunchTerms terms = terms_with(ranks, policy);
-      const ModelCache cache(disk_, file_, terms);
-      EXPECT_FALSE(cache.find());
-      const CompiledModel model = compiled(file_, terms);
-      const auto stores = packed(model.compiled);
-      keep(cache, model, stores);
-      // What does not bear on the programs is not in the key: rank 0 asks before it knows the model.
-      LaunchTerms later = terms;
-      later.threads = 7;
-      later.limits.vocabulary = model.facts.vocabulary;
-      later.limits.max_length = 99;
-      later.limits.pages = 5;
-      auto kept = ModelCache(disk_, file_, later).find();
-      ASSERT_TRUE(kept);
-      EXPECT_EQ(plan_text(kept->compiled.programs, kept->compiled.bindings),
-                plan_text(model.compiled.programs, model.compiled.bindings));
-      EXPECT_EQ(kept->compiled.kv_heads, model.compiled.kv_heads);
-      EXPECT_EQ(kept->compiled.storage, model.compiled.storage);
-      EXPECT_EQ(kept->compiled.plan.summary, model.compiled.plan.summary);
-      EXPECT_EQ(kept->fingerprint, model.fingerprint);
-      EXPECT_EQ(kept->recognised, model.recognised);
-      EXPECT_EQ(kept->facts.vocabulary, model.facts.vocabulary);
-      EXPECT_EQ(kept->facts.embedded, model.facts.embedded);
-      EXPECT_EQ(kept->facts.max_positions, model.facts.max_positions);
-      for (int rank = 0; rank < ranks; ++rank) {
-        ASSERT_TRUE(cache.read_weights(*kept, rank, 2)) << rank;
-        const auto own = stores[static_cast<std::size_t>(rank)]->arena();
-        const auto read = kept->compiled.packed[static_cast<std::size_t>(rank)]->arena();
-        ASSERT_EQ(own.size(), read.size());
-        EXPECT_EQ(std::memcmp(own.data(), read.data(), own.size()), 0) << rank;
-      }
+  const std::pair<int32_t, WeightPolicy> all[] = {{1, WeightPolicy::kExact},
+                                                  {2, WeightPolicy::kExact},
+                                                  {4, WeightPolicy::kExact},
+                                                  {1, WeightPolicy::kInt4},
+                                                  {2, WeightPolicy::kInt4}};
+  for (const auto& [ranks, policy] : all) {
+    const LaunchTerms terms = terms_with(ranks, policy);
+    const ModelCache cache(disk_, file_, terms);
+    EXPECT_FALSE(cache.find());
+    const CompiledModel model = import_and_compile(file_, terms);
+    const auto stores = packed(model.compiled);
+    keep(cache, model, stores);
+    // What does not bear on the programs is not in the key: rank 0 asks before it knows the model.
+    LaunchTerms later = terms;
+    later.threads = 7;
+    later.limits.vocabulary = model.facts.vocabulary;
+    later.limits.max_length = 99;
+    later.limits.pages = 5;
+    auto kept = ModelCache(disk_, file_, later).find();
+    ASSERT_TRUE(kept);
+    EXPECT_EQ(plan_text(kept->compiled.programs, kept->compiled.bindings),
+              plan_text(model.compiled.programs, model.compiled.bindings));
+    EXPECT_EQ(kept->compiled.kv_heads, model.compiled.kv_heads);
+    EXPECT_EQ(kept->compiled.storage, model.compiled.storage);
+    EXPECT_EQ(kept->compiled.plan.summary, model.compiled.plan.summary);
+    EXPECT_EQ(kept->fingerprint, model.fingerprint);
+    EXPECT_EQ(kept->recognised, model.recognised);
+    EXPECT_EQ(kept->facts.vocabulary, model.facts.vocabulary);
+    EXPECT_EQ(kept->facts.embedded, model.facts.embedded);
+    EXPECT_EQ(kept->facts.max_positions, model.facts.max_positions);
+    for (int rank = 0; rank < ranks; ++rank) {
+      ASSERT_TRUE(cache.read_weights(*kept, rank, 2)) << rank;
+      const auto own = stores[static_cast<std::size_t>(rank)]->arena();
+      const auto read = kept->compiled.packed[static_cast<std::size_t>(rank)]->arena();
+      ASSERT_EQ(own.size(), read.size());
+      EXPECT_EQ(std::memcmp(own.data(), read.data(), own.size()), 0) << rank;
     }
+  }
 }
 
 TEST_P(ModelCacheOf, TermsAreInTheKey) {
@@ -135,7 +139,7 @@ TEST_P(ModelCacheOf, AnotherFileOfTheSamePathIsAnotherModel) {
   fs::copy_file(file_, copy);
   const LaunchTerms terms = terms_with(1);
   const ModelCache cache(disk_, copy, terms);
-  CompiledModel model = compiled(copy, terms);
+  CompiledModel model = import_and_compile(copy, terms);
   const auto stores = packed(model.compiled);
   keep(cache, model, stores);
   EXPECT_FALSE(cache.find()) << "a file that was written to this very moment may be so once more";
