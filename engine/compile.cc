@@ -1,6 +1,7 @@
 #include "engine/compile.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <set>
 
@@ -84,6 +85,13 @@ DType kv_dtype_of(const std::vector<WeightMatrix>& matrices, const StoredWeights
   return has_16_bits ? most->first : DType::kF32;
 }
 
+// Ranks that sum up among themselves before others join: nodes of the tree in which all are added up. 1: none.
+int32_t sums_first(const CompileOptions& o) {
+  const bool are_nodes = o.machine_ranks > 0 && o.ranks % o.machine_ranks == 0 &&
+                         std::has_single_bit(static_cast<uint32_t>(o.ranks / o.machine_ranks));
+  return are_nodes ? o.machine_ranks : 1;
+}
+
 }  // namespace
 
 Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
@@ -106,6 +114,7 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
                                 .caches = &model.caches,
                                 .stored = &stored,
                                 .activations = o.activations,
+                                .machine_ranks = sums_first(o),
                                 .send_zeros = o.send_zeros};
   Compiled result;
   result.storage = stored.summary();

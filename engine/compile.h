@@ -31,8 +31,11 @@ struct CompileOptions {
   Link link = Link::kDirect;
   StorageOptions storage;
   Activations activations = Activations::kAuto;  // for a device: kF32
-  bool send_zeros =
-      false;  // rows of partials that are zeros by the plan are sent as any others: the plain twin
+  // So many ranks share a machine, and the next as many the next one: sums are made there first, where the ranks are a
+  // power of two times as many: then the order stays. 1: all ranks are alike; so for a device.
+  int32_t machine_ranks = 1;
+  // Rows of partials that are zeros by the plan are sent as any others: the plain twin.
+  bool send_zeros = false;
 };
 
 struct Compiled {

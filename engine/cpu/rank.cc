@@ -212,6 +212,12 @@ void Rank::run(const Instance& i, int32_t processor) {
   call.outputs = info.outputs;
   call.rank = program_.rank;
   call.ranks = program_.ranks;
+  if (!i.receives.empty()) {  // those whose parts it has, in rank order
+    call.ranks = static_cast<int32_t>(i.receives.size()) + 1;
+    call.rank = static_cast<int32_t>(std::count_if(i.receives.begin(), i.receives.end(), [&](const auto& m) {
+      return program_.channels[m.channel].peer < program_.rank;
+    }));
+  }
   if (!i.sends.empty()) {
     const Link& link = links_[i.sends[0].channel];
     call.outbox = link.sender.slot(message(link, i.sends[0].ordinal));

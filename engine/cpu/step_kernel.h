@@ -69,7 +69,7 @@ struct PhaseCall {
   const WeightUse* weight = nullptr;       // of operand 1 (kMatMul, kGatedMatMul, kEmbed)
   const Attributes* attributes = nullptr;  // kGeneric: symbols replaced by their values
   int32_t outputs = 1;                     // kGeneric: how many of the last operands
-  int32_t rank = 0;                        // of kSend and kRecv...: place of the own part
+  int32_t rank = 0;                        // place of the own part among `ranks`
   int32_t ranks = 1;
   std::byte* outbox = nullptr;  // kSend, kSendRows: where the message goes
   Range* sent = nullptr;        // the same: the kernel tells which of its bytes these tiles were

@@ -216,6 +216,8 @@ void fill_send(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
 
 DeviceVariant reduce_name(const PhaseOperands& p, Numerics) {
   if (p.program().ranks > 8) p.refuse("partial sums of more than 8 ranks");
+  if (p.variant().code == OpCode::kRecvReduce && p.count() != at(p.program().ranks) + 3)
+    p.refuse("partial sums of some ranks");
   return type("RecvReduce", {std::to_string(p.program().ranks)});
 }
 // Operand r < ranks: the own part if r is the own rank, else absent: the message of that peer.

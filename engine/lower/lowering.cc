@@ -341,9 +341,11 @@ int32_t Lowering::channel(int32_t peer, bool outgoing, const Shape& message) {
 }
 
 void Lowering::send_to_peers(const std::string& name, const Variant& variant,
-                             const std::vector<Operand>& operands, const Shape& message) {
+                             const std::vector<Operand>& operands, const Shape& message,
+                             const std::vector<int32_t>& peers) {
   for (int32_t i = 1; i < ranks(); ++i) {  // each rank starts with its right neighbour: no inbox is hot
     const int32_t peer = (rank_ + i) % ranks();
+    if (std::find(peers.begin(), peers.end(), peer) == peers.end()) continue;
     const int32_t c = channel(peer, true, message);
     emit(name + " to " + std::to_string(peer), variant, operands).channel = c;
   }

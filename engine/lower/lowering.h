@@ -33,6 +33,7 @@ struct LoweringOptions {
   const std::vector<CacheSpec>* caches = nullptr;  // null: a plain graph
   const StoredWeights* stored = nullptr;           // null: all as they are
   Activations activations = Activations::kAuto;
+  int32_t machine_ranks = 1;  // whose sums are made first
   bool send_zeros = false;
 };
 
@@ -61,6 +62,10 @@ class Lowering {
 
   // Operands. kNoValue gives the absent operand; constants become raw weights.
   Operand read(ValueId value);
+  // A buffer for what goes from one phase of a node to another.
+  Operand temporary(const std::string& name, const Shape& shape) {
+    return {add_buffer({.dtype = DType::kF32, .name = name}, shape)};
+  }
   // The buffer that the phase being emitted writes.
   Operand write(ValueId value);
   // A product's constant matrix [K, N], or [N, K] if `transposed`, as panels; quantized ones as they are, if they can
@@ -80,9 +85,9 @@ class Lowering {
   ValId val(const Expr& e);
   // The grid follows from the operands, as the OpCode's row says.
   Phase& emit(const std::string& name, Variant variant, std::vector<Operand> operands);
-  // One phase of `variant`, which sends what its operands say, to each peer: `message` is the shape of the first.
+  // One phase of `variant`, which sends what its operands say, to each of `peers`; `message` is the shape of the first.
   void send_to_peers(const std::string& name, const Variant& variant, const std::vector<Operand>& operands,
-                     const Shape& message);
+                     const Shape& message, const std::vector<int32_t>& peers);
   // One kGeneric phase; `attributes` overrides the node's.
   void emit_generic(const Node& node, const Attributes& attributes);
   void emit_generic(const Node& node);

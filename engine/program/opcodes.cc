@@ -168,6 +168,53 @@ std::string check_rows(const PhaseView& p, std::size_t ids) {
              : "its rows are not those of the rank's part of a table";
 }
 
+// The ranks whose parts a kRecvReduce adds up, in order.
+std::vector<int32_t> members(const Program& program, const Phase& phase, int32_t trip) {
+  std::vector<int32_t> ranks = {program.rank};
+  for (std::size_t i = 1; i + 3 < phase.operands.size(); ++i) {
+    const BufferId inbox = resolve(program, phase, phase.operands[i], trip);
+    if (inbox != kNone && program.buffers[inbox].kind == BufferKind::kInbox)
+      ranks.push_back(program.channels[program.buffers[inbox].channel].peer);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+// Whether `ranks` are first, first + step, ...
+bool run_from(const std::vector<int32_t>& ranks, int32_t first, int32_t step) {
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    if (ranks[i] != first + static_cast<int32_t>(i) * step) return false;
+  return true;
+}
+
+// Adds up all ranks' parts; or those of the ranks of a machine, of which there are a power of two; or the sums of all
+// machines. So these two are the tree of all ranks' parts.
+std::string check_reduce(const PhaseView& p) {
+  const Program& program = p.program();
+  const std::vector<int32_t> ranks = members(program, p.phase(), p.trip());
+  const auto count = static_cast<int32_t>(ranks.size());
+  if (count == program.ranks) return "";
+  const auto is_machine = [&](const std::vector<int32_t>& some) {
+    const auto n = static_cast<int32_t>(some.size());
+    return program.ranks % n == 0 && std::has_single_bit(static_cast<uint32_t>(program.ranks / n)) &&
+           run_from(some, program.rank / n * n, 1);
+  };
+  if (is_machine(ranks)) return p.variant().epilogue == 0 ? "" : "has an epilogue before all is added up";
+  const int32_t machine = program.ranks / count;
+  const auto is_sum = [&](const Instance& i) {
+    const Phase& phase = program.phases[i.phase];
+    if (program.variants[phase.variant].code != OpCode::kRecvReduce ||
+        resolve(program, phase, phase.operands.back(), i.trip) != p.id(0))
+      return false;
+    const std::vector<int32_t> parts = members(program, phase, i.trip);
+    return std::ssize(parts) == machine && is_machine(parts);
+  };
+  const std::vector<Instance> step = unroll(program);
+  const bool fits = program.ranks % count == 0 && run_from(ranks, program.rank % machine, machine) &&
+                    std::any_of(step.begin(), step.end(), is_sum);
+  return fits ? "" : "adds up parts of some ranks that are no machine's, nor sums of all machines";
+}
+
 std::string check_send_rows(const PhaseView& p) {
   const std::string problem = check_send(p);
   return problem.empty() ? check_rows(p, 1) : problem;
@@ -330,8 +377,9 @@ const std::vector<OpCodeInfo>& table() {
        .operands = {{"x", kInput, "..."}},
        .grid = [](const PhaseView& p) { return ceildiv(p.leading() * 4, kSendTile); },
        .check = check_send},
-      // Adds the partials of ranks 0..n-1 as a pairwise tree, sum(a, b) = sum(a, m) + sum(m, b) with
-      // m = a + ceil((b - a) / 2), then the epilogue as in kMatMul. Tile: kElementTile consecutive elements.
+      // Adds the partials of the own and of the inboxes' ranks, in their order, as a pairwise tree, sum(a, b) =
+      // sum(a, m) + sum(m, b) with m = a + ceil((b - a) / 2), then the epilogue as in kMatMul. Tile: kElementTile
+      // consecutive elements.
       {.code = OpCode::kRecvReduce,
        .name = "RecvReduce",
        .operands = {{"part", kInput, "... N"},
@@ -340,7 +388,8 @@ const std::vector<OpCodeInfo>& table() {
                     {"residual", kInput, "... N", kOptional},
                     {"out", kOutput, "... N", kWritten}},
        .parts = kHasEpilogue,
-       .grid = [](const PhaseView& p) { return ceildiv(p.leading() * p["N"], kElementTile); }},
+       .grid = [](const PhaseView& p) { return ceildiv(p.leading() * p["N"], kElementTile); },
+       .check = check_reduce},
       // All-gather along `axis`; sizes along it may differ and be 0. Tile: one index of the product of out's
       // dims before the axis.
       {.code = OpCode::kRecvConcat,

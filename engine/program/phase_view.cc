@@ -9,7 +9,7 @@
 
 namespace ark {
 PhaseView::PhaseView(const Program& program, const Phase& phase, int32_t trip)
-    : program_(program), phase_(phase), variant_(program.variants[phase.variant]) {
+    : program_(program), phase_(phase), variant_(program.variants[phase.variant]), trip_(trip) {
   for (const Operand& o : phase.operands) operands_.push_back(resolve(program, phase, o, trip));
 }
 
@@ -20,7 +20,9 @@ std::string PhaseView::bind_roles() {
   const auto many =
       std::find_if(all.begin(), all.end(), [](const OperandInfo& o) { return o.flags & kMany; });
   const std::size_t fixed = all.size() - (many != all.end());
-  const bool enough = many == all.end()                   ? count() == fixed
+  const bool enough = many == all.end() ? count() == fixed
+                      : variant_.code == OpCode::kRecvReduce
+                          ? count() > fixed && count() < fixed + at(program_.ranks)
                       : many->kind == OperandKind::kInbox ? count() == fixed + at(program_.ranks) - 1
                                                           : count() >= fixed;
   if (!enough) return "has " + std::to_string(count()) + " operands, which are too few or too many";
@@ -88,9 +90,11 @@ bool PhaseView::is_kind(std::size_t i) const {
     case kValues:
       return is_pages && is_kv && b.is_value == (infos_[i]->kind == kValues);
     case kInbox: {
-      // Of the peers in rank order: the first one is operand 1.
-      const int32_t peer = static_cast<int32_t>(i) - 1 + (static_cast<int32_t>(i) > program_.rank);
-      return is_inbox && is_f32 && program_.channels[b.channel].peer == peer;
+      // Of peers in rank order; where there are as many as peers, of all.
+      if (!is_inbox || !is_f32 || program_.channels[b.channel].peer == program_.rank) return false;
+      if (infos_[i - 1]->kind != kInbox) return true;
+      return has(i - 1) && buffer(i - 1).kind == BufferKind::kInbox &&
+             program_.channels[buffer(i - 1).channel].peer < program_.channels[b.channel].peer;
     }
     case kOutput:
       return is_f32 && b.alias == kNone &&

@@ -21,6 +21,7 @@ class PhaseView {
   const Program& program() const { return program_; }
   const Phase& phase() const { return phase_; }
   const Variant& variant() const { return variant_; }
+  int32_t trip() const { return trip_; }
   std::size_t count() const { return operands_.size(); }
   bool has(std::size_t i) const { return operands_[i] != kNone; }
   BufferId id(std::size_t i) const { return operands_[i]; }
@@ -41,6 +42,7 @@ class PhaseView {
   const Program& program_;
   const Phase& phase_;
   const Variant& variant_;
+  const int32_t trip_;
   std::vector<BufferId> operands_;
   std::vector<const OperandInfo*> infos_;
   std::map<std::string_view, Expr> sizes_;

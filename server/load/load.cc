@@ -182,9 +182,10 @@ int run_model_process(const ServeOptions& options, const std::function<void(cons
     is_first = terms.pages == 0;
     LoadOptions load = load_options(options, find_model(options.model, options.variant), terms.config_length);
     load.pages = terms.pages;
+    load.machine_ranks = terms.machine_ranks;
     load.is_supervised = true;
     LoadedRunner loaded = load_runner(load, log);
-    return supervise::OwnModel{std::move(loaded.runner), std::move(loaded.identity)};
+    return supervise::OwnModel{std::move(loaded.runner), std::move(loaded.identity), loaded.machine_ranks};
   };
   return supervise::serve_model(load, [&log] { return log.current(); });
 }

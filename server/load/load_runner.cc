@@ -244,6 +244,9 @@ std::optional<RankGroup> meet_logged(LoadOptions& options, StageLog& log) {
 LaunchTerms terms_at(const DecoderFacts& model, const LoadOptions& options, const Placement& place) {
   LaunchTerms terms = terms_for(model, options, place.gpu != nullptr);
   if (!place.sites.empty() && options.threads == 0) terms.threads = threads_for(place.sites, options.tp);
+  // A group that re-forms keeps its plan, wherever its ranks are now.
+  if (!place.gpu)
+    terms.machine_ranks = options.machine_ranks > 0 ? options.machine_ranks : machine_ranks_of(place.sites);
   return terms;
 }
 
@@ -363,7 +366,7 @@ LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options
   log.done("warm");
   if (held->writer) held->writer->start();
   report_memory(*runner, terms.ranks, place.in_processes, log);
-  return {std::shared_ptr<StepRunner>(std::move(held), runner), memory, true, identity};
+  return {std::shared_ptr<StepRunner>(std::move(held), runner), memory, true, identity, terms.machine_ranks};
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct LoadOptions {
   bool lockstep = false;       // the oracle executor instead of the loop
   std::filesystem::path plan;  // empty, or programs that are forced (engine/plan_file.h)
   int32_t pages = 0;           // of keys and values; 0: as kv_memory says
+  int32_t machine_ranks = 0;   // of CompileOptions; 0: as the ranks are placed
   bool is_alone = false;       // of no group that a launcher has started
   // For packed weights and what else is made of a model, and for compiled kernels. Empty: where DiskCache says.
   std::filesystem::path cache_dir;
@@ -45,7 +46,8 @@ struct LoadedRunner {
   std::shared_ptr<StepRunner> runner;
   RunnerMemory memory;  // zeros for the plain runner
   bool is_ragged = false;
-  std::string identity;  // of what computes and of samples of the weights: equal for equal models
+  std::string identity;       // of what computes and of samples of the weights: equal for equal models
+  int32_t machine_ranks = 1;  // of CompileOptions, as it was settled
 };
 
 // Throws Error: kNotFound, kBadModel, kUnsupported (no decoder, or beyond the limits), kUsage (options that

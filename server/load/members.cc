@@ -105,6 +105,17 @@ std::string placement_text(std::span<const Site> sites) {
   return text;
 }
 
+int32_t machine_ranks_of(std::span<const Site> sites) {
+  const auto each = static_cast<int32_t>(sites.empty() ? 0 : sites[0].ranks.size());
+  int32_t next = 0;
+  for (const Site& site : sites) {
+    if (static_cast<int32_t>(site.ranks.size()) != each) return 1;
+    for (const int rank : site.ranks)
+      if (rank != next++) return 1;
+  }
+  return sites.size() > 1 ? each : 1;
+}
+
 int32_t threads_for(std::span<const Site> sites, int ranks) {
   if (sites.size() == 1) return sites[0].cpus;
   int32_t each = sites[0].cpus;

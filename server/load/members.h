@@ -42,6 +42,8 @@ std::vector<Site> sites_of(std::span<const Member> members, int ranks);
 
 // "0, 1 on node-a; 2 on node-b".
 std::string placement_text(std::span<const Site> sites);
+// Where there are several sites of as many ranks each, one after the other: so many. Else 1.
+int32_t machine_ranks_of(std::span<const Site> sites);
 // Of all ranks together, as the least of the machines allows.
 int32_t threads_for(std::span<const Site> sites, int ranks);
 // Keys and values for which the machine that has least has room: half of what weights, activations and `reserve` bytes

@@ -55,7 +55,7 @@ void for_numbers(Terms& t, F&& f) {
   f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
   f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights),
       f(t.activations), f(t.kv_dtype);
-  f(t.trace_events), f(t.processors), f(t.groups);
+  f(t.trace_events), f(t.processors), f(t.groups), f(t.machine_ranks);
 }
 
 }  // namespace
@@ -123,6 +123,7 @@ Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms) {
   compile.storage = {terms.weights, terms.threads};
   compile.activations = terms.activations;
   compile.kv_dtype = terms.kv_dtype;
+  compile.machine_ranks = terms.machine_ranks;
   Compiled compiled = compile_decoder(model, compile);
   if (!terms.plan.empty()) force_plan(compiled, terms.plan);
   return compiled;

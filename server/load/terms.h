@@ -29,6 +29,7 @@ struct LaunchTerms {
   DType kv_dtype = DType::kF32;  // as of CompileOptions
   int32_t trace_events = 0;
   int32_t processors = 0, groups = 0;  // as of cuda::DeviceOptions
+  int32_t machine_ranks = 1;           // as of CompileOptions
   std::string plan;                    // text of programs that are forced, or empty
 };
 

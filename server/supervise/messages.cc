@@ -95,12 +95,12 @@ StepResult result_of(std::string_view bytes) {
 }
 
 std::string to_blob(const ModelTerms& terms) {
-  return BlobWriter().number(terms.config_length).number(terms.pages).take();
+  return BlobWriter().number(terms.config_length).number(terms.pages).number(terms.machine_ranks).take();
 }
 
 ModelTerms terms_of(std::string_view bytes) {
   BlobReader blob(bytes, "a model's terms");
-  ModelTerms terms{blob.number<int32_t>(), blob.number<int32_t>()};
+  ModelTerms terms{blob.number<int32_t>(), blob.number<int32_t>(), blob.number<int32_t>()};
   blob.end();
   return terms;
 }
@@ -109,7 +109,7 @@ std::string to_blob(const ModelFacts& facts) {
   static_assert(std::has_unique_object_representations_v<RunnerLimits>, "equal facts have equal bytes");
   BlobWriter blob;
   put(blob, std::vector{facts.limits});
-  return blob.text(facts.identity).take();
+  return blob.text(facts.identity).number(facts.machine_ranks).take();
 }
 
 ModelFacts facts_of(std::string_view bytes) {
@@ -117,7 +117,7 @@ ModelFacts facts_of(std::string_view bytes) {
   std::vector<RunnerLimits> limits;
   take(blob, limits);
   if (limits.size() != 1) blob.malformed("have no limits");
-  ModelFacts facts{limits[0], std::string(blob.text())};
+  ModelFacts facts{limits[0], std::string(blob.text()), blob.number<int32_t>()};
   blob.end();
   return facts;
 }

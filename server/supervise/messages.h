@@ -19,6 +19,7 @@ StepResult result_of(std::string_view blob);
 struct ModelTerms {
   int32_t config_length = 0;  // LoadOptions::config_length
   int32_t pages = 0;          // RunnerLimits::pages, 0: the process is the first and settles it
+  int32_t machine_ranks = 0;  // CompileOptions::machine_ranks, likewise
 };
 std::string to_blob(const ModelTerms& terms);
 ModelTerms terms_of(std::string_view blob);
@@ -27,6 +28,7 @@ ModelTerms terms_of(std::string_view blob);
 struct ModelFacts {
   RunnerLimits limits;
   std::string identity;  // of program and weights: equal means that equal steps have equal results
+  int32_t machine_ranks = 1;
 };
 std::string to_blob(const ModelFacts& facts);
 ModelFacts facts_of(std::string_view blob);

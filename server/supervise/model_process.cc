@@ -101,7 +101,8 @@ int serve_model(const std::function<OwnModel(const ModelTerms&)>& load,
     if (!receive(socket, FrameKind::kBlob, payload)) return 0;
     model = load(terms_of(payload));
     reports.watch(*model.runner);
-    reports.send(FrameKind::kBlob, to_blob(ModelFacts{model.runner->limits(), model.identity}));
+    reports.send(FrameKind::kBlob,
+                 to_blob(ModelFacts{model.runner->limits(), model.identity, model.machine_ranks}));
     serve_steps(socket, reports, *model.runner);
     return 0;
   } catch (const std::exception&) {

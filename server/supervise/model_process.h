@@ -12,6 +12,7 @@ namespace ark::supervise {
 struct OwnModel {
   std::shared_ptr<StepRunner> runner;
   std::string identity;  // ModelFacts::identity
+  int32_t machine_ranks = 1;
 };
 
 // Until the server closes the socket, which is dma::kHandedDescriptor. What fails is told to the server and not thrown;

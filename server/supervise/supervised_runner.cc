@@ -146,7 +146,7 @@ void SupervisedRunner::begin() {
   } catch (const Error& error) {
     lose(error.code(), error.what());
   }
-  send(dma::FrameKind::kBlob, to_blob(ModelTerms{config_length_, limits_.pages}));
+  send(dma::FrameKind::kBlob, to_blob(ModelTerms{config_length_, limits_.pages, machine_ranks_}));
 }
 
 // What does not go now goes later: the process may be in the middle of a step, which takes as long as it takes.
@@ -227,7 +227,9 @@ void SupervisedRunner::take(const dma::Frame& frame) {
 void SupervisedRunner::take_facts(const std::string& payload) {
   if (facts_.empty()) {
     facts_ = payload;
-    limits_ = facts_of(payload).limits;
+    const ModelFacts facts = facts_of(payload);
+    limits_ = facts.limits;
+    machine_ranks_ = facts.machine_ranks;
   } else if (payload != facts_) {
     throw Error(
         Code::kUnavailable,

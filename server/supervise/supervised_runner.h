@@ -79,6 +79,7 @@ class SupervisedRunner : public StepRunner {
   std::string outgoing_;  // what it has not taken yet
   std::string facts_;     // of the first process, as they came
   RunnerLimits limits_;
+  int32_t machine_ranks_ = 0;
   Clock::time_point begun_, not_before_{};
   int failed_loads_ = 0;  // in a row
   std::string stage_;     // as of the last life sign

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from ark_server import BIN, BINARY, PATIENCE, START_SECONDS, Server, clean_environment, free_port, until
+from ark_server import BIN, BINARY, PATIENCE, START_SECONDS, Server, children_of, clean_environment, free_port, until
 from test_rank_processes import TINY, other_weights, tokens_of
 
 USAGE, UNAVAILABLE = 64, 69
@@ -88,6 +88,48 @@ def test_ranks_that_share_a_machine_map_its_memory_and_reach_the_others_by_tcp(t
             rank.ends(UNAVAILABLE, "rank 3 is dead: its connection is closed")
     finally:
         ends_all(*ranks)
+
+
+CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
+
+
+def enter_container(pid):
+    """In the child that becomes a rank: what it starts is in the namespace of processes, so it waits for the rank as its
+    parent."""
+    with open(f"/proc/{pid}/ns/mnt") as mounts, open(f"/proc/{pid}/ns/pid") as processes:
+        for file, kind in ((mounts, CLONE_NEWNS), (processes, CLONE_NEWPID)):
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), kind):
+                raise OSError(ctypes.get_errno(), "setns")
+    if child := os.fork():
+        os.closerange(0, 256)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root: ranks in a namespace of processes of their own")
+def test_sums_are_made_on_each_machine_first(tiny, tiny_model):
+    """Two namespaces of processes are two machines: other tokens there are none, but fewer bytes."""
+    sent = []
+    holder = subprocess.Popen(["unshare", "--pid", "--mount-proc", "--fork", "--kill-child", "sleep", "1000"])
+    try:
+        [inside] = until(lambda: children_of(holder.pid), "the namespace")
+        for machines in (1, 2):
+            port = free_port()
+            far = lambda: enter_container(inside)  # noqa: E731
+            ranks = [Rank(tiny_model, environment=group(rank, port, size=4), prepare=far if rank >= 2 and machines == 2 else None)
+                     for rank in range(4)]
+            try:
+                ranks[0].wait_ready()
+                assert tokens_of(ranks[0]) == tokens_of(tiny)
+                sent.append(ranks[0].metric("ark_exchanged_bytes_total"))
+                [line] = [line for line in ranks[0].lines if line.startswith("ranks ")]
+                assert line.endswith(", by shm+socket" if machines == 2 else ", by shm") and (";" in line) == (machines == 2), line
+                assert ranks[0].stop() == 0 and [rank.join() for rank in ranks[1:]] == [0, 0, 0]
+            finally:
+                ends_all(*ranks)
+    finally:
+        holder.kill()
+        holder.wait()
+    assert 0 < sent[1] < sent[0], "one message to its own machine and one to the other, not three"
 
 
 def become_nobody():

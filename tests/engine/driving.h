@@ -17,6 +17,7 @@ struct RunnerSetup {
   WeightPolicy weights = WeightPolicy::kExact;
   Activations activations = Activations::kAuto;
   DType kv_dtype = DType::kF32;
+  int32_t machine_ranks = 1;
   bool send_zeros = false;
   RaggedOptions options;  // limits are filled in
 };
@@ -33,6 +34,7 @@ inline Compiled compile(const DecoderModel& model, const RunnerSetup& s) {
   c.storage.policy = s.weights;
   c.activations = s.activations;
   c.kv_dtype = s.kv_dtype;
+  c.machine_ranks = s.machine_ranks;
   c.send_zeros = s.send_zeros;
   return compile_decoder(model, c);
 }
