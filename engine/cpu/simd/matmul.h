@@ -24,9 +24,11 @@ typename T::V activate(typename T::V v, uint32_t bits) {
   return v;
 }
 
-// `lanes` <= 16 elements at `column` of a row that starts at element `start` of the output.
+// `lanes` <= 16 elements at `column` of a row that starts at element `start` of the output. Inline: what the epilogue
+// says is the same for all of them.
 template <class T>
-void finish(typename T::V v, const Epilogue& e, int64_t column, int64_t start, float* out, int lanes) {
+[[gnu::always_inline]] inline void finish(typename T::V v, const Epilogue& e, int64_t column, int64_t start,
+                                          float* out, int lanes) {
   const bool whole = lanes == 16;
   const auto load = [&](const float* p) { return whole ? T::load(p) : T::load_partial(p, lanes); };
   if (e.bits & kEpilogueBias) v = T::add(v, load(e.bias + column));

@@ -6,11 +6,12 @@ namespace {
 
 void run(const PhaseCall& call) {
   const TensorView &x = call.operands[0], &out = call.operands[4];
-  const RotaryTables tables{call.operands[1], call.operands[2], call.operands[3], call.facts->interleaved};
   const int64_t dim = last_dim(x), heads = inner_size(x, 1) / dim;
-  for (int64_t t = call.first; t < call.last; ++t)
+  for (int64_t t = call.first; t < call.last; ++t) {
+    const Angles angles = angles_of(call, t);
     for (int64_t row = t * heads; row < (t + 1) * heads; ++row)
-      tables.rotate(t, x.as<const float>() + row * dim, dim, out.as<float>() + row * dim);
+      angles.rotate(x.as<const float>() + row * dim, dim, out.as<float>() + row * dim);
+  }
 }
 
 }  // namespace

@@ -8,24 +8,32 @@
 
 namespace ark {
 
-struct RotaryTables {
-  const TensorView &cos, &sin, &positions;  // [L, R / 2] twice; [T]
+// Of one token.
+struct Angles {
+  const float *cos, *sin;
+  int64_t half;
   bool interleaved;
 
-  // One head of `dim` elements of token `t`; `to` may be `from`.
-  void rotate(int64_t t, const float* from, int64_t dim, float* to) const {
-    const int64_t half = last_dim(cos), rotated = 2 * half, step = interleaved ? 2 : 1,
-                  apart = interleaved ? 1 : half;
-    const int64_t position = std::min(std::max<int64_t>(index_at(positions, t), 0), cos.dims[0] - 1);
-    const float *c = cos.as<const float>() + position * half, *s = sin.as<const float>() + position * half;
+  // One head of `dim` elements; `to` may be `from`.
+  void rotate(const float* from, int64_t dim, float* to) const {
+    const int64_t rotated = 2 * half, step = interleaved ? 2 : 1, apart = interleaved ? 1 : half;
     for (int64_t i = 0; i < half; ++i) {
       const float a = from[i * step], b = from[i * step + apart];
-      to[i * step] = a * c[i] - b * s[i];
-      to[i * step + apart] = a * s[i] + b * c[i];
+      to[i * step] = a * cos[i] - b * sin[i];
+      to[i * step + apart] = a * sin[i] + b * cos[i];
     }
     if (dim > rotated && to != from)
       std::memmove(to + rotated, from + rotated, static_cast<std::size_t>(dim - rotated) * sizeof(float));
   }
 };
+
+// Operands 1, 2, 3 of the phase: cos, sin [L, R / 2], positions [T].
+inline Angles angles_of(const PhaseCall& call, int64_t token) {
+  const TensorView &cos = call.operands[1], &sin = call.operands[2];
+  const int64_t half = last_dim(cos), found = index_at(call.operands[3], token),
+                position = std::min(std::max<int64_t>(found, 0), cos.dims[0] - 1);
+  return {cos.as<const float>() + position * half, sin.as<const float>() + position * half, half,
+          call.facts->interleaved};
+}
 
 }  // namespace ark
