@@ -53,7 +53,7 @@ ARK_DEVICE bool is_last_through(const Block& b, const Instance& i) {
   u32* readers = at<u32>(i.readers);
   const u32 before = ARK_BUG(narrow_readers) ? dev::atom_add<dev::Scope::cta>(readers, 1u)
                                              : dev::atom_add<dev::Scope::gpu>(readers, 1u);
-  const bool first = i.readers_period == 0 ? ARK_BUG(first_one_sends) : ARK_BUG(first_one_reads);
+  const bool first = ARK_BUG(first_one_sends) && i.readers_period == 0;
   if (ARK_BUG(every_one_sends)) return true;
   if (first ? before != 0 : before + 1 != static_cast<u32>(b.p.processors)) return false;
   // Nobody raises the word again before it has waited for this instance, which orders the store.

@@ -92,6 +92,16 @@ PeerLinks::PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool w
     own_ = {};
     handle = {};
   }
+  try {
+    meet(handle);
+  } catch (const Error&) {
+    // A death has a better name than the round that it ends.
+    if (const std::string why = group_.trouble(); !why.empty()) throw Error(Code::kUnavailable, why);
+    throw;
+  }
+}
+
+void PeerLinks::meet(const BlockHandle& handle) {
   const std::vector<std::string> told =
       gather(to_blob({.bytes = own_.bytes, .nonce = nonce_, .fabric = handle.fabric, .why_none = why_none_}));
   attach(told, handle);
@@ -99,14 +109,8 @@ PeerLinks::PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool w
   settle();
 }
 
-// Collective. A death has a better name than the round that it ends.
 std::vector<std::string> PeerLinks::gather(const std::string& blob) {
-  try {
-    return group_.bootstrap().all_gather(blob, dma::Deadline::after(kPatience));
-  } catch (const Error&) {
-    if (const std::string why = group_.trouble(); !why.empty()) throw Error(Code::kUnavailable, why);
-    throw;
-  }
+  return group_.bootstrap().all_gather(blob, dma::Deadline::after(kPatience));
 }
 
 void PeerLinks::allocate(BlockHandle& handle) {

@@ -44,6 +44,7 @@ class PeerLinks {
   struct Layout;
   Layout layout() const;
   void allocate(BlockHandle& handle);
+  void meet(const BlockHandle& handle);
   void attach(const std::vector<std::string>& told, const BlockHandle& own);
   void try_out();
   void settle();

@@ -364,7 +364,6 @@ std::vector<Bug> gpu_bugs() {
       ARK_DEVICE_BUG(relaxed_peer_wait, peers),
       ARK_DEVICE_BUG(narrow_readers, peers),
       ARK_DEVICE_BUG(restless_readers, peers),
-      ARK_DEVICE_BUG(first_one_reads, peers),
       ARK_DEVICE_BUG(every_one_sends, peers),
       ARK_DEVICE_BUG(wrong_sent_slot, peers),
   };
