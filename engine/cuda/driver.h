@@ -12,8 +12,8 @@ namespace ark::cuda {
 // begins with "no CUDA here: ", where libcuda, a GPU or (kUnsupported) what it must be able to do is missing.
 std::unique_ptr<Gpu> open_gpu(int ordinal = 0, std::shared_ptr<const DiskCache> cache = nullptr);
 
-// Why the GPUs of two ordinals, which may be equal, do not reach each other's memory as far as the driver says; empty if
-// they do. Throws as open_gpu().
+// Why the GPUs of two ordinals, which may be equal, do not reach each other's memory as far as the driver says; empty
+// if they do. Throws as open_gpu().
 std::string why_unreachable(int a, int b);
 
 // How many GPUs the driver shows (CUDA_VISIBLE_DEVICES chooses and orders them), at least 1. Throws as open_gpu().

@@ -77,7 +77,7 @@ static_assert(sizeof(Wait) == 32);
 // memory are never the target of a device's atomic operation: over PCIe those are atomic for one device alone.
 enum class LinkKind : i32 {
   kDevice,  // in this device's memory: each sending processor adds one; one credit a message
-  kMapped,  // in memory of the host that the peer shares: the last processor stores the new value
+  kMapped,  // in memory that the peer shares, of the host or of either GPU: the last processor stores the new value
   kPosted,  // the last processor posts a request; the pump moves the bytes and raises the peer's counter
 };
 

@@ -1,4 +1,5 @@
-// Descriptors that ranks hand each other: to every rank its own duplicate, nothing to strangers, no waiting for the dead.
+// Descriptors that ranks hand each other: to every rank its own duplicate, nothing to strangers, no waiting for the
+// dead.
 #include "dma/hand_round.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// Ranks with an emulated GPU each, whose launches know nothing of each other: they exchange in each other's memory, or
-// through memory of the host, by stores of the GPUs or by requests that the groups' pumps serve. All run in one world, so that
+// Ranks with an emulated GPU each, whose launches know nothing of each other: they exchange in each other's memory,
+// or through memory of the host, by stores of the GPUs or by requests that the groups' pumps serve. All run in one world, so that
 // its schedules interleave them and its detector sees what both do to memory that they share.
 //
 // ARK_GPU=1: launches of few blocks side by side on the machine's GPU. Each rank opens it for itself, as
