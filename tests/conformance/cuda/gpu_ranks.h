@@ -1,9 +1,10 @@
 // Ranks with an emulated GPU each, whose launches know nothing of each other: they exchange in each other's memory,
-// or through memory of the host, by stores of the GPUs or by requests that the groups' pumps serve. All run in one world, so that
-// its schedules interleave them and its detector sees what both do to memory that they share.
+// or through memory of the host, by stores of the GPUs or by requests that the groups' pumps serve. All run in one
+// world, so that its schedules interleave them and its detector sees what both do to memory that they share.
 //
 // ARK_GPU=1: launches of few blocks side by side on the machine's GPU. Each rank opens it for itself, as
-// loops of one Gpu park for each other, and all are prepared before any runs, as context work would wait.
+// loops of one Gpu park for each other, and all are prepared, on a thread each, before any runs, as context work would
+// wait.
 #pragma once
 
 #include <cstdlib>
