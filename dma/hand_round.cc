@@ -72,7 +72,7 @@ Descriptor packet_socket() {
 bool is_same_user(const Descriptor& socket) {
   ucred peer = {};
   socklen_t length = sizeof peer;
-  return getsockopt(socket.number(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == getuid();
+  return getsockopt(socket.number, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == getuid();
 }
 
 // One message with a descriptor, or without.
@@ -91,7 +91,7 @@ void send_descriptor(const Descriptor& to, int descriptor) {
   head->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
   // The queue of a new connection has room for it; who has gone meanwhile needs it no more.
-  sendmsg(to.number(), &message, MSG_NOSIGNAL);
+  sendmsg(to.number, &message, MSG_NOSIGNAL);
 }
 
 // False: nothing is there yet.
@@ -104,7 +104,7 @@ bool receive_descriptor(const Descriptor& from, Handed& handed) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t got = recvmsg(from.number(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const ssize_t got = recvmsg(from.number, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   const cmsghdr* head = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
@@ -143,7 +143,7 @@ class Round {
     for (std::size_t r = 0; r < hosts.size(); ++r) {
       if (static_cast<int>(r) == rank_) continue;
       const bool is_near = hosts[r].place == here.place;
-      if (is_near && listener_.is_open()) ++expected_;
+      if (is_near && listener_) ++expected_;
       if (!hosts[r].name.empty() && is_near) {
         visit(static_cast<int>(r), hosts[r]);
       } else {
@@ -173,9 +173,9 @@ class Round {
     host.secret = random_bytes(kSecret);
     const std::optional<Address> address = abstract_address(host.name);
     listener_ = packet_socket();
-    if (!listener_.is_open() ||
-        bind(listener_.number(), reinterpret_cast<const sockaddr*>(&address->name), address->length) != 0 ||
-        listen(listener_.number(), static_cast<int>(handed_.size())) != 0) {
+    if (!listener_ ||
+        bind(listener_.number, reinterpret_cast<const sockaddr*>(&address->name), address->length) != 0 ||
+        listen(listener_.number, static_cast<int>(handed_.size())) != 0) {
       const std::string why = "it cannot open a unix socket: " + os_error();
       listener_ = Descriptor();
       return why;
@@ -187,13 +187,13 @@ class Round {
     Visit visit{static_cast<std::size_t>(rank), packet_socket()};
     const std::optional<Address> address = abstract_address(host.name);
     const std::string hello = BlobWriter().number(static_cast<uint32_t>(rank_)).text(host.secret).take();
-    if (!address || !visit.socket.is_open() ||
-        connect(visit.socket.number(), reinterpret_cast<const sockaddr*>(&address->name), address->length) !=
+    if (!address || !visit.socket ||
+        connect(visit.socket.number, reinterpret_cast<const sockaddr*>(&address->name), address->length) !=
             0) {
       handed_[visit.host].why_not = "it cannot be visited: " + os_error();
     } else if (!is_same_user(visit.socket)) {
       handed_[visit.host].why_not = "a process of another user has its name";
-    } else if (send(visit.socket.number(), hello.data(), hello.size(), MSG_NOSIGNAL) < 0) {
+    } else if (send(visit.socket.number, hello.data(), hello.size(), MSG_NOSIGNAL) < 0) {
       handed_[visit.host].why_not = "it cannot be visited: " + os_error();
     } else {
       visits_.push_back(std::move(visit));
@@ -202,13 +202,13 @@ class Round {
 
   void turn() {
     std::vector<pollfd> waiting;
-    if (listener_.is_open()) waiting.push_back({listener_.number(), POLLIN, 0});
-    for (const Descriptor& guest : guests_) waiting.push_back({guest.number(), POLLIN, 0});
-    for (const Visit& visit : visits_) waiting.push_back({visit.socket.number(), POLLIN, 0});
+    if (listener_) waiting.push_back({listener_.number, POLLIN, 0});
+    for (const Descriptor& guest : guests_) waiting.push_back({guest.number, POLLIN, 0});
+    for (const Visit& visit : visits_) waiting.push_back({visit.socket.number, POLLIN, 0});
     poll(waiting.data(), waiting.size(), kLook);
-    while (listener_.is_open()) {
-      Descriptor guest(accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!guest.is_open()) break;
+    while (listener_) {
+      Descriptor guest(accept4(listener_.number, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!guest) break;
       if (is_same_user(guest)) guests_.push_back(std::move(guest));
     }
     std::erase_if(guests_, [&](const Descriptor& guest) { return is_served(guest); });
@@ -219,7 +219,7 @@ class Round {
   // True: answered, sent away or gone.
   bool is_served(const Descriptor& guest) {
     char bytes[kMostBytes];
-    const ssize_t got = recv(guest.number(), bytes, sizeof bytes, MSG_DONTWAIT);
+    const ssize_t got = recv(guest.number, bytes, sizeof bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (got <= 0) return true;
     try {

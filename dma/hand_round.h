@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "dma/bootstrap.h"
-#include "dma/descriptor.h"
 
 namespace ark::dma {
 

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "dma/blob.h"
-#include "dma/descriptor.h"
 #include "dma/mapped_wire.h"
 
 namespace ark::dma {
@@ -28,16 +28,16 @@ class ShmTransport : public Transport {
 
   Memory allocate(const std::string& name, uint64_t bytes) override {
     Descriptor file(memfd_create(("ark-" + name).substr(0, 200).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!file.is_open()) fail("region " + escaped(name) + ": memfd_create");
+    if (!file) fail("region " + escaped(name) + ": memfd_create");
     const auto length = static_cast<off_t>(std::max<uint64_t>(bytes, 1));
-    if (length < 0 || ftruncate(file.number(), length) != 0) {
+    if (length < 0 || ftruncate(file.number, length) != 0) {
       fail("region " + escaped(name) + ": cannot make " + std::to_string(bytes) + " bytes of shared memory");
     }
     // A peer that shrinks the file would end us with SIGBUS; sealed, it cannot.
-    if (fcntl(file.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    if (fcntl(file.number, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
       fail("region " + escaped(name) + ": cannot seal shared memory");
     }
-    Memory memory = map_shared(file.number(), bytes, name);
+    Memory memory = map_shared(file.number, bytes, name);
     memory.key = files_.size();
     files_.push_back(std::move(file));
     return memory;
@@ -50,7 +50,7 @@ class ShmTransport : public Transport {
   }
 
   std::string describe(const Memory& memory) override {
-    const int file = files_.at(memory.key).number();
+    const int file = files_.at(memory.key).number;
     const struct stat status = status_of(file, "own region");
     return BlobWriter()
         .number<int32_t>(getpid())
@@ -71,15 +71,15 @@ class ShmTransport : public Transport {
     const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);
     const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     const char* remedy = "; ranks must run as one user, on one machine, in one PID namespace";
-    if (!file.is_open()) fail(who + " cannot be opened", remedy);
+    if (!file) fail(who + " cannot be opened", remedy);
     // The inode tells the announced file from whatever else such a number may name.
-    const struct stat status = status_of(file.number(), who);
-    const int seals = fcntl(file.number(), F_GET_SEALS);
+    const struct stat status = status_of(file.number, who);
+    const int seals = fcntl(file.number, F_GET_SEALS);
     if (status.st_dev != device || status.st_ino != inode || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
         static_cast<uint64_t>(status.st_size) != std::max<uint64_t>(bytes, 1)) {
       throw Error(Code::kUnavailable, who + " is not the one announced" + remedy);
     }
-    return map_shared(file.number(), bytes, who);
+    return map_shared(file.number, bytes, who);
   }
 
   void connected() override { files_.clear(); }

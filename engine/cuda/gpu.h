@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "dma/descriptor.h"
+#include "base/descriptor.h"
 #include "engine/cuda/gate.h"
 
 namespace ark::cuda {
@@ -101,8 +101,8 @@ struct SharedBlock {
 };
 // By what other GPUs, of this process or another, get at a block.
 struct BlockHandle {
-  dma::Descriptor file;  // of this machine; to be handed over as one (dma/hand_round.h)
-  std::string fabric;    // the driver's text of it where GPUs have a fabric: also for others; else empty
+  Descriptor file;     // of this machine; to be handed over as one (dma/hand_round.h)
+  std::string fabric;  // the driver's text of it where GPUs have a fabric: also for others; else empty
 };
 
 // What every launch() begins with: throws Error(kUnsupported) if not all blocks can be resident at once.

@@ -130,7 +130,7 @@ void PeerLinks::allocate(BlockHandle& handle) {
 // Maps the peers' blocks, and writes into each what its owner can expect of this rank.
 void PeerLinks::attach(const std::vector<std::string>& told, const BlockHandle& own) {
   std::vector<dma::Handed> handed =
-      dma::hand_round(group_.bootstrap(), own.file.number(), dma::Deadline::after(kPatience));
+      dma::hand_round(group_.bootstrap(), own.file.number, dma::Deadline::after(kPatience));
   const Layout l = layout();
   for (int peer = 0; peer < group_.size(); ++peer) {
     if (peer == group_.rank()) continue;
@@ -146,7 +146,7 @@ void PeerLinks::attach(const std::vector<std::string>& told, const BlockHandle& 
                    " differ in size";
       continue;
     }
-    if (!handed[peer].descriptor.is_open() && theirs.fabric.empty()) {
+    if (!handed[peer].descriptor && theirs.fabric.empty()) {
       to.why_not = "rank " + std::to_string(group_.rank()) + " gets no descriptor of rank " +
                    std::to_string(peer) + ": " + handed[peer].why_not;
       continue;

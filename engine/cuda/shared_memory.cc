@@ -36,10 +36,10 @@ class Mapping {
     bytes_ = whole(bytes);
     driver_.use_unless_lost();
     std::array<char, kFabricHandleBytes> fabric{};
-    const bool by_file = handle.file.is_open();
+    const bool by_file = bool(handle.file);
     if (!by_file) handle.fabric.copy(fabric.data(), fabric.size());
     void* from =
-        by_file ? reinterpret_cast<void*>(static_cast<std::intptr_t>(handle.file.number())) : fabric.data();
+        by_file ? reinterpret_cast<void*>(static_cast<std::intptr_t>(handle.file.number)) : fabric.data();
     refuse(api_.import_handle(&handle_, from, by_file ? kHandleFile : kHandleFabric), "memory of a peer");
     has_handle_ = true;
   }
@@ -47,7 +47,7 @@ class Mapping {
     BlockHandle handle;
     int file = -1;
     refuse(api_.export_handle(&file, handle_, kHandleFile, 0), "to share its memory");
-    handle.file = dma::Descriptor(file);
+    handle.file = Descriptor(file);
     std::array<char, kFabricHandleBytes> fabric{};
     if (has_fabric_ && api_.export_handle(fabric.data(), handle_, kHandleFabric, 0) == kDriverSuccess)
       handle.fabric.assign(fabric.data(), fabric.size());

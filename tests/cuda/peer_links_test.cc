@@ -55,7 +55,7 @@ TEST_F(SharedMemory, IsStoredIntoByAnotherGpu) {
   BlockHandle handle;
   SharedBlock own = a->allocate_shared(5000, "inboxes", handle);
   EXPECT_EQ(own.bytes, 5000u);
-  EXPECT_TRUE(handle.file.is_open());
+  EXPECT_TRUE(handle.file);
   EXPECT_EQ(handle.fabric, "");
   a->clear(own.address, own.bytes);
   SharedBlock there = b->open_shared(handle, own.bytes);
@@ -76,7 +76,7 @@ TEST_F(SharedMemory, GoesThroughAFabricWhereThereIsOne) {
     fake_->sharing.fabric_is_up = up;
     BlockHandle handle;
     const SharedBlock own = a->allocate_shared(64, "inboxes", handle);
-    EXPECT_TRUE(handle.file.is_open());
+    EXPECT_TRUE(handle.file);
     ASSERT_EQ(handle.fabric.size(), up ? 64u : 0u);
     if (!up) continue;
     const SharedBlock there = b->open_shared({.fabric = handle.fabric}, 64);
@@ -99,9 +99,8 @@ TEST_F(SharedMemory, OfAGpuOrDriverThatHasNoneIsRefusedByName) {
   EXPECT_THAT(refusal([&] { open_gpu()->allocate_shared(64, "inboxes", handle); }, Code::kExhausted),
               HasSubstr("memory for inboxes"));
   fake_->memory = 64 << 20;
-  EXPECT_THAT(
-      refusal([&] { open_gpu()->open_shared({.file = dma::Descriptor(dup(0))}, 64); }, Code::kUnsupported),
-      HasSubstr("the GPU refuses memory of a peer"));
+  EXPECT_THAT(refusal([&] { open_gpu()->open_shared({.file = Descriptor(dup(0))}, 64); }, Code::kUnsupported),
+              HasSubstr("the GPU refuses memory of a peer"));
   const Environment old("ARK_LIBCUDA", ARK_FAKE_OLD_LIBCUDA);
   EXPECT_THAT(refusal([&] { open_gpu()->open_shared(handle, 64); }, Code::kUnavailable),
               HasSubstr("a newer driver"));

@@ -57,15 +57,15 @@ TEST(HandRound, GivesEachRankADuplicateOfEveryOthers) {
     std::vector<Descriptor> own;
     for (int r = 0; r < size; ++r) own.emplace_back(memfd_create("own", MFD_CLOEXEC));
     run_ranks(size, [&](Bootstrap& bootstrap) {
-      const std::vector<Handed> handed = hand_round(bootstrap, own[bootstrap.rank()].number(), soon());
+      const std::vector<Handed> handed = hand_round(bootstrap, own[bootstrap.rank()].number, soon());
       ASSERT_EQ(handed.size(), static_cast<std::size_t>(size));
       for (int r = 0; r < size; ++r) {
         EXPECT_EQ(handed[r].why_not, "");
-        ASSERT_EQ(handed[r].descriptor.is_open(), r != bootstrap.rank());
+        ASSERT_EQ(bool(handed[r].descriptor), r != bootstrap.rank());
         if (r == bootstrap.rank()) continue;
-        EXPECT_EQ(inode(handed[r].descriptor.number()), inode(own[r].number()));
-        EXPECT_NE(handed[r].descriptor.number(), own[r].number());
-        EXPECT_NE(fcntl(handed[r].descriptor.number(), F_GETFD) & FD_CLOEXEC, 0);
+        EXPECT_EQ(inode(handed[r].descriptor.number), inode(own[r].number));
+        EXPECT_NE(handed[r].descriptor.number, own[r].number);
+        EXPECT_NE(fcntl(handed[r].descriptor.number, F_GETFD) & FD_CLOEXEC, 0);
       }
     });
     own.clear();
@@ -77,10 +77,10 @@ TEST(HandRound, ARankWithNothingGetsWhatTheOthersHave) {
   const Descriptor file(memfd_create("own", MFD_CLOEXEC));
   run_ranks(3, [&](Bootstrap& bootstrap) {
     const bool has = bootstrap.rank() != 1;
-    const std::vector<Handed> handed = hand_round(bootstrap, has ? file.number() : -1, soon());
+    const std::vector<Handed> handed = hand_round(bootstrap, has ? file.number : -1, soon());
     for (int r = 0; r < 3; ++r) {
       if (r == bootstrap.rank()) continue;
-      EXPECT_EQ(handed[r].descriptor.is_open(), r != 1);
+      EXPECT_EQ(bool(handed[r].descriptor), r != 1);
       EXPECT_EQ(handed[r].why_not, r == 1 ? "it has none" : "");
     }
   });
@@ -97,7 +97,7 @@ TEST(HandRound, DoesNotWaitLongForOneThatDoesNotAnswer) {
       EXPECT_EQ(blobs.size(), 3u);
       return;
     }
-    EXPECT_NE(error_of([&] { hand_round(bootstrap, file.number(), soon()); }).find("rank 2: "),
+    EXPECT_NE(error_of([&] { hand_round(bootstrap, file.number, soon()); }).find("rank 2: "),
               std::string::npos);
   });
   EXPECT_EQ(open_files(), before);
@@ -116,19 +116,19 @@ TEST(HandRound, StrangersGetNothingAndHoldNobodyUp) {
         address.sun_family = AF_UNIX;
         name.copy(address.sun_path + 1, name.size());
         const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-        if (connect(visit.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0) continue;
+        if (connect(visit.number, reinterpret_cast<const sockaddr*>(&address), length) != 0) continue;
         const std::string hello = std::string("\1\0\0\0\20\0\0\0", 8) + std::string(16, 'x');
-        send(visit.number(), hello.data(), visits % 2 == 0 ? hello.size() : 3, MSG_NOSIGNAL);
+        send(visit.number, hello.data(), visits % 2 == 0 ? hello.size() : 3, MSG_NOSIGNAL);
         char byte = 0;
         // Closed without an answer.
-        EXPECT_LE(recv(visit.number(), &byte, 1, 0), 0);
+        EXPECT_LE(recv(visit.number, &byte, 1, 0), 0);
         ++visits;
       }
     }
   });
   for (int i = 0; i < 200 && visits < 20; ++i) {
     run_ranks(4, [&](Bootstrap& bootstrap) {
-      for (const Handed& handed : hand_round(bootstrap, file.number(), soon())) EXPECT_EQ(handed.why_not, "");
+      for (const Handed& handed : hand_round(bootstrap, file.number, soon())) EXPECT_EQ(handed.why_not, "");
     });
   }
   ends = true;

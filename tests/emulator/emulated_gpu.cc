@@ -211,13 +211,13 @@ cuda::SharedBlock EmulatedGpu::allocate_shared(uint64_t bytes, const std::string
                                                cuda::BlockHandle& handle) {
   int file = -1;
   std::byte* begin = world_->memory().share(bytes, number_, what, file);
-  handle.file = dma::Descriptor(file);
+  handle.file = Descriptor(file);
   return shared_block(begin, bytes);
 }
 
 cuda::SharedBlock EmulatedGpu::open_shared(const cuda::BlockHandle& handle, uint64_t bytes) {
-  if (!handle.file.is_open()) throw Error(Code::kUnsupported, info_.name + " has no fabric");
-  return shared_block(world_->memory().open(handle.file.number(), bytes, "a peer's inboxes"), bytes);
+  if (!handle.file) throw Error(Code::kUnsupported, info_.name + " has no fabric");
+  return shared_block(world_->memory().open(handle.file.number, bytes, "a peer's inboxes"), bytes);
 }
 
 void EmulatedGpu::check_device(uint64_t address, uint64_t bytes) const {

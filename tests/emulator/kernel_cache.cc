@@ -10,8 +10,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/descriptor.h"
 #include "base/error.h"
-#include "dma/descriptor.h"
 #include "tests/emulator/emulated_gpu.h"
 #include "tests/fixtures.h"
 
@@ -85,8 +85,8 @@ std::string compile_kernel(const cuda::KernelSource& source, const std::vector<s
   const fs::path folder = cache_folder() / name;
   fs::create_directories(folder);
   // Ranks ask for the same at once, threads and processes: one of them makes it.
-  const dma::Descriptor lock(open((folder / "lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
-  flock(lock.number(), LOCK_EX);
+  const Descriptor lock(open((folder / "lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  flock(lock.number, LOCK_EX);
   if (fs::exists(library)) return library;
   const auto start = std::chrono::steady_clock::now();
   const std::string own = "." + std::to_string(getpid());
