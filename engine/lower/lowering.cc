@@ -1,7 +1,6 @@
 #include "engine/lower/lowering.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <tuple>
 
@@ -285,7 +284,9 @@ bool Lowering::are_stored_alike(Operand panels, Operand others) const {
 // A quantized table becomes panels, which can hold it as it is; rows are gathered from them.
 Operand Lowering::table(ValueId value) {
   const StoredWeights::Stored as = stored(value);
-  const int32_t block = panel_block(*as.constant, true, std::array{0});
+  std::vector<int32_t> borders;
+  for (int32_t r = 0; r < ranks(); ++r) borders.push_back(static_cast<int32_t>(part(value, 1, r).begin));
+  const int32_t block = panel_block(*as.constant, true, borders);
   const bool panels = block > 0 || panel_tables_.contains(value);
   return weight(value, as, panels ? Layout::kPanels : Layout::kRaw, panels, block);
 }

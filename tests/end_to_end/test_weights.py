@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from ark_server import BIN, ROOT
+from ark_server import BIN, FIXTURES, ROOT
 from test_activations import SIZES, ark
 
 sys.path.insert(0, str(ROOT / "models"))
@@ -93,3 +93,15 @@ def test_rounded_weights_are_near_and_equal_everywhere(model, tmp_path, policy, 
     assert tokens(model, "--weights", policy, "--tp", 2, "--processes") == one
     for isa in ("scalar", "avx2", "avx512"):
         assert tokens(model, "--weights", policy, ARK_ISA=isa) == one, isa
+
+
+@pytest.mark.skipif(not FIXTURES.exists(), reason=f"no {FIXTURES}")
+@pytest.mark.parametrize("policy", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["llama-optimum", "mistral-sliding", "gpt2-optimum"])
+def test_borders_between_ranks_may_lie_inside_blocks(name, policy):
+    """Tables are split by their columns, blocks of which are quantized together."""
+    def chosen(ranks):
+        return tokens(FIXTURES / name, "--weights", policy, "--activations", "f32", "--tp", ranks)
+
+    one = chosen(1)
+    assert one and all(chosen(ranks) == one for ranks in (2, 3, 4))
