@@ -39,9 +39,11 @@ void occupy_standard_descriptors() {
 
 // Where a destructor finds no memory (nlohmann::json's take some), nothing can go on: the contract's line and code say
 // why, without memory. Other ends of this kind are bugs, and leave the core that the handler before this leaves.
-std::terminate_handler terminate_before = nullptr;
+// Set before main(): its options are made before run_main() is called.
+[[noreturn]] void name_lack_of_memory();
+const std::terminate_handler terminate_before = std::set_terminate(name_lack_of_memory);
 
-[[noreturn]] void name_lack_of_memory() {
+void name_lack_of_memory() {
   try {
     if (std::current_exception()) throw;
   } catch (const std::bad_alloc&) {
@@ -81,7 +83,6 @@ void print(std::string_view text) {
 
 int run_main(CommandLine& line, int argc, char** argv, const std::function<int()>& body) {
   for (const int ignored : {SIGPIPE, SIGXFSZ}) std::signal(ignored, SIG_IGN);
-  terminate_before = std::set_terminate(name_lack_of_memory);
   occupy_standard_descriptors();
   const int code = run_guarded(line, argc, argv, body);
   LogWriter::instance().flush(kLastWords);

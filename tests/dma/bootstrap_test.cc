@@ -197,10 +197,17 @@ TEST(Environment, TakesWhatStatefulSetsGiveAndListensEverywhereWithAKey) {
   const std::string port = std::to_string(Socket::listen("127.0.0.1:0").local_port());
   // A name that nobody knows yet: rank 0 is there all the same.
   const Environment zero = with("0", "no-such-host.invalid", port.c_str(), file).first;
-  ASSERT_TRUE(zero.listener);
+  ASSERT_EQ(std::to_string(zero.everywhere), port);
+  std::thread host([&] {
+    const std::string error =
+        error_of([&] { join_environment(zero, Deadline::after(std::chrono::milliseconds(500))); });
+    EXPECT_THAT(error, HasSubstr("rank 1"));
+  });
   EXPECT_TRUE(Socket::connect("127.0.0.1:" + port, soon()).is_open());
-  EXPECT_FALSE(with("0", "127.0.0.1", port.c_str(), file).first.listener) << "only where others are to come";
-  EXPECT_FALSE(with("0", "no-such-host.invalid", port.c_str(), "").first.listener) << "nor without a key";
+  host.join();
+  EXPECT_EQ(with("0", "127.0.0.1", port.c_str(), file).first.everywhere, 0)
+      << "only where others are to come";
+  EXPECT_EQ(with("0", "no-such-host.invalid", port.c_str(), "").first.everywhere, 0) << "nor without a key";
   EXPECT_THAT(with("0", "a", "0", "").second, HasSubstr("ARK_MASTER_PORT=0: want an integer from 1"));
   EXPECT_THAT(with("0", "", "1", "").second, HasSubstr("ARK_MASTER_ADDR is not set"));
   std::filesystem::remove(file);

@@ -113,7 +113,7 @@ def test_the_command_line_wins_over_the_environment(tiny_model):
 
 
 def test_check_reports_and_ends(tiny_model):
-    run = run_to_end("--model", tiny_model, "--check", "--tp", 2)
+    run = run_to_end("--model", tiny_model, "--check", "--tp", 2, "--no-cache")
     assert (run.returncode, run.stderr) == (0, "")
     stages = [line.split()[0] for line in run.stdout.splitlines()]
     assert stages[-1] == "checked"

@@ -211,6 +211,8 @@ class GpuRankProcesses : public ::testing::Test {
   void SetUp() override {
     if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs a GPU for each rank";
     setenv(kRole, "rank", 1);
+    for (const char* name : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"})
+      unsetenv(name);  // of this process alone
   }
   static dma::RankProcesses start(int size) {
     return {size, {"--gtest_filter=GpuRankProcess.Body", "--gtest_brief=1"}};
