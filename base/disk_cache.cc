@@ -55,7 +55,7 @@ std::string front_of(const std::string& name, int64_t payload, const std::vector
   std::memcpy(head.name, name.data(), name.size());
   std::string front(static_cast<std::size_t>(payload_at(payload)), '\0');
   std::memcpy(front.data(), &head, sizeof head);
-  std::memcpy(front.data() + sizeof head, sums.data(), 4 * sums.size());
+  if (!sums.empty()) std::memcpy(front.data() + sizeof head, sums.data(), 4 * sums.size());
   constexpr std::size_t kFirst = offsetof(Head, piece);
   head.sum = crc32c(std::as_bytes(std::span(front).subspan(kFirst)));
   std::memcpy(front.data() + offsetof(Head, sum), &head.sum, sizeof head.sum);
@@ -149,7 +149,7 @@ std::optional<Entry> open_entry(int folder, const std::string& name, bool& is_ba
   entry.sums.resize(static_cast<std::size_t>(pieces_of(entry.payload)));
   std::string front(static_cast<std::size_t>(payload_at(entry.payload)), '\0');
   if (!read_at(entry.file.number, 0, std::as_writable_bytes(std::span(front)))) return std::nullopt;
-  std::memcpy(entry.sums.data(), front.data() + sizeof head, 4 * entry.sums.size());
+  if (!entry.sums.empty()) std::memcpy(entry.sums.data(), front.data() + sizeof head, 4 * entry.sums.size());
   if (front != front_of(name, entry.payload, entry.sums)) return std::nullopt;
   is_bad = false;
   return entry;
