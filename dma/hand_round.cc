@@ -75,38 +75,41 @@ bool is_same_user(const Descriptor& socket) {
   return getsockopt(socket.number, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == getuid();
 }
 
-// One message with a descriptor, or without.
-void send_descriptor(const Descriptor& to, int descriptor) {
+// A byte, and room for a descriptor beside it.
+struct Packet {
+  Packet() = default;
+  Packet(const Packet&) = delete;
+  Packet& operator=(const Packet&) = delete;
+
   char byte = 1;
   iovec bytes = {&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  msghdr message = {.msg_name = nullptr,
+                    .msg_namelen = 0,
+                    .msg_iov = &bytes,
+                    .msg_iovlen = 1,
+                    .msg_control = control,
+                    .msg_controllen = sizeof control,
+                    .msg_flags = 0};
+};
+
+void send_descriptor(const Descriptor& to, int descriptor) {
+  Packet packet;
+  cmsghdr* head = CMSG_FIRSTHDR(&packet.message);
   head->cmsg_level = SOL_SOCKET;
   head->cmsg_type = SCM_RIGHTS;
   head->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
   // The queue of a new connection has room for it; who has gone meanwhile needs it no more.
-  sendmsg(to.number, &message, MSG_NOSIGNAL);
+  sendmsg(to.number, &packet.message, MSG_NOSIGNAL);
 }
 
 // False: nothing is there yet.
 bool receive_descriptor(const Descriptor& from, Handed& handed) {
-  char byte = 0;
-  iovec bytes = {&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t got = recvmsg(from.number, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  Packet packet;
+  const ssize_t got = recvmsg(from.number, &packet.message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  const cmsghdr* head = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  const cmsghdr* head = got > 0 ? CMSG_FIRSTHDR(&packet.message) : nullptr;
   if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
       head->cmsg_len == CMSG_LEN(sizeof(int))) {
     int number = -1;

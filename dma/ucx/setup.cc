@@ -4,10 +4,10 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
-#include <random>
 #include <utility>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "dma/blob.h"
 #include "dma/plugin.h"
 #include "dma/ucx/wire.h"
@@ -54,12 +54,6 @@ std::string address_of(const UcxWorker& worker) {
   return text;
 }
 
-// The system's own, as 64 bits of them: a number that nobody guesses.
-uint64_t random_secret() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
-
 class UcxTransport final : public NumberedMemoryTransport {
  public:
   std::string_view name() const override { return "ucx"; }
@@ -72,7 +66,7 @@ class UcxTransport final : public NumberedMemoryTransport {
     bootstrap.together(deadline, [&] {
       worker = open_worker();
       hello.text(address_of(*worker));
-      for (UcxPeer& peer : peers) hello.number(peer.their_secret = random_secret());
+      for (UcxPeer& peer : peers) hello.number(peer.their_secret = random_word());
     });
     const std::vector<std::string> hellos = bootstrap.all_gather(hello.take(), deadline);
     std::unique_ptr<Wire> wire;

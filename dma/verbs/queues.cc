@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <random>
 #include <utility>
 
 #include "base/error.h"
+#include "base/random.h"
 
 namespace ark::dma {
 namespace {
@@ -69,7 +69,6 @@ VerbsHello make_queues(VerbsParts& parts, const WireMap& map, int ranks) {
   hello.depth = parts.depth;
   hello.queues.resize(links);
   parts.links.resize(links);
-  std::random_device random;
   for (size_t i = 0; i < links; ++i) {
     if (!map.carries_to(static_cast<int>(i / kPriorities))) continue;
     VerbsLink& link = parts.links[i];
@@ -82,7 +81,7 @@ VerbsHello make_queues(VerbsParts& parts, const WireMap& map, int ranks) {
         fail(port.name + " takes no receive", std::strerror(error));
     }
     // Random, so that no packet of a former connection fits.
-    hello.queues[i] = {link.pair->qp_num, random() & 0xffffff};
+    hello.queues[i] = {link.pair->qp_num, static_cast<uint32_t>(random_word()) & 0xffffff};
   }
   return hello;
 }

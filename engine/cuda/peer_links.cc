@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <random>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "dma/blob.h"
 #include "dma/hand_round.h"
 
@@ -79,8 +79,7 @@ PeerLinks::Layout PeerLinks::layout() const {
 
 PeerLinks::PeerLinks(Gpu& gpu, const Program& program, dma::Group& group, bool wanted)
     : gpu_(gpu), program_(program), group_(group), peers_(static_cast<std::size_t>(group.size())) {
-  std::random_device random;
-  nonce_ = uint64_t{random()} << 32 | random();
+  nonce_ = random_word();
   for (std::size_t c = 0; c < program.channels.size(); ++c)
     kinds_ = std::max(kinds_, dma_channel_of(program, static_cast<int32_t>(c)) + 1);
   BlockHandle handle;
