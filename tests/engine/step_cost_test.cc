@@ -98,21 +98,19 @@ TEST(StepCost, AThreadThatIsStoppedIsALateRank) {
     ::nanosleep(&time, nullptr);
   };
   ::sigaction(SIGUSR2, &action, &before);
-  const std::set<int> others = threads();
   RunnerSetup setup;
   setup.ranks = 2;
   setup.options.threads = 2;
   const auto runner = make_runner(llama_tokens(), setup);
   const auto stop_each = [&] {
-    std::set<int> own = threads();
-    std::erase_if(own, [&](int id) { return others.contains(id) || id == ::gettid(); });
-    for (const int id : own) {  // some of them compute
+    for (const int id : threads()) {  // some of them compute; an earlier test's pool may be among these
+      if (id == ::getpid() || id == ::gettid()) continue;
       ::syscall(SYS_tgkill, ::getpid(), id, SIGUSR2);
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
     }
   };
-  StepCost most;  // on a busy machine a stop may hide behind a core that is lost at the same time
-  for (int tries = 0; tries < 5 && most.late_ns <= 80 * kMs; ++tries) most = most_lost(*runner, stop_each);
+  StepCost most;  // a stop may hide behind a core that is lost at the same time
+  for (int tries = 0; tries < 3 && most.late_ns <= 80 * kMs; ++tries) most = most_lost(*runner, stop_each);
   ::sigaction(SIGUSR2, &before, nullptr);
   EXPECT_GT(most.late_ns, 80 * kMs);
   EXPECT_TRUE(most.late_rank == 0 || most.late_rank == 1) << most.late_rank;
