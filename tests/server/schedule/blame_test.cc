@@ -247,12 +247,15 @@ TEST(Records, NameTheQueueAndOthersPrompts) {
   HinderedRunner runner(limits());
   runner.each_token = 100us;
   Recorder recorder(runner, {.max_sequences = 2, .slo_itl = -1, .max_drafts = 0});
+  runner.allow(10);
   auto stream = recorder.submit("stream", 1, 450);
   std::vector<TokenEvent> events;
   while (events.size() < 10) stream->wait(events, 10ms);
-  auto prompt = recorder.submit("prompt", 400, 4, 1);     // whole steps of 64 tokens
-  while (events.size() < 14) stream->wait(events, 10ms);  // it has its slot
-  auto last = recorder.submit("last", 1, 2);
+  auto prompt = recorder.submit("prompt", 400, 4, 1);  // whole steps of 64 tokens
+  runner.allow(14);                                    // two were on their way before it came
+  while (events.size() < 14) stream->wait(events, 10ms);
+  auto last = recorder.submit("last", 1, 2);  // no slot is free
+  runner.allow(test::FakeRunner::kAllSteps);
   for (auto* ticket : {&stream, &prompt, &last}) {
     test::collect(**ticket);
     ticket->reset();

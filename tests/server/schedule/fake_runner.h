@@ -2,9 +2,12 @@
 // page that is lost, shared or reused too early changes the tokens.
 #pragma once
 
+#include <atomic>
 #include <deque>
+#include <limits>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/run/runner.h"
@@ -38,14 +41,21 @@ class FakeRunner : public StepRunner {
     queue_.push_back(step);
     return ++posted_;
   }
-  std::optional<StepResult> poll(std::chrono::microseconds) override {
+  std::optional<StepResult> poll(std::chrono::microseconds timeout) override {
     if (queue_.empty()) return std::nullopt;
+    if (done_ >= allowed_) {
+      std::this_thread::sleep_for(timeout);
+      return std::nullopt;
+    }
     const StepDescriptor step = std::move(queue_.front());
     queue_.pop_front();
     reads_.pop_front();
     return execute(step);
   }
   void abort(const std::string&) override {}
+  // Only so many steps end, until more are allowed. Any thread.
+  static constexpr auto kAllSteps = std::numeric_limits<uint64_t>::max();
+  void allow(uint64_t steps) { allowed_ = steps; }
   void fail_at(uint64_t step) { fail_at_ = step; }
   void poison(int32_t token) { poison_ = token; }  // what follows it has no finite logits
 
@@ -125,6 +135,7 @@ class FakeRunner : public StepRunner {
   std::deque<StepDescriptor> queue_;
   int32_t poison_ = -1;
   uint64_t posted_ = 0, done_ = 0, fail_at_ = 0;
+  std::atomic<uint64_t> allowed_{kAllSteps};
 };
 
 }  // namespace ark::test

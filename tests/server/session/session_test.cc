@@ -65,13 +65,16 @@ TEST(Session, AnEndTokenOfTheRequestIsTheReasonAndOneOfTheModelIsNot) {
 }
 
 TEST(Session, WhoGivesUpCancels) {
-  Model model(served(fake_runner()), {});
+  const auto runner = fake_runner();
+  runner->allow(5);
+  Model model(served(runner), {});
   {
     Batch batch(model);
     batch.submit({.prompt = {1}, .max_tokens = 60}, {});
     EXPECT_FALSE(batch.run([] { return true; }, [](std::size_t, Piece) {}));
   }
   EXPECT_EQ(model.statistics.cancelled, 1);
+  runner->allow(FakeRunner::kAllSteps);
   EXPECT_TRUE(model.scheduler->drain(std::chrono::seconds(20)));
 }
 
