@@ -10,13 +10,13 @@ namespace {
 
 enum class Kind : uint8_t { kNone, kBool, kInteger, kFloating };
 
-struct Row {
+struct TypeRow {
   DType type;
   std::string_view name;
   int bits;
   Kind kind;
 };
-constexpr Row kRows[] = {
+constexpr TypeRow kRows[] = {
     {DType::kUndefined, "undefined", 0, Kind::kNone},
     {DType::kF32, "f32", 32, Kind::kFloating},
     {DType::kU8, "u8", 8, Kind::kInteger},
@@ -37,8 +37,8 @@ constexpr Row kRows[] = {
     {DType::kI4, "i4", 4, Kind::kInteger},
 };
 
-const Row& row(DType type) {
-  for (const Row& r : kRows)
+const TypeRow& row(DType type) {
+  for (const TypeRow& r : kRows)
     if (r.type == type) return r;
   return kRows[0];
 }
@@ -50,7 +50,7 @@ const Row& row(DType type) {
 }  // namespace
 
 DType dtype_numbered(int64_t number) {
-  for (const Row& r : kRows)
+  for (const TypeRow& r : kRows)
     if (static_cast<int64_t>(r.type) == number) return r.type;
   return DType::kUndefined;
 }
@@ -66,7 +66,7 @@ int64_t bytes_of(DType type, int64_t count) {
 }
 std::string_view name_of(DType type) { return row(type).name; }
 DType dtype_from_name(std::string_view name) {
-  for (const Row& r : kRows)
+  for (const TypeRow& r : kRows)
     if (r.name == name) return r.type;
   return DType::kUndefined;
 }

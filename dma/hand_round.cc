@@ -22,12 +22,12 @@ namespace {
 
 constexpr std::size_t kSecret = 16;     // bytes that a guest must show
 constexpr std::size_t kMostBytes = 64;  // of a message
-constexpr int kLook = 50;               // ms
+constexpr int kPollPause = 50;          // ms
 
 std::string os_error() { return std::strerror(errno); }
 
 // What a rank tells the others of itself.
-struct Host {
+struct Peer {
   std::string place;  // ranks that can connect have equal ones
   std::string name;   // of its socket; empty: it has nothing to hand, because of
   std::string why_not;
@@ -39,25 +39,25 @@ std::string place_here() {
   return here.machine + "/" + std::to_string(here.network_namespace) + "/" + std::to_string(here.user);
 }
 
-Host host_of(const std::string& bytes, int rank) {
+Peer peer_of(const std::string& bytes, int rank) {
   BlobReader blob(bytes, "rank " + std::to_string(rank) + ": where it hands its descriptor");
-  Host host;
-  host.place = blob.text();
-  host.name = blob.text();
-  host.why_not = blob.text();
-  host.secret = blob.text();
+  Peer peer;
+  peer.place = blob.text();
+  peer.name = blob.text();
+  peer.why_not = blob.text();
+  peer.secret = blob.text();
   blob.end();
-  return host;
+  return peer;
 }
 
-struct Address {
+struct AbstractAddress {
   sockaddr_un name = {};
   socklen_t length = 0;
 };
 
 // Null where it does not fit.
-std::optional<Address> abstract_address(std::string_view name) {
-  Address address;
+std::optional<AbstractAddress> abstract_address(std::string_view name) {
+  AbstractAddress address;
   if (name.size() + 1 > sizeof address.name.sun_path) return std::nullopt;
   address.name.sun_family = AF_UNIX;
   std::memcpy(address.name.sun_path + 1, name.data(), name.size());
@@ -128,53 +128,53 @@ class Round {
 
   // Ready to be visited.
   std::string open() {
-    Host host{.place = place_here()};
+    Peer peer{.place = place_here()};
     if (own_ < 0) {
-      host.why_not = "it has none";
-    } else if (const std::string why = listen_at(host); !why.empty()) {
-      host.name.clear();
-      host.why_not = why;
+      peer.why_not = "it has none";
+    } else if (const std::string why = listen_at(peer); !why.empty()) {
+      peer.name.clear();
+      peer.why_not = why;
     }
-    return BlobWriter().text(host.place).text(host.name).text(host.why_not).text(host.secret).take();
+    return BlobWriter().text(peer.place).text(peer.name).text(peer.why_not).text(peer.secret).take();
   }
 
   std::vector<Handed> run(const std::vector<std::string>& blobs, Deadline deadline) {
-    std::vector<Host> hosts;
-    for (std::size_t r = 0; r < blobs.size(); ++r) hosts.push_back(host_of(blobs[r], static_cast<int>(r)));
-    const Host& here = hosts[rank_];
+    std::vector<Peer> peers;
+    for (std::size_t r = 0; r < blobs.size(); ++r) peers.push_back(peer_of(blobs[r], static_cast<int>(r)));
+    const Peer& here = peers[rank_];
     secret_ = here.secret;
-    for (std::size_t r = 0; r < hosts.size(); ++r) {
+    for (std::size_t r = 0; r < peers.size(); ++r) {
       if (static_cast<int>(r) == rank_) continue;
-      const bool is_near = hosts[r].place == here.place;
+      const bool is_near = peers[r].place == here.place;
       if (is_near && listener_) ++expected_;
-      if (!hosts[r].name.empty() && is_near) {
-        visit(static_cast<int>(r), hosts[r]);
+      if (!peers[r].name.empty() && is_near) {
+        visit(static_cast<int>(r), peers[r]);
       } else {
-        handed_[r].why_not = !hosts[r].name.empty()
+        handed_[r].why_not = !peers[r].name.empty()
                                  ? "it is on another machine, in another network namespace or of another user"
-                                 : hosts[r].why_not;
+                                 : peers[r].why_not;
       }
     }
     while ((expected_ > 0 || !visits_.empty()) && !deadline.passed()) turn();
-    for (const Visit& visit : visits_) handed_[visit.host].why_not = "it does not answer";
+    for (const Visit& visit : visits_) handed_[visit.peer].why_not = "it does not answer";
     return std::move(handed_);
   }
 
  private:
   struct Visit {
-    std::size_t host;
+    std::size_t peer;
     Descriptor socket;
   };
 
-  std::string listen_at(Host& host) {
+  std::string listen_at(Peer& peer) {
     constexpr const char* kHex = "0123456789abcdef";
-    host.name = "ark-hand-";
+    peer.name = "ark-hand-";
     for (const char byte : random_bytes(kSecret)) {
-      host.name += kHex[static_cast<unsigned char>(byte) >> 4];
-      host.name += kHex[byte & 15];
+      peer.name += kHex[static_cast<unsigned char>(byte) >> 4];
+      peer.name += kHex[byte & 15];
     }
-    host.secret = random_bytes(kSecret);
-    const std::optional<Address> address = abstract_address(host.name);
+    peer.secret = random_bytes(kSecret);
+    const std::optional<AbstractAddress> address = abstract_address(peer.name);
     listener_ = packet_socket();
     if (!listener_ ||
         bind(listener_.number, reinterpret_cast<const sockaddr*>(&address->name), address->length) != 0 ||
@@ -186,18 +186,18 @@ class Round {
     return {};
   }
 
-  void visit(int rank, const Host& host) {
+  void visit(int rank, const Peer& peer) {
     Visit visit{static_cast<std::size_t>(rank), packet_socket()};
-    const std::optional<Address> address = abstract_address(host.name);
-    const std::string hello = BlobWriter().number(static_cast<uint32_t>(rank_)).text(host.secret).take();
+    const std::optional<AbstractAddress> address = abstract_address(peer.name);
+    const std::string hello = BlobWriter().number(static_cast<uint32_t>(rank_)).text(peer.secret).take();
     if (!address || !visit.socket ||
         connect(visit.socket.number, reinterpret_cast<const sockaddr*>(&address->name), address->length) !=
             0) {
-      handed_[visit.host].why_not = "it cannot be visited: " + os_error();
+      handed_[visit.peer].why_not = "it cannot be visited: " + os_error();
     } else if (!is_same_user(visit.socket)) {
-      handed_[visit.host].why_not = "a process of another user has its name";
+      handed_[visit.peer].why_not = "a process of another user has its name";
     } else if (send(visit.socket.number, hello.data(), hello.size(), MSG_NOSIGNAL) < 0) {
-      handed_[visit.host].why_not = "it cannot be visited: " + os_error();
+      handed_[visit.peer].why_not = "it cannot be visited: " + os_error();
     } else {
       visits_.push_back(std::move(visit));
     }
@@ -208,7 +208,7 @@ class Round {
     if (listener_) waiting.push_back({listener_.number, POLLIN, 0});
     for (const Descriptor& guest : guests_) waiting.push_back({guest.number, POLLIN, 0});
     for (const Visit& visit : visits_) waiting.push_back({visit.socket.number, POLLIN, 0});
-    poll(waiting.data(), waiting.size(), kLook);
+    poll(waiting.data(), waiting.size(), kPollPause);
     while (listener_) {
       Descriptor guest(accept4(listener_.number, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!guest) break;
@@ -216,7 +216,7 @@ class Round {
     }
     std::erase_if(guests_, [&](const Descriptor& guest) { return is_served(guest); });
     std::erase_if(visits_,
-                  [&](const Visit& visit) { return receive_descriptor(visit.socket, handed_[visit.host]); });
+                  [&](const Visit& visit) { return receive_descriptor(visit.socket, handed_[visit.peer]); });
   }
 
   // True: answered, sent away or gone.

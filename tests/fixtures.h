@@ -1,6 +1,7 @@
 // Where files for the tests lie. They may be missing: a test then skips and names the path.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <vector>
@@ -29,6 +30,11 @@ inline std::filesystem::path zoo() {
 
 // Whether a sanitizer slows all down: what only repeats, with other numbers, is then done less often.
 inline bool is_sanitized() { return std::getenv("ARK_SANITIZED") != nullptr; }
+// How many cases a random test takes: `usual`, a quarter of them under a sanitizer, with ARK_FULL=1 `full`.
+inline int rounds(int usual, int full) {
+  return std::getenv("ARK_FULL") ? full : is_sanitized() ? std::max(usual / 4, 1) : usual;
+}
+inline int rounds(int usual) { return rounds(usual, usual); }
 // Numbers of ranks that a test goes through; then only the second.
 inline std::vector<int32_t> degrees(std::vector<int32_t> all) {
   return is_sanitized() ? std::vector<int32_t>{all[1]} : all;

@@ -19,12 +19,14 @@ ark_sanitize(text_test)
 ark_unite(text_test)
 add_test(NAME text COMMAND text_test)
 set_tests_properties(text PROPERTIES LABELS server)
-# The scheduler alone, without the rest of the server: instrumenting it is cheap. Part of server_test too.
-file(GLOB_RECURSE tests CONFIGURE_DEPENDS server/schedule/*.cc tests/server/schedule/*.cc)
-add_executable(scheduler_test EXCLUDE_FROM_ALL ${tests})
-target_link_libraries(scheduler_test PRIVATE ark_engine ark_importer GTest::gtest GTest::gmock GTest::gtest_main)
-ark_sanitize(scheduler_test)
-ark_unite(scheduler_test)
+# The scheduler alone, for sanitizers: instrumenting it is cheap. Else it is part of server_test.
+if(ARK_SANITIZE)
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS server/schedule/*.cc tests/server/schedule/*.cc)
+  add_executable(scheduler_test EXCLUDE_FROM_ALL ${tests})
+  target_link_libraries(scheduler_test PRIVATE ark_engine ark_importer GTest::gtest GTest::gmock GTest::gtest_main)
+  ark_sanitize(scheduler_test)
+  ark_unite(scheduler_test)
+endif()
 # What several threads run, under the thread sanitizer: channels, loops with all their kernels, the scheduler. These are
 # compiled anew into the test, where they come before the libraries' own; what only compiles or knows CUDA stays plain.
 if(NOT ARK_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -56,9 +58,7 @@ if(NOT ARK_SANITIZE)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS tests/emulator/*.cc tests/conformance/cuda/*.cc)
   add_executable(emulator_test EXCLUDE_FROM_ALL ${tests})
   foreach(source ${tests})
-    if(source MATCHES "_test\\.cc$")  # each has helpers of its own
-      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    elseif(source MATCHES "_kernel\\.cc$")
+    if(source MATCHES "_kernel\\.cc$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
         "-fsanitize=thread;-g1;-fno-strict-aliasing;--param=tsan-instrument-func-entry-exit=0")
     endif()

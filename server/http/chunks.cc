@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kMostExtra = 16 << 10;
 constexpr std::size_t kMostDigits = 16;  // of a chunk's size
 
-[[noreturn]] void refuse(const std::string& why) {
+[[noreturn]] void refuse_chunk(const std::string& why) {
   throw HttpError(400, "the body's chunks are malformed: " + why);
 }
 
@@ -46,16 +46,16 @@ std::size_t ChunkDecoder::feed(std::string_view text, std::string& body) {
 
 void ChunkDecoder::take_framing(char c) {
   if (state_ == State::kDataEnd && c != (line_.empty() ? '\r' : '\n'))
-    refuse("a chunk's data is not followed by CR LF");
+    refuse_chunk("a chunk's data is not followed by CR LF");
   if (state_ == State::kSize && line_.empty() && !is_hex(c))
-    refuse("a chunk's size is no hexadecimal number");
+    refuse_chunk("a chunk's size is no hexadecimal number");
   const bool after_cr = line_.ends_with('\r');
-  if (after_cr != (c == '\n')) refuse("a line does not end with CR LF");
+  if (after_cr != (c == '\n')) refuse_chunk("a line does not end with CR LF");
   if (!after_cr) {
     line_ += c;
     const bool is_extra = state_ == State::kTrailer || line_.size() > kMostDigits;
     if (is_extra && ++extra_ > kMostExtra)
-      refuse("extensions and trailers are longer than " + std::to_string(kMostExtra) + " bytes");
+      refuse_chunk("extensions and trailers are longer than " + std::to_string(kMostExtra) + " bytes");
     return;
   }
   line_.pop_back();
@@ -74,9 +74,10 @@ void ChunkDecoder::end_line(std::string_view line) {
   } else {
     const std::string_view digits = line.substr(0, line.find(';'));
     if (digits.size() > kMostDigits || !std::all_of(digits.begin(), digits.end(), is_hex))
-      refuse("a chunk's size is no hexadecimal number of up to " + std::to_string(kMostDigits) + " digits");
-    if (has_control_characters(line)) refuse("a chunk's extension holds control characters");
-    if (has_open_quote(line)) refuse("a chunk's extension has a quote that does not end");
+      refuse_chunk("a chunk's size is no hexadecimal number of up to " + std::to_string(kMostDigits) +
+                   " digits");
+    if (has_control_characters(line)) refuse_chunk("a chunk's extension holds control characters");
+    if (has_open_quote(line)) refuse_chunk("a chunk's extension has a quote that does not end");
     const std::size_t size = std::stoull(std::string(digits), nullptr, 16);
     if (size > most_ - total_)
       throw HttpError(413, "the body is longer than " + std::to_string(most_) + " bytes");

@@ -13,9 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double kLearn = 0.02;        // weight of a guess in `agreement`
-constexpr int32_t kForget = 64;        // times that it is passed over, after which one price is forgotten
-constexpr std::size_t kFewTokens = 8;  // of a question: more tell what reading costs
+constexpr double kLearnAgreement = 0.02;  // weight of a guess in `agreement`
+constexpr int32_t kForget = 64;           // times that it is passed over, after which one price is forgotten
+constexpr std::size_t kFewTokens = 8;     // of a question: more tell what reading costs
 
 double seconds_since(Pace::Clock::time_point start) {
   return std::chrono::duration<double>(Pace::Clock::now() - start).count();
@@ -45,8 +45,8 @@ void Drafter::passed_over(double likely) {
 }
 
 void Drafter::learn(int32_t right, int32_t wrong) {
-  for (; right > 0; --right) agreement_ += kLearn * (1 - agreement_);
-  for (; wrong > 0; --wrong) agreement_ -= kLearn * agreement_;
+  for (; right > 0; --right) agreement_ += kLearnAgreement * (1 - agreement_);
+  for (; wrong > 0; --wrong) agreement_ -= kLearnAgreement * agreement_;
 }
 
 void Drafter::answer(std::span<Question> questions) {

@@ -31,8 +31,6 @@ using emulator::Options;
 using emulator::Schedule;
 using emulator::World;
 
-using Rows = std::vector<std::vector<float>>;
-
 // Who caught a bug, and how: empty if nobody did.
 using Verdict = std::string;
 
@@ -370,7 +368,7 @@ std::vector<Bug> gpu_bugs() {
 }
 
 // Fixed order first: it is the fastest. What only some orders show comes later.
-std::vector<Options> schedules() {
+std::vector<Options> hunting_schedules() {
   std::vector<Options> all = {{.schedule = Schedule::kFixed, .landing = Landing::kLate, .detector = true}};
   for (uint64_t seed = 1; seed <= 8; seed++) {
     all.push_back(
@@ -386,7 +384,7 @@ TEST(SeededBugs, WithoutThemNothingIsFound) {
   const OnDecoder decode(run_decode), grouped(run_decode, 2), pages(run_page_copies),
       posted(run_decode, 0, Link::kPosted), spread = OnDecoder(run_decode).with_gpus(Way::kHost),
                                             peers = OnDecoder(run_decode).with_gpus(Way::kGpu);
-  for (const Options& options : schedules()) {
+  for (const Options& options : hunting_schedules()) {
     if (options.seed > 1) break;
     for (auto run :
          {std::function<Verdict(const Options&)>(decode), std::function<Verdict(const Options&)>(pages),
@@ -403,7 +401,7 @@ void expect_caught(const std::vector<Bug>& bugs) {
   for (const Bug& bug : bugs) {
     Verdict verdict;
     const char* schedule = "";
-    for (Options options : schedules()) {
+    for (Options options : hunting_schedules()) {
       options.bug = bug.hash;
       verdict = bug.run(options);
       if (bug.hash) schedule = kScheduleNames[static_cast<int>(options.schedule)];

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 
 #include "engine/compile.h"
 #include "engine/cuda/image.h"
@@ -17,33 +16,19 @@
 namespace ark::test {
 namespace {
 
-using Rows = std::vector<std::vector<float>>;
-
 // Both sides add up the same f32 products in different orders: each sum of n <= 512 terms differs by at most
 // 2 n 2^-24 of the sum of their sizes (x split for tensor cores: 2^-21 of it more); layers carry errors on
 // with gains of about one, and there are at most 20 sums in a row: 20 * (2 * 64 effective terms * 2^-24 +
 // 2^-21), rounded up.
-constexpr float kBound = 2.5e-4f;
+constexpr float kDecoderBound = 2.5e-4f;
 
-std::vector<int32_t> random_tokens(int n, int64_t vocabulary) {
-  std::mt19937 random(7);
-  std::vector<int32_t> tokens;
-  for (int i = 0; i < n; ++i)
-    tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
-  return tokens;
-}
-
-int32_t best(const std::vector<float>& row) {
-  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-}
-
-void expect_near(const Rows& expected, const Rows& got) {
+void expect_near_until_a_tie(const Rows& expected, const Rows& got) {
   ASSERT_EQ(expected.size(), got.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     float scale = 1;
     for (const float v : expected[i]) scale = std::max(scale, std::fabs(v));
     for (std::size_t j = 0; j < expected[i].size(); ++j)
-      ASSERT_TRUE(std::fabs(expected[i][j] - got[i][j]) <= kBound * scale)
+      ASSERT_TRUE(std::fabs(expected[i][j] - got[i][j]) <= kDecoderBound * scale)
           << "row " << i << " logit " << j << ": " << expected[i][j] << " and " << got[i][j];
     // A near tie, of no more than two bounds: from here on they have read different tokens.
     if (best(expected[i]) != best(got[i])) return;
@@ -76,11 +61,11 @@ TEST_P(Fixture, GivesTheCpusTokensOnOneAndTwoRanks) {
   std::string why;
   const auto model = read_decoder(file, why);
   ASSERT_TRUE(model) << why;
-  const auto prompt = random_tokens(19, model->vocabulary);
+  const auto prompt = random_tokens(19, 7, model->vocabulary);
   const Rows expected = run_greedy(*make_runner(*model, oracle()), prompt, 64, 3);
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE("ranks " + std::to_string(ranks));
-    expect_near(expected, run_greedy(*make_runner(*model, device(ranks)), prompt, 7, 3));
+    expect_near_until_a_tie(expected, run_greedy(*make_runner(*model, device(ranks)), prompt, 7, 3));
   }
 }
 INSTANTIATE_TEST_SUITE_P(Exported, Fixture,
@@ -99,7 +84,7 @@ TEST(Dealing, ChangesNoBit) {
   o.intermediate = 640;  // more than one piece to a slab
   o.weight = DType::kF16;
   const DecoderModel model = llama_tokens(o);
-  const auto prompt = random_tokens(37, o.vocabulary);
+  const auto prompt = random_tokens(37, 7, o.vocabulary);
   RunnerSetup first = device(1, 1, 1);
   first.max_tokens = 48;
   const Rows expected = run_greedy(*make_runner(model, first), prompt, 48, 1);
@@ -109,7 +94,7 @@ TEST(Dealing, ChangesNoBit) {
     EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model, setup), prompt, 48, 1)))
         << processors << " processors, " << groups << " groups";
   }
-  expect_near(run_greedy(*make_runner(model, oracle()), prompt, 64, 1), expected);
+  expect_near_until_a_tie(run_greedy(*make_runner(model, oracle()), prompt, 64, 1), expected);
 }
 
 // Products that multiply each other, and rotations with the append, are phases of their own where something stands
@@ -135,7 +120,7 @@ TEST(Fused, GivesTheBitsOfPhasesApart) {
                                                                 emulator::EmulatedGpuOptions{.arch = c.arch});
     setup.max_tokens = 40;
     setup.kv_dtype = c.kv;
-    const auto prompt = random_tokens(37, o.vocabulary);
+    const auto prompt = random_tokens(37, 7, o.vocabulary);
     const Rows expected = run_greedy(*make_runner(apart, setup), prompt, 40, 2);
     for (const int chunk : {40, 9})
       EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(fused, setup), prompt, chunk, 2)))
@@ -158,7 +143,7 @@ TEST(SmallGpu, ChangesNoBit) {
     for (const Variant& v : compile_decoder(model, compile).programs[0].variants)
       if (v.code == OpCode::kMatMul) pieces = std::max(pieces, cuda::pieces_of(v.recipe, 1, 64).size() - 1);
     ASSERT_GT(pieces, std::size_t{1} << (cuda::kSmallTiles.levels - 1)) << "the tree is not cut";
-    const auto prompt = random_tokens(37, o.vocabulary);
+    const auto prompt = random_tokens(37, 7, o.vocabulary);
     std::vector<Rows> results;
     for (const int arch : {900, 890, 1200}) {
       if (arch == 1200 && weight == DType::kF32) continue;  // bulk copies into small blocks: once is enough
@@ -171,7 +156,7 @@ TEST(SmallGpu, ChangesNoBit) {
       results.push_back(run_greedy(*make_runner(model, setup), prompt, 48, 1));
       EXPECT_TRUE(same_bits(results.front(), results.back())) << arch;
     }
-    expect_near(run_greedy(*make_runner(model, oracle()), prompt, 64, 1), results.front());
+    expect_near_until_a_tie(run_greedy(*make_runner(model, oracle()), prompt, 64, 1), results.front());
   }
 }
 
@@ -183,12 +168,12 @@ TEST(LongContext, SplitsOverTiles) {
   o.kv_heads = 1;
   o.max_positions = 400;
   const DecoderModel model = llama_tokens(o);
-  const auto prompt = random_tokens(300, o.vocabulary);
+  const auto prompt = random_tokens(300, 7, o.vocabulary);
   RunnerSetup cpu = oracle(), gpu = device(1);
   for (RunnerSetup* s : {&cpu, &gpu}) s->max_length = 400, s->max_tokens = 128, s->page_size = 16;
   const Rows expected = run_greedy(*make_runner(model, cpu), prompt, 128, 1);
   const Rows got = run_greedy(*make_runner(model, gpu), prompt, 128, 1);
-  expect_near(expected, got);
+  expect_near_until_a_tie(expected, got);
   EXPECT_TRUE(same_bits(got, run_greedy(*make_runner(model, gpu), prompt, 97, 1)));
 }
 
@@ -197,11 +182,11 @@ TEST(Numerics, FastIsNearToo) {
   TokenGraphOptions o;
   o.weight = DType::kBF16;
   const DecoderModel model = gpt2_tokens(o);
-  const auto prompt = random_tokens(9, o.vocabulary);
+  const auto prompt = random_tokens(9, 7, o.vocabulary);
   RunnerSetup setup = device(2);
   setup.options.device.numerics = cuda::Numerics::kFast;
-  expect_near(run_greedy(*make_runner(model, oracle()), prompt, 64, 3),
-              run_greedy(*make_runner(model, setup), prompt, 24, 3));
+  expect_near_until_a_tie(run_greedy(*make_runner(model, oracle()), prompt, 64, 3),
+                          run_greedy(*make_runner(model, setup), prompt, 24, 3));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // Exported decoders on an emulated GPU: prefill chunks mixed with decode, one and two ranks, another schedule
 // of the threads each time. Tokens are the published ones, logits those of the CPU within a bound.
+#include "tests/fixtures.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -117,7 +119,7 @@ void expect_published(const Fixture& f, const Logits& cpu, const Logits& gpu) {
 
 struct FixtureRuns {
   const char* name;
-  uint64_t schedules;
+  int schedules;
   int arch = 900;  // 800: cp.async by a warp instead of bulk copies
 };
 class EmulatedDecoder : public testing::TestWithParam<FixtureRuns> {};
@@ -128,7 +130,7 @@ TEST_P(EmulatedDecoder, GivesThePublishedTokensInEverySchedule) {
   RunnerSetup lockstep = setup(1);
   lockstep.options.lockstep = true;
   const Logits cpu = drive(*make_runner(f.model, lockstep), f, 1);
-  const uint64_t schedules = std::getenv("ARK_FULL") ? 200 : GetParam().schedules;
+  const auto schedules = static_cast<uint64_t>(rounds(GetParam().schedules, 200));
   for (uint64_t seed = 1; seed <= schedules; ++seed) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     Options options{.seed = seed};
@@ -145,9 +147,9 @@ TEST_P(EmulatedDecoder, GivesThePublishedTokensInEverySchedule) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, EmulatedDecoder,
-                         testing::Values(FixtureRuns{"gpt2-optimum", 24}, FixtureRuns{"llama-optimum", 24},
-                                         FixtureRuns{"llama-fp16", 8}, FixtureRuns{"mistral-sliding", 8},
-                                         FixtureRuns{"llama-optimum", 8, 800}),
+                         testing::Values(FixtureRuns{"gpt2-optimum", 10}, FixtureRuns{"llama-optimum", 10},
+                                         FixtureRuns{"llama-fp16", 4}, FixtureRuns{"mistral-sliding", 4},
+                                         FixtureRuns{"llama-optimum", 4, 800}),
                          [](const auto& info) {
                            std::string name =
                                info.param.name + ("_sm" + std::to_string(info.param.arch / 10));

@@ -4,6 +4,7 @@
 
 #include "engine/cuda/driver.h"
 #include "tests/emulator/emulated_gpu.h"
+#include "tests/fixtures.h"
 
 namespace ark::test {
 namespace {
@@ -33,7 +34,7 @@ int32_t test_processors() { return wants_real_gpu() ? 0 : kProcessors; }
 
 int test_schedules() {
   if (wants_real_gpu()) return 200;
-  return std::getenv("ARK_FULL") ? 200 : 24;
+  return rounds(10, 200);
 }
 
 }  // namespace ark::test

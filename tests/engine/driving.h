@@ -3,12 +3,28 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "engine/compile.h"
 #include "engine/ragged_runner.h"
 
 namespace ark::test {
+
+using Rows = std::vector<std::vector<float>>;  // logits
+
+inline int32_t best(const std::vector<float>& row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+// The vocabulary of tests/engine/token_graphs.h, where nothing else is said.
+inline std::vector<int32_t> random_tokens(int n, uint32_t seed, int64_t vocabulary = 101) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < n; ++i)
+    tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
+  return tokens;
+}
 
 struct RunnerSetup {
   int32_t ranks = 1;

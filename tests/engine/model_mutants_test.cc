@@ -94,8 +94,7 @@ TEST(ModelMutants, AreRefusedByNameOrRun) {
   std::vector<onnx::Model> models;
   for (const std::string& name : names) models.push_back(onnx::parse_model(model_file(fixtures() / name)));
   const int64_t seed = setting("ARK_MUTANT_SEED", 1), only = setting("ARK_MUTANT", -1);
-  const int64_t first = only < 0 ? 0 : only,
-                count = only < 0 ? setting("ARK_MUTANTS", is_sanitized() ? 60 : 200) : 1;
+  const int64_t first = only < 0 ? 0 : only, count = only < 0 ? setting("ARK_MUTANTS", rounds(200)) : 1;
   const double slack = is_sanitized() ? 20 : 2;  // of time; tests are not optimised
   std::map<std::string, int> ends;
   double slowest = 0, largest = 0;

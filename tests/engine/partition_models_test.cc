@@ -300,7 +300,7 @@ TEST(CheapestPlan, IsWhatTheSearchFindsAmongAllPlans) {
                                                       {"fast links", fast_links},
                                                       {"one token", narrow}};
   const TokenGraphOptions small{.layers = 1, .hidden = 32, .heads = 4, .kv_heads = 2, .vocabulary = 96};
-  for (const auto& [name, costs] : std::span(models).first(is_sanitized() ? 2 : std::size(models))) {
+  for (const auto& [name, costs] : std::span(models).first(is_sanitized() ? 1 : std::size(models))) {
     expect_cheapest(gpt2_tokens(small), costs, std::string("gpt2, ") + name);
     expect_cheapest(llama_tokens(small), costs, std::string("llama, ") + name);
   }

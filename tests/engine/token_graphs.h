@@ -54,9 +54,10 @@ class TokenGraphBuilder {
   ValueId constant(std::vector<int64_t> dims, double spread, double centre, DType dtype,
                    const std::string& name) {
     Tensor t = Tensor::empty(dtype, dims);
-    for (int64_t i = 0; i < t.size() && (o.filled || t.size() < 1 << 16); ++i) {
-      const auto value = static_cast<float>(centre + spread * (uniform() * 2 - 1));
-      store_f32(dtype, t.data.get(), i, 1, &value);
+    if (o.filled || t.size() < 1 << 16) {
+      std::vector<float> values(static_cast<std::size_t>(t.size()));
+      for (float& value : values) value = static_cast<float>(centre + spread * (uniform() * 2 - 1));
+      store_f32(dtype, t.data.get(), 0, t.size(), values.data());
     }
     if (o.is_decoded) {
       Tensor wide = Tensor::empty(DType::kF32, dims);
@@ -294,6 +295,14 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
   const ValueId head = o.tied ? table : b.matrix(o.vocabulary, o.hidden, "lm_head", 1);
   return b.finish(b.node(Op::kMatMul, "lm_head", {x, head}, {Expr::symbol("rows"), o.vocabulary},
                          TokenGraphBuilder::matmul_attributes(1)));
+}
+
+inline DecoderModel gpt2_or_llama(bool gpt2, DType weight = DType::kF32) {
+  TokenGraphOptions options;
+  options.weight = weight;
+  if (gpt2) return gpt2_tokens(options);
+  options.kv_heads = 2;
+  return llama_tokens(options);
 }
 
 }  // namespace ark::test

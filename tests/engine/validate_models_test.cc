@@ -50,7 +50,7 @@ TEST(ValidateModels, RefusesAThousandRandomMutations) {
     ASSERT_TRUE(model) << name << ": " << why;
     for (const int32_t ranks : {1, 2, 3, 4}) sources.push_back(compile_small(*model, ranks));
   }
-  expect_refusal(sources, is_sanitized() ? 250 : 1000, 7);
+  expect_refusal(sources, rounds(1000), 7);
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ TEST(Validate, RefusesAThousandRandomMutations) {
     sources.push_back(compiled(false, ranks, 4));
     sources.push_back(compiled(true, ranks, 3));
   }
-  expect_refusal(sources, is_sanitized() ? 250 : 1000, 20240607);
+  expect_refusal(sources, rounds(1000), 20240607);
 }
 
 TEST(Validate, EveryWaitOfAProgramIsNeeded) {

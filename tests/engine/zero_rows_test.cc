@@ -14,16 +14,17 @@
 #include "tests/engine/driving.h"
 #include "tests/engine/mutations.h"
 #include "tests/engine/token_graphs.h"
+#include "tests/fixtures.h"
 
 namespace ark::test {
 namespace {
 
 // So many tokens that their table is split over ranks.
-constexpr int64_t kVocabulary = 4099, kHidden = 32;
+constexpr int64_t kWords = 4099, kHidden = 32;
 
 DecoderModel model_of(bool gpt2) {
   TokenGraphOptions o;
-  o.vocabulary = kVocabulary;
+  o.vocabulary = kWords;
   o.hidden = kHidden;
   return gpt2 ? gpt2_tokens(o) : llama_tokens(o);
 }
@@ -61,11 +62,11 @@ Course drive(StepRunner& runner, const std::vector<int32_t>& prompt, int32_t chu
 
 TEST(ZeroRows, AreNotSentAndChangeNoBit) {
   std::vector<int32_t> prompt;
-  for (int32_t i = 0; i < 41; ++i) prompt.push_back(i * 977 % kVocabulary);
+  for (int32_t i = 0; i < 41; ++i) prompt.push_back(i * 977 % kWords);
   for (const bool gpt2 : {false, true}) {
     const DecoderModel model = model_of(gpt2);
     const Course one = drive(*make_runner(model, {}), prompt, 17, 5);
-    for (const int32_t ranks : {2, 3, 4})
+    for (const int32_t ranks : degrees({2, 3, 4}))
       for (const Link link : {Link::kDirect, Link::kPosted})
         for (const int32_t threads : {1, 3}) {
           RunnerSetup setup;
@@ -237,7 +238,7 @@ TEST(ZeroRows, WhatMayNotBeZerosIsRefused) {
 TEST(ZeroRows, RandomMutationsAreRefused) {
   RunnerSetup setup;
   setup.ranks = 2;
-  expect_refusal({compile(model_of(false), setup), compile(model_of(true), setup)}, 400, 12);
+  expect_refusal({compile(model_of(false), setup), compile(model_of(true), setup)}, rounds(400), 12);
 }
 
 }  // namespace

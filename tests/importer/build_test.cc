@@ -11,13 +11,14 @@ namespace {
 
 using test::error_of;
 using test::graph_attribute;
+using test::kBool;
+using test::kF32;
+using test::kI64;
 using test::Names;
 using test::node;
 using test::Proto;
 using test::value_info;
 using testing::HasSubstr;
-
-constexpr int kF32 = 1, kI64 = 7, kBool = 9;
 
 Graph build(const Proto& model, const ImportOptions& options = {}) {
   return build_graph(test::parse(model), options);

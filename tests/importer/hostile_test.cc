@@ -17,13 +17,14 @@ namespace {
 
 using test::error_of;
 using test::graph_attribute;
+using test::kBool;
+using test::kF32;
+using test::kI64;
 using test::Names;
 using test::node;
 using test::Proto;
 using test::value_info;
 using testing::HasSubstr;
-
-constexpr int kF32 = 1, kI64 = 7, kBool = 9;
 
 void import_bytes(const std::string& bytes) {
   Graph graph = build_graph(test::parse(bytes));
@@ -78,7 +79,7 @@ std::vector<Victim> victims() {
 TEST(Mutations, FlippedBitsNeverCrash) {
   std::mt19937 random(11);
   for (const Victim& v : victims())
-    for (int i = 0; i < 300; ++i) {
+    for (int i = 0; i < test::rounds(300); ++i) {
       std::string bytes = v.bytes;
       const std::size_t at = v.structure[random() % v.structure.size()];
       const int bit = static_cast<int>(random() % 8);
@@ -90,7 +91,7 @@ TEST(Mutations, FlippedBitsNeverCrash) {
 TEST(Mutations, RandomBytesInRandomPlacesNeverCrash) {
   std::mt19937 random(12);
   for (const Victim& v : victims())
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < test::rounds(200); ++i) {
       std::string bytes = v.bytes;
       for (int n = static_cast<int>(random() % 8); n >= 0; --n)
         bytes[v.structure[random() % v.structure.size()]] = static_cast<char>(random());
@@ -108,7 +109,7 @@ TEST(Mutations, TruncationIsNoticed) {
 TEST(Mutations, BlownUpLengthsNeverAllocate) {
   std::mt19937 random(13);
   for (const Victim& v : victims())
-    for (int i = 0; i < 150; ++i) {
+    for (int i = 0; i < test::rounds(150); ++i) {
       std::string bytes = v.bytes;
       const std::size_t at = v.structure[random() % (v.structure.size() - 16)];
       const std::size_t n = std::min<std::size_t>(random() % 9 + 1, bytes.size() - at - 1);
@@ -121,7 +122,7 @@ TEST(Mutations, BlownUpLengthsNeverAllocate) {
 TEST(Mutations, PiecesRemovedOrRepeated) {
   std::mt19937 random(14);
   for (const Victim& v : victims())
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < test::rounds(100); ++i) {
       const std::size_t at = v.structure[random() % v.structure.size()];
       const std::size_t n = random() % 200 + 1;
       std::string bytes = v.bytes;
@@ -135,10 +136,10 @@ TEST(Mutations, PiecesRemovedOrRepeated) {
 
 // -- bombs: what the file alone shows to be too much is refused, with the limit's name
 
-const Proto kX = value_info("x", kF32, {"4"});
+const Proto kRowOfFour = value_info("x", kF32, {"4"});
 
 Proto bomb(const std::vector<Proto>& nodes, const std::vector<Proto>& initializers,
-           const std::vector<Proto>& inputs = {kX}, const std::string& output = "y") {
+           const std::vector<Proto>& inputs = {kRowOfFour}, const std::string& output = "y") {
   Proto named;  // an output of no declared type
   return test::model(test::graph({.nodes = nodes,
                                   .initializers = initializers,
@@ -255,7 +256,7 @@ TEST_F(Bomb, StoredWeightsMayBeUnpackedOnce) {
 TEST_F(Bomb, ManyFoldedTensors) {
   std::vector<Proto> nodes;
   std::string sum = "x";
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < test::rounds(200); ++i) {
     const std::string n = std::to_string(i);
     nodes.push_back(node("Range", {"a", "b", "c"}, {"r" + n}));
     nodes.push_back(node("Mul", {"r" + n, "r" + n}, {"q" + n}));
@@ -295,7 +296,7 @@ TEST_F(Bomb, LongNames) {
 
 TEST_F(Bomb, SymbolicSizesThatMultiply) {
   std::vector<Proto> nodes;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < test::rounds(100); ++i) {
     const std::string from = i ? "v" + std::to_string(i - 1) : "x",
                       to = i == 99 ? "y" : "v" + std::to_string(i);
     nodes.push_back(node("Shape", {from}, {"s" + std::to_string(i)}));
@@ -306,16 +307,17 @@ TEST_F(Bomb, SymbolicSizesThatMultiply) {
 
 TEST_F(Bomb, LoopsInsideOfLoopsThatChangeSize) {
   Proto inner = node("Concat", {"s0", "s0"}, {"t0"}, {test::int_attribute("axis", 0)});
-  for (int i = 0; i < 30; ++i) {
+  const int depth = test::is_sanitized() ? 12 : 30;
+  for (int i = 0; i < depth; ++i) {
     const std::string n = std::to_string(i), up = std::to_string(i + 1);
     const Proto body = test::graph({.nodes = {inner, node("Identity", {"go" + n}, {"on" + n})},
                                     .inputs = {value_info("i" + n, kI64, {}), value_info("go" + n, kBool, {}),
                                                value_info("s" + n, kF32, {})},
                                     .outputs = {Proto().text(1, "on" + n), Proto().text(1, "t" + n)}});
-    inner = node("Loop", {"m", "", i == 29 ? "x" : "s" + up}, {i == 29 ? "y" : "t" + up},
+    inner = node("Loop", {"m", "", i == depth - 1 ? "x" : "s" + up}, {i == depth - 1 ? "y" : "t" + up},
                  {graph_attribute("body", body)});
   }
-  survives(bomb({inner}, {}, {kX, value_info("m", kI64, {})}).bytes, "nested loops");
+  survives(bomb({inner}, {}, {kRowOfFour, value_info("m", kI64, {})}).bytes, "nested loops");
 }
 
 }  // namespace

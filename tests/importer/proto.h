@@ -82,6 +82,9 @@ inline Proto node(const std::string& op, const Names& inputs, const Names& outpu
   return n;
 }
 
+// TensorProto.DataType.
+constexpr int kF32 = 1, kI64 = 7, kBool = 9;
+
 // dims: numbers are dim_value, other texts dim_param, "" neither.
 inline Proto value_info(const std::string& name, int type, const Names& dims) {
   Proto shape;

@@ -22,19 +22,6 @@ namespace {
 // safety 2.
 constexpr float kBound = 2.5e-4f;
 
-std::vector<int32_t> random_tokens(int n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> tokens;
-  for (int i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(random() % 101));
-  return tokens;
-}
-
-using Rows = std::vector<std::vector<float>>;
-
-int32_t best(const std::vector<float>& row) {
-  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-}
-
 void expect_near(const Rows& expected, const Rows& got, float bound = kBound) {
   ASSERT_EQ(expected.size(), got.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -45,14 +32,6 @@ void expect_near(const Rows& expected, const Rows& got, float bound = kBound) {
       ASSERT_TRUE(std::fabs(expected[i][j] - got[i][j]) <= bound * scale)
           << "row " << i << " logit " << j << ": " << expected[i][j] << " and " << got[i][j];
   }
-}
-
-DecoderModel model_of(bool gpt2, DType weight = DType::kF32) {
-  TokenGraphOptions o;
-  o.weight = weight;
-  if (gpt2) return gpt2_tokens(o);
-  o.kv_heads = 2;
-  return llama_tokens(o);
 }
 
 class DeviceExecutor : public ::testing::Test {
@@ -78,7 +57,7 @@ TEST_F(DeviceExecutor, GivesTheOraclesTokensAndNearlyItsLogits) {
   const auto prompt = random_tokens(13, 1);
   for (const DType weight : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const bool gpt2 : {false, true}) {
-      const DecoderModel model = model_of(gpt2, weight);
+      const DecoderModel model = gpt2_or_llama(gpt2, weight);
       const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 64, 3);
       for (const int ranks : {1, 2}) {
         SCOPED_TRACE((gpt2 ? "gpt2, ranks " : "llama, ranks ") + std::to_string(ranks) + ", dtype " +
@@ -99,7 +78,7 @@ TEST_F(DeviceExecutor, KeysAndValuesInFewerBitsGiveTheOraclesTokens) {
   for (const KvCodec& codec : kv_codecs()) {
     if (codec.type == DType::kF32) continue;
     SCOPED_TRACE(codec.name);
-    const DecoderModel model = model_of(codec.type == DType::kF8E4M3);
+    const DecoderModel model = gpt2_or_llama(codec.type == DType::kF8E4M3);
     RunnerSetup cpu = oracle(), gpu = device(2, {.seed = 3, .detector = codec.type == DType::kI8});
     const Rows exact = run_greedy(*make_runner(model, cpu), prompt, 64, 2);
     cpu.kv_dtype = gpu.kv_dtype = codec.type;
@@ -130,7 +109,7 @@ TEST_F(DeviceExecutor, SoftmaxOfRoutersGivesTheOraclesTokens) {
 }
 
 TEST_F(DeviceExecutor, PrefillInChunksGivesEqualBytes) {
-  const auto runner = make_runner(model_of(false), device(2));
+  const auto runner = make_runner(gpt2_or_llama(false), device(2));
   const auto prompt = random_tokens(21, 2);
   const Rows whole = run_greedy(*runner, prompt, 24, 1);
   for (const int32_t chunk : {1, 7, 16})
@@ -164,19 +143,19 @@ TEST_F(DeviceExecutor, BarriersGiveTheBytesThatCountersGive) {
   for (const bool gpt2 : {false, true}) {
     RunnerSetup barrier = device(2);
     barrier.options.barrier = true;
-    const Rows counters = run_greedy(*make_runner(model_of(gpt2), device(2)), prompt, 5, 2);
-    EXPECT_TRUE(same_bits(counters, run_greedy(*make_runner(model_of(gpt2), barrier), prompt, 5, 2)));
+    const Rows counters = run_greedy(*make_runner(gpt2_or_llama(gpt2), device(2)), prompt, 5, 2);
+    EXPECT_TRUE(same_bits(counters, run_greedy(*make_runner(gpt2_or_llama(gpt2), barrier), prompt, 5, 2)));
   }
 }
 
 TEST_F(DeviceExecutor, LeasesAndCounterBasesChangeNothing) {
   const auto prompt = random_tokens(6, 4);
-  const Rows expected = run_greedy(*make_runner(model_of(false), device(2)), prompt, 3, 4);
+  const Rows expected = run_greedy(*make_runner(gpt2_or_llama(false), device(2)), prompt, 3, 4);
   for (const int64_t lease : {1, 3}) {
     RunnerSetup leased = device(2);
     leased.options.lease = lease;
     leased.options.counter_base = 0xfffffff8;
-    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model_of(false), leased), prompt, 3, 4)))
+    EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(gpt2_or_llama(false), leased), prompt, 3, 4)))
         << lease;
   }
 }
@@ -187,7 +166,7 @@ TEST_F(DeviceExecutor, CudaGraphsChangeNothing) {
   RunnerSetup graph = device(2);
   graph.options.lease = 1;
   graph.options.device.as_graph = true;
-  const auto runner = make_runner(model_of(false), graph);
+  const auto runner = make_runner(gpt2_or_llama(false), graph);
   Rows replayed;
   try {
     replayed = run_greedy(*runner, prompt, 3, 4);
@@ -204,7 +183,7 @@ TEST_F(DeviceExecutor, CudaGraphsChangeNothing) {
     GTEST_SKIP() << why;
   }
   EXPECT_FALSE(graph.options.gpu->info().is_emulated);
-  const Rows expected = run_greedy(*make_runner(model_of(false), device(2)), prompt, 3, 4);
+  const Rows expected = run_greedy(*make_runner(gpt2_or_llama(false), device(2)), prompt, 3, 4);
   EXPECT_TRUE(same_bits(expected, replayed));
   EXPECT_EQ(runner->device()->launches(), 6);  // two steps of the prompt, four more
 }
@@ -214,14 +193,14 @@ TEST_F(DeviceExecutor, ThreeProcessorsGiveTheBytesThatTwoGive) {
   const auto prompt = random_tokens(6, 4);
   RunnerSetup three = device(2);
   if (three.options.device.processors != 0) three.options.device.processors = 3;
-  const Rows expected = run_greedy(*make_runner(model_of(false), device(2)), prompt, 3, 4);
-  EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model_of(false), three), prompt, 3, 4)));
+  const Rows expected = run_greedy(*make_runner(gpt2_or_llama(false), device(2)), prompt, 3, 4);
+  EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(gpt2_or_llama(false), three), prompt, 3, 4)));
 }
 
 // Prefill chunks mixed with decode at random, sequences preempted and computed again on other pages, under
 // another schedule of the threads each time: the same tokens.
 TEST_F(DeviceExecutor, RandomSchedulesChangeNothing) {
-  const DecoderModel model = model_of(false);
+  const DecoderModel model = gpt2_or_llama(false);
   constexpr int32_t kExtra = 2;
   std::vector<std::vector<int32_t>> prompts, expected;
   for (int i = 0; i < 3; ++i) prompts.push_back(random_tokens(2 + 4 * i, 10 + static_cast<uint32_t>(i)));
@@ -268,7 +247,7 @@ TEST_F(DeviceExecutor, RandomSchedulesChangeNothing) {
 }
 
 TEST_F(DeviceExecutor, TwoStepsInFlightFeedTokensBackOnTheDevice) {
-  const DecoderModel model = model_of(true);
+  const DecoderModel model = gpt2_or_llama(true);
   const auto runner = make_runner(model, device(2));
   const auto prompt = random_tokens(6, 5);
   std::vector<int32_t> expected, got;
@@ -292,7 +271,7 @@ TEST_F(DeviceExecutor, TwoStepsInFlightFeedTokensBackOnTheDevice) {
 
 // Sampled, with penalties, bias, filters and logprobs: what the CPU samples from the same logits.
 TEST_F(DeviceExecutor, SamplesAsTheCpuDoes) {
-  const DecoderModel model = model_of(false);
+  const DecoderModel model = gpt2_or_llama(false);
   std::vector<std::vector<RowResult>> results;
   for (const bool on_device : {false, true}) {
     const auto runner = make_runner(model, on_device ? device(2) : oracle());
@@ -331,7 +310,7 @@ TEST_F(DeviceExecutor, SamplesAsTheCpuDoes) {
 }
 
 TEST_F(DeviceExecutor, CopiesPagesBeforeTheStep) {
-  const auto runner = make_runner(model_of(false), device(2));
+  const auto runner = make_runner(gpt2_or_llama(false), device(2));
   const auto prompt = random_tokens(8, 8);
   const Rows expected = run_greedy(*runner, prompt, 24, 0);
   Sequence first{.slot = 1, .tokens = {prompt.begin(), prompt.begin() + 4}};
@@ -351,7 +330,7 @@ TEST_F(DeviceExecutor, CopiesPagesBeforeTheStep) {
 }
 
 TEST_F(DeviceExecutor, ParksWhenIdleAndGoesOn) {
-  const auto runner = make_runner(model_of(false), device(1));
+  const auto runner = make_runner(gpt2_or_llama(false), device(1));
   const auto prompt = random_tokens(5, 6);
   const Rows expected = run_greedy(*runner, prompt, 24, 1);
   for (int i = 0; i < 1000 && !runner->is_parked(); ++i)
@@ -363,7 +342,7 @@ TEST_F(DeviceExecutor, ParksWhenIdleAndGoesOn) {
 TEST_F(DeviceExecutor, TwoModelsShareTheGpu) {
   const RunnerSetup setup = device(1);
   const auto prompt = random_tokens(5, 6);
-  const auto a = make_runner(model_of(false), setup), b = make_runner(model_of(true), setup);
+  const auto a = make_runner(gpt2_or_llama(false), setup), b = make_runner(gpt2_or_llama(true), setup);
   const Rows expected_a = run_greedy(*a, prompt, 24, 1), expected_b = run_greedy(*b, prompt, 24, 1);
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(same_bits(expected_a, run_greedy(*a, prompt, 24, 1)));
@@ -374,7 +353,7 @@ TEST_F(DeviceExecutor, TwoModelsShareTheGpu) {
 TEST_F(DeviceExecutor, RecordsWhatEachBlockDid) {
   RunnerSetup setup = device(2);
   setup.options.trace_events = 4096;
-  const auto runner = make_runner(model_of(false), setup);
+  const auto runner = make_runner(gpt2_or_llama(false), setup);
   run_greedy(*runner, random_tokens(5, 6), 24, 1);
   const Timeline timeline = runner->timeline();
   EXPECT_EQ(timeline.blocks.size(), static_cast<std::size_t>(2 * runner->device()->processors()));
@@ -394,7 +373,7 @@ TEST_F(DeviceExecutor, RecordsWhatEachBlockDid) {
 }
 
 TEST_F(DeviceExecutor, AbortEndsWithItsReason) {
-  const auto runner = make_runner(model_of(false), device(1));
+  const auto runner = make_runner(gpt2_or_llama(false), device(1));
   StepDescriptor step;
   step.tokens = {1};
   step.sequences = {{0, 0, 1, 0}};

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <random>
 #include <thread>
 
 #include "base/error.h"
@@ -16,25 +15,10 @@
 namespace ark::test {
 namespace {
 
-using Rows = std::vector<std::vector<float>>;
 using emulator::Landing;
 using emulator::Options;
 using emulator::Schedule;
 using emulator::World;
-
-DecoderModel model_of(bool gpt2) {
-  TokenGraphOptions o;
-  if (gpt2) return gpt2_tokens(o);
-  o.kv_heads = 2;
-  return llama_tokens(o);
-}
-
-std::vector<int32_t> random_tokens(int n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> tokens;
-  for (int i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(random() % 101));
-  return tokens;
-}
 
 RunnerSetup one_launch(int ranks, Link link, const TestSchedule& schedule = {}) {
   RunnerSetup setup;
@@ -52,10 +36,10 @@ TEST(PostedLinks, GiveTheBytesOfDirectOnes) {
   const auto prompt = random_tokens(11, 1);
   for (const bool gpt2 : {false, true}) {
     const Rows expected =
-        run_greedy(*make_runner(model_of(gpt2), one_launch(2, Link::kDirect)), prompt, 5, 3);
+        run_greedy(*make_runner(gpt2_or_llama(gpt2), one_launch(2, Link::kDirect)), prompt, 5, 3);
     for (const uint32_t seed : gpt2 ? std::vector{1u} : std::vector{0u, 1u, 2u}) {
       const RunnerSetup posted = one_launch(2, Link::kPosted, {.seed = seed, .detector = seed != 0});
-      EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(model_of(gpt2), posted), prompt, 5, 3)))
+      EXPECT_TRUE(same_bits(expected, run_greedy(*make_runner(gpt2_or_llama(gpt2), posted), prompt, 5, 3)))
           << (gpt2 ? "gpt2, seed " : "llama, seed ") << seed;
     }
   }
@@ -121,11 +105,12 @@ class GpuPerRank : public ::testing::TestWithParam<Way> {
 
 TEST_P(GpuPerRank, GivesTheBytesOfOneLaunch) {
   const auto prompt = random_tokens(9, 3);
-  const Rows expected = run_greedy(*make_runner(model_of(false), one_launch(2, Link::kDirect)), prompt, 5, 3);
+  const Rows expected =
+      run_greedy(*make_runner(gpt2_or_llama(false), one_launch(2, Link::kDirect)), prompt, 5, 3);
   for (const Options& schedule : schedules()) {
     const auto world = std::make_shared<World>(schedule);
     const GpusOptions o{world, {2, 2}, GetParam(), ~uint64_t{0} - 9};
-    GpuRanks ranks(model_of(false), o);
+    GpuRanks ranks(gpt2_or_llama(false), o);
     EXPECT_TRUE(same_bits(expected, run_greedy(ranks, prompt, 5, 3)))
         << static_cast<int>(schedule.schedule) << " seed " << schedule.seed;
     EXPECT_FALSE(world->failure());
@@ -145,8 +130,9 @@ TEST_P(GpuPerRank, GivesTheBytesOfOneLaunch) {
 // GPUs of different sizes: a peer counts messages, not the processors that wrote them.
 TEST_P(GpuPerRank, TakesGpusOfDifferentSizes) {
   const auto prompt = random_tokens(6, 4);
-  const Rows expected = run_greedy(*make_runner(model_of(true), one_launch(2, Link::kDirect)), prompt, 4, 3);
-  GpuRanks ranks(model_of(true), {std::make_shared<World>(schedules()[0]), {3, 2}, GetParam()});
+  const Rows expected =
+      run_greedy(*make_runner(gpt2_or_llama(true), one_launch(2, Link::kDirect)), prompt, 4, 3);
+  GpuRanks ranks(gpt2_or_llama(true), {std::make_shared<World>(schedules()[0]), {3, 2}, GetParam()});
   EXPECT_TRUE(same_bits(expected, run_greedy(ranks, prompt, 4, 3)));
   EXPECT_EQ(ranks.executor(0).processors(), 3);
   EXPECT_EQ(ranks.executor(1).processors(), 2);
@@ -185,7 +171,7 @@ TEST_P(GpuPerRank, ManyPeersLeasesAndBarriersChangeNothing) {
 
 // Its peers would wait in a step that it has left.
 TEST_P(GpuPerRank, TheEndOfAnExecutorInMidStepRaisesTheGroupsFlag) {
-  GpuRanks ranks(model_of(false), {std::make_shared<World>(), {2, 2}, GetParam()});
+  GpuRanks ranks(gpt2_or_llama(false), {std::make_shared<World>(), {2, 2}, GetParam()});
   run_greedy(ranks, {1, 2}, 2, 1);
   ranks.end(1);
   EXPECT_FALSE(ranks.group(1).abort().raised()) << "between steps";
@@ -199,7 +185,7 @@ TEST_P(GpuPerRank, TheEndOfAnExecutorInMidStepRaisesTheGroupsFlag) {
 }
 
 TEST_P(GpuPerRank, ADeadPeerIsNamedAndEndsTheLoop) {
-  GpuRanks ranks(model_of(false), {std::make_shared<World>(), {2, 2}, GetParam()});
+  GpuRanks ranks(gpt2_or_llama(false), {std::make_shared<World>(), {2, 2}, GetParam()});
   StepDescriptor step;
   step.tokens = {1};
   step.sequences = {{0, 0, 1, 0}};
@@ -223,7 +209,7 @@ TEST_P(GpuPerRank, ADeadPeerIsNamedAndEndsTheLoop) {
 
 // The other way round: a loop that ends tells the group, which tells the others when it goes.
 TEST_P(GpuPerRank, AnAbortedLoopRaisesTheGroupsFlag) {
-  GpuRanks ranks(model_of(false), {std::make_shared<World>(), {2, 2}, GetParam()});
+  GpuRanks ranks(gpt2_or_llama(false), {std::make_shared<World>(), {2, 2}, GetParam()});
   EXPECT_FALSE(ranks.group(0).abort().raised());
   ranks.abort("the test says so");
   EXPECT_TRUE(ranks.group(0).abort().raised());
@@ -253,17 +239,18 @@ TEST(GpuPerRankInEachOthersMemory, TwoFourAndEightGpusGiveTheBytesOfOneLaunch) {
 // A wire that loses, delays and reorders: outboxes may be read long after they were written.
 TEST(GpuPerRankOverABadWire, LossAndDelayChangeNothing) {
   const auto prompt = random_tokens(6, 4);
-  const Rows expected = run_greedy(*make_runner(model_of(true), one_launch(2, Link::kDirect)), prompt, 4, 4);
+  const Rows expected =
+      run_greedy(*make_runner(gpt2_or_llama(true), one_launch(2, Link::kDirect)), prompt, 4, 4);
   GpusOptions o{std::make_shared<World>(schedules()[1]), {2, 2}, Way::kPosted};
   o.faults = {.seed = 5, .drop = 0.02, .refuse = 0.1, .delay_polls = 20, .reorder = true};
-  GpuRanks ranks(model_of(true), o);
+  GpuRanks ranks(gpt2_or_llama(true), o);
   EXPECT_TRUE(same_bits(expected, run_greedy(ranks, prompt, 4, 4)));
 }
 
 TEST(GpuPerRankOverABadWire, ACutWireIsNamed) {
   GpusOptions o{std::make_shared<World>(), {2, 2}, Way::kPosted};
   o.faults = dma::FaultPlan{.cut_after = 3};
-  GpuRanks ranks(model_of(true), o);
+  GpuRanks ranks(gpt2_or_llama(true), o);
   try {
     run_greedy(ranks, random_tokens(6, 4), 4, 4);
     FAIL() << "nothing was thrown";

@@ -11,13 +11,6 @@
 namespace ark::test {
 namespace {
 
-std::vector<int32_t> random_tokens(int n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> tokens;
-  for (int i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(random() % 101));
-  return tokens;
-}
-
 struct Backend {
   std::string name;
   RaggedOptions options;

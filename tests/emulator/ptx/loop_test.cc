@@ -12,22 +12,17 @@
 namespace ark::test {
 namespace {
 
-using Rows = std::vector<std::vector<float>>;
-
-struct Case {
+struct PtxLoop {
   const char* name;
   bool gpt2;
   DType weight;
   int ranks, arch;
 };
-class PtxOfLoops : public ::testing::TestWithParam<Case> {};
+class PtxOfLoops : public ::testing::TestWithParam<PtxLoop> {};
 TEST_P(PtxOfLoops, GivesTheOraclesTokens) {
   if (!cuda::open_nvrtc()) GTEST_SKIP() << "no NVRTC";
-  const Case& c = GetParam();
-  TokenGraphOptions o;
-  o.weight = c.weight;
-  if (!c.gpt2) o.kv_heads = 2;
-  const DecoderModel model = c.gpt2 ? gpt2_tokens(o) : llama_tokens(o);
+  const PtxLoop& c = GetParam();
+  const DecoderModel model = gpt2_or_llama(c.gpt2, c.weight);
   const std::vector<int32_t> prompt = {5, 80, 3, 99, 17, 42, 7};
   RunnerSetup setup;
   setup.options.lockstep = true;
@@ -51,9 +46,9 @@ TEST_P(PtxOfLoops, GivesTheOraclesTokens) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(, PtxOfLoops,
-                         ::testing::Values(Case{"gpt2_f16", true, DType::kF16, 1, 900},
-                                           Case{"llama_bf16_two_ranks", false, DType::kBF16, 2, 900},
-                                           Case{"llama_f32_sm80", false, DType::kF32, 1, 800}),
+                         ::testing::Values(PtxLoop{"gpt2_f16", true, DType::kF16, 1, 900},
+                                           PtxLoop{"llama_bf16_two_ranks", false, DType::kBF16, 2, 900},
+                                           PtxLoop{"llama_f32_sm80", false, DType::kF32, 1, 800}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
