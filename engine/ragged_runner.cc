@@ -115,6 +115,8 @@ class Engine {
     }
   }
   const RunnerLimits& limits() const { return limits_; }
+  // The executor, where it has all ranks' pages in this process's memory; else null.
+  HostExecutor* reachable() const { return weights_.size() == compiled_.programs.size() ? host_ : nullptr; }
   dma::Group& group() { return *groups_[0]; }
   std::string_view transport() const { return groups_.empty() ? "memory" : groups_[0]->transport(); }
   // Among processes: why this rank ends, for the messages of the others, unless a peer's death is the cause.
@@ -213,6 +215,13 @@ class LocalRunner : public RaggedRunner {
     engine_->for_heads(token, [&](HostExecutor& host, HostExecutor::CachePlace from, size_t first,
                                   size_t dim) { host.read_cached(from, heads.subspan(first, dim)); });
   }
+  int64_t page_bytes() const override {
+    return engine_->reachable() ? engine_->reachable()->page_bytes() : 0;
+  }
+  void read_page(int32_t page, std::span<std::byte> to) const override { pages().read_page(page, to); }
+  void write_page(int32_t page, std::span<const int32_t> tokens, std::span<const std::byte> from) override {
+    pages().write_page(page, tokens, from);
+  }
   void write_cache(const CachedToken& token, std::span<const float> heads) override {
     engine_->for_heads(token, [&](HostExecutor& host, HostExecutor::CachePlace to, size_t first, size_t dim) {
       host.write_cached(to, heads.subspan(first, dim));
@@ -221,6 +230,10 @@ class LocalRunner : public RaggedRunner {
 
  protected:
   virtual uint64_t start(const StepDescriptor& step) { return engine_->executor().post(step); }
+  HostExecutor& pages() const {
+    ARK_CHECK(engine_->reachable(), "pages that cannot be reached");
+    return *engine_->reachable();
+  }
   std::unique_ptr<Engine> engine_;
   uint64_t posted_ = 0, polled_ = 0;
 };

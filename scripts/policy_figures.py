@@ -1,11 +1,12 @@
 """What the scheduler's policies are worth: each against the same server without it, in turn, by the same requests.
 
-    scripts/policy_figures.py MODEL [--policy prefix|steady|order|speculate] [-- options of ark-serve]
+    scripts/policy_figures.py MODEL [--policy prefix|steady|order|speculate|neighbours] [-- options of ark-serve]
 
 prefix: time to the first token of prompts that begin alike. steady: time between the tokens of four streams, alone and
 beside ten long prompts. order: time to the first token of short prompts among some long ones. Milliseconds; one JSON
 line for each side. speculate: tokens a second with it as parts of those without, of chats whose answers copy and of
-others; request by request in turn on one server, and the answers must be equal."""
+others; request by request in turn on one server, and the answers must be equal. neighbours: milliseconds to the first token
+of prompts of 1,000 tokens, computed and taken from another server that has computed them, in turn; tokens must be equal."""
 
 import argparse
 import http.client
@@ -13,6 +14,7 @@ import json
 import os
 import random
 import re
+import socket
 import statistics
 import subprocess
 import threading
@@ -20,11 +22,12 @@ import time
 from pathlib import Path
 
 BINARY = Path(os.environ.get("ARK_BIN", Path(__file__).resolve().parent.parent / "build" / "bin")) / "ark-serve"
-OFF = {"prefix": ["--no-prefix-cache"], "steady": ["--slo-itl", "-1"], "order": ["--prompt-order", "arrival"], "speculate": None}
+OFF = {"prefix": ["--no-prefix-cache"], "steady": ["--slo-itl", "-1"], "order": ["--prompt-order", "arrival"], "speculate": None, "neighbours": None}
 
 
 class Server:
     def __init__(self, model, *options):
+        self.model, self.options = model, options
         self.process = subprocess.Popen([BINARY, "--model", model, "--port", "0", *options], stdout=subprocess.PIPE, text=True,
                                         stderr=subprocess.DEVNULL)
         for line in self.process.stdout:
@@ -56,6 +59,13 @@ class Server:
                 found += [(at, token) for token in json.loads(line[6:])["choices"][0].get("token_ids", [])]
         connection.close()
         return found
+
+    def metrics(self):
+        connection = http.client.HTTPConnection(*self.address)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return {name: float(value) for name, value in re.findall(r"^(\w+)(?:\{.*\})? (\S+)$", text, re.M)}
 
     def times(self, prompt, tokens):
         return [at for at, _ in self.stream(prompt=prompt, max_tokens=tokens)]
@@ -172,6 +182,27 @@ def speculate(server, dice):
             pairs.append(on[0] / off[0])
         ratios[name] = round(statistics.median(pairs), 2)
     return ratios
+
+
+def neighbours(server, dice):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = "127.0.0.1:%d" % free.getsockname()[1]
+    alone, taken, tokens = [], [], 32
+    with Server(server.model, *server.options, "--kv-listen", address) as one, \
+            Server(server.model, *server.options, "--kv-peers", address) as two:
+        for one_or_two in (one, two):
+            one_or_two.times(ids(random.Random(0), 600), 30)  # warm
+        time.sleep(2)  # they have met
+        for _ in range(9):
+            prompt = ids(dice, 1000)
+            sides = [side.stream(prompt=prompt, max_tokens=tokens) for side in (one, two)]
+            if [token for _, token in sides[0]] != [token for _, token in sides[1]]:
+                raise SystemExit("other tokens with pages of another server than without")
+            alone.append(sides[0][0][0]), taken.append(sides[1][0][0])
+        metrics = two.metrics()
+    return {"computed": round(statistics.median(alone)), "taken": round(statistics.median(taken)),
+            "pages": metrics["ark_kv_pages_fetched_total"] / 9, "mebibytes": metrics["ark_kv_fetched_bytes_total"] / 9 / 2**20,
+            "round_trips": metrics["ark_kv_peer_questions_total"] / 10}  # the warm prompt asks, too
 
 
 def main():

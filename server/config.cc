@@ -34,6 +34,21 @@ int64_t parse_bytes(const std::string& text) {
   return static_cast<int64_t>(value);
 }
 
+namespace {
+
+// "host:port", or "@name" on this machine, as dma::Socket takes it.
+std::string address_from(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  const bool is_tcp = colon != std::string::npos && colon > 0 && colon + 1 < text.size() &&
+                      text.find_first_not_of("0123456789", colon + 1) == std::string::npos &&
+                      text.size() - colon <= 6 && std::stoi(text.substr(colon + 1)) <= 65535;
+  if (!is_tcp && (text.size() < 2 || text[0] != '@'))
+    throw Error(Code::kUsage, escaped(text, 80) + " is no HOST:PORT");
+  return text;
+}
+
+}  // namespace
+
 void add_model_options(CommandLine& line, ServeOptions& options, const std::string& names) {
   line.file(names, options.model,
             "ONNX file, or a folder that holds one" +
@@ -110,6 +125,20 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.read(
       "--kv-memory", [&](const std::string& text) { options.kv_memory = parse_bytes(text); },
       "memory for cached keys and values, as 512M or 2G; 0: chosen", "0");
+  line.read(
+      "--kv-listen", [&](const std::string& text) { options.kv_listen = address_from(text); },
+      "HOST:PORT where other servers of the same model may take pages of cached keys and values "
+      "(docs/cluster.md)");
+  line.read_each(
+      "--kv-peers",
+      [&](const std::string& text) {
+        for (const std::string& word : words_of(text)) options.kv_peers.push_back(address_from(word));
+      },
+      "such places of other servers, with commas between: prompts that began alike there are not computed "
+      "here");
+  line.choice<Role>(
+      "--role", options.role, {{"both", Role::kBoth}, {"prefill", Role::kPrefill}, {"decode", Role::kDecode}},
+      "prefill: computes prompts for decode servers, whose --kv-peers it is; decode: has them computed");
   line.file("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
   add_cache_options(line, options, true);
   line.file("--api-key-file", options.api_key_file,

@@ -13,6 +13,9 @@ namespace ark {
 
 class CommandLine;
 
+// What a server does for prompts: computes those of others, has its own computed, or neither.
+enum class Role : uint8_t { kBoth, kPrefill, kDecode };
+
 struct ServeOptions : LoadOptions {
   std::string variant;  // of several files in the folder: "q4" for model_q4.onnx
   // What requests may call it; the first is what answers say. None: the file's stem.
@@ -29,6 +32,9 @@ struct ServeOptions : LoadOptions {
   bool speculate = true;
   std::filesystem::path draft_model;  // a smaller one that guesses, or empty
   WeightPolicy draft_weights = WeightPolicy::kExact;
+  std::string kv_listen;              // "host:port", where other servers ask for pages; empty: nowhere
+  std::vector<std::string> kv_peers;  // such places of others
+  Role role = Role::kBoth;
   std::filesystem::path api_key_file;
   bool insecure = false;                   // without keys, for other machines too
   std::vector<std::string> allowed_hosts;  // names of this server, beside the loopback's
@@ -43,6 +49,7 @@ struct ServeOptions : LoadOptions {
   LogLevel log_level = LogLevel::kInfo;  // lines below it are left out
   bool check = false;                    // load everything, report, exit
 
+  bool shares_pages() const { return !kv_listen.empty() || !kv_peers.empty(); }
   bool wants_supervisor() const { return !check && !no_supervise && (supervise || processes); }
 };
 

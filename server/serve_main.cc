@@ -13,6 +13,7 @@
 #include "server/frontend.h"
 #include "server/http/api_keys.h"
 #include "server/load/load.h"
+#include "server/load/neighbours.h"
 #include "server/text/model_text.h"
 #include "server/tools/main_guard.h"
 #include "server/trace/sinks.h"
@@ -107,10 +108,12 @@ int run(const ServeOptions& options) {
   api::Service service;
   service.stage = [&log] { return log.current(); };
   std::optional<Frontend> frontend;
+  dma::Socket listener;
   Ending* ending = nullptr;  // never destroyed: its thread looks after the very end, too
   if (!options.check) {
     ending = new Ending(milliseconds(options.shutdown_timeout));
     frontend.emplace(options, service);  // a port in use shows before the model is loaded
+    listener = listen_for_neighbours(options);
   } else if (!options.api_key_file.empty()) {
     http::ApiKeys::load(options.api_key_file);
   }
@@ -127,6 +130,8 @@ int run(const ServeOptions& options) {
     return 0;
   }
   service.add(std::move(model), scheduling(options), [sinks](const auto& record) { sinks->put(record); });
+  api::Model& served = *service.models()[0];
+  const auto pages = serve_neighbours(options, std::move(listener), served.served, *served.scheduler);
   try {
     ending->now("serving", [&frontend] { return frontend->in_progress(); });
     say_ready(options, name, *text, *frontend);

@@ -21,7 +21,14 @@ constexpr uint64_t kMostToStrangers = 128;  // bytes of a payload
 constexpr std::size_t kMaxStrangers = 1024;
 constexpr std::size_t kMostLines = 32;  // of the log: strangers must not fill it
 constexpr int kLook = 50;               // ms
-constexpr const char* kSameKey = "; give all ranks the same --cluster-key-file";
+// Who is meant: of 0 ranks are servers that are no group.
+std::string name_of(uint32_t rank, uint32_t ranks) {
+  return ranks == 0 ? "this server" : "rank " + std::to_string(rank);
+}
+
+std::string same_key(uint32_t ranks) {
+  return std::string("; give all ") + (ranks == 0 ? "servers" : "ranks") + " the same --cluster-key-file";
+}
 
 // What is unread when a connection closes resets it, and our last frame with it.
 void forget_unread(const Socket& socket) {
@@ -37,7 +44,7 @@ Admission::Verdict Admission::take(const Frame& frame, std::string& answer) {
   if (is_hello) {
     const FrameHeader& head = frame.header;
     const bool is_known = head.kind == FrameKind::kHelloGather || head.kind == FrameKind::kHelloWatch ||
-                          head.kind == FrameKind::kHelloWire;
+                          head.kind == FrameKind::kHelloWire || head.kind == FrameKind::kHelloPages;
     try {
       BlobReader hello(frame.payload, "its hello");
       encounter_ = {static_cast<uint16_t>(head.kind), head.rank, host_, head.ranks};
@@ -58,10 +65,10 @@ Admission::Verdict Admission::take(const Frame& frame, std::string& answer) {
   }
   if (frame.header.kind != FrameKind::kProof ||
       !is_same_secret(proof_of(key_, Side::kGuest, encounter_), frame.payload)) {
-    answer = (has_key_ == !key_.empty() ? "it has another cluster key than rank "
-              : has_key_                ? "it has a cluster key, which is not known to rank "
-                                        : "it has no cluster key, unlike rank ") +
-             std::to_string(host_) + kSameKey;
+    answer = (has_key_ == !key_.empty() ? "it has another cluster key than "
+              : has_key_                ? "it has a cluster key, which is not known to "
+                                        : "it has no cluster key, unlike ") +
+             name_of(host_, encounter_.ranks) + same_key(encounter_.ranks);
     return Verdict::kRefused;
   }
   answer = proof_of(key_, Side::kHost, encounter_);
@@ -138,8 +145,8 @@ bool Door::take(Stranger& stranger, const Frame& frame, const Seat& seat) {
 
 void Door::refuse(Stranger& stranger, const std::string& why) {
   if (told_.size() < kMostLines && told_.insert(stranger.socket.peer_host() + " " + why).second)
-    log_line(LogLevel::kWarning,
-             "rank " + std::to_string(rank_) + " refuses a connection from " + stranger.name + ": " + why);
+    log_line(LogLevel::kWarning, name_of(static_cast<uint32_t>(rank_), static_cast<uint32_t>(ranks_)) +
+                                     " refuses a connection from " + stranger.name + ": " + why);
   forget_unread(stranger.socket);
   send_frame(stranger.socket, FrameKind::kRefused, rank_, ranks_, why.substr(0, kMaxReason),
              Deadline::after({}));
@@ -153,7 +160,7 @@ void introduce(const Socket& socket, FrameKind hello, int rank, int host, int ra
                  static_cast<uint32_t>(ranks),
                  visitor,
                  random_bytes(kNonce)};
-  const std::string me = "rank " + std::to_string(rank);
+  const std::string me = name_of(e.guest, e.ranks);
   const auto expect = [&](FrameKind kind, std::size_t bytes) {
     Frame frame;
     const Received got = receive_frame(socket, frame, kMaxReason, deadline);

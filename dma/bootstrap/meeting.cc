@@ -118,7 +118,8 @@ class Host {
              std::to_string(guest.ranks);
     }
     const auto kind = static_cast<FrameKind>(guest.kind);
-    if (guest.guest == 0 || guest.guest >= size || kind == FrameKind::kHelloWire)
+    if (guest.guest == 0 || guest.guest >= size || kind == FrameKind::kHelloWire ||
+        kind == FrameKind::kHelloPages)
       return "no such rank: " + std::to_string(guest.guest);
     Socket& place = (kind == FrameKind::kHelloGather ? connections_.gather : connections_.watch)[guest.guest];
     // Both connections of a rank are of one process.

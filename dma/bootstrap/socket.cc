@@ -34,8 +34,9 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-[[noreturn]] void fail(const std::string& what, const std::string& address) {
-  throw Error(Code::kOs, "ARK_BOOTSTRAP " + escaped(address) + ": " + what + ": " + std::strerror(errno));
+[[noreturn]] void fail(const std::string& what, const std::string& address,
+                       const std::string& option = "ARK_BOOTSTRAP") {
+  throw Error(Code::kOs, option + " " + escaped(address) + ": " + what + ": " + std::strerror(errno));
 }
 
 // "/folder" means a file in it, anything else that starts with / is the socket itself.
@@ -173,6 +174,23 @@ bool wait_ready(int descriptor, short events, const Deadline& deadline) {
   return false;
 }
 
+// To any of the addresses that the name has now; not open, and why, where none answers.
+Socket connect_to_any(const std::string& address, Deadline deadline, std::string& why) {
+  for (const Address& where : resolve(address, false, why)) {
+    Socket socket = open_socket(where, address);
+    int error = ::connect(socket.descriptor(), where.get(), where.length) == 0 ? 0 : errno;
+    const Deadline attempt = Deadline::after(
+        std::min(std::chrono::nanoseconds(kAttempt), std::chrono::nanoseconds(deadline.left_ns())));
+    if (error == EINPROGRESS && wait_ready(socket.descriptor(), POLLOUT, attempt)) {
+      socklen_t length = sizeof error;
+      getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &length);
+    }
+    if (error == 0) return socket;
+    why = std::strerror(error);
+  }
+  return Socket();
+}
+
 bool send_all(const Socket& socket, const char* bytes, size_t size, const Deadline& deadline) {
   while (size > 0) {
     const ssize_t sent = ::send(socket.descriptor(), bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -209,10 +227,10 @@ Socket::~Socket() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
-Socket Socket::listen(const std::string& address) {
+Socket Socket::listen(const std::string& address, const std::string& option) {
   std::string why;
   const std::vector<Address> found = resolve(address, true, why);
-  if (found.empty()) throw Error(Code::kUsage, "ARK_BOOTSTRAP " + escaped(address) + ": " + why);
+  if (found.empty()) throw Error(Code::kUsage, option + " " + escaped(address) + ": " + why);
   const Address& where = found[0];
   Socket socket = open_socket(where, address);
   // A file left by a killed group would refuse us. If a group is alive behind it, we do not take it over.
@@ -220,13 +238,13 @@ Socket Socket::listen(const std::string& address) {
     const Socket probe = open_socket(where, address);
     if (::connect(probe.descriptor(), where.get(), where.length) == 0) {
       errno = EADDRINUSE;
-      fail("another group meets here", address);
+      fail("another group meets here", address, option);
     }
     remove_socket_file(address);
   }
-  if (bind(socket.descriptor(), where.get(), where.length) != 0) fail("bind", address);
+  if (bind(socket.descriptor(), where.get(), where.length) != 0) fail("bind", address, option);
   if (is_unix(address) && address[0] == '/') chmod(socket_path(address).c_str(), S_IRUSR | S_IWUSR);
-  if (::listen(socket.descriptor(), kBacklog) != 0) fail("listen", address);
+  if (::listen(socket.descriptor(), kBacklog) != 0) fail("listen", address, option);
   return socket;
 }
 
@@ -245,23 +263,20 @@ Socket Socket::listen_everywhere(uint16_t port) {
                 std::to_string(port));  // a kernel without IPv6; else it fails for the same reason
 }
 
+Socket Socket::connect_once(const std::string& address, Deadline deadline) {
+  std::string why;
+  Socket socket = connect_to_any(address, deadline, why);
+  if (socket.is_open()) return socket;
+  throw Error(Code::kUnavailable, "nobody answers at " + escaped(address) + ": " + why);
+}
+
 Socket Socket::connect(const std::string& address, Deadline deadline) {
   Deadline quiet = Deadline::after(kSayEvery);
   for (;;) {
     // Resolved anew each time: the folder or the host's name may appear later.
     std::string why;
-    for (const Address& where : resolve(address, false, why)) {
-      Socket socket = open_socket(where, address);
-      int error = ::connect(socket.descriptor(), where.get(), where.length) == 0 ? 0 : errno;
-      const Deadline attempt = Deadline::after(
-          std::min(std::chrono::nanoseconds(kAttempt), std::chrono::nanoseconds(deadline.left_ns())));
-      if (error == EINPROGRESS && wait_ready(socket.descriptor(), POLLOUT, attempt)) {
-        socklen_t length = sizeof error;
-        getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &length);
-      }
-      if (error == 0) return socket;
-      why = std::strerror(error);
-    }
+    Socket socket = connect_to_any(address, deadline, why);
+    if (socket.is_open()) return socket;
     if (deadline.passed())
       throw Error(Code::kUnavailable,
                   "rank 0 did not open the meeting place " + escaped(address) + " in time: " + why);

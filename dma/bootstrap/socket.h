@@ -24,12 +24,14 @@ class Socket {
   int descriptor() const { return descriptor_; }
   bool is_open() const { return descriptor_ >= 0; }
 
-  // `address` as in Environment. Throw Error(kUsage) for a malformed address, Error(kOs) otherwise.
-  static Socket listen(const std::string& address);
+  // `address` as in Environment. Throw Error(kUsage) for a malformed address, Error(kOs) otherwise, naming `option`.
+  static Socket listen(const std::string& address, const std::string& option = "ARK_BOOTSTRAP");
   static Socket listen_everywhere(uint16_t port);  // TCP, IPv6 and IPv4; 0: any port
   // Tries until `deadline`, now and then saying so in the log: rank 0, or the name of its machine, may come later than
   // we do. `address`: also several, with commas between, of which one must answer.
   static Socket connect(const std::string& address, Deadline deadline);
+  // Tries once. Throws Error(kUnavailable).
+  static Socket connect_once(const std::string& address, Deadline deadline);
   // The next waiting connection of our own user (TCP: of anyone); not open if there is none.
   Socket accept() const;
 
@@ -67,6 +69,10 @@ enum class FrameKind : uint16_t {
   kResult = 12,      // from it
   kChallenge = 13,   // from who was visited: its nonce
   kProof = 14,       // of knowing the key, from either
+  kHelloPages = 15,  // first frame of a connection between servers (server/peers)
+  kPageQuestion = 16,
+  kPage = 17,
+  kPagesEnd = 18,
 };
 
 struct FrameHeader {

@@ -67,6 +67,28 @@ void CpuExecutor::write_cached(const CachePlace& place, std::span<const float> f
   store_kv(pages.codec, pages.place(place.page, place.head, place.at), from.data(), std::ssize(from));
 }
 
+int64_t CpuExecutor::page_bytes() const {
+  int64_t bytes = 0;
+  for (const std::unique_ptr<Rank>& rank : ranks_) bytes += rank->page_bytes();
+  return bytes;
+}
+
+void CpuExecutor::read_page(int32_t page, std::span<std::byte> to) const {
+  ARK_CHECK(std::ssize(to) == page_bytes(), "a page of another size");
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    rank->read_page(page, to.data());
+    to = to.subspan(static_cast<std::size_t>(rank->page_bytes()));
+  }
+}
+
+void CpuExecutor::write_page(int32_t page, std::span<const int32_t> tokens, std::span<const std::byte> from) {
+  ARK_CHECK(std::ssize(from) == page_bytes(), "a page of another size");
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    rank->write_page(page, tokens, from.data());
+    from = from.subspan(static_cast<std::size_t>(rank->page_bytes()));
+  }
+}
+
 uint64_t CpuExecutor::publish() {
   mailbox_->publish();
   on_post();

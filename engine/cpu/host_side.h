@@ -22,6 +22,9 @@ class CpuExecutor : public HostExecutor {
   void abort(const std::string& why) override;
   void read_cached(const CachePlace& place, std::span<float> to) override;
   void write_cached(const CachePlace& place, std::span<const float> from) override;
+  int64_t page_bytes() const override;
+  void read_page(int32_t page, std::span<std::byte> to) const override;
+  void write_page(int32_t page, std::span<const int32_t> tokens, std::span<const std::byte> from) override;
 
  protected:
   // A step has been published.

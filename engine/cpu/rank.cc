@@ -68,18 +68,36 @@ void Rank::read_descriptor(const StepRecord& record) {
              {"tokens", static_cast<int64_t>(tokens.size())}});
 }
 
+std::byte* Rank::page_part(const PageBuffer& buffer, int32_t page) const {
+  ARK_CHECK(page >= 0 && page < options_.limits.pages, "no such page: " + std::to_string(page));
+  return buffer.start + page * buffer.bytes;
+}
+
 void Rank::copy_pages(std::span<const PageCopy> copies) {
+  const auto tokens_of = [&](int32_t page) {
+    return state_.page_tokens.begin() + std::ptrdiff_t{page} * state_.page_size;
+  };
   for (const PageCopy& copy : copies) {
-    for (std::size_t b = 0; b < views_.size(); ++b) {
-      const Buffer& buffer = program_.buffers[b];
-      if (buffer.kind != BufferKind::kKvPage || buffer.alias != kNone) continue;
-      const std::size_t bytes = at(page_bytes(program_, buffer));
-      std::memcpy(views_[b].data + at(copy.to) * bytes, views_[b].data + at(copy.from) * bytes, bytes);
-    }
-    const std::size_t size = at(state_.page_size);
-    std::copy_n(state_.page_tokens.begin() + static_cast<std::ptrdiff_t>(at(copy.from) * size), size,
-                state_.page_tokens.begin() + static_cast<std::ptrdiff_t>(at(copy.to) * size));
+    for (const PageBuffer& buffer : page_buffers_)
+      std::memcpy(page_part(buffer, copy.to), page_part(buffer, copy.from), at(buffer.bytes));
+    std::copy_n(tokens_of(copy.from), state_.page_size, tokens_of(copy.to));
   }
+}
+
+void Rank::read_page(int32_t page, std::byte* to) const {
+  for (const PageBuffer& buffer : page_buffers_) {
+    std::memcpy(to, page_part(buffer, page), at(buffer.bytes));
+    to += buffer.bytes;
+  }
+}
+
+void Rank::write_page(int32_t page, std::span<const int32_t> tokens, const std::byte* from) {
+  ARK_CHECK(std::ssize(tokens) == state_.page_size, "a page has as many tokens as fit in it");
+  for (const PageBuffer& buffer : page_buffers_) {
+    std::memcpy(page_part(buffer, page), from, at(buffer.bytes));
+    from += buffer.bytes;
+  }
+  std::ranges::copy(tokens, state_.page_tokens.begin() + std::ptrdiff_t{page} * state_.page_size);
 }
 
 void Rank::set_sizes(const SymbolValues& symbols) {

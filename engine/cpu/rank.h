@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,11 @@ class Rank {
   // A buffer of pages, between steps.
   KvPages kv_pages(BufferId pages) const;
 
+  // A page's part in each buffer of keys or values, in their order (StepRunner).
+  int64_t page_bytes() const { return page_bytes_; }
+  void read_page(int32_t page, std::byte* to) const;
+  void write_page(int32_t page, std::span<const int32_t> tokens, const std::byte* from);
+
  private:
   struct PhaseInfo {
     const StepKernel* kernel = nullptr;
@@ -81,6 +87,10 @@ class Rank {
     Range sent;            // bytes of the message that run() has filled
     SentBytes sent_bytes;  // to other ranks, since taken
   };
+  struct PageBuffer {  // of keys or values
+    std::byte* start;
+    int64_t bytes;  // a page
+  };
   struct alignas(64) Readers {
     std::atomic<uint32_t> count{0};
   };
@@ -92,6 +102,7 @@ class Rank {
 
   void read_descriptor(const StepRecord& record);
   void copy_pages(std::span<const PageCopy> copies);
+  std::byte* page_part(const PageBuffer& buffer, int32_t page) const;
   void read_plain(const PlainStep& step);
   void set_sizes(const SymbolValues& symbols);
   Dims dims_of(const Buffer& buffer, bool greatest) const;
@@ -130,6 +141,8 @@ class Rank {
   std::vector<Processor> processors_;
   dma::Memory memory_;  // activations, io
   dma::Memory pages_;   // keys and values
+  std::vector<PageBuffer> page_buffers_;
+  int64_t page_bytes_ = 0;  // of all of them
   StepFrame frame_;
   SlotState state_;
   std::vector<int64_t> vals_;

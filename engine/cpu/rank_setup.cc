@@ -90,7 +90,7 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
     int64_t& end = buffer.kind == BufferKind::kKvPage ? paged : total;
     own[b] = end;
     const bool is_paged = buffer.kind == BufferKind::kKvPage;
-    end += aligned(is_paged ? page_bytes(program_, buffer) * options_.limits.pages
+    end += aligned(is_paged ? ark::page_bytes(program_, buffer) * options_.limits.pages
                             : bytes_of(buffer.dtype, element_count(dims_of(buffer, true))));
   }
   memory_ = dma::allocate_private(static_cast<uint64_t>(total + kLine), "activations");
@@ -106,6 +106,9 @@ void Rank::allocate(const Binding& binding, const WeightStore& weights) {
     if (buffer.kind == BufferKind::kAct) view.data = memory_.region.base + binding.offsets[owner];
     const dma::Region& region = buffer.kind == BufferKind::kKvPage ? pages_.region : memory_.region;
     if (own[owner] >= 0) view.data = region.base + own[owner];
+    if (buffer.kind != BufferKind::kKvPage || static_cast<std::size_t>(owner) != b) continue;
+    page_buffers_.push_back({view.data, ark::page_bytes(program_, buffer)});
+    page_bytes_ += page_buffers_.back().bytes;
   }
   const RunnerLimits& limits = options_.limits;
   if (limits.page_size <= 0) return;  // plain

@@ -95,6 +95,10 @@ class HostExecutor : public Executor {
   // Its elements as f32, as far as the pages' type holds them. Only while no step is in flight.
   virtual void read_cached(const CachePlace& place, std::span<float> to) = 0;
   virtual void write_cached(const CachePlace& place, std::span<const float> from) = 0;
+  // As of StepRunner, of the ranks given to prepare().
+  virtual int64_t page_bytes() const = 0;
+  virtual void read_page(int32_t page, std::span<std::byte> to) const = 0;
+  virtual void write_page(int32_t page, std::span<const int32_t> tokens, std::span<const std::byte> from) = 0;
 };
 
 // One thread, all ranks, tile by tile in program order: the oracle. Needs direct links.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/error.h"
@@ -54,8 +55,23 @@ class StepRunner {
   virtual std::string failure() const { return {}; }
   // Which rank shows no sign of life, empty while all do: it may come back, or be taken for dead later. Any thread.
   virtual std::string silence() const { return {}; }
+  // Of a page's keys and values, of all ranks together; 0: they cannot be reached from this process.
+  virtual int64_t page_bytes() const { return 0; }
+  // Page `page` as page_bytes() bytes, which mean the same to each runner of the same program. Any thread, also while
+  // steps are in flight; a page that one of them writes comes out as a mixture (PageDirectory tells).
+  virtual void read_page(int32_t /*page*/, std::span<std::byte> /*to*/) const { refuse_pages(); }
+  // Page `page` as if steps had computed it for these page_size tokens. The caller of post; no step in flight has it.
+  virtual void write_page(int32_t /*page*/, std::span<const int32_t> /*tokens*/,
+                          std::span<const std::byte> /*from*/) {
+    refuse_pages();
+  }
   // Ends all waits soon; from any thread.
   virtual void abort(const std::string& why) = 0;
+
+ private:
+  [[noreturn]] static void refuse_pages() {
+    throw Error(Code::kUnsupported, "this runner's pages cannot be reached");
+  }
 };
 
 }  // namespace ark

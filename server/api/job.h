@@ -73,6 +73,7 @@ http::Response run_job(Service& service, http::Request& request) {
     Model& model = service.model_of(fields);
     Parameters parameters = read_parameters(fields, model);
     parameters.request.client = request.client;
+    parameters.request.owner = request.owner;
     parameters.request.origin = origin_of(model, request);
     job = std::make_shared<KindOfJob>(model, std::move(parameters), fields, request.id);
   }

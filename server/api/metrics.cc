@@ -120,6 +120,12 @@ double used_share(const Model& model) {
                            : 0;
 }
 
+template <std::atomic<int64_t> schedule::PageTraffic::*kCount>
+double traffic(const Model& model) {
+  return static_cast<double>(((*model.served.page_traffic).*kCount).load());
+}
+using Traffic = schedule::PageTraffic;
+
 // A metric of each model: what it is called here, and by vLLM, whose dashboards others have; null: not there.
 struct Metric {
   const char *ours, *theirs, *type, *help;
@@ -148,6 +154,25 @@ const Metric kMetrics[] = {
      "Prompt tokens of sequences that came to their first token.", &Stats::prefix_queries},
     {"ark_prefix_hits_total", "prefix_cache_hits_total", "counter",
      "Those of them that were cached and not computed again.", &Stats::prefix_hits},
+    {"ark_kv_peer_questions_total", nullptr, "counter",
+     "Questions to other servers for pages: a round trip each.", traffic<&Traffic::asked>},
+    {"ark_kv_peer_failures_total", nullptr, "counter", "Those of them without a right answer in time.",
+     traffic<&Traffic::failed>},
+    {"ark_kv_pages_fetched_total", nullptr, "counter", "Pages that came from other servers.",
+     traffic<&Traffic::fetched>},
+    {"ark_kv_fetched_bytes_total", nullptr, "counter", "Their bytes.", traffic<&Traffic::fetched_bytes>},
+    {"ark_kv_peer_answers_total", nullptr, "counter", "Questions of other servers.",
+     traffic<&Traffic::answered>},
+    {"ark_kv_peer_refusals_total", nullptr, "counter", "Other servers that were sent away.",
+     traffic<&Traffic::refused>},
+    {"ark_kv_pages_served_total", nullptr, "counter", "Pages that went to other servers.",
+     traffic<&Traffic::served>},
+    {"ark_kv_served_bytes_total", nullptr, "counter", "Their bytes.", traffic<&Traffic::served_bytes>},
+    {"ark_kv_pages_changed_total", nullptr, "counter",
+     "Pages that were given away as they were read for another server, which were not sent.",
+     traffic<&Traffic::changed>},
+    {"ark_kv_prefills_total", nullptr, "counter", "Prompts that were computed for other servers.",
+     traffic<&Traffic::computed>},
     {"ark_drafts_total", "spec_decode_num_drafts_total", "counter",
      "Times that a sequence's step checked guesses of what follows.", &Stats::drafts},
     {"ark_draft_tokens_total", "spec_decode_num_draft_tokens_total", "counter", "Tokens of these guesses.",

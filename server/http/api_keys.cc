@@ -56,6 +56,7 @@ ApiKey key_of(const std::string& line, const std::string& where) {
       throw Error(Code::kUsage,
                   where + ": want KEY, NAME:KEY or NAME KEY, then rpm=N, tpm=N or concurrency=N");
   if (key.secret.empty()) throw Error(Code::kUsage, where + ": the key is empty");
+  key.digest = sha256_hex("ark: key " + key.secret);
   return key;
 }
 

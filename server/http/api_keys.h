@@ -39,6 +39,7 @@ class KeyUsage {
 
 struct ApiKey {
   std::string name, secret;
+  std::string digest;  // SHA-256 of the secret: the same on every server
   KeyLimits limits;
   std::shared_ptr<KeyUsage> usage = std::make_shared<KeyUsage>();
 };

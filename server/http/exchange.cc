@@ -285,6 +285,7 @@ Response Server::run_handler(Exchange& exchange) {
                   std::move(exchange.body),
                   gone,
                   exchange.key ? exchange.key->usage->id : 0,
+                  exchange.key ? exchange.key->digest : "",
                   exchange.head.query(),
                   exchange.head.trace};
   try {

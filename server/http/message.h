@@ -31,6 +31,7 @@ struct Request {
   std::string body;
   std::function<bool()> client_gone;  // asks the socket; a few microseconds
   uint32_t client = 0;                // the API key's KeyUsage::id; 0: without a key
+  std::string owner;                  // ApiKey::digest, likewise
   std::string query;                  // as it was sent, without its question mark
   std::optional<TraceParent> trace;
 };

@@ -12,6 +12,7 @@
 #include "server/load/draft.h"
 #include "server/load/model_cache.h"
 #include "server/load/model_file.h"
+#include "server/load/neighbours.h"
 #include "server/load/ranks.h"
 #include "server/supervise/keep_rank.h"
 #include "server/supervise/model_process.h"
@@ -131,13 +132,20 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   const ModelFile file = find_model(options.model, options.variant);
   const int32_t length = config_length(text::configured_length(file.text_folder, file.onnx));
   TextLoad loading(file, log);
+  check_neighbours(options);
   ServedModel model;
+  model.page_traffic = std::make_shared<schedule::PageTraffic>();
   ARK_CHECK(!is_model_process(), "a model's process starts another");
-  if (is_supervised(options))
+  if (is_supervised(options)) {
     model.runner = std::make_shared<supervise::SupervisedRunner>(
         start_as(kModelProcess, options), length, [&log](std::string_view stage) { log.enter(stage); });
-  else
-    model.runner = load_runner(load_options(options, file, length), log).runner;
+  } else {
+    LoadOptions load = load_options(options, file, length);
+    load.wants_identity = options.shares_pages();
+    LoadedRunner loaded = load_runner(load, log);
+    model.runner = std::move(loaded.runner);
+    find_neighbours(options, loaded.identity, model);
+  }
   const std::shared_ptr<text::ModelText> text = loading.get();
   check_ids(*text, model.runner->limits().vocabulary);
   if (!options.draft_model.empty())

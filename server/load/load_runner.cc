@@ -107,7 +107,7 @@ LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::stri
   return {std::shared_ptr<StepRunner>(model, &model->runner),
           {},
           false,
-          options.is_supervised ? identity_of(model->graph) : ""};
+          options.is_supervised || options.wants_identity ? identity_of(model->graph) : ""};
 }
 
 // Empty if each rank has a GPU to itself, or all run as one launch.
@@ -345,7 +345,8 @@ LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options
     return load_in(group, options, disk, false, log);
   }
   const Fingerprint& fingerprint = job->model.fingerprint;
-  const std::string identity = options.is_supervised ? fingerprint.programs + fingerprint.weights : "";
+  const std::string identity =
+      options.is_supervised || options.wants_identity ? fingerprint.programs + fingerprint.weights : "";
   auto held = std::make_shared<Kept>();
   if (!is_kept && cache.keeps(job->model))
     held->writer = std::make_unique<CacheWriter>(cache, job->model, true, options.finishes_cache);

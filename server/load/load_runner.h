@@ -40,13 +40,14 @@ struct LoadOptions {
   bool finishes_cache = false;  // what is kept is kept before the runner ends, however long that takes
   // By a process that starts this one again: LoadedRunner::identity is wanted, and a silent rank soon taken for dead.
   bool is_supervised = false;
+  bool wants_identity = false;  // LoadedRunner::identity, also without
 };
 
 struct LoadedRunner {
   std::shared_ptr<StepRunner> runner;
   RunnerMemory memory;  // zeros for the plain runner
   bool is_ragged = false;
-  std::string identity;       // of what computes and of samples of the weights: equal for equal models
+  std::string identity;  // of what computes and of samples of the weights: equal for equal models; if wanted
   int32_t machine_ranks = 1;  // of CompileOptions, as it was settled
 };
 

@@ -104,7 +104,8 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   share_pages(state, s, true);
   ++s.in_flight;
   flight.members.push_back(sequence);
-  flight.parts.push_back({count, again, s.redo, std::exchange(s.waits_for_pages, false)});
+  flight.parts.push_back(
+      {count, again, s.redo, std::exchange(s.waits_for_pages, false), std::exchange(s.fetch_ns, 0)});
   state.counts.prompt_tokens += read;
 }
 
@@ -120,7 +121,7 @@ void fill_step(SchedulerState& state, const auto& may_run, bool may_draft, StepD
     if (left > 0) add_to_step(state, s, left, step, flight);
   };
   for (const auto& s : state.running) {
-    if (!s->has_work() || !may_run(*s)) continue;
+    if (!s->can_run() || !may_run(*s)) continue;
     (s->is_decoding() ? decoding : prompts).push_back(s);
   }
   const bool has_drafts = may_draft && prompts.empty() && draft(state, decoding);

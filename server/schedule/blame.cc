@@ -22,6 +22,7 @@ constexpr CauseText kTexts[kCauses] = {
     {"wire", "all ranks waited for messages"},
     {"page_faults", "memory came from a disk"},
     {"restart", "the model's process was lost and began anew"},
+    {"peers", "it waited for pages of its prompt that other servers had"},
     {"slow_reader", "the client did not take what was ready"},
     {"server", "the server itself, between steps and after the last"},
 };
@@ -105,13 +106,16 @@ Shares shares_of_waiting(const StepFacts& step) {
   return shares;
 }
 
-Shares shares_of_wait(int64_t ns, Shares steps, bool for_pages) {
+Shares shares_of_wait(int64_t ns, Shares steps, bool for_pages, int64_t peers_ns) {
   ns = std::max<int64_t>(0, ns);
+  peers_ns = std::clamp<int64_t>(peers_ns, 0, ns);
+  ns -= peers_ns;
   if (const int64_t sum = steps.sum(); sum > ns) {
     for (int64_t& share : steps.ns) share = part_of(ns, share, sum);
   }
   if (for_pages) steps[Cause::kPages] += std::exchange(steps[Cause::kQueue], 0);
   steps[Cause::kServer] += ns - steps.sum();
+  steps[Cause::kPeers] += peers_ns;
   return steps;
 }
 

@@ -23,10 +23,11 @@ enum class Cause : uint8_t {
   kWire,
   kPageFaults,
   kRestart,
+  kPeers,
   kReader,
   kServer,
 };
-inline constexpr std::size_t kCauses = 13;
+inline constexpr std::size_t kCauses = 14;
 
 struct CauseText {
   const char *name, *about;
@@ -65,14 +66,15 @@ struct StepPart {
   int32_t again = 0;           // those of them that were computed before,
   Cause redo = Cause::kPages;  // for this reason
   bool waited_for_pages = false;  // before the step
+  int64_t peers_ns = 0;           // likewise, for pages of other servers
 };
 
 // The step's time as a sequence that takes part sees it, and as one that waits does. Either sums up to ns().
 Shares shares_of(const StepFacts& step, const StepPart& part);
 Shares shares_of_waiting(const StepFacts& step);
 
-// `ns` of waiting, in which others' steps took `steps` (it may be more: they began before): what is left is the
-// server's own.
-Shares shares_of_wait(int64_t ns, Shares steps, bool for_pages);
+// `ns` of waiting, of which `peers_ns` for other servers; in the rest others' steps took `steps` (it may be more: they
+// began before): what is left is the server's own.
+Shares shares_of_wait(int64_t ns, Shares steps, bool for_pages, int64_t peers_ns = 0);
 
 }  // namespace ark::schedule

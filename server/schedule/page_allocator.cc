@@ -6,17 +6,7 @@
 #include "base/error.h"
 
 namespace ark::schedule {
-namespace {
-
-uint64_t hash_of(int32_t parent, std::span<const int32_t> contents) {  // FNV-1a, by words
-  uint64_t h = 1469598103934665603u ^ static_cast<uint32_t>(parent);
-  for (const int32_t word : contents) h = (h * 1099511628211u) ^ static_cast<uint32_t>(word);
-  return h ^ (h >> 29);
-}
-
-}  // namespace
-
-PageAllocator::PageAllocator(int32_t pages) : pages_(static_cast<std::size_t>(pages)) {
+PageAllocator::PageAllocator(int32_t pages) : pages_(static_cast<std::size_t>(pages)), directory_(pages) {
   for (int32_t page = pages; page-- > 0;) free_.push_back(page);
 }
 
@@ -49,7 +39,7 @@ void PageAllocator::give_back(int32_t page, uint64_t last_step) {
   --holders_;
   if (--p.holders > 0) return;
   --held_;
-  if (p.contents.empty()) return release(page);
+  if (!p.is_published) return release(page);
   p.cached_at = ++clock_;
   cached_.emplace(p.cached_at, page);
 }
@@ -68,14 +58,7 @@ void PageAllocator::step_done(uint64_t step) {
     free_.push_back(page);
     return true;
   });
-}
-
-int32_t PageAllocator::find(int32_t parent, std::span<const int32_t> contents) const {
-  const auto [begin, end] = published_.equal_range(hash_of(parent, contents));
-  for (auto at = begin; at != end; ++at)
-    if (const Page& p = pages_[at->second]; p.parent == parent && std::ranges::equal(p.contents, contents))
-      return at->second;
-  return kNoPage;
+  complete_pages();
 }
 
 void PageAllocator::hold(int32_t page) {
@@ -87,22 +70,36 @@ void PageAllocator::hold(int32_t page) {
   ++holders_;
 }
 
-void PageAllocator::publish(int32_t page, int32_t parent, std::span<const int32_t> contents) {
-  pages_[page].parent = parent;
-  pages_[page].contents.assign(contents.begin(), contents.end());
-  published_.emplace(hash_of(parent, contents), page);
+void PageAllocator::publish(int32_t page, int32_t parent, std::span<const int32_t> contents,
+                            uint64_t written_by) {
+  pages_[page].is_published = true;
+  directory_.publish(page, parent, contents);
+  filling_.push_back({page, written_by});
+  complete_pages();
+}
+
+void PageAllocator::step_posted(uint64_t step) {
+  for (Filling& one : filling_)
+    if (one.written_by == kNextStep) one.written_by = step;
+}
+
+void PageAllocator::complete_pages() {
+  std::erase_if(filling_, [&](const Filling& one) {
+    if (one.written_by > done_) return false;
+    directory_.complete(one.page);
+    return true;
+  });
 }
 
 void PageAllocator::unpublish(int32_t page) {
-  Page& p = pages_[page];
-  const auto [begin, end] = published_.equal_range(hash_of(p.parent, p.contents));
-  published_.erase(std::find_if(begin, end, [&](const auto& at) { return at.second == page; }));
-  p.contents.clear();
+  pages_[page].is_published = false;
+  directory_.unpublish(page);
+  std::erase_if(filling_, [&](const Filling& one) { return one.page == page; });
 }
 
 void PageAllocator::forget() {
-  published_.clear();
-  for (Page& p : pages_) p.contents.clear();
+  for (std::size_t page = 0; page < pages_.size(); ++page)
+    if (pages_[page].is_published) unpublish(static_cast<int32_t>(page));
   for (const auto& at : cached_) release(at.second);
   cached_.clear();
 }

@@ -27,6 +27,8 @@ bool preempt_youngest(SchedulerState& state, const Sequence& needy, const Flight
 
 void give_back_pages(SchedulerState& state, Sequence& s) {
   share_pages(state, s, false);
+  s.fetch.reset();
+  s.follows = false;
   for (; !s.pages.empty(); s.pages.pop_back())  // the last first: what continues a page goes before it
     state.pages.give_back(s.pages.back(), s.in_flight ? s.last_step : 0);
   s.pages_known = s.shared = 0;

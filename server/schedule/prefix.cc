@@ -1,7 +1,11 @@
 #include "server/schedule/prefix.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 #include <vector>
+
+#include "base/sha256.h"
 
 namespace ark::schedule {
 namespace {
@@ -10,26 +14,43 @@ int32_t parent_of(const Sequence& s, int32_t index) {
   return index > 0 ? s.pages[index - 1] : PageAllocator::kNoPage;
 }
 
-// What the page is found by, behind its parent. The first of a sequence also says whose it is.
 std::vector<int32_t> contents_of(const Sequence& s, int32_t index, int32_t size) {
-  const auto begin = s.tokens.begin() + std::ptrdiff_t{index} * size;
-  std::vector<int32_t> contents(begin, begin + size);
-  if (index == 0) {
-    contents.push_back(static_cast<int32_t>(s.request.client));
-    contents.insert(contents.end(), s.request.cache_salt.begin(), s.request.cache_salt.end());
-  }
-  return contents;
+  return page_contents(s.scope, s.tokens, index, size);
 }
 
 }  // namespace
 
+std::vector<int32_t> scope_of(const GenerateRequest& request) {
+  if (!request.scope.empty()) return request.scope;
+  if (request.client == 0 && request.cache_salt.empty()) return {};
+  Sha256 sum;
+  sum.add_field(request.owner.empty() ? std::to_string(request.client) : request.owner);
+  sum.add_field(request.cache_salt);
+  const std::string digest = sum.digest();
+  std::vector<int32_t> words(digest.size() / sizeof(int32_t));
+  std::memcpy(words.data(), digest.data(), digest.size());
+  return words;
+}
+
+int32_t wanted_pages(const Sequence& s, int32_t page_size) {
+  const bool is_scored = s.request.prompt_logprobs && s.prompt_rows + 1 < s.prompt_size();
+  const int32_t most = is_scored ? s.prompt_rows : static_cast<int32_t>(s.tokens.size()) - 1;
+  return most / page_size;
+}
+
+void append_page(SchedulerState& state, Sequence& s, int32_t page) {
+  const int32_t size = state.limits.page_size;
+  state.pages.publish(page, parent_of(s, s.shared), contents_of(s, s.shared, size));
+  s.pages.push_back(page);
+  ++s.shared;
+  s.posted += size;
+}
+
 void take_prefix(SchedulerState& state, Sequence& s) {
   if (!state.options.prefix_cache) return;
   const int32_t size = state.limits.page_size;
-  const bool is_scored = s.request.prompt_logprobs && s.prompt_rows + 1 < s.prompt_size();
-  const int32_t most = is_scored ? s.prompt_rows : static_cast<int32_t>(s.tokens.size()) - 1;
-  while (s.posted + size <= most && s.posted == s.shared * size &&
-         s.shared == static_cast<int32_t>(s.pages.size())) {
+  const int32_t most = wanted_pages(s, size);
+  while (s.shared < most && s.posted == s.shared * size && s.shared == static_cast<int32_t>(s.pages.size())) {
     const int32_t page = state.pages.find(parent_of(s, s.shared), contents_of(s, s.shared, size));
     if (page == PageAllocator::kNoPage) return;
     state.pages.hold(page);
@@ -48,7 +69,10 @@ void share_pages(SchedulerState& state, Sequence& s, bool building) {
     const std::vector<int32_t> contents = contents_of(s, s.shared, size);
     const int32_t other = state.pages.find(parent, contents);
     if (other == PageAllocator::kNoPage) {
-      state.pages.publish(own, parent, contents);
+      state.pages.publish(own, parent, contents,
+                          building      ? PageAllocator::kNextStep
+                          : s.in_flight ? s.last_step
+                                        : 0);
       continue;
     }
     if (building) return;

@@ -47,7 +47,7 @@ void Record::begin(const Ledger& ledger) {
 void Record::step(const Ledger& ledger, const StepPart& part) {
   const StepFacts& facts = ledger.last;
   const Shares others = difference(difference(ledger.total, seen_), shares_of_waiting(facts));
-  Shares shares = wait(facts.begin, others, part.waited_for_pages);
+  Shares shares = wait(facts.begin, others, part.waited_for_pages, part.peers_ns);
   if (facts.begin - told_ > kShortWait) add(Phase::kQueue, facts.begin, std::exchange(shares, {}));
   shares.add(shares_of(facts, part));
   add(part.prompt > 0 ? Phase::kPrompt : Phase::kStream, facts.end, shares);
@@ -102,8 +102,8 @@ void Record::sent(Clock::time_point now, std::chrono::nanoseconds blocked) {
   last_byte = now;
 }
 
-Shares Record::wait(Clock::time_point end, const Shares& steps, bool for_pages) const {
-  return shares_of_wait((end - told_).count(), steps, for_pages);
+Shares Record::wait(Clock::time_point end, const Shares& steps, bool for_pages, int64_t peers_ns) const {
+  return shares_of_wait((end - told_).count(), steps, for_pages, peers_ns);
 }
 
 void Record::add(Phase phase, Clock::time_point end, const Shares& shares) {

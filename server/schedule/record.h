@@ -82,7 +82,7 @@ class Record {
     return then == Clock::time_point{} ? 0 : std::chrono::nanoseconds(then - queued).count();
   }
   // What the time up to `end` went to, of which others' steps took `steps`.
-  Shares wait(Clock::time_point end, const Shares& steps, bool for_pages) const;
+  Shares wait(Clock::time_point end, const Shares& steps, bool for_pages, int64_t peers_ns = 0) const;
   void add(Phase phase, Clock::time_point end, const Shares& shares);
   void merge_spans();
 

@@ -17,12 +17,22 @@ constexpr auto kLook = 50ms;  // between looks at what others want, and at wheth
 
 }  // namespace
 
-Scheduler::Scheduler(StepRunner& runner, SchedulerOptions options, RecordSink sink, StepRunner* draft_model)
+Scheduler::Scheduler(StepRunner& runner, SchedulerOptions options, RecordSink sink, StepRunner* draft_model,
+                     PageSource* neighbours)
     : runner_(runner),
       sink_(std::move(sink)),
       state_(runner.limits(), options),
       turns_(runner, state_, [this] { publish_stats(); }) {
   if (draft_model != nullptr) state_.drafter = std::make_unique<Drafter>(*draft_model);
+  state_.neighbours = neighbours;
+  if (neighbours)
+    neighbours->on_arrival([this] {
+      {
+        const std::lock_guard lock(mutex_);
+        has_pages_ = true;
+      }
+      arrived_.notify_one();
+    });
   publish_stats();
   thread_ = std::thread([this] { run(); });
 }
@@ -61,6 +71,7 @@ void Scheduler::shutdown() {
   }
   arrived_.notify_one();
   if (thread_.joinable()) thread_.join();
+  if (state_.neighbours) state_.neighbours->on_arrival({});
 }
 
 std::string Scheduler::failure() const {
@@ -122,7 +133,7 @@ void Scheduler::compute() {
   if (lost_at_ != Ticket::Clock::time_point{})
     state_.ledger.total[Cause::kRestart] += (Ticket::Clock::now() - std::exchange(lost_at_, {})).count();
   turns_.post_steps([] { return Ticket::Clock::now(); });
-  if (state_.flights.empty()) return;
+  if (state_.flights.empty()) return wait_for_pages();
   if (auto result = runner_.poll(kLook)) turns_.take_results(std::move(*result), Ticket::Clock::now());
 }
 
@@ -154,6 +165,14 @@ void Scheduler::wait_for_work() {
   }
   arrived_.wait_for(lock, kLook,
                     [&] { return stopping_ || !incoming_.empty(); });  // the runner may die meanwhile
+}
+
+// Of others: nothing else can run.
+void Scheduler::wait_for_pages() {
+  if (std::ranges::none_of(state_.running, [](const auto& s) { return s->waits_for_others(); })) return;
+  std::unique_lock lock(mutex_);
+  arrived_.wait_for(lock, kLook, [&] { return stopping_ || !incoming_.empty() || has_pages_; });
+  has_pages_ = false;
 }
 
 void Scheduler::admit_incoming() {

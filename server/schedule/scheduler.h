@@ -21,9 +21,10 @@ namespace ark::schedule {
 
 class Scheduler {
  public:
-  // Takes the runners by reference; they outlive the scheduler. Starts the thread. `draft_model`: may be null.
+  // Takes the runners by reference; they outlive the scheduler, as `neighbours` do. Starts the thread. `draft_model`
+  // and `neighbours` may be null.
   Scheduler(StepRunner& runner, SchedulerOptions options, RecordSink sink = {},
-            StepRunner* draft_model = nullptr);
+            StepRunner* draft_model = nullptr, PageSource* neighbours = nullptr);
   ~Scheduler();  // shutdown at once
 
   // Throws Error(kInvalidArgument) if the request can never run (too long, unknown token, ...),
@@ -41,6 +42,8 @@ class Scheduler {
   std::string restarting() const;
   SchedulerStats stats() const;
   const RunnerLimits& limits() const { return state_.limits; }
+  // Any thread may look pages up, and read them from the runner.
+  const PageDirectory& directory() const { return state_.pages.directory(); }
 
  private:
   void run();
@@ -48,6 +51,7 @@ class Scheduler {
   void compute();
   void begin_anew(const std::string& why);
   void wait_for_work();
+  void wait_for_pages();
   void admit_incoming();
   void fail_all(const std::string& why);
   void publish_stats();
@@ -58,7 +62,7 @@ class Scheduler {
   mutable std::mutex mutex_;  // guards what follows, up to the blank line
   std::condition_variable arrived_, idle_;
   std::deque<std::shared_ptr<Sequence>> incoming_;
-  bool draining_ = false, stopping_ = false, is_idle_ = true;
+  bool draining_ = false, stopping_ = false, is_idle_ = true, has_pages_ = false;
   std::string failure_, restarting_;
   SchedulerStats stats_;
 

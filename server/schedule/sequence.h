@@ -1,11 +1,13 @@
 // One request as the scheduler works on it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "server/schedule/lookup.h"
+#include "server/schedule/page_source.h"
 #include "server/schedule/ticket.h"
 
 namespace ark::schedule {
@@ -24,6 +26,7 @@ struct Sequence {
   int32_t in_flight = 0;   // posted steps that are not done and hold this sequence
   uint64_t last_step = 0;  // last step that touches its pages
 
+  std::vector<int32_t> scope;  // whose pages it shares (prefix.h)
   int32_t slot = -1;
   std::vector<int32_t> pages;
   int32_t pages_known = 0;       // entries of `pages` that the device's table holds
@@ -33,6 +36,14 @@ struct Sequence {
   Cause redo = Cause::kPages;    // why tokens up to there are computed again
   bool waits_for_pages = false;  // since its last step
   bool done = false;             // finished towards the client; rows still in flight are ignored
+
+  // Pages that other servers are asked for (neighbour.h). While they come the sequence is in no step.
+  std::unique_ptr<PageFetch> fetch;
+  int32_t fetched = 0, fetch_end = 0;  // the page that comes next, and the one behind the last
+  bool was_asked = false;              // once in its life
+  bool follows = false;                // another one waits for the page that it lacks
+  std::chrono::steady_clock::time_point fetch_began{};
+  int64_t fetch_ns = 0;  // waited for them since its last step
 
   // Guesses of what follows; those that a step in flight computes from index `drafted_at` on, whether the client
   // expects them, and how many were right. Then no other step is in flight, and `asked` counts one of its tokens only.
@@ -55,6 +66,8 @@ struct Sequence {
   bool has_work() const {
     return !done && (asked < target() || (request.prompt_logprobs && prompt_rows + 1 < prompt_size()));
   }
+  bool waits_for_others() const { return !done && (fetch || follows); }
+  bool can_run() const { return has_work() && !waits_for_others(); }
   // To blame, perhaps: it runs alone until that is settled.
   bool is_suspect() const { return !done && losses > 1 && static_cast<int32_t>(tokens.size()) < cleared_at; }
   bool is_decoding() const { return posted + 1 >= asked && posted >= prompt_size(); }

@@ -13,6 +13,7 @@
 #include "server/schedule/drafter.h"
 #include "server/schedule/pace.h"
 #include "server/schedule/page_allocator.h"
+#include "server/schedule/page_source.h"
 #include "server/schedule/record.h"
 #include "server/schedule/sequence.h"
 
@@ -69,6 +70,8 @@ struct SchedulerState {
   std::deque<Flight> flights;
   Pace pace;
   std::unique_ptr<Drafter> drafter;  // null: drafts are looked up only
+  PageSource* neighbours = nullptr;  // null: there are none
+  int32_t passed_over = 0;           // times since they were asked last that they seemed too slow
   Ledger ledger;
   std::map<uint32_t, ClientWork> work;  // by client
   SchedulerStats counts;

@@ -29,7 +29,9 @@ struct GenerateRequest {
   int32_t top_logprobs = -1;     // -1: no log-probabilities; n >= 0: the token's own and the n best
   bool prompt_logprobs = false;  // events for the prompt's tokens too (from the second on)
   uint32_t client = 0;           // whose it is; only equal clients with equal salts share cached prompts
+  std::string owner;             // the same on every server: of the client's secret, or empty
   std::string cache_salt;
+  std::vector<int32_t> scope;        // who shares, if not by these three (scope_of)
   std::vector<int32_t> expected;     // what may be generated: a guess, that changes nothing but the time
   int32_t max_drafts = kMostDrafts;  // guesses that a step computes beside the next token
   Origin origin;

@@ -7,8 +7,10 @@
 #include "base/error.h"
 #include "server/schedule/admit.h"
 #include "server/schedule/batch.h"
+#include "server/schedule/neighbour.h"
 #include "server/schedule/order.h"
 #include "server/schedule/preempt.h"
+#include "server/schedule/prefix.h"
 #include "server/schedule/speculate.h"
 
 namespace ark::schedule {
@@ -18,6 +20,7 @@ std::shared_ptr<Sequence> make_sequence(GenerateRequest request, RecordSink sink
   auto sequence = std::make_shared<Sequence>();
   sequence->request = std::move(request);
   sequence->tokens = sequence->request.prompt;
+  sequence->scope = scope_of(sequence->request);
   sequence->asked = sequence->prompt_size();
   sequence->ticket = std::make_shared<Ticket>(sequence->request, std::move(sink), arrival);
   return sequence;
@@ -39,6 +42,7 @@ void Turns::settle(Clock::time_point now) {
   std::erase_if(state_.waiting, [](const auto& s) { return s->done; });
   retire_finished();
   give_slots(state_);
+  ask_neighbours(state_, runner_, now);
   for (const auto& s : state_.running)
     if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength, now);  // max_tokens: 0
 }
@@ -46,8 +50,11 @@ void Turns::settle(Clock::time_point now) {
 void Turns::post_steps(const std::function<Clock::time_point()>& clock) {
   while (static_cast<int32_t>(state_.flights.size()) < state_.limits.depth && post_step(clock)) {
   }
-  const auto has_work = [](const auto& s) { return s->has_work(); };
-  ARK_CHECK(!state_.flights.empty() || std::ranges::none_of(state_.running, has_work),
+  const auto can_run = [](const auto& s) { return s->can_run(); };
+  // Who waits for others' pages may hold those that somebody needs.
+  const auto waits = [](const auto& s) { return s->waits_for_others(); };
+  ARK_CHECK(!state_.flights.empty() || std::ranges::none_of(state_.running, can_run) ||
+                std::ranges::any_of(state_.running, waits),
             "the scheduler has work but nothing can run");
 }
 
@@ -61,6 +68,7 @@ bool Turns::post_step(const std::function<Clock::time_point()>& clock) {
   posted.load.posted = clock();
   posted.step = runner_.post(step);
   for (const auto& s : posted.members) s->last_step = posted.step;
+  state_.pages.step_posted(posted.step);
   ++state_.counts.steps;
   state_.counts.step_sequences = static_cast<int64_t>(posted.members.size());
   state_.counts.step_tokens = static_cast<int64_t>(step.tokens.size());
@@ -74,6 +82,7 @@ void Turns::take_results(StepResult result, Clock::time_point now) {
   state_.flights.pop_front();
   ARK_CHECK(result.rows.size() == flight.rows.size(), "a step's rows and results differ in number");
   tell_records(flight, now, result.cost);
+  state_.pages.step_done(result.step);  // first: who has an answer finds its pages complete
   state_.counts.sent_bytes += result.cost.sent.data;
   state_.counts.unsent_zeros += result.cost.sent.zeros;
   state_.pace.step_done(flight.load, now);
@@ -83,7 +92,6 @@ void Turns::take_results(StepResult result, Clock::time_point now) {
   for (const auto& s : flight.members) count_drafts(state_, *s);
   for (const auto& s : flight.members)
     if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength, now);
-  state_.pages.step_done(result.step);
 }
 
 void Turns::tell_records(const Flight& flight, Clock::time_point now, const StepCost& cost) {

@@ -16,7 +16,9 @@ Model::Model(ServedModel given, schedule::SchedulerOptions scheduling, schedule:
             slowest->add(record);
             if (also) also(std::move(record));
           },
-          served.draft_runner.get())) {}
+          served.draft_runner.get(), served.neighbours.get())) {
+  if (!served.page_traffic) served.page_traffic = std::make_shared<schedule::PageTraffic>();
+}
 
 bool Model::is_called(const std::string& name) const {
   return name == served.name || std::ranges::find(served.aliases, name) != served.aliases.end();

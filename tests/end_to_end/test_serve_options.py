@@ -47,6 +47,7 @@ BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "
                "--log-level": "loud", "--numerics": "good", "--variant": "q4",
                "--activations": "fp4", "--weights": "int3",
               "--plan": "/nowhere/plan", "--cache-size": "8Q", "--cors-origins": "app.example", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
+              "--kv-listen": "29600", "--kv-peers": "127.0.0.1:29600,node-b", "--role": "cook",
               "--api-key-file": "/nowhere/keys", "--model": "/nowhere/model.onnx"}
 # Of a server that is started below, all at once.
 ENVIRONMENT = {"SERVED_MODEL_NAME": "named", "HOST": "127.0.0.1", "TP": "2", "PROCESSES": "true", "NO_SUPERVISE": "true",

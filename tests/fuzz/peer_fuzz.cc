@@ -1,6 +1,6 @@
-// libFuzzer: what a peer may send. The first byte says where: at the door, in frames of transport socket, or in the
-// records of set-up. Without the key nobody passes the door; after it nothing is written outside what is a peer's, and
-// no record does more than throw an Error.
+// libFuzzer: what a peer may send. The first byte says where: at the door, in frames of transport socket, in the
+// records of set-up, or in questions and answers for pages. Without the key nobody passes the door; after it nothing is
+// written outside what is a peer's, and no record does more than throw an Error.
 #include <sys/socket.h>
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include "dma/local/setup.h"
 #include "dma/socket/wire.h"
 #include "dma/transports.h"
+#include "server/peers/messages.h"
 
 namespace {
 
@@ -115,6 +116,26 @@ void tell(std::string_view bytes) {
   }
 }
 
+// A question for pages, or one of them.
+void ask(std::string_view bytes) {
+  const ark::peers::PageShape shape{64, 4, 32, 50};
+  try {
+    const ark::peers::Question question = ark::peers::question_of(bytes, shape);
+    check(question.tokens.size() <= 32 && question.tokens.size() % 4 == 0);
+    check(question.first < question.tokens.size() / 4 && question.scope.size() <= 8);
+    check(ark::peers::to_blob(question) == bytes);
+  } catch (const ark::Error&) {
+  }
+  std::string page(bytes);
+  try {
+    ark::peers::open_page(page, 1, shape);
+    check(page.size() == 64);
+    ark::peers::seal_page(page, 1, shape);
+    check(page == bytes);
+  } catch (const ark::Error&) {
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
@@ -123,5 +144,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   if (data[0] == 'k') knock(bytes);
   if (data[0] == 'w') write_to(bytes);
   if (data[0] == 't') tell(bytes);
+  if (data[0] == 'q') ask(bytes);
   return 0;
 }

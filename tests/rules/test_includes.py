@@ -24,7 +24,8 @@ SERVER_ROOMS = {
     "session": {"schedule", "text", "trace", "model.h"},
     "api": {"http", "session", "schedule", "text", "trace", "json", "version.h"},
     "supervise": set(),
-    "load": {"schedule", "supervise", "text", "model.h", "config.h", "command_line.h", "version.h", "tools/main_guard.h"},
+    "peers": {"schedule"},
+    "load": {"schedule", "supervise", "peers", "text", "model.h", "config.h", "command_line.h", "version.h", "tools/main_guard.h"},
 }
 SERVER_ROOMS["tools"] = {"schedule", "session", "text", "load", "json", "model.h", "config.h", "command_line.h",
                          "version.h"}
@@ -44,7 +45,7 @@ ENGINE_ROOMS = {
     "plain": {"", "cpu", "run"},
 }
 # What puts the parts together: loading, main functions and tools. These also see the importer and the transports.
-COMPOSITION_ROOTS = re.compile(r"server/([^/]+|load/.*|supervise/.*|tools/.*)$")
+COMPOSITION_ROOTS = re.compile(r"server/([^/]+|load/.*|peers/.*|supervise/.*|tools/.*)$")
 # Outside libraries, by the folders that may use them. What is named nowhere is the C++ library or the system's.
 LIBRARIES = {
     "google/protobuf/": {"importer"},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <limits>
 #include <map>
@@ -56,6 +57,16 @@ class FakeRunner : public StepRunner {
   // Only so many steps end, until more are allowed. Any thread.
   static constexpr auto kAllSteps = std::numeric_limits<uint64_t>::max();
   void allow(uint64_t steps) { allowed_ = steps; }
+  // A page's bytes are its tokens.
+  int64_t page_bytes() const override { return int64_t{limits_.page_size} * 4; }
+  void read_page(int32_t page, std::span<std::byte> to) const override {
+    std::memcpy(to.data(), memory_.data() + std::ptrdiff_t{page} * limits_.page_size, to.size());
+  }
+  void write_page(int32_t page, std::span<const int32_t> tokens, std::span<const std::byte> from) override {
+    ARK_CHECK(std::ssize(tokens) == limits_.page_size && std::ssize(from) == page_bytes(), "no whole page");
+    for (const auto& reads : reads_) ARK_CHECK(!reads.contains(page), "a step in flight reads the page");
+    std::memcpy(memory_.data() + std::ptrdiff_t{page} * limits_.page_size, from.data(), from.size());
+  }
   void fail_at(uint64_t step) { fail_at_ = step; }
   void poison(int32_t token) { poison_ = token; }  // what follows it has no finite logits
 

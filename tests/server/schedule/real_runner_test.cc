@@ -8,6 +8,7 @@
 #include "server/schedule/scheduler.h"
 #include "tests/engine/driving.h"
 #include "tests/engine/token_graphs.h"
+#include "tests/server/schedule/direct_source.h"
 #include "tests/server/schedule/requests.h"
 
 namespace ark::schedule {
@@ -103,6 +104,39 @@ TEST_P(RealRunner, GivesEveryoneTheTokensThatTheyGetAlone) {
   EXPECT_GT(scheduler.stats().accepted_tokens, 0);
   EXPECT_GT(scheduler.stats().draft_tokens, scheduler.stats().accepted_tokens);
 }
+
+// Pages that another runner has computed give the bytes that computing them gives, penalties of prompts included.
+class RealNeighbours : public testing::TestWithParam<std::pair<int32_t, DType>> {};
+
+TEST_P(RealNeighbours, TakenPagesAreComputedOnes) {
+  test::RunnerSetup setup;
+  setup.ranks = GetParam().first;
+  setup.kv_dtype = GetParam().second;
+  setup.options.threads = setup.ranks;
+  const auto one = test::make_runner(test::llama_tokens(), setup);
+  const auto other = test::make_runner(test::llama_tokens(), setup);
+  EXPECT_EQ(one->page_bytes(), page_bytes({one->program()}) * setup.ranks);
+  Scheduler first(*one, {});
+  test::DirectSource source(first, *one);
+  Scheduler second(*other, {}, {}, nullptr, &source);
+  std::mt19937 random(3);
+  int64_t cached = 0;
+  for (int i = 0; i < 12; ++i) {
+    GenerateRequest request = any_request(random);
+    request.cache_salt = std::to_string(i);  // each is asked for
+    Finish how;
+    const std::vector<TokenEvent> computed = collect(*first.submit(request), -1, how);
+    const auto ticket = second.submit(request);
+    const std::vector<TokenEvent> got = collect(*ticket, -1, how);
+    ASSERT_TRUE(std::ranges::equal(got, computed, is_same)) << i;
+    EXPECT_EQ(ticket->times().cached_tokens, (std::ssize(request.prompt) - 1) / 4 * 4);
+    cached += ticket->times().cached_tokens;
+  }
+  EXPECT_GT(cached, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(KvTypes, RealNeighbours,
+                         testing::Values(std::pair(1, DType::kF32), std::pair(2, DType::kI8)));
 
 INSTANTIATE_TEST_SUITE_P(SchedulerDegrees, RealRunner, testing::Values(1, 2));
 
