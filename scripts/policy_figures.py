@@ -192,17 +192,17 @@ def neighbours(server, dice):
             Server(server.model, *server.options, "--kv-peers", address) as two:
         for one_or_two in (one, two):
             one_or_two.times(ids(random.Random(0), 600), 30)  # warm
-        time.sleep(2)  # they have met
+        before = two.metrics()
         for _ in range(9):
             prompt = ids(dice, 1000)
             sides = [side.stream(prompt=prompt, max_tokens=tokens) for side in (one, two)]
             if [token for _, token in sides[0]] != [token for _, token in sides[1]]:
                 raise SystemExit("other tokens with pages of another server than without")
             alone.append(sides[0][0][0]), taken.append(sides[1][0][0])
-        metrics = two.metrics()
-    return {"computed": round(statistics.median(alone)), "taken": round(statistics.median(taken)),
-            "pages": metrics["ark_kv_pages_fetched_total"] / 9, "mebibytes": metrics["ark_kv_fetched_bytes_total"] / 9 / 2**20,
-            "round_trips": metrics["ark_kv_peer_questions_total"] / 10}  # the warm prompt asks, too
+        after = two.metrics()
+    per_prompt = {name: round((after[f"ark_kv_{name}_total"] - before[f"ark_kv_{name}_total"]) / 9, 1)
+                  for name in ("peer_questions", "pages_fetched", "fetched_bytes")}
+    return {"computed": round(statistics.median(alone)), "taken": round(statistics.median(taken)), **per_prompt}
 
 
 def main():

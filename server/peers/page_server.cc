@@ -35,7 +35,7 @@ PageShape shape_of(const StepRunner& runner) {
     throw Error(
         Code::kUnsupported,
         "--kv-listen and --kv-peers: the keys and values of this model do not lie in pages of this process; "
-        "that takes a batched model, on the CPU, without --processes and --supervise");
+        "that takes a batched model on the CPU (--device cpu), without --processes and --supervise");
   if (shape.bytes + static_cast<int64_t>(kPageTail) > static_cast<int64_t>(dma::kMaxPayload) ||
       most_question_bytes(shape) > dma::kMaxPayload)
     throw Error(Code::kUnsupported, "--kv-listen and --kv-peers: a page of " + std::to_string(shape.bytes) +

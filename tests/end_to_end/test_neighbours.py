@@ -88,6 +88,21 @@ def test_a_prefill_server_computes_until_it_is_killed(tiny_model, expected):
         assert same(complete(decode, PROMPTS[0][:50], temperature=0), complete(decode, PROMPTS[0][:50], temperature=0))
 
 
+def test_keys_share_with_themselves_wherever_they_stand(tiny_model, tmp_path):
+    def keys(name, text):
+        file = tmp_path / name
+        file.write_text(text)
+        file.chmod(0o600)
+        return "--api-key-file", file
+
+    at = address()
+    with Server("--model", tiny_model, "--kv-listen", at, *keys("one", "alice:one\nbob:two\n")) as one, \
+            Server("--model", tiny_model, "--kv-peers", at, *keys("two", "carol:three\nbob:two\nann:one\n")) as two:
+        wait_for_neighbour(two)
+        complete(one, PROMPTS[0], "one")
+        assert [cached(complete(two, PROMPTS[0], key)) for key in ("two", "three", "one")] == [0, 0, 96]
+
+
 @pytest.mark.parametrize("options, why", [
     (("--kv-listen", "0.0.0.0:29600"), "--kv-listen 0.0.0.0:29600 is beyond this machine"),
     (("--kv-peers", "127.0.0.1:29600,192.0.2.1:29600"), "--kv-peers 192.0.2.1:29600 is beyond this machine"),
