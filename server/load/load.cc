@@ -134,6 +134,7 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   TextLoad loading(file, log);
   check_neighbours(options);
   ServedModel model;
+  model.fingerprint = fingerprint_of(file);
   model.page_traffic = std::make_shared<schedule::PageTraffic>();
   ARK_CHECK(!is_model_process(), "a model's process starts another");
   if (is_supervised(options)) {
@@ -155,7 +156,6 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   std::erase(model.aliases, "");
   model.name = model.aliases.empty() ? file.name : model.aliases[0];
   std::erase(model.aliases, model.name);
-  model.fingerprint = fingerprint_of(file);
   model.end_ids = text->eos_ids;
   model.text = text;
   return model;

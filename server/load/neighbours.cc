@@ -47,8 +47,8 @@ void find_neighbours(const ServeOptions& options, const std::string& identity, S
   if (!options.shares_pages()) return;
   const peers::PageShape shape = peers::shape_of(*model.runner);
   Sha256 sum;
-  for (const std::string& part :
-       {std::string(kVersion), identity, std::to_string(shape.bytes), std::to_string(shape.tokens)})
+  for (const std::string& part : {std::string(kVersion), model.fingerprint, identity,
+                                  std::to_string(shape.bytes), std::to_string(shape.tokens)})
     sum.add_field(part);
   model.page_identity = sum.hex();
   if (options.kv_peers.empty()) return;

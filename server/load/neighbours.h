@@ -16,8 +16,8 @@ namespace ark {
 // as read_cluster_key.
 void check_neighbours(const ServeOptions& options);
 
-// Of a model that is loaded in this process, `identity` as of LoadedRunner. Throws Error(kUnsupported) where its pages
-// cannot be shared.
+// Of a model that is loaded in this process and has its fingerprint; `identity` as of LoadedRunner. Throws
+// Error(kUnsupported) where its pages cannot be shared.
 void find_neighbours(const ServeOptions& options, const std::string& identity, ServedModel& model);
 
 // Where others ask for pages; not open where nobody may. Throws Error(kOs).

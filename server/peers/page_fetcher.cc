@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "dma/blob.h"
 #include "dma/bootstrap/door.h"
 
 namespace ark::peers {
@@ -262,7 +263,7 @@ void PageFetcher::take_answer(const dma::Socket& socket, Task& task, Deadline un
   }
 }
 
-dma::Socket PageFetcher::connect(const Neighbour& neighbour) const {
+dma::Socket PageFetcher::connect(Neighbour& neighbour) {
   const Deadline until = Deadline::after(kConnectTime);
   dma::Socket socket = dma::Socket::connect_once(neighbour.address, until);
   const std::string who = line_of(neighbour.address);
@@ -273,6 +274,14 @@ dma::Socket PageFetcher::connect(const Neighbour& neighbour) const {
     throw Error(Code::kUsage, "refused: " + escaped(answer.payload, dma::kMaxReason));
   if (got != Received::kFrame || answer.header.kind != FrameKind::kWelcome)
     throw Error(Code::kUnavailable, "no welcome comes");
+  dma::BlobReader welcome(answer.payload, "a welcome");
+  const auto server = welcome.number<uint64_t>();
+  welcome.end();
+  if (server == traffic_->server) {
+    const std::lock_guard lock(mutex_);
+    neighbour.is_self = true;
+    throw Error(Code::kUnavailable, "it is this server itself, which asks the others only");
+  }
   return socket;
 }
 
@@ -306,7 +315,7 @@ void PageFetcher::keep(const std::stop_token& stop) {
     for (Neighbour& neighbour : neighbours_) {
       {
         const std::lock_guard lock(mutex_);
-        if (neighbour.is_up || Clock::now() < neighbour.retry_at) continue;
+        if (neighbour.is_up || neighbour.is_self || Clock::now() < neighbour.retry_at) continue;
       }
       if (stop.stop_requested()) return;
       try {

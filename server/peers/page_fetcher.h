@@ -46,6 +46,7 @@ class PageFetcher : public schedule::PageSource {
     std::string address;
     std::vector<dma::Socket> idle;  // connections
     bool is_up = false;
+    bool is_self = false;    // this server, which is never asked
     int failures = 0;        // in a row
     bool was_wrong = false;  // the last question to it failed
     Clock::time_point retry_at{};
@@ -58,7 +59,7 @@ class PageFetcher : public schedule::PageSource {
   void run(const std::stop_token& stop, Task& task);
   Outcome ask_one(Neighbour& neighbour, Task& task);
   void take_answer(const dma::Socket& socket, Task& task, dma::Deadline until);
-  dma::Socket connect(const Neighbour& neighbour) const;
+  dma::Socket connect(Neighbour& neighbour);
   dma::Socket take_connection(Neighbour& neighbour);
   void fail(Neighbour& neighbour, const std::string& why);
   void note_answer(Neighbour& neighbour, dma::Socket socket);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "dma/blob.h"
 #include "dma/bootstrap/door.h"
 
 namespace ark::peers {
@@ -94,7 +95,7 @@ std::string PageServer::seat(dma::Socket& socket, const std::string& visitor) {
 
 void PageServer::serve(const std::stop_token& stop, Guest& guest) {
   try {
-    send(guest.socket, FrameKind::kWelcome, "");
+    send(guest.socket, FrameKind::kWelcome, dma::BlobWriter().number(traffic_->server).take());
     for (dma::Frame frame; !stop.stop_requested();) {
       const dma::Received got =
           dma::receive_frame(guest.socket, frame, most_question_bytes(shape_), dma::Deadline::never());

@@ -16,8 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 using Time = std::chrono::steady_clock::time_point;
 
-constexpr auto kLeastPatience =
-    50ms;  // short prompts are computed sooner; a round trip has its time all the same
+// Short prompts are computed sooner; a neighbour on a busy machine has its time all the same.
+constexpr auto kLeastPatience = 250ms;
 constexpr auto kUnknownPatience = 1s;        // where it is not known what computing takes
 constexpr auto kComputingPatience = 60s;     // they say that they live meanwhile
 constexpr int32_t kLookAgain = 32;           // high prices, too, are looked at again

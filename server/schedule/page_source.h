@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
+
 namespace ark::schedule {
 
 struct PageQuestion {
@@ -48,6 +50,7 @@ class PageSource {
 
 // What a server and its neighbours have exchanged, for /metrics. Any thread.
 struct PageTraffic {
+  const uint64_t server = random_word();              // which one it is: lists of neighbours may name oneself
   std::atomic<int64_t> asked{0};                      // questions to a neighbour: a round trip each
   std::atomic<int64_t> fetched{0}, fetched_bytes{0};  // pages that came
   std::atomic<int64_t> failed{0};                     // questions without a right answer in time

@@ -51,9 +51,10 @@ def test_replicas_share_and_one_dies(tiny_model, expected, tmp_path):
         assert two.metric("ark_kv_fetched_bytes_total") == one.metric("ark_kv_served_bytes_total") > 0
         assert two.metric("ark_prompt_tokens_total") == 4 + 4 + 100
         until(lambda: any(" cached_tokens=96 " in line for line in list(two.log)), "the request's line")
-        one.signal(signal.SIGSTOP)  # neither gone nor there
-        assert same(complete(two, PROMPTS[2], temperature=0), expected[4])
-        assert two.metric("ark_kv_peer_failures_total") == 1
+        one.signal(signal.SIGSTOP)  # neither gone nor there; asked once, if at all
+        for t in (0, 1):
+            assert same(complete(two, PROMPTS[2], temperature=t), expected[4 + t])
+        assert two.metric("ark_kv_peer_failures_total") <= 1
         one.kill()
         for t in (0, 1):
             assert same(complete(two, PROMPTS[3], temperature=t), expected[6 + t])
