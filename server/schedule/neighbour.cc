@@ -116,8 +116,8 @@ void ask_neighbours(SchedulerState& state, StepRunner& runner, Time now) {
   std::size_t left = is_alone ? SIZE_MAX : kMostBytes;
   for (const auto& s : state.running) {
     if (s->done) continue;
-    if (s->fetch) left -= std::min(left, take(state, runner, *s, left, now));
     if (!s->fetch) ask(state, *s, now);
+    if (s->fetch) left -= std::min(left, take(state, runner, *s, left, now));
   }
 }
 
