@@ -85,6 +85,7 @@ class Engine {
       if (own.size() == 1 && !groups_.empty()) tell_peers(error.what());
       throw;
     }
+    limits_.processors = device_ ? 0 : executor_options(options, own[0]).processors;
     if (!device_) return;
     for (const auto& store : weights_) store->release();  // the GPU has them
   }

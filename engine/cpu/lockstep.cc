@@ -36,7 +36,8 @@ class Lockstep final : public CpuExecutor {
 
   dma::Fault run_step(uint64_t n) {
     std::vector<std::size_t> next(ranks_.size(), 0);
-    for (auto& rank : ranks_) rank->begin_step(n);
+    for (auto& rank : ranks_) rank->begin_step(n, rank->most_processors(n));
+    active_ = ranks_[0]->most_processors(n);
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -58,8 +59,8 @@ class Lockstep final : public CpuExecutor {
   dma::Fault run_instance(std::size_t r, std::size_t next) {
     Rank& rank = *ranks_[r];
     const Rank::Instance& instance = rank.schedule()[next];
-    for (int32_t p = 0; p < options_.processors; ++p) rank.run(instance, p);
-    for (int32_t p = 0; p < options_.processors; ++p) {
+    for (int32_t p = 0; p < active_; ++p) rank.run(instance, p);
+    for (int32_t p = 0; p < active_; ++p) {
       if (dma::Fault fault = rank.finish(instance, p, step_context(r))) return fault;
     }
     return {};
@@ -74,6 +75,8 @@ class Lockstep final : public CpuExecutor {
     fail(*ranks_[r], fault);
     return fault;
   }
+
+  int32_t active_ = 0;  // processors of this step
 };
 
 }  // namespace

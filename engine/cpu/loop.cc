@@ -2,11 +2,16 @@
 //
 // A launch is a lease: the gang returns its threads after `lease` steps, or when no step has come for a while
 // (parked); post() launches it again. The gang's leader (rank 0, processor 0 of this process) alone looks at
-// the mailbox; each rank's processor 0 reads the descriptor for its rank.
+// the mailbox; each rank's processor 0 reads the descriptor for its rank, and chooses how many of the rank's processors
+// take part: the first ones. The others sleep until a turn is opened to them.
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
+#include <utility>
 
 #include "base/error.h"
+#include "engine/cpu/company.h"
 #include "engine/cpu/host_side.h"
 #include "engine/cpu/pool.h"
 #include "engine/cpu/processor_meter.h"
@@ -46,12 +51,24 @@ class Loop final : public CpuExecutor {
  private:
   // What the processors of a rank tell each other between steps.
   struct RankControl {
-    dma::Counter64 ready;    // turns that the rank's leader has opened
+    explicit RankControl(int32_t processors) : opened(processors), company(processors), lost(processors) {}
+
+    std::vector<dma::Counter64>
+        opened;              // by processor: turns of this lease that the rank's leader has opened to it
     dma::Counter64 through;  // processors that have run a step, over all steps
+    // Of the turn that is open; the leader writes them before it opens it.
+    uint64_t step = 0;
+    int32_t active = 0;  // processors that take part
+    bool leaves = false;
+    // The leader's alone.
+    uint64_t all_through = 0;  // what `through` comes to with this step
+    int64_t begin_ns = 0;  // of the time that `lost` is about: this step and what was since the one before
+    Company company;
+    std::vector<int64_t> lost;  // as for Company::step_done
   };
 
   void on_prepared() override {
-    controls_ = std::vector<RankControl>(ranks_.size());
+    for (std::size_t r = 0; r < ranks_.size(); ++r) controls_.emplace_back(options_.processors);
     meters_ = std::vector<ProcessorMeter>(ranks_.size() * options_.processors);
     costs_.resize(Mailbox::kDepth * meters_.size());
     if (options_.trace_events > 0)
@@ -81,6 +98,8 @@ class Loop final : public CpuExecutor {
   // Under mutex_; no thread of the gang is alive. Throws std::system_error where one cannot be started; then none runs.
   void launch() {
     gang_ = static_cast<int>(ranks_.size()) * options_.processors;
+    for (RankControl& control : controls_)
+      for (dma::Counter64& opened : control.opened) opened.value.store(0, std::memory_order_relaxed);
     Pool::shared().launch(gang_, options_.first_cpu, [this](int member) { run(member); });
     running_ = true;
     alive_ = gang_;
@@ -115,48 +134,84 @@ class Loop final : public CpuExecutor {
 
   // One processor of one rank: the twin of consume() in engine/cuda/loop.h, with the same names. False: it leaves.
   void run_steps(std::size_t r, int32_t processor) {
-    for (uint64_t step = completed_ + 1, turn = turns_ + 1;; ++step, ++turn) {
-      if (!open_turn(r, processor, turn, step)) return;
+    for (uint64_t turn = 1;; ++turn) {
+      if (!(processor == 0 ? lead_turn(r, turn) : follow_turn(r, processor, turn))) return;
       if (!run_instances(r, processor)) return;
-      if (!close_step(r, processor, step)) return;
+      if (!close_step(r, processor)) return;
     }
   }
 
-  // The gang's leader.
-  void lead_turn(uint64_t turn, uint64_t step) {
-    if (!await_post(step)) stop_at_.store(turn, std::memory_order_relaxed);
-    go_.raise();  // release: publishes stop_at_ and, by the acquire in await_post, the posted slot
-  }
-
-  bool open_turn(std::size_t r, int32_t processor, uint64_t turn, uint64_t step) {
-    dma::Counter64& ready = controls_[r].ready;
-    if (processor != 0) return reached(ready, turn, "the rank's leader", r, processor) && !is_last(turn);
-    if (r == 0)
-      lead_turn(turn, step);
-    else if (!reached(go_, turn, "the gang's leader", r, processor))
+  // A rank's leader: opens the lease's next turn to those that take part, the last one to all.
+  bool lead_turn(std::size_t r, uint64_t turn) {
+    RankControl& control = controls_[r];
+    const uint64_t step = completed_ + turn;
+    if (r == 0) {
+      if (!await_post(step)) stop_at_.store(turns_ + turn, std::memory_order_relaxed);
+      go_.raise();  // release: publishes stop_at_ and, by the acquire in await_post, the posted slot
+    } else if (!reached(go_, turns_ + turn, {.what = "the gang's leader"}, r, 0)) {
       return false;
-    const bool leaves = is_last(turn);
-    if (!leaves) ranks_[r]->begin_step(step);
-    ready.raise();  // release: publishes what begin_step wrote
-    return !leaves;
+    }
+    control.leaves = is_last(turns_ + turn);
+    if (control.leaves) {
+      control.active = options_.processors;
+    } else {
+      control.step = step;
+      const int32_t most = ranks_[r]->most_processors(step);
+      control.active = options_.yields_cores ? control.company.active(most) : most;
+      control.all_through += static_cast<uint64_t>(control.active);
+      if (turn == 1) control.begin_ns = dma::steady_ns();
+      ranks_[r]->begin_step(step, control.active);
+      pin(r, 0);
+    }
+    // Release: publishes the turn, and what begin_step wrote.
+    for (int32_t p = 1; p < control.active; ++p) control.opened[p].raise();
+    return !control.leaves;
   }
 
-  bool close_step(std::size_t r, int32_t processor, uint64_t step) {
-    dma::Counter64& through = controls_[r].through;
-    const std::size_t member = r * options_.processors + processor;
-    ProcessorCost& cost = costs_[step % Mailbox::kDepth * meters_.size() + member];
-    cost = meters_[member].step_done();
-    cost.sent = ranks_[r]->take_sent_bytes(processor);
-    through.raise();  // release: publishes the last phases' results, and the cost, to the rank's leader
+  // Other processors: the next turn that is opened to them is their `turn`-th.
+  bool follow_turn(std::size_t r, int32_t processor, uint64_t turn) {
+    RankControl& control = controls_[r];
+    // No deadline: others may do the rank's steps for ever. Should they fail, the abort word is raised.
+    dma::WaitContext context = own_context(r, processor);
+    context.deadline = dma::Deadline::never();
+    if (!reached(control.opened[processor], turn, {.what = "the rank's leader"}, r, processor, context))
+      return false;
+    if (!control.leaves) pin(r, processor);
+    return !control.leaves;
+  }
+
+  // With a CPU for each, processors keep theirs; where some take no part, the system finds the others one that is free.
+  void pin(std::size_t r, int32_t processor) const {
+    if (options_.first_cpu < 0 || !options_.yields_cores) return;
+    const bool is_full = controls_[r].active == options_.processors;
+    Pool::pin(is_full ? options_.first_cpu + static_cast<int>(r) * options_.processors + processor : -1);
+  }
+
+  bool close_step(std::size_t r, int32_t processor) {
+    RankControl& control = controls_[r];
+    const std::size_t first = control.step % Mailbox::kDepth * meters_.size() + r * options_.processors;
+    const std::span<ProcessorCost> costs = std::span(costs_).subspan(first, options_.processors);
+    costs[processor] = meters_[r * options_.processors + processor].step_done();
+    costs[processor].sent = ranks_[r]->take_sent_bytes(processor);
+    control.through
+        .raise();  // release: publishes the last phases' results, and the cost, to the rank's leader
     if (processor != 0) return true;
-    const uint64_t all = step * static_cast<uint64_t>(options_.processors);
-    if (!reached(through, all, "all processors", r, processor)) return false;
-    ranks_[r]->end_step(step);
+    if (!reached(control.through, control.all_through, {.what = "all processors"}, r, processor))
+      return false;
+    const auto active = static_cast<std::size_t>(control.active);
+    std::ranges::fill(costs.subspan(active), ProcessorCost{});
+    if (options_.yields_cores) {
+      std::ranges::fill(control.lost, 0);
+      for (std::size_t p = 0; p < active; ++p) control.lost[p] = lost_of(costs[p]);
+      const int64_t now = dma::steady_ns();
+      control.company.step_done(now, now - std::exchange(control.begin_ns, now), control.lost);
+    }
+    ranks_[r]->end_step(control.step);
     if (r == 0) ++leased_;
     return true;
   }
 
-  // A number, not a flag: a slow processor may ask about turn t when the leader has closed t + 1 already.
+  // A number, not a flag: a slow rank may ask about turn t when the gang's leader has opened t + 1 already.
   bool is_last(uint64_t turn) const { return stop_at_.load(std::memory_order_relaxed) == turn; }
 
   // False: the gang shall park, its lease is over, or an abort was raised.
@@ -193,9 +248,14 @@ class Loop final : public CpuExecutor {
     return true;
   }
 
-  bool reached(dma::Counter64& counter, uint64_t needed, const char* what, std::size_t r, int32_t processor) {
-    const dma::WaitContext context = own_context(r, processor);
-    const dma::WaitPoint at{.what = what, .rank = ranks_[r]->index(), .processor = processor};
+  bool reached(dma::Counter64& counter, uint64_t needed, dma::WaitPoint at, std::size_t r,
+               int32_t processor) {
+    return reached(counter, needed, at, r, processor, own_context(r, processor));
+  }
+  bool reached(dma::Counter64& counter, uint64_t needed, dma::WaitPoint at, std::size_t r, int32_t processor,
+               const dma::WaitContext& context) {
+    at.rank = ranks_[r]->index();
+    at.processor = processor;
     const dma::Fault fault = dma::wait_reached(counter, needed, at, context);
     if (fault) fail(*ranks_[r], fault);
     return !fault;
@@ -208,7 +268,7 @@ class Loop final : public CpuExecutor {
     return context;
   }
 
-  std::vector<RankControl> controls_;   // by rank of this process
+  std::deque<RankControl> controls_;    // by rank of this process
   std::vector<ProcessorMeter> meters_;  // by rank and processor
   std::vector<ProcessorCost> costs_;    // of the last steps, as results in the mailbox; likewise
   std::vector<TraceRing> rings_;        // by rank and processor; none without a timeline

@@ -15,22 +15,21 @@ const cpu_set_t& process_mask() {
   return mask;
 }
 
-// member < 0: any CPU of the process.
-void pin(int member) {
+}  // namespace
+
+void Pool::pin(int cpu) {
   thread_local int pinned_to = -1;
-  if (pinned_to == member) return;
+  if (pinned_to == cpu) return;
   cpu_set_t set = process_mask();
-  for (int cpu = 0, seen = 0; member >= 0 && cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &process_mask()) || seen++ != member) continue;
+  for (int i = 0, seen = 0; cpu >= 0 && i < CPU_SETSIZE; ++i) {
+    if (!CPU_ISSET(i, &process_mask()) || seen++ != cpu) continue;
     CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
+    CPU_SET(i, &set);
     break;
   }
   // A refusal (a container's policy) costs speed only.
-  if (sched_setaffinity(0, sizeof set, &set) == 0) pinned_to = member;
+  if (sched_setaffinity(0, sizeof set, &set) == 0) pinned_to = cpu;
 }
-
-}  // namespace
 
 Pool& Pool::shared() {
   static Pool pool;

@@ -21,6 +21,8 @@ class Pool {
   // Runs body(0) .. body(count - 1) on `count` threads, soon; returns at once. Bodies must not throw. Member
   // i is pinned to the (first_cpu + i)-th CPU of the process's affinity mask; first_cpu < 0: none is.
   void launch(int count, int first_cpu, const std::function<void(int)>& body);
+  // The calling thread, one of the pool's, from now on runs on that CPU of the mask alone, or (< 0) on any.
+  static void pin(int cpu);
 
  private:
   void run(std::stop_token stop);

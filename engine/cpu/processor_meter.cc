@@ -1,9 +1,14 @@
 #include "engine/cpu/processor_meter.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
+
+#include "base/descriptor.h"
 
 namespace ark {
 namespace {
@@ -12,6 +17,18 @@ constexpr int64_t kLook =
     1'000'000;  // ns between two questions to the system, which take half a microsecond each
 constexpr int64_t kCoarse = 20'000;  // ns: less is what clocks are apart
 
+// What the system says that the calling thread has waited for a core, since it began: the second number of its
+// schedstat. 0 where there is none.
+int64_t delay_ns() {
+  thread_local const Descriptor file(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
+  char text[96];
+  const ssize_t size = !file ? 0 : ::pread(file.number, text, sizeof text - 1, 0);
+  if (size <= 0) return 0;
+  text[size] = 0;
+  long long delay = 0;
+  return std::sscanf(text, "%*d %lld", &delay) == 1 ? delay : 0;
+}
+
 int64_t nanoseconds(const timeval& t) { return t.tv_sec * 1'000'000'000 + t.tv_usec * 1'000; }
 
 }  // namespace
@@ -19,9 +36,13 @@ int64_t nanoseconds(const timeval& t) { return t.tv_sec * 1'000'000'000 + t.tv_u
 ProcessorMeter::Usage ProcessorMeter::usage(int64_t now_ns) const {
   rusage thread{};
   ::getrusage(RUSAGE_THREAD, &thread);
-  return {now_ns,           nanoseconds(thread.ru_utime) + nanoseconds(thread.ru_stime),
-          waits.slept_ns,   thread.ru_majflt,
-          thread.ru_nivcsw, thread.ru_nvcsw - waits.sleeps};
+  return {now_ns,
+          nanoseconds(thread.ru_utime) + nanoseconds(thread.ru_stime),
+          waits.slept_ns,
+          delay_ns(),
+          thread.ru_majflt,
+          thread.ru_nivcsw,
+          thread.ru_nvcsw - waits.sleeps};
 }
 
 void ProcessorMeter::begin() {
@@ -37,6 +58,7 @@ ProcessorCost ProcessorMeter::step_done() {
   const int64_t now = dma::steady_ns();
   if (now - last_.at_ns < kLook) return cost;
   const Usage then = std::exchange(last_, usage(now));
+  cost.delayed_ns = last_.delayed_ns - then.delayed_ns;
   const int64_t off = (now - then.at_ns) - (last_.cpu_ns - then.cpu_ns) - (last_.slept_ns - then.slept_ns);
   if (off < kCoarse) return cost;
   cost.off_ns = off;

@@ -21,7 +21,7 @@ class alignas(64) ProcessorMeter {
 
  private:
   struct Usage {
-    int64_t at_ns = 0, cpu_ns = 0, slept_ns = 0;
+    int64_t at_ns = 0, cpu_ns = 0, slept_ns = 0, delayed_ns = 0;
     int64_t faults = 0, switches = 0,
             stops = 0;  // stops: times that it left its core by itself, but not to wait
   };

@@ -11,7 +11,13 @@ namespace ark {
 
 // ---- between steps
 
-void Rank::begin_step(uint64_t n) {
+int32_t Rank::most_processors(uint64_t n) const {
+  const auto asked = static_cast<int32_t>(mailbox_.record(n).processors);
+  return asked > 0 ? std::min(asked, options_.processors) : options_.processors;
+}
+
+void Rank::begin_step(uint64_t n, int32_t active) {
+  active_ = active;
   frame_.step = static_cast<int64_t>(n) - 1;
   const PlainStep* plain = mailbox_.plain(n);
   frame_.is_plain = plain != nullptr;
@@ -209,7 +215,7 @@ void Rank::gather_operands(const Instance& i, std::vector<TensorView>& views) co
 
 void Rank::run(const Instance& i, int32_t processor) {
   const PhaseInfo& info = phases_[i.phase];
-  const Range tiles = tiles_of(info.grid, processor, options_.processors);
+  const Range tiles = tiles_of(info.grid, processor, active_);
   processors_[processor].sent = {};
   // A plain graph's operands are looked at even where they make nothing.
   if (tiles.size() == 0 && !info.kernel->deals && !frame_.is_plain) return;
@@ -254,7 +260,7 @@ void Rank::run(const Instance& i, int32_t processor) {
   call.first = tiles.begin;
   call.last = tiles.end;
   call.processor = processor;
-  call.processors = options_.processors;
+  call.processors = active_;
   try {
     info.kernel->run(call);
   } catch (const Error& error) {
@@ -271,8 +277,11 @@ dma::Fault Rank::finish(const Instance& i, int32_t processor, const dma::WaitCon
                                               static_cast<uint64_t>(sent.size()), context)) {
       return fault;
     }
+    for (int32_t more = signals_of(processor); --more > 0;) {
+      if (dma::Fault fault = link.sender.commit(message(link, m.ordinal), 0, 0, context)) return fault;
+    }
     const TensorView& x = views_[resolve(program_, phase_of(i), phase_of(i).operands[0], i.trip)];
-    const Range tiles = tiles_of(phases_[i.phase].grid, processor, options_.processors);
+    const Range tiles = tiles_of(phases_[i.phase].grid, processor, active_);
     const int64_t all = bytes_of(x.dtype, x.size());
     const int64_t own = std::min(tiles.end * kSendTile, all) - std::min(tiles.begin * kSendTile, all);
     processors_[processor].sent_bytes += {sent.size(), own - sent.size()};
@@ -280,15 +289,16 @@ dma::Fault Rank::finish(const Instance& i, int32_t processor, const dma::WaitCon
   if (!i.receives.empty()) {
     // The last processor that has read the inboxes returns their credits. Acquire-release: its release()
     // stands behind the others' reads.
-    const uint32_t before = readers_[i.phase].count.fetch_add(1, std::memory_order_acq_rel);
-    if ((before + 1) % static_cast<uint32_t>(options_.processors) == 0) {
+    const auto own = static_cast<uint32_t>(signals_of(processor));
+    const uint32_t before = readers_[i.phase].count.fetch_add(own, std::memory_order_acq_rel);
+    if ((before + own) % static_cast<uint32_t>(options_.processors) == 0) {
       for (const Instance::Message& m : i.receives) {
         if (dma::Fault fault = links_[m.channel].receiver.release(context)) return fault;
       }
     }
   }
   // Release: publishes this processor's tiles; pairs with the acquire in wait().
-  counters_[i.phase].raise();
+  counters_[i.phase].raise(static_cast<uint32_t>(signals_of(processor)));
   return {};
 }
 

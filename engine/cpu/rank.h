@@ -39,8 +39,11 @@ class Rank {
   const std::vector<Instance>& schedule() const { return schedule_; }
   int index() const { return program_.rank; }
 
-  // Leader, while no processor is inside a step: reads the descriptor of step n (from 1).
-  void begin_step(uint64_t n);
+  // How many processors may take part in step n, as whoever posted it says.
+  int32_t most_processors(uint64_t n) const;
+  // Leader, while no processor is inside a step: reads the descriptor of step n (from 1), in which processors
+  // [0, active) take part. The last of them gives the others' signals too: what waits for them counts all processors.
+  void begin_step(uint64_t n, int32_t active);
   // The same for the end: publishes the results. `done` of the mailbox is raised.
   void end_step(uint64_t n);
 
@@ -127,6 +130,11 @@ class Rank {
   template <typename F>
   auto with_target(const Instance& at, const Wait& wait, F&& f) const;
 
+  // Signals that `processor` gives, its own and those of processors that take no part.
+  int32_t signals_of(int32_t processor) const {
+    return processor + 1 == active_ ? options_.processors - processor : 1;
+  }
+
   const Program& program_;
   const ExecutorOptions options_;
   Mailbox& mailbox_;
@@ -144,6 +152,7 @@ class Rank {
   std::vector<PageBuffer> page_buffers_;
   int64_t page_bytes_ = 0;  // of all of them
   StepFrame frame_;
+  int32_t active_;  // processors of this step
   SlotState state_;
   std::vector<int64_t> vals_;
   SymbolValues symbols_;  // that vals_ were evaluated for

@@ -33,7 +33,8 @@ Rank::Rank(const RankSetup& setup, const ExecutorOptions& options, Mailbox& mail
       links_(program_.channels.size()),
       counters_(program_.phases.size()),
       readers_(program_.phases.size()),
-      processors_(at(options.processors)) {
+      processors_(at(options.processors)),
+      active_(options.processors) {
   ARK_CHECK(options.processors > 0, "a rank needs at least one processor");
   ARK_CHECK(setup.group || program_.channels.empty(), "a program with channels needs a group");
   // Relaxed: nobody else sees the counters yet.

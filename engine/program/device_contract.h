@@ -141,8 +141,9 @@ struct StepRecord {
   struct Extent {
     unsigned offset = 0, count = 0;
   };
-  unsigned long long step = 0;   // number, from 1
-  unsigned long long bytes = 0;  // of the record and its arrays
+  unsigned long long step = 0;  // number, from 1
+  unsigned bytes = 0;           // of the record and its arrays
+  unsigned processors = 0;      // as of StepDescriptor
   Extent arrays[static_cast<unsigned>(StepArray::kCount)];
 
   ARK_BOTH const Extent& extent(StepArray which) const { return arrays[static_cast<unsigned>(which)]; }

@@ -41,6 +41,7 @@ struct ExecutorOptions {
   bool barrier = false;      // ignore the phases' waits, join after each phase: the A/B oracle of the waits
   int32_t trace_events = 0;  // of the last steps, that each processor records for timeline()
   Isa isa = best_isa();
+  bool yields_cores = false;  // the loop uses fewer processors while other programs use their cores (Company)
   // Of the process's CPUs: where pinning starts, -1: none. Ranks in processes lie side by side.
   int32_t first_cpu = -1;
   std::chrono::milliseconds step_deadline{120'000};  // a wait inside a step that lasts longer is a fault

@@ -87,7 +87,8 @@ void write_record(const StepDescriptor& step, uint64_t number, const StepCapacit
     const BiasEntry entry{step.bias[i].first, step.bias[i].second};
     std::memcpy(slot.data() + bias.offset + i * sizeof entry, &entry, sizeof entry);
   }
-  record.bytes = w.bytes();
+  record.bytes = static_cast<unsigned>(w.bytes());
+  record.processors = static_cast<unsigned>(std::max(0, step.processors));
   std::memcpy(slot.data(), &record, sizeof record);
 }
 

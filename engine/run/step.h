@@ -19,6 +19,7 @@ struct StepDescriptor {
   std::vector<PageCopy> page_copies;
   std::vector<StepRow> rows;                    // R entries, 0 <= R <= max_rows
   std::vector<std::pair<int32_t, float>> bias;  // logit_bias entries (token, added to the logit)
+  int32_t processors = 0;  // of each rank, that take part at most, 0: all; on CPUs. Changes no result
 };
 
 struct RowResult {

@@ -41,6 +41,8 @@ void tell_late(StepCost& cost, int64_t ns, int32_t rank) {
 
 }  // namespace
 
+int64_t lost_of(const ProcessorCost& p) { return std::max(losses_of(p).lost, p.delayed_ns); }
+
 StepCost cost_of(std::span<const RankCost> ranks, int32_t all_ranks) {
   StepCost cost;
   const RankCost *first = nullptr, *last = nullptr;  // to be through: the one that waited most, and least

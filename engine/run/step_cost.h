@@ -28,10 +28,12 @@ struct StepCost {
 
 // What a processor's thread tells of a step.
 struct ProcessorCost {
-  int64_t off_ns = 0;         // not on a core, though it did not wait for anybody
-  int32_t faults = 0;         // pages that came from a disk
-  int32_t switches = 0;       // times that its core was taken from it
-  int32_t stops = 0;          // times that it was stopped, by a signal or by a lock of the system
+  int64_t off_ns = 0;    // not on a core, though it did not wait for anybody
+  int32_t faults = 0;    // pages that came from a disk
+  int32_t switches = 0;  // times that its core was taken from it
+  int32_t stops = 0;     // times that it was stopped, by a signal or by a lock of the system
+  int64_t delayed_ns =
+      0;  // ready, but not on a core, as the system counts it, also after waits; 0: it does not
   int64_t waited_ns = 0;      // for what other ranks do
   int64_t longest_ns = 0;     // of these waits,
   int32_t longest_peer = -1;  // and for which rank
@@ -43,6 +45,9 @@ struct RankCost {
   int32_t rank = 0;
   std::span<const ProcessorCost> processors;  // the leader first
 };
+
+// Nanoseconds that it was ready but had no core: another thread, or another machine, had it.
+int64_t lost_of(const ProcessorCost& processor);
 
 // `ranks`: of all ranks, those of this process. With all of them it is known who was late; with one of several only for
 // whom it waited.

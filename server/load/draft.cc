@@ -36,6 +36,7 @@ std::shared_ptr<StepRunner> load_draft_runner(const std::filesystem::path& model
     options.model = file.onnx;
     options.is_alone = true;
     options.threads = served.threads;
+    options.yields_cores = served.yields_cores;
     options.max_sequences = limits.max_slots;
     options.max_batched_tokens = served.max_batched_tokens;
     options.kv_memory = served.kv_memory;

@@ -19,6 +19,7 @@ struct LoadOptions {
   bool processes = false;       // each rank but 0 a process of its own, where rank 0 runs: CPU, or a GPU each
   std::filesystem::path cluster_key_file;  // of groups that a launcher has started over several machines
   int32_t threads = 0;                     // of all ranks together; 0: one per core
+  bool yields_cores = true;                // as of ExecutorOptions
   int32_t max_length = 0;                  // tokens of one sequence; 0: what model and configuration allow
   int32_t config_length = 0;               // what the files beside the model say, 0 = nothing
   int32_t max_sequences = 64;

@@ -18,7 +18,7 @@ constexpr int32_t kMaxTokens = 512;            // of one step, unless told other
 constexpr int32_t kLongest = 1 << 20;          // of any sequence
 constexpr int32_t kMostUnasked = 1 << 17;      // without --max-model-len, as tables and masks are made for it
 constexpr int32_t kUnknownLength = 2048;       // where neither the model nor its configuration says
-constexpr uint32_t kBlobVersion = 0x54524d35;  // of the blob; changes with its layout
+constexpr uint32_t kBlobVersion = 0x54524d36;  // of the blob; changes with its layout
 
 std::string read_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -55,7 +55,7 @@ void for_numbers(Terms& t, F&& f) {
   f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
   f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights),
       f(t.activations), f(t.kv_dtype);
-  f(t.trace_events), f(t.processors), f(t.groups), f(t.machine_ranks);
+  f(t.trace_events), f(t.processors), f(t.groups), f(t.machine_ranks), f(t.yields_cores);
 }
 
 }  // namespace
@@ -110,6 +110,7 @@ LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, boo
   terms.trace_events = options.device.trace_events;
   terms.processors = options.device.processors;
   terms.groups = options.device.groups;
+  terms.yields_cores = options.yields_cores;
   return terms;
 }
 
@@ -137,6 +138,7 @@ RaggedOptions ragged_options(const LaunchTerms& terms, std::shared_ptr<cuda::Gpu
   ragged.lockstep = terms.lockstep;
   ragged.trace_events = terms.trace_events;
   ragged.lease = terms.one_step_a_launch ? 1 : 0;
+  ragged.yields_cores = terms.yields_cores;
   ragged.device.numerics = terms.numerics;
   ragged.device.as_graph = terms.as_graph;
   ragged.device.processors = terms.processors;

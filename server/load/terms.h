@@ -30,6 +30,7 @@ struct LaunchTerms {
   int32_t trace_events = 0;
   int32_t processors = 0, groups = 0;  // as of cuda::DeviceOptions
   int32_t machine_ranks = 1;           // as of CompileOptions
+  bool yields_cores = true;            // as of ExecutorOptions
   std::string plan;                    // text of programs that are forced, or empty
 };
 

@@ -13,6 +13,7 @@
 #include "base/ir/keys.h"
 #include "engine/compile.h"
 #include "engine/cpu/simd/table.h"
+#include "engine/program/opcodes.h"
 #include "engine/program/program.h"
 #include "engine/program/text.h"
 #include "engine/validate/validate.h"

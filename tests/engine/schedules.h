@@ -167,6 +167,7 @@ class RandomSchedule {
       for (std::size_t i = 1; i < touched.size(); i += 2) drop(*touched[i]);
       return;
     }
+    step.processors = below(5);
     flight.step = runner_.post(step);
     for (Live* live : touched) live->last = flight.step;
     flights_.push_back(std::move(flight));

@@ -92,12 +92,14 @@ Configuration configuration(int32_t which, int32_t number, uint32_t random) {
   o.isa = std::min(best_isa(), static_cast<Isa>((number / 3) % static_cast<int32_t>(kIsaNames.size())));
   o.lease = number % 7 == 2 ? 1 + random % 4 : 0;
   o.barrier = number % 11 == 5;
+  o.yields_cores = number % 2 == 0;
   o.counter_base = 0u - random % 3000;
   if (number % 6 == 4 && !o.lockstep) c.setup.link = Link::kPosted;
   c.name = "tp " + std::to_string(c.setup.ranks) + (o.lockstep ? " lockstep" : " loop") + " processors " +
            std::to_string(processors) + " isa " + std::to_string(static_cast<int>(o.isa)) + " lease " +
            std::to_string(o.lease) + " base " + std::to_string(o.counter_base) + " barrier " +
-           std::to_string(o.barrier) + " posted " + std::to_string(c.setup.link == Link::kPosted);
+           std::to_string(o.barrier) + " yields " + std::to_string(o.yields_cores) + " posted " +
+           std::to_string(c.setup.link == Link::kPosted);
   return c;
 }
 
