@@ -1,12 +1,14 @@
 """What the scheduler's policies are worth: each against the same server without it, in turn, by the same requests.
 
-    scripts/policy_figures.py MODEL [--policy prefix|steady|order|speculate|neighbours] [-- options of ark-serve]
+    scripts/policy_figures.py MODEL [--policy prefix|steady|order|keys|speculate|neighbours|cores|schedule] [-- options of ark-serve]
 
 prefix: time to the first token of prompts that begin alike. steady: time between the tokens of four streams, alone and
 beside ten long prompts. order: time to the first token of short prompts among some long ones. Milliseconds; one JSON
-line for each side. speculate: tokens a second with it as parts of those without, of chats whose answers copy and of
-others; request by request in turn on one server, and the answers must be equal. neighbours: milliseconds to the first token
-of prompts of 1,000 tokens, computed and taken from another server that has computed them, in turn; tokens must be equal."""
+line for each side. keys: the part of the work that a key with 4 clients gets beside one with 16; off: all have one key.
+speculate: tokens a second with it as parts of those without, of chats whose answers copy and of others; request by request
+in turn on one server, and the answers must be equal. neighbours: milliseconds to the first token of prompts of 1,000
+tokens, computed and taken from another server that has computed them, in turn; tokens must be equal. cores: the part of
+the tokens a second that four streams keep while a program spins on one core. schedule: percentiles of a trace on a server, and what `ark-bench schedule` says of it."""
 
 import argparse
 import http.client
@@ -17,12 +19,17 @@ import re
 import socket
 import statistics
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
-BINARY = Path(os.environ.get("ARK_BIN", Path(__file__).resolve().parent.parent / "build" / "bin")) / "ark-serve"
-OFF = {"prefix": ["--no-prefix-cache"], "steady": ["--slo-itl", "-1"], "order": ["--prompt-order", "arrival"], "speculate": None, "neighbours": None}
+BIN = Path(os.environ.get("ARK_BIN", Path(__file__).resolve().parent.parent / "build" / "bin"))
+BINARY = BIN / "ark-serve"
+OFF = {"prefix": ["--no-prefix-cache"], "steady": ["--slo-itl", "-1"], "order": ["--prompt-order", "arrival"],
+       "keys": [], "speculate": None, "neighbours": None, "cores": ["--yield-cores", "off"], "schedule": None}
+ROUNDS = 4  # of cores
 
 
 class Server:
@@ -45,13 +52,13 @@ class Server:
         self.process.stdout.close()
         self.process.wait()
 
-    def stream(self, **body):
+    def stream(self, key=None, **body):
         """Milliseconds from the request to each token, and the token."""
         connection = http.client.HTTPConnection(*self.address)
         start = time.monotonic()
         connection.request("POST", "/v1/chat/completions" if "messages" in body else "/v1/completions",
                            json.dumps({"ignore_eos": True, "stream": True, "return_token_ids": True, "seed": 1, **body}),
-                           {"Content-Type": "application/json"})
+                           {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}))
         found = []
         for line in connection.getresponse():
             if line.startswith(b"data: {"):
@@ -67,8 +74,8 @@ class Server:
         connection.close()
         return {name: float(value) for name, value in re.findall(r"^(\w+)(?:\{.*\})? (\S+)$", text, re.M)}
 
-    def times(self, prompt, tokens):
-        return [at for at, _ in self.stream(prompt=prompt, max_tokens=tokens)]
+    def times(self, prompt, tokens, key=None):
+        return [at for at, _ in self.stream(key, prompt=prompt, max_tokens=tokens)]
 
 
 class Client(threading.Thread):
@@ -92,7 +99,7 @@ def ids(dice, count):
 
 
 def share(values, q):
-    return round(sorted(values)[int(q * (len(values) - 1))], 1)
+    return round(sorted(values)[int(q * (len(values) - 1))], 2)
 
 
 def prefix(server, dice):
@@ -205,18 +212,97 @@ def neighbours(server, dice):
     return {"computed": round(statistics.median(alone)), "taken": round(statistics.median(taken)), **per_prompt}
 
 
+def keys(server, dice):
+    """Each client asks again as soon as it has its answer; work counts as the scheduler counts it."""
+    work, end = {"many": 0, "few": 0}, time.monotonic() + 40
+    begin, sizes = time.monotonic() + 5, [dice.randrange(20, 300) for _ in range(4000)]
+
+    def client(name):
+        while time.monotonic() < end:
+            prompt = ids(random.Random(len(sizes)), sizes.pop())
+            start = time.monotonic()
+            times = [start + at / 1e3 for at in server.times(prompt, 24, server.keys[name])]
+            work[name] += len(prompt) * (begin < times[0] < end) + 2 * sum(begin < at < end for at in times)
+
+    clients = [threading.Thread(target=client, args=[name]) for name in ["many"] * 16 + ["few"] * 4]
+    for one in clients:
+        one.start()
+    for one in clients:
+        one.join()
+    return {"share_of_few": round(work["few"] / sum(work.values()), 3), "tokens": sum(work.values())}
+
+
+def cores(model, options, seed):
+    """Both servers at once, by turns: each alone, and beside a program that spins; who is not asked sleeps."""
+    def rate(server):
+        streams = [Client(server, ids(random.Random(seed), 20), 70) for _ in range(4)]
+        return sum((len(s.times) - 10) / (s.times[-1] - s.times[9]) * 1e3 for s in (s.end() for s in streams))
+
+    rates = {(name, beside): [] for name in ("on", "off") for beside in (False, True)}
+    with Server(model, *options) as on, Server(model, *OFF["cores"], *options) as off:
+        for server in (on, off):
+            server.times(ids(random.Random(0), 600), 30)
+        for i in range(2 * ROUNDS):
+            beside = i % 2 == 1
+            thief = subprocess.Popen([sys.executable, "-c", f"while {beside}: pass"])
+            time.sleep(0.3)
+            for name, server in (("on", on), ("off", off))[::1 if i // 2 % 2 else -1]:
+                rates[name, beside].append(rate(server))
+            thief.kill()
+            thief.wait()
+    for name in ("on", "off"):
+        alone, beside = rates[name, False], rates[name, True]
+        kept = [b / a for a, b in zip(alone, beside)]
+        print(json.dumps({"policy": "cores", name: {"alone": round(statistics.median(alone)), "beside": round(statistics.median(beside)),
+                                                    "kept": share(kept, 0.5), "each": [round(k, 2) for k in kept]}}), flush=True)
+
+
+def schedule(model, options, seed):
+    """Requests of mixed lengths at random times, two thirds of what the machine can do; real times and virtual ones."""
+    dice, at, trace = random.Random(seed), 0.0, []
+    for _ in range(80):
+        at += dice.expovariate(1.2)
+        trace.append({"at": round(at, 3), "prompt_tokens": int(dice.lognormvariate(4.8, 0.8)) + 1, "output_tokens": dice.randrange(10, 80)})
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in trace))
+        told = json.loads(subprocess.run([BIN / "ark-bench", "schedule", file, "--model", model, "--json", *options], check=True,
+                                         capture_output=True, text=True).stdout)
+    with Server(model, "--speculate", "off", *options) as server:
+        server.times(ids(random.Random(0), 600), 30)
+        clients = [Client(server, ids(random.Random(i), one["prompt_tokens"]), one["output_tokens"], one["at"])
+                   for i, one in enumerate(trace)]
+        times = [client.end().times for client in clients]
+    real = {"ttft": [one[0] for one in times], "itl": [after - before for one in times for before, after in zip(one, one[1:])],
+            "e2el": [one[-1] for one in times]}
+    for name, values in real.items():
+        for key, q in {"median": 0.5, "p90": 0.9, "p99": 0.99}.items():
+            found, said = share(values, q), told[f"{key}_{name}_ms"]
+            print(json.dumps({"policy": "schedule", "what": f"{key} {name}", "real": found, "told": round(said, 1),
+                              "told_of_real": round(said / found, 2)}), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--policy", choices=OFF, default="prefix")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("options", nargs="*")
-    args = parser.parse_args()
+    cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)  # argparse takes options there for its own
+    args = parser.parse_args(sys.argv[1:cut])
+    args.options = sys.argv[cut + 1:]
+    if args.policy in ("cores", "schedule"):
+        return globals()[args.policy](args.model, args.options, args.seed)
     for name, options in {"on": [], "off": OFF[args.policy]}.items():
         if options is None:
             continue  # it compares by itself
+        key_file = tempfile.NamedTemporaryFile("w") if args.policy == "keys" else None
+        if key_file:
+            key_file.write("few:sk-few\nmany:sk-many\n")
+            key_file.flush()
+            options = ["--api-key-file", key_file.name, "--max-num-seqs", "8"]
         with Server(args.model, *options, *args.options) as server:
-            server.times(ids(random.Random(0), 600), 30)  # warm
+            server.keys = {"few": "sk-few" if name == "on" else "sk-many", "many": "sk-many"}
+            server.times(ids(random.Random(0), 600), 30, server.keys["many"] if key_file else None)  # warm
             print(json.dumps({"policy": args.policy, name: globals()[args.policy](server, random.Random(args.seed))}), flush=True)
 
 

@@ -76,6 +76,13 @@ void add_cache_options(CommandLine& line, LoadOptions& options, bool by_default)
   line.flag("--no-cache", options.no_cache, "neither look there nor keep anything");
 }
 
+void add_core_options(CommandLine& line, LoadOptions& options) {
+  line.choice<bool>(
+      "--yield-cores", options.yields_cores, {{"on", true}, {"off", false}},
+      "give up cores that other programs use, and take them back when they are free; answers stay "
+      "the same");
+}
+
 void add_policy_options(CommandLine& line, ServeOptions& options) {
   line.number("--max-num-seqs", options.max_sequences, 1, 4096, "sequences that run at once");
   line.number("--max-num-batched-tokens", options.max_batched_tokens, 0, 1 << 20,
@@ -110,9 +117,17 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
               "deaths of that process in a minute that do not end the server");
   add_device_options(line, options.device);
   line.number("--threads", options.threads, 0, 4096, "threads of all ranks together; 0: one per core");
+  add_core_options(line, options);
   line.number("--max-model-len", options.max_length, 0, 1 << 20,
               "tokens of one sequence; 0: what the model allows, at most 131072");
   add_policy_options(line, options);
+  line.number("--energy-weight", options.energy_weight, 0, 1,
+              "0: every answer as soon as it can be; above: what joules count against time, as far as "
+              "--slo-itl and --slo-ttft allow");
+  line.number(
+      "--slo-ttft", options.slo_ttft, 0, 1e6,
+      "milliseconds until a first token, of which --energy-weight may take half to wait for other requests; "
+      "0: it waits for none");
   line.choice<bool>(
       "--speculate", options.speculate, {{"ngram", true}, {"off", false}},
       "check guesses of several tokens in a step, from what the text and the request's prediction "

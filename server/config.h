@@ -27,7 +27,9 @@ struct ServeOptions : LoadOptions {
   int32_t max_restarts = 5;  // of that process, within a minute
   int32_t max_queue = 256;   // requests that wait; more are answered with 429
   bool no_prefix_cache = false;
-  double slo_itl = 0;  // milliseconds between a stream's tokens; 0: by what steps take, -1: any
+  double slo_itl = 0;   // milliseconds between a stream's tokens; 0: by what steps take, -1: any
+  double slo_ttft = 0;  // milliseconds until a first token that the energy's sake may cause; 0: none
+  double energy_weight = 0;
   bool shortest_first = true;
   bool speculate = true;
   std::filesystem::path draft_model;  // a smaller one that guesses, or empty
@@ -60,6 +62,9 @@ void add_model_options(CommandLine& line, ServeOptions& options, const std::stri
 
 // What is up to the scheduler, whatever the model.
 void add_policy_options(CommandLine& line, ServeOptions& options);
+
+// What is up to the CPU's loop.
+void add_core_options(CommandLine& line, LoadOptions& options);
 
 // For programs that may run as ranks of several machines.
 void add_cluster_options(CommandLine& line, LoadOptions& options);

@@ -120,6 +120,7 @@ int run(const ServeOptions& options) {
   const auto sinks = std::make_shared<trace::Sinks>(trace::SinkOptions{
       options.trace_dir, milliseconds(options.trace_slower_than / 1e3), options.otlp_endpoint});
   service.dropped_records = [sinks] { return sinks->dropped(); };
+  const schedule::SchedulerOptions policies = scheduling(options);
   const auto start = Clock::now();
   ServedModel model = load_model(options, log);
   model.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -129,7 +130,7 @@ int run(const ServeOptions& options) {
     say("checked      " + escaped(name) + " can be served");
     return 0;
   }
-  service.add(std::move(model), scheduling(options), [sinks](const auto& record) { sinks->put(record); });
+  service.add(std::move(model), policies, [sinks](const auto& record) { sinks->put(record); });
   api::Model& served = *service.models()[0];
   const auto pages = serve_neighbours(options, std::move(listener), served.served, *served.scheduler);
   try {

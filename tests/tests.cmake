@@ -46,9 +46,11 @@ foreach(fake fake_libcuda fake_old_libcuda)
   target_link_libraries(${fake} PRIVATE Threads::Threads)
   add_dependencies(cuda_test ${fake})
 endforeach()
+add_library(fake_nvml SHARED EXCLUDE_FROM_ALL tests/cuda/fake/libnvidia_ml.cc)
+add_dependencies(cuda_test fake_nvml)
 target_compile_definitions(fake_old_libcuda PRIVATE ARK_FAKE_WITHOUT_GRAPHS)
 target_compile_definitions(cuda_test PRIVATE ARK_FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>"
-  ARK_FAKE_OLD_LIBCUDA="$<TARGET_FILE:fake_old_libcuda>")
+  ARK_FAKE_OLD_LIBCUDA="$<TARGET_FILE:fake_old_libcuda>" ARK_FAKE_NVML="$<TARGET_FILE:fake_nvml>")
 # Makes one call fail in a process that preloads it (tests/faults/inject.cc).
 add_library(ark_faults SHARED EXCLUDE_FROM_ALL tests/faults/inject.cc)
 target_link_libraries(ark_faults PRIVATE ${CMAKE_DL_LIBS})

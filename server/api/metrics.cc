@@ -13,6 +13,7 @@
 
 #include "base/energy.h"
 #include "base/log_writer.h"
+#include "engine/cuda/energy.h"
 #include "server/api/endpoints.h"
 #include "server/version.h"
 
@@ -109,6 +110,10 @@ void print_process(std::string& out) {
   if (const auto joules = energy.joules())
     one("ark_energy_joules_total", "counter",
         "Energy of the machine's processors, of all programs, since the first look.", *joules);
+  static cuda::GpuEnergy gpus;
+  if (const auto joules = gpus.joules())
+    one("ark_gpu_energy_joules_total", "counter",
+        "Energy of the machine's GPUs, of all programs, since the first look.", *joules);
 }
 
 using session::Statistics;
@@ -140,6 +145,10 @@ const Metric kMetrics[] = {
     {"ark_requests_waiting", "num_requests_waiting", "gauge", "Sequences in the queue.", &Stats::waiting},
     {"ark_batch_sequences", nullptr, "gauge", "Sequences in the latest step.", &Stats::step_sequences},
     {"ark_batch_tokens", nullptr, "gauge", "Tokens in the latest step.", &Stats::step_tokens},
+    {"ark_awaited_requests", nullptr, "gauge", "Requests that an idle server waits for (--energy-weight).",
+     &Stats::gather},
+    {"ark_step_processors", nullptr, "gauge",
+     "Processors of each rank that steps may use (--energy-weight); 0: all.", &Stats::processors},
     {"ark_kv_pages_held", nullptr, "gauge", "Pages of cached keys and values in use.", &Stats::pages_held},
     {"ark_kv_pages_cached", nullptr, "gauge", "Pages that nobody uses, kept for prompts that begin alike.",
      &Stats::pages_cached},

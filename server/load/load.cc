@@ -5,10 +5,12 @@
 #include <cstdlib>
 #include <future>
 
+#include "base/energy.h"
 #include "base/error.h"
 #include "dma/bootstrap.h"
 #include "dma/launch.h"
 #include "dma/mpi/meet.h"
+#include "engine/cuda/energy.h"
 #include "server/load/draft.h"
 #include "server/load/model_cache.h"
 #include "server/load/model_file.h"
@@ -112,6 +114,32 @@ void check_ids(const text::ModelText& text, int32_t vocabulary) {
                                    std::to_string(vocabulary) + " tokens: it is another model's");
 }
 
+// Throws Error(kUnavailable) where there is nothing to read.
+schedule::EconomyOptions economy_of(const ServeOptions& options) {
+  if (options.energy_weight <= 0) {
+    if (options.slo_ttft > 0)
+      throw Error(Code::kUsage,
+                  "--slo-ttft: bounds how long --energy-weight has requests wait, and that is 0");
+    return {};
+  }
+  const auto meter = std::make_shared<EnergyMeter>();
+  std::shared_ptr<cuda::GpuEnergy> gpus;
+  if (options.device.device != Device::kCpu) gpus = std::make_shared<cuda::GpuEnergy>();
+  if (options.device.device == Device::kCuda && !gpus->reason().empty())
+    throw Error(Code::kUnavailable, "--energy-weight: the GPUs' energy is not readable: " + gpus->reason() +
+                                        "; leave the option out");
+  if (gpus && !gpus->reason().empty()) gpus = nullptr;
+  if (!gpus && !meter->reason().empty())
+    throw Error(Code::kUnavailable, "--energy-weight: the processors' energy is not readable: " +
+                                        meter->reason() + "; leave the option out");
+  return {options.energy_weight, [meter, gpus]() -> std::optional<double> {
+            // Of GPUs alone where that of processors is not readable.
+            const auto own = meter->joules(), of_gpus = gpus ? gpus->joules() : std::nullopt;
+            if (gpus ? !of_gpus : !own) return std::nullopt;
+            return own.value_or(0) + of_gpus.value_or(0);
+          }};
+}
+
 }  // namespace
 
 LoadOptions load_options(const ServeOptions& options) {
@@ -123,7 +151,8 @@ schedule::SchedulerOptions scheduling(const ServeOptions& options) {
   return {options.max_sequences,    options.max_batched_tokens,
           options.max_queue,        options.max_restarts,
           !options.no_prefix_cache, options.slo_itl / 1000,
-          options.shortest_first,   options.speculate ? schedule::kMostDrafts : 0};
+          options.shortest_first,   options.speculate ? schedule::kMostDrafts : 0,
+          options.slo_ttft / 1000,  economy_of(options)};
 }
 
 ServedModel load_model(const ServeOptions& options, StageLog& log) {

@@ -11,6 +11,22 @@ namespace {
 
 int32_t or_default(int32_t value, int32_t limit) { return value > 0 ? std::min(value, limit) : limit; }
 
+// Whether those that wait go on waiting for others, as there is nothing else to do.
+bool is_held(SchedulerState& state, std::chrono::steady_clock::time_point now) {
+  state.held_until = {};
+  if (!state.economy.is_on() || state.waiting.empty() || !state.running.empty()) return false;
+  int64_t tokens = 0;
+  for (const auto& s : state.waiting) tokens += s->prompt_size();
+  const auto hold = state.economy.hold(static_cast<int32_t>(state.waiting.size()),
+                                       state.pace.each() * static_cast<double>(tokens));
+  if (hold) state.held_until = state.waiting.front()->ticket->record().queued + *hold;
+  if (state.held_until > now) return true;
+  state.held_until = {};
+  for (const auto& s : state.waiting)
+    state.economy.held(std::chrono::duration<double>(now - s->ticket->record().queued).count());
+  return false;
+}
+
 }  // namespace
 
 SchedulerState::SchedulerState(const RunnerLimits& runner, const SchedulerOptions& given)
@@ -22,8 +38,12 @@ SchedulerState::SchedulerState(const RunnerLimits& runner, const SchedulerOption
               given.prefix_cache && runner.shares_pages != 0,
               given.slo_itl,
               given.shortest_first,
-              runner.shares_pages != 0 ? std::min(given.max_drafts, kMostDrafts) : 0},
-      pages(runner.pages) {
+              runner.shares_pages != 0 ? std::min(given.max_drafts, kMostDrafts) : 0,
+              given.slo_ttft,
+              given.economy},
+      pages(runner.pages),
+      economy(options.economy,
+              {options.slo_ttft, options.slo_itl, runner.processors, options.max_sequences}) {
   for (int32_t slot = options.max_sequences; slot-- > 0;) free_slots.push_back(slot);
 }
 
@@ -56,7 +76,8 @@ void check(const GenerateRequest& request, const RunnerLimits& limits) {
              std::to_string(limits.vocabulary));
 }
 
-void give_slots(SchedulerState& state) {
+void give_slots(SchedulerState& state, std::chrono::steady_clock::time_point now) {
+  if (is_held(state, now)) return;
   while (!state.waiting.empty() && !state.free_slots.empty()) {
     const auto next = std::ranges::min_element(
         state.waiting, [&](const auto& a, const auto& b) { return goes_before(state, *a, *b); });

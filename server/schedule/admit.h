@@ -8,7 +8,8 @@ namespace ark::schedule {
 // Throws Error(kInvalidArgument) if the request can never run (too long, unknown token, ...). Any thread.
 void check(const GenerateRequest& request, const RunnerLimits& limits);
 
-// Slots go to the longest waiting. A preempted sequence keeps its slot.
-void give_slots(SchedulerState& state);
+// Slots go to who comes first by goes_before; to nobody while Economy has them wait. A preempted sequence keeps its
+// slot.
+void give_slots(SchedulerState& state, std::chrono::steady_clock::time_point now);
 
 }  // namespace ark::schedule

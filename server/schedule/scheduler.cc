@@ -158,7 +158,12 @@ void Scheduler::begin_anew(const std::string& why) {
 
 void Scheduler::wait_for_work() {
   std::unique_lock lock(mutex_);
-  if (!state_.flights.empty() || !state_.running.empty() || !state_.waiting.empty()) return;
+  if (!state_.flights.empty() || !state_.running.empty()) return;
+  if (!state_.waiting.empty()) {
+    const auto until = std::min(state_.held_until, Ticket::Clock::now() + kLook);  // who is held may go, too
+    arrived_.wait_until(lock, until, [&] { return stopping_ || !incoming_.empty(); });
+    return;
+  }
   if (incoming_.empty()) {
     is_idle_ = true;
     idle_.notify_all();

@@ -11,6 +11,7 @@
 
 #include "engine/run/runner.h"
 #include "server/schedule/drafter.h"
+#include "server/schedule/economy.h"
 #include "server/schedule/pace.h"
 #include "server/schedule/page_allocator.h"
 #include "server/schedule/page_source.h"
@@ -29,12 +30,15 @@ struct SchedulerOptions {
   double slo_itl = 0;
   bool shortest_first = true;        // of prompts, else by arrival
   int32_t max_drafts = kMostDrafts;  // of a sequence in a step, where the runner allows any
+  double slo_ttft = 0;               // seconds until a first token that Economy may cause; 0: it delays none
+  EconomyOptions economy;
 };
 
 // For /metrics; counters are monotonic.
 struct SchedulerStats {
   int64_t running = 0, waiting = 0, pages_held = 0, pages_cached = 0, pages_total = 0;  // gauges
   int64_t step_sequences = 0, step_tokens = 0;  // gauges: of the latest step
+  int64_t gather = 1, processors = 0;           // gauges: Economy's point
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0, cancelled = 0,
           refused = 0, nonfinite = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0, drafts = 0,
           draft_tokens = 0, accepted_tokens = 0, sent_bytes = 0, unsent_zeros = 0;
@@ -69,9 +73,11 @@ struct SchedulerState {
       running;  // with a slot, by arrival; also done or preempted ones in flight
   std::deque<Flight> flights;
   Pace pace;
-  std::unique_ptr<Drafter> drafter;  // null: drafts are looked up only
-  PageSource* neighbours = nullptr;  // null: there are none
-  int32_t passed_over = 0;           // times since they were asked last that they seemed too slow
+  Economy economy;
+  std::chrono::steady_clock::time_point held_until{};  // those that wait are: until then, for others
+  std::unique_ptr<Drafter> drafter;                    // null: drafts are looked up only
+  PageSource* neighbours = nullptr;                    // null: there are none
+  int32_t passed_over = 0;  // times since they were asked last that they seemed too slow
   Ledger ledger;
   std::map<uint32_t, ClientWork> work;  // by client
   SchedulerStats counts;

@@ -41,7 +41,7 @@ void Turns::settle(Clock::time_point now) {
   std::ranges::for_each(state_.running, drop);
   std::erase_if(state_.waiting, [](const auto& s) { return s->done; });
   retire_finished();
-  give_slots(state_);
+  give_slots(state_, now);
   ask_neighbours(state_, runner_, now);
   for (const auto& s : state_.running)
     if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength, now);  // max_tokens: 0
@@ -66,6 +66,8 @@ bool Turns::post_step(const std::function<Clock::time_point()>& clock) {
   state_.flights.push_back(std::move(flight));  // before it can be lost
   Flight& posted = state_.flights.back();
   posted.load.posted = clock();
+  state_.economy.begin(posted.load.posted);
+  step.processors = state_.economy.point().processors;
   posted.step = runner_.post(step);
   for (const auto& s : posted.members) s->last_step = posted.step;
   state_.pages.step_posted(posted.step);
@@ -92,6 +94,18 @@ void Turns::take_results(StepResult result, Clock::time_point now) {
   for (const auto& s : flight.members) count_drafts(state_, *s);
   for (const auto& s : flight.members)
     if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength, now);
+  tell_economy(flight.load, now);
+}
+
+void Turns::tell_economy(const Pace::Load& load, Clock::time_point now) {
+  Economy& economy = state_.economy;
+  if (!economy.is_on()) return;
+  const auto present = std::ranges::count_if(state_.running, [](const auto& s) { return !s->done; }) +
+                       std::ssize(state_.waiting);
+  economy.step_done(state_.ledger.last.begin, now, load.decodes, load.prompts, static_cast<int32_t>(present));
+  if (present == std::ssize(state_.waiting) && state_.flights.empty()) economy.end(now);
+  state_.counts.gather = economy.point().gather;
+  state_.counts.processors = economy.point().processors;
 }
 
 void Turns::tell_records(const Flight& flight, Clock::time_point now, const StepCost& cost) {
@@ -122,6 +136,8 @@ void Turns::take_row(Sequence& s, int32_t index, RowResult& row, Clock::time_poi
   s.tokens.push_back(row.token);
   ++state_.counts.generated_tokens;
   s.ticket->record().token(now);
+  if (s.generated() == 1)
+    state_.economy.first_token(std::chrono::duration<double>(now - s.ticket->record().queued).count());
   s.ticket->push({row.token, false, row.logprob, std::move(row.top)});
   const bool ends =
       std::find(s.request.end_ids.begin(), s.request.end_ids.end(), row.token) != s.request.end_ids.end();

@@ -39,6 +39,7 @@ class Turns {
 
  private:
   bool post_step(const std::function<Clock::time_point()>& clock);
+  void tell_economy(const Pace::Load& load, Clock::time_point now);
   void tell_records(const Flight& flight, Clock::time_point now, const StepCost& cost);
   void take_row(Sequence& sequence, int32_t index, RowResult& row, Clock::time_point now);
 

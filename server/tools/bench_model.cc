@@ -298,6 +298,7 @@ void add_model_bench(CommandLine& line) {
   command.read("--prefill", numbers(bench->prefills), "prompt lengths, comma-separated", "128");
   command.number("--threads", bench->load.threads, 0, 1024,
                  "threads of all ranks together (0: one per core)");
+  add_core_options(command, bench->load);
   command.number("--tp", bench->load.tp, 1, kMaxRanks, "tensor-parallel ranks");
   command.number("--repeat", bench->repeats, 1, 100000, "decode steps that are timed");
   add_device_options(command, bench->load.device);

@@ -206,6 +206,8 @@ Simulated simulate(const std::vector<TracedRequest>& trace, const MeasuredModel&
       now = std::max(now, end);
       turns.take_results(std::move(step), now);
       turns.retire_finished();
+    } else if (state.held_until > now) {
+      now = next < trace.size() ? std::min(state.held_until, time_of(trace[next].at)) : state.held_until;
     } else if (next < trace.size()) {
       now = std::max(now, time_of(trace[next].at));
     } else {

@@ -42,7 +42,8 @@ BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "
               "--max-num-seqs": "0", "--max-num-batched-tokens": "1.5", "--max-queue": "0", "--kv-memory": "5Q",
               "--shutdown-timeout": "-1", "--log-format": "xml", "--host": "no..host",  # no name server is asked
               "--max-restarts": "1001", "--max-connections-per-peer": "-1", "--keep-alive-timeout": "-1",
-               "--slo-itl": "-2", "--otlp-endpoint": "collector:4318", "--trace-slower-than": "-1", "--prompt-order": "random", "--speculate": "luck",
+               "--slo-itl": "-2", "--slo-ttft": "-1", "--energy-weight": "1.5", "--yield-cores": "perhaps",
+               "--otlp-endpoint": "collector:4318", "--trace-slower-than": "-1", "--prompt-order": "random", "--speculate": "luck",
                "--draft-model": "/nowhere/draft.onnx", "--draft-weights": "int3", "--kv-dtype": "int3",
                "--log-level": "loud", "--numerics": "good", "--variant": "q4",
                "--activations": "fp4", "--weights": "int3",
@@ -232,3 +233,26 @@ def test_without_libcuda_one_line_says_so(tiny_model, monkeypatch):
         run = run_to_end("--model", tiny_model, "--device", device, "--check")
         assert run.returncode == 0, run.stderr
         assert re.search(rf"device .*cpu, \d+ threads \({why}\)", run.stdout + run.stderr), run.stdout + run.stderr
+
+
+def test_energy_that_cannot_be_read_is_no_measure(tiny_model, tmp_path):
+    line = refused(UNAVAILABLE, "--model", tiny_model, "--energy-weight", 0.5, "--device", "cpu", environment={"ARK_POWERCAP": str(tmp_path)})
+    assert "--energy-weight" in line and str(tmp_path) in line
+    assert "--slo-ttft" in refused(USAGE, "--model", tiny_model, "--slo-ttft", 100)
+
+
+def test_fewer_joules_change_no_answer(tiny_model, tmp_path):
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    for name, text in {"name": "package-0", "energy_uj": "5", "max_energy_range_uj": "1000000000"}.items():
+        (zone / name).write_text(text)
+    answers = []
+    for options in ((), ("--energy-weight", 1, "--slo-ttft", 200)):
+        with Server("--model", tiny_model, "--threads", 2, *options, environment={"ARK_POWERCAP": str(tmp_path)}) as server:
+            ask = {"prompt": [[1, 2, 3], [4, 5]], "max_tokens": 40, "seed": 3, "temperature": 1, "ignore_eos": True, "return_token_ids": True}
+            answers.append([choice["token_ids"] for _ in range(5) for choice in server.post("/v1/completions", ask).json()["choices"]])
+            for _ in range(40):
+                server.post("/v1/completions", ask)
+                (zone / "energy_uj").write_text(str(int((zone / "energy_uj").read_text()) + 1000000))
+            assert server.metric("ark_step_processors") in ((0,) if not options else (1, 2))
+    assert answers[0] == answers[1]
