@@ -15,7 +15,6 @@ namespace {
 using cuda::cost::Counts;
 using cuda::cost::PhaseCost;
 using cuda::cost::Rates;
-using cuda::cost::StepCost;
 using cuda::cost::StepMachine;
 using cuda::cost::StepShape;
 using cuda::cost::StepTables;
@@ -23,7 +22,7 @@ using cuda::cost::StepTables;
 struct Replayed {
   const Rates& rates;
   StepMachine machine;
-  StepCost cost;
+  cuda::cost::StepCost cost;
 };
 
 Replayed replay_of(Inspection& inspection) {
@@ -50,7 +49,7 @@ Replayed replay_of(Inspection& inspection) {
   return {rates, machine, cuda::cost::replay(tables, rates, ranks)};
 }
 
-void save_trace(const Inspection& inspection, const StepCost& cost) {
+void save_trace(const Inspection& inspection, const cuda::cost::StepCost& cost) {
   if (inspection.cost().trace.empty()) return;
   std::ofstream out(inspection.cost().trace);
   if (!(out << perfetto_json(cost.timeline)).flush())
