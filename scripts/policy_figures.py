@@ -258,16 +258,23 @@ def cores(model, options, seed):
 
 
 def schedule(model, options, seed):
-    """Requests of mixed lengths at random times, two thirds of what the machine can do; real times and virtual ones."""
-    dice, at, trace = random.Random(seed), 0.0, []
-    for _ in range(80):
-        at += dice.expovariate(1.2)
-        trace.append({"at": round(at, 3), "prompt_tokens": int(dice.lognormvariate(4.8, 0.8)) + 1, "output_tokens": dice.randrange(10, 80)})
+    """Requests of mixed lengths at random times, 60 % of what the machine can do; real times and virtual ones."""
+    dice = random.Random(seed)
+    trace = [{"at": 0.0, "prompt_tokens": int(dice.lognormvariate(4.8, 0.8)) + 1, "output_tokens": dice.randrange(10, 80)}
+             for _ in range(60)]
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.jsonl"
-        file.write_text("".join(json.dumps(line) + "\n" for line in trace))
-        told = json.loads(subprocess.run([BIN / "ark-bench", "schedule", file, "--model", model, "--json", *options], check=True,
-                                         capture_output=True, text=True).stdout)
+        def virtual(*source):
+            file = Path(folder) / "trace.jsonl"
+            file.write_text("".join(json.dumps(line) + "\n" for line in trace))
+            run = subprocess.run([BIN / "ark-bench", "schedule", file, *source, "--json"], check=True, capture_output=True, text=True)
+            return json.loads(run.stdout)
+
+        steps, at = Path(folder) / "steps.json", 0.0
+        gap = virtual("--model", model, "--save-steps", steps, *options)["duration"] / len(trace) / 0.6
+        for one in trace:
+            at += dice.expovariate(1 / gap)
+            one["at"] = round(at, 3)
+        told = virtual("--steps", steps)
     with Server(model, "--speculate", "off", *options) as server:
         server.times(ids(random.Random(0), 600), 30)
         clients = [Client(server, ids(random.Random(i), one["prompt_tokens"]), one["output_tokens"], one["at"])
