@@ -250,6 +250,9 @@ ARK_DEVICE void st_global(T* p, T v, Site = {}) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   *p = v;
 }
+// Asks for p's line of 128 bytes in L2, so that a later load finds it there. It reads nothing, orders nothing and is
+// waited for by nobody.
+ARK_DEVICE void prefetch(const void* p, Site = {}) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // ---- words that threads talk through: T is u32 or u64. Only these functions may touch such a word.
 #define ARK_SCOPED(instruction, type, constraint)      \

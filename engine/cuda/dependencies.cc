@@ -43,10 +43,15 @@ bool conflict(const Touched& a, const Touched& b) {
 }  // namespace
 
 std::vector<std::vector<int32_t>> dependencies(const Program& program, const Binding& binding,
-                                               const std::vector<int32_t>& also) {
+                                               const std::vector<int32_t>& also,
+                                               const std::map<int32_t, std::vector<Access>>& more) {
   std::vector<Touched> touched;
   for (const ark::Instance& instance : unroll(program))
     touched.push_back(touched_by(program, binding, instance));
+  for (const auto& [instance, accesses] : more) {
+    for (const Access& a : accesses)
+      touched[at(instance)].pieces.push_back({memory_of(program, binding, a.buffer), a.writes});
+  }
   std::vector<std::vector<int32_t>> needed(touched.size());
   std::vector<std::vector<bool>> complete(touched.size(), std::vector<bool>(touched.size()));  // when it runs
   for (std::size_t i = 0; i < touched.size(); ++i) {

@@ -30,6 +30,7 @@ inline constexpr int kMaxPieces = 512;
 inline constexpr int kAuxSizes = 40;         // of an instance: sizes beside its own
 inline constexpr int kAttentionBlock = 256;  // keys that a tile's warps share at a time
 inline constexpr int kMaxSplits = 8;         // tiles that share one item's keys
+inline constexpr int kTilesAhead = 4;        // of attention, whose first keys are asked for before the wait
 
 inline constexpr int kFewRows = 8;     // of x: one column of products on tensor cores
 inline constexpr int kMaxGroups = 64;  // tiles that share an output
@@ -45,11 +46,15 @@ struct TileShape {
 inline constexpr TileShape kLargeTiles = {32, 7, 105 * 1024};
 // For GPUs whose blocks get 99 KiB: sm_86, sm_89, sm_120.
 inline constexpr TileShape kSmallTiles = {16, 4, 166 * 256};
+static_assert(kMaxPieces <= kMaxGroups << (kSmallTiles.levels - 1),
+              "tiles enough for all pieces of a weight");
 #if defined(ARK_SMALL_TILES)
 inline constexpr TileShape kTiles = kSmallTiles;
 #else
 inline constexpr TileShape kTiles = kLargeTiles;
 #endif
+// Elements of a row that a norm can hold beside its own sums.
+ARK_BOTH constexpr i64 longest_row(const TileShape& tiles) { return tiles.scratch / 4 - 2 * kConsumerWarps; }
 // Of device code, as it is compiled; the host asks tiles_for().
 inline constexpr int kRowBlock = kTiles.row_block;
 inline constexpr u32 kScratchBytes = kTiles.scratch;
@@ -110,7 +115,8 @@ struct alignas(16) Stream {
   u64 weights;  // panels of units of rows: a row of elements, or a block of codes (engine/program/weight_codec.h)
   u64 borders;   // i32 [pieces + 1]: rows of the pieces; pieces is a power of two
   u64 partials;  // f32 [weights][groups][panels][m][panel]: sums of groups; 0 if there is never more than one
-  u64 arrivals;  // u32 [panels * blocks]: groups that are there, 0 between steps; written by the kernel
+  u64 arrivals;  // u32 [panels * blocks]: groups that are there, 0 between steps; written by the kernel. 0 where there
+                 // are partials: the norm behind the product adds them up
   Size m;
   i32 k, n, panel;
   i32 unit_rows, unit_bytes;                 // of a panel; pieces begin with units
@@ -139,7 +145,9 @@ struct alignas(16) Instance {
   u64 operands[kOperands];
   Size sizes[kSizes];
   float reals[kReals];
-  Stream stream;  // of matrix products: what the streaming warp reads in the table of streams
+  Stream
+      stream;  // of matrix products: what the streaming warp reads in the table of streams; of a norm that takes up
+               // a product's sums: that product's
 };
 static_assert(sizeof(Instance) == 368);
 

@@ -154,10 +154,23 @@ void InstanceFiller::fill_operands(std::size_t number, Instance& to) {
   places.aux = places_.arena + image_.aux_ + number * kAuxSizes * sizeof(Size);
   places.aux_sizes = &aux[number * kAuxSizes];
   if (op.fill) op.fill(*operands_, places, to);
+  if (const auto taken = image_.taken_up_.find(static_cast<int32_t>(number)); taken != image_.taken_up_.end())
+    fill_taken_up(taken->second, to);
   if (!is_product(op.code)) return;
   to.stream = image_.stream_at(stream_++, places_);
   to.stream.m = operands_->one_size(0, 0, operands_->rank(0) - 1, "the number of rows");
   streams.push_back(to.stream);
+}
+
+// Of a norm: the product whose sums it takes up.
+void InstanceFiller::fill_taken_up(std::size_t stream, Instance& to) {
+  const ark::Instance& own = schedule_[at(image_.stream_instances_[stream])];
+  const PhaseOperands product(program_, program_.phases[own.phase], own.trip);
+  to.stream = image_.stream_at(stream, places_);
+  to.stream.m = product.one_size(0, 0, product.rank(0) - 1, "the number of rows");
+  to.operands[4] = product.has(2) ? address(product.id(2)) : 0;
+  to.operands[5] = product.has(3) ? address(product.id(3)) : 0;
+  to.sizes[1] = static_cast<Size>(product.variant().epilogue);
 }
 
 }  // namespace ark::cuda

@@ -258,7 +258,7 @@ ARK_APART RingCursor run_case(const LoopParameters& p, u64 step, u32 turn, i32 n
     const Tiles sent = Body::bytes(call, {0, Body::grid(call)});
     if (b.thread == 0) b.words->sent_bytes = sent.last;
   }
-  Body::prepare(call);
+  Body::prepare(call, share.tiles);
   if (!await_instance(p, step, n)) return cursor;
   trace(b, call.i.phase, 1);
   if (share.tiles.first < share.tiles.last) Body::run(call, share.tiles);

@@ -8,6 +8,7 @@
 #include "base/index.h"
 #include "engine/cuda/dependencies.h"
 #include "engine/cuda/instance_filler.h"
+#include "engine/cuda/taken_up.h"
 #include "engine/program/opcodes.h"
 #include "engine/program/unroll.h"
 #include "engine/program/variant_facts.h"
@@ -26,15 +27,16 @@ constexpr u64 kNowhere = ~u64{0};
 // Costs in nanoseconds, for choosing how to split, as traces of an H100 show them: a tile; a stage of weights in the
 // ring, and in it a row of x; handing in and taking up what tiles that share an output have, and in it a row of a tile.
 constexpr double kTileCost = 1700, kStageCost = 120, kStageRowCost = 25, kJoinCost = 2800, kJoinRowCost = 3;
+constexpr double kTakenUpCost = 500;  // instead of a join's, where the norm behind adds the sums up
 
 // That a tile takes pieces of, while Stream::second is an offset.
 int32_t weights_of(const Stream& s) { return s.second == kNowhere ? 1 : 2; }
 
 // Into how many tiles the rows of one panel are split, so that all processors have work: a power of two from
 // `least` to `most`, for up to `rows` rows of x in one block. `panels`: of the products that run side by side. A tile
-// is of so many `weights`.
+// is of so many `weights`. `join`: what it costs that tiles share an output, but for its rows.
 int32_t choose_groups(const Stream& s, int32_t weights, int64_t panels, int64_t rows, int32_t processors,
-                      int32_t least, int32_t most) {
+                      int32_t least, int32_t most, double join) {
   const double row_count = static_cast<double>(rows);
   int32_t best = least;
   double cheapest = 0;
@@ -42,8 +44,7 @@ int32_t choose_groups(const Stream& s, int32_t weights, int64_t panels, int64_t 
     if (groups > least && static_cast<uint64_t>(weights * groups) * rows * s.n * 4 > kPartialLimit) break;
     const double turns = static_cast<double>((panels * groups + processors - 1) / processors);
     const double tile = kTileCost + weights * s.pieces / groups * (kStageCost + kStageRowCost * row_count);
-    const double cost =
-        turns * tile + (groups > 1 ? kJoinCost + kJoinRowCost * weights * groups * row_count : 0);
+    const double cost = turns * tile + (groups > 1 ? join + kJoinRowCost * weights * groups * row_count : 0);
     if (groups == least || cost < cheapest) best = groups, cheapest = cost;
   }
   return best;
@@ -84,6 +85,7 @@ uint64_t RankImage::take(uint64_t bytes) {
 void RankImage::plan_schedule() {
   const Program& p = *setup_.program;
   const std::vector<ark::Instance> instances = unroll(p);
+  takers_ = takers(p, *setup_.binding, longest_row(tiles_));
   std::vector<int32_t> also(instances.size(),
                             kNone);  // for sums of device code, which the program does not know
   int32_t last_attention = kNone;
@@ -100,7 +102,10 @@ void RankImage::plan_schedule() {
       plan_heads(phase.variant, p.vals[q.dims[1]].max, p.vals[keys.dims[1]].max);
     }
   }
-  needed_ = dependencies(p, *setup_.binding, also);
+  std::map<int32_t, std::vector<Access>> taken_up;
+  for (const auto& [norm, stream] : taken_up_)
+    taken_up[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
+  needed_ = dependencies(p, *setup_.binding, also, taken_up);
   plan_memory(instances.size());
 }
 
@@ -148,19 +153,19 @@ int32_t RankImage::plan_stream(std::span<const ark::Instance> all, int32_t insta
   for (std::size_t i = 0; i + 1 < pieces.size(); ++i)
     s.longest_piece = std::max(s.longest_piece, pieces[i + 1] - pieces[i]);
   s.panels = (s.n + s.panel - 1) / s.panel;
-  if (s.pieces > kMaxGroups / weights_of(s) << (tiles_.levels - 1))
-    throw Error(Code::kUnsupported,
-                "node " + escaped(phase.name) + ": " + std::to_string(s.k) +
-                    " rows of weights are more than this GPU's loop takes; run with --device cpu");
-  plan_groups(s, x, panels_beside(all, instance));
+  const int32_t taker = takers_[at(instance)];
+  plan_groups(s, x, panels_beside(all, instance), taker != kNone);
   // Sums of groups go to one room after the other.
   int32_t after = kNone;
   std::size_t shared_before = 0;
-  for (std::size_t i = streams_.size(); s.arrivals != kNowhere && i-- > 0 && shared_before < kPartialRooms;) {
-    if (streams_[i].arrivals == kNowhere) continue;
+  for (std::size_t i = streams_.size(); s.partials != kNowhere && i-- > 0 && shared_before < kPartialRooms;) {
+    if (streams_[i].partials == kNowhere) continue;
     if (shared_before++ == 0) s.partials = (streams_[i].partials + 1) % kPartialRooms;
-    if (shared_before == kPartialRooms) after = stream_instances_[i];
+    const int32_t own = stream_instances_[i], its_taker = takers_[at(own)];
+    if (shared_before == kPartialRooms)
+      after = streams_[i].arrivals == kNowhere && its_taker != kNone ? its_taker : own;
   }
+  if (s.partials != kNowhere && s.arrivals == kNowhere) taken_up_[taker] = streams_.size();
   s.base = next_base_;
   next_base_ = (next_base_ + s.panels * std::max(s.few_groups, s.some_groups)) % options_.processors;
   stream_instances_.push_back(instance);
@@ -189,27 +194,33 @@ int64_t RankImage::panels_beside(std::span<const ark::Instance> all, int32_t ins
   return panels;
 }
 
-// How many tiles share an output, and their room. `arrivals`: kNowhere if it is always one.
-void RankImage::plan_groups(Stream& s, const Buffer& x, int64_t panels) {
+// How many tiles share an output, and their room. `partials`: kNowhere if it is always one; `arrivals`: also if the
+// norm behind takes their sums up, which it does by nodes.
+void RankImage::plan_groups(Stream& s, const Buffer& x, int64_t panels, bool is_taken_up) {
   const Program& p = *setup_.program;
   int64_t rows = 1;
   for (std::size_t a = 0; a + 1 < x.dims.size(); ++a) rows *= p.vals[x.dims[a]].max;
   const int32_t weights = weights_of(s);
-  const int32_t least = std::max(1, s.pieces >> (tiles_.levels - 1)),
-                most = std::min(s.pieces, kMaxGroups / weights);
+  const int32_t least = std::max(1, s.pieces >> (tiles_.levels - 1));
+  is_taken_up = is_taken_up && least <= kNode;
+  const int32_t most = std::max(least, std::min(s.pieces, is_taken_up ? kNode : kMaxGroups / weights));
   const int64_t few = std::min<int64_t>(rows, kFewRows), some = std::min<int64_t>(rows, tiles_.row_block);
   const auto groups_for = [&](int64_t block) {
     return groups_ > 0 ? std::clamp(groups_, least, most)
-                       : choose_groups(s, weights, panels, block, options_.processors, least, most);
+                       : choose_groups(s, weights, panels, block, options_.processors, least, most,
+                                       is_taken_up ? kTakenUpCost : kJoinCost);
   };
   s.few_groups = groups_for(few);
   s.some_groups = groups_for(some);
   s.most_groups = groups_ > 0 ? s.some_groups : least;
-  s.arrivals = kNowhere;
+  s.arrivals = s.partials = kNowhere;
   if (std::max({s.few_groups, s.some_groups, s.most_groups}) == 1) return;
-  const int64_t blocks = (rows + tiles_.row_block - 1) / tiles_.row_block;
-  s.arrivals = arrival_words_;
-  arrival_words_ += static_cast<uint64_t>(s.panels * blocks);
+  s.partials = 0;
+  if (!is_taken_up) {
+    const int64_t blocks = (rows + tiles_.row_block - 1) / tiles_.row_block;
+    s.arrivals = arrival_words_;
+    arrival_words_ += static_cast<uint64_t>(s.panels * blocks);
+  }
   const int64_t all = s.most_groups > 1 ? rows * s.most_groups : 0,
                 largest = std::max({few * s.few_groups, some * s.some_groups, all});
   partial_bytes_ =
@@ -221,9 +232,8 @@ Stream RankImage::stream_at(std::size_t number, const RankPlaces& places) const 
   s.weights += places.weights;
   s.second = s.second == kNowhere ? 0 : s.second + places.weights;
   s.borders = places.arena + borders_offset_ + s.borders * 4;
-  const bool shares = s.arrivals != kNowhere;
-  s.partials = shares ? places.arena + partials_ + s.partials * partial_bytes_ : 0;
-  s.arrivals = shares ? places.arena + arrivals_ + s.arrivals * 4 : 0;
+  s.partials = s.partials != kNowhere ? places.arena + partials_ + s.partials * partial_bytes_ : 0;
+  s.arrivals = s.arrivals != kNowhere ? places.arena + arrivals_ + s.arrivals * 4 : 0;
   return s;
 }
 

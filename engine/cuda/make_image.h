@@ -71,7 +71,7 @@ class RankImage {
   void plan_schedule();
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
-  void plan_groups(Stream& s, const Buffer& x, int64_t panels);
+  void plan_groups(Stream& s, const Buffer& x, int64_t panels, bool is_taken_up);
   int64_t panels_beside(std::span<const ark::Instance> all, int32_t instance) const;
   // With its addresses; what the phase says is left open.
   Stream stream_at(std::size_t number, const RankPlaces& places) const;
@@ -91,6 +91,8 @@ class RankImage {
   std::vector<Stream> streams_;               // by matrix product of a step; borders: index into borders_;
                                               // partials, arrivals: offsets into their parts
   std::vector<int32_t> stream_instances_;     // by stream: its instance
+  std::vector<int32_t> takers_;               // by instance: takers()
+  std::map<int32_t, std::size_t> taken_up_;   // by a norm's instance: the stream whose sums it takes up
   std::vector<std::vector<int32_t>> needed_;  // by instance: dependencies()
   std::vector<int32_t> borders_;              // pieces of all matrix products
   // Variant, rows and bytes of a unit of weights -> index into borders_.

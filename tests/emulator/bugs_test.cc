@@ -47,19 +47,19 @@ Verdict verdict_of(const Failure& failure) {
   return std::string(by_detector ? "detector: " : "emulator: ") + name_of(failure.fault());
 }
 
-// ---- decoders on an emulated GPU, two ranks of two processors
+// ---- decoders on an emulated GPU, ranks of two processors
 
 struct Decoder {
   DecoderModel model;
   RunnerSetup setup;
 };
 
-Decoder decoder(int32_t groups, Link link, int64_t intermediate) {
+Decoder decoder(int32_t groups, Link link, int64_t intermediate, int32_t ranks) {
   TokenGraphOptions o;
   o.intermediate = intermediate;
   o.kv_heads = 2;
   Decoder d{llama_tokens(o), {}};
-  d.setup.ranks = 2;
+  d.setup.ranks = ranks;
   d.setup.max_tokens = 16;
   d.setup.max_length = 32;
   d.setup.pages = 32;
@@ -100,8 +100,8 @@ Rows run_decode(StepRunner& runner) { return run_greedy(runner, prompt(), 5, 2);
 class OnDecoder {
  public:
   explicit OnDecoder(Rows (*drive)(StepRunner&), int32_t groups = 0, Link link = Link::kDirect,
-                     int64_t intermediate = 64)
-      : drive_(drive), decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate))) {}
+                     int64_t intermediate = 64, int32_t ranks = 2)
+      : drive_(drive), decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks))) {}
   // A GPU for each rank, exchanging by stores.
   OnDecoder with_gpus(Way way) && { return is_spread_ = true, way_ = way, *this; }
 
@@ -288,6 +288,8 @@ std::vector<Bug> device_bugs() {
   // Its products take more pieces of weights than the ring has stages.
   const OnDecoder deep(run_decode, 0, Link::kDirect, 1024);
   const OnDecoder posted(run_decode, 0, Link::kPosted);
+  // Its norms take up what tiles before them share.
+  const OnDecoder alone(run_decode, 2, Link::kDirect, 64, 1);
   return {
       // who waits, and for what
       ARK_DEVICE_BUG(missing_phase_wait, decode),
@@ -331,6 +333,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(missing_scratch_barrier, decode),
       ARK_DEVICE_BUG(divergent_collective, decode),
       ARK_DEVICE_BUG(early_join, grouped),
+      ARK_DEVICE_BUG(taken_up_without_barrier, alone),
+      ARK_DEVICE_BUG(group_left_out, alone),
       // requests
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),

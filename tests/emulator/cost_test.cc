@@ -201,8 +201,8 @@ const Lie kLies[] = {
        return counted.fences == said.fences + 1 && counted.atomics == said.atomics;
      }},
     {"a hidden dependent load", "engine/cuda/bodies/rows.h",
-     "const float* x = call.operand<const float>(0) + row * n;\n      float* out = call.operand<float>(3)",
-     "const float* x = call.operand<const float>(0) + row * n +\n"
+     "float* x = call.operand<float>(0) + row * n;\n      float* out = call.operand<float>(3)",
+     "float* x = call.operand<float>(0) + row * n +\n"
      "          (dev::block_id() == 2 && dev::ld_global(call.operand<const u32>(0)) == 0x7fc12345u);\n"
      "      float* out = call.operand<float>(3)",
      [](const Counts& said, const Counts& counted) {

@@ -128,6 +128,21 @@ TEST(Fused, GivesTheBitsOfPhasesApart) {
   }
 }
 
+// So many rows of weights that a small GPU's tiles share sums of each of the two by themselves.
+TEST(Fused, TakesAnyWidthOnASmallGpu) {
+  TokenGraphOptions o;
+  o.layers = 1, o.hidden = 8224, o.intermediate = 48;
+  const DecoderModel fused = llama_tokens(o);
+  o.is_apart = true;
+  const DecoderModel apart = llama_tokens(o);
+  RunnerSetup setup = device(1, 2, 0);
+  setup.options.gpu = std::make_shared<emulator::EmulatedGpu>(std::make_shared<emulator::World>(),
+                                                              emulator::EmulatedGpuOptions{.arch = 890});
+  const auto prompt = random_tokens(3, o.vocabulary);
+  EXPECT_TRUE(same_bits(run_greedy(*make_runner(apart, setup), prompt, 3, 1),
+                        run_greedy(*make_runner(fused, setup), prompt, 3, 1)));
+}
+
 // A GPU whose blocks get 99 KiB takes smaller tiles: more blocks of rows, and shorter trees whose rest tiles
 // that share an output add up. Bits are those of large tiles.
 TEST(SmallGpu, ChangesNoBit) {

@@ -189,6 +189,9 @@ ARK_DEVICE void st_global(T* p, T v, Site at = Site::here()) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   emulator::ark_emulator_write(p, &v, sizeof(T), at.place);
 }
+ARK_DEVICE void prefetch(const void* p, Site at = Site::here()) {
+  emulator::ark_emulator_prefetch(p, at.place);
+}
 
 // ---- words that threads talk through
 

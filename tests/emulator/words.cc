@@ -223,6 +223,13 @@ void ark_emulator_write(void* to, const void* from, int bytes, Site at) {
   std::memcpy(to, from, bytes);
 }
 
+void ark_emulator_prefetch(const void* p, Site at) {
+  Core& core = *Core::current;
+  core.note("prefetch");
+  if (!core.memory.contains(p) || !(*core.memory.states(p) & Memory::kAllocated))
+    core.fail(Fault::kBounds, "a prefetch of " + core.memory.describe(p), at);
+}
+
 void ark_emulator_pause(const void* word, uint64_t seen, uint64_t needed, Site at) {
   Core::current->note("pause");
   Core::current->poll("waits for", at, word, seen, needed);

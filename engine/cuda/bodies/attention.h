@@ -10,27 +10,9 @@
 // values are read once for kRows rows.
 #pragma once
 
-#include "engine/cuda/bodies/kv.h"
+#include "engine/cuda/bodies/attention_parts.h"
 
 namespace ark::cuda {
-
-ARK_APART float capped(float score, float cap) { return cap * dev::tanh(score / cap); }
-
-// A sink, if there is one, is a score without a value.
-ARK_APART float normalized(const float* sink, float maximum, float sum, float value) {
-  if (sink != nullptr) {
-    const float own = dev::ld_nc(sink);
-    const float now = dev::max(maximum, own), factor = dev::exp(maximum - now);
-    sum = sum * factor + dev::exp(own - now);
-    value *= factor;
-  }
-  return value / sum;
-}
-
-ARK_APART i64 place_of_row(i32 first, i32 row, i32 group, i32 heads, const i32* head_list) {
-  const Division token = divide(row, group);
-  return static_cast<i64>(first + token.quotient) * heads + dev::ld_nc(head_list + token.rest);
-}
 
 template <class E, int kKey, int kValue>
 struct Attention : Quiet {
@@ -87,8 +69,7 @@ struct Attention : Quiet {
     return kHasScales ? dev::shfl(place.value, lane) : dev::shfl(place.key, lane) * kValue;
   }
 
-  // Fetched together, at most 32 registers of them: keys by fours, values by packs. They come from memory, not from the
-  // cache, which the weights of each step go through.
+  // Fetched together, at most 32 registers of them: keys by fours, values by packs.
   static constexpr int kKeyQuarters = (kKey + 31) / 32;
   static constexpr int kKeysAhead = kKeyQuarters > 4 ? 1 : kKeyQuarters > 2 ? 2 : kBits < 32 ? 8 : 4;
   static constexpr int kValuesAhead = kPacks > 4 ? 4 : kPacks > 2 || (kPack > 1 && kValueLanes > 2) ? 8 : 16;
@@ -380,6 +361,12 @@ struct Attention : Quiet {
   ARK_DEVICE static i32 splits_of(const Call& call) { return call.b.vals[call.b.rank->val_count]; }
   ARK_DEVICE static i64 grid(const Call& call) {
     return static_cast<i64>(call.size(call.i.grid)) * splits_of(call);
+  }
+  ARK_DEVICE static void prepare(const Call& call, Tiles tiles) {
+    const i64 end = dev::min(tiles.last, tiles.first + kTilesAhead);
+    ARK_ROLLED
+    for (i64 t = tiles.first; t < end; ++t)
+      prefetch_tile<E, kKey, kValue>(call.b.p, call.i, static_cast<i32>(t), splits_of(call));
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     Attention body(call);

@@ -46,8 +46,9 @@ struct Quiet {
   static constexpr bool kSends = false;
   ARK_DEVICE static Tiles bytes(const Call&, Tiles) { return {0, 0}; }
   ARK_DEVICE static i64 grid(const Call& call) { return call.size(call.i.grid); }
-  // All consumer threads, before other instances are waited for; the wait's barrier orders what it writes.
-  ARK_DEVICE static void prepare(const Call&) {}
+  // All consumer threads, before other instances are waited for; the wait's barrier orders what it writes. `tiles`: the
+  // block's, maybe none.
+  ARK_DEVICE static void prepare(const Call&, Tiles) {}
 };
 
 }  // namespace ark::cuda

@@ -2,8 +2,8 @@
 //
 // A piece (at most kPieceRows rows of the weight) is added up in an order that the weight alone decides;
 // pieces are added as a balanced pairwise tree, inside a tile, then over the tiles of one output (the last
-// one there adds them up). So a result does not depend on how tiles are dealt. The ring brings the weights;
-// only x is waited for.
+// one there adds them up, or the norm behind: bodies/rows.h). So a result does not depend on how tiles are
+// dealt. The ring brings the weights; only x is waited for.
 //
 // A piece is a stage of the ring. With few rows of x (multiply-adds, or one column of eight on tensor cores) each
 // warp takes pieces of its own, all columns of the panel: x of a batch of pieces is fetched at once, and behind a
@@ -20,32 +20,24 @@
 // code that the cache has lost.
 #pragma once
 
+#include "engine/cuda/bodies/product_output.h"
 #include "engine/cuda/bodies/weights.h"
 
 namespace ark::cuda {
 
 enum MatMulPath { kFma, kMma, kMixed };
 
-// The balanced pairwise sum of the first `size`, a power of two.
-template <int kCount>
-ARK_DEVICE float tree(float (&v)[kCount], int size) {
-  ARK_UNROLL
-  for (int d = 1; d < kCount; d *= 2) {
-    if (d >= size) break;
-    ARK_UNROLL
-    for (int i = 0; i + d < kCount; i += 2 * d) v[i] = v[i] + v[i + d];
-  }
-  return v[0];
-}
-
 // (x, W, bias?, residual?, out). Size 0: epilogue bits. Gated: the residual is the second product's bias.
 template <class W, int kPanel, MatMulPath kPath>
-struct MatMul : Quiet {
+struct MatMul : ProductOutput<kPanel, kPath != kFma> {
+  using Output = ProductOutput<kPanel, kPath != kFma>;
+  using Output::call, Output::s, Output::tiles, Output::tile_sums, Output::row0, Output::rows;
+  static constexpr int kAtOnce = Output::kAtOnce;
+  using Output::is_gated, Output::weights, Output::is_whole, Output::load_terms;
   using Own = Weights<W, kPanel>;
   using X = typename Own::X;
   static constexpr int kVector = Own::kVector, kLanes = Own::kLanes, kFmaRows = 4;
   static constexpr int kPitch = sum_pitch(kPanel);
-  static constexpr int kAtOnce = 4;  // elements of an output that a thread has in hand
   // Of pieces that all warps share: 16 columns of the panel a warp, and each kRowParts-th column of eight rows of x.
   static constexpr int kColumnGroups = kPanel / 16, kRowParts = kConsumerWarps / kColumnGroups;
   static constexpr int kOctets = (kRowBlock / 8 + kRowParts - 1) / kRowParts,
@@ -67,20 +59,11 @@ struct MatMul : Quiet {
                 kScratchBytes);
   static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kTileBytes <= kScratchBytes);
 
-  const Call& call;
-  const Stream& s;
-  const StreamTiles tiles;
-  const u32 bits;  // of the epilogue
-  i32 count = 0;   // pieces whose x is in scratch at once
+  i32 count = 0;  // pieces whose x is in scratch at once
   XRows x{};
-  float *tile_sums, *waiting, *piece_sums;
-  // Of the tile.
-  i32 row0 = 0, rows = 0;
-  EpilogueTerms terms[kAtOnce];  // of the first elements
+  float *waiting, *piece_sums;
 
-  ARK_DEVICE explicit MatMul(const Call& c)
-      : call(c), s(c.i.stream), tiles(s, c.size(s.m)), bits(static_cast<u32>(c.i.sizes[0])) {
-    tile_sums = reinterpret_cast<float*>(call.b.scratch + kBorderBytes);
+  ARK_DEVICE explicit MatMul(const Call& c) : Output(c) {
     const i32 most_rows = dev::min(kRowBlock, tiles.rows);
     if (is_shared()) {
       waiting = tile_sums + (keeps_first() ? 2 : 1) * kRowBlock * kPanel;
@@ -91,8 +74,6 @@ struct MatMul : Quiet {
     }
   }
 
-  ARK_DEVICE bool is_gated() const { return s.second != 0; }
-  ARK_DEVICE int weights() const { return is_gated() ? 2 : 1; }
   // Sums of the first weight wait in scratch, or, where many rows leave no room there, where the output will be.
   ARK_DEVICE bool keeps_first() const { return kPath != kFma && is_gated(); }
   ARK_DEVICE bool is_fma() const { return kPath == kFma || (kPath == kMixed && tiles.rows <= kFmaRows); }
@@ -109,7 +90,7 @@ struct MatMul : Quiet {
   }
 
   ARK_DEVICE XSource source() const {
-    return {call.operand<const float>(0) + static_cast<i64>(row0) * s.k, s.k, rows};
+    return {call.template operand<const float>(0) + static_cast<i64>(row0) * s.k, s.k, rows};
   }
 
   // Columns [first, last) of the tile's rows, as E.
@@ -318,7 +299,7 @@ struct MatMul : Quiet {
     x.rows = rows;
     ARK_ROLLED
     for (int weight = 0; weight < weights(); ++weight) {
-      if (weight > 0) tiles.groups == 1 ? keep_first(tile.panel) : hand_in(tile, 0);
+      if (weight > 0) tiles.groups == 1 ? this->keep_first(tile.panel) : this->hand_in(tile, 0);
       if constexpr (kPath != kFma) {
         if (is_shared()) {
           run_shared(tile, weight);
@@ -329,152 +310,13 @@ struct MatMul : Quiet {
     }
   }
 
-  // Behind weight number `weight` the tile's output can be written.
-  ARK_DEVICE bool is_whole(int weight) const { return tiles.groups == 1 && weight + 1 == weights(); }
-  // Element `e` of the first weight's sums, which the thread that writes that output keeps; null: there is no output.
-  ARK_DEVICE float* first_sum(i32 panel, int e) const {
-    if constexpr (kPath != kFma) return tile_sums + rows * kPanel + e;
-    const Output to = output_at(panel, e);
-    return to.is_there ? call.operand<float>(4) + to.element : nullptr;
-  }
-  ARK_DEVICE void keep_first(i32 panel) const {
-    ARK_ROLLED
-    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) {
-      if (float* to = first_sum(panel, e)) *to = tile_sums[e];
-    }
-  }
-
-  // ---- outputs
-
-  struct Output {
-    bool is_there;
-    i32 column;
-    i64 element;
-  };
-  ARK_DEVICE Output output_at(i32 panel, int e) const {
-    const i32 column = panel * kPanel + e % kPanel;
-    return {e < rows * kPanel && column < s.n, column, static_cast<i64>(row0 + e / kPanel) * s.n + column};
-  }
-
-  // What the epilogue adds to the thread's elements from the first-th on.
-  ARK_DEVICE void load_terms(i32 panel, int first) {
-    ARK_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      const Output to = output_at(panel, call.b.thread + (first + i) * kConsumers);
-      if (to.is_there)
-        terms[i] = epilogue_terms(bits, call.operand<const float>(2), to.column, call.operand<const float>(3),
-                                  is_gated() ? to.column : to.element);
-    }
-  }
-
-  // The first terms are there.
-  ARK_DEVICE void write(i32 panel) {
-    const int each = (rows * kPanel + kConsumers - 1) / kConsumers;
-    ARK_ROLLED
-    for (int first = 0; first < each; first += kAtOnce) {
-      if (first > 0) load_terms(panel, first);
-      float kept[kAtOnce] = {};
-      if (kPath == kFma && is_gated()) {
-        ARK_UNROLL
-        for (int i = 0; i < kAtOnce; ++i) {
-          const float* from = first_sum(panel, call.b.thread + (first + i) * kConsumers);
-          if (from) kept[i] = dev::ld_global(from);
-        }
-      }
-      ARK_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int e = call.b.thread + (first + i) * kConsumers;
-        const Output to = output_at(panel, e);
-        if (!to.is_there) continue;
-        const u32 second_bias = is_gated() ? bits & kEpilogueResidual : 0;
-        float v = !is_gated() ? tile_sums[e] : kPath == kFma ? kept[i] : *first_sum(panel, e);
-        v = epilogue(bits - second_bias, v, terms[i]);
-        if (is_gated()) v = v * (second_bias != 0 ? tile_sums[e] + terms[i].residual : tile_sums[e]);
-        call.operand<float>(4)[to.element] = v;
-      }
-    }
-  }
-
-  // Of a group: [rows of the panel][kPanel]. Those of the second weight are groups behind all of the first's.
-  ARK_DEVICE float* partials(i32 group, i32 panel) const {
-    return at<float>(s.partials) +
-           ((static_cast<i64>(group) * tiles.panels + panel) * tiles.rows + row0) * kPanel;
-  }
-
-  ARK_DEVICE void hand_in(const StreamTile& tile, int weight) const {
-    float* to = partials(weight * tiles.groups + tile.group, tile.panel);
-    ARK_ROLLED
-    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) to[e] = tile_sums[e];
-  }
-
-  // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all.
-  ARK_DEVICE bool join(const StreamTile& tile, i32 handed) {
-    load_terms(tile.panel, 0);  // in case these are the last: they come while the others are counted
-    consumers_sync();
-    if (call.b.thread == 0) {
-      // Releases the block's partials, acquires the others'.
-      u32* word = at<u32>(s.arrivals) + tile.panel * tiles.blocks + tile.block;
-      const u32 before = dev::atom_add<dev::Scope::gpu>(word, static_cast<u32>(handed));
-      const bool is_last = ARK_BUG(early_join)
-                               ? before == 0
-                               : before + static_cast<u32>(handed) == static_cast<u32>(tiles.groups);
-      if (is_last) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
-      call.b.words->last_arrival = is_last;
-    }
-    consumers_sync();
-    if (call.b.words->last_arrival == 0) return false;
-    gather(tile);
-    return true;
-  }
-
-  // The sum of all groups of each weight: nodes of kNode of them, then these. The first node's room is the first
-  // weight's sums' in the end.
-  ARK_DEVICE void gather(const StreamTile& tile) {
-    const i32 size = dev::min(tiles.groups, kNode), each = divide(tiles.groups, size).quotient,
-              nodes = each * weights();
-    const i32 elements = rows * kPanel, quarters = elements / 4;
-    const i64 group = static_cast<i64>(tiles.panels) * tiles.rows * kPanel;
-    const float* from = partials(0, tile.panel);
-    float* sums = tile_sums + elements;
-    ARK_ROLLED
-    for (i32 i = call.b.thread; i < nodes * quarters; i += kConsumers) {
-      const Division place = divide(i, quarters);
-      const float* first = from + place.quotient * size * group + place.rest * 4;
-      dev::f32x4 v[kNode];
-      ARK_UNROLL
-      for (int g = 0; g < kNode; ++g) {
-        v[g] = {0, 0, 0, 0};
-        if (g < size) v[g] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(first + g * group));
-      }
-      float a[kNode], b[kNode], c[kNode], d[kNode];
-      ARK_UNROLL
-      for (int g = 0; g < kNode; ++g) a[g] = v[g].x, b[g] = v[g].y, c[g] = v[g].z, d[g] = v[g].w;
-      *reinterpret_cast<dev::f32x4*>(sums + i * 4) = {tree<kNode>(a, size), tree<kNode>(b, size),
-                                                      tree<kNode>(c, size), tree<kNode>(d, size)};
-    }
-    consumers_sync();
-    ARK_ROLLED
-    for (int e = call.b.thread; e < elements; e += kConsumers) {
-      ARK_ROLLED
-      for (int weight = 0; weight < weights(); ++weight) {
-        float v[kMaxGroups / kNode];
-        ARK_UNROLL
-        for (int n = 0; n < kMaxGroups / kNode; ++n)
-          v[n] = n < each ? sums[(weight * each + n) * elements + e] : 0.0f;
-        float* to = weight + 1 < weights() ? first_sum(tile.panel, e) : tile_sums + e;
-        if (to) *to = tree<kMaxGroups / kNode>(v, each);
-      }
-    }
-    consumers_sync();  // the next tile's x takes the room of `sums`
-  }
-
   // ---- the case
 
   ARK_DEVICE static i64 grid(const Call& call) {
     const Stream& s = call.i.stream;
     return StreamTiles(s, call.size(s.m)).grid;
   }
-  ARK_DEVICE static void prepare(const Call& call) {
+  ARK_DEVICE static void prepare(const Call& call, Tiles) {
     const Stream& s = call.i.stream;
     ARK_ROLLED
     for (i32 p = call.b.thread; p <= s.pieces; p += kConsumers)
@@ -492,6 +334,7 @@ struct MatMul : Quiet {
         continue;
       }
       body.hand_in(tile, body.weights() - 1);
+      if (body.s.arrivals == 0) continue;  // who reads the output adds them up
       ++handed;
       if (tile.group + 1 < body.tiles.groups && t + 1 < end) continue;  // the next is of the same output
       if (body.join(tile, handed)) body.write(tile.panel);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/cuda/bodies/codes.h"
+#include "engine/cuda/bodies/product_output.h"
 #include "engine/cuda/step_begin.h"
 
 namespace ark::cuda {
@@ -56,9 +57,14 @@ struct Embed : Quiet {
 };
 
 // (x, scale?, bias?, out). Size: row length. Real: epsilon. The block takes a row.
+//
+// Where a product whose tiles share outputs leaves them to the norm behind it (Stream::partials), its sums are taken up
+// here: x is written too. Operands 4, 5: that product's bias and residual; size 1: its epilogue bits.
 template <bool kRms>
 struct Norm : Quiet {
   static constexpr int kHeld = kRms ? 8 : 4;  // elements that a thread holds, with what they are scaled by
+  static constexpr int kRoom =
+      2 * kConsumerWarps;  // floats at the start of the scratch; behind: a row taken up
 
   ARK_DEVICE static float block_sum(const Call& call, float v, float* room) {
     v = dev::warp_sum(v);
@@ -77,15 +83,21 @@ struct Norm : Quiet {
   struct Held {
     float x[kHeld], scale[kHeld],
         bias[kRms ? 1 : kHeld];  // RMS norms seldom have one: it is read when it is added
-    ARK_DEVICE void load(const Call& call, const float* row, i32 first, i32 n) {
+    ARK_DEVICE void load_scales(const Call& call, i32 first, i32 n) {
       const float* scales = call.operand<const float>(1);
       const float* biases = call.operand<const float>(2);
       ARK_UNROLL
       for (int i = 0; i < kHeld; ++i) {
         const i32 k = first + call.b.thread + i * kConsumers;
-        x[i] = k < n ? dev::ld_global(row + k) : 0.0f;
         scale[i] = k < n && scales != nullptr ? dev::ld_nc(scales + k) : 1.0f;
         if constexpr (!kRms) bias[i] = k < n && biases != nullptr ? dev::ld_nc(biases + k) : 0.0f;
+      }
+    }
+    ARK_DEVICE void load_x(const Call& call, const float* row, i32 first, i32 n) {
+      ARK_UNROLL
+      for (int i = 0; i < kHeld; ++i) {
+        const i32 k = first + call.b.thread + i * kConsumers;
+        x[i] = k < n ? row[k] : 0.0f;
       }
     }
   };
@@ -98,7 +110,7 @@ struct Norm : Quiet {
   ARK_DEVICE static void for_parts(const Call& call, const float* row, i32 n, Held& held, F f) {
     ARK_ROLLED
     for (i32 first = 0; first < n; first += kPart) {
-      if (n > kPart) held.load(call, row, first, n);
+      if (n > kPart) held.load_x(call, row, first, n), held.load_scales(call, first, n);
       ARK_UNROLL
       for (int i = 0; i < kHeld; ++i) {
         const i32 k = first + call.b.thread + i * kConsumers;
@@ -107,23 +119,68 @@ struct Norm : Quiet {
     }
   }
 
+  // Row `row` of the product before: the sums of its groups, with its epilogue, to x and to scratch.
+  ARK_DEVICE static void take_up(const Call& call, i32 groups, i64 row, i32 n, float* x, float* here) {
+    const Stream& s = call.i.stream;
+    const u32 bits = static_cast<u32>(call.i.sizes[1]);
+    const i32 rows = call.size(s.m), panel_bits = log2_of(static_cast<u32>(s.panel));
+    const i64 apart = place_of_partials(s, rows, 1, 0, 0);
+    ARK_ROLLED
+    for (i32 k = call.b.thread * 4; k < n; k += kConsumers * 4) {
+      dev::f32x4 bias{}, residual{};
+      if ((bits & kEpilogueBias) != 0)
+        bias = dev::ld_nc(reinterpret_cast<const dev::f32x4*>(call.operand<const float>(4) + k));
+      if ((bits & kEpilogueResidual) != 0)
+        residual =
+            dev::ld_global(reinterpret_cast<const dev::f32x4*>(call.operand<const float>(5) + row * n + k));
+      const float* first = at<const float>(s.partials) + place_of_partials(s, rows, 0, k >> panel_bits, row) +
+                           (k & (s.panel - 1));
+      const dev::f32x4 sum = sum_of_groups(first, apart, ARK_BUG(group_left_out) ? groups / 2 : groups);
+      const dev::f32x4 v = {
+          epilogue(bits, sum.x, {bias.x, residual.x}), epilogue(bits, sum.y, {bias.y, residual.y}),
+          epilogue(bits, sum.z, {bias.z, residual.z}), epilogue(bits, sum.w, {bias.w, residual.w})};
+      dev::st_global(reinterpret_cast<dev::f32x4*>(x + k), v);
+      *reinterpret_cast<dev::f32x4*>(here + k) = v;
+    }
+    if (!ARK_BUG(taken_up_without_barrier)) consumers_sync();
+  }
+
+  // The model's numbers come from memory, unless they are asked for before the wait.
+  ARK_DEVICE static void prepare(const Call& call, Tiles tiles) {
+    const i32 n = call.size_at(0);
+    if (tiles.first >= tiles.last) return;
+    const float* const numbers[] = {call.operand<const float>(1), call.operand<const float>(2),
+                                    call.operand<const float>(4)};
+    ARK_ROLLED
+    for (i32 k = call.b.thread * 32; k < n; k += kConsumers * 32) {  // lines of 128 bytes
+      ARK_UNROLL
+      for (int i = 0; i < 3; ++i)
+        if (numbers[i] != nullptr) dev::prefetch(numbers[i] + k);
+    }
+  }
+
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i32 n = call.size_at(0);
+    const Stream& s = call.i.stream;
+    const i32 groups = s.partials == 0 ? 1 : StreamTiles(s, call.size(s.m)).groups;
     float* room = reinterpret_cast<float*>(call.b.scratch);
     for (i64 row = tiles.first; row < tiles.last; ++row) {
-      const float* x = call.operand<const float>(0) + row * n;
+      float* x = call.operand<float>(0) + row * n;
       float* out = call.operand<float>(3) + row * n;
       Held held;
-      if (n <= kPart) held.load(call, x, 0, n);
+      if (n <= kPart) held.load_scales(call, 0, n);
+      const float* here = x;  // or in scratch: loads that know both
+      if (groups > 1) take_up(call, groups, row, n, x, room + kRoom), here = room + kRoom;
+      if (n <= kPart) held.load_x(call, here, 0, n);
       float sum = 0;
-      for_parts(call, x, n, held,
+      for_parts(call, here, n, held,
                 [&](int i, i32) { sum = kRms ? dev::fma(held.x[i], held.x[i], sum) : sum + held.x[i]; });
       sum = block_sum(call, sum, room) / static_cast<float>(n);
       float mean = 0, variance = sum;
       if constexpr (!kRms) {
         mean = sum;
         float squares = 0;
-        for_parts(call, x, n, held,
+        for_parts(call, here, n, held,
                   [&](int i, i32) { squares = dev::fma(held.x[i] - mean, held.x[i] - mean, squares); });
         // Other words than the mean's: a slow warp may still read those.
         variance = block_sum(call, squares, room + kConsumerWarps) / static_cast<float>(n);
@@ -131,7 +188,7 @@ struct Norm : Quiet {
       const float inverse = 1.0f / dev::sqrt(variance + call.i.reals[0]);
       const bool has_scale = call.operand<const float>(1) != nullptr,
                  has_bias = call.operand<const float>(2) != nullptr;
-      for_parts(call, x, n, held, [&](int i, i32 k) {
+      for_parts(call, here, n, held, [&](int i, i32 k) {
         float y = (held.x[i] - mean) * inverse;
         if (has_scale) y = y * held.scale[i];
         if (has_bias) y = y + (kRms ? dev::ld_nc(call.operand<const float>(2) + k) : held.bias[kRms ? 0 : i]);

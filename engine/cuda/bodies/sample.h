@@ -9,88 +9,11 @@
 // (logits [R, V]). Size: V. A block takes a row.
 #pragma once
 
+#include "engine/cuda/bodies/keys.h"
 #include "engine/cuda/bodies/noise.h"
 #include "engine/cuda/step_begin.h"
 
 namespace ark::cuda {
-
-// ---- order
-
-// Ascending with the logit; NaN lowest, as -infinity: neither is ever kept.
-ARK_DEVICE u32 order_of(float logit) {
-  if (is_nan(logit)) return 0;
-  const u32 bits = dev::as_u32(logit == 0.0f ? 0.0f : logit);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-// Better tokens have larger keys; no two are equal.
-ARK_DEVICE u64 key_of(float logit, i32 token) {
-  return static_cast<u64>(order_of(logit)) << 32 | ~static_cast<u32>(token);
-}
-ARK_DEVICE i32 token_of(u64 key) { return static_cast<i32>(~static_cast<u32>(key)); }
-
-// A reduction of the consumers, in `scratch`; every thread gets the result.
-template <class T, class F>
-ARK_DEVICE T reduce(u8* scratch, T v, F combine) {
-  T* room = reinterpret_cast<T*>(scratch);
-  ARK_ROLLED
-  for (int distance = 16; distance > 0; distance /= 2) v = combine(v, dev::shfl_xor(v, distance));
-  consumers_sync();  // readers of the last result
-  if (dev::lane_id() == 0) room[dev::warp_id()] = v;
-  consumers_sync();
-  T all = room[0];
-  ARK_ROLLED
-  for (int w = 1; w < kConsumerWarps; ++w) all = combine(all, room[w]);
-  return all;
-}
-ARK_APART u64 largest_of(u8* scratch, u64 v) {
-  return reduce(scratch, v, [](u64 a, u64 b) { return a > b ? a : b; });
-}
-template <class T>
-ARK_APART T sum_of(u8* scratch, T v) {
-  return reduce(scratch, v, [](T a, T b) { return a + b; });
-}
-
-// The best of the tokens with keys below `bound`.
-ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary, u64 bound) {
-  constexpr int kAhead = 4;  // quarters in flight
-  // A token's order + 1, 0: none yet. Of equal tokens the first one stays: a thread sees them in order.
-  u32 best = 0, bound_order = static_cast<u32>(bound >> 32);
-  i32 best_token = 0, bound_token = token_of(bound);
-  const auto look = [&](float logit, i32 t) {
-    const u32 order = order_of(logit);
-    const bool below = order < bound_order || (order == bound_order && t > bound_token);
-    if (below && order >= best && t >= 0 && t < vocabulary) best = order + 1, best_token = t;
-  };
-  // From the last border of 16 bytes on: `skipped` words are another row's, or none.
-  const i32 skipped = static_cast<i32>(reinterpret_cast<u64>(logits) / 4 % 4);
-  const dev::f32x4* quarters = reinterpret_cast<const dev::f32x4*>(logits - skipped);
-  const i32 count = (vocabulary + skipped + 3) / 4;
-  ARK_ROLLED
-  for (i32 first = dev::thread_id(); first < count; first += kAhead * kConsumers) {
-    dev::f32x4 ahead[kAhead];
-    ARK_UNROLL
-    for (int i = 0; i < kAhead; ++i) {
-      const i32 q = first + i * kConsumers;
-      ahead[i] = {nan(), nan(), nan(), nan()};
-      if (q > 0 && q + 1 < count) {
-        ahead[i] = dev::ld_global(quarters + q);
-      } else if (q < count) {  // a border
-        const i32 t = q * 4 - skipped;
-        if (t >= 0) ahead[i].x = dev::ld_global(logits + t);
-        if (t + 1 >= 0 && t + 1 < vocabulary) ahead[i].y = dev::ld_global(logits + t + 1);
-        if (t + 2 >= 0 && t + 2 < vocabulary) ahead[i].z = dev::ld_global(logits + t + 2);
-        if (t + 3 < vocabulary) ahead[i].w = dev::ld_global(logits + t + 3);
-      }
-    }
-    ARK_UNROLL
-    for (int i = 0; i < kAhead; ++i) {
-      const i32 t = (first + i * kConsumers) * 4 - skipped;
-      look(ahead[i].x, t), look(ahead[i].y, t + 1), look(ahead[i].z, t + 2), look(ahead[i].w, t + 3);
-    }
-  }
-  const u64 key = static_cast<u64>(best - 1) << 32 | ~static_cast<u32>(best_token);
-  return largest_of(scratch, best == 0 ? 0 : key);
-}
 
 ARK_APART double weight_of(float logit, float largest, float temperature) {
   return exp_f64((static_cast<double>(logit) - largest) / temperature);
@@ -104,9 +27,6 @@ struct Sample : Quiet {
   float largest = 0;
 
   ARK_DEVICE explicit Sample(const Call& c) : call(c) {}
-
-  // The best token below `bound`.
-  ARK_DEVICE u64 best_below(u64 bound) const { return best_key(call.b.scratch, logits, vocabulary, bound); }
 
   // ---- logit_bias and penalties, in place: nobody reads the row's logits afterwards
 
@@ -305,7 +225,7 @@ struct Sample : Quiet {
   }
 
   ARK_DEVICE i32 pick(i64 position) {
-    const u64 best = best_below(~u64{0});
+    const u64 best = best_key(call.b.scratch, logits, vocabulary);
     const i32 token = best >> 32 == 0 ? 0 : token_of(best);
     largest = dev::ld_global(logits + token);
     if (!(largest > -infinity() && largest < infinity())) return -1;  // nothing to choose from
@@ -317,7 +237,7 @@ struct Sample : Quiet {
   // ---- what is reported
 
   ARK_DEVICE double log_sum_exp() const {
-    const u64 best = best_below(~u64{0});
+    const u64 best = best_key(call.b.scratch, logits, vocabulary);
     if (best >> 32 == 0) return -from_bits(0x7ff0000000000000ull);
     const double top = dev::ld_global(logits + token_of(best));
     if (top == -from_bits(0x7ff0000000000000ull)) return top;
@@ -349,7 +269,7 @@ struct Sample : Quiet {
     u64 bound = ~u64{0};
     ARK_ROLLED
     for (i32 i = 0; i < count; ++i) {
-      bound = best_below(bound);
+      bound = best_key_below(call.b.scratch, logits, vocabulary, bound);
       if (call.b.thread == 0)
         to->top_tokens[i] = token_of(bound), to->top_logprobs[i] = logprob(token_of(bound));
     }

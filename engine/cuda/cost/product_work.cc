@@ -110,11 +110,12 @@ Work ProductWork::join_work(const StreamTile&) const {
 }
 
 Work ProductWork::gather_work(const StreamTile& tile) const {
-  const i32 size = std::min(tiles_.groups, kNode), nodes = tiles_.groups / size * weights();
+  const i32 size = std::min(tiles_.groups, kNode), each = tiles_.groups / size;
+  const i32 at_once = each * weights() <= kMaxGroups / kNode ? weights() : 1, passes = weights() / at_once;
   const i64 elements = i64{rows_of(tile)} * s_.panel;
-  const int32_t rounds = turns(nodes * elements / 4);
+  const int32_t rounds = passes * turns(at_once * each * elements / 4);
   Work w = loads(rounds);
-  w += barriers(2);
+  w += barriers(2 * passes);
   w.cold = 1;
   w.cycles = rounds * (kCall + 100) + turns(elements) * 60.0;
   Work terms = write_work(tile);  // whose first terms came while the others were counted
@@ -135,6 +136,7 @@ Work ProductWork::total(Tiles own, int32_t gathered) const {
       continue;
     }
     all += hand_in_work(tile);
+    if (!joins()) continue;
     if (tile.group + 1 < tiles_.groups && t + 1 < own.last) continue;
     all += join_work(tile);
     if (gathered-- > 0) all += gather_work(tile);

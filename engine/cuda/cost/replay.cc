@@ -149,7 +149,12 @@ class Replay {
   void advance(int32_t p, double now) {
     Processor& b = block(p);
     for (; b.next < count(); ++b.next) {
-      if (part(p, b.next).raises != 0) return push(now + rates_.enter.value, What::kArrive, p);
+      if (const Part own = part(p, b.next); own.raises != 0) {
+        // Products have been part of what `enter` was fitted to.
+        const bool is_product = state(b.next).product != nullptr;
+        const double before = is_product ? 0 : time_of(prepare_work(t_, instance(b.next), own.own));
+        return push(now + rates_.enter.value + before, What::kArrive, p);
+      }
       now += rates_.skip.value;
     }
   }
@@ -251,6 +256,7 @@ class Replay {
     const StreamTiles& tiles = product(p).tiles();
     if (tiles.groups == 1) return next_own_tile(p, now + time_of(product(p).write_work(tile(p))));
     now += time_of(product(p).hand_in_work(tile(p)));
+    if (!product(p).joins()) return next_own_tile(p, now);
     ++b.handed;
     if (tile(p).group + 1 < tiles.groups && b.tile + 1 < b.own.last) return next_own_tile(p, now);
     push(now + time_of(product(p).join_work(tile(p))), What::kJoin, p);

@@ -16,6 +16,12 @@ OpCode code_of(const StepTables& t, const Instance& i) {
   return p.variants[p.phases[i.phase].variant].code;
 }
 
+// Whether a norm adds up what the tiles of the product before it share.
+bool takes_up(const StepTables& t, const Instance& i) {
+  return i.stream.partials != 0 &&
+         StreamTiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block).groups > 1;
+}
+
 // ---- rows and tokens: bodies/rows.h, bodies/append.h
 
 // Where ranks share the table: of one that has the rows of all tokens.
@@ -25,12 +31,21 @@ Work embed(const StepTables& t, const Instance& i, Tiles tiles) {
   return row.times(tiles.last - tiles.first);
 }
 
+// Scales and biases are asked for before the wait.
 Work norm(const StepTables& t, const Instance& i, Tiles tiles) {
   const bool rms = t.variant(i).type == "Norm<true>", has_bias = i.operands[2] != 0;
   const int32_t held = rms ? 8 : 4, n = t.size_at(i, 0), parts = up(n, int64_t{held} * kConsumers);
   const int32_t passes = rms ? 2 : 3, each = std::min(held, turns(n));
-  Work row = loads(0, parts == 1 ? 1 : parts * passes);  // the scales are the model's
-  if (rms && has_bias) row += loads(0, parts * each);
+  Work row;
+  if (takes_up(t, i)) {
+    const int32_t rounds = up(n, 4 * kConsumers);
+    row = loads(rounds + (parts == 1 ? 0 : parts));
+    row += barriers(1);
+    row.cycles = rounds * (kCall + 100 + 4 * 60.0);
+  } else {
+    row = loads(parts == 1 ? 1 : parts * passes);
+  }
+  if (rms && has_bias) row += loads(parts * each);
   row += barriers(rms ? 1 : 2);
   row.cycles += (rms ? 1 : 2) * (kWarpSum + 100) + 2 * kCall + passes * parts * each * 20;
   Work all = row.times(tiles.last - tiles.first);
@@ -131,10 +146,29 @@ AttentionShape attention_shape(const StepTables& t, const Instance& i) {
 }
 
 // A warp's 32 keys, of which `keys` are there, for `rows` rows.
-Work attend(const AttentionShape& s, int32_t keys, int32_t rows, bool has_slopes) {
-  Work w = loads(1, up(keys, s.keys_at_once) + up(keys, s.values_at_once));
+Work attend(const AttentionShape& s, int32_t keys, int32_t rows, bool has_slopes, bool is_near) {
+  const int32_t rounds = up(keys, s.keys_at_once) + up(keys, s.values_at_once);
+  Work w = is_near ? loads(1 + rounds) : loads(1, rounds);
   if (has_slopes) w += loads(2 * rows);
   w.cycles = rows * (up(keys, 4) * 30.0 + 2 * kWarpSum + 100 + keys * 6.0) + 200;
+  return w;
+}
+
+const AttentionItem& item_of(const StepTables& t, const Instance& i, int64_t tile) {
+  return t.items()[at(tile / t.splits() / t.size_at(i, 1))];
+}
+
+// prefetch_tile(): the item, and a warp's page, if it has a key.
+Work prefetch_tile(const StepTables& t, const Instance& i, int64_t tile) {
+  const AttentionItem& item = item_of(t, i, tile);
+  const int32_t window = t.size_at(i, 3), newest = item.position + item.count - 1,
+                oldest = window > 0 ? item.position - window + 1 : 0;
+  const auto begin = static_cast<int32_t>(tile % t.splits()) * t.split_keys();
+  bool has_key = false;
+  for (int32_t first = begin; first < begin + kAttentionBlock; first += 32)
+    has_key = has_key || (first <= newest && first + 32 > oldest);
+  Work w = loads(1 + has_key);
+  w.cycles = 3 * kCall;
   return w;
 }
 
@@ -144,9 +178,9 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
   const bool has_slopes = i.operands[3] != 0, has_sinks = i.operands[4] != 0;
   Work all;
   for (int64_t tile = tiles.first; tile < tiles.last; ++tile) {
-    const auto split = static_cast<int32_t>(tile % t.splits());
-    const AttentionItem& item = t.items()[at(tile / t.splits() / heads)];
-    const int32_t rows = item.count * group_all;
+    const AttentionItem& item = item_of(t, i, tile);
+    const int32_t rows = item.count * group_all,
+                  begin = static_cast<int32_t>(tile % t.splits()) * t.split_keys();
     Work one = loads(1);  // the item, and beside it the heads
     one.cycles = 3 * kCall;
     for (int32_t row0 = 0; row0 < rows; row0 += 4) {
@@ -155,10 +189,11 @@ Work attention(const StepTables& t, const Instance& i, Tiles tiles) {
       one += barriers(1);
       const int32_t newest = item.position + (row0 + count - 1) / group_all,
                     oldest = window > 0 ? item.position + row0 / group_all - window + 1 : 0,
-                    begin = split * t.split_keys(), end = std::min(begin + t.split_keys(), newest + 1);
+                    end = std::min(begin + t.split_keys(), newest + 1);
       for (int32_t first = begin; first < end; first += kAttentionBlock) {  // warp 0: it has the most
         if (first + 32 <= oldest) continue;
-        one += attend(s, std::min(32, end - first), count, has_slopes);
+        const bool is_near = first == begin && tile < tiles.first + kTilesAhead;
+        one += attend(s, std::min(32, end - first), count, has_slopes, is_near);
       }
       one.bytes +=
           int64_t{std::max(0, end - std::max(begin, oldest))} * (s.key + s.value) * s.format.bits / 8;
@@ -222,10 +257,10 @@ Work copy(const StepTables& t, const Instance& i, Tiles tiles) {
 
 // Greedy: the best token of a row.
 Work sample(const StepTables& t, const Instance& i, Tiles tiles) {
-  const int32_t vocabulary = t.size_at(i, 0), passes = up(up(vocabulary, 4), 4 * kConsumers);
-  Work row = loads(2 + passes + 1);
+  const int32_t vocabulary = t.size_at(i, 0), passes = up(up(vocabulary, 4), 8 * kConsumers);
+  Work row = loads(2 + passes + 2);  // at the best a thread looks once more
   row += barriers(3);
-  row.cycles = passes * 16 * 80.0 + 2 * kWarpSum + 8 * 40 + 400;
+  row.cycles = passes * (32 * 6.0 + 100) + 32 * 25 + 2 * kWarpSum + 8 * 40 + 400;
   return row.times(tiles.last - tiles.first);
 }
 
@@ -294,12 +329,21 @@ Part part_of(const StepTables& t, const Instance& i, i64 grid, int32_t processor
   return {dealt(grid, place, processors), raises_of(grid, place, processors, i.messages > 0)};
 }
 
+Work prepare_work(const StepTables& t, const Instance& i, Tiles tiles) {
+  if (is_product(code_of(t, i))) return loads(turns(i.stream.pieces + 1));  // the pieces' borders
+  Work all;
+  if (code_of(t, i) != OpCode::kAttention) return all;
+  for (int64_t tile = tiles.first; tile < std::min<int64_t>(tiles.last, tiles.first + kTilesAhead); ++tile)
+    all += prefetch_tile(t, i, tile);
+  return all;
+}
+
 Work instance_work(const StepTables& t, const Instance& i, int32_t processor, int32_t last) {
   const Part part = part_of(t, i, grid_of(t, i), processor);
   Work all = barriers(1);  // at the end: all come there
   if (part.raises == 0) return all;
   const bool multiplies = is_product(code_of(t, i));
-  if (multiplies) all += loads(turns(i.stream.pieces + 1));  // the pieces' borders
+  all += prepare_work(t, i, part.own);
   if (i.waits > 0) all += loads(1);
   all += barriers(1);
   all.fences += i.waits + 1 + (i.messages > 0);
@@ -315,7 +359,7 @@ int32_t shared_outputs(const StepTables& t, const Instance& i) {
   if (i.readers_period > 0) return 1;
   if (!is_product(code_of(t, i))) return 0;
   const StreamTiles tiles(i.stream, t.size(i.stream.m), t.machine().tiles.row_block);
-  return tiles.groups > 1 ? tiles.panels * tiles.blocks : 0;
+  return tiles.groups > 1 && i.stream.arrivals != 0 ? tiles.panels * tiles.blocks : 0;
 }
 
 Work body_work(const StepTables& t, const Instance& i, Tiles tiles) {

@@ -41,6 +41,8 @@ struct Part {
 };
 Part part_of(const StepTables& tables, const Instance& i, i64 grid, int32_t processor);
 
+// Before the wait.
+Work prepare_work(const StepTables& tables, const Instance& i, Tiles tiles);
 // All of it. `last`: of a product whose tiles share outputs: of how many of these the processor's were the last; where
 // inboxes are read: whether it was through with them last.
 Work instance_work(const StepTables& tables, const Instance& i, int32_t processor, int32_t last);
@@ -56,6 +58,8 @@ class ProductWork {
   ProductWork(const StepTables& tables, const Instance& i);
 
   bool is_shared() const { return is_shared_; }  // all warps share each piece
+  // Whether tiles that share an output count themselves, for the last one to add up.
+  bool joins() const { return tiles_.groups > 1 && s_.arrivals != 0; }
   const StreamTiles& tiles() const { return tiles_; }
   // Pieces that a tile takes, numbered from 0: of a gated product those of the first weight, then those of the second.
   i32 tile_pieces() const;

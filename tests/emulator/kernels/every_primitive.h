@@ -217,6 +217,7 @@ ARK_DEVICE void use_barriers(Results& to, u8* arena) {
 
 ARK_DEVICE void use_memory(Results& to, const EveryParameters& p) {
   const u8* const constant = p.constant + 16 * thread_id();
+  prefetch(constant);
   ARK_KEEP(u32{ld_nc(reinterpret_cast<const f16*>(constant) + 1).bits});
   ARK_KEEP(ld_nc(reinterpret_cast<const u32*>(constant) + 1));
   ARK_KEEP(ld_nc(reinterpret_cast<const u64*>(constant) + 1));

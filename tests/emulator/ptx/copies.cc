@@ -63,5 +63,8 @@ void Thread::bulk_commit(const Instruction& i) { ark_emulator_bulk_commit(site(i
 void Thread::bulk_wait(const Instruction& i) {
   ark_emulator_bulk_wait(static_cast<int>(number(i, 0)), site(i));
 }
+void Thread::prefetch(const Instruction& i) {
+  ark_emulator_prefetch(pointer(i, Space::kGlobal, number(i, 0)), site(i));
+}
 
 }  // namespace ark::emulator::ptx

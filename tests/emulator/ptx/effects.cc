@@ -51,6 +51,7 @@ const std::unordered_map<std::string, Effect>& effects() {
         {"cp.async.bulk.global.shared::cta.bulk_group", {&T::bulk_store}},
         {"cp.async.bulk.commit_group", {&T::bulk_commit}},
         {"cp.async.bulk.wait_group", {&T::bulk_wait}},
+        {"prefetch.global.L2", {&T::prefetch}},
         {"nanosleep.u32", {&T::nanosleep}},
         {"trap", {&T::trap}}};
     for (const char* type : {"b", "u", "s", "f"}) {

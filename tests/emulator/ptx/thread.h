@@ -234,6 +234,7 @@ class Thread {
   void bulk_store(const Instruction& i);
   void bulk_commit(const Instruction& i);
   void bulk_wait(const Instruction& i);
+  void prefetch(const Instruction& i);
 
   // What it looked at last is what it waits for.
   void nanosleep(const Instruction& i) {
@@ -313,7 +314,8 @@ class Thread {
   // ---- where work is counted
   // Its first operand is written.
   static bool has_result(const Instruction& i) {
-    return i.effect != &Thread::store && i.effect != &Thread::barrier && i.effect != &Thread::sync_warp;
+    return i.effect != &Thread::store && i.effect != &Thread::barrier && i.effect != &Thread::sync_warp &&
+           i.effect != &Thread::prefetch;
   }
   uint32_t known(std::size_t index) const { return index < frame_->known.size() ? frame_->known[index] : 0; }
   void know(const Value& v, uint32_t round) {

@@ -1,0 +1,208 @@
+// What the sums of a matrix product's tiles come to: outputs with their epilogue, and sums that tiles share.
+#pragma once
+
+#include "engine/cuda/bodies/math.h"
+
+namespace ark::cuda {
+
+// The balanced pairwise sum of the first `size`, a power of two.
+template <int kCount>
+ARK_DEVICE float tree(float (&v)[kCount], int size) {
+  ARK_UNROLL
+  for (int d = 1; d < kCount; d *= 2) {
+    if (d >= size) break;
+    ARK_UNROLL
+    for (int i = 0; i + d < kCount; i += 2 * d) v[i] = v[i] + v[i + d];
+  }
+  return v[0];
+}
+
+// Of sums that tiles have handed in: those of row `row` of a panel and group, at Stream::partials.
+ARK_DEVICE i64 place_of_partials(const Stream& s, i32 rows, i32 group, i32 panel, i64 row) {
+  return ((static_cast<i64>(group) * s.panels + panel) * rows + row) * s.panel;
+}
+
+// The balanced pairwise sum of a node of `size` groups, `apart` floats apart: four elements at once.
+ARK_DEVICE dev::f32x4 sum_of_groups(const float* first, i64 apart, i32 size) {
+  dev::f32x4 v[kNode];
+  ARK_UNROLL
+  for (int g = 0; g < kNode; ++g) {
+    v[g] = {0, 0, 0, 0};
+    if (g < size) v[g] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(first + g * apart));
+  }
+  float a[kNode], b[kNode], c[kNode], d[kNode];
+  ARK_UNROLL
+  for (int g = 0; g < kNode; ++g) a[g] = v[g].x, b[g] = v[g].y, c[g] = v[g].z, d[g] = v[g].w;
+  return {tree<kNode>(a, size), tree<kNode>(b, size), tree<kNode>(c, size), tree<kNode>(d, size)};
+}
+
+// A tile of a product (x, W, bias?, residual?, out). Size 0: epilogue bits. Gated: the residual is the second product's
+// bias. kKeepsHere: a gated product's first sums wait in scratch; else where the output will be.
+template <int kPanel, bool kKeepsHere>
+struct ProductOutput : Quiet {
+  static constexpr int kAtOnce = 4;  // elements of an output that a thread has in hand
+
+  const Call& call;
+  const Stream& s;
+  const StreamTiles tiles;
+  const u32 bits;  // of the epilogue
+  float*
+      tile_sums;  // in scratch: [rows][kPanel]; element e is touched by thread e % kConsumers only, but where said
+  // Of the tile.
+  i32 row0 = 0, rows = 0;
+  EpilogueTerms terms[kAtOnce];  // of the first elements
+
+  ARK_DEVICE explicit ProductOutput(const Call& c)
+      : call(c),
+        s(c.i.stream),
+        tiles(s, c.size(s.m)),
+        bits(static_cast<u32>(c.i.sizes[0])),
+        tile_sums(reinterpret_cast<float*>(c.b.scratch + kBorderBytes)) {}
+
+  ARK_DEVICE bool is_gated() const { return s.second != 0; }
+  ARK_DEVICE int weights() const { return is_gated() ? 2 : 1; }
+  // Behind weight number `weight` the tile's output can be written.
+  ARK_DEVICE bool is_whole(int weight) const { return tiles.groups == 1 && weight + 1 == weights(); }
+  // Element `e` of the first weight's sums, which the thread that writes that output keeps; null: there is no output.
+  ARK_DEVICE float* first_sum(i32 panel, int e) const {
+    if constexpr (kKeepsHere) return tile_sums + rows * kPanel + e;
+    const Place to = output_at(panel, e);
+    return to.is_there ? call.operand<float>(4) + to.element : nullptr;
+  }
+  ARK_DEVICE void keep_first(i32 panel) const {
+    ARK_ROLLED
+    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) {
+      if (float* to = first_sum(panel, e)) *to = tile_sums[e];
+    }
+  }
+
+  // ---- outputs
+
+  struct Place {
+    bool is_there;
+    i32 column;
+    i64 element;
+  };
+  ARK_DEVICE Place output_at(i32 panel, int e) const {
+    const i32 column = panel * kPanel + e % kPanel;
+    return {e < rows * kPanel && column < s.n, column, static_cast<i64>(row0 + e / kPanel) * s.n + column};
+  }
+
+  // What the epilogue adds to the thread's elements from the first-th on.
+  ARK_DEVICE void load_terms(i32 panel, int first) {
+    ARK_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const Place to = output_at(panel, call.b.thread + (first + i) * kConsumers);
+      if (to.is_there)
+        terms[i] = epilogue_terms(bits, call.operand<const float>(2), to.column, call.operand<const float>(3),
+                                  is_gated() ? to.column : to.element);
+    }
+  }
+
+  // The first terms are there.
+  ARK_DEVICE void write(i32 panel) {
+    const int each = (rows * kPanel + kConsumers - 1) / kConsumers;
+    ARK_ROLLED
+    for (int first = 0; first < each; first += kAtOnce) {
+      if (first > 0) load_terms(panel, first);
+      float kept[kAtOnce] = {};
+      if (!kKeepsHere && is_gated()) {
+        ARK_UNROLL
+        for (int i = 0; i < kAtOnce; ++i) {
+          const float* from = first_sum(panel, call.b.thread + (first + i) * kConsumers);
+          if (from) kept[i] = dev::ld_global(from);
+        }
+      }
+      ARK_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int e = call.b.thread + (first + i) * kConsumers;
+        const Place to = output_at(panel, e);
+        if (!to.is_there) continue;
+        const u32 second_bias = is_gated() ? bits & kEpilogueResidual : 0;
+        float v = !is_gated() ? tile_sums[e] : kKeepsHere ? *first_sum(panel, e) : kept[i];
+        v = epilogue(bits - second_bias, v, terms[i]);
+        if (is_gated()) v = v * (second_bias != 0 ? tile_sums[e] + terms[i].residual : tile_sums[e]);
+        call.operand<float>(4)[to.element] = v;
+      }
+    }
+  }
+
+  // ---- sums that tiles share
+
+  // Of a group: [rows of the panel][kPanel]. Those of the second weight are groups behind all of the first's.
+  ARK_DEVICE float* partials(i32 group, i32 panel) const {
+    return at<float>(s.partials) + place_of_partials(s, tiles.rows, group, panel, row0);
+  }
+
+  ARK_DEVICE void hand_in(const StreamTile& tile, int weight) const {
+    float* to = partials(weight * tiles.groups + tile.group, tile.panel);
+    ARK_ROLLED
+    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) to[e] = tile_sums[e];
+  }
+
+  // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all.
+  ARK_DEVICE bool join(const StreamTile& tile, i32 handed) {
+    load_terms(tile.panel, 0);  // in case these are the last: they come while the others are counted
+    consumers_sync();
+    if (call.b.thread == 0) {
+      // Releases the block's partials, acquires the others'.
+      u32* word = at<u32>(s.arrivals) + tile.panel * tiles.blocks + tile.block;
+      const u32 before = dev::atom_add<dev::Scope::gpu>(word, static_cast<u32>(handed));
+      const bool is_last = ARK_BUG(early_join)
+                               ? before == 0
+                               : before + static_cast<u32>(handed) == static_cast<u32>(tiles.groups);
+      if (is_last) dev::st_relaxed<dev::Scope::gpu>(word, 0u);  // the next phase's waits order it
+      call.b.words->last_arrival = is_last;
+    }
+    consumers_sync();
+    if (call.b.words->last_arrival == 0) return false;
+    gather(tile);
+    return true;
+  }
+
+  // The sum of all groups of each weight: nodes of kNode of them, then these; of both weights at once, if there is room
+  // for their nodes. The first node's room is the first weight's sums' in the end.
+  ARK_DEVICE void gather(const StreamTile& tile) {
+    const i32 size = dev::min(tiles.groups, kNode), each = divide(tiles.groups, size).quotient;
+    const int at_once = each * weights() <= kMaxGroups / kNode ? weights() : 1;
+    ARK_ROLLED
+    for (int weight = 0; weight < weights(); weight += at_once)
+      gather(tile.panel, size, each, weight, at_once);
+  }
+  ARK_DEVICE void gather(i32 panel, i32 size, i32 each, int first_weight, int at_once) {
+    const i32 elements = rows * kPanel, quarters = elements / 4;
+    const i64 group = static_cast<i64>(tiles.panels) * tiles.rows * kPanel;
+    const float* from = partials(first_weight * tiles.groups, panel);
+    float* sums = tile_sums + elements;
+    ARK_ROLLED
+    for (i32 i = call.b.thread; i < at_once * each * quarters; i += kConsumers) {
+      const Division place = divide(i, quarters);
+      const float* first = from + place.quotient * size * group + place.rest * 4;
+      const dev::f32x4 sum =
+          sum_of_groups(first, group, size);  // the emulator misses what is returned in place
+      *reinterpret_cast<dev::f32x4*>(sums + i * 4) = sum;
+    }
+    consumers_sync();
+    ARK_ROLLED
+    for (int e = call.b.thread; e < elements; e += kConsumers) {
+      ARK_ROLLED
+      for (int weight = first_weight; weight < first_weight + at_once; ++weight) {
+        float v[kMaxGroups / kNode];
+        ARK_UNROLL
+        for (int n = 0; n < kMaxGroups / kNode; ++n)
+          v[n] = n < each ? sums[((weight - first_weight) * each + n) * elements + e] : 0.0f;
+        const float sum = tree<kMaxGroups / kNode>(v, each);
+        const bool is_last = weight + 1 == weights();
+        if (kKeepsHere && at_once < weights()) {  // the first sum waits where the last will be
+          if (is_last) *first_sum(panel, e) = tile_sums[e];
+          tile_sums[e] = sum;
+        } else if (float* to = is_last ? tile_sums + e : first_sum(panel, e)) {
+          *to = sum;
+        }
+      }
+    }
+    consumers_sync();  // the next tile's x takes the room of `sums`
+  }
+};
+
+}  // namespace ark::cuda
