@@ -41,6 +41,7 @@ RunnerSetup setup_of(const std::shared_ptr<World>& world) {
   s.options.gpu = std::make_shared<EmulatedGpu>(
       world, emulator::EmulatedGpuOptions{.processors = 2, .seeded_bugs = true});
   s.options.device.processors = 2;
+  s.options.device.groups = 1;  // so that each warp takes stages
   s.options.step_deadline =
       std::chrono::seconds(10);  // of the kernels' clock; passes at once when all are stuck
   return s;
