@@ -53,18 +53,27 @@ def children_of(pid):
     return sorted(found)
 
 
-def is_model_process(pid):
+def running_children_of(pid):
+    """Of a server. One that is being made holds its parent up, and has its environment until it runs its own program."""
+    return [child for child in children_of(pid) if environment_of(child) not in (None, environment_of(pid))]
+
+
+def environment_of(pid):
     try:
-        return b"ARK_MODEL_PROCESS=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended
-        return False
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # gone
+        return None
+
+
+def is_model_process(pid):
+    return b"ARK_MODEL_PROCESS=1" in (environment_of(pid) or b"").split(b"\0")
 
 
 def family(server):
     """The model's process and its ranks, as far as there are any now. Ranks of one that died come to the server to be
     reaped."""
     models = list(filter(is_model_process, server.children()))
-    return models + [rank for model in models for rank in children_of(model)]
+    return models + [rank for model in models for rank in running_children_of(model)]
 
 
 def is_alive(pid):
@@ -233,7 +242,7 @@ class Server:
         return self.process.pid
 
     def children(self):
-        return children_of(self.pid)
+        return running_children_of(self.pid)
 
     def errors(self):
         return "\n".join(self.log)

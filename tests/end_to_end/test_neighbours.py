@@ -104,6 +104,14 @@ def test_keys_share_with_themselves_wherever_they_stand(tiny_model, tmp_path):
         assert [cached(complete(two, PROMPTS[0], key)) for key in ("two", "three", "one")] == [0, 0, 96]
 
 
+def test_another_model_is_named_and_left_alone(tiny_model, expected):
+    at = address()
+    with Server("--model", tiny_model, "--max-model-len", "120", "--kv-listen", at), \
+            Server("--model", tiny_model, "--kv-peers", at) as two:
+        until(lambda: any("gives no pages: refused: it serves another model" in line for line in list(two.log)), "its refusal")
+        assert same(complete(two, PROMPTS[0], temperature=0), expected[0])
+
+
 @pytest.mark.parametrize("options, why", [
     (("--kv-listen", "0.0.0.0:29600"), "--kv-listen 0.0.0.0:29600 is beyond this machine"),
     (("--kv-peers", "127.0.0.1:29600,192.0.2.1:29600"), "--kv-peers 192.0.2.1:29600 is beyond this machine"),
