@@ -36,9 +36,9 @@ class Company {
   int32_t before_ = 0;  // processors before this trial; 0: it is none
   double share_before_ = 0, speed_before_ = 0;
   Way fewer_, more_;
-  int64_t ran_ = 0,
-          worst_ = 0;          // of this window: what steps took, and what of it the slowest processors lost
-  std::vector<int64_t> lost_;  // of this window, by processor
+  // Of this window: what steps took, what of it the slowest processors lost, and each.
+  int64_t ran_ = 0, worst_ = 0;
+  std::vector<int64_t> lost_;
 };
 
 }  // namespace ark

@@ -53,8 +53,8 @@ class Loop final : public CpuExecutor {
   struct RankControl {
     explicit RankControl(int32_t processors) : opened(processors), company(processors), lost(processors) {}
 
-    std::vector<dma::Counter64>
-        opened;              // by processor: turns of this lease that the rank's leader has opened to it
+    // By processor: turns of this lease that the rank's leader has opened to it.
+    std::vector<dma::Counter64> opened;
     dma::Counter64 through;  // processors that have run a step, over all steps
     // Of the turn that is open; the leader writes them before it opens it.
     uint64_t step = 0;
@@ -193,8 +193,8 @@ class Loop final : public CpuExecutor {
     const std::span<ProcessorCost> costs = std::span(costs_).subspan(first, options_.processors);
     costs[processor] = meters_[r * options_.processors + processor].step_done();
     costs[processor].sent = ranks_[r]->take_sent_bytes(processor);
-    control.through
-        .raise();  // release: publishes the last phases' results, and the cost, to the rank's leader
+    // Release: publishes the last phases' results, and the cost, to the rank's leader.
+    control.through.raise();
     if (processor != 0) return true;
     if (!reached(control.through, control.all_through, {.what = "all processors"}, r, processor))
       return false;

@@ -32,8 +32,8 @@ struct ProcessorCost {
   int32_t faults = 0;    // pages that came from a disk
   int32_t switches = 0;  // times that its core was taken from it
   int32_t stops = 0;     // times that it was stopped, by a signal or by a lock of the system
-  int64_t delayed_ns =
-      0;  // ready, but not on a core, as the system counts it, also after waits; 0: it does not
+  // Ready, but not on a core, as the system counts it, also after waits; 0: it does not.
+  int64_t delayed_ns = 0;
   int64_t waited_ns = 0;      // for what other ranks do
   int64_t longest_ns = 0;     // of these waits,
   int32_t longest_peer = -1;  // and for which rank

@@ -15,7 +15,7 @@ std::string key_of(const ServeOptions& options) {
   return options.cluster_key_file.empty() ? "" : dma::read_cluster_key(options.cluster_key_file);
 }
 
-void refuse(const std::string& why) { throw Error(Code::kUsage, why); }
+[[noreturn]] void refuse(const std::string& why) { throw Error(Code::kUsage, why); }
 
 void check_reach(const char* option, const std::string& address) {
   if (!dma::is_local(address))

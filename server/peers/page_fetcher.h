@@ -22,8 +22,8 @@ struct PageFetcherOptions {
   std::vector<std::string> addresses;  // "host:port", or "@name" on this machine
   std::string key, identity;           // as of PageServerOptions
   bool computes = false;               // the neighbours are prefill servers
-  std::chrono::milliseconds first_pause{
-      1000};  // for a neighbour that fails; doubled each time, up to ten times
+  // For a neighbour that fails; doubled each time, up to ten times as long.
+  std::chrono::milliseconds first_pause{1000};
 };
 
 class PageFetcher : public schedule::PageSource {

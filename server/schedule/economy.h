@@ -36,10 +36,10 @@ class Economy {
   static constexpr double kWindow = 1;     // seconds of work after which a point is judged, at least
   static constexpr int32_t kLeast = 16;    // steps of these, at least
   static constexpr double kForget = 0.99;  // what is known counts so much less after each window
-  static constexpr double kDoubt =
-      0.1;  // points that are little known are taken for so much cheaper, times a root
-  static constexpr double kRead =
-      0.125;  // a token that is read is so much of the work of one that is generated
+  // Points that are little known are taken for so much cheaper, times a root.
+  static constexpr double kDoubt = 0.1;
+  // A token that is read is so much of the work of one that is generated.
+  static constexpr double kRead = 0.125;
 
   Economy(EconomyOptions options, const Bounds& bounds);
 

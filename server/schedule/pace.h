@@ -52,9 +52,8 @@ class Pace {
     double alone = 0, each = 0;  // seconds: a step of streams alone; what each draft adds to it. 0: not known
   };
   Prices draft_prices() const;
-  double each() const {
-    return each_.empty() ? 0 : each_.median();
-  }  // seconds of a prompt's token; 0: not known
+  // Seconds of a prompt's token; 0: not known.
+  double each() const { return each_.empty() ? 0 : each_.median(); }
   double alone() const { return alone_.empty() ? 0 : alone_.median(); }  // as in Prices
 
  private:

@@ -42,15 +42,10 @@ GenerateRequest of(int32_t size, int32_t first = 0) {
 class WatchedRunner : public FakeRunner {
  public:
   using FakeRunner::FakeRunner;
-  uint64_t post(const StepDescriptor& step) override {
-    computed += static_cast<int64_t>(step.tokens.size());
-    return FakeRunner::post(step);
-  }
   void read_page(int32_t page, std::span<std::byte> to) const override {
     FakeRunner::read_page(page, to);
     if (on_read) on_read();
   }
-  std::atomic<int64_t> computed{0};
   std::function<void()> on_read;
 };
 

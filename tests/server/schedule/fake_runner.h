@@ -39,6 +39,7 @@ class FakeRunner : public StepRunner {
                   static_cast<int32_t>(step.rows.size()) <= limits_.max_rows,
               "a step beyond the limits");
     check_writes(step);
+    computed += std::ssize(step.tokens);
     queue_.push_back(step);
     return ++posted_;
   }
@@ -67,6 +68,7 @@ class FakeRunner : public StepRunner {
     for (const auto& reads : reads_) ARK_CHECK(!reads.contains(page), "a step in flight reads the page");
     std::memcpy(memory_.data() + std::ptrdiff_t{page} * limits_.page_size, from.data(), from.size());
   }
+  std::atomic<int64_t> computed{0};  // tokens that steps were posted with
   void fail_at(uint64_t step) { fail_at_ = step; }
   void poison(int32_t token) { poison_ = token; }  // what follows it has no finite logits
 

@@ -61,16 +61,6 @@ TEST(PageDirectory, APageThatWasGivenAwayIsNoLongerCurrent) {
   EXPECT_TRUE(pages.directory().find_run({}, kAB, 2).empty());
 }
 
-class CountingRunner : public FakeRunner {
- public:
-  using FakeRunner::FakeRunner;
-  uint64_t post(const StepDescriptor& step) override {
-    computed += static_cast<int64_t>(step.tokens.size());
-    return FakeRunner::post(step);
-  }
-  std::atomic<int64_t> computed{0};
-};
-
 GenerateRequest of(int32_t size, int32_t max_tokens = 1) {
   GenerateRequest request{.prompt = {}, .max_tokens = max_tokens};
   for (int32_t i = 0; i < size; ++i) request.prompt.push_back(i * i % 37);
@@ -88,7 +78,7 @@ struct Server {
     cached = ticket->times().cached_tokens;
     return runner.computed - before;
   }
-  CountingRunner runner;
+  FakeRunner runner;
   Scheduler scheduler;
   int32_t cached = -1;
 };

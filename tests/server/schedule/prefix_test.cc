@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
 
 #include "server/schedule/scheduler.h"
 #include "tests/server/schedule/requests.h"
@@ -86,17 +85,6 @@ TEST(PageAllocator, TheOldestGoesFirstAndNeverBeforeWhatContinuesIt) {
   for (const int32_t i : {2, 1, 3, 0}) EXPECT_EQ(pages.take(), page[i]);
 }
 
-// Counts the tokens that it computes.
-class CountingRunner : public FakeRunner {
- public:
-  using FakeRunner::FakeRunner;
-  uint64_t post(const StepDescriptor& step) override {
-    computed += static_cast<int64_t>(step.tokens.size());
-    return FakeRunner::post(step);
-  }
-  std::atomic<int64_t> computed{0};
-};
-
 class Prefix : public testing::Test {
  protected:
   static RunnerLimits limits() {
@@ -120,7 +108,7 @@ class Prefix : public testing::Test {
     return request;
   }
 
-  CountingRunner runner{limits()};
+  FakeRunner runner{limits()};
   Scheduler scheduler{runner, {}};
   int32_t cached = -1;
 };
@@ -199,7 +187,7 @@ TEST(PrefixOff, NothingIsKept) {
   RunnerLimits limits = test::small_limits();
   for (const bool by_option : {true, false}) {
     limits.shares_pages = by_option;
-    CountingRunner runner(limits);
+    FakeRunner runner(limits);
     Scheduler scheduler(runner, {.prefix_cache = !by_option});
     for (int i = 0; i < 2; ++i)
       collect(*scheduler.submit({.prompt = std::vector<int32_t>(12, 3), .max_tokens = 1}));
