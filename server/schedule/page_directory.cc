@@ -53,7 +53,7 @@ void PageDirectory::unpublish(int32_t page) {
   published_.erase(std::find_if(begin, end, [&](const auto& at) { return at.second == page; }));
   p.contents.clear();
   p.is_complete = false;
-  // Before the steps that write it are posted; pairs with the fence in is_current().
+  // Before the steps that write it are posted; pairs with the read-modify-write in is_current().
   p.version.fetch_add(1, std::memory_order_release);
 }
 
@@ -72,9 +72,9 @@ std::vector<PageDirectory::Entry> PageDirectory::find_run(std::span<const int32_
 }
 
 bool PageDirectory::is_current(const Entry& entry) const {
-  // What was read before stays before: who has seen a byte of a later step sees the version that went before it.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return pages_[entry.page].version.load(std::memory_order_relaxed) == entry.version;
+  // A read that releases, too, keeps what was read before it before it: who has seen a byte of a later step sees the
+  // version that went before that step.
+  return pages_[entry.page].version.fetch_add(0, std::memory_order_acq_rel) == entry.version;
 }
 
 std::vector<int32_t> page_contents(std::span<const int32_t> scope, std::span<const int32_t> tokens,

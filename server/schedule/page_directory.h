@@ -41,8 +41,8 @@ class PageDirectory {
   struct Page {
     int32_t parent = kNoPage;
     bool is_complete = false;
-    std::vector<int32_t> contents;     // empty: not published
-    std::atomic<uint64_t> version{0};  // counts unpublish()
+    std::vector<int32_t> contents;             // empty: not published
+    mutable std::atomic<uint64_t> version{0};  // counts unpublish(); readers add nothing to it
   };
   int32_t find_locked(int32_t parent, std::span<const int32_t> contents) const;
 
