@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/crc32c.h"
 #include "base/descriptor.h"
 #include "base/error.h"
@@ -262,8 +263,6 @@ Descriptor begin_part(int folder, int64_t bytes, std::string& name) {
   errno = why;
   return {};
 }
-
-std::string mebibytes(int64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "engine/cuda/cache.h"
 #include "engine/cuda/driver_context.h"
@@ -19,8 +20,6 @@ namespace ark::cuda {
 namespace {
 
 constexpr int kOldestMajor = 8;  // cp.async, mma of 16-bit types
-
-std::string mebibytes(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
 
 class CudaLaunch final : public Launch {
  public:
@@ -136,8 +135,9 @@ class CudaGpu final : public Gpu {
     uint64_t address = 0;
     const int result = driver_.use_unless_lost().allocate(&address, bytes ? bytes : 1);
     if (result == kDriverOutOfMemory)
-      throw Error(Code::kExhausted, mebibytes(bytes) + " of GPU memory for " + what + " cannot be had; " +
-                                        mebibytes(free_bytes()) + " are free");
+      throw Error(Code::kExhausted, mebibytes(static_cast<int64_t>(bytes)) + " of GPU memory for " + what +
+                                        " cannot be had; " + mebibytes(static_cast<int64_t>(free_bytes())) +
+                                        " are free");
     driver_.check(result, "memory for " + what);
     return address;
   }

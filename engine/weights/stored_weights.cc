@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/ir/quantized.h"
 #include "base/machine.h"
 #include "base/parallel.h"
@@ -173,8 +174,6 @@ ConstantPtr seen_alike(const Constant& constant, const Payload& payload) {
   return view;
 }
 
-std::string mebibytes(int64_t bytes) { return std::to_string((bytes + (1 << 19)) >> 20); }
-
 int64_t bytes_of_codes(const Quantized& q) {
   int64_t bytes = 0;
   for (const ConstantPtr& part : {q.codes, q.scales, q.zeros, q.offsets})
@@ -203,7 +202,7 @@ std::string summary_of(const std::vector<Payload>& payloads) {
   for (const auto& [kind, count] : kinds)
     text += (text.empty() ? "" : ", ") + std::to_string(count) + " of " + std::to_string(payloads.size()) +
             " as " + kind;
-  return text.empty() ? "" : text + ", " + mebibytes(before) + " -> " + mebibytes(after) + " MiB";
+  return text.empty() ? "" : text + ", " + mebibytes(before) + " -> " + mebibytes(after);
 }
 
 }  // namespace

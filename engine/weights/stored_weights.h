@@ -47,7 +47,7 @@ class StoredWeights {
 
   // What stands for a constant; others are kept as they are.
   Stored of(const ConstantPtr& constant) const;
-  // "210 x u4, 1 x u8: 513 -> 92 MiB", or empty where all stays as it is.
+  // "210 x u4, 1 x u8: 513 MiB -> 92 MiB", or empty where all stays as it is.
   const std::string& summary() const { return summary_; }
   // Whether another run may find more, as there was no room for some codes.
   bool lacked_memory() const { return lacked_memory_; }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/sha256.h"
@@ -22,8 +23,6 @@
 
 namespace ark {
 namespace {
-
-std::string mebibytes(int64_t bytes) { return std::to_string((bytes + (1 << 19)) >> 20) + " MiB"; }
 
 // Bytes that the process takes besides its model: threads, requests, windows through which weights are read.
 constexpr int64_t kReserve = int64_t{48} << 20;

@@ -24,11 +24,11 @@ def test_a_rank_that_has_no_gpu_says_its_name(tiny_model):
 
 
 @pytest.fixture
-def two_ranks(request, tiny_model, tmp_path):
+def two_ranks(request, tiny_model):
     """Rank 0 in front of the first step that the fake GPU never ends."""
     if not FAKE.exists():
         pytest.skip(f"no {FAKE}")
-    environment = {"ARK_LIBCUDA": str(FAKE), "ARK_FAKE_CUDA_HANGS": "1", "ARK_CACHE_DIR": str(tmp_path)}
+    environment = {"ARK_LIBCUDA": str(FAKE), "ARK_FAKE_CUDA_HANGS": "1"}
     environment |= getattr(request, "param", {})
     server = Server("--model", tiny_model, "--tp", 2, "--processes", "--device", "cuda", "--kv-memory", "64k",
                     environment=environment, wait=False)
@@ -43,10 +43,10 @@ def two_ranks(request, tiny_model, tmp_path):
         server.kill()
 
 
-def test_ranks_that_would_share_a_gpu_stay_on_the_cpu_unless_asked(tiny_model, tmp_path):
+def test_ranks_that_would_share_a_gpu_stay_on_the_cpu_unless_asked(tiny_model):
     if not FAKE.exists():
         pytest.skip(f"no {FAKE}")
-    environment = {"ARK_LIBCUDA": str(FAKE), "ARK_CACHE_DIR": str(tmp_path)}
+    environment = {"ARK_LIBCUDA": str(FAKE)}
     with Server("--model", tiny_model, "--tp", 2, "--processes", "--kv-memory", "64k", environment=environment) as server:
         [device] = [line for line in server.lines if line.startswith("device ")]
         skip_without_nvrtc(device)
