@@ -8,7 +8,7 @@
 namespace ark {
 namespace {
 
-enum class Kind : uint8_t { kNone, kBool, kInteger, kFloating };
+enum class Kind : uint8_t { kNone, kBool, kInteger, kFloating, kCodes };
 
 struct TypeRow {
   DType type;
@@ -35,7 +35,19 @@ constexpr TypeRow kRows[] = {
     {DType::kF8E4M3, "f8e4m3", 8, Kind::kFloating},
     {DType::kU4, "u4", 4, Kind::kInteger},
     {DType::kI4, "i4", 4, Kind::kInteger},
+    {DType::kNF4, "nf4", 4, Kind::kCodes},
+    {DType::kFP4, "fp4", 4, Kind::kCodes},
 };
+
+// What stands beside the largest of a block: quantiles of the normal distribution (QLoRA, arXiv:2305.14314, appendix
+// E), and a float of 1, 2 and 1 bits.
+constexpr float kNumbersOfNF4[] = {-1.F,          -0.696192801F, -0.525073051F,  -0.394917488F,
+                                   -0.284441382F, -0.18477343F,  -0.0910500363F, 0.F,
+                                   0.0795802996F, 0.160930201F,  0.246112302F,   0.337915242F,
+                                   0.440709829F,  0.562617004F,  0.722956836F,   1.F};
+constexpr float kThird = 1.F / 3;
+constexpr float kNumbersOfFP4[] = {0, kThird / 64,  2 * kThird,  1,  kThird,  0.5F,  kThird / 2,  0.25F,
+                                   0, -kThird / 64, -2 * kThird, -1, -kThird, -0.5F, -kThird / 2, -0.25F};
 
 const TypeRow& row(DType type) {
   for (const TypeRow& r : kRows)
@@ -51,7 +63,7 @@ const TypeRow& row(DType type) {
 
 DType dtype_numbered(int64_t number) {
   for (const TypeRow& r : kRows)
-    if (static_cast<int64_t>(r.type) == number) return r.type;
+    if (static_cast<int64_t>(r.type) == number && r.kind != Kind::kCodes) return r.type;
   return DType::kUndefined;
 }
 
@@ -73,8 +85,15 @@ DType dtype_from_name(std::string_view name) {
 bool is_floating(DType type) { return row(type).kind == Kind::kFloating; }
 bool is_narrow_float(DType type) { return is_floating(type) && bits_of(type) < 32; }
 bool is_integer(DType type) { return row(type).kind == Kind::kInteger; }
+const float* numbers_of(DType type) {
+  return type == DType::kNF4 ? kNumbersOfNF4 : type == DType::kFP4 ? kNumbersOfFP4 : nullptr;
+}
 
 void load_f32(DType type, const std::byte* data, int64_t first, int64_t stride, int64_t count, float* to) {
+  if (const float* numbers = numbers_of(type)) {
+    for (int64_t i = 0; i < count; ++i) to[i] = numbers[NibbleElement<false>::load(data, first + i * stride)];
+    return;
+  }
   with_element(
       type,
       [&](auto element) {

@@ -27,11 +27,14 @@ enum class DType : uint8_t {
   kF8E4M3 = 17,
   kU4 = 21,
   kI4 = 22,
+  // Not in onnx.proto, and of no tensor: codes of four bits that stand for the numbers of a table, bitsandbytes' two.
+  kNF4 = 200,
+  kFP4 = 201,
 };
 
 // The type of that number in onnx.proto; kUndefined if it is none of ours.
 DType dtype_numbered(int64_t number);
-// Bits of one element: 4 for kU4/kI4 (packed two a byte, low nibble first), 0 for kUndefined and kString.
+// Bits of one element: 4 for kU4/kI4 (packed two a byte, low nibble first) and codes, 0 for kUndefined and kString.
 int bits_of(DType type);
 // Bytes that `count` elements take, rounded up to whole bytes. count >= 0.
 int64_t bytes_of(DType type, int64_t count);
@@ -41,6 +44,8 @@ DType dtype_from_name(std::string_view name);
 bool is_floating(DType type);      // f8e4m3, f16, bf16, f32, f64
 bool is_narrow_float(DType type);  // floating, of fewer bits than f32: f32 holds all its numbers
 bool is_integer(DType type);       // all signed and unsigned integers, not bool
+// The 16 numbers that kNF4's or kFP4's codes stand for; null for any other type.
+const float* numbers_of(DType type);
 
 // IEEE 754 binary16 and bfloat16; to-narrow rounds to nearest even and keeps NaN a NaN.
 float f16_to_f32(uint16_t bits);
@@ -129,13 +134,15 @@ auto with_element(DType type, F&& f, Otherwise&& otherwise) -> decltype(f(WholeE
       return f(NibbleElement<true>{});
     case DType::kUndefined:
     case DType::kString:
+    case DType::kNF4:
+    case DType::kFP4:
       break;
   }
   return otherwise();
 }
 
 // Elements first, first + stride, ... of dense storage, `count` of them, as f32 (rounded, where it has fewer
-// bits) and back. Throw Error(kInternal) for types without numbers.
+// bits) and back. Throw Error(kInternal) for types without numbers; codes, the first in a byte's low bits, only load.
 void load_f32(DType type, const std::byte* data, int64_t first, int64_t stride, int64_t count, float* to);
 void store_f32(DType type, std::byte* data, int64_t first, int64_t count, const float* from);
 

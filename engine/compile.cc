@@ -114,6 +114,7 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
                                 .caches = &model.caches,
                                 .stored = &stored,
                                 .activations = o.activations,
+                                .keeps_codes_of_tables = o.keeps_codes_of_tables,
                                 .machine_ranks = sums_first(o),
                                 .send_zeros = o.send_zeros};
   Compiled result;

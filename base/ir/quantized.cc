@@ -13,7 +13,7 @@ bool is_view(const Constant& c) { return !c.perm.empty() || !c.begin.empty(); }
 
 // Codes and zeros may come as bytes of packed fields, or as elements of their own type.
 bool holds_fields(const Constant& c, const Quantized& q) {
-  if (q.floating != DType::kUndefined) return c.dtype == q.floating;
+  if (q.floating != DType::kUndefined) return c.dtype == (numbers_of(q.floating) ? DType::kU8 : q.floating);
   switch (c.dtype) {
     case DType::kU8:
       return q.bits < 8 || !q.is_signed;
@@ -75,11 +75,9 @@ bool fits(Quantized& q) {
     return false;
   q.block = std::min(q.block, q.axis == 0 ? q.rows : q.columns);  // so that sums with it are safe
   const int64_t low = q.is_signed ? -(1 << (q.bits - 1)) : 0;
-  if (q.floating != DType::kUndefined && (!is_floating(q.floating) || bits_of(q.floating) != q.bits ||
-                                          q.is_signed || q.zeros || q.default_zero != 0))
-    return false;
-  if (q.codebook &&
-      (q.bits != 4 || q.codes->dtype != DType::kU8 || q.is_signed || q.zeros || q.default_zero != 0))
+  if (q.floating != DType::kUndefined &&
+      ((!is_floating(q.floating) && !numbers_of(q.floating)) || bits_of(q.floating) != q.bits ||
+       q.is_signed || q.zeros || q.default_zero != 0))
     return false;
   if (q.default_zero < low || q.default_zero >= low + (1 << q.bits)) return false;
   if (!holds_fields(*q.codes, q) || !has_fields(*q.codes, q, q.rows, q.columns, q.code_stride)) return false;
@@ -126,9 +124,8 @@ bool same_numbers(const Constant& a, const Constant& b) {
 
 bool same_payload(const Quantized& a, const Quantized& b) {
   if (a.rows != b.rows || a.columns != b.columns || a.bits != b.bits || a.is_signed != b.is_signed ||
-      a.floating != b.floating || a.codebook != b.codebook || a.axis != b.axis || a.block != b.block ||
-      a.code_stride != b.code_stride || (a.zeros == nullptr) != (b.zeros == nullptr) ||
-      (a.offsets == nullptr) != (b.offsets == nullptr) ||
+      a.floating != b.floating || a.axis != b.axis || a.block != b.block || a.code_stride != b.code_stride ||
+      (a.zeros == nullptr) != (b.zeros == nullptr) || (a.offsets == nullptr) != (b.offsets == nullptr) ||
       (a.offsets && !same_numbers(*a.offsets, *b.offsets)))
     return false;
   const bool same_zeros = a.zeros ? a.zero_stride == b.zero_stride && same_payload(*a.zeros, *b.zeros)
@@ -142,6 +139,7 @@ QuantizedRows::QuantizedRows(const Quantized& quantized, int64_t first, int64_t 
       single_(quantized.scales->size() == 1),
       flip_(quantized.is_signed ? 1 << (quantized.bits - 1) : 0),
       default_zero_(quantized.default_zero + flip_),
+      turn_(numbers_of(quantized.floating) ? 4 : 0),
       shift_(std::has_single_bit(static_cast<uint64_t>(quantized.block))
                  ? std::countr_zero(static_cast<uint64_t>(quantized.block))
                  : -1) {
@@ -156,7 +154,6 @@ QuantizedRows::QuantizedRows(const Quantized& quantized, int64_t first, int64_t 
   for (int code = 0; code < 1 << q_.bits; ++code) {
     const auto byte = static_cast<std::byte>(code);
     numbers_[code] = static_cast<float>(code);
-    if (q_.codebook) numbers_[code] = q_.codebook[code];
     if (q_.floating != DType::kUndefined) load_f32(q_.floating, &byte, 0, 1, 1, &numbers_[code]);
   }
   if (q_.zeros) zeros_ = fields(*q_.zeros, q_.bits, from, held, scale_stride_, q_.zero_stride, zeros_skip_);

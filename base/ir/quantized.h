@@ -21,10 +21,8 @@ struct Quantized {
   int32_t bits = 4;        // of a code: 2, 4 or 8; packed from the low bits of each byte on
   bool is_signed = false;  // codes and zeros: two's complement
   // Codes are numbers of this type, of `bits` bits and without zeros; kUndefined: integers.
+  // NF4's and FP4's are u8 as bitsandbytes packs them, each byte's first in its high bits.
   DType floating = DType::kUndefined;
-  // Codes, of 4 bits, are places in this table of 16 numbers, which outlives all; each byte's first lies in its
-  // high bits, and there are no zeros: bitsandbytes' NF4 and FP4. Or null.
-  const float* codebook = nullptr;
   int axis = 1;       // that blocks run along: 0 rows, 1 columns
   int64_t block = 0;  // > 0
   ConstantPtr codes;  // bytes; element (r, c) is number r * code_stride + c
@@ -58,10 +56,11 @@ class QuantizedRows {
   int code(int64_t row, int64_t column) const {
     return field(codes_, codes_skip_ + (row - first_) * q_.code_stride + column);
   }
-  // The same as bytes of packed codes, from an element that starts one (else null); each byte ^ byte_flips().
+  // The same as bytes of packed codes, the first in the low bits, from an element that starts one (else null); each
+  // byte ^ byte_flips().
   const std::byte* packed(int64_t row, int64_t column) const {
     const int64_t bit = (codes_skip_ + (row - first_) * q_.code_stride + column) * q_.bits;
-    return bit % 8 == 0 ? codes_.data() + bit / 8 : nullptr;
+    return bit % 8 == 0 && turn_ == 0 ? codes_.data() + bit / 8 : nullptr;
   }
   std::byte byte_flips() const {
     return static_cast<std::byte>(q_.bits == 4 ? flip_ * 0x11 : q_.bits == 2 ? flip_ * 0x55 : flip_);
@@ -81,7 +80,7 @@ class QuantizedRows {
  private:
   int field(const std::vector<std::byte>& bytes, int64_t i) const {
     const int64_t bit = i * q_.bits;
-    const int stored = std::to_integer<int>(bytes[bit >> 3]) >> ((bit & 7) ^ (q_.codebook ? 4 : 0));
+    const int stored = std::to_integer<int>(bytes[bit >> 3]) >> ((bit & 7) ^ turn_);
     return (stored & ((1 << q_.bits) - 1)) ^ flip_;
   }
   // Place of an element's block among those held, whose rows are `stride` apart.
@@ -96,6 +95,7 @@ class QuantizedRows {
   int64_t first_;
   bool single_;              // one scale for all
   int flip_, default_zero_;  // the sign bit of signed codes: two's complement + 2^(bits-1) is unsigned
+  int turn_;                 // 4: a byte's first code lies in its high bits
   int shift_;                // blocks of 2^shift_, -1: of another size
   int64_t first_block_ = 0;  // axis 0: of the rows held
   std::vector<std::byte> codes_, zeros_;

@@ -295,8 +295,9 @@ Operand Lowering::table(ValueId value) {
 // `borders` in K; 0: the weight is kept as numbers.
 int32_t Lowering::panel_block(const Constant& constant, bool transposed,
                               std::span<const int32_t> borders) const {
-  if (!constant.quantized || constant.quantized->codebook || constant.dims.size() != 2) return 0;
+  if (!constant.quantized || constant.dims.size() != 2) return 0;
   const Quantized& q = *constant.quantized;
+  if (numbers_of(q.floating) && !options_.keeps_codes_of_tables) return 0;
   const std::size_t axis = transposed ? 1 : 0;  // of the view: K
   const int64_t stored_axis = constant.perm.empty() ? static_cast<int64_t>(axis) : constant.perm[axis];
   const bool is_one = q.scales->size() == 1;

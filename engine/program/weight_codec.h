@@ -34,6 +34,7 @@ struct WeightCodec {
   // The element type in CUDA sources (engine/cuda/bodies), null without device code; products on tensor cores.
   const char* device = nullptr;
   bool has_mma = false;
+  bool has_offsets = false;  // codes beside any BlockTerms
 
   // Bytes of two codes of one column.
   constexpr int64_t pair_bytes() const { return bits / 4; }
@@ -47,8 +48,8 @@ struct WeightCodec {
   constexpr int32_t max_block() const { return kMaxPanelBlock * 4 / bits; }
   constexpr bool allows(int64_t block, BlockTerms terms) const {
     if (block == 0) return has_numbers && terms == BlockTerms::kZeros;
-    const bool has_terms = terms == BlockTerms::kZeros || !has_numbers;  // codes are integers, or numbers too
-    return has_codes && has_terms && block % 2 == 0 && block >= kMinPanelBlock && block <= max_block();
+    return has_codes && (terms == BlockTerms::kZeros || has_offsets) && block % 2 == 0 &&
+           block >= kMinPanelBlock && block <= max_block();
   }
   bool holds(const Quantized& quantized) const;
 };
@@ -92,7 +93,7 @@ struct BF16Weights {
 };
 
 struct U4Weights {
-  static constexpr WeightCodec kCodec{DType::kU4, 4, false, true, "U4", true};
+  static constexpr WeightCodec kCodec{DType::kU4, 4, false, true, "U4", true, true};
   template <class T>
   static auto load_codes(const uint8_t* p) {
     return T::load_codes4(p);
@@ -100,12 +101,24 @@ struct U4Weights {
 };
 
 struct U8Weights {
-  static constexpr WeightCodec kCodec{DType::kU8, 8, false, true, "U8", true};
+  static constexpr WeightCodec kCodec{DType::kU8, 8, false, true, "U8", true, true};
   template <class T>
   static auto load_codes(const uint8_t* p) {
     return T::load_codes8(p);
   }
 };
+
+// Codes of a table of 16 numbers.
+template <DType kType>
+struct TableWeights {
+  static constexpr WeightCodec kCodec{kType, 4, false, true};
+  template <class T>
+  static auto load_codes(const uint8_t* p) {
+    return T::load_numbers4(p, numbers_of(kType));
+  }
+};
+using NF4Weights = TableWeights<DType::kNF4>;
+using FP4Weights = TableWeights<DType::kFP4>;
 
 // As f16, whose exponent has a bias of 15 instead of 7, and 2^8 times that.
 struct F8E4M3Weights {
@@ -141,6 +154,7 @@ struct F8E4M3Weights {
 
 template <class... W>
 struct CodecList {};
-using WeightCodecs = CodecList<F32Weights, F16Weights, BF16Weights, U4Weights, U8Weights, F8E4M3Weights>;
+using WeightCodecs = CodecList<F32Weights, F16Weights, BF16Weights, U4Weights, U8Weights, F8E4M3Weights,
+                               NF4Weights, FP4Weights>;
 
 }  // namespace ark

@@ -97,16 +97,6 @@ void matmul_nbits(OpContext& c) {
       c.fail("g_idx names block " + std::to_string(t.integer(i)) + " of " + std::to_string(blocks));
 }
 
-// What the codes of bitsandbytes stand for, beside the largest of a block: a float of 1, 2 and 1 bits, and quantiles of
-// the normal distribution (QLoRA, arXiv:2305.14314, appendix E).
-constexpr float kThird = 1.F / 3;
-constexpr float kFp4[] = {0, kThird / 64,  2 * kThird,  1,  kThird,  0.5F,  kThird / 2,  0.25F,
-                          0, -kThird / 64, -2 * kThird, -1, -kThird, -0.5F, -kThird / 2, -0.25F};
-constexpr float kNf4[] = {-1.F,          -0.696192801F, -0.525073051F,  -0.394917488F,
-                          -0.284441382F, -0.18477343F,  -0.0910500363F, 0.F,
-                          0.0795802996F, 0.160930201F,  0.246112302F,   0.337915242F,
-                          0.440709829F,  0.562617004F,  0.722956836F,   1.F};
-
 // com.microsoft: (a, b u8, largest of each block): a product with [N, K], blocks of the elements one behind the other.
 void matmul_bnb4(OpContext& c) {
   const int64_t k = c.attr_int("K", 0), n = c.attr_int("N", 0), block = c.attr_int("block_size", 0),
@@ -123,7 +113,7 @@ void matmul_bnb4(OpContext& c) {
   const bool whole = k % block == 0;  // blocks in each row; else they are cut as one row
   ConstantPtr w = make_quantized({.rows = whole ? n : 1,
                                   .columns = whole ? k : n * k,
-                                  .codebook = kind == 0 ? kFp4 : kNf4,
+                                  .floating = kind == 0 ? DType::kFP4 : DType::kNF4,
                                   .block = block,
                                   .codes = codes,
                                   .code_stride = whole ? k : n * k,

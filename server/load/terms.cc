@@ -54,7 +54,7 @@ void for_numbers(Terms& t, F&& f) {
   f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
   f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
   f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights),
-      f(t.activations), f(t.kv_dtype);
+      f(t.activations), f(t.keeps_codes_of_tables), f(t.kv_dtype);
   f(t.trace_events), f(t.processors), f(t.groups), f(t.machine_ranks), f(t.yields_cores);
 }
 
@@ -105,6 +105,7 @@ LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, boo
   terms.activations = options.device.activations;
   // A GPU multiplies in f32, unless something else is asked for, which keeps a model on the CPU.
   if (for_gpu && terms.activations == Activations::kAuto) terms.activations = Activations::kF32;
+  terms.keeps_codes_of_tables = !for_gpu;
   terms.kv_dtype = options.device.kv_dtype;
   if (!for_gpu && terms.kv_dtype == DType::kUndefined) terms.kv_dtype = DType::kF32;
   terms.trace_events = options.device.trace_events;
@@ -123,6 +124,7 @@ Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms) {
   compile.page_size = terms.limits.page_size;
   compile.storage = {terms.weights, terms.threads};
   compile.activations = terms.activations;
+  compile.keeps_codes_of_tables = terms.keeps_codes_of_tables;
   compile.kv_dtype = terms.kv_dtype;
   compile.machine_ranks = terms.machine_ranks;
   Compiled compiled = compile_decoder(model, compile);

@@ -26,7 +26,8 @@ struct LaunchTerms {
   cuda::Numerics numerics = cuda::Numerics::kExact;
   WeightPolicy weights = WeightPolicy::kExact;
   Activations activations = Activations::kAuto;
-  DType kv_dtype = DType::kF32;  // as of CompileOptions
+  bool keeps_codes_of_tables = true;  // as of CompileOptions
+  DType kv_dtype = DType::kF32;       // as of CompileOptions
   int32_t trace_events = 0;
   int32_t processors = 0, groups = 0;  // as of cuda::DeviceOptions
   int32_t machine_ranks = 1;           // as of CompileOptions

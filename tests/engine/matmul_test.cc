@@ -45,7 +45,12 @@ TEST(MatMul, EqualsItsPlainTwinBitForBit) {
       {14, 33, 70, 48, {0, 8, 33}, DType::kF8E4M3},
       {1, 65, 33, 48, {0, 65}, DType::kF8E4M3, 64},
       {3, 64, 150, 64, {0, 16, 16, 32, 64}, DType::kF8E4M3, 16},
-      {30, 33, 64, 64, {0, 33}, DType::kF8E4M3, 32}};
+      {30, 33, 64, 64, {0, 33}, DType::kF8E4M3, 32},
+      {1, 96, 130, 64, {0, 96}, DType::kNF4, 64},
+      {3, 77, 40, 64, {0, 32, 77}, DType::kNF4, 16},
+      {30, 80, 100, 128, {0, 40, 80}, DType::kNF4, 32},
+      {2, 130, 64, 64, {0, 130}, DType::kFP4, 128},
+      {30, 33, 64, 64, {0, 33}, DType::kFP4, 8}};
   uint32_t seed = 1;
   for (const Problem& p : problems) {
     const auto x = random_floats(static_cast<std::size_t>(p.m * p.k), ++seed);

@@ -58,7 +58,8 @@ inline float put_term(std::byte* terms, int64_t column, BlockTerms kind, float t
 inline Packed pack_codes(const Problem& p, uint32_t seed) {
   std::mt19937 random(seed);
   const int64_t panels = (p.n + p.panel - 1) / p.panel, blocks = (p.k + p.block - 1) / p.block;
-  const int bits = p.stored == DType::kU4 ? 4 : 8;
+  const int bits = bits_of(p.stored);
+  const bool is_real = !is_integer(p.stored);  // of finite codes, without zeros
   const bool zeros = p.terms == BlockTerms::kZeros;
   const int64_t scale_size = p.terms == BlockTerms::kOffsets16 ? 2 : 4, head = zeros ? 5 : 2 * scale_size;
   const int64_t block_bytes = head * p.panel + p.block * p.panel * bits / 8;
@@ -72,26 +73,27 @@ inline Packed pack_codes(const Problem& p, uint32_t seed) {
     for (int64_t b = 0; b < blocks; ++b) {
       std::byte* block = out.bytes.data() + (n / p.panel * blocks + b) * block_bytes;
       const int64_t column = n % p.panel;
-      const bool is_float = p.stored == DType::kF8E4M3;  // of finite codes, without zeros
       const float scale =
           put_term(block, column, p.terms, 0.01f + static_cast<float>(random() % 1000) / 7000.f);
-      const auto zero = is_float || !zeros ? 0 : static_cast<int>(random() % (1u << bits));
+      const auto zero = is_real || !zeros ? 0 : static_cast<int>(random() % (1u << bits));
       std::byte* const others = block + scale_size * p.panel;
       const float offset =
           zeros ? 0 : put_term(others, column, p.terms, -static_cast<float>(random() % 1000) / 3000.f);
       if (zeros) others[column] = static_cast<std::byte>(zero);
       out.scales[b * p.n + n] = scale, out.offsets[b * p.n + n] = offset;
       for (int64_t i = 0; i < p.block && b * p.block + i < p.k; ++i) {
-        const auto code = static_cast<int>(random() % (is_float ? 127 : 1u << bits));
+        const auto code = static_cast<int>(random() % (p.stored == DType::kF8E4M3 ? 127 : 1u << bits));
         std::byte* pair = block + head * p.panel + (i / 2 * p.panel + column) * (bits / 4);
         if (bits == 4)
           *pair |= static_cast<std::byte>(code << (i % 2 * 4));
         else
           pair[i % 2] = static_cast<std::byte>(code);
         out.codes[(b * p.block + i) * p.n + n] = code - zero;
-        out.values[(b * p.block + i) * p.n + n] = is_float ? f8e4m3_to_f32(static_cast<uint8_t>(code)) * scale
-                                                  : zeros  ? static_cast<float>(code - zero) * scale
-                                                          : std::fma(static_cast<float>(code), scale, offset);
+        const auto byte = static_cast<std::byte>(code);
+        float number;
+        load_f32(is_real ? p.stored : DType::kU8, &byte, 0, 1, 1, &number);
+        out.values[(b * p.block + i) * p.n + n] =
+            zeros ? (number - static_cast<float>(zero)) * scale : std::fma(number, scale, offset);
       }
     }
   }

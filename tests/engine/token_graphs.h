@@ -74,7 +74,7 @@ class TokenGraphBuilder {
   ValueId quantized(int64_t rows, int64_t columns, const std::string& name, int k_axis) {
     const auto bytes = [&](int64_t count) {
       Tensor t = Tensor::empty(DType::kU8, {count});
-      const bool is_float = o.floating != DType::kUndefined;
+      const bool is_float = is_floating(o.floating);
       for (int64_t i = 0; i < count; ++i)
         t.as<uint8_t>()[i] = static_cast<uint8_t>(uniform() * (is_float ? 127 : 256));  // no NaN
       if (is_float) t.dtype = o.floating;

@@ -126,7 +126,7 @@ ConstantPtr random_quantized(int64_t rows, int64_t columns, int bits, int axis, 
   const int64_t fields = 8 / bits;
   q.code_stride = (columns + fields - 1) / fields * fields;
   q.codes = make_constant(
-      floating != DType::kUndefined || (bits == 8 && is_signed)
+      bits == 8 && (floating != DType::kUndefined || is_signed)
           ? [&] {
               Tensor t = bytes(rows * columns);
               t.dtype = floating != DType::kUndefined ? floating : DType::kI8;
@@ -170,10 +170,13 @@ TEST(WeightStore, PanelsOfCodesStandForTheConstantsNumbers) {
       {70, 4096, 4, 1, 128, false, true, {{0, 70}, {0, 4096}}, 128, DType::kU4},
       {70, 96, 8, 1, 32, false, true, {{3, 70}, {32, 96}}, 32, DType::kF8E4M3},
       {90, 66, 8, 0, 90, false, false, {{0, 90}, {1, 66}}, 16, DType::kF8E4M3},
+      {70, 96, 4, 1, 32, false, true, {{3, 70}, {32, 96}}, 32, DType::kNF4},
+      {70, 77, 4, 1, 77, false, true, {{0, 70}, {0, 77}}, 64, DType::kFP4},
+      {90, 66, 4, 0, 16, false, false, {{16, 90}, {0, 66}}, 8, DType::kNF4},
   };
   for (const Case& c : cases) {
     const ConstantPtr constant = random_quantized(c.rows, c.columns, c.bits, c.axis, c.block, c.is_signed,
-                                                  c.stored == DType::kF8E4M3 ? c.stored : DType::kUndefined);
+                                                  is_integer(c.stored) ? DType::kUndefined : c.stored);
     const Tensor all = materialise(*constant);
     WeightUse use{.ranges = c.ranges,
                   .layout = Layout::kPanels,
@@ -185,17 +188,17 @@ TEST(WeightStore, PanelsOfCodesStandForTheConstantsNumbers) {
     const WeightStore store(program_of({use}), list, 2);
     const Range ks = matrix_rows(use), ns = matrix_columns(use);
     const int64_t blocks = (ks.size() + use.block - 1) / use.block;
-    const int64_t pair = c.stored == DType::kU4 ? 1 : 2, each = 64 * 5 + use.block / 2 * 64 * pair;
+    const int64_t pair = bits_of(c.stored) / 4, each = 64 * 5 + use.block / 2 * 64 * pair;
     for (int64_t n = 0; n < ns.size(); ++n) {
       for (int64_t k = 0; k < ks.size(); ++k) {
         const std::byte* block = store.address(0) + (n / 64 * blocks + k / use.block) * each;
         const std::byte* at = block + 320 + (k % use.block / 2 * 64 + n % 64) * pair;
         const int code =
             pair == 2 ? std::to_integer<int>(at[k % 2]) : std::to_integer<int>(*at) >> k % 2 * 4 & 15;
-        float scale;
+        const auto byte = static_cast<std::byte>(code);
+        float scale, number;
         std::memcpy(&scale, block + n % 64 * 4, 4);
-        const auto number =
-            c.stored == DType::kF8E4M3 ? f8e4m3_to_f32(static_cast<uint8_t>(code)) : float(code);
+        load_f32(is_integer(c.stored) ? DType::kU8 : c.stored, &byte, 0, 1, 1, &number);
         const float got = (number - static_cast<float>(std::to_integer<int>(block[256 + n % 64]))) * scale;
         const int64_t row = use.transposed ? ns.begin + n : ks.begin + k,
                       column = use.transposed ? ks.begin + k : ns.begin + n;

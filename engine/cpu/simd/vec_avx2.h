@@ -63,6 +63,17 @@ struct Avx2 {
     return {{low(a, 15), low(b, 15)},
             {_mm256_cvtepi32_ps(_mm256_srli_epi32(a, 4)), _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 4))}};
   }
+  static Pair<Avx2> load_numbers4(const uint8_t* p, const float* numbers) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m256i a = _mm256_cvtepu8_epi32(bytes), b = _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8));
+    const __m256 first = _mm256_loadu_ps(numbers), last = _mm256_loadu_ps(numbers + 8);
+    // Permutations go by the low three bits, blends by the sign: the fourth.
+    const auto look_up = [&](__m256i codes) {
+      return _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, codes), _mm256_permutevar8x32_ps(last, codes),
+                              _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
+    };
+    return {{look_up(a), look_up(b)}, {look_up(_mm256_srli_epi32(a, 4)), look_up(_mm256_srli_epi32(b, 4))}};
+  }
   static Pair<Avx2> load_codes8(const uint8_t* p) {
     const auto* h = reinterpret_cast<const __m128i*>(p);
     const __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128(h)),

@@ -37,8 +37,13 @@ struct Avx512 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
   static Pair<Avx512> load_codes4(const uint8_t* p) {
+    return look_up(p, _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+  }
+  static Pair<Avx512> load_numbers4(const uint8_t* p, const float* numbers) {
+    return look_up(p, _mm512_loadu_ps(numbers));
+  }
+  static Pair<Avx512> look_up(const uint8_t* p, V numbers) {
     const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const V numbers = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     return {_mm512_permutexvar_ps(both, numbers),  // by the low four bits
             _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), numbers)};
   }

@@ -60,6 +60,10 @@ struct Scalar {
     return {each([&](int i) { return static_cast<float>(p[i] & 15); }),
             each([&](int i) { return static_cast<float>(p[i] >> 4); })};
   }
+  // The same, codes being places in a table of 16 numbers.
+  static Pair<Scalar> load_numbers4(const uint8_t* p, const float* numbers) {
+    return {each([&](int i) { return numbers[p[i] & 15]; }), each([&](int i) { return numbers[p[i] >> 4]; })};
+  }
   static Pair<Scalar> load_codes8(const uint8_t* p) {
     return {each([&](int i) { return static_cast<float>(p[2 * i]); }),
             each([&](int i) { return static_cast<float>(p[2 * i + 1]); })};

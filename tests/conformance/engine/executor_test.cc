@@ -78,6 +78,7 @@ TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
                                       {.bits = 8},
                                       {.bits = 4, .has_offsets = true},
                                       {.bits = 8, .has_offsets = true},
+                                      {.bits = 4, .floating = DType::kNF4},
                                       {.bits = 8, .floating = DType::kF8E4M3},
                                       {.weight = DType::kF8E4M3}};
   for (const TokenGraphOptions& each : stored) {
@@ -142,6 +143,8 @@ TEST(Executor, QuantizedWeightsStayQuantized) {
   const std::pair<TokenGraphOptions, DType> cases[] = {
       {{.bits = 4}, DType::kU4},
       {{.bits = 8}, DType::kU8},
+      {{.bits = 4, .floating = DType::kNF4}, DType::kNF4},
+      {{.bits = 4, .floating = DType::kFP4}, DType::kFP4},
       {{.bits = 8, .floating = DType::kF8E4M3}, DType::kF8E4M3},
       {{.weight = DType::kF8E4M3}, DType::kF8E4M3}};
   for (const auto& [o, stored] : cases) {
