@@ -27,6 +27,7 @@ inline constexpr Key<int64_t> kCeilMode{"ceil_mode"};
 inline constexpr Key<int64_t> kCleanNan{"clean_nan"};
 inline constexpr Key<int64_t> kCountIncludePad{"count_include_pad"};
 inline constexpr Key<int64_t> kDiagonal{"k"};  // Trilu, EyeLike
+inline constexpr Key<int64_t> kEvicts{"evicts"};
 inline constexpr Key<int64_t> kExcludeOutside{"exclude_outside"};
 inline constexpr Key<int64_t> kExclusive{"exclusive"};
 inline constexpr Key<int64_t> kFirst{"first"};

@@ -114,7 +114,7 @@ std::vector<Row> make_rows() {
     {Op::kMatMulInteger, "MatMulInteger"},
     {Op::kConvInteger, "ConvInteger", window},
     {Op::kMatMulNBits, "MatMulNBits", {key::kK, key::kN, key::kBits, key::kBlockSize, key::kAccuracyLevel}},
-    {Op::kAttention, "Attention", {key::kScale, key::kCausal, key::kWindow, key::kSoftcap, key::kCleanNan}},
+    {Op::kAttention, "Attention", {key::kScale, key::kCausal, key::kWindow, key::kSoftcap, key::kCleanNan, key::kEvicts}},
     {Op::kRotary, "Rotary", {key::kInterleaved, key::kRotaryDim, key::kHeadAxis}},
     {Op::kPagedAttention, "PagedAttention", {key::kCache, key::kScale, key::kWindow, key::kSoftcap}},
     {Op::kSelectRows, "SelectRows"},

@@ -111,7 +111,10 @@ enum class Op : unsigned char {
                // row) is given without past. With past and lengths (GroupQueryAttention): row b's past is only
                // max(0, lengths[b] - S) tokens long; its new keys and values go behind it in present, zeros behind
                // them, and query i sits at max(0, lengths[b] - S) + i, seeing the keys up to itself. Present
-               // holds P + S rows, or max(P, total): the past may be a buffer with room for what is to come
+               // holds P + S rows, or max(P, total): the past may be a buffer with room for what is to come.
+               // {evicts: int}, with past and lengths: a buffer of C rows holds the last L of T tokens, oldest
+               // first: all T up to C, beyond that T - G * ceil((T - C) / G) where G = C - window + 1 (as ONNX
+               // Runtime's sliding_window_cache). Present has as many rows as the past, once these are `window`
   kRotary,     // (x [..., S or T, H, D] or [B,H,S,D], cos [L, R/2], sin [L, R/2], positions i64 broadcastable to x's leading axes)
                // {interleaved, rotary_dim R, head_axis: axis of H}: rotates the first R of the last axis
   // -- token graphs only (importer/decoder.h); T = tokens of a step, R = rows whose logits are wanted

@@ -61,8 +61,6 @@ ValueId positions_of(OpContext& c, ValueId lengths, const Shape& query) {
 }
 
 void refuse_variants(OpContext& c) {
-  if (c.attr_int("sliding_window_cache", 0))
-    c.unsupported("a cache of the window only (sliding_window_cache); export with a cache of all tokens");
   if (c.wants_output(3)) c.unsupported("the scores as an output");
   const std::string quantized = c.attr_string("k_quant_type", "NONE") + c.attr_string("v_quant_type", "NONE");
   if (quantized != "NONENONE") c.unsupported("a quantized cache; export with a floating-point cache");
@@ -115,9 +113,11 @@ void grouped_query_attention(OpContext& c) {
     in.push_back(added);
   }
   const int64_t window = std::max<int64_t>(0, c.attr_int("local_window_size", -1));
-  const bool causal = c.attr_int("causal", 1) != 0;
+  const bool causal = c.attr_int("causal", 1) != 0, evicts = c.attr_int("sliding_window_cache", 0) != 0;
   if (!causal && window) c.fail("local_window_size needs causal 1");
-  attend(c, in, causal, window, c.attr_float("softcap", 0));
+  if (evicts && (!window || !c.has_input(kPastKey)))
+    c.fail("sliding_window_cache needs local_window_size and a past");
+  attend(c, in, causal, window, c.attr_float("softcap", 0), evicts);
 }
 
 }  // namespace

@@ -108,18 +108,19 @@ ValueId merge_heads(OpContext& c, ValueId x) {
 }
 
 std::vector<ValueId> attend(OpContext& c, const std::vector<ValueId>& in, bool causal, int64_t window,
-                            double softcap) {
+                            double softcap, bool evicts) {
   double scale = c.attr_float("scale", 0);
   // 0 is how com.microsoft's operators say nothing.
   if (!c.has_attr("scale") || (scale == 0 && !c.node.domain.empty()))
     scale = 1 / std::sqrt(static_cast<double>(constant_dim(c, in[0], 3, "the head")));
-  std::vector<ValueId> results = c.emit_many(Op::kAttention, in,
-                                             {{key::kScale, scale},
-                                              {key::kCausal, int64_t{causal}},
-                                              {key::kWindow, window},
-                                              {key::kSoftcap, softcap},
-                                              {key::kCleanNan, 1}},
-                                             c.wants_output(1) || c.wants_output(2) ? 3 : 1);
+  Attributes attributes{{key::kScale, scale},
+                        {key::kCausal, int64_t{causal}},
+                        {key::kWindow, window},
+                        {key::kSoftcap, softcap},
+                        {key::kCleanNan, 1}};
+  if (evicts) attributes.set(key::kEvicts, 1);
+  std::vector<ValueId> results =
+      c.emit_many(Op::kAttention, in, attributes, c.wants_output(1) || c.wants_output(2) ? 3 : 1);
   std::copy(results.begin(), results.end(), c.outputs.begin());
   if (rank_of(c, c.input(0)) != 4) c.outputs[0] = merge_heads(c, results[0]);
   return results;

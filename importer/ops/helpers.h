@@ -44,7 +44,7 @@ ValueId merge_heads(OpContext& c, ValueId x);
 // kAttention of these operands with the node's `scale`. Its results become the node's first outputs: y with heads
 // merged unless the node's queries come apart, then the present keys and values where they are wanted.
 std::vector<ValueId> attend(OpContext& c, const std::vector<ValueId>& in, bool causal, int64_t window,
-                            double softcap);
+                            double softcap, bool evicts = false);
 // The activation behind a fused product, by its ONNX name. `given(name, i)`: its i-th parameter, if given.
 using GivenParameter = std::function<std::optional<double>(const std::string& name, std::size_t i)>;
 ValueId activated(OpContext& c, ValueId x, const std::string& activation, const GivenParameter& given);

@@ -1,4 +1,6 @@
 // Normalizations, and com.microsoft's fusions of them with residual sums and embeddings.
+#include <algorithm>
+
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
@@ -20,13 +22,34 @@ ValueId row_operand(OpContext& c, ValueId operand, ValueId x, int64_t axis) {
   return c.emit(Op::kExpand, {operand}, {{key::kShape, target}});
 }
 
+// Whether the operand differs along axes before those that are normalized: ONNX Runtime broadcasts it to x, as one
+// scale for each head.
+bool reaches_further(OpContext& c, ValueId operand, ValueId x, int64_t axis) {
+  if (operand == kNoValue || !value_of(c, operand).shape) return false;
+  const Shape& have = shape_of(c, operand);
+  const auto normalized = static_cast<std::size_t>(rank_of(c, x) - axis);
+  return have.size() > normalized &&
+         std::any_of(have.begin(), have.end() - static_cast<std::ptrdiff_t>(normalized),
+                     [](const Expr& size) { return !size.is_constant(1); });
+}
+// 1 for every element that is normalized.
+ValueId ones_for(OpContext& c, ValueId x, int64_t axis) {
+  Shape target(shape_of(c, x).begin() + axis, shape_of(c, x).end());
+  return c.emit(Op::kExpand, {scalar(c, 1, dtype_of(c, x))}, {{key::kShape, std::move(target)}});
+}
+
 // Normalizes x over axis..rank-1 and fills outputs y, mean?, inv_std? of the context.
 void emit_layer_norm(OpContext& c, ValueId x, ValueId scale, ValueId bias, int64_t axis,
                      double default_epsilon) {
   const int count = c.wants_output(1) || c.wants_output(2) ? 3 : 1;
-  const auto results =
-      c.emit_many(Op::kLayerNorm, {x, row_operand(c, scale, x, axis), row_operand(c, bias, x, axis)},
+  const bool apart = reaches_further(c, scale, x, axis) || reaches_further(c, bias, x, axis);
+  auto results =
+      c.emit_many(Op::kLayerNorm,
+                  {x, apart ? ones_for(c, x, axis) : row_operand(c, scale, x, axis),
+                   apart ? kNoValue : row_operand(c, bias, x, axis)},
                   {{key::kAxis, axis}, {key::kEpsilon, c.attr_float("epsilon", default_epsilon)}}, count);
+  if (apart) results[0] = binary(c, Op::kMul, results[0], scale);
+  if (apart && bias != kNoValue) results[0] = binary(c, Op::kAdd, results[0], bias);
   for (std::size_t i = 0; i < results.size() && i < c.outputs.size(); ++i)
     if (c.wants_output(i)) c.outputs[i] = results[i];
 }
@@ -49,8 +72,10 @@ ValueId inverse_deviation(OpContext& c, ValueId x, int64_t axis, double epsilon)
 }
 
 ValueId emit_rms_norm(OpContext& c, ValueId x, ValueId scale, int64_t axis, double epsilon) {
-  return c.emit(Op::kRmsNorm, {x, row_operand(c, scale, x, axis)},
-                {{key::kAxis, axis}, {key::kEpsilon, epsilon}});
+  const bool apart = reaches_further(c, scale, x, axis);
+  const ValueId y = c.emit(Op::kRmsNorm, {x, apart ? ones_for(c, x, axis) : row_operand(c, scale, x, axis)},
+                           {{key::kAxis, axis}, {key::kEpsilon, epsilon}});
+  return apart ? binary(c, Op::kMul, y, scale) : y;
 }
 
 // RMSNormalization (opset 23) and ONNX Runtime's SimplifiedLayerNormalization: (x, scale) -> (y, inv_std?).

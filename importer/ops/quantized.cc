@@ -1,5 +1,4 @@
-// Quantization: QDQ, dynamic int8, weight-only int4 and int8, and the older QLinear operators by their
-// definition.
+// Quantization: QDQ, dynamic int8, weight-only int4 and int8.
 #include "base/ir/quantized.h"
 
 #include <algorithm>
@@ -171,14 +170,6 @@ void gather_block_quantized(OpContext& c) {
   c.outputs[0] = c.emit(Op::kGather, {table, c.input(1)}, {{key::kAxis, axis}});
 }
 
-// (a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero): the products of the dequantized matrices,
-// quantized.
-void qlinear_matmul(OpContext& c) {
-  const ValueId a = dequantized(c, 0, 1, 2, std::max(c.rank(0) - 2, 0));
-  const ValueId b = dequantized(c, 3, 4, 5, std::max(c.rank(3) - 1, 0));
-  c.outputs[0] = quantized(c, c.emit(Op::kMatMul, {a, b}), 6, 7);
-}
-
 // com.microsoft: (a, b, a_scale, b_scale, a_zero?, b_zero?, bias?)
 void matmul_integer_to_float(OpContext& c) {
   const ValueId zero = c.has_input(4) ? c.inputs[4] : kNoValue;
@@ -206,7 +197,6 @@ std::span<const Entry> quantized_table() {
       {kMicrosoft, "GatherBlockQuantized", gather_block_quantized},
       {kMicrosoft, "MatMulIntegerToFloat", matmul_integer_to_float},
       {kMicrosoft, "DynamicQuantizeMatMul", dynamic_quantize_matmul},
-      {kOnnx, "QLinearMatMul", qlinear_matmul},
   };
   return kTable;
 }

@@ -14,9 +14,9 @@ const std::map<DomainAndType, OpImporter>& registry() {
     for (const auto& family :
          {ops::pointwise_table(), ops::activation_table(), ops::creation_table(), ops::reshape_table(),
           ops::slicing_table(), ops::indexing_table(), ops::reduction_table(), ops::normalization_table(),
-          ops::product_table(), ops::window_table(), ops::quantized_table(), ops::attention_table(),
-          ops::fused_attention_table(), ops::grouped_query_table(), ops::experts_table(),
-          ops::refused_table()})
+          ops::product_table(), ops::window_table(), ops::quantized_table(), ops::qlinear_table(),
+          ops::attention_table(), ops::fused_attention_table(), ops::grouped_query_table(),
+          ops::experts_table(), ops::refused_table()})
       for (const auto& entry : family)
         ARK_CHECK(m->emplace(DomainAndType{entry.domain, entry.op_type}, entry.import).second,
                   "two importers of " + std::string(entry.op_type));

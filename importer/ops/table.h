@@ -29,6 +29,7 @@ std::span<const Entry> normalization_table();
 std::span<const Entry> product_table();
 std::span<const Entry> window_table();
 std::span<const Entry> quantized_table();
+std::span<const Entry> qlinear_table();
 std::span<const Entry> attention_table();
 std::span<const Entry> fused_attention_table();
 std::span<const Entry> grouped_query_table();

@@ -78,7 +78,7 @@ ChatJob::ChatJob(Model& m, Parameters p, const Fields& fields, const std::string
 void ChatJob::read_logprobs(const Fields& fields) {
   const bool wanted = fields.get(kWantLogprobs);
   const auto top = fields.get(kTopLogprobs);
-  if (top && !wanted) fields.fail("top_logprobs", "needs logprobs: true");
+  if (top.value_or(0) > 0 && !wanted) fields.fail("top_logprobs", "needs logprobs: true");
   if (wanted) top_ = static_cast<int32_t>(top.value_or(0));
   parameters.request.top_logprobs = top_;
 }

@@ -55,7 +55,8 @@ class CompletionJob : public Job {
   void read_own_fields(const Fields& fields);
   void read_prompts(const Fields& fields);
   Prompt read_prompt(const Fields& fields, const Json& value, bool special) const;
-  int64_t max_tokens_for(const Prompt& prompt) const;
+  int64_t max_tokens_behind(int64_t prompt_tokens) const;
+  void check_prompt_length(int64_t tokens) const;
 
   CompletionOptions options_;
   int32_t best_of_ = 1;
@@ -97,8 +98,7 @@ void CompletionJob::read_own_fields(const Fields& fields) {
 
 std::vector<int32_t> ids_of(const Fields& fields, const Json& list, const Model& model) {
   const Json holder = {{"prompt", list}};
-  const std::vector<int32_t> ids =
-      *Fields(holder).ids("prompt", static_cast<std::size_t>(model.max_length()) + 1);
+  const std::vector<int32_t> ids = *Fields(holder).ids("prompt", list.size());
   for (const int32_t id : ids)
     if (id >= model.vocabulary())
       fields.fail("prompt", "holds the token id " + std::to_string(id) + ", beyond the vocabulary of " +
@@ -112,6 +112,8 @@ Prompt CompletionJob::read_prompt(const Fields& fields, const Json& value, bool 
     prompt.text = value.get<std::string>();
     prompt.ids = encode(model, "prompt", prompt.text, special);
   } else if (value.is_array()) {
+    if (const auto count = static_cast<int64_t>(value.size()); count > model.max_length())
+      check_prompt_length(count);  // before so many ids are read
     prompt.ids = ids_of(fields, value, model);
     if (const text::Tokenizer* tokenizer = model.tokenizer(); tokenizer && options_.echo)
       prompt.text = tokenizer->decode(prompt.ids, false);
@@ -121,9 +123,13 @@ Prompt CompletionJob::read_prompt(const Fields& fields, const Json& value, bool 
   return prompt;
 }
 
-int64_t CompletionJob::max_tokens_for(const Prompt& prompt) const {
-  const int64_t room = model.max_length() - static_cast<int64_t>(prompt.ids.size());
+int64_t CompletionJob::max_tokens_behind(int64_t prompt_tokens) const {
+  const int64_t room = model.max_length() - prompt_tokens;
   return parameters.max_tokens.value_or(std::clamp<int64_t>(room, 1, kDefaultMaxTokens));
+}
+
+void CompletionJob::check_prompt_length(int64_t tokens) const {
+  check_length(model, {"prompt", tokens}, max_tokens_behind(tokens), "max_tokens");
 }
 
 void CompletionJob::read_prompts(const Fields& fields) {
@@ -141,15 +147,13 @@ void CompletionJob::read_prompts(const Fields& fields) {
                               std::to_string(most));
   for (std::size_t i = 0; i < count; ++i)
     prompts_.push_back(read_prompt(fields, many ? (*value)[i] : *value, special));
-  for (const Prompt& prompt : prompts_)
-    check_length(model, {"prompt", static_cast<int64_t>(prompt.ids.size())}, max_tokens_for(prompt),
-                 "max_tokens");
+  for (const Prompt& prompt : prompts_) check_prompt_length(static_cast<int64_t>(prompt.ids.size()));
 }
 
 void CompletionJob::begin() {
   for (const Prompt& prompt : prompts_)
     for (int32_t i = 0; i < best_of_; ++i) {
-      submit(prompt.ids, max_tokens_for(prompt), i);
+      submit(prompt.ids, max_tokens_behind(static_cast<int64_t>(prompt.ids.size())), i);
       choices_.emplace_back(model, options_, prompt);
     }
 }

@@ -89,6 +89,16 @@ def test_common_fields_out_of_range_or_of_the_wrong_type(tiny, path, base):
                     refused(http.post(path, json=base | {field: value}), 400, field)
 
 
+@pytest.mark.parametrize("prompt", [[1] * 129, [1] * 100_000, [[1], [1] * 100_000], "word " * 1000])
+def test_prompts_beyond_the_context_are_told_by_the_code_that_clients_look_for(tiny, prompt):
+    error = refused(tiny.post(COMPLETE, {"prompt": prompt}), 400, "prompt")
+    assert error["code"] == "context_length_exceeded" and "maximum context length is 128 tokens" in error["message"]
+
+
+def test_no_alternatives_need_no_logprobs(tiny):
+    assert tiny.post(CHAT, {"messages": USER, "max_tokens": 1, "top_logprobs": 0}).status_code == 200
+
+
 def test_numbers_beyond_doubles(tiny):
     """No value of JSON may become infinity on its way in."""
     for field in ("temperature", "max_tokens", "seed"):

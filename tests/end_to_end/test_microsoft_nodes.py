@@ -33,8 +33,8 @@ def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17, siz
     data = folder / "test_data_set_0"
     data.mkdir(parents=True)
     for info, actual in zip(model.graph.output, session.get_outputs()):
-        elem_type = {"tensor(float)": TensorProto.FLOAT, "tensor(int32)": TensorProto.INT32}.get(actual.type,
-                                                                                                 TensorProto.INT64)
+        elem_type = {"tensor(float)": TensorProto.FLOAT, "tensor(int32)": TensorProto.INT32, "tensor(uint8)": TensorProto.UINT8,
+                     "tensor(int8)": TensorProto.INT8}.get(actual.type, TensorProto.INT64)
         info.CopyFrom(helper.make_tensor_value_info(info.name, elem_type, actual.shape))
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     for kind, named in (("input", feeds.items()), ("output", zip(outputs, session.run(None, feeds)))):
@@ -254,3 +254,92 @@ def test_grouped_query_attention_with_norms_of_heads(tmp_path):
     one.attribute.append(helper.make_attribute("qk_norm_epsilon", 1e-3))
     onnx.save(model, tmp_path / "case" / "model.onnx")
     agrees(tmp_path, drivers=["dynamic"])
+
+
+@pytest.mark.parametrize("before, new, room", [(2, 1, 4), (4, 1, 4), (9, 1, 4), (9, 1, 7), (3, 9, 4), (9, 8, 6), (0, 9, 5)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_grouped_query_attention_with_a_cache_of_the_window(tmp_path, before, new, room, biased):
+    """`before` tokens went through a cache of `room` rows, which holds what `resident` says: ONNX Runtime's layout."""
+    window, total = 4, before + new
+    feeds = {"q": random(1, new, 64), "k": random(1, new, 32), "v": random(new, 1, 32).swapaxes(0, 1),
+             "pk": random(1, 2, room, 16), "pv": random(1, room, 2, 16).swapaxes(1, 2),
+             "last": np.array([total - 1], np.int32), "total": np.array(total, np.int32)}
+    weights = {"cos": np.cos(random(64, 8)), "sin": np.sin(random(64, 8)), "bias": random(1, 4, new, total)}
+    one = node("GroupQueryAttention", "q k v pk pv last total cos sin", "y ok ov", MICROSOFT, num_heads=4, kv_num_heads=2,
+               do_rotary=1, local_window_size=window, sliding_window_cache=1)
+    if biased:
+        one.input.extend(["", "bias"])
+    # Rows of present behind the last token mean nothing: those that count are cut out.
+    step = room - window + 1
+    held = total if total <= room else total - step * -(-(total - room) // step)
+    nodes = [one, node("Slice", "ok zero held axis", "k1"), node("Slice", "ov zero held axis", "v1")]
+    weights |= {"zero": np.array([0]), "held": np.array([held]), "axis": np.array([2])}
+    write_case(tmp_path / "case", nodes, feeds, weights, ("y", "k1", "v1"))
+    agrees(tmp_path, drivers=["dynamic"])
+
+
+def quantized_operands(count, shape, signed):
+    """Bytes with scales and zero points, as inputs of QLinear operators stand: names, feeds, weights."""
+    kind, middle = (np.int8, 0) if signed else (np.uint8, 128)
+    feeds, weights, names = {}, {}, []
+    for i in range(count):
+        values = np.clip(random(*shape, 3 + i, scale=40)[..., 0] + middle, np.iinfo(kind).min, np.iinfo(kind).max)
+        feeds[f"x{i}"] = values.astype(kind)
+        weights |= {f"s{i}": np.float32(0.02 + 0.01 * i), f"z{i}": kind(middle + 3 + i)}
+        names += [f"x{i}", f"s{i}", f"z{i}"]
+    weights |= {"ys": np.float32(0.03), "yz": kind(middle - 5)}
+    return names, feeds, weights
+
+
+def quantized_operands(shapes, kind):
+    """Bytes with scales and zero points, as operators on them want these: names, feeds, weights."""
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    names, feeds, weights = [], {}, {"ys": np.float32(0.021), "yz": kind((low + high) // 2 - 5)}
+    for i, shape in enumerate(shapes):
+        feeds[f"x{i}"] = np.random.default_rng(i).integers(low, high, shape, endpoint=True).astype(kind)
+        weights |= {f"s{i}": np.float32(0.013 + 0.004 * i), f"z{i}": kind((low + high) // 2 + 3 + i)}
+        names += [f"x{i}", f"s{i}", f"z{i}"]
+    return names, feeds, weights
+
+
+IMAGE = (2, 3, 6, 5)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("op, shapes, attributes", [
+    ("QLinearAdd", [(2, 3, 5), (3, 1)], {}),
+    ("QLinearMul", [(2, 3, 5), (5,)], {}),
+    ("QLinearSigmoid", [(4, 7)], {}),
+    ("QLinearLeakyRelu", [(4, 7)], {"alpha": 0.3}),
+    ("QLinearAveragePool", [IMAGE], {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "strides": [2, 1]}),
+    ("QLinearGlobalAveragePool", [IMAGE], {}),
+    ("QLinearConcat", [(2, 3), (2, 4)], {"axis": 1}),
+    ("QLinearSoftmax", [(3, 9)], {"axis": -1, "opset": 13}),
+    ("QLinearWhere", [(3, 4), (4,)], {}),
+    ("QGemm", [(3, 4), (4, 5)], {}),
+    ("QGemm", [(4, 3), (5, 4)], {"transA": 1, "transB": 1, "alpha": 0.5})])
+def test_operators_on_bytes_with_scales(tmp_path, op, shapes, attributes, kind):
+    """What ONNX Runtime's quantizer writes in its QOperator format."""
+    names, feeds, weights = quantized_operands(shapes, kind)
+    inputs = [*names, "ys", "yz"]
+    if op == "QLinearConcat":
+        inputs = ["ys", "yz", *names]
+    elif op == "QLinearWhere":
+        weights["chosen"] = np.array([[True], [False], [True]])
+        inputs.insert(0, "chosen")
+    elif op == "QLinearSoftmax":
+        weights |= {"ys": np.float32(1 / 256), "yz": kind(np.iinfo(kind).min)}
+    elif op == "QGemm":
+        weights |= {"bias": np.arange(-400, 600, 200, dtype=np.int32), "ys": np.float32(0.05)}
+        inputs.insert(6, "bias")
+    write_case(tmp_path / "case", [node(op, " ".join(inputs), "y", MICROSOFT, **attributes)], feeds, weights)
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("op, domain, operands", [("LayerNormalization", "", "x g b"), ("LayerNormalization", "", "x g"),
+                                                  ("SimplifiedLayerNormalization", "", "x g")])
+def test_norms_with_a_scale_for_each_head(tmp_path, op, domain, operands):
+    """ONNX Runtime's optimiser fuses the norms of Command-R's heads so."""
+    feeds = {"x": random(2, 3, 4, 8)}
+    write_case(tmp_path / "case", [node(op, operands, "y", domain)], feeds, {"g": random(4, 8), "b": random(4, 1)})
+    agrees(tmp_path)

@@ -36,11 +36,28 @@ Sizes sizes_of(const KernelCall& call) {
   return s;
 }
 
-// The valid past of batch row b: all of it, or what `lengths` leaves.
-int64_t past_of(const KernelCall& call, const Sizes& s, int64_t b) {
-  if (!has_input(call, kPastK)) return 0;
-  if (!has_input(call, kLengths)) return s.past;
-  return std::clamp<int64_t>(load_one<int64_t>(call.inputs[kLengths], b) - s.keys, 0, s.past);
+// How many of `tokens` a buffer of `room` rows holds that evicts what the window left behind (base/ir/ops.h).
+int64_t resident(int64_t tokens, int64_t room, int64_t window) {
+  if (tokens <= room) return tokens;
+  const int64_t step = room - window + 1;
+  return step > 0 ? tokens - step * ((tokens - room - 1) / step + 1) : room;
+}
+
+// Tokens of batch row b before the new ones, and how many of the first of them no buffer holds any more.
+struct Past {
+  int64_t tokens = 0, gone = 0;
+};
+Past past_of(const KernelCall& call, const Sizes& s, int64_t b) {
+  if (!has_input(call, kPastK)) return {};
+  if (!has_input(call, kLengths)) return {s.past};
+  const int64_t before = std::max<int64_t>(load_one<int64_t>(call.inputs[kLengths], b) - s.keys, 0);
+  const Attributes& a = *call.attributes;
+  if (!a.get_or(key::kEvicts, 0)) return {std::min(before, s.past)};
+  const int64_t window = a.get_or(key::kWindow, 0);
+  if (before > s.past && s.past < window)
+    misfit("Attention: a cache of " + std::to_string(s.past) + " tokens for a window of " +
+           std::to_string(window));
+  return {before, before - resident(before, s.past, window)};
 }
 
 // What only the kernel reads: a bias that broadcasts to the scores, a length for each batch row.
@@ -54,7 +71,7 @@ void check_attention(const KernelCall& call, const Sizes& s) {
     misfit("Attention: sinks " + dims_text(call.inputs[kSinks].shape()) + " for " + std::to_string(s.heads) +
            " heads");
   for (int64_t b = 0; b < s.batch && has_input(call, kTotal); ++b)
-    if (const int64_t used = past_of(call, s, b) + s.keys; used > s.total)
+    if (const int64_t used = past_of(call, s, b).tokens + s.keys; used > s.total)
       misfit("Attention: " + std::to_string(used) + " keys in row " + std::to_string(b) + ", but " +
              std::to_string(s.total) + " in all");
 }
@@ -74,22 +91,29 @@ std::vector<double> rows_of(const KernelCall& call, std::size_t fresh, std::size
   return rows;
 }
 
-// present = the valid past, then the new rows, then zeros.
+// present = the valid past, then the new rows, then zeros; of the past and the new ones together only what stays.
 void write_present(const KernelCall& call, std::size_t output, std::size_t fresh, std::size_t past_input,
-                   int64_t head, int64_t past, int64_t keys) {
+                   int64_t head, const Past& before, int64_t keys) {
   if (call.outputs.size() <= output || !call.outputs[output].present()) return;
   const TensorView &y = call.outputs[output], &k = call.inputs[fresh];
   const int64_t row = y.dims[3] * element_bytes(y), total = y.dims[2];
   if (row == 0 || total == 0) return;
   std::byte* to = y.data + head * total * row;
   std::memset(to, 0, static_cast<std::size_t>(total * row));
-  if (has_input(call, past_input)) {
-    const int64_t capacity = call.inputs[past_input].dims[2];
-    if (past)
-      std::memcpy(to, call.inputs[past_input].data + head * capacity * row,
-                  static_cast<std::size_t>(past * row));
+  const int64_t held = before.tokens - before.gone;
+  int64_t left = 0;  // of the rows in hand, how many of the first ones go
+  if (call.attributes->get_or(key::kEvicts, 0)) {
+    const int64_t tokens = before.tokens + keys;
+    left = held + keys -
+           std::min(resident(tokens, total, call.attributes->get_or(key::kWindow, 0)), held + keys);
   }
-  if (keys) std::memcpy(to + past * row, k.data + head * keys * row, static_cast<std::size_t>(keys * row));
+  const int64_t old = std::max<int64_t>(held - left, 0), fresh_left = std::max<int64_t>(left - held, 0);
+  if (old)
+    std::memcpy(to, call.inputs[past_input].data + (head * call.inputs[past_input].dims[2] + left) * row,
+                static_cast<std::size_t>(old * row));
+  if (keys > fresh_left)
+    std::memcpy(to + old * row, k.data + (head * keys + fresh_left) * row,
+                static_cast<std::size_t>((keys - fresh_left) * row));
 }
 
 void attention_tile(const KernelCall& call, int64_t tile) {
@@ -98,27 +122,29 @@ void attention_tile(const KernelCall& call, int64_t tile) {
   const Attributes& a = *call.attributes;
   const int64_t b = tile / s.heads, h = tile % s.heads, group = s.heads / s.kv_heads,
                 head = b * s.kv_heads + h / group;
-  const int64_t past = past_of(call, s, b), total = past + s.keys;
+  const Past before = past_of(call, s, b);
+  // Key j of those at hand stands at position gone + j.
+  const int64_t gone = before.gone, held = before.tokens - gone, keys = held + s.keys;
   if (h % group == 0) {
-    write_present(call, 1, kK, kPastK, head, past, s.keys);
-    write_present(call, 2, kV, kPastV, head, past, s.keys);
+    write_present(call, 1, kK, kPastK, head, before, s.keys);
+    write_present(call, 2, kV, kPastV, head, before, s.keys);
   }
   if (!call.outputs[0].present()) return;
-  const std::vector<double> k = rows_of(call, kK, kPastK, head, past, s.keys, s.dim);
-  const std::vector<double> v = rows_of(call, kV, kPastV, head, past, s.keys, s.value_dim);
+  const std::vector<double> k = rows_of(call, kK, kPastK, head, held, s.keys, s.dim);
+  const std::vector<double> v = rows_of(call, kV, kPastV, head, held, s.keys, s.value_dim);
   const bool causal = a.get_or(key::kCausal, 0) != 0, clean = a.get_or(key::kCleanNan, 0) != 0,
              limited = has_input(call, kLengths);
   const int64_t window = a.get_or(key::kWindow, 0),
-                length = limited ? load_one<int64_t>(call.inputs[kLengths], b) : total;
+                length = limited ? load_one<int64_t>(call.inputs[kLengths], b) : keys;
   // Position of query 0; negative where more queries than valid keys are given: such queries see nothing.
-  const int64_t first = limited && !has_input(call, kPastK) ? length - s.queries : past;
+  const int64_t first = limited && !has_input(call, kPastK) ? length - s.queries : before.tokens;
   const double scale = a.get_or(key::kScale, 1 / std::sqrt(static_cast<double>(s.dim))),
                cap = a.get_or(key::kSoftcap, 0);
   const Dims score_dims{s.batch, s.heads, s.queries, s.total};
   const bool biased = has_input(call, kBias);
   const Index bias_strides = biased ? broadcast_strides(call.inputs[kBias], score_dims) : Index{};
   const bool selects = biased && call.inputs[kBias].dtype == DType::kBool;
-  std::vector<double> q(static_cast<std::size_t>(s.dim)), score(static_cast<std::size_t>(total)),
+  std::vector<double> q(static_cast<std::size_t>(s.dim)), score(static_cast<std::size_t>(keys)),
       bias(score.size()), out(static_cast<std::size_t>(s.value_dim));
   constexpr double kMasked = -std::numeric_limits<double>::infinity();
   double sink = kMasked;
@@ -126,25 +152,25 @@ void attention_tile(const KernelCall& call, int64_t tile) {
   for (int64_t i = 0; i < s.queries; ++i) {
     load(call.inputs[kQ], (tile * s.queries + i) * s.dim, s.dim, q.data());
     if (biased)
-      load_broadcast(call.inputs[kBias], score_dims, bias_strides, (tile * s.queries + i) * s.total, total,
-                     bias.data());
+      load_broadcast(call.inputs[kBias], score_dims, bias_strides, (tile * s.queries + i) * s.total + gone,
+                     keys, bias.data());
     double top = sink, sum = 0;
-    for (int64_t j = 0; j < total; ++j) {
+    for (int64_t j = 0; j < keys; ++j) {
       double& x = score[j];
       x = 0;
       for (int64_t d = 0; d < s.dim; ++d) x += q[d] * k[j * s.dim + d];
       x *= scale;
       if (cap != 0) x = cap * std::tanh(x / cap);
-      const int64_t distance = first + i - j;
+      const int64_t distance = first + i - (gone + j);
       if ((causal && distance < 0) || (window > 0 && distance >= window) ||
-          (limited && !causal && j >= length))
+          (limited && !causal && gone + j >= length))
         x = kMasked;
       if (biased) x = selects ? (bias[j] != 0 ? x : kMasked) : x + bias[j];
       top = std::max(top, x);
     }
     std::fill(out.begin(), out.end(), 0);
     if (sink != kMasked) sum = std::exp(sink - top);
-    for (int64_t j = 0; j < total; ++j) {
+    for (int64_t j = 0; j < keys; ++j) {
       const double p = std::exp(score[j] - top);
       sum += p;
       for (int64_t d = 0; d < s.value_dim; ++d) out[d] += p * v[j * s.value_dim + d];

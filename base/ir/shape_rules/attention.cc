@@ -21,6 +21,9 @@ void attention(Context& c) {
       c.attributes().get_or(key::kWindow, 0) < 0)
     c.fail("attends with scale " + std::to_string(scale) + ", softcap " + std::to_string(cap) +
            " and window " + std::to_string(c.attributes().get_or(key::kWindow, 0)));
+  if (c.attributes().get_or(key::kEvicts, 0) &&
+      !(c.attributes().get_or(key::kWindow, 0) > 0 && c.has(4) && c.has(6) && c.has(7)))
+    c.fail("keeps a cache of the window only, but has no window, past, lengths or total");
   if (!c.shape(0) || !c.shape(1) || !c.shape(2)) {
     for (std::size_t i = 0; i < 3; ++i) c.out(i, type, std::nullopt);
     return;
@@ -54,6 +57,9 @@ void attention(Context& c) {
     known = given && given->size() == 1 && c.has(4) && c.shape(4);
     kept = known ? max(c.shape(4)->at(2), given->front()) : c.fresh(1, 2, "total");
     total = known ? given->front() : kept;
+    const Expr room = known ? c.shape(4)->at(2) : Expr(0);
+    const bool evicts = c.attributes().get_or(key::kEvicts, 0) != 0;
+    if (evicts && room.constant().value_or(0) >= c.attributes().get_or(key::kWindow, 0)) kept = room;
   }
   if (c.has(3) && c.shape(3)) {
     const Shape& bias = *c.shape(3);

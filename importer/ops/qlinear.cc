@@ -1,0 +1,106 @@
+// Operators on bytes with scales (the standard's older ones, and ONNX Runtime's QOperator format), by their definition:
+// the operator on dequantized operands, quantized again.
+#include <algorithm>
+
+#include "base/ir/keys.h"
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+namespace {
+
+constexpr std::string_view kQLinear = "QLinear";
+
+// The standard's operator on these operands, with the node's attributes: QLinearAdd's is Add.
+ValueId plain_result(OpContext& c, std::vector<ValueId> operands, int64_t opset = 18) {
+  onnx::Node node = c.node;
+  node.domain = kOnnx;
+  node.op_type.erase(0, kQLinear.size());
+  OpContext inner(c.graph, node, opset, c.label, std::move(operands));
+  find_op_importer(kOnnx, node.op_type)(inner);
+  return inner.outputs[0];
+}
+
+// Operand i of those that lie as (x, scale, zero point) from input `first` on.
+ValueId scaled_operand(OpContext& c, std::size_t i, std::size_t first = 0) {
+  return dequantized(c, first + 3 * i, first + 3 * i + 1, first + 3 * i + 2, 0);
+}
+
+void refuse_channels_last(OpContext& c) {
+  if (c.attr_int("channels_last", 0))
+    c.unsupported("channels_last; save the file before its layout is changed");
+}
+
+// (x, x_scale, x_zero?, y_scale, y_zero?)
+void qlinear_unary(OpContext& c) {
+  refuse_channels_last(c);
+  c.outputs[0] = quantized(c, plain_result(c, {scaled_operand(c, 0)}), 3, 4);
+}
+
+// (a, a_scale, a_zero?, b, b_scale, b_zero?, y_scale, y_zero?)
+void qlinear_binary(OpContext& c) {
+  c.outputs[0] = quantized(c, plain_result(c, {scaled_operand(c, 0), scaled_operand(c, 1)}), 6, 7);
+}
+
+void qlinear_softmax(OpContext& c) {
+  c.outputs[0] = quantized(c, plain_result(c, {scaled_operand(c, 0)}, c.attr_int("opset", 13)), 3, 4);
+}
+
+// (condition, a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero)
+void qlinear_where(OpContext& c) {
+  c.outputs[0] =
+      quantized(c, plain_result(c, {c.input(0), scaled_operand(c, 0, 1), scaled_operand(c, 1, 1)}), 7, 8);
+}
+
+// (y_scale, y_zero, (x, x_scale, x_zero)...)
+void qlinear_concat(OpContext& c) {
+  std::vector<ValueId> operands;
+  for (std::size_t i = 0; 2 + 3 * i < c.inputs.size(); ++i) operands.push_back(scaled_operand(c, i, 2));
+  c.outputs[0] = quantized(c, plain_result(c, std::move(operands)), 0, 1);
+}
+
+// As qlinear_binary, with a scale for each row of a and column of b.
+void qlinear_matmul(OpContext& c) {
+  const ValueId a = dequantized(c, 0, 1, 2, std::max(c.rank(0) - 2, 0));
+  const ValueId b = dequantized(c, 3, 4, 5, std::max(c.rank(3) - 1, 0));
+  c.outputs[0] = quantized(c, c.emit(Op::kMatMul, {a, b}), 6, 7);
+}
+
+// (a, a_scale, a_zero, b, b_scale, b_zero, bias i32 of scale a_scale * b_scale?, y_scale?, y_zero?), f32 where
+// there is no y_scale.
+void qgemm(OpContext& c) {
+  const bool b_turned = c.attr_int("transB", 0) != 0;
+  Attributes attributes;
+  if (c.attr_int("transA", 0)) attributes.set(key::kTransA, 1);
+  if (b_turned) attributes.set(key::kTransB, 1);
+  ValueId y =
+      c.emit(Op::kMatMul, {scaled_operand(c, 0), dequantized(c, 3, 4, 5, b_turned ? 0 : 1)}, attributes);
+  if (c.has_input(6)) {
+    const ValueId scale = binary(c, Op::kMul, c.input(1), c.input(4));
+    y = binary(c, Op::kAdd, y, binary(c, Op::kMul, cast(c, c.inputs[6], DType::kF32), scale));
+  }
+  if (const double alpha = c.attr_float("alpha", 1); alpha != 1)
+    y = binary(c, Op::kMul, y, scalar(c, alpha, DType::kF32));
+  c.outputs[0] = c.has_input(7) ? quantized(c, y, 7, 8) : y;
+}
+
+}  // namespace
+
+std::span<const Entry> qlinear_table() {
+  static constexpr Entry kTable[] = {
+      {kOnnx, "QLinearMatMul", qlinear_matmul},
+      {kMicrosoft, "QLinearAdd", qlinear_binary},
+      {kMicrosoft, "QLinearMul", qlinear_binary},
+      {kMicrosoft, "QLinearSigmoid", qlinear_unary},
+      {kMicrosoft, "QLinearLeakyRelu", qlinear_unary},
+      {kMicrosoft, "QLinearAveragePool", qlinear_unary},
+      {kMicrosoft, "QLinearGlobalAveragePool", qlinear_unary},
+      {kMicrosoft, "QLinearSoftmax", qlinear_softmax},
+      {kMicrosoft, "QLinearWhere", qlinear_where},
+      {kMicrosoft, "QLinearConcat", qlinear_concat},
+      {kMicrosoft, "QGemm", qgemm},
+  };
+  return kTable;
+}
+
+}  // namespace ark::ops
