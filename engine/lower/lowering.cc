@@ -199,6 +199,10 @@ bool Lowering::alias(ValueId value, ValueId source) {
   if (program_.buffers[from].kind != BufferKind::kAct) return false;
   Buffer buffer = program_.buffers[from];
   if (buffer.alias == kNone) buffer.alias = from;
+  Shape owner;
+  for (const ValId dim : program_.buffers[buffer.alias].dims) owner.push_back(program_.vals[dim].e);
+  // Sizes that only a run can compare (of a file made for one size of image): a copy, which does.
+  if (!(element_count(owner) == element_count(local_shape(value)))) return false;
   buffer.dims.clear();
   buffer.name = graph().value(value).name;
   buffers_[value] = add_buffer(std::move(buffer), local_shape(value));

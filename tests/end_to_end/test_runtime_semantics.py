@@ -136,6 +136,20 @@ def test_a_size_that_divides_another(tmp_path):
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("driver", ["static", "dynamic", "auto"])
+def test_a_reshape_to_what_only_the_run_can_compare(tmp_path, driver):
+    """A model for one size of image whose export leaves height and width open."""
+    nodes = [node("Relu", "x", "a"), node("Reshape", "a cut", "b"), node("Relu", "b", "c"), node("Reshape", "c back", "d"),
+             node("Add", "d d", "y")]
+    write_case(tmp_path / "case", nodes, {"x": random(2, 4, 8)}, {"cut": np.array([2, 16, 2]), "back": np.array([4, 16])},
+               sizes={"x": ["batch", "height", "width"]})
+    agrees(tmp_path, drivers=[driver])
+    np.save(tmp_path / "x.npy", random(2, 5, 8))
+    run = subprocess.run([BINARY, tmp_path / "case" / "model.onnx", "--driver", driver, "--input", f"x={tmp_path / 'x.npy'}"],
+                         capture_output=True, text=True)
+    assert run.returncode not in (0, 70) and run.returncode > 0 and "(Reshape)" in run.stderr, (run.returncode, run.stderr)
+
+
 I64 = np.int64
 # Values and sizes that are known only as it runs, and fit nothing: (nodes, inputs with their declared sizes).
 UNFIT = {
