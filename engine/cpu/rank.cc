@@ -261,8 +261,18 @@ void Rank::run(const Instance& i, int32_t processor) {
   call.last = tiles.end;
   call.processor = processor;
   call.processors = active_;
+  if (info.joins && active_ > 1)
+    call.shared = {reinterpret_cast<float*>(shared_.region.base), at(shared_floats_)};
   try {
     info.kernel->run(call);
+    if (!call.shared.empty()) {
+      // Acquire-release: the last one's join() stands behind what the others wrote.
+      const auto last = static_cast<uint32_t>(active_) - 1;
+      if (joining_.count.fetch_add(1, std::memory_order_acq_rel) == last) {
+        joining_.count.store(0, std::memory_order_relaxed);  // the next one to add waits for this phase
+        info.kernel->join(call);
+      }
+    }
   } catch (const Error& error) {
     throw Error(error.code(), "node " + escaped(phase.name) + ": " + error.what());
   }

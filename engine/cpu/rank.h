@@ -78,6 +78,7 @@ class Rank {
     int32_t outputs = 1;                   // kGeneric
     std::optional<Attributes> attributes;  // kGeneric with symbols: evaluated in begin_step
     int64_t grid = 0;                      // of this step
+    bool joins = false;                    // its processors share memory, and the last one joins their parts
   };
   struct Link {
     dma::Sender sender;      // outgoing
@@ -94,7 +95,7 @@ class Rank {
     std::byte* start;
     int64_t bytes;  // a page
   };
-  struct alignas(64) Readers {
+  struct alignas(64) Arrivals {
     std::atomic<uint32_t> count{0};
   };
 
@@ -102,6 +103,7 @@ class Rank {
   void bind_channels(dma::Group& group);
   void allocate(const Binding& binding, const WeightStore& weights);
   void bind_kernels();
+  bool is_awaited_in_time(std::size_t at) const;
 
   void read_descriptor(const StepRecord& record);
   void copy_pages(std::span<const PageCopy> copies);
@@ -145,10 +147,13 @@ class Rank {
   std::vector<Link> links_;                       // by program channel
   std::vector<TensorView> views_;                 // by buffer: address and this step's dims
   mutable std::vector<dma::Counter32> counters_;  // by phase
-  std::vector<Readers> readers_;                  // by phase: processors that are through with its inboxes
+  std::vector<Arrivals> readers_;                 // by phase: processors that are through with its inboxes
+  Arrivals joining_;  // processors that are through with their part of what is joined
   std::vector<Processor> processors_;
   dma::Memory memory_;  // activations, io
   dma::Memory pages_;   // keys and values
+  dma::Memory shared_;  // PhaseCall::shared, touched on use
+  int64_t shared_floats_ = 0;
   std::vector<PageBuffer> page_buffers_;
   int64_t page_bytes_ = 0;  // of all of them
   StepFrame frame_;

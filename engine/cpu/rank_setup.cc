@@ -125,6 +125,22 @@ KvPages Rank::kv_pages(BufferId pages) const {
   return {views_[pages].sized(dims_of(buffer, true)), buffer.is_value};
 }
 
+// Whether what the instance's processors share is free again when the next one that shares comes: a phase from then on,
+// which all processors pass in order, waits for it. A step's last one has its end behind it.
+bool Rank::is_awaited_in_time(std::size_t n) const {
+  const Instance& own = schedule_[n];
+  for (std::size_t next = n + 1; next < schedule_.size(); ++next) {
+    const Instance& i = schedule_[next];
+    for (const Wait& wait : program_.phases[i.phase].waits) {
+      if (wait.kind == WaitKind::kPhase && wait.phase == own.phase &&
+          awaited(program_, wait, {i.phase, i.trip}, 0) >= own.trip)
+        return true;
+    }
+    if (find_step_kernel(program_.variants[program_.phases[i.phase].variant].code).join) return false;
+  }
+  return true;
+}
+
 void Rank::bind_kernels() {
   int64_t scratch = 0;
   for (std::size_t p = 0; p < phases_.size(); ++p) {
@@ -152,8 +168,18 @@ void Rank::bind_kernels() {
       }
       views.push_back(view);
     }
-    scratch = std::max(scratch, info.kernel->scratch({&variant, &info.facts, views,
-                                                      int64_t{state_.pages_per_slot} * state_.page_size}));
+    const PhaseLimits limits{&variant, &info.facts, views, int64_t{state_.pages_per_slot} * state_.page_size,
+                             options_.processors};
+    scratch = std::max(scratch, info.kernel->scratch(limits));
+    info.joins = info.kernel->join != nullptr;
+    if (info.joins) shared_floats_ = std::max(shared_floats_, info.kernel->shared(limits));
+  }
+  for (std::size_t n = 0; n < schedule_.size(); ++n)
+    if (phases_[schedule_[n].phase].joins && !is_awaited_in_time(n))
+      phases_[schedule_[n].phase].joins = false;
+  if (shared_floats_ > 0) {
+    shared_ = dma::allocate_private(static_cast<uint64_t>(shared_floats_) * sizeof(float),
+                                    "parts of attention", dma::PageSize::kSmall);
   }
   for (Processor& processor : processors_) processor.scratch = Scratch(std::max<int64_t>(scratch, kLine));
 }

@@ -82,6 +82,7 @@ struct PhaseCall {
   int64_t grid = 0, first = 0, last = 0;  // tiles [first, last) of grid
   // Whose these are, of so many; for kernels that deal by other rules than tiles_of, as work, not tiles, is even.
   int32_t processor = 0, processors = 1;
+  std::span<float> shared;  // by all processors, of kernels that join what these have made
 };
 
 // Greatest sizes that a phase can meet, for its scratch.
@@ -90,6 +91,7 @@ struct PhaseLimits {
   const VariantFacts* facts = nullptr;
   std::span<const TensorView> operands;  // dims at the vals' maxima, no data
   int64_t max_length = 0;
+  int32_t processors = 1;
 };
 
 struct StepKernel {
@@ -97,6 +99,10 @@ struct StepKernel {
   void (*run)(const PhaseCall& call) = nullptr;
   int64_t (*scratch)(const PhaseLimits& limits) = nullptr;  // bytes; null: none
   bool deals = false;                                       // by itself: called on every processor
+  // How many floats of PhaseCall::shared it has use for; whoever is the last of a phase's processors then calls join().
+  // It does without where that memory is empty, and join() is not called.
+  int64_t (*shared)(const PhaseLimits& limits) = nullptr;
+  void (*join)(const PhaseCall& call) = nullptr;
 };
 const StepKernel& find_step_kernel(OpCode code);
 

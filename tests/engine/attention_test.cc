@@ -87,8 +87,8 @@ struct Case {
     facts.window = s.window;
   }
 
-  // Appends and attends tokens [first, last) as one chunk.
-  void run(int64_t first, int64_t last, Isa isa, std::vector<float>& out) {
+  // Appends and attends tokens [first, last) as one chunk, on so many processors.
+  void run(int64_t first, int64_t last, Isa isa, std::vector<float>& out, int32_t processors = 1) {
     const int64_t n = last - first;
     std::vector<float> qs(q.begin() + first * s.heads * s.key_dim, q.begin() + last * s.heads * s.key_dim);
     std::vector<float> ks(k.begin() + first * s.kv_heads * s.key_dim,
@@ -123,11 +123,21 @@ struct Case {
     call.operands = append;
     call.last = call.grid = n;
     find_step_kernel(OpCode::kKvAppend).run(call);
-    Scratch scratch(find_step_kernel(OpCode::kAttention).scratch({nullptr, &facts, attend, s.length}));
+    const StepKernel& kernel = find_step_kernel(OpCode::kAttention);
+    const PhaseLimits limits{nullptr, &facts, attend, s.length, processors};
+    Scratch scratch(kernel.scratch(limits));
+    std::vector<float> shared(static_cast<std::size_t>(kernel.shared(limits)), NAN);
     call.scratch = &scratch;
     call.operands = attend;
     call.last = call.grid = static_cast<int64_t>(frame.items.size()) * s.kv_heads;
-    find_step_kernel(OpCode::kAttention).run(call);
+    call.processors = processors;
+    call.shared = shared;
+    for (int32_t p = processors; p-- > 0;) {
+      scratch.reset();
+      call.processor = p;
+      kernel.run(call);
+    }
+    if (processors > 1) kernel.join(call);
     out.insert(out.end(), result.begin(), result.end());
   }
 
@@ -276,6 +286,43 @@ TEST(Attention, ChunksAndInstructionSetsGiveEqualBits) {
         ASSERT_EQ(out.size(), whole.size());
         EXPECT_EQ(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)), 0)
             << simd::table_of(isa).name << " " << chunk << " " << name_of(shape.stored);
+      }
+    }
+  }
+}
+
+// A row's keys are several spans, which processors share; some see the end of a span's window, or begin a span.
+TEST(Attention, ProcessorsThatShareARowsKeysGiveEqualBits) {
+  std::vector<Shape4> shapes(is_sanitized() ? 2 : 4);
+  for (Shape4& s : shapes)
+    s = {.heads = 6, .kv_heads = 2, .key_dim = 16, .value_dim = 16, .page_size = 16, .length = 1540};
+  shapes[0].window = 1000, shapes[0].sinks = true;
+  shapes[1].stored = DType::kI8;
+  if (!is_sanitized()) shapes[2].page_size = 5, shapes[3].kv_heads = 1;
+  for (const Shape4& shape : shapes) {
+    Case c(shape);
+    const int64_t begin = shape.length - 20, row = shape.heads * shape.value_dim;
+    std::vector<float> whole;
+    c.run(0, begin, best_isa(), whole, 3);
+    whole.clear();
+    c.run(begin, shape.length, Isa::kScalar, whole);
+    for (const int64_t i : {begin, shape.length - 5, shape.length - 1}) {
+      const double bound = ((shape.key_dim + 1.0) * 16 + shape.length + 1.0) * 5 * 0x1p-24;  // as above
+      for (int64_t n = 0; n < row; ++n)
+        ASSERT_TRUE(std::fabs(whole[(i - begin) * row + n] -
+                              c.exact(i, n / shape.value_dim, n % shape.value_dim)) <= bound);
+    }
+    for (const Isa isa : {Isa::kScalar, Isa::kAvx2, best_isa()}) {
+      for (const int32_t processors : {1, 2, 3, 9}) {
+        for (const int64_t chunk : {1, 20}) {
+          std::vector<float> out;
+          for (int64_t i = begin; i < shape.length; i += chunk)
+            c.run(i, i + chunk, std::min(isa, best_isa()), out, processors);
+          ASSERT_EQ(out.size(), whole.size());
+          EXPECT_EQ(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)), 0)
+              << simd::table_of(isa).name << " " << processors << " " << chunk << " "
+              << name_of(shape.stored);
+        }
       }
     }
   }

@@ -1,10 +1,13 @@
-// Some pages of keys and values against the query rows of one KV head.
+// Pages of keys and values against the query rows of one KV head.
 //
 // Per (row, key) one FMA chain over the key's dimensions, then times the key's scale where its type has one; keys lie
 // transposed in their page, so that sixteen keys share a vector. Per page and row: new maximum, old state scaled by
 // exp(old - new), sum of the page's weights by the sixteen-lane tree, one FMA chain per value dimension in ascending
 // key order, of weights times the values' scales. Nothing depends on which other rows, pages or later keys are there.
 // Online softmax: arXiv:1805.02867.
+//
+// Some pages are taken together, which changes no bit: their keys are scored, then all their scores become weights,
+// then their values are added up. While the keys are read the values are fetched from memory, and the other way round.
 #pragma once
 
 #include <algorithm>
@@ -31,15 +34,59 @@ typename T::V load_some(const typename K::Element* p, int n) {
   }
 }
 
+// Pages [first, first + count) of the sequence.
 template <class K>
-const typename K::Element* codes(const std::byte* part) {
-  return reinterpret_cast<const typename K::Element*>(part);
-}
-// Those behind the codes.
+struct PageGroup {
+  static constexpr int kMost = AttentionRows::kPages;
+  int64_t first = 0;
+  int count = 0;
+  const typename K::Element *keys[kMost], *values[kMost];
+  const float *key_scales[kMost], *value_scales[kMost];
+};
+
 template <class K>
-const float* scales(const std::byte* part, int64_t page_size, int64_t dim) {
-  return reinterpret_cast<const float*>(part + K::kCodec.format.code_bytes(page_size, dim));
+PageGroup<K> group_of(const AttentionRows& a, int64_t first) {
+  PageGroup<K> g;
+  g.first = first;
+  g.count = static_cast<int>(std::clamp<int64_t>(a.last_page - first, 0, g.kMost));
+  const int64_t key_codes = K::kCodec.format.code_bytes(a.page_size, a.key_dim),
+                value_codes = K::kCodec.format.code_bytes(a.page_size, a.value_dim);
+  for (int i = 0; i < g.count; ++i) {
+    const std::byte *const keys = a.keys + a.table[first + i] * a.key_stride, *const values =
+                                                                                  a.values +
+                                                                                  a.table[first + i] *
+                                                                                      a.value_stride;
+    g.keys[i] = reinterpret_cast<const typename K::Element*>(keys);
+    g.values[i] = reinterpret_cast<const typename K::Element*>(values);
+    g.key_scales[i] = reinterpret_cast<const float*>(keys + key_codes);
+    g.value_scales[i] = reinterpret_cast<const float*>(values + value_codes);
+  }
+  return g;
 }
+
+// Fetches some pages' parts into the second-level cache, little by little while something else is computed in so many
+// steps.
+template <class T, class E>
+class Ahead {
+ public:
+  static constexpr int64_t kSteps = 4;  // between two turns
+  Ahead() = default;
+  Ahead(const E* const* parts, int count, int64_t elements, int64_t steps)
+      : parts_(parts),
+        count_(count),
+        all_(elements * int64_t{sizeof(E)}),
+        a_turn_(all_ * kSteps / steps + 1) {}
+  void turn() {
+    for (end_ = std::min(end_ + a_turn_, all_); next_ < end_; next_ += 64) {
+      for (int i = 0; i < count_; ++i) T::prefetch_l2(reinterpret_cast<const char*>(parts_[i]) + next_);
+    }
+  }
+
+ private:
+  const E* const* parts_ = nullptr;
+  int count_ = 0;
+  int64_t all_ = 0, a_turn_ = 0, next_ = 0, end_ = 0;
+};
 
 // Sixteen keys of a page: dimension d of key j at keys[d * page_size + j].
 template <class K>
@@ -51,26 +98,33 @@ struct KeyVector {
 };
 
 // scores[r][j] = q_r . k_j for R rows and C vectors of keys; rows' scores lie `stride` apart.
-template <class T, class K, int R, int C, bool kWhole>
-void score_keys(const AttentionRows& a, int64_t row, const KeyVector<K>* vectors, int64_t stride) {
+template <class T, class K, int R, int C, bool kWhole, class A>
+void score_keys(const AttentionRows& a, int64_t row, const KeyVector<K>* vectors, int64_t stride, A ahead) {
+  const int64_t dim = a.key_dim, size = a.page_size;
+  const typename K::Element* keys[C];
+  const float* queries[R];
   typename T::V acc[R][C];
 #pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) keys[c] = vectors[c].keys;
+#pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
+    queries[r] = a.queries[row + r];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) acc[r][c] = T::zero();
   }
-  for (int64_t d = 0; d < a.key_dim; ++d) {
-    typename T::V k[C];
+  for (int64_t d = 0, at = 0; d < dim;) {
+    ahead.turn();
+    for (const int64_t end = std::min(d + A::kSteps, dim); d < end; ++d, at += size) {
+      typename T::V k[C];
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) {
-      const auto* key = vectors[c].keys + d * a.page_size;
-      k[c] = kWhole ? K::template load<T>(key) : load_some<T, K>(key, vectors[c].lanes);
-    }
+      for (int c = 0; c < C; ++c)
+        k[c] = kWhole ? K::template load<T>(keys[c] + at) : load_some<T, K>(keys[c] + at, vectors[c].lanes);
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      const typename T::V q = T::set(a.queries[row + r][d]);
+      for (int r = 0; r < R; ++r) {
+        const typename T::V q = T::set(queries[r][d]);
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) acc[r][c] = T::fma(q, k[c], acc[r][c]);
+        for (int c = 0; c < C; ++c) acc[r][c] = T::fma(q, k[c], acc[r][c]);
+      }
     }
   }
 #pragma GCC unroll 4
@@ -87,26 +141,26 @@ void score_keys(const AttentionRows& a, int64_t row, const KeyVector<K>* vectors
 }
 
 // All keys of the pages for R rows; a page's scores take up whole vectors.
-template <class T, class K, int R>
-void score_pages(const AttentionRows& a, int64_t row, int64_t stride) {
+template <class T, class K, int R, class A>
+void score_pages(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, int64_t stride, A ahead) {
   constexpr int C = T::kAttentionVectors;
   const auto size = static_cast<int>(a.page_size), a_page = (size + 15) / 16;
-  const int count = static_cast<int>(a.pages) * a_page;
+  const int count = pages.count * a_page;
   KeyVector<K> vectors[C];
   for (int v = 0, n; v < count; v += n) {
     n = size % 16 == 0 && v + C <= count ? C : 1;
     for (int c = 0; c < n; ++c) {
-      const int key = (v + c) % a_page * 16;
-      const std::byte* const part = a.keys[(v + c) / a_page];
-      vectors[c] = {codes<K>(part) + key, std::min(16, size - key), a.scores + (v + c) * 16,
-                    scales<K>(part, size, a.key_dim) + key};
+      const int key = (v + c) % a_page * 16, page = (v + c) / a_page;
+      vectors[c] = {pages.keys[page] + key, std::min(16, size - key), a.room + (v + c) * 16,
+                    pages.key_scales[page] + key};
     }
     if (size % 16 != 0)
-      score_keys<T, K, R, 1, false>(a, row, vectors, stride);
+      score_keys<T, K, R, 1, false>(a, row, vectors, stride, ahead);
     else if (n == C)
-      score_keys<T, K, R, C, true>(a, row, vectors, stride);
+      score_keys<T, K, R, C, true>(a, row, vectors, stride, ahead);
     else
-      score_keys<T, K, R, 1, true>(a, row, vectors, stride);
+      score_keys<T, K, R, 1, true>(a, row, vectors, stride, ahead);
+    ahead = {};
   }
 }
 
@@ -116,65 +170,107 @@ struct Seen {
   bool operator==(const Seen&) const = default;
 };
 inline Seen seen(const AttentionRows& a, int64_t row, int64_t page) {
-  const int64_t start = page * a.page_size;
-  return {std::clamp<int64_t>(a.first[row] - start, 0, a.page_size),
-          std::clamp<int64_t>(a.last[row] - start, 0, a.page_size)};
+  const int64_t own = a.at[row] - page * a.page_size;
+  return {a.window > 0 ? std::clamp<int64_t>(own - a.window + 1, 0, a.page_size) : 0,
+          std::clamp<int64_t>(own + 1, 0, a.page_size)};
 }
 
-// Scores of one page -> weights of one row, times the values' scales; updates maximum and sum, returns the factor for
-// the accumulator.
-template <class T, class K>
-float weigh_keys(const AttentionRows& a, int64_t row, int64_t page, Seen keys, float* scores) {
+// Of R rows and some pages: the keys that are seen, and what the accumulator is multiplied by before they are added.
+template <int R>
+struct Weighing {
+  Seen keys[AttentionRows::kPages][R];
+  alignas(64) float factors[AttentionRows::kPages][4];
+};
+
+// Scores of a page -> those of the softmax, -infinity where the row sees no key. Returns the largest.
+template <class T>
+float finish_scores(const AttentionRows& a, int64_t row, int64_t page, Seen keys, float* scores) {
   using V = typename T::V;
   static constexpr float kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const V minus_infinity = T::set(-INFINITY);
-  const int64_t vectors = (a.page_size + 15) / 16;
   const auto bound = [](int64_t x) { return static_cast<int>(x < 0 ? 0 : x > 16 ? 16 : x); };
-  V largest = minus_infinity;
-  for (int64_t v = 0; v < vectors; ++v) {
-    V s = T::mul(T::load(scores + v * 16), T::set(a.scale));
+  const bool sees_all = keys.first == 0 && keys.last == a.page_size && a.page_size % 16 == 0;
+  V largest = T::set(-INFINITY);
+  for (int64_t k = 0; k < a.page_size; k += 16) {
+    V s = T::mul(T::load(scores + k), T::set(a.scale));
     if (a.softcap > 0) s = T::mul(T::set(a.softcap), tanh<T>(T::div(s, T::set(a.softcap))));
     if (a.slopes) {
-      const auto first = static_cast<float>(page * a.page_size + v * 16 - a.at[row]);
+      const auto first = static_cast<float>(page * a.page_size + k - a.at[row]);
       s = T::fma(T::set(a.slopes[row]), T::add(T::load(kLane), T::set(first)), s);
     }
-    s = T::select(T::lanes(bound(keys.first - v * 16), bound(keys.last - v * 16)), s, minus_infinity);
+    if (!sees_all) s = T::select(T::lanes(bound(keys.first - k), bound(keys.last - k)), s, T::set(-INFINITY));
     largest = T::max(largest, s);
-    T::store(scores + v * 16, s);
+    T::store(scores + k, s);
   }
-  const float before = a.maxima[row];
-  const float of_page = T::largest(largest);
-  const float now = before > of_page ? before : of_page;
-  if (now == -INFINITY) {  // every score was -infinity: weights are 0
-    for (int64_t v = 0; v < vectors; ++v) T::store(scores + v * 16, T::zero());
-    return 1;
-  }
-  V sum = T::zero();
-  for (int64_t v = 0; v < vectors; ++v) {
-    const V weight = exp<T>(T::sub(T::load(scores + v * 16), T::set(now)));
-    sum = T::add(sum, weight);
-    if constexpr (K::kCodec.format.has_scales()) {
-      const float* const scale = scales<K>(a.values[page], a.page_size, a.value_dim) + v * 16;
-      const int lanes = static_cast<int>(std::min<int64_t>(16, a.page_size - v * 16));
-      T::store(scores + v * 16, T::mul(weight, T::load_partial(scale, lanes)));
-    } else {
-      T::store(scores + v * 16, weight);
-    }
-  }
-  alignas(64) float factor[16];
-  T::store(factor, exp<T>(T::set(before - now)));
-  a.maxima[row] = now;
-  a.sums[row] = a.sums[row] * factor[0] + T::sum(sum);
-  return factor[0];
+  return T::largest(largest);
 }
 
-// acc = acc * factor + sum of weight_j value_j, ascending j, for R rows that see the same keys; C vectors of the
-// value's dimensions from d on. Rows' weights lie `stride` apart.
-template <class T, class K, int R, int C>
-void add_values(const AttentionRows& a, int64_t row, const typename K::Element* values, Seen keys,
-                const float* weights, int64_t stride, const float* factors, int64_t d) {
+// Scores of the pages -> weights of R rows, times the values' scales; updates maxima and sums.
+template <class T, class K, int R>
+void weigh_pages(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, int64_t stride,
+                 Weighing<R>& w) {
   using V = typename T::V;
-  float* out = a.accumulators + row * a.value_dim + d;
+  constexpr int P = AttentionRows::kPages;
+  const int64_t page_room = AttentionRows::page_room(a.page_size);
+  float maxima[P][R];
+  alignas(64) float sums[P][R];
+  for (int p = 0; p < pages.count; ++p) {
+    for (int r = 0; r < R; ++r) {
+      const Seen keys = w.keys[p][r] = seen(a, row + r, pages.first + p);
+      maxima[p][r] = -INFINITY;
+      if (keys.first < keys.last)
+        maxima[p][r] =
+            finish_scores<T>(a, row + r, pages.first + p, keys, a.room + r * stride + p * page_room);
+    }
+  }
+  // What is not seen changes nothing: exp(0) = 1 is exact.
+  std::memset(w.factors, 0, sizeof w.factors);
+  for (int r = 0; r < R; ++r) {
+    float before = a.maxima[row + r];
+    for (int p = 0; p < pages.count; ++p) {
+      const float now = before > maxima[p][r] ? before : maxima[p][r];
+      if (w.keys[p][r].first < w.keys[p][r].last && now != -INFINITY)
+        w.factors[p][r] = before - now, before = now;
+      maxima[p][r] = now;
+    }
+    a.maxima[row + r] = before;
+  }
+  T::store(w.factors[0], exp<T>(T::load(w.factors[0])));
+  for (int p = 0; p < pages.count; ++p) {
+    for (int r = 0; r < R; ++r) {
+      if (w.keys[p][r].first >= w.keys[p][r].last) continue;
+      float* const scores = a.room + r * stride + p * page_room;
+      V sum = T::zero();
+      for (int64_t k = 0; k < a.page_size; k += 16) {
+        // Where every score so far was -infinity, weights are 0.
+        const V weight =
+            maxima[p][r] == -INFINITY ? T::zero() : exp<T>(T::sub(T::load(scores + k), T::set(maxima[p][r])));
+        sum = T::add(sum, weight);
+        if constexpr (K::kCodec.format.has_scales()) {
+          const int lanes = static_cast<int>(std::min<int64_t>(16, a.page_size - k));
+          T::store(scores + k, T::mul(weight, T::load_partial(pages.value_scales[p] + k, lanes)));
+        } else {
+          T::store(scores + k, weight);
+        }
+      }
+      sums[p][r] = T::sum(sum);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    float sum = a.sums[row + r];
+    for (int p = 0; p < pages.count; ++p)
+      if (w.keys[p][r].first < w.keys[p][r].last) sum = sum * w.factors[p][r] + sums[p][r];
+    a.sums[row + r] = sum;
+  }
+}
+
+// Per page: acc = acc * factor + sum of weight_j value_j, ascending j, for R rows that see the same keys; C vectors of
+// the value's dimensions from d on. Of the rows from `row` on, which `w` is about, they are `first` and those after it.
+template <class T, class K, int R, int C, int W, class A>
+void add_values(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, const Weighing<W>& w,
+                int first, int64_t stride, int64_t d, A ahead) {
+  using V = typename T::V;
+  float* out = a.accumulators + (row + first) * a.value_dim + d;
+  const int64_t page_room = AttentionRows::page_room(a.page_size);
   const int lanes = static_cast<int>(std::min<int64_t>(16, a.value_dim - d));
   const auto load = [&](const float* p) {
     return C > 1 || lanes == 16 ? T::load(p) : T::load_partial(p, lanes);
@@ -183,20 +279,36 @@ void add_values(const AttentionRows& a, int64_t row, const typename K::Element* 
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) acc[r][c] = T::mul(load(out + r * a.value_dim + c * 16), T::set(factors[r]));
+    for (int c = 0; c < C; ++c) acc[r][c] = load(out + r * a.value_dim + c * 16);
   }
-  for (int64_t j = keys.first; j < keys.last; ++j) {
-    V value[C];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) {
-      const auto* v = values + j * a.value_dim + d + c * 16;
-      value[c] = C > 1 || lanes == 16 ? K::template load<T>(v) : load_some<T, K>(v, lanes);
-    }
+  for (int p = 0; p < pages.count; ++p) {
+    const Seen keys = w.keys[p][first];
+    if (keys.first >= keys.last) continue;
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      const V weight = T::set(weights[r * stride + j]);
+      const V factor = T::set(w.factors[p][first + r]);
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) acc[r][c] = T::fma(weight, value[c], acc[r][c]);
+      for (int c = 0; c < C; ++c) acc[r][c] = T::mul(acc[r][c], factor);
+    }
+    const auto* v = pages.values[p] + keys.first * a.value_dim + d;
+    const float* weights[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) weights[r] = a.room + (first + r) * stride + p * page_room;
+    for (int64_t j = keys.first; j < keys.last;) {
+      ahead.turn();
+      for (const int64_t end = std::min(j + A::kSteps, keys.last); j < end; ++j, v += a.value_dim) {
+        V value[C];
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c)
+          value[c] =
+              C > 1 || lanes == 16 ? K::template load<T>(v + c * 16) : load_some<T, K>(v + c * 16, lanes);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          const V weight = T::set(weights[r][j]);
+#pragma GCC unroll 4
+          for (int c = 0; c < C; ++c) acc[r][c] = T::fma(weight, value[c], acc[r][c]);
+        }
+      }
     }
   }
 #pragma GCC unroll 4
@@ -212,52 +324,58 @@ void add_values(const AttentionRows& a, int64_t row, const typename K::Element* 
   }
 }
 
-template <class T, class K, int R>
-void add_page(const AttentionRows& a, int64_t row, int64_t page, Seen keys, const float* weights,
-              int64_t stride, const float* factors) {
-  const auto* const values = codes<K>(a.values[page]);
+template <class T, class K, int R, int W, class A>
+void add_pages(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, const Weighing<W>& w,
+               int first, int64_t stride, A ahead) {
   int64_t d = 0;
-  for (; d + 64 <= a.value_dim; d += 64)
-    add_values<T, K, R, 4>(a, row, values, keys, weights, stride, factors, d);
-  for (; d < a.value_dim; d += 16) add_values<T, K, R, 1>(a, row, values, keys, weights, stride, factors, d);
+  for (; d + 64 <= a.value_dim; d += 64, ahead = {})
+    add_values<T, K, R, 4>(a, row, pages, w, first, stride, d, ahead);
+  for (; d < a.value_dim; d += 16, ahead = {})
+    add_values<T, K, R, 1>(a, row, pages, w, first, stride, d, ahead);
 }
 
-// R rows from `row` on.
-template <class T, class K, int R>
-void attend(const AttentionRows& a, int64_t row) {
-  const int64_t page_room = (a.page_size + 15) / 16 * 16, stride = a.pages * page_room;
-  score_pages<T, K, R>(a, row, stride);
-  for (int64_t page = 0; page < a.pages; ++page) {
-    float* const weights = a.scores + page * page_room;
-    Seen keys[R];
-    float factors[R];
-    bool together = R <= T::kAttentionRows;
-    for (int r = 0; r < R; ++r) {
-      keys[r] = seen(a, row + r, page);
-      together = together && keys[r] == keys[0];
-      if (keys[r].first < keys[r].last)
-        factors[r] = weigh_keys<T, K>(a, row + r, page, keys[r], weights + r * stride);
-    }
-    constexpr int kShared = R <= T::kAttentionRows ? R : 1;
-    for (int r = 0; r < R; r += together ? kShared : 1) {
-      if (keys[r].first >= keys[r].last) continue;
-      if (together)
-        add_page<T, K, kShared>(a, row + r, page, keys[r], weights + r * stride, stride, factors + r);
-      else
-        add_page<T, K, 1>(a, row + r, page, keys[r], weights + r * stride, stride, factors + r);
-    }
+// R rows from `row` on. What `values` and `next` name is fetched meanwhile.
+template <class T, class K, int R, class A = Ahead<T, typename K::Element>>
+void attend(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, A values, A next) {
+  const int64_t stride = AttentionRows::kPages * AttentionRows::page_room(a.page_size);
+  score_pages<T, K, R>(a, row, pages, stride, values);
+  Weighing<R> w;
+  weigh_pages<T, K, R>(a, row, pages, stride, w);
+  if constexpr (R <= T::kAttentionRows) {
+    bool together = true;
+    for (int p = 0; p < pages.count; ++p)
+      together = together && std::all_of(w.keys[p], w.keys[p] + R, [&](Seen s) { return s == w.keys[p][0]; });
+    if (together) return add_pages<T, K, R>(a, row, pages, w, 0, stride, next);
+  }
+  for (int r = 0; r < R; ++r, next = {}) add_pages<T, K, 1>(a, row, pages, w, r, stride, next);
+}
+
+template <class T, class K, class A = Ahead<T, typename K::Element>>
+void attend_rows(const AttentionRows& a, const PageGroup<K>& pages, A values, A next) {
+  constexpr int kRows = T::kScoreRows;
+  static_assert(kRows <= AttentionRows::kTogether && kRows <= 4, "fewer than that are left over below");
+  for (int64_t row = 0, n; row < a.rows; row += n, values = next = {}) {
+    n = std::min<int64_t>(kRows, a.rows - row);
+    if (n == kRows)
+      attend<T, K, kRows>(a, row, pages, values, next);
+    else if (n == 3)
+      attend<T, K, 3>(a, row, pages, values, next);
+    else if (n == 2)
+      attend<T, K, 2>(a, row, pages, values, next);
+    else
+      attend<T, K, 1>(a, row, pages, values, next);
   }
 }
 
 template <class T, class K>
 void attend_all(const AttentionRows& a) {
-  constexpr int kRows = T::kScoreRows;
-  static_assert(kRows <= AttentionRows::kTogether && kRows <= 4, "fewer than that are left over below");
-  int64_t row = 0;
-  for (; row + kRows <= a.rows; row += kRows) attend<T, K, kRows>(a, row);
-  if (a.rows - row == 3) return attend<T, K, 3>(a, row);
-  if (a.rows - row == 2) return attend<T, K, 2>(a, row);
-  if (a.rows - row == 1) return attend<T, K, 1>(a, row);
+  PageGroup<K> pages = group_of<K>(a, a.first_page);
+  while (pages.count > 0) {
+    const PageGroup<K> next = group_of<K>(a, pages.first + pages.count);
+    attend_rows<T, K>(a, pages, {pages.values, pages.count, a.page_size * a.value_dim, a.key_dim},
+                      {next.keys, next.count, a.page_size * a.key_dim, pages.count * a.page_size});
+    pages = next;
+  }
 }
 
 template <class T>

@@ -47,27 +47,26 @@ struct AttentionRows {
   int64_t key_dim = 0, value_dim = 0, page_size = 0;
   DType stored = DType::kF32;  // of keys and values (engine/program/kv_codec.h)
   float scale = 1, softcap = 0;
-  // Per row: query [key_dim], running maximum and sum, accumulator [value_dim].
+  int64_t window = 0;  // keys that a row sees at most, its own one among them; 0: all up to this
+  // Per row: query [key_dim], the number of its own key, running maximum and sum, accumulator [value_dim].
   int64_t rows = 0;
   const float* const* queries = nullptr;
+  const int32_t* at = nullptr;
+  const float* slopes = nullptr;  // null: none; else ALiBi adds slope[r] * (key - at[r])
   float* maxima = nullptr;
   float* sums = nullptr;
   float* accumulators = nullptr;  // [rows, value_dim]
-  // Keys are counted from the first page's first one. Row r sees [first[r], last[r]), which may begin and end outside
-  // of the pages; ALiBi adds slope[r] * (key - at[r]).
-  const int32_t* first = nullptr;
-  const int32_t* last = nullptr;
-  const float* slopes = nullptr;  // null: none
-  const int32_t* at = nullptr;    // the row's own key
-  int64_t pages = 0;
-  // The head's parts of the pages: codes of `stored`, then their scales [page_size], if it has such.
-  const std::byte* keys[kPages] = {};    // [key_dim, page_size]
-  const std::byte* values[kPages] = {};  // [page_size, value_dim]
-  float* scores = nullptr;               // room for score_room(page_size)
+  // The head's part of the sequence's page p begins `key_stride` or `value_stride` bytes times table[p] from the first
+  // byte: codes of `stored`, [key_dim, page_size] or [page_size, value_dim], then scales [page_size], if it has such.
+  const int32_t* table = nullptr;
+  const std::byte* keys = nullptr;
+  const std::byte* values = nullptr;
+  int64_t key_stride = 0, value_stride = 0;
+  int64_t first_page = 0, last_page = 0;  // what to look at: [first, last)
+  float* room = nullptr;                  // of score_room() floats
 
-  static constexpr int64_t score_room(int64_t page_size) {
-    return kTogether * kPages * ((page_size + 15) / 16 * 16);
-  }
+  static constexpr int64_t page_room(int64_t page_size) { return (page_size + 15) / 16 * 16; }
+  static constexpr int64_t score_room(int64_t page_size) { return kTogether * kPages * page_room(page_size); }
 };
 
 struct Norm {

@@ -148,6 +148,7 @@ struct Scalar {
     return a.v[0];
   }
   static void prefetch(const void*) {}
+  static void prefetch_l2(const void*) {}
 };
 
 }  // namespace
