@@ -1,6 +1,6 @@
 """What the scheduler's policies are worth: each against the same server without it, in turn, by the same requests.
 
-    scripts/policy_figures.py MODEL [--policy prefix|steady|order|keys|speculate|neighbours|cores|schedule] [-- options of ark-serve]
+    scripts/policy_figures.py MODEL [--policy prefix|steady|order|keys|speculate|neighbours|cores|waits|schedule] [-- options of ark-serve]
 
 prefix: time to the first token of prompts that begin alike. steady: time between the tokens of four streams, alone and
 beside ten long prompts. order: time to the first token of short prompts among some long ones. Milliseconds; one JSON
@@ -8,7 +8,8 @@ line for each side. keys: the part of the work that a key with 4 clients gets be
 speculate: tokens a second with it as parts of those without, of chats whose answers copy and of others; request by request
 in turn on one server, and the answers must be equal. neighbours: milliseconds to the first token of prompts of 1,000
 tokens, computed and taken from another server that has computed them, in turn; tokens must be equal. cores: the part of
-the tokens a second that four streams keep while a program spins on one core. schedule: percentiles of a trace on a server, and what `ark-bench schedule` says of it."""
+the tokens a second that four streams keep while a program spins on one core. waits: processor seconds and tokens a second of
+one stream, beside those of another build's ark-serve (--beside FOLDER) by turns; as parts of its. schedule: percentiles of a trace on a server, and what `ark-bench schedule` says of it."""
 
 import argparse
 import http.client
@@ -28,21 +29,21 @@ from pathlib import Path
 BIN = Path(os.environ.get("ARK_BIN", Path(__file__).resolve().parent.parent / "build" / "bin"))
 BINARY = BIN / "ark-serve"
 OFF = {"prefix": ["--no-prefix-cache"], "steady": ["--slo-itl", "-1"], "order": ["--prompt-order", "arrival"],
-       "keys": [], "speculate": None, "neighbours": None, "cores": ["--yield-cores", "off"], "schedule": None}
-ROUNDS = 4  # of cores
+       "keys": [], "speculate": None, "neighbours": None, "cores": ["--yield-cores", "off"], "waits": None, "schedule": None}
+ROUNDS = 4  # of cores, waits
 
 
 class Server:
-    def __init__(self, model, *options):
+    def __init__(self, model, *options, binary=BINARY):
         self.model, self.options = model, options
-        self.process = subprocess.Popen([BINARY, "--model", model, "--port", "0", *options], stdout=subprocess.PIPE, text=True,
+        self.process = subprocess.Popen([binary, "--model", model, "--port", "0", *options], stdout=subprocess.PIPE, text=True,
                                         stderr=subprocess.DEVNULL)
         for line in self.process.stdout:
             if ready := re.search(r"ready +http://(\S+):(\d+)", line):
                 self.address = ready[1], int(ready[2])
                 break
         else:
-            raise SystemExit(f"{BINARY} did not start")
+            raise SystemExit(f"{binary} did not start")
 
     def __enter__(self):
         return self
@@ -73,6 +74,10 @@ class Server:
         text = connection.getresponse().read().decode()
         connection.close()
         return {name: float(value) for name, value in re.findall(r"^(\w+)(?:\{.*\})? (\S+)$", text, re.M)}
+
+    def cpu_seconds(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def times(self, prompt, tokens, key=None):
         return [at for at, _ in self.stream(key, prompt=prompt, max_tokens=tokens)]
@@ -257,6 +262,27 @@ def cores(model, options, seed):
                                                     "kept": share(kept, 0.5), "each": [round(k, 2) for k in kept]}}), flush=True)
 
 
+def waits(model, options, seed, beside):
+    """Ranks whose parts differ: what those that are through before the others take, and how soon all are."""
+    def measure(server):
+        before = server.cpu_seconds()
+        times = server.times(ids(random.Random(seed), 20), 600)
+        return server.cpu_seconds() - before, (len(times) - 10) / (times[-1] - times[9]) * 1e3
+
+    options = ["--tp", "2", "--speculate", "off", *options]
+    with Server(model, *options) as here, Server(model, *options, binary=Path(beside) / "ark-serve") as there:
+        for server in (here, there):
+            server.times(ids(random.Random(0), 20), 100)
+        pairs = []
+        for i in range(2 * ROUNDS):
+            sides = [measure(server) for server in ((here, there) if i % 2 else (there, here))]
+            own, other = sides if i % 2 else reversed(sides)
+            pairs.append([a / b for a, b in zip(own, other)])
+        for name, ratios in zip(("cpu_seconds", "tokens_a_second"), zip(*pairs)):
+            print(json.dumps({"policy": "waits", "what": name, "of_beside": round(statistics.median(ratios), 3),
+                              "each": [round(ratio, 3) for ratio in ratios]}), flush=True)
+
+
 def schedule(model, options, seed):
     """Requests of mixed lengths at random times, 60 % of what the machine can do; real times and virtual ones."""
     dice = random.Random(seed)
@@ -294,9 +320,12 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--policy", choices=OFF, default="prefix")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--beside", help="waits: the bin folder of the other build")
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)  # argparse takes options there for its own
     args = parser.parse_args(sys.argv[1:cut])
     args.options = sys.argv[cut + 1:]
+    if args.policy == "waits":
+        return waits(args.model, args.options, args.seed, args.beside)
     if args.policy in ("cores", "schedule"):
         return globals()[args.policy](args.model, args.options, args.seed)
     for name, options in {"on": [], "off": OFF[args.policy]}.items():

@@ -68,6 +68,8 @@ class Loop final : public CpuExecutor {
   };
 
   void on_prepared() override {
+    // The host's thread is one more: it does not take a core from those that it waits for.
+    host_spin_ = dma::SpinPolicy::adapted(ranks_[0]->program().ranks * options_.processors + 1);
     for (std::size_t r = 0; r < ranks_.size(); ++r) controls_.emplace_back(options_.processors);
     meters_ = std::vector<ProcessorMeter>(ranks_.size() * options_.processors);
     costs_.resize(Mailbox::kDepth * meters_.size());
@@ -92,6 +94,7 @@ class Loop final : public CpuExecutor {
   dma::Fault await_step(uint64_t n, std::chrono::microseconds timeout) override {
     dma::WaitContext context = step_context(0);
     context.deadline = dma::Deadline::after(timeout);
+    context.spin = host_spin_;
     return mailbox_->wait_done(n, context);
   }
 
@@ -225,6 +228,7 @@ class Loop final : public CpuExecutor {
   bool run_instances(std::size_t r, int32_t processor) {
     Rank& rank = *ranks_[r];
     const dma::WaitContext context = own_context(r, processor);
+    rank.enter_step(processor);
     TraceRing* const ring = rings_.empty() ? nullptr : &rings_[r * options_.processors + processor];
     const auto trace = [ring](PhaseId phase, TraceKind kind) {
       if (ring) ring->add(phase, kind);
@@ -268,6 +272,7 @@ class Loop final : public CpuExecutor {
     return context;
   }
 
+  dma::SpinPolicy host_spin_;
   std::deque<RankControl> controls_;    // by rank of this process
   std::vector<ProcessorMeter> meters_;  // by rank and processor
   std::vector<ProcessorCost> costs_;    // of the last steps, as results in the mailbox; likewise

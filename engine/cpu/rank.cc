@@ -181,10 +181,13 @@ bool Rank::is_ready(const Instance& i) const {
 }
 
 dma::Fault Rank::wait(const Instance& i, int32_t processor, bool barrier, const dma::WaitContext& context) {
+  std::size_t place = phases_[i.phase].first_wait;
   for (const Wait& wait : phase_of(i).waits) {
+    const std::size_t own = place++;
     if (barrier && wait.kind == WaitKind::kPhase) continue;
     const auto until = [&](auto& counter, auto value, const char* what, int peer) {
-      return dma::wait_reached(counter, value, point(what, i, processor, peer), context);
+      return dma::wait_foreseen(counter.reached(value), point(what, i, processor, peer), context,
+                                processors_[processor].foresight, own);
     };
     if (dma::Fault fault = with_target(i, wait, until)) return fault;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dma/counter.h"
+#include "dma/foresight.h"
 #include "engine/cpu/kv_pages.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/run/executor.h"
@@ -49,6 +50,8 @@ class Rank {
 
   // Whether the waits of an instance are over; for lockstep. `context` as below.
   bool is_ready(const Instance& at) const;
+  // The processor's own thread begins a step, as a processor of a loop does before its first wait.
+  void enter_step(int32_t processor) { processors_[processor].foresight.begin(dma::steady_ns()); }
   // Waits for them. `barrier`: only for what other ranks do.
   dma::Fault wait(const Instance& at, int32_t processor, bool barrier, const dma::WaitContext& context);
   // Runs the processor's tiles.
@@ -75,6 +78,7 @@ class Rank {
   struct PhaseInfo {
     const StepKernel* kernel = nullptr;
     VariantFacts facts;
+    std::size_t first_wait = 0;            // how many waits all phases before it have
     int32_t outputs = 1;                   // kGeneric
     std::optional<Attributes> attributes;  // kGeneric with symbols: evaluated in begin_step
     int64_t grid = 0;                      // of this step
@@ -88,8 +92,9 @@ class Rank {
   struct alignas(64) Processor {
     Scratch scratch;
     std::vector<TensorView> views;
-    Range sent;            // bytes of the message that run() has filled
-    SentBytes sent_bytes;  // to other ranks, since taken
+    Range sent;                   // bytes of the message that run() has filled
+    SentBytes sent_bytes;         // to other ranks, since taken
+    dma::Foresight foresight{0};  // by wait, of all phases
   };
   struct PageBuffer {  // of keys or values
     std::byte* start;

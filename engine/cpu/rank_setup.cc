@@ -1,5 +1,6 @@
 // Binding of a program to memory, channels and kernels, before the first step.
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -143,10 +144,12 @@ bool Rank::is_awaited_in_time(std::size_t n) const {
 
 void Rank::bind_kernels() {
   int64_t scratch = 0;
+  std::size_t waits = 0;
   for (std::size_t p = 0; p < phases_.size(); ++p) {
     const Phase& phase = program_.phases[p];
     const Variant& variant = program_.variants[phase.variant];
     PhaseInfo& info = phases_[p];
+    info.first_wait = std::exchange(waits, waits + phase.waits.size());
     info.kernel = &find_step_kernel(variant.code);
     info.facts = VariantFacts::of(variant);
     if (variant.code == OpCode::kGeneric) {
@@ -181,7 +184,10 @@ void Rank::bind_kernels() {
     shared_ = dma::allocate_private(static_cast<uint64_t>(shared_floats_) * sizeof(float),
                                     "parts of attention", dma::PageSize::kSmall);
   }
-  for (Processor& processor : processors_) processor.scratch = Scratch(std::max<int64_t>(scratch, kLine));
+  for (Processor& processor : processors_) {
+    processor.scratch = Scratch(std::max<int64_t>(scratch, kLine));
+    processor.foresight = dma::Foresight(waits);
+  }
 }
 
 }  // namespace ark

@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <thread>
+#include <utility>
 
 #include "base/machine.h"
 #include "dma/counter.h"
+#include "dma/foresight.h"
 
 namespace ark::dma {
 namespace {
@@ -146,6 +148,92 @@ TEST(Wait, WakesAcrossProcesses) {
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   munmap(shared, 4096);
+}
+
+constexpr int64_t kUs = 1'000;
+
+// Works and waits by turns at one place; nanoseconds.
+struct Foreseen {
+  Foresight foresight{1};
+  int64_t now = 5'000 * kUs;
+  Foreseen() { foresight.begin(now); }
+  int64_t nap_after(int64_t work) { return foresight.nap(0, now += work); }
+  void turn(int64_t work, int64_t wait) {
+    nap_after(work);
+    const int64_t began = std::exchange(now, now + wait);
+    foresight.took(0, began, now);
+  }
+};
+
+TEST(Foresight, NapsEndShortlyBeforeWhatIsAwaited) {
+  Foreseen f;
+  for (int i = 0; i < 30; ++i) f.turn(500 * kUs, 300 * kUs);
+  const int64_t nap = f.nap_after(500 * kUs);
+  EXPECT_LT(nap, 260 * kUs);  // nobody knows yet how late it wakes
+  EXPECT_GT(nap, 200 * kUs);
+  EXPECT_EQ(f.nap_after(0), nap);
+  // A part of the work before: a step with more tokens, and one with fewer.
+  EXPECT_GT(f.nap_after(1'500 * kUs), 3 * nap);
+  f.turn(0, 0);
+  EXPECT_EQ(f.nap_after(100 * kUs), 0) << "60 us are not worth it";
+  EXPECT_LE(f.nap_after(3'600'000'000 * kUs), 20'000 * kUs)
+      << "an abort is seen as soon as by other sleepers";
+}
+
+TEST(Foresight, NapsOnlyWhereWaitsAreLongEachTime) {
+  Foreseen mixed, even;
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(mixed.nap_after(500 * kUs), 0);
+    i % 2 ? mixed.foresight.was_brief(0) : mixed.turn(0, 400 * kUs);
+    EXPECT_EQ(even.nap_after(500 * kUs), 0);
+    even.turn(0, 20 * kUs);
+  }
+  // From one step to the next all is otherwise: some naps are too long, then there are none.
+  Foreseen changed;
+  for (int i = 0; i < 30; ++i) changed.turn(500 * kUs, 300 * kUs);
+  int naps = 0;
+  for (int i = 0; i < 30; ++i) {
+    naps += changed.nap_after(500 * kUs) > 0;
+    changed.foresight.was_brief(0);
+    changed.foresight.begin(changed.now);
+  }
+  EXPECT_GE(naps, 1);
+  EXPECT_LE(naps, 3);
+}
+
+TEST(Foresight, LateTimersMakeNapsShorterUntilThatIsForgotten) {
+  Foreseen f;
+  for (int i = 0; i < 40; ++i) f.turn(500 * kUs, 240 * kUs);
+  const auto after = [&](int64_t late) {
+    for (int i = 0; i < 80; ++i) f.foresight.woke_late(late);
+    return f.nap_after(500 * kUs);
+  };
+  const int64_t early = after(10 * kUs);
+  f.now -= 500 * kUs;
+  EXPECT_NEAR(static_cast<double>(early - after(100 * kUs)), 90e3, 1e3);
+  f.now -= 500 * kUs;
+  EXPECT_EQ(after(3'600'000'000 * kUs), 0);
+  int tries = 1;
+  for (; f.nap_after(0) == 0; ++tries) ASSERT_LT(tries, 60);
+  EXPECT_GT(tries, 3);
+}
+
+TEST(Foresight, ALongWaitCostsNoProcessorTime) {
+  Counter64 counter;
+  Foresight foresight(1);
+  foresight.begin(steady_ns() - 1'000 * kUs);
+  for (int i = 0; i < 40; ++i) foresight.took(0, 0, 100), foresight.begin(0);  // parts of a microsecond
+  WaitMeter meter;
+  const WaitContext spins{nullptr, Deadline::never(), {UINT32_MAX}, &meter};
+  std::jthread other([&] {
+    detail::blind_sleep(20'000'000);
+    counter.raise();
+  });
+  foresight.begin(steady_ns() - 400'000 * kUs);  // a tenth: 40 ms, of which a nap takes 20
+  const double before = cpu_seconds();
+  EXPECT_FALSE(wait_foreseen(counter.reached(1), {}, spins, foresight, 0));
+  EXPECT_LT(cpu_seconds() - before, 0.010);
+  EXPECT_GE(meter.sleeps, 1);
 }
 
 TEST(SpinPolicy, IsTinyWhenThereAreMoreThreadsThanCpus) {
