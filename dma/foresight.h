@@ -1,9 +1,10 @@
 // Waits whose end can be foreseen: who is far ahead of what it waits for sleeps until shortly before, and looks from
-// then on. So a core is free while its thread has nothing to do, and the thread is there when its work comes. The writer
-// of what is awaited makes no system call, unless it comes sooner than ever.
+// then on. So a core is free while its thread has nothing to do, and the thread is there when its work comes. The
+// writer of what is awaited makes no system call, unless it comes sooner than ever.
 //
-// How long is learned place by place (of a program: phase by phase), as a part of the time since the thread's wait before:
-// steps of one token and of a thousand have about the same parts. Mean and deviation are estimated as TCP does round trips.
+// How long is learned place by place (of a program: wait by wait), as a part of the time since the thread's wait
+// before: steps of one token and of a thousand have about the same parts. Mean and deviation are estimated as TCP does
+// round trips.
 #pragma once
 
 #include <algorithm>

@@ -52,9 +52,10 @@ class SocketWire final : public Wire {
     frame.kind = WireFrame::kTransfer;
     frame.target_offset = transfer.target_offset;
     frame.bytes = transfer.bytes;
-    frame.raise_by = transfer.raise_by;
+    frame.raise_by = static_cast<uint32_t>(transfer.raise_by);
     frame.counter = transfer.counter;
     frame.target = transfer.target;
+    frame.seal(transfer.source);
     send(peer, frame, transfer.source);
     active_ = Clock::now();
     return Submitted::kDone;
@@ -145,8 +146,9 @@ class SocketWire final : public Wire {
       taken += static_cast<size_t>(got);
       active_ = Clock::now();
       if (in_head && peer.have == sizeof(WireFrame) && !take_head(peer)) return;
-      if (peer.have == sizeof(WireFrame) + peer.frame.bytes && peer.have >= sizeof(WireFrame))
-        end_frame(peer);
+      if (peer.have == sizeof(WireFrame) + peer.frame.bytes && peer.have >= sizeof(WireFrame) &&
+          !end_frame(peer))
+        return;
     }
   }
 
@@ -157,6 +159,7 @@ class SocketWire final : public Wire {
   // False: nothing more comes from this peer.
   bool take_head(Peer& peer) {
     const WireFrame& frame = peer.frame;
+    if (frame.sum_of_head() != frame.head_sum) return damaged(peer, frame.sum_of_head(), frame.head_sum);
     if (frame.kind == WireFrame::kLeaving) {
       peer.socket = Socket();
       return false;
@@ -177,10 +180,25 @@ class SocketWire final : public Wire {
     return false;
   }
 
-  void end_frame(Peer& peer) {
+  bool end_frame(Peer& peer) {
+    const WireFrame& frame = peer.frame;
+    // Before the raise, which tells that the bytes are good.
+    const uint32_t sum = frame.bytes == 0 ? crc32c({}) : crc32c({target_of(frame), frame.bytes});
+    if (sum != frame.payload_sum) return damaged(peer, sum, frame.payload_sum);
     // Release, in raise: publishes what was received; pairs with Receiver::wait and Sender::acquire.
-    if (peer.frame.raise_by != 0) map_.counters[map_.rank][peer.frame.counter].raise(peer.frame.raise_by);
+    if (frame.raise_by != 0) map_.counters[map_.rank][frame.counter].raise(frame.raise_by);
     peer.have = 0;
+    return true;
+  }
+
+  bool damaged(Peer& peer, uint32_t sum, uint32_t sent) {
+    fault_ = {
+        FaultKind::kBadRequest,
+        {.what = "frame of a peer, damaged on its way: its sum", .rank = map_.rank, .peer = rank_of(peer)}};
+    fault_.seen = sum;
+    fault_.needed = sent;
+    peer.socket = Socket();
+    return false;
   }
 
   void cut(Peer& peer) {
@@ -198,6 +216,7 @@ class SocketWire final : public Wire {
   void leave() {
     WireFrame last;
     last.kind = WireFrame::kLeaving;
+    last.seal(nullptr);
     for (Peer& peer : peers_)
       if (peer.socket.is_open()) send(peer, last, nullptr);
     const Deadline deadline = Deadline::after(kFarewell);

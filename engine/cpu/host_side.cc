@@ -120,11 +120,16 @@ void CpuExecutor::fail(const std::string& why, dma::AbortReason reason, Code cod
 }
 
 void CpuExecutor::fail(const Rank& rank, const dma::Fault& fault) {
-  // A peer's death explains the waits that it ended.
   std::string why = fault.text();
   if (fault.at.phase >= 0) why += " in " + escaped(rank.program().phases[fault.at.phase].name);
+  // A peer's death, or what the pump gave up at, explains the waits that it ended.
   for (const RankSetup& setup : setups_) {
-    if (setup.group && !setup.group->death().empty()) why = setup.group->death() + " (" + why + ")";
+    if (!setup.group) continue;
+    const dma::Fault given_up = setup.group->fault();
+    const std::string cause = !setup.group->death().empty() ? setup.group->death()
+                              : given_up                    ? given_up.text()
+                                                            : "";
+    if (!cause.empty()) why = cause + " (" + why + ")";
   }
   fail(why, dma::AbortReason::kFault);
 }

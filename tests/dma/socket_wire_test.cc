@@ -12,6 +12,8 @@ namespace ark::dma {
 namespace {
 
 constexpr uint32_t kChannels = 2;
+constexpr char kPayload[] = "abcd";
+const std::byte* as_bytes(const char* text) { return reinterpret_cast<const std::byte*>(text); }
 
 // Rank 0 of two ranks, with a region of 64 bytes and the counters behind it.
 struct Connection {
@@ -40,6 +42,7 @@ struct Connection {
     frame.bytes = 4;
     frame.counter = route_of(1, kChannels, 0, RouteEnd::kArrived);
     frame.raise_by = 1;
+    frame.seal(as_bytes(kPayload));
     return frame;
   }
   void send(const void* bytes, size_t size) {
@@ -67,7 +70,7 @@ TEST(SocketWire, AFrameInAnyPiecesTakesEffectOnceItIsWhole) {
   const WireFrame frame = Connection::good();
   std::vector<std::byte> bytes(sizeof frame + 4);
   std::memcpy(bytes.data(), &frame, sizeof frame);
-  std::memcpy(bytes.data() + sizeof frame, "abcd", 4);
+  std::memcpy(bytes.data() + sizeof frame, kPayload, 4);
   for (size_t i = 0; i < bytes.size(); ++i) {
     EXPECT_EQ(c.counters[frame.counter].load(), 0u) << i;
     c.send(&bytes[i], 1);
@@ -83,6 +86,7 @@ TEST(SocketWire, AFrameThatAsksForMoreThanAPeerMayIsAFault) {
     Connection one;
     WireFrame frame = Connection::good();
     change(frame);
+    frame.head_sum = frame.sum_of_head();
     one.send(frame);
     const Fault fault = one.fault_within(std::chrono::seconds(20));
     EXPECT_EQ(fault.at.peer, 1);
@@ -91,7 +95,7 @@ TEST(SocketWire, AFrameThatAsksForMoreThanAPeerMayIsAFault) {
     return fault.kind == FaultKind::kBadRequest;
   };
   EXPECT_TRUE(refused([](WireFrame& f) { f.bytes = 60; })) << "beyond the region";
-  EXPECT_TRUE(refused([](WireFrame& f) { f.bytes = UINT64_MAX; }));
+  EXPECT_TRUE(refused([](WireFrame& f) { f.bytes = UINT32_MAX; }));
   EXPECT_TRUE(refused([](WireFrame& f) { f.target_offset = UINT64_MAX - 1; })) << "the sum overflows";
   EXPECT_TRUE(refused([](WireFrame& f) { f.target = 1; })) << "the counters";
   EXPECT_TRUE(refused([](WireFrame& f) { f.target = 2; })) << "no such region";
@@ -99,6 +103,24 @@ TEST(SocketWire, AFrameThatAsksForMoreThanAPeerMayIsAFault) {
   EXPECT_TRUE(refused([](WireFrame& f) { f.counter = 8; })) << "beyond the routes";
   EXPECT_TRUE(refused([](WireFrame& f) { f.kind = 0; }));
   EXPECT_TRUE(refused([](WireFrame& f) { f.kind = 3; }));
+}
+
+TEST(SocketWire, NoChangedBitTakesEffect) {
+  const WireFrame frame = Connection::good();
+  std::vector<std::byte> bytes(sizeof frame + 4);
+  std::memcpy(bytes.data(), &frame, sizeof frame);
+  std::memcpy(bytes.data() + sizeof frame, kPayload, 4);
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    Connection c;
+    bytes[bit / 8] ^= std::byte{1} << bit % 8;
+    c.send(bytes.data(), bytes.size());
+    bytes[bit / 8] ^= std::byte{1} << bit % 8;
+    const Fault fault = c.fault_within(std::chrono::seconds(20));
+    EXPECT_EQ(fault.kind, FaultKind::kBadRequest) << bit;
+    EXPECT_EQ(fault.at.peer, 1);
+    EXPECT_NE(fault.text().find("damaged on its way"), std::string::npos) << fault.text();
+    for (const Counter64& counter : c.counters) EXPECT_EQ(counter.load(), 0u) << bit;
+  }
 }
 
 TEST(SocketWire, ACutConnectionNamesThePeer) {
@@ -115,6 +137,7 @@ TEST(SocketWire, APeerThatLeavesInGoodOrderIsNoFault) {
   Connection c;
   WireFrame frame;
   frame.kind = WireFrame::kLeaving;
+  frame.seal(nullptr);
   c.send(frame);
   c.peer = Socket();
   EXPECT_FALSE(c.fault_within(std::chrono::milliseconds(600)));

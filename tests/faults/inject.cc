@@ -4,8 +4,14 @@
 //   ARK_FAULT_FROM=main   counts from main() on; or "ready": from the line on standard output that says so
 //   ARK_FAULT_COUNTS=FILE at the end, the calls of every kind: "KIND N" a line
 //
+// Or when a test wants it:
+//
+//   ARK_FAULT_FOLDER=PATH  a call of one of the kinds send, corrupt and delay that finds the file PATH/KIND removes it,
+//                          and is the one
+//
 // Kinds: malloc open read pread mmap write send recv accept thread fail as they do when memory, descriptors or a disk
 // run out; short-read, short-pread, short-send do less than they were asked for; disk-full is a write to a file.
+// corrupt changes a bit of what is sent, delay sends it a second later.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,6 +27,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <string>
 
 namespace {
 
@@ -39,19 +47,29 @@ enum Kind {
   kShortPread,
   kShortSend,
   kDiskFull,
+  kCorrupt,
+  kDelay,
   kKinds
 };
-constexpr const char* kNames[kKinds] = {"malloc",     "open",        "read",       "pread",    "mmap",
-                                        "write",      "send",        "recv",       "accept",   "thread",
-                                        "short-read", "short-pread", "short-send", "disk-full"};
+constexpr const char* kNames[kKinds] = {
+    "malloc", "open",   "read",       "pread",       "mmap",       "write",     "send",    "recv",
+    "accept", "thread", "short-read", "short-pread", "short-send", "disk-full", "corrupt", "delay"};
 
 std::atomic<bool> armed{false}, from_ready{false};
 std::atomic<int64_t> calls[kKinds];
 int fault_kind = -1;
 int64_t fault_number = 0;
+const char* folder = nullptr;
 
 // Whether this call is the one.
 bool fails(Kind kind) {
+  if (folder && (kind == kSend || kind == kCorrupt || kind == kDelay)) {
+    char path[512];
+    std::snprintf(path, sizeof path, "%s/%s", folder, kNames[kind]);
+    const int before = errno;
+    if (::unlink(path) == 0) return true;
+    errno = before;
+  }
   if (!armed.load(std::memory_order_relaxed)) return false;
   const int64_t number = calls[kind].fetch_add(1, std::memory_order_relaxed) + 1;
   return kind == fault_kind && number == fault_number;
@@ -85,12 +103,23 @@ int main_from_here(int argc, char** argv, char** environment) {
     }
     if (fault_kind < 0) std::abort();
   }
+  folder = std::getenv("ARK_FAULT_FOLDER");
   const char* from = std::getenv("ARK_FAULT_FROM");
   from_ready = from && std::strcmp(from, "ready") == 0;
   armed = !from_ready;
   const int status = real_main(argc, argv, environment);
   write_counts();
   return status;
+}
+
+// With one bit changed, any.
+std::string damaged(const char* bytes, size_t size) {
+  std::string changed(bytes, size);
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const uint64_t bit = static_cast<uint64_t>(now.tv_nsec) * 0x9E3779B97F4A7C15u % (8 * size);
+  changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ 1 << bit % 8);
+  return changed;
 }
 
 bool is_file(int fd) {
@@ -185,7 +214,28 @@ size_t fwrite(const void* from, size_t size, size_t n, FILE* file) {
 ssize_t send(int fd, const void* from, size_t size, int flags) {
   NEXT(send);
   if (fails(kSend)) return errno = ECONNRESET, -1;
+  if (fails(kDelay)) usleep(1'000'000);
+  if (size > 0 && fails(kCorrupt)) {
+    const std::string changed = damaged(static_cast<const char*>(from), size);
+    return real(fd, changed.data(), size, flags);
+  }
   return real(fd, from, size > 1 && fails(kShortSend) ? size / 2 : size, flags);
+}
+ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  NEXT(sendmsg);
+  if (message->msg_controllen > 0) return real(fd, message, flags);  // descriptors
+  if (fails(kSend)) return errno = ECONNRESET, -1;
+  if (fails(kDelay)) usleep(1'000'000);
+  if (!fails(kCorrupt)) return real(fd, message, flags);
+  std::string whole;
+  for (size_t i = 0; i < message->msg_iovlen; ++i)
+    whole.append(static_cast<const char*>(message->msg_iov[i].iov_base), message->msg_iov[i].iov_len);
+  whole = damaged(whole.data(), whole.size());
+  iovec part{whole.data(), whole.size()};
+  msghdr other = *message;
+  other.msg_iov = &part;
+  other.msg_iovlen = 1;
+  return real(fd, &other, flags);
 }
 ssize_t recv(int fd, void* into, size_t size, int flags) {
   NEXT(recv);
