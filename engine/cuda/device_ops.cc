@@ -37,6 +37,10 @@ DeviceVariant type(const std::string& name, const std::vector<std::string>& para
   return {text + ">", ""};
 }
 std::string flag(bool value) { return value ? "true" : "false"; }
+// What `out` holds: floats, or parts of x.
+std::string stored_type(const PhaseOperands& p, std::size_t out) {
+  return element_type(p.parts(out).value_or(DType::kF32));
+}
 
 // ---- rows and tokens: bodies/rows.h, bodies/append.h
 
@@ -54,7 +58,7 @@ void fill_embed(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
 }
 
 DeviceVariant norm_name(const PhaseOperands& p, Numerics) {
-  return type("Norm", {flag(VariantFacts::of(p.variant()).rms)});
+  return type("Norm", {flag(VariantFacts::of(p.variant()).rms), stored_type(p, 3)});
 }
 void fill_norm(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.sizes[0] = p.last_dim(0);
@@ -120,29 +124,25 @@ void fill_sample(const PhaseOperands& p, const InstancePlaces&, Instance& to) { 
 
 // ---- matrices and attention: bodies/matmul.h, bodies/attention.h
 
-// Whether a matrix product's weights can be taken by tensor cores.
-bool uses_tensor_cores(const PhaseOperands& matmul) {
-  const WeightUse& use = matmul.weight(1);
-  if (!codec_of(matmul.buffer(1).dtype)->has_mma || use.block % 16 != 0 || use.terms != BlockTerms::kZeros)
-    return false;
-  const std::vector<int32_t> pieces = pieces_of(matmul.variant().recipe, use);
-  return std::all_of(pieces.begin(), pieces.end(), [](int32_t border) { return border % 16 == 0; });
-}
-
 DeviceVariant product_name(const PhaseOperands& p, Numerics numerics) {
   const int32_t panel = p.weight(1).panel;
   if (panel != 16 && panel != 32 && panel != 64) p.refuse("panels of " + std::to_string(panel) + " columns");
   if (std::ssize(pieces_of(p.variant().recipe, p.weight(1))) - 1 > kMaxPieces)
     p.refuse("more rows than pieces hold");
-  const char* path = !uses_tensor_cores(p) ? "kFma" : numerics == Numerics::kExact ? "kMma" : "kMixed";
+  const char* path = !part_type(p)                  ? "kFma"
+                     : numerics != Numerics::kExact ? "kMixed"
+                     : p.parts(0)                   ? "kParts"
+                                                    : "kMma";
   return type("MatMul", {type_of(p, 1), std::to_string(panel), path});
 }
 void fill_matmul(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.sizes[0] = static_cast<Size>(p.variant().epilogue);
+  to.sizes[1] = p.parts(4).has_value();
 }
 void fill_gated_matmul(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const u32 biases = (p.has(2) ? kEpilogueBias : 0U) | (p.has(4) ? kEpilogueResidual : 0U);
   to.sizes[0] = static_cast<Size>(p.variant().epilogue | biases);
+  to.sizes[1] = p.parts(5).has_value();
   const std::size_t order[] = {0, 1, 2, 4, 5};  // x, gate, gate_bias, up_bias, out
   for (std::size_t i = 0; i < std::size(order); ++i) to.operands[i] = places.operands[order[i]];
 }
@@ -158,7 +158,7 @@ DeviceVariant attention_name(const PhaseOperands& p, Numerics) {
     if (tokens * dim * format.bits % 128 != 0)
       p.refuse("pages of " + std::to_string(tokens) + " tokens of " + std::to_string(dim) + " elements");
   }
-  return type("Attention", {kv_type_of(p, 1), std::to_string(key), std::to_string(value)});
+  return type("Attention", {kv_type_of(p, 1), std::to_string(key), std::to_string(value), stored_type(p, 5)});
 }
 void fill_attention(const PhaseOperands& p, const InstancePlaces& places, Instance& to) {
   const VariantFacts facts = VariantFacts::of(p.variant());

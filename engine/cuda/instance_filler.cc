@@ -49,7 +49,7 @@ void InstanceFiller::run() {
 void InstanceFiller::fill(std::size_t number, Instance& to) {
   const ark::Instance& own = schedule_[number];
   phase_ = &program_.phases[own.phase];
-  operands_.emplace(program_, *phase_, own.trip);
+  operands_.emplace(program_, *phase_, own.trip, &image_.variants_.parts(image_.number_));
   to = {};
   to.variant = image_.variants_.of(image_.number_, own.phase);
   to.phase = own.phase;

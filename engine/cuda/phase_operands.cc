@@ -1,6 +1,7 @@
 #include "engine/cuda/phase_operands.h"
 
 #include "base/error.h"
+#include "engine/cuda/x_parts.h"
 
 namespace ark::cuda {
 
@@ -18,6 +19,10 @@ void PhaseOperands::refuse(const std::string& why) const {
 
 int64_t PhaseOperands::constant_dim(std::size_t operand, std::size_t axis) const {
   return constant_of(program(), buffer(operand).dims[axis]);
+}
+
+std::optional<DType> PhaseOperands::parts(std::size_t operand) const {
+  return parts_ ? parts_->of(id(operand)) : std::nullopt;
 }
 
 Size PhaseOperands::size(ValId val) const {

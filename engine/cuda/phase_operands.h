@@ -1,6 +1,7 @@
 // One execution of a phase, as the tables of device code describe it.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "engine/cuda/image.h"
@@ -8,13 +9,20 @@
 
 namespace ark::cuda {
 
+class XParts;
+
 class PhaseOperands : public PhaseView {
  public:
-  using PhaseView::PhaseView;
+  // `parts`: null, or what outlives this.
+  PhaseOperands(const Program& program, const Phase& phase, int32_t trip, const XParts* parts = nullptr)
+      : PhaseView(program, phase, trip), parts_(parts) {}
 
   std::size_t rank(std::size_t operand) const { return buffer(operand).dims.size(); }
   // What a dim is; -1 if it changes from step to step.
   int64_t constant_dim(std::size_t operand, std::size_t axis) const;
+
+  // The type of the 16-bit parts that an operand's buffer holds; none: it is what the program says.
+  std::optional<DType> parts(std::size_t operand) const;
 
   Size size(ValId val) const;
   Size dim(std::size_t operand, std::size_t axis) const { return size(buffer(operand).dims[axis]); }
@@ -26,6 +34,9 @@ class PhaseOperands : public PhaseView {
 
   // Throws Error(kUnsupported) naming the node.
   [[noreturn]] void refuse(const std::string& why) const;
+
+ private:
+  const XParts* parts_;
 };
 
 }  // namespace ark::cuda

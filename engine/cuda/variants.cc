@@ -41,8 +41,8 @@ std::vector<int32_t> pieces_of(const Recipe& recipe, int32_t unit, int32_t stage
   return pieces;
 }
 
-DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics) {
-  const PhaseOperands operands(program, program.phases[phase], 0);
+DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics, const XParts& parts) {
+  const PhaseOperands operands(program, program.phases[phase], 0, &parts);
   if (operands.variant().precision != Precision::kF32)
     operands.refuse("products in " + std::string(name_of(operands.variant().precision)));
   const DeviceOp& op = device_op(operands.variant().code);
@@ -53,8 +53,9 @@ VariantSet::VariantSet(std::span<const Program* const> programs, Numerics numeri
   std::map<std::string, int32_t> known;
   for (const Program* program : programs) {
     std::vector<int32_t>& numbers = numbers_.emplace_back();
+    const XParts& parts = parts_.emplace_back(*program, numerics);
     for (std::size_t phase = 0; phase < program->phases.size(); ++phase) {
-      DeviceVariant variant = device_variant(*program, static_cast<PhaseId>(phase), numerics);
+      DeviceVariant variant = device_variant(*program, static_cast<PhaseId>(phase), numerics, parts);
       const auto [it, is_new] =
           known.try_emplace(variant.type + variant.definition, static_cast<int32_t>(all_.size()));
       if (is_new) all_.push_back(std::move(variant));

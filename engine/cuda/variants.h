@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/cuda/x_parts.h"
 #include "engine/program/program.h"
 #include "engine/run/weight_store.h"
 
@@ -21,8 +22,8 @@ struct DeviceVariant {
   std::string definition;  // of pointwise expressions; else empty
 };
 
-// Of one phase. Throws Error(kUnsupported) naming the node if it has no device code.
-DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics);
+// Of one phase; `parts` are the program's. Throws Error(kUnsupported) naming the node if it has no device code.
+DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics, const XParts& parts);
 
 // Of all programs of one kernel, numbered in the order in which they first appear.
 class VariantSet {
@@ -32,10 +33,12 @@ class VariantSet {
 
   int32_t of(std::size_t program, PhaseId phase) const { return numbers_[program][phase]; }
   const std::vector<DeviceVariant>& all() const { return all_; }
+  const XParts& parts(std::size_t program) const { return parts_[program]; }
 
  private:
   std::vector<DeviceVariant> all_;
   std::vector<std::vector<int32_t>> numbers_;
+  std::vector<XParts> parts_;  // by program
 };
 
 // Borders of the pieces that a matrix product's rows of weights are cut into, a power of two and equal on all

@@ -11,15 +11,18 @@
 #include "engine/compile.h"
 #include "engine/cuda/image.h"
 #include "engine/program/opcodes.h"
+#include "engine/program/unroll.h"
 #include "tests/engine/token_graphs.h"
 
 namespace ark::cuda {
 namespace {
 
-std::vector<Program> programs_of(bool gpt2, int64_t layers, int32_t ranks, DType weight = DType::kF16) {
+std::vector<Program> programs_of(bool gpt2, int64_t layers, int32_t ranks, DType weight = DType::kF16,
+                                 int64_t head_dim = 8) {
   test::TokenGraphOptions o;
   o.layers = layers;
   o.weight = weight;
+  o.head_dim = head_dim, o.hidden = o.heads * head_dim;
   CompileOptions c;
   c.ranks = ranks;
   return compile_decoder(gpt2 ? test::gpt2_tokens(o) : test::llama_tokens(o), c).programs;
@@ -47,10 +50,11 @@ TEST(Codegen, SourceDoesNotGrowWithDepth) {
 // No operation of a decoder is left out: the list is the point.
 TEST(Codegen, DecodersRunTheseCasesOnTheDevice) {
   const std::vector<Program> llama = programs_of(false, 3, 2), gpt2 = programs_of(true, 3, 2);
-  for (const char* name : {"Embed<", "Norm<true>", "MatMul<dev::f16, 64, ", "RotaryAppend<false, i32, float>",
-                           "Attention<float, 8, 8>", "SelectRows", "Send", "RecvReduce", "Sample"})
+  for (const char* name :
+       {"Embed<", "Norm<true, dev::f16>", "MatMul<dev::f16, 64, kParts>", "RotaryAppend<false, i32, float>",
+        "Attention<float, 8, 8, float>", "SelectRows", "Send", "RecvReduce", "Sample"})
     EXPECT_TRUE(has(variants_of(llama), name)) << name;
-  for (const char* name : {"Norm<false>", "KvAppend<float>", "Pointwise<Expression", "RecvReduce"})
+  for (const char* name : {"Norm<false, dev::f16>", "KvAppend<float>", "Pointwise<Expression", "RecvReduce"})
     EXPECT_TRUE(has(variants_of(gpt2), name)) << name;
 }
 
@@ -83,9 +87,57 @@ TEST(Codegen, RefusesProductsWithChosenExpertsByName) {
 TEST(Codegen, NumericsChooseThePath) {
   const std::vector<Program> half = programs_of(false, 2, 1), full = programs_of(false, 2, 1, DType::kF32);
   EXPECT_FALSE(has(variants_of(half, Numerics::kExact), "MatMul<dev::f16, 64, kMixed>"));
-  EXPECT_TRUE(has(variants_of(half, Numerics::kExact), "MatMul<dev::f16, 64, kMma>"));
+  EXPECT_TRUE(has(variants_of(half, Numerics::kExact), "MatMul<dev::f16, 64, kParts>"));
   EXPECT_TRUE(has(variants_of(half, Numerics::kFast), "MatMul<dev::f16, 64, kMixed>"));
   EXPECT_TRUE(has(variants_of(full, Numerics::kFast), "MatMul<float, 64, kFma>"));
+}
+
+// Where products read, and bodies that know them write; of these models all that products read.
+TEST(Codegen, WhatTensorCoresAloneReadIsStoredInTheirParts) {
+  for (const bool gpt2 : {false, true}) {
+    const std::vector<Program> all = programs_of(gpt2, 2, 2, DType::kBF16, 32);
+    const Program& p = all[0];
+    const XParts parts(p, Numerics::kExact), none(p, Numerics::kFast);
+    int stored = 0;
+    for (const ark::Instance& i : unroll(p)) {
+      const PhaseOperands phase(p, p.phases[i.phase], i.trip, &parts);
+      const OpCode code = phase.variant().code;
+      for (std::size_t n = 0; n < phase.count(); ++n) {
+        if (!phase.has(n) || phase.buffer(n).weight != kNone) continue;
+        EXPECT_FALSE(none.of(phase.id(n)));
+        const bool multiplied = is_product(code) && n == 0,
+                   computed = is_written(phase.variant(), n, phase.count()) &&
+                              (code == OpCode::kNorm || code == OpCode::kAttention || is_product(code));
+        EXPECT_TRUE(!multiplied || phase.parts(n) == DType::kBF16) << phase.phase().name;
+        if (!phase.parts(n)) continue;
+        EXPECT_TRUE(multiplied || computed || code == OpCode::kSelectRows) << phase.phase().name << " " << n;
+        EXPECT_FALSE(computed && code == OpCode::kMatMul && phase.has(3)) << "over a residual";
+        stored += computed;
+      }
+    }
+    EXPECT_EQ(stored, 2 * 4 + 1) << "norms, attention and MLP of two layers, and the last norm";
+  }
+}
+
+TEST(Codegen, WhatOthersReadTooStaysInFloats) {
+  std::vector<Program> programs = programs_of(false, 2, 1, DType::kBF16);
+  Program& p = programs[0];
+  const auto products = [&](const std::string& path) {
+    return has(variants_of(programs), "MatMul<dev::bf16, 64, " + path);
+  };
+  EXPECT_FALSE(products("kMma>"));
+  const auto find = [&](auto is) {
+    const auto found = std::find_if(p.phases.begin(), p.phases.end(), is);
+    EXPECT_NE(found, p.phases.end());
+    return found;
+  };
+  const auto norm = find([&](const Phase& a) { return p.variants[a.variant].code == OpCode::kNorm; });
+  const auto sum = find([&](const Phase& a) {
+    return p.variants[a.variant].code == OpCode::kMatMul && !(a.operands[3] == Operand{});
+  });
+  sum->operands[3] = norm->operands[3];  // what products read is added to another's result
+  EXPECT_TRUE(products("kMma>"));
+  EXPECT_TRUE(products("kParts>"));
 }
 
 TEST(Codegen, QuantizedWeightsRunOnTensorCores) {
@@ -94,7 +146,7 @@ TEST(Codegen, QuantizedWeightsRunOnTensorCores) {
     o.bits = bits;
     const std::vector<Program> programs = compile_decoder(test::llama_tokens(o), {}).programs;
     const std::string type = bits == 4 ? "U4" : "U8";
-    EXPECT_TRUE(has(variants_of(programs), "MatMul<" + type + ", 64, kMma>"));
+    EXPECT_TRUE(has(variants_of(programs), "MatMul<" + type + ", 64, kParts>"));
     EXPECT_TRUE(has(variants_of(programs, Numerics::kFast), "MatMul<" + type + ", 64, kMixed>"));
     EXPECT_TRUE(has(variants_of(programs), "Embed<" + type + ", "));
     EXPECT_FALSE(has(variants_of(programs), "MatMul<float")) << "nothing is kept as f32";

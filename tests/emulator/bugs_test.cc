@@ -54,8 +54,9 @@ struct Decoder {
   RunnerSetup setup;
 };
 
-Decoder decoder(int32_t groups, Link link, int64_t intermediate, int32_t ranks) {
+Decoder decoder(int32_t groups, Link link, int64_t intermediate, int32_t ranks, DType weight) {
   TokenGraphOptions o;
+  o.weight = weight;
   o.intermediate = intermediate;
   o.kv_heads = 2;
   Decoder d{llama_tokens(o), {}};
@@ -100,8 +101,9 @@ Rows run_decode(StepRunner& runner) { return run_greedy(runner, prompt(), 5, 2);
 class OnDecoder {
  public:
   explicit OnDecoder(Rows (*drive)(StepRunner&), int32_t groups = 0, Link link = Link::kDirect,
-                     int64_t intermediate = 64, int32_t ranks = 2)
-      : drive_(drive), decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks))) {}
+                     int64_t intermediate = 64, int32_t ranks = 2, DType weight = DType::kF32)
+      : drive_(drive),
+        decoder_(std::make_shared<Decoder>(decoder(groups, link, intermediate, ranks, weight))) {}
   // A GPU for each rank, exchanging by stores.
   OnDecoder with_gpus(Way way) && { return is_spread_ = true, way_ = way, *this; }
 
@@ -290,6 +292,8 @@ std::vector<Bug> device_bugs() {
   const OnDecoder posted(run_decode, 0, Link::kPosted);
   // Its norms take up what tiles before them share.
   const OnDecoder alone(run_decode, 2, Link::kDirect, 64, 1);
+  // Its products are on tensor cores.
+  const OnDecoder halves(run_decode, 0, Link::kDirect, 64, 1, DType::kF16);
   return {
       // who waits, and for what
       ARK_DEVICE_BUG(missing_phase_wait, decode),
@@ -335,6 +339,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(early_join, grouped),
       ARK_DEVICE_BUG(taken_up_without_barrier, alone),
       ARK_DEVICE_BUG(group_left_out, alone),
+      ARK_DEVICE_BUG(missing_x_wait, halves),
+      ARK_DEVICE_BUG(rest_left_out, halves),
       // requests
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),

@@ -7,14 +7,15 @@
 // Tile: item, KV head, split. A split is split_keys keys by absolute position; of each kAttentionBlock keys
 // in it, warp w takes the w-th 32. A warp keeps an online softmax per row (arXiv:1805.02867), warps are
 // merged in order, then splits in order: what a row comes to depends on its own position only. Keys and
-// values are read once for kRows rows.
+// values are read once for kRows rows. X: what is stored (bodies/parts.h).
 #pragma once
 
 #include "engine/cuda/bodies/attention_parts.h"
+#include "engine/cuda/bodies/parts.h"
 
 namespace ark::cuda {
 
-template <class E, int kKey, int kValue>
+template <class E, int kKey, int kValue, class X>
 struct Attention : Quiet {
   using Type = Kv<E>;
   using Quad = typename Type::Quad;
@@ -251,7 +252,8 @@ struct Attention : Quiet {
     const i64 place = place_of(row);
     const float* sinks = call.operand<const float>(4);
     if (sinks != nullptr) sinks += dev::ld_nc(head_list + row % group);
-    call.operand<float>(5)[place * kValue + d] = normalized(sinks, maximum, sum, value);
+    const float v = normalized(sinks, maximum, sum, value);  // a call: before what would have to outlive it
+    store_x<X>(call.operand<float>(5), place * kValue + d, v);
   }
 
   // Of a row (token and head) and split: values, maximum, sum.

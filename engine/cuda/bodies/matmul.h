@@ -12,8 +12,8 @@
 //
 // Paths. kFma: f32 products and sums, four rows of x at a time. kMma: tensor cores with the weight as A (16
 // columns of it are the 16 rows of the product); x is split into two 16-bit parts, whose products are exact
-// in f32: what is lost of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16, codes) of it. kMixed:
-// kFma up to four rows.
+// in f32: what is lost of x is below 2^-21 (f16, and x in f16's range) or 2^-16 (bf16, codes) of it. kParts: the
+// same, of x that memory holds in these parts (bodies/parts.h): it is copied. kMixed: kFma up to four rows.
 //
 // A gated product is two of the same rows (Stream::second): a tile takes its pieces of the first weight, keeps their
 // sum, then takes those of the second; who has the sums of both multiplies them. One body for both kinds: each more is
@@ -25,17 +25,27 @@
 
 namespace ark::cuda {
 
-enum MatMulPath { kFma, kMma, kMixed };
+enum MatMulPath { kFma, kMma, kParts, kMixed };
 
-// (x, W, bias?, residual?, out). Size 0: epilogue bits. Gated: the residual is the second product's bias.
+// What tensor cores take of x; kFma takes floats.
 template <class W, int kPanel, MatMulPath kPath>
-struct MatMul : ProductOutput<kPanel, kPath != kFma> {
-  using Output = ProductOutput<kPanel, kPath != kFma>;
+struct PartOf {
+  using Type = typename Weights<W, kPanel>::X;
+};
+template <class W, int kPanel>
+struct PartOf<W, kPanel, kFma> {
+  using Type = float;
+};
+
+// (x, W, bias?, residual?, out). Sizes: bodies/product_output.h. Gated: the residual is the second product's bias.
+template <class W, int kPanel, MatMulPath kPath>
+struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, kPath>::Type> {
+  using X = typename PartOf<W, kPanel, kPath>::Type;
+  using Output = ProductOutput<kPanel, kPath != kFma, X>;
   using Output::call, Output::s, Output::tiles, Output::tile_sums, Output::row0, Output::rows;
   static constexpr int kAtOnce = Output::kAtOnce;
   using Output::is_gated, Output::weights, Output::is_whole, Output::load_terms;
   using Own = Weights<W, kPanel>;
-  using X = typename Own::X;
   static constexpr int kVector = Own::kVector, kLanes = Own::kLanes, kFmaRows = 4;
   static constexpr int kPitch = sum_pitch(kPanel);
   // Of pieces that all warps share: 16 columns of the panel a warp, and each kRowParts-th column of eight rows of x.
@@ -105,7 +115,10 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma> {
   }
 
   ARK_DEVICE void load_batch(i32 first, i32 last) const {
-    if constexpr (kPath == kFma) {
+    if constexpr (kPath == kParts) {
+      copy_parts<X>(source(), x, call.b.thread, first, last);
+      wait_for_parts();
+    } else if constexpr (kPath == kFma) {
       load_x<float>(first, last);
     } else if constexpr (kPath == kMma) {
       load_x<X>(first, last);
@@ -177,7 +190,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma> {
       float* to = piece_sums + p * rows * kPitch;
       if constexpr (kPath == kFma) {
         fma_piece(stage, first, piece_rows, at_x, to);
-      } else if constexpr (kPath == kMma) {
+      } else if constexpr (kPath != kMixed) {
         mma_piece(lines, stage, piece_rows, at_x, to);
       } else {
         is_fma() ? fma_piece(stage, first, piece_rows, at_x, to)
@@ -262,24 +275,23 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma> {
     const i32 octets = dev::max(0, ((rows + 7) / 8 - part + kRowParts - 1) / kRowParts);
     void* const buffers = x.start;
     float v[kKept];
-    const auto end_of = [&](i32 piece) { return dev::min(piece + count, tiles.pieces); };
-    XQuarters<kXAhead> ahead(source(), border[0], border[end_of(0)]);
-    ahead.load(source(), call.b.thread);
+    XAhead<X, kXAhead, kPath == kParts> ahead;
+    // x of the turn from piece `first` on, into the half of the room that the turn before does not read.
+    const auto begin = [&](i32 first, int turn) {
+      const i32 from = border[first], last = border[dev::min(first + count, tiles.pieces)];
+      x = {static_cast<u8*>(buffers) + (turn & 1) * kXBytes, (last - from + 15) / 16 * 16 + 8, rows};
+      ahead.begin(source(), x, call.b.thread, from, last);
+    };
+    begin(0, 0);
     ARK_ROLLED
     for (i32 first = 0, turn = 0; first < tiles.pieces; first += count, ++turn) {
-      // The other half may still be read.
-      x = {static_cast<u8*>(buffers) + (turn & 1) * kXBytes, (ahead.columns + 15) / 16 * 16 + 8, rows};
-      ahead.template put<X>(x, call.b.thread);
+      ahead.end(x, call.b.thread);
       if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
-      const i32 x0 = ahead.first, next = first + count;
-      if (next < tiles.pieces) {
-        ahead = XQuarters<kXAhead>(source(), border[next], border[end_of(next)]);
-        ahead.load(source(), call.b.thread);
-      }
       const XLines<X, kOctets> lines(call.b, x, part * 8, kRowParts * 8);
+      if (first + count < tiles.pieces) begin(first + count, turn + 1);
       ARK_ROLLED
-      for (i32 p = first; p < end_of(first); ++p)
-        add_shared_piece(lines, octets, border[p + 1] - border[p], border[p] - x0, p, v);
+      for (i32 p = first; p < dev::min(first + count, tiles.pieces); ++p)
+        add_shared_piece(lines, octets, border[p + 1] - border[p], border[p] - border[first], p, v);
     }
     x.start = buffers;
     if (is_whole(weight)) load_terms(tile.panel, 0);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/cuda/bodies/math.h"
+#include "engine/cuda/bodies/parts.h"
 
 namespace ark::cuda {
 
@@ -36,9 +37,10 @@ ARK_DEVICE dev::f32x4 sum_of_groups(const float* first, i64 apart, i32 size) {
   return {tree<kNode>(a, size), tree<kNode>(b, size), tree<kNode>(c, size), tree<kNode>(d, size)};
 }
 
-// A tile of a product (x, W, bias?, residual?, out). Size 0: epilogue bits. Gated: the residual is the second product's
-// bias. kKeepsHere: a gated product's first sums wait in scratch; else where the output will be.
-template <int kPanel, bool kKeepsHere>
+// A tile of a product (x, W, bias?, residual?, out). Size 0: epilogue bits; 1: whether the output is stored as parts of
+// X. Gated: the residual is the second product's bias. kKeepsHere: a gated product's first sums wait in scratch; else
+// where the output will be.
+template <int kPanel, bool kKeepsHere, class X>
 struct ProductOutput : Quiet {
   static constexpr int kAtOnce = 4;  // elements of an output that a thread has in hand
 
@@ -122,7 +124,11 @@ struct ProductOutput : Quiet {
         float v = !is_gated() ? tile_sums[e] : kKeepsHere ? *first_sum(panel, e) : kept[i];
         v = epilogue(bits - second_bias, v, terms[i]);
         if (is_gated()) v = v * (second_bias != 0 ? tile_sums[e] + terms[i].residual : tile_sums[e]);
-        call.operand<float>(4)[to.element] = v;
+        if (sizeof(X) < sizeof(float) && call.i.sizes[1] != 0) {
+          store_x<X>(call.operand<float>(4), to.element, v);
+        } else {
+          store_x<float>(call.operand<float>(4), to.element, v);
+        }
       }
     }
   }

@@ -56,11 +56,11 @@ struct Embed : Quiet {
   }
 };
 
-// (x, scale?, bias?, out). Size: row length. Real: epsilon. The block takes a row.
+// (x, scale?, bias?, out). Size: row length. Real: epsilon. The block takes a row. X: what it stores (bodies/parts.h).
 //
 // Where a product whose tiles share outputs leaves them to the norm behind it (Stream::partials), its sums are taken up
 // here: x is written too. Operands 4, 5: that product's bias and residual; size 1: its epilogue bits.
-template <bool kRms>
+template <bool kRms, class X>
 struct Norm : Quiet {
   static constexpr int kHeld = kRms ? 8 : 4;  // elements that a thread holds, with what they are scaled by
   static constexpr int kRoom =
@@ -106,11 +106,15 @@ struct Norm : Quiet {
 
   // Calls f(i, k) for the thread's elements k, each the i-th of its part. Rows of one part are held; of several the
   // parts are read again each time.
-  template <class F>
+  // kStores: f stores parts of x, maybe over the row, where those of other threads' elements lie.
+  template <bool kStores, class F>
   ARK_DEVICE static void for_parts(const Call& call, const float* row, i32 n, Held& held, F f) {
     ARK_ROLLED
     for (i32 first = 0; first < n; first += kPart) {
-      if (n > kPart) held.load_x(call, row, first, n), held.load_scales(call, first, n);
+      if (n > kPart) {
+        held.load_x(call, row, first, n), held.load_scales(call, first, n);
+        if (kStores && sizeof(X) < sizeof(float)) consumers_sync();
+      }
       ARK_UNROLL
       for (int i = 0; i < kHeld; ++i) {
         const i32 k = first + call.b.thread + i * kConsumers;
@@ -173,26 +177,28 @@ struct Norm : Quiet {
       if (groups > 1) take_up(call, groups, row, n, x, room + kRoom), here = room + kRoom;
       if (n <= kPart) held.load_x(call, here, 0, n);
       float sum = 0;
-      for_parts(call, here, n, held,
-                [&](int i, i32) { sum = kRms ? dev::fma(held.x[i], held.x[i], sum) : sum + held.x[i]; });
+      for_parts<false>(call, here, n, held, [&](int i, i32) {
+        sum = kRms ? dev::fma(held.x[i], held.x[i], sum) : sum + held.x[i];
+      });
       sum = block_sum(call, sum, room) / static_cast<float>(n);
       float mean = 0, variance = sum;
       if constexpr (!kRms) {
         mean = sum;
         float squares = 0;
-        for_parts(call, here, n, held,
-                  [&](int i, i32) { squares = dev::fma(held.x[i] - mean, held.x[i] - mean, squares); });
+        for_parts<false>(call, here, n, held, [&](int i, i32) {
+          squares = dev::fma(held.x[i] - mean, held.x[i] - mean, squares);
+        });
         // Other words than the mean's: a slow warp may still read those.
         variance = block_sum(call, squares, room + kConsumerWarps) / static_cast<float>(n);
       }
       const float inverse = 1.0f / dev::sqrt(variance + call.i.reals[0]);
       const bool has_scale = call.operand<const float>(1) != nullptr,
                  has_bias = call.operand<const float>(2) != nullptr;
-      for_parts(call, here, n, held, [&](int i, i32 k) {
+      for_parts<true>(call, here, n, held, [&](int i, i32 k) {
         float y = (held.x[i] - mean) * inverse;
         if (has_scale) y = y * held.scale[i];
         if (has_bias) y = y + (kRms ? dev::ld_nc(call.operand<const float>(2) + k) : held.bias[kRms ? 0 : i]);
-        out[k] = y;
+        store_x<X>(out, k, y);
       });
       if (row + 1 < tiles.last) consumers_sync();
     }

@@ -1,16 +1,10 @@
-// Rows of x for a matrix product: from memory by quarters of four elements, into scratch as f32 or as two 16-bit parts,
-// and out of it as operands of tensor cores.
+// Rows of x for a matrix product: from memory by quarters of four elements, or, where it holds the 16-bit parts, by
+// eights of these; into scratch as f32 or as the parts, and out of it as operands of tensor cores.
 #pragma once
 
-#include "engine/cuda/call.h"
+#include "engine/cuda/bodies/parts.h"
 
 namespace ark::cuda {
-
-// Rest of x behind its 16-bit part.
-template <class W>
-ARK_DEVICE float rest_of(float x) {
-  return x - dev::to_f32(dev::from_f32<W>(x));
-}
 
 // Rows of x in scratch: columns of a batch of pieces. Split for tensor cores: 16-bit parts, then their rests.
 struct XRows {
@@ -37,23 +31,30 @@ struct XSource {
   i32 k, rows;
 };
 
+// i / by for i < 2^16.
+struct Reciprocal {
+  u32 value = 0;
+  Reciprocal() = default;
+  ARK_DEVICE explicit Reciprocal(i32 by) : value(by == 1 ? 0 : 0xffffffffu / static_cast<u32>(by) + 1) {}
+  ARK_DEVICE i32 divide(i32 i) const {
+    return value == 0 ? i : static_cast<i32>(dev::multiply_high(static_cast<u32>(i), value));
+  }
+};
+
 // Columns [first, last) of a tile's rows by quarters: kCount of a thread at once, kConsumers apart.
 template <int kCount>
 struct XQuarters {
   dev::f32x4 v[kCount];
-  i32 first, columns, each, all;  // quarters of a row, and of all
-  u32 reciprocal;                 // i / each for i < 2^16, which all is
+  i32 first, columns, each, all;  // quarters of a row, and of all: fewer than 2^16
+  Reciprocal rows;
 
+  XQuarters() = default;
   ARK_DEVICE XQuarters(const XSource& x, i32 from, i32 last)
       : first(from),
         columns(last - from),
         each(dev::max(1, (columns + 3) / 4)),
         all(columns > 0 ? x.rows * each : 0),
-        reciprocal(0xffffffffu / static_cast<u32>(each) + 1) {}
-
-  ARK_DEVICE i32 row_of(i32 i) const {
-    return each == 1 ? i : static_cast<i32>(dev::multiply_high(static_cast<u32>(i), reciprocal));
-  }
+        rows(each) {}
 
   // From quarter `begin` on.
   ARK_DEVICE void load(const XSource& x, i32 begin) {
@@ -63,7 +64,7 @@ struct XQuarters {
       const i32 i = begin + j * kConsumers;
       v[j] = {0, 0, 0, 0};
       if (i >= all) continue;
-      const i32 row = row_of(i), k = (i - row * each) * 4;
+      const i32 row = rows.divide(i), k = (i - row * each) * 4;
       const float* here = x.start + static_cast<i64>(row) * x.k + first + k;
       if (aligned) {
         v[j] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(here));
@@ -83,7 +84,7 @@ struct XQuarters {
     for (int j = 0; j < kCount; ++j) {
       const i32 i = begin + j * kConsumers;
       if (i >= all) continue;
-      const i32 row = row_of(i), k = (i - row * each) * 4;
+      const i32 row = rows.divide(i), k = (i - row * each) * 4;
       if constexpr (sizeof(X) == sizeof(float)) {
         put_x(to, row, k, v[j]);
       } else {
@@ -91,6 +92,45 @@ struct XQuarters {
       }
     }
   }
+};
+
+// Starts copying columns [first, last) of a tile's rows, which memory holds as parts of X; both are multiples of 8.
+template <class X>
+ARK_DEVICE void copy_parts(const XSource& x, const XRows& to, int thread, i32 first, i32 last) {
+  const i32 each = (last - first) / 8;
+  const Reciprocal rows(dev::max(1, each));
+  ARK_ROLLED
+  for (i32 i = thread; i < x.rows * each; i += kConsumers) {
+    const i32 row = rows.divide(i), k = (i - row * each) * 8;
+    const float* from = x.start + static_cast<i64>(row) * x.k + first + k;
+    X* part = static_cast<X*>(to.start) + row * to.stride + k;
+    dev::cp_async16(part, from);
+    dev::cp_async16(part + to.rows * to.stride, from + 4);
+  }
+  dev::cp_async_commit();
+}
+
+// Those that this thread has begun to copy.
+ARK_DEVICE void wait_for_parts() {
+  if (!ARK_BUG(missing_x_wait)) dev::cp_async_wait<0>();
+}
+
+// Rows of x that come while others are in use. Split here, or copied as parts.
+template <class X, int kCount, bool kIsSplit>
+struct XAhead {
+  XQuarters<kCount> quarters;
+  ARK_DEVICE void begin(const XSource& x, const XRows&, int thread, i32 first, i32 last) {
+    quarters = XQuarters<kCount>(x, first, last);
+    quarters.load(x, thread);
+  }
+  ARK_DEVICE void end(const XRows& to, int thread) const { quarters.template put<X>(to, thread); }
+};
+template <class X, int kCount>
+struct XAhead<X, kCount, true> {
+  ARK_DEVICE void begin(const XSource& x, const XRows& to, int thread, i32 first, i32 last) {
+    copy_parts<X>(x, to, thread, first, last);
+  }
+  ARK_DEVICE void end(const XRows&, int) const { wait_for_parts(); }
 };
 
 // Where a lane finds its lines of kCount times eight rows of x, from `first` on, `apart` rows apart, as a product's

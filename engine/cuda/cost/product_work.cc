@@ -23,6 +23,7 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
   keeps_in_output_ = s_.second != 0 && type.ends_with("kFma>");
   is_shared_ = !is_fma_ && tiles_.rows > kFewRows;
   takes_codes_ = s_.unit_rows > 1;
+  copies_x_ = type.ends_with("kParts>");
   count_ = is_shared_
                ? shared_turn(s_.longest_piece)
                : batch_of(tiles_.pieces, s_.longest_piece, std::min(t.machine().tiles.row_block, tiles_.rows),
@@ -57,9 +58,16 @@ Work ProductWork::before_pieces(const StreamTile& tile, i32 first) const {
   const int32_t quarters = is_there ? 0 : rows * std::max(1, (columns + 3) / 4);
   // Shared pieces: what a thread has ahead is all of a turn's x.
   const int32_t rounds = columns <= 0 ? 0 : is_shared_ ? 1 : up(quarters, 4 * kConsumers);
-  Work w = loads(rounds);
+  // Copies of a turn are under way while the pieces of the one before are waited for.
+  const bool is_ahead = is_shared_ && first % tiles_.pieces > 0;
+  Work w = loads(copies_x_ ? !is_there && !is_ahead : rounds);
   w += barriers(1);
-  w.cycles = 2 * kCall + up(quarters, kConsumers) * (is_fma_ ? 60.0 : 250.0);
+  w.cycles = 2 * kCall;
+  if (copies_x_) {
+    w.cycles += turns(quarters / 2) * kLoopTurn;
+  } else {
+    w.cycles += up(quarters, kConsumers) * (is_fma_ ? 60.0 : 250.0);
+  }
   if (first == tiles_.pieces) w += hand_in_work(tile);  // or kept: the first weight's sums
   return w;
 }

@@ -33,7 +33,9 @@ Work embed(const StepTables& t, const Instance& i, Tiles tiles) {
 
 // Scales and biases are asked for before the wait.
 Work norm(const StepTables& t, const Instance& i, Tiles tiles) {
-  const bool rms = t.variant(i).type == "Norm<true>", has_bias = i.operands[2] != 0;
+  const std::string& type = t.variant(i).type;
+  const bool rms = type.starts_with("Norm<true"), is_split = !type.ends_with("float>"),
+             has_bias = i.operands[2] != 0;
   const int32_t held = rms ? 8 : 4, n = t.size_at(i, 0), parts = up(n, int64_t{held} * kConsumers);
   const int32_t passes = rms ? 2 : 3, each = std::min(held, turns(n));
   Work row;
@@ -46,7 +48,7 @@ Work norm(const StepTables& t, const Instance& i, Tiles tiles) {
     row = loads(parts == 1 ? 1 : parts * passes);
   }
   if (rms && has_bias) row += loads(parts * each);
-  row += barriers(rms ? 1 : 2);
+  row += barriers((rms ? 1 : 2) + (is_split && parts > 1 ? parts : 0));
   row.cycles += (rms ? 1 : 2) * (kWarpSum + 100) + 2 * kCall + passes * parts * each * 20;
   Work all = row.times(tiles.last - tiles.first);
   all.barriers += static_cast<int32_t>(tiles.last - tiles.first) - 1;

@@ -15,8 +15,9 @@ namespace ark::cuda::cost {
 struct Counts {
   // Rounds of loads from global memory that wait for each other, along the longest chain of the block: loads that are
   // under way together are one round. A load is waited for where its value decides an address, a store or a branch, or
-  // at the end of the basic block that computes with it; barriers hand the longest on. Copies that nobody waits for
-  // (cp.async, the ring of weights) are none. Of a wait's polls the last one counts.
+  // at the end of the basic block that computes with it; barriers hand the longest on. A wait for all copies of a
+  // thread (cp.async) is a round where no other wait has passed since they began; the ring of weights is none. Of a
+  // wait's polls the last one counts.
   int32_t loads = 0;
   int32_t fences = 0;   // acquires and releases of words, and fences; an atomic operation that is both is one
   int32_t atomics = 0;  // atomic operations on words, with or without a result
@@ -89,7 +90,7 @@ class ProductWork {
   const Stream& s_;
   StreamTiles tiles_;
   u32 bits_;  // of the epilogue
-  bool is_fma_, is_shared_, takes_codes_;
+  bool is_fma_, is_shared_, takes_codes_, copies_x_;
   bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
   std::vector<i32> borders_;

@@ -25,11 +25,13 @@ void Thread::mma(const Instruction& i) {
 void Thread::cp_async(const Instruction& i) {
   if (number(i, 2) != 16) fail(i, "a copy of other than 16 bytes");
   const uint64_t bytes = i.operands.size() > 3 ? number(i, 3) : 16;
+  if (work_) work_.copy();
   ark_emulator_cp_async(shared(i, 0), pointer(i, Space::kGlobal, number(i, 1)), static_cast<unsigned>(bytes),
                         site(i));
 }
 void Thread::cp_async_commit(const Instruction& i) { ark_emulator_cp_async_commit(site(i)); }
 void Thread::cp_async_wait(const Instruction& i) {
+  if (work_ && number(i, 0) == 0) work_.wait_for_copies();
   ark_emulator_cp_async_wait(static_cast<int>(number(i, 0)), site(i));
 }
 void Thread::cp_async_arrive(const Instruction& i) { ark_emulator_cp_async_arrive(mbarrier(i, 0), site(i)); }
@@ -43,7 +45,7 @@ void Thread::mbarrier_arrive(const Instruction& i) {
   set(i.operands[0].values[0], 0);
 }
 void Thread::mbarrier_wait(const Instruction& i) {
-  if (work_) work_.poll(false);
+  if (work_) work_.stage();
   polled_ = mbarrier(i, 1), seen_ = 0;
   set(i.operands[0].values[0],
       ark_emulator_mbarrier_try_wait(mbarrier(i, 1), static_cast<unsigned>(number(i, 2)), site(i)));

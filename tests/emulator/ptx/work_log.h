@@ -4,7 +4,8 @@
 // A thread's clock is the number of rounds of global loads that it has waited for. A load's value is there one round
 // behind the load. It is waited for where it decides an address, a store or a branch (a processor issues in order), or
 // at the end of the basic block that computes with it (the compiler moves instructions within one, but no load over a
-// branch). Barriers hand the longest clock on. Of a wait's polls the last one counts.
+// branch). Barriers hand the longest clock on. Of a wait's polls the last one counts. A wait for all of a thread's
+// copies is a round if it has passed no barrier, and seen no stage of weights, since they began.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/cuda/cost/work.h"
@@ -66,6 +68,8 @@ class ThreadWork {
   }
   void end_basic_block() { use(pending_); }
   uint32_t load(bool is_global) const { return now_ + is_global; }
+  void copy() { copied_ = now_ + 1; }
+  void wait_for_copies() { use(std::exchange(copied_, 0)); }
 
   // ---- words
 
@@ -76,7 +80,11 @@ class ThreadWork {
       count(&Counts::atomics);
   }
   void fence() { count(&Counts::fences); }
-  // A look at a word, maybe again and again.
+  // A look at a word, maybe again and again; at a stage of weights, for whose bytes copies go on.
+  void stage() {
+    copied_ = 0;
+    poll(false);
+  }
   void poll(bool acquires) {
     if (waits_) return;
     first_look_ = now_;
@@ -94,6 +102,7 @@ class ThreadWork {
 
   std::size_t reach(int id) {
     meet();
+    copied_ = 0;
     const std::size_t turn = turns_[static_cast<std::size_t>(id)]++;
     uint32_t& clock = log_->clock(ids().block, id, turn);
     clock = std::max(clock, now_);
@@ -128,6 +137,7 @@ class ThreadWork {
 
   WorkLog* log_;
   uint32_t now_ = 0, pending_ = 0;
+  uint32_t copied_ = 0;      // behind which copies are there that it would wait for; 0: none
   uint32_t first_look_ = 0;  // the clock before a wait's first look
   bool waits_ = false;       // it has looked in vain
   std::array<std::size_t, 16> turns_{};
