@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from ark_server import FIXTURES
 from test_mask_reach import ZOO as WINDOWED
 from test_microsoft_nodes import BINARY, MICROSOFT, agrees, node, random, write_case
 
@@ -147,3 +148,23 @@ def test_the_same_context_is_shown_and_served(tmp_path, name, configured, served
     if configured:
         (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": configured}))
     assert [context(tmp_path, tool) for tool in ("ark-inspect", "ark-serve")] == [served, served]
+
+
+@pytest.mark.parametrize("driver", ["decoder", "dynamic"])
+def test_a_decoder_with_caches_of_the_window_goes_on_as_with_whole_ones(tmp_path, driver):
+    """As ONNX Runtime GenAI writes layers with a window; ONNX Runtime's numbers for the operator: test_microsoft_nodes.py."""
+    texts = []
+    for evicts in (0, 1):
+        model = onnx.load(FIXTURES / "llama-genai-fp32" / "model.onnx")
+        for one in model.graph.node:
+            if one.op_type == "GroupQueryAttention":
+                given = [a for a in one.attribute if a.name not in ("local_window_size", "sliding_window_cache")]
+                del one.attribute[:]
+                one.attribute.extend([*given, helper.make_attribute("local_window_size", 4),
+                                      helper.make_attribute("sliding_window_cache", evicts)])
+        onnx.save(model, tmp_path / "model.onnx")
+        run = subprocess.run([BINARY, tmp_path / "model.onnx", "--driver", driver if evicts else "decoder", "--prompt-ids", "5,9,33,7,81,20,4",
+                              "--max-tokens", "12", "--ignore-eos", "--json"], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        texts.append(json.loads(run.stdout)["token_ids"])
+    assert len(texts[0]) == 12 and texts[0] == texts[1]
