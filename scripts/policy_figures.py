@@ -1,6 +1,6 @@
 """What the scheduler's policies are worth: each against the same server without it, in turn, by the same requests.
 
-    scripts/policy_figures.py MODEL [--policy prefix|steady|order|keys|speculate|neighbours|cores|waits|schedule] [-- options of ark-serve]
+    scripts/policy_figures.py MODEL [--policy prefix|steady|order|keys|speculate|neighbours|cores|waits|goals|schedule] [-- options of ark-serve]
 
 prefix: time to the first token of prompts that begin alike. steady: time between the tokens of four streams, alone and
 beside ten long prompts. order: time to the first token of short prompts among some long ones. Milliseconds; one JSON
@@ -9,7 +9,9 @@ speculate: tokens a second with it as parts of those without, of chats whose ans
 in turn on one server, and the answers must be equal. neighbours: milliseconds to the first token of prompts of 1,000
 tokens, computed and taken from another server that has computed them, in turn; tokens must be equal. cores: the part of
 the tokens a second that four streams keep while a program spins on one core. waits: processor seconds and tokens a second of
-one stream, beside those of another build's ark-serve (--beside FOLDER) by turns; as parts of its. schedule: percentiles of a trace on a server, and what `ark-bench schedule` says of it."""
+one stream, beside those of another build's ark-serve (--beside FOLDER) by turns; as parts of its. goals: the
+part of a trace's requests that are in time, with --slo-ttft and --slo-itl, and by fixed settings, in virtual time; MODEL may be a
+file of measured steps. schedule: percentiles of a trace on a server, and what `ark-bench schedule` says of it."""
 
 import argparse
 import http.client
@@ -29,7 +31,7 @@ from pathlib import Path
 BIN = Path(os.environ.get("ARK_BIN", Path(__file__).resolve().parent.parent / "build" / "bin"))
 BINARY = BIN / "ark-serve"
 OFF = {"prefix": ["--no-prefix-cache"], "steady": ["--slo-itl", "-1"], "order": ["--prompt-order", "arrival"],
-       "keys": [], "speculate": None, "neighbours": None, "cores": ["--yield-cores", "off"], "waits": None, "schedule": None}
+       "keys": [], "speculate": None, "neighbours": None, "cores": ["--yield-cores", "off"], "waits": None, "goals": None, "schedule": None}
 ROUNDS = 4  # of cores, waits
 
 
@@ -283,36 +285,90 @@ def waits(model, options, seed, beside):
                               "each": [round(ratio, 3) for ratio in ratios]}), flush=True)
 
 
+GOALS = {"ttft": 500, "itl": 60}  # milliseconds
+
+
+def goals(model, options, seed):
+    """Bursts of requests, below what the machine can do, above it, and above it by long answers."""
+    def trace(count, rate, longest, outputs):
+        dice, at, lines = random.Random(seed), 0.0, []
+        for _ in range(count):
+            at += dice.expovariate(rate * (2.2 if at // 20 % 3 == 0 else 0.7))
+            prompt = dice.randrange(800, 2000) if longest > 400 and dice.random() < 0.03 else int(dice.lognormvariate(4.6, 0.8)) + 4
+            lines.append({"at": round(at, 4), "prompt_tokens": min(prompt, longest), "output_tokens": dice.choice(outputs)})
+        return lines
+
+    short = [8, 16, 32, 64, 120, 200]
+    traces = {"feasible": trace(2000, 1.2, 400, short), "mixed": trace(2000, 2.0, 2000, short), "long answers": trace(1500, 2.4, 200, range(150, 600))}
+    with tempfile.TemporaryDirectory() as folder:
+        file, steps = Path(folder) / "trace.jsonl", Path(model)
+
+        def in_time(*how):
+            goodput = [part for name, ms in GOALS.items() for part in ("--goodput", f"{name}:{ms}")]
+            run = subprocess.run([BIN / "ark-bench", "schedule", file, "--steps", steps, "--max-queue", "65536", *goodput, "--json",
+                                  *map(str, how)], check=True, capture_output=True, text=True)
+            result = json.loads(run.stdout)
+            return round(result["request_goodput"] * result["duration"] / len(lines), 4)
+
+        if steps.suffix != ".json":
+            steps = Path(folder) / "steps.json"
+            file.write_text(json.dumps(traces["feasible"][0]) + "\n")
+            subprocess.run([BIN / "ark-bench", "schedule", file, "--model", model, "--save-steps", steps, *options], check=True, stdout=subprocess.DEVNULL)
+        for name, lines in traces.items():
+            file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            fixed = {(n, tokens, order): in_time("--slo-itl", -1, "--max-num-seqs", n, "--max-num-batched-tokens", tokens, "--prompt-order", order)
+                     for n in (4, 8, 16, 32) for tokens in (32, 48, 64, 96, 128, 256) for order in ("shortest", "arrival")}
+            best = max(fixed, key=fixed.get)
+            print(json.dumps({"policy": "goals", "trace": name, "goals": in_time("--slo-itl", GOALS["itl"], "--slo-ttft", GOALS["ttft"]),
+                              "slo_itl_alone": in_time("--slo-itl", GOALS["itl"]), "best_fixed": fixed[best], "which": best}), flush=True)
+
+
 def schedule(model, options, seed):
-    """Requests of mixed lengths at random times, 60 % of what the machine can do; real times and virtual ones."""
+    """Requests of mixed lengths at random times, 60 % of what the machine can do; real times and virtual ones. Some minutes are saved
+    by few sequences and small steps: what is measured is what the trace needs. The steps are measured before and after the server
+    runs (a machine that changes meanwhile shows), and requests alone show what is outside of steps: HTTP, tokens on their way."""
     dice = random.Random(seed)
+    options = ["--max-num-seqs", "16", "--max-num-batched-tokens", "256", *options]
     trace = [{"at": 0.0, "prompt_tokens": int(dice.lognormvariate(4.8, 0.8)) + 1, "output_tokens": dice.randrange(10, 80)}
              for _ in range(60)]
-    with tempfile.TemporaryDirectory() as folder:
-        def virtual(*source):
-            file = Path(folder) / "trace.jsonl"
-            file.write_text("".join(json.dumps(line) + "\n" for line in trace))
-            run = subprocess.run([BIN / "ark-bench", "schedule", file, *source, "--json"], check=True, capture_output=True, text=True)
-            return json.loads(run.stdout)
+    alone = [{"at": 3.0 * i, "prompt_tokens": 20 + 40 * i, "output_tokens": 20} for i in range(5)]
 
-        steps, at = Path(folder) / "steps.json", 0.0
-        gap = virtual("--model", model, "--save-steps", steps, *options)["duration"] / len(trace) / 0.6
+    def run(server, lines, first=0):
+        clients = [Client(server, ids(random.Random(i), one["prompt_tokens"]), one["output_tokens"], one["at"]) for i, one in enumerate(lines, first)]
+        times = [client.end().times for client in clients]
+        return {"ttft": [one[0] for one in times], "e2el": [one[-1] for one in times],
+                "itl": [after - before for one in times for before, after in zip(one, one[1:])]}
+
+    with tempfile.TemporaryDirectory() as folder:
+        def virtual(lines, *source):
+            file = Path(folder) / "trace.jsonl"
+            file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            done = subprocess.run([BIN / "ark-bench", "schedule", file, *source, *options, "--json"], check=True, capture_output=True, text=True)
+            return json.loads(done.stdout)
+
+        steps, at = [Path(folder) / f"{when}.json" for when in ("before", "after")], 0.0
+        gap = virtual(trace, "--model", model, "--save-steps", steps[0])["duration"] / len(trace) / 0.6
         for one in trace:
             at += dice.expovariate(1 / gap)
             one["at"] = round(at, 3)
-        told = virtual("--steps", steps)
-    with Server(model, "--speculate", "off", *options) as server:
-        server.times(ids(random.Random(0), 600), 30)
-        clients = [Client(server, ids(random.Random(i), one["prompt_tokens"]), one["output_tokens"], one["at"])
-                   for i, one in enumerate(trace)]
-        times = [client.end().times for client in clients]
-    real = {"ttft": [one[0] for one in times], "itl": [after - before for one in times for before, after in zip(one, one[1:])],
-            "e2el": [one[-1] for one in times]}
+        with Server(model, "--speculate", "off", *options) as server:
+            server.times(ids(random.Random(0), 600), 30)
+            lone, real = [], run(server, trace)
+            for one in alone:
+                lone.append(run(server, [one | {"at": 0.0}], 1000 + len(lone)))
+        virtual(trace[:1], "--model", model, "--save-steps", steps[1])
+        told = [virtual(trace, "--steps", file) for file in steps]
+        told_alone = virtual(alone, "--steps", steps[0])
+    first = statistics.median(one["ttft"][0] for one in lone)
+    between = statistics.median(gap for one in lone for gap in one["itl"])
+    outside = max(0.0, first - told_alone["median_ttft_ms"])
+    print(json.dumps({"policy": "schedule", "what": "alone", "ttft": round(first, 1), "told_ttft": round(told_alone["median_ttft_ms"], 1),
+                      "itl": round(between, 2), "told_itl": round(told_alone["median_itl_ms"], 2), "outside": round(outside, 1)}), flush=True)
     for name, values in real.items():
         for key, q in {"median": 0.5, "p90": 0.9, "p99": 0.99}.items():
-            found, said = share(values, q), told[f"{key}_{name}_ms"]
+            found, (said, after) = share(values, q), [one[f"{key}_{name}_ms"] + outside * (name != "itl") for one in told]
             print(json.dumps({"policy": "schedule", "what": f"{key} {name}", "real": found, "told": round(said, 1),
-                              "told_of_real": round(said / found, 2)}), flush=True)
+                              "told_of_real": round(said / found, 2), "by_steps_measured_after": round(after / found, 2)}), flush=True)
 
 
 def main():
@@ -326,7 +382,7 @@ def main():
     args.options = sys.argv[cut + 1:]
     if args.policy == "waits":
         return waits(args.model, args.options, args.seed, args.beside)
-    if args.policy in ("cores", "schedule"):
+    if args.policy in ("cores", "goals", "schedule"):
         return globals()[args.policy](args.model, args.options, args.seed)
     for name, options in {"on": [], "off": OFF[args.policy]}.items():
         if options is None:

@@ -94,6 +94,11 @@ void add_policy_options(CommandLine& line, ServeOptions& options) {
       "--slo-itl", options.slo_itl, -1, 1e6,
       "milliseconds between two tokens of a stream that prompts beside it may cause; 0: twice what they "
       "are without, -1: any");
+  line.number(
+      "--slo-ttft", options.slo_ttft, 0, 1e6,
+      "milliseconds until a first token: prompts that can no longer be read so soon go behind those that "
+      "can, and --energy-weight may take half of it to wait for other requests; 0: any, and it waits for "
+      "none");
   line.choice<bool>("--prompt-order", options.shortest_first, {{"shortest", true}, {"arrival", false}},
                     "who is read first of those that wait");
 }
@@ -124,10 +129,6 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
   line.number("--energy-weight", options.energy_weight, 0, 1,
               "0: every answer as soon as it can be; above: what joules count against time, as far as "
               "--slo-itl and --slo-ttft allow");
-  line.number(
-      "--slo-ttft", options.slo_ttft, 0, 1e6,
-      "milliseconds until a first token, of which --energy-weight may take half to wait for other requests; "
-      "0: it waits for none");
   line.choice<bool>(
       "--speculate", options.speculate, {{"ngram", true}, {"off", false}},
       "check guesses of several tokens in a step, from what the text and the request's prediction "

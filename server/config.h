@@ -28,7 +28,7 @@ struct ServeOptions : LoadOptions {
   int32_t max_queue = 256;   // requests that wait; more are answered with 429
   bool no_prefix_cache = false;
   double slo_itl = 0;   // milliseconds between a stream's tokens; 0: by what steps take, -1: any
-  double slo_ttft = 0;  // milliseconds until a first token that the energy's sake may cause; 0: none
+  double slo_ttft = 0;  // milliseconds until a first token; 0: any
   double energy_weight = 0;
   bool shortest_first = true;
   bool speculate = true;

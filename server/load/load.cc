@@ -116,12 +116,7 @@ void check_ids(const text::ModelText& text, int32_t vocabulary) {
 
 // Throws Error(kUnavailable) where there is nothing to read.
 schedule::EconomyOptions economy_of(const ServeOptions& options) {
-  if (options.energy_weight <= 0) {
-    if (options.slo_ttft > 0)
-      throw Error(Code::kUsage,
-                  "--slo-ttft: bounds how long --energy-weight has requests wait, and that is 0");
-    return {};
-  }
+  if (options.energy_weight <= 0) return {};
   const auto meter = std::make_shared<EnergyMeter>();
   std::shared_ptr<cuda::GpuEnergy> gpus;
   if (options.device.device != Device::kCpu) gpus = std::make_shared<cuda::GpuEnergy>();

@@ -11,6 +11,12 @@ constexpr int64_t kGenerated = 2;  // a token that is generated counts as so man
 
 }  // namespace
 
+bool is_late(const SchedulerState& state, const Sequence& s) {
+  if (state.options.slo_ttft <= 0 || s.generated() > 0 || s.has_turn) return false;
+  const double waited = std::chrono::duration<double>(state.now - s.ticket->record().queued).count();
+  return waited + state.pace.each() * static_cast<double>(s.asked - s.posted) > state.options.slo_ttft;
+}
+
 void arrive(SchedulerState& state, Sequence& s) {
   // Who was away has no claim for that time.
   const auto is_there = [&](uint32_t client) {
@@ -37,8 +43,11 @@ bool goes_before(const SchedulerState& state, const Sequence& a, const Sequence&
   const auto key = [&](const Sequence& s) {
     const ClientWork& work = state.work.at(s.request.client);
     const auto left = static_cast<int64_t>(s.asked) - s.posted;
-    const bool is_by_arrival = !state.options.shortest_first || work.read - s.born >= kPatience * left;
-    return std::tuple(work.served, s.request.client, !is_by_arrival, is_by_arrival ? 0 : left, s.arrival);
+    const bool late = is_late(state, s);
+    const bool is_by_arrival =
+        !state.options.shortest_first || (work.read - s.born >= kPatience * left && !late);
+    return std::tuple(work.served, s.request.client, late, !is_by_arrival, is_by_arrival ? 0 : left,
+                      s.arrival);
   };
   return key(a) < key(b);
 }

@@ -9,9 +9,12 @@ namespace ark::schedule {
 void arrive(SchedulerState& state, Sequence& s);
 void count_tokens(SchedulerState& state, const Sequence& s, int32_t prompts, int32_t generated);
 
-// Whether `a` goes before `b`. Of different clients, the one for whom less has been computed. Of the same, the one with
-// less left to read, but before it who has waited while kPatience times what it has left was read, by arrival: such a
-// one is behind nobody who came later.
+// Whether its first token cannot come within slo_ttft any more, even if all were for it, while others' can.
+bool is_late(const SchedulerState& state, const Sequence& s);
+
+// Whether `a` goes before `b`. Of different clients, the one for whom less has been computed. Of the same, who is not
+// late; then the one with less left to read, but before it who has waited while kPatience times what it has left was
+// read, by arrival: such a one is behind nobody who came later.
 bool goes_before(const SchedulerState& state, const Sequence& a, const Sequence& b);
 
 }  // namespace ark::schedule

@@ -13,6 +13,11 @@ double Recent::median() const {
   return *middle;
 }
 
+double Recent::greatest() const {
+  return *std::max_element(values_.begin(),
+                           values_.begin() + static_cast<std::ptrdiff_t>(std::min(count_, values_.size())));
+}
+
 void Pace::step_done(const Load& load, Clock::time_point now) {
   const double seconds = std::chrono::duration<double>(now - std::max(load.posted, last_done_)).count();
   const double since_last = std::chrono::duration<double>(now - std::exchange(last_done_, now)).count();
@@ -26,6 +31,7 @@ void Pace::step_done(const Load& load, Clock::time_point now) {
     since_alone_ = 0;
     // High prices, too, are looked at again.
     if (++since_draft_ % kForget == 0 && !draft_.empty()) draft_.add(guess());
+    learn(load.decodes, seconds);
     return alone_.add(seconds);
   }
   if (load.prompts < kLeast) return;  // too few to tell
@@ -41,8 +47,22 @@ int32_t Pace::prompt_tokens(int32_t decodes, int32_t most, double wanted) {
   }
   const double alone = alone_.median();
   const double room = (wanted > 0 ? wanted : kStretch * alone) * kAim - alone;
-  latest_ = static_cast<int32_t>(std::clamp<double>(room / std::max(guess(), 1e-9), kLeast, 2 * latest_));
+  const double each = wanted > 0 && !each_.empty() ? each_.greatest() : guess();
+  latest_ = static_cast<int32_t>(std::clamp<double>(room / std::max(each, 1e-9), kLeast, 2 * latest_));
   return std::min(latest_, most);
+}
+
+void Pace::learn(double streams, double seconds) {
+  for (double* sum : {&n_, &d_, &s_, &dd_, &ds_}) *sum *= kFade;
+  ++n_, d_ += streams, s_ += seconds, dd_ += streams * streams, ds_ += streams * seconds;
+}
+
+int32_t Pace::most_streams(double wanted) const {
+  const double spread = n_ * dd_ - d_ * d_;
+  if (wanted <= 0 || n_ < 4 || spread < n_ * n_ * 0.25) return INT32_MAX;  // streams differ by one at least
+  const double each = std::max((n_ * ds_ - d_ * s_) / spread, 1e-9), none = (s_ - each * d_) / n_;
+  if (none + each > wanted) return INT32_MAX;  // one alone takes longer: nobody is helped by waiting
+  return static_cast<int32_t>(std::clamp((wanted * kAim - guess() * kLeast - none) / each, 1.0, 1e6));
 }
 
 double Pace::guess() const { return each_.empty() ? alone_.median() / kLeast : each_.median(); }

@@ -14,6 +14,7 @@ class Recent {
   void add(double value) { values_[count_++ % values_.size()] = value; }
   bool empty() const { return count_ == 0; }
   double median() const;
+  double greatest() const;
 
  private:
   std::array<double, 7> values_{};
@@ -29,7 +30,9 @@ class Pace {
   static constexpr int32_t kProbe = 32;    // every so many steps streams are alone, to see what that takes
   static constexpr int32_t kForget = 256;  // steps without drafts after which one price of them is forgotten
   static constexpr double kStretch = 2;    // how much longer than streams alone a step may take
-  static constexpr double kAim = 0.85;     // of that: steps differ
+  static constexpr double kFade =
+      0.98;  // what is known of streams counts so much less after each step of them
+  static constexpr double kAim = 0.85;  // of that: steps differ
 
   // A step's tokens, and when it was posted.
   struct Load {
@@ -48,6 +51,10 @@ class Pace {
   // kStretch times what streams alone take.
   int32_t prompt_tokens(int32_t decodes, int32_t most, double wanted);
 
+  // Streams with which a step still has room for prompts, if it may take so many seconds; as many as there are where
+  // `wanted` is 0 or below, that is not known, or no step is so short.
+  int32_t most_streams(double wanted) const;
+
   struct Prices {
     double alone = 0, each = 0;  // seconds: a step of streams alone; what each draft adds to it. 0: not known
   };
@@ -57,9 +64,12 @@ class Pace {
   double alone() const { return alone_.empty() ? 0 : alone_.median(); }  // as in Prices
 
  private:
+  void learn(double streams, double seconds);
   double guess() const;  // of what a token adds
 
   Recent alone_, each_, draft_;  // seconds: a step of streams alone; each token of a prompt; each draft
+  // Sums over steps of streams alone, the latest count most: weights, streams, seconds, products.
+  double n_ = 0, d_ = 0, s_ = 0, dd_ = 0, ds_ = 0;
   Clock::time_point last_done_{};
   int32_t since_alone_ = 0;  // steps with streams and others since one of streams alone
   int32_t since_draft_ = 0;  // steps of streams alone since one with drafts

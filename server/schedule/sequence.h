@@ -35,6 +35,7 @@ struct Sequence {
   int32_t cached = 0;            // tokens that others had computed before it came so far
   Cause redo = Cause::kPages;    // why tokens up to there are computed again
   bool waits_for_pages = false;  // since its last step
+  bool has_turn = false;         // late, and nobody goes before it for that
   bool done = false;             // finished towards the client; rows still in flight are ignored
 
   // Pages that other servers are asked for (neighbour.h). While they come the sequence is in no step.

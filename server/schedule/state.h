@@ -30,7 +30,7 @@ struct SchedulerOptions {
   double slo_itl = 0;
   bool shortest_first = true;        // of prompts, else by arrival
   int32_t max_drafts = kMostDrafts;  // of a sequence in a step, where the runner allows any
-  double slo_ttft = 0;               // seconds until a first token that Economy may cause; 0: it delays none
+  double slo_ttft = 0;               // seconds until a first token; 0: any, and Economy delays none
   EconomyOptions economy;
 };
 
@@ -74,6 +74,8 @@ struct SchedulerState {
   std::deque<Flight> flights;
   Pace pace;
   Economy economy;
+  std::chrono::steady_clock::time_point now{};         // of the latest turn
+  int32_t before_late = 0;                             // slots that others got while somebody late waited
   std::chrono::steady_clock::time_point held_until{};  // those that wait are: until then, for others
   std::unique_ptr<Drafter> drafter;                    // null: drafts are looked up only
   PageSource* neighbours = nullptr;                    // null: there are none

@@ -34,6 +34,7 @@ void Turns::admit(std::shared_ptr<Sequence> sequence) {
 }
 
 void Turns::settle(Clock::time_point now) {
+  state_.now = now;
   const auto drop = [&](const std::shared_ptr<Sequence>& s) {
     if (!s->done && s->ticket->cancelled()) finish(*s, Finish::kCancelled, now);
   };

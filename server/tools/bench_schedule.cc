@@ -1,4 +1,5 @@
 // ark-bench schedule: a trace of requests, scheduled as ark-serve would, in virtual time.
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -23,8 +24,27 @@ constexpr std::size_t kMostOfTrace = std::size_t{1} << 30;  // of a trace
 struct ScheduleBench {
   ServeOptions load;
   std::string trace, steps, save_steps;
+  std::vector<std::string> goodput;
   bool json = false;
 };
+
+// Of "ttft:500" and "itl:60", milliseconds.
+Goals goals_of(const std::vector<std::string>& given) {
+  Goals goals;
+  for (const std::string& goal : given) {
+    const std::size_t colon = goal.find(':');
+    double ms = 0;
+    const char* const end = goal.data() + goal.size();
+    const bool is_number = colon != goal.npos &&
+                           std::from_chars(goal.data() + colon + 1, end, ms).ptr == end && ms > 0 && ms < 1e9;
+    const std::string name = goal.substr(0, colon);
+    if (!is_number || (name != "ttft" && name != "itl"))
+      throw Error(Code::kUsage,
+                  "--goodput " + escaped(goal) + ": ttft:MILLISECONDS or itl:MILLISECONDS is asked for");
+    (name == "ttft" ? goals.first : goals.next) = ms / 1e3;
+  }
+  return goals;
+}
 
 MeasuredModel model_of(ScheduleBench& bench) {
   if (bench.steps.empty() == bench.load.model.empty())
@@ -63,6 +83,11 @@ std::string table(const Json& result, double real_seconds) {
   add("requests a second", number("request_throughput"), "");
   add("output tokens a second", number("output_throughput"), "");
   add("prompt tokens, cached", number("cached_input_tokens"), "");
+  if (result.contains("request_goodput")) {
+    add("good requests a second", number("request_goodput"), "");
+    add("requests that began too late", number("late_requests"), "");
+    add("requests that paused too long", number("slow_requests"), "");
+  }
   add("preemptions", number("preemptions"), "");
   for (const auto& [title, name] : {std::pair("time to first token", "ttft"),
                                     std::pair("between tokens", "itl"), std::pair("whole request", "e2el")}) {
@@ -80,12 +105,13 @@ std::string table(const Json& result, double real_seconds) {
 }
 
 void run(ScheduleBench& bench) {
+  const Goals goals = goals_of(bench.goodput);
   const std::vector<TracedRequest> trace =
       read_trace(read_file_of("TRACE", bench.trace, kMostOfTrace), bench.trace);
   const MeasuredModel model = model_of(bench);
   if (!bench.save_steps.empty()) save(bench.save_steps, model);
   const auto start = std::chrono::steady_clock::now();
-  const Json result = to_json(simulate(trace, model, scheduling(bench.load)));
+  const Json result = to_json(simulate(trace, model, scheduling(bench.load), goals));
   const double real = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   print(bench.json ? to_text(result) + "\n" : table(result, real));
 }
@@ -105,6 +131,10 @@ void add_schedule_bench(CommandLine& line) {
   command.text("--steps", bench->steps, "file of measured steps, as --save-steps writes it");
   command.text("--save-steps", bench->save_steps, "file for the measured steps");
   add_policy_options(command, bench->load);
+  command.texts("--goodput", bench->goodput,
+                "what a request counts for that reaches it: ttft:MILLISECONDS to its first token, "
+                "itl:MILLISECONDS in its "
+                "longest pause between two; both may be given");
   command.number("--threads", bench->load.threads, 0, 4096, "threads of all ranks together; 0: one per core");
   command.number("--tp", bench->load.tp, 0, 64, "ranks that share each layer; 0: chosen");
   command.flag("--json", bench->json, "one JSON line");

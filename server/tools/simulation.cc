@@ -165,8 +165,9 @@ double Distribution::percentile(double p) const {
 }
 
 Simulated simulate(const std::vector<TracedRequest>& trace, const MeasuredModel& model,
-                   const schedule::SchedulerOptions& options) {
+                   const schedule::SchedulerOptions& options, const Goals& goals) {
   Simulated result;
+  result.goals = goals;
   schedule::SchedulerOptions own = options;
   own.max_drafts = 0;  // which tokens would come is not known
   TimedRunner runner(model, result.between_tokens);
@@ -177,6 +178,9 @@ Simulated simulate(const std::vector<TracedRequest>& trace, const MeasuredModel&
     result.first_token.add(static_cast<double>(record->first_ns()) * 1e-9);
     result.whole.add(static_cast<double>(record->total_ns()) * 1e-9);
     result.shares.add(record->total);
+    const bool is_late = goals.first > 0 && static_cast<double>(record->first_ns()) * 1e-9 > goals.first;
+    const bool is_slow = goals.next > 0 && static_cast<double>(record->pause_ns) * 1e-9 > goals.next;
+    result.late += is_late, result.slow += is_slow, result.good += !is_late && !is_slow;
     last = std::max(last, record->finished);
   };
   const auto come = [&](std::size_t i) {
@@ -237,6 +241,11 @@ Json to_json(const Simulated& s) {
     json["mean" + end] = values->mean() * 1e3;
     json["median" + end] = values->percentile(50) * 1e3;
     for (const int p : {90, 99}) json["p" + std::to_string(p) + end] = values->percentile(p) * 1e3;
+  }
+  if (s.goals.first > 0 || s.goals.next > 0) {
+    json["request_goodput"] = static_cast<double>(s.good) / seconds;
+    json["late_requests"] = s.late;
+    json["slow_requests"] = s.slow;
   }
   Json causes = Json::object();
   for (std::size_t i = 0; i < schedule::kCauses; ++i)

@@ -39,19 +39,26 @@ class Distribution {
   double sum_ = 0;
 };
 
+// Seconds that a request's first token and its longest pause between two tokens may take; 0: any.
+struct Goals {
+  double first = 0, next = 0;
+};
+
 struct Simulated {
   double seconds = 0;  // of virtual time, from the first arrival to the last token
   Distribution first_token, between_tokens, whole;
   schedule::SchedulerStats stats;
-  int64_t refused = 0;      // requests that can never run, or find the queue full
-  schedule::Shares shares;  // what all requests' time went to
+  Goals goals;
+  int64_t good = 0, late = 0, slow = 0;  // requests that reach both goals, miss the first, the second
+  int64_t refused = 0;                   // requests that can never run, or find the queue full
+  schedule::Shares shares;               // what all requests' time went to
 };
 
 // Throws Error(kUsage) where the options do not fit the model.
 Simulated simulate(const std::vector<TracedRequest>& trace, const MeasuredModel& model,
-                   const schedule::SchedulerOptions& options);
+                   const schedule::SchedulerOptions& options, const Goals& goals = {});
 
-// With the keys of `ark-bench serve` where it has them, times in milliseconds.
+// With the keys of `ark-bench serve` where it has them, times in milliseconds; request_goodput where there are goals.
 Json to_json(const Simulated& result);
 
 }  // namespace ark

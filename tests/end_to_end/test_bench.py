@@ -387,6 +387,12 @@ def test_a_trace_is_scheduled_in_virtual_time(tmp_path):
     steps.write_text(json.dumps(slower))
     assert json.loads(bench("schedule", trace, "--steps", steps, "--json").stdout)["mean_itl_ms"] > 10 * figures["mean_itl_ms"]
     assert "time to first token" in bench("schedule", trace, "--steps", steps).stdout
+    goals = ("--goodput", "ttft:60000", "--goodput", "itl:0.0001")
+    counted = json.loads(bench("schedule", trace, "--steps", steps, "--json", "--slo-ttft", "60000", "--slo-itl", "50", *goals).stdout)
+    single = sum(i % 9 == 0 for i in range(200))  # answers of one token have no pause
+    assert (counted["late_requests"], counted["slow_requests"]) == (0, 200 - single)
+    assert counted["request_goodput"] * counted["duration"] == pytest.approx(single)
+    assert "good requests a second" in bench("schedule", trace, "--steps", steps, *goals).stdout
     trace.write_text('{"at": 0, "prompt_tokens": 1, "output_tokens": 1}\n{"at": "x"}\n')
     for wrong in (["schedule", trace, "--steps", steps], ["schedule", trace], ["schedule", trace, "--steps", trace]):
         run = bench(*wrong)
@@ -399,7 +405,8 @@ def test_a_trace_is_scheduled_in_virtual_time(tmp_path):
     (["model", TINY, "--device", "cpu", "--groups", "4"], 64), (["model", TINY, "--groups", "65"], 64),
     (["model", TINY, "--device", "cpu", "--processors", "4"], 64), (["model", TINY, "--processors", "-1"], 64),
     (["model", GPT2, "--context", "100000"], 64), (["dma", "--sizes", "3"], 64), (["serve", "--request-rate", "-1"], 64),
-    (["serve", "--goodput", "speed:3"], 64), (["serve", "--extra-body", "[1]"], 64), (["serve", "--base-url", "nowhere"], 64),
+    (["serve", "--goodput", "speed:3"], 64), (["schedule", "x", "--steps", "y", "--goodput", "tpot:3"], 64),
+    (["schedule", "x", "--steps", "y", "--goodput", "itl:3s"], 64), (["serve", "--extra-body", "[1]"], 64), (["serve", "--base-url", "nowhere"], 64),
     (["serve", "--percentile-metrics", "x"], 64), (["serve", "--dataset-name", "custom"], 64)])
 def test_wrong_options_are_one_line(arguments, code):
     run = bench(*arguments)

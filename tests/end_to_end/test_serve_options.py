@@ -238,7 +238,6 @@ def test_without_libcuda_one_line_says_so(tiny_model, monkeypatch):
 def test_energy_that_cannot_be_read_is_no_measure(tiny_model, tmp_path):
     line = refused(UNAVAILABLE, "--model", tiny_model, "--energy-weight", 0.5, "--device", "cpu", environment={"ARK_POWERCAP": str(tmp_path)})
     assert "--energy-weight" in line and str(tmp_path) in line
-    assert "--slo-ttft" in refused(USAGE, "--model", tiny_model, "--slo-ttft", 100)
 
 
 def test_fewer_joules_change_no_answer(tiny_model, tmp_path):

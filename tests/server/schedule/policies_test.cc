@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <random>
 
+#include "server/schedule/admit.h"
 #include "server/schedule/order.h"
 #include "server/schedule/pace.h"
+#include "server/schedule/turns.h"
 #include "tests/server/schedule/requests.h"
 
 namespace ark::schedule::policies {
@@ -63,6 +65,55 @@ TEST_F(Order, NobodyWaitsForEver) {
     ASSERT_LE(state.work[0].read, 4 * 1000 + 20);
   }
   EXPECT_GT(state.work[0].read, 3 * 1000);
+}
+
+// Who cannot be in time any more goes behind those who can, but not for ever.
+TEST(Slots, OneOfSixteenGoesToWhoIsLate) {
+  SchedulerState state(test::small_limits(), {.max_sequences = 1, .slo_ttft = 1});
+  const Turns::Clock::time_point now{std::chrono::seconds(100)};
+  state.now = now;
+  const auto come = [&](std::chrono::seconds waited) {
+    GenerateRequest request;
+    request.prompt = {1, 2, 3};
+    const auto s = make_sequence(std::move(request), {}, now - waited);
+    s->arrival = 1 + state.counts.finished++;
+    arrive(state, *s);
+    state.waiting.push_back(s);
+    return s;
+  };
+  const std::vector late = {come(std::chrono::seconds(5)), come(std::chrono::seconds(4))};
+  std::vector<int> turns;
+  for (int slot = 1; slot <= 40; ++slot) {
+    come({});
+    give_slots(state, now);
+    ASSERT_EQ(state.running.size(), 1u);
+    if (turns.size() < late.size() && state.running[0] == late[turns.size()]) turns.push_back(slot);
+    state.free_slots.push_back(state.running[0]->slot);
+    state.running.clear();
+  }
+  EXPECT_EQ(turns, (std::vector{16, 32}));
+}
+
+TEST(Slots, AsManyStreamsAsStepsHaveTimeFor) {
+  Pace pace;
+  Turns::Clock::time_point now{std::chrono::seconds(1)};
+  const auto steps = [&](int32_t streams, int count) {
+    for (int i = 0; i < count; ++i) {
+      const auto begin = now;
+      now += std::chrono::microseconds(3'000 + 1'000 * streams);
+      pace.step_done({streams, 0, begin}, now);
+    }
+  };
+  steps(4, 20);
+  EXPECT_EQ(pace.most_streams(0.060), INT32_MAX) << "what one more takes is not known";
+  for (const int32_t streams : {2, 4, 6, 8}) steps(streams, 10);
+  // 51 ms, of which 3 ms are for all and a step's least tokens of prompts take as much as streams alone do.
+  const int32_t most = pace.most_streams(0.060);
+  EXPECT_GE(most, 34);
+  EXPECT_LE(most, 48);
+  EXPECT_LT(pace.most_streams(0.030), most / 2 + 1);
+  EXPECT_EQ(pace.most_streams(0), INT32_MAX);
+  EXPECT_EQ(pace.most_streams(0.003), INT32_MAX) << "no step is so short";
 }
 
 TEST_F(Order, ClientsGetEqualSharesHoweverManyRequestsTheyHave) {

@@ -154,6 +154,45 @@ TEST(Simulation, KnowsThePoliciesThatAServerHas) {
   EXPECT_EQ(tight.refused + tight.whole.count(), 45);
 }
 
+// Prompts and answers of all lengths, in bursts.
+std::vector<TracedRequest> bursts(int count, double rate) {
+  std::mt19937 random(3);
+  std::vector<TracedRequest> trace;
+  for (double at = 0; std::ssize(trace) < count;) {
+    at += std::exponential_distribution(rate * (std::fmod(at, 6) < 2 ? 2.2 : 0.7))(random);
+    const auto prompt = static_cast<int32_t>(std::lognormal_distribution(5.0, 0.8)(random));
+    trace.push_back(
+        {.at = at, .prompt = std::clamp(prompt, 4, 400), .output = static_cast<int32_t>(8 << random() % 5)});
+  }
+  return trace;
+}
+
+// The options of a server that is given these goals, beside fixed numbers of sequences and of tokens a step.
+TEST(Simulation, GoalsAreReachedMoreOftenThanByAnyFixedSetting) {
+  const MeasuredModel model = plain_model();
+  const Goals goals{0.2, 0.012};
+  schedule::SchedulerOptions own{.slo_itl = goals.next, .slo_ttft = goals.first};
+  const Simulated feasible = simulate(bursts(400, 4), model, own, goals);
+  EXPECT_GE(feasible.good, 396) << "late " << feasible.late << ", slow " << feasible.slow;
+  for (const double rate : {10.0, 18.0}) {
+    const auto trace = bursts(400, rate);
+    int64_t most = 0;
+    for (const int32_t sequences : {4, 8})
+      for (const int32_t tokens : {32, 64, 128})
+        for (const bool shortest : {false, true})
+          most = std::max(most, simulate(trace, model,
+                                         {.max_sequences = sequences,
+                                          .max_batched_tokens = tokens,
+                                          .slo_itl = -1,
+                                          .shortest_first = shortest},
+                                         goals)
+                                    .good);
+    const Simulated s = simulate(trace, model, own, goals);
+    EXPECT_GE(s.good, most) << rate << ": late " << s.late << ", slow " << s.slow;
+    EXPECT_LE(s.slow, 8) << rate;
+  }
+}
+
 // Steps that take their time in ours: what a runner does that has nothing else to do.
 class RealTimeRunner : public StepRunner {
  public:
