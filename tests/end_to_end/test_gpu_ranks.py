@@ -33,8 +33,8 @@ def two_ranks(request, tiny_model):
     server = Server("--model", tiny_model, "--tp", 2, "--processes", "--device", "cuda", "--kv-memory", "64k",
                     environment=environment, wait=False)
     try:
-        until(lambda: server.process.poll() is not None or any(line.startswith("device ") for line in server.lines),
-              "the line about the device", START_SECONDS)
+        until(lambda: server.process.poll() is not None or any(line.startswith("links ") for line in server.lines),
+              "the lines about device, ranks and links", START_SECONDS)
         if server.process.poll() is not None:
             server.join()
             skip_without_nvrtc(server.errors())
