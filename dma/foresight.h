@@ -44,8 +44,8 @@ class Foresight {
   static constexpr uint32_t kBrief = 128;
   static constexpr double kSure = 2;          // deviations that a wait may be shorter than its mean
   static constexpr double kLatest = 200'000;  // ns: who wakes later than that was held up by something else
-  static constexpr double kFirstLate =
-      60'000;  // ns, before it is known: timers of usual threads are as coarse
+  // ns, before it is known: timers of usual threads are as coarse.
+  static constexpr double kFirstLate = 60'000;
 
   explicit Foresight(std::size_t places) : places_(places) {}
 

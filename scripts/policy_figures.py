@@ -381,6 +381,8 @@ def main():
     args = parser.parse_args(sys.argv[1:cut])
     args.options = sys.argv[cut + 1:]
     if args.policy == "waits":
+        if not args.beside:
+            parser.error("--policy waits: --beside FOLDER names the bin folder of the other build")
         return waits(args.model, args.options, args.seed, args.beside)
     if args.policy in ("cores", "goals", "schedule"):
         return globals()[args.policy](args.model, args.options, args.seed)

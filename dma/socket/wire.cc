@@ -51,7 +51,8 @@ class SocketWire final : public Wire {
     WireFrame frame;
     frame.kind = WireFrame::kTransfer;
     frame.target_offset = transfer.target_offset;
-    frame.bytes = transfer.bytes;
+    // The pump's: bytes of a request, which has 32 bits for them, and a raise by one or none.
+    frame.bytes = static_cast<uint32_t>(transfer.bytes);
     frame.raise_by = static_cast<uint32_t>(transfer.raise_by);
     frame.counter = transfer.counter;
     frame.target = transfer.target;

@@ -100,9 +100,9 @@ class PartFinder {
 
   const Program& p_;
   std::vector<std::size_t> owner_;  // by buffer: another of its set
-  std::vector<std::optional<DType>> taken_,
-      given_;               // by owner: by products that read it; by one that writes it
-  std::vector<bool> kept_;  // by owner: somebody needs f32
+  // By owner: by products that read it; by one that writes it.
+  std::vector<std::optional<DType>> taken_, given_;
+  std::vector<bool> kept_;                                        // by owner: somebody needs f32
   std::map<std::pair<PhaseId, std::size_t>, std::size_t> first_;  // of a phase's operand
 };
 

@@ -16,6 +16,7 @@
 
 #include "base/dtype.h"
 #include "base/ir/quantized.h"
+#include "base/number_tables.h"
 #include "engine/program/program.h"
 
 namespace ark {
@@ -109,16 +110,16 @@ struct U8Weights {
 };
 
 // Codes of a table of 16 numbers.
-template <DType kType>
+template <DType kType, const float (&kNumbers)[16]>
 struct TableWeights {
   static constexpr WeightCodec kCodec{kType, 4, false, true};
   template <class T>
   static auto load_codes(const uint8_t* p) {
-    return T::load_numbers4(p, numbers_of(kType));
+    return T::load_numbers4(p, kNumbers);
   }
 };
-using NF4Weights = TableWeights<DType::kNF4>;
-using FP4Weights = TableWeights<DType::kFP4>;
+using NF4Weights = TableWeights<DType::kNF4, kNumbersOfNF4>;
+using FP4Weights = TableWeights<DType::kFP4, kNumbersOfFP4>;
 
 // As f16, whose exponent has a bias of 15 instead of 7, and 2^8 times that.
 struct F8E4M3Weights {

@@ -1,5 +1,4 @@
 // ark-bench schedule: a trace of requests, scheduled as ark-serve would, in virtual time.
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -24,26 +23,16 @@ constexpr std::size_t kMostOfTrace = std::size_t{1} << 30;  // of a trace
 struct ScheduleBench {
   ServeOptions load;
   std::string trace, steps, save_steps;
-  std::vector<std::string> goodput;
+  Goals goals;
   bool json = false;
 };
 
-// Of "ttft:500" and "itl:60", milliseconds.
-Goals goals_of(const std::vector<std::string>& given) {
-  Goals goals;
-  for (const std::string& goal : given) {
-    const std::size_t colon = goal.find(':');
-    double ms = 0;
-    const char* const end = goal.data() + goal.size();
-    const bool is_number = colon != goal.npos &&
-                           std::from_chars(goal.data() + colon + 1, end, ms).ptr == end && ms > 0 && ms < 1e9;
-    const std::string name = goal.substr(0, colon);
-    if (!is_number || (name != "ttft" && name != "itl"))
-      throw Error(Code::kUsage,
-                  "--goodput " + escaped(goal) + ": ttft:MILLISECONDS or itl:MILLISECONDS is asked for");
-    (name == "ttft" ? goals.first : goals.next) = ms / 1e3;
-  }
-  return goals;
+// Of "ttft:500" or "itl:60", milliseconds.
+void read_goal(Goals& goals, const std::string& text) {
+  const auto [name, limit] = pair_of(text, ':');
+  if (name != "ttft" && name != "itl")
+    throw Error(Code::kUsage, "'" + escaped(text, 40) + "' is not ttft:MS or itl:MS");
+  (name == "ttft" ? goals.first : goals.next) = number_of(limit, 1e-6, 1e9) / 1e3;
 }
 
 MeasuredModel model_of(ScheduleBench& bench) {
@@ -105,13 +94,12 @@ std::string table(const Json& result, double real_seconds) {
 }
 
 void run(ScheduleBench& bench) {
-  const Goals goals = goals_of(bench.goodput);
   const std::vector<TracedRequest> trace =
       read_trace(read_file_of("TRACE", bench.trace, kMostOfTrace), bench.trace);
   const MeasuredModel model = model_of(bench);
   if (!bench.save_steps.empty()) save(bench.save_steps, model);
   const auto start = std::chrono::steady_clock::now();
-  const Json result = to_json(simulate(trace, model, scheduling(bench.load), goals));
+  const Json result = to_json(simulate(trace, model, scheduling(bench.load), bench.goals));
   const double real = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   print(bench.json ? to_text(result) + "\n" : table(result, real));
 }
@@ -131,10 +119,9 @@ void add_schedule_bench(CommandLine& line) {
   command.text("--steps", bench->steps, "file of measured steps, as --save-steps writes it");
   command.text("--save-steps", bench->save_steps, "file for the measured steps");
   add_policy_options(command, bench->load);
-  command.texts("--goodput", bench->goodput,
-                "what a request counts for that reaches it: ttft:MILLISECONDS to its first token, "
-                "itl:MILLISECONDS in its "
-                "longest pause between two; both may be given");
+  command.read_each(
+      "--goodput", [bench](const std::string& text) { read_goal(bench->goals, text); },
+      "ttft:MS, itl:MS: requests are counted whose first token and longest pause between two reach these");
   command.number("--threads", bench->load.threads, 0, 4096, "threads of all ranks together; 0: one per core");
   command.number("--tp", bench->load.tp, 0, 64, "ranks that share each layer; 0: chosen");
   command.flag("--json", bench->json, "one JSON line");

@@ -278,19 +278,6 @@ def test_grouped_query_attention_with_a_cache_of_the_window(tmp_path, before, ne
     agrees(tmp_path, drivers=["dynamic"])
 
 
-def quantized_operands(count, shape, signed):
-    """Bytes with scales and zero points, as inputs of QLinear operators stand: names, feeds, weights."""
-    kind, middle = (np.int8, 0) if signed else (np.uint8, 128)
-    feeds, weights, names = {}, {}, []
-    for i in range(count):
-        values = np.clip(random(*shape, 3 + i, scale=40)[..., 0] + middle, np.iinfo(kind).min, np.iinfo(kind).max)
-        feeds[f"x{i}"] = values.astype(kind)
-        weights |= {f"s{i}": np.float32(0.02 + 0.01 * i), f"z{i}": kind(middle + 3 + i)}
-        names += [f"x{i}", f"s{i}", f"z{i}"]
-    weights |= {"ys": np.float32(0.03), "yz": kind(middle - 5)}
-    return names, feeds, weights
-
-
 def quantized_operands(shapes, kind):
     """Bytes with scales and zero points, as operators on them want these: names, feeds, weights."""
     low, high = np.iinfo(kind).min, np.iinfo(kind).max

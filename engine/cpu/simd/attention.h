@@ -52,10 +52,9 @@ PageGroup<K> group_of(const AttentionRows& a, int64_t first) {
   const int64_t key_codes = K::kCodec.format.code_bytes(a.page_size, a.key_dim),
                 value_codes = K::kCodec.format.code_bytes(a.page_size, a.value_dim);
   for (int i = 0; i < g.count; ++i) {
-    const std::byte *const keys = a.keys + a.table[first + i] * a.key_stride, *const values =
-                                                                                  a.values +
-                                                                                  a.table[first + i] *
-                                                                                      a.value_stride;
+    const int64_t page = a.table[first + i];
+    const std::byte* const keys = a.keys + page * a.key_stride;
+    const std::byte* const values = a.values + page * a.value_stride;
     g.keys[i] = reinterpret_cast<const typename K::Element*>(keys);
     g.values[i] = reinterpret_cast<const typename K::Element*>(values);
     g.key_scales[i] = reinterpret_cast<const float*>(keys + key_codes);
