@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """What the scheduler's policies are worth: each against the same server without it, in turn, by the same requests.
 
     scripts/policy_figures.py MODEL [--policy prefix|steady|order|keys|speculate|neighbours|cores|waits|goals|schedule] [-- options of ark-serve]
