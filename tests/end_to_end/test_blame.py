@@ -146,17 +146,15 @@ def named(total, cause):
 def test_what_is_in_a_requests_way_is_named(request, options):
     causes, wrong = CAUSES[options], []
     model = request.getfixturevalue(options[0])
-    servers = 100 // sum(map(len, CAUSES.values())) + 1 if FULL else 1
-    rounds = 2  # of each server: of a minute only the slowest requests are kept
-    for _ in range(servers):
+    cases = (200 // sum(map(len, CAUSES.values())) + 1 if FULL else 2) * len(causes)
+    for _ in range(cases // len(causes)):  # a server each time: of a minute it keeps only the slowest twenty requests
         with Server("--model", model, *options[1:]) as server:
-            for cause in causes * rounds:
+            for cause in causes:
                 total = told(server, cause(server))["total"]
                 assert sum(total["causes"].values()) == pytest.approx(total["ms"], abs=0.1)
                 assert total.get("rank") == 1 or total["cause"] != "late_rank"
                 if named(total, cause) != cause.__name__:
                     wrong.append((cause.__name__, total))
-    cases = servers * rounds * len(causes)
     print(f"{len(wrong)} of {cases} named wrong: {wrong}")
     assert len(wrong) <= max(1, cases // 20), wrong
 

@@ -182,7 +182,7 @@ def test_nothing_is_left_when_the_server_is_killed(long_model, delay):
 @pytest.mark.parametrize("busy", [False, True])
 def test_sigterm_while_restarting_ends_in_time(long_model, busy):
     with start(long_model, "--shutdown-timeout", 1) as server:
-        stream = Stream(server, next(requests(1, 5000))) if busy else None
+        stream = Stream(server, next(requests(1, 40_000))) if busy else None
         until(lambda: not busy or stream.count > 5, "tokens")
         os.kill(whole_family(server)[0], signal.SIGKILL)
         until(lambda: "begins anew" in server.errors(), "the loss")
