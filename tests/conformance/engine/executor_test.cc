@@ -83,6 +83,7 @@ TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
                                       {.weight = DType::kF8E4M3}};
   for (const TokenGraphOptions& each : stored) {
     for (const bool gpt2 : {false, true}) {
+      if (is_sanitized() && gpt2 != (&each - stored) % 2) continue;
       TokenGraphOptions o = each;
       o.tied = gpt2;
       const DecoderModel model = gpt2 ? gpt2_tokens(o) : llama_tokens(o);
