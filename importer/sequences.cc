@@ -121,8 +121,8 @@ bool Builder::add_sequence_operator(Scope& scope, const onnx::Node& node, const 
   } else if (node.op_type != "SequenceEmpty" && node.op_type != "Identity") {
     return false;
   }
-  nodes_ +=
-      static_cast<int64_t>(elements.size());  // each step has a list of its own: held to the limit of nodes
+  // Each step has a list of its own: held to the limit of nodes.
+  nodes_ += static_cast<int64_t>(elements.size());
   if (static_cast<int64_t>(elements.size()) > kMostElements || nodes_ > limits_.max_nodes)
     c.fail("sequences of too many tensors");
   const std::string& name = node.outputs[0];

@@ -52,12 +52,12 @@ struct Graph {
   std::vector<Node> nodes;  // topological order among those not removed
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
-  std::vector<std::string>
-      output_names;  // as in the file, one an output (values may be merged or passed through)
+  // As in the file, one an output (values may be merged or passed through).
+  std::vector<std::string> output_names;
   // What constant folding may still make; shared with subgraphs, never null.
   std::shared_ptr<FoldBudget> folding = std::make_shared<FoldBudget>();
-  std::shared_ptr<int64_t> symbols =
-      std::make_shared<int64_t>(0);  // fresh ones made so far; shared with subgraphs
+  // Fresh ones made so far; shared with subgraphs.
+  std::shared_ptr<int64_t> symbols = std::make_shared<int64_t>(0);
   // Equalities between sizes that the graph needs to hold; passes/unify_symbols.cc solves them where it can. What is
   // left must hold for the dims of a call's inputs (who runs the graph checks it).
   std::vector<std::pair<Expr, Expr>> assumptions;

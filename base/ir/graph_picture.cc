@@ -75,8 +75,8 @@ class GraphPicture {
     std::vector<int32_t> groups;         // by run
     std::map<NodeId, int32_t> boxes;
     std::map<NodeId, std::size_t> index{};  // into nodes
-    std::map<std::pair<std::size_t, std::size_t>, int32_t>
-        folded{};  // boxes of layers' inputs, by reader and operand
+    // Boxes of layers' inputs, by reader and operand.
+    std::map<std::pair<std::size_t, std::size_t>, int32_t> folded{};
     std::set<std::pair<int32_t, int32_t>> drawn{};
   };
 

@@ -13,8 +13,8 @@
 namespace ark {
 namespace {
 
-constexpr int64_t kLook =
-    1'000'000;  // ns between two questions to the system, which take half a microsecond each
+// Nanoseconds between two questions to the system, which take half a microsecond each.
+constexpr int64_t kLook = 1'000'000;
 constexpr int64_t kCoarse = 20'000;  // ns: less is what clocks are apart
 
 // What the system says that the calling thread has waited for a core, since it began: the second number of its

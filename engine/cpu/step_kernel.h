@@ -33,8 +33,8 @@ struct SlotState {
   int32_t page_size = 0, pages_per_slot = 0;
   std::vector<int32_t> page_tables;  // [slots][pages_per_slot]: leader, between steps
   std::vector<int32_t> last_tokens;  // [slots]: kSample writes, the next step's leader reads
-  std::vector<int32_t>
-      page_tokens;  // [pages][page_size]: token ids as fed, so that shared prefixes bring their history
+  // [pages][page_size]: token ids as fed, so that shared prefixes bring their history.
+  std::vector<int32_t> page_tokens;
 
   const int32_t* table(int32_t slot) const { return page_tables.data() + int64_t{slot} * pages_per_slot; }
 };

@@ -96,8 +96,8 @@ struct MappedMemory {
 struct SharedBlock {
   uint64_t address = 0;
   uint64_t bytes = 0;
-  std::shared_ptr<void>
-      owner;  // unmaps it; the memory goes with the last GPU that has it mapped. The Gpu outlives it
+  // Unmaps it; the memory goes with the last GPU that has it mapped. The Gpu outlives it.
+  std::shared_ptr<void> owner;
 };
 // By what other GPUs, of this process or another, get at a block.
 struct BlockHandle {

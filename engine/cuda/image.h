@@ -145,9 +145,9 @@ struct alignas(16) Instance {
   u64 operands[kOperands];
   Size sizes[kSizes];
   float reals[kReals];
-  Stream
-      stream;  // of matrix products: what the streaming warp reads in the table of streams; of a norm that takes up
-               // a product's sums: that product's
+  // Of matrix products: what the streaming warp reads in the table of streams; of a norm that takes up a product's
+  // sums: that product's.
+  Stream stream;
 };
 static_assert(sizeof(Instance) == 368);
 

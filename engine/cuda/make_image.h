@@ -99,8 +99,8 @@ class RankImage {
   std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> border_at_;
   std::vector<int32_t> heads_;           // per attention variant: first query head of each KV head, heads
   std::map<int32_t, int32_t> heads_at_;  // variant -> index into heads_
-  std::vector<int32_t>
-      bases_;  // by instance: the processor that takes tile 0; products begin behind the one before
+  // By instance: the processor that takes tile 0; products begin behind the one before.
+  std::vector<int32_t> bases_;
   int32_t next_base_ = 0;
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;

@@ -11,8 +11,8 @@ namespace ark {
 
 // Stands in program order where its last member stands.
 struct Cluster {
-  NodeId root =
-      kNoNode;  // the MatMul, AllReduce or attention; the only node; or the last of a pointwise chain
+  // The MatMul, AllReduce or attention; the only node; or the last of a pointwise chain.
+  NodeId root = kNoNode;
   std::vector<NodeId> members;  // in the graph's order; root included
   ValueId output = kNoValue;    // of the last member, if the cluster is fused
   // Epilogue of a MatMul or AllReduce, applied in the order bias, activation, residual.

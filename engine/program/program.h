@@ -58,11 +58,11 @@ enum class BufferKind : uint8_t {
 struct Buffer {
   BufferKind kind = BufferKind::kAct;
   DType dtype = DType::kF32;
-  std::vector<ValId>
-      dims;                // sizes of this rank's part, in elements; kPanels weights: [K, N], without padding
+  // Sizes of this rank's part, in elements; kPanels weights: [K, N], without padding.
+  std::vector<ValId> dims;
   int32_t weight = kNone;  // kWeight: index into Program::weights
-  int32_t cache =
-      kNone;  // kKvPage: index into DecoderModel::caches; kInput/kOutput: graph input/output index
+  // kKvPage: index into DecoderModel::caches; kInput/kOutput: graph input/output index.
+  int32_t cache = kNone;
   bool is_value = false;    // kKvPage: values, not keys
   int32_t channel = kNone;  // kInbox: index into Program::channels
   // The same memory as this buffer (itself no alias), seen with other dims: a Reshape. All else but dims and
@@ -127,8 +127,8 @@ enum class OpCode : uint8_t {
 // borders - never from batch, chunking, tp or processors. Each slab [slabs[i], slabs[i+1]) of K is one FMA chain from
 // +0, ascending k; slab sums are added as a balanced pairwise tree whose upper levels are the all-reduce.
 struct Recipe {
-  std::vector<int32_t>
-      slabs;  // K borders of this rank's slabs: {0, ..., K}; 2^s + 1 entries; slabs may be empty (sum +0)
+  // K borders of this rank's slabs: {0, ..., K}; 2^s + 1 entries; slabs may be empty (sum +0).
+  std::vector<int32_t> slabs;
   bool operator==(const Recipe&) const = default;
 };
 
@@ -149,9 +149,9 @@ enum class Activations : uint8_t {
 
 // Bytecode of a fused pointwise phase, f32 registers: step i writes register i; the last step is the output.
 struct PointwiseStep {
-  Op op =
-      Op::kIdentity;  // unary or binary f32 -> f32 operator; kClip (p = min, q = max); or, without registers:
-                      // kIdentity with `input` set = load an operand; kConstantOfShape = the constant p
+  // Unary or binary f32 -> f32 operator; kClip (p = min, q = max); or, without registers:
+  // kIdentity with `input` set = load an operand; kConstantOfShape = the constant p.
+  Op op = Op::kIdentity;
   int32_t a = kNone, b = kNone, c = kNone;  // registers, all of earlier steps (c: unused so far)
   int32_t input = kNone;  // operand index to load (broadcast by dims), then a, b, c are unused
   // The operator's parameters in the order of base/ir/ops.h's braces: alpha; alpha, beta; alpha, gamma;

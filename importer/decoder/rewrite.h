@@ -35,8 +35,8 @@ struct Scores {
   bool normalized = false;        // after Softmax
   bool nan_test = false;          // IsNaN of normalized scores
   bool row_max = false;           // the largest score of each query: subtracting it changes nothing
-  std::vector<float>
-      sinks;  // one a head: an extra column beside the keys that takes weight and gives no value
+  // One a head: an extra column beside the keys that takes weight and gives no value.
+  std::vector<float> sinks;
   bool sink_column = false;  // that column is still there
 };
 

@@ -156,8 +156,8 @@ void pointwise(Rewrite& r, const Node& node) {
       s.nan_test = true;
       return r.set(node.outputs[0], std::move(s));
     case Op::kWhere:
-      if (const Scores* condition =
-              r.scores(node.inputs[0])) {  // Where(IsNaN(p), 0, p): rows without any visible key
+      // Where(IsNaN(p), 0, p): rows without any visible key.
+      if (const Scores* condition = r.scores(node.inputs[0])) {
         const Scores* kept = r.scores(node.inputs[2]);
         if (!condition->nan_test || !kept || !kept->normalized || !r.is_free(node.inputs[1]))
           refuse(node, "chooses by attention scores");

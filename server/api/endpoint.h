@@ -19,8 +19,8 @@ struct Endpoint {
   const char *method, *path;  // as http::Route has them
   const char *id, *summary;   // the operation's
   http::Response (*handle)(Service&, http::Request&);
-  std::vector<Schema> answer =
-      {};  // of a 200's JSON body; none: plain text. More than one: it refers to the others
+  // Of a 200's JSON body; none: plain text. More than one: it refers to the others.
+  std::vector<Schema> answer = {};
   std::vector<Schema> request = {};  // of a POST's body, likewise
   std::vector<Field> query = {};     // of a GET's target
   bool streams = false;              // may answer with server-sent events

@@ -180,8 +180,8 @@ std::string Head::query() const {
 }
 
 std::optional<TraceParent> parse_trace_parent(std::string_view text) {
-  constexpr std::size_t kLength =
-      55;  // VERSION-TRACE-PARENT-FLAGS: 2, 32, 16 and 2 digits; later versions may add to it
+  // VERSION-TRACE-PARENT-FLAGS: 2, 32, 16 and 2 digits; later versions may add to it.
+  constexpr std::size_t kLength = 55;
   const auto digits = [&](std::size_t begin, std::size_t count) {
     const std::string_view part = text.substr(begin, count);
     return part.find_first_not_of("0123456789abcdef") == part.npos ? part : std::string_view();

@@ -28,8 +28,8 @@ struct DeviceChoice {
   int32_t processors = 0, groups = 0;            // as of cuda::DeviceOptions; not with Device::kCpu
   Activations activations = Activations::kAuto;  // on a GPU: f32
   WeightPolicy weights = WeightPolicy::kExact;
-  DType kv_dtype =
-      DType::kUndefined;  // of cached keys and values; kUndefined: f32, on a GPU 16 bits with such weights
+  // Of cached keys and values; kUndefined: f32, on a GPU 16 bits with such weights.
+  DType kv_dtype = DType::kUndefined;
 };
 
 // Declares the options, which are written to `choice`; --weights, --activations and --kv-dtype alone.

@@ -24,8 +24,8 @@ inline constexpr std::chrono::minutes kLaunchTime{10};
 // What tells one model from another. The ranks of a group must agree, or each would compute with its own.
 struct Fingerprint {
   std::string programs;  // SHA-256 of the programs' text
-  std::string
-      weights;  // SHA-256 over type, dims and samples of every weight's bytes, as they are in the open file
+  // SHA-256 over type, dims and samples of every weight's bytes, as they are in the open file.
+  std::string weights;
 
   bool operator==(const Fingerprint&) const = default;
 };

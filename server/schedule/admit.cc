@@ -14,7 +14,7 @@ constexpr int32_t kTurn = 16;  // of so many slots one goes to who is late, whoe
 int32_t or_default(int32_t value, int32_t limit) { return value > 0 ? std::min(value, limit) : limit; }
 
 // Whether those that wait go on waiting for others, as there is nothing else to do.
-bool is_held(SchedulerState& state, std::chrono::steady_clock::time_point now) {
+bool is_held(SchedulerState& state) {
   state.held_until = {};
   if (!state.economy.is_on() || state.waiting.empty() || !state.running.empty()) return false;
   int64_t tokens = 0;
@@ -22,10 +22,10 @@ bool is_held(SchedulerState& state, std::chrono::steady_clock::time_point now) {
   const auto hold = state.economy.hold(static_cast<int32_t>(state.waiting.size()),
                                        state.pace.each() * static_cast<double>(tokens));
   if (hold) state.held_until = state.waiting.front()->ticket->record().queued + *hold;
-  if (state.held_until > now) return true;
+  if (state.held_until > state.now) return true;
   state.held_until = {};
   for (const auto& s : state.waiting)
-    state.economy.held(std::chrono::duration<double>(now - s->ticket->record().queued).count());
+    state.economy.held(std::chrono::duration<double>(state.now - s->ticket->record().queued).count());
   return false;
 }
 
@@ -87,8 +87,8 @@ void check(const GenerateRequest& request, const RunnerLimits& limits) {
              std::to_string(limits.vocabulary));
 }
 
-void give_slots(SchedulerState& state, std::chrono::steady_clock::time_point now) {
-  if (is_held(state, now)) return;
+void give_slots(SchedulerState& state) {
+  if (is_held(state)) return;
   const int32_t most = state.pace.most_streams(state.options.slo_itl);
   while (!state.waiting.empty() && !state.free_slots.empty() && std::ssize(state.running) < most) {
     const auto next = std::ranges::min_element(

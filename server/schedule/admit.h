@@ -10,6 +10,6 @@ void check(const GenerateRequest& request, const RunnerLimits& limits);
 
 // Slots go to who comes first by goes_before; to nobody while Economy has them wait. A preempted sequence keeps its
 // slot.
-void give_slots(SchedulerState& state, std::chrono::steady_clock::time_point now);
+void give_slots(SchedulerState& state);
 
 }  // namespace ark::schedule

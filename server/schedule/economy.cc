@@ -71,8 +71,8 @@ void Economy::step_done(Clock::time_point begin, Clock::time_point now, int32_t 
     ++alone_steps_;
   }
   const double bound = next_bound();
-  const bool is_bound =
-      decodes > 0 && (prompts == 0 || bounds_.next > 0);  // Pace stretches the others itself
+  // Pace stretches the others itself.
+  const bool is_bound = decodes > 0 && (prompts == 0 || bounds_.next > 0);
   slow_steps_ += is_bound && bound > 0 && took > bound;
   if ((busy_ >= kWindow && steps_ >= kLeast) || breaks_bound()) judge();
 }

@@ -51,7 +51,7 @@ std::chrono::nanoseconds patience_for(const SchedulerState& state, int32_t pages
                                             std::chrono::nanoseconds(std::llround(computing * 1e9)));
 }
 
-void ask(SchedulerState& state, Sequence& s, Time now) {
+void ask(SchedulerState& state, Sequence& s) {
   const int32_t size = state.limits.page_size;
   if (s.was_asked || s.in_flight > 0 || s.posted != s.shared * size) return;
   s.follows = false;
@@ -69,7 +69,7 @@ void ask(SchedulerState& state, Sequence& s, Time now) {
   if (!state.neighbours->is_there() || !is_worth_while(state, end - s.shared)) return;
   s.fetched = s.shared;
   s.fetch_end = end;
-  s.fetch_began = now;
+  s.fetch_began = state.now;
   s.fetch = state.neighbours->ask({s.scope,
                                    {s.tokens.begin(), s.tokens.begin() + std::ptrdiff_t{end} * size},
                                    s.shared,
@@ -82,21 +82,21 @@ void end_fetch(Sequence& s, Time now) {
 }
 
 // Takes at most `most` bytes; returns how many.
-std::size_t take(SchedulerState& state, StepRunner& runner, Sequence& s, std::size_t most, Time now) {
+std::size_t take(SchedulerState& state, StepRunner& runner, Sequence& s, std::size_t most) {
   const int32_t size = state.limits.page_size;
   std::size_t taken = 0;
   while (taken < most) {
     const bool was_over = s.fetch->is_over();  // first: what came before that is still there
     const std::optional<std::string> bytes = s.fetch->next();
     if (!bytes) {
-      if (was_over) end_fetch(s, now);
+      if (was_over) end_fetch(s, state.now);
       return taken;
     }
     take_prefix(state, s);
     if (s.fetched++ < s.shared) continue;  // here by now
     const int32_t page = state.pages.take();
     if (page == PageAllocator::kNoPage) {  // nobody gives any away for it: it waits as others do
-      end_fetch(s, now);
+      end_fetch(s, state.now);
       return taken;
     }
     runner.write_page(page, std::span(s.tokens).subspan(std::size_t(s.shared * size), std::size_t(size)),
@@ -109,15 +109,15 @@ std::size_t take(SchedulerState& state, StepRunner& runner, Sequence& s, std::si
 
 }  // namespace
 
-void ask_neighbours(SchedulerState& state, StepRunner& runner, Time now) {
+void ask_neighbours(SchedulerState& state, StepRunner& runner) {
   if (!state.neighbours || !state.options.prefix_cache) return;
   const bool is_alone = state.flights.empty() &&
                         std::ranges::none_of(state.running, [](const auto& s) { return s->can_run(); });
   std::size_t left = is_alone ? SIZE_MAX : kMostBytes;
   for (const auto& s : state.running) {
     if (s->done) continue;
-    if (!s->fetch) ask(state, *s, now);
-    if (s->fetch) left -= std::min(left, take(state, runner, *s, left, now));
+    if (!s->fetch) ask(state, *s);
+    if (s->fetch) left -= std::min(left, take(state, runner, *s, left));
   }
 }
 

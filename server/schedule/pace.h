@@ -30,8 +30,8 @@ class Pace {
   static constexpr int32_t kProbe = 32;    // every so many steps streams are alone, to see what that takes
   static constexpr int32_t kForget = 256;  // steps without drafts after which one price of them is forgotten
   static constexpr double kStretch = 2;    // how much longer than streams alone a step may take
-  static constexpr double kFade =
-      0.98;  // what is known of streams counts so much less after each step of them
+  // What is known of streams counts so much less after each step of them.
+  static constexpr double kFade = 0.98;
   static constexpr double kAim = 0.85;  // of that: steps differ
 
   // A step's tokens, and when it was posted.

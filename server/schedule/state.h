@@ -69,8 +69,8 @@ struct SchedulerState {
   PageAllocator pages;
   std::vector<int32_t> free_slots;
   std::deque<std::shared_ptr<Sequence>> waiting;  // without a slot, by arrival
-  std::vector<std::shared_ptr<Sequence>>
-      running;  // with a slot, by arrival; also done or preempted ones in flight
+  // With a slot, by arrival; also done or preempted ones in flight.
+  std::vector<std::shared_ptr<Sequence>> running;
   std::deque<Flight> flights;
   Pace pace;
   Economy economy;

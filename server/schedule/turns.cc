@@ -42,8 +42,8 @@ void Turns::settle(Clock::time_point now) {
   std::ranges::for_each(state_.running, drop);
   std::erase_if(state_.waiting, [](const auto& s) { return s->done; });
   retire_finished();
-  give_slots(state_, now);
-  ask_neighbours(state_, runner_, now);
+  give_slots(state_);
+  ask_neighbours(state_, runner_);
   for (const auto& s : state_.running)
     if (!s->done && !s->has_work() && s->in_flight == 0) finish(*s, Finish::kLength, now);  // max_tokens: 0
 }

@@ -35,8 +35,8 @@ struct TokenScore {
 // What became certain since the last time.
 struct Piece {
   std::string text;
-  std::vector<TokenScore>
-      scores;                // of the tokens whose text is out; empty unless log-probabilities are asked for
+  // Of the tokens whose text is out; empty unless log-probabilities are asked for.
+  std::vector<TokenScore> scores;
   std::vector<int32_t> ids;  // all tokens that were sampled, also those that ended the sequence
   std::vector<schedule::TokenEvent> prompt;  // log-probabilities of the prompt's tokens, from the second on
 };

@@ -5,7 +5,6 @@
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -14,19 +13,13 @@
 #include <cstring>
 #include <memory>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 
 namespace ark::trace {
 namespace {
 
 constexpr std::size_t kMostOfAnswer = 512;  // bytes that are read for the status
-
-struct Descriptor {
-  int value = -1;
-  ~Descriptor() {
-    if (value >= 0) ::close(value);
-  }
-};
 
 struct Freed {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
@@ -66,9 +59,9 @@ std::string connect_to(const Url& url, Descriptor& socket, const GiveUp& give_up
   for (const addrinfo* at = list.get(); at; at = at->ai_next) {
     const int type = at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK;
     Descriptor one{::socket(at->ai_family, type, at->ai_protocol)};
-    const int error = one.value < 0 ? errno : try_connect(one.value, *at, give_up);
+    const int error = !one ? errno : try_connect(one.number, *at, give_up);
     if (error == 0) {
-      std::swap(socket.value, one.value);
+      socket = std::move(one);
       return "";
     }
     why = std::strerror(error);
@@ -86,7 +79,7 @@ std::string tls_reason() {
 
 class Stream {
  public:
-  Stream(const Descriptor& socket, const GiveUp& give_up) : socket_(socket.value), give_up_(give_up) {}
+  Stream(const Descriptor& socket, const GiveUp& give_up) : socket_(socket.number), give_up_(give_up) {}
 
   std::string begin_tls(const std::string& host) {
     context_.reset(::SSL_CTX_new(::TLS_client_method()));

@@ -42,8 +42,8 @@ RunnerSetup setup_of(const std::shared_ptr<World>& world) {
       world, emulator::EmulatedGpuOptions{.processors = 2, .seeded_bugs = true});
   s.options.device.processors = 2;
   s.options.device.groups = 1;  // so that each warp takes stages
-  s.options.step_deadline =
-      std::chrono::seconds(10);  // of the kernels' clock; passes at once when all are stuck
+  // Of the kernels' clock; passes at once when all are stuck.
+  s.options.step_deadline = std::chrono::seconds(10);
   return s;
 }
 

@@ -64,8 +64,8 @@ struct EmulatedGpuOptions {
   bool seeded_bugs = false;  // compile ARK_BUG places in; Options::bug chooses
   bool as_ptx = false;       // what NVRTC makes of kernels, interpreted (ptx/), in place of g++'s
   std::shared_ptr<ptx::WorkLog> work = nullptr;  // as PTX: counts what blocks do (ptx/work_log.h)
-  std::function<void(cuda::KernelSource&)> change =
-      {};  // as PTX: of a source before it is compiled, to plant faults
+  // As PTX: of a source before it is compiled, to plant faults.
+  std::function<void(cuda::KernelSource&)> change = {};
 };
 
 class EmulatedGpu final : public cuda::Gpu {

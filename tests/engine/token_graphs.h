@@ -36,8 +36,8 @@ struct TokenGraphOptions {
   // their own: a one multiplies them.
   bool is_apart = false;
   uint64_t seed = 1;
-  bool filled =
-      true;  // false: large constants hold whatever is there, and take no memory while nobody reads them
+  // false: large constants hold whatever is there, and take no memory while nobody reads them.
+  bool filled = true;
 };
 
 // Builds the graph line by line; random weights follow from the seed and the order of calls.

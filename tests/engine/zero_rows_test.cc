@@ -215,8 +215,8 @@ TEST(ZeroRows, WhatMayNotBeZerosIsRefused) {
     EXPECT_TRUE(
         has(borders([](auto& b) { b.pop_back(); }), "its borders are not those of parts of all ranks"));
     EXPECT_TRUE(has(borders([](auto& b) { b[1] -= 1; }), "not those of the rank's part of a table"));
-    EXPECT_TRUE(
-        has(borders([](auto& b) { b[0] -= 1; }), "its ends disagree on the rows"));  // the peer's part
+    // The peer's part.
+    EXPECT_TRUE(has(borders([](auto& b) { b[0] -= 1; }), "its ends disagree on the rows"));
     EXPECT_TRUE(has(error([&](Program& p) {
                       each(p, code, [&](Phase& phase, Variant& v) {
                         phase.operands[v.code == OpCode::kSendRows ? 1 : phase.operands.size() - 4] = {

@@ -89,6 +89,12 @@ def test_comments_are_wrapped_by_hand_within_120_columns():
                 if len(line) > 120 and line.lstrip().startswith("//")]
 
 
+def test_no_comment_tears_its_declaration():
+    """`int count =` above `0;  // ...` is what the formatter makes of a comment that is too long: it belongs above."""
+    torn = re.compile(r"^(?!\s*(?://|#))[^/\n]*(?:(?:=|\()\n\s[^/\n]*[;,{]|[\w>*&]\n\s+\w+(?:\{.*\})?;) +// ", re.M)
+    assert not [f"{named(path)}: {match[0]!r}" for path in sources(*FOLDERS) for match in torn.finditer(path.read_text())]
+
+
 def code_folders():
     return sorted({path.parent for path in sources(*FOLDERS[:-1])})
 

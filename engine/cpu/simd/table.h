@@ -34,8 +34,8 @@ struct MatMul {
   // What to compute: rows [first_row, last_row) of the columns of panels [first_panel, last_panel).
   int64_t first_row = 0, last_row = 0, first_panel = 0, last_panel = 0;
   float* packed = nullptr;  // room for last_row - first_row rows of packed_row(k) floats
-  bool is_packed =
-      false;  // an earlier product of the same rows has filled it: only w, epilogue and out differ
+  // An earlier product of the same rows has filled it: only w, epilogue and out differ.
+  bool is_packed = false;
 };
 
 // Of x as any precision packs it: blocks of 8 at least with their scales, the last of them and slabs padded.

@@ -84,8 +84,8 @@ i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
 // A counter that has reached a value means that an instance is complete, which says so itself.
 void StepTables::read_needs(const std::vector<cuda::Wait>& waits) {
   std::map<std::pair<u64, u64>, int32_t> complete;
-  std::vector<int32_t>
-      sent;  // and not yet received: ranks are alike, so a peer's arrive when the own ones do
+  // Sent and not yet received: ranks are alike, so a peer's arrive when the own ones do.
+  std::vector<int32_t> sent;
   for (std::size_t n = 0; n < instances_.size(); ++n) {
     const Instance& i = instances_[n];
     std::vector<int32_t>& needed = needs_.emplace_back();

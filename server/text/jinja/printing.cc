@@ -137,8 +137,8 @@ class Printer {
   void write_list(const Value& value) {
     const auto& items = value.as_list().items;
     const bool tuple = !json_ && value.is_flavor(List::Flavor::kTuple);
-    const std::string name =
-        value.is_sequence() ? "" : std::string(value.type_name()) + "(";  // dict_keys([...])
+    // As in dict_keys([...]).
+    const std::string name = value.is_sequence() ? "" : std::string(value.type_name()) + "(";
     const std::string close = tuple ? (items.size() == 1 ? ",)" : ")") : "]";
     write_items(name + (tuple ? "(" : "["), items, name.empty() ? close : close + ")",
                 [this](const Value& item) { write(item); });

@@ -21,8 +21,8 @@ std::string_view strip(std::string_view text, const std::optional<std::string>& 
 inline void charge_case(std::string_view text, Budget& budget) { budget.charge_bytes(6 * text.size()); }
 std::string capitalize(std::string_view text);
 std::string title(std::string_view text);  // str.title(): words are runs of letters
-std::string title_words(
-    std::string_view text);  // Jinja's filter: words begin behind blanks, hyphens and brackets
+// Jinja's filter: words begin behind blanks, hyphens and brackets.
+std::string title_words(std::string_view text);
 
 // Parts of the text; the list of them is charged for.
 using Parts = std::vector<std::string_view>;

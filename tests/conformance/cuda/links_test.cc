@@ -65,8 +65,8 @@ TEST(PostedLinks, FourRanksLeasesAndBarriersChangeNothing) {
 // Devices run the phases of rows that are not zeros as those of all rows.
 TEST(PostedLinks, RowsOfZerosChangeNothing) {
   const auto prompt = random_tokens(9, 5);
-  const DecoderModel model =
-      llama_tokens({.kv_heads = 2, .vocabulary = 4099});  // so many that ranks share the table
+  // So many that ranks share the table.
+  const DecoderModel model = llama_tokens({.kv_heads = 2, .vocabulary = 4099});
   for (const Link link : {Link::kDirect, Link::kPosted}) {
     RunnerSetup setup = one_launch(2, link);
     const Program program = compile(model, setup).programs[0];

@@ -25,8 +25,8 @@ std::mutex mutex;
 std::map<uint64_t, uint64_t> blocks;  // device memory: address -> bytes
 
 struct Stream {
-  std::shared_ptr<std::atomic<bool>> is_busy =
-      std::make_shared<std::atomic<bool>>(false);  // with its last launch
+  // With its last launch.
+  std::shared_ptr<std::atomic<bool>> is_busy = std::make_shared<std::atomic<bool>>(false);
   std::jthread work;
 };
 struct Event {

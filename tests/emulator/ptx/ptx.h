@@ -24,8 +24,8 @@ namespace ark::emulator::ptx {
 struct Value {
   enum Kind : uint8_t { kConstant, kRegister, kSpecial, kParameter, kLocal, kSink } kind = kConstant;
   bool is_negated = false;  // !%p
-  uint64_t number =
-      0;  // or the register's index, the Special, the offset among the function's parameters or locals
+  // Its value, or the register's index, the Special, the offset among the function's parameters or locals.
+  uint64_t number = 0;
 };
 enum Special : uint64_t { kThread, kBlock, kBlockThreads, kGridBlocks, kLane, kClock };
 
@@ -81,8 +81,8 @@ struct Function {
 struct Module {
   std::string name;
   std::unordered_map<std::string, std::unique_ptr<Function>> functions;
-  std::unordered_map<std::string, std::unique_ptr<std::vector<uint64_t>>>
-      tables;  // .global with their content
+  // .global with their content.
+  std::unordered_map<std::string, std::unique_ptr<std::vector<uint64_t>>> tables;
 };
 
 // Where shared memory begins in its window: not at 0, so that an address taken for an offset is noticed.

@@ -251,8 +251,8 @@ class Thread {
     std::byte* locals;
     std::vector<uint64_t> registers;
     std::vector<bool> written;
-    std::vector<uint32_t>
-        known;  // by register, where work is counted: the round behind which its value is there
+    // By register, where work is counted: the round behind which its value is there.
+    std::vector<uint32_t> known;
     std::vector<std::byte> parameters;  // but the arguments
 
     Frame(const Function& f, const std::byte* arguments, std::byte* locals)

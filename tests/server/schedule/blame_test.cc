@@ -222,8 +222,8 @@ TEST(Records, NameWhatHinderedTheSteps) {
     ASSERT_TRUE(record);
     EXPECT_EQ(record->total.sum(), record->total_ns());
     for (Shares shares : {record->total, record->to_first, record->pause}) {
-      shares[Cause::kPrompt] = shares[Cause::kTokens] =
-          0;  // a busy machine may make them as long as it likes
+      // A busy machine may make them as long as it likes.
+      shares[Cause::kPrompt] = shares[Cause::kTokens] = 0;
       EXPECT_EQ(named_in_steps(shares), cause) << text_of(named(shares)).name;
     }
     EXPECT_EQ(record->total[cause], 20 * 2'000'000);

@@ -70,12 +70,11 @@ TEST_F(Order, NobodyWaitsForEver) {
 // Who cannot be in time any more goes behind those who can, but not for ever.
 TEST(Slots, OneOfSixteenGoesToWhoIsLate) {
   SchedulerState state(test::small_limits(), {.max_sequences = 1, .slo_ttft = 1});
-  const Turns::Clock::time_point now{std::chrono::seconds(100)};
-  state.now = now;
+  state.now = Turns::Clock::time_point(std::chrono::seconds(100));
   const auto come = [&](std::chrono::seconds waited) {
     GenerateRequest request;
     request.prompt = {1, 2, 3};
-    const auto s = make_sequence(std::move(request), {}, now - waited);
+    const auto s = make_sequence(std::move(request), {}, state.now - waited);
     s->arrival = 1 + state.counts.finished++;
     arrive(state, *s);
     state.waiting.push_back(s);
@@ -85,7 +84,7 @@ TEST(Slots, OneOfSixteenGoesToWhoIsLate) {
   std::vector<int> turns;
   for (int slot = 1; slot <= 40; ++slot) {
     come({});
-    give_slots(state, now);
+    give_slots(state);
     ASSERT_EQ(state.running.size(), 1u);
     if (turns.size() < late.size() && state.running[0] == late[turns.size()]) turns.push_back(slot);
     state.free_slots.push_back(state.running[0]->slot);
