@@ -98,7 +98,7 @@ def until(condition, what, seconds=PATIENCE):
 
 
 def takes_at_most(seconds, measure, tries=3):
-    """That the seconds which `measure` returns are no more. A busy machine may be late once or twice; what waits
+    """That the seconds (or what else time is in) which `measure` returns are no more. A busy machine may be late once or twice; what waits
     for the wrong thing is late each time."""
     taken = []
     while not taken or taken[-1] > seconds:

@@ -11,7 +11,7 @@ import time
 import numpy
 import pytest
 
-from ark_server import BINARY, ROOT, TINY, skip_without_nvrtc
+from ark_server import BINARY, ROOT, TINY, skip_without_nvrtc, takes_at_most
 from timed_server import FIRST, GAP, TimedServer
 
 GPT2 = TINY.with_name("tiny-random-gpt2")  # its table of positions bounds the context
@@ -308,18 +308,22 @@ def test_joules_a_token(tmp_path):
             part.write_text(str(int(1e7 * (time.monotonic() - start))))
             part.rename(energy)
 
+    def times_too_many():
+        run = bench(*arguments, ARK_POWERCAP=str(tmp_path))
+        assert run.returncode == 0, run.stderr
+        figures = json.loads(run.stdout)
+        times = figures["decode_joules"]["2"] / (10 * figures["decode_ms"]["2"] / 1000 / 2)  # two tokens a step
+        assert times > 1 / 4
+        return times
+
     burning = threading.Thread(target=burn)
     burning.start()
     try:
-        run = bench(*arguments, ARK_POWERCAP=str(tmp_path))
+        # The mean beside the median step, and counters that are 2 ms old: more on a busy machine.
+        takes_at_most(8, times_too_many)
     finally:
         done.set()
         burning.join()
-    assert run.returncode == 0, run.stderr
-    figures = json.loads(run.stdout)
-    # Two tokens a step; the median step beside the mean, and counters that are 2 ms old, or more on a busy machine.
-    wanted = 10 * figures["decode_ms"]["2"] / 1000 / 2
-    assert wanted / 4 < figures["decode_joules"]["2"] < wanted * 8
     run = bench(*arguments[:-3], ARK_POWERCAP=str(tmp_path / "nowhere"))
     assert "not readable: no package in" in run.stderr and "J a token" not in run.stdout
 
