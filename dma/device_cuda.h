@@ -245,10 +245,29 @@ ARK_DEVICE T ld_global(const T* p, Site = {}) {
   }
   return v;
 }
+// A plain store of 2, 4, 8 or 16 bytes, where the compiler cannot tell that p is into global memory: without it the
+// machine finds out, each time.
 template <class T>
 ARK_DEVICE void st_global(T* p, T v, Site = {}) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
-  *p = v;
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  if constexpr (sizeof(T) == 2) {
+    u16 x;
+    memcpy(&x, &v, 2);
+    asm volatile("st.global.u16 [%0], %1;" ::"l"(p), "h"(x) : "memory");
+  } else if constexpr (sizeof(T) == 4) {
+    u32 x;
+    memcpy(&x, &v, 4);
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    u32x2 x;
+    memcpy(&x, &v, 8);
+    asm volatile("st.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(x.x), "r"(x.y) : "memory");
+  } else {
+    u32x4 x;
+    memcpy(&x, &v, 16);
+    asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+  }
 }
 // Asks for p's line of 128 bytes in L2, so that a later load finds it there. It reads nothing, orders nothing and is
 // waited for by nobody.

@@ -88,6 +88,27 @@ ARK_DEVICE Block open_block(const LoopParameters& p, u64 step, u32 turn, RingCur
 // All consumer threads of the block.
 ARK_DEVICE void consumers_sync(dev::Site site = dev::Site::here()) { dev::bar_sync(1, kConsumers, site); }
 
+// take(e, load(e)) for elements [first, last), each thread's kConsumers apart: kCount loads under way at once, where a
+// loop of one would wait for each. load() is called for elements of the thread's own, maybe twice; take() stands in
+// the code once.
+template <int kCount, class Index, class Load, class Take>
+ARK_DEVICE void in_turns(const Block& b, Index first, Index last, Load load, Take take) {
+  ARK_ROLLED
+  for (Index begin = first + b.thread; begin < last; begin += kCount * kConsumers) {
+    decltype(load(begin)) v[kCount];
+    ARK_UNROLL
+    for (int i = 0; i < kCount; ++i)
+      v[i] = load(begin + i * kConsumers < last ? begin + i * kConsumers : begin);
+    const Index end = dev::min(last, begin + kCount * kConsumers);
+    ARK_ROLLED
+    for (Index e = begin; e < end; e += kConsumers) {
+      take(e, v[0]);
+      ARK_UNROLL
+      for (int i = 0; i + 1 < kCount; ++i) v[i] = v[i + 1];
+    }
+  }
+}
+
 // ---- giving up. The threads of a block must leave as one: whoever gives up says so, and goes on to the next
 // barrier that asks.
 

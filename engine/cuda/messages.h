@@ -29,7 +29,7 @@ ARK_DEVICE bool raise_peer(Block& b, const Instance& i, const Message& m, u64 by
   if (m.link == LinkKind::kPosted) return post_request(b.p, b.step, i, m, bytes);
   u64* counter = at<u64>(m.counter);
   if (m.link == LinkKind::kDevice) {
-    dev::red_release_add<dev::Scope::sys>(counter, u64{1});
+    dev::red_release_add<dev::Scope::gpu>(counter, u64{1});  // of a rank of this launch
   } else {
     // Release: publishes what all processors wrote into the slot, or that they have read it. A store will do:
     // one at a time writes the word, and messages of a channel end in order.
@@ -66,12 +66,12 @@ ARK_DEVICE bool signal_arrival(Block& b, const Instance& i, const Message& m) {
     if (!is_last_through(b, i) || ARK_BUG(lost_request)) return true;
     return raise_peer(b, i, m, static_cast<u64>(b.words->sent_bytes));
   }
-  // Release: publishes the block's stores into the slot.
+  // Release: publishes the block's stores into the slot, to a rank of this launch.
   if (ARK_BUG(lost_doorbell) && b.processor == 1) return true;
   if (ARK_BUG(block_scope_arrival)) {
     dev::red_release_add<dev::Scope::cta>(at<u64>(m.counter), u64{1});
   } else {
-    dev::red_release_add<dev::Scope::sys>(at<u64>(m.counter), u64{1});
+    dev::red_release_add<dev::Scope::gpu>(at<u64>(m.counter), u64{1});
   }
   return true;
 }

@@ -41,9 +41,9 @@ ARK_DEVICE void copy_pages(const Block& b) {
       const u64 bytes = caches[k].page_bytes;
       const dev::u32x4* from = at<const dev::u32x4>(caches[k].base + static_cast<u64>(copy.from) * bytes);
       dev::u32x4* to = at<dev::u32x4>(caches[k].base + static_cast<u64>(copy.to) * bytes);
-      ARK_ROLLED
-      for (u64 i = static_cast<u64>(b.thread); i < bytes / 16; i += kConsumers)
-        dev::st_global(to + i, dev::ld_global(from + i));
+      in_turns<4>(
+          b, 0, static_cast<i32>(bytes / 16), [&](i32 i) { return dev::ld_global(from + i); },
+          [&](i32 i, const dev::u32x4& v) { dev::st_global(to + i, v); });
     }
     i32* tokens = at<i32>(b.rank->page_tokens);
     const i64 size = b.rank->page_size;

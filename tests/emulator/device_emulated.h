@@ -186,7 +186,7 @@ ARK_DEVICE T ld_global(const T* p, Site at = Site::here()) {
 }
 template <class T>
 ARK_DEVICE void st_global(T* p, T v, Site at = Site::here()) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   emulator::ark_emulator_write(p, &v, sizeof(T), at.place);
 }
 ARK_DEVICE void prefetch(const void* p, Site at = Site::here()) {

@@ -20,16 +20,15 @@ struct Angles {
   }
   // What a head has for threads: a pair, or an element behind the rotated ones.
   ARK_DEVICE i32 pairs() const { return dim - half; }
-  ARK_DEVICE void rotate(const float* x, i32 j, float* out) const {
-    if (j >= half) {
-      out[j + half] = dev::ld_global(x + j + half);
-      return;
-    }
+  // put(d, v) for the elements that pair `j` of a head comes to.
+  template <class Put>
+  ARK_DEVICE void rotate(const float* x, i32 j, Put put) const {
+    if (j >= half) return put(j + half, dev::ld_global(x + j + half));
     const i32 one = kInterleaved ? 2 * j : j, other = kInterleaved ? 2 * j + 1 : j + half;
     const float a = dev::ld_global(x + one), b = dev::ld_global(x + other);
     const float c = dev::ld_nc(cos + j), s = dev::ld_nc(sin + j);
-    out[one] = a * c - b * s;
-    out[other] = a * s + b * c;
+    put(one, a * c - b * s);
+    put(other, a * s + b * c);
   }
 };
 
@@ -44,7 +43,8 @@ struct Rotary : Quiet {
       for (i32 i = call.b.thread; i < heads * angles.pairs(); i += kConsumers) {
         const Division head = divide(i, angles.pairs());
         const i64 row = (t * heads + head.quotient) * angles.dim;
-        angles.rotate(call.operand<const float>(0) + row, head.rest, call.operand<float>(4) + row);
+        angles.rotate(call.operand<const float>(0) + row, head.rest,
+                      [&](i32 d, float v) { dev::st_global(call.operand<float>(4) + row + d, v); });
       }
     }
   }
@@ -82,8 +82,8 @@ struct KvStore {
       numbers[i] = number(x + d + i);
       if constexpr (kHasScales) numbers[i] = factor == 0 ? 0.0f : numbers[i] * factor;
     }
-    *reinterpret_cast<typename Type::Pack*>(reinterpret_cast<E*>(part) + row * dim + d) =
-        Type::narrow(numbers);
+    dev::st_global(reinterpret_cast<typename Type::Pack*>(reinterpret_cast<E*>(part) + row * dim + d),
+                   Type::narrow(numbers));
   }
 
   // The size of the largest of a head's numbers, as bits: NaN is larger than infinity.
@@ -106,9 +106,10 @@ struct KvStore {
     const bool is_finite = bits < 0x7f800000u, is_zero = is_finite && most < kKvLeast;
     const float factor = is_finite && !is_zero ? format.largest / most : 0.0f;
     if (call.b.lane == 0)
-      reinterpret_cast<float*>(part + format.code_bytes(size, dim))[row] = is_zero     ? 0.0f
-                                                                           : is_finite ? most / format.largest
-                                                                                       : most;
+      dev::st_global(reinterpret_cast<float*>(part + format.code_bytes(size, dim)) + row,
+                     is_zero     ? 0.0f
+                     : is_finite ? most / format.largest
+                                 : most);
     ARK_ROLLED
     for (i32 d = call.b.lane * Type::kPack; d < dim; d += 32 * Type::kPack)
       store(x, factor, part, row, dim, d);
@@ -120,34 +121,60 @@ template <class E>
 struct KvAppend : Quiet {
   using Store = KvStore<E, false>;
 
-  // x [KH, dim] of a token. A warp takes a head where its scale is asked for.
-  ARK_DEVICE static void append(const Call& call, const float* x, u8* pages, i32 dim, const PagePlace& to) {
-    const i32 heads = call.size_at(0), size = call.size_at(1), packs = dim / Store::Type::kPack;
-    const i64 each = Store::Type::kFormat.head_bytes(size, dim);
+  using Type = typename Store::Type;
+
+  // x [KH, dim] of a token: a warp takes a head.
+  ARK_DEVICE static void append_scaled(const Call& call, const float* x, u8* pages, i32 dim,
+                                       const PagePlace& to) {
+    const i32 heads = call.size_at(0), size = call.size_at(1);
+    const i64 each = Type::kFormat.head_bytes(size, dim);
     u8* const parts = pages + to.page * heads * each;
-    if constexpr (Store::kHasScales) {
-      ARK_ROLLED
-      for (i32 h = call.b.warp; h < heads; h += kConsumerWarps)
-        Store::store_scaled(call, x + h * dim, parts + h * each, size, to.row, dim);
-    } else {
-      ARK_ROLLED
-      for (i32 i = call.b.thread; i < heads * packs; i += kConsumers) {
-        const Division head = divide(i, packs);
-        Store::store(x + head.quotient * dim, 1, parts + head.quotient * each, to.row, dim,
-                     head.rest * Store::Type::kPack);
-      }
-    }
+    ARK_ROLLED
+    for (i32 h = call.b.warp; h < heads; h += kConsumerWarps)
+      Store::store_scaled(call, x + h * dim, parts + h * each, size, to.row, dim);
+  }
+
+  // Of a token: packs of its keys, then of its values.
+  ARK_DEVICE static void append(const Call& call, i64 token, const PagePlace& to) {
+    const i32 heads = call.size_at(0), size = call.size_at(1), key = call.size_at(2), value = call.size_at(3);
+    const i32 keys = heads * key / Type::kPack, values = heads * value / Type::kPack;
+    struct Numbers {
+      float of[Type::kPack];
+    };
+    in_turns<4>(
+        call.b, 0, keys + values,
+        [&](i32 i) {
+          const float* const x = i < keys ? call.operand<const float>(0) + token * heads * key
+                                          : call.operand<const float>(1) + token * heads * value;
+          const i32 first = (i < keys ? i : i - keys) * Type::kPack;
+          Numbers numbers;
+          ARK_UNROLL
+          for (int n = 0; n < Type::kPack; ++n) numbers.of[n] = dev::ld_global(x + first + n);
+          return numbers;
+        },
+        [&](i32 i, const Numbers& numbers) {
+          const i32 dim = i < keys ? key : value;
+          const Division head = divide(i < keys ? i : i - keys, dim / Type::kPack);
+          u8* const part = (i < keys ? call.operand<u8>(2) : call.operand<u8>(3)) +
+                           (to.page * heads + head.quotient) * Type::kFormat.head_bytes(size, dim);
+          dev::st_global(
+              reinterpret_cast<typename Type::Pack*>(reinterpret_cast<E*>(part) + to.row * dim) + head.rest,
+              Type::narrow(numbers.of));
+        });
   }
 
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i32 heads = call.size_at(0), key = call.size_at(2), value = call.size_at(3);
     for (i64 t = tiles.first; t < tiles.last; ++t) {
       const PagePlace to(call, t, call.size_at(1));
-      ARK_ROLLED
-      for (int which = 0; which < 2; ++which) {
-        const i32 dim = which == 0 ? key : value;
-        append(call, call.operand<const float>(which) + t * heads * dim, call.operand<u8>(2 + which), dim,
-               to);
+      if constexpr (Store::kHasScales) {
+        ARK_ROLLED
+        for (int which = 0; which < 2; ++which) {
+          const i32 dim = call.size_at(2 + which);
+          append_scaled(call, call.operand<const float>(which) + t * call.size_at(0) * dim,
+                        call.operand<u8>(2 + which), dim, to);
+        }
+      } else {
+        append(call, t, to);
       }
     }
   }
@@ -190,11 +217,13 @@ struct RotaryAppend : Quiet {
           const i32 d = behind - pairs;
           value_here[d] = dev::ld_global(call.operand<const float>(5) + tile * value + d);
         } else if (behind >= 0) {
-          angles.rotate(call.operand<const float>(4) + tile * dim, behind, key_here);
+          angles.rotate(call.operand<const float>(4) + tile * dim, behind,
+                        [&](i32 d, float v) { key_here[d] = v; });
         } else {
           const Division query = divide(i, pairs);
           const i64 row = (t * heads + first + query.quotient) * dim;
-          angles.rotate(call.operand<const float>(0) + row, query.rest, call.operand<float>(6) + row);
+          angles.rotate(call.operand<const float>(0) + row, query.rest,
+                        [&](i32 d, float v) { dev::st_global(call.operand<float>(6) + row + d, v); });
         }
       }
       consumers_sync();

@@ -298,8 +298,8 @@ struct Attention : Quiet {
         write(row0 + r, d, maximum, sum, value);
       } else {
         float* to = partial(row0 + r, split);
-        to[d] = value;
-        if (d == 0) to[kValue] = maximum, to[kValue + 1] = sum;
+        dev::st_global(to + d, value);
+        if (d == 0) dev::st_global(to + kValue, maximum), dev::st_global(to + kValue + 1, sum);
       }
     }
     consumers_sync();

@@ -35,12 +35,6 @@ ARK_DEVICE float epilogue(u32 bits, float v, const EpilogueTerms& terms) {
   return v;
 }
 
-// An element of a weight.
-template <class W>
-ARK_DEVICE float weight_at(const W* p) {
-  return dev::to_f32(dev::ld_nc(p));
-}
-
 // What bodies without messages of their own have.
 struct Quiet {
   static constexpr bool kSends = false;

@@ -341,16 +341,16 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
     for (i32 t = static_cast<i32>(own.first); t < end; ++t) {
       const StreamTile tile(body.tiles, t);
       body.run_tile(tile);
-      if (body.tiles.groups == 1) {
-        body.write(tile.panel);
-        continue;
+      if (body.tiles.groups > 1) {
+        body.hand_in(tile, body.weights() - 1);
+        if (body.s.arrivals == 0) continue;  // who reads the output adds them up
+        ++handed;
+        if (tile.group + 1 < body.tiles.groups && t + 1 < end) continue;  // the next is of the same output
+        const bool is_last = body.join(tile, handed);
+        handed = 0;
+        if (!is_last) continue;
       }
-      body.hand_in(tile, body.weights() - 1);
-      if (body.s.arrivals == 0) continue;  // who reads the output adds them up
-      ++handed;
-      if (tile.group + 1 < body.tiles.groups && t + 1 < end) continue;  // the next is of the same output
-      if (body.join(tile, handed)) body.write(tile.panel);
-      handed = 0;
+      body.write(tile.panel);  // the one place: it is much code
     }
   }
 };

@@ -16,11 +16,12 @@ ARK_DEVICE float rest_of(float x) {
 template <class X>
 ARK_DEVICE void store_x(float* x, i64 element, float v) {
   if constexpr (sizeof(X) == sizeof(float)) {
-    x[element] = v;
+    dev::st_global(x + element, v);
   } else {
     X* part = reinterpret_cast<X*>(x + (element & ~i64{7})) + (element & 7);
-    part[0] = dev::from_f32<X>(v);
-    part[8] = ARK_BUG(rest_left_out) ? part[0] : dev::from_f32<X>(rest_of<X>(v));
+    const X high = dev::from_f32<X>(v);
+    dev::st_global(part, high);
+    dev::st_global(part + 8, ARK_BUG(rest_left_out) ? high : dev::from_f32<X>(rest_of<X>(v)));
   }
 }
 

@@ -41,7 +41,7 @@ struct Pointwise : Quiet {
       ARK_UNROLL
       for (int n = 0; n < Expression::kInputs; ++n)
         in[n] = dev::ld_global(call.operand<const float>(n) + place(call, n, i));
-      call.operand<float>(kOperands - 1)[i] = Expression::apply(in);
+      dev::st_global(call.operand<float>(kOperands - 1) + i, Expression::apply(in));
     }
   }
 };
@@ -55,10 +55,11 @@ struct Send : Quiet {
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const Tiles own = bytes(call, tiles);
-    u32* to = at<u32>(call.slot(call.messages[0]));
-    ARK_ROLLED
-    for (i64 i = own.first / 4 + call.b.thread; i < own.last / 4; i += kConsumers)
-      dev::st_global(to + i, dev::ld_global(call.operand<const u32>(0) + i));
+    const u32* const from = call.operand<const u32>(0) + own.first / 4;
+    u32* const to = at<u32>(call.slot(call.messages[0])) + own.first / 4;
+    in_turns<8>(
+        call.b, 0, static_cast<i32>((own.last - own.first) / 4),
+        [&](i32 i) { return dev::ld_global(from + i); }, [&](i32 i, u32 v) { dev::st_global(to + i, v); });
   }
 };
 
@@ -85,20 +86,32 @@ struct RecvReduce : Quiet {
     }
   }
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i64 end = dev::min(tiles.last * kElementTile, call.product(0)), width = call.size_at(4);
+    const i64 first = tiles.first * kElementTile, end = dev::min(tiles.last * kElementTile, call.product(0));
+    const u32 width = static_cast<u32>(call.size_at(4)), column = static_cast<u32>(first % width);
     const u32 bits = static_cast<u32>(call.i.sizes[5]);
     const float* parts[kRanks];
     ARK_UNROLL
-    for (int r = 0; r < kRanks; ++r) parts[r] = part_of<float>(call, r);
-    ARK_ROLLED
-    for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers) {
+    for (int r = 0; r < kRanks; ++r) parts[r] = part_of<float>(call, r) + first;
+    const float* const bias = call.operand<const float>(8);
+    const float* const residual = call.operand<const float>(9) + first;
+    float* const out = call.operand<float>(10) + first;
+    struct Loaded {
       float part[kRanks];
-      ARK_UNROLL
-      for (int r = 0; r < kRanks; ++r) part[r] = dev::ld_global(parts[r] + i);
-      call.operand<float>(10)[i] = epilogue(
-          bits, sum<0, kRanks>(part),
-          epilogue_terms(bits, call.operand<const float>(8), i % width, call.operand<const float>(9), i));
-    }
+      EpilogueTerms terms;
+    };
+    in_turns<4>(
+        call.b, 0, static_cast<i32>(end - first),
+        [&](i32 i) {
+          Loaded v;
+          ARK_UNROLL
+          for (int r = 0; r < kRanks; ++r) v.part[r] = dev::ld_global(parts[r] + i);
+          // No call: loads under way are waited for there.
+          v.terms = epilogue_terms(bits, bias, (column + static_cast<u32>(i)) % width, residual, i);
+          return v;
+        },
+        [&](i32 i, const Loaded& v) {
+          dev::st_global(out + i, epilogue(bits, sum<0, kRanks>(v.part), v.terms));
+        });
   }
 };
 
@@ -107,14 +120,14 @@ struct RecvConcat : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i64 width = call.size_at(0);
     for (i64 t = tiles.first; t < tiles.last; ++t) {
-      i64 begin = t * width;
+      u32* out = call.operand<u32>(10) + t * width;
       for (int r = 0; r < call.b.rank->ranks; ++r) {
-        const i64 n = call.size_at(1 + r);
+        const i32 n = call.size_at(1 + r);
         const u32* part = part_of<u32>(call, r) + t * n;
-        ARK_ROLLED
-        for (i64 k = call.b.thread; k < n; k += kConsumers)
-          call.operand<u32>(10)[begin + k] = dev::ld_global(part + k);
-        begin += n;
+        in_turns<4>(
+            call.b, 0, n, [&](i32 k) { return dev::ld_global(part + k); },
+            [&](i32 k, u32 v) { dev::st_global(out + k, v); });
+        out += n;
       }
     }
   }

@@ -71,10 +71,17 @@ struct ProductOutput : Quiet {
     const Place to = output_at(panel, e);
     return to.is_there ? call.operand<float>(4) + to.element : nullptr;
   }
+  ARK_DEVICE void put_first_sum(i32 panel, int e, float v) const {
+    if constexpr (kKeepsHere) {
+      *first_sum(panel, e) = v;
+    } else if (float* to = first_sum(panel, e)) {
+      dev::st_global(to, v);
+    }
+  }
   ARK_DEVICE void keep_first(i32 panel) const {
     ARK_ROLLED
     for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) {
-      if (float* to = first_sum(panel, e)) *to = tile_sums[e];
+      put_first_sum(panel, e, tile_sums[e]);
     }
   }
 
@@ -143,7 +150,7 @@ struct ProductOutput : Quiet {
   ARK_DEVICE void hand_in(const StreamTile& tile, int weight) const {
     float* to = partials(weight * tiles.groups + tile.group, tile.panel);
     ARK_ROLLED
-    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) to[e] = tile_sums[e];
+    for (int e = call.b.thread; e < rows * kPanel; e += kConsumers) dev::st_global(to + e, tile_sums[e]);
   }
 
   // Behind hand_in() of `handed` groups. True: those were the last of the output, tile_sums is the sum of all.
@@ -202,8 +209,10 @@ struct ProductOutput : Quiet {
         if (kKeepsHere && at_once < weights()) {  // the first sum waits where the last will be
           if (is_last) *first_sum(panel, e) = tile_sums[e];
           tile_sums[e] = sum;
-        } else if (float* to = is_last ? tile_sums + e : first_sum(panel, e)) {
-          *to = sum;
+        } else if (is_last) {
+          tile_sums[e] = sum;
+        } else {
+          put_first_sum(panel, e, sum);
         }
       }
     }

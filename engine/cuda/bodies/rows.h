@@ -16,10 +16,10 @@ struct TableRow {
       : from(reinterpret_cast<const W*>(table) + (panel == 0 ? row * width : row / panel * width * panel)),
         column(panel == 0 ? 0 : static_cast<i32>(row % panel)),
         panel(panel) {}
-  ARK_DEVICE float at(i32 k) const {
-    if (panel == 0) return weight_at(from + k);
+  // As it is stored: what waits for it comes later.
+  ARK_DEVICE W at(i32 k) const {
     const i32 turn = has_turned_rows(panel, sizeof(W)) ? k % kTurn * kTurn : 0;
-    return weight_at(from + static_cast<i64>(k) * panel + (column ^ turn));
+    return dev::ld_nc(from + (panel == 0 ? k : static_cast<i64>(k) * panel + (column ^ turn)));
   }
 };
 template <int kBits, BlockTerms kTerms>
@@ -49,9 +49,13 @@ struct Embed : Quiet {
       const i64 row = static_cast<i64>(dev::ld_global(call.operand<const Index>(0) + t)) - call.size_at(3);
       const bool is_here = row >= 0 && row < rows;
       const TableRow<W> from(call.operand<const u8>(1), is_here ? row : 0, width, panel, call.size_at(4));
+      float* const out = call.operand<float>(2) + t * width;
+      const i32 there = is_here ? width : 0;
+      in_turns<4>(
+          call.b, 0, there, [&](i32 k) { return from.at(k); },
+          [&](i32 k, decltype(from.at(0)) v) { dev::st_global(out + k, dev::to_f32(v)); });
       ARK_ROLLED
-      for (i32 k = call.b.thread; k < width; k += kConsumers)
-        call.operand<float>(2)[t * width + k] = is_here ? from.at(k) : 0.0f;
+      for (i32 k = there + call.b.thread; k < width; k += kConsumers) dev::st_global(out + k, 0.0f);
     }
   }
 };
@@ -221,7 +225,8 @@ struct Softmax : Quiet {
       for (i32 k = call.b.lane; k < n; k += 32) sum += dev::exp(dev::ld_global(x + k) - top);
       sum = dev::warp_sum(sum);
       ARK_ROLLED
-      for (i32 k = call.b.lane; k < n; k += 32) out[k] = dev::exp(dev::ld_global(x + k) - top) / sum;
+      for (i32 k = call.b.lane; k < n; k += 32)
+        dev::st_global(out + k, dev::exp(dev::ld_global(x + k) - top) / sum);
     }
   }
 };
@@ -229,13 +234,14 @@ struct Softmax : Quiet {
 // (x [T, ...], out [R, ...]) of four bytes. Size: elements of a row.
 struct SelectRows : Quiet {
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
-    const i64 n = call.size_at(0);
+    const i32 n = call.size_at(0);
     const StepRow* rows = record_array<StepRow>(call.b, StepArray::kRows);
     for (i64 r = tiles.first; r < tiles.last; ++r) {
-      const u32* from = call.operand<const u32>(0) + dev::ld_global(&rows[r].token) * n;
-      ARK_ROLLED
-      for (i64 k = call.b.thread; k < n; k += kConsumers)
-        call.operand<u32>(1)[r * n + k] = dev::ld_global(from + k);
+      const u32* from = call.operand<const u32>(0) + static_cast<i64>(dev::ld_global(&rows[r].token)) * n;
+      u32* const out = call.operand<u32>(1) + r * n;
+      in_turns<4>(
+          call.b, 0, n, [&](i32 k) { return dev::ld_global(from + k); },
+          [&](i32 k, u32 v) { dev::st_global(out + k, v); });
     }
   }
 };
@@ -255,8 +261,8 @@ struct Copy : Quiet {
       const i64 first = call.size_at(5 + 2 * o), n = call.size_at(6 + 2 * o);
       const i64 end = dev::min(tiles.last * kElementTile, rows * n);
       for (i64 i = tiles.first * kElementTile + call.b.thread; i < end; i += kConsumers)
-        call.operand<u32>(1 + o)[i] =
-            dev::ld_global(call.operand<const u32>(0) + i / n * width + first + i % n);
+        dev::st_global(call.operand<u32>(1 + o) + i,
+                       dev::ld_global(call.operand<const u32>(0) + i / n * width + first + i % n));
     }
   }
 };

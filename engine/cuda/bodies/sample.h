@@ -28,6 +28,13 @@ struct Sample : Quiet {
 
   ARK_DEVICE explicit Sample(const Call& c) : call(c) {}
 
+  // f(token, logit) for the thread's tokens, in order.
+  template <class F>
+  ARK_DEVICE void for_logits(F f) const {
+    in_turns<4>(
+        call.b, 0, vocabulary, [&](i32 t) { return dev::ld_global(logits + t); }, f);
+  }
+
   // ---- logit_bias and penalties, in place: nobody reads the row's logits afterwards
 
   ARK_DEVICE void add_bias() const {
@@ -45,7 +52,7 @@ struct Sample : Quiet {
       for (i32 j = i; j < row.bias_count; ++j) {
         if (entries[j].token == token) v += entries[j].value;
       }
-      logits[token] = v;
+      dev::st_global(logits + token, v);
     }
     consumers_sync();
   }
@@ -85,7 +92,7 @@ struct Sample : Quiet {
       v = v > 0 ? v / row.sampling.repetition_penalty : v * row.sampling.repetition_penalty;
       v -= row.sampling.frequency_penalty * static_cast<float>(generated);
       if (generated != 0) v -= row.sampling.presence_penalty;
-      logits[t] = v;
+      dev::st_global(logits + t, v);
     }
     consumers_sync();
   }
@@ -131,14 +138,12 @@ struct Sample : Quiet {
     for (int shift = 60; shift >= 0; shift -= 4) {
       ARK_ROLLED
       for (int digit = 0; digit < kDigits; ++digit) own[digit * kConsumers] = 0;
-      ARK_ROLLED
-      for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
-        const float logit = dev::ld_global(logits + t);
+      for_logits([&](i32 t, float logit) {
         const u64 key = key_of(logit, t);
-        if (key < least || !(logit > -infinity())) continue;
-        if (shift < 60 && key >> (shift + 4) != prefix) continue;
+        if (key < least || !(logit > -infinity())) return;
+        if (shift < 60 && key >> (shift + 4) != prefix) return;
         own[(static_cast<int>(key >> shift) & 15) * kConsumers] += measure(logit, by_weight);
-      }
+      });
       add_up_digits();
       int digit = 15;
       ARK_ROLLED
@@ -152,11 +157,9 @@ struct Sample : Quiet {
   // What the kept tokens weigh that top_p asks for.
   ARK_DEVICE u64 wanted_weight(u64 least) const {
     u64 total = 0;
-    ARK_ROLLED
-    for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
-      const float logit = dev::ld_global(logits + t);
+    for_logits([&](i32 t, float logit) {
       if (key_of(logit, t) >= least && logit > -infinity()) total += measure(logit, true);
-    }
+    });
     total = sum_of(call.b.scratch, total);
     const double wanted = static_cast<double>(row.sampling.top_p) * static_cast<double>(total);
     u64 whole = static_cast<u64>(wanted);
@@ -242,11 +245,9 @@ struct Sample : Quiet {
     const double top = dev::ld_global(logits + token_of(best));
     if (top == -from_bits(0x7ff0000000000000ull)) return top;
     double sum = 0;
-    ARK_ROLLED
-    for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) {
-      const float logit = dev::ld_global(logits + t);
+    for_logits([&](i32, float logit) {
       if (logit > -infinity()) sum += exp_f64(logit - top);
-    }
+    });
     sum = sum_of(call.b.scratch, sum);
     return top + log_f64(sum);
   }
@@ -287,7 +288,8 @@ struct Sample : Quiet {
     if (to != nullptr && (row.flags & kWantLogits) != 0) {
       float* raw = at<float>(results + call.b.p.logits) + number * vocabulary;
       ARK_ROLLED
-      for (i32 t = call.b.thread; t < vocabulary; t += kConsumers) raw[t] = dev::ld_global(logits + t);
+      for (i32 t = call.b.thread; t < vocabulary; t += kConsumers)
+        dev::st_global(raw + t, dev::ld_global(logits + t));
     }
     if (row.bias_count > 0) {
       consumers_sync();  // the raw logits are copied

@@ -27,7 +27,7 @@ bool takes_up(const StepTables& t, const Instance& i) {
 // Where ranks share the table: of one that has the rows of all tokens.
 Work embed(const StepTables& t, const Instance& i, Tiles tiles) {
   Work row = loads(1);
-  row += element_loop(t.size_at(i, 0), true);
+  row += at_once(4, t.size_at(i, 0), true);
   return row.times(tiles.last - tiles.first);
 }
 
@@ -92,10 +92,13 @@ Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
   const int32_t heads = t.size_at(i, 0), pack = elements_at_once(format);
   Work token = loads(2);
   token.cycles += kCall;
-  for (const int which : {2, 3}) {
-    const int32_t dim = t.size_at(i, which);
-    token += format.has_scales() ? scaled_head(dim, pack).times(up(heads, kConsumerWarps))
-                                 : element_loop(int64_t{heads} * dim / pack);
+  const int32_t key = t.size_at(i, 2), value = t.size_at(i, 3);
+  if (format.has_scales()) {
+    for (const int32_t dim : {key, value}) token += scaled_head(dim, pack).times(up(heads, kConsumerWarps));
+  } else {
+    const int64_t packs = int64_t{heads} * (key + value) / pack;
+    token += at_once(4, packs);
+    token.cycles += turns(packs) * kCall;
   }
   return token.times(tiles.last - tiles.first);
 }
@@ -121,7 +124,7 @@ Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
 
 Work select_rows(const StepTables& t, const Instance& i, Tiles tiles) {
   Work row = loads(1);
-  row += element_loop(t.size_at(i, 0));
+  row += at_once(4, t.size_at(i, 0));
   Work all = row.times(tiles.last - tiles.first);
   return all += loads(1);
 }
@@ -226,22 +229,19 @@ Work pointwise(const StepTables& t, const Instance& i, Tiles tiles) {
 
 Work send(const StepTables& t, const Instance& i, Tiles tiles) {
   const int64_t all = t.product(i, 0) * 4;
-  return element_loop(
+  return at_once(
+      8,
       (std::min<int64_t>(tiles.last * kSendTile, all) - std::min<int64_t>(tiles.first * kSendTile, all)) / 4);
 }
 
-// The epilogue's loads begin behind a branch, which the parts are waited for at.
 Work recv_reduce(const StepTables& t, const Instance& i, Tiles tiles) {
-  const Work parts = element_loop(std::min<int64_t>(tiles.last * kElementTile, t.product(i, 0)) -
-                                  tiles.first * kElementTile);
-  Work all = parts;
-  if ((static_cast<u32>(i.sizes[5]) & (kEpilogueBias | kEpilogueResidual)) != 0) all += loads(parts.loads);
-  return all;
+  return at_once(4,
+                 std::min<int64_t>(tiles.last * kElementTile, t.product(i, 0)) - tiles.first * kElementTile);
 }
 
 Work recv_concat(const StepTables& t, const Instance& i, Tiles tiles) {
   Work row;
-  for (int r = 0; r < t.program().ranks; ++r) row += element_loop(t.size_at(i, 1 + r));
+  for (int r = 0; r < t.program().ranks; ++r) row += at_once(4, t.size_at(i, 1 + r));
   return row.times(tiles.last - tiles.first);
 }
 

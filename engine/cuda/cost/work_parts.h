@@ -35,4 +35,12 @@ inline Work element_loop(int64_t elements, bool far = false) {
   return w;
 }
 
+// Of so many elements a thread's loads are under way at once (in_turns).
+inline Work at_once(int32_t count, int64_t elements, bool far = false) {
+  const int32_t rounds = up(turns(elements), count);
+  Work w = far ? loads(0, rounds) : loads(rounds);
+  w.cycles = rounds * kLoopTurn + turns(elements) * 20.0;
+  return w;
+}
+
 }  // namespace ark::cuda::cost

@@ -228,11 +228,14 @@ ARK_DEVICE void use_memory(Results& to, const EveryParameters& p) {
   st_global(reinterpret_cast<f32x4*>(own), four);
   st_global(reinterpret_cast<u32x2*>(own) + 2, u32x2{7, as_u32(four.y)});
   st_global(reinterpret_cast<u32*>(own) + 6, as_u32(four.z));
+  st_global(reinterpret_cast<u16*>(own) + 14, static_cast<u16>(as_u32(four.x)));
+  st_global(reinterpret_cast<u16*>(own) + 15, static_cast<u16>(thread_id()));
   sync();
   const u8* const other = p.bytes + block_id() * kBytesOfABlock + 1024 + (32 * thread_id() ^ 32);
   ARK_KEEP(ld_global(reinterpret_cast<const f32x4*>(other)).z);
   ARK_KEEP(ld_global(reinterpret_cast<const u32x2*>(other) + 2).y);
   ARK_KEEP(ld_global(reinterpret_cast<const u32*>(other) + 6));
+  ARK_KEEP(ld_global(reinterpret_cast<const u32*>(other) + 7));
 }
 
 // From block 0 to block 1, in the last bytes of block 0.
