@@ -278,18 +278,25 @@ def run_fuzzer(totals, name):
     totals.add(name, result, time.monotonic() - start, log)
 
 
-def obtain_nvrtc():
-    """The CUDA compiler without a toolkit or a GPU, 90 MB: what it makes of kernels is tested wherever it can be had."""
-    if any(Path("/usr/local/cuda/lib64").glob("libnvrtc.so*")):
-        return True
-    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+def obtain(name, missing):
+    """What scripts/requirements-NAME.txt lists; `missing`: what goes without it."""
     try:
-        for command in [ROOT / "scripts" / "venv.sh"], [*pip, "-r", ROOT / "scripts" / "requirements-nvrtc.txt"]:
+        for command in [ROOT / "scripts" / "venv.sh"], [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                                                        "-r", ROOT / "scripts" / f"requirements-{name}.txt"]:
             subprocess.run(command, timeout=300, check=True)
         return True
     except (subprocess.SubprocessError, OSError):
-        print("NVRTC cannot be had: the tests of compiled kernels will be skipped", file=sys.stderr)
+        print(f"{name} cannot be had: {missing}", file=sys.stderr)
         return False
+
+
+def obtain_nvrtc():
+    """The CUDA compiler without a toolkit or a GPU, 90 MB, and its disassembler, 5 MB, which not every toolkit has: what
+    it makes of kernels is tested wherever they can be had."""
+    if not Path("/usr/local/cuda/bin/nvdisasm").exists():
+        obtain("nvdisasm", "what the instructions of compiled kernels are is not tested")
+    return (any(Path("/usr/local/cuda/lib64").glob("libnvrtc.so*")) or
+            obtain("nvrtc", "the tests of compiled kernels will be skipped"))
 
 
 def main():

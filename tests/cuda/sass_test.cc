@@ -1,5 +1,5 @@
 // What the compiler makes of the loops of known models, without a GPU: registers, spills, shared memory and
-// size of code of each architecture against budget.json.
+// size of code of each architecture against budget.json, what each body's instructions are against sass_shape.json.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +16,10 @@
 #include "engine/cuda/image.h"
 #include "engine/cuda/nvrtc.h"
 #include "engine/program/kv_codec.h"
+#include "tests/cuda/sass_shape.h"
 #include "tests/engine/token_graphs.h"
 #include "tests/fixtures.h"
+#include "tests/scratch_folder.h"
 
 namespace ark::cuda {
 namespace {
@@ -85,6 +87,60 @@ std::size_t instruction_bytes(const std::vector<std::byte>& cubin) {
   return bytes;
 }
 
+// What tensor cores are given in a matrix product's two loops: a warp's own piece (all columns of the panel times eight
+// rows) and a shared one (16 columns, its share of the tile's rows), each times the two parts of x.
+int products_of(const std::string& function, int row_block) {
+  int panel = 0, path = 0;
+  const auto numbers =
+      function.find(">, ") != std::string::npos ? function.find(">, ") + 3 : function.find(", ") + 2;
+  if (!function.starts_with("MatMul<") ||
+      std::sscanf(function.c_str() + numbers, "%d, (MatMulPath)%d", &panel, &path) != 2 || path == 0)
+    return 0;
+  const int columns = panel / 16, parts = kConsumerWarps / columns;
+  return 2 * (columns + (row_block / 8 + parts - 1) / parts);
+}
+
+// What each body's machine code is made of, where there is a nvdisasm.
+class ShapeBudget {
+ public:
+  ShapeBudget() : nvdisasm_(test::find_nvdisasm()) {
+    std::ifstream in(test::source_root() / "tests/cuda/sass_shape.json");
+    budget_ = nlohmann::json::parse(in);
+  }
+  bool has_tool() const { return nvdisasm_.has_value(); }
+  void check(const std::string& model, const std::string& arch, const std::vector<std::byte>& cubin) const {
+    const auto& held = budget_.at("held");
+    if (!nvdisasm_) return;
+    const bool is_held =
+        held.contains(model) && std::find(held[model].begin(), held[model].end(), arch) != held[model].end();
+    if (!is_held && !std::getenv("ARK_FULL")) return;
+    const bool has_bulk = std::atoi(arch.c_str() + 3) >= 90;
+    const int row_block = (arch == "sm_89" || arch == "sm_120" ? kSmallTiles : kLargeTiles).row_block;
+    const auto shapes = test::shapes_of(cubin, *nvdisasm_, folder_.path());
+    ASSERT_TRUE(shapes.contains("produce")) << "nvdisasm's text was not understood";
+    for (const auto& [function, shape] : shapes) {
+      const std::string what = model + " " + arch + " " + function;
+      const std::string body = function.substr(0, function.find('<'));
+      const auto most = [&](const char* kind) { return budget_.at("at most").at(kind).value(body, 0); };
+      EXPECT_LE(shape.local, most("local")) << what << ": loads and stores of local memory";
+      EXPECT_LE(shape.generic, most("generic")) << what << ": generic loads and stores";
+      EXPECT_LE(shape.system, most("system")) << what << ": fences of the system";
+      EXPECT_LE(shape.rolled, most("rolled")) << what << ": loops that wait for each load";
+      EXPECT_EQ(shape.products, products_of(function, row_block)) << what << ": products on tensor cores";
+      const bool streams = function == "produce";
+      EXPECT_EQ(shape.bulk_copies, streams && has_bulk ? 1 : 0) << what << ": bulk copies";
+      if (streams) {
+        EXPECT_EQ(shape.async_copies > 0, !has_bulk) << what << ": copies of single threads";
+      }
+    }
+  }
+
+ private:
+  std::optional<std::filesystem::path> nvdisasm_;
+  nlohmann::json budget_;
+  test::ScratchFolder folder_;
+};
+
 TEST_F(Sass, KeepsToTheBudget) {
   std::ifstream in(test::source_root() / "tests/cuda/budget.json");
   const auto budget = nlohmann::json::parse(in);
@@ -94,6 +150,7 @@ TEST_F(Sass, KeepsToTheBudget) {
     return arch == "sm_80" || arch == "sm_90a" || arch == "sm_100";
   };
   constexpr std::string_view kModelOfOthers = "llama-1b-bf16";
+  const ShapeBudget shapes;
   for (const char* name : {"gpt2-124m-f16", "smollm2-135m-f32", "llama-1b-bf16", "llama-1b-u4"}) {
     for (const auto& [arch, limit] : budget.at("arch").items()) {
       const auto& known = compiler_->architectures();
@@ -122,8 +179,60 @@ TEST_F(Sass, KeepsToTheBudget) {
       EXPECT_LE(facts.static_shared + static_cast<int>(layout.total), shared) << name << " " << arch;
       EXPECT_LE(instruction_bytes(code.cubin), limit.at("code").get<std::size_t>()) << name << " " << arch;
       EXPECT_LE(seconds, limit.at("seconds").get<double>()) << name << " " << arch;
+      shapes.check(name, arch, code.cubin);
     }
   }
+  if (!shapes.has_tool())
+    GTEST_SKIP()
+        << "registers and sizes are held, but not what bodies are made of: no nvdisasm (the wheel of "
+           "scripts/requirements-nvdisasm.txt, or ARK_NVDISASM)";
+}
+
+// In the words of each architecture.
+TEST(SassText, CountsWhatWouldBeADefect) {
+  const auto shape = [](std::initializer_list<const char*> lines) {
+    test::SassText text;
+    text.read("        .type           $ark_loop$_ZN3ark4cuda7produceERKNS0_14LoopParametersE,@function\n");
+    for (const char* line : lines) text.read(line);
+    return text.shapes().at("produce");
+  };
+  EXPECT_EQ(shape({"        /*0010*/                   STL.64 [R1+0x8], R4 ;\n",
+                   "        /*0020*/              @!P0 LDL.LU R7, [R1] ;\n"})
+                .local,
+            2);
+  EXPECT_EQ(shape({"        /*0010*/                   LD.E.64 R4, [R2.64+0x28] ;\n",        // sm_80
+                   "        /*0020*/               @P1 LD.E R4, desc[UR8][R2.64+0x28] ;\n",  // sm_90a
+                   "        /*0030*/                   ST.E.U16 desc[UR8][R2.64], R4 ;\n",
+                   "        /*0040*/                   LDG.E.STRONG.GPU R4, desc[UR8][R2.64] ;\n",
+                   "        /*0050*/                   STS.128 [R2], R4 ;\n"})
+                .generic,
+            3);
+  EXPECT_EQ(shape({"        /*0010*/                   MEMBAR.ALL.GPU ;\n",
+                   "        /*0020*/                   MEMBAR.ALL.SYS ;\n",
+                   "        /*0030*/                   MEMBAR.SC.SYS ;\n"})
+                .system,
+            2);
+  constexpr const char* kHead = ".L_x_7:\n";
+  constexpr const char* kLoad =
+      "        /*0010*/                   LDG.E.STRONG.GPU R5, desc[UR4][R2.64] ;\n";
+  constexpr const char* kStore = "        /*0020*/                   STG.E desc[UR4][R2.64], R5 ;\n";
+  constexpr const char* kBack = "        /*0030*/              @!P0 BRA `(.L_x_7) ;\n";
+  EXPECT_EQ(shape({kHead, kLoad, kStore, kBack}).rolled, 1);
+  EXPECT_EQ(shape({kHead, kLoad, kBack, kStore, kBack}).rolled, 1) << "`continue`";
+  EXPECT_EQ(shape({kHead, kLoad, kLoad, kLoad, kLoad, kStore, kBack}).rolled, 0) << "four at once";
+  EXPECT_EQ(shape({kLoad, kHead, kStore, kBack, kLoad}).rolled, 0) << "outside";
+  EXPECT_EQ(
+      shape({".L_x_6:\n", kLoad, kHead, kLoad, kStore, kBack, kStore, "    /*0040*/    BRA `(.L_x_6) ;\n"})
+          .rolled,
+      1)
+      << "the innermost";
+  const test::SassShape other =
+      shape({"        /*0010*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;\n",
+             "        /*0020*/                   UBLKCP.S.G [UR8], [UR6], UR9, desc[UR4] ;\n",
+             "        /*0030*/                   LDGSTS.E.BYPASS.128 [R3], [R4.64] ;\n"});
+  EXPECT_EQ(other.products, 1);
+  EXPECT_EQ(other.bulk_copies, 1);
+  EXPECT_EQ(other.async_copies, 1);
 }
 
 // Attention and appending in the types that no model above has, which those of a GPU without options are.
