@@ -52,8 +52,8 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   static constexpr int kColumnGroups = kPanel / 16, kRowParts = kConsumerWarps / kColumnGroups;
   static constexpr int kOctets = (kRowBlock / 8 + kRowParts - 1) / kRowParts,
                        kKept = kOctets * 4;  // sums of a lane
-  static constexpr int kXAhead =
-      kRowBlock * kPieceRows / 4 / kConsumers;  // quarters of x that a thread fetches ahead
+  // Quarters of x that a thread fetches ahead.
+  static constexpr int kXAhead = kRowBlock * kPieceRows / 4 / kConsumers;
 
   // Scratch: borders of pieces; sums of the tile [rows][kPanel]; gated: those of its first weight; sums that wait for
   // their right neighbours in the tree; x; sums of pieces. Elements of the first sums are touched by thread

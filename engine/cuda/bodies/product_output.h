@@ -48,8 +48,8 @@ struct ProductOutput : Quiet {
   const Stream& s;
   const StreamTiles tiles;
   const u32 bits;  // of the epilogue
-  float*
-      tile_sums;  // in scratch: [rows][kPanel]; element e is touched by thread e % kConsumers only, but where said
+  // In scratch: [rows][kPanel]; element e is touched by thread e % kConsumers only, but where said.
+  float* tile_sums;
   // Of the tile.
   i32 row0 = 0, rows = 0;
   EpilogueTerms terms[kAtOnce];  // of the first elements
@@ -191,8 +191,8 @@ struct ProductOutput : Quiet {
     for (i32 i = call.b.thread; i < at_once * each * quarters; i += kConsumers) {
       const Division place = divide(i, quarters);
       const float* first = from + place.quotient * size * group + place.rest * 4;
-      const dev::f32x4 sum =
-          sum_of_groups(first, group, size);  // the emulator misses what is returned in place
+      // The emulator misses what is returned in place.
+      const dev::f32x4 sum = sum_of_groups(first, group, size);
       *reinterpret_cast<dev::f32x4*>(sums + i * 4) = sum;
     }
     consumers_sync();

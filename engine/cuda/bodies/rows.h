@@ -67,8 +67,8 @@ struct Embed : Quiet {
 template <bool kRms, class X>
 struct Norm : Quiet {
   static constexpr int kHeld = kRms ? 8 : 4;  // elements that a thread holds, with what they are scaled by
-  static constexpr int kRoom =
-      2 * kConsumerWarps;  // floats at the start of the scratch; behind: a row taken up
+  // Floats at the start of the scratch; behind: a row taken up.
+  static constexpr int kRoom = 2 * kConsumerWarps;
 
   ARK_DEVICE static float block_sum(const Call& call, float v, float* room) {
     v = dev::warp_sum(v);
