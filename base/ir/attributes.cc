@@ -50,12 +50,16 @@ template Attribute::Attribute(Key<int64_t>, int64_t);
 template Attribute::Attribute(Key<double>, double);
 template Attribute::Attribute(Key<std::string>, std::string);
 template Attribute::Attribute(Key<std::vector<int64_t>>, std::vector<int64_t>);
+template Attribute::Attribute(Key<std::vector<double>>, std::vector<double>);
+template Attribute::Attribute(Key<std::vector<std::string>>, std::vector<std::string>);
 template Attribute::Attribute(Key<Shape>, Shape);
 template Attribute::Attribute(Key<Tensor>, Tensor);
 template void Attributes::set(Key<int64_t>, int64_t);
 template void Attributes::set(Key<double>, double);
 template void Attributes::set(Key<std::string>, std::string);
 template void Attributes::set(Key<std::vector<int64_t>>, std::vector<int64_t>);
+template void Attributes::set(Key<std::vector<double>>, std::vector<double>);
+template void Attributes::set(Key<std::vector<std::string>>, std::vector<std::string>);
 template void Attributes::set(Key<Shape>, Shape);
 template void Attributes::set(Key<Tensor>, Tensor);
 

@@ -42,7 +42,8 @@ Row row_of(const pointwise::Row& from) {
 std::vector<Row> make_rows() {
   const std::vector<AttributeType> reduction{key::kAxes, key::kKeepdims, key::kNoopWithEmptyAxes},
       window{key::kGroup, key::kStrides, key::kDilations, key::kPads, key::kAutoPad},
-      pool{key::kKernelShape, key::kStrides, key::kDilations, key::kPads, key::kAutoPad, key::kCeilMode};
+      pool{key::kKernelShape, key::kStrides, key::kDilations, key::kPads, key::kAutoPad, key::kCeilMode},
+      recurrent{key::kDirection, key::kActivations, key::kActivationParameters, key::kClip};
   const auto with = [](std::vector<AttributeType> some, const std::vector<AttributeType>& more) {
     some.insert(some.end(), more.begin(), more.end());
     return some;
@@ -70,6 +71,8 @@ std::vector<Row> make_rows() {
     {Op::kNonZero, "NonZero"},
     {Op::kCompress, "Compress", {key::kAxis}},
     {Op::kUnique, "Unique", {key::kAxis, key::kSorted}},
+    {Op::kLookup, "Lookup"},
+    {Op::kBitCast, "BitCast", {key::kTo}},
     {Op::kDepthToSpace, "DepthToSpace", {key::kBlocksize, key::kMode}},
     {Op::kSpaceToDepth, "SpaceToDepth", {key::kBlocksize, key::kMode}},
     {Op::kReverseSequence, "ReverseSequence", {key::kBatchAxis, key::kTimeAxis}},
@@ -87,6 +90,7 @@ std::vector<Row> make_rows() {
     {Op::kArgMax, "ArgMax", {key::kAxis, key::kKeepdims, key::kSelectLastIndex}},
     {Op::kArgMin, "ArgMin", {key::kAxis, key::kKeepdims, key::kSelectLastIndex}},
     {Op::kCumSum, "CumSum", {key::kAxis, key::kExclusive, key::kReverse}},
+    {Op::kCumProd, "CumProd", {key::kAxis, key::kExclusive, key::kReverse}},
     {Op::kTopK, "TopK", {key::kAxis, key::kLargest, key::kSorted, key::kTopK}},
     {Op::kSoftmax, "Softmax", {key::kAxis}},
     {Op::kLogSoftmax, "LogSoftmax", {key::kAxis}},
@@ -96,6 +100,9 @@ std::vector<Row> make_rows() {
     {Op::kBatchNorm, "BatchNorm", {key::kEpsilon}},
     {Op::kLpNorm, "LpNorm", {key::kAxis, key::kP}},
     {Op::kLrn, "Lrn", {key::kAlpha, key::kBeta, key::kBias, key::kSize}},
+    {Op::kDft, "Dft", {key::kAxis, key::kInverse, key::kOnesided}},
+    {Op::kMelWeightMatrix, "MelWeightMatrix", {key::kTo}},
+    {Op::kDet, "Det"},
     {Op::kMatMul, "MatMul", {key::kTransA, key::kTransB, key::kAccuracyLevel}},
     {Op::kExpertMatMul, "ExpertMatMul"},
     {Op::kEinsum, "Einsum", {key::kEquation}},
@@ -105,6 +112,14 @@ std::vector<Row> make_rows() {
     {Op::kAveragePool, "AveragePool", with(pool, {key::kCountIncludePad})},
     {Op::kGlobalAveragePool, "GlobalAveragePool"},
     {Op::kGlobalMaxPool, "GlobalMaxPool"},
+    {Op::kMaxUnpool, "MaxUnpool", {key::kKernelShape, key::kStrides, key::kPads, key::kShape}},
+    {Op::kCol2Im, "Col2Im", {key::kShape, key::kKernelShape, key::kStrides, key::kDilations, key::kPads}},
+    {Op::kDeformConv, "DeformConv", with(window, {key::kOffsetGroup, key::kKernelShape})},
+    {Op::kGridSample, "GridSample", {key::kMode, key::kPaddingMode, key::kAlignCorners}},
+    {Op::kRoiAlign, "RoiAlign",
+     {key::kMode, key::kCoordinateTransformationMode, key::kOutputShape, key::kSamplingRatio, key::kScale}},
+    {Op::kMaxRoiPool, "MaxRoiPool", {key::kOutputShape, key::kScale}},
+    {Op::kNonMaxSuppression, "NonMaxSuppression", {key::kCenterPointBox}},
     {Op::kResize, "Resize",
      {key::kMode, key::kCoordinateTransformationMode, key::kNearestMode, key::kCubicCoeffA,
       key::kExcludeOutside, key::kAntialias, key::kKeepAspectRatioPolicy, key::kAxes, key::kSizes}},
@@ -116,6 +131,10 @@ std::vector<Row> make_rows() {
     {Op::kMatMulNBits, "MatMulNBits", {key::kK, key::kN, key::kBits, key::kBlockSize, key::kAccuracyLevel}},
     {Op::kAttention, "Attention", {key::kScale, key::kCausal, key::kWindow, key::kSoftcap, key::kCleanNan, key::kEvicts}},
     {Op::kRotary, "Rotary", {key::kInterleaved, key::kRotaryDim, key::kHeadAxis}},
+    {Op::kRnn, "Rnn", recurrent},
+    {Op::kGru, "Gru", with(recurrent, {key::kLinearBeforeReset})},
+    {Op::kLstm, "Lstm", with(recurrent, {key::kInputForget})},
+    {Op::kTreeEnsemble, "TreeEnsemble", {key::kN, key::kAggregate}},
     {Op::kPagedAttention, "PagedAttention", {key::kCache, key::kScale, key::kWindow, key::kSoftcap}},
     {Op::kSelectRows, "SelectRows"},
     {Op::kAllReduce, "AllReduce"},

@@ -60,6 +60,9 @@ enum class Op : unsigned char {
   kNonZero,          // (x) -> i64 [rank, n], n data-dependent
   kCompress,         // (x, condition) {axis?}
   kUnique,           // (x) -> up to 4 outputs {axis?, sorted}
+  kLookup,           // (x, keys [n], values [n], default, of one element) -> values' type: the value of the first key that
+                     // equals the element (NaN equals NaN)
+  kBitCast,          // (x) {to}: the same bits as another type of as many
   kDepthToSpace, kSpaceToDepth,  // {blocksize, mode}
   kReverseSequence,              // (x, lengths) {batch_axis, time_axis}
   kEyeLike,                      // (x) {k, to}
@@ -68,7 +71,7 @@ enum class Op : unsigned char {
   kReduceL1, kReduceL2, kReduceSumSquare, kReduceLogSum, kReduceLogSumExp,
                // (x, axes i64?) {axes: ints? (absent: all), keepdims, noop_with_empty_axes}
   kArgMax, kArgMin,  // (x) -> i64 {axis, keepdims, select_last_index}
-  kCumSum,           // (x, axis scalar?) {axis?, exclusive, reverse}
+  kCumSum, kCumProd,  // (x, axis scalar?) {axis?, exclusive, reverse}
   kTopK,             // (x, k i64?) -> (values, indices i64) {axis, largest, sorted, k: Shape of one?}
   kSoftmax, kLogSoftmax,  // (x) {axis}: over one axis
   // -- normalization; statistics in f32. The normalized axes are axis..rank-1
@@ -77,6 +80,26 @@ enum class Op : unsigned char {
   kGroupNorm,     // (x [N,C,...], scale [C]?, bias [C]?) {groups, epsilon}; InstanceNorm has groups = C
   kBatchNorm,     // (x, scale, bias, mean, variance) {epsilon}
   kLpNorm, kLrn,  // {axis, p}; {alpha, beta, bias, size}
+  // -- signals and matrices
+  kDft,  // (x [..., 1 or 2: real, or real and imaginary], length scalar?, axis scalar?) {axis?, inverse, onesided}: the
+         // discrete Fourier transform along one axis, cut or filled with zeros to `length`. Onesided: of a real x the
+         // first length / 2 + 1 coefficients, [..., 2]; inverse, of these the real x, [..., 1]
+  kMelWeightMatrix,  // (bins, length, rate, lower edge, upper edge: scalars) -> [length / 2 + 1, bins] {to}
+  kDet,              // (x [..., M, M]) -> [...]
+  // -- recurrent layers. T steps, N rows, D directions, H units, G gates a unit (1, 3 and 4)
+  kRnn, kGru, kLstm,  // (x [T, N, D, G * H]: the input's product with all that is added to it, in ONNX's order of gates;
+                      //  r [D, G * H, H], lengths i32 [N]?, h [D, N, H]?, then
+                      //  of kGru: r's bias of the hidden gate [D, H]?; of kLstm: c [D, N, H]?, peepholes [D, 3 * H]?)
+                      // -> (y [T, D, N, H], y_h [D, N, H], of kLstm: y_c [D, N, H])
+                      // {direction: forward|reverse|bidirectional, activations: names of pointwise operators or
+                      //  Affine, as many for each direction, activation_parameters: two for each, clip: 0 = none,
+                      //  linear_before_reset (kGru), input_forget (kLstm)}
+  // -- trees
+  kTreeEnsemble,  // (x [N, F], roots i64 [t], nodes i64 [n, 5]: feature, comparison (0 <=, 1 <, 2 >=, 3 >, 4 ==, 5 !=), next
+                  //  if it holds, next if not, whether NaN goes where it holds; thresholds [n], leaves i64 [m, 2]: its
+                  //  first weight and how many; targets i64 [w], weights [w]) -> [N, targets]. A next below 0 is leaf
+                  //  -1 - next, all others stand behind their node
+                  // {N: targets, aggregate: SUM|AVERAGE|MIN|MAX of all trees; AVERAGE divides by their number}
   // -- products
   kMatMul,  // (a, b) numpy's matmul, f32 accumulation; {trans_a, trans_b: swap the last two axes of a / b; accuracy_level:
             // what a may be rounded to, numbered as MatMulNBits does: 4 is 8 bits, 0 leaves it to the engine}. A factor
@@ -90,6 +113,17 @@ enum class Op : unsigned char {
   kConvTranspose,  // the same and {output_padding, output_shape}
   kMaxPool, kAveragePool,  // {kernel_shape, strides, pads, dilations, ceil_mode, count_include_pad}; MaxPool -> (y, indices?)
   kGlobalAveragePool, kGlobalMaxPool,
+  kMaxUnpool,  // (x, indices, output shape i64?) {kernel_shape, strides, pads, shape: Shape?}
+  kCol2Im,     // (x [N, C * taps, places], image shape i64?, block shape i64?) {shape: Shape?, kernel_shape?, strides,
+               // dilations, pads}: the sum of overlapping blocks
+  kDeformConv,  // (x, w, offset, bias?, mask?) {group, offset_group, kernel_shape, strides, dilations, pads}
+  kGridSample,  // (x [N, C, ...], grid [N, ..., axes]) {mode: linear|nearest|cubic, padding_mode: zeros|border|reflection,
+                // align_corners}
+  kRoiAlign,    // (x, rois [R, 4], batch indices [R]) {mode: avg|max, coordinate_transformation_mode, output_shape: 2 ints,
+                // sampling_ratio, scale}
+  kMaxRoiPool,  // (x, rois [R, 5]) {output_shape: 2 ints, scale}
+  kNonMaxSuppression,  // (boxes [N, B, 4], scores [N, C, B], most scalar?, overlap scalar?, score scalar?) -> i64 [n, 3]
+                       // {center_point_box}; n data-dependent
   kResize,  // (x) and ONNX's attributes; scales / sizes as inputs
   // -- integer products and quantization (decoded by the importer where a kernel exists)
   kQuantizeLinear, kDequantizeLinear,  // (x, scale, zero_point?) {axis, block_size}; Dequantize: {zero_point: int = 0,

@@ -24,6 +24,10 @@ void sigmoid_of(OpContext& c, double alpha) {  // x sigmoid(alpha x)
                             : c.emit(Op::kQuickGelu, {c.input(0)}, {{key::kAlpha, alpha}});
 }
 void swish(OpContext& c) { sigmoid_of(c, c.attr_float("alpha", 1)); }
+void swiglu(OpContext& c) {
+  swish(c);
+  c.outputs[0] = binary(c, Op::kMul, c.outputs[0], c.input(1));
+}
 void quick_gelu(OpContext& c) {
   sigmoid_of(c, c.attr_float("alpha", pointwise::row_of(Op::kQuickGelu)->p.fallback));
 }
@@ -38,9 +42,13 @@ void fast_gelu(OpContext& c) { gelu_with_bias(c, "tanh"); }
 
 std::span<const Entry> activation_table() {
   static constexpr Entry kTable[] = {
-      {kOnnx, "Shrink", shrink},           {kOnnx, "Swish", swish},
-      {kMicrosoft, "Gelu", by_row},        {kMicrosoft, "BiasGelu", bias_gelu},
-      {kMicrosoft, "FastGelu", fast_gelu}, {kMicrosoft, "QuickGelu", quick_gelu},
+      {kOnnx, "Shrink", shrink},
+      {kOnnx, "Swish", swish},
+      {kOnnx, "SwiGLU", swiglu},
+      {kMicrosoft, "Gelu", by_row},
+      {kMicrosoft, "BiasGelu", bias_gelu},
+      {kMicrosoft, "FastGelu", fast_gelu},
+      {kMicrosoft, "QuickGelu", quick_gelu},
   };
   return kTable;
 }

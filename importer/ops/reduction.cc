@@ -36,15 +36,16 @@ void arg(OpContext& c) {
                          {key::kSelectLastIndex, c.attr_int("select_last_index", 0)}});
 }
 
-void cum_sum(OpContext& c) {
+template <Op op>
+void cumulative(OpContext& c) {
   Attributes attributes{{key::kExclusive, c.attr_int("exclusive", 0)},
                         {key::kReverse, c.attr_int("reverse", 0)}};
   const auto axis = known_ints(c, 1);
   if (axis && axis->size() == 1) {
     attributes.set(key::kAxis, c.axis((*axis)[0], c.rank(0)));
-    c.outputs[0] = c.emit(Op::kCumSum, {c.input(0)}, attributes);
+    c.outputs[0] = c.emit(op, {c.input(0)}, attributes);
   } else {
-    c.outputs[0] = c.emit(Op::kCumSum, {c.input(0), c.input(1)}, attributes);
+    c.outputs[0] = c.emit(op, {c.input(0), c.input(1)}, attributes);
   }
 }
 
@@ -117,7 +118,8 @@ std::span<const Entry> reduction_table() {
       {kOnnx, "ReduceLogSumExp", reduce<Op::kReduceLogSumExp>},
       {kOnnx, "ArgMax", arg<Op::kArgMax>},
       {kOnnx, "ArgMin", arg<Op::kArgMin>},
-      {kOnnx, "CumSum", cum_sum},
+      {kOnnx, "CumSum", cumulative<Op::kCumSum>},
+      {kOnnx, "CumProd", cumulative<Op::kCumProd>},
       {kOnnx, "TopK", top_k},
       {kOnnx, "Softmax", softmax<Op::kSoftmax>},
       {kOnnx, "LogSoftmax", softmax<Op::kLogSoftmax>},

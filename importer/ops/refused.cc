@@ -16,9 +16,6 @@ void sequence(OpContext& c) {
       "only");
 }
 void text(OpContext& c) { c.unsupported("string operators are not supported; tokenize outside the model"); }
-void recurrent(OpContext& c) {
-  c.unsupported("recurrent layers are not supported; export an attention or convolution model");
-}
 
 }  // namespace
 
@@ -47,9 +44,6 @@ std::span<const Entry> refused_table() {
       {kOnnx, "StringSplit", text},
       {kOnnx, "RegexFullMatch", text},
       {kOnnx, "TfIdfVectorizer", text},
-      {kOnnx, "LSTM", recurrent},
-      {kOnnx, "GRU", recurrent},
-      {kOnnx, "RNN", recurrent},
   };
   return kTable;
 }

@@ -8,6 +8,7 @@
 namespace ark::ops {
 
 inline constexpr std::string_view kOnnx = "";
+inline constexpr std::string_view kMl = "ai.onnx.ml";
 inline constexpr std::string_view kMicrosoft = "com.microsoft";
 
 struct Entry {
@@ -34,6 +35,11 @@ std::span<const Entry> attention_table();
 std::span<const Entry> fused_attention_table();
 std::span<const Entry> grouped_query_table();
 std::span<const Entry> experts_table();
+std::span<const Entry> recurrent_table();
+std::span<const Entry> vision_table();
+std::span<const Entry> signal_table();
+std::span<const Entry> loss_table();
+std::span<const Entry> classic_table();
 std::span<const Entry> refused_table();
 
 }  // namespace ark::ops

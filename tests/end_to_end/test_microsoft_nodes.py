@@ -8,49 +8,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ark_server import BIN, FIXTURES
-
-BINARY = BIN / "ark-run"
-MICROSOFT = "com.microsoft"
-TYPES = {np.dtype(t): helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in ("f4", "i8", "i4", "i1", "u1")}
+from ark_server import FIXTURES
+from operator_cases import BINARY, MICROSOFT, agrees, node, random, write_case
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
-
-
-def node(op, inputs, outputs="y", domain="", **attributes):
-    return helper.make_node(op, inputs.split(), outputs.split(), domain=domain, **attributes)
-
-
-def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17, sizes=None):
-    """The graph with what ONNX Runtime makes of it; `sizes` of inputs may have names."""
-    inputs = [helper.make_tensor_value_info(n, TYPES[a.dtype], (sizes or {}).get(n, a.shape)) for n, a in feeds.items()]
-    results = [helper.make_empty_tensor_value_info(n) for n in outputs]
-    stored = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
-    graph = helper.make_graph(nodes, "case", inputs, results, stored)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    data = folder / "test_data_set_0"
-    data.mkdir(parents=True)
-    for info, actual in zip(model.graph.output, session.get_outputs()):
-        elem_type = {"tensor(float)": TensorProto.FLOAT, "tensor(int32)": TensorProto.INT32, "tensor(uint8)": TensorProto.UINT8,
-                     "tensor(int8)": TensorProto.INT8}.get(actual.type, TensorProto.INT64)
-        info.CopyFrom(helper.make_tensor_value_info(info.name, elem_type, actual.shape))
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    for kind, named in (("input", feeds.items()), ("output", zip(outputs, session.run(None, feeds)))):
-        for index, (name, array) in enumerate(named):
-            (data / f"{kind}_{index}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
-
-
-def agrees(folder, count=1, drivers=("dynamic", "static")):
-    for driver in drivers:
-        run = subprocess.run([BINARY, "--suite", folder, "--driver", driver], capture_output=True, text=True,
-                             timeout=300)
-        assert run.stdout.splitlines()[-1] == f"{count} passed, 0 failed, 0 skipped", run.stdout + run.stderr
-
-
-def random(*shape, scale=1.0):
-    return (np.random.default_rng(len(shape)).standard_normal(shape) * scale).astype(np.float32)
 
 
 @pytest.mark.parametrize("op, weights", [("SkipLayerNormalization", "g b"), ("SkipSimplifiedLayerNormalization", "g")])

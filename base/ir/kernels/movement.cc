@@ -326,6 +326,7 @@ int64_t grid_by_outputs(const KernelCall& call) { return static_cast<int64_t>(ca
 
 void register_movement(std::vector<Kernel>& into) {
   into.push_back({Op::kReshape, reshape_shapes, grid_by_elements, copy_tile});
+  into.push_back({Op::kBitCast, by_rule, grid_by_elements, copy_tile});
   into.push_back({Op::kTranspose, by_rule, grid_by_elements, transpose_tile});
   into.push_back({Op::kExpand, expand_shapes, grid_by_elements, expand_tile});
   into.push_back({Op::kSlice, slice_shapes, grid_by_elements, slice_tile});

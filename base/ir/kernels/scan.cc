@@ -1,9 +1,10 @@
-// CumSum, and the softmaxes: operators along one axis whose elements depend on each other.
+// CumSum, CumProd, and the softmaxes: operators along one axis whose elements depend on each other.
 #include <cmath>
 #include <limits>
 
 #include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
+#include "base/ir/pointwise_host.h"
 
 namespace ark::kernels {
 namespace {
@@ -38,19 +39,21 @@ void each_row(const KernelCall& call, int64_t tile, F&& f) {
   for (int64_t r = tile * kRows; r < end; ++r) f(r / inner * n * inner + r % inner, inner, n);
 }
 
-void cumsum_tile(const KernelCall& call, int64_t tile) {
+void cumulative_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const bool exclusive = call.attributes->get_or(key::kExclusive, 0) != 0,
-             reverse = call.attributes->get_or(key::kReverse, 0) != 0;
+             reverse = call.attributes->get_or(key::kReverse, 0) != 0, is_product = call.op == Op::kCumProd;
   with_compute_type(x.dtype, [&](auto type) {
     using C = decltype(type);
+    using N = pointwise::NumberOf<C>;  // integers wrap around
     each_row(call, tile, [&](int64_t base, int64_t stride, int64_t n) {
-      C sum{};
+      C so_far = is_product ? C{1} : C{};
       for (int64_t j = 0; j < n; ++j) {
         const int64_t at = base + (reverse ? n - 1 - j : j) * stride;
         const C v = load_one<C>(x, at);
-        store_one<C>(y, at, exclusive ? sum : static_cast<C>(sum + v));
-        sum = static_cast<C>(sum + v);
+        const C next = static_cast<C>(is_product ? N(so_far) * N(v) : N(so_far) + N(v));
+        store_one<C>(y, at, exclusive ? so_far : next);
+        so_far = next;
       }
     });
   });
@@ -81,7 +84,8 @@ void softmax_tile(const KernelCall& call, int64_t tile) {
 }  // namespace
 
 void register_scan(std::vector<Kernel>& into) {
-  into.push_back({Op::kCumSum, scan_shapes, scan_grid, cumsum_tile});
+  for (const Op op : {Op::kCumSum, Op::kCumProd})
+    into.push_back({op, scan_shapes, scan_grid, cumulative_tile});
   into.push_back({Op::kSoftmax, scan_shapes, scan_grid, softmax_tile});
   into.push_back({Op::kLogSoftmax, scan_shapes, scan_grid, softmax_tile});
 }

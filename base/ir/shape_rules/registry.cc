@@ -6,14 +6,15 @@ namespace ark::shape_rules {
 
 // One file of this folder each.
 std::span<const Entry> pointwise_rules(), movement_rules(), indexing_rules(), reduction_rules(),
-    product_rules(), window_rules(), quantized_rules(), attention_rules(), control_rules();
+    product_rules(), window_rules(), quantized_rules(), attention_rules(), control_rules(), recurrent_rules(),
+    vision_rules(), signal_rules();
 
 Rule rule_of(Op op) {
   static const auto rules = [] {
     std::array<Rule, static_cast<std::size_t>(Op::kCount)> by_op{};
-    for (const auto& family :
-         {pointwise_rules(), movement_rules(), indexing_rules(), reduction_rules(), product_rules(),
-          window_rules(), quantized_rules(), attention_rules(), control_rules()})
+    for (const auto& family : {pointwise_rules(), movement_rules(), indexing_rules(), reduction_rules(),
+                               product_rules(), window_rules(), quantized_rules(), attention_rules(),
+                               control_rules(), recurrent_rules(), vision_rules(), signal_rules()})
       for (const auto& [op, rule] : family) by_op[static_cast<std::size_t>(op)] = rule;
     return by_op;
   }();

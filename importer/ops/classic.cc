@@ -1,0 +1,234 @@
+// ai.onnx.ml: what converters of scikit-learn and of boosted trees write, on numbers.
+#include "importer/ops/classic.h"
+
+#include "base/ir/keys.h"
+
+namespace ark::ops {
+
+ValueId floats_constant(OpContext& c, const std::vector<double>& values, Dims dims) {
+  const std::vector<float> narrow(values.begin(), values.end());
+  return c.graph.add_constant(make_constant(Tensor::of<float>(DType::kF32, std::move(dims), narrow)));
+}
+
+ValueId post_transformed(OpContext& c, ValueId scores, const std::string& transform) {
+  if (transform == "NONE") return scores;
+  if (transform == "LOGISTIC") return c.emit(Op::kSigmoid, {scores});
+  if (transform == "SOFTMAX") return c.emit(Op::kSoftmax, {scores}, {{key::kAxis, 1}});
+  c.unsupported("post_transform " + transform);
+}
+
+std::string post_transform_of(OpContext& c) {
+  return c.attr_word("post_transform", {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"});
+}
+
+ClassLabels::ClassLabels(OpContext& c, const char* integers, const char* strings)
+    : context_(c), integers_(c.attr_ints(integers)) {
+  const onnx::Attribute* texts = c.node.attribute(strings);
+  count_ = integers_.empty() && texts ? static_cast<int64_t>(texts->strings.size())
+                                      : static_cast<int64_t>(integers_.size());
+  if (count_ == 0) c.fail("has no class labels");
+  if (integers_.empty() && c.wants_output(0))
+    c.unsupported(
+        "labels that are strings; export the model with integer labels, or drop the output of labels");
+}
+
+void ClassLabels::choose(ValueId index) const {
+  if (!integers_.empty())
+    context_.outputs[0] =
+        context_.emit(Op::kGather, {context_.constant_ints(integers_), index}, {{key::kAxis, 0}});
+}
+
+void ClassLabels::choose_greatest(ValueId scores) const {
+  choose(context_.emit(Op::kArgMax, {scores},
+                       {{key::kAxis, 1}, {key::kKeepdims, 0}, {key::kSelectLastIndex, 0}}));
+}
+
+void ClassLabels::choose_by_sign(ValueId score, double above) const {
+  const Shape rows{shape_of(context_, score)[0]};
+  const ValueId is_second = binary(context_, Op::kGreater, reshape(context_, score, rows),
+                                   scalar(context_, above, dtype_of(context_, score)));
+  choose(cast(context_, is_second, DType::kI64));
+}
+
+namespace {
+
+// A matrix [rows, features] of numbers as f32; one row may come as a vector.
+ValueId rows_of(OpContext& c) {
+  const ValueId x = cast(c, c.input(0), DType::kF32);
+  const Shape shape = shape_of(c, x);
+  if (shape.size() == 2) return x;
+  if (shape.size() != 1) c.fail("its input has rank " + std::to_string(shape.size()) + ", not 1 or 2");
+  return reshape(c, x, {Expr(1), shape[0]});
+}
+
+// One number for all features or one for each.
+ValueId by_feature(OpContext& c, const char* name, double otherwise) {
+  std::vector<double> values = c.attr_floats(name);
+  if (values.empty()) values = {otherwise};
+  return floats_constant(c, values, {static_cast<int64_t>(values.size())});
+}
+
+void scaler(OpContext& c) {
+  const ValueId moved = binary(c, Op::kSub, cast(c, c.input(0), DType::kF32), by_feature(c, "offset", 0));
+  c.outputs[0] = binary(c, Op::kMul, moved, by_feature(c, "scale", 1));
+}
+
+// Rows whose norm is zero stay as they are.
+void normalizer(OpContext& c) {
+  const std::string norm = c.attr_word("norm", {"MAX", "L1", "L2"});
+  const ValueId x = cast(c, c.input(0), DType::kF32), zero = scalar(c, 0, DType::kF32);
+  const Op op = norm == "MAX" ? Op::kReduceMax : norm == "L1" ? Op::kReduceL1 : Op::kReduceL2;
+  const ValueId size = c.emit(op, {x}, {{key::kAxes, {c.rank(0) - 1}}, {key::kKeepdims, 1}});
+  c.outputs[0] =
+      binary(c, Op::kDiv, x,
+             c.emit(Op::kWhere, {binary(c, Op::kEqual, size, zero), scalar(c, 1, DType::kF32), size}));
+}
+
+void binarizer(OpContext& c) {
+  const DType type = dtype_of(c, c.input(0));
+  const ValueId x = cast(c, c.input(0), DType::kF32);
+  c.outputs[0] =
+      cast(c, binary(c, Op::kGreater, x, scalar(c, c.attr_float("threshold", 0), DType::kF32)), type);
+}
+
+void array_feature_extractor(OpContext& c) {
+  const ValueId flat = reshape(c, c.input(1), {element_count(shape_of(c, c.input(1)))});
+  const ValueId x =
+      c.rank(0) == 1 ? reshape(c, c.input(0), {Expr(1), shape_of(c, c.input(0))[0]}) : c.input(0);
+  c.outputs[0] = c.emit(Op::kGather, {x, flat}, {{key::kAxis, rank_of(c, x) - 1}});
+}
+
+void feature_vectorizer(OpContext& c) {
+  std::vector<ValueId> in;
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+    const ValueId x = cast(c, c.input(i), DType::kF32);
+    if (rank_of(c, x) != 2)
+      c.fail("input " + std::to_string(i) + " has rank " + std::to_string(rank_of(c, x)) + ", not 2");
+    in.push_back(x);
+  }
+  c.outputs[0] = in.size() == 1 ? in[0] : c.emit(Op::kConcat, in, {{key::kAxis, 1}});
+}
+
+void imputer(OpContext& c) {
+  const ValueId x = c.input(0);
+  const bool real = is_floating(dtype_of(c, x));
+  ValueId values = kNoValue, is_missing = kNoValue;
+  if (real) {
+    const double missing = c.attr_float("replaced_value_float", 0);
+    values = cast(c, by_feature(c, "imputed_value_floats", 0), dtype_of(c, x));
+    is_missing = missing != missing ? c.emit(Op::kIsNaN, {x})
+                                    : binary(c, Op::kEqual, x, scalar(c, missing, dtype_of(c, x)));
+  } else {
+    const auto given = c.attr_ints("imputed_value_int64s");
+    if (given.empty()) c.fail("imputed_value_int64s is missing");
+    values = cast(c, c.constant_ints(given), dtype_of(c, x));
+    is_missing =
+        binary(c, Op::kEqual, x,
+               scalar(c, static_cast<double>(c.attr_int("replaced_value_int64", 0)), dtype_of(c, x)));
+  }
+  c.outputs[0] = c.emit(Op::kWhere, {is_missing, values, x});
+}
+
+// One where the element is the category.
+void one_hot_encoder(OpContext& c) {
+  const auto categories = c.attr_ints("cats_int64s");
+  if (categories.empty()) c.unsupported("categories that are strings; export the model with integers");
+  if (!c.attr_int("zeros", 1)) c.unsupported("an error for categories that are not known (zeros = 0)");
+  Shape shape = shape_of(c, c.input(0));
+  shape.emplace_back(1);
+  const ValueId x = reshape(c, cast(c, c.input(0), DType::kI64), shape);
+  c.outputs[0] = cast(c, binary(c, Op::kEqual, x, c.constant_ints(categories)), DType::kF32);
+}
+
+// Scores of each row: its product with a matrix of `count` rows of the attribute, and the attribute's intercepts.
+ValueId linear_scores(OpContext& c, int64_t count) {
+  const ValueId x = rows_of(c);
+  const auto weights = c.attr_floats("coefficients"), bias = c.attr_floats("intercepts");
+  if (count < 1 || weights.empty() || weights.size() % static_cast<std::size_t>(count))
+    c.fail("has " + std::to_string(weights.size()) + " coefficients for " + std::to_string(count) +
+           " targets");
+  const int64_t features = static_cast<int64_t>(weights.size()) / count;
+  c.require_equal(shape_of(c, x)[1], Expr(features), "the number of features");
+  const ValueId y =
+      c.emit(Op::kMatMul, {x, floats_constant(c, weights, {count, features})}, {{key::kTransB, 1}});
+  if (bias.empty()) return y;
+  if (bias.size() != static_cast<std::size_t>(count))
+    c.fail("has " + std::to_string(bias.size()) + " intercepts");
+  return binary(c, Op::kAdd, y, floats_constant(c, bias, {count}));
+}
+
+void linear_regressor(OpContext& c) {
+  c.outputs[0] = post_transformed(c, linear_scores(c, c.attr_int("targets", 1)), post_transform_of(c));
+}
+
+void linear_classifier(OpContext& c) {
+  const ClassLabels labels(c, "classlabels_ints", "classlabels_strings");
+  const std::string transform = post_transform_of(c);
+  const auto intercepts = static_cast<int64_t>(c.attr_floats("intercepts").size());
+  const ValueId scores = linear_scores(c, intercepts > 0 ? intercepts : labels.count());
+  if (intercepts == 1 && labels.count() == 2) {  // one score: of the second class
+    labels.choose_by_sign(scores, 0);
+    const ValueId second = transform == "LOGISTIC" ? c.emit(Op::kSigmoid, {scores}) : scores;
+    if (transform != "NONE" && transform != "LOGISTIC")
+      c.unsupported("post_transform " + transform + " of one score");
+    c.outputs[1] = c.emit(Op::kConcat, {binary(c, Op::kSub, scalar(c, 1, DType::kF32), second), second},
+                          {{key::kAxis, 1}});
+    return;
+  }
+  if (const auto width = shape_of(c, scores)[1].constant(); width != labels.count())
+    c.fail("has " + std::to_string(labels.count()) + " labels for scores of another number");
+  labels.choose_greatest(scores);
+  c.outputs[1] = post_transformed(c, scores, transform);
+}
+
+// A tensor of keys or values by whichever attribute the node has.
+ValueId encoder_list(OpContext& c, const std::string& what) {
+  const onnx::Attribute* tensor = c.node.attribute(what + "_tensor");
+  if (c.has_attr(what + "_strings") || (tensor && !tensor->t.constant))
+    c.unsupported(what + " that are strings; encode outside the model");
+  if (tensor) return c.graph.add_constant(tensor->t.constant);
+  if (c.has_attr(what + "_int64s")) return c.constant_ints(c.attr_ints(what + "_int64s"));
+  const auto reals = c.attr_floats(what + "_floats");
+  return floats_constant(c, reals, {static_cast<int64_t>(reals.size())});
+}
+
+void label_encoder(OpContext& c) {
+  if (c.opset < 2) c.unsupported("strings; encode outside the model");
+  const ValueId keys = encoder_list(c, "keys"), values = encoder_list(c, "values");
+  const DType type = dtype_of(c, values);
+  ValueId otherwise = kNoValue;
+  if (const onnx::Attribute* a = c.node.attribute("default_tensor"); a && a->t.constant)
+    otherwise = c.graph.add_constant(a->t.constant);
+  else
+    otherwise = is_floating(type) ? scalar(c, c.attr_float("default_float", -0.0), type)
+                                  : scalar(c, static_cast<double>(c.attr_int("default_int64", -1)), type);
+  c.outputs[0] = c.emit(Op::kLookup, {cast(c, c.input(0), dtype_of(c, keys)), keys, values, otherwise});
+}
+
+void map_of_scores(OpContext& c) {
+  c.unsupported("sequences of maps are not supported; convert the model with the option zipmap=False");
+}
+
+}  // namespace
+
+std::span<const Entry> classic_table() {
+  static constexpr Entry kTable[] = {
+      {kMl, "Scaler", scaler},
+      {kMl, "Normalizer", normalizer},
+      {kMl, "Binarizer", binarizer},
+      {kMl, "ArrayFeatureExtractor", array_feature_extractor},
+      {kMl, "FeatureVectorizer", feature_vectorizer},
+      {kMl, "Imputer", imputer},
+      {kMl, "OneHotEncoder", one_hot_encoder},
+      {kMl, "LinearRegressor", linear_regressor},
+      {kMl, "LinearClassifier", linear_classifier},
+      {kMl, "LabelEncoder", label_encoder},
+      {kMl, "TreeEnsembleRegressor", tree_ensemble_regressor},
+      {kMl, "TreeEnsembleClassifier", tree_ensemble_classifier},
+      {kMl, "TreeEnsemble", tree_ensemble},
+      {kMl, "ZipMap", map_of_scores},
+  };
+  return kTable;
+}
+
+}  // namespace ark::ops

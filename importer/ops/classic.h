@@ -1,0 +1,37 @@
+// What importers of ai.onnx.ml share.
+#pragma once
+
+#include "importer/ops/helpers.h"
+#include "importer/ops/table.h"
+
+namespace ark::ops {
+
+ValueId floats_constant(OpContext& c, const std::vector<double>& values, Dims dims);
+
+// The attribute, and scores [N, classes] after it.
+std::string post_transform_of(OpContext& c);
+ValueId post_transformed(OpContext& c, ValueId scores, const std::string& transform);
+
+// The labels of a classifier, and how its first output is chosen of them. Throws where they are strings that the model
+// wants.
+class ClassLabels {
+ public:
+  ClassLabels(OpContext& c, const char* integers, const char* strings);
+  int64_t count() const { return count_; }
+  void choose_greatest(ValueId scores) const;  // scores [N, classes]
+  void choose_by_sign(ValueId score,
+                      double above) const;  // score [N, 1]: the second label where it is greater
+
+ private:
+  void choose(ValueId index) const;
+  OpContext& context_;
+  std::vector<int64_t> integers_;
+  int64_t count_ = 0;
+};
+
+// Importers in trees.cc.
+void tree_ensemble_regressor(OpContext& c);
+void tree_ensemble_classifier(OpContext& c);
+void tree_ensemble(OpContext& c);
+
+}  // namespace ark::ops
