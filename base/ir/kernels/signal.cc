@@ -143,9 +143,12 @@ MelBands mel_bands(const KernelCall& call) {
              rate = scalar<int64_t>(call, 2, "sample_rate");
   const auto low = scalar<double>(call, 3, "lower_edge_hertz"),
              high = scalar<double>(call, 4, "upper_edge_hertz");
-  if (bins < 1 || length < 1 || rate < 1 || !(low >= 0 && low <= high && high < 1e9))
+  constexpr int64_t kMost = 1 << 24;
+  if (bins < 1 || bins > kMost || length < 1 || length > kMost || rate < 1 ||
+      !(low >= 0 && low <= high && high < 1e9))
     misfit("MelWeightMatrix of " + std::to_string(bins) + " bins, length " + std::to_string(length) +
-           ", rate " + std::to_string(rate) + ", and edges that are not 0 <= lower <= upper");
+           " and rate " + std::to_string(rate) + "; they must be positive, the first two at most " +
+           std::to_string(kMost) + ", and 0 <= lower edge <= upper edge");
   const auto mel = [](double hertz) { return 2595 * std::log10(1 + hertz / 700); };
   const double step = (mel(high) - mel(low)) / static_cast<double>(bins + 2);
   MelBands bands{bins, length / 2 + 1, {}};

@@ -45,7 +45,9 @@ void dft(Context& c) {
     }
     length = *given;
   }
-  if (const auto n = length.constant(); n && *n < 1) c.fail("a transform of length " + length.str());
+  constexpr int64_t kLongest = 1 << 24;
+  if (const auto n = length.constant(); n && (*n < 1 || *n > kLongest))
+    c.fail("a transform of length " + length.str() + ", not in [1, " + std::to_string(kLongest) + "]");
   y[at] = onesided && !inverse ? floordiv(length, Expr(2)) + 1 : length;
   c.out(0, c.dtype(0), y);
 }
@@ -91,7 +93,11 @@ void tree_ensemble(Context& c) {
   c.out(0, c.dtype(6), c.shape(0) ? std::optional(Shape{(*c.shape(0))[0], Expr(targets)}) : std::nullopt);
 }
 
-void lookup(Context& c) { c.out(0, c.dtype(2), c.shape(0)); }
+void lookup(Context& c) {
+  if (const auto keys = c.count(1), values = c.count(2); keys && values && *keys != *values)
+    c.fail("has " + std::to_string(*keys) + " keys and " + std::to_string(*values) + " values");
+  c.out(0, c.dtype(2), c.shape(0));
+}
 
 void bit_cast(Context& c) {
   const auto to = static_cast<DType>(c.attributes().get(key::kTo));

@@ -103,7 +103,11 @@ void regions(Context& c, int64_t fields) {
   expect_floats(c, {0, 1});
   expect_rank(c, 0, 4);
   expect_rank(c, 1, 2);
+  constexpr int64_t kMostBins = 1 << 16;  // of one axis
   const auto& size = positive_ints(c, key::kOutputShape, 2);
+  if (size[0] > kMostBins || size[1] > kMostBins)
+    c.fail("pools to " + std::to_string(size[0]) + " x " + std::to_string(size[1]) + "; at most " +
+           std::to_string(kMostBins) + " an axis");
   if (!c.shape(0) || !c.shape(1)) return c.out(0, c.dtype(0), std::nullopt);
   c.same((*c.shape(1))[1], Expr(fields), "numbers of a region");
   c.out(0, c.dtype(0), Shape{(*c.shape(1))[0], (*c.shape(0))[1], size[0], size[1]});
