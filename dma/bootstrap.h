@@ -37,6 +37,10 @@ class Bootstrap {
   using OnDeath = std::function<void(int rank, const std::string& why)>;
   virtual void watch(OnDeath on_death) = 0;
 
+  // Throws Error(kUnavailable) that names who has died, if anybody has: for waits of set-up that are no gatherings. Any
+  // thread.
+  virtual void check_alive() {}
+
   // Which rank has shown no sign of life for two seconds, in one line; empty while all have. Any thread.
   virtual std::string silence() const { return {}; }
 

@@ -103,6 +103,11 @@ bool Door::is_settled(Stranger& stranger, const Seat& seat) {
       if (take(stranger, frame, seat)) return true;
       continue;
     }
+    if (state == Received::kDamaged) {
+      // Whoever it is may be a rank, which comes again: a refusal would end it.
+      tell(stranger, std::string("it") + kDamagedOnItsWay);
+      return true;
+    }
     if (state != Received::kMore) {
       refuse(stranger, state == Received::kOtherVersion
                            ? "it speaks version " + std::to_string(frame.header.version) + ", this rank " +
@@ -143,10 +148,14 @@ bool Door::take(Stranger& stranger, const Frame& frame, const Seat& seat) {
   return true;
 }
 
-void Door::refuse(Stranger& stranger, const std::string& why) {
+void Door::tell(const Stranger& stranger, const std::string& why) {
   if (told_.size() < kMostLines && told_.insert(stranger.socket.peer_host() + " " + why).second)
     log_line(LogLevel::kWarning, name_of(static_cast<uint32_t>(rank_), static_cast<uint32_t>(ranks_)) +
                                      " refuses a connection from " + stranger.name + ": " + why);
+}
+
+void Door::refuse(Stranger& stranger, const std::string& why) {
+  tell(stranger, why);
   forget_unread(stranger.socket);
   send_frame(stranger.socket, FrameKind::kRefused, rank_, ranks_, why.substr(0, kMaxReason),
              Deadline::after({}));
@@ -168,14 +177,17 @@ void introduce(const Socket& socket, FrameKind hello, int rank, int host, int ra
       return frame.payload;
     if (got == Received::kFrame && frame.header.kind == FrameKind::kRefused)
       throw Error(Code::kUsage, me + " is refused by " + who + ": " + escaped(frame.payload, kMaxReason));
-    throw Error(Code::kUnavailable,
-                me + ": " + who +
-                    (got == Received::kLate ? " does not answer in time"
-                     : got == Received::kOtherVersion
-                         ? " speaks another version; run the same build of ark everywhere"
-                     : got == Received::kClosed
-                         ? " closed the connection; it may have ended, or be no rank of this group"
-                         : " answers with what no rank sends"));
+    throw Error(
+        Code::kUnavailable,
+        me + ": " + who +
+            (got == Received::kLate ? " does not answer in time"
+             : got == Received::kOtherVersion
+                 ? " speaks another version; run the same build of ark everywhere"
+             : got == Received::kClosed
+                 ? " closed the connection; it may have ended, be no rank of this group, or have got what "
+                   "was damaged on its way"
+             : got == Received::kDamaged ? kDamagedOnItsWay
+                                         : " answers with what no rank sends"));
   };
   send_frame(socket, hello, rank, ranks,
              BlobWriter().text(visitor).number(uint8_t{!key.empty()}).text(e.guest_nonce).take(), deadline);

@@ -56,6 +56,7 @@ class Door {
   };
   bool is_settled(Stranger& stranger, const Seat& seat);
   bool take(Stranger& stranger, const Frame& frame, const Seat& seat);
+  void tell(const Stranger& stranger, const std::string& why);
   void refuse(Stranger& stranger, const std::string& why);
 
   const Socket listener_;

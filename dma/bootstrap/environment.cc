@@ -62,9 +62,14 @@ class EnvironmentBootstrap : public Bootstrap {
   void watch(OnDeath on_death) override {
     std::unique_lock lock(mutex_);
     on_death_ = std::move(on_death);
-    const auto early = std::exchange(early_, {});
+    const auto early = deaths_;
     lock.unlock();
     for (const auto& [rank, why] : early) on_death_(rank, why);
+  }
+  void check_alive() override {
+    std::lock_guard lock(mutex_);
+    for (const auto& [rank, why] : deaths_)
+      throw Error(Code::kUnavailable, "rank " + std::to_string(rank) + " is gone during set-up: " + why);
   }
   std::string silence() const override { return watch_.silence(); }
   void report_dead(int rank, const std::string& why) override { watch_.report_dead(rank, why); }
@@ -86,21 +91,18 @@ class EnvironmentBootstrap : public Bootstrap {
   // Ranks may die from their joining on; who waits for one in a gathering waits no longer.
   void note_death(int rank, const std::string& why) {
     std::unique_lock lock(mutex_);
-    if (!on_death_) {
-      early_.emplace(rank, why);
-      if (static_cast<size_t>(rank) < gather_.size() && gather_[rank].is_open())
-        shutdown(gather_[rank].descriptor(), SHUT_RD);
-      return;
-    }
+    deaths_.emplace(rank, why);
+    if (static_cast<size_t>(rank) < gather_.size() && gather_[rank].is_open())
+      shutdown(gather_[rank].descriptor(), SHUT_RD);
     const OnDeath tell = on_death_;
     lock.unlock();
-    tell(rank, why);
+    if (tell) tell(rank, why);
   }
   // What the watch knows, behind "rank 2 is gone during set-up".
   std::string reason(int rank) {
     std::lock_guard lock(mutex_);
-    const auto found = early_.find(rank);
-    return found == early_.end() ? "" : ": " + found->second;
+    const auto found = deaths_.find(rank);
+    return found == deaths_.end() ? "" : ": " + found->second;
   }
 
   std::vector<std::string> gather_and_spread(std::string_view blob, Deadline deadline) {
@@ -114,9 +116,10 @@ class EnvironmentBootstrap : public Bootstrap {
         blobs[rank] = std::move(frame.payload);
       } else {
         trouble = "rank " + std::to_string(rank) +
-                  (got == Received::kClosed ? " is gone"
-                   : got == Received::kLate ? " is late"
-                                            : " sends garbage") +
+                  (got == Received::kClosed    ? " is gone"
+                   : got == Received::kLate    ? " is late"
+                   : got == Received::kDamaged ? kDamagedOnItsWay
+                                               : " sends garbage") +
                   " during set-up" + reason(rank);
       }
     }
@@ -142,7 +145,9 @@ class EnvironmentBootstrap : public Bootstrap {
     if (got != Received::kFrame) {
       throw Error(Code::kUnavailable, got == Received::kClosed ? "rank 0 is gone during set-up" + reason(0)
                                       : got == Received::kLate ? "rank 0 is late during set-up"
-                                                               : "rank 0 sends garbage during set-up");
+                                      : got == Received::kDamaged
+                                          ? std::string("rank 0") + kDamagedOnItsWay + " during set-up"
+                                          : "rank 0 sends garbage during set-up");
     }
     if (frame.header.kind == FrameKind::kRefused)
       throw Error(Code::kUnavailable, escaped(frame.payload, 500));
@@ -159,7 +164,7 @@ class EnvironmentBootstrap : public Bootstrap {
   std::vector<Socket> gather_;  // as Connections::gather
   std::mutex mutex_;            // guards what follows
   OnDeath on_death_;
-  std::map<int, std::string> early_;  // deaths before watch(), and why
+  std::map<int, std::string> deaths_;  // by rank: why
   Watch watch_;
 };
 

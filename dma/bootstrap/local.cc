@@ -64,6 +64,13 @@ class LocalBootstrap : public Bootstrap {
     }
   }
 
+  void check_alive() override {
+    std::lock_guard lock(room_->mutex);
+    for (int rank = 0; rank < size(); ++rank)
+      if (room_->dead[rank] && rank != rank_)
+        throw Error(Code::kUnavailable, "rank " + std::to_string(rank) + " is gone during set-up");
+  }
+
   void report_dead(int rank, const std::string& why) override {
     std::lock_guard lock(room_->mutex);
     spread(rank, why);

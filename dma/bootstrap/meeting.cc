@@ -162,7 +162,9 @@ std::string expect_welcome(const Socket& socket, const Environment& environment,
                 who + ": the group is not complete in time; see rank 0 for who is missing");
   }
   throw Error(Code::kUnavailable,
-              who + ": " + place_of(environment) + " closed the meeting before the group was complete");
+              who + ": " + place_of(environment) +
+                  (got == Received::kDamaged ? kDamagedOnItsWay
+                                             : " closed the meeting before the group was complete"));
 }
 
 }  // namespace

@@ -11,12 +11,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -24,6 +27,7 @@ namespace ark::dma {
 namespace {
 
 constexpr int kBacklog = 256;
+constexpr int kMostDamagedBits = 4;            // of a magic that may have been ours
 constexpr std::chrono::seconds kAttempt{3};    // for one address; another may answer
 constexpr std::chrono::seconds kSayEvery{10};  // between two lines about waiting
 
@@ -221,6 +225,12 @@ Received receive_all(const Socket& socket, char* bytes, size_t size, const Deadl
   return Received::kFrame;
 }
 
+uint32_t sum_of(std::string_view bytes) { return crc32c(std::as_bytes(std::span(bytes))); }
+
+Received state_of_payload(const Frame& frame) {
+  return sum_of(frame.payload) == frame.header.payload_sum ? Received::kFrame : Received::kDamaged;
+}
+
 }  // namespace
 
 Socket::~Socket() {
@@ -330,9 +340,19 @@ void remove_socket_file(const std::string& address) {
   if (lstat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) unlink(path.c_str());
 }
 
+uint32_t FrameHeader::sum_of_head() const {
+  return crc32c({reinterpret_cast<const std::byte*>(this), offsetof(FrameHeader, head_sum)});
+}
+
+void FrameHeader::seal(std::string_view payload) {
+  payload_sum = sum_of(payload);
+  head_sum = sum_of_head();
+}
+
 std::string frame_bytes(FrameKind kind, int rank, int ranks, std::string_view payload) {
-  const FrameHeader header{FrameHeader::kMagic,         FrameHeader::kVersion,        kind,
-                           static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks), payload.size()};
+  FrameHeader header{FrameHeader::kMagic,         FrameHeader::kVersion,        kind,
+                     static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks), payload.size()};
+  header.seal(payload);
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
   return bytes += payload;
 }
@@ -350,14 +370,21 @@ Received parse_frame(std::string_view bytes, uint64_t limit, Frame& frame, std::
   whole = sizeof header;
   const std::size_t have = std::min(bytes.size(), sizeof header);
   if (have > 0) std::memcpy(&header, bytes.data(), have);
-  if (have >= sizeof header.magic && header.magic != FrameHeader::kMagic) return Received::kMalformed;
+  if (have >= sizeof header.magic && std::popcount(header.magic ^ FrameHeader::kMagic) > kMostDamagedBits)
+    return Received::kMalformed;
   if (have < sizeof header) return Received::kMore;
-  if (header.version != FrameHeader::kVersion) return Received::kOtherVersion;
+  // Another version's head has its sum elsewhere, if any; ours has it with our version in place of a damaged one.
+  FrameHeader ours = header;
+  ours.magic = FrameHeader::kMagic;
+  ours.version = FrameHeader::kVersion;
+  const bool is_ours = ours.sum_of_head() == header.head_sum;
+  if (header.version != ours.version && !is_ours) return Received::kOtherVersion;
+  if (!is_ours || header.magic != ours.magic || header.version != ours.version) return Received::kDamaged;
   if (header.bytes > limit) return Received::kMalformed;
   whole += header.bytes;
   if (bytes.size() < whole) return Received::kMore;
   frame.payload = bytes.substr(sizeof header, header.bytes);
-  return Received::kFrame;
+  return state_of_payload(frame);
 }
 
 Received receive_frame(const Socket& socket, Frame& frame, uint64_t limit, Deadline deadline) {
@@ -368,7 +395,8 @@ Received receive_frame(const Socket& socket, Frame& frame, uint64_t limit, Deadl
   const Received state = parse_frame({head, sizeof head}, limit, frame, whole);
   if (state != Received::kMore) return state;  // also a frame without payload
   frame.payload.resize(frame.header.bytes);
-  return receive_all(socket, frame.payload.data(), frame.payload.size(), deadline);
+  const Received got = receive_all(socket, frame.payload.data(), frame.payload.size(), deadline);
+  return got == Received::kFrame ? state_of_payload(frame) : got;
 }
 
 }  // namespace ark::dma

@@ -82,11 +82,17 @@ struct FrameHeader {
   uint32_t rank = 0;
   uint32_t ranks = 0;
   uint64_t bytes = 0;  // of the payload
+  uint32_t payload_sum = 0;
+  uint32_t head_sum = 0;  // of what stands before it
 
   static constexpr uint32_t kMagic = 0x4b524121;
-  static constexpr uint16_t kVersion = 2;
+  static constexpr uint16_t kVersion = 3;
+
+  // Both are CRC-32C, as those of WireFrame.
+  uint32_t sum_of_head() const;
+  void seal(std::string_view payload);
 };
-static_assert(sizeof(FrameHeader) == 24);
+static_assert(sizeof(FrameHeader) == 32);
 
 inline constexpr uint64_t kMaxPayload = uint64_t{64} << 20;
 inline constexpr uint64_t kMaxReason = 1024;
@@ -96,9 +102,13 @@ struct Frame {
   std::string payload;
 };
 
-enum class Received : uint8_t { kFrame, kMore, kClosed, kLate, kMalformed, kOtherVersion };
+// kDamaged: a frame of this version that was changed on its way; nothing of it is meant.
+enum class Received : uint8_t { kFrame, kMore, kClosed, kLate, kMalformed, kOtherVersion, kDamaged };
+// For messages, of what is none of the others.
+inline constexpr const char* kDamagedOnItsWay = " sends what is damaged on its way (its sum is another)";
 
-// The frame that `bytes` are: kFrame, kMalformed, kOtherVersion, or kMore while fewer than `whole` bytes are there.
+// The frame that `bytes` are: kFrame, kMalformed, kOtherVersion, kDamaged, or kMore while fewer than `whole` bytes are
+// there.
 Received parse_frame(std::string_view bytes, uint64_t limit, Frame& frame, std::size_t& whole);
 // As it is sent, for those who cannot wait.
 std::string frame_bytes(FrameKind kind, int rank, int ranks, std::string_view payload);

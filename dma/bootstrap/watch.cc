@@ -101,7 +101,9 @@ void Watch::read(int rank) {
   if (got != Received::kFrame) {
     closed_[rank] = true;
     mark_dead(rank, got == Received::kClosed ? "its connection is closed: the process has ended or given up"
-                                             : "its life signs are garbled");
+                    : got == Received::kDamaged
+                        ? "it sends life signs that are damaged on their way (their sum is another)"
+                        : "its life signs are garbled");
     return;
   }
   beats_[rank] = 0;

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 
-#include "base/crc32c.h"
 #include "dma/blob.h"
 
 namespace ark::peers {
@@ -23,8 +21,6 @@ std::vector<int32_t> words_of(std::string_view bytes, const dma::BlobReader& blo
   if (!bytes.empty()) std::memcpy(words.data(), bytes.data(), bytes.size());
   return words;
 }
-
-uint32_t sum_of(std::string_view bytes) { return crc32c(std::as_bytes(std::span(bytes))); }
 
 }  // namespace
 
@@ -66,19 +62,14 @@ uint64_t most_question_bytes(const PageShape& shape) {
 void seal_page(std::string& message, uint32_t page, const PageShape& shape) {
   message.resize(static_cast<std::size_t>(shape.bytes));
   message.append(reinterpret_cast<const char*>(&page), sizeof page);
-  const uint32_t sum = sum_of(message);
-  message.append(reinterpret_cast<const char*>(&sum), sizeof sum);
 }
 
 void open_page(std::string& message, uint32_t page, const PageShape& shape) {
   const auto size = static_cast<std::size_t>(shape.bytes);
   dma::BlobReader tail(std::string_view(message).substr(std::min(size, message.size())), "a page");
   const auto number = tail.number<uint32_t>();
-  const auto sum = tail.number<uint32_t>();
   tail.end();
   if (number != page) tail.malformed("is not the next one");
-  if (sum != sum_of(std::string_view(message).substr(0, size + sizeof number)))
-    tail.malformed("has another sum than its bytes");
   message.resize(size);
 }
 

@@ -29,8 +29,8 @@ std::string to_blob(const Question& question);
 Question question_of(std::string_view blob, const PageShape& shape);
 uint64_t most_question_bytes(const PageShape& shape);
 
-// A page travels as its bytes, then its number and a CRC-32C of both: `bytes` + kPageTail.
-inline constexpr std::size_t kPageTail = 8;
+// A page travels as its bytes, then its number: `bytes` + kPageTail.
+inline constexpr std::size_t kPageTail = 4;
 // Writes the tail behind a page's bytes, the first `shape.bytes` of `message`.
 void seal_page(std::string& message, uint32_t page, const PageShape& shape);
 // Cuts the tail off. The message must be page `page`.

@@ -239,6 +239,7 @@ void PageFetcher::take_answer(const dma::Socket& socket, Task& task, Deadline un
                                             Deadline::after(silence));
     if (got == Received::kLate) throw Error(Code::kUnavailable, kLate);
     if (got == Received::kClosed) throw Error(Code::kUnavailable, "has closed the connection");
+    if (got == Received::kDamaged) throw Error(Code::kUnavailable, std::string("it") + dma::kDamagedOnItsWay);
     if (got != Received::kFrame) throw Error(Code::kUnavailable, "answers with what is no page");
     if (frame.header.kind == FrameKind::kPagesEnd) return;
     if (frame.header.kind == FrameKind::kAlive && options_.computes) {

@@ -100,6 +100,8 @@ void PageServer::serve(const std::stop_token& stop, Guest& guest) {
       const dma::Received got =
           dma::receive_frame(guest.socket, frame, most_question_bytes(shape_), dma::Deadline::never());
       if (got == dma::Received::kClosed) break;
+      if (got == dma::Received::kDamaged)
+        throw Error(Code::kUnavailable, std::string("it") + dma::kDamagedOnItsWay);
       if (got != dma::Received::kFrame || frame.header.kind != FrameKind::kPageQuestion)
         throw Error(Code::kUnavailable, "it sends what is no question");
       answer(stop, guest.socket, question_of(frame.payload, shape_));

@@ -197,7 +197,7 @@ void SupervisedRunner::listen(dma::Deadline until) {
           end = how;
           break;
         }
-    if (got == dma::Received::kMalformed) end = "sends what is no message";
+    if (got == dma::Received::kMalformed || got == dma::Received::kDamaged) end = "sends what is no message";
     if (got == dma::Received::kLate) end = "has stopped in the middle of a message";
     lose(Code::kUnavailable,
          "the model's process " + end + (state_ == State::kLoading ? " as it loaded" : ""));

@@ -1,5 +1,5 @@
-// libFuzzer: what a peer may send. The first byte says where: at the door, in frames of transport socket, in the
-// records of set-up, or in questions and answers for pages. Without the key nobody passes the door; after it nothing is
+// libFuzzer: what a peer may send. The first byte says where: at the door, in frames of transport socket (in capitals: with
+// their sums put right), in the records of set-up, or in questions and answers for pages. Without the key nobody passes the door; after it nothing is
 // written outside what is a peer's, and no record does more than throw an Error.
 #include <sys/socket.h>
 
@@ -48,6 +48,24 @@ void knock(std::string_view bytes) {
     if (verdict == Admission::Verdict::kRefused) return;
     check(frames == 0);
   }
+}
+
+void seal(FrameHeader& head, std::string_view payload) { head.seal(payload); }
+void seal(WireFrame& head, std::string_view payload) {
+  head.seal(reinterpret_cast<const std::byte*>(payload.data()));
+}
+
+// Whole frames, one behind the other, get the sums that they should have.
+template <class Head>
+std::string sealed(std::string bytes) {
+  Head head;
+  for (std::size_t at = 0; bytes.size() - at >= sizeof head; at += sizeof head + head.bytes) {
+    std::memcpy(&head, bytes.data() + at, sizeof head);
+    if (head.bytes > bytes.size() - at - sizeof head) break;
+    seal(head, std::string_view(bytes).substr(at + sizeof head, head.bytes));
+    std::memcpy(bytes.data() + at, &head, sizeof head);
+  }
+  return bytes;
 }
 
 // Rank 1 writes to rank 0 by its wire.
@@ -143,6 +161,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   if (data[0] == 'k') knock(bytes);
   if (data[0] == 'w') write_to(bytes);
+  if (data[0] == 'K') knock(sealed<FrameHeader>(std::string(bytes)));
+  if (data[0] == 'W') write_to(sealed<WireFrame>(std::string(bytes)));
   if (data[0] == 't') tell(bytes);
   if (data[0] == 'q') ask(bytes);
   return 0;

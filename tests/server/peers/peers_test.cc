@@ -284,6 +284,7 @@ INSTANTIATE_TEST_SUITE_P(
               dma::FrameHeader head{
                   dma::FrameHeader::kMagic, dma::FrameHeader::kVersion, FrameKind::kPage, 0, 0,
                   uint64_t{1} << 60};
+              head.seal("");
               ::send(to.descriptor(), &head, sizeof head, MSG_NOSIGNAL);
             },
             22},
@@ -293,10 +294,13 @@ INSTANTIATE_TEST_SUITE_P(
               dma::send_frame(to, FrameKind::kPage, 0, 0, std::string(8, 'x'), Deadline::after(5s));
             },
             22},
-        Lie{"a page of other bytes than its sum",
-            [](const Socket& to, const auto&) {
-              dma::send_frame(to, FrameKind::kPage, 0, 0, std::string(16 + kPageTail, 'x'),
-                              Deadline::after(5s));
+        Lie{"a page that is damaged on its way",
+            [](const Socket& to, const auto& question) {
+              std::string message = true_page(question, 0);
+              seal_page(message, 0, {16, 4, 64, 50});
+              std::string bytes = dma::frame_bytes(FrameKind::kPage, 0, 0, message);
+              bytes[sizeof(dma::FrameHeader) + 5] ^= 4;
+              ::send(to.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
             },
             22},
         Lie{"more than was asked for",
