@@ -1,13 +1,21 @@
 #include "dma/bench.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <thread>
 
 #include "base/error.h"
+#include "dma/bootstrap/socket.h"
 #include "dma/group.h"
+#include "dma/message.h"
 #include "dma/transports.h"
+#include "dma/wake_count.h"
 
 namespace ark::dma {
 namespace {
@@ -17,7 +25,11 @@ using Groups = std::vector<std::unique_ptr<Group>>;
 
 constexpr RegionId kSource = 0, kTarget = 1;
 constexpr uint32_t kPingPong = 0, kFlood = 1;
+constexpr RegionId kStreamSource = 2, kStreamTarget = 3;
+constexpr uint32_t kBulkStream = 1, kOneQueue = 2;
 constexpr int kBatch = 16;
+constexpr uint64_t kStreamDepth = 2;  // puts of a stream that are under way
+constexpr int kTurns = 5;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -50,33 +62,51 @@ std::vector<double> repeat(std::chrono::milliseconds time, const std::function<v
   turn();  // warms pages, queues and threads
   std::vector<double> seconds;
   const Clock::time_point start = Clock::now();
-  while (seconds.size() < 3 || Clock::now() - start < time) {
-    const Clock::time_point before = Clock::now();
+  for (Clock::time_point before = start; seconds.size() < 3 || before - start < time;) {
     turn();
-    seconds.push_back(seconds_since(before));
+    const Clock::time_point after = Clock::now();
+    seconds.push_back(std::chrono::duration<double>(after - before).count());
+    before = after;
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds;
 }
 
-// There and back, the same bytes both ways.
-double latency_us(Groups& groups, uint64_t bytes, const BenchOptions& options, const WaitContext& context) {
-  const Echo echo(*groups[1], kPingPong, 1, bytes, context);
-  const Sender to = groups[0]->sender(1, kPingPong);
-  const Receiver from = groups[0]->receiver(1, kPingPong);
-  uint64_t sent = 0;
-  const std::vector<double> rounds = repeat(options.time_per_row, [&] {
-    for (int i = 0; i < kBatch; ++i) {
-      require(to.put(kSource, 0, kTarget, 0, bytes, context));
-      require(from.wait(++sent, context));
-    }
-  });
-  return rounds[rounds.size() / 2] / kBatch / 2 * 1e6;
+// `rounds`: seconds of round trips, sorted.
+Percentiles latency_us(const std::vector<double>& rounds) {
+  const auto at = [&](size_t percent) { return rounds[(rounds.size() - 1) * percent / 100] / 2 * 1e6; };
+  return {at(50), at(99)};
 }
 
+// There and back, the same bytes both ways.
+class PingPong {
+ public:
+  PingPong(Groups& groups, uint64_t bytes, const WaitContext& context)
+      : echo_(*groups[1], kPingPong, 1, bytes, context),
+        to_(groups[0]->sender(1, kPingPong)),
+        from_(groups[0]->receiver(1, kPingPong)),
+        bytes_(bytes),
+        context_(context) {}
+  // Seconds of each, sorted.
+  std::vector<double> play(std::chrono::milliseconds time) {
+    return repeat(time, [&] {
+      require(to_.put(kSource, 0, kTarget, 0, bytes_, context_));
+      require(from_.wait(++sent_, context_));
+    });
+  }
+
+ private:
+  const Echo echo_;
+  const Sender to_;
+  const Receiver from_;
+  const uint64_t bytes_;
+  const WaitContext context_;
+  uint64_t sent_ = 0;
+};
+
 // A batch of puts in flight, then one empty answer.
-double gigabytes_per_second(Groups& groups, uint64_t bytes, const BenchOptions& options,
-                            const WaitContext& context) {
+double puts_per_second(Groups& groups, uint64_t bytes, const BenchOptions& options,
+                       const WaitContext& context) {
   const Echo echo(*groups[1], kFlood, kBatch, 0, context);
   const Sender to = groups[0]->sender(1, kFlood);
   const Receiver from = groups[0]->receiver(1, kFlood);
@@ -85,7 +115,135 @@ double gigabytes_per_second(Groups& groups, uint64_t bytes, const BenchOptions& 
     for (int i = 0; i < kBatch; ++i) require(to.put(kSource, 0, kTarget, 0, bytes, context));
     require(from.wait(++batches, context));
   });
-  return static_cast<double>(bytes) * kBatch / floods[floods.size() / 2] / 1e9;
+  return kBatch / floods[floods.size() / 2];
+}
+
+// Puts of rank 0 to rank 1, one behind the other, until it is stopped.
+class Stream {
+ public:
+  Stream(Groups& groups, uint32_t channel, const WaitContext& context)
+      : to_(groups[0]->sender(1, channel)), at_(groups[1]->receiver(0, channel)), context_(context) {}
+  // Meanwhile `body` runs. Returns when all has come.
+  void beside(const std::function<void()>& body) {
+    std::atomic<bool> stops{false};
+    const Clock::time_point start = Clock::now();
+    const uint64_t before = sent_;
+    std::jthread thread([&] {
+      while (!stops && !fault_) {
+        fault_ = to_.put(kStreamSource, 0, kStreamTarget, 0, LoadRow::kBulkBytes, context_);
+        if (!fault_ && ++sent_ >= kStreamDepth) fault_ = at_.wait(sent_ + 1 - kStreamDepth, context_);
+      }
+      if (!fault_) fault_ = at_.wait(sent_, context_);
+    });
+    body();
+    stops = true;
+    thread.join();
+    require(fault_);
+    seconds_ += seconds_since(start);
+    bytes_ += static_cast<double>((sent_ - before) * LoadRow::kBulkBytes);
+  }
+  double gigabytes_per_second() const { return bytes_ / seconds_ / 1e9; }
+
+ private:
+  const Sender to_;
+  const Receiver at_;
+  const WaitContext context_;
+  Fault fault_;
+  uint64_t sent_ = 0;
+  double seconds_ = 0, bytes_ = 0;
+};
+
+LoadRow measure_load(const TransportKind& kind, const BenchOptions& options) {
+  EndpointSpec spec;
+  spec.regions = {{"source", LoadRow::kBytes},
+                  {"target", LoadRow::kBytes},
+                  {"stream source", LoadRow::kBulkBytes},
+                  {"stream target", LoadRow::kBulkBytes}};
+  spec.channels = {
+      {.name = "ping-pong"}, {.name = "bulk", .priority = Priority::kBulk}, {.name = "one queue"}};
+  spec.force_posted = true;
+  Groups groups = make_local_groups(
+      2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), kind.make(0, 2));
+  for (auto& group : groups) {
+    std::memset(group->region(kSource).base, 1, LoadRow::kBytes);
+    std::memset(group->region(kStreamSource).base, 1, LoadRow::kBulkBytes);
+  }
+  const WaitContext context{nullptr, Deadline::after(std::chrono::seconds(60) + 3 * options.time_per_row),
+                            SpinPolicy::adapted(2)};
+  PingPong ping_pong(groups, LoadRow::kBytes, context);
+  Stream bulk(groups, kBulkStream, context), one_queue(groups, kOneQueue, context);
+  std::vector<double> alone, beside, in_line;
+  const auto play = [&](std::vector<double>& all) {
+    const std::vector<double> rounds = ping_pong.play(options.time_per_row / kTurns);
+    all.insert(all.end(), rounds.begin(), rounds.end());
+  };
+  for (int turn = 0; turn < kTurns; ++turn) {
+    play(alone);
+    bulk.beside([&] { play(beside); });
+    one_queue.beside([&] { play(in_line); });
+  }
+  for (std::vector<double>* all : {&alone, &beside, &in_line}) std::sort(all->begin(), all->end());
+  return {std::string(kind.name), latency_us(alone),           latency_us(beside),
+          latency_us(in_line),    bulk.gigabytes_per_second(), one_queue.gigabytes_per_second()};
+}
+
+// Sends until the time is over, the last message with another first byte; receives until then. Returns messages a
+// second.
+double message_rate(std::chrono::milliseconds time,
+                    const std::function<void(std::span<const std::byte>)>& send,
+                    const std::function<std::byte()>& receive) {
+  uint64_t sent = 0;
+  const Clock::time_point start = Clock::now();
+  std::jthread receiver([&] {
+    while (receive() == std::byte{0}) {
+    }
+  });
+  for (std::byte message[MessageRow::kBytes] = {}; message[0] == std::byte{0};) {
+    if (++sent % kBatch == 0 && Clock::now() - start > time) message[0] = std::byte{1};
+    send(message);
+  }
+  receiver.join();
+  return static_cast<double>(sent) / seconds_since(start);
+}
+
+MessageRow measure_messages(const TransportKind& kind, bool posted, const BenchOptions& options) {
+  EndpointSpec spec;
+  spec.channels = {{.name = "messages",
+                    .slots = MessageRow::kSlots,
+                    .slot_bytes = message_slot_bytes(MessageRow::kBytes)}};
+  spec.force_posted = posted;
+  Groups groups = make_local_groups(
+      2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), kind.make(0, 2));
+  const WaitContext context{nullptr, Deadline::after(std::chrono::seconds(60) + options.time_per_row),
+                            SpinPolicy::adapted(2)};
+  MessageSender to(groups[0]->sender(1, 0));
+  MessageReceiver from(groups[1]->receiver(0, 0));
+  const uint64_t before = wakes_so_far();
+  const auto send = [&](std::span<const std::byte> message) { require(to.send(message, context)); };
+  const double rate = message_rate(options.time_per_row, send, [&] {
+    std::span<const std::byte> message;
+    const Fault fault = from.receive(message, context);
+    const std::byte first = fault ? std::byte{1} : message[0];
+    return !fault && !from.release(context) ? first : std::byte{1};
+  });
+  const double messages = rate * std::chrono::duration<double>(options.time_per_row).count();
+  return {std::string(kind.name), groups[0]->sender(1, 0).link == Link::kDirect ? "direct" : "posted", rate,
+          static_cast<double>(wakes_so_far() - before) / messages};
+}
+
+MessageRow measure_socketpair(const BenchOptions& options) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    throw Error(Code::kOs, std::string("socketpair: ") + std::strerror(errno));
+  const Socket from(ends[0]), to(ends[1]);
+  const double rate = message_rate(
+      options.time_per_row,
+      [&](std::span<const std::byte> message) { ::send(to.descriptor(), message.data(), message.size(), 0); },
+      [&] {
+        std::byte message[MessageRow::kBytes];
+        return ::recv(from.descriptor(), message, sizeof message, 0) > 0 ? message[0] : std::byte{1};
+      });
+  return {"socketpair", "", rate, 1};
 }
 
 }  // namespace
@@ -108,12 +266,30 @@ std::vector<BenchRow> run_bench(const BenchOptions& options) {
         // Written once: untouched pages would all be read from the one zero page.
         for (auto& group : groups) std::memset(group->region(kSource).base, 1, bytes);
         const WaitContext context{nullptr, Deadline::after(std::chrono::seconds(60)), SpinPolicy::adapted(2)};
+        const std::vector<double> rounds = PingPong(groups, bytes, context).play(options.time_per_row);
+        const double puts = puts_per_second(groups, bytes, options, context);
         rows.push_back({std::string(kind.name), link == Link::kDirect ? "direct" : "posted", bytes,
-                        latency_us(groups, bytes, options, context),
-                        gigabytes_per_second(groups, bytes, options, context)});
+                        latency_us(rounds), static_cast<double>(bytes) * puts / 1e9, puts});
       }
     }
   }
+  return rows;
+}
+
+std::vector<LoadRow> run_load_bench(const BenchOptions& options) {
+  std::vector<LoadRow> rows;
+  for (const TransportKind& kind : transports())
+    if (!kind.is_mixed && kind.works_here()) rows.push_back(measure_load(kind, options));
+  return rows;
+}
+
+std::vector<MessageRow> run_message_bench(const BenchOptions& options) {
+  std::vector<MessageRow> rows;
+  for (const TransportKind& kind : transports())
+    for (const bool posted : {false, true})
+      if (!kind.is_mixed && kind.works_here() && (!posted || rows.back().link == "direct"))
+        rows.push_back(measure_messages(kind, posted, options));
+  rows.push_back(measure_socketpair(options));
   return rows;
 }
 

@@ -1,4 +1,5 @@
-// Latency and bandwidth of the transports by message size, for `ark-bench dma`.
+// What the transports take, for `ark-bench dma`: latency and bandwidth by message size, and the latency of what is
+// urgent beside a stream of bulk.
 #pragma once
 
 #include <chrono>
@@ -11,19 +12,50 @@ namespace ark::dma {
 struct BenchOptions {
   // Bytes, multiples of 4.
   std::vector<uint64_t> sizes = {4, 64, 1024, 16 << 10, 256 << 10, 4 << 20};
-  std::chrono::milliseconds time_per_row{100};  // for each of the two figures
+  std::chrono::milliseconds time_per_row{100};  // for each figure
+};
+
+struct Percentiles {
+  double p50 = 0, p99 = 0;
 };
 
 struct BenchRow {
   std::string transport;  // as in transports.h
   std::string link;       // "direct", "posted"
   uint64_t bytes = 0;
-  double latency_us = 0;  // half of a round trip with the same bytes both ways; median over batches of 16
+  Percentiles latency_us;           // half of a round trip with the same bytes both ways
   double gigabytes_per_second = 0;  // batches of 16 puts, median; 10^9 bytes
+  double messages_per_second = 0;   // of the same batches
+};
+
+// Posted links: `bytes` there and back as decode, alone and while a stream of puts of `bulk_bytes` goes the same way.
+struct LoadRow {
+  static constexpr uint64_t kBytes = 4 << 10, kBulkBytes = 4 << 20;
+  std::string transport;
+  Percentiles alone_us;             // half of a round trip
+  Percentiles beside_us;            // with the stream as bulk
+  Percentiles one_queue_us;         // with the stream as decode: the plain twin, where nothing overtakes
+  double gigabytes_per_second = 0;  // of the stream as bulk
+  double one_queue_gigabytes_per_second = 0;
+};
+
+// Messages of kBytes (dma/message.h) from one thread to another, as fast as both can.
+struct MessageRow {
+  static constexpr uint64_t kBytes = 64;
+  static constexpr uint32_t kSlots = 64;
+  std::string transport;
+  std::string link;
+  double per_second = 0;
+  double wakes_per_message = 0;  // of all threads that have to do with it
 };
 
 // All transports that work here and their links in turn, between two threads of this process; one row per size.
 // Throws Error.
 std::vector<BenchRow> run_bench(const BenchOptions& options);
+// One row a transport; the three take turns.
+std::vector<LoadRow> run_load_bench(const BenchOptions& options);
+// One row a transport and link; last the plain twin, "socketpair": each message is two system calls and wakes who
+// waits.
+std::vector<MessageRow> run_message_bench(const BenchOptions& options);
 
 }  // namespace ark::dma

@@ -1,6 +1,7 @@
 // Messages of any length up to a slot over one channel: step descriptors and results (the mailbox).
 //
-// A slot holds the length (64 bits), padding to 64 bytes, then the message. Either end is used by one thread.
+// A slot holds the length (64 bits), padding to 64 bytes, then the message. Either end is used by one thread. Credits
+// come for half of the slots at once: a sender that waits for room is woken once for all of these.
 #pragma once
 
 #include <cstring>
@@ -14,6 +15,11 @@ inline constexpr uint64_t kMessageHeader = 64;
 // ChannelSpec::slot_bytes for messages of up to `capacity` bytes.
 constexpr uint64_t message_slot_bytes(uint64_t capacity) { return kMessageHeader + capacity; }
 
+namespace detail {
+// Messages that a credit stands for.
+inline uint64_t messages_per_credit(uint32_t slots) { return slots < 2 ? 1 : slots / 2; }
+}  // namespace detail
+
 class MessageSender {
  public:
   explicit MessageSender(const Sender& sender) : sender_(sender) {}
@@ -25,7 +31,7 @@ class MessageSender {
     if (message.size() > capacity()) {
       return {FaultKind::kBadRequest, sender_.at("message longer than its slot"), capacity(), message.size()};
     }
-    if (Fault fault = sender_.acquire(sent_, context)) return fault;
+    if (Fault fault = wait_for_slot(context)) return fault;
     std::byte* slot = sender_.slot(sent_);
     const uint64_t length = message.size();
     std::memcpy(slot, &length, sizeof length);
@@ -37,6 +43,14 @@ class MessageSender {
   }
 
  private:
+  Fault wait_for_slot(const WaitContext& context) const {
+    if (sent_ < sender_.slots) return {};
+    const uint64_t each = detail::messages_per_credit(sender_.slots);
+    const uint64_t credits = (sent_ - sender_.slots) / each + 1;
+    return wait_reached(*sender_.credit, sender_.first_count + credits, sender_.at("credit of message slots"),
+                        context);
+  }
+
   Sender sender_;
   uint64_t sent_ = 0;
 };
@@ -64,7 +78,7 @@ class MessageReceiver {
 
   // Gives the slot of the message that receive() showed back to the sender.
   Fault release(const WaitContext& context) {
-    ++received_;
+    if (++received_ % detail::messages_per_credit(receiver_.slots) != 0) return {};
     return receiver_.release(context);
   }
 

@@ -197,19 +197,27 @@ size_t Pump::advance_flights() {
   if (oldest_ == newest_) return 0;
   size_t done = 0;
   blocked_.reset();
-  for (uint64_t number = oldest_; number != newest_; ++number) {
-    Flight& current = flight(number);
-    if (current.state == State::kFree) continue;
-    const State before = current.state;
-    if (!advance(current)) break;
-    done += current.state != before;
-    if (current.state != State::kFree) blocked_.set(current.route);
-  }
+  // By peer and priority, which keep their order; what waits for room there holds nothing else up.
+  std::bitset<Request::kRoutes> busy;
+  const auto advance_all = [&](bool is_bulk) {
+    for (uint64_t number = oldest_; number != newest_ && !has_fault_.load(std::memory_order_relaxed);
+         ++number) {
+      Flight& current = flight(number);
+      const auto lane = static_cast<size_t>(current.transfer.peer) * kPriorities + is_bulk;
+      if (current.state == State::kFree || current.is_bulk != is_bulk || busy[lane]) continue;
+      const State before = current.state;
+      if (!advance(current)) busy.set(lane);
+      done += current.state != before;
+      if (current.state != State::kFree) blocked_.set(current.route);
+    }
+  };
+  advance_all(false);
+  if (bulk_flights_ != 0) advance_all(true);
   while (oldest_ != newest_ && flight(oldest_).state == State::kFree) ++oldest_;
   return done;
 }
 
-// Takes a flight as far as it goes now. False: submit nothing more in this turn.
+// Takes a flight as far as it goes now. False: the wire has no room for it, or a fault.
 bool Pump::advance(Flight& flight) {
   if ((flight.state == State::kWriting || flight.state == State::kRaising) && flight.retry_at.passed()) {
     parts_.wire->cancel(flight.transfer.id);

@@ -5,9 +5,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <climits>
 
 #include "base/machine.h"
+#include "dma/wake_count.h"
 
 namespace ark::dma {
 
@@ -22,6 +24,8 @@ SpinPolicy SpinPolicy::adapted(int busy_threads) {
 namespace detail {
 namespace {
 
+std::atomic<uint64_t> wakes{0};
+
 timespec to_timespec(int64_t ns) {
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
 }
@@ -34,7 +38,10 @@ void futex_wait(const void* word, uint32_t expected, int64_t timeout_ns) {
   syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
 }
 
-void futex_wake_all(const void* word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void futex_wake_all(const void* word) {
+  wakes.fetch_add(1, std::memory_order_relaxed);
+  syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 void blind_sleep(int64_t ns) {
   const timespec time = to_timespec(ns);
@@ -42,4 +49,7 @@ void blind_sleep(int64_t ns) {
 }
 
 }  // namespace detail
+
+uint64_t wakes_so_far() { return detail::wakes.load(std::memory_order_relaxed); }
+
 }  // namespace ark::dma

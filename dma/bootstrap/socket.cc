@@ -225,10 +225,9 @@ Received receive_all(const Socket& socket, char* bytes, size_t size, const Deadl
   return Received::kFrame;
 }
 
-uint32_t sum_of(std::string_view bytes) { return crc32c(std::as_bytes(std::span(bytes))); }
-
 Received state_of_payload(const Frame& frame) {
-  return sum_of(frame.payload) == frame.header.payload_sum ? Received::kFrame : Received::kDamaged;
+  const uint32_t sum = crc32c(std::as_bytes(std::span(frame.payload)));
+  return sum == frame.header.payload_sum ? Received::kFrame : Received::kDamaged;
 }
 
 }  // namespace
@@ -343,9 +342,8 @@ void remove_socket_file(const std::string& address) {
 uint32_t FrameHeader::sum_of_head() const {
   return crc32c({reinterpret_cast<const std::byte*>(this), offsetof(FrameHeader, head_sum)});
 }
-
 void FrameHeader::seal(std::string_view payload) {
-  payload_sum = sum_of(payload);
+  payload_sum = crc32c(std::as_bytes(std::span(payload)));
   head_sum = sum_of_head();
 }
 
@@ -370,8 +368,8 @@ Received parse_frame(std::string_view bytes, uint64_t limit, Frame& frame, std::
   whole = sizeof header;
   const std::size_t have = std::min(bytes.size(), sizeof header);
   if (have > 0) std::memcpy(&header, bytes.data(), have);
-  if (have >= sizeof header.magic && std::popcount(header.magic ^ FrameHeader::kMagic) > kMostDamagedBits)
-    return Received::kMalformed;
+  const int wrong_bits = std::popcount(header.magic ^ FrameHeader::kMagic);
+  if (have >= sizeof header.magic && wrong_bits > kMostDamagedBits) return Received::kMalformed;
   if (have < sizeof header) return Received::kMore;
   // Another version's head has its sum elsewhere, if any; ours has it with our version in place of a damaged one.
   FrameHeader ours = header;

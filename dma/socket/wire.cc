@@ -1,12 +1,16 @@
 #include "dma/socket/wire.h"
 
 #include <linux/sockios.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
+
+#include "base/error.h"
 
 namespace ark::dma {
 namespace {
@@ -15,15 +19,19 @@ using Clock = std::chrono::steady_clock;
 
 // Of one peer; a transfer is taken only while less waits, so one alone may lie above it.
 constexpr size_t kMostUnsent = 1 << 20;
-// What poll() takes from one peer before it looks at the next.
-constexpr size_t kMostAtOnce = 1 << 20;
+// What poll() takes from one connection before it looks at the next; of bulk less, as decode may have come meanwhile.
+constexpr size_t kMostAtOnce[kPriorities] = {1 << 20, 64 << 10};
+constexpr int kEvents = 64;
 constexpr int64_t kBusySleepNs = 50'000, kIdleSleepNs = 1'000'000;
 constexpr std::chrono::milliseconds kBusyFor{10};
 // A process that dies also leaves the bootstrap, which tells all ranks its name; a cut is told where nobody does.
 constexpr std::chrono::milliseconds kCutGrace{200};
 constexpr std::chrono::seconds kFarewell{1};
 
+// One connection.
 struct Peer {
+  int rank = 0;
+  Priority priority = Priority::kDecode;
   Socket socket;
   std::vector<std::byte> unsent;
   size_t sent = 0;        // of `unsent`
@@ -36,15 +44,19 @@ struct Peer {
 
 class SocketWire final : public Wire {
  public:
-  SocketWire(const WireMap& map, std::vector<Socket> sockets) : map_(map), peers_(sockets.size()) {
-    for (size_t rank = 0; rank < sockets.size(); ++rank) peers_[rank].socket = std::move(sockets[rank]);
+  SocketWire(const WireMap& map, std::vector<Socket> decode, std::vector<Socket> bulk)
+      : map_(map), ready_(epoll_create1(EPOLL_CLOEXEC)), ranks_(decode.size()) {
+    if (!ready_.is_open()) throw Error(Code::kOs, std::string("epoll: ") + std::strerror(errno));
+    add(std::move(decode), Priority::kDecode);
+    add(std::move(bulk), Priority::kBulk);
   }
   ~SocketWire() override { leave(); }
 
   bool is_ordered() const override { return true; }
 
   Submitted submit(const Transfer& transfer) override {
-    Peer& peer = peers_[transfer.peer];
+    const bool is_apart = transfer.priority == Priority::kBulk && peers_.size() > ranks_;
+    Peer& peer = peers_[static_cast<size_t>(transfer.peer) + (is_apart ? ranks_ : 0)];
     if (!peer.socket.is_open()) return Submitted::kDone;  // it has left, or fault() is about to say so
     flush(peer);
     if (peer.waiting() != 0 && peer.waiting() + transfer.bytes > kMostUnsent) return Submitted::kBusy;
@@ -63,11 +75,15 @@ class SocketWire final : public Wire {
   }
 
   size_t poll(std::span<Completion>) override {
-    for (Peer& peer : peers_) {
-      if (!peer.socket.is_open()) continue;
-      flush(peer);
-      receive(peer);
-    }
+    for (Peer& peer : peers_)
+      if (peer.waiting() != 0 && peer.socket.is_open()) flush(peer);
+    epoll_event events[kEvents];
+    const int count = epoll_wait(ready_.descriptor(), events, kEvents, 0);
+    for (const Priority priority : {Priority::kDecode, Priority::kBulk})
+      for (int i = 0; i < count; ++i) {
+        Peer& peer = peers_[events[i].data.u32];
+        if (peer.priority == priority && peer.socket.is_open()) receive(peer);
+      }
     return 0;
   }
 
@@ -86,6 +102,21 @@ class SocketWire final : public Wire {
   Fault fault() const override { return fault_ && Clock::now() >= fault_from_ ? fault_ : Fault{}; }
 
  private:
+  void add(std::vector<Socket> sockets, Priority priority) {
+    for (size_t rank = 0; rank < sockets.size(); ++rank) {
+      Peer& peer = peers_.emplace_back();
+      peer.rank = static_cast<int>(rank);
+      peer.priority = priority;
+      peer.socket = std::move(sockets[rank]);
+      epoll_event event = {};
+      event.events = EPOLLIN;
+      event.data.u32 = static_cast<uint32_t>(peers_.size() - 1);
+      if (peer.socket.is_open() &&
+          epoll_ctl(ready_.descriptor(), EPOLL_CTL_ADD, peer.socket.descriptor(), &event) != 0)
+        throw Error(Code::kOs, std::string("epoll: ") + std::strerror(errno));
+    }
+  }
+
   // Past what waits already; what the kernel does not take now joins it.
   void send(Peer& peer, const WireFrame& frame, const std::byte* payload) {
     size_t done = 0;
@@ -133,7 +164,7 @@ class SocketWire final : public Wire {
   }
 
   void receive(Peer& peer) {
-    for (size_t taken = 0; taken < kMostAtOnce;) {
+    for (size_t taken = 0; taken < kMostAtOnce[static_cast<int>(peer.priority)];) {
       const bool in_head = peer.have < sizeof(WireFrame);
       const uint64_t end = sizeof(WireFrame) + (in_head ? 0 : peer.frame.bytes);
       std::byte* into = in_head ? reinterpret_cast<std::byte*>(&peer.frame) + peer.have
@@ -170,11 +201,11 @@ class SocketWire final : public Wire {
     const bool is_region = frame.target + size_t{1} < own.size();
     const bool fits = frame.bytes == 0 ||
                       (is_region && own[frame.target].region.contains(frame.target_offset, frame.bytes));
-    const uint32_t first = route_of(rank_of(peer), map_.channels, 0, RouteEnd::kArrived);
+    const uint32_t first = route_of(peer.rank, map_.channels, 0, RouteEnd::kArrived);
     const bool may_raise =
         frame.raise_by == 0 || (frame.counter >= first && frame.counter - first < map_.channels * 2);
     if (frame.kind == WireFrame::kTransfer && fits && may_raise) return true;
-    fault_ = {FaultKind::kBadRequest, {.what = "frame of a peer", .rank = map_.rank, .peer = rank_of(peer)}};
+    fault_ = {FaultKind::kBadRequest, {.what = "frame of a peer", .rank = map_.rank, .peer = peer.rank}};
     fault_.seen = is_region ? own[frame.target].region.bytes : 0;
     fault_.needed = frame.target_offset + frame.bytes;
     peer.socket = Socket();
@@ -193,9 +224,8 @@ class SocketWire final : public Wire {
   }
 
   bool damaged(Peer& peer, uint32_t sum, uint32_t sent) {
-    fault_ = {
-        FaultKind::kBadRequest,
-        {.what = "frame of a peer, damaged on its way: its sum", .rank = map_.rank, .peer = rank_of(peer)}};
+    fault_ = {FaultKind::kBadRequest,
+              {.what = "frame of a peer, damaged on its way: its sum", .rank = map_.rank, .peer = peer.rank}};
     fault_.seen = sum;
     fault_.needed = sent;
     peer.socket = Socket();
@@ -205,13 +235,11 @@ class SocketWire final : public Wire {
   void cut(Peer& peer) {
     peer.socket = Socket();
     if (fault_) return;
-    fault_ = {FaultKind::kCut, {.what = "bytes of a connection", .rank = map_.rank, .peer = rank_of(peer)}};
+    fault_ = {FaultKind::kCut, {.what = "bytes of a connection", .rank = map_.rank, .peer = peer.rank}};
     fault_.seen = peer.received;
     fault_.needed = peer.received + 1;
     fault_from_ = Clock::now() + kCutGrace;
   }
-
-  int rank_of(const Peer& peer) const { return static_cast<int>(&peer - peers_.data()); }
 
   // Says so, and waits until the peers' kernels have all: a socket that closes with bytes unread resets.
   void leave() {
@@ -238,7 +266,9 @@ class SocketWire final : public Wire {
   }
 
   const WireMap& map_;
-  std::vector<Peer> peers_;
+  const Socket ready_;  // an epoll of all connections: a look costs one call, however many they are
+  const size_t ranks_;
+  std::vector<Peer> peers_;  // by rank; then, where there are such for bulk, again
   Clock::time_point active_{};
   Fault fault_;
   Clock::time_point fault_from_{};  // when it is told
@@ -246,8 +276,9 @@ class SocketWire final : public Wire {
 
 }  // namespace
 
-std::unique_ptr<Wire> make_socket_wire(const WireMap& map, std::vector<Socket> sockets) {
-  return std::make_unique<SocketWire>(map, std::move(sockets));
+std::unique_ptr<Wire> make_socket_wire(const WireMap& map, std::vector<Socket> sockets,
+                                       std::vector<Socket> bulk) {
+  return std::make_unique<SocketWire>(map, std::move(sockets), std::move(bulk));
 }
 
 }  // namespace ark::dma

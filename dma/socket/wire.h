@@ -38,10 +38,13 @@ struct WireFrame {
 };
 static_assert(sizeof(WireFrame) == 32);
 
-// `sockets`: by rank, not blocking; entries of those that it does not carry to are not open. A peer may write
+// `sockets`: by rank, not blocking; entries of those that it does not carry to are not open. `bulk`: the same for bulk
+// transfers, which then hold up no others; none: all go by the first. A peer may write
 // into the regions of the spec and the boxes, and raise the counters that are for it; a frame that asks for more is a
 // fault (kBadRequest), as are bytes that were changed on their way, and a connection that ends without kLeaving (kCut).
 // Bytes that a peer does not take yet wait here, up to a limit.
-std::unique_ptr<Wire> make_socket_wire(const WireMap& map, std::vector<Socket> sockets);
+// Throws Error(kOs).
+std::unique_ptr<Wire> make_socket_wire(const WireMap& map, std::vector<Socket> sockets,
+                                       std::vector<Socket> bulk = {});
 
 }  // namespace ark::dma

@@ -154,8 +154,8 @@ TEST(Door, AnyChangedBitOfAFrameIsToldAsDamage) {
   }
 }
 
-// By a bit that is changed on its way rank 1 is lost: each side says so, and neither takes it for another rank's, key's or
-// version's, after which a restarter would start nothing again.
+// By a bit that is changed on its way rank 1 is lost: each side says so, and neither takes it for another rank's,
+// key's or version's, after which a restarter would start nothing again.
 TEST(Door, DamageOfAMeetingIsNamed) {
   const auto damaged = [](FrameKind kind, std::string_view payload) {
     std::string bytes = frame_bytes(kind, 1, 2, payload);

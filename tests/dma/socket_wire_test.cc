@@ -3,8 +3,10 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <memory>
 #include <vector>
 
+#include "dma/pump.h"
 #include "dma/socket/wire.h"
 #include "tests/dma/deadline.h"
 
@@ -168,6 +170,45 @@ TEST(SocketWire, WhatAPeerDoesNotTakeWaitsUpToALimit) {
   }
   EXPECT_EQ(got, static_cast<size_t>(taken) * (sizeof(WireFrame) + piece.size()));
   EXPECT_TRUE(c.wire->is_drained());
+}
+
+// What the kernel has of bulk, and what waits behind it, holds up no decode: neither in the wire nor in the pump. With
+// one connection for both, the plain twin, decode waits.
+TEST(SocketWire, DecodeOvertakesBulkThatAPeerDoesNotTake) {
+  for (const bool is_apart : {true, false}) {
+    static std::byte bulk[256 << 10] = {};
+    Counter64 counters[kChannels * 2 * 2 + kChannels * 2];
+    WireMap map;
+    map.channels = kChannels;
+    map.memory.resize(2);
+    for (std::vector<Memory>& memory : map.memory) memory = {{{bulk, sizeof bulk}, 0, nullptr}};
+    map.counters = {counters, nullptr};
+    Socket peers[kPriorities];
+    std::vector<Socket> own[kPriorities];
+    for (int priority = 0; priority < 1 + is_apart; ++priority) {
+      int pair[2];
+      ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+      own[priority].resize(2);
+      own[priority][1] = Socket(pair[0]);
+      peers[priority] = Socket(pair[1]);
+    }
+    const auto wire = make_socket_wire(map, std::move(own[0]), std::move(own[1]));
+    const Region regions[] = {{bulk, sizeof bulk}};
+    const auto queues = std::make_unique<RequestQueues>();
+    AbortFlag abort;
+    Pump pump({0, kChannels, {{regions, 1}, {regions, 1}}, queues.get(), counters, wire.get(), &abort}, {});
+    const auto route = static_cast<RouteId>(route_of(1, kChannels, 0, RouteEnd::kArrived));
+    for (int i = 0; i < 16; ++i)
+      ASSERT_TRUE(queues->ring(Priority::kBulk).try_push({route, 0, 0, 0, 0, sizeof bulk}));
+    for (int turn = 0; turn < 64; ++turn) pump.run_once();
+    EXPECT_FALSE(pump.is_idle()) << "4 MiB are more than wire and kernel take";
+    ASSERT_TRUE(queues->ring(Priority::kDecode).try_push({static_cast<RouteId>(route + 2), 0, 0, 0, 0, 4}));
+    for (int turn = 0; turn < 4; ++turn) pump.run_once();
+    WireFrame first;
+    ASSERT_EQ(recv(peers[0].descriptor(), &first, sizeof first, 0), static_cast<ssize_t>(sizeof first));
+    EXPECT_EQ(first.bytes == 4, is_apart);
+    for (Socket& peer : peers) peer = Socket();  // who leaves does not wait for it
+  }
 }
 
 }  // namespace

@@ -3,11 +3,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "base/error.h"
+#include "dma/group.h"
+#include "dma/message.h"
 #include "tests/dma/deadline.h"
 
 namespace ark::dma {
@@ -83,6 +91,36 @@ TEST(Transports, RanksTakeTheOneAskedForOrLearnWhyNot) {
   EXPECT_EQ(chosen("shm", "shm"), (std::vector<std::string>{"shm", "shm"}));
   for (const std::string& error : chosen("shm", "")) EXPECT_THAT(error, HasSubstr("ARK_TRANSPORT"));
   for (const std::string& error : chosen("none", "none")) EXPECT_THAT(error, HasSubstr("local, shm"));
+}
+
+// Seccomp's strict mode kills who makes any call but read, write and exit.
+TEST(Transports, NoSystemCallsWhileMessagesAreThereBeforeTheyAreAwaited) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "sanitizers make calls of their own";
+#endif
+  EndpointSpec spec;
+  spec.channels = {{.name = "messages", .slots = 4, .slot_bytes = message_slot_bytes(256)}};
+  const auto groups = make_local_groups(
+      2, [&](int) { return spec; }, soon(), transport_named("shm").make(0, 2));
+  MessageSender to(groups[0]->sender(1, 0));
+  MessageReceiver from(groups[1]->receiver(0, 0));
+  const auto pass = [&](bool may_wait) {
+    std::byte bytes[256] = {};
+    for (int step = 0; step < 10'000; ++step) {
+      std::span<const std::byte> message;
+      bytes[0] = static_cast<std::byte>(step);
+      if (to.send(bytes, {}) || from.receive(message, {}) || message[0] != bytes[0] || from.release({}))
+        return 1;
+    }
+    if (may_wait) detail::blind_sleep(1);
+    return 0;
+  };
+  const auto confined = [&](bool may_wait) {
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0) syscall(SYS_exit, 2);
+    syscall(SYS_exit, pass(may_wait));
+  };
+  EXPECT_EXIT(confined(false), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(confined(true), testing::KilledBySignal(SIGKILL), "") << "it sees calls";
 }
 
 }  // namespace

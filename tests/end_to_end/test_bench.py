@@ -365,12 +365,18 @@ def test_a_cuda_graph_is_refused_where_there_is_none(tmp_path):
 def test_dma_prints_every_transport_and_size():
     run = bench("dma", "--sizes", "4,65536", "--time", 2, "--json")
     assert run.returncode == 0 and run.stdout.count("\n") == 1, run.stderr
-    rows = json.loads(run.stdout)["rows"]
+    printed = json.loads(run.stdout)
+    rows, loaded = printed["rows"], printed["beside_bulk"]
     found = {(r["transport"], r["link"], r["bytes"]) for r in rows}
     ways = [("local", "direct"), ("local", "posted"), ("shm", "direct"), ("shm", "posted"), ("socket", "posted")]
     ways += [("ucx", "posted")] if (BINARY.parent / "libark_ucx.so").exists() else []
     assert found == {(*way, n) for way in ways for n in (4, 65536)}
-    assert all(r["latency_us"] > 0 and r["gb_per_s"] > 0 for r in rows)
+    assert all(0 < r["latency_us"] <= r["p99_us"] and r["gb_per_s"] > 0 and r["messages_per_s"] > 0 for r in rows)
+    assert sorted(r["transport"] for r in loaded) == sorted({way for way, _ in ways})
+    assert all(0 < r[how]["p50"] <= r[how]["p99"] for r in loaded for how in ("alone_us", "beside_bulk_us", "one_queue_us"))
+    assert sorted((r["transport"], r["link"]) for r in printed["messages"]) == sorted([*ways, ("socketpair", "")])
+    assert all(r["per_s"] > 0 and r["wakes_per_message"] >= 0 for r in printed["messages"])
+    assert all(r["bulk_gb_per_s"] > 0 and r["one_queue_gb_per_s"] > 0 for r in loaded)
     assert "local" in bench("dma", "--sizes", 4, "--time", 1).stdout
 
 

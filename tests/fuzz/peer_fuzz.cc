@@ -1,6 +1,6 @@
-// libFuzzer: what a peer may send. The first byte says where: at the door, in frames of transport socket (in capitals: with
-// their sums put right), in the records of set-up, or in questions and answers for pages. Without the key nobody passes the door; after it nothing is
-// written outside what is a peer's, and no record does more than throw an Error.
+// libFuzzer: what a peer may send. The first byte says where: at the door, in frames of transport socket (in capitals:
+// with their sums put right), in the records of set-up, or in questions and answers for pages. Without the key nobody
+// passes the door; after it nothing is written outside what is a peer's, and no record does more than throw an Error.
 #include <sys/socket.h>
 
 #include <cstddef>
