@@ -72,8 +72,8 @@ struct Environment {
   std::function<std::string()> lost = {};
   std::string key = {};                        // that all ranks know; empty: `address` is of this machine
   std::shared_ptr<Socket> listener = nullptr;  // of rank 0, where it is not made from `address`
-  uint16_t everywhere =
-      0;  // of rank 0: it listens at this port of all its addresses; 0: where `address` says
+  // Of rank 0: it listens at this port of all its addresses; 0: where `address` says.
+  uint16_t everywhere = 0;
 
   // From ARK_RANK, ARK_WORLD_SIZE and ARK_BOOTSTRAP, or ARK_MASTER_ADDR and ARK_MASTER_PORT; else from MPI
   // (dma/mpi/meet.h). `key_file`, or ARK_CLUSTER_KEY_FILE, is read where ranks meet by TCP. Throws Error(kUsage) naming

@@ -132,8 +132,8 @@ bool worth_evaluating(const Graph& graph, const Node& node, int64_t max_elements
     if (id == kNoValue) continue;
     const Value& value = graph.value(id);
     if (value.dtype == DType::kString) return false;
-    const bool counted =
-        node.op == Op::kNonZero;  // its size comes with its value, and is bounded by the input's
+    // Its size comes with its value, and is bounded by the input's.
+    const bool counted = node.op == Op::kNonZero;
     const auto n =
         counted || !value.shape ? std::optional<int64_t>() : element_count(*value.shape).constant();
     if (!n && !counted) return false;

@@ -12,8 +12,8 @@ namespace ark::dma {
 // The header of each message; the payload is its data. Little-endian, as in memory.
 struct UcxFrame {
   uint64_t secret = 0;  // the receiver's for this sender: who does not know it is not heard
-  uint64_t number =
-      0;  // of this sender's messages of this priority, from 0; raises take effect in this order
+  // Of this sender's messages of this priority, from 0; raises take effect in this order.
+  uint64_t number = 0;
   uint64_t target_offset = 0;
   uint64_t bytes = 0;
   uint64_t raise_by = 0;
