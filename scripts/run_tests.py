@@ -25,7 +25,7 @@ ZOO = ROOT / "build" / "zoo"
 PYTHON = ROOT / ".venv" / "bin" / "python"
 JOBS = os.cpu_count() or 2
 TAIL = 40  # lines of a failed suite's log
-FUZZ_SECONDS, FUZZ_SECONDS_FULL = 5, 60  # of each fuzzer
+FUZZ_SECONDS, FUZZ_SECONDS_FULL = 10, 60  # of each fuzzer
 FUZZ_LENGTH = 4096  # bytes of the largest input, where tests/fuzz/NAME.options says nothing else
 # The longest first. In shards, so that no suite is left running alone at the end.
 LONGEST = ["emulator_test", "models", "threads_test", "cuda_test", "engine_test"]

@@ -19,8 +19,8 @@ class ClassLabels {
   ClassLabels(OpContext& c, const char* integers, const char* strings);
   int64_t count() const { return count_; }
   void choose_greatest(ValueId scores) const;  // scores [N, classes]
-  void choose_by_sign(ValueId score,
-                      double above) const;  // score [N, 1]: the second label where it is greater
+  // score [N, 1]: the second label where it is greater.
+  void choose_by_sign(ValueId score, double above) const;
 
  private:
   void choose(ValueId index) const;

@@ -86,8 +86,8 @@ class ShapeCounter {
   }
   SassShape shape() const {
     SassShape all = shape_;
-    std::map<std::size_t, std::size_t>
-        innermost;  // end, by first line: behind the last branch back, `continue` or not
+    // End, by first line: behind the last branch back, `continue` or not.
+    std::map<std::size_t, std::size_t> innermost;
     for (const Loop& loop : loops_) {
       const bool holds_other = std::any_of(loops_.begin(), loops_.end(), [&](const Loop& other) {
         return other.first > loop.first && other.end < loop.end;

@@ -124,13 +124,13 @@ void grid_sample_tile(const KernelCall& call, int64_t tile) {
   const auto sizes = x.shape().subspan(2);
   const int64_t places = product(y.shape().subspan(2)), plane = product(sizes), channels = x.dims[1];
   const int64_t n = tile / place_tiles(places);
-  const auto [begin, end] = places_of(tile % place_tiles(places), places);
+  const Span64 here = places_of(tile % place_tiles(places), places);
   with_compute_type(x.dtype, [&](auto type) {
     using C = decltype(type);
     if constexpr (std::is_floating_point_v<C>) {
       std::array<AxisTaps<C>, kMostSpatial> axes;
       Points<C> points;
-      for (int64_t p = begin; p < end; ++p) {
+      for (int64_t p = here.begin; p < here.end; ++p) {
         for (std::size_t a = 0; a < sizes.size(); ++a) {  // the grid names the last axis first
           const auto reversed = static_cast<int64_t>(sizes.size() - 1 - a);
           const C at_grid =
@@ -160,7 +160,7 @@ void deform_conv_tile(const KernelCall& call, int64_t tile) {
   const int64_t channels = x.dims[1], outputs = y.dims[1], places = product(w.out), plane = product(w.in),
                 taps = product(w.kernel), spatial = static_cast<int64_t>(w.spatial);
   const int64_t n = tile / place_tiles(places);
-  const auto [begin, end] = places_of(tile % place_tiles(places), places);
+  const Span64 here = places_of(tile % place_tiles(places), places);
   with_compute_type(x.dtype, [&](auto type) {
     using C = decltype(type);
     if constexpr (std::is_floating_point_v<C>) {
@@ -170,8 +170,8 @@ void deform_conv_tile(const KernelCall& call, int64_t tile) {
       load(weights, 0, weights.size(), all.data());
       std::array<AxisTaps<C>, kMostSpatial> axes;
       Points<C> points;
-      Odometer out(w.out, {}, begin);
-      for (int64_t p = begin; p < end; ++p, out.next()) {
+      Odometer out(w.out, {}, here.begin);
+      for (int64_t p = here.begin; p < here.end; ++p, out.next()) {
         for (int64_t g = 0; g < offset_groups; ++g) {
           Odometer tap(w.kernel, {}, 0);
           for (int64_t t = 0; t < taps; ++t, tap.next()) {
