@@ -13,6 +13,7 @@ import time
 import pytest
 
 from ark_server import BIN, BINARY, PATIENCE, START_SECONDS, Server, children_of, clean_environment, free_port, until
+from test_faults import LIBRARY
 from test_rank_processes import TINY, other_weights, tokens_of
 
 USAGE, UNAVAILABLE = 64, 69
@@ -72,6 +73,31 @@ def test_the_same_command_on_every_machine_gives_the_tokens_of_one(tiny, tiny_mo
         assert any("rank 1 of 2 has met: 0, 1 on" in line for line in one.log)
     finally:
         ends_all(zero, one)
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason=f"no {LIBRARY}: it is built with the tests")
+def test_a_bit_that_is_changed_on_its_way_is_named(long_model, tmp_path):
+    """As ranks meet, and as they serve."""
+    port, changes = free_port(), tmp_path / "corrupt"
+    preload = {"LD_PRELOAD": str(LIBRARY), "ARK_FAULT_FOLDER": str(tmp_path)}
+
+    def start(rank, **more):
+        return Rank(long_model, "--kv-memory", "256M", environment=group(rank, port, ARK_TRANSPORT="socket", **more))
+
+    zero, ones = start(0), []
+    try:
+        changes.touch()
+        ones.append(start(1, **preload))
+        ones[0].ends(UNAVAILABLE, "what was damaged on its way")
+        assert "what is damaged on its way" in zero.errors()
+        ones.append(start(1, **preload))
+        zero.wait_ready()
+        with zero.busy():
+            changes.touch()
+            zero.ends(UNAVAILABLE, "damaged on its way: its sum", "1")
+            assert ones[1].join() == UNAVAILABLE
+    finally:
+        ends_all(zero, *ones)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: two ranks run as another user, who may not map memory of the others")
@@ -341,7 +367,7 @@ def test_two_machines_serve_as_one(link, key, tiny, tiny_model):
     try:
         wires = [line.split()[3:5] for line in subprocess.run(["ss", "-tnH"], capture_output=True, text=True).stdout.splitlines()
                  if link.there in line]
-        assert len(wires) == 3, "life signs, gathering and data go over the link"
+        assert len(wires) == 4, "life signs, gathering, decode and bulk go over the link"
         assert tokens_of(zero) == tokens_of(tiny)
         try:
             link.run("tc", "qdisc", "add", "dev", link.end, "root", "netem", "delay", "1ms", "1ms", "loss", "1%", "reorder", "10%")
