@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/ir/kernel.h"
 #include "base/ir/keys.h"
 #include "tests/importer/graph_builder.h"
 
@@ -66,6 +67,29 @@ TEST(Fold, DequantizesVectors) {
   const ValueId wide = g.graph.add_constant(
       make_constant(Tensor::of<int32_t>(DType::kI32, {1}, std::vector<int32_t>{16777217})));
   EXPECT_EQ(made({wide, g.real(1)}, 0, 0), (Numbers{16777216}));  // what f32 holds of it
+}
+
+// Each coordinate reads points of the image, or none.
+TEST(Kernels, GridSampleTakesAnyCoordinate) {
+  constexpr float kEndless = INFINITY;
+  const Tensor image = Tensor::of<float>(DType::kF32, {1, 1, 2, 2}, std::vector<float>{1, 2, 3, 4});
+  const Tensor grid = Tensor::of<float>(
+      DType::kF32, {1, 1, 4, 2}, std::vector<float>{kEndless, -kEndless, 3e38f, -1e30f, NAN, 0, 0, kEndless});
+  const Kernel& kernel = *find_kernel(Op::kGridSample);
+  for (const std::string mode : {"nearest", "linear", "cubic"}) {
+    for (const std::string padding : {"zeros", "border", "reflection"}) {
+      for (const int64_t align : {0, 1}) {
+        const Attributes attributes{
+            {key::kMode, mode}, {key::kPaddingMode, padding}, {key::kAlignCorners, align}};
+        Tensor y = Tensor::zeros(DType::kF32, {1, 1, 1, 4});
+        const TensorView in[] = {view_of(image), view_of(grid)}, out = view_of(y);
+        const KernelCall call{Op::kGridSample, &attributes, in, {&out, 1}};
+        for (int64_t tile = 0; tile < kernel.grid(call); ++tile) kernel.tile(call, tile);
+        for (int64_t i = 0; i < 4 && mode == "nearest"; ++i)
+          EXPECT_TRUE(y.real(i) >= 0 && y.real(i) <= 4) << padding << " " << align << " " << y.real(i);
+      }
+    }
+  }
 }
 
 TEST(Fold, CastRoundsToTheTargetsPrecision) {

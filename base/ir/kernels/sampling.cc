@@ -14,12 +14,12 @@ constexpr std::size_t kMostSpatial = 6;
 enum class Interpolation { kNearest, kLinear, kCubic };
 enum class Outside { kZeros, kBorder, kReflection };
 
-// Back and forth between two borders.
+// Back and forth between two borders; an infinite way ends at the first.
 template <typename C>
 C reflected(C x, C low, C high) {
   const C range = high - low;
   if (x >= low && x <= high) return x;
-  if (!(range > 0)) return low;
+  if (!(range > 0) || !std::isfinite(x)) return low;
   const C beyond = x < low ? low - x : x - high, turns = std::trunc(beyond / range),
           rest = beyond - turns * range;
   const bool from_low = (x < low) == (std::fmod(turns, C{2}) == 0);
