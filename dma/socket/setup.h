@@ -1,4 +1,4 @@
-// Transport `socket`: ranks anywhere that TCP connects, one connection between any two. Formats: docs/dma.md.
+// Transport `socket`: ranks anywhere that TCP connects, two connections between any two. Formats: docs/dma.md.
 #pragma once
 
 #include <memory>
