@@ -2,7 +2,11 @@
 
 A suite is a command whose results are read from its log (GoogleTest) or its report (pytest). A crash, a
 time-out, a build that fails or a suite that reports nothing counts as one failed test and shows the end of its
-log. Logs stay in build/test-logs."""
+log. Logs stay in build/test-logs.
+
+Suites run beside each other, on whatever machine there is, and some tests ask how soon something is noticed or answered. So
+a few tests that failed by their own words are run once more, alone, when all else has ended; those that pass then count as
+passed and are named as unsteady. What crashed, hung or was stopped by a sanitizer has failed."""
 
 import argparse
 import concurrent.futures
@@ -25,6 +29,7 @@ ZOO = ROOT / "build" / "zoo"
 PYTHON = ROOT / ".venv" / "bin" / "python"
 JOBS = os.cpu_count() or 2
 TAIL = 40  # lines of a failed suite's log
+UNSTEADY = 8  # where more fail, it is not the machine: nothing is run again
 FUZZ_SECONDS, FUZZ_SECONDS_FULL = 10, 60  # of each fuzzer
 FUZZ_LENGTH = 4096  # bytes of the largest input, where tests/fuzz/NAME.options says nothing else
 # The longest first. In shards, so that no suite is left running alone at the end.
@@ -60,9 +65,13 @@ class Totals:
 
     def __init__(self):
         self.sum, self.lock = Result(), threading.Lock()
+        self.doubtful = []  # (suite, failures, function that runs them again)
 
-    def add(self, name, result, seconds, log=None):
+    def add(self, name, result, seconds, log=None, again=None):
+        """`again`: runs what has failed once more and gives the Result; None where a failure is none of the machine's."""
         with self.lock:
+            if result.failed and again:
+                self.doubtful.append((name, result.failures, again))
             for count in ("passed", "failed", "skipped"):
                 setattr(self.sum, count, getattr(self.sum, count) + getattr(result, count))
             verdict = "FAIL" if result.failed else "ok  "
@@ -72,6 +81,21 @@ class Totals:
             if result.failed and log and log.exists():
                 lines = log.read_text(errors="replace").splitlines()[-TAIL:]
                 print("\n".join(f"     | {line}" for line in lines), flush=True)
+
+    def try_again(self):
+        """Runs doubtful failures alone; to be called when all else has ended."""
+        if sum(len(failures) for _, failures, _ in self.doubtful) > UNSTEADY:
+            return
+        for name, failures, again in self.doubtful:
+            result = again()
+            if result.failed or result.passed < len(failures):
+                print(f"FAIL {name}, alone: {counts(result)}", flush=True)
+                continue
+            self.sum.failed -= len(failures)
+            self.sum.passed += len(failures)
+            print(f"ok   {name}, alone: {counts(result)}", flush=True)
+            for failure in failures:
+                print(f"     unsteady: {failure}", flush=True)
 
 
 CPU_SECONDS = {}  # of the command that wrote a log, with its children
@@ -138,23 +162,41 @@ def read_gtest(log):
     return result, running
 
 
-def run_gtest(totals, name, binary, limit, **environment):
-    log, start = LOGS / f"{name.replace('/', ' of ')}.log", time.monotonic()
-    command = [*WRAPPERS.get(binary.name, ()), binary, "--gtest_color=no"]
+def gtest(binary, log, limit, environment, *options):
+    """The Result, and whether all that failed did so by its own words."""
+    command = [*WRAPPERS.get(binary.name, ()), binary, "--gtest_color=no", *options]
     status = execute(command, log, limit, **ENVIRONMENT.get(binary.name, {}), **environment)
     result, running = read_gtest(log)
-    if status not in (0, 1) or (status == 1 and not result.failed):
+    clean = status in (0, 1) and not running
+    if not clean or (status == 1 and not result.failed):
         result.fail(f"{running or binary.name}: {describe(status, limit)}")
     elif not result.passed + result.failed + result.skipped:
         result.fail(f"{binary.name}: ran no test")
-    totals.add(name, result, time.monotonic() - start, log)
+        clean = False
+    return result, clean
 
 
-def run_pytest(totals, name, paths, limit):
-    log, report, start = LOGS / f"{name}.log", LOGS / f"{name}.xml", time.monotonic()
+def log_of(name):
+    return LOGS / f"{name.replace('/', ' of ')}.log"
+
+
+def run_gtest(totals, name, binary, limit, **environment):
+    start = time.monotonic()
+    result, clean = gtest(binary, log_of(name), limit, environment)
+
+    def again():
+        unsharded = {key: value for key, value in environment.items() if not key.startswith("GTEST_")}
+        return gtest(binary, log_of(f"{name}, alone"), limit, unsharded, f"--gtest_filter={':'.join(result.failures)}")[0]
+
+    totals.add(name, result, time.monotonic() - start, log_of(name), again if clean else None)
+
+
+def pytest(name, limit, *arguments):
+    """The Result, and whether all that failed did so by its own words. What failed is remembered for --last-failed."""
+    log, report = log_of(name), LOGS / f"{name}.xml"
     report.unlink(missing_ok=True)
-    command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", f"--junitxml={report}",
-               "-W", "error::pytest.PytestUnhandledThreadExceptionWarning", *paths]
+    command = [PYTHON, "-m", "pytest", "-q", "-rs", f"--junitxml={report}",
+               "-W", "error::pytest.PytestUnhandledThreadExceptionWarning", *arguments]
     status, result = execute(command, log, limit), Result()
     if report.exists():
         for case in xml.etree.ElementTree.parse(report).iter("testcase"):
@@ -166,7 +208,19 @@ def run_pytest(totals, name, paths, limit):
                 result.passed += 1
     if status is None or status < 0 or (status and not result.failed):
         result.fail(f"pytest: {describe(status, limit)}")
-    totals.add(name, result, time.monotonic() - start, log)
+        return result, False
+    return result, status in (0, 1)  # 2 and above: not all was run
+
+
+def run_pytest(totals, name, paths, limit):
+    start, memory = time.monotonic(), ["-o", f"cache_dir={LOGS / 'pytest-cache' / name}"]
+    shutil.rmtree(LOGS / "pytest-cache" / name, ignore_errors=True)
+    result, clean = pytest(name, limit, *memory, *paths)
+
+    def again():
+        return pytest(f"{name}, alone", limit, *memory, "--last-failed", "--last-failed-no-failures=none", *paths)[0]
+
+    totals.add(name, result, time.monotonic() - start, log_of(name), again if clean else None)
 
 
 def build(totals, name, *arguments, limit=3000):
@@ -326,6 +380,7 @@ def main():
         sanitized(totals, limit)
     if built:
         beside.join()
+    totals.try_again()
     print(counts(totals.sum))
     return 1 if totals.sum.failed else 0
 

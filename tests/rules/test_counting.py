@@ -32,7 +32,7 @@ def suite(tmp_path, monkeypatch):
     """Runs a shell script as if it were a test binary; returns its result."""
     monkeypatch.setattr(run_tests, "LOGS", tmp_path)
 
-    def run(script, limit=120):
+    def run(script, limit=120, again=False):
         binary = tmp_path / "fake_test"
         (tmp_path / "text").write_text(GTEST)
         (tmp_path / "summary").write_text(SUMMARY)
@@ -40,6 +40,8 @@ def suite(tmp_path, monkeypatch):
         binary.chmod(0o755)
         totals = run_tests.Totals()
         run_tests.run_gtest(totals, "fake", binary, limit)
+        if again:
+            totals.try_again()
         result = totals.sum
         return result.passed, result.failed, result.skipped
 
@@ -74,3 +76,49 @@ def test_a_pytest_that_cannot_be_collected_is_a_failure(tmp_path, monkeypatch):
     totals = run_tests.Totals()
     run_tests.run_pytest(totals, "broken", [tmp_path], 300)
     assert (totals.sum.passed, totals.sum.failed) == (0, 1)
+
+
+PASSES = "echo '[ RUN      ] All/Ring.Fails/1'; echo '[       OK ] All/Ring.Fails/1 (1 ms)'; exit 0"
+
+
+def test_what_fails_by_its_own_words_is_run_again_alone(suite, capsys):
+    once = f"if [[ $2 == --gtest_filter=All/Ring.Fails/1 ]]; then {PASSES}; fi; cat text summary; exit 1"
+    assert suite(once) == (1, 1, 1)
+    assert suite(once, again=True) == (2, 0, 1)
+    assert "unsteady: All/Ring.Fails/1" in capsys.readouterr().out
+    assert suite("cat text summary; exit 1", again=True) == (1, 1, 1)
+
+
+def test_a_second_go_must_run_what_failed(suite):
+    assert suite("if [[ $2 ]]; then exit 0; fi; cat text; exit 1", again=True) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("end", ["echo '[ RUN      ] Ring.Dies'; kill -SEGV $$", "echo '[ RUN      ] Ring.Dies'; exit 1", "exit 66", "sleep 60"])
+def test_crashes_hangs_and_sanitizers_get_no_second_go(suite, end):
+    assert suite(f"if [[ $2 ]]; then {PASSES}; fi; cat text; {end}", limit=5, again=True) == (1, 2, 1)
+
+
+def test_many_failures_are_not_run_again(suite):
+    many = "".join(f"[ RUN      ] Ring.Fails{i}\n[  FAILED  ] Ring.Fails{i} (1 ms)\n" for i in range(run_tests.UNSTEADY + 1))
+    assert suite(f"if [[ $2 ]]; then {PASSES}; fi; printf '{many}'; exit 1", again=True)[1] == run_tests.UNSTEADY + 1
+
+
+def test_pytest_runs_what_failed_again_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run_tests, "LOGS", tmp_path)
+    monkeypatch.setattr(run_tests, "PYTHON", sys.executable)
+    (tmp_path / "test_unsteady.py").write_text("""
+from pathlib import Path
+import pytest
+@pytest.mark.parametrize("name", ["once", "never"])
+def test_it(name):
+    seen = Path(__file__).with_suffix("." + name)
+    first = not seen.exists()
+    seen.touch()
+    assert name == "never" or not first
+""")
+    totals = run_tests.Totals()
+    run_tests.run_pytest(totals, "unsteady", [tmp_path], 300)
+    assert (totals.sum.passed, totals.sum.failed) == (1, 1)
+    totals.try_again()
+    assert (totals.sum.passed, totals.sum.failed) == (2, 0)
+    assert "unsteady: " in capsys.readouterr().out
