@@ -1,5 +1,5 @@
-// dma/device.h on a GPU: inline PTX for sm_80 and later. Included by dma/device.h only. Longer than most: one
-// small function for each instruction.
+// dma/device.h on a GPU: inline PTX for sm_80 and later. Included by dma/device.h only.
+// Longer than most: one small function for each instruction.
 #pragma once
 
 #define ARK_DEVICE __device__ __forceinline__

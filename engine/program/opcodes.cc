@@ -1,3 +1,4 @@
+// Longer than most: a row for each OpCode, and what its checks need.
 #include "engine/program/opcodes.h"
 
 #include <algorithm>

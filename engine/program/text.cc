@@ -1,3 +1,4 @@
+// Longer than most: what writes a line and what reads it stand side by side, so that none is changed alone.
 #include "engine/program/text.h"
 
 #include <algorithm>
