@@ -6,7 +6,7 @@
 namespace ark::schedule {
 namespace {
 
-constexpr int64_t kPatience = 4;
+constexpr int64_t kPatience = 8;
 constexpr int64_t kGenerated = 2;  // a token that is generated counts as so many that are read
 
 }  // namespace

@@ -40,7 +40,11 @@ void Pace::step_done(const Load& load, Clock::time_point now) {
 }
 
 int32_t Pace::prompt_tokens(int32_t decodes, int32_t most, double wanted) {
-  if (decodes == 0) return most;
+  if (decodes == 0) {
+    if (alone_.empty() || each_.empty()) return most;
+    const double tokens = std::max(kTurn, kWorth * fixed()) / std::max(each_.median(), 1e-9);
+    return static_cast<int32_t>(std::clamp<double>(tokens, std::min(kLeast, most), most));
+  }
   if (++since_alone_ > kProbe || alone_.empty()) {
     since_alone_ = 0;
     return 0;
@@ -57,9 +61,15 @@ void Pace::learn(double streams, double seconds) {
   ++n_, d_ += streams, s_ += seconds, dd_ += streams * streams, ds_ += streams * seconds;
 }
 
+double Pace::fixed() const {
+  const double spread = n_ * dd_ - d_ * d_;
+  if (n_ < 4 || spread < n_ * n_ * 0.25) return alone_.median();  // streams differ by one at least
+  return std::clamp((s_ * dd_ - d_ * ds_) / spread, 0.0, alone_.median());
+}
+
 int32_t Pace::most_streams(double wanted) const {
   const double spread = n_ * dd_ - d_ * d_;
-  if (wanted <= 0 || n_ < 4 || spread < n_ * n_ * 0.25) return INT32_MAX;  // streams differ by one at least
+  if (wanted <= 0 || n_ < 4 || spread < n_ * n_ * 0.25) return INT32_MAX;
   const double each = std::max((n_ * ds_ - d_ * s_) / spread, 1e-9), none = (s_ - each * d_) / n_;
   if (none + each > wanted) return INT32_MAX;  // one alone takes longer: nobody is helped by waiting
   return static_cast<int32_t>(std::clamp((wanted * kAim - guess() * kLeast - none) / each, 1.0, 1e6));

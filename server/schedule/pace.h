@@ -33,6 +33,10 @@ class Pace {
   // What is known of streams counts so much less after each step of them.
   static constexpr double kFade = 0.98;
   static constexpr double kAim = 0.85;  // of that: steps differ
+  // Seconds of a step without streams: who comes next waits for two such steps, which are under way, and not for whole prompts.
+  static constexpr double kTurn = 0.05;
+  // It may be longer where it must be: what a step costs beside its tokens shall be a tenth of it.
+  static constexpr double kWorth = 10;
 
   // A step's tokens, and when it was posted.
   struct Load {
@@ -47,7 +51,7 @@ class Pace {
   // Nothing was computed meanwhile: it is no part of a draft's price.
   void spent_drafting(Clock::duration time) { last_done_ += time; }
 
-  // Tokens of prompts for a step with so many streams; `most` without any. `wanted`: seconds that a step may take, 0:
+  // Tokens of prompts for a step with so many streams, up to `most`. `wanted`: seconds that a step beside streams may take, 0:
   // kStretch times what streams alone take.
   int32_t prompt_tokens(int32_t decodes, int32_t most, double wanted);
 
@@ -66,6 +70,7 @@ class Pace {
  private:
   void learn(double streams, double seconds);
   double guess() const;  // of what a token adds
+  double fixed() const;  // seconds of a step without tokens
 
   Recent alone_, each_, draft_;  // seconds: a step of streams alone; each token of a prompt; each draft
   // Sums over steps of streams alone, the latest count most: weights, streams, seconds, products.

@@ -154,6 +154,26 @@ TEST(Simulation, KnowsThePoliciesThatAServerHas) {
   EXPECT_EQ(tight.refused + tight.whole.count(), 45);
 }
 
+// Short prompts among some long ones, which are nine tenths of all tokens: who comes next waits for a step, not for a prompt.
+TEST(Simulation, ShortPromptsDoNotWaitForLongOnes) {
+  std::mt19937 random(5);
+  std::vector<TracedRequest> trace;
+  double at = 0;
+  for (int i = 0; i < 300; ++i) {
+    at += std::exponential_distribution(30.0)(random);
+    trace.push_back({.at = at, .prompt = i % 10 == 4 ? 1800 : 20, .output = 4});
+  }
+  MeasuredModel model = plain_model();
+  model.limits.max_tokens = 512;
+  // All but a tenth are short: at 88 % there is a slow one of these.
+  const auto first = [&](const schedule::SchedulerOptions& options) {
+    return simulate(trace, model, options).first_token.percentile(88);
+  };
+  const double ours = first({.prefix_cache = false});
+  EXPECT_LT(3 * ours, first({.prefix_cache = false, .slo_itl = -1, .shortest_first = false}));
+  EXPECT_LT(2 * ours, first({.prefix_cache = false, .slo_itl = -1}));
+}
+
 // Prompts and answers of all lengths, in bursts.
 std::vector<TracedRequest> bursts(int count, double rate) {
   std::mt19937 random(3);
