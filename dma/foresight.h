@@ -47,14 +47,15 @@ class Foresight {
   // ns, before it is known: timers of usual threads are as coarse.
   static constexpr double kFirstLate = 60'000;
 
-  explicit Foresight(std::size_t places) : places_(places) {}
+  // Without naps it only learns: for comparison.
+  explicit Foresight(std::size_t places, bool naps = true) : places_(places), naps_(naps) {}
 
   // Work begins: a step.
   void begin(int64_t now) { last_ = now; }
   // How long to sleep at `place` in a wait that begins at `now`, ns; 0: not at all.
   int64_t nap(std::size_t place, int64_t now) {
     const Estimate& part = places_[place];
-    if (!part.is_known()) return 0;
+    if (!naps_ || !part.is_known()) return 0;
     const double least = (part.mean() - kSure * part.deviation()) * static_cast<double>(now - last_);
     const double late = late_.is_known() ? late_.mean() + 2 * late_.deviation() : kFirstLate;
     if (least - late >= kWorth) return std::min(static_cast<int64_t>(least - late), detail::kSleepSliceNs);
@@ -74,6 +75,7 @@ class Foresight {
 
  private:
   std::vector<Estimate> places_;  // the wait, as a part of the time before it
+  bool naps_;
   Estimate late_;                 // ns
   int64_t last_ = 0;              // when the timed wait before was over
 };

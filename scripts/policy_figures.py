@@ -10,7 +10,7 @@ speculate: tokens a second with it as parts of those without, of chats whose ans
 in turn on one server, and the answers must be equal. neighbours: milliseconds to the first token of prompts of 1,000
 tokens, computed and taken from another server that has computed them, in turn; tokens must be equal. cores: the part of
 the tokens a second that four streams keep while a program spins on one core. waits: processor seconds and tokens a second of
-one stream, beside those of another build's ark-serve (--beside FOLDER) by turns; as parts of its. goals: the
+one stream, in turn, as parts of those without naps (ARK_NAPS=off). goals: the
 part of a trace's requests that are in time, with --slo-ttft and --slo-itl, and by fixed settings, in virtual time; MODEL may be a
 file of measured steps. schedule: percentiles of a trace on a server, and what `ark-bench schedule` says of it."""
 
@@ -37,16 +37,16 @@ ROUNDS = 4  # of cores, waits
 
 
 class Server:
-    def __init__(self, model, *options, binary=BINARY):
+    def __init__(self, model, *options, env={}):
         self.model, self.options = model, options
-        self.process = subprocess.Popen([binary, "--model", model, "--port", "0", *options], stdout=subprocess.PIPE, text=True,
-                                        stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen([BINARY, "--model", model, "--port", "0", *options], stdout=subprocess.PIPE, text=True,
+                                        stderr=subprocess.DEVNULL, env=os.environ | env)
         for line in self.process.stdout:
             if ready := re.search(r"ready +http://(\S+):(\d+)", line):
                 self.address = ready[1], int(ready[2])
                 break
         else:
-            raise SystemExit(f"{binary} did not start")
+            raise SystemExit(f"{BINARY} did not start")
 
     def __enter__(self):
         return self
@@ -265,7 +265,7 @@ def cores(model, options, seed):
                                                     "kept": share(kept, 0.5), "each": [round(k, 2) for k in kept]}}), flush=True)
 
 
-def waits(model, options, seed, beside):
+def waits(model, options, seed):
     """Ranks whose parts differ: what those that are through before the others take, and how soon all are."""
     def measure(server):
         before = server.cpu_seconds()
@@ -273,16 +273,16 @@ def waits(model, options, seed, beside):
         return server.cpu_seconds() - before, (len(times) - 10) / (times[-1] - times[9]) * 1e3
 
     options = ["--tp", "2", "--speculate", "off", *options]
-    with Server(model, *options) as here, Server(model, *options, binary=Path(beside) / "ark-serve") as there:
-        for server in (here, there):
+    with Server(model, *options) as on, Server(model, *options, env={"ARK_NAPS": "off"}) as off:
+        for server in (on, off):
             server.times(ids(random.Random(0), 20), 100)
         pairs = []
         for i in range(2 * ROUNDS):
-            sides = [measure(server) for server in ((here, there) if i % 2 else (there, here))]
+            sides = [measure(server) for server in ((on, off) if i % 2 else (off, on))]
             own, other = sides if i % 2 else reversed(sides)
             pairs.append([a / b for a, b in zip(own, other)])
         for name, ratios in zip(("cpu_seconds", "tokens_a_second"), zip(*pairs)):
-            print(json.dumps({"policy": "waits", "what": name, "of_beside": round(statistics.median(ratios), 3),
+            print(json.dumps({"policy": "waits", "what": name, "on_of_off": round(statistics.median(ratios), 3),
                               "each": [round(ratio, 3) for ratio in ratios]}), flush=True)
 
 
@@ -377,15 +377,10 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--policy", choices=OFF, default="prefix")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--beside", help="waits: the bin folder of the other build")
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)  # argparse takes options there for its own
     args = parser.parse_args(sys.argv[1:cut])
     args.options = sys.argv[cut + 1:]
-    if args.policy == "waits":
-        if not args.beside:
-            parser.error("--policy waits: --beside FOLDER names the bin folder of the other build")
-        return waits(args.model, args.options, args.seed, args.beside)
-    if args.policy in ("cores", "goals", "schedule"):
+    if args.policy in ("cores", "goals", "schedule", "waits"):
         return globals()[args.policy](args.model, args.options, args.seed)
     for name, options in {"on": [], "off": OFF[args.policy]}.items():
         if options is None:

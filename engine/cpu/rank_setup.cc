@@ -1,5 +1,7 @@
 // Binding of a program to memory, channels and kernels, before the first step.
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -184,9 +186,10 @@ void Rank::bind_kernels() {
     shared_ = dma::allocate_private(static_cast<uint64_t>(shared_floats_) * sizeof(float),
                                     "parts of attention", dma::PageSize::kSmall);
   }
+  const char* naps = std::getenv("ARK_NAPS");
   for (Processor& processor : processors_) {
     processor.scratch = Scratch(std::max<int64_t>(scratch, kLine));
-    processor.foresight = dma::Foresight(waits);
+    processor.foresight = dma::Foresight(waits, naps == nullptr || std::string_view(naps) != "off");
   }
 }
 

@@ -180,6 +180,14 @@ TEST(Foresight, NapsEndShortlyBeforeWhatIsAwaited) {
       << "an abort is seen as soon as by other sleepers";
 }
 
+TEST(Foresight, NoNapsWhereNoneAreWanted) {
+  Foreseen f;
+  f.foresight = Foresight(1, false);
+  f.foresight.begin(f.now);
+  for (int i = 0; i < 30; ++i) f.turn(500 * kUs, 300 * kUs);
+  EXPECT_EQ(f.nap_after(500 * kUs), 0);
+}
+
 TEST(Foresight, NapsOnlyWhereWaitsAreLongEachTime) {
   Foreseen mixed, even;
   for (int i = 0; i < 200; ++i) {
