@@ -109,6 +109,16 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   state.counts.prompt_tokens += read;
 }
 
+// The oldest that waits for pages comes first, whatever the order: what it has taken from a younger one must not go back to
+// that one, which would have to give it again, for ever.
+void pages_first(std::vector<std::shared_ptr<Sequence>>& prompts) {
+  auto oldest = prompts.end();
+  for (auto it = prompts.begin(); it != prompts.end(); ++it)
+    if ((*it)->waits_for_pages && (oldest == prompts.end() || (*it)->arrival < (*oldest)->arrival))
+      oldest = it;
+  if (oldest != prompts.end()) std::rotate(prompts.begin(), oldest, oldest + 1);
+}
+
 // Of the sequences that may run.
 void fill_step(SchedulerState& state, const auto& may_run, bool may_draft, StepDescriptor& step,
                Flight& flight) {
@@ -139,6 +149,7 @@ void fill_step(SchedulerState& state, const auto& may_run, bool may_draft, StepD
     if (state.options.slo_itl >= 0)
       most = std::min(most, decodes + state.pace.prompt_tokens(decodes, most, state.options.slo_itl));
     std::ranges::sort(prompts, [&](const auto& a, const auto& b) { return goes_before(state, *a, *b); });
+    pages_first(prompts);
     for (const auto& s : prompts) add(s, most);
   }
   flight.load = {decodes, static_cast<int32_t>(step.tokens.size()) - decodes - drafts, {}, drafts};

@@ -24,8 +24,8 @@ TEST(Scheduler, OneRequestGetsItsTokensAndThePromptsLogprobs) {
   EXPECT_EQ(got.prompt, (std::vector<int32_t>{1, 4, 1, 5}));
 }
 
-// Many random requests over few pages: batching, chunking, preemption, sharing and drafts change nothing, and no
-// page is lost. ARK_FULL=1: ten thousand schedules.
+// Many random requests over few pages: batching, chunking, preemption, sharing, drafts, goals and joules change nothing,
+// and no page is lost. ARK_FULL=1: ten thousand schedules.
 TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
   const int cases = test::rounds(80, 10'000);
   int64_t preemptions = 0, hits = 0, accepted = 0, wrong = 0;
@@ -37,13 +37,19 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
     limits.max_slots = 1 + static_cast<int32_t>(random() % 5);
     limits.depth = 1 + static_cast<int32_t>(random() % 3);
     limits.pages = 16 + static_cast<int32_t>(random() % 8);
+    limits.processors = 1 + static_cast<int32_t>(random() % 4);
     FakeRunner runner(limits);
+    const auto joules = [sum = 0.0]() mutable -> std::optional<double> { return sum += 0.01; };
     Scheduler scheduler(runner, {.prefix_cache = seed % 4 != 0,
                                  .slo_itl = seed % 3 == 0   ? -1
                                             : seed % 3 == 1 ? 0
                                                             : 1e-6,
                                  .shortest_first = seed % 2 != 0,
-                                 .max_drafts = seed % 5 != 0 ? 1 + static_cast<int32_t>(random() % 15) : 0});
+                                 .max_drafts = seed % 5 != 0 ? 1 + static_cast<int32_t>(random() % 15) : 0,
+                                 .slo_ttft = seed % 7 < 3   ? 0
+                                             : seed % 7 < 5 ? 1e-6
+                                                            : 0.001,
+                                 .economy = {seed % 6 == 0 ? 0.5 : 0, joules}});
     std::vector<std::pair<GenerateRequest, std::shared_ptr<Ticket>>> all;
     for (int i = 0; i < 30; ++i) {
       GenerateRequest request = random_request(random);

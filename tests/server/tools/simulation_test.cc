@@ -160,18 +160,22 @@ TEST(Simulation, ShortPromptsDoNotWaitForLongOnes) {
   std::vector<TracedRequest> trace;
   double at = 0;
   for (int i = 0; i < 300; ++i) {
-    at += std::exponential_distribution(30.0)(random);
+    at += std::exponential_distribution(4.0)(random);
     trace.push_back({.at = at, .prompt = i % 10 == 4 ? 1800 : 20, .output = 4});
   }
-  MeasuredModel model = plain_model();
-  model.limits.max_tokens = 512;
+  // As a small decoder on two cores: a step of 512 tokens takes 0.36 s.
+  MeasuredModel model;
+  model.limits = {
+      .max_tokens = 512, .max_rows = 64, .max_slots = 64, .max_length = 4096, .page_size = 16, .pages = 8192};
+  for (const int32_t n : {1, 8, 64}) model.decodes.push_back({n, 0, 0.0027 + 0.00105 * n});
+  for (const int32_t n : {1, 64, 512}) model.prompts.push_back({n, 0, 0.0027 + 0.0007 * n});
   // All but a tenth are short: at 88 % there is a slow one of these.
   const auto first = [&](const schedule::SchedulerOptions& options) {
     return simulate(trace, model, options).first_token.percentile(88);
   };
   const double ours = first({.prefix_cache = false});
   EXPECT_LT(3 * ours, first({.prefix_cache = false, .slo_itl = -1, .shortest_first = false}));
-  EXPECT_LT(2 * ours, first({.prefix_cache = false, .slo_itl = -1}));
+  EXPECT_LT(3 * ours, first({.prefix_cache = false, .slo_itl = -1}));
 }
 
 // Prompts and answers of all lengths, in bursts.
