@@ -76,8 +76,8 @@ class Foresight {
  private:
   std::vector<Estimate> places_;  // the wait, as a part of the time before it
   bool naps_;
-  Estimate late_;                 // ns
-  int64_t last_ = 0;              // when the timed wait before was over
+  Estimate late_;     // ns
+  int64_t last_ = 0;  // when the timed wait before was over
 };
 
 // As wait_until, at `place` of the calling thread's foresight.

@@ -109,8 +109,8 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
   state.counts.prompt_tokens += read;
 }
 
-// The oldest that waits for pages comes first, whatever the order: what it has taken from a younger one must not go back to
-// that one, which would have to give it again, for ever.
+// The oldest that waits for pages comes first, whatever the order: what it has taken from a younger one must not go
+// back to that one, which would have to give it again, for ever.
 void pages_first(std::vector<std::shared_ptr<Sequence>>& prompts) {
   auto oldest = prompts.end();
   for (auto it = prompts.begin(); it != prompts.end(); ++it)

@@ -33,7 +33,8 @@ class Pace {
   // What is known of streams counts so much less after each step of them.
   static constexpr double kFade = 0.98;
   static constexpr double kAim = 0.85;  // of that: steps differ
-  // Seconds of a step without streams: who comes next waits for two such steps, which are under way, and not for whole prompts.
+  // Seconds of a step without streams: who comes next waits for two such steps, which are under way, and not for whole
+  // prompts.
   static constexpr double kTurn = 0.05;
   // It may be longer where it must be: what a step costs beside its tokens shall be a tenth of it.
   static constexpr double kWorth = 10;
@@ -51,8 +52,8 @@ class Pace {
   // Nothing was computed meanwhile: it is no part of a draft's price.
   void spent_drafting(Clock::duration time) { last_done_ += time; }
 
-  // Tokens of prompts for a step with so many streams, up to `most`. `wanted`: seconds that a step beside streams may take, 0:
-  // kStretch times what streams alone take.
+  // Tokens of prompts for a step with so many streams, up to `most`. `wanted`: seconds that a step beside streams may
+  // take, 0: kStretch times what streams alone take.
   int32_t prompt_tokens(int32_t decodes, int32_t most, double wanted);
 
   // Streams with which a step still has room for prompts, if it may take so many seconds; as many as there are where

@@ -24,8 +24,8 @@ TEST(Scheduler, OneRequestGetsItsTokensAndThePromptsLogprobs) {
   EXPECT_EQ(got.prompt, (std::vector<int32_t>{1, 4, 1, 5}));
 }
 
-// Many random requests over few pages: batching, chunking, preemption, sharing, drafts, goals and joules change nothing,
-// and no page is lost. ARK_FULL=1: ten thousand schedules.
+// Many random requests over few pages: batching, chunking, preemption, sharing, drafts, goals and joules change
+// nothing, and no page is lost. ARK_FULL=1: ten thousand schedules.
 TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
   const int cases = test::rounds(80, 10'000);
   int64_t preemptions = 0, hits = 0, accepted = 0, wrong = 0;

@@ -154,7 +154,8 @@ TEST(Simulation, KnowsThePoliciesThatAServerHas) {
   EXPECT_EQ(tight.refused + tight.whole.count(), 45);
 }
 
-// Short prompts among some long ones, which are nine tenths of all tokens: who comes next waits for a step, not for a prompt.
+// Short prompts among some long ones, which are nine tenths of all tokens: who comes next waits for a step, not for a
+// prompt.
 TEST(Simulation, ShortPromptsDoNotWaitForLongOnes) {
   std::mt19937 random(5);
   std::vector<TracedRequest> trace;
