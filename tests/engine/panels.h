@@ -34,6 +34,7 @@ struct Problem {
   DType stored;
   int32_t block = 0;
   BlockTerms terms = BlockTerms::kZeros;
+  bool shares_zero = false;  // all columns of a block have one
 };
 
 struct Packed {
@@ -75,7 +76,8 @@ inline Packed pack_codes(const Problem& p, uint32_t seed) {
       const int64_t column = n % p.panel;
       const float scale =
           put_term(block, column, p.terms, 0.01f + static_cast<float>(random() % 1000) / 7000.f);
-      const auto zero = is_real || !zeros ? 0 : static_cast<int>(random() % (1u << bits));
+      int zero = is_real || !zeros ? 0 : static_cast<int>(random() % (1u << bits));
+      if (p.shares_zero) zero = static_cast<int>(7 * b % (1 << bits));
       std::byte* const others = block + scale_size * p.panel;
       const float offset =
           zeros ? 0 : put_term(others, column, p.terms, -static_cast<float>(random() % 1000) / 3000.f);

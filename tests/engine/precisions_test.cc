@@ -157,6 +157,7 @@ TEST(Precisions, BF16EqualsItsDefinition) {
               64,
               {},
               DType::kBF16};
+    if (i % 20 == 0) p.m = 120, p.k = 1700;  // many blocks of rows, several pieces of the weight
     p.slabs = random_slabs(random, p.k, 1);
     if (i % 3 == 0) p.panel = 128;
     auto x = random_floats(static_cast<std::size_t>(p.m * p.k), static_cast<uint32_t>(i));
@@ -187,9 +188,10 @@ TEST(Precisions, Int8EqualsItsDefinition) {
     Problem p{1 + below(random, i % 4 == 0 ? 70 : 14), 1 + below(random, 300), 1 + below(random, 150), 64, {},
               i % 2 ? DType::kU4 : DType::kU8,         blocks[i % 9]};
     if (p.stored == DType::kU8) p.block = std::min(p.block, 64);
+    if (i % 11 == 0) p.m = 60, p.k = 1700, p.n = 128, p.block = 32, p.shares_zero = true;
     p.slabs = random_slabs(random, p.k, p.block);
     if (i % 3 == 0) p.panel = 128;
-    p.terms = static_cast<BlockTerms>(i / 2 % 3);
+    p.terms = p.shares_zero ? BlockTerms::kZeros : static_cast<BlockTerms>(i / 2 % 3);
     auto x = random_floats(static_cast<std::size_t>(p.m * p.k), static_cast<uint32_t>(i));
     const Packed w = pack_codes(p, static_cast<uint32_t>(i));
     if (i % 5 == 0)

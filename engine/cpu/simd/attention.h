@@ -11,264 +11,28 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <type_traits>
+#include <utility>
 
-#include "engine/cpu/simd/math.h"
-#include "engine/cpu/simd/table.h"
-#include "engine/program/kv_codec.h"
+#include "engine/cpu/simd/attention_weights.h"
 
 namespace ark::simd {
 namespace {
 
-// The first n <= 16 elements of a stored type K (engine/program/kv_codec.h) at p; the others are 0.
-template <class T, class K>
-typename T::V load_some(const typename K::Element* p, int n) {
-  if constexpr (std::is_same_v<typename K::Element, float>) {
-    return T::load_partial(p, n);
-  } else {
-    typename K::Element all[16] = {};
-    std::memcpy(all, p, static_cast<std::size_t>(n) * sizeof *p);
-    return K::template load<T>(all);
-  }
-}
-
-// Pages [first, first + count) of the sequence.
-template <class K>
-struct PageGroup {
-  static constexpr int kMost = AttentionRows::kPages;
-  int64_t first = 0;
-  int count = 0;
-  const typename K::Element *keys[kMost], *values[kMost];
-  const float *key_scales[kMost], *value_scales[kMost];
+// What is added up: of the rows from `row` on, which a Weighing is about, `first` and those after it; of a group's
+// pages [page, last_page).
+struct Part {
+  int64_t row;
+  int first, page, last_page;
 };
-
-template <class K>
-PageGroup<K> group_of(const AttentionRows& a, int64_t first) {
-  PageGroup<K> g;
-  g.first = first;
-  g.count = static_cast<int>(std::clamp<int64_t>(a.last_page - first, 0, g.kMost));
-  const int64_t key_codes = K::kCodec.format.code_bytes(a.page_size, a.key_dim),
-                value_codes = K::kCodec.format.code_bytes(a.page_size, a.value_dim);
-  for (int i = 0; i < g.count; ++i) {
-    const int64_t page = a.table[first + i];
-    const std::byte* const keys = a.keys + page * a.key_stride;
-    const std::byte* const values = a.values + page * a.value_stride;
-    g.keys[i] = reinterpret_cast<const typename K::Element*>(keys);
-    g.values[i] = reinterpret_cast<const typename K::Element*>(values);
-    g.key_scales[i] = reinterpret_cast<const float*>(keys + key_codes);
-    g.value_scales[i] = reinterpret_cast<const float*>(values + value_codes);
-  }
-  return g;
-}
-
-// Fetches some pages' parts into the second-level cache, little by little while something else is computed in so many
-// steps.
-template <class T, class E>
-class Ahead {
- public:
-  static constexpr int64_t kSteps = 4;  // between two turns
-  Ahead() = default;
-  Ahead(const E* const* parts, int count, int64_t elements, int64_t steps)
-      : parts_(parts),
-        count_(count),
-        all_(elements * int64_t{sizeof(E)}),
-        a_turn_(all_ * kSteps / steps + 1) {}
-  void turn() {
-    for (end_ = std::min(end_ + a_turn_, all_); next_ < end_; next_ += 64) {
-      for (int i = 0; i < count_; ++i) T::prefetch_l2(reinterpret_cast<const char*>(parts_[i]) + next_);
-    }
-  }
-
- private:
-  const E* const* parts_ = nullptr;
-  int count_ = 0;
-  int64_t all_ = 0, a_turn_ = 0, next_ = 0, end_ = 0;
-};
-
-// Sixteen keys of a page: dimension d of key j at keys[d * page_size + j].
-template <class K>
-struct KeyVector {
-  const typename K::Element* keys;
-  int lanes;
-  float* scores;        // of the first row
-  const float* scales;  // of the keys, if they have such
-};
-
-// scores[r][j] = q_r . k_j for R rows and C vectors of keys; rows' scores lie `stride` apart.
-template <class T, class K, int R, int C, bool kWhole, class A>
-void score_keys(const AttentionRows& a, int64_t row, const KeyVector<K>* vectors, int64_t stride, A ahead) {
-  const int64_t dim = a.key_dim, size = a.page_size;
-  const typename K::Element* keys[C];
-  const float* queries[R];
-  typename T::V acc[R][C];
-#pragma GCC unroll 4
-  for (int c = 0; c < C; ++c) keys[c] = vectors[c].keys;
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
-    queries[r] = a.queries[row + r];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) acc[r][c] = T::zero();
-  }
-  for (int64_t d = 0, at = 0; d < dim;) {
-    ahead.turn();
-    for (const int64_t end = std::min(d + A::kSteps, dim); d < end; ++d, at += size) {
-      typename T::V k[C];
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c)
-        k[c] = kWhole ? K::template load<T>(keys[c] + at) : load_some<T, K>(keys[c] + at, vectors[c].lanes);
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        const typename T::V q = T::set(queries[r][d]);
-#pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) acc[r][c] = T::fma(q, k[c], acc[r][c]);
-      }
-    }
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < C; ++c) {
-    [[maybe_unused]] typename T::V scale;
-    if constexpr (K::kCodec.format.has_scales())
-      scale = kWhole ? T::load(vectors[c].scales) : T::load_partial(vectors[c].scales, vectors[c].lanes);
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      if constexpr (K::kCodec.format.has_scales()) acc[r][c] = T::mul(acc[r][c], scale);
-      T::store(vectors[c].scores + r * stride, acc[r][c]);
-    }
-  }
-}
-
-// All keys of the pages for R rows; a page's scores take up whole vectors.
-template <class T, class K, int R, class A>
-void score_pages(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, int64_t stride, A ahead) {
-  constexpr int C = T::kAttentionVectors;
-  const auto size = static_cast<int>(a.page_size), a_page = (size + 15) / 16;
-  const int count = pages.count * a_page;
-  KeyVector<K> vectors[C];
-  for (int v = 0, n; v < count; v += n) {
-    n = size % 16 == 0 && v + C <= count ? C : 1;
-    for (int c = 0; c < n; ++c) {
-      const int key = (v + c) % a_page * 16, page = (v + c) / a_page;
-      vectors[c] = {pages.keys[page] + key, std::min(16, size - key), a.room + (v + c) * 16,
-                    pages.key_scales[page] + key};
-    }
-    if (size % 16 != 0)
-      score_keys<T, K, R, 1, false>(a, row, vectors, stride, ahead);
-    else if (n == C)
-      score_keys<T, K, R, C, true>(a, row, vectors, stride, ahead);
-    else
-      score_keys<T, K, R, 1, true>(a, row, vectors, stride, ahead);
-    ahead = {};
-  }
-}
-
-// The keys of a page that a row sees.
-struct Seen {
-  int64_t first, last;
-  bool operator==(const Seen&) const = default;
-};
-inline Seen seen(const AttentionRows& a, int64_t row, int64_t page) {
-  const int64_t own = a.at[row] - page * a.page_size;
-  return {a.window > 0 ? std::clamp<int64_t>(own - a.window + 1, 0, a.page_size) : 0,
-          std::clamp<int64_t>(own + 1, 0, a.page_size)};
-}
-
-// Of R rows and some pages: the keys that are seen, and what the accumulator is multiplied by before they are added.
-template <int R>
-struct Weighing {
-  Seen keys[AttentionRows::kPages][R];
-  alignas(64) float factors[AttentionRows::kPages][4];
-};
-
-// Scores of a page -> those of the softmax, -infinity where the row sees no key. Returns the largest.
-template <class T>
-float finish_scores(const AttentionRows& a, int64_t row, int64_t page, Seen keys, float* scores) {
-  using V = typename T::V;
-  static constexpr float kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const auto bound = [](int64_t x) { return static_cast<int>(x < 0 ? 0 : x > 16 ? 16 : x); };
-  const bool sees_all = keys.first == 0 && keys.last == a.page_size && a.page_size % 16 == 0;
-  V largest = T::set(-INFINITY);
-  for (int64_t k = 0; k < a.page_size; k += 16) {
-    V s = T::mul(T::load(scores + k), T::set(a.scale));
-    if (a.softcap > 0) s = T::mul(T::set(a.softcap), tanh<T>(T::div(s, T::set(a.softcap))));
-    if (a.slopes) {
-      const auto first = static_cast<float>(page * a.page_size + k - a.at[row]);
-      s = T::fma(T::set(a.slopes[row]), T::add(T::load(kLane), T::set(first)), s);
-    }
-    if (!sees_all) s = T::select(T::lanes(bound(keys.first - k), bound(keys.last - k)), s, T::set(-INFINITY));
-    largest = T::max(largest, s);
-    T::store(scores + k, s);
-  }
-  return T::largest(largest);
-}
-
-// Scores of the pages -> weights of R rows, times the values' scales; updates maxima and sums.
-template <class T, class K, int R>
-void weigh_pages(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, int64_t stride,
-                 Weighing<R>& w) {
-  using V = typename T::V;
-  constexpr int P = AttentionRows::kPages;
-  const int64_t page_room = AttentionRows::page_room(a.page_size);
-  float maxima[P][R];
-  alignas(64) float sums[P][R];
-  for (int p = 0; p < pages.count; ++p) {
-    for (int r = 0; r < R; ++r) {
-      const Seen keys = w.keys[p][r] = seen(a, row + r, pages.first + p);
-      maxima[p][r] = -INFINITY;
-      if (keys.first < keys.last)
-        maxima[p][r] =
-            finish_scores<T>(a, row + r, pages.first + p, keys, a.room + r * stride + p * page_room);
-    }
-  }
-  // What is not seen changes nothing: exp(0) = 1 is exact.
-  std::memset(w.factors, 0, sizeof w.factors);
-  for (int r = 0; r < R; ++r) {
-    float before = a.maxima[row + r];
-    for (int p = 0; p < pages.count; ++p) {
-      const float now = before > maxima[p][r] ? before : maxima[p][r];
-      if (w.keys[p][r].first < w.keys[p][r].last && now != -INFINITY)
-        w.factors[p][r] = before - now, before = now;
-      maxima[p][r] = now;
-    }
-    a.maxima[row + r] = before;
-  }
-  T::store(w.factors[0], exp<T>(T::load(w.factors[0])));
-  for (int p = 0; p < pages.count; ++p) {
-    for (int r = 0; r < R; ++r) {
-      if (w.keys[p][r].first >= w.keys[p][r].last) continue;
-      float* const scores = a.room + r * stride + p * page_room;
-      V sum = T::zero();
-      for (int64_t k = 0; k < a.page_size; k += 16) {
-        // Where every score so far was -infinity, weights are 0.
-        const V weight =
-            maxima[p][r] == -INFINITY ? T::zero() : exp<T>(T::sub(T::load(scores + k), T::set(maxima[p][r])));
-        sum = T::add(sum, weight);
-        if constexpr (K::kCodec.format.has_scales()) {
-          const int lanes = static_cast<int>(std::min<int64_t>(16, a.page_size - k));
-          T::store(scores + k, T::mul(weight, T::load_partial(pages.value_scales[p] + k, lanes)));
-        } else {
-          T::store(scores + k, weight);
-        }
-      }
-      sums[p][r] = T::sum(sum);
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    float sum = a.sums[row + r];
-    for (int p = 0; p < pages.count; ++p)
-      if (w.keys[p][r].first < w.keys[p][r].last) sum = sum * w.factors[p][r] + sums[p][r];
-    a.sums[row + r] = sum;
-  }
-}
 
 // Per page: acc = acc * factor + sum of weight_j value_j, ascending j, for R rows that see the same keys; C vectors of
-// the value's dimensions from d on. Of the rows from `row` on, which `w` is about, they are `first` and those after it.
+// the value's dimensions from d on.
 template <class T, class K, int R, int C, int W, class A>
-void add_values(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, const Weighing<W>& w,
-                int first, int64_t stride, int64_t d, A ahead) {
+void add_values(const AttentionRows& a, const PageGroup<K>& pages, const Weighing<W>& w, const Part& part,
+                int64_t stride, int64_t d, A ahead) {
   using V = typename T::V;
-  float* out = a.accumulators + (row + first) * a.value_dim + d;
+  const int first = part.first;
+  float* out = a.accumulators + (part.row + first) * a.value_dim + d;
   const int64_t page_room = AttentionRows::page_room(a.page_size);
   const int lanes = static_cast<int>(std::min<int64_t>(16, a.value_dim - d));
   const auto load = [&](const float* p) {
@@ -280,7 +44,7 @@ void add_values(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, 
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) acc[r][c] = load(out + r * a.value_dim + c * 16);
   }
-  for (int p = 0; p < pages.count; ++p) {
+  for (int p = part.page; p < part.last_page; ++p) {
     const Seen keys = w.keys[p][first];
     if (keys.first >= keys.last) continue;
 #pragma GCC unroll 4
@@ -324,13 +88,51 @@ void add_values(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, 
 }
 
 template <class T, class K, int R, int W, class A>
-void add_pages(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, const Weighing<W>& w,
-               int first, int64_t stride, A ahead) {
+void add_pages(const AttentionRows& a, const PageGroup<K>& pages, const Weighing<W>& w, const Part& part,
+               int64_t stride, A& ahead) {
   int64_t d = 0;
-  for (; d + 64 <= a.value_dim; d += 64, ahead = {})
-    add_values<T, K, R, 4>(a, row, pages, w, first, stride, d, ahead);
-  for (; d < a.value_dim; d += 16, ahead = {})
-    add_values<T, K, R, 1>(a, row, pages, w, first, stride, d, ahead);
+  for (; d + 64 <= a.value_dim; d += 64)
+    add_values<T, K, R, 4>(a, pages, w, part, stride, d, std::exchange(ahead, {}));
+  for (; d < a.value_dim; d += 16)
+    add_values<T, K, R, 1>(a, pages, w, part, stride, d, std::exchange(ahead, {}));
+}
+
+template <class T, class K, int R, int W, class A>
+void add_rows(const AttentionRows& a, const PageGroup<K>& pages, const Weighing<W>& w, Part part,
+              int64_t stride, A& ahead);
+
+template <class T, class K, int R, int W, class A>
+void add_halves(const AttentionRows& a, const PageGroup<K>& pages, const Weighing<W>& w, Part part,
+                int64_t stride, A& ahead) {
+  constexpr int kFirst = (R + 1) / 2;
+  add_rows<T, K, kFirst>(a, pages, w, part, stride, ahead);
+  part.first += kFirst;
+  add_rows<T, K, R - kFirst>(a, pages, w, part, stride, ahead);
+}
+
+// The same for R rows of which some may see other keys than others: about the diagonal, and where a window begins.
+template <class T, class K, int R, int W, class A>
+void add_rows(const AttentionRows& a, const PageGroup<K>& pages, const Weighing<W>& w, Part part,
+              int64_t stride, A& ahead) {
+  if constexpr (R == 1) {
+    add_pages<T, K, 1>(a, pages, w, part, stride, ahead);
+  } else if constexpr (R > T::kAttentionRows) {
+    add_halves<T, K, R>(a, pages, w, part, stride, ahead);
+  } else {
+    const auto agree = [&](int page) {
+      const Seen* keys = w.keys[page] + part.first;
+      return std::all_of(keys, keys + R, [&](Seen s) { return s == *keys; });
+    };
+    for (const int last = part.last_page; part.page < last; part.page = part.last_page) {
+      const bool together = agree(part.page);
+      part.last_page = part.page + 1;
+      while (together && part.last_page < last && agree(part.last_page)) ++part.last_page;
+      if (together)
+        add_pages<T, K, R>(a, pages, w, part, stride, ahead);
+      else
+        add_halves<T, K, R>(a, pages, w, part, stride, ahead);
+    }
+  }
 }
 
 // R rows from `row` on. What `values` and `next` name is fetched meanwhile.
@@ -339,14 +141,16 @@ void attend(const AttentionRows& a, int64_t row, const PageGroup<K>& pages, A va
   const int64_t stride = AttentionRows::kPages * AttentionRows::page_room(a.page_size);
   score_pages<T, K, R>(a, row, pages, stride, values);
   Weighing<R> w;
-  weigh_pages<T, K, R>(a, row, pages, stride, w);
-  if constexpr (R <= T::kAttentionRows) {
-    bool together = true;
-    for (int p = 0; p < pages.count; ++p)
-      together = together && std::all_of(w.keys[p], w.keys[p] + R, [&](Seen s) { return s == w.keys[p][0]; });
-    if (together) return add_pages<T, K, R>(a, row, pages, w, 0, stride, next);
+  const Part all{row, 0, 0, pages.count};
+  if constexpr (R > 1 && R <= T::kAttentionRows) {
+    if (are_plain(a, row, R, pages)) {
+      weigh_pages<T, K, R, true>(a, row, pages, stride, w);
+      for (auto& keys : w.keys) keys[0] = {0, a.page_size};
+      return add_pages<T, K, R>(a, pages, w, all, stride, next);
+    }
   }
-  for (int r = 0; r < R; ++r, next = {}) add_pages<T, K, 1>(a, row, pages, w, r, stride, next);
+  weigh_pages<T, K, R, false>(a, row, pages, stride, w);
+  add_rows<T, K, R>(a, pages, w, all, stride, next);
 }
 
 template <class T, class K, class A = Ahead<T, typename K::Element>>

@@ -17,6 +17,10 @@ namespace {
 
 alignas(64) constexpr std::byte kZeroRow[128]{};
 
+inline void fetch(const char* p, int lines) {
+  for (int line = 0; line < lines; ++line) Avx512::prefetch(p + line * 64);
+}
+
 // Stored rows of 64 columns, `stride` bytes apart; what lies behind the last is zero.
 struct StoredRows {
   const std::byte* first;
@@ -63,66 +67,72 @@ struct JoinedWords {
   }
 };
 
-// R rows of x, [group][R], times a piece of words, C vectors of columns at a time.
-//   Words::get(group, column, to)   makes those of kGroups groups
-//   Dots::Lanes                     what the instruction adds to
-//   Dots::dot(lanes, x, w)          the instruction
-//   begin(sums)                     from the f32 sums
-//   columns(column), row(r)         what end() needs of them, in registers
-//   end(lanes, row, columns, sums)
+// R rows of x, [group][R], times a piece of words, C vectors of columns at a time. A piece is one run of groups or
+// more.
+//   Words::get(group, column, to)    makes those of kGroups groups
+//   Dots::Lanes                      what the instruction adds to
+//   Dots::dot(lanes, x, w)           the instruction
+//   Dots::kTerms                     words of x for each row that follow a run
+//   next()                           from a run to the next one
+//   begin(sums, row)                 what lanes are before a run
+//   end(lanes, column, sums)         adds them to sums of f32
 template <class Dots, class Words, int R, int C>
-void run_dots(const Dots& dots, const int32_t* x, const Words& words, int64_t groups, const char* ahead,
-              float (*sums)[kStripe]) {
+void run_dots(const Dots& first, const int32_t* x, const Words& words, int64_t runs, int64_t groups,
+              const char* ahead, float (*sums)[kStripe]) {
   for (int column = 0; column < 4; column += C) {
-    typename Dots::Lanes lanes[R][C];
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) lanes[r][c] = Dots::begin(sums[r] + (column + c) * 16);
-    }
+    Dots dots = first;
     const int32_t* at = x;
-    for (int64_t g = 0; g < groups; g += Words::kGroups) {
-      if (ahead) {
-        for (int line = 0; line < Dots::kLines * Words::kGroups; ++line, ahead += 64) Avx512::prefetch(ahead);
-      }
-      __m512i w[Words::kGroups][C];
-      words.get(g, column, w);
-#pragma GCC unroll 2
-      for (int i = 0; i < Words::kGroups; ++i, at += R) {
+    for (int64_t run = 0, g = 0; run < runs; ++run, dots.next(), at += R * Dots::kTerms) {
+      typename Dots::Lanes lanes[R][C];
 #pragma GCC unroll 12
-        for (int r = 0; r < R; ++r) {
-          const __m512i xv = _mm512_set1_epi32(at[r]);
+      for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-          for (int c = 0; c < C; ++c) lanes[r][c] = Dots::dot(lanes[r][c], xv, w[i][c]);
+        for (int c = 0; c < C; ++c) lanes[r][c] = dots.begin(sums[r] + (column + c) * 16, r);
+      }
+      for (const int64_t end = g + groups; g < end; g += Words::kGroups) {
+        if (ahead) {
+          for (int line = 0; line < Dots::kLines * Words::kGroups; ++line, ahead += 64)
+            Avx512::prefetch(ahead);
+        }
+        __m512i w[Words::kGroups][C];
+        words.get(g, column, w);
+#pragma GCC unroll 2
+        for (int i = 0; i < Words::kGroups; ++i, at += R) {
+#pragma GCC unroll 12
+          for (int r = 0; r < R; ++r) {
+            const __m512i xv = _mm512_set1_epi32(at[r]);
+#pragma GCC unroll 4
+            for (int c = 0; c < C; ++c) lanes[r][c] = Dots::dot(lanes[r][c], xv, w[i][c]);
+          }
         }
       }
+      dots.template end<R, C>(lanes, column * 16, sums);
     }
     ahead = nullptr;
-    typename Dots::Columns columns[C];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) columns[c] = dots.columns((column + c) * 16);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const auto row = dots.row(r);
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) dots.end(lanes[r][c], row, columns[c], sums[r] + (column + c) * 16);
-    }
   }
 }
 
 constexpr int kFewDotRows = 4;
 
-// The instance of run_dots for a block's rows: few from where they are stored, more from joined words.
-template <class Dots, class Stored, int R = Avx512::kMaxRows>
+// Many blocks of rows share a piece so long that their sums are loaded and stored seldom. It lies in the second-level
+// cache, from which each vector of it is read once a block.
+constexpr int kDotBlocks = 12, kBlocksOfShortPiece = 2, kLeastRowsOfMany = 8;
+static_assert(kBlocksOfShortPiece * Avx512::kMaxRows / (kBlocksOfShortPiece + 1) >= kLeastRowsOfMany);
+constexpr int64_t kLongPiece = 768;
+
+// The instance of run_dots for a block's rows, kLeast of them at least: few from where they are stored, more from
+// joined words.
+template <class Dots, class Stored, int kLeast = 1, int R = Avx512::kMaxRows>
 void run_block(const Dots& dots, int rows, const int32_t* x, const Stored& stored, const __m512i (*joined)[4],
-               int64_t groups, const char* ahead, float (*sums)[kStripe]) {
+               int64_t runs, int64_t groups, const char* ahead, float (*sums)[kStripe]) {
   if (rows == R) {
     if constexpr (R <= kFewDotRows)
-      run_dots<Dots, Stored, R, 4>(dots, x, stored, groups, ahead, sums);
+      run_dots<Dots, Stored, R, 4>(dots, x, stored, runs, groups, ahead, sums);
     else
-      run_dots<Dots, JoinedWords, R, R <= Avx512::kSmallRows ? 4 : 2>(dots, x, {joined}, groups, ahead, sums);
-  } else if constexpr (R > 1) {
-    run_block<Dots, Stored, R - 1>(dots, rows, x, stored, joined, groups, ahead, sums);
+      run_dots<Dots, JoinedWords, R, R <= Avx512::kSmallRows ? 4 : 2>(dots, x, {joined}, runs, groups, ahead,
+                                                                      sums);
+  } else if constexpr (R > kLeast) {
+    run_block<Dots, Stored, kLeast, R - 1>(dots, rows, x, stored, joined, runs, groups, ahead, sums);
   }
 }
 

@@ -1,42 +1,70 @@
 // Products of codes by vpdpbusd.
 #include "engine/cpu/simd/dot_avx512.h"
+#include "engine/cpu/simd/quantize_vnni.h"
 
 namespace ark::simd {
 namespace {
 
-template <int bits>
+// What lanes are before a block of many rows, and whether that leaves columns' zeros to be taken off.
+struct Start {
+  alignas(64) int32_t rows[16];
+  bool has_zeros;
+};
+
+template <int bits, bool kStarts>
 struct CodeDots {
-  static constexpr int kLines = bits / 2;  // of codes, a group
-  const float *x_scales, *x_sums;          // of the rows
+  static constexpr int kLines = bits / 2, kTerms = 2;  // lines: of codes, a group
+  const float* x_terms;                                // scales of the rows, then their sums
+  int64_t rows, x_step;                                // from one block's to the next one's
   BlockTerms terms;
   const uint8_t *scales, *others;  // of the columns
+  int64_t unit_bytes;
+  const Start* start;  // if kStarts
+
   // Not __m512i, which gcc 12 converts in the loop, through memory.
   using Lanes [[gnu::vector_size(64)]] = int32_t;
-  static Lanes begin(const float*) { return Lanes{}; }
+  void next() {
+    x_terms += x_step, scales += unit_bytes, others += unit_bytes;
+    if constexpr (kStarts) ++start;
+  }
+  Lanes begin(const float*, int row) const {
+    if constexpr (kStarts) return Lanes{} + start->rows[row];
+    return Lanes{};
+  }
   static Lanes dot(Lanes sum, __m512i x, __m512i w) {
     return reinterpret_cast<Lanes>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), w, x));
   }
-  struct Columns {
-    __m512 scale, other;
-    bool has_offsets;
-  };
-  Columns columns(int column) const {
-    const bool has_offsets = terms != BlockTerms::kZeros;
-    return {load_terms<Avx512>(terms, scales, column),
-            has_offsets ? load_terms<Avx512>(terms, others, column) : Avx512::load_u8(others + column),
-            has_offsets};
-  }
-  struct Row {
-    __m512 sum, scale;
-  };
-  Row row(int r) const { return {_mm512_set1_ps(x_sums[r]), _mm512_set1_ps(x_scales[r])}; }
   // All but the last two steps are of integers below 2^23: exact.
-  static void end(Lanes lanes, const Row& x, const Columns& w, float* sums) {
-    __m512 whole = _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(lanes));
-    if (!w.has_offsets) whole = _mm512_fnmadd_ps(w.other, x.sum, whole);
-    __m512 v = _mm512_fmadd_ps(whole, _mm512_mul_ps(x.scale, w.scale), _mm512_loadu_ps(sums));
-    if (w.has_offsets) v = _mm512_fmadd_ps(x.sum, _mm512_mul_ps(x.scale, w.other), v);
-    _mm512_storeu_ps(sums, v);
+  template <int R, int C>
+  void end(const Lanes (&lanes)[R][C], int column, float (*sums)[kStripe]) const {
+    if (terms != BlockTerms::kZeros) return end<R, C, false, true>(lanes, column, sums);
+    if constexpr (kStarts) {
+      if (!start->has_zeros) return end<R, C, false, false>(lanes, column, sums);
+    }
+    end<R, C, true, false>(lanes, column, sums);
+  }
+  template <int R, int C, bool kZeros, bool kOffsets>
+  void end(const Lanes (&lanes)[R][C], int column, float (*sums)[kStripe]) const {
+    __m512 scale[C], other[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      scale[c] = load_terms<Avx512>(terms, scales, column + c * 16);
+      if constexpr (kZeros) other[c] = Avx512::load_u8(others + column + c * 16);
+      if constexpr (kOffsets) other[c] = load_terms<Avx512>(terms, others, column + c * 16);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const __m512 x_scale = _mm512_set1_ps(x_terms[r]), x_sum = _mm512_set1_ps(x_terms[rows + r]);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) {
+        float* const to = sums[r] + column + c * 16;
+        __m512 whole = _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(lanes[r][c]));
+        if constexpr (kZeros) whole = _mm512_fnmadd_ps(other[c], x_sum, whole);
+        __m512 v = _mm512_fmadd_ps(whole, _mm512_mul_ps(x_scale, scale[c]), _mm512_loadu_ps(to));
+        if constexpr (kOffsets) v = _mm512_fmadd_ps(x_sum, _mm512_mul_ps(x_scale, other[c]), v);
+        _mm512_storeu_ps(to, v);
+      }
+    }
   }
 };
 
@@ -70,8 +98,9 @@ template <class Q>
 class CodePieces {
  public:
   using Vec = Avx512;
+  static constexpr int kLines = Q::kCodec.bits / 2;
   struct Mode {};
-  static constexpr int kFewRows = kFewDotRows;
+  static constexpr int kFewRows = kFewDotRows, kBlocks = kDotBlocks;
   static constexpr bool kNibbles = Q::kCodec.bits == 4;
   CodePieces(const MatMul& a, int64_t p, int stripe)
       : block_(a.block),
@@ -85,18 +114,27 @@ class CodePieces {
   static int64_t words_of(int64_t block) { return kNibbles ? (block + 7) / 8 * 2 : (block + 3) / 4; }
   static void pack(const MatMul& a, const Block& block, float* to) {
     const int64_t words = words_of(a.block);
-    pack_blocks(a, block, words, to, [&](const int32_t* q, float* made) {
+    const auto make = [&](const int32_t* q, float* made) {
       int8_t bytes[kMaxPanelBlock];
       for (int64_t i = 0; i < words * 4; i += 4) {
         for (int64_t j = 0; j < 4; ++j)
           bytes[i + j] = static_cast<int8_t>(q[kNibbles ? i / 8 * 8 + i / 4 % 2 + 2 * j : i + j]);
       }
       std::memcpy(made, bytes, static_cast<std::size_t>(words * 4));
-    });
+    };
+    const float* x = a.x + block.row * a.k;
+    for (int64_t k = 0; k < a.k; k += a.block, to += (words + 2) * block.rows) {
+      const bool is_whole = a.block % 32 == 0 && k + a.block <= a.k;
+      if (!is_whole || !quantize_block<kNibbles>(x + k, a.k, block.rows, a.block, to))
+        pack_block(a, block, k, words, to, make);
+    }
   }
-  int64_t piece() const { return block_; }
-  void go(int64_t k, int64_t, bool fetches) {
+  int64_t piece(int blocks) const {
+    return blocks > kBlocksOfShortPiece ? kLongPiece / 4 / words_of(block_) * block_ : block_;
+  }
+  void go(int64_t k, int64_t n, bool fetches) {
     unit_ = k / block_;
+    units_ = (n + block_ - 1) / block_;
     const std::byte* start = w_ + unit_ * unit_bytes_;
     const int64_t scale = scale_bytes(terms_), both = terms_bytes(terms_);
     scales_ = reinterpret_cast<const uint8_t*>(start) + stripe_ * scale;
@@ -105,19 +143,53 @@ class CodePieces {
     ahead_ = fetches ? stored_.ahead() : nullptr;
   }
   void load() {
-    for (int64_t g = 0; g < words_of(block_); g += stored_.kGroups) stored_.get(g, 0, &words_[g]);
+    const bool fetches = ahead_ && units_ > 1;
+    StoredCodes<kNibbles> unit = stored_;
+    __m512i(*to)[4] = words_;
+    for (int64_t u = 0; u < units_; ++u, unit.first += unit_bytes_) {
+      for (int64_t g = 0; g < words_of(block_); g += unit.kGroups, to += unit.kGroups) {
+        if (fetches) fetch(unit.ahead() + g * kLines * 64, kLines * unit.kGroups);
+        unit.get(g, 0, to);
+      }
+    }
+    if (fetches) ahead_ = nullptr;
   }
   void add(const Block& block, int64_t, float (*sums)[kStripe]) {
-    const int64_t words = words_of(block_);
-    const float* x = block.packed + unit_ * (words + 2) * block.rows;
-    const CodeDots<Q::kCodec.bits> dots{x + words * block.rows, x + (words + 1) * block.rows, terms_, scales_,
-                                        others_};
-    run_block(dots, block.rows, reinterpret_cast<const int32_t*>(x), stored_, words_, words, ahead_, sums);
+    if (units_ > 1) {
+      find_starts(block);
+      run<true, kLeastRowsOfMany>(block, sums);
+    } else {
+      run<false, 1>(block, sums);
+    }
     ahead_ = nullptr;
   }
 
  private:
-  int64_t block_, panel_, unit_ = 0;
+  // Where all columns' zeros are one number, sums begin without them.
+  void find_starts(const Block& block) {
+    const int64_t words = words_of(block_), step = (words + 2) * block.rows;
+    const float* x_sums = block.packed + (unit_ + 1) * step - block.rows;
+    const uint8_t* zeros = others_;
+    for (int64_t u = 0; u < units_; ++u, x_sums += step, zeros += unit_bytes_) {
+      const bool has_zeros = terms_ == BlockTerms::kZeros;
+      const __m512i first = _mm512_set1_epi8(static_cast<char>(*zeros));
+      starts_[u].has_zeros = has_zeros && _mm512_cmpneq_epu8_mask(_mm512_loadu_si512(zeros), first);
+      const int32_t zero = has_zeros && !starts_[u].has_zeros ? *zeros : 0;
+      _mm512_store_si512(starts_[u].rows, _mm512_mullo_epi32(_mm512_cvtps_epi32(_mm512_loadu_ps(x_sums)),
+                                                             _mm512_set1_epi32(-zero)));
+    }
+  }
+  template <bool kStarts, int kLeast>
+  void run(const Block& block, float (*sums)[kStripe]) {
+    const int64_t words = words_of(block_), step = (words + 2) * block.rows;
+    const float* x = block.packed + unit_ * step;
+    using Dots = CodeDots<Q::kCodec.bits, kStarts>;
+    const Dots dots{x + words * block.rows, block.rows, step, terms_, scales_, others_, unit_bytes_, starts_};
+    run_block<Dots, StoredCodes<kNibbles>, kLeast>(dots, block.rows, reinterpret_cast<const int32_t*>(x),
+                                                   stored_, words_, units_, words, ahead_, sums);
+  }
+
+  int64_t block_, panel_, unit_ = 0, units_ = 0;
   BlockTerms terms_;
   int64_t unit_bytes_;
   const std::byte* w_;
@@ -125,7 +197,8 @@ class CodePieces {
   const uint8_t *scales_ = nullptr, *others_ = nullptr;
   const char* ahead_ = nullptr;
   StoredCodes<kNibbles> stored_;
-  __m512i words_[kMaxPanelBlock / 4][4];
+  __m512i words_[kLongPiece / 4][4];
+  Start starts_[kLongPiece / kMinPanelBlock];
 };
 
 }  // namespace

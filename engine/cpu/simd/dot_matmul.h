@@ -58,23 +58,21 @@ void pack_pairs(const MatMul& a, const Block& block, float* to, Make make) {
 }
 
 // Rows of x by blocks of the weight: `words` words of integers as [word][rows], which `make(q, to)` makes of a whole
-// block's, then the scales [rows], then the sums of the integers [rows].
+// block's, then the scales [rows], then the sums of the integers [rows]. This one begins at row k of the weight.
 template <class Make>
-void pack_blocks(const MatMul& a, const Block& block, int64_t words, float* to, Make make) {
+void pack_block(const MatMul& a, const Block& block, int64_t k, int64_t words, float* to, Make make) {
   float made[16][kMaxPanelBlock];
   int32_t q[kMaxPanelBlock];
-  for (int64_t k = 0; k < a.k; k += a.block, to += (words + 2) * block.rows) {
-    const int64_t n = std::min<int64_t>(a.block, a.k - k);
-    std::fill(q + n, q + kMaxPanelBlock, 0);
-    for (int r = 0; r < block.rows; ++r) {
-      to[words * block.rows + r] = quantize(a.x + (block.row + r) * a.k + k, n, q);
-      int32_t sum = 0;
-      for (int64_t i = 0; i < n; ++i) sum += q[i];
-      to[(words + 1) * block.rows + r] = static_cast<float>(sum);
-      make(q, made[r]);
-    }
-    pack_rows(made[0], std::size(made[0]), block.rows, words, to);
+  const int64_t n = std::min<int64_t>(a.block, a.k - k);
+  std::fill(q + n, q + kMaxPanelBlock, 0);
+  for (int r = 0; r < block.rows; ++r) {
+    to[words * block.rows + r] = quantize(a.x + (block.row + r) * a.k + k, n, q);
+    int32_t sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += q[i];
+    to[(words + 1) * block.rows + r] = static_cast<float>(sum);
+    make(q, made[r]);
   }
+  pack_rows(made[0], std::size(made[0]), block.rows, words, to);
 }
 
 // ---- one stripe of one panel for some blocks of rows
@@ -83,7 +81,8 @@ void pack_blocks(const MatMul& a, const Block& block, int64_t words, float* to, 
 //   D(a, panel, stripe)     both in bytes and columns
 //   Mode                    lives while the products of a slab are added
 //   kFewRows                blocks of so many take the weight from where it is stored: no load()
-//   piece()                 rows of k of a piece at most
+//   kBlocks                 blocks of rows that share a piece, at most
+//   piece(blocks)           rows of k of a piece at most, for so many
 //   go(k, n, fetches)       to rows [k, k + n) of one slab
 //   load()                  them, for several add()
 //   add(block, at, sums)    their products; `at`: rows of k before them, those of slabs rounded up to pairs
@@ -91,7 +90,7 @@ template <class D>
 void multiply_dot_stripe(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe,
                          bool fetches) {
   using T = typename D::Vec;
-  Sums<T::kMaxRows> sums[kGroup];
+  Sums<T::kMaxRows> sums[D::kBlocks];
   D dot(a, p, stripe);
   const bool loads = blocks[0].rows > D::kFewRows;
   int64_t at = 0;
@@ -101,7 +100,7 @@ void multiply_dot_stripe(const MatMul& a, const Block* blocks, int count, int64_
     {
       [[maybe_unused]] const typename D::Mode mode;
       for (int64_t k = a.slabs[slab], n; k < a.slabs[slab + 1]; k += n, at += (n + 1) / 2 * 2) {
-        n = std::min<int64_t>(dot.piece(), a.slabs[slab + 1] - k);
+        n = std::min<int64_t>(dot.piece(count), a.slabs[slab + 1] - k);
         dot.go(k, n, fetches);
         if (loads) dot.load();
         for (int b = 0; b < count; ++b) dot.add(blocks[b], at, sums[b].at[0]);
@@ -110,22 +109,16 @@ void multiply_dot_stripe(const MatMul& a, const Block* blocks, int count, int64_
     for (int b = 0; b < count; ++b)
       end_slab<T>(sums[b], slab, slab + 1 == a.slab_count, blocks[b].rows, kStripe);
   }
-  for (int b = 0; b < count; ++b) {
-    // One NaN: which of an instruction's operands passes on its own is not the same everywhere.
-    for (int r = 0; r < blocks[b].rows; ++r)
-      for (int c = 0; c < kStripe; c += 16) {
-        float* v = sums[b].at[0][r] + c;
-        T::store(v, T::select(T::is_nan(T::load(v)), T::set(std::bit_cast<float>(0x7FC00000)), T::load(v)));
-      }
-    finish_rows<T>(a, blocks[b], p * a.panel + stripe, kStripe, sums[b].at[0]);
-  }
+  // One NaN: which of an instruction's operands passes on its own is not the same everywhere.
+  for (int b = 0; b < count; ++b)
+    finish_rows<T, true>(a, blocks[b], p * a.panel + stripe, kStripe, sums[b].at[0]);
 }
 
 template <class D>
 void multiply_dots(const MatMul& a) {
   // Up to two blocks of few rows: what the first one reads lies in the first-level cache for the second.
   const bool few = a.last_row - a.first_row <= 2 * D::kFewRows;
-  multiply_packed(
+  multiply_packed<D::kBlocks>(
       a, few ? D::kFewRows : D::Vec::kMaxRows, packed_row(a.k),
       [&](const Block& block, float* to) { D::pack(a, block, to); }, multiply_dot_stripe<D>);
 }
@@ -150,7 +143,7 @@ class BF16Chains {
  public:
   using Vec = T;
   using Mode = FlushDenormals;
-  static constexpr int kFewRows = 0;
+  static constexpr int kFewRows = 0, kBlocks = kGroup;
   BF16Chains(const MatMul& a, int64_t p, int stripe)
       : w_(reinterpret_cast<const uint16_t*>(a.w) + p * a.k * a.panel + stripe), panel_(a.panel) {}
 
@@ -163,7 +156,7 @@ class BF16Chains {
       }
     });
   }
-  static int64_t piece() { return kPiece; }
+  static int64_t piece(int) { return kPiece; }
   void go(int64_t k, int64_t n, bool) { k_ = k, n_ = n, count_ = (n + 1) / 2 * 2; }
   void load() {
     for (int64_t i = 0; i < count_; ++i) {
@@ -186,7 +179,7 @@ class Int8Chains {
  public:
   using Vec = T;
   struct Mode {};
-  static constexpr int kFewRows = 0;
+  static constexpr int kFewRows = 0, kBlocks = kGroup;
   Int8Chains(const MatMul& a, int64_t p, int stripe)
       : block_(a.block),
         panel_(a.panel),
@@ -196,11 +189,13 @@ class Int8Chains {
         stripe_(stripe) {}
 
   static void pack(const MatMul& a, const Block& block, float* to) {
-    pack_blocks(a, block, a.block, to, [&](const int32_t* q, float* made) {
+    const auto make = [&](const int32_t* q, float* made) {
       for (int32_t i = 0; i < a.block; ++i) made[i] = static_cast<float>(q[i]);
-    });
+    };
+    for (int64_t k = 0; k < a.k; k += a.block, to += (a.block + 2) * block.rows)
+      pack_block(a, block, k, a.block, to, make);
   }
-  int64_t piece() const { return block_; }
+  int64_t piece(int) const { return block_; }
   void go(int64_t k, int64_t, bool) { unit_ = k / block_; }
   void load() {
     const uint8_t* start = w_ + unit_ * unit_bytes_;

@@ -27,9 +27,12 @@ typename T::V exp(typename T::V x) {
   r = T::fma(n, T::set(2.12194440e-4f), r);
   typename T::V p = polynomial<T>(r, kTail);
   p = T::add(T::fma(T::mul(r, r), p, r), T::set(1.f));
-  // In two steps, so that results beyond 2^127 and below 2^-126 round once.
-  const typename T::V half = T::sub(T::fma(n, T::set(0.5f), magic), magic);
-  return T::scale(T::scale(p, half), T::sub(n, half));
+  if constexpr (requires { T::scale_far(p, n); }) {
+    return T::scale_far(p, n);
+  } else {  // in two steps, so that results beyond 2^127 and below 2^-126 round once
+    const typename T::V half = T::sub(T::fma(n, T::set(0.5f), magic), magic);
+    return T::scale(T::scale(p, half), T::sub(n, half));
+  }
 }
 
 template <class T>

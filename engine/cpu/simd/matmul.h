@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "engine/cpu/simd/lanes.h"
@@ -158,14 +159,17 @@ void end_slab(Sums<R>& sums, int32_t slab, bool is_last, int rows, int width) {
     std::memcpy(sums.at[level + 1], sums.at[0], sizeof sums.at[0][0] * static_cast<std::size_t>(rows));
 }
 
-template <class T>
+// kOneNaN: whatever the sums end in, before the epilogue (dot_matmul.h).
+template <class T, bool kOneNaN = false>
 void finish_rows(const MatMul& a, const Block& block, int64_t column, int width,
                  const float (*sums)[kStripe]) {
   for (int r = 0; r < block.rows; ++r) {
     for (int c = 0; c < width; c += 16) {
       const int lanes = static_cast<int>(std::min<int64_t>(16, a.n - column - c));
-      if (lanes > 0)
-        finish<T>(T::load(sums[r] + c), a.epilogue, column + c, (block.row + r) * a.n, a.out, lanes);
+      if (lanes <= 0) continue;
+      typename T::V v = T::load(sums[r] + c);
+      if constexpr (kOneNaN) v = T::select(T::is_nan(v), T::set(std::bit_cast<float>(0x7FC00000)), v);
+      finish<T>(v, a.epilogue, column + c, (block.row + r) * a.n, a.out, lanes);
     }
   }
 }
@@ -227,8 +231,8 @@ inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t k, f
 }
 
 // Splits the rows into blocks of equal size as far as possible: 13 rows are 7 + 6, not 12 + 1; each takes `row_size`
-// floats a row where `pack` lays it. `multiply_stripe`: what one stripe of one panel does.
-template <class Pack, class Stripe>
+// floats a row where `pack` lays it. `multiply_stripe`: what one stripe of one panel does, for up to kBlocks blocks.
+template <int kBlocks = kGroup, class Pack, class Stripe>
 void multiply_packed(const MatMul& a, int64_t most_rows, int64_t row_size, Pack pack,
                      Stripe multiply_stripe) {
   const int64_t rows = a.last_row - a.first_row;
@@ -241,9 +245,9 @@ void multiply_packed(const MatMul& a, int64_t most_rows, int64_t row_size, Pack 
   for (int64_t b = 0; b < blocks && row_size > 0 && !a.is_packed; ++b)
     pack(block_at(b), a.packed + (block_at(b).row - a.first_row) * row_size);
   for (int64_t p = a.first_panel; p < a.last_panel; ++p) {
-    for (int64_t b = 0; b < blocks; b += kGroup) {
-      Block group[kGroup];
-      const int count = static_cast<int>(std::min<int64_t>(kGroup, blocks - b));
+    for (int64_t b = 0; b < blocks; b += kBlocks) {
+      Block group[kBlocks];
+      const int count = static_cast<int>(std::min<int64_t>(kBlocks, blocks - b));
       for (int i = 0; i < count; ++i) group[i] = block_at(b + i);
       for (int stripe = 0; stripe < a.panel; stripe += kStripe)
         multiply_stripe(a, group, count, p, stripe, b == 0);

@@ -142,6 +142,16 @@ struct Avx2 {
     q = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
   }
+  static V sum_each(const V* v) {
+    float all[16];
+    for (int i = 0; i < 16; ++i) all[i] = sum(v[i]);
+    return load(all);
+  }
+  static V largest_each(const V* v) {
+    float all[16];
+    for (int i = 0; i < 16; ++i) all[i] = largest(v[i]);
+    return load(all);
+  }
   static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
   static void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 };

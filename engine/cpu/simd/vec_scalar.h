@@ -147,6 +147,17 @@ struct Scalar {
     }
     return a.v[0];
   }
+  // Lane i is sum(v[i]) or largest(v[i]) of sixteen vectors.
+  static V sum_each(const V* v) {
+    float all[16];
+    for (int i = 0; i < 16; ++i) all[i] = sum(v[i]);
+    return load(all);
+  }
+  static V largest_each(const V* v) {
+    float all[16];
+    for (int i = 0; i < 16; ++i) all[i] = largest(v[i]);
+    return load(all);
+  }
   static void prefetch(const void*) {}
   static void prefetch_l2(const void*) {}
 };
