@@ -1,10 +1,13 @@
 """--supervise of ranks that a launcher has started: whatever dies or stops, and whoever brings it back (the rank's own keeper,
 or a restarter from outside), the group meets again and open streams go on with exactly the tokens they would have had."""
 
+import contextlib
 import os
 import random
 import re
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -211,15 +214,14 @@ class Faults:
 def test_faults_at_any_moment_change_no_token_and_are_named(long_model, undisturbed, tmp_path, size, transport, users):  # noqa: F811
     """Meeting, loading and serving; several in a row, now and then two at once."""
     folder = None
-    if users == 2:
-        long_model = readable(long_model)
-    elif transport == "socket" and LIBRARY.exists():
+    if transport == "socket" and LIBRARY.exists():
         folder = tmp_path
         for rank in range(1, size):
             (folder / str(rank)).mkdir()
     bodies, expected = (some[1:] for some in undisturbed)
     random.seed(os.environ.get("ARK_SEED", size))
-    with Group(long_model, size, "--kv-memory", "128M", transport=transport, users=users, faults=folder) as ranks:
+    with (readable(long_model) if users == 2 else contextlib.nullcontext(long_model)) as model, \
+            Group(model, size, "--kv-memory", "128M", transport=transport, users=users, faults=folder) as ranks:
         results, clients, done, faults = [], [], threading.Event(), Faults(ranks, folder)
 
         def client(i):
@@ -259,13 +261,15 @@ def send(pid, number):
         pass
 
 
+@contextlib.contextmanager
 def readable(model):
-    for path in [model, *model.parent.iterdir()]:
-        path.chmod(0o644)
-    for folder in model.parents:
-        if folder.owner() == model.owner() and folder.stat().st_mode & 0o005 != 0o005 and len(folder.parts) > 2:
-            folder.chmod(folder.stat().st_mode | 0o055)
-    return model
+    """A copy of its folder that other users may read. pytest's own folders are closed to them again by each pytest that starts."""
+    with tempfile.TemporaryDirectory(prefix="ark-readable-") as folder:
+        os.chmod(folder, 0o755)
+        for path in model.parent.iterdir():
+            shutil.copy(path, folder)
+            os.chmod(Path(folder) / path.name, 0o644)
+        yield Path(folder) / model.name
 
 
 def test_rank_0_may_be_brought_back_too(tiny, tiny_model):
