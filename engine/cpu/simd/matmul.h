@@ -256,12 +256,12 @@ void multiply_packed(const MatMul& a, int64_t most_rows, int64_t row_size, Pack 
 }
 
 // Of x as it is; a single row needs no packing.
-template <class T, class Stripe>
+template <class T, int kBlocks = kGroup, class Stripe>
 void multiply(const MatMul& a, Stripe multiply_stripe) {
   const auto pack = [&](const Block& block, float* to) {
     pack_rows(a.x + block.row * a.k, a.k, block.rows, a.k, to);
   };
-  multiply_packed(a, T::kMaxRows, a.last_row - a.first_row > 1 ? a.k : 0, pack, multiply_stripe);
+  multiply_packed<kBlocks>(a, T::kMaxRows, a.last_row - a.first_row > 1 ? a.k : 0, pack, multiply_stripe);
 }
 
 }  // namespace

@@ -105,38 +105,55 @@ void run_few(const Block& block, const CodePiece& piece, float (*sums)[kStripe])
   }
 }
 
+// Blocks of rows that share what is decoded at once, at most, and how many of its rows there are then: many blocks'
+// lie in the second-level cache, and sums are loaded and stored seldom.
+constexpr int kDecodedBlocks = 12;
+constexpr int64_t kDecodedRows = 256;
+
 // One stripe of one panel for some blocks of rows.
 template <class T, class Q, BlockTerms kTerms>
 void multiply_coded_stripe(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe, bool) {
   const int64_t block_bytes = Q::kCodec.unit_bytes(a.panel, a.block, kTerms), pair = Q::kCodec.pair_bytes();
   const auto* panel = reinterpret_cast<const uint8_t*>(a.w) + p * units_of(a.k, a.block) * block_bytes;
-  Sums<T::kMaxRows> sums[kGroup];
-  alignas(64) float numbers[kPiece][kStripe];
+  Sums<T::kMaxRows> sums[kDecodedBlocks];
+  alignas(64) float numbers[kDecodedRows][kStripe];
   const bool few = count == 1 && blocks[0].rows <= kFewRows;
+  const int64_t most = count > 2 ? kDecodedRows : kPiece;
   const int width = std::min(kStripe, a.panel - stripe);
+  // Rows from k on, `limit` at most, all of one block.
+  const auto piece_at = [&](int64_t k, int64_t limit, bool opens) {
+    constexpr int64_t kScale = scale_bytes(kTerms), kBoth = terms_bytes(kTerms);
+    const int64_t in_block = k % a.block;
+    const uint8_t* start = panel + k / a.block * block_bytes;
+    return CodePiece{start + stripe * kScale,
+                     start + a.panel * kScale + stripe * (kBoth - kScale),
+                     start + a.panel * kBoth + (in_block / 2 * a.panel + stripe) * pair,
+                     a.panel * pair,
+                     k,
+                     std::min(limit, a.block - in_block),
+                     width,
+                     opens};
+  };
   for (int32_t slab = 0; slab < a.slab_count; ++slab) {
     const int64_t end = a.slabs[slab + 1];
     int64_t k = a.slabs[slab];
     do {  // an empty slab sums to zero
-      const int64_t in_block = k % a.block;
-      const uint8_t* start = panel + k / a.block * block_bytes;
-      constexpr int64_t kScale = scale_bytes(kTerms), kBoth = terms_bytes(kTerms);
-      CodePiece piece{start + stripe * kScale,
-                      start + a.panel * kScale + stripe * (kBoth - kScale),
-                      start + a.panel * kBoth + (in_block / 2 * a.panel + stripe) * pair,
-                      a.panel * pair,
-                      k,
-                      std::min({end - k, a.block - in_block, kPiece}),
-                      width,
-                      k == a.slabs[slab]};
+      const bool opens = k == a.slabs[slab];
       if (few) {
+        const CodePiece piece = piece_at(k, std::min(end - k, kPiece), opens);
         run_few<T, Q, kTerms>(blocks[0], piece, sums[0].at[0]);
-      } else {
-        decode_piece<T, Q, kTerms>(piece, numbers);
-        const Piece<F32Weights> decoded{numbers[0], kStripe, k, piece.count, width, piece.opens, false};
-        for (int b = 0; b < count; ++b) multiply_block<T, F32Weights>(blocks[b], decoded, sums[b].at[0]);
+        k += piece.count;
+        continue;
       }
-      k += piece.count;
+      int64_t decoded = 0;
+      for (const int64_t rows = std::min(end - k, most); decoded < rows;) {
+        const CodePiece piece = piece_at(k + decoded, rows - decoded, opens);
+        decode_piece<T, Q, kTerms>(piece, numbers + decoded);
+        decoded += piece.count;
+      }
+      const Piece<F32Weights> all{numbers[0], kStripe, k, decoded, width, opens, false};
+      for (int b = 0; b < count; ++b) multiply_block<T, F32Weights>(blocks[b], all, sums[b].at[0]);
+      k += decoded;
     } while (k < end);
     for (int b = 0; b < count; ++b)
       end_slab<T>(sums[b], slab, slab + 1 == a.slab_count, blocks[b].rows, width);
@@ -154,10 +171,11 @@ bool matmul_of(const MatMul& a) {
   if constexpr (W::kCodec.has_codes) {
     constexpr BlockTerms kZeros = BlockTerms::kZeros, kOffsets = BlockTerms::kOffsets,
                          k16 = BlockTerms::kOffsets16;
-    if (a.block != 0 && a.terms == kZeros) multiply<T>(a, multiply_coded_stripe<T, W, kZeros>);
+    if (a.block != 0 && a.terms == kZeros)
+      multiply<T, kDecodedBlocks>(a, multiply_coded_stripe<T, W, kZeros>);
     if constexpr (W::kCodec.allows(kMinPanelBlock, kOffsets)) {
-      if (a.terms == kOffsets) multiply<T>(a, multiply_coded_stripe<T, W, kOffsets>);
-      if (a.terms == k16) multiply<T>(a, multiply_coded_stripe<T, W, k16>);
+      if (a.terms == kOffsets) multiply<T, kDecodedBlocks>(a, multiply_coded_stripe<T, W, kOffsets>);
+      if (a.terms == k16) multiply<T, kDecodedBlocks>(a, multiply_coded_stripe<T, W, k16>);
     }
   }
   return true;
