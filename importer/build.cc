@@ -151,7 +151,7 @@ std::vector<ValueId> Builder::inputs_of(Scope& scope, const onnx::Node& node, co
     if (!id) bad("node " + label + " reads '" + escaped(name) + "', which nothing produces");
     inputs.push_back(*id);
   }
-  if (!node.domain.empty() || functions_.find(node)) return inputs;
+  if (functions_.find(node)) return inputs;
   std::vector<DType> types;
   for (const ValueId id : inputs)
     types.push_back(id == kNoValue ? DType::kUndefined : scope.graph.value(id).dtype);

@@ -93,11 +93,12 @@ class ModelCheck {
       if (n.domain.empty()) bad("node " + label + ": the file imports no opset of ai.onnx; export it again");
       if (n.domain != "com.microsoft")
         bad("node " + label + ": its domain '" + escaped(n.domain) + "' is not imported");
-    } else if (callee) {
+    }
+    if (callee) {
       call(n, label, *callee);
-    } else if (n.domain.empty()) {
-      check_against_schema(n, opset->second, label);
-      bodies(n, label);
+    } else {
+      check_against_schema(n, opset == place.opsets.end() ? 1 : opset->second, label);
+      if (n.domain.empty()) bodies(n, label);
     }
     for (const Attribute& a : n.attributes)
       if (a.g) graph(*a.g, place, &names);

@@ -77,23 +77,25 @@ const Table& table() {
   return *made;
 }
 
-// The operator as `opset` has it; null if ONNX has none of that name.
+// The operator as `opset` has it; null if there is none of that name.
 const Row* row_of(const Node& node, int64_t opset, const std::string& label) {
-  const auto found = table().rows.find(node.op_type);
+  const auto found = table().rows.find(node.domain.empty() ? node.op_type : node.domain + "." + node.op_type);
   if (found == table().rows.end()) return nullptr;
   const std::vector<Row>& versions = found->second;
   const auto after =
       std::find_if(versions.begin(), versions.end(), [&](const Row& r) { return r.since > opset; });
   if (after != versions.begin()) return &*(after - 1);
   // ONNX Runtime writes this one into files of older opsets.
-  if (node.op_type == "LayerNormalization") return &*after;
+  if (node.domain.empty() && node.op_type == "LayerNormalization") return &*after;
   throw Error(Code::kBadModel, "node " + label + ": " + node.op_type + " came with opset " +
-                                   std::to_string(after->since) + " of ai.onnx; the file imports " +
+                                   std::to_string(after->since) + " of " +
+                                   (node.domain.empty() ? "ai.onnx" : node.domain) + "; the file imports " +
                                    std::to_string(opset));
 }
 
 [[noreturn]] void fail(const Node& node, const Row& row, const std::string& label, const std::string& why) {
-  throw Error(Code::kBadModel, "node " + label + ": " + why + "; see ONNX's " + node.op_type + "-" +
+  const char* whose = node.domain == "com.microsoft" ? "ONNX Runtime's " : "ONNX's ";
+  throw Error(Code::kBadModel, "node " + label + ": " + why + "; see " + whose + node.op_type + "-" +
                                    std::to_string(row.since));
 }
 
@@ -144,7 +146,7 @@ void check_against_schema(const Node& node, int64_t opset, const std::string& la
   const Row* row = row_of(node, opset, label);
   if (!row) return;
   // The standard retired the GroupNormalization of opset 18, which files have and ONNX Runtime runs.
-  if (row->retired && node.op_type != "GroupNormalization")
+  if (row->retired && !(node.domain.empty() && node.op_type == "GroupNormalization"))
     throw Error(Code::kBadModel, "node " + label + ": " + node.op_type + " was retired with opset " +
                                      std::to_string(row->since) + "; the file imports " +
                                      std::to_string(opset));

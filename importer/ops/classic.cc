@@ -17,6 +17,11 @@ ValueId post_transformed(OpContext& c, ValueId scores, const std::string& transf
   c.unsupported("post_transform " + transform);
 }
 
+ValueId regressed(OpContext& c, ValueId scores, int64_t targets, const std::string& transform) {
+  const bool is_kept = targets == 1 && (transform == "LOGISTIC" || transform == "SOFTMAX");
+  return is_kept ? scores : post_transformed(c, scores, transform);
+}
+
 std::string post_transform_of(OpContext& c) {
   return c.attr_word("post_transform", {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"});
 }
@@ -61,10 +66,20 @@ ValueId rows_of(OpContext& c) {
   return reshape(c, x, {Expr(1), shape[0]});
 }
 
+// Numbers of an attribute must be one, or one for each feature: the last axis of input 0.
+void expect_features(OpContext& c, const char* name, std::size_t count) {
+  if (count <= 1) return;
+  const Shape& shape = shape_of(c, c.input(0));
+  if (shape.empty()) c.fail("its input has no features");
+  c.require_equal(shape.back(), Expr(static_cast<int64_t>(count)),
+                  std::string("the number of features, by ") + name + ",");
+}
+
 // One number for all features or one for each.
 ValueId by_feature(OpContext& c, const char* name, double otherwise) {
   std::vector<double> values = c.attr_floats(name);
   if (values.empty()) values = {otherwise};
+  expect_features(c, name, values.size());
   return floats_constant(c, values, {static_cast<int64_t>(values.size())});
 }
 
@@ -99,11 +114,17 @@ void array_feature_extractor(OpContext& c) {
 }
 
 void feature_vectorizer(OpContext& c) {
+  const std::vector<int64_t> widths = c.attr_ints("inputdimensions");
   std::vector<ValueId> in;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     const ValueId x = cast(c, c.input(i), DType::kF32);
     if (rank_of(c, x) != 2)
       c.fail("input " + std::to_string(i) + " has rank " + std::to_string(rank_of(c, x)) + ", not 2");
+    const std::optional<int64_t> width = shape_of(c, x)[1].constant();
+    if (i < widths.size() && width && *width != widths[i])
+      c.unsupported("input " + std::to_string(i) + " has " + std::to_string(*width) +
+                    " columns, which inputdimensions would make " + std::to_string(widths[i]));
+    if (i < widths.size()) c.require_equal(shape_of(c, x)[1], Expr(widths[i]), "the number of columns");
     in.push_back(x);
   }
   c.outputs[0] = in.size() == 1 ? in[0] : c.emit(Op::kConcat, in, {{key::kAxis, 1}});
@@ -121,6 +142,7 @@ void imputer(OpContext& c) {
   } else {
     const auto given = c.attr_ints("imputed_value_int64s");
     if (given.empty()) c.fail("imputed_value_int64s is missing");
+    expect_features(c, "imputed_value_int64s", given.size());
     values = cast(c, c.constant_ints(given), dtype_of(c, x));
     is_missing =
         binary(c, Op::kEqual, x,
@@ -158,7 +180,8 @@ ValueId linear_scores(OpContext& c, int64_t count) {
 }
 
 void linear_regressor(OpContext& c) {
-  c.outputs[0] = post_transformed(c, linear_scores(c, c.attr_int("targets", 1)), post_transform_of(c));
+  const int64_t targets = c.attr_int("targets", 1);
+  c.outputs[0] = regressed(c, linear_scores(c, targets), targets, post_transform_of(c));
 }
 
 void linear_classifier(OpContext& c) {

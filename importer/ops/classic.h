@@ -11,6 +11,8 @@ ValueId floats_constant(OpContext& c, const std::vector<double>& values, Dims di
 // The attribute, and scores [N, classes] after it.
 std::string post_transform_of(OpContext& c);
 ValueId post_transformed(OpContext& c, ValueId scores, const std::string& transform);
+// The same of a regressor: ONNX Runtime leaves a single target as it is, and who made the file saw what that gives.
+ValueId regressed(OpContext& c, ValueId scores, int64_t targets, const std::string& transform);
 
 // The labels of a classifier, and how its first output is chosen of them. Throws where they are strings that the model
 // wants.

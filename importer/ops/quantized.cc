@@ -73,6 +73,7 @@ void matmul_nbits(OpContext& c) {
   const int64_t bits = c.attr_int("bits", 4), block = c.attr_int("block_size", 0);
   if (bits != 4 && bits != 8 && bits != 2) c.unsupported(std::to_string(bits) + "-bit weights");
   if (block < 16 || (block & (block - 1)) != 0) c.fail("block_size must be a power of two, 16 at least");
+  if (c.attr_int("weight_prepacked", 0)) c.unsupported("weights that were packed for another program");
   if (c.attr_int("K", 0) <= 0 || c.attr_int("N", 0) <= 0) c.fail("K and N must be positive");
   std::vector<ValueId> in{c.input(0), c.input(1), c.input(2)};
   for (std::size_t i = 3; i < 6; ++i) in.push_back(c.has_input(i) ? c.inputs[i] : kNoValue);

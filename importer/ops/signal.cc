@@ -35,7 +35,9 @@ void stft(OpContext& c) {
   const auto number = [&](double value) { return scalar(c, value, DType::kI64); };
   if (c.has_input(2) && c.rank(2) != 1)
     c.fail("the window has rank " + std::to_string(c.rank(2)) + ", not 1");
-  const ValueId step = whole(c.input(1)), length = c.has_input(3)   ? whole(c.inputs[3])
+  // A negative length would ask for more frames than the signal has elements.
+  const ValueId step = whole(c.input(1)), length = c.has_input(3)
+                                                       ? binary(c, Op::kMax, whole(c.inputs[3]), number(0))
                                                    : c.has_input(2) ? size(shape_of(c, c.inputs[2])[0])
                                                                     : size(shape[1]);
   // The first element of each frame: one for each step while the frame fits.

@@ -238,7 +238,7 @@ void tree_ensemble_regressor(OpContext& c) {
   const Trees trees = trees_by_name(c, "target");
   const ValueId sums = TreeTable(c, trees).emit(
       c.input(0), DType::kF32, targets, c.attr_word("aggregate_function", {"SUM", "AVERAGE", "MIN", "MAX"}));
-  c.outputs[0] = post_transformed(c, with_base(c, sums, targets), post_transform_of(c));
+  c.outputs[0] = regressed(c, with_base(c, sums, targets), targets, post_transform_of(c));
 }
 
 void tree_ensemble(OpContext& c) {
@@ -251,7 +251,7 @@ void tree_ensemble(OpContext& c) {
   const Trees trees = trees_by_place(c);
   const ValueId sums =
       TreeTable(c, trees).emit(c.input(0), dtype_of(c, c.input(0)), targets, kAggregates[how]);
-  c.outputs[0] = post_transformed(c, sums, kTransforms[transform]);
+  c.outputs[0] = regressed(c, sums, targets, kTransforms[transform]);
 }
 
 // Trees that speak of one class of two give one score: that of the second class, whichever they name, as ONNX Runtime

@@ -22,6 +22,9 @@ std::string auto_pad(OpContext& c) {
   return mode.empty() ? "NOTSET" : mode;
 }
 
+// What a kernel covers. Throws Error(kBadModel) where that is no number of 64 bits.
+Expr reach(int64_t kernel, int64_t dilation) { return (Expr(kernel) - 1) * Expr(dilation) + 1; }
+
 // SAME pads so that the output has ceil(in / stride): numbers where the input's size is one.
 void resolve_auto_pad(OpContext& c, Attributes& attributes, const std::vector<int64_t>& kernel) {
   const std::size_t n = kernel.size();
@@ -41,9 +44,10 @@ void resolve_auto_pad(OpContext& c, Attributes& attributes, const std::vector<in
       attributes.set(key::kAutoPad, mode);
       return;
     }
-    const int64_t out = (*in + strides[i] - 1) / strides[i];
+    // In checked arithmetic: the file's numbers may be any.
+    const Expr out = ceildiv(Expr(*in), Expr(strides[i]));
     const int64_t total =
-        std::max<int64_t>(0, (out - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 - *in);
+        *max(Expr(0), (out - 1) * Expr(strides[i]) + reach(kernel[i], dilations[i]) - *in).constant();
     pads[i] = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
     pads[i + n] = total - pads[i];
   }
@@ -143,13 +147,15 @@ void conv_transpose(OpContext& c) {
   const auto &strides = attributes.get(key::kStrides), &dilations = attributes.get(key::kDilations);
   // The padding that gives the output size asked for.
   for (std::size_t i = 0; i < n && (same || !shape.empty()); ++i) {
-    const int64_t reach = extra[i] + (kernel[i] - 1) * dilations[i] + 1;
-    int64_t total = reach - strides[i];  // SAME: out = in * stride, whatever in is
+    const Expr covered = Expr(extra[i]) + reach(kernel[i], dilations[i]);
+    Expr wanted = covered - strides[i];  // SAME: out = in * stride, whatever in is
     if (!shape.empty())
-      total = strides[i] *
-                  (constant_dim(c, c.input(0), 2 + i, "the input of ConvTranspose with output_shape") - 1) +
-              reach - shape[i];
-    extra[i] += std::max<int64_t>(-total, 0);  // zeros behind what the kernel reaches
+      wanted = Expr(strides[i]) *
+                   (constant_dim(c, c.input(0), 2 + i, "the input of ConvTranspose with output_shape") - 1) +
+               covered - shape[i];
+    int64_t total = *wanted.constant();
+    // Zeros behind what the kernel reaches.
+    extra[i] = *(Expr(extra[i]) + max(Expr(0) - wanted, Expr(0))).constant();
     total = std::max<int64_t>(total, 0);
     pads[i] = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
     pads[i + n] = total - pads[i];

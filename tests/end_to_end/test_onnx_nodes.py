@@ -1,6 +1,7 @@
 """The operator tests that ONNX publishes, through both drivers of ark-run."""
 
 import collections
+import os
 import subprocess
 from pathlib import Path
 
@@ -75,3 +76,11 @@ def test_drivers_give_equal_bytes(tree, tmp_path):
     assert len(saved["static"]) >= len(passed["static"]) / 2
     different = [str(file) for file, data in saved["static"].items() if saved["dynamic"].get(file) != data]
     assert not different
+
+
+@pytest.mark.skipif(not (BIN / "engine_test").exists(), reason="no engine_test: it is built with the tests")
+def test_mutants_are_refused_by_name_or_run_alike(tree):
+    """Models and inputs of these tests with a thing or two changed, by both drivers (tests/engine/operator_mutants_test.cc)."""
+    run = subprocess.run([BIN / "engine_test", "--gtest_filter=OperatorMutants.*"], capture_output=True, text=True,
+                         env=os.environ | {"ARK_MUTANT_MODELS": str(tree / "node")}, timeout=10 * SECONDS)
+    assert run.returncode == 0 and "[       OK ] OperatorMutants" in run.stdout, run.stdout[-4000:] + run.stderr[-2000:]

@@ -271,6 +271,8 @@ def test_classic_models(tmp_path):
     for transform in ("NONE", "SOFTMAX", "LOGISTIC"):
         case("LinearClassifier", {"x": clean}, both, classlabels_ints=[4, 9, 2], post_transform=transform, multi_class=1, **three)
         case("LinearRegressor", {"x": clean}, targets=3, post_transform=transform, **three)
+        case("LinearRegressor", {"x": clean}, targets=1, post_transform=transform, coefficients=three["coefficients"][:4])
+        case("TreeEnsembleRegressor", {"x": x}, n_targets=1, post_transform=transform, **random_forest(draw, 2, 2, 4, 1, "target"))
     for transform in ("NONE", "LOGISTIC"):
         case("LinearClassifier", {"x": clean}, both, classlabels_ints=[4, 9], post_transform=transform,
              coefficients=three["coefficients"][:4], intercepts=[0.1])

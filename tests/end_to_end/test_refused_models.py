@@ -89,6 +89,12 @@ def of_image(op, c, h, named=False, **attributes):
     return graph([node(op, ["x"], **attributes)], inputs=[value("x", tuple("ABCD") if named else (1, c, h, 4))]), (1, c, h, 4)
 
 
+def classic(op, width=3, **attributes):
+    model = graph([node(op, ["x"], domain="ai.onnx.ml", **attributes)], inputs=[value("x", ("N", width))])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return model, (2, width)
+
+
 SQUARE = (4, 4)
 IMAGE = (1, 1, 4, 4)
 RUNS = {  # name: (model, the shape of x, or values of the inputs)
@@ -109,6 +115,10 @@ RUNS = {  # name: (model, the shape of x, or values of the inputs)
     **{f"{op} {c} {h} {named}": of_image(op, c, h, named, blocksize=2) for op in ("DepthToSpace", "SpaceToDepth")
        for c, h in ((4, 4), (3, 4), (4, 3)) for named in (False, True)},
     **{f"LRN {n}": of_image("LRN", 4, 4, size=n) for n in (-1, 0, 1, 2, 3)},
+    **{f"{n} offsets of {w} features": classic("Scaler", w, offset=[1.0] * n, scale=[2.0] * n)
+       for n, w in ((1, 3), (3, 3), (2, 3), (3, 1))},
+    **{f"{n} fillings of {w} features": classic("Imputer", w, imputed_value_floats=[1.0] * n, replaced_value_float=0.0)
+       for n, w in ((1, 3), (3, 3), (2, 3), (3, 1))},
 }
 
 

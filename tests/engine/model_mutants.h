@@ -16,10 +16,13 @@ namespace ark::test {
 
 class ModelMutator {
  public:
-  ModelMutator(onnx::Model& model, uint64_t seed) : model_(model), random_(seed) { collect(model.graph); }
+  ModelMutator(onnx::Model& model, uint64_t seed) : model_(model), random_(seed) {}
 
   // Changes one thing and says what; "" where there was nothing to change.
   std::string change() {
+    // What a change before has moved or dropped is found anew.
+    graphs_.clear(), nodes_.clear(), stored_.clear(), names_.clear();
+    collect(model_.graph);
     switch (pick(14)) {
       case 0:
       case 1:
@@ -38,9 +41,9 @@ class ModelMutator {
       case 9:
         return change_stored();
       case 10:
-        return change_type(any(model_.graph.inputs), "input");
+        return change_input();
       case 11:
-        return pick(3) ? change_type(any(model_.graph.inputs), "input") : change_output();
+        return pick(3) ? change_input() : change_output();
       case 12:
         return change_nodes();
       default:
@@ -73,23 +76,10 @@ class ModelMutator {
   static std::string called(const onnx::Node& n) { return n.name + " (" + n.op_type + ")"; }
 
   int64_t number(int64_t was) {
-    const int64_t wild[] = {0,
-                            1,
-                            -1,
-                            2,
-                            3,
-                            7,
-                            8,
-                            16,
-                            -2,
-                            64,
-                            4096,
-                            1 << 20,
-                            int64_t{1} << 31,
-                            int64_t{1} << 40,
-                            INT64_MAX,
-                            INT64_MIN,
-                            INT64_MAX / 2};
+    // clang-format off
+    const int64_t wild[] = {0, 1, -1, 2, 3, 7, 8, 16, -2, 64, 4096, 1 << 20, (int64_t{1} << 31) - 1, int64_t{1} << 31,
+                            int64_t{1} << 40, INT64_MAX, INT64_MIN, INT64_MAX / 2};
+    // clang-format on
     switch (pick(4)) {
       case 0:
         return wild[pick(std::size(wild))];
@@ -135,6 +125,22 @@ class ModelMutator {
       case onnx::AttributeType::kString:
         a.s = pick(2) ? any(words_) : a.s + "x";
         return what + " = " + a.s;
+      case onnx::AttributeType::kFloats:
+        if (a.floats.empty() || pick(5) == 0)
+          a.floats.push_back(real(1));
+        else if (pick(4) == 0)
+          a.floats.pop_back();
+        else
+          for (double& f : a.floats) f = pick(2) ? real(f) : f;
+        return what + " has " + std::to_string(a.floats.size()) + " reals";
+      case onnx::AttributeType::kStrings:
+        if (a.strings.empty() || pick(5) == 0)
+          a.strings.push_back(any(words_));
+        else if (pick(4) == 0)
+          a.strings.pop_back();
+        else
+          any(a.strings) = any(words_);
+        return what + " has " + std::to_string(a.strings.size()) + " words";
       default:
         return change_stored();
     }
@@ -295,7 +301,7 @@ class ModelMutator {
       return what + " of rank " + std::to_string(dims.size());
     }
     onnx::Dimension& d = any(dims);
-    if (pick(3) == 0) {
+    if (pick(3) == 0 && !model_.graph.inputs.empty()) {
       const onnx::ValueInfo& other = any(model_.graph.inputs);
       d = other.type.dims.empty() ? onnx::Dimension{"batch", -1}
                                   : other.type.dims[pick(other.type.dims.size())];
@@ -303,6 +309,10 @@ class ModelMutator {
       d = {"", d.value >= 0 ? number(d.value) : static_cast<int64_t>(pick(9))};
     }
     return what + " has size " + d.parameter + std::to_string(d.value);
+  }
+
+  std::string change_input() {
+    return model_.graph.inputs.empty() ? change_stored() : change_type(any(model_.graph.inputs), "input");
   }
 
   std::string change_output() {
@@ -325,48 +335,17 @@ class ModelMutator {
     return "opset " + std::to_string(it->second) + " of " + it->first;
   }
 
-  static constexpr const char* kOperators[] = {"Add",
-                                               "Mul",
-                                               "Div",
-                                               "MatMul",
-                                               "Gather",
-                                               "Concat",
-                                               "Slice",
-                                               "Softmax",
-                                               "Transpose",
-                                               "Shape",
-                                               "Range",
-                                               "Expand",
-                                               "Where",
-                                               "Unsqueeze",
-                                               "Squeeze",
-                                               "Cast",
-                                               "Reshape",
-                                               "Tile",
-                                               "Pad",
-                                               "TopK",
-                                               "CumSum",
-                                               "ReduceSum",
-                                               "LayerNormalization",
-                                               "Mod",
-                                               "Einsum",
-                                               "ScatterND",
-                                               "GatherND",
-                                               "OneHot",
-                                               "Resize",
-                                               "Conv",
-                                               "Split",
-                                               "Trilu",
-                                               "IsNaN",
-                                               "Pow",
-                                               "NonZero",
-                                               "Compress",
-                                               "Unique",
-                                               "ConstantOfShape",
-                                               "Gemm"};
-  std::vector<std::string> words_ = {"",          "none",    "tanh", "LEFT",   "ij,jk->ik", "bhqd,bhkd->bhqk",
-                                     "constant",  "reflect", "wrap", "linear", "add",       "NOTSET",
-                                     "SAME_UPPER"};
+  // clang-format off
+  static constexpr const char* kOperators[] = {
+      "Add", "Mul", "Div", "MatMul", "Gather", "Concat", "Slice", "Softmax", "Transpose", "Shape", "Range", "Expand",
+      "Where", "Unsqueeze", "Squeeze", "Cast", "Reshape", "Tile", "Pad", "TopK", "CumSum", "ReduceSum",
+      "LayerNormalization", "Mod", "Einsum", "ScatterND", "GatherND", "OneHot", "Resize", "Conv", "Split", "Trilu",
+      "IsNaN", "Pow", "NonZero", "Compress", "Unique", "ConstantOfShape", "Gemm"};
+  std::vector<std::string> words_{"", "none", "tanh", "LEFT", "ij,jk->ik", "bhqd,bhkd->bhqk", "constant", "reflect",
+                                  "wrap", "linear", "add", "NOTSET", "SAME_UPPER", "reverse", "bidirectional", "Affine",
+                                  "Elu", "border", "reflection", "nearest", "cubic", "max", "output_half_pixel", "sum",
+                                  "mean", "LEAF", "BRANCH_EQ", "BRANCH_GT", "LOGISTIC", "SOFTMAX", "MIN", "AVERAGE"};
+  // clang-format on
 
   onnx::Model& model_;
   std::mt19937_64 random_;

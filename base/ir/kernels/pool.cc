@@ -10,39 +10,52 @@ namespace {
 
 int64_t plane_grid(const KernelCall& call) { return call.inputs[0].dims[0] * call.inputs[0].dims[1]; }
 
+// The taps of one axis that read the image, [begin, end), and how many read the image or the padding: a window takes no
+// longer than what it sees of the image, however large the file says it is.
+struct TapRange {
+  int64_t begin, end, padded;
+  TapRange(const Window& w, std::size_t axis, int64_t o) {
+    const int64_t first = w.position(axis, o, 0), dilation = w.dilation[axis], taps = w.kernel[axis];
+    const auto below = [&](int64_t limit) {  // taps that read before it
+      return limit <= first ? 0 : std::min(taps, (limit - first - 1) / dilation + 1);
+    };
+    begin = below(0), end = std::max(begin, below(w.in[axis])), padded = below(w.in[axis] + w.end[axis]);
+  }
+};
+
 void pool_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const Window w = window_of(call, call.attributes->get(key::kKernelShape));
   const bool average = call.op == Op::kAveragePool,
              count_pad = call.attributes->get_or(key::kCountIncludePad, 0) != 0;
-  const int64_t in_size = product(w.in), out_size = product(w.out), taps = product(w.kernel);
+  const int64_t in_size = product(w.in), out_size = product(w.out);
   const Index in_strides = strides_of(w.in);
   if (out_size == 0) return;
   Odometer out(w.out, {}, 0);
   for (int64_t o = 0; o < out_size; ++o, out.next()) {
     double best = -std::numeric_limits<double>::infinity(), sum = 0;
-    int64_t where = 0, inside_taps = 0, padded_taps = 0;
-    Odometer tap(w.kernel, {}, 0);
-    for (int64_t t = 0; t < taps; ++t, tap.next()) {
-      int64_t from = 0;
-      bool inside = true, padded = true;
-      for (std::size_t a = 0; a < w.spatial; ++a) {
-        const int64_t at = w.position(a, out.index()[a], tap.index()[a]);
-        inside = inside && at >= 0 && at < w.in[a];
-        padded = padded && at < w.in[a] + w.end[a];
-        from += at * in_strides[a];
-      }
-      padded_taps += padded;
-      if (!inside) continue;
-      ++inside_taps;
+    double padded_taps = 1;
+    int64_t where = 0, inside_taps = 1, corner = 0;
+    Dims taps;
+    Index steps{};
+    for (std::size_t a = 0; a < w.spatial; ++a) {
+      const TapRange range(w, a, out.index()[a]);
+      const int64_t count = range.end - range.begin;
+      taps.push_back(count);
+      inside_taps *= count, padded_taps *= static_cast<double>(range.padded);
+      if (count > 0) corner += w.position(a, out.index()[a], range.begin) * in_strides[a];
+      if (count > 1) steps[a] = w.dilation[a] * in_strides[a];
+    }
+    Odometer tap(taps, {steps}, 0);
+    for (int64_t t = 0; t < inside_taps; ++t, tap.next()) {
+      const int64_t from = corner + tap.offset(0);
       const double v = load_one<double>(x, tile * in_size + from);
       sum += v;
       if (v > best || v != v) best = v, where = from;
     }
     store_one<double>(
         y, tile * out_size + o,
-        average ? sum / static_cast<double>(std::max<int64_t>(1, count_pad ? padded_taps : inside_taps))
-                : best);
+        average ? sum / std::max(1.0, count_pad ? padded_taps : static_cast<double>(inside_taps)) : best);
     if (!average && call.outputs.size() > 1 && call.outputs[1].present())
       call.outputs[1].as<int64_t>()[tile * out_size + o] = tile * in_size + where;
   }

@@ -118,7 +118,8 @@ struct BinSamples {
 
   BinSamples(C start, C bin, int64_t index, int64_t ratio, int64_t size) {
     samples = ratio > 0 ? static_cast<double>(ratio) : std::ceil(static_cast<double>(bin));
-    if (!(samples >= 1) || !std::isfinite(samples)) return;
+    // As many as ONNX Runtime can count. Beyond, the next sample is too near to be another number.
+    if (!(samples >= 1 && samples <= INT32_MAX)) return;
     const auto at = [&](double i) {
       return start + static_cast<C>(index) * bin +
              (static_cast<C>(i) + C{0.5}) * bin / static_cast<C>(samples);
@@ -197,7 +198,7 @@ std::pair<int64_t, int64_t> pooled_span(float low, float high, int64_t bin, int6
   const float start = std::round(low), length = std::max(std::round(high) - start + 1, 1.0f),
               each = length / static_cast<float>(bins);
   const auto clamped = [&](float at) {
-    return static_cast<int64_t>(std::clamp(at != at ? 0.0f : at, 0.0f, static_cast<float>(size)));
+    return !(at > 0) ? 0 : at < static_cast<float>(size) ? static_cast<int64_t>(at) : size;
   };
   return {clamped(std::floor(static_cast<float>(bin) * each) + start),
           clamped(std::ceil(static_cast<float>(bin + 1) * each) + start)};

@@ -37,7 +37,9 @@ struct AxisTaps {
 template <typename C>
 int64_t point_at(C x, int64_t size, Outside outside, C low, C high) {
   if (outside == Outside::kReflection) x = std::trunc(reflected(x, low, high));
-  if (outside != Outside::kZeros) return static_cast<int64_t>(std::clamp<C>(x, 0, static_cast<C>(size - 1)));
+  // The last point of a long axis may be no C: what is compared with is rounded, what is given back is not.
+  if (outside != Outside::kZeros)
+    return !(x > 0) ? 0 : x < static_cast<C>(size - 1) ? static_cast<int64_t>(x) : size - 1;
   return x >= 0 && x < static_cast<C>(size) ? static_cast<int64_t>(x) : -1;
 }
 

@@ -1,6 +1,7 @@
 // Dft, MelWeightMatrix, and Det. They compute in double.
 #include <cmath>
 #include <complex>
+#include <memory>
 #include <numbers>
 #include <utility>
 
@@ -17,7 +18,12 @@ using Complex = std::complex<double>;
 class Fourier {
  public:
   explicit Fourier(int64_t n) : n_(n) {
+    turns_.reserve(static_cast<std::size_t>(n));
     for (int64_t k = 0; k < n; ++k) turns_.push_back(turn(k, n));
+    int64_t rest = n;
+    for (int64_t p = 2; p <= kLargestFactor; ++p)
+      while (rest % p == 0) rest /= p;
+    if (rest > 1) convolution_ = std::make_unique<const Convolution>(rest);
   }
   void run(std::span<const Complex> from, std::span<Complex> to) const { run(from.data(), 1, n_, to.data()); }
 
@@ -41,7 +47,7 @@ class Fourier {
       return;
     }
     const int64_t p = smallest_factor(n), part = n / p;
-    if (p > kLargestFactor) return convolve(from, stride, n, to);
+    if (p > kLargestFactor) return convolution_->run(from, stride, to);
     for (int64_t i = 0; i < p; ++i) run(from + i * stride, stride * p, part, to + i * part);
     Complex sums[kLargestFactor];
     for (int64_t k = 0; k < part; ++k) {
@@ -54,25 +60,43 @@ class Fourier {
     }
   }
 
-  static void convolve(const Complex* from, int64_t stride, int64_t n, Complex* to) {
-    int64_t size = 1;
-    while (size < 2 * n - 1) size *= 2;
-    const Fourier transform(size);
-    std::vector<Complex> chirp, a(static_cast<std::size_t>(size)), b(a.size()), fa(a.size()), fb(a.size());
-    for (int64_t i = 0; i < n; ++i) chirp.push_back(turn(i * i % (2 * n), 2 * n));
-    for (int64_t i = 0; i < n; ++i) {
-      a[i] = from[i * stride] * chirp[i];
-      b[i] = b[(size - i) % size] = std::conj(chirp[i]);
+  // n elements whose prime factors are all large.
+  class Convolution {
+   public:
+    explicit Convolution(int64_t n)
+        : n_(n), size_(power_of_two(2 * n - 1)), transform_(std::make_unique<const Fourier>(size_)) {
+      std::vector<Complex> b(static_cast<std::size_t>(size_));
+      for (int64_t i = 0; i < n; ++i) {
+        chirp_.push_back(turn(i * i % (2 * n), 2 * n));
+        b[i] = b[(size_ - i) % size_] = std::conj(chirp_[i]);
+      }
+      transformed_.resize(b.size());
+      transform_->run(b, transformed_);
     }
-    transform.run(a, fa);
-    transform.run(b, fb);
-    for (int64_t i = 0; i < size; ++i) fa[i] = std::conj(fa[i] * fb[i]);
-    transform.run(fa, fb);
-    for (int64_t i = 0; i < n; ++i) to[i] = std::conj(fb[i]) / static_cast<double>(size) * chirp[i];
-  }
+    void run(const Complex* from, int64_t stride, Complex* to) const {
+      std::vector<Complex> a(static_cast<std::size_t>(size_)), product(a.size());
+      for (int64_t i = 0; i < n_; ++i) a[i] = from[i * stride] * chirp_[i];
+      transform_->run(a, product);
+      for (int64_t i = 0; i < size_; ++i) product[i] = std::conj(product[i] * transformed_[i]);
+      transform_->run(product, a);
+      for (int64_t i = 0; i < n_; ++i) to[i] = std::conj(a[i]) / static_cast<double>(size_) * chirp_[i];
+    }
+
+   private:
+    static int64_t power_of_two(int64_t least) {
+      int64_t size = 1;
+      while (size < least) size *= 2;
+      return size;
+    }
+
+    int64_t n_, size_;
+    std::unique_ptr<const Fourier> transform_;
+    std::vector<Complex> chirp_, transformed_;
+  };
 
   int64_t n_;
   std::vector<Complex> turns_;
+  std::unique_ptr<const Convolution> convolution_;
 };
 
 std::size_t dft_axis(const KernelCall& call) {

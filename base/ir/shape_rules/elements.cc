@@ -107,7 +107,8 @@ std::optional<Expr> unary_element(Op op, const Expr& a) {
       return Expr(-1) * a;
     case Op::kAbs:
       if (non_negative(a)) return a;
-      return a.constant() ? std::optional(Expr(std::abs(*a.constant()))) : std::nullopt;
+      return a.constant() && *a.constant() != INT64_MIN ? std::optional(Expr(std::abs(*a.constant())))
+                                                        : std::nullopt;
     case Op::kRelu:
       return max(a, Expr(0));
     case Op::kNot:

@@ -89,7 +89,8 @@ void range(Context& c) {
   if (delta->is_constant(0)) c.fail("Range with a step of 0");
   const auto step = delta->constant();
   const Expr span = step && *step < 0 ? *start - *limit : *limit - *start;
-  Expr count = step ? ceildiv(span, Expr(*step < 0 ? -*step : *step)) : ceildiv(*limit - *start, *delta);
+  Expr count = step ? ceildiv(span, *step < 0 ? Expr(0) - Expr(*step) : Expr(*step))
+                    : ceildiv(*limit - *start, *delta);
   const auto least = count.lower_bound();
   if (!least || *least < 0) count = max(count, Expr(0));
   c.out(0, type, Shape{count});

@@ -113,14 +113,19 @@ void regions(Context& c, int64_t fields) {
   c.out(0, c.dtype(0), Shape{(*c.shape(1))[0], (*c.shape(0))[1], size[0], size[1]});
 }
 void roi_align(Context& c) {
-  constexpr int64_t kMostSamples = 1024;
-  if (const int64_t ratio = c.attributes().get_or(key::kSamplingRatio, 0); ratio < 0 || ratio > kMostSamples)
+  constexpr int64_t kMostSamples = 1024, kMostOfRegion = 1 << 24;
+  const int64_t ratio = c.attributes().get_or(key::kSamplingRatio, 0);
+  if (ratio < 0 || ratio > kMostSamples)
     c.fail("sampling_ratio is " + std::to_string(ratio) + ", not in [0, " + std::to_string(kMostSamples) +
            "]");
   expect_rank(c, 2, 1);
   if (c.shape(1) && c.shape(2) && !c.shape(1)->empty())
     c.same(c.shape(1)->front(), c.shape(2)->front(), "regions and their images");
   regions(c, 4);
+  const auto& size = c.attributes().get(key::kOutputShape);
+  if (ratio * size[0] * (ratio * size[1]) > kMostOfRegion)
+    c.fail("samples a region " + std::to_string(ratio * size[0]) + " x " + std::to_string(ratio * size[1]) +
+           " times; at most " + std::to_string(kMostOfRegion) + " in all");
 }
 void max_roi_pool(Context& c) { regions(c, 5); }
 
