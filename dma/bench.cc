@@ -27,7 +27,7 @@ constexpr RegionId kSource = 0, kTarget = 1;
 constexpr uint32_t kPingPong = 0, kFlood = 1;
 constexpr RegionId kStreamSource = 2, kStreamTarget = 3;
 constexpr uint32_t kBulkStream = 1, kOneQueue = 2;
-constexpr int kBatch = 16;
+constexpr int kBatch = BenchRow::kBatch;
 constexpr uint64_t kStreamDepth = 2;  // puts of a stream that are under way
 constexpr int kTurns = 5;
 
@@ -75,7 +75,7 @@ std::vector<double> repeat(std::chrono::milliseconds time, const std::function<v
 // `rounds`: seconds of round trips, sorted.
 Percentiles latency_us(const std::vector<double>& rounds) {
   const auto at = [&](size_t percent) { return rounds[(rounds.size() - 1) * percent / 100] / 2 * 1e6; };
-  return {at(50), at(99)};
+  return {at(50), at(99), at(10)};
 }
 
 // There and back, the same bytes both ways.
@@ -248,30 +248,38 @@ MessageRow measure_socketpair(const BenchOptions& options) {
 
 }  // namespace
 
+std::vector<BenchRow> bench_link(const std::string& transport, bool posted, const BenchOptions& options) {
+  const TransportKind& kind = transport_named(transport);
+  std::vector<BenchRow> rows;
+  for (const uint64_t bytes : options.sizes) {
+    EndpointSpec spec;
+    spec.regions = {{"source", bytes}, {"target", bytes}};
+    spec.channels = {{.name = "ping-pong"}, {.name = "flood"}};
+    spec.force_posted = posted;
+    spec.pump.spin = SpinPolicy::adapted(options.busy_threads + 2);
+    Groups groups = make_local_groups(
+        2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), kind.make(0, 2));
+    const Link link = groups[0]->sender(1, 0).link;
+    if (!posted && link == Link::kPosted) break;
+    // Written once: untouched pages would all be read from the one zero page.
+    for (auto& group : groups) std::memset(group->region(kSource).base, 1, bytes);
+    const WaitContext context{nullptr, Deadline::after(std::chrono::seconds(60)),
+                              SpinPolicy::adapted(options.busy_threads)};
+    const std::vector<double> rounds = PingPong(groups, bytes, context).play(options.time_per_row);
+    const double puts = puts_per_second(groups, bytes, options, context);
+    rows.push_back({std::string(kind.name), link == Link::kDirect ? "direct" : "posted", bytes,
+                    latency_us(rounds), static_cast<double>(bytes) * puts / 1e9, puts});
+  }
+  return rows;
+}
+
 std::vector<BenchRow> run_bench(const BenchOptions& options) {
   std::vector<BenchRow> rows;
   for (const TransportKind& kind : transports()) {
     if (kind.is_mixed || !kind.works_here()) continue;
-    for (const bool posted : {false, true}) {
-      for (const uint64_t bytes : options.sizes) {
-        EndpointSpec spec;
-        spec.regions = {{"source", bytes}, {"target", bytes}};
-        spec.channels = {{.name = "ping-pong"}, {.name = "flood"}};
-        spec.force_posted = posted;
-        spec.pump.spin = SpinPolicy::adapted(4);
-        Groups groups = make_local_groups(
-            2, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), kind.make(0, 2));
-        const Link link = groups[0]->sender(1, 0).link;
-        if (!posted && link == Link::kPosted) break;  // there are no direct links: measured once
-        // Written once: untouched pages would all be read from the one zero page.
-        for (auto& group : groups) std::memset(group->region(kSource).base, 1, bytes);
-        const WaitContext context{nullptr, Deadline::after(std::chrono::seconds(60)), SpinPolicy::adapted(2)};
-        const std::vector<double> rounds = PingPong(groups, bytes, context).play(options.time_per_row);
-        const double puts = puts_per_second(groups, bytes, options, context);
-        rows.push_back({std::string(kind.name), link == Link::kDirect ? "direct" : "posted", bytes,
-                        latency_us(rounds), static_cast<double>(bytes) * puts / 1e9, puts});
-      }
-    }
+    for (const bool posted : {false, true})
+      for (BenchRow& row : bench_link(std::string(kind.name), posted, options))
+        rows.push_back(std::move(row));
   }
   return rows;
 }

@@ -13,18 +13,21 @@ struct BenchOptions {
   // Bytes, multiples of 4.
   std::vector<uint64_t> sizes = {4, 64, 1024, 16 << 10, 256 << 10, 4 << 20};
   std::chrono::milliseconds time_per_row{100};  // for each figure
+  int busy_threads = 2;  // of this machine, by which SpinPolicy is adapted where two threads are measured
 };
 
 struct Percentiles {
   double p50 = 0, p99 = 0;
+  double p10 = 0;  // what it takes where nobody else wants the processors; of BenchRow alone
 };
 
 struct BenchRow {
+  static constexpr int kBatch = 16;
   std::string transport;  // as in transports.h
   std::string link;       // "direct", "posted"
   uint64_t bytes = 0;
   Percentiles latency_us;           // half of a round trip with the same bytes both ways
-  double gigabytes_per_second = 0;  // batches of 16 puts, median; 10^9 bytes
+  double gigabytes_per_second = 0;  // batches of kBatch puts and an answer, median; 10^9 bytes
   double messages_per_second = 0;   // of the same batches
 };
 
@@ -49,13 +52,27 @@ struct MessageRow {
   double wakes_per_message = 0;  // of all threads that have to do with it
 };
 
+// The sum of all ranks' `bytes` of f32 to each, as programs make it: each sends its part to all others, and adds up all
+// in rank order.
+struct ReduceRow {
+  std::string transport;
+  std::string link;
+  int ranks = 0;
+  uint64_t bytes = 0;
+  Percentiles latency_us;  // of one, while they follow one another
+};
+
 // All transports that work here and their links in turn, between two threads of this process; one row per size.
 // Throws Error.
 std::vector<BenchRow> run_bench(const BenchOptions& options);
+// Of one of them: a row per size; none where it has no direct links and `posted` is false.
+std::vector<BenchRow> bench_link(const std::string& transport, bool posted, const BenchOptions& options);
 // One row a transport; the three take turns.
 std::vector<LoadRow> run_load_bench(const BenchOptions& options);
 // One row a transport and link; last the plain twin, "socketpair": each message is two system calls and wakes who
 // waits.
 std::vector<MessageRow> run_message_bench(const BenchOptions& options);
+// All transports, links and sizes, by number of ranks, which are threads of this process.
+std::vector<ReduceRow> run_reduce_bench(const BenchOptions& options, const std::vector<int32_t>& ranks);
 
 }  // namespace ark::dma

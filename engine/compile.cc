@@ -86,10 +86,29 @@ DType kv_dtype_of(const std::vector<WeightMatrix>& matrices, const StoredWeights
 }
 
 // Ranks that sum up among themselves before others join: nodes of the tree in which all are added up. 1: none.
-int32_t sums_first(const CompileOptions& o) {
-  const bool are_nodes = o.machine_ranks > 0 && o.ranks % o.machine_ranks == 0 &&
-                         std::has_single_bit(static_cast<uint32_t>(o.ranks / o.machine_ranks));
-  return are_nodes ? o.machine_ranks : 1;
+int32_t sums_first(int32_t ranks, int32_t machine_ranks) {
+  const bool are_nodes = machine_ranks > 0 && ranks % machine_ranks == 0 &&
+                         std::has_single_bit(static_cast<uint32_t>(ranks / machine_ranks));
+  return are_nodes ? machine_ranks : 1;
+}
+
+// What decoders are lowered by, but for what depends on the number of ranks.
+LoweringOptions lowering_options(const DecoderModel& model, const CompileOptions& o,
+                                 const std::vector<WeightMatrix>& matrices, const StoredWeights& stored) {
+  const DType kv_dtype = o.kv_dtype == DType::kUndefined ? kv_dtype_of(matrices, stored) : o.kv_dtype;
+  ARK_CHECK(kv_codec_of(kv_dtype), "keys and values of a type that pages cannot hold");
+  return {.max_symbols = {{"tokens", o.max_tokens},
+                          {"rows", o.max_rows},
+                          {"items", o.max_items},
+                          {"pages", o.pages}},
+          .page_size = o.page_size,
+          .kv_dtype = kv_dtype,
+          .link = o.link,
+          .caches = &model.caches,
+          .stored = &stored,
+          .activations = o.activations,
+          .keeps_codes_of_tables = o.keeps_codes_of_tables,
+          .send_zeros = o.send_zeros};
 }
 
 }  // namespace
@@ -102,21 +121,8 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
   Sharded sharded = insert_collectives(graph, groups, choices, o.ranks);
   const std::vector<WeightMatrix> matrices = weight_matrices(sharded.graph, model.vocabulary);
   const StoredWeights stored(matrices, o.storage);
-  const DType kv_dtype = o.kv_dtype == DType::kUndefined ? kv_dtype_of(matrices, stored) : o.kv_dtype;
-  ARK_CHECK(kv_codec_of(kv_dtype), "keys and values of a type that pages cannot hold");
-  const LoweringOptions options{.max_symbols = {{"tokens", o.max_tokens},
-                                                {"rows", o.max_rows},
-                                                {"items", o.max_items},
-                                                {"pages", o.pages}},
-                                .page_size = o.page_size,
-                                .kv_dtype = kv_dtype,
-                                .link = o.link,
-                                .caches = &model.caches,
-                                .stored = &stored,
-                                .activations = o.activations,
-                                .keeps_codes_of_tables = o.keeps_codes_of_tables,
-                                .machine_ranks = sums_first(o),
-                                .send_zeros = o.send_zeros};
+  LoweringOptions options = lowering_options(model, o, matrices, stored);
+  options.machine_ranks = sums_first(o.ranks, o.machine_ranks);
   Compiled result;
   result.storage = stored.summary();
   result.lacked_memory = stored.lacked_memory();
@@ -127,6 +133,41 @@ Compiled compile_decoder(const DecoderModel& model, const CompileOptions& o) {
   result.plan.summary = plan_summary(sharded, result.programs);
   result.plan.specs = std::move(sharded.specs);
   result.graph = std::move(sharded.graph);
+  return result;
+}
+
+struct RankPrograms::Source {
+  Source(const DecoderModel& model, const CompileOptions& o)
+      : graph(prepare(model.tokens)),
+        groups(graph),
+        choices(search(graph, groups)),
+        matrices(weight_matrices(insert_collectives(graph, groups, choices, 1).graph, model.vocabulary)),
+        stored(matrices, o.storage),
+        options(lowering_options(model, o, matrices, stored)) {}
+
+  const Graph graph;
+  const AxisGroups groups;
+  const Choices choices;
+  const std::vector<WeightMatrix> matrices;
+  const StoredWeights stored;
+  const LoweringOptions options;
+};
+
+RankPrograms::RankPrograms(const DecoderModel& model, const CompileOptions& options)
+    : source_(std::make_unique<Source>(model, options)) {}
+RankPrograms::~RankPrograms() = default;
+
+RankPrograms::Ranks RankPrograms::lower(int32_t ranks, int32_t machine_ranks,
+                                        std::span<const int32_t> which) const {
+  const Sharded sharded = insert_collectives(source_->graph, source_->groups, source_->choices, ranks);
+  const std::vector<Cluster> clusters = fuse(sharded.graph);
+  LoweringOptions options = source_->options;
+  options.machine_ranks = sums_first(ranks, machine_ranks);
+  ConstantTable constants;
+  Ranks result;
+  for (const int32_t rank : which)
+    result.programs.push_back(Lowering(sharded, clusters, options, rank, constants).run());
+  result.constants = constants.list();
   return result;
 }
 

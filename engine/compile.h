@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,25 @@ struct Compiled {
   bool lacked_memory = false;                // StoredWeights::lacked_memory()
   // By rank, where they are packed already: then neither graph, specs nor constants are needed to run.
   std::vector<std::shared_ptr<WeightStore>> packed;
+};
+
+// The programs of single ranks, of any number of them: each phase of a step written out, without repeats, memory and
+// waits, and not validated. For those who reckon what ranks would compute and send. `model` outlives it.
+class RankPrograms {
+ public:
+  // Of the options, ranks and machine_ranks are not used.
+  RankPrograms(const DecoderModel& model, const CompileOptions& options);
+  ~RankPrograms();
+  struct Ranks {
+    std::vector<Program> programs;  // of the ranks that were asked for
+    std::vector<ConstantPtr> constants;
+  };
+  // machine_ranks: as of CompileOptions.
+  Ranks lower(int32_t ranks, int32_t machine_ranks, std::span<const int32_t> which) const;
+
+ private:
+  struct Source;
+  std::unique_ptr<const Source> source_;
 };
 
 // Checked by the validator: throws Error(kBadModel) for what does not make sound programs.

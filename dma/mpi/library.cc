@@ -27,4 +27,8 @@ const char* ark_mpi_all_gather(const void* own, void* all, std::size_t bytes) {
   return reason(MPI_Allgather(own, count, MPI_BYTE, all, count, MPI_BYTE, MPI_COMM_WORLD));
 }
 
+const char* ark_mpi_all_reduce(const float* own, float* sum, std::size_t count) {
+  return reason(MPI_Allreduce(own, sum, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+}
+
 const char* ark_mpi_end() { return reason(MPI_Finalize()); }

@@ -1,7 +1,6 @@
 #include "dma/mpi/meet.h"
 
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -21,6 +20,7 @@
 #include "dma/bootstrap/key.h"
 #include "dma/bootstrap/socket.h"
 #include "dma/mpi/library.h"
+#include "dma/mpi/loaded.h"
 #include "dma/transports.h"
 
 namespace ark::dma {
@@ -33,29 +33,6 @@ constexpr std::size_t kKey = 32;
 int number(const char* name) {
   const char* text = std::getenv(name);
   return text == nullptr ? 0 : std::atoi(text);
-}
-
-void* open_library() {
-  const char* given = std::getenv("ARK_LIBMPI");
-  // Open MPI's own parts look for its symbols among the global ones.
-  if (void* library = dlopen(given != nullptr ? given : "libark_mpi.so", RTLD_NOW | RTLD_GLOBAL))
-    return library;
-  throw Error(Code::kUnavailable,
-              "mpirun or srun started this rank, but libark_mpi.so cannot be loaded: " + escaped(dlerror()) +
-                  "; build it by scripts/build.sh --with-cluster, or set ARK_RANK, "
-                  "ARK_WORLD_SIZE and ARK_BOOTSTRAP");
-}
-
-template <class F>
-F function(void* library, const char* name) {
-  void* found = dlsym(library, name);
-  if (found == nullptr) throw Error(Code::kUnavailable, std::string("libark_mpi.so has no ") + name);
-  return reinterpret_cast<F>(found);
-}
-
-void check(const char* what, const char* why) {
-  if (why != nullptr)
-    throw Error(Code::kUnavailable, std::string("MPI cannot ") + what + ": " + escaped(why));
 }
 
 // Every address by which another machine may reach this one.
@@ -111,14 +88,12 @@ bool is_started_by_mpi() {
 }
 
 Environment meet_by_mpi(const std::string& key) {
-  // Its handlers of signals would print a stack in the middle of our last words.
-  setenv("OMPI_MCA_opal_signal", "", 0);
-  void* library = open_library();
-  const auto begin = function<decltype(&ark_mpi_begin)>(library, "ark_mpi_begin");
-  const auto all_gather = function<decltype(&ark_mpi_all_gather)>(library, "ark_mpi_all_gather");
-  const auto end = function<decltype(&ark_mpi_end)>(library, "ark_mpi_end");
+  const LoadedMpi mpi;
+  const auto begin = mpi.function<decltype(&ark_mpi_begin)>("ark_mpi_begin");
+  const auto all_gather = mpi.function<decltype(&ark_mpi_all_gather)>("ark_mpi_all_gather");
+  const auto end = mpi.function<decltype(&ark_mpi_end)>("ark_mpi_end");
   Environment environment;
-  check("start", begin(&environment.rank, &environment.size));
+  LoadedMpi::check("start", begin(&environment.rank, &environment.size));
   const Place here = Place::here();
   Note own{here.machine + "/" + std::to_string(here.network_namespace) + "/" + std::to_string(here.user)};
   std::shared_ptr<Socket> listener;
@@ -129,8 +104,8 @@ Environment meet_by_mpi(const std::string& key) {
     own.key = sha256_hex(random_bytes(kKey));
   }
   std::string all(kNote * static_cast<std::size_t>(environment.size), '\0');
-  check("gather", all_gather(to_bytes(own).data(), all.data(), kNote));
-  check("end", end());
+  LoadedMpi::check("gather", all_gather(to_bytes(own).data(), all.data(), kNote));
+  LoadedMpi::check("end", end());
   const auto of_rank = [&](int rank) {
     return note_of({all.data() + kNote * static_cast<std::size_t>(rank), kNote});
   };

@@ -122,7 +122,8 @@ void check_arenas(const Program& p, const Binding& binding, Report& report) {
     if (b.kind == BufferKind::kAct) act = std::max(act, (end + 63) / 64 * 64);
     if (b.kind == BufferKind::kWeight)
       report.check(weights.insert(b.weight).second, named("buffer %", i), "shares its weight with another");
-    if (b.kind != BufferKind::kInbox) continue;
+    // What takes no memory lies nowhere: parts that are empty.
+    if (b.kind != BufferKind::kInbox || p.channels[b.channel].bytes == 0) continue;
     const auto [it, is_new] = inbox_at.try_emplace(binding.offsets[i], b.channel);
     report.check(it->second == b.channel, named("buffer %", i), "lies in the inbox of another channel");
   }

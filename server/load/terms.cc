@@ -115,7 +115,7 @@ LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, boo
   return terms;
 }
 
-Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms) {
+CompileOptions compile_options(const LaunchTerms& terms) {
   CompileOptions compile;
   compile.ranks = terms.ranks;
   compile.max_tokens = terms.limits.max_tokens;
@@ -127,7 +127,11 @@ Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms) {
   compile.keeps_codes_of_tables = terms.keeps_codes_of_tables;
   compile.kv_dtype = terms.kv_dtype;
   compile.machine_ranks = terms.machine_ranks;
-  Compiled compiled = compile_decoder(model, compile);
+  return compile;
+}
+
+Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms) {
+  Compiled compiled = compile_decoder(model, compile_options(terms));
   if (!terms.plan.empty()) force_plan(compiled, terms.plan);
   return compiled;
 }

@@ -54,6 +54,7 @@ int32_t sequence_length(const LoadOptions& options, int64_t positions);
 // kNotFound for a plan that is not there.
 LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, bool for_gpu);
 
+CompileOptions compile_options(const LaunchTerms& terms);
 // The same on every rank.
 Compiled compile_model(const DecoderModel& model, const LaunchTerms& terms);
 RaggedOptions ragged_options(const LaunchTerms& terms, std::shared_ptr<cuda::Gpu> gpu);

@@ -11,6 +11,8 @@ void add_serve_bench(CommandLine& line);
 void add_model_bench(CommandLine& line);
 // A trace of requests, scheduled in virtual time.
 void add_schedule_bench(CommandLine& line);
+// What a step would take and send on many ranks.
+void add_plan_bench(CommandLine& line);
 // Latency and bandwidth of the transports by message size.
 void add_dma_bench(CommandLine& line);
 

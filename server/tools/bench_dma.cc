@@ -3,21 +3,27 @@
 
 #include "base/error.h"
 #include "dma/bench.h"
+#include "dma/mpi/bench.h"
+#include "dma/mpi/meet.h"
 #include "server/command_line.h"
 #include "server/json.h"
 #include "server/tools/bench_commands.h"
 #include "server/tools/main_guard.h"
+#include "server/tools/outside_tools.h"
 
 namespace ark {
 namespace {
 
 struct Options {
   dma::BenchOptions bench;
+  std::vector<int32_t> ranks = {2, 4};
   int32_t milliseconds = 100;
   bool json = false;
 };
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+// Of an all-reduce: threads, and processes of MPI.
+constexpr int32_t kMostRanks = 64;
 
 void print_table(const std::vector<dma::BenchRow>& rows) {
   print("transport  link        bytes   latency          p99     bandwidth    messages\n");
@@ -58,6 +64,57 @@ void print_messages(const std::vector<dma::MessageRow>& rows) {
   }
 }
 
+void print_reduces(const std::vector<dma::ReduceRow>& rows) {
+  print(
+      "\nall-reduce, median / p99 in us\n"
+      "transport   link    ranks      bytes            time\n");
+  for (const dma::ReduceRow& row : rows) {
+    char line[96];
+    std::snprintf(line, sizeof line, "%-10s  %-6s  %5d  %9llu  %9.1f / %9.1f\n", row.transport.c_str(),
+                  row.link.c_str(), row.ranks, static_cast<unsigned long long>(row.bytes), row.latency_us.p50,
+                  row.latency_us.p99);
+    print(line);
+  }
+}
+
+void print_tools(const std::vector<ToolRow>& rows) {
+  print("\nbeside them, two processes of this machine\ntool                    bytes     figure\n");
+  for (const ToolRow& row : rows) {
+    char line[96];
+    std::snprintf(line, sizeof line, "%-18s  %9llu  %9.3f\n", row.tool.c_str(),
+                  static_cast<unsigned long long>(row.bytes), row.figure);
+    print(row.why.empty() ? line : row.tool + ": " + row.why + "\n");
+  }
+}
+
+Json json_of(const std::vector<dma::ReduceRow>& rows) {
+  Json json = Json::array();
+  for (const dma::ReduceRow& row : rows)
+    json.push_back({{"transport", row.transport},
+                    {"link", row.link},
+                    {"ranks", row.ranks},
+                    {"bytes", row.bytes},
+                    {"latency_us", row.latency_us.p50},
+                    {"p99_us", row.latency_us.p99}});
+  return json;
+}
+
+Json json_of(const std::vector<ToolRow>& rows) {
+  Json json = Json::array();
+  for (const ToolRow& row : rows)
+    json.push_back(row.why.empty() ? Json({{"tool", row.tool}, {"bytes", row.bytes}, {"figure", row.figure}})
+                                   : Json({{"tool", row.tool}, {"why_none", row.why}}));
+  return json;
+}
+
+// A rank of `mpirun ark-bench dma`: MPI's own all-reduce.
+void run_by_mpi(const Options& options) {
+  const std::vector<dma::ReduceRow> rows = dma::run_mpi_reduce_bench(options.bench);
+  if (rows.empty()) return;
+  if (!options.json) return print_reduces(rows);
+  print(to_text({{"all_reduce", json_of(rows)}}) + "\n");
+}
+
 Json json_of(const dma::Percentiles& percentiles) {
   return {{"p50", percentiles.p50}, {"p99", percentiles.p99}};
 }
@@ -69,13 +126,23 @@ void run(const Options& options) {
     if (bytes == 0 || bytes % 4 || bytes > kMostBytes)
       throw Error(Code::kUsage,
                   "--sizes: " + std::to_string(bytes) + " is no multiple of 4 from 4 to 1073741824");
+  if (dma::is_started_by_mpi()) return run_by_mpi({bench, options.ranks, options.milliseconds, options.json});
   const std::vector<dma::BenchRow> rows = dma::run_bench(bench);
   const std::vector<dma::LoadRow> loads = dma::run_load_bench(bench);
   const std::vector<dma::MessageRow> messages = dma::run_message_bench(bench);
+  std::vector<dma::ReduceRow> reduces = dma::run_reduce_bench(bench, options.ranks);
+  std::vector<ToolRow> tools = run_tools(bench.sizes);
+  for (const int32_t ranks : options.ranks) {
+    std::string why;
+    for (dma::ReduceRow& row : run_mpi(bench, ranks, why)) reduces.push_back(std::move(row));
+    if (!why.empty()) tools.push_back({"MPI_Allreduce, " + std::to_string(ranks) + " ranks", 0, 0, why});
+  }
   if (!options.json) {
     print_table(rows);
     print_loads(loads);
-    return print_messages(messages);
+    print_messages(messages);
+    print_reduces(reduces);
+    return print_tools(tools);
   }
   Json result = Json::array();
   for (const dma::BenchRow& row : rows)
@@ -100,7 +167,12 @@ void run(const Options& options) {
                     {"link", row.link},
                     {"per_s", row.per_second},
                     {"wakes_per_message", row.wakes_per_message}});
-  print(to_text({{"rows", result}, {"beside_bulk", loaded}, {"messages", sent}}) + "\n");
+  print(to_text({{"rows", result},
+                 {"beside_bulk", loaded},
+                 {"messages", sent},
+                 {"all_reduce", json_of(reduces)},
+                 {"tools", json_of(tools)}}) +
+        "\n");
 }
 
 }  // namespace
@@ -116,6 +188,16 @@ void add_dma_bench(CommandLine& line) {
         options->bench.sizes.assign(sizes.begin(), sizes.end());
       },
       "bytes of a message, comma-separated");
+  command.read(
+      "--ranks",
+      [options](const std::string& text) {
+        options->ranks = numbers_of(text, 2, "number of ranks");
+        for (const int32_t ranks : options->ranks)
+          if (ranks > kMostRanks)
+            throw Error(Code::kUsage,
+                        "at most " + std::to_string(kMostRanks) + ", not " + std::to_string(ranks));
+      },
+      "of all-reduces, comma-separated", "2,4");
   command.number("--time", options->milliseconds, 1, 60000, "milliseconds that each figure is measured for");
   command.flag("--json", options->json, "one JSON line");
 }

@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
   ark::add_serve_bench(line);
   ark::add_model_bench(line);
   ark::add_schedule_bench(line);
+  ark::add_plan_bench(line);
   ark::add_dma_bench(line);
   return ark::run_main(line, argc, argv, [&] {
     line.run_command();

@@ -14,6 +14,7 @@
 #include "server/load/load.h"
 #include "server/tools/bench_commands.h"
 #include "server/tools/main_guard.h"
+#include "server/tools/sequences.h"
 #include "server/tools/step_profile.h"
 
 namespace ark {
@@ -29,16 +30,6 @@ struct ModelBench {
   std::string trace;  // file for the loop's timeline, or empty
 };
 
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 // "VmRSS" or "VmHWM" of /proc/self/status, in MiB.
 double memory_mb(const std::string& field) {
   std::ifstream in("/proc/self/status");
@@ -46,81 +37,6 @@ double memory_mb(const std::string& field) {
     if (line.starts_with(field + ":")) return std::stod(line.substr(field.size() + 1)) / 1024;
   return 0;
 }
-
-StepResult run_step(StepRunner& runner, const StepDescriptor& step) {
-  runner.post(step);
-  for (;;)
-    if (auto result = runner.poll(std::chrono::seconds(1))) {
-      for (const RowResult& row : result->rows)
-        if (row.error) throw *row.error;
-      return *result;
-    }
-}
-
-// Sequences in slots 0, 1, ... each with pages of its own, all of the same length.
-class Sequences {
- public:
-  Sequences(StepRunner& runner, int32_t count, int32_t longest) : runner_(runner), count_(count) {
-    const RunnerLimits& limits = runner.limits();
-    pages_each_ = (longest + limits.page_size - 1) / limits.page_size;
-    if (count > limits.max_slots || int64_t{count} * pages_each_ > limits.pages ||
-        longest > limits.max_length)
-      throw Error(Code::kUsage, std::to_string(count) + " sequences of " + std::to_string(longest) +
-                                    " tokens do not fit the runner");
-  }
-  // Prefills every sequence with `tokens` tokens, in chunks of what a step takes; returns the time of
-  // sequence 0.
-  double prefill(int32_t tokens) {
-    double first = 0;
-    for (int32_t slot = 0; slot < count_; ++slot) {
-      const Clock::time_point start = Clock::now();
-      for (int32_t at = 0; at < tokens;) {
-        const int32_t chunk = std::min(tokens - at, runner_.limits().max_tokens);
-        StepDescriptor step;
-        add(step, slot, at, chunk);
-        if (at + chunk == tokens) add_row(step, slot);
-        run_step(runner_, step);
-        at += chunk;
-      }
-      if (slot == 0) first = milliseconds_since(start);
-    }
-    length_ = tokens;
-    return first;
-  }
-  // One token of every sequence, sampled greedily; the time of the step.
-  double decode() {
-    StepDescriptor step;
-    for (int32_t slot = 0; slot < count_; ++slot) {
-      add(step, slot, length_, 1);
-      add_row(step, slot);
-    }
-    const Clock::time_point start = Clock::now();
-    sent_ = run_step(runner_, step).cost.sent;
-    ++length_;
-    return milliseconds_since(start);
-  }
-  const SentBytes& sent() const { return sent_; }  // in the latest step
-
- private:
-  void add(StepDescriptor& step, int32_t slot, int32_t at, int32_t count) {
-    step.sequences.push_back({slot, static_cast<int32_t>(step.tokens.size()), count, at});
-    for (int32_t i = 0; i < count; ++i) step.tokens.push_back((at + i) * 7919 % runner_.limits().vocabulary);
-    if (at == 0)
-      for (int32_t page = 0; page < pages_each_; ++page)
-        step.page_deltas.push_back({slot, page, slot * pages_each_ + page});
-  }
-  static void add_row(StepDescriptor& step, int32_t slot) {
-    StepRow row;
-    row.token = static_cast<int32_t>(step.tokens.size()) - 1;
-    row.slot = slot;
-    row.sampling.temperature = 0;
-    step.rows.push_back(row);
-  }
-
-  StepRunner& runner_;
-  int32_t count_, pages_each_ = 0, length_ = 0;
-  SentBytes sent_;
-};
 
 // The loop's last steps for ui.perfetto.dev, and the phases that waited longest, to stderr. Returns all phases.
 Json save_timeline(RaggedRunner& runner, const std::string& file) {

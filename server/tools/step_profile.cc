@@ -59,6 +59,7 @@ std::vector<PhaseProfile> step_profile(const Timeline& timeline, const Program& 
   std::vector<PhaseProfile> phases(program.phases.size());
   for (std::size_t i = 0; i < phases.size(); ++i) {
     const Phase& phase = program.phases[i];
+    phases[i].phase = static_cast<PhaseId>(i);
     phases[i].name = phase.name;
     phases[i].code = name_of(program.variants[phase.variant].code);
     phases[i].times = phase.repeat == kNone ? 1 : program.repeats[phase.repeat].trips;

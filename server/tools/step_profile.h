@@ -11,6 +11,7 @@
 namespace ark {
 
 struct PhaseProfile {
+  PhaseId phase = kNone;
   std::string name;  // of the node it stems from, without the layer's number where layers share a phase
   std::string code;
   int32_t times = 0;               // a step
