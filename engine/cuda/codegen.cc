@@ -24,14 +24,23 @@ KernelSource make_source(const VariantSet& variants, const SourceOptions& option
       "#include \"engine/cuda/bodies/sample.h\"\n"
       "#include \"engine/cuda/loop.h\"\n\n"
       "namespace ark::cuda {\n\n";
-  std::string cases;
+  std::string cases, uses;
   for (std::size_t v = 0; v < variants.all().size(); ++v) {
     const DeviceVariant& variant = variants.all()[v];
     if (!variant.definition.empty()) text += numbered(variant.definition, v) + "\n";
+    if (variant.takes_tiles) {
+      uses += "    case " + std::to_string(v) + ":\n      return " + variant.type + "::run(p, tile);\n";
+      continue;
+    }
     cases += "      case " + std::to_string(v) + ":\n        return run_case<" + numbered(variant.type, v) +
              ">(p, step, turn, n, cursor);\n";
   }
   text +=
+      "ARK_APART void use_tile(const LoopParameters& p, FinishedTile tile) {\n"
+      "  switch (reinterpret_cast<const Instance*>(dev::shared() + tile.instance)->sizes[3]) {\n" +
+      uses +
+      "  }\n"
+      "}\n\n"
       "struct Cases {\n"
       "  ARK_DEVICE static RingCursor run(int variant, const LoopParameters& p, u64 step, u32 turn, i32 n,\n"
       "                                   RingCursor cursor) {\n"

@@ -105,7 +105,9 @@ struct StreamTile {
 // Up to kFewRows rows each warp takes whole pieces, a batch of them at once: as many, a power of two, as there is room
 // for in a block's scratch beside the tree's sums, and those of the first one of two products. Elements of x's rows in
 // it: batch_columns().
-inline constexpr u32 kBorderBytes = (kMaxPieces + 4) * 4;  // of pieces, at the start of the scratch
+inline constexpr u32 kPlaceBytes = kLargeTiles.row_block * 16;  // of rows in pages: bodies/finished_tile.h
+// Of pieces, and of rows in pages; at the start of the scratch.
+inline constexpr u32 kBorderBytes = (kMaxPieces + 4) * 4 + kPlaceBytes;
 ARK_BOTH constexpr i32 sum_pitch(i32 panel) {
   return panel + 4;
 }  // floats of a row of sums; rows in different banks

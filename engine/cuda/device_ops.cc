@@ -309,6 +309,33 @@ constexpr std::array kAll = {
 
 }  // namespace
 
+DeviceVariant appended_variant(const PhaseOperands& append) {
+  const bool rotates = append.variant().code == OpCode::kRotaryAppend;
+  const char* rotation = !rotates                                         ? "kUnturned"
+                         : VariantFacts::of(append.variant()).interleaved ? "kInterleaved"
+                                                                          : "kHalves";
+  DeviceVariant variant = type("AppendedTile", {rotation, appended_type(append, append.count() - 2)});
+  variant.takes_tiles = true;
+  return variant;
+}
+
+void fill_appended(const PhaseOperands& append, const InstancePlaces& places, const Appended::Part& part,
+                   int32_t variant, Instance& to) {
+  const std::size_t pages = append.count() - 2;  // keys, then values
+  const bool is_kept = part.written >= pages;
+  to.sizes[2] = (part.is_rotated ? kTileRotated : 0) | (is_kept ? kTileAppended : 0);
+  to.sizes[3] = variant;
+  to.sizes[4] = append.dim(part.dims, 2);
+  to.sizes[7] = append.dim(pages, 1);
+  to.sizes[8] = append.dim(pages, 2);
+  to.operands[is_kept ? 7 : 4] = places.operands[part.written];
+  if (!part.is_rotated) return;
+  to.sizes[5] = append.last_dim(1);
+  to.sizes[6] = append.dim(1, 0);
+  to.operands[5] = places.operands[1];
+  to.operands[6] = places.operands[2];
+}
+
 const DeviceOp& device_op(OpCode code) {
   for (const DeviceOp& op : kAll) {
     if (op.code == code) return op;

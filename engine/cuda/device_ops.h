@@ -29,4 +29,10 @@ struct DeviceOp {
 
 const DeviceOp& device_op(OpCode code);
 
+// What products do with their tiles instead of the phase, which is kKvAppend or kRotaryAppend.
+DeviceVariant appended_variant(const PhaseOperands& append);
+// What the Instance of a product says of that.
+void fill_appended(const PhaseOperands& append, const InstancePlaces& places, const Appended::Part& part,
+                   int32_t variant, Instance& to);
+
 }  // namespace ark::cuda

@@ -67,6 +67,9 @@ ARK_BOTH constexpr bool has_turned_rows(int panel, int element_bytes) {
 }
 inline constexpr int kTurn = 8;  // pieces of a row, elements of a piece, rows that differ
 
+// Bits of what becomes of a product's outputs (bodies/finished_tile.h); 0: they are stored as they are.
+inline constexpr i32 kTileRotated = 1, kTileAppended = 2;
+
 // What to wait for: the word at `counter` reaches offset + stride * step (modulo its width).
 struct alignas(16) Wait {
   u64 counter;
@@ -151,6 +154,12 @@ struct alignas(16) Instance {
 };
 static_assert(sizeof(Instance) == 368);
 
+// Where a token's keys and values go.
+struct alignas(16) RowPlace {
+  i32 position, row, page;  // of the sequence; of the page
+  i32 padding;
+};
+
 // Pages of a cache for page copies.
 struct CachePages {
   u64 base;
@@ -168,6 +177,7 @@ struct alignas(16) RankTables {
   u64 page_tokens;     // i32 [pages][page_size]: token ids as fed
   u64 positions;       // i32 [tokens]
   u64 token_slots;     // i32 [tokens]
+  u64 places;          // RowPlace [tokens]
   u64 items;           // AttentionItem [max_items]
   u64 token_ids;       // i32 [tokens]: what kEmbed reads
   u64 step_positions;  // i32 [tokens]: what phases read; 0: none does

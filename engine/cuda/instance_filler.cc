@@ -25,7 +25,7 @@ uint64_t InstanceFiller::address(BufferId id) const {
 }
 
 void InstanceFiller::run() {
-  instances.resize(schedule_.size());
+  instances.reserve(schedule_.size());
   aux.resize(schedule_.size() * kAuxSizes);
   for (std::size_t i = 0; i < schedule_.size(); ++i) {  // messages of a step, before their numbers
     phase_ = &program_.phases[schedule_[i].phase];
@@ -36,8 +36,10 @@ void InstanceFiller::run() {
         ++messages_[program_.buffers[id].channel];
     }
   }
-  for (std::size_t i = 0; i < schedule_.size(); ++i) fill(i, instances[i]);
-  for (std::size_t i = 0; i + kFetchAhead < schedule_.size(); ++i) {
+  for (std::size_t i = 0; i < schedule_.size(); ++i) {
+    if (!image_.appended().is_done(schedule_[i].phase)) fill(i, instances.emplace_back());
+  }
+  for (std::size_t i = 0; i + kFetchAhead < instances.size(); ++i) {
     const Instance& ahead = instances[i + kFetchAhead];
     instances[i].ahead_waits = ahead.waits;
     instances[i].ahead_messages = ahead.messages;
@@ -157,9 +159,20 @@ void InstanceFiller::fill_operands(std::size_t number, Instance& to) {
   if (const auto taken = image_.taken_up_.find(static_cast<int32_t>(number)); taken != image_.taken_up_.end())
     fill_taken_up(taken->second, to);
   if (!is_product(op.code)) return;
+  fill_appended(to);
   to.stream = image_.stream_at(stream_++, places_);
   to.stream.m = operands_->one_size(0, 0, operands_->rank(0) - 1, "the number of rows");
   streams.push_back(to.stream);
+}
+
+// Of a product: what it does with its tiles instead of a phase behind it.
+void InstanceFiller::fill_appended(Instance& to) {
+  const Appended::Part* part = image_.appended().of(to.phase);
+  if (!part) return;
+  const PhaseOperands append(program_, program_.phases[part->append], operands_->trip());
+  InstancePlaces places;
+  for (const BufferId id : append.ids()) places.operands.push_back(address(id));
+  cuda::fill_appended(append, places, *part, image_.variants_.of(image_.number_, part->append), to);
 }
 
 // Of a norm: the product whose sums it takes up.

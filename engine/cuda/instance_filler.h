@@ -26,6 +26,7 @@ class InstanceFiller {
   void fill_waits(std::size_t number, Instance& to);
   void fill_messages(Instance& to);
   void fill_operands(std::size_t number, Instance& to);
+  void fill_appended(Instance& to);
   void fill_taken_up(std::size_t stream, Instance& to);
 
   uint64_t address(BufferId buffer) const;

@@ -102,10 +102,12 @@ void RankImage::plan_schedule() {
       plan_heads(phase.variant, p.vals[q.dims[1]].max, p.vals[keys.dims[1]].max);
     }
   }
-  std::map<int32_t, std::vector<Access>> taken_up;
+  std::map<int32_t, std::vector<Access>> more = appended().accesses(p, *setup_.binding);
   for (const auto& [norm, stream] : taken_up_)
-    taken_up[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
-  needed_ = dependencies(p, *setup_.binding, also, taken_up);
+    more[norm] = accesses_taken_up(p, instances[at(stream_instances_[stream])]);
+  needed_ = dependencies(p, *setup_.binding, also, more, appended().done());
+  instance_count_ = static_cast<int32_t>(std::count_if(
+      instances.begin(), instances.end(), [&](const auto& i) { return !appended().is_done(i.phase); }));
   plan_memory(instances.size());
 }
 
@@ -284,6 +286,7 @@ void RankImage::plan_memory(uint64_t instances) {
   rank_.page_tokens = words(int64_t{limits.pages} * limits.page_size);
   rank_.positions = words(limits.max_tokens);
   rank_.token_slots = words(limits.max_tokens);
+  rank_.places = take(static_cast<uint64_t>(limits.max_tokens) * sizeof(RowPlace));
   rank_.items = take(static_cast<uint64_t>(options_.max_items) * sizeof(AttentionItem));
   rank_.max_rows = limits.max_rows;
   rank_.sample_counts = words(int64_t{std::min(options_.processors, limits.max_rows)} * limits.vocabulary);
@@ -317,13 +320,13 @@ RankTables RankImage::rank_tables(const RankPlaces& places) const {
   const Program& p = *setup_.program;
   RankTables t = rank_;
   for (u64* address : {&t.instances, &t.waits, &t.messages, &t.streams, &t.caches, &t.page_table,
-                       &t.last_tokens, &t.page_tokens, &t.positions, &t.token_slots, &t.items, &t.ready,
-                       &t.longest, &t.through, &t.sample_counts, &t.readers}) {
+                       &t.last_tokens, &t.page_tokens, &t.positions, &t.token_slots, &t.places, &t.items,
+                       &t.ready, &t.longest, &t.through, &t.sample_counts, &t.readers}) {
     *address += places.arena;
   }
   t.token_ids = places.arena + buffers_[p.token_ids];
   t.step_positions = p.positions == kNone ? 0 : places.arena + buffers_[p.positions];
-  t.instance_count = static_cast<i32>(unroll(p).size());
+  t.instance_count = instance_count_;
   t.stream_count = static_cast<i32>(streams_.size());
   t.val_count = static_cast<i32>(p.vals.size());
   t.rank = p.rank;

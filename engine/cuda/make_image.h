@@ -69,6 +69,7 @@ class RankImage {
   void plan_memory(uint64_t instances);
   void plan_attention();
   void plan_schedule();
+  const Appended& appended() const { return variants_.appended(number_); }
   // Of instance number `instance` of all. Returns the one that must be complete before, or -1.
   int32_t plan_stream(std::span<const ark::Instance> all, int32_t instance);
   void plan_groups(Stream& s, const Buffer& x, int64_t panels, bool is_taken_up);
@@ -101,7 +102,7 @@ class RankImage {
   std::map<int32_t, int32_t> heads_at_;  // variant -> index into heads_
   // By instance: the processor that takes tile 0; products begin behind the one before.
   std::vector<int32_t> bases_;
-  int32_t next_base_ = 0;
+  int32_t next_base_ = 0, instance_count_ = 0;
   uint64_t partial_bytes_ = 0, arrival_words_ = 0;
   uint64_t channel_counters_ = 0, counters_ = 0, borders_offset_ = 0, heads_offset_ = 0, aux_ = 0;
   uint64_t tickets_ = 0;

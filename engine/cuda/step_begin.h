@@ -87,6 +87,8 @@ ARK_DEVICE void place_tokens(const Block& b) {
     const Division place = divide(position, r.page_size);
     const i32 page = at<i32>(r.page_table)[static_cast<i64>(s.slot) * r.pages_per_slot + place.quotient];
     at<i32>(r.page_tokens)[static_cast<i64>(page) * r.page_size + place.rest] = id;
+    const auto word = [](i32 v) { return static_cast<u32>(v); };
+    dev::st_global(at<dev::u32x4>(r.places) + t, {word(position), word(place.rest), word(page), 0});
   }
 }
 

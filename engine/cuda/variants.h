@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/cuda/appended.h"
 #include "engine/cuda/x_parts.h"
 #include "engine/program/program.h"
 #include "engine/run/weight_store.h"
@@ -20,10 +21,14 @@ enum class Numerics : uint8_t { kExact, kFast };
 struct DeviceVariant {
   std::string type;        // "MatMul<dev::f16, 64, kMixed>"
   std::string definition;  // of pointwise expressions; else empty
+  // No case: what products do with their tiles (bodies/finished_tile.h), for phases that have no instances then.
+  bool takes_tiles = false;
 };
 
-// Of one phase; `parts` are the program's. Throws Error(kUnsupported) naming the node if it has no device code.
-DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics, const XParts& parts);
+// Of one phase; `parts` and `appended` are the program's. Throws Error(kUnsupported) naming the node if it has no
+// device code.
+DeviceVariant device_variant(const Program& program, PhaseId phase, Numerics numerics, const XParts& parts,
+                             const Appended& appended);
 
 // Of all programs of one kernel, numbered in the order in which they first appear.
 class VariantSet {
@@ -34,11 +39,13 @@ class VariantSet {
   int32_t of(std::size_t program, PhaseId phase) const { return numbers_[program][phase]; }
   const std::vector<DeviceVariant>& all() const { return all_; }
   const XParts& parts(std::size_t program) const { return parts_[program]; }
+  const Appended& appended(std::size_t program) const { return appended_[program]; }
 
  private:
   std::vector<DeviceVariant> all_;
   std::vector<std::vector<int32_t>> numbers_;
   std::vector<XParts> parts_;  // by program
+  std::vector<Appended> appended_;
 };
 
 // Borders of the pieces that a matrix product's rows of weights are cut into, a power of two and equal on all

@@ -25,6 +25,18 @@ std::vector<Life> lives(const Program& program, const std::vector<Instance>& ins
       life.last = static_cast<int64_t>(i);
     }
   }
+  // What becomes of queries may be written where they are computed (engine/cuda/appended.h), while others still read
+  // what they are computed from.
+  for (const Instance& instance : instances) {
+    const Phase& phase = program.phases[instance.phase];
+    if (program.variants[phase.variant].code != OpCode::kRotaryAppend) continue;
+    const auto buffer = [&](std::size_t operand) {
+      return root(program, resolve(program, phase, phase.operands[operand], instance.trip));
+    };
+    constexpr std::size_t kQueries = 0, kOut = 6;
+    Life &out = lives[at(buffer(kOut))], &queries = lives[at(buffer(kQueries))];
+    if (queries.first >= 0) out.first = std::min(out.first, queries.first);
+  }
   return lives;
 }
 

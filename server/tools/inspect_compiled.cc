@@ -266,10 +266,13 @@ json weights_json(Inspection& inspection) {
 }
 
 // The case of the loop kernel that runs a phase on a GPU, or why there is none.
-std::string on_cuda(const Program& program, const cuda::XParts& parts, std::size_t phase) {
+std::string on_cuda(const Program& program, const cuda::XParts& parts, const cuda::Appended& appended,
+                    std::size_t phase) {
   try {
     constexpr cuda::Numerics kExact = cuda::Numerics::kExact;
-    return "cuda: " + cuda::device_variant(program, static_cast<PhaseId>(phase), kExact, parts).type;
+    const cuda::DeviceVariant variant =
+        cuda::device_variant(program, static_cast<PhaseId>(phase), kExact, parts, appended);
+    return "cuda: " + variant.type + (variant.takes_tiles ? ", in the products before it" : "");
   } catch (const Error& e) {
     return std::string("not on cuda: ") + e.what();
   }
@@ -295,6 +298,7 @@ json placement_json(Inspection& inspection) {
   for (std::size_t r = 0; r < c.programs.size(); ++r) {
     const Program& program = c.programs[r];
     const cuda::XParts parts(program, cuda::Numerics::kExact);
+    const cuda::Appended appended(program);
     json phases = json::array();
     for (std::size_t p = 0; p < program.phases.size(); ++p) {
       const Phase& phase = program.phases[p];
@@ -302,7 +306,7 @@ json placement_json(Inspection& inspection) {
                         {"name", phase.name},
                         {"trips", phase.repeat == kNone ? 1 : program.repeats[phase.repeat].trips},
                         {"where", "program"},
-                        {"cuda", on_cuda(program, parts, p)}});
+                        {"cuda", on_cuda(program, parts, appended, p)}});
     }
     ranks.push_back({{"device", "cpu"},
                      {"isa", isa_name()},

@@ -341,6 +341,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(group_left_out, alone),
       ARK_DEVICE_BUG(missing_x_wait, halves),
       ARK_DEVICE_BUG(rest_left_out, halves),
+      ARK_DEVICE_BUG(appended_without_barrier, decode),
+      ARK_DEVICE_BUG(stale_places, decode),
       // requests
       ARK_DEVICE_BUG(ring_overrun, run_ring),
       ARK_DEVICE_BUG(wrong_lap, run_ring),

@@ -98,23 +98,31 @@ TEST(Dealing, ChangesNoBit) {
 }
 
 // Products that multiply each other, and rotations with the append, are phases of their own where something stands
-// between them: the same numbers, whatever the tiles, also where an output's groups meet.
+// between them: the same numbers, whatever the tiles, also where an output's groups meet. Heads that lie whole in
+// panels are rotated and appended by products, others by a phase between.
 TEST(Fused, GivesTheBitsOfPhasesApart) {
   struct Case {
     DType weight, kv;
     int processors, groups, arch;
     bool mlp_bias;
+    int64_t kv_heads, head_dim;
+    bool interleaved;
   };
-  for (const Case& c :
-       {Case{DType::kF16, DType::kF32, 3, 0, 900, true}, Case{DType::kF16, DType::kI8, 3, 4, 900, false},
-        Case{DType::kF32, DType::kF16, 2, 2, 890, true}}) {
+  for (const Case& c : {Case{DType::kF16, DType::kF32, 3, 0, 900, true, 2, 8, false},
+                        Case{DType::kF16, DType::kI8, 3, 4, 900, false, 3, 32, true},
+                        Case{DType::kF32, DType::kF16, 2, 2, 890, true, 2, 24, false}}) {
     TokenGraphOptions o;
-    o.heads = 6, o.kv_heads = 2, o.hidden = 96, o.intermediate = 144;
+    o.heads = 6, o.kv_heads = c.kv_heads, o.head_dim = c.head_dim, o.hidden = 96, o.intermediate = 144;
     o.weight = c.weight;
     o.mlp_bias = c.mlp_bias;
-    const DecoderModel fused = llama_tokens(o);
-    o.is_apart = true;
-    const DecoderModel apart = llama_tokens(o);
+    const auto model_of = [&](bool is_apart) {
+      o.is_apart = is_apart;
+      DecoderModel model = llama_tokens(o);
+      for (Node& node : model.tokens.nodes)
+        if (node.op == Op::kRotary) node.attributes.set(key::kInterleaved, int64_t{c.interleaved});
+      return model;
+    };
+    const DecoderModel fused = model_of(false), apart = model_of(true);
     RunnerSetup setup = device(1, c.processors, c.groups);
     setup.options.gpu = std::make_shared<emulator::EmulatedGpu>(std::make_shared<emulator::World>(),
                                                                 emulator::EmulatedGpuOptions{.arch = c.arch});

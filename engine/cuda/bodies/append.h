@@ -1,6 +1,7 @@
 // What comes between products and attention: positions for queries and keys, then keys and values into their pages.
 #pragma once
 
+#include "engine/cuda/bodies/finished_tile.h"
 #include "engine/cuda/bodies/kv.h"
 #include "engine/cuda/bodies/math.h"
 
@@ -50,19 +51,6 @@ struct Rotary : Quiet {
   }
 };
 
-// Where a token's keys and values go.
-struct PagePlace {
-  i32 row;  // of the page
-  i64 page;
-  ARK_DEVICE PagePlace(const Call& call, i64 token, i32 page_size) {
-    const RankTables& r = *call.b.rank;
-    const i32 position = dev::ld_global(at<const i32>(r.positions) + token);
-    const i64 slot = dev::ld_global(at<const i32>(r.token_slots) + token);
-    page = dev::ld_global(at<const i32>(r.page_table) + slot * r.pages_per_slot + position / page_size);
-    row = position % page_size;
-  }
-};
-
 // How a head's part of a page [size, D] of E takes a row of numbers, which lie in scratch or in memory.
 template <class E, bool kInScratch>
 struct KvStore {
@@ -87,32 +75,30 @@ struct KvStore {
   }
 
   // The size of the largest of a head's numbers, as bits: NaN is larger than infinity.
-  ARK_DEVICE static u32 largest_bits(const Call& call, const float* x, i32 dim) {
+  ARK_DEVICE static u32 largest_bits(int lane, const float* x, i32 dim) {
     u32 most = 0;
     const auto take = [&most](u32 bits) { most = bits > most ? bits : most; };
     ARK_ROLLED
-    for (i32 d = call.b.lane; d < dim; d += 32) take(dev::as_u32(dev::abs(number(x + d))));
+    for (i32 d = lane; d < dim; d += 32) take(dev::as_u32(dev::abs(number(x + d))));
     ARK_UNROLL
     for (int distance = 16; distance > 0; distance /= 2) take(dev::shfl_xor(most, distance));
     return most;
   }
 
   // A warp's.
-  ARK_DEVICE static void store_scaled(const Call& call, const float* x, u8* part, i32 size, i32 row,
-                                      i32 dim) {
+  ARK_DEVICE static void store_scaled(int lane, const float* x, u8* part, i32 size, i32 row, i32 dim) {
     constexpr KvFormat format = Type::kFormat;
-    const u32 bits = largest_bits(call, x, dim);
+    const u32 bits = largest_bits(lane, x, dim);
     const float most = dev::as_f32(bits);
     const bool is_finite = bits < 0x7f800000u, is_zero = is_finite && most < kKvLeast;
     const float factor = is_finite && !is_zero ? format.largest / most : 0.0f;
-    if (call.b.lane == 0)
+    if (lane == 0)
       dev::st_global(reinterpret_cast<float*>(part + format.code_bytes(size, dim)) + row,
                      is_zero     ? 0.0f
                      : is_finite ? most / format.largest
                                  : most);
     ARK_ROLLED
-    for (i32 d = call.b.lane * Type::kPack; d < dim; d += 32 * Type::kPack)
-      store(x, factor, part, row, dim, d);
+    for (i32 d = lane * Type::kPack; d < dim; d += 32 * Type::kPack) store(x, factor, part, row, dim, d);
   }
 };
 
@@ -125,17 +111,17 @@ struct KvAppend : Quiet {
 
   // x [KH, dim] of a token: a warp takes a head.
   ARK_DEVICE static void append_scaled(const Call& call, const float* x, u8* pages, i32 dim,
-                                       const PagePlace& to) {
+                                       const RowPlace& to) {
     const i32 heads = call.size_at(0), size = call.size_at(1);
     const i64 each = Type::kFormat.head_bytes(size, dim);
-    u8* const parts = pages + to.page * heads * each;
+    u8* const parts = pages + static_cast<i64>(to.page) * heads * each;
     ARK_ROLLED
     for (i32 h = call.b.warp; h < heads; h += kConsumerWarps)
-      Store::store_scaled(call, x + h * dim, parts + h * each, size, to.row, dim);
+      Store::store_scaled(call.b.lane, x + h * dim, parts + h * each, size, to.row, dim);
   }
 
   // Of a token: packs of its keys, then of its values.
-  ARK_DEVICE static void append(const Call& call, i64 token, const PagePlace& to) {
+  ARK_DEVICE static void append(const Call& call, i64 token, const RowPlace& to) {
     const i32 heads = call.size_at(0), size = call.size_at(1), key = call.size_at(2), value = call.size_at(3);
     const i32 keys = heads * key / Type::kPack, values = heads * value / Type::kPack;
     struct Numbers {
@@ -155,8 +141,9 @@ struct KvAppend : Quiet {
         [&](i32 i, const Numbers& numbers) {
           const i32 dim = i < keys ? key : value;
           const Division head = divide(i < keys ? i : i - keys, dim / Type::kPack);
-          u8* const part = (i < keys ? call.operand<u8>(2) : call.operand<u8>(3)) +
-                           (to.page * heads + head.quotient) * Type::kFormat.head_bytes(size, dim);
+          u8* const part =
+              (i < keys ? call.operand<u8>(2) : call.operand<u8>(3)) +
+              (static_cast<i64>(to.page) * heads + head.quotient) * Type::kFormat.head_bytes(size, dim);
           dev::st_global(
               reinterpret_cast<typename Type::Pack*>(reinterpret_cast<E*>(part) + to.row * dim) + head.rest,
               Type::narrow(numbers.of));
@@ -165,7 +152,7 @@ struct KvAppend : Quiet {
 
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     for (i64 t = tiles.first; t < tiles.last; ++t) {
-      const PagePlace to(call, t, call.size_at(1));
+      const RowPlace to = place_of(call.b, t);
       if constexpr (Store::kHasScales) {
         ARK_ROLLED
         for (int which = 0; which < 2; ++which) {
@@ -186,10 +173,10 @@ template <bool kInterleaved, class Index, class E>
 struct RotaryAppend : Quiet {
   using Store = KvStore<E, true>;
 
-  ARK_DEVICE static void append(const Call& call, const float* x, u8* part, i32 dim, const PagePlace& to,
+  ARK_DEVICE static void append(const Call& call, const float* x, u8* part, i32 dim, const RowPlace& to,
                                 int warp) {
     if constexpr (Store::kHasScales) {
-      if (call.b.warp == warp) Store::store_scaled(call, x, part, call.size_at(5), to.row, dim);
+      if (call.b.warp == warp) Store::store_scaled(call.b.lane, x, part, call.size_at(5), to.row, dim);
     } else {
       ARK_ROLLED
       for (i32 d = call.b.thread * Store::Type::kPack; d < dim; d += kConsumers * Store::Type::kPack)
@@ -205,7 +192,7 @@ struct RotaryAppend : Quiet {
     for (i64 tile = tiles.first; tile < tiles.last; ++tile) {
       const Division place = divide(static_cast<i32>(tile), kv_heads);
       const i64 t = place.quotient, head = place.rest;
-      const PagePlace to(call, t, size);
+      const RowPlace to = place_of(call.b, t);
       const Angles<kInterleaved, Index> angles(call, t);
       const i32 first = divide(heads * place.rest, kv_heads).quotient,
                 last = divide(heads * (place.rest + 1), kv_heads).quotient;
@@ -229,12 +216,160 @@ struct RotaryAppend : Quiet {
       consumers_sync();
       const auto part = [&](int operand, i32 of) {
         return call.operand<u8>(operand) +
-               (to.page * kv_heads + head) * Store::Type::kFormat.head_bytes(size, of);
+               (static_cast<i64>(to.page) * kv_heads + head) * Store::Type::kFormat.head_bytes(size, of);
       };
       append(call, key_here, part(7, dim), dim, to, 0);
       append(call, value_here, part(8, value), value, to, 1);
       if (tile + 1 < tiles.last) consumers_sync();
     }
+  }
+};
+
+// How queries and keys are turned: not at all, or which pairs of a head.
+enum Rotation { kUnturned, kHalves, kInterleaved };
+
+// A product's finished tile, of heads that lie whole in its panel: what Rotary and KvAppend would do behind it.
+// Instance of the product (bodies/product_output.h). Sizes 2: kTileRotated, kTileAppended; 4: D; 5: R / 2; 6: L; 7: KH;
+// 8: page size. Operands 4: out, unless it is appended; 5, 6: cos, sin [L, R / 2]; 7: pages of E.
+template <Rotation kRotation, class E>
+struct AppendedTile {
+  using Store = KvStore<E, true>;
+  static constexpr int kPack = Store::Type::kPack;
+
+  const Block b;
+  const Instance& i;
+  float* const outputs;
+  const RowPlace* const places;
+  const i32 panel_bits, dim;
+  i32 row0, rows, column, columns;  // that are there
+  bool is_one_of_blocks;            // of rows: only the first one's places were looked up before the wait
+
+  ARK_DEVICE AppendedTile(const LoopParameters& p, FinishedTile tile)
+      : b(open_block(p, 0, 0, {})),
+        i(*reinterpret_cast<const Instance*>(dev::shared() + tile.instance)),
+        outputs(reinterpret_cast<float*>(b.scratch + kBorderBytes)),
+        places(row_places(b.scratch)),
+        panel_bits(log2_of(static_cast<u32>(i.stream.panel))),
+        dim(i.sizes[4]) {
+    const StreamTiles tiles(i.stream, tile.rows);
+    const StreamTile own(tiles, tile.number);
+    is_one_of_blocks = tiles.blocks > 1;
+    row0 = own.block * kRowBlock, rows = dev::min(kRowBlock, tile.rows - row0);
+    column = own.panel << panel_bits, columns = dev::min(i.stream.panel, i.stream.n - column);
+  }
+
+  ARK_DEVICE bool is_rotated() const { return kRotation != kUnturned && (i.sizes[2] & kTileRotated) != 0; }
+  ARK_DEVICE bool is_appended() const { return (i.sizes[2] & kTileAppended) != 0; }
+
+  // How far the pairs are turned that elements of a head from `d` on are of.
+  template <int kCount>
+  struct Turns {
+    float cos[kCount], sin[kCount];
+  };
+  ARK_DEVICE i32 pair_of(i32 d, i32 half) const {
+    return kRotation == kInterleaved ? d / 2 : d < half ? d : d - half;
+  }
+  template <int kCount>
+  ARK_DEVICE Turns<kCount> turns_of(i32 row, i32 d) const {
+    const i32 half = i.sizes[5], position = dev::min(dev::max(places[row].position, 0), i.sizes[6] - 1);
+    Turns<kCount> turns;
+    ARK_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      const bool is_turned = is_rotated() && d + n < 2 * half;
+      const i64 angle = static_cast<i64>(position) * half + pair_of(d + n, half);
+      turns.cos[n] = is_turned ? dev::ld_nc(at<const float>(i.operands[5]) + angle) : 1.0f;
+      turns.sin[n] = is_turned ? dev::ld_nc(at<const float>(i.operands[6]) + angle) : 0.0f;
+    }
+    return turns;
+  }
+  // Element `d` of a head.
+  ARK_DEVICE float turned(const float* head, i32 d, float cos, float sin) const {
+    const i32 half = i.sizes[5];
+    if (!is_rotated() || d >= 2 * half) return head[d];
+    const bool interleaved = kRotation == kInterleaved, is_first = interleaved ? d % 2 == 0 : d < half;
+    const i32 apart = interleaved ? 1 : half;
+    const float one = head[is_first ? d : d - apart], other = head[is_first ? d + apart : d];
+    return is_first ? one * cos - other * sin : one * sin + other * cos;
+  }
+  ARK_DEVICE u8* part(const RowPlace& place, i32 head) const {
+    const i64 bytes = Store::Type::kFormat.head_bytes(i.sizes[8], dim);
+    return at<u8>(i.operands[7]) + (static_cast<i64>(place.page) * i.sizes[7] + head) * bytes;
+  }
+  ARK_DEVICE void put(i32 row, Division head, const float (&v)[kPack]) const {
+    if (is_appended()) {
+      const RowPlace place = places[row];
+      const i32 first_head = divide(column, dim).quotient;
+      E* const to = reinterpret_cast<E*>(part(place, first_head + head.quotient)) + place.row * dim;
+      dev::st_global(reinterpret_cast<typename Store::Type::Pack*>(to + head.rest), Store::Type::narrow(v));
+    } else {
+      float* const to = at<float>(i.operands[4]) + static_cast<i64>(row0 + row) * i.stream.n + column +
+                        head.quotient * dim + head.rest;
+      ARK_UNROLL
+      for (int k = 0; k < kPack; ++k) dev::st_global(to + k, v[k]);
+    }
+  }
+  // Packs of elements, turned: eight loads are under way.
+  ARK_DEVICE void put_all() const {
+    const i32 each = columns / kPack;
+    struct Where {
+      i32 row;
+      Division head;  // of the tile, and place in it
+    };
+    const auto where = [&](i32 n) {
+      const Division row = divide(n, each);
+      return Where{row.quotient, divide(row.rest * kPack, dim)};
+    };
+    in_turns<4 / kPack>(
+        b, 0, rows * each,
+        [&](i32 n) {
+          const Where to = where(n);
+          return turns_of<kPack>(to.row, to.head.rest);
+        },
+        [&](i32 n, const Turns<kPack>& turns) {
+          const Where to = where(n);
+          const float* const x = outputs + (to.row << panel_bits) + to.head.quotient * dim;
+          float v[kPack];
+          ARK_UNROLL
+          for (int k = 0; k < kPack; ++k) v[k] = turned(x, to.head.rest + k, turns.cos[k], turns.sin[k]);
+          put(to.row, to.head, v);
+        });
+  }
+  // A warp takes a head, of no more elements than a panel has columns.
+  ARK_DEVICE void append_scaled() const {
+    const i32 heads = divide(columns, dim).quotient, first_head = divide(column, dim).quotient;
+    ARK_ROLLED
+    for (i32 n = b.warp; n < rows * heads; n += kConsumerWarps) {
+      const Division row = divide(n, heads);
+      float* const x = outputs + (row.quotient << panel_bits) + row.rest * dim;
+      if (is_rotated()) turn(x, row.quotient);
+      const RowPlace place = places[row.quotient];
+      Store::store_scaled(b.lane, x, part(place, first_head + row.rest), i.sizes[8], place.row, dim);
+    }
+  }
+  ARK_DEVICE void turn(float* x, i32 row) const {
+    float v[kPanelWidth / 32];
+    ARK_UNROLL
+    for (int n = 0; n < kPanelWidth / 32; ++n) {
+      const i32 d = b.lane + n * 32;
+      if (d >= dim) continue;
+      const Turns<1> turns = turns_of<1>(row, d);
+      v[n] = turned(x, d, turns.cos[0], turns.sin[0]);
+    }
+    dev::sync_warp();
+    ARK_UNROLL
+    for (int n = 0; n < kPanelWidth / 32; ++n)
+      if (b.lane + n * 32 < dim) x[b.lane + n * 32] = v[n];
+    dev::sync_warp();
+  }
+
+  ARK_DEVICE static void run(const LoopParameters& p, FinishedTile t) {
+    const AppendedTile own(p, t);
+    if (own.is_one_of_blocks) look_up_places(p, own.row0, own.rows);
+    if (!ARK_BUG(appended_without_barrier)) consumers_sync();
+    if constexpr (Store::kHasScales) {
+      if (own.is_appended()) return own.append_scaled();
+    }
+    own.put_all();
   }
 };
 

@@ -330,6 +330,8 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   }
   ARK_DEVICE static void prepare(const Call& call, Tiles) {
     const Stream& s = call.i.stream;
+    if (call.i.sizes[2] != 0 && !(ARK_BUG(stale_places) && call.b.step > 0))
+      look_up_places(call.b.p, 0, dev::min(kRowBlock, call.size(s.m)));
     ARK_ROLLED
     for (i32 p = call.b.thread; p <= s.pieces; p += kConsumers)
       reinterpret_cast<i32*>(call.b.scratch)[p] = dev::ld_nc(at<const i32>(s.borders) + p);
@@ -351,6 +353,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
         if (!is_last) continue;
       }
       body.write(tile.panel);  // the one place: it is much code
+      if (body.is_used_here()) use_tile(call.b.p, finished_tile(call, t, body.tiles.rows));
     }
   }
 };

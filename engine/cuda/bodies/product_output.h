@@ -1,6 +1,7 @@
 // What the sums of a matrix product's tiles come to: outputs with their epilogue, and sums that tiles share.
 #pragma once
 
+#include "engine/cuda/bodies/finished_tile.h"
 #include "engine/cuda/bodies/math.h"
 #include "engine/cuda/bodies/parts.h"
 
@@ -38,8 +39,8 @@ ARK_DEVICE dev::f32x4 sum_of_groups(const float* first, i64 apart, i32 size) {
 }
 
 // A tile of a product (x, W, bias?, residual?, out). Size 0: epilogue bits; 1: whether the output is stored as parts of
-// X. Gated: the residual is the second product's bias. kKeepsHere: a gated product's first sums wait in scratch; else
-// where the output will be.
+// X; 2: what becomes of it else (finished_tile.h), by variant number 3 of the kernel. Gated: the residual is the second
+// product's bias. kKeepsHere: a gated product's first sums wait in scratch; else where the output will be.
 template <int kPanel, bool kKeepsHere, class X>
 struct ProductOutput : Quiet {
   static constexpr int kAtOnce = 4;  // elements of an output that a thread has in hand
@@ -108,6 +109,9 @@ struct ProductOutput : Quiet {
     }
   }
 
+  // Outputs stay in scratch for who rotates or appends them.
+  ARK_DEVICE bool is_used_here() const { return call.i.sizes[2] != 0; }
+
   // The first terms are there.
   ARK_DEVICE void write(i32 panel) {
     const int each = (rows * kPanel + kConsumers - 1) / kConsumers;
@@ -131,7 +135,9 @@ struct ProductOutput : Quiet {
         float v = !is_gated() ? tile_sums[e] : kKeepsHere ? *first_sum(panel, e) : kept[i];
         v = epilogue(bits - second_bias, v, terms[i]);
         if (is_gated()) v = v * (second_bias != 0 ? tile_sums[e] + terms[i].residual : tile_sums[e]);
-        if (sizeof(X) < sizeof(float) && call.i.sizes[1] != 0) {
+        if (is_used_here()) {
+          tile_sums[e] = v;
+        } else if (sizeof(X) < sizeof(float) && call.i.sizes[1] != 0) {
           store_x<X>(call.operand<float>(4), to.element, v);
         } else {
           store_x<float>(call.operand<float>(4), to.element, v);

@@ -50,6 +50,12 @@ int64_t ProductWork::piece_bytes(i32 piece) const {
   return int64_t{units} * s_.unit_bytes;
 }
 
+// The pieces' borders; beside them, by another warp, places of rows in pages.
+Work ProductWork::prepare_work() const {
+  const i32 borders = s_.pieces + 1, behind = borders - (kConsumers - 32);
+  return loads(std::max(turns(borders), uses_tiles() ? 1 + turns(behind) : 0));
+}
+
 Work ProductWork::before_pieces(const StreamTile& tile, i32 first) const {
   const i32 piece = piece_of(tile, first), rows = rows_of(tile);
   // A tile of one batch has x from its first weight on.
@@ -103,7 +109,30 @@ Work ProductWork::write_work(const StreamTile& tile) const {
   Work w = (bits_ & kTerms) != 0 ? loads(has_bias ? 0 : rounds, has_bias ? rounds : 0) : Work{};
   if (keeps_in_output_) w += loads(rounds);
   w.cycles = each * (30 + ((bits_ & kEpilogueActivations) != 0 ? kActivation : 0));
-  return w;
+  return uses_tiles() ? w += use_work(tile) : w;
+}
+
+// bodies/append.h's AppendedTile: what comes from memory are angles, and places of rows that are not the first ones.
+Work ProductWork::use_work(const StreamTile& tile) const {
+  const bool rotates = (i_.sizes[2] & kTileRotated) != 0, appends = (i_.sizes[2] & kTileAppended) != 0;
+  const i32 rows = rows_of(tile), dim = i_.sizes[4],
+            columns = std::min(s_.panel, s_.n - tile.panel * s_.panel);
+  const KvFormat format = tables_.appended_format(i_);
+  const int32_t pack = 32 / format.bits;
+  Work w;
+  if (appends && format.has_scales()) {
+    const int32_t heads = up(i64{rows} * (columns / dim), kConsumerWarps);
+    w = loads(rotates ? heads : 0);
+    w.cycles = heads * ((up(dim, 32) + up(dim, 32 * pack)) * kLoopTurn + kWarpSum + 3 * kCall);
+  } else {
+    const i64 packs = i64{rows} * columns / pack;
+    w = at_once(4 / pack, packs);
+    if (!rotates) w.loads = 0;
+    w.cycles += turns(packs) * 4 * kCall;
+  }
+  w.cold = tile.block == 0;  // a processor's next tiles find the code
+  w += loads(tiles_.blocks > 1);
+  return w += barriers(1);
 }
 
 Work ProductWork::hand_in_work(const StreamTile& tile) const {

@@ -79,6 +79,14 @@ std::vector<T> StepTables::table(u64 address, std::size_t count) const {
   return all;
 }
 
+KvFormat StepTables::appended_format(const Instance& i) const {
+  const Appended::Part* part = variants_.appended(0).of(i.phase);
+  ARK_CHECK(part != nullptr, "a product that appends nothing");
+  const Phase& phase = program_->phases[part->append];
+  const BufferId values = resolve(*program_, phase, phase.operands.back(), i.trip);
+  return kv_codec_of(program_->buffers[values].dtype)->format;
+}
+
 i32 StepTables::word(u64 address) const { return table<i32>(address, 1)[0]; }
 
 // A counter that has reached a value means that an instance is complete, which says so itself.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/cuda/make_image.h"
+#include "engine/program/kv_codec.h"
 
 namespace ark::cuda::cost {
 
@@ -52,6 +53,8 @@ class StepTables {
     for (int n = first; n < first + 4; ++n) all *= size_at(i, n);
     return all;
   }
+  // How pages hold keys and values beside which a product's tiles go on (Appended).
+  KvFormat appended_format(const Instance& i) const;
   // A word of the tables, by its address on the device.
   i32 word(u64 address) const;
 

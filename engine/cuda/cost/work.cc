@@ -90,8 +90,7 @@ Work scaled_head(int32_t dim, int32_t pack) {
 Work kv_append(const StepTables& t, const Instance& i, Tiles tiles) {
   const KvFormat format = kv_format(t, i, 2);
   const int32_t heads = t.size_at(i, 0), pack = elements_at_once(format);
-  Work token = loads(2);
-  token.cycles += kCall;
+  Work token = loads(1);
   const int32_t key = t.size_at(i, 2), value = t.size_at(i, 3);
   if (format.has_scales()) {
     for (const int32_t dim : {key, value}) token += scaled_head(dim, pack).times(up(heads, kConsumerWarps));
@@ -112,7 +111,7 @@ Work rotary_append(const StepTables& t, const Instance& i, Tiles tiles) {
   for (int64_t tile = tiles.first; tile < tiles.last; ++tile) {
     const auto head = static_cast<int32_t>(tile % kv_heads);
     const int32_t queries = heads * (head + 1) / kv_heads - heads * head / kv_heads;
-    Work one = loads(2);
+    Work one = loads(1);
     one += element_loop(int64_t{queries + 1} * pairs + value);
     one.cycles += 4 * kCall + one.loads * kCall;
     one += barriers(tile + 1 < tiles.last ? 2 : 1);
@@ -332,7 +331,7 @@ Part part_of(const StepTables& t, const Instance& i, i64 grid, int32_t processor
 }
 
 Work prepare_work(const StepTables& t, const Instance& i, Tiles tiles) {
-  if (is_product(code_of(t, i))) return loads(turns(i.stream.pieces + 1));  // the pieces' borders
+  if (is_product(code_of(t, i))) return ProductWork(t, i).prepare_work();
   Work all;
   if (code_of(t, i) != OpCode::kAttention) return all;
   for (int64_t tile = tiles.first; tile < std::min<int64_t>(tiles.last, tiles.first + kTilesAhead); ++tile)

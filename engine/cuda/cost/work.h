@@ -69,6 +69,7 @@ class ProductWork {
   i32 border(i32 piece) const { return borders_[static_cast<std::size_t>(piece)]; }
   i32 rows_of(const StreamTile& tile) const;  // of x
   int64_t piece_bytes(i32 piece) const;       // piece number `piece` of the weight
+  Work prepare_work() const;                  // before the wait
   // Behind the pieces of the one before: until the tile's piece number `first` can be taken.
   Work before_pieces(const StreamTile& tile, i32 first) const;
   double piece_cycles(const StreamTile& tile, i32 piece) const;  // of the warp that takes it, or of all
@@ -84,6 +85,8 @@ class ProductWork {
 
  private:
   int32_t weights() const;
+  bool uses_tiles() const { return i_.sizes[2] != 0; }
+  Work use_work(const StreamTile& tile) const;  // rotates or appends it
 
   const StepTables& tables_;
   const Instance& i_;
