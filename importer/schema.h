@@ -1,5 +1,5 @@
-// What operator schemas demand of a node: the table that scripts/onnx_schemas.py makes of the onnx and onnxruntime packages,
-// for ai.onnx, ai.onnx.ml and com.microsoft (of which it tells no types). Other domains have none here.
+// What operator schemas demand of a node: the table that scripts/onnx_schemas.py makes of the onnx and onnxruntime
+// packages, for ai.onnx, ai.onnx.ml and com.microsoft (of which it tells no types). Other domains have none here.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// What becomes of mutants of models: each is refused by name or runs. Never a signal, an internal error, two seconds, or
-// 300 MB.
+// What becomes of mutants of models: each is refused by name or runs. Never a signal, an internal error, two seconds,
+// or 300 MB.
 //   ARK_MUTANTS=N       how many (a few by default)
 //   ARK_MUTANT_SEED=S   of the run; each mutant depends on S and its number only
 //   ARK_MUTANT=I        only number I, and what happens to it

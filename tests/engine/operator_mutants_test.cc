@@ -1,5 +1,5 @@
-// Semantic mutants of single operators, with mutants of their inputs, by both drivers of plain graphs: refused by name, or
-// run (tests/engine/mutant_runs.h); what both run gives the same bytes.
+// Semantic mutants of single operators, with mutants of their inputs, by both drivers of plain graphs: refused by name,
+// or run (tests/engine/mutant_runs.h); what both run gives the same bytes.
 //   ARK_MUTANT_MODELS=A:B  folders of NAME/model.onnx, NAME/test_data_set_0/input_N.pb: what `onnx_nodes.py` writes
 //   ARK_MUTANT_OPS=A,B     only models of these operators
 #include <gtest/gtest.h>

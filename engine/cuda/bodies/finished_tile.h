@@ -25,7 +25,8 @@ ARK_APART void look_up_places(const LoopParameters& p, i32 first, i32 rows) {
 }
 
 // Tile of the instance that many bytes behind dev::shared(), in a step of so many rows; its outputs [rows][panel]
-// behind their epilogue are where ProductOutput::tile_sums is. What else is known of it takes registers from the product.
+// behind their epilogue are where ProductOutput::tile_sums is. What else is known of it takes registers from the
+// product.
 struct FinishedTile {
   u32 instance;
   i32 number, rows;

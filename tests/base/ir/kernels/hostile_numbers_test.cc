@@ -1,5 +1,5 @@
-// Numbers that only a hostile file has: kernels neither read beyond their operands for them, nor take memory or time that
-// nothing in the file pays for.
+// Numbers that only a hostile file has: kernels neither read beyond their operands for them, nor take memory or time
+// that nothing in the file pays for.
 #include <gtest/gtest.h>
 
 #include <cmath>
