@@ -399,7 +399,7 @@ def fake_tool(folder, name, lines):
 
 
 def test_dma_shows_what_other_tools_print(tmp_path):
-    """As perftest 4.5 and UCX 1.13 print it."""
+    """As UCX 1.13 prints it."""
     fake_tool(tmp_path, "ucx_perftest", ["iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr",
                                          " 2000,0.250,0.248,0.248,30.77,1000.00,4032985,4032985"])
     run = bench("dma", "--sizes", 64, "--time", 1, "--ranks", 2, PATH=f"{tmp_path}:/usr/bin:/bin")
