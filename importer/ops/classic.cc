@@ -130,19 +130,31 @@ void feature_vectorizer(OpContext& c) {
   c.outputs[0] = in.size() == 1 ? in[0] : c.emit(Op::kConcat, in, {{key::kAxis, 1}});
 }
 
+// One for each feature; where there is another number of them the first stands for all, as in ONNX Runtime.
+template <typename T>
+std::vector<T> fillings(OpContext& c, const char* name, std::vector<T> values) {
+  const Shape& shape = shape_of(c, c.input(0));
+  const auto features = shape.empty() ? std::optional<int64_t>() : shape.back().constant();
+  if (values.size() > 1 && features && *features != static_cast<int64_t>(values.size())) values.resize(1);
+  expect_features(c, name, values.size());
+  return values;
+}
+
 void imputer(OpContext& c) {
   const ValueId x = c.input(0);
   const bool real = is_floating(dtype_of(c, x));
   ValueId values = kNoValue, is_missing = kNoValue;
   if (real) {
     const double missing = c.attr_float("replaced_value_float", 0);
-    values = cast(c, by_feature(c, "imputed_value_floats", 0), dtype_of(c, x));
+    std::vector<double> all = c.attr_floats("imputed_value_floats");
+    if (all.empty()) all = {0};
+    const auto given = fillings(c, "imputed_value_floats", all);
+    values = cast(c, floats_constant(c, given, {static_cast<int64_t>(given.size())}), dtype_of(c, x));
     is_missing = missing != missing ? c.emit(Op::kIsNaN, {x})
                                     : binary(c, Op::kEqual, x, scalar(c, missing, dtype_of(c, x)));
   } else {
-    const auto given = c.attr_ints("imputed_value_int64s");
+    const auto given = fillings(c, "imputed_value_int64s", c.attr_ints("imputed_value_int64s"));
     if (given.empty()) c.fail("imputed_value_int64s is missing");
-    expect_features(c, "imputed_value_int64s", given.size());
     values = cast(c, c.constant_ints(given), dtype_of(c, x));
     is_missing =
         binary(c, Op::kEqual, x,

@@ -169,6 +169,7 @@ void center_crop_pad(OpContext& c) {
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const int64_t axis = c.axis(axes[i], static_cast<int>(rank)), want = (*target)[i];
     const auto a = static_cast<std::size_t>(axis);
+    if (want < 0) c.fail("a target size of " + std::to_string(want));
     const int64_t have = constant_dim(c, x, a, "an axis to crop or pad"),
                   difference = want > have ? want - have : have - want;
     if (have > want) x = slice_axis(c, x, axis, difference / 2, difference / 2 + want);
