@@ -79,6 +79,21 @@ TEST(MatMulNBits, OperandsOfOtherSizesAreErrors) {
   EXPECT_THAT(nbits({.n = int64_t{1} << 40, .block = int64_t{1} << 40}), HasSubstr("bytes of weights"));
 }
 
+TEST(MatMulNBits, WeightsThatWerePackedForAnotherProgramAreRefused) {
+  GraphBuilder g;
+  const std::vector<ValueId> in{g.input("x", "n, 40"), zeros(g, DType::kU8, {3, 3, 8}),
+                                zeros(g, DType::kF32, {3, 3})};
+  try {
+    g.onnx("MatMulNBits", in,
+           {attribute("K", 40), attribute("N", 3), attribute("bits", 4), attribute("block_size", 16),
+            attribute("weight_prepacked", 1)},
+           21, 1, "com.microsoft");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("weights that were packed for another program"));
+  }
+}
+
 struct Linear {
   Dims scales, zeros;
   int64_t axis = 1, block = 0;
