@@ -72,11 +72,8 @@ std::vector<double> repeat(std::chrono::milliseconds time, const std::function<v
   return seconds;
 }
 
-// `rounds`: seconds of round trips, sorted.
-Percentiles latency_us(const std::vector<double>& rounds) {
-  const auto at = [&](size_t percent) { return rounds[(rounds.size() - 1) * percent / 100] / 2 * 1e6; };
-  return {at(50), at(99), at(10)};
-}
+// `rounds`: seconds of round trips.
+Percentiles latency_us(const std::vector<double>& rounds) { return percentiles_of(rounds, 1e6 / 2); }
 
 // There and back, the same bytes both ways.
 class PingPong {
@@ -247,6 +244,12 @@ MessageRow measure_socketpair(const BenchOptions& options) {
 }
 
 }  // namespace
+
+Percentiles percentiles_of(std::vector<double> values, double scale) {
+  std::sort(values.begin(), values.end());
+  const auto at = [&](std::size_t percent) { return scale * values[(values.size() - 1) * percent / 100]; };
+  return {at(50), at(99), at(10)};
+}
 
 std::vector<BenchRow> bench_link(const std::string& transport, bool posted, const BenchOptions& options) {
   const TransportKind& kind = transport_named(transport);

@@ -21,6 +21,9 @@ struct Percentiles {
   double p10 = 0;  // what it takes where nobody else wants the processors; of BenchRow alone
 };
 
+// Of some values, each times `scale`.
+Percentiles percentiles_of(std::vector<double> values, double scale = 1);
+
 struct BenchRow {
   static constexpr int kBatch = 16;
   std::string transport;  // as in transports.h

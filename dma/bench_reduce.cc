@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "dma/bench.h"
@@ -96,9 +97,7 @@ Percentiles measure_reduce(std::vector<std::unique_ptr<Group>>& groups, uint64_t
     if (faults[r]) throw Error(Code::kUnavailable, "ark-bench dma: " + faults[r].text());
     ARK_CHECK(!wrong[r], "a sum of all ranks is wrong");
   }
-  std::sort(micros.begin(), micros.end());
-  const auto at = [&](std::size_t percent) { return micros[(micros.size() - 1) * percent / 100]; };
-  return {at(50), at(99)};
+  return percentiles_of(std::move(micros));
 }
 
 }  // namespace

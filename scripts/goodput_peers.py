@@ -107,11 +107,11 @@ def main():
     args = parser.parse_args(sys.argv[1:cut])
     if not re.fullmatch(r"[\d.]+(,[\d.]+)*", args.rates) or not re.fullmatch(r"\d+(,\d+)*", args.slots):
         parser.error("--rates and --slots are numbers with commas between them")
-    weights = bench_peers.gguf(args.model, args.precision) if args.precision == "f32" else None
-    if weights is None:
-        weights = Path(args.model).with_name("smollm2.bf16.gguf")
+    weights = bench_peers.gguf(args.model, "f32")
+    if args.precision == "bf16":
+        full, weights = weights, Path(args.model).with_name("smollm2.bf16.gguf")
         quantize = Path(args.llama_server).with_name("llama-quantize")
-        bench_peers.made(weights, [quantize, bench_peers.gguf(args.model, "f32"), "PATH", "BF16"])
+        bench_peers.made(weights, [quantize, full, "PATH", "BF16"])
     best = {"ark": 0.0, "llama-server": 0.0}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.jsonl"

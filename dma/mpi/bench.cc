@@ -1,6 +1,7 @@
 #include "dma/mpi/bench.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "dma/mpi/library.h"
@@ -39,9 +40,7 @@ std::vector<ReduceRow> run_mpi_reduce_bench(const BenchOptions& options) {
       before = now;
     }
     ARK_CHECK(sum.back() == static_cast<float>(ranks), "MPI's sum of all ranks is wrong");
-    std::sort(micros.begin(), micros.end());
-    const auto at = [&](std::size_t percent) { return micros[(micros.size() - 1) * percent / 100]; };
-    if (rank == 0) rows.push_back({"Open MPI", "", ranks, bytes, {at(50), at(99)}});
+    if (rank == 0) rows.push_back({"Open MPI", "", ranks, bytes, percentiles_of(std::move(micros))});
   }
   LoadedMpi::check("end", mpi.function<decltype(&ark_mpi_end)>("ark_mpi_end")());
   return rows;

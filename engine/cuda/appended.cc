@@ -10,10 +10,8 @@
 namespace ark::cuda {
 namespace {
 
-constexpr std::size_t kProductOut = 4;                                 // operand of kMatMul
-constexpr std::size_t kKeys = 0, kValues = 1, kPages = 2;              // of kKvAppend
-constexpr std::size_t kQueries = 0, kPositions = 3, kRotatedKeys = 4,  // of kRotaryAppend
-    kValuesBehind = 5, kOut = 6, kPagesBehind = 7;
+constexpr std::size_t kProductOut = 4;                     // operand of kMatMul
+constexpr std::size_t kKeys = 0, kValues = 1, kPages = 2;  // of kKvAppend
 
 using Part = Appended::Part;
 
@@ -52,10 +50,10 @@ class Finder {
     if (code(append) == OpCode::kKvAppend) {
       inputs = {{own.phase, false, kPages, kKeys}, {own.phase, false, kPages + 1, kValues}};
     } else {
-      if (root(p_, phase.id(kPositions)) != p_.positions) return false;
-      inputs = {{own.phase, true, kOut, kQueries},
-                {own.phase, true, kPagesBehind, kRotatedKeys},
-                {own.phase, false, kPagesBehind + 1, kValuesBehind}};
+      if (root(p_, phase.id(rotary_append::kPositions)) != p_.positions) return false;
+      inputs = {{own.phase, true, rotary_append::kOut, rotary_append::kQueries},
+                {own.phase, true, rotary_append::kPages, rotary_append::kKeys},
+                {own.phase, false, rotary_append::kPages + 1, rotary_append::kValues}};
     }
     for (const Part& input : inputs) {
       const auto product = product_of(append, phase, input.dims);

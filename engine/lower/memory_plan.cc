@@ -33,8 +33,7 @@ std::vector<Life> lives(const Program& program, const std::vector<Instance>& ins
     const auto buffer = [&](std::size_t operand) {
       return root(program, resolve(program, phase, phase.operands[operand], instance.trip));
     };
-    constexpr std::size_t kQueries = 0, kOut = 6;
-    Life &out = lives[at(buffer(kOut))], &queries = lives[at(buffer(kQueries))];
+    Life &out = lives[at(buffer(rotary_append::kOut))], &queries = lives[at(buffer(rotary_append::kQueries))];
     if (queries.first >= 0) out.first = std::min(out.first, queries.first);
   }
   return lives;

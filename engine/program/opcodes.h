@@ -75,6 +75,10 @@ constexpr bool is_receive(OpCode code) {
 
 // Whether phases multiply rows by whole packed weights; tiles are panels of columns.
 constexpr bool is_product(OpCode code) { return code == OpCode::kMatMul || code == OpCode::kGatedMatMul; }
+// Places of kRotaryAppend's operands.
+namespace rotary_append {
+inline constexpr std::size_t kQueries = 0, kPositions = 3, kKeys = 4, kValues = 5, kOut = 6, kPages = 7;
+}
 // Whether one code multiplies both packed weights.
 bool are_stored_alike(const WeightUse& a, const WeightUse& b);
 // Whether a packed weight is of what the precision multiplies.

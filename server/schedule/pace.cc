@@ -61,16 +61,22 @@ void Pace::learn(double streams, double seconds) {
   ++n_, d_ += streams, s_ += seconds, dd_ += streams * streams, ds_ += streams * seconds;
 }
 
-double Pace::fixed() const {
+std::optional<Pace::Line> Pace::line() const {
   const double spread = n_ * dd_ - d_ * d_;
-  if (n_ < 4 || spread < n_ * n_ * 0.25) return alone_.median();  // streams differ by one at least
-  return std::clamp((s_ * dd_ - d_ * ds_) / spread, 0.0, alone_.median());
+  if (n_ < 4 || spread < n_ * n_ * 0.25) return {};
+  const double each = std::max((n_ * ds_ - d_ * s_) / spread, 1e-9);
+  return Line{(s_ - each * d_) / n_, each};
+}
+
+double Pace::fixed() const {
+  const auto known = line();
+  return known ? std::clamp(known->none, 0.0, alone_.median()) : alone_.median();
 }
 
 int32_t Pace::most_streams(double wanted) const {
-  const double spread = n_ * dd_ - d_ * d_;
-  if (wanted <= 0 || n_ < 4 || spread < n_ * n_ * 0.25) return INT32_MAX;
-  const double each = std::max((n_ * ds_ - d_ * s_) / spread, 1e-9), none = (s_ - each * d_) / n_;
+  const auto known = line();
+  if (wanted <= 0 || !known) return INT32_MAX;
+  const auto [none, each] = *known;
   if (none + each > wanted) return INT32_MAX;  // one alone takes longer: nobody is helped by waiting
   return static_cast<int32_t>(std::clamp((wanted * kAim - guess() * kLeast - none) / each, 1.0, 1e6));
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace ark::schedule {
 
@@ -72,6 +73,11 @@ class Pace {
   void learn(double streams, double seconds);
   double guess() const;  // of what a token adds
   double fixed() const;  // seconds of a step without tokens
+  // Seconds of a step of streams alone, by their number; nothing unless numbers were seen that differ by one at least.
+  struct Line {
+    double none = 0, each = 0;
+  };
+  std::optional<Line> line() const;
 
   Recent alone_, each_, draft_;  // seconds: a step of streams alone; each token of a prompt; each draft
   // Sums over steps of streams alone, the latest count most: weights, streams, seconds, products.

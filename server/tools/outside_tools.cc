@@ -50,7 +50,7 @@ struct Ran {
 Ran run_shell(const std::string& script) {
   constexpr std::size_t kMost = 1 << 20;  // of what is printed
   const auto close = [](FILE* pipe) { pclose(pipe); };
-  std::unique_ptr<FILE, decltype(close)> pipe(popen(("exec sh -c " + quoted(script)).c_str(), "re"), close);
+  std::unique_ptr<FILE, decltype(close)> pipe(popen(script.c_str(), "re"), close);
   if (!pipe) return {};
   Ran ran;
   for (char part[4096]; const std::size_t n = fread(part, 1, sizeof part, pipe.get());)
@@ -84,8 +84,7 @@ std::string why_none(const Tool& tool) {
   return "";
 }
 
-}  // namespace
-
+// What they have printed: the number in column `column` (from 0) of the last line that begins with a number; < 0: none.
 double figure_of(const std::string& output, std::size_t column, char separator) {
   double figure = -1;
   std::istringstream lines(output);
@@ -99,6 +98,8 @@ double figure_of(const std::string& output, std::size_t column, char separator) 
   }
   return figure;
 }
+
+}  // namespace
 
 std::vector<ToolRow> run_tools(const std::vector<uint64_t>& sizes) {
   std::vector<ToolRow> rows;

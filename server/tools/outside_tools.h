@@ -19,8 +19,6 @@ struct ToolRow {
 // ib_write_lat, ib_write_bw and ucx_perftest between two processes of this machine, a row for each size; one that says
 // why where there is none.
 std::vector<ToolRow> run_tools(const std::vector<uint64_t>& sizes);
-// What they have printed: the number in column `column` (from 0) of the last line that begins with a number; < 0: none.
-double figure_of(const std::string& output, std::size_t column, char separator);
 
 // This program's `ark-bench dma` started by mpirun with so many ranks. Else `why`.
 std::vector<dma::ReduceRow> run_mpi(const dma::BenchOptions& options, int32_t ranks, std::string& why);

@@ -1,4 +1,5 @@
 // Dft, MelWeightMatrix, and Det. They compute in double.
+#include <bit>
 #include <cmath>
 #include <complex>
 #include <memory>
@@ -64,7 +65,9 @@ class Fourier {
   class Convolution {
    public:
     explicit Convolution(int64_t n)
-        : n_(n), size_(power_of_two(2 * n - 1)), transform_(std::make_unique<const Fourier>(size_)) {
+        : n_(n),
+          size_(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * n - 1)))),
+          transform_(std::make_unique<const Fourier>(size_)) {
       std::vector<Complex> b(static_cast<std::size_t>(size_));
       for (int64_t i = 0; i < n; ++i) {
         chirp_.push_back(turn(i * i % (2 * n), 2 * n));
@@ -83,12 +86,6 @@ class Fourier {
     }
 
    private:
-    static int64_t power_of_two(int64_t least) {
-      int64_t size = 1;
-      while (size < least) size *= 2;
-      return size;
-    }
-
     int64_t n_, size_;
     std::unique_ptr<const Fourier> transform_;
     std::vector<Complex> chirp_, transformed_;
