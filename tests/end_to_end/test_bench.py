@@ -1,4 +1,4 @@
-"""ark-bench: serve against a server that keeps known times and against ark-serve, model, dma, and the contract."""
+"""ark-bench: serve against a server that keeps known times and against ark-serve, model, and the contract."""
 
 import functools
 import json
