@@ -107,6 +107,7 @@ LoweringOptions lowering_options(const DecoderModel& model, const CompileOptions
           .caches = &model.caches,
           .stored = &stored,
           .activations = o.activations,
+          .bf16_tiles = o.bf16_tiles,
           .keeps_codes_of_tables = o.keeps_codes_of_tables,
           .send_zeros = o.send_zeros};
 }

@@ -32,7 +32,8 @@ struct CompileOptions {
   Link link = Link::kDirect;
   StorageOptions storage;
   Activations activations = Activations::kAuto;  // for a device: kF32
-  bool keeps_codes_of_tables = true;             // else NF4 and FP4 become f32; for a device: false
+  bool bf16_tiles = false;            // Precision::kBF16Tiles in place of kBF16: where CPUs have AMX
+  bool keeps_codes_of_tables = true;  // else NF4 and FP4 become f32; for a device: false
   // So many ranks share a machine, and the next as many the next one: sums are made there first, where the ranks are a
   // power of two times as many: then the order stays. 1: all ranks are alike; so for a device.
   int32_t machine_ranks = 1;

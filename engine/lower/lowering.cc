@@ -382,7 +382,8 @@ Precision Lowering::precision(const Node& matmul, Operand weight) const {
     const bool wants = options_.activations == Activations::kAuto
                            ? level == wanted || stored(matmul.inputs[1]).is_rounded
                            : options_.activations == asked;
-    if (wants && can_multiply(precision, use)) return precision;
+    if (!wants || !can_multiply(precision, use)) continue;
+    return precision == Precision::kBF16 && options_.bf16_tiles ? Precision::kBF16Tiles : precision;
   }
   return Precision::kF32;
 }

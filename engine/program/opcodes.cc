@@ -358,7 +358,8 @@ bool are_stored_alike(const WeightUse& a, const WeightUse& b) {
 }
 
 bool can_multiply(Precision precision, const WeightUse& weight) {
-  if (precision == Precision::kBF16) return weight.stored == DType::kBF16 && weight.block == 0;
+  if (precision == Precision::kBF16 || precision == Precision::kBF16Tiles)
+    return weight.stored == DType::kBF16 && weight.block == 0;
   return precision == Precision::kF32 || (is_integer(weight.stored) && weight.block != 0);
 }
 

@@ -135,9 +135,10 @@ struct Recipe {
 // What the factors of a kMatMul or kGatedMatMul are multiplied in; its results are f32. As the recipe it is chosen at
 // load, never from a batch. Order and roundings: engine/cpu/README.md. Devices have code for kF32 only.
 enum class Precision : uint8_t {
-  kF32,   // weights widened
-  kBF16,  // weights of bf16; x rounded to it
-  kInt8,  // weights of integer codes; x quantized to 8 bits by row and block of the weight
+  kF32,        // weights widened
+  kBF16,       // weights of bf16; x rounded to it
+  kBF16Tiles,  // the same, added in the order of AMX's tiles
+  kInt8,       // weights of integer codes; x quantized to 8 bits by row and block of the weight
 };
 // What a compiler is asked for.
 enum class Activations : uint8_t {

@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 7> kKinds = {"weight", "act",   "kv_page"
                                                     "inbox",  "input", "output"};
 constexpr std::array<std::string_view, 6> kEpilogues = {"bias", "residual", "relu",
                                                         "silu", "gelu",     "gelu_tanh"};
-constexpr std::array<std::string_view, 3> kPrecisions = {"f32", "bf16", "int8"};
+constexpr std::array<std::string_view, 4> kPrecisions = {"f32", "bf16", "bf16_tiles", "int8"};
 
 // A list with ", " between its items.
 template <typename Items, typename F>

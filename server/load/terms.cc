@@ -18,7 +18,7 @@ constexpr int32_t kMaxTokens = 512;            // of one step, unless told other
 constexpr int32_t kLongest = 1 << 20;          // of any sequence
 constexpr int32_t kMostUnasked = 1 << 17;      // without --max-model-len, as tables and masks are made for it
 constexpr int32_t kUnknownLength = 2048;       // where neither the model nor its configuration says
-constexpr uint32_t kBlobVersion = 0x54524d36;  // of the blob; changes with its layout
+constexpr uint32_t kBlobVersion = 0x54524d37;  // of the blob; changes with its layout
 
 std::string read_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -54,7 +54,7 @@ void for_numbers(Terms& t, F&& f) {
   f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
   f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
   f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights),
-      f(t.activations), f(t.keeps_codes_of_tables), f(t.kv_dtype);
+      f(t.activations), f(t.bf16_tiles), f(t.keeps_codes_of_tables), f(t.kv_dtype);
   f(t.trace_events), f(t.processors), f(t.groups), f(t.machine_ranks), f(t.yields_cores);
 }
 
@@ -103,6 +103,7 @@ LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, boo
   terms.numerics = options.device.numerics;
   terms.weights = options.device.weights;
   terms.activations = options.device.activations;
+  terms.bf16_tiles = best_isa() >= Isa::kAvx512Amx;
   // A GPU multiplies in f32, unless something else is asked for, which keeps a model on the CPU.
   if (for_gpu && terms.activations == Activations::kAuto) terms.activations = Activations::kF32;
   terms.keeps_codes_of_tables = !for_gpu;
@@ -124,6 +125,7 @@ CompileOptions compile_options(const LaunchTerms& terms) {
   compile.page_size = terms.limits.page_size;
   compile.storage = {terms.weights, terms.threads};
   compile.activations = terms.activations;
+  compile.bf16_tiles = terms.bf16_tiles;
   compile.keeps_codes_of_tables = terms.keeps_codes_of_tables;
   compile.kv_dtype = terms.kv_dtype;
   compile.machine_ranks = terms.machine_ranks;

@@ -32,6 +32,7 @@ struct RunnerSetup {
   Link link = Link::kDirect;
   WeightPolicy weights = WeightPolicy::kExact;
   Activations activations = Activations::kAuto;
+  bool bf16_tiles = false;
   DType kv_dtype = DType::kF32;
   int32_t machine_ranks = 1;
   bool send_zeros = false;
@@ -49,6 +50,7 @@ inline Compiled compile(const DecoderModel& model, const RunnerSetup& s) {
   c.link = s.link;
   c.storage.policy = s.weights;
   c.activations = s.activations;
+  c.bf16_tiles = s.bf16_tiles;
   c.kv_dtype = s.kv_dtype;
   c.machine_ranks = s.machine_ranks;
   c.send_zeros = s.send_zeros;

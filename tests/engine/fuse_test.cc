@@ -107,6 +107,7 @@ struct FusedCase {
   TokenGraphOptions options;
   Activations activations = Activations::kAuto;
   DType kv = DType::kF32;
+  bool bf16_tiles = false;
 };
 class Fused : public ::testing::TestWithParam<FusedCase> {};
 TEST_P(Fused, GivesTheBitsOfPhasesApart) {
@@ -119,6 +120,7 @@ TEST_P(Fused, GivesTheBitsOfPhasesApart) {
   RunnerSetup setup;
   setup.activations = GetParam().activations;
   setup.kv_dtype = GetParam().kv;
+  setup.bf16_tiles = GetParam().bf16_tiles;
   setup.options.lockstep = true;
   const auto expected = run_greedy(*make_runner(apart, setup), prompt, 64, 3);
   for (const int32_t ranks : {1, 2, 4}) {
@@ -143,6 +145,8 @@ INSTANTIATE_TEST_SUITE_P(
                                 Activations::kAuto,
                                 DType::kF16},
                       FusedCase{"bf16_in_bf16", {.weight = DType::kBF16}, Activations::kBF16},
+                      FusedCase{
+                          "bf16_in_tiles", {.weight = DType::kBF16}, Activations::kBF16, DType::kF32, true},
                       FusedCase{"int8_in_int8", {.bits = 8}, Activations::kInt8},
                       FusedCase{"int4", {.bits = 4, .mlp_bias = true}, Activations::kF32}),
     [](const auto& test) { return std::string(test.param.name); });

@@ -64,7 +64,7 @@ TEST(MatMul, EqualsItsPlainTwinBitForBit) {
     }
     for (const Isa isa : isas()) {
       std::vector<float> out(expected.size(), NAN),
-          packed(static_cast<std::size_t>(p.m * simd::packed_row(p.k)));
+          packed(static_cast<std::size_t>(simd::packed_room(p.m, p.k)));
       simd::MatMul a;
       a.x = x.data();
       a.m = p.m, a.k = p.k, a.n = p.n;

@@ -35,9 +35,10 @@ float as_bf16(float v) {
   return static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8));
 }
 
+float flushed(float v) { return std::fabs(v) < 0x1p-126f ? std::copysign(0.f, v) : v; }
+
 // fma that takes denormals for zeros and gives none; whether a result is one is decided after rounding to 24 bits.
 float flushing_fma(float a, float b, float c) {
-  const auto flushed = [](float v) { return std::fabs(v) < 0x1p-126f ? std::copysign(0.f, v) : v; };
   a = flushed(a), b = flushed(b), c = flushed(c);
   const float sum = std::fma(a, b, c);
   const double wide = std::fma(static_cast<double>(a), b, c);
@@ -51,6 +52,24 @@ std::vector<float> plain_bf16(const Problem& p, const std::vector<float>& x, con
       const bool whole = k + 1 < end;  // else padded with zeros
       sum = whole ? flushing_fma(as_bf16(x[i * p.k + k + 1]), w[(k + 1) * p.n + j], sum) : sum + 0.f;
       sum = flushing_fma(as_bf16(x[i * p.k + k]), w[k * p.n + j], sum);
+    }
+    return sum;
+  });
+}
+
+// Intel SDM, volume 2, TDPBF16PS: even and odd ones of 32 apart, all three sums flushed.
+std::vector<float> plain_bf16_tiles(const Problem& p, const std::vector<float>& x,
+                                    const std::vector<float>& w) {
+  return by_slabs(p, [&](int64_t i, int64_t j, int32_t begin, int32_t end) {
+    float sum = 0;
+    for (int32_t k = begin; k < end; k += 32) {
+      float half[2] = {};
+      for (int32_t e = 0; e < 32; ++e) {
+        const bool is_there = k + e < end;  // else padded with zeros
+        half[e % 2] = flushing_fma(is_there ? as_bf16(x[i * p.k + k + e]) : 0,
+                                   is_there ? w[(k + e) * p.n + j] : 0, half[e % 2]);
+      }
+      sum = flushed(sum + flushed(half[0] + half[1]));
     }
     return sum;
   });
@@ -83,9 +102,10 @@ std::vector<float> plain_int8(const Problem& p, const std::vector<float>& x, con
 }
 
 // The problem in two calls, as rows are independent of each other's company; the epilogue adds a bias.
-std::vector<float> run(const Problem& p, Isa isa, const std::vector<float>& x, const std::byte* w) {
+std::vector<float> run(const Problem& p, Precision precision, Isa isa, const std::vector<float>& x,
+                       const std::byte* w) {
   std::vector<float> out(static_cast<std::size_t>(p.m * p.n), 7),
-      packed(static_cast<std::size_t>(p.m * simd::packed_row(p.k)));
+      packed(static_cast<std::size_t>(simd::packed_room(p.m, p.k)));
   simd::MatMul a;
   a.x = x.data();
   a.m = p.m, a.k = p.k, a.n = p.n;
@@ -95,23 +115,23 @@ std::vector<float> run(const Problem& p, Isa isa, const std::vector<float>& x, c
   a.last_panel = (p.n + p.panel - 1) / p.panel;
   for (const int64_t border : {p.m / 3, p.m}) {
     a.last_row = border;
-    const simd::Table& table = simd::table_of(isa);
-    if (a.first_row < border) (p.stored == DType::kBF16 ? table.matmul_bf16 : table.matmul_int8)(a);
+    if (a.first_row < border) simd::table_of(isa).product(precision)(a);
     a.first_row = border;
   }
   return out;
 }
 
-void expect_equal(const Problem& p, std::vector<float> expected, const std::vector<float>& x,
-                  const std::byte* w) {
+void expect_equal(const Problem& p, Precision precision, std::vector<float> expected,
+                  const std::vector<float>& x, const std::byte* w) {
   for (float& v : expected)
     if (std::isnan(v)) v = std::bit_cast<float>(0x7FC00000);  // the one that comes out
   for (const Isa isa : isas()) {
-    const std::vector<float> out = run(p, isa, x, w);
+    const std::vector<float> out = run(p, precision, isa, x, w);
     for (std::size_t i = 0; i < out.size(); ++i)
       ASSERT_EQ(bits_of_float(out[i]), bits_of_float(expected[i]))
           << out[i] << " for " << expected[i] << " at " << i << ", m " << p.m << " k " << p.k << " n " << p.n
-          << " block " << p.block << " " << name_of(p.stored) << " " << simd::table_of(isa).name;
+          << " block " << p.block << " " << name_of(p.stored) << " " << name_of(precision) << " "
+          << simd::table_of(isa).name;
   }
 }
 
@@ -163,7 +183,8 @@ TEST(Precisions, BF16EqualsItsDefinition) {
     auto x = random_floats(static_cast<std::size_t>(p.m * p.k), static_cast<uint32_t>(i));
     const Packed w =
         pack(p, random_floats(static_cast<std::size_t>(p.k * p.n), static_cast<uint32_t>(i) + 999));
-    expect_equal(p, plain_bf16(p, x, w.values), x, w.bytes.data());
+    expect_equal(p, Precision::kBF16, plain_bf16(p, x, w.values), x, w.bytes.data());
+    expect_equal(p, Precision::kBF16Tiles, plain_bf16_tiles(p, x, w.values), x, w.bytes.data());
   }
 }
 
@@ -177,7 +198,8 @@ TEST(Precisions, BF16FlushesDenormalsAndKeepsInfinitiesAndNaN) {
     for (float& v : x) v = hostile(random, any);
     for (float& v : numbers) v = hostile(random, any);
     const Packed w = pack(p, numbers);
-    expect_equal(p, plain_bf16(p, x, w.values), x, w.bytes.data());
+    expect_equal(p, Precision::kBF16, plain_bf16(p, x, w.values), x, w.bytes.data());
+    expect_equal(p, Precision::kBF16Tiles, plain_bf16_tiles(p, x, w.values), x, w.bytes.data());
   }
 }
 
@@ -196,7 +218,7 @@ TEST(Precisions, Int8EqualsItsDefinition) {
     const Packed w = pack_codes(p, static_cast<uint32_t>(i));
     if (i % 5 == 0)
       for (float& v : x) v = hostile(random, i % 10 == 0 && below(random, 20) == 0);
-    expect_equal(p, plain_int8(p, x, w), x, w.bytes.data());
+    expect_equal(p, Precision::kInt8, plain_int8(p, x, w), x, w.bytes.data());
   }
 }
 
@@ -212,7 +234,7 @@ TEST(Precisions, Int8SumsTheLargestIntegersExactly) {
       std::fill(w.bytes.begin() + b * unit + 5 * p.panel, w.bytes.begin() + (b + 1) * unit, std::byte{0xFF});
     }
     w.codes.assign(w.codes.size(), stored == DType::kU4 ? 15 : 255);
-    expect_equal(p, plain_int8(p, x, w), x, w.bytes.data());
+    expect_equal(p, Precision::kInt8, plain_int8(p, x, w), x, w.bytes.data());
   }
 }
 
@@ -223,7 +245,7 @@ TEST(Precisions, Int8ShowsWhatItCannotQuantize) {
   x[64 + 3] = -INFINITY;
   const Packed w = pack_codes(p, 9);
   for (const Isa isa : isas()) {
-    const std::vector<float> out = run(p, isa, x, w.bytes.data());
+    const std::vector<float> out = run(p, Precision::kInt8, isa, x, w.bytes.data());
     for (int64_t i = 0; i < p.m * p.n; ++i) EXPECT_EQ(std::isnan(out[i]), i / p.n == 1) << i;
   }
 }

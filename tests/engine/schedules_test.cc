@@ -33,15 +33,17 @@ DecoderModel small_model(int32_t which) {
     o.hidden = o.intermediate = 32;
     o.head_dim = 8;
     if (which == 3) o.bits = 4, o.block = 16;
-    if (which == 4) o.weight = DType::kBF16;
+    if (which >= 4) o.weight = DType::kBF16;
   }
   return which == 1 ? gpt2_tokens(o) : llama_tokens(o);
 }
 
 RunnerSetup small_setup(int32_t which) {
   RunnerSetup s;
-  s.kv_dtype = std::array{DType::kF32, DType::kI8, DType::kF16, DType::kF8E4M3, DType::kBF16}[which];
-  s.activations = which == 3 ? Activations::kInt8 : which == 4 ? Activations::kBF16 : Activations::kAuto;
+  s.kv_dtype =
+      std::array{DType::kF32, DType::kI8, DType::kF16, DType::kF8E4M3, DType::kBF16, DType::kF32}[which];
+  s.activations = which == 3 ? Activations::kInt8 : which >= 4 ? Activations::kBF16 : Activations::kAuto;
+  s.bf16_tiles = which == 5;
   s.max_tokens = 48;
   s.max_rows = 12;
   s.max_slots = 6;
@@ -106,7 +108,7 @@ Configuration configuration(int32_t which, int32_t number, uint32_t random) {
 class Schedules : public ::testing::TestWithParam<int32_t> {};
 
 TEST_P(Schedules, ChangeNoBit) {
-  const int32_t each = rounds(8, 56), configurations = is_sanitized() ? 12 : 36;  // of 5 models
+  const int32_t each = rounds(8, 56), configurations = is_sanitized() ? 12 : 36;  // of 6 models
   const DecoderModel model = small_model(GetParam());
   const std::vector<Job> jobs = jobs_of(model, GetParam());
   std::mt19937 random(static_cast<uint32_t>(GetParam()) + 1);
@@ -122,7 +124,7 @@ TEST_P(Schedules, ChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Schedules, ::testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Models, Schedules, ::testing::Range(0, 6));
 
 }  // namespace
 }  // namespace ark::test

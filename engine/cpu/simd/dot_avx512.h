@@ -56,6 +56,33 @@ inline void join_bytes(const __m512i* rows, __m512i* words) {
   words[3] = _mm512_unpackhi_epi16(high01, high23);
 }
 
+// A word holds four k of a column. Of 8 bits: two stored rows of pairs, k in order. Of 4 bits: four rows, whose low
+// halves make one word, whose high halves the next: k = 0, 2, 4, 6 and 1, 3, 5, 7.
+template <bool kNibbles>
+struct StoredCodes : StoredRows {
+  static constexpr int kGroups = kNibbles ? 2 : 1;
+  static int64_t words_of(int64_t block) { return kNibbles ? (block + 7) / 8 * 2 : (block + 3) / 4; }
+  void get(int64_t group, int, __m512i (*to)[4]) const {
+    if constexpr (kNibbles)
+      split_nibbles(2 * group, to);
+    else
+      join_pairs(at(2 * group), at(2 * group + 1), *to);
+  }
+  void split_nibbles(int64_t first_row, __m512i (*to)[4]) const {
+    // Four columns at a time from sixteen at a lane's stride, so that joining lane by lane leaves them in order.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i rows[4], both[4];
+    for (int i = 0; i < 4; ++i)
+      rows[i] = _mm512_permutexvar_epi32(order, _mm512_loadu_si512(at(first_row + i)));
+    join_bytes(rows, both);
+    const __m512i low = _mm512_set1_epi8(15);
+    for (int v = 0; v < 4; ++v) {
+      to[0][v] = _mm512_and_si512(both[v], low);
+      to[1][v] = _mm512_and_si512(_mm512_srli_epi16(both[v], 4), low);
+    }
+  }
+};
+
 // Words as they lie in a piece that is joined.
 struct JoinedWords {
   static constexpr int kGroups = 1;

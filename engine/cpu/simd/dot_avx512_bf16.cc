@@ -32,11 +32,11 @@ class BF16Pieces {
  public:
   using Vec = Avx512;
   struct Mode {};
-  static constexpr int kFewRows = kFewDotRows, kBlocks = kDotBlocks;
+  static constexpr int kFewRows = kFewDotRows, kBlocks = kDotBlocks, kUnit = 2;
   BF16Pieces(const MatMul& a, int64_t p, int stripe)
       : w_(a.w + (p * a.k * a.panel + stripe) * 2), stored_{{nullptr, a.panel * int64_t{2}, 0}} {}
 
-  // As pack_pairs() of rounded_to_bf16().
+  // As pack_units<2>() of rounded_to_bf16().
   static void pack(const MatMul& a, const Block& block, float* to) {
     const float* x = a.x + block.row * a.k;
     for (int32_t slab = 0; slab < a.slab_count; ++slab) {

@@ -68,39 +68,13 @@ struct CodeDots {
   }
 };
 
-// A word holds four k of a column. Of 8 bits: two stored rows of pairs, k in order. Of 4 bits: four rows, whose low
-// halves make one word, whose high halves the next: k = 0, 2, 4, 6 and 1, 3, 5, 7.
-template <bool kNibbles>
-struct StoredCodes : StoredRows {
-  static constexpr int kGroups = kNibbles ? 2 : 1;
-  void get(int64_t group, int, __m512i (*to)[4]) const {
-    if constexpr (kNibbles)
-      split_nibbles(2 * group, to);
-    else
-      join_pairs(at(2 * group), at(2 * group + 1), *to);
-  }
-  void split_nibbles(int64_t first_row, __m512i (*to)[4]) const {
-    // Four columns at a time from sixteen at a lane's stride, so that joining lane by lane leaves them in order.
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512i rows[4], both[4];
-    for (int i = 0; i < 4; ++i)
-      rows[i] = _mm512_permutexvar_epi32(order, _mm512_loadu_si512(at(first_row + i)));
-    join_bytes(rows, both);
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int v = 0; v < 4; ++v) {
-      to[0][v] = _mm512_and_si512(both[v], low);
-      to[1][v] = _mm512_and_si512(_mm512_srli_epi16(both[v], 4), low);
-    }
-  }
-};
-
 template <class Q>
 class CodePieces {
  public:
   using Vec = Avx512;
   static constexpr int kLines = Q::kCodec.bits / 2;
   struct Mode {};
-  static constexpr int kFewRows = kFewDotRows, kBlocks = kDotBlocks;
+  static constexpr int kFewRows = kFewDotRows, kBlocks = kDotBlocks, kUnit = 2;
   static constexpr bool kNibbles = Q::kCodec.bits == 4;
   CodePieces(const MatMul& a, int64_t p, int stripe)
       : block_(a.block),
@@ -111,9 +85,8 @@ class CodePieces {
         stripe_(stripe),
         stored_{{nullptr, a.panel * Q::kCodec.pair_bytes(), a.block / 2}} {}
 
-  static int64_t words_of(int64_t block) { return kNibbles ? (block + 7) / 8 * 2 : (block + 3) / 4; }
   static void pack(const MatMul& a, const Block& block, float* to) {
-    const int64_t words = words_of(a.block);
+    const int64_t words = StoredCodes<kNibbles>::words_of(a.block);
     const auto make = [&](const int32_t* q, float* made) {
       int8_t bytes[kMaxPanelBlock];
       for (int64_t i = 0; i < words * 4; i += 4) {
@@ -130,7 +103,8 @@ class CodePieces {
     }
   }
   int64_t piece(int blocks) const {
-    return blocks > kBlocksOfShortPiece ? kLongPiece / 4 / words_of(block_) * block_ : block_;
+    return blocks > kBlocksOfShortPiece ? kLongPiece / 4 / StoredCodes<kNibbles>::words_of(block_) * block_
+                                        : block_;
   }
   void go(int64_t k, int64_t n, bool fetches) {
     unit_ = k / block_;
@@ -147,7 +121,8 @@ class CodePieces {
     StoredCodes<kNibbles> unit = stored_;
     __m512i(*to)[4] = words_;
     for (int64_t u = 0; u < units_; ++u, unit.first += unit_bytes_) {
-      for (int64_t g = 0; g < words_of(block_); g += unit.kGroups, to += unit.kGroups) {
+      for (int64_t g = 0; g < StoredCodes<kNibbles>::words_of(block_);
+           g += unit.kGroups, to += unit.kGroups) {
         if (fetches) fetch(unit.ahead() + g * kLines * 64, kLines * unit.kGroups);
         unit.get(g, 0, to);
       }
@@ -167,7 +142,7 @@ class CodePieces {
  private:
   // Where all columns' zeros are one number, sums begin without them.
   void find_starts(const Block& block) {
-    const int64_t words = words_of(block_), step = (words + 2) * block.rows;
+    const int64_t words = StoredCodes<kNibbles>::words_of(block_), step = (words + 2) * block.rows;
     const float* x_sums = block.packed + (unit_ + 1) * step - block.rows;
     const uint8_t* zeros = others_;
     for (int64_t u = 0; u < units_; ++u, x_sums += step, zeros += unit_bytes_) {
@@ -181,7 +156,7 @@ class CodePieces {
   }
   template <bool kStarts, int kLeast>
   void run(const Block& block, float (*sums)[kStripe]) {
-    const int64_t words = words_of(block_), step = (words + 2) * block.rows;
+    const int64_t words = StoredCodes<kNibbles>::words_of(block_), step = (words + 2) * block.rows;
     const float* x = block.packed + unit_ * step;
     using Dots = CodeDots<Q::kCodec.bits, kStarts>;
     const Dots dots{x + words * block.rows, block.rows, step, terms_, scales_, others_, unit_bytes_, starts_};

@@ -23,6 +23,8 @@ inline uint16_t rounded_to_bf16(float x) {
   return static_cast<uint16_t>((size > 0x7F800000 ? bits | 0x00400000 : finite) >> 16);
 }
 
+inline float through_bf16(float x) { return std::bit_cast<float>(uint32_t{rounded_to_bf16(x)} << 16); }
+
 // Integers q of n numbers, and s: x is about q * s. s = max|x| / 127; q = x * (127 / max|x|), each step rounded to
 // nearest even. Blocks below 2^-100 are zero. Where the largest is infinite or NaN, q is 0 and s is that: any product
 // with it is NaN.
@@ -40,16 +42,16 @@ inline float quantize(const float* x, int64_t n, int32_t* q) {
   return largest / 127;
 }
 
-// Rows of x in pairs along k that start with each slab, the last of an odd slab padded with a zero, as [k][rows] of
-// `words` 32-bit words a pair, which `make(x, n, to)` makes of n numbers of a row.
-template <int kWords, class Make>
-void pack_pairs(const MatMul& a, const Block& block, float* to, Make make) {
+// Rows of x in units of kUnit along k that start with each slab, its last one padded, as [k][rows] of the numbers that
+// `make(x, n, to)` makes of n numbers of a row.
+template <int kUnit, class Make>
+void pack_units(const MatMul& a, const Block& block, float* to, Make make) {
   constexpr int64_t kMost = 256;
-  float words[16][kMost / 2 * kWords];
+  float words[16][kMost];
   for (int32_t slab = 0; slab < a.slab_count; ++slab) {
     for (int64_t k = a.slabs[slab], n; k < a.slabs[slab + 1]; k += n) {
       n = std::min(kMost, a.slabs[slab + 1] - k);
-      const int64_t count = (n + 1) / 2 * kWords;
+      const int64_t count = (n + kUnit - 1) / kUnit * kUnit;
       for (int r = 0; r < block.rows; ++r) make(a.x + (block.row + r) * a.k + k, n, words[r]);
       pack_rows(words[0], std::size(words[0]), block.rows, count, to);
       to += count * block.rows;
@@ -85,7 +87,8 @@ void pack_block(const MatMul& a, const Block& block, int64_t k, int64_t words, f
 //   piece(blocks)           rows of k of a piece at most, for so many
 //   go(k, n, fetches)       to rows [k, k + n) of one slab
 //   load()                  them, for several add()
-//   add(block, at, sums)    their products; `at`: rows of k before them, those of slabs rounded up to pairs
+//   kUnit                   rows of k that x is packed by, from each slab's begin
+//   add(block, at, sums)    their products; `at`: rows of k before them, those of slabs rounded up to units
 template <class D>
 void multiply_dot_stripe(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe,
                          bool fetches) {
@@ -99,7 +102,8 @@ void multiply_dot_stripe(const MatMul& a, const Block* blocks, int count, int64_
       std::memset(sums[b].at[0], 0, sizeof sums[b].at[0][0] * static_cast<std::size_t>(blocks[b].rows));
     {
       [[maybe_unused]] const typename D::Mode mode;
-      for (int64_t k = a.slabs[slab], n; k < a.slabs[slab + 1]; k += n, at += (n + 1) / 2 * 2) {
+      for (int64_t k = a.slabs[slab], n; k < a.slabs[slab + 1];
+           k += n, at += (n + D::kUnit - 1) / D::kUnit * D::kUnit) {
         n = std::min<int64_t>(dot.piece(count), a.slabs[slab + 1] - k);
         dot.go(k, n, fetches);
         if (loads) dot.load();
@@ -143,16 +147,15 @@ class BF16Chains {
  public:
   using Vec = T;
   using Mode = FlushDenormals;
-  static constexpr int kFewRows = 0, kBlocks = kGroup;
+  static constexpr int kFewRows = 0, kBlocks = kGroup, kUnit = 2;
   BF16Chains(const MatMul& a, int64_t p, int stripe)
       : w_(reinterpret_cast<const uint16_t*>(a.w) + p * a.k * a.panel + stripe), panel_(a.panel) {}
 
-  static float widened(float x) { return std::bit_cast<float>(uint32_t{rounded_to_bf16(x)} << 16); }
   static void pack(const MatMul& a, const Block& block, float* to) {
-    pack_pairs<2>(a, block, to, [](const float* x, int64_t n, float* pair) {
+    pack_units<kUnit>(a, block, to, [](const float* x, int64_t n, float* pair) {
       for (int64_t i = 0; i < n; i += 2, pair += 2) {
-        pair[0] = i + 1 < n ? widened(x[i + 1]) : 0;
-        pair[1] = widened(x[i]);
+        pair[0] = i + 1 < n ? through_bf16(x[i + 1]) : 0;
+        pair[1] = through_bf16(x[i]);
       }
     });
   }
@@ -174,12 +177,60 @@ class BF16Chains {
   alignas(64) float numbers_[kPiece][kStripe];
 };
 
+// As a tile's instruction: of each 32 rows of k from the slab's begin, padded with zeros, the even ones as one chain,
+// the odd ones as another, their sum added to what there is.
+template <class T>
+class BF16TileChains {
+ public:
+  using Vec = T;
+  using Mode = FlushDenormals;
+  static constexpr int kFewRows = 0, kBlocks = kGroup, kUnit = 32, kHalf = kUnit / 2;
+  BF16TileChains(const MatMul& a, int64_t p, int stripe)
+      : w_(reinterpret_cast<const uint16_t*>(a.w) + p * a.k * a.panel + stripe), panel_(a.panel) {}
+
+  static int place(int64_t i) { return static_cast<int>(i / 2 + i % 2 * kHalf); }
+  static void pack(const MatMul& a, const Block& block, float* to) {
+    pack_units<kUnit>(a, block, to, [](const float* x, int64_t n, float* unit) {
+      for (; n > 0; n -= kUnit, x += kUnit, unit += kUnit) {
+        for (int64_t i = 0; i < kUnit; ++i) unit[place(i)] = i < n ? through_bf16(x[i]) : 0;
+      }
+    });
+  }
+  static int64_t piece(int) { return kUnit; }
+  void go(int64_t k, int64_t n, bool) { k_ = k, n_ = n; }
+  void load() {
+    for (int64_t i = 0; i < kUnit; ++i) {
+      for (int c = 0; c < kStripe; c += 16)
+        T::store(numbers_[place(i)] + c, i < n_ ? T::load_bf16(w_ + (k_ + i) * panel_ + c) : T::zero());
+    }
+  }
+  void add(const Block& block, int64_t at, float (*sums)[kStripe]) {
+    alignas(64) float even[T::kMaxRows][kStripe], odd[T::kMaxRows][kStripe];
+    const auto half = [&](int first, float(*to)[kStripe]) {
+      multiply_block<T, F32Weights>(block,
+                                    {numbers_[first], kStripe, at + first, kHalf, kStripe, true, false}, to);
+    };
+    half(0, even);
+    half(kHalf, odd);
+    for (int r = 0; r < block.rows; ++r) {
+      for (int c = 0; c < kStripe; c += 16)
+        T::store(sums[r] + c,
+                 T::add(T::load(sums[r] + c), T::add(T::load(even[r] + c), T::load(odd[r] + c))));
+    }
+  }
+
+ private:
+  const uint16_t* w_;
+  int64_t panel_, k_ = 0, n_ = 0;
+  alignas(64) float numbers_[kUnit][kStripe];
+};
+
 template <class T, class Q>
 class Int8Chains {
  public:
   using Vec = T;
   struct Mode {};
-  static constexpr int kFewRows = 0, kBlocks = kGroup;
+  static constexpr int kFewRows = 0, kBlocks = kGroup, kUnit = 2;
   Int8Chains(const MatMul& a, int64_t p, int stripe)
       : block_(a.block),
         panel_(a.panel),
@@ -242,6 +293,10 @@ class Int8Chains {
 template <class T>
 void matmul_bf16(const MatMul& a) {
   multiply_dots<BF16Chains<T>>(a);
+}
+template <class T>
+void matmul_bf16_tiles(const MatMul& a) {
+  multiply_dots<BF16TileChains<T>>(a);
 }
 template <class T>
 void matmul_int8(const MatMul& a) {

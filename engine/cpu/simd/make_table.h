@@ -12,8 +12,9 @@ namespace {
 
 template <class T>
 constexpr Table make_table(Isa isa, const char* name) {
-  return {isa,          name,    matmul<T>,    matmul_bf16<T>, matmul_int8<T>,
-          attention<T>, norm<T>, pointwise<T>, add_parts<T>,   argmax<T>};
+  return {
+      isa,     name,         matmul<T>,    matmul_bf16<T>, matmul_bf16_tiles<T>, matmul_int8<T>, attention<T>,
+      norm<T>, pointwise<T>, add_parts<T>, argmax<T>};
 }
 
 }  // namespace

@@ -163,13 +163,28 @@ void end_slab(Sums<R>& sums, int32_t slab, bool is_last, int rows, int width) {
 template <class T, bool kOneNaN = false>
 void finish_rows(const MatMul& a, const Block& block, int64_t column, int width,
                  const float (*sums)[kStripe]) {
+  const auto sum = [&](int r, int c) {
+    const typename T::V v = T::load(sums[r] + c);
+    return kOneNaN ? T::select(T::is_nan(v), T::set(std::bit_cast<float>(0x7FC00000)), v) : v;
+  };
+  const bool is_short = (a.epilogue.bits & ~uint32_t{kEpilogueResidual}) == 0 && column + width <= a.n;
   for (int r = 0; r < block.rows; ++r) {
+    const int64_t start = (block.row + r) * a.n;
+    if (is_short) {
+      const float* const residual =
+          a.epilogue.bits & kEpilogueResidual ? a.epilogue.residual + start + column : nullptr;
+      const float* const factor = a.epilogue.factor ? a.epilogue.factor + start + column : nullptr;
+      for (int c = 0; c < width; c += 16) {
+        typename T::V v = sum(r, c);
+        if (residual) v = T::add(v, T::load(residual + c));
+        if (factor) v = T::mul(T::load(factor + c), v);
+        T::store(a.out + start + column + c, v);
+      }
+      continue;
+    }
     for (int c = 0; c < width; c += 16) {
       const int lanes = static_cast<int>(std::min<int64_t>(16, a.n - column - c));
-      if (lanes <= 0) continue;
-      typename T::V v = T::load(sums[r] + c);
-      if constexpr (kOneNaN) v = T::select(T::is_nan(v), T::set(std::bit_cast<float>(0x7FC00000)), v);
-      finish<T>(v, a.epilogue, column + c, (block.row + r) * a.n, a.out, lanes);
+      if (lanes > 0) finish<T>(sum(r, c), a.epilogue, column + c, start, a.out, lanes);
     }
   }
 }
@@ -230,15 +245,17 @@ inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t k, f
   }
 }
 
-// Splits the rows into blocks of equal size as far as possible: 13 rows are 7 + 6, not 12 + 1; each takes `row_size`
-// floats a row where `pack` lays it. `multiply_stripe`: what one stripe of one panel does, for up to kBlocks blocks.
-template <int kBlocks = kGroup, class Pack, class Stripe>
+// Splits the rows into blocks of equal size as far as possible: 13 rows are 7 + 6, not 12 + 1; or with kWhole into
+// whole ones and what is left. Each takes `row_size` floats a row where `pack` lays it. `multiply_stripe`: what one
+// stripe of one panel does, for up to kBlocks blocks.
+template <int kBlocks = kGroup, bool kWhole = false, class Pack, class Stripe>
 void multiply_packed(const MatMul& a, int64_t most_rows, int64_t row_size, Pack pack,
                      Stripe multiply_stripe) {
   const int64_t rows = a.last_row - a.first_row;
   const int64_t blocks = (rows + most_rows - 1) / most_rows;
   const auto block_at = [&](int64_t b) {
-    const int64_t from = rows * b / blocks, to = rows * (b + 1) / blocks;
+    const int64_t from = kWhole ? b * most_rows : rows * b / blocks,
+                  to = kWhole ? std::min(from + most_rows, rows) : rows * (b + 1) / blocks;
     const float* packed = row_size > 0 ? a.packed + from * row_size : a.x + a.first_row * a.k;
     return Block{packed, a.first_row + from, static_cast<int>(to - from)};
   };

@@ -1,6 +1,7 @@
 // The vector kernels as function pointers, one table per instruction set. All tables give the same bits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/dtype.h"
@@ -33,13 +34,17 @@ struct MatMul {
   float* out = nullptr;  // [m, n]
   // What to compute: rows [first_row, last_row) of the columns of panels [first_panel, last_panel).
   int64_t first_row = 0, last_row = 0, first_panel = 0, last_panel = 0;
-  float* packed = nullptr;  // room for last_row - first_row rows of packed_row(k) floats
+  float* packed = nullptr;  // room of packed_room(last_row - first_row, k) floats
   // An earlier product of the same rows has filled it: only w, epilogue and out differ.
   bool is_packed = false;
 };
 
-// Of x as any precision packs it: blocks of 8 at least with their scales, the last of them and slabs padded.
+// Of x as any precision but tiles packs it: blocks of 8 at least with their scales, the last of them and slabs padded.
 constexpr int64_t packed_row(int64_t k) { return k + k / 4 + 160; }
+// Tiles have sixteen rows, and pad each of 64 slabs to 32 numbers of bf16.
+constexpr int64_t packed_room(int64_t rows, int64_t k) {
+  return (rows + 15) / 16 * 16 * std::max(packed_row(k), (k + 1) / 2 + 64 * 16);
+}
 
 // Some consecutive pages of keys and values of one KV head against some query rows, online softmax.
 struct AttentionRows {
@@ -83,8 +88,10 @@ struct Table {
   Isa isa;
   const char* name;
   void (*matmul)(const MatMul&);  // one FMA chain of f32 a slab
-  // The same in Precision::kBF16 and kInt8 (engine/program/program.h), for weights of such; panel: a multiple of 64.
+  // The same in Precision::kBF16, kBF16Tiles and kInt8 (engine/program/program.h), for weights of such; panel: a
+  // multiple of 64.
   void (*matmul_bf16)(const MatMul&);
+  void (*matmul_bf16_tiles)(const MatMul&);
   void (*matmul_int8)(const MatMul&);
   void (*attention)(const AttentionRows&);
   void (*norm)(const Norm&);
@@ -95,6 +102,20 @@ struct Table {
   void (*add_parts)(const float* const* parts, int count, const Epilogue& epilogue, float* out, int64_t n);
   // Index of the largest element, the lowest among equals; NaN counts as smallest.
   int64_t (*argmax)(const float* x, int64_t n);
+
+  auto product(Precision precision) const {
+    switch (precision) {
+      case Precision::kBF16:
+        return matmul_bf16;
+      case Precision::kBF16Tiles:
+        return matmul_bf16_tiles;
+      case Precision::kInt8:
+        return matmul_int8;
+      case Precision::kF32:
+        break;
+    }
+    return matmul;
+  }
 };
 
 const Table& table_of(Isa isa);

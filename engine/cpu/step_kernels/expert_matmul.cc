@@ -67,7 +67,7 @@ int64_t scratch(const PhaseLimits& limits) {
   const Experts e(limits.operands, *limits.variant);
   const int64_t tokens = std::min(e.tokens, kTokens), rows = std::min(tokens * e.slots, kRows);
   return scratch_of<int32_t>(std::ssize(e.weights) + 1) + scratch_of<int32_t>(tokens * e.slots) +
-         scratch_of<float>(rows * e.k) + scratch_of<float>(rows * simd::packed_row(e.k)) +
+         scratch_of<float>(rows * e.k) + scratch_of<float>(simd::packed_room(rows, e.k)) +
          scratch_of<float>(rows * kColumns) +
          (e.shares.present() ? scratch_of<float>(e.slabs * tokens * kColumns) : 0);
 }
@@ -80,7 +80,7 @@ class Product {
     room_.order = {call.scratch->take<int32_t>(std::ssize(e_.weights) + 1),
                    call.scratch->take<int32_t>(tokens_ * e_.slots)};
     room_.gathered = call.scratch->take<float>(rows * e_.k);
-    room_.packed = call.scratch->take<float>(rows * simd::packed_row(e_.k));
+    room_.packed = call.scratch->take<float>(simd::packed_room(rows, e_.k));
     room_.products = call.scratch->take<float>(rows * kColumns);
     room_.sums = e_.shares.present() ? call.scratch->take<float>(e_.slabs * tokens_ * kColumns) : nullptr;
   }

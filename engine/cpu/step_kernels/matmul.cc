@@ -7,32 +7,42 @@
 namespace ark {
 namespace {
 
-// Rows of x that are packed at a time: as many as stay in the second-level cache beside a panel.
-constexpr int64_t kPackedRows = 4 * kMatMulRows;
+// Rows of x that are packed at a time: as many as stay in the second-level cache beside a panel. With tiles a panel's
+// words take as long to join as 100 rows to multiply, and there the cache is larger.
+int64_t packed_rows(Isa isa, Precision precision) {
+  return (isa >= Isa::kAvx512Amx && precision != Precision::kF32 ? 16 : 4) * kMatMulRows;
+}
 
 int64_t rows_of(const TensorView& x) { return outer_size(x, x.rank - 1); }
 
 int64_t scratch(const PhaseLimits& limits) {
   const TensorView& x = limits.operands[0];
-  return scratch_of<float>(std::min(rows_of(x), kPackedRows) * simd::packed_row(last_dim(x)));
+  const int64_t most = packed_rows(best_isa(), limits.variant->precision);
+  return scratch_of<float>(simd::packed_room(std::min(rows_of(x), most), last_dim(x)));
 }
 
 // Tiles are ordered by panel, then rows: whole panels in the middle of the range, single tiles at its ends.
 struct Tiles {
   std::span<simd::MatMul> products;  // of the same rows, one after the other
   void (*multiply)(const simd::MatMul&);
-  int64_t blocks;
+  int64_t blocks, packed_rows;
 
   void run(int64_t first_block, int64_t last_block, int64_t first_panel, int64_t last_panel) {
     if (first_panel >= last_panel) return;
     const int64_t end = std::min(last_block * kMatMulRows, products[0].m);
-    for (int64_t row = first_block * kMatMulRows; row < end; row += kPackedRows) {
-      for (simd::MatMul& m : products) {
-        m.first_panel = first_panel;
-        m.last_panel = last_panel;
-        m.first_row = row;
-        m.last_row = std::min(row + kPackedRows, end);
-        multiply(m);
+    for (int64_t row = first_block * kMatMulRows; row < end; row += packed_rows) {
+      // A second product of many rows finds the first one's results in the cache.
+      const bool by_panel = products.size() > 1 && end - row > kMatMulRows;
+      const int64_t step = by_panel ? 1 : last_panel - first_panel;
+      for (int64_t panel = first_panel; panel < last_panel; panel += step) {
+        for (simd::MatMul& m : products) {
+          m.first_panel = panel;
+          m.last_panel = panel + step;
+          m.first_row = row;
+          m.last_row = std::min(row + packed_rows, end);
+          m.is_packed = panel > first_panel || &m != &products[0];
+          multiply(m);
+        }
       }
     }
   }
@@ -59,17 +69,11 @@ simd::MatMul product(const PhaseCall& call, const TensorView& w, const TensorVie
 void run_all(const PhaseCall& call, std::span<simd::MatMul> products) {
   const int64_t m = products[0].m, blocks = (m + kMatMulRows - 1) / kMatMulRows;
   if (blocks == 0) return;
-  float* packed = call.scratch->take<float>(std::min(m, kPackedRows) * simd::packed_row(products[0].k));
-  for (simd::MatMul& each : products) {
-    each.packed = packed;
-    each.is_packed = &each != &products[0];
-  }
   const Precision precision = call.variant->precision;
-  Tiles tiles{products,
-              precision == Precision::kBF16   ? call.simd->matmul_bf16
-              : precision == Precision::kInt8 ? call.simd->matmul_int8
-                                              : call.simd->matmul,
-              blocks};
+  const int64_t most = packed_rows(call.simd->isa, precision);
+  float* packed = call.scratch->take<float>(simd::packed_room(std::min(m, most), products[0].k));
+  for (simd::MatMul& each : products) each.packed = packed;
+  Tiles tiles{products, call.simd->product(precision), blocks, most};
   const int64_t first = call.first / blocks, last = call.last / blocks;  // panels
   if (first == last) return tiles.run(call.first % blocks, call.last % blocks, first, first + 1);
   if (call.first % blocks) tiles.run(call.first % blocks, blocks, first, first + 1);

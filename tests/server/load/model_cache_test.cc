@@ -117,7 +117,7 @@ TEST_P(ModelCacheOf, GivesBackProgramsFactsAndWeights) {
 }
 
 TEST_P(ModelCacheOf, TermsAreInTheKey) {
-  std::vector<LaunchTerms> all(9, terms_with(1));
+  std::vector<LaunchTerms> all(10, terms_with(1));
   all[1].ranks = 2;
   all[2].table_length = 77;
   all[3].limits.max_tokens = 65;
@@ -126,6 +126,7 @@ TEST_P(ModelCacheOf, TermsAreInTheKey) {
   all[6].weights = WeightPolicy::kF32;
   all[7].activations = Activations::kF32;
   all[8].plan = "program";
+  all[9].bf16_tiles = !all[0].bf16_tiles;
   std::set<std::string> keys;
   for (const LaunchTerms& terms : all) keys.insert(ModelCache(disk_, file_, terms).model_entry());
   keys.insert(ModelCache(disk_, file_.parent_path() / "other.onnx", all[0]).model_entry());
