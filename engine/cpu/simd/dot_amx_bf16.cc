@@ -34,8 +34,8 @@ void pack(const MatMul& a, const Block& block, float* to) {
 }
 
 // A piece of a stripe of the weight: of each half of its columns by chunks two tiles of words, one after the other, as
-// they are read. So long that half of it stays in the first-level cache while all rows of x pass by.
-constexpr int64_t kPieceRows = 320;
+// they are read. So long that it stays in the first-level cache beside two blocks of x while all of these pass by.
+constexpr int64_t kPieceRows = 160;
 struct JoinedPiece {
   alignas(64) __m512i words[2][kPieceRows / kChunk][2][kTileRows];
 
@@ -111,6 +111,20 @@ void end(float* a, float* b, float* c, float* d) {
   store_tile<0>(a, kStride), store_tile<1>(b, kStride), store_tile<2>(c, kStride), store_tile<3>(d, kStride);
 }
 
+// Fetches a range into the second-level cache, in so many turns.
+class Fetcher {
+ public:
+  Fetcher(const void* from, int64_t bytes, int64_t turns)
+      : at_(static_cast<const char*>(from)), end_(at_ + bytes), step_(bytes / turns + 64) {}
+  void turn() {
+    for (const char* const end = std::min(at_ + step_, end_); at_ < end; at_ += 64) Avx512::prefetch_l2(at_);
+  }
+
+ private:
+  const char *at_, *end_;
+  int64_t step_;
+};
+
 // One stripe of one panel for some blocks of rows.
 void multiply_tiles(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe, bool fetches) {
   Sums<kTileRows> sums[kTileBlocks];
@@ -120,6 +134,7 @@ void multiply_tiles(const MatMul& a, const Block* blocks, int count, int64_t p, 
   int64_t at = 0;  // chunks before the piece
   for (int32_t slab = 0; slab < a.slab_count; ++slab) {
     const int64_t first = a.slabs[slab], last = a.slabs[slab + 1];
+    const bool is_last = slab + 1 == a.slab_count;
     // As long as each other, of whole chunks; short where nothing is read twice.
     const int64_t limit = count == 1 ? kPiece : kPieceRows,
                   pieces = std::max<int64_t>(1, (last - first + limit - 1) / limit),
@@ -130,33 +145,38 @@ void multiply_tiles(const MatMul& a, const Block* blocks, int count, int64_t p, 
       const bool opens = k == first, closes = k + n == last;
       stored.first = w + k * stored.stride;
       stored.count = n;
-      piece.load(stored, chunks, fetches);
+      piece.load(stored, chunks, fetches && count == 1);
       const auto x = [&](int b) { return blocks[b].packed + at * (kTileBytes / 4); };
-      const int pairs = count / 2;
-      for (int half = 0; half < 2; ++half) {
-        for (int pair = 0; pair < pairs; ++pair) {
-          float *upper = sums[2 * pair].at[0][0] + half * 32,
-                *lower = sums[2 * pair + 1].at[0][0] + half * 32;
+      const auto close = [&](int b) {
+        if (!closes) return;
+        end_slab<Avx512>(sums[b], slab, is_last, blocks[b].rows, kStripe);
+        if (!is_last) return;
+        order_columns(blocks[b].rows, sums[b].at[0]);
+        finish_rows<Avx512, true>(a, blocks[b], p * a.panel + stripe, kStripe, sums[b].at[0]);
+      };
+      // What is joined next, which mostly follows.
+      Fetcher next(stored.first + n * stored.stride, fetches ? most * stored.stride : 0, (count + 1) / 2);
+      int b = 0;
+      for (; b + 1 < count; b += 2) {
+        next.turn();
+        for (int half = 0; half < 2; ++half) {
+          float *upper = sums[b].at[0][0] + half * 32, *lower = sums[b + 1].at[0][0] + half * 32;
           begin(upper, upper + 16, lower, lower + 16, opens);
-          add_two(x(2 * pair), x(2 * pair + 1), piece.words[half], chunks);
+          add_two(x(b), x(b + 1), piece.words[half], chunks);
           end(upper, upper + 16, lower, lower + 16);
         }
+        close(b), close(b + 1);
       }
-      if (count % 2 != 0) {
-        float* all = sums[count - 1].at[0][0];
+      if (b < count) {
+        float* all = sums[b].at[0][0];
         // Alone it keeps its sums where they are until the slab ends.
-        if (pairs > 0 || opens) begin(all, all + 16, all + 32, all + 48, opens);
-        add_stripe(x(count - 1), piece, chunks);
-        if (pairs > 0 || closes) end(all, all + 16, all + 32, all + 48);
+        if (count > 1 || opens) begin(all, all + 16, all + 32, all + 48, opens);
+        add_stripe(x(b), piece, chunks);
+        if (count > 1 || closes) end(all, all + 16, all + 32, all + 48);
+        close(b);
       }
       k += n, at += chunks;
     } while (k < last);
-    for (int b = 0; b < count; ++b)
-      end_slab<Avx512>(sums[b], slab, slab + 1 == a.slab_count, blocks[b].rows, kStripe);
-  }
-  for (int b = 0; b < count; ++b) {
-    order_columns(blocks[b].rows, sums[b].at[0]);
-    finish_rows<Avx512, true>(a, blocks[b], p * a.panel + stripe, kStripe, sums[b].at[0]);
   }
 }
 
