@@ -9,7 +9,7 @@ namespace {
 
 enum Input : std::size_t { kX, kExperts, kShares, kFirst };
 
-std::vector<Loop> loops(const Graph& graph, const Node& node) {
+std::vector<Loop> expert_matmul_loops(const Graph& graph, const Node& node) {
   const auto along = [&](int axis_of_weights, int axis_of_x, int axis_of_output) {
     Loop loop = empty_loop(node);
     std::fill(loop.inputs.begin() + kFirst, loop.inputs.end(), axis_of_weights);
@@ -23,7 +23,7 @@ std::vector<Loop> loops(const Graph& graph, const Node& node) {
   return loops;
 }
 
-void lower(Lowering& l, const Node& node) {
+void lower_expert_matmul(Lowering& l, const Node& node) {
   if (!l.is_decoder() || !is_panel_expert_matmul(l.graph(), node)) return l.emit_generic(node);
   Variant variant{.code = OpCode::kExpertMatMul};
   variant.recipe = l.recipe(node);
@@ -36,6 +36,8 @@ void lower(Lowering& l, const Node& node) {
 
 }  // namespace
 
-std::vector<OpRule> expert_matmul_rules() { return {{Op::kExpertMatMul, loops, false, lower}}; }
+std::vector<OpRule> expert_matmul_rules() {
+  return {{Op::kExpertMatMul, expert_matmul_loops, false, lower_expert_matmul}};
+}
 
 }  // namespace ark

@@ -7,7 +7,7 @@
 namespace ark {
 namespace {
 
-std::vector<Loop> loops(const Graph& graph, const Node& node) {
+std::vector<Loop> gather_loops(const Graph& graph, const Node& node) {
   const int axis = static_cast<int>(node.attributes.get(key::kAxis));
   const int rank_i = rank_of(graph, node.inputs[1]);
   std::vector<Loop> loops;
@@ -20,7 +20,7 @@ std::vector<Loop> loops(const Graph& graph, const Node& node) {
   return loops;
 }
 
-void lower(Lowering& l, const Node& node) {
+void lower_gather(Lowering& l, const Node& node) {
   if (!l.is_decoder() || !is_embedding(l.graph(), node)) return l.emit_generic(node);
   Variant variant{.code = OpCode::kEmbed};
   variant.attributes.set(key::kFirst, l.part(node.inputs[0], 0, l.rank()).begin);
@@ -29,6 +29,6 @@ void lower(Lowering& l, const Node& node) {
 
 }  // namespace
 
-std::vector<OpRule> gather_rules() { return {{Op::kGather, loops, false, lower}}; }
+std::vector<OpRule> gather_rules() { return {{Op::kGather, gather_loops, false, lower_gather}}; }
 
 }  // namespace ark

@@ -6,7 +6,7 @@
 namespace ark {
 namespace {
 
-std::vector<Loop> loops(const Graph& graph, const Node& node) {
+std::vector<Loop> matmul_loops(const Graph& graph, const Node& node) {
   const int rank_x = rank_of(graph, node.inputs[0]), rank_w = rank_of(graph, node.inputs[1]);
   if (rank_x < 2 || rank_w != 2 || node.attributes.get_or(key::kTransA, 0) != 0) return {};
   const bool transposed = node.attributes.get_or(key::kTransB, 0) != 0;
@@ -42,7 +42,7 @@ void lower_gated(Lowering& l, const Cluster& c) {
          {l.read(node.inputs[0]), first, l.read(gate.bias), second, l.read(up.bias), l.write(c.output)});
 }
 
-void lower(Lowering& l, const Node& node) {
+void lower_matmul(Lowering& l, const Node& node) {
   if (!l.is_decoder() || !is_panel_matmul(l.graph(), node)) return l.emit_generic(node);
   const Cluster& c = l.cluster();
   if (!c.apart.empty()) return lower_gated(l, c);
@@ -54,6 +54,6 @@ void lower(Lowering& l, const Node& node) {
 
 }  // namespace
 
-std::vector<OpRule> matmul_rules() { return {{Op::kMatMul, loops, false, lower}}; }
+std::vector<OpRule> matmul_rules() { return {{Op::kMatMul, matmul_loops, false, lower_matmul}}; }
 
 }  // namespace ark

@@ -8,7 +8,7 @@
 namespace ark {
 namespace {
 
-void lower(Lowering& l, const Node& node) {
+void lower_norm(Lowering& l, const Node& node) {
   const Graph& graph = l.graph();
   const bool over_last = node.attributes.get(key::kAxis) + 1 == rank_of(graph, node.inputs[0]);
   const bool only_y = node.outputs.size() == 1 || std::all_of(node.outputs.begin() + 1, node.outputs.end(),
@@ -40,8 +40,8 @@ void lower_softmax(Lowering& l, const Node& node) {
 }  // namespace
 
 std::vector<OpRule> norm_rules() {
-  return {{Op::kLayerNorm, leading_axes_loops, false, lower},
-          {Op::kRmsNorm, leading_axes_loops, false, lower},
+  return {{Op::kLayerNorm, leading_axes_loops, false, lower_norm},
+          {Op::kRmsNorm, leading_axes_loops, false, lower_norm},
           {Op::kSoftmax, other_axes_loops, false, lower_softmax},
           {Op::kLogSoftmax, other_axes_loops}};
 }

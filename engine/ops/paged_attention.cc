@@ -6,7 +6,7 @@
 namespace ark {
 namespace {
 
-std::vector<Loop> loops(const Graph& graph, const Node& node) {
+std::vector<Loop> paged_attention_loops(const Graph& graph, const Node& node) {
   Loop heads = empty_loop(node);
   const Shape& q = shape_of(graph, node.inputs[0]);
   const Shape& k = shape_of(graph, node.inputs[1]);
@@ -29,7 +29,7 @@ std::vector<int64_t> head_map(Lowering& l, const Node& node) {
   return map;
 }
 
-void lower(Lowering& l, const Node& node) {
+void lower_paged_attention(Lowering& l, const Node& node) {
   const auto input = [&](std::size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
   const int64_t cache = node.attributes.get(key::kCache);
   const Shape k = l.local_shape(node.inputs[1]);
@@ -58,6 +58,8 @@ void lower(Lowering& l, const Node& node) {
 
 }  // namespace
 
-std::vector<OpRule> paged_attention_rules() { return {{Op::kPagedAttention, loops, false, lower}}; }
+std::vector<OpRule> paged_attention_rules() {
+  return {{Op::kPagedAttention, paged_attention_loops, false, lower_paged_attention}};
+}
 
 }  // namespace ark

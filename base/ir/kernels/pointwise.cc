@@ -2,22 +2,40 @@
 #include <limits>
 
 #include "base/ir/kernels/common.h"
+#include "base/ir/kernels/pointwise_loop.h"
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
 
 namespace ark::kernels {
+
+template <typename C>
+PointwiseLoop<C> pointwise_loop(Op op) {
+  PointwiseLoop<C> loop = nullptr;
+  pointwise::visit(op, [&](auto operation) {
+    using O = decltype(operation);
+    if constexpr (pointwise::kComputes<O, C>)
+      loop = [](C* x, const C* z, int64_t n, double p, double q) {
+        for (int64_t j = 0; j < n; ++j)
+          x[j] = pointwise::compute<O, C>(x[j], pointwise::operands_of(O::row) == 2 ? z[j] : C{}, p, q);
+      };
+  });
+  return loop;
+}
+template PointwiseLoop<float> pointwise_loop(Op);
+template PointwiseLoop<double> pointwise_loop(Op);
+template PointwiseLoop<int64_t> pointwise_loop(Op);
+template PointwiseLoop<uint64_t> pointwise_loop(Op);
+
 namespace {
 
-// f(O{}, C{}) for the operator of the call and the type that it is computed in.
+// f(C{}, loop) for the operator of the call and the type that it is computed in.
 template <typename F>
-void with_function(const KernelCall& call, DType type, F f) {
-  pointwise::visit(call.op, [&](auto op) {
-    with_compute_type(type, [&](auto compute) {
-      if constexpr (pointwise::kComputes<decltype(op), decltype(compute)>)
-        f(op, compute);
-      else
-        unsupported(std::string(name_of(call.op)) + " is not computed on type " + std::string(name_of(type)));
-    });
+void with_loop(const KernelCall& call, DType type, F f) {
+  with_compute_type(type, [&](auto compute) {
+    const auto loop = pointwise_loop<decltype(compute)>(call.op);
+    if (!loop)
+      unsupported(std::string(name_of(call.op)) + " is not computed on type " + std::string(name_of(type)));
+    f(compute, loop);
   });
 }
 
@@ -25,13 +43,12 @@ void unary_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];
   const auto [p, q] = pointwise::parameters_of(*pointwise::row_of(call.op), *call.attributes);
   const auto [begin, end] = elements_of(tile, y.size());
-  with_function(call, x.dtype, [&, p = p, q = q, begin = begin, end = end](auto op, auto type) {
-    using C = decltype(type);
-    C block[kBlock];
+  with_loop(call, x.dtype, [&, p = p, q = q, begin = begin, end = end](auto type, auto loop) {
+    decltype(type) block[kBlock];
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
       load(x, i, n, block);
-      for (int64_t j = 0; j < n; ++j) block[j] = pointwise::compute<decltype(op), C>(block[j], C{}, p, q);
+      loop(block, nullptr, n, p, q);
       store(y, i, n, block);
     }
   });
@@ -58,14 +75,13 @@ void binary_tile(const KernelCall& call, int64_t tile) {
   const auto [begin, end] = elements_of(tile, y.size());
   const Index sa = broadcast_strides(a, y.shape()), sb = broadcast_strides(b, y.shape());
   const auto [p, q] = pointwise::parameters_of(*pointwise::row_of(call.op), *call.attributes);
-  with_function(call, a.dtype, [&, p = p, q = q, begin = begin, end = end](auto op, auto type) {
-    using C = decltype(type);
-    C x[kBlock], z[kBlock];
+  with_loop(call, a.dtype, [&, p = p, q = q, begin = begin, end = end](auto type, auto loop) {
+    decltype(type) x[kBlock], z[kBlock];
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
       load_broadcast(a, y.shape(), sa, i, n, x);
       load_broadcast(b, y.shape(), sb, i, n, z);
-      for (int64_t j = 0; j < n; ++j) x[j] = pointwise::compute<decltype(op), C>(x[j], z[j], p, q);
+      loop(x, z, n, p, q);
       store(y, i, n, x);
     }
   });

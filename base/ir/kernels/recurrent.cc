@@ -1,6 +1,7 @@
 // Recurrent layers: one direction of a few rows a tile, step by step. What the input adds to the gates of all steps is
 // a product of its own before.
 #include "base/ir/kernels/common.h"
+#include "base/ir/kernels/pointwise_loop.h"
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
 
@@ -27,7 +28,7 @@ struct LayerSizes {
 
 template <typename C>
 struct Activation {
-  void (*apply)(C* x, int64_t n, double p, double q) = nullptr;
+  PointwiseLoop<C> apply = nullptr;
   double p = 0, q = 0;
 };
 
@@ -35,16 +36,12 @@ template <typename C>
 Activation<C> activation_named(const std::string& name, double p, double q) {
   Activation<C> found{nullptr, p, q};
   if (name == "Affine")
-    found.apply = [](C* x, int64_t n, double a, double b) {
+    found.apply = [](C* x, const C*, int64_t n, double a, double b) {
       for (int64_t i = 0; i < n; ++i) x[i] = static_cast<C>(a) * x[i] + static_cast<C>(b);
     };
-  pointwise::visit(op_from_name(name), [&](auto op) {
-    using O = decltype(op);
-    if constexpr (O::row.arity == 1 && pointwise::is_fusible(O::row) && pointwise::kComputes<O, C>)
-      found.apply = [](C* x, int64_t n, double a, double b) {
-        for (int64_t i = 0; i < n; ++i) x[i] = pointwise::compute<O, C>(x[i], C{}, a, b);
-      };
-  });
+  const Op op = op_from_name(name);
+  const pointwise::Row* row = pointwise::row_of(op);
+  if (row && row->arity == 1 && pointwise::is_fusible(*row)) found.apply = pointwise_loop<C>(op);
   if (!found.apply) misfit("a recurrent layer with the activation '" + escaped(name, 40) + "'");
   return found;
 }
@@ -138,7 +135,7 @@ class RecurrentCell {
   void activate(int which, C* x, int64_t n) const {
     if (clip_ > 0)
       for (int64_t i = 0; i < n; ++i) x[i] = x[i] > clip_ ? clip_ : x[i] < -clip_ ? -clip_ : x[i];
-    activations_[which].apply(x, n, activations_[which].p, activations_[which].q);
+    activations_[which].apply(x, nullptr, n, activations_[which].p, activations_[which].q);
   }
 
   void rnn(State& s) const {
@@ -170,7 +167,7 @@ class RecurrentCell {
     peep(s, out, 1);
     activate(0, out, h_);
     s.h = s.c;
-    activations_[2].apply(s.h.data(), h_, activations_[2].p, activations_[2].q);
+    activations_[2].apply(s.h.data(), nullptr, h_, activations_[2].p, activations_[2].q);
     for (int64_t i = 0; i < h_; ++i) s.h[i] *= out[i];
   }
 

@@ -37,7 +37,7 @@ struct Border {
   int64_t room = 0;
 };
 
-int64_t scratch(const PhaseLimits& l) {
+int64_t attention_scratch(const PhaseLimits& l) {
   const int64_t rows = most_rows(*l.facts, l.operands[0]), value_dim = l.operands[2].dims[3];
   return scratch_of<const float*>(rows) + 2 * scratch_of<int32_t>(rows) + 5 * scratch_of<float>(rows) +
          2 * scratch_of<float>(whole_vectors(rows)) + 2 * scratch_of<float>(rows * value_dim) +
@@ -79,8 +79,8 @@ Rows take_rows(const PhaseCall& call) {
 }
 
 // What all functions below know of a phase.
-struct Phase {
-  explicit Phase(const PhaseCall& c)
+struct AttentionPhase {
+  explicit AttentionPhase(const PhaseCall& c)
       : call(c),
         keys(c.operands[1], false),
         values(c.operands[2], true),
@@ -105,7 +105,7 @@ struct Phase {
 };
 
 // A sink is a score without a value: it opens the softmax with weight exp(sink - sink) = 1.
-void open_rows(const Phase& phase, int64_t tile, Rows& rows) {
+void open_rows(const AttentionPhase& phase, int64_t tile, Rows& rows) {
   const PhaseCall& call = phase.call;
   const AttentionItem& item = phase.item_of(tile);
   const TensorView &q = call.operands[0], &slopes = call.operands[3], &sinks = call.operands[4];
@@ -127,7 +127,7 @@ void open_rows(const Phase& phase, int64_t tile, Rows& rows) {
   std::fill_n(rows.accumulators, rows.count * phase.values.dim, 0.f);
 }
 
-void attend_span(const Phase& phase, int64_t tile, int64_t span, Rows& rows) {
+void attend_span(const AttentionPhase& phase, int64_t tile, int64_t span, Rows& rows) {
   const AttentionItem& item = phase.item_of(tile);
   const int64_t size = phase.keys.size, kv_head = tile % phase.keys.heads;
   std::fill_n(rows.part_maxima, rows.count, -INFINITY);
@@ -158,7 +158,7 @@ Four four_at(const float* p) {
 }
 
 // Adds a span's parts to what the rows have.
-void add_span(const Phase& phase, int64_t span, const float* maxima, const float* sums,
+void add_span(const AttentionPhase& phase, int64_t span, const float* maxima, const float* sums,
               const float* accumulators, Rows& rows) {
   for (int64_t r = 0; r < rows.count; ++r) {
     const float before = rows.maxima[r], of_span = maxima[r], now = before > of_span ? before : of_span;
@@ -185,7 +185,7 @@ void add_span(const Phase& phase, int64_t span, const float* maxima, const float
   }
 }
 
-void write_rows(const Phase& phase, const Rows& rows) {
+void write_rows(const AttentionPhase& phase, const Rows& rows) {
   const int64_t dim = phase.values.dim;
   for (int64_t r = 0; r < rows.count; ++r) {
     float* to = phase.call.operands[5].as<float>() + rows.heads[r] * dim;
@@ -200,12 +200,12 @@ void write_rows(const Phase& phase, const Rows& rows) {
 }
 
 // Cost of a key: its bytes take about as long as four rows' arithmetic.
-int64_t key_cost(const Phase& phase, const AttentionItem& item) {
+int64_t key_cost(const AttentionPhase& phase, const AttentionItem& item) {
   return item.count * group_rows(*phase.call.facts, phase.call.operands[0]) / phase.keys.heads + 4;
 }
 
 // Where the processors' runs begin, and their end: [processors + 1].
-Border* deal(const Phase& phase) {
+Border* deal(const AttentionPhase& phase) {
   const PhaseCall& call = phase.call;
   const int64_t heads = phase.keys.heads, tiles = call.grid;
   const auto cost = [&](int64_t tile) {
@@ -244,7 +244,7 @@ Border* deal(const Phase& phase) {
 // Of a shared tile's span.
 struct Part {
   float *maxima, *sums, *accumulators;
-  Part(const Phase& phase, const Border& tile, int64_t span, int64_t rows) {
+  Part(const AttentionPhase& phase, const Border& tile, int64_t span, int64_t rows) {
     const int64_t before = span - phase.first_span(phase.item_of(tile.tile));
     maxima = phase.call.shared.data() + tile.room + before * rows * part_size(phase.values.dim);
     sums = maxima + rows;
@@ -252,8 +252,8 @@ struct Part {
   }
 };
 
-void run(const PhaseCall& call) {
-  const Phase phase(call);
+void run_attention(const PhaseCall& call) {
+  const AttentionPhase phase(call);
   Rows rows = take_rows(call);
   const Border* const borders = deal(phase);
   const Border &begin = borders[call.processor], &end = borders[call.processor + 1];
@@ -282,7 +282,7 @@ void run(const PhaseCall& call) {
 // Tiles that borders lie in.
 void join(const PhaseCall& call) {
   call.scratch->reset();
-  const Phase phase(call);
+  const AttentionPhase phase(call);
   Rows rows = take_rows(call);
   const Border* const borders = deal(phase);
   for (int32_t p = 1; p < call.processors; ++p) {
@@ -301,7 +301,7 @@ void join(const PhaseCall& call) {
 }  // namespace
 
 std::vector<StepKernel> attention_step_kernels() {
-  return {{OpCode::kAttention, run, scratch, true, shared, join}};
+  return {{OpCode::kAttention, run_attention, attention_scratch, true, shared, join}};
 }
 
 }  // namespace ark

@@ -7,7 +7,7 @@
 namespace ark {
 namespace {
 
-void run(const PhaseCall& call) {
+void run_embed(const PhaseCall& call) {
   const TensorView &ids = call.operands[0], &table = call.operands[1], &out = call.operands[2];
   const bool panels = call.weight && call.weight->layout == Layout::kPanels;
   const int64_t width = panels ? table.dims[0] : table.dims[1];
@@ -27,6 +27,6 @@ void run(const PhaseCall& call) {
 
 }  // namespace
 
-std::vector<StepKernel> embed_step_kernels() { return {{OpCode::kEmbed, run}}; }
+std::vector<StepKernel> embed_step_kernels() { return {{OpCode::kEmbed, run_embed}}; }
 
 }  // namespace ark

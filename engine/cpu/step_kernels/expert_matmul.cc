@@ -63,7 +63,7 @@ struct Room {
   float* sums;  // [slabs, tokens, kColumns] with shares
 };
 
-int64_t scratch(const PhaseLimits& limits) {
+int64_t expert_matmul_scratch(const PhaseLimits& limits) {
   const Experts e(limits.operands, *limits.variant);
   const int64_t tokens = std::min(e.tokens, kTokens), rows = std::min(tokens * e.slots, kRows);
   return scratch_of<int32_t>(std::ssize(e.weights) + 1) + scratch_of<int32_t>(tokens * e.slots) +
@@ -162,12 +162,14 @@ class Product {
   int64_t first_ = 0, columns_ = 0;  // at hand
 };
 
-void run(const PhaseCall& call) {
+void run_expert_matmul(const PhaseCall& call) {
   if (call.first < call.last && call.operands.back().dims[0] > 0) Product(call).run();
 }
 
 }  // namespace
 
-std::vector<StepKernel> expert_matmul_step_kernels() { return {{OpCode::kExpertMatMul, run, scratch}}; }
+std::vector<StepKernel> expert_matmul_step_kernels() {
+  return {{OpCode::kExpertMatMul, run_expert_matmul, expert_matmul_scratch}};
+}
 
 }  // namespace ark

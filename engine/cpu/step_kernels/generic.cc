@@ -21,7 +21,7 @@ void check(const Kernel& kernel, const KernelCall& call) {
   }
 }
 
-void run(const PhaseCall& call) {
+void run_generic(const PhaseCall& call) {
   const Kernel* kernel = find_cpu_kernel(call.variant->op);  // present: checked at prepare()
   const std::size_t inputs = call.operands.size() - static_cast<std::size_t>(call.outputs);
   const KernelCall view{call.variant->op, call.attributes, call.operands.first(inputs),
@@ -35,6 +35,6 @@ void run(const PhaseCall& call) {
 
 }  // namespace
 
-std::vector<StepKernel> generic_step_kernels() { return {{OpCode::kGeneric, run}}; }
+std::vector<StepKernel> generic_step_kernels() { return {{OpCode::kGeneric, run_generic}}; }
 
 }  // namespace ark

@@ -19,7 +19,7 @@ struct Place {
   }
 };
 
-void run(const PhaseCall& call) {
+void run_kv_append(const PhaseCall& call) {
   for (const std::size_t i : {0, 1}) {
     const KvPages to(call.operands[2 + i], i == 1);
     const float* x = call.operands[i].as<const float>() + call.first * to.heads * to.dim;
@@ -31,7 +31,7 @@ void run(const PhaseCall& call) {
 }
 
 // Tile t: token t / K, head t % K and its share of the query heads.
-void run_rotary(const PhaseCall& call) {
+void run_rotary_append(const PhaseCall& call) {
   const TensorView &q = call.operands[0], &k = call.operands[4], &v = call.operands[5],
                    &out = call.operands[6];
   const KvPages keys(call.operands[7], false), values(call.operands[8], true);
@@ -53,12 +53,15 @@ void run_rotary(const PhaseCall& call) {
     }
   }
 }
-int64_t rotary_scratch(const PhaseLimits& limits) { return scratch_of<float>(last_dim(limits.operands[4])); }
+int64_t rotary_append_scratch(const PhaseLimits& limits) {
+  return scratch_of<float>(last_dim(limits.operands[4]));
+}
 
 }  // namespace
 
 std::vector<StepKernel> kv_append_step_kernels() {
-  return {{OpCode::kKvAppend, run}, {OpCode::kRotaryAppend, run_rotary, rotary_scratch}};
+  return {{OpCode::kKvAppend, run_kv_append},
+          {OpCode::kRotaryAppend, run_rotary_append, rotary_append_scratch}};
 }
 
 }  // namespace ark

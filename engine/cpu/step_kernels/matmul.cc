@@ -15,7 +15,7 @@ int64_t packed_rows(Isa isa, Precision precision) {
 
 int64_t rows_of(const TensorView& x) { return outer_size(x, x.rank - 1); }
 
-int64_t scratch(const PhaseLimits& limits) {
+int64_t matmul_scratch(const PhaseLimits& limits) {
   const TensorView& x = limits.operands[0];
   const int64_t most = packed_rows(best_isa(), limits.variant->precision);
   return scratch_of<float>(simd::packed_room(std::min(rows_of(x), most), last_dim(x)));
@@ -81,7 +81,7 @@ void run_all(const PhaseCall& call, std::span<simd::MatMul> products) {
   if (call.last % blocks) tiles.run(0, call.last % blocks, last, last + 1);
 }
 
-void run(const PhaseCall& call) {
+void run_matmul(const PhaseCall& call) {
   const TensorView &bias = call.operands[2], &residual = call.operands[3];
   simd::MatMul m = product(call, call.operands[1], call.operands[4]);
   m.epilogue = {call.variant->epilogue, bias.as<const float>(), residual.as<const float>()};
@@ -101,7 +101,7 @@ void run_gated(const PhaseCall& call) {
 }  // namespace
 
 std::vector<StepKernel> matmul_step_kernels() {
-  return {{OpCode::kMatMul, run, scratch}, {OpCode::kGatedMatMul, run_gated, scratch}};
+  return {{OpCode::kMatMul, run_matmul, matmul_scratch}, {OpCode::kGatedMatMul, run_gated, matmul_scratch}};
 }
 
 }  // namespace ark

@@ -6,7 +6,7 @@
 namespace ark {
 namespace {
 
-void run(const PhaseCall& call) {
+void run_norm(const PhaseCall& call) {
   const TensorView &x = call.operands[0], &scale = call.operands[1], &bias = call.operands[2],
                    &out = call.operands[3];
   const int64_t n = last_dim(x);
@@ -45,7 +45,7 @@ void softmax(const PhaseCall& call) {
 }  // namespace
 
 std::vector<StepKernel> norm_step_kernels() {
-  return {{OpCode::kNorm, run}, {OpCode::kSoftmax, softmax, softmax_scratch}};
+  return {{OpCode::kNorm, run_norm}, {OpCode::kSoftmax, softmax, softmax_scratch}};
 }
 
 }  // namespace ark

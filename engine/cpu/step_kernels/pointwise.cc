@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kBlock = 256;
 
-int64_t scratch(const PhaseLimits& limits) {
+int64_t pointwise_scratch(const PhaseLimits& limits) {
   const auto steps = static_cast<int64_t>(limits.variant->pointwise.size());
   return scratch_of<float>((steps + 1) * kBlock) + scratch_of<const float*>(steps);
 }
@@ -68,7 +68,7 @@ void run_step(const PhaseCall& call, std::size_t s, int64_t start, int64_t n, co
   }
 }
 
-void run(const PhaseCall& call) {
+void run_pointwise(const PhaseCall& call) {
   if (call.first == call.last) return;
   const TensorView& out = call.operands.back();
   const std::size_t steps = call.variant->pointwise.size();
@@ -90,6 +90,8 @@ void run(const PhaseCall& call) {
 
 }  // namespace
 
-std::vector<StepKernel> pointwise_step_kernels() { return {{OpCode::kPointwise, run, scratch}}; }
+std::vector<StepKernel> pointwise_step_kernels() {
+  return {{OpCode::kPointwise, run_pointwise, pointwise_scratch}};
+}
 
 }  // namespace ark

@@ -4,7 +4,7 @@
 namespace ark {
 namespace {
 
-void run(const PhaseCall& call) {
+void run_rotary(const PhaseCall& call) {
   const TensorView &x = call.operands[0], &out = call.operands[4];
   const int64_t dim = last_dim(x), heads = inner_size(x, 1) / dim;
   for (int64_t t = call.first; t < call.last; ++t) {
@@ -16,6 +16,6 @@ void run(const PhaseCall& call) {
 
 }  // namespace
 
-std::vector<StepKernel> rotary_step_kernels() { return {{OpCode::kRotary, run}}; }
+std::vector<StepKernel> rotary_step_kernels() { return {{OpCode::kRotary, run_rotary}}; }
 
 }  // namespace ark

@@ -8,7 +8,7 @@
 namespace ark {
 namespace {
 
-int64_t scratch(const PhaseLimits& limits) {
+int64_t sample_scratch(const PhaseLimits& limits) {
   return scratch_of<float>(sampler_scratch(last_dim(limits.operands[0]))) +
          scratch_of<int32_t>(limits.max_length);
 }
@@ -24,7 +24,7 @@ std::span<const int32_t> gather_history(const SlotState& state, int32_t slot, in
   return {into, static_cast<std::size_t>(count)};
 }
 
-void run(const PhaseCall& call) {
+void run_sample(const PhaseCall& call) {
   const TensorView& logits = call.operands[0];
   const int64_t vocabulary = last_dim(logits);
   const std::span<float> room{call.scratch->take<float>(sampler_scratch(vocabulary)),
@@ -53,6 +53,6 @@ void run(const PhaseCall& call) {
 
 }  // namespace
 
-std::vector<StepKernel> sample_step_kernels() { return {{OpCode::kSample, run, scratch}}; }
+std::vector<StepKernel> sample_step_kernels() { return {{OpCode::kSample, run_sample, sample_scratch}}; }
 
 }  // namespace ark

@@ -6,7 +6,7 @@
 namespace ark {
 namespace {
 
-void run(const PhaseCall& call) {
+void run_select_rows(const PhaseCall& call) {
   const TensorView &x = call.operands[0], &out = call.operands[1];
   const auto row_bytes = static_cast<std::size_t>(bytes_of(x.dtype, inner_size(x, 1)));
   for (int64_t r = call.first; r < call.last; ++r) {
@@ -17,6 +17,6 @@ void run(const PhaseCall& call) {
 
 }  // namespace
 
-std::vector<StepKernel> select_rows_step_kernels() { return {{OpCode::kSelectRows, run}}; }
+std::vector<StepKernel> select_rows_step_kernels() { return {{OpCode::kSelectRows, run_select_rows}}; }
 
 }  // namespace ark
