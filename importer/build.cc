@@ -47,7 +47,7 @@ Graph Builder::build() {
                                           ": convert with onnx.version_converter");
   Graph graph;
   graph.name = model_.graph.name;
-  *graph.folding = {limits_.max_folded_elements, limits_.max_folded_total};
+  *graph.folding = {limits_.max_folded_elements, limits_.max_folded_total, limits_.max_folded_work};
   Scope scope{graph, nullptr, model_.opsets, nullptr, ""};
   add_initializers(scope, model_.graph);
   add_inputs(scope, model_.graph);

@@ -62,6 +62,18 @@ void add_cluster_options(CommandLine& line, LoadOptions& options) {
             "(docs/cluster.md)");
 }
 
+void add_run_limits(CommandLine& line, RunLimits& limits) {
+  line.read(
+      "--run-work",
+      [&](const std::string& text) { limits.work = static_cast<int64_t>(number_of(text, 0, 9e9) * 1e9); },
+      "billions of multiply-adds that one run of a graph may take that is no recognised decoder; 0: by its "
+      "weights and inputs",
+      "0");
+  line.read(
+      "--run-memory", [&](const std::string& text) { limits.bytes = parse_bytes(text); },
+      "memory that such a run may hold beside weights and inputs, as 512M or 2G; 0: by these", "0");
+}
+
 void add_cache_options(CommandLine& line, LoadOptions& options, bool by_default) {
   line.file("--cache-dir", options.cache_dir,
             "folder where packed weights and compiled kernels are kept for the next start; default: "
@@ -156,6 +168,7 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
       "--role", options.role, {{"both", Role::kBoth}, {"prefill", Role::kPrefill}, {"decode", Role::kDecode}},
       "prefill: computes prompts for decode servers, whose --kv-peers it is; decode: has them computed");
   line.file("--plan", options.plan, "programs to run, as ark-inspect --stage program prints them");
+  add_run_limits(line, options.run);
   add_cache_options(line, options, true);
   line.file("--api-key-file", options.api_key_file,
             "file with one API key a line: [NAME:]KEY [rpm=N] [tpm=N] [concurrency=N], requests and tokens a "

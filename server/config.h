@@ -69,6 +69,9 @@ void add_core_options(CommandLine& line, LoadOptions& options);
 // For programs that may run as ranks of several machines.
 void add_cluster_options(CommandLine& line, LoadOptions& options);
 
+// What a run of a graph may cost that is no recognised decoder.
+void add_run_limits(CommandLine& line, RunLimits& limits);
+
 // Where what a start makes is kept for the next one. `by_default`: whether it is, unless asked for.
 void add_cache_options(CommandLine& line, LoadOptions& options, bool by_default);
 

@@ -19,6 +19,7 @@ struct Limits {
   int64_t max_function_nodes = 250'000;             // nodes that function expansion may produce
   int64_t max_folded_elements = 4'000'000;          // elements of one tensor made by constant folding
   int64_t max_folded_total = 12'000'000;            // and of all of them together
+  double max_folded_work = 1 << 30;                 // and what computing these takes (base/ir/work.h)
   int64_t max_loop_trips = 1'000'000;               // constant trip counts of Loop
   int64_t max_structure_bytes = 128 << 20;          // nodes, attributes, names, small tensors, decoded
   int64_t max_generated_bytes = int64_t{1} << 30;   // one tensor that follows from constants alone: by
@@ -27,14 +28,21 @@ struct Limits {
   int64_t max_tensor_bytes = int64_t{1} << 36;      // one run-time tensor whose size is known at load
 };
 
-// Elements that constant folding may still write. One object a model, shared by its graphs.
+// What constant folding may still write and compute. One object a model, shared by its graphs.
 struct FoldBudget {
   int64_t max_elements = Limits{}.max_folded_elements;
   int64_t remaining = Limits{}.max_folded_total;
+  double remaining_work = Limits{}.max_folded_work;
 
   // True if a tensor of `elements` may be folded at all; otherwise the node stays in the graph.
   bool allows(int64_t elements) const { return elements <= max_elements && elements <= remaining; }
   void take(int64_t elements) { remaining -= elements; }
+  // Takes it where there is so much.
+  bool take_work(double work) {
+    if (work > remaining_work) return false;
+    remaining_work -= work;
+    return true;
+  }
 };
 
 }  // namespace ark

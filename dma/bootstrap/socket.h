@@ -73,6 +73,7 @@ enum class FrameKind : uint16_t {
   kPageQuestion = 16,
   kPage = 17,
   kPagesEnd = 18,
+  kGiveUp = 19,  // to the process of a supervised model: `rank` is the slot
 };
 
 struct FrameHeader {

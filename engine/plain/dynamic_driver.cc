@@ -1,13 +1,12 @@
 #include "engine/plain/dynamic_driver.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <optional>
 
 #include "base/error.h"
 #include "base/ir/keys.h"
-#include "base/machine.h"
+#include "base/ir/work.h"
 #include "engine/cpu/kernels.h"
 #include "engine/plain/inputs.h"
 
@@ -16,6 +15,7 @@ namespace ark {
 struct DynamicDriver::Frame {
   std::vector<Tensor> values;  // by value id
   SymbolValues symbols;
+  RunBudget& budget;
 };
 
 namespace {
@@ -32,27 +32,15 @@ int64_t only_element(const Node& node, const char* what, const Tensor& tensor) {
   return tensor.integer(0);
 }
 
-// Tensor::empty, while there is memory: it is had when it is first written, and where none is left then, the
-// process ends.
-Tensor allocated(DType type, const Dims& dims) {
-  constexpr int64_t kLook = 64 << 20;  // bytes between two looks
-  static std::atomic<int64_t> since{0};
-  const int64_t bytes = bytes_of(type, element_count(dims));
-  if (since.fetch_add(bytes, std::memory_order_relaxed) + bytes >= kLook) {
-    since.store(0, std::memory_order_relaxed);
-    const int64_t left = available_memory();
-    if (std::max(bytes, kLook) > left)
-      throw Error(Code::kExhausted, "its output takes " + std::to_string(bytes >> 20) + " MiB, and " +
-                                        std::to_string(left >> 20) + " MiB of memory are left");
-  }
-  return Tensor::empty(type, dims);
-}
+constexpr double kTrip = 1000, kValue = 16;  // work of a trip, and of each value that its frame has room for
 
 }  // namespace
 
-DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel)
+DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel, RunLimits limits)
     : graph_(graph),
       parallel_(std::move(parallel)),
+      limits_(limits),
+      weights_(weights_of(graph)),
       constants_(graph.values.size()),
       last_use_(graph.values.size(), 0),
       bodies_(graph.nodes.size()) {
@@ -73,7 +61,7 @@ DynamicDriver::DynamicDriver(const Graph& graph, ParallelFor parallel)
     for (ValueId id : node.inputs) touch(id);
     for (const auto& body : node.subgraphs) {
       for (const auto& [outer, inner] : body->captured) touch(outer);
-      bodies_[n].push_back(std::make_unique<DynamicDriver>(*body, parallel_));
+      bodies_[n].push_back(std::make_unique<DynamicDriver>(*body, parallel_, limits_));
     }
   }
   for (ValueId id : graph.outputs) {
@@ -87,9 +75,10 @@ void DynamicDriver::take_inputs(Frame& frame, std::span<const Tensor> inputs) co
   for (std::size_t i = 0; i < inputs.size(); ++i) frame.values[graph_.inputs[i]] = inputs[i];
 }
 
-std::vector<Tensor> DynamicDriver::run(std::span<const Tensor> inputs) const {
-  Frame frame;
-  frame.values = constants_;
+std::vector<Tensor> DynamicDriver::run(std::span<const Tensor> inputs,
+                                       const std::function<bool()>& stopped) const {
+  RunBudget budget(limits_for(limits_, weights_, inputs), stopped);
+  Frame frame{constants_, {}, budget};
   take_inputs(frame, inputs);
   return run_frame(frame);
 }
@@ -136,43 +125,53 @@ void DynamicDriver::call_kernel(Frame& frame, const Node& node) const {
   std::optional<Attributes> evaluated;
   if (node.attributes.has_symbols()) evaluated = node.attributes.evaluated(frame.symbols);
   std::vector<TensorView> inputs, outputs;
+  RunBudget& budget = frame.budget;
   for (ValueId id : node.inputs) inputs.push_back(id == kNoValue ? TensorView{} : view_of(frame.values[id]));
   outputs.resize(node.outputs.size());
   KernelCall call{node.op, evaluated ? &*evaluated : &node.attributes, inputs, outputs};
+  // These look for what they give to know its size.
+  if (is_one_of(node.op, {Op::kNonMaxSuppression, Op::kUnique})) budget.charge(work_of(call));
   const std::vector<OutputType> types = kernel.shapes(call);
   ARK_CHECK(types.size() >= 1, "a kernel with no outputs");
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == kNoValue) continue;
     ARK_CHECK(i < types.size(),
               "the kernel of " + std::string(name_of(node.op)) + " has fewer outputs than the node");
-    Tensor tensor = allocated(types[i].dtype, types[i].dims);
+    Tensor tensor = budget.make(types[i].dtype, types[i].dims);
     outputs[i] = view_of(tensor);
     set_output(frame, node.outputs[i], std::move(tensor));
   }
   Tensor scratch;
   if (outputs.empty() || !outputs[0].present()) {  // grids look at output 0
-    scratch = allocated(types[0].dtype, types[0].dims);
+    scratch = budget.make(types[0].dtype, types[0].dims);
     outputs.resize(std::max<std::size_t>(1, outputs.size()));
     outputs[0] = view_of(scratch);
     call.outputs = outputs;
   }
-  parallel_(kernel.grid(call), [&](int64_t tile) { kernel.tile(call, tile); });
+  budget.charge_call(kernel, call);
+  parallel_(kernel.grid(call), [&](int64_t tile) {
+    budget.look();
+    kernel.tile(call, tile);
+  });
 }
 
 std::vector<Tensor> DynamicDriver::run_body(Frame& outer, const Node& node, std::size_t index,
                                             std::vector<Tensor> inputs) const {
   const DynamicDriver& body = *bodies_[&node - graph_.nodes.data()][index];
-  Frame frame;
-  frame.values = body.constants_;
-  frame.symbols = outer.symbols;
+  Frame frame{body.constants_, outer.symbols, outer.budget};
   // Symbols of the body's own inputs are bound anew each time: they may differ between trips.
   for (ValueId id : body.graph_.inputs)
     if (body.graph_.value(id).shape)
       for (const Expr& e : *body.graph_.value(id).shape)
         for (const std::string& name : e.symbols()) frame.symbols.erase(name);
   for (const auto& [from, to] : body.graph_.captured) frame.values[to] = outer.values[from];
-  body.take_inputs(frame, inputs);
-  return body.run_frame(frame);
+  try {
+    outer.budget.charge(kTrip + kValue * static_cast<double>(body.constants_.size()));
+    body.take_inputs(frame, inputs);
+    return body.run_frame(frame);
+  } catch (const Error& e) {
+    throw Error(e.code(), at_node(node) + e.what());
+  }
 }
 
 void DynamicDriver::run_if(Frame& frame, const Node& node) const {
@@ -193,8 +192,8 @@ Dims dims_of_none(const Value& element, const SymbolValues& known) {
 
 // Joins equal tensors along a new axis, which may count from the end; `reverse` puts the last first. `none`: the sizes
 // of one of no tensors.
-Tensor stack(const std::vector<Tensor>& parts, int64_t at, bool reverse, DType type, const Dims& none,
-             const std::string& where) {
+Tensor stack(RunBudget& budget, const std::vector<Tensor>& parts, int64_t at, bool reverse, DType type,
+             const Dims& none, const std::string& where) {
   Dims dims = parts.empty() ? none : parts[0].dims;
   const int64_t rank = static_cast<int64_t>(dims.size()) + 1;
   if (at < -rank || at >= rank)
@@ -202,12 +201,12 @@ Tensor stack(const std::vector<Tensor>& parts, int64_t at, bool reverse, DType t
   const auto axis = static_cast<std::size_t>(at < 0 ? at + rank : at);
   if (parts.empty()) {
     dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(axis), 0);
-    return allocated(type, dims);
+    return budget.make(type, dims);
   }
   const int64_t outer = element_count(std::span(dims).first(axis)),
                 inner = bytes_of(parts[0].dtype, element_count(std::span(dims).subspan(axis)));
   dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(axis), static_cast<int64_t>(parts.size()));
-  Tensor out = allocated(parts[0].dtype, dims);
+  Tensor out = budget.make(parts[0].dtype, dims);
   for (std::size_t k = 0; k < parts.size(); ++k) {
     const Tensor& part = parts[reverse ? parts.size() - 1 - k : k];
     if (part.dims != parts[0].dims || part.dtype != parts[0].dtype)
@@ -220,19 +219,17 @@ Tensor stack(const std::vector<Tensor>& parts, int64_t at, bool reverse, DType t
 }
 
 // Element i along `axis`, the axis dropped.
-Tensor slice_at(const Tensor& x, std::size_t axis, int64_t i) {
+Tensor slice_at(RunBudget& budget, const Tensor& x, std::size_t axis, int64_t i) {
   Dims dims = x.dims;
   const int64_t n = dims[axis], outer = element_count(std::span(dims).first(axis)),
                 inner = bytes_of(x.dtype, element_count(std::span(dims).subspan(axis + 1)));
   dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
-  Tensor out = allocated(x.dtype, dims);
+  Tensor out = budget.make(x.dtype, dims);
   for (int64_t o = 0; o < outer && inner; ++o)
     std::memcpy(out.data.get() + o * inner, x.data.get() + (o * n + i) * inner,
                 static_cast<std::size_t>(inner));
   return out;
 }
-
-constexpr int64_t kMaxTrips = 1'000'000;
 
 }  // namespace
 
@@ -249,8 +246,6 @@ void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
   const std::size_t scans = body.outputs.size() - 1 - carried.size();
   std::vector<std::vector<Tensor>> collected(scans);
   for (int64_t trip = 0; go && trip < trips; ++trip) {
-    if (trip >= kMaxTrips)
-      throw Error(Code::kInvalidArgument, at_node(node) + "Loop runs more than 1000000 trips, the limit");
     std::vector<Tensor> inputs{Tensor::of<int64_t>(DType::kI64, {}, std::span(&trip, 1)),
                                Tensor::zeros(DType::kBool, {})};
     inputs[1].as<uint8_t>()[0] = 1;
@@ -266,7 +261,7 @@ void DynamicDriver::run_loop(Frame& frame, const Node& node) const {
     const std::size_t scan = i - carried.size();
     const Value& element = body.value(body.outputs[i + 1]);
     Tensor result = i < carried.size() ? carried[i]
-                                       : stack(collected[scan], 0, false, element.dtype,
+                                       : stack(frame.budget, collected[scan], 0, false, element.dtype,
                                                dims_of_none(element, frame.symbols), at_node(node));
     set_output(frame, node.outputs[i], std::move(result));
   }
@@ -302,8 +297,8 @@ void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
   for (int64_t trip = 0; trip < trips; ++trip) {
     std::vector<Tensor> body_inputs = carried;
     for (std::size_t i = 0; i < scanned; ++i)
-      body_inputs.push_back(
-          slice_at(inputs[i], axes[i], list(key::kScanInputDirections, i) ? trips - 1 - trip : trip));
+      body_inputs.push_back(slice_at(frame.budget, inputs[i], axes[i],
+                                     list(key::kScanInputDirections, i) ? trips - 1 - trip : trip));
     std::vector<Tensor> outputs = run_body(frame, node, 0, std::move(body_inputs));
     for (std::size_t i = 0; i < states; ++i) carried[i] = std::move(outputs[i]);
     for (std::size_t i = 0; i < scans; ++i) collected[i].push_back(std::move(outputs[i + states]));
@@ -315,8 +310,9 @@ void DynamicDriver::run_scan(Frame& frame, const Node& node) const {
     Tensor result = i < states ? carried[i] : Tensor{};
     if (i >= states) {
       const Value& element = body.value(body.outputs[i]);
-      result = stack(collected[k], list(key::kScanOutputAxes, k), list(key::kScanOutputDirections, k) != 0,
-                     element.dtype, dims_of_none(element, frame.symbols), at_node(node));
+      result = stack(frame.budget, collected[k], list(key::kScanOutputAxes, k),
+                     list(key::kScanOutputDirections, k) != 0, element.dtype,
+                     dims_of_none(element, frame.symbols), at_node(node));
     }
     set_output(frame, node.outputs[i], std::move(result));
   }

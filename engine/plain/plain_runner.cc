@@ -22,7 +22,7 @@ Tensor to_f32(const Tensor& x) {
 PlainRunner::PlainRunner(const Graph& graph, DecoderSignature signature, PlainRunnerOptions options)
     : graph_(graph),
       signature_(std::move(signature)),
-      driver_(graph, options.parallel),
+      driver_(graph, options.parallel, options.limits),
       slots_(static_cast<std::size_t>(options.max_slots)) {
   const auto file_length = static_cast<int32_t>(std::min<int64_t>(signature_.max_positions, 1 << 20));
   limits_.max_length = options.max_length > 0 ? options.max_length : file_length > 0 ? file_length : 2048;
@@ -36,6 +36,17 @@ PlainRunner::PlainRunner(const Graph& graph, DecoderSignature signature, PlainRu
   limits_.depth = 2;
   limits_.shares_pages = 0;
   check_inputs();
+  thread_ = std::thread([this] { run_steps(); });
+}
+
+PlainRunner::~PlainRunner() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+    is_stopped_.store(true, std::memory_order_relaxed);
+  }
+  changed_.notify_all();
+  thread_.join();
 }
 
 // What cannot be fed is refused at load, not at the first request.
@@ -50,28 +61,80 @@ void PlainRunner::check_inputs() const {
 }
 
 uint64_t PlainRunner::post(const StepDescriptor& step) {
+  const std::lock_guard lock(mutex_);
   if (!aborted_.empty()) throw Error(Code::kUnavailable, aborted_);
-  ARK_CHECK(static_cast<int32_t>(queue_.size()) < limits_.depth, "more than two steps in flight");
+  ARK_CHECK(posted_ - polled_ < static_cast<uint64_t>(limits_.depth), "more than two steps in flight");
   queue_.push_back(step);
+  changed_.notify_all();
   return ++posted_;
 }
 
-std::optional<StepResult> PlainRunner::poll(std::chrono::microseconds) {
+std::optional<StepResult> PlainRunner::poll(std::chrono::microseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (posted_ == polled_ && aborted_.empty()) return std::nullopt;
+  changed_.wait_for(lock, timeout, [&] { return !results_.empty() || !aborted_.empty() || failure_; });
   if (!aborted_.empty()) throw Error(Code::kUnavailable, aborted_);
-  if (queue_.empty()) return std::nullopt;
-  const StepDescriptor step = std::move(queue_.front());
-  queue_.pop_front();
-  return execute(step);
+  if (results_.empty() && failure_) std::rethrow_exception(failure_);
+  if (results_.empty()) return std::nullopt;
+  StepResult result = std::move(results_.front());
+  results_.pop_front();
+  ++polled_;
+  return result;
 }
 
-void PlainRunner::abort(const std::string& why) { aborted_ = why; }
+void PlainRunner::give_up(int32_t slot) {
+  const std::lock_guard lock(mutex_);
+  given_up_[slot] = posted_;
+  if (running_ == slot) is_stopped_.store(true, std::memory_order_relaxed);
+}
+
+void PlainRunner::abort(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  aborted_ = why;
+  is_stopped_.store(true, std::memory_order_relaxed);
+  changed_.notify_all();
+}
+
+void PlainRunner::run_steps() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return is_ending_ || !queue_.empty(); });
+    if (is_ending_) return;
+    const StepDescriptor step = std::move(queue_.front());
+    queue_.pop_front();
+    const uint64_t number = ++taken_;
+    lock.unlock();
+    std::optional<StepResult> result;
+    std::exception_ptr failure;
+    try {
+      result = execute(step, number);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    running_ = -1;
+    if (result) results_.push_back(std::move(*result));
+    failure_ = failure;
+    changed_.notify_all();
+    if (failure) return;
+  }
+}
+
+void PlainRunner::begin_sequence(int32_t slot, uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  running_ = slot;
+  const auto it = given_up_.find(slot);
+  is_stopped_.store(is_ending_ || !aborted_.empty() || (it != given_up_.end() && step <= it->second),
+                    std::memory_order_relaxed);
+}
 
 // What one sequence meets is its own error: the others of the step go on.
-StepResult PlainRunner::execute(const StepDescriptor& step) {
-  StepResult result{++done_, std::vector<RowResult>(step.rows.size())};
+StepResult PlainRunner::execute(const StepDescriptor& step, uint64_t number) {
+  StepResult result{number, std::vector<RowResult>(step.rows.size()), {}};
   for (const StepSequence& s : step.sequences) {
     Slot& slot = slots_.at(static_cast<std::size_t>(s.slot));
     if (s.kv_length == 0) slot = {};
+    begin_sequence(s.slot, number);
     std::vector<std::size_t> rows;  // of this sequence
     for (std::size_t r = 0; r < step.rows.size(); ++r)
       if (step.rows[r].slot == s.slot) rows.push_back(r);
@@ -212,7 +275,7 @@ Dims PlainRunner::dims_of(std::size_t input, int64_t first, int64_t run, const S
 }
 
 Tensor PlainRunner::run_tokens(Slot& slot, std::span<const int32_t> tokens) {
-  const std::vector<Tensor> outputs = driver_.run(inputs_for(slot, tokens));
+  const std::vector<Tensor> outputs = driver_.run(inputs_for(slot, tokens), stopped_);
   slot.past.clear();
   for (const DecoderSignature::Cache& cache : signature_.caches) slot.past.push_back(outputs[cache.output]);
   slot.history.insert(slot.history.end(), tokens.begin(), tokens.end());

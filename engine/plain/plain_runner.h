@@ -2,12 +2,20 @@
 //
 // The oracle of every recognised model, and how graphs are served that are not row-wise. Pages are only
 // counted, never used: each slot keeps its own past tensors, so kv_length must continue what the slot holds
-// or be 0 (start anew).
+// or be 0 (start anew). Steps run on a thread of the runner's own: what nobody waits for any more is given up, however
+// long it would take.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -23,6 +31,7 @@ struct PlainRunnerOptions {
   int32_t max_tokens = 512;
   int32_t page_size = 16;
   ParallelFor parallel;
+  RunLimits limits;  // of each run of the graph
 };
 
 class PlainRunner : public StepRunner {
@@ -30,10 +39,12 @@ class PlainRunner : public StepRunner {
   // Keeps `graph` by reference. Throws Error(kUnsupported) where the dynamic driver does, or where an input
   // cannot be fed.
   PlainRunner(const Graph& graph, DecoderSignature signature, PlainRunnerOptions options);
+  ~PlainRunner() override;
 
   const RunnerLimits& limits() const override { return limits_; }
   uint64_t post(const StepDescriptor& step) override;
   std::optional<StepResult> poll(std::chrono::microseconds timeout) override;
+  void give_up(int32_t slot) override;
   void abort(const std::string& why) override;
 
  private:
@@ -43,7 +54,9 @@ class PlainRunner : public StepRunner {
     int32_t last = -1;
     std::optional<Error> error;  // until the slot starts anew
   };
-  StepResult execute(const StepDescriptor& step);
+  void run_steps();
+  StepResult execute(const StepDescriptor& step, uint64_t number);
+  void begin_sequence(int32_t slot, uint64_t step);
   void run_sequence(const StepDescriptor& step, const StepSequence& sequence,
                     const std::vector<std::size_t>& rows, std::vector<RowResult>& results);
   // Runs tokens [begin, end) of the sequence; returns logits [1, n or 1, V] as f32 rows.
@@ -59,10 +72,22 @@ class PlainRunner : public StepRunner {
   const DecoderSignature signature_;
   RunnerLimits limits_;
   DynamicDriver driver_;
-  std::vector<Slot> slots_;
+  const std::function<bool()> stopped_ = [this] { return is_stopped_.load(std::memory_order_relaxed); };
+  std::vector<Slot> slots_;               // the thread's
+  std::atomic<bool> is_stopped_ = false;  // what runs now
+
+  std::mutex mutex_;                 // guards what follows
+  std::condition_variable changed_;  // any of it
   std::deque<StepDescriptor> queue_;
-  uint64_t posted_ = 0, done_ = 0;
+  std::deque<StepResult> results_;
+  uint64_t posted_ = 0, taken_ = 0, polled_ = 0;  // steps; what is taken runs or is done
+  std::map<int32_t, uint64_t> given_up_;          // by slot: steps up to this one
+  int32_t running_ = -1;                          // slot
+  std::exception_ptr failure_;
   std::string aborted_;
+  bool is_ending_ = false;
+
+  std::thread thread_;  // last: uses all of the above
 };
 
 }  // namespace ark

@@ -27,7 +27,8 @@ struct StaticDriver::Bound {
   }
 };
 
-StaticDriver::StaticDriver(const Graph& graph, StaticOptions options) : graph_(graph), options_(options) {
+StaticDriver::StaticDriver(const Graph& graph, StaticOptions options)
+    : graph_(graph), options_(options), stored_(weights_of(graph)) {
   check_plain(graph);
 }
 
@@ -41,7 +42,7 @@ SymbolValues StaticDriver::room_for(const SymbolValues& sizes) const {
   return most;
 }
 
-StaticDriver::Bound& StaticDriver::bound_for(const SymbolValues& sizes) {
+StaticDriver::Bound& StaticDriver::bound_for(const SymbolValues& sizes, int64_t most_bytes) {
   for (const auto& [name, size] : sizes)
     if (const auto it = last_.find(name); it != last_.end() && it->second != size) varying_.insert(name);
   last_ = sizes;
@@ -57,6 +58,9 @@ StaticDriver::Bound& StaticDriver::bound_for(const SymbolValues& sizes) {
     bound.most = room_for(sizes);
     bound.compiled = compile_plain(graph_, bound.most);
     ++compiled_;
+    // Each size has room for at most twice of it, which two axes of a tensor may have.
+    constexpr int64_t kRoom = 4;
+    check_bytes(static_cast<double>(bound.compiled.bindings.at(0).act_bytes) / kRoom, {.bytes = most_bytes});
     const Program& program = bound.compiled.programs.at(0);
     if (!weights_)
       weights_ = std::make_unique<WeightStore>(program, bound.compiled.constants, options_.processors);
@@ -90,7 +94,16 @@ std::vector<Tensor> StaticDriver::run_step(Bound& bound, const SymbolValues& siz
 
 std::vector<Tensor> StaticDriver::run(std::span<const Tensor> inputs) {
   const SymbolValues sizes = bind_inputs(graph_, inputs);
-  Bound& bound = bound_for(sizes);
+  const RunLimits limits = limits_for(options_.limits, stored_, inputs);
+  check_work(graph_, sizes, limits);
+  double results = 0;
+  for (const ValueId id : graph_.outputs) {
+    double elements = 1;
+    for (const Expr& e : *graph_.value(id).shape) elements *= static_cast<double>(e.evaluate(sizes));
+    results += elements * bits_of(graph_.value(id).dtype) / 8;
+  }
+  check_bytes(results, limits);
+  Bound& bound = bound_for(sizes, limits.bytes);
   if (!bound.checked.contains(sizes)) {
     check_sizes(bound.compiled, sizes);
     if (bound.checked.size() >= kMostChecked) bound.checked.clear();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/compile.h"
+#include "engine/plain/run_budget.h"
 #include "engine/run/executor.h"
 
 namespace ark {
@@ -19,6 +20,7 @@ struct StaticOptions {
   int32_t processors = 1;
   bool lockstep = false;       // the oracle executor instead of the loop
   std::size_t most_bound = 4;  // programs kept; the one used longest ago goes first
+  RunLimits limits;            // of each run
 };
 
 class StaticDriver {
@@ -29,7 +31,8 @@ class StaticDriver {
   ~StaticDriver();
 
   // `inputs` in the order of graph.inputs. Throws Error(kInvalidArgument) as DynamicDriver::run does;
-  // Error(kUnavailable) with the kernel's message where values (an index) do not fit.
+  // Error(kUnavailable) with the kernel's message where values (an index) do not fit. What a run will take is known
+  // from the sizes: beyond the limits none begins.
   std::vector<Tensor> run(std::span<const Tensor> inputs);
 
   // Programs compiled so far.
@@ -37,13 +40,14 @@ class StaticDriver {
 
  private:
   struct Bound;
-  Bound& bound_for(const SymbolValues& sizes);
+  Bound& bound_for(const SymbolValues& sizes, int64_t most_bytes);
   // What a program is compiled for, so that `sizes` fit.
   SymbolValues room_for(const SymbolValues& sizes) const;
   std::vector<Tensor> run_step(Bound& bound, const SymbolValues& sizes, std::span<const Tensor> inputs);
 
   const Graph& graph_;
   const StaticOptions options_;
+  const Weights stored_;
   SymbolValues last_;  // sizes of the run before
   std::set<std::string, std::less<>> varying_;
   // All programs read the same weights: which they are does not depend on the sizes.

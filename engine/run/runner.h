@@ -49,6 +49,9 @@ class StepRunner {
   virtual uint64_t post(const StepDescriptor& step) = 0;
   // The next finished step in order, or nullopt when `timeout` passes or nothing is in flight.
   virtual std::optional<StepResult> poll(std::chrono::microseconds timeout) = 0;
+  // Nobody wants any more what the steps in flight compute for `slot`: they may end it early, with an error in its
+  // rows. The caller of post.
+  virtual void give_up(int32_t /*slot*/) {}
   // Whether steps can be posted; waits for it at most `timeout`. Only runners that begin anew are ever not ready; they
   // throw RunnerLost from here, too: where they die between steps, or again as they begin.
   virtual bool ready(std::chrono::microseconds /*timeout*/) { return true; }

@@ -100,6 +100,7 @@ LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::stri
   PlainRunnerOptions plain;
   plain.max_slots = options.max_sequences;
   plain.max_length = sequence_length(options, signature->max_positions);
+  plain.limits = options.run;
   plain.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
   auto model = std::make_shared<PlainModel>(std::move(graph), *signature, plain);
   log.done("load", std::to_string(model->graph.nodes.size()) + " nodes");

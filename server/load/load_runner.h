@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/plain/run_budget.h"
 #include "engine/ragged_runner.h"
 #include "server/load/device.h"
 #include "server/load/stage_log.h"
@@ -28,6 +29,7 @@ struct LoadOptions {
   // or what is left of the ranks' GPUs.
   int64_t kv_memory = 0;
   DeviceChoice device;
+  RunLimits run;               // of a graph that is served plain
   bool plain = false;          // the untouched graph even if it is recognised (the oracle)
   bool lockstep = false;       // the oracle executor instead of the loop
   std::filesystem::path plan;  // empty, or programs that are forced (engine/plan_file.h)

@@ -155,6 +155,7 @@ void Turns::take_row(Sequence& s, int32_t index, RowResult& row, Clock::time_poi
 
 void Turns::finish(Sequence& s, Finish how, Clock::time_point now, Error error) {
   s.done = true;
+  if (how == Finish::kCancelled && s.in_flight > 0) runner_.give_up(s.slot);
   give_back_pages(state_, s);
   ++(how == Finish::kCancelled ? state_.counts.cancelled : state_.counts.finished);
   finishing_();

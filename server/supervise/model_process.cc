@@ -4,10 +4,13 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <initializer_list>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string_view>
 #include <thread>
@@ -60,26 +63,29 @@ class Reports {
   std::jthread beats_;  // last: uses all of the above
 };
 
-// False: the server has closed.
-bool receive(const dma::Socket& socket, FrameKind kind, std::string& payload) {
+// Nothing: the server has closed.
+std::optional<dma::Frame> receive(const dma::Socket& socket, std::initializer_list<FrameKind> kinds) {
   dma::Frame frame;
   const dma::Received got = dma::receive_frame(socket, frame, dma::kMaxPayload, dma::Deadline::never());
-  if (got == dma::Received::kClosed) return false;
-  if (got != dma::Received::kFrame || frame.header.kind != kind)
+  if (got == dma::Received::kClosed) return std::nullopt;
+  if (got != dma::Received::kFrame || std::ranges::find(kinds, frame.header.kind) == kinds.end())
     throw Error(Code::kInternal, "the server sends what is no message");
-  payload = std::move(frame.payload);
-  return true;
+  return frame;
 }
 
 void serve_steps(const dma::Socket& socket, Reports& reports, StepRunner& runner) {
-  std::string payload;
   for (int32_t in_flight = 0;;) {
     const bool has_room = in_flight < runner.limits().depth;
     pollfd one = {socket.descriptor(), POLLIN, 0};
-    if (has_room && ::poll(&one, 1, in_flight == 0 ? -1 : 0) > 0) {
-      if (!receive(socket, FrameKind::kStep, payload)) return;
-      runner.post(step_of(payload));
-      ++in_flight;
+    if (::poll(&one, 1, in_flight == 0 ? -1 : 0) > 0) {
+      const auto frame = receive(socket, {FrameKind::kStep, FrameKind::kGiveUp});
+      if (!frame) return;
+      if (frame->header.kind == FrameKind::kGiveUp) {
+        runner.give_up(static_cast<int32_t>(frame->header.rank));
+      } else {
+        runner.post(step_of(frame->payload));
+        ++in_flight;
+      }
     } else if (const auto result = in_flight > 0 ? runner.poll(has_room ? kTurn : 50'000us) : std::nullopt) {
       reports.send(FrameKind::kResult, to_blob(*result));
       --in_flight;
@@ -97,9 +103,9 @@ int serve_model(const std::function<OwnModel(const ModelTerms&)>& load,
   OwnModel model;  // ends after the report of what failed: its ranks may take a second
   Reports reports(socket, stage);
   try {
-    std::string payload;
-    if (!receive(socket, FrameKind::kBlob, payload)) return 0;
-    model = load(terms_of(payload));
+    const auto terms = receive(socket, {FrameKind::kBlob});
+    if (!terms) return 0;
+    model = load(terms_of(terms->payload));
     reports.watch(*model.runner);
     reports.send(FrameKind::kBlob,
                  to_blob(ModelFacts{model.runner->limits(), model.identity, model.machine_ranks}));

@@ -97,6 +97,10 @@ uint64_t SupervisedRunner::post(const StepDescriptor& step) {
   return posted_;
 }
 
+void SupervisedRunner::give_up(int32_t slot) {
+  if (state_ == State::kServing) send(dma::FrameKind::kGiveUp, "", slot);
+}
+
 std::optional<StepResult> SupervisedRunner::poll(std::chrono::microseconds timeout) {
   check_aborted();
   const auto until = dma::Deadline::after(timeout);
@@ -150,8 +154,8 @@ void SupervisedRunner::begin() {
 }
 
 // What does not go now goes later: the process may be in the middle of a step, which takes as long as it takes.
-void SupervisedRunner::send(dma::FrameKind kind, const std::string& payload) {
-  outgoing_ += dma::frame_bytes(kind, 0, 0, payload);
+void SupervisedRunner::send(dma::FrameKind kind, const std::string& payload, int32_t slot) {
+  outgoing_ += dma::frame_bytes(kind, slot, 0, payload);
   flush();
 }
 

@@ -40,6 +40,7 @@ class SupervisedRunner : public StepRunner {
   uint64_t post(const StepDescriptor& step) override;
   std::optional<StepResult> poll(std::chrono::microseconds timeout) override;
   bool ready(std::chrono::microseconds timeout) override;
+  void give_up(int32_t slot) override;
   void abort(const std::string& why) override;
 
  private:
@@ -48,7 +49,7 @@ class SupervisedRunner : public StepRunner {
 
   void begin();
   void listen(dma::Deadline until);
-  void send(dma::FrameKind kind, const std::string& payload);
+  void send(dma::FrameKind kind, const std::string& payload, int32_t slot = 0);
   void flush();
   void take(const dma::Frame& frame);
   void take_facts(const std::string& payload);

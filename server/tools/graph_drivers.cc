@@ -21,10 +21,12 @@ std::vector<Tensor> all_inputs(const Graph& graph, const std::vector<std::option
   return out;
 }
 
-template <class Driver, class Options>
+template <class Driver>
 class Whole : public GraphDriver {
  public:
-  Whole(const Graph& graph, Options options) : graph_(graph), driver_(graph, std::move(options)) {}
+  template <class... Options>
+  explicit Whole(const Graph& graph, Options... options)
+      : graph_(graph), driver_(graph, std::move(options)...) {}
   std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) override {
     return driver_.run(all_inputs(graph_, inputs));
   }
@@ -34,19 +36,20 @@ class Whole : public GraphDriver {
   Driver driver_;
 };
 
-std::unique_ptr<GraphDriver> make_static(const Graph& graph, int threads) {
-  return std::make_unique<Whole<StaticDriver, StaticOptions>>(graph, StaticOptions{.processors = threads});
+std::unique_ptr<GraphDriver> make_static(const Graph& graph, const DriverOptions& options) {
+  return std::make_unique<Whole<StaticDriver>>(
+      graph, StaticOptions{.processors = options.threads, .limits = options.limits});
 }
 
-std::unique_ptr<GraphDriver> make_dynamic(const Graph& graph, int threads) {
-  return std::make_unique<Whole<DynamicDriver, ParallelFor>>(graph, parallel_for(threads));
+std::unique_ptr<GraphDriver> make_dynamic(const Graph& graph, const DriverOptions& options) {
+  return std::make_unique<Whole<DynamicDriver>>(graph, parallel_for(options.threads), options.limits);
 }
 
 // The static driver while it can run the graph, and its inputs' sizes; then the dynamic one.
 class Auto : public GraphDriver {
  public:
-  Auto(const Graph& graph, int threads) : graph_(graph), threads_(threads) {
-    or_else_dynamic([&] { driver_ = make_static(graph_, threads_); });
+  Auto(const Graph& graph, const DriverOptions& options) : graph_(graph), options_(options) {
+    or_else_dynamic([&] { driver_ = make_static(graph_, options_); });
   }
   std::vector<Tensor> run(const std::vector<std::optional<Tensor>>& inputs) override {
     std::vector<Tensor> outputs;
@@ -63,12 +66,12 @@ class Auto : public GraphDriver {
     } catch (const Error& e) {
       if (e.code() != Code::kUnsupported || is_dynamic_) throw;
     }
-    driver_ = make_dynamic(graph_, threads_);
+    driver_ = make_dynamic(graph_, options_);
     return is_dynamic_ = true;
   }
 
   const Graph& graph_;
-  const int threads_;
+  const DriverOptions options_;
   std::unique_ptr<GraphDriver> driver_;
   bool is_dynamic_ = false;
 };
@@ -87,9 +90,9 @@ std::unique_ptr<GraphDriver> make_driver(const std::string& name, const Graph& g
                                          const DriverOptions& options) {
   check_driver(name, options.ranks);
   if (name == "decoder") return make_decoder_driver(graph, options);
-  if (name == "auto") return std::make_unique<Auto>(graph, options.threads);
-  if (name == "static") return make_static(graph, options.threads);
-  return make_dynamic(graph, options.threads);
+  if (name == "auto") return std::make_unique<Auto>(graph, options);
+  if (name == "static") return make_static(graph, options);
+  return make_dynamic(graph, options);
 }
 
 }  // namespace ark::tools

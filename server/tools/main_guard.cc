@@ -1,6 +1,8 @@
 #include "server/tools/main_guard.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +13,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <new>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -63,9 +68,27 @@ void flush_output() {
   throw Error(Code::kOs, std::string("cannot write standard output: ") + std::strerror(errno));
 }
 
+// Kernels keep blocks on the stack, and files are nested: `ulimit -s`, which is the stack of the main thread and the
+// default of others, may leave too little. Then all threads get as much as usual, and the body one of its own.
+int with_stack(const std::function<int()>& body) {
+  constexpr rlim_t kUsual = 8 << 20;
+  rlimit own{};
+  if (::getrlimit(RLIMIT_STACK, &own) != 0 || own.rlim_cur >= kUsual) return body();
+  pthread_attr_t usual;
+  if (::pthread_attr_init(&usual) != 0) return body();
+  const bool is_set =
+      ::pthread_attr_setstacksize(&usual, kUsual) == 0 && ::pthread_setattr_default_np(&usual) == 0;
+  ::pthread_attr_destroy(&usual);
+  if (!is_set) return body();
+  std::packaged_task<int()> task(body);
+  std::future<int> code = task.get_future();
+  std::thread(std::move(task)).join();
+  return code.get();
+}
+
 int run_guarded(CommandLine& line, int argc, char** argv, const std::function<int()>& body) {
   try {
-    const int code = line.parse(argc, argv) ? body() : 0;
+    const int code = line.parse(argc, argv) ? with_stack(body) : 0;
     flush_output();
     return code;
   } catch (const std::exception&) {

@@ -162,10 +162,12 @@ int main(int argc, char** argv) {
   line.read("--rtol", tolerance(options.run.relative), "relative tolerance", "the set's own, or 1e-3");
   line.read("--atol", tolerance(options.run.absolute), "absolute tolerance", "the set's own, or 1e-5");
   ark::add_device_options(line, options.prompt.load.device);
+  ark::add_run_limits(line, options.prompt.load.run);
   add_prompt_options(line, options.prompt);
   return ark::run_main(line, argc, argv, [&] {
     const ark::DeviceChoice& how = options.prompt.load.device;
     options.run.weights = how.weights;
+    options.run.limits = options.prompt.load.run;
     if (how.activations != ark::Activations::kAuto) options.run.activations = how.activations;
     if (how.kv_dtype != ark::DType::kUndefined) options.run.kv_dtype = how.kv_dtype;
     return ark::run(options);

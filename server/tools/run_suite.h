@@ -10,6 +10,7 @@
 
 #include "base/ir/graph.h"
 #include "engine/compile.h"
+#include "engine/plain/run_budget.h"
 #include "server/tools/test_data.h"
 
 namespace ark::tools {
@@ -27,6 +28,7 @@ struct DriverOptions {
   WeightPolicy weights = WeightPolicy::kExact;
   Activations activations = Activations::kF32;
   DType kv_dtype = DType::kF32;
+  RunLimits limits;  // of the others'
 };
 // "auto" (static if every shape follows from the inputs' sizes, else dynamic), "static", "dynamic" or
 // "decoder". Keeps `graph` by reference. Throws Error(kUnsupported) where the driver cannot run the graph.

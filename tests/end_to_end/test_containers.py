@@ -95,3 +95,15 @@ def test_memory_that_is_asked_for_must_be_there(smollm2_model):
     result = run_to_end(*options, 4096)
     assert result.returncode == 69, result.stderr
     assert "keys and values of" in result.stderr and "--max-num-seqs" in result.stderr
+
+
+@pytest.mark.parametrize("kibibytes", [128, 320, 2048])
+@pytest.mark.parametrize("options", [(), ("--tp", "2", "--processes")])
+def test_a_small_stack_serves(tiny_model, kibibytes, options):
+    """What `ulimit -s` leaves to all threads is less than kernels keep there."""
+
+    def enter():
+        resource.setrlimit(resource.RLIMIT_STACK, (kibibytes << 10, kibibytes << 10))
+
+    with Server("--model", tiny_model, *options, prepare=enter) as server:
+        assert talk(server, 8)[0] == 200

@@ -40,6 +40,7 @@ def test_help_names_the_contract():
 
 BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "x", "--max-model-len": "-5",
               "--max-num-seqs": "0", "--max-num-batched-tokens": "1.5", "--max-queue": "0", "--kv-memory": "5Q",
+              "--run-work": "-1", "--run-memory": "5Q",
               "--shutdown-timeout": "-1", "--log-format": "xml", "--host": "no..host",  # no name server is asked
               "--max-restarts": "1001", "--max-connections-per-peer": "-1", "--keep-alive-timeout": "-1",
                "--slo-itl": "-2", "--slo-ttft": "-1", "--energy-weight": "1.5", "--yield-cores": "perhaps",

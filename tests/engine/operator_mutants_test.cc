@@ -89,10 +89,10 @@ void poke(Tensor& t, int64_t i, std::mt19937_64& random) {
     case DType::kBool:
       t.as<bool>()[i] = random() % 2;
       break;
-    default: {  // some bits, no NaN of 16: drivers may copy or convert them
+    default: {  // some bits, NaN too
       const int64_t size = t.bytes() / std::max<int64_t>(t.size(), 1);
       if (size > 0)
-        std::memset(t.data.get() + i * size, static_cast<int>(random() % 112),
+        std::memset(t.data.get() + i * size, static_cast<int>(random() % 256),
                     static_cast<std::size_t>(size));
     }
   }

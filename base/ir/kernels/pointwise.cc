@@ -39,8 +39,17 @@ void with_loop(const KernelCall& call, DType type, F f) {
   });
 }
 
+// What is only moved keeps its bits: the way through f32 makes another NaN of a signalling one.
+TensorView as_bits(TensorView view) {
+  if (!is_floating(view.dtype)) return view;
+  if (bits_of(view.dtype) == 16) view.dtype = DType::kU16;
+  if (bits_of(view.dtype) == 8) view.dtype = DType::kU8;
+  return view;
+}
+
 void unary_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &x = call.inputs[0], &y = call.outputs[0];
+  TensorView x = call.inputs[0], y = call.outputs[0];
+  if (is_one_of(call.op, {Op::kIdentity, Op::kCast}) && x.dtype == y.dtype) x = as_bits(x), y = as_bits(y);
   const auto [p, q] = pointwise::parameters_of(*pointwise::row_of(call.op), *call.attributes);
   const auto [begin, end] = elements_of(tile, y.size());
   with_loop(call, x.dtype, [&, p = p, q = q, begin = begin, end = end](auto type, auto loop) {
@@ -97,7 +106,7 @@ std::vector<OutputType> where_shapes(const KernelCall& call) {
 }
 
 void where_tile(const KernelCall& call, int64_t tile) {
-  const TensorView& y = call.outputs[0];
+  const TensorView x = as_bits(call.inputs[1]), z = as_bits(call.inputs[2]), y = as_bits(call.outputs[0]);
   const auto [begin, end] = elements_of(tile, y.size());
   Index strides[3];
   for (std::size_t k = 0; k < 3; ++k) strides[k] = broadcast_strides(call.inputs[k], y.shape());
@@ -108,8 +117,8 @@ void where_tile(const KernelCall& call, int64_t tile) {
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
       load_broadcast(call.inputs[0], y.shape(), strides[0], i, n, condition);
-      load_broadcast(call.inputs[1], y.shape(), strides[1], i, n, a);
-      load_broadcast(call.inputs[2], y.shape(), strides[2], i, n, b);
+      load_broadcast(x, y.shape(), strides[1], i, n, a);
+      load_broadcast(z, y.shape(), strides[2], i, n, b);
       for (int64_t j = 0; j < n; ++j) a[j] = condition[j] ? a[j] : b[j];
       store(y, i, n, a);
     }
