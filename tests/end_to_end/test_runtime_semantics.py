@@ -241,3 +241,11 @@ def test_a_loop_that_grows_leaves_memory_to_others(tmp_path, what):
                          capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
     assert run.returncode > 0 and run.stderr.count("\n") == 1, (run.returncode, run.stderr)
     assert "MiB of memory are left" in run.stderr
+
+
+@pytest.mark.parametrize("imported", [[("", 13), ("ai.onnx", 13)], [("ai.onnx", 11), ("", 13)], [("", 13), ("ai.onnx", 11)]])
+def test_a_domain_that_is_imported_twice(tmp_path, imported):
+    """As skl2onnx writes most files; Softmax of opset 11 sums over all axes from the given one on."""
+    write_case(tmp_path / "case", [node("Softmax", "x", axis=0)], {"x": random(2, 3)},
+               imports=[helper.make_opsetid(*one) for one in imported])
+    agrees(tmp_path)
