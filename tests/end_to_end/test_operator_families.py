@@ -64,6 +64,26 @@ def test_recurrent_layers(tmp_path):
     agrees(tmp_path, count)
 
 
+def test_layers_of_the_dynamic_quantizer(tmp_path):
+    """ONNX Runtime rounds the state in each step too: by half of 2 / 255 at most, times the sums of a gate's weights."""
+    draw = np.random.default_rng(5)
+    steps, rows, width, hidden = 5, 3, 4, 6
+    cases = [(direction, kind, columns) for direction in ("reverse", "bidirectional") for kind in (np.int8, np.uint8) for columns in (0, 1)]
+    for number, (direction, kind, columns) in enumerate(cases):
+        count = 1 + (direction == "bidirectional")
+        low = np.iinfo(kind).min
+        weights = {"b": draw.standard_normal((count, 8 * hidden)).astype(np.float32)}
+        for name, size in (("w", width), ("r", hidden)):
+            scales = (count, 4 * hidden) if columns else (count,)
+            weights |= {name: draw.integers(low, low + 256, (count, size, 4 * hidden)).astype(kind),
+                        name + "s": draw.uniform(0.003, 0.006, scales).astype(np.float32),
+                        name + "z": np.full(scales, low + 128, kind)}
+        layer = node("DynamicQuantizeLSTM", "x w r b _ h _ _ ws wz rs rz", "y y_h y_c", "com.microsoft", hidden_size=hidden, direction=direction)
+        feeds = {"x": random(steps, rows, width), "h": random(count, rows, hidden, scale=0.3)}
+        write_case(tmp_path / f"case{number}", [layer], feeds, weights, ("y", "y_h", "y_c"), sizes={"x": ["steps", "rows", width]}, atol=0.02)
+    agrees(tmp_path, len(cases))
+
+
 def boxes_and_scores(draw, images=2, classes=3, count=24):
     corners = draw.uniform(0, 8, (images, count, 2)).astype(np.float32)
     boxes = np.concatenate([corners, corners + draw.uniform(-3, 4, corners.shape)], axis=2).astype(np.float32)
