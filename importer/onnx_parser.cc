@@ -70,10 +70,8 @@ void Parser::opset(Field field, std::map<std::string, int64_t>& into) {
     }
   });
   wire_.charge(128);
-  if (!into.emplace(domain, version).second)
-    wire_.fail("opset " + std::to_string(version) + " of domain '" +
-               (domain.empty() ? "ai.onnx" : escaped(domain)) + "' is imported beside opset " +
-               std::to_string(into[domain]) + "; import one");
+  // skl2onnx imports '' beside 'ai.onnx', one domain: the last counts, as in ONNX Runtime and ONNX's checker.
+  into[domain] = version;
 }
 
 void Parser::metadata(Field field, std::map<std::string, std::string>& into) {

@@ -10,6 +10,14 @@ ValueId floats_constant(OpContext& c, const std::vector<double>& values, Dims di
   return c.graph.add_constant(make_constant(Tensor::of<float>(DType::kF32, std::move(dims), narrow)));
 }
 
+ValueId rows_of(OpContext& c) {
+  const ValueId x = cast(c, c.input(0), DType::kF32);
+  const Shape shape = shape_of(c, x);
+  if (shape.size() == 2) return x;
+  if (shape.size() != 1) c.fail("its input has rank " + std::to_string(shape.size()) + ", not 1 or 2");
+  return reshape(c, x, {Expr(1), shape[0]});
+}
+
 ValueId post_transformed(OpContext& c, ValueId scores, const std::string& transform) {
   if (transform == "NONE") return scores;
   if (transform == "LOGISTIC") return c.emit(Op::kSigmoid, {scores});
@@ -56,15 +64,6 @@ void ClassLabels::choose_by_sign(ValueId score, double above) const {
 }
 
 namespace {
-
-// A matrix [rows, features] of numbers as f32; one row may come as a vector.
-ValueId rows_of(OpContext& c) {
-  const ValueId x = cast(c, c.input(0), DType::kF32);
-  const Shape shape = shape_of(c, x);
-  if (shape.size() == 2) return x;
-  if (shape.size() != 1) c.fail("its input has rank " + std::to_string(shape.size()) + ", not 1 or 2");
-  return reshape(c, x, {Expr(1), shape[0]});
-}
 
 // Numbers of an attribute must be one, or one for each feature: the last axis of input 0.
 void expect_features(OpContext& c, const char* name, std::size_t count) {
@@ -261,6 +260,8 @@ std::span<const Entry> classic_table() {
       {kMl, "TreeEnsembleRegressor", tree_ensemble_regressor},
       {kMl, "TreeEnsembleClassifier", tree_ensemble_classifier},
       {kMl, "TreeEnsemble", tree_ensemble},
+      {kMl, "SVMRegressor", svm_regressor},
+      {kMl, "SVMClassifier", svm_classifier},
       {kMl, "ZipMap", map_of_scores},
   };
   return kTable;

@@ -7,6 +7,8 @@
 namespace ark::ops {
 
 ValueId floats_constant(OpContext& c, const std::vector<double>& values, Dims dims);
+// Input 0, a matrix [rows, features] of numbers, as f32; one row may come as a vector.
+ValueId rows_of(OpContext& c);
 
 // The attribute, and scores [N, classes] after it.
 std::string post_transform_of(OpContext& c);
@@ -35,5 +37,9 @@ class ClassLabels {
 void tree_ensemble_regressor(OpContext& c);
 void tree_ensemble_classifier(OpContext& c);
 void tree_ensemble(OpContext& c);
+
+// Importers in svm.cc.
+void svm_regressor(OpContext& c);
+void svm_classifier(OpContext& c);
 
 }  // namespace ark::ops

@@ -133,6 +133,23 @@ void embed_layer_norm(OpContext& c) {
   }
 }
 
+// What ONNX Runtime's quantizer makes of it: tables, scale and bias in 8 bits, each with one scale (inputs 8 to 12) and
+// one zero point (13 to 17).
+void quantized_embed_layer_norm(OpContext& c) {
+  std::vector<ValueId> in(c.inputs.begin(),
+                          c.inputs.begin() + std::min<std::ptrdiff_t>(8, std::ssize(c.inputs)));
+  for (std::size_t i = 2; i < 7; ++i) {
+    if (!c.has_input(i)) continue;
+    std::vector<ValueId> operands{c.input(i), reshape(c, c.input(i + 6), {})};
+    if (c.has_input(i + 11)) operands.push_back(reshape(c, c.input(i + 11), {}));
+    in[i] = c.emit(Op::kDequantizeLinear, operands,
+                   {{key::kAxis, 0}, {key::kBlockSize, 0}, {key::kTo, static_cast<int64_t>(DType::kF32)}});
+  }
+  OpContext plain(c.graph, c.node, c.opset, c.label, in);
+  embed_layer_norm(plain);
+  c.outputs = plain.outputs;
+}
+
 void batch_norm(OpContext& c) {
   if (c.attr_int("training_mode", 0))
     c.unsupported("BatchNormalization in training mode; export the model for inference");
@@ -208,6 +225,7 @@ std::span<const Entry> normalization_table() {
       {kMicrosoft, "SkipLayerNormalization", skip_layer_norm},
       {kMicrosoft, "SkipSimplifiedLayerNormalization", skip_rms_norm},
       {kMicrosoft, "EmbedLayerNormalization", embed_layer_norm},
+      {kMicrosoft, "QEmbedLayerNormalization", quantized_embed_layer_norm},
       {kOnnx, "BatchNormalization", batch_norm},
       {kOnnx, "InstanceNormalization", instance_norm},
       {kOnnx, "GroupNormalization", group_norm},

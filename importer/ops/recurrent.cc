@@ -134,10 +134,44 @@ void rnn(OpContext& c) { recurrent_layer(c, {Op::kRnn, 1, {"Tanh"}}); }
 void gru(OpContext& c) { recurrent_layer(c, {Op::kGru, 3, {"Sigmoid", "Tanh"}}); }
 void lstm(OpContext& c) { recurrent_layer(c, {Op::kLstm, 4, {"Sigmoid", "Tanh", "Tanh"}}); }
 
+// Weights [D, K, all] in 8 bits with a scale for each direction, or for each of its columns, as f32 [D, all, K].
+ValueId widened(OpContext& c, std::size_t i, std::size_t scale, std::size_t zero) {
+  const auto spread = [&](ValueId x) {
+    Shape shape = shape_of(c, x);
+    if (shape.size() != 1 && shape.size() != 2) c.fail("scales or zero points of another rank than 1 or 2");
+    shape.insert(shape.begin() + 1, 1);
+    if (shape.size() == 2) shape.emplace_back(1);
+    return reshape(c, cast(c, x, DType::kF32), shape);
+  };
+  if (c.rank(i) != 3)
+    c.fail("input " + std::to_string(i) + " has rank " + std::to_string(c.rank(i)) + ", not 3");
+  ValueId x = cast(c, c.input(i), DType::kF32);
+  if (c.has_input(zero)) x = binary(c, Op::kSub, x, spread(c.inputs[zero]));
+  return transpose(c, binary(c, Op::kMul, x, spread(c.input(scale))), {0, 2, 1});
+}
+
+// What ONNX Runtime's dynamic quantizer makes of LSTM. The input is rounded as there, by one scale; the state, which is
+// rounded anew in each step there, is not.
+void dynamic_quantize_lstm(OpContext& c) {
+  std::vector<ValueId> in(c.inputs.begin(),
+                          c.inputs.begin() + static_cast<int64_t>(std::min<std::size_t>(8, c.inputs.size())));
+  const ValueId w = widened(c, 1, 8, 9), r = widened(c, 2, 10, 11);
+  const auto codes = c.emit_many(Op::kDynamicQuantizeLinear, {c.input(0)}, {}, 3);
+  in[0] = c.emit(Op::kDequantizeLinear, codes,
+                 {{key::kAxis, 0}, {key::kBlockSize, 0}, {key::kTo, static_cast<int64_t>(DType::kF32)}});
+  in[1] = w, in[2] = r;
+  OpContext plain(c.graph, c.node, c.opset, c.label, in);
+  lstm(plain);
+  c.outputs = plain.outputs;
+}
+
 }  // namespace
 
 std::span<const Entry> recurrent_table() {
-  static constexpr Entry kTable[] = {{kOnnx, "RNN", rnn}, {kOnnx, "GRU", gru}, {kOnnx, "LSTM", lstm}};
+  static constexpr Entry kTable[] = {{kOnnx, "RNN", rnn},
+                                     {kOnnx, "GRU", gru},
+                                     {kOnnx, "LSTM", lstm},
+                                     {kMicrosoft, "DynamicQuantizeLSTM", dynamic_quantize_lstm}};
   return kTable;
 }
 

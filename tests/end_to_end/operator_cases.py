@@ -22,14 +22,15 @@ def node(op, inputs, outputs="y", domain="", **attributes):
     return helper.make_node(op, names, outputs.split(), domain=domain, **attributes)
 
 
-def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17, sizes=None, results=None, atol=None):
-    """The graph with what ONNX Runtime makes of it, or `results`; `sizes` of inputs may have names."""
+def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17, sizes=None, results=None, atol=None,
+               imports=None):
+    """The graph with what ONNX Runtime makes of it, or `results`; `sizes` of inputs may have names; `imports` stand for `opset`."""
     inputs = [helper.make_tensor_value_info(n, TYPES[a.dtype], (sizes or {}).get(n, a.shape)) for n, a in feeds.items()]
     infos = [helper.make_empty_tensor_value_info(n) for n in outputs]
     stored = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
     graph = helper.make_graph(nodes, "case", inputs, infos, stored)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1), helper.make_opsetid(CLASSIC, 3)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10)
+    model = helper.make_model(graph, opset_imports=imports or opsets, ir_version=8 if opset < 21 else 10)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     data = folder / "test_data_set_0"
     data.mkdir(parents=True)

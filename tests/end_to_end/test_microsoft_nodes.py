@@ -23,6 +23,26 @@ def test_skip_norms_without_an_epsilon(tmp_path, op, weights):
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+@pytest.mark.parametrize("segments", [True, False])
+def test_embeddings_of_bytes(tmp_path, kind, segments):
+    """As quantize_dynamic leaves a BERT that ONNX Runtime's optimizer has fused."""
+    draw, low = np.random.default_rng(2), np.iinfo(kind).min
+    weights = {}
+    for place, (name, shape) in enumerate({"words": (20, 8), "places": (6, 8), "kinds": (2, 8), "g": (8,), "b": (8,)}.items()):
+        weights |= {name: draw.integers(low, low + 256, shape).astype(kind), name + "_s": np.float32(0.01 + 0.003 * place),
+                    name + "_z": np.array(low + 100 + 9 * place, kind)}
+    names = ["words", "places", "kinds" if segments else "_", "g", "b"]
+    inputs = ["ids", "types" if segments else "_", *names, "mask", *(n + "_s" if n != "_" else n for n in names),
+              *(n + "_z" if n != "_" else n for n in names)]
+    feeds = {"ids": np.array([[3, 19, 0], [7, 7, 1]], np.int32), "mask": np.array([[1, 1, 0], [1, 1, 1]], np.int32)}
+    if segments:
+        feeds["types"] = np.array([[0, 1, 1], [0, 0, 1]], np.int32)
+    nodes = [node("QEmbedLayerNormalization", " ".join(inputs), "y m", MICROSOFT, epsilon=1e-6)]
+    write_case(tmp_path / "case", nodes, feeds, weights, ("y", "m"))
+    agrees(tmp_path)
+
+
 @pytest.mark.parametrize("op, inputs, outputs, domain", [
     ("LayerNormalization", "x g b", "y mean deviation", ""),
     ("SimplifiedLayerNormalization", "x g", "y deviation", ""),

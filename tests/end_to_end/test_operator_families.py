@@ -64,6 +64,26 @@ def test_recurrent_layers(tmp_path):
     agrees(tmp_path, count)
 
 
+def test_layers_of_the_dynamic_quantizer(tmp_path):
+    """ONNX Runtime rounds the state in each step too: by half of 2 / 255 at most, times the sums of a gate's weights."""
+    draw = np.random.default_rng(5)
+    steps, rows, width, hidden = 5, 3, 4, 6
+    cases = [(direction, kind, columns) for direction in ("reverse", "bidirectional") for kind in (np.int8, np.uint8) for columns in (0, 1)]
+    for number, (direction, kind, columns) in enumerate(cases):
+        count = 1 + (direction == "bidirectional")
+        low = np.iinfo(kind).min
+        weights = {"b": draw.standard_normal((count, 8 * hidden)).astype(np.float32)}
+        for name, size in (("w", width), ("r", hidden)):
+            scales = (count, 4 * hidden) if columns else (count,)
+            weights |= {name: draw.integers(low, low + 256, (count, size, 4 * hidden)).astype(kind),
+                        name + "s": draw.uniform(0.003, 0.006, scales).astype(np.float32),
+                        name + "z": np.full(scales, low + 128, kind)}
+        layer = node("DynamicQuantizeLSTM", "x w r b _ h _ _ ws wz rs rz", "y y_h y_c", "com.microsoft", hidden_size=hidden, direction=direction)
+        feeds = {"x": random(steps, rows, width), "h": random(count, rows, hidden, scale=0.3)}
+        write_case(tmp_path / f"case{number}", [layer], feeds, weights, ("y", "y_h", "y_c"), sizes={"x": ["steps", "rows", width]}, atol=0.02)
+    agrees(tmp_path, len(cases))
+
+
 def boxes_and_scores(draw, images=2, classes=3, count=24):
     corners = draw.uniform(0, 8, (images, count, 2)).astype(np.float32)
     boxes = np.concatenate([corners, corners + draw.uniform(-3, 4, corners.shape)], axis=2).astype(np.float32)
@@ -245,10 +265,10 @@ def test_classic_models(tmp_path):
     draw = np.random.default_rng(11)
     cases = []
 
-    def case(op, feeds, outputs=("y",), **attributes):
+    def case(op, feeds, outputs=("y",), atol=None, **attributes):
         cases.append(op)
         write_case(tmp_path / f"case{len(cases)}", [node(op, " ".join(feeds), " ".join(outputs), CLASSIC, **attributes)], feeds,
-                   outputs=outputs, opset=15)
+                   outputs=outputs, opset=15, atol=atol)
 
     x = random(70, 4)
     x[3, 1] = np.nan
@@ -276,6 +296,20 @@ def test_classic_models(tmp_path):
     for transform in ("NONE", "LOGISTIC"):
         case("LinearClassifier", {"x": clean}, both, classlabels_ints=[4, 9], post_transform=transform,
              coefficients=three["coefficients"][:4], intercepts=[0.1])
+    for kernel in ("LINEAR", "POLY", "RBF", "SIGMOID"):
+        machine = {"kernel_type": kernel, "kernel_params": [0.3, 0.5, 3.0], "support_vectors": [float(v) for v in random(7, 4).ravel()]}
+        real = [float(v) for v in random(21)]
+        for only_inside in (0, 1):
+            case("SVMRegressor", {"x": clean + 20}, coefficients=real[:7], n_supports=7, rho=[0.2], one_class=only_inside, **machine)
+        for transform in ("NONE", "LOGISTIC"):
+            options = {"post_transform": transform} | machine
+            case("SVMClassifier", {"x": clean}, both, classlabels_ints=[4, 9, 2], vectors_per_class=[3, 1, 3], coefficients=real[:14],
+                 rho=[0.1, -0.2, 0.3], **options)
+            # ONNX Runtime approaches the probabilities of two classes until 0.005 / 2 is left; they are those of their pair.
+            for calibrated in ({}, {"prob_a": [-1.5], "prob_b": [0.2], "atol": 0.0025}):
+                case("SVMClassifier", {"x": clean}, both, classlabels_ints=[4, 9], vectors_per_class=[3, 4], coefficients=real[:7],
+                     rho=[0.1], **calibrated, **options)
+    case("SVMRegressor", {"x": clean}, coefficients=three["coefficients"][:4], rho=[0.2], kernel_params=[0.3, 0.5, 3.0])
     for norm in ("MAX", "L1", "L2"):
         case("Normalizer", {"x": np.vstack([clean, np.zeros((1, 4), np.float32)])}, norm=norm)
     case("Scaler", {"x": clean}, offset=[1.0, 2.0, 3.0, 4.0], scale=[0.5, 1.0, 2.0, 4.0])

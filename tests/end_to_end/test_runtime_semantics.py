@@ -241,3 +241,28 @@ def test_a_loop_that_grows_leaves_memory_to_others(tmp_path, what):
                          capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
     assert run.returncode > 0 and run.stderr.count("\n") == 1, (run.returncode, run.stderr)
     assert "MiB of memory are left" in run.stderr
+
+
+@pytest.mark.parametrize("imported", [[("", 13), ("ai.onnx", 13)], [("ai.onnx", 11), ("", 13)], [("", 13), ("ai.onnx", 11)]])
+def test_a_domain_that_is_imported_twice(tmp_path, imported):
+    """As skl2onnx writes most files; Softmax of opset 11 sums over all axes from the given one on."""
+    write_case(tmp_path / "case", [node("Softmax", "x", axis=0)], {"x": random(2, 3)},
+               imports=[helper.make_opsetid(*one) for one in imported])
+    agrees(tmp_path)
+
+
+def test_sizes_that_two_equal_nodes_take_from_the_data(tmp_path):
+    """As DeBERTa's layers slice one table by the same numbers: one node stays, and its size has one name."""
+    nodes = []
+    for i in "ab":
+        nodes += [node("Slice", "x n m", f"part_{i}"), node("Mul", f"part_{i} w_{i}", f"scaled_{i}"),
+                  node("Unsqueeze", f"scaled_{i} zero", f"raised_{i}"), node("NonZero", "x", f"places_{i}"),
+                  node("Transpose", f"places_{i}", f"turned_{i}", perm=[1, 0]), node("Unsqueeze", f"turned_{i} zero", f"rows_{i}")]
+    nodes += [node("MatMul", "raised_a raised_b", "y"), node("Sub", "rows_a rows_b", "z")]
+    feeds = {"x": random(6, 6), "n": np.array([1]), "m": np.array([4])}
+    weights = {"w_a": random(6), "w_b": random(6, scale=2), "zero": np.array([0])}
+    nodes[0].input[:] = nodes[6].input[:] = ["x", "n", "m", "axis"]
+    nodes[-2:-2] = [node("Transpose", "raised_b", "back", perm=[0, 2, 1])]
+    nodes[-2].input[1] = "back"
+    write_case(tmp_path / "case", nodes, feeds, weights | {"axis": np.array([0])}, ("y", "z"), sizes={"n": [1], "m": [1], "x": ["rows", 6]})
+    agrees(tmp_path, drivers=["dynamic"])

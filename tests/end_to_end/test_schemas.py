@@ -348,8 +348,6 @@ MODELS = {
                                          [ints("t", 1, 2), ints("s", -1, 3)], outputs=[value("y", None, TensorProto.INT64)]),
     **{name: made for name, made in WORDS.items() if name.endswith("foo")},
     "no opset": fresh(PLAIN, opset_import=[]),
-    "opset beside another": fresh(PLAIN, opset_import=[helper.make_opsetid("", 18), helper.make_opsetid("", 17)]),
-    "domain under two names": fresh(PLAIN, opset_import=[helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx", 18)]),
     "branches of two numbers": choice(branch("a"), branch("b", 2)),
     "branches of more than the node": choice(branch("a", 2), branch("b", 2)),
     "branches of two types": choice(branch("a"), branch("b", kind=TensorProto.INT64)),

@@ -1,0 +1,137 @@
+// Support vector machines of ai.onnx.ml: kernels between rows and vectors are matrices of f64, since distances of rows
+// far from the origin are small differences of large squares.
+#include <numeric>
+
+#include "base/ir/keys.h"
+#include "importer/ops/classic.h"
+
+namespace ark::ops {
+namespace {
+
+ValueId doubles(OpContext& c, const std::vector<double>& values, Dims dims) {
+  return c.graph.add_constant(make_constant(Tensor::of<double>(DType::kF64, std::move(dims), values)));
+}
+
+ValueId sum_of_squares(OpContext& c, ValueId x, int64_t keepdims) {
+  return c.emit(Op::kReduceSumSquare, {x}, {{key::kAxes, {1}}, {key::kKeepdims, keepdims}});
+}
+
+// K [rows, count]: rows of x against `count` vectors that lie one after another in `vectors`.
+ValueId kernel(OpContext& c, const std::vector<double>& vectors, int64_t count, const std::string& type) {
+  const ValueId x = cast(c, rows_of(c), DType::kF64);
+  const auto parameters = c.attr_floats("kernel_params");
+  if (!parameters.empty() && parameters.size() != 3)
+    c.fail("has " + std::to_string(parameters.size()) + " kernel_params, not 3");
+  const auto number = [&](std::size_t i) {
+    return scalar(c, i < parameters.size() ? parameters[i] : 0, DType::kF64);
+  };
+  if (vectors.empty() || vectors.size() % static_cast<std::size_t>(count))
+    c.fail("has " + std::to_string(vectors.size()) + " numbers for " + std::to_string(count) + " vectors");
+  const int64_t features = static_cast<int64_t>(vectors.size()) / count;
+  c.require_equal(shape_of(c, x)[1], Expr(features), "the number of features");
+  const ValueId all = doubles(c, vectors, {count, features});
+  const ValueId products = c.emit(Op::kMatMul, {x, all}, {{key::kTransB, 1}});
+  if (type == "LINEAR") return products;
+  if (type == "RBF") {
+    const ValueId squares = binary(c, Op::kAdd, sum_of_squares(c, x, 1), sum_of_squares(c, all, 0));
+    const ValueId apart = binary(c, Op::kSub, squares, binary(c, Op::kAdd, products, products));
+    return c.emit(Op::kExp, {binary(c, Op::kMul, apart, c.emit(Op::kNeg, {number(0)}))});
+  }
+  const ValueId moved = binary(c, Op::kAdd, binary(c, Op::kMul, products, number(0)), number(1));
+  return type == "POLY" ? binary(c, Op::kPow, moved, number(2)) : c.emit(Op::kTanh, {moved});
+}
+
+std::string kernel_type(OpContext& c) {
+  return c.attr_word("kernel_type", {"LINEAR", "POLY", "RBF", "SIGMOID"});
+}
+
+}  // namespace
+
+void svm_regressor(OpContext& c) {
+  const auto weights = c.attr_floats("coefficients"), rho = c.attr_floats("rho");
+  const int64_t count = c.attr_int("n_supports", 0);
+  if (count < 0 || rho.size() != 1 || weights.empty() ||
+      (count > 0 && weights.size() != static_cast<std::size_t>(count)))
+    c.fail("its n_supports, coefficients and rho do not fit");
+  // Without vectors the coefficients are the one that a linear kernel meets.
+  const ValueId y =
+      count > 0 ? c.emit(Op::kMatMul, {kernel(c, c.attr_floats("support_vectors"), count, kernel_type(c)),
+                                       doubles(c, weights, {count, 1})})
+                : kernel(c, weights, 1, "LINEAR");
+  const ValueId score = binary(c, Op::kAdd, y, scalar(c, rho[0], DType::kF64));
+  if (c.attr_int("one_class", 0)) {
+    const ValueId is_inside = binary(c, Op::kGreater, score, scalar(c, 0, DType::kF64));
+    c.outputs[0] = c.emit(Op::kWhere, {is_inside, scalar(c, 1, DType::kF32), scalar(c, -1, DType::kF32)});
+    return;
+  }
+  c.outputs[0] = regressed(c, cast(c, score, DType::kF32), 1, post_transform_of(c));
+}
+
+// One score for each pair of classes, above zero for the first of both; the class of most such votes is chosen.
+void svm_classifier(OpContext& c) {
+  const ClassLabels labels(c, "classlabels_ints", "classlabels_strings");
+  const auto vectors_of = c.attr_ints("vectors_per_class");
+  const auto weights = c.attr_floats("coefficients"), rho = c.attr_floats("rho"),
+             slopes = c.attr_floats("prob_a"), offsets = c.attr_floats("prob_b");
+  const std::string transform = post_transform_of(c);
+  const auto classes = static_cast<int64_t>(vectors_of.size());
+  if (classes == 0) c.unsupported("a classifier without support vectors; export it as a LinearClassifier");
+  int64_t count = 0;
+  for (const int64_t n : vectors_of) {
+    if (n < 0 || n > static_cast<int64_t>(weights.size()))
+      c.fail("a class with " + std::to_string(n) + " vectors");
+    count += n;
+  }
+  const int64_t pairs = classes * (classes - 1) / 2;
+  if (classes < 2 || classes != labels.count() || count == 0 ||
+      weights.size() != static_cast<std::size_t>((classes - 1) * count) ||
+      rho.size() != static_cast<std::size_t>(pairs) || slopes.size() != offsets.size())
+    c.fail("its numbers of labels, vectors, coefficients and rho do not fit");
+  if (classes > 2 && !slopes.empty())
+    c.unsupported("probabilities of more than two classes; export the model with its decision function");
+  if (classes == 2 && slopes.size() > 1)
+    c.fail("has " + std::to_string(slopes.size()) + " prob_a for one pair");
+  if (transform != "NONE" && transform != "LOGISTIC") c.unsupported("post_transform " + transform);
+
+  std::vector<double> of_pairs(static_cast<std::size_t>(count * pairs)),
+      votes(static_cast<std::size_t>(pairs * classes)), votes_against(static_cast<std::size_t>(classes));
+  int64_t pair = 0;
+  std::vector<int64_t> starts(vectors_of.size());
+  std::exclusive_scan(vectors_of.begin(), vectors_of.end(), starts.begin(), int64_t{0});
+  const auto put = [&](int64_t of, int64_t row) {
+    const auto start = starts[static_cast<std::size_t>(of)];
+    for (int64_t k = start; k < start + vectors_of[static_cast<std::size_t>(of)]; ++k)
+      of_pairs[static_cast<std::size_t>(k * pairs + pair)] =
+          weights[static_cast<std::size_t>(row * count + k)];
+  };
+  for (int64_t i = 0; i < classes; ++i)
+    for (int64_t j = i + 1; j < classes; ++j, ++pair) {
+      put(i, j - 1), put(j, i);
+      votes[static_cast<std::size_t>(pair * classes + i)] = 1;
+      votes[static_cast<std::size_t>(pair * classes + j)] = -1;
+      votes_against[static_cast<std::size_t>(j)] += 1;
+    }
+  const ValueId k = kernel(c, c.attr_floats("support_vectors"), count, kernel_type(c));
+  const ValueId scores = binary(c, Op::kAdd, c.emit(Op::kMatMul, {k, doubles(c, of_pairs, {count, pairs})}),
+                                doubles(c, rho, {pairs}));
+  const ValueId is_first = binary(c, Op::kGreater, scores, scalar(c, 0, DType::kF64));
+  labels.choose_greatest(binary(
+      c, Op::kAdd,
+      c.emit(Op::kMatMul, {cast(c, is_first, DType::kF32), floats_constant(c, votes, {pairs, classes})}),
+      floats_constant(c, votes_against, {classes})));
+
+  const auto pair_of = [&](ValueId a, ValueId b) { return c.emit(Op::kConcat, {a, b}, {{key::kAxis, 1}}); };
+  ValueId y = scores;
+  if (!slopes.empty()) {
+    const ValueId moved = binary(c, Op::kAdd, binary(c, Op::kMul, scores, scalar(c, -slopes[0], DType::kF64)),
+                                 scalar(c, -offsets[0], DType::kF64));
+    const ValueId first = c.emit(Op::kClip, {c.emit(Op::kSigmoid, {moved}), scalar(c, 1e-7, DType::kF64),
+                                             scalar(c, 1 - 1e-7, DType::kF64)});
+    y = pair_of(first, binary(c, Op::kSub, scalar(c, 1, DType::kF64), first));
+  } else if (classes == 2) {
+    y = pair_of(c.emit(Op::kNeg, {scores}), scores);
+  }
+  c.outputs[1] = post_transformed(c, cast(c, y, DType::kF32), transform);
+}
+
+}  // namespace ark::ops
