@@ -11,7 +11,7 @@
 namespace ark {
 namespace {
 
-constexpr double kFreeWork = 1 << 30, kUsesOfWeight = 1 << 14, kMeetings = 4;
+constexpr double kFreeWork = 1 << 30, kUses = 1 << 14, kMeetings = 4;
 constexpr double kFreeBytes = 192 << 20, kOfWeights = 16, kOfInputs = 64;
 constexpr double kCall = 1000, kTile = 16;  // work of a call, of a tile
 constexpr int64_t kBesides = 128;           // bytes of a tensor beside its numbers
@@ -47,7 +47,8 @@ RunLimits limits_for(const RunLimits& asked, const Weights& weights, std::span<c
     given.elements += static_cast<double>(t.size()), given.bytes += static_cast<double>(t.bytes());
   RunLimits limits = asked;
   if (limits.work == 0)
-    limits.work = whole(kFreeWork + weights.elements * (kMeetings * given.elements + kUsesOfWeight));
+    limits.work = whole(kFreeWork + kMeetings * weights.elements * given.elements +
+                        kUses * (weights.elements + given.elements));
   if (limits.bytes == 0)
     limits.bytes = whole(kFreeBytes + kOfWeights * weights.bytes + kOfInputs * given.bytes);
   return limits;
