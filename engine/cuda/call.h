@@ -44,6 +44,11 @@ struct RingCursor {
     stage += static_cast<u32>(by);
     while (stage >= static_cast<u32>(stages)) stage -= static_cast<u32>(stages), parity ^= 1;
   }
+  ARK_DEVICE void rewind(int by, int stages) {
+    passed -= static_cast<u32>(by);
+    while (stage < static_cast<u32>(by)) stage += static_cast<u32>(stages), parity ^= 1;
+    stage -= static_cast<u32>(by);
+  }
 };
 
 // A thread's view of its block.
@@ -226,6 +231,10 @@ ARK_DEVICE const u8* stage_at(const Block& b, const RingCursor& cursor) {
   return b.ring + cursor.stage * kStageBytes;
 }
 
+// Arrivals that free a stage, of the warps that take its piece.
+inline constexpr int kStageReaders = 2;
+static_assert(warps_of_piece(kRowBlock, true) <= kStageReaders);
+
 // A consumer warp: whether the bytes of the cursor's stage are there. False, from then on for all stages: the
 // block gives up; the body goes on to its end without weights, since other warps wait at its barriers.
 ARK_DEVICE bool acquire_stage(Block& b, const RingCursor& cursor) {
@@ -244,11 +253,11 @@ ARK_DEVICE bool acquire_stage(Block& b, const RingCursor& cursor) {
   return !b.gave_up;
 }
 
-// A consumer warp: it is through with the cursor's stage, if it got it. `alone`: no other warp reads that stage.
-ARK_DEVICE void release_stage(Block& b, const RingCursor& cursor, bool alone = false) {
+// A consumer warp: it is through with the cursor's stage, if it got it; one of `warps` that read the stage.
+ARK_DEVICE void release_stage(Block& b, const RingCursor& cursor, int warps) {
   if (b.gave_up) return;
   if (!ARK_BUG(release_without_sync_warp)) dev::sync_warp();
-  if (b.lane < (alone ? kConsumerWarps : 1) && !(ARK_BUG(missing_release) && b.warp == 3))
+  if (b.lane < kStageReaders / warps && !(ARK_BUG(missing_release) && b.warp == 3))
     dev::mbarrier_arrive(b.empty + cursor.stage);
 }
 

@@ -102,28 +102,54 @@ struct StreamTile {
   }
 };
 
-// Up to kFewRows rows each warp takes whole pieces, a batch of them at once: as many, a power of two, as there is room
-// for in a block's scratch beside the tree's sums, and those of the first one of two products. Elements of x's rows in
-// it: batch_columns().
+// Warps take whole pieces, a batch of them at once: as many, a power of two, as there is room for in a block's scratch
+// beside the tree's sums, and those of the first one of two products. Up to kFewRows rows the batch's x lies together,
+// its pieces' sums behind it; beyond, each piece has a room for its rows of x, whose place its sums take. On tensor
+// cores a warp takes kWarpRows rows of x, so that two share a piece.
 inline constexpr u32 kPlaceBytes = kLargeTiles.row_block * 16;  // of rows in pages: bodies/finished_tile.h
 // Of pieces, and of rows in pages; at the start of the scratch.
 inline constexpr u32 kBorderBytes = (kMaxPieces + 4) * 4 + kPlaceBytes;
-ARK_BOTH constexpr i32 sum_pitch(i32 panel) {
-  return panel + 4;
-}  // floats of a row of sums; rows in different banks
-ARK_DEVICE i32 batch_columns(i32 count, i32 longest_piece) { return (count * longest_piece + 3) / 4 * 4 + 8; }
-ARK_DEVICE i32 batch_of(i32 pieces, i32 longest_piece, i32 rows, i32 panel, bool keeps, u32 scratch_bytes) {
-  const i32 sums = log2_of(static_cast<u32>(pieces)) + 1 + keeps;
-  const i32 room = static_cast<i32>(scratch_bytes - kBorderBytes) / 4 - sums * rows * panel;
-  i32 count = pieces;
-  while (count > 1 && rows * (batch_columns(count, longest_piece) + count * sum_pitch(panel)) > room)
-    count /= 2;
-  return count;
+ARK_BOTH constexpr bool is_apart(i32 rows) { return rows > kFewRows; }
+// Floats from row to row, which puts rows into different banks: of sums, of a batch's x, of a piece's x and sums.
+ARK_BOTH constexpr i32 sum_pitch(i32 panel) { return panel + 4; }
+ARK_BOTH constexpr i32 by_eights(i32 columns) { return (columns + 7) / 8 * 8; }
+ARK_BOTH constexpr i32 batch_pitch(i32 count, i32 longest_piece) {
+  return by_eights(count * longest_piece) + 4;
 }
-// Beyond, all warps share each piece: those whose x is in the scratch at once.
-ARK_DEVICE i32 shared_turn(i32 longest_piece) {
-  const i32 count = divide(kPieceRows, longest_piece).quotient;
-  return count > 1 ? count : 1;
+ARK_BOTH constexpr i32 piece_pitch(i32 longest_piece, i32 panel) {
+  return sum_pitch(by_eights(longest_piece) > panel ? by_eights(longest_piece) : panel);
 }
+// Of the tree, of sums that wait for their right neighbours; the first one's are where the tile's sums will be.
+ARK_DEVICE i32 waiting_levels(i32 pieces, i32 count) {
+  const i32 levels =
+      log2_of(static_cast<u32>(pieces)) - log2_of(static_cast<u32>(count < kNode ? count : kNode));
+  return levels > 1 ? levels - 1 : 0;
+}
+inline constexpr i32 kWarpRows = 16;
+ARK_BOTH constexpr i32 warps_of_piece(i32 rows, bool is_mma) { return is_mma && rows > kWarpRows ? 2 : 1; }
+// Rows of x; whether tensor cores multiply them, and whether they can be copied while the batch before is in use, into
+// rooms of their own; whether the sums of a first product are kept.
+struct BatchOf {
+  i32 rows, panel;
+  bool is_mma, copies, keeps;
+};
+struct Batches {
+  i32 count;  // pieces
+  bool ahead;
+  ARK_DEVICE Batches(i32 pieces, i32 longest_piece, const BatchOf& of, u32 scratch_bytes) {
+    const i32 room = static_cast<i32>(scratch_bytes - kBorderBytes) / 4 / of.rows - (1 + of.keeps) * of.panel;
+    const i32 warps = warps_of_piece(of.rows, of.is_mma);
+    ahead = of.copies && is_apart(of.rows);
+    for (;; ahead = false) {
+      for (count = pieces; count > 1; count /= 2) {
+        const i32 own = is_apart(of.rows) ? (ahead ? 2 : 1) * count * piece_pitch(longest_piece, of.panel)
+                                          : batch_pitch(count, longest_piece) + count * sum_pitch(of.panel);
+        if (own + waiting_levels(pieces, count) * of.panel <= room) break;
+      }
+      // Rather all warps at work than copies ahead.
+      if (!ahead || count == pieces || count * warps >= kConsumerWarps) return;
+    }
+  }
+};
 
 }  // namespace ark::cuda

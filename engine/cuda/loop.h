@@ -338,7 +338,7 @@ ARK_DEVICE void set_up(const LoopParameters& p) {
     ARK_ROLLED
     for (int s = 0; s < p.stages; ++s) {
       dev::mbarrier_init(full + s, dev::kCopyAheadArrivals);
-      dev::mbarrier_init(full + kMaxStages + s, ARK_BUG(empty_count) ? kConsumerWarps - 1 : kConsumerWarps);
+      dev::mbarrier_init(full + kMaxStages + s, kStageReaders + ARK_BUG(empty_count));
     }
     dev::mbarrier_init_fence();
   }

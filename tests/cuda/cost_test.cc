@@ -114,7 +114,7 @@ Rates boundless() {
   for (Rate* rate : {&r.l2, &r.memory, &r.barrier, &r.release, &r.hop, &r.raise, &r.cold, &r.enter, &r.skip,
                      &r.open, &r.close})
     rate->value = 0;
-  for (Rate* rate : {&r.clock, &r.peak, &r.stream, &r.link}) rate->value = 1e18;
+  for (Rate* rate : {&r.clock, &r.peak, &r.stream, &r.link, &r.share}) rate->value = 1e18;
   return r;
 }
 

@@ -96,6 +96,8 @@ Rows run_page_copies(StepRunner& runner) {
 }
 
 Rows run_decode(StepRunner& runner) { return run_greedy(runner, prompt(), 5, 2); }
+// More rows in a step than kFewRows.
+Rows run_at_once(StepRunner& runner) { return run_greedy(runner, prompt(), 11, 1); }
 
 // Runs a decoder and compares its bytes with those of the run without a bug.
 class OnDecoder {
@@ -294,6 +296,9 @@ std::vector<Bug> device_bugs() {
   const OnDecoder alone(run_decode, 2, Link::kDirect, 64, 1);
   // Its products are on tensor cores.
   const OnDecoder halves(run_decode, 0, Link::kDirect, 64, 1, DType::kF16);
+  // Each piece of its products has its rows of x apart.
+  const OnDecoder rows(run_at_once, 0, Link::kDirect, 64, 1),
+      row_halves(run_at_once, 0, Link::kDirect, 64, 1, DType::kF16);
   return {
       // who waits, and for what
       ARK_DEVICE_BUG(missing_phase_wait, decode),
@@ -340,6 +345,8 @@ std::vector<Bug> device_bugs() {
       ARK_DEVICE_BUG(taken_up_without_barrier, alone),
       ARK_DEVICE_BUG(group_left_out, alone),
       ARK_DEVICE_BUG(missing_x_wait, halves),
+      ARK_DEVICE_BUG(x_over_sums, rows),
+      ARK_DEVICE_BUG(copied_into_use, row_halves),
       ARK_DEVICE_BUG(rest_left_out, halves),
       ARK_DEVICE_BUG(appended_without_barrier, decode),
       ARK_DEVICE_BUG(stale_places, decode),

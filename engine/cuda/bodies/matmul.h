@@ -5,10 +5,9 @@
 // one there adds them up, or the norm behind: bodies/rows.h). So a result does not depend on how tiles are
 // dealt. The ring brings the weights; only x is waited for.
 //
-// A piece is a stage of the ring. With few rows of x (multiply-adds, or one column of eight on tensor cores) each
-// warp takes pieces of its own, all columns of the panel: x of a batch of pieces is fetched at once, and behind a
-// barrier all threads add up the pieces' sums. With more rows all warps share each piece, and each keeps its
-// outputs' tree to itself, while x of the next columns is on its way.
+// A piece is a stage of the ring. A warp takes a piece, all columns of the panel times rows of x (on tensor cores at
+// most kWarpRows), with the sums in its registers. x of a batch of pieces is fetched at once, where that can be while
+// the batch before is in use; behind a barrier all threads add up the pieces' sums.
 //
 // Paths. kFma: f32 products and sums, four rows of x at a time. kMma: tensor cores with the weight as A (16
 // columns of it are the 16 rows of the product); x is split into two 16-bit parts, whose products are exact
@@ -37,6 +36,35 @@ struct PartOf<W, kPanel, kFma> {
   using Type = float;
 };
 
+// A batch of pieces: their sums lie `sums` floats behind the tile's, those that wait in the tree (from the second on)
+// `waiting` floats.
+struct FoldedPieces {
+  i32 elements, panel_bits, count, batch, pieces, waiting, sums, sums_pitch, piece_floats;
+};
+// Adds them into the tree; behind the last batch they are the sums of the tile. Apart: products have no register left.
+ARK_APART void fold_pieces(FoldedPieces f) {
+  const int thread = dev::thread_id();
+  float* const tile_sums = reinterpret_cast<float*>(dev::shared() + shared_layout(0).scratch + kBorderBytes);
+  const i32 each = dev::min(f.count, kNode);
+  ARK_ROLLED
+  for (int e = thread; e < f.elements; e += kConsumers) {
+    const i32 row = e >> f.panel_bits;
+    const float* from = tile_sums + f.sums + row * f.sums_pitch + (e - (row << f.panel_bits));
+    ARK_ROLLED
+    for (i32 piece = 0; piece < f.count; piece += each) {
+      float part[kNode];
+      ARK_UNROLL
+      for (int i = 0; i < kNode; ++i) part[i] = i < each ? from[(piece + i) * f.piece_floats] : 0.0f;
+      float v = tree<kNode>(part, each);
+      float *level = tile_sums + e, *above = tile_sums + f.waiting + e;
+      ARK_ROLLED
+      for (i32 bit = each; ((f.batch + piece) & bit) != 0; bit *= 2, level = above, above += f.elements)
+        v = *level + v;
+      *(f.batch + piece + each < f.pieces ? level : tile_sums + e) = v;
+    }
+  }
+}
+
 // (x, W, bias?, residual?, out). Sizes: bodies/product_output.h. Gated: the residual is the second product's bias.
 template <class W, int kPanel, MatMulPath kPath>
 struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, kPath>::Type> {
@@ -44,123 +72,121 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
   using Output = ProductOutput<kPanel, kPath != kFma, X>;
   using Output::call, Output::s, Output::tiles, Output::tile_sums, Output::row0, Output::rows;
   static constexpr int kAtOnce = Output::kAtOnce;
-  using Output::is_gated, Output::weights, Output::is_whole, Output::load_terms;
+  using Output::is_gated, Output::weights;
   using Own = Weights<W, kPanel>;
   static constexpr int kVector = Own::kVector, kLanes = Own::kLanes, kFmaRows = 4;
   static constexpr int kPitch = sum_pitch(kPanel);
-  // Of pieces that all warps share: 16 columns of the panel a warp, and each kRowParts-th column of eight rows of x.
-  static constexpr int kColumnGroups = kPanel / 16, kRowParts = kConsumerWarps / kColumnGroups;
-  static constexpr int kOctets = (kRowBlock / 8 + kRowParts - 1) / kRowParts,
-                       kKept = kOctets * 4;  // sums of a lane
-  // Quarters of x that a thread fetches ahead.
-  static constexpr int kXAhead = kRowBlock * kPieceRows / 4 / kConsumers;
+  static constexpr int kColumnGroups = kPanel / 16;
 
-  // Scratch: borders of pieces; sums of the tile [rows][kPanel]; gated: those of its first weight; sums that wait for
-  // their right neighbours in the tree; x; sums of pieces. Elements of the first sums are touched by thread
-  // e % kConsumers only, but where said.
+  // Scratch: borders of pieces; sums of the tile [rows][kPanel], first of those that wait for their right neighbours
+  // in the tree; gated: those of its first weight; others that wait; x and sums of pieces (engine/cuda/dealing.h).
+  // Elements of sums are touched by thread e % kConsumers only, but those of pieces and where said.
   static constexpr u32 kTileBytes = kRowBlock * kPanel * 4;
-  static constexpr u32 kWaitingBytes =
-      (kTiles.levels - 1) *
-      (kKept * kConsumers > kRowBlock * kPanel ? kKept * kConsumers : kRowBlock * kPanel) * 4;
-  static constexpr u32 kXBytes = kRowBlock * (kPieceRows + 8) * 4;
-  static_assert(kBorderBytes + 2 * kTileBytes + kWaitingBytes + 2 * kXBytes <= kScratchBytes ||
-                kPath == kFma);
-  static_assert(kBorderBytes + 2 * kTileBytes + kWaitingBytes + kXBytes + kRowBlock * kPitch * 4 <=
+  static_assert(kBorderBytes + (kTiles.levels + 1) * kTileBytes +
+                    kRowBlock * piece_pitch(kPieceRows, kPanel) * 4 <=
                 kScratchBytes);
   static_assert(kBorderBytes + (kMaxGroups / kNode + 1) * kTileBytes <= kScratchBytes);
 
-  i32 count = 0;  // pieces whose x is in scratch at once
-  XRows x{};
-  float *waiting, *piece_sums;
+  const Batches batches;
+  float* x_start;         // of the batch in use
+  i32 ahead_floats;       // from this batch's rooms to those of the next one; 0: none are copied ahead
+  bool has_sums = false;  // where x of the next batch will be
 
-  ARK_DEVICE explicit MatMul(const Call& c) : Output(c) {
-    const i32 most_rows = dev::min(kRowBlock, tiles.rows);
-    if (is_shared()) {
-      waiting = tile_sums + (keeps_first() ? 2 : 1) * kRowBlock * kPanel;
-      x.start = waiting + kWaitingBytes / 4;
-      count = shared_turn(s.longest_piece);
-    } else {
-      plan_batches(most_rows);
-    }
+  ARK_DEVICE explicit MatMul(const Call& c)
+      : Output(c),
+        batches(tiles.pieces, s.longest_piece,
+                {most_rows(), kPanel, !is_fma(), kPath == kParts, keeps_first()}, kScratchBytes) {
+    x_start = waiting() + waiting_levels(tiles.pieces, count()) * most_rows() * kPanel;
+    ahead_floats = batches.ahead ? count() * piece_floats() : 0;
   }
 
+  ARK_DEVICE bool is_apart() const { return cuda::is_apart(tiles.rows); }
+  ARK_DEVICE i32 count() const { return batches.count; }  // pieces of a batch
+  ARK_DEVICE float* waiting() const { return tile_sums + (keeps_first() ? 2 : 1) * most_rows() * kPanel; }
+  // What follows from the stream is worked out where it is asked for: registers are few.
+  ARK_DEVICE i32 x_pitch() const {
+    return is_apart() ? piece_pitch(s.longest_piece, kPanel) : batch_pitch(count(), s.longest_piece);
+  }
+  // x so many floats behind that of the batch in use.
+  ARK_DEVICE XRows x_behind(i32 floats) const {
+    return {x_start + floats, x_pitch(), by_eights(is_apart() ? s.longest_piece : count() * s.longest_piece),
+            rows};
+  }
+  // Of pieces: where they are, floats of a row, floats of a piece.
+  ARK_DEVICE float* piece_sums() const { return is_apart() ? x_start : x_start + most_rows() * x_pitch(); }
+  ARK_DEVICE i32 sums_pitch() const { return is_apart() ? x_pitch() : kPitch; }
+  ARK_DEVICE i32 piece_floats() const { return most_rows() * sums_pitch(); }
+  ARK_DEVICE i32 most_rows() const { return dev::min(kRowBlock, tiles.rows); }
   // Sums of the first weight wait in scratch, or, where many rows leave no room there, where the output will be.
   ARK_DEVICE bool keeps_first() const { return kPath != kFma && is_gated(); }
   ARK_DEVICE bool is_fma() const { return kPath == kFma || (kPath == kMixed && tiles.rows <= kFmaRows); }
-  ARK_DEVICE bool is_shared() const { return !is_fma() && tiles.rows > kFewRows; }
   ARK_DEVICE const i32* borders() const { return reinterpret_cast<const i32*>(call.b.scratch); }
 
-  ARK_DEVICE void plan_batches(i32 most_rows) {
-    const i32 levels = log2_of(static_cast<u32>(tiles.pieces)) + 1;
-    count = batch_of(tiles.pieces, s.longest_piece, most_rows, kPanel, keeps_first(), kScratchBytes);
-    waiting = tile_sums + (keeps_first() ? 2 : 1) * most_rows * kPanel;
-    x.start = waiting + (levels - 1) * most_rows * kPanel;
-    x.stride = batch_columns(count, s.longest_piece);
-    piece_sums = static_cast<float*>(x.start) + most_rows * x.stride;
-  }
-
-  ARK_DEVICE XSource source() const {
-    return {call.template operand<const float>(0) + static_cast<i64>(row0) * s.k, s.k, rows};
-  }
-
-  // Columns [first, last) of the tile's rows, as E.
-  template <class E>
-  ARK_DEVICE void load_x(i32 first, i32 last) const {
-    XQuarters<kAtOnce> quarters(source(), first, last);
-    ARK_ROLLED
-    for (i32 i = call.b.thread; i < quarters.all; i += kAtOnce * kConsumers) {
-      quarters.load(source(), i);
-      quarters.template put<E>(x, i);
-    }
-  }
-
-  ARK_DEVICE void load_batch(i32 first, i32 last) const {
+  // x of the batch whose pieces begin at `border`; parts are on their way then.
+  ARK_DEVICE void load_batch(const XRows& to, const i32* border) const {
+    const bool apart = is_apart();
+    const XBatch batch{call.template operand<const float>(0) + static_cast<i64>(row0) * s.k,
+                       s.k,
+                       border,
+                       apart ? 1 : count(),
+                       apart ? count() : 1,
+                       apart ? s.longest_piece : border[count()] - border[0],
+                       piece_floats()};
     if constexpr (kPath == kParts) {
-      copy_parts<X>(source(), x, call.b.thread, first, last);
-      wait_for_parts();
+      copy_parts<X>(batch, to);
     } else if constexpr (kPath == kFma) {
-      load_x<float>(first, last);
+      load_x<float, kAtOnce>(batch, to);
     } else if constexpr (kPath == kMma) {
-      load_x<X>(first, last);
+      load_x<X, kAtOnce>(batch, to);
     } else {
-      is_fma() ? load_x<float>(first, last) : load_x<X>(first, last);
+      is_fma() ? load_x<float, kAtOnce>(batch, to) : load_x<X, kAtOnce>(batch, to);
     }
   }
 
-  // ---- pieces of a warp's own: rows [first, last) of the weight, whose x begins at column `at_x` of scratch
+  // ---- pieces: rows of the weight, whose x begins at column `at_x` of its rows in scratch
 
-  // All columns times eight rows of x, into `to` [rows][kPitch].
-  ARK_DEVICE void mma_piece(const XLines<X, 1>& lines, const u8* stage, i32 piece_rows, i32 at_x,
+  // All columns times the warp's rows of x from `first` on, eight at a time, whose sums registers hold, into `to`: a
+  // row's sums may take the place of its x.
+  ARK_DEVICE void mma_piece(const XRows& own, i32 first, const u8* stage, i32 piece_rows, i32 at_x,
                             float* to) const {
-    typename Own::Sum sums[kColumnGroups];
+    const i32 end = dev::min(first + kWarpRows, rows);
     ARK_ROLLED
-    for (i32 row = 0; row < piece_rows; row += 16) {
-      u32 high[2], low[2];
-      lines.load(0, at_x + row, high, low);
+    for (; first < end; first += 8) {
+      const XLines<X> lines(call.b, own, first);
+      typename Own::Sum sums[kColumnGroups];
+      ARK_ROLLED
+      for (i32 row = 0; row < piece_rows; row += 16) {
+        u32 high[2], low[2];
+        lines.load(at_x + row, high, low);
+        ARK_UNROLL
+        for (int g = 0; g < kColumnGroups; ++g)
+          Own::mma(Own::load(call.b, s, stage, row, g * 16), high, low, sums[g]);
+      }
+      dev::sync_warp();
+      const i32 pitch = sums_pitch();
+      i32 row = first + call.b.lane % 4 * 2;
+      float* line = to + row * pitch + call.b.lane / 4;
       ARK_UNROLL
-      for (int g = 0; g < kColumnGroups; ++g)
-        Own::mma(Own::load(call.b, s, stage, row, g * 16), high, low, sums[g]);
-    }
-    ARK_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int row = call.b.lane % 4 * 2 + i % 2;
-      if (row >= rows) continue;
-      ARK_UNROLL
-      for (int g = 0; g < kColumnGroups; ++g)
-        to[row * kPitch + g * 16 + call.b.lane / 4 + i / 2 * 8] = sums[g].at(i);
+      for (int r = 0; r < 2; ++r, ++row, line += pitch) {
+        if (row >= rows) continue;
+        ARK_UNROLL
+        for (int g = 0; g < kColumnGroups; ++g)
+          line[g * 16] = sums[g].at(r), line[g * 16 + 8] = sums[g].at(r + 2);
+      }
     }
   }
 
   // All columns times all rows of x, four at a time.
-  ARK_DEVICE void fma_piece(const u8* stage, i32 first, i32 piece_rows, i32 at_x, float* to) const {
+  ARK_DEVICE void fma_piece(const XRows& own, const u8* stage, i32 first, i32 piece_rows, i32 at_x,
+                            float* to) const {
     ARK_ROLLED
     for (i32 row = 0; row < rows; row += kFmaRows) {
       float sums[kFmaRows][kVector] = {};
       const float* lines[kFmaRows];
       ARK_UNROLL
-      for (int r = 0; r < kFmaRows; ++r)
-        lines[r] = static_cast<const float*>(x.start) + dev::min(row + r, rows - 1) * x.stride + at_x;
+      for (int r = 0; r < kFmaRows; ++r) lines[r] = row_of<float>(own, dev::min(row + r, rows - 1)) + at_x;
       Own::fma(call.b, s, stage, first, piece_rows, lines, sums);
+      dev::sync_warp();
       ARK_UNROLL
       for (int r = 0; r < kFmaRows; ++r) {
         ARK_UNROLL
@@ -171,153 +197,80 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
             sums[r][c] += dev::shfl_xor(sums[r][c], distance);
           }
           if (call.b.lane < kLanes && row + r < rows)
-            to[(row + r) * kPitch + call.b.lane * kVector + c] = sums[r][c];
+            to[(row + r) * sums_pitch() + call.b.lane * kVector + c] = sums[r][c];
         }
       }
     }
   }
 
-  ARK_DEVICE void run_own_pieces(const i32* border) {
-    const int stages = call.b.p.stages;
-    RingCursor cursor = call.b.cursor;
-    cursor.advance(call.b.warp, stages);
-    const XLines<X, 1> lines(call.b, x, 0, 0);
+  ARK_DEVICE void run_pieces(const i32* border) {
+    const int stages = call.b.p.stages, sharing = warps_of_piece(rows, !is_fma()),
+              at_once = kConsumerWarps / sharing, own = call.b.warp / sharing;
+    const i32 first_row = (call.b.warp & (sharing - 1)) * kWarpRows;
+    const bool apart = is_apart();
+    RingCursor& cursor = call.b.cursor;
+    cursor.advance(own, stages);
+    i32 p = own;
     ARK_ROLLED
-    for (i32 p = call.b.warp; p < count; p += kConsumerWarps) {
-      const i32 first = border[p], at_x = first - border[0];
+    for (; p < count(); p += at_once) {
+      const i32 first = border[p], at_x = apart ? 0 : first - border[0];
       const i32 piece_rows = acquire_stage(call.b, cursor) ? border[p + 1] - first : 0;
       const u8* stage = stage_at(call.b, cursor);
-      float* to = piece_sums + p * rows * kPitch;
+      float* to = piece_sums() + p * piece_floats();
+      const XRows here = x_behind(apart ? p * piece_floats() : 0);
       if constexpr (kPath == kFma) {
-        fma_piece(stage, first, piece_rows, at_x, to);
+        fma_piece(here, stage, first, piece_rows, at_x, to);
       } else if constexpr (kPath != kMixed) {
-        mma_piece(lines, stage, piece_rows, at_x, to);
+        mma_piece(here, first_row, stage, piece_rows, at_x, to);
       } else {
-        is_fma() ? fma_piece(stage, first, piece_rows, at_x, to)
-                 : mma_piece(lines, stage, piece_rows, at_x, to);
+        is_fma() ? fma_piece(here, stage, first, piece_rows, at_x, to)
+                 : mma_piece(here, first_row, stage, piece_rows, at_x, to);
       }
-      release_stage(call.b, cursor, true);
-      cursor.advance(kConsumerWarps, stages);
+      release_stage(call.b, cursor, sharing);
+      cursor.advance(at_once, stages);
     }
-    call.b.cursor.advance(count, stages);
+    cursor.rewind(p - count(), stages);
   }
 
   // Adds the batch from piece `batch` on into the tree; behind the last batch tile_sums is the sum of the tile.
   ARK_DEVICE void fold(i32 batch) const {
-    const i32 each = dev::min(count, kNode), size = rows * kPitch, elements = rows * kPanel;
-    ARK_ROLLED
-    for (int e = call.b.thread; e < elements; e += kConsumers) {
-      const float* from = piece_sums + e / kPanel * kPitch + e % kPanel;
-      ARK_ROLLED
-      for (i32 piece = 0; piece < count; piece += each) {
-        float part[kNode];
-        ARK_UNROLL
-        for (int i = 0; i < kNode; ++i) part[i] = i < each ? from[(piece + i) * size] : 0.0f;
-        float v = tree<kNode>(part, each);
-        float* level = waiting + e;
-        for (i32 bit = each; ((batch + piece) & bit) != 0; bit *= 2, level += elements) v = *level + v;
-        *(batch + piece + each < tiles.pieces ? level : tile_sums + e) = v;
-      }
-    }
+    const auto place = [&](const float* p) { return static_cast<i32>(p - tile_sums); };
+    fold_pieces({rows * kPanel, log2_of(kPanel), count(), batch, tiles.pieces, place(waiting()),
+                 place(piece_sums()), sums_pitch(), piece_floats()});
   }
 
-  // x of a tile of one batch is there from the first weight on.
+  // x of a tile of one batch is there from the first weight on, unless sums took its place.
   ARK_DEVICE void run_batches(const StreamTile& tile, int weight) {
-    const i32* border = borders() + tile.group * tiles.pieces;
     ARK_ROLLED
-    for (i32 batch = 0; batch < tiles.pieces; batch += count, border += count) {
-      if (weight == 0 || count < tiles.pieces) load_batch(border[0], border[count]);
+    for (i32 batch = 0; batch < tiles.pieces; batch += count()) {
+      const i32* const border = borders() + tile.group * tiles.pieces + batch;
+      if (ahead_floats != 0 ? weight == 0 && batch == 0
+                            : weight == 0 || is_apart() || count() < tiles.pieces) {
+        // All have taken up the sums that lay there.
+        if (has_sums && ahead_floats == 0 && !ARK_BUG(x_over_sums)) consumers_sync();
+        load_batch(x_behind(0), border);
+      }
+      if constexpr (kPath == kParts) wait_for_parts();
       if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
-      run_own_pieces(border);
-      if (batch + count == tiles.pieces && is_whole(weight)) load_terms(tile.panel, 0);
+      const bool is_last = batch + count() == tiles.pieces;
+      if (ahead_floats != 0 && !(is_last && weight + 1 == weights()))
+        load_batch(x_behind(ARK_BUG(copied_into_use) ? 0 : ahead_floats),
+                   is_last ? border - batch : border + count());
+      run_pieces(border);
       consumers_sync();
       fold(batch);
+      has_sums = is_apart();
+      // The other rooms are free since the barrier before: all had taken up their sums.
+      x_start += ahead_floats, ahead_floats = -ahead_floats;
     }
-  }
-
-  // ---- pieces that all warps share
-
-  // Piece number `number` of the tile: the warp's columns times its rows of x. Behind the last, `v` is the tile's sums.
-  ARK_DEVICE void add_shared_piece(const XLines<X, kOctets>& lines, i32 octets, i32 piece_rows, i32 at_x,
-                                   i32 number, float (&v)[kKept]) {
-    const int column = call.b.warp % kColumnGroups * 16;
-    typename Own::Sum sums[kOctets];
-    const i32 all = acquire_stage(call.b, call.b.cursor) ? piece_rows : 0;
-    const u8* stage = stage_at(call.b, call.b.cursor);
-    ARK_ROLLED
-    for (i32 row = 0; row < all; row += 16) {
-      const typename Own::Part part = Own::load(call.b, s, stage, row, column);
-      ARK_UNROLL
-      for (int o = 0; o < kOctets; ++o) {
-        if (o >= octets) break;
-        u32 high[2], low[2];
-        lines.load(o, at_x + row, high, low);
-        Own::mma(part, high, low, sums[o]);
-      }
-    }
-    release_stage(call.b, call.b.cursor);
-    call.b.cursor.advance(call.b.p.stages);
-    ARK_UNROLL
-    for (int i = 0; i < kKept; ++i) v[i] = sums[i / 4].at(i % 4);
-    float* level = waiting + call.b.thread;
-    for (i32 bit = 1; (number & bit) != 0; bit *= 2, level += kKept * kConsumers) {
-      ARK_UNROLL
-      for (int i = 0; i < kKept; ++i) v[i] = level[i * kConsumers] + v[i];
-    }
-    if (number + 1 == tiles.pieces) return;
-    ARK_UNROLL
-    for (int i = 0; i < kKept; ++i) level[i * kConsumers] = v[i];
-  }
-
-  ARK_DEVICE void run_shared(const StreamTile& tile, int weight) {
-    const i32* border = borders() + tile.group * tiles.pieces;
-    const int part = call.b.warp / kColumnGroups;
-    const i32 octets = dev::max(0, ((rows + 7) / 8 - part + kRowParts - 1) / kRowParts);
-    void* const buffers = x.start;
-    float v[kKept];
-    XAhead<X, kXAhead, kPath == kParts> ahead;
-    // x of the turn from piece `first` on, into the half of the room that the turn before does not read.
-    const auto begin = [&](i32 first, int turn) {
-      const i32 from = border[first], last = border[dev::min(first + count, tiles.pieces)];
-      x = {static_cast<u8*>(buffers) + (turn & 1) * kXBytes, (last - from + 15) / 16 * 16 + 8, rows};
-      ahead.begin(source(), x, call.b.thread, from, last);
-    };
-    begin(0, 0);
-    ARK_ROLLED
-    for (i32 first = 0, turn = 0; first < tiles.pieces; first += count, ++turn) {
-      ahead.end(x, call.b.thread);
-      if (!ARK_BUG(missing_scratch_barrier)) consumers_sync();
-      const XLines<X, kOctets> lines(call.b, x, part * 8, kRowParts * 8);
-      if (first + count < tiles.pieces) begin(first + count, turn + 1);
-      ARK_ROLLED
-      for (i32 p = first; p < dev::min(first + count, tiles.pieces); ++p)
-        add_shared_piece(lines, octets, border[p + 1] - border[p], border[p] - border[first], p, v);
-    }
-    x.start = buffers;
-    if (is_whole(weight)) load_terms(tile.panel, 0);
-    // Elements of all threads; who hands them on reads them behind the barrier.
-    ARK_UNROLL
-    for (int i = 0; i < kKept; ++i) {
-      const int row = (part + i / 4 * kRowParts) * 8 + call.b.lane % 4 * 2 + i % 2;
-      if (row < rows)
-        tile_sums[row * kPanel + call.b.warp % kColumnGroups * 16 + call.b.lane / 4 + i % 4 / 2 * 8] = v[i];
-    }
-    consumers_sync();
   }
 
   ARK_DEVICE void run_tile(const StreamTile& tile) {
     row0 = tile.block * kRowBlock;
     rows = dev::min(kRowBlock, tiles.rows - row0);
-    x.rows = rows;
     ARK_ROLLED
     for (int weight = 0; weight < weights(); ++weight) {
       if (weight > 0) tiles.groups == 1 ? this->keep_first(tile.panel) : this->hand_in(tile, 0);
-      if constexpr (kPath != kFma) {
-        if (is_shared()) {
-          run_shared(tile, weight);
-          continue;
-        }
-      }
       run_batches(tile, weight);
     }
   }

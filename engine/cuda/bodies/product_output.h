@@ -64,8 +64,6 @@ struct ProductOutput : Quiet {
 
   ARK_DEVICE bool is_gated() const { return s.second != 0; }
   ARK_DEVICE int weights() const { return is_gated() ? 2 : 1; }
-  // Behind weight number `weight` the tile's output can be written.
-  ARK_DEVICE bool is_whole(int weight) const { return tiles.groups == 1 && weight + 1 == weights(); }
   // Element `e` of the first weight's sums, which the thread that writes that output keeps; null: there is no output.
   ARK_DEVICE float* first_sum(i32 panel, int e) const {
     if constexpr (kKeepsHere) return tile_sums + rows * kPanel + e;
@@ -103,6 +101,7 @@ struct ProductOutput : Quiet {
     ARK_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
       const Place to = output_at(panel, call.b.thread + (first + i) * kConsumers);
+      terms[i] = {};  // what was there is of no use: it takes no registers
       if (to.is_there)
         terms[i] = epilogue_terms(bits, call.operand<const float>(2), to.column, call.operand<const float>(3),
                                   is_gated() ? to.column : to.element);
@@ -112,12 +111,12 @@ struct ProductOutput : Quiet {
   // Outputs stay in scratch for who rotates or appends them.
   ARK_DEVICE bool is_used_here() const { return call.i.sizes[2] != 0; }
 
-  // The first terms are there.
+  // Of a tile whose sums others share the first terms are there; loaded as early elsewhere they would take registers.
   ARK_DEVICE void write(i32 panel) {
     const int each = (rows * kPanel + kConsumers - 1) / kConsumers;
     ARK_ROLLED
     for (int first = 0; first < each; first += kAtOnce) {
-      if (first > 0) load_terms(panel, first);
+      if (first > 0 || tiles.groups == 1) load_terms(panel, first);
       float kept[kAtOnce] = {};
       if (!kKeepsHere && is_gated()) {
         ARK_UNROLL
@@ -190,7 +189,7 @@ struct ProductOutput : Quiet {
   }
   ARK_DEVICE void gather(i32 panel, i32 size, i32 each, int first_weight, int at_once) {
     const i32 elements = rows * kPanel, quarters = elements / 4;
-    const i64 group = static_cast<i64>(tiles.panels) * tiles.rows * kPanel;
+    const i64 group = static_cast<i64>(s.panels) * tiles.rows * kPanel;
     const float* from = partials(first_weight * tiles.groups, panel);
     float* sums = tile_sums + elements;
     ARK_ROLLED

@@ -55,10 +55,11 @@ struct Weights {
     u32 a[4];
   };
   ARK_DEVICE static Part load(const Block& b, const Stream&, const u8* stage, i32 row, int column) {
-    const int matrix = b.lane / 8, line = b.lane % 8, piece = column / 8 + matrix % 2;
-    const W* w = reinterpret_cast<const W*>(stage) + (row + matrix / 2 * 8 + line) * kPanel;
+    const int matrix = b.lane / 8, line = b.lane % 8, piece = matrix % 2;
+    // The column's bits are not in `from`, if turned or not: one register for the places of all columns.
+    const i32 from = (row + matrix / 2 * 8 + line) * kPanel + (kTurned ? piece ^ line : piece) * 8;
     Part part;
-    dev::ldmatrix_x4_trans(part.a, w + (kTurned ? piece ^ line : piece) * 8);
+    dev::ldmatrix_x4_trans(part.a, reinterpret_cast<const W*>(stage) + (from ^ column));
     return part;
   }
   // Of products on tensor cores: of the parts of x, and of their rests.

@@ -6,30 +6,31 @@
 
 namespace ark::cuda {
 
-// Rows of x in scratch: columns of a batch of pieces. Split for tensor cores: 16-bit parts, then their rests.
+// Rows of x in scratch, all columns of a batch of pieces or of one piece. As f32; or split for tensor cores: of each
+// row the 16-bit parts, then their rests.
 struct XRows {
-  void* start;
-  i32 stride;  // elements; keeps rows in different banks
+  float* start;
+  i32 pitch;  // floats from row to row; keeps rows in different banks
+  i32 rests;  // elements from a row's parts to their rests
   i32 rows;
 };
-
-// Four elements; k is a multiple of four. As f32, or split in parts of X.
-ARK_DEVICE void put_x(const XRows& x, int row, int k, dev::f32x4 v) {
-  *reinterpret_cast<dev::f32x4*>(static_cast<float*>(x.start) + row * x.stride + k) = v;
-}
 template <class X>
-ARK_DEVICE void put_split_x(const XRows& x, int row, int k, dev::f32x4 v) {
-  X* high = static_cast<X*>(x.start) + row * x.stride + k;
-  *reinterpret_cast<dev::u32x2*>(high) = {dev::pack<X>(v.x, v.y), dev::pack<X>(v.z, v.w)};
-  *reinterpret_cast<dev::u32x2*>(high + x.rows * x.stride) = {dev::pack<X>(rest_of<X>(v.x), rest_of<X>(v.y)),
-                                                              dev::pack<X>(rest_of<X>(v.z), rest_of<X>(v.w))};
+ARK_DEVICE X* row_of(const XRows& x, i32 row) {
+  return reinterpret_cast<X*>(x.start + row * x.pitch);
 }
 
-// Where a tile's rows lie in memory: k floats each.
-struct XSource {
-  const float* start;
-  i32 k, rows;
-};
+// Four elements; k is a multiple of four. X: float, or what they are split into.
+template <class X>
+ARK_DEVICE void put_x(const XRows& x, i32 row, i32 k, dev::f32x4 v) {
+  X* const to = row_of<X>(x, row) + k;
+  if constexpr (sizeof(X) == sizeof(float)) {
+    *reinterpret_cast<dev::f32x4*>(to) = v;
+  } else {
+    *reinterpret_cast<dev::u32x2*>(to) = {dev::pack<X>(v.x, v.y), dev::pack<X>(v.z, v.w)};
+    *reinterpret_cast<dev::u32x2*>(to + x.rests) = {dev::pack<X>(rest_of<X>(v.x), rest_of<X>(v.y)),
+                                                    dev::pack<X>(rest_of<X>(v.z), rest_of<X>(v.w))};
+  }
+}
 
 // i / by for i < 2^16.
 struct Reciprocal {
@@ -41,116 +42,112 @@ struct Reciprocal {
   }
 };
 
-// Columns [first, last) of a tile's rows by quarters: kCount of a thread at once, kConsumers apart.
-template <int kCount>
-struct XQuarters {
-  dev::f32x4 v[kCount];
-  i32 first, columns, each, all;  // quarters of a row, and of all: fewer than 2^16
-  Reciprocal rows;
+// What of a tile's rows, which lie in memory as k floats each, comes into scratch at once: columns by runs, of which
+// run n begins at borders[n * step] and has a room of its own.
+struct XBatch {
+  const float* start;  // of the rows
+  i32 k;
+  const i32* borders;
+  i32 step, runs;
+  i32 columns;  // of the longest run
+  i32 apart;    // floats from room to room
+  ARK_DEVICE i32 first(i32 run) const { return borders[run * step]; }
+};
+ARK_DEVICE XRows room_of(const XRows& x, i32 floats) { return {x.start + floats, x.pitch, x.rests, x.rows}; }
 
-  XQuarters() = default;
-  ARK_DEVICE XQuarters(const XSource& x, i32 from, i32 last)
-      : first(from),
-        columns(last - from),
-        each(dev::max(1, (columns + 3) / 4)),
-        all(columns > 0 ? x.rows * each : 0),
-        rows(each) {}
+// All of them by items of kEach columns, of which fewer than 2^16 go round the threads.
+template <int kEach>
+struct XItems {
+  i32 of_row, of_run, all;
+  Reciprocal by_row, by_run;
+  ARK_DEVICE XItems(const XBatch& x, i32 rows)
+      : of_row(dev::max(1, (x.columns + kEach - 1) / kEach)),
+        of_run(rows * of_row),
+        all(x.columns > 0 ? x.runs * of_run : 0),
+        by_row(of_row),
+        by_run(of_run) {}
+  // Item `i`; k: of its run's columns, which may be fewer.
+  ARK_DEVICE void find(i32 i, i32& run, i32& row, i32& k) const {
+    run = by_run.divide(i);
+    const i32 rest = i - run * of_run;
+    row = by_row.divide(rest);
+    k = (rest - row * of_row) * kEach;
+  }
+};
 
-  // From quarter `begin` on.
-  ARK_DEVICE void load(const XSource& x, i32 begin) {
-    const bool aligned = (x.k % 4 | first % 4) == 0;  // then whole quarters are there, if of the next piece
+// Loads the rows, kCount quarters a thread under way at once. X: float, or what they are split into.
+template <class X, int kCount>
+ARK_DEVICE void load_x(XBatch x, XRows to) {
+  const XItems<4> items(x, to.rows);
+  const int thread = dev::thread_id();
+  ARK_ROLLED
+  for (i32 begin = thread; begin < items.all; begin += kCount * kConsumers) {
+    dev::f32x4 v[kCount];
     ARK_UNROLL
     for (int j = 0; j < kCount; ++j) {
-      const i32 i = begin + j * kConsumers;
       v[j] = {0, 0, 0, 0};
-      if (i >= all) continue;
-      const i32 row = rows.divide(i), k = (i - row * each) * 4;
+      const i32 i = begin + j * kConsumers;
+      if (i >= items.all) continue;
+      i32 run, row, k;
+      items.find(i, run, row, k);
+      const i32 first = x.first(run), columns = x.first(run + 1) - first;
       const float* here = x.start + static_cast<i64>(row) * x.k + first + k;
-      if (aligned) {
-        v[j] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(here));
+      if ((x.k % 4 | first % 4) == 0) {  // then whole quarters are there, if of the next piece
+        if (k < columns) v[j] = dev::ld_global(reinterpret_cast<const dev::f32x4*>(here));
       } else {
-        v[j].x = dev::ld_global(here);
+        if (k < columns) v[j].x = dev::ld_global(here);
         if (k + 1 < columns) v[j].y = dev::ld_global(here + 1);
         if (k + 2 < columns) v[j].z = dev::ld_global(here + 2);
         if (k + 3 < columns) v[j].w = dev::ld_global(here + 3);
       }
     }
-  }
-
-  // X: float, or what the rows are split into.
-  template <class X>
-  ARK_DEVICE void put(const XRows& to, i32 begin) const {
     ARK_UNROLL
     for (int j = 0; j < kCount; ++j) {
       const i32 i = begin + j * kConsumers;
-      if (i >= all) continue;
-      const i32 row = rows.divide(i), k = (i - row * each) * 4;
-      if constexpr (sizeof(X) == sizeof(float)) {
-        put_x(to, row, k, v[j]);
-      } else {
-        put_split_x<X>(to, row, k, v[j]);
-      }
+      if (i >= items.all) continue;
+      i32 run, row, k;
+      items.find(i, run, row, k);
+      put_x<X>(room_of(to, run * x.apart), row, k, v[j]);
     }
   }
-};
+}
 
-// Starts copying columns [first, last) of a tile's rows, which memory holds as parts of X; both are multiples of 8.
+// Starts copying the rows, which memory holds as parts of X; columns are multiples of 8.
 template <class X>
-ARK_DEVICE void copy_parts(const XSource& x, const XRows& to, int thread, i32 first, i32 last) {
-  const i32 each = (last - first) / 8;
-  const Reciprocal rows(dev::max(1, each));
+ARK_DEVICE void copy_parts(XBatch x, XRows to) {
+  const XItems<8> items(x, to.rows);
+  const int thread = dev::thread_id();
   ARK_ROLLED
-  for (i32 i = thread; i < x.rows * each; i += kConsumers) {
-    const i32 row = rows.divide(i), k = (i - row * each) * 8;
+  for (i32 i = thread; i < items.all; i += kConsumers) {
+    i32 run, row, k;
+    items.find(i, run, row, k);
+    const i32 first = x.first(run);
+    if (first + k >= x.first(run + 1)) continue;
     const float* from = x.start + static_cast<i64>(row) * x.k + first + k;
-    X* part = static_cast<X*>(to.start) + row * to.stride + k;
+    X* part = row_of<X>(room_of(to, run * x.apart), row) + k;
     dev::cp_async16(part, from);
-    dev::cp_async16(part + to.rows * to.stride, from + 4);
+    dev::cp_async16(part + to.rests, from + 4);
   }
   dev::cp_async_commit();
 }
-
 // Those that this thread has begun to copy.
 ARK_DEVICE void wait_for_parts() {
   if (!ARK_BUG(missing_x_wait)) dev::cp_async_wait<0>();
 }
 
-// Rows of x that come while others are in use. Split here, or copied as parts.
-template <class X, int kCount, bool kIsSplit>
-struct XAhead {
-  XQuarters<kCount> quarters;
-  ARK_DEVICE void begin(const XSource& x, const XRows&, int thread, i32 first, i32 last) {
-    quarters = XQuarters<kCount>(x, first, last);
-    quarters.load(x, thread);
-  }
-  ARK_DEVICE void end(const XRows& to, int thread) const { quarters.template put<X>(to, thread); }
-};
-template <class X, int kCount>
-struct XAhead<X, kCount, true> {
-  ARK_DEVICE void begin(const XSource& x, const XRows& to, int thread, i32 first, i32 last) {
-    copy_parts<X>(x, to, thread, first, last);
-  }
-  ARK_DEVICE void end(const XRows&, int) const { wait_for_parts(); }
-};
-
-// Where a lane finds its lines of kCount times eight rows of x, from `first` on, `apart` rows apart, as a product's
-// other operand: rows 0..7 and 8..15 of k, of the parts of x, then of the rests behind them. Rows that are not there:
-// the last one's, whose products nobody reads.
-template <class X, int kCount>
+// Where a lane finds its lines of eight rows of x, from `first` on, as a product's other operand: rows 0..7 and 8..15
+// of k, of the parts of x, then of their rests. Rows that are not there: the last one's, whose products nobody reads.
+template <class X>
 struct XLines {
-  const X* of[kCount];
-  ARK_DEVICE XLines(const Block& b, const XRows& x, int first, int apart) {
-    const int matrix = b.lane / 8, line = b.lane % 8;
-    ARK_UNROLL
-    for (int c = 0; c < kCount; ++c) {
-      const int row = dev::min(first + c * apart + line, x.rows - 1);
-      of[c] = static_cast<const X*>(x.start) + (matrix / 2 * x.rows + row) * x.stride + matrix % 2 * 8;
-    }
+  const X* of;
+  ARK_DEVICE XLines(const Block& b, const XRows& x, i32 first) {
+    const int matrix = b.lane / 8, row = dev::min(first + b.lane % 8, x.rows - 1);
+    of = row_of<X>(x, row) + matrix / 2 * x.rests + matrix % 2 * 8;
   }
   // From column `k` on, a multiple of 8.
-  ARK_DEVICE void load(int c, i32 k, u32 (&high)[2], u32 (&low)[2]) const {
+  ARK_DEVICE void load(i32 k, u32 (&high)[2], u32 (&low)[2]) const {
     u32 all[4];
-    dev::ldmatrix_x4(all, of[c] + k);
+    dev::ldmatrix_x4(all, of + k);
     high[0] = all[0], high[1] = all[1], low[0] = all[2], low[1] = all[3];
   }
 };

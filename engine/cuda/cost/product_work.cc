@@ -21,13 +21,14 @@ ProductWork::ProductWork(const StepTables& t, const Instance& i)
   const bool is_mixed = type.ends_with("kMixed>");
   is_fma_ = type.ends_with("kFma>") || (is_mixed && tiles_.rows <= 4);
   keeps_in_output_ = s_.second != 0 && type.ends_with("kFma>");
-  is_shared_ = !is_fma_ && tiles_.rows > kFewRows;
+  is_apart_ = is_apart(tiles_.rows);
   takes_codes_ = s_.unit_rows > 1;
   copies_x_ = type.ends_with("kParts>");
-  count_ = is_shared_
-               ? shared_turn(s_.longest_piece)
-               : batch_of(tiles_.pieces, s_.longest_piece, std::min(t.machine().tiles.row_block, tiles_.rows),
-                          s_.panel, s_.second != 0 && !keeps_in_output_, t.machine().tiles.scratch);
+  const Batches batches(tiles_.pieces, s_.longest_piece,
+                        {std::min(t.machine().tiles.row_block, tiles_.rows), s_.panel, !is_fma_, copies_x_,
+                         s_.second != 0 && !keeps_in_output_},
+                        t.machine().tiles.scratch);
+  count_ = batches.count, copies_ahead_ = batches.ahead;
   for (i32 piece = 0; piece <= s_.pieces; ++piece) borders_.push_back(t.word(s_.borders + at(piece) * 4));
 }
 
@@ -56,24 +57,22 @@ Work ProductWork::prepare_work() const {
   return loads(std::max(turns(borders), uses_tiles() ? 1 + turns(behind) : 0));
 }
 
-Work ProductWork::before_pieces(const StreamTile& tile, i32 first) const {
+Work ProductWork::before_pieces(const StreamTile& tile, i32 first, bool is_first_tile) const {
   const i32 piece = piece_of(tile, first), rows = rows_of(tile);
-  // A tile of one batch has x from its first weight on.
-  const bool is_there = first > 0 && !is_shared_ && count_ == tiles_.pieces;
-  const i32 columns = is_there ? 0 : border(piece + pieces_at_once(first)) - border(piece);
-  const int32_t quarters = is_there ? 0 : rows * std::max(1, (columns + 3) / 4);
-  // Shared pieces: what a thread has ahead is all of a turn's x.
-  const int32_t rounds = columns <= 0 ? 0 : is_shared_ ? 1 : up(quarters, 4 * kConsumers);
-  // Copies of a turn are under way while the pieces of the one before are waited for.
-  const bool is_ahead = is_shared_ && first % tiles_.pieces > 0;
-  Work w = loads(copies_x_ ? !is_there && !is_ahead : rounds);
-  w += barriers(1);
+  // A tile of one batch has x from its first weight on, unless sums took its place.
+  const bool is_there = first > 0 && (copies_ahead_ || (!is_apart_ && count_ == tiles_.pieces));
+  const i32 columns = border(piece + pieces_at_once(first)) - border(piece);
+  // Items of a thread: quarters, or eights of parts, of which a piece apart has as many as the longest one.
+  const i32 of_item = copies_x_ ? 8 : 4,
+            items = columns == 0 ? 0
+                    : is_apart_  ? rows * pieces_at_once(first) * up(s_.longest_piece, of_item)
+                                 : rows * up(columns, of_item);
+  Work w = is_there ? Work{} : loads(copies_x_ ? 1 : up(items, 4 * kConsumers));
+  w += barriers(1 + (is_apart_ && !copies_ahead_ && !(is_first_tile && first == 0)));
   w.cycles = 2 * kCall;
-  if (copies_x_) {
-    w.cycles += turns(quarters / 2) * kLoopTurn;
-  } else {
-    w.cycles += up(quarters, kConsumers) * (is_fma_ ? 60.0 : 250.0);
-  }
+  // What is copied ahead takes instructions here, too.
+  if (!is_there || copies_ahead_) w.cycles += turns(items) * (copies_x_ ? kLoopTurn : is_fma_ ? 60.0 : 250.0);
+  if (!is_there && is_apart_) w.shared = x_bytes(tile, first);
   if (first == tiles_.pieces) w += hand_in_work(tile);  // or kept: the first weight's sums
   return w;
 }
@@ -87,19 +86,24 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
     const i32 turns_of = up(k, 32 / lanes * (takes_codes_ ? 2 : 1));
     return 300 + up(rows, 4) * (turns_of * turn + vector * 4 * 12);
   }
-  const i32 steps = up(k, 16);
+  const i32 steps = up(k, 16), octets = up(std::min(rows, kWarpRows), 8);
   const double part = takes_codes_ ? 180 : 30;  // of sixteen columns
-  if (!is_shared_) return 600 + steps * (60 + column_groups * (60 + part));
-  const i32 row_parts = kConsumerWarps / column_groups, octets = up(up(rows, 8), row_parts);
-  return 500 + steps * (30 + part + octets * 70) + octets * 200;
+  return 600 + (octets - 1) * 100 + octets * steps * (60 + column_groups * (60 + part));
 }
 
-Work ProductWork::after_pieces(const StreamTile& tile, i32 first) const {
-  const bool is_last = (first + pieces_at_once(first)) % tiles_.pieces == 0;
-  const i32 rows = rows_of(tile);
-  if (is_shared_) return barriers(is_last);
+int64_t ProductWork::x_bytes(const StreamTile& tile, i32 first) const {
+  const i32 piece = piece_of(tile, first);
+  return int64_t{rows_of(tile)} * (border(piece + pieces_at_once(first)) - border(piece)) * 4;
+}
+
+int32_t ProductWork::pieces_in_hand(const StreamTile& tile) const {
+  return kConsumerWarps / warps_of_piece(rows_of(tile), !is_fma_);
+}
+
+Work ProductWork::after_pieces(const StreamTile& tile) const {
   Work w = barriers(1);
-  w.cycles = turns(i64{rows} * s_.panel) * up(count_, kNode) * 130.0;
+  w.cycles = turns(i64{rows_of(tile)} * s_.panel) * up(count_, kNode) *
+             (60 + std::min(count_, kNode) * 70.0 / kNode);
   return w;
 }
 
@@ -165,8 +169,8 @@ Work ProductWork::total(Tiles own, int32_t gathered) const {
   for (i64 t = own.first; t < own.last; ++t) {
     const StreamTile tile(tiles_, static_cast<i32>(t));
     for (i32 first = 0; first < tile_pieces(); first += pieces_at_once(first)) {
-      all += before_pieces(tile, first);
-      all += after_pieces(tile, first);
+      all += before_pieces(tile, first, t == own.first);
+      all += after_pieces(tile);
     }
     if (tiles_.groups == 1) {
       all += write_work(tile);

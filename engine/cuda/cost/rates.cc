@@ -21,6 +21,7 @@ Rates derived(std::string_view arch, std::string_view card, int32_t processors, 
   r.stream = {bytes_a_nanosecond * like.stream.value / like.peak.value, kDerived};
   const double slower = like.clock.value / ghz;
   r.link = {like.link.value / slower, kDerived};
+  r.share = {like.share.value / slower, kDerived};
   for (Rate* rate : {&r.l2, &r.memory, &r.barrier, &r.release, &r.hop, &r.raise, &r.cold, &r.enter, &r.skip})
     *rate = {rate->value * slower, kDerived};
   r.open.source = r.close.source = kDerived;  // the bus and the host: as they are there
@@ -39,6 +40,7 @@ std::vector<Rates> make() {
                       .peak = {3350, kDatasheet},
                       .stream = {2850, kFitted},
                       .link = {126, kPaper},
+                      .share = {42, kDerived},
                       .l2 = {200, kFitted},
                       .memory = {800, kFitted},
                       .barrier = {20, kPaper},
@@ -68,6 +70,7 @@ std::vector<RateRow> rows_of(const Rates& r) {
           {"memory at its peak", "GB/s", r.peak},
           {"memory as weights are streamed", "GB/s", r.stream},
           {"L2 to a processor", "GB/s", r.link},
+          {"L2 to a processor, while all read", "GB/s", r.share},
           {"load from L2", "ns", r.l2},
           {"load from memory", "ns", r.memory},
           {"barrier of a block", "ns", r.barrier},

@@ -48,7 +48,8 @@ struct Processor {
   i32 first = 0;                              // piece of the tile: a batch's
   int32_t batch = 0, taken = 0, through = 0;  // pieces
   int32_t handed = 0, gathered = 0;
-  std::array<double, kConsumerWarps> free{};  // by warp; all warps share: the first
+  std::array<double, kConsumerWarps> free{};  // by warp, or by pairs of them
+  double x_there = 0;                         // of the next batch, copied ahead
 };
 
 enum class What : uint8_t { kArrive, kIssue, kRelease, kJoin, kRaise };
@@ -109,9 +110,10 @@ class Replay {
     events_.push({when, what, processor, number, order_++});
   }
   double time_of(const Work& w) const {
-    return (w.loads - w.far) * rates_.l2.value + w.far * rates_.memory.value +
-           w.barriers * rates_.barrier.value + w.atomics * (rates_.release.value + rates_.hop.value) +
-           w.cold * rates_.cold.value + w.cycles / rates_.clock.value;
+    return std::max((w.loads - w.far) * rates_.l2.value, static_cast<double>(w.shared) / rates_.share.value) +
+           w.far * rates_.memory.value + w.barriers * rates_.barrier.value +
+           w.atomics * (rates_.release.value + rates_.hop.value) + w.cold * rates_.cold.value +
+           w.cycles / rates_.clock.value;
   }
   // What a processor gets of the memory, where those that take part read at once.
   double share(int32_t n) {
@@ -218,7 +220,9 @@ class Replay {
 
   void begin_batch(int32_t p, double now) {
     Processor& b = block(p);
-    now += time_of(product(p).before_pieces(tile(p), b.first));
+    if (product(p).copies_ahead() && b.first > 0) now = std::max(now, b.x_there);
+    now += time_of(product(p).before_pieces(tile(p), b.first, b.tile == b.own.first));
+    b.x_there = now + static_cast<double>(product(p).x_bytes(tile(p), b.first)) / rates_.share.value;
     b.batch = product(p).pieces_at_once(b.first);
     b.taken = b.through = 0;
     b.free.fill(now);
@@ -228,10 +232,9 @@ class Replay {
   // Pieces whose stages are on their way.
   void take(int32_t p) {
     Processor& b = block(p);
-    const bool shared = b.taken < b.batch && product(p).is_shared();
     for (; b.taken < b.batch && b.ring.taken < b.ring.issued; ++b.taken, ++b.ring.taken) {
       const StreamTile own = tile(p);
-      double& free = b.free[shared ? 0 : at(b.taken % kConsumerWarps)];
+      double& free = b.free[at(b.taken % product(p).pieces_in_hand(own))];
       const i32 piece = product(p).piece_of(own, b.first + b.taken);
       free = std::max(free, b.ring.landed[at(b.ring.taken % t_.machine().stages)]) +
              product(p).piece_cycles(own, piece) / rates_.clock.value;
@@ -244,7 +247,7 @@ class Replay {
     b.ring.busy[at(stage % t_.machine().stages)] = false;
     if (b.ring.waits) b.ring.waits = false, issue(p, now);
     if (++b.through < b.batch) return;
-    now += time_of(product(p).after_pieces(tile(p), b.first));
+    now += time_of(product(p).after_pieces(tile(p)));
     b.first += b.batch;
     b.batch = b.taken = 0;
     if (b.first < product(p).tile_pieces()) return begin_batch(p, now);

@@ -292,7 +292,7 @@ constexpr Row kBodies[] = {
 
 Work& Work::operator+=(const Work& other) {
   loads += other.loads, fences += other.fences, atomics += other.atomics, barriers += other.barriers;
-  far += other.far, cold += other.cold, cycles += other.cycles, bytes += other.bytes;
+  far += other.far, cold += other.cold, cycles += other.cycles, bytes += other.bytes, shared += other.shared;
   return *this;
 }
 
@@ -301,7 +301,7 @@ Work Work::times(int64_t n) const {
   const auto count = static_cast<int32_t>(n);
   all.loads = loads * count, all.fences = fences * count, all.atomics = atomics * count,
   all.barriers = barriers * count, all.far = far * count, all.cold = cold * count;
-  all.cycles = cycles * static_cast<double>(n), all.bytes = bytes * n;
+  all.cycles = cycles * static_cast<double>(n), all.bytes = bytes * n, all.shared = shared * n;
   return all;
 }
 

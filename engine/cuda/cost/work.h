@@ -26,10 +26,11 @@ struct Counts {
 };
 
 struct Work : Counts {
-  int32_t far = 0;    // of the loads: those that L2 will not have, as the weights of a step go through it
-  int32_t cold = 0;   // pieces of code that seldom run
-  double cycles = 0;  // of instructions that wait for each other, but for loads, barriers and atomics
-  int64_t bytes = 0;  // from memory
+  int32_t far = 0;     // of the loads: those that L2 will not have, as the weights of a step go through it
+  int32_t cold = 0;    // pieces of code that seldom run
+  double cycles = 0;   // of instructions that wait for each other, but for loads, barriers and atomics
+  int64_t bytes = 0;   // from memory
+  int64_t shared = 0;  // of the loads: from L2, by many processors at once
   Work& operator+=(const Work& other);
   Work times(int64_t n) const;
 };
@@ -58,7 +59,6 @@ class ProductWork {
  public:
   ProductWork(const StepTables& tables, const Instance& i);
 
-  bool is_shared() const { return is_shared_; }  // all warps share each piece
   // Whether tiles that share an output count themselves, for the last one to add up.
   bool joins() const { return tiles_.groups > 1 && s_.arrivals != 0; }
   const StreamTiles& tiles() const { return tiles_; }
@@ -71,9 +71,13 @@ class ProductWork {
   int64_t piece_bytes(i32 piece) const;       // piece number `piece` of the weight
   Work prepare_work() const;                  // before the wait
   // Behind the pieces of the one before: until the tile's piece number `first` can be taken.
-  Work before_pieces(const StreamTile& tile, i32 first) const;
-  double piece_cycles(const StreamTile& tile, i32 piece) const;  // of the warp that takes it, or of all
-  Work after_pieces(const StreamTile& tile, i32 first) const;    // behind the pieces from `first` on
+  Work before_pieces(const StreamTile& tile, i32 first, bool is_first_tile) const;
+  double piece_cycles(const StreamTile& tile, i32 piece) const;  // of a warp that takes it
+  int32_t pieces_in_hand(const StreamTile& tile) const;          // of all warps
+  // Whether x of a tile's next batch is copied while one is in use; of the batch at piece number `first`, in bytes.
+  bool copies_ahead() const { return copies_ahead_; }
+  int64_t x_bytes(const StreamTile& tile, i32 first) const;
+  Work after_pieces(const StreamTile& tile) const;  // behind those of a batch
   // Behind the last pieces of a tile without groups; of one with, behind the last one of an output in a row, and where
   // the others have handed in theirs before.
   Work write_work(const StreamTile& tile) const;
@@ -93,7 +97,7 @@ class ProductWork {
   const Stream& s_;
   StreamTiles tiles_;
   u32 bits_;  // of the epilogue
-  bool is_fma_, is_shared_, takes_codes_, copies_x_;
+  bool is_fma_, is_apart_, takes_codes_, copies_x_, copies_ahead_;
   bool keeps_in_output_;  // what the first weight of a gated product has come to
   int32_t count_;
   std::vector<i32> borders_;
