@@ -186,7 +186,7 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
       ARK_UNROLL
       for (int r = 0; r < kFmaRows; ++r) lines[r] = row_of<float>(own, dev::min(row + r, rows - 1)) + at_x;
       Own::fma(call.b, s, stage, first, piece_rows, lines, sums);
-      dev::sync_warp();
+      if (!ARK_BUG(release_without_sync_warp)) dev::sync_warp();
       ARK_UNROLL
       for (int r = 0; r < kFmaRows; ++r) {
         ARK_UNROLL
