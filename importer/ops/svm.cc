@@ -89,6 +89,11 @@ void svm_classifier(OpContext& c) {
     c.fail("its numbers of labels, vectors, coefficients and rho do not fit");
   if (classes > 2 && !slopes.empty())
     c.unsupported("probabilities of more than two classes; export the model with its decision function");
+  // Vectors by pairs of classes: of n numbers in the file this makes n^1.5.
+  constexpr int64_t kMost = 1 << 24;
+  if ((count + classes) * pairs > kMost)
+    c.unsupported("a classifier of " + std::to_string(classes) + " classes and " + std::to_string(count) +
+                  " vectors, whose pairs take more than " + std::to_string(kMost) + " numbers");
   if (classes == 2 && slopes.size() > 1)
     c.fail("has " + std::to_string(slopes.size()) + " prob_a for one pair");
   if (transform != "NONE" && transform != "LOGISTIC") c.unsupported("post_transform " + transform);

@@ -126,6 +126,16 @@ def endless_loop():
                  [scalar("m", 2**62), scalar("go", True, numpy.bool_)])
 
 
+def pairs_of_classes(classes):
+    """A support vector machine of one vector a class: what its file holds of each pair becomes a row of numbers."""
+    pairs = classes * (classes - 1) // 2
+    model = graph([node("SVMClassifier", ["x"], ["l", "y"], domain="ai.onnx.ml", classlabels_ints=range(classes),
+                        coefficients=[1.0] * (classes - 1) * classes, kernel_type="LINEAR", rho=[0.0] * pairs,
+                        support_vectors=[1.0] * classes, vectors_per_class=[1] * classes)], inputs=[value("x", ("N", 1))])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return model
+
+
 def renamed(name):
     """A node of an unknown operator whose name is raw bytes."""
     model = graph([node("NoSuchOperator", ["x"], name="NODE_NAME_HERE")])
@@ -169,6 +179,7 @@ BUILT = {
                   [numpy_helper.from_array(numpy.ones((1, 1, 2, 2), numpy.float32), "w")],
                   inputs=[value("x", (1, 1, 4, 4))]),
     "Loop": endless_loop(),
+    "pairs of classes": pairs_of_classes(600),
     "nested If": nested(100),
     "very nested If": nested(20_000),
     "function bomb": functions(40, 10),
