@@ -26,7 +26,9 @@ class SizesOfTwins {
       if (!name || of_inputs_.contains(*name) || by_symbol_.contains(*name)) continue;
       const Expr size = (*kept)[i].substitute(by_symbol_);
       if (size.symbols().contains(*name)) continue;
-      for (auto& [other, value] : by_symbol_) value = value.substitute({{*name, size}});
+      if (in_sizes_.contains(*name))
+        for (auto& [other, value] : by_symbol_) value = value.substitute({{*name, size}});
+      size.collect_symbols(in_sizes_);
       by_symbol_.emplace(*name, size);
     }
   }
@@ -37,7 +39,8 @@ class SizesOfTwins {
 
  private:
   std::set<std::string> of_inputs_;
-  std::map<std::string, Expr> by_symbol_;
+  std::map<std::string, Expr> by_symbol_;  // values name no symbol that goes
+  std::set<std::string> in_sizes_;         // and these alone
 };
 
 }  // namespace

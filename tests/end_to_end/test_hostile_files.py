@@ -239,6 +239,16 @@ def test_sizes_without_end(tmp_path, build):
         assert_refused(tool, path)
 
 
+def test_thousands_of_equal_nodes_whose_sizes_the_data_decide(tmp_path):
+    """Each has a name for its size, which goes as they are merged."""
+    nodes = [made for i in range(8000)
+             for made in (node("NonZero", ["x"], [f"p{i}"]), node("ReduceMax", [f"p{i}"], [f"m{i}"], keepdims=0))]
+    path = save(tmp_path, graph([*nodes, node("Max", [f"m{i}" for i in range(8000)])], outputs=[value("y", None, TensorProto.INT64)]))
+    status, message, seconds, megabytes = run("inspect", path)
+    assert status == 0, message
+    assert seconds < SECONDS and megabytes < MEGABYTES, (seconds, megabytes)
+
+
 def test_a_million_nodes(tmp_path):
     one = node("Neg", ["x"], ["z"]).SerializeToString()
     assert len(one) < 128
