@@ -51,8 +51,9 @@ def test_products_are_what_the_file_or_the_option_says(tmp_path, made, level, op
     program = ark("ark-inspect", path, "--stage", "program", "--activations", option)
     products = [line for line in program.splitlines() if line.startswith("variant") and "MatMul " in line]
     assert products
+    tiles = precision == "bf16" and "precision=bf16_tiles" in products[0]  # of a CPU with AMX
     for line in products:
-        assert f" precision={precision} " in f"{line} " if precision else "precision=" not in line, line
+        assert f" precision={precision + '_tiles' * tiles} " in f"{line} " if precision else "precision=" not in line, line
     assert "precision=" not in ark("ark-inspect", path, "--stage", "cuda", "--activations", option)
 
     def run(*more, **environment):
@@ -62,5 +63,7 @@ def test_products_are_what_the_file_or_the_option_says(tmp_path, made, level, op
     one = run("--tp", 1)
     assert run("--tp", 2) == one
     assert run("--tp", 2, "--processes") == one
-    for isa in ("scalar", "avx2", "avx512", "avx512_vnni"):
-        assert run("--tp", 1, ARK_ISA=isa) == one, isa
+    plan = tmp_path / "program.txt"
+    plan.write_text(program)
+    for isa in ("scalar", "avx2", "avx512", "avx512_vnni"):  # which would not choose tiles
+        assert run(*(["--plan", plan] if tiles else ["--tp", 1]), ARK_ISA=isa) == one, isa

@@ -237,7 +237,8 @@ def test_a_loop_that_grows_leaves_memory_to_others(tmp_path, what):
     np.save(tmp_path / "x.npy", np.zeros(1 << 20, np.float32))
     np.save(tmp_path / "m.npy", np.array(60 if what == "state" else 1000))
     limit = 1 << 30  # of addresses; the process counts it as what is left
-    run = subprocess.run([BINARY, tmp_path / "model.onnx", "--threads", "1", "--input", f"x={tmp_path / 'x.npy'}", "--input", f"m={tmp_path / 'm.npy'}"],
+    run = subprocess.run([BINARY, tmp_path / "model.onnx", "--threads", "1", "--run-memory", "4G", "--input", f"x={tmp_path / 'x.npy'}",
+                          "--input", f"m={tmp_path / 'm.npy'}"],
                          capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
     assert run.returncode > 0 and run.stderr.count("\n") == 1, (run.returncode, run.stderr)
     assert "MiB of memory are left" in run.stderr
