@@ -150,25 +150,13 @@ bool worth_evaluating(const Graph& graph, const Node& node, int64_t max_elements
   return !blows_up || out <= kSmall || out <= in;
 }
 
-// By the shapes alone: a sum is small however much it reads.
-double work_of(const Graph& graph, const Node& node) {
-  const auto view = [&](ValueId id) {
-    TensorView v;
-    if (id == kNoValue || !graph.value(id).shape || graph.value(id).shape->size() > v.dims.size()) return v;
-    v.dtype = graph.value(id).dtype;
-    for (const Expr& e : *graph.value(id).shape) v.dims[v.rank++] = e.constant().value_or(0);
-    return v;
-  };
-  std::vector<TensorView> inputs, outputs;
-  for (const ValueId in : node.inputs) inputs.push_back(view(in));
-  for (const ValueId out : node.outputs) outputs.push_back(view(out));
-  return work_of(KernelCall{node.op, &node.attributes, inputs, outputs});
-}
-
 bool fold_by_evaluation(Graph& graph, NodeId id, int64_t max_elements) {
   if (!worth_evaluating(graph, graph.node(id), max_elements)) return false;
   const Node& node = graph.node(id);
-  if (!graph.folding->take_work(work_of(graph, node))) return false;
+  // A sum is small however much it reads.
+  const double work =
+      work_of(graph, node, node.attributes, [](const Expr& e) { return e.constant().value_or(0); });
+  if (!graph.folding->take_work(work)) return false;
   std::vector<Tensor> inputs;
   for (const ValueId in : node.inputs)
     inputs.push_back(in == kNoValue ? Tensor{} : materialise(*graph.value(in).constant));

@@ -160,4 +160,22 @@ double work_of(const KernelCall& call) {
   }
 }
 
+double work_of(const Graph& graph, const Node& node, const Attributes& attributes,
+               const std::function<int64_t(const Expr&)>& size) {
+  const auto views = [&](const std::vector<ValueId>& ids) {
+    std::vector<TensorView> all(ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      TensorView& v = all[i];
+      if (ids[i] == kNoValue) continue;
+      const Value& value = graph.value(ids[i]);
+      if (!value.shape || value.shape->size() > v.dims.size()) continue;
+      v.dtype = value.dtype;
+      for (const Expr& e : *value.shape) v.dims[v.rank++] = size(e);
+    }
+    return all;
+  };
+  std::vector<TensorView> inputs = views(node.inputs), outputs = views(node.outputs);
+  return work_of(KernelCall{node.op, &attributes, inputs, outputs});
+}
+
 }  // namespace ark

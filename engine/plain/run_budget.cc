@@ -117,23 +117,14 @@ Tensor RunBudget::make(DType type, const Dims& dims) {
 }
 
 void check_work(const Graph& graph, const SymbolValues& sizes, const RunLimits& limits) {
-  const auto view = [&](ValueId id) {
-    TensorView v;
-    if (id == kNoValue || !graph.value(id).shape || graph.value(id).shape->size() > v.dims.size()) return v;
-    v.dtype = graph.value(id).dtype;
-    for (const Expr& e : *graph.value(id).shape) v.dims[v.rank++] = e.evaluate(sizes);
-    return v;
-  };
   double all = 0, most = 0;
   std::string largest;
   for (const Node& node : graph.nodes) {
     if (node.removed) continue;
     std::optional<Attributes> evaluated;
     if (node.attributes.has_symbols()) evaluated = node.attributes.evaluated(sizes);
-    std::vector<TensorView> inputs, outputs;
-    for (const ValueId id : node.inputs) inputs.push_back(view(id));
-    for (const ValueId id : node.outputs) outputs.push_back(view(id));
-    const double work = work_of({node.op, evaluated ? &*evaluated : &node.attributes, inputs, outputs});
+    const double work = work_of(graph, node, evaluated ? *evaluated : node.attributes,
+                                [&](const Expr& e) { return e.evaluate(sizes); });
     all += kCall + work;
     if (work >= most) most = work, largest = node.name;
     try {

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kTileRows = 16, kTileColumns = 16;
 constexpr int kTileBytes = kTileRows * 64;
+constexpr int kTileBlocks = 32;  // of rows, that share a piece of the weight
 
 // The tiles' shapes, from begin to end of some products. 0 to 3: sums; 4, 5: x; 6, 7: weights.
 class Tiles {

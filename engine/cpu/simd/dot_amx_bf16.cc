@@ -7,7 +7,6 @@ namespace ark::simd {
 namespace {
 
 constexpr int64_t kChunk = 32;  // rows of k that one instruction multiplies
-constexpr int kTileBlocks = 32;
 
 int64_t chunks_of(int64_t k) { return (k + kChunk - 1) / kChunk; }
 

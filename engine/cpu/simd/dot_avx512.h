@@ -62,6 +62,8 @@ template <bool kNibbles>
 struct StoredCodes : StoredRows {
   static constexpr int kGroups = kNibbles ? 2 : 1;
   static int64_t words_of(int64_t block) { return kNibbles ? (block + 7) / 8 * 2 : (block + 3) / 4; }
+  // The k of byte `i` of a block's words.
+  static int64_t k_of(int64_t i) { return kNibbles ? i / 8 * 8 + i / 4 % 2 + i % 4 * 2 : i; }
   void get(int64_t group, int, __m512i (*to)[4]) const {
     if constexpr (kNibbles)
       split_nibbles(2 * group, to);

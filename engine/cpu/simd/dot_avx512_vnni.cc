@@ -89,10 +89,8 @@ class CodePieces {
     const int64_t words = StoredCodes<kNibbles>::words_of(a.block);
     const auto make = [&](const int32_t* q, float* made) {
       int8_t bytes[kMaxPanelBlock];
-      for (int64_t i = 0; i < words * 4; i += 4) {
-        for (int64_t j = 0; j < 4; ++j)
-          bytes[i + j] = static_cast<int8_t>(q[kNibbles ? i / 8 * 8 + i / 4 % 2 + 2 * j : i + j]);
-      }
+      for (int64_t i = 0; i < words * 4; ++i)
+        bytes[i] = static_cast<int8_t>(q[StoredCodes<kNibbles>::k_of(i)]);
       std::memcpy(made, bytes, static_cast<std::size_t>(words * 4));
     };
     const float* x = a.x + block.row * a.k;

@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/ir/ops.h"
+#include "engine/program/device_contract.h"
 #include "engine/program/program.h"
 #include "engine/run/isa.h"
 
@@ -102,6 +103,12 @@ struct Table {
   void (*add_parts)(const float* const* parts, int count, const Epilogue& epilogue, float* out, int64_t n);
   // Index of the largest element, the lowest among equals; NaN counts as smallest.
   int64_t (*argmax)(const float* x, int64_t n);
+
+  // Rows of x that are packed at a time: as many as stay in the second-level cache beside a panel. With tiles a panel's
+  // words take as long to join as 240 rows to multiply, and there the cache is larger.
+  int64_t packed_rows(Precision precision) const {
+    return (isa >= Isa::kAvx512Amx && precision != Precision::kF32 ? 16 : 4) * kMatMulRows;
+  }
 
   auto product(Precision precision) const {
     switch (precision) {

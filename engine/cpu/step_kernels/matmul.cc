@@ -7,17 +7,11 @@
 namespace ark {
 namespace {
 
-// Rows of x that are packed at a time: as many as stay in the second-level cache beside a panel. With tiles a panel's
-// words take as long to join as 100 rows to multiply, and there the cache is larger.
-int64_t packed_rows(Isa isa, Precision precision) {
-  return (isa >= Isa::kAvx512Amx && precision != Precision::kF32 ? 16 : 4) * kMatMulRows;
-}
-
 int64_t rows_of(const TensorView& x) { return outer_size(x, x.rank - 1); }
 
 int64_t matmul_scratch(const PhaseLimits& limits) {
   const TensorView& x = limits.operands[0];
-  const int64_t most = packed_rows(best_isa(), limits.variant->precision);
+  const int64_t most = simd::table_of(best_isa()).packed_rows(limits.variant->precision);
   return scratch_of<float>(simd::packed_room(std::min(rows_of(x), most), last_dim(x)));
 }
 
@@ -70,7 +64,7 @@ void run_all(const PhaseCall& call, std::span<simd::MatMul> products) {
   const int64_t m = products[0].m, blocks = (m + kMatMulRows - 1) / kMatMulRows;
   if (blocks == 0) return;
   const Precision precision = call.variant->precision;
-  const int64_t most = packed_rows(call.simd->isa, precision);
+  const int64_t most = call.simd->packed_rows(precision);
   float* packed = call.scratch->take<float>(simd::packed_room(std::min(m, most), products[0].k));
   for (simd::MatMul& each : products) each.packed = packed;
   Tiles tiles{products, call.simd->product(precision), blocks, most};
