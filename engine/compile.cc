@@ -85,6 +85,16 @@ DType kv_dtype_of(const std::vector<WeightMatrix>& matrices, const StoredWeights
   return has_16_bits ? most->first : DType::kF32;
 }
 
+// Whether products round the rows that they multiply, as far as is known of a whole model.
+bool rounds_rows(const CompileOptions& o, const std::vector<WeightMatrix>& matrices,
+                 const StoredWeights& stored) {
+  if (o.activations != Activations::kAuto) return o.activations != Activations::kF32;
+  return std::any_of(matrices.begin(), matrices.end(), [&](const WeightMatrix& matrix) {
+    const StoredWeights::Stored as = stored.of(matrix.constant);
+    return as.is_rounded && (as.constant->quantized || as.type == DType::kBF16);
+  });
+}
+
 // Ranks that sum up among themselves before others join: nodes of the tree in which all are added up. 1: none.
 int32_t sums_first(int32_t ranks, int32_t machine_ranks) {
   const bool are_nodes = machine_ranks > 0 && ranks % machine_ranks == 0 &&
@@ -95,7 +105,11 @@ int32_t sums_first(int32_t ranks, int32_t machine_ranks) {
 // What decoders are lowered by, but for what depends on the number of ranks.
 LoweringOptions lowering_options(const DecoderModel& model, const CompileOptions& o,
                                  const std::vector<WeightMatrix>& matrices, const StoredWeights& stored) {
-  const DType kv_dtype = o.kv_dtype == DType::kUndefined ? kv_dtype_of(matrices, stored) : o.kv_dtype;
+  const bool by_tiles = o.bf16_tiles && rounds_rows(o, matrices, stored);
+  const auto best = [&] {
+    return !o.bf16_tiles ? kv_dtype_of(matrices, stored) : by_tiles ? DType::kBF16 : DType::kF32;
+  };
+  const DType kv_dtype = o.kv_dtype == DType::kUndefined ? best() : o.kv_dtype;
   ARK_CHECK(kv_codec_of(kv_dtype), "keys and values of a type that pages cannot hold");
   return {.max_symbols = {{"tokens", o.max_tokens},
                           {"rows", o.max_rows},
@@ -108,6 +122,7 @@ LoweringOptions lowering_options(const DecoderModel& model, const CompileOptions
           .stored = &stored,
           .activations = o.activations,
           .bf16_tiles = o.bf16_tiles,
+          .attention = by_tiles && kv_dtype == DType::kBF16 ? Precision::kBF16Tiles : Precision::kF32,
           .keeps_codes_of_tables = o.keeps_codes_of_tables,
           .send_zeros = o.send_zeros};
 }

@@ -34,6 +34,7 @@ struct LoweringOptions {
   const StoredWeights* stored = nullptr;           // null: all as they are
   Activations activations = Activations::kAuto;
   bool bf16_tiles = false;
+  Precision attention = Precision::kF32;
   bool keeps_codes_of_tables = true;  // as of CompileOptions
   int32_t machine_ranks = 1;          // whose sums are made first
   bool send_zeros = false;

@@ -46,7 +46,7 @@ void lower_paged_attention(Lowering& l, const Node& node) {
             l.read(rotary_q.inputs[3]), l.read(rotary_k.inputs[0]), l.read(node.inputs[2]),
             l.write(rotary_q.outputs[0]), keys, values});
   }
-  Variant variant{.code = OpCode::kAttention};
+  Variant variant{.code = OpCode::kAttention, .precision = l.options().attention};
   variant.attributes.set(key::kScale, node.attributes.get(key::kScale));
   variant.attributes.set(key::kWindow, node.attributes.get_or(key::kWindow, 0));
   variant.attributes.set(key::kSoftcap, node.attributes.get_or(key::kSoftcap, 0));

@@ -137,6 +137,8 @@ std::string check_attention(const PhaseView& p) {
   if (!p["H"].is_constant(static_cast<int64_t>(map.size())) || !std::is_sorted(map.begin(), map.end()) ||
       !std::all_of(map.begin(), map.end(), [&](int64_t h) { return h >= 0 && h < kv_heads; }))
     return "head_map";
+  if (p.variant().precision != Precision::kF32 && p.buffer(1).dtype != DType::kBF16)
+    return "its pages' type does not go with its precision";
   if (!(a.get(key::kWindow) >= 0 && a.get(key::kSoftcap) >= 0 && a.get(key::kScale) > 0)) return "attributes";
   return check_pages(p, 1);
 }
@@ -387,7 +389,9 @@ std::string variant_problem(const Variant& v) {
   if (!(info.parts & kHasRecipe) && !v.recipe.slabs.empty()) return "has a recipe";
   if (!(info.parts & kHasEpilogue) && v.epilogue != 0) return "has an epilogue";
   if (!(info.parts & kHasSteps) && !v.pointwise.empty()) return "has pointwise steps";
-  if (!is_product(v.code) && v.precision != Precision::kF32) return "has a precision";
+  const bool may_be_short =
+      is_product(v.code) || (v.code == OpCode::kAttention && v.precision == Precision::kBF16Tiles);
+  if (v.precision != Precision::kF32 && !may_be_short) return "has a precision";
   if (v.epilogue >= 64 || std::popcount(v.epilogue & kEpilogueActivations) > 1) return "epilogue";
   if (v.code == OpCode::kGeneric) return attribute_fault(v.op, v.attributes);
   if (v.op != Op::kIdentity || v.outputs != 1) return "names an operator";

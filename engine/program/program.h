@@ -132,12 +132,13 @@ struct Recipe {
   bool operator==(const Recipe&) const = default;
 };
 
-// What the factors of a kMatMul or kGatedMatMul are multiplied in; its results are f32. As the recipe it is chosen at
-// load, never from a batch. Order and roundings: engine/cpu/README.md. Devices have code for kF32 only.
+// What the factors of a kMatMul or kGatedMatMul, or of kAttention's products, are multiplied in; results are f32. As
+// the recipe it is chosen at load, never from a batch. Order and roundings: engine/cpu/README.md. Devices have code for
+// kF32 only.
 enum class Precision : uint8_t {
   kF32,        // weights widened
   kBF16,       // weights of bf16; x rounded to it
-  kBF16Tiles,  // the same, added in the order of AMX's tiles
+  kBF16Tiles,  // the same, added in the order of AMX's tiles; of attention over pages of bf16
   kInt8,       // weights of integer codes; x quantized to 8 bits by row and block of the weight
 };
 // What a compiler is asked for.
@@ -167,7 +168,7 @@ struct Variant {
   int32_t outputs = 1;                    // kGeneric: how many of the operands, the last ones, are written
   Attributes attributes;                  // kGeneric: Shape entries may use symbols, evaluated each step
   Recipe recipe;                          // kMatMul, kGatedMatMul, kExpertMatMul
-  Precision precision = Precision::kF32;  // kMatMul, kGatedMatMul
+  Precision precision = Precision::kF32;  // kMatMul, kGatedMatMul; kAttention: kF32, kBF16Tiles
   uint32_t epilogue = 0;                  // EpilogueBits, applied in the order bias, activation, residual
   std::vector<PointwiseStep> pointwise;
 };

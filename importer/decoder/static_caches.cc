@@ -11,6 +11,7 @@
 #include "importer/decoder/probe.h"
 #include "importer/decoder/refusal.h"
 #include "importer/infer.h"
+#include "importer/op_importer.h"
 #include "importer/passes/match.h"
 
 namespace ark::decoder {

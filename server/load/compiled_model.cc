@@ -40,19 +40,22 @@ std::string short_plan(const std::vector<std::string>& summary) {
   return is_whole ? text : text + "; ...";
 }
 
-// Which products are not of f32: "120 products in int8, 1 in f32".
+// Which products are not of f32: "120 products in int8, 1 in f32, attention in bf16_tiles".
 std::string arithmetic(const Program& program) {
   std::map<Precision, int64_t, std::greater<>> products;
+  Precision attention = Precision::kF32;
   for (std::size_t p = 0; p < program.phases.size(); ++p) {
     const Variant& variant = program.variants[program.phases[p].variant];
     if (is_product(variant.code))
       products[variant.precision] +=
           trips_of(program, static_cast<PhaseId>(p)) * (variant.code == OpCode::kGatedMatMul ? 2 : 1);
+    if (variant.code == OpCode::kAttention) attention = std::max(attention, variant.precision);
   }
   std::string text;
   for (const auto& [precision, count] : products)
     text += (text.empty() ? "" : ", ") + std::to_string(count) + (text.empty() ? " products in " : " in ") +
             std::string(name_of(precision));
+  if (attention != Precision::kF32) text += ", attention in " + std::string(name_of(attention));
   return products.empty() || products.begin()->first == Precision::kF32 ? "" : text;
 }
 

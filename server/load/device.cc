@@ -54,10 +54,12 @@ void add_arithmetic_options(CommandLine& line, DeviceChoice& choice) {
       "quantizes what meets integer codes: faster, with other last digits");
   std::vector<std::pair<std::string, DType>> types = {{"auto", DType::kUndefined}};
   for (const KvCodec& codec : kv_codecs()) types.emplace_back(codec.name, codec.type);
-  line.choice<DType>("--kv-dtype", choice.kv_dtype, types,
-                     "how keys and values are cached: fewer bits hold more tokens, and round; int8 and "
-                     "fp8_e4m3 with a scale "
-                     "a token and head; auto is f32, but on a GPU the type of weights that have 16 bits");
+  line.choice<DType>(
+      "--kv-dtype", choice.kv_dtype, types,
+      "how keys and values are cached: fewer bits hold more tokens, and round; int8 and "
+      "fp8_e4m3 with a scale "
+      "a token and head; auto is f32, but on a GPU the type of weights that have 16 bits, on a "
+      "CPU with AMX bf16 where rows are rounded as well");
 }
 
 std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why,

@@ -103,12 +103,13 @@ LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, boo
   terms.numerics = options.device.numerics;
   terms.weights = options.device.weights;
   terms.activations = options.device.activations;
-  terms.bf16_tiles = best_isa() >= Isa::kAvx512Amx;
+  terms.bf16_tiles = !for_gpu && best_isa() >= Isa::kAvx512Amx;
   // A GPU multiplies in f32, unless something else is asked for, which keeps a model on the CPU.
   if (for_gpu && terms.activations == Activations::kAuto) terms.activations = Activations::kF32;
   terms.keeps_codes_of_tables = !for_gpu;
   terms.kv_dtype = options.device.kv_dtype;
-  if (!for_gpu && terms.kv_dtype == DType::kUndefined) terms.kv_dtype = DType::kF32;
+  const bool may_round = for_gpu || terms.bf16_tiles;
+  if (!may_round && terms.kv_dtype == DType::kUndefined) terms.kv_dtype = DType::kF32;
   terms.trace_events = options.device.trace_events;
   terms.processors = options.device.processors;
   terms.groups = options.device.groups;

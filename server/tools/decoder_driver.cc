@@ -136,10 +136,10 @@ class Decoder : public GraphDriver {
     c.ranks = std::max(1, options_.ranks);
     c.max_tokens = c.max_rows = kStepTokens;
     c.max_items = o.max_items;
-    c.page_size = kPageSize;
-    c.pages = pages;
+    c.page_size = kPageSize, c.pages = pages;
     c.storage = {options_.weights, o.threads};
     c.activations = options_.activations;
+    c.bf16_tiles = best_isa() >= Isa::kAvx512Amx;
     c.kv_dtype = options_.kv_dtype;
     runner_ = make_ragged_runner(compile_decoder(model_, c), o);
   }

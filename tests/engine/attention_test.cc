@@ -19,6 +19,7 @@ struct Shape4 {
   float softcap = 0;
   bool slopes = false, sinks = false;
   DType stored = DType::kF32;
+  Precision precision = Precision::kF32;
 };
 
 TensorView view(void* data, DType dtype, std::initializer_list<int64_t> dims) {
@@ -115,7 +116,10 @@ struct Case {
                                             s.slopes ? view(slopes, {s.heads}) : TensorView{},
                                             s.sinks ? view(sinks, {s.heads}) : TensorView{},
                                             view(result, {n, s.heads, s.value_dim})};
+    Variant variant{.code = OpCode::kAttention};
+    variant.precision = s.precision;
     PhaseCall call;
+    call.variant = &variant;
     call.facts = &facts;
     call.simd = &simd::table_of(isa);
     call.frame = &frame;
@@ -124,7 +128,7 @@ struct Case {
     call.last = call.grid = n;
     find_step_kernel(OpCode::kKvAppend).run(call);
     const StepKernel& kernel = find_step_kernel(OpCode::kAttention);
-    const PhaseLimits limits{nullptr, &facts, attend, s.length, processors};
+    const PhaseLimits limits{&variant, &facts, attend, s.length, processors};
     Scratch scratch(kernel.scratch(limits));
     std::vector<float> shared(static_cast<std::size_t>(kernel.shared(limits)), NAN);
     call.scratch = &scratch;
@@ -156,7 +160,8 @@ struct Case {
     for (int64_t j = 0; j <= i; ++j) {
       double dot = 0;
       for (int64_t e = 0; e < s.key_dim; ++e) {
-        dot += static_cast<double>(q[(i * s.heads + h) * s.key_dim + e]) *
+        const float x = q[(i * s.heads + h) * s.key_dim + e];
+        dot += (s.precision == Precision::kF32 ? x : nearest(x, 8, -126)) *
                rounded_k[(j * s.kv_heads + kv) * s.key_dim + e];
       }
       dot *= facts.scale;
@@ -200,6 +205,11 @@ std::vector<Shape4> shapes() {
       all.push_back(all[shape]);
       all.back().stored = codec.type;
     }
+  for (std::size_t shape = 0; shape < 7; ++shape) {
+    all.push_back(all[shape]);
+    all.back().stored = DType::kBF16;
+    all.back().precision = Precision::kBF16Tiles;
+  }
   return all;
 }
 
@@ -213,10 +223,11 @@ TEST(Attention, EqualsDenseSoftmaxWithinItsBound) {
         const std::vector<double> exact = c.exact(i, h);
         for (int64_t d = 0; d < shape.value_dim; ++d) {
           // Scores of size <= 16 with key_dim roundings, then length roundings of weights of values of size
-          // <= 5; of types with scales, a product more for each.
+          // <= 5; of types with scales, a product more for each. By tiles weights are rounded to 8 bits.
           const double bound =
               (static_cast<double>(shape.key_dim + 1) * 16 + static_cast<double>(shape.length + 1)) * 5 *
-              0x1p-24;
+                  0x1p-24 +
+              (shape.precision == Precision::kF32 ? 0 : 5 * 0x1p-9);
           const float got = out[(i * shape.heads + h) * shape.value_dim + d];
           ASSERT_TRUE(std::fabs(got - exact[d]) <= bound)
               << i << " " << h << " " << d << " " << name_of(shape.stored);
@@ -295,14 +306,29 @@ TEST(Attention, ChunksAndInstructionSetsGiveEqualBits) {
   }
 }
 
+// What a later token's value is concerns no earlier one, not even where it is infinite.
+TEST(Attention, RowsOfAChunkDoNotSeeInfiniteValuesOfLaterOnes) {
+  for (Shape4 shape : {shapes().front(), shapes().back()}) {
+    std::vector<float> alone, together;
+    Case c(shape);
+    for (int64_t i = 0; i < shape.kv_heads * shape.value_dim; ++i)
+      c.v[30 * shape.kv_heads * shape.value_dim + i] = INFINITY;
+    c.run(0, 30, best_isa(), alone);
+    c.run(0, shape.length, best_isa(), together);
+    EXPECT_EQ(std::memcmp(alone.data(), together.data(), alone.size() * sizeof(float)), 0);
+    EXPECT_TRUE(std::isinf(together[30 * shape.heads * shape.value_dim]));
+  }
+}
+
 // A row's keys are several spans, which processors share; some see the end of a span's window, or begin a span.
 TEST(Attention, ProcessorsThatShareARowsKeysGiveEqualBits) {
-  std::vector<Shape4> shapes(is_sanitized() ? 2 : 4);
+  std::vector<Shape4> shapes(is_sanitized() ? 3 : 5);
   for (Shape4& s : shapes)
     s = {.heads = 6, .kv_heads = 2, .key_dim = 16, .value_dim = 16, .page_size = 16, .length = 1540};
   shapes[0].window = 1000, shapes[0].sinks = true;
   shapes[1].stored = DType::kI8;
-  if (!is_sanitized()) shapes[2].page_size = 5, shapes[3].kv_heads = 1;
+  shapes[2].stored = DType::kBF16, shapes[2].precision = Precision::kBF16Tiles, shapes[2].window = 700;
+  if (!is_sanitized()) shapes[3].page_size = 5, shapes[4].kv_heads = 1;
   for (const Shape4& shape : shapes) {
     Case c(shape);
     const int64_t begin = shape.length - 20, row = shape.heads * shape.value_dim;
@@ -311,7 +337,8 @@ TEST(Attention, ProcessorsThatShareARowsKeysGiveEqualBits) {
     whole.clear();
     c.run(begin, shape.length, Isa::kScalar, whole);
     for (const int64_t i : {begin, shape.length - 5, shape.length - 1}) {
-      const double bound = ((shape.key_dim + 1.0) * 16 + shape.length + 1.0) * 5 * 0x1p-24;  // as above
+      const double bound = ((shape.key_dim + 1.0) * 16 + shape.length + 1.0) * 5 * 0x1p-24 +
+                           (shape.precision == Precision::kF32 ? 0 : 5 * 0x1p-9);  // as above
       for (int64_t h = 0; h < shape.heads; ++h) {
         const std::vector<double> exact = c.exact(i, h);
         const float* got = whole.data() + (i - begin) * row + h * shape.value_dim;

@@ -41,7 +41,7 @@ DecoderModel small_model(int32_t which) {
 RunnerSetup small_setup(int32_t which) {
   RunnerSetup s;
   s.kv_dtype =
-      std::array{DType::kF32, DType::kI8, DType::kF16, DType::kF8E4M3, DType::kBF16, DType::kF32}[which];
+      std::array{DType::kF32, DType::kI8, DType::kF16, DType::kF8E4M3, DType::kBF16, DType::kBF16}[which];
   s.activations = which == 3 ? Activations::kInt8 : which >= 4 ? Activations::kBF16 : Activations::kAuto;
   s.bf16_tiles = which == 5;
   s.max_tokens = 48;

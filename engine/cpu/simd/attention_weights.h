@@ -182,22 +182,30 @@ bool are_plain(const AttentionRows& a, int64_t row, int rows, const PageGroup<K>
          std::all_of(a.at + row, a.at + row + rows, [&](int32_t at) { return at >= last; });
 }
 
-// Scores of a page -> those of the softmax, -infinity where the row sees no key. Returns vectors' largest.
+// Scores of sixteen keys from `key` on -> those of the softmax, -infinity where the row does not see one; of these it
+// sees [seen.first, seen.last), which may reach beyond them.
+template <class T>
+typename T::V finish(const AttentionRows& a, int64_t row, int64_t key, Seen seen, typename T::V score) {
+  static constexpr float kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const auto bound = [](int64_t x) { return static_cast<int>(x < 0 ? 0 : x > 16 ? 16 : x); };
+  score = T::mul(score, T::set(a.scale));
+  if (a.softcap > 0) score = T::mul(T::set(a.softcap), tanh<T>(T::div(score, T::set(a.softcap))));
+  if (a.slopes) {
+    const auto first = static_cast<float>(key - a.at[row]);
+    score = T::fma(T::set(a.slopes[row]), T::add(T::load(kLane), T::set(first)), score);
+  }
+  if (seen.first <= 0 && seen.last >= 16) return score;
+  return T::select(T::lanes(bound(seen.first), bound(seen.last)), score, T::set(-INFINITY));
+}
+
+// The same of a page. Returns vectors' largest.
 template <class T>
 typename T::V finish_scores(const AttentionRows& a, int64_t row, int64_t page, Seen keys, float* scores) {
   using V = typename T::V;
-  static constexpr float kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const auto bound = [](int64_t x) { return static_cast<int>(x < 0 ? 0 : x > 16 ? 16 : x); };
-  const bool sees_all = keys.first == 0 && keys.last == a.page_size && a.page_size % 16 == 0;
   V largest = T::set(-INFINITY);
   for (int64_t k = 0; k < a.page_size; k += 16) {
-    V s = T::mul(T::load(scores + k), T::set(a.scale));
-    if (a.softcap > 0) s = T::mul(T::set(a.softcap), tanh<T>(T::div(s, T::set(a.softcap))));
-    if (a.slopes) {
-      const auto first = static_cast<float>(page * a.page_size + k - a.at[row]);
-      s = T::fma(T::set(a.slopes[row]), T::add(T::load(kLane), T::set(first)), s);
-    }
-    if (!sees_all) s = T::select(T::lanes(bound(keys.first - k), bound(keys.last - k)), s, T::set(-INFINITY));
+    const V s =
+        finish<T>(a, row, page * a.page_size + k, {keys.first - k, keys.last - k}, T::load(scores + k));
     largest = T::max(largest, s);
     T::store(scores + k, s);
   }

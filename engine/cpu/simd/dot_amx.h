@@ -16,12 +16,12 @@ constexpr int kTileBlocks = 32;  // of rows, that share a piece of the weight
 // The tiles' shapes, from begin to end of some products. 0 to 3: sums; 4, 5: x; 6, 7: weights.
 class Tiles {
  public:
-  explicit Tiles(int words) {  // 1 to 16, of k
+  explicit Tiles(int words, int rows = kTileRows) {  // 1 to 16, of k; of x
     Shapes shapes{};
     shapes.palette = 1;
     for (int tile = 0; tile < 8; ++tile) {
       shapes.row_bytes[tile] = static_cast<uint16_t>(tile == 4 || tile == 5 ? words * 4 : 64);
-      shapes.rows[tile] = static_cast<uint8_t>(tile < 6 ? kTileRows : words);
+      shapes.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : words);
     }
     asm volatile("ldtilecfg %0" : : "m"(shapes));
   }
@@ -49,6 +49,10 @@ void store_tile(void* to, int64_t stride) {
 template <int kTile>
 void clear_tile() {
   asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
+}
+template <int kSums, int kX, int kW>
+void add_bf16_products() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kX), "i"(kW));
 }
 
 }  // namespace

@@ -10,11 +10,6 @@ constexpr int64_t kChunk = 32;  // rows of k that one instruction multiplies
 
 int64_t chunks_of(int64_t k) { return (k + kChunk - 1) / kChunk; }
 
-template <int kSums, int kX, int kW>
-void add_products() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kX), "i"(kW));
-}
-
 // Sixteen rows of x as [chunk][16 rows][32]; rows that are not there stay as they are.
 void pack(const MatMul& a, const Block& block, float* to) {
   for (int32_t slab = 0; slab < a.slab_count; ++slab) {
@@ -72,13 +67,13 @@ void add_stripe(const float* x, const JoinedPiece& w, int64_t chunks) {
   for (int64_t i = 0; i < chunks; ++i, x += kTileBytes / 4) {
     load_tile<4>(x, 64);
     load_tile<6>(w.words[0][i][0], 64);
-    add_products<0, 4, 6>();
+    add_bf16_products<0, 4, 6>();
     load_tile<7>(w.words[0][i][1], 64);
-    add_products<1, 4, 7>();
+    add_bf16_products<1, 4, 7>();
     load_tile<6>(w.words[1][i][0], 64);
-    add_products<2, 4, 6>();
+    add_bf16_products<2, 4, 6>();
     load_tile<7>(w.words[1][i][1], 64);
-    add_products<3, 4, 7>();
+    add_bf16_products<3, 4, 7>();
   }
 }
 
@@ -88,11 +83,11 @@ void add_two(const float* x0, const float* x1, const __m512i (*w)[2][kTileRows],
     load_tile<4>(x0, 64);
     load_tile<6>((*w)[0], 64);
     load_tile<7>((*w)[1], 64);
-    add_products<0, 4, 6>();
+    add_bf16_products<0, 4, 6>();
     load_tile<5>(x1, 64);
-    add_products<1, 4, 7>();
-    add_products<2, 5, 6>();
-    add_products<3, 5, 7>();
+    add_bf16_products<1, 4, 7>();
+    add_bf16_products<2, 5, 6>();
+    add_bf16_products<3, 5, 7>();
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/cpu/simd/attention.h"
+#include "engine/cpu/simd/attention_tiles.h"
 #include "engine/cpu/simd/dot_matmul.h"
 #include "engine/cpu/simd/quantized_matmul.h"
 #include "engine/cpu/simd/rows.h"
@@ -12,9 +13,18 @@ namespace {
 
 template <class T>
 constexpr Table make_table(Isa isa, const char* name) {
-  return {
-      isa,     name,         matmul<T>,    matmul_bf16<T>, matmul_bf16_tiles<T>, matmul_int8<T>, attention<T>,
-      norm<T>, pointwise<T>, add_parts<T>, argmax<T>};
+  return {isa,
+          name,
+          matmul<T>,
+          matmul_bf16<T>,
+          matmul_bf16_tiles<T>,
+          matmul_int8<T>,
+          attention<T>,
+          attention_bf16_tiles<T>,
+          norm<T>,
+          pointwise<T>,
+          add_parts<T>,
+          argmax<T>};
 }
 
 }  // namespace

@@ -16,10 +16,11 @@ namespace ark {
 
 namespace simd {
 
-void matmul_bf16_by_dots(const MatMul& a);   // dot_avx512_bf16.cc
-void matmul_int8_by_dots(const MatMul& a);   // dot_avx512_vnni.cc
-void matmul_bf16_by_tiles(const MatMul& a);  // dot_amx_bf16.cc
-void matmul_int8_by_tiles(const MatMul& a);  // dot_amx_int8.cc
+void matmul_bf16_by_dots(const MatMul& a);        // dot_avx512_bf16.cc
+void matmul_int8_by_dots(const MatMul& a);        // dot_avx512_vnni.cc
+void matmul_bf16_by_tiles(const MatMul& a);       // dot_amx_bf16.cc
+void matmul_int8_by_tiles(const MatMul& a);       // dot_amx_int8.cc
+void attention_by_tiles(const AttentionRows& a);  // attention_amx_bf16.cc
 
 namespace {
 
@@ -30,7 +31,10 @@ Table with_dots(Isa isa) {
   table.name = kIsaNames[static_cast<std::size_t>(isa)];
   table.matmul_int8 = isa >= Isa::kAvx512Amx ? matmul_int8_by_tiles : matmul_int8_by_dots;
   if (isa >= Isa::kAvx512Bf16) table.matmul_bf16 = matmul_bf16_by_dots;
-  if (isa >= Isa::kAvx512Amx) table.matmul_bf16_tiles = matmul_bf16_by_tiles;
+  if (isa >= Isa::kAvx512Amx) {
+    table.matmul_bf16_tiles = matmul_bf16_by_tiles;
+    table.attention_bf16_tiles = attention_by_tiles;
+  }
   return table;
 }
 

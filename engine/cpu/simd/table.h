@@ -69,10 +69,17 @@ struct AttentionRows {
   const std::byte* values = nullptr;
   int64_t key_stride = 0, value_stride = 0;
   int64_t first_page = 0, last_page = 0;  // what to look at: [first, last)
-  float* room = nullptr;                  // of score_room() floats
+  int64_t span_first = 0;                 // of tiles: the key from which their chunks are counted
+  float* room = nullptr;                  // of score_room() or tile_room() floats
 
   static constexpr int64_t page_room(int64_t page_size) { return (page_size + 15) / 16 * 16; }
   static constexpr int64_t score_room(int64_t page_size) { return kTogether * kPages * page_room(page_size); }
+  // Of spans of so many keys: scores and weights of sixteen rows, keys, values and queries as any instruction set has
+  // them, dimensions and keys padded to 32.
+  static constexpr int64_t tile_room(int64_t keys, int64_t key_dim, int64_t value_dim) {
+    const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
+    return (padded(keys) + 16) * (16 + 8 + padded(key_dim) + padded(value_dim)) + 32 * padded(key_dim);
+  }
 };
 
 struct Norm {
@@ -95,6 +102,9 @@ struct Table {
   void (*matmul_bf16_tiles)(const MatMul&);
   void (*matmul_int8)(const MatMul&);
   void (*attention)(const AttentionRows&);
+  // In Precision::kBF16Tiles, for pages of bf16 that lie in one span: the rows' maxima, sums and accumulators are
+  // written as if nothing had been before it.
+  void (*attention_bf16_tiles)(const AttentionRows&);
   void (*norm)(const Norm&);
   // out[i] = op(a[i], b[i]) for i < n, of an operator that is_fusible(); b: of binary ones only; p, q as in
   // PointwiseStep. n rounded up to 16 must be accessible.

@@ -19,6 +19,8 @@ constexpr int64_t kMostShared = int64_t{4} << 20;  // floats
 
 int64_t span_keys(int64_t page_size) { return std::max<int64_t>(1, kSpanKeys / page_size) * page_size; }
 
+bool is_by_tiles(const Variant& variant) { return variant.precision == Precision::kBF16Tiles; }
+
 int64_t group_rows(const VariantFacts& facts, const TensorView& q) {
   return facts.head_map.empty() ? q.dims[1] : static_cast<int64_t>(facts.head_map.size());
 }
@@ -37,11 +39,18 @@ struct Border {
   int64_t room = 0;
 };
 
+// Of one processor's scores, and of what else tiles are made of.
+int64_t room_of(const Variant& variant, const TensorView& keys, const TensorView& values) {
+  return is_by_tiles(variant)
+             ? simd::AttentionRows::tile_room(span_keys(keys.dims[2]), keys.dims[3], values.dims[3])
+             : simd::AttentionRows::score_room(keys.dims[2]);
+}
+
 int64_t attention_scratch(const PhaseLimits& l) {
   const int64_t rows = most_rows(*l.facts, l.operands[0]), value_dim = l.operands[2].dims[3];
   return scratch_of<const float*>(rows) + 2 * scratch_of<int32_t>(rows) + 5 * scratch_of<float>(rows) +
          2 * scratch_of<float>(whole_vectors(rows)) + 2 * scratch_of<float>(rows * value_dim) +
-         scratch_of<float>(simd::AttentionRows::score_room(l.operands[1].dims[2])) +
+         scratch_of<float>(room_of(*l.variant, l.operands[1], l.operands[2])) +
          scratch_of<Border>(l.processors + 1);
 }
 
@@ -60,7 +69,7 @@ struct Rows {
   float *maxima, *sums, *accumulators;  // of all spans so far
   float *part_maxima, *part_sums, *part_accumulators;
   float *by, *part_by;  // what these are multiplied by
-  float* scores;
+  float* room;
   int64_t count = 0;
 };
 
@@ -74,7 +83,7 @@ Rows take_rows(const PhaseCall& call) {
     *each = s.take<float>(rows);
   for (float** each : {&r.by, &r.part_by}) *each = s.take<float>(whole_vectors(rows));
   for (float** each : {&r.accumulators, &r.part_accumulators}) *each = s.take<float>(rows * value_dim);
-  r.scores = s.take<float>(simd::AttentionRows::score_room(call.operands[1].dims[2]));
+  r.room = s.take<float>(room_of(*call.variant, call.operands[1], call.operands[2]));
   return r;
 }
 
@@ -140,13 +149,14 @@ void attend_span(const AttentionPhase& phase, int64_t tile, int64_t span, Rows& 
   a.queries = rows.queries, a.at = rows.at;
   a.slopes = phase.call.operands[3].present() ? rows.slopes : nullptr;
   a.maxima = rows.part_maxima, a.sums = rows.part_sums, a.accumulators = rows.part_accumulators;
-  a.room = rows.scores;
+  a.room = rows.room;
   a.table = phase.call.state->table(item.slot);
   a.keys = phase.keys.codes(0, kv_head), a.key_stride = phase.keys.codes(1, kv_head) - a.keys;
   a.values = phase.values.codes(0, kv_head), a.value_stride = phase.values.codes(1, kv_head) - a.values;
   a.first_page = std::max(span * phase.span, phase.oldest(item)) / size;
   a.last_page = (std::min<int64_t>((span + 1) * phase.span, item.position + item.count) + size - 1) / size;
-  phase.call.simd->attention(a);
+  a.span_first = span * phase.span;
+  is_by_tiles(*phase.call.variant) ? phase.call.simd->attention_bf16_tiles(a) : phase.call.simd->attention(a);
 }
 
 // Four numbers at a time; the last ones alone.
