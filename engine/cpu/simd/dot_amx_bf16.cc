@@ -62,6 +62,20 @@ void order_columns(int rows, float (*sums)[kStripe]) {
   }
 }
 
+// Fetches a range into the second-level cache, in so many turns.
+class Fetcher {
+ public:
+  Fetcher(const void* from, int64_t bytes, int64_t turns)
+      : at_(static_cast<const char*>(from)), end_(at_ + bytes), step_(bytes / turns + 64) {}
+  void turn() {
+    for (const char* const end = std::min(at_ + step_, end_); at_ < end; at_ += 64) Avx512::prefetch_l2(at_);
+  }
+
+ private:
+  const char *at_, *end_;
+  int64_t step_;
+};
+
 // What some chunks of a block of rows add to its sums of all 64 columns, which are tiles 0 to 3.
 void add_stripe(const float* x, const JoinedPiece& w, int64_t chunks) {
   for (int64_t i = 0; i < chunks; ++i, x += kTileBytes / 4) {
@@ -78,8 +92,10 @@ void add_stripe(const float* x, const JoinedPiece& w, int64_t chunks) {
 }
 
 // The same of two blocks and half of the columns: half as much is loaded a product.
-void add_two(const float* x0, const float* x1, const __m512i (*w)[2][kTileRows], int64_t chunks) {
+void add_two(const float* x0, const float* x1, const __m512i (*w)[2][kTileRows], int64_t chunks,
+             Fetcher& next) {
   for (int64_t i = 0; i < chunks; ++i, x0 += kTileBytes / 4, x1 += kTileBytes / 4, ++w) {
+    next.turn();
     load_tile<4>(x0, 64);
     load_tile<6>((*w)[0], 64);
     load_tile<7>((*w)[1], 64);
@@ -104,20 +120,6 @@ void end(float* a, float* b, float* c, float* d) {
   constexpr int64_t kStride = kStripe * sizeof(float);
   store_tile<0>(a, kStride), store_tile<1>(b, kStride), store_tile<2>(c, kStride), store_tile<3>(d, kStride);
 }
-
-// Fetches a range into the second-level cache, in so many turns.
-class Fetcher {
- public:
-  Fetcher(const void* from, int64_t bytes, int64_t turns)
-      : at_(static_cast<const char*>(from)), end_(at_ + bytes), step_(bytes / turns + 64) {}
-  void turn() {
-    for (const char* const end = std::min(at_ + step_, end_); at_ < end; at_ += 64) Avx512::prefetch_l2(at_);
-  }
-
- private:
-  const char *at_, *end_;
-  int64_t step_;
-};
 
 // One stripe of one panel for some blocks of rows.
 void multiply_tiles(const MatMul& a, const Block* blocks, int count, int64_t p, int stripe, bool fetches) {
@@ -149,14 +151,13 @@ void multiply_tiles(const MatMul& a, const Block* blocks, int count, int64_t p, 
         finish_rows<Avx512, true>(a, blocks[b], p * a.panel + stripe, kStripe, sums[b].at[0]);
       };
       // What is joined next, which mostly follows.
-      Fetcher next(stored.first + n * stored.stride, fetches ? most * stored.stride : 0, (count + 1) / 2);
+      Fetcher next(stored.first + n * stored.stride, fetches ? most * stored.stride : 0, std::max<int64_t>(1, count / 2 * 2 * chunks));
       int b = 0;
       for (; b + 1 < count; b += 2) {
-        next.turn();
         for (int half = 0; half < 2; ++half) {
           float *upper = sums[b].at[0][0] + half * 32, *lower = sums[b + 1].at[0][0] + half * 32;
           begin(upper, upper + 16, lower, lower + 16, opens);
-          add_two(x(b), x(b + 1), piece.words[half], chunks);
+          add_two(x(b), x(b + 1), piece.words[half], chunks, next);
           end(upper, upper + 16, lower, lower + 16);
         }
         close(b), close(b + 1);
