@@ -141,13 +141,6 @@ uint16_t f32_to_f16(float value) {
   return static_cast<uint16_t>(sign | result);
 }
 
-float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-uint16_t f32_to_bf16(float value) {
-  uint32_t f = std::bit_cast<uint32_t>(value);
-  if ((f & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>(f >> 16 | 0x40);
-  return static_cast<uint16_t>((f + 0x7FFF + (f >> 16 & 1)) >> 16);
-}
-
 float f8e4m3_to_f32(uint8_t bits) {
   const uint32_t sign = uint32_t{bits & 0x80u} << 24, magnitude = bits & 0x7F;
   if (magnitude == 0x7F) return std::bit_cast<float>(sign | 0x7FC00000u);

@@ -2,6 +2,7 @@
 // their conversions. A new type: its number here, its row in dtype.cc, its case in with_element().
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -50,8 +51,12 @@ const float* numbers_of(DType type);
 // IEEE 754 binary16 and bfloat16; to-narrow rounds to nearest even and keeps NaN a NaN.
 float f16_to_f32(uint16_t bits);
 uint16_t f32_to_f16(float value);
-float bf16_to_f32(uint16_t bits);
-uint16_t f32_to_bf16(float value);
+inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+inline uint16_t f32_to_bf16(float value) {
+  const auto f = std::bit_cast<uint32_t>(value);
+  if ((f & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>(f >> 16 | 0x40);
+  return static_cast<uint16_t>((f + 0x7FFF + (f >> 16 & 1)) >> 16);
+}
 // FLOAT8E4M3FN: exponent bias 7, no infinities, 0x7f and 0xff NaN. To it, what is beyond 448 becomes 448 of its sign,
 // as ONNX's Cast does unless told otherwise.
 float f8e4m3_to_f32(uint8_t bits);

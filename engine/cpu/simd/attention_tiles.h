@@ -53,37 +53,62 @@ struct SpanKeys {
   int64_t first, last;
 };
 
-template <class T, class P>
-void weigh_row(const AttentionRows& a, int64_t row, Seen keys, Chunks chunks, int r, P& products) {
-  using V = typename T::V;
-  float* const scores = products.scores(r);
-  const bool is_scaled = !(a.softcap > 0) && !a.slopes;
-  const auto sees_all = [&](int64_t v) { return keys.first <= v * 16 && v * 16 + 16 <= keys.last; };
-  const int64_t begin = keys.first / 16, end = keys.first < keys.last ? (keys.last + 15) / 16 : begin;
-  V most = T::set(-INFINITY);
+// Scores of the r-th row -> those of the softmax, -infinity where it sees no key. Returns vectors' largest.
+template <class T>
+typename T::V finish_row(const AttentionRows& a, int64_t row, Seen keys, Chunks chunks, float* scores) {
+  const int64_t begin = std::min(keys.first / 16, 2 * chunks.last),
+                end = keys.first < keys.last ? (keys.last + 15) / 16 : begin;
+  const auto is_unseen = [&](int64_t from, int64_t to) {
+    for (int64_t v = from; v < to; ++v) T::store(scores + v * 16, T::set(-INFINITY));
+  };
+  is_unseen(2 * chunks.first, begin);
+  typename T::V largest = T::set(-INFINITY);
   for (int64_t v = begin; v < end; ++v) {
-    V score = T::load(scores + v * 16);
-    if (is_scaled && sees_all(v))
+    typename T::V score = T::load(scores + v * 16);
+    if (!(a.softcap > 0) && !a.slopes && keys.first <= v * 16 && v * 16 + 16 <= keys.last)
       score = T::mul(score, T::set(a.scale));
     else
       score = finish<T>(a, row, a.span_first + v * 16, {keys.first - v * 16, keys.last - v * 16}, score);
-    most = T::max(most, score);
+    largest = T::max(largest, score);
     T::store(scores + v * 16, score);
   }
-  const float largest = T::largest(most);
-  const bool is_open = largest != -INFINITY;  // else every score was, and weights are 0
-  const auto weights = [&](int64_t v) {
-    return is_open && v >= begin && v < end ? exp<T>(T::sub(T::load(scores + v * 16), T::set(largest)))
-                                            : T::zero();
-  };
-  V sum = T::zero();
-  for (int64_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-    const V low = weights(2 * chunk), high = weights(2 * chunk + 1);
-    sum = T::add(T::add(sum, low), high);
-    products.weigh(r, chunk, low, high);
+  is_unseen(end, 2 * chunks.last);
+  return largest;
+}
+
+template <class T, class P>
+void weigh_rows(const AttentionRows& a, const SpanKeys& keys, int64_t row, int n, Chunks chunks,
+                P& products) {
+  using V = typename T::V;
+  V each[16];
+#pragma GCC unroll 16
+  for (V& v : each) v = T::zero();
+  alignas(64) float largest[16], sums[16];
+  for (int r = 0; r < n; ++r)
+    each[r] = finish_row<T>(a, row + r, keys.seen(row + r), chunks, products.scores(r));
+  if constexpr (P::kRows == 1)
+    largest[0] = T::largest(each[0]);
+  else
+    T::store(largest, T::largest_each(each));
+  for (int r = 0; r < n; ++r) {
+    // Where every score was -infinity, so are all differences, and weights are 0.
+    const V most = T::set(largest[r] == -INFINITY ? 0 : largest[r]);
+    const float* const scores = products.scores(r);
+    V sum = T::zero();
+    for (int64_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
+      const V low = exp<T>(T::sub(T::load(scores + chunk * kChunkKeys), most)),
+              high = exp<T>(T::sub(T::load(scores + chunk * kChunkKeys + 16), most));
+      sum = T::add(T::add(sum, low), high);
+      products.weigh(r, chunk, low, high);
+    }
+    each[r] = sum;
+    a.maxima[row + r] = largest[r];
   }
-  a.maxima[row] = largest;
-  a.sums[row] = T::sum(sum);
+  if constexpr (P::kRows == 1)
+    sums[0] = T::sum(each[0]);
+  else
+    T::store(sums, T::sum_each(each));
+  std::copy_n(sums, n, a.sums + row);
 }
 
 template <class T, class P>
@@ -94,7 +119,7 @@ void attend_span(const AttentionRows& a, const SpanKeys& keys, P& products) {
                   last = std::max(keys.seen(row + n - 1).last, first);
     const Chunks chunks{first / kChunkKeys, (last + kChunkKeys - 1) / kChunkKeys};
     products.score(row, static_cast<int>(n), chunks);
-    for (int r = 0; r < n; ++r) weigh_row<T>(a, row + r, keys.seen(row + r), chunks, r, products);
+    weigh_rows<T>(a, keys, row, static_cast<int>(n), chunks, products);
     products.add(row, static_cast<int>(n), chunks);
   }
 }

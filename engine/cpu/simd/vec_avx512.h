@@ -80,8 +80,12 @@ struct Avx512 {
     return _mm512_mul_ps(
         a, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23)));
   }
-  // The same for any integral n, rounded once.
-  static V scale_far(V a, V n) { return _mm512_scalef_ps(a, n); }
+  // The same of |a| < 2 for any integral n, rounded once. What rounds to zero is not computed: an underflow takes 200
+  // cycles, and masked scores' weights are such.
+  static V scale_far(V a, V n) {
+    const __mmask16 is_above = _mm512_cmp_ps_mask(n, _mm512_set1_ps(-152), _CMP_NLE_UQ);
+    return _mm512_maskz_scalef_ps(is_above, a, n);
+  }
   static float sum(V a) {
     const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/cpu/step_kernel.h"
+#include "engine/cpu/step_kernels/four.h"
 
 namespace ark {
 
@@ -17,7 +18,14 @@ struct Angles {
   // One head of `dim` elements; `to` may be `from`.
   void rotate(const float* from, int64_t dim, float* to) const {
     const int64_t rotated = 2 * half, step = interleaved ? 2 : 1, apart = interleaved ? 1 : half;
-    for (int64_t i = 0; i < half; ++i) {
+    int64_t i = 0;
+    for (; !interleaved && i + 4 <= half; i += 4) {
+      const Four a = four_at(from + i), b = four_at(from + i + half), c = four_at(cos + i),
+                 s = four_at(sin + i);
+      put(to + i, a * c - b * s);
+      put(to + i + half, a * s + b * c);
+    }
+    for (; i < half; ++i) {
       const float a = from[i * step], b = from[i * step + apart];
       to[i * step] = a * cos[i] - b * sin[i];
       to[i * step + apart] = a * sin[i] + b * cos[i];
