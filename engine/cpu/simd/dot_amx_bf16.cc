@@ -151,7 +151,8 @@ void multiply_tiles(const MatMul& a, const Block* blocks, int count, int64_t p, 
         finish_rows<Avx512, true>(a, blocks[b], p * a.panel + stripe, kStripe, sums[b].at[0]);
       };
       // What is joined next, which mostly follows.
-      Fetcher next(stored.first + n * stored.stride, fetches ? most * stored.stride : 0, std::max<int64_t>(1, count / 2 * 2 * chunks));
+      Fetcher next(stored.first + n * stored.stride, fetches ? most * stored.stride : 0,
+                   std::max<int64_t>(1, count / 2 * 2 * chunks));
       int b = 0;
       for (; b + 1 < count; b += 2) {
         for (int half = 0; half < 2; ++half) {
