@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/bytes.h"
@@ -320,12 +321,12 @@ bool DiskCache::write(const std::string& name, std::span<const std::byte> payloa
          "; --cache-dir names another folder, --cache-size 0 keeps nothing");
     return false;
   };
-  std::error_code ignored;
-  fs::create_directories(folder_.parent_path(), ignored);
-  ::mkdir(folder_.c_str(), 0700);
+  std::error_code not_made;
+  fs::create_directories(folder_.parent_path(), not_made);
+  if (::mkdir(folder_.c_str(), 0700) != 0 && !not_made) not_made.assign(errno, std::generic_category());
   std::string why;
   const Descriptor folder = open_folder(folder_, why);
-  if (!folder) return refuse(why.empty() ? "it cannot be made" : "it " + why);
+  if (!folder) return refuse("it " + (why.empty() ? "cannot be made: " + not_made.message() : why));
   const int64_t size = std::ssize(payload), bytes = payload_at(size) + size;
   std::string part_name;
   Descriptor part;

@@ -136,7 +136,9 @@ void Server::refuse(Client& client, const HttpError& error) {
 // Makes an exchange once the head is whole.
 void Server::begin(Client& client) {
   std::string& unread = client.unread;
-  while (unread.starts_with("\r\n")) unread.erase(0, 2);  // left over by sloppy clients
+  std::size_t blank = 0;  // lines, left over by sloppy clients
+  while (unread.compare(blank, 2, "\r\n") == 0) blank += 2;
+  unread.erase(0, blank);
   if (!unread.empty() && !std::isalpha(static_cast<unsigned char>(unread[0])))
     throw HttpError(400, std::string("this is not HTTP; the server speaks HTTP/1.1") +
                              (options_.tls ? "" : ", without TLS"));

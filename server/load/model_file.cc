@@ -1,8 +1,12 @@
 #include "server/load/model_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -89,6 +93,10 @@ std::string remedy(const fs::path& folder) {
   return "";
 }
 
+[[noreturn]] void refuse_unreadable(const fs::path& given, const std::error_code& why) {
+  throw Error(Code::kNotFound, escaped(given.string()) + ": cannot be read: " + why.message());
+}
+
 [[noreturn]] void refuse_missing(const fs::path& given) {
   const std::string text = given.string(), name = escaped(text);
   const bool is_hub_name = std::count(text.begin(), text.end(), '/') == 1 && text.front() != '/' &&
@@ -108,6 +116,10 @@ fs::path choose(const fs::path& folder, const std::string& variant) {
   std::vector<fs::path> found = onnx_in(folder);
   if (found.empty()) found = onnx_in(folder / "onnx");
   if (found.empty()) {
+    std::error_code error;
+    fs::directory_iterator(folder, error);
+    if (!error && ::access(folder.c_str(), X_OK) != 0) error.assign(errno, std::generic_category());
+    if (error) refuse_unreadable(folder, error);
     const std::string known = remedy(folder);
     throw Error(Code::kNotFound, name + ": holds no .onnx file" + (known.empty() ? "" : " " + known));
   }
@@ -137,7 +149,7 @@ bool has_text(const fs::path& folder) {
 
 ModelFile find_model(const fs::path& given, const std::string& variant) {
   std::error_code error;
-  if (!fs::exists(given, error)) refuse_missing(given);
+  if (!fs::exists(given, error)) error ? refuse_unreadable(given, error) : refuse_missing(given);
   const bool is_folder = fs::is_directory(given, error);
   if (!is_folder && !variant.empty())
     throw Error(Code::kUsage,

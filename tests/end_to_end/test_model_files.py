@@ -88,6 +88,12 @@ def test_a_name_of_the_hub_is_told_from_a_path(tmp_path):
         assert "download" not in refused(NO_INPUT, "--model", path)
 
 
+def test_what_cannot_be_looked_into_is_not_called_empty_or_missing(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    assert "cannot be read: Too many levels" in refused(NO_INPUT, "--model", tmp_path / "loop")
+    assert "cannot be read: File name too long" in refused(NO_INPUT, "--model", tmp_path / ("x" * 300))
+
+
 @pytest.mark.parametrize("name, command", [("m.gguf", "models/gguf_to_onnx.py"), ("m.safetensors", "optimum-cli export onnx"),
                                            ("pytorch_model.bin", "optimum-cli export onnx")])
 def test_a_folder_of_another_format(tmp_path, name, command):

@@ -119,7 +119,7 @@ struct BinSamples {
   BinSamples(C start, C bin, int64_t index, int64_t ratio, int64_t size) {
     samples = ratio > 0 ? static_cast<double>(ratio) : std::ceil(static_cast<double>(bin));
     // As many as ONNX Runtime can count. Beyond, the next sample is too near to be another number.
-    if (!(samples >= 1 && samples <= INT32_MAX)) return;
+    if (!(samples >= 1 && samples <= INT32_MAX) || size == 0) return;
     const auto at = [&](double i) {
       return start + static_cast<C>(index) * bin +
              (static_cast<C>(i) + C{0.5}) * bin / static_cast<C>(samples);

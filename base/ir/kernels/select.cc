@@ -72,7 +72,7 @@ void compress_tile(const KernelCall& call, int64_t) {
   std::byte* to = y.data;
   for (int64_t o = 0; o < outer; ++o)
     for (int64_t j = 0; j < condition.size(); ++j)
-      if (load_one<int64_t>(condition, j)) {
+      if (bytes > 0 && load_one<int64_t>(condition, j)) {
         std::memcpy(to, x.data + (o * length + j) * bytes, static_cast<std::size_t>(bytes));
         to += bytes;
       }

@@ -1,9 +1,15 @@
 // Sessions over the fake runner: no HTTP, no tokenizer.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <future>
+#include <utility>
+
 #include "base/error.h"
+#include "server/json.h"
 #include "server/session/batch.h"
 #include "server/session/encode.h"
+#include "server/text/budget.h"
 #include "tests/server/schedule/requests.h"
 
 namespace ark::session {
@@ -103,6 +109,35 @@ TEST(Session, WithoutATokenizerTextCannotBeEncoded) {
     EXPECT_EQ(e.code(), Code::kUnsupported);
   }
   EXPECT_TRUE(model.is_called("fake") && model.is_called("other") && !model.is_called("third"));
+}
+
+TEST(Session, NobodyWaitsForALongTextsTurnWhoseClientHasGone) {
+  ServedModel with_words = served(fake_runner());
+  with_words.text = std::make_shared<const text::ModelText>(
+      text::ModelText{.tokenizer = text::Tokenizer(parse_json(
+                          R"({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+              "pre_tokenizer": {"type": "FixedLength", "length": 1}})"))});
+  const Model model(std::move(with_words), {});
+  const std::string longer(300 << 10, 'a');
+  std::promise<void> begun, may_end;
+  auto first = std::async(std::launch::async, [&] {
+    const std::function<bool()> holds = [&, is_first = true]() mutable {
+      if (std::exchange(is_first, false)) begun.set_value(), may_end.get_future().wait();
+      return false;
+    };
+    const text::StopScope stop(holds);
+    return encode(model, longer, false).size();
+  });
+  begun.get_future().wait();
+  auto second = std::async(std::launch::async, [&] {
+    const std::function<bool()> gone = [] { return true; };
+    const text::StopScope stop(gone);
+    EXPECT_THROW(encode(model, longer, false), Error);
+  });
+  EXPECT_EQ(second.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(encode(model, "aa", false).size(), 2u);  // short ones need no turn
+  may_end.set_value();
+  EXPECT_EQ(first.get(), longer.size());
 }
 
 TEST(Session, SeedsAreReproducibleAndDifferBySequence) {

@@ -68,6 +68,18 @@ TEST(HostileNumbers, PooledRegionsOfALongAxisEndWithIt) {
   EXPECT_EQ(y.real(0), 1);
 }
 
+TEST(HostileNumbers, RegionsOfAnEmptyImageReadNothing) {
+  const Tensor region = floats({1, 4}, {0, 0, 4, 4}), images = Tensor::zeros(DType::kI64, {1});
+  for (const Dims& dims : {Dims{1, 1, 0, 4}, Dims{1, 1, 4, 0}})
+    for (const char* mode : {"avg", "max"}) {
+      const Tensor x = floats(dims, {});
+      const Tensor y =
+          computed(Op::kRoiAlign, {{key::kOutputShape, {2, 2}}, {key::kMode, mode}, {key::kScale, 1.0}},
+                   {view_of(x), view_of(region), view_of(images)});
+      for (int64_t i = 0; i < y.size(); ++i) EXPECT_EQ(y.real(i), 0);
+    }
+}
+
 TEST(HostileNumbers, RegionsWithoutEndAreSampledInTime) {
   const Tensor x = floats({1, 1, 2, 2}, {1, 2, 3, 4}), images = Tensor::zeros(DType::kI64, {1});
   for (const float far : {5e37f, 3e38f, 1e20f, 1e10f, 1e9f, INFINITY, NAN}) {
