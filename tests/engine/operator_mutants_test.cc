@@ -179,7 +179,7 @@ TEST(OperatorMutants, AreRefusedByNameOrRun) {
       if (random() % 4 == 0) t = changed(t, random), label += "; input " + inputs[i].name + " changes";
       const bool is_stored = are_stored || random() % 6 == 0;
       if (is_stored) {
-        mutant.graph.initializers.push_back({inputs[i].name, make_constant(t, inputs[i].name), {}});
+        mutant.graph.initializers.push_back({inputs[i].name, make_constant(t, inputs[i].name)});
         label += "; " + inputs[i].name + " is stored";
       } else {
         given[inputs[i].name] = t;
