@@ -26,7 +26,7 @@ constexpr TypeRow kRows[] = {
     {DType::kI16, "i16", 16, Kind::kInteger},
     {DType::kI32, "i32", 32, Kind::kInteger},
     {DType::kI64, "i64", 64, Kind::kInteger},
-    {DType::kString, "string", 0, Kind::kNone},
+    {DType::kString, "string", 64, Kind::kNone},
     {DType::kBool, "bool", 8, Kind::kBool},
     {DType::kF16, "f16", 16, Kind::kFloating},
     {DType::kF64, "f64", 64, Kind::kFloating},

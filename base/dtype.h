@@ -35,7 +35,7 @@ enum class DType : uint8_t {
 
 // The type of that number in onnx.proto; kUndefined if it is none of ours.
 DType dtype_numbered(int64_t number);
-// Bits of one element: 4 for kU4/kI4 (packed two a byte, low nibble first) and codes, 0 for kUndefined and kString.
+// Bits of one element: 4 for kU4/kI4 (packed two a byte, low nibble first) and codes, 64 for kString (base/texts.h).
 int bits_of(DType type);
 // Bytes that `count` elements take, rounded up to whole bytes. count >= 0.
 int64_t bytes_of(DType type, int64_t count);

@@ -189,6 +189,8 @@ RankPrograms::Ranks RankPrograms::lower(int32_t ranks, int32_t machine_ranks,
 
 void check_plain(const Graph& graph) {
   std::set<std::string> sizes;
+  for (const Value& v : graph.values)
+    if (v.dtype == DType::kString) throw Error(Code::kUnsupported, "'" + escaped(v.name) + "' holds texts");
   for (const ValueId v : graph.inputs) {
     if (!graph.value(v).shape)
       throw Error(Code::kUnsupported, "input '" + escaped(graph.value(v).name) + "' declares no rank");

@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "importer/builder.h"
 #include "importer/op_importer.h"
+#include "importer/ops/classic.h"
 #include "importer/schema.h"
 
 namespace ark {
@@ -84,12 +85,8 @@ void Builder::add_inputs(Scope& scope, const onnx::Graph& graph) {
 }
 
 void Builder::add_initializers(Scope& scope, const onnx::Graph& graph) {
-  for (const onnx::TensorRef& tensor : graph.initializers) {
-    if (tensor.constant)
-      define(scope, tensor.name, scope.graph.add_constant(tensor.constant), "an initializer");
-    else
-      scope.unusable[tensor.name] = "a tensor of strings";
-  }
+  for (const onnx::TensorRef& tensor : graph.initializers)
+    define(scope, tensor.name, scope.graph.add_constant(tensor.constant), "an initializer");
 }
 
 void Builder::add_nodes(Scope& scope, const std::vector<onnx::Node>& nodes) {
@@ -104,6 +101,18 @@ void Builder::add_outputs(Scope& scope, const onnx::Graph& graph) {
     check_type(what, output.type, scope.graph.value(*id).dtype);
     scope.graph.outputs.push_back(*id);
     scope.graph.output_names.push_back(output.name);
+  }
+  // Of maps from labels to scores, the labels: outputs behind those of the file.
+  for (const onnx::Node& node : graph.nodes) {
+    const auto mapped =
+        std::find_if(graph.outputs.begin(), graph.outputs.end(), [&](const onnx::ValueInfo& o) {
+          return node.domain == ops::kMl && node.op_type == "ZipMap" && o.name == node.outputs[0];
+        });
+    if (mapped == graph.outputs.end()) continue;
+    OpContext c(scope.graph, node, 1, onnx::label_of("", node, 0), {});
+    const ValueId labels = ops::labels_constant(c, "classlabels_int64s", "classlabels_strings");
+    scope.graph.outputs.push_back(labels);
+    scope.graph.output_names.push_back(mapped->name + ".labels");
   }
   // What the file says of values between: of their types only, as ONNX Runtime.
   std::unordered_map<std::string_view, const onnx::Type*> declared;
@@ -127,7 +136,7 @@ std::optional<ValueId> Builder::find(Scope& scope, const std::string& name, cons
   if (const auto it = scope.captures.find(name); it != scope.captures.end()) return it->second;
   if (const auto it = scope.unusable.find(name); it != scope.unusable.end())
     throw Error(Code::kUnsupported, reader + " reads '" + escaped(name) + "', which is " + it->second +
-                                        "; ark computes with dense tensors of numbers only");
+                                        "; ark computes with dense tensors only");
   if (!scope.outer) return std::nullopt;
   const auto outer = find(*scope.outer, name, reader);
   if (!outer || *outer == kNoValue || &scope.outer->graph == &scope.graph) return outer;

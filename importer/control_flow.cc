@@ -22,7 +22,8 @@ std::optional<int64_t> known_scalar(const Graph& graph, ValueId id) {
 }
 
 bool is_true(const onnx::TensorRef& tensor) {
-  return tensor.constant && tensor.constant->size() == 1 && materialise(*tensor.constant).integer(0) != 0;
+  return tensor.constant && tensor.constant->dtype == DType::kBool && tensor.constant->size() == 1 &&
+         materialise(*tensor.constant).integer(0) != 0;
 }
 
 // The body hands on its condition input, or a constant true: only the trip count ends the loop.

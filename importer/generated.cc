@@ -15,7 +15,7 @@ constexpr int64_t kMostDivisors = 4096;
 bool unpacks(Op op) { return op == Op::kDequantizeLinear || op == Op::kCast || op == Op::kTranspose; }
 
 int64_t known_bytes(const Value& v) {
-  if (!v.shape || v.dtype == DType::kString || v.dtype == DType::kUndefined) return 0;
+  if (!v.shape || v.dtype == DType::kUndefined) return 0;
   const auto count = element_count(*v.shape).constant();
   return count ? bytes_of(v.dtype, *count) : 0;
 }

@@ -25,7 +25,7 @@ bool all_inputs_constant(const Graph& graph, const Node& node) {
 // A file must not ask for absurd tensors: sizes that are known at load are checked here, before anything of
 // that size exists. A tensor made from sizes alone costs the file nothing, so less is allowed of it.
 void check_size(const Graph& graph, const Node& node, const Value& value) {
-  if (!value.shape || value.dtype == DType::kString || value.dtype == DType::kUndefined) return;
+  if (!value.shape || value.dtype == DType::kUndefined) return;
   const auto count = element_count(*value.shape).constant();
   if (!count) return;
   const Limits limits;

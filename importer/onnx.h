@@ -23,8 +23,7 @@ struct Graph;
 // TensorProto. Small typed fields (float_data, int64_data, ...) are decoded to inline constants.
 struct TensorRef {
   std::string name;
-  ConstantPtr constant;              // null for string tensors
-  std::vector<std::string> strings;  // string_data
+  ConstantPtr constant;  // null where there is no tensor
 };
 
 // TypeProto: tensor types only; others keep `kind` for the message that refuses them.

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/texts.h"
 #include "importer/onnx_parser.h"
 
 namespace ark::onnx {
@@ -75,7 +76,7 @@ class TensorReader {
         break;
       case 6:
         wire_.charge(sizeof(std::string));
-        result_.strings.push_back(wire_.text(f, wire_.limits().max_string_bytes, "max_string_bytes"));
+        texts_.push_back(wire_.text(f, wire_.limits().max_string_bytes, "max_string_bytes"));
         break;
       case 8:
         result_.name = wire_.name(f);
@@ -100,19 +101,18 @@ class TensorReader {
       wire_.unsupported(label() + " has element type " + element_type_name(type_) +
                         ", which ark does not read: convert it to FLOAT or FLOAT16");
     const int64_t count = checked_count();
-    if (dtype_ == DType::kString) {
-      if (static_cast<int64_t>(result_.strings.size()) != count)
-        fail("has " + std::to_string(result_.strings.size()) + " strings for " + std::to_string(count) +
-             " elements");
-      return std::move(result_);
-    }
+    if (dtype_ == DType::kString && static_cast<int64_t>(texts_.size()) != count)
+      fail("has " + std::to_string(texts_.size()) + " strings for " + std::to_string(count) + " elements");
     wire_.charge(sizeof(TensorRef) + sizeof(Constant));
     auto c = std::make_shared<Constant>();
     c->dtype = dtype_;
     c->dims = c->stored_dims = dims_;
     c->name = result_.name;
     c->bytes = bytes_of(dtype_, count);
-    locate(*c);
+    if (dtype_ == DType::kString)
+      c->inline_data = tensor_of_texts(dims_, texts_);
+    else
+      locate(*c);
     result_.constant = std::move(c);
     return std::move(result_);
   }
@@ -280,6 +280,7 @@ class TensorReader {
   std::shared_ptr<const WeightFile> file_;
   ExternalFiles& external_;
   TensorRef result_;
+  std::vector<std::string> texts_;  // string_data
   Dims dims_;
   int64_t type_ = 0;
   DType dtype_ = DType::kUndefined;

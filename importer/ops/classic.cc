@@ -1,7 +1,10 @@
-// ai.onnx.ml: what converters of scikit-learn and of boosted trees write, on numbers.
+// ai.onnx.ml: what converters of scikit-learn and of boosted trees write.
 #include "importer/ops/classic.h"
 
+#include <numeric>
+
 #include "base/ir/keys.h"
+#include "base/texts.h"
 
 namespace ark::ops {
 
@@ -34,21 +37,23 @@ std::string post_transform_of(OpContext& c) {
   return c.attr_word("post_transform", {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"});
 }
 
-ClassLabels::ClassLabels(OpContext& c, const char* integers, const char* strings)
-    : context_(c), integers_(c.attr_ints(integers)) {
+ValueId labels_constant(OpContext& c, const std::string& integers, const std::string& strings) {
+  const auto numbers = c.attr_ints(integers);
   const onnx::Attribute* texts = c.node.attribute(strings);
-  count_ = integers_.empty() && texts ? static_cast<int64_t>(texts->strings.size())
-                                      : static_cast<int64_t>(integers_.size());
+  if (!numbers.empty() || !texts) return c.constant_ints(numbers);
+  return c.graph.add_constant(
+      make_constant(tensor_of_texts({static_cast<int64_t>(texts->strings.size())}, texts->strings)));
+}
+
+ClassLabels::ClassLabels(OpContext& c, const std::string& integers, const std::string& strings)
+    : context_(c),
+      labels_(labels_constant(c, integers, strings)),
+      count_(constant_dim(c, labels_, 0, "the number of class labels")) {
   if (count_ == 0) c.fail("has no class labels");
-  if (integers_.empty() && c.wants_output(0))
-    c.unsupported(
-        "labels that are strings; export the model with integer labels, or drop the output of labels");
 }
 
 void ClassLabels::choose(ValueId index) const {
-  if (!integers_.empty())
-    context_.outputs[0] =
-        context_.emit(Op::kGather, {context_.constant_ints(integers_), index}, {{key::kAxis, 0}});
+  context_.outputs[0] = context_.emit(Op::kGather, {labels_, index}, {{key::kAxis, 0}});
 }
 
 void ClassLabels::choose_greatest(ValueId scores) const {
@@ -164,13 +169,22 @@ void imputer(OpContext& c) {
 
 // One where the element is the category.
 void one_hot_encoder(OpContext& c) {
-  const auto categories = c.attr_ints("cats_int64s");
-  if (categories.empty()) c.unsupported("categories that are strings; export the model with integers");
-  if (!c.attr_int("zeros", 1)) c.unsupported("an error for categories that are not known (zeros = 0)");
+  const ValueId categories = bits_of_texts(c, labels_constant(c, "cats_int64s", "cats_strings"));
+  const bool are_texts = !c.attr_ints("cats_int64s").size() && c.has_attr("cats_strings");
+  if (are_texts != (dtype_of(c, c.input(0)) == DType::kString))
+    c.fail("has categories of another type than its input");
+  const int64_t count = constant_dim(c, categories, 0, "the number of categories");
   Shape shape = shape_of(c, c.input(0));
   shape.emplace_back(1);
-  const ValueId x = reshape(c, cast(c, c.input(0), DType::kI64), shape);
-  c.outputs[0] = cast(c, binary(c, Op::kEqual, x, c.constant_ints(categories)), DType::kF32);
+  ValueId x = reshape(c, cast(c, bits_of_texts(c, c.input(0)), DType::kI64), shape);
+  if (!c.attr_int("zeros", 1)) {  // what is no category is an error: a place behind their end
+    std::vector<int64_t> places(static_cast<std::size_t>(count));
+    std::iota(places.begin(), places.end(), 0);
+    const ValueId place = c.emit(Op::kLookup, {x, categories, c.constant_ints(places),
+                                               scalar(c, static_cast<double>(count), DType::kI64)});
+    x = c.emit(Op::kGather, {categories, place}, {{key::kAxis, 0}});
+  }
+  c.outputs[0] = cast(c, binary(c, Op::kEqual, x, categories), DType::kF32);
 }
 
 // Scores of each row: its product with a matrix of `count` rows of the attribute, and the attribute's intercepts.
@@ -218,29 +232,76 @@ void linear_classifier(OpContext& c) {
 // A tensor of keys or values by whichever attribute the node has.
 ValueId encoder_list(OpContext& c, const std::string& what) {
   const onnx::Attribute* tensor = c.node.attribute(what + "_tensor");
-  if (c.has_attr(what + "_strings") || (tensor && !tensor->t.constant))
-    c.unsupported(what + " that are strings; encode outside the model");
-  if (tensor) return c.graph.add_constant(tensor->t.constant);
-  if (c.has_attr(what + "_int64s")) return c.constant_ints(c.attr_ints(what + "_int64s"));
+  if (tensor && tensor->t.constant) {
+    const Dims all{tensor->t.constant->size()};
+    return reshape(c, c.graph.add_constant(tensor->t.constant), Shape(all.begin(), all.end()));
+  }
+  if (!c.has_attr(what + "_floats")) return labels_constant(c, what + "_int64s", what + "_strings");
   const auto reals = c.attr_floats(what + "_floats");
   return floats_constant(c, reals, {static_cast<int64_t>(reals.size())});
 }
 
-void label_encoder(OpContext& c) {
-  if (c.opset < 2) c.unsupported("strings; encode outside the model");
-  const ValueId keys = encoder_list(c, "keys"), values = encoder_list(c, "values");
-  const DType type = dtype_of(c, values);
-  ValueId otherwise = kNoValue;
-  if (const onnx::Attribute* a = c.node.attribute("default_tensor"); a && a->t.constant)
-    otherwise = c.graph.add_constant(a->t.constant);
-  else
-    otherwise = is_floating(type) ? scalar(c, c.attr_float("default_float", -0.0), type)
-                                  : scalar(c, static_cast<double>(c.attr_int("default_int64", -1)), type);
-  c.outputs[0] = c.emit(Op::kLookup, {cast(c, c.input(0), dtype_of(c, keys)), keys, values, otherwise});
+// What stands for a key that is not there, of `type`.
+ValueId encoder_default(OpContext& c, DType type) {
+  if (type == DType::kString) {
+    const std::string text = c.attr_string("default_string", "_Unused");
+    return c.graph.add_constant(make_constant(tensor_of_texts({}, {&text, 1})));
+  }
+  return is_floating(type) ? scalar(c, c.attr_float("default_float", -0.0), type)
+                           : scalar(c, static_cast<double>(c.attr_int("default_int64", -1)), type);
 }
 
+void look_up(OpContext& c, ValueId keys, ValueId values, ValueId otherwise) {
+  if ((dtype_of(c, keys) == DType::kString) != (dtype_of(c, c.input(0)) == DType::kString))
+    c.fail("has keys of another type than its input");
+  const ValueId x = bits_of_texts(c, c.input(0)), own = bits_of_texts(c, keys);
+  c.outputs[0] = c.emit(Op::kLookup, {cast(c, x, dtype_of(c, own)), own, values, otherwise});
+}
+
+// Texts to numbers and back, by the type of the input.
+void map_categories(OpContext& c, ValueId texts, ValueId numbers) {
+  const bool from_texts = dtype_of(c, c.input(0)) == DType::kString;
+  look_up(c, from_texts ? texts : numbers, from_texts ? numbers : texts,
+          encoder_default(c, from_texts ? DType::kI64 : DType::kString));
+}
+
+void label_encoder(OpContext& c) {
+  if (c.opset < 2) {
+    const ValueId classes = labels_constant(c, "", "classes_strings");
+    std::vector<int64_t> places(
+        static_cast<std::size_t>(constant_dim(c, classes, 0, "the number of classes")));
+    std::iota(places.begin(), places.end(), 0);
+    return map_categories(c, classes, c.constant_ints(places));
+  }
+  ValueId keys = encoder_list(c, "keys"), values = encoder_list(c, "values");
+  if (c.opset < 4 && is_floating(dtype_of(c, keys))) {  // ONNX Runtime finds no NaN there
+    const auto reals = c.attr_floats("keys_floats");
+    std::vector<int64_t> places;
+    for (std::size_t i = 0; i < reals.size(); ++i)
+      if (reals[i] == reals[i]) places.push_back(static_cast<int64_t>(i));
+    for (ValueId* list : {&keys, &values})
+      *list = c.emit(Op::kGather, {*list, c.constant_ints(places)}, {{key::kAxis, 0}});
+  }
+  const onnx::Attribute* given = c.node.attribute("default_tensor");
+  look_up(c, keys, values,
+          given && given->t.constant ? c.graph.add_constant(given->t.constant)
+                                     : encoder_default(c, dtype_of(c, values)));
+}
+
+void category_mapper(OpContext& c) {
+  map_categories(c, labels_constant(c, "", "cats_strings"), c.constant_ints(c.attr_ints("cats_int64s")));
+}
+
+// A map for each row, from labels to scores, is the scores and, as an output of its own, the labels (build.cc).
 void map_of_scores(OpContext& c) {
-  c.unsupported("sequences of maps are not supported; convert the model with the option zipmap=False");
+  const ValueId scores = cast(c, c.input(0), DType::kF32);
+  const int64_t count = constant_dim(c, labels_constant(c, "classlabels_int64s", "classlabels_strings"), 0,
+                                     "the number of class labels");
+  const Shape& shape = shape_of(c, scores);
+  if (shape.empty() || shape.size() > 2)
+    c.fail("its input has rank " + std::to_string(shape.size()) + ", not 1 or 2");
+  c.require_equal(shape.back(), Expr(count), "the number of scores");
+  c.outputs[0] = c.emit(Op::kIdentity, {scores});
 }
 
 }  // namespace
@@ -257,12 +318,15 @@ std::span<const Entry> classic_table() {
       {kMl, "LinearRegressor", linear_regressor},
       {kMl, "LinearClassifier", linear_classifier},
       {kMl, "LabelEncoder", label_encoder},
+      {kMl, "CategoryMapper", category_mapper},
       {kMl, "TreeEnsembleRegressor", tree_ensemble_regressor},
       {kMl, "TreeEnsembleClassifier", tree_ensemble_classifier},
       {kMl, "TreeEnsemble", tree_ensemble},
       {kMl, "SVMRegressor", svm_regressor},
       {kMl, "SVMClassifier", svm_classifier},
       {kMl, "ZipMap", map_of_scores},
+      {kMicrosoft, "CDist", cdist},
+      {kOnnx, "TfIdfVectorizer", tf_idf_vectorizer},
   };
   return kTable;
 }

@@ -16,11 +16,13 @@ ValueId post_transformed(OpContext& c, ValueId scores, const std::string& transf
 // The same of a regressor: ONNX Runtime leaves a single target as it is, and who made the file saw what that gives.
 ValueId regressed(OpContext& c, ValueId scores, int64_t targets, const std::string& transform);
 
-// The labels of a classifier, and how its first output is chosen of them. Throws where they are strings that the model
-// wants.
+// Integers or strings of a node's attributes, whichever it has, [n].
+ValueId labels_constant(OpContext& c, const std::string& integers, const std::string& strings);
+
+// The labels of a classifier, and how its first output is chosen of them.
 class ClassLabels {
  public:
-  ClassLabels(OpContext& c, const char* integers, const char* strings);
+  ClassLabels(OpContext& c, const std::string& integers, const std::string& strings);
   int64_t count() const { return count_; }
   void choose_greatest(ValueId scores) const;  // scores [N, classes]
   // score [N, 1]: the second label where it is greater.
@@ -29,14 +31,18 @@ class ClassLabels {
  private:
   void choose(ValueId index) const;
   OpContext& context_;
-  std::vector<int64_t> integers_;
-  int64_t count_ = 0;
+  ValueId labels_;
+  int64_t count_;
 };
 
 // Importers in trees.cc.
 void tree_ensemble_regressor(OpContext& c);
 void tree_ensemble_classifier(OpContext& c);
 void tree_ensemble(OpContext& c);
+
+// Importers in features.cc.
+void cdist(OpContext& c);
+void tf_idf_vectorizer(OpContext& c);
 
 // Importers in svm.cc.
 void svm_regressor(OpContext& c);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "base/texts.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"
 
@@ -16,7 +17,7 @@ ValueId make(OpContext& c, Tensor tensor) {
 
 void constant(OpContext& c) {
   if (const onnx::Attribute* value = c.node.attribute("value")) {
-    if (!value->t.constant) c.unsupported("string constants are not supported");
+    if (!value->t.constant) c.fail("attribute 'value' holds no tensor");
     c.outputs[0] = c.graph.add_constant(value->t.constant);
   } else if (c.has_attr("value_float")) {
     c.outputs[0] = c.constant_float(static_cast<float>(c.attr_float("value_float", 0)));
@@ -29,8 +30,12 @@ void constant(OpContext& c) {
                                              std::vector<float>(values.begin(), values.end())));
   } else if (c.has_attr("value_ints")) {
     c.outputs[0] = c.constant_ints(c.attr_ints("value_ints"));
+  } else if (const onnx::Attribute* text = c.node.attribute("value_string")) {
+    c.outputs[0] = make(c, tensor_of_texts({}, {&text->s, 1}));
+  } else if (const onnx::Attribute* texts = c.node.attribute("value_strings")) {
+    c.outputs[0] = make(c, tensor_of_texts({static_cast<int64_t>(texts->strings.size())}, texts->strings));
   } else {
-    c.unsupported("a Constant of this kind (string or sparse) is not supported");
+    c.unsupported("a sparse Constant is not supported");
   }
 }
 

@@ -63,6 +63,13 @@ ValueId cast(OpContext& c, ValueId x, DType to) {
   return dtype_of(c, x) == to ? x : c.emit(Op::kCast, {x}, {{key::kTo, static_cast<int64_t>(to)}});
 }
 
+ValueId bit_cast(OpContext& c, ValueId x, DType to) {
+  return c.emit(Op::kBitCast, {x}, {{key::kTo, static_cast<int64_t>(to)}});
+}
+ValueId bits_of_texts(OpContext& c, ValueId x) {
+  return dtype_of(c, x) == DType::kString ? bit_cast(c, x, DType::kI64) : x;
+}
+
 ValueId dims(OpContext& c, const Shape& values) { return c.emit(Op::kDims, {}, {{key::kValues, values}}); }
 
 ValueId scalar(OpContext& c, double value, DType dtype) {

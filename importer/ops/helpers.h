@@ -30,7 +30,9 @@ int64_t constant_dim(const OpContext& c, ValueId id, std::size_t axis,
 // -- nodes
 ValueId reshape(OpContext& c, ValueId x, const Shape& shape);  // x itself if it has that shape
 ValueId transpose(OpContext& c, ValueId x, std::vector<int64_t> perm);
-ValueId cast(OpContext& c, ValueId x, DType to);          // x itself if it has that type
+ValueId cast(OpContext& c, ValueId x, DType to);  // x itself if it has that type
+ValueId bit_cast(OpContext& c, ValueId x, DType to);
+ValueId bits_of_texts(OpContext& c, ValueId x);           // texts' numbers, i64; of another type x itself
 ValueId dims(OpContext& c, const Shape& values);          // i64 [n]
 ValueId scalar(OpContext& c, double value, DType dtype);  // constant of rank 0, any numeric type
 ValueId binary(OpContext& c, Op op, ValueId a, ValueId b);

@@ -55,7 +55,15 @@ void clip(OpContext& c) {
   c.outputs[0] = c.emit(Op::kClip, in);
 }
 
-void where(OpContext& c) { c.outputs[0] = c.emit(Op::kWhere, {c.input(0), c.input(1), c.input(2)}); }
+void equal(OpContext& c) {
+  c.outputs[0] = binary(c, Op::kEqual, bits_of_texts(c, c.input(0)), bits_of_texts(c, aligned(c)));
+}
+
+void where(OpContext& c) {
+  const ValueId yes = c.input(1), no = c.input(2);
+  const ValueId y = c.emit(Op::kWhere, {c.input(0), bits_of_texts(c, yes), bits_of_texts(c, no)});
+  c.outputs[0] = dtype_of(c, yes) == DType::kString ? bit_cast(c, y, DType::kString) : y;
+}
 
 // A type by its number in the file; only types that ark computes with.
 DType type_numbered(OpContext& c, int64_t number) {
@@ -68,8 +76,6 @@ DType type_numbered(OpContext& c, int64_t number) {
 
 void cast_to(OpContext& c, DType type) {
   const ValueId x = c.input(0);
-  if (dtype_of(c, x) == DType::kString || type == DType::kString)
-    c.unsupported("casts of strings are not supported");
   if (is_narrow_float(type) && bits_of(type) < 16 && c.attr_int("saturate", 1) == 0)
     c.unsupported("casts to " + std::string(name_of(type)) + " that do not saturate are not supported");
   c.outputs[0] = cast(c, x, type);
@@ -110,6 +116,7 @@ std::vector<Entry> make_table() {
       {kOnnx, "Mean", mean},
       {kOnnx, "Clip", clip},
       {kOnnx, "Where", where},
+      {kOnnx, "Equal", equal},
       {kOnnx, "Cast", cast_op},
       {kOnnx, "CastLike", cast_like},
       {kOnnx, "PRelu", prelu},

@@ -43,7 +43,6 @@ std::span<const Entry> refused_table() {
       {kOnnx, "StringConcat", text},
       {kOnnx, "StringSplit", text},
       {kOnnx, "RegexFullMatch", text},
-      {kOnnx, "TfIdfVectorizer", text},
   };
   return kTable;
 }

@@ -66,19 +66,19 @@ void mel_weight_matrix(OpContext& c) {
 
 void det(OpContext& c) { c.outputs[0] = c.emit(Op::kDet, {c.input(0)}); }
 
-void bit_cast(OpContext& c) {
+void bit_cast_op(OpContext& c) {
   const DType to = dtype_numbered(c.attr_int("to", 0));
   if (to == DType::kUndefined || to == DType::kString)
     c.unsupported("the bits as type " + std::string(name_of(to)));
-  c.outputs[0] = c.emit(Op::kBitCast, {c.input(0)}, {{key::kTo, static_cast<int64_t>(to)}});
+  c.outputs[0] = bit_cast(c, c.input(0), to);
 }
 
 }  // namespace
 
 std::span<const Entry> signal_table() {
   static constexpr Entry kTable[] = {
-      {kOnnx, "DFT", dft}, {kOnnx, "STFT", stft},        {kOnnx, "MelWeightMatrix", mel_weight_matrix},
-      {kOnnx, "Det", det}, {kOnnx, "BitCast", bit_cast},
+      {kOnnx, "DFT", dft}, {kOnnx, "STFT", stft},           {kOnnx, "MelWeightMatrix", mel_weight_matrix},
+      {kOnnx, "Det", det}, {kOnnx, "BitCast", bit_cast_op},
   };
   return kTable;
 }

@@ -45,6 +45,89 @@ std::string kernel_type(OpContext& c) {
   return c.attr_word("kernel_type", {"LINEAR", "POLY", "RBF", "SIGMOID"});
 }
 
+// Probabilities of classes [rows, classes] from those of pairs [rows, pairs], each of the first of both: libsvm's
+// iteration (Wu, Lin and Weng, 2004), which ends for a row where it is near enough, as in ONNX Runtime.
+ValueId coupled(OpContext& c, ValueId of_pairs, int64_t classes) {
+  const Shape rows{shape_of(c, of_pairs)[0]}, table{rows[0], Expr(classes), Expr(classes)};
+  const int64_t pairs = classes * (classes - 1) / 2;
+  const auto number = [](OpContext& in, double value) { return scalar(in, value, DType::kF32); };
+  const auto eye = [&](int64_t k) {
+    std::vector<double> values(static_cast<std::size_t>(classes * classes));
+    for (int64_t i = 0; i < classes; ++i) values[static_cast<std::size_t>(i * classes + i)] = 1;
+    return k < 0 ? values
+                 : std::vector<double>(values.begin() + k * classes, values.begin() + (k + 1) * classes);
+  };
+  // r[i][j] is that of i against j, q the matrix whose form p is to make least.
+  std::vector<int64_t> places(static_cast<std::size_t>(classes * classes), 2 * pairs);
+  int64_t pair = 0;
+  for (int64_t i = 0; i < classes; ++i)
+    for (int64_t j = i + 1; j < classes; ++j, ++pair) {
+      places[static_cast<std::size_t>(i * classes + j)] = pair;
+      places[static_cast<std::size_t>(j * classes + i)] = pairs + pair;
+    }
+  const ValueId against = binary(c, Op::kSub, number(c, 1), of_pairs);
+  const ValueId none = binary(c, Op::kMul, slice_axis(c, of_pairs, 1, Expr(0), Expr(1)), number(c, 0));
+  const ValueId all = c.emit(Op::kConcat, {of_pairs, against, none}, {{key::kAxis, 1}});
+  const ValueId r = reshape(c, c.emit(Op::kGather, {all, c.constant_ints(places)}, {{key::kAxis, 1}}), table);
+  const ValueId diagonal = c.emit(Op::kReduceSumSquare, {r}, {{key::kAxes, {1}}, {key::kKeepdims, 1}});
+  const ValueId q =
+      binary(c, Op::kSub, binary(c, Op::kMul, diagonal, floats_constant(c, eye(-1), {classes, classes})),
+             binary(c, Op::kMul, r, transpose(c, r, {0, 2, 1})));
+  const ValueId even =
+      c.emit(Op::kAdd, {binary(c, Op::kMul, slice_axis(c, diagonal, 1, Expr(0), Expr(1)), number(c, 0)),
+                        number(c, 1.0 / static_cast<double>(classes))});
+  const ValueId first = reshape(c, even, {rows[0], Expr(classes)});
+
+  auto graph = std::make_shared<Graph>();
+  graph->folding = c.graph.folding;
+  graph->symbols = c.graph.symbols;
+  OpContext trip(*graph, c.node, c.opset, c.label, {});
+  const auto given = [&](DType type, Shape shape) {
+    graph->inputs.push_back(graph->add_value("", type, std::move(shape)));
+    return graph->inputs.back();
+  };
+  given(DType::kI64, {}), given(DType::kBool, {});
+  const ValueId before = given(DType::kF32, {rows[0], Expr(classes)});
+  const ValueId inner = graph->add_value("", DType::kF32, table);
+  graph->captured.emplace_back(q, inner);
+  const auto summed = [&](ValueId x, int64_t axis, int64_t keepdims) {
+    return trip.emit(Op::kReduceSum, {x}, {{key::kAxes, {axis}}, {key::kKeepdims, keepdims}});
+  };
+  ValueId p = before;
+  ValueId qp =
+      summed(binary(trip, Op::kMul, inner, reshape(trip, p, {rows[0], Expr(1), Expr(classes)})), 2, 0);
+  ValueId pqp = summed(binary(trip, Op::kMul, p, qp), 1, 1);
+  const ValueId error = trip.emit(Op::kReduceMax, {trip.emit(Op::kAbs, {binary(trip, Op::kSub, qp, pqp)})},
+                                  {{key::kAxes, {1}}, {key::kKeepdims, 1}});
+  const ValueId goes_on =
+      binary(trip, Op::kGreaterOrEqual, error, number(trip, 0.005 / static_cast<double>(classes)));
+  for (int64_t k = 0; k < classes; ++k) {
+    const ValueId row =
+        reshape(trip, slice_axis(trip, inner, 1, Expr(k), Expr(k + 1)), {rows[0], Expr(classes)});
+    const ValueId own = slice_axis(trip, row, 1, Expr(k), Expr(k + 1));
+    const ValueId at = slice_axis(trip, qp, 1, Expr(k), Expr(k + 1));
+    const ValueId step = binary(trip, Op::kDiv, binary(trip, Op::kSub, pqp, at), own);
+    const ValueId scale = binary(trip, Op::kAdd, step, number(trip, 1));
+    const auto moved = [&](ValueId x, ValueId by) {
+      return binary(trip, Op::kDiv, binary(trip, Op::kAdd, x, binary(trip, Op::kMul, step, by)), scale);
+    };
+    const ValueId slope = binary(trip, Op::kAdd, binary(trip, Op::kMul, step, own),
+                                 binary(trip, Op::kMul, at, number(trip, 2)));
+    pqp = binary(trip, Op::kDiv, moved(pqp, slope), scale);
+    qp = moved(qp, row);
+    p = moved(p, floats_constant(trip, eye(k), {classes}));
+  }
+  const ValueId any = trip.emit(Op::kReduceMax, {cast(trip, goes_on, DType::kI32)}, {{key::kKeepdims, 0}});
+  graph->outputs = {cast(trip, any, DType::kBool), trip.emit(Op::kWhere, {goes_on, p, before})};
+  graph->output_names = {"", ""};
+  const ValueId y = c.graph.add_value(c.label, DType::kUndefined, std::nullopt);
+  const NodeId loop = c.graph.add_node(Op::kLoop, c.label,
+                                       {scalar(c, 100, DType::kI64), scalar(c, 1, DType::kBool), first}, {y});
+  c.graph.node(loop).subgraphs = {std::move(graph)};
+  infer_node(c.graph, loop);
+  return y;
+}
+
 }  // namespace
 
 void svm_regressor(OpContext& c) {
@@ -87,15 +170,17 @@ void svm_classifier(OpContext& c) {
       weights.size() != static_cast<std::size_t>((classes - 1) * count) ||
       rho.size() != static_cast<std::size_t>(pairs) || slopes.size() != offsets.size())
     c.fail("its numbers of labels, vectors, coefficients and rho do not fit");
-  if (classes > 2 && !slopes.empty())
-    c.unsupported("probabilities of more than two classes; export the model with its decision function");
+  constexpr int64_t kMostCoupled = 64;  // classes with probabilities: each takes nodes of its own
+  if (classes > kMostCoupled && !slopes.empty())
+    c.unsupported("probabilities of more than " + std::to_string(kMostCoupled) +
+                  " classes; export the model with its decision function");
   // Vectors by pairs of classes: of n numbers in the file this makes n^1.5.
   constexpr int64_t kMost = 1 << 24;
   if ((count + classes) * pairs > kMost)
     c.unsupported("a classifier of " + std::to_string(classes) + " classes and " + std::to_string(count) +
                   " vectors, whose pairs take more than " + std::to_string(kMost) + " numbers");
-  if (classes == 2 && slopes.size() > 1)
-    c.fail("has " + std::to_string(slopes.size()) + " prob_a for one pair");
+  if (!slopes.empty() && slopes.size() != static_cast<std::size_t>(pairs))
+    c.fail("has " + std::to_string(slopes.size()) + " prob_a for " + std::to_string(pairs) + " pairs");
   if (transform != "NONE" && transform != "LOGISTIC") c.unsupported("post_transform " + transform);
 
   std::vector<double> of_pairs(static_cast<std::size_t>(count * pairs)),
@@ -128,11 +213,12 @@ void svm_classifier(OpContext& c) {
   const auto pair_of = [&](ValueId a, ValueId b) { return c.emit(Op::kConcat, {a, b}, {{key::kAxis, 1}}); };
   ValueId y = scores;
   if (!slopes.empty()) {
-    const ValueId moved = binary(c, Op::kAdd, binary(c, Op::kMul, scores, scalar(c, -slopes[0], DType::kF64)),
-                                 scalar(c, -offsets[0], DType::kF64));
-    const ValueId first = c.emit(Op::kClip, {c.emit(Op::kSigmoid, {moved}), scalar(c, 1e-7, DType::kF64),
-                                             scalar(c, 1 - 1e-7, DType::kF64)});
-    y = pair_of(first, binary(c, Op::kSub, scalar(c, 1, DType::kF64), first));
+    const ValueId moved = binary(c, Op::kAdd, binary(c, Op::kMul, scores, doubles(c, slopes, {pairs})),
+                                 doubles(c, offsets, {pairs}));
+    const ValueId firsts =
+        c.emit(Op::kClip, {c.emit(Op::kSigmoid, {c.emit(Op::kNeg, {moved})}), scalar(c, 1e-7, DType::kF64),
+                           scalar(c, 1 - 1e-7, DType::kF64)});
+    y = coupled(c, cast(c, firsts, DType::kF32), classes);
   } else if (classes == 2) {
     y = pair_of(c.emit(Op::kNeg, {scores}), scores);
   }

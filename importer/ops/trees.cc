@@ -108,7 +108,7 @@ class TreeTable {
 std::vector<double> reals_of(OpContext& c, const std::string& name) {
   for (const std::string& tensor : {name + "_as_tensor", name}) {
     const onnx::Attribute* a = c.node.attribute(tensor);
-    if (!a || !a->t.constant) continue;
+    if (!a || !a->t.constant || a->t.constant->dtype == DType::kString) continue;
     const Tensor t = materialise(*a->t.constant);
     std::vector<double> values;
     for (int64_t i = 0; i < t.size(); ++i) values.push_back(t.real(i));

@@ -16,11 +16,7 @@ using json = Json;
 
 json json_of(const onnx::TensorRef& t) {
   json j = {{"name", t.name}};
-  if (!t.constant) {
-    j["dtype"] = "string";
-    j["strings"] = t.strings.size();
-    return j;
-  }
+  if (!t.constant) return j;
   j["dtype"] = name_of(t.constant->dtype);
   j["dims"] = t.constant->dims;
   j["bytes"] = t.constant->bytes;

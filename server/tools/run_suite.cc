@@ -76,7 +76,7 @@ Graph import_for(const std::string& driver, const fs::path& model) {
 void save_outputs(const fs::path& directory, const Graph& graph, const std::vector<Tensor>& outputs) {
   fs::create_directories(directory);
   for (std::size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i].dtype != DType::kUndefined && outputs[i].dtype != DType::kString)
+    if (outputs[i].dtype != DType::kUndefined)
       write_npy(directory / file_name(graph.output_names[i]), outputs[i]);
 }
 

@@ -9,18 +9,22 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/texts.h"
 #include "importer/onnx.h"
 #include "server/json.h"
+#include "server/text/unicode.h"
 
 namespace ark::tools {
 namespace {
 
 namespace fs = std::filesystem;
 
+// Characters of one .npy file, whose texts are all as long as the longest.
+constexpr std::size_t kMostCharacters = 1 << 28;
+
 std::optional<Tensor> read_pb(const fs::path& file) {
   if (!fs::exists(file)) return std::nullopt;
   const onnx::TensorRef ref = onnx::parse_tensor(file);
-  if (!ref.constant) throw Error(Code::kUnsupported, file.string() + " holds no numeric tensor");
   return materialise(*ref.constant);
 }
 
@@ -49,7 +53,8 @@ int64_t coordinate(const Tensor& t, int64_t i, int axis) {
   return i % t.dims[axis];
 }
 
-std::string number_text(const Tensor& t, int64_t i) {
+std::string element_text(const Tensor& t, int64_t i) {
+  if (t.dtype == DType::kString) return "'" + escaped(text_numbered(t.as<uint64_t>()[i]), 60) + "'";
   if (is_floating(t.dtype)) return std::to_string(t.real(i));
   return t.dtype == DType::kU64 ? std::to_string(static_cast<uint64_t>(t.integer(i)))
                                 : std::to_string(t.integer(i));
@@ -71,6 +76,10 @@ Gap integer_gap(const Tensor& actual, const Tensor& expected, int64_t i) {
 }
 
 Gap gap_of(const Tensor& actual, const Tensor& expected, int64_t i, const Tolerance& tolerance) {
+  if (actual.dtype == DType::kString) {
+    const bool differs = actual.as<uint64_t>()[i] != expected.as<uint64_t>()[i];
+    return differs ? Gap{false, 1, "a text"} : Gap{};
+  }
   if (!is_floating(actual.dtype)) return integer_gap(actual, expected, i);
   const double a = actual.real(i), b = expected.real(i);
   if (a == b || (std::isnan(a) && std::isnan(b))) return {};
@@ -89,16 +98,10 @@ class NpyReader {
     read_header();
     if (field("fortran_order").starts_with("True"))
       bad("is in Fortran order; save it with numpy.ascontiguousarray");
-    const DType type = element_type();
-    Dims dims = shape();
-    // Before anything is multiplied by the size of an element.
-    int64_t elements = 1;
-    try {
-      elements = element_count(dims);
-    } catch (const Error& e) {
-      bad(std::string("has the shape of a ") + e.what());
-    }
-    if (elements > file_bytes_ * 8 / bits_of(type)) bad("is shorter than its shape says");
+    const std::string_view code = type_code();
+    if (const int width = character_bytes(code)) return texts(code, width);
+    const DType type = element_type(code);
+    Dims dims = sizes(bits_of(type));
     Tensor t = Tensor::empty(type, std::move(dims));
     in_.read(reinterpret_cast<char*>(t.data.get()), t.bytes());
     if (!in_) bad("is shorter than its shape says");
@@ -131,17 +134,61 @@ class NpyReader {
     return std::string_view(header_).substr(value);
   }
 
-  DType element_type() const {
+  static DType element_type(std::string_view code) {
     static const std::map<std::string_view, DType> kTypes{
         {"<f4", DType::kF32}, {"<f8", DType::kF64}, {"<f2", DType::kF16}, {"<i8", DType::kI64},
         {"<i4", DType::kI32}, {"<i2", DType::kI16}, {"|i1", DType::kI8},  {"|u1", DType::kU8},
         {"<u2", DType::kU16}, {"<u4", DType::kU32}, {"<u8", DType::kU64}, {"|b1", DType::kBool}};
-    const std::string_view descr = field("descr");
-    const std::size_t first = descr.find('\''), last = descr.find('\'', first + 1);
-    const std::string_view code = first == 0 && last != descr.npos ? descr.substr(1, last - 1) : descr;
     const auto type = kTypes.find(code);
     if (type == kTypes.end()) bad("has element type " + escaped(code, 40) + ", which is not read");
     return type->second;
+  }
+
+  std::string_view type_code() const {
+    const std::string_view descr = field("descr");
+    const std::size_t first = descr.find('\''), last = descr.find('\'', first + 1);
+    return first == 0 && last != descr.npos ? descr.substr(1, last - 1) : descr;
+  }
+
+  // The shape, of a file that has as many elements of so many bits.
+  Dims sizes(int64_t bits) const {
+    Dims dims = shape();
+    int64_t elements = 1;  // before anything is multiplied by the size of an element
+    try {
+      elements = element_count(dims);
+    } catch (const Error& e) {
+      bad(std::string("has the shape of a ") + e.what());
+    }
+    if (bits == 0 ? elements > kMostEmpty : elements > file_bytes_ * 8 / bits)
+      bad("is shorter than its shape says");
+    return dims;
+  }
+
+  // Of "<U7", code points, and "|S7", bytes; 0 for what holds no texts.
+  static int character_bytes(std::string_view code) {
+    return code.starts_with("<U") ? 4 : code.starts_with("|S") ? 1 : 0;
+  }
+
+  // Texts of one length, filled up with zeros.
+  Tensor texts(std::string_view code, int width) {
+    int64_t length = 0;
+    const auto [end, failure] = std::from_chars(code.data() + 2, code.data() + code.size(), length);
+    if (failure != std::errc() || end != code.data() + code.size() || length < 0 || length > file_bytes_)
+      bad("has element type " + escaped(code, 40) + ", which is not read");
+    Tensor t = Tensor::zeros(DType::kString, sizes(length * width * 8));
+    std::u32string points(static_cast<std::size_t>(length), 0);
+    std::string bytes(points.size(), 0);
+    for (int64_t i = 0; i < t.size(); ++i) {
+      in_.read(width == 4 ? reinterpret_cast<char*>(points.data()) : bytes.data(), length * width);
+      if (!in_) bad("is shorter than its shape says");
+      for (const char32_t c : points)
+        if (c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) bad("has characters that Unicode has not");
+      const std::string text = width == 4 ? text::to_utf8(points) : bytes;
+      const std::size_t last = text.find_last_not_of('\0');
+      t.as<uint64_t>()[i] =
+          number_of_text(std::string_view(text).substr(0, last == text.npos ? 0 : last + 1));
+    }
+    return t;
   }
 
   // "(2, 3)", "(2,)" or "()".
@@ -171,7 +218,8 @@ class NpyReader {
     return size;
   }
 
-  static constexpr std::size_t kMostAxes = 64;  // as NumPy
+  static constexpr std::size_t kMostAxes = 64;    // as NumPy
+  static constexpr int64_t kMostEmpty = 1 << 20;  // texts that take no bytes of the file
 
   std::istream& in_;
   int64_t file_bytes_;
@@ -244,8 +292,8 @@ std::optional<std::string> difference(const Tensor& actual, const Tensor& expect
     }
     if (result && !(gap.size > worst.size)) continue;
     worst = gap;
-    result = "element " + index_text(actual, i) + " is " + number_text(actual, i) + ", expected " +
-             number_text(expected, i) + ", off by " + gap.text;
+    result = "element " + index_text(actual, i) + " is " + element_text(actual, i) + ", expected " +
+             element_text(expected, i) + ", off by " + gap.text;
   }
   return result;
 }
@@ -271,12 +319,24 @@ void write_npy(const fs::path& file, const Tensor& t) {
       {DType::kI64, "<i8"}, {DType::kI32, "<i4"}, {DType::kI16, "<i2"}, {DType::kI8, "|i1"},
       {DType::kU8, "|u1"},  {DType::kU16, "<u2"}, {DType::kU32, "<u4"}, {DType::kU64, "<u8"},
       {DType::kBool, "|b1"}};
-  if (!kCodes.contains(t.dtype))
+  std::vector<std::u32string> texts;  // of one length
+  std::size_t length = 1;
+  if (t.dtype == DType::kString) {
+    for (int64_t i = 0; i < t.size(); ++i)
+      texts.push_back(text::to_utf32(text::lossy_utf8(text_numbered(t.as<uint64_t>()[i]))));
+    for (const std::u32string& text : texts) length = std::max(length, text.size());
+    if (texts.size() * length > kMostCharacters)
+      throw Error(Code::kUnsupported, "texts of one length would take " +
+                                          std::to_string(texts.size() * length) + " characters in " +
+                                          file.string());
+    for (std::u32string& text : texts) text.resize(length);
+  } else if (!kCodes.contains(t.dtype))
     throw Error(Code::kUnsupported, "cannot save type " + std::string(name_of(t.dtype)) + " as .npy");
   std::string shape;
   for (int64_t d : t.dims) shape += std::to_string(d) + ",";
-  std::string header =
-      "{'descr': '" + kCodes.at(t.dtype) + "', 'fortran_order': False, 'shape': (" + shape + "), }";
+  std::string header = "{'descr': '" +
+                       (t.dtype == DType::kString ? "<U" + std::to_string(length) : kCodes.at(t.dtype)) +
+                       "', 'fortran_order': False, 'shape': (" + shape + "), }";
   header += std::string(63 - (header.size() + 10) % 64, ' ') + "\n";
   std::ofstream out(file, std::ios::binary);
   const char head[10] = {'\x93',
@@ -290,7 +350,9 @@ void write_npy(const fs::path& file, const Tensor& t) {
                          static_cast<char>(header.size() & 255),
                          static_cast<char>(header.size() >> 8)};
   out.write(head, 10).write(header.data(), static_cast<std::streamsize>(header.size()));
-  out.write(reinterpret_cast<const char*>(t.data.get()), t.bytes());
+  for (const std::u32string& text : texts)
+    out.write(reinterpret_cast<const char*>(text.data()), static_cast<std::streamsize>(length * 4));
+  if (t.dtype != DType::kString) out.write(reinterpret_cast<const char*>(t.data.get()), t.bytes());
   if (!out.flush()) throw Error(Code::kOs, "cannot write " + file.string());
 }
 

@@ -11,9 +11,10 @@ from ark_server import BIN
 
 BINARY = BIN / "ark-run"
 MICROSOFT, CLASSIC = "com.microsoft", "ai.onnx.ml"
-TYPES = {np.dtype(t): helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in ("f4", "f8", "i8", "i4", "i1", "u1", "?")}
+TYPES = {np.dtype(t): helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in ("f4", "f8", "i8", "i4", "i1", "u1", "?", "O")}
 NAMED = {"tensor(float)": TensorProto.FLOAT, "tensor(int32)": TensorProto.INT32, "tensor(uint8)": TensorProto.UINT8,
-         "tensor(int8)": TensorProto.INT8, "tensor(double)": TensorProto.DOUBLE, "tensor(bool)": TensorProto.BOOL}
+         "tensor(int8)": TensorProto.INT8, "tensor(double)": TensorProto.DOUBLE, "tensor(bool)": TensorProto.BOOL,
+         "tensor(string)": TensorProto.STRING}
 
 
 def node(op, inputs, outputs="y", domain="", **attributes):

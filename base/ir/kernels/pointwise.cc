@@ -1,10 +1,15 @@
 // Pointwise operators: a block of each operand is loaded (broadcast, converted), computed, stored.
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 
 #include "base/ir/kernels/common.h"
 #include "base/ir/kernels/pointwise_loop.h"
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
+#include "base/texts.h"
 
 namespace ark::kernels {
 
@@ -47,8 +52,52 @@ TensorView as_bits(TensorView view) {
   return view;
 }
 
+// The text of element i as ONNX Runtime's Cast writes it.
+std::string text_of_element(const TensorView& x, int64_t i) {
+  if (x.dtype == DType::kU64) return std::to_string(load_one<uint64_t>(x, i));
+  if (!is_floating(x.dtype)) return std::to_string(load_one<int64_t>(x, i));
+  const double value = load_one<double>(x, i);
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value < 0 ? "-INF" : "INF";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.8g", value);
+  return text;
+}
+
+// The number at the front of a text; throws misfit where there is none, or it is out of range.
+template <typename C>
+C number_in(const std::string& text) {
+  const char* const begin = text.c_str();
+  char* end = nullptr;
+  errno = 0;
+  C number{};
+  if constexpr (std::is_floating_point_v<C>)
+    number = std::is_same_v<C, float> ? std::strtof(begin, &end) : std::strtod(begin, &end);
+  else
+    number = std::is_signed_v<C> ? static_cast<C>(std::strtoll(begin, &end, 10))
+                                 : static_cast<C>(std::strtoull(begin, &end, 10));
+  if (end == begin || errno == ERANGE)
+    misfit("'" + escaped(text, 40) + "' is no number of type " +
+           (std::is_floating_point_v<C> ? "float" : "integer"));
+  return number;
+}
+
+void cast_texts(const TensorView& x, const TensorView& y, int64_t begin, int64_t end) {
+  if (y.dtype == DType::kString)
+    for (int64_t i = begin; i < end; ++i) y.as<uint64_t>()[i] = number_of_text(text_of_element(x, i));
+  else
+    with_compute_type(y.dtype, [&](auto type) {
+      for (int64_t i = begin; i < end; ++i)
+        store_one(y, i, number_in<decltype(type)>(text_numbered(x.as<uint64_t>()[i])));
+    });
+}
+
 void unary_tile(const KernelCall& call, int64_t tile) {
   TensorView x = call.inputs[0], y = call.outputs[0];
+  if ((x.dtype == DType::kString) != (y.dtype == DType::kString)) {
+    const auto [begin, end] = elements_of(tile, y.size());
+    return cast_texts(x, y, begin, end);
+  }
   if (is_one_of(call.op, {Op::kIdentity, Op::kCast}) && x.dtype == y.dtype) x = as_bits(x), y = as_bits(y);
   const auto [p, q] = pointwise::parameters_of(*pointwise::row_of(call.op), *call.attributes);
   const auto [begin, end] = elements_of(tile, y.size());
