@@ -1,4 +1,4 @@
-// com.microsoft's copies of the standard's operators: the same under another domain, with channels last, or nearly the same.
+// com.microsoft's copies of the standard's operators: under another domain, with channels last, or nearly the same.
 #include "base/ir/keys.h"
 #include "importer/ops/helpers.h"
 #include "importer/ops/table.h"

@@ -7,7 +7,7 @@ namespace ark::ops {
 namespace {
 
 // The padding masks of com.microsoft -> bool, broadcastable to [B, H, S, total]; true = visible:
-// [B] ends, [2B] ends and begins, [3B+2] ends and what is not asked for, [B, total], [B, S, total] and [B, 1, S, total].
+// [B] ends, [2B] ends and begins, [3B+2] ends and more, [B, total], [B, S, total] and [B, 1, S, total].
 ValueId visible_keys(OpContext& c, ValueId mask, const Expr& batch, const Expr& total) {
   const Shape shape = shape_of(c, mask);
   if (shape.size() == 1) {

@@ -30,8 +30,8 @@ int64_t constant_dim(const OpContext& c, ValueId id, std::size_t axis,
 // -- nodes
 ValueId reshape(OpContext& c, ValueId x, const Shape& shape);  // x itself if it has that shape
 ValueId transpose(OpContext& c, ValueId x, std::vector<int64_t> perm);
-ValueId turn_channels(OpContext& c, ValueId x,
-                      bool last);  // an image's channels to its last axis, or from there to axis 1
+// An image's channels to its last axis, or from there to axis 1.
+ValueId turn_channels(OpContext& c, ValueId x, bool last);
 ValueId cast(OpContext& c, ValueId x, DType to);          // x itself if it has that type
 ValueId dims(OpContext& c, const Shape& values);          // i64 [n]
 ValueId scalar(OpContext& c, double value, DType dtype);  // constant of rank 0, any numeric type
