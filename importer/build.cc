@@ -202,6 +202,11 @@ int64_t Builder::opset_of(const Scope& scope, const onnx::Node& node) const {
 void Builder::add_operator(Scope& scope, const onnx::Node& node, const std::string& label) {
   const int64_t opset = opset_of(scope, node);
   const OpImporter import = find_op_importer(node.domain, node.op_type);
+  if (!import && node.domain == "com.microsoft.nchwc")
+    throw Error(Code::kUnsupported,
+                "node " + label +
+                    ": ONNX Runtime saved this file for one kind of processor (its weights lie in blocks); "
+                    "save it again with ORT_ENABLE_EXTENDED instead of ORT_ENABLE_ALL");
   if (!import) {
     const std::string domain = node.domain.empty() ? "ai.onnx" : escaped(node.domain);
     throw Error(Code::kUnsupported,

@@ -91,7 +91,8 @@ class Builder {
     std::unordered_map<std::string, ValueId> names{};
     std::unordered_map<std::string, ValueId> captures{};
     std::unordered_map<std::string, std::string> unusable{};  // name -> what it is instead of a tensor
-    std::unordered_map<std::string, std::vector<ValueId>> sequences{};
+    std::unordered_map<std::string, std::vector<ValueId>> sequences{};  // whose length is known at load
+    std::unordered_map<std::string, int64_t> stacks{};  // sequences that slice their `stack_name`: the axis
   };
 
   void add_inputs(Scope& scope, const onnx::Graph& graph);
@@ -114,6 +115,12 @@ class Builder {
 
   // sequences.cc; false: not of sequences, or of none that is known at load
   bool add_sequence_operator(Scope& scope, const onnx::Node& node, const std::string& label);
+  void add_stack(Scope& scope, const std::string& name, int64_t axis, const std::string& label);
+  bool read_stack(Scope& scope, const onnx::Node& node, const std::string& label);
+  // The loop without the sequences that begin empty and gain one tensor a trip: these tensors become scan
+  // outputs, and the names of the sequences go to `collected`.
+  onnx::Node with_collected(const Scope& scope, const onnx::Node& loop,
+                            std::vector<std::string>* collected) const;
 
   // control_flow.cc
   bool add_control_flow(Scope& scope, const onnx::Node& node, const std::string& label);

@@ -171,7 +171,9 @@ std::shared_ptr<Graph> Builder::stable_body(Scope& scope, const onnx::Graph& bod
   }
 }
 
-void Builder::add_loop(Scope& scope, const onnx::Node& node, const std::string& label) {
+void Builder::add_loop(Scope& scope, const onnx::Node& given, const std::string& label) {
+  std::vector<std::string> collected;
+  const onnx::Node node = with_collected(scope, given, &collected);
   const onnx::Graph& body = graph_attribute(node, "body", label);
   const std::vector<ValueId> inputs = inputs_of(scope, node, label);
   const std::size_t states = inputs.size() - 2;
@@ -199,6 +201,7 @@ void Builder::add_loop(Scope& scope, const onnx::Node& node, const std::string& 
     throw Error(Code::kBadModel,
                 "node " + label + ": its body's condition is " + std::string(name_of(going)) + ", not bool");
   finish_control_flow(scope, Op::kLoop, node, label, inputs, {std::move(graph)}, {});
+  for (const std::string& name : collected) add_stack(scope, name, 0, label);
 }
 
 void Builder::add_scan(Scope& scope, const onnx::Node& node, const std::string& label) {

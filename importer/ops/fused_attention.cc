@@ -7,15 +7,21 @@ namespace ark::ops {
 namespace {
 
 // The padding masks of com.microsoft -> bool, broadcastable to [B, H, S, total]; true = visible:
-// [B] lengths, [B, total], [B, S, total] and [B, 1, S, total].
+// [B] ends, [2B] ends and begins, [3B+2] ends and more, [B, total], [B, S, total] and [B, 1, S, total].
 ValueId visible_keys(OpContext& c, ValueId mask, const Expr& batch, const Expr& total) {
   const Shape shape = shape_of(c, mask);
   if (shape.size() == 1) {
-    if (!(shape[0] == batch))
+    const bool starts = shape[0] == batch * 2;
+    if (!starts && !(shape[0] == batch) && !(shape[0] == batch * 3 + 2))
       c.unsupported("a mask index of shape " + str(shape) + "; export with a two-dimensional attention mask");
     const ValueId keys = reshape(c, range(c, 0, total), {Expr(1), Expr(1), Expr(1), total});
-    return binary(c, Op::kLess, keys,
-                  reshape(c, cast(c, mask, DType::kI64), {batch, Expr(1), Expr(1), Expr(1)}));
+    mask = cast(c, mask, DType::kI64);
+    const auto row = [&](const Expr& begin) {
+      const ValueId part = shape[0] == batch ? mask : slice_axis(c, mask, 0, begin, begin + batch);
+      return reshape(c, part, {batch, Expr(1), Expr(1), Expr(1)});
+    };
+    const ValueId before = binary(c, Op::kLess, keys, row(0));
+    return starts ? binary(c, Op::kAnd, before, binary(c, Op::kGreaterOrEqual, keys, row(batch))) : before;
   }
   if (shape.size() < 2 || shape.size() > 4) c.fail("a mask of rank " + std::to_string(shape.size()));
   if (!(shape.back() == total)) {

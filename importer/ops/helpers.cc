@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/ir/keys.h"
@@ -93,6 +94,24 @@ ValueId range(OpContext& c, const Expr& start, const Expr& limit) {
                  {key::kLimit, Shape{limit}},
                  {key::kDelta, Shape{Expr(1)}},
                  {key::kTo, static_cast<int64_t>(DType::kI64)}});
+}
+
+std::vector<ValueId> standard_results(OpContext& c, std::string op_type, std::vector<ValueId> inputs,
+                                      int64_t opset) {
+  onnx::Node node = c.node;
+  node.domain.clear();
+  node.op_type = std::move(op_type);
+  OpContext inner(c.graph, node, opset, c.label, std::move(inputs));
+  find_op_importer(node.domain, node.op_type)(inner);
+  return inner.outputs;
+}
+
+ValueId turn_channels(OpContext& c, ValueId x, bool last) {
+  std::vector<int64_t> perm(static_cast<std::size_t>(rank_of(c, x)));
+  if (perm.size() < 3) c.fail("an image needs a batch, channels and at least one axis more");
+  std::iota(perm.begin(), perm.end(), 0);
+  std::rotate(perm.begin() + 1, last ? perm.begin() + 2 : perm.end() - 1, perm.end());
+  return transpose(c, x, perm);
 }
 
 ValueId heads_apart(OpContext& c, ValueId x, int64_t heads) {

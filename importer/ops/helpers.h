@@ -30,6 +30,8 @@ int64_t constant_dim(const OpContext& c, ValueId id, std::size_t axis,
 // -- nodes
 ValueId reshape(OpContext& c, ValueId x, const Shape& shape);  // x itself if it has that shape
 ValueId transpose(OpContext& c, ValueId x, std::vector<int64_t> perm);
+// An image's channels to its last axis, or from there to axis 1.
+ValueId turn_channels(OpContext& c, ValueId x, bool last);
 ValueId cast(OpContext& c, ValueId x, DType to);  // x itself if it has that type
 ValueId bit_cast(OpContext& c, ValueId x, DType to);
 ValueId bits_of_texts(OpContext& c, ValueId x);           // texts' numbers, i64; of another type x itself
@@ -39,6 +41,9 @@ ValueId binary(OpContext& c, Op op, ValueId a, ValueId b);
 ValueId slice_axis(OpContext& c, ValueId x, int64_t axis, const Expr& begin,
                    const Expr& end);                                // 0 <= begin <= end <= size
 ValueId range(OpContext& c, const Expr& start, const Expr& limit);  // i64
+// What the standard's operator of this name and opset makes of these operands, with the node's attributes.
+std::vector<ValueId> standard_results(OpContext& c, std::string op_type, std::vector<ValueId> inputs,
+                                      int64_t opset = 18);
 // Heads apart: [B, S, H*D] -> [B, S, H, D]; the same turned, [B, H, S, D], and back.
 ValueId heads_apart(OpContext& c, ValueId x, int64_t heads);
 ValueId split_heads(OpContext& c, ValueId x, int64_t heads);

@@ -11,14 +11,9 @@ namespace {
 
 constexpr std::string_view kQLinear = "QLinear";
 
-// The standard's operator on these operands, with the node's attributes: QLinearAdd's is Add.
+// The standard's operator on these operands: QLinearAdd's is Add.
 ValueId plain_result(OpContext& c, std::vector<ValueId> operands, int64_t opset = 18) {
-  onnx::Node node = c.node;
-  node.domain = kOnnx;
-  node.op_type.erase(0, kQLinear.size());
-  OpContext inner(c.graph, node, opset, c.label, std::move(operands));
-  find_op_importer(kOnnx, node.op_type)(inner);
-  return inner.outputs[0];
+  return standard_results(c, c.node.op_type.substr(kQLinear.size()), std::move(operands), opset)[0];
 }
 
 // Operand i of those that lie as (x, scale, zero point) from input `first` on.
@@ -26,15 +21,14 @@ ValueId scaled_operand(OpContext& c, std::size_t i, std::size_t first = 0) {
   return dequantized(c, first + 3 * i, first + 3 * i + 1, first + 3 * i + 2, 0);
 }
 
-void refuse_channels_last(OpContext& c) {
-  if (c.attr_int("channels_last", 0))
-    c.unsupported("channels_last; save the file before its layout is changed");
-}
-
 // (x, x_scale, x_zero?, y_scale, y_zero?)
 void qlinear_unary(OpContext& c) {
-  refuse_channels_last(c);
-  c.outputs[0] = quantized(c, plain_result(c, {scaled_operand(c, 0)}), 3, 4);
+  const bool last = c.attr_int("channels_last", 0) != 0;
+  ValueId x = scaled_operand(c, 0);
+  if (last) x = turn_channels(c, x, false);
+  ValueId y = plain_result(c, {x});
+  if (last) y = turn_channels(c, y, true);
+  c.outputs[0] = quantized(c, y, 3, 4);
 }
 
 // (a, a_scale, a_zero?, b, b_scale, b_zero?, y_scale, y_zero?)

@@ -21,7 +21,9 @@ const std::map<DomainAndType, OpImporter>& registry() {
                                ops::grouped_query_table(), ops::experts_table(),
                                ops::recurrent_table(),     ops::vision_table(),
                                ops::signal_table(),        ops::loss_table(),
-                               ops::classic_table(),       ops::refused_table()})
+                               ops::classic_table(),       ops::copies_table(),
+                               ops::random_table(),        ops::gpu_fusions_table(),
+                               ops::refused_table()})
       for (const auto& entry : family)
         ARK_CHECK(m->emplace(DomainAndType{entry.domain, entry.op_type}, entry.import).second,
                   "two importers of " + std::string(entry.op_type));

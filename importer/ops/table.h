@@ -40,6 +40,9 @@ std::span<const Entry> vision_table();
 std::span<const Entry> signal_table();
 std::span<const Entry> loss_table();
 std::span<const Entry> classic_table();
+std::span<const Entry> copies_table();
+std::span<const Entry> gpu_fusions_table();
+std::span<const Entry> random_table();
 std::span<const Entry> refused_table();
 
 }  // namespace ark::ops
