@@ -87,15 +87,17 @@ std::size_t instruction_bytes(const std::vector<std::byte>& cubin) {
   return bytes;
 }
 
-// What tensor cores are given in a matrix product's loop: all columns of the panel times the two parts of eight rows.
+// What tensor cores are given in a matrix product's loops: all columns of the panel times the two parts of eight rows,
+// and of twice eight in a loop of its own; of codes in the former alone.
 int products_of(const std::string& function) {
   int panel = 0, path = 0;
-  const auto numbers =
-      function.find(">, ") != std::string::npos ? function.find(">, ") + 3 : function.find(", ") + 2;
+  const auto codes = function.find(">, ");
+  const bool is_codes = codes != std::string::npos;
+  const auto numbers = is_codes ? codes + 3 : function.find(", ") + 2;
   if (!function.starts_with("MatMul<") ||
       std::sscanf(function.c_str() + numbers, "%d, (MatMulPath)%d", &panel, &path) != 2 || path == 0)
     return 0;
-  return 2 * (panel / 16);
+  return (is_codes ? 2 : 6) * (panel / 16);
 }
 
 // What each body's machine code is made of, where there is a nvdisasm.

@@ -145,34 +145,55 @@ struct MatMul : ProductOutput<kPanel, kPath != kFma, typename PartOf<W, kPanel, 
 
   // ---- pieces: rows of the weight, whose x begins at column `at_x` of its rows in scratch
 
-  // All columns times the warp's rows of x from `first` on, eight at a time, whose sums registers hold, into `to`: a
-  // row's sums may take the place of its x.
+  // All columns of a piece times kCount times eight rows of x.
+  template <int kCount>
+  ARK_DEVICE static void multiply(XLines<X> lines, XLines<X> others, typename Own::Lines weights,
+                                  i32 piece_rows, Sum (&sums)[Own::kOctets][kColumnGroups]) {
+    constexpr int kOther = kCount - 1;
+    ARK_ROLLED
+    for (i32 row = 0; row < piece_rows; row += 16) {
+      u32 high[kCount][2], low[kCount][2];
+      lines.load(high[0], low[0]);
+      if (kCount > 1) others.load(high[kOther], low[kOther]);
+      ARK_UNROLL
+      for (int g = 0; g < kColumnGroups; ++g) {
+        const typename Own::Part part = weights.load(g * 16);
+        Own::mma(part, high[0], low[0], sums[0][g]);
+        if (kCount > 1) Own::mma(part, high[kOther], low[kOther], sums[kOther][g]);
+      }
+      lines.advance(), others.advance(), weights.advance();
+    }
+  }
+
+  // All columns times the warp's rows of x from `first` on, one or two times eight at once, whose sums registers hold,
+  // into `to`: a row's sums may take the place of its x.
   ARK_DEVICE void mma_piece(const XRows& own, i32 first, const u8* stage, i32 piece_rows, i32 at_x,
                             float* to) const {
+    constexpr int kOctets = Own::kOctets, kLast = kOctets - 1;
     const i32 end = dev::min(first + kWarpRows, rows);
     ARK_ROLLED
-    for (; first < end; first += 8) {
-      const XLines<X> lines(call.b, own, first);
-      typename Own::Sum sums[kColumnGroups];
-      ARK_ROLLED
-      for (i32 row = 0; row < piece_rows; row += 16) {
-        u32 high[2], low[2];
-        lines.load(at_x + row, high, low);
-        ARK_UNROLL
-        for (int g = 0; g < kColumnGroups; ++g)
-          Own::mma(Own::load(call.b, s, stage, row, g * 16), high, low, sums[g]);
+    for (; first < end; first += 8 * kOctets) {
+      const XLines<X> lines(call.b, own, first, at_x), others(call.b, own, first + 8 * kLast, at_x);
+      const typename Own::Lines weights{call.b, s, stage};
+      const bool has_others = kOctets > 1 && dev::uniform(first + 8) < dev::uniform(rows);
+      Sum sums[kOctets][kColumnGroups];
+      if (has_others) {
+        multiply<kOctets>(lines, others, weights, piece_rows, sums);
+      } else {
+        multiply<1>(lines, others, weights, piece_rows, sums);
       }
       dev::sync_warp();
       const i32 pitch = sums_pitch();
-      i32 row = first + call.b.lane % 4 * 2;
-      float* line = to + row * pitch + call.b.lane / 4;
       ARK_UNROLL
-      for (int r = 0; r < 2; ++r, ++row, line += pitch) {
+      for (int r = 0; r < 2 * kOctets; ++r) {
+        const i32 row = first + r / 2 * 8 + call.b.lane % 4 * 2 + r % 2;
         if (row >= rows) continue;
+        float* line = to + row * pitch + call.b.lane / 4;
         ARK_UNROLL
         for (int g = 0; g < kColumnGroups; ++g)
-          line[g * 16] = sums[g].at(r), line[g * 16 + 8] = sums[g].at(r + 2);
+          line[g * 16] = sums[r / 2][g].of[r % 2], line[g * 16 + 8] = sums[r / 2][g].of[r % 2 + 2];
       }
+      if (8 * kOctets == kWarpRows) break;  // the compiler does not see it
     }
   }
 

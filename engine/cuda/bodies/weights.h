@@ -23,6 +23,11 @@ ARK_DEVICE void widen(const W* p, float (&to)[8]) {
   }
 }
 
+// On tensor cores: sixteen columns' sums for eight rows of x, of its parts and of their rests.
+struct Sum {
+  float of[4] = {};
+};
+
 // Numbers: a stage is [rows][kPanel] of W.
 template <class W, int kPanel>
 struct Weights {
@@ -50,26 +55,32 @@ struct Weights {
     }
   }
 
-  // For tensor cores: 16 rows of a stage from `row` (both begin at multiples of 16), 16 columns from `column`.
+  static constexpr int kOctets = 2;  // of rows of x that tensor cores take at once
+
+  // For tensor cores: 16 rows of a stage (both begin at multiples of 16), from its first ones on; of them 16 columns.
   struct Part {
     u32 a[4];
   };
-  ARK_DEVICE static Part load(const Block& b, const Stream&, const u8* stage, i32 row, int column) {
-    const int matrix = b.lane / 8, line = b.lane % 8, piece = matrix % 2;
-    // The column's bits are not in `from`, if turned or not: one register for the places of all columns.
-    const i32 from = (row + matrix / 2 * 8 + line) * kPanel + (kTurned ? piece ^ line : piece) * 8;
-    Part part;
-    dev::ldmatrix_x4_trans(part.a, reinterpret_cast<const W*>(stage) + (from ^ column));
-    return part;
-  }
-  // Of products on tensor cores: of the parts of x, and of their rests.
-  struct Sum {
-    float high[4] = {}, low[4] = {};
-    ARK_DEVICE float at(int i) const { return high[i] + low[i]; }
+  class Lines {
+   public:
+    ARK_DEVICE Lines(const Block& b, const Stream&, const u8* stage) {
+      const int matrix = b.lane / 8, line = b.lane % 8, piece = matrix % 2;
+      at_ = static_cast<u32>(stage - dev::shared()) +
+            ((matrix / 2 * 8 + line) * kPanel + (kTurned ? piece ^ line : piece) * 8) * sizeof(W);
+    }
+    ARK_DEVICE void advance() { at_ += 16 * kPanel * sizeof(W); }
+    ARK_DEVICE Part load(int column) const {
+      Part part;
+      dev::ldmatrix_x4_trans(part.a, dev::shared() + (at_ ^ column * sizeof(W)));
+      return part;
+    }
+
+   private:
+    u32 at_;  // the lane's, of the first columns, in shared memory: a column's bits are not in it, if turned or not
   };
   ARK_DEVICE static void mma(const Part& part, const u32 (&high)[2], const u32 (&low)[2], Sum& sum) {
-    dev::mma_m16n8k16<W>(sum.high, part.a, high);
-    dev::mma_m16n8k16<W>(sum.low, part.a, low);
+    dev::mma_m16n8k16<W>(sum.of, part.a, high);
+    dev::mma_m16n8k16<W>(sum.of, part.a, low);
   }
 };
 
@@ -107,37 +118,42 @@ struct Weights<Codes<kBits, kTerms>, kPanel> {
     }
   }
 
+  static constexpr int kOctets = 1;  // parts take the registers of a second one's sums
+
   struct Part {
     u32 a[4];
     float scales[2];
   };
-  ARK_DEVICE static Part load(const Block& b, const Stream& s, const u8* stage, i32 row, int column) {
-    const Place place = place_of(s, stage, row);
-    const CodeBlock<Q>& block = place.block;
-    const int first = column + b.lane / 4, pair = place.row / 2 + b.lane % 4;
-    Part part;
-    ARK_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const float zero = block.zero(first + i * 8);
+  struct Lines {
+    const Block& b;
+    const Stream& s;
+    const u8* stage;
+    i32 row = 0;
+    ARK_DEVICE void advance() { row += 16; }
+    ARK_DEVICE Part load(int column) const {
+      const Place place = place_of(s, stage, row);
+      const CodeBlock<Q>& block = place.block;
+      const int first = column + b.lane / 4, pair = place.row / 2 + b.lane % 4;
+      Part part;
       ARK_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const dev::f32x2 two = block.differences(pair + half * 4, first + i * 8, zero);
-        part.a[half * 2 + i] = dev::pack<X>(two.x, two.y);
+      for (int i = 0; i < 2; ++i) {
+        const float zero = block.zero(first + i * 8);
+        ARK_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const dev::f32x2 two = block.differences(pair + half * 4, first + i * 8, zero);
+          part.a[half * 2 + i] = dev::pack<X>(two.x, two.y);
+        }
+        part.scales[i] = block.scale(first + i * 8);
       }
-      part.scales[i] = block.scale(first + i * 8);
+      return part;
     }
-    return part;
-  }
-  struct Sum {
-    float all[4] = {};
-    ARK_DEVICE float at(int i) const { return all[i]; }
   };
   ARK_DEVICE static void mma(const Part& part, const u32 (&high)[2], const u32 (&low)[2], Sum& sum) {
     float products[4] = {}, rests[4] = {};
     dev::mma_m16n8k16<X>(products, part.a, high);
     dev::mma_m16n8k16<X>(rests, part.a, low);
     ARK_UNROLL
-    for (int i = 0; i < 4; ++i) sum.all[i] = dev::fma(part.scales[i / 2], products[i] + rests[i], sum.all[i]);
+    for (int i = 0; i < 4; ++i) sum.of[i] = dev::fma(part.scales[i / 2], products[i] + rests[i], sum.of[i]);
   }
 };
 

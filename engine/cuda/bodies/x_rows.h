@@ -135,19 +135,20 @@ ARK_DEVICE void wait_for_parts() {
   if (!ARK_BUG(missing_x_wait)) dev::cp_async_wait<0>();
 }
 
-// Where a lane finds its lines of eight rows of x, from `first` on, as a product's other operand: rows 0..7 and 8..15
-// of k, of the parts of x, then of their rests. Rows that are not there: the last one's, whose products nobody reads.
+// Where a lane finds its lines of eight rows of x, from row `first` and column `k` (a multiple of 8) on, as a product's
+// other operand: rows 0..7 and 8..15 of k, of the parts of x, then of their rests. Rows that are not there: the last
+// one's, whose products nobody reads.
 template <class X>
 struct XLines {
   const X* of;
-  ARK_DEVICE XLines(const Block& b, const XRows& x, i32 first) {
+  ARK_DEVICE XLines(const Block& b, const XRows& x, i32 first, i32 k) {
     const int matrix = b.lane / 8, row = dev::min(first + b.lane % 8, x.rows - 1);
-    of = row_of<X>(x, row) + matrix / 2 * x.rests + matrix % 2 * 8;
+    of = row_of<X>(x, row) + matrix / 2 * x.rests + matrix % 2 * 8 + k;
   }
-  // From column `k` on, a multiple of 8.
-  ARK_DEVICE void load(i32 k, u32 (&high)[2], u32 (&low)[2]) const {
+  ARK_DEVICE void advance() { of += 16; }
+  ARK_DEVICE void load(u32 (&high)[2], u32 (&low)[2]) const {
     u32 all[4];
-    dev::ldmatrix_x4(all, of + k);
+    dev::ldmatrix_x4(all, of);
     high[0] = all[0], high[1] = all[1], low[0] = all[2], low[1] = all[3];
   }
 };

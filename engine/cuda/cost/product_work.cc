@@ -87,8 +87,10 @@ double ProductWork::piece_cycles(const StreamTile& tile, i32 piece) const {
     return 300 + up(rows, 4) * (turns_of * turn + vector * 4 * 12);
   }
   const i32 steps = up(k, 16), octets = up(std::min(rows, kWarpRows), 8);
-  const double part = takes_codes_ ? 180 : 30;  // of sixteen columns
-  return 600 + (octets - 1) * 100 + octets * steps * (60 + column_groups * (60 + part));
+  // Of sixteen columns: their fetch, and what tensor cores do. Codes are fetched again for each eight rows of x.
+  const double each = takes_codes_ ? column_groups * 240.0 : column_groups * 30.0,
+               once = takes_codes_ ? 0 : column_groups * 60.0;
+  return 600 + (octets - 1) * 100 + steps * (once + octets * (60 + each));
 }
 
 int64_t ProductWork::x_bytes(const StreamTile& tile, i32 first) const {
