@@ -38,8 +38,8 @@ Error current_error() {
   } catch (const std::bad_alloc&) {
     return {Code::kExhausted, "out of memory"};
   } catch (const std::system_error& error) {  // of files, streams and threads
-    const bool is_thread =
-        error.code() == std::errc::resource_unavailable_try_again;  // it says no more itself
+    // Which says no more itself.
+    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;
     return {Code::kOs, (is_thread ? "cannot start a thread: " : "") + escaped(error.what(), 400)};
   } catch (const std::exception& error) {
     return {Code::kInternal, std::string("internal: ") + error.what()};
