@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <random>
 
 #include "tests/fixtures.h"
@@ -78,6 +79,40 @@ TEST(Scheduler, RandomLoadWithPreemptionGivesEveryoneTheTokensTheyGetAlone) {
   EXPECT_GT(hits, 5 * cases);
   EXPECT_GT(accepted, cases / 4);
   EXPECT_GT(wrong, cases / 8);
+}
+
+// One server's life: its cache, its slots and its clients' accounts go on from one request to the next. That no page is
+// lost or held by nobody is checked after each step, and fails all. ARK_FULL=1: twenty thousand requests.
+TEST(Scheduler, ALongLifeLosesNoPageAndNobody) {
+  const int requests = test::rounds(2'000, 20'000);
+  constexpr std::size_t kAtOnce = 12;
+  std::mt19937 random(5);
+  FakeRunner runner(small_limits());
+  Scheduler scheduler(runner, {});
+  std::deque<std::pair<GenerateRequest, std::shared_ptr<Ticket>>> all;
+  int cancelled = 0;
+  for (int i = 0; i < requests || !all.empty(); ++i) {
+    if (i < requests) {
+      GenerateRequest request = random_request(random);
+      all.emplace_back(request, scheduler.submit(request));
+      if (random() % 5 == 0) all[random() % all.size()].second->cancel();
+      if (all.size() < kAtOnce) continue;
+    }
+    const auto [request, ticket] = std::move(all.front());
+    all.pop_front();
+    const Outcome got = collect(*ticket);
+    if (ticket->cancelled() && got.how == Finish::kCancelled && ++cancelled) continue;
+    const Outcome expected = expected_outcome(request);
+    ASSERT_EQ(got.how, expected.how) << "request " << i << ' ' << scheduler.failure();
+    ASSERT_EQ(got.tokens, expected.tokens) << "request " << i;
+    ASSERT_EQ(got.prompt, expected.prompt) << "request " << i;
+  }
+  ASSERT_TRUE(scheduler.drain(20s));
+  const SchedulerStats stats = scheduler.stats();
+  EXPECT_EQ(stats.pages_held, 0);
+  EXPECT_GT(cancelled, requests / 20);
+  EXPECT_GT(stats.preemptions, requests / 20);
+  EXPECT_GT(stats.prefix_hits, 0);
 }
 
 TEST(Scheduler, RefusesWhatCanNeverRunAndWhatDoesNotFitTheQueue) {
