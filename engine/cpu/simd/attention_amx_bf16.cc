@@ -164,7 +164,7 @@ class AttentionTiles {
     for (int r = 0; r < n; ++r) {
       float* const to = a_.accumulators + (row + r) * a_.value_dim;
       for (int64_t d = tile * 16; d < std::min(a_.value_dim, (tile + N) * 16); d += 16)
-        _mm512_mask_storeu_ps(to + d, first(a_.value_dim - d), _mm512_load_ps(sums[r] + d - tile * 16));
+        _mm512_mask_storeu_ps(to + d, first(a_.value_dim - d), _mm512_load_ps(sums[r] + (d - tile * 16)));
     }
   }
 
