@@ -6,12 +6,12 @@
 // weight 0, and may as well not be there: sums begin with +0, which a zero of either sign leaves as it is.
 //
 // P: how products are made.
-//   P(a, keys)                   gathers the keys and values
+//   P(keys)                      gathers the keys and values
 //   kRows                        rows at a time, at most
 //   score(row, n, chunks)        scores of so many rows from `row` on
 //   scores(r)                    of the r-th of these, by keys' numbers in the span: chunks' whole vectors
 //   weigh(r, chunk, low, high)   takes the 32 weights of a chunk
-//   add(row, n, chunks, seen)    sums of weights times values -> a.accumulators
+//   add(row, n, chunks)          sums of weights times values -> a.accumulators
 #pragma once
 
 #include "engine/cpu/simd/attention_weights.h"
