@@ -179,7 +179,7 @@ void RankRun::finish() {
     for (std::size_t o = 0; o < phase.operands.size(); ++o) {
       const BufferId b = resolve(p, phase, phase.operands[o], i.trip);
       used.insert(b);
-      if (outputs > 1 && o + outputs >= phase.operands.size()) spare.insert(root(p, b));
+      if (b != kNone && outputs > 1 && o + outputs >= phase.operands.size()) spare.insert(root(p, b));
     }
   }
   for (std::size_t i = 0; i < p.buffers.size(); ++i) {

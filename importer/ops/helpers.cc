@@ -77,6 +77,7 @@ ValueId scalar(OpContext& c, double value, DType dtype) {
   if (is_floating(dtype)) return c.constant_float(static_cast<float>(value), dtype);
   if (!is_integer(dtype) && dtype != DType::kBool)
     c.unsupported("a constant of type " + std::string(name_of(dtype)));
+  if (!(std::abs(value) < 0x1p63)) c.fail("no integer is " + std::to_string(value));
   const ValueId wide = c.graph.add_constant(
       make_constant(Tensor::of<int64_t>(DType::kI64, {}, std::vector<int64_t>{static_cast<int64_t>(value)})));
   return cast(c, wide, dtype);

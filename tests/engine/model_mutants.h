@@ -150,6 +150,7 @@ class ModelMutator {
     onnx::Node &n = *any(nodes_), &from = *any(nodes_);
     if (!n.attributes.empty() && pick(2)) {
       const std::string name = n.attributes.back().name;
+      gone_.push_back(n.attributes.back());
       n.attributes.pop_back();
       return called(n) + " loses attribute " + name;
     }
@@ -157,7 +158,9 @@ class ModelMutator {
     onnx::Attribute a = any(from.attributes);
     if (a.g) return "";
     if (pick(2) && !n.attributes.empty()) a.name = any(n.attributes).name;
-    std::erase_if(n.attributes, [&](const onnx::Attribute& own) { return own.name == a.name; });
+    std::erase_if(n.attributes, [&](const onnx::Attribute& own) {
+      return own.name == a.name && (gone_.push_back(own), true);
+    });
     n.attributes.push_back(a);
     return called(n) + " gets attribute " + a.name + " of " + called(from);
   }
@@ -351,6 +354,7 @@ class ModelMutator {
   std::mt19937_64 random_;
   std::vector<onnx::Graph*> graphs_;
   std::vector<onnx::Node*> nodes_;
+  std::vector<onnx::Attribute> gone_;  // whose subgraphs' nodes are listed still
   std::vector<onnx::TensorRef*> stored_;
   std::vector<std::string> names_;
 };

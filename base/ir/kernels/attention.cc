@@ -1,4 +1,5 @@
 // Dense attention of plain graphs and rotary embedding. Softmax in double: this is the oracle of the paged one.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,6 +11,8 @@ namespace {
 
 // Inputs of Op::kAttention by position.
 enum Input : std::size_t { kQ, kK, kV, kBias, kPastK, kPastV, kLengths, kTotal, kSinks };
+
+constexpr int64_t kFar = int64_t{1} << 40;  // beyond any place: lengths are numbers that anybody may send
 
 struct Sizes {
   int64_t batch, heads, queries, dim, kv_heads, keys, value_dim, past, total;
@@ -135,7 +138,8 @@ void attention_tile(const KernelCall& call, int64_t tile) {
   const bool causal = a.get_or(key::kCausal, 0) != 0, clean = a.get_or(key::kCleanNan, 0) != 0,
              limited = has_input(call, kLengths);
   const int64_t window = a.get_or(key::kWindow, 0),
-                length = limited ? load_one<int64_t>(call.inputs[kLengths], b) : keys;
+                length =
+                    limited ? std::clamp(load_one<int64_t>(call.inputs[kLengths], b), -kFar, kFar) : keys;
   // Position of query 0; negative where more queries than valid keys are given: such queries see nothing.
   const int64_t first = limited && !has_input(call, kPastK) ? length - s.queries : before.tokens;
   const double scale = a.get_or(key::kScale, 1 / std::sqrt(static_cast<double>(s.dim))),

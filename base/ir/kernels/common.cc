@@ -30,13 +30,25 @@ S convert(C value) {
 }
 }  // namespace
 
+// Floats that no integer is become the lowest one, as x86 does it, not something undefined.
+template <typename C, typename V>
+C number_of(V value) {
+  if constexpr (std::is_floating_point_v<V> && std::is_integral_v<C> && sizeof(C) == 8) {
+    if (std::is_unsigned_v<C> && value >= V{0x1p63} && value < V{0x1p64}) return static_cast<C>(value);
+    const bool fits = value >= V{-0x1p63} && value < V{0x1p63};
+    return static_cast<C>(fits ? static_cast<int64_t>(value) : std::numeric_limits<int64_t>::min());
+  } else {
+    return static_cast<C>(value);
+  }
+}
+
 template <typename C>
 void load(const TensorView& view, int64_t first, int64_t n, C* into) {
   with_element(
       view.dtype,
       [&](auto element) {
         const std::byte* data = view.data;
-        for (int64_t i = 0; i < n; ++i) into[i] = static_cast<C>(element.load(data, first + i));
+        for (int64_t i = 0; i < n; ++i) into[i] = number_of<C>(element.load(data, first + i));
       },
       [&] { unsupported("no kernel reads type " + std::string(name_of(view.dtype))); });
 }

@@ -73,7 +73,7 @@ std::optional<int64_t> count_of_reals(Context& c) {
   if (!(count <= 1e9) || std::isinf(count))
     c.fail("Range from " + std::to_string(start->real(0)) + " to " + std::to_string(limit->real(0)) + " by " +
            std::to_string(delta->real(0)) + " has no end, or more than 10^9 elements");
-  return std::max<int64_t>(0, static_cast<int64_t>(count));
+  return static_cast<int64_t>(std::max(0.0, count));
 }
 
 void range(Context& c) {
