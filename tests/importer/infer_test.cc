@@ -182,6 +182,8 @@ TEST(Limits, TensorsMadeOfSizesAlone) {
     EXPECT_THAT(e.what(), HasSubstr("max_generated_bytes"));
   }
   EXPECT_THROW(g.emit(Op::kExpand, {g.real(1)}, {{key::kShape, test::shape_of("4000000000")}}), Error);
+  const ValueId axes = g.input("axes", "1099511627776", DType::kI64);
+  EXPECT_THROW(g.emit(Op::kExpand, {g.real(1), axes}), Error);
   EXPECT_THROW(g.emit(Op::kTile, {g.reals({2}, {1, 2})}, {{key::kRepeats, test::shape_of("4000000000")}}),
                Error);
   EXPECT_THROW(g.emit(Op::kRange, {g.integer(0), g.integer(int64_t{1} << 40), g.integer(1)}), Error);

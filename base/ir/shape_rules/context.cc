@@ -68,9 +68,7 @@ std::optional<Tensor> Context::constant(std::size_t i) const {
 
 void Context::out(std::size_t i, DType dtype, std::optional<Shape> shape) {
   if (i >= outputs() || node().outputs[i] == kNoValue) return;
-  if (shape && shape->size() > static_cast<std::size_t>(Limits{}.max_rank))
-    fail("would have " + std::to_string(shape->size()) + " axes; the limit is " +
-         std::to_string(Limits{}.max_rank));
+  if (shape) check_axes(std::ssize(*shape));
   if (shape)
     for (const Expr& dim : *shape)
       if (const auto d = dim.constant(); d && *d < 0) fail("a size would be " + std::to_string(*d));
@@ -96,7 +94,13 @@ Expr Context::fresh(std::size_t output, std::size_t axis, std::string_view suffi
                       std::string(suffix));
 }
 
+void Context::check_axes(int64_t count) const {
+  if (count > Limits{}.max_rank)
+    fail("would have " + std::to_string(count) + " axes; the limit is " + std::to_string(Limits{}.max_rank));
+}
+
 Shape Context::fresh_shape(std::size_t output, int64_t rank, std::string_view suffix) const {
+  check_axes(rank);  // which an input's declared size may say
   Shape shape;
   for (int64_t i = 0; i < rank; ++i)
     shape.push_back(fresh(output, static_cast<std::size_t>(i), std::string(suffix) + std::to_string(i)));

@@ -60,6 +60,8 @@ class Context {
   [[noreturn]] void fail(const std::string& why) const;
 
  private:
+  void check_axes(int64_t count) const;  // of an output
+
   Graph& graph_;
   NodeId id_;
 };
