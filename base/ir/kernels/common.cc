@@ -28,7 +28,6 @@ S convert(C value) {
   }
   return static_cast<S>(value);
 }
-}  // namespace
 
 // Floats that no integer is become the lowest one, as x86 does it, not something undefined.
 template <typename C, typename V>
@@ -41,6 +40,7 @@ C number_of(V value) {
     return static_cast<C>(value);
   }
 }
+}  // namespace
 
 template <typename C>
 void load(const TensorView& view, int64_t first, int64_t n, C* into) {

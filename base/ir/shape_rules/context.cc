@@ -68,10 +68,11 @@ std::optional<Tensor> Context::constant(std::size_t i) const {
 
 void Context::out(std::size_t i, DType dtype, std::optional<Shape> shape) {
   if (i >= outputs() || node().outputs[i] == kNoValue) return;
-  if (shape) check_axes(std::ssize(*shape));
-  if (shape)
+  if (shape) {
+    check_axes(std::ssize(*shape));
     for (const Expr& dim : *shape)
       if (const auto d = dim.constant(); d && *d < 0) fail("a size would be " + std::to_string(*d));
+  }
   Value& value = graph_.value(node().outputs[i]);
   value.dtype = dtype;
   // A known shape is never forgotten: the file may have declared what inference cannot see.

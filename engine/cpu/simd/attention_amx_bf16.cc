@@ -81,8 +81,8 @@ class AttentionTiles {
 
   void pack_keys(const SpanKeys& keys, int64_t v) {
     float* to = keys_ + v * key_chunks_ * kTileFloats;
-    const bool is_vector = a_.page_size % 16 == 0 && (a_.span_first + v * 16) % 16 == 0;
-    if (is_vector && keys.has(v * 16)) {  // what lies behind the last key in its page is its own affair
+    // Spans begin with a page; what lies behind the last key in its page is its own affair.
+    if (a_.page_size % 16 == 0 && keys.has(v * 16)) {
       const uint16_t* from = keys.key(v * 16);
       for (int64_t d = 0; d < key_chunks_ * 32; d += 2, from += 2 * a_.page_size, to += 16)
         _mm512_storeu_si512(to, join(from, from + a_.page_size, d < a_.key_dim ? 0xFFFF : 0,
