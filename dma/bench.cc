@@ -276,30 +276,34 @@ std::vector<BenchRow> bench_link(const std::string& transport, bool posted, cons
   return rows;
 }
 
+std::vector<const TransportKind*> measured_transports(const BenchOptions& options) {
+  std::vector<const TransportKind*> kinds;
+  for (const TransportKind& kind : transports())
+    if (!kind.is_mixed && kind.works_here() && (options.transport.empty() || kind.name == options.transport))
+      kinds.push_back(&kind);
+  return kinds;
+}
+
 std::vector<BenchRow> run_bench(const BenchOptions& options) {
   std::vector<BenchRow> rows;
-  for (const TransportKind& kind : transports()) {
-    if (kind.is_mixed || !kind.works_here()) continue;
+  for (const TransportKind* kind : measured_transports(options))
     for (const bool posted : {false, true})
-      for (BenchRow& row : bench_link(std::string(kind.name), posted, options))
+      for (BenchRow& row : bench_link(std::string(kind->name), posted, options))
         rows.push_back(std::move(row));
-  }
   return rows;
 }
 
 std::vector<LoadRow> run_load_bench(const BenchOptions& options) {
   std::vector<LoadRow> rows;
-  for (const TransportKind& kind : transports())
-    if (!kind.is_mixed && kind.works_here()) rows.push_back(measure_load(kind, options));
+  for (const TransportKind* kind : measured_transports(options)) rows.push_back(measure_load(*kind, options));
   return rows;
 }
 
 std::vector<MessageRow> run_message_bench(const BenchOptions& options) {
   std::vector<MessageRow> rows;
-  for (const TransportKind& kind : transports())
+  for (const TransportKind* kind : measured_transports(options))
     for (const bool posted : {false, true})
-      if (!kind.is_mixed && kind.works_here() && (!posted || rows.back().link == "direct"))
-        rows.push_back(measure_messages(kind, posted, options));
+      if (!posted || rows.back().link == "direct") rows.push_back(measure_messages(*kind, posted, options));
   rows.push_back(measure_socketpair(options));
   return rows;
 }

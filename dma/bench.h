@@ -9,11 +9,14 @@
 
 namespace ark::dma {
 
+struct TransportKind;
+
 struct BenchOptions {
   // Bytes, multiples of 4.
   std::vector<uint64_t> sizes = {4, 64, 1024, 16 << 10, 256 << 10, 4 << 20};
   std::chrono::milliseconds time_per_row{100};  // for each figure
-  int busy_threads = 2;  // of this machine, by which SpinPolicy is adapted where two threads are measured
+  int busy_threads = 2;   // of this machine, by which SpinPolicy is adapted where two threads are measured
+  std::string transport;  // the one to measure, as in transports.h; "": all that work here
 };
 
 struct Percentiles {
@@ -65,7 +68,9 @@ struct ReduceRow {
   Percentiles latency_us;  // of one, while they follow one another
 };
 
-// All transports that work here and their links in turn, between two threads of this process; one row per size.
+// Those that the options ask for, of those that work here.
+std::vector<const TransportKind*> measured_transports(const BenchOptions& options);
+// These and their links in turn, between two threads of this process; one row per size.
 // Throws Error.
 std::vector<BenchRow> run_bench(const BenchOptions& options);
 // Of one of them: a row per size; none where it has no direct links and `posted` is false.
@@ -75,7 +80,7 @@ std::vector<LoadRow> run_load_bench(const BenchOptions& options);
 // One row a transport and link; last the plain twin, "socketpair": each message is two system calls and wakes who
 // waits.
 std::vector<MessageRow> run_message_bench(const BenchOptions& options);
-// All transports, links and sizes, by number of ranks, which are threads of this process.
+// Transports, links and sizes, by number of ranks, which are threads of this process.
 std::vector<ReduceRow> run_reduce_bench(const BenchOptions& options, const std::vector<int32_t>& ranks);
 
 }  // namespace ark::dma

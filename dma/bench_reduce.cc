@@ -104,8 +104,7 @@ Percentiles measure_reduce(std::vector<std::unique_ptr<Group>>& groups, uint64_t
 
 std::vector<ReduceRow> run_reduce_bench(const BenchOptions& options, const std::vector<int32_t>& ranks) {
   std::vector<ReduceRow> rows;
-  for (const TransportKind& kind : transports()) {
-    if (kind.is_mixed || !kind.works_here()) continue;
+  for (const TransportKind* kind : measured_transports(options))
     for (const bool posted : {false, true})
       for (const int32_t n : ranks)
         for (const uint64_t bytes : options.sizes) {
@@ -113,13 +112,12 @@ std::vector<ReduceRow> run_reduce_bench(const BenchOptions& options, const std::
           spec.channels = {{.name = "all-reduce", .slots = 2, .slot_bytes = bytes}};
           spec.force_posted = posted;
           auto groups = make_local_groups(
-              n, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), kind.make(0, n));
+              n, [&](int) { return spec; }, Deadline::after(std::chrono::seconds(30)), kind->make(0, n));
           const Link link = groups[0]->sender(1, 0).link;
           if (!posted && link == Link::kPosted) break;  // there are no direct links: measured once
-          rows.push_back({std::string(kind.name), link == Link::kDirect ? "direct" : "posted", n, bytes,
+          rows.push_back({std::string(kind->name), link == Link::kDirect ? "direct" : "posted", n, bytes,
                           measure_reduce(groups, bytes, options.time_per_row)});
         }
-  }
   return rows;
 }
 

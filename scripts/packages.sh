@@ -17,6 +17,9 @@ install_packages() {
     as_root=(sudo)
   fi
   echo "installing Debian packages: ${missing[*]}" >&2
-  "${as_root[@]}" apt-get update -qq
+  if [[ -z ${package_lists:-} ]]; then  # once a script
+    "${as_root[@]}" apt-get update -qq
+    package_lists=new
+  fi
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }

@@ -237,9 +237,10 @@ def build(totals, name, *arguments, limit=3000):
     return False
 
 
-def prepare(totals):
-    """The Python environment, the real model and the zoo of small ones."""
-    steps = [("python", ["scripts/venv.sh"], 1200), ("smollm2", [PYTHON, "models/smollm2.py"], 1200)]
+def prepare(totals, quick):
+    """What tests need beside the build: packages, the Python environment, the real model and the zoo of small ones."""
+    rest = ["scripts/test.sh", "--install-rest", *(["--quick"] if quick else [])]
+    steps = [("packages", rest, 1200), ("python", ["scripts/venv.sh"], 1200), ("smollm2", [PYTHON, "models/smollm2.py"], 1200)]
     steps += [("zoo", [PYTHON, "models/zoo.py", ZOO, *options], 900) for options in ([], ["--random", "40"])]
     for name, command, limit in steps:
         log, start = LOGS / f"prepare-{name}.log", time.monotonic()
@@ -248,6 +249,8 @@ def prepare(totals):
             result = Result()
             result.fail(describe(status, limit))
             totals.add(f"prepare {name}", result, time.monotonic() - start, log)
+    if obtain_nvrtc():
+        os.environ["ARK_REQUIRE_NVRTC"] = "1"
 
 
 def parallel(tasks):
@@ -276,9 +279,9 @@ def in_order(tasks):
     return [(run,) for _, run in sorted(tasks, key=lambda task: task[0])]
 
 
-def plain(totals):
+def plain(totals, quick):
     """Builds what the suites need; returns whether that succeeded."""
-    getting_ready = threading.Thread(target=prepare, args=(totals,))
+    getting_ready = threading.Thread(target=prepare, args=(totals, quick))
     getting_ready.start()
     # Warnings are errors where code is judged; elsewhere another option would mean another build than serve.sh's.
     strict = ["-DARK_WERROR=ON"] if os.environ.get("CI") else []
@@ -335,9 +338,8 @@ def run_fuzzer(totals, name):
 def obtain(name, missing):
     """What scripts/requirements-NAME.txt lists; `missing`: what goes without it."""
     try:
-        for command in [ROOT / "scripts" / "venv.sh"], [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                                                        "-r", ROOT / "scripts" / f"requirements-{name}.txt"]:
-            subprocess.run(command, timeout=300, check=True)
+        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                        "-r", ROOT / "scripts" / f"requirements-{name}.txt"], timeout=300, check=True)
         return True
     except (subprocess.SubprocessError, OSError):
         print(f"{name} cannot be had: {missing}", file=sys.stderr)
@@ -363,11 +365,9 @@ def main():
         ASAN_TESTS.append("server_test")
     os.environ["ARK_ZOO"] = str(ZOO)
     os.environ["VIRTUAL_ENV"] = str(PYTHON.parents[1])
-    if obtain_nvrtc():
-        os.environ["ARK_REQUIRE_NVRTC"] = "1"
     LOGS.mkdir(parents=True, exist_ok=True)
     totals, limit = Totals(), 3600 if args.full else 900  # seconds a suite may take
-    built = plain(totals)
+    built = plain(totals, args.quick)
     # The end-to-end tests wait more than they compute: all else runs beside them.
     beside = threading.Thread(target=run_pytest, args=(totals, "end_to_end", ["tests/end_to_end"], 2 * limit))
     if built:

@@ -5,6 +5,7 @@
 #include "dma/bench.h"
 #include "dma/mpi/bench.h"
 #include "dma/mpi/meet.h"
+#include "dma/transports.h"
 #include "server/command_line.h"
 #include "server/json.h"
 #include "server/tools/bench_commands.h"
@@ -126,6 +127,11 @@ void run(const Options& options) {
     if (bytes == 0 || bytes % 4 || bytes > kMostBytes)
       throw Error(Code::kUsage,
                   "--sizes: " + std::to_string(bytes) + " is no multiple of 4 from 4 to 1073741824");
+  if (!bench.transport.empty() && dma::measured_transports(bench).empty()) {
+    const dma::TransportKind& kind = dma::transport_named(bench.transport);
+    throw Error(Code::kUnavailable, "--transport: " + bench.transport +
+                                        " cannot be measured here; it needs " + std::string(kind.needs));
+  }
   if (dma::is_started_by_mpi()) return run_by_mpi({bench, options.ranks, options.milliseconds, options.json});
   const std::vector<dma::BenchRow> rows = dma::run_bench(bench);
   const std::vector<dma::LoadRow> loads = dma::run_load_bench(bench);
@@ -198,6 +204,7 @@ void add_dma_bench(CommandLine& line) {
                         "at most " + std::to_string(kMostRanks) + ", not " + std::to_string(ranks));
       },
       "of all-reduces, comma-separated", "2,4");
+  command.text("--transport", options->bench.transport, "the one to measure; otherwise all that work here");
   command.number("--time", options->milliseconds, 1, 60000, "milliseconds that each figure is measured for");
   command.flag("--json", options->json, "one JSON line");
 }

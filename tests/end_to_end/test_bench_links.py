@@ -54,6 +54,17 @@ def test_dma_shows_what_other_tools_print(tmp_path):
     assert any(line[:1] == ["ib_write_lat,"] for line in lines) and any(line[:1] == ["local"] for line in lines)
 
 
+def test_dma_measures_the_one_that_is_asked_for():
+    run = bench("dma", "--transport", "shm", "--sizes", 64, "--time", 1, "--ranks", 2, "--json")
+    assert run.returncode == 0, run.stderr
+    printed = json.loads(run.stdout)
+    assert all({row["transport"] for row in printed[key]} - {"socketpair", "Open MPI"} == {"shm"}
+               for key in ("rows", "beside_bulk", "messages", "all_reduce"))
+    for name, status in (("verbs", 69), ("shn", 64)):
+        run = bench("dma", "--transport", name)
+        assert run.returncode == status and f" {name}" in run.stderr, run.stderr
+
+
 def plan(*arguments):
     given = ["--batch", 3, "--context", 16, "--repeat", 5, "--inside-latency-us", 1, "--inside-gap-us", 0.5,
              "--inside-bandwidth-gbs", 5, "--latency-us", 5, "--gap-us", 1, "--bandwidth-gbs", 12]
