@@ -138,8 +138,8 @@ void Scheduler::compute() {
   if (state_.flights.empty()) return wait_for_pages();
   if (auto result = runner_.poll(kLook)) {
     // A step is not over before this thread has a core to see it.
-    const int64_t before = std::exchange(coreless_ns_, coreless_ns());
-    result->cost.lost_ns = std::max(result->cost.lost_ns, coreless_ns_ - before);
+    const int64_t before = std::exchange(coreless_ns_, coreless_ns()), own = coreless_ns_ - before;
+    if (StepCost& cost = result->cost; own > cost.lost_ns) cost.lost_ns = own, cost.lost_rank = -1;
     turns_.take_results(std::move(*result), Ticket::Clock::now());
   }
 }

@@ -234,7 +234,8 @@ TEST(Records, NameWhatHinderedTheSteps) {
     const int64_t before = cause == Cause::kLostCore ? 0 : record->total[Cause::kLostCore];  // taken first
     EXPECT_GE(record->total[cause] + before, 20 * 2'000'000);
     EXPECT_EQ(record->late_rank, cost.late_rank);
-    EXPECT_EQ(record->lost_rank, cost.lost_rank);
+    const bool is_own = record->lost_rank == -1 && record->total[Cause::kLostCore] > 20 * cost.lost_ns;
+    EXPECT_TRUE(record->lost_rank == cost.lost_rank || is_own) << record->lost_rank;
   }
 }
 
@@ -245,7 +246,9 @@ class CorelessRunner : public test::FakeRunner {
   std::optional<StepResult> poll(std::chrono::microseconds timeout) override {
     for (const auto end = Clock::now() + 1ms; Clock::now() < end;) {
     }
-    return FakeRunner::poll(timeout);
+    auto result = FakeRunner::poll(timeout);
+    if (result) result->cost = {.lost_ns = 1, .lost_rank = 1};  // far less
+    return result;
   }
 };
 
@@ -271,7 +274,7 @@ TEST(Records, NameTheCoreThatTheSchedulersThreadLacks) {
     stop = true;
     for (std::thread& thief : thieves) thief.join();
     const auto record = recorder.record("a");
-    EXPECT_TRUE(record && named(record->total) == Cause::kLostCore);
+    EXPECT_TRUE(record && named(record->total) == Cause::kLostCore && record->lost_rank == -1);
   }
   ::sched_setaffinity(0, sizeof all, &all);
 }
