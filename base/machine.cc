@@ -1,14 +1,18 @@
 #include "base/machine.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
+
+#include "base/descriptor.h"
 
 namespace ark {
 namespace {
@@ -118,6 +122,17 @@ int available_cpus(const fs::path& root) {
     if (quota > 0) cpus = std::min(cpus, static_cast<int>(std::min(quota, 1e6)));
   });
   return std::max(1, cpus);
+}
+
+// The second number of the thread's schedstat.
+int64_t coreless_ns() {
+  thread_local const Descriptor file(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
+  char text[96];
+  const ssize_t size = !file ? 0 : ::pread(file.number, text, sizeof text - 1, 0);
+  if (size <= 0) return 0;
+  text[size] = 0;
+  long long ns = 0;
+  return std::sscanf(text, "%*d %lld", &ns) == 1 ? ns : 0;
 }
 
 }  // namespace ark

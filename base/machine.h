@@ -18,4 +18,8 @@ int available_cpus(const std::filesystem::path& root = "/");
 // than CPUs (a quota), a pinned thread would wait for a busy CPU beside an idle one.
 bool fills_cpus(int threads);
 
+// Nanoseconds that the calling thread was ready but had no core, since it began, as the system counts them; 0 where it
+// does not. Half a microsecond.
+int64_t coreless_ns();
+
 }  // namespace ark

@@ -1,14 +1,11 @@
 #include "engine/cpu/processor_meter.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
-#include "base/descriptor.h"
+#include "base/machine.h"
 
 namespace ark {
 namespace {
@@ -16,18 +13,6 @@ namespace {
 // Nanoseconds between two questions to the system, which take half a microsecond each.
 constexpr int64_t kLook = 1'000'000;
 constexpr int64_t kCoarse = 20'000;  // ns: less is what clocks are apart
-
-// What the system says that the calling thread has waited for a core, since it began: the second number of its
-// schedstat. 0 where there is none.
-int64_t delay_ns() {
-  thread_local const Descriptor file(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
-  char text[96];
-  const ssize_t size = !file ? 0 : ::pread(file.number, text, sizeof text - 1, 0);
-  if (size <= 0) return 0;
-  text[size] = 0;
-  long long delay = 0;
-  return std::sscanf(text, "%*d %lld", &delay) == 1 ? delay : 0;
-}
 
 int64_t nanoseconds(const timeval& t) { return t.tv_sec * 1'000'000'000 + t.tv_usec * 1'000; }
 
@@ -39,7 +24,7 @@ ProcessorMeter::Usage ProcessorMeter::usage(int64_t now_ns) const {
   return {now_ns,
           nanoseconds(thread.ru_utime) + nanoseconds(thread.ru_stime),
           waits.slept_ns,
-          delay_ns(),
+          coreless_ns(),
           thread.ru_majflt,
           thread.ru_nivcsw,
           thread.ru_nvcsw - waits.sleeps};

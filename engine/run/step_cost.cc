@@ -26,7 +26,7 @@ Losses losses_of(const RankCost& rank) {
   Losses most;
   for (const ProcessorCost& p : rank.processors) {
     const Losses own = losses_of(p);
-    most.lost = std::max(most.lost, own.lost);
+    most.lost = std::max(most.lost, lost_of(p));
     most.faulted = std::max(most.faulted, own.faulted);
     most.stopped = std::max(most.stopped, own.stopped);
   }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "server/schedule/admit.h"
 #include "server/schedule/recover.h"
 
@@ -132,9 +133,15 @@ void Scheduler::compute() {
   }
   if (lost_at_ != Ticket::Clock::time_point{})
     state_.ledger.total[Cause::kRestart] += (Ticket::Clock::now() - std::exchange(lost_at_, {})).count();
+  if (state_.flights.empty()) coreless_ns_ = coreless_ns();  // what it lacked before is no step's
   turns_.post_steps([] { return Ticket::Clock::now(); });
   if (state_.flights.empty()) return wait_for_pages();
-  if (auto result = runner_.poll(kLook)) turns_.take_results(std::move(*result), Ticket::Clock::now());
+  if (auto result = runner_.poll(kLook)) {
+    // A step is not over before this thread has a core to see it.
+    const int64_t before = std::exchange(coreless_ns_, coreless_ns()), own = coreless_ns_ - before;
+    if (StepCost& cost = result->cost; own > cost.lost_ns) cost.lost_ns = own, cost.lost_rank = -1;
+    turns_.take_results(std::move(*result), Ticket::Clock::now());
+  }
 }
 
 void Scheduler::begin_anew(const std::string& why) {

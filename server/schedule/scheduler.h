@@ -69,6 +69,7 @@ class Scheduler {
   // Scheduler thread only.
   SchedulerState state_;
   Turns turns_;
+  int64_t coreless_ns_ = 0;              // of thread_, when the step before was done
   Ticket::Clock::time_point lost_at_{};  // since when the runner is lost; zero: it is not
   std::thread thread_;
 };

@@ -48,7 +48,8 @@ TEST(StepCost, FaultsStopsAndStolenCoresAreToldApart) {
   EXPECT_EQ(of({.off_ns = 8 * kMs, .faults = 3, .switches = 1}).lost_ns, 2 * kMs);
   EXPECT_EQ(of({.off_ns = 300 * kMs, .switches = 2, .stops = 1}).late_ns, 260 * kMs);
   EXPECT_EQ(of({.off_ns = 300 * kMs, .switches = 2}).lost_ns, 300 * kMs);
-  EXPECT_EQ(of({.off_ns = 5 * kMs}).lost_ns, 5 * kMs);  // by another machine on the same processor
+  EXPECT_EQ(of({.off_ns = 5 * kMs}).lost_ns, 5 * kMs);      // by another machine on the same processor
+  EXPECT_EQ(of({.delayed_ns = 5 * kMs}).lost_ns, 5 * kMs);  // woken, but by nobody's core
 }
 
 TEST(StepCost, AProcessAmongSeveralKnowsForWhomItWaited) {
