@@ -54,7 +54,7 @@ BODIES = {
     "250k brackets": b"[" * 250_000, "250k braces": b'{"a":' * 250_000, "250k closed": b"[" * 250_000 + b"]" * 250_000,
     "brackets in a field": b'{"prompt": ' + b"[" * 250_000 + b"]" * 250_000 + b"}",
     "a million members": b"{" + b",".join(b'"%d":1' % i for i in range(600_000)) + b"}",
-    "nul bytes": b"\0" * 1000, "binary": bytes(range(256)) * 10,
+    "nul bytes": b"\0" * 1000, "nul behind it": b'{"prompt": [1], "messages": [], "text": "", "tokens": []}\0{', "binary": bytes(range(256)) * 10,
 }
 
 
