@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <ctime>
 #include <string_view>
 #include <utility>
 
@@ -43,6 +44,15 @@ const char* reason_of(int status) {
                                                       {503, "Service Unavailable"}};
   const auto found = kReasons.find(status);
   return found == kReasons.end() ? "Other" : found->second;
+}
+
+std::string date_now() {  // by RFC 9110's 5.6.7
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  return text;
 }
 
 bool is_json(const std::string& type) {
@@ -320,6 +330,7 @@ void Server::answer(Exchange& exchange, Response response) {
     response.headers.emplace_back("Connection", "close");
   else if (exchange.head.http_1_0)
     response.headers.emplace_back("Connection", "keep-alive");
+  response.headers.emplace_back("Date", date_now());
   response.headers.emplace_back("x-request-id", exchange.id);
   if (response.status != 204) {
     response.headers.emplace_back("Content-Type", response.content_type);
