@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ark_server import raw_get
+from ark_server import MEBIBYTE, raw_get, rss_bytes, until
 
 FOUR_KEYS = {"message", "type", "param", "code"}
 COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -227,6 +227,13 @@ def test_as_much_as_is_allowed_at_once_ends_no_server(tiny):
         answer = http.post(COMPLETE, json={"prompt": [1], "n": 128, "max_tokens": 1, "stop": ["x" * 4096] * 64})
         assert answer.status_code == 200
         assert http.get("/health").status_code == 200
+
+
+def test_what_a_large_body_took_is_given_back(tiny):
+    body = b'{"prompt": [1], "max_tokens": 1, "x": [' + b",".join([b'{"a":1}'] * 500_000) + b"]}"
+    before = rss_bytes(tiny.pid)
+    assert raw(tiny, COMPLETE, body).status_code == 200
+    assert until(lambda: rss_bytes(tiny.pid) < before + 20 * MEBIBYTE, "the memory back")
 
 
 def test_what_changes_nothing_is_taken(tiny):
