@@ -218,9 +218,13 @@ Response Server::admit(Exchange& exchange) {
       exchange.key = key;
     }
   }
-  if (exchange.match.allowed.empty())
-    throw HttpError(404, "there is no " + escaped(exchange.path) + " here; /openapi.json lists what is", "",
-                    "unknown_url");
+  if (exchange.match.allowed.empty()) {
+    const std::string meant = router_.meant_by(exchange.path);
+    throw HttpError(404,
+                    "there is no " + escaped(exchange.path) + " here; " +
+                        (meant.empty() ? "" : "did you mean " + meant + "? ") + "/openapi.json lists what is",
+                    "", "unknown_url");
+  }
   if (head.method == "OPTIONS") {
     response.headers.emplace_back("Allow", exchange.match.allowed + ", OPTIONS");
     return response;
