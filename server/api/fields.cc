@@ -75,7 +75,7 @@ Json parse_query(std::string_view query, const std::vector<Field>& fields) {
     const std::string value = decoded(part.substr(std::min(equals + 1, part.size())));
     if (name.empty()) continue;
     if (values.contains(name))
-      throw http::HttpError(400, "is given twice: " + escaped(name), name, "invalid_value");
+      throw http::HttpError(400, escaped(name) + " is given twice", name, "invalid_value");
     const auto is_it = [&](const Field& field) {
       const auto* integer = std::get_if<IntegerField>(&field);
       return integer && integer->name == name;

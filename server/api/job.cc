@@ -45,6 +45,10 @@ void Job::submit(std::vector<int32_t> prompt, int64_t max_tokens, int32_t index)
   schedule::GenerateRequest request = parameters.request;
   request.prompt = std::move(prompt);
   request.max_tokens = static_cast<int32_t>(max_tokens);
+  if (request.min_tokens > max_tokens)
+    throw http::HttpError(400,
+                          "min_tokens must be at most max_tokens, which is " + std::to_string(max_tokens),
+                          "min_tokens", "invalid_value");
   request.sampling.seed = session::seed_of(parameters.seed, index);
   if (index == 0) firsts_.push_back(batch.size());
   batch.submit(std::move(request), parameters.text);

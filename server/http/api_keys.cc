@@ -120,7 +120,8 @@ const ApiKey* ApiKeys::find(std::string_view authorization) const {
   if (authorization.size() <= kScheme.size()) return nullptr;
   for (std::size_t i = 0; i < kScheme.size(); ++i)
     if (std::tolower(static_cast<unsigned char>(authorization[i])) != kScheme[i]) return nullptr;
-  const std::string_view offered = authorization.substr(kScheme.size());
+  const std::string_view rest = authorization.substr(kScheme.size()),
+                         offered = rest.substr(std::min(rest.find_first_not_of(' '), rest.size()));
   const ApiKey* found = nullptr;
   for (const ApiKey& key : keys_)
     if (is_same_secret(key.secret, offered)) found = &key;

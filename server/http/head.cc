@@ -54,10 +54,13 @@ void parse_request_line(std::string_view line, const HeadLimits& limits, Head& h
   head.target = target;
   head.http_1_0 = version == "HTTP/1.0";
   head.keep_alive = !head.http_1_0;
-  if (head.target.starts_with("http://")) {  // absolute form, as proxies send it
-    const std::size_t path = head.target.find('/', 7);
-    head.host = head.target.substr(7, path == std::string::npos ? path : path - 7);
-    head.target = path == std::string::npos ? "/" : head.target.substr(path);
+  const std::string start = lower(target.substr(0, 8));
+  if (start.starts_with("http://") || start == "https://") {  // absolute form, as proxies send it
+    const std::size_t name = start.find("//") + 2,
+                      rest = std::min(target.find_first_of("/?#", name), target.size());
+    head.host = target.substr(name, rest - name);
+    head.target = target.substr(rest);
+    if (!head.target.starts_with('/')) head.target.insert(0, 1, '/');
   }
   if (head.target[0] != '/' && !(head.target == "*" && head.method == "OPTIONS"))
     refuse("the request's target does not begin with /");

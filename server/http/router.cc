@@ -31,4 +31,14 @@ Router::Match Router::find(std::string_view method, std::string_view path) const
   return found;
 }
 
+std::string Router::meant_by(std::string_view path) const {
+  while (path.ends_with('/')) path.remove_suffix(1);
+  std::string longest;
+  for (const Route& route : routes_)
+    if (path.ends_with(route.path.substr(route.path.starts_with("/v1/") ? 3 : 0)) &&
+        route.path.size() > longest.size())
+      longest = route.path;
+  return longest;
+}
+
 }  // namespace ark::http

@@ -29,6 +29,10 @@ class Router {
   };
   Match find(std::string_view method, std::string_view path) const;
 
+  // The path that an unknown one may mean, whose client has another base URL: /v1/models for /models, /v1/v1/models or
+  // /v1/models/; "" where none is near.
+  std::string meant_by(std::string_view path) const;
+
  private:
   std::vector<Route> routes_;
 };

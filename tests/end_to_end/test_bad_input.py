@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ark_server import raw_get
+from ark_server import MEBIBYTE, raw_get, rss_bytes, until
 
 FOUR_KEYS = {"message", "type", "param", "code"}
 COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -54,7 +54,7 @@ BODIES = {
     "250k brackets": b"[" * 250_000, "250k braces": b'{"a":' * 250_000, "250k closed": b"[" * 250_000 + b"]" * 250_000,
     "brackets in a field": b'{"prompt": ' + b"[" * 250_000 + b"]" * 250_000 + b"}",
     "a million members": b"{" + b",".join(b'"%d":1' % i for i in range(600_000)) + b"}",
-    "nul bytes": b"\0" * 1000, "binary": bytes(range(256)) * 10,
+    "nul bytes": b"\0" * 1000, "nul behind it": b'{"prompt": [1], "messages": [], "text": "", "tokens": []}\0{', "binary": bytes(range(256)) * 10,
 }
 
 
@@ -119,10 +119,11 @@ CASES = [  # route, body, status, field
     (COMPLETE, {"prompt": "word " * 1000}, 400, "prompt"), (COMPLETE, {"prompt": [1] * 129}, 400, "prompt"),
     (COMPLETE, {"prompt": ["x"] * 1000}, 400, "prompt"), (COMPLETE, {"prompt": [1], "max_tokens": 128}, 400, "max_tokens"),
     (COMPLETE, {"prompt": "x", "model": "other"}, 404, "model"), (COMPLETE, {"prompt": "x", "model": ""}, 404, "model"),
-    (COMPLETE, {"prompt": "x", "suffix": "y"}, 400, "suffix"), (COMPLETE, {"prompt": "x", "echo": "y"}, 400, "echo"),
+    (COMPLETE, {"prompt": "x", "suffix": "y"}, 400, "suffix"), (COMPLETE, {"prompt": [1], "max_tokens": 2, "min_tokens": 3}, 400, "min_tokens"),
+    (CHAT, {"messages": USER, "max_completion_tokens": 0, "min_tokens": 1}, 400, "min_tokens"), (COMPLETE, {"prompt": "x", "echo": "y"}, 400, "echo"),
     (COMPLETE, {"prompt": "x", "best_of": 0}, 400, "best_of"), (COMPLETE, {"prompt": "x", "logprobs": -1}, 400, "logprobs"),
     (COMPLETE, {"prompt": "x", "logprobs": 10**6}, 400, "logprobs"), (COMPLETE, {"prompt": "x", "logprobs": True}, 400, "logprobs"),
-    (COMPLETE, {"prompt": "x", "stop": ["s"] * 5}, 400, "stop"), (COMPLETE, {"prompt": "x", "model": None}, 400, "model"),
+    (COMPLETE, {"prompt": "x", "stop": ["s"] * 65}, 400, "stop"), (COMPLETE, {"prompt": "x", "model": None}, 400, "model"),
     (CHAT, {"messages": USER, "model": None}, 400, "model"), (COMPLETE, {"prompt": "x", "logprobs": 6}, 400, "logprobs"),
     (COMPLETE, {"prompt": "x", "best_of": 21}, 400, "best_of"),
     (CHAT, {"messages": USER, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
@@ -224,9 +225,16 @@ def test_as_much_as_is_allowed_at_once_ends_no_server(tiny):
     with tiny.http() as http:
         answer = http.post(COMPLETE, json={"prompt": [1], "n": 128, "max_tokens": 3, "ignore_eos": True, "logit_bias": bias})
         assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 3 * 128
-        answer = http.post(COMPLETE, json={"prompt": [1], "n": 128, "max_tokens": 1, "stop": ["x" * 4096] * 4})
+        answer = http.post(COMPLETE, json={"prompt": [1], "n": 128, "max_tokens": 1, "stop": ["x" * 4096] * 64})
         assert answer.status_code == 200
         assert http.get("/health").status_code == 200
+
+
+def test_what_a_large_body_took_is_given_back(tiny):
+    body = b'{"prompt": [1], "max_tokens": 1, "x": [' + b",".join([b'{"a":1}'] * 500_000) + b"]}"
+    before = rss_bytes(tiny.pid)
+    assert raw(tiny, COMPLETE, body).status_code == 200
+    assert until(lambda: rss_bytes(tiny.pid) < before + 20 * MEBIBYTE, "the memory back")
 
 
 def test_what_changes_nothing_is_taken(tiny):

@@ -1,5 +1,6 @@
 """HTTP byte by byte: what no client library sends. The right 4xx, never a 5xx, never a crash; others are served."""
 
+import email.utils
 import json
 import random
 import re
@@ -33,6 +34,8 @@ def answers(data):
             body, data = rest[:size], rest[size:]
             assert len(body) == size
         assert re.search(rb"(?i)x-request-id: \S+", head), head
+        date = email.utils.parsedate_to_datetime(re.search(rb"\r\nDate: (.* GMT)\r?", head + b"\r")[1].decode())
+        assert abs(date.timestamp() - time.time()) < 60
         found.append((int(status[1]), body))
     return found
 

@@ -45,8 +45,8 @@ TEST(Fields, BodiesAreObjectsWithinLimits) {
   };
   for (const std::string& body :
        {std::string(), std::string(" "), std::string("[]"), std::string("{"), std::string("{}{}"),
-        std::string("{\"a\": NaN}"), std::string("{\"a\": \"\xff\"}"), std::string(250'000, '['),
-        std::string(250'000, '[').append(250'000, ']')})
+        std::string("{\"a\": NaN}"), std::string("{}\0", 3), std::string("{\"a\": \"\xff\"}"),
+        std::string(250'000, '['), std::string(250'000, '[').append(250'000, ']')})
     EXPECT_TRUE(refused(body)) << body.substr(0, 40);
   std::string good = R"( {"a": "[[[[{{{{,,,,::::\"\\"} )";
   EXPECT_EQ(parse_body(good)["a"], "[[[[{{{{,,,,::::\"\\");

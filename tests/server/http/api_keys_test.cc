@@ -24,6 +24,7 @@ TEST(ApiKeys, OnlyWholeKeysOpen) {
   for (const auto& [good, name] : {std::pair("Bearer abc", "line-1"),
                                    {"bearer abc", "line-1"},
                                    {"BEARER long-key", "ann"},
+                                   {"Bearer   abc", "line-1"},
                                    {"Bearer sk-1:2", "bob"}}) {
     ASSERT_NE(keys.find(good), nullptr) << good;
     EXPECT_EQ(keys.find(good)->name, name);
@@ -31,7 +32,7 @@ TEST(ApiKeys, OnlyWholeKeysOpen) {
   EXPECT_EQ(keys.find("Bearer sk-1:2")->limits.requests, 5);
   EXPECT_EQ(keys.find("Bearer sk-1:2")->limits.tokens, 7);
   for (const char* bad :
-       {"", "abc", "Bearer", "Bearer ", "Bearer a", "Bearer abcabc", "Bearer abd", "Basic abc", "Bearer  abc",
+       {"", "abc", "Bearer", "Bearer ", "Bearer a", "Bearer abcabc", "Bearer abd", "Basic abc", "Bearer   ",
         "Bearer ABC", "Bearer ann", "Bearer bob:sk-1:2", "Bearer #", "Bearer none"})
     EXPECT_EQ(keys.find(bad), nullptr) << bad;
   EXPECT_EQ(keys.find(std::string_view("Bearer abc\0", 11)), nullptr);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "tests/server/http/status_thrown.h"
 
 namespace ark::http {
@@ -33,6 +35,10 @@ TEST(Head, ThereIsOneHostWhichTheTargetMayName) {
   EXPECT_EQ(parse("").host, "x");
   EXPECT_EQ(parse("", "GET http://y:80/a HTTP/1.1").host, "y:80");
   EXPECT_EQ(status_of("Host: x\r\n"), 400);
+  for (const std::string target : {"HTTP://y?a=b", "https://y/?a=b", "hTTps://y/?a=b#/c"}) {
+    const Head head = parse("", "GET " + target + " HTTP/1.1");
+    EXPECT_EQ(std::tuple(head.host, head.path(), head.query()), std::tuple("y", "/", "a=b")) << target;
+  }
   EXPECT_EQ(parse_head("GET / HTTP/1.0\r\n\r\n", HeadLimits{}).host, "");
   EXPECT_THROW(parse_head("GET / HTTP/1.1\r\n\r\n", HeadLimits{}), HttpError);
   for (const char* host : {"a b", "a/b", "a@b", "a,b", "\xff"})

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace ark::http {
 namespace {
 
@@ -26,6 +28,22 @@ TEST(Router, PathsWithoutHolesMatchThemselvesOnly) {
     EXPECT_EQ(router.find("GET", path).route, nullptr) << path;
     EXPECT_EQ(router.find("GET", path).allowed, "") << path;
   }
+}
+
+TEST(Router, AnotherBaseUrlIsSeenByItsEnd) {
+  Router router = small_router();
+  router.add({"POST", "/v1/chat/completions", [](Request&) { return Response(); }});
+  for (const auto& [asked, meant] : {std::pair("/models", "/v1/models"),
+                                     {"//v1/models", "/v1/models"},
+                                     {"/v1/models//", "/v1/models"},
+                                     {"/v1/v1/chat/completions", "/v1/chat/completions"},
+                                     {"/completions", "/v1/completions"},
+                                     {"/api/health", "/health"},
+                                     {"/v1", ""},
+                                     {"/", ""},
+                                     {"/v1/embeddings", ""},
+                                     {"/xmodels", ""}})
+    EXPECT_EQ(router.meant_by(asked), meant) << asked;
 }
 
 TEST(Router, HolesTakeTheRestWithItsSlashes) {
