@@ -32,7 +32,7 @@ constexpr NumberField kRepetition{"repetition_penalty", 1e-6, 100, 1,
                                   "Divides the logits of tokens seen before."};
 constexpr NumberField kBias{"", -100, 100, 0, ""};  // of one token
 constexpr IntegerField kN{"n", 1, 128, "Choices per prompt."};
-constexpr TextsField kStop{"stop", 64, 4096, "Strings that end the text; they are left out of it."};
+constexpr TextsField kStop{"stop", 4, 4096, "Strings that end the text; they are left out of it."};
 constexpr IdsField kStopIds{"stop_token_ids", 1024, "Tokens that end the text (extension)."};
 constexpr FlagField kIgnoreEos{"ignore_eos", false, "Go on after the end-of-text token (extension)."};
 constexpr FlagField kIncludeStop{"include_stop_str_in_output", false,
