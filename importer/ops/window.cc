@@ -127,6 +127,39 @@ void fused_conv(OpContext& c) {
     c.outputs[0] = activated(c, x, activation, parameter);
 }
 
+// (x [B, C, L], weight [C, 1, k], bias?, past?) -> (y, present): each channel's convolution with the places before
+// it, of which the caller keeps the last (k - 1) * dilation. com.microsoft: {channels_last, dilation} as well.
+void causal_conv(OpContext& c) {
+  if (c.attr_int("ndim", 1) != 1 || c.attr_int("state_window", 0) != 0)
+    c.unsupported("ndim other than 1, or a state_window");
+  const bool last = c.attr_int("channels_last", 0) != 0;
+  const auto turned = [&](std::size_t i) { return last ? turn_channels(c, c.input(i), false) : c.input(i); };
+  const ValueId x = turned(0);
+  if (rank_of(c, x) != 3 || rank_of(c, c.input(1)) != 3) c.fail("the input and the weight must have rank 3");
+  const int64_t dilation = c.attr_int("dilation", 1), channels = constant_dim(c, c.input(1), 0, "the weight");
+  const Shape shape = shape_of(c, x);
+  const Shape kept{shape[0], channels, reach(constant_dim(c, c.input(1), 2, "the weight"), dilation) - 1};
+  const ValueId past = c.has_input(3)
+                           ? turned(3)
+                           : c.emit(Op::kConstantOfShape, {},
+                                    {{key::kShape, kept}, {key::kValue, Tensor::zeros(dtype_of(c, x), {1})}});
+  if (rank_of(c, past) != 3) c.fail("the past must have rank 3");
+  c.require_equal(shape_of(c, past)[2], kept[2], "the past's length");
+  const ValueId all = c.emit(Op::kConcat, {past, x}, {{key::kAxis, 2}});
+  std::vector<ValueId> in{all, c.input(1)};
+  if (c.has_input(2)) in.push_back(c.inputs[2]);
+  ValueId y = c.emit(Op::kConv, in,
+                     {{key::kGroup, channels},
+                      {key::kStrides, std::vector<int64_t>{1}},
+                      {key::kDilations, std::vector<int64_t>{dilation}},
+                      {key::kPads, std::vector<int64_t>{0, 0}}});
+  if (c.attr_word("activation", {"none", "silu", "swish"}) != "none")
+    y = binary(c, Op::kMul, y, c.emit(Op::kSigmoid, {y}));
+  const ValueId present = slice_axis(c, all, 2, shape[2], shape[2] + kept[2]);
+  c.outputs[0] = last ? turn_channels(c, y, true) : y;
+  c.outputs[1] = last ? turn_channels(c, present, true) : present;
+}
+
 void conv_transpose(OpContext& c) {
   Attributes attributes = conv_attributes(c);
   const std::size_t n = spatial_axes(c);
@@ -292,6 +325,8 @@ std::span<const Entry> window_table() {
   static constexpr Entry kTable[] = {
       {kOnnx, "Conv", conv},
       {kMicrosoft, "FusedConv", fused_conv},
+      {kOnnx, "CausalConvWithState", causal_conv},
+      {kMicrosoft, "CausalConvWithState", causal_conv},
       {kOnnx, "ConvInteger", conv_integer},
       {kOnnx, "QLinearConv", qlinear_conv},
       {kOnnx, "ConvTranspose", conv_transpose},

@@ -259,6 +259,21 @@ def test_grouped_query_attention_with_a_cache_of_the_window(tmp_path, before, ne
     agrees(tmp_path, drivers=["dynamic"])
 
 
+@pytest.mark.parametrize("length", [1, 6])
+@pytest.mark.parametrize("operands, attributes", [
+    ("x w b p", {"activation": "silu", "ndim": 1, "state_window": 0}), ("x w _ p", {"dilation": 2}), ("x w b", {"dilation": 3}),
+    ("x w _ p", {"channels_last": 1, "activation": "swish"}), ("x w", {"channels_last": 1, "dilation": 2})])
+def test_causal_convolutions_with_a_state(tmp_path, length, operands, attributes):
+    """LFM2's and Qwen3.5's in ONNX Runtime GenAI's builder."""
+    feeds = {"x": random(2, 4, length), "p": random(2, 4, 2 * attributes.get("dilation", 1))}
+    if "channels_last" in attributes:
+        feeds = {name: x.swapaxes(1, 2) for name, x in feeds.items()}
+    feeds = {name: x for name, x in feeds.items() if name in operands}
+    write_case(tmp_path / "case", [node("CausalConvWithState", operands, "y present", MICROSOFT, **attributes)], feeds,
+               {"w": random(4, 1, 3), "b": random(4)}, ("y", "present"))
+    agrees(tmp_path)
+
+
 def quantized_operands(shapes, kind):
     """Bytes with scales and zero points, as operators on them want these: names, feeds, weights."""
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
