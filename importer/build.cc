@@ -1,7 +1,6 @@
 #include "base/error.h"
 #include "importer/builder.h"
 #include "importer/op_importer.h"
-#include "importer/ops/classic.h"
 #include "importer/schema.h"
 
 namespace ark {
@@ -54,6 +53,12 @@ Graph Builder::build() {
   add_inputs(scope, model_.graph);
   add_nodes(scope, model_.graph.nodes);
   add_outputs(scope, model_.graph);
+  for (const onnx::ValueInfo& output : model_.graph.outputs)
+    if (const auto it = scope.labels.find(output.name);
+        it != scope.labels.end()) {  // behind those of the file
+      graph.outputs.push_back(it->second);
+      graph.output_names.push_back(output.name + ".labels");
+    }
   return graph;
 }
 
@@ -101,18 +106,6 @@ void Builder::add_outputs(Scope& scope, const onnx::Graph& graph) {
     check_type(what, output.type, scope.graph.value(*id).dtype);
     scope.graph.outputs.push_back(*id);
     scope.graph.output_names.push_back(output.name);
-  }
-  // Of maps from labels to scores, the labels: outputs behind those of the file.
-  for (const onnx::Node& node : graph.nodes) {
-    const auto mapped =
-        std::find_if(graph.outputs.begin(), graph.outputs.end(), [&](const onnx::ValueInfo& o) {
-          return node.domain == ops::kMl && node.op_type == "ZipMap" && o.name == node.outputs[0];
-        });
-    if (mapped == graph.outputs.end()) continue;
-    OpContext c(scope.graph, node, 1, onnx::label_of("", node, 0), {});
-    const ValueId labels = ops::labels_constant(c, "classlabels_int64s", "classlabels_strings");
-    scope.graph.outputs.push_back(labels);
-    scope.graph.output_names.push_back(mapped->name + ".labels");
   }
   // What the file says of values between: of their types only, as ONNX Runtime.
   std::unordered_map<std::string_view, const onnx::Type*> declared;
@@ -219,6 +212,7 @@ void Builder::add_operator(Scope& scope, const onnx::Node& node, const std::stri
   OpContext context(scope.graph, node, opset, label, inputs_of(scope, node, label));
   import(context);
   name_outputs(scope, node, context.outputs, first_new, label);
+  if (context.labels != kNoValue) scope.labels.emplace(node.outputs[0], context.labels);
 }
 
 void Builder::name_outputs(Scope& scope, const onnx::Node& node, const std::vector<ValueId>& outputs,

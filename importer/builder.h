@@ -92,6 +92,7 @@ class Builder {
     std::unordered_map<std::string, ValueId> captures{};
     std::unordered_map<std::string, std::string> unusable{};  // name -> what it is instead of a tensor
     std::unordered_map<std::string, std::vector<ValueId>> sequences{};  // whose length is known at load
+    std::unordered_map<std::string, ValueId> labels{};                  // of scores that the file calls a map
     std::unordered_map<std::string, int64_t> stacks{};  // sequences that slice their `stack_name`: the axis
   };
 

@@ -43,6 +43,7 @@ class OpContext {
   // too few outputs cannot make an importer write beyond the end.
   static constexpr std::size_t kMostOutputs = 8;
   std::vector<ValueId> outputs;
+  ValueId labels = kNoValue;  // whose scores the first output is: what a map has beside its values
 
   bool has_input(std::size_t i) const { return i < inputs.size() && inputs[i] != kNoValue; }
   ValueId input(std::size_t i) const;  // throws Error(kBadModel) if absent

@@ -292,11 +292,11 @@ void category_mapper(OpContext& c) {
   map_categories(c, labels_constant(c, "", "cats_strings"), c.constant_ints(c.attr_ints("cats_int64s")));
 }
 
-// A map for each row, from labels to scores, is the scores and, as an output of its own, the labels (build.cc).
+// A map for each row, from labels to scores, is the scores and, as an output of its own, the labels.
 void map_of_scores(OpContext& c) {
   const ValueId scores = cast(c, c.input(0), DType::kF32);
-  const int64_t count = constant_dim(c, labels_constant(c, "classlabels_int64s", "classlabels_strings"), 0,
-                                     "the number of class labels");
+  c.labels = labels_constant(c, "classlabels_int64s", "classlabels_strings");
+  const int64_t count = constant_dim(c, c.labels, 0, "the number of class labels");
   const Shape& shape = shape_of(c, scores);
   if (shape.empty() || shape.size() > 2)
     c.fail("its input has rank " + std::to_string(shape.size()) + ", not 1 or 2");

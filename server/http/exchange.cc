@@ -153,7 +153,7 @@ void Server::begin(Client& client) {
   std::size_t blank = 0;  // lines, left over by sloppy clients
   while (unread.compare(blank, 2, "\r\n") == 0) blank += 2;
   unread.erase(0, blank);
-  if (!unread.empty() && !std::isalpha(static_cast<unsigned char>(unread[0])))
+  if (!unread.empty() && unread != "\r" && !std::isalpha(static_cast<unsigned char>(unread[0])))
     throw HttpError(400, std::string("this is not HTTP; the server speaks HTTP/1.1") +
                              (options_.tls ? "" : ", without TLS"));
   const std::size_t strict = unread.find("\r\n\r\n");

@@ -207,6 +207,17 @@ def test_nothing_after_a_refused_body_is_taken_for_a_request(tiny):
         assert len(answers(tiny.exchange(outer + inner))) == 1
 
 
+def test_blank_lines_before_a_request_are_skipped_wherever_they_are_cut(tiny):
+    with tiny.connect() as connection:
+        for part in (b"\r\n\r", b"\n\r", b"\n" + raw_post(BODY, b"Connection: close")):
+            connection.sendall(part)
+            time.sleep(0.05)
+        assert answers(receive_all(connection))[0][0] == 200
+    start = time.monotonic()  # as many take no longer than their bytes
+    assert one(tiny, b"\r\n" * (16 << 20) + raw_post(BODY, b"Connection: close")) == 200
+    assert time.monotonic() - start < 10
+
+
 def test_http_1_0(tiny):
     (answer,) = answers(tiny.exchange(raw_get(version=b"1.0")))
     assert answer == (200, b'{"status":"ok"}')
