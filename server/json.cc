@@ -33,15 +33,9 @@ std::string why_too_large(std::string_view text, const JsonLimits& limits) {
   return "";
 }
 
-namespace {
-
 // The library takes a NUL for the text's end, and what is behind it for nothing. No JSON holds one.
-std::size_t find_nul(std::string_view text) { return text.find('\0'); }
-
-}  // namespace
-
 Json parse_json(std::string_view text) {
-  if (const std::size_t at = find_nul(text); at != text.npos)
+  if (const std::size_t at = text.find('\0'); at != text.npos)
     throw JsonError("parse error: byte " + std::to_string(at) + " is NUL");
   try {
     return Json::parse(text);
@@ -53,7 +47,7 @@ Json parse_json(std::string_view text) {
 }
 
 Json parse_json_or_discard(std::string_view text) {
-  return find_nul(text) == text.npos ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
+  return text.find('\0') == text.npos ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
 }
 
 std::string to_text(const Json& json, int indent, bool ascii) {
