@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from tokenizers import Tokenizer
+from oracle import open_session
 
 PROMPTS = ["The capital of France is", "Once upon a time there was a", "Water boils at", "def fibonacci(n):", "The three laws of",
            "In 1969, the first", "A recipe for bread needs", "The mitochondria is", "Dear Sir or Madam,", "My favourite colour is",
@@ -35,7 +35,7 @@ class File:
     """A model under ONNX Runtime: the logits of all of a text's places."""
 
     def __init__(self, path):
-        self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        self.session = open_session(str(path))
         self.caches = [i for i in self.session.get_inputs() if len(i.shape) == 4]
         self.outputs = [o.name for o in self.session.get_outputs()]
 

@@ -7,6 +7,14 @@ NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16,
                "tensor(int64)": np.int64, "tensor(int32)": np.int32}
 
 
+def open_session(model, options=None):
+    """Of a path or serialised bytes, on the CPU. Without VNNI ONNX Runtime adds pairs of products of unsigned rows with
+    signed weights in 16 bits, which overflow, unless it is told to be exact."""
+    options = options or onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 class Oracle:
     """`config` says how the caches are laid out; `model` is a path or serialised bytes."""
 
@@ -16,7 +24,7 @@ class Oracle:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # f32 activations
         if not optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self.session = open_session(model, options)
         self.config = config
         self.types = {i.name: NUMPY_TYPES[i.type] for i in self.session.get_inputs()}
         self.output_names = [o.name for o in self.session.get_outputs()]

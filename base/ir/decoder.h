@@ -29,6 +29,11 @@ struct DecoderSignature {
     std::size_t input, output;  // indices into Graph::inputs / outputs
     int batch_axis, sequence_axis;
   };
+  // What a step leaves for the next one in the same size, whatever the tokens were (a convolution's last places, a
+  // recurrence's matrix). Zeros before the first token.
+  struct State {
+    std::size_t input, output;
+  };
   // An integer that counts past + S - offset, alone or one a row (GroupQueryAttention's seqlens_k).
   struct Length {
     std::size_t input;
@@ -39,9 +44,10 @@ struct DecoderSignature {
   std::vector<std::size_t> positions;            // [B, S], [S] or [3, B, S]: all the same numbers
   std::vector<Length> lengths;
   std::vector<std::size_t> ignored;  // nothing reads them
-  std::vector<Cache> caches;         // empty: every step runs the whole sequence
-  std::size_t logits = 0;            // output index [B, S or 1, V] or [B, V]
-  bool last_only = false;            // the logits are the last token's
+  std::vector<Cache> caches;
+  std::vector<State> states;  // without these and caches every step runs the whole sequence
+  std::size_t logits = 0;     // output index [B, S or 1, V] or [B, V]
+  bool last_only = false;     // the logits are the last token's
   int64_t vocabulary = 0;
   int64_t max_positions = 0;  // from position tables; 0 = not limited by the file
 };

@@ -134,6 +134,7 @@ std::vector<Row> make_rows() {
     {Op::kRnn, "Rnn", recurrent},
     {Op::kGru, "Gru", with(recurrent, {key::kLinearBeforeReset})},
     {Op::kLstm, "Lstm", with(recurrent, {key::kInputForget})},
+    {Op::kLinearAttention, "LinearAttention", {key::kScale}},
     {Op::kTreeEnsemble, "TreeEnsemble", {key::kN, key::kAggregate}},
     {Op::kPagedAttention, "PagedAttention", {key::kCache, key::kScale, key::kWindow, key::kSoftcap}},
     {Op::kSelectRows, "SelectRows"},

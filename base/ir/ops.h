@@ -94,6 +94,10 @@ enum class Op : unsigned char {
                       // {direction: forward|reverse|bidirectional, activations: names of pointwise operators or
                       //  Affine, as many for each direction, activation_parameters: two for each, clip: 0 = none,
                       //  linear_before_reset (kGru), input_forget (kLstm)}
+  kLinearAttention,  // (q [B, T, Hq, K], k [B, T, Hk, K], v [B, T, H, V], state [B, H, K, V]?, decay [B, T, H, K or 1]?,
+                     //  rate [B, T, H or 1]?) -> (y [B, T, max(Hq, H), V], the last state, of the first's type)
+                     // {scale}: of each head, S = exp(decay) * S, then S += k (outer) (rate * (v - S^T k)), without a
+                     // rate k (outer) v; y = scale * S^T q. Hq divides H or H Hq, Hk divides H: neighbours share
   // -- trees
   kTreeEnsemble,  // (x [N, F], roots i64 [t], nodes i64 [n, 5]: feature, comparison (0 <=, 1 <, 2 >=, 3 >, 4 ==, 5 !=), next
                   //  if it holds, next if not, whether NaN goes where it holds; thresholds [n], leaves i64 [m, 2]: its

@@ -125,6 +125,8 @@ double work_of(const KernelCall& call) {
     case Op::kGru:
     case Op::kLstm:
       return o.in(0) * (o.size(1, 2) + kElement);
+    case Op::kLinearAttention:  // the state is decayed, asked, changed and asked again
+      return (o.in(0) + 3 * o.in(2)) * std::max(o.size(1, 3), o.size(2, 3));
     case Op::kNonMaxSuppression:  // each box with all that are kept, twice
       return 2 * kElement * o.in(1) * o.size(1, 2);
     case Op::kRoiAlign: {

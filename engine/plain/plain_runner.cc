@@ -10,6 +10,17 @@
 namespace ark {
 namespace {
 
+std::vector<DecoderSignature::Cache> carried(const Graph& graph, const DecoderSignature& signature) {
+  std::vector<DecoderSignature::Cache> all = signature.caches;
+  for (const DecoderSignature::State& state : signature.states) {
+    const Shape& shape = *graph.value(graph.inputs[state.input]).shape;
+    const auto open = std::find_if(shape.begin(), shape.end(), [](const Expr& e) { return !e.constant(); });
+    all.push_back(
+        {state.input, state.output, open == shape.end() ? -1 : static_cast<int>(open - shape.begin()), -1});
+  }
+  return all;
+}
+
 Tensor to_f32(const Tensor& x) {
   if (x.dtype == DType::kF32) return x;
   Tensor out = Tensor::empty(DType::kF32, x.dims);
@@ -22,6 +33,7 @@ Tensor to_f32(const Tensor& x) {
 PlainRunner::PlainRunner(const Graph& graph, DecoderSignature signature, PlainRunnerOptions options)
     : graph_(graph),
       signature_(std::move(signature)),
+      carried_(carried(graph, signature_)),
       driver_(graph, options.parallel, options.limits),
       slots_(static_cast<std::size_t>(options.max_slots)) {
   const auto file_length = static_cast<int32_t>(std::min<int64_t>(signature_.max_positions, 1 << 20));
@@ -216,7 +228,7 @@ Tensor PlainRunner::empty_past(const DecoderSignature::Cache& cache) const {
 
 std::vector<Tensor> PlainRunner::inputs_for(const Slot& slot, std::span<const int32_t> tokens) const {
   const auto n = static_cast<int64_t>(tokens.size()), past = static_cast<int64_t>(slot.history.size());
-  const bool cached = !signature_.caches.empty();
+  const bool cached = !carried_.empty();
   const int64_t first = cached ? past : 0,
                 run = cached ? n : past + n;  // without caches the whole sequence runs again
   const auto token = [&](int64_t i) {
@@ -239,8 +251,8 @@ std::vector<Tensor> PlainRunner::inputs_for(const Slot& slot, std::span<const in
                   "token ids of type " + std::string(name_of(ids.dtype)) + " cannot be driven");
   }
   give(signature_.ids, std::move(ids));
-  for (std::size_t c = 0; c < signature_.caches.size(); ++c)
-    give(signature_.caches[c].input, slot.past.empty() ? empty_past(signature_.caches[c]) : slot.past[c]);
+  for (std::size_t c = 0; c < carried_.size(); ++c)
+    give(carried_[c].input, slot.past.empty() ? empty_past(carried_[c]) : slot.past[c]);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].dtype != DType::kUndefined) continue;
     const Value& value = graph_.value(graph_.inputs[i]);
@@ -265,7 +277,7 @@ Dims PlainRunner::dims_of(std::size_t input, int64_t first, int64_t run, const S
   };
   const auto& positions = signature_.positions;
   if (signature_.mask == input) {
-    fill(1, first + run);
+    fill(1, signature_.caches.empty() ? run : first + run);  // states alone: a mask of the step
     if (dims.size() >= 3) fill(2, run);
   } else if (signature_.token_types == input ||
              std::find(positions.begin(), positions.end(), input) != positions.end()) {
@@ -277,7 +289,7 @@ Dims PlainRunner::dims_of(std::size_t input, int64_t first, int64_t run, const S
 Tensor PlainRunner::run_tokens(Slot& slot, std::span<const int32_t> tokens) {
   const std::vector<Tensor> outputs = driver_.run(inputs_for(slot, tokens), stopped_);
   slot.past.clear();
-  for (const DecoderSignature::Cache& cache : signature_.caches) slot.past.push_back(outputs[cache.output]);
+  for (const DecoderSignature::Cache& cache : carried_) slot.past.push_back(outputs[cache.output]);
   slot.history.insert(slot.history.end(), tokens.begin(), tokens.end());
   return to_f32(outputs[signature_.logits]);
 }

@@ -49,7 +49,7 @@ class PlainRunner : public StepRunner {
 
  private:
   struct Slot {
-    std::vector<Tensor> past;      // by signature_.caches; dtype undefined while empty
+    std::vector<Tensor> past;      // by carried_; empty before the first token
     std::vector<int32_t> history;  // tokens cached so far
     int32_t last = -1;
     std::optional<Error> error;  // until the slot starts anew
@@ -70,6 +70,7 @@ class PlainRunner : public StepRunner {
 
   const Graph& graph_;
   const DecoderSignature signature_;
+  std::vector<DecoderSignature::Cache> carried_;  // caches, and states as caches without an axis that grows
   RunnerLimits limits_;
   DynamicDriver driver_;
   const std::function<bool()> stopped_ = [this] { return is_stopped_.load(std::memory_order_relaxed); };

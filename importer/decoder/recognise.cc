@@ -218,6 +218,9 @@ std::variant<DecoderModel, NotRecognised> recognise_decoder(const Graph& graph, 
   const auto grown = signature ? std::nullopt : grow_static_caches(graph);
   if (grown) signature = find_signature(grown->graph, &why);
   if (!signature) return NotRecognised{"", why};
+  if (!signature->states.empty())
+    return NotRecognised{"", "input " + escaped(graph.value(graph.inputs[signature->states[0].input]).name) +
+                                 " is a state of one size, no cache of keys and values"};
   try {
     return grown ? recognise_static(*grown, *signature, max_length)
                  : recognise(graph, *signature, max_length);

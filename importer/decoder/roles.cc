@@ -32,6 +32,9 @@ Replacements input_sizes(const Graph& graph, const DecoderSignature& s) {
     replace_symbol(map, shape[cache.batch_axis], batch);
     replace_symbol(map, shape[cache.sequence_axis], past);
   }
+  for (const auto& state : s.states)
+    for (const Expr& size : *shape_of(graph, state.input))
+      if (!size.constant()) replace_symbol(map, size, batch);
   std::vector<std::size_t> like_ids = s.positions;
   if (s.token_types) like_ids.push_back(*s.token_types);
   for (const std::size_t input : like_ids)

@@ -18,6 +18,12 @@ bool has_word(const std::string& name, std::initializer_list<const char*> words)
                      [&](const char* w) { return lower.find(w) != std::string::npos; });
 }
 
+std::size_t shared_suffix(const std::string& a, const std::string& b) {
+  std::size_t n = 0;
+  while (n < a.size() && n < b.size() && a[a.size() - 1 - n] == b[b.size() - 1 - n]) ++n;
+  return n;
+}
+
 class Finder {
  public:
   explicit Finder(const Graph& graph) : graph_(graph), readers_(graph.consumers()) {}
@@ -36,6 +42,9 @@ class Finder {
   std::set<std::size_t> caches_behind(ValueId id) const;
   std::optional<DecoderSignature::Cache> cache_axes(std::size_t input, std::size_t output) const;
   void fix_batch_axes();
+  bool is_state(std::size_t input) const;
+  std::optional<std::size_t> state_behind(std::size_t output) const;
+  void find_states();
   int64_t table_rows(std::size_t input) const;  // largest constant table that the input indexes; 0: none
   bool makes_angles(std::size_t input) const;
   bool find_ids();
@@ -103,10 +112,7 @@ void Finder::pair_cache(std::size_t output) {
   if (candidates.empty()) return;
   // Several caches behind one output: the name that shares most with the output's.
   const auto shared = [&](const DecoderSignature::Cache& c) {
-    const std::string &a = input(c.input).name, &b = graph_.value(graph_.outputs[output]).name;
-    std::size_t n = 0;
-    while (n < a.size() && n < b.size() && a[a.size() - 1 - n] == b[b.size() - 1 - n]) ++n;
-    return n;
+    return shared_suffix(input(c.input).name, graph_.value(graph_.outputs[output]).name);
   };
   const auto best = std::max_element(candidates.begin(), candidates.end(),
                                      [&](const auto& x, const auto& y) { return shared(x) < shared(y); });
@@ -135,6 +141,54 @@ void Finder::fix_batch_axes() {
     pick([](const Expr& e) { return e.is_constant(1); });
     pick([&](const Expr& e) { return e == batch; });
     if (cache.batch_axis < 0) cache.batch_axis = cache.sequence_axis == 0 ? 1 : 0;
+  }
+}
+
+// Reals of a fixed size for each sequence.
+bool Finder::is_state(std::size_t i) const {
+  const Value& v = input(i);
+  if (known_[i] || !used(i) || !is_floating(v.dtype) || rank(v) < 2) return false;
+  const Expr batch = input(found_.ids).shape->front();
+  return std::all_of(v.shape->begin(), v.shape->end(),
+                     [&](const Expr& e) { return e.constant() || e == batch; });
+}
+
+// The nearest input of the output's type and shape that the output is made of; of several the one whose name shares
+// most with its own. What is written at a place that the step is told is a cache of a fixed size, not a state: which of
+// its rows count, masks would have to say.
+std::optional<std::size_t> Finder::state_behind(std::size_t output) const {
+  const Value& result = graph_.value(graph_.outputs[output]);
+  std::vector<ValueId> level{graph_.outputs[output]}, next;
+  std::set<ValueId> seen{level[0]};
+  std::vector<std::size_t> found;
+  for (; !level.empty() && found.empty(); level.swap(next), next.clear())
+    for (const ValueId id : level) {
+      const auto at = std::find(graph_.inputs.begin(), graph_.inputs.end(), id);
+      if (at != graph_.inputs.end()) {
+        const auto i = static_cast<std::size_t>(at - graph_.inputs.begin());
+        if (is_state(i) && input(i).dtype == result.dtype && result.shape && *result.shape == *input(i).shape)
+          found.push_back(i);
+        continue;
+      }
+      const Node* node = graph_.producer(id);
+      if (!node || is_one_of(node->op, {Op::kScatterElements, Op::kScatterND, Op::kAttention})) continue;
+      for (const ValueId in : node->inputs)
+        if (in != kNoValue && seen.insert(in).second) next.push_back(in);
+    }
+  if (found.empty()) return std::nullopt;
+  return *std::max_element(found.begin(), found.end(), [&](std::size_t a, std::size_t b) {
+    return shared_suffix(input(a).name, result.name) < shared_suffix(input(b).name, result.name);
+  });
+}
+
+void Finder::find_states() {
+  for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
+    const auto is_cache = [&](const auto& cache) { return cache.output == i; };
+    if (i == found_.logits || std::any_of(found_.caches.begin(), found_.caches.end(), is_cache)) continue;
+    const auto state = state_behind(i);
+    if (!state) continue;
+    known_[*state] = true;
+    found_.states.push_back({*state, i});
   }
 }
 
@@ -289,9 +343,13 @@ std::optional<DecoderSignature> Finder::find(std::string* why) {
     return fail(
         "no floating output [batch, sequence, vocabulary] is as wide as the embedding table has rows");
   fix_batch_axes();
+  find_states();
   find_lengths();
   find_others();
   if (!explain(why)) return std::nullopt;
+  if (found_.mask && !found_.states.empty() && input(*found_.mask).shape->back().constant())
+    return fail(
+        "it has states, and its mask is of a fixed size: nothing tells which of its places are in use");
   return found_;
 }
 

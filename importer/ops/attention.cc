@@ -1,4 +1,4 @@
-// The standard's Attention (opset 23 on) and RotaryEmbedding, and com.microsoft's RotaryEmbedding.
+// The standard's Attention (opset 23 on) and RotaryEmbedding, and com.microsoft's RotaryEmbedding and MRotaryEmbedding.
 #include <cmath>
 
 #include "base/ir/keys.h"
@@ -110,6 +110,43 @@ void rotary_microsoft(OpContext& c) {
   rotary(c, c.input(2), c.input(3), positions, heads_by_table(c, c.input(2)));
 }
 
+// com.microsoft's of Qwen's vision-language models: (x, position ids [3, B, S]: time, height and width, cos, sin). Each
+// pair of elements turns by one of the three, as `mrope_section` deals them out.
+void rotary_of_three(OpContext& c) {
+  if (c.attr_int("is_packed_batching", 0)) c.unsupported("packed batches");
+  if (c.attr_float("scale", 1) != 1) c.unsupported("a scale other than 1");
+  const int64_t pairs = constant_dim(c, c.input(2), 1, "the rotary table");
+  const std::vector<int64_t> sections = c.attr_ints("mrope_section");
+  if (sections.size() != 3 ||
+      std::any_of(sections.begin(), sections.end(), [&](int64_t s) { return s < 0 || s > pairs; }) ||
+      sections[0] + sections[1] + sections[2] != pairs)
+    c.fail("mrope_section must be three numbers whose sum is the rotary table's width, " +
+           std::to_string(pairs));
+  if (rank_of(c, c.input(1)) != 3) c.fail("position ids must have rank 3");
+  c.require_equal(shape_of(c, c.input(1))[0], 3, "the first axis of the position ids");
+  const bool interleaved = c.attr_int("mrope_layout", 0) != 0;
+  const auto turns_pair = [&](int64_t which, int64_t i) {
+    if (interleaved) return i % 3 == which && i < 3 * sections[static_cast<std::size_t>(which)];
+    return i >= sections[0] + (which == 2 ? sections[1] : 0) && i < pairs - (which == 1 ? sections[2] : 0);
+  };
+  const auto dealt = [&](ValueId table) {
+    const ValueId rows = c.emit(Op::kGather, {table, cast(c, c.input(1), DType::kI64)}, {{key::kAxis, 0}});
+    const Shape all = shape_of(c, rows);
+    const auto of = [&](int64_t which) {
+      return reshape(c, slice_axis(c, rows, 0, which, which + 1), {all[1], all[2], all[3]});
+    };
+    ValueId chosen = of(0);
+    for (const int64_t which : {1, 2}) {
+      Tensor turned = Tensor::zeros(DType::kBool, {pairs});
+      for (int64_t i = 0; i < pairs; ++i) turned.as<uint8_t>()[i] = turns_pair(which, i);
+      const ValueId by_pair = c.graph.add_constant(make_constant(std::move(turned)));
+      chosen = c.emit(Op::kWhere, {by_pair, of(which), chosen});
+    }
+    return chosen;
+  };
+  rotary(c, dealt(c.input(2)), dealt(c.input(3)), kNoValue, heads_by_table(c, c.input(2)));
+}
+
 // -- attention
 
 // Masks may be shorter than the keys: what is missing is masked.
@@ -165,6 +202,7 @@ std::span<const Entry> attention_table() {
       {kOnnx, "Attention", attention},
       {kOnnx, "RotaryEmbedding", rotary_standard},
       {kMicrosoft, "RotaryEmbedding", rotary_microsoft},
+      {kMicrosoft, "MRotaryEmbedding", rotary_of_three},
   };
   return kTable;
 }

@@ -36,6 +36,7 @@ std::span<const Entry> fused_attention_table();
 std::span<const Entry> grouped_query_table();
 std::span<const Entry> experts_table();
 std::span<const Entry> recurrent_table();
+std::span<const Entry> linear_attention_table();
 std::span<const Entry> vision_table();
 std::span<const Entry> signal_table();
 std::span<const Entry> loss_table();

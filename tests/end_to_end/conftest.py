@@ -8,6 +8,8 @@ import pytest
 import ark_server
 from ark_server import ROOT, Server
 
+sys.path.insert(0, str(ROOT / "models"))  # presets, writers of models, the oracle
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):

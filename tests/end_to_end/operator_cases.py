@@ -4,10 +4,10 @@ import json
 import subprocess
 
 import numpy as np
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from ark_server import BIN
+from oracle import open_session
 
 BINARY = BIN / "ark-run"
 MICROSOFT, CLASSIC = "com.microsoft", "ai.onnx.ml"
@@ -32,7 +32,7 @@ def write_case(folder, nodes, feeds, weights=None, outputs=("y",), opset=17, siz
     graph = helper.make_graph(nodes, "case", inputs, infos, stored)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1), helper.make_opsetid(CLASSIC, 3)]
     model = helper.make_model(graph, opset_imports=imports or opsets, ir_version=8 if opset < 21 else 10)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString())
     data = folder / "test_data_set_0"
     data.mkdir(parents=True)
     for info, actual in zip(model.graph.output, session.get_outputs()):

@@ -6,10 +6,10 @@ import subprocess
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ark_server import FIXTURES
+from oracle import open_session
 from test_mask_reach import ZOO as WINDOWED
 from test_microsoft_nodes import BINARY, MICROSOFT, agrees, node, random, write_case
 
@@ -107,7 +107,7 @@ def run_model(folder, feeds, *options):
 def test_a_merged_encoder_decoder_step_by_step(tmp_path):
     model = merged_decoder("encoder_sequence_length_out")
     onnx.save(model, tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString())
     for feeds in first_and_next(session):
         run = run_model(tmp_path, feeds)
         assert run.returncode == 0, run.stderr
@@ -119,7 +119,7 @@ def test_one_name_for_two_sizes_is_refused_by_name(tmp_path):
     """ONNX Runtime warns and goes on; here a name is a promise, and the call that breaks it is told which."""
     model = merged_decoder("encoder_sequence_length")
     onnx.save(model, tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString())
     first, following = first_and_next(session)
     run = run_model(tmp_path, first)
     assert run.returncode != 0

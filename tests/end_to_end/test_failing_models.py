@@ -5,12 +5,12 @@ import threading
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 
 import plain_model
 from ark_server import TINY, Server
+from oracle import open_session
 
 COMPLETE = "/v1/completions"
 MODELS = {"batched": lambda: TINY, "plain": plain_model.folder}
@@ -69,7 +69,7 @@ def test_logits_that_are_not_finite_end_their_request_only(fixture, tmp_path, va
 def test_ids_beyond_the_embedding_are_refused_as_by_onnx_runtime(fixture, tmp_path):
     """The head knows 512 tokens, the table has rows for 500."""
     path = changed(fixture, tmp_path / "model.onnx", "model.embed_tokens.weight", lambda rows: rows[:500])
-    session = onnxruntime.InferenceSession(path)
+    session = open_session(path)
     shapes = {i.name: [1 if isinstance(d, str) else d for d in i.shape] for i in session.get_inputs()}
     feed = {name: np.zeros([0 if "past" in name and axis == 2 else d for axis, d in enumerate(shape)],
                            np.float32 if "past" in name else np.int64) for name, shape in shapes.items()}

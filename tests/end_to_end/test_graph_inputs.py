@@ -3,21 +3,17 @@ zoo decoder with its inputs changed; ONNX Runtime runs the same file and says wh
 
 import json
 import subprocess
-import sys
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ark_server import BIN, FIXTURES, ROOT
-
-sys.path.insert(0, str(ROOT / "models"))
-
-from llama_random import write  # noqa: E402
-from presets import preset  # noqa: E402
-from zoo import write_model  # noqa: E402
+from ark_server import BIN, FIXTURES
+from llama_random import write
+from oracle import open_session
+from presets import preset
+from zoo import write_model
 
 pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists(), reason=f"no {BIN}/ark-run (scripts/build.sh makes it)")
 
@@ -62,7 +58,7 @@ NUMPY = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)"
 
 class Session:
     def __init__(self, path):
-        self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        self.session = open_session(str(path))
         self.inputs = {i.name: i for i in self.session.get_inputs()}
         self.outputs = [o.name for o in self.session.get_outputs()]
 

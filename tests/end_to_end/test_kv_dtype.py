@@ -3,19 +3,15 @@
 import json
 import os
 import subprocess
-import sys
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 
-from ark_server import BIN, ROOT
-
-sys.path.insert(0, str(ROOT / "models"))
-
-from llama_random import write  # noqa: E402
-from presets import preset  # noqa: E402
+from ark_server import BIN
+from llama_random import write
+from presets import preset
 
 pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists(), reason="no ark-run (scripts/build.sh makes it)")
 

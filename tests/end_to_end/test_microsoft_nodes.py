@@ -4,12 +4,12 @@ import subprocess
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ark_server import FIXTURES
 from operator_cases import BINARY, MICROSOFT, agrees, node, random, write_case
+from oracle import open_session
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
 
@@ -101,7 +101,7 @@ def test_decoders_that_write_features_in_place(tmp_path, perm):
         tensor = onnx.load_tensor(source / f"input_{index}.pb")
         onnx.save_tensor(tensor, data / f"input_{index}.pb")
         feeds[info.name] = numpy_helper.to_array(tensor)
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "model.onnx")
     for index, array in enumerate(session.run(None, feeds)):
         onnx.save_tensor(numpy_helper.from_array(array, session.get_outputs()[index].name), data / f"output_{index}.pb")
     verdicts = {}
@@ -271,6 +271,49 @@ def test_causal_convolutions_with_a_state(tmp_path, length, operands, attributes
     feeds = {name: x for name, x in feeds.items() if name in operands}
     write_case(tmp_path / "case", [node("CausalConvWithState", operands, "y present", MICROSOFT, **attributes)], feeds,
                {"w": random(4, 1, 3), "b": random(4)}, ("y", "present"))
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("queries, heads", [(4, 4), (4, 2), (2, 4)])
+@pytest.mark.parametrize("rule, operands", [
+    ("linear", "q k v"), ("gated", "q k v _ g"), ("gated", "q k v s gk"), ("delta", "q k v s _ b"),
+    ("gated_delta", "q k v s g b"), ("gated_delta", "q k v s gk b1"), ("gated_delta", "q q v s g b")])
+def test_linear_attention(tmp_path, rule, operands, queries, heads, length):
+    """Qwen3.5's and its kin in ONNX Runtime GenAI's builder."""
+    feeds = {"q": random(2, length, queries * 8), "k": random(2, length, heads * 8, scale=.3), "v": random(2, length, heads * 6),
+             "s": random(2, heads, 8, 6), "g": -abs(random(2, length, heads)), "gk": -abs(random(2, length, heads * 8)),
+             "b": abs(random(2, length, heads)), "b1": abs(random(2, length, 1))}
+    one = node("LinearAttention", operands, "y present", MICROSOFT, update_rule=rule, q_num_heads=queries, kv_num_heads=heads)
+    write_case(tmp_path / "case", [one], {name: x for name, x in feeds.items() if name in operands.split()}, None, ("y", "present"))
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_gates_of_linear_attention(tmp_path, biased):
+    feeds = {"a": random(2, 3, 4), "b": random(2, 3, 4)}
+    one = node("LinearAttentionGate", "a d f b" if biased else "a d f", "decay beta" if biased else "decay", MICROSOFT)
+    write_case(tmp_path / "case", [one], feeds if biased else {"a": feeds["a"]}, {"d": random(4), "f": -abs(random(4))},
+               ("decay", "beta") if biased else ("decay",))
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"activation": "sigmoid", "epsilon": 1e-3}])
+def test_gated_norms_of_heads(tmp_path, attributes):
+    feeds = {"x": random(2, 3, 24), "z": random(2, 3, 24, scale=2)}
+    write_case(tmp_path / "case", [node("GatedRMSNorm", "x g z", "y", MICROSOFT, **attributes)], feeds, {"g": random(8)})
+    agrees(tmp_path)
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("attributes, shape", [
+    ({"num_heads": 2}, (2, 3, 32)), ({}, (2, 2, 3, 16)), ({"interleaved": 1, "num_heads": 2}, (2, 3, 32)),
+    ({"rotary_embedding_dim": 16, "num_heads": 1}, (2, 3, 32))])
+def test_rotations_by_three_positions(tmp_path, attributes, shape, layout):
+    """Qwen's vision-language models: time, height and width turn pairs of their own."""
+    feeds = {"x": random(*shape), "p": np.random.default_rng(3).integers(0, 40, (3, 2, 3))}
+    one = node("MRotaryEmbedding", "x p cos sin", "y", MICROSOFT, mrope_section=[4, 2, 2], mrope_layout=layout, **attributes)
+    write_case(tmp_path / "case", [one], feeds, {"cos": np.cos(random(40, 8)), "sin": np.sin(random(40, 8))})
     agrees(tmp_path)
 
 

@@ -1,7 +1,6 @@
 """Decoders whose weights a file stores quantized in less usual ways: recognised, and the same numbers as ONNX Runtime's."""
 
 import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -11,13 +10,12 @@ from ml_dtypes import float8_e4m3fn as f8
 from onnx import helper, numpy_helper
 from onnxruntime.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer
 
-from ark_server import BIN, ROOT
+from ark_server import BIN
+from llama_random import write
+from oracle import open_session
+from presets import preset
 
 BINARY = BIN / "ark-run"
-sys.path.insert(0, str(ROOT / "models"))
-
-from llama_random import write  # noqa: E402
-from presets import preset  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
 
@@ -28,7 +26,7 @@ def by_onnx_runtime(path):
     """Logits of IDS, and what was fed."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = open_session(str(path), options)
     feeds = {}
     for i in session.get_inputs():
         empty = [d if isinstance(d, int) else {"kv_cache_dim": 16}.get(d, int("batch" in d)) for d in i.shape]

@@ -14,6 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 from ark_server import BIN, FIXTURES, ROOT
+from oracle import open_session
 
 ZOO = Path(os.environ.get("ARK_ZOO", ROOT / "build" / "zoo"))
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -68,7 +69,6 @@ def test_what_a_driver_cannot_run_is_unsupported_with_a_reason():
 
 def test_sizes_for_which_no_static_program_holds_run_dynamically_or_name_the_node(tmp_path):
     """Of a table of 64 rows 100 are asked for: the rule of shapes says 100, and nobody may read beyond the table."""
-    import onnxruntime
 
     table = numpy.arange(64 * 3, dtype=numpy.float32).reshape(64, 3)
     nodes = [onnx.helper.make_node("Shape", ["ids"], ["count"]),
@@ -80,7 +80,7 @@ def test_sizes_for_which_no_static_program_holds_run_dynamically_or_name_the_nod
                                    [onnx.helper.make_tensor_value_info("y", 1, None)], constants)
     file = tmp_path / "model.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), file)
-    folders, session = [], onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    folders, session = [], open_session(file)
     for count in (7, 100, 8, 64):
         folders.append(tmp_path / f"test_data_set_{count}")
         folders[-1].mkdir()
@@ -113,8 +113,7 @@ def test_inputs_from_numpy_are_run_and_saved(tmp_path):
     image = numpy.random.default_rng(1).random((2, 3, 64, 64), dtype=numpy.float32)
     numpy.save(tmp_path / "image.npy", image)
     run(model("mobilenet-tiny"), "--input", f"image={tmp_path / 'image.npy'}", "--output-dir", tmp_path / "out")
-    import onnxruntime
-    session = onnxruntime.InferenceSession(model("mobilenet-tiny"), providers=["CPUExecutionProvider"])
+    session = open_session(model("mobilenet-tiny"))
     expected = session.run(None, {"image": image})
     for value, output in zip(expected, session.get_outputs()):
         numpy.testing.assert_allclose(numpy.load(tmp_path / "out" / f"{output.name}.npy"), value, 1e-4, 1e-5)

@@ -17,6 +17,7 @@ from onnx import TensorProto, numpy_helper
 
 from ark_server import BIN, FULL, ROOT
 from onnx_nodes import obtain
+from oracle import open_session
 
 BINARY = BIN / "ark-run"
 SETS = 5 if FULL else 1  # of a test
@@ -145,7 +146,7 @@ def sets(tmp_path_factory):
         try:
             model = onnx.load(source / "model.onnx")
             without_sizes(model)
-            session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            session = open_session(model.SerializeToString(), options)
             operands = tensors(source / "test_data_set_0")
         except Exception:  # of types or opsets that it does not have
             continue

@@ -7,9 +7,9 @@ import subprocess
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from oracle import open_session
 from test_microsoft_nodes import BINARY, MICROSOFT, agrees, node, random, write_case
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
@@ -181,7 +181,7 @@ def test_values_that_do_not_fit_are_an_error_of_the_node(tmp_path, driver, name)
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(n, kinds[a.dtype], sizes[n]) for n, (a, _) in feeds.items()],
                               [helper.make_tensor_value_info("y", output, None)])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "model.onnx")
     with pytest.raises(Exception, match=nodes[0].op_type):
         session.run(None, {n: a for n, (a, _) in feeds.items()})
     options = []

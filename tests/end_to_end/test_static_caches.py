@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from oracle import open_session
 from test_microsoft_nodes import BINARY
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
@@ -99,7 +100,7 @@ def tokens_by_onnx_runtime(path):
     """Greedily, in place, the rest of the caches holding what must not be seen."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = open_session(path, options)
     caches = {i.name: np.full([1, *i.shape[1:]], 9, np.float32) for i in session.get_inputs() if i.name[:-1] in ("k", "v")}
     names, tokens, past, new = {i.name for i in session.get_inputs()}, [], 0, PROMPT
     while len(tokens) < NEW:

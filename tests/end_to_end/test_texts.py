@@ -4,11 +4,11 @@ probabilities, probabilities of support vector machines. Against ONNX Runtime.""
 import subprocess
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from operator_cases import BINARY, CLASSIC, agrees, node, random, write_case
+from oracle import open_session
 
 pytestmark = pytest.mark.skipif(not BINARY.exists(), reason=f"no {BINARY} (scripts/build.sh makes it)")
 
@@ -135,7 +135,7 @@ def test_a_map_is_scores_and_their_labels(tmp_path, labels):
     assert run.returncode == 0, run.stderr
     kind = "string" if "classlabels_strings" in labels else "i64"
     assert run.stdout.splitlines() == ["label string[3]", "probability f32[3, 3]", f"probability.labels {kind}[3]"]
-    label, maps = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"colour": x.astype(object)})
+    label, maps = open_session(model).run(None, {"colour": x.astype(object)})
     actual = {name: np.load(tmp_path / "out" / f"{name}.npy") for name in ("label", "probability", "probability.labels")}
     assert actual["label"].tolist() == label.tolist()
     for row, expected in zip(actual["probability"], maps, strict=True):

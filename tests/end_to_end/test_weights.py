@@ -2,20 +2,16 @@
 
 import json
 import re
-import sys
 
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
-from ark_server import BIN, FIXTURES, ROOT
+from ark_server import BIN, FIXTURES
 from test_activations import SIZES, ark
-
-sys.path.insert(0, str(ROOT / "models"))
-
-from llama_random import write  # noqa: E402
-from presets import preset  # noqa: E402
+from llama_random import write
+from presets import preset
 
 pytestmark = pytest.mark.skipif(not (BIN / "ark-run").exists(), reason="no ark-run (scripts/build.sh makes it)")
 

@@ -7,7 +7,8 @@ using Register = void(std::vector<Kernel>& into);
 Register register_pointwise, register_create, register_movement, register_index, register_scatter,
     register_select, register_reduce, register_scan, register_norm, register_matmul, register_conv,
     register_pool, register_attention, register_quantized, register_resize, register_recurrent,
-    register_sampling, register_regions, register_unpool, register_signal, register_trees;
+    register_linear_attention, register_sampling, register_regions, register_unpool, register_signal,
+    register_trees;
 
 }  // namespace ark::kernels
 
@@ -18,13 +19,14 @@ const std::vector<Kernel>& library() {
   static const std::vector<Kernel> kernels = [] {
     std::vector<Kernel> list, by_op(static_cast<std::size_t>(Op::kCount));
     for (kernels::Register* const add :
-         {kernels::register_pointwise, kernels::register_create,    kernels::register_movement,
-          kernels::register_index,     kernels::register_scatter,   kernels::register_select,
-          kernels::register_reduce,    kernels::register_scan,      kernels::register_norm,
-          kernels::register_matmul,    kernels::register_conv,      kernels::register_pool,
-          kernels::register_attention, kernels::register_quantized, kernels::register_resize,
-          kernels::register_recurrent, kernels::register_sampling,  kernels::register_regions,
-          kernels::register_unpool,    kernels::register_signal,    kernels::register_trees})
+         {kernels::register_pointwise,       kernels::register_create,    kernels::register_movement,
+          kernels::register_index,           kernels::register_scatter,   kernels::register_select,
+          kernels::register_reduce,          kernels::register_scan,      kernels::register_norm,
+          kernels::register_matmul,          kernels::register_conv,      kernels::register_pool,
+          kernels::register_attention,       kernels::register_quantized, kernels::register_resize,
+          kernels::register_recurrent,       kernels::register_sampling,  kernels::register_regions,
+          kernels::register_unpool,          kernels::register_signal,    kernels::register_trees,
+          kernels::register_linear_attention})
       add(list);
     for (const Kernel& k : list) by_op[static_cast<std::size_t>(k.op)] = k;
     return by_op;

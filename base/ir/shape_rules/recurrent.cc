@@ -1,4 +1,4 @@
-// Recurrent layers.
+// Recurrent layers, linear attention among them.
 #include "base/ir/keys.h"
 #include "base/ir/shape_rules/rules.h"
 
@@ -53,10 +53,53 @@ void recurrent(Context& c) {
   if (op == Op::kLstm) c.out(2, c.dtype(0), state);
 }
 
+// Whether one number of heads divides the other, as far as they are known.
+void expect_groups(Context& c, const Expr& few, const Expr& many, const std::string& what) {
+  const auto a = few.constant(), b = many.constant();
+  if (a && b && (*a <= 0 || *b % *a != 0))
+    c.fail(std::to_string(*b) + " heads do not divide into groups for " + std::to_string(*a) + " " + what);
+}
+
+void linear_attention(Context& c) {
+  const DType state_type = c.has(3) ? c.dtype(3) : c.dtype(0);
+  for (std::size_t i = 0; i < 3; ++i)
+    if (!c.shape(i)) {
+      c.out(0, c.dtype(0), std::nullopt);
+      c.out(1, state_type, std::nullopt);
+      return;
+    }
+  const Shape &q = *c.shape(0), &k = *c.shape(1), &v = *c.shape(2);
+  if (q.size() != 4 || k.size() != 4 || v.size() != 4) c.fail("queries, keys and values have rank 4");
+  const Expr batch = q[0], steps = q[1], heads = v[2];
+  expect_shape(c, 1, {batch, steps, k[2], q[3]}, "the keys");
+  expect_shape(c, 2, {batch, steps, heads, v[3]}, "the values");
+  expect_groups(c, k[2], heads, "of keys");
+  const auto queries = q[2].constant(), values = heads.constant();
+  if (!queries || !values) c.fail("the numbers of heads must be known");
+  expect_groups(c, std::min(*queries, *values), std::max(*queries, *values), "of the others");
+  const Shape state{batch, heads, q[3], v[3]};
+  expect_shape(c, 3, state, "the state");
+  if (c.has(4) && c.shape(4)) {
+    const Shape& decay = *c.shape(4);
+    if (decay.size() != 4) c.fail("the decay has rank 4");
+    expect_shape(c, 4, {batch, steps, heads, decay[3].is_constant(1) ? Expr(1) : q[3]}, "the decay");
+  }
+  if (c.has(5) && c.shape(5)) {
+    const Shape& rate = *c.shape(5);
+    if (rate.size() != 3) c.fail("the rate has rank 3");
+    expect_shape(c, 5, {batch, steps, rate[2].is_constant(1) ? Expr(1) : heads}, "the rate");
+  }
+  c.out(0, c.dtype(0), Shape{batch, steps, std::max(*queries, *values), v[3]});
+  c.out(1, state_type, state);
+}
+
 }  // namespace
 
 std::span<const Entry> recurrent_rules() {
-  static constexpr Entry kRules[] = {{Op::kRnn, recurrent}, {Op::kGru, recurrent}, {Op::kLstm, recurrent}};
+  static constexpr Entry kRules[] = {{Op::kRnn, recurrent},
+                                     {Op::kGru, recurrent},
+                                     {Op::kLstm, recurrent},
+                                     {Op::kLinearAttention, linear_attention}};
   return kRules;
 }
 
