@@ -223,10 +223,10 @@ def run_pytest(totals, name, paths, limit):
     totals.add(name, result, time.monotonic() - start, log_of(name), again if clean else None)
 
 
-def build(totals, name, *arguments, limit=3000):
+def build(totals, name, *arguments, wrapper=(), limit=3000):
     """True if the build succeeded; a failed one counts as a failed test."""
     log, start = LOGS / f"build-{name}.log", time.monotonic()
-    status = execute(["scripts/build.sh", *arguments], log, limit)
+    status = execute([*wrapper, "scripts/build.sh", *arguments], log, limit)
     seconds = time.monotonic() - start
     if status == 0:
         print(f"ok   build {name} ({times(log, seconds)})", flush=True)
@@ -292,17 +292,23 @@ def plain(totals, quick):
     return built
 
 
-def sanitized(totals, limit):
+def fuzzers():
+    """None without clang."""
+    return [path.stem for path in sorted((ROOT / "tests" / "fuzz").glob("*_fuzz.cc"))] if shutil.which("clang++") else []
+
+
+def build_sanitized(totals):
+    """Beside the suites of the release build, whose waits it fills."""
     # clang compiles for the address sanitizer in half of gcc's time, and has the fuzzer.
-    clang = shutil.which("clang++") is not None
-    options, fuzzers = [], []
-    if clang:
-        options = ["-DARK_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++", "-DCMAKE_C_COMPILER=clang"]
-        fuzzers = [path.stem for path in sorted((ROOT / "tests" / "fuzz").glob("*_fuzz.cc"))]
-    if build(totals, "asan", "--dir", "build-asan", "-DARK_SANITIZE=address,undefined", *options, *ASAN_TESTS, *fuzzers):
-        suites = gtest_tasks(totals, "asan ", "build-asan", limit, **SANITIZER_OPTIONS)
-        parallel([(run_fuzzer, totals, name) for name in fuzzers] + in_order(suites))
-    if not clang:
+    clang = ["-DARK_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++", "-DCMAKE_C_COMPILER=clang"] if fuzzers() else []
+    return build(totals, "asan", "--dir", "build-asan", "-DARK_SANITIZE=address,undefined", *clang, *ASAN_TESTS, *fuzzers(),
+                 wrapper=("nice",))
+
+
+def run_sanitized(totals, limit):
+    suites = gtest_tasks(totals, "asan ", "build-asan", limit, **SANITIZER_OPTIONS)
+    parallel([(run_fuzzer, totals, name) for name in fuzzers()] + in_order(suites))
+    if not fuzzers():
         totals.add("fuzz (no clang++)", Result(skipped=1), 0)
 
 
@@ -366,7 +372,7 @@ def main():
     os.environ["ARK_ZOO"] = str(ZOO)
     os.environ["VIRTUAL_ENV"] = str(PYTHON.parents[1])
     LOGS.mkdir(parents=True, exist_ok=True)
-    totals, limit = Totals(), 3600 if args.full else 900  # seconds a suite may take
+    totals, limit = Totals(), 3600 if args.full else 1800  # seconds a suite may take
     built = plain(totals, args.quick)
     # The end-to-end tests wait more than they compute: all else runs beside them.
     beside = threading.Thread(target=run_pytest, args=(totals, "end_to_end", ["tests/end_to_end"], 2 * limit))
@@ -375,9 +381,11 @@ def main():
     tasks = gtest_tasks(totals, "", "build", limit) if built else []
     tasks += [(LONGEST.index(name) if name in LONGEST else len(LONGEST),
                lambda name=name: run_pytest(totals, name, [f"tests/{name}"], 2 * limit)) for name in ("models", "rules")]
-    parallel(in_order(tasks))
-    if not args.quick:
-        sanitized(totals, limit)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        instrumented = None if args.quick else pool.submit(build_sanitized, totals)
+        parallel(in_order(tasks))
+    if instrumented and instrumented.result():
+        run_sanitized(totals, limit)
     if built:
         beside.join()
     totals.try_again()
