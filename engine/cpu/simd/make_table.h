@@ -12,13 +12,13 @@ namespace ark::simd {
 namespace {
 
 template <class T>
-constexpr Table make_table(Isa isa, const char* name) {
+constexpr Table make_table(Isa isa, const char* name, void (*int8)(const MatMul&) = matmul_int8<T>) {
   return {isa,
           name,
           matmul<T>,
           matmul_bf16<T>,
           matmul_bf16_tiles<T>,
-          matmul_int8<T>,
+          int8,
           attention<T>,
           attention_bf16_tiles<T>,
           norm<T>,

@@ -135,6 +135,8 @@ struct Table {
   }
 };
 
+void matmul_int8_by_words(const MatMul& a);  // dot_avx2.cc
+
 const Table& table_of(Isa isa);
 extern const Table kScalarTable, kAvx2Table, kAvx512Table;
 

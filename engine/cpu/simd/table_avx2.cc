@@ -3,6 +3,6 @@
 
 namespace ark::simd {
 
-extern const Table kAvx2Table = make_table<Avx2>(Isa::kAvx2, "avx2");
+extern const Table kAvx2Table = make_table<Avx2>(Isa::kAvx2, "avx2", matmul_int8_by_words);
 
 }  // namespace ark::simd

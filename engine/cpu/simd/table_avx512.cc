@@ -7,6 +7,6 @@
 
 namespace ark::simd {
 
-extern const Table kAvx512Table = make_table<Avx512>(Isa::kAvx512, "avx512");
+extern const Table kAvx512Table = make_table<Avx512>(Isa::kAvx512, "avx512", matmul_int8_by_words);
 
 }  // namespace ark::simd
