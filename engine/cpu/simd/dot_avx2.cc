@@ -61,8 +61,8 @@ struct Words<U8Weights> {
   static Integers widened(Integers all, Integers run) { return all + run; }
 };
 
-// 4 bits: four bytes, k = 0, 2, 4, 6 or 1, 3, 5, 7 of eight. Two products are at most 2 * 15 * 127: eight such pairs add
-// up in 16 bits.
+// 4 bits: four bytes, k = 0, 2, 4, 6 or 1, 3, 5, 7 of eight. Two products are at most 2 * 15 * 127: eight such pairs
+// add up in 16 bits.
 template <>
 struct Words<U4Weights> {
   static constexpr int64_t kWordsAtOnce = 2, kWordsOfRun = 8;
