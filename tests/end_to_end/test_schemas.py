@@ -396,6 +396,47 @@ INTS = numpy.int64
 FOREIGN = {"domain": "com.microsoft"}
 
 
+def foreign(op, operands, types, **attributes):
+    """A com.microsoft operator of inputs: (name, shape) and types."""
+    made = graph([node(op, [name for name, _ in operands], name="TheNode", **FOREIGN, **attributes)],
+                 inputs=[value(name, shape, kind) for (name, shape), kind in zip(operands, types)],
+                 outputs=[helper.make_empty_tensor_value_info("y")])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return made
+
+
+F16, F32, F64, I32, I64 = (getattr(TensorProto, name) for name in ("FLOAT16", "FLOAT", "DOUBLE", "INT32", "INT64"))
+ROWS = [("x", (2, 3, 8)), ("skip", (2, 3, 8)), ("gamma", (8,)), ("beta", (8,))]
+ATTENDED = [("x", (2, 3, 8)), ("w", (8, 24)), ("b", (24,)), ("mask", (2, 3))]
+MATRICES = [("x", (2, 3)), ("w", (3, 4))]
+# Names that end with " no" are refused here and by ONNX Runtime; others are accepted by both.
+TYPED = {
+    "norm": foreign("SkipLayerNormalization", ROWS, [F32] * 4),
+    "norm with a gamma in f64 no": foreign("SkipLayerNormalization", ROWS, [F32, F32, F64, F32]),
+    "norm with a beta in f16 no": foreign("SkipLayerNormalization", ROWS, [F32, F32, F32, F16]),
+    "attention": foreign("Attention", ATTENDED, [F32, F32, F32, I32], num_heads=2),
+    "attention with a mask in f32 no": foreign("Attention", ATTENDED, [F32] * 4, num_heads=2),
+    "attention with a mask in i64 no": foreign("Attention", ATTENDED, [F32] * 3 + [I64], num_heads=2),
+    "Gelu": foreign("Gelu", [("x", (2, 3))], [F32]),
+    "Gelu of integers no": foreign("Gelu", [("x", (2, 3))], [I64]),
+    "FusedMatMul": foreign("FusedMatMul", MATRICES, [F32, F32]),
+    "FusedMatMul of integers no": foreign("FusedMatMul", MATRICES, [I64, I64]),
+    "FusedMatMul of two types no": foreign("FusedMatMul", MATRICES, [F32, F64]),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_types_of_com_microsoft_are_onnx_runtime_s(name, tmp_path):
+    path = save(tmp_path, TYPED[name])
+    status, line = inspect(path)
+    if name.endswith(" no"):
+        assert rejected_elsewhere(path)
+        assert status == 65 and "TheNode" in line and "see ONNX Runtime's" in line, line
+    else:
+        open_session(path.read_bytes())
+        assert status == 0, line
+
+
 def runs_elsewhere(model):
     """Whether ONNX Runtime loads the model and runs it on ones."""
     try:
