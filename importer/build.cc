@@ -155,8 +155,12 @@ std::vector<ValueId> Builder::inputs_of(Scope& scope, const onnx::Node& node, co
   }
   if (functions_.find(node)) return inputs;
   std::vector<DType> types;
-  for (const ValueId id : inputs)
+  for (const ValueId id : inputs) {
     types.push_back(id == kNoValue ? DType::kUndefined : scope.graph.value(id).dtype);
+    if (id == kNoValue) continue;
+    if (const auto& shape = scope.graph.value(id).shape)
+      onnx::check_input_rank(node, label, types.size() - 1, shape->size());
+  }
   onnx::check_input_types(node, opset_of(scope, node), label, types);
   return inputs;
 }
@@ -200,13 +204,7 @@ void Builder::add_operator(Scope& scope, const onnx::Node& node, const std::stri
                 "node " + label +
                     ": ONNX Runtime saved this file for one kind of processor (its weights lie in blocks); "
                     "save it again with ORT_ENABLE_EXTENDED instead of ORT_ENABLE_ALL");
-  if (!import) {
-    const std::string domain = node.domain.empty() ? "ai.onnx" : escaped(node.domain);
-    throw Error(Code::kUnsupported,
-                "node " + label + ": ark does not know operator " + escaped(node.op_type) + " of domain " +
-                    domain + ", opset " + std::to_string(opset) +
-                    "; export with another opset, or with the operator expanded to a model-local function");
-  }
+  if (!import) onnx::refuse_unknown(node, opset, label);
   if (node.outputs.empty()) bad("node " + label + " has no outputs");
   const std::size_t first_new = scope.graph.values.size();
   OpContext context(scope.graph, node, opset, label, inputs_of(scope, node, label));

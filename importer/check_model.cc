@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "importer/builder.h"
+#include "importer/op_importer.h"
 #include "importer/schema.h"
 
 namespace ark::onnx {
@@ -59,6 +60,10 @@ class ModelCheck {
       names.names.insert(t.name);
       if (!stored.insert(t.name).second) bad("initializer '" + escaped(t.name) + "' is there twice");
     }
+    for (const ValueInfo& input : g.inputs)  // bodies' are what they are given
+      if (!outer && !stored.contains(input.name) &&
+          (input.type.kind == "none" || (input.type.kind == "tensor" && !input.type.element_type)))
+        bad("graph input '" + escaped(input.name) + "' has no type");
     nodes(g.nodes, place, names);
     for (const ValueInfo& output : g.outputs)
       if (!names.has(output.name))
@@ -97,7 +102,11 @@ class ModelCheck {
     if (callee) {
       call(n, label, *callee);
     } else {
-      check_against_schema(n, opset == place.opsets.end() ? 1 : opset->second, label);
+      const int64_t version = opset == place.opsets.end() ? 1 : opset->second;
+      // Also where nothing would be built of it: in a branch that is never taken.
+      if (!place.function && !has_schema(n) && !find_op_importer(n.domain, n.op_type))
+        refuse_unknown(n, version, label);
+      check_against_schema(n, version, label);
       if (n.domain.empty()) bodies(n, label);
     }
     for (const Attribute& a : n.attributes)
@@ -109,6 +118,9 @@ class ModelCheck {
       const Attribute& a = n.attributes[i];
       if (a.name.empty()) bad("node " + label + " has an attribute without a name");
       if (n.attribute(a.name) != &a) bad("node " + label + " has attribute '" + escaped(a.name) + "' twice");
+      if (a.ref_attr_name.empty() && !a.is_typed && model_.ir_version > 1)
+        bad("node " + label + ": attribute '" + escaped(a.name) +
+            "' has no type, which IR version 2 and later demand");
       if (a.ref_attr_name.empty()) continue;
       if (!place.function) bad("node " + label + " refers to a function's attribute outside of a function");
       if (!declares(*place.function, a.ref_attr_name))

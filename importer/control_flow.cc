@@ -221,14 +221,22 @@ void Builder::add_scan(Scope& scope, const onnx::Node& node, const std::string& 
       context.fail(std::string("attribute '") + name + "' has another length than needed");
     return values;
   };
+  const auto directions = [&](const char* name, std::size_t size) {
+    auto values = list(name, size);
+    for (const int64_t v : values)
+      if (v < 0 || v > 1)
+        context.fail(std::string("attribute '") + name + "' has direction " + std::to_string(v) +
+                     "; 0 is forward, 1 backward");
+    return values;
+  };
   const std::size_t outs = node.outputs.size() - std::min(states, node.outputs.size());
   const auto axes = list("scan_input_axes", static_cast<std::size_t>(scans));
   Attributes attributes = {
       {key::kNumScanInputs, scans},
       {key::kScanInputAxes, axes},
-      {key::kScanInputDirections, list("scan_input_directions", static_cast<std::size_t>(scans))},
+      {key::kScanInputDirections, directions("scan_input_directions", static_cast<std::size_t>(scans))},
       {key::kScanOutputAxes, list("scan_output_axes", outs)},
-      {key::kScanOutputDirections, list("scan_output_directions", outs)}};
+      {key::kScanOutputDirections, directions("scan_output_directions", outs)}};
   std::vector<BodyInput> body_inputs;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Value& v = scope.graph.value(context.input(i));

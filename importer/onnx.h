@@ -61,6 +61,7 @@ struct Attribute {
   std::string name;
   std::string ref_attr_name;  // inside functions
   AttributeType type = AttributeType::kUndefined;
+  bool is_typed = false;  // the file says the type; else it is that of what was found
   double f = 0;
   int64_t i = 0;
   std::string s;

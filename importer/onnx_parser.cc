@@ -183,7 +183,7 @@ Attribute Parser::attribute(Field field) {
   return a;
 }
 
-// Sets a.type to what was found: files of IR version 3 and before need not say it.
+// Sets a.type to what was found: files of IR version 1 do not say it (check_model).
 void Parser::attribute_payload(Field f, Attribute& a) {
   const AttributeType before = a.type;
   const auto room = [&](std::size_t count, std::size_t bytes) {
@@ -252,6 +252,7 @@ void Parser::finish_attribute(Attribute& a, int64_t type) {
   if (type < 0 || type > 14)
     wire_.fail("attribute '" + escaped(a.name) + "' has type " + std::to_string(type));
   const AttributeType found = a.type;
+  a.is_typed = type > 0;
   if (type > 10)
     a.type = AttributeType::kOther;
   else if (type > 0)

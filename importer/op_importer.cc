@@ -52,6 +52,13 @@ std::string OpContext::attr_string(std::string_view name, std::string fallback) 
   return a ? a->s : fallback;
 }
 
+bool OpContext::attr_flag(std::string_view name) const {
+  const int64_t value = attr_int(name, 0);
+  if (value < 0 || value > 1)
+    fail("attribute '" + std::string(name) + "' is " + std::to_string(value) + ", neither 0 nor 1");
+  return value != 0;
+}
+
 std::string OpContext::attr_word(std::string_view name, std::initializer_list<std::string_view> words,
                                  std::string_view fallback) const {
   const std::string word = attr_string(name, std::string(fallback.empty() ? *words.begin() : fallback));

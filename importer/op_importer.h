@@ -53,6 +53,7 @@ class OpContext {
 
   // Attributes with defaults; wrong types throw Error(kBadModel) naming node and attribute.
   int64_t attr_int(std::string_view name, int64_t fallback) const;
+  bool attr_flag(std::string_view name) const;  // 0, also if it is not there, or 1
   double attr_float(std::string_view name, double fallback) const;
   std::string attr_string(std::string_view name, std::string fallback) const;
   // One of `words`: the first, unless there is a `fallback`.

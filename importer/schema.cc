@@ -180,6 +180,71 @@ void check_against_schema(const Node& node, int64_t opset, const std::string& la
   }
 }
 
+bool has_schema(const Node& node) {
+  if (!node.domain.empty() && node.domain != "ai.onnx.ml" && node.domain != "com.microsoft") return true;
+  return table().rows.contains(node.domain.empty() ? node.op_type : node.domain + "." + node.op_type);
+}
+
+void refuse_unknown(const Node& node, int64_t opset, const std::string& label) {
+  throw Error(Code::kUnsupported,
+              "node " + label + ": ark does not know operator " + escaped(node.op_type) + " of domain " +
+                  (node.domain.empty() ? "ai.onnx" : escaped(node.domain)) + ", opset " +
+                  std::to_string(opset) +
+                  "; export with another opset, or with the operator expanded to a model-local function");
+}
+
+void check_input_rank(const Node& node, const std::string& label, std::size_t input, std::size_t rank) {
+  // Inputs first to last of the operator, ranks least to most: what ONNX's inference or ONNX Runtime's kernels demand.
+  struct Ranks {
+    std::string_view op;
+    std::size_t first, last, least, most;
+  };
+  constexpr std::size_t kAny = 99;
+  static constexpr Ranks kRanks[] = {
+      {"BatchNormalization", 1, 4, 1, 1},
+      {"ConstantOfShape", 0, 0, 1, kAny},
+      {"Conv", 2, 2, 1, 1},
+      {"ConvTranspose", 2, 2, 1, 1},
+      {"CumSum", 1, 1, 0, 1},
+      {"Gather", 0, 0, 1, kAny},
+      {"GatherND", 0, 1, 1, kAny},
+      {"InstanceNormalization", 1, 2, 1, 1},
+      {"OneHot", 0, 0, 1, kAny},
+      {"OneHot", 1, 1, 0, 1},
+      {"OneHot", 2, 2, 1, 1},
+      {"ReduceL1", 1, 1, 1, 1},
+      {"ReduceL2", 1, 1, 1, 1},
+      {"ReduceLogSum", 1, 1, 1, 1},
+      {"ReduceLogSumExp", 1, 1, 1, 1},
+      {"ReduceMax", 1, 1, 1, 1},
+      {"ReduceMean", 1, 1, 1, 1},
+      {"ReduceMin", 1, 1, 1, 1},
+      {"ReduceProd", 1, 1, 1, 1},
+      {"ReduceSum", 1, 1, 1, 1},
+      {"ReduceSumSquare", 1, 1, 1, 1},
+      {"Reshape", 1, 1, 1, 1},
+      {"ReverseSequence", 1, 1, 1, 1},
+      {"Slice", 1, 4, 1, 1},
+      {"Split", 1, 1, 1, 1},
+      {"Squeeze", 1, 1, 1, 1},
+      {"Tile", 1, 1, 1, 1},
+      {"TopK", 1, 1, 1, 1},
+      {"Trilu", 0, 0, 2, kAny},
+      {"Trilu", 1, 1, 0, 1},
+      {"Unsqueeze", 1, 1, 0, 1},
+  };
+  if (!node.domain.empty()) return;
+  for (const Ranks& r : kRanks) {
+    if (node.op_type != r.op || input < r.first || input > r.last || (rank >= r.least && rank <= r.most))
+      continue;
+    const std::string wanted = r.least == r.most ? std::to_string(r.least)
+                               : r.most == kAny  ? "at least " + std::to_string(r.least)
+                                                 : "at most " + std::to_string(r.most);
+    throw Error(Code::kBadModel, "node " + label + ": input " + std::to_string(input) + " has rank " +
+                                     std::to_string(rank) + ", not " + wanted);
+  }
+}
+
 void check_input_types(const Node& node, int64_t opset, const std::string& label,
                        std::span<const DType> types) {
   const Row* row = row_of(node, opset, label);

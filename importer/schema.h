@@ -1,5 +1,5 @@
 // What operator schemas demand of a node: the table that scripts/onnx_schemas.py makes of the onnx and onnxruntime
-// packages, for ai.onnx, ai.onnx.ml and com.microsoft (of which it tells no types). Other domains have none here.
+// packages, for ai.onnx, ai.onnx.ml and com.microsoft. Other domains have none here.
 #pragma once
 
 #include <span>
@@ -16,6 +16,12 @@ void check_against_schema(const Node& node, int64_t opset, const std::string& la
 // The same for the inputs' element types; kUndefined where one is not given or not known.
 void check_input_types(const Node& node, int64_t opset, const std::string& label,
                        std::span<const DType> types);
+// The same for the rank of an input, which schemas say in words only.
+void check_input_rank(const Node& node, const std::string& label, std::size_t input, std::size_t rank);
+// Whether there is an operator of that name; true where its domain has no table.
+bool has_schema(const Node& node);
+// Throws Error(kUnsupported): nothing here computes it.
+[[noreturn]] void refuse_unknown(const Node& node, int64_t opset, const std::string& label);
 
 // What needs no shapes, for every graph and function of the file, used or not: each name is assigned once and read
 // where it is visible, nodes are as their schemas demand, functions do not recurse, and branches agree.

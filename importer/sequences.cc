@@ -233,7 +233,10 @@ bool Builder::add_sequence_operator(Scope& scope, const onnx::Node& node, const 
     if (elements.empty()) c.fail("takes an element from an empty sequence");
     const std::size_t at = c.has_input(1) ? place(c, 1, count) : elements.size() - 1;
     elements.erase(elements.begin() + static_cast<std::ptrdiff_t>(at));
-  } else if (node.op_type != "SequenceEmpty" && node.op_type != "Identity") {
+  } else if (node.op_type == "SequenceEmpty") {
+    if (const int64_t type = c.attr_int("dtype", 1); dtype_numbered(type) == DType::kUndefined)
+      c.fail("dtype " + std::to_string(type) + " is no type of tensors");
+  } else if (node.op_type != "Identity") {
     return false;
   }
   // Each step has a list of its own: held to the limit of nodes.

@@ -3,11 +3,10 @@
 com.microsoft from the onnxruntime package (their versions are those of scripts/requirements.txt).
 
 One line an operator and version: name (behind its domain and a dot, if that is not ai.onnx), first opset, numbers of inputs
-and outputs (least-most), inputs, outputs (com.microsoft: not told; what importers take differs from release to release) and
-attributes. A parameter is its option ("" needed, ? optional, * variadic), a letter for its type variable ("" has none;
-equal letters are equal types) and the index of its set of types; an attribute its name, its type's letter (capital:
-a list) and ! if it must be there. A set of types is a mask of TensorProto.DataType; bit 31 is everything that is no
-tensor.
+and outputs (least-most), inputs, outputs and attributes. A parameter is its option ("" needed, ? optional, * variadic), a
+letter for its type variable ("" has none; equal letters are equal types) and the index of its set of types; an attribute
+its name, its type's letter (capital: a list) and ! if it must be there. A set of types is a mask of TensorProto.DataType;
+bit 31 is everything that is no tensor.
 
     python3 scripts/onnx_schemas.py > importer/schemas.inc
 """
@@ -45,8 +44,9 @@ def parameters(formals, variables, sets):
     for p in formals:
         kind = str(p.option).rpartition(".")[2]
         mask = mask_of(p.types)
-        is_mixed = kind == "Variadic" and not p.is_homogeneous
-        variable = "" if is_mixed else variables.get(p.type_str, "")
+        of_onnx = hasattr(p, "type_str")  # the onnxruntime package spells it otherwise
+        is_mixed = kind == "Variadic" and not (p.is_homogeneous if of_onnx else p.isHomogeneous)
+        variable = "" if is_mixed else variables.get(p.type_str if of_onnx else p.typeStr, "")
         out.append({"Single": "", "Optional": "?", "Variadic": "*"}[kind] + variable + str(sets.setdefault(mask, len(sets))))
     return " ".join(out)
 
@@ -56,10 +56,8 @@ def row(schema, sets):
               for least, most in ((schema.min_input, schema.max_input), (schema.min_output, schema.max_output))]
     attributes = [f"{name}:{letter_of(a)}{'!' if a.required else ''}" for name, a in sorted(schema.attributes.items())]
     name = f"{schema.domain}.{schema.name}" if schema.domain else schema.name
-    formals = ["", ""]
-    if schema.domain != "com.microsoft":
-        variables = {t.type_param_str: chr(ord("A") + i) for i, t in enumerate(schema.type_constraints)}
-        formals = [parameters(schema.inputs, variables, sets), parameters(schema.outputs, variables, sets)]
+    variables = {t.type_param_str: chr(ord("A") + i) for i, t in enumerate(schema.type_constraints)}
+    formals = [parameters(schema.inputs, variables, sets), parameters(schema.outputs, variables, sets)]
     return "|".join([f"{name} {schema.since_version} {' '.join(counts)}{' retired' * schema.deprecated}", *formals,
                      " ".join(attributes)])
 

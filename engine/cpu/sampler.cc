@@ -121,7 +121,7 @@ int64_t filter(std::span<const float> logits, const SamplingParams& p, float lar
   };
   int64_t n = 0;
   for (int64_t t = 0; t < vocabulary; ++t) {
-    if (logits[t] > -INFINITY) ids[n++] = static_cast<int32_t>(t);  // NaN never
+    if (logits[t] > -INFINITY) ids[n++] = static_cast<int32_t>(t);
   }
   if (p.top_k > 0 && p.top_k < n) {
     front_sorted(ids, n, p.top_k, better);
@@ -145,7 +145,7 @@ int64_t filter(std::span<const float> logits, const SamplingParams& p, float lar
 int32_t pick(std::span<const float> logits, const SamplingParams& p, int64_t position, int32_t* ids) {
   const int64_t largest =
       simd::table_of(best_isa()).argmax(logits.data(), static_cast<int64_t>(logits.size()));
-  if (!std::isfinite(logits[largest])) return -1;  // nothing to choose from
+  if (largest < 0 || !std::isfinite(logits[largest])) return -1;
   if (p.temperature <= 0) return static_cast<int32_t>(largest);
   GumbelMax best(p, position);
   if (p.top_k <= 0 && p.top_p >= 1 && p.min_p <= 0) {
@@ -157,18 +157,22 @@ int32_t pick(std::span<const float> logits, const SamplingParams& p, int64_t pos
   return best.token();
 }
 
-// log of the sum of exp(logits), ascending order in f64.
+// log of the sum of exp(logits), ascending order in f64. NaN if a logit is, or is infinity.
 double log_sum_exp(std::span<const float> logits) {
   double largest = -INFINITY, sum = 0;
   for (float l : logits) largest = l > largest ? l : largest;
   if (largest == -INFINITY) return largest;
-  for (float l : logits) sum += l > -INFINITY ? std::exp(l - largest) : 0;
+  for (float l : logits) sum += l == -INFINITY ? 0 : std::exp(l - largest);
   return largest + std::log(sum);
 }
 
 void report(std::span<const float> logits, const StepRow& row, int32_t* ids, RowRecord& out) {
   if (!(row.flags & kWantLogprob) && row.top <= 0) return;
   const double total = log_sum_exp(logits);
+  if (std::isnan(total)) {  // no order, no probabilities
+    out.logprob = NAN;
+    return;
+  }
   const auto logprob = [&](int32_t t) { return static_cast<float>(logits[t] - total); };
   const int32_t of = row.target >= 0 ? row.target : out.token;
   if ((row.flags & kWantLogprob) && of >= 0 && static_cast<std::size_t>(of) < logits.size())

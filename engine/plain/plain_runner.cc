@@ -1,7 +1,6 @@
 #include "engine/plain/plain_runner.h"
 
 #include <algorithm>
-#include <new>
 
 #include "base/error.h"
 #include "engine/cpu/sampler.h"
@@ -152,10 +151,8 @@ StepResult PlainRunner::execute(const StepDescriptor& step, uint64_t number) {
       if (step.rows[r].slot == s.slot) rows.push_back(r);
     try {
       if (!slot.error) run_sequence(step, s, rows, result.rows);
-    } catch (const Error& e) {
-      slot.error = e;
-    } catch (const std::bad_alloc&) {
-      slot.error = Error(Code::kExhausted, "out of memory");
+    } catch (...) {
+      slot.error = current_error();
     }
     if (slot.error)
       for (const std::size_t r : rows) result.rows[r].error = slot.error;

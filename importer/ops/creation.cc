@@ -90,6 +90,8 @@ void cosine_window(OpContext& c, double a0, double a1, double a2) {
   const int64_t type = c.attr_int("output_datatype", 1);
   const DType to = dtype_numbered(type);
   if (!is_floating(to)) c.unsupported("a window of a type other than floating point");
+  if (const auto length = known_ints(c, 0); length && length->size() == 1 && length->front() < 0)
+    c.fail("a window of " + std::to_string(length->front()) + " elements");
   const ValueId size = cast(c, c.input(0), DType::kI64), one = scalar(c, 1, DType::kI64);
   const ValueId n = c.emit(Op::kRange, {scalar(c, 0, DType::kI64), size, one});
   const ValueId period = c.attr_int("periodic", 1) ? size : binary(c, Op::kSub, size, one);

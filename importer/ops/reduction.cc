@@ -38,8 +38,8 @@ void arg(OpContext& c) {
 
 template <Op op>
 void cumulative(OpContext& c) {
-  Attributes attributes{{key::kExclusive, c.attr_int("exclusive", 0)},
-                        {key::kReverse, c.attr_int("reverse", 0)}};
+  Attributes attributes{{key::kExclusive, int64_t{c.attr_flag("exclusive")}},
+                        {key::kReverse, int64_t{c.attr_flag("reverse")}}};
   const auto axis = known_ints(c, 1);
   if (axis && axis->size() == 1) {
     attributes.set(key::kAxis, c.axis((*axis)[0], c.rank(0)));

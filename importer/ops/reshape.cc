@@ -116,10 +116,9 @@ void expand(OpContext& c) {
     return;
   }
   const Shape& from = shape_of(c, x);
-  Shape wanted = *target;
-  for (Expr& size : wanted)
-    if (size.is_constant(-1)) size = 1;
-  const auto to = shape_rules::broadcast_shape(from, wanted);
+  for (const Expr& size : *target)
+    if (size.constant().value_or(0) < 0) c.fail("Expand to a size of " + size.str() + "; 1 keeps an axis");
+  const auto to = shape_rules::broadcast_shape(from, *target);
   if (!to) c.fail("sizes " + str(from) + " and " + str(*target) + " do not broadcast");
   c.outputs[0] = *to == from ? x : c.emit(Op::kExpand, {x}, {{key::kShape, *to}});
 }

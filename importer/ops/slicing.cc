@@ -127,6 +127,10 @@ void pad(OpContext& c) {
   }
   if (c.has_input(2)) in[2] = reshape(c, c.input(2), {});
   const auto given = c.has_input(3) ? known_ints(c, 3) : axes;
+  const Value& amounts = value_of(c, c.input(1));
+  // Computed ones may lie in a row, as ONNX Runtime reads them.
+  if (amounts.constant && amounts.shape->size() != 1)
+    c.fail("pads must have rank 1, not " + str(*amounts.shape));
   const auto pads = known(c, 1);
   if (pads && given) {
     attributes.set(key::kPadding, pads_of_all(c, *pads, *given));
@@ -207,6 +211,7 @@ void tensor_scatter(OpContext& c) {
 void trilu(OpContext& c) {
   Attributes attributes{{key::kUpper, c.attr_int("upper", 1)}};
   const auto k = c.has_input(1) ? known_ints(c, 1) : std::vector<int64_t>{0};
+  if (k && k->size() != 1) c.fail("k must be one number, not " + std::to_string(k->size()));
   if (k && k->size() == 1) {
     attributes.set(key::kDiagonal, (*k)[0]);
     c.outputs[0] = c.emit(Op::kTrilu, {c.input(0)}, attributes);

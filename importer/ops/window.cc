@@ -217,7 +217,7 @@ Attributes pool_attributes(OpContext& c) {
 }
 
 void max_pool(OpContext& c) {
-  if (c.attr_int("storage_order", 0) && c.wants_output(1))
+  if (c.attr_flag("storage_order") && c.wants_output(1))
     c.unsupported("MaxPool indices in column-major order");
   const auto results = c.emit_many(Op::kMaxPool, {c.input(0)}, pool_attributes(c), c.wants_output(1) ? 2 : 1);
   for (std::size_t i = 0; i < results.size(); ++i) c.outputs[i] = results[i];
@@ -292,6 +292,7 @@ void resize(OpContext& c) {
   ValueId scale = c.has_input(scales) ? c.inputs[scales] : kNoValue;
   const auto& scale_shape = scale == kNoValue ? std::optional<Shape>() : value_of(c, scale).shape;
   if (scale_shape && element_count(*scale_shape).is_constant(0)) scale = kNoValue;  // empty: the sizes count
+  if (scale_shape && scale != kNoValue && c.has_input(3)) c.fail("has scales and sizes; one of them must go");
   std::vector<ValueId> in{c.input(0), scale, kNoValue};
   if (scale == kNoValue) {
     if (!c.has_input(3) || c.opset < 11) c.fail("Resize needs scales or sizes");

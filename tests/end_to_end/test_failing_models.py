@@ -34,6 +34,19 @@ def changed(source, path, name, change):
     return path
 
 
+def untied(source, path, change):
+    """The model with a head of its own, [features, vocabulary], changed."""
+    model = onnx.load(source)
+    (table,) = [numpy_helper.to_array(t) for t in model.graph.initializer if t.name == "model.embed_tokens.weight"]
+    logits = model.graph.output[0].name
+    (head,) = [n for n in model.graph.node if logits in n.output]
+    assert head.op_type == "MatMul", head.op_type
+    head.input[1] = "own.head"
+    model.graph.initializer.append(numpy_helper.from_array(change(np.ascontiguousarray(table.T)), "own.head"))
+    onnx.save(model, path)
+    return path
+
+
 def error_of(answer, status, code):
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
@@ -64,6 +77,45 @@ def test_logits_that_are_not_finite_end_their_request_only(fixture, tmp_path, va
         assert beside["choices"][0]["token_ids"] == wanted
         assert server.metric("ark_nonfinite_logits_total") == 4
         assert server.metric("ark_sequences_total", reason="failed") == 4
+
+
+def nan_at(*columns):
+    def change(head):
+        head[0, list(columns)] = np.nan
+        return head
+    return change
+
+
+HEADS = {"one": nan_at(BAD), "half": nan_at(*range(0, 512, 2)), "all but one": nan_at(*range(1, 512))}
+
+
+@pytest.mark.parametrize("which", HEADS)
+def test_one_logit_that_is_nan_is_enough(fixture, which, tmp_path):
+    """Also beside larger ones that are finite."""
+    with Server("--model", untied(fixture, tmp_path / "model.onnx", HEADS[which])) as server:
+        for sampling in ({"temperature": 0}, {"temperature": 1}, {"temperature": 1, "top_k": 5, "top_p": 0.9},
+                         {"temperature": 0, "logprobs": 2}, {"echo": True, "logprobs": 1}):
+            message = error_of(server.post(COMPLETE, {"prompt": [1, 2], "max_tokens": 4, **sampling}), 500, "model_error")
+            assert "not finite" in message
+        assert server.metric("ark_nonfinite_logits_total") == 5
+
+
+def test_logits_that_are_masked_are_no_error(fixture, tmp_path):
+    """Minus infinity for some tokens: a bias behind the head."""
+    model = onnx.load(untied(fixture, tmp_path / "model.onnx", lambda head: head))
+    mask = np.zeros(512, np.float32)
+    mask[::2] = -np.inf
+    logits = model.graph.output[0].name
+    (head,) = [n for n in model.graph.node if logits in n.output]
+    head.output[0] = "own.logits"
+    model.graph.node.append(onnx.helper.make_node("Add", ["own.logits", "own.mask"], [logits]))
+    model.graph.initializer.append(numpy_helper.from_array(mask, "own.mask"))
+    onnx.save(model, tmp_path / "model.onnx")
+    with Server("--model", tmp_path / "model.onnx") as server:
+        for sampling in ({"temperature": 0, "logprobs": 2}, {"temperature": 1, "top_p": 0.9}):
+            answer = server.post(COMPLETE, {**GOOD, **sampling})
+            assert answer.status_code == 200, answer.text
+            assert all(token % 2 for token in answer.json()["choices"][0]["token_ids"])
 
 
 def test_ids_beyond_the_embedding_are_refused_as_by_onnx_runtime(fixture, tmp_path):

@@ -167,6 +167,10 @@ UNFIT = {
     "lengths of ReverseSequence": ([node("ReverseSequence", "x l", "y", batch_axis=0, time_axis=1)],
                                    {"x": (random(2, 4), "n t"), "l": (np.array([1], I64), "k")}),
     "ArgMax": ([node("ArgMax", "x", "y", axis=0)], {"x": (random(0, 4), "n 4")}),
+    **{f"position {at} of tables of 4": (
+        [node("RotaryEmbedding", "x p c s", "y", MICROSOFT)],
+        {"x": (random(1, 2, 2, 8), "b 2 t 8"), "p": (np.array([[0, at]], I64), "b t"), "c": (random(4, 4), "r 4"),
+         "s": (random(4, 4), "r 4")}) for at in (4, 9, -1, 2**40)},
 }
 
 

@@ -208,11 +208,22 @@ TEST(Rows, SpecialValuesPass) {
 TEST(Rows, ArgmaxTakesTheLowestOfEquals) {
   for (const Isa isa : isas()) {
     std::vector<float> x(100, -1);
-    x[3] = NAN;
+    x[3] = -INFINITY;
     x[41] = x[77] = 5;
     EXPECT_EQ(simd::table_of(isa).argmax(x.data(), 100), 41);
     EXPECT_EQ(simd::table_of(isa).argmax(x.data() + 42, 58), 35);
   }
+}
+
+TEST(Rows, ArgmaxSeesEveryNaN) {
+  for (const Isa isa : isas())
+    for (const std::size_t n : {1u, 16u, 40u})
+      for (std::size_t at = 0; at < n; ++at)
+        for (const float nan : {NAN, -NAN}) {
+          std::vector<float> x(n, 1);
+          x[at] = nan;
+          EXPECT_EQ(simd::table_of(isa).argmax(x.data(), static_cast<int64_t>(n)), -1) << n << " " << at;
+        }
 }
 
 }  // namespace

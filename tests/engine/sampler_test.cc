@@ -49,14 +49,29 @@ TEST(Sampler, GreedyTakesTheLowestOfEquals) {
   EXPECT_EQ(sample(logits, row_of({.temperature = 0}), 0, {}, {{20, -100.f}}).token, 33);
 }
 
-TEST(Sampler, PicksNothingWhereTheLargestIsNotFinite) {
+TEST(Sampler, PicksNothingWhereALogitIsNaNOrInfinity) {
+  constexpr uint32_t kAll = kWantToken | kWantLogprob;
   for (const float bad : {NAN, INFINITY, -INFINITY})
     for (const SamplingParams& p : {SamplingParams{.temperature = 0}, {.temperature = 1}, {.top_k = 3}}) {
       EXPECT_EQ(sample(std::vector<float>(50, bad), row_of(p)).token, -1) << bad;
       std::vector<float> one(50, 0);
-      one[7] = bad;  // NaN and -infinity are no choice among others
-      EXPECT_EQ(sample(one, row_of(p)).token == -1, bad == INFINITY) << bad;
+      one[7] = bad;
+      StepRow row = row_of(p, kAll);
+      row.top = 5;
+      const RowResult result = sample(one, row);
+      const bool is_mask = bad == -INFINITY;  // no choice among others
+      EXPECT_EQ(result.token == -1, !is_mask) << bad;
+      EXPECT_EQ(std::isnan(result.logprob), !is_mask) << bad;
+      EXPECT_EQ(result.top.empty(), !is_mask) << bad;
     }
+}
+
+TEST(Sampler, TellsOfNaNWhereOnlyATokenOfThePromptIsScored) {
+  std::vector<float> logits(50, 0);
+  logits[7] = NAN;
+  StepRow row = row_of({}, kWantLogprob);
+  row.target = 3;
+  EXPECT_TRUE(std::isnan(sample(logits, row).logprob));
 }
 
 // Frequencies over many positions against softmax: chi-square with its 1e-6 quantile.

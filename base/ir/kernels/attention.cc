@@ -226,7 +226,10 @@ void rotary_tile(const KernelCall& call, int64_t tile) {
     int64_t where = 0;
     for (std::size_t i = 0, k = 0; i + 1 < rank; ++i)
       if (i != head_axis) where += at.index()[i] * strides[k++];
-    const int64_t position = std::clamp<int64_t>(load_one<int64_t>(positions, where), 0, length - 1);
+    const int64_t position = load_one<int64_t>(positions, where);
+    if (position < 0 || position >= length)
+      misfit("Rotary: position " + std::to_string(position) + " is out of range for tables of " +
+             std::to_string(length) + " rows");
     load(cos, position * half, half, c.data());
     load(sin, position * half, half, s.data());
     load(x, r * dim, dim, row.data());

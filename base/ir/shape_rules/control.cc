@@ -30,6 +30,7 @@ const Value& result(Context& c, std::size_t subgraph, std::size_t i) {
 
 void if_(Context& c) {
   if (c.node().subgraphs.size() != 2) c.fail("If needs two branches");
+  if (c.count(0).value_or(1) != 1) c.fail("its condition must be one element, not " + str(*c.shape(0)));
   for (std::size_t i = 0; i < c.outputs(); ++i) {
     const Value &a = result(c, 0, i), &b = result(c, 1, i);
     if (a.dtype != b.dtype)
@@ -72,6 +73,12 @@ void scan(Context& c) {
   const std::size_t state = c.inputs() - scans;
   const auto& length_of = c.shape(state);
   const auto axes = c.attributes().get_or(key::kScanInputAxes, std::vector<int64_t>(scans, 0));
+  const auto length = [&](std::size_t i) {
+    const Shape& x = *c.shape(state + i);
+    return x[static_cast<std::size_t>(c.axis(axes.at(i), static_cast<int64_t>(x.size())))];
+  };
+  for (std::size_t i = 1; i < scans; ++i)
+    if (length_of && c.shape(state + i)) c.same(length(0), length(i), "lengths of what Scan goes along");
   for (std::size_t i = 0; i < c.outputs(); ++i) {
     const Value& v = result(c, 0, i);
     if (i < state) {
@@ -83,8 +90,7 @@ void scan(Context& c) {
       const auto out_axes =
           c.attributes().get_or(key::kScanOutputAxes, std::vector<int64_t>(c.outputs() - state, 0));
       const int64_t at = c.axis(out_axes.at(i - state), static_cast<int64_t>(y->size()) + 1);
-      y->insert(y->begin() + at, length_of->at(static_cast<std::size_t>(
-                                     c.axis(axes.at(0), static_cast<int64_t>(length_of->size())))));
+      y->insert(y->begin() + at, length(0));
     } else {
       y = std::nullopt;
     }

@@ -55,6 +55,7 @@ void top_k(Context& c) {
     c.check_rank(0, 1);
     const auto axis = static_cast<std::size_t>(c.axis(c.attributes().get(key::kAxis), *c.rank(0)));
     const auto k = c.elements(1);
+    if (c.count(1).value_or(1) != 1) c.fail("K must be one number, not " + str(*c.shape(1)));
     const Expr wanted = c.attributes().has(key::kTopK) ? c.attributes().get(key::kTopK).at(0)
                         : k && k->size() == 1          ? k->front()
                                                        : c.fresh(0, axis, "k");

@@ -89,13 +89,15 @@ void add_parts(const float* const* parts, int count, const Epilogue& epilogue, f
 template <class T>
 int64_t argmax(const float* x, int64_t n) {
   // First the largest value by vectors, then where it stands first.
-  typename T::V best = T::set(-INFINITY);
+  typename T::V best = T::set(-INFINITY), nans = T::zero();
   for_vectors(n, [&](int64_t i, int lanes) {
     const typename T::V v =
         lanes == 16 ? T::load(x + i)
                     : T::select(T::lanes(0, lanes), T::load_partial(x + i, lanes), T::set(-INFINITY));
-    best = T::max(v, best);  // the second operand, `best`, if v is NaN
+    best = T::max(v, best);
+    nans = T::select(T::is_nan(v), v, nans);
   });
+  if (std::isnan(T::sum(nans))) return -1;
   const float largest = T::largest(best);
   for (int64_t i = 0; i < n; ++i) {
     if (x[i] == largest) return i;

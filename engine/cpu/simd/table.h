@@ -111,7 +111,7 @@ struct Table {
   void (*pointwise)(Op op, const float* a, const float* b, float p, float q, float* out, int64_t n);
   // out = pairwise tree of `count` parts, then the epilogue on n elements.
   void (*add_parts)(const float* const* parts, int count, const Epilogue& epilogue, float* out, int64_t n);
-  // Index of the largest element, the lowest among equals; NaN counts as smallest.
+  // Index of the largest element, the lowest among equals; -1 if one is NaN.
   int64_t (*argmax)(const float* x, int64_t n);
 
   // Rows of x that are packed at a time: as many as stay in the second-level cache beside a panel. With tiles a panel's

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <stdexcept>
 
 #include "base/ir/keys.h"
 #include "engine/plain/plain_runner.h"
@@ -198,6 +199,32 @@ TEST(PlainRunner, GivesEachTokenItsOwnLogitsThoughTheFileMakesTheLastOnly) {
         expect_close(want, plain_logits(graph, tokens), 1e-4, name);
       }
   }
+}
+
+TEST(PlainRunner, WhateverIsThrownFailsItsSequenceOnly) {
+  const Graph graph = import_model(test::fixtures() / "gpt2-no-past");
+  bool fails = false;
+  PlainRunnerOptions options;
+  options.parallel = [&](int64_t n, const std::function<void(int64_t)>& tile) {
+    if (fails) throw std::length_error("vector::_M_default_append");  // neither Error nor lack of memory
+    for (int64_t i = 0; i < n; ++i) tile(i);
+  };
+  PlainRunner runner(graph, *find_signature(graph, nullptr), options);
+  const auto row = [&] {
+    StepDescriptor step{.tokens = {1, 2, 3}, .sequences = {{0, 0, 3, 0}}};
+    step.rows.push_back({.token = 2, .slot = 0, .flags = kWantToken});
+    runner.post(step);
+    for (;;)
+      if (const auto result = runner.poll(std::chrono::seconds(10))) return result->rows.at(0);
+  };
+  fails = true;
+  const RowResult failed = row();
+  ASSERT_TRUE(failed.error);
+  EXPECT_EQ(failed.error->code(), Code::kInternal);
+  fails = false;
+  const RowResult next = row();
+  EXPECT_FALSE(next.error);
+  EXPECT_GE(next.token, 0);
 }
 
 TEST(TinyRandomGpt2, GivesThePublishedTokens) {
