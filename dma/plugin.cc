@@ -21,16 +21,16 @@ const TransportPlugin& load(const std::string& name) {
 
 }  // namespace
 
-std::string plugin_trouble(const std::string& name) {
+std::string plugin_trouble(const std::string& name, const PortWish& wish) {
   try {
-    return load(name).trouble();
+    return load(name).trouble(wish);
   } catch (const Error& error) {
     return error.what();
   }
 }
 
-std::unique_ptr<Transport> make_by_plugin(const std::string& name, int rank) {
-  return load(name).make(rank, log_line);
+std::unique_ptr<Transport> make_by_plugin(const std::string& name, int rank, const PortWish& wish) {
+  return load(name).make(rank, wish, log_line);
 }
 
 }  // namespace ark::dma

@@ -10,19 +10,25 @@
 
 namespace ark::dma {
 
+// Which port of an RDMA device is taken: of "DEVICE[:PORT],..." ranks take theirs in turn; its address by index. Empty:
+// the first active port, its best address.
+struct PortWish {
+  std::string device, gid;
+};
+
 // What such an object gives to the executable that loads it. They share C++ classes, so both must be of one build.
 struct TransportPlugin {
   const char* build;
-  std::string (*trouble)();
+  std::string (*trouble)(const PortWish& wish);
   // Of rank `rank` of a group. `log`: the executable's, whose level and format have been set.
-  std::unique_ptr<Transport> (*make)(int rank, decltype(&log_line) log);
+  std::unique_ptr<Transport> (*make)(int rank, const PortWish& wish, decltype(&log_line) log);
 };
 // The object's one name.
 extern "C" const TransportPlugin* ark_transport_plugin();
 
 // Why no rank here can use transport `name`, in one line; "" if one can.
-std::string plugin_trouble(const std::string& name);
+std::string plugin_trouble(const std::string& name, const PortWish& wish);
 // Throws Error(kUnavailable) where there is trouble.
-std::unique_ptr<Transport> make_by_plugin(const std::string& name, int rank);
+std::unique_ptr<Transport> make_by_plugin(const std::string& name, int rank, const PortWish& wish);
 
 }  // namespace ark::dma

@@ -10,10 +10,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "dma/blob.h"
 #include "dma/local/setup.h"
 #include "dma/mixed/setup.h"
-#include "dma/plugin.h"
 #include "dma/shm/setup.h"
 #include "dma/socket/setup.h"
 
@@ -55,8 +55,8 @@ std::string verbs_trouble() {
   std::error_code none;
   if (std::filesystem::directory_iterator("/sys/class/infiniband", none) ==
       std::filesystem::directory_iterator())
-    return "no RDMA device here";
-  return plugin_trouble("verbs");
+    return std::string(kNoRdma);
+  return plugin_trouble("verbs", transport_wish().port);
 }
 
 // Some two of them.
@@ -69,8 +69,10 @@ bool share_machines(std::span<const Place> ranks) {
 std::unique_ptr<Transport> make_shm(int) { return make_shm_transport(); }
 std::unique_ptr<Transport> make_socket(int) { return make_socket_transport(Place::here().address); }
 
-std::unique_ptr<Transport> make_verbs(int rank) { return make_by_plugin("verbs", rank); }
-std::unique_ptr<Transport> make_ucx(int rank) { return make_by_plugin("ucx", rank); }
+std::unique_ptr<Transport> make_verbs(int rank) {
+  return make_by_plugin("verbs", rank, transport_wish().port);
+}
+std::unique_ptr<Transport> make_ucx(int rank) { return make_by_plugin("ucx", rank, {}); }
 
 template <std::unique_ptr<Transport> (*make_far)(int rank)>
 std::unique_ptr<Transport> with_shm(int rank) {
@@ -104,6 +106,15 @@ constexpr TransportKind kTransports[] = {
      each<make_socket>},
 };
 
+// "; rank 1: no RDMA device here"
+std::string obstacles(const TransportKind& kind, std::span<const Place> ranks) {
+  std::string text;
+  for (size_t rank = 0; kind.obstacle != nullptr && rank < ranks.size(); ++rank)
+    if (const std::string& why = ranks[rank].*kind.obstacle; !why.empty())
+      text += "; rank " + std::to_string(rank) + ": " + escaped(why, 300);
+  return text;
+}
+
 uint64_t inode(const char* path) {
   struct stat status = {};
   return stat(path, &status) == 0 ? status.st_ino : 0;
@@ -134,13 +145,17 @@ Place Place::here(std::string_view asked) {
   place.process = static_cast<uint32_t>(getpid());
   if (const char* address = std::getenv("ARK_ADDRESS")) place.address = address;
   place.no_verbs = verbs_trouble();
-  if (asked.ends_with("ucx")) place.no_ucx = plugin_trouble("ucx");
+  if (asked.ends_with("ucx")) place.no_ucx = plugin_trouble("ucx", {});
   return place;
 }
 
-std::string asked_transport() {
-  const char* name = std::getenv("ARK_TRANSPORT");
-  return name == nullptr ? "" : name;
+TransportWish& transport_wish() {
+  const auto said = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  static TransportWish wish{said("ARK_TRANSPORT"), {said("ARK_VERBS_DEVICE"), said("ARK_VERBS_GID")}};
+  return wish;
 }
 
 bool TransportKind::works_here() const {
@@ -157,6 +172,21 @@ const TransportKind& transport_named(std::string_view name) {
     names += (names.empty() ? "" : ", ") + std::string(kind.name);
   }
   throw Error(Code::kUsage, "no transport " + escaped(name) + "; there are " + names);
+}
+
+std::string passed_over(const TransportKind& chosen, std::span<const Place> ranks) {
+  for (const TransportKind& kind : kTransports) {
+    if (&kind == &chosen) break;
+    if (kind.obstacle == nullptr || kind.is_mixed) continue;
+    const bool some_have = std::ranges::any_of(ranks, [&](const Place& place) {
+      const std::string& why = place.*kind.obstacle;
+      return why != kNotLookedFor && why != kNoRdma;
+    });
+    if (some_have)
+      return "transport " + std::string(kind.name) + " cannot connect these ranks, " +
+             std::string(chosen.name) + " does" + obstacles(kind, ranks);
+  }
+  return "";
 }
 
 const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& asked, Deadline deadline) {
@@ -178,7 +208,7 @@ const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& a
     if (const std::string_view theirs = blob.text(); theirs != asked) {
       throw Error(Code::kUsage, "rank " + std::to_string(rank) + " asks for transport " + escaped(theirs) +
                                     ", rank " + std::to_string(bootstrap.rank()) + " for " + escaped(asked) +
-                                    "; give all ranks the same ARK_TRANSPORT");
+                                    "; give all ranks the same --transport");
     }
     blob.end();
     ranks.push_back(std::move(place));
@@ -186,13 +216,14 @@ const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& a
   const auto fits = [&](const TransportKind& kind) { return kind.joins_alone && kind.can_connect(ranks); };
   for (const TransportKind& kind : kTransports) {
     if (asked.empty() ? fits(kind) : &kind == &transport_named(asked)) {
-      if (fits(kind)) return kind;
-      std::string text = "transport " + std::string(kind.name) + " cannot connect these ranks: it needs " +
-                         std::string(kind.needs);
-      for (size_t rank = 0; kind.obstacle != nullptr && rank < ranks.size(); ++rank)
-        if (const std::string& why = ranks[rank].*kind.obstacle; !why.empty())
-          text += "; rank " + std::to_string(rank) + ": " + escaped(why, 300);
-      throw Error(Code::kUnavailable, text);
+      if (fits(kind)) {
+        const std::string warning = asked.empty() ? passed_over(kind, ranks) : "";
+        if (bootstrap.rank() == 0 && !warning.empty()) log_line(LogLevel::kWarning, warning);
+        return kind;
+      }
+      throw Error(Code::kUnavailable, "transport " + std::string(kind.name) +
+                                          " cannot connect these ranks: it needs " + std::string(kind.needs) +
+                                          obstacles(kind, ranks));
     }
   }
   throw Error(Code::kUnavailable, "no transport connects these ranks; the last, " +

@@ -10,9 +10,13 @@
 #include <string_view>
 #include <vector>
 
+#include "dma/plugin.h"
 #include "dma/transport.h"
 
 namespace ark::dma {
+
+// What a rank says where nothing that it has keeps it from a transport.
+inline constexpr std::string_view kNotLookedFor = "not looked for", kNoRdma = "no RDMA device here";
 
 // Where a rank runs: what decides which transports reach it. Ranks tell it each other at set-up.
 struct Place {
@@ -22,8 +26,8 @@ struct Place {
   uint32_t process = 0;  // id in its namespace
   // At which ranks on other machines reach this one: ARK_ADDRESS, else the bootstrap's; may be empty.
   std::string address;
-  std::string no_verbs = "not looked for";  // why no RDMA device can be used here; "" where one can
-  std::string no_ucx = "not looked for";    // likewise UCX
+  std::string no_verbs{kNotLookedFor};  // why no RDMA device can be used here; "" where one can
+  std::string no_ucx{kNotLookedFor};    // likewise UCX
 
   // UCX is looked for where `asked` names a transport that needs it.
   static Place here(std::string_view asked = {});
@@ -49,11 +53,21 @@ std::span<const TransportKind> transports();
 // Throws Error(kUsage), listing the names, if there is none of this name.
 const TransportKind& transport_named(std::string_view name);
 
-// What the user asks for by ARK_TRANSPORT; may be empty.
-std::string asked_transport();
+// What the user asks of this process's transports. Set before ranks meet; until then it is what ARK_TRANSPORT,
+// ARK_VERBS_DEVICE and ARK_VERBS_GID say.
+struct TransportWish {
+  std::string transport;  // a name, or empty
+  PortWish port;
+};
+TransportWish& transport_wish();
+
+// Why ranks exchange by `chosen` though some have what a faster transport needs, in a line that names who has not; ""
+// if none has.
+std::string passed_over(const TransportKind& chosen, std::span<const Place> ranks);
 
 // Collective, of ranks that join one by one: the first transport that can connect them, or the one that `asked`
-// names. Throws Error(kUsage) if ranks ask for different ones, Error(kUnavailable) if that one cannot connect them.
+// names. Rank 0 logs a warning of what was passed over. Throws Error(kUsage) if ranks ask for different ones,
+// Error(kUnavailable) if that one cannot connect them.
 const TransportKind& choose_transport(Bootstrap& bootstrap, const std::string& asked, Deadline deadline);
 
 }  // namespace ark::dma

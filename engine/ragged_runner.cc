@@ -184,7 +184,7 @@ std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptio
   }
   const dma::EndpointSpec spec = endpoint_spec(compiled, options, true);
   steps_channel = static_cast<uint32_t>(spec.channels.size()) - 1;
-  auto group = dma::join_group(std::move(bootstrap), dma::asked_transport(), spec,
+  auto group = dma::join_group(std::move(bootstrap), dma::transport_wish().transport, spec,
                                dma::Deadline::after(options.join_deadline));
   return std::make_unique<Engine>(std::move(compiled), options, std::move(group));
 }

@@ -37,11 +37,72 @@ const CLI::App& command_of(const CLI::App& app) {
   return commands.empty() ? app : command_of(*commands.back());
 }
 
+bool is_option(const std::string& argument) { return argument.size() > 1 && argument[0] == '-'; }
+
+// What nobody takes, in order. A word beside an unknown option may be its value: where there is one, words are not
+// blamed.
+std::vector<std::string> refused_of(const CLI::App& app) {
+  std::vector<std::string> refused = app.remaining(true);
+  if (std::ranges::any_of(refused, is_option))
+    std::erase_if(refused, [](const std::string& argument) { return !is_option(argument); });
+  return refused;
+}
+
 std::string suggestion_for(const CLI::App& app) {
+  const CLI::App& command = command_of(app);
   std::vector<std::string> ours;
-  for (const CLI::Option* option : command_of(app).get_options())
+  for (const CLI::Option* option : command.get_options())
     for (const std::string& name : option->get_lnames()) ours.push_back("--" + name);
-  return suggestion(app.remaining(true), ours);
+  for (const CLI::App* next : command.get_subcommands([](const CLI::App*) { return true; }))
+    ours.push_back(next->get_name());
+  return suggestion(refused_of(app), ours);
+}
+
+bool is_list(const CLI::Option& option) { return option.get_expected_max() > 1; }
+
+// Lists take one value each time, so that none swallows the words that stand without an option. Once these are there,
+// before it or by their names, further words in a row are a list's, too: its name is put before each.
+std::vector<std::string> with_lists_repeated(const CLI::App& app, std::vector<std::string> arguments) {
+  const CLI::App* command = &app;
+  const auto option_of = [&](const std::string& argument) {
+    return command->get_option_no_throw(argument.substr(0, argument.find('=')));
+  };
+  const auto commands_named = [&](const std::string& name) {
+    return command->get_subcommands([&](const CLI::App* next) { return next->get_name() == name; });
+  };
+  std::size_t missing = 0;
+  const auto enter = [&](const CLI::App* entered) {
+    command = entered;
+    const auto places =
+        command->get_options([](const CLI::Option* option) { return option->get_positional(); });
+    missing = static_cast<std::size_t>(std::ranges::count_if(places, [&](const CLI::Option* place) {
+      return std::ranges::none_of(
+          arguments, [&](const std::string& a) { return is_option(a) && option_of(a) == place; });
+    }));
+  };
+  enter(&app);
+  std::vector<std::string> all;
+  std::string list;  // whose value comes, or has come
+  bool is_value = false;
+  for (const std::string& argument : arguments) {
+    if (is_option(argument) && !is_value) {
+      const CLI::Option* option = option_of(argument);
+      list = option && is_list(*option) ? argument.substr(0, argument.find('=')) : "";
+      is_value = option && option->get_expected_min() > 0 && argument.find('=') == argument.npos;
+    } else if (is_value) {
+      is_value = false;
+    } else if (const auto next = commands_named(argument); !next.empty() && list.empty()) {
+      enter(next[0]);
+    } else if (!list.empty() && missing == 0) {
+      all.push_back(list);
+    } else {
+      list.clear();
+      if (missing > 0) --missing;
+    }
+    all.push_back(argument);
+  }
+  std::ranges::reverse(all);  // as CLI11 wants them
+  return all;
 }
 
 // What `set` throws, as CLI11 hands it on to the user.
@@ -74,7 +135,7 @@ void CommandLine::file(const std::string& names, std::filesystem::path& into, co
 }
 
 void CommandLine::texts(const std::string& names, std::vector<std::string>& into, const std::string& about) {
-  app_->add_option(names, into, about);
+  app_->add_option(names, into, about)->allow_extra_args(false);
 }
 
 template <typename T>
@@ -121,11 +182,12 @@ void CommandLine::read(const std::string& names, Setter set, const std::string& 
 
 void CommandLine::read_each(const std::string& names, Setter set, const std::string& about) {
   app_->add_option_function<std::vector<std::string>>(
-      names,
-      [names, set = std::move(set)](const std::vector<std::string>& all) {
-        for (const std::string& text : all) checked(names, [&] { set(text); });
-      },
-      about);
+          names,
+          [names, set = std::move(set)](const std::vector<std::string>& all) {
+            for (const std::string& text : all) checked(names, [&] { set(text); });
+          },
+          about)
+      ->allow_extra_args(false);
 }
 
 void CommandLine::log_format() {
@@ -156,13 +218,18 @@ bool CommandLine::parse(int argc, char** argv) {
     set_log_format(format && format->count() > 0 && format->results().back() == "json");
   };
   try {
-    app_->parse(argc, argv);
+    app_->parse(with_lists_repeated(*app_, {argv + std::min(argc, 1), argv + argc}));
     take_log_format();
     return true;
   } catch (const CLI::ParseError& e) {
     take_log_format();
     if (e.get_exit_code() == 0) return app_->exit(e), false;  // --help, --version
-    throw Error(Code::kUsage, std::string(e.what()) + suggestion_for(*app_) + " (see --help)");
+    std::string what = e.what();
+    if (dynamic_cast<const CLI::ExtrasError*>(&e)) {
+      what = "not expected:";
+      for (const std::string& argument : refused_of(*app_)) what += " " + escaped(argument, 60);
+    }
+    throw Error(Code::kUsage, what + suggestion_for(*app_) + " (see --help)");
   }
 }
 

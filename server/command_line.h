@@ -26,7 +26,8 @@ class CommandLine {
   void flag(const std::string& names, bool& into, const std::string& about);
   void text(const std::string& names, std::string& into, const std::string& about);
   void file(const std::string& names, std::filesystem::path& into, const std::string& about);
-  void texts(const std::string& names, std::vector<std::string>& into, const std::string& about);  // repeated
+  // Repeated; several values in a row only once what stands without an option is there.
+  void texts(const std::string& names, std::vector<std::string>& into, const std::string& about);
   // Of 4 or 8 bytes, whole or floating; never NaN.
   template <typename T>
   void number(const std::string& names, T& into, std::type_identity_t<T> low, std::type_identity_t<T> high,
@@ -47,7 +48,7 @@ class CommandLine {
   // Read by `set`, which throws Error for what it does not take. `standard`: what --help shows as the default.
   using Setter = std::function<void(const std::string&)>;
   void read(const std::string& names, Setter set, const std::string& about, const std::string& standard = "");
-  void read_each(const std::string& names, Setter set, const std::string& about);  // repeated
+  void read_each(const std::string& names, Setter set, const std::string& about);  // as texts()
   void require(const std::string& name);
   // --log-format text|json, which parse() obeys.
   void log_format();

@@ -6,6 +6,7 @@
 
 #include "base/disk_cache.h"
 #include "base/error.h"
+#include "dma/transports.h"
 #include "engine/compile.h"
 #include "server/command_line.h"
 
@@ -60,6 +61,17 @@ void add_cluster_options(CommandLine& line, LoadOptions& options) {
   line.file("--cluster-key-file", options.cluster_key_file,
             "file with the key that ranks on several machines prove to each other, the same on all "
             "(docs/cluster.md)");
+  // Each rank's own, as it is for its machine; whether all ask for the same transport they compare.
+  dma::TransportWish& wish = dma::transport_wish();
+  line.read(
+      "--transport", [&wish](const std::string& text) { wish.transport = dma::transport_named(text).name; },
+      "what ranks exchange by, the same for all, instead of the fastest that connects them (docs/cluster.md)",
+      wish.transport);
+  line.text("--verbs-device", wish.port.device,
+            "RDMA devices as NAME[:PORT], with commas between, of which ranks take theirs in turn");
+  line.read(
+      "--verbs-gid", [&wish](const std::string& text) { number_of(text, 0, 255), wish.port.gid = text; },
+      "index of the RDMA port's address", wish.port.gid);
 }
 
 void add_run_limits(CommandLine& line, RunLimits& limits) {
@@ -118,8 +130,14 @@ void add_policy_options(CommandLine& line, ServeOptions& options) {
 void add_serve_options(CommandLine& line, ServeOptions& options) {
   add_model_options(line, options, "model,--model");
   line.require("--model");
-  line.texts("--served-model-name", options.served_model_names,
-             "names in requests, the first of them in answers; default: the file's stem");
+  const auto names_into = [](std::vector<std::string>& into) {
+    return [&into](const std::string& text) {
+      for (std::string& word : words_of(text)) into.push_back(std::move(word));
+    };
+  };
+  line.read_each(
+      "--served-model-name", names_into(options.served_model_names),
+      "names in requests, with commas between, the first of them in answers; default: the file's stem");
   line.text("--host", options.host, "address to listen on");
   line.number("--port", options.port, 0, 65535, "port to listen on; 0 picks a free one");
   line.number("--tp", options.tp, 0, kMaxRanks, "ranks that share each layer; 0: chosen");
@@ -174,11 +192,6 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
             "file with one API key a line: [NAME:]KEY [rpm=N] [tpm=N] [concurrency=N], requests and tokens a "
             "minute; needed for all but health; read again on SIGHUP");
   line.flag("--insecure", options.insecure, "serve other machines without keys");
-  const auto names_into = [&](std::vector<std::string>& into) {
-    return [&into](const std::string& text) {
-      for (std::string& word : words_of(text)) into.push_back(std::move(word));
-    };
-  };
   line.read_each(
       "--allowed-hosts", names_into(options.allowed_hosts),
       "names, with commas between, that requests may call this server by (Host, Origin), beside localhost, "

@@ -74,17 +74,20 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-std::string nearest(const std::vector<std::string>& ours, const std::string& given) {
+std::string nearest(const std::vector<std::string>& ours, std::string given) {
+  if (given.starts_with("--")) std::ranges::replace(given, '_', '-');
   for (const OtherName& name : kOtherNames)
     if (name.theirs == given && std::ranges::find(ours, name.ours) != ours.end())
       return std::string(name.ours);
   std::string best;
   std::size_t least = std::max<std::size_t>(1, given.size() / 4) + 1;
-  for (const std::string& name : ours)
+  for (const std::string& name : ours) {
+    if (name.starts_with("-") != given.starts_with("-")) continue;
     if (const std::size_t changes = distance(given, name); changes < least) {
       least = changes;
       best = name;
     }
+  }
   return best;
 }
 
@@ -92,7 +95,6 @@ std::string nearest(const std::vector<std::string>& ours, const std::string& giv
 
 std::string suggestion(const std::vector<std::string>& refused, const std::vector<std::string>& ours) {
   for (const std::string& argument : refused) {
-    if (!argument.starts_with("-")) continue;
     const std::string given = argument.substr(0, argument.find('='));
     const std::string found = nearest(ours, given);
     if (!found.empty()) return "; by " + escaped(given, 60) + ", did you mean " + found + "?";

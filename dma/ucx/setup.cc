@@ -111,7 +111,7 @@ void settle() {
   static_cast<void>(done);
 }
 
-std::string trouble() {
+std::string trouble(const PortWish&) {
   settle();
   try {
     open_context();
@@ -121,7 +121,7 @@ std::string trouble() {
   }
 }
 
-std::unique_ptr<Transport> make(int, decltype(&log_line) log) {
+std::unique_ptr<Transport> make(int, const PortWish&, decltype(&log_line) log) {
   settle();
   log_of_executable = log;
   return std::make_unique<UcxTransport>();

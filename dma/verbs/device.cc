@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -22,29 +21,27 @@ struct Wish {
 
 [[noreturn]] void fail(const std::string& why) { throw Error(Code::kUnavailable, "transport verbs: " + why); }
 
-uint32_t number(const char* variable, std::string_view text) {
+uint32_t number(const char* what, std::string_view text) {
   uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value > 255)
-    fail(std::string(variable) + ": " + escaped(text) + " is no number from 0 to 255");
+    fail(std::string(what) + " " + escaped(text) + " is no number from 0 to 255");
   return value;
 }
 
-Wish wish_of(int rank) {
+Wish wish_of(int rank, const PortWish& given) {
   Wish wish;
-  if (const char* gid = std::getenv("ARK_VERBS_GID"); gid != nullptr && *gid != '\0')
-    wish.gid = static_cast<int>(number("ARK_VERBS_GID", gid));
-  const char* list = std::getenv("ARK_VERBS_DEVICE");
-  if (list == nullptr || *list == '\0') return wish;
+  if (!given.gid.empty()) wish.gid = static_cast<int>(number("GID", given.gid));
+  if (given.device.empty()) return wish;
   std::vector<std::string_view> names;
-  for (std::string_view rest = list;; rest.remove_prefix(names.back().size() + 1)) {
+  for (std::string_view rest = given.device;; rest.remove_prefix(names.back().size() + 1)) {
     names.push_back(rest.substr(0, rest.find(',')));
     if (names.back().size() == rest.size()) break;
   }
   const std::string_view name = names[static_cast<size_t>(rank) % names.size()];
   const size_t colon = name.find(':');
   wish.device = name.substr(0, colon);
-  if (colon != name.npos) wish.port = number("ARK_VERBS_DEVICE", name.substr(colon + 1));
+  if (colon != name.npos) wish.port = number("port", name.substr(colon + 1));
   return wish;
 }
 
@@ -92,8 +89,8 @@ std::string text(const ibv_gid& gid) {
   return inet_ntop(AF_INET6, gid.raw, name, sizeof name);
 }
 
-std::shared_ptr<const VerbsPort> open_port(int rank) {
-  const Wish wish = wish_of(rank);
+std::shared_ptr<const VerbsPort> open_port(int rank, const PortWish& given) {
+  const Wish wish = wish_of(rank, given);
   int count = 0;
   const std::unique_ptr<ibv_device*, Release<ibv_free_device_list>> devices(ibv_get_device_list(&count));
   auto best = std::make_shared<VerbsPort>();

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "dma/plugin.h"
+
 namespace ark::dma {
 
 template <auto release>
@@ -29,9 +31,9 @@ struct VerbsPort {
   ibv_device_attr limits = {};
 };
 
-// The port for `rank`: by ARK_VERBS_DEVICE, "DEVICE[:PORT],...", of which ranks take theirs in turn, and ARK_VERBS_GID,
-// an index; by default the first active port with the best address. Throws Error(kUnavailable), saying what there is.
-std::shared_ptr<const VerbsPort> open_port(int rank);
+// The port for `rank`; by default the first active one with the best address. Throws Error(kUnavailable), saying what
+// there is.
+std::shared_ptr<const VerbsPort> open_port(int rank, const PortWish& wish);
 
 // "::ffff:10.9.0.1"
 std::string text(const ibv_gid& gid);

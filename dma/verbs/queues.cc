@@ -147,7 +147,7 @@ void prove_queues(VerbsParts& parts, Deadline deadline) {
     const auto late = std::find_if(silent.begin(), silent.end(), [](auto* link) { return link != nullptr; });
     const VerbsLink*& link = count > 0 ? silent[ended.wr_id] : *late;
     if (count <= 0 || ended.status != IBV_WC_SUCCESS)
-      fail("cannot reach " + path(parts, *link) + " (ARK_VERBS_DEVICE and ARK_VERBS_GID choose the way)",
+      fail("cannot reach " + path(parts, *link) + " (--verbs-device and --verbs-gid choose the way)",
            count > 0 ? ibv_wc_status_str(ended.status) : "no answer in time");
     link = nullptr;
     --missing;

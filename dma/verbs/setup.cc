@@ -18,7 +18,8 @@ struct Registered {
 
 class VerbsTransport final : public Transport {
  public:
-  VerbsTransport(int rank, decltype(&log_line) log) : rank_(rank), log_(log) {}
+  VerbsTransport(int rank, const PortWish& wish, decltype(&log_line) log)
+      : rank_(rank), wish_(wish), log_(log) {}
 
   std::string_view name() const override { return "verbs"; }
 
@@ -72,7 +73,7 @@ class VerbsTransport final : public Transport {
  private:
   const std::shared_ptr<const VerbsPort>& port() {
     if (port_ == nullptr) {
-      port_ = open_port(rank_);
+      port_ = open_port(rank_, wish_);
       log_(LogLevel::kDebug, "rank " + std::to_string(rank_) + ": transport verbs by " + port_->name, {});
     }
     return port_;
@@ -116,21 +117,22 @@ class VerbsTransport final : public Transport {
   }
 
   const int rank_;
+  const PortWish wish_;
   const decltype(&log_line) log_;
   std::shared_ptr<const VerbsPort> port_;
 };
 
-std::string trouble() {
+std::string trouble(const PortWish& wish) {
   try {
-    open_port(0);
+    open_port(0, wish);
     return {};
   } catch (const Error& error) {
     return error.what();
   }
 }
 
-std::unique_ptr<Transport> make(int rank, decltype(&log_line) log) {
-  return std::make_unique<VerbsTransport>(rank, log);
+std::unique_ptr<Transport> make(int rank, const PortWish& wish, decltype(&log_line) log) {
+  return std::make_unique<VerbsTransport>(rank, wish, log);
 }
 
 }  // namespace

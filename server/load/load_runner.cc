@@ -18,6 +18,7 @@
 #include "server/load/compiled_model.h"
 #include "server/load/members.h"
 #include "server/load/model_cache.h"
+#include "server/load/model_kind.h"
 #include "server/load/ranks.h"
 #include "server/load/terms.h"
 
@@ -53,22 +54,6 @@ void warm(StepRunner& runner) {
   throw Error(Code::kUnavailable, "the first step did not finish within 60 s");
 }
 
-// What an encoder or classifier of token ids computes, as "logits [batch, 3]"; "" if the model is something else.
-std::string encoder_outputs(const Graph& graph) {
-  for (const ValueId input : graph.inputs) {
-    const Value& value = graph.value(input);
-    if (is_floating(value.dtype) || (value.shape && value.shape->size() > 2)) return "";
-  }
-  std::string text;
-  for (size_t i = 0; i < graph.outputs.size(); ++i) {
-    const Value& value = graph.value(graph.outputs[i]);
-    if (!is_floating(value.dtype)) continue;
-    text += (text.empty() ? "" : ", ") + escaped(graph.output_names[i]) +
-            (value.shape ? " " + str(*value.shape) : "");
-  }
-  return graph.inputs.empty() ? "" : text;
-}
-
 std::string identity_of(const Graph& graph) {
   std::vector<ConstantPtr> constants;
   for (const Value& value : graph.values) constants.push_back(value.constant);
@@ -84,14 +69,10 @@ struct PlainModel {
 };
 
 LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::string& reason, StageLog& log) {
-  std::string why;
-  const auto signature = find_signature(graph, &why);
-  if (!signature) {
-    const std::string outputs = encoder_outputs(graph);
-    if (!outputs.empty()) why = "it is an encoder or classifier, which outputs " + outputs;
-    throw Error(Code::kUnsupported,
-                "the model is no decoder that can be served: " + why + "; run it with ark-run");
-  }
+  const auto signature = find_signature(graph, nullptr);
+  if (!signature)
+    throw Error(Code::kUnsupported, "the model is no decoder that can be served: " + kind_of(graph).why_not +
+                                        "; run it with ark-run");
   log.fact("plain", "served as it is, one sequence at a time, on one rank: " + reason);
   int64_t weights = 0;
   for (const Value& value : graph.values)

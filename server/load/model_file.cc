@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -97,18 +99,32 @@ std::string remedy(const fs::path& folder) {
   throw Error(Code::kNotFound, escaped(given.string()) + ": cannot be read: " + why.message());
 }
 
+// "owner/name" or "name" of what is a model's name or address on the Hugging Face hub; else "".
+std::string hub_name(std::string text) {
+  for (const std::string_view prefix :
+       {"https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf://"})
+    if (text.starts_with(prefix)) text.erase(0, prefix.size());
+  const auto is_good = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; };
+  const fs::path path(text), name = path.filename(), owner = path.parent_path();
+  // Versions have digits behind a dot, files letters.
+  const std::string extension = name.extension().string();
+  const bool is_file = extension.size() > 1 && std::all_of(extension.begin() + 1, extension.end(), ::isalpha);
+  if (name.empty() || is_file || text.front() == '.' || text.front() == '/' || !owner.parent_path().empty() ||
+      !std::ranges::all_of(name.string() + owner.string(), is_good))
+    return "";
+  return text;
+}
+
 [[noreturn]] void refuse_missing(const fs::path& given) {
-  const std::string text = given.string(), name = escaped(text);
-  const bool is_hub_name = std::count(text.begin(), text.end(), '/') == 1 && text.front() != '/' &&
-                           text.front() != '.' && text.back() != '/' && given.extension() != ".onnx";
-  if (is_hub_name) {
-    const std::string folder = escaped(given.filename().string());
-    throw Error(Code::kNotFound,
-                name + ": no such file or folder. It looks like a name on the Hugging Face hub; " +
-                    "models are served from the disk: hf download " + name + " --local-dir " + folder +
-                    ", then --model " + folder);
-  }
-  throw Error(Code::kNotFound, name + ": no such file or folder");
+  const std::string missing = escaped(given.string()) + ": no such file or folder",
+                    name = hub_name(given.string());
+  if (name.empty()) throw Error(Code::kNotFound, missing);
+  const std::string folder = fs::path(name).filename().string();
+  throw Error(Code::kNotFound,
+              missing + ". It looks like a name on the Hugging Face hub; models are served from the " +
+                  "disk: hf download " + name + " --local-dir " + folder +
+                  " if it holds an ONNX file, else optimum-cli export onnx --model " + name + " " + folder +
+                  "; then give " + folder);
 }
 
 fs::path choose(const fs::path& folder, const std::string& variant) {

@@ -5,6 +5,7 @@
 #include "base/ir/kernel.h"
 #include "server/json.h"
 #include "server/load/load.h"
+#include "server/load/model_kind.h"
 #include "server/load/terms.h"
 
 namespace ark {
@@ -287,18 +288,17 @@ std::string how_it_runs(Inspection& inspection) {
     return "decoder, " + std::to_string(c.programs.size()) + " ranks";
   }
   refuse_missing_kernels(inspection.passed());
-  return "plain " + why_plain(inspection);
+  return "plain, " + why_plain(inspection);
 }
 
 }  // namespace
 
 std::string why_plain(Inspection& inspection) {
   const auto& no = std::get<NotRecognised>(inspection.recognised());
-  std::string why;
-  const std::string because = "(" + (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason + ")";
-  if (no.fills_blanks) return because + ", not for ark-serve: it fills blanks and does not generate";
-  return because + (find_signature(inspection.passed(), &why) ? ", served one sequence at a time"
-                                                              : ", not for ark-serve: " + why);
+  const std::string because = (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason;
+  if (no.fills_blanks) return "not for ark-serve, as it fills blanks and does not generate: " + because;
+  const std::string why = kind_of(inspection.passed()).why_not;
+  return why.empty() ? "served one sequence at a time: " + because : "not for ark-serve: " + why;
 }
 
 std::string summary(Inspection& inspection) {

@@ -8,6 +8,7 @@
 #include "engine/run/weight_store.h"
 #include "server/json.h"
 #include "server/load/model_file.h"
+#include "server/load/model_kind.h"
 #include "server/text/model_text.h"
 
 namespace ark {
@@ -36,16 +37,6 @@ void add_decoder(const DecoderModel& model, Json& card) {
   card["kv_heads"] = model.caches[0].kv_heads;
   card["head_dim"] = model.caches[0].key_dim;
   if (model.caches[0].window > 0) card["window"] = model.caches[0].window;
-}
-
-// Of a graph whose token ids [batch, sequence] become floating numbers at once.
-bool is_encoder(const Graph& graph) {
-  for (const ValueId v : graph.inputs) {
-    const Value& value = graph.value(v);
-    if (is_integer(value.dtype) && value.shape && value.shape->size() == 2 && !(*value.shape)[1].constant())
-      return !graph.outputs.empty() && is_floating(graph.value(graph.outputs[0]).dtype);
-  }
-  return false;
 }
 
 void add_context(Inspection& inspection, const DecoderModel& model, Json& card) {
@@ -144,14 +135,14 @@ Json model_card(Inspection& inspection) {
       {"nodes", parsed.graph.nodes.size()}};
   if (const auto opset = parsed.opsets.find(""); opset != parsed.opsets.end()) card["opset"] = opset->second;
   const auto* model = std::get_if<DecoderModel>(&inspection.recognised());
-  std::string why;
-  const auto signature = find_signature(graph, &why);
-  card["kind"] = model || signature ? "decoder" : is_encoder(graph) ? "encoder" : "other";
+  const auto signature = find_signature(graph, nullptr);
+  const auto* no = std::get_if<NotRecognised>(&inspection.recognised());
+  card["kind"] = no && no->fills_blanks ? "encoder" : kind_of(graph).name;
   const WeightTotals totals = weight_totals(graph);
   card["parameters"] = totals.parameters;
   card["bytes"] = Json::object();
   for (const auto& [type, bytes] : totals.bytes) card["bytes"][name_of(type)] = bytes;
-  card["serving"] = model ? "batched: " + model->evidence.front() : "plain " + why_plain(inspection);
+  card["serving"] = model ? "batched: " + model->evidence.front() : "plain, " + why_plain(inspection);
   if (model) {
     add_decoder(*model, card);
     try {

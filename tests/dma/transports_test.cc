@@ -50,9 +50,25 @@ TEST(Transports, TheNearestThatReachesAllRanksIsTaken) {
   far.machine = "another";
   EXPECT_EQ(first_for({near, far}), "verbs");
   EXPECT_EQ(first_for({near, far, near}), "shm+verbs");
-  far.no_verbs = "no RDMA device here";
+  far.no_verbs = kNoRdma;
   EXPECT_EQ(first_for({near, far}), "socket");
   EXPECT_EQ(first_for({far, near, far}), "shm+socket");
+}
+
+TEST(Transports, WhatIsPassedOverIsSaidWhereSomebodyHasIt) {
+  const TransportKind& socket = transport_named("socket");
+  Place near{"machine", 7, 7, 1000, 1, "10.0.0.1"}, far{"another", 7, 7, 1000, 1, "10.0.0.2"};
+  const auto warning = [&](std::string_view near_trouble, std::string_view far_trouble) {
+    near.no_verbs = near_trouble, far.no_verbs = far_trouble;
+    return passed_over(socket, std::vector{near, far});
+  };
+  EXPECT_EQ(warning(kNoRdma, kNoRdma), "");
+  EXPECT_EQ(warning(kNotLookedFor, kNoRdma), "");
+  EXPECT_EQ(warning("", kNoRdma),
+            "transport verbs cannot connect these ranks, socket does; rank 1: no RDMA device here");
+  EXPECT_EQ(warning("no active port", ""),
+            "transport verbs cannot connect these ranks, socket does; rank 0: no active port");
+  EXPECT_EQ(passed_over(transport_named("shm"), std::vector{near, near}), "") << "which is faster";
 }
 
 TEST(Transports, NamesAreUniqueAndFoundAgain) {
@@ -89,7 +105,7 @@ TEST(Transports, RanksTakeTheOneAskedForOrLearnWhyNot) {
   EXPECT_EQ(chosen("", ""), (std::vector<std::string>{"shm", "shm"}));
   for (const std::string& error : chosen("local", "local")) EXPECT_THAT(error, HasSubstr("made together"));
   EXPECT_EQ(chosen("shm", "shm"), (std::vector<std::string>{"shm", "shm"}));
-  for (const std::string& error : chosen("shm", "")) EXPECT_THAT(error, HasSubstr("ARK_TRANSPORT"));
+  for (const std::string& error : chosen("shm", "")) EXPECT_THAT(error, HasSubstr("--transport"));
   for (const std::string& error : chosen("none", "none")) EXPECT_THAT(error, HasSubstr("local, shm"));
 }
 

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ark_server import BIN, FIXTURES
+from ark_server import BIN, FIXTURES, IN_CI
 
 BINARY = BIN / "ark-inspect"
 MODELS = sorted(p for p in FIXTURES.glob("*/*.onnx"))
@@ -137,13 +137,22 @@ def test_ranks_of_the_card_share_the_weights():
     assert all(r["weights"] < 0.8 * whole["weights"] for r in three["ranks"])
 
 
+KINDS = {"resnet-tiny": "other", "mobilenet-tiny": "other"}
+KINDS |= dict.fromkeys(["bert-classifier", "bert-int8-dynamic", "bert-ort-fused", "minilm-encoder", "t5-encoder", "whisper-encoder",
+                        "vit-tiny", "vit-ort-extended"], "encoder")
+KINDS |= dict.fromkeys(["t5-decoder", "t5-decoder-with-past", "whisper-decoder", "whisper-decoder-with-past"],
+                       "decoder with an encoder's states")
+
+
 def test_cards_of_other_models_name_their_inputs():
     for path in MODELS:
-        if path.parent.name in ("bert-classifier", "vit-tiny", "resnet-tiny"):
+        if path.parent.name in KINDS:
             facts, model = card(path), onnx.load(path)
             assert [v["name"] for v in facts["inputs"]] == [v.name for v in model.graph.input]
             assert [v["name"] for v in facts["outputs"]] == [v.name for v in model.graph.output]
-            assert facts["kind"] == ("encoder" if path.parent.name == "bert-classifier" else "other")
+            assert facts["kind"] == KINDS[path.parent.name], path
+            assert facts["serving"].startswith("plain, not for ark-serve: it is " if facts["kind"] != "other" else "plain, not")
+            assert facts["serving"].count("embedding table") <= 1
 
 
 def folded(picture):
@@ -157,6 +166,13 @@ def test_layers_are_drawn_once():
         picture = inspect(graph, "--stage", stage, "--dot").stdout
         assert folded(picture) & {layers, layers - 1}, stage  # the last layer computes only the rows that are wanted
         assert picture.count("Attention</b>") <= 2, stage
+        fills = {}
+        for fill, title in re.findall(r'fillcolor="(#\w+)", label=<<b>([A-Z]\w+)</b>', picture):
+            fills.setdefault(title, set()).add(fill)
+        assert all(len(colours) == 1 for colours in fills.values()) and len(set.union(*fills.values())) >= 3, stage
+        if stage in ("passes", "recognise"):  # without the prefix that all names of the layers have
+            layer = re.search(r'label="x \d+".*?\n  }', picture, re.S)[0]
+            assert "/attn/c_proj/Gemm" in layer and "transformer" not in layer, stage
     plan, program = (inspect(graph, "--stage", s, "--dot", "--tp", 2).stdout for s in ("plan", "program"))
     assert "Norm</b>" in program and "Norm</b>" not in plan and "dashed, constraint=false" in program
 
@@ -169,7 +185,7 @@ SMOLLM2 = Path.home() / ".cache/ark/smollm2-135m-instruct/smollm2.onnx"
 
 
 @pytest.mark.skipif(not SMOLLM2.exists(), reason=f"no {SMOLLM2} (scripts/serve.sh makes it)")
-@pytest.mark.skipif(not shutil.which("dot"), reason="no dot (apt-get install graphviz)")
+@pytest.mark.skipif(not IN_CI and not shutil.which("dot"), reason="no dot (apt-get install graphviz)")
 @pytest.mark.parametrize("stage", ["graph", "passes", "recognise", "plan", "program"])
 def test_graphviz_draws_smollm2_within_seconds(stage):
     picture = inspect(SMOLLM2, "--stage", stage, "--dot").stdout

@@ -82,9 +82,13 @@ def test_tools_choose_the_file_as_the_server_does(repository):
 
 
 def test_a_name_of_the_hub_is_told_from_a_path(tmp_path):
-    line = refused(NO_INPUT, "--model", "someone/some-model")
-    assert "hf download someone/some-model --local-dir some-model" in line
-    for path in ("./someone/model", "/someone/model", "some-model", "a/b/c", "someone/model.onnx"):
+    for given in ("someone/some-3.5", "hf://someone/some-3.5", "https://huggingface.co/someone/some-3.5"):
+        line = refused(NO_INPUT, "--model", given)
+        assert "hf download someone/some-3.5 --local-dir some-3.5 " in line
+        assert "optimum-cli export onnx --model someone/some-3.5 some-3.5; then give some-3.5" in line
+    assert "optimum-cli export onnx --model gpt2 gpt2;" in refused(NO_INPUT, "gpt2")
+    for path in ("./someone/model", "/someone/model", "someone/", "a/b/c", "someone/model.onnx", "model.gguf", "a b",
+                 "https://example.com/model"):
         assert "download" not in refused(NO_INPUT, "--model", path)
 
 
@@ -126,6 +130,17 @@ def test_an_encoder_is_named_as_such():
     graph = onnx.load(next(bert.glob("*.onnx")), load_external_data=False).graph
     for output in graph.output:
         assert output.name in line
+
+
+@pytest.mark.parametrize("name, what", [("t5-decoder", "reads an encoder's states: input encoder_hidden_states is"),
+                                        ("whisper-decoder-with-past", "past_key_values.0.encoder.value is"),
+                                        ("whisper-encoder", "encoder or classifier, which outputs last_hidden_state ["),
+                                        ("vit-tiny", "encoder or classifier, which outputs logits ["),
+                                        ("resnet-tiny", "no integer input")])
+def test_what_else_cannot_be_served_is_named_as_such(name, what):
+    if not (FIXTURES / name).exists():
+        pytest.skip(f"no {FIXTURES / name}")
+    assert what in refused(DATA, "--model", FIXTURES / name)
 
 
 def test_external_data_that_was_not_downloaded(tmp_path):

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from ark_server import BINARY, FIXTURES, TINY, Server, family, free_port, receive_all, run_to_end, until
+from ark_server import BINARY, FIXTURES, ROOT, TINY, Server, clean_environment, family, free_port, receive_all, run_to_end, until
 
 USAGE, DATA, NO_INPUT, UNAVAILABLE, SYSTEM = 64, 65, 66, 69, 71
 
@@ -49,7 +49,7 @@ BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "
                "--log-level": "loud", "--numerics": "good", "--variant": "q4",
                "--activations": "fp4", "--weights": "int3",
               "--plan": "/nowhere/plan", "--cache-size": "8Q", "--cors-origins": "app.example", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
-              "--kv-listen": "29600", "--kv-peers": "127.0.0.1:29600,node-b", "--role": "cook",
+              "--transport": "pigeon", "--verbs-gid": "256", "--kv-listen": "29600", "--kv-peers": "127.0.0.1:29600,node-b", "--role": "cook",
               "--api-key-file": "/nowhere/keys", "--model": "/nowhere/model.onnx"}
 # Of a server that is started below, all at once.
 ENVIRONMENT = {"SERVED_MODEL_NAME": "named", "HOST": "127.0.0.1", "TP": "2", "PROCESSES": "true", "NO_SUPERVISE": "true",
@@ -57,7 +57,7 @@ ENVIRONMENT = {"SERVED_MODEL_NAME": "named", "HOST": "127.0.0.1", "TP": "2", "PR
                "MAX_QUEUE": "5", "KV_MEMORY": "64k", "SHUTDOWN_TIMEOUT": "1.5", "LOG_FORMAT": "json", "INSECURE": "true",
                "ALLOWED_HOSTS": "ark.example", "CORS_ORIGINS": "https://app.example", "MAX_CONNECTIONS_PER_PEER": "9",
                "KEEP_ALIVE_TIMEOUT": "0.2", "NO_PREFIX_CACHE": "true", "SLO_ITL": "50", "PROMPT_ORDER": "arrival", "SPECULATE": "off", "NO_CACHE": "true"}
-ELSEWHERE = {"--cluster-key-file", "--check", "--supervise", "--trace-dir", "--cache-dir"}
+ELSEWHERE = {"--cluster-key-file", "--check", "--supervise", "--trace-dir", "--cache-dir", "--verbs-device"}
 
 
 @pytest.mark.parametrize("option", BAD_VALUES)
@@ -71,7 +71,7 @@ def test_a_bad_value_is_refused_alike_from_both_places(tiny_model, option):
 
 
 @pytest.mark.parametrize("given, meant", {
-    "--tensor-parallel-size": "--tp", "--ctx-size=4096": "--max-model-len", "-np": "--max-num-seqs",
+    "--tensor-parallel-size": "--tp", "--tensor_parallel_size=2": "--tp", "--ctx-size=4096": "--max-model-len", "-np": "--max-num-seqs",
     "--api-key": "--api-key-file", "--modle=x": "--model", "--max-model-length": "--max-model-len", "--thread": "--threads",
     "--prot": "--port"}.items())
 def test_what_an_unknown_option_may_mean_is_said(given, meant):
@@ -82,8 +82,37 @@ def test_an_option_like_no_other_has_no_suggestion():
     assert "did you mean" not in refused(USAGE, "--model", "x.onnx", "--frobnicate")
 
 
-def test_the_model_may_stand_alone(tiny_model):
-    assert run_to_end(tiny_model, "--check").returncode == 0
+@pytest.mark.parametrize("options", [["MODEL"], ["--served-model-name", "foo", "MODEL"], ["--allowed-hosts", "a", "MODEL"],
+                                     ["--kv-peers", "127.0.0.1:1", "MODEL"], ["--port", 0, "MODEL", "--served-model-name", "foo", "bar"],
+                                     ["--served-model-name", "foo", "bar", "--model", "MODEL"],
+                                     ["--served-model-name=foo", "--served-model-name", "bar", "MODEL"]], ids=str)
+def test_the_model_may_stand_alone(tiny_model, options):
+    run = run_to_end(*[tiny_model if option == "MODEL" else option for option in options], "--check")
+    assert run.returncode == 0, run.stderr
+    assert ("checked      foo can be served" in run.stdout) == any("foo" in str(option) for option in options)
+
+
+def test_tools_take_their_file_behind_a_list(tmp_path):
+    run = subprocess.run([BINARY.with_name("ark-run"), "--test-data", tmp_path, tmp_path / "none.onnx", "--threads", "1"],
+                         capture_output=True, text=True)
+    assert run.returncode == NO_INPUT and "none.onnx: no such file" in run.stderr
+
+
+def test_names_of_a_list_may_have_commas_between(tiny_model):
+    with Server("--model", tiny_model, environment={"ARK_SERVE_SERVED_MODEL_NAME": "a,b"}) as server:
+        assert [m["id"] for m in server.get("/v1/models").json()["data"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("given, blamed", [(["--tensor_parallel_size", "2", "MODEL"], "not expected: --tensor_parallel_size; by"),
+                                           (["MODEL", "one", "two"], "not expected: one two (see"),
+                                           (["MODEL", "--frob", "1", "--nicate"], "not expected: --frob --nicate (see")])
+def test_only_what_is_not_expected_is_blamed_and_in_its_order(tiny_model, given, blamed):
+    assert blamed in refused(USAGE, *[tiny_model if word == "MODEL" else word for word in given])
+
+
+def test_what_an_unknown_command_may_mean_is_said():
+    run = subprocess.run([BINARY.with_name("ark-bench"), "modle", "x.onnx"], capture_output=True, text=True)
+    assert run.returncode == USAGE and "by modle, did you mean model?" in run.stderr
 
 
 def test_the_environment_configures_a_server(tiny_model, tmp_path):
@@ -226,6 +255,14 @@ def test_no_option_changes_the_tokens(tiny, tiny_model, options):
         assert answer.json()["choices"][0]["token_ids"] == wanted
 
 
+@pytest.mark.parametrize("how", [["--transport", "socket"], {"ARK_SERVE_TRANSPORT": "socket"}, {"ARK_TRANSPORT": "socket"}], ids=str)
+def test_the_transport_is_asked_for_by_option_or_environment(tiny_model, how):
+    options, environment = (how, {}) if isinstance(how, list) else ([], how)
+    run = run_to_end("--model", tiny_model, "--tp", 2, "--processes", "--check", *options, environment=environment)
+    assert run.returncode == 0, run.stderr
+    assert re.search("^ranks .* by socket$", run.stdout, re.MULTILINE), run.stdout
+
+
 def test_without_libcuda_one_line_says_so(tiny_model, monkeypatch):
     monkeypatch.setenv("ARK_LIBCUDA", "libcuda-absent.so.1")
     reason = "no CUDA here: libcuda-absent.so.1 cannot be loaded"
@@ -256,3 +293,25 @@ def test_fewer_joules_change_no_answer(tiny_model, tmp_path):
                 (zone / "energy_uj").write_text(str(int((zone / "energy_uj").read_text()) + 1000000))
             assert server.metric("ark_step_processors") in ((0,) if not options else (1, 2))
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("options, is_given", [
+    ([], False), (["--port", "9000", "--processes"], False), (["--served-model-name", "other.onnx"], False), (["--port=1", "--check"], False),
+    (["other.onnx"], True), (["--model", "other.onnx"], True), (["--model=other.onnx"], True), (["--processes", "other.onnx"], True),
+    (["--port", "9000", "other.onnx", "--check"], True), (["--help"], True)], ids=str)
+def test_serve_sh_takes_its_own_model_only_where_none_is_given(tmp_path, options, is_given):
+    """Beside scripts that only say that they were called, and an ark-serve that says what it was told."""
+    def script(name, text):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+
+    script("scripts/build.sh", "")
+    script("scripts/venv.sh", "")
+    script(".venv/bin/python", "echo own.onnx")
+    script("build/bin/ark-serve", f'if [ "$*" = --help ]; then exec {BINARY} --help; fi; echo "$@"')
+    shutil.copy(ROOT / "scripts" / "serve.sh", tmp_path / "scripts")
+    run = subprocess.run([tmp_path / "scripts" / "serve.sh", *options], capture_output=True, text=True, env=clean_environment())
+    assert run.returncode == 0, run.stderr
+    assert "own.onnx" not in run.stdout if is_given else run.stdout.startswith("--model own.onnx ")
+    assert " ".join(options) in run.stdout

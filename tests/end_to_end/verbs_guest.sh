@@ -21,7 +21,7 @@ echo 16 >/proc/sys/vm/nr_hugepages
 stage alone generate --tp 1
 stage ranks generate --tp 2 --processes
 stage traffic statistics
-stage missing env ARK_VERBS_DEVICE=rxe1,rxe9 "$bin/ark-run" "$model" --prompt-ids 5 --max-tokens 1 --tp 2 --processes
+stage missing "$bin/ark-run" "$model" --verbs-device rxe1,rxe9 --prompt-ids 5 --max-tokens 1 --tp 2 --processes
 stage bench "$bin/ark-bench" dma --transport verbs --sizes 4,65536 --time 20 --ranks 2 --json
 # How an end is noticed does not depend on what carries a pair: mixed ones meet, add and lose a rank as they are set up.
 stage conformance suite "*verbs_direct*:*verbs_lossy*:Transports.*:Verbs.*Leaves*:Verbs.*Longer*:-*Killed*/shm_*:*TheOthersEnd*/shm_*:*Dies*/shm_*"

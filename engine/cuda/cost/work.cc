@@ -1,7 +1,10 @@
 #include "engine/cuda/cost/work.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string>
 
+#include "base/error.h"
 #include "base/index.h"
 #include "engine/cuda/cost/work_parts.h"
 #include "engine/program/kv_codec.h"
@@ -365,10 +368,9 @@ int32_t shared_outputs(const StepTables& t, const Instance& i) {
 
 Work body_work(const StepTables& t, const Instance& i, Tiles tiles) {
   if (tiles.first >= tiles.last) return {};
-  for (const Row& row : kBodies) {
-    if (row.code == code_of(t, i)) return row.work(t, i, tiles);
-  }
-  return {};
+  const Row* row = std::ranges::find(kBodies, code_of(t, i), &Row::code);
+  ARK_CHECK(row != std::end(kBodies), "no work is known of " + std::string(info_of(code_of(t, i)).name));
+  return row->work(t, i, tiles);
 }
 
 }  // namespace ark::cuda::cost

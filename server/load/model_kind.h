@@ -1,0 +1,16 @@
+// What a model is, for the card and for who asks to serve what cannot be served.
+#pragma once
+
+#include <string>
+
+#include "base/ir/graph.h"
+
+namespace ark {
+
+struct ModelKind {
+  std::string name;     // "decoder", "decoder with an encoder's states", "encoder" or "other"
+  std::string why_not;  // why it is not served, as the rest of a sentence; "" where it can be
+};
+ModelKind kind_of(const Graph& graph);
+
+}  // namespace ark
