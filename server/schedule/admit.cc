@@ -9,8 +9,6 @@
 namespace ark::schedule {
 namespace {
 
-constexpr int32_t kTurn = 16;  // of so many slots one goes to who is late, whoever else waits
-
 int32_t or_default(int32_t value, int32_t limit) { return value > 0 ? std::min(value, limit) : limit; }
 
 // Whether those that wait go on waiting for others, as there is nothing else to do.
@@ -27,15 +25,6 @@ bool is_held(SchedulerState& state) {
   for (const auto& s : state.waiting)
     state.economy.held(std::chrono::duration<double>(state.now - s->ticket->record().queued).count());
   return false;
-}
-
-// `next`, or, once so many others were before it, the oldest of those that are late: they are served, too.
-std::shared_ptr<Sequence> take_turn(SchedulerState& state, const std::shared_ptr<Sequence>& next) {
-  const auto late = std::ranges::find_if(state.waiting, [&](const auto& s) { return is_late(state, *s); });
-  if (late == state.waiting.end() || is_late(state, *next) || ++state.before_late < kTurn) return next;
-  state.before_late = 0;
-  (*late)->has_turn = true;
-  return *late;
 }
 
 }  // namespace
@@ -90,10 +79,12 @@ void check(const GenerateRequest& request, const RunnerLimits& limits) {
 void give_slots(SchedulerState& state) {
   if (is_held(state)) return;
   const int32_t most = state.pace.most_streams(state.options.slo_itl);
+  look_ahead(state);
+  give_turns(state);
   while (!state.waiting.empty() && !state.free_slots.empty() && std::ssize(state.running) < most) {
     const auto next = std::ranges::min_element(
         state.waiting, [&](const auto& a, const auto& b) { return goes_before(state, *a, *b); });
-    const std::shared_ptr<Sequence> s = take_turn(state, *next);
+    const std::shared_ptr<Sequence> s = *next;
     std::erase(state.waiting, s);
     s->slot = state.free_slots.back();
     state.free_slots.pop_back();

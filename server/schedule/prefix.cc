@@ -10,12 +10,26 @@
 namespace ark::schedule {
 namespace {
 
+constexpr int32_t kLooks = 64;      // pages that are looked up between two steps, beside those of who is new
+constexpr int64_t kLookEvery = 16;  // steps after which they are looked up again
+
 int32_t parent_of(const Sequence& s, int32_t index) {
   return index > 0 ? s.pages[index - 1] : PageAllocator::kNoPage;
 }
 
 std::vector<int32_t> contents_of(const Sequence& s, int32_t index, int32_t size) {
   return page_contents(s.scope, s.tokens, index, size);
+}
+
+// How many pages of one that waits are there. It may hold none of them later: others may need their memory.
+int32_t pages_there(const SchedulerState& state, const Sequence& s) {
+  const int32_t size = state.limits.page_size, most = wanted_pages(s, size);
+  int32_t pages = 0;
+  for (int32_t page = PageAllocator::kNoPage; pages < most; ++pages) {
+    page = state.pages.find(page, contents_of(s, pages, size));
+    if (page == PageAllocator::kNoPage) break;
+  }
+  return pages;
 }
 
 }  // namespace
@@ -58,6 +72,31 @@ void take_prefix(SchedulerState& state, Sequence& s) {
     ++s.shared;
     s.posted += size;
   }
+}
+
+void look_ahead(SchedulerState& state) {
+  if (!state.options.prefix_cache) return;
+  int32_t budget = kLooks;
+  const auto look = [&](Sequence& s) {
+    const int32_t pages = pages_there(state, s);
+    s.found = pages * state.limits.page_size;
+    s.looked = state.counts.steps;
+    budget -= 1 + pages;
+  };
+  // Who is new is at the end.
+  for (auto it = state.waiting.rbegin(); it != state.waiting.rend() && (*it)->looked < 0; ++it) look(**it);
+  if (state.free_slots.empty()) return;
+  // The others in turn, as far as the budget goes.
+  const auto next =
+      std::ranges::find_if(state.waiting, [&](const auto& s) { return s->arrival > state.last_look; });
+  const auto look_again = [&](auto begin, auto end) {
+    for (auto it = begin; it != end && budget > 0; ++it) {
+      state.last_look = (*it)->arrival;
+      if (state.counts.steps - (*it)->looked >= kLookEvery) look(**it);
+    }
+  };
+  look_again(next, state.waiting.end());
+  look_again(state.waiting.begin(), next);
 }
 
 void share_pages(SchedulerState& state, Sequence& s, bool building) {

@@ -16,7 +16,7 @@ struct Sequence {
   GenerateRequest request;
   std::shared_ptr<Ticket> ticket;
   uint64_t arrival = 0;  // order of submission
-  int64_t born = 0;      // what its client's others had read then (goes_before)
+  int64_t born = 0;      // the client's `served` then (goes_before)
 
   std::vector<int32_t> tokens;  // prompt, then generated as far as results are known
   int32_t asked = 0;            // tokens that are known once all steps in flight are done; >= tokens.size()
@@ -29,14 +29,16 @@ struct Sequence {
   std::vector<int32_t> scope;  // whose pages it shares (prefix.h)
   int32_t slot = -1;
   std::vector<int32_t> pages;
-  int32_t pages_known = 0;       // entries of `pages` that the device's table holds
-  int32_t shared = 0;            // entries of `pages` that are published: never written again
-  int32_t furthest = 0;          // the most that `posted` has been behind a step
-  int32_t cached = 0;            // tokens that others had computed before it came so far
-  Cause redo = Cause::kPages;    // why tokens up to there are computed again
+  int32_t pages_known = 0;     // entries of `pages` that the device's table holds
+  int32_t shared = 0;          // entries of `pages` that are published: never written again
+  int32_t furthest = 0;        // the most that `posted` has been behind a step
+  int32_t cached = 0;          // tokens that others had computed before it came so far
+  int32_t found = 0;           // while it waits for a slot: tokens of which pages were there at the last look
+  int64_t looked = -1;         // steps before that look; -1: there was none
+  Cause redo = Cause::kPages;  // why tokens up to there are computed again
   bool waits_for_pages = false;  // since its last step
-  bool has_turn = false;         // late, and nobody goes before it for that
-  bool done = false;             // finished towards the client; rows still in flight are ignored
+  bool has_turn = false;  // late, and of those of its client the one that is served all the same (give_turns)
+  bool done = false;      // finished towards the client; rows still in flight are ignored
 
   // Pages that other servers are asked for (neighbour.h). While they come the sequence is in no step.
   std::unique_ptr<PageFetch> fetch;

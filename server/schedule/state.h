@@ -46,8 +46,9 @@ struct SchedulerStats {
 
 // What was computed for a client since the start.
 struct ClientWork {
-  int64_t read = 0,
-          served = 0;  // tokens of prompts; those and generated ones, weighted; lifted to others' on arrival
+  // Tokens of prompts; those and generated ones, weighted, and lifted to others' on arrival; what `served` must reach
+  // before one that is late has its turn again.
+  int64_t read = 0, served = 0, next_turn = 0;
 };
 
 // A posted step, and which row belongs to whom.
@@ -74,8 +75,8 @@ struct SchedulerState {
   std::deque<Flight> flights;
   Pace pace;
   Economy economy;
-  std::chrono::steady_clock::time_point now{};         // of the latest turn
-  int32_t before_late = 0;                             // slots that others got while somebody late waited
+  std::chrono::steady_clock::time_point now{};  // of the latest turn
+  uint64_t last_look = 0;                       // arrival of whose pages were looked up last (look_ahead)
   std::chrono::steady_clock::time_point held_until{};  // those that wait are: until then, for others
   std::unique_ptr<Drafter> drafter;                    // null: drafts are looked up only
   PageSource* neighbours = nullptr;                    // null: there are none

@@ -81,8 +81,8 @@ std::string table(const Json& result, double real_seconds) {
   for (const auto& [title, name] : {std::pair("time to first token", "ttft"),
                                     std::pair("between tokens", "itl"), std::pair("whole request", "e2el")}) {
     const std::string end = std::string("_") + name + "_ms";
-    std::snprintf(line, sizeof line, "%-28s %12.2f %12.2f %12.2f ms: median, p90, p99\n", title,
-                  number("median" + end), number("p90" + end), number("p99" + end));
+    std::snprintf(line, sizeof line, "%-28s %12.2f %12.2f %12.2f %12.2f ms: median, p90, p99, worst\n", title,
+                  number("median" + end), number("p90" + end), number("p99" + end), number("max" + end));
     text += line;
   }
   text += "the requests' time:";

@@ -174,14 +174,17 @@ Simulated simulate(const std::vector<TracedRequest>& trace, const MeasuredModel&
   schedule::SchedulerState state(runner.limits(), own);
   schedule::Turns turns(runner, state, [] {});
   Clock::time_point now = time_of(trace.front().at), last = now;
-  const schedule::RecordSink sink = [&](const std::shared_ptr<const schedule::Record>& record) {
-    result.first_token.add(static_cast<double>(record->first_ns()) * 1e-9);
-    result.whole.add(static_cast<double>(record->total_ns()) * 1e-9);
-    result.shares.add(record->total);
-    const bool is_late = goals.first > 0 && static_cast<double>(record->first_ns()) * 1e-9 > goals.first;
-    const bool is_slow = goals.next > 0 && static_cast<double>(record->pause_ns) * 1e-9 > goals.next;
+  result.requests.resize(trace.size());
+  const auto note = [&](std::size_t i, const schedule::Record& record) {
+    const auto& [first, whole] = result.requests[i] = {static_cast<double>(record.first_ns()) * 1e-9,
+                                                       static_cast<double>(record.total_ns()) * 1e-9};
+    result.first_token.add(first);
+    result.whole.add(whole);
+    result.shares.add(record.total);
+    const bool is_late = goals.first > 0 && first > goals.first;
+    const bool is_slow = goals.next > 0 && static_cast<double>(record.pause_ns) * 1e-9 > goals.next;
     result.late += is_late, result.slow += is_slow, result.good += !is_late && !is_slow;
-    last = std::max(last, record->finished);
+    last = std::max(last, record.finished);
   };
   const auto come = [&](std::size_t i) {
     schedule::GenerateRequest request;
@@ -197,7 +200,8 @@ Simulated simulate(const std::vector<TracedRequest>& trace, const MeasuredModel&
     if (static_cast<int64_t>(state.waiting.size()) >= state.options.max_queue)
       ++result.refused;
     else
-      turns.admit(schedule::make_sequence(std::move(request), sink, time_of(trace[i].at)));
+      turns.admit(schedule::make_sequence(
+          std::move(request), [&note, i](const auto& record) { note(i, *record); }, time_of(trace[i].at)));
   };
   // As the scheduler's thread goes: what came while a step was computed is seen when that is done.
   for (std::size_t next = 0;;) {
@@ -241,6 +245,7 @@ Json to_json(const Simulated& s) {
     json["mean" + end] = values->mean() * 1e3;
     json["median" + end] = values->percentile(50) * 1e3;
     for (const int p : {90, 99}) json["p" + std::to_string(p) + end] = values->percentile(p) * 1e3;
+    json["max" + end] = values->percentile(100) * 1e3;
   }
   if (s.goals.first > 0 || s.goals.next > 0) {
     json["request_goodput"] = static_cast<double>(s.good) / seconds;

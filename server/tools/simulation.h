@@ -47,6 +47,10 @@ struct Goals {
 struct Simulated {
   double seconds = 0;  // of virtual time, from the first arrival to the last token
   Distribution first_token, between_tokens, whole;
+  struct Times {
+    double first = -1, whole = -1;  // seconds; below 0: it was refused
+  };
+  std::vector<Times> requests;  // as in the trace
   schedule::SchedulerStats stats;
   Goals goals;
   int64_t good = 0, late = 0, slow = 0;  // requests that reach both goals, miss the first, the second

@@ -256,6 +256,32 @@ def test_against_ark_serve(tiny, backend, tokenizer):
     if backend != "openai-chat":
         assert result["total_input_tokens"] == 12 * 20
     assert all(len(itls) <= 5 for itls in result["itls"])
+    for told in result["p99_blame"].values():
+        assert told["requests"] == 1 and sum(told["causes"].values()) == pytest.approx(told["ms"], abs=0.1)
+    assert result["p99_blame"].keys() == {"ttft", "itl", "e2el"}
+
+
+def test_the_slowest_hundredth_is_blamed_as_the_server_tells():
+    def told(name, ms, **causes):
+        return {name: {"ms": ms, "causes": causes}, "total": {"ms": 1000, "causes": {"tokens": 1000}}}
+
+    load = ["--base-url", "", *shape(250, output=1), "--max-concurrency", 50, "--disable-tqdm"]
+    with TimedServer() as server:
+        load[1] = server.url
+        server.slow = {"first_token": [told("first_token", 10, prompt=4, queue=6), told("first_token", 30, server=29, queue=1)],
+                       "pause": [told("longest_pause", 5, others_prompts=4.8, wire=0.2), {"total": {"ms": 9, "causes": {}}}],
+                       "total": [told("first_token", 1, queue=1)]}
+        run = bench("serve", *load, "--json")
+        blame = json.loads(run.stdout)["p99_blame"]
+        assert server.asked == [{"by": by, "n": "2", "minutes": "1"} for by in ("first_token", "pause", "total")]
+        assert blame == {"ttft": {"requests": 2, "ms": 20, "causes": {"server": 14.5, "queue": 3.5, "prompt": 2}},
+                         "itl": {"requests": 1, "ms": 5, "causes": {"others_prompts": 4.8, "wire": 0.2}},
+                         "e2el": {"requests": 1, "ms": 1000, "causes": {"tokens": 1000}}}
+        table = bench("serve", *load).stdout
+        assert "ttft       20.00  server 14.50, queue 3.50, prompt 2.00\n" in table
+        assert "itl         5.00  others_prompts 4.80\n" in table  # less than a twentieth is no line's
+        server.slow = None
+        assert "p99_blame" not in json.loads(bench("serve", *load, "--json").stdout)  # of a server that tells nothing
 
 
 def test_model_prints_one_json_line():
@@ -378,6 +404,7 @@ def test_a_trace_is_scheduled_in_virtual_time(tmp_path):
     slower["decode"] = [[n, before, ms * 100] for n, before, ms in slower["decode"]]
     steps.write_text(json.dumps(slower))
     assert json.loads(bench("schedule", trace, "--steps", steps, "--json").stdout)["mean_itl_ms"] > 10 * figures["mean_itl_ms"]
+    assert figures["p99_ttft_ms"] <= figures["max_ttft_ms"] <= figures["max_e2el_ms"]
     assert "time to first token" in bench("schedule", trace, "--steps", steps).stdout
     goals = ("--goodput", "ttft:60000", "--goodput", "itl:0.0001")
     counted = json.loads(bench("schedule", trace, "--steps", steps, "--json", "--slo-ttft", "60000", "--slo-itl", "50", *goals).stdout)

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, urlsplit
 
 FIRST, GAP = 0.15, 0.03  # seconds to the first token, and between tokens
 
@@ -24,6 +25,7 @@ class TimedServer(ThreadingHTTPServer):
         self.style, self.faults = set(style), set(faults)
         self.bodies, self.paths, self.received, self.sent = [], [], [], []
         self.lock, self.running, self.most, self.arrivals = threading.Lock(), 0, 0, []
+        self.slow, self.asked = None, []  # what /debug/slow tells, by its `by`; its queries
 
     @property
     def url(self):
@@ -56,6 +58,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
+        url = urlsplit(self.path)
+        if self.server.slow and url.path == "/debug/slow":
+            query = dict(parse_qsl(url.query))
+            self.server.asked.append(query)
+            return self.answer(200, {"requests": self.server.slow[query["by"]]})
         self.answer(200, {"object": "list", "data": [{"id": "timed", "object": "model"}]})
 
     def do_POST(self):

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 
 #include "server/schedule/admit.h"
 #include "server/schedule/order.h"
 #include "server/schedule/pace.h"
+#include "server/schedule/prefix.h"
 #include "server/schedule/turns.h"
 #include "tests/server/schedule/requests.h"
 
@@ -19,6 +21,7 @@ class Order : public testing::Test {
     auto s = std::make_shared<Sequence>();
     s->request.prompt.resize(static_cast<std::size_t>(size));
     s->request.client = client;
+    s->tokens = s->request.prompt;
     s->asked = size;
     s->arrival = ++arrivals;
     arrive(state, *s);
@@ -67,6 +70,73 @@ TEST_F(Order, NobodyWaitsForEver) {
   EXPECT_GT(state.work[0].read, 6 * 1000);
 }
 
+// Nor where answers take the time: what is generated counts, too.
+TEST_F(Order, WhatIsGeneratedMakesOlder) {
+  const auto longest = come(100), stream = come(1);
+  read(1);
+  for (int token = 0; token < 400; ++token) {
+    const auto next = come(1);
+    ASSERT_TRUE(goes_before(state, *next, *longest)) << token;
+    state.waiting.pop_back();
+    count_tokens(state, *stream, 0, 1);
+  }
+  EXPECT_TRUE(goes_before(state, *longest, *come(1)));
+}
+
+// Whose streams run is held back by nobody, and has nothing to claim later.
+TEST_F(Order, StreamsAreNoClaim) {
+  const auto stream = come(1, 2);
+  read(1);
+  stream->tokens.resize(2);  // its prompt and a token
+  state.running.push_back(stream);
+  for (int i = 0; i < 100; ++i) come(100, 1), read(100);
+  for (int i = 0; i < 50; ++i) come(100, 2);
+  const auto next = come(100, 1);
+  for (int i = 0; i < 2; ++i) read(100);
+  EXPECT_EQ(next->posted, 100);
+}
+
+// What others have computed counts as read before there is a slot, too; looking it up holds nothing.
+TEST(Slots, WhatIsCachedCountsAsReadBeforeThereIsASlot) {
+  RunnerLimits limits = test::small_limits();
+  limits.page_size = 4, limits.pages = 24;
+  SchedulerState state(limits, {.max_sequences = 1});
+  std::vector<std::shared_ptr<Sequence>> all;
+  const auto come = [&](int32_t size, int32_t first) {
+    GenerateRequest request;
+    for (int32_t i = 0; i < size; ++i) request.prompt.push_back(first + i);
+    all.push_back(make_sequence(std::move(request), {}, {}));
+    all.back()->arrival = all.size();
+    arrive(state, *all.back());
+    state.waiting.push_back(all.back());
+    return all.back();
+  };
+  const auto compute = [&](const Sequence& s, int32_t count) {
+    for (int32_t i = 0, parent = PageAllocator::kNoPage; i < count; ++i) {
+      const int32_t page = state.pages.take();
+      state.pages.publish(page, parent, page_contents(s.scope, s.tokens, i, limits.page_size));
+      parent = page;
+    }
+  };
+  const auto medium = come(12, 100), cached = come(30, 0), other = come(40, 200);
+  compute(*cached, 6);
+  const auto before = state.pages.counts();
+  look_ahead(state);
+  EXPECT_EQ((std::array{medium->found, cached->found, other->found}), (std::array{0, 24, 0}));
+  EXPECT_EQ(state.pages.counts().holders, before.holders);
+  EXPECT_EQ(state.pages.counts().held, before.held);
+  EXPECT_TRUE(goes_before(state, *cached, *medium));
+  // It is looked up again, seldom.
+  compute(*other, 9);
+  look_ahead(state);
+  EXPECT_EQ(other->found, 0);
+  state.counts.steps += 100;
+  look_ahead(state);
+  EXPECT_EQ(other->found, 36);
+  give_slots(state);
+  EXPECT_EQ(state.running, std::vector{other});  // 4 are left of it, 6 of the one that came before
+}
+
 // Who cannot be in time any more goes behind those who can, but not for ever.
 TEST(Slots, OneOfSixteenGoesToWhoIsLate) {
   SchedulerState state(test::small_limits(), {.max_sequences = 1, .slo_ttft = 1});
@@ -86,11 +156,12 @@ TEST(Slots, OneOfSixteenGoesToWhoIsLate) {
     come({});
     give_slots(state);
     ASSERT_EQ(state.running.size(), 1u);
+    count_tokens(state, *state.running[0], 3, 0);
     if (turns.size() < late.size() && state.running[0] == late[turns.size()]) turns.push_back(slot);
     state.free_slots.push_back(state.running[0]->slot);
     state.running.clear();
   }
-  EXPECT_EQ(turns, (std::vector{16, 32}));
+  EXPECT_EQ(turns, (std::vector{1, 17}));
 }
 
 TEST(Slots, AsManyStreamsAsStepsHaveTimeFor) {
