@@ -3,8 +3,8 @@
 // Order: logit_bias and penalties change the logits; log-probabilities are those of the changed logits;
 // temperature; top_k, top_p, min_p keep a set; Gumbel-max picks from it: argmax of logit / temperature +
 // g(token), where g depends on (seed, position, token) only (arXiv:1611.01144). So the pick is exact, and
-// independent of batch, rank and engine. Where a logit is NaN or
-// infinity, or all are -infinity, token is -1 and log-probabilities are NaN.
+// independent of batch, rank and engine. Where a logit is NaN or infinity,
+// or all are -infinity, token is -1 and log-probabilities are NaN.
 #pragma once
 
 #include <cstdint>

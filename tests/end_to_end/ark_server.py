@@ -23,8 +23,6 @@ FIXTURES = Path(os.environ.get("ARK_FIXTURES", ROOT.parent / "shared" / "fixture
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 SMOLLM2 = CACHE / "ark" / "smollm2-135m-instruct" / "smollm2.onnx"
 TINY = FIXTURES / "llama-optimum"  # 512 tokens of vocabulary, a context of 128, a chat template
-# There a test fails without what .ci/run installs, and is not left out.
-IN_CI = bool(os.environ.get("CI"))
 FULL = bool(os.environ.get("ARK_FULL"))
 START_SECONDS = 120
 MEBIBYTE = 1 << 20

