@@ -5,9 +5,9 @@
 
 namespace ark::cuda {
 
-// Ascending with the logit; NaN lowest, as -infinity: neither is ever kept.
+// Ascending with the logit; NaN highest, so that the best of a row tells of it.
 ARK_DEVICE u32 order_of(float logit) {
-  if (is_nan(logit)) return 0;
+  if (is_nan(logit)) return ~0u;
   const u32 bits = dev::as_u32(logit == 0.0f ? 0.0f : logit);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
@@ -67,16 +67,16 @@ struct LogitQuarters {
   }
 };
 
-// The best token's key; order 0: all are NaN. What a thread fetches at once is first looked at as a whole, and once
-// more where it had the largest. Of the quarters at the borders a thread takes one number.
+// The best token's key, that of NaN if there is one; 0: of no tokens. What a thread fetches at once is first looked at
+// as a whole, and once more where it had the largest. Of the quarters at the borders a thread takes one number.
 ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary) {
   constexpr int kAhead = 8;  // quarters in flight
   const LogitQuarters row(logits, vocabulary);
   const i32 thread = dev::thread_id(), end = row.count - 1;
   const i32 border_token = row.token(thread < 4 ? 0 : end) + thread % 4;
-  float border = nan();
+  u64 at_border = 0;
   if (thread < 8 && border_token >= 0 && border_token < vocabulary)
-    border = dev::ld_global(logits + border_token);
+    at_border = key_of(dev::ld_global(logits + border_token), border_token);
   u32 best = 0;
   i32 best_first = end, token = 0;
   bool looks = false;
@@ -89,7 +89,7 @@ ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary) {
     dev::f32x4 ahead[kAhead];
     ARK_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      ahead[i] = {nan(), nan(), nan(), nan()};
+      ahead[i] = {-infinity(), -infinity(), -infinity(), -infinity()};
       if (first + i * kConsumers < end) ahead[i] = row.whole(first + i * kConsumers);
     }
     if (looks) {
@@ -103,19 +103,22 @@ ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary) {
       }
       break;
     }
-    float top = nan();
+    float top = -infinity();
+    bool has_nan = false;  // which max() passes over
     ARK_UNROLL
-    for (int i = 0; i < kAhead; ++i)
-      top = dev::max(top, dev::max(dev::max(ahead[i].x, ahead[i].y), dev::max(ahead[i].z, ahead[i].w)));
-    const u32 order = order_of(top);
+    for (int i = 0; i < kAhead; ++i) {
+      const dev::f32x4 v = ahead[i];
+      top = dev::max(top, dev::max(dev::max(v.x, v.y), dev::max(v.z, v.w)));
+      has_nan |= is_nan(v.x) | is_nan(v.y) | is_nan(v.z) | is_nan(v.w);
+    }
+    const u32 order = has_nan ? ~0u : order_of(top);
     if (order > best) best = order, best_first = first;
   }
   const u64 key = best == 0 ? 0 : static_cast<u64>(best) << 32 | ~static_cast<u32>(token);
-  const u64 at_border = is_nan(border) ? 0 : key_of(border, border_token);
   return largest_of(scratch, at_border > key ? at_border : key);
 }
 
-// The best of the tokens with keys below `bound`.
+// The best of the tokens with keys below `bound`, of a row without NaN.
 ARK_APART u64 best_key_below(u8* scratch, const float* logits, i32 vocabulary, u64 bound) {
   constexpr int kAhead = 4;  // quarters in flight
   // A token's order + 1, 0: none yet. Of equal tokens the first one stays: a thread sees them in order.

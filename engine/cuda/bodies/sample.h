@@ -210,7 +210,6 @@ struct Sample : Quiet {
                                   : noise.words[3];
         if (t >= vocabulary) break;
         const float logit = dev::ld_global(logits + t);
-        if (is_nan(logit)) continue;
         // gumbel(bits) is at most this: most tokens need no logarithm.
         const double base = logit * scale;
         const double bound = (dev::leading_zeros(~bits) + 1) * 0.6931471805599453;
@@ -239,11 +238,13 @@ struct Sample : Quiet {
 
   // ---- what is reported
 
+  // NaN if a logit is, or is infinity.
   ARK_DEVICE double log_sum_exp() const {
     const u64 best = best_key(call.b.scratch, logits, vocabulary);
     if (best >> 32 == 0) return -from_bits(0x7ff0000000000000ull);
     const double top = dev::ld_global(logits + token_of(best));
     if (top == -from_bits(0x7ff0000000000000ull)) return top;
+    if (!(top < from_bits(0x7ff0000000000000ull))) return from_bits(0x7ff8000000000000ull);
     double sum = 0;
     for_logits([&](i32, float logit) {
       if (logit > -infinity()) sum += exp_f64(logit - top);
@@ -259,11 +260,13 @@ struct Sample : Quiet {
     i32 count = dev::min(dev::min(row.top, kMaxTop), vocabulary);
     if (count < 0) count = 0;
     const double total = wants || count > 0 ? log_sum_exp() : 0.0;
+    const bool has_none = total != total;  // no order, no probabilities
+    if (has_none) count = 0;
     const auto logprob = [&](i32 t) { return static_cast<float>(dev::ld_global(logits + t) - total); };
     const i32 of = row.target >= 0 ? row.target : token;
     if (call.b.thread == 0) {
       to->token = token;
-      to->logprob = wants && of >= 0 && of < vocabulary ? logprob(of) : 0.0f;
+      to->logprob = has_none ? nan() : wants && of >= 0 && of < vocabulary ? logprob(of) : 0.0f;
       to->top_count = count;
       to->has_logits = (row.flags & kWantLogits) != 0;
     }

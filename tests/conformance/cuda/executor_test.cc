@@ -310,6 +310,31 @@ TEST_F(DeviceExecutor, SamplesAsTheCpuDoes) {
   }
 }
 
+// A bias makes one logit NaN or infinite, wherever it stands in the row.
+TEST_F(DeviceExecutor, OneLogitThatIsNotFiniteEndsThePick) {
+  const DecoderModel model = gpt2_or_llama(false);
+  const auto runner = make_runner(model, device(2));
+  Sequence s{.slot = 1, .tokens = random_tokens(5, 7)};
+  int32_t next_page = 0;
+  for (const float bad : {NAN, INFINITY, -INFINITY})
+    for (const int32_t at : {0, 1, 50, 99, 100})
+      for (const float temperature : {0.f, 0.9f}) {
+        StepDescriptor step;
+        if (s.cached == 5) s.cached = 4;
+        add_chunk(step, s, 5 - s.cached, 4, next_page, true, kWantToken | kWantLogprob,
+                  {.temperature = temperature, .top_k = 40});
+        step.rows[0].top = 3;
+        step.bias = {{at, bad}};
+        step.rows[0].bias_count = 1;
+        runner->post(step);
+        const RowResult row = wait_for(*runner).rows[0];
+        const bool is_mask = bad == -INFINITY;
+        EXPECT_EQ(row.token == -1, !is_mask) << bad << " at " << at;
+        EXPECT_EQ(std::isnan(row.logprob), !is_mask) << bad << " at " << at;
+        EXPECT_EQ(row.top.size(), is_mask ? 3u : 0u) << bad << " at " << at;
+      }
+}
+
 TEST_F(DeviceExecutor, CopiesPagesBeforeTheStep) {
   const auto runner = make_runner(gpt2_or_llama(false), device(2));
   const auto prompt = random_tokens(8, 8);
