@@ -344,7 +344,8 @@ LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options
     log.fact("kept", "its weights are not: they are made anew");
     return load_in(group, options, disk, false, log);
   }
-  const Fingerprint& fingerprint = job->model.fingerprint;
+  Fingerprint& fingerprint = job->model.fingerprint;
+  fingerprint.source = source_of(options.model, job->model.files);
   const std::string identity =
       options.is_supervised || options.wants_identity ? fingerprint.programs + fingerprint.weights : "";
   auto held = std::make_shared<Kept>();
