@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <new>
 
 #include "base/error.h"
 #include "base/log_writer.h"
@@ -98,8 +99,12 @@ std::string log_text(LogLevel level, std::string_view message, const LogFields& 
 }
 
 void log_line(LogLevel level, std::string_view message, const LogFields& fields) {
-  if (level >= least_level.load(std::memory_order_relaxed))
+  if (level < least_level.load(std::memory_order_relaxed)) return;
+  try {
     LogWriter::instance().put(log_text(level, message, fields));
+  } catch (const std::bad_alloc&) {
+    LogWriter::instance().drop();
+  }
 }
 
 }  // namespace ark

@@ -19,7 +19,8 @@ using LogFields = std::vector<std::pair<std::string_view, LogValue>>;
 void set_log_format(bool json);
 bool is_json_log();
 void set_log_level(LogLevel least);
-// One line; control characters are escaped. Any thread; never waits (base/log_writer.h).
+// One line; control characters are escaped. Any thread; never waits (base/log_writer.h). Without memory it is dropped
+// and counted.
 void log_line(LogLevel level, std::string_view message, const LogFields& fields = {});
 
 // The same line without its end, for what is not written to standard error.

@@ -55,9 +55,16 @@ void LogWriter::put(std::string line, bool is_last) {
     ++untold_;
     return;
   }
-  bytes_ += line.size();
+  const std::size_t bytes = line.size();
   lines_.push_back(std::move(line));
+  bytes_ += bytes;
   wake_.notify_one();
+}
+
+void LogWriter::drop() {
+  std::lock_guard lock(mutex_);
+  ++dropped_;
+  ++untold_;
 }
 
 bool LogWriter::flush(std::chrono::milliseconds patience) {

@@ -18,6 +18,7 @@ class LogWriter {
 
   // Never waits. Where the queue is full the line is dropped and counted; `is_last`: it is taken all the same.
   void put(std::string line, bool is_last = false);
+  void drop();  // counts a line that could not be put
   // Whether all lines were written (or could not be) within `patience`.
   bool flush(std::chrono::milliseconds patience);
   int64_t dropped() const;

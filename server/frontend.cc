@@ -117,10 +117,12 @@ std::string Frontend::local_url() const {
 void Frontend::reload() {
   try {
     server_.replace(keys_of(options_), tls_of(options_));
-    log_line(LogLevel::kInfo, "keys and certificate are read again");
-  } catch (const Error& e) {
-    log_line(LogLevel::kError, "keys and certificate stay as they were", {{"why", std::string(e.what())}});
+  } catch (const std::exception&) {  // of memory, too: the next signal may find some
+    log_line(LogLevel::kError, "keys and certificate stay as they were",
+             {{"why", std::string(current_error().what())}});
+    return;
   }
+  log_line(LogLevel::kInfo, "keys and certificate are read again");
 }
 
 void Frontend::start_draining() {

@@ -63,6 +63,9 @@ void refuse_what_ark_has_not(const Fields& fields) {
                 "tool_choice \"none\", or render them by /apply-template and read the calls from the text");
   if (fields.find("audio")) fields.fail("audio", "is not supported: the model makes text");
   fields.refuse("suffix", kNoNumber);
+  fields.refuse("prompt", kNoNumber, "is only for /v1/completions; use messages");
+  fields.refuse("add_special_tokens", kNoNumber,
+                "is only for /v1/completions: chat templates write the special tokens");
   fields.refuse("best_of", 1, "is not supported in chat; use n");
   if (fields.boolean("echo").value_or(false)) fields.fail("echo", "is not supported in chat");
 }

@@ -239,7 +239,10 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
         "messages", "no_chat_template");
   input.tokens = text.tokens;
   try {
-    const auto render = [&](const text::ChatInput& some) { return text.template_for(some).render(some); };
+    text::Rendering within;
+    const auto render = [&](const text::ChatInput& some) {
+      return text.template_for(some).render(some, within);
+    };
     std::string chat = render(input);
     LossCheck(fields, input, chat, render).run();
     return goes_on ? up_to_mark(std::move(chat)) : chat;

@@ -273,6 +273,7 @@ http::Response print_all(Service& service, http::Request&) {
   series(out, "ark_records_dropped_total", "", static_cast<double>(service.dropped_records()));
   service.metrics().print(out);
   print_models(service, out, false);
+  print_models(service, out, true);  // dashboards for vLLM ask here
   return response;
 }
 
@@ -303,13 +304,13 @@ std::vector<Endpoint> metrics() {
   return {{.method = "GET",
            .path = "/metrics",
            .id = "metrics",
-           .summary = "Prometheus metrics.",
+           .summary = "Prometheus metrics; those of the models also by vLLM's names.",
            .handle = print_all,
            .is_probe = true},
           {.method = "GET",
            .path = "/metrics/vllm",
            .id = "metricsByVllm",
-           .summary = "Those of the models by vLLM's names, for its dashboards.",
+           .summary = "Of these only those by vLLM's names.",
            .handle = print_by_vllm,
            .is_probe = true}};
 }

@@ -139,39 +139,114 @@ void read_guess(const Fields& fields, const Model& model, schedule::GenerateRequ
 // another question. Null, false and empty values ask for nothing.
 constexpr const char* kUnsupported[] = {
     // what the text may be
-    "allowed_token_ids", "bad_words", "bad_words_ids", "begin_suppress_tokens", "ebnf", "force_words_ids",
-    "forced_eos_token_id", "format", "functions", "grammar", "guided_choice", "guided_grammar", "guided_json",
-    "guided_regex", "json_schema", "logits_processors", "custom_logit_processor", "regex", "sequence_bias",
-    "stop_regex", "structural_tag", "structured_outputs", "suppress_tokens", "watermark",
+    "allowed_token_ids", "bad_words", "bad_words_ids", "banned_strings", "begin_suppress_tokens", "ebnf",
+    "force_words_ids", "forced_eos_token_id", "format", "functions", "grammar", "grammar_string",
+    "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_mode", "json_schema",
+    "logits_processors", "custom_logit_processor", "regex", "sequence_bias", "stop_regex", "structural_tag",
+    "structured_outputs", "suppress_tokens", "watermark",
     // how long it may be
-    "exponential_decay_length_penalty",
+    "exponential_decay_length_penalty", "max_time", "max_tokens_second",
     // what the model reads
-    "context", "documents", "image_data", "images", "negative_prompt", "prompt_embeds", "reasoning_effort",
-    "system", "template", "thinking", "truncate_prompt_tokens", "web_search_options",
+    "character", "context", "conversation", "documents", "guideline", "image_data", "images", "input",
+    "input_embeds", "input_extra", "input_ids", "input_prefix", "input_suffix", "inputs",
+    "instruction_template", "instruction_template_str", "instructions", "memory", "multimodal_data",
+    "negative_prompt", "plugins", "previous_response_id", "prompt_embeds", "prompt_mode",
+    "prompt_truncate_len", "raw", "safe_prompt", "session_params", "system", "system_prompt", "template",
+    "truncate", "truncate_prompt_tokens", "web_search_options",
+    // how much it thinks
+    "max_thinking_tokens", "reasoning", "reasoning_budget", "reasoning_budget_tokens", "reasoning_effort",
+    "thinking", "thinking_budget", "thinking_budget_tokens", "thinking_token_budget", "verbosity",
     // which weights
-    "adapter", "adapter_id", "lora", "lora_path", "lora_request",
+    "adapter", "adapter_id", "adapters", "lora", "lora_adapter", "lora_path", "lora_request",
     // how it is searched or sampled
-    "early_stopping", "mirostat_eta", "mirostat_tau", "prompt_logprobs", "samplers", "use_beam_search",
+    "beam_search", "dynamic_temperature", "early_stopping", "mirostat_eta", "mirostat_lr", "mirostat_target",
+    "mirostat_tau", "sampler_order", "sampler_priority", "samplers", "temperature_last", "token_healing",
+    "use_beam_search",
+    // what is told of it
+    "decoder_input_details", "details", "logprob_token_ids", "post_sampling_probs", "prompt_logprobs",
+    "response_fields", "return_hidden_states", "return_logprob", "return_tokens_as_token_ids",
+    "token_ids_logprob",
     // several of these
-    "kv_transfer_params", "options", "vllm_xargs"};
+    "custom_params", "kv_transfer_params", "options", "parameters", "preset", "sampling_params",
+    "vllm_xargs"};
 // Those of which a number, too, asks for nothing: -1, 0 and 1. (repeat_last_n and xtc_threshold do without the others.)
 constexpr const char* kOffAtMinusOne[] = {"top_n_sigma"};
 constexpr const char* kOffAtZero[] = {
-    "diversity_penalty",    "dry_multiplier", "dynatemp_range", "epsilon_cutoff",
-    "eta_cutoff",           "min_length",     "mirostat",       "mirostat_mode",
-    "no_repeat_ngram_size", "nsigma",         "penalty_alpha",  "quadratic_sampling",
-    "smoothing_factor",     "top_a",          "xtc_probability"};
-constexpr const char* kOffAtOne[] = {"beam_width",     "cfg_scale",      "encoder_repetition_penalty",
-                                     "guidance_scale", "length_penalty", "num_beams",
-                                     "tfs_z",          "typical",        "typical_p"};
+    "diversity_penalty", "dry_multiplier", "dynatemp_range",   "epsilon_cutoff",
+    "eta_cutoff",        "min_keep",       "min_length",       "mirostat",
+    "mirostat_mode",     "n_indent",       "nsigma",           "no_repeat_ngram_size",
+    "penalty_alpha",     "skew",           "smoothing_factor", "quadratic_sampling",
+    "t_max_predict_ms",  "top_a",          "xtc_probability"};
+constexpr const char* kOffAtOne[] = {"beam_width",
+                                     "cfg_scale",
+                                     "encoder_repetition_penalty",
+                                     "guidance_scale",
+                                     "length_penalty",
+                                     "num_beams",
+                                     "tfs",
+                                     "tfs_z",
+                                     "typ_p",
+                                     "typical",
+                                     "typical_p"};
+
+// Other servers' names for what ark has. Beside ours, with the same value, they do no harm: some clients send both.
+struct OtherName {
+  const char *name, *ours;
+  double neutral = kNoNumber;  // asks for nothing
+};
+constexpr OtherName kOtherNames[] = {{"max_length", "max_tokens"},
+                                     {"max_new_tokens", "max_tokens"},
+                                     {"max_output_tokens", "max_tokens"},
+                                     {"n_predict", "max_tokens"},
+                                     {"num_predict", "max_tokens"},
+                                     {"min_new_tokens", "min_tokens", 0},
+                                     {"stop_sequence", "stop"},
+                                     {"stop_sequences", "stop"},
+                                     {"stop_strings", "stop"},
+                                     {"stop_words", "stop"},
+                                     {"stopping_strings", "stop"},
+                                     {"custom_stopping_strings", "stop"},
+                                     {"no_stop_trim", "include_stop_str_in_output"},
+                                     {"ban_eos_token", "ignore_eos"},
+                                     {"bypass_eos", "ignore_eos"},
+                                     {"banned_tokens", "logit_bias"},
+                                     {"custom_token_bans", "logit_bias"},
+                                     {"rep_pen", "repetition_penalty", 1},
+                                     {"repeat_penalty", "repetition_penalty", 1},
+                                     {"random_seed", "seed"},
+                                     {"sampler_seed", "seed", -1},
+                                     {"n_cmpl", "n", 1},
+                                     {"num_return_sequences", "n", 1},
+                                     {"n_probs", "logprobs", 0},
+                                     {"top_logprobs_num", "logprobs", 0},
+                                     {"top_n_tokens", "logprobs", 0},
+                                     {"return_full_text", "echo"},
+                                     {"return_tokens", "return_token_ids"}};
+
+void refuse_other_names(const Fields& fields) {
+  for (const OtherName& other : kOtherNames) {
+    const Json *value = fields.find(other.name), *own = fields.find(other.ours);
+    if (value && !(own && *own == *value))
+      fields.refuse(other.name, other.neutral, std::string("is not supported; use ") + other.ours);
+  }
+}
+
+// Of these false, too, asks for something.
+void refuse_switches(const Fields& fields) {
+  for (const char* name : {"enable_thinking", "think"})
+    if (fields.find(name))
+      fields.fail(name, "is not supported; chats take what their template knows in chat_template_kwargs");
+  if (const auto samples = fields.boolean("do_sample");
+      samples && *samples != (fields.get(kTemperature).value_or(kTemperature.standard) > 0))
+    fields.fail("do_sample", "is not supported; use temperature, where 0 takes the most probable token");
+}
 
 void refuse_unsupported(const Fields& fields) {
   const auto refuse = [&](const auto& names, double neutral) {
     for (const char* name : names) fields.refuse(name, neutral);
   };
-  for (const char* name : {"max_length", "max_new_tokens", "n_predict"})
-    fields.refuse(name, kNoNumber, "is not supported; use max_tokens");
-  fields.refuse("repeat_penalty", 1, "is not supported; use repetition_penalty");
+  refuse_other_names(fields);
+  refuse_switches(fields);
   refuse(kUnsupported, kNoNumber);
   refuse(kOffAtMinusOne, -1);
   refuse(kOffAtZero, 0);

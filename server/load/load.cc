@@ -7,6 +7,7 @@
 
 #include "base/energy.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "dma/bootstrap.h"
 #include "dma/launch.h"
 #include "dma/mpi/meet.h"
@@ -106,12 +107,20 @@ class TextLoad {
   std::future<Loaded> loading_;
 };
 
-// A tokenizer may know more tokens than the model, and fewer; but not only others.
-void check_ids(const text::ModelText& text, int32_t vocabulary) {
-  if (!text.tokenizer || text.tokenizer->lowest_id() < vocabulary) return;
-  throw Error(Code::kBadModel, "tokenizer.json: its lowest token id is " +
-                                   std::to_string(text.tokenizer->lowest_id()) + ", the model has only " +
-                                   std::to_string(vocabulary) + " tokens: it is another model's");
+// What requests may call the model; the first one stands in answers.
+std::vector<std::string> names_of(const ServeOptions& options, const ModelFile& file) {
+  std::vector<std::string> names = options.served_model_names;
+  std::erase(names, "");
+  return names.empty() ? std::vector{file.name} : names;
+}
+
+// Names stand in answers, metrics and what people look at on terminals.
+void check_name(const std::string& name) {
+  for (std::string_view rest = name; !rest.empty(); rest.remove_prefix(utf8_length(rest)))
+    if (utf8_length(rest) == 0 || control_at(rest))
+      throw Error(Code::kUsage, "the name " + escaped(name) +
+                                    " holds what is no text or controls terminals; give another "
+                                    "--served-model-name");
 }
 
 // Throws Error(kUnavailable) where there is nothing to read.
@@ -137,6 +146,13 @@ schedule::EconomyOptions economy_of(const ServeOptions& options) {
 
 }  // namespace
 
+void check_ids(const text::ModelText& text, int64_t vocabulary) {
+  if (!text.tokenizer || text.tokenizer->lowest_id() < vocabulary) return;
+  throw Error(Code::kBadModel, "tokenizer.json: its lowest token id is " +
+                                   std::to_string(text.tokenizer->lowest_id()) + ", the model has only " +
+                                   std::to_string(vocabulary) + " tokens: it is another model's");
+}
+
 LoadOptions load_options(const ServeOptions& options) {
   const ModelFile file = find_model(options.model, options.variant);
   return load_options(options, file, config_length(text::configured_length(file.text_folder, file.onnx)));
@@ -154,6 +170,7 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   if (!options.draft_model.empty() && !options.speculate)
     throw Error(Code::kUsage, "--draft-model: nothing is drafted with --speculate off");
   const ModelFile file = find_model(options.model, options.variant);
+  for (const std::string& name : names_of(options, file)) check_name(name);
   const int32_t length = config_length(text::configured_length(file.text_folder, file.onnx));
   TextLoad loading(file, log);
   check_neighbours(options);
@@ -176,9 +193,8 @@ ServedModel load_model(const ServeOptions& options, StageLog& log) {
   if (!options.draft_model.empty())
     model.draft_runner =
         load_draft_runner(options.draft_model, options.draft_weights, options, model.runner->limits(), log);
-  model.aliases = options.served_model_names;
-  std::erase(model.aliases, "");
-  model.name = model.aliases.empty() ? file.name : model.aliases[0];
+  model.aliases = names_of(options, file);
+  model.name = model.aliases[0];
   std::erase(model.aliases, model.name);
   model.end_ids = text->eos_ids;
   model.text = text;

@@ -9,6 +9,7 @@
 #include "server/load/stage_log.h"
 #include "server/model.h"
 #include "server/schedule/state.h"
+#include "server/text/model_text.h"
 
 namespace ark {
 
@@ -16,6 +17,9 @@ namespace ark {
 LoadOptions load_options(const ServeOptions& options);
 // What of these concerns the scheduler.
 schedule::SchedulerOptions scheduling(const ServeOptions& options);
+
+// A tokenizer may know more tokens than the model, and fewer; but not only others. Throws Error(kBadModel).
+void check_ids(const text::ModelText& text, int64_t vocabulary);
 
 // Import -> recognise -> compile -> runner, and the tokenizer, template and ids beside the file. Throws
 // Error.

@@ -38,13 +38,17 @@ void check_fits(int64_t need, const std::string& what, const std::string& advice
                                       " of memory that machine, control group and limits leave" + advice);
 }
 
-// One token through the whole path: faults show now and not at the first request.
-void warm(StepRunner& runner) {
+// A prompt of so many tokens (as far as limits allow) through the whole path: faults show now and not at the first
+// request.
+void warm(StepRunner& runner, int32_t tokens = 1) {
+  const RunnerLimits& limits = runner.limits();
+  tokens = std::min({tokens, limits.max_tokens, limits.max_length, limits.page_size});
   StepDescriptor step;
-  step.tokens = {0};
-  step.sequences = {{0, 0, 1, 0}};
+  step.tokens.resize(static_cast<std::size_t>(tokens));
+  step.sequences = {{0, 0, tokens, 0}};
   step.page_deltas = {{0, 0, 0}};
   step.rows.resize(1);
+  step.rows[0].token = tokens - 1;
   runner.post(step);
   for (int i = 0; i < 600; ++i)
     if (const auto result = runner.poll(std::chrono::milliseconds(100))) {
@@ -77,7 +81,7 @@ LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::stri
   int64_t weights = 0;
   for (const Value& value : graph.values)
     if (value.constant) weights += bytes_of(value.dtype, value.constant->size());
-  check_fits(weights, "weights of " + mebibytes(weights), "");
+  check_fits(weights, "weights of " + mebibytes(weights), "; give it more, or a model of smaller types");
   PlainRunnerOptions plain;
   plain.max_slots = options.max_sequences;
   plain.max_length = sequence_length(options, signature->max_positions);
@@ -85,6 +89,13 @@ LoadedRunner load_plain(Graph graph, const LoadOptions& options, const std::stri
   plain.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : 512;
   auto model = std::make_shared<PlainModel>(std::move(graph), *signature, plain);
   log.done("load", std::to_string(model->graph.nodes.size()) + " nodes");
+  try {
+    warm(model->runner, 2);       // a single row broadcasts where several do not
+  } catch (const Error& error) {  // no request would fare better
+    if (error.code() != Code::kInvalidArgument) throw;
+    throw Error(Code::kBadModel, "the model cannot run a prompt: " + std::string(error.what()));
+  }
+  log.done("warm");
   return {std::shared_ptr<StepRunner>(model, &model->runner),
           {},
           false,
@@ -325,7 +336,8 @@ LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options
     log.fact("kept", "its weights are not: they are made anew");
     return load_in(group, options, disk, false, log);
   }
-  const Fingerprint& fingerprint = job->model.fingerprint;
+  Fingerprint& fingerprint = job->model.fingerprint;
+  fingerprint.source = source_of(options.model, job->model.files);
   const std::string identity =
       options.is_supervised || options.wants_identity ? fingerprint.programs + fingerprint.weights : "";
   auto held = std::make_shared<Kept>();

@@ -11,6 +11,7 @@
 #include "base/sha256.h"
 #include "dma/blob.h"
 #include "dma/launch.h"
+#include "dma/transports.h"
 #include "engine/cuda/driver.h"
 #include "engine/plan_file.h"
 #include "importer/decoder.h"
@@ -117,6 +118,7 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
     }
     throw;
   }
+  own.fingerprint.source = source_of(model, own.files);
   agree_on_model(*bootstrap, own.fingerprint, "", dma::Deadline::after(kJoinTime));
   RaggedOptions options = ragged_options(terms, terms.on_gpu ? gpu : nullptr);
   if (writer)
@@ -125,6 +127,22 @@ void run_rank(const dma::Environment& environment, const std::filesystem::path& 
       writer->start();
     };
   serve_rank(std::move(own.compiled), options, std::move(bootstrap));
+}
+
+std::string to_blob(const std::string& error, const Fingerprint& own) {
+  dma::BlobWriter blob;
+  for (const std::string* text :
+       {&error, &own.programs, &own.weights, &own.source.place, &own.source.files, &own.source.about})
+    blob.text(*text);
+  return blob.take();
+}
+
+// In what two ranks differ, or "".
+std::string difference(const Fingerprint& a, const Fingerprint& b) {
+  if (a.programs != b.programs) return "a graph other than";
+  if (a.weights != b.weights) return "weights other than";
+  // The samples of weights show not every change.
+  return a.source.place == b.source.place && a.source.files != b.source.files ? "another file than" : "";
 }
 
 }  // namespace
@@ -140,24 +158,43 @@ std::string samples_of(const std::vector<ConstantPtr>& constants) {
   return weights.hex();
 }
 
+ModelSource source_of(const std::filesystem::path& model, const std::vector<onnx::SourceFile>& files) {
+  const std::string path = std::filesystem::absolute(model).lexically_normal().string();
+  std::error_code ignored;
+  const std::string mounts = std::filesystem::read_symlink("/proc/self/ns/mnt", ignored).string();
+  ModelSource source{dma::Place::here().machine + " " + mounts + " " + path, "", ""};
+  int64_t bytes = 0;
+  for (const auto& [location, stamp] : files) {
+    bytes += stamp.bytes;
+    source.files += location + " " + std::to_string(stamp.inode) + " " + std::to_string(stamp.bytes) + " " +
+                    std::to_string(stamp.modified) + "\n";
+  }
+  source.about = path + " (" + std::to_string(bytes) + " bytes" +
+                 (files.size() > 1 ? " in " + std::to_string(files.size()) + " files)" : ")");
+  return source;
+}
+
 void agree_on_model(dma::Bootstrap& bootstrap, const Fingerprint& own, const std::string& error,
                     dma::Deadline deadline) {
-  const std::string blob = dma::BlobWriter().text(error).text(own.programs).text(own.weights).take();
-  const std::vector<std::string> blobs = bootstrap.all_gather(blob, deadline);
+  const std::vector<std::string> blobs = bootstrap.all_gather(to_blob(error, own), deadline);
   Fingerprint first;
   for (size_t rank = 0; rank < blobs.size(); ++rank) {
     const std::string name = "rank " + std::to_string(rank);
     dma::BlobReader reader(blobs[rank], name + ": its fingerprint");
     const std::string why(reader.text());
-    const Fingerprint theirs{std::string(reader.text()), std::string(reader.text())};
+    Fingerprint theirs;
+    for (std::string* text : {&theirs.programs, &theirs.weights, &theirs.source.place, &theirs.source.files,
+                              &theirs.source.about})
+      *text = reader.text();
     reader.end();
     if (!why.empty()) throw Error(Code::kUnavailable, name + " cannot load the model: " + escaped(why, 500));
     if (rank == 0) first = theirs;
-    if (theirs == first) continue;
-    const char* what = theirs.programs == first.programs ? "weights" : "a graph";
+    const std::string what = difference(theirs, first);
+    if (what.empty()) continue;
     throw Error(Code::kUnavailable, name + " has loaded " + what +
-                                        " other than rank 0: the model's files have " +
-                                        "changed meanwhile, or differ between the ranks; start again");
+                                        " rank 0: " + escaped(theirs.source.about, 500) + " and " +
+                                        escaped(first.source.about, 500) +
+                                        " have changed meanwhile, or differ between the ranks; start again");
   }
 }
 

@@ -13,6 +13,7 @@
 #include "base/disk_cache.h"
 #include "dma/bootstrap.h"
 #include "dma/launch.h"
+#include "importer/onnx.h"
 #include "server/load/members.h"
 #include "server/load/terms.h"
 
@@ -21,20 +22,28 @@ namespace ark {
 // For all ranks that a launcher has started to come: machines boot, images are fetched.
 inline constexpr std::chrono::minutes kLaunchTime{10};
 
+// What a rank has read its model from.
+struct ModelSource {
+  // Equal for ranks to which a path is one file: the machine, how it is mounted, the path.
+  std::string place;
+  std::string files;  // what tells them from those that replace them: number, size and time of each
+  std::string about;  // path and size, for people
+};
+ModelSource source_of(const std::filesystem::path& model, const std::vector<onnx::SourceFile>& files);
+
 // What tells one model from another. The ranks of a group must agree, or each would compute with its own.
 struct Fingerprint {
   std::string programs;  // SHA-256 of the programs' text
   // SHA-256 over type, dims and samples of every weight's bytes, as they are in the open file.
   std::string weights;
-
-  bool operator==(const Fingerprint&) const = default;
+  ModelSource source = {};
 };
 Fingerprint fingerprint_of(const Compiled& compiled);
 // Fingerprint::weights; nulls are passed over.
 std::string samples_of(const std::vector<ConstantPtr>& constants);
 
 // Collective. `error`: why this rank could not load the model, or empty. Throws Error(kUnavailable) on all ranks,
-// naming the one that has an error, or whose model differs from rank 0's.
+// naming the one that has an error, or whose model differs from rank 0's, and what both have read.
 void agree_on_model(dma::Bootstrap& bootstrap, const Fingerprint& own, const std::string& error,
                     dma::Deadline deadline);
 

@@ -23,33 +23,29 @@ constexpr std::size_t kMaxSource = 1 << 20;  // bytes
 constexpr auto kLook = 10ms;                 // between two looks whether anybody still waits
 constexpr auto kPatience = 30s;
 
-class Turn {
- public:
-  Turn() {
-    std::unique_lock lock(mutex);
-    const auto end = std::chrono::steady_clock::now() + kPatience;
-    while (!changed.wait_for(lock, kLook, [] { return taken < kRendersAtOnce; }))
-      if (StopScope::stopped() || std::chrono::steady_clock::now() > end)
-        throw Error(Code::kUnavailable, "too many chat templates are being rendered; try again later");
-    ++taken;
-  }
-  ~Turn() {
-    {
-      std::lock_guard lock(mutex);
-      --taken;
-    }
-    changed.notify_one();
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  static inline std::mutex mutex;
-  static inline std::condition_variable changed;
-  static inline int taken = 0;
-};
+// Who has a turn.
+std::mutex mutex;
+std::condition_variable changed;
+int taken = 0;
 
 }  // namespace
+
+Rendering::Rendering(Budget budget) : budget_(budget) {
+  std::unique_lock lock(mutex);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!changed.wait_for(lock, kLook, [] { return taken < kRendersAtOnce; }))
+    if (StopScope::stopped() || std::chrono::steady_clock::now() > end)
+      throw Error(Code::kUnavailable, "too many chat templates are being rendered; try again later");
+  ++taken;
+}
+
+Rendering::~Rendering() {
+  {
+    std::lock_guard lock(mutex);
+    --taken;
+  }
+  changed.notify_one();
+}
 
 ChatTemplate::ChatTemplate(std::unique_ptr<const Tree> tree) : tree_(std::move(tree)) {}
 ChatTemplate::~ChatTemplate() = default;
@@ -64,8 +60,8 @@ ChatTemplate ChatTemplate::parse(std::string_view source) {
   return ChatTemplate(std::make_unique<const Tree>(Tree{jinja::parse_template(source)}));
 }
 
-std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time_t> now,
-                                 Budget budget) const {
+std::string ChatTemplate::render(const ChatInput& input, Rendering& within,
+                                 std::optional<std::time_t> now) const {
   Json variables = Json::object();
   variables["messages"] = input.messages;
   variables["tools"] = input.tools;
@@ -74,12 +70,17 @@ std::string ChatTemplate::render(const ChatInput& input, std::optional<std::time
   for (const auto& [name, token] : input.tokens) variables[name] = token;
   if (input.extra.is_object())
     for (const auto& [name, value] : input.extra.items()) variables[name] = value;
-  return render_variables(variables, now, budget);
+  return render_within(variables, now, within.budget());
 }
 
 std::string ChatTemplate::render_variables(const Json& variables, std::optional<std::time_t> now,
                                            Budget budget) const {
-  const Turn turn;
+  Rendering alone(budget);
+  return render_within(variables, now, alone.budget());
+}
+
+std::string ChatTemplate::render_within(const Json& variables, std::optional<std::time_t> now,
+                                        Budget& budget) const {
   jinja::Dict dict;
   try {
     for (const auto& [name, value] : variables.items())

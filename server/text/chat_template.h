@@ -19,6 +19,21 @@ inline constexpr Budget kRenderBudget{20'000'000, std::size_t{256} << 20};
 // In all threads. Together they hold no more than so many budgets' bytes; more would not be done sooner.
 inline constexpr int kRendersAtOnce = 4;
 
+// What a request renders, however often: it waits for one turn, and all within it share one budget.
+class Rendering {
+ public:
+  // Throws Error(kUnavailable) after 30 s without a turn, or where nobody waits for it any more.
+  explicit Rendering(Budget budget = kRenderBudget);
+  ~Rendering();
+  Rendering(const Rendering&) = delete;
+  Rendering& operator=(const Rendering&) = delete;
+
+  Budget& budget() { return budget_; }
+
+ private:
+  Budget budget_;
+};
+
 // A parsed template; const and safe to share between threads.
 class ChatTemplate {
  public:
@@ -29,17 +44,17 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   // kInvalidArgument with the line if the template refuses the input (raise_exception), uses what is not
-  // there, or exceeds its budget or the limits on depth and size; kUnavailable after 30 s without a turn, or where
-  // nobody waits for it any more. `now`: for strftime_now.
-  std::string render(const ChatInput& input, std::optional<std::time_t> now = std::nullopt,
-                     Budget budget = kRenderBudget) const;
-  // With exactly these variables.
+  // there, or exceeds the budget or the limits on depth and size. `now`: for strftime_now.
+  std::string render(const ChatInput& input, Rendering& within,
+                     std::optional<std::time_t> now = std::nullopt) const;
+  // With exactly these variables, alone.
   std::string render_variables(const Json& variables, std::optional<std::time_t> now = std::nullopt,
                                Budget budget = kRenderBudget) const;
 
  private:
   struct Tree;
   explicit ChatTemplate(std::unique_ptr<const Tree> tree);
+  std::string render_within(const Json& variables, std::optional<std::time_t> now, Budget& budget) const;
   std::unique_ptr<const Tree> tree_;
 };
 

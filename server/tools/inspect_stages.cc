@@ -7,6 +7,7 @@
 #include "server/load/load.h"
 #include "server/load/model_kind.h"
 #include "server/load/terms.h"
+#include "server/text/model_text.h"
 
 namespace ark {
 namespace {
@@ -282,12 +283,32 @@ void refuse_missing_kernels(const Graph& graph) {
   }
 }
 
+// What is not compiled shows only when it runs whether its sizes fit.
+void run_a_prompt(Inspection& inspection) {
+  LoadOptions options = inspection.load();
+  options.plain = options.is_alone = true;
+  StageLog log([](const std::string&) {});
+  load_runner(options, log);
+}
+
+// What lies beside a model that generates, as those read it that serve it.
+void check_text(Inspection& inspection, int64_t vocabulary) {
+  check_ids(text::load_model_text(inspection.text_folder(), inspection.file()), vocabulary);
+}
+
 std::string how_it_runs(Inspection& inspection) {
   if (inspection.is_decoder()) {
     const Compiled& c = inspection.compiled();
+    check_text(inspection, std::get<DecoderModel>(inspection.recognised()).vocabulary);
     return "decoder, " + std::to_string(c.programs.size()) + " ranks";
   }
   refuse_missing_kernels(inspection.passed());
+  std::string why;
+  if (const auto signature = find_signature(inspection.passed(), &why);
+      signature && !std::get<NotRecognised>(inspection.recognised()).fills_blanks) {
+    check_text(inspection, signature->vocabulary);
+    run_a_prompt(inspection);
+  }
   return "plain, " + why_plain(inspection);
 }
 

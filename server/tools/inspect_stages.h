@@ -96,8 +96,8 @@ Json cost_json(Inspection& inspection);
 
 // Why the model is served plain, or not at all; of no recognised decoder.
 std::string why_plain(Inspection& inspection);
-// One line for --check: what the model is and how it runs. Imports, compiles and validates, but reads no
-// weights. Throws Error where no driver can run it.
+// One line for --check: what the model is and how it runs. Imports, compiles, validates and reads the text beside it,
+// but no weights; a decoder that is served plain runs a prompt of two tokens. Throws Error where no driver can run it.
 std::string summary(Inspection& inspection);
 
 }  // namespace ark

@@ -29,7 +29,8 @@ std::string chat_text(const text::ModelText& text, const std::string& message) {
   input.messages = {{{"role", "user"}, {"content", message}}};
   input.add_generation_prompt = true;
   input.tokens = text.tokens;
-  return text.chat_template->render(input);
+  text::Rendering within;
+  return text.chat_template->render(input, within);
 }
 
 std::vector<int32_t> prompt_of(const PromptOptions& options, const text::ModelText& text) {

@@ -191,12 +191,19 @@ IGNORED = """max_new_tokens n_predict chat_template stop_regex suppress_tokens b
     forced_eos_token_id exponential_decay_length_penalty min_length max_length guidance_scale negative_prompt cfg_scale
     diversity_penalty early_stopping adapter samplers xtc_probability nsigma top_n_sigma
     quadratic_sampling watermark prompt_embeds reasoning_effort thinking vllm_xargs kv_transfer_params options format system
-    template context guided_json repeat_penalty""".split()
+    template context guided_json repeat_penalty min_new_tokens no_stop_trim stop_sequence stop_sequences stop_words stop_strings
+    stopping_strings custom_stopping_strings num_predict max_output_tokens n_probs top_n_tokens top_logprobs_num return_full_text
+    return_tokens t_max_predict_ms max_time typ_p tfs rep_pen ban_eos_token bypass_eos custom_token_bans banned_tokens banned_strings
+    beam_search num_return_sequences n_cmpl do_sample enable_thinking think thinking_budget thinking_token_budget reasoning
+    reasoning_budget_tokens verbosity lora_adapter adapters json_mode random_seed sampler_seed safe_prompt prompt_mode min_keep
+    n_indent post_sampling_probs response_fields return_tokens_as_token_ids return_hidden_states sampling_params parameters
+    custom_params session_params truncate input inputs input_ids instructions system_prompt previous_response_id raw sampler_order
+    token_healing grammar_string""".split()
 
 
 def test_fields_that_would_change_the_answer_are_not_ignored(tiny):
-    bases = [(COMPLETE, {"prompt": [1], "max_tokens": 1}, ["tools", "tool_choice", "modalities"]),
-             (CHAT, {"messages": USER, "max_tokens": 1}, ["suffix", "best_of"])]
+    bases = [(COMPLETE, {"prompt": [1], "max_tokens": 1}, ["tools", "tool_choice", "modalities", "messages", "top_logprobs", "max_completion_tokens"]),
+             (CHAT, {"messages": USER, "max_tokens": 1}, ["suffix", "best_of", "prompt", "add_special_tokens"])]
     with tiny.http() as http:
         for path, base, more in bases:
             for name in IGNORED + more:
@@ -206,7 +213,36 @@ def test_fields_that_would_change_the_answer_are_not_ignored(tiny):
                 assert nothing.status_code == 200, (name, nothing.text)
         for path, field in (("/apply-template", "chat_template"), ("/tokenize", "chat_template")):
             refused(http.post(path, json={"messages": USER, field: "x"}), 400, field)
-        assert "use max_tokens" in refused(http.post(COMPLETE, json={"prompt": [1], "n_predict": 2}), 400, "n_predict")["message"]
+        for theirs, ours in {"n_predict": "max_tokens", "num_predict": "max_tokens", "max_output_tokens": "max_tokens",
+                             "random_seed": "seed", "stop_sequences": "stop", "min_new_tokens": "min_tokens", "n_probs": "logprobs",
+                             "num_return_sequences": "n", "rep_pen": "repetition_penalty", "do_sample": "temperature",
+                             "enable_thinking": "chat_template_kwargs", "top_logprobs": "logprobs"}.items():
+            value = False if theirs in ("do_sample", "enable_thinking") else 2
+            message = refused(http.post(COMPLETE, json={"prompt": [1], theirs: value}), 400, theirs)["message"]
+            assert f"use {ours}" in message or f"in {ours}" in message
+
+
+def test_other_names_beside_ours_that_say_the_same_are_taken(tiny):
+    """As clients send them who know several servers (guidellm, SillyTavern)."""
+    with tiny.http() as http:
+        body = {"prompt": [1], "max_tokens": 2, "stop": ["x"], "temperature": 0.5}
+        same = {"max_new_tokens": 2, "n_predict": 2, "max_completion_tokens": 2, "stopping_strings": ["x"], "do_sample": True}
+        assert http.post(COMPLETE, json=body | same).status_code == 200
+        for name, other in {"max_new_tokens": 3, "max_completion_tokens": 3, "stopping_strings": ["y"], "do_sample": False}.items():
+            refused(http.post(COMPLETE, json=body | same | {name: other}), 400, name)
+        assert http.post(COMPLETE, json=body | {"temperature": 0, "do_sample": False}).status_code == 200
+
+
+def test_what_clients_send_of_their_own_accord_is_taken(tiny):
+    """Fields of the OpenAI client, LangChain, LiteLLM, lm-eval and the web page of llama.cpp that do not change what is answered."""
+    common = {"user": "me", "store": False, "metadata": {"a": "b"}, "service_tier": "auto", "parallel_tool_calls": True,
+              "safety_identifier": "x", "prompt_cache_key": "x", "stream": True, "stream_options": {"include_usage": True},
+              "safe_prompt": False, "include_reasoning": True, "separate_reasoning": True, "priority": 0, "request_id": "x",
+              "cache_prompt": True, "timings_per_token": True, "return_progress": True, "reasoning_format": "auto", "keep_alive": "5m",
+              "spaces_between_special_tokens": True, "dynatemp_exponent": 1, "repeat_last_n": 64, "id_slot": -1, "seed": 1, "n": 1}
+    for path, base in ((COMPLETE, {"prompt": [1], "best_of": 1, "logprobs": None}), (CHAT, {"messages": USER, "logprobs": False})):
+        answer = tiny.post(path, {**base, "max_tokens": 1, **common})
+        assert answer.status_code == 200, answer.text
 
 
 def test_a_bad_field_in_a_stream_is_refused_before_the_stream(tiny):
@@ -241,7 +277,9 @@ def test_what_changes_nothing_is_taken(tiny):
     options = {"guided_json": None, "use_beam_search": False, "bad_words": [], "response_format": {"type": "text"},
                "store": True, "metadata": {"a": "b"}, "length_penalty": 1.0, "typical_p": 1, "mirostat": 0, "regex": None,
                "grammar": "", "num_beams": 1, "guidance_scale": 1, "min_length": 0, "suffix": "", "modalities": ["text"],
-               "watermark": False, "options": {}, "tools": [TOOL], "tool_choice": "none"}
+               "watermark": False, "options": {}, "tools": [TOOL], "tool_choice": "none", "min_new_tokens": 0, "n_probs": 0,
+               "rep_pen": 1, "typ_p": 1.0, "tfs": 1, "num_return_sequences": 1, "do_sample": True, "json_mode": False,
+               "return_full_text": False, "stop_sequences": [], "adapters": [], "beam_search": False, "top_logprobs": 0}
     assert tiny.post(COMPLETE, {"prompt": [1], "max_tokens": 1, **options}).status_code == 200
     assert tiny.post(CHAT, {"messages": USER, "max_tokens": 1, **options}).status_code == 200
 

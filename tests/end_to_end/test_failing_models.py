@@ -1,6 +1,8 @@
 """What a model computes wrongly is the error of the requests that meet it; the others go on, and so does the server."""
 
 import json
+import shutil
+import subprocess
 import threading
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 import plain_model
-from ark_server import TINY, Server
+from ark_server import BIN, FIXTURES, TINY, Server, run_to_end
 from oracle import open_session
 
 COMPLETE = "/v1/completions"
@@ -137,3 +139,23 @@ def test_ids_beyond_the_embedding_are_refused_as_by_onnx_runtime(fixture, tmp_pa
         assert server.post(COMPLETE, {"prompt": [1], "max_tokens": 1, **bias}).status_code == 200
         assert server.post(COMPLETE, {"prompt": [1], "max_tokens": 4, **bias}).status_code in (400, 500)
         assert server.get("/health").status_code == 200
+
+
+def test_a_plain_model_that_cannot_run_a_prompt_is_refused_at_once(tmp_path):
+    """Not every product that types and ranks allow has sizes that fit: ONNX's inference does not see it, either."""
+    source = FIXTURES / "llama-genai-fp32"
+    if not source.exists():
+        pytest.skip(f"no {source}")
+    shutil.copytree(source, tmp_path / "model")
+    path = next((tmp_path / "model").glob("*.onnx"))
+    model = onnx.load(path)
+    norms = [n for n in model.graph.node if "LayerNormalization" in n.op_type]
+    weight = norms[-1].input[2 if norms[-1].op_type.startswith("Skip") else 1]
+    (tensor,) = [t for t in model.graph.initializer if t.name == weight]
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).reshape(-1, 1), weight))
+    onnx.save(model, path)
+    serving = run_to_end("--model", path.parent, "--check")
+    looking = subprocess.run([BIN / "ark-inspect", "--check", path.parent], capture_output=True, text=True)
+    for run in (serving, looking):
+        assert run.returncode == 65, (run.stdout, run.stderr)
+        assert "cannot run a prompt" in run.stderr and norms[-1].name in run.stderr and run.stderr.count("\n") == 1

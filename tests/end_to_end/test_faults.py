@@ -1,11 +1,15 @@
 """Every call that can fail does, once (tests/faults): a named error, or a request that is served. Nothing hangs, dies or
 is lost."""
 
+import json
 import os
 import random
 import re
+import signal
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -73,10 +77,53 @@ def test_loading_survives_or_names_every_fault(library, tmp_path, options):
     try_all(points(tmp_path / "counts"), attempt)
 
 
-def ask(server, tokens=8):
-    body = {"model": server.model, "prompt": [5, 6, 7], "max_tokens": tokens, "temperature": 0, "logprobs": 0,
-            "stream": False}
-    return server.post("/v1/completions", body)
+SAMPLING = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
+
+
+def complete(server):
+    answer = server.post("/v1/completions", SAMPLING | {"prompt": [5, 6, 7], "logprobs": 0})
+    return answer.json()["choices"][0]["logprobs"]["tokens"] if answer.status_code == 200 else answer.json()
+
+
+def chat(server):
+    answer = server.post("/v1/chat/completions", SAMPLING | {"messages": [{"role": "user", "content": "Who are you?"}]})
+    return answer.json()["choices"][0]["message"]["content"] if answer.status_code == 200 else answer.json()
+
+
+def stream(server):
+    answer = server.post("/v1/completions", SAMPLING | {"prompt": "Once upon a time", "stream": True})
+    if answer.status_code != 200:
+        return answer.json()
+    *events, end = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    assert end == "[DONE]"
+    events = list(map(json.loads, events))
+    return next((e for e in events if "error" in e), None) or "".join(e["choices"][0]["text"] for e in events)
+
+
+REQUESTS = [complete, chat, stream, complete, chat, complete]
+
+
+def resources(server):
+    """Descriptors, but for those by which the loop watches its threads, and threads."""
+    folder = Path(f"/proc/{server.pid}/fd")
+    opened = []
+    for number in os.listdir(folder):
+        try:
+            opened.append(os.readlink(folder / number))
+        except FileNotFoundError:  # closed meanwhile
+            pass
+    return sum(not name.endswith("/schedstat") for name in opened), len(os.listdir(f"/proc/{server.pid}/task"))
+
+
+def leaked(server, before):
+    """What it has more of than before and, for threads, than pools keep: one for each request at most. None if nothing."""
+    deadline = time.monotonic() + 5  # connections take a moment to close
+    while time.monotonic() < deadline:
+        after = resources(server)
+        if after[0] <= before[0] and after[1] <= before[1] + len(REQUESTS):
+            return None
+        time.sleep(0.05)
+    return f"descriptors and threads: {before} before, {after} after"
 
 
 @pytest.mark.parametrize("options", [[TINY], [TINY, "--tp", "2"], [PLAIN]])
@@ -87,28 +134,29 @@ def test_serving_survives_every_fault(library, tmp_path, options):
         return Server("--model", *options, environment=environment(library, fault, counts, "ready"))
 
     with start("open:0", tmp_path / "counts") as server:
-        expected = ask(server).json()["choices"][0]["logprobs"]["tokens"]
+        expected = [request(server) for request in REQUESTS]
 
     def answers(server):
-        """The answers to four requests that are wrong, and what became of those that were not answered."""
+        """The answers to requests that are wrong, and what became of those that were not answered."""
         others, refused = [], []
-        for i in range(4):
+        for request, wanted in zip(REQUESTS, expected):
             try:
-                answer = ask(server)
-                said = answer.json()
-            except httpx2.HTTPError as error:
-                refused.append(f"request {i}: {error!r}")
+                said = request(server)
+            except (httpx2.HTTPError, AssertionError) as error:
+                refused.append(f"{request.__name__}: {error!r}")
                 continue
-            if answer.status_code != 200 and said["error"]["message"]:
-                refused.append(f"request {i}: {answer.status_code} {said}")
-            elif answer.status_code != 200 or said["choices"][0]["logprobs"]["tokens"] != expected:
-                others.append(f"request {i}: {said}")
+            if isinstance(said, dict) and said["error"]["message"]:
+                refused.append(f"{request.__name__}: {said}")
+            elif said != wanted:
+                others.append(f"{request.__name__}: {said}")
         return others, refused
 
     def attempt(fault):
         server = start(fault)
         try:
+            before = resources(server)
             others, refused = answers(server)
+            leak = leaked(server, before) if server.process.poll() is None else None
             status = server.stop()
             if others:
                 return f"other tokens: {others}"
@@ -116,9 +164,48 @@ def test_serving_survives_every_fault(library, tmp_path, options):
                 return None  # within a step, or where memory is given back: it says so and ends
             if status or len(refused) > 1:  # one may be refused or cut off, whichever the fault hits
                 return f"exit status {status}, {refused}: {server.errors()}"
+            return leak
         except subprocess.TimeoutExpired:
             return f"does not end: {server.errors()}"
         finally:
             server.kill()
 
+    try_all(points(tmp_path / "counts"), attempt)
+
+
+def test_keys_are_read_again_or_kept_at_every_fault(library, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("a-key-of-the-faults\n")
+    keys.chmod(0o600)
+
+    def start(fault, counts=None):
+        return Server("--model", TINY, "--api-key-file", keys, environment=environment(library, fault, counts, "ready"))
+
+    def reload(server):
+        server.signal(signal.SIGHUP)
+        deadline = time.monotonic() + 5  # without memory the line is dropped
+        while time.monotonic() < deadline and server.process.poll() is None and not any("keys and" in line for line in list(server.log)):
+            time.sleep(0.02)
+
+    def attempt(fault):
+        server = start(fault)
+        try:
+            reload(server)
+            if server.process.poll() is not None:
+                return f"exit status {server.join()}: {server.errors()}"
+            if any("are read again" in line for line in list(server.log)):
+                return None  # the fault is none of reading, and may be still to come
+            headers = {"Authorization": "Bearer a-key-of-the-faults"}
+            answer = server.post("/v1/completions", SAMPLING | {"prompt": [1]}, headers=headers)
+            status = server.stop()
+            if answer.status_code != 200 or status:
+                return f"{answer.text}, exit status {status}: {server.errors()}"
+        except httpx2.HTTPError as error:
+            return f"{error!r}: {server.errors()}"
+        finally:
+            server.kill()
+
+    server = start("open:0", tmp_path / "counts")
+    reload(server)
+    server.stop()
     try_all(points(tmp_path / "counts"), attempt)

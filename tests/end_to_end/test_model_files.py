@@ -1,6 +1,7 @@
 """Models as people have them on disk: repositories of the hub, variants, other formats, what is missing."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -119,6 +120,33 @@ def test_a_file_of_another_format(tmp_path, content, what):
     path.write_bytes(content)
     line = refused(DATA, "--model", path)
     assert what in line and "no ONNX model" in line
+
+
+SIDE_FILES = {  # what becomes of the repository, and what is said of it
+    "a link to the environment": ("chat_template.jinja", lambda path: path.symlink_to("/proc/self/environ")),
+    "a FIFO": ("tokenizer.json", lambda path: os.mkfifo(path)),
+    "100 MB of brackets": ("tokenizer.json", lambda path: path.write_bytes(b"[" * 100_000_000)),
+    "an end that is no token": ("generation_config.json", lambda path: path.write_text('{"eos_token_id": "x"}')),
+    "another model's": ("tokenizer.json", lambda path: path.write_text(json.dumps(
+        {"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 70_000}}}))),
+}
+
+
+@pytest.mark.parametrize("what", SIDE_FILES)
+def test_a_check_looks_at_all_files_that_serving_reads(repository, what):
+    name, change = SIDE_FILES[what]
+    tools = {"ark-serve": ["--check", "--model"], "ark-inspect": ["--check"],
+             "ark-run": ["--prompt-ids", "1,2", "--max-tokens", "1"]}
+    run = lambda tool: subprocess.run([BINARY.with_name(tool), *tools[tool], repository], capture_output=True, text=True)  # noqa: E731
+    assert [run(tool).returncode for tool in tools] == [0, 0, 0]
+    (repository / name).unlink(missing_ok=True)
+    change(repository / name)
+    said = set()
+    for tool in tools:
+        ran = run(tool)
+        assert ran.returncode == DATA, (tool, ran.returncode, ran.stderr)
+        said.add(ran.stderr.removeprefix(tool))
+    assert len(said) == 1 and name in said.pop()
 
 
 def test_an_encoder_is_named_as_such():

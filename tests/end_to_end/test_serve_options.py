@@ -219,6 +219,16 @@ def test_a_name_with_control_characters_is_escaped(tmp_path):
     assert line.rstrip("\n").isprintable()
 
 
+def test_names_of_models_hold_nothing_that_controls_terminals(tiny_model, tmp_path):
+    """They stand in answers and in labels of metrics."""
+    for name in ("a\x1b[31m", "a\nb", "a\u202eb", "a\udcffb"):
+        line = refused(USAGE, "--model", tiny_model, "--served-model-name", "good", "--served-model-name", name)
+        assert "--served-model-name" in line and line.rstrip("\n").isprintable()
+    path = tmp_path / "a\x1b[31m.onnx"
+    path.symlink_to(TINY / "model.onnx")
+    assert "--served-model-name" in refused(USAGE, "--model", path)
+
+
 def test_a_model_that_is_no_decoder():
     bert = FIXTURES / "bert-opset11"
     if not bert.exists():

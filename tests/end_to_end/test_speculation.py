@@ -62,7 +62,7 @@ def test_what_came_of_drafts_is_told(tiny_model):
         drafted, accepted = (server.metric(f"ark_draft_{kind}tokens_total") for kind in ("", "accepted_"))
         assert 0 < right + wrong <= drafted and right <= accepted <= drafted
         assert 0 < server.metric("ark_drafts_total") <= drafted
-        theirs = server.get("/metrics/vllm").text
+        theirs = server.get("/metrics").text
         assert f'vllm:spec_decode_num_accepted_tokens_total{{model_name="{server.model}"}} {int(accepted)}\n' in theirs
     with Server("--model", tiny_model, "--speculate", "off") as server:
         answer = server.post("/v1/completions", {**body, "prediction": prediction}).json()

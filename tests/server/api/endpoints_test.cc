@@ -77,5 +77,19 @@ TEST(Endpoints, WhatTheTemplateDoesNotPrintOfAMessageIsRefusedByName) {
   EXPECT_EQ(lost_field(plain, R"([{"role": "tool", "name": "f", "content": "a"}])"), "");
 }
 
+// A render takes some third of what a request may, and each role that not every template prints one more.
+TEST(Endpoints, ARequestRendersWithinOneBudget) {
+  std::string slow = "{% for i in range(80000) %}";
+  for (int i = 0; i < 40; ++i) slow += "{% if i %}{% endif %}";
+  slow += "{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+  EXPECT_EQ(
+      lost_field(slow.c_str(), R"([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])"),
+      "");
+  EXPECT_EQ(
+      lost_field(slow.c_str(), R"([{"role": "system", "content": "a"}, {"role": "developer", "content": "b"},
+                                {"role": "tool", "content": "c"}, {"role": "user", "content": "d"}])"),
+      "messages");
+}
+
 }  // namespace
 }  // namespace ark::api

@@ -107,5 +107,29 @@ TEST(Ranks, AllLearnWhoseModelDiffers) {
     EXPECT_THAT(why, HasSubstr("rank 1 cannot load the model: no\\nmemory"));
 }
 
+// Where the same path is one file for two ranks, a file that was replaced between their loads; elsewhere files may have
+// other times.
+TEST(Ranks, FilesThatWereReplacedBetweenTwoLoadsAreNamed) {
+  const std::filesystem::path path = "/models/a.onnx";
+  const onnx::SourceFile old{"", {.inode = 1, .bytes = 100, .modified = 5, .changed = 5}};
+  onnx::SourceFile newer = old, linked = old;
+  newer.stamp.modified = 6;
+  linked.stamp.changed = 6;  // somebody has made a link to it
+  Fingerprint a{"graph", "weights", source_of(path, {old})}, b = a, c = a;
+  b.source = source_of(path, {newer});
+  c.source = source_of(path, {linked});
+  for (const std::string& why : outcomes({a, c, a}, {"", "", ""})) EXPECT_EQ(why, "");
+  for (const std::string& why : outcomes({a, b, a}, {"", "", ""}))
+    EXPECT_THAT(why, HasSubstr("rank 1 has loaded another file than rank 0: /models/a.onnx (100 bytes) and "
+                               "/models/a.onnx (100 bytes)"));
+  b.source.place = "another machine";
+  for (const std::string& why : outcomes({a, b, a}, {"", "", ""})) EXPECT_EQ(why, "");
+  b.source = source_of("/models/b.onnx", {newer, newer});
+  for (const std::string& why : outcomes({a, b, a}, {"", "", ""})) EXPECT_EQ(why, "");
+  b.weights = "newer";
+  for (const std::string& why : outcomes({a, b, a}, {"", "", ""}))
+    EXPECT_THAT(why, HasSubstr("/models/b.onnx (200 bytes in 2 files) and /models/a.onnx (100 bytes)"));
+}
+
 }  // namespace
 }  // namespace ark
