@@ -6,7 +6,7 @@
 namespace ark::schedule {
 namespace {
 
-constexpr int64_t kPatience = 8;
+constexpr int64_t kPatience = 16;
 constexpr int64_t kTurn = 16;
 constexpr int64_t kGenerated = 2;  // a token that is generated counts as so many that are read
 
@@ -36,8 +36,8 @@ void arrive(SchedulerState& state, Sequence& s) {
       if (is_there(client)) least = std::min(least, work.served);
       most = std::max(most, work.served);
     }
-    own.served =
-        std::max(own.served, least != INT64_MAX ? least : most);  // where nobody waits, nobody has one
+    if (least == INT64_MAX) least = most;  // where nobody waits, nobody has one
+    own.served = std::max(own.served, least);
   }
   s.born = own.served;
 }
@@ -52,8 +52,8 @@ void count_tokens(SchedulerState& state, const Sequence& s, int32_t prompts, int
 
 void give_turns(SchedulerState& state) {
   if (state.options.slo_ttft <= 0) return;
-  std::map<uint32_t, std::shared_ptr<Sequence>>
-      turns;  // who has it, or else the oldest that is late; by client
+  // By client: who has it, or else the oldest that is late.
+  std::map<uint32_t, std::shared_ptr<Sequence>> turns;
   const auto look = [&](const std::shared_ptr<Sequence>& s) {
     if (s->done || s->generated() > 0 || !(s->has_turn || is_late(state, *s))) return;
     std::shared_ptr<Sequence>& turn = turns[s->request.client];

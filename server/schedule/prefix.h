@@ -16,8 +16,8 @@ int32_t wanted_pages(const Sequence& s, int32_t page_size);
 // appends all its keys and values before it reads any.
 void take_prefix(SchedulerState& state, Sequence& s);
 
-// Looks up how much of those that wait for a slot is there, and holds nothing: of who is new, and of a few that have not
-// been looked up for a while.
+// Looks up how much of those that wait for a slot is there, and holds nothing: of who is new, and of a few that have
+// not been looked up for a while.
 void look_ahead(SchedulerState& state);
 
 // Publishes the pages that `s` has completed. One that somebody else has published meanwhile is exchanged for it, but
