@@ -148,9 +148,12 @@ class Engine {
     dma::EndpointSpec spec = endpoint_spec(compiled_, options, false);
     spec.force_posted = spec.force_posted || options.force_posted;
     if (options.gpu && !spec.force_posted) return;  // ranks of a launch exchange in the GPU's memory
+    const int ranks = static_cast<int>(compiled_.programs.size());
+    const std::string& asked = dma::transport_wish().transport;
+    std::vector<std::unique_ptr<dma::Transport>> transports;
+    if (!asked.empty() && ranks > 1) transports = dma::transport_named(asked).make(0, ranks);
     groups_ = dma::make_local_groups(
-        static_cast<int>(compiled_.programs.size()), [&](int) { return spec; },
-        dma::Deadline::after(options.join_deadline));
+        ranks, [&](int) { return spec; }, dma::Deadline::after(options.join_deadline), std::move(transports));
   }
 
   ExecutorOptions executor_options(const RaggedOptions& options, int first_rank) const {

@@ -252,7 +252,7 @@ def needs_ipv6():
 
 @pytest.mark.parametrize("options", [["--tp", 1], ["--tp", 3], ["--threads", 1, "--tp", 2], ["--kv-memory", "48k"],
                                      ["--max-num-seqs", 1], ["--max-num-batched-tokens", 16], ["--host", "::1"],
-                                     ["--tp", 2, "--processes"], ["--tp", 1, "--processes"], ["--max-model-len", 32]],
+                                     ["--tp", 2, "--processes"], ["--tp", 1, "--processes"], ["--tp", 2, "--transport", "socket"], ["--tp", 2, "--transport", "shm"], ["--max-model-len", 32]],
                          ids=str)
 def test_no_option_changes_the_tokens(tiny, tiny_model, options):
     if "::1" in options:
@@ -271,6 +271,11 @@ def test_the_transport_is_asked_for_by_option_or_environment(tiny_model, how):
     run = run_to_end("--model", tiny_model, "--tp", 2, "--processes", "--check", *options, environment=environment)
     assert run.returncode == 0, run.stderr
     assert re.search("^ranks .* by socket$", run.stdout, re.MULTILINE), run.stdout
+
+
+def test_a_transport_that_is_not_there_is_refused_for_threads_too(tiny_model, monkeypatch):
+    monkeypatch.setenv("ARK_VERBS_DEVICE", "rxe77")  # also where there is a device, or no plug-in
+    assert "verbs" in refused(UNAVAILABLE, "--model", tiny_model, "--tp", 2, "--check", "--transport", "verbs", "--device", "cpu")
 
 
 def test_without_libcuda_one_line_says_so(tiny_model, monkeypatch):
