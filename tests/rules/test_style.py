@@ -76,7 +76,7 @@ def test_no_standard_header_is_included_for_nothing(folder):
     assert not [f"{named(path)} includes <{header}>" for path in sources(folder) for header in needless(path)]
 
 
-@pytest.mark.skipif(not os.environ.get("CI") and not shutil.which("clang-format"), reason="clang-format is not installed")
+@pytest.mark.skipif(not shutil.which("clang-format"), reason="clang-format is not installed")
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_code_is_formatted(folder):
     run = subprocess.run(["clang-format", "--dry-run", "--Werror", *sources(folder)], capture_output=True, text=True)
