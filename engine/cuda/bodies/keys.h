@@ -74,9 +74,9 @@ ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary) {
   const LogitQuarters row(logits, vocabulary);
   const i32 thread = dev::thread_id(), end = row.count - 1;
   const i32 border_token = row.token(thread < 4 ? 0 : end) + thread % 4;
-  u64 at_border = 0;
-  if (thread < 8 && border_token >= 0 && border_token < vocabulary)
-    at_border = key_of(dev::ld_global(logits + border_token), border_token);
+  const bool has_border = thread < 8 && border_token >= 0 && border_token < vocabulary;
+  float border = 0;
+  if (has_border) border = dev::ld_global(logits + border_token);
   u32 best = 0;
   i32 best_first = end, token = 0;
   bool looks = false;
@@ -115,6 +115,7 @@ ARK_APART u64 best_key(u8* scratch, const float* logits, i32 vocabulary) {
     if (order > best) best = order, best_first = first;
   }
   const u64 key = best == 0 ? 0 : static_cast<u64>(best) << 32 | ~static_cast<u32>(token);
+  const u64 at_border = has_border ? key_of(border, border_token) : 0;
   return largest_of(scratch, at_border > key ? at_border : key);
 }
 
