@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import onnx
 import pytest
@@ -83,8 +84,9 @@ def test_what_the_entry_follows_from_is_in_its_key(tmp_path, expected):
             until(lambda n=n: len(entries(tmp_path, "model")) == n, "an entry of its own")
     _, was_kept = start(tmp_path, until_kept=False)
     assert was_kept
-    for environment in ({"ARK_ISA": "avx2"}, {"ARK_ISA": "scalar"}):
-        answer, was_kept = start(tmp_path, environment=environment, until_kept=False)
+    less = ["avx2"] * ("avx512vl" in Path("/proc/cpuinfo").read_text()) + ["scalar"]  # than this machine has
+    for isa in less:
+        answer, was_kept = start(tmp_path, environment={"ARK_ISA": isa}, until_kept=False)
         assert not was_kept and answer == expected
 
 

@@ -278,7 +278,7 @@ def test_causal_convolutions_with_a_state(tmp_path, length, operands, attributes
 @pytest.mark.parametrize("queries, heads", [(4, 4), (4, 2), (2, 4)])
 @pytest.mark.parametrize("rule, operands", [
     ("linear", "q k v"), ("gated", "q k v _ g"), ("gated", "q k v s gk"), ("delta", "q k v s _ b"),
-    ("gated_delta", "q k v s g b"), ("gated_delta", "q k v s gk b1"), ("gated_delta", "q q v s g b")])
+    ("gated_delta", "q k v s g b"), ("gated_delta", "q k v s gk b1")])
 def test_linear_attention(tmp_path, rule, operands, queries, heads, length):
     """Qwen3.5's and its kin in ONNX Runtime GenAI's builder."""
     feeds = {"q": random(2, length, queries * 8), "k": random(2, length, heads * 8, scale=.3), "v": random(2, length, heads * 6),
@@ -286,6 +286,15 @@ def test_linear_attention(tmp_path, rule, operands, queries, heads, length):
              "b": abs(random(2, length, heads)), "b1": abs(random(2, length, 1))}
     one = node("LinearAttention", operands, "y present", MICROSOFT, update_rule=rule, q_num_heads=queries, kv_num_heads=heads)
     write_case(tmp_path / "case", [one], {name: x for name, x in feeds.items() if name in operands.split()}, None, ("y", "present"))
+    agrees(tmp_path)
+
+
+def test_linear_attention_whose_keys_have_as_many_heads_as_queries(tmp_path):
+    """As GenAI's builder writes it where values have more."""
+    feeds = {"q": random(2, 5, 16), "k": random(2, 5, 16, scale=.3), "v": random(2, 5, 24), "s": random(2, 4, 8, 6),
+             "g": -abs(random(2, 5, 4)), "b": abs(random(2, 5, 4))}
+    one = node("LinearAttention", "q k v s g b", "y present", MICROSOFT, q_num_heads=2, kv_num_heads=4)
+    write_case(tmp_path / "case", [one], feeds, None, ("y", "present"))
     agrees(tmp_path)
 
 
