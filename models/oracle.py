@@ -1,5 +1,7 @@
 """Runs a decoder of ours under ONNX Runtime: single steps with a cache, and greedy generation."""
 
+from pathlib import Path
+
 import numpy as np
 import onnxruntime
 
@@ -9,10 +11,17 @@ NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16,
 
 def open_session(model, options=None):
     """Of a path or serialised bytes, on the CPU. Without VNNI ONNX Runtime adds pairs of products of unsigned rows with
-    signed weights in 16 bits, which overflow, unless it is told to be exact."""
+    signed weights in 16 bits, which overflow, unless it is told to be exact; there 1.31.1 cannot load some files so."""
     options = options or onnxruntime.SessionOptions()
+    load = lambda: onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    if "vnni" in Path("/proc/cpuinfo").read_text():
+        return load()
     options.add_session_config_entry("session.x64quantprecision", "1")
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    try:
+        return load()
+    except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
+        options.add_session_config_entry("session.x64quantprecision", "0")
+        return load()
 
 
 class Oracle:
@@ -24,7 +33,7 @@ class Oracle:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # f32 activations
         if not optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        self.session = open_session(model, options)
+        self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self.config = config
         self.types = {i.name: NUMPY_TYPES[i.type] for i in self.session.get_inputs()}
         self.output_names = [o.name for o in self.session.get_outputs()]

@@ -44,6 +44,7 @@ class Finder {
   void fix_batch_axes();
   bool is_state(std::size_t input) const;
   std::optional<std::size_t> state_behind(std::size_t output) const;
+  bool is_made_of_ids(std::size_t output) const;
   void find_states();
   int64_t table_rows(std::size_t input) const;  // largest constant table that the input indexes; 0: none
   bool makes_angles(std::size_t input) const;
@@ -181,12 +182,27 @@ std::optional<std::size_t> Finder::state_behind(std::size_t output) const {
   });
 }
 
+// What is handed on as it came is no state: an encoder's keys and values, which nothing here makes.
+bool Finder::is_made_of_ids(std::size_t output) const {
+  std::vector<ValueId> work{graph_.outputs[output]};
+  std::set<ValueId> seen{work[0]};
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    if (id == graph_.inputs[found_.ids]) return true;
+    const Node* node = graph_.producer(id);
+    for (const ValueId in : node ? node->inputs : std::vector<ValueId>{})
+      if (in != kNoValue && seen.insert(in).second) work.push_back(in);
+  }
+  return false;
+}
+
 void Finder::find_states() {
   for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
     const auto is_cache = [&](const auto& cache) { return cache.output == i; };
     if (i == found_.logits || std::any_of(found_.caches.begin(), found_.caches.end(), is_cache)) continue;
     const auto state = state_behind(i);
-    if (!state) continue;
+    if (!state || !is_made_of_ids(i)) continue;
     known_[*state] = true;
     found_.states.push_back({*state, i});
   }

@@ -19,7 +19,7 @@ PROMPT, NEW = [3, 17, 42, 5, 9, 60, 2], 12
 
 
 class Hybrid:
-    """Layers by their letters: `c`onvolution, `d`elta rule, `m`amba's recurrence by a Scan, `a`ttention."""
+    """Layers by their letters: `c`onvolution, `d`elta rule, `m`amba's recurrence by a Scan, `a`ttention, what an `e`ncoder made."""
 
     def __init__(self, layers):
         self.nodes, self.inputs, self.outputs, self.weights = [], [], [], {}
@@ -81,9 +81,15 @@ class Hybrid:
                         outputs=[f"att{layer}", f"present_k{layer}", f"present_v{layer}"], q_num_heads=HEADS, kv_num_heads=HEADS,
                         is_causal=1)
 
+    def encoder(self, x, layer):
+        given, left = self.carried(f"e{layer}", HIDDEN)
+        self.add("Identity", given, outputs=[left])
+        self.weights["middle"] = np.array([1])
+        return self.add("Add", x, self.add("Unsqueeze", given, "middle"))
+
     def save(self, path):
         x = self.add("Gather", self.weight(VOCAB, HIDDEN, scale=1), "ids")
-        kinds = {"c": self.convolution, "d": self.delta, "m": self.mamba, "a": self.attention}
+        kinds = {"c": self.convolution, "d": self.delta, "m": self.mamba, "a": self.attention, "e": self.encoder}
         for layer, kind in enumerate(self.layers):
             x = self.add("Add", x, self.product(kinds[kind](x, layer)))
         self.add("MatMul", x, self.weight(HIDDEN, VOCAB), outputs=["logits"])
@@ -118,6 +124,12 @@ def test_states_are_carried(tmp_path, layers):
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["token_ids"] == wanted
     assert len(set(wanted)) > 2
+
+
+def test_what_is_handed_on_as_it_came_is_no_state(tmp_path):
+    path = tmp_path / "model.onnx"
+    Hybrid("ce").save(path)
+    assert "input in1 is neither token ids" in json.loads(tool("ark-inspect", path, "--json").stdout)["serving"]
 
 
 def test_sequences_at_once_keep_their_states_apart(tmp_path):
