@@ -243,7 +243,7 @@ MOE, QMOE = ["x", "r", "w1", "", "w2"], ["x", "r", "w1", "s1", "", "w2", "s2"]
     ("MoE", MOE, {"w1": None}, {}, "weights that are no constant"),
     ("MoE", MOE, {"w2": np.zeros((EXPERTS, HIDDEN, INNER - 1), np.float32)}, {}, "weights of shape [6, 64, 63]"),
     ("MoE", MOE, {"w1": np.zeros((EXPERTS - 1, INNER, HIDDEN), np.float32)}, {}, "weights of shape [5, 64, 64]"),
-    ("MoE", MOE, {"w1": np.zeros((EXPERTS, INNER, HIDDEN), np.int32)}, {}, "weights of type i32"),
+    ("MoE", MOE, {"w1": np.zeros((EXPERTS, INNER, HIDDEN), np.int32)}, {}, "input 2 is i32"),
     ("QMoE", QMOE, {}, {"expert_weight_bits": 2}, "2-bit weights of experts"),
     ("QMoE", QMOE, {}, {"block_size": 48}, "block_size 48"), ("QMoE", QMOE, {}, {"block_size": 32}, "scales of shape [6, 64]"),
     ("QMoE", QMOE, {}, {"quant_type": "fp4"}, "quant_type 'fp4'"), ("QMoE", QMOE, {}, {"weights_prepacked": 1}, "weights_prepacked"),
