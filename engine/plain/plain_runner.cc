@@ -170,8 +170,11 @@ void PlainRunner::run_sequence(const StepDescriptor& step, const StepSequence& s
     if (t == kFeedbackToken) t = slot.last;
   const auto last_only = std::all_of(
       rows.begin(), rows.end(), [&](std::size_t r) { return step.rows[r].token == s.first + s.count - 1; });
-  // Graphs that give the last token's logits only are run token by token where more is wanted.
-  std::size_t stride = signature_.last_only && !last_only ? 1 : tokens.size();
+  // Graphs that give the last token's logits only are run token by token where more is wanted, those that take one at a
+  // time always.
+  const bool takes_one =
+      !carried_.empty() && graph_.value(graph_.inputs[signature_.ids]).shape->back().is_constant(1);
+  std::size_t stride = takes_one || (signature_.last_only && !last_only) ? 1 : tokens.size();
   for (std::size_t begin = 0; begin < tokens.size();) {
     const Slot before = slot;
     const Tensor logits = run_tokens(slot, std::span(tokens).subspan(begin, stride));

@@ -318,8 +318,9 @@ std::string why_plain(Inspection& inspection) {
   const auto& no = std::get<NotRecognised>(inspection.recognised());
   const std::string because = (no.node.empty() ? "" : escaped(no.node) + ": ") + no.reason;
   if (no.fills_blanks) return "not for ark-serve, as it fills blanks and does not generate: " + because;
-  const std::string why = kind_of(inspection.passed()).why_not;
-  return why.empty() ? "served one sequence at a time: " + because : "not for ark-serve: " + why;
+  const ModelKind kind = kind_of(inspection.passed());
+  if (kind.why_not.empty()) return "served one sequence at a time: " + because;
+  return "not for ark-serve: " + (kind.name == "decoder" ? because : kind.why_not);
 }
 
 std::string summary(Inspection& inspection) {
