@@ -298,6 +298,33 @@ def test_linear_attention_whose_keys_have_as_many_heads_as_queries(tmp_path):
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("length", [1, 5])
+def test_a_gated_delta_net_is_the_linear_attention_that_it_is_short_for(tmp_path, length):
+    """ONNX Runtime has no CPU kernel of it: its parts are the oracle."""
+    heads, keys, each, wide = 4, 2, 8, 6
+    feeds = {"q": random(2, length, keys, each), "k": random(2, length, keys, each), "v": random(2, length, heads, wide),
+             "a": random(2, length, heads), "b": random(2, length, heads), "s": random(2, heads, wide, each)}
+    weights = {"A": random(heads), "dt": random(heads), "factor": -np.exp(random(heads)), "last": np.array([-1]),
+               "little": np.float32(1e-6), "flat": np.array([0, 0, -1]), "apart": np.array([0, 0, heads, wide])}
+    parts = []
+    for name in "qk":
+        parts += [node("Mul", f"{name} {name}", f"{name}1"), node("ReduceSum", f"{name}1 last", f"{name}2"),
+                  node("Add", f"{name}2 little", f"{name}3"), node("Sqrt", f"{name}3", f"{name}4"),
+                  node("Div", f"{name} {name}4", f"{name}5"), node("Reshape", f"{name}5 flat", f"{name}6")]
+    parts += [node("Reshape", "v flat", "v6"), node("Transpose", "s", "turned", perm=[0, 1, 3, 2]),
+              node("LinearAttentionGate", "a dt factor b", "decay beta", MICROSOFT),
+              node("LinearAttention", "q6 k6 v6 turned decay beta", "y6 left", MICROSOFT, q_num_heads=keys, kv_num_heads=heads),
+              node("Reshape", "y6 apart", "y"), node("Transpose", "left", "present", perm=[0, 1, 3, 2])]
+    write_case(tmp_path / "case", parts, feeds, weights, ("y", "present"))
+    agrees(tmp_path)
+    model = onnx.load(tmp_path / "case" / "model.onnx")
+    del model.graph.node[:]
+    model.graph.node.append(node("GatedDeltaNet", "q k v _ a b s A dt", "y present", MICROSOFT, gate_activation="qwen",
+                                 beta_activation="sigmoid", qk_l2_norm=1))
+    onnx.save(model, tmp_path / "case" / "model.onnx")
+    agrees(tmp_path)
+
+
 @pytest.mark.parametrize("biased", [True, False])
 def test_gates_of_linear_attention(tmp_path, biased):
     feeds = {"a": random(2, 3, 4), "b": random(2, 3, 4)}
