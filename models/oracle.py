@@ -9,12 +9,16 @@ NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16,
                "tensor(int64)": np.int64, "tensor(int32)": np.int32}
 
 
+# Whether ONNX Runtime does: without VNNI it adds pairs of products of unsigned rows with signed weights in 16 bits, which
+# overflow where weights have more than seven.
+ADDS_EXACTLY = "vnni" in Path("/proc/cpuinfo").read_text()
+
+
 def open_session(model, options=None):
-    """Of a path or serialised bytes, on the CPU. Without VNNI ONNX Runtime adds pairs of products of unsigned rows with
-    signed weights in 16 bits, which overflow, unless it is told to be exact; there 1.31.1 cannot load some files so."""
+    """Of a path or serialised bytes, on the CPU, told to add exactly where it does not; 1.31.1 cannot load some files so."""
     options = options or onnxruntime.SessionOptions()
     load = lambda: onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    if "vnni" in Path("/proc/cpuinfo").read_text():
+    if ADDS_EXACTLY:
         return load()
     options.add_session_config_entry("session.x64quantprecision", "1")
     try:

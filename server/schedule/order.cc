@@ -45,7 +45,6 @@ void arrive(SchedulerState& state, Sequence& s) {
 void count_tokens(SchedulerState& state, const Sequence& s, int32_t prompts, int32_t generated) {
   ClientWork& work = state.work[s.request.client];
   const int64_t served = prompts + kGenerated * generated;
-  work.read += prompts;
   work.served += served;
   if (s.has_turn) work.next_turn += kTurn * served;
 }

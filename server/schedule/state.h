@@ -46,9 +46,9 @@ struct SchedulerStats {
 
 // What was computed for a client since the start.
 struct ClientWork {
-  // Tokens of prompts; those and generated ones, weighted, and lifted to others' on arrival; what `served` must reach
-  // before one that is late has its turn again.
-  int64_t read = 0, served = 0, next_turn = 0;
+  // Tokens of prompts and generated ones, weighted, and lifted to others' on arrival; what that must reach before one
+  // that is late has its turn again.
+  int64_t served = 0, next_turn = 0;
 };
 
 // A posted step, and which row belongs to whom.

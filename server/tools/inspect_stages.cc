@@ -303,8 +303,7 @@ std::string how_it_runs(Inspection& inspection) {
     return "decoder, " + std::to_string(c.programs.size()) + " ranks";
   }
   refuse_missing_kernels(inspection.passed());
-  std::string why;
-  if (const auto signature = find_signature(inspection.passed(), &why);
+  if (const auto signature = find_signature(inspection.passed(), nullptr);
       signature && !std::get<NotRecognised>(inspection.recognised()).fills_blanks) {
     check_text(inspection, signature->vocabulary);
     run_a_prompt(inspection);

@@ -68,8 +68,9 @@ class Hybrid:
             [value(n, TensorProto.FLOAT, row) for n in ("before", "factor", "added")],
             [value(n, TensorProto.FLOAT, row) for n in ("after", "given")])
         factor = self.add("Sigmoid", self.product(x))
-        return self.add("Scan", given, factor, self.product(x), outputs=[left, f"scan{layer}"][:2], body=body, num_scan_inputs=2,
-                        scan_input_axes=[1, 1], scan_output_axes=[1]) and f"scan{layer}"
+        self.add("Scan", given, factor, self.product(x), outputs=[left, f"scan{layer}"], body=body, num_scan_inputs=2,
+                 scan_input_axes=[1, 1], scan_output_axes=[1])
+        return f"scan{layer}"
 
     def attention(self, x, layer):
         caches = []

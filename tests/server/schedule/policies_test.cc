@@ -65,9 +65,9 @@ TEST_F(Order, NobodyWaitsForEver) {
   const auto longest = come(1000);
   for (; longest->posted == 0; read(20)) {
     for (int i = 0; i < 3; ++i) come(1 + static_cast<int32_t>(arrivals % 90));
-    ASSERT_LE(state.work[0].read, 16 * 1000 + 20);
+    ASSERT_LE(state.work[0].served, 16 * 1000 + 20);
   }
-  EXPECT_GT(state.work[0].read, 12 * 1000);
+  EXPECT_GT(state.work[0].served, 12 * 1000);
 }
 
 // Nor where answers take the time: what is generated counts, too.
@@ -196,9 +196,9 @@ TEST_F(Order, ClientsGetEqualSharesHoweverManyRequestsTheyHave) {
   auto work = state.work;
   for (int i = 0; i < 60; ++i) read(17);
   int64_t sum = 0;
-  for (auto& [client, own] : work) sum += own.read = state.work[client].read - own.read;
+  for (auto& [client, own] : work) sum += own.served = state.work[client].served - own.served;
   for (auto& [client, own] : work)
-    EXPECT_NEAR(static_cast<double>(own.read) / static_cast<double>(sum), 1.0 / 3, 0.03);
+    EXPECT_NEAR(static_cast<double>(own.served) / static_cast<double>(sum), 1.0 / 3, 0.03);
   count_tokens(state, *one, 0, 100);  // generating counts, too
   EXPECT_NE(read(10)->request.client, 2u);
 }
