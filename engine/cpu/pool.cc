@@ -3,6 +3,9 @@
 #include <sched.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace ark {
 namespace {
 
@@ -50,12 +53,17 @@ void Pool::launch(int count, int first_cpu, const std::function<void(int)>& body
     threads_.emplace_back([this](std::stop_token stop) { run(stop); });
     ++idle_;
   }
+  // All or, where memory lacks, none: a body left behind would run when its owner is gone.
+  std::vector<std::function<void()>> jobs;
+  jobs.reserve(count);
   for (int i = 0; i < count; ++i) {
-    work_.push_back([body, i, first_cpu] {
+    jobs.emplace_back([body, i, first_cpu] {
       pin(first_cpu < 0 ? -1 : first_cpu + i);
       body(i);
     });
   }
+  work_.reserve(work_.size() + jobs.size());
+  std::ranges::move(jobs, std::back_inserter(work_));
   wake_.notify_all();
 }
 
