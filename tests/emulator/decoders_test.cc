@@ -161,9 +161,9 @@ TEST(SmallGpu, ChangesNoBit) {
     o.intermediate = 5680;
     o.weight = weight;
     const DecoderModel model = llama_tokens(o);
-    CompileOptions compile;
+    const Compiled compiled = compile_decoder(model, CompileOptions{});
     std::size_t pieces = 0;
-    for (const Variant& v : compile_decoder(model, compile).programs[0].variants)
+    for (const Variant& v : compiled.programs[0].variants)
       if (v.code == OpCode::kMatMul) pieces = std::max(pieces, cuda::pieces_of(v.recipe, 1, 64).size() - 1);
     ASSERT_GT(pieces, std::size_t{1} << (cuda::kSmallTiles.levels - 1)) << "the tree is not cut";
     const auto prompt = random_tokens(37, 7, o.vocabulary);
