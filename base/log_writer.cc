@@ -1,13 +1,20 @@
 #include "base/log_writer.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/descriptor.h"
+#include "base/error.h"
 #include "base/log.h"
 
 namespace ark {
@@ -29,6 +36,27 @@ bool write_line(std::string line) {
   return true;
 }
 
+constexpr int kNoFile = -1;
+
+// 0, or why standard error cannot become the file: an errno, or kNoFile for what may hold up who writes it (a FIFO).
+int turn_to(const std::filesystem::path& file, int flags) {
+  const Descriptor opened(::open(file.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC | flags, 0640));
+  struct stat what {};
+  if (!opened || ::fstat(opened.number, &what) != 0) return errno;
+  if (!S_ISREG(what.st_mode)) return kNoFile;
+  return ::dup2(opened.number, STDERR_FILENO) < 0 ? errno : 0;
+}
+
+// Where another file was put in the place of standard error's. Each process sees that for itself; one that is only
+// moved away is kept until whoever was told to opens the next.
+void follow(const std::filesystem::path& file) {
+  struct stat named {};
+  struct stat own {};
+  if (::stat(file.c_str(), &named) == 0 && ::fstat(STDERR_FILENO, &own) == 0 &&
+      (named.st_ino != own.st_ino || named.st_dev != own.st_dev))
+    turn_to(file, 0);
+}
+
 }  // namespace
 
 LogWriter& LogWriter::instance() {
@@ -47,6 +75,7 @@ LogWriter::LogWriter() {
 void LogWriter::put(std::string line, bool is_last) {
   std::unique_lock lock(mutex_);
   if (!has_thread_) {
+    if (file_) follow(*file_);
     if (!write_line(std::move(line))) ++dropped_;
     return;
   }
@@ -72,6 +101,16 @@ bool LogWriter::flush(std::chrono::milliseconds patience) {
   return idle_.wait_for(lock, patience, [&] { return lines_.empty() && !is_writing_; });
 }
 
+void LogWriter::open(const std::filesystem::path& file) {
+  auto own = std::make_shared<const std::filesystem::path>(file);
+  if (const int why = turn_to(file, O_CREAT); why != 0)
+    throw Error(Code::kUsage, "log file " + escaped(file.string()) + ": " +
+                                  (why == kNoFile ? "is no regular file" : std::strerror(why)) +
+                                  "; name one that can be made or written here");
+  std::lock_guard lock(mutex_);
+  file_ = std::move(own);
+}
+
 int64_t LogWriter::dropped() const {
   std::lock_guard lock(mutex_);
   return dropped_;
@@ -85,7 +124,9 @@ void LogWriter::run() {
     lines_.pop_front();
     bytes_ -= line.size();
     is_writing_ = true;
+    const auto file = file_;
     lock.unlock();
+    if (file) follow(*file);
     bool is_written = write_line(std::move(line));
     lock.lock();
     if (is_written && untold_ > 0 && lines_.empty()) {  // it flows again

@@ -1,11 +1,13 @@
 // Lines on their way to standard error: a bounded queue and one thread that writes, so that a reader who stalls
-// holds up nobody.
+// holds up nobody. Standard error may become a file, with all that libraries and a dying process write there.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -22,6 +24,9 @@ class LogWriter {
   // Whether all lines were written (or could not be) within `patience`.
   bool flush(std::chrono::milliseconds patience);
   int64_t dropped() const;
+  // Standard error becomes `file`, made if there is none; where another is put in its place it goes on there. Throws
+  // Error, and all stays as it was.
+  void open(const std::filesystem::path& file);
 
  private:
   LogWriter();
@@ -33,6 +38,7 @@ class LogWriter {
   std::size_t bytes_ = 0;             // of lines_
   int64_t dropped_ = 0, untold_ = 0;  // lines; of these, not yet told in the log
   bool is_writing_ = false, has_thread_ = false;
+  std::shared_ptr<const std::filesystem::path> file_;  // that standard error is, or null
 };
 
 }  // namespace ark

@@ -222,6 +222,8 @@ void add_serve_options(CommandLine& line, ServeOptions& options) {
                          {"warning", LogLevel::kWarning},
                          {"error", LogLevel::kError}},
                         "of the log; debug: also requests for health and metrics");
+  line.file("--log-file", options.log_file,
+            "file that all of standard error goes to, opened anew on SIGHUP (docs/serving.md)");
   line.flag("--check", options.check, "load everything, say what was found, and exit");
 }
 

@@ -49,6 +49,7 @@ struct ServeOptions : LoadOptions {
   double trace_slower_than = 1000;       // milliseconds
   std::string otlp_endpoint;             // empty: none
   LogLevel log_level = LogLevel::kInfo;  // lines below it are left out
+  std::filesystem::path log_file;        // empty: standard error
   bool check = false;                    // load everything, report, exit
 
   bool shares_pages() const { return !kv_listen.empty() || !kv_peers.empty(); }

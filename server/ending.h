@@ -1,7 +1,7 @@
 // How ark-serve ends: signals are counted, and a thread ends the process when something does not end by itself.
 //
-// SIGTERM and SIGINT ask for an end, SIGHUP for reading the keys again. SIGUSR1, SIGUSR2 and SIGALRM mean nothing here
-// and are ignored; SIGQUIT ends at once with a core, as everywhere.
+// SIGTERM and SIGINT ask for an end, SIGHUP for reading the keys again and opening the log anew. SIGUSR1, SIGUSR2 and
+// SIGALRM mean nothing here and are ignored; SIGQUIT ends at once with a core, as everywhere.
 #pragma once
 
 #include <chrono>

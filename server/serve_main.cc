@@ -1,12 +1,14 @@
 // ark-serve: an ONNX file behind OpenAI's HTTP API.
 #include <cmath>
 #include <csignal>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "dma/launch.h"
 #include "server/config.h"
 #include "server/ending.h"
@@ -51,6 +53,18 @@ void say_ready(const ServeOptions& options, const std::string& model, const text
       " -d '{\"model\": " + json_quoted(model) + ", " + input + ", \"max_tokens\": 32}'");
 }
 
+// As after its rotation.
+void reopen_log(const std::filesystem::path& file) {
+  if (file.empty()) return;
+  try {
+    LogWriter::instance().open(file);
+    log_line(LogLevel::kInfo, "the log file is opened anew");
+  } catch (const std::exception&) {
+    log_line(LogLevel::kError, "the log stays in the file that it was in",
+             {{"why", std::string(current_error().what())}});
+  }
+}
+
 // Until all work is done, time is up, a second signal comes or the runner fails.
 void drain(api::Service& service, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
@@ -70,6 +84,7 @@ int serve(const ServeOptions& options, api::Service& service, Frontend& frontend
     }
     if (Ending::reloads() == reloads) continue;
     reloads = Ending::reloads();
+    reopen_log(options.log_file);
     frontend.reload();
   }
   std::string failure = service.failure();
@@ -96,6 +111,7 @@ int serve(const ServeOptions& options, api::Service& service, Frontend& frontend
 
 int run(const ServeOptions& options) {
   set_log_level(options.log_level);
+  if (!options.log_file.empty()) LogWriter::instance().open(options.log_file);
   const bool is_rank = is_rank_process(options);
   if (is_rank || is_model_process()) {  // ends with what started it, whatever the terminal sends to all
     for (const int number : {SIGHUP, SIGUSR1, SIGUSR2, SIGALRM}) std::signal(number, SIG_IGN);

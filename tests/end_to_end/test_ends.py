@@ -114,3 +114,31 @@ def test_a_full_disk_and_closed_descriptors_are_served_on(tiny_model, tmp_path):
             assert server.process.poll() is None
         finally:
             server.kill()
+
+
+def test_the_log_file_is_opened_anew_and_kept_where_that_fails(tiny_model, tmp_path):
+    path, old, older = tmp_path / "log", tmp_path / "log.1", tmp_path / "log.2"
+    with Server("--model", tiny_model, "--tp", 2, "--processes", "--log-file", path) as server:
+        def goes_to(file, name):
+            assert server.get(f"/{name}").status_code == 404
+            until(lambda: f"path=/{name}" in file.read_text(), f"a line about {name}")
+
+        goes_to(path, "first")
+        path.rename(older)
+        goes_to(older, "moved")
+        path.mkdir()
+        server.signal(signal.SIGHUP)
+        until(lambda: "stays in the file that it was in why=" in older.read_text(), "a line about the folder")
+        goes_to(older, "kept")
+        path.rmdir()
+        server.signal(signal.SIGHUP)
+        until(lambda: path.exists() and "opened anew" in path.read_text(), "the next file")
+        goes_to(path, "anew")
+        assert path.stat().st_mode & 0o007 == 0
+        path.rename(old)
+        path.touch()  # as logrotate's `create`
+        goes_to(path, "created")
+        for process in family(server):  # they have it, too
+            assert os.readlink(f"/proc/{process}/fd/2") in map(str, (older, old, path))
+    assert "stopped" in path.read_text() and server.log == []
+    assert [file.read_text().count("path=/") for file in (older, old, path)] == [3, 1, 1]

@@ -46,7 +46,7 @@ BAD_VALUES = {"--port": "65536", "--tp": "-1", "--device": "tpu", "--threads": "
                "--slo-itl": "-2", "--slo-ttft": "-1", "--energy-weight": "1.5", "--yield-cores": "perhaps",
                "--otlp-endpoint": "collector:4318", "--trace-slower-than": "-1", "--prompt-order": "random", "--speculate": "luck",
                "--draft-model": "/nowhere/draft.onnx", "--draft-weights": "int3", "--kv-dtype": "int3",
-               "--log-level": "loud", "--numerics": "good", "--variant": "q4",
+               "--log-level": "loud", "--log-file": "/dev/full", "--numerics": "good", "--variant": "q4",
                "--activations": "fp4", "--weights": "int3",
               "--plan": "/nowhere/plan", "--cache-size": "8Q", "--cors-origins": "app.example", "--tls-cert": "alone.pem", "--tls-key": "alone.pem",
               "--transport": "pigeon", "--verbs-gid": "256", "--kv-listen": "29600", "--kv-peers": "127.0.0.1:29600,node-b", "--role": "cook",
