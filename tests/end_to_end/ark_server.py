@@ -144,7 +144,7 @@ class Server:
     """`with Server("--model", path) as server:`; standard output and error are kept in `lines` and `log`, the latter
     where `read_log` is false only once read_log() is called."""
 
-    headers = {}  # of get(): a key, where the server wants one
+    headers = {}  # of get() and post(): a key, where the server wants one
 
     def __init__(self, *options, environment=None, wait=True, port=0, prepare=None, read_log=True, stderr=subprocess.PIPE):
         self.host, self.port, self.url = "127.0.0.1", port, f"http://127.0.0.1:{port}"
@@ -200,7 +200,7 @@ class Server:
         return httpx2.get(self.url + path, **PLAIN | {"headers": self.headers} | options)
 
     def post(self, path, body, **options):
-        return httpx2.post(self.url + path, json=body, **PLAIN | options)
+        return httpx2.post(self.url + path, json=body, **PLAIN | {"headers": self.headers} | options)
 
     def connect(self, timeout=PATIENCE):
         return socket.create_connection((self.host, self.port), timeout)

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 import plain_model
-from ark_server import BINARY, FULL, PATIENCE, TINY, Server, clean_environment
+from ark_server import BINARY, FULL, PATIENCE, TINY, Server, clean_environment, raw_get, receive_all
 
 LIBRARY = BINARY.parent.parent / "libark_faults.so"
 # Not every malloc of 200,000: a sample, another one with --full; of the other calls all with --full.
@@ -213,3 +213,33 @@ def test_keys_are_read_again_or_kept_at_every_fault(library, tmp_path):
     reload(server)
     server.stop()
     try_all(points(tmp_path / "counts"), attempt)
+
+
+HOURS = 6 * 3600
+
+
+def test_a_time_of_day_that_jumps_for_hours_changes_stamps_only(library, tmp_path):
+    """As of a virtual machine that was asleep, or whose clock is set: in all processes of a server, 20 times a second."""
+    keys = tmp_path / "keys"
+    keys.write_text("once:one rpm=1\nfree:x\n")
+    keys.chmod(0o600)
+    once, free = ({"Authorization": f"Bearer {key}"} for key in ("one", "x"))
+    body = SAMPLING | {"prompt": [1]}
+    with Server("--model", TINY) as server:
+        expected = [request(server) for request in REQUESTS]
+    with Server("--model", TINY, "--tp", 2, "--processes", "--api-key-file", keys, "--shutdown-timeout", 1,
+                environment={"LD_PRELOAD": str(library), "ARK_FAULT_CLOCK": str(HOURS)}) as server:
+        assert server.post("/v1/completions", body, headers=once).status_code == 200
+        server.headers, created = free, []
+        with server.connect() as idle:
+            while len(created) < 10 or max(created) - min(created) < HOURS:
+                assert [request(server) for request in REQUESTS] == expected
+                created.append(server.post("/v1/completions", body).json()["created"])
+                assert server.get("/health").status_code == 200
+                refused = server.post("/v1/completions", body, headers=once)  # no minute has gone by
+                assert refused.status_code == 429 and int(refused.headers["Retry-After"]) <= 60
+            idle.sendall(raw_get(b"Connection: close"))  # not closed as idle for hours
+            assert receive_all(idle).startswith(b"HTTP/1.1 200 ")
+        assert server.metric("ark_restarts_total") == 0
+        since = time.monotonic()
+        assert server.stop() == 0 and time.monotonic() - since < 2 + PATIENCE / 10

@@ -1,4 +1,5 @@
-// An LD_PRELOAD library that makes one call fail, once: what SQLite's tests do to every system call.
+// An LD_PRELOAD library that makes one call fail, once: what SQLite's tests do to every system call. Or it makes the
+// time of day wrong.
 //
 //   ARK_FAULT=KIND:N      the N-th call of a kind fails, from 1; N = 0: none does
 //   ARK_FAULT_FROM=main   counts from main() on; or "ready": from the line on standard output that says so
@@ -12,12 +13,17 @@
 // Kinds: malloc open read pread mmap write send recv accept thread fail as they do when memory, descriptors or a disk
 // run out; short-read, short-pread, short-send do less than they were asked for; disk-full is a write to a file.
 // corrupt changes a bit of what is sent, delay sends it a second later.
+//
+//   ARK_FAULT_CLOCK=SECONDS  the time of day is right, that much late and that much early in turns of 50 ms, as of a
+//                            machine that was asleep or is set; the kernel's stays right, so that what waits for a
+//                            time of day waits wrong
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -122,6 +128,16 @@ std::string damaged(const char* bytes, size_t size) {
   const uint64_t bit = static_cast<uint64_t>(now.tv_nsec) * 0x9E3779B97F4A7C15u % (8 * size);
   changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ 1 << bit % 8);
   return changed;
+}
+
+// Seconds that the time of day is wrong by.
+int64_t clock_error(int64_t monotonic_ns) {
+  static const int64_t most = [] {
+    const char* seconds = std::getenv("ARK_FAULT_CLOCK");
+    return seconds ? std::atoll(seconds) : 0;
+  }();
+  constexpr int kSigns[] = {0, -1, 1};
+  return kSigns[monotonic_ns / 50'000'000 % 3] * most;
 }
 
 bool is_file(int fd) {
@@ -255,6 +271,27 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
                    void* argument) {
   NEXT(pthread_create);
   return fails(kThread) ? EAGAIN : real(thread, attributes, body, argument);
+}
+int clock_gettime(clockid_t clock, timespec* into) {
+  NEXT(clock_gettime);
+  const int status = real(clock, into);
+  if (status != 0 || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return status;
+  timespec steady{};
+  real(CLOCK_MONOTONIC, &steady);
+  into->tv_sec += clock_error(steady.tv_sec * 1'000'000'000 + steady.tv_nsec);
+  return status;
+}
+int gettimeofday(timeval* into, void*) {
+  timespec now{};
+  const int status = clock_gettime(CLOCK_REALTIME, &now);
+  *into = {now.tv_sec, now.tv_nsec / 1000};
+  return status;
+}
+time_t time(time_t* into) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (into) *into = now.tv_sec;
+  return now.tv_sec;
 }
 
 }  // extern "C"
