@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace ark {
 namespace {
@@ -33,15 +34,14 @@ std::filesystem::path EnergyMeter::folder() {
 }
 
 EnergyMeter::EnergyMeter(const std::filesystem::path& root) {
-  std::error_code error;
-  for (const auto& zone : std::filesystem::directory_iterator(root, error)) {
-    if (!is_package(zone.path())) continue;
-    const auto now = number_in(zone.path() / "energy_uj"),
-               range = number_in(zone.path() / "max_energy_range_uj");
+  for (const std::string& name : names_in(root)) {
+    const std::filesystem::path zone = root / name;
+    if (!is_package(zone)) continue;
+    const auto now = number_in(zone / "energy_uj"), range = number_in(zone / "max_energy_range_uj");
     if (!now || !range)
-      reason_ = escaped(zone.path().string()) + " cannot be read (its energy_uj is root's by default)";
+      reason_ = escaped(zone.string()) + " cannot be read (its energy_uj is root's by default)";
     else
-      zones_.push_back({zone.path() / "energy_uj", *now, *range});
+      zones_.push_back({zone / "energy_uj", *now, *range});
   }
   if (!reason_.empty()) zones_.clear();  // a part of the whole would be taken for it
   if (zones_.empty() && reason_.empty()) reason_ = "no package in " + escaped(root.string());

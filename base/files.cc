@@ -1,5 +1,6 @@
 #include "base/files.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,6 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <new>
+#include <string_view>
 
 #include "base/descriptor.h"
 #include "base/error.h"
@@ -36,6 +40,17 @@ std::optional<FileStamp> stamp_of(const fs::path& file) {
   struct stat status {};
   if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   return stamp_of(status);
+}
+
+std::vector<std::string> names_in(const fs::path& folder, std::error_code* why) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), ::closedir);
+  if (!opened && errno == ENOMEM) throw std::bad_alloc();
+  if (!opened && why) why->assign(errno, std::generic_category());
+  std::vector<std::string> names;
+  while (const dirent* const entry = opened ? ::readdir(opened.get()) : nullptr)
+    if (const std::string_view name = entry->d_name; name != "." && name != "..") names.emplace_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::string read_file(const fs::path& file, std::size_t max_bytes) {

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
+#include <vector>
 
 struct stat;
 
@@ -21,6 +23,10 @@ struct FileStamp {
 FileStamp stamp_of(const struct stat& status);
 // Nothing if there is no such regular file, or it cannot be looked at.
 std::optional<FileStamp> stamp_of(const std::filesystem::path& file);
+
+// What a folder holds, by name; nothing where it cannot be read, and `why` then says so. In the place of std's
+// directory_iterator, which ends the process where there is no memory for a name.
+std::vector<std::string> names_in(const std::filesystem::path& folder, std::error_code* why = nullptr);
 
 // All of a regular file. Throws Error: kNotFound if it cannot be opened, kBadModel if it is a folder, a FIFO, a
 // device or a socket, or larger than `max_bytes`.

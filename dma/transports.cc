@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <set>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "dma/blob.h"
 #include "dma/local/setup.h"
@@ -52,10 +52,7 @@ constexpr auto have_verbs = all_lack<&Place::no_verbs>, have_ucx = all_lack<&Pla
 
 std::string verbs_trouble() {
   // Most machines have none: these load nothing.
-  std::error_code none;
-  if (std::filesystem::directory_iterator("/sys/class/infiniband", none) ==
-      std::filesystem::directory_iterator())
-    return std::string(kNoRdma);
+  if (names_in("/sys/class/infiniband").empty()) return std::string(kNoRdma);
   return plugin_trouble("verbs", transport_wish().port);
 }
 

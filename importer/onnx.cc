@@ -17,8 +17,8 @@ fs::path resolve(const fs::path& given) {
   std::error_code ignored;
   if (!fs::is_directory(given, ignored)) return given;
   std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(given, ignored))
-    if (entry.path().extension() == ".onnx") found.push_back(entry.path());
+  for (const std::string& name : names_in(given))
+    if (fs::path(name).extension() == ".onnx") found.push_back(given / name);
   if (found.size() == 1) return found[0];
   throw Error(Code::kNotFound, "directory " + escaped(given.string()) + " holds " +
                                    std::to_string(found.size()) + " .onnx files: name the file");

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "engine/cuda/library.h"
 
 namespace ark::cuda {
@@ -131,14 +132,8 @@ class Nvrtc final : public Compiler {
 };
 
 void add_files(const fs::path& folder, std::vector<std::string>& into) {
-  std::error_code error;
-  std::vector<std::string> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("libnvrtc.so")) found.push_back(entry.path().string());
-  }
-  std::sort(found.begin(), found.end());
-  into.insert(into.end(), found.begin(), found.end());
+  for (const std::string& name : names_in(folder))
+    if (name.starts_with("libnvrtc.so")) into.push_back(folder / name);
 }
 
 }  // namespace
@@ -163,11 +158,10 @@ std::vector<std::string> nvrtc_candidates(const std::string& variable, int major
   add_files("/usr/local/cuda/lib64", all);
   // The folder of a wheel (nvidia-cuda-nvrtc) in the active virtual environment.
   if (const char* environment = std::getenv("VIRTUAL_ENV")) {
-    std::error_code error;
-    for (const fs::directory_entry& python : fs::directory_iterator(fs::path(environment) / "lib", error)) {
+    const fs::path lib = fs::path(environment) / "lib";
+    for (const std::string& python : names_in(lib))
       for (const char* part : {"cu13", "cuda_nvrtc"})
-        add_files(python.path() / "site-packages" / "nvidia" / part / "lib", all);
-    }
+        add_files(lib / python / "site-packages" / "nvidia" / part / "lib", all);
   }
   return best_first();
 }

@@ -9,9 +9,11 @@
 #include <fstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/sha256.h"
 #include "server/version.h"
 
@@ -31,10 +33,8 @@ bool is_file(const fs::path& path) {
 // Sorted by name; none where the folder cannot be read.
 std::vector<fs::path> files_in(const fs::path& folder) {
   std::vector<fs::path> files;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
-    if (is_file(entry.path())) files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
+  for (const std::string& name : names_in(folder))
+    if (fs::path file = folder / name; is_file(file)) files.push_back(std::move(file));
   return files;
 }
 
@@ -133,7 +133,7 @@ fs::path choose(const fs::path& folder, const std::string& variant) {
   if (found.empty()) found = onnx_in(folder / "onnx");
   if (found.empty()) {
     std::error_code error;
-    fs::directory_iterator(folder, error);
+    names_in(folder, &error);
     if (!error && ::access(folder.c_str(), X_OK) != 0) error.assign(errno, std::generic_category());
     if (error) refuse_unreadable(folder, error);
     const std::string known = remedy(folder);

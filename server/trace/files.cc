@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "server/json.h"
 #include "server/trace/report.h"
@@ -102,11 +103,11 @@ TraceFiles::TraceFiles(fs::path folder, std::chrono::nanoseconds slower_than)
   if (error || ::access(folder_.c_str(), W_OK | X_OK) != 0)
     throw Error(Code::kOs, "--trace-dir " + escaped(folder_.string()) + ": " +
                                (error ? error.message() : std::string(std::strerror(errno))));
-  for (const auto& entry : fs::directory_iterator(folder_, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) || !entry.is_regular_file(error)) continue;
-    const auto size = static_cast<int64_t>(entry.file_size(error));
-    if (!error) files_.emplace_back(entry.path(), size);
+  for (const std::string& name : names_in(folder_)) {
+    const fs::path file = folder_ / name;
+    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) || !fs::is_regular_file(file, error)) continue;
+    const auto size = static_cast<int64_t>(fs::file_size(file, error));
+    if (!error) files_.emplace_back(file, size);
   }
   std::ranges::sort(files_);
   for (const auto& [file, size] : files_) bytes_ += size;

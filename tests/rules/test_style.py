@@ -130,3 +130,9 @@ def test_python_packages_are_named_by_their_content():
     files = sorted((ROOT / "scripts").glob("requirements*.txt"))
     asked = [(file.name, package) for file in files for package in re.split(r"(?m)^(?=\w)", file.read_text()) if "==" in package.split("\n")[0]]
     assert len(asked) > 90 and [each for each in asked if " --hash=sha256:" not in each[1]] == []
+
+
+def test_folders_are_read_by_what_survives_a_lack_of_memory():
+    files = [p for f in FOLDERS if f != "tests" for p in (ROOT / f).rglob("*") if p.suffix in (".h", ".cc")]
+    iterates = re.compile(r"(?<!recursive_)directory_iterator\(")  # the recursive one: of a tool, over test data
+    assert len(files) > 500 and [named(p) for p in files if iterates.search(p.read_text())] == []
