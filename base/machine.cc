@@ -104,7 +104,9 @@ int cpus_of_mask() {
 
 }  // namespace
 
-bool fills_cpus(int threads) { return threads == cpus_of_mask(); }
+bool fills_cpus(int threads, const fs::path& root) {
+  return threads == cpus_of_mask() && threads <= available_cpus(root);
+}
 
 int64_t available_memory(const fs::path& root) {
   int64_t left = std::min(machine_left(root), address_space_left(root));

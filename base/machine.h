@@ -14,9 +14,10 @@ int64_t available_memory(const std::filesystem::path& root = "/");
 // since threads beyond it are stopped in the middle of a step. At least 1.
 int available_cpus(const std::filesystem::path& root = "/");
 
-// Whether `threads` take every CPU of the affinity mask. Only then is pinning right: with CPUs to spare, or less time
-// than CPUs (a quota), a pinned thread would wait for a busy CPU beside an idle one.
-bool fills_cpus(int threads);
+// Whether `threads` take every CPU of the affinity mask, and no quota takes time from these. Only then may pinning be
+// right: with CPUs to spare, or less time than CPUs, a pinned thread would wait for a busy CPU beside an idle one. That
+// others run on them shows only as steps go by (engine/cpu/company.h).
+bool fills_cpus(int threads, const std::filesystem::path& root = "/");
 
 // Nanoseconds that the calling thread was ready but had no core, since it began, as the system counts them; 0 where it
 // does not. Half a microsecond.

@@ -5,7 +5,6 @@
 #include <latch>
 #include <mutex>
 
-#include "base/machine.h"
 #include "engine/cpu/pool.h"
 
 namespace ark {
@@ -31,7 +30,8 @@ void run_shared(int threads, int64_t n, const std::function<void(int64_t)>& f) {
   };
   const int helpers = static_cast<int>(std::min<int64_t>(threads, n)) - 1;
   std::latch done(helpers);  // count_down releases what the helpers wrote, wait acquires it
-  Pool::shared().launch(helpers, fills_cpus(threads) ? 1 : -1, [&](int) {
+  // Not pinned: nobody looks here whether others use the CPUs.
+  Pool::shared().launch(helpers, -1, [&](int) {
     work();
     done.count_down();
   });
