@@ -5,18 +5,34 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/expr.h"
 #include "importer/onnx.h"
 
 namespace ark::test {
 
+// Whether a mutant may be refused by it: in one line that somebody can act on.
+inline bool is_named(const Error& e) {
+  const std::string what = e.what();
+  return e.code() != Code::kInternal && e.code() != Code::kUsage && e.code() != Code::kOs &&
+         what.find('\n') == what.npos && what.size() < 2000;
+}
+
 class ModelMutator {
  public:
-  ModelMutator(onnx::Model& model, uint64_t seed) : model_(model), random_(seed) {}
+  // A number below n: a random one, or what a fuzzer's bytes say.
+  using Pick = std::function<std::size_t(std::size_t n)>;
+
+  ModelMutator(onnx::Model& model, Pick pick) : model_(model), pick_(std::move(pick)) {}
+  ModelMutator(onnx::Model& model, uint64_t seed)
+      : ModelMutator(model,
+                     [random = std::mt19937_64(seed)](std::size_t n) mutable { return random() % n; }) {}
 
   // Changes one thing and says what; "" where there was nothing to change.
   std::string change() {
@@ -52,7 +68,7 @@ class ModelMutator {
   }
 
  private:
-  std::size_t pick(std::size_t n) { return random_() % n; }
+  std::size_t pick(std::size_t n) { return pick_(n); }
   template <typename T>
   T& any(std::vector<T>& items) {
     return items[pick(items.size())];
@@ -351,7 +367,7 @@ class ModelMutator {
   // clang-format on
 
   onnx::Model& model_;
-  std::mt19937_64 random_;
+  Pick pick_;
   std::vector<onnx::Graph*> graphs_;
   std::vector<onnx::Node*> nodes_;
   std::vector<onnx::Attribute> gone_;  // whose subgraphs' nodes are listed still
