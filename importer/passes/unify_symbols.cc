@@ -7,6 +7,7 @@
 // graph's inputs say so afterwards, and a call with other sizes is refused there. Elsewhere (one query against many
 // documents) they stay what they are.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -58,17 +59,36 @@ std::optional<Expr> solved_for(const std::string& name, const Expr& difference) 
   return std::nullopt;  // it divides: without it there is nothing to evaluate
 }
 
-// min(past + seq, total) against past + seq, from a mask cut to the keys' length: settled by total = past +
-// seq.
-std::optional<Expr> settled_by(const std::string& name, const Fact& fact) {
-  for (const Expr& side : {fact.first, fact.second}) {
-    const std::set<std::string> symbols = side.symbols();
-    const auto low = side.lower_bound();
-    if (symbols.empty() || symbols.contains(name) || !low || *low < 0) continue;
-    const Substitution map{{name, side}};
-    if (fact.first.substitute(map) == fact.second.substitute(map)) return side;
+// Whether the fact says no more than `name` = `value`: one more or one less breaks it, tried where all sizes differ.
+// min(a + seq, b + seq) = a + seq holds for every large b, and means b = a.
+bool is_tight(const std::string& name, const Expr& value, const Fact& fact,
+              const std::set<std::string>& symbols) {
+  SymbolValues at;
+  for (const std::string& s : symbols) at[s] = 5 + 7 * static_cast<int64_t>(at.size());
+  const int64_t exact = value.evaluate(at);
+  return std::ranges::any_of(std::array{exact - 1, exact + 1}, [&](int64_t other) {
+    at[name] = other;
+    return fact.first.evaluate(at) != fact.second.evaluate(at);
+  });
+}
+
+// min(past + seq, total) against past + seq, from a mask cut to the keys' length: settled by total = past + seq. Where
+// each layer's past has its own name, min(past.1 + seq, past.0 + seq) is settled by past.1 = past.0.
+std::optional<Expr> settled_by(const std::string& name, const Fact& fact,
+                               const std::set<std::string>& symbols) try {
+  std::vector<Expr> values{fact.first, fact.second};
+  for (const std::string& s : symbols) values.push_back(Expr::symbol(s));
+  for (const Expr& value : values) {
+    const std::set<std::string> read = value.symbols();
+    const auto low = value.lower_bound();
+    if (read.empty() || read.contains(name) || !low || *low < 0) continue;
+    const Substitution map{{name, value}};
+    if (fact.first.substitute(map) == fact.second.substitute(map) && is_tight(name, value, fact, symbols))
+      return value;
   }
   return std::nullopt;
+} catch (const Error&) {
+  return std::nullopt;  // it divides by what is 0 there
 }
 
 // The latest symbol that the fact determines, with its value; max(a, b) = b only says so where nothing is 1 (`tokens`).
@@ -84,7 +104,7 @@ std::optional<std::pair<std::string, Expr>> solved(const InputSymbols& inputs, c
             [&](const auto& a, const auto& b) { return inputs.order.at(a) > inputs.order.at(b); });
   for (const std::string& s : latest_first) {
     auto solution = solved_for(s, difference);
-    if (!solution && tokens) solution = settled_by(s, fact);
+    if (!solution && tokens) solution = settled_by(s, fact, symbols);
     // Nobody names a size that is nothing: such a fact comes of one name for two sizes.
     if (solution && solution->is_constant(0)) continue;
     if (solution && binds(inputs, *solution)) return {{s, *solution}};

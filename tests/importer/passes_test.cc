@@ -285,6 +285,31 @@ TEST(UnifyPass, AMaskIsAsLongAsPastAndSequence) {
   EXPECT_FALSE(passes::unify_symbols(g.graph));
 }
 
+// As torch's exporter writes a mask that each layer cuts to its own keys, whose lengths it names apart.
+TEST(UnifyPass, PastsOfLayersThatCutOneMaskAreEqual) {
+  GraphBuilder g;
+  const ValueId mask = g.input("mask", "batch, 1, 1, total");
+  g.input("ids", "batch, seq", DType::kI64);
+  std::vector<ValueId> pasts;
+  for (const std::string past : {"past0", "past1"}) {
+    pasts.push_back(g.input(past, "batch, 4, " + past + ", 8"));
+    const ValueId k =
+        g.node(Op::kConcat, {pasts.back(), g.input("k", "batch, 4, seq, 8")}, {{key::kAxis, 2}});
+    const ValueId scores = g.node(Op::kMatMul, {g.input("q", "batch, 4, seq, 8"), k}, {{key::kTransB, 1}});
+    const Expr keys = Expr::parse(past + " + seq"), total = Expr::symbol("total");
+    const ValueId cut = g.node(Op::kSlice, {mask},
+                               {{key::kAxes, Ints{3}},
+                                {key::kStarts, Shape{0}},
+                                {key::kEnds, Shape{min(keys, total)}},
+                                {key::kSteps, Ints{1}}});
+    g.output(g.node(Op::kAdd, {scores, cut}));
+  }
+  EXPECT_TRUE(passes::unify_symbols(g.graph));
+  EXPECT_EQ(g.shape(pasts[0]), g.shape(pasts[1]));
+  EXPECT_EQ(g.shape(mask), "[batch, 1, 1, past0 + seq]");
+  EXPECT_TRUE(g.graph.assumptions.empty());
+}
+
 TEST(UnifyPass, AHeadSizeByNameBecomesItsNumber) {
   GraphBuilder g;
   const ValueId past = g.input("past", "batch, 2, past, kv_cache_dim");
