@@ -141,6 +141,7 @@ void refuse_coarse_rounding(const Graph& graph) {
 // choice.
 DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& signature, int64_t max_length) {
   Graph graph = original;
+  own_subgraphs(graph);
   DecoderSignature pruned = signature;
   prune(graph, pruned);
   refuse_coarse_rounding(graph);

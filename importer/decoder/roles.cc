@@ -103,14 +103,32 @@ SymbolValues Roles::at(int64_t batch, int64_t sequence, int64_t past) const {
   return values;
 }
 
+void own_subgraphs(Graph& graph) {
+  for (Node& node : graph.nodes)
+    for (auto& subgraph : node.subgraphs) {
+      subgraph = std::make_shared<Graph>(*subgraph);
+      own_subgraphs(*subgraph);
+    }
+}
+
+void infer_of_tokens(Graph& graph, const StepSizes& sizes) {
+  infer_all(graph);
+  // Expressions are built again over symbols that may be 0 (Expr folds by that), which stand for one more.
+  Replacements up, down;
+  for (const Expr& size : {sizes.batch, sizes.sequence})
+    if (const auto name = size.as_symbol()) up[*name] = size + 1, down[*name] = size - 1;
+  substitute(graph, up);
+  substitute(graph, down);
+}
+
 Roles unify_sizes(Graph& graph, const DecoderSignature& signature) {
+  own_subgraphs(graph);
   substitute(graph, input_sizes(graph, signature));
   for (int round = 0; round < 4; ++round) {
     const Replacements map = node_sizes(graph);
     if (map.empty()) break;
     substitute(graph, map);
   }
-  infer_all(graph);
   Roles roles;
   roles.signature = signature;
   roles.has_past = !signature.caches.empty();
@@ -121,6 +139,7 @@ Roles unify_sizes(Graph& graph, const DecoderSignature& signature) {
     const auto& cache = signature.caches.front();
     roles.sizes.past = (*shape_of(graph, cache.input))[cache.sequence_axis];
   }
+  infer_of_tokens(graph, roles.sizes);
   return roles;
 }
 

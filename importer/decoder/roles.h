@@ -16,9 +16,15 @@ struct Roles {
   SymbolValues at(int64_t batch, int64_t sequence, int64_t past) const;
 };
 
+// Copies of a graph share its subgraphs; before sizes or values of a copy are renamed, it gets its own.
+void own_subgraphs(Graph& graph);
+
 // Rewrites `graph` over the symbols BATCH, SEQUENCE and PAST (where the file leaves them open), unifies the
 // sizes that the graph itself proves equal (a cache's head size named by a symbol), and infers all shapes
 // again.
 Roles unify_sizes(Graph& graph, const DecoderSignature& signature);
+
+// Infers all shapes again, of steps that have a token: sizes that differ only where there is none become one.
+void infer_of_tokens(Graph& graph, const StepSizes& sizes);
 
 }  // namespace ark::decoder

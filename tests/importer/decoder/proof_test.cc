@@ -170,6 +170,22 @@ TEST(Proof, AScaleThatChangesAtALengthIsRefused) {
   EXPECT_TRUE(std::holds_alternative<DecoderModel>(never));
 }
 
+// What torch's exporter makes of a mask's rows that it slices and broadcasts: as many as tokens, where there are any.
+TEST(Recognise, SizesThatDifferWithoutTokensOnlyAreOne) {
+  Graph graph = llama();
+  std::string why;
+  const auto signature = find_signature(graph, &why);
+  ValueId& logits = graph.outputs[signature.value().logits];
+  Shape shape = *graph.value(logits).shape;
+  shape[1] = max(shape[1], 1);
+  ASSERT_FALSE(shape[1].as_symbol());
+  logits = emit(graph, Op::kReshape, "view", {logits}, {{key::kShape, shape}})[0];
+  const auto result = recognise_decoder(graph, 64);
+  ASSERT_TRUE(std::holds_alternative<DecoderModel>(result))
+      << std::get<NotRecognised>(result).node << ": " << std::get<NotRecognised>(result).reason;
+  expect_numbers(std::get<DecoderModel>(result), fixtures() / "llama-optimum");
+}
+
 TEST(Recognise, ProductsWrittenAsEinsumAreFollowed) {
   Graph graph = llama();
   change(graph, Op::kMatMul, [&](Node& node) {
