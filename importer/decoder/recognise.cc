@@ -13,6 +13,7 @@
 #include "importer/decoder/part_probe.h"
 #include "importer/decoder/quantized_weights.h"
 #include "importer/decoder/rewrite.h"
+#include "importer/decoder/settle_branches.h"
 #include "importer/decoder/static_caches.h"
 #include "importer/passes/passes.h"
 
@@ -151,7 +152,8 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   spell_out_roundings(graph);
   dequantize_before_look_ups(graph);
   const Roles roles = unify_sizes(graph, pruned);
-  const int64_t wanted = max_length > 0 ? max_length : kProbedLength;
+  const bool settled = settle_branches(graph, roles, max_length > 0 ? max_length : kDefaultLength);
+  const int64_t wanted = max_length > 0 ? max_length : settled ? kDefaultLength : kProbedLength;
   const int64_t reach = reachable_length(graph, roles, wanted);
   const int64_t length = reach < wanted || max_length > 0 ? reach : kDefaultLength;
   Rewrite r(graph, roles, length);
@@ -167,18 +169,20 @@ DecoderModel recognise_up_to(const Graph& original, const DecoderSignature& sign
   model.tokens = cleaned(r.out, r.evidence);
   settle_factors(model.caches, by_factor, model.tokens);
   model.vocabulary = signature.vocabulary;
-  model.max_positions = has_tables(model.tokens) || reach < wanted ? length : 0;
+  model.max_positions = settled || has_tables(model.tokens) || reach < wanted ? length : 0;
   describe_weights(model.tokens, r.evidence);
-  r.evidence.push_back(model.max_positions == 0 ? "sequences of any length"
-                       : reach < wanted         ? "sequences of up to " + std::to_string(length) +
-                                              " tokens, where the file's tables end"
-                                        : "position tables made for " + std::to_string(length) + " tokens");
+  r.evidence.push_back(
+      model.max_positions == 0 ? "sequences of any length"
+      : reach < wanted
+          ? "sequences of up to " + std::to_string(length) + " tokens, where the file's tables end"
+      : settled ? "sequences of up to " + std::to_string(length) + " tokens, which all take the same branches"
+                : "position tables made for " + std::to_string(length) + " tokens");
   if (dynamic)
     r.evidence.push_back(
         std::to_string(dynamic) +
         " products whose input the file rounds to 8 bits by one scale a step: here at most by row");
   model.evidence = std::move(r.evidence);
-  model.signature.max_positions = reach < wanted ? reach : 0;
+  model.signature.max_positions = settled || reach < wanted ? reach : 0;
   return model;
 }
 

@@ -138,22 +138,27 @@ TEST(Proof, AMaskOfMinusTenThousandInBfloat16IsAMask) {
       << std::get<NotRecognised>(result).node << ": " << std::get<NotRecognised>(result).reason;
 }
 
+// Whether the context is longer than `threshold`.
+ValueId beyond(Graph& graph, const DecoderSignature& signature, int64_t threshold) {
+  const auto& cache = signature.caches.at(0);
+  const Shape& shape = *graph.value(graph.outputs[cache.output]).shape;
+  const Expr total = shape.at(static_cast<std::size_t>(cache.sequence_axis));
+  const ValueId limit =
+      graph.add_constant(make_constant(Tensor::of<int64_t>(DType::kI64, {}, {{threshold}})));
+  const ValueId length =
+      emit(graph, Op::kDims, "length", {}, {{key::kValues, Shape{total}}, {key::kScalar, 1}})[0];
+  return emit(graph, Op::kGreater, "far", {length, limit})[0];
+}
+
 // The logits are scaled once the context is longer than `threshold`.
 Graph scaled_beyond(int64_t threshold) {
   Graph graph = llama();
   std::string why;
   const auto signature = find_signature(graph, &why);
-  const auto& cache = signature.value().caches.at(0);
-  const Shape& shape = *graph.value(graph.outputs[cache.output]).shape;
-  const Expr total = shape.at(static_cast<std::size_t>(cache.sequence_axis));
   const auto number = [&](float x) {
     return graph.add_constant(make_constant(Tensor::of<float>(DType::kF32, {}, {{x}})));
   };
-  const ValueId limit =
-      graph.add_constant(make_constant(Tensor::of<int64_t>(DType::kI64, {}, {{threshold}})));
-  const ValueId length =
-      emit(graph, Op::kDims, "length", {}, {{key::kValues, Shape{total}}, {key::kScalar, 1}})[0];
-  const ValueId far = emit(graph, Op::kGreater, "far", {length, limit})[0];
+  const ValueId far = beyond(graph, signature.value(), threshold);
   const ValueId scale = emit(graph, Op::kWhere, "scale", {far, number(2), number(1)})[0];
   ValueId& logits = graph.outputs[signature->logits];
   logits = emit(graph, Op::kMul, "scaled", {logits, scale})[0];
@@ -168,6 +173,65 @@ TEST(Proof, AScaleThatChangesAtALengthIsRefused) {
   }
   const auto never = recognise_decoder(scaled_beyond(256), 256);
   EXPECT_TRUE(std::holds_alternative<DecoderModel>(never));
+}
+
+// An If by the context's length around the logits: negative beyond `threshold`, untouched before.
+Graph branched_beyond(int64_t threshold) {
+  Graph graph = llama();
+  std::string why;
+  const auto signature = find_signature(graph, &why);
+  ValueId& logits = graph.outputs[signature.value().logits];
+  const Value whole = graph.value(logits);
+  const auto branch = [&](Op op) {
+    auto body = std::make_shared<Graph>();
+    const ValueId inner = body->add_value("inner", whole.dtype, whole.shape);
+    body->captured.emplace_back(logits, inner);
+    body->outputs = {emit(*body, op, "inside", {inner})[0]};
+    body->output_names = {"out"};
+    return body;
+  };
+  const ValueId far = beyond(graph, *signature, threshold);
+  const ValueId result = graph.add_value("branched", whole.dtype, whole.shape);
+  const NodeId made = graph.add_node(Op::kIf, "length/If (If)", {far}, {result});
+  graph.node(made).subgraphs = {branch(Op::kNeg), branch(Op::kAbs)};
+  logits = result;
+  graph.sort();
+  return graph;
+}
+
+// The same with the branch's operator in its place.
+Graph ending_in(Op op) {
+  Graph graph = llama();
+  std::string why;
+  const auto signature = find_signature(graph, &why);
+  ValueId& logits = graph.outputs[signature.value().logits];
+  logits = emit(graph, op, "inside", {logits})[0];
+  return graph;
+}
+
+TEST(Recognise, ABranchThatAllSequencesTakeStandsForItsIf) {
+  for (const auto& [threshold, op] : {std::pair{int64_t{64}, Op::kAbs}, std::pair{int64_t{0}, Op::kNeg}}) {
+    const Graph graph = branched_beyond(threshold);
+    const std::string before = graph.str();
+    const auto result = recognise_decoder(graph, 64), plain = recognise_decoder(ending_in(op), 64);
+    ASSERT_TRUE(std::holds_alternative<DecoderModel>(result))
+        << std::get<NotRecognised>(result).node << ": " << std::get<NotRecognised>(result).reason;
+    const auto& model = std::get<DecoderModel>(result);
+    EXPECT_EQ(model.tokens.str(), std::get<DecoderModel>(plain).tokens.str());
+    EXPECT_EQ(model.max_positions, 64);
+    EXPECT_EQ(graph.str(), before) << "the plain graph was changed";
+  }
+  const std::string at_65 =
+      "takes its other branch from 65 tokens on: sequences of up to 64 (--max-model-len 64)";
+  for (const int64_t length : {65, 0}) {
+    const Graph graph = branched_beyond(64);
+    const std::string before = graph.str();
+    const auto refused = recognise_decoder(graph, length);
+    ASSERT_TRUE(std::holds_alternative<NotRecognised>(refused));
+    EXPECT_NE(std::get<NotRecognised>(refused).reason.find(at_65), std::string::npos)
+        << std::get<NotRecognised>(refused).reason;
+    EXPECT_EQ(graph.str(), before) << "the plain graph was changed";
+  }
 }
 
 // What torch's exporter makes of a mask's rows that it slices and broadcasts: as many as tokens, where there are any.
