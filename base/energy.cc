@@ -59,4 +59,17 @@ std::optional<double> EnergyMeter::joules() {
   return microjoules_ * 1e-6;
 }
 
+std::optional<double> PowerMeter::watts(double joules, Clock::time_point now) {
+  // Two that look at once would see one tick of the counter, a millisecond, or none.
+  constexpr std::chrono::duration<double> kShortest{1};
+  const std::lock_guard lock(mutex_);
+  const std::chrono::duration<double> since = now - at_;
+  if (joules_ && since < kShortest) return watts_;
+  watts_.reset();
+  if (joules_ && joules >= *joules_) watts_ = (joules - *joules_) / since.count();
+  joules_ = joules;
+  at_ = now;
+  return watts_;
+}
+
 }  // namespace ark

@@ -2,6 +2,7 @@
 // Documentation/power/powercap in the kernel's sources.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <mutex>
@@ -32,6 +33,21 @@ class EnergyMeter {
   std::vector<Zone> zones_;
   double microjoules_ = 0;
   std::string reason_;
+};
+
+// Watts, by a counter of joules that somebody looks at every now and then. Any thread.
+class PowerMeter {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // The mean since the look before, `joules` being what the counter says now. A second look within a second is told
+  // what the one before was; nothing before there are two.
+  std::optional<double> watts(double joules, Clock::time_point now = Clock::now());
+
+ private:
+  std::mutex mutex_;
+  std::optional<double> joules_, watts_;
+  Clock::time_point at_{};
 };
 
 }  // namespace ark

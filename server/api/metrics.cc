@@ -106,14 +106,19 @@ void print_process(std::string& out) {
   one("process_cpu_seconds_total", "counter", "User and system CPU time of this process.", cpu_seconds());
   one("process_open_fds", "gauge", "Open file descriptors.", open_descriptors());
   one("process_max_fds", "gauge", "File descriptors that may be open.", most_descriptors());
-  static EnergyMeter energy;
-  if (const auto joules = energy.joules())
-    one("ark_energy_joules_total", "counter",
-        "Energy of the machine's processors, of all programs, since the first look.", *joules);
+  const auto energy = [&](const char* total, const char* power, const std::string& whose,
+                          std::optional<double> joules, PowerMeter& meter) {
+    if (!joules) return;
+    const std::string of = " of the machine's " + whose + ", of all programs, since the ";
+    one(total, "counter", ("Energy" + of + "first look.").c_str(), *joules);
+    if (const auto watts = meter.watts(*joules))
+      one(power, "gauge", ("Mean power" + of + "look before, one second at least.").c_str(), *watts);
+  };
+  static EnergyMeter processors;
   static cuda::GpuEnergy gpus;
-  if (const auto joules = gpus.joules())
-    one("ark_gpu_energy_joules_total", "counter",
-        "Energy of the machine's GPUs, of all programs, since the first look.", *joules);
+  static PowerMeter power, gpu_power;
+  energy("ark_energy_joules_total", "ark_power_watts", "processors", processors.joules(), power);
+  energy("ark_gpu_energy_joules_total", "ark_gpu_power_watts", "GPUs", gpus.joules(), gpu_power);
 }
 
 using session::Statistics;

@@ -145,11 +145,14 @@ Json measure(const ModelBench& bench) {
     Sequences sequences(runner, batch, bench.context + bench.repeats + 4);
     sequences.prefill(bench.context);
     std::vector<double> times;
+    const Clock::time_point begin = Clock::now();
     const auto before = energy.joules();
     for (int32_t i = 0; i < bench.repeats + 2; ++i) times.push_back(sequences.decode());
-    if (const auto after = energy.joules(); before && after)
-      result["decode_joules"][std::to_string(batch)] =
-          (*after - *before) / (static_cast<double>(times.size()) * batch);
+    if (const auto after = energy.joules(); before && after) {
+      const double joules = *after - *before;
+      result["decode_joules"][std::to_string(batch)] = joules / (static_cast<double>(times.size()) * batch);
+      result["decode_watts"][std::to_string(batch)] = joules * 1000 / milliseconds_since(begin);
+    }
     times.erase(times.begin(), times.begin() + 2);
     result["decode_ms"][std::to_string(batch)] = median(times);
     result["sent_bytes"][std::to_string(batch)] = {{"data", sequences.sent().data},
@@ -181,8 +184,10 @@ void print_table(const Json& result) {
             std::to_string(data + zeros) + " with rows that are zeros\n");
   }
   if (result.contains("decode_joules"))
-    for (const auto& [batch, joules] : result.at("decode_joules").items())
+    for (const auto& [batch, joules] : result.at("decode_joules").items()) {
       line("energy, batch " + batch, joules, "J a token, of the whole machine");
+      line("power, batch " + batch, result.at("decode_watts").at(batch), "W");
+    }
   for (const auto& [tokens, ms] : result.at("prefill_ms").items())
     line("prefill, " + tokens + " tokens", ms, "ms");
   for (const auto& [when, mb] : result.at("rss_mb").items()) line("memory, " + when, mb, "MiB");

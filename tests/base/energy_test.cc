@@ -72,5 +72,19 @@ TEST_F(Energy, WhatCannotBeReadIsNamed) {
   EXPECT_FALSE(one.joules());
 }
 
+TEST(Power, IsWhatAScraperSees) {
+  using std::chrono::milliseconds;
+  PowerMeter meter;
+  const PowerMeter::Clock::time_point start{};
+  const auto at = [&](int ms, double joules) { return meter.watts(joules, start + milliseconds(ms)); };
+  EXPECT_FALSE(at(0, 100)) << "one look is no rate";
+  EXPECT_FALSE(at(500, 110)) << "too early to say";
+  EXPECT_DOUBLE_EQ(at(2000, 130).value(), 15);
+  EXPECT_DOUBLE_EQ(at(2001, 131).value(), 15) << "another scraper, a moment later";
+  EXPECT_DOUBLE_EQ(at(12'000, 130).value(), 0);
+  EXPECT_FALSE(at(14'000, 3)) << "a counter that began anew is no figure";
+  EXPECT_DOUBLE_EQ(at(16'000, 63).value(), 30);
+}
+
 }  // namespace
 }  // namespace ark

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import jinja2.sandbox
@@ -273,7 +274,11 @@ def test_energy_is_counted_where_it_can_be_read(tiny_model, tmp_path):
         (zone / name).write_text(text + "\n")
     with Server("--model", tiny_model, environment={"ARK_POWERCAP": str(tmp_path)}) as server:
         assert server.metric("ark_energy_joules_total") == 0
+        assert "ark_power_watts" not in server.get("/metrics").text
         (zone / "energy_uj").write_text("7500000\n")
+        began = time.monotonic()
+        time.sleep(1)
+        assert server.metric("ark_power_watts") == pytest.approx(2.5 / (time.monotonic() - began), rel=0.5)
         assert server.metric("ark_energy_joules_total") == 2.5
     with Server("--model", tiny_model, environment={"ARK_POWERCAP": str(tmp_path / "nowhere")}) as server:
         assert "ark_energy" not in server.get("/metrics").text
