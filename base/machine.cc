@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <fstream>
 #include <optional>
@@ -93,20 +94,7 @@ double quota_of(const fs::path& group, bool is_v2) {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-// Of the process's first thread, which nothing pins.
-int cpus_of_mask() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (sched_getaffinity(getpid(), sizeof mask, &mask) != 0)
-    return static_cast<int>(std::thread::hardware_concurrency());
-  return CPU_COUNT(&mask);
-}
-
 }  // namespace
-
-bool fills_cpus(int threads, const fs::path& root) {
-  return threads == cpus_of_mask() && threads <= available_cpus(root);
-}
 
 int64_t available_memory(const fs::path& root) {
   int64_t left = std::min(machine_left(root), address_space_left(root));
@@ -117,13 +105,29 @@ int64_t available_memory(const fs::path& root) {
   return left == kUnlimited ? int64_t{1} << 32 : left;
 }
 
-int available_cpus(const fs::path& root) {
-  int cpus = cpus_of_mask();
+CpuList cpus_of_mask() {
+  CpuList cpus;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  // Refused on a machine of more CPUs than the mask has bits.
+  const bool is_told = sched_getaffinity(getpid(), sizeof mask, &mask) == 0;
+  const int all = is_told ? CPU_SETSIZE : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  for (int cpu = 0; cpu < all; ++cpu)
+    if (!is_told || CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
+  return cpus;
+}
+
+int cpu_quota(const fs::path& root) {
+  int cpus = INT_MAX;
   for_groups(root, "cpu", [&](const fs::path& group, bool is_v2) {
     const double quota = quota_of(group, is_v2);
     if (quota > 0) cpus = std::min(cpus, static_cast<int>(std::min(quota, 1e6)));
   });
-  return std::max(1, cpus);
+  return cpus;
+}
+
+int available_cpus(const fs::path& root) {
+  return std::max(1, std::min(static_cast<int>(cpus_of_mask().size()), cpu_quota(root)));
 }
 
 // The second number of the thread's schedstat.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <vector>
 
 namespace ark {
 
@@ -10,14 +11,16 @@ namespace ark {
 // leave of their limits, and what RLIMIT_AS leaves. `root` stands for "/" (tests). 4 GiB if nothing can be read.
 int64_t available_memory(const std::filesystem::path& root = "/");
 
-// CPUs: those of the affinity mask (a cpuset is seen there), but no more than whole ones of the control groups' quota,
-// since threads beyond it are stopped in the middle of a step. At least 1.
-int available_cpus(const std::filesystem::path& root = "/");
+using CpuList = std::vector<int>;
 
-// Whether `threads` take every CPU of the affinity mask, and no quota takes time from these. Only then may pinning be
-// right: with CPUs to spare, or less time than CPUs, a pinned thread would wait for a busy CPU beside an idle one. That
-// others run on them shows only as steps go by (engine/cpu/company.h).
-bool fills_cpus(int threads, const std::filesystem::path& root = "/");
+// The affinity mask of the process's first thread, which nothing pins; a cpuset is seen there.
+CpuList cpus_of_mask();
+
+// Whole CPUs of the control groups' quota, beyond which threads are stopped in the middle of a step; INT_MAX: none.
+int cpu_quota(const std::filesystem::path& root = "/");
+
+// The least of both; at least 1.
+int available_cpus(const std::filesystem::path& root = "/");
 
 // Nanoseconds that the calling thread was ready but had no core, since it began, as the system counts them; 0 where it
 // does not. Half a microsecond.

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/index.h"
 #include "base/ir/keys.h"
-#include "base/machine.h"
 #include "dma/message.h"
 #include "dma/transports.h"
 #include "engine/program/unroll.h"
@@ -64,7 +64,8 @@ class Engine {
       if (!compiled_.packed.empty()) packed = compiled_.packed[static_cast<std::size_t>(r)];
       if (!packed)
         packed = std::make_shared<WeightStore>(compiled_.programs[r], compiled_.constants,
-                                               std::max(1, options.threads));
+                                               std::max(1, options.threads),
+                                               Cores().node(r, ranks, options.threads));
       weights_.push_back(std::move(packed));
       if (options.on_packed) options.on_packed(r, *weights_.back());
     }
@@ -159,7 +160,10 @@ class Engine {
   ExecutorOptions executor_options(const RaggedOptions& options, int first_rank) const {
     ExecutorOptions e = options;
     e.processors = std::max(1, options.threads / static_cast<int>(compiled_.programs.size()));
-    e.first_cpu = fills_cpus(options.threads) ? first_rank * e.processors : -1;
+    // Ranks in processes lie side by side.
+    const std::vector<CpuList> seats = Cores().seats(options.threads);
+    const std::size_t first = at(first_rank * e.processors), count = weights_.size() * at(e.processors);
+    if (first + count <= seats.size()) e.seats.assign(&seats[first], &seats[first] + count);
     return e;
   }
 

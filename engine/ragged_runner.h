@@ -18,7 +18,7 @@ namespace ark {
 using PackedHook = std::function<void(int rank, const WeightStore& weights)>;
 
 // Of limits, compiled for: max_tokens, max_rows, page_size, like max_items. Chosen by the caller: max_slots, max_length
-// (tokens, > 0), vocabulary, pages (> 0; see settle_pages). The runner sets processors and first_cpu.
+// (tokens, > 0), vocabulary, pages (> 0; see settle_pages). The runner sets processors and seats.
 struct RaggedOptions : ExecutorOptions {
   int32_t threads = 2;    // of all ranks together; each gets at least one
   bool lockstep = false;  // the oracle instead of the loop

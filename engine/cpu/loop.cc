@@ -103,7 +103,7 @@ class Loop final : public CpuExecutor {
     gang_ = static_cast<int>(ranks_.size()) * options_.processors;
     for (RankControl& control : controls_)
       for (dma::Counter64& opened : control.opened) opened.value.store(0, std::memory_order_relaxed);
-    Pool::shared().launch(gang_, options_.first_cpu, [this](int member) { run(member); });
+    Pool::shared().launch(gang_, options_.seats, [this](int member) { run(member); });
     running_ = true;
     alive_ = gang_;
   }
@@ -185,9 +185,9 @@ class Loop final : public CpuExecutor {
 
   // With a CPU for each, processors keep theirs; where some take no part, the system finds the others one that is free.
   void pin(std::size_t r, int32_t processor) const {
-    if (options_.first_cpu < 0 || !options_.yields_cores) return;
+    if (options_.seats.empty() || !options_.yields_cores) return;
     const bool is_full = controls_[r].active == options_.processors;
-    Pool::pin(is_full ? options_.first_cpu + static_cast<int>(r) * options_.processors + processor : -1);
+    Pool::pin(is_full ? options_.seats[r * options_.processors + processor] : CpuList());
   }
 
   bool close_step(std::size_t r, int32_t processor) {

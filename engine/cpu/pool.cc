@@ -21,18 +21,14 @@ const cpu_set_t& process_mask() {
 
 }  // namespace
 
-void Pool::pin(int cpu) {
-  thread_local int pinned_to = -1;
-  if (pinned_to == cpu) return;
+void Pool::pin(const CpuList& cpus) {
+  thread_local CpuList pinned_to;
+  if (pinned_to == cpus) return;
   cpu_set_t set = process_mask();
-  for (int i = 0, seen = 0; cpu >= 0 && i < CPU_SETSIZE; ++i) {
-    if (!CPU_ISSET(i, &process_mask()) || seen++ != cpu) continue;
-    CPU_ZERO(&set);
-    CPU_SET(i, &set);
-    break;
-  }
+  if (!cpus.empty()) CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
   // A refusal (a container's policy) costs speed only.
-  if (sched_setaffinity(0, sizeof set, &set) == 0) pinned_to = cpu;
+  if (sched_setaffinity(0, sizeof set, &set) == 0) pinned_to = cpus;
 }
 
 Pool& Pool::shared() {
@@ -45,7 +41,7 @@ Pool::~Pool() {
   wake_.notify_all();
 }
 
-void Pool::launch(int count, int first_cpu, const std::function<void(int)>& body) {
+void Pool::launch(int count, std::span<const CpuList> seats, const std::function<void(int)>& body) {
   process_mask();  // before the first thread is pinned
   const std::lock_guard lock(mutex_);
   // Threads first: a gang of which some have none would wait for ever for those.
@@ -57,8 +53,8 @@ void Pool::launch(int count, int first_cpu, const std::function<void(int)>& body
   std::vector<std::function<void()>> jobs;
   jobs.reserve(count);
   for (int i = 0; i < count; ++i) {
-    jobs.emplace_back([body, i, first_cpu] {
-      pin(first_cpu < 0 ? -1 : first_cpu + i);
+    jobs.emplace_back([body, i, seat = seats.empty() ? CpuList() : seats[static_cast<std::size_t>(i)]] {
+      pin(seat);
       body(i);
     });
   }

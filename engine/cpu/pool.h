@@ -5,8 +5,11 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
+
+#include "base/machine.h"
 
 namespace ark {
 
@@ -19,10 +22,10 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   // Runs body(0) .. body(count - 1) on `count` threads, soon; returns at once. Bodies must not throw. Member
-  // i is pinned to the (first_cpu + i)-th CPU of the process's affinity mask; first_cpu < 0: none is.
-  void launch(int count, int first_cpu, const std::function<void(int)>& body);
-  // The calling thread, one of the pool's, from now on runs on that CPU of the mask alone, or (< 0) on any.
-  static void pin(int cpu);
+  // i is pinned to the i-th of `seats`; empty: none is.
+  void launch(int count, std::span<const CpuList> seats, const std::function<void(int)>& body);
+  // The calling thread, one of the pool's, from now on runs on these CPUs alone, or (empty) on any.
+  static void pin(const CpuList& cpus);
 
  private:
   void run(std::stop_token stop);

@@ -31,7 +31,7 @@ void run_shared(int threads, int64_t n, const std::function<void(int64_t)>& f) {
   const int helpers = static_cast<int>(std::min<int64_t>(threads, n)) - 1;
   std::latch done(helpers);  // count_down releases what the helpers wrote, wait acquires it
   // Not pinned: nobody looks here whether others use the CPUs.
-  Pool::shared().launch(helpers, -1, [&](int) {
+  Pool::shared().launch(helpers, {}, [&](int) {
     work();
     done.count_down();
   });

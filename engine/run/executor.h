@@ -14,6 +14,7 @@
 
 #include "base/expr.h"
 #include "base/ir/kernel.h"
+#include "base/machine.h"
 #include "dma/group.h"
 #include "engine/program/program.h"
 #include "engine/run/isa.h"
@@ -42,8 +43,8 @@ struct ExecutorOptions {
   int32_t trace_events = 0;  // of the last steps, that each processor records for timeline()
   Isa isa = best_isa();
   bool yields_cores = false;  // the loop uses fewer processors while other programs use their cores (Company)
-  // Of the process's CPUs: where pinning starts, -1: none. Ranks in processes lie side by side.
-  int32_t first_cpu = -1;
+  // To which CPUs each processor of this process's ranks is pinned; empty: none is.
+  std::vector<CpuList> seats;
   std::chrono::milliseconds step_deadline{120'000};  // a wait inside a step that lasts longer is a fault
 };
 

@@ -1,5 +1,6 @@
 #include "engine/run/weight_store.h"
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/parallel.h"
 
@@ -24,18 +25,22 @@ WeightLayout::WeightLayout(const Program& program) {
   }
 }
 
-WeightStore::WeightStore(const Program& program)
+WeightStore::WeightStore(const Program& program, int node)
     : layout_(program),
-      memory_(dma::allocate_private(static_cast<uint64_t>(layout_.total + kTail), "weights")) {}
+      memory_(dma::allocate_private(static_cast<uint64_t>(layout_.total + kTail), "weights")) {
+  place_on_node({memory_.region.base, memory_.region.bytes}, node);
+}
 
-std::shared_ptr<WeightStore> WeightStore::filled(
-    const Program& program, const std::function<bool(std::span<std::byte> arena)>& fill) {
-  std::shared_ptr<WeightStore> store(new WeightStore(program));
+std::shared_ptr<WeightStore> WeightStore::filled(const Program& program,
+                                                 const std::function<bool(std::span<std::byte> arena)>& fill,
+                                                 int node) {
+  std::shared_ptr<WeightStore> store(new WeightStore(program, node));
   return fill({store->memory_.region.base, store->memory_.region.bytes}) ? store : nullptr;
 }
 
-WeightStore::WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads)
-    : WeightStore(program) {
+WeightStore::WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads,
+                         int node)
+    : WeightStore(program, node) {
   std::vector<Part> parts;
   for (std::size_t w = 0; w < program.weights.size(); ++w) {
     const WeightUse& use = program.weights[w];

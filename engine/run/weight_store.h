@@ -27,11 +27,13 @@ class WeightStore {
  public:
   // `constants`: what WeightUse::constant indexes. Throws Error(kBadModel) naming the weight if a file is shorter
   // than it was, Error(kExhausted) if the memory cannot be had, Error(kInternal) if a use does not fit its constant.
-  WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads);
+  // `node`: whose memory it should be, as for place_on_node().
+  WeightStore(const Program& program, std::span<const ConstantPtr> constants, int threads, int node = -1);
   // With what arena() of such a store once held, which `fill` reads; null if that returns false. Throws
   // Error(kExhausted).
   static std::shared_ptr<WeightStore> filled(const Program& program,
-                                             const std::function<bool(std::span<std::byte> arena)>& fill);
+                                             const std::function<bool(std::span<std::byte> arena)>& fill,
+                                             int node = -1);
 
   std::byte* address(int32_t weight) const { return memory_.region.base + layout_.offsets[weight]; }
   int64_t bytes(int32_t weight) const { return layout_.bytes[weight]; }
@@ -47,7 +49,7 @@ class WeightStore {
   int64_t arena_bytes() const { return static_cast<int64_t>(memory_.region.bytes); }
 
  private:
-  explicit WeightStore(const Program& program);
+  WeightStore(const Program& program, int node);
 
   WeightLayout layout_;
   dma::Memory memory_;

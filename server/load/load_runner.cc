@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/sha256.h"
@@ -293,6 +294,21 @@ void settle_sites(Placement& place, const RankGroup& group, const LoadOptions& o
   place.gpu = nullptr;
 }
 
+// One for each node of the machine's memory, so that each reads its own weights from near.
+void choose_ranks(LoadOptions& options, bool on_gpu, StageLog& log) {
+  if (options.tp != 0 || on_gpu || !options.plan.empty() || options.lockstep || options.is_alone) return;
+  options.tp = Cores().ranks(options.threads);
+  if (options.tp > 1)
+    log.fact("ranks", std::to_string(options.tp) + ", one for each node of memory; --tp says otherwise");
+}
+
+std::string threads_text(int32_t threads) {
+  const Cores cores;
+  const std::string idle = threads == cores.threads() ? cores.text() : "";
+  return std::to_string(threads) + " threads" +
+         (idle.empty() ? "" : ", " + idle + "; --threads N takes more");
+}
+
 // A runner, and who keeps its model on disk.
 struct Kept {
   std::shared_ptr<RaggedRunner> runner;
@@ -300,12 +316,13 @@ struct Kept {
 };
 
 // `looks`: whether the model may be one that is kept.
-LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options,
+LoadedRunner load_in(std::optional<RankGroup>& group, LoadOptions options,
                      const std::shared_ptr<const DiskCache>& disk, bool looks, StageLog& log) {
   sequence_length(options, 0);  // what the configuration refuses is refused before the file is read
   Placement place;
   place.gpu = choose_gpu(options.device.device, &place.why_cpu, disk);
   if (group) settle_sites(place, *group, options);
+  choose_ranks(options, place.gpu != nullptr, log);
   std::optional<Job> job;
   if (looks && !options.plain) job = find_kept(options, disk, place, log);
   const bool is_kept = job.has_value();
@@ -351,9 +368,8 @@ LoadedRunner load_in(std::optional<RankGroup>& group, const LoadOptions& options
   log.done("pack", mebibytes(memory.weights) + " of weights" + (is_kept ? ", kept by an earlier start" : ""));
   if (place.in_processes)
     log.fact("ranks", placement_text(place.sites) + ", by " + std::string(runner->transport()));
-  log.fact("device", place.gpu
-                         ? describe(*runner->device(), *place.gpu)
-                         : "cpu, " + std::to_string(terms.threads) + " threads (" + place.why_cpu + ")");
+  log.fact("device", place.gpu ? describe(*runner->device(), *place.gpu)
+                               : "cpu, " + threads_text(terms.threads) + " (" + place.why_cpu + ")");
   if (place.gpu && !runner->device()->ways().empty())
     log.fact("links", cuda::text_of(runner->device()->ways()));
   warm(*runner);

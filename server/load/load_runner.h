@@ -16,7 +16,7 @@ namespace ark {
 
 struct LoadOptions {
   std::filesystem::path model;  // an ONNX file, or a folder that holds one
-  int32_t tp = 0;               // ranks; 0: 1
+  int32_t tp = 0;               // ranks; 0: one for each node of memory on CPUs, else 1
   bool processes = false;       // each rank but 0 a process of its own, where rank 0 runs: CPU, or a GPU each
   std::filesystem::path cluster_key_file;  // of groups that a launcher has started over several machines
   int32_t threads = 0;                     // of all ranks together; 0: one per core

@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/sha256.h"
@@ -30,7 +31,7 @@ Member Member::here() {
   CPU_ZERO(&set);
   ::sched_getaffinity(0, sizeof set, &set);
   return {name, place.machine + "/" + std::to_string(place.pid_namespace),
-          sha256_hex({reinterpret_cast<const char*>(&set), sizeof set}), available_cpus(),
+          sha256_hex({reinterpret_cast<const char*>(&set), sizeof set}), Cores().threads(),
           available_memory()};
 }
 
@@ -72,7 +73,7 @@ std::vector<Member> gather_members(dma::Bootstrap& bootstrap, dma::Deadline dead
 std::vector<Site> sites_of(std::span<const Member> members, int ranks) {
   std::vector<Site> sites;
   if (members.empty()) {
-    sites.push_back({Member::here().host, {}, available_cpus(), available_memory()});
+    sites.push_back({Member::here().host, {}, Cores().threads(), available_memory()});
     for (int rank = 0; rank < ranks; ++rank) sites[0].ranks.push_back(rank);
   }
   std::vector<std::string> machines;

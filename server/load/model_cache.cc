@@ -159,9 +159,12 @@ bool ModelCache::read_weights(CompiledModel& model, int rank, int threads) const
   Compiled& compiled = model.compiled;
   compiled.packed.resize(compiled.programs.size());
   const auto r = static_cast<std::size_t>(rank);
-  compiled.packed[r] = WeightStore::filled(compiled.programs.at(r), [&](std::span<std::byte> arena) {
-    return disk_->read(weights_entry(model.files, rank), arena, threads);
-  });
+  compiled.packed[r] = WeightStore::filled(
+      compiled.programs.at(r),
+      [&](std::span<std::byte> arena) {
+        return disk_->read(weights_entry(model.files, rank), arena, threads);
+      },
+      Cores().node(rank, static_cast<int>(compiled.programs.size()), threads));
   return compiled.packed[r] != nullptr;
 }
 

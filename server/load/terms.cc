@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <fstream>
 
+#include "base/cores.h"
 #include "base/error.h"
-#include "base/machine.h"
 #include "dma/blob.h"
 #include "engine/plan_file.h"
 #include "server/load/device.h"
@@ -85,7 +85,7 @@ LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, boo
   LaunchTerms terms;
   if (!options.plan.empty()) terms.plan = read_text(options.plan);
   terms.ranks = ranks_of(options, terms.plan);
-  terms.threads = options.threads > 0 ? options.threads : available_cpus();
+  terms.threads = options.threads > 0 ? options.threads : Cores().threads();
   terms.table_length = table_length(options);
   RunnerLimits& limits = terms.limits;
   limits.max_tokens = options.max_batched_tokens > 0 ? options.max_batched_tokens : kMaxTokens;

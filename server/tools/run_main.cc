@@ -154,7 +154,7 @@ int main(int argc, char** argv) {
   line.texts("--input", options.inputs, "name=file.npy, once an input");
   line.file("--output-dir", options.run.output_dir, "where to save the outputs as .npy");
   line.text("--driver", options.run.driver, "auto, static, dynamic or decoder");
-  line.number("--tp", options.run.ranks, 0, ark::kMaxRanks, "tensor-parallel ranks of a decoder; 0: 1");
+  line.number("--tp", options.run.ranks, 0, ark::kMaxRanks, "tensor-parallel ranks of a decoder; 0: chosen");
   line.number("--threads", options.run.threads, 1, 4096, "threads");
   const auto tolerance = [](std::optional<double>& into) {
     return [&into](const std::string& text) { into = ark::number_of(text, 0, 1e300); };

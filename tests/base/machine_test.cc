@@ -88,20 +88,6 @@ TEST_F(Cpus, AreTheQuotasWholeOnes) {
   EXPECT_EQ(available_cpus(root_), 1);
 }
 
-TEST_F(Cpus, AreFilledWhereNoQuotaTakesTimeFromThem) {
-  const int all = available_cpus("/nowhere");
-  const auto give = [&](int percent_of_each) {
-    write("sys/fs/cgroup/cpu.max", std::to_string(all * percent_of_each * 1000) + " 100000\n");
-  };
-  EXPECT_TRUE(fills_cpus(all, root_));
-  EXPECT_FALSE(fills_cpus(all - 1, root_) || fills_cpus(all + 1, root_));
-  write("proc/self/cgroup", "0::/\n");
-  give(100);
-  EXPECT_TRUE(fills_cpus(all, root_));
-  give(90);
-  EXPECT_EQ(fills_cpus(all, root_), all == 1);  // which has no other to be moved to
-}
-
 TEST_F(Cpus, OfAGroupOfTheFirstVersion) {
   write("proc/self/cgroup", "4:cpu,cpuacct:/box\n");
   write("sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us", "-1\n");

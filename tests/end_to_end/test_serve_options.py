@@ -288,6 +288,35 @@ def test_without_libcuda_one_line_says_so(tiny_model, monkeypatch):
         assert re.search(rf"device .*cpu, \d+ threads \({why}\)", run.stdout + run.stderr), run.stdout + run.stderr
 
 
+def test_ranks_and_threads_follow_the_machine(tiny_model, tmp_path):
+    """By trees as the kernel's, of machines of two CPUs: two nodes of memory, and a core with two threads."""
+    two = sorted(os.sched_getaffinity(0))[:2]
+    if len(two) < 2:
+        pytest.skip("one CPU")
+
+    def start(name, files, *options):
+        for file, text in files.items():
+            (tmp_path / name / "sys/devices/system" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / "sys/devices/system" / file).write_text(f"{text}\n")
+        with Server("--model", tiny_model, "--device", "cpu", *options, environment={"ARK_TOPOLOGY": str(tmp_path / name)},
+                    prepare=lambda: os.sched_setaffinity(0, two)) as server:
+            answer = server.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 8, "ignore_eos": True, "logprobs": 1, "seed": 1})
+            assert answer.status_code == 200
+            tasks = map(int, os.listdir(f"/proc/{server.process.pid}/task"))
+            return "\n".join(server.lines), answer.json()["choices"], [os.sched_getaffinity(task) for task in tasks]
+
+    nodes = {f"node/node{i}/cpulist": cpu for i, cpu in enumerate(two)}
+    siblings = {f"cpu/cpu{cpu}/topology/core_cpus_list": f"{two[0]},{two[1]}" for cpu in two}
+    of_nodes, answer, seats = start("nodes", nodes)
+    assert "2, one for each node of memory" in of_nodes and "on 2 ranks" in of_nodes and "cpu, 2 threads" in of_nodes
+    assert {two[0]} in seats and {two[1]} in seats
+    of_core, same, seats = start("core", siblings)
+    assert "cpu, 1 threads, one for each of 1 cores, which have 2 CPUs" in of_core and "ranks" not in of_core
+    assert answer == same and all(seat == set(two) for seat in seats)
+    asked, same, _ = start("nodes", nodes, "--tp", 1, "--threads", 2)
+    assert "ranks" not in asked and answer == same
+
+
 def test_energy_that_cannot_be_read_is_no_measure(tiny_model, tmp_path):
     line = refused(UNAVAILABLE, "--model", tiny_model, "--energy-weight", 0.5, "--device", "cpu", environment={"ARK_POWERCAP": str(tmp_path)})
     assert "--energy-weight" in line and str(tmp_path) in line

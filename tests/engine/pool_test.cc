@@ -33,12 +33,12 @@ TEST(Pool, ALaunchWithoutMemoryLeavesNoBodyBehind) {
     {
       Pool pool;
       try {
-        pool.launch(kCount, -1, Scarce(copies, &ran));
+        pool.launch(kCount, {}, Scarce(copies, &ran));
         is_launched = true;
       } catch (const std::bad_alloc&) {
       }
       std::atomic<bool> is_done = false;
-      pool.launch(1, -1, [&](int) { is_done = true, is_done.notify_all(); });
+      pool.launch(1, {}, [&](int) { is_done = true, is_done.notify_all(); });
       is_done.wait(false);
     }  // joins: whatever was left has run
     EXPECT_EQ(ran, is_launched ? kCount : 0) << copies << " copies";

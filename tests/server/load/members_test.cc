@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/cores.h"
 #include "base/error.h"
-#include "base/machine.h"
 #include "server/version.h"
 
 namespace ark {
@@ -28,7 +28,7 @@ TEST(Members, TravelWholeAndTellVersionsBeforeAllElse) {
   const Member read = member_of(blob, 1, 0);
   EXPECT_EQ(read.machine, own.machine);
   EXPECT_EQ(read.cpu_set, own.cpu_set);
-  EXPECT_EQ(read.cpus, available_cpus());
+  EXPECT_EQ(read.cpus, Cores().threads());
   for (size_t cut = 0; cut < blob.size(); ++cut) EXPECT_NE(error_of(blob.substr(0, cut), 1), "") << cut;
   // Whatever else another version says.
   const std::string other = to_blob(own, "9.9.9").substr(0, 9);
@@ -54,7 +54,7 @@ TEST(Members, AreGroupedByMachine) {
   const std::vector<Site> threads = sites_of({}, 3);
   ASSERT_EQ(threads.size(), 1u);
   EXPECT_EQ(threads[0].ranks, (std::vector<int>{0, 1, 2}));
-  EXPECT_EQ(threads_for(threads, 3), available_cpus());
+  EXPECT_EQ(threads_for(threads, 3), Cores().threads());
 }
 
 TEST(Members, TheMachineWithTheLeastRoomDecidesHowMuchIsCached) {
