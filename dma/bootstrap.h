@@ -41,7 +41,8 @@ class Bootstrap {
   // thread.
   virtual void check_alive() {}
 
-  // Which rank has shown no sign of life for two seconds, in one line; empty while all have. Any thread.
+  // Which rank has shown no sign of life for two seconds, or whose machine has confirmed nothing for one, in one line;
+  // empty while all have. Any thread.
   virtual std::string silence() const { return {}; }
 
   // Where ranks on other machines reach this one, as the meeting has shown it; "" where all have met on one.
@@ -84,9 +85,9 @@ struct Environment {
 
 struct WatchOptions {
   // A rank that stays silent so long counts as dead, from its joining on; a closed connection, which the
-  // kernel reports at once for any death of a process, does at once. Counted in life signs of our own: where
-  // all of the machine pauses, nobody is silent. 0: never.
-  std::chrono::milliseconds silence{8'000};
+  // kernel reports at once for any death of a process, does at once, and a machine that confirms no byte after two
+  // seconds. Counted in life signs of our own: where all of the machine pauses, nobody is silent. 0: never.
+  std::chrono::milliseconds silence{5'000};
 };
 
 // Joins the group through rank 0's meeting place. Throws Error(kUnavailable) naming who is missing when

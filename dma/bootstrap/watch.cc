@@ -15,11 +15,22 @@
 namespace ark::dma {
 namespace {
 
-constexpr std::chrono::milliseconds kBeat{500};
-constexpr int kSilence = 4;  // beats of ours without one of the other's: worth a word
+constexpr std::chrono::milliseconds kBeat{250};
+// Beats of ours without one of the other's: worth a word. A thread that has nothing else to do gets its turn by then
+// also on a machine whose load is many times its processors.
+constexpr int kSilence = 6;
+// Beats of ours that the other's system, not the process, has not confirmed: what load a rank is under does not matter,
+// and by then the kernel has sent one up to three times; up to five times: its machine is as good as dead.
+constexpr int kUnconfirmed = 3, kCut = 7;
 // A peer that does not read its life signs must not hold up ours.
 constexpr std::chrono::milliseconds kSendTime{100};
 constexpr std::chrono::seconds kFarewell{1};
+
+// Whether the peer's system has all that was sent. By TCP alone: elsewhere only its process could say.
+bool is_delivered(const Socket& socket) {
+  int queued = 0;
+  return socket.local_host().empty() || ioctl(socket.descriptor(), SIOCOUTQ, &queued) != 0 || queued == 0;
+}
 
 }  // namespace
 
@@ -29,6 +40,7 @@ Watch::Watch(int rank, int size, std::vector<Socket> sockets, WatchOptions optio
       options_(options),
       sockets_(std::move(sockets)),
       beats_(sockets_.size()),
+      unconfirmed_(sockets_.size()),
       closed_(sockets_.size()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       dead_(size) {
@@ -56,10 +68,6 @@ void Watch::leave() {
     send(static_cast<int>(to), FrameKind::kLeaving, rank_, {});
   }
   // By TCP a socket that closes with life signs unread resets: what its peer's kernel has not got by then is lost.
-  const auto is_delivered = [](const Socket& socket) {
-    int queued = 0;
-    return socket.local_host().empty() || ioctl(socket.descriptor(), SIOCOUTQ, &queued) != 0 || queued == 0;
-  };
   const Deadline farewell = Deadline::after(kFarewell);
   while (!std::ranges::all_of(sockets_, is_delivered) && !farewell.passed()) detail::blind_sleep(1'000'000);
   sockets_.clear();
@@ -78,8 +86,8 @@ void Watch::run(std::stop_token stop) {
   Clock::time_point next_beat = Clock::now();
   while (!stop.stop_requested()) {
     if (Clock::now() >= next_beat) {
-      send_beats();
       check_silence();
+      send_beats();
       next_beat = Clock::now() + kBeat;
     }
     std::vector<pollfd> waiting;
@@ -114,22 +122,34 @@ void Watch::read(int rank) {
 }
 
 void Watch::check_silence() {
-  int silent = -1;
+  std::string silence;
   for (size_t rank = 0; rank < sockets_.size(); ++rank) {
     if (closed_[rank] || !sockets_[rank].is_open()) continue;
-    if (++beats_[rank] > kSilence && silent < 0) silent = static_cast<int>(rank);
-    if (options_.silence.count() == 0 || beats_[rank] * kBeat < options_.silence) continue;
-    closed_[rank] = true;
-    mark_dead(static_cast<int>(rank), "silent for " + std::to_string(options_.silence.count()) + " ms");
+    unconfirmed_[rank] = is_delivered(sockets_[rank]) ? 0 : unconfirmed_[rank] + 1;
+    ++beats_[rank];
+    const std::string name = "rank " + std::to_string(rank);
+    std::string end;
+    if (unconfirmed_[rank] >= kCut)
+      end = "its machine confirms nothing for " + std::to_string((kCut * kBeat).count()) +
+            " ms: it is off, or the link to it is cut";
+    else if (beats_[rank] * kBeat >= options_.silence)
+      end = "silent for " + std::to_string(options_.silence.count()) + " ms";
+    if (options_.silence.count() != 0 && !end.empty()) {
+      closed_[rank] = true;
+      mark_dead(static_cast<int>(rank), end);
+    } else if (silence.empty() && unconfirmed_[rank] >= kUnconfirmed) {
+      silence = name + "'s machine confirms nothing: it is off, or the link to it is cut";
+    } else if (silence.empty() && beats_[rank] > kSilence) {
+      silence = name + " shows no sign of life: it hangs, or is stopped";
+    }
   }
   std::lock_guard lock(mutex_);
-  silent_ = silent;
+  silence_ = silence;
 }
 
 std::string Watch::silence() const {
   std::lock_guard lock(mutex_);
-  if (silent_ < 0) return "";
-  return "rank " + std::to_string(silent_) + " shows no sign of life: it hangs, or is stopped";
+  return silence_;
 }
 
 void Watch::send_beats() {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -41,14 +42,15 @@ class Watch {
   const int rank_;
   const int size_;
   const WatchOptions options_;
-  std::vector<Socket> sockets_;  // by rank; read by the thread only
-  std::vector<int> beats_;       // by rank: ours since its last; read by the thread only
-  std::vector<bool> closed_;     // by rank: left, or known to be dead on this connection
-  Socket wake_;                  // an eventfd that ends poll()
+  std::vector<Socket> sockets_;   // by rank; read by the thread only
+  std::vector<int> beats_;        // by rank: ours since its last; read by the thread only
+  std::vector<int> unconfirmed_;  // by rank: of those, in a row; read by the thread only
+  std::vector<bool> closed_;      // by rank: left, or known to be dead on this connection
+  Socket wake_;                   // an eventfd that ends poll()
 
   mutable std::mutex mutex_;  // guards sends and what follows
   std::vector<bool> dead_;    // by rank
-  int silent_ = -1;           // the first rank that has been for a while
+  std::string silence_;       // as silence()
   Bootstrap::OnDeath on_death_;
   std::jthread thread_;
 };

@@ -74,7 +74,7 @@ class RankGroup {
 };
 
 // Where a dead rank only means a pause, one that is stopped is given up sooner.
-inline constexpr dma::WatchOptions kSupervisedWatch{.silence = std::chrono::milliseconds(2500)};
+inline constexpr dma::WatchOptions kSupervisedWatch{.silence = std::chrono::milliseconds(2000)};
 
 // A rank process but the first: loads `model` by the terms of rank 0, runs until that ends, and returns the exit code.
 // `needs_gpu`: fails at once where there is none, before anybody is met. `cache`: as of choose_gpu. `on_met`: of a

@@ -23,7 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kStopped = 2500ms;    // after which a stopped rank counts as dead
+constexpr auto kStopped = 1500ms;    // after which a stopped rank counts as dead
 constexpr auto kGlance = 20ms;       // at one that is stopped
 constexpr auto kFirstPause = 100ms;  // after one that has met nobody; doubled each time
 constexpr int kPausesDoubled = 5;

@@ -24,6 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSilence = 2500ms;    // after which the process counts as dead; it speaks every 250 ms
+constexpr auto kHalted = 1500ms;     // the same for one that a signal has stopped, as no load does
 constexpr auto kStarved = 30'000ms;  // the same for one that would speak but gets no processor
 constexpr auto kLook = 50ms;         // between looks
 constexpr auto kMessageTime = 2s;    // for what has begun to come
@@ -35,12 +36,13 @@ short ready_for(int descriptor, short events, std::chrono::milliseconds timeout)
   return ::poll(&one, 1, static_cast<int>(timeout.count())) > 0 ? one.revents : short{0};
 }
 
-// Whether the thread runs or waits for a processor: not one that is stopped, nor one that waits for a lock.
-bool is_runnable(pid_t process, uint32_t thread) {
+// How long a process may be silent, as one of its threads is. One that waits for a lock is neither of the first two.
+std::chrono::milliseconds patience_with(pid_t process, uint32_t thread) {
   std::ifstream in("/proc/" + std::to_string(process) + "/task/" + std::to_string(thread) + "/stat");
   const std::string stat(std::istreambuf_iterator<char>(in), {});
   const std::size_t name_end = stat.rfind(')');
-  return name_end != stat.npos && stat.compare(name_end, 3, ") R") == 0;
+  const char state = name_end != stat.npos && name_end + 2 < stat.size() ? stat[name_end + 2] : ' ';
+  return state == 'R' ? kStarved : state == 'T' ? kHalted : kSilence;  // waits for a processor; was stopped
 }
 
 double seconds_since(std::chrono::steady_clock::time_point then) {
@@ -178,8 +180,8 @@ void SupervisedRunner::listen(dma::Deadline until) {
   bool heard = (ready & ~POLLOUT) != 0;
   const auto now = Clock::now();
   quiet_ += std::min<Clock::duration>(now - std::exchange(listened_, now), 2 * kLook);
-  if (!heard && quiet_ > kSilence) {
-    const std::chrono::milliseconds patience = is_runnable(pid_, speaker_) ? kStarved : kSilence;
+  if (!heard && quiet_ > kHalted) {
+    const std::chrono::milliseconds patience = patience_with(pid_, speaker_);
     if (quiet_ > patience)
       lose(Code::kUnavailable,
            "the model's process has been silent for " + std::to_string(patience.count()) + " ms");

@@ -188,7 +188,7 @@ def test_a_rank_that_hangs_is_named_and_may_come_back(long_model):
         os.kill(child, signal.SIGSTOP)
         since = time.monotonic()
         until(lambda: server.get("/health").status_code == 503, "a rank without a sign of life")
-        assert time.monotonic() - since < 3.5
+        assert time.monotonic() - since < 2 + 1.5
         assert "rank 1" in server.get("/health").json()["error"]["message"]
         until(lambda: "rank 1 shows no sign of life" in server.errors(), "a line in the log")
         os.kill(child, signal.SIGCONT)
@@ -197,4 +197,4 @@ def test_a_rank_that_hangs_is_named_and_may_come_back(long_model):
         os.kill(child, signal.SIGSTOP)  # for good
         since = time.monotonic()
         assert server.join() == UNAVAILABLE
-        assert "rank 1" in server.log[-1] and time.monotonic() - since < 15
+        assert "rank 1" in server.log[-1] and time.monotonic() - since < 5 + 3

@@ -17,7 +17,7 @@ from ark_server import (FULL, MEBIBYTE, PATIENCE, START_SECONDS, TINY, Server, S
 from test_rank_processes import other_weights
 
 UNAVAILABLE = 69
-SILENCE = 3.0  # seconds after which a stopped process is a dead one, and named
+SILENCE = 2.0  # seconds after which a stopped process is a dead one, and named
 
 
 def start(model, *options, **how):

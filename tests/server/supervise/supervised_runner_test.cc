@@ -133,7 +133,7 @@ TEST(SupervisedRunner, EveryEndIsNamedAndTheNextProcessServes) {
   const std::pair<std::function<void()>, std::string> ends[] = {
       {[] { ::_exit(3); }, "ended with status 3"},
       {[] { ::raise(SIGKILL); }, "was ended by signal 9"},
-      {[] { ::raise(SIGSTOP); }, "has been silent for 2500 ms"},
+      {[] { ::raise(SIGSTOP); }, "has been silent for 1500 ms"},
       {[] { throw Error(Code::kUnavailable, "rank 1 is dead"); }, "rank 1 is dead"},
       {[] { throw std::bad_alloc(); }, "out of memory"},
       {[] { throw std::out_of_range("map::at"); }, "internal: map::at"},
