@@ -6,6 +6,11 @@
 #include "engine/run/step_check.h"
 
 namespace ark {
+namespace {
+
+constexpr std::chrono::milliseconds kLastWord{100};  // for loops whose waits have been ended
+
+}  // namespace
 
 void CpuExecutor::prepare(std::vector<RankSetup> ranks, const ExecutorOptions& options) {
   ARK_CHECK(ranks_.empty() && !ranks.empty(), "an executor is prepared once, with at least one rank");
@@ -111,17 +116,26 @@ std::optional<StepResult> CpuExecutor::poll(std::chrono::microseconds timeout) {
 
 void CpuExecutor::abort(const std::string& why) { fail(why, dma::AbortReason::kShutdown); }
 
-void CpuExecutor::fail(const std::string& why, dma::AbortReason reason, Code code) {
+void CpuExecutor::fail(const std::string& why, dma::AbortReason reason, Code code, bool is_vague) {
   {
     const std::lock_guard lock(mutex_);
-    if (failure_.empty()) failure_ = why.empty() ? "aborted" : why, failure_code_ = code;
+    if (failure_.empty() || (is_vague_ && !is_vague)) {
+      failure_ = why.empty() ? "aborted" : why;
+      failure_code_ = code;
+      is_vague_ = is_vague;
+    }
   }
+  failed_.notify_all();
   for (dma::AbortFlag* flag : flags_) flag->raise(reason);
 }
 
 void CpuExecutor::fail(const Rank& rank, const dma::Fault& fault) {
   std::string why = fault.text();
   if (fault.at.phase >= 0) why += " in " + escaped(rank.program().phases[fault.at.phase].name);
+  const auto reader =
+      static_cast<int>(std::ranges::find(ranks_, &rank, &std::unique_ptr<Rank>::get) - ranks_.begin());
+  const uint64_t step = mailbox_->done_count(reader) + 1;
+  if (step <= mailbox_->posted_counter().load()) why = "step " + std::to_string(step) + ", " + why;
   // A peer's death, or what the pump gave up at, explains the waits that it ended.
   for (const RankSetup& setup : setups_) {
     if (!setup.group) continue;
@@ -131,17 +145,26 @@ void CpuExecutor::fail(const Rank& rank, const dma::Fault& fault) {
                                                             : "";
     if (!cause.empty()) why = cause + " (" + why + ")";
   }
-  fail(why, dma::AbortReason::kFault);
+  fail(why, dma::AbortReason::kFault, Code::kUnavailable, fault.at.phase < 0);
 }
 
 void CpuExecutor::throw_if_failed() {
   for (const RankSetup& setup : setups_) {
     if (setup.group && setup.group->abort().raised() && setup.group->dead_rank() >= 0) {
+      await_failure();
       fail(setup.group->death(), dma::AbortReason::kDeadRank);
     }
   }
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) throw Error(failure_code_, failure_);
+}
+
+// A death ends the loops' waits within a slice of their sleep; what they waited for in which step says more than the
+// death alone.
+void CpuExecutor::await_failure() {
+  std::unique_lock lock(mutex_);
+  if (polled_ < mailbox_->posted())
+    failed_.wait_for(lock, kLastWord, [&] { return !failure_.empty() && !is_vague_; });
 }
 
 dma::WaitContext CpuExecutor::step_context(std::size_t rank) const {

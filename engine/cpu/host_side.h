@@ -1,6 +1,7 @@
 // The host's half of the CPU executors: posting, polling, and one place for what went wrong.
 #pragma once
 
+#include <condition_variable>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -37,8 +38,10 @@ class CpuExecutor : public HostExecutor {
   virtual StepCost cost_of_step(uint64_t /*n*/) const { return {}; }
 
   dma::AbortFlag& abort_flag(std::size_t rank) { return *flags_[rank]; }
-  // Keeps the first reason and ends all waits. Any thread.
-  void fail(const std::string& why, dma::AbortReason reason, Code code = Code::kUnavailable);
+  // Keeps the first reason, and before one that is vague (of a wait outside all phases) the first that is not; ends all
+  // waits. Any thread.
+  void fail(const std::string& why, dma::AbortReason reason, Code code = Code::kUnavailable,
+            bool is_vague = false);
   void fail(const Rank& rank, const dma::Fault& fault);
   // Throws Error(kUnavailable) if something has failed.
   void throw_if_failed();
@@ -51,6 +54,7 @@ class CpuExecutor : public HostExecutor {
 
  private:
   uint64_t publish();
+  void await_failure();
 
   std::vector<RankSetup> setups_;
   std::vector<dma::AbortFlag*> flags_;  // of the groups, or own_flag_
@@ -59,7 +63,9 @@ class CpuExecutor : public HostExecutor {
   StepCapacity capacity_;
   uint64_t polled_ = 0;  // steps handed to the caller
   std::mutex mutex_;     // guards failure_ and its code
+  std::condition_variable failed_;
   std::string failure_;
+  bool is_vague_ = false;
   Code failure_code_ = Code::kUnavailable;
 };
 

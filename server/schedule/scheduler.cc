@@ -78,7 +78,8 @@ void Scheduler::shutdown() {
 std::string Scheduler::failure() const {
   {
     std::lock_guard lock(mutex_);
-    if (!failure_.empty()) return failure_;
+    // In a step the runner tells where that stood, too, to the thread that polls it.
+    if (!failure_.empty() || !is_idle_) return failure_;
   }
   return runner_.failure();
 }

@@ -2,6 +2,7 @@
 With --supervise it goes on (test_supervise.py)."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -74,6 +75,7 @@ def seconds_from_a_kill_to_the_end(model, ranks, victim, busy):
             assert not thread.is_alive()
         if busy:
             assert ended[-1] != "whole"
+            assert re.search(rf"rank {victim} is dead.* \(step \d+, rank 0, .*phase \d+.* in .+\)", server.log[-1]), server.log[-1]
         return seconds
 
 
