@@ -256,6 +256,25 @@ void print_models(const Service& service, std::string& out, bool by_vllm) {
              static_cast<double>(model->statistics.*ending.count));
 }
 
+// Of ranks that were never waited for there is nothing to tell.
+void print_ranks(const Service& service, std::string& out) {
+  const char* name = "ark_rank_awaited_seconds_total";
+  describe(out, name, "counter",
+           "Seconds that steps took longer by one rank, which was late or had no core (lost_core).");
+  const auto print = [&](const Model& model, const std::vector<int64_t>& by_rank, const char* cause) {
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
+      series(out, name,
+             label("model", model.name()) + "," + label("rank", std::to_string(rank)) + "," +
+                 label("cause", cause),
+             static_cast<double>(by_rank[rank]) * 1e-9);
+  };
+  for (const auto& model : service.models()) {
+    const Stats stats = model->scheduler->stats();
+    print(*model, stats.late_ns, "late_rank");
+    print(*model, stats.coreless_ns, "lost_core");
+  }
+}
+
 http::Response metrics_response() {
   http::Response response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -278,6 +297,7 @@ http::Response print_all(Service& service, http::Request&) {
   series(out, "ark_records_dropped_total", "", static_cast<double>(service.dropped_records()));
   service.metrics().print(out);
   print_models(service, out, false);
+  print_ranks(service, out);
   print_models(service, out, true);  // dashboards for vLLM ask here
   return response;
 }

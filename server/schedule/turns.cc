@@ -14,6 +14,18 @@
 #include "server/schedule/speculate.h"
 
 namespace ark::schedule {
+namespace {
+
+constexpr int32_t kMostRanks = 1024;  // a process whose memory is spoilt may name any
+
+void count_rank(std::vector<int64_t>& by_rank, int32_t rank, int64_t ns) {
+  if (rank < 0 || rank >= kMostRanks || ns <= 0) return;
+  const auto at = static_cast<std::size_t>(rank);
+  if (at >= by_rank.size()) by_rank.resize(at + 1);
+  by_rank[at] += ns;
+}
+
+}  // namespace
 
 std::shared_ptr<Sequence> make_sequence(GenerateRequest request, RecordSink sink,
                                         std::chrono::steady_clock::time_point arrival) {
@@ -88,6 +100,8 @@ void Turns::take_results(StepResult result, Clock::time_point now) {
   state_.pages.step_done(result.step);  // first: who has an answer finds its pages complete
   state_.counts.sent_bytes += result.cost.sent.data;
   state_.counts.unsent_zeros += result.cost.sent.zeros;
+  count_rank(state_.counts.late_ns, result.cost.late_rank, result.cost.late_ns);
+  count_rank(state_.counts.coreless_ns, result.cost.lost_rank, result.cost.lost_ns);
   state_.pace.step_done(flight.load, now);
   for (const auto& s : flight.members) --s->in_flight;
   for (std::size_t i = 0; i < flight.rows.size(); ++i)

@@ -181,6 +181,7 @@ class Recorder {
     request.origin.id = id;
     return scheduler_.submit(request);
   }
+  SchedulerStats stats() const { return scheduler_.stats(); }
   // Once all tickets are dropped.
   std::shared_ptr<const Record> record(const std::string& id) {
     for (const auto end = Clock::now() + 10s; Clock::now() < end; std::this_thread::sleep_for(1ms)) {
@@ -234,6 +235,12 @@ TEST(Records, NameWhatHinderedTheSteps) {
     const int64_t before = cause == Cause::kLostCore ? 0 : record->total[Cause::kLostCore];  // taken first
     EXPECT_GE(record->total[cause] + before, 20 * 2'000'000);
     EXPECT_EQ(record->late_rank, cost.late_rank);
+    const SchedulerStats stats = recorder.stats();
+    const int64_t steps = stats.steps;
+    const std::vector<int64_t> none, late{0, steps * cost.late_ns};
+    EXPECT_EQ(stats.late_ns, cost.late_rank == 1 ? late : none) << "as often as there were steps";
+    EXPECT_TRUE(cost.lost_rank != 1 || (stats.coreless_ns.size() == 2 && stats.coreless_ns[0] == 0 &&
+                                        stats.coreless_ns[1] <= steps * cost.lost_ns));
     const bool is_own = record->lost_rank == -1 && record->total[Cause::kLostCore] > 20 * cost.lost_ns;
     EXPECT_TRUE(record->lost_rank == cost.lost_rank || is_own) << record->lost_rank;
   }
