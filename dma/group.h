@@ -33,6 +33,7 @@ class Group {
   Region region(RegionId id) const { return endpoint_->region(id); }
 
   std::string_view transport() const { return transport_->name(); }
+  std::string_view transport(int peer) const { return transport_->name_to(peer); }
 
   // Raised by a peer's death (AbortReason::kDeadRank and the rank) and by the pump (kFault); give it to every
   // wait. The engine may raise it too.

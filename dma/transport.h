@@ -118,6 +118,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;
+  // Of what carries to one peer, once its memory is attached.
+  virtual std::string_view name_to(int /*peer*/) const { return name(); }
 
   // Zero-filled memory that peers can be given access to.
   virtual Memory allocate(const std::string& name, uint64_t bytes) = 0;

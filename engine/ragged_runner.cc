@@ -7,6 +7,7 @@
 #include "base/index.h"
 #include "base/ir/keys.h"
 #include "dma/message.h"
+#include "dma/preflight.h"
 #include "dma/transports.h"
 #include "engine/program/unroll.h"
 #include "engine/run/mailbox.h"
@@ -34,6 +35,7 @@ dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RaggedOptions& o
   }
   if (processes) {
     // A GPU posts on the ring of kDecode, which is its own then.
+    spec.channels.push_back(dma::preflight_channel(on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode));
     spec.channels.push_back(
         {.name = "steps for " + std::to_string(options.limits.pages) + " pages",
          .priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode,
@@ -182,18 +184,25 @@ std::string why_stopped(const dma::Group& group, const dma::Fault& fault) {
   return trouble.empty() ? fault.text() : trouble;
 }
 
-std::unique_ptr<Engine> make_process_engine(Compiled compiled, const RaggedOptions& options,
-                                            std::unique_ptr<dma::Bootstrap> bootstrap,
-                                            uint32_t& steps_channel) {
+struct ProcessEngine {
+  uint32_t steps_channel = 0;
+  std::vector<dma::Pair> pairs;
+  std::unique_ptr<Engine> engine;
+};
+
+ProcessEngine make_process_engine(Compiled compiled, const RaggedOptions& options,
+                                  std::unique_ptr<dma::Bootstrap> bootstrap) {
   if (bootstrap->size() != static_cast<int>(compiled.programs.size())) {
     throw Error(Code::kUsage, "the model is compiled for " + std::to_string(compiled.programs.size()) +
                                   " ranks, but the group has " + std::to_string(bootstrap->size()));
   }
   const dma::EndpointSpec spec = endpoint_spec(compiled, options, true);
-  steps_channel = static_cast<uint32_t>(spec.channels.size()) - 1;
-  auto group = dma::join_group(std::move(bootstrap), dma::transport_wish().transport, spec,
-                               dma::Deadline::after(options.join_deadline));
-  return std::make_unique<Engine>(std::move(compiled), options, std::move(group));
+  ProcessEngine made{.steps_channel = static_cast<uint32_t>(spec.channels.size()) - 1};
+  const auto deadline = dma::Deadline::after(options.join_deadline);
+  auto group = dma::join_group(std::move(bootstrap), dma::transport_wish().transport, spec, deadline);
+  made.pairs = dma::preflight(*group, made.steps_channel - 1, deadline);
+  made.engine = std::make_unique<Engine>(std::move(compiled), options, std::move(group));
+  return made;
 }
 
 class LocalRunner : public RaggedRunner {
@@ -249,10 +258,10 @@ class LocalRunner : public RaggedRunner {
 // Rank 0 of several processes: each step goes to the others as an ordinary message, an empty one ends them.
 class ProcessRunner final : public LocalRunner {
  public:
-  ProcessRunner(std::unique_ptr<Engine> engine, uint32_t channel, const RaggedOptions& options)
-      : LocalRunner(std::move(engine)), deadline_(options.step_deadline) {
+  ProcessRunner(ProcessEngine made, const RaggedOptions& options)
+      : LocalRunner(std::move(made.engine)), pairs_(std::move(made.pairs)), deadline_(options.step_deadline) {
     for (int peer = 1; peer < engine_->group().size(); ++peer)
-      peers_.emplace_back(engine_->group().sender(peer, channel));
+      peers_.emplace_back(engine_->group().sender(peer, made.steps_channel));
   }
   ~ProcessRunner() override {
     if (engine_->group().abort().raised()) return;  // Group tells the others
@@ -266,6 +275,7 @@ class ProcessRunner final : public LocalRunner {
 
   std::string failure() const override { return engine_->group().trouble(); }
   std::string silence() const override { return engine_->group().silence(); }
+  std::span<const dma::Pair> pairs() const override { return pairs_; }
 
  private:
   uint64_t start(const StepDescriptor& step) override {
@@ -283,6 +293,7 @@ class ProcessRunner final : public LocalRunner {
 
   dma::WaitContext context() { return {&engine_->group().abort(), dma::Deadline::after(deadline_), {}}; }
 
+  const std::vector<dma::Pair> pairs_;
   std::chrono::milliseconds deadline_;
   std::vector<dma::MessageSender> peers_;
 };
@@ -360,18 +371,16 @@ std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const Ragged
 
 std::unique_ptr<RaggedRunner> make_ragged_runner(Compiled compiled, const RaggedOptions& options,
                                                  std::unique_ptr<dma::Bootstrap> bootstrap) {
-  uint32_t channel = 0;
-  auto engine = make_process_engine(std::move(compiled), options, std::move(bootstrap), channel);
-  return std::make_unique<ProcessRunner>(std::move(engine), channel, options);
+  return std::make_unique<ProcessRunner>(
+      make_process_engine(std::move(compiled), options, std::move(bootstrap)), options);
 }
 
 void serve_rank(Compiled compiled, const RaggedOptions& options, std::unique_ptr<dma::Bootstrap> bootstrap) {
-  uint32_t channel = 0;
-  const auto engine = make_process_engine(std::move(compiled), options, std::move(bootstrap), channel);
+  const ProcessEngine made = make_process_engine(std::move(compiled), options, std::move(bootstrap));
   try {
-    serve_steps(*engine, channel);
+    serve_steps(*made.engine, made.steps_channel);
   } catch (const Error& error) {
-    engine->tell_peers(error.what());
+    made.engine->tell_peers(error.what());
     throw;
   }
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "dma/bootstrap.h"
+#include "dma/preflight.h"
 #include "engine/compile.h"
 #include "engine/cuda/executor.h"
 #include "engine/run/executor.h"
@@ -42,6 +43,9 @@ class RaggedRunner : public StepRunner {
  public:
   virtual RunnerMemory memory() const = 0;
   virtual std::string_view transport() const = 0;  // what carries the exchange of ranks
+  virtual std::span<const dma::Pair> pairs() const {
+    return {};
+  }  // as they were tried; of ranks in processes
   // The kv heads [kv_heads, dim] of one cached token: keys, or values, as their pages hold them. Only while no step
   // is in flight, and
   // with all ranks in this process (else Error(kUnsupported)).

@@ -66,6 +66,7 @@ class MixedTransport final : public Transport {
         name_(std::string(near_->name()) + "+" + std::string(far_->name())) {}
 
   std::string_view name() const override { return name_; }
+  std::string_view name_to(int peer) const override { return (is_near_[peer] ? near_ : far_)->name(); }
 
   Memory allocate(const std::string& name, uint64_t bytes) override {
     Memory near = near_->allocate(name, bytes);

@@ -366,8 +366,11 @@ LoadedRunner load_in(std::optional<RankGroup>& group, LoadOptions options,
   malloc_trim(0);  // what codes and windows were held in
   const RunnerMemory memory = runner->memory();
   log.done("pack", mebibytes(memory.weights) + " of weights" + (is_kept ? ", kept by an earlier start" : ""));
-  if (place.in_processes)
+  if (place.in_processes) {
     log.fact("ranks", placement_text(place.sites) + ", by " + std::string(runner->transport()));
+    log.fact("pairs", dma::text_of(runner->pairs()));
+    for (const std::string& line : dma::outliers(runner->pairs())) log_line(LogLevel::kWarning, line);
+  }
   log.fact("device", place.gpu ? describe(*runner->device(), *place.gpu)
                                : "cpu, " + threads_text(terms.threads) + " (" + place.why_cpu + ")");
   if (place.gpu && !runner->device()->ways().empty())
