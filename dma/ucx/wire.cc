@@ -13,10 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kMessage = 0;  // the one kind of active message
-// Of a peer and priority, from the oldest that has not ended on: one that the receiver fetches ends when that is
-// done, so a receiver has few out of order, however many small ones follow a large one.
-constexpr uint64_t kMostInFlight = 256;
+constexpr unsigned kMessage = 0;   // the one kind of active message
 constexpr int kMostProgress = 64;  // calls of one poll()
 constexpr int64_t kBusySleepNs = 50'000, kIdleSleepNs = 1'000'000;
 constexpr std::chrono::milliseconds kBusyFor{10};
@@ -36,17 +33,12 @@ struct Sending {
 // What goes to one peer with one priority, and what comes from there.
 class Lane {
  public:
-  struct Arrival {
-    bool is_here = false;
-    UcxFrame frame;
-  };
   UcxWire* wire = nullptr;
   int peer = 0;
   ucp_ep_h endpoint = nullptr;
   uint64_t ended = 0;          // messages that have, with all before them
   std::deque<bool> has_ended;  // those from there on
-  uint64_t taken = 0;          // messages of the peer whose turn has come
-  std::deque<Arrival> early;   // those from `taken` on
+  UcxOrder order;              // of what comes
   bool is_over = true;         // there is no such peer, it has left, or fault() is about to name it
   bool has_left = false;       // in good order
   bool is_delivered = false;   // the peer has answered our last message
@@ -79,7 +71,7 @@ class UcxWire final : public Wire {
     for (Lane& lane : lanes_)
       if (!lane.is_over) send(lane, {.kind = UcxFrame::kHello}, nullptr, 0);
     const auto is_silent = [](const Lane& lane) {
-      return lane.endpoint != nullptr && (lane.taken == 0 || !lane.has_ended.empty());
+      return lane.endpoint != nullptr && (lane.order.taken() == 0 || !lane.has_ended.empty());
     };
     for (;;) {
       const auto silent = std::find_if(lanes_.begin(), lanes_.end(), is_silent);
@@ -98,7 +90,7 @@ class UcxWire final : public Wire {
   Submitted submit(const Transfer& transfer) override {
     Lane& lane = lane_of(transfer.peer, static_cast<size_t>(transfer.priority));
     if (lane.is_over) return Submitted::kDone;  // it has left, or fault() is about to say so
-    if (lane.has_ended.size() >= kMostInFlight) return Submitted::kBusy;
+    if (lane.has_ended.size() >= kMostUcxInFlight) return Submitted::kBusy;
     const UcxFrame frame{.target_offset = transfer.target_offset,
                          .bytes = transfer.bytes,
                          .raise_by = transfer.raise_by,
@@ -211,7 +203,7 @@ class UcxWire final : public Wire {
     Lane& lane = lane_of(frame.sender, frame.priority);
     if (lane.has_left || fault_) return UCS_OK;
     active_ = Clock::now();
-    if (!is_allowed(lane, frame, bytes)) {
+    if (!lane.order.allows(map_, frame, bytes)) {
       fault_ = {FaultKind::kBadRequest,
                 {.what = "message of a peer", .rank = map_.rank, .peer = frame.sender}};
       fault_.seen = frame.target_offset;
@@ -250,29 +242,9 @@ class UcxWire final : public Wire {
     if (request != nullptr) ucp_request_free(request);
   }
 
-  bool is_allowed(const Lane& lane, const UcxFrame& frame, size_t bytes) const {
-    if (frame.kind < UcxFrame::kHello || frame.kind > UcxFrame::kFarewell || frame.bytes != bytes)
-      return false;
-    if (frame.number < lane.taken || frame.number - lane.taken > 2 * kMostInFlight) return false;
-    const uint64_t ahead = frame.number - lane.taken;
-    if (ahead < lane.early.size() && lane.early[ahead].is_here) return false;
-    if (frame.kind != UcxFrame::kTransfer) return bytes == 0 && frame.raise_by == 0;
-    // The last region holds the counters: these are raised, never written.
-    const std::vector<Memory>& own = map_.memory[map_.rank];
-    const bool fits = bytes == 0 || (frame.target + size_t{1} < own.size() &&
-                                     own[frame.target].region.contains(frame.target_offset, bytes));
-    const uint32_t first = route_of(frame.sender, map_.channels, 0, RouteEnd::kArrived);
-    return fits &&
-           (frame.raise_by == 0 || (frame.counter >= first && frame.counter - first < map_.channels * 2));
-  }
-
   // The payload is in its place; it counts when all before it has arrived.
   void arrive(Lane& lane, const UcxFrame& frame) {
-    const uint64_t ahead = frame.number - lane.taken;
-    if (lane.early.size() <= ahead) lane.early.resize(ahead + 1);
-    lane.early[ahead] = {true, frame};
-    for (; !lane.early.empty() && lane.early.front().is_here; lane.early.pop_front(), ++lane.taken) {
-      const UcxFrame& next = lane.early.front().frame;
+    lane.order.arrive(frame, [&](const UcxFrame& next) {
       // Release, in raise: publishes what was received; pairs with Receiver::wait and Sender::acquire.
       if (next.raise_by != 0) map_.counters[map_.rank][next.counter].raise(next.raise_by);
       if (next.kind == UcxFrame::kFarewell) lane.is_delivered = true;
@@ -280,7 +252,7 @@ class UcxWire final : public Wire {
         if (!lane.is_over) send(lane, {.kind = UcxFrame::kFarewell}, nullptr, 0);
         lane.has_left = lane.is_over = true;
       }
-    }
+    });
   }
 
   void cut(Lane& lane) {
@@ -288,8 +260,8 @@ class UcxWire final : public Wire {
     lane.is_over = true;
     if (!is_news || fault_) return;
     fault_ = {FaultKind::kCut, {.what = "messages of a peer", .rank = map_.rank, .peer = lane.peer}};
-    fault_.seen = lane.taken;
-    fault_.needed = lane.taken + 1;
+    fault_.seen = lane.order.taken();
+    fault_.needed = lane.order.taken() + 1;
     fault_from_ = Clock::now() + kCutGrace;
   }
 

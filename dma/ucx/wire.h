@@ -5,33 +5,10 @@
 #include <vector>
 
 #include "dma/transport.h"
+#include "dma/ucx/frame.h"
 #include "dma/ucx/handles.h"
 
 namespace ark::dma {
-
-// The header of each message; the payload is its data. Little-endian, as in memory.
-struct UcxFrame {
-  uint64_t secret = 0;  // the receiver's for this sender: who does not know it is not heard
-  // Of this sender's messages of this priority, from 0; raises take effect in this order.
-  uint64_t number = 0;
-  uint64_t target_offset = 0;
-  uint64_t bytes = 0;
-  uint64_t raise_by = 0;
-  uint32_t counter = 0;  // route at the receiver; unused where raise_by is 0
-  uint16_t target = 0;   // region of the receiver; unused where bytes is 0
-  uint16_t sender = 0;   // rank
-  uint16_t priority = 0;
-  uint16_t kind = 0;
-  uint32_t unused = 0;
-
-  enum Kind : uint16_t {
-    kHello = 1,  // the first of each priority: proves the way
-    kTransfer = 2,
-    kLeaving = 3,   // the last of the sender, which goes in good order
-    kFarewell = 4,  // the answer to kLeaving: all before it has arrived
-  };
-};
-static_assert(sizeof(UcxFrame) == 56);
 
 // What ranks tell each other; by rank.
 struct UcxPeer {

@@ -11,17 +11,10 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/sha256.h"
-#include "dma/blob.h"
 #include "dma/transports.h"
 #include "server/version.h"
 
 namespace ark {
-namespace {
-
-constexpr std::size_t kLongestName = 64;  // of a machine, in lines for people
-
-}  // namespace
-
 Member Member::here() {
   char name[256] = "";
   ::gethostname(name, sizeof name - 1);
@@ -33,33 +26,6 @@ Member Member::here() {
   return {name, place.machine + "/" + std::to_string(place.pid_namespace),
           sha256_hex({reinterpret_cast<const char*>(&set), sizeof set}), Cores().threads(),
           available_memory()};
-}
-
-std::string to_blob(const Member& m, std::string_view version) {
-  dma::BlobWriter blob;
-  return blob.text(version)
-      .text(m.host)
-      .text(m.machine)
-      .text(m.cpu_set)
-      .number(m.cpus)
-      .number(m.memory)
-      .take();
-}
-
-Member member_of(std::string_view bytes, int rank, int own_rank) {
-  const std::string name = "rank " + std::to_string(rank);
-  dma::BlobReader blob(bytes, name + ": what it says of itself");
-  // First of all: the rest is laid out as that version does.
-  if (const std::string version(blob.text()); version != kVersion)
-    throw Error(Code::kUsage, name + " runs ark " + escaped(version) + ", rank " + std::to_string(own_rank) +
-                                  " runs " + kVersion + "; install the same everywhere");
-  Member member;
-  for (std::string* text : {&member.host, &member.machine, &member.cpu_set}) *text = blob.text();
-  member.cpus = std::max(1, blob.number<int32_t>());
-  member.memory = blob.number<int64_t>();
-  blob.end();
-  member.host = escaped(member.host, kLongestName);
-  return member;
 }
 
 std::vector<Member> gather_members(dma::Bootstrap& bootstrap, dma::Deadline deadline) {

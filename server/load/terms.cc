@@ -5,7 +5,6 @@
 
 #include "base/cores.h"
 #include "base/error.h"
-#include "dma/blob.h"
 #include "engine/plan_file.h"
 #include "server/load/device.h"
 #include "server/load/load_runner.h"
@@ -14,11 +13,10 @@ namespace ark {
 namespace {
 
 constexpr int32_t kPageSize = 16;
-constexpr int32_t kMaxTokens = 512;            // of one step, unless told otherwise
-constexpr int32_t kLongest = 1 << 20;          // of any sequence
-constexpr int32_t kMostUnasked = 1 << 17;      // without --max-model-len, as tables and masks are made for it
-constexpr int32_t kUnknownLength = 2048;       // where neither the model nor its configuration says
-constexpr uint32_t kBlobVersion = 0x54524d37;  // of the blob; changes with its layout
+constexpr int32_t kMaxTokens = 512;        // of one step, unless told otherwise
+constexpr int32_t kLongest = 1 << 20;      // of any sequence
+constexpr int32_t kMostUnasked = 1 << 17;  // without --max-model-len, as tables and masks are made for it
+constexpr int32_t kUnknownLength = 2048;   // where neither the model nor its configuration says
 
 std::string read_text(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -45,17 +43,6 @@ int32_t ranks_of(const LoadOptions& options, const std::string& plan) {
     throw Error(Code::kUsage, "the plan is for " + std::to_string(ranks) + " ranks, --tp asks for " +
                                   std::to_string(options.tp));
   return ranks;
-}
-
-// Calls f for every number of the terms: the blob's layout, written and read by the same list.
-template <class Terms, class F>
-void for_numbers(Terms& t, F&& f) {
-  f(t.ranks), f(t.threads), f(t.table_length);
-  f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
-  f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
-  f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights),
-      f(t.activations), f(t.bf16_tiles), f(t.keeps_codes_of_tables), f(t.kv_dtype);
-  f(t.trace_events), f(t.processors), f(t.groups), f(t.machine_ranks), f(t.yields_cores);
 }
 
 }  // namespace
@@ -155,25 +142,6 @@ RaggedOptions ragged_options(const LaunchTerms& terms, std::shared_ptr<cuda::Gpu
   ragged.device.peer_links = wants_peer_links();
   ragged.gpu = std::move(gpu);
   return ragged;
-}
-
-std::string to_blob(const LaunchTerms& terms) {
-  dma::BlobWriter blob;
-  blob.number(kBlobVersion);
-  for_numbers(terms, [&](const auto& value) { blob.number(static_cast<int32_t>(value)); });
-  return blob.text(terms.plan).take();
-}
-
-LaunchTerms terms_of(std::string_view bytes) {
-  dma::BlobReader blob(bytes, "rank 0: its terms");
-  if (blob.number<uint32_t>() != kBlobVersion) blob.malformed("have another version");
-  LaunchTerms terms;
-  for_numbers(terms, [&](auto& value) {
-    value = static_cast<std::decay_t<decltype(value)>>(blob.number<int32_t>());
-  });
-  terms.plan = blob.text();
-  blob.end();
-  return terms;
 }
 
 }  // namespace ark

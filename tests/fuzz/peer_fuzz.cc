@@ -1,14 +1,17 @@
 // libFuzzer: what a peer may send. The first byte says where: at the door, in frames of transport socket (in capitals:
-// with their sums put right), in the records of set-up, or in questions and answers for pages. Without the key nobody
-// passes the door; after it nothing is written outside what is a peer's, and no record does more than throw an Error.
+// with their sums put right), in messages of transport ucx, in the records of set-up (also Member, LaunchTerms, hellos
+// of verbs), or in questions and answers for pages. Without the key nobody passes the door; after it nothing is written
+// outside what is a peer's, and no record does more than throw an Error; one that is taken says what it was read as.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "dma/bootstrap/door.h"
@@ -16,7 +19,12 @@
 #include "dma/local/setup.h"
 #include "dma/socket/wire.h"
 #include "dma/transports.h"
+#include "dma/ucx/frame.h"
+#include "dma/verbs/hello.h"
+#include "server/load/members.h"
+#include "server/load/terms.h"
 #include "server/peers/messages.h"
+#include "server/version.h"
 
 namespace {
 
@@ -68,29 +76,87 @@ std::string sealed(std::string bytes) {
   return bytes;
 }
 
+// What rank 1 may write to of rank 0.
+struct Target {
+  std::byte region[64 + 16] = {};  // the last 16 are nobody's
+  Counter64 counters[kChannels * 2 * 2];
+  WireMap map;
+
+  Target() {
+    map.channels = kChannels;
+    map.memory.resize(2);
+    map.memory[0] = {{{region, 64}, 0, nullptr},
+                     {{reinterpret_cast<std::byte*>(counters), sizeof counters}, 0, nullptr}};
+    map.memory[1] = {{{nullptr, 64}, 0, nullptr}, {{nullptr, sizeof counters}, 0, nullptr}};
+    map.counters = {counters, nullptr};
+  }
+  void check_untouched() const {
+    for (int i = 64; i < 80; ++i) check(region[i] == std::byte{0});
+    // Routes of rank 0 itself, which no peer raises.
+    for (uint32_t i = 0; i < kChannels * 2; ++i) check(counters[i].load() == 0);
+  }
+};
+
 // Rank 1 writes to rank 0 by its wire.
 void write_to(std::string_view bytes) {
   int pair[2];
   check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
-  std::byte region[64 + 16] = {};  // the last 16 are nobody's
-  Counter64 counters[kChannels * 2 * 2];
-  WireMap map;
-  map.channels = kChannels;
-  map.memory.resize(2);
-  map.memory[0] = {{{region, 64}, 0, nullptr},
-                   {{reinterpret_cast<std::byte*>(counters), sizeof counters}, 0, nullptr}};
-  map.memory[1] = {{{nullptr, 64}, 0, nullptr}, {{nullptr, sizeof counters}, 0, nullptr}};
-  map.counters = {counters, nullptr};
+  Target target;
   std::vector<Socket> sockets(2);
   sockets[1] = Socket(pair[0]);
   const Socket peer(pair[1]);
   check(send(pair[1], bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
   shutdown(pair[1], SHUT_RDWR);
-  const auto wire = make_socket_wire(map, std::move(sockets));
+  const auto wire = make_socket_wire(target.map, std::move(sockets));
   for (int turn = 0; turn < 3; ++turn) wire->poll({});
-  for (int i = 64; i < 80; ++i) check(region[i] == std::byte{0});
-  // Routes of rank 0 itself, which no peer raises.
-  for (uint32_t i = 0; i < kChannels * 2; ++i) check(counters[i].load() == 0);
+  target.check_untouched();
+}
+
+// The same by messages of UCX, which gives each header with so many bytes of payload.
+void message_to(std::string_view bytes) {
+  Target target;
+  UcxOrder order;
+  uint64_t taken = 0;
+  while (bytes.size() >= sizeof(UcxFrame) + 1) {
+    UcxFrame frame;
+    std::memcpy(&frame, bytes.data(), sizeof frame);
+    frame.sender = 1;  // whose secret it has
+    const std::size_t length =
+        std::min<std::size_t>(static_cast<uint8_t>(bytes[sizeof frame]), bytes.size() - sizeof frame - 1);
+    const std::string_view payload = bytes.substr(sizeof frame + 1, length);
+    bytes.remove_prefix(sizeof frame + 1 + length);
+    if (!order.allows(target.map, frame, length)) return;
+    check(frame.number >= order.taken());
+    if (length != 0)
+      std::memcpy(target.map.memory[0].at(frame.target).region.base + frame.target_offset, payload.data(),
+                  length);
+    order.arrive(frame, [&](const UcxFrame& next) {
+      check(next.number == taken++);
+      if (next.raise_by != 0) target.counters[next.counter].raise(next.raise_by);
+    });
+    check(order.taken() == taken);
+    check(!order.allows(target.map, frame, length));  // no number twice
+  }
+  target.check_untouched();
+}
+
+// What rank 1 says of its queue pairs and of its machine, and rank 0 of what all do.
+void describe(char what, std::string_view bytes) {
+  try {
+    if (what == 'v') {
+      const VerbsHello hello = VerbsHello::read(bytes, 1, 2, 0);
+      check(hello.mtu >= 1 && hello.mtu <= 5 && hello.queues.at(0).number != 0);
+      check(hello.write() == bytes);
+    } else if (what == 'm') {
+      const ark::Member member = ark::member_of(bytes, 1, 0);
+      check(member.cpus >= 1 && member.host.find('\n') == std::string::npos);
+      ark::Member again = ark::member_of(ark::to_blob(member, ark::kVersion), 1, 0);
+      check(again.machine == member.machine && again.memory == member.memory);
+    } else {
+      check(ark::to_blob(ark::terms_of(bytes)) == bytes);
+    }
+  } catch (const ark::Error&) {
+  }
 }
 
 // A bootstrap whose rank 1 says what the input has, a record a round.
@@ -163,6 +229,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   if (data[0] == 'w') write_to(bytes);
   if (data[0] == 'K') knock(sealed<FrameHeader>(std::string(bytes)));
   if (data[0] == 'W') write_to(sealed<WireFrame>(std::string(bytes)));
+  if (data[0] == 'u') message_to(bytes);
+  if (data[0] == 'v' || data[0] == 'm' || data[0] == 'l') describe(static_cast<char>(data[0]), bytes);
   if (data[0] == 't') tell(bytes);
   if (data[0] == 'q') ask(bytes);
   return 0;
