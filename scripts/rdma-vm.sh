@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a command in a virtual machine with soft-RoCE devices, over this machine's files (written ones are lost):
-#   scripts/rdma-vm.sh [--devices N] [--seconds N] COMMAND [ARGUMENT...]
+#   scripts/rdma-vm.sh [--devices N] [--two-nodes] [--seconds N] COMMAND [ARGUMENT...]
 # Its exit status is the command's; 124: out of time; 125: there is no such machine here, and why.
 set -uo pipefail
 root=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

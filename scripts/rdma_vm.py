@@ -23,6 +23,11 @@ NO_MACHINE, LATE = 125, 124
 # What is asked for; what these need is found. Built-in ones are not missed.
 MODULES = ["virtio_pci", "9p", "9pnet_virtio", "overlay", "crc32_generic", "crc32c_generic", "ib_uverbs", "rdma_rxe",
            "veth", "bridge", "sch_netem"]
+# Two nodes of memory, each with two cores of two threads; where QEMU translates, only Intel's processors have threads.
+TWO_NODES = ["-smp", "8,sockets=2,cores=2,threads=2",
+             *(part for n, cpus in enumerate(("0-3", "4-7")) for part in (
+                 "-object", f"memory-backend-ram,id=m{n},size=512M", "-numa", f"node,nodeid={n},cpus={cpus},memdev=m{n}"))]
+THREADED = "max,vendor=GenuineIntel,family=6,model=85,stepping=4"
 KEPT_VARIABLES = re.compile(r"PATH$|ARK_|GTEST_")
 
 
@@ -120,12 +125,14 @@ def initramfs(kernel, command, devices):
     return archive(files)
 
 
-def boot(kernel, initrd, seconds):
+def boot(kernel, initrd, seconds, two_nodes):
     # Other hosts open /dev/kvm, but some cannot run a common kernel.
     hardware = os.access("/dev/kvm", os.W_OK) and any(Path(f"/sys/module/kvm_{v}").is_dir() for v in ("intel", "amd"))
-    accelerator = ["kvm", "-cpu", "host"] if hardware else ["tcg,thread=multi,tb-size=256", "-cpu", "max"]
-    command = ["qemu-system-x86_64", "-accel", *accelerator, "-m", "1024", "-smp", "2", "-nodefaults", "-no-user-config",
-               "-no-reboot", "-display", "none", "-serial", "stdio", "-kernel", kernel / "vmlinux", "-initrd", initrd,
+    translated = ["tcg,thread=multi,tb-size=256", "-cpu", THREADED if two_nodes else "max"]
+    accelerator = ["kvm", "-cpu", "host"] if hardware else translated
+    command = ["qemu-system-x86_64", "-accel", *accelerator, "-m", "1024", *(TWO_NODES if two_nodes else ["-smp", "2"]),
+               "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
+               "-kernel", kernel / "vmlinux", "-initrd", initrd,
                "-append", "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off tsc=reliable no_timer_check",
                "-device", "isa-debug-exit,iobase=0xf4,iosize=1",
                "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]
@@ -144,6 +151,7 @@ def boot(kernel, initrd, seconds):
 def main():
     parser = argparse.ArgumentParser(prog="rdma-vm.sh", description=__doc__.split("\n\n")[0])
     parser.add_argument("--devices", type=int, default=2, help="rxe1 to rxeN, 10.9.0.1 to N, on one switch; %(default)s")
+    parser.add_argument("--two-nodes", action="store_true", help="eight CPUs: two nodes of two cores of two threads")
     parser.add_argument("--seconds", type=int, default=300, help="time limit; %(default)s")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
@@ -157,7 +165,7 @@ def main():
     with tempfile.NamedTemporaryFile(dir=CACHE) as initrd:
         initrd.write(initramfs(kernel, args.command, args.devices))
         initrd.flush()
-        return boot(kernel, initrd.name, args.seconds)
+        return boot(kernel, initrd.name, args.seconds, args.two_nodes)
 
 
 if __name__ == "__main__":
