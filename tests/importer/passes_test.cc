@@ -287,27 +287,32 @@ TEST(UnifyPass, AMaskIsAsLongAsPastAndSequence) {
 
 // As torch's exporter writes a mask that each layer cuts to its own keys, whose lengths it names apart.
 TEST(UnifyPass, PastsOfLayersThatCutOneMaskAreEqual) {
-  GraphBuilder g;
-  const ValueId mask = g.input("mask", "batch, 1, 1, total");
-  g.input("ids", "batch, seq", DType::kI64);
-  std::vector<ValueId> pasts;
-  for (const std::string past : {"past0", "past1"}) {
-    pasts.push_back(g.input(past, "batch, 4, " + past + ", 8"));
-    const ValueId k =
-        g.node(Op::kConcat, {pasts.back(), g.input("k", "batch, 4, seq, 8")}, {{key::kAxis, 2}});
-    const ValueId scores = g.node(Op::kMatMul, {g.input("q", "batch, 4, seq, 8"), k}, {{key::kTransB, 1}});
-    const Expr keys = Expr::parse(past + " + seq"), total = Expr::symbol("total");
-    const ValueId cut = g.node(Op::kSlice, {mask},
-                               {{key::kAxes, Ints{3}},
-                                {key::kStarts, Shape{0}},
-                                {key::kEnds, Shape{min(keys, total)}},
-                                {key::kSteps, Ints{1}}});
-    g.output(g.node(Op::kAdd, {scores, cut}));
+  for (const bool in_order : {true, false}) {  // the later name is that of the other layer
+    GraphBuilder g;
+    const ValueId mask = g.input("mask", "batch, 1, 1, total");
+    g.input("ids", "batch, seq", DType::kI64);
+    const Ints layers = in_order ? Ints{0, 1} : Ints{1, 0};
+    ValueId pasts[2];
+    for (const int64_t i : layers) {
+      const std::string name = "past" + std::to_string(i);
+      pasts[i] = g.input(name, "batch, 4, " + name + ", 8");
+    }
+    for (const ValueId past : pasts) {
+      const ValueId k = g.node(Op::kConcat, {past, g.input("k", "batch, 4, seq, 8")}, {{key::kAxis, 2}});
+      const ValueId scores = g.node(Op::kMatMul, {g.input("q", "batch, 4, seq, 8"), k}, {{key::kTransB, 1}});
+      const Expr keys = (*g.graph.value(past).shape)[2] + Expr::symbol("seq");
+      const ValueId cut = g.node(Op::kSlice, {mask},
+                                 {{key::kAxes, Ints{3}},
+                                  {key::kStarts, Shape{0}},
+                                  {key::kEnds, Shape{min(keys, Expr::symbol("total"))}},
+                                  {key::kSteps, Ints{1}}});
+      g.output(g.node(Op::kAdd, {scores, cut}));
+    }
+    EXPECT_TRUE(passes::unify_symbols(g.graph));
+    EXPECT_EQ(g.shape(pasts[0]), g.shape(pasts[1]));
+    EXPECT_EQ(g.shape(mask), in_order ? "[batch, 1, 1, past0 + seq]" : "[batch, 1, 1, past1 + seq]");
+    EXPECT_TRUE(g.graph.assumptions.empty());
   }
-  EXPECT_TRUE(passes::unify_symbols(g.graph));
-  EXPECT_EQ(g.shape(pasts[0]), g.shape(pasts[1]));
-  EXPECT_EQ(g.shape(mask), "[batch, 1, 1, past0 + seq]");
-  EXPECT_TRUE(g.graph.assumptions.empty());
 }
 
 TEST(UnifyPass, AHeadSizeByNameBecomesItsNumber) {
