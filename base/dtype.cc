@@ -9,7 +9,7 @@
 namespace ark {
 namespace {
 
-enum class Kind : uint8_t { kNone, kBool, kInteger, kFloating, kCodes };
+enum class Kind : uint8_t { kNone, kBool, kSigned, kUnsigned, kFloating, kCodes };
 
 struct TypeRow {
   DType type;
@@ -20,22 +20,24 @@ struct TypeRow {
 constexpr TypeRow kRows[] = {
     {DType::kUndefined, "undefined", 0, Kind::kNone},
     {DType::kF32, "f32", 32, Kind::kFloating},
-    {DType::kU8, "u8", 8, Kind::kInteger},
-    {DType::kI8, "i8", 8, Kind::kInteger},
-    {DType::kU16, "u16", 16, Kind::kInteger},
-    {DType::kI16, "i16", 16, Kind::kInteger},
-    {DType::kI32, "i32", 32, Kind::kInteger},
-    {DType::kI64, "i64", 64, Kind::kInteger},
+    {DType::kU8, "u8", 8, Kind::kUnsigned},
+    {DType::kI8, "i8", 8, Kind::kSigned},
+    {DType::kU16, "u16", 16, Kind::kUnsigned},
+    {DType::kI16, "i16", 16, Kind::kSigned},
+    {DType::kI32, "i32", 32, Kind::kSigned},
+    {DType::kI64, "i64", 64, Kind::kSigned},
     {DType::kString, "string", 64, Kind::kNone},
     {DType::kBool, "bool", 8, Kind::kBool},
     {DType::kF16, "f16", 16, Kind::kFloating},
     {DType::kF64, "f64", 64, Kind::kFloating},
-    {DType::kU32, "u32", 32, Kind::kInteger},
-    {DType::kU64, "u64", 64, Kind::kInteger},
+    {DType::kU32, "u32", 32, Kind::kUnsigned},
+    {DType::kU64, "u64", 64, Kind::kUnsigned},
     {DType::kBF16, "bf16", 16, Kind::kFloating},
     {DType::kF8E4M3, "f8e4m3", 8, Kind::kFloating},
-    {DType::kU4, "u4", 4, Kind::kInteger},
-    {DType::kI4, "i4", 4, Kind::kInteger},
+    {DType::kU4, "u4", 4, Kind::kUnsigned},
+    {DType::kI4, "i4", 4, Kind::kSigned},
+    {DType::kU2, "u2", 2, Kind::kUnsigned},
+    {DType::kI2, "i2", 2, Kind::kSigned},
     {DType::kNF4, "nf4", 4, Kind::kCodes},
     {DType::kFP4, "fp4", 4, Kind::kCodes},
 };
@@ -75,14 +77,16 @@ DType dtype_from_name(std::string_view name) {
 }
 bool is_floating(DType type) { return row(type).kind == Kind::kFloating; }
 bool is_narrow_float(DType type) { return is_floating(type) && bits_of(type) < 32; }
-bool is_integer(DType type) { return row(type).kind == Kind::kInteger; }
+bool is_integer(DType type) { return is_signed(type) || row(type).kind == Kind::kUnsigned; }
+bool is_signed(DType type) { return row(type).kind == Kind::kSigned; }
 const float* numbers_of(DType type) {
   return type == DType::kNF4 ? kNumbersOfNF4 : type == DType::kFP4 ? kNumbersOfFP4 : nullptr;
 }
 
 void load_f32(DType type, const std::byte* data, int64_t first, int64_t stride, int64_t count, float* to) {
   if (const float* numbers = numbers_of(type)) {
-    for (int64_t i = 0; i < count; ++i) to[i] = numbers[NibbleElement<false>::load(data, first + i * stride)];
+    for (int64_t i = 0; i < count; ++i)
+      to[i] = numbers[PackedElement<4, false>::load(data, first + i * stride)];
     return;
   }
   with_element(

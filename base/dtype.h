@@ -28,6 +28,8 @@ enum class DType : uint8_t {
   kF8E4M3 = 17,
   kU4 = 21,
   kI4 = 22,
+  kU2 = 25,
+  kI2 = 26,
   // Not in onnx.proto, and of no tensor: codes of four bits that stand for the numbers of a table, bitsandbytes' two.
   kNF4 = 200,
   kFP4 = 201,
@@ -35,7 +37,7 @@ enum class DType : uint8_t {
 
 // The type of that number in onnx.proto; kUndefined if it is none of ours.
 DType dtype_numbered(int64_t number);
-// Bits of one element: 4 for kU4/kI4 (packed two a byte, low nibble first) and codes, 64 for kString (base/texts.h).
+// Bits of one element: 4 for kU4/kI4 and codes, 2 for kU2/kI2 (packed, low bits first), 64 for kString (base/texts.h).
 int bits_of(DType type);
 // Bytes that `count` elements take, rounded up to whole bytes. count >= 0.
 int64_t bytes_of(DType type, int64_t count);
@@ -45,6 +47,7 @@ DType dtype_from_name(std::string_view name);
 bool is_floating(DType type);      // f8e4m3, f16, bf16, f32, f64
 bool is_narrow_float(DType type);  // floating, of fewer bits than f32: f32 holds all its numbers
 bool is_integer(DType type);       // all signed and unsigned integers, not bool
+bool is_signed(DType type);        // the integers that have a sign
 // The 16 numbers that kNF4's or kFP4's codes stand for; null for any other type.
 const float* numbers_of(DType type);
 
@@ -83,17 +86,18 @@ struct NarrowElement {
     WholeElement<Bits>::store(data, i, kNarrow(value));
   }
 };
-// Two elements share a byte: two threads must not store to one. store() keeps the low four bits.
-template <bool kSigned>
-struct NibbleElement {
+// Elements share a byte: two threads must not store to one. store() keeps the low kBits bits.
+template <int kBits, bool kSigned>
+struct PackedElement {
   using Value = int64_t;
+  static constexpr int kEach = 8 / kBits, kMask = (1 << kBits) - 1, kSign = kSigned ? 1 << (kBits - 1) : 0;
   static int load(const std::byte* data, int64_t i) {
-    const int nibble = std::to_integer<int>(data[i / 2] >> (i % 2 * 4)) & 15;
-    return kSigned ? (nibble ^ 8) - 8 : nibble;
+    const int field = std::to_integer<int>(data[i / kEach] >> (i % kEach * kBits)) & kMask;
+    return (field ^ kSign) - kSign;
   }
   static void store(std::byte* data, int64_t i, int64_t value) {
-    const int shift = static_cast<int>(i % 2 * 4);
-    data[i / 2] = (data[i / 2] & std::byte(0xf0 >> shift)) | std::byte((value & 15) << shift);
+    const int shift = static_cast<int>(i % kEach * kBits);
+    data[i / kEach] = (data[i / kEach] & ~std::byte(kMask << shift)) | std::byte((value & kMask) << shift);
   }
 };
 
@@ -134,9 +138,13 @@ auto with_element(DType type, F&& f, Otherwise&& otherwise) -> decltype(f(WholeE
     case DType::kI64:
       return f(WholeElement<int64_t>{});
     case DType::kU4:
-      return f(NibbleElement<false>{});
+      return f(PackedElement<4, false>{});
     case DType::kI4:
-      return f(NibbleElement<true>{});
+      return f(PackedElement<4, true>{});
+    case DType::kU2:
+      return f(PackedElement<2, false>{});
+    case DType::kI2:
+      return f(PackedElement<2, true>{});
     case DType::kUndefined:
     case DType::kString:
     case DType::kNF4:

@@ -88,7 +88,8 @@ class BoxReader {
     if (out_.size() == 0) return std::move(out_);
     if (c_.quantized) return decode(), std::move(out_);
     if (!read_contiguous()) gather(low_, extent_, 0);
-    if (bits_of(c_.dtype) == 4 && out_.size() % 2) out_.data.get()[out_.size() / 2] &= std::byte{0x0F};
+    if (const int64_t used = out_.size() * bits_of(c_.dtype) % 8; bits_of(c_.dtype) < 8 && used)
+      out_.data.get()[out_.bytes() - 1] &= std::byte((1 << used) - 1);
     return std::move(out_);
   }
 
@@ -154,9 +155,10 @@ class BoxReader {
 
   void copy(const std::byte* from, int64_t first, const Dims& extent, int64_t out_offset) {
     switch (bits_of(c_.dtype)) {
+      case 2:
+        return copy_packed<2>(from, first, out_offset, extent);
       case 4:
-        return copy_axis(0, first, out_offset, extent,
-                         [&](int64_t f, int64_t t) { copy_nibble(from, f, t); });
+        return copy_packed<4>(from, first, out_offset, extent);
       case 8:
         return copy_elements<uint8_t>(from, first, out_offset, extent);
       case 16:
@@ -176,10 +178,11 @@ class BoxReader {
     });
   }
 
-  void copy_nibble(const std::byte* from, int64_t f, int64_t t) {
-    const auto nibble = (from[f / 2] >> (f % 2 * 4)) & std::byte{15};
-    std::byte& to = out_.data.get()[t / 2];
-    to = t % 2 ? (to & std::byte{0x0F}) | (nibble << 4) : (to & std::byte{0xF0}) | nibble;
+  template <int kBits>
+  void copy_packed(const std::byte* from, int64_t first, int64_t out_offset, const Dims& extent) {
+    using Element = PackedElement<kBits, false>;
+    copy_axis(0, first, out_offset, extent,
+              [&](int64_t f, int64_t t) { Element::store(out_.data.get(), t, Element::load(from, f)); });
   }
 
   template <typename F>
@@ -265,13 +268,13 @@ ConstantPtr reshaped(const ConstantPtr& constant, Dims dims) {
   return make_constant(std::move(dense), constant->name);
 }
 
-ConstantPtr as_nibbles(const ConstantPtr& constant) {
+ConstantPtr as_packed(const ConstantPtr& constant, DType type) {
   if (constant->dtype != DType::kU8 || constant->dims.empty() || !constant->perm.empty() ||
       !constant->begin.empty())
     return nullptr;
   auto c = copy_of(constant);
-  c->dtype = c->inline_data.dtype = DType::kU4;
-  c->dims.back() *= 2;
+  c->dtype = c->inline_data.dtype = type;
+  c->dims.back() *= 8 / bits_of(type);
   c->stored_dims = c->inline_data.dims = c->dims;
   return c;
 }

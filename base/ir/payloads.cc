@@ -55,8 +55,9 @@ std::map<DType, int64_t> PayloadSet::add(const Constant& constant) {
     for (const ConstantPtr& part : {q.codes, q.scales, q.zeros, q.offsets}) {
       if (!part) continue;
       // Bytes of packed codes are shown as what they hold.
-      const bool holds_nibbles = (part == q.codes || part == q.zeros) && q.bits == 4;
-      for (const auto& [type, bytes] : add(*part)) fresh[holds_nibbles ? DType::kU4 : type] += bytes;
+      const bool is_packed = (part == q.codes || part == q.zeros) && q.bits < 8;
+      for (const auto& [type, bytes] : add(*part))
+        fresh[!is_packed ? type : q.bits == 4 ? DType::kU4 : DType::kU2] += bytes;
     }
   } else if (seen_.insert({payload_place(constant), constant.offset}).second) {
     fresh[constant.dtype] +=

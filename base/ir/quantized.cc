@@ -19,12 +19,8 @@ bool holds_fields(const Constant& c, const Quantized& q) {
       return q.bits < 8 || !q.is_signed;
     case DType::kI8:
       return q.bits == 8 && q.is_signed;
-    case DType::kU4:
-      return q.bits == 4 && !q.is_signed;
-    case DType::kI4:
-      return q.bits == 4 && q.is_signed;
     default:
-      return false;
+      return is_integer(c.dtype) && bits_of(c.dtype) == q.bits && is_signed(c.dtype) == q.is_signed;
   }
 }
 

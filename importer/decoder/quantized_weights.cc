@@ -84,7 +84,7 @@ ConstantPtr dequantized(const Graph& graph, const Node& node) {
   Quantized q{.rows = x->dims[0],
               .columns = x->dims[1],
               .bits = bits_of(x->dtype),
-              .is_signed = x->dtype == DType::kI8 || x->dtype == DType::kI4,
+              .is_signed = is_signed(x->dtype),
               .floating = is_floating(x->dtype) ? x->dtype : DType::kUndefined,
               .axis = static_cast<int>(by_block ? axis : 1 - axis),
               .codes = codes.payload,

@@ -152,8 +152,7 @@ std::optional<Rounding> rounding(const Graph& graph, const Node& node) {
       graph.value(quantize->inputs[0]).dtype != DType::kF32)
     return std::nullopt;
   const double range = 1 << bits_of(codes);
-  const bool is_signed = codes == DType::kI4 || codes == DType::kI8 || codes == DType::kI16;
-  const double least = is_signed ? -range / 2 : 0;
+  const double least = is_signed(codes) ? -range / 2 : 0;
   return Rounding{quantize->inputs[0], *scale, least - zero, least + range - 1 - zero};
 }
 

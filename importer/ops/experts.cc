@@ -56,7 +56,7 @@ ConstantPtr unpacked_zeros(OpContext& c, std::size_t i, int64_t bits, const Dims
   check_dims(c, *zeros, packed, "zero points");
   if (zeros->dtype != DType::kU8) c.unsupported("zero points of type " + std::string(name_of(zeros->dtype)));
   if (bits == 8) return zeros;
-  zeros = as_nibbles(zeros);
+  zeros = as_packed(zeros, DType::kU4);
   if (!zeros) c.unsupported("zero points that are a view of others");
   return make_constant(materialise(*sliced(zeros, static_cast<int64_t>(places.size()) - 1, 0, places.back())),
                        zeros->name);

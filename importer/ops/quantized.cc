@@ -131,10 +131,10 @@ void matmul_bnb4(OpContext& c) {
   c.outputs[0] = cast(c, y, type);
 }
 
-// Two codes a byte, the first in the low bits, as elements of their own; the last axis is `size` long.
-ValueId unpacked(OpContext& c, std::size_t i, const Expr& size) {
+// Several codes a byte, the first in the low bits, as elements of their own; the last axis is `size` long.
+ValueId unpacked(OpContext& c, std::size_t i, DType type, const Expr& size) {
   const ConstantPtr packed = c.graph.value(c.input(i)).constant;
-  const ConstantPtr codes = packed ? as_nibbles(packed) : nullptr;
+  const ConstantPtr codes = packed ? as_packed(packed, type) : nullptr;
   if (!codes) c.unsupported("packed codes that are no constant");
   const auto last = static_cast<int64_t>(codes->dims.size()) - 1;
   if (!size.constant() || *size.constant() > codes->dims.back())
@@ -143,14 +143,15 @@ ValueId unpacked(OpContext& c, std::size_t i, const Expr& size) {
 }
 
 // com.microsoft: (data, indices, scales, zero_points?): rows of a quantized table. 4 bits lie in tensors of
-// their type, or packed in bytes along the last axis.
+// their type, or packed in bytes along the last axis, as 2 bits do.
 void gather_block_quantized(OpContext& c) {
   const int64_t bits = c.attr_int("bits", 4), block = c.attr_int("block_size", 128), rank = c.rank(0);
-  const bool bytes = dtype_of(c, c.input(0)) == DType::kU8, packed = bytes && bits == 4;
+  const bool bytes = dtype_of(c, c.input(0)) == DType::kU8, packed = bytes && bits < 8;
   if (bits_of(dtype_of(c, c.input(0))) > 8 || !is_integer(dtype_of(c, c.input(0))))
     c.unsupported("codes of type " + std::string(name_of(dtype_of(c, c.input(0)))));
-  if (bytes && bits != 4 && bits != 8)
-    c.unsupported(std::to_string(bits) + "-bit codes; ark reads tables of 4 and 8 bits");
+  if (bytes && bits != 2 && bits != 4 && bits != 8)
+    c.unsupported(std::to_string(bits) + "-bit codes; ark reads tables of 2, 4 and 8 bits");
+  const DType type = bits == 2 ? DType::kU2 : DType::kU4;
   if (block < 16 || (block & (block - 1)) != 0) c.fail("block_size must be a power of two, 16 at least");
   const int64_t along = c.axis(c.attr_int("quantize_axis", 1), static_cast<int>(rank)),
                 axis = c.axis(c.attr_int("gather_axis", 0), static_cast<int>(rank));
@@ -159,10 +160,10 @@ void gather_block_quantized(OpContext& c) {
   ValueId data = c.input(0);
   if (packed) {
     const Shape& stored = shape_of(c, data);
-    data = unpacked(c, 0, stored.back() * 2);
+    data = unpacked(c, 0, type, stored.back() * (8 / bits));
   }
   std::vector<ValueId> in{data, c.input(2)};
-  if (c.has_input(3)) in.push_back(packed ? unpacked(c, 3, scales.back()) : c.inputs[3]);
+  if (c.has_input(3)) in.push_back(packed ? unpacked(c, 3, type, scales.back()) : c.inputs[3]);
   const ValueId table = c.emit(Op::kDequantizeLinear, in,
                                {{key::kAxis, along},
                                 {key::kBlockSize, block},

@@ -69,9 +69,10 @@ TEST(DType, F8E4M3RoundsToNearestEvenAndSaturates) {
   EXPECT_EQ(f32_to_f8e4m3(1e-30f), 0);
 }
 
-TEST(DType, NamesRoundTripAndFourBitTypesPack) {
+TEST(DType, NamesRoundTripAndTypesOfFewBitsPack) {
   EXPECT_EQ(dtype_from_name(name_of(DType::kBF16)), DType::kBF16);
   EXPECT_EQ(bytes_of(DType::kI4, 3), 2);
+  EXPECT_EQ(bytes_of(DType::kU2, 9), 3);
   EXPECT_EQ(bytes_of(DType::kI4, int64_t{1} << 62), int64_t{1} << 61);
   EXPECT_EQ(bytes_of(DType::kF32, 3), 12);
   EXPECT_THROW(bytes_of(DType::kF32, int64_t{1} << 61), Error);

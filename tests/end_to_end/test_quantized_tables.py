@@ -1,4 +1,4 @@
-"""Tables of 4 and 8 bits that are looked up, against ONNX Runtime."""
+"""Tables of 2, 4 and 8 bits that are looked up, against ONNX Runtime."""
 
 import subprocess
 
@@ -11,23 +11,24 @@ from test_microsoft_nodes import BINARY, MICROSOFT, agrees, node, pytestmark, wr
 TYPES = {"u8": np.uint8, "u4": ml_dtypes.uint4, "i4": ml_dtypes.int4}
 
 
-def packed(codes):
-    """Two a byte along the last axis, which may be odd."""
-    padded = np.zeros((*codes.shape[:-1], -(-codes.shape[-1] // 2) * 2), np.uint8)
-    padded[..., :codes.shape[-1]] = codes
-    return padded[..., 0::2] | padded[..., 1::2] << 4
+def packed(codes, bits):
+    """Several a byte along the last axis, the last of which may not be full."""
+    each = 8 // bits
+    padded = np.zeros((*codes.shape[:-1], -(-codes.shape[-1] // each), each), np.uint8)
+    padded.reshape(*codes.shape[:-1], -1)[..., :codes.shape[-1]] = codes
+    return np.bitwise_or.reduce(padded << np.arange(0, 8, bits, dtype=np.uint8), axis=-1)
 
 
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("kind, bits, shape, axes", [
-    ("u8", 4, (7, 80), (0, 1)), ("u8", 8, (7, 40), (0, 1)), ("u8", 4, (5, 3, 48), (0, 2)), ("u4", 4, (7, 40), (0, 1)),
+    ("u8", 4, (7, 80), (0, 1)), ("u8", 8, (7, 40), (0, 1)), ("u8", 2, (7, 88), (0, 1)), ("u8", 4, (5, 3, 48), (0, 2)), ("u4", 4, (7, 40), (0, 1)),
     ("i4", 4, (7, 48), (0, 1)), ("i4", 4, (40, 6), (1, 0)), ("i4", 4, (6, 40, 4), (0, 1))])
 def test_rows_of_quantized_tables(tmp_path, kind, bits, shape, axes, zeros):
     gather, along = axes
     places = tuple(-(-n // 16) if i == along else n for i, n in enumerate(shape))
     random = np.random.default_rng(len(shape) + bits)
     low, high = (-8, 8) if kind == "i4" else (0, 2**bits)
-    pack = packed if kind == "u8" and bits == 4 else lambda a: a.astype(TYPES[kind])
+    pack = (lambda a: packed(a, bits)) if kind == "u8" and bits < 8 else lambda a: a.astype(TYPES[kind])
     draw = lambda size: pack(random.integers(low, high, size))
     weights = {"table": draw(shape), "scales": random.uniform(0.01, 0.2, places).astype(np.float32)}
     if zeros:
@@ -41,9 +42,9 @@ def test_rows_of_quantized_tables(tmp_path, kind, bits, shape, axes, zeros):
     agrees(tmp_path)
 
 
-def test_tables_of_two_bits_are_refused(tmp_path):
+def test_tables_of_three_bits_are_refused(tmp_path):
     weights = {"table": np.zeros((4, 8), np.uint8), "scales": np.ones((4, 2), np.float32)}
-    nodes = [node("GatherBlockQuantized", "table ids scales", "y", MICROSOFT, bits=2, block_size=16)]
+    nodes = [node("GatherBlockQuantized", "table ids scales", "y", MICROSOFT, bits=3, block_size=16)]
     write_case(tmp_path / "case", nodes, {"ids": np.array([1])}, weights, opset=21)
     run = subprocess.run([BINARY, "--suite", tmp_path], capture_output=True, text=True, timeout=300)
-    assert "2-bit codes; ark reads tables of 4 and 8 bits" in run.stdout + run.stderr
+    assert "3-bit codes; ark reads tables of 2, 4 and 8 bits" in run.stdout + run.stderr

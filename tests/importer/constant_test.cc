@@ -108,17 +108,23 @@ TEST(Constant, ReshapeOfAViewMaterialisesOnlySmallOnes) {
   EXPECT_TRUE(same_payload(*reshaped(whole, {60000}), *whole));
 }
 
-TEST(Constant, BytesAreTwoNibblesEach) {
+TEST(Constant, BytesAreSeveralFieldsEach) {
   const ConstantPtr bytes = make_constant(counting(DType::kU8, {3, 5}));
-  const ConstantPtr nibbles = as_nibbles(bytes);
-  ASSERT_EQ(nibbles->dims, (Dims{3, 10}));
-  EXPECT_TRUE(same_payload(*nibbles, *bytes));
-  const Tensor all = materialise(*nibbles), row = materialise_rows(*nibbles, 1, 1);
-  for (int64_t i = 0; i < 30; ++i)
-    EXPECT_EQ(all.integer(i), bytes->inline_data.integer(i / 2) >> i % 2 * 4 & 15);
-  for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(row.integer(i), all.integer(10 + i));
-  EXPECT_EQ(as_nibbles(transposed(bytes, {1, 0})), nullptr);
-  EXPECT_EQ(as_nibbles(nibbles), nullptr);
+  for (const DType type : {DType::kU4, DType::kU2}) {
+    const int64_t bits = bits_of(type), each = 8 / bits;
+    const ConstantPtr fields = as_packed(bytes, type);
+    ASSERT_EQ(fields->dims, (Dims{3, 5 * each}));
+    EXPECT_TRUE(same_payload(*fields, *bytes));
+    const Tensor all = materialise(*fields), row = materialise_rows(*fields, 1, 1);
+    const Tensor turned = materialise(*transposed(fields, {1, 0}));
+    for (int64_t i = 0; i < 15 * each; ++i) {
+      EXPECT_EQ(all.integer(i), bytes->inline_data.integer(i / each) >> i % each * bits & ((1 << bits) - 1));
+      EXPECT_EQ(turned.integer(i % (5 * each) * 3 + i / (5 * each)), all.integer(i));
+    }
+    for (int64_t i = 0; i < 5 * each; ++i) EXPECT_EQ(row.integer(i), all.integer(5 * each + i));
+    EXPECT_EQ(as_packed(transposed(bytes, {1, 0}), type), nullptr);
+    EXPECT_EQ(as_packed(fields, type), nullptr);
+  }
 }
 
 TEST(Constant, TruncatedFileIsAnErrorNotACrash) {

@@ -324,6 +324,8 @@ TEST(Microsoft, GatherBlockQuantizedIsALookUpInWhatIsDequantized) {
   EXPECT_EQ(middle(g), 8);
   emit(g, {bytes(g, {5, 80}), ids, scales}, 8);
   EXPECT_EQ(middle(g), 128);
+  EXPECT_EQ(g.shape(emit(g, {bytes(g, {5, 20}), ids, scales, bytes(g, {5, 2})}, 2)), "[batch, seq, 80]");
+  EXPECT_EQ(middle(g), 2);
   emit(g, {bytes(g, {5, 80}, DType::kU4), ids, scales});
   EXPECT_EQ(middle(g), 0);
 
@@ -334,7 +336,7 @@ TEST(Microsoft, GatherBlockQuantizedIsALookUpInWhatIsDequantized) {
               HasSubstr("has 4 zero points a row for 5 scales"));
   EXPECT_THAT(refused(Code::kBadModel, {data, ids, g.real(1)}, 4, 16), HasSubstr("another rank"));
   EXPECT_THAT(refused(Code::kBadModel, {data, ids, scales}, 4, 24), HasSubstr("power of two"));
-  EXPECT_THAT(refused(Code::kUnsupported, {data, ids, scales}, 2, 16), HasSubstr("2-bit"));
+  EXPECT_THAT(refused(Code::kUnsupported, {data, ids, scales}, 3, 16), HasSubstr("3-bit"));
   EXPECT_THAT(refused(Code::kUnsupported, {scales, ids, scales}, 4, 16), HasSubstr("codes of type f32"));
   EXPECT_THAT(refused(Code::kUnsupported, {g.input("d", "5, 40", DType::kU8), ids, scales}, 4, 16),
               HasSubstr("no constant"));

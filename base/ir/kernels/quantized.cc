@@ -63,20 +63,8 @@ int64_t within(double v, double low, double high) {
 }
 
 std::pair<double, double> range_of(DType type) {
-  switch (type) {
-    case DType::kI8:
-      return {-128, 127};
-    case DType::kI4:
-      return {-8, 7};
-    case DType::kU4:
-      return {0, 15};
-    case DType::kU16:
-      return {0, 65535};
-    case DType::kI16:
-      return {-32768, 32767};
-    default:
-      return {0, 255};
-  }
+  const double count = std::exp2(bits_of(type)), low = is_signed(type) ? -count / 2 : 0;
+  return {low, low + count - 1};
 }
 void quantize_tile(const KernelCall& call, int64_t tile) {
   const TensorView &x = call.inputs[0], &y = call.outputs[0];

@@ -47,10 +47,8 @@ struct Accumulator {
       return least ? lowest() : -lowest();
     } else {
       const int bits = type == DType::kBool ? 1 : bits_of(type);
-      const bool is_signed = type == DType::kI4 || type == DType::kI8 || type == DType::kI16 ||
-                             type == DType::kI32 || type == DType::kI64;
       const uint64_t all = ~uint64_t{0} >> (64 - bits);
-      if (is_signed) return static_cast<A>(least ? ~(all >> 1) : all >> 1);
+      if (is_signed(type)) return static_cast<A>(least ? ~(all >> 1) : all >> 1);
       return static_cast<A>(least ? 0 : all);
     }
   }
