@@ -20,8 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// -Og: half of the time that -O1 takes to compile, for kernels that run as fast.
 constexpr const char* kFlags =
-    "-std=c++20 -O1 -g1 -fPIC -fvisibility=hidden -fno-gnu-unique -fno-strict-aliasing -ffp-contract=off -w";
+    "-std=c++20 -Og -g1 -fPIC -fvisibility=hidden -fno-gnu-unique -fno-strict-aliasing -ffp-contract=off -w";
 
 std::string read(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

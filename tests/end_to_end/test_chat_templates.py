@@ -111,10 +111,10 @@ def test_fixture_template(folder):
 
 @pytest.mark.parametrize("seed", range(8 if ark_server.FULL else 1))
 def test_random_templates(seed):
-    rng = random.Random(seed)
-    cases = [(random_template(rng), VARIABLES) for _ in range(2000)]
+    rng, count = random.Random(seed), 2000 if ark_server.FULL else 800
+    cases = [(random_template(rng), VARIABLES) for _ in range(count)]
     kept = [case for case in cases if not DIFFERS.search(case[0] + (oracle(*case) or ""))]
-    assert compare(kept) > 700
+    assert compare(kept) > 0.35 * count
 
 
 WHITE_SPACE = [
