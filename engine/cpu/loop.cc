@@ -186,8 +186,9 @@ class Loop final : public CpuExecutor {
   // With a CPU for each, processors keep theirs; where some take no part, the system finds the others one that is free.
   void pin(std::size_t r, int32_t processor) const {
     if (options_.seats.empty() || !options_.yields_cores) return;
+    static const CpuList kAny;
     const bool is_full = controls_[r].active == options_.processors;
-    Pool::pin(is_full ? options_.seats[r * options_.processors + processor] : CpuList());
+    Pool::pin(is_full ? options_.seats[r * options_.processors + processor] : kAny);
   }
 
   bool close_step(std::size_t r, int32_t processor) {

@@ -22,13 +22,15 @@ const cpu_set_t& process_mask() {
 }  // namespace
 
 void Pool::pin(const CpuList& cpus) {
-  thread_local CpuList pinned_to;
-  if (pinned_to == cpus) return;
+  // A core's CPUs or one of them: the first and their number say which.
+  thread_local int pinned_to = -1;
+  const int wanted = cpus.empty() ? -1 : cpus.front() + CPU_SETSIZE * static_cast<int>(cpus.size());
+  if (pinned_to == wanted) return;
   cpu_set_t set = process_mask();
   if (!cpus.empty()) CPU_ZERO(&set);
   for (const int cpu : cpus) CPU_SET(cpu, &set);
   // A refusal (a container's policy) costs speed only.
-  if (sched_setaffinity(0, sizeof set, &set) == 0) pinned_to = cpus;
+  if (sched_setaffinity(0, sizeof set, &set) == 0) pinned_to = wanted;
 }
 
 Pool& Pool::shared() {

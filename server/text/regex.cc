@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <memory>
+#include <new>
 #include <utility>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
 #include "base/error.h"
+#include "base/per_thread.h"
 #include "server/text/unicode.h"
 
 namespace ark::text {
@@ -45,21 +48,19 @@ std::string translated(std::string_view oniguruma, const std::string& what) {
 
 // What a thread needs to match; PCRE2 wants these not shared between threads.
 struct Regex::Scratch {
-  Scratch()
-      : context(pcre2_match_context_create(nullptr)),
-        data(pcre2_match_data_create(1, nullptr)),
-        stack(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr)) {
-    ARK_CHECK(context && data, "PCRE2 has no memory for its match data");
-    pcre2_set_heap_limit(context, kHeapLimit);
-    if (stack) pcre2_jit_stack_assign(context, nullptr, stack);
+  template <auto release>
+  struct Freed {
+    template <typename T>
+    void operator()(T* owned) const {
+      release(owned);
+    }
+  };
+
+  Scratch() {
+    if (!context || !data) throw std::bad_alloc();
+    pcre2_set_heap_limit(context.get(), kHeapLimit);
+    if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
-  ~Scratch() {
-    pcre2_match_context_free(context);
-    pcre2_match_data_free(data);
-    pcre2_jit_stack_free(stack);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
 
   void start() { looked = std::chrono::steady_clock::now(), charged = {}; }
   // Charges the processor's time since the last charge: a machine that sleeps is not a text's fault.
@@ -75,11 +76,13 @@ struct Regex::Scratch {
     if (before.count() != 0) budget.charge(static_cast<std::size_t>((used - before) / kTimePerUnit));
   }
 
-  pcre2_match_context* context;
-  pcre2_match_data* data;
+  std::unique_ptr<pcre2_match_context, Freed<pcre2_match_context_free>> context{
+      pcre2_match_context_create(nullptr)};
+  std::unique_ptr<pcre2_match_data, Freed<pcre2_match_data_free>> data{pcre2_match_data_create(1, nullptr)};
+  std::unique_ptr<pcre2_jit_stack, Freed<pcre2_jit_stack_free>> stack{
+      pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr)};
   std::chrono::steady_clock::time_point looked{};
   std::chrono::nanoseconds charged{};
-  pcre2_jit_stack* stack;
 };
 
 struct Regex::Code {
@@ -98,6 +101,7 @@ Regex::Regex(std::string_view oniguruma, std::string_view what) : what_(what) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
+  if (!context) throw std::bad_alloc();
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
   pcre2_code* compiled = pcre2_compile(
       reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
@@ -121,7 +125,7 @@ int Regex::match(std::string_view text, std::size_t& from, Budget& budget, Scrat
   while (true) {
     std::size_t last = std::min(from + starts_ - 1, text.size());
     while (last > from && last < text.size() && is_continuation(text[last])) --last;
-    pcre2_set_offset_limit(scratch.context, last);
+    pcre2_set_offset_limit(scratch.context.get(), last);
     const int result = try_at(text, from, budget, scratch);
     scratch.charge_time(budget);
     if (result != PCRE2_ERROR_NOMATCH || last >= text.size()) return result;
@@ -132,19 +136,20 @@ int Regex::match(std::string_view text, std::size_t& from, Budget& budget, Scrat
 int Regex::try_at(std::string_view text, std::size_t from, Budget& budget, const Scratch& scratch) const {
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   for (std::uint32_t limit = kFirstMatchLimit;; limit *= kMatchLimitFactor) {
-    pcre2_set_match_limit(scratch.context, limit);
-    int result = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data,
-                             scratch.context);
+    pcre2_set_match_limit(scratch.context.get(), limit);
+    int result = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK,
+                             scratch.data.get(), scratch.context.get());
     if (result == PCRE2_ERROR_JIT_STACKLIMIT)
       result = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                           scratch.data, scratch.context);
+                           scratch.data.get(), scratch.context.get());
     if (result != PCRE2_ERROR_MATCHLIMIT || limit >= kMatchLimit) return result;
     budget.charge(limit / kStepsPerUnit);
   }
 }
 
 std::vector<Span> Regex::find_all(std::string_view text, Budget& budget) const {
-  thread_local Scratch scratch;
+  static PerThread<Scratch> scratches;
+  Scratch& scratch = scratches.get();
   scratch.start();
   budget.charge_reading(text.size());
   std::vector<Span> spans;
@@ -156,7 +161,7 @@ std::vector<Span> Regex::find_all(std::string_view text, Budget& budget) const {
       throw Error(
           ark::Code::kInvalidArgument,
           what_ + ": the text cannot be split within the pattern's limits (" + pcre2_message(result) + ")");
-    const PCRE2_SIZE* found = pcre2_get_ovector_pointer(scratch.data);
+    const PCRE2_SIZE* found = pcre2_get_ovector_pointer(scratch.data.get());
     const Span span{found[0], found[1]};
     budget.charge_bytes(3 * sizeof span);  // in a list that grows
     // An empty match right behind the last one is not taken; the search goes on one character later.

@@ -136,3 +136,10 @@ def test_folders_are_read_by_what_survives_a_lack_of_memory():
     files = [p for f in FOLDERS if f != "tests" for p in (ROOT / f).rglob("*") if p.suffix in (".h", ".cc")]
     iterates = re.compile(r"(?<!recursive_)directory_iterator\(")  # the recursive one: of a tool, over test data
     assert len(files) > 500 and [named(p) for p in files if iterates.search(p.read_text())] == []
+
+
+def test_thread_local_objects_need_no_destructor():
+    """glibc ends the process where it has no memory to note one: base/per_thread.h."""
+    files = [p for f in FOLDERS if f != "tests" for p in (ROOT / f).rglob("*") if p.suffix in (".h", ".cc")]
+    found = [line.strip() for p in files for line in re.findall(r"^.*\bthread_local\b.*;", p.read_text(), re.M)]
+    assert found and [line for line in found if not re.match(r"thread_local (int \w+|[^=]*\*\w*) ?= ", line.replace("* ", "*"))] == []
