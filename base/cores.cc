@@ -12,13 +12,20 @@
 #include <map>
 #include <set>
 
+#include "base/files.h"
+
 namespace ark {
 namespace {
 
 namespace fs = std::filesystem;
 
+// Names are joined as texts: libstdc++'s operator/ of paths corrupts them where it finds no memory.
+std::string cpu_folder(const std::string& root, int cpu) {
+  return root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu);
+}
+
 // "0-3,8": as the kernel writes lists of CPUs. Empty where there is no such file.
-CpuList list_in(const fs::path& file) {
+CpuList list_in(const std::string& file) {
   std::ifstream in(file);
   CpuList list;
   for (int first = 0; in >> first;) {
@@ -33,37 +40,36 @@ CpuList list_in(const fs::path& file) {
 bool has(const CpuList& list, int cpu) { return std::ranges::find(list, cpu) != list.end(); }
 
 // The first CPU of its core, of all that the machine has.
-int core_of(const fs::path& root, int cpu) {
-  const fs::path folder = root / "sys/devices/system/cpu" / ("cpu" + std::to_string(cpu)) / "topology";
-  for (const char* name : {"core_cpus_list", "thread_siblings_list"})  // since Linux 5.3, before
-    if (const CpuList list = list_in(folder / name); has(list, cpu)) return list.front();
+int core_of(const std::string& root, int cpu) {
+  for (const char* name :
+       {"/topology/core_cpus_list", "/topology/thread_siblings_list"})  // since Linux 5.3, before
+    if (const CpuList list = list_in(cpu_folder(root, cpu) + name); has(list, cpu)) return list.front();
   return cpu;
 }
 
-double capacity_of(const fs::path& root, int cpu) {
+double capacity_of(const std::string& root, int cpu) {
   double value = 0;
-  std::ifstream(root / "sys/devices/system/cpu" / ("cpu" + std::to_string(cpu)) / "cpu_capacity") >> value;
+  std::ifstream(cpu_folder(root, cpu) + "/cpu_capacity") >> value;
   return value;
 }
 
-std::map<int, int> nodes_of_cpus(const fs::path& root) {
+std::map<int, int> nodes_of_cpus(const std::string& root) {
+  const std::string folder = root + "/sys/devices/system/node";
   std::map<int, int> nodes;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(root / "sys/devices/system/node", error)) {
-    const std::string name = entry.path().filename();
-    if (!name.starts_with("node") || name.size() == 4 ||
+  for (const std::string& name : names_in(folder)) {
+    if (!name.starts_with("node") || name.size() == 4 || name.size() > 8 ||
         name.find_first_not_of("0123456789", 4) != std::string::npos)
       continue;
-    for (const int cpu : list_in(entry.path() / "cpulist")) nodes[cpu] = std::stoi(name.substr(4));
+    for (const int cpu : list_in(folder + "/" + name + "/cpulist")) nodes[cpu] = std::stoi(name.substr(4));
   }
   return nodes;
 }
 
-std::vector<Core> cores_of(const CpuList& cpus, const fs::path& root) {
+std::vector<Core> cores_of(const CpuList& cpus, const std::string& root) {
   const std::map<int, int> nodes = nodes_of_cpus(root);
   CpuList slow;  // Intel's efficiency cores, whose capacity many kernels do not tell
   for (const char* name : {"cpu_atom", "cpu_lowpower"})
-    for (const int cpu : list_in(root / "sys/devices" / name / "cpus")) slow.push_back(cpu);
+    for (const int cpu : list_in(root + "/sys/devices/" + name + "/cpus")) slow.push_back(cpu);
   const auto is_slow = [&](int cpu) { return has(slow, cpu); };
   const bool are_alike = std::ranges::all_of(cpus, is_slow);
   std::map<int, Core> cores;
@@ -95,7 +101,7 @@ fs::path Cores::folder() {
 }
 
 Cores::Cores(const CpuList& cpus, const fs::path& root)
-    : all_(cores_of(cpus, root)), cpus_(cpus.size()), quota_(cpu_quota(root)) {
+    : all_(cores_of(cpus, root.string())), cpus_(cpus.size()), quota_(cpu_quota(root)) {
   double best = 0;
   std::size_t count = 0;
   for (std::size_t n = 1; n <= all_.size(); ++n) {

@@ -69,8 +69,8 @@ Tensor materialise_rows(const Constant& constant, int64_t first, int64_t count);
 ConstantPtr transposed(const ConstantPtr& constant, const std::vector<int64_t>& perm);
 ConstantPtr sliced(const ConstantPtr& constant, int64_t axis, int64_t begin, int64_t end);
 ConstantPtr reshaped(const ConstantPtr& constant, Dims dims);
-// The bytes of a u8 constant as kU4 or kU2, low bits first, the last axis so much longer; null for sliced and transposed
-// views.
+// The bytes of a u8 constant as kU4 or kU2, low bits first, the last axis so much longer; null for sliced or
+// transposed views.
 ConstantPtr as_packed(const ConstantPtr& constant, DType type);
 // True if both read the same payload (tied weights), whatever their views.
 bool same_payload(const Constant& a, const Constant& b);
