@@ -19,6 +19,7 @@
 #include "engine/validate/validate.h"
 #include "tests/engine/panels.h"
 #include "tests/engine/token_graphs.h"
+#include "tests/fixtures.h"
 
 namespace ark::test {
 namespace {
@@ -169,7 +170,7 @@ std::vector<int32_t> random_slabs(std::mt19937& random, int64_t k, int64_t unit)
 }
 
 TEST(Precisions, BF16EqualsItsDefinition) {
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < rounds(60, 60); ++i) {
     std::mt19937 random(i);
     Problem p{1 + below(random, i % 4 == 0 ? 70 : 14),
               1 + below(random, 300),
@@ -205,7 +206,7 @@ TEST(Precisions, BF16FlushesDenormalsAndKeepsInfinitiesAndNaN) {
 
 TEST(Precisions, Int8EqualsItsDefinition) {
   const int32_t blocks[] = {8, 10, 12, 16, 18, 30, 32, 64, 128};
-  for (int i = 0; i < 90; ++i) {
+  for (int i = 0; i < rounds(90, 90); ++i) {
     std::mt19937 random(i);
     Problem p{1 + below(random, i % 4 == 0 ? 70 : 14), 1 + below(random, 300), 1 + below(random, 150), 64, {},
               i % 2 ? DType::kU4 : DType::kU8,         blocks[i % 9]};
