@@ -75,9 +75,11 @@ void log_served(const http::Served& served) {
                       {"seconds", served.seconds},
                       {"bytes", served.bytes}};
   fields.insert(fields.end(), served.details.begin(), served.details.end());
-  const LogLevel level = served.status >= 500 ? LogLevel::kWarning
-                         : served.is_probe    ? LogLevel::kDebug
-                                              : LogLevel::kInfo;
+  // That it is not ready is what a probe asks for.
+  const bool is_trouble = served.status >= 500 && !(served.is_probe && served.status == 503);
+  const LogLevel level = is_trouble        ? LogLevel::kWarning
+                         : served.is_probe ? LogLevel::kDebug
+                                           : LogLevel::kInfo;
   log_line(level, "request", fields);
 }
 

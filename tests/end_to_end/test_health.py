@@ -178,6 +178,8 @@ def test_while_loading_health_says_the_stage_and_all_else_waits(long_model):
         assert server.post("/v1/completions", {"prompt": [1]}).status_code == 503
         assert server.join() == UNAVAILABLE
         assert "rank 1" in server.log[-1] and time.monotonic() - since < 10 + 2, server.log
+        asked = [line for line in server.log if "path=" in line]
+        assert any("path=/v1/models" in line for line in asked) and not any("path=/health" in line for line in asked), asked
     finally:
         server.kill()
 
