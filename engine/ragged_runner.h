@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "dma/bootstrap.h"
@@ -43,9 +44,8 @@ class RaggedRunner : public StepRunner {
  public:
   virtual RunnerMemory memory() const = 0;
   virtual std::string_view transport() const = 0;  // what carries the exchange of ranks
-  virtual std::span<const dma::Pair> pairs() const {
-    return {};
-  }  // as they were tried; of ranks in processes
+  // As they were tried; of ranks in processes.
+  virtual std::span<const dma::Pair> pairs() const { return {}; }
   // The kv heads [kv_heads, dim] of one cached token: keys, or values, as their pages hold them. Only while no step
   // is in flight, and
   // with all ranks in this process (else Error(kUnsupported)).

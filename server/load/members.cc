@@ -15,6 +15,7 @@
 #include "server/version.h"
 
 namespace ark {
+
 Member Member::here() {
   char name[256] = "";
   ::gethostname(name, sizeof name - 1);
