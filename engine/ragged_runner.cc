@@ -61,13 +61,14 @@ class Engine {
       for (int r = 0; r < ranks; ++r) own.push_back(r);
       if (ranks > 1) make_groups(options);
     }
+    const Cores cores;
     for (int r : own) {
       std::shared_ptr<WeightStore> packed;
       if (!compiled_.packed.empty()) packed = compiled_.packed[static_cast<std::size_t>(r)];
       if (!packed)
         packed = std::make_shared<WeightStore>(compiled_.programs[r], compiled_.constants,
                                                std::max(1, options.threads),
-                                               Cores().node(r, ranks, options.threads));
+                                               cores.node(r, ranks, options.threads));
       weights_.push_back(std::move(packed));
       if (options.on_packed) options.on_packed(r, *weights_.back());
     }

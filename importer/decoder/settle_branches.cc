@@ -18,7 +18,7 @@ void take_branch(Graph& graph, NodeId id) {
   std::vector<ValueId> here(branch.values.size(), kNoValue);
   for (const auto& [outer, inner] : branch.captured) here[inner] = outer;
   const auto moved = [&](ValueId inner) {
-    if (inner == kNoValue || here[inner] != kNoValue) return inner == kNoValue ? kNoValue : here[inner];
+    if (inner == kNoValue || here[inner] != kNoValue) return inner == kNoValue ? inner : here[inner];
     const Value& v = branch.value(inner);
     here[inner] = v.constant ? graph.add_constant(v.constant) : graph.add_value(v.name, v.dtype, v.shape);
     graph.value(here[inner]).elements = v.elements;
@@ -67,10 +67,8 @@ class Choice {
       for (int64_t past = 0; past < total && total <= kSmall; ++past) check({2, total - past, past});
     }
     if (length > kMostTried)
-      refuse(node, "is tried for " + std::to_string(kMostTried) +
-                       " tokens at most: sequences of so many "
-                       "(--max-model-len " +
-                       std::to_string(kMostTried) + ") could be batched");
+      refuse(node, "is tried for " + std::to_string(kMostTried) + " tokens at most: sequences of so many" +
+                       " (--max-model-len " + std::to_string(kMostTried) + ") could be batched");
     return first;
   }
 

@@ -142,7 +142,7 @@ TEST(Pages, AreAskedForFromANode) {
   unsigned long nodes = 0;
   if (policy_of(mapped, nodes) != MPOL_DEFAULT) {
     ::munmap(mapped, kBytes);
-    GTEST_SKIP() << "the system does not tell";
+    GTEST_SKIP() << "get_mempolicy is refused here, or all memory has a policy already";
   }
   place_on_node(pages, -1);
   EXPECT_EQ(policy_of(pages.data(), nodes), MPOL_DEFAULT);
