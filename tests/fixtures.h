@@ -30,9 +30,9 @@ inline std::filesystem::path zoo() {
 
 // Whether a sanitizer slows all down: what only repeats, with other numbers, is then done less often.
 inline bool is_sanitized() { return std::getenv("ARK_SANITIZED") != nullptr; }
-// How many cases a random test takes: `usual`, a quarter of them under a sanitizer, with ARK_FULL=1 `full`.
+// How many cases a random test takes: `usual`, an eighth of them under a sanitizer, with ARK_FULL=1 `full`.
 inline int rounds(int usual, int full) {
-  return std::getenv("ARK_FULL") ? full : is_sanitized() ? std::max(usual / 4, 1) : usual;
+  return std::getenv("ARK_FULL") ? full : is_sanitized() ? std::max(usual / 8, 1) : usual;
 }
 inline int rounds(int usual) { return rounds(usual, usual); }
 // Numbers of ranks that a test goes through; then only the second.

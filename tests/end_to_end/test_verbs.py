@@ -24,7 +24,8 @@ def stages():
     if missing:
         pytest.skip(f"not built or not here: {', '.join(missing)}")
     script = Path(__file__).with_name("verbs_guest.sh")
-    run = subprocess.run([ROOT / "scripts" / "rdma-vm.sh", "--devices", "3", "--seconds", "600", "sh", script, BIN, MODEL],
+    run = subprocess.run([ROOT / "scripts" / "rdma-vm.sh", "--devices", "3", "--seconds", "600", "sh", script, BIN, MODEL,
+                          *(["full"] if "ARK_FULL" in os.environ else [])],
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if run.returncode == NO_MACHINE and "@@" not in run.stdout:
         pytest.skip(run.stderr.strip().splitlines()[-1])
