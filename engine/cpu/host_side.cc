@@ -152,7 +152,8 @@ void CpuExecutor::throw_if_failed() {
   for (const RankSetup& setup : setups_) {
     if (setup.group && setup.group->abort().raised() && setup.group->dead_rank() >= 0) {
       await_failure();
-      fail(setup.group->death(), dma::AbortReason::kDeadRank);
+      const char* when = polled_ < mailbox_->posted() ? " (in step " : " (before step ";
+      fail(setup.group->death() + when + std::to_string(polled_ + 1) + ")", dma::AbortReason::kDeadRank);
     }
   }
   const std::lock_guard lock(mutex_);
