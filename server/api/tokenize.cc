@@ -1,8 +1,9 @@
-// POST /tokenize, /detokenize.
+// POST /tokenize, /detokenize; GET /tokenizer_info, by which clients (lm-eval) do without the tokenizer's files.
 #include "base/error.h"
 #include "server/api/chat_messages.h"
 #include "server/api/endpoints.h"
 #include "server/api/schema.h"
+#include "server/text/model_text.h"
 
 namespace ark::api {
 namespace {
@@ -54,6 +55,35 @@ http::Response to_prompt(Service& service, http::Request& request) {
   return json_response({{"prompt", tokenizer.decode(*tokens, false)}});
 }
 
+const std::vector<Field>& info_query() {
+  static const std::vector<Field> all = {kModelName};
+  return all;
+}
+
+http::Response info(Service& service, http::Request& request) {
+  const Json query = parse_query(request.query, info_query());
+  const Model& model = service.model_of(Fields(query));
+  tokenizer_for(model, "tokenizer_info");
+  const text::ModelText& text = *model.served.text;
+  Json all = {{"bos_token", nullptr}, {"eos_token", nullptr}, {"pad_token", nullptr}};
+  for (const auto& [name, token] : text.tokens) all[name] = token;
+  all["add_bos_token"] = text.add_bos;
+  all["model_max_length"] = model.max_length();
+  all["chat_template"] = text.chat_template ? Json(text.chat_template->source()) : Json();
+  return json_response(all);
+}
+
+Json info_answer(const Limits&) {
+  const Json token = maybe(type("string"));
+  return object({{"bos_token", token},
+                 {"eos_token", token},
+                 {"pad_token", token},
+                 {"add_bos_token", type("boolean")},
+                 {"model_max_length", type("integer")},
+                 {"chat_template", token}},
+                {"bos_token", "eos_token", "chat_template"});
+}
+
 Json tokenize_request(const Limits& limits) {
   std::vector<Field> fields = {kModelName, kText, kAddSpecial, kReturnStrings};
   fields.insert(fields.end(), template_fields().begin(), template_fields().end());
@@ -92,7 +122,14 @@ std::vector<Endpoint> tokenize() {
            "Token ids to text.",
            to_prompt,
            {{"DetokenizeAnswer", detokenize_answer}},
-           {{"DetokenizeRequest", detokenize_request}}}};
+           {{"DetokenizeRequest", detokenize_request}}},
+          {.method = "GET",
+           .path = "/tokenizer_info",
+           .id = "tokenizerInfo",
+           .summary = "What text is told by beside its tokens: special ones, the chat template.",
+           .handle = info,
+           .answer = {{"TokenizerInfo", info_answer}},
+           .query = info_query()}};
 }
 
 }  // namespace ark::api

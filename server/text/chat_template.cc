@@ -13,6 +13,7 @@ namespace ark::text {
 
 struct ChatTemplate::Tree {
   jinja::Block block;
+  std::string source;
 };
 
 namespace {
@@ -57,8 +58,10 @@ ChatTemplate ChatTemplate::parse(std::string_view source) {
     throw Error(Code::kBadModel, "chat template, line 1: " + std::to_string(source.size()) +
                                      " bytes, the limit is " + std::to_string(kMaxSource));
   if (!is_valid_utf8(source)) throw Error(Code::kBadModel, "chat template: not valid UTF-8");
-  return ChatTemplate(std::make_unique<const Tree>(Tree{jinja::parse_template(source)}));
+  return ChatTemplate(std::make_unique<const Tree>(Tree{jinja::parse_template(source), std::string(source)}));
 }
+
+const std::string& ChatTemplate::source() const { return tree_->source; }
 
 std::string ChatTemplate::render(const ChatInput& input, Rendering& within,
                                  std::optional<std::time_t> now) const {

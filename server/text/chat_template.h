@@ -39,6 +39,7 @@ class ChatTemplate {
  public:
   // kBadModel with the line if the source is not a template.
   static ChatTemplate parse(std::string_view source);
+  const std::string& source() const;
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;

@@ -90,6 +90,17 @@ def test_tokenize_is_the_tokenizers_library(tiny, text):
     assert back == oracle.decode(wanted.ids, skip_special_tokens=False)
 
 
+def test_tokenizer_info_is_what_lies_beside_the_model(tiny):
+    """As lm-eval's remote tokenizer reads it."""
+    config = json.loads((TINY / "tokenizer_config.json").read_text())
+    for query in ("", "?model=llama-optimum"):
+        info = tiny.get("/tokenizer_info" + query).json()
+        for name in ("bos_token", "eos_token", "pad_token", "chat_template"):
+            assert info[name] == config.get(name), name
+        assert info["model_max_length"] == 128
+    assert tiny.get("/tokenizer_info?model=other").status_code == 404
+
+
 def test_health_and_version(tiny):
     for path in ("/health", "/v2/health/live", "/v2/health/ready"):
         answer = tiny.get(path)
@@ -170,7 +181,7 @@ def test_openapi_is_valid_and_lists_every_route(tiny):
     document = tiny.get("/openapi.json").json()
     openapi_spec_validator.validate(document)
     assert set(document["paths"]) == {
-        "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/tokenize", "/detokenize",
+        "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/tokenize", "/detokenize", "/tokenizer_info",
         "/apply-template", "/health", "/v2/health/live", "/v2/health/ready", "/version", "/metrics", "/metrics/vllm", "/debug/slow",
         "/openapi.json"}
     with tiny.http() as http:
