@@ -106,6 +106,7 @@ void Job::stream_answer(const std::function<bool()>& client_gone,
   run(client_gone, [&](std::size_t i, session::Piece piece) {
     for (Json& choice : news(i, std::move(piece))) {
       chunk["choices"] = Json::array({std::move(choice)});
+      if (parameters.continuous_usage) chunk["usage"] = usage();
       send(chunk);
       chunk.erase("prompt_token_ids");  // once is enough
     }

@@ -42,6 +42,8 @@ constexpr FlagField kSkipSpecial{"skip_special_tokens", true,
 constexpr FlagField kReturnIds{"return_token_ids", false, "Add token_ids and prompt_token_ids (extension)."};
 constexpr FlagField kStream{"stream", false, "Answer with server-sent events."};
 constexpr FlagField kIncludeUsage{"include_usage", false, "A last chunk with the usage."};
+constexpr FlagField kContinuousUsage{"continuous_usage_stats", false,
+                                     "With include_usage: each chunk has the usage so far (extension)."};
 constexpr TextField kUser{"user", "Not used."};
 constexpr TextField kCacheSalt{
     "cache_salt", "Only requests with the same salt, by the same API key, share cached prompts (extension)."};
@@ -63,8 +65,9 @@ const OtherField kLogitBias{
            {"additionalProperties", {{"type", "number"}, {"minimum", kBias.low}, {"maximum", kBias.high}}},
            {"description", "Token id -> added to its logit."}});
     }};
-const OtherField kStreamOptions{
-    "stream_options", [](const Limits& limits) { return maybe(object_of({kIncludeUsage}, limits)); }};
+const OtherField kStreamOptions{"stream_options", [](const Limits& limits) {
+                                  return maybe(object_of({kIncludeUsage, kContinuousUsage}, limits));
+                                }};
 
 void read_sampling(const Fields& fields, SamplingParams& sampling) {
   const auto number = [&](const NumberField& field, float& into) {
@@ -117,7 +120,9 @@ void read_stream(const Fields& fields, Parameters& parameters) {
   if (!options) return;
   if (!options->is_object()) fields.wrong_type("stream_options", "an object");
   if (!parameters.stream) fields.fail("stream_options", "is only for requests with stream: true");
-  parameters.include_usage = Fields(*options, fields.path("stream_options.")).get(kIncludeUsage);
+  const Fields own(*options, fields.path("stream_options."));
+  parameters.include_usage = own.get(kIncludeUsage);
+  parameters.continuous_usage = own.get(kContinuousUsage) && parameters.include_usage;
 }
 
 // What the answer may be: a guess, that changes nothing but the time.

@@ -20,7 +20,7 @@ struct Parameters {
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;  // as given; the routes have different defaults
   int32_t n = 1;
-  bool stream = false, include_usage = false, return_token_ids = false;
+  bool stream = false, include_usage = false, continuous_usage = false, return_token_ids = false;
 };
 
 // Throws HttpError 400.

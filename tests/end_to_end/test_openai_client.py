@@ -88,6 +88,21 @@ def test_usage_comes_in_a_last_chunk_of_its_own(client, model, kind):
     assert chunks[-1].usage.total_tokens == 5 + chunks[-1].usage.prompt_tokens
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_each_chunk_can_have_the_usage_so_far(client, model, wanted):
+    options = {"include_usage": wanted, "continuous_usage_stats": True}
+    chunks = list(complete(client, model, n=2, stream=True, stream_options=options))
+    if not wanted:
+        assert all(c.usage is None for c in chunks)
+        return
+    told, sent = [c.usage.completion_tokens for c in chunks], [0]
+    for chunk in chunks[:-1]:
+        sent.append(sent[-1] + len(chunk.choices[0].token_ids))
+    assert told == sorted(told) and all(a >= b for a, b in zip(told, sent[1:]))
+    assert told[0] < told[-1] == sent[-1] == 24
+    assert len({c.usage.prompt_tokens for c in chunks}) == 1
+
+
 def test_n_choices_are_different_samples_of_one_prompt(client, model):
     answer = complete(client, model, n=4, seed=7, temperature=1.0)
     assert [c.index for c in answer.choices] == [0, 1, 2, 3]
