@@ -39,6 +39,10 @@ const OtherField kTemplateVariables{
       return maybe({{"type", "object"}, {"description", "Further variables for the template (extension)."}});
     }};
 
+constexpr TextField kEffort{"reasoning_effort",
+                            "A variable of chat templates; refused where the model's does not look at it."};
+constexpr const char* kPrefix = "prefix";  // of the last message, as Mistral and DeepSeek have it
+
 // Parts become one text, a line each; a model of text takes no others.
 std::string text_of_parts(const Fields& message, const Json& parts) {
   std::string text;
@@ -107,6 +111,19 @@ Json read_messages(const Fields& fields) {
   return all;
 }
 
+// Whether the last message is the beginning of the answer by its own word.
+bool is_begun(const Json& messages) {
+  bool begun = false;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Fields message(messages[i], "messages[" + std::to_string(i) + "].");
+    if (!message.boolean(kPrefix).value_or(false)) continue;
+    if (i + 1 < messages.size() || messages[i]["role"] != "assistant")
+      message.fail(kPrefix, "is only for the last message, of the assistant");
+    begun = true;
+  }
+  return begun;
+}
+
 Json read_tools(const Fields& fields) {
   const Json* tools = fields.get(kTools);
   if (tools && !tools->is_array()) fields.wrong_type("tools", "an array");
@@ -139,6 +156,7 @@ class LossCheck {
       check_role(i);
       for (const char* name : kSaying) check_field(i, name);
     }
+    check_effort();
     if (input_.tools.is_null()) return;
     text::ChatInput without = input_;
     without.tools = nullptr;
@@ -169,6 +187,14 @@ class LossCheck {
     Json& content = marked.messages[i]["content"];
     content = content.get<std::string>() + mark;
     if (render_(marked).find(mark) == std::string::npos) fail(i, "role", "is " + role + ", which");
+  }
+
+  void check_effort() const {
+    if (fields_.get(kEffort).value_or("").empty()) return;
+    text::ChatInput other = input_;
+    other.extra[kEffort.name] = kEndMark;
+    if (renders(other, chat_))
+      fields_.fail(kEffort.name, "is what the model's chat template does not look at");
   }
 
   void check_field(std::size_t i, const std::string& name) {
@@ -206,8 +232,8 @@ std::string up_to_mark(std::string chat) {
 }  // namespace
 
 const std::vector<Field>& template_fields() {
-  static const std::vector<Field> all = {kMessages,         kTools, kToolChoice,
-                                         kGenerationPrompt, kGoOn,  kTemplateVariables};
+  static const std::vector<Field> all = {kMessages,          kTools, kToolChoice, kGenerationPrompt, kGoOn,
+                                         kTemplateVariables, kEffort};
   return all;
 }
 
@@ -217,7 +243,7 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   text::ChatInput input;
   input.messages = read_messages(fields);
   input.tools = read_tools(fields);
-  const bool goes_on = fields.get(kGoOn);
+  const bool goes_on = fields.get(kGoOn) || is_begun(input.messages);
   input.add_generation_prompt = fields.given(kGenerationPrompt).value_or(!goes_on);
   if (goes_on && input.add_generation_prompt)
     fields.fail("continue_final_message", "and add_generation_prompt cannot both be true");
@@ -229,6 +255,8 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
     if (!extra->is_object()) fields.wrong_type("chat_template_kwargs", "an object");
     input.extra = *extra;
   }
+  if (const auto effort = fields.get(kEffort).value_or(""); !effort.empty())
+    input.extra.emplace(kEffort.name, effort);
   const text::ModelText& text = *model.served.text;
   if (!text.chat_template)
     throw http::HttpError(
@@ -271,12 +299,15 @@ Json chat_message_schema(const Limits&) {
   Json call = object({{"function", object({{"name", type("string")}}, {"name"})}}, {"function"});
   const Json content = content_schema();
   const Json calls = list(std::move(call));
-  Json all = object({{"role", {{"type", "string"}, {"enum", Json(kRoles)}}},
-                     {"content", maybe(content)},
-                     {"name", maybe(type("string"))},
-                     {"tool_calls", maybe(calls)},
-                     {"tool_call_id", maybe(type("string"))}},
-                    {"role"});
+  Json all = object(
+      {{"role", {{"type", "string"}, {"enum", Json(kRoles)}}},
+       {"content", maybe(content)},
+       {"name", maybe(type("string"))},
+       {"tool_calls", maybe(calls)},
+       {"tool_call_id", maybe(type("string"))},
+       {kPrefix, maybe({{"type", "boolean"},
+                        {"description", "Of the last, the assistant's: go on with it (extension)."}})}},
+      {"role"});
   // Only assistants may say nothing.
   all["anyOf"] = Json::array({object({{"content", content}}, {"content"}),
                               object({{"tool_calls", calls}}, {"tool_calls"}),

@@ -77,7 +77,7 @@ void refuse_fields_of_chats(const Fields& fields) {
   if (chosen != "none") refuse("tools");
   if (chosen != "none" && chosen != "auto") refuse("tool_choice");
   if (modalities && *modalities != Json::array({"text"})) refuse("modalities");
-  for (const char* name : {"audio", "chat_template", "messages"}) refuse(name);
+  for (const char* name : {"audio", "chat_template", "messages", "reasoning_effort"}) refuse(name);
   fields.refuse("top_logprobs", 0, "is only for chats; use logprobs");
   const Json *newer = fields.find("max_completion_tokens"), *most = fields.find("max_tokens");
   if (newer && !(most && *newer == *most))  // some clients send both

@@ -159,8 +159,8 @@ constexpr const char* kUnsupported[] = {
     "prompt_truncate_len", "raw", "safe_prompt", "session_params", "system", "system_prompt", "template",
     "truncate", "truncate_prompt_tokens", "web_search_options",
     // how much it thinks
-    "max_thinking_tokens", "reasoning", "reasoning_budget", "reasoning_budget_tokens", "reasoning_effort",
-    "thinking", "thinking_budget", "thinking_budget_tokens", "thinking_token_budget", "verbosity",
+    "max_thinking_tokens", "reasoning", "reasoning_budget", "reasoning_budget_tokens", "thinking",
+    "thinking_budget", "thinking_budget_tokens", "thinking_token_budget", "verbosity",
     // which weights
     "adapter", "adapter_id", "adapters", "lora", "lora_adapter", "lora_path", "lora_request",
     // how it is searched or sampled

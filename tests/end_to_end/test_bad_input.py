@@ -165,6 +165,8 @@ CASES = [  # route, body, status, field
     (CHAT, {"messages": [{"role": "user", "content": "x", "tool_call_id": 0}]}, 400, "messages[0].tool_call_id"),
     (CHAT, {"messages": [{"role": "user", "content": None}]}, 400, "messages[0].content"),
     (CHAT, {"messages": USER, "continue_final_message": True, "add_generation_prompt": True}, 400, "continue_final_message"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "prefix": True}]}, 400, "messages[0].prefix"),
+    (CHAT, {"messages": [{"role": "assistant", "content": "x", "prefix": True}] + USER}, 400, "messages[0].prefix"),
     (CHAT, {"messages": USER, "tools": {}}, 400, "tools"), (CHAT, {"messages": USER, "tools": [1]}, 400, "tools"),
     (CHAT, {"messages": USER, "tool_choice": "required"}, 400, "tool_choice"),
     (CHAT, {"messages": USER, "modalities": ["audio"]}, 400, "modalities"),

@@ -329,8 +329,10 @@ def test_the_last_message_can_be_continued(tiny, prefix):
     text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n" + prefix
     expected = tiny.post("/tokenize", {"prompt": text}).json()["tokens"]
     assert tiny.post("/tokenize", body).json()["tokens"] == expected
-    answer = tiny.post("/v1/chat/completions", body | {"max_tokens": 1, "return_token_ids": True}).json()
-    assert answer["prompt_token_ids"] == expected
+    by_its_word = {"messages": [messages[0], messages[1] | {"prefix": True}]}
+    for body in (body, by_its_word):
+        answer = tiny.post("/v1/chat/completions", body | {"max_tokens": 1, "return_token_ids": True}).json()
+        assert answer["prompt_token_ids"] == expected
 
 
 def test_chat_without_a_length_goes_to_the_end_of_the_context(client, tiny, model):

@@ -71,8 +71,11 @@ def test_what_a_template_would_lose_is_refused(tmp_path):
         lost = server.post("/apply-template", {"messages": [user], "tools": tools})
         assert lost.status_code == 400 and lost.json()["error"]["param"] == "tools"
         assert server.post("/apply-template", {"messages": [user], "tools": tools, "tool_choice": "none"}).status_code == 200
-    (tmp_path / "chat_template.jinja").write_text("{{ tools | tojson }}{{ messages[0].content }}")
+    (tmp_path / "chat_template.jinja").write_text("{{ tools | tojson }}{{ messages[0].content }} {{ reasoning_effort or 'low' }}")
     with Server("--model", tmp_path) as server:
+        for effort, printed in {"high": "high", "low": "low", "": "low", None: "low"}.items():
+            answer = server.post("/apply-template", {"messages": [user], "reasoning_effort": effort})
+            assert answer.json() == {"prompt": "nullHi " + printed}
         assert '"name": "f"' in server.post("/apply-template", {"messages": [user], "tools": tools}).json()["prompt"]
 
 
