@@ -260,7 +260,9 @@ void refuse_unsupported(const Fields& fields) {
     if (!format->is_object()) fields.wrong_type("response_format", "an object");
     const auto type = Fields(*format, "response_format.").string("type");
     if (!type || *type != "text")
-      fields.fail("response_format", R"(must be {"type": "text"}: output cannot be constrained)");
+      fields.fail("response_format",
+                  R"(must be {"type": "text"}: output cannot be constrained; leave it out, )"
+                  "ask for the form in a message, and check what comes");
   }
 }
 

@@ -220,10 +220,12 @@ Response Server::admit(Exchange& exchange) {
   }
   if (exchange.match.allowed.empty()) {
     const std::string meant = router_.meant_by(exchange.path);
-    throw HttpError(404,
-                    "there is no " + escaped(exchange.path) + " here; " +
-                        (meant.empty() ? "" : "did you mean " + meant + "? ") + "/openapi.json lists what is",
-                    "", "unknown_url");
+    throw HttpError(
+        404,
+        "there is no " + escaped(exchange.path) + " here; " +
+            (meant.empty() ? "the API is OpenAI's, below /v1; " : "did you mean " + meant + "? ") +
+            "/openapi.json lists what is",
+        "", "unknown_url");
   }
   if (head.method == "OPTIONS") {
     response.headers.emplace_back("Allow", exchange.match.allowed + ", OPTIONS");

@@ -28,6 +28,8 @@ def test_models(tiny, client):
     assert set(missing.json()["error"]) == FOUR_KEYS
     assert missing.json()["error"]["code"] == "model_not_found"
     assert "other/with/slashes and spaces" in missing.json()["error"]["message"]
+    for path in ("/api/tags", "/v1/messages"):
+        assert f"there is no {path} here; the API is OpenAI's" in tiny.get(path).json()["error"]["message"]
 
 
 def test_apply_template_is_what_jinja2_renders(tiny):
