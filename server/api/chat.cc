@@ -1,11 +1,14 @@
 // POST /v1/chat/completions.
 #include <algorithm>
 
+#include "base/random.h"
 #include "server/api/chat_messages.h"
 #include "server/api/endpoints.h"
 #include "server/api/job.h"
 #include "server/api/logprobs.h"
 #include "server/api/schema.h"
+#include "server/api/tool_calls.h"
+#include "server/text/model_text.h"
 
 namespace ark::api {
 namespace {
@@ -19,6 +22,8 @@ constexpr IntegerField kTopLogprobs{"top_logprobs", 0, kMaxTop, "Alternatives pe
 const OtherField kFormat{"response_format", [](const Limits&) {
                            return maybe(object({{"type", one_of({"text"})}}, {"type"}));
                          }};
+constexpr FlagField kParallel{"parallel_tool_calls", true,
+                              "false: the first call of a tool ends the answer."};
 const OtherField kModalities{"modalities", [](const Limits&) { return maybe(list(one_of({"text"}))); }};
 
 class ChatJob : public Job {
@@ -26,7 +31,8 @@ class ChatJob : public Job {
   ChatJob(Model& m, Parameters p, const Fields& fields, const std::string& request_id);
   void begin() {
     for (int32_t i = 0; i < parameters.n; ++i) submit(prompt_, max_tokens_, i);
-    answers_.resize(batch.size());
+    for (std::size_t i = 0; i < batch.size(); ++i)
+      answers_.push_back({.calls = ToolCalls("call-" + std::to_string(random_word()) + "-")});
   }
   int64_t prompt_tokens() const override { return static_cast<int64_t>(prompt_.size()); }
 
@@ -39,14 +45,17 @@ class ChatJob : public Job {
  private:
   void read_logprobs(const Fields& fields);
   void read_length(const Fields& fields);
+  void expect_calls(const Fields& fields);
   Json choice_of(std::size_t index, const char* what, Json content, const Piece& piece);
 
   std::vector<int32_t> prompt_;
   int64_t max_tokens_ = 0;
   int32_t top_ = -1;  // -1: no log-probabilities
+  bool reads_calls_ = false;
   struct Answer {
     Piece all;
     bool begun = false;  // the stream has said the role
+    ToolCalls calls;
   };
   std::vector<Answer> answers_;  // a sequence each
 };
@@ -55,12 +64,6 @@ void refuse_what_ark_has_not(const Fields& fields) {
   if (const auto kinds = fields.strings(kModalities.name, 16))
     for (const std::string& kind : *kinds)
       if (kind != "text") fields.fail("modalities", "must be text only");
-  // A call that comes as text would be lost on a client that waits for one.
-  const Json *tools = fields.find("tools"), *choice = fields.find("tool_choice");
-  if (tools && !tools->empty() && !(choice && *choice == "none"))
-    fields.fail("tools",
-                "are not supported: nobody parses the calls that the model would write; leave them out, send "
-                "tool_choice \"none\", or render them by /apply-template and read the calls from the text");
   if (fields.find("audio")) fields.fail("audio", "is not supported: the model makes text");
   fields.refuse("suffix", kNoNumber);
   fields.refuse("prompt", kNoNumber, "is only for /v1/completions; use messages");
@@ -74,6 +77,7 @@ ChatJob::ChatJob(Model& m, Parameters p, const Fields& fields, const std::string
     : Job(m, std::move(p), "chatcmpl-" + request_id) {
   refuse_what_ark_has_not(fields);
   read_logprobs(fields);
+  expect_calls(fields);
   prompt_ = chat_tokens(fields, model);
   read_length(fields);
 }
@@ -84,6 +88,27 @@ void ChatJob::read_logprobs(const Fields& fields) {
   if (top.value_or(0) > 0 && !wanted) fields.fail("top_logprobs", "needs logprobs: true");
   if (wanted) top_ = static_cast<int32_t>(top.value_or(0));
   parameters.request.top_logprobs = top_;
+}
+
+// A call that comes as text would be lost on a client that waits for one.
+void ChatJob::expect_calls(const Fields& fields) {
+  const bool many = fields.get(kParallel);
+  const Json *tools = fields.find("tools"), *choice = fields.find("tool_choice");
+  if (!tools || tools->empty() || (choice && *choice == "none")) return;
+  const text::Tokenizer& tokenizer = tokenizer_for(model, "messages");
+  const text::ModelText& text = *model.served.text;
+  const auto& asking = text.tool_template ? text.tool_template : text.chat_template;
+  if (!asking || !ToolCalls::are_asked_for(asking->source()))
+    fields.fail(
+        "tools",
+        "are not supported: the model's chat template does not ask for calls as <tool_call>{\"name\": ..., "
+        "\"arguments\": ...}</tool_call>, and others are not read; leave them out, send tool_choice "
+        "\"none\", or render them by "
+        "/apply-template and read the calls from the text");
+  reads_calls_ = true;
+  if (!many) parameters.text.stop.emplace_back(ToolCalls::kEnd);
+  const auto mark = tokenizer.id(ToolCalls::kBegin);
+  if (mark && tokenizer.is_special(*mark)) parameters.text.skip_special = false;
 }
 
 void ChatJob::read_length(const Fields& fields) {
@@ -108,6 +133,8 @@ Json ChatJob::choice_of(std::size_t index, const char* what, Json content, const
                  {"logprobs", std::move(logprobs)},
                  {"finish_reason", nullptr}};
   set_finish(choice, batch.at(index));
+  if (answers_[index].calls.any() && choice["finish_reason"] == "stop")
+    choice["finish_reason"] = "tool_calls";
   if (parameters.return_token_ids) choice["token_ids"] = piece.ids;
   return choice;
 }
@@ -124,6 +151,13 @@ Json ChatJob::choices() {
   for (std::size_t i = 0; i < answers_.size(); ++i) {
     const Piece& all = answers_[i].all;
     Json message = {{"role", "assistant"}, {"content", all.text}, {"refusal", nullptr}};
+    if (reads_calls_) {
+      ToolCalls::Found found = answers_[i].calls.push(all.text, true);
+      const bool silent = found.text.empty() && !found.calls.empty();
+      message["content"] = silent ? Json() : Json(std::move(found.text));
+      for (Json& call : found.calls) call.erase("index");
+      if (!found.calls.empty()) message["tool_calls"] = std::move(found.calls);
+    }
     list.push_back(choice_of(i, "message", std::move(message), all));
   }
   return list;
@@ -131,7 +165,13 @@ Json ChatJob::choices() {
 
 std::vector<Json> ChatJob::news(std::size_t index, Piece piece) {
   const bool ids = parameters.return_token_ids && !piece.ids.empty();
-  if (piece.text.empty() && piece.scores.empty() && !ids && !batch.at(index).done()) return {};
+  Json calls;
+  if (reads_calls_) {
+    ToolCalls::Found found = answers_[index].calls.push(piece.text, batch.at(index).done());
+    piece.text = std::move(found.text), calls = std::move(found.calls);
+  }
+  if (piece.text.empty() && calls.empty() && piece.scores.empty() && !ids && !batch.at(index).done())
+    return {};
   std::vector<Json> all;
   // The role comes first, and with the first token: clients take its time for the time to the first token.
   if (!std::exchange(answers_[index].begun, true)) {
@@ -141,6 +181,7 @@ std::vector<Json> ChatJob::news(std::size_t index, Piece piece) {
   }
   Json delta = Json::object();
   if (!piece.text.empty()) delta["content"] = piece.text;
+  if (!calls.empty()) delta["tool_calls"] = std::move(calls);
   all.push_back(choice_of(index, "delta", std::move(delta), piece));
   return all;
 }
@@ -148,16 +189,20 @@ std::vector<Json> ChatJob::news(std::size_t index, Piece piece) {
 Json chat_request(const Limits& limits) {
   std::vector<Field> fields = generation_fields();
   fields.insert(fields.end(), template_fields().begin(), template_fields().end());
-  for (const Field& field :
-       std::initializer_list<Field>{kMaxCompletion, kWantLogprobs, kTopLogprobs, kFormat, kModalities})
+  for (const Field& field : std::initializer_list<Field>{kMaxCompletion, kWantLogprobs, kTopLogprobs, kFormat,
+                                                         kModalities, kParallel})
     fields.push_back(field);
   return object_of(fields, limits);
 }
 
 Json chat_answer(const Limits&) {
-  Json message =
-      object({{"role", type("string")}, {"content", type("string")}, {"refusal", maybe(type("string"))}});
+  Json message = object({{"role", type("string")},
+                         {"content", maybe(type("string"))},
+                         {"refusal", maybe(type("string"))},
+                         {"tool_calls", list(type("object"))}});
   Json whole = answer_schema("chat.completion", choice_schema({{"message", std::move(message)}}));
+  whole["properties"]["choices"]["items"]["properties"]["finish_reason"] =
+      maybe(one_of({"stop", "length", "tool_calls"}));
   whole["properties"]["prompt_token_ids"] = list(token_id());
   return whole;
 }

@@ -30,8 +30,8 @@ const OtherField kMessages{"messages",
                            [](const Limits&) { return at_least_one(list(reference("ChatMessage"))); }, true};
 const OtherField kTools{
     "tools", [](const Limits&) {
-      return maybe(
-          list(type("object"), "Given to the model's chat template, not for chats: nobody parses calls."));
+      return maybe(list(type("object"),
+                        "Given to the model's chat template; of chats where that asks for <tool_call>."));
     }};
 const OtherField kToolChoice{"tool_choice", [](const Limits&) { return maybe(one_of({"auto", "none"})); }};
 const OtherField kTemplateVariables{

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "server/json.h"
 #include "server/text/model_text.h"
 #include "tests/server/http/status_thrown.h"
@@ -75,6 +77,73 @@ TEST(Endpoints, WhatTheTemplateDoesNotPrintOfAMessageIsRefusedByName) {
     EXPECT_EQ(lost_field(plain, R"([{"role": "assistant", "content": "b", )" + std::string(more) + "}]"), "")
         << more;
   EXPECT_EQ(lost_field(plain, R"([{"role": "tool", "name": "f", "content": "a"}])"), "");
+}
+
+// A model all of whose words are calls, of "f" with a number.
+ServedModel of_calls(const char* source) {
+  ServedModel model = with_template(source);
+  auto text = std::make_shared<text::ModelText>();
+  Json words = Json::object();
+  const auto word = [](int i) {
+    return R"(<tool_call>{"name": "f", "arguments": {"x": )" + std::to_string(i) + "}}</tool_call>";
+  };
+  for (int i = 0; i < test::small_limits().vocabulary; ++i) words[word(i)] = i;
+  text->tokenizer.emplace(
+      Json{{"model", {{"type", "WordLevel"}, {"vocab", std::move(words)}, {"unk_token", word(0)}}}});
+  text->chat_template = text::ChatTemplate::parse(source);
+  model.text = std::move(text);
+  return model;
+}
+
+TEST(Endpoints, CallsOfToolsAreReadWhereTheTemplateAsksForThem) {
+  Service service;
+  service.add(of_calls(R"({{ tools }}<tool_call>{"arguments": {}}{{ messages[0].content }})"), {});
+  const http::Router router = make_router(service);
+  const auto chat = [&](const std::string& more) {
+    http::Request request;
+    request.client_gone = [] { return false; };
+    request.body = R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "temperature": 0, )" +
+                   more + "}";
+    return router.find("POST", "/v1/chat/completions").route->handler(request);
+  };
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}])";
+  for (const auto& [field, calls, reason] : std::vector<std::tuple<std::string, std::size_t, std::string>>{
+           {R"("parallel_tool_calls": true, )", 3, "length"},
+           {R"("parallel_tool_calls": false, )", 1, "tool_calls"}}) {
+    const Json choice = Json::parse(chat(field + tools).body)["choices"][0];
+    ASSERT_EQ(choice["message"]["tool_calls"].size(), calls);
+    EXPECT_TRUE(choice["message"]["content"].is_null());
+    EXPECT_EQ(choice["finish_reason"], reason);
+    std::string events;
+    chat(field + R"("stream": true, )" + tools).stream([&](std::string_view piece) {
+      events += piece;
+      return true;
+    });
+    Json streamed = Json::array(), last;
+    for (std::size_t at = 0; (at = events.find("data: {", at)) != events.npos; ++at) {
+      last = Json::parse(events.substr(at + 6, events.find('\n', at) - at - 6))["choices"][0];
+      const Json& delta = last["delta"];
+      EXPECT_TRUE(!delta.contains("content") || delta["content"] == "") << delta;
+      if (delta.contains("tool_calls"))
+        for (const Json& call : delta["tool_calls"]) {
+          EXPECT_EQ(call["index"], streamed.size());
+          streamed.push_back(call["function"]);
+        }
+    }
+    EXPECT_EQ(last["finish_reason"], reason);
+    ASSERT_EQ(streamed.size(), calls);
+    for (std::size_t i = 0; i < calls; ++i) {
+      const Json& call = choice["message"]["tool_calls"][i];
+      EXPECT_EQ(streamed[i], call["function"]);
+      EXPECT_LE(call["id"].get<std::string>().size(), 40u);  // OpenAI's limit
+    }
+  }
+  const Json plain = Json::parse(chat(R"("tool_choice": "none", )" + tools).body)["choices"][0]["message"];
+  EXPECT_FALSE(plain.contains("tool_calls"));
+  EXPECT_EQ(plain["content"].get<std::string>().find(R"(<tool_call>{"name")"), 0u);
+  http::HttpError error(200, "");
+  EXPECT_EQ(http::status_thrown([&] { chat(R"("tool_choice": "required", )" + tools); }, &error), 400);
+  EXPECT_EQ(error.param, "tool_choice");
 }
 
 // A render takes some third of what a request may, and each role that not every template prints one more.
