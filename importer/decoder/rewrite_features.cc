@@ -58,16 +58,36 @@ bool reduce(Rewrite& r, const Node& node, const Rows& x) {
   return true;
 }
 
+// A free operand beside rows of the same rank; repeated for each of their tokens if it is the same for all.
+Rows repeated(Rewrite& r, const Node& node, ValueId id, const Rows& like) {
+  const Shape& shape = r.shape(node, id);
+  Rows data = r.operand(node, id, like.layout);
+  if (!r.out.is_constant(data.tokens)) return data;
+  Layout layout = like.layout;
+  for (std::size_t i = 0; i < layout.size(); ++i)
+    if (!has_rows(layout[i])) {
+      if (!shape[i].constant()) refuse(node, "has an operand whose size " + shape[i].str() + " is left open");
+      layout[i] = feature_axis(*shape[i].constant());
+    }
+  return {layout, r.out.as_rows(r.conform(data, layout), token_dims(layout)), like.last};
+}
+
 // One axis attribute; the other inputs are rows or constants of the same rank.
 bool along_axis(Rewrite& r, const Node& node, const Rows& x) {
   const int64_t axis = node.attributes.get(key::kAxis);
   Attributes attributes = node.attributes;
   attributes.set(key::kAxis, feature_axis_of(node, x, axis));
   std::vector<ValueId> inputs{x.tokens};
+  const bool is_elementwise = node.op == Op::kScatterElements || node.op == Op::kGatherElements;
   for (std::size_t i = 1; i < node.inputs.size(); ++i) {
+    std::optional<Rows> other;
+    if (const Rows* rows = r.rows(node.inputs[i]))
+      other = *rows;
+    else if (is_elementwise && r.is_free(node.inputs[i]))
+      other = repeated(r, node, node.inputs[i], x);
     if (node.inputs[i] == kNoValue) {
       inputs.push_back(kNoValue);
-    } else if (const Rows* other = r.rows(node.inputs[i])) {
+    } else if (other) {
       if (other->layout.size() != x.layout.size() || other->last != x.last)
         refuse(node, "indexes the rows of other tokens");
       for (std::size_t k = 0; k < x.layout.size(); ++k)
@@ -101,19 +121,7 @@ bool along_axis(Rewrite& r, const Node& node, const Rows& x) {
 bool scatter_onto_constant(Rewrite& r, const Node& node) {
   const Rows *indices = r.rows(node.inputs[1]), *updates = r.rows(node.inputs[2]);
   const Rows* like = indices ? indices : updates;
-  if (!like || !r.is_free(node.inputs[0])) return false;
-  const Shape& shape = r.shape(node, node.inputs[0]);
-  Rows data = r.operand(node, node.inputs[0], like->layout);
-  if (r.out.is_constant(data.tokens)) {
-    Layout layout = like->layout;
-    for (std::size_t i = 0; i < layout.size(); ++i)
-      if (!has_rows(layout[i])) {
-        if (!shape[i].constant()) return false;
-        layout[i] = feature_axis(*shape[i].constant());
-      }
-    data = {layout, r.out.as_rows(r.conform(data, layout), token_dims(layout)), like->last};
-  }
-  return along_axis(r, node, data);
+  return like && along_axis(r, node, repeated(r, node, node.inputs[0], *like));
 }
 
 // For each slice of the first axis after ScatterND: its place in the data, or, behind them, in the updates.

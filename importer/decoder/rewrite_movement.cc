@@ -153,20 +153,25 @@ Rows tile(Rewrite& r, const Node& node, const Rows& x) {
   const Shape& repeats = node.attributes.get(key::kRepeats);
   Rows y = x;
   Shape kept{1};
+  Dims from, to;  // of the axes that either token form has
   for (std::size_t i = 0; i < repeats.size(); ++i) {
+    const Axis& axis = x.layout.at(i);
     const auto n = repeats[i].constant();
     const bool batch =
-        x.layout.at(i).empty() && repeats[i] == r.roles.sizes.batch && !has_kind(x.layout, AtomKind::kBatch);
-    if (batch)
-      y.layout[i] = {{AtomKind::kBatch, repeats[i]}};
-    else if (!n || (*n != 1 && has_rows(x.layout[i])))
-      refuse(node, "repeats tokens of " + str(x.layout));
-    else
-      y.layout[i] = *n == 1 ? x.layout[i] : feature_axis(features(x.layout[i]) * *n);
-    if (is_kept(x.layout[i])) kept.push_back(batch ? 1 : *n);
+        axis.empty() && repeats[i] == r.roles.sizes.batch && !has_kind(x.layout, AtomKind::kBatch);
+    if (!batch && !n) refuse(node, "repeats tokens of " + str(x.layout));
+    y.layout[i] = batch ? Axis{{AtomKind::kBatch, repeats[i]}} : feature_axis(*n);
+    for (const Atom& a : axis) append(y.layout[i], a);  // copies of all tokens: a feature in front of them
+    if (!is_kept(axis) && !is_kept(y.layout[i])) continue;
+    from.push_back(features(axis));
+    to.push_back(features(y.layout[i]));
+    kept.emplace_back(batch ? 1 : *n);
   }
-  if (std::any_of(kept.begin(), kept.end(), [](const Expr& e) { return !e.is_constant(1); }))
-    y.tokens = r.out.emit(Op::kTile, {x.tokens}, {{key::kRepeats, kept}});
+  y.tokens = r.out.reshape(y.tokens, from);
+  if (std::equal(from.begin(), from.end(), to.begin(), [](int64_t a, int64_t b) { return a == b || a == 1; }))
+    y.tokens = r.out.expand(y.tokens, to);
+  else
+    y.tokens = r.out.emit(Op::kTile, {y.tokens}, {{key::kRepeats, kept}});
   y.tokens = r.out.reshape(y.tokens, token_dims(y.layout));
   return y;
 }

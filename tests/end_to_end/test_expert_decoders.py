@@ -111,10 +111,23 @@ class Nodes:
         return experts, self.add("Softmax", scores, axis=-1)
 
 
+    def in_best_groups(self, router):
+        """As DeepSeek-V3 routes: the scores of experts outside the two best of three groups count as 0."""
+        best, _ = self.add("TopK", self.add("Reshape", router, [-1, 3, EXPERTS // 3]), [2], outputs=2)
+        groups = self.add("ReduceSum", best, [2], keepdims=0)
+        chosen = self.add("TopK", groups, [2], outputs=2)[1]
+        shape = self.add("Shape", groups)
+        zeros = self.add("ConstantOfShape", shape, value=helper.make_tensor("zero", 1, [1], [0.0]))
+        ones = self.add("Expand", np.float32(1), self.add("Shape", chosen))
+        mask = self.add("Unsqueeze", self.add("ScatterElements", zeros, chosen, ones, axis=1), [2])
+        mask = self.add("Reshape", self.add("Expand", mask, [1, 1, EXPERTS // 3]), [-1, EXPERTS])
+        return self.add("Where", self.add("Greater", mask, np.float32(0)), router, np.float32(0))
+
+
 def looked_up(d, p, x, router, y, *, turned):
     """transformers' batched_mm: the weights of each place (token, slot) are gathered."""
     n = Nodes(d, p)
-    experts, shares = n.choices(router)
+    experts, shares = n.choices(n.in_best_groups(router) if turned else router)
     places = n.add("Reshape", experts, [-1])
     rows = n.add("Unsqueeze", n.add("Reshape", x, [-1, HIDDEN]), [1])
     rows = n.add("Reshape", n.add("Expand", rows, [1, 2, HIDDEN]), [-1, 1, HIDDEN])
@@ -137,7 +150,11 @@ def dense(d, p, x, router, y, *, biased):
     experts, shares = n.choices(router)
     zeros = n.add("ConstantOfShape", n.add("Shape", router), value=helper.make_tensor("zero", 1, [1], [0.0]))
     numbers = n.add("Transpose", n.add("ScatterElements", zeros, experts, shares, axis=1), perm=[1, 0])
-    rows = n.add("Expand", n.add("Unsqueeze", n.add("Reshape", x, [-1, HIDDEN]), [0]), [EXPERTS, 1, 1])
+    rows = n.add("Reshape", x, [-1, HIDDEN])
+    if biased:  # as optimum writes it
+        rows = n.add("Reshape", n.add("Tile", rows, [EXPERTS, 1]), [EXPERTS, -1, HIDDEN])
+    else:
+        rows = n.add("Expand", n.add("Unsqueeze", rows, [0]), [EXPERTS, 1, 1])
     both = n.add("MatMul", rows, d.reals(EXPERTS, HIDDEN, 2 * INNER))
     if biased:
         both = n.add("Add", both, d.reals(EXPERTS, 1, 2 * INNER))
@@ -183,7 +200,7 @@ FORMS = {
                                               normalize_routing_weights=1, activation_type="silu")),
     "reals": ({}, reals, dict(fused=True, biased=True, k=2, normalize_routing_weights=1, **GATED)),
     "looked up": ({}, looked_up, dict(turned=False)),
-    "looked up, turned": ({}, looked_up, dict(turned=True)),
+    "looked up, turned, by groups": ({}, looked_up, dict(turned=True)),
     "dense": ({}, dense, dict(biased=False)),
     "dense with biases": ({}, dense, dict(biased=True)),
     "switch": ({}, reals, dict(fused=False, biased=True, k=1, normalize_routing_weights=0, activation_type="relu")),
