@@ -51,7 +51,8 @@ void nhwc_conv(OpContext& c) {
   c.outputs[0] = turn_channels(c, standard_results(c, "Conv", in)[0], true);
 }
 
-// T5's: (table [buckets, H], queries, keys: how many) -> [1, H, queries, keys].
+// T5's: (table [buckets, H], queries, keys: how many) -> [1, H, queries, keys]. The table lies in memory by columns,
+// one head after the other, whatever its shape says.
 void relative_position_bias(OpContext& c) {
   const bool both = c.attr_int("is_bidirectional", 0) != 0;
   const int64_t buckets = constant_dim(c, c.input(0), 0, "the table of buckets") / (both ? 2 : 1),
@@ -81,7 +82,10 @@ void relative_position_bias(OpContext& c) {
   if (both)
     bucket = binary(c, Op::kAdd, bucket,
                     c.emit(Op::kWhere, {binary(c, Op::kGreater, ahead, whole(0)), whole(buckets), whole(0)}));
-  const ValueId bias = transpose(c, c.emit(Op::kGather, {c.input(0), bucket}, {{key::kAxis, 0}}), {2, 0, 1});
+  Shape table = shape_of(c, c.input(0));
+  if (table.size() != 2) c.fail("the table of buckets has rank " + std::to_string(table.size()) + ", not 2");
+  std::swap(table[0], table[1]);
+  const ValueId bias = c.emit(Op::kGather, {reshape(c, c.input(0), table), bucket}, {{key::kAxis, 1}});
   Shape shape = shape_of(c, bias);
   shape.insert(shape.begin(), Expr(1));
   c.outputs[0] = reshape(c, bias, shape);

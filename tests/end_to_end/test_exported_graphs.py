@@ -180,7 +180,8 @@ def test_position_biases_for_gpus(tmp_path, both):
     table, queries, keys = random(12, 2), 9, 30
     nodes = [node("RelativePositionBias", "t q k", "y", MICROSOFT, max_distance=20, is_bidirectional=both)]
     expected = np.array([[table[t5_bucket(k - q, 12, 20, both)] for k in range(keys)] for q in range(queries)])
-    got = run(tmp_path / "t5", nodes, {"q": np.array([queries]), "k": np.array([keys])}, {"t": table})[0]
+    got = run(tmp_path / "t5", nodes, {"q": np.array([queries]), "k": np.array([keys])},
+              {"t": table.T.reshape(table.shape)})[0]  # "COL-major", says the operator's schema
     close(got, expected.transpose(2, 0, 1)[None])
 
     q, bias, rel, w, b8, a = random(2, 5, 8), random(8), random(1, 2, 5, 5), random(4, 8), random(1, 8)[0], random(1, 2, 1, 1)
