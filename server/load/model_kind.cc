@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "importer/decoder.h"
+#include "importer/input_reach.h"
 
 namespace ark {
 namespace {
@@ -28,8 +29,8 @@ int64_t width_of_states(const Value& value) {
 }
 
 struct States {
-  std::size_t read = 0;     // inputs that hold some
-  std::size_t foreign = 0;  // of these, how many more than there are outputs that could continue them
+  std::size_t read = 0;          // inputs that hold some
+  std::vector<ValueId> foreign;  // of these, what no output is left to continue
 };
 States states_of(const Graph& graph) {
   std::vector<ValueId> outputs = graph.outputs;
@@ -45,7 +46,7 @@ States states_of(const Graph& graph) {
       return width_of_states(out) == width && out.shape->size() == in.shape->size();
     });
     if (next == outputs.end())
-      ++states.foreign;
+      states.foreign.push_back(input);
     else
       outputs.erase(next);
   }
@@ -54,6 +55,18 @@ States states_of(const Graph& graph) {
 
 bool is_token_ids(const Value& value) {
   return is_integer(value.dtype) && value.shape && value.shape->size() == 2 && !(*value.shape)[1].constant();
+}
+
+// What is foreign has one row for each row of logits, and nothing looks up token ids: they are looked up before.
+bool takes_embeddings(const Graph& graph, const States& states, const Value& logits) {
+  const auto readers = graph.consumers();
+  return std::ranges::none_of(graph.inputs,
+                              [&](ValueId v) {
+                                return is_integer(graph.value(v).dtype) &&
+                                       input_reach::table_rows(graph, readers, v) > 0;
+                              }) &&
+         std::ranges::all_of(states.foreign,
+                             [&](ValueId v) { return (*graph.value(v).shape)[1] == (*logits.shape)[1]; });
 }
 
 // "logits [batch, 3]"
@@ -79,7 +92,14 @@ ModelKind kind_of(const Graph& graph) {
       std::ranges::any_of(graph.inputs, [&](ValueId v) { return is_token_ids(graph.value(v)); });
   const States states = states_of(graph);
   if (reads_ids && states.read > 0 && first->shape && first->shape->size() == 3) {
-    if (states.foreign == 0) return {"decoder", why};
+    if (states.foreign.empty()) return {"decoder", why};
+    if (takes_embeddings(graph, states, *first)) {
+      const Value& rows = graph.value(states.foreign[0]);
+      return {"decoder of embeddings",
+              "it is a decoder of embeddings, " + escaped(rows.name) + " " + str(*rows.shape) +
+                  ", where ark-serve has token ids: export it with its embedding table, from "
+                  "input_ids on"};
+    }
     return {"decoder with an encoder's states", "it is a decoder that reads an encoder's states: " + why};
   }
   const auto features =

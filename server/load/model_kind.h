@@ -8,7 +8,8 @@
 namespace ark {
 
 struct ModelKind {
-  std::string name;     // "decoder", "decoder with an encoder's states", "encoder" or "other"
+  // "decoder", "decoder of embeddings", "decoder with an encoder's states", "encoder" or "other"
+  std::string name;
   std::string why_not;  // why it is not served, as the rest of a sentence; "" where it can be
 };
 ModelKind kind_of(const Graph& graph);

@@ -171,6 +171,24 @@ def test_what_else_cannot_be_served_is_named_as_such(name, what):
     assert what in refused(DATA, "--model", FIXTURES / name)
 
 
+def test_a_decoder_of_embeddings_is_named_as_such(tmp_path):
+    """As those of pictures and text are cut: what looks tokens up is a file of its own."""
+    model = onnx.load(FIXTURES / "llama-optimum" / "model.onnx")
+    lookup = next(n for n in model.graph.node if n.op_type == "Gather" and "input_ids" in n.input)
+    width = next(t for t in model.graph.initializer if t.name == lookup.input[0]).dims[1]
+    model.graph.node.remove(lookup)
+    ids = next(i for i in model.graph.input if i.name == "input_ids")
+    sizes = [d.dim_param for d in ids.type.tensor_type.shape.dim]
+    model.graph.input.append(onnx.helper.make_tensor_value_info("inputs_embeds", onnx.TensorProto.FLOAT, [*sizes, width]))
+    for node in model.graph.node:
+        node.input[:] = ["inputs_embeds" if i == lookup.output[0] else i for i in node.input]
+    if not any("input_ids" in n.input for n in model.graph.node):
+        model.graph.input.remove(ids)
+    onnx.save(model, tmp_path / "model.onnx")
+    line = refused(DATA, "--model", tmp_path / "model.onnx")
+    assert f"a decoder of embeddings, inputs_embeds [{sizes[0]}, {sizes[1]}, {width}]" in line and "input_ids" in line
+
+
 def test_external_data_that_was_not_downloaded(tmp_path):
     model = onnx.load(TINY / "model.onnx")
     onnx.save_model(model, tmp_path / "model.onnx", save_as_external_data=True, location="model.onnx_data",
