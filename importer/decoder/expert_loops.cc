@@ -1,3 +1,4 @@
+// Longer than most: every exporter's spelling of one loop, behind one meaning.
 // The expert loop as exporters unroll it. For each expert e of a mixture: the places (token, slot) whose choice is e
 // (OneHot of the router's choices, NonZero), the tokens' rows, their products with e's own weights, times the slot's
 // share, scattered onto zeros; all of that added up. As one product for all experts it says the same: each place has
@@ -41,7 +42,8 @@ class ExpertLoops {
     const std::size_t count = graph_.nodes.size();
     for (std::size_t n = count; n-- > 0;) {  // the whole sum before its parts
       const Op op = graph_.nodes[n].op;
-      if (graph_.nodes[n].removed || (op != Op::kAdd && op != Op::kScatterElements)) continue;
+      if (graph_.nodes[n].removed || !(op == Op::kAdd || op == Op::kScatterElements || op == Op::kScatterND))
+        continue;
       const ValueId sum = graph_.nodes[n].outputs[0];
       std::vector<Addend> terms;
       if (!collect(sum, terms) || !is_mixture(terms)) continue;
@@ -78,6 +80,7 @@ class ExpertLoops {
   }
 
   bool is_zeros(ValueId id) const {
+    if (const Node* expand = made_by(graph_, id, Op::kExpand)) id = expand->inputs[0];
     if (const Node* fill = made_by(graph_, id, Op::kConstantOfShape))
       return fill->attributes.has(key::kValue) && fill->attributes.get(key::kValue).real(0) == 0;
     const ConstantPtr& c = graph_.value(id).constant;
@@ -93,6 +96,30 @@ class ExpertLoops {
     return number ? std::optional(static_cast<int64_t>(*number)) : std::nullopt;
   }
 
+  // `choices` [tokens, slots] of OneHot(choices, depth, {0, 1}), also as Equal(choices, 0 .. depth - 1).
+  ValueId hot_choices(ValueId id, int64_t& depth) const {
+    const Node* hot = graph_.producer(id);
+    while (hot && hot->op == Op::kCast) hot = graph_.producer(hot->inputs[0]);
+    if (hot && hot->op == Op::kOneHot) {
+      const ConstantPtr& values = graph_.value(hot->inputs[2]).constant;
+      if (!values || values->size() != 2 || hot->attributes.get(key::kAxis) != 2) return kNoValue;
+      const Tensor ends = materialise(*values);
+      depth = integer(hot->inputs[1]).value_or(0);
+      return ends.real(0) == 0 && ends.real(1) == 1 ? hot->inputs[0] : kNoValue;
+    }
+    const Node* column =
+        hot && hot->op == Op::kEqual ? made_by(graph_, hot->inputs[0], Op::kReshape) : nullptr;
+    const ConstantPtr* experts = column ? &graph_.value(hot->inputs[1]).constant : nullptr;
+    if (!experts || !*experts || (*experts)->dims.empty() || (*experts)->dims.back() != (*experts)->size())
+      return kNoValue;
+    const Shape *from = shape(column->inputs[0]), *to = shape(hot->inputs[0]);
+    if (!from || !to || from->size() != 2 || *to != Shape{(*from)[0], (*from)[1], 1}) return kNoValue;
+    const Tensor numbers = materialise(**experts);
+    for (depth = 0; depth < numbers.size(); ++depth)
+      if (numbers.integer(depth) != depth) return kNoValue;
+    return column->inputs[0];
+  }
+
   // NonZero(OneHot(choices, experts, {0, 1}) turned to [experts, ...] at one expert).
   std::optional<ExpertPlaces> places_of(ValueId indices) const {
     const Node& nonzero = *graph_.producer(indices);
@@ -104,21 +131,19 @@ class ExpertLoops {
     }
     const Node* pick = made_by(graph_, mask, Op::kGather);
     const Node* turn = pick ? made_by(graph_, pick->inputs[0], Op::kTranspose) : nullptr;
-    const Node* hot = turn ? made_by(graph_, turn->inputs[0], Op::kOneHot) : nullptr;
-    if (!hot || pick->attributes.get(key::kAxis) != 0 || !shape(nonzero.inputs[0]) ||
+    if (!turn || pick->attributes.get(key::kAxis) != 0 || !shape(nonzero.inputs[0]) ||
         shape(nonzero.inputs[0])->size() != 2)
       return std::nullopt;
     const auto& perm = turn->attributes.get(key::kPerm);
-    const auto expert = integer(pick->inputs[1]), depth = integer(hot->inputs[1]);
-    const ConstantPtr& values = graph_.value(hot->inputs[2]).constant;
-    const Node* top = made_by(graph_, hot->inputs[0], Op::kTopK);  // so choices of a token differ
-    if (perm.size() != 3 || perm[0] != 2 || !expert || !depth || !values || values->size() != 2 || !top ||
-        top->outputs[1] != hot->inputs[0] || hot->attributes.get(key::kAxis) != 2 ||
-        top->attributes.get(key::kAxis) != 1 || *expert < 0 || *expert >= *depth)
+    const auto expert = integer(pick->inputs[1]);
+    int64_t depth = 0;
+    const ValueId choices = hot_choices(turn->inputs[0], depth);
+    // TopK's differ in a row.
+    const Node* top = choices == kNoValue ? nullptr : made_by(graph_, choices, Op::kTopK);
+    if (perm.size() != 3 || perm[0] != 2 || !expert || !top || top->outputs[1] != choices ||
+        top->attributes.get(key::kAxis) != 1 || *expert < 0 || *expert >= depth)
       return std::nullopt;
-    const Tensor ends = materialise(*values);
-    if (ends.real(0) != 0 || ends.real(1) != 1) return std::nullopt;
-    return ExpertPlaces{indices, hot->inputs[0], *expert, perm[1] == 0 ? 0 : 1};
+    return ExpertPlaces{indices, choices, *expert, perm[1] == 0 ? 0 : 1};
   }
 
   // The row of NonZero's result that a list of indices is, whatever ones stand beside its length.
@@ -126,9 +151,16 @@ class ExpertLoops {
     const Node* node = graph_.producer(id);
     while (node && (node->op == Op::kReshape || node->op == Op::kCast))
       node = graph_.producer(id = node->inputs[0]);
-    if (!node || (node->op != Op::kSplit && node->op != Op::kGather)) return kNoValue;
-    const int64_t axis = node->attributes.get(key::kAxis);
-    if (node->op == Op::kSplit) {
+    const bool slice = node && node->op == Op::kSlice && node->attributes.has(key::kStarts) && shape(id) &&
+                       node->attributes.get(key::kAxes).size() == 1;
+    if (!node || (node->op != Op::kSplit && node->op != Op::kGather && !slice)) return kNoValue;
+    const int64_t axis = slice ? node->attributes.get(key::kAxes)[0] : node->attributes.get(key::kAxis);
+    if (slice) {
+      const auto start = node->attributes.get(key::kStarts)[0].constant();
+      if (!start || *start < 0 || *start > 1 || !(*shape(id))[static_cast<std::size_t>(axis)].is_constant(1))
+        return kNoValue;
+      row = static_cast<int>(*start);
+    } else if (node->op == Op::kSplit) {
       row =
           static_cast<int>(std::find(node->outputs.begin(), node->outputs.end(), id) - node->outputs.begin());
       if (node->outputs.size() != 2) return kNoValue;
@@ -146,33 +178,51 @@ class ExpertLoops {
     return list(id, row) == places.indices && (row == places.token_row) == tokens;
   }
 
+  // A Transpose that leaves all elements where they are.
+  bool moves_ones(const Node& node) const {
+    const Shape* from = node.op == Op::kTranspose ? shape(node.inputs[0]) : nullptr;
+    if (!from) return false;
+    std::vector<int64_t> kept = node.attributes.get(key::kPerm);
+    std::erase_if(kept, [&](int64_t axis) { return (*from)[static_cast<std::size_t>(axis)].is_constant(1); });
+    return std::ranges::is_sorted(kept);
+  }
+
   // `rows` of Gather(rows, tokens of the places), as [places, features].
   bool takes_rows(ValueId id, const ExpertPlaces& places, ValueId& rows) const {
     const Node* node = graph_.producer(id);
-    while (node && node->op == Op::kReshape) node = graph_.producer(node->inputs[0]);
+    while (node && (node->op == Op::kReshape || moves_ones(*node))) node = graph_.producer(node->inputs[0]);
     if (!node || node->op != Op::kGather || !is_list(node->inputs[1], places, true)) return false;
     const Shape *data = shape(node->inputs[0]), *tokens = shape(places.choices), *own = shape(id);
     const auto axis = static_cast<std::size_t>(node->attributes.get(key::kAxis));
-    if (!data || !tokens || !own || own->size() != 2 || data->size() != axis + 2 ||
+    if (!data || !tokens || !own || own->size() != 2 || data->size() < axis + 2 ||
         !(own->back() == data->back()) || !((*data)[axis] == tokens->front()))
       return false;
-    for (std::size_t i = 0; i < axis; ++i)
-      if (!(*data)[i].is_constant(1)) return false;
+    for (std::size_t i = 0; i + 1 < data->size(); ++i)
+      if (i != axis && !(*data)[i].is_constant(1)) return false;
     rows = node->inputs[0];
     return true;
   }
 
-  // `shares` of Gather(shares as one list, slot + token * slots).
+  // `shares` of Gather(shares as one list, slot + token * slots) or GatherND(shares, (token, slot)).
   bool takes_shares(ValueId id, const ExpertPlaces& places, ValueId& shares) const {
     const Node* node = graph_.producer(id);
     while (node && node->op == Op::kReshape) node = graph_.producer(node->inputs[0]);
+    const bool pairs = node && node->op == Op::kGatherND && node->attributes.get_or(key::kBatchDims, 0) == 0;
     const Node* flat =
-        node && node->op == Op::kGather ? made_by(graph_, node->inputs[0], Op::kReshape) : nullptr;
-    if (!flat || node->attributes.get(key::kAxis) != 0) return false;
+        node && (pairs || node->op == Op::kGather) ? made_by(graph_, node->inputs[0], Op::kReshape) : nullptr;
+    if (!flat || (!pairs && node->attributes.get(key::kAxis) != 0)) return false;
     const Shape *given = shape(flat->inputs[0]), *choices = shape(places.choices), *own = shape(id);
     if (!given || !choices || !(*given == *choices) || !own || own->size() != 2 ||
         !own->back().is_constant(1))
       return false;
+    if (pairs) {
+      const Node* both = made_by(graph_, node->inputs[1], Op::kConcat);
+      const Shape* at = shape(node->inputs[0]);
+      shares = flat->inputs[0];
+      return both && both->inputs.size() == 2 && at && *at == Shape{(*given)[0], (*given)[1], 1} &&
+             both->attributes.get(key::kAxis) == 1 && is_list(both->inputs[0], places, true) &&
+             is_list(both->inputs[1], places, false);
+    }
     const Node* add = made_by(graph_, node->inputs[1], Op::kAdd);
     for (const std::size_t side : {0, 1}) {
       const Node* mul = add ? made_by(graph_, add->inputs[side], Op::kMul) : nullptr;
@@ -198,13 +248,14 @@ class ExpertLoops {
     return fits ? expand->inputs[0] : kNoValue;
   }
 
-  // ScatterElements(onto, tokens of the places, result * shares) along tokens.
+  // ScatterElements(onto, tokens of the places, result * shares) along tokens, or ScatterND of whole rows.
   std::optional<Addend> term_of(const Node& scatter) const {
-    if (scatter.attributes.get(key::kAxis) != 0) return std::nullopt;
+    const bool whole_rows = scatter.op == Op::kScatterND;
+    if (!whole_rows && scatter.attributes.get(key::kAxis) != 0) return std::nullopt;
     ValueId at = scatter.inputs[1];
     const Node* expand = made_by(graph_, at, Op::kExpand);
     int row = 0;
-    const ValueId indices = expand ? list(expand->inputs[0], row) : kNoValue;
+    const ValueId indices = whole_rows ? list(at, row) : expand ? list(expand->inputs[0], row) : kNoValue;
     const auto places = indices == kNoValue ? std::nullopt : places_of(indices);
     if (!places || row != places->token_row || !shape(indices)) return std::nullopt;
     const Expr count = shape(indices)->back();
@@ -215,7 +266,7 @@ class ExpertLoops {
     const Shape* whole = shape(scatter.inputs[0]);
     const Node* mul = added == kNoValue ? nullptr : made_by(graph_, added, Op::kMul);
     if (!mul || !whole || !features || features->size() != 2 || !(features->back() == whole->back()) ||
-        !(shape(scatter.inputs[1])->back() == whole->back()))
+        (!whole_rows && !(shape(scatter.inputs[1])->back() == whole->back())) || whole->size() != 2)
       return std::nullopt;
     Addend term{.places = *places};
     for (const std::size_t side : {0, 1})
@@ -236,7 +287,7 @@ class ExpertLoops {
         work.insert(work.end(), node->inputs.begin(), node->inputs.end());
         continue;
       }
-      if (node->op != Op::kScatterElements) return false;
+      if (node->op != Op::kScatterElements && node->op != Op::kScatterND) return false;
       const std::string reduction = node->attributes.get_or(key::kReduction, "none");
       const auto term = term_of(*node);
       if (!term || (reduction != "add" && (reduction != "none" || !is_zeros(node->inputs[0])))) return false;

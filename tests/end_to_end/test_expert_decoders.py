@@ -144,6 +144,28 @@ def looked_up(d, p, x, router, y, *, turned):
     return n.list
 
 
+def loop(d, p, x, router, y, *, order):
+    """torch.export's form of transformers' loop over experts (OLMoE, FlexOlmo)."""
+    n = Nodes(d, p)
+    shares, experts = n.add("TopK", n.add("Softmax", router, axis=-1), [2], outputs=2)
+    rows = n.add("Reshape", x, [-1, HIDDEN])
+    total = n.add("Expand", np.float32(0), n.add("Shape", rows))
+    mask = n.add("Equal", n.add("Unsqueeze", experts, [-1]), np.array(order))
+    mask = n.add("Transpose", n.add("CastLike", mask, np.int64(0)), perm=[2, 1, 0])
+    ones = n.add("Transpose", n.add("Unsqueeze", rows, [0]), perm=[1, 0, 2])
+    for e in range(EXPERTS):
+        own = n.add("Squeeze", n.add("Gather", mask, [e], axis=0), [0])
+        at = n.add("Transpose", n.add("NonZero", own), perm=[1, 0])
+        slots, tokens = (n.add("Slice", at, [i], [i + 1], [1]) for i in (0, 1))
+        own = n.add("Transpose", n.add("GatherND", ones, tokens), perm=[1, 0, 2])
+        h = n.add("Relu", n.add("Gemm", n.add("Reshape", own, [-1, HIDDEN]), d.reals(INNER, HIDDEN), transB=1))
+        h = n.add("Gemm", h, d.reals(HIDDEN, INNER), transB=1)
+        share = n.add("GatherND", n.add("Unsqueeze", shares, [-1]), n.add("Concat", tokens, slots, axis=1))
+        total = n.add("ScatterND", total, tokens, n.add("Mul", h, share), reduction="add")
+    n.add("Reshape", total, n.add("Shape", x), to=y)
+    return n.list
+
+
 def dense(d, p, x, router, y, *, biased):
     """gpt-oss as transformers computes it on CPUs: all experts for all tokens, and shares that are mostly 0."""
     n = Nodes(d, p)
@@ -201,6 +223,7 @@ FORMS = {
     "reals": ({}, reals, dict(fused=True, biased=True, k=2, normalize_routing_weights=1, **GATED)),
     "looked up": ({}, looked_up, dict(turned=False)),
     "looked up, turned, by groups": ({}, looked_up, dict(turned=True)),
+    "loop": ({}, loop, dict(order=range(EXPERTS))),
     "dense": ({}, dense, dict(biased=False)),
     "dense with biases": ({}, dense, dict(biased=True)),
     "switch": ({}, reals, dict(fused=False, biased=True, k=1, normalize_routing_weights=0, activation_type="relu")),
@@ -223,6 +246,16 @@ def test_mixtures_of_experts(tmp_path, form):
             agree(by_ark(decoder.path, feeds, "--driver", "dynamic"), logits)
             for ranks in (2, 4):
                 np.testing.assert_array_equal(by_ark(decoder.path, feeds, "--driver", "decoder", "--tp", str(ranks)), got)
+
+
+def test_a_loop_whose_experts_have_other_numbers_stays_one(tmp_path):
+    decoder = Decoder(tmp_path / "model.onnx")
+    decoder.experts(lambda *a: loop(*a, order=[1, 0, *range(2, EXPERTS)]))
+    decoder.save()
+    card = subprocess.run([BINARY.parent / "ark-inspect", decoder.path], capture_output=True, text=True).stdout
+    assert "one sequence at a time" in card and "NonZero" in card, card
+    feeds, logits = next(steps(decoder.path))
+    agree(by_ark(decoder.path, feeds), logits)
 
 
 def refused(folder, op, change, names, **attributes):
