@@ -70,7 +70,10 @@ Tensor Probe::input(std::size_t index, const Step& step) {
 
 Node Probe::concrete(const Node& node, const Step& step) const {
   Node result = node;
-  result.attributes = node.attributes.evaluated(roles_.at(step.batch, step.sequence, step.past));
+  SymbolValues values = roles_.at(step.batch, step.sequence, step.past);
+  if (const auto known = measured_.find(step); known != measured_.end())
+    values.insert(known->second.begin(), known->second.end());
+  result.attributes = node.attributes.evaluated(values);
   return result;
 }
 
@@ -200,8 +203,13 @@ Tensor Probe::value(ValueId id, const Step& step) {
       if ((work_ += t.size()) > kMaxWork)
         throw Exhausted(node->name, "masks and positions take too long to be checked");
     }
-    for (std::size_t i = 0; i < node->outputs.size(); ++i)
-      if (node->outputs[i] != kNoValue) known[node->outputs[i]] = results[i];
+    for (std::size_t i = 0; i < node->outputs.size(); ++i) {
+      if (node->outputs[i] == kNoValue) continue;
+      known[node->outputs[i]] = results[i];
+      const auto& shape = graph_.value(node->outputs[i]).shape;
+      for (std::size_t k = 0; shape && k < std::min(shape->size(), results[i].dims.size()); ++k)
+        if (const auto symbol = (*shape)[k].as_symbol()) measured_[step].emplace(*symbol, results[i].dims[k]);
+    }
     return known.at(id);
   }
   const auto it = std::find(graph_.inputs.begin(), graph_.inputs.end(), id);

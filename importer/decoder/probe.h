@@ -42,6 +42,7 @@ class Probe {
   // Drops memoised values of all steps.
   void forget() {
     memo_.clear();
+    measured_.clear();
     held_ = 0;
   }
 
@@ -57,6 +58,7 @@ class Probe {
   const Graph& graph_;
   const Roles& roles_;
   std::map<Step, std::unordered_map<ValueId, Tensor>> memo_;
+  std::map<Step, SymbolValues> measured_;  // sizes that only data tell, of what was computed
   int depth_ = 0;
   int64_t work_ = 0;      // elements computed so far
   int64_t unpacked_ = 0;  // elements of quantized constants that became f32

@@ -1,6 +1,8 @@
 // What is nearly a decoder must not pass for one: exported graphs with one thing changed.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "base/ir/keys.h"
 #include "importer/decoder.h"
 #include "importer/import.h"
@@ -265,6 +267,35 @@ TEST(Recognise, ProductsWrittenAsEinsumAreFollowed) {
     return 1;
   });
   auto result = recognise_decoder(graph, 64);
+  ASSERT_TRUE(std::holds_alternative<DecoderModel>(result))
+      << std::get<NotRecognised>(result).node << ": " << std::get<NotRecognised>(result).reason;
+  expect_numbers(std::get<DecoderModel>(result), fixtures() / "llama-optimum");
+}
+
+// As Phi-MoE writes rotary: rows for all positions up to the largest, of which each token takes its own.
+TEST(Recognise, TablesAsLongAsTheLargestPositionAreFollowed) {
+  Graph graph = llama();
+  std::string why;
+  const auto signature = find_signature(graph, &why);
+  ASSERT_TRUE(signature && signature->positions.size() == 1) << why;
+  const ValueId positions = graph.inputs[signature->positions[0]];
+  const auto count = graph.nodes.size();
+  const auto number = [&](int64_t n) {
+    return graph.add_constant(make_constant(Tensor::of<int64_t>(DType::kI64, {}, std::array{n}), "number"));
+  };
+  const ValueId largest = emit(graph, Op::kReduceMax, "largest", {positions}, {{key::kKeepdims, 0}})[0];
+  const ValueId limit = emit(graph, Op::kAdd, "limit", {largest, number(1)})[0];
+  const ValueId range = emit(graph, Op::kRange, "range", {number(0), limit, number(1)})[0];
+  const Expr size = graph.value(range).shape->front();
+  const ValueId table = emit(graph, Op::kReshape, "table", {range}, {{key::kShape, Shape{size, 1}}})[0];
+  const ValueId rows = emit(graph, Op::kGather, "rows", {table, positions}, {{key::kAxis, 0}})[0];
+  const ValueId own =
+      emit(graph, Op::kReshape, "own", {rows}, {{key::kShape, *graph.value(positions).shape}})[0];
+  for (std::size_t i = 0; i < count; ++i)
+    for (ValueId& id : graph.nodes[i].inputs)
+      if (id == positions) id = own;
+  graph.sort();
+  const auto result = recognise_decoder(graph, 64);
   ASSERT_TRUE(std::holds_alternative<DecoderModel>(result))
       << std::get<NotRecognised>(result).node << ": " << std::get<NotRecognised>(result).reason;
   expect_numbers(std::get<DecoderModel>(result), fixtures() / "llama-optimum");
