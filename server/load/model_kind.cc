@@ -93,14 +93,14 @@ ModelKind kind_of(const Graph& graph) {
   const States states = states_of(graph);
   if (reads_ids && states.read > 0 && first->shape && first->shape->size() == 3) {
     if (states.foreign.empty()) return {"decoder", why};
-    if (takes_embeddings(graph, states, *first)) {
-      const Value& rows = graph.value(states.foreign[0]);
-      return {"decoder of embeddings",
-              "it is a decoder of embeddings, " + escaped(rows.name) + " " + str(*rows.shape) +
-                  ", where ark-serve has token ids: export it with its embedding table, from "
-                  "input_ids on"};
-    }
-    return {"decoder with an encoder's states", "it is a decoder that reads an encoder's states: " + why};
+    if (!takes_embeddings(graph, states, *first))
+      return {"decoder with an encoder's states", "it is a decoder that reads an encoder's states: " + why};
+    const Value& rows = graph.value(states.foreign[0]);
+    if (states.read > states.foreign.size())  // else rows of sound, say, and nothing that grows
+      return {"decoder of embeddings", "it is a decoder of embeddings, " + escaped(rows.name) + " " +
+                                           str(*rows.shape) +
+                                           ", where ark-serve has token ids: export it with its embedding "
+                                           "table, from input_ids on"};
   }
   const auto features =
       std::ranges::count_if(graph.inputs, [&](ValueId v) { return is_floating(graph.value(v).dtype); });

@@ -189,6 +189,18 @@ def test_a_decoder_of_embeddings_is_named_as_such(tmp_path):
     assert f"a decoder of embeddings, inputs_embeds [{sizes[0]}, {sizes[1]}, {width}]" in line and "input_ids" in line
 
 
+def test_an_encoder_of_sound_is_no_decoder_of_embeddings(tmp_path):
+    """Rows of features and a mask in, a row of scores for each out, as Wav2Vec2-BERT has it."""
+    info = lambda name, kind, *shape: onnx.helper.make_tensor_value_info(name, kind, ["batch", "time", *shape])  # noqa: E731
+    inputs = [info("x", onnx.TensorProto.FLOAT, 4), info("mask", onnx.TensorProto.INT64)]
+    nodes = [onnx.helper.make_node("Cast", ["mask"], ["m"], to=1), onnx.helper.make_node("Unsqueeze", ["m", "last"], ["column"]),
+             onnx.helper.make_node("Mul", ["x", "column"], ["y"])]
+    last = onnx.helper.make_tensor("last", onnx.TensorProto.INT64, [1], [-1])
+    graph = onnx.helper.make_graph(nodes, "sound", inputs, [info("y", onnx.TensorProto.FLOAT, 4)], [last])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), tmp_path / "model.onnx")
+    assert "an encoder or classifier, which outputs y [batch, time, 4]" in refused(DATA, "--model", tmp_path / "model.onnx")
+
+
 def test_external_data_that_was_not_downloaded(tmp_path):
     model = onnx.load(TINY / "model.onnx")
     onnx.save_model(model, tmp_path / "model.onnx", save_as_external_data=True, location="model.onnx_data",
