@@ -147,7 +147,8 @@ class SlowRunner : public FakeRunner {
 };
 
 struct Served {
-  explicit Served(std::chrono::microseconds time = 2ms)
+  // Long beside what a draft takes, also where a sanitizer slows that down.
+  explicit Served(std::chrono::microseconds time = test::is_sanitized() ? 5ms : 2ms)
       : runner(some_limits(), time), drafts(some_limits()) {}
   void run(int32_t first = 1) {
     const GenerateRequest request{.prompt = {first, 2, 3}, .max_tokens = 200};
