@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "importer/join_embeddings.h"
+
 namespace ark {
 namespace {
 
@@ -29,6 +31,7 @@ Graph import_model(const std::filesystem::path& file, const ImportOptions& optio
   onnx::Model model;
   timed(options, "parse", [&]() -> const Graph* {
     model = onnx::parse_model(file, options.limits);
+    if (options.settle_controls) onnx::join_embeddings(model, file, options.limits);
     return nullptr;
   });
   Graph graph;

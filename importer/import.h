@@ -18,7 +18,8 @@ struct ImportOptions {
   // Fixes named symbolic dimensions ("batch_size" -> 1) before inference.
   std::map<std::string, int64_t> fixed_dims;
   // For serving: inputs that carry no data, but say how many rows of logits to make or that there is a cache,
-  // are settled so that all rows come out and the cache is used (Graph::settled).
+  // are settled so that all rows come out and the cache is used (Graph::settled); and what looks tokens up in a file
+  // of its own is joined (join_embeddings.h).
   bool settle_controls = false;
   // Called after each stage ("parse", "graph", "passes/<name>") with its wall time in milliseconds.
   std::function<void(const std::string& stage, const Graph* graph, double milliseconds)> on_stage;

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/sha256.h"
+#include "importer/join_embeddings.h"
 #include "server/version.h"
 
 namespace ark {
@@ -23,7 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kUsual = "model";
-constexpr const char* kPrefix = "model_";
+// The decoder of a model in pieces, beside embed_tokens.onnx (importer/join_embeddings.h).
+constexpr const char* kUsualOfPieces = "decoder_model_merged";
 
 bool is_file(const fs::path& path) {
   std::error_code error;
@@ -44,10 +46,14 @@ std::vector<fs::path> onnx_in(const fs::path& folder) {
   return files;
 }
 
+std::string usual_stem(const fs::path& file) {
+  return onnx::embeddings_beside(file) ? kUsualOfPieces : kUsual;
+}
+
 // "q4" of model_q4.onnx; else the stem.
 std::string variant_of(const fs::path& file) {
-  const std::string stem = file.stem().string();
-  return stem.starts_with(kPrefix) ? stem.substr(std::string(kPrefix).size()) : stem;
+  const std::string stem = file.stem().string(), prefix = usual_stem(file) + "_";
+  return stem.starts_with(prefix) ? stem.substr(prefix.size()) : stem;
 }
 
 // And the files of external data beside it, whose names begin with its own.
@@ -149,6 +155,8 @@ fs::path choose(const fs::path& folder, const std::string& variant) {
   if (found.size() == 1) return found[0];
   for (const fs::path& file : found)
     if (file.stem() == kUsual) return file;
+  for (const fs::path& file : found)
+    if (file.stem() == usual_stem(file)) return file;
   throw Error(Code::kUsage, name + ": " + count + "; choose by --variant, as --variant " +
                                 escaped(variant_of(found[0])) + ": " + list_of(found));
 }
@@ -177,8 +185,9 @@ ModelFile find_model(const fs::path& given, const std::string& variant) {
   const bool is_hub_layout = folder.filename() == "onnx" && !has_text(folder);
   model.text_folder = is_hub_layout ? folder.parent_path() : folder;
   const std::string stem = model.onnx.stem().string(), repository = model.text_folder.filename().string();
+  const std::string usual = usual_stem(model.onnx);
   const bool is_repository =
-      stem == kUsual || (stem.starts_with(kPrefix) && (is_hub_layout || !variant.empty()));
+      stem == usual || (stem.starts_with(usual + "_") && (is_hub_layout || !variant.empty()));
   model.name = is_repository && !repository.empty() ? repository : stem;
   return model;
 }
@@ -187,7 +196,10 @@ std::string fingerprint_of(const ModelFile& model) {
   constexpr uintmax_t kSamples = 64, kBytes = 16 << 10;
   Sha256 sum;
   sum.add_field(kVersion);
-  for (const fs::path& part : parts_of(model.onnx)) {
+  std::vector<fs::path> parts = parts_of(model.onnx);
+  if (const auto lookup = onnx::embeddings_beside(model.onnx))
+    for (fs::path& part : parts_of(*lookup)) parts.push_back(std::move(part));
+  for (const fs::path& part : parts) {
     std::error_code error;
     const uintmax_t size = fs::file_size(part, error);
     sum.add_field(std::to_string(size));

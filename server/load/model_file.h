@@ -13,7 +13,8 @@ struct ModelFile {
 };
 
 // `given`: an ONNX file, or a folder that holds some, itself or in its folder onnx/ (as on the Hugging Face hub). Of
-// several model.onnx is taken, or the one that `variant` names: "q4" for model_q4.onnx. Text files lie beside the
+// several model.onnx is taken, or the one that `variant` names: "q4" for model_q4.onnx; beside embed_tokens.onnx
+// decoder_model_merged.onnx and decoder_model_merged_q4.onnx. Text files lie beside the
 // model, or where it is in a folder onnx/ without any, one folder up; the repository then gives the name, too.
 // Throws Error(kNotFound) that says what lies there instead and which command makes an ONNX file of it, Error(kUsage)
 // with the variants and their sizes.

@@ -97,10 +97,10 @@ ModelKind kind_of(const Graph& graph) {
       return {"decoder with an encoder's states", "it is a decoder that reads an encoder's states: " + why};
     const Value& rows = graph.value(states.foreign[0]);
     if (states.read > states.foreign.size())  // else rows of sound, say, and nothing that grows
-      return {"decoder of embeddings", "it is a decoder of embeddings, " + escaped(rows.name) + " " +
-                                           str(*rows.shape) +
-                                           ", where ark-serve has token ids: export it with its embedding "
-                                           "table, from input_ids on"};
+      return {"decoder of embeddings",
+              "it is a decoder of embeddings, " + escaped(rows.name) + " " + str(*rows.shape) +
+                  ", where ark-serve has token ids: put the file that looks them up beside "
+                  "it as embed_tokens.onnx, or export it with its embedding table, from input_ids on"};
   }
   const auto features =
       std::ranges::count_if(graph.inputs, [&](ValueId v) { return is_floating(graph.value(v).dtype); });

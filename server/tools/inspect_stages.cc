@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/ir/graph_picture.h"
 #include "base/ir/kernel.h"
+#include "importer/join_embeddings.h"
 #include "server/json.h"
 #include "server/load/load.h"
 #include "server/load/model_kind.h"
@@ -203,7 +204,11 @@ const onnx::Model& Inspection::parsed() {
 const Graph& Inspection::built() {
   ImportOptions as_served;
   as_served.settle_controls = true;
-  if (!built_) built_ = build_graph(parsed(), as_served);
+  if (!built_) {
+    onnx::Model whole = parsed();
+    onnx::join_embeddings(whole, file(), as_served.limits);
+    built_ = build_graph(whole, as_served);
+  }
   return *built_;
 }
 

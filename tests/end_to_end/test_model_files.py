@@ -171,22 +171,63 @@ def test_what_else_cannot_be_served_is_named_as_such(name, what):
     assert what in refused(DATA, "--model", FIXTURES / name)
 
 
-def test_a_decoder_of_embeddings_is_named_as_such(tmp_path):
-    """As those of pictures and text are cut: what looks tokens up is a file of its own."""
+def in_pieces(folder, name, rows="inputs_embeds"):
+    """llama-optimum as models of pictures and text are cut: embed_tokens.onnx looks tokens up, NAME takes its rows."""
     model = onnx.load(FIXTURES / "llama-optimum" / "model.onnx")
     lookup = next(n for n in model.graph.node if n.op_type == "Gather" and "input_ids" in n.input)
-    width = next(t for t in model.graph.initializer if t.name == lookup.input[0]).dims[1]
+    table = next(t for t in model.graph.initializer if t.name == lookup.input[0])
     model.graph.node.remove(lookup)
     ids = next(i for i in model.graph.input if i.name == "input_ids")
     sizes = [d.dim_param for d in ids.type.tensor_type.shape.dim]
-    model.graph.input.append(onnx.helper.make_tensor_value_info("inputs_embeds", onnx.TensorProto.FLOAT, [*sizes, width]))
+    embeddings = onnx.helper.make_tensor_value_info(rows, onnx.TensorProto.FLOAT, [*sizes, table.dims[1]])
+    model.graph.input.append(embeddings)
     for node in model.graph.node:
-        node.input[:] = ["inputs_embeds" if i == lookup.output[0] else i for i in node.input]
+        node.input[:] = [rows if i == lookup.output[0] else i for i in node.input]
     if not any("input_ids" in n.input for n in model.graph.node):
         model.graph.input.remove(ids)
-    onnx.save(model, tmp_path / "model.onnx")
-    line = refused(DATA, "--model", tmp_path / "model.onnx")
-    assert f"a decoder of embeddings, inputs_embeds [{sizes[0]}, {sizes[1]}, {width}]" in line and "input_ids" in line
+    onnx.save(model, folder / name)
+    lookup.output[0] = rows
+    opsets = [onnx.helper.make_opsetid("", 11)]  # another one than the decoder's
+    graph = onnx.helper.make_graph([lookup], "lookup", [ids], [embeddings], [table])
+    for size, other in zip(graph.input[0].type.tensor_type.shape.dim, ("rows", "tokens")):
+        size.dim_param = other
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), folder / "embed_tokens.onnx")
+    return [*sizes, table.dims[1]]
+
+
+def test_a_decoder_of_embeddings_is_named_as_such(tmp_path):
+    sizes = in_pieces(tmp_path, "decoder_model_merged.onnx")
+    (tmp_path / "embed_tokens.onnx").unlink()
+    line = refused(DATA, "--model", tmp_path)
+    assert f"a decoder of embeddings, inputs_embeds [{sizes[0]}, {sizes[1]}, {sizes[2]}]" in line and "embed_tokens.onnx" in line
+
+
+def test_a_decoder_in_pieces_is_one_model(tmp_path):
+    """transformers.js's names; the vision encoder beside them is left alone."""
+    def generate(*options):
+        command = [BINARY.with_name("ark-run"), *options, "--prompt-ids", "5,9,2,44", "--max-tokens", "16", "--ignore-eos", "--json"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert run.returncode == 0, run.stderr
+        return json.loads(run.stdout)["token_ids"]
+
+    for name in ("decoder_model_merged.onnx", "decoder_model_merged_q4.onnx"):
+        in_pieces(tmp_path, name)
+    shutil.copy(tmp_path / "embed_tokens.onnx", tmp_path / "vision_encoder.onnx")
+    whole = generate(FIXTURES / "llama-optimum" / "model.onnx")
+    assert generate(tmp_path) == generate(tmp_path, "--tp", "2") == whole
+    assert generate(tmp_path / "decoder_model_merged_q4.onnx") == whole  # which has no table of its own
+    assert "checked      " in run_to_end("--model", tmp_path, "--variant", "q4", "--check").stdout
+    card = subprocess.run([BINARY.with_name("ark-inspect"), tmp_path], capture_output=True, text=True, check=True, timeout=60)
+    assert "serving     batched" in card.stdout
+    in_pieces(tmp_path, "decoder_model_merged.onnx", "rows")  # another name: not its table
+    shutil.copy(tmp_path / "vision_encoder.onnx", tmp_path / "embed_tokens.onnx")
+    assert "a decoder of embeddings, rows [" in refused(DATA, "--model", tmp_path)
+    in_pieces(tmp_path, "decoder_model_merged.onnx")
+    table = onnx.load(tmp_path / "embed_tokens.onnx")
+    table.graph.output[0].type.tensor_type.shape.dim[2].dim_value += 1
+    onnx.save(table, tmp_path / "embed_tokens.onnx")
+    line = refused(DATA, "--model", tmp_path)
+    assert "embed_tokens.onnx makes rows of " in line and "decoder_model_merged.onnx takes " in line
 
 
 def test_an_encoder_of_sound_is_no_decoder_of_embeddings(tmp_path):
