@@ -88,6 +88,13 @@ std::optional<Expr> clamp_backwards(const Expr& dim, const Expr& bound) {
   return min(bound, dim - 1);
 }
 
+// Backwards an end may lie before the first element; a start is an element, if there is one.
+std::optional<Expr> start_backwards(const Expr& dim, const Expr& bound) {
+  const auto clamped = clamp_backwards(dim, bound);
+  const bool is_before = bound.constant().value_or(0) < -1;
+  return is_before ? min(max(*clamped, Expr(0)), dim - 1) : clamped;
+}
+
 }  // namespace
 
 std::optional<Attributes> slice_bounds(const Shape& x, const std::vector<int64_t>& axes, const Shape& starts,
@@ -99,7 +106,7 @@ std::optional<Attributes> slice_bounds(const Shape& x, const std::vector<int64_t
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const Expr& dim = x[axes[i]];
     Clamp clamp(dim, needed);
-    const auto b = steps[i] > 0 ? clamp(starts[i]) : clamp_backwards(dim, starts[i]);
+    const auto b = steps[i] > 0 ? clamp(starts[i]) : start_backwards(dim, starts[i]);
     const auto e = steps[i] > 0 ? clamp(ends[i]) : clamp_backwards(dim, ends[i]);
     if (!b || !e) return std::nullopt;
     begin.push_back(*b);

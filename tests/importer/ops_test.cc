@@ -120,12 +120,25 @@ TEST(Slice, BoundsAreClampedAndWrapped) {
   EXPECT_EQ(shape(2, 100, -1), "[batch, past + seq, 6]");
   EXPECT_EQ(shape(5, 2, 2), "[batch, past + seq, 0]");
   EXPECT_EQ(shape(-1, INT64_MIN, 2, -1), "[batch, past + seq, 8]");
+  EXPECT_EQ(shape(-9, INT64_MIN, 2, -1), "[batch, past + seq, 1]");  // backwards a start is an element
+  EXPECT_EQ(shape(INT64_MIN, INT64_MIN, 2, -2), "[batch, past + seq, 1]");
+  EXPECT_EQ(shape(-9, -20, 2, -1), "[batch, past + seq, 1]");
   EXPECT_EQ(shape(0, 8, 2, 3), "[batch, past + seq, 3]");
   EXPECT_EQ(shape(5, 8, 2, INT64_MAX), "[batch, past + seq, 1]");
   EXPECT_EQ(shape(5, INT64_MIN, 2, INT64_MIN), "[batch, past + seq, 1]");  // whose negative is no number
   EXPECT_EQ(shape(-1, INT64_MAX, 1), "[batch, 1, 8]");                     // the last token
   EXPECT_THROW(shape(0, 1, 3), Error);
   EXPECT_THROW(shape(0, 1, 2, 0), Error);
+}
+
+TEST(Slice, BackwardsOfASizeThatMayBeNothing) {
+  GraphBuilder g;
+  const ValueId x = g.input("x", "n"), begins[] = {g.ints({INT64_MIN}), g.ints({-3}), g.ints({-1})};
+  for (const ValueId begin : begins) {
+    const ValueId y = g.onnx("Slice", {x, begin, g.ints({INT64_MIN}), g.ints({0}), g.ints({-1})})[0];
+    EXPECT_EQ(g.graph.value(y).shape->at(0).evaluate({{"n", 0}}), 0) << g.shape(y);
+    EXPECT_EQ(g.graph.value(y).shape->at(0).evaluate({{"n", 2}}), begin == begins[2] ? 2 : 1) << g.shape(y);
+  }
 }
 
 TEST(Slice, OfATableBySizesHoldsTheCallerToItsLength) {
