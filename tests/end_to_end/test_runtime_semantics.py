@@ -127,6 +127,20 @@ def test_sizes_of_one_name_and_sizes_that_a_later_node_wants_equal(tmp_path, nam
     agrees(tmp_path, len(last))
 
 
+ODD = 2 ** 53 + 1  # the first integer that a double does not hold
+
+
+@pytest.mark.parametrize("values, found", [
+    (np.array([ODD, ODD - 1, ODD]), ([ODD - 1, ODD], [1, 0], [1, 0, 1], [1, 2])),
+    # As numpy has it: one value, behind the others. ONNX Runtime takes it for equal to whatever comes next.
+    (np.array([2, np.nan, 1, np.nan, 2], np.float32), ([1, 2, np.nan], [2, 0, 1], [1, 2, 0, 2, 1], [1, 2, 2]))])
+def test_unique_tells_apart_what_differs(tmp_path, values, found):
+    results = [np.array(r, values.dtype if i == 0 else np.int64) for i, r in enumerate(found)]
+    write_case(tmp_path / "case", [node("Unique", "x", "y first inverse counts")], {"x": values},
+               outputs=("y", "first", "inverse", "counts"), results=results)
+    agrees(tmp_path, drivers=("dynamic",))
+
+
 def test_a_size_that_divides_another(tmp_path):
     """The width of one input cuts another, and the parts are added to a third: none may be solved for as nothing."""
     nodes = [node("Shape", "w", "width"), node("Concat", "open width", "target", axis=0), node("Reshape", "x target", "cut"),

@@ -1,4 +1,5 @@
 // Operators that choose elements: Trilu, NonZero, Compress, Unique, TopK.
+#include <algorithm>
 #include <map>
 
 #include "base/ir/kernels/common.h"
@@ -82,20 +83,30 @@ void compress_tile(const KernelCall& call, int64_t) {
 struct Groups {
   std::vector<int64_t> first, inverse, count;
 };
-Groups unique_groups(const KernelCall& call) {
+// Unlike <, an order of what is no number, too: all equal, behind the others.
+struct Before {
+  template <typename C>
+  bool operator()(const std::vector<C>& a, const std::vector<C>& b) const {
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(),
+                                        [](C x, C y) { return x < y || (x == x && y != y); });
+  }
+};
+// C: the compute type, in which all numbers of the tensor differ.
+template <typename C>
+Groups groups_of(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const bool flat = !call.attributes->has(key::kAxis);
   const std::size_t axis = flat ? 0 : own_axis(call.attributes->get(key::kAxis), x);
   const int64_t n = flat ? x.size() : x.dims[axis];
   const int64_t outer = flat ? 1 : product(x.shape().first(axis)),
                 inner = flat ? 1 : product(x.shape().subspan(axis + 1));
-  std::map<std::vector<double>, int64_t> seen;
+  std::map<std::vector<C>, int64_t, Before> seen;
   Groups g;
   g.inverse.resize(static_cast<std::size_t>(n));
   for (int64_t j = 0; j < n; ++j) {
-    std::vector<double> key;
+    std::vector<C> key;
     for (int64_t o = 0; o < outer; ++o)
-      for (int64_t i = 0; i < inner; ++i) key.push_back(load_one<double>(x, (o * n + j) * inner + i));
+      for (int64_t i = 0; i < inner; ++i) key.push_back(load_one<C>(x, (o * n + j) * inner + i));
     const auto [it, fresh] = seen.try_emplace(std::move(key), static_cast<int64_t>(g.first.size()));
     if (fresh) g.first.push_back(j), g.count.push_back(0);
     g.inverse[j] = it->second;
@@ -113,6 +124,9 @@ Groups unique_groups(const KernelCall& call) {
     return s;
   }
   return g;
+}
+Groups unique_groups(const KernelCall& call) {
+  return with_compute_type(call.inputs[0].dtype, [&](auto c) { return groups_of<decltype(c)>(call); });
 }
 std::vector<OutputType> unique_shapes(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
