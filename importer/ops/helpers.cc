@@ -190,11 +190,11 @@ ValueId dequantized(OpContext& c, std::size_t x, std::size_t scale, std::size_t 
   return c.emit(Op::kDequantizeLinear, in,
                 {{key::kAxis, axis}, {key::kBlockSize, 0}, {key::kTo, static_cast<int64_t>(DType::kF32)}});
 }
-ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero) {
+ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero, DType type) {
   std::vector<ValueId> in{x, c.input(scale)};
   if (c.has_input(zero)) in.push_back(c.inputs[zero]);
   return c.emit(Op::kQuantizeLinear, in,
-                {{key::kAxis, 0}, {key::kBlockSize, 0}, {key::kTo, static_cast<int64_t>(DType::kU8)}});
+                {{key::kAxis, 0}, {key::kBlockSize, 0}, {key::kTo, static_cast<int64_t>(type)}});
 }
 
 }  // namespace ark::ops

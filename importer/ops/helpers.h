@@ -58,10 +58,10 @@ ValueId activated(OpContext& c, ValueId x, const std::string& activation, const 
 // Adds `bias` if input i is there.
 ValueId add_input(OpContext& c, ValueId x, std::size_t i);
 
-// Input x with its scale and zero point (absent: 0) as f32, and f32 quantized by the scale and zero point of
-// inputs.
+// Input x with its scale and zero point (absent: 0) as f32, and f32 quantized by the scale and zero point (absent: 0
+// of `type`) of inputs.
 ValueId dequantized(OpContext& c, std::size_t x, std::size_t scale, std::size_t zero, int64_t axis);
-ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero);
+ValueId quantized(OpContext& c, ValueId x, std::size_t scale, std::size_t zero, DType type = DType::kU8);
 // Bytes `a` times input b, in f32 with the scales of both.
 ValueId scaled_product(OpContext& c, ValueId a, ValueId a_zero, ValueId a_scale, std::size_t b,
                        std::size_t b_scale, std::size_t b_zero);

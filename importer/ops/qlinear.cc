@@ -28,16 +28,18 @@ void qlinear_unary(OpContext& c) {
   if (last) x = turn_channels(c, x, false);
   ValueId y = plain_result(c, {x});
   if (last) y = turn_channels(c, y, true);
-  c.outputs[0] = quantized(c, y, 3, 4);
+  c.outputs[0] = quantized(c, y, 3, 4, dtype_of(c, c.input(0)));
 }
 
 // (a, a_scale, a_zero?, b, b_scale, b_zero?, y_scale, y_zero?)
 void qlinear_binary(OpContext& c) {
-  c.outputs[0] = quantized(c, plain_result(c, {scaled_operand(c, 0), scaled_operand(c, 1)}), 6, 7);
+  const ValueId y = plain_result(c, {scaled_operand(c, 0), scaled_operand(c, 1)});
+  c.outputs[0] = quantized(c, y, 6, 7, dtype_of(c, c.input(0)));
 }
 
 void qlinear_softmax(OpContext& c) {
-  c.outputs[0] = quantized(c, plain_result(c, {scaled_operand(c, 0)}, c.attr_int("opset", 13)), 3, 4);
+  const ValueId y = plain_result(c, {scaled_operand(c, 0)}, c.attr_int("opset", 13));
+  c.outputs[0] = quantized(c, y, 3, 4, dtype_of(c, c.input(0)));
 }
 
 // (condition, a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero)

@@ -398,6 +398,14 @@ def test_operators_on_bytes_with_scales(tmp_path, op, shapes, attributes, kind):
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])  # ONNX Runtime itself ends at those of one operand
+def test_results_without_a_zero_point_have_the_type_of_the_operands(tmp_path, op):
+    names, feeds, weights = quantized_operands([(4, 7), (7,)], np.int8)
+    del weights["yz"]
+    write_case(tmp_path / "case", [node(op, " ".join([*names, "ys"]), "y", MICROSOFT)], feeds, weights)
+    agrees(tmp_path)
+
+
 @pytest.mark.parametrize("op, domain, operands", [("LayerNormalization", "", "x g b"), ("LayerNormalization", "", "x g"),
                                                   ("SimplifiedLayerNormalization", "", "x g")])
 def test_norms_with_a_scale_for_each_head(tmp_path, op, domain, operands):
