@@ -7,16 +7,18 @@
 namespace ark::ops {
 namespace {
 
-// x >= 0 ? x - lambda... : ONNX's Shrink, in terms of comparisons.
+// ONNX's Shrink, in terms of comparisons. The attributes are real numbers, also for integers: as one of their type,
+// -1.5 would be 255 and half a bias none.
 void shrink(OpContext& c) {
-  const ValueId x = c.input(0);
-  const DType t = dtype_of(c, x);
+  const DType type = dtype_of(c, c.input(0)), t = is_floating(type) ? type : DType::kF64;
+  const ValueId x = cast(c, c.input(0), t);
   const double lambda = c.attr_float("lambd", 0.5), bias = c.attr_float("bias", 0);
   const ValueId below = binary(c, Op::kLess, x, scalar(c, -lambda, t)),
                 above = binary(c, Op::kGreater, x, scalar(c, lambda, t));
   const ValueId high =
       c.emit(Op::kWhere, {above, binary(c, Op::kSub, x, scalar(c, bias, t)), scalar(c, 0, t)});
-  c.outputs[0] = c.emit(Op::kWhere, {below, binary(c, Op::kAdd, x, scalar(c, bias, t)), high});
+  const ValueId y = c.emit(Op::kWhere, {below, binary(c, Op::kAdd, x, scalar(c, bias, t)), high});
+  c.outputs[0] = cast(c, y, type);
 }
 
 void sigmoid_of(OpContext& c, double alpha) {  // x sigmoid(alpha x)

@@ -191,6 +191,13 @@ def test_pointwise_operators_on_special_values(tmp_path, op, attributes):
     agrees(tmp_path)
 
 
+@pytest.mark.parametrize("kind, values", [(np.uint8, [0, 1, 2, 7, 200]), (np.int8, [-9, -2, -1, 0, 1, 2, 9])])
+@pytest.mark.parametrize("bias", [1.0, 0.5])
+def test_shrinking_integers_by_real_numbers(tmp_path, kind, values, bias):
+    write_case(tmp_path / "case", [node("Shrink", "x", lambd=1.5, bias=bias)], {"x": np.array(values, kind)})
+    agrees(tmp_path)
+
+
 @pytest.mark.parametrize("op, attributes", [("Min", {}), ("Max", {}), ("Mod", {"fmod": 1}), ("PRelu", {}), ("Pow", {})])
 def test_pointwise_operators_on_pairs_of_special_values(tmp_path, op, attributes):
     a, b = (m.ravel() for m in np.meshgrid(np.array(SPECIAL, np.float32), np.array(SPECIAL, np.float32)))
