@@ -68,8 +68,9 @@ bool is_json(const std::string& type) {
 
 void Server::Exchange::settle() {
   int64_t tokens = 0;
-  for (const auto& [name, value] : log)
-    if (const auto* count = std::get_if<int64_t>(&value); count && name.ends_with("_tokens"))
+  for (const auto& [name, value] : log)  // prompt_tokens has those that were cached, too
+    if (const auto* count = std::get_if<int64_t>(&value);
+        count && (name == "prompt_tokens" || name == "generated_tokens"))
       tokens += *count;
   if (key) std::exchange(key, nullptr)->usage->end(tokens);
 }

@@ -100,6 +100,16 @@ def test_keys_have_limits_of_their_own(tiny_model, tmp_path):
         until(lambda: "key=few" in server.errors() and "key=short" in server.errors(), "names in the log")
 
 
+def test_cached_tokens_of_prompts_are_counted_once(tiny_model, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("k tpm=1000\n")
+    with Server("--model", tiny_model, "--api-key-file", keys) as server:
+        again = ONE | {"prompt": [5] * 100, "max_tokens": 1}  # 101 tokens, of which nearly all are cached but the first time
+        answers = [server.post(COMPLETE, again, headers={"Authorization": "Bearer k"}) for _ in range(9)]
+        assert [answer.status_code for answer in answers] == [200] * 9
+        assert answers[-1].json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 50
+
+
 def make_certificate(folder):
     if not shutil.which("openssl"):
         pytest.skip("no openssl")
