@@ -139,9 +139,8 @@ schedule::Origin origin_of(const Model& model, const http::Request& request) {
 
 http::Response respond(const std::shared_ptr<Job>& job, const http::Request& request) {
   http::Response response;
-  response.log = std::make_shared<LogFields>();
   response.sent = [job](std::chrono::nanoseconds blocked) { job->batch.mark_sent(blocked); };
-  const auto note = [job, log = response.log] {
+  const auto note = [job, log = request.log] {
     *log = {{"model", job->model.name()},
             {"prompt_tokens", job->prompt_tokens()},
             {"cached_tokens", job->cached_tokens()},
@@ -156,7 +155,12 @@ http::Response respond(const std::shared_ptr<Job>& job, const http::Request& req
     };
     return response;
   }
-  response.body = to_text(job->whole_answer(request.client_gone));
+  try {
+    response.body = to_text(job->whole_answer(request.client_gone));
+  } catch (const std::exception&) {
+    note();  // it was computed, whoever has gone meanwhile
+    throw;
+  }
   note();
   return response;
 }

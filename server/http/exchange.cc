@@ -312,6 +312,7 @@ Response Server::run_handler(Exchange& exchange) {
                   exchange.key ? exchange.key->digest : "",
                   exchange.head.query(),
                   exchange.head.trace};
+  exchange.told = request.log;
   try {
     return exchange.match.route->handler(request);
   } catch (const HttpError& e) {
@@ -324,7 +325,7 @@ Response Server::run_handler(Exchange& exchange) {
 
 void Server::answer(Exchange& exchange, Response response) {
   const auto note = [&] {  // of streams only the end says how much it was
-    if (response.log) exchange.log.insert(exchange.log.end(), response.log->begin(), response.log->end());
+    if (exchange.told) exchange.log.insert(exchange.log.end(), exchange.told->begin(), exchange.told->end());
     exchange.settle();
   };
   if (!response.stream) note();  // who has the answer may ask again at once

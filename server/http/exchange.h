@@ -27,6 +27,7 @@ struct Server::Exchange {
   int status = 0;                       // 0: not answered yet
   bool must_close = false;              // the connection cannot carry another request
   LogFields log;                        // what is known beside the above
+  std::shared_ptr<LogFields> told;      // by the handler, once it runs
 
   std::string route() const { return match.route ? match.route->path : ""; }
 };

@@ -34,6 +34,8 @@ struct Request {
   std::string owner;                  // ApiKey::digest, likewise
   std::string query;                  // as it was sent, without its question mark
   std::optional<TraceParent> trace;
+  // What the handler adds to the access log, and a key's tokens are counted by; also where it throws, or streams.
+  std::shared_ptr<LogFields> log = std::make_shared<LogFields>();
 };
 
 // Sends a piece of the body. False: the client is gone, no use in going on.
@@ -47,7 +49,6 @@ struct Response {
   std::function<void(const Writer&)> stream;  // instead of body; runs where the handler did
   // Called once the whole answer is sent, or the client gone; `blocked`: that the client did not read what was ready.
   std::function<void(std::chrono::nanoseconds blocked)> sent;
-  std::shared_ptr<LogFields> log;  // what the handler adds to the access log; may fill it while streaming
 };
 
 using Handler = std::function<Response(Request&)>;

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "server/json.h"
 #include "server/text/model_text.h"
@@ -40,6 +42,21 @@ TEST(Endpoints, WorkOnTextEndsWhenItsClientIsGone) {
     EXPECT_NE(error.message.find("was stopped: nobody waits for it"), std::string::npos) << error.message;
     EXPECT_EQ(asked, 4);
   }
+}
+
+TEST(Endpoints, WhatWasComputedForAClientThatIsGoneIsTold) {
+  ServedModel model = with_template("");
+  static_cast<test::FakeRunner&>(*model.runner).allow(2);  // so it is not done before anybody asks
+  Service service;
+  service.add(std::move(model), {});
+  const http::Router router = make_router(service);
+  http::Request request;
+  request.body = R"({"prompt": [1, 2, 3], "max_tokens": 40})";
+  request.client_gone = [] { return true; };
+  EXPECT_ANY_THROW(router.find("POST", "/v1/completions").route->handler(request));
+  EXPECT_NE(
+      std::ranges::find(*request.log, std::pair<std::string_view, LogValue>("prompt_tokens", int64_t{3})),
+      request.log->end());
 }
 
 // The field that /apply-template refuses, "" for none.
