@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "server/api/schema.h"
 #include "server/http/envelope.h"
+#include "server/text/budget.h"
 
 namespace ark::api {
 namespace {
@@ -56,6 +57,9 @@ void Job::submit(std::vector<int32_t> prompt, int64_t max_tokens, int32_t index)
 
 void Job::run(const std::function<bool()>& client_gone,
               const std::function<void(std::size_t, session::Piece)>& take) {
+  // A client that is gone is the batch's to notice: within a token's text it would be that text's fault, a 400.
+  static const std::function<bool()> never;
+  const text::StopScope none(never);
   if (!batch.run(client_gone, take))
     throw http::HttpError(http::kClientClosedRequest, "the client closed the connection");
 }

@@ -177,5 +177,18 @@ TEST(Endpoints, ARequestRendersWithinOneBudget) {
       "messages");
 }
 
+TEST(Endpoints, AClientThatLeavesIsNoBadRequest) {
+  ServedModel model = of_calls("");
+  static_cast<test::FakeRunner&>(*model.runner).allow(2);  // so it is not done before anybody asks
+  Service service;
+  service.add(std::move(model), {});
+  const http::Router router = make_router(service);
+  http::Request request;
+  request.body = R"({"prompt": [1, 2, 3], "max_tokens": 40})";
+  request.client_gone = [] { return true; };
+  EXPECT_EQ(http::status_thrown([&] { router.find("POST", "/v1/completions").route->handler(request); }),
+            http::kClientClosedRequest);
+}
+
 }  // namespace
 }  // namespace ark::api
