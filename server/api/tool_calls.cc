@@ -48,6 +48,12 @@ ToolCalls::Found ToolCalls::push(std::string_view more, bool ends) {
     }
     const std::size_t after = std::min(end + kEnd.size(), held_.size());
     const bool is_call = read_call(held_.substr(inner, end - inner), found);
+    // What only speaks of calls does not take along the one behind it, to which the end belongs.
+    if (const std::size_t last = held_.rfind(kBegin, end); !is_call && last > begin) {
+      const std::size_t before = without_blanks(std::string_view(held_).substr(0, last));
+      tell(before, before);
+      continue;
+    }
     tell(is_call ? without_blanks(std::string_view(held_).substr(0, begin)) : after, after);
   }
   const std::size_t done = ends && !any() ? held_.size() : certain(held_);

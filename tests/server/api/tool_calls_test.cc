@@ -41,6 +41,11 @@ TEST(ToolCalls, AreFoundWhereverTheTextIsCut) {
            {R"(<tool_call>{"name": "g"})", "", "g {};"},  // the end of the text ends it
            {R"(a <tool_call>{"name": "g", "argu)", R"(a <tool_call>{"name": "g", "argu)", ""},
            {"a <tool_call> b </tool_call> " + one, "a <tool_call> b </tool_call>", f},
+           {"The <tool_call> tag.\n" + one, "The <tool_call> tag.", f},
+           {"<tool_call> <tool_call>" + one + "\n" + one, "<tool_call> <tool_call>", f + f},
+           {R"(<tool_call>{"name": "g", "arguments": {"x": "<tool_call>"}}</tool_call>)", "",
+            R"(g {"x":"<tool_call>"};)"},
+           {R"(<tool_call> a <tool_call> {"name")", R"(<tool_call> a <tool_call> {"name")", ""},
            {R"(<tool_call>{"name": 1}</tool_call>)", R"(<tool_call>{"name": 1}</tool_call>)", ""},
            {R"(<tool_call>{"name": "g", "arguments": 5}</tool_call>)",
             R"(<tool_call>{"name": "g", "arguments": 5}</tool_call>)", ""},
