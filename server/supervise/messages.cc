@@ -50,7 +50,7 @@ std::string to_blob(const StepDescriptor& step) {
   BlobWriter blob;
   put(blob, step.tokens), put(blob, step.sequences), put(blob, step.page_deltas);
   put(blob, step.page_copies), put(blob, step.rows), put(blob, step.bias);
-  return blob.take();
+  return blob.number(step.processors).take();
 }
 
 StepDescriptor step_of(std::string_view bytes) {
@@ -58,6 +58,7 @@ StepDescriptor step_of(std::string_view bytes) {
   StepDescriptor step;
   take(blob, step.tokens), take(blob, step.sequences), take(blob, step.page_deltas);
   take(blob, step.page_copies), take(blob, step.rows), take(blob, step.bias);
+  step.processors = blob.number<int32_t>();
   blob.end();
   return step;
 }

@@ -112,6 +112,21 @@ TEST(SupervisedRunner, StepsGoThereAndResultsComeBack) {
   expect_runs(runner);
 }
 
+TEST(SupervisedRunner, AStepArrivesWhole) {
+  StepDescriptor step = step_of_tokens({3, 1, 4, 1, 5});
+  step.page_copies = {{1, 2}};
+  step.bias = {{7, 0.5f}};
+  step.processors = 3;  // as --energy-weight asks for
+  const StepDescriptor read = step_of(to_blob(step));
+  EXPECT_EQ(read.tokens, step.tokens);
+  EXPECT_EQ(read.sequences.size(), 1u);
+  EXPECT_EQ(read.page_deltas.size(), 2u);
+  EXPECT_EQ(read.page_copies.size(), 1u);
+  EXPECT_EQ(read.rows.size(), 1u);
+  EXPECT_EQ(read.bias, step.bias);
+  EXPECT_EQ(read.processors, 3);
+}
+
 TEST(SupervisedRunner, TermsArriveAndTheNextProcessTakesThePagesOfTheFirst) {
   pid_t pid = 0;
   SupervisedRunner runner(serving(
