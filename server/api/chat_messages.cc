@@ -138,6 +138,8 @@ Json read_tools(const Fields& fields) {
 
 // Stands where the last message ends. The space behind it shows whether a template trims what it prints.
 constexpr std::string_view kEndMark = "ARK-THE-TEXT-GOES-ON-HERE ";
+// Shows whether a template prints a message; another one, as both may be in a chat.
+constexpr std::string_view kPrintMark = "ARK-THIS-IS-PRINTED";
 
 // What the model did beside its text. Names of speakers and old reasoning are for those templates that know them:
 // clients send them to all servers alike.
@@ -181,12 +183,12 @@ class LossCheck {
   }
 
   void check_role(std::size_t i) {
-    const std::string role = role_of(i), mark(kEndMark.substr(0, kEndMark.size() - 1));
+    const std::string role = role_of(i);
     if (role == "user" || role == "assistant" || !seen_.insert(role).second) return;
     text::ChatInput marked = input_;
     Json& content = marked.messages[i]["content"];
-    content = content.get<std::string>() + mark;
-    if (render_(marked).find(mark) == std::string::npos) fail(i, "role", "is " + role + ", which");
+    content = content.get<std::string>() + std::string(kPrintMark);
+    if (render_(marked).find(kPrintMark) == std::string::npos) fail(i, "role", "is " + role + ", which");
   }
 
   void check_effort() const {

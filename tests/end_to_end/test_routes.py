@@ -69,6 +69,9 @@ def test_what_a_template_would_lose_is_refused(tmp_path):
                 if status == 400:
                     assert answer.json()["error"]["param"] == "messages[1].role"
                     assert f"is {role}, which the model's chat template does not print" in answer.json()["error"]["message"]
+            begun = {"role": "assistant", "content": "So", "prefix": True}
+            goes_on = server.post("/apply-template", {"messages": [*body["messages"], begun]})
+            assert goes_on.status_code == status, (role, goes_on.text)
         tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
         lost = server.post("/apply-template", {"messages": [user], "tools": tools})
         assert lost.status_code == 400 and lost.json()["error"]["param"] == "tools"
