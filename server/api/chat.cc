@@ -76,6 +76,7 @@ void refuse_what_ark_has_not(const Fields& fields) {
 ChatJob::ChatJob(Model& m, Parameters p, const Fields& fields, const std::string& request_id)
     : Job(m, std::move(p), "chatcmpl-" + request_id) {
   refuse_what_ark_has_not(fields);
+  check_sequences(model, static_cast<std::size_t>(parameters.n), "n");
   read_logprobs(fields);
   expect_calls(fields);
   prompt_ = chat_tokens(fields, model);

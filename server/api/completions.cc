@@ -145,10 +145,7 @@ void CompletionJob::read_prompts(const Fields& fields) {
   const bool special = fields.get(kBegun);
   const bool many = value->is_array() && !(*value)[0].is_number();
   const std::size_t count = many ? value->size() : 1, sequences = count * best_of_;
-  const auto most = static_cast<std::size_t>(std::max(1, model.options.max_queue));
-  if (sequences > most)
-    fields.fail("prompt", "asks for " + std::to_string(sequences) + " sequences; a request may have " +
-                              std::to_string(most));
+  check_sequences(model, sequences, "prompt");
   for (std::size_t i = 0; i < count; ++i)
     prompts_.push_back(read_prompt(fields, many ? (*value)[i] : *value, special));
   for (const Prompt& prompt : prompts_) check_prompt_length(static_cast<int64_t>(prompt.ids.size()));

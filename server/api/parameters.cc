@@ -316,4 +316,13 @@ void check_length(const Model& model, const PromptSize& prompt, int64_t max_toke
          prompt.tokens > most ? what : field, "context_length_exceeded");
 }
 
+void check_sequences(const Model& model, std::size_t sequences, const std::string& field) {
+  const auto most = static_cast<std::size_t>(std::max(1, model.options.max_queue));
+  if (sequences > most)
+    throw http::HttpError(400,
+                          field + " asks for " + std::to_string(sequences) +
+                              " sequences; a request may have " + std::to_string(most),
+                          field, "invalid_value");
+}
+
 }  // namespace ark::api

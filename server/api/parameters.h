@@ -36,4 +36,7 @@ struct PromptSize {
 // used for max_tokens.
 void check_length(const Model& model, const PromptSize& prompt, int64_t max_tokens, const std::string& field);
 
+// Whether so many sequences, which `field` asks for, can ever wait at once: a 429 would say to try again. Else 400.
+void check_sequences(const Model& model, std::size_t sequences, const std::string& field);
+
 }  // namespace ark::api

@@ -96,6 +96,22 @@ TEST(Endpoints, WhatTheTemplateDoesNotPrintOfAMessageIsRefusedByName) {
   EXPECT_EQ(lost_field(plain, R"([{"role": "tool", "name": "f", "content": "a"}])"), "");
 }
 
+TEST(Endpoints, MoreSequencesThanMayWaitAreRefusedForGood) {
+  Service service;
+  service.add(with_template("a"), {.max_queue = 2});
+  const http::Router router = make_router(service);
+  for (const auto& [path, input, field] :
+       {std::tuple("/v1/completions", R"("prompt": [1])", "prompt"),
+        std::tuple("/v1/chat/completions", R"("messages": [{"role": "user", "content": "a"}])", "n")}) {
+    http::Request request;
+    request.client_gone = [] { return false; };
+    request.body = std::string("{") + input + R"(, "n": 100, "max_tokens": 2})";
+    http::HttpError error(200, "");
+    EXPECT_EQ(http::status_thrown([&] { router.find("POST", path).route->handler(request); }, &error), 400);
+    EXPECT_EQ(error.param, field);
+  }
+}
+
 // A model all of whose words are calls, of "f" with a number.
 ServedModel of_calls(const char* source) {
   ServedModel model = with_template(source);
