@@ -33,15 +33,13 @@ bool wait_for(int socket, short events, std::chrono::steady_clock::time_point de
 
 }  // namespace
 
-Connection::Connection(int socket, std::string peer, std::chrono::milliseconds patience)
-    : socket_(socket), peer_(std::move(peer)), patience_(patience) {
+Connection::Connection(Descriptor socket, std::string peer, std::chrono::milliseconds patience)
+    : socket_(std::move(socket)), peer_(std::move(peer)), patience_(patience) {
   const int on = 1;
-  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  ::setsockopt(this->socket(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-Connection::~Connection() { ::close(socket_); }
-
-void Connection::use_tls(SSL_CTX& context) { tls_ = begin_tls(context, socket_); }
+void Connection::use_tls(SSL_CTX& context) { tls_ = begin_tls(context, socket()); }
 
 ssize_t Connection::tls_result(int result) {
   if (result > 0) return result;
@@ -54,12 +52,12 @@ ssize_t Connection::tls_result(int result) {
 
 ssize_t Connection::receive_now(char* into, std::size_t size) {
   return tls_ ? tls_result(::SSL_read(tls_.get(), into, static_cast<int>(size)))
-              : ::recv(socket_, into, size, MSG_DONTWAIT);
+              : ::recv(socket(), into, size, MSG_DONTWAIT);
 }
 
 ssize_t Connection::send_now(std::string_view text) {
   return tls_ ? tls_result(::SSL_write(tls_.get(), text.data(), static_cast<int>(text.size())))
-              : ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+              : ::send(socket(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 Connection::Received Connection::receive(std::string& into) {
@@ -77,7 +75,7 @@ Connection::Received Connection::receive(std::string& into) {
 }
 
 bool Connection::wait_readable(std::chrono::milliseconds time) const {
-  return wait_for(socket_, POLLIN, Clock::now() + time);
+  return wait_for(socket(), POLLIN, Clock::now() + time);
 }
 
 bool Connection::send(std::string_view text) {
@@ -90,7 +88,7 @@ bool Connection::send(std::string_view text) {
     } else if (n == 0 || errno != EINTR) {
       const auto begin = Clock::now();
       is_broken_ = n == 0 || errno != EAGAIN || never_waits_ || begin > deadline ||
-                   !wait_for(socket_, POLLOUT, deadline);
+                   !wait_for(socket(), POLLOUT, deadline);
       blocked_ += Clock::now() - begin;
     }
   }
@@ -99,11 +97,11 @@ bool Connection::send(std::string_view text) {
 
 void Connection::end_sending() {
   if (tls_ && !is_broken_) tls_result(::SSL_shutdown(tls_.get()));
-  ::shutdown(socket_, SHUT_WR);
+  ::shutdown(socket(), SHUT_WR);
 }
 
 bool Connection::is_gone(bool may_ask) {
-  pollfd poller{socket_, POLLRDHUP, 0};
+  pollfd poller{socket(), POLLRDHUP, 0};
   if (is_broken_ || ::poll(&poller, 1, 0) <= 0) return is_broken_;
   if (poller.revents & (POLLHUP | POLLERR | POLLNVAL)) return is_broken_ = true;
   const auto now = Clock::now();

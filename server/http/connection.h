@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/descriptor.h"
 #include "server/http/tls.h"
 
 namespace ark::http {
@@ -14,9 +15,8 @@ namespace ark::http {
 // Used by one thread at a time.
 class Connection {
  public:
-  // Takes the socket, which does not block, over. `patience`: for a client to read.
-  Connection(int socket, std::string peer, std::chrono::milliseconds patience);
-  ~Connection();                   // closes
+  // The socket does not block. `patience`: for a client to read.
+  Connection(Descriptor socket, std::string peer, std::chrono::milliseconds patience);
   void use_tls(SSL_CTX& context);  // before anything else
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -36,7 +36,7 @@ class Connection {
   // these or has closed is asked by an interim answer (100) that it must ignore, where one `may_ask`.
   bool is_gone(bool may_ask);
 
-  int socket() const { return socket_; }
+  int socket() const { return socket_.number; }
   const std::string& peer() const { return peer_; }
   int64_t bytes_sent() const { return sent_; }
   std::chrono::nanoseconds blocked() const { return blocked_; }  // that send() waited for the client to read
@@ -48,7 +48,7 @@ class Connection {
   ssize_t send_now(std::string_view text);
   ssize_t tls_result(int result);
 
-  const int socket_;
+  const Descriptor socket_;
   const std::string peer_;
   const std::chrono::milliseconds patience_;
   TlsSession tls_;

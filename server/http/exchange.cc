@@ -75,8 +75,8 @@ void Server::Exchange::settle() {
   if (key) std::exchange(key, nullptr)->usage->end(tokens);
 }
 
-Server::Client::Client(Server& owner, int socket, std::string peer)
-    : server(owner), connection(socket, std::move(peer), owner.options_.write_timeout) {
+Server::Client::Client(Server& owner, Descriptor socket, std::string peer)
+    : server(owner), connection(std::move(socket), std::move(peer), owner.options_.write_timeout) {
   enter(State::kIdle);
   std::lock_guard lock(server.mutex_);
   if (server.tls_) connection.use_tls(*server.tls_);

@@ -33,7 +33,7 @@ struct Server::Exchange {
 };
 
 struct Server::Client {
-  Client(Server& owner, int socket, std::string peer);
+  Client(Server& owner, Descriptor socket, std::string peer);
   ~Client();
 
   enum class State { kIdle, kHead, kBody, kLinger };  // between requests; in one; answered for the last time

@@ -162,7 +162,7 @@ void Server::accept_some() {
     const int socket = ::accept4(listener_.socket, reinterpret_cast<sockaddr*>(&address), &size,
                                  SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (socket >= 0) {
-      take(socket, address);
+      take(Descriptor(socket), address);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       return out_of_descriptors();
     } else if (errno != EINTR && errno != ECONNABORTED) {
@@ -186,14 +186,14 @@ void Server::out_of_descriptors() {
   spare_ = open_spare();
 }
 
-void Server::take(int socket, const sockaddr_storage& address) {
+void Server::take(Descriptor socket, const sockaddr_storage& address) {
   const std::string peer = text_of(address);
   const std::size_t most = options_.connections_per_peer ? options_.connections_per_peer
                            : is_loopback(address)        ? options_.connections
                                                          : kPeerConnections;
   const bool has_room = open_ < options_.connections || make_room();
   guarded([&] {
-    const auto client = std::make_shared<Client>(*this, socket, peer);
+    const auto client = std::make_shared<Client>(*this, std::move(socket), peer);
     if (client->of_peer > most || !has_room)
       refuse(*client, crowded("there are " + std::to_string(has_room ? most : options_.connections) +
                                   " open connections" + (has_room ? " from " + peer : ""),
@@ -235,7 +235,8 @@ void Server::take_returned() {
     std::lock_guard lock(mutex_);
     returned.swap(returned_);
   }
-  for (const ClientPtr& client : returned) wait_for(client);  // what it has sent meanwhile wakes us
+  // What it has sent meanwhile wakes us.
+  for (const ClientPtr& client : returned) guarded([&] { wait_for(client); });
 }
 
 void Server::go_on(const ClientPtr& client) {

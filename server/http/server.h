@@ -88,7 +88,7 @@ class Server {
   // Of the thread that holds waiting connections (server.cc).
   void run();
   void accept_some();
-  void take(int socket, const sockaddr_storage& address);
+  void take(Descriptor socket, const sockaddr_storage& address);
   void out_of_descriptors();
   bool make_room();
   void go_on(const ClientPtr& client);
