@@ -92,7 +92,7 @@ void join_embeddings(Model& model, const fs::path& file, const Limits& limits) {
   std::vector<ValueInfo> made;
   for (const ValueInfo& out : lookup.outputs)
     if (const ValueInfo* in = find(graph.inputs, out.name);
-        in && is_tensor_of(*in, false) && is_tensor_of(out, false))
+        in && is_tensor_of(*in, false) && is_tensor_of(out, false) && !find(made, out.name))
       made.push_back(out);
   std::vector<ValueInfo> ids = lookup.inputs;
   std::erase_if(ids, [&](const ValueInfo& in) { return is_initialized(lookup, in.name); });

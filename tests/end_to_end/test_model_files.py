@@ -224,6 +224,9 @@ def test_a_decoder_in_pieces_is_one_model(tmp_path):
     assert "a decoder of embeddings, rows [" in refused(DATA, "--model", tmp_path)
     in_pieces(tmp_path, "decoder_model_merged.onnx")
     table = onnx.load(tmp_path / "embed_tokens.onnx")
+    table.graph.output.append(table.graph.output[0])  # twice the same
+    onnx.save(table, tmp_path / "embed_tokens.onnx")
+    assert generate(tmp_path) == whole
     table.graph.output[0].type.tensor_type.shape.dim[2].dim_value += 1
     onnx.save(table, tmp_path / "embed_tokens.onnx")
     line = refused(DATA, "--model", tmp_path)
