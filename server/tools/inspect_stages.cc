@@ -204,10 +204,13 @@ const onnx::Model& Inspection::parsed() {
 const Graph& Inspection::built() {
   ImportOptions as_served;
   as_served.settle_controls = true;
-  if (!built_) {
-    onnx::Model whole = parsed();
+  if (built_) return *built_;
+  if (onnx::embeddings_beside(file())) {
+    onnx::Model whole = onnx::parse_model(file());  // parsed() is the file alone, and copies are large
     onnx::join_embeddings(whole, file(), as_served.limits);
     built_ = build_graph(whole, as_served);
+  } else {
+    built_ = build_graph(parsed(), as_served);
   }
   return *built_;
 }
