@@ -110,7 +110,6 @@ class Nodes:
         scores, experts = self.add("TopK", router, [2], outputs=2)
         return experts, self.add("Softmax", scores, axis=-1)
 
-
     def in_best_groups(self, router):
         """As DeepSeek-V3 routes: the scores of experts outside the two best of three groups count as 0."""
         best, _ = self.add("TopK", self.add("Reshape", router, [-1, 3, EXPERTS // 3]), [2], outputs=2)
