@@ -44,6 +44,7 @@ void Rank::read_descriptor(const StepRecord& record) {
   copy_pages(array_of<PageCopy>(record, StepArray::kPageCopies));
   frame_.rows = array_of<StepRow>(record, StepArray::kRows);
   frame_.bias = array_of<BiasEntry>(record, StepArray::kBias);
+  frame_.masks = array_of<uint32_t>(record, StepArray::kMasks);
   const auto tokens = array_of<int32_t>(record, StepArray::kTokens);
   frame_.positions.resize(tokens.size());
   frame_.slots.resize(tokens.size());

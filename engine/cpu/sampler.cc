@@ -63,6 +63,16 @@ class GumbelMax {
   int32_t token_ = 0;
 };
 
+void apply_mask(std::span<float> logits, std::span<const uint32_t> mask) {
+  for (std::size_t first = 0; first < logits.size(); first += 32) {
+    const uint32_t word = first / 32 < mask.size() ? mask[first / 32] : 0;
+    if (word == ~uint32_t{0}) continue;
+    const std::size_t count = std::min<std::size_t>(32, logits.size() - first);
+    for (std::size_t i = 0; i < count; ++i)
+      if (!(word >> i & 1)) logits[first + i] = -INFINITY;
+  }
+}
+
 // Repetition over prompt and generated tokens, presence and frequency over generated ones. `counts`: one a token.
 void apply_penalties(std::span<float> logits, const StepRow& row, std::span<const int32_t> history,
                      int32_t* counts) {
@@ -182,6 +192,7 @@ void report(std::span<const float> logits, const StepRow& row, int32_t* ids, Row
   if (out.top_count <= 0) return;
   for (int64_t t = 0; t < n; ++t) ids[t] = static_cast<int32_t>(t);
   front_sorted(ids, n, out.top_count, {logits});
+  while (out.top_count > 0 && logits[ids[out.top_count - 1]] == -INFINITY) --out.top_count;
   for (int32_t i = 0; i < out.top_count; ++i) {
     out.top_tokens[i] = ids[i];
     out.top_logprobs[i] = logprob(ids[i]);
@@ -193,15 +204,17 @@ void report(std::span<const float> logits, const StepRow& row, int32_t* ids, Row
 int64_t sampler_scratch(int64_t vocabulary) { return 2 * vocabulary; }
 
 RowRecord sample_row(std::span<const float> logits, const StepRow& row, std::span<const int32_t> history,
-                     int64_t position, std::span<const BiasEntry> bias, std::span<float> scratch) {
+                     int64_t position, std::span<const BiasEntry> bias, std::span<const uint32_t> mask,
+                     std::span<float> scratch) {
   RowRecord out;
   auto* ids = reinterpret_cast<int32_t*>(scratch.data() + logits.size());  // also the penalties' counts
-  if (row.sampling.needs_history() || !bias.empty()) {
+  if (row.sampling.needs_history() || !bias.empty() || !mask.empty()) {
     std::copy(logits.begin(), logits.end(), scratch.begin());
     const std::span<float> changed = scratch.first(logits.size());
     for (const BiasEntry& b : bias) {
       if (b.token >= 0 && static_cast<std::size_t>(b.token) < changed.size()) changed[b.token] += b.value;
     }
+    if (!mask.empty()) apply_mask(changed, mask);
     if (row.sampling.needs_history()) apply_penalties(changed, row, history, ids);
     logits = changed;
   }
@@ -211,12 +224,13 @@ RowRecord sample_row(std::span<const float> logits, const StepRow& row, std::spa
 }
 
 RowResult sample_row(std::span<const float> logits, const StepRow& row, std::span<const int32_t> history,
-                     int64_t position, std::span<const std::pair<int32_t, float>> bias) {
+                     int64_t position, std::span<const std::pair<int32_t, float>> bias,
+                     std::span<const uint32_t> mask) {
   std::vector<BiasEntry> entries;
   for (const auto& [token, value] : bias) entries.push_back({token, value});
   std::vector<float> scratch(static_cast<std::size_t>(sampler_scratch(static_cast<int64_t>(logits.size()))));
   const RowRecord record =
-      sample_row(logits, row, history, position, std::span<const BiasEntry>(entries), scratch);
+      sample_row(logits, row, history, position, std::span<const BiasEntry>(entries), mask, scratch);
   RowResult result = result_of(record);
   if (row.flags & kWantLogits) result.logits.assign(logits.begin(), logits.end());
   return result;

@@ -23,6 +23,7 @@ struct StepFrame {
   bool is_plain = false;  // a plain graph's: what its inputs' values ask for is not proven
   std::span<const StepRow> rows;
   std::span<const BiasEntry> bias;
+  std::span<const uint32_t> masks;
   std::vector<int32_t> positions;  // per token
   std::vector<int32_t> slots;      // per token
   std::vector<AttentionItem> items;

@@ -204,8 +204,10 @@ RowResult PlainRunner::answer(const StepDescriptor& step, const StepRow& row, co
   const std::span<const float> values(logits.as<float>() + index * limits_.vocabulary, v);
   const std::span<const std::pair<int32_t, float>> bias(step.bias.data() + row.bias_first,
                                                         static_cast<std::size_t>(row.bias_count));
+  const std::span<const uint32_t> mask(step.masks.data() + row.mask_first,
+                                       static_cast<std::size_t>(row.mask_words));
   return sample_row(values, row, std::span(slot.history).first(static_cast<std::size_t>(position)), position,
-                    bias);
+                    bias, mask);
 }
 
 Tensor PlainRunner::empty_past(const DecoderSignature::Cache& cache) const {

@@ -123,6 +123,7 @@ struct StepRow {
   int top = 0;            // also report the `top` largest logprobs, <= kMaxTop
   int prompt_length = 0;  // of the slot's history, how many tokens are prompt (penalties)
   int bias_first = 0, bias_count = 0;  // range of StepDescriptor::bias; count at most kMaxBias
+  int mask_first = 0, mask_words = 0;  // range of StepDescriptor::masks: what may come; none: any token
   SamplingParams sampling;
 };
 
@@ -134,7 +135,16 @@ struct BiasEntry {
 // ---- the mailbox (engine/run/mailbox.h)
 
 // Arrays of a slot, in this order.
-enum class StepArray : unsigned { kTokens, kSequences, kPageDeltas, kPageCopies, kRows, kBias, kCount };
+enum class StepArray : unsigned {
+  kTokens,
+  kSequences,
+  kPageDeltas,
+  kPageCopies,
+  kRows,
+  kBias,
+  kMasks,
+  kCount
+};
 
 // Fixed head of a slot. Arrays follow at `offset` bytes from the record's start.
 struct StepRecord {
@@ -160,7 +170,7 @@ struct RowRecord {
 };
 
 static_assert(sizeof(AttentionItem) == 16 && sizeof(StepSequence) == 16 && sizeof(PageDelta) == 12 &&
-              sizeof(PageCopy) == 8 && sizeof(BiasEntry) == 8 && sizeof(StepRow) == 72);
-static_assert(sizeof(StepRecord) == 64 && alignof(StepRecord) == 8 && sizeof(RowRecord) == 176);
+              sizeof(PageCopy) == 8 && sizeof(BiasEntry) == 8 && sizeof(StepRow) == 80);
+static_assert(sizeof(StepRecord) == 72 && alignof(StepRecord) == 8 && sizeof(RowRecord) == 176);
 
 }  // namespace ark

@@ -46,9 +46,10 @@ void limit(std::size_t count, int32_t most, const char* what) {
 StepCapacity StepCapacity::of(const RunnerLimits& l) {
   const int64_t pages = l.page_size > 0 ? (l.max_length + l.page_size - 1) / l.page_size : 0;
   const int64_t deltas = std::min<int64_t>(int64_t{l.max_slots} * pages, int64_t{1} << 22);
-  return {l.max_tokens,          l.max_slots,  l.max_rows,
-          l.max_rows * kMaxBias, l.vocabulary, static_cast<int32_t>(deltas),
-          l.max_slots * 2};
+  return {l.max_tokens,    l.max_slots,
+          l.max_rows,      l.max_rows * kMaxBias,
+          l.vocabulary,    static_cast<int32_t>(deltas),
+          l.max_slots * 2, l.max_rows * ((l.vocabulary + 31) / 32)};
 }
 
 uint64_t record_bytes(const StepCapacity& c) {
@@ -60,6 +61,7 @@ uint64_t record_bytes(const StepCapacity& c) {
   w.add<PageCopy>(count(c.page_copies));
   w.add<StepRow>(count(c.rows));
   w.add<BiasEntry>(count(c.bias));
+  w.add<uint32_t>(count(c.masks));
   return w.bytes();
 }
 
@@ -87,6 +89,7 @@ void write_record(const StepDescriptor& step, uint64_t number, const StepCapacit
     const BiasEntry entry{step.bias[i].first, step.bias[i].second};
     std::memcpy(slot.data() + bias.offset + i * sizeof entry, &entry, sizeof entry);
   }
+  put(StepArray::kMasks, step.masks, c.masks, "words of masks");
   record.bytes = static_cast<unsigned>(w.bytes());
   record.processors = static_cast<unsigned>(std::max(0, step.processors));
   std::memcpy(slot.data(), &record, sizeof record);

@@ -27,7 +27,7 @@ struct PlainStep;
 // How much one step may ask for; fixes the size of a slot.
 struct StepCapacity {
   int32_t tokens = 0, sequences = 0, rows = 0, bias = 0, vocabulary = 0;
-  int32_t page_deltas = 0, page_copies = 0;
+  int32_t page_deltas = 0, page_copies = 0, masks = 0;
 
   static StepCapacity of(const RunnerLimits& limits);
 };

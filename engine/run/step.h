@@ -19,6 +19,8 @@ struct StepDescriptor {
   std::vector<PageCopy> page_copies;
   std::vector<StepRow> rows;                    // R entries, 0 <= R <= max_rows
   std::vector<std::pair<int32_t, float>> bias;  // logit_bias entries (token, added to the logit)
+  // Bit t % 32 of a row's word t / 32: token t may come. What is beyond its words may not.
+  std::vector<uint32_t> masks;
   int32_t processors = 0;  // of each rank, that take part at most, 0: all; on CPUs. Changes no result
 };
 

@@ -55,6 +55,9 @@ void check_step(const StepDescriptor& step, const RunnerLimits& l, int64_t max_i
     in_range(r.bias_first, static_cast<int64_t>(step.bias.size()) + 1, "first bias of a row");
     in_range(int64_t{r.bias_first} + r.bias_count, static_cast<int64_t>(step.bias.size()) + 1,
              "last bias of a row");
+    in_range(r.mask_first, static_cast<int64_t>(step.masks.size()) + 1, "first word of a row's mask");
+    in_range(int64_t{r.mask_first} + r.mask_words, static_cast<int64_t>(step.masks.size()) + 1,
+             "last word of a row's mask");
   }
 }
 

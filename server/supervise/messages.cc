@@ -49,7 +49,7 @@ void take(BlobReader& blob, Pairs& pairs) {
 std::string to_blob(const StepDescriptor& step) {
   BlobWriter blob;
   put(blob, step.tokens), put(blob, step.sequences), put(blob, step.page_deltas);
-  put(blob, step.page_copies), put(blob, step.rows), put(blob, step.bias);
+  put(blob, step.page_copies), put(blob, step.rows), put(blob, step.bias), put(blob, step.masks);
   return blob.number(step.processors).take();
 }
 
@@ -57,7 +57,7 @@ StepDescriptor step_of(std::string_view bytes) {
   BlobReader blob(bytes, "a step");
   StepDescriptor step;
   take(blob, step.tokens), take(blob, step.sequences), take(blob, step.page_deltas);
-  take(blob, step.page_copies), take(blob, step.rows), take(blob, step.bias);
+  take(blob, step.page_copies), take(blob, step.rows), take(blob, step.bias), take(blob, step.masks);
   step.processors = blob.number<int32_t>();
   blob.end();
   return step;

@@ -31,7 +31,9 @@ StepDescriptor step_of(int32_t tag) {
   row.slot = 1;
   row.sampling.seed = 0x123456789abcdef0;
   row.bias_count = 2;
+  row.mask_words = 1;
   step.rows = {row};
+  step.masks = {5};
   step.bias = {{7, 1.5f}, {8, -2.f}};
   return step;
 }
@@ -57,6 +59,7 @@ TEST(Mailbox, RecordHoldsTheWholeDescriptor) {
   ASSERT_EQ(bias.size(), 2u);
   EXPECT_EQ(bias[1].token, 8);
   EXPECT_EQ(bias[1].value, -2.f);
+  EXPECT_TRUE(equal(array_of<uint32_t>(record, StepArray::kMasks), step.masks));
 }
 
 TEST(Mailbox, RefusesMoreThanItHolds) {

@@ -19,6 +19,7 @@ struct Case {
   std::vector<float> logits;
   std::vector<int32_t> history;
   Bias bias;
+  std::vector<uint32_t> mask;  // none: any token may come
   StepRow row;
   int64_t position = 0;
 };
@@ -39,6 +40,11 @@ Case random_case(std::mt19937& random) {
   c.position = static_cast<int64_t>(c.history.size());
   for (uint32_t i = below(3) ? 0 : 4; i > 0; --i)
     c.bias.emplace_back(static_cast<int32_t>(below(vocabulary)), uniform(-10, 10));
+  if (below(4) == 0) {
+    c.mask.resize(1 + below(static_cast<uint32_t>(c.logits.size() + 31) / 32));
+    for (uint32_t& word : c.mask) word = static_cast<uint32_t>(random() & random());
+    c.mask[0] |= 1;
+  }
   SamplingParams& p = c.row.sampling;
   p.temperature = below(5) == 0 ? 0 : uniform(0.2, 2);
   p.top_k = below(2) ? 0 : 1 + static_cast<int32_t>(below(vocabulary + 3));
@@ -58,6 +64,8 @@ std::vector<double> changed_logits(const Case& c) {
   const SamplingParams& p = c.row.sampling;
   std::vector<double> x(c.logits.begin(), c.logits.end());
   for (const auto& [token, value] : c.bias) x[token] += value;
+  for (std::size_t t = 0; t < x.size() && !c.mask.empty(); ++t)
+    if (t / 32 >= c.mask.size() || !(c.mask[t / 32] >> t % 32 & 1)) x[t] = -INFINITY;
   for (std::size_t t = 0; t < x.size(); ++t) {
     const auto token = static_cast<int32_t>(t);
     const auto all = std::count(c.history.begin(), c.history.end(), token);
@@ -135,7 +143,7 @@ TEST(SamplerReference, EqualsAPlainSamplerInDouble) {
   for (int n = 0; n < kCases; ++n) {
     const Case c = random_case(random);
     const RowResult got = sample_row(c.logits, c.row, c.history, c.position,
-                                     std::span<const std::pair<int32_t, float>>(c.bias));
+                                     std::span<const std::pair<int32_t, float>>(c.bias), c.mask);
     const std::vector<double> x = changed_logits(c);
     const Choice want = choose(c, x);
     doubtful += want.doubt;
@@ -148,7 +156,8 @@ TEST(SamplerReference, EqualsAPlainSamplerInDouble) {
     // Each logit carries a few roundings of f32, relative to the largest magnitude that it went through.
     const double bound = 8 * 0x1p-24 * 64;
     ASSERT_TRUE(std::fabs(got.logprob - logprob(got.token)) <= bound) << "case " << n;
-    ASSERT_EQ(got.top.size(), std::min<std::size_t>(static_cast<std::size_t>(c.row.top), x.size()));
+    const auto may_come = std::ranges::count_if(x, [](double v) { return v > -INFINITY; });
+    ASSERT_EQ(got.top.size(), static_cast<std::size_t>(std::min<int64_t>(c.row.top, may_come)));
     for (const auto& [token, value] : got.top)
       ASSERT_TRUE(std::fabs(value - logprob(token)) <= bound) << "case " << n;
   }

@@ -21,8 +21,9 @@ std::vector<float> random_logits(std::size_t n, uint32_t seed) {
 
 RowResult sample(const std::vector<float>& logits, const StepRow& row, int64_t position = 0,
                  const std::vector<int32_t>& history = {},
-                 const std::vector<std::pair<int32_t, float>>& bias = {}) {
-  return sample_row(logits, row, history, position, std::span<const std::pair<int32_t, float>>(bias));
+                 const std::vector<std::pair<int32_t, float>>& bias = {},
+                 const std::vector<uint32_t>& mask = {}) {
+  return sample_row(logits, row, history, position, std::span<const std::pair<int32_t, float>>(bias), mask);
 }
 
 StepRow row_of(SamplingParams sampling, uint32_t flags = kWantToken) {
@@ -47,6 +48,24 @@ TEST(Sampler, GreedyTakesTheLowestOfEquals) {
   EXPECT_EQ(sample(logits, row_of({.temperature = 0})).token, 20);
   EXPECT_EQ(sample(logits, row_of({.temperature = 0}), 0, {}, {{33, 1.f}}).token, 33);
   EXPECT_EQ(sample(logits, row_of({.temperature = 0}), 0, {}, {{20, -100.f}}).token, 33);
+}
+
+TEST(Sampler, PicksFromTheMaskOnly) {
+  std::vector<float> logits(50, 0);
+  logits[20] = 4, logits[33] = 3, logits[40] = 5;
+  StepRow row = row_of({.temperature = 0}, kWantToken | kWantLogprob);
+  row.top = 5;
+  const std::vector<uint32_t> two = {1u << 3, 1u << (33 % 32)}, short_one = {1u << 20};
+  const RowResult best = sample(logits, row, 0, {}, {}, two);
+  EXPECT_EQ(best.token, 33);
+  EXPECT_NEAR(best.logprob, -std::log1p(std::exp(-3.0)), 1e-6) << "of what may come";
+  ASSERT_EQ(best.top.size(), 2u) << "what may not come is not told";
+  EXPECT_EQ(best.top[1].first, 3);
+  EXPECT_EQ(sample(logits, row, 0, {}, {}, short_one).token, 20) << "what is beyond the words may not come";
+  EXPECT_EQ(sample(logits, row, 0, {}, {{3, 50.f}}, two).token, 3);
+  EXPECT_EQ(sample(logits, row, 0, {}, {}, {0u}).token, -1) << "nothing may come";
+  row.sampling = {.temperature = 1, .top_k = 1};
+  EXPECT_EQ(sample(logits, row, 0, {}, {}, two).token, 33) << "filters see what may come";
 }
 
 TEST(Sampler, PicksNothingWhereALogitIsNaNOrInfinity) {

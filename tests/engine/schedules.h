@@ -20,6 +20,7 @@ struct Job {
   int32_t prompt = 0;
   SamplingParams sampling;
   std::vector<std::pair<int32_t, float>> bias;
+  std::vector<uint32_t> mask;
   std::vector<RowResult> rows;  // after each token; token and logprob from the last of the prompt on
 };
 
@@ -45,6 +46,8 @@ inline void run_job(StepRunner& runner, Job& job, int32_t length) {
     StepRow row = row_of(job, 0, 0, samples ? kWantToken | kWantLogprob | kWantLogits : kWantLogits);
     row.bias_count = static_cast<int32_t>(job.bias.size());
     step.bias = job.bias;
+    row.mask_words = static_cast<int32_t>(job.mask.size());
+    step.masks = job.mask;
     step.rows = {row};
     runner.post(step);
     job.rows.push_back(wait_for(runner).rows[0]);
@@ -210,6 +213,9 @@ class RandomSchedule {
       row.bias_first = static_cast<int32_t>(step.bias.size());
       row.bias_count = static_cast<int32_t>(job.bias.size());
       step.bias.insert(step.bias.end(), job.bias.begin(), job.bias.end());
+      row.mask_first = static_cast<int32_t>(step.masks.size());
+      row.mask_words = static_cast<int32_t>(job.mask.size());
+      step.masks.insert(step.masks.end(), job.mask.begin(), job.mask.end());
       step.rows.push_back(row);
       flight.rows.push_back({&job, position, row.flags});
       if ((row.flags & (kWantToken | kTentative)) == kWantToken) sampled = position + 1;

@@ -72,6 +72,7 @@ std::vector<Job> jobs_of(const DecoderModel& model, int32_t which) {
     if (i % 4 == 3) job.sampling.top_p = 0.8f;
     if (i >= 4) job.sampling.frequency_penalty = 0.4f, job.sampling.repetition_penalty = 1.2f;
     if (i == 5) job.bias = {{3, 2.f}, {7, -5.f}};
+    if (i == 6) job.mask = {0x5a5a5a5a, 0xf0f0f0f0};
     run_job(*runner, job, kLength - 2 * (i % 3));
     jobs.push_back(std::move(job));
   }

@@ -39,7 +39,9 @@ void run_sample(const PhaseCall& call) {
     if (row.sampling.needs_history()) history = gather_history(*call.state, row.slot, position, tokens);
     const auto bias = call.frame->bias.subspan(static_cast<std::size_t>(row.bias_first),
                                                static_cast<std::size_t>(row.bias_count));
-    RowRecord record = sample_row(values, row, history, position, bias, room);
+    const auto mask = call.frame->masks.subspan(static_cast<std::size_t>(row.mask_first),
+                                                static_cast<std::size_t>(row.mask_words));
+    RowRecord record = sample_row(values, row, history, position, bias, mask, room);
     if ((row.flags & (kWantToken | kTentative)) == kWantToken)
       call.state->last_tokens[row.slot] = record.token;
     if (!call.results) continue;

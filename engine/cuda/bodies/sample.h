@@ -35,7 +35,7 @@ struct Sample : Quiet {
         call.b, 0, vocabulary, [&](i32 t) { return dev::ld_global(logits + t); }, f);
   }
 
-  // ---- logit_bias and penalties, in place: nobody reads the row's logits afterwards
+  // ---- logit_bias, the mask and penalties, in place: nobody reads the row's logits afterwards
 
   ARK_DEVICE void add_bias() const {
     const BiasEntry* entries = record_array<BiasEntry>(call.b, StepArray::kBias) + row.bias_first;
@@ -53,6 +53,16 @@ struct Sample : Quiet {
         if (entries[j].token == token) v += entries[j].value;
       }
       dev::st_global(logits + token, v);
+    }
+    consumers_sync();
+  }
+
+  ARK_DEVICE void apply_mask() const {
+    const u32* words = record_array<u32>(call.b, StepArray::kMasks) + row.mask_first;
+    ARK_ROLLED
+    for (u32 t = static_cast<u32>(call.b.thread); t < static_cast<u32>(vocabulary); t += kConsumers) {
+      const u32 word = t / 32 < static_cast<u32>(row.mask_words) ? words[t / 32] : 0;
+      if ((word >> t % 32 & 1) == 0) dev::st_global(logits + t, -infinity());
     }
     consumers_sync();
   }
@@ -274,8 +284,11 @@ struct Sample : Quiet {
     ARK_ROLLED
     for (i32 i = 0; i < count; ++i) {
       bound = best_key_below(call.b.scratch, logits, vocabulary, bound);
-      if (call.b.thread == 0)
+      const bool may_come = bound >> 32 > order_of(-infinity());
+      if (call.b.thread == 0 && may_come)
         to->top_tokens[i] = token_of(bound), to->top_logprobs[i] = logprob(token_of(bound));
+      if (call.b.thread == 0 && !may_come) to->top_count = i;
+      if (!may_come) break;
     }
   }
 
@@ -297,6 +310,10 @@ struct Sample : Quiet {
     if (row.bias_count > 0) {
       consumers_sync();  // the raw logits are copied
       add_bias();
+    }
+    if (row.mask_words > 0) {
+      consumers_sync();
+      apply_mask();
     }
     if (row.sampling.needs_history()) {
       consumers_sync();

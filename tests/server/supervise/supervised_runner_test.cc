@@ -116,6 +116,7 @@ TEST(SupervisedRunner, AStepArrivesWhole) {
   StepDescriptor step = step_of_tokens({3, 1, 4, 1, 5});
   step.page_copies = {{1, 2}};
   step.bias = {{7, 0.5f}};
+  step.masks = {9, 1};
   step.processors = 3;  // as --energy-weight asks for
   const StepDescriptor read = step_of(to_blob(step));
   EXPECT_EQ(read.tokens, step.tokens);
@@ -124,6 +125,7 @@ TEST(SupervisedRunner, AStepArrivesWhole) {
   EXPECT_EQ(read.page_copies.size(), 1u);
   EXPECT_EQ(read.rows.size(), 1u);
   EXPECT_EQ(read.bias, step.bias);
+  EXPECT_EQ(read.masks, step.masks);
   EXPECT_EQ(read.processors, 3);
 }
 
