@@ -1,0 +1,82 @@
+#include "server/text/grammar/grammar.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "server/text/grammar/assembler.h"
+#include "server/text/grammar/json_text.h"
+#include "server/text/grammar/regex_parser.h"
+#include "server/text/grammar/token_masks.h"
+#include "server/text/unicode.h"
+
+namespace ark::text {
+namespace {
+
+using grammar::ExpressionPtr;
+using grammar::RuleId;
+using grammar::Rules;
+
+constexpr Budget kCompileBudget{10'000'000, std::size_t{96} << 20, std::chrono::seconds(2)};
+
+// `write` adds rules and returns the one for the whole text.
+template <typename Write>
+Grammar::Ptr compiled(std::string_view what, Write write) {
+  Budget budget = kCompileBudget;
+  try {
+    Rules rules;
+    const RuleId root = write(rules, budget);
+    return std::make_shared<const Grammar>(assemble(rules, root, what, budget));
+  } catch (const BudgetExceeded& error) {
+    throw Error(Code::kInvalidArgument, std::string(what) + ": compiling it " + error.what() +
+                                            "; ask for fewer repetitions or a smaller form");
+  }
+}
+
+}  // namespace
+
+Grammar::Ptr Grammar::of_json_object() {
+  return compiled("json_object", [](Rules& rules, Budget&) {
+    grammar::JsonText json(rules);
+    return rules.add(grammar::sequence({json.blank(), json.any_object()}));
+  });
+}
+
+Grammar::Ptr Grammar::of_regex(std::string_view pattern) {
+  return compiled("regex", [&](Rules& rules, Budget& budget) {
+    return rules.add(grammar::parse_regex(pattern, "regex", grammar::RegexDialect::kPython, budget).whole());
+  });
+}
+
+Grammar::Ptr Grammar::of_choices(std::span<const std::string> choices) {
+  if (choices.empty()) throw Error(Code::kInvalidArgument, "choice: it is empty; name at least one text");
+  for (std::size_t i = 0; i < choices.size(); ++i)
+    if (!is_valid_utf8(choices[i]))
+      throw Error(Code::kInvalidArgument, "choice[" + std::to_string(i) + "]: not valid UTF-8");
+  return compiled("choice", [&](Rules& rules, Budget&) {
+    return rules.add(grammar::one_of({choices.begin(), choices.end()}));
+  });
+}
+
+Grammar::Grammar(grammar::Pushdown pushdown)
+    : pushdown_(std::make_shared<const grammar::Pushdown>(std::move(pushdown))) {}
+
+Grammar::~Grammar() = default;
+
+std::size_t Grammar::bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t sum = pushdown_->bytes();
+  for (const Shared& one : shared_) sum += one.masks->bytes();
+  return sum;
+}
+
+std::shared_ptr<grammar::TokenMasks> Grammar::masks(const std::shared_ptr<const TokenTrie>& trie,
+                                                    const grammar::TokenMasks* full) const {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(shared_, [&](const Shared& one) { return one.trie.expired() || one.masks.get() == full; });
+  for (const Shared& one : shared_)
+    if (one.trie.lock() == trie) return one.masks;
+  shared_.push_back({trie, std::make_shared<grammar::TokenMasks>(pushdown_, *trie)});
+  return shared_.back().masks;
+}
+
+}  // namespace ark::text

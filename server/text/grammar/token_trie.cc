@@ -1,0 +1,90 @@
+#include "server/text/grammar/token_trie.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "server/text/tokenizer.h"
+#include "server/text/unicode.h"
+
+namespace ark::text {
+namespace {
+
+// A longer one is not worth its nodes: it is never allowed.
+constexpr std::size_t kMaxTokenBytes = 1024;
+
+using FirstSpace = TokenTrie::FirstSpace;
+
+// Asks with a token that begins with as many spaces, if there is one.
+std::optional<bool> keeps_a_space(const Tokenizer& tokenizer, const TokenTrie& trie, std::size_t spaces) {
+  for (std::int32_t id = 0; id < trie.size(); ++id) {
+    const std::string_view bytes = trie.bytes_of(id);
+    if (bytes.size() <= spaces || bytes.find_first_not_of(' ') != spaces || !is_valid_utf8(bytes) ||
+        trie.is_special(id))
+      continue;
+    return tokenizer.decode({&id, 1}, false).starts_with(' ');
+  }
+  return std::nullopt;
+}
+
+FirstSpace first_space_of(const Tokenizer& tokenizer, const TokenTrie& trie) {
+  if (keeps_a_space(tokenizer, trie, 1).value_or(true)) return FirstSpace::kStays;
+  return keeps_a_space(tokenizer, trie, 2).value_or(false) ? FirstSpace::kIsDropped
+                                                           : FirstSpace::kAllAreDropped;
+}
+
+}  // namespace
+
+TokenTrie::TokenTrie(const Tokenizer& tokenizer) : first_space_(FirstSpace::kStays) {
+  const std::int32_t count = tokenizer.vocab_size();
+  offsets_.reserve(static_cast<std::size_t>(count) + 1);
+  for (std::int32_t id = 0; id < count; ++id) add(tokenizer.token_bytes(id), tokenizer.is_special(id));
+  build();
+  first_space_ = first_space_of(tokenizer, *this);
+}
+
+TokenTrie::TokenTrie(std::vector<std::string> tokens, std::vector<bool> special, FirstSpace first_space)
+    : first_space_(first_space) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) add(tokens[i], special[i]);
+  build();
+}
+
+std::string_view TokenTrie::bytes_of_first(std::int32_t token) const {
+  const std::string_view bytes = bytes_of(token);
+  if (first_space_ == FirstSpace::kStays || !bytes.starts_with(' ')) return bytes;
+  const std::string_view rest = bytes.substr(1);
+  return first_space_ == FirstSpace::kAllAreDropped && rest.find(' ') != rest.npos ? std::string_view()
+                                                                                   : rest;
+}
+
+void TokenTrie::add(std::string_view bytes, bool is_special) {
+  if (bytes.size() <= kMaxTokenBytes) bytes_ += bytes;
+  offsets_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+  special_.push_back(is_special);
+}
+
+void TokenTrie::build() {
+  for (std::int32_t id = 0; id < size(); ++id)
+    if (!bytes_of(id).empty() && !special_[id]) order_.push_back(id);
+  std::sort(order_.begin(), order_.end(), [&](std::int32_t a, std::int32_t b) {
+    const int sign = bytes_of(a).compare(bytes_of(b));
+    return sign ? sign < 0 : a < b;
+  });
+  std::vector<std::uint32_t> path;  // nodes on the way to the last token
+  std::string_view last;
+  for (std::uint32_t i = 0; i < order_.size(); ++i) {
+    const std::string_view bytes = bytes_of(order_[i]);
+    const auto differs = std::mismatch(last.begin(), last.end(), bytes.begin(), bytes.end()).first;
+    const auto common = static_cast<std::size_t>(differs - last.begin());
+    for (; path.size() > common; path.pop_back())
+      nodes_[path.back()].end = static_cast<std::uint32_t>(nodes_.size());
+    for (; path.size() < bytes.size(); path.push_back(static_cast<std::uint32_t>(nodes_.size() - 1)))
+      nodes_.push_back(
+          {0, i, static_cast<std::uint16_t>(path.size()), static_cast<std::uint8_t>(bytes[path.size()])});
+    max_depth_ = std::max(max_depth_, bytes.size());
+    last = bytes;
+  }
+  for (const std::uint32_t node : path) nodes_[node].end = static_cast<std::uint32_t>(nodes_.size());
+  nodes_.push_back({0, static_cast<std::uint32_t>(order_.size()), 0, 0});
+}
+
+}  // namespace ark::text
