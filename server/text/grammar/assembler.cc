@@ -233,7 +233,8 @@ Pushdown assemble(const Rules& rules, RuleId root, std::string_view what, Budget
   Assembler assembler(rules, budget);
   Pushdown automaton = assembler.run(root);
   if (!trim(automaton, budget))
-    throw Error(Code::kInvalidArgument, std::string(what) + ": no text fits it; allow at least one");
+    throw Error(Code::kInvalidArgument, (rules.obstacle().empty() ? std::string(what) : rules.obstacle()) +
+                                            ": no text fits; allow at least one");
   if (const NodeId node = find_left_recursion(automaton, budget); node != kReturnNode) {
     const std::optional<RuleId> rule = assembler.rule_at(automaton.operands(node)[0]);
     const std::string name = rule ? escaped(rules.name(*rule), 80) : "";

@@ -54,6 +54,12 @@ class Rules {
     return rule;
   }
 
+  // Why some text cannot be, to be said if none can.
+  void note_obstacle(std::string why) {
+    if (obstacle_.empty()) obstacle_ = std::move(why);
+  }
+  const std::string& obstacle() const { return obstacle_; }
+
   std::size_t size() const { return rules_.size(); }
   const std::string& name(RuleId rule) const { return rules_[rule].name; }
   const ExpressionPtr& expression(RuleId rule) const { return rules_[rule].expression; }
@@ -64,6 +70,7 @@ class Rules {
     ExpressionPtr expression;
   };
   std::vector<Rule> rules_;
+  std::string obstacle_;
 };
 
 }  // namespace ark::text::grammar

@@ -3,7 +3,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "server/json.h"
 #include "server/text/grammar/assembler.h"
+#include "server/text/grammar/gbnf.h"
+#include "server/text/grammar/json_schema.h"
 #include "server/text/grammar/json_text.h"
 #include "server/text/grammar/regex_parser.h"
 #include "server/text/grammar/token_masks.h"
@@ -15,6 +18,9 @@ namespace {
 using grammar::ExpressionPtr;
 using grammar::RuleId;
 using grammar::Rules;
+using grammar::choice;
+using grammar::repeat;
+using grammar::sequence;
 
 constexpr Budget kCompileBudget{10'000'000, std::size_t{96} << 20, std::chrono::seconds(2)};
 
@@ -25,7 +31,7 @@ Grammar::Ptr compiled(std::string_view what, Write write) {
   try {
     Rules rules;
     const RuleId root = write(rules, budget);
-    return std::make_shared<const Grammar>(assemble(rules, root, what, budget));
+    return std::make_shared<const Grammar>(grammar::assemble(rules, root, what, budget));
   } catch (const BudgetExceeded& error) {
     throw Error(Code::kInvalidArgument, std::string(what) + ": compiling it " + error.what() +
                                             "; ask for fewer repetitions or a smaller form");
@@ -34,10 +40,18 @@ Grammar::Ptr compiled(std::string_view what, Write write) {
 
 }  // namespace
 
+Grammar::Ptr Grammar::of_json_schema(const Json& schema) {
+  return compiled("schema", [&](Rules& rules, Budget& budget) {
+    grammar::JsonText json(rules);
+    const ExpressionPtr value = grammar::SchemaCompiler(schema, "schema", rules, json, budget).value();
+    return rules.add(sequence({json.blank(), value}));
+  });
+}
+
 Grammar::Ptr Grammar::of_json_object() {
   return compiled("json_object", [](Rules& rules, Budget&) {
     grammar::JsonText json(rules);
-    return rules.add(grammar::sequence({json.blank(), json.any_object()}));
+    return rules.add(sequence({json.blank(), json.any_object()}));
   });
 }
 
@@ -54,6 +68,34 @@ Grammar::Ptr Grammar::of_choices(std::span<const std::string> choices) {
       throw Error(Code::kInvalidArgument, "choice[" + std::to_string(i) + "]: not valid UTF-8");
   return compiled("choice", [&](Rules& rules, Budget&) {
     return rules.add(grammar::one_of({choices.begin(), choices.end()}));
+  });
+}
+
+Grammar::Ptr Grammar::of_gbnf(std::string_view text) {
+  return compiled("grammar", [&](Rules& rules, Budget& budget) {
+    return grammar::parse_gbnf(text, "grammar", rules, budget);
+  });
+}
+
+Grammar::Ptr Grammar::of_calls(std::string_view begin, std::string_view end,
+                               std::span<const std::pair<std::string, Json>> functions, bool many) {
+  return compiled("functions", [&](Rules& rules, Budget& budget) {
+    grammar::JsonText json(rules);
+    std::vector<ExpressionPtr> calls;
+    for (const auto& [name, schema] : functions) {
+      const std::string what = "function \"" + escaped(name, 80) + "\"";
+      const ExpressionPtr arguments = grammar::SchemaCompiler(schema, what, rules, json, budget).value();
+      const ExpressionPtr called =
+          json.member(grammar::text("\"name\""), grammar::text(grammar::json_string(name)));
+      calls.push_back(
+          sequence({called, json.comma(), json.member(grammar::text("\"arguments\""), arguments)}));
+    }
+    const ExpressionPtr inside =
+        json.in_brackets('{', sequence({choice(std::move(calls)), json.blank()}), '}');
+    const ExpressionPtr call = sequence({grammar::text(std::string(begin)), json.blank(), inside,
+                                         json.blank(), grammar::text(std::string(end))});
+    const ExpressionPtr more = repeat(sequence({json.blank(), call}), 0, many ? grammar::kUnbounded : 0);
+    return rules.add(sequence({call, more}));
   });
 }
 

@@ -27,11 +27,18 @@ class Grammar {
  public:
   using Ptr = std::shared_ptr<const Grammar>;
 
-  // Any JSON object.
+  // One JSON value that the schema accepts, and any JSON object. Blanks and numbers are bounded.
+  static Ptr of_json_schema(const Json& schema);
   static Ptr of_json_object();
   // The whole text matches.
   static Ptr of_regex(std::string_view pattern);
   static Ptr of_choices(std::span<const std::string> choices);
+  // llama.cpp's GBNF, from its rule `root`.
+  static Ptr of_gbnf(std::string_view text);
+  // Calls of functions (name, JSON Schema of the arguments): each {"name": ..., "arguments": ...} between `begin` and
+  // `end`. One, or if `many` one or more.
+  static Ptr of_calls(std::string_view begin, std::string_view end,
+                      std::span<const std::pair<std::string, Json>> functions, bool many);
 
   explicit Grammar(grammar::Pushdown pushdown);
   ~Grammar();

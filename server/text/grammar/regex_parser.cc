@@ -356,8 +356,12 @@ ExpressionPtr ParsedRegex::whole() const {
 ExpressionPtr ParsedRegex::search() const {
   const ExpressionPtr any = repeat(character(~CodeSet()), 0, kUnbounded);
   std::vector<ExpressionPtr> parts;
-  for (const Alternative& one : alternatives)
-    parts.push_back(sequence({one.begins ? nothing() : any, one.expression, one.ends ? nothing() : any}));
+  for (const Alternative& one : alternatives) {
+    std::vector<ExpressionPtr> around{one.expression};
+    if (!one.begins) around.insert(around.begin(), any);
+    if (!one.ends) around.push_back(any);
+    parts.push_back(sequence(std::move(around)));
+  }
   return choice(std::move(parts));
 }
 
