@@ -35,7 +35,7 @@ void split(CodeRange range, std::vector<ByteSequence>& out) {
       split({range.first, end}, out);
       return split({end + 1, range.last}, out);
     }
-  for (int bits = 6; bits < 18 && range.last > 0x7F; bits += 6) {
+  for (int bits = 6; bits <= 18 && range.last > 0x7F; bits += 6) {
     const char32_t low = (char32_t{1} << bits) - 1;
     if ((range.first & ~low) == (range.last & ~low)) break;
     if (range.first & low) {

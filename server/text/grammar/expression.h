@@ -2,6 +2,7 @@
 // They are shared, so that the same part may stand in many places.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -19,6 +20,7 @@ using RuleId = std::uint32_t;
 inline constexpr std::uint32_t kUnbounded = std::numeric_limits<std::uint32_t>::max();
 // Of expressions in each other, and of what they are parsed from: assembling recurses.
 inline constexpr int kMaxDepth = 256;
+inline constexpr std::size_t kMaxCountDigits = 6;  // of a number of repetitions
 
 struct Expression {
   enum class Kind { kCharacter, kTexts, kSequence, kChoice, kRepeat, kRule };

@@ -12,8 +12,6 @@
 namespace ark::text::grammar {
 namespace {
 
-constexpr std::size_t kMaxCountDigits = 6;
-
 bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }

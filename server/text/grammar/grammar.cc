@@ -15,14 +15,14 @@
 namespace ark::text {
 namespace {
 
+using grammar::choice;
 using grammar::ExpressionPtr;
+using grammar::repeat;
 using grammar::RuleId;
 using grammar::Rules;
-using grammar::choice;
-using grammar::repeat;
 using grammar::sequence;
 
-constexpr Budget kCompileBudget{10'000'000, std::size_t{96} << 20, std::chrono::seconds(2)};
+constexpr Budget kCompileBudget{10'000'000, std::size_t{48} << 20, std::chrono::seconds(2)};
 
 // `write` adds rules and returns the one for the whole text.
 template <typename Write>

@@ -52,15 +52,6 @@ ExpressionPtr of_length(const ExpressionPtr& e, const Constraints::Counts& asked
   return counts.min > counts.max ? choice({}) : repeat(repeated->parts[0], counts.min, counts.max);
 }
 
-unsigned type_bit(const Json& value) {
-  if (value.is_null()) return kNull;
-  if (value.is_boolean()) return kBoolean;
-  if (value.is_string()) return kString;
-  if (value.is_array()) return kArray;
-  if (value.is_object()) return kObject;
-  return Decimal::of(value).fraction.empty() ? kInteger : kFraction;
-}
-
 }  // namespace
 
 SchemaCompiler::SchemaCompiler(const Json& document, const std::string& what, Rules& rules, JsonText& json,
@@ -82,7 +73,7 @@ ExpressionPtr SchemaCompiler::rule_for(const AllOf& schemas) {
   if (schemas.empty()) return json_.any_value();
   std::vector<const Json*> key;
   for (const SchemaPlace& place : schemas) key.push_back(place.schema);
-  budget_.charge_bytes(key.size() * sizeof key[0] + sizeof(Task));
+  budget_.charge_bytes(key.size() * sizeof key[0] + sizeof(Task) + schemas[0].pointer.size());
   std::sort(key.begin(), key.end());
   key.erase(std::unique(key.begin(), key.end()), key.end());
   const auto [found, is_new] = known_.try_emplace(std::move(key), 0);
@@ -130,7 +121,7 @@ ExpressionPtr SchemaCompiler::write_values(const Constraints& constraints) {
   std::vector<ExpressionPtr> ways;
   std::vector<std::string> strings;
   for (const Json* value : *constraints.values) {
-    if (!(type_bit(*value) & constraints.types)) continue;
+    if (!(type_of(*value) & constraints.types)) continue;
     budget_.charge_bytes(sizeof(Expression));
     if (value->is_structured())
       ways.push_back(json_.value(*value));

@@ -13,7 +13,7 @@ namespace ark::text::grammar {
 namespace {
 
 // Of numbers without bounds, and of 64-bit ones.
-constexpr std::size_t kUsualDigits = 16, kMaxDigits = 19, kDigitsOfMultiples = 10;
+constexpr std::size_t kUsualDigits = 16, kMaxDigits = 20, kDigitsOfMultiples = 10;
 constexpr std::size_t kExactDigits = 15;            // all decimals of so many are different doubles
 constexpr std::size_t kDigitsOfExactIntegers = 15;  // of 2^53, less one
 
@@ -177,6 +177,20 @@ Digits digits_for(const NumberBounds& bounds, bool integers_only, std::uint32_t 
   return {integer, kExactDigits - integer};
 }
 
+// Without bounds beyond all numbers that are written.
+NumberBounds near(const NumberBounds& asked, const std::string& place) {
+  const auto is_far = [](const NumberBound& bound) { return bound.value.integer.size() > kMaxDigits; };
+  NumberBounds out;
+  if (asked.lower && !(is_far(*asked.lower) && asked.lower->value.is_negative))
+    out.lower.emplace(*asked.lower);
+  if (asked.upper && (!is_far(*asked.upper) || asked.upper->value.is_negative))
+    out.upper.emplace(*asked.upper);
+  if ((out.lower && is_far(*out.lower)) || (out.upper && is_far(*out.upper)))
+    throw Error(Code::kInvalidArgument,
+                place + ": a bound of more than " + std::to_string(kMaxDigits) + " digits is not supported");
+  return out;
+}
+
 }  // namespace
 
 Decimal Decimal::of(const Json& number) {
@@ -218,15 +232,7 @@ void NumberBounds::narrow_upper(const NumberBound& bound) {
 
 ExpressionPtr numbers_between(const NumberBounds& asked, bool integers_only, std::uint32_t multiple_of,
                               const std::string& place, Rules& rules, Budget& budget) {
-  NumberBounds bounds = asked;
-  const auto is_far = [](const std::optional<NumberBound>& bound, bool is_negative) {
-    return bound && bound->value.integer.size() > kMaxDigits && bound->value.is_negative == is_negative;
-  };
-  if (is_far(bounds.lower, true)) bounds.lower.reset();  // no number that is written goes so far
-  if (is_far(bounds.upper, false)) bounds.upper.reset();
-  if (is_far(bounds.lower, false) || is_far(bounds.upper, true))
-    throw Error(Code::kInvalidArgument,
-                place + ": a bound of more than " + std::to_string(kMaxDigits) + " digits is not supported");
+  const NumberBounds bounds = near(asked, place);
   if (bounds.lower && bounds.upper && compare(bounds.lower->value, bounds.upper->value) > 0)
     return choice({});
   const Digits digits = digits_for(bounds, integers_only, multiple_of, place);

@@ -10,7 +10,6 @@
 namespace ark::text::grammar {
 namespace {
 
-constexpr std::size_t kMaxDigits = 6;     // of a number of repetitions
 constexpr std::size_t kMaxInBraces = 64;  // bytes that are looked at
 
 bool is_digit(char32_t c) { return c >= '0' && c <= '9'; }
@@ -183,8 +182,8 @@ class RegexParser {
     std::uint32_t value = 0;
     while (is_digit(peek())) {
       value = value * 10 + (next() - '0');
-      if (at_ - index > kMaxDigits)
-        fail(index, "a number of repetitions has more than " + std::to_string(kMaxDigits) + " digits");
+      if (at_ - index > kMaxCountDigits)
+        fail(index, "a number of repetitions has more than " + std::to_string(kMaxCountDigits) + " digits");
     }
     return value;
   }

@@ -31,15 +31,6 @@ constexpr std::array<std::string_view, 15> kRefused = {"not",
                                                        "$dynamicRef",
                                                        "$recursiveRef"};
 
-unsigned type_of(const Json& value) {
-  if (value.is_null()) return kNull;
-  if (value.is_boolean()) return kBoolean;
-  if (value.is_string()) return kString;
-  if (value.is_array()) return kArray;
-  if (value.is_object()) return kObject;
-  return value.is_number_integer() || Decimal::of(value).fraction.empty() ? kInteger : kFraction;
-}
-
 // A member's name in a JSON pointer.
 std::string step(std::string_view name) {
   std::string out = "/";
@@ -73,6 +64,15 @@ AllOf item_at(const Constraints& constraints, std::size_t index) {
 }
 
 }  // namespace
+
+unsigned type_of(const Json& value) {
+  if (value.is_null()) return kNull;
+  if (value.is_boolean()) return kBoolean;
+  if (value.is_string()) return kString;
+  if (value.is_array()) return kArray;
+  if (value.is_object()) return kObject;
+  return value.is_number_integer() || Decimal::of(value).fraction.empty() ? kInteger : kFraction;
+}
 
 void Constraints::Counts::narrow(const Counts& other) {
   min = std::max(min, other.min);

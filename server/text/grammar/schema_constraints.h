@@ -35,6 +35,8 @@ enum JsonType : unsigned {
   kAllTypes = 127,
 };
 
+unsigned type_of(const Json& value);
+
 struct Constraints {
   struct Property {
     std::string name;

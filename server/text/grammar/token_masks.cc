@@ -100,6 +100,8 @@ TokenMasks::Mask TokenMasks::make_mask(const Position& position) {
     if (space < nodes.size() && nodes[space].byte == ' ') space_end = nodes[space].end;
     walk(0, space, position.state, budget);
     if (space_end > space) walk(space + 1, space_end, position.state, budget);
+    std::erase_if(
+        found_, [&](std::int32_t token) { return position.is_first && trie_.bytes_of_first(token).empty(); });
     walk(space_end, nodes.size(), position.state, budget);
     return 0;
   });

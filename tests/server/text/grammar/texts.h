@@ -2,8 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/error.h"
 #include "server/text/grammar/grammar_state.h"
 
 namespace ark::test {
@@ -12,22 +15,28 @@ inline std::shared_ptr<const text::TokenTrie> byte_trie() {
   static const auto trie = [] {
     std::vector<std::string> tokens;
     for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
-    return std::make_shared<const text::TokenTrie>(std::move(tokens), std::vector<bool>(256),
+    return std::make_shared<const text::TokenTrie>(tokens, std::vector<bool>(256),
                                                    text::TokenTrie::FirstSpace::kStays);
   }();
   return trie;
 }
 
-// Bytes of the text with which some text of the grammar begins.
-inline std::size_t goes_to(text::GrammarState& state, std::string_view text) {
-  std::size_t at = 0;
-  while (at < text.size() && state.accept(static_cast<unsigned char>(text[at]))) ++at;
-  return at;
-}
-
 inline bool holds(const text::Grammar::Ptr& grammar, std::string_view text) {
   text::GrammarState state(grammar, byte_trie());
-  return goes_to(state, text) == text.size() && state.may_end();
+  for (const char byte : text)
+    if (!state.accept(static_cast<unsigned char>(byte))) return false;
+  return state.may_end();
+}
+
+// The message of the error that compiling ends with; empty where there is none.
+template <typename Function>
+std::string error_of(Function compile) {
+  try {
+    compile();
+    return "";
+  } catch (const Error& error) {
+    return error.code() == Code::kInvalidArgument ? error.what() : std::string("wrong code: ") + error.what();
+  }
 }
 
 }  // namespace ark::test
