@@ -51,6 +51,7 @@ class Budget {
     work_left_ -= work;
     if (work_left_ <= next_look_) look();
   }
+  std::size_t work_left() const { return work_left_; }
   // For looking at a text once.
   void charge_reading(std::size_t bytes) { charge(1 + bytes / kBytesPerUnit); }
   // For making text and lists. What is freed again is not given back.

@@ -1,5 +1,5 @@
-// libFuzzer: the first byte chooses what the rest is: a JSON Schema, a regular expression or GBNF. It is refused by name,
-// or a random text is written by the masks: what is allowed is accepted, and nothing else.
+// libFuzzer: the first byte chooses what the rest is: a JSON Schema, a regular expression or GBNF. It is refused by
+// name, or a random text is written by the masks: what is allowed is accepted, and nothing else.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

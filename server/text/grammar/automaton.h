@@ -1,5 +1,5 @@
-// A pushdown automaton read byte by byte: what it can be in after a text is a state, states and the ways between them are
-// found when they are first asked for and kept.
+// A pushdown automaton read byte by byte: what it can be in after a text is a state; states and the ways between them
+// are found when they are first asked for, and kept.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,5 @@
 #include "server/text/grammar/grammar.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "server/json.h"
 #include "server/text/grammar/assembler.h"
@@ -22,7 +20,7 @@ using grammar::RuleId;
 using grammar::Rules;
 using grammar::sequence;
 
-constexpr Budget kCompileBudget{10'000'000, std::size_t{48} << 20, std::chrono::seconds(2)};
+constexpr Budget kCompileBudget{3'000'000, std::size_t{48} << 20, std::chrono::seconds(2)};
 
 // `write` adds rules and returns the one for the whole text.
 template <typename Write>

@@ -18,8 +18,8 @@ class GrammarState {
   GrammarState(Grammar::Ptr grammar, std::shared_ptr<const TokenTrie> trie,
                std::vector<std::int32_t> visible_specials = {});
 
-  // Bit t % 32 of word t / 32: token t may come next. The mask may have room for more tokens than there are, or for fewer.
-  // False where none may come. Throws kInvalidArgument where the grammar is too ambiguous, as accept() does.
+  // Bit t % 32 of word t / 32: token t may come next. The mask may have room for more tokens than there are, or for
+  // fewer. False where none may come. Throws kInvalidArgument where the grammar is too ambiguous, as accept() does.
   bool allowed(std::span<std::uint32_t> mask);
   // False where the token does not continue the text; nothing has changed then.
   bool accept(std::int32_t token);
@@ -36,6 +36,7 @@ class GrammarState {
   std::vector<std::int32_t> visible_specials_;
   std::shared_ptr<grammar::TokenMasks> masks_;
   grammar::TokenMasks::Position position_;
+  std::size_t work_left_;  // that nobody has done before; each token brings some
 };
 
 }  // namespace ark::text

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <map>
-#include <tuple>
 
 #include "base/error.h"
 #include "server/json.h"

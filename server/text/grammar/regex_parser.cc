@@ -1,6 +1,5 @@
 #include "server/text/grammar/regex_parser.h"
 
-#include <optional>
 #include <string>
 
 #include "base/error.h"

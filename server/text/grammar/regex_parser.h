@@ -26,8 +26,8 @@ struct ParsedRegex {
   ExpressionPtr search() const;
 };
 
-// \d, \w and \s are ASCII's. What is not one of them, as \W and [^\w], is neither ASCII's nor Unicode's: validators read
-// them both ways. Throws kInvalidArgument with `what` and the index of the byte.
+// \d, \w and \s are ASCII's. What is not one of them, as \W and [^\w], is neither ASCII's nor Unicode's: validators
+// read them both ways. Throws kInvalidArgument with `what` and the index of the byte.
 ParsedRegex parse_regex(std::string_view pattern, std::string_view what, RegexDialect dialect,
                         Budget& budget);
 

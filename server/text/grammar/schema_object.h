@@ -1,7 +1,6 @@
 // The members of JSON objects, in the order in which a schema names them.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 

@@ -7,15 +7,20 @@
 namespace ark::text::grammar {
 namespace {
 
-constexpr Budget kStepBudget{8'000'000, std::size_t{64} << 20, std::chrono::seconds(2)};
+constexpr std::size_t kStepBytes = std::size_t{64} << 20;
+constexpr std::chrono::seconds kStepTime{2};
 constexpr std::size_t kMaxStateBytes = std::size_t{16} << 20, kMaxMaskBytes = std::size_t{16} << 20;
 constexpr std::size_t kNodesPerUnit = 32;  // of a trie that is walked
 
 template <typename Function>
-auto within_step(Function step) {
-  Budget budget = kStepBudget;
+auto within(std::size_t& work_left, Function step) {
+  struct Taken {  // also by what fails
+    std::size_t& left;
+    Budget budget;
+    ~Taken() { left = budget.work_left(); }
+  } taken{work_left, Budget(work_left, kStepBytes, kStepTime)};
   try {
-    return step(budget);
+    return step(taken.budget);
   } catch (const BudgetExceeded& error) {
     throw Error(Code::kInvalidArgument,
                 std::string("the form that the text must have is too ambiguous: a token ") + error.what() +
@@ -28,25 +33,25 @@ auto within_step(Function step) {
 TokenMasks::TokenMasks(std::shared_ptr<const Pushdown> pushdown, const TokenTrie& trie)
     : trie_(trie), automaton_(std::move(pushdown)), path_(trie.max_depth() + 1) {}
 
-TokenMasks::Position TokenMasks::start() {
+TokenMasks::Position TokenMasks::start(std::size_t& work_left) {
   const std::lock_guard lock(mutex_);
-  return within_step([&](Budget& budget) { return position_of(automaton_.start(budget), true); });
+  return within(work_left, [&](Budget& budget) { return position_of(automaton_.start(budget), true); });
 }
 
-TokenMasks::Position TokenMasks::after(const Position& position, std::int32_t token) {
+TokenMasks::Position TokenMasks::after(const Position& position, std::int32_t token, std::size_t& work_left) {
   const std::string_view bytes = position.is_first ? trie_.bytes_of_first(token) : trie_.bytes_of(token);
   if (bytes.empty()) return {};
   const std::lock_guard lock(mutex_);
-  return within_step([&](Budget& budget) {
+  return within(work_left, [&](Budget& budget) {
     Automaton::State state = position.state;
     for (const char byte : bytes) state = automaton_.next(state, static_cast<std::uint8_t>(byte), budget);
     return position_of(state, false);
   });
 }
 
-void TokenMasks::fill(const Position& position, std::span<std::uint32_t> mask) {
+void TokenMasks::fill(const Position& position, std::span<std::uint32_t> mask, std::size_t& work_left) {
   const std::lock_guard lock(mutex_);
-  const Mask& known = mask_of(position);
+  const Mask& known = mask_of(position, work_left);
   const std::size_t words = known.is_list ? 0 : std::min(mask.size(), known.words.size());
   std::copy_n(known.words.begin(), words, mask.begin());
   std::fill(mask.begin() + static_cast<std::ptrdiff_t>(words), mask.end(), 0);
@@ -55,9 +60,9 @@ void TokenMasks::fill(const Position& position, std::span<std::uint32_t> mask) {
     if (token / 32 < mask.size()) mask[token / 32] |= std::uint32_t{1} << token % 32;
 }
 
-TokenMasks::Position TokenMasks::adopt(TokenMasks& other, const Position& position) {
+TokenMasks::Position TokenMasks::adopt(TokenMasks& other, const Position& position, std::size_t& work_left) {
   const std::scoped_lock lock(mutex_, other.mutex_);
-  return within_step([&](Budget& budget) {
+  return within(work_left, [&](Budget& budget) {
     return position_of(automaton_.adopt(other.automaton_, position.state, budget), position.is_first);
   });
 }
@@ -76,10 +81,10 @@ TokenMasks::Position TokenMasks::position_of(Automaton::State state, bool is_fir
   return {state, is_first, automaton_.may_end(state), automaton_.must_end(state)};
 }
 
-const TokenMasks::Mask& TokenMasks::mask_of(const Position& position) {
+const TokenMasks::Mask& TokenMasks::mask_of(const Position& position, std::size_t& work_left) {
   const std::uint64_t key = std::uint64_t{position.state} << 1 | position.is_first;
   if (const auto found = masks_.find(key); found != masks_.end()) return found->second;
-  Mask mask = make_mask(position);
+  Mask mask = make_mask(position, work_left);
   if (mask_bytes_ > kMaxMaskBytes) {
     masks_.clear();
     mask_bytes_ = 0;
@@ -88,10 +93,10 @@ const TokenMasks::Mask& TokenMasks::mask_of(const Position& position) {
   return masks_.emplace(key, std::move(mask)).first->second;
 }
 
-TokenMasks::Mask TokenMasks::make_mask(const Position& position) {
+TokenMasks::Mask TokenMasks::make_mask(const Position& position, std::size_t& work_left) {
   found_.clear();
   const auto nodes = trie_.nodes();
-  within_step([&](Budget& budget) {
+  within(work_left, [&](Budget& budget) {
     budget.charge(nodes.size() / kNodesPerUnit);
     std::size_t space = nodes.size(),
                 space_end = nodes.size();  // tokens that show less where they are the first

@@ -26,14 +26,15 @@ class TokenMasks {
   // Who uses it holds the trie.
   TokenMasks(std::shared_ptr<const Pushdown> pushdown, const TokenTrie& trie);
 
-  // All throw kInvalidArgument where the grammar is too ambiguous.
-  Position start();
+  // What has not been found before is work, which is taken from `work_left`. All throw kInvalidArgument where there is
+  // not enough: the grammar is too ambiguous.
+  Position start(std::size_t& work_left);
   // Dead where the token does not continue the text. That it is special is the caller's to judge.
-  Position after(const Position& position, std::int32_t token);
+  Position after(const Position& position, std::int32_t token, std::size_t& work_left);
   // Sets the bits of all tokens that may come and are not special, clears the others.
-  void fill(const Position& position, std::span<std::uint32_t> mask);
+  void fill(const Position& position, std::span<std::uint32_t> mask, std::size_t& work_left);
   // The same position in here.
-  Position adopt(TokenMasks& other, const Position& position);
+  Position adopt(TokenMasks& other, const Position& position, std::size_t& work_left);
 
   // It is time for another: what it has found takes too much memory.
   bool is_full();
@@ -47,8 +48,8 @@ class TokenMasks {
   };
 
   Position position_of(Automaton::State state, bool is_first);
-  const Mask& mask_of(const Position& position);
-  Mask make_mask(const Position& position);
+  const Mask& mask_of(const Position& position, std::size_t& work_left);
+  Mask make_mask(const Position& position, std::size_t& work_left);
   void walk(std::size_t begin, std::size_t end, Automaton::State state, Budget& budget);
 
   const TokenTrie& trie_;
