@@ -56,7 +56,7 @@ std::string Decoder::token_bytes(std::string_view token) const {
   if (byte_level_) return chars_to_bytes(token).value_or(std::string(token));
   if (const int byte = byte_fallback_ ? fallback_byte(token) : -1; byte >= 0)
     return {static_cast<char>(byte)};
-  if (steps_.empty()) return std::string(token);
+  if (steps_.empty() && !joins_with_spaces_) return std::string(token);
   // Behind another token: so that a stage that treats the first one differently shows the rule.
   Stream stream(*this);
   const std::string before = stream.push("x");

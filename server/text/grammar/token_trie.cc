@@ -1,7 +1,7 @@
 #include "server/text/grammar/token_trie.h"
 
 #include <algorithm>
-#include <optional>
+#include <string>
 
 #include "server/text/tokenizer.h"
 #include "server/text/unicode.h"
@@ -14,22 +14,21 @@ constexpr std::size_t kMaxTokenBytes = 1024;
 
 using FirstSpace = TokenTrie::FirstSpace;
 
-// Asks with a token that begins with as many spaces, if there is one.
-std::optional<bool> keeps_a_space(const Tokenizer& tokenizer, const TokenTrie& trie, std::size_t spaces) {
+// Asks with a token that begins with a space, and with one that has another behind it, if there is one.
+FirstSpace first_space_of(const Tokenizer& tokenizer, const TokenTrie& trie) {
+  bool is_dropped = false;
   for (std::int32_t id = 0; id < trie.size(); ++id) {
     const std::string_view bytes = trie.bytes_of(id);
-    if (bytes.size() <= spaces || bytes.find_first_not_of(' ') != spaces || !is_valid_utf8(bytes) ||
+    const bool has_another = bytes.find(' ', 1) != bytes.npos;
+    if (bytes.size() < 2 || bytes[0] != ' ' || (is_dropped && !has_another) || !is_valid_utf8(bytes) ||
         trie.is_special(id))
       continue;
-    return tokenizer.decode({&id, 1}, false).starts_with(' ');
+    const std::string shown = tokenizer.decode({&id, 1}, false);
+    if (shown == bytes) return FirstSpace::kStays;
+    is_dropped = true;
+    if (has_another) return shown == bytes.substr(1) ? FirstSpace::kIsDropped : FirstSpace::kAllAreDropped;
   }
-  return std::nullopt;
-}
-
-FirstSpace first_space_of(const Tokenizer& tokenizer, const TokenTrie& trie) {
-  if (keeps_a_space(tokenizer, trie, 1).value_or(true)) return FirstSpace::kStays;
-  return keeps_a_space(tokenizer, trie, 2).value_or(false) ? FirstSpace::kIsDropped
-                                                           : FirstSpace::kAllAreDropped;
+  return is_dropped ? FirstSpace::kIsDropped : FirstSpace::kStays;
 }
 
 }  // namespace
