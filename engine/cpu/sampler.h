@@ -21,8 +21,8 @@ int64_t sampler_scratch(int64_t vocabulary);
 
 // `logits` are f32 [vocabulary]. `history`: the sequence's tokens up to and with the row's own (read only if
 // row.sampling.needs_history(); the first row.prompt_length are prompt). `position`: index in the sequence of
-// the token to be sampled, i.e. the number of tokens before it. `bias`, `mask`: the row's own logit_bias entries and words.
-// `scratch`: as sampler_scratch says. has_logits stays 0: copying raw logits is the caller's business.
+// the token to be sampled, i.e. the number of tokens before it. `bias`, `mask`: the row's own logit_bias entries and
+// words. `scratch`: as sampler_scratch says. has_logits stays 0: copying raw logits is the caller's business.
 RowRecord sample_row(std::span<const float> logits, const StepRow& row, std::span<const int32_t> history,
                      int64_t position, std::span<const BiasEntry> bias, std::span<const uint32_t> mask,
                      std::span<float> scratch);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/schedule/constrain.h"
 #include "server/schedule/order.h"
 #include "server/schedule/preempt.h"
 #include "server/schedule/prefix.h"
@@ -85,6 +86,8 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
     row.bias_first = static_cast<int32_t>(step.bias.size());
     row.bias_count = static_cast<int32_t>(s.request.bias.size());
     step.bias.insert(step.bias.end(), s.request.bias.begin(), s.request.bias.end());
+    add_mask(s, step, row);
+    flight.is_alone |= drafts > 0 || is_constrained(s);
     s.drafted_at = s.asked;
     s.drafts_right = 0;
     for (int32_t i = 0; i <= drafts; ++i) {
@@ -122,8 +125,7 @@ void pages_first(std::vector<std::shared_ptr<Sequence>>& prompts) {
 // Of the sequences that may run.
 void fill_step(SchedulerState& state, const auto& may_run, bool may_draft, StepDescriptor& step,
                Flight& flight) {
-  // A step with drafts is alone: where its sequences go on is not known before it is done.
-  if (!state.flights.empty() && state.flights.back().load.drafts > 0) return;
+  if (!state.flights.empty() && state.flights.back().is_alone) return;
   std::vector<std::shared_ptr<Sequence>> decoding, prompts;
   const auto add = [&](const std::shared_ptr<Sequence>& s, int32_t most) {
     const int32_t left = most - static_cast<int32_t>(step.tokens.size());

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "server/schedule/admit.h"
+#include "server/schedule/constrain.h"
 #include "server/schedule/recover.h"
 
 namespace ark::schedule {
@@ -43,6 +44,7 @@ Scheduler::~Scheduler() { shutdown(); }
 std::shared_ptr<Ticket> Scheduler::submit(GenerateRequest request) {
   check(request, state_.limits);
   const std::shared_ptr<Sequence> sequence = make_sequence(std::move(request), sink_, Ticket::Clock::now());
+  begin_constraint(*sequence, state_.limits.vocabulary);
   {
     std::lock_guard lock(mutex_);
     if (!failure_.empty()) throw Error(Code::kUnavailable, failure_);

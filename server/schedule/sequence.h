@@ -26,7 +26,10 @@ struct Sequence {
   int32_t in_flight = 0;   // posted steps that are not done and hold this sequence
   uint64_t last_step = 0;  // last step that touches its pages
 
-  std::vector<int32_t> scope;  // whose pages it shares (prefix.h)
+  std::vector<int32_t> scope;              // whose pages it shares (prefix.h)
+  std::unique_ptr<Constraint> constraint;  // null: the text may be any
+  std::vector<uint32_t> mask;              // then: what may follow `tokens` (constrain.h)
+
   int32_t slot = -1;
   std::vector<int32_t> pages;
   int32_t pages_known = 0;     // entries of `pages` that the device's table holds

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "server/schedule/constrain.h"
+
 namespace ark::schedule {
 namespace {
 
@@ -20,11 +22,12 @@ struct Candidate {
 };
 
 int32_t most_drafts(const SchedulerState& state, const Sequence& s) {
+  if (is_constrained(s)) return 0;
   return std::min({state.options.max_drafts, s.request.max_drafts, s.target() - s.asked - 1});
 }
 
 void add_candidates(const SchedulerState& state, Sequence& s, std::vector<Candidate>& into) {
-  if (s.request.max_drafts == 0) return;
+  if (s.request.max_drafts == 0 || is_constrained(s)) return;
   if (!s.lookup) s.lookup = std::make_unique<Lookup>(s.request.expected);
   s.lookup->follow(s.tokens, s.prompt_size());
   const int32_t unknown = s.asked - static_cast<int32_t>(s.tokens.size());

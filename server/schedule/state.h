@@ -61,6 +61,7 @@ struct Flight {
   std::vector<std::shared_ptr<Sequence>> members;
   std::vector<StepPart> parts;  // of each member
   Pace::Load load;
+  bool is_alone = false;  // what its sequences go on with is not known before it is done
 };
 
 struct SchedulerState {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/run/step.h"
+#include "server/schedule/constraint.h"
 #include "server/schedule/record.h"
 
 namespace ark::schedule {
@@ -25,6 +26,7 @@ struct GenerateRequest {
   int32_t min_tokens = 0;       // end tokens before this many do not end it
   SamplingParams sampling;
   std::vector<std::pair<int32_t, float>> bias;  // logit_bias
+  StartConstraint constrain;                    // none: the text may be any
   std::vector<int32_t> end_ids;  // tokens that end the sequence (eos, stop_token_ids); none with ignore_eos
   int32_t top_logprobs = -1;     // -1: no log-probabilities; n >= 0: the token's own and the n best
   bool prompt_logprobs = false;  // events for the prompt's tokens too (from the second on)

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "server/schedule/admit.h"
 #include "server/schedule/batch.h"
+#include "server/schedule/constrain.h"
 #include "server/schedule/neighbour.h"
 #include "server/schedule/order.h"
 #include "server/schedule/preempt.h"
@@ -156,7 +157,14 @@ void Turns::take_row(Sequence& s, int32_t index, RowResult& row, Clock::time_poi
   s.ticket->push({row.token, false, row.logprob, std::move(row.top)});
   const bool ends =
       std::find(s.request.end_ids.begin(), s.request.end_ids.end(), row.token) != s.request.end_ids.end();
-  if (ends && s.generated() >= s.request.min_tokens)
+  const bool is_end = ends && s.generated() >= s.request.min_tokens;
+  bool is_whole = false;
+  try {
+    is_whole = is_constrained(s) && !is_end && follow_constraint(s);
+  } catch (const Error& error) {
+    return finish(s, Finish::kFailed, now, error);
+  }
+  if (is_end || is_whole)
     finish(s, Finish::kStop, now);
   else if (static_cast<int32_t>(s.tokens.size()) >= s.target())
     finish(s, Finish::kLength, now);

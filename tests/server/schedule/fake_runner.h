@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -25,10 +26,14 @@ class FakeRunner : public StepRunner {
         last_(static_cast<std::size_t>(limits.max_slots), -1) {}
 
   // The token after `history`, by definition.
-  static int32_t next(const std::vector<int32_t>& history, int32_t vocabulary) {
+  static int32_t next(const std::vector<int32_t>& history, int32_t vocabulary,
+                      const std::function<bool(int32_t)>& may_come = {}) {
     uint64_t h = 1469598103934665603ull;
     for (int32_t t : history) h = (h ^ static_cast<uint64_t>(t + 1)) * 1099511628211ull;
-    return static_cast<int32_t>((h >> 20) % static_cast<uint64_t>(vocabulary));
+    const auto token = static_cast<int32_t>((h >> 20) % static_cast<uint64_t>(vocabulary));
+    for (int32_t i = 0; i < vocabulary; ++i)  // that one, or the next that may come
+      if (!may_come || may_come((token + i) % vocabulary)) return (token + i) % vocabulary;
+    return -1;
   }
 
   const RunnerLimits& limits() const override { return limits_; }
@@ -124,7 +129,11 @@ class FakeRunner : public StepRunner {
       std::vector<int32_t> history;
       for (int32_t i = 0; i <= s->kv_length + row.token - s->first; ++i) history.push_back(cell(row.slot, i));
       RowResult r;
-      r.token = next(history, limits_.vocabulary);
+      const auto may_come = [&](int32_t token) {
+        const auto word = static_cast<std::size_t>(row.mask_first + token / 32);
+        return row.mask_words == 0 || (step.masks.at(word) >> token % 32 & 1) != 0;
+      };
+      r.token = next(history, limits_.vocabulary, may_come);
       if (history.back() == poison_) r.token = -1;
       r.logprob = row.target >= 0 ? static_cast<float>(row.target) : static_cast<float>(r.token);
       if ((row.flags & (kWantToken | kTentative)) == kWantToken) {
