@@ -6,8 +6,10 @@
 #include "server/api/endpoints.h"
 #include "server/api/job.h"
 #include "server/api/logprobs.h"
+#include "server/api/output_form.h"
 #include "server/api/schema.h"
 #include "server/api/tool_calls.h"
+#include "server/api/tools.h"
 #include "server/text/model_text.h"
 
 namespace ark::api {
@@ -19,9 +21,6 @@ constexpr IntegerField kMaxCompletion{"max_completion_tokens", 0, INT32_MAX,
                                       "Tokens to generate at most; wins over max_tokens.", true};
 constexpr FlagField kWantLogprobs{"logprobs", false, "Log-probabilities of the tokens."};
 constexpr IntegerField kTopLogprobs{"top_logprobs", 0, kMaxTop, "Alternatives per token; needs logprobs."};
-const OtherField kFormat{"response_format", [](const Limits&) {
-                           return maybe(object({{"type", one_of({"text"})}}, {"type"}));
-                         }};
 constexpr FlagField kParallel{"parallel_tool_calls", true,
                               "false: the first call of a tool ends the answer."};
 const OtherField kModalities{"modalities", [](const Limits&) { return maybe(list(one_of({"text"}))); }};
@@ -46,6 +45,7 @@ class ChatJob : public Job {
   void read_logprobs(const Fields& fields);
   void read_length(const Fields& fields);
   void expect_calls(const Fields& fields);
+  void check_template_asks(const Fields& fields) const;
   Json choice_of(std::size_t index, const char* what, Json content, const Piece& piece);
 
   std::vector<int32_t> prompt_;
@@ -94,9 +94,28 @@ void ChatJob::read_logprobs(const Fields& fields) {
 // A call that comes as text would be lost on a client that waits for one.
 void ChatJob::expect_calls(const Fields& fields) {
   const bool many = fields.get(kParallel);
-  const Json *tools = fields.find("tools"), *choice = fields.find("tool_choice");
-  if (!tools || tools->empty() || (choice && *choice == "none")) return;
+  const Tools tools = read_tools(fields);
+  if (tools.may_call.empty()) return;
+  if (parameters.request.constrain)
+    fields.fail(
+        "tools",
+        "cannot be called where the text has a form; leave one of both out, or send tool_choice \"none\"");
+  reads_calls_ = true;
+  if (tools.must_call) {
+    const bool several = many && !tools.names;
+    parameters.request.constrain =
+        form_of_calls(tools.may_call, ToolCalls::kBegin, ToolCalls::kEnd, several, model);
+  } else {
+    check_template_asks(fields);
+  }
+  if (!many) parameters.text.stop.emplace_back(ToolCalls::kEnd);
   const text::Tokenizer& tokenizer = tokenizer_for(model, "messages");
+  const auto mark = tokenizer.id(ToolCalls::kBegin);
+  if (mark && tokenizer.is_special(*mark)) parameters.text.skip_special = false;
+}
+
+// Otherwise no call would be found in what the model writes of itself.
+void ChatJob::check_template_asks(const Fields& fields) const {
   const text::ModelText& text = *model.served.text;
   const auto& asking = text.tool_template ? text.tool_template : text.chat_template;
   if (!asking || !ToolCalls::are_asked_for(asking->source()))
@@ -104,12 +123,7 @@ void ChatJob::expect_calls(const Fields& fields) {
         "tools",
         "are not supported: the model's chat template does not ask for calls as <tool_call>{\"name\": ..., "
         "\"arguments\": ...}</tool_call>, and others are not read; leave them out, send tool_choice "
-        "\"none\", or render them by "
-        "/apply-template and read the calls from the text");
-  reads_calls_ = true;
-  if (!many) parameters.text.stop.emplace_back(ToolCalls::kEnd);
-  const auto mark = tokenizer.id(ToolCalls::kBegin);
-  if (mark && tokenizer.is_special(*mark)) parameters.text.skip_special = false;
+        "\"none\" or \"required\", or render them by /apply-template and read the calls from the text");
 }
 
 void ChatJob::read_length(const Fields& fields) {
@@ -190,8 +204,8 @@ std::vector<Json> ChatJob::news(std::size_t index, Piece piece) {
 Json chat_request(const Limits& limits) {
   std::vector<Field> fields = generation_fields();
   fields.insert(fields.end(), template_fields().begin(), template_fields().end());
-  for (const Field& field : std::initializer_list<Field>{kMaxCompletion, kWantLogprobs, kTopLogprobs, kFormat,
-                                                         kModalities, kParallel})
+  for (const Field& field :
+       std::initializer_list<Field>{kMaxCompletion, kWantLogprobs, kTopLogprobs, kModalities, kParallel})
     fields.push_back(field);
   return object_of(fields, limits);
 }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "server/api/schema.h"
+#include "server/api/tools.h"
 #include "server/text/chat_input.h"
 
 namespace ark::api {
@@ -28,12 +29,6 @@ constexpr FlagField kGoOn{"continue_final_message", false,
                           "Go on with the last message instead of answering it (extension)."};
 const OtherField kMessages{"messages",
                            [](const Limits&) { return at_least_one(list(reference("ChatMessage"))); }, true};
-const OtherField kTools{
-    "tools", [](const Limits&) {
-      return maybe(list(type("object"),
-                        "Given to the model's chat template; of chats where that asks for <tool_call>."));
-    }};
-const OtherField kToolChoice{"tool_choice", [](const Limits&) { return maybe(one_of({"auto", "none"})); }};
 const OtherField kTemplateVariables{
     "chat_template_kwargs", [](const Limits&) {
       return maybe({{"type", "object"}, {"description", "Further variables for the template (extension)."}});
@@ -122,18 +117,6 @@ bool is_begun(const Json& messages) {
     begun = true;
   }
   return begun;
-}
-
-Json read_tools(const Fields& fields) {
-  const Json* tools = fields.get(kTools);
-  if (tools && !tools->is_array()) fields.wrong_type("tools", "an array");
-  const Json* choice = fields.get(kToolChoice);
-  if (choice && !(choice->is_string() && (*choice == "auto" || *choice == "none")))
-    fields.fail("tool_choice", R"(must be "auto" or "none": a call cannot be forced)");
-  if (!tools || tools->empty() || (choice && *choice == "none")) return nullptr;
-  for (const Json& tool : *tools)
-    if (!tool.is_object()) fields.fail("tools", "must hold objects, not " + kind_of(tool));
-  return *tools;
 }
 
 // Stands where the last message ends. The space behind it shows whether a template trims what it prints.
@@ -234,8 +217,11 @@ std::string up_to_mark(std::string chat) {
 }  // namespace
 
 const std::vector<Field>& template_fields() {
-  static const std::vector<Field> all = {kMessages,          kTools, kToolChoice, kGenerationPrompt, kGoOn,
-                                         kTemplateVariables, kEffort};
+  static const std::vector<Field> all = [] {
+    std::vector<Field> fields = {kMessages, kGenerationPrompt, kGoOn, kTemplateVariables, kEffort};
+    fields.insert(fields.end(), tool_fields().begin(), tool_fields().end());
+    return fields;
+  }();
   return all;
 }
 
@@ -244,7 +230,7 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   fields.refuse("chat_template", kNoNumber, "is not supported: chats are rendered by the model's own");
   text::ChatInput input;
   input.messages = read_messages(fields);
-  input.tools = read_tools(fields);
+  input.tools = read_tools(fields).shown;
   const bool goes_on = fields.get(kGoOn) || is_begun(input.messages);
   input.add_generation_prompt = fields.given(kGenerationPrompt).value_or(!goes_on);
   if (goes_on && input.add_generation_prompt)

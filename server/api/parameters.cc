@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "server/api/chat_messages.h"
+#include "server/api/output_form.h"
 #include "server/api/schema.h"
 
 namespace ark::api {
@@ -144,11 +145,10 @@ void read_guess(const Fields& fields, const Model& model, schedule::GenerateRequ
 // another question. Null, false and empty values ask for nothing.
 constexpr const char* kUnsupported[] = {
     // what the text may be
-    "allowed_token_ids", "bad_words", "bad_words_ids", "banned_strings", "begin_suppress_tokens", "ebnf",
-    "force_words_ids", "forced_eos_token_id", "format", "functions", "grammar", "grammar_string",
-    "guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_mode", "json_schema",
-    "logits_processors", "custom_logit_processor", "regex", "sequence_bias", "stop_regex", "structural_tag",
-    "structured_outputs", "suppress_tokens", "watermark",
+    "allowed_token_ids", "bad_words", "bad_words_ids", "banned_strings", "begin_suppress_tokens",
+    "force_words_ids", "forced_eos_token_id", "format", "functions", "grammar_string", "json_mode",
+    "logits_processors", "custom_logit_processor", "sequence_bias", "stop_regex", "structural_tag",
+    "suppress_tokens", "watermark",
     // how long it may be
     "exponential_decay_length_penalty", "max_time", "max_tokens_second",
     // what the model reads
@@ -256,24 +256,21 @@ void refuse_unsupported(const Fields& fields) {
   refuse(kOffAtMinusOne, -1);
   refuse(kOffAtZero, 0);
   refuse(kOffAtOne, 1);
-  if (const Json* format = fields.find("response_format")) {
-    if (!format->is_object()) fields.wrong_type("response_format", "an object");
-    const auto type = Fields(*format, "response_format.").string("type");
-    if (!type || *type != "text")
-      fields.fail("response_format",
-                  R"(must be {"type": "text"}: output cannot be constrained; leave it out, )"
-                  "ask for the form in a message, and check what comes");
-  }
 }
 
 }  // namespace
 
 const std::vector<Field>& generation_fields() {
-  static const std::vector<Field> all = {
+  static const std::vector<Field> own = {
       kModelName, kMaxTokens, kMinTokens,   kTemperature, kTopP,      kTopK,   kMinP,
       kSeed,      kPresence,  kFrequency,   kRepetition,  kLogitBias, kN,      kStop,
       kStopIds,   kIgnoreEos, kIncludeStop, kSkipSpecial, kReturnIds, kStream, kStreamOptions,
       kUser,      kCacheSalt, kPrediction,  kMaxDrafts};
+  static const std::vector<Field> all = [] {
+    std::vector<Field> fields = own;
+    fields.insert(fields.end(), output_form_fields().begin(), output_form_fields().end());
+    return fields;
+  }();
   return all;
 }
 
@@ -293,6 +290,7 @@ Parameters read_parameters(const Fields& fields, const Model& model) {
   read_stops(fields, model, parameters);
   read_stream(fields, parameters);
   read_guess(fields, model, request);
+  request.constrain = read_output_form(fields, model);
   return parameters;
 }
 

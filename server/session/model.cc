@@ -10,6 +10,7 @@ Model::Model(ServedModel given, schedule::SchedulerOptions scheduling, schedule:
     : served(std::move(given)),
       created(std::time(nullptr)),
       options(scheduling),
+      grammars(std::make_unique<Grammars>(tokenizer())),
       scheduler(std::make_unique<schedule::Scheduler>(
           *served.runner, scheduling,
           [slowest = slowest, also = std::move(also)](trace::RecordPtr record) {

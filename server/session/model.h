@@ -8,13 +8,14 @@
 #include "engine/run/runner.h"
 #include "server/model.h"
 #include "server/schedule/scheduler.h"
+#include "server/session/grammars.h"
 #include "server/session/statistics.h"
 #include "server/text/model_text.h"
 #include "server/trace/slowest.h"
 
 namespace ark::session {
 
-// Const after construction but for the scheduler and the statistics, which are safe from any thread.
+// Const after construction but for the scheduler, the grammars and the statistics, which are safe from any thread.
 struct Model {
   // `also` gets every record that `slowest` gets.
   Model(ServedModel served, schedule::SchedulerOptions options, schedule::RecordSink also = {});
@@ -30,6 +31,7 @@ struct Model {
   Statistics statistics;
   schedule::SchedulerOptions options;
   std::shared_ptr<trace::Slowest> slowest = std::make_shared<trace::Slowest>();
+  std::unique_ptr<Grammars> grammars;  // never null
   std::unique_ptr<schedule::Scheduler> scheduler;
 };
 

@@ -131,7 +131,7 @@ CASES = [  # route, body, status, field
     (CHAT, {"messages": USER, "tools": [TOOL]}, 400, "tools"),
     (CHAT, {"messages": USER, "tools": [TOOL], "tool_choice": "auto"}, 400, "tools"),
     *((path, {**good, name: value}, 400, name) for path, good in ((COMPLETE, {"prompt": "x"}), (CHAT, {"messages": USER}))
-      for name, value in {"regex": "a+", "ebnf": "root ::= x", "grammar": "x", "documents": [{"text": "x"}],
+      for name, value in {"regex": "(", "ebnf": "root ::= x", "grammar": "x", "documents": [{"text": "x"}],
                           "length_penalty": 0.5, "typical_p": 0.9, "mirostat": 2, "mirostat_tau": 5.0, "lora": [{"id": 0}],
                           "no_repeat_ngram_size": 3, "num_beams": 4, "repeat_penalty": 1.1}.items()),
     (COMPLETE, {"prompt": "x", "logit_bias": {"512": 1}}, 400, "logit_bias"),
@@ -141,9 +141,9 @@ CASES = [  # route, body, status, field
     (COMPLETE, {"prompt": "x", "logit_bias": {"1": 101}}, 400, "logit_bias.1"),
     (COMPLETE, {"prompt": "x", "logit_bias": {"0" * i + "1": 1 for i in range(1025)}}, 400, "logit_bias"),
     (COMPLETE, {"prompt": "x", "stop": "s" * 5000}, 400, "stop"),
-    (COMPLETE, {"prompt": "x", "guided_regex": "a+"}, 400, "guided_regex"),
+    (COMPLETE, {"prompt": "x", "guided_regex": "(?=a)b"}, 400, "guided_regex"),
     (COMPLETE, {"prompt": "x", "prompt_logprobs": 0}, 400, "prompt_logprobs"),
-    (COMPLETE, {"prompt": "x", "response_format": {"type": "json_object"}}, 400, "response_format"),
+    (COMPLETE, {"prompt": "x", "response_format": {"type": "xml"}}, 400, "response_format.type"),
     (COMPLETE, {"prompt": "x", "stream_options": {}}, 400, "stream_options"),
     (COMPLETE, {"prompt": "x", "stream": True, "stream_options": {"include_usage": 1}}, 400, "stream_options.include_usage"),
     (CHAT, {}, 400, "messages"), (CHAT, {"messages": "x"}, 400, "messages"), (CHAT, {"messages": []}, 400, "messages"),
@@ -159,7 +159,7 @@ CASES = [  # route, body, status, field
     (CHAT, {"messages": USER, "logprobs": True, "top_logprobs": 99}, 400, "top_logprobs"),
     (CHAT, {"messages": USER, "max_completion_tokens": 10**6}, 400, "max_completion_tokens"),
     (CHAT, {"messages": USER, "max_completion_tokens": -1}, 400, "max_completion_tokens"),
-    (CHAT, {"messages": USER, "response_format": {"type": "json_object"}}, 400, "response_format"),
+    (CHAT, {"messages": USER, "response_format": {"type": "json_schema"}}, 400, "response_format.schema"),
     (CHAT, {"messages": USER, "response_format": "text"}, 400, "response_format"),
     (CHAT, {"messages": USER, "echo": True}, 400, "echo"), (CHAT, {"messages": USER, "functions": [{}]}, 400, "functions"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "tool_call_id": 0}]}, 400, "messages[0].tool_call_id"),
@@ -193,7 +193,7 @@ IGNORED = """max_new_tokens n_predict chat_template stop_regex suppress_tokens b
     forced_eos_token_id exponential_decay_length_penalty min_length max_length guidance_scale negative_prompt cfg_scale
     diversity_penalty early_stopping adapter samplers xtc_probability nsigma top_n_sigma
     quadratic_sampling watermark prompt_embeds reasoning_effort thinking vllm_xargs kv_transfer_params options format system
-    template context guided_json repeat_penalty min_new_tokens no_stop_trim stop_sequence stop_sequences stop_words stop_strings
+    template context guided_whitespace_pattern repeat_penalty min_new_tokens no_stop_trim stop_sequence stop_sequences stop_words stop_strings
     stopping_strings custom_stopping_strings num_predict max_output_tokens n_probs top_n_tokens top_logprobs_num return_full_text
     return_tokens t_max_predict_ms max_time typ_p tfs rep_pen ban_eos_token bypass_eos custom_token_bans banned_tokens banned_strings
     beam_search num_return_sequences n_cmpl do_sample enable_thinking think thinking_budget thinking_token_budget reasoning

@@ -160,8 +160,40 @@ TEST(Endpoints, CallsOfToolsAreReadWhereTheTemplateAsksForThem) {
   EXPECT_FALSE(plain.contains("tool_calls"));
   EXPECT_EQ(plain["content"].get<std::string>().find(R"(<tool_call>{"name")"), 0u);
   http::HttpError error(200, "");
-  EXPECT_EQ(http::status_thrown([&] { chat(R"("tool_choice": "required", )" + tools); }, &error), 400);
+  const auto named = [&](const std::string& name) {
+    return R"("tool_choice": {"type": "function", "function": {"name": ")" + name + R"("}}, )" + tools;
+  };
+  EXPECT_EQ(http::status_thrown([&] { chat(named("g")); }, &error), 400);
   EXPECT_EQ(error.param, "tool_choice");
+  EXPECT_EQ(http::status_thrown([&] { chat(R"("tool_choice": "required")"); }, &error), 400);
+  EXPECT_EQ(error.param, "tool_choice");
+  const Json one = Json::parse(chat(named("f")).body)["choices"][0];
+  EXPECT_EQ(one["message"]["tool_calls"].size(), 1u) << "the named function is called once";
+  EXPECT_EQ(one["finish_reason"], "tool_calls");
+}
+
+TEST(Endpoints, CallsCanBeForcedWhateverTheTemplateAsksFor) {
+  Service service;
+  service.add(of_calls("{{ tools }}{{ messages[0].content }}"), {});
+  const http::Router router = make_router(service);
+  const auto chat = [&](const std::string& choice) {
+    http::Request request;
+    request.client_gone = [] { return false; };
+    request.body =
+        R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "tool_choice": ")" + choice +
+        R"(", "tools": [{"type": "function", "function": {"name": "f", "parameters": )"
+        R"({"properties": {"x": {"type": "integer", "minimum": 7, "maximum": 8}}, "required": ["x"]}}}]})";
+    return router.find("POST", "/v1/chat/completions").route->handler(request);
+  };
+  http::HttpError error(200, "");
+  EXPECT_EQ(http::status_thrown([&] { chat("auto"); }, &error), 400);
+  EXPECT_EQ(error.param, "tools");
+  const Json calls = Json::parse(chat("required").body)["choices"][0]["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 3u);
+  for (const Json& call : calls) {
+    const Json x = Json::parse(call["function"]["arguments"].get<std::string>())["x"];
+    EXPECT_TRUE(x == 7 || x == 8) << x;
+  }
 }
 
 // A render takes some third of what a request may, and each role that not every template prints one more.
