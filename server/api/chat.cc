@@ -107,8 +107,8 @@ void ChatJob::expect_calls(const Fields& fields) {
         form_of_calls(tools.may_call, ToolCalls::kBegin, ToolCalls::kEnd, several, model);
   } else {
     check_template_asks(fields);
+    if (!many) parameters.text.stop.emplace_back(ToolCalls::kEnd);
   }
-  if (!many) parameters.text.stop.emplace_back(ToolCalls::kEnd);
   const text::Tokenizer& tokenizer = tokenizer_for(model, "messages");
   const auto mark = tokenizer.id(ToolCalls::kBegin);
   if (mark && tokenizer.is_special(*mark)) parameters.text.skip_special = false;

@@ -119,6 +119,14 @@ bool is_begun(const Json& messages) {
   return begun;
 }
 
+// A model that must call functions which its template does not show would know nothing of them.
+void tell_of_tools(text::ChatInput& input) {
+  Json& content = input.messages.front()["content"];
+  content = "Answer by calling one of these functions, with its name and its arguments as JSON:\n" +
+            to_text(input.tools) + "\n\n" + content.get<std::string>();
+  input.tools = nullptr;
+}
+
 // Stands where the last message ends. The space behind it shows whether a template trims what it prints.
 constexpr std::string_view kEndMark = "ARK-THE-TEXT-GOES-ON-HERE ";
 // Shows whether a template prints a message; another one, as both may be in a chat.
@@ -142,10 +150,14 @@ class LossCheck {
       for (const char* name : kSaying) check_field(i, name);
     }
     check_effort();
-    if (input_.tools.is_null()) return;
+    if (!prints_tools()) fields_.fail("tools", "are not printed by the model's chat template");
+  }
+
+  bool prints_tools() const {
+    if (input_.tools.is_null()) return true;
     text::ChatInput without = input_;
     without.tools = nullptr;
-    if (renders(without, chat_)) fields_.fail("tools", "are not printed by the model's chat template");
+    return !renders(without, chat_);
   }
 
  private:
@@ -230,7 +242,8 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   fields.refuse("chat_template", kNoNumber, "is not supported: chats are rendered by the model's own");
   text::ChatInput input;
   input.messages = read_messages(fields);
-  input.tools = read_tools(fields).shown;
+  const Tools tools = read_tools(fields);
+  input.tools = tools.shown;
   const bool goes_on = fields.get(kGoOn) || is_begun(input.messages);
   input.add_generation_prompt = fields.given(kGenerationPrompt).value_or(!goes_on);
   if (goes_on && input.add_generation_prompt)
@@ -260,6 +273,10 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
       return text.template_for(some).render(some, within);
     };
     std::string chat = render(input);
+    if (tools.must_call && !LossCheck(fields, input, chat, render).prints_tools()) {
+      tell_of_tools(input);
+      chat = render(input);
+    }
     LossCheck(fields, input, chat, render).run();
     return goes_on ? up_to_mark(std::move(chat)) : chat;
   } catch (const Error& e) {

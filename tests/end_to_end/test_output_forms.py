@@ -6,12 +6,14 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 
 import jsonschema
 import pydantic
 import pytest
 
-from ark_server import TINY, Server
+from ark_server import ROOT, TINY, Server
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 USER = [{"role": "user", "content": "Go."}]
@@ -136,12 +138,18 @@ def test_the_client_parses_what_it_asked_for(client, tiny):
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
-def test_calls_can_be_forced(tmp_path, choice):
-    """By a template that shows tools and one that asks for no <tool_call>."""
-    shutil.copytree(TINY, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "chat_template.jinja").write_text("{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{{ messages[0].content }}")
+@pytest.mark.parametrize("shows", ["{% for t in tools or [] %}{{ t.function.name }} {% endfor %}", ""])
+def test_calls_can_be_forced(tmp_path, choice, shows):
+    """By templates that ask for no <tool_call>, and by one that shows no tools: then the first message does."""
+    subprocess.run([sys.executable, ROOT / "models" / "llama_random.py", tmp_path / "model.onnx", "--context", "1024", "--hidden", "64",
+                    "--layers", "1", "--intermediate", "64", "--vocab", "512"], check=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY / name, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(shows + "{{ messages[0].content }}")
     with Server("--model", tmp_path) as server:
-        body = {"messages": USER, "tools": TOOLS, "tool_choice": choice, "max_tokens": 100, "parallel_tool_calls": False}
+        body = {"messages": USER, "tools": TOOLS, "tool_choice": choice, "max_tokens": 400, "parallel_tool_calls": False}
+        prompt = server.post("/apply-template", {key: body[key] for key in ("messages", "tools", "tool_choice")}).json()["prompt"]
+        assert prompt.count("get_weather") == 1 and prompt.endswith("Go.")
         for seed in range(3):
             whole = server.post(CHAT, body | {"seed": seed}).json()["choices"][0]
             assert whole["finish_reason"] == "tool_calls" and whole["message"]["content"] is None, whole
