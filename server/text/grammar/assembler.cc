@@ -87,7 +87,8 @@ class Assembler {
 
   // Whether each copy of it takes about one node.
   static bool is_small(const Expression& e) {
-    return e.kind == Expression::Kind::kRule || e.kind == Expression::Kind::kCharacter ||
+    return e.kind == Expression::Kind::kRule ||
+           (e.kind == Expression::Kind::kCharacter && e.characters.is_ascii()) ||
            (e.kind == Expression::Kind::kTexts && e.texts.size() == 1 && e.texts[0].size() <= 2);
   }
 

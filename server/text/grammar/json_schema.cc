@@ -106,7 +106,7 @@ ExpressionPtr SchemaCompiler::write_any_of(const Constraints& constraints, int d
   const bool is_alone = rest.any_of.empty() && rest.types == kAllTypes && !rest.is_detailed();
   std::vector<ExpressionPtr> ways;
   for (const SchemaPlace& one : group) {
-    budget_.charge(16 + 8 * rest.properties.size());
+    budget_.charge(64 + 16 * (rest.properties.size() + rest.required.size() + rest.any_of.size()));
     ways.push_back(is_alone ? rule_for({one})
                             : write(reader_.merged(rest, reader_.read(AllOf{one})), depth + 1));
   }

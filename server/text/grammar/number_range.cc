@@ -51,7 +51,7 @@ class Magnitudes {
   struct At {
     std::size_t left;  // digits of the integer
     bool is_low, is_high;
-    std::uint32_t remainder;
+    std::uint32_t remainder;  // of the digits so far, in their places
     auto operator<=>(const At&) const = default;
   };
 
@@ -69,14 +69,21 @@ class Magnitudes {
     const char first = at.is_low ? low_.integer[index] : is_first && length_ > 1 ? '1' : '0';
     const char last = at.is_high ? high_.integer[index] : '9';
     const auto then = [&](char digit) {
+      const auto value = static_cast<std::uint32_t>(digit - '0') * power_of_ten(at.left - 1);
       return At{at.left - 1, at.is_low && digit == first, at.is_high && digit == last,
-                (at.remainder * 10 + static_cast<std::uint32_t>(digit - '0')) % multiple_of_};
+                (at.remainder + value) % multiple_of_};
     };
     const RuleId rule = rules_.add(step(
         first, last, [&](char digit) { return integer(then(digit)); },
         multiple_of_ > 1 ? last - first + 1 : 1));
     known_[key] = rule;
     return reference(rule);
+  }
+
+  std::uint32_t power_of_ten(std::size_t exponent) const {
+    std::uint32_t power = 1;
+    for (; exponent > 0; --exponent) power = power * 10 % multiple_of_;
+    return power;
   }
 
   // `index` digits of the fraction have been written.
@@ -114,10 +121,11 @@ class Magnitudes {
     std::vector<ExpressionPtr> ways;
     budget_.charge(10);
     for (char digit = first; digit <= last; ++digit) {
-      char end = digit;
-      if (different == 1 && digit > first && digit < last) end = static_cast<char>(last - 1);
-      ways.push_back(sequence({digit_between(digit, end), then(digit)}));
-      digit = end;
+      const char from = digit;
+      if (different == 1 && digit > first && digit < last) digit = static_cast<char>(last - 1);
+      ExpressionPtr& digits = digits_[from - '0'][digit - '0'];
+      if (!digits) digits = digit_between(from, digit);
+      ways.push_back(sequence({digits, then(from)}));
     }
     return choice(std::move(ways));
   }
@@ -129,6 +137,7 @@ class Magnitudes {
   Budget& budget_;
   std::size_t length_ = 0;
   std::map<std::pair<bool, At>, RuleId> known_;
+  std::array<std::array<ExpressionPtr, 10>, 10> digits_;  // from one to another, as far as they are asked for
 };
 
 std::string trimmed_integer(std::string digits) {

@@ -229,8 +229,8 @@ bool SchemaReader::read_object_keyword(const std::string& keyword, const Json& v
 }
 
 Constraints SchemaReader::merged(Constraints a, const Constraints& b) {
-  budget_.charge(16 +
-                 8 * (a.properties.size() + b.properties.size() + a.required.size() + b.required.size()));
+  budget_.charge(64 +
+                 16 * (a.properties.size() + b.properties.size() + a.required.size() + b.required.size()));
   a.types &= b.types;
   a.hinted_types |= b.hinted_types;
   if (a.values && b.values) {

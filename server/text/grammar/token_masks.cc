@@ -119,20 +119,21 @@ TokenMasks::Mask TokenMasks::make_mask(const Position& position, std::size_t& wo
 
 // The nodes [begin, end) are trees below one node, which `state` is of.
 void TokenMasks::walk(std::size_t begin, std::size_t end, Automaton::State state, Budget& budget) {
-  const auto nodes = trie_.nodes();
   if (begin >= end) return;
-  path_[nodes[begin].depth] = state;
+  const TokenTrie::Node* const nodes = trie_.nodes().data();
+  const std::int32_t* const order = trie_.order().data();
+  Automaton::State* const path = path_.data();
+  path[nodes[begin].depth] = state;
   for (std::size_t i = begin; i < end;) {
     const TokenTrie::Node& node = nodes[i];
-    const Automaton::State next = automaton_.next(path_[node.depth], node.byte, budget);
+    const Automaton::State next = automaton_.next(path[node.depth], node.byte, budget);
     if (next == Automaton::kDead) {
       i = node.end;
       continue;
     }
-    path_[node.depth + 1] = next;
-    const auto tokens = trie_.tokens_at(i, i + 1);
-    found_.insert(found_.end(), tokens.begin(), tokens.end());
+    path[node.depth + 1] = next;
     ++i;
+    for (std::uint32_t t = node.first_token; t < nodes[i].first_token; ++t) found_.push_back(order[t]);
   }
 }
 

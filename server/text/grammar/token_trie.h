@@ -28,11 +28,10 @@ class TokenTrie {
   // Of tokens as they are given, for tests.
   TokenTrie(std::vector<std::string> tokens, std::vector<bool> special, FirstSpace first_space);
 
+  // Behind the last stands one more, where its tokens end.
   std::span<const Node> nodes() const { return {nodes_.data(), nodes_.size() - 1}; }
-  // Tokens at nodes [begin, end): neither special nor without bytes.
-  std::span<const std::int32_t> tokens_at(std::size_t begin, std::size_t end) const {
-    return {order_.data() + nodes_[begin].first_token, order_.data() + nodes_[end].first_token};
-  }
+  // All tokens that are neither special nor without bytes, by their bytes.
+  std::span<const std::int32_t> order() const { return order_; }
   FirstSpace first_space() const { return first_space_; }
   std::size_t max_depth() const { return max_depth_; }
 
