@@ -1,7 +1,6 @@
 // Classes of characters that regular expressions name.
 #pragma once
 
-#include <optional>
 #include <string_view>
 
 #include "server/text/grammar/code_set.h"

@@ -41,10 +41,11 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kFormats
              "|(?:" ARK_GROUP ":){4}" ARK_GROUP "::(?:(?:" ARK_GROUP ":){0,1}" ARK_GROUP ")?"
              "|(?:" ARK_GROUP ":){5}" ARK_GROUP "::(?:" ARK_GROUP ")?"
              "|(?:" ARK_GROUP ":){6}" ARK_GROUP "::)"},
+    // No longer than 2083 characters, which pydantic asks of every URL.
     {"uri", "[A-Za-z][A-Za-z0-9+.-]{0,15}://" ARK_HOST
-            "(?::[0-9]{1,5})?(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}){0,200}){0,20}"
-            "(?:\\?(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2}){0,500})?"
-            "(?:#(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2}){0,200})?"},
+            "(?::[0-9]{1,5})?(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}){0,50}){0,8}"
+            "(?:\\?(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2}){0,150})?"
+            "(?:#(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2}){0,50})?"},
 }};
 
 }  // namespace
