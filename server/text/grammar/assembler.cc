@@ -13,6 +13,8 @@ namespace {
 using Kind = Pushdown::Kind;
 using Words = std::vector<std::uint32_t>;
 
+constexpr std::size_t kManyTimes = 8;
+constexpr int kLookDepth = 6;
 constexpr std::size_t kBytesPerNode = 96, kBytesPerWord = 8;  // with what finds them
 
 // Expressions become nodes from their ends: what follows is known when a part is emitted. Equal nodes are one.
@@ -69,8 +71,10 @@ class Assembler {
     const bool is_unbounded = e.max == kUnbounded;
     const std::uint32_t copies = is_unbounded ? e.min + 1 : e.max;
     const NodeId routine = copies > 1 && !is_small(part) ? routine_of(part) : kReturnNode;
+    std::vector<NodeId> times;  // by how many are left
     const auto once = [&](NodeId then) {
-      return routine == kReturnNode ? emit(part, then) : call(routine, then);
+      times.push_back(routine == kReturnNode ? emit(part, then) : call(routine, then));
+      return times.back();
     };
     if (is_unbounded) {
       const NodeId loop = reserve(2);
@@ -78,11 +82,45 @@ class Assembler {
       next = loop;
     } else {
       NodeId rest = next;
-      for (std::uint32_t i = e.min; i < e.max; ++i) rest = split({once(rest), next});
+      std::vector<NodeId> splits;
+      for (std::uint32_t i = e.min; i < e.max; ++i) splits.push_back(rest = split({once(rest), next}));
+      note_repeated(part, times);
+      note_repeated(part, splits);
       next = rest;
     }
+    times.clear();
     for (std::uint32_t i = 0; i < e.min; ++i) next = once(next);
+    note_repeated(part, times);
     return next;
+  }
+
+  // Nodes of times of a part, by how many are left.
+  void note_repeated(const Expression& part, const std::vector<NodeId>& nodes) {
+    if (nodes.size() < kManyTimes || !reads_a_byte(part, kLookDepth)) return;
+    automaton_.repeated.resize(automaton_.nodes.size(), {kReturnNode, 0});
+    for (std::uint32_t i = 0; i + 1 < nodes.size(); ++i)
+      if (automaton_.repeated[nodes[i]].left == 0) automaton_.repeated[nodes[i]] = {nodes.back(), i + 1};
+  }
+
+  // Whether no text of it is empty; false also where that does not show soon.
+  bool reads_a_byte(const Expression& e, int depth) const {
+    const auto reads = [&](const ExpressionPtr& part) { return part && reads_a_byte(*part, depth - 1); };
+    if (depth == 0) return false;
+    switch (e.kind) {
+      case Expression::Kind::kCharacter:
+        return true;
+      case Expression::Kind::kTexts:
+        return std::ranges::none_of(e.texts, &std::string::empty);
+      case Expression::Kind::kSequence:
+        return std::ranges::any_of(e.parts, reads);
+      case Expression::Kind::kChoice:
+        return std::ranges::all_of(e.parts, reads);
+      case Expression::Kind::kRepeat:
+        return e.min > 0 && reads(e.parts[0]);
+      case Expression::Kind::kRule:
+        return reads(rules_.expression(e.rule));
+    }
+    return false;
   }
 
   // Whether each copy of it takes about one node.

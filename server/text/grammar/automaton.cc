@@ -1,6 +1,7 @@
 #include "server/text/grammar/automaton.h"
 
 #include <algorithm>
+#include <array>
 
 namespace ark::text::grammar {
 namespace {
@@ -8,7 +9,8 @@ namespace {
 using Kind = Pushdown::Kind;
 
 constexpr std::size_t kFirstSeen = 64;
-constexpr std::size_t kMapNode = 48;  // bytes that an entry of a map takes
+constexpr std::size_t kFramesLookedAt = 8;  // of a stack: what a token can come to
+constexpr std::size_t kMapNode = 48;        // bytes that an entry of a map takes
 
 std::uint64_t mixed(std::uint64_t key) {
   key *= 0x9E3779B97F4A7C15u;
@@ -105,6 +107,7 @@ Automaton::State Automaton::intern(Budget& budget) {
   if (threads.empty() && !may_end_) return kDead;
   budget.charge(threads.size());
   std::sort(threads.begin(), threads.end());
+  threads.erase(std::unique(threads.begin(), threads.end()), threads.end());
   std::size_t hash = may_end_;
   for (const Thread& thread : threads) hash = mixed(hash ^ (std::uint64_t{thread.node} << 32 | thread.stack));
   const auto [first, last] = state_ids_.equal_range(hash);
@@ -135,6 +138,32 @@ Automaton::StackId Automaton::push(NodeId node, StackId below) {
     bytes_ += sizeof(Frame) + kMapNode;
   }
   return found->second;
+}
+
+Automaton::State Automaton::simplified(State state, std::size_t& left, Budget& budget) {
+  begin_state();
+  left = SIZE_MAX;
+  may_end_ = states_[state].may_end;
+  for (std::uint32_t i = states_[state].begin; i < states_[state].end; ++i) {
+    Thread thread = threads_[i];
+    budget.charge(kFramesLookedAt);
+    thread.node = first_of_repeated(thread.node, left);
+    std::array<NodeId, kFramesLookedAt> frames;
+    std::size_t count = 0;
+    for (; count < kFramesLookedAt && thread.stack != 0; ++count) {
+      frames[count] = first_of_repeated(stacks_[thread.stack].node, left);
+      thread.stack = stacks_[thread.stack].below;
+    }
+    while (count > 0) thread.stack = push(frames[--count], thread.stack);
+    reached_.push_back(thread);
+  }
+  return left == SIZE_MAX ? state : intern(budget);
+}
+
+NodeId Automaton::first_of_repeated(NodeId node, std::size_t& left) const {
+  if (node >= pushdown_->repeated.size() || pushdown_->repeated[node].left == 0) return node;
+  left = std::min<std::size_t>(left, pushdown_->repeated[node].left);
+  return pushdown_->repeated[node].first;
 }
 
 Automaton::State Automaton::adopt(const Automaton& other, State state, Budget& budget) {

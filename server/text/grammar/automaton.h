@@ -25,6 +25,9 @@ class Automaton {
     const State known = next_[state * classes_ + pushdown_->class_of[byte]];
     return known != kUnknown ? known : find_next(state, pushdown_->class_of[byte], budget);
   }
+  // A state that acts as this one does for texts of up to `left` bytes, and is the same for many: it has read less of
+  // what is repeated. This one itself where there is no such.
+  State simplified(State state, std::size_t& left, Budget& budget);
   bool may_end(State state) const { return states_[state].may_end; }
   bool must_end(State state) const {
     return states_[state].may_end && states_[state].begin == states_[state].end;
@@ -57,6 +60,7 @@ class Automaton {
   void follow(Thread thread, Budget& budget);
   bool is_new(Thread thread);
   State intern(Budget& budget);
+  NodeId first_of_repeated(NodeId node, std::size_t& left) const;
   StackId push(NodeId node, StackId below);
 
   std::shared_ptr<const Pushdown> pushdown_;

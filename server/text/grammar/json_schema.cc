@@ -123,10 +123,14 @@ ExpressionPtr SchemaCompiler::write_values(const Constraints& constraints) {
   for (const Json* value : *constraints.values) {
     if (!(type_of(*value) & constraints.types)) continue;
     budget_.charge_bytes(sizeof(Expression));
-    if (value->is_structured())
-      ways.push_back(json_.value(*value));
-    else
+    if (!value->is_structured()) {
       strings.push_back(to_text(*value));
+      continue;
+    }
+    ways.push_back(json_.value(*value));
+    if (!ways.back())
+      reader_.fail(constraints.pointer,
+                   "a value of enum or const nests deeper than " + std::to_string(kMaxDepth) + " levels");
   }
   if (!strings.empty()) ways.push_back(one_of(std::move(strings)));
   return ways.empty() ? impossible(constraints.pointer, "no value is left of enum or const")

@@ -2,7 +2,6 @@
 
 #include <map>
 
-#include "base/error.h"
 #include "server/json.h"
 #include "server/text/unicode.h"
 
@@ -161,13 +160,13 @@ ExpressionPtr JsonText::list(const ExpressionPtr& item) {
 }
 
 ExpressionPtr JsonText::value(const Json& json, int depth) {
-  if (depth > kMaxDepth)
-    throw Error(Code::kInvalidArgument, "a value nests deeper than " + std::to_string(kMaxDepth) + " levels");
+  if (depth > kMaxDepth) return nullptr;
   if (!json.is_structured()) return text(to_text(json));
   std::vector<ExpressionPtr> parts;
   for (const auto& [name, item] : json.items()) {
     if (!parts.empty()) parts.push_back(comma());
     const ExpressionPtr written = value(item, depth + 1);
+    if (!written) return nullptr;
     parts.push_back(json.is_object() ? member(text(json_string(name)), written) : written);
   }
   if (!parts.empty()) parts.push_back(blank());

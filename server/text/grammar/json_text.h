@@ -24,7 +24,8 @@ class JsonText {
   ExpressionPtr any_value();
   ExpressionPtr any_object();
   ExpressionPtr any_array();
-  ExpressionPtr value(const Json& json, int depth = 0);  // this one; blanks where they may stand
+  // This one, with blanks where they may stand; null where it nests too deep.
+  ExpressionPtr value(const Json& json, int depth = 0);
   ExpressionPtr string_other_than(const std::vector<std::string>& values);
 
   ExpressionPtr in_brackets(char open, ExpressionPtr inside, char close);

@@ -36,8 +36,17 @@ struct Pushdown {
   std::span<const std::uint32_t> operands(NodeId node) const {
     return {words.data() + nodes[node].begin, words.data() + nodes[node].end};
   }
+  // Nodes of one repetition, by how many times are left: with each `left` times, those before it act as its first does
+  // for texts of up to as many bytes. Others are their own first.
+  struct Repeated {
+    NodeId first;
+    std::uint32_t left;
+  };
+  std::vector<Repeated> repeated;
+
   std::size_t bytes() const {
-    return nodes.size() * sizeof(Node) + words.size() * sizeof words[0] + sets.size() * sizeof sets[0];
+    return repeated.size() * sizeof(Repeated) + nodes.size() * sizeof(Node) + words.size() * sizeof words[0] +
+           sets.size() * sizeof sets[0];
   }
 };
 

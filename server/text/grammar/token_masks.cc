@@ -10,6 +10,7 @@ namespace {
 constexpr std::size_t kStepBytes = std::size_t{64} << 20;
 constexpr std::chrono::seconds kStepTime{2};
 constexpr std::size_t kMaxStateBytes = std::size_t{16} << 20, kMaxMaskBytes = std::size_t{16} << 20;
+constexpr std::size_t kLeastLeft = 4;      // bytes for which a mask of another state is worth while
 constexpr std::size_t kNodesPerUnit = 32;  // of a trie that is walked
 
 template <typename Function>
@@ -94,20 +95,30 @@ const TokenMasks::Mask& TokenMasks::mask_of(const Position& position, std::size_
 }
 
 TokenMasks::Mask TokenMasks::make_mask(const Position& position, std::size_t& work_left) {
+  std::size_t left = 0;
+  const Automaton::State simple = within(work_left, [&](Budget& budget) {
+    return position.is_first ? position.state : automaton_.simplified(position.state, left, budget);
+  });
+  if (simple != position.state && left >= kLeastLeft) {
+    Mask mask = mask_of({.state = simple, .is_first = false}, work_left);
+    if (!mask.is_list) {
+      within(work_left, [&](Budget& budget) { return revise(mask, position.state, left, budget); });
+      return mask;
+    }
+  }
   found_.clear();
   const auto nodes = trie_.nodes();
   within(work_left, [&](Budget& budget) {
     budget.charge(nodes.size() / kNodesPerUnit);
-    std::size_t space = nodes.size(),
-                space_end = nodes.size();  // tokens that show less where they are the first
+    std::size_t space = nodes.size();  // below it are tokens that show less where they are the first
     if (position.is_first && trie_.first_space() != TokenTrie::FirstSpace::kStays)
       for (space = 0; space < nodes.size() && nodes[space].byte < ' ';) space = nodes[space].end;
-    if (space < nodes.size() && nodes[space].byte == ' ') space_end = nodes[space].end;
+    const std::size_t behind = space < nodes.size() && nodes[space].byte == ' ' ? nodes[space].end : space;
     walk(0, space, position.state, budget);
-    if (space_end > space) walk(space + 1, space_end, position.state, budget);
+    walk(space + 1, behind, position.state, budget);
     std::erase_if(
         found_, [&](std::int32_t token) { return position.is_first && trie_.bytes_of_first(token).empty(); });
-    walk(space_end, nodes.size(), position.state, budget);
+    walk(behind, nodes.size(), position.state, budget);
     return 0;
   });
   const std::size_t words = (static_cast<std::size_t>(trie_.size()) + 31) / 32;
@@ -115,6 +126,30 @@ TokenMasks::Mask TokenMasks::make_mask(const Position& position, std::size_t& wo
   Mask mask{false, std::vector<std::uint32_t>(words, 0)};
   for (const std::int32_t token : found_) mask.words[token / 32] |= std::uint32_t{1} << token % 32;
   return mask;
+}
+
+// The mask of another state becomes this one's: they differ in tokens of more than `left` bytes only.
+bool TokenMasks::revise(Mask& mask, Automaton::State state, std::size_t left, Budget& budget) {
+  const auto nodes = trie_.nodes();
+  const TokenTrie::Node* const first = nodes.data();
+  const std::int32_t* const order = trie_.order().data();
+  path_[0] = state;
+  for (std::size_t i = 0; i < nodes.size();) {
+    const TokenTrie::Node& node = first[i];
+    if (node.longest <= left) {
+      i = node.end;
+      continue;
+    }
+    path_[node.depth + 1] = automaton_.next(path_[node.depth], node.byte, budget);
+    const bool is_dead = path_[node.depth + 1] == Automaton::kDead;
+    i = is_dead ? node.end : i + 1;
+    for (std::uint32_t t = node.first_token; t < first[i].first_token; ++t) {
+      std::uint32_t& word = mask.words[order[t] / 32];
+      const std::uint32_t bit = std::uint32_t{1} << order[t] % 32;
+      word = is_dead ? word & ~bit : word | bit;
+    }
+  }
+  return true;
 }
 
 // The nodes [begin, end) are trees below one node, which `state` is of.

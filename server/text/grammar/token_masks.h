@@ -50,6 +50,7 @@ class TokenMasks {
   Position position_of(Automaton::State state, bool is_first);
   const Mask& mask_of(const Position& position, std::size_t& work_left);
   Mask make_mask(const Position& position, std::size_t& work_left);
+  bool revise(Mask& mask, Automaton::State state, std::size_t left, Budget& budget);
   void walk(std::size_t begin, std::size_t end, Automaton::State state, Budget& budget);
 
   const TokenTrie& trie_;

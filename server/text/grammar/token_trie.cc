@@ -69,21 +69,28 @@ void TokenTrie::build() {
     return sign ? sign < 0 : a < b;
   });
   std::vector<std::uint32_t> path;  // nodes on the way to the last token
+  const auto leave = [&] {
+    TokenTrie::Node& node = nodes_[path.back()];
+    node.end = static_cast<std::uint32_t>(nodes_.size());
+    path.pop_back();
+    if (!path.empty()) nodes_[path.back()].longest = std::max(nodes_[path.back()].longest, node.longest);
+  };
   std::string_view last;
   for (std::uint32_t i = 0; i < order_.size(); ++i) {
     const std::string_view bytes = bytes_of(order_[i]);
     const auto differs = std::mismatch(last.begin(), last.end(), bytes.begin(), bytes.end()).first;
     const auto common = static_cast<std::size_t>(differs - last.begin());
-    for (; path.size() > common; path.pop_back())
-      nodes_[path.back()].end = static_cast<std::uint32_t>(nodes_.size());
+    while (path.size() > common) leave();
     for (; path.size() < bytes.size(); path.push_back(static_cast<std::uint32_t>(nodes_.size() - 1)))
-      nodes_.push_back(
-          {0, i, static_cast<std::uint16_t>(path.size()), static_cast<std::uint8_t>(bytes[path.size()])});
+      nodes_.push_back({.first_token = i,
+                        .depth = static_cast<std::uint16_t>(path.size()),
+                        .byte = static_cast<std::uint8_t>(bytes[path.size()])});
+    nodes_[path.back()].longest = static_cast<std::uint16_t>(bytes.size());
     max_depth_ = std::max(max_depth_, bytes.size());
     last = bytes;
   }
-  for (const std::uint32_t node : path) nodes_[node].end = static_cast<std::uint32_t>(nodes_.size());
-  nodes_.push_back({0, static_cast<std::uint32_t>(order_.size()), 0, 0});
+  while (!path.empty()) leave();
+  nodes_.push_back({.first_token = static_cast<std::uint32_t>(order_.size())});
 }
 
 }  // namespace ark::text

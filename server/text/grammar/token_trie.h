@@ -16,10 +16,11 @@ class TokenTrie {
  public:
   // Nodes in preorder: the part of a trie below a node lies behind it.
   struct Node {
-    std::uint32_t end;          // one past the last node below
-    std::uint32_t first_token;  // in order(); those of this node end where the next node's begin
-    std::uint16_t depth;        // bytes before this node's
-    std::uint8_t byte;
+    std::uint32_t end = 0;          // one past the last node below
+    std::uint32_t first_token = 0;  // in order(); those of this node end where the next node's begin
+    std::uint16_t depth = 0;        // bytes before this node's
+    std::uint16_t longest = 0;      // bytes of the longest token of this node and those below
+    std::uint8_t byte = 0;
   };
   // What a text loses where it begins with a token that begins with a space.
   enum class FirstSpace { kStays, kIsDropped, kAllAreDropped };

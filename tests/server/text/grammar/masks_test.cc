@@ -23,15 +23,19 @@ using test::error_of;
 std::vector<Grammar::Ptr> some_grammars() {
   const std::vector<std::pair<std::string, Json>> functions = {
       {"f", ark::parse_json(R"({"type":"object"})")}};
-  return {Grammar::of_regex("(?:[ab]{2,4}|é+b?)*c"),
-          Grammar::of_regex(".*a.{3}"),
-          Grammar::of_regex("[^a\\n]{1,3}( a)*"),
-          Grammar::of_choices(std::vector<std::string>{"a", "ab", " ab", "éc", "cc\"", "\xF0\x9F\x98\x80"}),
-          Grammar::of_json_object(),
-          Grammar::of_json_schema(
-              ark::parse_json(R"({"type":"array","items":{"type":["string","null"],"maxLength":3}})")),
-          Grammar::of_gbnf("root ::= \"a\" root \"b\" | (\"c\" | \" \" root)*"),
-          Grammar::of_calls("a", "b", functions, true)};
+  return {
+      Grammar::of_regex("(?:[ab]{2,4}|é+b?)*c"),
+      Grammar::of_regex(".*a.{3}"),
+      Grammar::of_regex("[^a\\n]{1,3}( a)*"),
+      Grammar::of_choices(std::vector<std::string>{"a", "ab", " ab", "éc", "cc\"", "\xF0\x9F\x98\x80"}),
+      Grammar::of_json_object(),
+      Grammar::of_json_schema(
+          ark::parse_json(R"({"type":"array","items":{"type":["string","null"],"maxLength":3}})")),
+      Grammar::of_gbnf("root ::= \"a\" root \"b\" | (\"c\" | \" \" root)*"),
+      Grammar::of_regex("(?:[^c]{0,12}c){9}|[ab ]{3,20}(?:é{0,9}|b{10,12}){0,30}"),
+      Grammar::of_json_schema(ark::parse_json(
+          R"({"type":"array","items":{"type":"object","additionalProperties":{"type":"string","maxLength":15}},"maxItems":9})")),
+      Grammar::of_calls("a", "b", functions, true)};
 }
 
 struct Vocabulary {
@@ -272,13 +276,18 @@ TEST(HostileGrammar, DeepNestingIsRefusedAndNeverOverflows) {
   EXPECT_NE(end_of([] { return Grammar::of_regex(nested("(", 100'000, "a", ")")); }, ""), "");
   EXPECT_NE(end_of([] { return Grammar::of_gbnf("root ::= " + nested("(", 100'000, "\"a\"", ")")); }, ""),
             "");
-  Json schema = ark::parse_json(R"({"type":"null"})"), value;
-  for (int i = 0; i < 50'000; ++i) {
-    schema = Json{{"items", std::move(schema)}};
-    value = Json::array({std::move(value)});
+  Json schema = ark::parse_json(R"({"type":"null"})"), constant = Json::object();
+  Json& value = constant["const"];
+  for (int i = 0; i < 1000; ++i) {
+    Json outer = Json::object(), list = Json::array();
+    outer["items"] = std::move(schema);
+    schema = std::move(outer);
+    list.push_back(std::move(value));
+    value = std::move(list);
   }
-  EXPECT_NE(end_of([&] { return Grammar::of_json_schema(schema); }, ""), "");
-  EXPECT_NE(end_of([&] { return Grammar::of_json_schema(Json{{"const", value}}); }, ""), "");
+  EXPECT_EQ(end_of([&] { return Grammar::of_json_schema(schema); }, "[[[["), "");
+  EXPECT_EQ(end_of([&] { return Grammar::of_json_schema(constant); }, ""),
+            "schema: #: a value of enum or const nests deeper than 256 levels");
 }
 
 TEST(HostileGrammar, TextsThatNestDeepAreFollowed) {
