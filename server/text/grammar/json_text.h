@@ -10,7 +10,8 @@
 namespace ark::text::grammar {
 
 // Blanks are bounded, and so are numbers: a weak model must not write them for ever. What must be a certain text
-// (values of enum, names of members, strings with a pattern) is written in one way, raw but for what JSON wants escaped.
+// (values of enum, names of members, strings with a pattern) is written in one way: raw, but for what JSON wants
+// escaped.
 class JsonText {
  public:
   explicit JsonText(Rules& rules) : rules_(rules) {}

@@ -266,7 +266,7 @@ TEST(HostileGrammar, RepetitionsOfRepetitionsEndSoon) {
                 "(?:a{0,99999}b{0,99999}){2}(?:c{0,99999}d{0,99999}){2}(?:[a-z]{0,99999}){3}[0-9]{999999}");
           },
           "")
-          .find("compiling it makes more than"),
+          .find("compiling it "),
       std::string::npos);
   end_of([] { return Grammar::of_regex("(?:a?){50000}a{50000}"); }, "aa");
 }
