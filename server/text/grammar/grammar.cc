@@ -20,7 +20,8 @@ using grammar::RuleId;
 using grammar::Rules;
 using grammar::sequence;
 
-constexpr Budget kCompileBudget{3'000'000, std::size_t{48} << 20, std::chrono::seconds(2)};
+// Some half a second.
+constexpr Budget kCompileBudget{3'000'000, std::size_t{48} << 20};
 
 // `write` adds rules and returns the one for the whole text.
 template <typename Write>

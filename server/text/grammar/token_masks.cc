@@ -8,7 +8,6 @@ namespace ark::text::grammar {
 namespace {
 
 constexpr std::size_t kStepBytes = std::size_t{64} << 20;
-constexpr std::chrono::seconds kStepTime{2};
 constexpr std::size_t kMaxStateBytes = std::size_t{16} << 20, kMaxMaskBytes = std::size_t{16} << 20;
 constexpr std::size_t kLeastLeft = 4;      // bytes for which a mask of another state is worth while
 constexpr std::size_t kNodesPerUnit = 32;  // of a trie that is walked
@@ -19,7 +18,7 @@ auto within(std::size_t& work_left, Function step) {
     std::size_t& left;
     Budget budget;
     ~Taken() { left = budget.work_left(); }
-  } taken{work_left, Budget(work_left, kStepBytes, kStepTime)};
+  } taken{work_left, Budget(work_left, kStepBytes)};
   try {
     return step(taken.budget);
   } catch (const BudgetExceeded& error) {

@@ -30,7 +30,8 @@ TEST(GrammarSchema, ValuesAreThoseOfTheOracle) {
   const Json cases =
       parse_json_file(test::source_root() / "tests/server/text/grammar/grammar_cases.json").at("schemas");
   ASSERT_GT(cases.size(), 100u);
-  for (const Json& one : cases) {
+  for (std::size_t i = 0; i < cases.size(); i += test::is_sanitized() ? 8 : 1) {
+    const Json& one = cases[i];
     const std::string error = schema_error(to_text(one.at("schema")));
     if (error.find("is not supported") != error.npos) continue;
     expect_values(to_text(one.at("schema")), one.at("right").get<Texts>(), one.at("wrong").get<Texts>());
