@@ -8,6 +8,7 @@
 #include "server/text/grammar/regex_parser.h"
 #include "server/text/grammar/schema_object.h"
 #include "server/text/grammar/string_formats.h"
+#include "server/text/unicode.h"
 
 namespace ark::text::grammar {
 namespace {
@@ -114,14 +115,10 @@ ExpressionPtr SchemaCompiler::write_any_of(const Constraints& constraints, int d
 }
 
 ExpressionPtr SchemaCompiler::write_values(const Constraints& constraints) {
-  if (constraints.hinted_types != 0)
-    reader_.fail(constraints.pointer,
-                 "enum or const together with other keywords than \"type\" is not supported; leave the "
-                 "values that fit");
   std::vector<ExpressionPtr> ways;
   std::vector<std::string> strings;
   for (const Json* value : *constraints.values) {
-    if (!(type_of(*value) & constraints.types)) continue;
+    if (!fits(*value, constraints)) continue;
     budget_.charge_bytes(sizeof(Expression));
     if (!value->is_structured()) {
       strings.push_back(to_text(*value));
@@ -135,6 +132,30 @@ ExpressionPtr SchemaCompiler::write_values(const Constraints& constraints) {
   if (!strings.empty()) ways.push_back(one_of(std::move(strings)));
   return ways.empty() ? impossible(constraints.pointer, "no value is left of enum or const")
                       : choice(std::move(ways));
+}
+
+// What can be judged without reading patterns and members is.
+bool SchemaCompiler::fits(const Json& value, const Constraints& constraints) const {
+  const unsigned type = type_of(value);
+  if (!(type & constraints.types)) return false;
+  if (!(type & constraints.hinted_types)) return true;
+  if (value.is_structured() ||
+      (type == kString && !(constraints.patterns.empty() && constraints.formats.empty())))
+    reader_.fail(
+        constraints.pointer,
+        "enum or const beside this pattern, format, or keywords of arrays or objects is not supported; "
+        "leave the values that fit");
+  if (type == kString) {
+    const std::size_t length = count_chars(value.get_ref<const std::string&>());
+    return length >= constraints.length.min && length <= constraints.length.max;
+  }
+  const Decimal number = Decimal::of(value);
+  const auto& [lower, upper] = constraints.bounds;
+  const int above = lower ? compare(number, lower->value) : 1,
+            below = upper ? compare(upper->value, number) : 1;
+  return (above > 0 || (above == 0 && !lower->is_exclusive)) &&
+         (below > 0 || (below == 0 && !upper->is_exclusive)) &&
+         number.is_multiple_of(constraints.multiple_of);
 }
 
 ExpressionPtr SchemaCompiler::write_type(JsonType type, const Constraints& constraints) {

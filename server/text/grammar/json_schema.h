@@ -30,6 +30,7 @@ class SchemaCompiler {
   ExpressionPtr write(const Constraints& constraints, int depth = 0);
   ExpressionPtr write_any_of(const Constraints& constraints, int depth);
   ExpressionPtr write_values(const Constraints& constraints);
+  bool fits(const Json& value, const Constraints& constraints) const;
   ExpressionPtr write_type(JsonType type, const Constraints& constraints);
   ExpressionPtr write_number(bool integers_only, const Constraints& constraints);
   ExpressionPtr write_string(const Constraints& constraints);

@@ -222,6 +222,14 @@ Decimal Decimal::of(const Json& number) {
   return out;
 }
 
+bool Decimal::is_multiple_of(std::uint32_t divisor) const {
+  if (divisor == 1) return true;
+  std::uint32_t remainder = 0;
+  for (const char digit : integer)
+    remainder = (remainder * 10 + static_cast<std::uint32_t>(digit - '0')) % divisor;
+  return fraction.empty() && remainder == 0;
+}
+
 int compare(const Decimal& a, const Decimal& b) {
   if (a.is_negative != b.is_negative) return a.is_negative ? -1 : 1;
   const int sign = compare_magnitudes(a, b);

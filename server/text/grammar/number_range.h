@@ -17,6 +17,7 @@ struct Decimal {
   std::string integer = "0", fraction;
 
   static Decimal of(const Json& number);
+  bool is_multiple_of(std::uint32_t divisor) const;
   bool is_zero() const { return integer == "0" && fraction.empty(); }
 };
 // Negative, zero or positive.

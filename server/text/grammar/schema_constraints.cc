@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "server/json.h"
+#include "server/text/grammar/string_formats.h"
 
 namespace ark::text::grammar {
 namespace {
@@ -179,6 +180,7 @@ bool SchemaReader::read_string_keyword(const std::string& keyword, const Json& v
     (keyword == "minLength" ? out.length.min : out.length.max) = count_of(value, pointer);
   } else if (keyword == "pattern" || keyword == "format") {
     if (!value.is_string()) fail(pointer, "expected a string");
+    if (keyword == "format" && !pattern_of_format(value.get_ref<const std::string&>())) return true;
     (keyword == "pattern" ? out.patterns : out.formats).push_back({value.get<std::string>(), pointer});
   } else {
     return false;

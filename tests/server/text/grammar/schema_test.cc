@@ -115,6 +115,9 @@ TEST(GrammarSchema, SchemasMerge) {
       R"({"type":"object","properties":{"a":{},"b":{}},"additionalProperties":false,"anyOf":[{"required":["a"]},{"required":["b"]}]})",
       {R"({"a":1})", R"({"b":1})", R"({"a":1,"b":2})"}, {R"({})"});
   expect_values(R"({"enum":[1,"a",null],"type":["string","null"]})", {R"("a")", "null"}, {"1"});
+  expect_values(
+      R"({"enum":["a","éé","abc",1,12,24.0,2.5,null],"format":"int32","maxLength":2,"multipleOf":12,"exclusiveMaximum":24})",
+      {R"("a")", R"("éé")", "12", "null"}, {R"("abc")", "1", "24.0", "2.5"});
   expect_values(R"({"type":"string","nullable":true})", {R"("a")", "null"}, {"1"});
 }
 
@@ -152,7 +155,7 @@ TEST(GrammarSchema, WhatIsNotSupportedIsNamedWithItsPlace) {
        "schema: #: minLength or maxLength beside this pattern"},
       {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "schema: #: more than one pattern"},
       {R"({"type":"number","multipleOf":0.01})", "schema: #/multipleOf: multiples are supported of integers"},
-      {R"({"enum":["a"],"maxLength":1})", "schema: #: enum or const together"},
+      {R"({"enum":["a"],"pattern":"b"})", "schema: #: enum or const beside this pattern"},
       {R"({"minimum":"1"})", "schema: #/minimum: expected a number"},
       {R"({"maxItems":-1})", "schema: #/maxItems: expected an integer"},
       {R"({"properties":[]})", "schema: #/properties: expected an object"},
