@@ -96,19 +96,17 @@ void ChatJob::expect_calls(const Fields& fields) {
   const bool many = fields.get(kParallel);
   const Tools tools = read_tools(fields);
   if (tools.may_call.empty()) return;
-  if (parameters.request.constrain)
-    fields.fail(
-        "tools",
-        "cannot be called where the text has a form; leave one of both out, or send tool_choice \"none\"");
   reads_calls_ = true;
-  if (tools.must_call) {
-    const bool several = many && !tools.names;
+  const bool has_form = parameters.request.constrain != nullptr;
+  if (has_form && (tools.must_call || parameters.schema.is_null()))
+    fields.fail("tools", "cannot be called beside a form other than JSON, nor a call be forced beside any");
+  if (!tools.must_call) check_template_asks(fields);
+  const bool several = many && !tools.names;
+  if (tools.must_call || has_form)
     parameters.request.constrain =
-        form_of_calls(tools.may_call, ToolCalls::kBegin, ToolCalls::kEnd, several, model);
-  } else {
-    check_template_asks(fields);
-    if (!many) parameters.text.stop.emplace_back(ToolCalls::kEnd);
-  }
+        start_calls({tools.may_call, ToolCalls::kBegin, ToolCalls::kEnd, several, parameters.schema}, model);
+  else if (!many)
+    parameters.text.stop.emplace_back(ToolCalls::kEnd);
   const text::Tokenizer& tokenizer = tokenizer_for(model, "messages");
   const auto mark = tokenizer.id(ToolCalls::kBegin);
   if (mark && tokenizer.is_special(*mark)) parameters.text.skip_special = false;

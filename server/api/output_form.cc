@@ -18,15 +18,20 @@ constexpr std::size_t kMostChoices = 4096, kMostChoiceBytes = std::size_t{1} << 
 
 // ---- kinds of forms: each checks its value's type and compiles it
 
-GrammarPtr schema_form(const Fields& fields, const std::string& name) {
+// As an object, or as the text of one.
+Json schema_in(const Fields& fields, const std::string& name) {
   const Json& value = *fields.find(name);
-  if (value.is_object() || value.is_boolean()) return text::Grammar::of_json_schema(value);
+  if (value.is_object() || value.is_boolean()) return value;
   if (!value.is_string()) fields.wrong_type(name, "a JSON schema");
   try {
-    return text::Grammar::of_json_schema(parse_json(value.get<std::string>(), fields.path(name)));
+    return parse_json(value.get<std::string>(), fields.path(name));
   } catch (const http::HttpError& e) {
     throw http::HttpError(e.status, e.message, fields.path(name), e.code);
   }
+}
+
+GrammarPtr schema_form(const Fields& fields, const std::string& name) {
+  return text::Grammar::of_json_schema(schema_in(fields, name));
 }
 
 GrammarPtr object_form(const Fields&, const std::string&) { return text::Grammar::of_json_object(); }
@@ -110,12 +115,12 @@ class Reader {
  public:
   Reader(const Fields& fields, const session::Model& model) : fields_(fields), model_(model) {}
 
-  schedule::StartConstraint read() {
+  OutputForm read() {
     if (const Json* format = fields_.get(kFormat)) read_format(*format);
     read_all(fields_, kForms);
     if (const Json* outputs = fields_.get(kOutputs)) read_outputs(*outputs);
     fields_.refuse("guided_whitespace_pattern", kNoNumber);
-    return std::move(start_);
+    return std::move(form_);
   }
 
  private:
@@ -160,15 +165,17 @@ class Reader {
     const Json* value = fields.find(name);
     const std::string path = fields.path(name);
     if (!value) fields.fail(name, "is missing");
-    if (start_) fields.fail(name, "asks for a form beside " + found_);
+    if (form_.start) fields.fail(name, "asks for a form beside " + found_);
     found_ = path;
-    start_ =
+    form_.start =
         start(model_, path, kind.name + (' ' + to_text(*value)), [&] { return kind.compile(fields, name); });
+    if (kind.compile == schema_form) form_.schema = schema_in(fields, name);
+    if (kind.compile == object_form) form_.schema = {{"type", "object"}};
   }
 
   const Fields& fields_;
   const session::Model& model_;
-  schedule::StartConstraint start_;
+  OutputForm form_;
   std::string found_;  // where
 };
 
@@ -179,16 +186,15 @@ const std::vector<Field>& output_form_fields() {
   return all;
 }
 
-schedule::StartConstraint read_output_form(const Fields& fields, const session::Model& model) {
+OutputForm read_output_form(const Fields& fields, const session::Model& model) {
   return Reader(fields, model).read();
 }
 
-schedule::StartConstraint form_of_calls(const Json& tools, std::string_view begin, std::string_view end,
-                                        bool many, const session::Model& model) {
+schedule::StartConstraint start_calls(const CallForm& form, const session::Model& model) {
   std::vector<std::pair<std::string, Json>> functions;
-  for (std::size_t i = 0; i < tools.size(); ++i) {
+  for (std::size_t i = 0; i < form.tools.size(); ++i) {
     const std::string place = "tools[" + std::to_string(i) + "].";
-    const Fields tool(tools[i], place);
+    const Fields tool(form.tools[i], place);
     const Json* function = tool.find("function");
     if (!function || !function->is_object()) tool.wrong_type("function", "an object");
     const Fields own(*function, place + "function.");
@@ -199,10 +205,13 @@ schedule::StartConstraint form_of_calls(const Json& tools, std::string_view begi
   }
   std::vector<int32_t> marks;
   const text::Tokenizer& tokenizer = tokenizer_for(model, "tools");
-  for (const std::string_view mark : {begin, end})
+  for (const std::string_view mark : {form.begin, form.end})
     if (const auto id = tokenizer.id(mark); id && tokenizer.is_special(*id)) marks.push_back(*id);
-  const std::string key = (many ? "calls " : "call ") + to_text(tools);
-  const auto compile = [&] { return text::Grammar::of_calls(begin, end, functions, many); };
+  const Json* otherwise = form.otherwise.is_null() ? nullptr : &form.otherwise;
+  const std::string key = to_text(Json::array({form.many, form.tools, form.otherwise}));
+  const auto compile = [&] {
+    return text::Grammar::of_calls(form.begin, form.end, functions, form.many, otherwise);
+  };
   return start(model, "tools", key, compile, marks);
 }
 

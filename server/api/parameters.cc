@@ -290,7 +290,9 @@ Parameters read_parameters(const Fields& fields, const Model& model) {
   read_stops(fields, model, parameters);
   read_stream(fields, parameters);
   read_guess(fields, model, request);
-  request.constrain = read_output_form(fields, model);
+  OutputForm form = read_output_form(fields, model);
+  request.constrain = std::move(form.start);
+  parameters.schema = std::move(form.schema);
   return parameters;
 }
 

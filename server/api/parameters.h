@@ -8,6 +8,7 @@
 
 #include "server/api/fields.h"
 #include "server/api/service.h"
+#include "server/json.h"
 #include "server/session/generation.h"
 
 namespace ark::api {
@@ -20,6 +21,7 @@ struct Parameters {
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;  // as given; the routes have different defaults
   int32_t n = 1;
+  Json schema;  // that the text is a value of, by request.constrain; null: it is not
   bool stream = false, include_usage = false, continuous_usage = false, return_token_ids = false;
 };
 

@@ -55,6 +55,16 @@ def check(text, schema):
     jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())
 
 
+def roomy(folder, template):
+    """A random model with TINY's tokenizer and a longer context."""
+    subprocess.run([sys.executable, ROOT / "models" / "llama_random.py", folder / "model.onnx", "--context", "1024", "--hidden", "64",
+                    "--layers", "1", "--intermediate", "64", "--vocab", "512"], check=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY / name, folder)
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_text_is_what_its_schema_says(tiny, name):
     for options in ({"n": 6, "seed": 7}, {"temperature": 0}, {"n": 4, "top_p": 0.5, "top_k": 20, "repetition_penalty": 1.3}):
@@ -141,12 +151,7 @@ def test_the_client_parses_what_it_asked_for(client, tiny):
 @pytest.mark.parametrize("shows", ["{% for t in tools or [] %}{{ t.function.name }} {% endfor %}", ""])
 def test_calls_can_be_forced(tmp_path, choice, shows):
     """By templates that ask for no <tool_call>, and by one that shows no tools: then the first message does."""
-    subprocess.run([sys.executable, ROOT / "models" / "llama_random.py", tmp_path / "model.onnx", "--context", "1024", "--hidden", "64",
-                    "--layers", "1", "--intermediate", "64", "--vocab", "512"], check=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TINY / name, tmp_path)
-    (tmp_path / "chat_template.jinja").write_text(shows + "{{ messages[0].content }}")
-    with Server("--model", tmp_path) as server:
+    with Server("--model", roomy(tmp_path, shows + "{{ messages[0].content }}")) as server:
         body = {"messages": USER, "tools": TOOLS, "tool_choice": choice, "max_tokens": 400, "parallel_tool_calls": False}
         prompt = server.post("/apply-template", {key: body[key] for key in ("messages", "tools", "tool_choice")}).json()["prompt"]
         assert prompt.count("get_weather") == 1 and prompt.endswith("Go.")
@@ -166,6 +171,27 @@ def test_calls_can_be_forced(tmp_path, choice, shows):
         assert refused.status_code == 400 and refused.json()["error"]["param"] == "tool_choice"
         both = server.post(CHAT, body | {"response_format": {"type": "json_object"}})
         assert both.status_code == 400 and both.json()["error"]["param"] == "tools"
+
+
+def test_calls_and_a_form_go_together(tmp_path):
+    """As agents ask for: a call, or the final answer."""
+    asks = """{% if tools %}{{ tools | length }} <tool_call>{"name": "x", "arguments": {}}</tool_call>{% endif %}{{ messages[0].content }}"""
+    with Server("--model", roomy(tmp_path, asks)) as server:
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"enum": [1, 2]}}}}}]
+        seen = set()
+        for seed in range(6):
+            body = {"messages": USER, "tools": tools, "max_tokens": 300, "seed": seed, "logit_bias": {"30": 5 if seed % 2 else -5}, **form_of(SCHEMAS["array"])}
+            choice = server.post(CHAT, body).json()["choices"][0]
+            if choice["finish_reason"] == "length":
+                continue
+            seen.add(choice["finish_reason"])
+            if choice["finish_reason"] == "stop":
+                check(choice["message"]["content"], SCHEMAS["array"])
+            for call in choice["message"].get("tool_calls", []):
+                assert set(json.loads(call["function"]["arguments"]).items()) <= {("x", 1), ("x", 2)}
+        assert seen == {"stop", "tool_calls"}
+        refused = server.post(CHAT, {"messages": USER, "tools": tools, "guided_regex": "a"})
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "tools"
 
 
 def test_a_real_model_writes_sense(smollm2_model):

@@ -77,7 +77,8 @@ Grammar::Ptr Grammar::of_gbnf(std::string_view text) {
 }
 
 Grammar::Ptr Grammar::of_calls(std::string_view begin, std::string_view end,
-                               std::span<const std::pair<std::string, Json>> functions, bool many) {
+                               std::span<const std::pair<std::string, Json>> functions, bool many,
+                               const Json* otherwise) {
   return compiled("functions", [&](Rules& rules, Budget& budget) {
     grammar::JsonText json(rules);
     std::vector<ExpressionPtr> calls;
@@ -94,7 +95,10 @@ Grammar::Ptr Grammar::of_calls(std::string_view begin, std::string_view end,
     const ExpressionPtr call = sequence({grammar::text(std::string(begin)), json.blank(), inside,
                                          json.blank(), grammar::text(std::string(end))});
     const ExpressionPtr more = repeat(sequence({json.blank(), call}), 0, many ? grammar::kUnbounded : 0);
-    return rules.add(sequence({call, more}));
+    const ExpressionPtr all = sequence({call, more});
+    if (!otherwise) return rules.add(all);
+    const ExpressionPtr value = grammar::SchemaCompiler(*otherwise, "schema", rules, json, budget).value();
+    return rules.add(choice({all, sequence({json.blank(), value})}));
   });
 }
 

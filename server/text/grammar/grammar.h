@@ -36,9 +36,10 @@ class Grammar {
   // llama.cpp's GBNF, from its rule `root`.
   static Ptr of_gbnf(std::string_view text);
   // Calls of functions (name, JSON Schema of the arguments): each {"name": ..., "arguments": ...} between `begin` and
-  // `end`. One, or if `many` one or more.
+  // `end`. One, or if `many` one or more; or else one value of the schema `otherwise`, unless that is null.
   static Ptr of_calls(std::string_view begin, std::string_view end,
-                      std::span<const std::pair<std::string, Json>> functions, bool many);
+                      std::span<const std::pair<std::string, Json>> functions, bool many,
+                      const Json* otherwise = nullptr);
 
   explicit Grammar(grammar::Pushdown pushdown);
   ~Grammar();

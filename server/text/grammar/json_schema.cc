@@ -239,9 +239,15 @@ ExpressionPtr SchemaCompiler::write_array(const Constraints& constraints) {
 
 ExpressionPtr SchemaCompiler::write_object(const Constraints& constraints) {
   ObjectForm form;
-  const bool is_closed =
+  const bool forbids_others =
       std::ranges::any_of(constraints.additional, [](const SchemaPlace& p) { return *p.schema == false; });
-  if (!is_closed) form.additional = rule_for(constraints.additional);
+  // Who names members and says nothing of others means these: no client has a use for what a model makes up beside
+  // them.
+  const bool is_closed =
+      forbids_others || (constraints.additional.empty() && !constraints.properties.empty() &&
+                         constraints.members_count.min <= constraints.properties.size());
+  const ExpressionPtr other = forbids_others ? nullptr : rule_for(constraints.additional);
+  if (!is_closed) form.additional = other;
   std::set<std::string_view> required(constraints.required.begin(), constraints.required.end());
   const auto required_count = static_cast<std::uint32_t>(required.size());
   for (const Constraints::Property& property : constraints.properties) {
@@ -255,10 +261,10 @@ ExpressionPtr SchemaCompiler::write_object(const Constraints& constraints) {
   }
   for (const std::string& name : constraints.required) {
     if (required.erase(name) == 0) continue;
-    if (is_closed)
+    if (forbids_others)
       return impossible(constraints.pointer,
                         "\"" + escaped(name, 60) + "\" is required, but neither a property nor additional");
-    form.members.push_back({name, form.additional, true});
+    form.members.push_back({name, other, true});
   }
   const Constraints::Counts& counts = constraints.members_count;
   if (counts.min > counts.max || counts.max < required_count)

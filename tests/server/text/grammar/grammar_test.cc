@@ -164,6 +164,9 @@ TEST(GrammarCalls, OneOrMany) {
                {add + now, "", "{}", "<call>{}</call>"});
   expect_texts(Grammar::of_calls("<call>", "</call>", functions, true), {add, add + "\n" + now + " " + add},
                {add + "\n", ""});
+  const Json otherwise = ark::parse_json(R"({"type":"boolean"})");
+  expect_texts(Grammar::of_calls("<call>", "</call>", functions, false, &otherwise), {add, "true", " false"},
+               {add + "true", "1", ""});
   const std::vector<std::pair<std::string, Json>> wrong = {
       {"f", ark::parse_json(R"({"properties":{"a":{"not":{}}}})")}};
   EXPECT_TRUE(error_of([&] {

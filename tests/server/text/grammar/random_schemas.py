@@ -31,6 +31,8 @@ def random_object(rng, depth, defs):
         out["additionalProperties"] = False
     elif more < 0.7:
         out["additionalProperties"] = random_schema(rng, depth - 1, defs)
+    else:
+        out["additionalProperties"] = True  # ark writes no others where nothing is said
     if rng.random() < 0.15:
         out["maxProperties"] = rng.randint(0, 4)
     if rng.random() < 0.15:

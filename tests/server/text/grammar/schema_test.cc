@@ -46,9 +46,20 @@ TEST(GrammarSchema, MembersComeInTheSchemasOrder) {
       {R"({"b":null})", R"({"a": 1, "b": null, "c": true})", "{\n  \"b\": null,\n  \"c\": false\n}"},
       {R"({})", R"({"a":1})", R"({"b":null,"a":1})", R"({"b":null,"d":1})", R"({"b":null,})",
        R"({"b":null,"b":null})"});
-  expect_values(R"({"type":"object",)" + members + "}",
+  expect_values(R"({"type":"object",)" + members + R"(,"additionalProperties":true})",
                 {R"({})", R"({"x":[{}]})", R"({"c":true,"ab":1,"ab":2})"},
                 {R"({"x":1,"a":1})", R"({"x":1,"\u0061":"no"})", R"({"\u0061":"no"})"});
+}
+
+// All of these are of the schema as the standard reads it, too.
+TEST(GrammarSchema, WhoNamesMembersAndNothingElseMeansThese) {
+  const std::string named = R"({"type":"object","properties":{"a":{"const":1}})";
+  expect_values(named + "}", {R"({})", R"({"a":1})"}, {R"({"b":1})", R"({"a":1,"b":1})"});
+  expect_values(named + R"(,"required":["b"]})", {R"({"b":1})", R"({"a":1,"b":[]})"}, {R"({"a":1})"});
+  expect_values(named + R"(,"required":["a"],"minProperties":2})", {R"({"a":1,"b":2})"}, {R"({"a":1})"});
+  expect_values(named + R"(,"allOf":[{"properties":{"c":{"const":2}}}]})", {R"({"a":1,"c":2})"},
+                {R"({"d":1})"});
+  expect_values(R"({"type":"object","required":["b"]})", {R"({"b":1,"x":2})"}, {R"({"x":2})"});
 }
 
 TEST(GrammarSchema, AdditionalMembersHaveOtherNames) {
