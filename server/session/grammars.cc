@@ -1,7 +1,5 @@
 #include "server/session/grammars.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "server/text/grammar/grammar.h"
 #include "server/text/grammar/grammar_state.h"
@@ -11,7 +9,7 @@
 namespace ark::session {
 namespace {
 
-constexpr std::size_t kMostKept = 16, kMostBytes = std::size_t{4} << 20;
+constexpr std::size_t kMostKept = 64, kMostBytes = std::size_t{96} << 20;  // of all, with what they found out
 
 class TextConstraint : public schedule::Constraint {
  public:
@@ -32,27 +30,58 @@ class TextConstraint : public schedule::Constraint {
 
 }  // namespace
 
-std::shared_ptr<const text::Grammar> Grammars::find(const std::string& key) {
+Grammars::GrammarPtr Grammars::find(const std::string& key) {
   std::lock_guard lock(mutex_);
-  const auto found =
-      std::ranges::find(kept_, key, [](const auto& entry) -> const std::string& { return entry.first; });
-  if (found == kept_.end()) return nullptr;
-  kept_.splice(kept_.begin(), kept_, found);
-  return kept_.front().second;
+  const auto found = known_.find(key);
+  GrammarPtr grammar = found == known_.end() ? nullptr : found->second.lock();
+  if (grammar) keep(grammar);
+  return grammar;
+}
+
+// Before those that were asked for longest ago, which are forgotten where they take too much: they grow while texts are
+// written.
+void Grammars::keep(const GrammarPtr& grammar) {
+  kept_.remove(grammar);
+  kept_.push_front(grammar);
+  std::size_t count = 0, bytes = 0;
+  for (auto one = kept_.begin(); one != kept_.end(); ++one) {
+    bytes += (*one)->bytes();
+    if (++count > 1 && (count > kMostKept || bytes > kMostBytes)) {
+      kept_.erase(one, kept_.end());
+      return;
+    }
+  }
+}
+
+std::size_t Grammars::bytes_in_use() {
+  std::size_t bytes = 0;
+  std::erase_if(known_, [&](const auto& entry) {
+    const GrammarPtr grammar = entry.second.lock();
+    if (grammar) bytes += entry.first.size() + grammar->bytes();
+    return !grammar;
+  });
+  return bytes;
+}
+
+void Grammars::make_room(std::size_t more) {
+  if (bytes_in_use() + more > most_in_use_) kept_.clear();
+  if (bytes_in_use() + more > most_in_use_)
+    throw Error(Code::kExhausted,
+                "the forms of the texts that are being written take " + std::to_string(most_in_use_ >> 20) +
+                    " MiB, which is the limit; try again later, or ask for forms that others ask for");
 }
 
 schedule::StartConstraint Grammars::start(const std::string& key, const Compile& compile,
                                           std::vector<int32_t> marks) {
   if (!tokenizer_) throw Error(Code::kUnsupported, "without a tokenizer no text can be held to a form");
   std::call_once(trie_once_, [&] { trie_ = std::make_shared<const text::TokenTrie>(*tokenizer_); });
-  std::shared_ptr<const text::Grammar> grammar = find(key);
+  GrammarPtr grammar = find(key);
   if (!grammar) {
     grammar = compile();  // perhaps beside another thread that does the same
     std::lock_guard lock(mutex_);
-    kept_.emplace_front(key, grammar);
-    bytes_ += key.size();
-    for (; kept_.size() > kMostKept || (bytes_ > kMostBytes && kept_.size() > 1); kept_.pop_back())
-      bytes_ -= kept_.back().first.size();
+    make_room(key.size() + grammar->bytes());
+    known_[key] = grammar;
+    keep(grammar);
   }
   return [grammar, trie = trie_, marks = std::move(marks)] {
     return std::make_unique<TextConstraint>(grammar, trie, marks);

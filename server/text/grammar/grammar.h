@@ -44,7 +44,7 @@ class Grammar {
   explicit Grammar(grammar::Pushdown pushdown);
   ~Grammar();
 
-  // What it takes with all that is kept of it, for caches of grammars: grows while texts are written, up to some 32 MiB
+  // What it takes with all that is kept of it, for caches of grammars: grows while texts are written, up to some 8 MiB
   // for each vocabulary on top.
   std::size_t bytes() const;
 

@@ -8,7 +8,7 @@ namespace ark::text::grammar {
 namespace {
 
 constexpr std::size_t kStepBytes = std::size_t{64} << 20;
-constexpr std::size_t kMaxStateBytes = std::size_t{16} << 20, kMaxMaskBytes = std::size_t{16} << 20;
+constexpr std::size_t kMaxStateBytes = std::size_t{4} << 20, kMaxMaskBytes = std::size_t{4} << 20;
 constexpr std::size_t kLeastLeft = 4;      // bytes for which a mask of another state is worth while
 constexpr std::size_t kNodesPerUnit = 32;  // of a trie that is walked
 
