@@ -59,11 +59,13 @@ struct Sample : Quiet {
 
   ARK_DEVICE void apply_mask() const {
     const u32* words = record_array<u32>(call.b, StepArray::kMasks) + row.mask_first;
-    ARK_ROLLED
-    for (u32 t = static_cast<u32>(call.b.thread); t < static_cast<u32>(vocabulary); t += kConsumers) {
-      const u32 word = t / 32 < static_cast<u32>(row.mask_words) ? words[t / 32] : 0;
-      if ((word >> t % 32 & 1) == 0) dev::st_global(logits + t, -infinity());
-    }
+    const auto word_of = [&](i32 t) {
+      const i32 word = static_cast<i32>(static_cast<u32>(t) / 32);
+      return word < row.mask_words ? dev::ld_global(words + word) : 0u;
+    };
+    in_turns<4>(call.b, 0, vocabulary, word_of, [&](i32 t, u32 word) {
+      if ((word >> static_cast<u32>(t) % 32 & 1) == 0) dev::st_global(logits + t, -infinity());
+    });
     consumers_sync();
   }
 
