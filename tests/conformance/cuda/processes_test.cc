@@ -106,8 +106,11 @@ TEST_P(GpuProcesses, GiveTheBytesOfOneLaunch) {
     const auto runner = rank_0(o);
     ASSERT_NE(runner->device(), nullptr);
     EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 4, 12)));
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // both park, and go on
-    EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 4, 12)));
+    // Both park, soon or on a busy machine late, and go on.
+    for (int i = 0; i < 100 && runner->device()->launches() == 1; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 4, 12)));
+    }
     EXPECT_GT(runner->device()->launches(), 1);
   }
   peer_.join();
