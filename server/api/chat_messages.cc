@@ -150,7 +150,6 @@ class LossCheck {
       for (const char* name : kSaying) check_field(i, name);
     }
     check_effort();
-    if (!prints_tools()) fields_.fail("tools", "are not printed by the model's chat template");
   }
 
   bool prints_tools() const {
@@ -269,15 +268,17 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
   input.tokens = text.tokens;
   try {
     text::Rendering within;
-    const auto render = [&](const text::ChatInput& some) {
+    const LossCheck::Render render = [&](const text::ChatInput& some) {
       return text.template_for(some).render(some, within);
     };
     std::string chat = render(input);
-    if (tools.must_call && !LossCheck(fields, input, chat, render).prints_tools()) {
+    LossCheck losses(fields, input, chat, render);
+    if (!losses.prints_tools()) {
+      if (!tools.must_call) fields.fail("tools", "are not printed by the model's chat template");
       tell_of_tools(input);
       chat = render(input);
     }
-    LossCheck(fields, input, chat, render).run();
+    losses.run();
     return goes_on ? up_to_mark(std::move(chat)) : chat;
   } catch (const Error& e) {
     if (e.code() != Code::kInvalidArgument) throw;

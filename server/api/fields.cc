@@ -6,7 +6,8 @@
 #include <limits>
 
 #include "base/error.h"
-#include "server/http/head.h"
+#include "base/percent.h"
+#include "server/http/message.h"
 #include "server/json.h"
 
 namespace ark::api {
@@ -69,7 +70,7 @@ Json parse_query(std::string_view query, const std::vector<Field>& fields) {
     const auto decoded = [](std::string_view text) {
       std::string spaced(text);
       std::ranges::replace(spaced, '+', ' ');
-      return http::percent_decoded(spaced);
+      return percent_decoded(spaced);
     };
     const std::string name = decoded(part.substr(0, equals));
     const std::string value = decoded(part.substr(std::min(equals + 1, part.size())));

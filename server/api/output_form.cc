@@ -57,13 +57,16 @@ GrammarPtr gbnf_form(const Fields& fields, const std::string& name) {
   return text::Grammar::of_gbnf(*fields.string(name));
 }
 
-using Compile = GrammarPtr (*)(const Fields&, const std::string&);
+Json any_object(const Fields&, const std::string&) { return {{"type", "object"}}; }
+
 struct Kind {
   const char* name;
-  Compile compile;
+  GrammarPtr (*compile)(const Fields&, const std::string&);
+  Json (*schema)(const Fields&,
+                 const std::string&) = nullptr;  // of which its texts are values; null: of none
 };
-constexpr Kind kSchema{"schema", schema_form}, kObject{"object", object_form}, kRegex{"regex", regex_form},
-    kChoice{"choice", choice_form}, kGbnf{"gbnf", gbnf_form};
+constexpr Kind kSchema{"schema", schema_form, schema_in}, kObject{"object", object_form, any_object},
+    kRegex{"regex", regex_form}, kChoice{"choice", choice_form}, kGbnf{"gbnf", gbnf_form};
 
 struct NamedKind {
   const char* field;
@@ -169,8 +172,7 @@ class Reader {
     found_ = path;
     form_.start =
         start(model_, path, kind.name + (' ' + to_text(*value)), [&] { return kind.compile(fields, name); });
-    if (kind.compile == schema_form) form_.schema = schema_in(fields, name);
-    if (kind.compile == object_form) form_.schema = {{"type", "object"}};
+    if (kind.schema) form_.schema = kind.schema(fields, name);
   }
 
   const Fields& fields_;

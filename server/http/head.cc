@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/percent.h"
 
 namespace ark::http {
 namespace {
@@ -156,22 +157,6 @@ Head parse_head(std::string_view text, const HeadLimits& limits) {
     refuse("the header Host is missing, which HTTP/1.1 requires");
   if (head.chunked && head.content_length >= 0) refuse("Content-Length and Transfer-Encoding are both given");
   return head;
-}
-
-std::string percent_decoded(std::string_view coded) {
-  std::string text;
-  for (std::size_t i = 0; i < coded.size(); ++i) {
-    const auto is_hex = [&](std::size_t at) {
-      return at < coded.size() && std::isxdigit(static_cast<unsigned char>(coded[at]));
-    };
-    if (coded[i] == '%' && is_hex(i + 1) && is_hex(i + 2)) {
-      text += static_cast<char>(std::stoi(std::string(coded.substr(i + 1, 2)), nullptr, 16));
-      i += 2;
-    } else {
-      text += coded[i];
-    }
-  }
-  return text;
 }
 
 std::string Head::path() const { return percent_decoded(target.substr(0, target.find_first_of("?#"))); }

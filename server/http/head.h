@@ -44,9 +44,6 @@ std::optional<TraceParent> parse_trace_parent(std::string_view text);
 void check_field(std::string_view line);
 bool has_control_characters(std::string_view text);  // other than tabs
 
-// %41 -> A; what is no such code stays as it is.
-std::string percent_decoded(std::string_view coded);
-
 // Letters, digits and -_.:/+= up to 128 of them: an id that we repeat in headers and logs.
 bool is_sane_id(std::string_view id);
 

@@ -87,7 +87,7 @@ void add_to_step(SchedulerState& state, const std::shared_ptr<Sequence>& sequenc
     row.bias_count = static_cast<int32_t>(s.request.bias.size());
     step.bias.insert(step.bias.end(), s.request.bias.begin(), s.request.bias.end());
     add_mask(s, step, row);
-    flight.is_alone |= drafts > 0 || is_constrained(s);
+    flight.is_alone |= is_constrained(s);
     s.drafted_at = s.asked;
     s.drafts_right = 0;
     for (int32_t i = 0; i <= drafts; ++i) {
@@ -155,6 +155,7 @@ void fill_step(SchedulerState& state, const auto& may_run, bool may_draft, StepD
     for (const auto& s : prompts) add(s, most);
   }
   flight.load = {decodes, static_cast<int32_t>(step.tokens.size()) - decodes - drafts, {}, drafts};
+  flight.is_alone |= drafts > 0;
 }
 
 }  // namespace

@@ -74,11 +74,6 @@ CodeSet CodeSet::of(std::string_view text) {
   return CodeSet(std::move(ranges));
 }
 
-bool CodeSet::contains(char32_t c) const {
-  const auto behind = std::upper_bound(ranges_.begin(), ranges_.end(), CodeRange{c, kLast});
-  return behind != ranges_.begin() && std::prev(behind)->last >= c;
-}
-
 CodeSet CodeSet::operator|(const CodeSet& other) const {
   std::vector<CodeRange> both = ranges_;
   both.insert(both.end(), other.ranges_.begin(), other.ranges_.end());

@@ -26,7 +26,6 @@ class CodeSet {
   const std::vector<CodeRange>& ranges() const { return ranges_; }
   bool empty() const { return ranges_.empty(); }
   bool is_ascii() const { return ranges_.empty() || ranges_.back().last < 0x80; }
-  bool contains(char32_t c) const;
 
   CodeSet operator|(const CodeSet& other) const;
   CodeSet operator&(const CodeSet& other) const;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/percent.h"
 #include "server/json.h"
 #include "server/text/grammar/string_formats.h"
 
@@ -39,24 +40,6 @@ std::string step(std::string_view name) {
   return out;
 }
 
-std::string percent_decoded(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto digit = [&](std::size_t at) {
-      const char c = at < text.size() ? text[at] : 'x';
-      if (c >= '0' && c <= '9') return c - '0';
-      return (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
-    };
-    if (text[i] == '%' && digit(i + 1) >= 0 && digit(i + 2) >= 0) {
-      out += static_cast<char>(digit(i + 1) * 16 + digit(i + 2));
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 void append(AllOf& to, const AllOf& from) { to.insert(to.end(), from.begin(), from.end()); }
 
 // Items of an array from one place on follow one schema.
@@ -78,12 +61,6 @@ unsigned type_of(const Json& value) {
 void Constraints::Counts::narrow(const Counts& other) {
   min = std::max(min, other.min);
   max = std::min(max, other.max);
-}
-
-Constraints::Property* Constraints::find(std::string_view name) {
-  const auto found =
-      std::find_if(properties.begin(), properties.end(), [&](const Property& p) { return p.name == name; });
-  return found == properties.end() ? nullptr : &*found;
 }
 
 Constraints SchemaReader::read(const AllOf& schemas) {

@@ -5,7 +5,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "server/json_fwd.h"
@@ -67,7 +66,6 @@ struct Constraints {
 
   // Whether something but types and any_of is asked for.
   bool is_detailed() const { return hinted_types != 0 || values; }
-  Property* find(std::string_view name);
 };
 
 // Reads schemas of one document, which must outlive it. Throws kInvalidArgument: `what` and the keyword's JSON pointer.
