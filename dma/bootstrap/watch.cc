@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "dma/wire_times.h"
 
 namespace ark::dma {
 namespace {
@@ -24,7 +25,6 @@ constexpr int kSilence = 6;
 constexpr int kUnconfirmed = 3, kCut = 7;
 // A peer that does not read its life signs must not hold up ours.
 constexpr std::chrono::milliseconds kSendTime{100};
-constexpr std::chrono::seconds kFarewell{1};
 
 // Whether the peer's system has all that was sent. By TCP alone: elsewhere only its process could say.
 bool is_delivered(const Socket& socket) {

@@ -25,7 +25,7 @@ constexpr int64_t kAgainNs = 10'000'000;
 constexpr std::string_view kVisitors[kPriorities] = {"decode", "bulk"};  // a connection for each
 // What a receiver grants to bulk: that much may be under way to it, and fill what is between.
 constexpr int kBulkWindow = 256 << 10;
-constexpr std::size_t kSecret = 32;
+constexpr std::size_t kSecretBytes = 32;
 
 class SocketTransport final : public NumberedMemoryTransport {
  public:
@@ -42,7 +42,7 @@ class SocketTransport final : public NumberedMemoryTransport {
     if (bootstrap.key().empty() && !is_local(address))
       throw Error(Code::kUsage, "ARK_ADDRESS " + escaped(host) + kNeedsKey);
     // Whoever connects must know it, and the key; ranks learn each other's through the bootstrap.
-    const std::string secret = random_bytes(kSecret);
+    const std::string secret = random_bytes(kSecretBytes);
     const std::vector<std::string> doors =
         bootstrap.all_gather(BlobWriter().text(address).text(secret).take(), deadline);
     const int ranks = static_cast<int>(doors.size());

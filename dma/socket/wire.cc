@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "dma/wire_times.h"
 
 namespace ark::dma {
 namespace {
@@ -22,14 +23,9 @@ constexpr size_t kMostUnsent = 1 << 20;
 // What poll() takes from one connection before it looks at the next; of bulk less, as decode may have come meanwhile.
 constexpr size_t kMostAtOnce[kPriorities] = {1 << 20, 64 << 10};
 constexpr int kEvents = 64;
-constexpr int64_t kBusySleepNs = 50'000, kIdleSleepNs = 1'000'000;
-constexpr std::chrono::milliseconds kBusyFor{10};
-// A process that dies also leaves the bootstrap, which tells all ranks its name; a cut is told where nobody does.
-constexpr std::chrono::milliseconds kCutGrace{200};
-constexpr std::chrono::seconds kFarewell{1};
 
 // One connection.
-struct Peer {
+struct Connection {
   int rank = 0;
   Priority priority = Priority::kDecode;
   Socket socket;
@@ -56,7 +52,7 @@ class SocketWire final : public Wire {
 
   Submitted submit(const Transfer& transfer) override {
     const bool is_apart = transfer.priority == Priority::kBulk && peers_.size() > ranks_;
-    Peer& peer = peers_[static_cast<size_t>(transfer.peer) + (is_apart ? ranks_ : 0)];
+    Connection& peer = peers_[static_cast<size_t>(transfer.peer) + (is_apart ? ranks_ : 0)];
     if (!peer.socket.is_open()) return Submitted::kDone;  // it has left, or fault() is about to say so
     flush(peer);
     if (peer.waiting() != 0 && peer.waiting() + transfer.bytes > kMostUnsent) return Submitted::kBusy;
@@ -75,13 +71,13 @@ class SocketWire final : public Wire {
   }
 
   size_t poll(std::span<Completion>) override {
-    for (Peer& peer : peers_)
+    for (Connection& peer : peers_)
       if (peer.waiting() != 0 && peer.socket.is_open()) flush(peer);
     epoll_event events[kEvents];
     const int count = epoll_wait(ready_.descriptor(), events, kEvents, 0);
     for (const Priority priority : {Priority::kDecode, Priority::kBulk})
       for (int i = 0; i < count; ++i) {
-        Peer& peer = peers_[events[i].data.u32];
+        Connection& peer = peers_[events[i].data.u32];
         if (peer.priority == priority && peer.socket.is_open()) receive(peer);
       }
     return 0;
@@ -94,7 +90,7 @@ class SocketWire final : public Wire {
   }
 
   bool is_drained() const override {
-    for (const Peer& peer : peers_)
+    for (const Connection& peer : peers_)
       if (peer.socket.is_open() && peer.waiting() != 0) return false;
     return true;
   }
@@ -104,7 +100,7 @@ class SocketWire final : public Wire {
  private:
   void add(std::vector<Socket> sockets, Priority priority) {
     for (size_t rank = 0; rank < sockets.size(); ++rank) {
-      Peer& peer = peers_.emplace_back();
+      Connection& peer = peers_.emplace_back();
       peer.rank = static_cast<int>(rank);
       peer.priority = priority;
       peer.socket = std::move(sockets[rank]);
@@ -118,7 +114,7 @@ class SocketWire final : public Wire {
   }
 
   // Past what waits already; what the kernel does not take now joins it.
-  void send(Peer& peer, const WireFrame& frame, const std::byte* payload) {
+  void send(Connection& peer, const WireFrame& frame, const std::byte* payload) {
     size_t done = 0;
     const size_t whole = sizeof frame + frame.bytes;
     while (peer.waiting() == 0 && done < whole && peer.socket.is_open()) {
@@ -150,7 +146,7 @@ class SocketWire final : public Wire {
       peer.unsent.insert(peer.unsent.end(), payload + (done - sizeof frame), payload + frame.bytes);
   }
 
-  void flush(Peer& peer) {
+  void flush(Connection& peer) {
     while (peer.waiting() != 0) {
       const ssize_t took = ::send(peer.socket.descriptor(), peer.unsent.data() + peer.sent, peer.waiting(),
                                   MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -163,7 +159,7 @@ class SocketWire final : public Wire {
     peer.sent = 0;
   }
 
-  void receive(Peer& peer) {
+  void receive(Connection& peer) {
     for (size_t taken = 0; taken < kMostAtOnce[static_cast<int>(peer.priority)];) {
       const bool in_head = peer.have < sizeof(WireFrame);
       const uint64_t end = sizeof(WireFrame) + (in_head ? 0 : peer.frame.bytes);
@@ -189,7 +185,7 @@ class SocketWire final : public Wire {
   }
 
   // False: nothing more comes from this peer.
-  bool take_head(Peer& peer) {
+  bool take_head(Connection& peer) {
     const WireFrame& frame = peer.frame;
     if (frame.sum_of_head() != frame.head_sum) return damaged(peer, frame.sum_of_head(), frame.head_sum);
     if (frame.kind == WireFrame::kLeaving) {
@@ -212,7 +208,7 @@ class SocketWire final : public Wire {
     return false;
   }
 
-  bool end_frame(Peer& peer) {
+  bool end_frame(Connection& peer) {
     const WireFrame& frame = peer.frame;
     // Before the raise, which tells that the bytes are good.
     const uint32_t sum = frame.bytes == 0 ? crc32c({}) : crc32c({target_of(frame), frame.bytes});
@@ -223,7 +219,7 @@ class SocketWire final : public Wire {
     return true;
   }
 
-  bool damaged(Peer& peer, uint32_t sum, uint32_t sent) {
+  bool damaged(Connection& peer, uint32_t sum, uint32_t sent) {
     fault_ = {FaultKind::kBadRequest,
               {.what = "frame of a peer, damaged on its way: its sum", .rank = map_.rank, .peer = peer.rank}};
     fault_.seen = sum;
@@ -232,7 +228,7 @@ class SocketWire final : public Wire {
     return false;
   }
 
-  void cut(Peer& peer) {
+  void cut(Connection& peer) {
     peer.socket = Socket();
     if (fault_) return;
     fault_ = {FaultKind::kCut, {.what = "bytes of a connection", .rank = map_.rank, .peer = peer.rank}};
@@ -246,7 +242,7 @@ class SocketWire final : public Wire {
     WireFrame last;
     last.kind = WireFrame::kLeaving;
     last.seal(nullptr);
-    for (Peer& peer : peers_)
+    for (Connection& peer : peers_)
       if (peer.socket.is_open()) send(peer, last, nullptr);
     const Deadline deadline = Deadline::after(kFarewell);
     while (!is_delivered() && !deadline.passed()) {
@@ -256,7 +252,7 @@ class SocketWire final : public Wire {
   }
 
   bool is_delivered() const {
-    for (const Peer& peer : peers_) {
+    for (const Connection& peer : peers_) {
       int queued = 0;
       if (!peer.socket.is_open()) continue;
       if (peer.waiting() != 0) return false;
@@ -268,7 +264,7 @@ class SocketWire final : public Wire {
   const WireMap& map_;
   const Socket ready_;  // an epoll of all connections: a look costs one call, however many they are
   const size_t ranks_;
-  std::vector<Peer> peers_;  // by rank; then, where there are such for bulk, again
+  std::vector<Connection> peers_;  // by rank; then, where there are such for bulk, again
   Clock::time_point active_{};
   Fault fault_;
   Clock::time_point fault_from_{};  // when it is told

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "dma/wire_times.h"
 
 namespace ark::dma {
 namespace {
@@ -15,11 +16,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kMessage = 0;   // the one kind of active message
 constexpr int kMostProgress = 64;  // calls of one poll()
-constexpr int64_t kBusySleepNs = 50'000, kIdleSleepNs = 1'000'000;
-constexpr std::chrono::milliseconds kBusyFor{10};
-// A process that dies also leaves the bootstrap, which tells all ranks its name; a cut is told where nobody does.
-constexpr std::chrono::milliseconds kCutGrace{200};
-constexpr std::chrono::seconds kFarewell{1};
 
 class UcxWire;
 

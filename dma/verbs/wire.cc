@@ -8,17 +8,13 @@
 #include <utility>
 
 #include "dma/verbs/hello.h"
+#include "dma/wire_times.h"
 
 namespace ark::dma {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kBusySleepNs = 50'000, kIdleSleepNs = 1'000'000;
-constexpr std::chrono::milliseconds kBusyFor{10};
-// A process that dies also leaves the bootstrap, which tells all ranks its name; a cut is told where nobody does.
-constexpr std::chrono::milliseconds kCutGrace{200};
-constexpr std::chrono::seconds kFarewell{1};
 // The immediate: the route, and above it by how much its counter rises. By nothing: the peer leaves in good order.
 constexpr uint32_t kMostRaise = UINT32_MAX >> kRouteBits;
 constexpr uint32_t kLeaving = 0;

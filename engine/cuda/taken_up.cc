@@ -10,9 +10,9 @@ namespace {
 
 constexpr std::size_t kResidual = 3, kOut = 4;  // operands of kMatMul
 
-class Finder {
+class NormFinder {
  public:
-  Finder(const Program& program, const Binding& binding, int64_t longest_row)
+  NormFinder(const Program& program, const Binding& binding, int64_t longest_row)
       : p_(program), binding_(binding), longest_row_(longest_row), all_(unroll(program)) {}
 
   std::vector<int32_t> run() const {
@@ -69,7 +69,7 @@ class Finder {
 }  // namespace
 
 std::vector<int32_t> takers(const Program& program, const Binding& binding, int64_t longest_row) {
-  return Finder(program, binding, longest_row).run();
+  return NormFinder(program, binding, longest_row).run();
 }
 
 std::vector<Access> accesses_taken_up(const Program& program, const ark::Instance& product) {

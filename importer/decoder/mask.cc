@@ -11,9 +11,6 @@
 namespace ark::decoder {
 namespace {
 
-// At or below: exp() of it is 0 beside any score a model computes. Files write -1e4, which bfloat16 rounds to
-// -9984, and scale or sum it; hence the room.
-constexpr double kMasked = -9000;
 constexpr int64_t kLongText = 256;  // tokens
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 

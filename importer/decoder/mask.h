@@ -9,6 +9,10 @@
 
 namespace ark::decoder {
 
+// At or below: exp() of it is 0 beside any score a model computes. Files write -1e4, which bfloat16 rounds to
+// -9984, and scale or sum it; hence the room.
+inline constexpr double kMasked = -9000;
+
 // One operation on scores; `other` and `third` are free values of the plain graph.
 struct ScoreStep {
   Op op = Op::kIdentity;  // kMul kDiv kAdd kSub kTanh kMax kMin kWhere kNeg, or kAttention for its own causal

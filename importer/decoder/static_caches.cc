@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/ir/keys.h"
 #include "base/ir/slice_bounds.h"
+#include "importer/decoder/mask.h"
 #include "importer/decoder/probe.h"
 #include "importer/decoder/refusal.h"
 #include "importer/infer.h"
@@ -20,7 +21,6 @@ namespace {
 using passes::made_by;
 
 constexpr int kNotFollowed = -1;
-constexpr double kMasked = -9000;  // far below any score
 // What a graph does with a cache that ends the attempt.
 struct GivenUp {};
 

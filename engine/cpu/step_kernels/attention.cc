@@ -240,9 +240,9 @@ Border* deal(const AttentionPhase& phase) {
 }
 
 // Of a shared tile's span.
-struct Part {
+struct KeyPart {
   float *maxima, *sums, *accumulators;
-  Part(const AttentionPhase& phase, const Border& tile, int64_t span, int64_t rows) {
+  KeyPart(const AttentionPhase& phase, const Border& tile, int64_t span, int64_t rows) {
     const int64_t before = span - phase.first_span(phase.item_of(tile.tile));
     maxima = phase.call.shared.data() + tile.room + before * rows * part_size(phase.values.dim);
     sums = maxima + rows;
@@ -265,7 +265,7 @@ void run_attention(const PhaseCall& call) {
     for (int64_t span = first; span < last; ++span) {
       attend_span(phase, tile, span, rows);
       if (begins || ends) {
-        const Part part(phase, begins ? begin : end, span, rows.count);
+        const KeyPart part(phase, begins ? begin : end, span, rows.count);
         std::copy_n(rows.part_maxima, rows.count, part.maxima);
         std::copy_n(rows.part_sums, rows.count, part.sums);
         std::copy_n(rows.part_accumulators, rows.count * phase.values.dim, part.accumulators);
@@ -289,7 +289,7 @@ void join(const PhaseCall& call) {
     const AttentionItem& item = phase.item_of(border.tile);
     open_rows(phase, border.tile, rows);
     for (int64_t span = phase.first_span(item); span < phase.last_span(item); ++span) {
-      const Part part(phase, border, span, rows.count);
+      const KeyPart part(phase, border, span, rows.count);
       add_span(phase, span, part.maxima, part.sums, part.accumulators, rows);
     }
     write_rows(phase, rows);

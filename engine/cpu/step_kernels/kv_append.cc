@@ -6,9 +6,9 @@ namespace ark {
 namespace {
 
 // Where a token's keys and values go.
-struct Place {
+struct KvPlace {
   int64_t page, at;
-  Place(const PhaseCall& call, int64_t t, int64_t page_size) {
+  KvPlace(const PhaseCall& call, int64_t t, int64_t page_size) {
     const auto token = static_cast<std::size_t>(t);
     const int64_t position = call.frame->positions[token];
     page = call.state->table(call.frame->slots[token])[position / page_size];
@@ -24,7 +24,7 @@ void run_kv_append(const PhaseCall& call) {
     const KvPages to(call.operands[2 + i], i == 1);
     const float* x = call.operands[i].as<const float>() + call.first * to.heads * to.dim;
     for (int64_t t = call.first; t < call.last; ++t) {
-      const Place place(call, t, to.size);
+      const KvPlace place(call, t, to.size);
       for (int64_t h = 0; h < to.heads; ++h, x += to.dim) place.store(to, h, x);
     }
   }
@@ -40,7 +40,7 @@ void run_rotary_append(const PhaseCall& call) {
   for (int64_t tile = call.first; tile < call.last;) {
     const int64_t t = tile / keys.heads;
     const Angles angles = angles_of(call, t);
-    const Place place(call, t, keys.size);
+    const KvPlace place(call, t, keys.size);
     for (const int64_t end = std::min((t + 1) * keys.heads, call.last); tile < end; ++tile) {
       const int64_t head = tile - t * keys.heads;
       for (int64_t h = heads * head / keys.heads; h < heads * (head + 1) / keys.heads; ++h) {
