@@ -15,8 +15,8 @@ using std::chrono::microseconds;
 
 // The loop cannot wake the host: it looks without a pause for so long, then naps. A nap takes twice its time
 // (the kernel's timer slack), so that the steps of most models must end within the spin; an emulated GPU
-// needs the CPU itself.
-constexpr microseconds kSpin{2000}, kSpinEmulated{300}, kNap{50};
+// needs the CPU itself, and steps of it take milliseconds.
+constexpr microseconds kSpin{2000}, kNap{50}, kNapEmulated{300};
 // Between two looks at whether the loop still runs and moves, which cost a call of the driver; over calls of
 // poll() too, whose time-outs may be shorter.
 constexpr microseconds kWatchEvery{500};
@@ -103,7 +103,8 @@ std::optional<StepResult> LoopHost::poll(microseconds timeout) {
   throw_if_failed();
   if (polled_ == mailbox_->posted()) return std::nullopt;
   const Clock::time_point start = Clock::now();
-  const microseconds spin = gpu_.info().is_emulated ? kSpinEmulated : kSpin;
+  const bool is_emulated = gpu_.info().is_emulated;
+  const microseconds spin = is_emulated ? microseconds(0) : kSpin, nap = is_emulated ? kNapEmulated : kNap;
   for (;;) {
     if (mailbox_->is_done(polled_ + 1)) return mailbox_->read_result(++polled_);
     const Clock::time_point now = Clock::now();
@@ -112,7 +113,7 @@ std::optional<StepResult> LoopHost::poll(microseconds timeout) {
       watch();
     }
     if (now - start >= timeout) return std::nullopt;
-    if (now - start >= spin) std::this_thread::sleep_for(kNap);
+    if (now - start >= spin) std::this_thread::sleep_for(nap);
   }
 }
 
