@@ -49,7 +49,7 @@ def run_all(server, bodies):
 @pytest.fixture(scope="module")
 def undisturbed(long_model):
     """What 17 clients get from a server of one process. The first has it read for a second, while the others' come."""
-    long = {"prompt": [1 + i % 200 for i in range(8_000)], "max_tokens": 8, "ignore_eos": True, "stream": True, "n": 1,
+    long = {"prompt": [1 + i % 200 for i in range(5_000)], "max_tokens": 8, "ignore_eos": True, "stream": True, "n": 1,
             "return_token_ids": True, "temperature": 0}
     bodies = [long, *requests(16, 160)]
     with Server("--model", long_model, "--kv-memory", "256M") as server:

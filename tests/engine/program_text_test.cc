@@ -100,7 +100,9 @@ void expect_round_trip(const Compiled& c, const std::string& what) {
 
 TEST(ProgramText, OfEveryDecoderIsReadBackEqual) {
   if (!std::filesystem::exists(fixtures())) GTEST_SKIP() << fixtures() << " is missing";
+  int seen = 0;
   for (const std::string& name : kDecoders) {
+    if (is_sanitized() && ++seen % 4 != 1) continue;
     std::string why;
     const auto model = read_decoder(model_file(fixtures() / name), why);
     ASSERT_TRUE(model) << name << ": " << why;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/ir/quantized.h"
+#include "tests/fixtures.h"
 
 namespace ark::test {
 namespace {
@@ -176,7 +177,7 @@ TEST(StoredWeights, FindWhateverMadeThemAndChangeNoBit) {
 TEST(StoredWeights, OneOtherElementIsKept) {
   Random random(8);
   for (const SchemeCase& c : cases()) {
-    for (int round = 0; round < 20; ++round) {
+    for (int round = 0; round < (is_sanitized() ? 5 : 20); ++round) {
       Matrix m = make(c, 40, 160, random);
       float& odd = m.values[random() % m.values.size()];
       switch (round % 5) {
@@ -207,7 +208,7 @@ TEST(StoredWeights, OneOtherElementIsKept) {
 // 1,000 sets of any scheme, size and orientation, whole blocks or not.
 TEST(StoredWeights, AreEqualForRandomSets) {
   Random random(9);
-  for (int round = 0; round < 1000; ++round) {
+  for (int round = 0; round < rounds(1000); ++round) {
     const SchemeCase& c = cases()[random() % cases().size()];
     const int64_t n = 8 + random() % 40, k = 64 + random() % 150;
     const bool turned = random() % 2;
