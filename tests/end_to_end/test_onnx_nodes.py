@@ -78,7 +78,7 @@ def test_drivers_give_equal_bytes(tree, tmp_path):
     assert not different
 
 
-@pytest.mark.skipif(not (BIN / "engine_test").exists(), reason="no engine_test: it is built with the tests")
+@pytest.mark.skipif(not (BIN / "engine_test").exists(), reason=f"no {BIN / 'engine_test'}: it is built with the tests")
 def test_mutants_are_refused_by_name_or_run_alike(tree):
     """Models and inputs of these tests with a thing or two changed, by both drivers (tests/engine/operator_mutants_test.cc)."""
     run = subprocess.run([BIN / "engine_test", "--gtest_filter=OperatorMutants.*"], capture_output=True, text=True,

@@ -78,6 +78,20 @@ def test_a_pytest_that_cannot_be_collected_is_a_failure(tmp_path, monkeypatch):
     assert (totals.sum.passed, totals.sum.failed) == (0, 1)
 
 
+def test_what_the_build_should_have_made_is_no_reason_to_skip(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_tests, "LOGS", tmp_path)
+    monkeypatch.setattr(run_tests, "PYTHON", sys.executable)
+    (tmp_path / "test_skips.py").write_text(f"""
+import pytest
+@pytest.mark.parametrize("why", ["no {ROOT}/build/bin/engine_test", "no GPU is here"])
+def test_it(why):
+    pytest.skip(why)
+""")
+    totals = run_tests.Totals()
+    run_tests.run_pytest(totals, "skips", [tmp_path], 300)
+    assert (totals.sum.passed, totals.sum.failed, totals.sum.skipped) == (0, 1, 1)
+
+
 PASSES = "echo '[ RUN      ] All/Ring.Fails/1'; echo '[       OK ] All/Ring.Fails/1 (1 ms)'; exit 0"
 
 
