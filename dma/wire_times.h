@@ -1,4 +1,4 @@
-// What the wires between machines (socket, ucx, verbs) wait for, and how long.
+// How long the wires between machines (socket, ucx, verbs), and the bootstrap that watches over them, wait for what.
 #pragma once
 
 #include <chrono>

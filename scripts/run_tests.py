@@ -39,8 +39,8 @@ LONGEST = ["emulator_test", "models", "threads_test", "cuda_test", "engine_test"
 SHARDS = {"emulator_test": 2}
 # The thread sanitizer of gcc 12 wants its addresses where they always were.
 WRAPPERS = {"threads_test": ("setarch", os.uname().machine, "-R")}
-# What strangers feed, and what computes. The server takes as long to instrument as all else, and the thread sanitizer runs
-# the tests of exchange and scheduler: those with --full only.
+# What strangers feed, and what computes. With --full only: the server, which takes as long to instrument as all else, and
+# exchange and scheduler, whose tests with threads the thread sanitizer runs.
 ASAN_TESTS = ["base_test", "importer_test", "engine_test", "text_test"]
 ASAN_TESTS_FULL = ["dma_test", "scheduler_test", "server_test"]
 # A null pointer ends a test without a check; both take a quarter of what the address sanitizer's build takes.
@@ -208,7 +208,7 @@ def pytest(name, limit, *arguments):
         for case in xml.etree.ElementTree.parse(report).iter("testcase"):
             if case.find("failure") is not None or case.find("error") is not None:
                 result.fail(f"{case.get('classname')}.{case.get('name')}")
-            elif (skipped := case.find("skipped")) is not None and f"{ROOT}/build" in skipped.get("message", ""):
+            elif (skipped := case.find("skipped")) is not None and f"{ROOT}/build/" in skipped.get("message", ""):
                 result.fail(f"{case.get('classname')}.{case.get('name')}: {skipped.get('message')}")  # it is built before
             elif skipped is not None:
                 result.skipped += 1
