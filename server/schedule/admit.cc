@@ -85,7 +85,6 @@ void give_slots(SchedulerState& state) {
     const auto next = std::ranges::min_element(
         state.waiting, [&](const auto& a, const auto& b) { return goes_before(state, *a, *b); });
     const std::shared_ptr<Sequence> s = *next;
-    std::erase(state.waiting, s);
     s->slot = state.free_slots.back();
     state.free_slots.pop_back();
     s->pages_known = 0;
@@ -95,6 +94,7 @@ void give_slots(SchedulerState& state) {
         std::upper_bound(state.running.begin(), state.running.end(), s,
                          [](const auto& a, const auto& b) { return a->arrival < b->arrival; }),
         s);
+    std::erase(state.waiting, s);  // last: who is in neither list when memory fails would never be told
   }
 }
 

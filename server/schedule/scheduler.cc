@@ -192,7 +192,8 @@ void Scheduler::wait_for_pages() {
 
 void Scheduler::admit_incoming() {
   std::lock_guard lock(mutex_);
-  for (; !incoming_.empty(); incoming_.pop_front()) turns_.admit(std::move(incoming_.front()));
+  // Each stays here until it is there: what fails in between loses nobody.
+  for (; !incoming_.empty(); incoming_.pop_front()) turns_.admit(incoming_.front());
   stats_.waiting = static_cast<int64_t>(state_.waiting.size());  // submit() counts these, too
 }
 
