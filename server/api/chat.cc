@@ -8,9 +8,9 @@
 #include "server/api/logprobs.h"
 #include "server/api/output_form.h"
 #include "server/api/schema.h"
-#include "server/api/tool_calls.h"
 #include "server/api/tools.h"
 #include "server/text/model_text.h"
+#include "server/text/tool_calls.h"
 
 namespace ark::api {
 namespace {
@@ -31,7 +31,8 @@ class ChatJob : public Job {
   void begin() {
     for (int32_t i = 0; i < parameters.n; ++i) submit(prompt_, max_tokens_, i);
     for (std::size_t i = 0; i < batch.size(); ++i)
-      answers_.push_back({.calls = ToolCalls("call-" + std::to_string(random_word()) + "-")});
+      answers_.push_back(
+          {.calls = text::ToolCalls(calls_), .id = "call-" + std::to_string(random_word()) + "-"});
   }
   int64_t prompt_tokens() const override { return static_cast<int64_t>(prompt_.size()); }
 
@@ -42,21 +43,26 @@ class ChatJob : public Job {
   Json choices() override;
 
  private:
+  struct Answer {
+    Piece all;
+    bool begun = false;  // the stream has said the role
+    text::ToolCalls calls;
+    std::string id;  // calls' begin so
+    int32_t told = 0;
+  };
   void read_logprobs(const Fields& fields);
   void read_length(const Fields& fields);
   void expect_calls(const Fields& fields);
-  void check_template_asks(const Fields& fields) const;
+  const text::CallForm& own_form(const Fields& fields) const;
+  // As streams have them; of whole answers without the index.
+  static Json told(Answer& by, const std::vector<text::ToolCall>& calls, bool streams);
   Json choice_of(std::size_t index, const char* what, Json content, const Piece& piece);
 
   std::vector<int32_t> prompt_;
   int64_t max_tokens_ = 0;
   int32_t top_ = -1;  // -1: no log-probabilities
   bool reads_calls_ = false;
-  struct Answer {
-    Piece all;
-    bool begun = false;  // the stream has said the role
-    ToolCalls calls;
-  };
+  text::ToolCalls::Expected calls_;
   std::vector<Answer> answers_;  // a sequence each
 };
 
@@ -100,28 +106,34 @@ void ChatJob::expect_calls(const Fields& fields) {
   const bool has_form = parameters.request.constrain != nullptr;
   if (has_form && (tools.must_call || parameters.schema.is_null()))
     fields.fail("tools", "cannot be called beside a form other than JSON, nor a call be forced beside any");
-  if (!tools.must_call) check_template_asks(fields);
+  // What is forced is written by a grammar, in one form for all models.
+  const bool written = tools.must_call || has_form;
+  if (!written) calls_.form = own_form(fields);
+  calls_.tools = tools.may_call;
   const bool several = many && !tools.names;
-  if (tools.must_call || has_form)
+  if (!several) calls_.most = 1;
+  const text::CallForm& form = calls_.form;
+  if (written)
     parameters.request.constrain =
-        start_calls({tools.may_call, ToolCalls::kBegin, ToolCalls::kEnd, several, parameters.schema}, model);
-  else if (!many)
-    parameters.text.stop.emplace_back(ToolCalls::kEnd);
+        start_calls({tools.may_call, form.begin, form.end, several, parameters.schema}, model);
+  else if (!several && !form.end.empty())
+    parameters.text.stop.push_back(form.end);
   const text::Tokenizer& tokenizer = tokenizer_for(model, "messages");
-  const auto mark = tokenizer.id(ToolCalls::kBegin);
-  if (mark && tokenizer.is_special(*mark)) parameters.text.skip_special = false;
+  for (const std::string_view mark : form.marks())
+    if (const auto id = tokenizer.id(mark); id && tokenizer.is_special(*id))
+      parameters.text.skip_special = false;
 }
 
-// Otherwise no call would be found in what the model writes of itself.
-void ChatJob::check_template_asks(const Fields& fields) const {
-  const text::ModelText& text = *model.served.text;
-  const auto& asking = text.tool_template ? text.tool_template : text.chat_template;
-  if (!asking || !ToolCalls::are_asked_for(asking->source()))
+// Where there is none, no call would be found in what the model writes of itself.
+const text::CallForm& ChatJob::own_form(const Fields& fields) const {
+  const auto& form = model.served.text->call_form;
+  if (!form)
     fields.fail(
         "tools",
-        "are not supported: the model's chat template does not ask for calls as <tool_call>{\"name\": ..., "
-        "\"arguments\": ...}</tool_call>, and others are not read; leave them out, send tool_choice "
-        "\"none\" or \"required\", or render them by /apply-template and read the calls from the text");
+        "are not supported: the model's chat template prints no calls of tools in a form that is read; leave "
+        "them out, send tool_choice \"none\" or \"required\", or render them by /apply-template and read the "
+        "calls from the text");
+  return *form;
 }
 
 void ChatJob::read_length(const Fields& fields) {
@@ -159,17 +171,28 @@ void ChatJob::add(std::size_t index, Piece piece) {
   std::ranges::move(piece.scores, std::back_inserter(all.scores));
 }
 
+Json ChatJob::told(Answer& by, const std::vector<text::ToolCall>& calls, bool streams) {
+  Json all = Json::array();
+  for (const text::ToolCall& call : calls) {
+    Json one = streams ? Json{{"index", by.told}} : Json::object();
+    one["id"] = by.id + std::to_string(by.told++);
+    one["type"] = "function";
+    one["function"] = {{"name", call.name}, {"arguments", to_text(call.arguments)}};
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 Json ChatJob::choices() {
   Json list = Json::array();
   for (std::size_t i = 0; i < answers_.size(); ++i) {
     const Piece& all = answers_[i].all;
     Json message = {{"role", "assistant"}, {"content", all.text}, {"refusal", nullptr}};
     if (reads_calls_) {
-      ToolCalls::Found found = answers_[i].calls.push(all.text, true);
+      text::ToolCalls::Found found = answers_[i].calls.push(all.text, true);
       const bool silent = found.text.empty() && !found.calls.empty();
       message["content"] = silent ? Json() : Json(std::move(found.text));
-      for (Json& call : found.calls) call.erase("index");
-      if (!found.calls.empty()) message["tool_calls"] = std::move(found.calls);
+      if (!found.calls.empty()) message["tool_calls"] = told(answers_[i], found.calls, false);
     }
     list.push_back(choice_of(i, "message", std::move(message), all));
   }
@@ -180,8 +203,8 @@ std::vector<Json> ChatJob::news(std::size_t index, Piece piece) {
   const bool ids = parameters.return_token_ids && !piece.ids.empty();
   Json calls;
   if (reads_calls_) {
-    ToolCalls::Found found = answers_[index].calls.push(piece.text, batch.at(index).done());
-    piece.text = std::move(found.text), calls = std::move(found.calls);
+    text::ToolCalls::Found found = answers_[index].calls.push(piece.text, batch.at(index).done());
+    piece.text = std::move(found.text), calls = told(answers_[index], found.calls, true);
   }
   if (piece.text.empty() && calls.empty() && piece.scores.empty() && !ids && !batch.at(index).done())
     return {};

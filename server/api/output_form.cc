@@ -192,7 +192,7 @@ OutputForm read_output_form(const Fields& fields, const session::Model& model) {
   return Reader(fields, model).read();
 }
 
-schedule::StartConstraint start_calls(const CallForm& form, const session::Model& model) {
+schedule::StartConstraint start_calls(const CallGrammar& form, const session::Model& model) {
   std::vector<std::pair<std::string, Json>> functions;
   for (std::size_t i = 0; i < form.tools.size(); ++i) {
     const std::string place = "tools[" + std::to_string(i) + "].";

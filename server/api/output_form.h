@@ -22,13 +22,13 @@ struct OutputForm {
 OutputForm read_output_form(const Fields& fields, const session::Model& model);
 
 // Calls of functions, between marks.
-struct CallForm {
+struct CallGrammar {
   const Json& tools;  // as in requests
   std::string_view begin, end;
   bool many;
   const Json& otherwise;  // a value of this schema may come instead; null: it may not
 };
 // Throws HttpError 400.
-schedule::StartConstraint start_calls(const CallForm& form, const session::Model& model);
+schedule::StartConstraint start_calls(const CallGrammar& form, const session::Model& model);
 
 }  // namespace ark::api

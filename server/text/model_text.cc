@@ -148,6 +148,9 @@ ModelText load_model_text(const fs::path& directory, const fs::path& model) {
   text.add_bos = tokenizer_config.view().at("add_bos_token").boolean_or(false);
   load_template(folder, tokenizer_config.view(), text);
   read_ids(generation.view(), config.view(), genai.view().at("model"), text);
+  if (text.chat_template)
+    text.call_form =
+        call_form_of(text.tool_template ? *text.tool_template : *text.chat_template, text.tokens);
   std::sort(text.eos_ids.begin(), text.eos_ids.end());
   text.eos_ids.erase(std::unique(text.eos_ids.begin(), text.eos_ids.end()), text.eos_ids.end());
   return text;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "server/text/call_form.h"
 #include "server/text/chat_template.h"
 #include "server/text/tokenizer.h"
 
@@ -18,6 +19,7 @@ struct ModelText {
   std::optional<ChatTemplate> chat_template;  // without one there are no chat completions
   std::optional<ChatTemplate> tool_template;  // of chats with tools, where the file lists one for them
   std::string chat_template_error;            // why a template that is there cannot be used
+  std::optional<CallForm> call_form;  // of chats with tools; none where the template has none that is read
   std::map<std::string, std::string> tokens;  // "bos_token": "<s>" ..., for ChatInput
   std::optional<std::int32_t> bos_id;
   std::vector<std::int32_t> eos_ids;       // each ends a generation; sorted, may be empty

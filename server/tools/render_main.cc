@@ -2,18 +2,37 @@
 //
 //   ark-render TEMPLATE.jinja < variables.json     the template with these variables (messages, tools ...)
 //   ark-render --lines < lines.jsonl               {"template": "...", "variables": {...}} -> {"text": "..."} or
-//                                                  {"error": "..."}, line by line
+//                                                  {"error": "..."}, line by line; with "answer", "tools",
+//                                                  "bos_token" and "eos_token" instead of variables the answer as
+//                                                  a server reads it: {"text": "...", "calls": [...]}
 #include <ctime>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
+#include <string>
 
 #include "base/error.h"
 #include "server/json.h"
 #include "server/text/chat_template.h"
+#include "server/text/tool_calls.h"
 #include "server/tools/main_guard.h"
 
 namespace {
+
+// What the server takes for calls in an answer by this template's model.
+ark::Json read_answer(const ark::text::ChatTemplate& of, const ark::Json& input) {
+  std::map<std::string, std::string> tokens;
+  for (const char* name : {"bos_token", "eos_token"}) tokens[name] = input.at(name).get<std::string>();
+  auto form = ark::text::call_form_of(of, tokens);
+  if (!form) throw ark::Error(ark::Code::kUnsupported, "the template prints no calls in a form that is read");
+  const ark::text::ToolCalls::Expected expected{.form = *std::move(form), .tools = input.at("tools")};
+  const auto found = ark::text::ToolCalls(expected).push(input.at("answer").get<std::string>(), true);
+  ark::Json calls = ark::Json::array();
+  for (const ark::text::ToolCall& call : found.calls)
+    calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
+  return {{"text", found.text}, {"calls", std::move(calls)}};
+}
 
 int render_lines(std::time_t now) {
   for (std::string line; std::getline(std::cin, line);) {
@@ -21,7 +40,10 @@ int render_lines(std::time_t now) {
     try {
       const ark::Json input = ark::parse_json(line);
       const auto parsed = ark::text::ChatTemplate::parse(input.at("template").get<std::string>());
-      result["text"] = parsed.render_variables(input.at("variables"), now);
+      if (input.contains("answer"))
+        result = read_answer(parsed, input);
+      else
+        result["text"] = parsed.render_variables(input.at("variables"), now);
     } catch (const std::exception& error) {  // a bad line is its own line's answer
       result["error"] = error.what();
     }
@@ -46,7 +68,8 @@ int render_file(const std::string& file, std::time_t now) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ark::CommandLine line("ark-render", "Renders Hugging Face chat templates");
+  ark::CommandLine line("ark-render",
+                        "Renders Hugging Face chat templates, and reads calls of tools by them");
   std::string file;
   bool lines = false;
   int64_t now = std::time(nullptr);

@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import ark_server
 from ark_server import BIN, FIXTURES
-from chat_templates import CONVERSATIONS, TEMPLATES, TOOLS
+from chat_templates import CALL, CONVERSATIONS, TEMPLATES, TOOLS
 from template_fuzz import VARIABLES, random_template
 
 BINARY = BIN / "ark-render"
@@ -200,3 +200,30 @@ def test_named_templates_and_special_tokens(tmp_path):
             chat = {"messages": [{"role": "user", "content": "x"}], "tools": tools}
             tokens = server.post("/tokenize", chat).json()["tokens"]
             assert server.post("/detokenize", {"tokens": tokens}).json()["prompt"] == wanted
+
+
+TOLD = {"tools": TOOLS, "bos_token": "<s>", "eos_token": "</s>"}
+ENDS = r"<\|im_end\|>|<\|eot_id\|>|</s>|<\|end_of_sentence\|>"
+
+
+@pytest.mark.parametrize("name", ["llama3", "mistral", "qwen2.5", "qwen3", "deepseek"])
+def test_calls_are_read_from_what_published_templates_print_of_them(name):
+    """Jinja2 writes a call by the template; from that text alone ark has the call again."""
+    user, text = {"role": "user", "content": "Weather?"}, {"role": "assistant", "content": "PLAIN"}
+    before = oracle(TEMPLATES[name], TOLD | {"messages": [user, text]}).partition("PLAIN")[0]
+    said = oracle(TEMPLATES[name], TOLD | {"messages": [user, CALL]})
+    before = before.rstrip(" ")
+    assert said.startswith(before)
+    answer = re.split(ENDS, said[len(before):])[0]
+    assert "get_weather" in answer
+    beside = "" if name == "llama3" else "Let me see.\n"  # where nothing marks a call, the answer is one
+    [read, other] = ark([TOLD | {"template": TEMPLATES[name], "answer": said} for said in (beside + answer, "Hello {")])
+    [call] = read["calls"]
+    assert (read["text"], call) == (beside.strip(), CALL["tool_calls"][0]["function"])
+    assert other == {"text": "Hello {", "calls": []}
+
+
+def test_templates_that_print_no_calls_are_named():
+    for name in ("chatml", "llama2", "gemma", "phi3"):
+        [answer] = ark([TOLD | {"template": TEMPLATES[name], "answer": "x"}])
+        assert "prints no calls" in answer["error"], name

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "server/json.h"
+#include "server/text/call_form.h"
 #include "server/text/chat_template.h"
 
 namespace {
@@ -31,6 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     Json variables =
         end + 64 < size ? Json() : Json::parse(input.substr(std::min(end + 1, size)), nullptr, false);
     if (!variables.is_object()) variables = Json::parse(kUsual);
+    if (const auto form = ark::text::call_form_of(parsed, {})) ark::text::read_calls(*form, input, {});
     parsed.render_variables(variables, 0, kBudget);
   } catch (const ark::Error& error) {
     using ark::Code;

@@ -97,20 +97,58 @@ TEST(Endpoints, MoreSequencesThanMayWaitAreRefusedForGood) {
   }
 }
 
-// A model all of whose words are calls, of "f" with a number.
-ServedModel of_calls(const char* source) {
+// A model all of whose words are calls, of "f" with a number: of each `$` in `call`.
+ServedModel of_calls(
+    const char* source,
+    const std::string& call = R"(<tool_call>{"name": "f", "arguments": {"x": $}}</tool_call>)") {
   ServedModel model = with_template(source);
   auto text = std::make_shared<text::ModelText>();
   Json words = Json::object();
-  const auto word = [](int i) {
-    return R"(<tool_call>{"name": "f", "arguments": {"x": )" + std::to_string(i) + "}}</tool_call>";
+  const auto word = [&](int i) {
+    const std::size_t at = call.find('$');
+    return call.substr(0, at) + std::to_string(i) + call.substr(at + 1);
   };
   for (int i = 0; i < test::small_limits().vocabulary; ++i) words[word(i)] = i;
   text->tokenizer.emplace(
       Json{{"model", {{"type", "WordLevel"}, {"vocab", std::move(words)}, {"unk_token", word(0)}}}});
   text->chat_template = text::ChatTemplate::parse(source);
+  text->call_form = text::call_form_of(*text->chat_template, {});
   model.text = std::move(text);
   return model;
+}
+
+// Without a mark at their end they are read when the answer is over.
+TEST(Endpoints, CallsOfToolsAreReadInTheTemplatesOwnForm) {
+  const std::string before = "{{ tools }}{% for m in messages %}",
+                    after = "{{ m.content or '' }}{% endfor %}";
+  for (
+      const auto& [printed, call] : std::vector<std::pair<std::string, std::string>>{
+          {R"({% for c in m.tool_calls or [] %}{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}{% endfor %})",
+           R"({"name": "f", "parameters": {"x": $}})"},
+          {R"({% for c in m.tool_calls or [] %}[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %})",
+           R"([TOOL_CALLS]f[ARGS]{"x": $})"},
+          {R"({% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments | items %}<key>{{ k }}</key><value>{{ v }}</value>{% endfor %}</tool_call>{% endfor %})",
+           "<tool_call>f<key>x</key><value>$</value></tool_call>"}}) {
+    Service service;
+    service.add(of_calls((before + printed + after).c_str(), call), {});
+    const http::Router router = make_router(service);
+    for (const std::size_t most : {3, 1}) {
+      http::Request request;
+      request.client_gone = [] { return false; };
+      request.body =
+          R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "temperature": 0, "tools": [{"type": "function",
+          "function": {"name": "f"}}], "parallel_tool_calls": )" +
+          std::string(most == 1 ? "false}" : "true}");
+      const http::Response answer = router.find("POST", "/v1/chat/completions").route->handler(request);
+      const Json message = Json::parse(answer.body)["choices"][0]["message"];
+      EXPECT_TRUE(message["content"].is_null()) << answer.body;
+      ASSERT_EQ(message["tool_calls"].size(), most) << answer.body;
+      for (const Json& one : message["tool_calls"]) {
+        EXPECT_EQ(one["function"]["name"], "f");
+        EXPECT_TRUE(Json::parse(one["function"]["arguments"].get<std::string>())["x"].is_number()) << one;
+      }
+    }
+  }
 }
 
 TEST(Endpoints, CallsOfToolsAreReadWhereTheTemplateAsksForThem) {

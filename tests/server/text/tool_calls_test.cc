@@ -1,27 +1,23 @@
 // Calls in a model's text, however it is cut into pieces.
-#include "server/api/tool_calls.h"
+#include "server/text/tool_calls.h"
 
 #include <gtest/gtest.h>
 
 #include <tuple>
 #include <vector>
 
-namespace ark::api {
+namespace ark::text {
 namespace {
 
 // The text and the calls as "name arguments;" of these pieces.
-std::pair<std::string, std::string> read(const std::vector<std::string>& pieces) {
-  ToolCalls calls("id-");
+std::pair<std::string, std::string> read(const std::vector<std::string>& pieces,
+                                         const ToolCalls::Expected& expected = {}) {
+  ToolCalls calls(expected);
   std::string text, called;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const ToolCalls::Found found = calls.push(pieces[i], i + 1 == pieces.size());
     text += found.text;
-    for (const Json& call : found.calls) {
-      EXPECT_EQ(call["id"], "id-" + std::to_string(call["index"].get<int>()));
-      EXPECT_EQ(call["type"], "function");
-      called += call["function"]["name"].get<std::string>() + " " +
-                call["function"]["arguments"].get<std::string>() + ";";
-    }
+    for (const ToolCall& call : found.calls) called += call.name + " " + to_text(call.arguments) + ";";
   }
   EXPECT_EQ(calls.any(), !called.empty());
   return {text, called};
@@ -66,20 +62,40 @@ TEST(ToolCalls, AreFoundWhereverTheTextIsCut) {
   }
 }
 
-TEST(ToolCalls, AreExpectedOfTemplatesThatAskForThem) {
-  EXPECT_TRUE(
-      ToolCalls::are_asked_for(R"(<tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call>)"));
-  EXPECT_TRUE(ToolCalls::are_asked_for(R"({{- "<tool_call>\n{\"name\": <name>, \"arguments\": <json>}" }})"));
-  EXPECT_FALSE(ToolCalls::are_asked_for("<tool_call>\n<function={{ call.name }}>{{ call.arguments }}"));
-  EXPECT_FALSE(ToolCalls::are_asked_for(R"([TOOL_CALLS][{"name": "f", "arguments": {}}])"));
+// Texts, in whichever pieces, of models that write calls without a mark, or with one at the beginning only.
+TEST(ToolCalls, AreReadInOtherForms) {
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  const ToolCalls::Expected bare{.form = {.name = "name", .arguments = "parameters"}, .tools = tools},
+      begun{.form = {.begin = "[TOOL_CALLS]", .name = "name", .arguments = "arguments"}, .tools = tools},
+      one{.form = begun.form, .tools = tools, .most = 1};
+  const std::string f = R"({"name": "f", "parameters": {"x": 1}})", g = R"({"name": "g", "parameters": {}})";
+  for (const auto& [expected, text, rest, called] :
+       std::vector<std::tuple<const ToolCalls::Expected*, std::string, std::string, std::string>>{
+           {&bare, f, "", R"(f {"x":1};)"},
+           {&bare, " " + f + "; " + f, "", R"(f {"x":1};f {"x":1};)"},
+           {&bare, "So: " + f, "So: " + f, ""},
+           {&bare, g, g, ""},  // no function of that name
+           {&bare, f + " and", f + " and", ""},
+           {&bare, R"({"a": 1)", R"({"a": 1)", ""},
+           {&begun, "So:\n[TOOL_CALLS][" + f + ", " + f + "]", "So:", R"(f {"x":1};f {"x":1};)"},
+           {&begun, "[TOOL_CALLS] none", "[TOOL_CALLS] none", ""},
+           {&one, "[TOOL_CALLS] [" + f + ", " + f + "]", "", R"(f {"x":1};)"}}) {
+    const std::pair wanted(rest, called);
+    for (std::size_t at = 0; at < text.size(); ++at)
+      EXPECT_EQ(read({text.substr(0, at), text.substr(at)}, *expected), wanted) << text << at;
+    std::vector<std::string> letters;
+    for (const char letter : text) letters.emplace_back(1, letter);
+    EXPECT_EQ(read(letters, *expected), wanted) << text;
+  }
 }
 
 TEST(ToolCalls, TextBesideThemIsToldAsSoonAsItIsCertain) {
-  ToolCalls calls;
+  const ToolCalls::Expected expected;
+  ToolCalls calls(expected);
   EXPECT_EQ(calls.push("Hi", false).text, "Hi");
   EXPECT_EQ(calls.push(" <", false).text, "");
   EXPECT_EQ(calls.push("b>", false).text, " <b>");
 }
 
 }  // namespace
-}  // namespace ark::api
+}  // namespace ark::text

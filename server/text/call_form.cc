@@ -1,0 +1,315 @@
+#include "server/text/call_form.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "server/text/chat_input.h"
+#include "server/text/chat_template.h"
+
+namespace ark::text {
+namespace {
+
+constexpr Budget kAskBudget{2'000'000, std::size_t{32} << 20};
+constexpr std::size_t kMostBytes = 4096;  // of an answer that is looked at: two small calls are some hundred
+
+// What the chats that are rendered say: in no template.
+constexpr std::string_view kText = "ArkText", kKeys[] = {"ark_first_key", "ark_second_key"},
+                           kValues[] = {"ArkFirstValue", "ArkSecondValue"};
+struct Asked {
+  std::string_view name, id;  // Mistral's templates want ids of nine letters and digits
+};
+constexpr Asked kCalls[] = {{"ark_function", "ArkCallA1"}, {"ark_another", "ArkCallB2"}};
+
+Json tools() {
+  Json properties = Json::object(), all = Json::array();
+  for (const std::string_view key : kKeys)
+    properties[std::string(key)] = {{"type", "string"}, {"description", "Text."}};
+  Json parameters = {{"type", "object"}, {"properties", properties}, {"required", kKeys}};
+  for (const Asked& call : kCalls) {
+    Json function = {{"name", call.name}, {"description", "Does it."}, {"parameters", parameters}};
+    all.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return all;
+}
+
+Json calling(std::size_t calls, Json content) {
+  Json all = Json::array(), arguments = Json::object();
+  for (std::size_t i = 0; i < std::size(kKeys); ++i) arguments[std::string(kKeys[i])] = kValues[i];
+  for (std::size_t i = 0; i < calls; ++i)
+    all.push_back({{"id", kCalls[i].id},
+                   {"type", "function"},
+                   {"function", {{"name", kCalls[i].name}, {"arguments", arguments}}}});
+  return {{"role", "assistant"}, {"content", std::move(content)}, {"tool_calls", std::move(all)}};
+}
+
+std::size_t common(std::string_view a, std::string_view b) {
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+// The chats, by one template.
+class Chats {
+ public:
+  Chats(const ChatTemplate& chat_template, const std::map<std::string, std::string>& tokens)
+      : template_(chat_template), within_(kAskBudget) {
+    input_.messages = Json::array({{{"role", "user"}, {"content", "Please."}}, Json()});
+    input_.tools = tools();
+    input_.tokens = tokens;
+    if (const auto end = tokens.find("eos_token"); end != tokens.end()) end_token_ = end->second;
+  }
+
+  // What the assistant writes when it calls, without what every answer begins and ends with; empty if nothing.
+  std::string answer(std::size_t calls) {
+    const std::string plain = render({{"role", "assistant"}, {"content", kText}});
+    const std::size_t at = plain.rfind(kText);
+    if (at == plain.npos) return "";
+    std::string said = render(calling(calls, nullptr));
+    if (said.find(kCalls[0].name, said.find(kKeys[0]) == said.npos ? said.npos : 0) == said.npos)
+      said = render(calling(calls, ""));
+    std::size_t begin = std::min(at, common(plain, said));
+    if (begin < at)  // not amid a tag that both begin alike
+      while (begin > 0 && (kBlanks.find(said[begin - 1]) == kBlanks.npos && said[begin - 1] != '>' &&
+                           said[begin - 1] != ']'))
+        --begin;
+    said.erase(0, begin);
+    const std::string_view usual_end = std::string_view(plain).substr(at + kText.size());
+    if (!usual_end.empty() && said.ends_with(usual_end))
+      said.resize(said.size() - usual_end.size());
+    else if (!end_token_.empty())
+      said.resize(std::min(said.size(), said.find(end_token_)));
+    return said.size() <= kMostBytes ? said : "";
+  }
+
+ private:
+  // Empty where the template refuses the chat.
+  std::string render(Json answer) {
+    input_.messages[1] = std::move(answer);
+    try {
+      return template_.render(input_, within_);
+    } catch (const Error& error) {
+      if (error.code() != Code::kInvalidArgument) throw;
+      return "";
+    }
+  }
+
+  const ChatTemplate& template_;
+  Rendering within_;
+  ChatInput input_;
+  std::string end_token_;
+};
+
+struct Range {
+  std::size_t begin = std::string::npos, end = std::string::npos;
+  bool found() const { return begin != std::string::npos; }
+};
+Range find(std::string_view text, std::string_view what, std::size_t from) {
+  const std::size_t at = from > text.size() ? text.npos : text.find(what, from);
+  return at == text.npos ? Range{} : Range{at, at + what.size()};
+}
+
+// Where the parts of a call are in a text.
+struct Layout {
+  CallForm::Kind kind = CallForm::Kind::kJson;
+  Range all;                            // from the name, of kJson the object, to the last value
+  Range name, arguments;                // kNamed, kParameters; kNamed
+  std::array<Range, 2> keys, values;    // kParameters
+  std::string name_key, arguments_key;  // kJson
+};
+
+// The members of a call that is one object, or within one.
+bool find_members(const Json& object, std::string_view name, Layout& to) {
+  for (const auto& [key, value] : object.items()) {
+    if (value == name) to.name_key = key;
+    if (value.is_object() && value.contains(kKeys[0])) to.arguments_key = key;
+  }
+  if (!to.name_key.empty() && !to.arguments_key.empty()) return true;
+  const auto inner = object.find("function");
+  return inner != object.end() && inner->is_object() && find_members(*inner, name, to);
+}
+
+std::optional<Layout> layout_of(std::string_view text, std::string_view name, std::size_t from) {
+  Layout to;
+  to.name = find(text, name, from);
+  if (!to.name.found()) return std::nullopt;
+  for (std::size_t at = text.find('{', from); at < to.name.begin; at = text.find('{', at + 1)) {
+    const std::size_t end = end_of_object(text, at);
+    if (end == text.npos || end < to.name.end) continue;
+    const Json object = parse_json_or_discard(text.substr(at, end - at));
+    if (!object.is_object() || !find_members(object, name, to)) continue;
+    to.all = {at, end};
+    return to;
+  }
+  if (const std::size_t at = text.find('{', to.name.end); at != text.npos) {
+    const std::size_t end = end_of_object(text, at);
+    const Json object = end == text.npos ? Json() : parse_json_or_discard(text.substr(at, end - at));
+    if (object.is_object() && object.contains(kKeys[0])) {
+      to.kind = CallForm::Kind::kNamed;
+      to.arguments = {at, end};
+      to.all = {to.name.begin, end};
+      return to;
+    }
+  }
+  to.kind = CallForm::Kind::kParameters;
+  std::size_t at = to.name.end;
+  for (std::size_t i = 0; i < std::size(kKeys); ++i) {
+    to.keys[i] = find(text, kKeys[i], at);
+    to.values[i] = find(text, kValues[i], to.keys[i].end);
+    at = to.values[i].end;
+    if (!to.values[i].found()) return std::nullopt;
+  }
+  to.all = {to.name.begin, at};
+  return to;
+}
+
+// Without the brackets of a list around objects.
+std::string_view without_list(std::string_view text, bool before) {
+  text = trimmed(text);
+  if (before && text.ends_with('[')) text.remove_suffix(1);
+  if (!before && text.starts_with(']')) text.remove_prefix(1);
+  return trimmed(text);
+}
+
+void replace_ids(std::string& literal) {
+  for (const Asked& call : kCalls)
+    for (std::size_t at; (at = literal.find(call.id)) != literal.npos;)
+      literal.replace(at, call.id.size(), 1, '\1');
+}
+
+// What is around arguments of kParameters; false where it cannot be told where one ends.
+bool split_parameters(std::string_view text, const Layout& at, CallForm& form) {
+  const auto between = [&](const Range& a, const Range& b) { return text.substr(a.end, b.begin - a.end); };
+  const std::string_view next = between(at.values[0], at.keys[1]),
+                         first = trimmed(between(at.name, at.keys[0]));
+  const auto behind = units_of(next), last = units_of(form.after);
+  if (behind.empty() || last.empty() || behind[0] != last[0]) return false;
+  form.after_value = behind[0];
+  form.before_key = trimmed(next.substr(next.find(behind[0]) + behind[0].size()));
+  form.after_key = trimmed(between(at.keys[0], at.values[0]));
+  form.after = trimmed(std::string_view(form.after).substr(behind[0].size()));
+  // Texts in quotes would need to be read as some language has them.
+  if (form.before_key.empty() || form.after_key.empty() ||
+      form.after_key.find_first_of("\"'") != form.after_key.npos || !first.ends_with(form.before_key))
+    return false;
+  form.after_name = trimmed(first.substr(0, first.size() - form.before_key.size()));
+  return true;
+}
+
+// Takes the section's marks off what is before and behind its calls; false where nothing tells calls from text.
+bool split_section(CallForm& form, const std::optional<std::string>& between) {
+  const auto before = units_of(form.before), after = units_of(form.after);
+  if (!before.empty()) {
+    form.begin = before[0];
+    form.before = trimmed(std::string_view(form.before).substr(before[0].size()));
+  }
+  const bool is_word = std::ranges::all_of(form.begin, [](unsigned char c) { return std::isalnum(c); });
+  if (is_word && !(form.begin.empty() && form.kind == CallForm::Kind::kJson)) return false;
+  if (!between || after.empty() || form.begin.empty()) return true;
+  const auto has = [&](std::string_view mark) { return between->find(mark) != between->npos; };
+  const std::string end(after.back());
+  const bool each = has(form.begin) && has(end);  // call has a section of its own
+  if (!each && (has(form.begin) || has(end))) return true;
+  for (const std::string* other :
+       {&form.before, &form.after_name, &form.before_key, &form.after_key, &form.after_value})
+    if (other->find(end) != other->npos) return true;
+  form.end = end;
+  form.after = trimmed(std::string_view(form.after).substr(0, form.after.size() - end.size()));
+  if (each) form.again.clear();
+  return true;
+}
+
+std::optional<CallForm> printed_form(const ChatTemplate& chat_template,
+                                     const std::map<std::string, std::string>& tokens) {
+  Chats chats(chat_template, tokens);
+  const std::string one = chats.answer(1);
+  const auto at = layout_of(one, kCalls[0].name, 0);
+  if (!at) return std::nullopt;
+  CallForm form{.kind = at->kind, .name = at->name_key, .arguments = at->arguments_key};
+  const std::string_view text = one;
+  const bool is_json = form.kind == CallForm::Kind::kJson;
+  form.before =
+      is_json ? without_list(text.substr(0, at->all.begin), true) : trimmed(text.substr(0, at->all.begin));
+  form.after = is_json ? without_list(text.substr(at->all.end), false) : trimmed(text.substr(at->all.end));
+  if (form.kind == CallForm::Kind::kNamed)
+    form.after_name = trimmed(text.substr(at->name.end, at->arguments.begin - at->name.end));
+  std::optional<std::string> between;  // two calls
+  const std::string two = chats.answer(2);
+  if (const auto first = layout_of(two, kCalls[0].name, 0))
+    if (const auto second = layout_of(two, kCalls[1].name, first->all.end);
+        second && second->kind == form.kind)
+      between = trimmed(std::string_view(two).substr(first->all.end, second->all.begin - first->all.end));
+  if (between && !is_json) form.again = *between;
+  if (form.kind == CallForm::Kind::kParameters) {
+    if (!split_parameters(text, *at, form)) return std::nullopt;
+    if (form.again.starts_with(form.after_value))
+      form.again = trimmed(form.again.substr(form.after_value.size()));
+  }
+  if (!split_section(form, between)) return std::nullopt;
+  for (std::string* literal : {&form.before, &form.again, &form.after, &form.after_name})
+    replace_ids(*literal);
+  return form;
+}
+
+}  // namespace
+
+std::vector<std::string_view> CallForm::marks() const {
+  std::vector<std::string_view> all;
+  for (const std::string* literal :
+       {&begin, &end, &before, &again, &after, &after_name, &before_key, &after_key, &after_value})
+    for (const std::string_view unit : units_of(*literal)) all.push_back(unit);
+  return all;
+}
+
+CallForm json_in_tool_call() {
+  return {.begin = "<tool_call>", .end = "</tool_call>", .name = "name", .arguments = "arguments"};
+}
+
+std::optional<CallForm> call_form_of(const ChatTemplate& chat_template,
+                                     const std::map<std::string, std::string>& tokens) {
+  if (auto form = printed_form(chat_template, tokens)) return form;
+  // Some only tell the model of the form, and leave calls of earlier turns out.
+  const auto has = [&](std::string_view text) {
+    return chat_template.source().find(text) != std::string::npos;
+  };
+  if (has("<tool_call>") && (has(R"("arguments":)") || has(R"(\"arguments\":)"))) return json_in_tool_call();
+  return std::nullopt;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(kBlanks);
+  return first == text.npos ? "" : text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
+}
+
+std::vector<std::string_view> units_of(std::string_view text) {
+  std::vector<std::string_view> all;
+  for (std::size_t at = 0; (at = text.find_first_not_of(kBlanks, at)) != text.npos;) {
+    std::size_t end = text.find_first_of(" \t\r\n<[", at + 1);
+    if (text[at] == '<' || text[at] == '[')
+      if (const std::size_t close = text.find(text[at] == '<' ? '>' : ']', at); close < end) end = close + 1;
+    end = std::min(end, text.size());
+    all.push_back(text.substr(at, end - at));
+    at = end;
+  }
+  return all;
+}
+
+std::size_t end_of_object(std::string_view text, std::size_t begin) {
+  std::size_t depth = 0;
+  bool quoted = false;
+  for (std::size_t i = begin; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      quoted = c != '"';
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{') {
+      ++depth;
+    } else if (c == '}' && --depth == 0) {
+      return i + 1;
+    }
+  }
+  return text.npos;
+}
+
+}  // namespace ark::text
