@@ -59,21 +59,29 @@ class Chats {
     if (const auto end = tokens.find("eos_token"); end != tokens.end()) end_token_ = end->second;
   }
 
-  // What the assistant writes when it calls, without what every answer begins and ends with; empty if nothing.
+  // What the assistant writes when it calls, without what every answer begins and ends with; empty if nothing. Some
+  // templates want its text to be none then, some a text.
   std::string answer(std::size_t calls) {
     const std::string plain = render({{"role", "assistant"}, {"content", kText}});
+    for (const Json& content : {Json(), Json("")})
+      if (std::string said = cut(render(calling(calls, content)), plain);
+          said.find(kCalls[0].name) != said.npos)
+        return said;
+    return "";
+  }
+
+ private:
+  std::string cut(std::string said, std::string_view plain) const {
     const std::size_t at = plain.rfind(kText);
     if (at == plain.npos) return "";
-    std::string said = render(calling(calls, nullptr));
-    if (said.find(kCalls[0].name, said.find(kKeys[0]) == said.npos ? said.npos : 0) == said.npos)
-      said = render(calling(calls, ""));
     std::size_t begin = std::min(at, common(plain, said));
-    if (begin < at)  // not amid a tag that both begin alike
-      while (begin > 0 && (kBlanks.find(said[begin - 1]) == kBlanks.npos && said[begin - 1] != '>' &&
-                           said[begin - 1] != ']'))
-        --begin;
+    const auto may_begin = [&] {
+      return kBlanks.find(said[begin - 1]) != kBlanks.npos || said[begin - 1] == '>' ||
+             said[begin - 1] == ']';
+    };
+    while (begin < at && begin > 0 && !may_begin()) --begin;  // not amid a tag that both begin alike
     said.erase(0, begin);
-    const std::string_view usual_end = std::string_view(plain).substr(at + kText.size());
+    const std::string_view usual_end = plain.substr(at + kText.size());
     if (!usual_end.empty() && said.ends_with(usual_end))
       said.resize(said.size() - usual_end.size());
     else if (!end_token_.empty())
@@ -81,7 +89,6 @@ class Chats {
     return said.size() <= kMostBytes ? said : "";
   }
 
- private:
   // Empty where the template refuses the chat.
   std::string render(Json answer) {
     input_.messages[1] = std::move(answer);
@@ -188,8 +195,9 @@ bool split_parameters(std::string_view text, const Layout& at, CallForm& form) {
   form.after_key = trimmed(between(at.keys[0], at.values[0]));
   form.after = trimmed(std::string_view(form.after).substr(behind[0].size()));
   // Texts in quotes would need to be read as some language has them.
-  if (form.before_key.empty() || form.after_key.empty() ||
-      form.after_key.find_first_of("\"'") != form.after_key.npos || !first.ends_with(form.before_key))
+  const auto is_quote = [](char c) { return c == '"' || c == '\''; };
+  if (form.before_key.empty() || form.after_key.empty() || !first.ends_with(form.before_key) ||
+      (is_quote(form.after_key.back()) && is_quote(form.after_value.front())))
     return false;
   form.after_name = trimmed(first.substr(0, first.size() - form.before_key.size()));
   return true;

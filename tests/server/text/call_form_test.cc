@@ -37,6 +37,8 @@ constexpr Published kPublished[] = {
     {"Phi 4 mini, Granite", R"({{ m.content or '' }}{% if m.tool_calls %}{{ '<|tool_call|>[' }}{% for c in m.tool_calls %}{{ '{"name": "' ~ c.function.name ~ '", "arguments": ' ~ c.function.arguments | tojson ~ '}' }}{{ ', ' if not loop.last }}{% endfor %}{{ ']<|/tool_call|>' }}{% endif %})"},
     {"Command R7B",
      R"({% if m.tool_calls %}{{ '<|START_ACTION|>[' }}{% for c in m.tool_calls %}{{ '\n    {"tool_call_id": "' ~ loop.index0 ~ '", "tool_name": "' ~ c.function.name ~ '", "parameters": ' ~ c.function.arguments | tojson ~ '}' }}{{ ',' if not loop.last }}{% endfor %}{{ '\n]<|END_ACTION|>' }}{% else %}{{ '<|START_RESPONSE|>' ~ m.content ~ '<|END_RESPONSE|>' }}{% endif %})"},
+    {"MiniMax M2",
+     R"({{ m.content or '' }}{% if m.tool_calls %}{{ '\n<minimax:tool_call>\n' }}{% for c in m.tool_calls %}{{ '<invoke name="' ~ c.function.name ~ '">\n' }}{% for k, v in c.function.arguments.items() %}{{ '<parameter name="' ~ k ~ '">' }}{{ v if v is string else v | tojson }}{{ '</parameter>\n' }}{% endfor %}{{ '</invoke>\n' }}{% endfor %}{{ '</minimax:tool_call>' }}{% endif %})"},
     {"functionary",
      R"({{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ '<function=' ~ c.function.name ~ '>' ~ c.function.arguments | tojson ~ '</function>' }}{% endfor %})"},
 };
