@@ -165,8 +165,9 @@ std::string Cores::text() const {
   for (const Core& core : used_) cpus += core.cpus.size();
   std::string text;
   if (cpus > used_.size())
-    text = "one for each of " + std::to_string(used_.size()) + " cores, which have " + std::to_string(cpus) +
-           " CPUs";
+    text = (used_.size() == 1 ? "one for the only core, which has "
+                              : "one for each of " + std::to_string(used_.size()) + " cores, which have ") +
+           std::to_string(cpus) + " CPUs";
   if (all_.size() > used_.size())
     text += (text.empty() ? "" : "; ") + std::to_string(all_.size() - used_.size()) +
             " slower cores would hold them up";

@@ -305,7 +305,7 @@ void choose_ranks(LoadOptions& options, bool on_gpu, StageLog& log) {
 std::string threads_text(int32_t threads) {
   const Cores cores;
   const std::string idle = threads == cores.threads() ? cores.text() : "";
-  return std::to_string(threads) + " threads" +
+  return std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
          (idle.empty() ? "" : ", " + idle + "; --threads N takes more");
 }
 

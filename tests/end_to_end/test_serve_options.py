@@ -285,7 +285,7 @@ def test_without_libcuda_one_line_says_so(tiny_model, monkeypatch):
     for device, why in (("auto", reason), ("cpu", "asked for")):
         run = run_to_end("--model", tiny_model, "--device", device, "--check")
         assert run.returncode == 0, run.stderr
-        assert re.search(rf"device .*cpu, \d+ threads.* \({why}\)", run.stdout + run.stderr), run.stdout + run.stderr
+        assert re.search(rf"device .*cpu, \d+ threads?.* \({why}\)", run.stdout + run.stderr), run.stdout + run.stderr
 
 
 def test_ranks_and_threads_follow_the_machine(tiny_model, tmp_path):
@@ -311,7 +311,7 @@ def test_ranks_and_threads_follow_the_machine(tiny_model, tmp_path):
     assert "2, one for each node of memory" in of_nodes and "on 2 ranks" in of_nodes and "cpu, 2 threads" in of_nodes
     assert {two[0]} in seats and {two[1]} in seats
     of_core, same, seats = start("core", siblings)
-    assert "cpu, 1 threads, one for each of 1 cores, which have 2 CPUs" in of_core and "ranks" not in of_core
+    assert "cpu, 1 thread, one for the only core, which has 2 CPUs" in of_core and "ranks" not in of_core
     assert answer == same and all(seat == set(two) for seat in seats)
     asked, same, _ = start("nodes", nodes, "--tp", 1, "--threads", 2)
     assert "ranks" not in asked and answer == same
