@@ -71,6 +71,17 @@ void open_arguments(const Fields& message, Json& calls) {
   }
 }
 
+// For templates that print them as they are.
+void close_arguments(Json& messages) {
+  for (Json& message : messages) {
+    if (!message.contains("tool_calls")) continue;
+    for (Json& call : message["tool_calls"])
+      if (Json& function = call["function"];
+          function.contains("arguments") && !function["arguments"].is_string())
+        function["arguments"] = to_text(function["arguments"]);
+  }
+}
+
 Json read_message(const Json& given, std::size_t index) {
   const std::string place = "messages[" + std::to_string(index) + "]";
   if (!given.is_object())
@@ -265,6 +276,7 @@ std::string chat_prompt(const Fields& fields, const Model& model) {
             (text.chat_template_error.empty() ? "" : " (" + text.chat_template_error + ")") +
             "; use /v1/completions",
         "messages", "no_chat_template");
+  if (text.call_form && text.call_form->text_arguments) close_arguments(input.messages);
   input.tokens = text.tokens;
   try {
     text::Rendering within;

@@ -15,12 +15,24 @@ constexpr Budget kAskBudget{2'000'000, std::size_t{32} << 20};
 constexpr std::size_t kMostBytes = 4096;  // of an answer that is looked at: two small calls are some hundred
 
 // What the chats that are rendered say: in no template.
-constexpr std::string_view kText = "ArkText", kKeys[] = {"ark_first_key", "ark_second_key"},
+constexpr std::string_view kText = "ArkText", kThought = "ArkThought",
+                           kKeys[] = {"ark_first_key", "ark_second_key"},
                            kValues[] = {"ArkFirstValue", "ArkSecondValue"};
 struct Asked {
-  std::string_view name, id;  // Mistral's templates want ids of nine letters and digits
+  std::string_view name, id, naming_id;
 };
-constexpr Asked kCalls[] = {{"ark_function", "ArkCallA1"}, {"ark_another", "ArkCallB2"}};
+// Mistral's templates want ids of nine letters and digits; Kimi's print calls by ids that hold the name.
+constexpr Asked kCalls[] = {{"ark_function", "ArkCallA1", "functions.ark_function:0"},
+                            {"ark_another", "ArkCallB2", "functions.ark_another:0"}};
+constexpr std::string_view kIndex = ":0";
+
+// What templates differ in wanting.
+struct Way {
+  // By another message: some print the last one otherwise, or not at all.
+  bool followed = false;
+  bool text_arguments = false;  // as JSON in a text
+  bool naming_ids = false;
+};
 
 Json tools() {
   Json properties = Json::object(), all = Json::array();
@@ -34,14 +46,18 @@ Json tools() {
   return all;
 }
 
-Json calling(std::size_t calls, Json content) {
+Json calling(std::size_t calls, const Way& way, Json content) {
   Json all = Json::array(), arguments = Json::object();
   for (std::size_t i = 0; i < std::size(kKeys); ++i) arguments[std::string(kKeys[i])] = kValues[i];
+  if (way.text_arguments) arguments = to_text(arguments);
   for (std::size_t i = 0; i < calls; ++i)
-    all.push_back({{"id", kCalls[i].id},
+    all.push_back({{"id", way.naming_ids ? kCalls[i].naming_id : kCalls[i].id},
                    {"type", "function"},
                    {"function", {{"name", kCalls[i].name}, {"arguments", arguments}}}});
-  return {{"role", "assistant"}, {"content", std::move(content)}, {"tool_calls", std::move(all)}};
+  return {{"role", "assistant"},
+          {"content", std::move(content)},
+          {"reasoning_content", kThought},
+          {"tool_calls", std::move(all)}};
 }
 
 std::size_t common(std::string_view a, std::string_view b) {
@@ -53,45 +69,54 @@ class Chats {
  public:
   Chats(const ChatTemplate& chat_template, const std::map<std::string, std::string>& tokens)
       : template_(chat_template), within_(kAskBudget) {
-    input_.messages = Json::array({{{"role", "user"}, {"content", "Please."}}, Json()});
     input_.tools = tools();
     input_.tokens = tokens;
     if (const auto end = tokens.find("eos_token"); end != tokens.end()) end_token_ = end->second;
   }
 
-  // What the assistant writes when it calls, without what every answer begins and ends with; empty if nothing. Some
-  // templates want its text to be none then, some a text.
-  std::string answer(std::size_t calls) {
-    const std::string plain = render({{"role", "assistant"}, {"content", kText}});
-    for (const Json& content : {Json(), Json("")})
-      if (std::string said = cut(render(calling(calls, content)), plain);
+  // What the assistant writes when it calls, without what every answer begins and ends with, and what it thought; empty
+  // if nothing. Some templates want its text to be none then, others print that.
+  std::string answer(std::size_t calls, const Way& way) {
+    const std::string plain = render({{"role", "assistant"}, {"content", kText}}, way);
+    for (const Json& content : {Json(""), Json()})
+      if (std::string said = cut(render(calling(calls, way, content), way), plain);
           said.find(kCalls[0].name) != said.npos)
         return said;
     return "";
   }
 
  private:
+  static bool begins_or_ends(char before, char after) {
+    return kBlanks.find(before) != kBlanks.npos || kBlanks.find(after) != kBlanks.npos || before == '>' ||
+           before == ']' || after == '<' || after == '[';
+  }
+
   std::string cut(std::string said, std::string_view plain) const {
     const std::size_t at = plain.rfind(kText);
-    if (at == plain.npos) return "";
+    if (at == plain.npos || said.empty()) return "";
     std::size_t begin = std::min(at, common(plain, said));
-    const auto may_begin = [&] {
-      return kBlanks.find(said[begin - 1]) != kBlanks.npos || said[begin - 1] == '>' ||
-             said[begin - 1] == ']';
-    };
-    while (begin < at && begin > 0 && !may_begin()) --begin;  // not amid a tag that both begin alike
+    while (begin < at && begin > 0 && begin < said.size() && !begins_or_ends(said[begin - 1], said[begin]))
+      --begin;  // not amid a tag that both begin alike
     said.erase(0, begin);
-    const std::string_view usual_end = plain.substr(at + kText.size());
-    if (!usual_end.empty() && said.ends_with(usual_end))
-      said.resize(said.size() - usual_end.size());
-    else if (!end_token_.empty())
-      said.resize(std::min(said.size(), said.find(end_token_)));
+    if (const std::size_t thought = said.find(kThought); thought != said.npos) {
+      said.erase(0, thought + kThought.size());
+      if (const auto units = units_of(said); !units.empty())
+        said.erase(0, said.find(units[0]) + units[0].size());
+    }
+    const std::string_view usual = plain.substr(at + kText.size());
+    const auto same = std::ranges::mismatch(usual.rbegin(), usual.rend(), said.rbegin(), said.rend());
+    std::size_t end = static_cast<std::size_t>(said.rend() - same.in2);
+    while (end > 0 && end < said.size() && !begins_or_ends(said[end - 1], said[end])) ++end;
+    said.resize(end);
+    if (!end_token_.empty()) said.resize(std::min(said.size(), said.find(end_token_)));
     return said.size() <= kMostBytes ? said : "";
   }
 
   // Empty where the template refuses the chat.
-  std::string render(Json answer) {
-    input_.messages[1] = std::move(answer);
+  std::string render(Json answer, const Way& way) {
+    const Json user = {{"role", "user"}, {"content", "Please."}};
+    input_.messages = Json::array({user, std::move(answer)});
+    if (way.followed) input_.messages.push_back(user);
     try {
       return template_.render(input_, within_);
     } catch (const Error& error) {
@@ -183,6 +208,13 @@ void replace_ids(std::string& literal) {
       literal.replace(at, call.id.size(), 1, '\1');
 }
 
+// Kimi's ids count the calls of a chat.
+void replace_index(std::string& after_name) {
+  if (after_name.starts_with(kIndex)) after_name.replace(1, kIndex.size() - 1, 1, '\1');
+}
+
+bool is_quote(char c) { return c == '"' || c == '\''; }
+
 // What is around arguments of kParameters; false where it cannot be told where one ends.
 bool split_parameters(std::string_view text, const Layout& at, CallForm& form) {
   const auto between = [&](const Range& a, const Range& b) { return text.substr(a.end, b.begin - a.end); };
@@ -193,9 +225,9 @@ bool split_parameters(std::string_view text, const Layout& at, CallForm& form) {
   form.after_value = behind[0];
   form.before_key = trimmed(next.substr(next.find(behind[0]) + behind[0].size()));
   form.after_key = trimmed(between(at.keys[0], at.values[0]));
+  form.lines = between(at.keys[0], at.values[0]).ends_with('\n') && next.starts_with('\n');
   form.after = trimmed(std::string_view(form.after).substr(behind[0].size()));
   // Texts in quotes would need to be read as some language has them.
-  const auto is_quote = [](char c) { return c == '"' || c == '\''; };
   if (form.before_key.empty() || form.after_key.empty() || !first.ends_with(form.before_key) ||
       (is_quote(form.after_key.back()) && is_quote(form.after_value.front())))
     return false;
@@ -226,13 +258,12 @@ bool split_section(CallForm& form, const std::optional<std::string>& between) {
   return true;
 }
 
-std::optional<CallForm> printed_form(const ChatTemplate& chat_template,
-                                     const std::map<std::string, std::string>& tokens) {
-  Chats chats(chat_template, tokens);
-  const std::string one = chats.answer(1);
+std::optional<CallForm> printed_form(Chats& chats, const Way& way) {
+  const std::string one = chats.answer(1, way);
   const auto at = layout_of(one, kCalls[0].name, 0);
   if (!at) return std::nullopt;
   CallForm form{.kind = at->kind, .name = at->name_key, .arguments = at->arguments_key};
+  form.text_arguments = way.text_arguments;
   const std::string_view text = one;
   const bool is_json = form.kind == CallForm::Kind::kJson;
   form.before =
@@ -240,8 +271,10 @@ std::optional<CallForm> printed_form(const ChatTemplate& chat_template,
   form.after = is_json ? without_list(text.substr(at->all.end), false) : trimmed(text.substr(at->all.end));
   if (form.kind == CallForm::Kind::kNamed)
     form.after_name = trimmed(text.substr(at->name.end, at->arguments.begin - at->name.end));
+  if (!form.after_name.empty() && is_quote(form.after_name.back()))
+    return std::nullopt;               // as Python prints calls
   std::optional<std::string> between;  // two calls
-  const std::string two = chats.answer(2);
+  const std::string two = chats.answer(2, way);
   if (const auto first = layout_of(two, kCalls[0].name, 0))
     if (const auto second = layout_of(two, kCalls[1].name, first->all.end);
         second && second->kind == form.kind)
@@ -255,6 +288,7 @@ std::optional<CallForm> printed_form(const ChatTemplate& chat_template,
   if (!split_section(form, between)) return std::nullopt;
   for (std::string* literal : {&form.before, &form.again, &form.after, &form.after_name})
     replace_ids(*literal);
+  if (way.naming_ids) replace_index(form.after_name);
   return form;
 }
 
@@ -274,7 +308,11 @@ CallForm json_in_tool_call() {
 
 std::optional<CallForm> call_form_of(const ChatTemplate& chat_template,
                                      const std::map<std::string, std::string>& tokens) {
-  if (auto form = printed_form(chat_template, tokens)) return form;
+  Chats chats(chat_template, tokens);
+  for (const bool naming_ids : {false, true})
+    for (const bool followed : {false, true})
+      for (const bool text_arguments : {false, true})
+        if (auto form = printed_form(chats, {followed, text_arguments, naming_ids})) return form;
   // Some only tell the model of the form, and leave calls of earlier turns out.
   const auto has = [&](std::string_view text) {
     return chat_template.source().find(text) != std::string::npos;

@@ -32,6 +32,8 @@ struct CallForm {
   std::string name, arguments;
   // kNamed, kParameters: behind the name; kParameters: around each argument's name, and behind its value.
   std::string after_name, before_key, after_key, after_value;
+  bool lines = false;           // kParameters: values have lines of their own
+  bool text_arguments = false;  // the template wants arguments of earlier calls as a text
 
   std::vector<std::string_view> marks() const;  // words and tags of all the above
 };

@@ -49,6 +49,11 @@ class Reader {
     const std::size_t begin = std::exchange(at_, end);
     return text_.substr(begin, end - begin);
   }
+  // Whether the mark comes at all; then it and all before it is passed.
+  bool pass(std::string_view mark) {
+    up_to({mark});
+    return take(mark);
+  }
   // An object that comes next; null if none does.
   Json object() {
     skip(kBlanks);
@@ -68,8 +73,9 @@ std::string_view first_mark(std::string_view literal) {
   return units.empty() ? "" : units[0].substr(0, units[0].find('\1'));
 }
 
-// Arguments are an object, or the text of one, as in OpenAI's answers. Null: neither.
+// Arguments are an object, or the text of one, as in OpenAI's answers, or there are none. Null: none of these.
 Json as_object(Json json) {
+  if (json.is_null()) return Json::object();
   if (json.is_string()) json = json_of(json.get<std::string>());
   return json.is_object() ? json : Json();
 }
@@ -90,16 +96,31 @@ bool read_json(const CallForm& form, const Json& object, std::vector<ToolCall>& 
   return true;
 }
 
-// The value of a parameter. What the function's schema calls a text is one, also where it looks like a number.
-Json value_of(std::string_view text, const Json& schema) {
-  if (text.starts_with('\n')) text.remove_prefix(1);
-  if (text.ends_with('\n')) text.remove_suffix(1);
-  const auto type = schema.find("type");
-  if (type == schema.end() || *type != "string") {
+// Whether a schema allows no value but a text, or none at all.
+bool is_text(const Json& schema) {
+  if (!schema.is_object()) return false;
+  if (const auto type = schema.find("type"); type != schema.end()) {
+    const auto is_one = [](const Json& name) { return name == "string" || name == "null"; };
+    return *type == "string" || (type->is_array() && std::ranges::all_of(*type, is_one) &&
+                                 std::ranges::count(*type, "string") > 0);
+  }
+  const auto some = schema.find("anyOf");
+  if (some == schema.end() || !some->is_array()) return false;
+  const auto is_null = [](const Json& one) { return one.is_object() && one.value("type", Json()) == "null"; };
+  return std::ranges::any_of(*some, is_text) &&
+         std::ranges::all_of(*some, [&](const Json& one) { return is_text(one) || is_null(one); });
+}
+
+// The value of a parameter. What the function's schema calls a text is one, also where it looks like a number; others
+// are JSON, or constants as Python has them.
+Json value_of(std::string_view text, const Json& schema, bool lines) {
+  if (lines && text.starts_with('\n')) text.remove_prefix(1);
+  if (lines && text.ends_with('\n')) text.remove_suffix(1);
+  if (!is_text(schema)) {
     const std::string_view bare = trimmed(text);
-    Json json = parse_json_or_discard(bare.size() < 64 ? bare : "");
-    if (json.is_discarded()) json = json_of(bare);
-    if (!json.is_null() || bare == "null") return json;
+    if (bare == "True" || bare == "False") return bare == "True";
+    Json json = json_of(bare);
+    if (!json.is_null() || bare == "null" || bare == "None") return json;
   }
   return std::string(text);
 }
@@ -124,13 +145,15 @@ Json properties_of(const Json& tools, const std::string& name) {
 Json read_parameters(const CallForm& form, Reader& from, const Json& schemas) {
   Json arguments = Json::object();
   const std::string_view behind_key = first_mark(form.after_key);
+  // A tag may say more than the name, another thing for each value: <parameter name="x" string="false">.
+  const bool has_attributes = form.after_key.starts_with('"') && form.after_key.ends_with('>');
   while (from.take(form.before_key)) {
     const std::string key(trimmed(from.up_to({behind_key})));
-    if (key.empty() || !from.take(form.after_key)) return {};
+    if (key.empty() || !(from.take(form.after_key) || (has_attributes && from.pass(">")))) return {};
     const auto schema = schemas.find(key);
-    arguments[key] =
-        value_of(from.up_to({form.after_value}), schema == schemas.end() ? Json::object() : *schema);
-    from.take(form.after_value);
+    const std::string_view value = from.up_to({form.after_value});
+    if (!from.take(form.after_value)) return {};  // it was cut off
+    arguments[key] = value_of(value, schema == schemas.end() ? Json() : *schema, form.lines);
   }
   return arguments;
 }
@@ -148,6 +171,8 @@ std::vector<ToolCall> read_calls(const CallForm& form, std::string_view section,
       if (from.at_end()) break;
       const Json object = from.object();
       if (!object.is_object() || !read_json(form, object, calls)) return {};
+      // Without an end the section holds all that the model marks, each time anew.
+      if (form.end.empty() && !form.begin.empty() && from.take(form.begin)) from.take(form.before);
       continue;
     }
     const bool is_named = form.kind == CallForm::Kind::kNamed;

@@ -68,15 +68,18 @@ ToolCalls::Found ToolCalls::push(std::string_view more, bool ends) {
 
 bool ToolCalls::read_section(std::string_view section, Found& found) {
   std::vector<ToolCall> calls = read_calls(expected_->form, section, expected_->tools);
-  // Where nothing marks calls, an object that an answer consists of is one only if it names a function.
+  // Where nothing marks calls, an object that an answer consists of is one only if it names a function; and where
+  // nothing stands behind names, a word is one only if it is a name.
+  const CallForm& form = expected_->form;
+  const bool is_bare =
+      form.begin.empty() || (form.kind == CallForm::Kind::kParameters && form.after_name.empty());
   const auto is_offered = [&](const ToolCall& call) {
     return std::ranges::any_of(expected_->tools, [&](const Json& tool) {
       const auto function = tool.find("function");
       return function != tool.end() && function->is_object() && function->value("name", Json()) == call.name;
     });
   };
-  if (calls.empty() || (expected_->form.begin.empty() && !std::ranges::all_of(calls, is_offered)))
-    return false;
+  if (calls.empty() || (is_bare && !std::ranges::all_of(calls, is_offered))) return false;
   for (ToolCall& call : calls) {
     if (count_ == expected_->most) break;
     found.calls.push_back(std::move(call));

@@ -136,8 +136,9 @@ TEST(Endpoints, CallsOfToolsAreReadInTheTemplatesOwnForm) {
       http::Request request;
       request.client_gone = [] { return false; };
       request.body =
-          R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3, "temperature": 0, "tools": [{"type": "function",
-          "function": {"name": "f"}}], "parallel_tool_calls": )" +
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function",
+          "function": {"name": "f", "arguments": "{\"x\": 1}"}}]}, {"role": "user", "content": "b"}], "max_tokens": 3,
+          "temperature": 0, "tools": [{"type": "function", "function": {"name": "f"}}], "parallel_tool_calls": )" +
           std::string(most == 1 ? "false}" : "true}");
       const http::Response answer = router.find("POST", "/v1/chat/completions").route->handler(request);
       const Json message = Json::parse(answer.body)["choices"][0]["message"];

@@ -68,6 +68,13 @@ TEST(ToolCalls, AreReadInOtherForms) {
   const ToolCalls::Expected bare{.form = {.name = "name", .arguments = "parameters"}, .tools = tools},
       begun{.form = {.begin = "[TOOL_CALLS]", .name = "name", .arguments = "arguments"}, .tools = tools},
       one{.form = begun.form, .tools = tools, .most = 1};
+  const ToolCalls::Expected words{.form = {.kind = CallForm::Kind::kParameters,
+                                           .begin = "<tool_call>",
+                                           .end = "</tool_call>",
+                                           .before_key = "<key>",
+                                           .after_key = "</key><value>",
+                                           .after_value = "</value>"},
+                                  .tools = tools};
   const std::string f = R"({"name": "f", "parameters": {"x": 1}})", g = R"({"name": "g", "parameters": {}})";
   for (const auto& [expected, text, rest, called] :
        std::vector<std::tuple<const ToolCalls::Expected*, std::string, std::string, std::string>>{
@@ -79,6 +86,9 @@ TEST(ToolCalls, AreReadInOtherForms) {
            {&bare, R"({"a": 1)", R"({"a": 1)", ""},
            {&begun, "So:\n[TOOL_CALLS][" + f + ", " + f + "]", "So:", R"(f {"x":1};f {"x":1};)"},
            {&begun, "[TOOL_CALLS] none", "[TOOL_CALLS] none", ""},
+           {&begun, "[TOOL_CALLS]" + f + "\n[TOOL_CALLS]" + f, "", R"(f {"x":1};f {"x":1};)"},
+           {&words, "The <tool_call>tag</tool_call>", "The <tool_call>tag</tool_call>", ""},
+           {&words, "So <tool_call>f\n<key>x</key><value>1</value></tool_call>", "So", R"(f {"x":1};)"},
            {&one, "[TOOL_CALLS] [" + f + ", " + f + "]", "", R"(f {"x":1};)"}}) {
     const std::pair wanted(rest, called);
     for (std::size_t at = 0; at < text.size(); ++at)
