@@ -23,6 +23,14 @@ thread_local bool is_spared = false;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
+// Of sorts. A sanitizer would not send it to the one above.
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
