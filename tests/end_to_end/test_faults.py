@@ -175,7 +175,8 @@ def test_serving_survives_every_fault(library, tmp_path, options):
             status = server.stop()
             if others:
                 return f"other tokens: {others}"
-            if status == 69 and re.search("error: .*(rank [01]|memory|the loop cannot go on)", server.log[-1]):
+            ends = "error: .*(rank [01]|memory|the loop cannot go on)"
+            if status == 69 and any(re.search(ends, line) for line in server.log[-3:]):  # requests may be logged behind it
                 return None  # within a step, or where memory is given back: it says so and ends
             if status or len(refused) > 1:  # one may be refused or cut off, whichever the fault hits
                 return f"exit status {status}, {refused}: {server.errors()}"
