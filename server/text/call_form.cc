@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 
 #include "base/error.h"
@@ -262,8 +263,10 @@ std::optional<CallForm> printed_form(Chats& chats, const Way& way) {
   const std::string one = chats.answer(1, way);
   const auto at = layout_of(one, kCalls[0].name, 0);
   if (!at) return std::nullopt;
-  CallForm form{.kind = at->kind, .name = at->name_key, .arguments = at->arguments_key};
-  form.text_arguments = way.text_arguments;
+  CallForm form{.kind = at->kind,
+                .name = at->name_key,
+                .arguments = at->arguments_key,
+                .text_arguments = way.text_arguments};
   const std::string_view text = one;
   const bool is_json = form.kind == CallForm::Kind::kJson;
   form.before =

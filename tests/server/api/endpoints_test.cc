@@ -127,6 +127,8 @@ TEST(Endpoints, CallsOfToolsAreReadInTheTemplatesOwnForm) {
            R"({"name": "f", "parameters": {"x": $}})"},
           {R"({% for c in m.tool_calls or [] %}[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %})",
            R"([TOOL_CALLS]f[ARGS]{"x": $})"},
+          {R"({% for c in m.tool_calls or [] %}{{ '<call>' + c.function.name + '<arguments>' + c.function.arguments + '</call>' }}{% endfor %})",
+           R"(<call>f<arguments>{"x": $}</call>)"},
           {R"({% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments | items %}<key>{{ k }}</key><value>{{ v }}</value>{% endfor %}</tool_call>{% endfor %})",
            "<tool_call>f<key>x</key><value>$</value></tool_call>"}}) {
     Service service;

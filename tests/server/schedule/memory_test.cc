@@ -41,7 +41,7 @@ using namespace std::chrono_literals;
 
 constexpr int kRequests = 40;  // more than a deque has room for at first
 
-// Whether an allocation failed. All requests are there before the thread looks for them; it runs alone.
+// Whether an allocation failed. Steps end only when all requests are there.
 bool try_without(int64_t allocation) {
   test::FakeRunner runner(test::small_limits());
   std::mt19937 random(1);
