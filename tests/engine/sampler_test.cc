@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
 
 #include "engine/cpu/philox.h"
+#include "engine/cpu/simd/table.h"
+#include "tests/engine/panels.h"
 
 namespace ark::test {
 namespace {
@@ -187,6 +190,70 @@ TEST(Sampler, ReportsTheLogprobOfTargetOrToken) {
   row.target = 17;
   result = sample(logits, row, 4);
   EXPECT_TRUE(std::fabs(result.logprob - (logits[17] - std::log(sum))) <= 1e-5);
+}
+
+// What whole rows are looked at with, by every instruction set: equal bits, no token left out that may win, few others.
+TEST(Sampler, EveryInstructionSetFindsTheSameTokens) {
+  for (const std::size_t n : {1u, 15u, 64u, 65u, 1'000u, 5'003u}) {
+    std::vector<float> logits = random_logits(n, static_cast<uint32_t>(n));
+    if (n > 20) logits[n / 2] = -INFINITY;
+    const float largest = *std::ranges::max_element(logits), least = largest - 3;
+    const auto count = static_cast<int64_t>(n);
+    double sum = 0;
+    std::vector<int32_t> near, winners;
+    constexpr float kScale = 1.25f, kBest = 0.5f;
+    for (std::size_t t = 0; t < n; ++t) {
+      const double d = (logits[t] - largest) * double{kScale};
+      const uint32_t bits = philox4x32({static_cast<uint32_t>(t) / 4, 70'000, 3, 0}, {5, 9})[t % 4];
+      if (d - std::log(-std::log((bits + 0.5) * 0x1p-32)) >= kBest)
+        winners.push_back(static_cast<int32_t>(t));
+      if (logits[t] >= least) near.push_back(static_cast<int32_t>(t));
+      sum += std::exp(d);
+    }
+    const double first = simd::table_of(Isa::kScalar).exps(logits.data(), count, largest, kScale, nullptr);
+    EXPECT_TRUE(std::fabs(first - sum) <= 1e-5 * sum) << n;
+    std::vector<int32_t> found_first;
+    for (const Isa isa : isas()) {
+      const simd::Table& kernels = simd::table_of(isa);
+      std::vector<float> exps(n, NAN);
+      EXPECT_EQ(kernels.exps(logits.data(), count, largest, kScale, exps.data()), first) << kernels.name;
+      for (std::size_t t = 0; t < n; ++t)
+        EXPECT_TRUE(std::fabs(exps[t] - std::exp((logits[t] - largest) * double{kScale})) <= 1e-6 * exps[t])
+            << t;
+      std::vector<int32_t> ids(n), found(n);
+      std::vector<uint32_t> words(n);
+      ids.resize(static_cast<std::size_t>(kernels.at_least(logits.data(), count, least, ids.data())));
+      EXPECT_EQ(ids, near) << kernels.name;
+      found.resize(static_cast<std::size_t>(
+          kernels.noisy({logits.data(), 0, count, largest, kScale, kBest, (uint64_t{3} << 32) + 70'000,
+                         (uint64_t{9} << 32) + 5, found.data(), words.data()})));
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        const auto t = static_cast<uint32_t>(found[i]);
+        EXPECT_EQ(words[i], philox4x32({t / 4, 70'000, 3, 0}, {5, 9})[t % 4]) << kernels.name;
+      }
+      EXPECT_TRUE(std::ranges::includes(found, winners)) << kernels.name;
+      EXPECT_LE(found.size(), 2 * winners.size() + 4) << kernels.name;
+      if (isa == Isa::kScalar) found_first = found;
+      EXPECT_EQ(found, found_first) << kernels.name;
+    }
+  }
+}
+
+TEST(Sampler, AnyTemperaturePicksWhatExactScoresDo) {
+  const auto logits = random_logits(9'000, 4);
+  for (const float temperature : {1e-30f, 1e-12f, 1e-6f, 0.01f, 1.f, 100.f, 1e30f}) {
+    for (int64_t position = 0; position < 20; ++position) {
+      double best = -INFINITY;
+      int32_t token = 0;
+      for (uint32_t t = 0; t < logits.size(); ++t) {
+        const uint32_t bits = philox4x32({t / 4, static_cast<uint32_t>(position), 0, 0}, {11, 0})[t % 4];
+        const double score = logits[t] * (1.0 / temperature) - std::log(-std::log((bits + 0.5) * 0x1p-32));
+        if (score > best) best = score, token = static_cast<int32_t>(t);
+      }
+      EXPECT_EQ(sample(logits, row_of({.temperature = temperature, .seed = 11}), position).token, token)
+          << temperature;
+    }
+  }
 }
 
 TEST(Sampler, NoiseDependsOnSeedAndPositionOnly) {

@@ -6,6 +6,7 @@
 #include "engine/cpu/simd/dot_matmul.h"
 #include "engine/cpu/simd/quantized_matmul.h"
 #include "engine/cpu/simd/rows.h"
+#include "engine/cpu/simd/sampling.h"
 #include "engine/cpu/simd/table.h"
 
 namespace ark::simd {
@@ -24,7 +25,10 @@ constexpr Table make_table(Isa isa, const char* name, void (*int8)(const MatMul&
           norm<T>,
           pointwise<T>,
           add_parts<T>,
-          argmax<T>};
+          argmax<T>,
+          exps<T>,
+          at_least,
+          noisy<T>};
 }
 
 }  // namespace

@@ -92,6 +92,17 @@ struct Norm {
   bool rms = false;
 };
 
+// Which tokens' (logit - largest) * scale + noise (engine/cpu/sampler.cc) may come to `best`: all that do, and few
+// that do not, ascending, with their noise's bits.
+struct NoisyTokens {
+  const float* logits = nullptr;
+  int64_t first = 0, last = 0;  // of the row's tokens; first: a multiple of 4
+  float largest = 0, scale = 0, best = 0;
+  uint64_t position = 0, seed = 0;
+  int32_t* tokens = nullptr;  // room for last - first
+  uint32_t* words = nullptr;  // likewise
+};
+
 struct Table {
   Isa isa;
   const char* name;
@@ -113,6 +124,11 @@ struct Table {
   void (*add_parts)(const float* const* parts, int count, const Epilogue& epilogue, float* out, int64_t n);
   // Index of the largest element, the lowest among equals; -1 if one is NaN.
   int64_t (*argmax)(const float* x, int64_t n);
+  // out[i] = exp((x[i] - largest) * scale), where out is not null; returns their sum.
+  double (*exps)(const float* x, int64_t n, float largest, float scale, float* out);
+  // Writes the indices of elements from `least` on, ascending; returns how many.
+  int64_t (*at_least)(const float* x, int64_t n, float least, int32_t* ids);
+  int64_t (*noisy)(const NoisyTokens& a);  // returns how many
 
   // Rows of x that are packed at a time: as many as stay in the second-level cache beside a panel. With tiles a panel's
   // words take as long to join as 240 rows to multiply, and there the cache is larger.
