@@ -63,6 +63,11 @@ struct SpinPolicy {
   static SpinPolicy adapted(int busy_threads);
 };
 
+namespace detail {
+// A sleeper looks at abort word and deadline at least this often.
+inline constexpr int64_t kSleepSliceNs = 20'000'000;
+}  // namespace detail
+
 // What the waits of one thread took, of those that did not end at their first look.
 struct WaitMeter {
   int64_t slept_ns = 0;       // of all waits,
@@ -71,9 +76,10 @@ struct WaitMeter {
   int64_t longest_ns = 0;     // of these,
   int32_t longest_peer = -1;  // and for which rank
 
+  // One sleep, which is never longer than a slice: who comes back later was ready, or was stopped.
   void count_sleep(int64_t ns) {
     constexpr int64_t kSwitch = 2'000;  // who is back sooner never left its core
-    slept_ns += ns;
+    slept_ns += std::min(ns, detail::kSleepSliceNs);
     sleeps += ns >= kSwitch;
   }
   void count_peer(int peer, int64_t ns) {
@@ -109,8 +115,6 @@ inline void relax() {
 #endif
 }
 
-// A sleeper looks at abort word and deadline at least this often.
-inline constexpr int64_t kSleepSliceNs = 20'000'000;
 // Longest sleep on memory whose writer cannot wake us.
 inline constexpr int64_t kBlindSleepNs = 500'000;
 

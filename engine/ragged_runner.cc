@@ -11,6 +11,7 @@
 #include "dma/transports.h"
 #include "engine/program/unroll.h"
 #include "engine/run/mailbox.h"
+#include "engine/run/step_words.h"
 
 namespace ark {
 namespace {
@@ -34,6 +35,7 @@ dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RaggedOptions& o
     }
   }
   if (processes) {
+    if (!on_gpu) spec.channels.push_back(StepWords::channel());
     // A GPU posts on the ring of kDecode, which is its own then.
     spec.channels.push_back(dma::preflight_channel(on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode));
     spec.channels.push_back(
@@ -186,12 +188,13 @@ std::string why_stopped(const dma::Group& group, const dma::Fault& fault) {
 }
 
 struct ProcessEngine {
+  // The last one; in front of it that of preflight(), and in front of that the one of words, if any.
   uint32_t steps_channel = 0;
   std::vector<dma::Pair> pairs;
   std::unique_ptr<Engine> engine;
 };
 
-ProcessEngine make_process_engine(Compiled compiled, const RaggedOptions& options,
+ProcessEngine make_process_engine(Compiled compiled, RaggedOptions options,
                                   std::unique_ptr<dma::Bootstrap> bootstrap) {
   if (bootstrap->size() != static_cast<int>(compiled.programs.size())) {
     throw Error(Code::kUsage, "the model is compiled for " + std::to_string(compiled.programs.size()) +
@@ -202,6 +205,7 @@ ProcessEngine make_process_engine(Compiled compiled, const RaggedOptions& option
   const auto deadline = dma::Deadline::after(options.join_deadline);
   auto group = dma::join_group(std::move(bootstrap), dma::transport_wish().transport, spec, deadline);
   made.pairs = dma::preflight(*group, made.steps_channel - 1, deadline);
+  if (!options.gpu) options.words_channel = made.steps_channel - 2;
   made.engine = std::make_unique<Engine>(std::move(compiled), options, std::move(group));
   return made;
 }

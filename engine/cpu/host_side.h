@@ -34,10 +34,12 @@ class CpuExecutor : public HostExecutor {
   virtual dma::Fault await_step(uint64_t n, std::chrono::microseconds timeout) = 0;
   // After prepare().
   virtual void on_prepared() {}
-  // Of step n, which is done and not yet polled.
-  virtual StepCost cost_of_step(uint64_t /*n*/) const { return {}; }
+  // Of step n, which is done and not yet polled; of each once, in order.
+  virtual StepCost cost_of_step(uint64_t /*n*/) { return {}; }
 
   dma::AbortFlag& abort_flag(std::size_t rank) { return *flags_[rank]; }
+  // Of the first rank of this process; null where the program has one rank.
+  const dma::Group* group() const { return setups_[0].group; }
   // Keeps the first reason, and before one that is vague (of a wait outside all phases) the first that is not; ends all
   // waits. Any thread.
   void fail(const std::string& why, dma::AbortReason reason, Code code = Code::kUnavailable,

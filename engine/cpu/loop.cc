@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -15,6 +16,7 @@
 #include "engine/cpu/host_side.h"
 #include "engine/cpu/pool.h"
 #include "engine/cpu/processor_meter.h"
+#include "engine/run/step_words.h"
 
 namespace ark {
 namespace {
@@ -75,15 +77,19 @@ class Loop final : public CpuExecutor {
     costs_.resize(Mailbox::kDepth * meters_.size());
     if (options_.trace_events > 0)
       rings_.assign(ranks_.size() * options_.processors, TraceRing(options_.trace_events));
+    if (options_.words_channel) words_.emplace(*group(), *options_.words_channel);
   }
 
-  StepCost cost_of_step(uint64_t n) const override {
+  StepCost cost_of_step(uint64_t n) override {
     const auto each = static_cast<std::size_t>(options_.processors);
     const auto all = std::span(costs_).subspan(n % Mailbox::kDepth * meters_.size(), meters_.size());
     std::vector<RankCost> ranks;
     for (std::size_t r = 0; r < ranks_.size(); ++r)
-      ranks.push_back({ranks_[r]->index(), all.subspan(r * each, each)});
-    return cost_of(ranks, ranks_[0]->program().ranks);
+      ranks.push_back(cost_of_rank(ranks_[r]->index(), all.subspan(r * each, each)));
+    StepCost cost = words_ && ranks[0].rank == 0 ? words_->cost_of_step(n, ranks[0])
+                                                 : cost_of(ranks, ranks_[0]->program().ranks);
+    for (const ProcessorCost& processor : all) cost.sent += processor.sent;
+    return cost;
   }
 
   void on_post() override {
@@ -212,7 +218,11 @@ class Loop final : public CpuExecutor {
     }
     ranks_[r]->end_step(control.step);
     if (r == 0) ++leased_;
-    return true;
+    if (!words_ || ranks_[r]->index() == 0) return true;
+    const dma::Fault fault =
+        words_->tell(control.step, cost_of_rank(ranks_[r]->index(), costs), own_context(r, 0));
+    if (fault) fail(*ranks_[r], fault);
+    return !fault;
   }
 
   // A number, not a flag: a slow rank may ask about turn t when the gang's leader has opened t + 1 already.
@@ -278,6 +288,7 @@ class Loop final : public CpuExecutor {
   std::vector<ProcessorMeter> meters_;  // by rank and processor
   std::vector<ProcessorCost> costs_;    // of the last steps, as results in the mailbox; likewise
   std::vector<TraceRing> rings_;        // by rank and processor; none without a timeline
+  std::optional<StepWords> words_;      // of a rank among processes
   dma::Counter64 go_;                   // turns that the gang's leader has opened
   std::atomic<uint64_t> stop_at_{0};    // the turn at which all leave; leader, before go_ of that turn
   uint64_t leased_ = 0;  // steps of this lease: gang leader; the last one out after all have left

@@ -38,6 +38,8 @@ struct ExecutorOptions {
   int32_t max_items = 0;      // attention work items of a step, as compiled for
   int32_t processors = 1;     // per rank; equal on all ranks of the group
   uint32_t counter_base = 0;  // where the phase counters start; tests put it near 2^32
+  // Of ranks in processes: the channel by which others tell rank 0 what their steps cost (StepWords).
+  std::optional<uint32_t> words_channel;
   int64_t lease = 0;         // steps a launch may run before it returns its threads; 0 = unbounded while busy
   bool barrier = false;      // ignore the phases' waits, join after each phase: the A/B oracle of the waits
   int32_t trace_events = 0;  // of the last steps, that each processor records for timeline()

@@ -21,18 +21,6 @@ Losses losses_of(const ProcessorCost& p) {
   return {explained - faulted, faulted, p.off_ns - explained};
 }
 
-// The most that any of its processors lost: the others waited meanwhile.
-Losses losses_of(const RankCost& rank) {
-  Losses most;
-  for (const ProcessorCost& p : rank.processors) {
-    const Losses own = losses_of(p);
-    most.lost = std::max(most.lost, lost_of(p));
-    most.faulted = std::max(most.faulted, own.faulted);
-    most.stopped = std::max(most.stopped, own.stopped);
-  }
-  return most;
-}
-
 void tell_late(StepCost& cost, int64_t ns, int32_t rank) {
   if (ns <= cost.late_ns) return;
   cost.late_ns = ns;
@@ -43,30 +31,37 @@ void tell_late(StepCost& cost, int64_t ns, int32_t rank) {
 
 int64_t lost_of(const ProcessorCost& p) { return std::max(losses_of(p).lost, p.delayed_ns); }
 
+RankCost cost_of_rank(int32_t rank, std::span<const ProcessorCost> processors) {
+  const ProcessorCost& leader = processors[0];
+  RankCost cost{leader.waited_ns, leader.longest_ns, leader.longest_peer, rank};
+  for (const ProcessorCost& p : processors) {
+    const Losses own = losses_of(p);
+    cost.lost_ns = std::max(cost.lost_ns, lost_of(p));
+    cost.faulted_ns = std::max(cost.faulted_ns, own.faulted);
+    cost.stopped_ns = std::max(cost.stopped_ns, own.stopped);
+  }
+  return cost;
+}
+
 StepCost cost_of(std::span<const RankCost> ranks, int32_t all_ranks) {
   StepCost cost;
-  const RankCost *first = nullptr, *last = nullptr;  // to be through: the one that waited most, and least
+  if (ranks.empty()) return cost;
   for (const RankCost& rank : ranks) {
-    const Losses losses = losses_of(rank);
-    if (losses.lost > cost.lost_ns) {
-      cost.lost_ns = losses.lost;
+    if (rank.lost_ns > cost.lost_ns) {
+      cost.lost_ns = rank.lost_ns;
       cost.lost_rank = rank.rank;
     }
-    cost.faulted_ns = std::max(cost.faulted_ns, losses.faulted);
-    tell_late(cost, losses.stopped, rank.rank);
-    for (const ProcessorCost& processor : rank.processors) cost.sent += processor.sent;
-    const int64_t waited = rank.processors[0].waited_ns;
-    if (!first || waited > first->processors[0].waited_ns) first = &rank;
-    if (!last || waited < last->processors[0].waited_ns) last = &rank;
+    cost.faulted_ns = std::max(cost.faulted_ns, rank.faulted_ns);
+    tell_late(cost, rank.stopped_ns, rank.rank);
   }
-  if (ranks.empty() || all_ranks < 2) return cost;
-  if (static_cast<int32_t>(ranks.size()) < all_ranks) {
-    tell_late(cost, first->processors[0].waited_ns, first->processors[0].longest_peer);
+  if (all_ranks < 2) return cost;
+  const auto [last, first] = std::ranges::minmax(ranks, {}, &RankCost::waited_ns);  // to be through
+  if (std::ssize(ranks) < all_ranks) {
+    tell_late(cost, first.waited_ns, first.longest_peer);
     return cost;
   }
-  cost.wire_ns = last->processors[0].waited_ns;
-  const Losses losses = losses_of(*last);
-  tell_late(cost, first->processors[0].waited_ns - cost.wire_ns - losses.lost - losses.faulted, last->rank);
+  cost.wire_ns = last.waited_ns;
+  tell_late(cost, first.waited_ns - cost.wire_ns - last.lost_ns - last.faulted_ns, last.rank);
   return cost;
 }
 

@@ -40,17 +40,24 @@ struct ProcessorCost {
   SentBytes sent;             // to other ranks
 };
 
-// A rank of this process, by its processors. The leader's waits are the rank's: all wait for the same messages.
+// What a rank tells of a step; as it is, it may travel to rank 0 (step_words.h).
 struct RankCost {
+  int64_t waited_ns = 0;      // for what other ranks do
+  int64_t longest_ns = 0;     // of these waits,
+  int32_t longest_peer = -1;  // and for which rank
   int32_t rank = 0;
-  std::span<const ProcessorCost> processors;  // the leader first
+  // The most that one of its processors lost, while the others waited for it: its core, time for a page from a disk,
+  // and by being stopped.
+  int64_t lost_ns = 0, faulted_ns = 0, stopped_ns = 0;
 };
+// `processors`: the leader first. Its waits are the rank's: all wait for the same messages.
+RankCost cost_of_rank(int32_t rank, std::span<const ProcessorCost> processors);
 
 // Nanoseconds that it was ready but had no core: another thread, or another machine, had it.
 int64_t lost_of(const ProcessorCost& processor);
 
-// `ranks`: of all ranks, those of this process. With all of them it is known who was late; with one of several only for
-// whom it waited.
+// `ranks`: of all ranks, those that are known. With all of them it is known who was late; with one of several only for
+// whom it waited. Without `sent`.
 StepCost cost_of(std::span<const RankCost> ranks, int32_t all_ranks);
 
 }  // namespace ark

@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 
 from ark_server import FULL, PATIENCE, Server, family, receive_all, until
+from test_faults import LIBRARY
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 NUMBER = iter(range(10**9))
@@ -117,6 +118,17 @@ def late_rank(server):
     return stream.id if is_late else None
 
 
+def wire(server):
+    throttle = server.folder / "throttle"
+    throttle.touch()
+    try:
+        stream = Asked(server, tokens=random.randrange(20, 40))
+        stream.done()
+    finally:
+        throttle.unlink()
+    return stream.id
+
+
 def pages(server):
     streams = [Asked(server, prompt=noise(20), tokens=400) for _ in range(3)]
     for one in streams:
@@ -130,6 +142,7 @@ def pages(server):
 CAUSES = {("long_model", "--threads", 2, "--max-num-seqs", 4, "--slo-itl", -1): (others_prompts, queue),
           ("tiny_model",): (slow_reader,),
           ("long_model", "--tp", 2, "--processes"): (late_rank,),
+          ("long_model", "--tp", 2, "--processes", "--transport", "socket"): (wire,),
           ("long_model", "--kv-memory", "2M", "--no-prefix-cache", "--threads", 1): (pages, lost_core)}
 
 
@@ -142,12 +155,14 @@ def named(total, cause):
 
 
 @pytest.mark.parametrize("options", CAUSES, ids=lambda options: "_".join(map(str, options)))
-def test_what_is_in_a_requests_way_is_named(request, options):
+def test_what_is_in_a_requests_way_is_named(request, options, tmp_path):
     model, wrong = request.getfixturevalue(options[0]), []
     rounds = 200 // sum(map(len, CAUSES.values())) + 1 if FULL else 2
     left = dict.fromkeys(CAUSES[options], rounds)
+    environment = {"LD_PRELOAD": str(LIBRARY), "ARK_FAULT_FOLDER": str(tmp_path)} if wire in left else {}
     for _ in range(3 * rounds):  # a server each time: of a minute it keeps only the slowest twenty requests
-        with Server("--model", model, *options[1:]) as server:
+        with Server("--model", model, *options[1:], environment=environment) as server:
+            server.folder = tmp_path
             for cause in (cause for cause, more in left.items() if more):
                 if (name := cause(server)) is None:
                     continue

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/run/step_words.h"
 #include "tests/engine/driving.h"
 #include "tests/engine/token_graphs.h"
 
@@ -20,8 +21,7 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 
 TEST(StepCost, WhoWaitedLeastWasLate) {
-  const ProcessorCost first[] = {{.waited_ns = 9 * kMs}}, last[] = {{.waited_ns = 2 * kMs}};
-  const RankCost ranks[] = {{0, first}, {1, last}};
+  const RankCost ranks[] = {{.waited_ns = 9 * kMs, .rank = 0}, {.waited_ns = 2 * kMs, .rank = 1}};
   const StepCost cost = cost_of(ranks, 2);
   EXPECT_EQ(cost.wire_ns, 2 * kMs);
   EXPECT_EQ(cost.late_ns, 7 * kMs);
@@ -30,8 +30,7 @@ TEST(StepCost, WhoWaitedLeastWasLate) {
 }
 
 TEST(StepCost, ALateRankThatHadNoCoreIsALostCore) {
-  const ProcessorCost first[] = {{.waited_ns = 9 * kMs}}, last[] = {{.off_ns = 9 * kMs, .switches = 2}};
-  const RankCost ranks[] = {{0, first}, {1, last}};
+  const RankCost ranks[] = {{.waited_ns = 9 * kMs, .rank = 0}, {.rank = 1, .lost_ns = 9 * kMs}};
   const StepCost cost = cost_of(ranks, 2);
   EXPECT_EQ(cost.lost_ns, 9 * kMs);
   EXPECT_EQ(cost.lost_rank, 1);
@@ -41,7 +40,7 @@ TEST(StepCost, ALateRankThatHadNoCoreIsALostCore) {
 TEST(StepCost, FaultsStopsAndStolenCoresAreToldApart) {
   const auto of = [](const ProcessorCost& processor) {
     const ProcessorCost processors[] = {{}, processor};
-    const RankCost ranks[] = {{0, processors}};
+    const RankCost ranks[] = {cost_of_rank(0, processors)};
     return cost_of(ranks, 1);
   };
   EXPECT_EQ(of({.off_ns = 8 * kMs, .faults = 3, .switches = 1}).faulted_ns, 6 * kMs);
@@ -52,13 +51,81 @@ TEST(StepCost, FaultsStopsAndStolenCoresAreToldApart) {
   EXPECT_EQ(of({.delayed_ns = 5 * kMs}).lost_ns, 5 * kMs);  // woken, but by nobody's core
 }
 
-TEST(StepCost, AProcessAmongSeveralKnowsForWhomItWaited) {
-  const ProcessorCost own[] = {{.waited_ns = 9 * kMs, .longest_ns = 5 * kMs, .longest_peer = 3}};
-  const RankCost ranks[] = {{0, own}};
+TEST(StepCost, WithoutTheOthersWordsARankKnowsForWhomItWaited) {
+  const RankCost ranks[] = {{.waited_ns = 9 * kMs, .longest_ns = 5 * kMs, .longest_peer = 3}};
   EXPECT_EQ(cost_of(ranks, 4).late_ns, 9 * kMs);
   EXPECT_EQ(cost_of(ranks, 4).late_rank, 3);
+  EXPECT_EQ(cost_of(ranks, 4).wire_ns, 0);
   EXPECT_EQ(cost_of({}, 4).late_ns, 0);
 }
+
+// Two ranks' ends of a group, over direct and over posted links.
+class StepWordsOver : public testing::TestWithParam<bool> {
+ protected:
+  static std::vector<std::unique_ptr<dma::Group>> make_groups(int ranks) {
+    dma::EndpointSpec spec;
+    spec.channels = {StepWords::channel()};
+    spec.force_posted = GetParam();
+    return dma::make_local_groups(
+        ranks, [&](int) { return spec; }, dma::Deadline::after(std::chrono::seconds(20)));
+  }
+};
+
+TEST_P(StepWordsOver, RanksTellWhatTheirStepsCost) {
+  const auto groups = make_groups(3);
+  std::vector<StepWords> words;
+  for (const auto& group : groups) words.emplace_back(*group, 0);
+  const dma::WaitContext context{.deadline = dma::Deadline::after(std::chrono::seconds(20))};
+  for (uint64_t step = 1; step <= 40; ++step) {  // five times around the slots
+    const auto ms = static_cast<int64_t>(step) * kMs;
+    const RankCost own{.waited_ns = 10'000 * kMs};  // it waits half a second for them, at most
+    ASSERT_FALSE(words[2].tell(step, {.waited_ns = 3 * ms, .rank = 2}, context));
+    ASSERT_FALSE(words[1].tell(step, {.waited_ns = 2 * ms, .rank = 1, .lost_ns = ms}, context));
+    const StepCost cost = words[0].cost_of_step(step, own);
+    EXPECT_EQ(cost.wire_ns, 2 * ms);
+    EXPECT_EQ(cost.lost_ns, ms);
+    EXPECT_EQ(cost.lost_rank, 1);
+    EXPECT_EQ(cost.late_ns, own.waited_ns - 3 * ms);
+    EXPECT_EQ(cost.late_rank, 1);
+  }
+}
+
+TEST_P(StepWordsOver, WhileWordsAreLateTheLastOnesCount) {
+  const auto groups = make_groups(2);
+  StepWords first(*groups[0], 0), other(*groups[1], 0);
+  const dma::WaitContext context{.deadline = dma::Deadline::after(std::chrono::seconds(20))};
+  const RankCost own{.waited_ns = 80 * kMs, .longest_ns = 80 * kMs, .longest_peer = 1};
+  const auto expect = [&](uint64_t step, int64_t wire_ms) {
+    const StepCost cost = first.cost_of_step(step, own);
+    EXPECT_EQ(cost.wire_ns, wire_ms * kMs) << step;
+    EXPECT_EQ(cost.late_ns, own.waited_ns - wire_ms * kMs) << step;
+    EXPECT_EQ(cost.late_rank, 1) << step;
+  };
+  const auto await = [&](uint64_t step) { ASSERT_FALSE(groups[0]->receiver(1, 0).wait(step, context)); };
+  expect(1, 0);  // nothing is known yet
+  ASSERT_FALSE(other.tell(1, {.waited_ns = 60 * kMs, .rank = 1}, context));
+  await(1);
+  expect(2, 60);  // as in the first
+  expect(3, 60);  // the second's has not come: still as in the first
+  ASSERT_FALSE(other.tell(2, {.rank = 1}, context));
+  ASSERT_FALSE(other.tell(3, {.waited_ns = 20 * kMs, .rank = 1}, context));
+  await(3);
+  expect(4, 20);
+}
+
+TEST_P(StepWordsOver, AWordOfAnotherStepOrRankIsNone) {
+  const auto groups = make_groups(2);
+  StepWords first(*groups[0], 0), other(*groups[1], 0);
+  const dma::WaitContext context{.deadline = dma::Deadline::after(std::chrono::seconds(20))};
+  const RankCost own{.waited_ns = 80 * kMs, .longest_ns = 80 * kMs, .longest_peer = 1};
+  ASSERT_FALSE(other.tell(4, {.waited_ns = 80 * kMs, .rank = 1}, context));
+  EXPECT_EQ(first.cost_of_step(1, own).wire_ns, 0);
+  ASSERT_FALSE(other.tell(2, {.waited_ns = 80 * kMs, .rank = 0}, context));
+  EXPECT_EQ(first.cost_of_step(2, own).wire_ns, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, StepWordsOver, testing::Bool(),
+                         [](const auto& posted) { return posted.param ? "posted" : "direct"; });
 
 std::set<int> threads() {
   std::set<int> ids;

@@ -8,7 +8,8 @@
 // Or when a test wants it:
 //
 //   ARK_FAULT_FOLDER=PATH  a call of one of the kinds send, corrupt and delay that finds the file PATH/KIND removes it,
-//                          and is the one
+//                          and is the one; while there is a file PATH/throttle, messages between ranks (sendmsg) each
+//                          take some milliseconds more
 //
 // Kinds: malloc open read pread mmap write send recv accept thread fail as they do when memory, descriptors or a disk
 // run out; short-read, short-pread, short-send do less than they were asked for; disk-full is a write to a file.
@@ -81,6 +82,16 @@ bool fails(Kind kind) {
   if (!armed.load(std::memory_order_relaxed)) return false;
   const int64_t number = calls[kind].fetch_add(1, std::memory_order_relaxed) + 1;
   return kind == fault_kind && number == fault_number;
+}
+
+bool is_throttled() {
+  if (!folder) return false;
+  char path[512];
+  std::snprintf(path, sizeof path, "%s/throttle", folder);
+  const int before = errno;
+  const bool is_there = ::access(path, F_OK) == 0;
+  errno = before;
+  return is_there;
 }
 
 template <class F>
@@ -242,6 +253,7 @@ ssize_t send(int fd, const void* from, size_t size, int flags) {
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   NEXT(sendmsg);
   if (message->msg_controllen > 0) return real(fd, message, flags);  // descriptors
+  if (is_throttled()) usleep(5'000);
   if (fails(kSend)) return errno = ECONNRESET, -1;
   if (fails(kDelay)) usleep(1'000'000);
   if (!fails(kCorrupt)) return real(fd, message, flags);
