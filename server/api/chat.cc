@@ -1,21 +1,21 @@
 // POST /v1/chat/completions.
+#include "server/api/chat.h"
+
 #include <algorithm>
 
 #include "base/random.h"
 #include "server/api/chat_messages.h"
 #include "server/api/endpoints.h"
-#include "server/api/job.h"
 #include "server/api/logprobs.h"
 #include "server/api/output_form.h"
 #include "server/api/schema.h"
 #include "server/api/tools.h"
 #include "server/text/model_text.h"
-#include "server/text/tool_calls.h"
 
 namespace ark::api {
-namespace {
-
 using session::Piece;
+
+namespace {
 
 constexpr IntegerField kMaxCompletion{"max_completion_tokens", 0, INT32_MAX,
                                       "Tokens to generate at most; wins over max_tokens.", true};
@@ -24,47 +24,6 @@ constexpr IntegerField kTopLogprobs{"top_logprobs", 0, kMaxTop, "Alternatives pe
 constexpr FlagField kParallel{"parallel_tool_calls", true,
                               "false: the first call of a tool ends the answer."};
 const OtherField kModalities{"modalities", [](const Limits&) { return maybe(list(one_of({"text"}))); }};
-
-class ChatJob : public Job {
- public:
-  ChatJob(Model& m, Parameters p, const Fields& fields, const std::string& request_id);
-  void begin() {
-    for (int32_t i = 0; i < parameters.n; ++i) submit(prompt_, max_tokens_, i);
-    for (std::size_t i = 0; i < batch.size(); ++i)
-      answers_.push_back(
-          {.calls = text::ToolCalls(calls_), .id = "call-" + std::to_string(random_word()) + "-"});
-  }
-  int64_t prompt_tokens() const override { return static_cast<int64_t>(prompt_.size()); }
-
- protected:
-  Json head(bool is_chunk) const override;
-  std::vector<Json> news(std::size_t index, Piece piece) override;
-  void add(std::size_t index, Piece piece) override;
-  Json choices() override;
-
- private:
-  struct Answer {
-    Piece all;
-    bool begun = false;  // the stream has said the role
-    text::ToolCalls calls;
-    std::string id;  // calls' begin so
-    int32_t told = 0;
-  };
-  void read_logprobs(const Fields& fields);
-  void read_length(const Fields& fields);
-  void expect_calls(const Fields& fields);
-  const text::CallForm& own_form(const Fields& fields) const;
-  // As streams have them; of whole answers without the index.
-  static Json told(Answer& by, const std::vector<text::ToolCall>& calls, bool streams);
-  Json choice_of(std::size_t index, const char* what, Json content, const Piece& piece);
-
-  std::vector<int32_t> prompt_;
-  int64_t max_tokens_ = 0;
-  int32_t top_ = -1;  // -1: no log-probabilities
-  bool reads_calls_ = false;
-  text::ToolCalls::Expected calls_;
-  std::vector<Answer> answers_;  // a sequence each
-};
 
 void refuse_what_ark_has_not(const Fields& fields) {
   if (const auto kinds = fields.strings(kModalities.name, 16))
@@ -79,14 +38,24 @@ void refuse_what_ark_has_not(const Fields& fields) {
   if (fields.boolean("echo").value_or(false)) fields.fail("echo", "is not supported in chat");
 }
 
-ChatJob::ChatJob(Model& m, Parameters p, const Fields& fields, const std::string& request_id)
-    : Job(m, std::move(p), "chatcmpl-" + request_id) {
+}  // namespace
+
+ChatJob::ChatJob(Model& m, Parameters p, const Fields& fields, const std::string& request_id,
+                 const char* kind)
+    : Job(m, std::move(p), kind + request_id) {
   refuse_what_ark_has_not(fields);
   check_sequences(model, static_cast<std::size_t>(parameters.n), "n");
   read_logprobs(fields);
   expect_calls(fields);
   prompt_ = chat_tokens(fields, model);
   read_length(fields);
+}
+
+void ChatJob::begin() {
+  for (int32_t i = 0; i < parameters.n; ++i) submit(prompt_, max_tokens_, i);
+  for (std::size_t i = 0; i < batch.size(); ++i)
+    answers_.push_back(
+        {.calls = text::ToolCalls(calls_), .id = "call-" + std::to_string(random_word()) + "-"});
 }
 
 void ChatJob::read_logprobs(const Fields& fields) {
@@ -221,6 +190,8 @@ std::vector<Json> ChatJob::news(std::size_t index, Piece piece) {
   all.push_back(choice_of(index, "delta", std::move(delta), piece));
   return all;
 }
+
+namespace {
 
 Json chat_request(const Limits& limits) {
   std::vector<Field> fields = generation_fields();

@@ -8,9 +8,9 @@
 namespace ark::api {
 
 using Family = std::vector<Endpoint>();
-Family completions, chat, apply_template, models, tokenize, health, metrics, debug, openapi;
-inline constexpr Family* kFamilies[] = {completions, chat,    apply_template, models, tokenize,
-                                        health,      metrics, debug,          openapi};
+Family completions, chat, responses, apply_template, models, tokenize, health, metrics, debug, openapi;
+inline constexpr Family* kFamilies[] = {completions, chat,   responses, apply_template, models,
+                                        tokenize,    health, metrics,   debug,          openapi};
 
 std::vector<Endpoint> endpoints();
 // `service` outlives the router.

@@ -32,6 +32,7 @@ class Fields {
   const Json* find(const std::string& name) const;  // null if absent or null
   bool has(const std::string& name) const;          // also as null
   std::string path(const std::string& name) const { return prefix_ + name; }
+  const Json& object() const { return object_; }
 
   // As the field's description says: its type and range, or 400. A flag that is absent has its standard value.
   std::optional<int64_t> get(const IntegerField& f) const { return integer(f.name, f.low, f.high); }

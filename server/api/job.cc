@@ -13,34 +13,33 @@ namespace {
 
 struct ClientGone {};
 
-std::string event(const std::string& json) { return "data: " + json + "\n\n"; }
-
-std::string error_event(const http::HttpError& e) {
-  return event(http::envelope(e.status, e.message, e.param, e.code));
-}
-
-// Runs `body`, which sends events; a failure becomes an event with the error envelope.
-void stream_events(const http::Writer& write, const std::string& id,
-                   const std::function<void(const std::function<void(const Json&)>&)>& body) {
+// A failure becomes an event.
+void stream_events(const http::Writer& write, Job& job, const std::function<bool()>& client_gone) {
   try {
-    body([&](const Json& json) {
-      if (!write(event(to_text(json)))) throw ClientGone{};
+    job.stream_answer(client_gone, [&](const Json& json) {
+      if (!write(job.event(json))) throw ClientGone{};
     });
   } catch (const ClientGone&) {
     return;
   } catch (const http::HttpError& e) {
     if (e.status == http::kClientClosedRequest) return;
-    write(error_event(e));
+    write(job.failure_event(e));
   } catch (const std::exception&) {
-    write(error_event(http::failure_of_request(id)));
+    write(job.failure_event(http::failure_of_request(job.id)));
   }
-  write("data: [DONE]\n\n");
+  if (const std::string_view last = job.last_event(); !last.empty()) write(last);
 }
 
 }  // namespace
 
 Job::Job(Model& m, Parameters p, std::string name)
     : model(m), parameters(std::move(p)), id(std::move(name)), created(std::time(nullptr)), batch(m) {}
+
+std::string Job::event(const Json& json) const { return "data: " + to_text(json) + "\n\n"; }
+
+std::string Job::failure_event(const http::HttpError& e) const {
+  return "data: " + http::envelope(e.status, e.message, e.param, e.code) + "\n\n";
+}
 
 void Job::submit(std::vector<int32_t> prompt, int64_t max_tokens, int32_t index) {
   schedule::GenerateRequest request = parameters.request;
@@ -154,7 +153,7 @@ http::Response respond(const std::shared_ptr<Job>& job, const http::Request& req
     response.content_type = "text/event-stream";
     response.headers.emplace_back("Cache-Control", "no-cache");
     response.stream = [job, note, gone = request.client_gone](const http::Writer& write) {
-      stream_events(write, job->id, [&](const auto& send) { job->stream_answer(gone, send); });
+      stream_events(write, *job, gone);
       note();
     };
     return response;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,13 @@ class Job {
   void submit(std::vector<int32_t> prompt, int64_t max_tokens, int32_t index);
 
   // Throw HttpError 499 when the client is gone.
-  Json whole_answer(const std::function<bool()>& client_gone);
-  void stream_answer(const std::function<bool()>& client_gone, const std::function<void(const Json&)>& send);
+  virtual Json whole_answer(const std::function<bool()>& client_gone);
+  virtual void stream_answer(const std::function<bool()>& client_gone,
+                             const std::function<void(const Json&)>& send);
+  // How a stream says these: what it sends, that it has failed, that it is over.
+  virtual std::string event(const Json& json) const;
+  virtual std::string failure_event(const http::HttpError& error) const;
+  virtual std::string_view last_event() const { return "data: [DONE]\n\n"; }
 
   virtual int64_t prompt_tokens() const = 0;
   int64_t cached_tokens() const;  // of these, those that were not computed for it
@@ -46,9 +52,10 @@ class Job {
   virtual void add(std::size_t index, session::Piece piece) = 0;
   virtual Json choices() = 0;
 
- private:
   void run(const std::function<bool()>& client_gone,
            const std::function<void(std::size_t, session::Piece)>& take);
+
+ private:
   Json envelope(bool is_chunk) const;
   Json usage() const;
 
@@ -58,24 +65,31 @@ class Job {
 // Sets "finish_reason" and "stop_reason" where the sequence has ended.
 void set_finish(Json& choice, const session::Generation& generation);
 
-// The answer to a request whose sequences are submitted: whole, or as a stream of events that ends with [DONE].
+// The answer to a request whose sequences are submitted: whole, or as a stream of events.
 http::Response respond(const std::shared_ptr<Job>& job, const http::Request& request);
 
 schedule::Origin origin_of(const Model& model, const http::Request& request);
 
-// A handler: reads the request into a job of this kind, frees its body, and answers.
+// Reads a request's fields into a job of this kind, made of them and of `more`.
+template <typename KindOfJob, typename... More>
+std::shared_ptr<KindOfJob> read_job(Service& service, const http::Request& request, const Fields& fields,
+                                    More&&... more) {
+  Model& model = service.model_of(fields);
+  Parameters parameters = read_parameters(fields, model);
+  parameters.request.client = request.client;
+  parameters.request.owner = request.owner;
+  parameters.request.origin = origin_of(model, request);
+  return std::make_shared<KindOfJob>(model, std::move(parameters), fields, request.id,
+                                     std::forward<More>(more)...);
+}
+
+// A handler: reads the request, frees its body, and answers.
 template <typename KindOfJob>
 http::Response run_job(Service& service, http::Request& request) {
   std::shared_ptr<KindOfJob> job;
   {
     const Json body = parse_body(request.body);
-    const Fields fields(body);
-    Model& model = service.model_of(fields);
-    Parameters parameters = read_parameters(fields, model);
-    parameters.request.client = request.client;
-    parameters.request.owner = request.owner;
-    parameters.request.origin = origin_of(model, request);
-    job = std::make_shared<KindOfJob>(model, std::move(parameters), fields, request.id);
+    job = read_job<KindOfJob>(service, request, Fields(body));
   }
   job->begin();
   return respond(job, request);

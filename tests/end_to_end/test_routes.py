@@ -165,7 +165,8 @@ def resolved(document, operation):
 
 GOOD = {"/v1/completions": {"prompt": "Hi", "max_tokens": 1}, "/tokenize": {"prompt": "Hi"},
         "/detokenize": {"tokens": [1]}, "/apply-template": {"messages": [{"role": "user", "content": "Hi"}]},
-        "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}}
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
+        "/v1/responses": {"input": "Hi", "max_output_tokens": 1}}
 
 
 def test_what_openapi_excludes_is_refused_by_name(tiny):
@@ -189,7 +190,7 @@ def test_openapi_is_valid_and_lists_every_route(tiny):
     document = tiny.get("/openapi.json").json()
     openapi_spec_validator.validate(document)
     assert set(document["paths"]) == {
-        "/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{model}", "/tokenize", "/detokenize", "/tokenizer_info",
+        "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/models", "/v1/models/{model}", "/tokenize", "/detokenize", "/tokenizer_info",
         "/apply-template", "/health", "/v2/health/live", "/v2/health/ready", "/version", "/metrics", "/metrics/vllm", "/debug/slow",
         "/openapi.json"}
     with tiny.http() as http:
