@@ -105,9 +105,9 @@ int32_t sums_first(int32_t ranks, int32_t machine_ranks) {
 // What decoders are lowered by, but for what depends on the number of ranks.
 LoweringOptions lowering_options(const DecoderModel& model, const CompileOptions& o,
                                  const std::vector<WeightMatrix>& matrices, const StoredWeights& stored) {
-  const bool by_tiles = o.bf16_tiles && rounds_rows(o, matrices, stored);
+  const bool has_tiles = o.bf16 == Bf16Unit::kTiles, by_tiles = has_tiles && rounds_rows(o, matrices, stored);
   const auto best = [&] {
-    return !o.bf16_tiles ? kv_dtype_of(matrices, stored) : by_tiles ? DType::kBF16 : DType::kF32;
+    return !has_tiles ? kv_dtype_of(matrices, stored) : by_tiles ? DType::kBF16 : DType::kF32;
   };
   const DType kv_dtype = o.kv_dtype == DType::kUndefined ? best() : o.kv_dtype;
   ARK_CHECK(kv_codec_of(kv_dtype), "keys and values of a type that pages cannot hold");
@@ -121,7 +121,7 @@ LoweringOptions lowering_options(const DecoderModel& model, const CompileOptions
           .caches = &model.caches,
           .stored = &stored,
           .activations = o.activations,
-          .bf16_tiles = o.bf16_tiles,
+          .bf16 = o.bf16,
           .attention = by_tiles && kv_dtype == DType::kBF16 ? Precision::kBF16Tiles : Precision::kF32,
           .keeps_codes_of_tables = o.keeps_codes_of_tables,
           .send_zeros = o.send_zeros};

@@ -26,15 +26,16 @@ struct CompileOptions {
   int32_t max_items = 1024;  // attention work items
   int32_t page_size = 16;
   int32_t pages = 0;  // set before memory is bound; kKvPage dims
-  // In which keys and values are cached, one of kv_codecs() (engine/program/kv_codec.h); kUndefined: with bf16_tiles
-  // bf16 where products round rows, else f32; without as most numbers of the matrices, if those are f16 or bf16, else
-  // f32.
+  // In which keys and values are cached, one of kv_codecs() (engine/program/kv_codec.h); kUndefined: with
+  // Bf16Unit::kTiles bf16 where products round rows, else f32; without as most numbers of the matrices, if those are
+  // f16 or bf16, else f32.
   DType kv_dtype = DType::kF32;
   Link link = Link::kDirect;
   StorageOptions storage;
   Activations activations = Activations::kAuto;  // for a device: kF32
-  // Precision::kBF16Tiles in place of kBF16, and for attention over bf16 where products round: where CPUs have AMX.
-  bool bf16_tiles = false;
+  // Of rank 0's CPU. kNone: products are of f32 where no option asks for bf16, which is faster then, and nearer to the
+  // numbers. kTiles: Precision::kBF16Tiles in place of kBF16, and for attention over bf16 where products round.
+  Bf16Unit bf16 = Bf16Unit::kPairs;
   bool keeps_codes_of_tables = true;  // else NF4 and FP4 become f32; for a device: false
   // So many ranks share a machine, and the next as many the next one: sums are made there first, where the ranks are a
   // power of two times as many: then the order stays. 1: all ranks are alike; so for a device.

@@ -375,15 +375,16 @@ Attributes rotary_attributes(const Node& rotary) {
 }
 
 Precision Lowering::precision(const Node& matmul, Operand weight) const {
-  const WeightUse& use = program_.weights[program_.buffers[weight.buffer].weight];
   const int64_t level = matmul.attributes.get_or(key::kAccuracyLevel, 0);
   for (const auto& [precision, asked, wanted] :
        {std::tuple{Precision::kBF16, Activations::kBF16, 3}, {Precision::kInt8, Activations::kInt8, 4}}) {
+    const bool is_bf16 = precision == Precision::kBF16, is_slow = is_bf16 && options_.bf16 == Bf16Unit::kNone;
     const bool wants = options_.activations == Activations::kAuto
-                           ? level == wanted || stored(matmul.inputs[1]).is_rounded
+                           ? !is_slow && (level == wanted || stored(matmul.inputs[1]).is_rounded)
                            : options_.activations == asked;
-    if (!wants || !can_multiply(precision, use)) continue;
-    return precision == Precision::kBF16 && options_.bf16_tiles ? Precision::kBF16Tiles : precision;
+    if (!wants || !can_multiply(precision, program_.weights[program_.buffers[weight.buffer].weight]))
+      continue;
+    return is_bf16 && options_.bf16 == Bf16Unit::kTiles ? Precision::kBF16Tiles : precision;
   }
   return Precision::kF32;
 }

@@ -33,7 +33,7 @@ struct LoweringOptions {
   const std::vector<CacheSpec>* caches = nullptr;  // null: a plain graph
   const StoredWeights* stored = nullptr;           // null: all as they are
   Activations activations = Activations::kAuto;
-  bool bf16_tiles = false;
+  Bf16Unit bf16 = Bf16Unit::kPairs;  // as of CompileOptions
   Precision attention = Precision::kF32;
   bool keeps_codes_of_tables = true;  // as of CompileOptions
   int32_t machine_ranks = 1;          // whose sums are made first

@@ -141,6 +141,8 @@ enum class Precision : uint8_t {
   kBF16Tiles,  // the same, added in the order of AMX's tiles; of attention over pages of bf16
   kInt8,       // weights of integer codes; x quantized to 8 bits by row and block of the weight
 };
+// What a CPU multiplies bf16 with, faster than f32: nothing, dot products of pairs, AMX's tiles.
+enum class Bf16Unit : uint8_t { kNone, kPairs, kTiles };
 // What a compiler is asked for.
 enum class Activations : uint8_t {
   kAuto,  // each product as its file says (key::kAccuracyLevel)

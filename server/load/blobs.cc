@@ -22,7 +22,7 @@ void for_numbers(Terms& t, F&& f) {
   f(t.limits.max_tokens), f(t.limits.max_rows), f(t.limits.max_slots), f(t.limits.max_length);
   f(t.limits.page_size), f(t.limits.pages), f(t.limits.vocabulary), f(t.limits.embedded), f(t.limits.depth);
   f(t.lockstep), f(t.one_step_a_launch), f(t.on_gpu), f(t.as_graph), f(t.numerics), f(t.weights),
-      f(t.activations), f(t.bf16_tiles), f(t.keeps_codes_of_tables), f(t.kv_dtype);
+      f(t.activations), f(t.bf16), f(t.keeps_codes_of_tables), f(t.kv_dtype);
   f(t.trace_events), f(t.processors), f(t.groups), f(t.machine_ranks), f(t.yields_cores);
 }
 
@@ -74,7 +74,7 @@ LaunchTerms terms_of(std::string_view bytes) {
   // What became another number in its field, or names none of the values that there are.
   if (to_blob(terms) != bytes || terms.numerics > cuda::Numerics::kFast ||
       terms.weights > WeightPolicy::kInt4 || terms.activations > Activations::kInt8 ||
-      dtype_numbered(static_cast<int64_t>(terms.kv_dtype)) != terms.kv_dtype)
+      terms.bf16 > Bf16Unit::kTiles || dtype_numbered(static_cast<int64_t>(terms.kv_dtype)) != terms.kv_dtype)
     blob.malformed("have a value that there is not");
   return terms;
 }

@@ -90,12 +90,12 @@ LaunchTerms terms_for(const DecoderFacts& model, const LoadOptions& options, boo
   terms.numerics = options.device.numerics;
   terms.weights = options.device.weights;
   terms.activations = options.device.activations;
-  terms.bf16_tiles = !for_gpu && best_isa() >= Isa::kAvx512Amx;
+  if (!for_gpu) terms.bf16 = bf16_unit();
   // A GPU multiplies in f32, unless something else is asked for, which keeps a model on the CPU.
   if (for_gpu && terms.activations == Activations::kAuto) terms.activations = Activations::kF32;
   terms.keeps_codes_of_tables = !for_gpu;
   terms.kv_dtype = options.device.kv_dtype;
-  const bool may_round = for_gpu || terms.bf16_tiles;
+  const bool may_round = for_gpu || terms.bf16 == Bf16Unit::kTiles;
   if (!may_round && terms.kv_dtype == DType::kUndefined) terms.kv_dtype = DType::kF32;
   terms.trace_events = options.device.trace_events;
   terms.processors = options.device.processors;
@@ -113,7 +113,7 @@ CompileOptions compile_options(const LaunchTerms& terms) {
   compile.page_size = terms.limits.page_size;
   compile.storage = {terms.weights, terms.threads};
   compile.activations = terms.activations;
-  compile.bf16_tiles = terms.bf16_tiles;
+  compile.bf16 = terms.bf16;
   compile.keeps_codes_of_tables = terms.keeps_codes_of_tables;
   compile.kv_dtype = terms.kv_dtype;
   compile.machine_ranks = terms.machine_ranks;

@@ -26,7 +26,7 @@ struct LaunchTerms {
   cuda::Numerics numerics = cuda::Numerics::kExact;
   WeightPolicy weights = WeightPolicy::kExact;
   Activations activations = Activations::kAuto;
-  bool bf16_tiles = false;            // as of CompileOptions: where rank 0's CPU has them
+  Bf16Unit bf16 = Bf16Unit::kNone;    // as of CompileOptions
   bool keeps_codes_of_tables = true;  // as of CompileOptions
   DType kv_dtype = DType::kF32;       // as of CompileOptions
   int32_t trace_events = 0;

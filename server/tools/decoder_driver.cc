@@ -139,7 +139,7 @@ class Decoder : public GraphDriver {
     c.page_size = kPageSize, c.pages = pages;
     c.storage = {options_.weights, o.threads};
     c.activations = options_.activations;
-    c.bf16_tiles = best_isa() >= Isa::kAvx512Amx;
+    c.bf16 = bf16_unit();
     c.kv_dtype = options_.kv_dtype;
     runner_ = make_ragged_runner(compile_decoder(model_, c), o);
   }

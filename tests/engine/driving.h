@@ -50,7 +50,7 @@ inline Compiled compile(const DecoderModel& model, const RunnerSetup& s) {
   c.link = s.link;
   c.storage.policy = s.weights;
   c.activations = s.activations;
-  c.bf16_tiles = s.bf16_tiles;
+  c.bf16 = s.bf16_tiles ? Bf16Unit::kTiles : Bf16Unit::kPairs;
   c.kv_dtype = s.kv_dtype;
   c.machine_ranks = s.machine_ranks;
   c.send_zeros = s.send_zeros;

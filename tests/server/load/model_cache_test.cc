@@ -127,7 +127,7 @@ TEST_P(ModelCacheOf, TermsAreInTheKey) {
   all[6].weights = WeightPolicy::kF32;
   all[7].activations = Activations::kF32;
   all[8].plan = "program";
-  all[9].bf16_tiles = !all[0].bf16_tiles;
+  all[9].bf16 = all[0].bf16 == Bf16Unit::kTiles ? Bf16Unit::kNone : Bf16Unit::kTiles;
   std::set<std::string> keys;
   for (const LaunchTerms& terms : all) keys.insert(ModelCache(disk_, file_, terms).model_entry());
   keys.insert(ModelCache(disk_, file_.parent_path() / "other.onnx", all[0]).model_entry());
