@@ -35,12 +35,14 @@ dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RaggedOptions& o
     }
   }
   if (processes) {
-    if (!on_gpu) spec.channels.push_back(StepWords::channel());
     // A GPU posts on the ring of kDecode, which is its own then.
-    spec.channels.push_back(dma::preflight_channel(on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode));
+    const dma::Priority priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode;
+    spec.channels.push_back(
+        StepWords::channel(priority));  // not used by GPUs; a rank on a CPU is to be told apart
+    spec.channels.push_back(dma::preflight_channel(priority));
     spec.channels.push_back(
         {.name = "steps for " + std::to_string(options.limits.pages) + " pages",
-         .priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode,
+         .priority = priority,
          .slots = Mailbox::kDepth,
          .slot_bytes = dma::message_slot_bytes(record_bytes(StepCapacity::of(options.limits)))});
   }
@@ -188,7 +190,7 @@ std::string why_stopped(const dma::Group& group, const dma::Fault& fault) {
 }
 
 struct ProcessEngine {
-  // The last one; in front of it that of preflight(), and in front of that the one of words, if any.
+  // The last one; in front of it that of preflight(), and in front of that the one of words.
   uint32_t steps_channel = 0;
   std::vector<dma::Pair> pairs;
   std::unique_ptr<Engine> engine;

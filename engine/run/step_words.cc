@@ -23,8 +23,8 @@ constexpr uint64_t kSlots = 2 * Mailbox::kDepth;
 
 }  // namespace
 
-dma::ChannelSpec StepWords::channel() {
-  return {.name = "costs of steps", .slots = kSlots, .slot_bytes = sizeof(Word)};
+dma::ChannelSpec StepWords::channel(dma::Priority priority) {
+  return {.name = "costs of steps", .priority = priority, .slots = kSlots, .slot_bytes = sizeof(Word)};
 }
 
 StepWords::StepWords(const dma::Group& group, uint32_t channel) {

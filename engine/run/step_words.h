@@ -16,8 +16,8 @@ namespace ark {
 
 class StepWords {
  public:
-  // For a channel of the group's endpoints that nothing else uses; for no GPU, whose loop fills the ring itself.
-  static dma::ChannelSpec channel();
+  // For a channel of the group's endpoints that nothing else uses.
+  static dma::ChannelSpec channel(dma::Priority priority);
   StepWords(const dma::Group& group, uint32_t channel);
 
   // Of a rank but 0, by the thread that ends its steps; steps count from 1, none is left out.

@@ -64,7 +64,7 @@ class StepWordsOver : public testing::TestWithParam<bool> {
  protected:
   static std::vector<std::unique_ptr<dma::Group>> make_groups(int ranks) {
     dma::EndpointSpec spec;
-    spec.channels = {StepWords::channel()};
+    spec.channels = {StepWords::channel(dma::Priority::kDecode)};
     spec.force_posted = GetParam();
     return dma::make_local_groups(
         ranks, [&](int) { return spec; }, dma::Deadline::after(std::chrono::seconds(20)));
