@@ -69,9 +69,11 @@ def test_a_cut_link_is_named(stages):
 
 
 def test_ranks_over_rdma_generate_what_one_does(stages):
-    assert stages["ranks"][0] == stages["alone"][0] == 0, stages["ranks"][1]
-    alone, ranks = (json.loads(stages[name][1])["token_ids"] for name in ("alone", "ranks"))
-    assert ranks == alone and len(alone) == 24
+    names = ("alone", "ranks", "four_ranks")
+    for name in names:
+        assert stages[name][0] == 0, stages[name][1]
+    alone, *ranks = (json.loads(stages[name][1])["token_ids"] for name in names)
+    assert ranks == [alone, alone] and len(alone) == 24
     assert statistic(stages["traffic"], "sent_pkts") > 100, "the bytes took another way"
 
 

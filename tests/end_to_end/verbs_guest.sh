@@ -20,6 +20,7 @@ statistics() { rdma statistic show link rxe1/1; }
 echo 16 >/proc/sys/vm/nr_hugepages
 stage alone generate --tp 1
 stage ranks generate --tp 2 --processes
+stage four_ranks generate --tp 4 --processes
 stage traffic statistics
 stage missing "$bin/ark-run" "$model" --verbs-device rxe1,rxe9 --prompt-ids 5 --max-tokens 1 --tp 2 --processes
 stage bench "$bin/ark-bench" dma --transport verbs --sizes 4,65536 --time 20 --ranks 2 --json
