@@ -37,8 +37,8 @@ dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RaggedOptions& o
   if (processes) {
     // A GPU posts on the ring of kDecode, which is its own then.
     const dma::Priority priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode;
-    spec.channels.push_back(
-        StepWords::channel(priority));  // not used by GPUs; a rank on a CPU is to be told apart
+    // Not used by GPUs; but a rank on a CPU is to be told apart from them.
+    spec.channels.push_back(StepWords::channel(priority));
     spec.channels.push_back(dma::preflight_channel(priority));
     spec.channels.push_back(
         {.name = "steps for " + std::to_string(options.limits.pages) + " pages",
