@@ -5,10 +5,8 @@
 namespace ark {
 namespace {
 
-// Steps are looked at together that took so long. Programs that share a core take turns of some milliseconds: a trial
-// shows within a few of them what it is worth, but who comes now and then, as a client on this machine does for each
-// token, takes most of 10 ms once in a while. To give a core up for that would halve two.
-constexpr int64_t kSample = 60'000'000, kTrial = 10'000'000;
+// Steps are looked at together that took so long: programs that share a core take turns of some milliseconds.
+constexpr int64_t kSample = 10'000'000;
 // Of a processor: what is less than a quarter more is no gain. On two cores, one of which has company, two processors
 // do no more than one alone, and everybody else does less.
 constexpr double kTie = 0.25;
@@ -45,7 +43,7 @@ void Company::step_done(int64_t now, int64_t ran, std::span<const int64_t> lost)
   // All wait for the one that lost most.
   worst_ += *std::ranges::max_element(lost);
   for (std::size_t p = 0; p < lost.size(); ++p) lost_[p] += lost[p];
-  if (ran_ < (before_ > 0 ? kTrial : kSample)) return;
+  if (ran_ < kSample) return;
   const double share = std::min(1.0, static_cast<double>(worst_) / static_cast<double>(ran_));
   const double speed = active_ * (1 - share);  // in processors that lose nothing
   if (before_ > 0)
