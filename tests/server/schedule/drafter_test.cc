@@ -228,7 +228,7 @@ TEST(DraftModel, RandomGuessesChangeNoToken) {
     preemptions += stats.preemptions;
   }
   EXPECT_GT(right, 8 * cases);
-  EXPECT_GT(wrong, 4 * cases);
+  EXPECT_GT(wrong, cases);  // how many are tried depends on what steps take
   EXPECT_GT(preemptions, 0);
 }
 
