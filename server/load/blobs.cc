@@ -13,7 +13,7 @@ namespace ark {
 namespace {
 
 constexpr std::size_t kLongestName = 64;       // of a machine, in lines for people
-constexpr uint32_t kBlobVersion = 0x54524d37;  // of the blob; changes with its layout
+constexpr uint32_t kBlobVersion = 0x54524d38;  // of the blob; changes with its layout, and what it means
 
 // Calls f for every number of the terms: the blob's layout, written and read by the same list.
 template <class Terms, class F>
