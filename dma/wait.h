@@ -76,10 +76,10 @@ struct WaitMeter {
   int64_t longest_ns = 0;     // of these,
   int32_t longest_peer = -1;  // and for which rank
 
-  // One sleep, which is never longer than a slice: who comes back later was ready, or was stopped.
+  // One sleep, of a slice at most: who comes back much later than timers are was ready, or was stopped.
   void count_sleep(int64_t ns) {
     constexpr int64_t kSwitch = 2'000;  // who is back sooner never left its core
-    slept_ns += std::min(ns, detail::kSleepSliceNs);
+    slept_ns += ns < 2 * detail::kSleepSliceNs ? ns : detail::kSleepSliceNs;
     sleeps += ns >= kSwitch;
   }
   void count_peer(int peer, int64_t ns) {

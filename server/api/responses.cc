@@ -30,6 +30,7 @@ class ResponseJob final : public ChatJob {
   void tell(const Send& send, const char* type, Json more);
   void tell_part(const Send& send, const char* type, Json more);
   void tell_choice(const Send& send, const Json& choice);
+  void say(const Send& send, const std::string& text);
   void tell_call(const Send& send, const Json& call);
   void open_message(const Send& send);
   void close_message(const Send& send);
@@ -49,6 +50,7 @@ class ResponseJob final : public ChatJob {
   bool is_open_ = false;         // of a stream: a message, and
   std::string text_;             // what it has so far
   Json scores_ = Json::array();  // likewise
+  Json held_ = Json::array();    // of tokens whose text is held back: it may be a call's
   int64_t events_ = 0;
 };
 
@@ -177,20 +179,25 @@ void ResponseJob::tell_call(const Send& send, const Json& chat_call) {
   output_.push_back(item);
 }
 
+void ResponseJob::say(const Send& send, const std::string& text) {
+  open_message(send);
+  text_ += text;
+  for (const Json& score : held_) scores_.push_back(score);
+  tell_part(send, "response.output_text.delta",
+            {{"delta", text}, {"logprobs", std::exchange(held_, Json::array())}});
+}
+
 void ResponseJob::tell_choice(const Send& send, const Json& choice) {
   const Json& delta = choice["delta"];
   const std::string text = delta.value("content", "");
   const Json& logprobs = choice["logprobs"];
   const Json scores = logprobs.is_null() ? Json::array() : logprobs["content"];
-  if (!text.empty() || !scores.empty()) {
-    open_message(send);
-    text_ += text;
-    for (const Json& score : scores) scores_.push_back(score);
-    tell_part(send, "response.output_text.delta", {{"delta", text}, {"logprobs", scores}});
-  }
+  for (const Json& score : scores) held_.push_back(score);
+  if (!text.empty()) say(send, text);
   const auto calls = delta.find("tool_calls");
   if (calls == delta.end()) return;
   close_message(send);
+  held_ = Json::array();  // of the calls' own text
   for (const Json& one : *calls) tell_call(send, one);
 }
 
@@ -201,6 +208,7 @@ void ResponseJob::stream_answer(const std::function<bool()>& client_gone, const 
     for (const Json& choice : news(i, std::move(piece))) tell_choice(send, choice);
   });
   if (output_.empty()) open_message(send);
+  if (is_open_ && !held_.empty()) say(send, "");
   close_message(send);
   tell(send, was_cut() ? "response.incomplete" : "response.completed",
        {{"response", response(end_status())}});
@@ -212,6 +220,7 @@ std::string ResponseJob::event(const Json& json) const {
 
 std::string ResponseJob::failure_event(const http::HttpError& error) const {
   Json failed = response("failed");
+  if (is_open_) failed["output"].push_back(message("incomplete", Json::array({part(text_, scores_)})));
   failed["error"] = {{"code", error.status < 500 ? "invalid_prompt" : "server_error"},
                      {"message", error.message}};
   return event({{"type", "response.failed"}, {"sequence_number", events_}, {"response", std::move(failed)}});

@@ -65,7 +65,9 @@ constexpr const char* kNotOfChat[] = {
 constexpr const char* kRefused[] = {"conversation", "context_management", "moderation", "prompt"};
 
 const Json& object_in(const Fields& fields, const Json& value, const std::string& name) {
-  if (!value.is_object()) fields.wrong_type(name, "an object");
+  const std::string place = fields.path(name);
+  if (!value.is_object())
+    throw http::HttpError(400, place + " must be an object, not " + kind_of(value), place, "invalid_type");
   return value;
 }
 
@@ -122,6 +124,9 @@ Json response_item_schema(const Limits&) {
 }
 
 ResponsesInput::ResponsesInput(const Fields& fields) : chat(Json::object()), shown(Json::object()) {
+  for (const auto& [name, value] : fields.object().items())
+    if (std::ranges::find(kNotOfChat, name) == std::end(kNotOfChat)) chat[name] = value;
+  if (fields.has("messages")) fields.fail("messages", "is only for /v1/chat/completions; use input");
   chat["messages"] = Json::array();
   if (const auto instructions = fields.get(kInstructions); instructions && !instructions->empty())
     add({{"role", "system"}, {"content", *instructions}}, kInstructions.name);
@@ -137,7 +142,6 @@ void ResponsesInput::add(Json message, const std::string& place) {
 }
 
 void ResponsesInput::read_items(const Fields& fields) {
-  if (fields.find("messages")) fields.fail("messages", "is only for /v1/chat/completions; use input");
   const Json* input = fields.get(kInput);
   if (!input || !(input->is_string() || input->is_array()))
     fields.wrong_type(kInput.name, "a string or an array of items");
@@ -171,10 +175,17 @@ void ResponsesInput::read_message(const Fields& item) {
 
 // Calls that stand behind each other, or behind what the assistant says, are one message.
 void ResponsesInput::read_call(const Fields& item) {
-  const Json call = {
-      {"id", text_in(item, "call_id")},
-      {"type", "function"},
-      {"function", {{"name", text_in(item, "name")}, {"arguments", text_in(item, "arguments")}}}};
+  const std::string arguments = text_in(item, "arguments");
+  if (!arguments.empty()) {
+    try {
+      (void)parse_json(arguments, item.path("arguments"));
+    } catch (const http::HttpError& e) {
+      throw http::HttpError(e.status, e.message, item.path("arguments"), e.code);
+    }
+  }
+  const Json call = {{"id", text_in(item, "call_id")},
+                     {"type", "function"},
+                     {"function", {{"name", text_in(item, "name")}, {"arguments", arguments}}}};
   Json& messages = chat["messages"];
   if (messages.empty() || messages.back()["role"] != "assistant")
     add({{"role", "assistant"}, {"content", nullptr}}, item.path(""));
@@ -195,6 +206,8 @@ void ResponsesInput::read_tools(const Fields& fields) {
       if (const std::string kind = text_in(tool, "type"); kind != "function")
         tool.fail("type", "is " + escaped(kind, 40) + "; only functions of the client's can be called");
       Json function = {{"name", text_in(tool, "name")}};
+      (void)tool.string("description"), (void)tool.boolean("strict");
+      if (const Json* parameters = tool.find("parameters")) object_in(tool, *parameters, "parameters");
       for (const char* name : {"description", "parameters", "strict"})
         if (const Json* value = tool.find(name)) function[name] = *value;
       chat["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
@@ -220,19 +233,13 @@ void ResponsesInput::read_form(const Fields& fields) {
   const Json* format = own.find("format");
   if (!format) return;
   const Fields form(object_in(own, *format, "format"), own.path("format."));
-  const std::string kind = text_in(form, "type");
-  if (kind != "json_schema") {
-    chat["response_format"] = {{"type", kind}};
-    return;
-  }
-  Json schema = *format;
-  schema.erase("type");
-  chat["response_format"] = {{"type", kind}, {"json_schema", std::move(schema)}};
+  if (fields.find("response_format"))
+    fields.fail("response_format", "stands beside text.format; one is enough");
+  (void)text_in(form, "type");
+  chat["response_format"] = *format;  // whose schema may stand beside the type
 }
 
 void ResponsesInput::read_rest(const Fields& fields) {
-  for (const auto& [name, value] : fields.object().items())
-    if (std::ranges::find(kNotOfChat, name) == std::end(kNotOfChat)) chat[name] = value;
   for (const char* name : kRefused) fields.refuse(name, kNoNumber);
   fields.refuse("background", kNoNumber, "is not supported: the answer is computed while the client waits");
   if (!fields.get(kPrevious).value_or("").empty())
@@ -240,6 +247,7 @@ void ResponsesInput::read_rest(const Fields& fields) {
   if (fields.get(kTruncation).value_or("disabled") != "disabled")
     fields.fail(kTruncation.name, "must be disabled: what is too long is refused");
   (void)fields.get(kStore);  // checked
+  if (const Json* metadata = fields.get(kMetadata)) object_in(fields, *metadata, kMetadata.name);
   fields.refuse("n", 1, "is not supported: a response is one answer");
   if (const auto most = fields.get(kMaxOutput)) chat["max_completion_tokens"] = *most;
   if (const Json* reasoning = fields.get(kReasoning)) {

@@ -171,7 +171,7 @@ def test_what_is_in_a_requests_way_is_named(request, options, tmp_path):
                 assert sum(total["causes"].values()) == pytest.approx(total["ms"], abs=0.1)
                 assert total.get("rank") == 1 or total["cause"] != "late_rank"
                 if cause is late_rank and total["cause"] == "late_rank":  # milliseconds against seconds of all requests
-                    awaited = server.metric("ark_rank_awaited_seconds_total", rank=1, cause="late_rank")
+                    awaited = server.metric("ark_rank_awaited_seconds_total", cause="late_rank")  # rank 0 is late, too, at times
                     assert awaited >= 0.9e-3 * total["causes"]["late_rank"]
                 if named(total, cause) != cause.__name__:
                     wrong.append((cause.__name__, total))

@@ -130,6 +130,9 @@ def test_functions_are_called_and_their_results_read(tmp_path):
                 "created", "in_progress", "output_item.added", "function_call_arguments.delta", "function_call_arguments.done",
                 "output_item.done", "completed"]
             assert events[3]["delta"] == events[4]["arguments"] == call["arguments"] and same(events[5]["item"], call)
+        scored = options | {"include": ["message.output_text.logprobs"]}  # tokens of calls have no text to stand beside
+        whole, events = ask(server, **scored), stream(server, **scored)
+        assert same(events[-1]["response"], whole) and [item["type"] for item in whole["output"]] == ["function_call"]
         result = {"type": "function_call_output", "call_id": call["call_id"], "output": [{"type": "input_text", "text": "sunny"}]}
         items = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Let me see"}, call, call, result, result]
         calls = [{"id": call["call_id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}] * 2
@@ -175,12 +178,18 @@ def test_a_failure_on_the_way_is_an_event(tmp_path):
     ({}, "input", "must be a string or an array of items"),
     ({"input": []}, "input", "must not be empty"),
     ({"input": 5}, "input", "must be a string or an array of items"),
-    ({"input": [5]}, "input[0]", "must be an object"),
+    ({"input": [5]}, "input[0]", "must be an object, not an integer"),
+    ({"input": "Hi", "messages": None}, "messages", "use input"),
+    ({"input": "Hi", "metadata": 5}, "metadata", "must be an object"),
+    ({"input": "Hi", "tools": [{"type": "function", "name": "f", "parameters": 5}]}, "tools[0].parameters", "must be an object"),
+    ({"input": "Hi", "text": {"format": {"type": "text"}}, "response_format": {"type": "text"}}, "response_format", "one is enough"),
+    ({"input": [{"role": "assistant", "content": "So"}, {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{"}]},
+     "input[1].arguments", "arguments"),
     ({"input": [{"role": "user", "content": "Hi"}, {"role": "king", "content": "Hi"}]}, "input[1].role", "is king"),
     ({"input": [{"role": "user"}]}, "input[0].content", "must be a string"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type", "only text"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type", "item_reference"),
-    ({"input": [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{"}]}, "input[0].tool_calls", "arguments"),
+    ({"input": [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{"}]}, "input[0].arguments", "arguments"),
     ({"input": [{"type": "function_call", "call_id": "a", "arguments": "{}"}]}, "input[0].name", "must be a string"),
     ({"input": [{"type": "function_call_output", "call_id": "a"}]}, "input[0].output", "must be a string"),
     ({"input": "Hi", "messages": []}, "messages", "use input"),
@@ -211,7 +220,7 @@ def test_what_is_refused_is_named_as_the_request_names_it(tiny, body, param, wor
     assert refused.status_code == 400, refused.text
     error = refused.json()["error"]
     assert error["param"].startswith(param) and words in error["message"], error
-    assert "messages" not in error["message"].replace("messages is only", "") and "response_format" not in error["message"], error
+    assert "messages" not in error["message"].replace("messages is only", "") and "max_completion" not in error["message"], error
 
 
 @pytest.mark.parametrize("extra", [
