@@ -76,7 +76,7 @@ Worth worth_asking(const SchedulerState& state, const std::vector<Sequence*>& he
   const double known = state.drafter->prices().guess, guess = known > 0 ? known : kLikely * prices.alone;
   const double room = std::min(state.limits.max_rows, state.options.max_batched_tokens) - sequences;
   std::vector<double> chances(helped.size(), 1);
-  double tokens = sequences, seconds = prices.alone;
+  double tokens = sequences, seconds = prices.alone, drafts = 0;
   Worth best;
   for (int32_t depth = 1; depth <= state.options.max_drafts; ++depth) {
     double rows = 0;
@@ -86,7 +86,8 @@ Worth worth_asking(const SchedulerState& state, const std::vector<Sequence*>& he
       ++rows;
     }
     seconds += guess + rows * prices.each;
-    if (rows == 0 || depth * rows > room) break;
+    drafts += rows;  // also of those that take fewer
+    if (rows == 0 || drafts > room) break;
     if (tokens / seconds > best.rate) best = {static_cast<std::size_t>(depth), tokens / seconds};
   }
   return best.rate * prices.alone < kGain * sequences ? Worth{} : best;

@@ -186,7 +186,7 @@ TEST(DraftModel, OneThatIsLostIsDoneWithout) {
 
 // Guesses right and wrong, few pages of either model, ends, cancels and preemption in their midst.
 TEST(DraftModel, RandomGuessesChangeNoToken) {
-  const int cases = test::rounds(25, 1000);
+  const int cases = test::rounds(250, 1000);
   int64_t right = 0, wrong = 0, preemptions = 0;
   for (int seed = 0; seed < cases; ++seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
