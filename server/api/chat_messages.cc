@@ -66,12 +66,9 @@ void open_arguments(const Fields& message, Json& calls) {
       message.fail("tool_calls", "must name their function");
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     const std::string text = function["arguments"].get<std::string>();
-    try {
-      function["arguments"] =
-          text.empty() ? Json::object() : parse_json(text, message.path("tool_calls: arguments"));
-    } catch (const http::HttpError& e) {
-      throw http::HttpError(e.status, e.message, message.path("tool_calls"), e.code);
-    }
+    function["arguments"] =
+        text.empty() ? Json::object()
+                     : parse_json(text, message.path("tool_calls: arguments"), message.path("tool_calls"));
   }
 }
 

@@ -15,8 +15,8 @@ namespace {
 
 constexpr JsonLimits kLimits{.depth = 64, .values = 1 << 20, .members = 2048};
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw http::HttpError(400, message, "", "invalid_json");
+[[noreturn]] void refuse(const std::string& message, const std::string& param = "") {
+  throw http::HttpError(400, message, param, "invalid_json");
 }
 
 std::string range(double low, double high) {
@@ -43,12 +43,12 @@ std::optional<int64_t> as_integer(const Json& value) {
 
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& what) {
-  if (const std::string why = why_too_large(text, kLimits); !why.empty()) refuse(what + " " + why);
+Json parse_json(std::string_view text, const std::string& what, const std::string& param) {
+  if (const std::string why = why_too_large(text, kLimits); !why.empty()) refuse(what + " " + why, param);
   try {
     return ark::parse_json(text);
   } catch (const JsonError& e) {
-    refuse(what + " is not valid JSON: " + escaped(e.what(), 200));
+    refuse(what + " is not valid JSON: " + escaped(e.what(), 200), param);
   }
 }
 

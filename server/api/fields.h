@@ -19,7 +19,8 @@ Json parse_query(std::string_view query, const std::vector<Field>& fields);
 
 // The body as an object, of a size that takes bounded time and memory; frees `body`. Throws HttpError 400.
 Json parse_body(std::string& body);
-Json parse_json(std::string_view text, const std::string& what);
+// `param`: the field that it stands in, if any.
+Json parse_json(std::string_view text, const std::string& what, const std::string& param = "");
 
 inline constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();  // equals none
 

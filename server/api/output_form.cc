@@ -23,11 +23,7 @@ Json schema_in(const Fields& fields, const std::string& name) {
   const Json& value = *fields.find(name);
   if (value.is_object() || value.is_boolean()) return value;
   if (!value.is_string()) fields.wrong_type(name, "a JSON schema");
-  try {
-    return parse_json(value.get<std::string>(), fields.path(name));
-  } catch (const http::HttpError& e) {
-    throw http::HttpError(e.status, e.message, fields.path(name), e.code);
-  }
+  return parse_json(value.get<std::string>(), fields.path(name), fields.path(name));
 }
 
 GrammarPtr schema_form(const Fields& fields, const std::string& name) {

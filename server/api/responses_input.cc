@@ -176,13 +176,7 @@ void ResponsesInput::read_message(const Fields& item) {
 // Calls that stand behind each other, or behind what the assistant says, are one message.
 void ResponsesInput::read_call(const Fields& item) {
   const std::string arguments = text_in(item, "arguments");
-  if (!arguments.empty()) {
-    try {
-      (void)parse_json(arguments, item.path("arguments"));
-    } catch (const http::HttpError& e) {
-      throw http::HttpError(e.status, e.message, item.path("arguments"), e.code);
-    }
-  }
+  if (!arguments.empty()) (void)parse_json(arguments, item.path("arguments"), item.path("arguments"));
   const Json call = {{"id", text_in(item, "call_id")},
                      {"type", "function"},
                      {"function", {{"name", text_in(item, "name")}, {"arguments", arguments}}}};
