@@ -58,7 +58,7 @@ class Host {
         log_line(LogLevel::kInfo, "waiting for " + missing() + " at " + escaped(environment_.address));
         quiet = Deadline::after(kLineEvery);
       }
-      give_up_seats();
+      for (int rank = 1; rank < environment_.size; ++rank) give_up_seat_of_dead(static_cast<uint32_t>(rank));
       door_.attend([this](const Encounter& guest, Socket& socket) { return seat(guest, socket); });
     }
     welcome();
@@ -84,15 +84,13 @@ class Host {
   }
 
   // Who has died while it waited comes again as another process.
-  void give_up_seats() {
-    for (int rank = 1; rank < environment_.size; ++rank) {
-      Socket &gather = connections_.gather[rank], &watch = connections_.watch[rank];
-      if (!has_gone(gather) && !has_gone(watch)) continue;
-      log_line(LogLevel::kInfo, "rank " + std::to_string(rank) + " has gone before all were here");
-      gather = Socket();
-      watch = Socket();
-      visitors_.erase(static_cast<uint32_t>(rank));
-    }
+  void give_up_seat_of_dead(uint32_t rank) {
+    Socket &gather = connections_.gather[rank], &watch = connections_.watch[rank];
+    if (!has_gone(gather) && !has_gone(watch)) return;
+    log_line(LogLevel::kInfo, "rank " + std::to_string(rank) + " has gone before all were here");
+    gather = Socket();
+    watch = Socket();
+    visitors_.erase(rank);
   }
 
   // Tells each rank by which address it was seen. Who came by loopback shares rank 0's machine, so its address, too:
@@ -121,6 +119,8 @@ class Host {
     if (guest.guest == 0 || guest.guest >= size || kind == FrameKind::kHelloWire ||
         kind == FrameKind::kHelloPages)
       return "no such rank: " + std::to_string(guest.guest);
+    // It may have died, and this one have come, since the last look at all.
+    give_up_seat_of_dead(guest.guest);
     Socket& place = (kind == FrameKind::kHelloGather ? connections_.gather : connections_.watch)[guest.guest];
     // Both connections of a rank are of one process.
     std::string& visitor = visitors_[guest.guest];

@@ -14,6 +14,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log_writer.h"
+#include "dma/bootstrap/door.h"
 #include "dma/bootstrap/socket.h"
 #include "dma/group.h"
 #include "dma/local/setup.h"
@@ -25,6 +27,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string fresh_name() {
   static std::atomic<int> count{0};
@@ -103,6 +106,26 @@ TEST(Bootstrap, RefusesWrongSizesAndDoublesAndGoesOn) {
   std::jthread first(one), second(one);  // whichever comes second is refused
   EXPECT_FALSE(wait_until([&] { return refused == 1; }, {}, {nullptr, soon(), {}}));
   gathers(*join_environment({2, 3, address}, soon()));
+}
+
+TEST(Bootstrap, WhoComesAgainAtOnceIsNotTakenForItsOwnDouble) {
+  const std::string address = fresh_name();
+  testing::internal::CaptureStderr();
+  std::jthread zero([&] { gathers(*join_environment({0, 3, address}, soon())); });
+  for (int life = 0; life < 300; ++life) {
+    const auto visit = [&](FrameKind hello) {
+      Socket socket = Socket::connect(address, soon());
+      introduce(socket, hello, 1, 0, 3, std::to_string(life), {}, "rank 0", soon());
+      return socket;
+    };
+    const Socket gather = visit(FrameKind::kHelloGather), watch = visit(FrameKind::kHelloWatch);
+  }
+  std::jthread one([&] { gathers(*join_environment({1, 3, address}, soon())); });
+  gathers(*join_environment({2, 3, address}, soon()));
+  zero.join();
+  one.join();
+  LogWriter::instance().flush(std::chrono::seconds(20));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("here already")));
 }
 
 TEST(Bootstrap, HostileBytesNeitherStopNorCrashTheMeeting) {
