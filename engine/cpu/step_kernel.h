@@ -81,7 +81,7 @@ struct PhaseCall {
   float* logits = nullptr;       // [rows, vocabulary], for rows that want them; null as above
   Scratch* scratch = nullptr;
   int64_t grid = 0, first = 0, last = 0;  // tiles [first, last) of grid
-  // Whose these are, of so many; for kernels that deal by other rules than tiles_of, as work, not tiles, is even.
+  // Whose these are, of so many; for kernels that deal by other rules than tiles_of.
   int32_t processor = 0, processors = 1;
   std::span<float> shared;  // by all processors, of kernels that join what these have made
 };

@@ -2,9 +2,9 @@
 // pointers; prints as text that parses back (engine/program/text.h); checked by engine/validate/validate.h.
 //
 // Execution: every processor of the rank runs all phases in order (repeats unrolled in time, not in code).
-// At a phase instance it waits for the phase's `waits`, runs the tiles that are its own (tiles of a grid are
-// dealt in contiguous ranges, see tiles_of; kernels whose tiles differ in work may deal them otherwise), then raises
-// the phase's counter by one - also if it had no tile.
+// At a phase instance it waits for the phase's `waits`, runs the tiles that are its own (tiles of a grid are dealt in
+// contiguous ranges, see tiles_of; kernels may deal them otherwise), then raises the phase's counter by one - also if
+// it had no tile.
 // With A active processors, instance i (0-based, over all trips and steps) of a phase is complete when its
 // counter has reached base + A * (i + 1), compared modulo 2^32. Nothing is ever reset.
 //

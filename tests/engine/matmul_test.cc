@@ -1,11 +1,13 @@
 // The vector kernels against plain twins, bit for bit, on every instruction set of this machine.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "engine/cpu/simd/table.h"
+#include "engine/cpu/step_kernel.h"
 #include "engine/program/program.h"
 #include "tests/engine/panels.h"
 
@@ -88,6 +90,56 @@ TEST(MatMul, EqualsItsPlainTwinBitForBit) {
       EXPECT_TRUE(same(out, expected)) << "m " << p.m << " n " << p.n << " " << simd::table_of(isa).name;
     }
   }
+}
+
+// Whoever takes which rows and panels: each element is written, with the same bits.
+TEST(MatMul, ProcessorsShareAnyNumberOfRows) {
+  Scratch scratch(1 << 20);
+  for (const int64_t m : {1, 33, 96, 150, 517})
+    for (const int64_t n : {192, 1900})
+      for (const OpCode code : {OpCode::kMatMul, OpCode::kGatedMatMul})
+        for (const Precision precision : {Precision::kF32, Precision::kInt8}) {
+          const Problem p{m,
+                          64,
+                          n,
+                          64,
+                          {0, 64},
+                          precision == Precision::kInt8 ? DType::kU8 : DType::kF32,
+                          precision == Precision::kInt8 ? 32 : 0};
+          auto x = random_floats(static_cast<std::size_t>(m * p.k), 1);
+          Packed w = pack(p, random_floats(static_cast<std::size_t>(p.k * n), 2));
+          const WeightUse use{.panel = p.panel, .stored = p.stored, .block = p.block};
+          const Variant variant{.code = code, .recipe = {p.slabs}, .precision = precision};
+          const auto view = [](void* data, DType type, int64_t rows, int64_t columns) {
+            return TensorView{static_cast<std::byte*>(data), type}.sized(std::vector{rows, columns});
+          };
+          const TensorView weight = view(w.bytes.data(), p.stored, p.k, n);
+          const auto run = [&](int32_t processors) {
+            std::vector<float> out(static_cast<std::size_t>(m * n), NAN);
+            std::vector<TensorView> operands(code == OpCode::kMatMul ? 4 : 5);
+            operands[0] = view(x.data(), DType::kF32, m, p.k);
+            operands[1] = weight;
+            if (code == OpCode::kGatedMatMul) operands[3] = weight;
+            operands.push_back(view(out.data(), DType::kF32, m, n));
+            PhaseCall call;
+            call.variant = &variant;
+            call.weight = &use;
+            call.operands = operands;
+            call.simd = &simd::table_of(best_isa());
+            call.scratch = &scratch;
+            call.grid = (m + kMatMulRows - 1) / kMatMulRows * ((n + p.panel - 1) / p.panel);
+            call.processors = processors;
+            for (int32_t& processor = call.processor; processor < processors; ++processor) {
+              scratch.reset();
+              find_step_kernel(code).run(call);
+            }
+            return out;
+          };
+          const std::vector<float> alone = run(1);
+          EXPECT_EQ(std::count_if(alone.begin(), alone.end(), [](float v) { return std::isnan(v); }), 0);
+          for (const int32_t processors : {2, 3, 4, 6, 19})
+            EXPECT_TRUE(same(run(processors), alone)) << m << " " << n << " " << processors;
+        }
 }
 
 // Products of each code with 1: the number itself, whether codes stand alone or in blocks.

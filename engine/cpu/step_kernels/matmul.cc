@@ -15,16 +15,29 @@ int64_t matmul_scratch(const PhaseLimits& limits) {
   return scratch_of<float>(simd::packed_room(std::min(rows_of(x), most), last_dim(x)));
 }
 
-// Tiles are ordered by panel, then rows: whole panels in the middle of the range, single tiles at its ends.
+// Of rows [0, last_row) from `first_row` on. Tiles are ordered by panel, then rows: whole panels in the middle of the
+// range, single tiles at its ends.
 struct Tiles {
   std::span<simd::MatMul> products;  // of the same rows, one after the other
   void (*multiply)(const simd::MatMul&);
-  int64_t blocks, packed_rows;
+  int64_t first_row, last_row, packed_rows;
 
+  int64_t blocks() const { return (last_row - first_row + kMatMulRows - 1) / kMatMulRows; }
+
+  void run(Range tiles) {
+    if (tiles.size() == 0) return;
+    const int64_t all = blocks(), first = tiles.begin / all, last = tiles.end / all;  // panels
+    if (first == last) return run(tiles.begin % all, tiles.end % all, first, first + 1);
+    if (tiles.begin % all) run(tiles.begin % all, all, first, first + 1);
+    run(0, all, first + (tiles.begin % all ? 1 : 0), last);
+    if (tiles.end % all) run(0, tiles.end % all, last, last + 1);
+  }
+
+ private:
   void run(int64_t first_block, int64_t last_block, int64_t first_panel, int64_t last_panel) {
     if (first_panel >= last_panel) return;
-    const int64_t end = std::min(last_block * kMatMulRows, products[0].m);
-    for (int64_t row = first_block * kMatMulRows; row < end; row += packed_rows) {
+    const int64_t end = std::min(first_row + last_block * kMatMulRows, last_row);
+    for (int64_t row = first_row + first_block * kMatMulRows; row < end; row += packed_rows) {
       // A second product of many rows finds the first one's results in the cache.
       const bool by_panel = products.size() > 1 && end - row > kMatMulRows;
       const int64_t step = by_panel ? 1 : last_panel - first_panel;
@@ -60,19 +73,31 @@ simd::MatMul product(const PhaseCall& call, const TensorView& w, const TensorVie
   return m;
 }
 
+// Many rows are dealt to teams of processors, and to a team's processors its tiles. So rows are packed by few of them,
+// where most have them in their caches from the phases before: of a row that saves as much as two panels' products with
+// it. For that each team passes over all panels, which costs as much as ten rows. `most`: rows that are packed at once.
+int32_t teams_of(int64_t rows, int64_t panels, int64_t most, int32_t processors) {
+  if (rows * 2 < panels * 10) return 1;
+  int32_t teams = static_cast<int32_t>(std::clamp<int64_t>(rows / (most / 2), 1, processors));
+  while (processors % teams != 0) --teams;
+  return teams;
+}
+
 void run_all(const PhaseCall& call, std::span<simd::MatMul> products) {
-  const int64_t m = products[0].m, blocks = (m + kMatMulRows - 1) / kMatMulRows;
-  if (blocks == 0) return;
+  constexpr int64_t kUnit = 16;  // rows: a block of any precision
+  const int64_t m = products[0].m;
+  if (m == 0) return;
   const Precision precision = call.variant->precision;
   const int64_t most = call.simd->packed_rows(precision);
   float* packed = call.scratch->take<float>(simd::packed_room(std::min(m, most), products[0].k));
   for (simd::MatMul& each : products) each.packed = packed;
-  Tiles tiles{products, call.simd->product(precision), blocks, most};
-  const int64_t first = call.first / blocks, last = call.last / blocks;  // panels
-  if (first == last) return tiles.run(call.first % blocks, call.last % blocks, first, first + 1);
-  if (call.first % blocks) tiles.run(call.first % blocks, blocks, first, first + 1);
-  tiles.run(0, blocks, first + (call.first % blocks ? 1 : 0), last);
-  if (call.last % blocks) tiles.run(0, call.last % blocks, last, last + 1);
+  const int64_t panels = call.grid / ((m + kMatMulRows - 1) / kMatMulRows);
+  const int32_t teams = teams_of(m, panels * std::ssize(products), most, call.processors),
+                members = call.processors / teams;
+  const Range units = tiles_of((m + kUnit - 1) / kUnit, call.processor / members, teams);
+  Tiles tiles{products, call.simd->product(precision), units.begin * kUnit, std::min(units.end * kUnit, m),
+              most};
+  tiles.run(tiles_of(tiles.blocks() * panels, call.processor % members, members));
 }
 
 void run_matmul(const PhaseCall& call) {
@@ -95,7 +120,8 @@ void run_gated(const PhaseCall& call) {
 }  // namespace
 
 std::vector<StepKernel> matmul_step_kernels() {
-  return {{OpCode::kMatMul, run_matmul, matmul_scratch}, {OpCode::kGatedMatMul, run_gated, matmul_scratch}};
+  return {{OpCode::kMatMul, run_matmul, matmul_scratch, true},
+          {OpCode::kGatedMatMul, run_gated, matmul_scratch, true}};
 }
 
 }  // namespace ark
