@@ -121,7 +121,7 @@ std::string Server::in_progress() const {
 
 void Server::wake() {
   const uint64_t one = 1;
-  if (::write(wake_, &one, sizeof one) < 0) return;  // it is awake already
+  if (::write(wake_, &one, sizeof one) < 0) return;  // it is awake already, or looks a tick later
 }
 
 void Server::run() {
@@ -136,7 +136,8 @@ void Server::run() {
       if (socket == listener_.socket) {
         has_new = true;
       } else if (socket == wake_) {
-        guarded([this] { take_returned(); });
+        uint64_t wakes = 0;
+        if (::read(wake_, &wakes, sizeof wakes) > 0) guarded([this] { take_returned(); });
       } else if (const auto found = waiting_.find(socket); found != waiting_.end()) {
         if (!found->second->has_more) go_on(ClientPtr(found->second));
       }
@@ -148,6 +149,7 @@ void Server::run() {
       if (found != waiting_.end() && found->second == client) go_on(client);
     }
     if (Clock::now() < next_look) continue;
+    guarded([this] { take_returned(); });  // of whom a wake was lost
     guarded([this] { give_up_late(); });
     next_look = Clock::now() + kTick;
   }
@@ -228,8 +230,6 @@ void Server::wait_for(const ClientPtr& client) {
 }
 
 void Server::take_returned() {
-  uint64_t count = 0;
-  if (::read(wake_, &count, sizeof count) < 0) return;
   std::vector<ClientPtr> returned;
   {
     std::lock_guard lock(mutex_);
