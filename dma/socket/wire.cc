@@ -1,6 +1,8 @@
 #include "dma/socket/wire.h"
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -23,6 +25,19 @@ constexpr size_t kMostUnsent = 1 << 20;
 // What poll() takes from one connection before it looks at the next; of bulk less, as decode may have come meanwhile.
 constexpr size_t kMostAtOnce[kPriorities] = {1 << 20, 64 << 10};
 constexpr int kEvents = 64;
+// A system that was itself suspended has old news at first: so many looks at a connection must agree.
+constexpr std::chrono::milliseconds kLookEvery{100};
+constexpr int kLooks = 3;
+
+// For how long the other system has confirmed nothing, neither what was sent nor a probe of an idle connection. A
+// process that is stopped or reads nothing does not matter: its system answers. 0 of what is not TCP.
+std::chrono::milliseconds unanswered(const Socket& socket) {
+  tcp_info info = {};
+  socklen_t size = sizeof info;
+  if (getsockopt(socket.descriptor(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  const bool was_asked = info.tcpi_retransmits > 0 || info.tcpi_probes > 0;
+  return std::chrono::milliseconds(was_asked ? info.tcpi_last_ack_recv : 0);
+}
 
 // One connection.
 struct Connection {
@@ -34,6 +49,7 @@ struct Connection {
   WireFrame frame;        // that is being received
   uint64_t have = 0;      // bytes of it, then of its payload
   uint64_t received = 0;  // in all
+  int unanswered = 0;     // looks in a row that found so
 
   size_t waiting() const { return unsent.size() - sent; }
 };
@@ -74,6 +90,7 @@ class SocketWire final : public Wire {
     for (Connection& peer : peers_)
       if (peer.waiting() != 0 && peer.socket.is_open()) flush(peer);
     epoll_event events[kEvents];
+    look_for_cuts();
     const int count = epoll_wait(ready_.descriptor(), events, kEvents, 0);
     for (const Priority priority : {Priority::kDecode, Priority::kBulk})
       for (int i = 0; i < count; ++i) {
@@ -104,6 +121,8 @@ class SocketWire final : public Wire {
       peer.rank = static_cast<int>(rank);
       peer.priority = priority;
       peer.socket = std::move(sockets[rank]);
+      const int idle = 1;  // seconds until the system probes; fails on unix sockets: no matter
+      setsockopt(peer.socket.descriptor(), IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
       epoll_event event = {};
       event.events = EPOLLIN;
       event.data.u32 = static_cast<uint32_t>(peers_.size() - 1);
@@ -228,12 +247,28 @@ class SocketWire final : public Wire {
     return false;
   }
 
-  void cut(Connection& peer) {
+  // The bootstrap looks at links to rank 0 alone.
+  void look_for_cuts() {
+    const Clock::time_point now = Clock::now();
+    if (now < next_look_) return;
+    next_look_ = now + kLookEvery;
+    for (Connection& peer : peers_) {
+      if (!peer.socket.is_open()) continue;
+      const std::chrono::milliseconds silence = unanswered(peer.socket);
+      peer.unanswered = silence >= kMostUnanswered ? peer.unanswered + 1 : 0;
+      if (peer.unanswered < kLooks) continue;
+      cut(peer, "milliseconds in which its system confirms nothing", static_cast<uint64_t>(silence.count()),
+          static_cast<uint64_t>(kMostUnanswered.count()));
+    }
+  }
+
+  void cut(Connection& peer) { cut(peer, "bytes of a connection", peer.received, peer.received + 1); }
+  void cut(Connection& peer, const char* what, uint64_t seen, uint64_t needed) {
     peer.socket = Socket();
     if (fault_) return;
-    fault_ = {FaultKind::kCut, {.what = "bytes of a connection", .rank = map_.rank, .peer = peer.rank}};
-    fault_.seen = peer.received;
-    fault_.needed = peer.received + 1;
+    fault_ = {FaultKind::kCut, {.what = what, .rank = map_.rank, .peer = peer.rank}};
+    fault_.seen = seen;
+    fault_.needed = needed;
     fault_from_ = Clock::now() + kCutGrace;
   }
 
@@ -265,7 +300,7 @@ class SocketWire final : public Wire {
   const Socket ready_;  // an epoll of all connections: a look costs one call, however many they are
   const size_t ranks_;
   std::vector<Connection> peers_;  // by rank; then, where there are such for bulk, again
-  Clock::time_point active_{};
+  Clock::time_point active_{}, next_look_{};
   Fault fault_;
   Clock::time_point fault_from_{};  // when it is told
 };

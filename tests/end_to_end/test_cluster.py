@@ -1,14 +1,17 @@
 """Ranks that a launcher has started: by hand with a key, by mpirun, and in another network namespace over a real link.
 docs/cluster.md quotes the lines that are looked for here."""
 
+import contextlib
 import ctypes
 import os
 import random
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +22,7 @@ from test_rank_processes import TINY, other_weights, tokens_of
 USAGE, UNAVAILABLE = 64, 69
 ucx = pytest.param("ucx", marks=pytest.mark.skipif(not (BIN / "libark_ucx.so").exists(), reason="libucx was not there to build with"))
 CUT = 1, 2  # seconds after which a machine that confirms nothing is named, and dead (docs/cluster.md)
+CUT_BESIDE = 2.5  # the same of a link that is not to rank 0
 SLACK = 1.5  # of a busy machine
 
 
@@ -336,8 +340,8 @@ class Link:
         subprocess.run(["ip", "netns", "del", self.name], capture_output=True)
 
 
-@pytest.fixture
-def link():
+@contextlib.contextmanager
+def a_link():
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("needs root and iproute2")
     try:
@@ -346,6 +350,31 @@ def link():
         pytest.skip(f"no network namespace here: {error}")
     yield made
     made.close()
+
+
+@pytest.fixture
+def link():
+    with a_link() as made:
+        yield made
+
+
+@pytest.fixture
+def two_links():
+    """Who is at their far ends speak by way of this system, until the returned function is called."""
+    forwarding = Path("/proc/sys/net/ipv4/ip_forward")
+    with a_link() as first, a_link() as second:
+        ways = [(first.there, second.there), (second.there, first.there)]
+        before = forwarding.read_text()
+        try:
+            forwarding.write_text("1")
+            for each in first, second:
+                each.run("ip", "-n", each.name, "route", "add", "default", "via", each.here)
+        except OSError as error:
+            pytest.skip(f"no forwarding here: {error}")
+        yield (first, second), lambda: [first.run("ip", "rule", "add", "from", a, "to", b, "blackhole") for a, b in ways]
+        for a, b in ways:
+            subprocess.run(["ip", "rule", "del", "from", a, "to", b], capture_output=True)
+        forwarding.write_text(before)
 
 
 def over(link, model, key, *options):
@@ -393,3 +422,26 @@ def test_a_cut_link_is_named_on_both_sides(link, key, long_model):
             assert time.monotonic() - since < CUT[1] + 2 * SLACK
     finally:
         ends_all(zero, one)
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_cut_between_two_others_is_named(two_links, key, tiny, tiny_model, long_model, is_busy):
+    """Neither has lost rank 0."""
+    links, cut = two_links
+    port = free_port()
+    ranks = [Rank(long_model if is_busy else tiny_model, "--kv-memory", "256M", "--cluster-key-file", key,
+                  prepare=links[rank - 1].enter if rank else None,
+                  environment=group(rank, port, size=3, address=links[0].here, ARK_TRANSPORT="socket")) for rank in range(3)]
+    try:
+        ranks[0].wait_ready()
+        if not is_busy:
+            assert tokens_of(ranks[0]) == tokens_of(tiny)
+        with ranks[0].busy() if is_busy else contextlib.nullcontext():
+            cut()
+            since = time.monotonic()
+            ranks[0].ends(UNAVAILABLE, "the wire is cut")
+            assert time.monotonic() - since < CUT_BESIDE + 2 * SLACK
+            assert re.search("rank [12], peer [12]: milliseconds in which its system confirms nothing: the wire is cut", ranks[0].log[-1]), ranks[0].errors()
+            assert [rank.join() for rank in ranks[1:]] == [UNAVAILABLE] * 2
+    finally:
+        ends_all(*ranks)
