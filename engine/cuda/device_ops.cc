@@ -25,9 +25,13 @@ const char* element_type(DType dtype) {
 std::string type_of(const PhaseOperands& p, std::size_t operand) {
   const char* name = element_type(p.buffer(operand).dtype);
   if (!name) p.refuse("elements of type " + std::string(name_of(p.buffer(operand).dtype)));
-  if (p.buffer(operand).weight == kNone || p.weight(operand).terms == BlockTerms::kZeros) return name;
-  return "Codes<" + std::to_string(bits_of(p.buffer(operand).dtype)) +
-         ", BlockTerms::" + (p.weight(operand).terms == BlockTerms::kOffsets ? "kOffsets>" : "kOffsets16>");
+  if (p.buffer(operand).weight == kNone) return name;
+  const BlockTerms terms = p.weight(operand).terms;
+  if (terms == BlockTerms::kZeros) return name;
+  return "Codes<" + std::to_string(bits_of(p.buffer(operand).dtype)) + ", BlockTerms::" +
+         (terms == BlockTerms::kOffsets     ? "kOffsets>"
+          : terms == BlockTerms::kOffsets16 ? "kOffsets16>"
+                                            : "kScales16>");
 }
 
 // "Name<a, b>".

@@ -111,7 +111,7 @@ class PartFinder {
 std::optional<DType> part_type(const PhaseOperands& product) {
   const WeightUse& use = product.weight(1);
   const DType stored = product.buffer(1).dtype;
-  if (!codec_of(stored)->has_mma || use.block % 16 != 0 || use.terms != BlockTerms::kZeros) return {};
+  if (!codec_of(stored)->has_mma || use.block % 16 != 0 || !has_zeros(use.terms)) return {};
   const std::vector<int32_t> pieces = pieces_of(product.variant().recipe, use);
   if (std::any_of(pieces.begin(), pieces.end(), [](int32_t border) { return border % 16 != 0; })) return {};
   return stored == DType::kF16 ? DType::kF16 : DType::kBF16;

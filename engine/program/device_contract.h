@@ -24,12 +24,20 @@ enum class BlockTerms : unsigned char {
   kZeros,      // (code - zero) * scale: f32 scales, u8 zeros
   kOffsets,    // fma(code, scale, offset): f32 scales, f32 offsets
   kOffsets16,  // the same, both f16
+  kScales16,   // (code - middle_of(bits)) * scale: f16 scales
 };
+ARK_BOTH constexpr bool has_zeros(BlockTerms terms) {
+  return terms == BlockTerms::kZeros || terms == BlockTerms::kScales16;
+}
+ARK_BOTH constexpr bool has_halves(BlockTerms terms) { return terms >= BlockTerms::kOffsets16; }
+// The code that stands for 0 where blocks have no other zero.
+ARK_BOTH constexpr int middle_of(int bits) { return 1 << (bits - 1); }
 // Bytes of a column's scale, and of its scale with its zero or offset: in a block of codes zeros and offsets begin
 // `panel` times the one from its start, codes `panel` times the other.
-ARK_BOTH constexpr int scale_bytes(BlockTerms terms) { return terms == BlockTerms::kOffsets16 ? 2 : 4; }
+ARK_BOTH constexpr int scale_bytes(BlockTerms terms) { return has_halves(terms) ? 2 : 4; }
 ARK_BOTH constexpr int terms_bytes(BlockTerms terms) {
-  return terms == BlockTerms::kZeros ? 5 : 2 * scale_bytes(terms);
+  if (has_zeros(terms)) return terms == BlockTerms::kZeros ? 5 : 2;
+  return 2 * scale_bytes(terms);
 }
 
 // How a head's keys, or values, of a page's tokens are stored (engine/program/kv_codec.h): codes of all of them, which

@@ -64,8 +64,14 @@ std::string buffer_text(const Program& p, const Binding& binding, std::size_t i)
   return text + " " + quote(b.name) + "\n";
 }
 
+constexpr std::pair<BlockTerms, const char*> kTermsNames[] = {{BlockTerms::kOffsets16, "offsets16"},
+                                                              {BlockTerms::kOffsets, "offsets"},
+                                                              {BlockTerms::kScales16, "scales16"}};
+
 std::string terms_text(BlockTerms terms) {
-  return terms == BlockTerms::kZeros ? "" : terms == BlockTerms::kOffsets ? " offsets" : " offsets16";
+  for (const auto& [kind, name] : kTermsNames)
+    if (kind == terms) return std::string(" ") + name;
+  return "";
 }
 
 std::string weight_text(const WeightUse& w) {
@@ -198,10 +204,11 @@ WeightUse read_weight(TextCursor& c) {
     c.expect("raw");
   }
   if (c.accept("block=")) w.block = c.index();
-  if (c.accept("offsets16"))
-    w.terms = BlockTerms::kOffsets16;
-  else if (c.accept("offsets"))
-    w.terms = BlockTerms::kOffsets;
+  for (const auto& [kind, name] : kTermsNames) {
+    if (!c.accept(name)) continue;
+    w.terms = kind;
+    break;
+  }
   w.transposed = c.accept("transposed");
   w.stored = read_dtype(c);
   c.list([&] {

@@ -36,8 +36,14 @@ const WeightCodec& codec_of(const Quantized& quantized) {
 }
 
 BlockTerms terms_of(const Quantized& quantized) {
-  if (!quantized.offsets) return BlockTerms::kZeros;
-  return quantized.scales->dtype == DType::kF16 ? BlockTerms::kOffsets16 : BlockTerms::kOffsets;
+  const bool halves = quantized.scales->dtype == DType::kF16;
+  if (quantized.offsets) return halves ? BlockTerms::kOffsets16 : BlockTerms::kOffsets;
+  // Of fewer bits than the codec has, the middle is another.
+  const int middle = middle_of(quantized.bits),
+            zero = quantized.default_zero + (quantized.is_signed ? middle : 0);
+  const bool in_middle = halves && !quantized.zeros && quantized.floating == DType::kUndefined &&
+                         zero == middle && codec_of(quantized).bits == quantized.bits;
+  return in_middle ? BlockTerms::kScales16 : BlockTerms::kZeros;
 }
 
 void decode_column(const WeightUse& use, const std::byte* data, int64_t n, int64_t k_size, float* to) {
@@ -45,20 +51,20 @@ void decode_column(const WeightUse& use, const std::byte* data, int64_t n, int64
   const int64_t panel = use.panel, lane = n % panel, bytes = codec.unit_bytes(use), pair = codec.pair_bytes();
   const std::byte* unit = data + n / panel * units_of(k_size, use.block) * bytes;
   if (use.block == 0) return load_f32(codec.type, unit, lane, panel, k_size, to);
-  const bool has_zeros = use.terms == BlockTerms::kZeros;
-  const DType term = use.terms == BlockTerms::kOffsets16 ? DType::kF16 : DType::kF32;
+  const DType term = has_halves(use.terms) ? DType::kF16 : DType::kF32;
   for (int64_t k = 0; k < k_size; k += use.block, unit += bytes) {
     const std::byte* const second = unit + panel * scale_bytes(use.terms);
-    float scale, zero;
+    float scale, zero = static_cast<float>(middle_of(codec.bits));
     load_f32(term, unit, lane, 1, 1, &scale);
-    load_f32(has_zeros ? DType::kU8 : term, second, lane, 1, 1, &zero);
+    if (use.terms != BlockTerms::kScales16)
+      load_f32(use.terms == BlockTerms::kZeros ? DType::kU8 : term, second, lane, 1, 1, &zero);
     const std::byte* codes = unit + panel * terms_bytes(use.terms) + lane * pair;
     const int64_t count = std::min<int64_t>(use.block, k_size - k);
     float numbers[kMaxPanelBlock + 1];
     for (int64_t i = 0; i < count; i += 2)
       load_f32(codec.type, codes + i / 2 * panel * pair, 0, 1, 2, numbers + i);
     for (int64_t i = 0; i < count; ++i)
-      to[k + i] = has_zeros ? (numbers[i] - zero) * scale : std::fma(numbers[i], scale, zero);
+      to[k + i] = has_zeros(use.terms) ? (numbers[i] - zero) * scale : std::fma(numbers[i], scale, zero);
   }
 }
 

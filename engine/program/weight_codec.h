@@ -4,7 +4,7 @@
 //
 // A panel is a run of units of rows. With WeightUse::block 0 a unit is one row of `panel` numbers. Else it is a block
 // of `block` rows of codes with what they stand for:
-//   scales [panel], zeros or offsets [panel] (BlockTerms), codes of block / 2 pairs of rows;
+//   scales [panel], zeros or offsets [panel] or neither (BlockTerms), codes of block / 2 pairs of rows;
 // all blocks are there whole, rows behind K being zeros. A pair of rows k, k + 1 (k even) is [panel] x two codes, row
 // k's in the low bits. So one load brings two rows, and two k's of one column, which tensor cores want together, are
 // neighbours. The element is (code - zero) * scale: one exact f32 subtraction, one f32 product; or one f32

@@ -148,15 +148,12 @@ class CodePanels {
     std::byte* const scales = block_at(k, n);
     std::byte* const others = scales + panel_ * scale_bytes(terms_);
     const float scale = window.scale(row, column);
-    if (terms_ == BlockTerms::kZeros) {
-      store_f32(DType::kF32, scales, n % panel_, 1, &scale);
-      others[n % panel_] = static_cast<std::byte>(window.zero(row, column));
-    } else {
-      const DType type = terms_ == BlockTerms::kOffsets16 ? DType::kF16 : DType::kF32;
-      const float offset = window.offset(row, column);
-      store_f32(type, scales, n % panel_, 1, &scale);
-      store_f32(type, others, n % panel_, 1, &offset);
-    }
+    const DType type = has_halves(terms_) ? DType::kF16 : DType::kF32;
+    store_f32(type, scales, n % panel_, 1, &scale);
+    if (terms_ == BlockTerms::kZeros) others[n % panel_] = static_cast<std::byte>(window.zero(row, column));
+    if (has_zeros(terms_)) return;
+    const float offset = window.offset(row, column);
+    store_f32(type, others, n % panel_, 1, &offset);
   }
 
  private:

@@ -31,9 +31,10 @@ int whole_quotient(float value, double scale, int most) {
   return std::fabs(quotient - whole) <= whole * kSlack && whole <= most ? static_cast<int>(whole) : -1;
 }
 
-// Codes around a zero whose largest distance from it is `span`, that of the number `largest`.
-bool fit_zeros(std::span<const float> values, int bits, float largest, int span, BlockFit& fit,
-               uint8_t* codes) {
+// Codes around a zero whose largest distance from it is `span`, that of the number `largest`. Of kScales16 the zero is
+// their middle and the scale has 16 bits.
+bool fit_zeros(std::span<const float> values, int bits, BlockTerms terms, float largest, int span,
+               bool keeps_signs, BlockFit& fit, uint8_t* codes) {
   const int most = (1 << bits) - 1;
   const double guess = static_cast<double>(largest) / span;
   double low = 0, high = std::numeric_limits<double>::infinity();
@@ -50,16 +51,22 @@ bool fit_zeros(std::span<const float> values, int bits, float largest, int span,
     if (low > high) return false;
   }
   if (greatest - least > most) return false;
-  const auto middle = static_cast<float>((low + high) / 2);
-  for (const float size : {middle, std::nextafterf(middle, 0.0f), std::nextafterf(middle, INFINITY)}) {
+  const bool is_narrow = terms == BlockTerms::kScales16;
+  const auto middle = low == 0 ? 1.0f : static_cast<float>((low + high) / 2);
+  const float sizes[] = {is_narrow ? rounded_to_f16(middle) : middle, std::nextafterf(middle, 0.0f),
+                         std::nextafterf(middle, INFINITY)};
+  for (const float size : std::span(sizes).first(is_narrow ? 1 : 3)) {
     for (const float scale : {size, -size}) {  // of the one zeros are positive, of the other negative
       const int below = scale > 0 ? -least : greatest, above = scale > 0 ? greatest : -least;
-      const int usual = 1 << (bits - 1);
-      const int zero = below <= usual && above < usual ? usual : below;
+      const int usual = middle_of(bits);
+      const bool is_usual = below <= usual && above < usual;
+      if (is_narrow && !is_usual) continue;
+      const int zero = is_usual ? usual : below;
       bool all = true;
       for (std::size_t i = 0; i < values.size() && all; ++i) {
         codes[i] = static_cast<uint8_t>(std::lrint(values[i] / static_cast<double>(scale)) + zero);
-        all = same_bits(static_cast<float>(codes[i] - zero) * scale, values[i]);
+        all =
+            same_bits(static_cast<float>(codes[i] - zero) * scale + (keeps_signs ? -0.0f : 0.0f), values[i]);
       }
       if (!all) continue;
       fit = {scale, static_cast<float>(zero), span};
@@ -122,8 +129,8 @@ bool fit_offsets(std::span<const float> values, int bits, BlockTerms terms, floa
 
 }  // namespace
 
-bool fit_block(std::span<const float> values, int bits, BlockTerms terms, int hint, BlockFit& fit,
-               uint8_t* codes) {
+bool fit_block(std::span<const float> values, int bits, BlockTerms terms, int hint, bool keeps_signs,
+               BlockFit& fit, uint8_t* codes) {
   const int most = (1 << bits) - 1;
   float low = values[0], high = values[0];
   for (const float v : values) {
@@ -133,13 +140,14 @@ bool fit_block(std::span<const float> values, int bits, BlockTerms terms, int hi
   }
   const float largest = std::max(-low, high);
   const auto with_zeros = [&](BlockFit& to) {
-    if (largest == 0) return fit_zeros(values, bits, 1, 1, to, codes);
-    if (hint != 0 && fit_zeros(values, bits, largest, std::abs(hint), to, codes)) return true;
+    if (largest == 0) return fit_zeros(values, bits, terms, 1, 1, keeps_signs, to, codes);
+    if (hint != 0 && fit_zeros(values, bits, terms, largest, std::abs(hint), keeps_signs, to, codes))
+      return true;
     for (int span = 1; span <= most; ++span)
-      if (fit_zeros(values, bits, largest, span, to, codes)) return true;
+      if (fit_zeros(values, bits, terms, largest, span, keeps_signs, to, codes)) return true;
     return false;
   };
-  if (terms == BlockTerms::kZeros) return with_zeros(fit);
+  if (has_zeros(terms)) return with_zeros(fit);
   const bool narrow = terms == BlockTerms::kOffsets16;
   if (low == high) {
     fit = {0, low, hint};

@@ -19,11 +19,12 @@ struct BlockFit {
 
 // Searches codes below 2^bits (bits <= 8) so that for every i, in f32,
 //   kZeros: (codes[i] - other) * scale, other an integer below 2^bits,
+//   kScales16: the same, other the middle of the codes, scale an f16 number,
 //   kOffsets, kOffsets16: fma(codes[i], scale, other), scale and other f32 or f16 numbers
-// has the bits of values[i]. With zeros codes are found wherever they lie, and with offsets where they are of up to
-// five bits, or lie around a zero, or a block's smallest has code 0 and its largest 63, 127 or 255. `hint`: tried
-// first.
-bool fit_block(std::span<const float> values, int bits, BlockTerms terms, int hint, BlockFit& fit,
-               uint8_t* codes);
+// has the bits of values[i]; or is -0 where that is +0, with zeros and unless `keeps_signs`. With zeros codes are found
+// wherever they lie; with offsets where they are of up to five bits, or lie around a zero, or a block's smallest has
+// code 0 and its largest 63, 127 or 255. `hint`: tried first.
+bool fit_block(std::span<const float> values, int bits, BlockTerms terms, int hint, bool keeps_signs,
+               BlockFit& fit, uint8_t* codes);
 
 }  // namespace ark

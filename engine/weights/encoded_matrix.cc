@@ -45,8 +45,8 @@ struct EncodedMatrix::Tile {
   LaneTerms guess(const CodeForm& form, int span) const;
   // Encodes the `open` lanes, and closes those whose numbers come back bit for bit.
   template <BlockTerms kTerms>
-  void try_terms(float most, const LaneTerms& terms, int span, Flags& open);
-  bool encode_exactly(const CodeForm& form, int hint);
+  void try_terms(float most, const LaneTerms& terms, const CodeRule& rule, Flags& open);
+  bool encode_exactly(const CodeForm& form, const CodeRule& rule);
   bool round(const CodeForm& form);
 };
 
@@ -60,8 +60,8 @@ LaneTerms EncodedMatrix::Tile::guess(const CodeForm& form, int span) const {
       high[l] = at[i][l] > high[l] ? at[i][l] : high[l];
     }
   }
-  const bool zeros = form.terms == BlockTerms::kZeros, halves = form.terms == BlockTerms::kOffsets16;
-  const auto steps = static_cast<float>(std::abs(span)), usual = static_cast<float>(1 << (form.bits - 1));
+  const bool zeros = has_zeros(form.terms), halves = has_halves(form.terms);
+  const auto steps = static_cast<float>(std::abs(span)), usual = static_cast<float>(middle_of(form.bits));
   LaneTerms terms;
   for (std::size_t l = 0; l < kLanes; ++l) {
     float scale = (high[l] - low[l]) / steps, other = low[l];
@@ -79,10 +79,11 @@ LaneTerms EncodedMatrix::Tile::guess(const CodeForm& form, int span) const {
 }
 
 template <BlockTerms kTerms>
-void EncodedMatrix::Tile::try_terms(float most, const LaneTerms& terms, int span, Flags& open) {
-  constexpr bool kZeros = kTerms == BlockTerms::kZeros;
+void EncodedMatrix::Tile::try_terms(float most, const LaneTerms& terms, const CodeRule& rule, Flags& open) {
+  constexpr bool kZeros = has_zeros(kTerms);
   Lanes inverse;
   for (int l = 0; l < kLanes; ++l) inverse[l] = terms.scale[l] == 0 ? 0 : 1 / terms.scale[l];
+  const float signed_zero = rule.keeps_signs ? -0.0f : 0.0f;
   Flags same = open;
   for (int i = 0; i < rows; ++i) {
     std::array<uint8_t, kLanes> whole;
@@ -90,7 +91,8 @@ void EncodedMatrix::Tile::try_terms(float most, const LaneTerms& terms, int span
       const float v = at[i][l], other = terms.other[l], scale = terms.scale[l];
       const float steps = ((kZeros ? v : v - other) * inverse[l] + kRounder) - kRounder;
       const float code = kZeros ? steps + other : steps;
-      float back = kZeros ? (code - other) * scale : code * scale + other;  // of f16 terms: an exact product
+      // Of f16 terms an exact product.
+      float back = kZeros ? (code - other) * scale + signed_zero : code * scale + other;
       if (kTerms == BlockTerms::kOffsets) back = std::fma(code, scale, other);
       const bool is_code = code >= 0 && code <= most;
       same[l] &= std::bit_cast<uint32_t>(back) == std::bit_cast<uint32_t>(v) && is_code ? ~0u : 0u;
@@ -99,11 +101,12 @@ void EncodedMatrix::Tile::try_terms(float most, const LaneTerms& terms, int span
     for (int l = 0; l < kLanes; ++l) codes[i][l] = open[l] ? whole[l] : codes[i][l];
   }
   for (int l = 0; l < lanes; ++l)
-    if (same[l]) fits[l] = {terms.scale[l], terms.other[l], span};
+    if (same[l]) fits[l] = {terms.scale[l], terms.other[l], rule.hint};
   for (int l = 0; l < kLanes; ++l) open[l] &= ~same[l];
 }
 
-bool EncodedMatrix::Tile::encode_exactly(const CodeForm& form, int hint) {
+bool EncodedMatrix::Tile::encode_exactly(const CodeForm& form, const CodeRule& rule) {
+  const int hint = rule.hint;
   Flags open;
   for (int l = 0; l < kLanes; ++l) open[l] = l < lanes ? ~0u : 0u;
   const auto is_open = [&] {
@@ -114,15 +117,17 @@ bool EncodedMatrix::Tile::encode_exactly(const CodeForm& form, int hint) {
     LaneTerms terms = guess(form, hint);
     const Lanes first = terms.scale;
     if (form.terms == BlockTerms::kOffsets16) {
-      try_terms<BlockTerms::kOffsets16>(most, terms, hint, open);
+      try_terms<BlockTerms::kOffsets16>(most, terms, rule, open);
+    } else if (form.terms == BlockTerms::kScales16) {
+      try_terms<BlockTerms::kScales16>(most, terms, rule, open);
     } else {
       for (const float towards : {NAN, 0.0f, INFINITY}) {  // the quotient of rounded numbers, its neighbours
         for (int l = 0; !std::isnan(towards) && l < kLanes; ++l)
           terms.scale[l] = std::nextafterf(first[l], std::copysign(towards, first[l]));
         if (form.terms == BlockTerms::kZeros)
-          try_terms<BlockTerms::kZeros>(most, terms, hint, open);
+          try_terms<BlockTerms::kZeros>(most, terms, rule, open);
         else
-          try_terms<BlockTerms::kOffsets>(most, terms, hint, open);
+          try_terms<BlockTerms::kOffsets>(most, terms, rule, open);
         if (!is_open()) break;
       }
     }
@@ -134,7 +139,8 @@ bool EncodedMatrix::Tile::encode_exactly(const CodeForm& form, int hint) {
     uint8_t column[kMostRows];
     for (int i = 0; i < rows; ++i) values[i] = at[i][l];
     const std::span block_of_lane(values, static_cast<std::size_t>(rows));
-    if (!fit_block(block_of_lane, form.bits, form.terms, hint, fits[l], column)) return false;
+    if (!fit_block(block_of_lane, form.bits, form.terms, hint, rule.keeps_signs, fits[l], column))
+      return false;
     for (int i = 0; i < rows; ++i) codes[i][l] = column[i];
   }
   return true;
@@ -148,7 +154,8 @@ bool EncodedMatrix::Tile::round(const CodeForm& form) {
     if (!std::isfinite(scale) || !std::isfinite(other)) return false;
     fits[l] = {scale, other, 0};
     for (int i = 0; i < rows; ++i) {
-      const float code = scale == 0 ? 0 : std::nearbyint((at[i][l] - other) / scale);
+      const float zero = has_zeros(form.terms) ? other : 0, start = other - zero;
+      const float code = scale == 0 ? zero : std::nearbyint((at[i][l] - start) / scale) + zero;
       if (!std::isfinite(code)) return false;
       codes[i][l] = static_cast<uint8_t>(std::clamp(code, 0.0f, most));
     }
@@ -171,9 +178,9 @@ EncodedMatrix::EncodedMatrix(ConstantPtr payload, int k_axis, CodeForm form)
   row_bytes_ = (k_ * form.bits + 7) / 8;
   zero_bytes_ = (blocks_ * form.bits + 7) / 8;
   codes_ = Tensor::empty(DType::kU8, {n_, row_bytes_});
-  scales_ = Tensor::empty(form.terms == BlockTerms::kOffsets16 ? DType::kF16 : DType::kF32, {n_, blocks_});
-  others_ = form.terms == BlockTerms::kZeros ? Tensor::zeros(DType::kU8, {n_, zero_bytes_})
-                                             : Tensor::empty(scales_.dtype, {n_, blocks_});
+  scales_ = Tensor::empty(has_halves(form.terms) ? DType::kF16 : DType::kF32, {n_, blocks_});
+  if (!has_zeros(form.terms)) others_ = Tensor::empty(scales_.dtype, {n_, blocks_});
+  if (form.terms == BlockTerms::kZeros) others_ = Tensor::zeros(DType::kU8, {n_, zero_bytes_});
 }
 
 // `window`: the payload's rows from first_row on, as f32.
@@ -208,9 +215,9 @@ void EncodedMatrix::put(const Tile& tile) {
     }
     const BlockFit& fit = tile.fits[l];
     store_f32(scales_.dtype, scales_.data.get(), place, 1, &fit.scale);
-    if (form_.terms != BlockTerms::kZeros) {
+    if (!has_zeros(form_.terms)) {
       store_f32(others_.dtype, others_.data.get(), place, 1, &fit.other);
-    } else {
+    } else if (form_.terms == BlockTerms::kZeros) {
       const int64_t bit = tile.block * form_.bits;
       others_.as<uint8_t>()[n * zero_bytes_ + bit / 8] |=
           static_cast<uint8_t>(static_cast<int>(fit.other) << bit % 8);
@@ -236,7 +243,7 @@ bool EncodedMatrix::encode(int64_t part, CodeRule rule) {
   for (tile.block = first_block; tile.block < end_block; ++tile.block) {
     for (tile.n = first_n; tile.n < end_n; tile.n += kLanes) {
       read_tile(numbers, first, rule.keeps_signs, tile);
-      if (!(rule.is_exact ? tile.encode_exactly(form_, rule.hint) : tile.round(form_))) return false;
+      if (!(rule.is_exact ? tile.encode_exactly(form_, rule) : tile.round(form_))) return false;
       put(tile);
     }
   }
@@ -251,6 +258,8 @@ ConstantPtr EncodedMatrix::finish(const std::string& name) const {
   if (form_.terms == BlockTerms::kZeros) {
     q.zeros = make_constant(others_);
     q.zero_stride = zero_bytes_ * 8 / form_.bits;
+  } else if (form_.terms == BlockTerms::kScales16) {
+    q.default_zero = middle_of(form_.bits);
   } else {
     q.offsets = make_constant(others_);
   }
@@ -284,7 +293,8 @@ bool MatrixSamples::fit(const CodeForm& form, CodeRule& rule) {
         values[i] = piece.as<const float>()[c * rows + i] + (rule.keeps_signs ? -0.0f : 0.0f);
       BlockFit fit;
       const std::span block_of_column(values, static_cast<std::size_t>(count));
-      if (!fit_block(block_of_column, form.bits, form.terms, rule.hint, fit, codes)) return false;
+      if (!fit_block(block_of_column, form.bits, form.terms, rule.hint, rule.keeps_signs, fit, codes))
+        return false;
       if (fit.span != 0) rule.hint = fit.span, ++spans[fit.span];
     }
   }

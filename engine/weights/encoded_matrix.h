@@ -52,7 +52,7 @@ class EncodedMatrix {
   CodeForm form_;
   int64_t k_, n_, blocks_, step_, parts_;  // step_: rows of the payload a part
   int64_t row_bytes_, zero_bytes_;         // a column's codes and zeros
-  Tensor codes_, scales_, others_;
+  Tensor codes_, scales_, others_;         // others_: zeros, offsets or nothing
 };
 
 // Pieces of a matrix here and there, read when they are first asked for: what tells most forms from the right one.

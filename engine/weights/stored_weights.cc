@@ -98,7 +98,8 @@ std::vector<CodeForm> forms() {
   std::vector<CodeForm> list;
   for (const int bits : {4, 8})
     for (const int64_t block : {16, 32, 64, 128})
-      for (const BlockTerms terms : {BlockTerms::kOffsets16, BlockTerms::kZeros, BlockTerms::kOffsets})
+      for (const BlockTerms terms :
+           {BlockTerms::kScales16, BlockTerms::kOffsets16, BlockTerms::kZeros, BlockTerms::kOffsets})
         list.push_back({bits, block, terms});
   std::stable_sort(list.begin(), list.end(),
                    [](const CodeForm& a, const CodeForm& b) { return bits_a_number(a) < bits_a_number(b); });
@@ -140,9 +141,9 @@ void store(Payload& payload, const StorageOptions& options) {
     case WeightPolicy::kInt8:
     case WeightPolicy::kInt4: {
       const int bits = options.policy == WeightPolicy::kInt4 && !payload.is_table ? 4 : 8;
+      const BlockTerms terms = bits == 8 ? BlockTerms::kScales16 : BlockTerms::kOffsets16;
       if (payload.has_axis)
-        payload.codes =
-            encoded(payload, {bits, 32, BlockTerms::kOffsets16}, {.is_exact = false}, options.threads);
+        payload.codes = encoded(payload, {bits, 32, terms}, {.is_exact = false}, options.threads);
     }
   }
 }

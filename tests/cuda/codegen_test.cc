@@ -151,6 +151,10 @@ TEST(Codegen, QuantizedWeightsRunOnTensorCores) {
     EXPECT_TRUE(has(variants_of(programs, Numerics::kFast), "MatMul<" + type + ", 64, kMixed>"));
     EXPECT_TRUE(has(variants_of(programs), "Embed<" + type + ", "));
     EXPECT_FALSE(has(variants_of(programs), "MatMul<float")) << "nothing is kept as f32";
+    o.terms = BlockTerms::kScales16;
+    const std::vector<Program> halves = compile_decoder(test::llama_tokens(o), {}).programs;
+    EXPECT_TRUE(has(variants_of(halves),
+                    "MatMul<Codes<" + std::to_string(bits) + ", BlockTerms::kScales16>, 64, kParts>"));
   }
 }
 

@@ -134,10 +134,12 @@ TEST_P(Experts, AreSplitOverRanks) {
 INSTANTIATE_TEST_SUITE_P(Weights, Experts,
                          testing::Values(TokenGraphOptions{}, TokenGraphOptions{.weight = DType::kBF16},
                                          TokenGraphOptions{.bits = 4},
-                                         TokenGraphOptions{.bits = 8, .has_offsets = true}),
+                                         TokenGraphOptions{.bits = 8, .terms = BlockTerms::kOffsets16},
+                                         TokenGraphOptions{.bits = 8, .terms = BlockTerms::kScales16}),
                          [](const auto& info) {
                            return std::string(name_of(info.param.weight)) + "_" +
-                                  std::to_string(info.param.bits);
+                                  std::to_string(info.param.bits) + "_" +
+                                  std::to_string(static_cast<int>(info.param.terms));
                          });
 
 }  // namespace

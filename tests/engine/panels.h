@@ -46,7 +46,7 @@ struct Packed {
 
 // Stores `term` as the terms of `kind` are stored, and gives it as it is then.
 inline float put_term(std::byte* terms, int64_t column, BlockTerms kind, float term) {
-  if (kind != BlockTerms::kOffsets16) {
+  if (kind == BlockTerms::kZeros || kind == BlockTerms::kOffsets) {
     std::memcpy(terms + 4 * column, &term, 4);
     return term;
   }
@@ -61,8 +61,9 @@ inline Packed pack_codes(const Problem& p, uint32_t seed) {
   const int64_t panels = (p.n + p.panel - 1) / p.panel, blocks = (p.k + p.block - 1) / p.block;
   const int bits = bits_of(p.stored);
   const bool is_real = !is_integer(p.stored);  // of finite codes, without zeros
-  const bool zeros = p.terms == BlockTerms::kZeros;
-  const int64_t scale_size = p.terms == BlockTerms::kOffsets16 ? 2 : 4, head = zeros ? 5 : 2 * scale_size;
+  const bool in_middle = p.terms == BlockTerms::kScales16, zeros = p.terms == BlockTerms::kZeros || in_middle;
+  const int64_t scale_size = p.terms == BlockTerms::kOffsets16 || in_middle ? 2 : 4;
+  const int64_t head = in_middle ? 2 : zeros ? 5 : 2 * scale_size;
   const int64_t block_bytes = head * p.panel + p.block * p.panel * bits / 8;
   Packed out;
   out.bytes.resize(static_cast<std::size_t>(panels * blocks * block_bytes));
@@ -74,14 +75,16 @@ inline Packed pack_codes(const Problem& p, uint32_t seed) {
     for (int64_t b = 0; b < blocks; ++b) {
       std::byte* block = out.bytes.data() + (n / p.panel * blocks + b) * block_bytes;
       const int64_t column = n % p.panel;
+      const float sign = in_middle && n % 3 == 0 ? -1 : 1;
       const float scale =
-          put_term(block, column, p.terms, 0.01f + static_cast<float>(random() % 1000) / 7000.f);
+          put_term(block, column, p.terms, sign * (0.01f + static_cast<float>(random() % 1000) / 7000.f));
       int zero = is_real || !zeros ? 0 : static_cast<int>(random() % (1u << bits));
       if (p.shares_zero) zero = static_cast<int>(7 * b % (1 << bits));
+      if (in_middle) zero = 1 << (bits - 1);
       std::byte* const others = block + scale_size * p.panel;
       const float offset =
           zeros ? 0 : put_term(others, column, p.terms, -static_cast<float>(random() % 1000) / 3000.f);
-      if (zeros) others[column] = static_cast<std::byte>(zero);
+      if (zeros && !in_middle) others[column] = static_cast<std::byte>(zero);
       out.scales[b * p.n + n] = scale, out.offsets[b * p.n + n] = offset;
       for (int64_t i = 0; i < p.block && b * p.block + i < p.k; ++i) {
         const auto code = static_cast<int>(random() % (p.stored == DType::kF8E4M3 ? 127 : 1u << bits));

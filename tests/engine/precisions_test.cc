@@ -95,8 +95,8 @@ std::vector<float> plain_int8(const Problem& p, const std::vector<float>& x, con
       const float scale = usable ? most / 127 : most < 0x1p-100f ? 0 : most;
       const auto block = static_cast<std::size_t>(k / p.block * p.n + j);
       sum = std::fma(static_cast<float>(whole), scale * w.scales[block], sum);
-      if (p.terms != BlockTerms::kZeros)
-        sum = std::fma(static_cast<float>(all), scale * w.offsets[block], sum);
+      if (p.terms == BlockTerms::kOffsets || p.terms == BlockTerms::kOffsets16)
+        sum = std::fma(static_cast<float>(all) * scale, w.offsets[block], sum);
     }
     return sum;
   });
@@ -214,7 +214,7 @@ TEST(Precisions, Int8EqualsItsDefinition) {
     if (i % 11 == 0) p.m = 60, p.k = 1700, p.n = 128, p.block = 32, p.shares_zero = true;
     p.slabs = random_slabs(random, p.k, p.block);
     if (i % 3 == 0) p.panel = 128;
-    p.terms = p.shares_zero ? BlockTerms::kZeros : static_cast<BlockTerms>(i / 2 % 3);
+    p.terms = static_cast<BlockTerms>(p.shares_zero ? i / 11 % 2 * 3 : i / 2 % 4);
     auto x = random_floats(static_cast<std::size_t>(p.m * p.k), static_cast<uint32_t>(i));
     const Packed w = pack_codes(p, static_cast<uint32_t>(i));
     if (i % 5 == 0)

@@ -86,11 +86,12 @@ struct SchemeCase {
 
 const std::vector<SchemeCase>& cases() {
   static const std::vector<SchemeCase> all = {
-      {"Q4_0", 32, 5.25, [](Random& r, auto b) { gguf(r, b, 15, 8); }},
+      {"Q4_0", 32, 4.5, [](Random& r, auto b) { gguf(r, b, 15, 8); }},
       {"Q4_1", 32, 5, [](Random& r, auto b) { gguf(r, b, 15, -1); }},
-      {"Q5_0", 32, 9.25, [](Random& r, auto b) { gguf(r, b, 31, 16); }},
+      {"Q5_0", 32, 8.5, [](Random& r, auto b) { gguf(r, b, 31, 16); }},
       {"Q5_1", 32, 9, [](Random& r, auto b) { gguf(r, b, 31, -1); }},
-      {"Q8_0", 32, 9.25, [](Random&, auto b) { symmetric(b, 127, 127); }},
+      {"Q8_0", 32, 8.5, [](Random& r, auto b) { gguf(r, b, 255, 128); }},
+      {"symmetric 8", 32, 9.25, [](Random&, auto b) { symmetric(b, 127, 127); }},
       {"Q4_K", 32, 6, [](Random& r, auto b) { k_quant(r, b); }},
       {"symmetric 4, blocks of 64", 64, 4.7, [](Random&, auto b) { symmetric(b, 7, 7); }},
       {"zero point 4, blocks of 128", 128, 4.4, [](Random&, auto b) { with_zero(b, 15); }},

@@ -11,6 +11,7 @@
 
 #include "base/ir/keys.h"
 #include "base/ir/quantized.h"
+#include "engine/program/device_contract.h"
 #include "importer/decoder.h"
 
 namespace ark::test {
@@ -23,12 +24,12 @@ struct TokenGraphOptions {
   // llama: a softmax over features scales what each MLP adds; composed: the same of other operators.
   enum class Router { kNone, kSoftmax, kComposed } router = Router::kNone;
   DType weight = DType::kF32;
-  int32_t bits = 0;                    // of quantized weights; 0: `weight`
-  int64_t block = 16;                  // of these, along K
-  DType floating = DType::kUndefined;  // their codes are numbers of that type
-  bool has_offsets = false;            // f16 scales and offsets instead of zeros
-  bool is_decoded = false;             // they are f32 constants of the same numbers
-  bool is_shared = false;              // those of one size share codes and scales, but not zeros
+  int32_t bits = 0;                       // of quantized weights; 0: `weight`
+  int64_t block = 16;                     // of these, along K
+  DType floating = DType::kUndefined;     // their codes are numbers of that type
+  BlockTerms terms = BlockTerms::kZeros;  // or kOffsets16, kScales16
+  bool is_decoded = false;                // they are f32 constants of the same numbers
+  bool is_shared = false;                 // those of one size share codes and scales, but not zeros
   // Llama's MLP: biases, and what the gate goes through; kIdentity: nothing.
   bool mlp_bias = false;
   Op activation = Op::kSilu;
@@ -85,12 +86,13 @@ class TokenGraphBuilder {
     q.code_stride = (columns + fields - 1) / fields * fields;
     q.codes = bytes(rows * q.code_stride / fields);
     q.floating = o.floating;
-    q.default_zero = o.floating == DType::kUndefined && !o.has_offsets ? 1 << (o.bits - 1) : 0;
+    const bool has_offsets = o.terms == BlockTerms::kOffsets16;
+    q.default_zero = o.floating == DType::kUndefined && !has_offsets ? 1 << (o.bits - 1) : 0;
     if (o.is_shared) q.default_zero -= made_++ % 5;
     const int64_t across = k_axis == 0 ? columns : rows;
     const double spread = 1.5 / std::sqrt(static_cast<double>(k)) / (1 << (o.bits - 1));
     const auto terms = [&](double size) {
-      Tensor t = Tensor::empty(o.has_offsets ? DType::kF16 : DType::kF32,
+      Tensor t = Tensor::empty(o.terms == BlockTerms::kZeros ? DType::kF32 : DType::kF16,
                                k_axis == 0 ? Dims{blocks, across} : Dims{across, blocks});
       for (int64_t i = 0; i < t.size(); ++i) {
         const auto term = static_cast<float>(size * (0.5 + uniform()));
@@ -99,7 +101,7 @@ class TokenGraphBuilder {
       return make_constant(std::move(t));
     };
     q.scales = terms(spread);
-    if (o.has_offsets) q.offsets = terms(-spread * (1 << (o.bits - 1)));
+    if (has_offsets) q.offsets = terms(-spread * (1 << (o.bits - 1)));
     if (o.is_shared) {
       const Quantized& first = first_.try_emplace({rows, columns}, q).first->second;
       q.codes = first.codes, q.scales = first.scales;

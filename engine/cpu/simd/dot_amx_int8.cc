@@ -59,8 +59,8 @@ class TiledCodes {
   static constexpr bool kNibbles = Q::kCodec.bits == 4;
   using Codes = StoredCodes<kNibbles>;
 
-  // ---- x by blocks of the weight: integers as [tile of words][16 rows][words of a tile], then scales [16], then sums
-  // of the integers [16]
+  // ---- x by blocks of the weight: integers as [tile of words][16 rows][words of a tile], then scales [16], then
+  // sum_term() [16]
 
   int64_t unit_size() const { return (words_ + 2) * kTileRows; }
   // Where four integers of a row lie.
@@ -80,7 +80,7 @@ class TiledCodes {
       if (fits && k + a_.block <= a_.k && find_quantizers(rows, a_.block, by)) {
         _mm512_storeu_ps(scales, by.scales);
         for (int r = 0; r < block.rows; ++r)
-          sums[r] = static_cast<float>(quantize_row(rows[r], by.factors[r], to, r));
+          sums[r] = sum_term(a_.terms, scales[r], quantize_row(rows[r], by.factors[r], to, r));
       } else {
         for (int r = 0; r < block.rows; ++r)
           quantize_slowly(rows[r], std::min<int64_t>(a_.block, a_.k - k), to, r);
@@ -109,9 +109,9 @@ class TiledCodes {
   }
   void quantize_slowly(const float* x, int64_t n, float* to, int row) const {
     int32_t q[kMaxPanelBlock] = {}, sum = 0;
-    to[words_ * kTileRows + row] = quantize(x, n, q);
+    const float scale = to[words_ * kTileRows + row] = quantize(x, n, q);
     for (int64_t i = 0; i < n; ++i) sum += q[i];
-    to[(words_ + 1) * kTileRows + row] = static_cast<float>(sum);
+    to[(words_ + 1) * kTileRows + row] = sum_term(a_.terms, scale, sum);
     for (int64_t i = 0; i < words_ * 4; i += 4) {
       int8_t bytes[4];
       for (int64_t j = 0; j < 4; ++j) bytes[j] = static_cast<int8_t>(q[Codes::k_of(i + j)]);
@@ -134,10 +134,14 @@ class TiledCodes {
     int64_t to = 0;
     for (int64_t u = 0; u < piece.count; ++u, unit.first += unit_bytes_) {
       const uint8_t* others = piece.others + u * unit_bytes_;
-      zeros_[u] = a_.terms != BlockTerms::kZeros ? Zeros::kNone : zeros_of(others);
+      const bool in_middle = a_.terms == BlockTerms::kScales16;
+      zeros_[u] = in_middle                        ? Zeros::kOffCodes
+                  : a_.terms == BlockTerms::kZeros ? zeros_of(others)
+                                                   : Zeros::kNone;
       __m512i zeros[4];
       for (int v = 0; v < 4; ++v) {
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(others) + v);
+        const __m128i bytes = in_middle ? _mm_set1_epi8(static_cast<char>(middle_of(Q::kCodec.bits)))
+                                        : _mm_loadu_si128(reinterpret_cast<const __m128i*>(others) + v);
         zeros[v] = zeros_[u] == Zeros::kOffCodes
                        ? _mm512_mullo_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(0x01010101))
                        : _mm512_setzero_si512();
@@ -244,8 +248,7 @@ class TiledCodes {
       __m512 whole = _mm512_cvtepi32_ps(_mm512_load_si512(integers + r * kTileColumns));
       if constexpr (kZeros == Zeros::kOffSums) whole = _mm512_fnmadd_ps(other, x_sum, whole);
       all[r] = _mm512_fmadd_ps(whole, _mm512_mul_ps(x_scale, scale), all[r]);
-      if constexpr (kZeros == Zeros::kNone)
-        all[r] = _mm512_fmadd_ps(x_sum, _mm512_mul_ps(x_scale, other), all[r]);
+      if constexpr (kZeros == Zeros::kNone) all[r] = _mm512_fmadd_ps(x_sum, other, all[r]);
     }
   }
 

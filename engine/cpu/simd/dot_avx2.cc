@@ -227,7 +227,7 @@ class CodeWords {
   }
 
   __m256 terms_at(const uint8_t* terms, int column) const {
-    if (terms_ == BlockTerms::kOffsets16)
+    if (has_halves(terms_))
       return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(terms + column * 2)));
     return _mm256_loadu_ps(reinterpret_cast<const float*>(terms) + column);
   }
@@ -236,22 +236,23 @@ class CodeWords {
   template <int R, int C>
   void end(const Integers (&all)[R][C], int first, const int32_t* x, float (*sums)[kStripe]) const {
     const float* const x_terms = reinterpret_cast<const float*>(x + words_of_block_ * R);
-    const bool has_zeros = terms_ == BlockTerms::kZeros;
+    const bool with_zeros = has_zeros(terms_);
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
       const int column = (first + c) * kColumns;
       const __m256 scale = terms_at(scales_, stripe_ + column);
-      const __m256 other = has_zeros ? _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(
-                                           reinterpret_cast<const __m128i*>(others_ + stripe_ + column))))
-                                     : terms_at(others_, stripe_ + column);
+      const __m256 other = terms_ == BlockTerms::kScales16 ? _mm256_set1_ps(middle_of(Q::kCodec.bits))
+                           : with_zeros ? _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(
+                                              reinterpret_cast<const __m128i*>(others_ + stripe_ + column))))
+                                        : terms_at(others_, stripe_ + column);
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
         const __m256 x_scale = _mm256_set1_ps(x_terms[r]), x_sum = _mm256_set1_ps(x_terms[R + r]);
         float* const to = sums[r] + column;
         __m256 whole = _mm256_cvtepi32_ps(reinterpret_cast<__m256i>(all[r][c]));
-        if (has_zeros) whole = _mm256_fnmadd_ps(other, x_sum, whole);
+        if (with_zeros) whole = _mm256_fnmadd_ps(other, x_sum, whole);
         __m256 v = _mm256_fmadd_ps(whole, _mm256_mul_ps(x_scale, scale), _mm256_loadu_ps(to));
-        if (!has_zeros) v = _mm256_fmadd_ps(x_sum, _mm256_mul_ps(x_scale, other), v);
+        if (!with_zeros) v = _mm256_fmadd_ps(x_sum, other, v);
         _mm256_storeu_ps(to, v);
       }
     }

@@ -102,6 +102,7 @@ struct JoinedWords {
 //   Dots::Lanes                      what the instruction adds to
 //   Dots::dot(lanes, x, w)           the instruction
 //   Dots::kTerms                     words of x for each row that follow a run
+//   Dots::kLines, fetch()            how much of what is ahead is fetched with each group
 //   next()                           from a run to the next one
 //   begin(sums, row)                 what lanes are before a run
 //   end(lanes, column, sums)         adds them to sums of f32
@@ -120,8 +121,7 @@ void run_dots(const Dots& first, const int32_t* x, const Words& words, int64_t r
       }
       for (const int64_t end = g + groups; g < end; g += Words::kGroups) {
         if (ahead) {
-          for (int line = 0; line < Dots::kLines * Words::kGroups; ++line, ahead += 64)
-            Avx512::prefetch(ahead);
+          for (int line = 0; line < Dots::kLines * Words::kGroups; ++line, ahead += 64) Dots::fetch(ahead);
         }
         __m512i w[Words::kGroups][C];
         words.get(g, column, w);

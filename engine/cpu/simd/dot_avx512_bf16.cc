@@ -7,6 +7,7 @@ namespace {
 
 struct BF16Dots {
   static constexpr int kLines = 4, kTerms = 0;  // lines: of stored rows, a group
+  static void fetch(const char* p) { Avx512::prefetch(p); }
   using Lanes = __m512;
   static void next() {}
   static __m512 begin(const float* sums, int) { return _mm512_loadu_ps(sums); }

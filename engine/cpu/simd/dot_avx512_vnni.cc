@@ -13,14 +13,16 @@ struct Start {
 
 template <int bits, bool kStarts>
 struct CodeDots {
-  static constexpr int kLines = bits / 2, kTerms = 2;  // lines: of codes, a group
-  const float* x_terms;                                // scales of the rows, then their sums
-  int64_t rows, x_step;                                // from one block's to the next one's
+  // Of codes a group is bits / 2 lines. Many blocks of rows fetch the next piece together, while they multiply.
+  static constexpr int kLines = kStarts ? 1 : bits / 2, kTerms = 2;
+  const float* x_terms;  // scales of the rows, then sum_term()
+  int64_t rows, x_step;  // from one block's to the next one's
   BlockTerms terms;
   const uint8_t *scales, *others;  // of the columns
   int64_t unit_bytes;
   const Start* start;  // if kStarts
 
+  static void fetch(const char* p) { kStarts ? Avx512::prefetch_l2(p) : Avx512::prefetch(p); }
   // Not __m512i, which gcc 12 converts in the loop, through memory.
   using Lanes [[gnu::vector_size(64)]] = int32_t;
   void next() {
@@ -37,7 +39,7 @@ struct CodeDots {
   // All but the last two steps are of integers below 2^23: exact.
   template <int R, int C>
   void end(const Lanes (&lanes)[R][C], int column, float (*sums)[kStripe]) const {
-    if (terms != BlockTerms::kZeros) return end<R, C, false, true>(lanes, column, sums);
+    if (!has_zeros(terms)) return end<R, C, false, true>(lanes, column, sums);
     if constexpr (kStarts) {
       if (!start->has_zeros) return end<R, C, false, false>(lanes, column, sums);
     }
@@ -49,7 +51,9 @@ struct CodeDots {
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
       scale[c] = load_terms<Avx512>(terms, scales, column + c * 16);
-      if constexpr (kZeros) other[c] = Avx512::load_u8(others + column + c * 16);
+      if constexpr (kZeros)
+        other[c] = terms == BlockTerms::kZeros ? Avx512::load_u8(others + column + c * 16)
+                                               : _mm512_set1_ps(middle_of(bits));
       if constexpr (kOffsets) other[c] = load_terms<Avx512>(terms, others, column + c * 16);
     }
 #pragma GCC unroll 12
@@ -61,7 +65,7 @@ struct CodeDots {
         __m512 whole = _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(lanes[r][c]));
         if constexpr (kZeros) whole = _mm512_fnmadd_ps(other[c], x_sum, whole);
         __m512 v = _mm512_fmadd_ps(whole, _mm512_mul_ps(x_scale, scale[c]), _mm512_loadu_ps(to));
-        if constexpr (kOffsets) v = _mm512_fmadd_ps(x_sum, _mm512_mul_ps(x_scale, other[c]), v);
+        if constexpr (kOffsets) v = _mm512_fmadd_ps(x_sum, other[c], v);
         _mm512_storeu_ps(to, v);
       }
     }
@@ -96,7 +100,7 @@ class CodePieces {
     const float* x = a.x + block.row * a.k;
     for (int64_t k = 0; k < a.k; k += a.block, to += (words + 2) * block.rows) {
       const bool is_whole = a.block % 32 == 0 && k + a.block <= a.k;
-      if (!is_whole || !quantize_block<kNibbles>(x + k, a.k, block.rows, a.block, to))
+      if (!is_whole || !quantize_block<kNibbles>(x + k, a.k, block.rows, a.block, a.terms, to))
         pack_block(a, block, k, words, to, make);
     }
   }
@@ -113,28 +117,27 @@ class CodePieces {
     others_ = reinterpret_cast<const uint8_t*>(start) + panel_ * scale + stripe_ * (both - scale);
     stored_.first = start + panel_ * both + stripe_ * Q::kCodec.pair_bytes();
     ahead_ = fetches ? stored_.ahead() : nullptr;
+    next_ = fetches ? reinterpret_cast<const char*>(start) + units_ * unit_bytes_ : nullptr;
+    turn_ = 0;
   }
   void load() {
-    const bool fetches = ahead_ && units_ > 1;
     StoredCodes<kNibbles> unit = stored_;
     __m512i(*to)[4] = words_;
     for (int64_t u = 0; u < units_; ++u, unit.first += unit_bytes_) {
-      for (int64_t g = 0; g < StoredCodes<kNibbles>::words_of(block_);
-           g += unit.kGroups, to += unit.kGroups) {
-        if (fetches) fetch(unit.ahead() + g * kLines * 64, kLines * unit.kGroups);
+      for (int64_t g = 0; g < StoredCodes<kNibbles>::words_of(block_); g += unit.kGroups, to += unit.kGroups)
         unit.get(g, 0, to);
-      }
     }
-    if (fetches) ahead_ = nullptr;
   }
   void add(const Block& block, int64_t, float (*sums)[kStripe]) {
     if (units_ > 1) {
       find_starts(block);
-      run<true, kLeastRowsOfMany>(block, sums);
+      const int64_t words = units_ * StoredCodes<kNibbles>::words_of(block_);
+      const bool fetches = next_ && turn_ <= kLines;  // the terms are a turn more
+      run<true, kLeastRowsOfMany>(block, fetches ? next_ + turn_++ * words * 64 : nullptr, sums);
     } else {
-      run<false, 1>(block, sums);
+      run<false, 1>(block, ahead_, sums);
+      ahead_ = nullptr;
     }
-    ahead_ = nullptr;
   }
 
  private:
@@ -144,22 +147,25 @@ class CodePieces {
     const float* x_sums = block.packed + (unit_ + 1) * step - block.rows;
     const uint8_t* zeros = others_;
     for (int64_t u = 0; u < units_; ++u, x_sums += step, zeros += unit_bytes_) {
-      const bool has_zeros = terms_ == BlockTerms::kZeros;
-      const __m512i first = _mm512_set1_epi8(static_cast<char>(*zeros));
-      starts_[u].has_zeros = has_zeros && _mm512_cmpneq_epu8_mask(_mm512_loadu_si512(zeros), first);
-      const int32_t zero = has_zeros && !starts_[u].has_zeros ? *zeros : 0;
+      int32_t zero = terms_ == BlockTerms::kScales16 ? middle_of(Q::kCodec.bits) : 0;
+      starts_[u].has_zeros = false;
+      if (terms_ == BlockTerms::kZeros) {
+        const __m512i first = _mm512_set1_epi8(static_cast<char>(*zeros));
+        starts_[u].has_zeros = _mm512_cmpneq_epu8_mask(_mm512_loadu_si512(zeros), first);
+        zero = starts_[u].has_zeros ? 0 : *zeros;
+      }
       _mm512_store_si512(starts_[u].rows, _mm512_mullo_epi32(_mm512_cvtps_epi32(_mm512_loadu_ps(x_sums)),
                                                              _mm512_set1_epi32(-zero)));
     }
   }
   template <bool kStarts, int kLeast>
-  void run(const Block& block, float (*sums)[kStripe]) {
+  void run(const Block& block, const char* ahead, float (*sums)[kStripe]) {
     const int64_t words = StoredCodes<kNibbles>::words_of(block_), step = (words + 2) * block.rows;
     const float* x = block.packed + unit_ * step;
     using Dots = CodeDots<Q::kCodec.bits, kStarts>;
     const Dots dots{x + words * block.rows, block.rows, step, terms_, scales_, others_, unit_bytes_, starts_};
     run_block<Dots, StoredCodes<kNibbles>, kLeast>(dots, block.rows, reinterpret_cast<const int32_t*>(x),
-                                                   stored_, words_, units_, words, ahead_, sums);
+                                                   stored_, words_, units_, words, ahead, sums);
   }
 
   int64_t block_, panel_, unit_ = 0, units_ = 0;
@@ -168,7 +174,8 @@ class CodePieces {
   const std::byte* w_;
   int stripe_;
   const uint8_t *scales_ = nullptr, *others_ = nullptr;
-  const char* ahead_ = nullptr;
+  const char *ahead_ = nullptr, *next_ = nullptr;  // of few rows: kAhead later; of many: the next piece
+  int64_t turn_ = 0;                               // blocks that have fetched of it
   StoredCodes<kNibbles> stored_;
   __m512i words_[kLongPiece / 4][4];
   Start starts_[kLongPiece / kMinPanelBlock];

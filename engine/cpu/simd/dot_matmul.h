@@ -59,8 +59,14 @@ void pack_units(const MatMul& a, const Block& block, float* to, Make make) {
   }
 }
 
+// What stands beside a row's scale: the sum of the integers, where the weight has zeros; times the scale, where it has
+// offsets.
+inline float sum_term(BlockTerms terms, float scale, int32_t sum) {
+  return has_zeros(terms) ? static_cast<float>(sum) : static_cast<float>(sum) * scale;
+}
+
 // Rows of x by blocks of the weight: `words` words of integers as [word][rows], which `make(q, to)` makes of a whole
-// block's, then the scales [rows], then the sums of the integers [rows]. This one begins at row k of the weight.
+// block's, then the scales [rows], then sum_term() [rows]. This one begins at row k of the weight.
 template <class Make>
 void pack_block(const MatMul& a, const Block& block, int64_t k, int64_t words, float* to, Make make) {
   float made[16][kMaxPanelBlock];
@@ -68,10 +74,10 @@ void pack_block(const MatMul& a, const Block& block, int64_t k, int64_t words, f
   const int64_t n = std::min<int64_t>(a.block, a.k - k);
   std::fill(q + n, q + kMaxPanelBlock, 0);
   for (int r = 0; r < block.rows; ++r) {
-    to[words * block.rows + r] = quantize(a.x + (block.row + r) * a.k + k, n, q);
+    const float scale = to[words * block.rows + r] = quantize(a.x + (block.row + r) * a.k + k, n, q);
     int32_t sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += q[i];
-    to[(words + 1) * block.rows + r] = static_cast<float>(sum);
+    to[(words + 1) * block.rows + r] = sum_term(a.terms, scale, sum);
     make(q, made[r]);
   }
   pack_rows(made[0], std::size(made[0]), block.rows, words, to);
@@ -253,8 +259,10 @@ class Int8Chains {
     const uint8_t* others = start + panel_ * scale_bytes(terms_);
     for (int c = 0; c < kStripe; c += 16) {
       T::store(scales_ + c, load_terms<T>(terms_, start, stripe_ + c));
-      if (has_offsets()) T::store(offsets_ + c, load_terms<T>(terms_, others, stripe_ + c));
-      const auto zero = has_offsets() ? T::zero() : T::load_u8(others + stripe_ + c);
+      if (!has_zeros(terms_)) T::store(offsets_ + c, load_terms<T>(terms_, others, stripe_ + c));
+      const auto zero = terms_ == BlockTerms::kZeros      ? T::load_u8(others + stripe_ + c)
+                        : terms_ == BlockTerms::kScales16 ? T::set(middle_of(Q::kCodec.bits))
+                                                          : T::zero();
       for (int64_t i = 0; i < block_; i += 2) {
         const Pair<T> code = Q::template load_codes<T>(
             start + panel_ * terms_bytes(terms_) + (i / 2 * panel_ + stripe_ + c) * Q::kCodec.pair_bytes());
@@ -272,15 +280,13 @@ class Int8Chains {
       const auto scale = T::set(x[block_ * block.rows + r]), sum = T::set(x[(block_ + 1) * block.rows + r]);
       for (int c = 0; c < kStripe; c += 16) {
         auto v = T::fma(T::load(whole[r] + c), T::mul(scale, T::load(scales_ + c)), T::load(sums[r] + c));
-        if (has_offsets()) v = T::fma(sum, T::mul(scale, T::load(offsets_ + c)), v);
+        if (!has_zeros(terms_)) v = T::fma(sum, T::load(offsets_ + c), v);
         T::store(sums[r] + c, v);
       }
     }
   }
 
  private:
-  bool has_offsets() const { return terms_ != BlockTerms::kZeros; }
-
   int64_t block_, panel_, unit_ = 0;
   BlockTerms terms_;
   int64_t unit_bytes_;

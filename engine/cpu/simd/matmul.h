@@ -47,8 +47,8 @@ template <class T>
 // Scales or offsets of sixteen columns of codes (BlockTerms).
 template <class T>
 typename T::V load_terms(BlockTerms kind, const uint8_t* terms, int column) {
-  return kind == BlockTerms::kOffsets16 ? T::load_f16(reinterpret_cast<const uint16_t*>(terms) + column)
-                                        : T::load(reinterpret_cast<const float*>(terms) + column);
+  return has_halves(kind) ? T::load_f16(reinterpret_cast<const uint16_t*>(terms) + column)
+                          : T::load(reinterpret_cast<const float*>(terms) + column);
 }
 
 // How far ahead of its use a weight stream is fetched, in bytes.

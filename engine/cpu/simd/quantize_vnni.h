@@ -74,7 +74,8 @@ void quantize_32(const float* const* rows, int64_t at, const Quantizers& by, __m
 
 // A whole block of rows from x on, `stride` numbers apart, as pack_block() lays it. False if that must do it.
 template <bool kNibbles>
-bool quantize_block(const float* x, int64_t stride, int64_t rows, int64_t block, float* to) {
+bool quantize_block(const float* x, int64_t stride, int64_t rows, int64_t block, BlockTerms terms,
+                    float* to) {
   const float* each[16];
   for (int64_t r = 0; r < 16; ++r) each[r] = x + std::min(r, rows - 1) * stride;
   Quantizers by;
@@ -90,7 +91,8 @@ bool quantize_block(const float* x, int64_t stride, int64_t rows, int64_t block,
     }
   }
   _mm512_storeu_ps(to, by.scales);
-  _mm512_storeu_ps(to + rows, _mm512_cvtepi32_ps(sums));
+  const __m512 whole = _mm512_cvtepi32_ps(sums);
+  _mm512_storeu_ps(to + rows, has_zeros(terms) ? whole : _mm512_mul_ps(whole, by.scales));
   return true;
 }
 

@@ -23,22 +23,27 @@ struct CodePiece {
   bool opens;
 };
 
-// What the codes of sixteen columns stand for in one block.
-template <class T, BlockTerms kTerms>
+// What the codes of sixteen columns stand for in one block. Of kScales16 as an offset: of a scale with 11 bits that,
+// and a number, have no rounding.
+template <class T, class Q, BlockTerms kTerms>
 struct Terms {
   typename T::V scale, other;
   Terms() = default;
-  Terms(const CodePiece& piece, int column)
-      : scale(load_terms<T>(kTerms, piece.scales, column)),
-        other(kTerms == BlockTerms::kZeros ? T::load_u8(piece.others + column)
-                                           : load_terms<T>(kTerms, piece.others, column)) {}
+  Terms(const CodePiece& piece, int column) : scale(load_terms<T>(kTerms, piece.scales, column)) {
+    if constexpr (kTerms == BlockTerms::kZeros)
+      other = T::load_u8(piece.others + column);
+    else if constexpr (kTerms == BlockTerms::kScales16)
+      other = T::mul(T::set(-static_cast<float>(middle_of(Q::kCodec.bits))), scale);
+    else
+      other = load_terms<T>(kTerms, piece.others, column);
+  }
   typename T::V number(typename T::V code) const {
     return kTerms == BlockTerms::kZeros ? T::mul(T::sub(code, other), scale) : T::fma(code, scale, other);
   }
 };
 
 template <class T, class Q, BlockTerms kTerms>
-Pair<T> decode(const uint8_t* codes, const Terms<T, kTerms>& terms) {
+Pair<T> decode(const uint8_t* codes, const Terms<T, Q, kTerms>& terms) {
   const Pair<T> code = Q::template load_codes<T>(codes);
   return {terms.number(code.even), terms.number(code.odd)};
 }
@@ -47,7 +52,7 @@ Pair<T> decode(const uint8_t* codes, const Terms<T, kTerms>& terms) {
 template <class T, class Q, BlockTerms kTerms>
 void decode_piece(const CodePiece& piece, float (*rows)[kStripe]) {
   for (int column = 0; column < piece.width; column += 16) {
-    const Terms<T, kTerms> terms(piece, column);
+    const Terms<T, Q, kTerms> terms(piece, column);
     const uint8_t* codes = piece.codes + column * Q::kCodec.pair_bytes();
     for (int64_t i = 0; i < piece.count; i += 2, codes += piece.stride) {
       T::prefetch(codes + kAhead);
@@ -63,10 +68,10 @@ template <class T, class Q, BlockTerms kTerms, int R, int C>
 void run_codes(const float* x, const CodePiece& piece, float (*sums)[kStripe], int column) {
   using V = typename T::V;
   V acc[R][C];
-  Terms<T, kTerms> terms[C];
+  Terms<T, Q, kTerms> terms[C];
 #pragma GCC unroll 4
   for (int c = 0; c < C; ++c) {
-    terms[c] = Terms<T, kTerms>(piece, column + c * 16);
+    terms[c] = Terms<T, Q, kTerms>(piece, column + c * 16);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) acc[r][c] = piece.opens ? T::zero() : T::load(sums[r] + column + c * 16);
   }
@@ -170,12 +175,13 @@ bool matmul_of(const MatMul& a) {
   }
   if constexpr (W::kCodec.has_codes) {
     constexpr BlockTerms kZeros = BlockTerms::kZeros, kOffsets = BlockTerms::kOffsets,
-                         k16 = BlockTerms::kOffsets16;
+                         kOffsets16 = BlockTerms::kOffsets16, kScales16 = BlockTerms::kScales16;
     if (a.block != 0 && a.terms == kZeros)
       multiply<T, kDecodedBlocks>(a, multiply_coded_stripe<T, W, kZeros>);
     if constexpr (W::kCodec.allows(kMinPanelBlock, kOffsets)) {
       if (a.terms == kOffsets) multiply<T, kDecodedBlocks>(a, multiply_coded_stripe<T, W, kOffsets>);
-      if (a.terms == k16) multiply<T, kDecodedBlocks>(a, multiply_coded_stripe<T, W, k16>);
+      if (a.terms == kOffsets16) multiply<T, kDecodedBlocks>(a, multiply_coded_stripe<T, W, kOffsets16>);
+      if (a.terms == kScales16) multiply<T, kDecodedBlocks>(a, multiply_coded_stripe<T, W, kScales16>);
     }
   }
   return true;

@@ -1,5 +1,5 @@
 // Weights as 4- or 8-bit codes beside the scales and zeros or offsets of their blocks, as engine/program/weight_codec.h
-// lays them out: a number is (code - zero) * scale, or fma(code, scale, offset).
+// lays them out: a number is (code - zero) * scale, or fma(code, scale, offset) (BlockTerms).
 #pragma once
 
 #include "engine/cuda/bodies/math.h"
@@ -10,6 +10,7 @@ namespace ark::cuda {
 template <int kBits, BlockTerms kBlockTerms = BlockTerms::kZeros>
 struct Codes {
   static constexpr BlockTerms kTerms = kBlockTerms;
+  static constexpr int kMiddle = middle_of(kBits);
   static constexpr int kPairBytes = kBits / 4;
   static constexpr u32 kMask = (1u << kBits) - 1;
 };
@@ -28,17 +29,18 @@ struct CodeBlock {
   static constexpr BlockTerms kTerms = Q::kTerms;
 
   ARK_DEVICE float scale(int column) const { return term(start, column); }
-  ARK_DEVICE float zero(int column) const { return shifted(others()[column]); }
+  ARK_DEVICE float zero(int column) const {
+    return shifted(kTerms == BlockTerms::kZeros ? others()[column] : Q::kMiddle);
+  }
   ARK_DEVICE float offset(int column) const { return term(others(), column); }
   ARK_DEVICE const u8* codes(int pair, int column) const {
     return start + terms_bytes(kTerms) * panel + (pair * panel + column) * Q::kPairBytes;
   }
   // Row k's number.
   ARK_DEVICE float number(int k, int column) const {
-    const bool zeros = kTerms == BlockTerms::kZeros;
-    const dev::f32x2 two = differences(k / 2, column, zeros ? zero(column) : shifted(0));
+    const dev::f32x2 two = differences(k / 2, column, has_zeros(kTerms) ? zero(column) : shifted(0));
     const float code = k % 2 == 0 ? two.x : two.y;
-    return zeros ? code * scale(column) : dev::fma(code, scale(column), offset(column));
+    return has_zeros(kTerms) ? code * scale(column) : dev::fma(code, scale(column), offset(column));
   }
   // Codes minus zero of rows 2 pair and 2 pair + 1.
   ARK_DEVICE dev::f32x2 differences(int pair, int column, float zero) const {
@@ -49,7 +51,7 @@ struct CodeBlock {
   }
   // The numbers of those rows in eight columns, from a multiple of eight.
   ARK_DEVICE void numbers(int pair, int column, float (&even)[8], float (&odd)[8]) const {
-    if constexpr (kTerms != BlockTerms::kZeros) {
+    if constexpr (!has_zeros(kTerms)) {
       ARK_UNROLL
       for (int c = 0; c < 8; ++c) {
         const dev::f32x2 two = differences(pair, column + c, shifted(0));
@@ -58,17 +60,20 @@ struct CodeBlock {
       }
       return;
     }
-    const dev::u32x2 zeros = *reinterpret_cast<const dev::u32x2*>(start + 4 * panel + column);
+    dev::u32x2 zeros = {};
+    if constexpr (kTerms == BlockTerms::kZeros)
+      zeros = *reinterpret_cast<const dev::u32x2*>(others() + column);
     const u32* words = reinterpret_cast<const u32*>(codes(pair, column));
     ARK_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const dev::f32x4 s = *reinterpret_cast<const dev::f32x4*>(start + (column + half * 4) * 4);
-      const float scales[4] = {s.x, s.y, s.z, s.w};
+      float scales[4];
+      load_scales(column + half * 4, scales);
       ARK_UNROLL
       for (int i = 0; i < 4; ++i) {
         const int c = half * 4 + i, bit = c * Q::kPairBytes * 8;
         const u32 both = words[bit / 32] >> bit % 32;
-        const float zero = shifted((half == 0 ? zeros.x : zeros.y) >> 8 * i & 0xff);
+        const u32 stored = (half == 0 ? zeros.x : zeros.y) >> 8 * i & 0xff;
+        const float zero = shifted(kTerms == BlockTerms::kZeros ? stored : Q::kMiddle);
         even[c] = (shifted(both & Q::kMask) - zero) * scales[i];
         odd[c] = (shifted(both / (Q::kMask + 1) & Q::kMask) - zero) * scales[i];
       }
@@ -76,9 +81,19 @@ struct CodeBlock {
   }
 
  private:
+  ARK_DEVICE void load_scales(int column, float (&to)[4]) const {  // from a multiple of four
+    if constexpr (has_halves(kTerms)) {
+      const dev::u32x2 pairs = *reinterpret_cast<const dev::u32x2*>(start + column * 2);
+      const dev::f32x2 first = dev::unpack<dev::f16>(pairs.x), last = dev::unpack<dev::f16>(pairs.y);
+      to[0] = first.x, to[1] = first.y, to[2] = last.x, to[3] = last.y;
+    } else {
+      const dev::f32x4 s = *reinterpret_cast<const dev::f32x4*>(start + column * 4);
+      to[0] = s.x, to[1] = s.y, to[2] = s.z, to[3] = s.w;
+    }
+  }
   ARK_DEVICE const u8* others() const { return start + scale_bytes(kTerms) * panel; }
   ARK_DEVICE static float term(const u8* terms, int column) {
-    if constexpr (kTerms == BlockTerms::kOffsets16)
+    if constexpr (has_halves(kTerms))
       return dev::to_f32(reinterpret_cast<const dev::f16*>(terms)[column]);
     else
       return reinterpret_cast<const float*>(terms)[column];

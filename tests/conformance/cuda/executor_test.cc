@@ -120,12 +120,18 @@ TEST_F(DeviceExecutor, PrefillInChunksGivesEqualBytes) {
 // whatever the chunks of the prompt.
 TEST_F(DeviceExecutor, QuantizedWeightsGiveTheOraclesTokens) {
   const auto prompt = random_tokens(13, 9);
-  for (const auto& [bits, offsets] : {std::pair{4, false}, {8, false}, {4, true}, {8, true}}) {
+  using enum BlockTerms;
+  for (const auto& [bits, terms] : {std::pair{4, kZeros},
+                                    {8, kZeros},
+                                    {4, kOffsets16},
+                                    {8, kOffsets16},
+                                    {4, kScales16},
+                                    {8, kScales16}}) {
     for (const bool gpt2 : {false, true}) {
-      if (gpt2 == offsets && !std::getenv("ARK_FULL")) continue;
+      if (gpt2 == (terms == kOffsets16) && !std::getenv("ARK_FULL")) continue;
       const int ranks = 1 + (bits / 4 + gpt2) % 2;  // each model and each kind of codes by one and by two
       TokenGraphOptions o;
-      o.bits = bits, o.has_offsets = offsets, o.tied = gpt2;
+      o.bits = bits, o.terms = terms, o.tied = gpt2;
       const DecoderModel model = gpt2 ? gpt2_tokens(o) : llama_tokens(o);
       const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 64, 1);
       SCOPED_TRACE((gpt2 ? "gpt2, ranks " : "llama, ranks ") + std::to_string(ranks) + ", bits " +

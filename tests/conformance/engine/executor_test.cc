@@ -76,8 +76,10 @@ TEST_P(ExecutorSuite, QuantizedWeightsGiveTheBytesOfTheirNumbers) {
   const auto prompt = random_tokens(13, 2);
   const TokenGraphOptions stored[] = {{.bits = 4},
                                       {.bits = 8},
-                                      {.bits = 4, .has_offsets = true},
-                                      {.bits = 8, .has_offsets = true},
+                                      {.bits = 4, .terms = BlockTerms::kOffsets16},
+                                      {.bits = 8, .terms = BlockTerms::kOffsets16},
+                                      {.bits = 4, .terms = BlockTerms::kScales16},
+                                      {.bits = 8, .terms = BlockTerms::kScales16},
                                       {.bits = 4, .floating = DType::kNF4},
                                       {.bits = 8, .floating = DType::kF8E4M3},
                                       {.weight = DType::kF8E4M3}};
@@ -125,8 +127,8 @@ TEST(Executor, QuantizedWeightsMayShareCodesAndScales) {
 
 // Those too that a file holds as f32; but with it --weights f32 does.
 TEST(Executor, NumbersOfCodesAreKeptAsCodes) {
-  for (const bool has_offsets : {false, true}) {
-    const DecoderModel model = llama_tokens({.bits = 4, .has_offsets = has_offsets, .is_decoded = true});
+  for (const BlockTerms terms : {BlockTerms::kZeros, BlockTerms::kOffsets16, BlockTerms::kScales16}) {
+    const DecoderModel model = llama_tokens({.bits = 4, .terms = terms, .is_decoded = true});
     for (const WeightPolicy policy : {WeightPolicy::kExact, WeightPolicy::kF32}) {
       const Compiled compiled =
           compile_decoder(model, {.max_tokens = 16, .max_rows = 16, .max_items = 16, .storage = {policy, 1}});
@@ -135,6 +137,8 @@ TEST(Executor, NumbersOfCodesAreKeptAsCodes) {
         products +=
             use.layout == Layout::kPanels && (use.stored == DType::kF32) == (policy == WeightPolicy::kF32);
       EXPECT_GE(products, 15) << "7 a layer and the head";
+      for (const WeightUse& use : compiled.programs[0].weights)
+        EXPECT_EQ(use.terms, use.stored == DType::kU4 ? terms : BlockTerms::kZeros);
       EXPECT_EQ(compiled.storage.empty(), policy == WeightPolicy::kF32) << compiled.storage;
     }
   }
