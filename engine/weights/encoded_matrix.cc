@@ -14,6 +14,14 @@
 #include "base/ir/quantized.h"
 #include "engine/weights/block_fit.h"
 
+// A function of several forms, for CPUs with other vectors, of which the program takes the best; what it calls is
+// inlined into each.
+#if defined(__clang__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ARK_FOR_EACH_CPU
+#else
+#define ARK_FOR_EACH_CPU [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
+#endif
+
 namespace ark {
 namespace {
 
@@ -21,7 +29,8 @@ constexpr int kLanes = 16;          // blocks that are encoded side by side, one
 constexpr int64_t kMostRows = 128;  // of a block
 constexpr int64_t kWindow = 512 << 10;  // bytes of the payload that a part holds at a time, about
 
-// A number for each lane. Loops over all lanes are written so that compilers make vectors of them.
+// A number for each lane. Loops over all lanes are written so that compilers make vectors of them (-O3 in
+// CMakeLists.txt).
 using Lanes = std::array<float, kLanes>;
 using Flags = std::array<uint32_t, kLanes>;  // 0 or ~0
 
@@ -42,16 +51,19 @@ struct EncodedMatrix::Tile {
   uint8_t codes[kMostRows][kLanes];
   BlockFit fits[kLanes];
 
-  LaneTerms guess(const CodeForm& form, int span) const;
+  [[gnu::always_inline]] LaneTerms guess(const CodeForm& form, int span) const;
   // Encodes the `open` lanes, and closes those whose numbers come back bit for bit.
   template <BlockTerms kTerms>
-  void try_terms(float most, const LaneTerms& terms, const CodeRule& rule, Flags& open);
+  [[gnu::always_inline]] void try_terms(float most, const LaneTerms& terms, const CodeRule& rule,
+                                        Flags& open);
+  // Encodes the lanes by the rule's hint, and tells which are still open.
+  Flags encode_as_most(const CodeForm& form, const CodeRule& rule);
   bool encode_exactly(const CodeForm& form, const CodeRule& rule);
   bool round(const CodeForm& form);
 };
 
 // Terms by which most blocks are made: steps between the smallest and the largest number, or around zero.
-LaneTerms EncodedMatrix::Tile::guess(const CodeForm& form, int span) const {
+inline LaneTerms EncodedMatrix::Tile::guess(const CodeForm& form, int span) const {
   Lanes low, high;
   for (int l = 0; l < kLanes; ++l) low[l] = high[l] = at[0][l];
   for (int i = 1; i < rows; ++i) {
@@ -79,7 +91,8 @@ LaneTerms EncodedMatrix::Tile::guess(const CodeForm& form, int span) const {
 }
 
 template <BlockTerms kTerms>
-void EncodedMatrix::Tile::try_terms(float most, const LaneTerms& terms, const CodeRule& rule, Flags& open) {
+inline void EncodedMatrix::Tile::try_terms(float most, const LaneTerms& terms, const CodeRule& rule,
+                                           Flags& open) {
   constexpr bool kZeros = has_zeros(kTerms);
   Lanes inverse;
   for (int l = 0; l < kLanes; ++l) inverse[l] = terms.scale[l] == 0 ? 0 : 1 / terms.scale[l];
@@ -105,62 +118,76 @@ void EncodedMatrix::Tile::try_terms(float most, const LaneTerms& terms, const Co
   for (int l = 0; l < kLanes; ++l) open[l] &= ~same[l];
 }
 
-bool EncodedMatrix::Tile::encode_exactly(const CodeForm& form, const CodeRule& rule) {
-  const int hint = rule.hint;
+namespace {
+
+bool is_any(const Flags& flags) {
+  return std::any_of(flags.begin(), flags.end(), [](uint32_t flag) { return flag != 0; });
+}
+
+}  // namespace
+
+ARK_FOR_EACH_CPU Flags EncodedMatrix::Tile::encode_as_most(const CodeForm& form, const CodeRule& rule) {
   Flags open;
   for (int l = 0; l < kLanes; ++l) open[l] = l < lanes ? ~0u : 0u;
-  const auto is_open = [&] {
-    return std::any_of(open.begin(), open.end(), [](uint32_t flag) { return flag != 0; });
-  };
-  if (hint != 0) {
-    const auto most = static_cast<float>((1 << form.bits) - 1);
-    LaneTerms terms = guess(form, hint);
+  if (rule.hint == 0) return open;
+  const auto most = static_cast<float>((1 << form.bits) - 1);
+  LaneTerms terms = guess(form, rule.hint);
+  if (form.terms == BlockTerms::kOffsets16) {
+    try_terms<BlockTerms::kOffsets16>(most, terms, rule, open);
+  } else if (form.terms == BlockTerms::kScales16) {
+    try_terms<BlockTerms::kScales16>(most, terms, rule, open);
+  } else {
     const Lanes first = terms.scale;
-    if (form.terms == BlockTerms::kOffsets16) {
-      try_terms<BlockTerms::kOffsets16>(most, terms, rule, open);
-    } else if (form.terms == BlockTerms::kScales16) {
-      try_terms<BlockTerms::kScales16>(most, terms, rule, open);
-    } else {
-      for (const float towards : {NAN, 0.0f, INFINITY}) {  // the quotient of rounded numbers, its neighbours
-        for (int l = 0; !std::isnan(towards) && l < kLanes; ++l)
-          terms.scale[l] = std::nextafterf(first[l], std::copysign(towards, first[l]));
-        if (form.terms == BlockTerms::kZeros)
-          try_terms<BlockTerms::kZeros>(most, terms, rule, open);
-        else
-          try_terms<BlockTerms::kOffsets>(most, terms, rule, open);
-        if (!is_open()) break;
-      }
+    for (const float towards : {NAN, 0.0f, INFINITY}) {  // the quotient of rounded numbers, its neighbours
+      for (int l = 0; !std::isnan(towards) && l < kLanes; ++l)
+        terms.scale[l] = std::nextafterf(first[l], std::copysign(towards, first[l]));
+      if (form.terms == BlockTerms::kZeros)
+        try_terms<BlockTerms::kZeros>(most, terms, rule, open);
+      else
+        try_terms<BlockTerms::kOffsets>(most, terms, rule, open);
+      if (!is_any(open)) break;
     }
   }
-  if (!is_open()) return true;
+  return open;
+}
+
+bool EncodedMatrix::Tile::encode_exactly(const CodeForm& form, const CodeRule& rule) {
+  const Flags open = encode_as_most(form, rule);
+  if (!is_any(open)) return true;
   for (int l = 0; l < lanes; ++l) {
     if (!open[l]) continue;
     float values[kMostRows];
     uint8_t column[kMostRows];
     for (int i = 0; i < rows; ++i) values[i] = at[i][l];
     const std::span block_of_lane(values, static_cast<std::size_t>(rows));
-    if (!fit_block(block_of_lane, form.bits, form.terms, hint, rule.keeps_signs, fits[l], column))
+    if (!fit_block(block_of_lane, form.bits, form.terms, rule.hint, rule.keeps_signs, fits[l], column))
       return false;
     for (int i = 0; i < rows; ++i) codes[i][l] = column[i];
   }
   return true;
 }
 
-bool EncodedMatrix::Tile::round(const CodeForm& form) {
+ARK_FOR_EACH_CPU bool EncodedMatrix::Tile::round(const CodeForm& form) {
   const auto most = static_cast<float>((1 << form.bits) - 1);
   const LaneTerms terms = guess(form, form.bits == 8 ? -127 : static_cast<int>(most));
-  for (int l = 0; l < lanes; ++l) {
-    const float scale = terms.scale[l], other = terms.other[l];
-    if (!std::isfinite(scale) || !std::isfinite(other)) return false;
-    fits[l] = {scale, other, 0};
-    for (int i = 0; i < rows; ++i) {
-      const float zero = has_zeros(form.terms) ? other : 0, start = other - zero;
-      const float code = scale == 0 ? zero : std::nearbyint((at[i][l] - start) / scale) + zero;
-      if (!std::isfinite(code)) return false;
-      codes[i][l] = static_cast<uint8_t>(std::clamp(code, 0.0f, most));
+  Flags finite;
+  Lanes zero, start;
+  for (int l = 0; l < kLanes; ++l) {
+    finite[l] = std::isfinite(terms.scale[l]) && std::isfinite(terms.other[l]) ? ~0u : 0u;
+    zero[l] = has_zeros(form.terms) ? terms.other[l] : 0;
+    start[l] = terms.other[l] - zero[l];
+    fits[l] = {terms.scale[l], terms.other[l], 0};
+  }
+  for (int i = 0; i < rows; ++i) {
+    for (int l = 0; l < kLanes; ++l) {
+      const float scale = terms.scale[l];
+      const float code = scale == 0 ? zero[l] : std::nearbyint((at[i][l] - start[l]) / scale) + zero[l];
+      finite[l] &= std::isfinite(code) ? ~0u : 0u;
+      const float least = code > 0 ? code : 0;  // NaN, too, is 0
+      codes[i][l] = static_cast<uint8_t>(static_cast<int>(least < most ? least : most));
     }
   }
-  return true;
+  return std::all_of(finite.begin(), finite.begin() + lanes, [](uint32_t flag) { return flag != 0; });
 }
 
 EncodedMatrix::EncodedMatrix(ConstantPtr payload, int k_axis, CodeForm form)

@@ -397,7 +397,7 @@ def test_two_machines_serve_as_one(link, key, tiny, tiny_model):
     try:
         wires = [line.split()[3:5] for line in subprocess.run(["ss", "-tnH"], capture_output=True, text=True).stdout.splitlines()
                  if link.there in line]
-        assert len(wires) == 4, "life signs, gathering, decode and bulk go over the link"
+        assert len(wires) == 4, f"life signs, gathering, decode and bulk go over the link: {wires}"
         assert tokens_of(zero) == tokens_of(tiny)
         try:
             link.run("tc", "qdisc", "add", "dev", link.end, "root", "netem", "delay", "1ms", "1ms", "loss", "1%", "reorder", "10%")
