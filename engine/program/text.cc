@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "engine/program/attribute_text.h"
 #include "engine/program/opcodes.h"

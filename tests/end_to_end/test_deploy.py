@@ -104,7 +104,7 @@ def printed_lines():
 
 @pytest.mark.parametrize("line", printed_lines())
 def test_every_line_that_the_page_quotes_was_seen_by_a_test(line):
-    assert any(line in (ROOT / "tests" / "end_to_end" / f"test_{name}.py").read_text() for name in ("cluster", "neighbours"))
+    assert any(line in (ROOT / "tests" / "end_to_end" / f"test_{name}.py").read_text() for name in ("cluster", "links", "neighbours"))
 
 
 def test_every_option_and_variable_of_the_page_is_there():

@@ -24,7 +24,7 @@ struct CodePiece {
 };
 
 // What the codes of sixteen columns stand for in one block. Of kScales16 as an offset: of a scale with 11 bits that,
-// and a number, have no rounding.
+// and a number, have no rounding; but an infinite scale makes NaN of every code.
 template <class T, class Q, BlockTerms kTerms>
 struct Terms {
   typename T::V scale, other;
