@@ -335,7 +335,7 @@ class Device final : public DeviceExecutor {
   // Also of what happened between steps.
   void throw_if_failed() {
     host_->throw_if_failed();
-    if (const std::string why = interrupted(); !why.empty()) host_->abort(why);
+    if (const std::string why = interrupted(); !why.empty()) host_->interrupt(why);
     host_->throw_if_failed();
   }
 

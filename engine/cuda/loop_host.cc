@@ -180,7 +180,7 @@ uint64_t LoopHost::completed() const {
 
 void LoopHost::watch() {
   throw_if_failed();
-  if (const std::string why = setup_.interrupted ? setup_.interrupted() : ""; !why.empty()) abort(why);
+  if (const std::string why = setup_.interrupted ? setup_.interrupted() : ""; !why.empty()) interrupt(why);
   if (load(control().faults) != 0 || load(control().abort) != 0) {
     end_launch();
     fail(faults_text());
@@ -248,6 +248,15 @@ void LoopHost::fail(const std::string& why) {
 void LoopHost::abort(const std::string& why) {
   fail(why);
   store(control().abort, 1);
+}
+
+void LoopHost::interrupt(const std::string& why) {
+  const std::string step = "step " + std::to_string(polled_ + 1);
+  if (mailbox_->posted() == 0) return abort(why);  // it has not begun
+  if (polled_ == mailbox_->posted()) return abort(why + " (before " + step + ")");
+  store(control().abort, 1);
+  end_launch();
+  fail(why + " (in " + step + ": " + faults_text() + ")");
 }
 
 void LoopHost::throw_if_failed() {

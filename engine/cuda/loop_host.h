@@ -61,6 +61,8 @@ class LoopHost final : private Gate::Loop {
   uint64_t post();
   std::optional<StepResult> poll(std::chrono::microseconds timeout);
   void abort(const std::string& why);
+  // The same for what has happened elsewhere, such as a peer's death: told with the step, and where its blocks stood.
+  void interrupt(const std::string& why);
   bool is_parked() const;
   // Whether a posted step is not yet done: then the loop may send. Any thread.
   bool is_busy() const { return completed() < mailbox_->posted_counter().load(); }
