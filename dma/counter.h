@@ -5,15 +5,12 @@
 #pragma once
 
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <type_traits>
 
 #include "dma/wait.h"
 
 namespace ark::dma {
-
-static_assert(std::endian::native == std::endian::little, "the futex word is a counter's low half");
 
 // Alone on its cache line. Zero-filled memory is a valid counter at 0, so counters may lie in shared
 // memory that nobody constructs. The value comes first: a device that cannot wake sleepers may use the
@@ -23,14 +20,16 @@ struct alignas(64) Counter {
   static_assert(std::is_unsigned_v<T> && std::atomic<T>::is_always_lock_free);
 
   std::atomic<T> value{0};
-  std::atomic<uint32_t> sleepers{0};  // waits that sleep on `value` now
+  std::atomic<uint32_t> asleep{0};  // 1: somebody sleeps, or is about to; also the futex word
 
   // Publishes everything that the caller wrote before: seq_cst includes the release that pairs with
   // load()'s acquire, and the raises of several writers form one release sequence, so a reader that
-  // sees n has the writes of all n raisers. The total order with `sleepers` pairs with sleep_once.
+  // sees n has the writes of all n raisers. The total order with `asleep` pairs with sleep_once. Who takes the
+  // word back wakes all; raises until these have run, and sleep again, ask nothing of the kernel.
   void raise(T by = 1) {
     value.fetch_add(by, std::memory_order_seq_cst);
-    if (sleepers.load(std::memory_order_seq_cst) != 0) detail::futex_wake_all(&value);
+    if (asleep.load(std::memory_order_seq_cst) != 0 && asleep.exchange(0, std::memory_order_seq_cst) != 0)
+      detail::futex_wake_all(asleep);
   }
 
   // Acquire: after a load that satisfies the wait, the raisers' writes are visible. Pairs with raise().
@@ -46,14 +45,12 @@ struct alignas(64) Counter {
    public:
     Reached(Counter& counter, T needed) : counter_(counter), needed_(needed) {}
     bool operator()() {
-      seen_ = counter_.load();
+      seen_ = counter_.value.load(std::memory_order_seq_cst);  // an acquire, and what sleep_once asks for
       return has_reached(seen_, needed_);
     }
     uint64_t seen() const { return seen_; }
     uint64_t needed() const { return needed_; }
-    SleepOn sleep_on() {
-      return {&counter_.value, static_cast<uint32_t>(counter_.load()), &counter_.sleepers};
-    }
+    std::atomic<uint32_t>& sleep_on() { return counter_.asleep; }
 
    private:
     Counter& counter_;

@@ -6,7 +6,7 @@
 namespace ark::dma {
 namespace {
 
-constexpr uint64_t kMagic = 0x32302d616d642d6b;  // version of the description; changes with its layout
+constexpr uint64_t kMagic = 0x33302d616d642d6b;  // version of the description; changes with its layout
 constexpr uint64_t kSlotAlignment = 64;
 
 std::string name_of(int rank) { return "rank " + std::to_string(rank); }

@@ -10,7 +10,7 @@ struct Pump::Stirred {
   Counter32::Reached rung;
 
   bool operator()() { return rung() || (!pump.has_fault_.load() && pump.take_completions() != 0); }
-  SleepOn sleep_on() { return rung.sleep_on(); }
+  std::atomic<uint32_t>& sleep_on() { return rung.sleep_on(); }
 };
 
 Pump::Pump(const Parts& parts, const PumpOptions& options)

@@ -33,14 +33,14 @@ timespec to_timespec(int64_t ns) {
 }  // namespace
 
 // Futexes without the PRIVATE flag: the word may lie in memory shared with another process.
-void futex_wait(const void* word, uint32_t expected, int64_t timeout_ns) {
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns) {
   const timespec timeout = to_timespec(timeout_ns);
-  syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
+  syscall(SYS_futex, &word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
 }
 
-void futex_wake_all(const void* word) {
+void futex_wake_all(const std::atomic<uint32_t>& word) {
   wakes.fetch_add(1, std::memory_order_relaxed);
-  syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void blind_sleep(int64_t ns) {

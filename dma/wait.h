@@ -97,14 +97,6 @@ struct WaitContext {
   WaitMeter* meter = nullptr;  // the calling thread's, or null
 };
 
-// What a sleeping wait can be woken by: a futex word with its last seen value, and the count of sleepers
-// that tells the writer that a wake is due.
-struct SleepOn {
-  const void* word = nullptr;  // aligned 32-bit word, in private or shared memory
-  uint32_t expected = 0;
-  std::atomic<uint32_t>* sleepers = nullptr;
-};
-
 namespace detail {
 
 inline void relax() {
@@ -118,20 +110,20 @@ inline void relax() {
 // Longest sleep on memory whose writer cannot wake us.
 inline constexpr int64_t kBlindSleepNs = 500'000;
 
-void futex_wait(const void* word, uint32_t expected, int64_t timeout_ns);
-void futex_wake_all(const void* word);
+// Of a word in private or shared memory.
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns);
+void futex_wake_all(const std::atomic<uint32_t>& word);
 void blind_sleep(int64_t ns);
 
 template <class Ready>
 void sleep_once(Ready& ready, const Deadline& deadline, uint32_t turn) {
   if constexpr (requires { ready.sleep_on(); }) {
-    const SleepOn on = ready.sleep_on();
-    // seq_cst: our announcement and the writer's raise are both read-modify-writes, so either the writer
-    // sees the sleeper and wakes it, or the look below (or the kernel's own compare) sees the raise.
-    // Pairs with Counter::raise.
-    on.sleepers->fetch_add(1, std::memory_order_seq_cst);
-    if (!ready()) futex_wait(on.word, on.expected, std::min(kSleepSliceNs, deadline.left_ns()));
-    on.sleepers->fetch_sub(1, std::memory_order_relaxed);
+    // seq_cst, as is ready()'s look: either the writer sees our announcement after its raise and takes it back, so that
+    // the kernel wakes us, or lets nobody sleep on a word that is no longer 1; or our look sees the raise. Pairs with
+    // Counter::raise. Nobody takes back what a sleep that ended by itself has announced: the next raise wakes in vain.
+    std::atomic<uint32_t>& asleep = ready.sleep_on();
+    asleep.exchange(1, std::memory_order_seq_cst);
+    if (!ready()) futex_wait(asleep, 1, std::min(kSleepSliceNs, deadline.left_ns()));
   } else {
     const int64_t nap = std::min<int64_t>(kBlindSleepNs, int64_t{20'000} << std::min(turn, 5u));
     blind_sleep(std::min(nap, deadline.left_ns()));
@@ -179,7 +171,7 @@ Fault wait_slowly(Ready& ready, const WaitPoint& at, const WaitContext& context)
 
 // Waits until `ready()` returns true. `ready` is any callable; it may also have
 //   uint64_t seen(), needed()   for the fault's figures,
-//   SleepOn sleep_on()          to be woken instead of polled (see Counter::reached).
+//   std::atomic<uint32_t>& sleep_on()   to be woken instead of polled (see Counter::raise); it then looks by seq_cst.
 // A ready() that has come true wins over abort and deadline. Never throws, never allocates.
 template <class Ready>
 [[nodiscard]] inline Fault wait_until(Ready&& ready, const WaitPoint& at, const WaitContext& context) {

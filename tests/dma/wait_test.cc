@@ -8,10 +8,12 @@
 
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/machine.h"
 #include "dma/counter.h"
 #include "dma/foresight.h"
+#include "dma/wake_count.h"
 
 namespace ark::dma {
 namespace {
@@ -127,6 +129,39 @@ TEST(Wait, NoWakeIsLostInALongExchange) {
   }
   // A lost wake costs a sleep slice of 20 ms: a few per cent of them would show.
   EXPECT_LT(seconds_since(start), 10.0);
+}
+
+TEST(Wait, NoWakeIsLostByWhoSleepsForMoreThanTheNextRaise) {
+  Counter64 counter, turns;
+  constexpr uint64_t kTurns = 2000, kSleepers = 3;
+  const WaitContext sleeps{nullptr, Deadline::after(std::chrono::seconds(60)), {0}};
+  std::vector<std::jthread> others;
+  for (uint64_t each = 1; each <= kSleepers; ++each) {
+    others.emplace_back([&, each] {  // each is woken by raises that others await
+      for (uint64_t turn = 0; turn < kTurns; ++turn) {
+        if (wait_reached(counter, turn * kSleepers + each, {}, sleeps)) return;
+        turns.raise();
+      }
+    });
+  }
+  const auto start = std::chrono::steady_clock::now();
+  for (uint64_t turn = 0; turn < kTurns; ++turn) {
+    for (uint64_t each = 0; each < kSleepers; ++each) counter.raise();
+    ASSERT_FALSE(wait_reached(turns, (turn + 1) * kSleepers, {}, sleeps));
+  }
+  // As above; each turn waits for its slowest sleeper.
+  EXPECT_LT(seconds_since(start), 10.0);
+}
+
+TEST(Wait, ASleepCostsOneWakeHoweverOftenTheCounterIsRaised) {
+  Counter64 counter;
+  counter.raise();
+  const uint64_t before = wakes_so_far();
+  counter.raise();
+  EXPECT_EQ(wakes_so_far(), before) << "nobody sleeps";
+  counter.asleep.store(1);  // somebody who has been woken, and does not run yet, has not set it again
+  for (int i = 0; i < 1000; ++i) counter.raise();
+  EXPECT_EQ(wakes_so_far(), before + 1);
 }
 
 TEST(Wait, WakesAcrossProcesses) {
