@@ -7,6 +7,7 @@
 #include "base/ir/keys.h"
 #include "base/ir/op_attributes.h"
 #include "base/ir/pointwise_host.h"
+#include "base/ir/rowwise_host.h"
 
 namespace ark {
 namespace {
@@ -35,6 +36,12 @@ Row row_of(const pointwise::Row& from) {
   Row row{from.op, from.name, {}};
   for (const auto& p : {from.p, from.q})
     if (p.name) row.attributes.push_back(attribute_of(p));
+  return row;
+}
+
+Row row_of(const rowwise::Row& from) {
+  Row row{from.op, from.name, {key::kAxis}};
+  if (from.p.name) row.attributes.push_back(attribute_of(from.p));
   return row;
 }
 
@@ -92,13 +99,10 @@ std::vector<Row> make_rows() {
     {Op::kCumSum, "CumSum", {key::kAxis, key::kExclusive, key::kReverse}},
     {Op::kCumProd, "CumProd", {key::kAxis, key::kExclusive, key::kReverse}},
     {Op::kTopK, "TopK", {key::kAxis, key::kLargest, key::kSorted, key::kTopK}},
-    {Op::kSoftmax, "Softmax", {key::kAxis}},
-    {Op::kLogSoftmax, "LogSoftmax", {key::kAxis}},
     {Op::kLayerNorm, "LayerNorm", {key::kAxis, key::kEpsilon}},
     {Op::kRmsNorm, "RmsNorm", {key::kAxis, key::kEpsilon}},
     {Op::kGroupNorm, "GroupNorm", {key::kGroups, key::kEpsilon}},
     {Op::kBatchNorm, "BatchNorm", {key::kEpsilon}},
-    {Op::kLpNorm, "LpNorm", {key::kAxis, key::kP}},
     {Op::kLrn, "Lrn", {key::kAlpha, key::kBeta, key::kBias, key::kSize}},
     {Op::kDft, "Dft", {key::kAxis, key::kInverse, key::kOnesided}},
     {Op::kMelWeightMatrix, "MelWeightMatrix", {key::kTo}},
@@ -147,6 +151,7 @@ std::vector<Row> make_rows() {
       key::kScanOutputDirections}},
   };
   for (const pointwise::Row& row : pointwise::rows()) all.push_back(row_of(row));
+  for (const rowwise::Row& row : rowwise::rows()) all.push_back(row_of(row));
   return all;
 }
 // clang-format on

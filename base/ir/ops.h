@@ -73,7 +73,7 @@ enum class Op : unsigned char {
   kArgMax, kArgMin,  // (x) -> i64 {axis, keepdims, select_last_index}
   kCumSum, kCumProd,  // (x, axis scalar?) {axis?, exclusive, reverse}
   kTopK,             // (x, k i64?) -> (values, indices i64) {axis, largest, sorted, k: Shape of one?}
-  kSoftmax, kLogSoftmax,  // (x) {axis}: over one axis
+  kSoftmax, kLogSoftmax,  // (x) {axis}: whole rows along one axis (base/ir/rowwise.h), as kLpNorm
   // -- normalization; statistics in f32. The normalized axes are axis..rank-1
   kLayerNorm,     // (x, scale?, bias?) -> (y, mean?, inv_std?) {axis, epsilon}
   kRmsNorm,       // (x, scale?) {axis, epsilon}

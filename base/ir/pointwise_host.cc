@@ -12,6 +12,8 @@ constexpr std::array<Row, sizeof...(O)> rows_of(List<O...>) {
 }
 constexpr auto kRows = rows_of(All{});
 
+}  // namespace
+
 double value_of(const Parameter& parameter, const Attributes& attributes) {
   if (!parameter.name) return 0;
   switch (parameter.type) {
@@ -25,8 +27,6 @@ double value_of(const Parameter& parameter, const Attributes& attributes) {
   }
   return attributes.get_or(Key<double>{parameter.name}, parameter.fallback);
 }
-
-}  // namespace
 
 std::span<const Row> rows() { return kRows; }
 

@@ -173,7 +173,8 @@ inline constexpr bool kComputes =
     std::remove_cvref_t<O>::row.op != Op::kWhere && !(std::is_floating_point_v<std::remove_cvref_t<C>> &&
                                                       std::remove_cvref_t<O>::row.domain == Domain::kInteger);
 
-// What an operator takes from a node's attributes.
+// What an operator takes from a node's attributes; of no parameter 0.
+double value_of(const Parameter& parameter, const Attributes& attributes);
 struct Parameters {
   double p = 0, q = 0;
 };

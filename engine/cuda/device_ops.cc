@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/ir/keys.h"
+#include "base/ir/rowwise_host.h"
 #include "engine/cuda/pointwise_source.h"
 #include "engine/program/kv_codec.h"
 #include "engine/program/opcodes.h"
@@ -69,8 +70,12 @@ void fill_norm(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.reals[0] = VariantFacts::of(p.variant()).epsilon;
 }
 
-void fill_softmax(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
+DeviceVariant rowwise_name(const PhaseOperands& p, Numerics) {
+  return type("Rowwise", {"rowwise::" + std::string(rowwise::row_of(p.variant().op)->name)});
+}
+void fill_rowwise(const PhaseOperands& p, const InstancePlaces&, Instance& to) {
   to.sizes[0] = p.last_dim(0);
+  to.reals[0] = VariantFacts::of(p.variant()).parameter;
 }
 
 DeviceVariant rotary_name(const PhaseOperands& p, Numerics) {
@@ -294,7 +299,7 @@ constexpr std::array kAll = {
     DeviceOp{OpCode::kPointwise, pointwise_name, fill_pointwise},
     DeviceOp{OpCode::kEmbed, embed_name, fill_embed},
     DeviceOp{OpCode::kNorm, norm_name, fill_norm},
-    DeviceOp{OpCode::kSoftmax, nullptr, fill_softmax},
+    DeviceOp{OpCode::kRowwise, rowwise_name, fill_rowwise},
     DeviceOp{OpCode::kMatMul, product_name, fill_matmul},
     DeviceOp{OpCode::kGatedMatMul, product_name, fill_gated_matmul, true},
     DeviceOp{OpCode::kExpertMatMul, expert_matmul_name, nullptr},

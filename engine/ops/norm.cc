@@ -1,7 +1,8 @@
-// Operators over whole rows: LayerNorm, RmsNorm, softmax.
+// LayerNorm and RmsNorm, and the operators of base/ir/rowwise.h.
 #include <algorithm>
 
 #include "base/ir/keys.h"
+#include "base/ir/rowwise_host.h"
 #include "engine/lower/lowering.h"
 #include "engine/partition/op_rule.h"
 
@@ -30,20 +31,23 @@ void lower_norm(Lowering& l, const Node& node) {
          {l.read(node.inputs[0]), l.read(input(1)), l.read(input(2)), l.write(node.outputs[0])});
 }
 
-void lower_softmax(Lowering& l, const Node& node) {
+void lower_rowwise(Lowering& l, const Node& node) {
   const ValueId x = node.inputs[0];
   const bool over_last = node.attributes.get(key::kAxis) + 1 == rank_of(l.graph(), x);
   if (!l.is_decoder() || !over_last || l.graph().value(x).dtype != DType::kF32) return l.emit_generic(node);
-  l.emit(node.name, {.code = OpCode::kSoftmax}, {l.read(x), l.write(node.outputs[0])});
+  const double parameter = rowwise::parameter_of(*rowwise::row_of(node.op), node.attributes);
+  l.emit(node.name, {.code = OpCode::kRowwise, .op = node.op, .attributes = {{key::kParameter, parameter}}},
+         {l.read(x), l.write(node.outputs[0])});
 }
 
 }  // namespace
 
 std::vector<OpRule> norm_rules() {
-  return {{Op::kLayerNorm, leading_axes_loops, false, lower_norm},
-          {Op::kRmsNorm, leading_axes_loops, false, lower_norm},
-          {Op::kSoftmax, other_axes_loops, false, lower_softmax},
-          {Op::kLogSoftmax, other_axes_loops}};
+  std::vector<OpRule> rules = {{Op::kLayerNorm, leading_axes_loops, false, lower_norm},
+                               {Op::kRmsNorm, leading_axes_loops, false, lower_norm}};
+  for (const rowwise::Row& row : rowwise::rows())
+    rules.push_back({row.op, other_axes_loops, false, lower_rowwise});
+  return rules;
 }
 
 }  // namespace ark

@@ -10,6 +10,7 @@
 #include "base/ir/keys.h"
 #include "base/ir/op_attributes.h"
 #include "base/ir/pointwise_host.h"
+#include "base/ir/rowwise_host.h"
 #include "engine/program/exchange_checks.h"
 #include "engine/program/phase_view.h"
 #include "engine/program/unroll.h"
@@ -201,10 +202,11 @@ const std::vector<OpCodeInfo>& table() {
        .attributes = {key::kRms, key::kEpsilon},
        .grid = rows,
        .check = check_norm},
-      // Along the last axis. Tile: one row.
-      {.code = OpCode::kSoftmax,
-       .name = "Softmax",
+      // Of an operator of base/ir/rowwise.h, along the last axis. Tile: one row.
+      {.code = OpCode::kRowwise,
+       .name = "Rowwise",
        .operands = {{"x", kInput, "... F"}, {"out", kOutput, "... F", kWritten}},
+       .attributes = {key::kParameter},
        .grid = rows},
       // Tile t: rows block t % blocks of kMatMulRows rows, panel t / blocks, where blocks = ceil(rows / kMatMulRows).
       {.code = OpCode::kMatMul,
@@ -394,7 +396,9 @@ std::string variant_problem(const Variant& v) {
   if (v.precision != Precision::kF32 && !may_be_short) return "has a precision";
   if (v.epilogue >= 64 || std::popcount(v.epilogue & kEpilogueActivations) > 1) return "epilogue";
   if (v.code == OpCode::kGeneric) return attribute_fault(v.op, v.attributes);
-  if (v.op != Op::kIdentity || v.outputs != 1) return "names an operator";
+  const bool names_its_own =
+      v.code == OpCode::kRowwise ? rowwise::row_of(v.op) != nullptr : v.op == Op::kIdentity;
+  if (!names_its_own || v.outputs != 1) return "names an operator";
   for (const auto& [name, value] : v.attributes.values()) {
     const auto is_it = [name = std::string_view(name)](const AttributeInfo& a) { return a.name == name; };
     if (std::none_of(info.attributes.begin(), info.attributes.end(), is_it))

@@ -106,7 +106,7 @@ enum class OpCode : uint8_t {
   kPointwise,  // a fused expression: PointwiseStep
   kEmbed,      // rows of a table
   kNorm,
-  kSoftmax,
+  kRowwise,       // an operator of base/ir/rowwise.h, over the last axis
   kMatMul,        // with a packed weight: recipe, epilogue
   kGatedMatMul,   // activation(x gate) * (x up), of two packed weights: recipe, epilogue
   kExpertMatMul,  // with the packed weights that each row asks for; recipe

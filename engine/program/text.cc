@@ -158,11 +158,13 @@ OpCode read_opcode(TextCursor& c) {
 Variant read_variant(TextCursor& c) {
   Variant v;
   v.code = read_opcode(c);
-  if (v.code == OpCode::kGeneric) {
+  if (v.code == OpCode::kGeneric || v.code == OpCode::kRowwise) {
     v.op = op_from_name(c.word());
     if (v.op == Op::kCount) c.fail("unknown operator before");
-    c.expect("outputs=");
-    v.outputs = c.index();
+    if (v.code == OpCode::kGeneric) {
+      c.expect("outputs=");
+      v.outputs = c.index();
+    }
   }
   if (c.accept("slabs=")) c.list([&] { v.recipe.slabs.push_back(c.index()); });
   if (c.accept("precision=")) v.precision = static_cast<Precision>(find(kPrecisions, c, c.word()));
@@ -369,7 +371,8 @@ std::string epilogue_text(uint32_t epilogue) {
 
 std::string variant_text(const Variant& v) {
   std::string text(name_of(v.code));
-  if (v.code == OpCode::kGeneric) text += " " + std::string(name_of(v.op)) + " outputs=" + number(v.outputs);
+  if (v.code == OpCode::kGeneric || v.code == OpCode::kRowwise) text += " " + std::string(name_of(v.op));
+  if (v.code == OpCode::kGeneric) text += " outputs=" + number(v.outputs);
   if (!v.recipe.slabs.empty()) text += " slabs=[" + join(v.recipe.slabs, number) + "]";
   if (v.precision != Precision::kF32) text += " precision=" + std::string(name_of(v.precision));
   if (v.epilogue != 0) text += " epilogue=" + epilogue_text(v.epilogue);

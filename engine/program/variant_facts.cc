@@ -14,6 +14,7 @@ VariantFacts VariantFacts::of(const Variant& variant) {
   take(key::kScale, f.scale);
   take(key::kSoftcap, f.softcap);
   take(key::kEpsilon, f.epsilon);
+  take(key::kParameter, f.parameter);
   take(key::kWindow, f.window);
   take(key::kAxis, f.axis);
   take(key::kFirst, f.first);

@@ -10,7 +10,7 @@ namespace ark {
 
 // What the OpCode does not have keeps its default.
 struct VariantFacts {
-  float scale = 1, softcap = 0, epsilon = 0;
+  float scale = 1, softcap = 0, epsilon = 0, parameter = 0;
   int64_t window = 0, axis = 0, first = 0, rotary_dim = 0;
   bool rms = false, interleaved = false;
   std::vector<int64_t> head_map, borders;

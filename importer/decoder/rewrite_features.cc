@@ -1,9 +1,10 @@
-// Nodes that work along feature axes: normalization, reductions, softmax of routers, top-k.
+// Nodes that work along feature axes: normalization, reductions, operators over whole rows, top-k.
 #include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/ir/keys.h"
+#include "base/ir/rowwise_host.h"
 #include "importer/decoder/rewrite.h"
 
 namespace ark::decoder {
@@ -187,13 +188,11 @@ bool rewrite_features(Rewrite& r, const Node& node) {
   if (!found) return false;
   const Rows x = *found;
   if (is_reduction(node.op)) return reduce(r, node, x);
+  if (rowwise::row_of(node.op)) return along_axis(r, node, x);
   switch (node.op) {
     case Op::kLayerNorm:
     case Op::kRmsNorm:
       return normalize(r, node, x);
-    case Op::kSoftmax:
-    case Op::kLogSoftmax:
-    case Op::kLpNorm:
     case Op::kArgMax:
     case Op::kArgMin:
     case Op::kTopK:

@@ -183,9 +183,10 @@ void group_norm(OpContext& c) {
 }
 
 void lp_norm(OpContext& c) {
-  c.outputs[0] =
-      c.emit(Op::kLpNorm, {c.input(0)},
-             {{key::kAxis, c.axis(c.attr_int("axis", -1), c.rank(0))}, {key::kP, c.attr_int("p", 2)}});
+  const int64_t p = c.attr_int("p", 2);
+  if (p != 1 && p != 2) c.fail("p must be 1 or 2, not " + std::to_string(p));
+  c.outputs[0] = c.emit(Op::kLpNorm, {c.input(0)},
+                        {{key::kAxis, c.axis(c.attr_int("axis", -1), c.rank(0))}, {key::kP, p}});
 }
 
 void lrn(OpContext& c) {

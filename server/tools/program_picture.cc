@@ -40,11 +40,10 @@ std::string sent_bytes(const Program& p, const Phase& phase) {
 Family family_of_phase(const Variant& variant) {
   switch (variant.code) {
     case OpCode::kGeneric:
+    case OpCode::kRowwise:
       return family_of(variant.op);
     case OpCode::kPointwise:
       return Family::kPointwise;
-    case OpCode::kSoftmax:
-      return Family::kReduce;
     case OpCode::kNorm:
       return Family::kNorm;
     case OpCode::kMatMul:

@@ -58,6 +58,10 @@ TEST(OpCodes, VariantsHaveWhatTheirRowSays) {
   Variant send{.code = OpCode::kSend};
   send.epilogue = kEpilogueBias;
   EXPECT_EQ(variant_problem(send), "has an epilogue");
+  Variant rowwise{.code = OpCode::kRowwise, .op = Op::kSoftmax, .attributes = {{key::kParameter, 0.0}}};
+  EXPECT_EQ(variant_problem(rowwise), "");
+  rowwise.op = Op::kIdentity;
+  EXPECT_EQ(variant_problem(rowwise), "names an operator");
   Variant matmul{.code = OpCode::kMatMul};
   matmul.epilogue = kEpilogueRelu | kEpilogueSilu;
   EXPECT_EQ(variant_problem(matmul), "epilogue");
@@ -79,12 +83,12 @@ TEST(OpCodes, WrittenOperandsAreCountedFromTheEndBehindMany) {
 
 // A wrong size, kind or grid is found by the row alone.
 TEST(OpCodes, PhasesThatBreakTheirRowAreRefused) {
-  const Compiled sound = compiled(routed(Router::kSoftmax), 1);
+  const Compiled sound = compiled(routed(Router::kRowwise), 1);
   ASSERT_EQ(validate(sound.programs, sound.bindings), std::vector<std::string>{});
   const auto error = [&](auto&& change) {
     std::vector<Program> programs = sound.programs;
     for (Phase& phase : programs[0].phases) {
-      if (programs[0].variants[phase.variant].code == OpCode::kSoftmax) change(programs[0], phase);
+      if (programs[0].variants[phase.variant].code == OpCode::kRowwise) change(programs[0], phase);
     }
     const auto errors = validate(programs, sound.bindings);
     return errors.empty() ? "" : errors[0];
@@ -105,10 +109,10 @@ TEST(OpCodes, PhasesThatBreakTheirRowAreRefused) {
 // Against the same graph with the softmax written as its parts, whose phases are others; and equal bytes at every
 // degree and on every executor.
 TEST(OpCodes, SoftmaxIsThatOfItsParts) {
-  const DecoderModel whole = routed(Router::kSoftmax), parts = routed(Router::kComposed);
+  const DecoderModel whole = routed(Router::kRowwise), parts = routed(Router::kComposed);
   const auto count = [](const Program& p) {
     return std::count_if(p.variants.begin(), p.variants.end(),
-                         [](const Variant& v) { return v.code == OpCode::kSoftmax; });
+                         [](const Variant& v) { return v.code == OpCode::kRowwise; });
   };
   EXPECT_EQ(count(compiled(whole, 1).programs[0]), 1);
   EXPECT_EQ(count(compiled(parts, 1).programs[0]), 0);

@@ -21,8 +21,9 @@ struct TokenGraphOptions {
   int64_t max_positions = 64;
   bool tied = true;          // the head reads the embedding table
   bool select_early = true;  // rows are selected behind the last attention, else before the head
-  // llama: a softmax over features scales what each MLP adds; composed: the same of other operators.
-  enum class Router { kNone, kSoftmax, kComposed } router = Router::kNone;
+  // llama: an operator over rows of features scales what each MLP adds; composed: the softmax, of other operators.
+  enum class Router { kNone, kRowwise, kComposed } router = Router::kNone;
+  Op router_op = Op::kSoftmax;
   DType weight = DType::kF32;
   int32_t bits = 0;                       // of quantized weights; 0: `weight`
   int64_t block = 16;                     // of these, along K
@@ -159,9 +160,9 @@ class TokenGraphBuilder {
                  {key::kWindow, 0},
                  {key::kSoftcap, 0.0}});
   }
-  ValueId softmax(ValueId x, const std::string& name) {
-    if (o.router == TokenGraphOptions::Router::kSoftmax)
-      return same(Op::kSoftmax, name, {x}, {{key::kAxis, 1}});
+  ValueId routed(ValueId x, const std::string& name) {
+    if (o.router == TokenGraphOptions::Router::kRowwise)
+      return same(o.router_op, name, {x}, {{key::kAxis, 1}});
     const Shape one = {shape(x)[0], 1};
     const Attributes last = {{key::kAxes, {1}}, {key::kKeepdims, 1}};
     const ValueId top = node(Op::kReduceMax, name + ".top", {x}, one, last);
@@ -288,7 +289,7 @@ inline DecoderModel llama_tokens(TokenGraphOptions options = {.kv_heads = 2}) {
     ValueId down = b.linear(h, p + "down_proj", o.hidden, false);
     if (o.router != TokenGraphOptions::Router::kNone) {
       const ValueId scores = b.linear(z, p + "router", o.hidden, false);
-      down = b.same(Op::kMul, p + "routed", {down, b.softmax(scores, p + "weights")});
+      down = b.same(Op::kMul, p + "routed", {down, b.routed(scores, p + "weights")});
     }
     x = b.same(Op::kAdd, p + "add_2", {x, down});
   }

@@ -98,27 +98,6 @@ void batch_norm_tile(const KernelCall& call, int64_t tile) {
   }
 }
 
-int64_t lp_grid(const KernelCall& call) {
-  const TensorView& x = call.inputs[0];
-  const int64_t n = x.dims[norm_begin(call)];
-  return n ? x.size() / n : 0;
-}
-void lp_norm_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const std::size_t axis = norm_begin(call);
-  const int64_t n = x.dims[axis], inner = product(x.shape().subspan(axis + 1)),
-                base = tile / inner * n * inner + tile % inner;
-  const bool one = call.attributes->get_or(key::kP, 2) == 1;
-  double sum = 0;
-  for (int64_t j = 0; j < n; ++j) {
-    const double v = load_one<double>(x, base + j * inner);
-    sum += one ? std::abs(v) : v * v;
-  }
-  const double norm = one ? sum : std::sqrt(sum);
-  for (int64_t j = 0; j < n; ++j)
-    store_one<double>(y, base + j * inner, norm == 0 ? 0 : load_one<double>(x, base + j * inner) / norm);
-}
-
 std::vector<OutputType> lrn_shapes(const KernelCall& call) {
   if (call.inputs[0].rank < 2 || call.attributes->get(key::kSize) < 1)
     misfit("LRN wants channels and a size");
@@ -151,7 +130,6 @@ void register_norm(std::vector<Kernel>& into) {
   into.push_back({Op::kRmsNorm, by_rule, row_grid, row_norm_tile});
   into.push_back({Op::kGroupNorm, by_rule, group_grid, group_norm_tile});
   into.push_back({Op::kBatchNorm, by_rule, grid_by_elements, batch_norm_tile});
-  into.push_back({Op::kLpNorm, like_first, lp_grid, lp_norm_tile});
   into.push_back({Op::kLrn, lrn_shapes, grid_by_elements, lrn_tile});
 }
 

@@ -1,4 +1,5 @@
 #include "base/ir/kernels/common.h"
+#include "base/ir/rowwise_host.h"
 
 namespace ark::kernels {
 
@@ -8,7 +9,7 @@ Register register_pointwise, register_create, register_movement, register_index,
     register_select, register_reduce, register_scan, register_norm, register_matmul, register_conv,
     register_pool, register_attention, register_quantized, register_resize, register_recurrent,
     register_linear_attention, register_sampling, register_regions, register_unpool, register_signal,
-    register_trees;
+    register_trees, register_rowwise;
 
 }  // namespace ark::kernels
 
@@ -18,15 +19,18 @@ namespace {
 const std::vector<Kernel>& library() {
   static const std::vector<Kernel> kernels = [] {
     std::vector<Kernel> list, by_op(static_cast<std::size_t>(Op::kCount));
-    for (kernels::Register* const add :
-         {kernels::register_pointwise,       kernels::register_create,    kernels::register_movement,
-          kernels::register_index,           kernels::register_scatter,   kernels::register_select,
-          kernels::register_reduce,          kernels::register_scan,      kernels::register_norm,
-          kernels::register_matmul,          kernels::register_conv,      kernels::register_pool,
-          kernels::register_attention,       kernels::register_quantized, kernels::register_resize,
-          kernels::register_recurrent,       kernels::register_sampling,  kernels::register_regions,
-          kernels::register_unpool,          kernels::register_signal,    kernels::register_trees,
-          kernels::register_linear_attention})
+    for (kernels::Register* const add : {kernels::register_pointwise, kernels::register_create,
+                                         kernels::register_movement,  kernels::register_index,
+                                         kernels::register_scatter,   kernels::register_select,
+                                         kernels::register_reduce,    kernels::register_scan,
+                                         kernels::register_norm,      kernels::register_matmul,
+                                         kernels::register_conv,      kernels::register_pool,
+                                         kernels::register_attention, kernels::register_quantized,
+                                         kernels::register_resize,    kernels::register_recurrent,
+                                         kernels::register_sampling,  kernels::register_regions,
+                                         kernels::register_unpool,    kernels::register_signal,
+                                         kernels::register_trees,     kernels::register_linear_attention,
+                                         kernels::register_rowwise})
       add(list);
     for (const Kernel& k : list) by_op[static_cast<std::size_t>(k.op)] = k;
     return by_op;
@@ -37,9 +41,9 @@ const std::vector<Kernel>& library() {
 }  // namespace
 
 bool follows_from_sizes(Op op, int inputs) {
-  if (is_pointwise(op) ||
-      is_one_of(op, {Op::kMatMul, Op::kExpertMatMul, Op::kConcat, Op::kLayerNorm, Op::kRmsNorm, Op::kSoftmax,
-                     Op::kLogSoftmax, Op::kTranspose, Op::kConv}))
+  if (is_pointwise(op) || rowwise::row_of(op) ||
+      is_one_of(op, {Op::kMatMul, Op::kExpertMatMul, Op::kConcat, Op::kLayerNorm, Op::kRmsNorm,
+                     Op::kTranspose, Op::kConv}))
     return true;
   return inputs == 1 && is_one_of(op, {Op::kReshape, Op::kSlice, Op::kExpand, Op::kSplit, Op::kTile,
                                        Op::kReduceSum, Op::kReduceMean, Op::kReduceMax, Op::kReduceMin});

@@ -1,7 +1,4 @@
-// CumSum, CumProd, and the softmaxes: operators along one axis whose elements depend on each other.
-#include <cmath>
-#include <limits>
-
+// CumSum and CumProd: operators along one axis whose elements depend on those before.
 #include "base/ir/kernels/common.h"
 #include "base/ir/keys.h"
 #include "base/ir/pointwise_host.h"
@@ -59,35 +56,11 @@ void cumulative_tile(const KernelCall& call, int64_t tile) {
   });
 }
 
-void softmax_tile(const KernelCall& call, int64_t tile) {
-  const TensorView &x = call.inputs[0], &y = call.outputs[0];
-  const bool logarithm = call.op == Op::kLogSoftmax;
-  with_compute_type(x.dtype, [&](auto type) {
-    using C = decltype(type);
-    std::vector<C> row;
-    each_row(call, tile, [&](int64_t base, int64_t stride, int64_t n) {
-      row.resize(static_cast<std::size_t>(n));
-      double top = -std::numeric_limits<double>::infinity(), sum = 0;
-      for (int64_t j = 0; j < n; ++j) {
-        row[j] = load_one<C>(x, base + j * stride);
-        top = std::max(top, static_cast<double>(row[j]));
-      }
-      for (const C v : row) sum += std::exp(static_cast<double>(v) - top);
-      for (int64_t j = 0; j < n; ++j) {
-        const double v = static_cast<double>(row[j]) - top;
-        store_one<C>(y, base + j * stride, static_cast<C>(logarithm ? v - std::log(sum) : std::exp(v) / sum));
-      }
-    });
-  });
-}
-
 }  // namespace
 
 void register_scan(std::vector<Kernel>& into) {
   for (const Op op : {Op::kCumSum, Op::kCumProd})
     into.push_back({op, scan_shapes, scan_grid, cumulative_tile});
-  into.push_back({Op::kSoftmax, scan_shapes, scan_grid, softmax_tile});
-  into.push_back({Op::kLogSoftmax, scan_shapes, scan_grid, softmax_tile});
 }
 
 }  // namespace ark::kernels

@@ -68,11 +68,6 @@ void top_k(Context& c) {
   c.out(1, DType::kI64, y);
 }
 
-void along_axis(Context& c) {
-  if (c.shape(0) && c.attributes().has(key::kAxis)) c.axis(c.attributes().get(key::kAxis), *c.rank(0));
-  same_as_first(c);
-}
-
 void check_floats(Context& c, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i)
     if (c.has(i) && !is_floating(c.dtype(i)))
@@ -130,31 +125,23 @@ void layer_norm(Context& c) {
 
 }  // namespace
 
+void along_axis(Context& c) {
+  if (c.shape(0) && c.attributes().has(key::kAxis)) c.axis(c.attributes().get(key::kAxis), *c.rank(0));
+  same_as_first(c);
+}
+
 std::span<const Entry> reduction_rules() {
   static constexpr Entry kRules[] = {
-      {Op::kReduceSum, reduce},
-      {Op::kReduceMean, reduce},
-      {Op::kReduceMax, reduce},
-      {Op::kReduceMin, reduce},
-      {Op::kReduceProd, reduce},
-      {Op::kReduceL1, reduce},
-      {Op::kReduceL2, reduce},
-      {Op::kReduceSumSquare, reduce},
-      {Op::kReduceLogSum, reduce},
-      {Op::kReduceLogSumExp, reduce},
-      {Op::kArgMax, arg},
-      {Op::kArgMin, arg},
-      {Op::kCumSum, along_axis},
-      {Op::kCumProd, along_axis},
-      {Op::kTopK, top_k},
-      {Op::kSoftmax, along_axis},
-      {Op::kLogSoftmax, along_axis},
-      {Op::kLayerNorm, layer_norm},
-      {Op::kRmsNorm, check_rows},
-      {Op::kGroupNorm, channels},
-      {Op::kBatchNorm, channels},
-      {Op::kLpNorm, along_axis},
-      {Op::kLrn, same_as_first},
+      {Op::kReduceSum, reduce},    {Op::kReduceMean, reduce},
+      {Op::kReduceMax, reduce},    {Op::kReduceMin, reduce},
+      {Op::kReduceProd, reduce},   {Op::kReduceL1, reduce},
+      {Op::kReduceL2, reduce},     {Op::kReduceSumSquare, reduce},
+      {Op::kReduceLogSum, reduce}, {Op::kReduceLogSumExp, reduce},
+      {Op::kArgMax, arg},          {Op::kArgMin, arg},
+      {Op::kCumSum, along_axis},   {Op::kCumProd, along_axis},
+      {Op::kTopK, top_k},          {Op::kLayerNorm, layer_norm},
+      {Op::kRmsNorm, check_rows},  {Op::kGroupNorm, channels},
+      {Op::kBatchNorm, channels},  {Op::kLrn, same_as_first},
   };
   return kRules;
 }

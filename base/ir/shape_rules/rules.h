@@ -75,6 +75,7 @@ struct Entry {
 Rule rule_of(Op op);  // null: none
 
 void same_as_first(Context& c);  // output 0 has input 0's type and shape
+void along_axis(Context& c);     // likewise; its attribute `axis` is one of input 0
 
 // The elements of output 0 from the inputs' elements, where the operator is integer arithmetic or movement of
 // rank 0 or 1; nullopt if something is not known.

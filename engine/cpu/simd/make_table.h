@@ -24,6 +24,7 @@ constexpr Table make_table(Isa isa, const char* name, void (*int8)(const MatMul&
           attention_bf16_tiles<T>,
           norm<T>,
           pointwise<T>,
+          rowwise<T>,
           add_parts<T>,
           argmax<T>,
           exps<T>,

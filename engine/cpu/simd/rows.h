@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/ir/pointwise_host.h"
+#include "base/ir/rowwise_host.h"
 #include "engine/cpu/simd/lanes.h"
 #include "engine/cpu/simd/matmul.h"
 #include "engine/cpu/simd/table.h"
@@ -69,6 +70,46 @@ void pointwise(Op op, const float* a, const float* b, float p, float q, float* o
       }
     }
   });
+}
+
+// A row of base/ir/rowwise.h. Sums and maxima run in sixteen lanes as those of norm().
+template <class T>
+struct LaneRow {
+  using F = Lanes<T>;
+  using Value = float;
+  using V = typename T::V;
+  const float* x;
+  float* out;
+  int64_t n;
+
+  // f(x) in lanes that the row has, else `other`.
+  template <class Fn>
+  V at(Fn f, int64_t i, int lanes, float other) const {
+    const V v = f(F(load_lanes<T>(x + i, lanes))).v;
+    return lanes == 16 ? v : T::select(T::lanes(0, lanes), v, T::set(other));
+  }
+  template <class Fn>
+  float sum(Fn f) const {
+    V all = T::zero();
+    for_vectors(n, [&](int64_t i, int lanes) { all = T::add(all, at(f, i, lanes, 0)); });
+    return T::sum(all);
+  }
+  template <class Fn>
+  float max(Fn f) const {
+    V most = T::set(-INFINITY);
+    for_vectors(n, [&](int64_t i, int lanes) { most = T::max(at(f, i, lanes, -INFINITY), most); });
+    return T::largest(most);
+  }
+  template <class Fn>
+  void set(Fn f) {
+    for_vectors(n, [&](int64_t i, int lanes) { store_lanes<T>(out + i, at(f, i, lanes, 0), lanes); });
+  }
+};
+
+template <class T>
+void rowwise(Op op, const float* x, float p, float* out, int64_t n) {
+  LaneRow<T> row{x, out, n};
+  rowwise::run(op, row, p);
 }
 
 // sum(a, b) = sum(a, m) + sum(m, b), m = a + ceil((b - a) / 2).

@@ -120,6 +120,8 @@ struct Table {
   // out[i] = op(a[i], b[i]) for i < n, of an operator that is_fusible(); b: of binary ones only; p, q as in
   // PointwiseStep. n rounded up to 16 must be accessible.
   void (*pointwise)(Op op, const float* a, const float* b, float p, float q, float* out, int64_t n);
+  // A row of n >= 1 elements by an operator of base/ir/rowwise.h, with its parameter; out may be x.
+  void (*rowwise)(Op op, const float* x, float p, float* out, int64_t n);
   // out = pairwise tree of `count` parts, then the epilogue on n elements.
   void (*add_parts)(const float* const* parts, int count, const Epilogue& epilogue, float* out, int64_t n);
   // Index of the largest element, the lowest among equals; -1 if one is NaN.

@@ -1,7 +1,9 @@
-// Bodies that work on whole rows or tokens: embed, norm, softmax, select_rows, parts of rows.
+// Bodies that work on whole rows or tokens: embed, norm, operators of base/ir/rowwise.h, select_rows, parts of rows.
 #pragma once
 
+#include "base/ir/rowwise.h"
 #include "engine/cuda/bodies/codes.h"
+#include "engine/cuda/bodies/number.h"
 #include "engine/cuda/bodies/product_output.h"
 #include "engine/cuda/step_begin.h"
 
@@ -209,24 +211,42 @@ struct Norm : Quiet {
   }
 };
 
-// (x, out). Size: row length. A warp takes a row: those of routers are short and many.
-struct Softmax : Quiet {
+// (x, out). Size: row length. Real: the operator's parameter. A warp takes a row: those of routers are short and many.
+// Operator: of base/ir/rowwise.h.
+template <class Operator>
+struct Rowwise : Quiet {
+  struct WarpRow {
+    using F = Number;
+    using Value = float;
+    const float* x;
+    float* out;
+    i32 n, lane;
+
+    template <class Fn>
+    ARK_DEVICE float sum(Fn f) const {
+      float all = 0;
+      ARK_ROLLED
+      for (i32 k = lane; k < n; k += 32) all += f(Number(dev::ld_global(x + k))).v;
+      return dev::warp_sum(all);
+    }
+    template <class Fn>
+    ARK_DEVICE float max(Fn f) const {
+      float most = -infinity();
+      ARK_ROLLED
+      for (i32 k = lane; k < n; k += 32) most = dev::max(most, f(Number(dev::ld_global(x + k))).v);
+      return dev::warp_max(most);
+    }
+    template <class Fn>
+    ARK_DEVICE void set(Fn f) {
+      ARK_ROLLED
+      for (i32 k = lane; k < n; k += 32) dev::st_global(out + k, f(Number(dev::ld_global(x + k))).v);
+    }
+  };
   ARK_DEVICE static void run(const Call& call, Tiles tiles) {
     const i32 n = call.size_at(0);
     for (i64 row = tiles.first + call.b.warp; row < tiles.last; row += kConsumerWarps) {
-      const float* x = call.operand<const float>(0) + row * n;
-      float* out = call.operand<float>(1) + row * n;
-      float top = -infinity();
-      ARK_ROLLED
-      for (i32 k = call.b.lane; k < n; k += 32) top = dev::max(top, dev::ld_global(x + k));
-      top = dev::warp_max(top);
-      float sum = 0;
-      ARK_ROLLED
-      for (i32 k = call.b.lane; k < n; k += 32) sum += dev::exp(dev::ld_global(x + k) - top);
-      sum = dev::warp_sum(sum);
-      ARK_ROLLED
-      for (i32 k = call.b.lane; k < n; k += 32)
-        dev::st_global(out + k, dev::exp(dev::ld_global(x + k) - top) / sum);
+      WarpRow one{call.operand<const float>(0) + row * n, call.operand<float>(1) + row * n, n, call.b.lane};
+      Operator::of(one, call.i.reals[0]);
     }
   }
 };

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/ir/rowwise_host.h"
 #include "engine/cuda/cost/work_parts.h"
 #include "engine/program/kv_codec.h"
 #include "engine/program/opcodes.h"
@@ -58,10 +59,12 @@ Work norm(const StepTables& t, const Instance& i, Tiles tiles) {
   return all;
 }
 
-Work softmax(const StepTables& t, const Instance& i, Tiles tiles) {
-  const int32_t each = up(t.size_at(i, 0), 32);
-  Work row = loads(3 * each);
-  row.cycles = 2 * kWarpSum + 3 * each * kLoopTurn;
+Work row_operator(const StepTables& t, const Instance& i, Tiles tiles) {
+  const Program& p = t.program();
+  const int32_t each = up(t.size_at(i, 0), 32),
+                passes = rowwise::row_of(p.variants[p.phases[i.phase].variant].op)->passes;
+  Work row = loads(passes * each);
+  row.cycles = (passes - 1) * kWarpSum + passes * each * kLoopTurn;
   return row.times(up(tiles.last - tiles.first, kConsumerWarps));
 }
 
@@ -277,7 +280,7 @@ constexpr Row kBodies[] = {
     {OpCode::kPointwise, pointwise},
     {OpCode::kEmbed, embed},
     {OpCode::kNorm, norm},
-    {OpCode::kSoftmax, softmax},
+    {OpCode::kRowwise, row_operator},
     {OpCode::kRotary, rotary},
     {OpCode::kKvAppend, kv_append},
     {OpCode::kAttention, attention},

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/ir/rowwise_host.h"
 #include "engine/program/kv_codec.h"
 #include "tests/conformance/cuda/test_gpu.h"
 #include "tests/engine/driving.h"
@@ -92,19 +93,23 @@ TEST_F(DeviceExecutor, KeysAndValuesInFewerBitsGiveTheOraclesTokens) {
   }
 }
 
-// A softmax over features, as routers of experts have it: whole rows at a time, whatever runs beside them.
-TEST_F(DeviceExecutor, SoftmaxOfRoutersGivesTheOraclesTokens) {
+// Operators over rows of features, as the softmax of routers of experts: whole rows at a time, whatever runs beside.
+TEST_F(DeviceExecutor, OperatorsOverRowsGiveTheOraclesTokens) {
   const auto prompt = random_tokens(13, 7);
   TokenGraphOptions o;
   o.kv_heads = 2;
-  o.router = TokenGraphOptions::Router::kSoftmax;
-  const DecoderModel model = llama_tokens(o);
-  const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 64, 2);
-  for (const int ranks : {1, 2}) {
-    const auto runner = make_runner(model, device(ranks, {.seed = 5, .detector = ranks == 2}));
-    const Rows whole = run_greedy(*runner, prompt, 24, 2);
-    expect_near(expected, whole);
-    EXPECT_TRUE(same_bits(whole, run_greedy(*runner, prompt, 5, 2))) << ranks;
+  o.router = TokenGraphOptions::Router::kRowwise;
+  for (const rowwise::Row& row : rowwise::rows()) {
+    o.router_op = row.op;
+    const DecoderModel model = llama_tokens(o);
+    const Rows expected = run_greedy(*make_runner(model, oracle()), prompt, 64, 2);
+    // The way of an operator through a launch does not depend on which it is.
+    for (const int ranks : row.op == Op::kSoftmax ? std::vector{1, 2} : std::vector{2}) {
+      const auto runner = make_runner(model, device(ranks, {.seed = 5, .detector = ranks == 2}));
+      const Rows whole = run_greedy(*runner, prompt, 24, 2);
+      expect_near(expected, whole);
+      EXPECT_TRUE(same_bits(whole, run_greedy(*runner, prompt, 5, 2))) << row.name << " " << ranks;
+    }
   }
 }
 
