@@ -51,6 +51,9 @@ class Endpoint {
   // Whether the pump was asked for, on all ranks, though there may be nearer ways.
   bool is_posted_by_choice() const { return spec_.force_posted; }
 
+  // Whether our pump alone raises the arrivals from `peer`.
+  bool counts_arrivals(int peer) const { return wire_->counts_arrivals(peer); }
+
   Pump& pump() { return *pump_; }
   RequestQueues& queues() { return *queues_; }
 

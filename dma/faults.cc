@@ -45,6 +45,7 @@ class FaultyWire : public Wire {
     wire_->cancel(id);
   }
 
+  bool counts_arrivals(int peer) const override { return wire_->counts_arrivals(peer); }
   int64_t idle_sleep_ns() const override { return wire_->idle_sleep_ns(); }
   bool is_drained() const override { return wire_->is_drained(); }
   Fault fault() const override { return wire_->fault(); }

@@ -9,12 +9,18 @@ struct Pump::Stirred {
   Pump& pump;
   Counter32::Reached rung;
 
-  bool operator()() { return rung() || (!pump.has_fault_.load() && pump.take_completions() != 0); }
+  // Wires that place what comes in do so here, too: then sums may have all their parts.
+  bool operator()() {
+    return rung() || (!pump.has_fault_.load() && (pump.take_completions() != 0 || pump.add_arrivals() != 0));
+  }
   std::atomic<uint32_t>& sleep_on() { return rung.sleep_on(); }
 };
 
 Pump::Pump(const Parts& parts, const PumpOptions& options)
-    : parts_(parts), options_(options), ordered_(parts.wire->is_ordered()) {}
+    : parts_(parts),
+      options_(options),
+      ordered_(parts.wire->is_ordered()),
+      taken_(std::make_unique<Counter64[]>(parts.regions.size() * parts.channels)) {}
 
 size_t Pump::run_once() {
   if (has_fault_.load(std::memory_order_relaxed)) return 0;
@@ -22,7 +28,7 @@ size_t Pump::run_once() {
   if (has_fault_.load(std::memory_order_relaxed)) return done;
   done += take_requests();
   done += advance_flights();
-  return done;
+  return done + add_arrivals();
 }
 
 bool Pump::is_idle() const {
@@ -58,6 +64,43 @@ bool Pump::must_poll(int64_t& nap_ns) {
   return may_post_ && may_post_();
 }
 
+void Pump::look_after(ArrivalSums* sums) {
+  // In one order with the two in add_arrivals(), all sequentially consistent: either it sees the new pointer, or we see
+  // that it uses the old one.
+  sums_.store(sums);
+  while (uses_sums_.load()) detail::blind_sleep(20'000);
+}
+
+// Whether no request waits to be taken, nor a transfer for room on the wire.
+bool Pump::has_time() const {
+  if (has_bulk_) return false;
+  for (uint64_t number = oldest_; number != newest_; ++number) {
+    const State state = flights_[number % kFlights].state;
+    if (state == State::kNew || state == State::kWritten) return false;
+  }
+  return std::all_of(std::begin(parts_.queues->rings), std::end(parts_.queues->rings),
+                     [](const Ring& ring) { return ring.is_empty(); });
+}
+
+size_t Pump::add_arrivals() {
+  if (sums_.load(std::memory_order_relaxed) == nullptr) return 0;
+  uses_sums_.store(true);
+  size_t done = 0;
+  if (ArrivalSums* sums = sums_.load(); sums != nullptr && !parts_.abort->raised() && !has_fault_.load())
+    done = sums->look(has_time());
+  uses_sums_.store(false);
+  return done;
+}
+
+bool Pump::must_look() {
+  if (sums_.load(std::memory_order_relaxed) == nullptr) return false;
+  uses_sums_.store(true);
+  const ArrivalSums* sums = sums_.load();
+  const bool must = sums != nullptr && sums->must_look();
+  uses_sums_.store(false);
+  return must;
+}
+
 void Pump::run(std::stop_token stop) {
   bool was_busy = true;
   while (!stop.stop_requested()) {
@@ -75,7 +118,7 @@ void Pump::run(std::stop_token stop) {
       for (uint32_t spin = 0; spin < options_.spin.spins; ++spin) detail::relax();
       continue;
     }
-    const bool in_flight = oldest_ != newest_;
+    const bool in_flight = oldest_ != newest_ || must_look();
     const int64_t longest = std::min(options_.idle_sleep_ns, parts_.wire->idle_sleep_ns());
     const int64_t nap = in_flight ? 50'000 : polls ? std::min(longest, poll_nap) : longest;
     // Spins once after work; a pump that has been idle for a whole turn sleeps at once.
@@ -175,6 +218,9 @@ void Pump::add_flight(const Request& request, bool is_bulk, bool is_last) {
   Flight& added = flight(newest_++);
   added = Flight{State::kNew, is_bulk, is_last, request.route, 0, Deadline::never(), {}};
   bulk_flights_ += is_bulk;
+  // Relaxed: this thread alone has to do with it.
+  if (is_last && (request.route & 1) == static_cast<uint16_t>(RouteEnd::kArrived))
+    taken(request.route).value.fetch_add(1, std::memory_order_relaxed);
   Transfer& transfer = added.transfer;
   transfer.peer = static_cast<int32_t>(request.route / 2 / parts_.channels);
   transfer.priority = is_bulk ? Priority::kBulk : Priority::kDecode;

@@ -10,10 +10,12 @@
 #include <atomic>
 #include <bitset>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "dma/reduce_on_arrival.h"
 #include "dma/transport.h"
 
 namespace ark::dma {
@@ -57,6 +59,12 @@ class Pump {
   // it: returns when the function is no longer in use. Any thread.
   void poll_while(std::function<bool()> may_post, int64_t nap_ns);
 
+  // Requests that the pump has taken, of each channel: so many puts, commits and signals. For its own thread.
+  Counter64& taken(RouteId route) { return taken_[route / 2]; }
+
+  // Sums that the pump shall look after; null ends it: returns when they are no longer in use. Of one owner at a time.
+  void look_after(ArrivalSums* sums);
+
   void start();
   // Finishes what was posted before (for at most a second, and only if nothing has aborted), then ends.
   void stop();
@@ -81,6 +89,9 @@ class Pump {
   struct Stirred;
   void run(std::stop_token stop);
   bool must_poll(int64_t& nap_ns);
+  bool has_time() const;
+  size_t add_arrivals();
+  bool must_look();
   size_t take_completions();
   size_t take_requests();
   size_t take_bulk_piece();
@@ -104,7 +115,11 @@ class Pump {
   uint32_t bulk_flights_ = 0;
   Request bulk_;  // what is left of the bulk request being cut; none if has_bulk_ is false
   bool has_bulk_ = false;
+  std::unique_ptr<Counter64[]> taken_;     // by channel route / 2
   std::bitset<Request::kRoutes> blocked_;  // routes with an unended earlier flight, during one advance
+
+  std::atomic<ArrivalSums*> sums_{nullptr};
+  std::atomic<bool> uses_sums_{false};
 
   std::mutex polling_;  // guards the next two
   std::function<bool()> may_post_;

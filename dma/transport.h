@@ -95,6 +95,9 @@ class Wire {
   // return a small figure.
   virtual int64_t idle_sleep_ns() const { return detail::kSleepSliceNs; }
 
+  // Whether what `peer` sends is counted here by poll() alone, and not by the peer's own stores.
+  virtual bool counts_arrivals(int /*peer*/) const { return false; }
+
   // False while bytes of ended transfers still lie here: the pump polls on before it ends.
   virtual bool is_drained() const { return true; }
   // Why the wire can carry nothing more, such as a connection that was cut; it names the peer.

@@ -45,6 +45,9 @@ class MixedWire final : public Wire {
     near_->cancel(id);
     far_->cancel(id);
   }
+  bool counts_arrivals(int peer) const override {
+    return (is_near_[peer] ? near_ : far_)->counts_arrivals(peer);
+  }
   int64_t idle_sleep_ns() const override { return std::min(near_->idle_sleep_ns(), far_->idle_sleep_ns()); }
   bool is_drained() const override { return near_->is_drained() && far_->is_drained(); }
   Fault fault() const override {

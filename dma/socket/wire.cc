@@ -102,6 +102,7 @@ class SocketWire final : public Wire {
 
   void cancel(uint64_t) override {}  // nothing is under way after submit()
 
+  bool counts_arrivals(int) const override { return true; }
   int64_t idle_sleep_ns() const override {
     return !is_drained() || Clock::now() - active_ < kBusyFor ? kBusySleepNs : kIdleSleepNs;
   }

@@ -108,6 +108,7 @@ class UcxWire final : public Wire {
 
   void cancel(uint64_t) override {}  // only unordered wires are asked
 
+  bool counts_arrivals(int) const override { return true; }
   int64_t idle_sleep_ns() const override {
     return !is_drained() || Clock::now() - active_ < kBusyFor ? kBusySleepNs : kIdleSleepNs;
   }

@@ -108,6 +108,7 @@ class VerbsWire final : public Wire {
 
   void cancel(uint64_t) override {}  // ordered: what was submitted takes effect, or the wire is cut
 
+  bool counts_arrivals(int) const override { return true; }
   int64_t idle_sleep_ns() const override {
     return Clock::now() - active_ < kBusyFor ? kBusySleepNs : kIdleSleepNs;
   }

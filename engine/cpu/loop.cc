@@ -88,7 +88,10 @@ class Loop final : public CpuExecutor {
       ranks.push_back(cost_of_rank(ranks_[r]->index(), all.subspan(r * each, each)));
     StepCost cost = words_ && ranks[0].rank == 0 ? words_->cost_of_step(n, ranks[0])
                                                  : cost_of(ranks, ranks_[0]->program().ranks);
-    for (const ProcessorCost& processor : all) cost.sent += processor.sent;
+    for (const ProcessorCost& processor : all) {
+      cost.sent += processor.sent;
+      cost.reduced += processor.reduced;
+    }
     return cost;
   }
 
@@ -203,6 +206,7 @@ class Loop final : public CpuExecutor {
     const std::span<ProcessorCost> costs = std::span(costs_).subspan(first, options_.processors);
     costs[processor] = meters_[r * options_.processors + processor].step_done();
     costs[processor].sent = ranks_[r]->take_sent_bytes(processor);
+    if (processor == 0) costs[processor].reduced = ranks_[r]->take_reduced();
     // Release: publishes the last phases' results, and the cost, to the rank's leader.
     control.through.raise();
     if (processor != 0) return true;

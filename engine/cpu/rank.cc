@@ -26,6 +26,8 @@ void Rank::begin_step(uint64_t n, int32_t active) {
   } else {
     read_descriptor(mailbox_.record(n));
   }
+  for (std::size_t s = 0; s < summed_.size(); ++s)
+    sums_->open(s, static_cast<uint64_t>(frame_.step), views_[summed_[s]].size());
 }
 
 void Rank::read_plain(const PlainStep& step) {
@@ -182,17 +184,21 @@ bool Rank::is_ready(const Instance& i) const {
 }
 
 dma::Fault Rank::wait(const Instance& i, int32_t processor, bool barrier, const dma::WaitContext& context) {
+  const auto step = static_cast<uint64_t>(frame_.step);
+  const bool is_one = i.sum != kNone && sums_->awaits_arrivals(at(i.sum), step);
   std::size_t place = phases_[i.phase].first_wait;
   for (const Wait& wait : phase_of(i).waits) {
     const std::size_t own = place++;
-    if (barrier && wait.kind == WaitKind::kPhase) continue;
+    if ((barrier && wait.kind == WaitKind::kPhase) || (is_one && wait.kind == WaitKind::kArrived)) continue;
     const auto until = [&](auto& counter, auto value, const char* what, int peer) {
       return dma::wait_foreseen(counter.reached(value), point(what, i, processor, peer), context,
                                 processors_[processor].foresight, own);
     };
     if (dma::Fault fault = with_target(i, wait, until)) return fault;
   }
-  return {};
+  if (i.sum == kNone) return {};
+  return sums_->await(at(i.sum), step, point("message", i, processor), context,
+                      processors_[processor].foresight, waits_ + at(i.sum));
 }
 
 dma::Fault Rank::wait_all(const Instance& i, int32_t processor, const dma::WaitContext& context) {
@@ -246,6 +252,7 @@ void Rank::run(const Instance& i, int32_t processor) {
       return program_.channels[m.channel].peer < program_.rank;
     }));
   }
+  if (i.sum != kNone) call.sum = sums_->in_place(at(i.sum), static_cast<uint64_t>(frame_.step));
   if (!i.sends.empty()) {
     const Link& link = links_[i.sends[0].channel];
     call.outbox = link.sender.slot(message(link, i.sends[0].ordinal));
@@ -301,6 +308,10 @@ dma::Fault Rank::finish(const Instance& i, int32_t processor, const dma::WaitCon
     processors_[processor].sent_bytes += {sent.size(), own - sent.size()};
   }
   if (!i.receives.empty()) {
+    if (processor == 0 && program_.variants[phase_of(i).variant].code != OpCode::kRecvConcat) {
+      const bool by_pump = i.sum != kNone && sums_->in_place(at(i.sum), static_cast<uint64_t>(frame_.step));
+      reduced_ += {by_pump, !by_pump};
+    }
     // The last processor that has read the inboxes returns their credits. Acquire-release: its release()
     // stands behind the others' reads.
     const auto own = static_cast<uint32_t>(signals_of(processor));

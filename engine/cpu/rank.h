@@ -10,6 +10,7 @@
 
 #include "dma/counter.h"
 #include "dma/foresight.h"
+#include "dma/reduce_on_arrival.h"
 #include "engine/cpu/kv_pages.h"
 #include "engine/cpu/step_kernel.h"
 #include "engine/run/executor.h"
@@ -30,11 +31,13 @@ class Rank {
       int64_t ordinal = 0;  // within the step
     };
     std::vector<Message> sends, receives;  // a phase sends on at most one channel
+    int32_t sum = kNone;                   // of sums_: an all-reduce that the pump may add up
   };
 
   // `mailbox` may have more readers; this one's index in it is `reader`. Throws Error(kUnsupported) if an
   // operator has no kernel, kExhausted without memory.
   Rank(const RankSetup& setup, const ExecutorOptions& options, Mailbox& mailbox, int reader);
+  ~Rank();
 
   const Program& program() const { return program_; }
   const std::vector<Instance>& schedule() const { return schedule_; }
@@ -65,6 +68,8 @@ class Rank {
   SentBytes take_sent_bytes(int32_t processor) {
     return std::exchange(processors_[processor].sent_bytes, {});
   }
+  // Who added up the rank's all-reduces since it was asked last. Leader.
+  ReduceCounts take_reduced() { return std::exchange(reduced_, {}); }
 
   // A buffer of pages, between steps.
   KvPages kv_pages(BufferId pages) const;
@@ -108,6 +113,8 @@ class Rank {
   void bind_channels(dma::Group& group);
   void allocate(const Binding& binding, const WeightStore& weights);
   void bind_kernels();
+  void bind_sums(dma::Group& group);
+  std::size_t sent_before(std::size_t at) const;
   bool is_awaited_in_time(std::size_t at) const;
 
   void read_descriptor(const StepRecord& record);
@@ -150,6 +157,10 @@ class Rank {
   std::vector<PhaseInfo> phases_;
   std::vector<Instance> schedule_;
   std::vector<Link> links_;                       // by program channel
+  dma::Pump* pump_ = nullptr;                     // looks after sums_
+  std::unique_ptr<dma::ArrivalSums> sums_;        // null: there are none, or they are not for the pump
+  std::vector<BufferId> summed_;                  // by sum: the own part
+  std::size_t waits_ = 0;                         // of all phases: places of foresight, those of sums follow
   std::vector<TensorView> views_;                 // by buffer: address and this step's dims
   mutable std::vector<dma::Counter32> counters_;  // by phase
   std::vector<Arrivals> readers_;                 // by phase: processors that are through with its inboxes
@@ -162,7 +173,8 @@ class Rank {
   std::vector<PageBuffer> page_buffers_;
   int64_t page_bytes_ = 0;  // of all of them
   StepFrame frame_;
-  int32_t active_;  // processors of this step
+  ReduceCounts reduced_;  // leader
+  int32_t active_;        // processors of this step
   SlotState state_;
   std::vector<int64_t> vals_;
   SymbolValues symbols_;  // that vals_ were evaluated for

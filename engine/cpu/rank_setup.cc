@@ -45,12 +45,20 @@ Rank::Rank(const RankSetup& setup, const ExecutorOptions& options, Mailbox& mail
   schedule_phases();
   if (setup.group) bind_channels(*setup.group);
   allocate(*setup.binding, *setup.weights);
+  if (setup.group) bind_sums(*setup.group);
   bind_kernels();
+  if (!sums_) return;
+  pump_ = &setup.group->endpoint().pump();
+  pump_->look_after(sums_.get());  // last: what throws before has told it nothing
+}
+
+Rank::~Rank() {
+  if (pump_) pump_->look_after(nullptr);
 }
 
 void Rank::schedule_phases() {
   for (const auto& [p, trip] : unroll(program_)) {
-    Instance& instance = schedule_.emplace_back(Instance{p, trip, {}, {}});
+    Instance& instance = schedule_.emplace_back(Instance{p, trip, {}, {}, kNone});
     const Phase& phase = program_.phases[p];
     if (phase.channel != kNone) instance.sends.push_back({phase.channel, links_[phase.channel].messages++});
     for (const Operand& operand : phase.operands) {
@@ -72,6 +80,79 @@ void Rank::bind_channels(dma::Group& group) {
       links_[c].receiver = group.receiver(channel.peer, number);
     }
   }
+}
+
+// Where the own part of the sum `n` was last sent to one of its peers, if it is still in the outbox, as it is, when the
+// sum is made; else `n`.
+std::size_t Rank::sent_before(std::size_t n) const {
+  const auto own_part = [&](const Instance& i) {
+    const Phase& phase = program_.phases[i.phase];
+    return resolve(program_, phase, phase.operands[0], i.trip);
+  };
+  const BufferId own = own_part(schedule_[n]);
+  std::vector<uint32_t> sent(links_.size());  // messages since
+  for (std::size_t s = n; s-- > 0;) {
+    const Instance& i = schedule_[s];
+    for (const Instance::Message& m : i.sends) {
+      const bool is_peer = std::ranges::any_of(schedule_[n].receives, [&](const auto& received) {
+        return program_.channels[received.channel].peer == program_.channels[m.channel].peer;
+      });
+      const bool is_whole = program_.variants[program_.phases[i.phase].variant].code == OpCode::kSend;
+      if (is_peer && is_whole && own_part(i) == own)
+        return sent[m.channel] < links_[m.channel].sender.slots ? s : n;
+      ++sent[m.channel];
+    }
+    for (const Access& access : accesses(program_, {i.phase, i.trip}))
+      if (access.writes && access.buffer == root(program_, own)) return n;
+  }
+  return n;
+}
+
+// All-reduces by posted links alone. What every processor writes behind them is written behind a pump that adds, too:
+// so the outbox slots of the own part stay as they are.
+void Rank::bind_sums(dma::Group& group) {
+  if (options_.sums == dma::SumsBy::kProcessors) return;
+  std::vector<dma::ArrivalSums::Sum> sums;
+  const auto commits = static_cast<uint64_t>(options_.processors);
+  const auto is_posted = [](const auto& end) { return end.link == dma::Link::kPosted; };
+  for (std::size_t n = 0; n < schedule_.size(); ++n) {
+    Instance& own = schedule_[n];
+    const Phase& phase = program_.phases[own.phase];
+    if (program_.variants[phase.variant].code != OpCode::kRecvReduce || own.receives.empty()) continue;
+    const std::size_t sent = sent_before(n);
+    if (sent == n || !is_posted(links_[schedule_[sent].sends[0].channel].sender)) continue;
+    if (!std::ranges::all_of(own.receives,
+                             [&](const auto& m) { return is_posted(links_[m.channel].receiver); }))
+      continue;
+    const auto messages = [&](const Instance::Message& m) {
+      return static_cast<uint64_t>(links_[m.channel].messages);
+    };
+    const Instance::Message& to = schedule_[sent].sends[0];
+    const auto own_part = dma::ArrivalSums::Part::of(
+        links_[to.channel].sender, group.endpoint().pump().taken(links_[to.channel].sender.route),
+        static_cast<uint64_t>(to.ordinal), messages(to), commits);
+    dma::ArrivalSums::Sum sum;
+    for (const Instance::Message& m : own.receives) {
+      const int peer = program_.channels[m.channel].peer;
+      if (peer > program_.rank && sum.parts.size() == static_cast<std::size_t>(&m - own.receives.data()))
+        sum.parts.push_back(own_part);
+      sum.parts.push_back(dma::ArrivalSums::Part::of(links_[m.channel].receiver,
+                                                     static_cast<uint64_t>(m.ordinal), messages(m), commits));
+      sum.counts_arrivals = sum.counts_arrivals && group.endpoint().counts_arrivals(peer);
+    }
+    if (sum.parts.size() == own.receives.size()) sum.parts.push_back(own_part);
+    own.sum = static_cast<int32_t>(sums.size());
+    sums.push_back(std::move(sum));
+    summed_.push_back(resolve(program_, phase, phase.operands[0], own.trip));
+  }
+  if (sums.empty()) return;
+  // The tree that recv_reduce has, by the same code.
+  const dma::Adder adder{
+      [](const void* simd, const float* const* parts, int count, float* sum, int64_t floats) {
+        static_cast<const simd::Table*>(simd)->add_parts(parts, count, {}, sum, floats);
+      },
+      &simd_};
+  sums_ = std::make_unique<dma::ArrivalSums>(std::move(sums), adder, options_.sums);
 }
 
 Dims Rank::dims_of(const Buffer& buffer, bool greatest) const {
@@ -146,12 +227,11 @@ bool Rank::is_awaited_in_time(std::size_t n) const {
 
 void Rank::bind_kernels() {
   int64_t scratch = 0;
-  std::size_t waits = 0;
   for (std::size_t p = 0; p < phases_.size(); ++p) {
     const Phase& phase = program_.phases[p];
     const Variant& variant = program_.variants[phase.variant];
     PhaseInfo& info = phases_[p];
-    info.first_wait = std::exchange(waits, waits + phase.waits.size());
+    info.first_wait = std::exchange(waits_, waits_ + phase.waits.size());
     info.kernel = &find_step_kernel(variant.code);
     info.facts = VariantFacts::of(variant);
     if (variant.code == OpCode::kGeneric) {
@@ -189,7 +269,8 @@ void Rank::bind_kernels() {
   const char* naps = std::getenv("ARK_NAPS");
   for (Processor& processor : processors_) {
     processor.scratch = Scratch(std::max<int64_t>(scratch, kLine));
-    processor.foresight = dma::Foresight(waits, naps == nullptr || std::string_view(naps) != "off");
+    processor.foresight =
+        dma::Foresight(waits_ + summed_.size(), naps == nullptr || std::string_view(naps) != "off");
   }
 }
 

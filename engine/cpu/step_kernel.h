@@ -72,8 +72,9 @@ struct PhaseCall {
   int32_t outputs = 1;                     // kGeneric: how many of the last operands
   int32_t rank = 0;                        // place of the own part among `ranks`
   int32_t ranks = 1;
-  std::byte* outbox = nullptr;  // kSend, kSendRows: where the message goes
-  Range* sent = nullptr;        // the same: the kernel tells which of its bytes these tiles were
+  const std::byte* sum = nullptr;  // kRecvReduce: of all parts, where the pump has added them up
+  std::byte* outbox = nullptr;     // kSend, kSendRows: where the message goes
+  Range* sent = nullptr;           // the same: the kernel tells which of its bytes these tiles were
   const simd::Table* simd = nullptr;
   const StepFrame* frame = nullptr;
   SlotState* state = nullptr;

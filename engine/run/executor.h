@@ -44,6 +44,7 @@ struct ExecutorOptions {
   bool barrier = false;      // ignore the phases' waits, join after each phase: the A/B oracle of the waits
   int32_t trace_events = 0;  // of the last steps, that each processor records for timeline()
   Isa isa = best_isa();
+  dma::SumsBy sums = dma::sums_wish();  // who adds up all-reduces by posted links, on CPUs
   bool yields_cores = false;  // the loop uses fewer processors while other programs use their cores (Company)
   // To which CPUs each processor of this process's ranks is pinned; empty: none is.
   std::vector<CpuList> seats;

@@ -15,6 +15,16 @@ struct SentBytes {
   }
 };
 
+// All-reduces, by who added them up.
+struct ReduceCounts {
+  int64_t by_pump = 0, by_processors = 0;
+  ReduceCounts& operator+=(const ReduceCounts& other) {
+    by_pump += other.by_pump;
+    by_processors += other.by_processors;
+    return *this;
+  }
+};
+
 // Of one step, in nanoseconds; zeros where an executor cannot tell. Ranks are -1 where nothing is to be told of them.
 struct StepCost {
   int64_t lost_ns = 0;  // a processor was ready but had no core: another thread, or another machine, had it
@@ -23,6 +33,7 @@ struct StepCost {
   int64_t wire_ns = 0;  // all ranks waited for messages at the same time
   // No time: what ranks of this process have sent to others, and what more it would be with rows known to be zeros.
   SentBytes sent;
+  ReduceCounts reduced;  // of each of these ranks
   int32_t lost_rank = -1, late_rank = -1;
 };
 
@@ -38,6 +49,7 @@ struct ProcessorCost {
   int64_t longest_ns = 0;     // of these waits,
   int32_t longest_peer = -1;  // and for which rank
   SentBytes sent;             // to other ranks
+  ReduceCounts reduced;       // of the rank: its leader's
 };
 
 // What a rank tells of a step; as it is, it may travel to rank 0 (step_words.h).
@@ -57,7 +69,7 @@ RankCost cost_of_rank(int32_t rank, std::span<const ProcessorCost> processors);
 int64_t lost_of(const ProcessorCost& processor);
 
 // `ranks`: of all ranks, those that are known. With all of them it is known who was late; with one of several only for
-// whom it waited. Without `sent`.
+// whom it waited. Without `sent` and `reduced`.
 StepCost cost_of(std::span<const RankCost> ranks, int32_t all_ranks);
 
 }  // namespace ark

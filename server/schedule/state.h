@@ -41,7 +41,8 @@ struct SchedulerStats {
   int64_t gather = 1, processors = 0;           // gauges: Economy's point
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0, cancelled = 0,
           refused = 0, nonfinite = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0, drafts = 0,
-          draft_tokens = 0, accepted_tokens = 0, sent_bytes = 0, unsent_zeros = 0;
+          draft_tokens = 0, accepted_tokens = 0, sent_bytes = 0, unsent_zeros = 0, reduced_by_pump = 0,
+          reduced_by_processors = 0;
   // By rank, as far as any was ever waited for: nanoseconds that steps took longer as it was late, or had no core.
   std::vector<int64_t> late_ns, coreless_ns;
 };

@@ -101,6 +101,8 @@ void Turns::take_results(StepResult result, Clock::time_point now) {
   state_.pages.step_done(result.step);  // first: who has an answer finds its pages complete
   state_.counts.sent_bytes += result.cost.sent.data;
   state_.counts.unsent_zeros += result.cost.sent.zeros;
+  state_.counts.reduced_by_pump += result.cost.reduced.by_pump;
+  state_.counts.reduced_by_processors += result.cost.reduced.by_processors;
   count_rank(state_.counts.late_ns, result.cost.late_rank, result.cost.late_ns);
   count_rank(state_.counts.coreless_ns, result.cost.lost_rank, result.cost.lost_ns);
   state_.pace.step_done(flight.load, now);

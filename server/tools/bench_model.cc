@@ -157,6 +157,8 @@ Json measure(const ModelBench& bench) {
     result["decode_ms"][std::to_string(batch)] = median(times);
     result["sent_bytes"][std::to_string(batch)] = {{"data", sequences.sent().data},
                                                    {"zeros", sequences.sent().zeros}};
+    result["reduced"][std::to_string(batch)] = {{"pump", sequences.reduced().by_pump},
+                                                {"processors", sequences.reduced().by_processors}};
     if (bench.profile)
       add_profile(result, "decode " + std::to_string(batch), *loop, {batch, batch, std::ssize(times)}, rate);
   }
@@ -182,6 +184,11 @@ void print_table(const Json& result) {
     if (data + zeros > 0)
       print("sent, batch " + batch + ": " + std::to_string(data) + " bytes a step between ranks, " +
             std::to_string(data + zeros) + " with rows that are zeros\n");
+    const int64_t pump = result.at("reduced").at(batch).at("pump"),
+                  processors = result.at("reduced").at(batch).at("processors");
+    if (pump + processors > 0)
+      print("all-reduces, batch " + batch + ": " + std::to_string(pump) + " by pumps, " +
+            std::to_string(processors) + " by processors\n");
   }
   if (result.contains("decode_joules"))
     for (const auto& [batch, joules] : result.at("decode_joules").items()) {

@@ -63,8 +63,10 @@ double Sequences::decode() {
     add_row(step, slot);
   }
   const auto start = std::chrono::steady_clock::now();
-  sent_ = run_step(runner_, step).cost.sent;
+  const StepCost cost = run_step(runner_, step).cost;
   ++length_;
+  sent_ = cost.sent;
+  reduced_ += cost.reduced;
   return milliseconds_since(start);
 }
 

@@ -22,7 +22,8 @@ class Sequences {
   double prefill(int32_t tokens);
   // One token of every sequence, sampled greedily; the step's milliseconds.
   double decode();
-  const SentBytes& sent() const { return sent_; }  // in the latest step of decode()
+  const SentBytes& sent() const { return sent_; }           // in the latest step of decode()
+  const ReduceCounts& reduced() const { return reduced_; }  // in all of them
 
  private:
   void add(StepDescriptor& step, int32_t slot, int32_t at, int32_t count);
@@ -31,6 +32,7 @@ class Sequences {
   StepRunner& runner_;
   int32_t count_, pages_each_ = 0, length_ = 0;
   SentBytes sent_;
+  ReduceCounts reduced_;
 };
 
 }  // namespace ark

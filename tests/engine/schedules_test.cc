@@ -98,11 +98,13 @@ Configuration configuration(int32_t which, int32_t number, uint32_t random) {
   o.yields_cores = number % 2 == 0;
   o.counter_base = 0u - random % 3000;
   if (number % 6 == 4 && !o.lockstep) c.setup.link = Link::kPosted;
+  if (c.setup.link == Link::kPosted) o.sums = static_cast<dma::SumsBy>((which + number / 6) % 4);
   c.name = "tp " + std::to_string(c.setup.ranks) + (o.lockstep ? " lockstep" : " loop") + " processors " +
            std::to_string(processors) + " isa " + std::to_string(static_cast<int>(o.isa)) + " lease " +
            std::to_string(o.lease) + " base " + std::to_string(o.counter_base) + " barrier " +
            std::to_string(o.barrier) + " yields " + std::to_string(o.yields_cores) + " posted " +
-           std::to_string(c.setup.link == Link::kPosted);
+           std::to_string(c.setup.link == Link::kPosted) + " sums " +
+           std::to_string(static_cast<int>(o.sums));
   return c;
 }
 

@@ -58,17 +58,20 @@ void recv_reduce(const PhaseCall& call) {
   const TensorView &bias = call.operands[count - 3], &residual = call.operands[count - 2],
                    &out = call.operands[count - 1];
   const int64_t size = out.size(), width = last_dim(out);
+  const int count_of_parts = call.sum ? 1 : call.ranks;
   const auto** parts = call.scratch->take<const float*>(static_cast<int64_t>(count));
   int64_t i = std::min(call.first * kElementTile, size);
   const int64_t end = std::min(call.last * kElementTile, size);
   while (i < end) {
     // Up to the end of the row, since the bias runs along it.
     const int64_t column = i % width, n = std::min(width - column, end - i);
-    for (int r = 0; r < call.ranks; ++r) parts[r] = part_of(call, r).as<const float>() + i;
+    for (int r = 0; r < count_of_parts; ++r)
+      parts[r] =
+          (call.sum ? reinterpret_cast<const float*>(call.sum) : part_of(call, r).as<const float>()) + i;
     const simd::Epilogue epilogue{call.variant->epilogue,
                                   bias.present() ? bias.as<const float>() + column : nullptr,
                                   residual.present() ? residual.as<const float>() + i : nullptr};
-    call.simd->add_parts(parts, call.ranks, epilogue, out.as<float>() + i, n);
+    call.simd->add_parts(parts, count_of_parts, epilogue, out.as<float>() + i, n);
     i += n;
   }
 }
