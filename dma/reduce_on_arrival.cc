@@ -81,7 +81,8 @@ const ArrivalSums::Part& ArrivalSums::accumulator(const Sum& sum) const {
 // ---- processors
 
 bool ArrivalSums::awaits_arrivals(std::size_t sum, uint64_t round) const {
-  return sums_[sum].counts_arrivals || by(number(sum, round)) == SumsBy::kPump;
+  const SumsBy by = this->by(number(sum, round));
+  return by == SumsBy::kPump || (by == SumsBy::kDepth && sums_[sum].counts_arrivals);
 }
 
 // Whoever adds can go on, or the pump is done. Sleeps on `passed`.
