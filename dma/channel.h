@@ -31,6 +31,7 @@ struct Sender {
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
   uint64_t first_count = 0;        // where the counters started
+  bool on_device = false;          // slots are in memory of the device, and slot() is an address of it
   std::byte* slot_base = nullptr;  // direct: in the peer's inbox; posted: our outbox
   uint64_t inbox_offset = 0;       // of slot 0 in the peer's inbox region
   uint64_t outbox_offset = 0;      // of slot 0 in our outbox region
@@ -102,6 +103,7 @@ struct Receiver {
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
   uint64_t first_count = 0;
+  bool on_device = false;                // as Sender's
   const std::byte* slot_base = nullptr;  // our inbox for this peer
   Counter64* arrived = nullptr;          // our memory; raised by the sender
   Counter64* credit = nullptr;           // the sender's memory; null on posted links

@@ -1,7 +1,9 @@
 // A rank's end of all its channels: regions, counters, request queues, pump. Set-up is collective.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,12 +20,21 @@ struct RegionSpec {
   void* adopted = nullptr;  // memory of another owner that outlives the endpoint; null: allocated here
 };
 
+// Where a rank's device has memory for the boxes of channels by_devices. They lie there, for pairs whose peers' memory
+// is not addressable, if both ranks have such memory and the transport takes it; else in the host's.
+struct DeviceBoxes {
+  std::function<NamedMemory(const std::string& name, uint64_t bytes)> allocate;  // null: `why_not`
+  std::function<bool()> settle;                                                  // as WireMap's
+  std::string why_not = "not asked for";
+};
+
 struct EndpointSpec {
   std::vector<RegionSpec> regions;
   std::vector<ChannelSpec> channels;  // equal on all ranks; the index is the channel number
-  bool force_posted = false;          // go through the pump even where peers' memory is addressable
-  bool run_pump = true;               // false: the owner calls pump().run_once() itself
-  uint64_t first_count = 0;           // start of all 64-bit counters; tests put it near 2^64
+  DeviceBoxes device;
+  bool force_posted = false;  // go through the pump even where peers' memory is addressable
+  bool run_pump = true;       // false: the owner calls pump().run_once() itself
+  uint64_t first_count = 0;   // start of all 64-bit counters; tests put it near 2^64
   PumpOptions pump;
 };
 
@@ -48,6 +59,10 @@ class Endpoint {
   // Own memory of a region of the spec. Throws Error(kInternal) for other ids.
   Region region(RegionId id) const;
 
+  // Why the boxes of channels by_devices with `peer` are in memory of the host; empty: they are in the devices'.
+  // None where the peer's memory is addressable.
+  std::optional<std::string> why_staged(int peer) const;
+
   // Whether the pump was asked for, on all ranks, though there may be nearer ways.
   bool is_posted_by_choice() const { return spec_.force_posted; }
 
@@ -61,15 +76,19 @@ class Endpoint {
   struct Layout;  // of the regions that the endpoint adds itself
   Layout layout() const;
   void allocate(Transport& transport);
+  void place_on_device(Transport& transport);
   std::string describe(Transport& transport) const;
-  std::vector<Memory> attach(Transport& transport, int peer, std::string_view description) const;
+  std::vector<Memory> attach(Transport& transport, int peer, std::string_view description);
   void connect(Bootstrap& bootstrap, Transport& transport, Deadline deadline);
   RegionTable table(int rank) const;
+  bool is_on_device(int peer, uint32_t channel) const;
+  uint64_t device_start(uint32_t channel) const;
   Counter64* own_counters() const { return map_.counters[map_.rank]; }
 
   EndpointSpec spec_;
   WireMap map_;
   std::vector<std::vector<Region>> views_;  // of map_.memory, for the plain tables
+  std::vector<std::string> why_none_;       // by rank: no boxes in memory of its device
   Memory queue_pages_;                      // pages of their own: a device may map them
   RequestQueues* queues_ = nullptr;
   std::unique_ptr<Wire> wire_;

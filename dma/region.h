@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "base/descriptor.h"
+
 namespace ark::dma {
 
 // The same id names the same role on every rank of a group; sizes may differ.
@@ -37,6 +39,17 @@ struct Memory {
   Region region;
   uint64_t key = 0;             // the transport's own handle (a descriptor, an rkey)
   std::shared_ptr<void> owner;  // unmaps or frees when the last user is gone
+  bool on_device = false;       // the host neither reads nor writes it: region.base is the device's address
+};
+
+// Memory of a device that a descriptor names (a dma-buf): what a transport takes in order that its device reads and
+// writes there itself.
+struct NamedMemory {
+  Descriptor file;      // stays the caller's, who closes it once the memory is adopted
+  uint64_t offset = 0;  // of the region behind the descriptor
+  Region region;        // as the device has it
+  std::shared_ptr<void> owner;
+  bool for_peers = false;  // they write it; else nobody but this rank's transfers, which read it
 };
 
 inline constexpr uint64_t kHugePage = uint64_t{2} << 20;

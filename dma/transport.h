@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,6 +34,7 @@ struct ChannelSpec {
   uint32_t slots = 2;  // messages that may be in flight before the receiver returns a credit
   // Of an inbox slot; rounded up to 64; 0: a channel without inboxes (put and signal only).
   uint64_t slot_bytes = 0;
+  bool by_devices = false;  // its ends are devices: boxes may lie in their memory (EndpointSpec::device)
 };
 
 // Per (peer, channel) a rank has two counters that the peer raises; both lie in the rank's control region,
@@ -112,6 +114,10 @@ struct WireMap {
   std::vector<std::vector<Memory>> memory;
   std::vector<Counter64*> counters;
   std::vector<bool> carries = {};  // by rank: to whom this wire carries; empty: to all others
+  // By route / 2 of arrivals: they are of data in memory of a device, which sees it when settle() has returned true
+  // (null: no later than any counter that is raised for it).
+  std::vector<bool> on_device = {};
+  std::function<bool()> settle = {};
 
   bool carries_to(int peer) const { return peer != rank && (carries.empty() || carries[peer]); }
 };
@@ -128,6 +134,11 @@ class Transport {
   virtual Memory allocate(const std::string& name, uint64_t bytes) = 0;
   // Registers memory of another owner (a GPU's arena). Throws Error(kUnsupported) where that cannot be.
   virtual Memory adopt(const std::string& name, void* base, uint64_t bytes) = 0;
+  // Whether adopt_named() is more than a refusal.
+  virtual bool takes_named() const { return false; }
+  // Registers memory of a device by its descriptor, which it only borrows. Throws Error(kUnsupported) where that cannot
+  // be. Only transfers go there: of `region` it takes the size, and the address as the one that they are given.
+  virtual Memory adopt_named(const std::string& name, const NamedMemory& memory);
   // Of counters: peers need access only where they raise them by their own stores (direct links).
   virtual Memory allocate_counters(uint64_t bytes) { return allocate("counters", bytes); }
 

@@ -9,6 +9,7 @@
 #include "dma/message.h"
 #include "dma/preflight.h"
 #include "dma/transports.h"
+#include "engine/cuda/nic_boxes.h"
 #include "engine/program/unroll.h"
 #include "engine/run/mailbox.h"
 #include "engine/run/step_words.h"
@@ -28,12 +29,14 @@ dma::EndpointSpec endpoint_spec(const Compiled& compiled, const RaggedOptions& o
     for (std::size_t c = 0; c < program.channels.size(); ++c) {
       const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
       while (spec.channels.size() <= number)
-        spec.channels.push_back({.name = "exchange " + std::to_string(spec.channels.size()) + place});
+        spec.channels.push_back({.name = "exchange " + std::to_string(spec.channels.size()) + place,
+                                 .by_devices = on_gpu && processes});
       uint64_t& bytes = spec.channels[number].slot_bytes;
       bytes = std::max(bytes, static_cast<uint64_t>(inbox_half(program.channels[c])));
       if (program.channels[c].link == Link::kPosted) spec.force_posted = true;
     }
   }
+  if (on_gpu && processes) spec.device = cuda::nic_boxes(options.gpu, options.device.peer_links);
   if (processes) {
     // A GPU posts on the ring of kDecode, which is its own then.
     const dma::Priority priority = on_gpu ? dma::Priority::kBulk : dma::Priority::kDecode;

@@ -54,6 +54,12 @@ add_dependencies(cuda_test fake_nvml)
 target_compile_definitions(fake_old_libcuda PRIVATE ARK_FAKE_WITHOUT_GRAPHS)
 target_compile_definitions(cuda_test PRIVATE ARK_FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>"
   ARK_FAKE_OLD_LIBCUDA="$<TARGET_FILE:fake_old_libcuda>" ARK_FAKE_NVML="$<TARGET_FILE:fake_nvml>")
+# Takes dma-bufs in the place of rdma_rxe, in a process that preloads it.
+if(TARGET ark_verbs)
+  add_library(fake_dmabuf SHARED EXCLUDE_FROM_ALL tests/dma/fake/dmabuf.cc)
+  target_link_libraries(fake_dmabuf PRIVATE ${LIB_ibverbs} ${CMAKE_DL_LIBS})
+  add_dependencies(dma_test fake_dmabuf)
+endif()
 # Makes one call fail in a process that preloads it (tests/faults/inject.cc).
 add_library(ark_faults SHARED EXCLUDE_FROM_ALL tests/faults/inject.cc)
 target_link_libraries(ark_faults PRIVATE ${CMAKE_DL_LIBS})

@@ -13,7 +13,11 @@ struct Halves {
   Memory near, far;
 };
 
-const Halves& halves_of(const Memory& memory) { return *static_cast<const Halves*>(memory.owner.get()); }
+// Of memory that neither has, both are empty.
+const Halves& halves_of(const Memory& memory) {
+  static const Halves none;
+  return memory.owner == nullptr ? none : *static_cast<const Halves*>(memory.owner.get());
+}
 
 Memory whole(Memory near, Memory far) {
   const Region region = near.region;
@@ -80,6 +84,15 @@ class MixedTransport final : public Transport {
     Memory near = near_->adopt(name, base, bytes);
     return whole(std::move(near), far_->adopt(name, base, bytes));
   }
+  // Of devices: `near` has no part in it.
+  bool takes_named() const override { return far_->takes_named(); }
+  Memory adopt_named(const std::string& name, const NamedMemory& memory) override {
+    Memory far = far_->adopt_named(name, memory);
+    const Region region = far.region;
+    Memory named = whole({region, 0, nullptr}, std::move(far));
+    named.on_device = true;
+    return named;
+  }
   Memory allocate_counters(uint64_t bytes) override {
     Memory near = near_->allocate_counters(bytes);
     const Region region = near.region;
@@ -90,7 +103,7 @@ class MixedTransport final : public Transport {
     const Halves& halves = halves_of(memory);
     return BlobWriter()
         .text(place_)
-        .text(near_->describe(halves.near))
+        .text(memory.on_device ? std::string() : near_->describe(halves.near))
         .text(far_->describe(halves.far))
         .take();
   }

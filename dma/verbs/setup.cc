@@ -27,10 +27,28 @@ class VerbsTransport final : public Transport {
     if (bytes == 0) return allocate_private(0, name);
     return registered(name, bytes < kHugePage ? allocate_private(bytes, name) : allocate_huge(bytes, name));
   }
-  // Of the host: memory of a GPU is refused by the device, and goes by way of it.
+  // Of the host.
   Memory adopt(const std::string& name, void* base, uint64_t bytes) override {
     const Memory memory{{static_cast<std::byte*>(base), bytes}, 0, nullptr};
     return bytes == 0 ? memory : registered(name, memory);
+  }
+  // Of a GPU, by a dma-buf that its driver has given: the device asks that driver where the memory lies.
+  bool takes_named() const override { return true; }
+  Memory adopt_named(const std::string& name, const NamedMemory& named) override {
+    Memory memory{named.region, 0, named.owner, true};
+    const auto made = std::make_shared<Registered>();
+    made->port = port();
+    made->memory = named.owner;
+    made->registration.reset(
+        ibv_reg_dmabuf_mr(port_->domain.get(), named.offset, named.region.bytes, kHugePage, named.file.number,
+                          named.for_peers ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0));
+    if (made->registration == nullptr)
+      throw Error(Code::kUnsupported, port_->name + " takes no dma-buf (" + name + ", " +
+                                          std::to_string(named.region.bytes) +
+                                          " bytes): " + std::strerror(errno));
+    memory.key = VerbsKey{kHugePage, made->registration->lkey}.packed();
+    memory.owner = made;
+    return memory;
   }
   // Not registered: the pump that receives raises them, and no peer has a key to them.
   Memory allocate_counters(uint64_t bytes) override { return allocate_private(bytes, "counters"); }

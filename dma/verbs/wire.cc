@@ -7,6 +7,7 @@
 #include <chrono>
 #include <utility>
 
+#include "dma/arrivals.h"
 #include "dma/verbs/hello.h"
 #include "dma/wire_times.h"
 
@@ -39,7 +40,7 @@ struct Lane {
 
 class VerbsWire final : public Wire {
  public:
-  VerbsWire(const WireMap& map, VerbsParts parts) : map_(map), parts_(std::move(parts)) {
+  VerbsWire(const WireMap& map, VerbsParts parts) : map_(map), parts_(std::move(parts)), arrivals_(map) {
     for (VerbsLink& link : parts_.links) {
       lanes_.push_back({std::move(link), std::vector<uint64_t>(parts_.depth)});
       lanes_.back().is_over = lanes_.back().link.pair == nullptr;
@@ -60,10 +61,12 @@ class VerbsWire final : public Wire {
     if (!has_room(lane, static_cast<uint32_t>(sends)) || (transfer.raise_by != 0 && !may_raise(lane)))
       return Submitted::kBusy;
 
-    // Inline: copied into the queue before post() returns, and needs no completion of its own.
-    const bool is_inline = transfer.bytes <= lane.link.most_inline;
     const VerbsKey target = VerbsKey::of(map_.memory[transfer.peer][transfer.target].key);
     const Memory& origin = map_.memory[map_.rank][transfer.origin];
+    // Inline: copied into the queue before post() returns, and needs no completion of its own. The host, which copies,
+    // does not reach memory of a device.
+    const bool is_inline =
+        transfer.bytes <= lane.link.most_inline && (transfer.bytes == 0 || !origin.on_device);
     const VerbsKey own = VerbsKey::of(origin.key);
     for (uint64_t done = 0, left = sends; left > 0; done += longest, --left) {
       const bool is_last = left == 1;
@@ -86,6 +89,7 @@ class VerbsWire final : public Wire {
     ibv_wc ended[32];
     const int room = static_cast<int>(std::min(done.size(), std::size(ended)));
     const int count = ibv_poll_cq(parts_.completions.get(), room, ended);
+    arrivals_.looked();
     if (count < 0 && !fault_) fault_ = {FaultKind::kCut, {.what = "completion queue", .rank = map_.rank}};
     size_t reported = 0;
     for (const ibv_wc& work : std::span(ended, static_cast<size_t>(std::max(count, 0)))) {
@@ -181,8 +185,7 @@ class VerbsWire final : public Wire {
       if (!fault_) fault_ = {FaultKind::kBadRequest, at(lane, "route of an immediate"), route, first};
       return;
     }
-    // Release, in raise: publishes what was placed; pairs with Receiver::wait and Sender::acquire.
-    map_.counters[map_.rank][route].raise(raise_by);
+    if (!arrivals_.raise(route, raise_by)) cut(lane, "flush of what has come into memory of the device");
   }
 
   bool must_be_told(const Lane& lane) const { return lane.taken - lane.told >= parts_.depth / 2; }
@@ -258,6 +261,7 @@ class VerbsWire final : public Wire {
 
   const WireMap& map_;
   VerbsParts parts_;
+  Arrivals arrivals_;
   std::vector<Lane> lanes_;  // goes before what its queue pairs use
   bool must_tell_ = false;
   Clock::time_point active_{};

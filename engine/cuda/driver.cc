@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -192,6 +193,19 @@ class CudaGpu final : public Gpu {
     return cuda::open_shared(driver_, handle, bytes);
   }
 
+  NicBlock allocate_for_nic(uint64_t bytes, const std::string& what) override {
+    NicBlock block = cuda::allocate_for_nic(driver_, bytes, what);
+    if (!nic_ && needs_flush(driver_)) nic_.emplace(driver_.library());
+    return block;
+  }
+  // Without nic_ the GPU itself sees what a NIC has written no later than anything that follows.
+  bool flush_nic_writes() noexcept override {
+    if (driver_.is_lost()) return false;
+    if (!nic_) return true;
+    driver_.use();
+    return nic_->flush_writes(kFlushCurrentContext, kOrderedForOwner) == kDriverSuccess;
+  }
+
   // The driver returns when the bytes have been staged; the loop's stream does not wait for the rest.
   void upload(uint64_t to, std::span<const std::byte> from) override {
     driver_.check(driver_.use_unless_lost().upload(to, from.data(), from.size()), "a copy to its memory");
@@ -296,6 +310,7 @@ class CudaGpu final : public Gpu {
   int driver_major_ = 0, major_ = 0, minor_ = 0;  // of CUDA; the GPU's compute capability
   std::vector<std::string> refused_compilers_;    // versions whose code the driver does not take
   DriverStream stream_ = nullptr;                 // of launches; does not wait for copies
+  std::optional<NicApi> nic_;                     // where memory that NICs write needs flushes
 };
 
 Library open_driver() {
@@ -329,6 +344,11 @@ std::string why_unreachable(int a, int b) {
        !can))
     return "the driver lets neither reach the other's memory";
   return {};
+}
+
+std::string why_not_by_nic(int gpu) {
+  const Gate gate;
+  return why_not_by_nic(Driver(open_driver(), gpu, gate));
 }
 
 int count_gpus() {

@@ -16,6 +16,9 @@ std::unique_ptr<Gpu> open_gpu(int ordinal = 0, std::shared_ptr<const DiskCache> 
 // if they do. Throws as open_gpu().
 std::string why_unreachable(int a, int b);
 
+// Why no NIC reads and writes a GPU's memory as far as the driver says; empty if one may. Throws as open_gpu().
+std::string why_not_by_nic(int gpu);
+
 // How many GPUs the driver shows (CUDA_VISIBLE_DEVICES chooses and orders them), at least 1. Throws as open_gpu().
 int count_gpus();
 

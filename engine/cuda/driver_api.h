@@ -35,6 +35,11 @@ enum DeviceAttribute : int {
   kDeviceSharedPerBlock = 97,
   kDeviceVirtualMemory = 102,  // cuMemCreate and what maps it
   kDeviceFileHandles = 103,    // of such memory, as descriptors
+  kDeviceNicVirtual = 110,     // of such memory, for GPUDirect RDMA
+  kDeviceNic = 116,            // GPUDirect RDMA
+  kDeviceNicFlushes = 117,     // how its writes can be made visible
+  kDeviceNicOrdering = 118,    // to whom they are without that
+  kDeviceDmaBuf = 124,
   kDeviceFabricHandles = 128,
 };
 
@@ -52,6 +57,10 @@ inline constexpr int kHandleFile = 1, kHandleFabric = 8;  // CUmemAllocationHand
 inline constexpr int kAccessReadWrite = 3;                // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 inline constexpr int kGranularityMinimum = 0;             // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 inline constexpr std::size_t kFabricHandleBytes = 64;     // CUmemFabricHandle
+inline constexpr int kRangeDmaBuf = 1;                    // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+inline constexpr int kFlushByHost = 1;                    // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST
+inline constexpr int kFlushCurrentContext = 0;  // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX
+inline constexpr int kOrderedForOwner = 100;    // CU_(FLUSH_)GPU_DIRECT_RDMA_WRITES_(ORDERING|TO)_OWNER
 
 // CUmemLocation.
 struct MemoryLocation {
@@ -183,6 +192,17 @@ struct SharingApi {
   int (*unmap)(uint64_t, std::size_t) = library.function("cuMemUnmap");
   int (*set_access)(uint64_t, std::size_t, const MemoryAccess*,
                     std::size_t count) = library.function("cuMemSetAccess");
+};
+
+// Memory that NICs reach: looked up only where ranks exchange by one (CUDA 11.7).
+struct NicApi {
+  // Throws as DriverApi does.
+  explicit NicApi(const Library& from) : library(from) {}
+
+  const Library& library;
+  int (*export_range)(void* to, uint64_t, std::size_t, int type,
+                      unsigned long long flags) = library.function("cuMemGetHandleForAddressRange");
+  int (*flush_writes)(int target, int scope) = library.function("cuFlushGPUDirectRDMAWrites");
 };
 
 }  // namespace ark::cuda

@@ -17,7 +17,8 @@ struct DeviceOptions {
   int32_t groups = 0;      // tiles that share a matrix product's rows of weights; 0: chosen by cost
   std::chrono::microseconds linger{5'000};  // the loop waits so long for the next step before it parks
   bool as_graph = false;                    // launches replay a CUDA graph (LaunchShape::as_graph)
-  bool peer_links = true;  // ranks of other launches are reached in their GPUs' memory where they can be
+  // Ranks of other launches are reached in their GPUs' memory where they can be: by stores, or by NICs (nic_boxes.h).
+  bool peer_links = true;
 };
 
 // What the start-up log says of a device.

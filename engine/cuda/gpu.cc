@@ -22,4 +22,10 @@ SharedBlock Gpu::open_shared(const BlockHandle&, uint64_t) {
   throw Error(Code::kUnsupported, info().name + " reaches no memory of other GPUs");
 }
 
+NicBlock Gpu::allocate_for_nic(uint64_t, const std::string&) {
+  throw Error(Code::kUnsupported, info().name + " has no memory that a NIC reaches");
+}
+
+bool Gpu::flush_nic_writes() noexcept { return false; }
+
 }  // namespace ark::cuda

@@ -2,10 +2,11 @@
 // (engine/cuda/driver.h), and the emulator of the tests, whose device memory is host memory.
 //
 // Device memory is named by its address (uint64_t, as kernels see it). Everything here but
-// Launch::is_running() is context work: it may synchronise with, or wait for, a running kernel, so callers do
-// it inside Gate::Work (engine/cuda/gate.h), while no loop runs. Errors: Error(kExhausted) where memory is
-// used up, Error(kUnsupported) where the GPU cannot do what is asked, Error(kUnavailable) once it is lost
-// (Gate::is_lost()); destructors and releases then do nothing, since they could wait for ever.
+// Launch::is_running() and Gpu::flush_nic_writes() is context work: it may synchronise with, or wait for, a
+// running kernel, so callers do it inside Gate::Work (engine/cuda/gate.h), while no loop runs. Errors:
+// Error(kExhausted) where memory is used up, Error(kUnsupported) where the GPU cannot do what is asked,
+// Error(kUnavailable) once it is lost (Gate::is_lost()); destructors and releases then do nothing, since they could
+// wait for ever.
 #pragma once
 
 #include <cstddef>
@@ -105,6 +106,14 @@ struct BlockHandle {
   std::string fabric;  // the driver's text of it where GPUs have a fabric: also for others; else empty
 };
 
+// Device memory that NICs of this machine read and write, by a dma-buf of the driver's.
+struct NicBlock {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  Descriptor file;              // from its first byte on
+  std::shared_ptr<void> owner;  // as SharedBlock's; no NIC may have it registered any more
+};
+
 // What every launch() begins with: throws Error(kUnsupported) if not all blocks can be resident at once.
 void refuse_unless_resident(Kernel& kernel, const LaunchShape& shape);
 
@@ -129,6 +138,13 @@ class Gpu {
   virtual SharedBlock allocate_shared(uint64_t bytes, const std::string& what, BlockHandle& handle);
   // Another GPU's, or this one's of another process. Throws Error(kUnsupported) where this GPU does not reach it.
   virtual SharedBlock open_shared(const BlockHandle& handle, uint64_t bytes);
+
+  // Throws Error(kUnsupported) where no NIC can read and write it, or where what one has written could not be made
+  // visible to kernels.
+  virtual NicBlock allocate_for_nic(uint64_t bytes, const std::string& what);
+  // What NICs had written into such memory when it was called, kernels see once it has returned, also those that run.
+  // False: the driver refuses, or the GPU is lost. Any thread.
+  virtual bool flush_nic_writes() noexcept;
 
   // Done when they return. Shared blocks of other GPUs too.
   virtual void upload(uint64_t to, std::span<const std::byte> from) = 0;

@@ -73,7 +73,8 @@ std::vector<ChannelPlace> HostLinks::places(const Program& program, dma::Group& 
     place.link = LinkKind::kMapped;
     const bool direct = sender.link == dma::Link::kDirect;
     if (channel.outgoing) {
-      place.slots = address(sender.slot_base, direct ? sender.there : sender.here);
+      place.slots = sender.on_device ? reinterpret_cast<uint64_t>(sender.slot_base)
+                                     : address(sender.slot_base, direct ? sender.there : sender.here);
       place.awaited = address(sender.credit, sender.here);
       if (direct) {
         place.raised = address(sender.arrived, sender.there);
@@ -86,7 +87,8 @@ std::vector<ChannelPlace> HostLinks::places(const Program& program, dma::Group& 
       }
     } else {
       const dma::Receiver receiver = group.receiver(channel.peer, number);
-      place.slots = address(receiver.slot_base, sender.here);
+      place.slots = receiver.on_device ? reinterpret_cast<uint64_t>(receiver.slot_base)
+                                       : address(receiver.slot_base, sender.here);
       place.awaited = address(receiver.arrived, sender.here);
       if (direct) {
         place.raised = address(receiver.credit, sender.there);

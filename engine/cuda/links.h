@@ -7,6 +7,8 @@
 // - outbox, and slots of a ring of requests: this rank's device;
 // - a ring's `consumed`, and `completed` counters: this rank's pump.
 //
+// Where a NIC reads and writes the device's own memory, slots lie there (engine/cuda/nic_boxes.h), all else as above.
+//
 // The device waits for counters by looking at them; it never wakes anybody, so that the host must not sleep on one.
 #pragma once
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -192,19 +194,32 @@ void PeerLinks::try_out() {
   }
 }
 
-// A pair takes this way only if both can.
+// A pair takes this way only if both can. By the way all hear of the pairs that a NIC serves, as ends of them know.
 void PeerLinks::settle() {
   dma::BlobWriter settled;
-  for (const Peer& peer : peers_) settled.text(peer.why_not);
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    std::optional<std::string> why_staged;
+    if (peer != group_.rank()) why_staged = group_.endpoint().why_staged(peer);
+    settled.text(peers_[peer].why_not).number<uint8_t>(why_staged && why_staged->empty());
+    settled.text(why_staged.value_or(""));
+  }
   const std::vector<std::string> all = gather(settled.take());
   std::vector<std::vector<std::string>> why(all.size());
+  std::vector<std::vector<std::pair<bool, std::string>>> nic(all.size());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     dma::BlobReader blob(all[rank], "rank " + std::to_string(rank) + ": the ways that it takes");
-    for (std::size_t peer = 0; peer < all.size(); ++peer) why[rank].emplace_back(blob.text());
+    for (std::size_t peer = 0; peer < all.size(); ++peer) {
+      why[rank].emplace_back(blob.text());
+      const bool by_nic = blob.number<uint8_t>() != 0;
+      nic[rank].emplace_back(by_nic, blob.text());
+    }
     blob.end();
   }
   for (int b = 0; b < group_.size(); ++b) {
-    for (int a = 0; a < b; ++a) ways_.push_back({a, b, why[a][b].empty() ? why[b][a] : why[a][b]});
+    for (int a = 0; a < b; ++a) {
+      const auto& [by_nic, why_staged] = nic[a][b];  // both ends say the same
+      ways_.push_back({a, b, why[a][b].empty() ? why[b][a] : why[a][b], by_nic, why_staged});
+    }
   }
   for (const PairWay& way : ways_) {
     if (!way.why_not.empty() && (way.a == group_.rank() || way.b == group_.rank()))
@@ -236,15 +251,21 @@ ChannelPlace PeerLinks::place(int32_t number) const {
 }
 
 std::string text_of(const std::vector<PairWay>& ways) {
-  std::map<std::string, std::string> pairs;  // by why_not; the empty one comes first
+  // By way, the nearest first, and why no nearer one.
+  std::map<std::pair<int, std::string>, std::string> pairs;
   for (const PairWay& way : ways) {
-    std::string& list = pairs[way.why_not];
+    const bool is_staged = !way.why_not.empty() && !way.by_nic;
+    std::string why = way.why_not;
+    if (is_staged && !way.why_not_by_nic.empty()) why += "; by a NIC: " + way.why_not_by_nic;
+    std::string& list = pairs[{why.empty() ? 0 : is_staged ? 2 : 1, why}];
     list += (list.empty() ? "" : ", ") + std::to_string(way.a) + "-" + std::to_string(way.b);
   }
+  constexpr const char* kNames[] = {
+      "GPU to GPU: ", "by a NIC that reads and writes GPU memory: ", "through memory of the host: "};
   std::string text;
-  for (const auto& [why, list] : pairs)
-    text += (text.empty() ? "" : "; ") +
-            (why.empty() ? "GPU to GPU: " + list : "through memory of the host: " + list + " (" + why + ")");
+  for (const auto& [way, list] : pairs)
+    text += (text.empty() ? "" : "; ") + (kNames[way.first] + list) +
+            (way.second.empty() ? "" : " (" + way.second + ")");
   return text;
 }
 

@@ -16,10 +16,13 @@ namespace ark::cuda {
 // Which way the messages of two ranks take, in both directions.
 struct PairWay {
   int a = 0, b = 0;     // a < b
-  std::string why_not;  // why they go through memory of the host; empty: from GPU to GPU
+  std::string why_not;  // why not by stores into each other's GPU memory; empty: that way
+  // Else: a NIC carries them from one GPU's memory to the other's, or why it does not (empty: it is not between them).
+  bool by_nic = false;
+  std::string why_not_by_nic = {};
 };
 inline constexpr const char* kHostLinksAskedFor = "ARK_GPU_LINKS=host asks for it";
-// "GPU to GPU: 0-1, 0-2; through memory of the host: 1-2 (WHY)".
+// "GPU to GPU: 0-1; by a NIC that reads and writes GPU memory: 1-3 (WHY); through memory of the host: 1-2 (WHY)".
 std::string text_of(const std::vector<PairWay>& ways);
 
 class PeerLinks {

@@ -32,6 +32,20 @@ class Mapping {
     driver_.check(result, "memory for " + what);
     has_handle_ = true;
   }
+  void create_for_nic(uint64_t bytes, const std::string& what) {
+    is_for_nic_ = true;
+    bytes_ = whole(bytes);
+    driver_.use_unless_lost();
+    driver_.check(create_for(0), "memory for " + what);
+    has_handle_ = true;
+  }
+  // Of the whole mapping.
+  Descriptor dma_buf() const {
+    int file = -1;
+    refuse(NicApi(driver_.library()).export_range(&file, address_, bytes_, kRangeDmaBuf, 0),
+           "a dma-buf of its memory");
+    return Descriptor(file);
+  }
   void import(const BlockHandle& handle, uint64_t bytes) {
     bytes_ = whole(bytes);
     driver_.use_unless_lost();
@@ -64,14 +78,16 @@ class Mapping {
 
  private:
   MemoryProperties properties(int handle_types) const {
-    return {.handle_types = handle_types, .location = {.id = driver_.device()}};
+    MemoryProperties wanted{.handle_types = handle_types, .location = {.id = driver_.device()}};
+    wanted.rdma = is_for_nic_;
+    return wanted;
   }
   int create_for(int handle_types) {
     const MemoryProperties wanted = properties(handle_types);
     return api_.create(&handle_, bytes_, &wanted, 0);
   }
   uint64_t whole(uint64_t bytes) const {
-    const MemoryProperties wanted = properties(kHandleFile);
+    const MemoryProperties wanted = properties(is_for_nic_ ? 0 : kHandleFile);
     std::size_t unit = 0;
     driver_.use_unless_lost();
     refuse(api_.granularity(&unit, &wanted, kGranularityMinimum), "the unit of shared memory");
@@ -86,7 +102,7 @@ class Mapping {
   const Driver& driver_;
   const SharingApi api_;
   uint64_t bytes_ = 0, handle_ = 0, address_ = 0;
-  bool has_handle_ = false, has_fabric_ = false, is_mapped_ = false;
+  bool has_handle_ = false, has_fabric_ = false, is_mapped_ = false, is_for_nic_ = false;
 };
 
 SharedBlock block_of(std::shared_ptr<Mapping> mapping, uint64_t bytes) {
@@ -118,6 +134,31 @@ SharedBlock open_shared(const Driver& driver, const BlockHandle& handle, uint64_
   mapping->import(handle, bytes);
   mapping->map("memory of a peer");
   return block_of(mapping, bytes);
+}
+
+bool needs_flush(const Driver& driver) {
+  return driver.attribute_or(kDeviceNicOrdering, 0) < kOrderedForOwner;
+}
+
+std::string why_not_by_nic(const Driver& driver) {
+  if (driver.attribute_or(kDeviceVirtualMemory, 0) == 0) return "the GPU has no virtual memory management";
+  if (driver.attribute_or(kDeviceNic, 0) == 0 || driver.attribute_or(kDeviceNicVirtual, 0) == 0)
+    return "the GPU has no GPUDirect RDMA";
+  if (driver.attribute_or(kDeviceDmaBuf, 0) == 0)
+    return "the driver makes no dma-buf of GPU memory (its open kernel modules do)";
+  if (needs_flush(driver) && (driver.attribute_or(kDeviceNicFlushes, 0) & kFlushByHost) == 0)
+    return "the GPU neither sees a NIC's writes in order nor lets the host flush them";
+  return {};
+}
+
+NicBlock allocate_for_nic(const Driver& driver, uint64_t bytes, const std::string& what) {
+  if (const std::string why = why_not_by_nic(driver); !why.empty()) throw Error(Code::kUnsupported, why);
+  const auto mapping = std::make_shared<Mapping>(driver);
+  mapping->create_for_nic(bytes, what);
+  mapping->map(what);
+  Descriptor file = mapping->dma_buf();
+  const uint64_t address = mapping->address();
+  return {address, bytes, std::move(file), std::move(mapping)};
 }
 
 }  // namespace ark::cuda

@@ -102,6 +102,18 @@ std::vector<cuda::PairWay> ways_between_gpus(int ranks) {
   }
 }
 
+std::string way_by_nic() {
+  try {
+    const int gpus = cuda::count_gpus();
+    std::string why = wants_peer_links() ? "" : cuda::kHostLinksAskedFor;
+    for (int gpu = 0; gpu < gpus && why.empty(); ++gpu) why = cuda::why_not_by_nic(gpu);
+    return why.empty() ? "by a NIC that reads and writes GPU memory, if it takes a dma-buf of it"
+                       : "through memory of the host (" + why + ")";
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 cuda::VariantSet variants_of(const std::vector<Program>& programs, cuda::Numerics numerics) {
   std::vector<const Program*> all;
   for (const Program& program : programs) all.push_back(&program);

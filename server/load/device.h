@@ -43,12 +43,15 @@ void add_weights_option(CommandLine& line, const std::string& name, WeightPolicy
 std::shared_ptr<cuda::Gpu> choose_gpu(Device device, std::string* why,
                                       std::shared_ptr<const DiskCache> cache);
 
-// Whether ranks in processes are to reach each other in their GPUs' memory: ARK_GPU_LINKS is unset or "auto", not
-// "host". Throws Error(kUsage) for other values.
+// Whether ranks in processes are to reach each other in their GPUs' memory, themselves or by NICs: ARK_GPU_LINKS is
+// unset or "auto", not "host". Throws Error(kUsage) for other values.
 bool wants_peer_links();
 
 // How ranks in processes would exchange on this machine's GPUs, as far as the driver says; empty without CUDA.
 std::vector<cuda::PairWay> ways_between_gpus(int ranks);
+
+// How they would over `verbs`, where not GPU to GPU, as far as the driver says; empty without CUDA.
+std::string way_by_nic();
 
 // The kernel's cases that the programs need. Throws Error(kUnsupported) naming the first phase that has none.
 cuda::VariantSet variants_of(const std::vector<Program>& programs, cuda::Numerics numerics);

@@ -331,9 +331,11 @@ json placement_json(Inspection& inspection) {
       if (!ways.empty()) links.back()["by_gpus"] = cuda::text_of({ways[way]});
     }
   }
-  return {{"driver", inspection.is_decoder() ? "decoder" : "static"},
-          {"ranks", std::move(ranks)},
-          {"links", std::move(links)}};
+  json placement = {{"driver", inspection.is_decoder() ? "decoder" : "static"},
+                    {"ranks", std::move(ranks)},
+                    {"links", std::move(links)}};
+  if (std::string way = way_by_nic(); !way.empty()) placement["gpus_over_verbs"] = std::move(way);
+  return placement;
 }
 
 std::string placement_text(Inspection& inspection) {
@@ -352,6 +354,9 @@ std::string placement_text(Inspection& inspection) {
             text_of(all["links"][0]["by"]) + "\n";
   if (const auto ways = ways_between_gpus(static_cast<int>(all["ranks"].size())); !ways.empty())
     text += "as processes on this machine's GPUs: " + cuda::text_of(ways) + "\n";
+  if (all.contains("gpus_over_verbs"))
+    text += "those that do not reach each other, by --transport verbs: " +
+            all["gpus_over_verbs"].get<std::string>() + "\n";
   for (std::size_t r = 0; r < all["ranks"].size(); ++r) {
     const json& rank = all["ranks"][r];
     const auto number = [&](const char* name) { return std::to_string(rank[name].get<int64_t>()); };

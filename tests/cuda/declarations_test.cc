@@ -88,12 +88,19 @@ ARK_SAME_SHARING_CALL(unreserve, cuMemAddressFree);
 ARK_SAME_SHARING_CALL(map, cuMemMap);
 ARK_SAME_SHARING_CALL(unmap, cuMemUnmap);
 ARK_SAME_SHARING_CALL(set_access, cuMemSetAccess);
+#define ARK_SAME_NIC_CALL(member, function) \
+  static_assert(kSameCall<decltype(NicApi::member), decltype(&::function)>, #function)
+ARK_SAME_NIC_CALL(export_range, cuMemGetHandleForAddressRange);
+ARK_SAME_NIC_CALL(flush_writes, cuFlushGPUDirectRDMAWrites);
 static_assert(sizeof(MemoryLocation) == sizeof(CUmemLocation) &&
               offsetof(MemoryLocation, id) == offsetof(CUmemLocation, id));
 static_assert(sizeof(MemoryProperties) == sizeof(CUmemAllocationProp) &&
               offsetof(MemoryProperties, handle_types) ==
                   offsetof(CUmemAllocationProp, requestedHandleTypes) &&
-              offsetof(MemoryProperties, location) == offsetof(CUmemAllocationProp, location));
+              offsetof(MemoryProperties, location) == offsetof(CUmemAllocationProp, location) &&
+              offsetof(MemoryProperties, rdma) ==
+                  offsetof(CUmemAllocationProp, allocFlags) +
+                      offsetof(decltype(CUmemAllocationProp::allocFlags), gpuDirectRDMACapable));
 static_assert(sizeof(MemoryAccess) == sizeof(CUmemAccessDesc) &&
               offsetof(MemoryAccess, flags) == offsetof(CUmemAccessDesc, flags));
 static_assert(kFabricHandleBytes == sizeof(CUmemFabricHandle));
@@ -139,6 +146,16 @@ TEST(Declarations, NumbersAreTheDriversOwn) {
   EXPECT_EQ(int{kDeviceVirtualMemory}, int{CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED});
   EXPECT_EQ(int{kDeviceFileHandles}, int{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED});
   EXPECT_EQ(int{kDeviceFabricHandles}, int{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED});
+  EXPECT_EQ(int{kDeviceNicVirtual}, int{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED});
+  EXPECT_EQ(int{kDeviceNic}, int{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED});
+  EXPECT_EQ(int{kDeviceNicFlushes}, int{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS});
+  EXPECT_EQ(int{kDeviceNicOrdering}, int{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING});
+  EXPECT_EQ(int{kDeviceDmaBuf}, int{CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED});
+  EXPECT_EQ(kRangeDmaBuf, int{CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD});
+  EXPECT_EQ(kFlushByHost, int{CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST});
+  EXPECT_EQ(kFlushCurrentContext, int{CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX});
+  EXPECT_EQ(kOrderedForOwner, int{CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER});
+  EXPECT_EQ(kOrderedForOwner, int{CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER});
   EXPECT_EQ(kMemoryPinned, int{CU_MEM_ALLOCATION_TYPE_PINNED});
   EXPECT_EQ(kLocationDevice, int{CU_MEM_LOCATION_TYPE_DEVICE});
   EXPECT_EQ(kHandleFile, int{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR});

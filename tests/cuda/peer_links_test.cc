@@ -281,7 +281,7 @@ TEST_F(PeerLinksOverDriver, AreChosenPairByPair) {
   for (std::size_t c = 0; c < places.size(); ++c) {
     const bool is_far = program.channels[c].peer == 2;
     const auto* counter = reinterpret_cast<const dma::Counter64*>(places[c].awaited);
-    const dma::Region control = groups_[0]->sender(program.channels[c].peer, 0).here.regions[8];
+    const dma::Region control = groups_[0]->sender(program.channels[c].peer, 0).here.regions[10];
     const auto at = static_cast<uint64_t>(reinterpret_cast<const std::byte*>(counter) - control.base);
     EXPECT_EQ(at < control.bytes, is_far) << c;
   }

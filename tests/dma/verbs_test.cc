@@ -1,6 +1,7 @@
 // Transport verbs: what it takes from a peer at set-up, and, in a machine with RDMA devices and links that the
 // environment tells of (tests/end_to_end/test_verbs.py), what it promises beyond the conformance suite.
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +14,7 @@
 #include "dma/transports.h"
 #include "dma/verbs/hello.h"
 #include "tests/dma/deadline.h"
+#include "tests/dma/device_boxes.h"
 
 namespace ark::dma {
 namespace {
@@ -103,6 +105,73 @@ TEST(Verbs, ARankThatLeavesInGoodOrderIsNoCut) {
   ASSERT_FALSE(to.wait_completed(2, context));
   detail::blind_sleep(2'500'000'000);
   EXPECT_EQ(groups[1]->trouble(), "");
+}
+
+// By verbs, over devices that are files of memory. `settle` null: nothing is ever flushed.
+std::vector<std::unique_ptr<Group>> groups_of_devices(std::vector<test::FakeDevice>& devices,
+                                                      std::function<bool(int rank)> settle) {
+  return make_local_groups(
+      static_cast<int>(devices.size()),
+      [&](int rank) {
+        EndpointSpec spec;
+        spec.channels = test::channels_of_devices();
+        spec.device.allocate = [&device = devices[rank]](const std::string&, uint64_t bytes) {
+          return device.allocate(bytes);
+        };
+        spec.device.settle = [settle, rank] { return settle(rank); };
+        return spec;
+      },
+      soon(), transport_named("verbs").make(0, static_cast<int>(devices.size())));
+}
+void* preloaded(const char* function) {
+  return dlsym(RTLD_DEFAULT, function);
+}  // of tests/dma/fake/dmabuf.cc
+
+// rdma_rxe is one.
+TEST(Verbs, ADeviceThatTakesNoDmaBufGetsMemoryOfTheHostAndIsNamed) {
+  if (const std::string why = Place::here().no_verbs; !why.empty()) GTEST_SKIP() << why;
+  if (preloaded("fake_dmabuf_flush")) GTEST_SKIP() << "dma-bufs are taken in its place";
+  std::vector<test::FakeDevice> devices(2);
+  int settled = 0;
+  auto groups = groups_of_devices(devices, [&](int) { return ++settled; });
+  EXPECT_THAT(groups[1]->endpoint().why_staged(0).value_or(""),
+              ::testing::MatchesRegex("rank 1: rxe.* takes no dma-buf \\(inboxes of a device, .*"));
+  EXPECT_EQ(devices[0].made, 1);
+  EXPECT_EQ(devices[0].users.use_count(), 1);
+  EXPECT_EQ(test::wrong_bytes(groups, 9), 0);
+  EXPECT_EQ(settled, 0);
+}
+
+TEST(Verbs, MemoryOfDevicesIsReadAndWrittenByTheNic) {
+  if (const std::string why = Place::here().no_verbs; !why.empty()) GTEST_SKIP() << why;
+  const auto flush = reinterpret_cast<void (*)()>(preloaded("fake_dmabuf_flush"));
+  const auto count = reinterpret_cast<int (*)()>(preloaded("fake_dmabuf_count"));
+  if (flush == nullptr) GTEST_SKIP() << "no device that takes dma-bufs";
+  std::vector<test::FakeDevice> devices(3);
+  std::atomic<int> settled{0};
+  {
+    auto groups = groups_of_devices(devices, [&](int) {
+      flush();
+      return ++settled != 0;
+    });
+    EXPECT_EQ(count(), 6);
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(groups[rank]->endpoint().why_staged((rank + 1) % 3), "");
+    EXPECT_EQ(test::wrong_bytes(groups, 40), 0);
+    EXPECT_GT(settled, 0);
+  }
+  EXPECT_EQ(count(), 0);
+  for (const test::FakeDevice& device : devices) EXPECT_EQ(device.users.use_count(), 1);
+  // The test of the test: a raise before the flush would be seen.
+  auto groups = groups_of_devices(devices, [&](int) { return true; });
+  EXPECT_GT(test::wrong_bytes(groups, 2), 4096);
+  groups.clear();
+  // A driver that fails ends the group and tells nothing.
+  groups = groups_of_devices(devices, [](int rank) { return rank != 1; });
+  const WaitContext context{&groups[1]->abort(), soon(), {}};
+  ASSERT_FALSE(groups[0]->sender(1, 1).commit(0, 0, 4096, context));
+  EXPECT_EQ(groups[1]->receiver(0, 1).wait(1, context).kind, FaultKind::kAborted);
+  EXPECT_FALSE(groups[1]->receiver(0, 1).has_arrived(1));
+  EXPECT_THAT(groups[1]->fault().text(), HasSubstr("flush of what has come into memory of the device"));
 }
 
 // Pieces that a device has taken are out of the pump's hands. The link must be so slow that they are still there.

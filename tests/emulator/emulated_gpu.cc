@@ -209,6 +209,7 @@ cuda::SharedBlock EmulatedGpu::shared_block(std::byte* begin, uint64_t bytes) {
 
 cuda::SharedBlock EmulatedGpu::allocate_shared(uint64_t bytes, const std::string& what,
                                                cuda::BlockHandle& handle) {
+  if (!options_.shares) return Gpu::allocate_shared(bytes, what, handle);
   int file = -1;
   std::byte* begin = world_->memory().share(bytes, number_, what, file);
   handle.file = Descriptor(file);
@@ -219,6 +220,16 @@ cuda::SharedBlock EmulatedGpu::open_shared(const cuda::BlockHandle& handle, uint
   if (!handle.file) throw Error(Code::kUnsupported, info_.name + " has no fabric");
   return shared_block(world_->memory().open(handle.file.number, bytes, "a peer's inboxes"), bytes);
 }
+
+cuda::NicBlock EmulatedGpu::allocate_for_nic(uint64_t bytes, const std::string& what) {
+  if (!options_.flush) return Gpu::allocate_for_nic(bytes, what);
+  int file = -1;
+  std::byte* begin = world_->memory().share(bytes, number_, what, file);
+  cuda::SharedBlock block = shared_block(begin, bytes);
+  return {block.address, bytes, Descriptor(file), std::move(block.owner)};
+}
+
+bool EmulatedGpu::flush_nic_writes() noexcept { return options_.flush && options_.flush(); }
 
 void EmulatedGpu::check_device(uint64_t address, uint64_t bytes) const {
   {

@@ -64,6 +64,9 @@ struct EmulatedGpuOptions {
   bool seeded_bugs = false;  // compile ARK_BUG places in; Options::bug chooses
   bool as_ptx = false;       // what NVRTC makes of kernels, interpreted (ptx/), in place of g++'s
   std::shared_ptr<ptx::WorkLog> work = nullptr;  // as PTX: counts what blocks do (ptx/work_log.h)
+  bool shares = true;                            // memory with other GPUs
+  // What makes writes of the NIC visible; null: it has no memory that NICs reach.
+  std::function<bool()> flush = {};
   // As PTX: of a source before it is compiled, to plant faults.
   std::function<void(cuda::KernelSource&)> change = {};
 };
@@ -83,6 +86,8 @@ class EmulatedGpu final : public cuda::Gpu {
   cuda::SharedBlock allocate_shared(uint64_t bytes, const std::string& what,
                                     cuda::BlockHandle& handle) override;
   cuda::SharedBlock open_shared(const cuda::BlockHandle& handle, uint64_t bytes) override;
+  cuda::NicBlock allocate_for_nic(uint64_t bytes, const std::string& what) override;
+  bool flush_nic_writes() noexcept override;
   void upload(uint64_t to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, uint64_t from) override;
   void clear(uint64_t address, uint64_t bytes) override;

@@ -102,5 +102,9 @@ def test_the_placement_says_which_way_gpus_would_take(tiny_model):
     assert line + "GPU to GPU: 0-1\n" in placement(ARK_LIBCUDA=str(FAKE))
     assert line + "through memory of the host: 0-1 (" in placement(ARK_LIBCUDA=str(FAKE), ARK_GPU_LINKS="host")
     assert line not in placement(ARK_LIBCUDA="libcuda-absent.so.1")
+    by_nic = "those that do not reach each other, by --transport verbs: "
+    assert by_nic + "by a NIC that reads and writes GPU memory" in placement(ARK_LIBCUDA=str(FAKE))
+    assert by_nic + "through memory of the host (ARK_GPU_LINKS" in placement(ARK_LIBCUDA=str(FAKE), ARK_GPU_LINKS="host")
+    assert by_nic not in placement(ARK_LIBCUDA="libcuda-absent.so.1")
     [link] = json.loads(placement("--json", ARK_LIBCUDA=str(FAKE)))["links"]
     assert link["between"] == [0, 1] and link["by_gpus"] == "GPU to GPU: 0-1"

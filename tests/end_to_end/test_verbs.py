@@ -14,7 +14,8 @@ from ark_server import BIN, FIXTURES, ROOT, run_to_end
 NO_MACHINE = 125
 UNAVAILABLE = 69
 MODEL = FIXTURES / "llama-optimum"
-NEEDED = [BIN / "libark_verbs.so", BIN / "dma_test", BIN / "ark-run", BIN / "ark-bench", MODEL]
+NEEDED = [BIN / "libark_verbs.so", BIN / "dma_test", BIN / "emulator_test", BIN.parent / "libfake_dmabuf.so", BIN / "ark-run",
+          BIN / "ark-bench", MODEL]
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,9 @@ def stages():
     missing = [path.name for path in NEEDED if not path.exists()]
     if missing:
         pytest.skip(f"not built or not here: {', '.join(missing)}")
+    # Compiles the kernels of the emulated GPUs, which the machine finds then: its own compiler would be translated.
+    warm = subprocess.run([BIN / "emulator_test", "--gtest_filter=GpuRankProcesses.StoreInto*"], capture_output=True, text=True)
+    assert warm.returncode == 0, warm.stdout[-4000:]
     script = Path(__file__).with_name("verbs_guest.sh")
     run = subprocess.run([ROOT / "scripts" / "rdma-vm.sh", "--devices", "3", "--seconds", "600", "sh", script, BIN, MODEL,
                           *(["full"] if "ARK_FULL" in os.environ else [])],
@@ -75,6 +79,19 @@ def test_ranks_over_rdma_generate_what_one_does(stages):
     alone, *ranks = (json.loads(stages[name][1])["token_ids"] for name in names)
     assert ranks == [alone, alone] and len(alone) == 24
     assert statistic(stages["traffic"], "sent_pkts") > 100, "the bytes took another way"
+
+
+def test_a_device_that_takes_no_dma_buf_costs_the_way_alone(stages):
+    assert passed(stages["refused"]) == 1
+
+
+def test_memory_of_devices_is_read_and_written_by_the_nic(stages):
+    """rdma_rxe moves the bytes; a library takes the dma-buf for it, and keeps what comes until it is flushed."""
+    assert passed(stages["dmabuf"]) == 1
+
+
+def test_gpu_ranks_exchange_by_the_nic(stages):
+    assert "SKIPPED" not in stages["gpus"][1] and stages["gpus"][0] == 0, stages["gpus"][1][-4000:]
 
 
 def test_a_device_that_is_not_there_is_named(stages):

@@ -31,6 +31,9 @@ if [ "$full" ]; then ends=:*TheOthersEnd*/shm_*; fi
 # Links that lose what they carry: made up beside what the switch loses below, where there is time (test.sh --full).
 lossy=${full:+:*verbs_lossy*}
 stage conformance suite "*verbs_direct*$lossy:Transports.*:Verbs.*Leaves*:Verbs.*Longer*:-*Killed*/shm_*:*Dies*/shm_*$ends"
+stage refused suite "Verbs.*TakesNoDmaBuf*"
+stage dmabuf env LD_PRELOAD="$bin/../libfake_dmabuf.so" "$bin/dma_test" --gtest_color=no --gtest_filter="Verbs.MemoryOfDevices*"
+stage gpus env LD_PRELOAD="$bin/../libfake_dmabuf.so" "$bin/emulator_test" --gtest_color=no --gtest_filter="GpuRankProcesses.*ByANic*"
 tc qdisc add dev n1 root netem rate 100mbit || exit 125
 stage slow env ARK_TEST_SLOW_LINK=1 "$bin/dma_test" --gtest_color=no --gtest_filter="Verbs.*Overtakes*"
 tc qdisc del dev n1 root

@@ -1,6 +1,6 @@
 // Ranks with an emulated GPU each, whose launches know nothing of each other: they exchange in each other's memory,
-// or through memory of the host, by stores of the GPUs or by requests that the groups' pumps serve. All run in one
-// world, so that its schedules interleave them and its detector sees what both do to memory that they share.
+// through memory of the host, by stores of the GPUs or by requests that the groups' pumps serve, or by a NIC. All run
+// in one world, so that its schedules interleave them and its detector sees what both do to memory that they share.
 //
 // ARK_GPU=1: launches of few blocks side by side on the machine's GPU. Each rank opens it for itself, as
 // loops of one Gpu park for each other, and all are prepared, on a thread each, before any runs, as context work would
@@ -16,11 +16,14 @@
 #include "dma/faults.h"
 #include "dma/group.h"
 #include "dma/local/setup.h"
+#include "dma/transports.h"
 #include "engine/compile.h"
 #include "engine/cuda/driver.h"
 #include "engine/cuda/executor.h"
+#include "engine/cuda/nic_boxes.h"
 #include "engine/run/runner.h"
 #include "engine/run/weight_store.h"
+#include "tests/dma/fake_nic.h"
 #include "tests/emulator/emulated_gpu.h"
 
 namespace ark::test {
@@ -57,10 +60,11 @@ enum class Way {
   kGpu,     // stores into the peer's memory
   kHost,    // stores into memory of the host
   kPosted,  // requests
+  kNic,     // requests that a NIC serves, which reads and writes the GPUs' memory
 };
 
 inline const char* name_of(Way way) {
-  return way == Way::kGpu ? "Gpu" : way == Way::kHost ? "Direct" : "Posted";
+  return way == Way::kGpu ? "Gpu" : way == Way::kHost ? "Direct" : way == Way::kNic ? "Nic" : "Posted";
 }
 
 struct GpusOptions {
@@ -73,6 +77,7 @@ struct GpusOptions {
   std::optional<dma::FaultPlan> faults = {};  // of the wires that pumps use
   int64_t lease = 0;
   bool barrier = false;
+  bool flushes = true;  // of kNic: what the NIC has written is ever seen
 };
 
 // Executors of one rank each, driven together.
@@ -89,6 +94,11 @@ class GpuRanks final : public StepRunner {
                                         .page_size = kPageSize,
                                         .pages = kPages});
     limits_ = {kMaxTokens, 4, 8, 64, kPageSize, kPages, static_cast<int32_t>(model.vocabulary), 2};
+    for (std::size_t r = 0; r < o.processors.size(); ++r) {
+      nics_.push_back(std::make_unique<dma::test::FakeNic>());
+      nics_[r]->flushes = o.flushes;
+      gpus_.push_back(make_gpu(r, o));
+    }
     join(ranks, o);
     ExecutorOptions options;
     options.limits = limits_;
@@ -101,7 +111,7 @@ class GpuRanks final : public StepRunner {
     for (std::size_t r = 0; r < groups_.size(); ++r) {
       weights_.push_back(std::make_unique<WeightStore>(compiled_.programs[r], compiled_.constants, 1));
       const cuda::DeviceOptions device{.processors = o.processors[r], .peer_links = o.way == Way::kGpu};
-      executors_.push_back(cuda::make_device_executor(make_gpu(r, o), device));
+      executors_.push_back(cuda::make_device_executor(gpus_[r], device));
     }
     prepare(options);
   }
@@ -131,6 +141,7 @@ class GpuRanks final : public StepRunner {
   // Ends a rank's executor, as its process's end would.
   void end(int rank) { executors_[rank].reset(); }
   dma::Group& group(int rank) { return *groups_[rank]; }
+  const dma::test::FakeNic& nic(int rank) const { return *nics_[rank]; }
 
  private:
   // Collective.
@@ -158,8 +169,8 @@ class GpuRanks final : public StepRunner {
 
   std::shared_ptr<cuda::Gpu> make_gpu(std::size_t rank, const GpusOptions& o) {
     if (std::getenv("ARK_GPU")) return cuda::open_gpu();
-    const emulator::EmulatedGpuOptions options{.processors = o.processors[rank],
-                                               .seeded_bugs = o.seeded_bugs};
+    emulator::EmulatedGpuOptions options{.processors = o.processors[rank], .seeded_bugs = o.seeded_bugs};
+    if (o.way == Way::kNic) options.flush = [nic = nics_[rank].get()] { return nic->flush(); };
     return std::make_shared<emulator::EmulatedGpu>(world_, options);
   }
 
@@ -171,24 +182,35 @@ class GpuRanks final : public StepRunner {
     for (const Program& program : compiled_.programs) {
       for (std::size_t c = 0; c < program.channels.size(); ++c) {
         const uint32_t number = dma_channel_of(program, static_cast<int32_t>(c));
-        while (spec.channels.size() <= number) spec.channels.push_back({.name = "exchange"});
+        while (spec.channels.size() <= number)
+          spec.channels.push_back({.name = "exchange", .by_devices = o.way == Way::kNic});
         uint64_t& bytes = spec.channels[number].slot_bytes;
         bytes = std::max(bytes, static_cast<uint64_t>(inbox_half(program.channels[c])));
       }
     }
-    auto transports = dma::make_local_transports(ranks);
-    for (auto& t : transports) {
+    auto transports = o.way == Way::kNic ? dma::transport_named("socket").make(0, ranks)
+                                         : dma::make_local_transports(ranks);
+    for (std::size_t r = 0; r < transports.size(); ++r) {
+      auto& t = transports[r];
       if (!std::getenv("ARK_GPU")) t = std::make_unique<WatchedTransport>(std::move(t), *world_);
+      if (o.way == Way::kNic) t = std::make_unique<dma::test::FakeNicTransport>(std::move(t), *nics_[r]);
       if (o.faults) t = dma::with_faults(std::move(t), *o.faults);
     }
     groups_ = dma::make_local_groups(
-        ranks, [&](int) { return spec; }, dma::Deadline::after(std::chrono::seconds(20)),
-        std::move(transports));
+        ranks,
+        [&](int r) {
+          dma::EndpointSpec own = spec;
+          if (o.way == Way::kNic) own.device = cuda::nic_boxes(gpus_[r], true);
+          return own;
+        },
+        dma::Deadline::after(std::chrono::seconds(20)), std::move(transports));
   }
 
   std::shared_ptr<emulator::World> world_;
   Compiled compiled_;
   RunnerLimits limits_;
+  std::vector<std::unique_ptr<dma::test::FakeNic>> nics_;  // by rank, as all here
+  std::vector<std::shared_ptr<cuda::Gpu>> gpus_;
   std::vector<std::unique_ptr<dma::Group>> groups_;
   std::vector<std::unique_ptr<WeightStore>> weights_;
   std::vector<std::unique_ptr<cuda::DeviceExecutor>> executors_;

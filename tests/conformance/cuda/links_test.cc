@@ -92,14 +92,19 @@ std::vector<Options> schedules() {
 
 class GpuPerRank : public ::testing::TestWithParam<Way> {
  protected:
+  void SetUp() override {
+    if (GetParam() == Way::kNic && std::getenv("ARK_GPU")) GTEST_SKIP() << "needs memory that the host maps";
+  }
   // The way that all pairs have taken.
   static void expect_way(GpuRanks& ranks, int size) {
     for (int r = 0; r < size; ++r) {
       const std::vector<cuda::PairWay> ways = ranks.executor(r).ways();
       EXPECT_EQ(ways.size(),
                 GetParam() == Way::kPosted ? 0u : static_cast<std::size_t>(size * (size - 1) / 2));
-      for (const cuda::PairWay& way : ways)
+      for (const cuda::PairWay& way : ways) {
         EXPECT_EQ(way.why_not.empty(), GetParam() == Way::kGpu) << way.why_not;
+        EXPECT_EQ(way.by_nic, GetParam() == Way::kNic) << way.why_not_by_nic;
+      }
     }
   }
 };
@@ -124,7 +129,12 @@ TEST_P(GpuPerRank, GivesTheBytesOfOneLaunch) {
     } else {
       EXPECT_GT(sent, 8u);
     }
-    EXPECT_EQ(to.completed->load() - o.first_count, GetParam() == Way::kPosted ? sent : 0);
+    const bool posts = GetParam() == Way::kPosted || GetParam() == Way::kNic;
+    EXPECT_EQ(to.completed->load() - o.first_count, posts ? sent : 0);
+    EXPECT_EQ(to.on_device, GetParam() == Way::kNic);
+    // At most one for each message, and none where no NIC writes.
+    EXPECT_EQ(ranks.nic(1).flushed > 0, GetParam() == Way::kNic);
+    EXPECT_LE(static_cast<uint64_t>(ranks.nic(1).flushed), sent);
   }
 }
 
@@ -239,6 +249,19 @@ TEST(GpuPerRankInEachOthersMemory, TwoFourAndEightGpusGiveTheBytesOfOneLaunch) {
   }
 }
 
+// The test of the test: a raise before the flush would be seen.
+TEST(GpuPerRankByANic, WithoutTheFlushTheBytesDiffer) {
+  if (std::getenv("ARK_GPU")) GTEST_SKIP() << "needs memory that the host maps";
+  const auto prompt = random_tokens(9, 3);
+  const Rows expected =
+      run_greedy(*make_runner(gpt2_or_llama(false), one_launch(2, Link::kDirect)), prompt, 5, 1);
+  GpuRanks ranks(
+      gpt2_or_llama(false),
+      {.world = std::make_shared<World>(), .processors = {2, 2}, .way = Way::kNic, .flushes = false});
+  EXPECT_FALSE(same_bits(expected, run_greedy(ranks, prompt, 5, 1)));
+  EXPECT_GT(ranks.nic(1).flushed, 0);
+}
+
 // A wire that loses, delays and reorders: outboxes may be read long after they were written.
 TEST(GpuPerRankOverABadWire, LossAndDelayChangeNothing) {
   const auto prompt = random_tokens(6, 4);
@@ -264,7 +287,7 @@ TEST(GpuPerRankOverABadWire, ACutWireIsNamed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Links, GpuPerRank, ::testing::Values(Way::kGpu, Way::kHost, Way::kPosted),
+INSTANTIATE_TEST_SUITE_P(Links, GpuPerRank, ::testing::Values(Way::kGpu, Way::kHost, Way::kPosted, Way::kNic),
                          [](const auto& info) { return name_of(info.param); });
 
 }  // namespace

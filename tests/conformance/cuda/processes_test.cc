@@ -1,6 +1,7 @@
 // Rank 0's runner and the ranks that it sends its steps to, each with a GPU of its own in a world of its own, over the
 // transport and the bootstrap that processes use. They share nothing beside files of memory and sockets: threads here,
 // and at the end this program, started again.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -181,13 +182,23 @@ Compiled compile_for(int ranks) {
       gpt2_tokens(graph),
       {.ranks = ranks, .max_tokens = 16, .max_rows = 4, .max_items = 16, .page_size = 4, .pages = kPages});
 }
+// Of a library that takes dma-bufs in the place of a NIC (tests/dma/fake/dmabuf.cc), where it is preloaded.
+auto preloaded_flush() { return reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "fake_dmabuf_flush")); }
+
 RaggedOptions ragged_for() {
   RaggedOptions r;
   r.limits = {16, 4, 8, 64, 4, kPages, 101, 2};
   r.max_items = 16;
   r.step_deadline = r.join_deadline = std::chrono::seconds(60);
-  r.gpu = std::make_shared<emulator::EmulatedGpu>(std::make_shared<emulator::World>(),
-                                                  emulator::EmulatedGpuOptions{.processors = 1});
+  emulator::EmulatedGpuOptions gpu{.processors = 1};
+  if (const auto flush = preloaded_flush()) {
+    gpu.shares = false;
+    gpu.flush = [flush] {
+      flush();
+      return true;
+    };
+  }
+  r.gpu = std::make_shared<emulator::EmulatedGpu>(std::make_shared<emulator::World>(), gpu);
   r.device.processors = 1;
   return r;
 }
@@ -245,6 +256,28 @@ TEST_F(GpuRankProcesses, StoreIntoEachOthersMemoryAndGiveTheBytesOfOneLaunch) {
         << cuda::text_of(runner->device()->ways());
     EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 4, 4))) << size;
   }
+}
+
+// Over transport verbs (tests/end_to_end/verbs_guest.sh asks for it).
+TEST_F(GpuRankProcesses, ExchangeByANicThatReadsAndWritesTheirMemory) {
+  if (!preloaded_flush()) GTEST_SKIP() << "no NIC that takes dma-bufs";
+  const std::vector<int32_t> prompt = {5, 17, 3, 99};
+  TokenGraphOptions graph;
+  graph.heads = graph.kv_heads = 8;
+  graph.layers = 1;
+  RunnerSetup one;
+  one.ranks = 2;
+  one.max_tokens = 16;
+  one.pages = kPages;
+  one.options.gpu = test_gpu({});
+  one.options.device.processors = 1;
+  const auto expected = run_greedy(*make_runner(gpt2_tokens(graph), one), prompt, 4, 2);
+  const dma::RankProcesses processes = start(2);
+  const auto runner = rank_0(processes, 2);
+  const std::vector<cuda::PairWay> ways = runner->device()->ways();
+  ASSERT_EQ(ways.size(), 1u);
+  EXPECT_TRUE(ways[0].by_nic) << cuda::text_of(ways);
+  EXPECT_TRUE(same_bits(expected, run_greedy(*runner, prompt, 4, 2)));
 }
 
 TEST_F(GpuRankProcesses, AKilledOneIsNamedAndLeavesNoHandle) {

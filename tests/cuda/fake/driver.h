@@ -46,6 +46,7 @@ class FakeDriver : public ::testing::Test {
     fake_->end_result = fake_->module_result = fake_->address_result = fake_->node_result = 0;
     fake_->hostile = {};
     fake_->sharing = {};
+    fake_->nic = {};
     fake_->parameter_bytes = 8;
     static std::string why;
     static const auto stays_open = cuda::open_nvrtc(&why);  // loading it takes as long as all else

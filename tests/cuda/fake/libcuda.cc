@@ -164,6 +164,21 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 103:
       *value = state.sharing.files;
       break;
+    case 110:
+      *value = state.nic.rdma_virtual;
+      break;
+    case 116:
+      *value = state.nic.rdma;
+      break;
+    case 117:
+      *value = state.nic.flush_options;
+      break;
+    case 118:
+      *value = state.nic.ordering;
+      break;
+    case 124:
+      *value = state.nic.dma_buf;
+      break;
     case 128:
       *value = state.sharing.fabric;
       break;
@@ -348,7 +363,7 @@ int cuLaunchCooperativeKernel(void*, unsigned x, unsigned, unsigned, unsigned th
 struct Properties {  // CUmemAllocationProp
   int type, handle_types, location_type, device;
   void* windows;
-  unsigned char flags[8];
+  unsigned char compression, rdma, others[6];
 };
 struct Access {  // CUmemAccessDesc
   int location_type, device, flags;
@@ -357,7 +372,7 @@ struct SharedAllocation {
   int file;
   std::size_t bytes;
   int device;
-  bool is_own, for_fabric;
+  bool is_own, for_fabric, for_nic;
 };
 constexpr std::size_t kUnit = std::size_t{2} << 20, kPage = 4096;
 constexpr int kFile = 1, kFabric = 8, kNotPermitted = 800, kNotSupported = 801, kInvalidDevice = 101;
@@ -376,13 +391,15 @@ int cuMemCreate(uint64_t* handle, std::size_t bytes, const Properties* p, unsign
   if (bytes == 0 || bytes % kUnit != 0 || p->type != 1 || p->location_type != 1 || p->device >= state.gpus)
     return kInvalid;
   if ((p->handle_types & kFabric) && !state.sharing.fabric_is_up) return kNotPermitted;
+  if (p->rdma && !state.nic.rdma_virtual) return kInvalidDevice;
   const std::lock_guard lock(mutex);
   if (state.used + bytes > state.memory) return kOutOfMemory;
   const int file = memfd_create("fake GPU memory", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes + kPage)) != 0) return kOutOfMemory;
   const int device = p->device;
   if (pwrite(file, &device, sizeof device, static_cast<off_t>(bytes)) != sizeof device) return kOutOfMemory;
-  shared[*handle = next_handle++] = {file, bytes, device, true, (p->handle_types & kFabric) != 0};
+  shared[*handle = next_handle++] = {file,        bytes, device, true, (p->handle_types & kFabric) != 0,
+                                     p->rdma != 0};
   state.used += bytes;
   ++state.handles;
   return 0;
@@ -435,8 +452,8 @@ int cuMemImportFromShareableHandle(uint64_t* handle, void* from, int type) {
     if (file < 0 || ftruncate(file, status.st_size) != 0) return kOutOfMemory;
   }
   const std::lock_guard lock(mutex);
-  shared[*handle = next_handle++] = {file, static_cast<std::size_t>(status.st_size) - kPage, device, false,
-                                     false};
+  shared[*handle = next_handle++] = {
+      file, static_cast<std::size_t>(status.st_size) - kPage, device, false, false, false};
   ++state.handles;
   return 0;
 }
@@ -491,6 +508,26 @@ int cuMemSetAccess(uint64_t address, std::size_t bytes, const Access* access, st
     return kInvalid;
   if (access->device != shared.at(there->second).device && !state.sharing.peers) return kInvalidDevice;
   return mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) == 0 ? 0 : kInvalid;
+}
+// Of a whole mapping, which must have been made for NICs and be reachable by now.
+int cuMemGetHandleForAddressRange(void* to, uint64_t address, std::size_t bytes, int type,
+                                  unsigned long long flags) {
+  if (is_refused(false)) return kOutOfMemory;
+  const std::lock_guard lock(mutex);
+  const auto there = mapped_there.find(address);
+  if (there == mapped_there.end() || ranges.at(address) != bytes || type != 1 || flags != 0) return kInvalid;
+  const SharedAllocation& memory = shared.at(there->second);
+  if (!memory.for_nic || !state.nic.dma_buf) return kNotSupported;
+  const int copy = fcntl(memory.file, F_DUPFD_CLOEXEC, 0);
+  std::memcpy(to, &copy, sizeof copy);
+  return copy < 0 ? kOutOfMemory : 0;
+}
+// Waits for nothing that a kernel does.
+int cuFlushGPUDirectRDMAWrites(int target, int scope) {
+  if (target != 0 || scope != 100) return kInvalid;
+  if (state.nic.flush_result) return state.nic.flush_result;
+  ++state.flushes;
+  return 0;
 }
 int cuDeviceCanAccessPeer(int* can, int, int) {
   *can = state.sharing.peers;

@@ -32,6 +32,13 @@ struct FakeCuda {
     bool peers = true;          // GPUs reach each other
     bool loses_stores = false;  // a peer's memory can be mapped, but is another's
   } sharing;
+  // Memory that NICs reach.
+  struct Nic {
+    bool rdma = true, rdma_virtual = true, dma_buf = true;
+    int ordering = 0,
+        flush_options = 1;  // CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, _FLUSH_WRITES_OPTIONS
+    int flush_result = 0;   // CUresult
+  } nic;
   std::size_t parameter_bytes = 8;  // of the kernel
   // What has been done.
   std::atomic<uint64_t> used{0};  // bytes of device memory
@@ -40,6 +47,7 @@ struct FakeCuda {
   std::atomic<int> waited_in_vain{0};  // calls that gave up on a kernel that did not end
   // Of shared memory: handles, ranges of addresses, mappings, now.
   std::atomic<int> handles{0}, ranges{0}, mappings{0};
+  std::atomic<int> flushes{0};  // of what NICs have written
   // Graphs: alive; instantiated, whose parameter was set, launched (which counts as a launch too).
   std::atomic<int> graphs{0}, graphs_made{0}, graph_updates{0}, graph_launches{0};
 };
